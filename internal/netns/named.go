@@ -1,0 +1,112 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes a network namespace that ip(8) knows by its name. The error
+// wraps ErrExist if there is one already.
+func Create(name string) (err error) {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if err := shareRunDir(); err != nil {
+		return fmt.Errorf("create namespace %q: %w", name, err)
+	}
+	f, err := os.OpenFile(Path(name), os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create namespace %q: %w", name, ErrExist)
+	}
+	if err != nil {
+		return fmt.Errorf("create namespace %q: %w", name, err)
+	}
+	f.Close()
+	defer func() {
+		if err != nil {
+			os.Remove(Path(name))
+		}
+	}()
+
+	done := make(chan error)
+	go func() {
+		// The thread keeps the new namespace, so it is not unlocked but
+		// ends together with the goroutine.
+		runtime.LockOSThread()
+		done <- unshareTo(Path(name))
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("create namespace %q: %w", name, err)
+	}
+	return nil
+}
+
+// Delete removes a name from ip(8)'s list. The namespace itself goes with the
+// last process, handle and name that holds it.
+func Delete(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	err := unix.Unmount(Path(name), unix.MNT_DETACH)
+	// EINVAL: a file without a mount, left by a creation that was cut off.
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete namespace %q: unmount: %w", name, err)
+	}
+	err = os.Remove(Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete namespace %q: %w", name, ErrNotExist)
+	}
+	if err != nil {
+		return fmt.Errorf("delete namespace %q: %w", name, err)
+	}
+	return nil
+}
+
+// checkName refuses what would not be a file in runDir.
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || name != filepath.Base(name) {
+		return fmt.Errorf("namespace name %q: want a bare name", name)
+	}
+	return nil
+}
+
+// shareRunDir makes runDir a shared mount as ip(8) does, so that a name that is
+// removed here goes away in every other mount namespace too, and does not keep
+// the network namespace alive there.
+func shareRunDir() error {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return err
+	}
+	share := func() error {
+		return unix.Mount("", runDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	}
+	err := share()
+	if errors.Is(err, unix.EINVAL) { // not a mount point yet
+		if err := unix.Mount(runDir, runDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("bind mount %s: %w", runDir, err)
+		}
+		err = share()
+	}
+	if err != nil {
+		return fmt.Errorf("share mount %s: %w", runDir, err)
+	}
+	return nil
+}
+
+// unshareTo moves the calling thread into a new network namespace and binds
+// that to path.
+func unshareTo(path string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Mount(Path(""), path, "none", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind mount %s: %w", path, err)
+	}
+	return nil
+}
