@@ -1,0 +1,219 @@
+package config_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/scon-project/scon/internal/config"
+)
+
+const shipped = "../../packaging/scon.yaml"
+
+func TestDefaultIsValid(t *testing.T) {
+	if err := config.Default().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShippedFileIsTheDefault(t *testing.T) {
+	got, err := config.Load(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(config.Default(), got); diff != "" {
+		t.Errorf("packaging/scon.yaml is not the default (-default +file):\n%s", diff)
+	}
+}
+
+func TestShippedFileNamesEveryKey(t *testing.T) {
+	content, err := os.ReadFile(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range config.Names() {
+		line := "\n" + key + ": "
+		if _, child, ok := strings.Cut(key, "."); ok {
+			line = "\n  " + child + ": "
+		}
+		if !strings.Contains(string(content), line) {
+			t.Errorf("packaging/scon.yaml does not name %s", key)
+		}
+	}
+}
+
+func TestReadSetsEveryKey(t *testing.T) {
+	got, err := config.Read("scon.yaml", strings.NewReader(`
+bridges: [docker0, br-lan]
+uplinks:
+  - eth0
+connections: 64
+per_container_share: 100
+admit: 2
+lease: 10ms
+lease_packets: 16777216
+flush_idle: 1h
+log: {level: debug, format: json}
+socket_group: "docker"
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Config{
+		Bridges:           config.Devices{"docker0", "br-lan"},
+		Uplinks:           config.Devices{"eth0"},
+		Connections:       64,
+		PerContainerShare: 100,
+		Admit:             2,
+		Lease:             10 * time.Millisecond,
+		LeasePackets:      16777216,
+		FlushIdle:         time.Hour,
+		Log:               config.Log{Level: slog.LevelDebug, Format: config.FormatJSON},
+		SocketGroup:       "docker",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
+	for _, content := range []string{"# nothing\n", "admit: 16\n", "---\nlog: {}\n"} {
+		got, err := config.Read("scon.yaml", strings.NewReader(content))
+		if err != nil {
+			t.Errorf("%q: %v", content, err)
+		}
+		if diff := cmp.Diff(config.Default(), got); diff != "" {
+			t.Errorf("%q (-default +got):\n%s", content, diff)
+		}
+	}
+}
+
+// TestReadRefuses pairs content with the whole of its error.
+func TestReadRefuses(t *testing.T) {
+	for content, want := range map[string]string{
+		"":                                `f: is empty: leave the file out for the defaults, or write at least one key`,
+		" \n\n":                           `f: is empty: leave the file out for the defaults, or write at least one key`,
+		"admit: 4\nupink: auto\n":         `f:2:1: unknown key "upink": did you mean "uplinks"?`,
+		"colour: red\n":                   `f:1:1: unknown key "colour"`,
+		"log:\n  lvl: info\n":             `f:2:3: unknown key "log.lvl": did you mean "log.level"?`,
+		"log.level: info\n":               `f:1:1: unknown key "log.level"`,
+		"admit: 4\nlease: 2s\n":           `f:2:8: lease is 2s: want a time with its unit, 10ms..1s`,
+		"admit: 4\nadmit: 5\n":            `f:2:1: mapping key "admit" already defined at [1:1]`,
+		"admit: 1\n":                      `f:1:8: admit is 1: want a whole number of packets, 2..65535`,
+		"admit: 65536\n":                  `f:1:8: admit is 65536: want a whole number of packets, 2..65535`,
+		"admit: -4\n":                     `f:1:8: admit is -4: want a whole number of packets, 2..65535`,
+		"admit: 4.5\n":                    `f:1:8: admit is 4.5: want a whole number of packets, 2..65535`,
+		"admit: \"4\"\n":                  `f:1:8: admit is "4": want a whole number of packets, 2..65535`,
+		"admit: many\n":                   `f:1:8: admit is "many": want a whole number of packets, 2..65535`,
+		"admit: [4]\n":                    `f:1:8: admit is a list: want a whole number of packets, 2..65535`,
+		"admit: {a: 4}\n":                 `f:1:8: admit is a mapping: want a whole number of packets, 2..65535`,
+		"admit: 99999999999999999999\n":   `f:1:8: admit is "99999999999999999999": want a whole number of packets, 2..65535`,
+		"admit: 18446744073709551615\n":   `f:1:8: admit is 18446744073709551615: want a whole number of packets, 2..65535`,
+		"connections: 63\n":               `f:1:14: connections is 63: want a whole number of connections, 64..1048576`,
+		"per_container_share: 0\n":        `f:1:22: per_container_share is 0: want a whole number of percent, 1..100`,
+		"lease_packets: 15\n":             `f:1:16: lease_packets is 15: want a whole number of packets, 16..16777216`,
+		"lease: 1\n":                      `f:1:8: lease is 1: want a time with its unit, 10ms..1s`,
+		"lease: 1x\n":                     `f:1:8: lease is "1x": want a time with its unit, 10ms..1s`,
+		"flush_idle: 999ms\n":             `f:1:13: flush_idle is 999ms: want a time with its unit, 1s..1h0m0s`,
+		"bridges: docker0\n":              `f:1:10: bridges is "docker0": want auto or a list of device names such as [docker0]`,
+		"bridges: [1]\n":                  `f:1:10: bridges is a list: want auto or a list of device names such as [docker0]`,
+		"bridges: []\n":                   `f:1:10: bridges names no device: want auto or names such as [docker0]`,
+		"bridges: [a, a]\n":               `f:1:10: bridges names the device "a" twice`,
+		"uplinks: [a/b]\n":                `f:1:10: uplinks names the device "a/b": want auto or device names of 1..15 bytes without '/', ':' and blanks`,
+		"uplinks: [abcdefghijklmnop]\n":   `f:1:10: uplinks names the device "abcdefghijklmnop": want auto or device names of 1..15 bytes without '/', ':' and blanks`,
+		"log: info\n":                     `f:1:6: log is "info": want ` + "`key: value`" + ` lines`,
+		"log: {level: loud}\n":            `f:1:14: log.level is "loud": want debug, info, warn or error`,
+		"log: {format: xml}\n":            `f:1:15: log.format is "xml": want text or json`,
+		"socket_group: 4\n":               `f:1:15: socket_group is 4: want a group's name, or "" for root only`,
+		"socket_group: a b\n":             `f:1:15: socket_group is "a b": want a group's name, or "" for root only`,
+		"- admit\n":                       `f:1:1: the file is a list: want ` + "`key: value`" + ` lines`,
+		"admit: 4\n---\nadmit: 5\n":       `f:3:6: begins a second document: want one`,
+		"admit: [\n":                      `f:1:8: sequence end token ']' not found`,
+		"<<: {admit: 4}\n":                `f:1:1: unknown key "<<"`,
+		strings.Repeat("# long\n", 1<<16): `f: is larger than 262144 bytes: this is no file of scon's`,
+	} {
+		_, err := config.Read("f", strings.NewReader(content))
+		if err == nil {
+			t.Errorf("%.40q was taken, want %q", content, want)
+		} else if err.Error() != want {
+			t.Errorf("%.40q\n got %s\nwant %s", content, err, want)
+		}
+	}
+}
+
+func TestReadRefusesEmptyValues(t *testing.T) {
+	for _, key := range config.Names() {
+		content := key + ":\n"
+		if parent, child, ok := strings.Cut(key, "."); ok {
+			content = parent + ":\n  " + child + ":\n"
+		}
+		_, err := config.Read("f", strings.NewReader(content))
+		if err == nil || !strings.Contains(err.Error(), key+" is empty: want ") {
+			t.Errorf("%q: got error %v", content, err)
+		}
+	}
+}
+
+func TestLoadMissingFile(t *testing.T) {
+	_, err := config.Load(filepath.Join(t.TempDir(), "scon.yaml"))
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "read config: open /") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestValidateNamesTheKey(t *testing.T) {
+	c := config.Default()
+	c.FlushIdle = 0
+	var e *config.ValueError
+	if err := c.Validate(); !errors.As(err, &e) || e.Key != "flush_idle" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestParseDevices(t *testing.T) {
+	for s, want := range map[string]config.Devices{
+		"auto":    nil,
+		"eth0":    {"eth0"},
+		"a,b,c-d": {"a", "b", "c-d"},
+	} {
+		got, err := config.ParseDevices(s)
+		if err != nil || !cmp.Equal(got, want) || got.String() != s {
+			t.Errorf("%q: got %#v, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", ",", "a,,b", "a,a", "a b", "..", "a/b"} {
+		if got, err := config.ParseDevices(s); err == nil {
+			t.Errorf("%q was taken: %#v", s, got)
+		}
+	}
+}
+
+// FuzzRead holds that what is taken is valid, and that nothing panics.
+func FuzzRead(f *testing.F) {
+	content, err := os.ReadFile(shipped)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content)
+	f.Add([]byte("a: &x [*x]\nlog: {level: !!str info}\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		c, err := config.Read("f", bytes.NewReader(content))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f:") {
+				t.Errorf("the error does not begin with the place: %v", err)
+			}
+			return
+		}
+		if err := c.Validate(); err != nil {
+			t.Errorf("%q was taken: %v", content, err)
+		}
+	})
+}

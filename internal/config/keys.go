@@ -1,0 +1,193 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// A key is one setting: its name in the file, how it is taken from the file's
+// syntax tree, and which values it may have.
+type key struct {
+	name  string
+	read  func(c *Config, n ast.Node) error
+	check func(c *Config) error
+}
+
+// keys is every key of the file, in the order of packaging/scon.yaml.
+var keys = []key{
+	devices("bridges", func(c *Config) *Devices { return &c.Bridges }),
+	devices("uplinks", func(c *Config) *Devices { return &c.Uplinks }),
+	number("connections", "connections", 64, 1<<20, func(c *Config) *int { return &c.Connections }),
+	number("per_container_share", "percent", 1, 100, func(c *Config) *int { return &c.PerContainerShare }),
+	number("admit", "packets", 2, 65535, func(c *Config) *int { return &c.Admit }),
+	duration("lease", 10*time.Millisecond, time.Second, func(c *Config) *time.Duration { return &c.Lease }),
+	number("lease_packets", "packets", 16, 1<<24, func(c *Config) *int { return &c.LeasePackets }),
+	duration("flush_idle", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.FlushIdle }),
+	logLevel,
+	logFormat,
+	socketGroup,
+}
+
+// devices is a key that takes `auto` or a list of device names.
+func devices(name string, field func(*Config) *Devices) key {
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			wrong := fmt.Errorf("is %s: want auto or a list of device names such as [docker0]", describe(n))
+			switch n := n.(type) {
+			case *ast.StringNode:
+				if n.Value != "auto" {
+					return wrong
+				}
+				*field(c) = nil
+			case *ast.SequenceNode:
+				names := Devices{}
+				for _, v := range n.Values {
+					s, ok := v.(*ast.StringNode)
+					if !ok {
+						return wrong
+					}
+					names = append(names, s.Value)
+				}
+				*field(c) = names
+			default:
+				return wrong
+			}
+			return nil
+		},
+		check: func(c *Config) error { return field(c).check() },
+	}
+}
+
+// number is a key that takes a whole number of unit.
+func number(name, unit string, low, high int, field func(*Config) *int) key {
+	want := fmt.Sprintf("want a whole number of %s, %d..%d", unit, low, high)
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			var v int
+			if i, ok := n.(*ast.IntegerNode); ok {
+				if _, err := fmt.Sscan(fmt.Sprint(i.Value), &v); err == nil {
+					*field(c) = v
+					return nil
+				}
+			}
+			return fmt.Errorf("is %s: %s", describe(n), want)
+		},
+		check: func(c *Config) error {
+			if v := *field(c); v < low || v > high {
+				return fmt.Errorf("is %d: %s", v, want)
+			}
+			return nil
+		},
+	}
+}
+
+// duration is a key that takes a time with its unit, such as 10ms or 1s.
+func duration(name string, low, high time.Duration, field func(*Config) *time.Duration) key {
+	want := fmt.Sprintf("want a time with its unit, %v..%v", low, high)
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			if s, ok := n.(*ast.StringNode); ok {
+				if v, err := time.ParseDuration(s.Value); err == nil {
+					*field(c) = v
+					return nil
+				}
+			}
+			return fmt.Errorf("is %s: %s", describe(n), want)
+		},
+		check: func(c *Config) error {
+			if v := *field(c); v < low || v > high {
+				return fmt.Errorf("is %v: %s", v, want)
+			}
+			return nil
+		},
+	}
+}
+
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug,
+	"info":  slog.LevelInfo,
+	"warn":  slog.LevelWarn,
+	"error": slog.LevelError,
+}
+
+var logLevel = key{
+	name: "log.level",
+	read: func(c *Config, n ast.Node) error {
+		s, ok := n.(*ast.StringNode)
+		if ok {
+			c.Log.Level, ok = levels[s.Value]
+		}
+		if !ok {
+			return fmt.Errorf("is %s: want debug, info, warn or error", describe(n))
+		}
+		return nil
+	},
+	check: func(c *Config) error {
+		for _, l := range levels {
+			if c.Log.Level == l {
+				return nil
+			}
+		}
+		return fmt.Errorf("is %v: want debug, info, warn or error", c.Log.Level)
+	},
+}
+
+var logFormat = key{
+	name: "log.format",
+	read: func(c *Config, n ast.Node) error {
+		s, ok := n.(*ast.StringNode)
+		if !ok {
+			return fmt.Errorf("is %s: want text or json", describe(n))
+		}
+		c.Log.Format = s.Value
+		return nil
+	},
+	check: func(c *Config) error {
+		if !slices.Contains([]string{FormatText, FormatJSON}, c.Log.Format) {
+			return fmt.Errorf("is %q: want text or json", c.Log.Format)
+		}
+		return nil
+	},
+}
+
+var socketGroup = key{
+	name: "socket_group",
+	read: func(c *Config, n ast.Node) error {
+		s, ok := n.(*ast.StringNode)
+		if !ok {
+			return fmt.Errorf("is %s: want a group's name, or \"\" for root only", describe(n))
+		}
+		c.SocketGroup = s.Value
+		return nil
+	},
+	check: func(c *Config) error {
+		if strings.ContainsAny(c.SocketGroup, ":, \t\n\x00") {
+			return fmt.Errorf("is %q: want a group's name, or \"\" for root only", c.SocketGroup)
+		}
+		return nil
+	},
+}
+
+// describe names a value of the file the way its writer sees it.
+func describe(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.NullNode:
+		return "empty"
+	case *ast.StringNode:
+		return fmt.Sprintf("%q", n.Value)
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a mapping"
+	default:
+		return n.String()
+	}
+}

@@ -1,0 +1,133 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/scon-project/scon/internal/near"
+)
+
+// maxSize bounds the file, in bytes; the shipped one has two thousand.
+const maxSize = 1 << 18
+
+// Load reads the file at path over the defaults. Errors about its content
+// begin with path:line:column.
+func Load(path string) (Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read config: %w", err)
+	}
+	defer f.Close()
+	return Read(path, f)
+}
+
+// Read is Load for content that is open already; name stands in its errors.
+func Read(name string, r io.Reader) (Config, error) {
+	content, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	switch {
+	case err != nil:
+		return Config{}, fmt.Errorf("read config %s: %w", name, err)
+	case len(content) > maxSize:
+		return Config{}, fmt.Errorf("%s: is larger than %d bytes: this is no file of scon's", name, maxSize)
+	case len(strings.TrimSpace(string(content))) == 0:
+		return Config{}, fmt.Errorf("%s: is empty: leave the file out for the defaults, or write at least one key", name)
+	}
+	c := Default()
+	if err := c.apply(content); err != nil {
+		return Config{}, fmt.Errorf("%s:%w", name, err)
+	}
+	return c, nil
+}
+
+// apply sets every key that content names. Errors begin with line:column.
+func (c *Config) apply(content []byte) error {
+	file, err := parser.ParseBytes(content, 0)
+	if err != nil {
+		var e yaml.Error
+		if errors.As(err, &e) && e.GetToken() != nil {
+			return at(e.GetToken(), "%s", e.GetMessage())
+		}
+		return fmt.Errorf("1:1: %w", err)
+	}
+	var bodies []ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil {
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	switch len(bodies) {
+	case 0: // nothing but comments: the defaults
+		return nil
+	case 1:
+		return c.applyMapping(bodies[0], "")
+	default:
+		return at(bodies[1].GetToken(), "begins a second document: want one")
+	}
+}
+
+// applyMapping sets the keys of one mapping whose own name is prefix ("" for
+// the file itself, "log." below log).
+func (c *Config) applyMapping(n ast.Node, prefix string) error {
+	m, ok := n.(ast.MapNode)
+	if !ok {
+		what := "the file"
+		if prefix != "" {
+			what = strings.TrimSuffix(prefix, ".")
+		}
+		return at(n.GetToken(), "%s is %s: want `key: value` lines", what, describe(n))
+	}
+	for it := m.MapRange(); it.Next(); {
+		if err := c.applyKey(prefix, it.KeyValue()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyKey sets one key, or all that stands below it.
+func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
+	word := kv.Key.GetToken().Value
+	name := prefix + word
+	switch {
+	case name == "log":
+		return c.applyMapping(kv.Value, "log.")
+	case strings.Contains(word, "."):
+		return at(kv.Key.GetToken(), "unknown key %q", word)
+	}
+	for _, k := range keys {
+		if k.name != name {
+			continue
+		}
+		err := k.read(c, kv.Value)
+		if err == nil {
+			err = k.check(c)
+		}
+		if err != nil {
+			return at(kv.Value.GetToken(), "%w", &ValueError{Key: name, Err: err})
+		}
+		return nil
+	}
+	return at(kv.Key.GetToken(), "unknown key %q%s", name, near.Hint(name, Names()))
+}
+
+// Names are the dotted names of all keys, in the order of the shipped file.
+func Names() []string {
+	var all []string
+	for _, k := range keys {
+		all = append(all, k.name)
+	}
+	return all
+}
+
+// at is an error at the place of tk, "line:column: ...".
+func at(tk *token.Token, format string, args ...any) error {
+	return fmt.Errorf("%d:%d: %w", tk.Position.Line, tk.Position.Column, fmt.Errorf(format, args...))
+}

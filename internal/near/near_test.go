@@ -1,0 +1,34 @@
+package near_test
+
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/near"
+)
+
+func TestMatch(t *testing.T) {
+	names := []string{"bridges", "uplinks", "lease", "lease_packets", "log.level"}
+	for word, want := range map[string]string{
+		"bridge":        "bridges",
+		"lease":         "lease",
+		"leases":        "lease",
+		"lease-packets": "lease_packets",
+		"log.lvel":      "log.level",
+		"colour":        "",
+		"":              "",
+		"x":             "",
+	} {
+		if got := near.Match(word, names); got != want {
+			t.Errorf("Match(%q) = %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestHint(t *testing.T) {
+	if got, want := near.Hint("uplink", []string{"uplinks"}), `: did you mean "uplinks"?`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := near.Hint("colour", []string{"uplinks"}); got != "" {
+		t.Errorf("got %q for a word that is near to nothing", got)
+	}
+}
