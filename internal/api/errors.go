@@ -1,0 +1,55 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrNotRunning is what a Client's calls end with when nothing listens
+	// on the socket.
+	ErrNotRunning = errors.New("no daemon answers")
+
+	// ErrInUse is what Listen ends with when another daemon answers on the
+	// socket.
+	ErrInUse = errors.New("another daemon answers")
+)
+
+// UnknownContainerError is for a Backend to refuse a container's name with.
+type UnknownContainerError struct {
+	Name  string
+	Known []string
+}
+
+func (e *UnknownContainerError) Error() string {
+	if len(e.Known) == 0 {
+		return fmt.Sprintf("no container %q: no container is known", e.Name)
+	}
+	return fmt.Sprintf("no container %q: known are %s", e.Name, strings.Join(e.Known, ", "))
+}
+
+// SubjectError refuses what is neither a flow nor a container.
+type SubjectError struct {
+	Subject string
+	Err     error
+}
+
+func (e *SubjectError) Error() string {
+	return fmt.Sprintf("explain %q: %v: want a container's name or a flow such as tcp:172.17.0.2:43512->10.0.0.1:80", e.Subject, e.Err)
+}
+
+func (e *SubjectError) Unwrap() error { return e.Err }
+
+// Error is a refusal that came over the socket.
+type Error struct {
+	Status  int // of HTTP
+	Message string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// refusal is the body of every answer that is not 200.
+type refusal struct {
+	Error string `json:"error"`
+}

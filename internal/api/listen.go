@@ -1,0 +1,98 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+)
+
+// Listen makes the unix socket at path, mode 0660, owned by root and, unless
+// group is "", by that group. A socket that nobody answers on, as a crash
+// leaves it, is replaced; one that a daemon answers on is ErrInUse.
+//
+// The socket is made under another name, given its owner, then renamed: at no
+// time can it be used by more people than meant.
+func Listen(path, group string) (net.Listener, error) {
+	if err := checkStale(path); err != nil {
+		return nil, err
+	}
+	gid := os.Getgid()
+	if group != "" {
+		var err error
+		if gid, err = lookupGroup(group); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", path, err)
+		}
+	}
+
+	draft := path + ".new"
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("clear the way for socket %s: %w", path, err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := publish(draft, path, gid); err != nil {
+		l.Close()
+		os.Remove(draft)
+		return nil, err
+	}
+	return &listener{UnixListener: l, path: path}, nil
+}
+
+// publish gives the socket its owner and mode, then its name.
+func publish(draft, path string, gid int) error {
+	if err := os.Chown(draft, -1, gid); err != nil {
+		return fmt.Errorf("give socket %s to its group: %w", path, err)
+	}
+	if err := os.Chmod(draft, 0o660); err != nil {
+		return fmt.Errorf("set mode of socket %s: %w", path, err)
+	}
+	if err := os.Rename(draft, path); err != nil {
+		return fmt.Errorf("publish socket %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkStale refuses to replace what is no socket or is answered on.
+func checkStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at socket %s: %w", path, err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("listen on %s: a file that is no socket is in the way", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return nil
+	}
+	conn.Close()
+	return fmt.Errorf("listen on %s: %w there", path, ErrInUse)
+}
+
+func lookupGroup(name string) (gid int, err error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("socket_group %q: no such group", name)
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// listener removes the socket when it is closed.
+type listener struct {
+	*net.UnixListener
+	path string
+}
+
+func (l *listener) Close() error {
+	os.Remove(l.path)
+	return l.UnixListener.Close()
+}
