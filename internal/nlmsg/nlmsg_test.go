@@ -1,0 +1,177 @@
+package nlmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+func TestMessagesAndAttributes(t *testing.T) {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: 1, Data: []byte("odd")},
+		{Type: 2 | netlink.Nested, Data: []byte{1, 2, 3, 4}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var datagram []byte
+	for _, typ := range []uint16{16, 17} {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(attrs)))
+		b = binary.NativeEndian.AppendUint16(b, typ)
+		b = append(b, make([]byte, unix.NLMSG_HDRLEN-len(b))...)
+		datagram = append(append(datagram, b...), attrs...)
+	}
+	var got []string
+	for m := range Messages(datagram) {
+		for typ, data := range Attributes(m.Data) {
+			got = append(got, fmt.Sprintf("%d:%d:%q", m.Type, typ, data))
+		}
+	}
+	want := `[16:1:"odd" 16:2:"\x01\x02\x03\x04" 17:1:"odd" 17:2:"\x01\x02\x03\x04"]`
+	if fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte{20, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0})
+	f.Add([]byte{0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		total := 0
+		for m := range Messages(b) {
+			total += unix.NLMSG_HDRLEN + len(m.Data)
+			for _, data := range Attributes(m.Data) {
+				if len(data) > len(m.Data)-unix.NLA_HDRLEN {
+					t.Errorf("attribute of %d bytes in a message of %d", len(data), len(m.Data))
+				}
+			}
+		}
+		if total > len(b) {
+			t.Errorf("messages of %d bytes in a datagram of %d", total, len(b))
+		}
+	})
+}
+
+// listen opens a listener to link messages in a namespace of its own.
+func listen(t *testing.T, opts ListenerOptions) (*Listener, string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes a network namespace: run it as root (sudo make test)")
+	}
+	ns := fmt.Sprintf("scon-nl%d", os.Getpid())
+	if err := netns.Create(ns); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Delete(ns); err != nil {
+			t.Error(err)
+		}
+	})
+	var l *Listener
+	err := netns.Do(ns, func() (err error) {
+		opts.Family, opts.Groups = unix.NETLINK_ROUTE, []uint32{unix.RTNLGRP_LINK}
+		l, err = Listen(opts)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, ns
+}
+
+func ip(t *testing.T, ns string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", append([]string{"-n", ns}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+func TestFilterKeepsMessagesOut(t *testing.T) {
+	// The type is in host order; the filter reads it as if from the network.
+	del := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_DELLINK))
+	l, ns := listen(t, ListenerOptions{Buffer: 1 << 20, Filter: []bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(del), SkipFalse: 1},
+		bpf.RetConstant{Val: 1 << 20},
+		bpf.RetConstant{Val: 0},
+	}})
+	ip(t, ns, "link", "add", "d0", "type", "bridge")
+	ip(t, ns, "link", "del", "d0")
+	err := l.Receive(func(m Message) {
+		if m.Type != unix.RTM_DELLINK {
+			t.Errorf("message %d came through", m.Type)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOverrunThenOn(t *testing.T) {
+	l, ns := listen(t, ListenerOptions{Buffer: 4 << 10})
+	for i := range 20 {
+		ip(t, ns, "link", "set", "lo", "mtu", fmt.Sprint(1000+i))
+	}
+	var mtus []uint32
+	receive := func() error {
+		return l.Receive(func(m Message) {
+			for typ, data := range Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+				if typ == unix.IFLA_MTU {
+					mtus = append(mtus, binary.NativeEndian.Uint32(data))
+				}
+			}
+		})
+	}
+	if err := receive(); !errors.Is(err, ErrOverrun) {
+		t.Fatalf("Receive = %v, want ErrOverrun", err)
+	}
+	ip(t, ns, "link", "set", "lo", "mtu", "2000")
+	if err := receive(); err != nil || len(mtus) != 1 || mtus[0] != 2000 {
+		t.Errorf("after the overrun: %v, MTUs %v, want 2000 alone", err, mtus)
+	}
+}
+
+func TestCloseEndsReceive(t *testing.T) {
+	l, _ := listen(t, ListenerOptions{Buffer: 1 << 20})
+	done := make(chan error)
+	go func() { done <- l.Receive(func(Message) {}) }()
+	l.Close()
+	select {
+	case err := <-done:
+		if err == nil || errors.Is(err, ErrOverrun) {
+			t.Errorf("Receive = %v after Close", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Receive waits on after Close")
+	}
+}
+
+func TestReceiveDoesNotAllocate(t *testing.T) {
+	l, ns := listen(t, ListenerOptions{Buffer: 4 << 20})
+	const rounds = 50
+	for i := range rounds + 1 { // AllocsPerRun warms up once
+		ip(t, ns, "link", "set", "lo", "mtu", fmt.Sprint(1000+i))
+	}
+	fn := func(m Message) {
+		for range Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+		}
+	}
+	if n := testing.AllocsPerRun(rounds, func() {
+		if err := l.Receive(fn); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per message", n)
+	}
+}
