@@ -1,0 +1,132 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Engine is a Docker engine on a machine of its own.
+type Engine struct {
+	*Machine
+}
+
+// Start boots a machine and a Docker engine on it, as Debian ships it. Both end
+// with the test.
+func Start(t *testing.T) *Engine {
+	t.Helper()
+	cgroup := fmt.Sprintf("scon-docker-%d", os.Getpid())
+	// Registered before the machine's own clean-up, so it runs after that: a
+	// group can go only when its last process is gone.
+	t.Cleanup(func() { removeCgroups(t, cgroup) })
+	e := &Engine{newMachine(t)}
+	background(t, e.Command("dockerd",
+		// Works on every file system; the images are small.
+		"--storage-driver=vfs",
+		"--data-root=/run/docker-data",
+		// The systemd driver would ask the host's systemd for groups.
+		"--exec-opt=native.cgroupdriver=cgroupfs",
+		"--cgroup-parent="+cgroup,
+	))
+	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
+	// iptables rules, ip_forward (a sysctl of this network namespace), and one
+	// docker-proxy process for each published port.
+	eventually(t, "start of dockerd", func() error {
+		out, err := e.Command("docker", "version").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("docker version: %w: %s", err, out)
+		}
+		return nil
+	})
+	return e
+}
+
+// Docker runs one command of the Docker client and returns what it prints.
+func (e *Engine) Docker(t *testing.T, args ...string) string {
+	t.Helper()
+	return strings.TrimSpace(output(t, e.Command("docker", args...)))
+}
+
+// Spec says how to run a container.
+type Spec struct {
+	Name, Image string
+	Options     []string // of `docker run`
+	Command     []string // what runs inside
+}
+
+// Container is a running container.
+type Container struct {
+	Name    string
+	Address string // IPv4, in the container's network
+	engine  *Engine
+}
+
+// Run starts a container in the background. It ends with the engine.
+func (e *Engine) Run(t *testing.T, s Spec) *Container {
+	t.Helper()
+	args := append([]string{"run", "--detach", "--name", s.Name}, s.Options...)
+	args = append(append(args, s.Image), s.Command...)
+	e.Docker(t, args...)
+	c := &Container{Name: s.Name, engine: e}
+	c.Address = e.Docker(t, "inspect", "--format",
+		"{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.Name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := e.Command("docker", "logs", "--tail", "50", s.Name).CombinedOutput()
+			t.Logf("container %s printed:\n%s", s.Name, out)
+		}
+	})
+	return c
+}
+
+// Exec prepares the arguments of a command inside the container, which reads
+// standard input.
+func (c *Container) Exec(args ...string) []string {
+	return append([]string{"exec", "--interactive", c.Name}, args...)
+}
+
+// Stop stops the container, by force after a second: a first process that does
+// not handle SIGTERM is not killed by it.
+func (c *Container) Stop(t *testing.T) {
+	t.Helper()
+	c.engine.Docker(t, "stop", "--time", "1", c.Name)
+}
+
+// Remove stops and removes the container.
+func (c *Container) Remove(t *testing.T) {
+	t.Helper()
+	c.engine.Docker(t, "rm", "--force", c.Name)
+}
+
+// removeCgroups removes a group with all below it from every hierarchy:
+// /sys/fs/cgroup is one (version 2), or has one in each folder (version 1).
+func removeCgroups(t *testing.T, name string) {
+	t.Helper()
+	var tops []string
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		found, err := filepath.Glob(pattern + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tops = append(tops, found...)
+	}
+	for _, top := range tops {
+		var groups []string
+		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				groups = append(groups, path)
+			}
+			return err
+		})
+		for i := len(groups) - 1; i >= 0; i-- { // the deepest first
+			err = errors.Join(err, os.Remove(groups[i]))
+		}
+		if err != nil {
+			t.Errorf("remove control group %s: %v", top, err)
+		}
+	}
+}

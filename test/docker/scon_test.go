@@ -1,0 +1,279 @@
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+// SCON is a daemon that works in a machine's network namespace. A nil SCON
+// stands for the regular way: it asserts nothing.
+type SCON struct {
+	machine *Machine
+	bin     string
+}
+
+// bothWays runs traffic plain, then with SCON.
+func bothWays(t *testing.T, m *Machine, traffic func(t *testing.T, s *SCON)) {
+	t.Run("plain", func(t *testing.T) { traffic(t, nil) })
+	t.Run("scon", func(t *testing.T) { traffic(t, newSCON(t, m)) })
+}
+
+// newSCON starts SCON on a machine until the end of the test.
+func newSCON(t *testing.T, m *Machine) *SCON {
+	t.Helper()
+	bin, err := buildSCON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &SCON{machine: m, bin: bin}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, args := range [][]string{{"status"}, {"flows"}} {
+			out, err := s.command(args...).CombinedOutput()
+			t.Logf("scon %s: %v\n%s", args[0], err, out)
+		}
+		out, _ := m.Command("sh", "-c", "tail -n 50 /run/scon/state/*.log").CombinedOutput()
+		t.Logf("log of the daemon:\n%s", out)
+	})
+	s.Up(t)
+	t.Cleanup(func() { s.Down(t) })
+	return s
+}
+
+// command prepares a command of scon's. It runs in the host's own network
+// namespace: that --netns leads the daemon to the machine's is part of the test.
+func (s *SCON) command(args ...string) *exec.Cmd {
+	return s.machine.enter(s.bin, append(args, "--socket", "/run/scon/scon.sock"))
+}
+
+// Up starts the daemon, and waits until it is active.
+func (s *SCON) Up(t *testing.T) {
+	t.Helper()
+	output(t, s.command("up", "--netns", hostNetns, "--state-dir", "/run/scon/state"))
+	eventually(t, "start of the daemon", func() error {
+		if st := s.Status(t); st.State != api.StateActive {
+			return fmt.Errorf("state is %q", st.State)
+		}
+		return nil
+	})
+}
+
+// Down stops the daemon, and has it remove what it owns. A daemon that is not
+// there is all right.
+func (s *SCON) Down(t *testing.T) {
+	t.Helper()
+	output(t, s.command("down", "--netns", hostNetns, "--state-dir", "/run/scon/state"))
+}
+
+// Kill ends the daemon with SIGKILL.
+func (s *SCON) Kill(t *testing.T) {
+	t.Helper()
+	pid := s.Status(t).PID
+	s.machine.Sh(t, fmt.Sprintf("kill -KILL %d; while kill -0 %d 2>/dev/null; do sleep 0.01; done", pid, pid))
+}
+
+// Status is what `scon status --json` prints.
+func (s *SCON) Status(t *testing.T) (st api.Status) {
+	t.Helper()
+	s.read(t, &st, "status")
+	return st
+}
+
+// Flows is what `scon flows --json` prints.
+func (s *SCON) Flows(t *testing.T) (flows []api.Flow) {
+	t.Helper()
+	s.read(t, &flows, "flows")
+	return flows
+}
+
+func (s *SCON) read(t *testing.T, into any, verb string) {
+	t.Helper()
+	out := output(t, s.command(verb, "--json"))
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		t.Fatalf("scon %s --json: %v:\n%s", verb, err, out)
+	}
+}
+
+// container is a container's part of the status.
+func (s *SCON) container(t *testing.T, name string) (api.Container, bool) {
+	t.Helper()
+	for _, c := range s.Status(t).Containers {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return api.Container{}, false
+}
+
+// waitHooked waits until the daemon works for a container, and logs for how
+// long.
+func (s *SCON) waitHooked(t *testing.T, name string) {
+	t.Helper()
+	if s == nil {
+		return
+	}
+	took := eventually(t, "hooks of container "+name, func() error {
+		c, ok := s.container(t, name)
+		if !ok {
+			return fmt.Errorf("not in the status")
+		}
+		missing := map[string]bool{"from_container": true, "to_container": true}
+		for _, h := range s.Status(t).Hooks {
+			if h.Dev == c.Dev {
+				delete(missing, h.Hook)
+			}
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("%s lacks the hooks %v", c.Dev, missing)
+		}
+		return nil
+	})
+	t.Logf("container %s was in the status, with hooks, after %v", name, took)
+}
+
+// waitGone waits until nothing of a container is left, and logs for how long.
+func (s *SCON) waitGone(t *testing.T, name string) {
+	t.Helper()
+	if s == nil {
+		return
+	}
+	took := eventually(t, "end of container "+name, func() error {
+		if c, ok := s.container(t, name); ok {
+			return fmt.Errorf("in the status: %+v", c)
+		}
+		for _, f := range s.Flows(t) {
+			if f.Container == name {
+				return fmt.Errorf("entry left: %+v", f)
+			}
+		}
+		return nil
+	})
+	t.Logf("nothing of container %s was left after %v", name, took)
+}
+
+// a flowMatch picks a connection.
+type flowMatch func(api.Flow) bool
+
+// from picks the connection of a container that began at a port of the edge.
+func from(container, proto string, port uint16) flowMatch {
+	return func(f api.Flow) bool {
+		return f.Container == container && f.Proto == proto && f.Orig.Src == edgeAddr && f.Orig.Sport == port
+	}
+}
+
+// to picks the connection of a container that goes to a port of the edge.
+func to(container, proto string, port uint16) flowMatch {
+	return func(f api.Flow) bool {
+		return f.Container == container && f.Proto == proto && f.Orig.Dst == edgeAddr && f.Orig.Dport == port
+	}
+}
+
+// flow finds a connection.
+func (s *SCON) flow(t *testing.T, match flowMatch) (api.Flow, error) {
+	t.Helper()
+	flows := s.Flows(t)
+	for _, f := range flows {
+		if match(f) {
+			return f, nil
+		}
+	}
+	return api.Flow{}, fmt.Errorf("no entry for the connection, but %d others: %+v", len(flows), flows)
+}
+
+// waitExpress waits until packets of a connection went express in both
+// directions from now on. Nudge makes some.
+func (s *SCON) waitExpress(t *testing.T, match flowMatch, nudge func()) {
+	t.Helper()
+	if s == nil {
+		nudge()
+		return
+	}
+	var first *api.Flow
+	took := eventually(t, "express in both directions", func() error {
+		nudge()
+		f, err := s.flow(t, match)
+		if err != nil {
+			first = nil
+			return err
+		}
+		if first == nil || f.AgeMS < first.AgeMS {
+			first = &f
+		}
+		if f.State != api.FlowExpress || f.Confilter != api.ConfilterSuccess ||
+			f.ExpressPackets[0] <= first.ExpressPackets[0] || f.ExpressPackets[1] <= first.ExpressPackets[1] {
+			return fmt.Errorf("entry is %+v, was %+v", f, *first)
+		}
+		return nil
+	})
+	t.Logf("express in both directions after %v", took)
+}
+
+// expressShare is the part of a connection's bytes that has to go express. The
+// rest is for the packets that renew the lease.
+const expressShare = 0.9
+
+// wantExpress runs traffic on an open connection that is express already. It
+// fails unless the bytes that traffic says it carried, in the original and the
+// reply direction, went express, and at least a packet in each.
+func (s *SCON) wantExpress(t *testing.T, match flowMatch, traffic func() [2]uint64) {
+	t.Helper()
+	if s == nil {
+		traffic()
+		return
+	}
+	before, err := s.flow(t, match)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carried := traffic()
+	after, err := s.flow(t, match)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, direction := range []string{"original", "reply"} {
+		bytes := after.ExpressBytes[i] - before.ExpressBytes[i]
+		if float64(bytes) < expressShare*float64(carried[i]) || after.ExpressPackets[i] <= before.ExpressPackets[i] {
+			t.Errorf("%s direction: %d of %d bytes went express\nbefore %+v\nafter %+v",
+				direction, int64(bytes), carried[i], before, after)
+		}
+	}
+	t.Logf("express packets %v, bytes %v of %v payload",
+		[2]uint64{after.ExpressPackets[0] - before.ExpressPackets[0], after.ExpressPackets[1] - before.ExpressPackets[1]},
+		[2]uint64{after.ExpressBytes[0] - before.ExpressBytes[0], after.ExpressBytes[1] - before.ExpressBytes[1]}, carried)
+}
+
+// buildSCON builds scon once for all tests, as `make build` does: static.
+var buildSCON = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "scon-docker-")
+	if err != nil {
+		return "", err
+	}
+	builtSCON = dir
+	bin := filepath.Join(dir, "scon")
+	cmd := exec.Command("go", "build", "-o", bin, "../../cmd/scon")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build scon: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+// builtSCON is the folder of the binary, "" before it is built.
+var builtSCON string
+
+// removeSCON removes the binary.
+func removeSCON() error {
+	if builtSCON == "" {
+		return nil
+	}
+	return os.RemoveAll(builtSCON)
+}
