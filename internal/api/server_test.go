@@ -1,0 +1,314 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// backend knows one container and remembers what it was asked to do.
+type backend struct {
+	called []string
+	err    error
+}
+
+func (b *backend) call(name, container string) error {
+	b.called = append(b.called, name+" "+container)
+	if b.err != nil {
+		return b.err
+	}
+	if container != "" && container != "web" {
+		return &api.UnknownContainerError{Name: container, Known: []string{"web"}}
+	}
+	return nil
+}
+
+func (b *backend) Status() (api.Status, error) {
+	return api.Status{State: api.StateActive, PID: 7}, b.call("status", "")
+}
+
+func (b *backend) Flows(c string) ([]api.Flow, error) {
+	if c == "" {
+		return nil, b.call("flows", c)
+	}
+	return []api.Flow{{Container: c, Confilter: api.ConfilterDiscard}}, b.call("flows", c)
+}
+
+func (b *backend) Explain(s string) (api.Explanation, error) {
+	return api.Explanation{Subject: s, Express: true}, b.call("explain", "")
+}
+
+func (b *backend) Flush(c string) (int, error) { return 3, b.call("flush", c) }
+func (b *backend) Pause(c string) error        { return b.call("pause", c) }
+func (b *backend) Resume(c string) error       { return b.call("resume", c) }
+func (b *backend) Stop() error                 { return b.call("stop", "") }
+
+// serve runs a server until the test ends, and returns its socket.
+func serve(t *testing.T, b api.Backend) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "scon.sock")
+	l, err := api.Listen(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- api.Serve(ctx, l, b) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the socket is left behind: %v", err)
+		}
+	})
+	return path
+}
+
+func TestClientGetsWhatTheBackendSays(t *testing.T) {
+	b := &backend{}
+	c := api.Dial(serve(t, b))
+
+	status, err := c.Status()
+	if want := (api.Status{State: api.StateActive, PID: 7}); err != nil || !cmp.Equal(want, status) {
+		t.Errorf("status: %+v, %v", status, err)
+	}
+	flows, err := c.Flows("web")
+	if want := []api.Flow{{Container: "web", Confilter: -1}}; err != nil || !cmp.Equal(want, flows) {
+		t.Errorf("flows: %+v, %v", flows, err)
+	}
+	flows, err = c.Flows("")
+	if err != nil || flows == nil || len(flows) != 0 {
+		t.Errorf("flows of nobody: %#v, %v", flows, err)
+	}
+	explanation, err := c.Explain("tcp:10.0.0.1:80->10.0.0.2:90")
+	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true}); err != nil || !cmp.Equal(want, explanation) {
+		t.Errorf("explain: %+v, %v", explanation, err)
+	}
+	if n, err := c.Flush("web"); n != 3 || err != nil {
+		t.Errorf("flush: %d, %v", n, err)
+	}
+	if err := errors.Join(c.Pause(""), c.Resume("web"), c.Stop()); err != nil {
+		t.Error(err)
+	}
+	want := []string{"status ", "flows web", "flows ", "explain ", "flush web", "pause ", "resume web", "stop "}
+	if diff := cmp.Diff(want, b.called); diff != "" {
+		t.Errorf("the backend was asked (-want +got):\n%s", diff)
+	}
+}
+
+func TestClientGetsRefusals(t *testing.T) {
+	b := &backend{}
+	c := api.Dial(serve(t, b))
+	var e *api.Error
+
+	_, err := c.Flush("db")
+	if !errors.As(err, &e) || e.Status != http.StatusNotFound || e.Error() != `no container "db": known are web` {
+		t.Errorf("unknown container: %#v", err)
+	}
+	_, err = c.Explain("a b")
+	if !errors.As(err, &e) || e.Status != http.StatusBadRequest {
+		t.Errorf("subject that is none: %#v", err)
+	}
+	b.err = errors.New("list conntrack: no buffer space")
+	_, err = c.Status()
+	if !errors.As(err, &e) || e.Status != http.StatusInternalServerError || e.Error() != b.err.Error() {
+		t.Errorf("failure of the backend: %#v", err)
+	}
+}
+
+func TestClientWithoutDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "scon.sock")
+	_, err := api.Dial(path).Status()
+	if want := "no daemon answers at " + path + "; start one with 'scon up'"; !errors.Is(err, api.ErrNotRunning) || err.Error() != want {
+		t.Errorf("no socket: %v", err)
+	}
+	leaveStaleSocket(t, path)
+	if _, err := api.Dial(path).Status(); !errors.Is(err, api.ErrNotRunning) {
+		t.Errorf("stale socket: %v", err)
+	}
+}
+
+// TestClientOfSomethingElse asks a server that is no daemon of SCON's.
+func TestClientOfSomethingElse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "scon.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "<html>", http.StatusTeapot)
+	})}
+	go srv.Serve(l)
+	defer srv.Close()
+	_, err = api.Dial(path).Status()
+	if want := "the daemon at " + path + " answered 418 I'm a teapot to /v1/status"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func leaveStaleSocket(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "scon.sock")
+	leaveStaleSocket(t, path)
+	leaveStaleSocket(t, path+".new")
+	l, err := api.Listen(path, "")
+	if err != nil {
+		t.Fatalf("over a stale socket: %v", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != fs.ModeSocket|0o660 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Lstat(path + ".new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the draft is left behind: %v", err)
+	}
+	if _, err := api.Listen(path, ""); !errors.Is(err, api.ErrInUse) {
+		t.Errorf("a second daemon: %v", err)
+	}
+	l.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ path, group, want string }{
+		{file, "", "a file that is no socket is in the way"},
+		{filepath.Join(dir, "a.sock"), "no-such-group", `socket_group "no-such-group": no such group`},
+		{filepath.Join(dir, "missing", "a.sock"), "", "no such file or directory"},
+		{filepath.Join(dir, strings.Repeat("x", 110)), "", "invalid argument"},
+	} {
+		_, err := api.Listen(c.path, c.group)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.path) {
+			t.Errorf("Listen(%q, %q): %v, want %q", c.path, c.group, err, c.want)
+		}
+	}
+	if got, err := os.ReadFile(file); string(got) != "mine" {
+		t.Errorf("the file in the way was touched: %q, %v", got, err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestHandlerRefuses(t *testing.T) {
+	for _, c := range []struct {
+		method, target, body string
+		status               int
+		want                 string
+	}{
+		{"GET", "/", "", 404, `no route "/"`},
+		{"GET", "/v1/", "", 404, `no route "/v1/"`},
+		{"GET", "/v2/status", "", 404, `no route "/v2/status"`},
+		{"POST", "/v1/status", "", 405, `/v1/status takes GET only`},
+		{"GET", "/v1/flush", "", 405, `/v1/flush takes POST only`},
+		{"GET", "/v1/status?x=1", "", 400, `/v1/status takes no parameter "x", or not twice`},
+		{"GET", "/v1/flows?container=a&container=b", "", 400, `/v1/flows takes no parameter "container", or not twice`},
+		{"GET", "/v1/flows?%zz", "", 400, `read query: invalid URL escape "%zz"`},
+		{"GET", "/v1/explain", "", 400, `explain "": it is empty: want a container's name or a flow such as tcp:172.17.0.2:43512->10.0.0.1:80`},
+		{"POST", "/v1/flush?container=web", "", 400, `/v1/flush takes no parameter "container", or not twice`},
+		{"POST", "/v1/flush", "{", 400, `read body: unexpected EOF`},
+		{"POST", "/v1/flush", `{"container": 1}`, 400, `read body: json: cannot unmarshal number into Go struct field change.container of type string`},
+		{"POST", "/v1/flush", `{"contaner": "web"}`, 400, `read body: json: unknown field "contaner"`},
+		{"POST", "/v1/flush", `{} {}`, 400, `read body: more than one JSON document`},
+		{"POST", "/v1/flush", `{"container": "` + strings.Repeat("a", 5000) + `"}`, 400, `read body: http: request body too large`},
+		{"POST", "/v1/stop", `{"container": "web"}`, 400, `stop takes no container`},
+	} {
+		b := &backend{}
+		w := httptest.NewRecorder()
+		api.Handler(b).ServeHTTP(w, httptest.NewRequest(c.method, c.target, strings.NewReader(c.body)))
+		got := strings.TrimSpace(w.Body.String())
+		if want := quote(c.want); w.Code != c.status || got != want {
+			t.Errorf("%s %s %.30s\n got %d %s\nwant %d %s", c.method, c.target, c.body, w.Code, got, c.status, want)
+		}
+		if len(b.called) != 0 {
+			t.Errorf("%s %s %.30s reached the backend: %v", c.method, c.target, c.body, b.called)
+		}
+	}
+}
+
+// quote is the JSON document of a refusal.
+func quote(message string) string {
+	r := strings.NewReplacer(`"`, `\"`, `>`, `\u003e`)
+	return `{"error":"` + r.Replace(message) + `"}`
+}
+
+func TestHandlerTakesNoBody(t *testing.T) {
+	b := &backend{}
+	w := httptest.NewRecorder()
+	api.Handler(b).ServeHTTP(w, httptest.NewRequest("POST", "/v1/pause", nil))
+	if w.Code != 200 || len(b.called) != 1 || b.called[0] != "pause " {
+		t.Errorf("got %d %s, backend %v", w.Code, w.Body, b.called)
+	}
+}
+
+// FuzzHandler holds that every request gets a JSON document, that only whole
+// requests reach the backend, and that nothing panics.
+func FuzzHandler(f *testing.F) {
+	f.Add("GET", "/v1/flows", "container=web", "")
+	f.Add("GET", "/v1/explain", "subject=tcp:10.0.0.1:80", "")
+	f.Add("POST", "/v1/flush", "", `{"container":"web"}`)
+	f.Add("POST", "/v1/pause", "", `{"container":null}`)
+	f.Add("PUT", "//v1/../x", "%", "[]")
+	f.Fuzz(func(t *testing.T, method, path, query, body string) {
+		r, err := http.NewRequest(method, "http://scon/", strings.NewReader(body))
+		if err != nil {
+			return
+		}
+		r.URL.Path, r.URL.RawQuery = path, query
+		b := &backend{}
+		w := httptest.NewRecorder()
+		api.Handler(b).ServeHTTP(w, r)
+		switch w.Code {
+		case 200:
+			if len(b.called) != 1 {
+				t.Errorf("200 without the backend: %v", b.called)
+			}
+		case 400, 405:
+			if len(b.called) != 0 {
+				t.Errorf("%d, and the backend was asked: %v", w.Code, b.called)
+			}
+		case 404:
+		case 301, 307: // the mux mends //, . and ..
+			return
+		default:
+			t.Errorf("status %d", w.Code)
+		}
+		content, err := io.ReadAll(w.Body)
+		if err != nil || len(content) == 0 || content[0] != '{' && content[0] != '[' {
+			t.Errorf("%d with body %q, %v", w.Code, content, err)
+		}
+	})
+}
