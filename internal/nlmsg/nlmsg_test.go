@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -13,7 +11,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
 )
 
 func TestMessagesAndAttributes(t *testing.T) {
@@ -65,36 +63,16 @@ func FuzzMessages(f *testing.F) {
 // listen opens a listener to link messages in a namespace of its own.
 func listen(t *testing.T, opts ListenerOptions) (*Listener, string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes a network namespace: run it as root (sudo make test)")
-	}
-	ns := fmt.Sprintf("scon-nl%d", os.Getpid())
-	if err := netns.Create(ns); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := netns.Delete(ns); err != nil {
-			t.Error(err)
-		}
-	})
+	ns := nstest.New(t)
+	opts.Family, opts.Groups = unix.NETLINK_ROUTE, []uint32{unix.RTNLGRP_LINK}
 	var l *Listener
-	err := netns.Do(ns, func() (err error) {
-		opts.Family, opts.Groups = unix.NETLINK_ROUTE, []uint32{unix.RTNLGRP_LINK}
-		l, err = Listen(opts)
-		return err
-	})
+	var err error
+	nstest.Do(t, ns, func() { l, err = Listen(opts) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
 	return l, ns
-}
-
-func ip(t *testing.T, ns string, args ...string) {
-	t.Helper()
-	if out, err := exec.Command("ip", append([]string{"-n", ns}, args...)...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %v: %v: %s", args, err, out)
-	}
 }
 
 func TestFilterKeepsMessagesOut(t *testing.T) {
@@ -106,8 +84,8 @@ func TestFilterKeepsMessagesOut(t *testing.T) {
 		bpf.RetConstant{Val: 1 << 20},
 		bpf.RetConstant{Val: 0},
 	}})
-	ip(t, ns, "link", "add", "d0", "type", "bridge")
-	ip(t, ns, "link", "del", "d0")
+	nstest.Run(t, ns, "ip link add d0 type bridge")
+	nstest.Run(t, ns, "ip link del d0")
 	err := l.Receive(func(m Message) {
 		if m.Type != unix.RTM_DELLINK {
 			t.Errorf("message %d came through", m.Type)
@@ -121,7 +99,7 @@ func TestFilterKeepsMessagesOut(t *testing.T) {
 func TestOverrunThenOn(t *testing.T) {
 	l, ns := listen(t, ListenerOptions{Buffer: 4 << 10})
 	for i := range 20 {
-		ip(t, ns, "link", "set", "lo", "mtu", fmt.Sprint(1000+i))
+		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))
 	}
 	var mtus []uint32
 	receive := func() error {
@@ -136,7 +114,7 @@ func TestOverrunThenOn(t *testing.T) {
 	if err := receive(); !errors.Is(err, ErrOverrun) {
 		t.Fatalf("Receive = %v, want ErrOverrun", err)
 	}
-	ip(t, ns, "link", "set", "lo", "mtu", "2000")
+	nstest.Run(t, ns, "ip link set lo mtu 2000")
 	if err := receive(); err != nil || len(mtus) != 1 || mtus[0] != 2000 {
 		t.Errorf("after the overrun: %v, MTUs %v, want 2000 alone", err, mtus)
 	}
@@ -161,7 +139,7 @@ func TestReceiveDoesNotAllocate(t *testing.T) {
 	l, ns := listen(t, ListenerOptions{Buffer: 4 << 20})
 	const rounds = 50
 	for i := range rounds + 1 { // AllocsPerRun warms up once
-		ip(t, ns, "link", "set", "lo", "mtu", fmt.Sprint(1000+i))
+		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))
 	}
 	fn := func(m Message) {
 		for range Attributes(m.Data[unix.SizeofIfInfomsg:]) {
