@@ -24,6 +24,8 @@ const runDir = "/run/netns"
 var (
 	// ErrNotExist is wrapped when there is no namespace of that name or path.
 	ErrNotExist = errors.New("no such namespace")
+	// ErrNotNetns is wrapped when the path is of something else.
+	ErrNotNetns = errors.New("not a network namespace")
 	// ErrExist is wrapped when a namespace of that name is already there.
 	ErrExist = errors.New("namespace exists")
 )
@@ -43,7 +45,7 @@ func Path(nameOrPath string) string {
 }
 
 // Open returns a handle to a namespace, which keeps the namespace alive until
-// it is closed. The error wraps ErrNotExist if there is none.
+// it is closed. The error wraps ErrNotExist or ErrNotNetns.
 func Open(nameOrPath string) (*os.File, error) {
 	f, err := os.Open(Path(nameOrPath))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +57,7 @@ func Open(nameOrPath string) (*os.File, error) {
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
 		f.Close()
-		return nil, fmt.Errorf("namespace %q: %s is not a network namespace", nameOrPath, f.Name())
+		return nil, fmt.Errorf("namespace %q: %s is %w", nameOrPath, f.Name(), ErrNotNetns)
 	}
 	return f, nil
 }

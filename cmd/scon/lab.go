@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// newLabCommand returns "scon lab", which builds a gateway with containers out
+// of network namespaces, to try things in.
+func newLabCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "build a gateway with containers out of network namespaces",
+		Long: `Build a gateway with containers out of network namespaces.
+
+Its nodes are "edge", a machine outside; "device", the gateway with a bridge and
+NAT; and the containers "c1" to "cN". What runs natively is a process in
+"device", so "native" is another name of it. Namespaces are named after the
+nodes: scon-edge, scon-device, scon-c1.
+
+With the docker rules, port 8000+n of device leads to port 80 of container n,
+and port 5200+n to its port 5201, for TCP and for UDP.`,
+		Example: `  scon lab up --containers 2
+  scon daemon --netns scon-device
+  scon lab exec edge -- iperf3 -s -D
+  scon lab exec c1 -- iperf3 -c 10.77.0.2
+  scon lab down`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(newLabUpCommand(), newLabExecCommand(), newLabDownCommand())
+	return cmd
+}
+
+// newLabUpCommand returns "scon lab up".
+func newLabUpCommand() *cobra.Command {
+	var opts lab.Options
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "build the lab, or adjust the one that is up",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := lab.Up(opts)
+			if err != nil {
+				return err
+			}
+			return printLab(cmd.OutOrStdout(), l)
+		},
+	}
+	cmd.Flags().IntVar(&opts.Containers, "containers", 2, "number of containers")
+	cmd.Flags().StringVar(&opts.Rules, "rules", lab.RulesDocker,
+		"rules of device: docker, none (masquerading alone), or a file of iptables-save or nft")
+	return cmd
+}
+
+// printLab prints where the nodes of a lab are.
+func printLab(out io.Writer, l *lab.Lab) error {
+	nodes, err := l.Nodes()
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tADDRESS\tNAMESPACE")
+	for _, node := range nodes {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", node, l.Addr(node), filepath.Base(l.Node(node)))
+	}
+	return w.Flush()
+}
+
+// newLabExecCommand returns "scon lab exec".
+func newLabExecCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec NODE -- CMD [ARG...]",
+		Short: "run a command in a node; the exit status is the command's",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return execInLab(args[0], args[1:])
+		},
+	}
+}
+
+// execInLab replaces this process by a command in a node, so that the command
+// has its terminal, its signals and its exit status. It returns on error only.
+func execInLab(node string, argv []string) error {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return err
+	}
+	l, err := lab.Open("")
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread() // execve keeps the namespace of the calling thread
+	if err := l.Enter(node); err != nil {
+		return err
+	}
+	if err := unix.Exec(path, argv, os.Environ()); err != nil {
+		return fmt.Errorf("execute %s: %w", path, err)
+	}
+	return nil
+}
+
+// newLabDownCommand returns "scon lab down".
+func newLabDownCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "remove the lab",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return lab.Down("")
+		},
+	}
+}

@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// step is one thing to do. What it makes it notes with builder.undo at once,
+// so that it may fail anywhere.
+type step struct {
+	name string
+	do   func() error
+}
+
+// builder brings a lab up. Every step finds what is there already.
+type builder struct {
+	*Lab
+	opts  Options
+	rules ruleset
+	nodes map[string]*netlink.Handle // routing sockets in the nodes
+	undos []func() error             // what takes back the steps so far, oldest first
+}
+
+// up is Up with a fault that tests may return before a step.
+func up(opts Options, fault func(step string) error) (l *Lab, err error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("build the lab: network namespaces need root; try sudo")
+	}
+	rules, err := readRules(opts.Rules, opts.Containers)
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{
+		Lab:   &Lab{prefix: withDefault(opts.Prefix, DefaultPrefix)},
+		opts:  opts,
+		rules: rules,
+		nodes: make(map[string]*netlink.Handle),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(append([]error{err}, b.takeBack()...)...)
+		}
+		b.closeHandles()
+	}()
+	for _, s := range b.plan() {
+		if err := fault(s.name); err != nil {
+			return nil, fmt.Errorf("build the lab: %s: %w", s.name, err)
+		}
+		if err := s.do(); err != nil {
+			return nil, fmt.Errorf("build the lab: %s: %w", s.name, err)
+		}
+	}
+	return b.Lab, nil
+}
+
+// validate refuses what no lab can be built from.
+func (o Options) validate() error {
+	if o.Containers < 0 || o.Containers > MaxContainers {
+		return fmt.Errorf("build the lab: %d containers: want 0 to %d", o.Containers, MaxContainers)
+	}
+	return nil
+}
+
+// plan lists the steps. What cannot be taken back comes last, and rules that
+// are wrong are refused before that.
+func (b *builder) plan() []step {
+	steps := []step{
+		{"make edge", func() error { return b.makeNode(Edge) }},
+		{"make device", func() error { return b.makeNode(Device) }},
+		{"check rules", func() error { return b.inDevice(b.rules.check) }},
+		{"set sysctls", func() error { return b.inDevice(func() error { return setSysctls(deviceSysctls) }) }},
+		{"make uplink", b.makeUplink},
+		{"make bridge", b.makeBridge},
+	}
+	for n := 1; n <= b.opts.Containers; n++ {
+		steps = append(steps,
+			step{"make " + Container(n), func() error { return b.makeNode(Container(n)) }},
+			step{"plug " + Container(n), func() error { return b.plug(n) }})
+	}
+	if b.opts.NoOffload {
+		steps = append(steps, step{"switch offloads off", b.stopOffloads})
+	}
+	return append(steps,
+		step{"wait for carrier", b.waitForCarrier},
+		step{"load rules", func() error { return b.inDevice(b.rules.load) }},
+		step{"remove surplus containers", b.removeSurplus})
+}
+
+// undo notes what takes back the thing just done.
+func (b *builder) undo(fn func() error) {
+	b.undos = append(b.undos, fn)
+}
+
+// takeBack undoes the steps, newest first.
+func (b *builder) takeBack() []error {
+	var errs []error
+	for _, undo := range slices.Backward(b.undos) {
+		if err := undo(); err != nil {
+			errs = append(errs, fmt.Errorf("take back: %w", err))
+		}
+	}
+	return errs
+}
+
+// closeHandles closes the sockets in the nodes.
+func (b *builder) closeHandles() {
+	for _, h := range b.nodes {
+		h.Close()
+	}
+}
+
+// inDevice calls fn in device.
+func (b *builder) inDevice(fn func() error) error {
+	return netns.Do(b.Node(Device), fn)
+}

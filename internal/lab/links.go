@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// carrierTimeout is how long a new link may take until packets pass it.
+const carrierTimeout = 5 * time.Second
+
+// wire names a veth pair between two nodes.
+type wire struct {
+	node, dev         string
+	peerNode, peerDev string
+}
+
+// uplink is the wire between device and edge.
+var uplink = wire{Device, Uplink, Edge, Uplink}
+
+// port is the wire between device and container n.
+func port(n int) wire {
+	return wire{Device, Port(n), Container(n), "eth0"}
+}
+
+// dockerMAC returns the MAC address that Docker makes of an IPv4 address:
+// 172.17.0.2 has 02:42:ac:11:00:02.
+func dockerMAC(addr netip.Addr) net.HardwareAddr {
+	return append(net.HardwareAddr{0x02, 0x42}, addr.AsSlice()...)
+}
+
+// ifAddr is an address with the length of its network's prefix, for a device.
+func ifAddr(addr netip.Addr, network netip.Prefix) *netlink.Addr {
+	return &netlink.Addr{IPNet: &net.IPNet{
+		IP:   addr.AsSlice(),
+		Mask: net.CIDRMask(network.Bits(), addr.BitLen()),
+	}}
+}
+
+// configure gives a device its address and switches it on.
+func configure(h *netlink.Handle, dev string, addr *netlink.Addr) error {
+	link, err := h.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", dev, err)
+	}
+	if err := h.AddrReplace(link, addr); err != nil {
+		return fmt.Errorf("address %s on %s: %w", addr, dev, err)
+	}
+	return setUp(h, dev)
+}
+
+// setUp switches a device on.
+func setUp(h *netlink.Handle, dev string) error {
+	link, err := h.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", dev, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("switch %s on: %w", dev, err)
+	}
+	return nil
+}
+
+// enslave makes a device a port of a bridge.
+func enslave(h *netlink.Handle, dev, bridge string) error {
+	link, err := h.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", dev, err)
+	}
+	master, err := h.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", bridge, err)
+	}
+	if err := h.LinkSetMaster(link, master); err != nil {
+		return fmt.Errorf("put %s on %s: %w", dev, bridge, err)
+	}
+	return nil
+}
+
+// defaultRoute sends everything to a gateway.
+func defaultRoute(h *netlink.Handle, gateway netip.Addr) error {
+	route := &netlink.Route{
+		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+		Gw:  gateway.AsSlice(),
+	}
+	if err := h.RouteReplace(route); err != nil {
+		return fmt.Errorf("default route via %s: %w", gateway, err)
+	}
+	return nil
+}
+
+// hasLink tells whether a device is there.
+func hasLink(h *netlink.Handle, dev string) (bool, error) {
+	_, err := h.LinkByName(dev)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find %s: %w", dev, err)
+	}
+	return true, nil
+}
+
+// deleteLink removes a device, and the other end of a wire with it. One that is
+// gone already is no error.
+func deleteLink(h *netlink.Handle, dev string) error {
+	link, err := h.LinkByName(dev)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find %s: %w", dev, err)
+	}
+	if err := h.LinkDel(link); err != nil {
+		return fmt.Errorf("delete %s: %w", dev, err)
+	}
+	return nil
+}
+
+// removeLinks removes the wires and bridges of the current namespace.
+func removeLinks() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var errs []error
+	for _, link := range links {
+		switch link.(type) {
+		case *netlink.Veth, *netlink.Bridge:
+			if err := netlink.LinkDel(link); err != nil {
+				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitForCarrier returns when packets pass a device.
+func waitForCarrier(h *netlink.Handle, dev string) error {
+	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(2 * time.Millisecond) {
+		link, err := h.LinkByName(dev)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", dev, err)
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has no carrier after %v", dev, carrierTimeout)
+		}
+	}
+}
+
+// stopOffloads switches the offloads of a device of the current namespace off.
+func stopOffloads(dev string) error {
+	cmd := exec.Command("ethtool", "-K", dev,
+		"rx", "off", "tx", "off", "sg", "off", "tso", "off", "gso", "off", "gro", "off")
+	return runTool(cmd, "ethtool")
+}

@@ -1,0 +1,173 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// makeNode makes a node's namespace and opens a routing socket in it.
+func (b *builder) makeNode(node string) error {
+	err := netns.Create(b.namespace(node))
+	if err != nil && !errors.Is(err, netns.ErrExist) {
+		return err
+	}
+	if err == nil {
+		b.undo(func() error { return netns.Delete(b.namespace(node)) })
+	}
+	return netns.Do(b.Node(node), func() error {
+		if err := setSysctls(nodeSysctls); err != nil {
+			return err
+		}
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("routing socket: %w", err)
+		}
+		b.nodes[node] = h
+		return setUp(h, "lo")
+	})
+}
+
+// makeWire lays a wire unless it is there.
+func (b *builder) makeWire(w wire, peerMAC net.HardwareAddr) error {
+	h := b.nodes[w.node]
+	here, err := hasLink(h, w.dev)
+	if err != nil {
+		return err
+	}
+	there, err := hasLink(b.nodes[w.peerNode], w.peerDev)
+	if err != nil {
+		return err
+	}
+	if here && there {
+		return nil
+	}
+	// An end alone leads into a namespace that lost its name while a process
+	// kept it.
+	if err := deleteLink(h, w.dev); err != nil {
+		return err
+	}
+	peer, err := netns.Open(b.Node(w.peerNode))
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = w.dev
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName = w.peerDev
+	veth.PeerNamespace = netlink.NsFd(peer.Fd())
+	veth.PeerHardwareAddr = peerMAC
+	if err := h.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add veth %s with %s in %s: %w", w.dev, w.peerDev, w.peerNode, err)
+	}
+	b.undo(func() error { return deleteLink(h, w.dev) })
+	return nil
+}
+
+// makeUplink lays the wire between device and edge.
+func (b *builder) makeUplink() error {
+	if err := b.makeWire(uplink, nil); err != nil {
+		return err
+	}
+	if err := configure(b.nodes[Edge], Uplink, ifAddr(EdgeAddr, uplinkNet)); err != nil {
+		return err
+	}
+	if err := configure(b.nodes[Device], Uplink, ifAddr(DeviceAddr, uplinkNet)); err != nil {
+		return err
+	}
+	return defaultRoute(b.nodes[Device], EdgeAddr)
+}
+
+// makeBridge makes the containers' bridge.
+func (b *builder) makeBridge() error {
+	h := b.nodes[Device]
+	there, err := hasLink(h, Bridge)
+	if err != nil {
+		return err
+	}
+	if !there {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = Bridge
+		attrs.HardwareAddr = dockerMAC(BridgeAddr)
+		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("add bridge %s: %w", Bridge, err)
+		}
+		b.undo(func() error { return deleteLink(h, Bridge) })
+	}
+	return configure(h, Bridge, ifAddr(BridgeAddr, bridgeNet))
+}
+
+// plug connects container n to the bridge.
+func (b *builder) plug(n int) error {
+	w := port(n)
+	if err := b.makeWire(w, dockerMAC(ContainerAddr(n))); err != nil {
+		return err
+	}
+	h, inside := b.nodes[w.node], b.nodes[w.peerNode]
+	if err := enslave(h, w.dev, Bridge); err != nil {
+		return err
+	}
+	if err := setUp(h, w.dev); err != nil {
+		return err
+	}
+	if err := configure(inside, w.peerDev, ifAddr(ContainerAddr(n), bridgeNet)); err != nil {
+		return err
+	}
+	return defaultRoute(inside, BridgeAddr)
+}
+
+// wires are all wires of the lab that is built.
+func (b *builder) wires() []wire {
+	wires := []wire{uplink}
+	for n := 1; n <= b.opts.Containers; n++ {
+		wires = append(wires, port(n))
+	}
+	return wires
+}
+
+// stopOffloads switches the offloads off on both ends of every wire.
+func (b *builder) stopOffloads() error {
+	for _, w := range b.wires() {
+		err := errors.Join(
+			netns.Do(b.Node(w.node), func() error { return stopOffloads(w.dev) }),
+			netns.Do(b.Node(w.peerNode), func() error { return stopOffloads(w.peerDev) }))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitForCarrier returns when packets pass every wire.
+func (b *builder) waitForCarrier() error {
+	for _, w := range b.wires() {
+		if err := waitForCarrier(b.nodes[w.node], w.dev); err != nil {
+			return err
+		}
+		if err := waitForCarrier(b.nodes[w.peerNode], w.peerDev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeSurplus removes the containers of a larger lab that was there before.
+func (b *builder) removeSurplus() error {
+	nodes, err := b.Nodes()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, node := range nodes {
+		if number(node) > b.opts.Containers {
+			errs = append(errs, b.remove(node))
+		}
+	}
+	return errors.Join(errs...)
+}
