@@ -1,0 +1,118 @@
+// Package state is the directory in which a daemon leaves word of itself, for
+// `scon up` and `scon down` to find it by, also after a crash.
+//
+//	lock         held (flock) by the daemon as long as it lives
+//	daemon.json  State
+//	scon.sock    the socket, unless it is elsewhere
+//	scon.log     the log of a daemon that `scon up` started
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/config"
+)
+
+// DefaultDir is the state directory of a daemon that is given none.
+const DefaultDir = "/run/scon"
+
+var (
+	// ErrCorrupt is what Read ends with when daemon.json makes no sense.
+	ErrCorrupt = errors.New("corrupt")
+
+	// ErrLocked is what Lock ends with when another daemon lives here.
+	ErrLocked = errors.New("another SCON is running")
+)
+
+// State is what `scon up` and `scon down` have to know of a daemon.
+type State struct {
+	PID     int           `json:"pid"`
+	Netns   string        `json:"netns"`  // as given by --netns, "" for the machine's own
+	Socket  string        `json:"socket"` // absolute path
+	Version string        `json:"version"`
+	Config  config.Config `json:"config"`
+}
+
+// Socket is where the daemon of a state directory listens unless told
+// otherwise.
+func Socket(dir string) string { return filepath.Join(dir, "scon.sock") }
+
+// Log is where `scon up` has the daemon's log written.
+func Log(dir string) string { return filepath.Join(dir, "scon.log") }
+
+func file(dir string) string { return filepath.Join(dir, "daemon.json") }
+
+// Read is the State of the daemon that lives in dir, or that died there. The
+// error wraps fs.ErrNotExist when there is none, ErrCorrupt when it cannot be
+// understood; the next daemon writes it anew.
+func Read(dir string) (State, error) {
+	content, err := os.ReadFile(file(dir))
+	if err != nil {
+		return State{}, fmt.Errorf("read state: %w", err)
+	}
+	var s State
+	dec := json.NewDecoder(bytes.NewReader(content))
+	if err := dec.Decode(&s); err != nil {
+		return State{}, fmt.Errorf("read state %s: %w: %v", file(dir), ErrCorrupt, err)
+	}
+	if s.PID < 1 || !filepath.IsAbs(s.Socket) {
+		return State{}, fmt.Errorf("read state %s: %w: pid %d, socket %q", file(dir), ErrCorrupt, s.PID, s.Socket)
+	}
+	return s, nil
+}
+
+// Write makes s the State of dir, at once and whole.
+func (s State) Write(dir string) error {
+	content, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	draft := file(dir) + ".new"
+	if err := os.WriteFile(draft, append(content, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	if err := os.Rename(draft, file(dir)); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+// Remove takes the State of dir away; none is no error. The lock's file stays:
+// to remove it would let two daemons hold two locks of one name.
+func Remove(dir string) error {
+	err := os.Remove(file(dir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove state: %w", err)
+	}
+	return nil
+}
+
+// Lock makes dir where it is missing and holds it until the returned function
+// is called or the process ends. The error wraps ErrLocked when another
+// process holds it.
+func Lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		f.Close()
+		return nil, fmt.Errorf("lock state directory %s: %w", dir, ErrLocked)
+	case err != nil:
+		f.Close()
+		return nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+	}
+	return func() { f.Close() }, nil
+}

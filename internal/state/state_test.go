@@ -1,0 +1,64 @@
+package state_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/state"
+)
+
+func TestReadWhatWasWritten(t *testing.T) {
+	dir := t.TempDir()
+	want := state.State{PID: 7, Netns: "device", Socket: "/run/scon/scon.sock", Version: "v0", Config: config.Default()}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := state.Read(dir)
+	if err != nil || !cmp.Equal(want, got) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if err := errors.Join(state.Remove(dir), state.Remove(dir)); err != nil {
+		t.Error(err)
+	}
+	if _, err := state.Read(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Remove: %v", err)
+	}
+}
+
+func TestReadCorrupt(t *testing.T) {
+	for _, content := range []string{"", "{", "[]", "{}", `{"pid": 7, "socket": "scon.sock"}`, `{"pid": -1, "socket": "/x"}`, "\x00\x00"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "daemon.json"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := state.Read(dir); !errors.Is(err, state.ErrCorrupt) {
+			t.Errorf("%q: %+v, %v", content, s, err)
+		}
+		if err := (state.State{PID: 7, Socket: "/x"}).Write(dir); err != nil {
+			t.Errorf("%q is not overwritten: %v", content, err)
+		}
+	}
+}
+
+func TestLockIsHeldOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "scon")
+	unlock, err := state.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state.Lock(dir); !errors.Is(err, state.ErrLocked) {
+		t.Errorf("held twice: %v", err)
+	}
+	unlock()
+	unlock, err = state.Lock(dir)
+	if err != nil {
+		t.Errorf("not free after unlock: %v", err)
+	}
+	unlock()
+}
