@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Engine is a Docker engine on a machine of its own.
@@ -30,6 +32,7 @@ func Start(t *testing.T) *Engine {
 		"--data-root=/run/docker-data",
 		// The systemd driver would ask the host's systemd for groups.
 		"--exec-opt=native.cgroupdriver=cgroupfs",
+		"--log-level=warn",
 		"--cgroup-parent="+cgroup,
 	))
 	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
@@ -65,21 +68,23 @@ type Container struct {
 	engine  *Engine
 }
 
-// Run starts a container in the background. It ends with the engine.
+// Run starts a container in the background. The end of the test removes it.
 func (e *Engine) Run(t *testing.T, s Spec) *Container {
 	t.Helper()
 	args := append([]string{"run", "--detach", "--name", s.Name}, s.Options...)
 	args = append(append(args, s.Image), s.Command...)
-	e.Docker(t, args...)
 	c := &Container{Name: s.Name, engine: e}
-	c.Address = e.Docker(t, "inspect", "--format",
-		"{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.Name)
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := e.Command("docker", "logs", "--tail", "50", s.Name).CombinedOutput()
 			t.Logf("container %s printed:\n%s", s.Name, out)
 		}
+		// The test itself may have removed it.
+		_ = e.Command("docker", "rm", "--force", s.Name).Run()
 	})
+	e.Docker(t, args...)
+	c.Address = e.Docker(t, "inspect", "--format",
+		"{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.Name)
 	return c
 }
 
@@ -87,6 +92,19 @@ func (e *Engine) Run(t *testing.T, s Spec) *Container {
 // standard input.
 func (c *Container) Exec(args ...string) []string {
 	return append([]string{"exec", "--interactive", c.Name}, args...)
+}
+
+// netns is the path of the container's network namespace.
+func (c *Container) netns(t *testing.T) string {
+	t.Helper()
+	pid := c.engine.Docker(t, "inspect", "--format", "{{.State.Pid}}", c.Name)
+	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", c.engine.init.Process.Pid, pid)
+}
+
+// Dial opens a TCP connection from the container, within two seconds.
+func (c *Container) Dial(t *testing.T, addr string) (net.Conn, error) {
+	t.Helper()
+	return dial(c.netns(t), "tcp4", addr, 2*time.Second)
 }
 
 // Stop stops the container, by force after a second: a first process that does

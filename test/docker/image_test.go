@@ -83,7 +83,7 @@ func writeRootfs(w io.Writer, img Image) error {
 	for _, name := range img.Programs {
 		fsys.program(name)
 	}
-	for _, name := range []string{"cat", "ip", "sh", "sleep", "wget"} {
+	for _, name := range []string{"sh", "sleep"} {
 		fsys.symlink("usr/bin/"+name, "busybox")
 	}
 	return errors.Join(fsys.err, fsys.tar.Close())

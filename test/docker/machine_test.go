@@ -110,9 +110,40 @@ func (m *Machine) Sh(t *testing.T, script string) string {
 }
 
 // DialEdge opens a connection from the edge.
-func (m *Machine) DialEdge(network, addr string) (conn net.Conn, err error) {
-	err = netns.Do(m.edge(), func() error {
-		conn, err = net.DialTimeout(network, addr, patience)
+func (m *Machine) DialEdge(network, addr string) (net.Conn, error) {
+	return dial(m.edge(), network, addr, patience)
+}
+
+// ListenEdge listens at the edge until the end of the test, and returns the
+// address. Who connects gets a closed connection.
+func (m *Machine) ListenEdge(t *testing.T) string {
+	t.Helper()
+	var l net.Listener
+	err := netns.Do(m.edge(), func() (err error) {
+		l, err = net.Listen("tcp4", edgeAddr+":0")
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listen at the edge: %v", err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// dial opens a connection from a network namespace. A socket stays in the one
+// that it was made in, whichever thread uses it.
+func dial(from, network, addr string, limit time.Duration) (conn net.Conn, err error) {
+	err = netns.Do(from, func() error {
+		conn, err = net.DialTimeout(network, addr, limit)
 		return err
 	})
 	return conn, err
@@ -148,7 +179,7 @@ func background(t *testing.T, cmd *exec.Cmd) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := os.ReadFile(log.Name())
-			t.Logf("%q printed at last:\n%s", cmd.Args, out[max(0, len(out)-8<<10):])
+			t.Logf("%q printed at last:\n%s", cmd.Args, out[max(0, len(out)-4<<10):])
 		}
 	})
 }

@@ -1,0 +1,62 @@
+package docker
+
+import "testing"
+
+// TestDaemonRestart ends and starts the daemon under load. Not a byte may get
+// lost, and the same connections go express again.
+func TestDaemonRestart(t *testing.T) {
+	e := Start(t)
+	e.RunEcho(t, "echo")
+	t.Run("plain", func(t *testing.T) {
+		stream, exchange := startStream(t, e), startExchange(t, e)
+		stream.proceed(t, "stream", 20<<20)
+		exchange.proceed(t, "exchange", 20<<10)
+		wantUnbroken(t, stream, exchange)
+	})
+	for _, tc := range []struct {
+		name string
+		end  func(*SCON, *testing.T)
+	}{
+		{"killed", (*SCON).Kill},
+		{"down", (*SCON).Down},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSCON(t, e.Machine)
+			s.waitHooked(t, "echo")
+			stream, exchange := startStream(t, e), startExchange(t, e)
+			for range 2 {
+				s.expectExpress(t, stream, "tcp")
+				s.expectExpress(t, exchange, "udp")
+
+				tc.end(s, t)
+				// At 32 MB/s this is longer than a heartbeat lasts: the packets
+				// go express at first, then regular.
+				stream.proceed(t, "stream without a daemon", 64<<20)
+				exchange.proceed(t, "exchange without a daemon", 20<<10)
+
+				s.Up(t)
+				s.waitHooked(t, "echo")
+			}
+			s.expectExpress(t, stream, "tcp")
+			s.expectExpress(t, exchange, "udp")
+			wantUnbroken(t, stream, exchange)
+		})
+	}
+}
+
+// expectExpress waits until a load goes express in both directions.
+func (s *SCON) expectExpress(t *testing.T, l *load, proto string) {
+	t.Helper()
+	s.waitExpress(t, from("echo", proto, l.port()), func() { l.proceed(t, proto, 1) })
+}
+
+// wantUnbroken stops loads, whose every byte has to have come back.
+func wantUnbroken(t *testing.T, loads ...*load) {
+	t.Helper()
+	for _, l := range loads {
+		if err := l.stop(); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s: %d bytes came back", l.conn.RemoteAddr().Network(), l.received.Load())
+	}
+}

@@ -1,0 +1,124 @@
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+// TestIperf runs iperf3 in a container against a server outside: TCP and UDP,
+// the data going out and coming in.
+func TestIperf(t *testing.T) {
+	e := Start(t)
+	e.Import(t, Image{Name: "iperf3", Programs: []string{"iperf3"}})
+	background(t, e.EdgeCommand("iperf3", "--server"))
+	c := e.Run(t, Spec{Name: "iperf", Image: "iperf3", Command: []string{"sleep", "600"}})
+	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+		s.waitHooked(t, "iperf")
+		for _, tc := range []struct {
+			name, proto string
+			flags       string
+			data        int // direction of the data: original or reply
+		}{
+			{"TCP out", "tcp", "--bitrate 2G", 0},
+			{"TCP in", "tcp", "--bitrate 2G --reverse", 1},
+			{"UDP out", "udp", "--udp --length 1200 --bitrate 100M", 0},
+			{"UDP in", "udp", "--udp --length 1200 --bitrate 100M --reverse", 1},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				stop := s.watch(t, to("iperf", tc.proto, 5201))
+				received := runIperf(t, c, strings.Fields(tc.flags)...)
+				s.wantMostly(t, stop(), tc.data, received)
+			})
+		}
+	})
+}
+
+// runIperf measures for two seconds and returns how many bytes were received.
+func runIperf(t *testing.T, c *Container, flags ...string) uint64 {
+	t.Helper()
+	args := append(c.Exec("iperf3", "--client", edgeAddr, "--json", "--time", "2"), flags...)
+	var result struct {
+		Error string
+		End   struct {
+			SumReceived struct {
+				Bytes       uint64
+				LostPercent float64 `json:"lost_percent"`
+			} `json:"sum_received"`
+			Sum struct { // of UDP
+				Bytes       uint64
+				LostPercent float64 `json:"lost_percent"`
+			}
+		}
+	}
+	// The server ends its last run a moment after the client does.
+	eventually(t, "run of iperf3", func() error {
+		out, err := c.engine.Command("docker", args...).Output()
+		if jsonErr := json.Unmarshal(out, &result); jsonErr != nil {
+			return fmt.Errorf("%v: %w: %s", err, jsonErr, out)
+		}
+		if result.Error != "" {
+			return fmt.Errorf("iperf3: %s", result.Error)
+		}
+		return err
+	})
+	bytes := max(result.End.SumReceived.Bytes, result.End.Sum.Bytes)
+	if bytes == 0 {
+		t.Fatal("iperf3 received nothing")
+	}
+	t.Logf("received %d bytes, lost %.2f %% (UDP)", bytes, result.End.Sum.LostPercent)
+	return bytes
+}
+
+// watch looks at the entries that match until it is stopped, and returns the
+// one that carried the most at the time it was seen last: iperf3 has a
+// connection for control too, and closes both at the end.
+func (s *SCON) watch(t *testing.T, match flowMatch) (stop func() api.Flow) {
+	t.Helper()
+	if s == nil {
+		return func() api.Flow { return api.Flow{} }
+	}
+	stopping, most := make(chan struct{}), make(chan api.Flow)
+	carried := func(f api.Flow) uint64 { return f.ExpressBytes[0] + f.ExpressBytes[1] }
+	go func() {
+		var best api.Flow
+		for {
+			for _, f := range s.Flows(t) {
+				if match(f) && carried(f) >= carried(best) {
+					best = f
+				}
+			}
+			select {
+			case <-stopping:
+				most <- best
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return func() api.Flow {
+		close(stopping)
+		return <-most
+	}
+}
+
+// wantMostly fails unless an entry that was watched carried most of the data.
+// What it carried before it was composed and after it was last seen is missing.
+func (s *SCON) wantMostly(t *testing.T, f api.Flow, direction int, data uint64) {
+	t.Helper()
+	if s == nil {
+		return
+	}
+	if f.ExpressBytes[direction] < data/2 {
+		t.Errorf("%d of %d bytes went express: %+v", f.ExpressBytes[direction], data, f)
+	}
+	// TCP acknowledges all the time; a UDP receiver says hardly a word.
+	if back := 1 - direction; f.Proto == "tcp" && f.ExpressPackets[back] == 0 {
+		t.Errorf("no acknowledgement went express: %+v", f)
+	}
+	t.Logf("express packets %v, bytes %v of %d", f.ExpressPackets, f.ExpressBytes, data)
+}

@@ -1,0 +1,66 @@
+package docker
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestFirewallInMidStream drops a connection that is express, and takes the
+// rule back: the one ends the traffic, the other lets it go on.
+func TestFirewallInMidStream(t *testing.T) {
+	e := Start(t)
+	e.RunEcho(t, "echo")
+	for _, tc := range []struct{ name, iptables, chain string }{
+		{"iptables-nft", "iptables-nft", "DOCKER-USER"},
+		// Docker's chains are nft's here, but both see every packet. The
+		// kernel does not tell anybody about a change of these.
+		{"iptables-legacy", "iptables-legacy", "FORWARD"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+				s.waitHooked(t, "echo")
+				stream, exchange := startStream(t, e), startExchange(t, e)
+				if s != nil {
+					s.expectExpress(t, stream, "tcp")
+					s.expectExpress(t, exchange, "udp")
+				}
+				rule := fmt.Sprintf("%s -I %s -p tcp --dport %d -j DROP", tc.iptables, tc.chain, echoPort)
+				back := fmt.Sprintf("%s -D %s -p tcp --dport %d -j DROP", tc.iptables, tc.chain, echoPort)
+
+				e.Sh(t, rule)
+				took := stream.stands(t)
+				t.Logf("the stream stood %v after the rule", took)
+				// The rule is for TCP only.
+				exchange.proceed(t, "exchange beside the dropped stream", 20<<10)
+
+				e.Sh(t, back)
+				stream.proceed(t, "stream after the rule is gone", 16<<20)
+				if s != nil {
+					s.expectExpress(t, stream, "tcp")
+				}
+				wantUnbroken(t, stream, exchange)
+			})
+		})
+	}
+}
+
+// stands waits until nothing of a load comes back any more, then fails if
+// anything does for longer than a lease lasts. It returns how long the wait was.
+func (l *load) stands(t *testing.T) time.Duration {
+	t.Helper()
+	last := l.received.Load()
+	took := eventually(t, "end of the traffic", func() error {
+		time.Sleep(200 * time.Millisecond)
+		was := last
+		if last = l.received.Load(); last != was {
+			return fmt.Errorf("%d bytes came back within 200 ms", last-was)
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second)
+	if now := l.received.Load(); now != last {
+		t.Errorf("%d bytes passed the firewall", now-last)
+	}
+	return took
+}

@@ -1,0 +1,40 @@
+package docker
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+// TestShortConnections makes 1000 connections in a row, each for one page. None
+// may fail, and no entry may stay.
+func TestShortConnections(t *testing.T) {
+	e := Start(t)
+	folder := t.TempDir()
+	page := writePage(t, folder, "page", 64)
+	e.RunNginx(t, "web", folder)
+	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+		s.waitHooked(t, "web")
+		c := newClient(t, e, 8080)
+		c.http.Transport.(*http.Transport).DisableKeepAlives = true
+		for range 1000 {
+			c.get(t, "page", page)
+		}
+		if n := c.dials.Load(); n != 1000 {
+			t.Errorf("the client made %d connections, want 1000", n)
+		}
+		if s == nil {
+			return
+		}
+		took := eventually(t, "removal of the entries", func() error {
+			if flows := s.Flows(t); len(flows) > 0 {
+				return fmt.Errorf("%d entries left, one is %+v", len(flows), flows[0])
+			}
+			return nil
+		})
+		t.Logf("no entry was left after %v", took)
+		if n := s.Status(t).Totals.Entries; n != 0 {
+			t.Errorf("the status counts %d entries, want none", n)
+		}
+	})
+}
