@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The object that the daemon loads: the hooks in the order in which a packet
+ * and its answer meet them.
+ */
+#include "from_container.bpf.c"
+#include "to_wire.bpf.c"
+#include "from_wire.bpf.c"
+#include "to_container.bpf.c"
+#include "beat.bpf.c"
+
+char _license[] SEC("license") = "GPL";

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Finding a Conentry's half, and following a regular packet of it from the
+ * start of the regular way to its end, where the decision is seen.
+ */
+#pragma once
+
+#include "parse.h"
+
+/* Two places by hash and the neighbour of each. internal/contable mirrors it. */
+always_inline __u64 hash(const struct key *key)
+{
+	__u64 ports_side = (__u64)key->side << 32 | key->ports;
+	__u64 h = (key->addrs ^ shared.seed) * 0x9e3779b97f4a7c15;
+
+	h ^= h >> 32;
+	h = (h + ports_side) * 0xd6e8feb86659fd93;
+	return h ^ h >> 32;
+}
+
+always_inline struct half *slot(__u32 index)
+{
+	return bpf_map_lookup_elem(&conentries, &index);
+}
+
+always_inline struct half *slot_if(__u32 index, const struct key *key)
+{
+	struct half *half = slot(index);
+
+	if (half && half->key.addrs == key->addrs && half->key.ports == key->ports &&
+	    half->key.side == key->side)
+		return half;
+	return 0;
+}
+
+always_inline struct half *find(const struct key *key)
+{
+	__u64 h = hash(key);
+	__u32 mask = shared.mask, first = h & mask, second = h >> 32 & mask;
+	struct half *half;
+
+	half = slot_if(first, key);
+	if (half)
+		return half;
+	half = slot_if(first ^ 1, key);
+	if (half)
+		return half;
+	half = slot_if(second, key);
+	if (half)
+		return half;
+	return slot_if(second ^ 1, key);
+}
+
+always_inline __u32 jiffies(void)
+{
+	return (__u32)bpf_jiffies64();
+}
+
+/* The daemon has shown life within the last second. */
+always_inline int alive(__u32 now)
+{
+	return now - shared.heartbeat < heartbeat_ticks;
+}
+
+/* What of an skb must be as it was when the decision was made. */
+always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
+				const struct half *half)
+{
+	const void *eth = (const void *)pkt->ip - ETH_HLEN;
+
+	return half->in_macs == load64(eth) && half->in_macs_end == load32(eth + 8) &&
+	       half->in_dev == skb->ifindex && half->in_mark == skb->mark &&
+	       half->in_tos == (pkt->ip->tos & DSCP_MASK);
+}
+
+/* The longest that a packet is on the wire: its segments if it has them. */
+always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
+{
+	__u32 l4_header = pkt->tcp_header ?: sizeof(struct udphdr);
+
+	return skb->gso_size ? sizeof(struct iphdr) + l4_header + skb->gso_size : pkt->len;
+}
+
+/* The decision is of the current rules and its lease runs, now or from the next jiffy on. */
+always_inline int leased(const struct half *half, __u32 now)
+{
+	return half->generation == shared.generation &&
+	       now + 1 - half->lease_from <= lease_ticks;
+}
+
+/* EXPRESS if the decision that half remembers holds for this packet. */
+always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
+				const struct half *half, __u32 now)
+{
+	if (half->generation != shared.generation)
+		return half->state == SLOT_CLOSED ? CLOSED :
+		       !half->out_dev		  ? COMPOSING :
+						    NEW_GENERATION;
+	if (now - half->lease_from >= lease_ticks ||
+	    (__s32)(half->lease_end - (__u32)half->packets) <= 0)
+		return LEASE_ENDED;
+	if (!alive(now))
+		return shared.paused ? PAUSED : INERT;
+	if (!same_identity(skb, pkt, half))
+		return IDENTITY;
+	if (wire_len(skb, pkt) > half->max_len)
+		return TOO_LONG;
+	return EXPRESS;
+}
+
+/*
+ * What a packet keeps on the regular way, NAT or not: it ties the packet that
+ * leaves to the one that entered. ttl is the one it entered with. Never 0.
+ */
+always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
+{
+	__u32 id_len = (__u32)pkt->ip->id << 16 | pkt->len;
+
+	return (id_len ^ (__u32)ttl << 24 ^ pkt->sequence) | 1;
+}
+
+/*
+ * A regular packet of half enters. If nothing is known yet, or what is known
+ * is of an older generation, its identity becomes the half's; else it must
+ * have that identity to renew the lease.
+ */
+always_inline void enter(struct __sk_buff *skb, const struct packet *pkt, struct half *half)
+{
+	const void *eth = (const void *)pkt->ip - ETH_HLEN;
+	__u32 generation = shared.generation;
+
+	if (half->state == SLOT_CLOSED)
+		return;
+	if (!half->out_dev || half->generation != generation) {
+		half->in_macs = load64(eth);
+		half->in_macs_end = load32(eth + 8);
+		half->in_dev = skb->ifindex;
+		half->in_mark = skb->mark;
+		half->in_tos = pkt->ip->tos & DSCP_MASK;
+	} else if (!same_identity(skb, pkt, half)) {
+		return;
+	}
+	half->probe_generation = generation;
+	half->probe = tie(pkt, pkt->ip->ttl);
+}
+
+always_inline __u16 fold(__u32 sum)
+{
+	sum = (sum >> 16) + (sum & 0xffff);
+	return (sum >> 16) + (sum & 0xffff);
+}
+
+/* What the IP checksum's sum grows by: addresses, TTL - 1 and DSCP. */
+always_inline __u16 ip_delta(const struct half *half, __u8 out_tos)
+{
+	__u32 ttl = bpf_htons(0xffff - 0x0100);
+	__u32 dscp = bpf_htons(out_tos) + (__u16)~bpf_htons(half->in_tos);
+
+	return fold(half->addr_delta + ttl + dscp);
+}
+
+/*
+ * A regular packet of half leaves: the decision is seen. An unchanged one
+ * renews the lease; another one is recorded and used from the next jiffy on,
+ * so that no CPU can still see parts of the old one. Returns EXPRESS, or why
+ * the packet renews nothing.
+ */
+always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
+				struct half *half, __u8 flags)
+{
+	const void *eth = (const void *)pkt->ip - ETH_HLEN;
+	__u32 now = jiffies(), generation = half->probe_generation;
+	__u64 macs = load64(eth);
+	__u32 macs_end = load32(eth + 8), len = wire_len(skb, pkt);
+	__u8 tos = pkt->ip->tos & DSCP_MASK;
+	int renewed;
+
+	if (half->state == SLOT_CLOSED)
+		return CLOSED;
+	if (!half->probe || half->probe != tie(pkt, pkt->ip->ttl + 1))
+		return UNTIED;
+	half->probe = 0;
+	if (!alive(now))
+		return shared.paused ? PAUSED : INERT;
+
+	renewed = half->out_dev == skb->ifindex && half->out_macs == macs && half->out_macs_end == macs_end &&
+		  half->out_mark == skb->mark && half->out_priority == skb->priority &&
+		  half->out_tos == tos && half->flags == flags;
+	if (renewed && generation == shared.generation && leased(half, now)) {
+		/* Still leased: it came this way for its length. */
+		if (len > half->max_len)
+			half->max_len = len;
+		return EXPRESS;
+	}
+	half->generation = 0;
+	if (!renewed) {
+		half->out_dev = skb->ifindex;
+		half->out_macs = macs;
+		half->out_macs_end = macs_end;
+		half->out_mark = skb->mark;
+		half->out_priority = skb->priority;
+		half->out_tos = tos;
+		half->ip_delta = ip_delta(half, tos);
+		half->flags = flags;
+	}
+	half->max_len = len;
+	half->lease_end = (__u32)half->packets + lease_packets;
+	half->lease_from = renewed ? now : now + 1;
+	__sync_lock_test_and_set(&half->generation, generation);
+	if (half->state == SLOT_CLOSED) /* in the meantime */
+		half->generation = 0;
+	return EXPRESS;
+}
+
+/* SYN, FIN or RST: both halves end, and the daemon gets to know. */
+always_inline void end(struct half *half)
+{
+	struct event ev = { .kind = EVENT_CLOSED, .slot = half->twin };
+	struct half *twin = slot(half->twin);
+
+	if (half->state == SLOT_CLOSED)
+		return;
+	half->state = SLOT_CLOSED;
+	half->generation = 0;
+	if (twin) {
+		twin->state = SLOT_CLOSED;
+		twin->generation = 0;
+	}
+	bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The state that the programs share with each other and with the daemon.
+ * bpf2go turns these structs into the daemon's Go types.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#include "reasons.h"
+
+/*
+ * Changes with every change of a struct below or of its meaning. A daemon
+ * that finds another layout pinned starts with an empty table.
+ */
+#define LAYOUT_VERSION 1
+
+/* Packets of one connection that go regular before it is composed. */
+const volatile __u32 admit = 16;
+/* A lease in jiffies, at most one second (HZ). */
+const volatile __u32 lease_ticks = 100;
+/* A lease in packets of one direction. */
+const volatile __u32 lease_packets = 65536;
+/* Jiffies without a heartbeat after which everything is regular. */
+const volatile __u32 heartbeat_ticks = 100;
+
+/*
+ * Settings that change while packets flow. Written by the daemon through
+ * mmap, except for heartbeat: program `beat` writes that.
+ */
+struct settings {
+	__u32 generation; /* of every decision; never 0 */
+	__u32 heartbeat; /* jiffies, low 32 bits */
+	__u64 seed; /* of the table's hash */
+	__u32 mask; /* slots of the table - 1 */
+	__u32 paused;
+	__u32 layout; /* LAYOUT_VERSION */
+	__u32 pad;
+};
+
+volatile struct settings shared SEC(".data.shared");
+
+/*
+ * One direction of a connection, as its packets look when they enter:
+ * addrs = source | destination << 32, ports likewise in 16 + 16 bits (all as
+ * they stand in the packet), side = 2 * ifindex of the bridge port that a
+ * container's packets enter by (0 for packets from the wire) + 1 if UDP.
+ */
+struct key {
+	__u64 addrs;
+	__u32 ports;
+	__u32 side;
+};
+
+/*
+ * The daemon opens a slot, the programs or the daemon close it, the daemon
+ * empties it when no program can still be looking at it.
+ */
+enum slot_state {
+	SLOT_EMPTY = 0,
+	SLOT_OPEN,
+	SLOT_CLOSED, /* SYN, FIN or RST seen, or retired by the daemon */
+};
+
+/* The port delivers through its queue only: it has a qdisc or filters. */
+#define DEV_QUEUE (1 << 0)
+
+/*
+ * One direction of a Conentry (scon.txt, section V-B1); the other is `twin`.
+ * It is used only while `generation` is the current one, which is written
+ * last. Fields: d = written by the daemon before publishing, s = recorded
+ * where the regular way starts, e = recorded where it ends.
+ */
+struct half {
+	struct key key; /* d */
+	__u32 generation; /* e: of the rules that the decision comes from */
+	__u32 lease_from; /* e: jiffies, low 32 bits */
+	__u32 in_dev; /* s */
+	__u32 in_mark; /* s */
+	__u64 in_macs; /* s: destination and source, first 8 bytes */
+	__u32 in_macs_end; /* s: and the other 4 */
+	__u8 in_tos; /* s: DSCP bits */
+	__u8 out_tos; /* e: DSCP bits */
+	__u16 ip_delta; /* e: what the IP header's checksum sum grows by */
+	__u16 addr_delta; /* d: the same for the pseudo header */
+	__u16 port_delta; /* d: the same for the ports */
+	__u16 max_len; /* e: longest IP packet or segment seen to pass */
+	__u8 state; /* enum slot_state */
+	__u8 flags; /* e: DEV_* of the way out */
+	__u32 out_dev; /* e: 0 until a decision has been seen */
+	__u32 out_mark; /* e */
+	__u64 out_macs; /* e */
+	__u32 out_macs_end; /* e */
+	__u32 out_ports; /* d */
+	__u64 out_addrs; /* d */
+	__u64 packets; /* express packets so far */
+	__u64 bytes; /* and their bytes, from the IP header on */
+	__u32 out_priority; /* e */
+	__u32 twin; /* d: slot of the other direction */
+	__u32 probe; /* s: ties a packet's entry to its exit, 0 = none */
+	__u32 probe_generation; /* s: generation at entry */
+	__u32 lease_end; /* e: value of packets, low bits, that ends the lease */
+	__u16 queued; /* packets put into the port's queue ... */
+	__u16 drained; /* ... and known to have left it: order.h */
+};
+
+/*
+ * The Contables of all containers in one array: a slot is found by hash, in
+ * four places at most. Only the daemon places and removes entries, so that no
+ * container can evict another's. Nothing evicts.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 32768);
+	__type(key, __u32);
+	__type(value, struct half);
+} conentries SEC(".maps");
+
+/*
+ * Regular packets of connections that have no entry, counted per connection:
+ * signature of the key in the upper 48 bits, count in the lower 16. Written by
+ * the programs alone; a newcomer overwrites whoever has its place.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} candidates SEC(".maps");
+
+/* Flags (DEV_*) of hooked bridge ports. Written by the daemon. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} devices SEC(".maps");
+
+/*
+ * Regular packets by device. The daemon makes a device's counters when it
+ * hooks it and removes them with it.
+ */
+struct counters {
+	__u64 packets;
+	__u64 reasons[REASONS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct counters);
+} regular SEC(".maps");
+
+/* What the programs tell the daemon. A full buffer loses events, not packets. */
+enum event_kind {
+	EVENT_CANDIDATE = 1, /* key: container's direction */
+	EVENT_CLOSED, /* slot */
+};
+
+struct event {
+	enum event_kind kind;
+	__u32 slot;
+	struct key key;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} events SEC(".maps");
+
+/* For bpf2go, which finds no other trace of these types. */
+const struct event *const exported_event;
+const enum slot_state exported_state;
+const enum reason exported_reason;

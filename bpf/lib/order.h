@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Packets of a connection must not overtake each other when they change ways.
+ *
+ * Out of a container both ways end in the same transmit call. Into a container
+ * they do not: the regular way puts a packet into the backlog of the
+ * container's device, bpf_redirect_peer delivers at once. So an express packet
+ * takes the queue, too, until everything that went into it is known to have
+ * left. To know that, a packet is queued as a clone, and the original follows
+ * as a token: back into the port, where from_container meets it when all before
+ * it have been delivered, notes it and drops it.
+ */
+#pragma once
+
+#include "contable.h"
+
+/* skb->cb[0..1] of packets that SCON itself sends to a device. */
+#define CB_EXPRESS 0x53434f4e
+#define CB_TOKEN   0x544f4b4e
+#define CB_CHECK   0x6e6f6373
+
+/* The IP layer and the bridge write over cb, so these marks end with the hop. */
+always_inline void mark_own(struct __sk_buff *skb, __u32 what)
+{
+	skb->cb[0] = what;
+	skb->cb[1] = CB_CHECK;
+}
+
+always_inline int is_own(struct __sk_buff *skb, __u32 what)
+{
+	return skb->cb[0] == what && skb->cb[1] == CB_CHECK;
+}
+
+always_inline int in_queue(const struct half *half)
+{
+	return half->queued != half->drained;
+}
+
+/* Puts a packet into the port's queue, and the token behind it. */
+always_inline int deliver_queued(struct __sk_buff *skb, struct half *half, __u32 index)
+{
+	__u32 port = half->out_dev;
+	__u16 queued = half->queued + 1;
+
+	half->queued = queued;
+	mark_own(skb, CB_EXPRESS);
+	if (bpf_clone_redirect(skb, port, 0))
+		return bpf_redirect(port, 0);
+	mark_own(skb, CB_TOKEN);
+	skb->cb[2] = index;
+	skb->cb[3] = queued;
+	return bpf_redirect(port, BPF_F_INGRESS);
+}
+
+/* A token is back: what was queued before it has been delivered. */
+always_inline int token_returns(struct __sk_buff *skb)
+{
+	struct half *half = slot(skb->cb[2]);
+
+	if (half)
+		half->drained = (__u16)skb->cb[3];
+	return TC_ACT_SHOT;
+}

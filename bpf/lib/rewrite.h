@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the regular way would have done to the packet, done at once
+ * (scon_express_forward of scon.txt, section V-A).
+ */
+#pragma once
+
+#include "contable.h"
+
+/*
+ * Ethernet delivers short frames with padding, which the IP layer trims.
+ * Returns 0, with pkt->ip good for use, or -1: then nothing has changed.
+ */
+always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
+{
+	if (skb->len != pkt->len + ETH_HLEN) {
+		if (bpf_skb_change_tail(skb, pkt->len + ETH_HLEN, 0))
+			return -1;
+	}
+	return 0;
+}
+
+/*
+ * Rewrites the packet as half says: MAC addresses, TTL, DSCP, addresses,
+ * ports and checksums. The caller has made every check; after the first write
+ * nothing can fail, since the headers are linear and not shared (the program's
+ * prologue sees to that). Returns 0, or -1 for a packet that is now spoilt.
+ */
+always_inline int rewrite(struct __sk_buff *skb, const struct half *half, int is_tcp)
+{
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + IP_OFF;
+	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
+	__u32 check_off, flags;
+
+	if (data + L4_OFF + sizeof(struct udphdr) > data_end)
+		return -1;
+	*(__u64 *)data = half->out_macs;
+	*(__u32 *)(data + 8) = half->out_macs_end;
+	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
+	ip->ttl--;
+	ip->check = ~fold((__u16)~ip->check + half->ip_delta);
+	*(__u64 *)&ip->saddr = half->out_addrs;
+	*(__u32 *)(data + L4_OFF) = half->out_ports;
+
+	if (is_tcp) {
+		check_off = L4_OFF + offsetof(struct tcphdr, check);
+		flags = 0;
+	} else {
+		check_off = L4_OFF + offsetof(struct udphdr, check);
+		flags = BPF_F_MARK_MANGLED_0;
+	}
+	if (addr_delta &&
+	    bpf_l4_csum_replace(skb, check_off, 0, addr_delta, flags | BPF_F_PSEUDO_HDR))
+		return -1;
+	if (port_delta && bpf_l4_csum_replace(skb, check_off, 0, port_delta, flags))
+		return -1;
+	return 0;
+}
+
+always_inline void count_express(struct half *half, const struct packet *pkt)
+{
+	__sync_fetch_and_add(&half->packets, 1);
+	__sync_fetch_and_add(&half->bytes, pkt->len);
+}
+
+/* One regular packet at this device, with its reason. */
+always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
+{
+	__u32 ifindex = skb->ifindex;
+	struct counters *counters = bpf_map_lookup_elem(&regular, &ifindex);
+
+	if (counters && reason < REASONS) {
+		counters->packets++;
+		counters->reasons[reason]++;
+	}
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Time spent in the network softirqs, per CPU.
+ *
+ * Hook:     raw tracepoints irq:softirq_entry and irq:softirq_exit; both
+ *           hand over the vector's number as their only argument.
+ * Comes in: every softirq of the machine.
+ * Goes out: nothing is changed; softirq_times grows.
+ *
+ * A softirq never migrates and never nests, so entry and exit of one vector
+ * meet on the same CPU and need no atomics.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#define NET_TX_SOFTIRQ 2
+#define NET_RX_SOFTIRQ 3
+
+struct softirq_time {
+	__u64 entered_ns; /* when the current run began, 0 outside a run */
+	__u64 total_ns;   /* sum over all finished runs */
+};
+
+/* Written by both programs, read and summed by the bench; nothing evicts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct softirq_time);
+} softirq_times SEC(".maps");
+
+static __always_inline struct softirq_time *
+network_time(const struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 vector = ctx->args[0];
+	__u32 zero = 0;
+
+	if (vector != NET_RX_SOFTIRQ && vector != NET_TX_SOFTIRQ)
+		return 0;
+	return bpf_map_lookup_elem(&softirq_times, &zero);
+}
+
+SEC("raw_tracepoint/softirq_entry")
+int softirq_entry(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct softirq_time *time = network_time(ctx);
+
+	if (time)
+		time->entered_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("raw_tracepoint/softirq_exit")
+int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct softirq_time *time = network_time(ctx);
+
+	if (!time || !time->entered_ns)
+		return 0;
+	time->total_ns += bpf_ktime_get_ns() - time->entered_ns;
+	time->entered_ns = 0;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * to_container: egress of a container's bridge port, ahead of everybody
+ * else's programs.
+ *
+ * In:  every packet for the container that is not delivered by
+ *      bpf_redirect_peer.
+ * Out: TC_ACT_UNSPEC, the packet untouched; TC_ACT_REDIRECT where a clone went
+ *      ahead and this is its token (order.h). What the regular way decided is
+ *      recorded here.
+ */
+#include "lib/candidate.h"
+#include "lib/order.h"
+#include "lib/rewrite.h"
+
+SEC("tc")
+int scon_to_container(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex, now = jiffies(), *flags;
+	struct half *back, *half;
+	struct packet pkt;
+	enum reason reason;
+
+	if (is_own(skb, CB_EXPRESS))
+		return TC_ACT_UNSPEC;
+
+	reason = parse(skb, &pkt);
+	if (reason)
+		return regular_way(skb, reason);
+	reverse(&pkt.key);
+	pkt.key.side |= ifindex << 1;
+
+	back = find(&pkt.key);
+	half = back ? slot(back->twin) : 0;
+	if (!half)
+		return regular_way(skb, candidate(&pkt));
+
+	flags = bpf_map_lookup_elem(&devices, &ifindex);
+	reason = leave(skb, &pkt, half, flags ? *flags : 0);
+	regular_way(skb, reason ?: LEASE_ENDED);
+	if (half->flags & DEV_QUEUE || !leased(half, now))
+		return TC_ACT_UNSPEC;
+	return deliver_queued(skb, half, back->twin);
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * to_wire: egress of an uplink, ahead of everybody else's programs.
+ *
+ * In:  every packet that leaves by the uplink, express and regular, the host's
+ *      own as well.
+ * Out: TC_ACT_UNSPEC, always, the packet untouched. What the regular way
+ *      decided about a container's packet is recorded here.
+ */
+#include "lib/order.h"
+#include "lib/rewrite.h"
+
+SEC("tc")
+int scon_to_wire(struct __sk_buff *skb)
+{
+	struct half *back, *half;
+	struct packet pkt;
+
+	/* Only what came in by some device can be a container's. */
+	if (!skb->ingress_ifindex || is_own(skb, CB_EXPRESS) || parse(skb, &pkt))
+		return TC_ACT_UNSPEC;
+
+	/* The other direction is known by its key; this one is its twin. */
+	reverse(&pkt.key);
+	back = find(&pkt.key);
+	half = back ? slot(back->twin) : 0;
+	if (half && leave(skb, &pkt, half, 0) == UNTIED)
+		return regular_way(skb, UNTIED);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,76 @@
+package contable
+
+import (
+	"time"
+
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/datapath"
+)
+
+// Adopt takes over what an earlier daemon left in the table: Conentries whose
+// connection conntrack still has and whose port keep approves stay as they
+// are, packets never notice; all others are removed. It returns how many stay.
+func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
+	for i := range t.halves {
+		h := &t.halves[i]
+		if h.State == datapath.SlotEmpty || h.Key.Side>>1 == 0 {
+			continue // empty, or found by way of its twin
+		}
+		e := t.revive(uint32(i), get, now)
+		if e == nil || !keep(e.Port) {
+			continue
+		}
+		t.insert(e)
+	}
+	t.clear(func(slot uint32) bool { return t.bySlot[slot] == nil })
+	return len(t.entries)
+}
+
+// revive makes a Conentry of the slot of a container's direction, or nil if its
+// two halves do not belong together or conntrack disagrees.
+func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) *Conentry {
+	out := &t.halves[outbound]
+	if out.State != datapath.SlotOpen || int(out.Twin) >= len(t.halves) {
+		return nil
+	}
+	in := &t.halves[out.Twin]
+	if in.State != datapath.SlotOpen || in.Twin != outbound || in.Key.Side>>1 != 0 {
+		return nil
+	}
+	tuple, port := TupleOf(datapath.Key{Addrs: out.Key.Addrs, Ports: out.Key.Ports, Side: out.Key.Side})
+	conn, err := get(tuple)
+	if err != nil {
+		return nil
+	}
+	e := &Conentry{
+		Port: port, Conn: conn, Composed: now,
+		outbound: outbound, inbound: out.Twin,
+		initiator: tuple == conn.Orig,
+	}
+	wire, _ := TupleOf(datapath.Key{Addrs: in.Key.Addrs, Ports: in.Key.Ports, Side: in.Key.Side})
+	if e.containerTuple() != tuple || e.wireTuple() != wire || t.byTuple[conn.Orig] != nil {
+		return nil
+	}
+	e.activity.begin(now, 0)
+	return e
+}
+
+// Clear removes everything, what this Table does not know included.
+func (t *Table) Clear() {
+	t.clear(func(uint32) bool { return true })
+	for e := range t.entries {
+		delete(t.entries, e)
+	}
+	clear(t.bySlot)
+	clear(t.byTuple)
+	clear(t.perPort)
+	t.retired = nil
+}
+
+func (t *Table) clear(which func(slot uint32) bool) {
+	for i := range t.halves {
+		if t.halves[i].State != datapath.SlotEmpty && which(uint32(i)) {
+			t.empty(uint32(i))
+		}
+	}
+}

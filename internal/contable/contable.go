@@ -1,0 +1,262 @@
+// Package contable is the daemon's side of the Contables (scon.txt, section
+// V-B): it places Conentries into the kernel's table, finds the idle ones and
+// removes them. The decisions in them are recorded by the programs.
+//
+// A Conentry is two slots of the table, one per direction. Only this package
+// places and empties slots; a Table belongs to one goroutine.
+package contable
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/datapath"
+)
+
+// Reasons why a connection gets no Conentry.
+var (
+	ErrExists = errors.New("the connection has a Conentry already")
+	ErrFull   = errors.New("the table is full")
+	ErrShare  = errors.New("the container has used up its share of the table")
+	ErrFamily = errors.New("not IPv4")
+)
+
+// quarantine is how long a closed slot keeps its key: no program that looked
+// at it before can still be doing so afterwards.
+const quarantine = 100 * time.Millisecond
+
+// Options bound a Table.
+type Options struct {
+	// Connections is the most Conentries in all.
+	Connections int
+	// PerContainer is the most Conentries of one container.
+	PerContainer int
+	// Idle is how long a Conentry may stay without a packet.
+	Idle time.Duration
+}
+
+// Conentry is one connection of a container.
+type Conentry struct {
+	// Port is the ifindex of the container's bridge port.
+	Port int
+	// Conn is the connection as conntrack had it when it was composed.
+	Conn conntrack.Conn
+	// Composed is when the Conentry was placed.
+	Composed time.Time
+
+	outbound  uint32 // slot of the packets that the container sends
+	inbound   uint32 // slot of the packets that it receives
+	initiator bool   // the container opened the connection: outbound is original
+	activity  activity
+}
+
+// Table is the set of all Conentries.
+type Table struct {
+	opts     Options
+	halves   []datapath.Half
+	settings *datapath.Settings
+
+	entries  map[*Conentry]struct{}
+	bySlot   map[uint32]*Conentry
+	byTuple  map[conntrack.Tuple]*Conentry // by both tuples
+	perPort  map[int]int
+	retired  []closedSlots
+	returned rhythms
+	totals   Totals
+}
+
+// Totals are the express packets of Conentries, living and gone.
+type Totals struct {
+	Packets, Bytes uint64
+}
+
+// New returns the table that lies in halves, which the programs find by the
+// seed and mask in settings. Whatever is in there is left alone until Adopt or
+// Clear.
+func New(halves []datapath.Half, settings *datapath.Settings, o Options) *Table {
+	return &Table{
+		opts:     o,
+		halves:   halves,
+		settings: settings,
+		entries:  make(map[*Conentry]struct{}),
+		bySlot:   make(map[uint32]*Conentry),
+		byTuple:  make(map[conntrack.Tuple]*Conentry),
+		perPort:  make(map[int]int),
+		returned: make(rhythms),
+	}
+}
+
+// Slots returns how many slots a table for so many connections needs: at most
+// half of them are ever in use, so that placing all but never fails.
+func Slots(connections int) uint32 {
+	slots := uint32(64)
+	for slots < uint32(4*connections) {
+		slots *= 2
+	}
+	return slots
+}
+
+// Compose publishes a Conentry for a connection of the container behind port.
+// tuple is the direction of the container's own packets, one of conn's two. It
+// stays without effect until the programs see what the regular way decides.
+func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
+	if !tuple.Src.Addr().Is4() || !conn.Orig.Src.Addr().Is4() {
+		return nil, ErrFamily
+	}
+	if t.byTuple[conn.Orig] != nil || t.byTuple[conn.Reply] != nil {
+		return nil, ErrExists
+	}
+	if len(t.entries) >= t.opts.Connections {
+		return nil, ErrFull
+	}
+	if t.perPort[port] >= t.opts.PerContainer {
+		return nil, ErrShare
+	}
+
+	e := &Conentry{Port: port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
+	wire := e.wireTuple()
+	out, in := KeyOf(tuple, port), KeyOf(wire, 0)
+	var err error
+	if e.outbound, err = t.reserve(out); err != nil {
+		return nil, err
+	}
+	if e.inbound, err = t.reserve(in); err != nil {
+		t.empty(e.outbound)
+		return nil, err
+	}
+	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
+	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
+	e.activity.begin(now, t.returned.take(tuple, now))
+	t.insert(e)
+	return e, nil
+}
+
+// containerTuple is the direction of the container's own packets.
+func (e *Conentry) containerTuple() conntrack.Tuple {
+	if e.initiator {
+		return e.Conn.Orig
+	}
+	return e.Conn.Reply
+}
+
+// wireTuple is the direction of the packets that arrive from the wire.
+func (e *Conentry) wireTuple() conntrack.Tuple {
+	if e.initiator {
+		return e.Conn.Reply
+	}
+	return e.Conn.Orig
+}
+
+func (t *Table) insert(e *Conentry) {
+	t.entries[e] = struct{}{}
+	t.bySlot[e.outbound], t.bySlot[e.inbound] = e, e
+	t.byTuple[e.Conn.Orig], t.byTuple[e.Conn.Reply] = e, e
+	t.perPort[e.Port]++
+}
+
+// publish fills a reserved slot and opens it: the key is written last.
+func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
+	h := &t.halves[index]
+	h.Twin = twin
+	h.OutAddrs, h.OutPorts = packAddrs(to.Src.Addr(), to.Dst.Addr()), packPorts(to.Src.Port(), to.Dst.Port())
+	h.AddrDelta, h.PortDelta = addrDelta(from, to), portDelta(from, to)
+	h.State = datapath.SlotOpen
+	h.Key.Ports, h.Key.Side = key.Ports, key.Side
+	atomic.StoreUint64(&h.Key.Addrs, key.Addrs)
+}
+
+// Len returns how many Conentries there are.
+func (t *Table) Len() int { return len(t.entries) }
+
+// LenOf returns how many Conentries the container behind port has.
+func (t *Table) LenOf(port int) int { return t.perPort[port] }
+
+// Lookup returns the Conentry of a conntrack tuple, or nil.
+func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry { return t.byTuple[tuple] }
+
+// At returns the Conentry that a slot belongs to, or nil.
+func (t *Table) At(slot uint32) *Conentry { return t.bySlot[slot] }
+
+// All calls fn for every Conentry; fn may retire it.
+func (t *Table) All(fn func(*Conentry)) {
+	for e := range t.entries {
+		fn(e)
+	}
+}
+
+// Totals sums the express packets of all Conentries that ever were.
+func (t *Table) Totals() Totals {
+	sum := t.totals
+	for e := range t.entries {
+		sum.add(t.express(e))
+	}
+	return sum
+}
+
+func (s *Totals) add(o Totals) {
+	s.Packets += o.Packets
+	s.Bytes += o.Bytes
+}
+
+// express reads the packets of one Conentry, both directions.
+func (t *Table) express(e *Conentry) (sum Totals) {
+	for _, slot := range [2]uint32{e.outbound, e.inbound} {
+		h := &t.halves[slot]
+		sum.add(Totals{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)})
+	}
+	return sum
+}
+
+// Retire removes a Conentry: from now on its packets go regular.
+func (t *Table) Retire(e *Conentry, now time.Time) {
+	if _, ok := t.entries[e]; !ok {
+		return
+	}
+	for _, slot := range [2]uint32{e.outbound, e.inbound} {
+		h := &t.halves[slot]
+		h.State = datapath.SlotClosed
+		atomic.StoreUint32(&h.Generation, 0)
+		delete(t.bySlot, slot)
+	}
+	delete(t.entries, e)
+	delete(t.byTuple, e.Conn.Orig)
+	delete(t.byTuple, e.Conn.Reply)
+	if t.perPort[e.Port]--; t.perPort[e.Port] == 0 {
+		delete(t.perPort, e.Port)
+	}
+	t.retired = append(t.retired, closedSlots{e: e, since: now})
+}
+
+// closedSlots wait until no program can be looking at them.
+type closedSlots struct {
+	e     *Conentry
+	since time.Time
+}
+
+// Release empties the slots of Conentries that were retired long enough ago.
+func (t *Table) Release(now time.Time) {
+	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
+		e := t.retired[0].e
+		t.totals.add(t.express(e))
+		t.empty(e.outbound)
+		t.empty(e.inbound)
+		t.retired = t.retired[1:]
+	}
+}
+
+// String names the connection by the container's direction.
+func (e *Conentry) String() string {
+	tuple, proto := e.containerTuple(), "udp"
+	if tuple.Proto == protoTCP {
+		proto = "tcp"
+	}
+	return fmt.Sprintf("%s:%s->%s", proto, tuple.Src, tuple.Dst)
+}
+
+func packAddrs(src, dst netip.Addr) uint64 {
+	return uint64(native(src)) | uint64(native(dst))<<32
+}

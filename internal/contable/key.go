@@ -1,0 +1,129 @@
+package contable
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/datapath"
+)
+
+const protoTCP = unix.IPPROTO_TCP
+
+// KeyOf returns the programs' key for one direction of a connection. port is
+// the bridge port that a container's packets enter by, 0 for the wire.
+func KeyOf(t conntrack.Tuple, port int) datapath.Key {
+	side := uint32(port) << 1
+	if t.Proto == unix.IPPROTO_UDP {
+		side |= 1
+	}
+	return datapath.Key{
+		Addrs: packAddrs(t.Src.Addr(), t.Dst.Addr()),
+		Ports: packPorts(t.Src.Port(), t.Dst.Port()),
+		Side:  side,
+	}
+}
+
+// TupleOf is the reverse of KeyOf.
+func TupleOf(k datapath.Key) (t conntrack.Tuple, port int) {
+	t.Proto = protoTCP
+	if k.Side&1 != 0 {
+		t.Proto = unix.IPPROTO_UDP
+	}
+	t.Src = netip.AddrPortFrom(fromNative(uint32(k.Addrs)), bits.ReverseBytes16(uint16(k.Ports)))
+	t.Dst = netip.AddrPortFrom(fromNative(uint32(k.Addrs>>32)), bits.ReverseBytes16(uint16(k.Ports>>16)))
+	return t, int(k.Side >> 1)
+}
+
+// Addresses and ports stand in keys as they stand in packets: network order,
+// read by a little-endian machine.
+func native(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+func fromNative(v uint32) netip.Addr {
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], v)
+	return netip.AddrFrom4(b)
+}
+
+func packPorts(src, dst uint16) uint32 {
+	return uint32(bits.ReverseBytes16(src)) | uint32(bits.ReverseBytes16(dst))<<16
+}
+
+// hash is bpf/lib/contable.h's.
+func (t *Table) hash(k datapath.Key) uint64 {
+	h := (k.Addrs ^ t.settings.Seed) * 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	h = (h + (uint64(k.Side)<<32 | uint64(k.Ports))) * 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// places are the four slots where the programs look for a key, in their order.
+func (t *Table) places(k datapath.Key) [4]uint32 {
+	h, mask := t.hash(k), t.settings.Mask
+	first, second := uint32(h)&mask, uint32(h>>32)&mask
+	return [4]uint32{first, first ^ 1, second, second ^ 1}
+}
+
+// reserve takes a free slot for a key, the one that is found first.
+func (t *Table) reserve(k datapath.Key) (uint32, error) {
+	free, found := uint32(0), false
+	for _, slot := range t.places(k) {
+		h := &t.halves[slot]
+		if h.State == datapath.SlotEmpty {
+			if !found {
+				free, found = slot, true
+			}
+			continue
+		}
+		if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
+			return 0, ErrExists // closed, in quarantine
+		}
+	}
+	if !found {
+		return 0, ErrFull
+	}
+	t.halves[free].State = datapath.SlotClosed
+	return free, nil
+}
+
+// empty makes a slot free: the key goes first.
+func (t *Table) empty(slot uint32) {
+	h := &t.halves[slot]
+	atomic.StoreUint64(&h.Key.Addrs, 0)
+	*h = datapath.Half{}
+}
+
+// addrDelta is what the sum of the pseudo header grows by from one tuple to
+// the other, in ones' complement and network order.
+func addrDelta(from, to conntrack.Tuple) uint16 {
+	return delta(packAddrs(from.Src.Addr(), from.Dst.Addr()), packAddrs(to.Src.Addr(), to.Dst.Addr()))
+}
+
+func portDelta(from, to conntrack.Tuple) uint16 {
+	return delta(uint64(packPorts(from.Src.Port(), from.Dst.Port())), uint64(packPorts(to.Src.Port(), to.Dst.Port())))
+}
+
+func delta(from, to uint64) uint16 {
+	if from == to {
+		return 0
+	}
+	return fold(sum(to) + sum(^from))
+}
+
+func sum(v uint64) uint64 {
+	return v>>48 + v>>32&0xffff + v>>16&0xffff + v&0xffff
+}
+
+func fold(v uint64) uint16 {
+	for v > 0xffff {
+		v = v>>16 + v&0xffff
+	}
+	return uint16(v)
+}

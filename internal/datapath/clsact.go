@@ -1,0 +1,186 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// clsactHooker attaches by tc filters, for kernels without tcx. Filters live
+// until they are removed, with or without a daemon. Those of SCON are known by
+// their names; a clsact qdisc that SCON made is known by a pin.
+type clsactHooker struct {
+	programs *expressPrograms
+	pinDir   string
+}
+
+const (
+	filterPrefix = "scon_"
+	filterHandle = 0x5c0
+	// Egress ahead of others, ingress after them: see Hook.egress.
+	firstPriority = 1
+	lastPriority  = 0xfffe
+)
+
+func (c *clsactHooker) mode() string { return "clsact" }
+func (c *clsactHooker) close() error { return nil }
+
+func (c *clsactHooker) filter(h Hook, ifindex int) *netlink.BpfFilter {
+	f := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: ifindex,
+			Parent:    netlink.HANDLE_MIN_INGRESS,
+			Handle:    filterHandle,
+			Protocol:  unix.ETH_P_ALL,
+			Priority:  lastPriority,
+		},
+		Name:         filterPrefix + h.String(),
+		DirectAction: true,
+	}
+	if h.egress() {
+		f.Parent, f.Priority = netlink.HANDLE_MIN_EGRESS, firstPriority
+	}
+	return f
+}
+
+func (c *clsactHooker) attach(h Hook, ifindex int) error {
+	if err := c.ensureQdisc(ifindex); err != nil {
+		return err
+	}
+	f := c.filter(h, ifindex)
+	f.Fd = h.program(c.programs).FD()
+	return netlink.FilterReplace(f)
+}
+
+func (c *clsactHooker) detach(h Hook, ifindex int) error {
+	if err := netlink.FilterDel(c.filter(h, ifindex)); err != nil && !gone(err) {
+		return err
+	}
+	return c.dropQdisc(ifindex)
+}
+
+// attached looks at every device: a filter needs no pin to live.
+func (c *clsactHooker) attached() ([]Attached, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing devices: %w", err)
+	}
+	var all []Attached
+	for _, l := range links {
+		for _, h := range []Hook{FromContainer, ToWire, FromWire, ToContainer} {
+			have, err := hasFilter(l, c.filter(h, l.Attrs().Index))
+			if err != nil {
+				return nil, err
+			}
+			if have {
+				all = append(all, Attached{Hook: h, Ifindex: l.Attrs().Index})
+			}
+		}
+	}
+	return all, nil
+}
+
+func (c *clsactHooker) detachAll() error {
+	all, err := c.attached()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range all {
+		errs = append(errs, c.detach(a.Hook, a.Ifindex))
+	}
+	return errors.Join(errs...)
+}
+
+func hasFilter(l netlink.Link, want *netlink.BpfFilter) (bool, error) {
+	filters, err := netlink.FilterList(l, want.Parent)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("listing the filters of %s: %w", l.Attrs().Name, err)
+	}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && strings.HasPrefix(b.Name, want.Name) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ensureQdisc adds a clsact qdisc if there is none, and remembers that it is
+// SCON's.
+func (c *clsactHooker) ensureQdisc(ifindex int) error {
+	err := netlink.QdiscAdd(clsactQdisc(ifindex))
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("adding a clsact qdisc: %w", err)
+	}
+	return c.markQdisc(ifindex)
+}
+
+// dropQdisc removes the qdisc if SCON made it and nobody uses it.
+func (c *clsactHooker) dropQdisc(ifindex int) error {
+	if !c.isOurQdisc(ifindex) {
+		return nil
+	}
+	l, err := netlink.LinkByIndex(ifindex)
+	if err == nil {
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			filters, err := netlink.FilterList(l, parent)
+			if err != nil && !gone(err) {
+				return fmt.Errorf("listing filters: %w", err)
+			}
+			if len(filters) > 0 {
+				return nil
+			}
+		}
+		if err := netlink.QdiscDel(clsactQdisc(ifindex)); err != nil && !gone(err) {
+			return fmt.Errorf("removing the clsact qdisc: %w", err)
+		}
+	}
+	return c.unmarkQdisc(ifindex)
+}
+
+func clsactQdisc(ifindex int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: ifindex,
+		Handle:    netlink.MakeHandle(0xffff, 0),
+		Parent:    netlink.HANDLE_CLSACT,
+	}}
+}
+
+// gone: no such device, qdisc or filter.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
+}
+
+// A directory on the bpffs, the only thing besides pins that lives there,
+// remembers across crashes that a qdisc is SCON's.
+func (c *clsactHooker) qdiscMark(ifindex int) string {
+	return filepath.Join(c.pinDir, fmt.Sprintf("qdisc_%d", ifindex))
+}
+
+func (c *clsactHooker) markQdisc(ifindex int) error {
+	if err := os.Mkdir(c.qdiscMark(ifindex), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("marking the clsact qdisc as SCON's: %w", err)
+	}
+	return nil
+}
+
+func (c *clsactHooker) isOurQdisc(ifindex int) bool {
+	_, err := os.Stat(c.qdiscMark(ifindex))
+	return err == nil
+}
+
+func (c *clsactHooker) unmarkQdisc(ifindex int) error {
+	return os.Remove(c.qdiscMark(ifindex))
+}

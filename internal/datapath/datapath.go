@@ -1,0 +1,261 @@
+// Package datapath loads the express programs, attaches them to devices and
+// keeps them alive beyond the process: links and maps are pinned, so that a
+// daemon that dies leaves a working (and, without its heartbeat, inert) kernel
+// side, which the next daemon takes over.
+//
+// It is the only user of the types that bpf2go generates.
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// Half is one direction of a Conentry as it lies in the kernel's table;
+// bpf/lib/maps.h documents its fields.
+type Half = expressHalf
+
+// Settings are the values that change while packets flow; bpf/lib/maps.h
+// documents them.
+type Settings = expressSettings
+
+// States of a slot of the table.
+const (
+	SlotEmpty  = uint8(expressSlotStateSLOT_EMPTY)
+	SlotOpen   = uint8(expressSlotStateSLOT_OPEN)
+	SlotClosed = uint8(expressSlotStateSLOT_CLOSED)
+)
+
+// LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
+// version are not taken over.
+const LayoutVersion = 1
+
+// heartbeatLimit is how long the programs trust a silent daemon.
+const heartbeatLimit = time.Second
+
+// minFrame is the shortest packet that the kernel runs a program on: an
+// Ethernet header.
+const minFrame = 14
+
+// ErrUnsupported means that this kernel cannot run SCON's programs.
+var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Linux 5.15 or newer is needed)")
+
+// Options say what to load. All fields but ForceClsact are needed.
+type Options struct {
+	// PinDir is a directory on a bpffs, of this network namespace alone.
+	PinDir string
+	// Slots of the table, a power of two. Each connection takes two; a table
+	// more than half full may refuse one.
+	Slots uint32
+	// Admit is how many packets a connection sends regular before it is
+	// composed, 2..65535.
+	Admit uint32
+	// Lease is how long a decision is used before one packet goes regular
+	// again to confirm it, one jiffy to one second.
+	Lease time.Duration
+	// LeasePackets bounds a lease in packets of one direction.
+	LeasePackets uint32
+	// ForceClsact attaches by clsact even where the kernel has tcx.
+	ForceClsact bool
+}
+
+// Datapath is the loaded kernel side.
+type Datapath struct {
+	opts     Options
+	objs     expressObjects
+	halves   []Half
+	settings *Settings
+	shared   *ebpf.Map // holds settings
+	events   *ringbuf.Reader
+	hooker   hooker
+	tick     time.Duration
+	adopted  bool
+}
+
+// Load takes over the pinned kernel side in o.PinDir if its layout and size
+// fit, else it starts with an empty one. Hooks that are attached from before
+// run the new programs when Load returns.
+func Load(o Options) (_ *Datapath, err error) {
+	if o.Slots == 0 || o.Slots&(o.Slots-1) != 0 {
+		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the locked-memory limit: %w", err)
+	}
+	d := &Datapath{opts: o, tick: jiffy()}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
+
+	if err := d.loadObjects(); err != nil {
+		return nil, err
+	}
+	if err := d.mapMemory(); err != nil {
+		return nil, err
+	}
+	if d.adopted && (d.settings.Layout != LayoutVersion || d.settings.Mask != o.Slots-1) {
+		return nil, fmt.Errorf("pinned maps in %s contradict themselves; run 'scon down'", o.PinDir)
+	}
+	if !d.adopted {
+		if err := d.initSettings(); err != nil {
+			return nil, err
+		}
+	}
+	if d.events, err = ringbuf.NewReader(d.objs.Events); err != nil {
+		return nil, fmt.Errorf("reading the event buffer: %w", err)
+	}
+	if d.hooker, err = newHooker(o, &d.objs.expressPrograms); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// loadObjects loads the programs over the pinned maps if they fit, else over
+// new ones, which take the place of what is pinned.
+func (d *Datapath) loadObjects() error {
+	spec, err := loadExpress()
+	if err != nil {
+		return fmt.Errorf("reading the BPF object: %w", err)
+	}
+	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	for name, value := range map[string]uint32{
+		expressVarAdmit:          d.opts.Admit,
+		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
+		expressVarLeasePackets:   d.opts.LeasePackets,
+		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("setting %s: %w", name, err)
+		}
+	}
+
+	pinned, err := openPinnedMaps(d.opts.PinDir, spec)
+	if err != nil {
+		return err
+	}
+	defer closeMaps(pinned)
+	d.adopted = len(pinned) > 0
+
+	// The section of the settings is no member of expressMaps.
+	var objs struct {
+		expressObjects
+		Shared *ebpf.Map `ebpf:".data.shared"`
+	}
+	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{MapReplacements: pinned})
+	d.objs, d.shared = objs.expressObjects, objs.Shared
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("loading the BPF programs: %w (root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed)", err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if d.adopted {
+		return nil
+	}
+	return pinMaps(d.opts.PinDir, map[string]*ebpf.Map{
+		expressMapCandidates: d.objs.Candidates,
+		expressMapConentries: d.objs.Conentries,
+		expressMapDevices:    d.objs.Devices,
+		expressMapEvents:     d.objs.Events,
+		expressMapRegular:    d.objs.Regular,
+		mapSettings:          d.shared,
+	})
+}
+
+// mapMemory makes the table and the settings visible to this process.
+func (d *Datapath) mapMemory() error {
+	size := int(d.opts.Slots) * int(unsafe.Sizeof(Half{}))
+	table, err := unix.Mmap(d.objs.Conentries.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping the table: %w", err)
+	}
+	d.halves = unsafe.Slice((*Half)(unsafe.Pointer(&table[0])), d.opts.Slots)
+
+	page, err := unix.Mmap(d.shared.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping the settings: %w", err)
+	}
+	d.settings = (*Settings)(unsafe.Pointer(&page[0]))
+	return nil
+}
+
+func (d *Datapath) initSettings() error {
+	seed := make([]byte, 8)
+	if _, err := unix.Getrandom(seed, 0); err != nil {
+		return fmt.Errorf("seeding the hash: %w", err)
+	}
+	d.settings.Seed = *(*uint64)(unsafe.Pointer(&seed[0]))
+	d.settings.Mask = d.opts.Slots - 1
+	d.settings.Generation = 1
+	d.settings.Layout = LayoutVersion
+	return nil
+}
+
+// Adopted tells whether Load found and took over a pinned table.
+func (d *Datapath) Adopted() bool { return d.adopted }
+
+// Table is the kernel's table itself, not a copy. It is valid until Close.
+func (d *Datapath) Table() []Half { return d.halves }
+
+// Settings are the kernel's own, not a copy. They are valid until Close.
+func (d *Datapath) Settings() *Settings { return d.settings }
+
+// Tick is the length of a jiffy, the unit of leases.
+func (d *Datapath) Tick() time.Duration { return d.tick }
+
+// Mode is "tcx" or "clsact".
+func (d *Datapath) Mode() string { return d.hooker.mode() }
+
+// Beat shows the programs that the daemon lives; without it they become inert
+// within a second. Afterwards Settings().Heartbeat is the current jiffy.
+func (d *Datapath) Beat() error {
+	if _, err := d.objs.SconBeat.Run(&ebpf.RunOptions{Data: make([]byte, minFrame)}); err != nil {
+		return fmt.Errorf("running the heartbeat program: %w", err)
+	}
+	return nil
+}
+
+// Close lets go of the kernel side, which lives on in its pins.
+func (d *Datapath) Close() error {
+	var errs []error
+	if d.events != nil {
+		errs = append(errs, d.events.Close())
+	}
+	if d.hooker != nil {
+		errs = append(errs, d.hooker.close())
+	}
+	if d.halves != nil {
+		size := len(d.halves) * int(unsafe.Sizeof(Half{}))
+		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&d.halves[0])), size)))
+	}
+	if d.settings != nil {
+		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(d.settings)), os.Getpagesize())))
+	}
+	errs = append(errs, d.objs.Close(), d.shared.Close())
+	return errors.Join(errs...)
+}
+
+// jiffy is the kernel's tick: the resolution of its coarse clocks.
+func jiffy() time.Duration {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil || res.Nano() == 0 {
+		return 10 * time.Millisecond // the longest there is: leases end early
+	}
+	return time.Duration(res.Nano())
+}
+
+// linkPath is where the link of one hook is pinned.
+func linkPath(pinDir string, h Hook, ifindex int) string {
+	return filepath.Join(pinDir, fmt.Sprintf("%s_%d", h, ifindex))
+}

@@ -1,0 +1,132 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Hook is one of the four places where a packet meets SCON.
+type Hook int
+
+// The hooks in packet order.
+const (
+	FromContainer Hook = iota // ingress of a container's bridge port
+	ToWire                    // egress of an uplink
+	FromWire                  // ingress of an uplink
+	ToContainer               // egress of a container's bridge port
+)
+
+// Hooks of a container's bridge port and of an uplink.
+var (
+	PortHooks   = []Hook{FromContainer, ToContainer}
+	UplinkHooks = []Hook{FromWire, ToWire}
+)
+
+func (h Hook) String() string {
+	return [...]string{"from_container", "to_wire", "from_wire", "to_container"}[h]
+}
+
+// egress tells the direction. Programs of SCON at an egress run ahead of other
+// people's, to see the regular way's decision; those at an ingress run after
+// them, so that nothing of theirs is skipped.
+func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
+
+func (h Hook) program(p *expressPrograms) *ebpf.Program {
+	return [...]*ebpf.Program{p.SconFromContainer, p.SconToWire, p.SconFromWire, p.SconToContainer}[h]
+}
+
+// Attached is one hook on one device.
+type Attached struct {
+	Hook    Hook
+	Ifindex int
+}
+
+// hooker attaches programs to devices: by tcx or by clsact.
+type hooker interface {
+	mode() string
+	// attach puts the program on the device, or in the place of SCON's own
+	// program that is there already.
+	attach(h Hook, ifindex int) error
+	// detach removes it; it is no error if the device or the hook is gone.
+	detach(h Hook, ifindex int) error
+	// attached lists the hooks that are in place, whoever put them there.
+	attached() ([]Attached, error)
+	close() error
+}
+
+func newHooker(o Options, programs *expressPrograms) (hooker, error) {
+	clsact := &clsactHooker{programs: programs, pinDir: o.PinDir}
+	if o.ForceClsact || !haveTCX(programs) {
+		return clsact, nil
+	}
+	// A kernel upgrade may have left filters of the older way.
+	if err := clsact.detachAll(); err != nil {
+		return nil, err
+	}
+	return &tcxHooker{programs: programs, pinDir: o.PinDir}, nil
+}
+
+// haveTCX tries the real thing on the loopback device, which every namespace
+// has, with a program that touches nothing.
+func haveTCX(programs *expressPrograms) bool {
+	const loopback = 1
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: loopback,
+		Program:   programs.SconToWire,
+		Attach:    ebpf.AttachTCXEgress,
+	})
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+// Attach hooks a device. Hooking it again puts the current program in place.
+func (d *Datapath) Attach(h Hook, ifindex int) error {
+	if err := d.hooker.attach(h, ifindex); err != nil {
+		return fmt.Errorf("attaching %s to device %d: %w", h, ifindex, err)
+	}
+	return nil
+}
+
+// Detach unhooks a device, which may be gone already.
+func (d *Datapath) Detach(h Hook, ifindex int) error {
+	if err := d.hooker.detach(h, ifindex); err != nil {
+		return fmt.Errorf("detaching %s from device %d: %w", h, ifindex, err)
+	}
+	return nil
+}
+
+// Attached lists all hooks in place, those of an earlier daemon included.
+func (d *Datapath) Attached() ([]Attached, error) { return d.hooker.attached() }
+
+// Remove detaches everything and removes every pin below pinDir, without
+// loading anything: it works after a crash. The programs go with their pins.
+func Remove(pinDir string) error {
+	clsact := &clsactHooker{pinDir: pinDir}
+	err := clsact.detachAll()
+	if rm := os.RemoveAll(pinDir); rm != nil {
+		err = errors.Join(err, fmt.Errorf("removing the pins: %w", rm))
+	}
+	return err
+}
+
+// parsePin is the reverse of linkPath.
+func parsePin(path string) (Attached, bool) {
+	name := filepath.Base(path)
+	for _, h := range []Hook{FromContainer, ToWire, FromWire, ToContainer} {
+		if rest, ok := strings.CutPrefix(name, h.String()+"_"); ok {
+			ifindex, err := strconv.Atoi(rest)
+			return Attached{Hook: h, Ifindex: ifindex}, err == nil
+		}
+	}
+	return Attached{}, false
+}

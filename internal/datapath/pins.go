@@ -1,0 +1,93 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// mapSettings is the section of the settings; a pin's name can have no dots.
+const (
+	mapSettings = ".data.shared"
+	pinSettings = "settings"
+)
+
+var pinnedMaps = []string{
+	expressMapCandidates, expressMapConentries, expressMapDevices,
+	expressMapEvents, expressMapRegular, mapSettings,
+}
+
+// MountBPFFS makes sure that dir is on a bpffs, mounting one if needed, and
+// tells whether it did. Several mounts on one directory hide each other's pins,
+// so it looks first.
+func MountBPFFS(dir string) (mounted bool, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false, fmt.Errorf("looking at %s: %w", dir, err)
+	}
+	if st.Type == unix.BPF_FS_MAGIC {
+		return false, nil
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		return false, fmt.Errorf("mounting a bpffs on %s: %w", dir, err)
+	}
+	return true, nil
+}
+
+func pinPath(pinDir, name string) string {
+	if name == mapSettings {
+		name = pinSettings
+	}
+	return filepath.Join(pinDir, name)
+}
+
+// openPinnedMaps returns the maps of an earlier daemon, or nothing if there are
+// none or if they do not fit the programs of this one.
+func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	maps := make(map[string]*ebpf.Map)
+	for _, name := range pinnedMaps {
+		m, err := ebpf.LoadPinnedMap(pinPath(pinDir, name), nil)
+		if err == nil {
+			maps[name] = m
+			err = spec.Maps[name].Compatible(m)
+		}
+		if err != nil {
+			closeMaps(maps)
+			return nil, nil
+		}
+	}
+	var settings Settings
+	if err := maps[mapSettings].Lookup(uint32(0), &settings); err != nil || settings.Layout != LayoutVersion {
+		closeMaps(maps)
+		return nil, nil
+	}
+	return maps, nil
+}
+
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
+	}
+}
+
+// pinMaps pins maps in place of whatever bears their names.
+func pinMaps(pinDir string, maps map[string]*ebpf.Map) error {
+	if err := os.MkdirAll(pinDir, 0o700); err != nil {
+		return fmt.Errorf("making the pin directory: %w", err)
+	}
+	for name, m := range maps {
+		path := pinPath(pinDir, name)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing the old pin of %s: %w", name, err)
+		}
+		if err := m.Pin(path); err != nil {
+			return fmt.Errorf("pinning %s: %w", name, err)
+		}
+	}
+	return nil
+}
