@@ -15,7 +15,8 @@
 // process lives as long as the test holds a pipe to it; when that closes, be it
 // because the test process died, the kernel kills whatever runs inside, and
 // every mount, link and socket goes with it. The host sees none of it, with one
-// exception: control groups, which have their own parent and are removed.
+// exception: control groups, which have a parent of their own and are removed at
+// the end of the test. After SIGKILL, those stay behind, empty.
 //
 // A test runs its traffic twice: plain, which says that the test is right, then
 // with SCON, where it also asserts that the traffic really went express, in

@@ -33,7 +33,9 @@ func Start(t *testing.T) *Engine {
 		// The systemd driver would ask the host's systemd for groups.
 		"--exec-opt=native.cgroupdriver=cgroupfs",
 		"--log-level=warn",
-		"--cgroup-parent="+cgroup,
+		// Without the slash it would be a child of the group that this test is
+		// in, which differs from one hierarchy to the next.
+		"--cgroup-parent=/"+cgroup,
 	))
 	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
 	// iptables rules, ip_forward (a sysctl of this network namespace), and one
