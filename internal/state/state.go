@@ -4,7 +4,8 @@
 //	lock         held (flock) by the daemon as long as it lives
 //	daemon.json  State
 //	scon.sock    the socket, unless it is elsewhere
-//	scon.log     the log of a daemon that `scon up` started
+//	scon.log     the log of a daemon that `scon up` started, scon.log.old of
+//	             the one before
 package state
 
 import (
@@ -12,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -46,6 +48,9 @@ func Socket(dir string) string { return filepath.Join(dir, "scon.sock") }
 
 // Log is where `scon up` has the daemon's log written.
 func Log(dir string) string { return filepath.Join(dir, "scon.log") }
+
+// OldLog is the log of the daemon before.
+func OldLog(dir string) string { return Log(dir) + ".old" }
 
 func file(dir string) string { return filepath.Join(dir, "daemon.json") }
 
@@ -84,11 +89,17 @@ func (s State) Write(dir string) error {
 	return nil
 }
 
-// Remove takes the State of dir away; none is no error. The lock's file stays:
-// to remove it would let two daemons hold two locks of one name.
+// Remove takes away all that a daemon left in dir, and dir itself when nothing
+// else is in it; nothing there is no error. The caller holds the lock.
 func Remove(dir string) error {
-	err := os.Remove(file(dir))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, name := range []string{"daemon.json", "daemon.json.new", "scon.sock", "scon.sock.new", "scon.log", "scon.log.old", "lock"} {
+		err := os.Remove(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove state: %w", err)
+		}
+	}
+	err := os.Remove(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return fmt.Errorf("remove state: %w", err)
 	}
 	return nil
@@ -105,14 +116,30 @@ func Lock(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		f.Close()
-		return nil, fmt.Errorf("lock state directory %s: %w", dir, ErrLocked)
-	case err != nil:
+	if err := lock(f); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock state directory %s: %w", dir, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// lock takes f's lock, and refuses one that was removed meanwhile: another
+// process may hold the file that has its name now.
+func lock(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrLocked
+	}
+	if err != nil {
+		return err
+	}
+	held, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Stat(f.Name())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(held, named) {
+		return ErrLocked
+	}
+	return err
 }

@@ -23,11 +23,38 @@ func TestReadWhatWasWritten(t *testing.T) {
 	if err != nil || !cmp.Equal(want, got) {
 		t.Errorf("got %+v, %v", got, err)
 	}
+}
+
+func TestRemove(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "scon")
+	unlock, err := state.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := (state.State{PID: 7, Socket: "/x"}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "mine")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := state.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "mine" {
+		t.Errorf("left: %v, %v; want what is not SCON's", left, err)
+	}
+	if _, err := state.Read(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read after Remove: %v", err)
+	}
+	os.Remove(foreign)
 	if err := errors.Join(state.Remove(dir), state.Remove(dir)); err != nil {
 		t.Error(err)
 	}
-	if _, err := state.Read(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after Remove: %v", err)
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the empty directory stays: %v", err)
 	}
 }
 
