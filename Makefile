@@ -1,0 +1,62 @@
+# make demo    what SCON does, on this machine      (root)
+# make test    all tests                            (root)
+# make build   bin/scon
+#
+# demo and test install what is missing with apt; scripts/install-deps.sh says what.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+
+# One package at a time: they share the kernel. What they mount goes with the
+# mount namespace.
+GOTEST := unshare --mount go tool gotestsum --format pkgname-and-test-fails -- -vet=off -p 1 -timeout 30m
+
+# sudo forgets where Go is.
+export PATH := $(PATH):/usr/local/go/bin
+
+.PHONY: build generate check-generated lint test test-long demo install clean root
+
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
+
+# Debian 12's clang 14: others make other objects.
+generate:
+	go generate ./internal/...
+
+check-generated:
+	scripts/check-generated.sh
+
+lint:
+	go vet ./...
+	go tool staticcheck ./...
+	test -z "$$(gofmt -l . | tee /dev/stderr)"
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
+
+test: root build
+	scripts/install-deps.sh demo test
+	$(MAKE) check-generated lint
+	$(GOTEST) ./...
+
+# Three times in changing order, with the race detector.
+test-long: root build
+	scripts/install-deps.sh demo test race
+	$(GOTEST) -race -shuffle=on -count=3 ./...
+
+demo: root build
+	scripts/install-deps.sh demo
+	bin/scon bench quick
+	scripts/demo-docker.sh
+
+install: build
+	install -D -m 755 bin/scon $(DESTDIR)$(PREFIX)/bin/scon
+	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
+	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	bin/scon completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon
+
+clean:
+	rm -rf bin
+
+root:
+	@test "$$(id -u)" = 0 || { echo "this makes network namespaces: run it with sudo" >&2; exit 1; }

@@ -1,0 +1,62 @@
+#!/bin/sh
+# Installs the Debian packages that are missing for the sets named: what
+# "make demo", "make test" and "make test-long" need beside git, make and Go.
+# Services that come along are neither started nor enabled.
+#
+# Usage: scripts/install-deps.sh demo|test|race...
+set -eu
+
+# The lab, and the container of the demo.
+demo="iproute2 iptables nftables busybox-static"
+# Compiling bpf/, and the programs that tests run.
+test="clang clang-format llvm libbpf-dev linux-libc-dev
+	conntrack ethtool procps util-linux
+	docker.io iperf3 mosquitto mosquitto-clients nginx-light"
+# The race detector, which is cgo.
+race="gcc libc6-dev"
+
+installed() {
+	dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' | sed -n 's/ installed$//p'
+}
+
+missing=
+before=$(installed)
+for set in "$@"; do
+	case $set in
+	demo | test | race) eval "packages=\$$set" ;;
+	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
+	esac
+	for package in $packages; do
+		echo "$before" | grep -qx "$package" || missing="$missing $package"
+	done
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" != 0 ]; then
+	echo "missing packages, which root can install: apt-get install$missing" >&2
+	exit 1
+fi
+echo "installing:$missing"
+
+# invoke-rc.d asks this program whether a service may start: 101 is no.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+	trap 'rm -f $policy' EXIT
+	trap 'exit 1' INT TERM
+	printf '#!/bin/sh\nexit 101\n' >$policy
+	chmod 755 $policy
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+apt="apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0"
+$apt update
+# shellcheck disable=SC2086 # lists of words
+$apt install --no-install-recommends $missing >/dev/null
+
+# What is new shall not start at the next boot either.
+command -v systemctl >/dev/null || exit 0
+for package in $(installed); do
+	echo "$before" | grep -qx "$package" && continue
+	dpkg --listfiles "$package" |
+		sed -n 's|.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$|\1|p'
+done | xargs --no-run-if-empty systemctl --quiet disable
