@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -84,23 +85,33 @@ func (s *SCON) Kill(t *testing.T) {
 // Status is what `scon status --json` prints.
 func (s *SCON) Status(t *testing.T) (st api.Status) {
 	t.Helper()
-	s.read(t, &st, "status")
+	if err := s.read(&st, "status"); err != nil {
+		t.Fatal(err)
+	}
 	return st
 }
 
 // Flows is what `scon flows --json` prints.
 func (s *SCON) Flows(t *testing.T) (flows []api.Flow) {
 	t.Helper()
-	s.read(t, &flows, "flows")
+	if err := s.read(&flows, "flows"); err != nil {
+		t.Fatal(err)
+	}
 	return flows
 }
 
-func (s *SCON) read(t *testing.T, into any, verb string) {
-	t.Helper()
-	out := output(t, s.command(verb, "--json"))
-	if err := json.Unmarshal([]byte(out), into); err != nil {
-		t.Fatalf("scon %s --json: %v:\n%s", verb, err, out)
+func (s *SCON) read(into any, verb string) error {
+	cmd := s.command(verb, "--json")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("scon %s --json: %w: %s", verb, err, &stderr)
 	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("scon %s --json: %w:\n%s", verb, err, out)
+	}
+	return nil
 }
 
 // container is a container's part of the status.
