@@ -104,7 +104,7 @@ func writePage(t *testing.T, folder, name string, size int) [sha256.Size]byte {
 type client struct {
 	http  http.Client
 	base  string
-	conn  *countedConn // the last one dialled
+	conn  atomic.Pointer[countedConn] // the last one dialled
 	dials atomic.Int32
 }
 
@@ -120,8 +120,9 @@ func newClient(t *testing.T, e *Engine, port int) *client {
 				return nil, err
 			}
 			c.dials.Add(1)
-			c.conn = &countedConn{Conn: conn}
-			return c.conn, nil
+			counted := &countedConn{Conn: conn}
+			c.conn.Store(counted)
+			return counted, nil
 		},
 	}
 	c.http = http.Client{Transport: transport, Timeout: patience}
@@ -159,13 +160,14 @@ func (c *client) get(t *testing.T, name string, sum [sha256.Size]byte) {
 }
 
 // port is the edge's port of the connection.
-func (c *client) port() uint16 { return localPort(c.conn) }
+func (c *client) port() uint16 { return localPort(c.conn.Load()) }
 
 // carried returns how many bytes traffic sent and received.
 func (c *client) carried(traffic func()) [2]uint64 {
-	sent, received := c.conn.sent.Load(), c.conn.received.Load()
+	conn := c.conn.Load()
+	sent, received := conn.sent.Load(), conn.received.Load()
 	traffic()
-	return [2]uint64{c.conn.sent.Load() - sent, c.conn.received.Load() - received}
+	return [2]uint64{conn.sent.Load() - sent, conn.received.Load() - received}
 }
 
 // countedConn counts the bytes of a connection.
