@@ -34,7 +34,8 @@ func newSCON(t *testing.T, m *Machine) *SCON {
 		t.Fatal(err)
 	}
 	s := &SCON{machine: m, bin: bin}
-	t.Cleanup(func() {
+	t.Cleanup(func() { s.Down(t) })
+	t.Cleanup(func() { // before that: scon down removes the log
 		if !t.Failed() {
 			return
 		}
@@ -42,11 +43,10 @@ func newSCON(t *testing.T, m *Machine) *SCON {
 			out, err := s.command(args...).CombinedOutput()
 			t.Logf("scon %s: %v\n%s", args[0], err, out)
 		}
-		out, _ := m.Command("sh", "-c", "tail -n 50 /run/scon/state/*.log").CombinedOutput()
+		out, _ := m.Command("tail", "-n", "50", "/run/scon/state/scon.log").CombinedOutput()
 		t.Logf("log of the daemon:\n%s", out)
 	})
 	s.Up(t)
-	t.Cleanup(func() { s.Down(t) })
 	return s
 }
 
