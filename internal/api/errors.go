@@ -36,7 +36,7 @@ type SubjectError struct {
 }
 
 func (e *SubjectError) Error() string {
-	return fmt.Sprintf("explain %q: %v: want a container's name or a flow such as tcp:172.17.0.2:43512->10.0.0.1:80", e.Subject, e.Err)
+	return fmt.Sprintf("%q is no flow and no container: %v; a flow is such as tcp:172.17.0.2:43512->10.0.0.1:80", e.Subject, e.Err)
 }
 
 func (e *SubjectError) Unwrap() error { return e.Err }

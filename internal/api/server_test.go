@@ -237,7 +237,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"GET", "/v1/status?x=1", "", 400, `/v1/status takes no parameter "x", or not twice`},
 		{"GET", "/v1/flows?container=a&container=b", "", 400, `/v1/flows takes no parameter "container", or not twice`},
 		{"GET", "/v1/flows?%zz", "", 400, `read query: invalid URL escape "%zz"`},
-		{"GET", "/v1/explain", "", 400, `explain "": it is empty: want a container's name or a flow such as tcp:172.17.0.2:43512->10.0.0.1:80`},
+		{"GET", "/v1/explain", "", 400, `"" is no flow and no container: it is empty; a flow is such as tcp:172.17.0.2:43512->10.0.0.1:80`},
 		{"POST", "/v1/flush?container=web", "", 400, `/v1/flush takes no parameter "container", or not twice`},
 		{"POST", "/v1/flush", "{", 400, `read body: unexpected EOF`},
 		{"POST", "/v1/flush", `{"container": 1}`, 400, `read body: json: cannot unmarshal number into Go struct field change.container of type string`},

@@ -66,7 +66,7 @@ func parseContainer(s string) (Subject, error) {
 	}
 	for _, r := range s {
 		if r <= ' ' || r > '~' || strings.ContainsRune(`:<>"'`, r) {
-			return Subject{}, fmt.Errorf("no address and port, and no name of a container has %q in it", r)
+			return Subject{}, fmt.Errorf("it is no address and port, and no name has %q in it", r)
 		}
 	}
 	return Subject{Container: s}, nil
@@ -127,7 +127,11 @@ func (e End) match(addr string, port uint16) bool {
 	return e.Addr.String() == addr && (e.Port == 0 || e.Port == port)
 }
 
+// String is "" for the zero Tuple.
 func (t Tuple) String() string {
+	if t == (Tuple{}) {
+		return ""
+	}
 	return join(t.Src, t.Sport) + "->" + join(t.Dst, t.Dport)
 }
 

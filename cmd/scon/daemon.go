@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+func (t *tool) newDaemonCommand() *cobra.Command {
+	var s settings
+	cmd := &cobra.Command{
+		Use:   "daemon",
+		Short: "Run in the foreground (what systemd runs)",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := s.options(cmd, t)
+			if err != nil {
+				return err
+			}
+			return t.runDaemon(o)
+		},
+	}
+	s.addFlags(cmd)
+	return cmd
+}
+
+func (t *tool) runDaemon(o daemonOptions) error {
+	if err := doctor.Require(); err != nil {
+		return err
+	}
+	if err := enter(o.Netns, t.args); err != nil {
+		return err
+	}
+	if err := checkDevices(o.Config); err != nil {
+		return err
+	}
+	o.Logger = newLogger(t.stderr, o.Config.Log)
+	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return t.daemon.run(ctx, o)
+}
+
+// enteredEnv says to the program that enter started that it is where it
+// should be.
+const enteredEnv = "SCON_NETNS_ENTERED"
+
+// enter puts the whole process into a network namespace: the calling thread
+// goes there, then starts the program anew, so that every thread of it begins
+// there. It returns in the new program, or with an error, or at once for "".
+func enter(namespace string, args []string) error {
+	if namespace == "" {
+		return nil
+	}
+	if os.Getenv(enteredEnv) != "" {
+		return os.Unsetenv(enteredEnv)
+	}
+	runtime.LockOSThread() // for good: this thread ends here or as another program
+	if err := netns.Enter(namespace); err != nil {
+		return err
+	}
+	path, err := executable()
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(path, append([]string{"scon"}, args...), append(os.Environ(), enteredEnv+"=1"))
+	return fmt.Errorf("start %s in namespace %q: %w", path, namespace, err)
+}
+
+func newLogger(w io.Writer, l config.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: l.Level}
+	if l.Format == config.FormatJSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// stopTimeout bounds the wait for a daemon that was asked to stop.
+const stopTimeout = 10 * time.Second
+
+func (t *tool) newDownCommand() *cobra.Command {
+	var stateDir, namespace string
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop the daemon and remove everything it owns, also after a crash",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// A socket elsewhere is that of another daemon, with its
+			// own directory.
+			if t.socket != "" && !cmd.Flags().Changed("state-dir") {
+				stateDir = filepath.Dir(t.socket)
+			}
+			dir, err := filepath.Abs(stateDir)
+			if err != nil {
+				return fmt.Errorf("find %s: %w", stateDir, err)
+			}
+			return t.down(dir, namespace)
+		},
+	}
+	addStateDirFlag(cmd, &stateDir)
+	addNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the daemon was)")
+	return cmd
+}
+
+func (t *tool) down(dir, namespace string) error {
+	if err := doctor.Require(); err != nil {
+		return err
+	}
+	s, err := t.readState(dir)
+	if err != nil {
+		return err
+	}
+	o := daemonOptions{
+		StateDir: dir,
+		Socket:   cmp.Or(t.socket, s.Socket, state.Socket(dir)),
+		Netns:    cmp.Or(namespace, s.Netns),
+		Version:  version(),
+	}
+	pid, err := stop(api.Dial(o.Socket))
+	if err != nil {
+		return err
+	}
+	if err := t.removeAll(o, s.PID); err != nil {
+		return err
+	}
+	word := "No daemon was running"
+	if pid != 0 {
+		word = fmt.Sprintf("Stopped the daemon (pid %d)", pid)
+	}
+	_, err = fmt.Fprintf(t.stdout, "%s; nothing of SCON is left.\n", word)
+	return err
+}
+
+// removeAll takes away what is in the kernel and in the state directory, when
+// no daemon lives there.
+func (t *tool) removeAll(o daemonOptions, pid int) error {
+	unlock, err := state.Lock(o.StateDir)
+	if errors.Is(err, state.ErrLocked) {
+		return fmt.Errorf("a daemon (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", pid, o.StateDir, o.Socket, pid)
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := t.daemon.clean(o); err != nil {
+		return err
+	}
+	return state.Remove(o.StateDir)
+}
+
+// stop asks a daemon to end, waits until it has, and returns its process
+// number, 0 when none answers.
+func stop(c *api.Client) (pid int, err error) {
+	status, err := c.Status()
+	if errors.Is(err, api.ErrNotRunning) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	// A handle taken now is of the daemon, whoever has its number later.
+	handle, err := unix.PidfdOpen(status.PID, 0)
+	if err != nil {
+		return 0, fmt.Errorf("watch the daemon (pid %d): %w", status.PID, err)
+	}
+	defer unix.Close(handle)
+	if err := c.Stop(); err != nil {
+		return 0, err
+	}
+	if !ends(handle) {
+		return 0, fmt.Errorf("the daemon (pid %d) did not end within %v; its log says why", status.PID, stopTimeout)
+	}
+	return status.PID, nil
+}
+
+// ends waits for the end of a process.
+func ends(handle int) bool {
+	end := time.Now().Add(stopTimeout)
+	for {
+		fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, max(0, int(time.Until(end).Milliseconds())))
+		if !errors.Is(err, unix.EINTR) {
+			return n == 1
+		}
+	}
+}

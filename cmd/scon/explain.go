@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+func (t *tool) newExplainCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "explain FLOW|CONTAINER",
+		Short: "Say why a connection is, or is not, on the express way",
+		Long: `Say why a connection is, or is not, on the express way.
+
+A FLOW is one end of a connection, or both, with or without the protocol:
+
+  172.17.0.2                            whatever that address takes part in
+  172.17.0.2:43512                      one end; either end is found
+  udp:10.0.0.1:53                       the same, UDP only
+  tcp:172.17.0.2:43512->10.0.0.1:80     source and destination
+
+Addresses before and after NAT are found. An IPv6 address with a port stands
+in brackets. Everything else is a container's name or ID.`,
+		Example: "  scon explain web\n  scon explain 'tcp:172.17.0.2:43512->10.0.0.1:80'",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(cmd, "takes one flow or container, got %d arguments", len(args))
+			}
+			if _, err := api.ParseSubject(args[0]); err != nil {
+				return usagef(cmd, "%v", err)
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			e, err := t.client().Explain(args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return t.printJSON(e)
+			}
+			return t.printExplanation(e)
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (t *tool) printExplanation(e api.Explanation) error {
+	verdict := "goes regular"
+	if e.Express {
+		verdict = "goes express"
+	}
+	fmt.Fprintf(t.stdout, "%s %s\n", printable(e.Subject), verdict)
+	t.printFindings(e.Findings)
+	if len(e.Flows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(t.stdout)
+	return flowTable(e.Flows).print(t.stdout)
+}
+
+// printFindings prints one fact a line, and below it why and what to do.
+func (t *tool) printFindings(findings []api.Finding) {
+	for _, f := range findings {
+		fmt.Fprintf(t.stdout, "%-4s  %s\n", f.Level, printable(f.What))
+		if f.Why != "" {
+			fmt.Fprintf(t.stdout, "      why: %s\n", printable(f.Why))
+		}
+		if f.Remedy != "" {
+			fmt.Fprintf(t.stdout, "      do:  %s\n", printable(f.Remedy))
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// fakeDaemon has the life cycle and the answers of a daemon, and no kernel
+// side. SCON_TEST_DAEMON makes it misbehave.
+var fakeDaemon = daemonSide{run: fakeRun, clean: fakeClean}
+
+// fakeLife bounds a daemon that a script has left behind.
+const fakeLife = time.Minute
+
+func fakeRun(ctx context.Context, o daemonOptions) error {
+	switch os.Getenv("SCON_TEST_DAEMON") {
+	case "fail":
+		o.Logger.Info("loading")
+		return errors.New("load programs: the verifier says no")
+	case "panic":
+		panic("a defect")
+	case "mute":
+		<-ctx.Done()
+		return nil
+	}
+	unlock, err := state.Lock(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	l, err := api.Listen(o.Socket, o.Config.SocketGroup)
+	if err != nil {
+		return err
+	}
+	s := state.State{PID: os.Getpid(), Netns: o.Netns, Socket: o.Socket, Version: o.Version, Config: o.Config}
+	if err := s.Write(o.StateDir); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, fakeLife)
+	defer stop()
+	o.Ready()
+	return api.Serve(ctx, l, &fakeBackend{stop: stop})
+}
+
+// fakeClean writes down what it was asked to clean.
+func fakeClean(o daemonOptions) error {
+	text := fmt.Sprintf("netns %q\n", o.Netns)
+	return os.WriteFile(filepath.Join(os.Getenv("WORK"), "cleaned"), []byte(text), 0o600)
+}
+
+// fakeBackend knows the containers web and db.
+type fakeBackend struct{ stop func() }
+
+func known(container string) error {
+	if container == "" || container == "web" || container == "db" {
+		return nil
+	}
+	return &api.UnknownContainerError{Name: container, Known: []string{"db", "web"}}
+}
+
+func (b *fakeBackend) Status() (api.Status, error) {
+	return api.Status{
+		State: api.StateActive, Kernel: "6.1.0-test", Mode: "tcx", Generation: 3,
+		Hooks: []api.Hook{
+			{Dev: "veth1", Ifindex: 5, Hook: "from_container", Mode: "tcx"},
+			{Dev: "eth0", Ifindex: 2, Hook: "to_wire", Mode: "tcx"},
+			{Dev: "eth0", Ifindex: 2, Hook: "from_wire", Mode: "tcx"},
+		},
+		Containers: []api.Container{
+			{
+				Name: "web", ID: "4f2a", Dev: "veth1", Bridge: "docker0", Entries: 2,
+				ExpressPackets: 930, RegularPackets: 70, Reasons: map[string]uint64{"new": 20, "syn": 50, "ttl": 0},
+			},
+			{Name: "db\x1b[31m", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true, Reasons: map[string]uint64{}},
+		},
+		Totals:  api.Totals{Entries: 2, ExpressPackets: 930, ExpressBytes: 1_234_567, RegularPackets: 70, DiscardedPackets: 1},
+		Reasons: map[string]uint64{"no_entry": 12},
+		Skipped: []api.Skipped{{Dev: "vxlan0", Reason: "no Ethernet device below it"}},
+		PID:     os.Getpid(), Version: "test",
+	}, nil
+}
+
+var fakeFlow = api.Flow{
+	Container: "web", Family: "ipv4", Proto: "tcp",
+	Orig:  api.Tuple{Src: "172.17.0.2", Sport: 43512, Dst: "10.0.0.1", Dport: 80},
+	Reply: api.Tuple{Src: "10.0.0.1", Sport: 80, Dst: "192.168.1.5", Dport: 43512},
+	State: api.FlowExpress, Confilter: api.ConfilterSuccess,
+	ExpressPackets: [2]uint64{500, 430}, ExpressBytes: [2]uint64{1000, 1_233_567},
+	AgeMS: 61_500, IdleMS: 20, LeaseMS: 730, Oif: "eth0", NextHop: "02:00:00:00:00:01", MTU: 1500,
+}
+
+func (b *fakeBackend) Flows(container string) ([]api.Flow, error) {
+	if container == "db" {
+		return nil, nil
+	}
+	return []api.Flow{fakeFlow, {
+		Container: "web", Family: "ipv4", Proto: "udp",
+		Orig:  api.Tuple{Src: "172.17.0.2", Sport: 5000, Dst: "10.0.0.1", Dport: 53},
+		State: api.FlowComposing,
+	}}, known(container)
+}
+
+func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
+	sub, err := api.ParseSubject(subject)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	e := api.Explanation{Subject: subject, Flows: []api.Flow{}}
+	if !sub.Match(fakeFlow) {
+		e.Findings = []api.Finding{{
+			Level: "warn", What: "a rule limits packets per second", Why: "-A FORWARD -m limit",
+			Remedy: "take the rule away",
+		}}
+		return e, known(sub.Container)
+	}
+	e.Express, e.Flows = true, []api.Flow{fakeFlow}
+	e.Findings = []api.Finding{{Level: "ok", What: "1 connection goes express"}}
+	return e, nil
+}
+
+func (b *fakeBackend) Flush(container string) (int, error) { return 2, known(container) }
+func (b *fakeBackend) Pause(container string) error        { return known(container) }
+func (b *fakeBackend) Resume(container string) error       { return known(container) }
+
+func (b *fakeBackend) Stop() error {
+	if os.Getenv("SCON_TEST_DAEMON") != "deaf" {
+		b.stop()
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+func (t *tool) newFlowsCommand() *cobra.Command {
+	var (
+		asJSON    bool
+		container string
+	)
+	cmd := &cobra.Command{
+		Use:   "flows",
+		Short: "List the connections that SCON knows",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			flows, err := t.client().Flows(container)
+			if err != nil {
+				return err
+			}
+			switch {
+			case asJSON:
+				return t.printJSON(flows)
+			case len(flows) == 0:
+				fmt.Fprintln(t.stdout, "No connection is known: one becomes a candidate after its first packets.")
+				return nil
+			default:
+				return flowTable(flows).print(t.stdout)
+			}
+		},
+	}
+	addContainerFlag(cmd, &container)
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func addContainerFlag(cmd *cobra.Command, container *string) {
+	cmd.Flags().Var((*nonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
+}
+
+// flowTable has one line per Conentry, both directions in it.
+func flowTable(flows []api.Flow) *table {
+	tab := newTable("CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE",
+		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY")
+	for _, f := range flows {
+		tab.add(f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State,
+			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
+			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), way(f))
+	}
+	return tab
+}
+
+// way is where a Conentry's packets leave, as far as it was seen.
+func way(f api.Flow) string {
+	if f.Oif == "" {
+		return "not seen yet"
+	}
+	text := f.Oif
+	if f.NextHop != "" {
+		text += " to " + f.NextHop
+	}
+	if f.MTU != 0 {
+		text += fmt.Sprintf(", MTU %d", f.MTU)
+	}
+	return text
+}

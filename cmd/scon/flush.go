@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func (t *tool) newFlushCommand() *cobra.Command {
+	var container string
+	cmd := &cobra.Command{
+		Use:   "flush",
+		Short: "Send connections the regular way until they are composed anew",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			n, err := t.client().Flush(container)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(t.stdout, "Flushed %d connections of %s.\n", n, whose(container))
+			return err
+		},
+	}
+	addContainerFlag(cmd, &container)
+	return cmd
+}
+
+// whose names the container that a change is about.
+func whose(container string) string {
+	if container == "" {
+		return "all containers"
+	}
+	return container
+}

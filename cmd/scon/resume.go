@@ -1,0 +1,25 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func (t *tool) newResumeCommand() *cobra.Command {
+	var container string
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "End a pause",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := t.client().Resume(container); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(t.stdout, "Resumed %s.\n", whose(container))
+			return err
+		},
+	}
+	addContainerFlag(cmd, &container)
+	return cmd
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// TestMain lets the test's program be scon, with a daemon that has no kernel
+// side.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"scon": func() {
+			t := newTool(os.Stdout, os.Stderr)
+			t.daemon = fakeDaemon
+			os.Exit(t.run(os.Args[1:]))
+		},
+	})
+}
+
+// TestScripts runs real command lines. Each script has a state directory
+// $STATE and two namespaces, $NS and $OTHER, of its own.
+func TestScripts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("need root to make network namespaces: run 'sudo make test'")
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status": exitStatus,
+		},
+		Setup: func(e *testscript.Env) error {
+			// A socket's path has at most 107 bytes.
+			state, err := os.MkdirTemp("", "scon-cli-")
+			if err != nil {
+				return err
+			}
+			e.Defer(func() { os.RemoveAll(state) })
+			e.Setenv("STATE", state)
+			e.Setenv("SOCKET", filepath.Join(state, "scon.sock"))
+			for _, name := range []string{"NS", "OTHER"} {
+				namespace := filepath.Base(state) + name
+				if err := netns.Create(namespace); err != nil {
+					return err
+				}
+				e.Defer(func() {
+					if err := netns.Delete(namespace); err != nil && !errors.Is(err, netns.ErrNotExist) {
+						e.T().Fatal(err)
+					}
+				})
+				e.Setenv(name, namespace)
+			}
+			return nil
+		},
+	})
+}
+
+// exitStatus is `status N COMMAND...`: the command ends with N. Its output is
+// for stdout and stderr, as with exec.
+func exitStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit status %d, want %s", got, args[0])
+	}
+}

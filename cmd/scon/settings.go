@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// settings are the flags that `up` and `daemon` share.
+type settings struct {
+	netns    string
+	bridge   string
+	uplink   string
+	config   string
+	stateDir string
+}
+
+func (s *settings) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	addNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
+	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
+	f.StringVar(&s.uplink, "uplink", "auto", "`devices` their traffic leaves and enters by: auto or a,b")
+	f.StringVar(&s.config, "config", "", "read settings from `file` (default \""+config.DefaultPath+"\" where there is one)")
+	addStateDirFlag(cmd, &s.stateDir)
+}
+
+func addNetnsFlag(cmd *cobra.Command, netns *string, usage string) {
+	cmd.Flags().Var((*nonEmpty)(netns), "netns", usage)
+}
+
+func addStateDirFlag(cmd *cobra.Command, dir *string) {
+	*dir = state.DefaultDir
+	cmd.Flags().Var((*nonEmpty)(dir), "state-dir", "`directory` for socket, lock and log")
+}
+
+// options are what the flags, over the file, over the defaults say. Paths are
+// absolute.
+func (s *settings) options(cmd *cobra.Command, t *tool) (daemonOptions, error) {
+	o := daemonOptions{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
+	var err error
+	if o.Config, err = s.load(cmd); err != nil {
+		return o, err
+	}
+	if o.Socket == "" {
+		o.Socket = state.Socket(s.stateDir)
+	}
+	paths := []*string{&o.StateDir, &o.Socket}
+	if strings.Contains(o.Netns, "/") {
+		paths = append(paths, &o.Netns)
+	}
+	for _, p := range paths {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return o, fmt.Errorf("find %s: %w", *p, err)
+		}
+	}
+	return o, nil
+}
+
+// load is the configuration; flags win over the file.
+func (s *settings) load(cmd *cobra.Command) (config.Config, error) {
+	c := config.Default()
+	var err error
+	if cmd.Flags().Changed("config") {
+		c, err = config.Load(s.config)
+	} else if c, err = config.Load(config.DefaultPath); errors.Is(err, fs.ErrNotExist) {
+		c, err = config.Default(), nil
+	}
+	if err != nil {
+		return c, err
+	}
+	for _, d := range []struct {
+		flag, value string
+		field       *config.Devices
+	}{{"bridge", s.bridge, &c.Bridges}, {"uplink", s.uplink, &c.Uplinks}} {
+		if !cmd.Flags().Changed(d.flag) {
+			continue
+		}
+		if *d.field, err = config.ParseDevices(d.value); err != nil {
+			return c, usagef(cmd, "--%s %v", d.flag, err)
+		}
+	}
+	return c, c.Validate()
+}
+
+// checkDevices refuses devices that were named and are not there, or are
+// something else. It looks into the calling thread's namespace.
+func checkDevices(c config.Config) error {
+	for _, name := range c.Bridges {
+		link, err := findDevice("bridge", name)
+		if err != nil {
+			return err
+		}
+		if link.Type() != "bridge" {
+			return fmt.Errorf("bridge %s: the device is a %s, no bridge; 'ip link show type bridge' lists them", name, link.Type())
+		}
+	}
+	for _, name := range c.Uplinks {
+		if _, err := findDevice("uplink", name); err != nil {
+			return err
+		}
+		if slices.Contains(c.Bridges, name) {
+			return fmt.Errorf("uplink %s: the device is named as a bridge too", name)
+		}
+	}
+	return nil
+}
+
+func findDevice(what, name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, fmt.Errorf("%s %s: no such device in this network namespace; 'ip link' lists them", what, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, name, err)
+	}
+	return link, nil
+}
+
+// executable is this program's file, to start it anew.
+func executable() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find scon's own file: %w", err)
+	}
+	return path, nil
+}

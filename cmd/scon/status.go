@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+func (t *tool) newStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what goes express, per container, and why the rest does not",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			s, err := t.client().Status()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return t.printJSON(s)
+			}
+			return t.printStatus(s)
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (t *tool) printStatus(s api.Status) error {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(t.stdout, "%-8s  "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("state", "%s", stateText(s.State))
+	line("daemon", "pid %d, scon %s, kernel %s, %s, generation %d", s.PID, s.Version, s.Kernel, s.Mode, s.Generation)
+	line("hooks", "%s", hooksText(s.Hooks))
+	line("packets", "%s  %d express (%s), %d regular, %d discarded",
+		share(s.Totals.ExpressPackets, s.Totals.RegularPackets), s.Totals.ExpressPackets,
+		bytesText(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
+	line("entries", "%d", s.Totals.Entries)
+	if why := mostFirst(s.Reasons); why != "" {
+		line("uplinks", "regular there: %s", printable(why))
+	}
+	fmt.Fprintln(t.stdout)
+
+	if len(s.Containers) == 0 {
+		fmt.Fprintln(t.stdout, "No container yet: one is hooked as soon as its port joins a bridge.")
+	} else if err := containerTable(s.Containers).print(t.stdout); err != nil {
+		return err
+	}
+	if len(s.Skipped) == 0 {
+		return nil
+	}
+	fmt.Fprintln(t.stdout)
+	tab := newTable("NOT HOOKED", "WHY")
+	for _, d := range s.Skipped {
+		tab.add(d.Dev, d.Reason)
+	}
+	return tab.print(t.stdout)
+}
+
+func containerTable(containers []api.Container) *table {
+	tab := newTable("CONTAINER", "BRIDGE", "PORT", ">ENTRIES", ">EXPRESS", ">REGULAR", "EXPRESS SHARE", "WHY REGULAR")
+	for _, c := range containers {
+		name := cmp.Or(c.Name, c.ID, c.Dev)
+		if c.Paused {
+			name += " (paused)"
+		}
+		tab.add(name, c.Bridge, c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
+			share(c.ExpressPackets, c.RegularPackets), orDash(mostFirst(c.Reasons)))
+	}
+	return tab
+}
+
+func stateText(s string) string {
+	switch s {
+	case api.StatePaused:
+		return s + " (every packet goes regular; 'scon resume' ends it)"
+	case api.StateInert:
+		return s + " (no heartbeat: every packet goes regular)"
+	default:
+		return s
+	}
+}
+
+// hooksText is one device after the other with its hooks.
+func hooksText(hooks []api.Hook) string {
+	if len(hooks) == 0 {
+		return "none: there is no bridge with containers yet"
+	}
+	byDev := map[string][]string{}
+	var devs []string
+	for _, h := range hooks {
+		if byDev[h.Dev] == nil {
+			devs = append(devs, h.Dev)
+		}
+		byDev[h.Dev] = append(byDev[h.Dev], h.Hook)
+	}
+	slices.Sort(devs)
+	for i, dev := range devs {
+		slices.Sort(byDev[dev])
+		devs[i] = printable(dev) + " (" + strings.Join(byDev[dev], ", ") + ")"
+	}
+	return strings.Join(devs, ", ")
+}

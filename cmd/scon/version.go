@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// release is set by the Makefile (-ldflags "-X main.release=v1.2.3").
+var release string
+
+// version is the release, or the commit that an unreleased build is of.
+func version() string {
+	if release != "" {
+		return release
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	commit := map[string]string{}
+	for _, s := range info.Settings {
+		commit[s.Key] = s.Value
+	}
+	rev := commit["vcs.revision"]
+	if rev == "" {
+		return "unreleased"
+	}
+	rev = "unreleased-" + rev[:min(12, len(rev))]
+	if commit["vcs.modified"] == "true" {
+		rev += "-modified"
+	}
+	return rev
+}
+
+// versions is what `scon version --json` prints.
+type versions struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	Arch    string `json:"arch"`
+}
+
+func (t *tool) newVersionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versions{version(), runtime.Version(), runtime.GOARCH}
+			if asJSON {
+				return t.printJSON(v)
+			}
+			_, err := fmt.Fprintf(t.stdout, "scon %s (%s, %s)\n", v.Version, v.Go, v.Arch)
+			return err
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
