@@ -1,33 +1,40 @@
 #!/bin/sh
 # Installs the Debian packages that are missing for the sets named: what
 # "make demo", "make test" and "make test-long" need beside git, make and Go.
-# Services that come along are neither started nor enabled.
+# Services that come along are neither started nor enabled, and nothing that is
+# there is removed.
 #
 # Usage: scripts/install-deps.sh demo|test|race...
 set -eu
 
+# PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
 # The lab, and the container of the demo.
 demo="iproute2 iptables nftables busybox-static"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	conntrack ethtool procps util-linux
-	docker.io iperf3 mosquitto mosquitto-clients nginx-light"
+	docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
+
+PATH=$PATH:/usr/sbin:/sbin
 
 installed() {
 	dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' | sed -n 's/ installed$//p'
 }
 
-missing=
 before=$(installed)
+missing=
 for set in "$@"; do
 	case $set in
 	demo | test | race) eval "packages=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
-	for package in $packages; do
-		echo "$before" | grep -qx "$package" || missing="$missing $package"
+	for entry in $packages; do
+		package=${entry%:*}
+		echo "$before" | grep -qx "$package" && continue
+		[ "$package" != "$entry" ] && command -v "${entry#*:}" >/dev/null && continue
+		missing="$missing $package"
 	done
 done
 [ -n "$missing" ] || exit 0
@@ -47,16 +54,20 @@ if [ ! -e $policy ]; then
 	chmod 755 $policy
 fi
 
-export DEBIAN_FRONTEND=noninteractive
-apt="apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0"
-$apt update
-# shellcheck disable=SC2086 # lists of words
-$apt install --no-install-recommends $missing >/dev/null
+# apt's words matter only when it did not work.
+apt() {
+	words=$(DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" 2>&1) && return
+	echo "apt-get $*: $words" >&2
+	exit 1
+}
+apt update
+# shellcheck disable=SC2086 # a list of words
+apt install --no-install-recommends --no-remove $missing
 
 # What is new shall not start at the next boot either.
 command -v systemctl >/dev/null || exit 0
 for package in $(installed); do
 	echo "$before" | grep -qx "$package" && continue
 	dpkg --listfiles "$package" |
-		sed -n 's|.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$|\1|p'
+		sed -n 's,.*/systemd/system/\([^@/]*\.\(service\|socket\)\)$,\1,p'
 done | xargs --no-run-if-empty systemctl --quiet disable
