@@ -18,7 +18,7 @@
 
 struct softirq_time {
 	__u64 entered_ns; /* when the current run began, 0 outside a run */
-	__u64 total_ns;   /* sum over all finished runs */
+	__u64 total_ns; /* sum over all finished runs */
 };
 
 /* Written by both programs, read and summed by the bench; nothing evicts. */

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/bench/peer"
+)
+
+func newBenchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure native, container and express side by side",
+		Long: `Measure native, container and express side by side in a lab of its own.
+
+The modes take turns in every round. Shown are the medians, and the ratios of
+medians with their 95 % intervals; --json writes all samples to a file.
+Ctrl-C ends a run and keeps the samples taken so far.`,
+		Args: knownVerb,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchPeerCommand())
+	return cmd
+}
+
+func newBenchQuickCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "quick",
+		Short: "Measure " + bench.Quick.Short,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd, bench.Quick)
+		},
+	}
+	o.addFlags(cmd, bench.Quick.Rounds)
+	return cmd
+}
+
+func newBenchShortCommand() *cobra.Command {
+	var o benchOptions
+	connections := bench.ShortConnections
+	cmd := &cobra.Command{
+		Use:   "short",
+		Short: "Measure " + bench.Short(connections).Short,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if connections < 1 {
+				return usagef(cmd, "--connections %d: want at least 1", connections)
+			}
+			return o.run(cmd, bench.Short(connections))
+		},
+	}
+	o.addFlags(cmd, bench.Short(connections).Rounds)
+	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "`number` of connections in each sample")
+	return cmd
+}
+
+// newBenchPeerCommand is the traffic generator that bench starts in the lab's
+// nodes.
+func newBenchPeerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "peer",
+		Hidden: true,
+		Args:   noArgs,
+		Run:    func(*cobra.Command, []string) { peer.Main(os.Stdin, os.Stdout) },
+	}
+}
+
+// benchOptions are the flags of every experiment.
+type benchOptions struct {
+	rounds int
+	modes  []string
+	json   string
+}
+
+func (o *benchOptions) addFlags(cmd *cobra.Command, rounds int) {
+	cmd.Flags().IntVar(&o.rounds, "rounds", rounds, "`number` of rounds; every round measures each mode once")
+	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of native, container, express")
+	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+}
+
+// run carries out an experiment and shows what it found, also if it was
+// interrupted or is incomplete.
+func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
+	if o.rounds < 1 {
+		return usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+	}
+	if len(o.modes) > 0 {
+		var err error
+		if e, err = e.Only(o.modes); err != nil {
+			return usagef(cmd, "--modes: %v", err)
+		}
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	result, err := bench.Run(ctx, e, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted; what was measured so far is shown")
+	}
+	if result == nil {
+		return err
+	}
+	if o.json != "" {
+		err = errors.Join(err, result.WriteFile(o.json))
+	}
+	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
+}

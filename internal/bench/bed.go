@@ -1,0 +1,159 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/scon-project/scon/internal/bench/peer"
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// peerArgs make this executable call peer.Main.
+var peerArgs = []string{"bench", "peer"}
+
+// bed is the lab with a traffic peer in each node, and SCON's daemon while the
+// mode is Express.
+type bed struct {
+	lab       *lab.Lab
+	peers     map[string]*peer.Peer // by node
+	daemon    *daemon               // nil in other modes
+	firstCPU  int
+	secondCPU int
+}
+
+// openBed builds a lab of its own and starts the peers.
+func openBed() (b *bed, err error) {
+	b = &bed{peers: map[string]*peer.Peer{}}
+	if b.firstCPU, b.secondCPU, err = twoCPUs(); err != nil {
+		return nil, err
+	}
+	b.lab, err = lab.Up(lab.Options{
+		Prefix:     fmt.Sprintf("sconbench%d-", os.Getpid()),
+		Containers: 1,
+		Rules:      lab.RulesDocker,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.startPeers(); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// Close ends everything that runs in the lab and removes it.
+func (b *bed) Close() error {
+	return errors.Join(b.clear(), b.stopPeers(), b.lab.Close())
+}
+
+func (b *bed) startPeers() error {
+	for _, node := range []string{lab.Edge, Native.node, Container.node} {
+		p, err := peer.Start(peer.Options{Node: node, Netns: b.lab.Node(node), Args: peerArgs})
+		if err != nil {
+			return err
+		}
+		b.peers[node] = p
+	}
+	return nil
+}
+
+func (b *bed) stopPeers() error {
+	var errs []error
+	for node, p := range b.peers {
+		errs = append(errs, p.Close())
+		delete(b.peers, node)
+	}
+	return errors.Join(errs...)
+}
+
+func (b *bed) distance() (Distance, error) {
+	return measureDistance(b.firstCPU, b.secondCPU)
+}
+
+// ready begins each mode without connections from before, and without anything
+// of SCON's except in Express.
+func (b *bed) ready(ctx context.Context, mode Mode) error {
+	if err := b.lab.Do(lab.Device, forgetConnections); err != nil {
+		return err
+	}
+	if err := b.lab.Do(lab.Device, nothingAttached); err != nil {
+		return err
+	}
+	if !mode.express {
+		return nil
+	}
+	d, err := startDaemon(ctx, b.lab.Node(lab.Device))
+	if err != nil {
+		return err
+	}
+	b.daemon = d
+	return nil
+}
+
+func (b *bed) clear() error {
+	if b.daemon == nil {
+		return nil
+	}
+	err := b.daemon.stop()
+	b.daemon = nil
+	return err
+}
+
+// take runs a step's traffic and checks which way it went.
+func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil { // peers may be stuck in the run
+			err = errors.Join(err, b.stopPeers(), b.startPeers())
+		}
+	}()
+	spec := step.Spec
+	spec.Address = netip.AddrPortFrom(lab.EdgeAddr, 0)
+	spec.ServerCPU, spec.DriverCPU = b.secondCPU, b.firstCPU
+	if step.OneCPU {
+		spec.DriverCPU = b.secondCPU
+	}
+
+	meters := meters{lab: b.lab, daemon: b.daemon}
+	if step.Softirq {
+		if meters.softirq, err = openSoftirqMeter(); err != nil {
+			return Sample{}, err
+		}
+		defer func() { err = errors.Join(err, meters.softirq.Close()) }()
+	}
+	before, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+	served, driven, err := peer.Run(ctx, b.peers[lab.Edge], b.peers[mode.node], spec)
+	if err != nil {
+		return Sample{}, err
+	}
+	after, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+
+	used := after.since(before)
+	if err := used.check(mode, step); err != nil {
+		return Sample{}, err
+	}
+	s = Sample{
+		Values: step.Values(Measurement{
+			Served:        served,
+			Driven:        driven,
+			UplinkPackets: used.uplink,
+			SoftirqTime:   used.softirqTime,
+			DaemonTime:    used.daemonTime,
+		}),
+		UplinkPackets: used.uplink,
+		BridgePackets: used.bridge,
+		ExpressShare:  used.expressShare(),
+	}
+	if spec.Pattern == peer.Stream {
+		s.Lost = driven.Total - served.Total
+	}
+	return s, nil
+}

@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/bench/peer"
+)
+
+// TestMain makes this executable a traffic peer when the bed starts it as one.
+func TestMain(m *testing.M) {
+	if slices.Equal(os.Args[1:], peerArgs) {
+		peer.Main(os.Stdin, os.Stdout)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// tiny is the whole of quick and short in native and container, each step just
+// long enough to count something.
+func tiny() Experiment {
+	e := Quick
+	e.Modes = []Mode{Native, Container}
+	e.Rounds = 1
+	e.Steps = slices.Concat(Quick.Steps, Short(20).Steps)
+	for i := range e.Steps {
+		e.Steps[i].Spec.Duration = 20 * time.Millisecond
+		e.Steps[i].Spec.WarmUp = 5
+	}
+	return e
+}
+
+func TestTinyRunLeavesNothingBehind(t *testing.T) {
+	needRoot(t)
+	before := open(t)
+	e := tiny()
+	result, err := Run(t.Context(), e, Options{Progress: quiet{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range e.Modes {
+		for _, m := range e.metrics() {
+			samples := result.Modes[mode.Name][m.Name]
+			if len(samples) != 1 || samples[0] <= 0 {
+				t.Errorf("%s %s: samples %v, want one above 0", mode.Name, m.Name, samples)
+			}
+		}
+	}
+	for _, s := range result.Samples {
+		if s.UplinkPackets == 0 {
+			t.Errorf("%s %s: no packet crossed the uplink", s.Mode, s.Step)
+		}
+	}
+	checkNothingIsLeft(t, before)
+}
+
+func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
+	needRoot(t)
+	before := open(t)
+	interrupt := &interruptAt{after: 3}
+	ctx := interrupt.context(t)
+	e := tiny()
+	e.Steps[3].Spec.Duration = time.Minute // the interrupt comes in the middle
+	result, err := Run(ctx, e, Options{Progress: interrupt})
+	if err == nil || result == nil || !result.Interrupted {
+		t.Fatalf("result %v, error %v; want an interrupted result", result, err)
+	}
+	if n := len(result.Samples); n != 3 {
+		t.Errorf("%d samples kept, want 3", n)
+	}
+	checkNothingIsLeft(t, before)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test builds a lab: run it as root (sudo make test)")
+	}
+}
+
+// open counts the open files of this process.
+func open(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// checkNothingIsLeft looks for namespaces, child processes and open files.
+func checkNothingIsLeft(t *testing.T, openBefore int) {
+	t.Helper()
+	prefix := "sconbench" + strconv.Itoa(os.Getpid())
+	left, err := filepath.Glob("/run/netns/" + prefix + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Errorf("namespaces are left: %v", left)
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		// A thread that has ended meanwhile has no children.
+		if children, _ := os.ReadFile(task); strings.TrimSpace(string(children)) != "" {
+			t.Errorf("processes are left: %s", children)
+		}
+	}
+	if now := open(t); now > openBefore {
+		t.Errorf("%d files are open, %d before", now, openBefore)
+	}
+}

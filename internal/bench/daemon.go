@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// How long the daemon may take until it is active, and until it has ended.
+const (
+	daemonStart = 10 * time.Second
+	daemonStop  = 10 * time.Second
+)
+
+// daemon is SCON's daemon as a child process.
+type daemon struct {
+	command *exec.Cmd
+	output  bytes.Buffer // belongs to the process until ended is closed
+	ended   chan struct{}
+	client  *api.Client
+	dir     string // of its state and socket
+}
+
+// startDaemon starts the daemon in a namespace and waits until it is active at
+// the lab's devices.
+func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
+	dir, err := os.MkdirTemp("", "sconbench")
+	if err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	socket := filepath.Join(dir, "sock")
+	d = &daemon{
+		dir:    dir,
+		ended:  make(chan struct{}),
+		client: api.Dial(socket),
+		command: exec.Command("/proc/self/exe", "daemon",
+			"--netns", netns, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
+	}
+	d.command.Stdout, d.command.Stderr = &d.output, &d.output
+	// Ctrl-C is for the bench, which stops the daemon in order; if the bench
+	// is killed, the daemon goes too.
+	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := d.command.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the daemon: %w", err), os.RemoveAll(dir))
+	}
+	go func() {
+		d.command.Wait()
+		close(d.ended)
+	}()
+	if err := d.waitActive(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the daemon: %w", err), d.stop())
+	}
+	return d, nil
+}
+
+// waitActive returns when packets of the lab's container can go express.
+func (d *daemon) waitActive(ctx context.Context) error {
+	deadline := time.After(daemonStart)
+	for {
+		status, err := d.client.Status()
+		if err == nil && activeAt(status, lab.Uplink, lab.Port(1)) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.ended:
+			return fmt.Errorf("it ended: %s", bytes.TrimSpace(d.output.Bytes()))
+		case <-deadline:
+			return fmt.Errorf("not active after %v: state %q, hooks %v: %w", daemonStart, status.State, status.Hooks, err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// activeAt tells whether the express way is open at all of the devices.
+func activeAt(status api.Status, devs ...string) bool {
+	hooked := map[string]bool{}
+	for _, hook := range status.Hooks {
+		hooked[hook.Dev] = true
+	}
+	for _, dev := range devs {
+		if !hooked[dev] {
+			return false
+		}
+	}
+	return status.State == api.StateActive
+}
+
+// read adds what the daemon counts to a reading.
+func (d *daemon) read(r *reading) error {
+	status, err := d.client.Status()
+	if err != nil {
+		return err
+	}
+	r.reasons = map[string]uint64{}
+	for _, c := range status.Containers {
+		if c.Dev != lab.Port(1) {
+			continue
+		}
+		r.express, r.regular = c.ExpressPackets, c.RegularPackets
+		for reason, n := range c.Reasons {
+			r.reasons[reason] += n
+		}
+	}
+	for reason, n := range status.Reasons {
+		r.reasons[reason] += n
+	}
+	r.daemonTime, err = processTime(d.command.Process.Pid)
+	return err
+}
+
+// processTime is the processor time of all threads of a process so far, also of
+// those that have ended.
+func processTime(pid int) (time.Duration, error) {
+	// The kernel's number of another process's clock: its pid inverted, and 2
+	// for the scheduler's own count.
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+// stop ends the daemon as a service manager does and removes its files.
+func (d *daemon) stop() error {
+	var err error
+	d.command.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.ended:
+	case <-time.After(daemonStop):
+		d.command.Process.Kill()
+		<-d.ended
+		err = fmt.Errorf("stop the daemon: still there after %v; killed", daemonStop)
+	}
+	if err == nil && !d.command.ProcessState.Success() {
+		err = fmt.Errorf("stop the daemon: %v: %s", d.command.ProcessState, bytes.TrimSpace(d.output.Bytes()))
+	}
+	return errors.Join(err, os.RemoveAll(d.dir))
+}

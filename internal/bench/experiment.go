@@ -1,0 +1,119 @@
+// Package bench measures what a container's network costs, side by side with a
+// native process and with the express way.
+//
+// The way of an experiment:
+//
+//  1. An Experiment is data: modes, steps and the metrics that a step yields.
+//  2. Run builds the bed: the lab's namespaces and a traffic peer in each node.
+//  3. It goes through the rounds; each round measures every mode in turn, so
+//     that what changes on the machine meanwhile meets all modes alike.
+//  4. Before a mode the bed is made ready for it (Express starts a daemon), and
+//     after each measurement it is asked whether the packets really went the
+//     way that the mode stands for; if not, the sample is an error.
+//  5. The Result holds all samples, ratios of medians with their intervals, and
+//     writes itself as JSON and as a table.
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/scon-project/scon/internal/bench/peer"
+)
+
+// Mode is a way for a process on the device to reach the edge.
+type Mode struct {
+	Name string
+	// node of the lab that the process is in.
+	node string
+	// express says that a daemon is at work.
+	express bool
+}
+
+var (
+	// Native is a process of the device itself.
+	Native = Mode{Name: "native", node: "device"}
+	// Container is behind bridge, NAT and Docker's own rules.
+	Container = Mode{Name: "container", node: "c1"}
+	// Express is the same container with SCON at work.
+	Express = Mode{Name: "express", node: "c1", express: true}
+)
+
+// Metric is one figure that a step yields.
+type Metric struct {
+	Name string
+	Unit string
+}
+
+// Step is one measurement. Steps run one after the other in every mode.
+type Step struct {
+	Name    string
+	Metrics []Metric
+	// Spec of the traffic; the runner fills in server address and CPUs.
+	Spec peer.Spec
+	// OneCPU puts both ends on one CPU, which makes round trips repeatable.
+	OneCPU bool
+	// Softirq measures the time in softirqs as well, which slows the traffic
+	// down a little.
+	Softirq bool
+	// FewExpress says that most packets may stay regular, because the
+	// connections are too short to become known.
+	FewExpress bool
+	// Values of the metrics from what was measured.
+	Values func(Measurement) map[string]float64
+}
+
+// Measurement is what a step is computed from.
+type Measurement struct {
+	Served, Driven peer.Report
+	// UplinkPackets of both directions.
+	UplinkPackets uint64
+	// SoftirqTime is the time of the network softirqs on all CPUs, 0 without
+	// Step.Softirq.
+	SoftirqTime time.Duration
+	// DaemonTime is the processor time of SCON's daemon, 0 without one.
+	DaemonTime time.Duration
+}
+
+// Experiment is a set of steps to measure in a set of modes.
+type Experiment struct {
+	Name  string
+	Short string // one line for the help
+	Modes []Mode
+	Steps []Step
+	// Rounds unless the user says otherwise.
+	Rounds int
+}
+
+// metrics of all steps in their order.
+func (e Experiment) metrics() []Metric {
+	var all []Metric
+	for _, step := range e.Steps {
+		all = append(all, step.Metrics...)
+	}
+	return all
+}
+
+// units of all metrics by their name.
+func (e Experiment) units() map[string]string {
+	units := map[string]string{}
+	for _, m := range e.metrics() {
+		units[m.Name] = m.Unit
+	}
+	return units
+}
+
+// Only returns the experiment with some of its modes.
+func (e Experiment) Only(names []string) (Experiment, error) {
+	var modes []Mode
+	for _, name := range names {
+		i := slices.IndexFunc(e.Modes, func(m Mode) bool { return m.Name == name })
+		if i < 0 {
+			return Experiment{}, fmt.Errorf("experiment %s has no mode %q", e.Name, name)
+		}
+		modes = append(modes, e.Modes[i])
+	}
+	e.Modes = modes
+	return e, nil
+}

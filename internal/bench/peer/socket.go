@@ -1,0 +1,232 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// receiveBuffer of a UDP server in bytes: what a fast sender may be ahead.
+const receiveBuffer = 8 << 20
+
+// errClosed says that the other end closed the connection.
+var errClosed = errors.New("connection closed by the other end")
+
+// socket is a blocking IPv4 socket. Its calls go to the kernel without telling
+// Go's scheduler, which would otherwise hand the thread's work to another
+// thread at every wait.
+type socket int
+
+func newSocket(proto string) (socket, error) {
+	kind := unix.SOCK_STREAM
+	if proto == "udp" {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open a %s socket: %w", proto, err)
+	}
+	return socket(fd), nil
+}
+
+// listen opens a socket on a free port of an address. A TCP socket waits for
+// connections, a UDP socket is ready to receive.
+func listen(proto string, address netip.Addr) (s socket, port uint16, err error) {
+	s, err = newSocket(proto)
+	if err != nil {
+		return -1, 0, err
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if proto == "udp" { // TCP tunes its own
+		if err := unix.SetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
+			return -1, 0, fmt.Errorf("set the receive buffer: %w", err)
+		}
+	}
+	if err := unix.Bind(int(s), &unix.SockaddrInet4{Addr: address.As4()}); err != nil {
+		return -1, 0, fmt.Errorf("bind to %s: %w", address, err)
+	}
+	if proto == "tcp" {
+		if err := unix.Listen(int(s), unix.SOMAXCONN); err != nil {
+			return -1, 0, fmt.Errorf("listen on %s: %w", address, err)
+		}
+	}
+	name, err := unix.Getsockname(int(s))
+	if err != nil {
+		return -1, 0, fmt.Errorf("read the port: %w", err)
+	}
+	return s, uint16(name.(*unix.SockaddrInet4).Port), nil
+}
+
+// dial opens a socket to a server; TCP without Nagle's delay.
+func dial(proto string, server netip.AddrPort) (socket, error) {
+	s, err := newSocket(proto)
+	if err != nil {
+		return -1, err
+	}
+	if proto == "tcp" {
+		if err := s.noDelay(); err != nil {
+			s.close()
+			return -1, err
+		}
+	}
+	if err := s.connect(rawAddress(server)); err != nil {
+		s.close()
+		return -1, fmt.Errorf("connect to %s: %w", server, err)
+	}
+	return s, nil
+}
+
+func rawAddress(a netip.AddrPort) *unix.RawSockaddrInet4 {
+	raw := &unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: a.Addr().As4()}
+	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
+	port[0], port[1] = byte(a.Port()>>8), byte(a.Port())
+	return raw
+}
+
+func (s socket) noDelay() error {
+	if err := unix.SetsockoptInt(int(s), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return fmt.Errorf("set TCP_NODELAY: %w", err)
+	}
+	return nil
+}
+
+// patience bounds every later receive; 0 waits for ever.
+func (s socket) patience(d time.Duration) error {
+	timeout := unix.NsecToTimeval(d.Nanoseconds())
+	if err := unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		return fmt.Errorf("set the receive timeout: %w", err)
+	}
+	return nil
+}
+
+func (s socket) connect(server *unix.RawSockaddrInet4) error {
+	for {
+		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(s),
+			uintptr(unsafe.Pointer(server)), unix.SizeofSockaddrInet4)
+		switch errno {
+		case 0, unix.EISCONN: // EISCONN: the call before was interrupted
+			return nil
+		case unix.EINTR, unix.EALREADY:
+		default:
+			return errno
+		}
+	}
+}
+
+// accept waits for a connection and returns it without Nagle's delay.
+func (s socket) accept() (socket, error) {
+	for {
+		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(s), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
+		switch errno {
+		case 0:
+			return socket(fd), socket(fd).noDelay()
+		case unix.EINTR:
+		default:
+			return -1, fmt.Errorf("accept: %w", errno)
+		}
+	}
+}
+
+// answerOnlyFirst connects a UDP server to the sender of the next message,
+// which stays in the queue.
+func (s socket) answerOnlyFirst() error {
+	var from unix.RawSockaddrInet4
+	length := uint32(unix.SizeofSockaddrInet4)
+	var b [1]byte
+	for {
+		_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s), uintptr(unsafe.Pointer(&b[0])), 1,
+			unix.MSG_PEEK, uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&length)))
+		switch errno {
+		case 0:
+			return s.connect(&from)
+		case unix.EINTR:
+		default:
+			return fmt.Errorf("wait for the first message: %w", errno)
+		}
+	}
+}
+
+// send writes one message; a partial write is an error, since a blocking socket
+// makes none.
+func (s socket) send(message []byte) error {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s),
+			uintptr(unsafe.Pointer(&message[0])), uintptr(len(message)), unix.MSG_NOSIGNAL, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			return fmt.Errorf("send: %w", errno)
+		case int(n) != len(message):
+			return fmt.Errorf("send: %d of %d bytes were written", n, len(message))
+		default:
+			return nil
+		}
+	}
+}
+
+// receive reads what is there, at least one byte; errClosed at the end of a
+// TCP connection.
+func (s socket) receive(buffer []byte) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s),
+			uintptr(unsafe.Pointer(&buffer[0])), uintptr(len(buffer)), 0, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			return 0, fmt.Errorf("receive: %w", errno)
+		case n == 0:
+			return 0, errClosed
+		default:
+			return int(n), nil
+		}
+	}
+}
+
+// receiveAll fills the message.
+func (s socket) receiveAll(message []byte) error {
+	for got := 0; got < len(message); {
+		n, err := s.receive(message[got:])
+		if err != nil {
+			return err
+		}
+		got += n
+	}
+	return nil
+}
+
+func (s socket) close() { unix.RawSyscall(unix.SYS_CLOSE, uintptr(s), 0, 0) }
+
+// pin binds the calling thread, which the caller has locked, to one CPU.
+func pin(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("pin to CPU %d: %w", cpu, err)
+	}
+	runtime.Gosched() // do not begin on the CPU that was left
+	return nil
+}
+
+// threadCPU is the processor time of the calling thread so far.
+func threadCPU() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// pause sleeps on the thread itself.
+func pause(d time.Duration) {
+	t := unix.NsecToTimespec(d.Nanoseconds())
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+}

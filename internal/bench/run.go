@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Options for Run.
+type Options struct {
+	// Rounds to go through; 0 for the experiment's own number.
+	Rounds int
+	// Progress is told about every step.
+	Progress Progress
+}
+
+// Progress follows the steps of a run.
+type Progress interface {
+	// Step reports that done of total steps are over, and which comes next.
+	Step(done, total int, next string)
+	// Done ends the report.
+	Done()
+}
+
+// testbed is where a run measures.
+type testbed interface {
+	// ready makes the bed ready for a mode.
+	ready(ctx context.Context, mode Mode) error
+	// clear undoes ready.
+	clear() error
+	// take measures one sample of a step; the bed is ready for the mode.
+	take(ctx context.Context, mode Mode, step Step) (Sample, error)
+	// distance of the CPUs that the traffic runs on.
+	distance() (Distance, error)
+}
+
+// Run carries out an experiment. It returns a result whenever there are
+// samples, also with an error: of a cancelled context, or of single samples,
+// which the result lists.
+func Run(ctx context.Context, e Experiment, o Options) (result *Result, err error) {
+	started := time.Now()
+	bed, err := openBed()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, bed.Close()) }()
+	result, err = runRounds(ctx, e, o, bed)
+	if result != nil {
+		result.Started = started
+		result.Seconds = time.Since(started).Seconds()
+	}
+	return result, err
+}
+
+// runRounds measures every step of every mode, round by round.
+func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Result, error) {
+	if o.Rounds == 0 {
+		o.Rounds = e.Rounds
+	}
+	result := newResult(e, o.Rounds)
+	var err error
+	if result.Distance.Before, err = bed.distance(); err != nil {
+		return nil, err
+	}
+	defer o.Progress.Done()
+	total := o.Rounds * len(e.Modes) * len(e.Steps)
+	for round := range o.Rounds {
+		for i, mode := range e.Modes {
+			done := (round*len(e.Modes) + i) * len(e.Steps)
+			tell := func(step int) {
+				o.Progress.Step(done+step, total, fmt.Sprintf("round %d of %d, %s %s",
+					round+1, o.Rounds, mode.Name, e.Steps[step].Name))
+			}
+			result.visit(ctx, bed, round+1, mode, e.Steps, tell)
+			if ctx.Err() != nil {
+				result.Interrupted = true
+				result.summarize()
+				return result, context.Cause(ctx)
+			}
+		}
+	}
+	if result.Distance.After, err = bed.distance(); err != nil {
+		result.Errors = append(result.Errors, err.Error())
+	}
+	result.summarize()
+	if n := len(result.Errors); n > 0 {
+		return result, fmt.Errorf("%d errors; the first: %s", n, result.Errors[0])
+	}
+	return result, nil
+}
+
+// visit measures all steps of one mode in one round. What goes wrong is listed
+// in the result, except when it is the cancellation.
+func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int)) {
+	note := func(what string, err error) {
+		if err != nil && ctx.Err() == nil {
+			r.Errors = append(r.Errors, fmt.Sprintf("round %d, %s, %s: %v", round, mode.Name, what, err))
+		}
+	}
+	tell(0)
+	defer func() { note("clear", bed.clear()) }()
+	if err := bed.ready(ctx, mode); err != nil {
+		note("make ready", err)
+		return
+	}
+	for i, step := range steps {
+		tell(i)
+		sample, err := bed.take(ctx, mode, step)
+		if err != nil {
+			note(step.Name, err)
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		sample.Round, sample.Mode, sample.Step = round, mode.Name, step.Name
+		r.add(sample)
+	}
+}

@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"net"
+	"os"
+	"testing"
+)
+
+func TestSoftirqTimeGrowsWithTraffic(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test loads BPF programs: run it as root (sudo make test)")
+	}
+	m, err := openSoftirqMeter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	before, err := m.Total()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sendToSelf(t, 1000)
+	after, err := m.Total()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One packet's way through the loopback device takes more than this on
+	// any machine.
+	if used := after - before; used < 1000*50 {
+		t.Errorf("1000 packets took %v in softirqs", used)
+	}
+}
+
+// sendToSelf sends datagrams over the loopback device.
+func sendToSelf(t *testing.T, n int) {
+	t.Helper()
+	server, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	client, err := net.Dial("udp4", server.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	buffer := make([]byte, 64)
+	for range n {
+		if _, err := client.Write(buffer); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := server.ReadFrom(buffer); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Interval is an estimate with the bounds that hold it in 95 of 100 repeats.
+type Interval struct {
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+// resamples of a bootstrap; more change the bounds by less than their spread.
+const resamples = 2000
+
+// median of the samples; the mean of the two in the middle where their number
+// is even, NaN where there are none.
+func median(samples []float64) float64 { return quantile(0.5, samples) }
+
+// spread is the distance of the quartiles over the median: the middle half of
+// the samples lies that close together.
+func spread(samples []float64) float64 {
+	return (quantile(0.75, samples) - quantile(0.25, samples)) / median(samples)
+}
+
+// quantile lies between the neighbours of rank p*(n-1); NaN without samples.
+func quantile(p float64, samples []float64) float64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	n := len(sorted)
+	if n == 0 {
+		return math.NaN()
+	}
+	at := p * float64(n-1)
+	below := int(at)
+	if below == n-1 {
+		return sorted[below]
+	}
+	return sorted[below] + (at-float64(below))*(sorted[below+1]-sorted[below])
+}
+
+// bootstrap estimates a statistic of several sets of samples. Each resample
+// draws from every set as many samples as it has, with replacement. The same
+// samples give the same interval. It needs at least one sample in each set.
+func bootstrap(statistic func(sets ...[]float64) float64, sets ...[]float64) Interval {
+	random := rand.New(rand.NewPCG(1, uint64(len(sets))))
+	drawn := make([][]float64, len(sets))
+	for i, set := range sets {
+		drawn[i] = make([]float64, len(set))
+	}
+	estimates := make([]float64, resamples)
+	for i := range estimates {
+		for j, set := range sets {
+			for k := range set {
+				drawn[j][k] = set[random.IntN(len(set))]
+			}
+		}
+		estimates[i] = statistic(drawn...)
+	}
+	return Interval{
+		Median: statistic(sets...),
+		Low:    quantile(0.025, estimates),
+		High:   quantile(0.975, estimates),
+	}
+}
+
+// finite tells whether all of an interval can be written as a number.
+func (i Interval) finite() bool {
+	sum := i.Median + i.Low + i.High
+	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
+}
+
+// ratioOfMedians is the first set's median over the second's.
+func ratioOfMedians(sets ...[]float64) float64 {
+	return median(sets[0]) / median(sets[1])
+}
+
+// gapClosed is how much of the way from the second set's median to the third's
+// the first set's has gone: 0 none of it, 1 all of it.
+func gapClosed(sets ...[]float64) float64 {
+	from, to := median(sets[1]), median(sets[2])
+	return (median(sets[0]) - from) / (to - from)
+}

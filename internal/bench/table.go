@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// WriteTable writes the result for people, in Markdown: the medians with their
+// spread, the ratios with their intervals, and what they hold for.
+func (r *Result) WriteTable(w io.Writer) error {
+	var modes []string
+	for _, mode := range r.modes {
+		if len(r.Modes[mode.Name]) > 0 {
+			modes = append(modes, mode.Name)
+		}
+	}
+	var pairs []string
+	for _, pair := range ratios {
+		if name := pair[0] + "/" + pair[1]; len(r.Ratios[name]) > 0 {
+			pairs = append(pairs, name)
+		}
+	}
+	rows := [][]string{slices.Concat([]string{"metric", "unit"}, modes, pairs)}
+	if len(r.GapClosed) > 0 {
+		rows[0] = append(rows[0], "gap closed")
+	}
+	for _, metric := range r.metrics {
+		row := []string{metric.Name, metric.Unit}
+		for _, mode := range modes {
+			row = append(row, r.medianCell(mode, metric.Name))
+		}
+		for _, pair := range pairs {
+			row = append(row, ratioCell(r.Ratios[pair], metric.Name))
+		}
+		if len(r.GapClosed) > 0 {
+			row = append(row, ratioCell(r.GapClosed, metric.Name))
+		}
+		rows = append(rows, row)
+	}
+	if err := writeMarkdown(w, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", r.footnote())
+	return err
+}
+
+// medianCell shows a median and how far the middle half of the samples spreads.
+func (r *Result) medianCell(mode, metric string) string {
+	samples := r.Modes[mode][metric]
+	if len(samples) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s ±%.0f %%", number(median(samples)), 100*r.Spread[mode][metric])
+}
+
+func ratioCell(intervals map[string]Interval, metric string) string {
+	i, ok := intervals[metric]
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f [%.2f, %.2f]", i.Median, i.Low, i.High)
+}
+
+// number shows three digits, and large numbers in full.
+func number(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// footnote says where and how the figures were taken.
+func (r *Result) footnote() string {
+	lines := []string{
+		fmt.Sprintf("%s, Linux %s; %d rounds in %.0f s, modes interleaved.", r.Machine, r.Kernel, r.Rounds, r.Seconds),
+		"Medians ± distance of the quartiles; ratios of medians with 95 % bootstrap intervals.",
+		fmt.Sprintf("CPUs before: %s; after: %s.", r.Distance.Before, r.Distance.After),
+	}
+	if r.Interrupted {
+		lines = append(lines, "Interrupted: the rounds are not complete.")
+	}
+	for _, e := range r.Errors {
+		lines = append(lines, "Missing: "+e)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// writeMarkdown writes rows, the first of them the head, in columns.
+func writeMarkdown(w io.Writer, rows [][]string) error {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	rule := make([]string, len(widths))
+	for i, width := range widths {
+		rule[i] = strings.Repeat("-", width)
+	}
+	for _, row := range slices.Insert(slices.Clone(rows), 1, rule) {
+		for i, cell := range row {
+			row[i] = cell + strings.Repeat(" ", widths[i]-len([]rune(cell)))
+		}
+		if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
