@@ -20,6 +20,9 @@ import (
 // grace is what a run may take beyond its own duration.
 const grace = 10 * time.Second
 
+// patience with a process that has to end.
+const patience = 5 * time.Second
+
 // Peer is a running peer process.
 type Peer struct {
 	node    string
@@ -78,7 +81,7 @@ func (p *Peer) read(output io.Reader) {
 // Close ends the process, also in the middle of a run.
 func (p *Peer) Close() error {
 	p.orders.Close()
-	stop := time.AfterFunc(time.Second, func() { p.command.Process.Kill() })
+	stop := time.AfterFunc(patience, func() { p.command.Process.Kill() })
 	defer stop.Stop()
 	for range p.answers { // nobody waits for these any more
 	}

@@ -55,7 +55,7 @@ func serveTCPRequests(s socket, spec Spec) (Report, error) {
 
 // driveRequests takes the time of one round trip after the other.
 func driveRequests(s socket, spec Spec) (Report, error) {
-	if err := s.patience(answerTimeout); err != nil {
+	if err := s.setTimeout(answerTimeout); err != nil {
 		return Report{}, err
 	}
 	message := make([]byte, spec.Size)

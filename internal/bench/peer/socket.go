@@ -99,8 +99,8 @@ func (s socket) noDelay() error {
 	return nil
 }
 
-// patience bounds every later receive; 0 waits for ever.
-func (s socket) patience(d time.Duration) error {
+// setTimeout bounds every later receive; 0 waits for ever.
+func (s socket) setTimeout(d time.Duration) error {
 	timeout := unix.NsecToTimeval(d.Nanoseconds())
 	if err := unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return fmt.Errorf("set the receive timeout: %w", err)

@@ -90,7 +90,7 @@ func sendFor(s socket, message []byte, d time.Duration) (Report, error) {
 // full, and then loses messages.
 func finishUDP(s socket, message []byte) error {
 	message[0] = finished
-	if err := s.patience(5 * time.Millisecond); err != nil {
+	if err := s.setTimeout(5 * time.Millisecond); err != nil {
 		return err
 	}
 	for range 200 {
