@@ -8,9 +8,9 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
-# One package at a time: they share the kernel. What they mount goes with the
-# mount namespace.
-GOTEST := unshare --mount go tool gotestsum --format pkgname-and-test-fails -- -vet=off -p 1 -timeout 30m
+# One package at a time: they share the kernel.
+GOTEST := scripts/with-own-mounts.sh go tool gotestsum --format pkgname-and-test-fails -- \
+	-vet=off -p 1 -timeout 30m
 
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin

@@ -12,7 +12,7 @@ set -eu
 demo="iproute2 iptables nftables busybox-static"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
-	conntrack ethtool procps util-linux
+	conntrack ethtool iputils-ping procps util-linux
 	docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # The race detector, which is cgo.
 race="gcc libc6-dev"

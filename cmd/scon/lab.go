@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -20,7 +19,7 @@ import (
 func newLabCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
-		Short: "build a gateway with containers out of network namespaces",
+		Short: "Build a gateway with containers out of network namespaces",
 		Long: `Build a gateway with containers out of network namespaces.
 
 Its nodes are "edge", a machine outside; "device", the gateway with a bridge and
@@ -35,7 +34,6 @@ and port 5200+n to its port 5201, for TCP and for UDP.`,
   scon lab exec edge -- iperf3 -s -D
   scon lab exec c1 -- iperf3 -c 10.77.0.2
   scon lab down`,
-		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(newLabUpCommand(), newLabExecCommand(), newLabDownCommand())
 	return cmd
@@ -46,8 +44,8 @@ func newLabUpCommand() *cobra.Command {
 	var opts lab.Options
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "build the lab, or adjust the one that is up",
-		Args:  cobra.NoArgs,
+		Short: "Build the lab, or adjust the one that is up",
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := lab.Up(opts)
 			if err != nil {
@@ -68,19 +66,18 @@ func printLab(out io.Writer, l *lab.Lab) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tADDRESS\tNAMESPACE")
+	t := newTable("NODE", "ADDRESS", "NAMESPACE")
 	for _, node := range nodes {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", node, l.Addr(node), filepath.Base(l.Node(node)))
+		t.add(node, l.Addr(node), filepath.Base(l.Node(node)))
 	}
-	return w.Flush()
+	return t.print(out)
 }
 
 // newLabExecCommand returns "scon lab exec".
 func newLabExecCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec NODE -- CMD [ARG...]",
-		Short: "run a command in a node; the exit status is the command's",
+		Short: "Run a command in a node; the exit status is the command's",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return execInLab(args[0], args[1:])
@@ -113,8 +110,8 @@ func execInLab(node string, argv []string) error {
 func newLabDownCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "remove the lab",
-		Args:  cobra.NoArgs,
+		Short: "Remove the lab",
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return lab.Down("")
 		},

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Runs a command with mounts, names of network namespaces and pinned BPF objects
+# of its own: it meets none of the machine's, and all of them end with it.
+#
+# Usage: scripts/with-own-mounts.sh COMMAND [ARG...]
+set -eu
+
+if [ "${OWN_MOUNTS:-}" != yes ]; then
+	OWN_MOUNTS=yes exec unshare --mount "$0" "$@"
+fi
+unset OWN_MOUNTS
+mkdir -p /run/netns
+mount -t tmpfs tmpfs /run/netns
+if mountpoint --quiet /sys/fs/bpf; then
+	mount -t bpf bpf /sys/fs/bpf
+fi
+exec "$@"
