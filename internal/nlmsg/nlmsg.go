@@ -1,6 +1,5 @@
-// Package nlmsg reads netlink messages without allocating: multicast groups
-// through a Listener, and the messages and attributes in what was read through
-// iterators. Requests and their replies are the business of mdlayher/netlink.
+// Package nlmsg reads netlink messages without allocating: a Socket receives
+// them, iterators take them apart. What is sent is built with mdlayher/netlink.
 package nlmsg
 
 import (
@@ -13,8 +12,21 @@ import (
 
 // Message is one netlink message.
 type Message struct {
-	Type uint16
-	Data []byte // what follows the header; valid until the next read
+	Type     uint16
+	Sequence uint32 // of the request that this answers; 0 in a multicast
+	Data     []byte // what follows the header; valid until the next read
+}
+
+// Err returns the error that an NLMSG_ERROR or NLMSG_DONE message brings, and
+// nil for an acknowledgement and every other message.
+func (m Message) Err() error {
+	if m.Type != unix.NLMSG_ERROR && m.Type != unix.NLMSG_DONE || len(m.Data) < 4 {
+		return nil
+	}
+	if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno > 0 {
+		return unix.Errno(errno)
+	}
+	return nil
 }
 
 // Messages walks the messages of one datagram. It ends at the first one that
@@ -26,7 +38,12 @@ func Messages(b []byte) iter.Seq[Message] {
 			if n < unix.NLMSG_HDRLEN || n > len(b) {
 				return
 			}
-			if !yield(Message{binary.NativeEndian.Uint16(b[4:]), b[unix.NLMSG_HDRLEN:n]}) {
+			m := Message{
+				Type:     binary.NativeEndian.Uint16(b[4:]),
+				Sequence: binary.NativeEndian.Uint32(b[8:]),
+				Data:     b[unix.NLMSG_HDRLEN:n],
+			}
+			if !yield(m) {
 				return
 			}
 			b = b[min(align(n), len(b)):]

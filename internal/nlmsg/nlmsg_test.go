@@ -60,14 +60,14 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// listen opens a listener to link messages in a namespace of its own.
-func listen(t *testing.T, opts ListenerOptions) (*Listener, string) {
+// listen opens a socket for link messages in a namespace of its own.
+func listen(t *testing.T, opts Options) (*Socket, string) {
 	t.Helper()
 	ns := nstest.New(t)
 	opts.Family, opts.Groups = unix.NETLINK_ROUTE, []uint32{unix.RTNLGRP_LINK}
-	var l *Listener
+	var l *Socket
 	var err error
-	nstest.Do(t, ns, func() { l, err = Listen(opts) })
+	nstest.Do(t, ns, func() { l, err = Open(opts) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +75,30 @@ func listen(t *testing.T, opts ListenerOptions) (*Listener, string) {
 	return l, ns
 }
 
+func TestRequestAndError(t *testing.T) {
+	s, _ := listen(t, Options{})
+	sequence, err := s.Send(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request},
+		Data:   append(binary.NativeEndian.AppendUint32(make([]byte, 4), 12345), make([]byte, 8)...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies := 0
+	if err := s.Receive(func(m Message) {
+		replies++
+		if m.Sequence != sequence || !errors.Is(m.Err(), unix.ENODEV) {
+			t.Errorf("reply %d to request %d: %v, want ENODEV", m.Sequence, sequence, m.Err())
+		}
+	}); err != nil || replies != 1 {
+		t.Errorf("%d replies, %v", replies, err)
+	}
+}
+
 func TestFilterKeepsMessagesOut(t *testing.T) {
 	// The type is in host order; the filter reads it as if from the network.
 	del := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_DELLINK))
-	l, ns := listen(t, ListenerOptions{Buffer: 1 << 20, Filter: []bpf.Instruction{
+	l, ns := listen(t, Options{Buffer: 1 << 20, Filter: []bpf.Instruction{
 		bpf.LoadAbsolute{Off: 4, Size: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(del), SkipFalse: 1},
 		bpf.RetConstant{Val: 1 << 20},
@@ -97,7 +117,7 @@ func TestFilterKeepsMessagesOut(t *testing.T) {
 }
 
 func TestOverrunThenOn(t *testing.T) {
-	l, ns := listen(t, ListenerOptions{Buffer: 4 << 10})
+	l, ns := listen(t, Options{Buffer: 4 << 10})
 	for i := range 20 {
 		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))
 	}
@@ -121,7 +141,7 @@ func TestOverrunThenOn(t *testing.T) {
 }
 
 func TestCloseEndsReceive(t *testing.T) {
-	l, _ := listen(t, ListenerOptions{Buffer: 1 << 20})
+	l, _ := listen(t, Options{Buffer: 1 << 20})
 	done := make(chan error)
 	go func() { done <- l.Receive(func(Message) {}) }()
 	l.Close()
@@ -136,7 +156,7 @@ func TestCloseEndsReceive(t *testing.T) {
 }
 
 func TestReceiveDoesNotAllocate(t *testing.T) {
-	l, ns := listen(t, ListenerOptions{Buffer: 4 << 20})
+	l, ns := listen(t, Options{Buffer: 4 << 20})
 	const rounds = 50
 	for i := range rounds + 1 { // AllocsPerRun warms up once
 		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))

@@ -18,21 +18,21 @@ var ErrOverrun = errors.New("messages were lost")
 // The kernel builds none beyond 32 KiB.
 const datagram = 64 << 10
 
-// ListenerOptions says what to listen to.
-type ListenerOptions struct {
+// Options says what a socket is for.
+type Options struct {
 	Family int      // NETLINK_ROUTE, ...
-	Groups []uint32 // multicast groups, by number
+	Groups []uint32 // multicast groups to listen to, by number
 	// Filter is run in the kernel on every datagram, before that takes up any
-	// of the buffer; nil passes all.
+	// of the buffer; nil passes als.
 	Filter []bpf.Instruction
 	// Buffer is the size of the kernel's receive buffer in bytes, beyond the
-	// sysctl's limit if need be.
+	// sysctl's limit if need be; 0 leaves it at the default.
 	Buffer int
 }
 
-// Listener receives multicast messages in the network namespace it was opened
+// Socket sends and receives messages in the network namespace it was opened
 // in. One goroutine may receive.
-type Listener struct {
+type Socket struct {
 	conn *netlink.Conn
 	raw  syscall.RawConn
 	buf  [datagram]byte
@@ -41,8 +41,8 @@ type Listener struct {
 	err  error
 }
 
-// Listen joins the groups in the namespace of the calling thread.
-func Listen(opts ListenerOptions) (_ *Listener, err error) {
+// Open opens a socket in the namespace of the calling thread.
+func Open(opts Options) (_ *Socket, err error) {
 	conn, err := netlink.Dial(opts.Family, nil)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
@@ -52,8 +52,10 @@ func Listen(opts ListenerOptions) (_ *Listener, err error) {
 			conn.Close()
 		}
 	}()
-	if err := conn.SetReadBuffer(opts.Buffer); err != nil {
-		return nil, fmt.Errorf("set netlink receive buffer: %w", err)
+	if opts.Buffer != 0 {
+		if err := conn.SetReadBuffer(opts.Buffer); err != nil {
+			return nil, fmt.Errorf("set netlink receive buffer: %w", err)
+		}
 	}
 	if opts.Filter != nil {
 		filter, err := bpf.Assemble(opts.Filter)
@@ -69,29 +71,35 @@ func Listen(opts ListenerOptions) (_ *Listener, err error) {
 			return nil, fmt.Errorf("join netlink group %d: %w", g, err)
 		}
 	}
-	l := &Listener{conn: conn}
-	if l.raw, err = conn.SyscallConn(); err != nil {
+	s := &Socket{conn: conn}
+	if s.raw, err = conn.SyscallConn(); err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
-	l.read = l.readOnce
-	return l, nil
+	s.read = s.readOnce
+	return s, nil
 }
 
-// Close ends a Receive that waits.
-func (l *Listener) Close() error {
-	return l.conn.Close()
+// Close closes the socket and ends a Receive that waits.
+func (s *Socket) Close() error {
+	return s.conn.Close()
+}
+
+// Send sends one message and returns the sequence number that its replies bear.
+func (s *Socket) Send(m netlink.Message) (sequence uint32, err error) {
+	m, err = s.conn.Send(m)
+	return m.Header.Sequence, err
 }
 
 // Receive waits for a datagram and calls fn for each of its messages. After
 // ErrOverrun it can be called again, after any other error it cannot.
-func (l *Listener) Receive(fn func(Message)) error {
-	if err := l.raw.Read(l.read); err != nil {
+func (s *Socket) Receive(fn func(Message)) error {
+	if err := s.raw.Read(s.read); err != nil {
 		return err
 	}
-	if l.err != nil {
-		return l.err
+	if s.err != nil {
+		return s.err
 	}
-	for m := range Messages(l.buf[:l.n]) {
+	for m := range Messages(s.buf[:s.n]) {
 		fn(m)
 	}
 	return nil
@@ -99,15 +107,15 @@ func (l *Listener) Receive(fn func(Message)) error {
 
 // readOnce tries to read one datagram and reports whether Receive has to wait
 // no longer.
-func (l *Listener) readOnce(fd uintptr) bool {
+func (s *Socket) readOnce(fd uintptr) bool {
 	for {
-		l.n, l.err = unix.Read(int(fd), l.buf[:])
-		switch l.err {
+		s.n, s.err = unix.Read(int(fd), s.buf[:])
+		switch s.err {
 		case unix.EINTR:
 		case unix.EAGAIN:
 			return false
 		case unix.ENOBUFS:
-			l.err = l.drain(int(fd))
+			s.err = s.drain(int(fd))
 			return true
 		default:
 			return true
@@ -118,9 +126,9 @@ func (l *Listener) readOnce(fd uintptr) bool {
 // drain empties the socket's queue after an overrun. The kernel goes on
 // dropping messages in silence until the queue was empty once, so only what
 // comes after that is without a gap.
-func (l *Listener) drain(fd int) error {
+func (s *Socket) drain(fd int) error {
 	for {
-		_, err := unix.Read(fd, l.buf[:])
+		_, err := unix.Read(fd, s.buf[:])
 		switch err {
 		case nil, unix.EINTR, unix.ENOBUFS:
 		case unix.EAGAIN:

@@ -1,0 +1,188 @@
+// Package conntrack reads the kernel's connection tracking table over
+// ctnetlink, makes single connections tolerate packets that conntrack did not
+// see, and follows what leaves the table. It works on the network namespace of
+// the calling thread and knows TCP and UDP over IPv4 and IPv6.
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/nlmsg"
+)
+
+// ErrNotFound is wrapped when the kernel tracks no such connection.
+var ErrNotFound = errors.New("no such connection")
+
+// TCPEstablished is Conn.TCPState of an established connection.
+const TCPEstablished = 3
+
+// Bits of Conn.Status (enum ip_conntrack_status).
+const (
+	statusAssured   = 1 << 2
+	statusConfirmed = 1 << 3
+	statusSeqAdjust = 1 << 6
+	statusDying     = 1 << 9
+)
+
+// Bits of Conn.TCPFlags (IP_CT_TCP_FLAG_*).
+const (
+	tcpBeLiberal = 0x08 // judge no packet by its sequence numbers
+	tcpMaxAckSet = 0x20 // judge a RST by the highest acknowledgement seen
+)
+
+// Tuple is one direction of a connection.
+type Tuple struct {
+	Proto    uint8 // IPPROTO_TCP or IPPROTO_UDP
+	Src, Dst netip.AddrPort
+}
+
+// Reverse returns the tuple of packets that go the other way, without any
+// address translation.
+func (t Tuple) Reverse() Tuple {
+	return Tuple{t.Proto, t.Dst, t.Src}
+}
+
+// Conn is a connection as the kernel tracks it.
+type Conn struct {
+	Orig, Reply Tuple // Reply is as its packets arrive: after translation
+	ID          uint32
+	Status      uint32 // IPS_*
+	Mark        uint32
+	Zone        uint16
+	Timeout     time.Duration // until it expires without packets; seconds
+	TCPState    uint8         // TCP only; TCPEstablished, ...
+	TCPFlags    [2]uint8      // TCP only; of the original and the reply direction
+	Helper      string        // the conntrack helper that reads along, "" for none
+	SeqAdj      bool          // sequence numbers are rewritten
+}
+
+// Assured reports whether packets were seen both ways, so that the entry is
+// kept when the table is full.
+func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
+
+// Confirmed reports whether the first packet made it through every chain.
+func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
+
+// Dying reports whether the entry is on its way out of the table.
+func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
+
+// Client asks the kernel about connections. It is safe for concurrent use.
+type Client struct {
+	single exchange // for requests about one connection
+	dump   exchange // apart, so that those need not wait for a long dump
+}
+
+// Open opens a client for the namespace of the calling thread.
+func Open() (_ *Client, err error) {
+	c := new(Client)
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	for _, e := range []*exchange{&c.single, &c.dump} {
+		if e.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+			return nil, fmt.Errorf("open ctnetlink: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Close closes the client.
+func (c *Client) Close() error {
+	var errs []error
+	for _, e := range []*exchange{&c.single, &c.dump} {
+		if e.sock != nil {
+			errs = append(errs, e.sock.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Get returns the connection that a tuple belongs to, whichever direction the
+// tuple is of. The error wraps ErrNotFound if there is none.
+func (c *Client) Get(t Tuple) (conn Conn, err error) {
+	whole := false
+	err = c.request(msgGet, 0, t, nil, func(m nlmsg.Message) {
+		conn, whole = parseConn(m.Data)
+	})
+	if err == nil && !whole {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Conn{}, fmt.Errorf("get connection %v: %w", t, err)
+	}
+	return conn, nil
+}
+
+// SetLiberal makes conntrack accept packets of one TCP connection whose
+// sequence numbers do not fit what it saw, and forget the acknowledgement that
+// it would judge a RST by, in both directions. Nothing else of the connection
+// changes, not even its timeout. The error wraps ErrNotFound if it is gone.
+func (c *Client) SetLiberal(conn Conn) error {
+	err := c.request(msgNew, netlink.Acknowledge, conn.Orig, func(ae *netlink.AttributeEncoder) {
+		if conn.Zone != 0 {
+			ae.Uint16(attrZone, conn.Zone)
+		}
+		ae.Nested(attrProtoInfo, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(attrProtoInfoTCP, func(ae *netlink.AttributeEncoder) error {
+				// struct nf_ct_tcp_flags: the bits to set, the bits to touch
+				flags := []byte{tcpBeLiberal, tcpBeLiberal | tcpMaxAckSet}
+				ae.Bytes(attrTCPFlagsOriginal, flags)
+				ae.Bytes(attrTCPFlagsReply, flags)
+				return nil
+			})
+			return nil
+		})
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("make connection %v liberal: %w", conn.Orig, err)
+	}
+	return nil
+}
+
+// Dump calls fn for every connection in the table. What fn is given comes from
+// the kernel in pieces: connections may come and go meanwhile.
+func (c *Client) Dump(fn func(Conn)) error {
+	err := c.dump.do(msgGet, netlink.Dump, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+		if conn, ok := parseConn(m.Data); ok {
+			fn(conn)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("dump connections: %w", err)
+	}
+	return nil
+}
+
+// request sends a request about one connection, to which more adds attributes,
+// and calls reply with the message that answers it.
+func (c *Client) request(msg uint16, flags netlink.HeaderFlags, t Tuple,
+	more func(*netlink.AttributeEncoder), reply func(nlmsg.Message)) error {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Nested(attrTupleOrig, t.encode)
+	if more != nil {
+		more(ae)
+	}
+	attrs, err := ae.Encode()
+	if err != nil {
+		return err
+	}
+	family := byte(unix.AF_INET)
+	if t.Src.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	err = c.single.do(msg, flags, family, attrs, reply)
+	if errors.Is(err, unix.ENOENT) {
+		return ErrNotFound
+	}
+	return err
+}
