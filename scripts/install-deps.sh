@@ -9,7 +9,7 @@ set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
 # The lab, and the container of the demo.
-demo="iproute2 iptables nftables busybox-static"
+demo="iproute2 iptables nftables busybox-static:busybox"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	conntrack ethtool iputils-ping procps util-linux
