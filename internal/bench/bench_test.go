@@ -14,10 +14,14 @@ import (
 	"github.com/scon-project/scon/internal/bench/peer"
 )
 
-// TestMain makes this executable a traffic peer when the bed starts it as one.
+// TestMain makes this executable a traffic peer or a daemon when the bed starts
+// it as one.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], peerArgs) {
 		peer.Main(os.Stdin, os.Stdout)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "daemon" {
+		os.Exit(fakeDaemon(os.Args[2:]))
 	}
 	goleak.VerifyTestMain(m)
 }

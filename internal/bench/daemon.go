@@ -23,6 +23,9 @@ const (
 	daemonStop  = 10 * time.Second
 )
 
+// errEnded says that the daemon ended without being told to.
+var errEnded = errors.New("it ended by itself")
+
 // daemon is SCON's daemon as a child process.
 type daemon struct {
 	command *exec.Cmd
@@ -39,19 +42,24 @@ func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
-	socket := filepath.Join(dir, "sock")
+	socket, config := filepath.Join(dir, "sock"), filepath.Join(dir, "scon.yaml")
 	d = &daemon{
 		dir:    dir,
 		ended:  make(chan struct{}),
 		client: api.Dial(socket),
-		command: exec.Command("/proc/self/exe", "daemon",
-			"--netns", netns, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
+		command: exec.Command("/proc/self/exe", "daemon", "--netns", netns,
+			"--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
 	}
 	d.command.Stdout, d.command.Stderr = &d.output, &d.output
 	// Ctrl-C is for the bench, which stops the daemon in order; if the bench
 	// is killed, the daemon goes too.
 	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := d.command.Start(); err != nil {
+	// The machine's own settings are not for the lab.
+	err = os.WriteFile(config, []byte("# the defaults\n"), 0o644)
+	if err == nil {
+		err = d.command.Start()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the daemon: %w", err), os.RemoveAll(dir))
 	}
 	go func() {
@@ -59,7 +67,11 @@ func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
 		close(d.ended)
 	}()
 	if err := d.waitActive(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the daemon: %w", err), d.stop())
+		err = fmt.Errorf("start the daemon: %w", err)
+		if errors.Is(err, errEnded) {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		return nil, errors.Join(err, d.stop())
 	}
 	return d, nil
 }
@@ -76,7 +88,7 @@ func (d *daemon) waitActive(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.ended:
-			return fmt.Errorf("it ended: %s", bytes.TrimSpace(d.output.Bytes()))
+			return fmt.Errorf("%w: %s", errEnded, bytes.TrimSpace(d.output.Bytes()))
 		case <-deadline:
 			return fmt.Errorf("not active after %v: state %q, hooks %v: %w", daemonStart, status.State, status.Hooks, err)
 		case <-time.After(5 * time.Millisecond):

@@ -1,12 +1,111 @@
 package bench
 
 import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
 )
+
+// fakeDaemon answers like a daemon whose container sent 90 packets express and
+// 10 regular. In a namespace called "broken" it ends with an error, in one
+// called "stubborn" it is never active.
+func fakeDaemon(args []string) int {
+	flags := flag.NewFlagSet("daemon", flag.ContinueOnError)
+	netns := flags.String("netns", "", "")
+	socket := flags.String("socket", "", "")
+	config := flags.String("config", "", "")
+	flags.String("state-dir", "", "")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if _, err := os.Stat(*config); err != nil || *netns == "broken" {
+		fmt.Fprintln(os.Stderr, "no bridge here")
+		return 1
+	}
+	l, err := api.Listen(*socket, "")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	backend := fakeBackend{status: api.Status{
+		State:   api.StateActive,
+		Reasons: map[string]uint64{"not_ours": 4},
+		Hooks:   []api.Hook{{Dev: "eth0"}, {Dev: "veth1"}},
+		Containers: []api.Container{
+			{Dev: "veth2", ExpressPackets: 1000},
+			{Dev: "veth1", ExpressPackets: 90, RegularPackets: 10, Reasons: map[string]uint64{"lease": 10}},
+		},
+	}}
+	if *netns == "stubborn" {
+		backend.status.State = api.StateInert
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := api.Serve(ctx, l, backend); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// fakeBackend knows nothing but its status.
+type fakeBackend struct {
+	api.Backend
+	status api.Status
+}
+
+func (b fakeBackend) Status() (api.Status, error) { return b.status, nil }
+
+func TestDaemonIsStartedReadAndStopped(t *testing.T) {
+	d, err := startDaemon(t.Context(), "some")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r reading
+	if err := d.read(&r); err != nil {
+		t.Error(err)
+	}
+	if r.express != 90 || r.regular != 10 || r.reasons["lease"] != 10 || r.reasons["not_ours"] != 4 {
+		t.Errorf("read %+v, want what the lab's port counts and the uplink's reasons", r)
+	}
+	if r.daemonTime <= 0 {
+		t.Errorf("processor time %v", r.daemonTime)
+	}
+	if err := d.stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(d.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its directory is left: %v", err)
+	}
+}
+
+func TestDaemonThatDoesNotStart(t *testing.T) {
+	_, err := startDaemon(t.Context(), "broken")
+	if err == nil || !strings.Contains(err.Error(), "no bridge here") {
+		t.Errorf("error %v, want the daemon's own words", err)
+	}
+}
+
+func TestDaemonThatIsNeverActiveIsStopped(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := startDaemon(ctx, "stubborn")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want the end of the waiting", err)
+	}
+	if strings.Contains(fmt.Sprint(err), "killed") {
+		t.Errorf("it was not stopped in order: %v", err)
+	}
+}
 
 func TestActiveAt(t *testing.T) {
 	both := []api.Hook{{Dev: "eth0"}, {Dev: "veth1"}}
