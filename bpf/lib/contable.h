@@ -78,14 +78,21 @@ always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
 {
 	__u32 l4_header = pkt->tcp_header ?: sizeof(struct udphdr);
 
-	return skb->gso_size ? sizeof(struct iphdr) + l4_header + skb->gso_size : pkt->len;
+	return skb->gso_size ? sizeof(struct iphdr) + l4_header + skb->gso_size :
+			       pkt->len;
 }
 
-/* The decision is of the current rules and its lease runs, now or from the next jiffy on. */
+always_inline int packets_left(const struct half *half)
+{
+	return (__s32)(half->lease_end - (__u32)half->packets) > 0;
+}
+
+/* The decision is of the current rules and its lease runs, now or from the next jiffy on.
+ */
 always_inline int leased(const struct half *half, __u32 now)
 {
 	return half->generation == shared.generation &&
-	       now + 1 - half->lease_from <= lease_ticks;
+	       now + 1 - half->lease_from <= lease_ticks && packets_left(half);
 }
 
 /* EXPRESS if the decision that half remembers holds for this packet. */
@@ -96,8 +103,7 @@ always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
 		return half->state == SLOT_CLOSED ? CLOSED :
 		       !half->out_dev		  ? COMPOSING :
 						    NEW_GENERATION;
-	if (now - half->lease_from >= lease_ticks ||
-	    (__s32)(half->lease_end - (__u32)half->packets) <= 0)
+	if (now - half->lease_from >= lease_ticks || !packets_left(half))
 		return LEASE_ENDED;
 	if (!alive(now))
 		return shared.paused ? PAUSED : INERT;
@@ -124,7 +130,8 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
  * is of an older generation, its identity becomes the half's; else it must
  * have that identity to renew the lease.
  */
-always_inline void enter(struct __sk_buff *skb, const struct packet *pkt, struct half *half)
+always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
+			 struct half *half)
 {
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 	__u32 generation = shared.generation;
@@ -183,9 +190,10 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	if (!alive(now))
 		return shared.paused ? PAUSED : INERT;
 
-	renewed = half->out_dev == skb->ifindex && half->out_macs == macs && half->out_macs_end == macs_end &&
-		  half->out_mark == skb->mark && half->out_priority == skb->priority &&
-		  half->out_tos == tos && half->flags == flags;
+	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
+		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&
+		  half->out_priority == skb->priority && half->out_tos == tos &&
+		  half->flags == flags;
 	if (renewed && generation == shared.generation && leased(half, now)) {
 		/* Still leased: it came this way for its length. */
 		if (len > half->max_len)

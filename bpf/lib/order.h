@@ -16,8 +16,8 @@
 
 /* skb->cb[0..1] of packets that SCON itself sends to a device. */
 #define CB_EXPRESS 0x53434f4e
-#define CB_TOKEN   0x544f4b4e
-#define CB_CHECK   0x6e6f6373
+#define CB_TOKEN 0x544f4b4e
+#define CB_CHECK 0x6e6f6373
 
 /* The IP layer and the bridge write over cb, so these marks end with the hop. */
 always_inline void mark_own(struct __sk_buff *skb, __u32 what)

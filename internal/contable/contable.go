@@ -9,6 +9,7 @@ package contable
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -66,7 +67,7 @@ type Table struct {
 	perPort  map[int]int
 	retired  []closedSlots
 	returned rhythms
-	totals   Totals
+	past     map[int]Totals // of Conentries that are gone, by port
 }
 
 // Totals are the express packets of Conentries, living and gone.
@@ -87,6 +88,7 @@ func New(halves []datapath.Half, settings *datapath.Settings, o Options) *Table 
 		byTuple:  make(map[conntrack.Tuple]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
+		past:     make(map[int]Totals),
 	}
 }
 
@@ -188,25 +190,48 @@ func (t *Table) All(fn func(*Conentry)) {
 	}
 }
 
-// Totals sums the express packets of all Conentries that ever were.
-func (t *Table) Totals() Totals {
-	sum := t.totals
+// Totals sums the express packets of all Conentries that ever were, by port
+// (0 for the ports that are gone) and over all.
+func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
+	byPort = maps.Clone(t.past)
 	for e := range t.entries {
-		sum.add(t.express(e))
+		byPort[e.Port] = byPort[e.Port].plus(t.express(e))
 	}
-	return sum
+	for _, r := range t.retired {
+		byPort[r.e.Port] = byPort[r.e.Port].plus(t.express(r.e))
+	}
+	for _, sum := range byPort {
+		all = all.plus(sum)
+	}
+	return byPort, all
 }
 
-func (s *Totals) add(o Totals) {
-	s.Packets += o.Packets
-	s.Bytes += o.Bytes
+// ForgetPort retires all Conentries of a port that is gone. Another device may
+// get its ifindex, so what remains is accounted to port 0.
+func (t *Table) ForgetPort(port int, now time.Time) {
+	for e := range t.entries {
+		if e.Port == port {
+			t.Retire(e, now)
+		}
+	}
+	for _, r := range t.retired {
+		if r.e.Port == port {
+			r.e.Port = 0
+		}
+	}
+	t.past[0] = t.past[0].plus(t.past[port])
+	delete(t.past, port)
+}
+
+func (s Totals) plus(o Totals) Totals {
+	return Totals{s.Packets + o.Packets, s.Bytes + o.Bytes}
 }
 
 // express reads the packets of one Conentry, both directions.
 func (t *Table) express(e *Conentry) (sum Totals) {
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
 		h := &t.halves[slot]
-		sum.add(Totals{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)})
+		sum = sum.plus(Totals{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)})
 	}
 	return sum
 }
@@ -241,7 +266,7 @@ type closedSlots struct {
 func (t *Table) Release(now time.Time) {
 	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
 		e := t.retired[0].e
-		t.totals.add(t.express(e))
+		t.past[e.Port] = t.past[e.Port].plus(t.express(e))
 		t.empty(e.outbound)
 		t.empty(e.inbound)
 		t.retired = t.retired[1:]

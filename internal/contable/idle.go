@@ -7,8 +7,13 @@ import (
 	"github.com/scon-project/scon/internal/conntrack"
 )
 
-// maxIdle bounds what a connection's own rhythm can stretch the idle time to.
-const maxIdle = 10 * time.Minute
+const (
+	// maxIdle bounds what a connection's own rhythm can stretch the idle time to.
+	maxIdle = 10 * time.Minute
+	// undecided is how long a Conentry may wait for a decision. Connections
+	// that never reach an uplink, as to the host itself, never get one.
+	undecided = 5 * time.Second
+)
 
 // activity follows when a Conentry was last used. The programs leave only
 // counters, so it is as exact as the time between two sweeps.
@@ -30,6 +35,11 @@ func (a *activity) look(mark uint64, now time.Time) {
 	}
 }
 
+// decided tells whether the decision about either direction was ever seen.
+func (t *Table) decided(e *Conentry) bool {
+	return t.halves[e.outbound].OutDev != 0 || t.halves[e.inbound].OutDev != 0
+}
+
 // mark folds everything that a packet changes in a Conentry, express or not.
 func (t *Table) mark(e *Conentry) uint64 {
 	var mark uint64
@@ -47,7 +57,11 @@ func (t *Table) Sweep(now time.Time) int {
 	for e := range t.entries {
 		e.activity.look(t.mark(e), now)
 		idle := now.Sub(e.activity.last)
-		if idle >= max(t.opts.Idle, e.activity.limit) {
+		switch {
+		case !t.decided(e) && now.Sub(e.Composed) >= undecided:
+			t.Retire(e, now)
+			retired++
+		case idle >= max(t.opts.Idle, e.activity.limit):
 			t.returned.put(e.containerTuple(), e.activity.last, now)
 			t.Retire(e, now)
 			retired++

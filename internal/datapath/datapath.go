@@ -129,6 +129,7 @@ func (d *Datapath) loadObjects() error {
 		return fmt.Errorf("reading the BPF object: %w", err)
 	}
 	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
 	for name, value := range map[string]uint32{
 		expressVarAdmit:          d.opts.Admit,
 		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),

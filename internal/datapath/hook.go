@@ -130,3 +130,6 @@ func parsePin(path string) (Attached, bool) {
 	}
 	return Attached{}, false
 }
+
+// OnPort tells a container's bridge port from an uplink.
+func (h Hook) OnPort() bool { return h == FromContainer || h == ToContainer }
