@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,14 +33,10 @@ func Create(name string) (err error) {
 		}
 	}()
 
-	done := make(chan error)
-	go func() {
-		// The thread keeps the new namespace, so it is not unlocked but
-		// ends together with the goroutine.
-		runtime.LockOSThread()
-		done <- unshareTo(Path(name))
-	}()
-	if err := <-done; err != nil {
+	err = Scratch(func() error {
+		return unix.Mount(Path(""), Path(name), "none", unix.MS_BIND, "")
+	})
+	if err != nil {
 		return fmt.Errorf("create namespace %q: %w", name, err)
 	}
 	return nil
@@ -95,18 +90,6 @@ func shareRunDir() error {
 	}
 	if err != nil {
 		return fmt.Errorf("share mount %s: %w", runDir, err)
-	}
-	return nil
-}
-
-// unshareTo moves the calling thread into a new network namespace and binds
-// that to path.
-func unshareTo(path string) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("unshare: %w", err)
-	}
-	if err := unix.Mount(Path(""), path, "none", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind mount %s: %w", path, err)
 	}
 	return nil
 }
