@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -24,11 +25,7 @@ No daemon is needed. Without root, what cannot be looked at is said. The exit
 status is 1 when something is missing that SCON cannot do without.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			var d api.Doctor
-			err := netns.Do(namespace, func() error {
-				d = doctor.Examine()
-				return nil
-			})
+			d, err := examine(namespace)
 			if err != nil {
 				return err
 			}
@@ -48,6 +45,18 @@ status is 1 when something is missing that SCON cannot do without.`,
 	return cmd
 }
 
+// examine looks into a network namespace; its own needs no right to enter.
+func examine(namespace string) (d api.Doctor, err error) {
+	if namespace == "" {
+		return doctor.Examine(), nil
+	}
+	err = netns.Do(namespace, func() error {
+		d = doctor.Examine()
+		return nil
+	})
+	return d, err
+}
+
 // missing is an error when SCON cannot run there.
 func missing(d api.Doctor) error {
 	var n int
@@ -62,30 +71,25 @@ func missing(d api.Doctor) error {
 	return nil
 }
 
+// printDoctor prints what was found of each capability, and below it what it
+// is for, what is lost without it and what to do.
 func (t *tool) printDoctor(d api.Doctor) error {
-	fmt.Fprintf(t.stdout, "kernel %s\n\n", d.Kernel)
-	tab := newTable("", "WHAT", "FOUND", "FOR")
+	out := bufio.NewWriter(t.stdout)
+	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, c := range d.Capabilities {
-		tab.add(c.Level, c.Name, c.Found, c.For)
-	}
-	if err := tab.print(t.stdout); err != nil {
-		return err
-	}
-	for _, c := range d.Capabilities {
-		if c.Level == "ok" || c.Without == "" && c.Remedy == "" {
-			continue
-		}
-		fmt.Fprintf(t.stdout, "\n%s: %s\n", c.Level, c.Name)
+		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, printable(c.Found))
+		more := "for: " + c.For
 		if c.Without != "" {
-			fmt.Fprintf(t.stdout, "      without it: %s\n", c.Without)
+			more += "; without it: " + c.Without
 		}
+		fmt.Fprintf(out, "%-27s %s\n", "", more)
 		if c.Remedy != "" {
-			fmt.Fprintf(t.stdout, "      do: %s\n", c.Remedy)
+			fmt.Fprintf(out, "%-27s do: %s\n", "", c.Remedy)
 		}
 	}
 	if len(d.Findings) > 0 {
-		fmt.Fprintln(t.stdout)
-		t.printFindings(d.Findings)
+		fmt.Fprintln(out)
+		printFindings(out, d.Findings)
 	}
-	return nil
+	return out.Flush()
 }

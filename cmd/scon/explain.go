@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,7 @@ func (t *tool) printExplanation(e api.Explanation) error {
 		verdict = "goes express"
 	}
 	fmt.Fprintf(t.stdout, "%s %s\n", printable(e.Subject), verdict)
-	t.printFindings(e.Findings)
+	printFindings(t.stdout, e.Findings)
 	if len(e.Flows) == 0 {
 		return nil
 	}
@@ -64,14 +65,14 @@ func (t *tool) printExplanation(e api.Explanation) error {
 }
 
 // printFindings prints one fact a line, and below it why and what to do.
-func (t *tool) printFindings(findings []api.Finding) {
+func printFindings(w io.Writer, findings []api.Finding) {
 	for _, f := range findings {
-		fmt.Fprintf(t.stdout, "%-4s  %s\n", f.Level, printable(f.What))
+		fmt.Fprintf(w, "%-4s  %s\n", f.Level, printable(f.What))
 		if f.Why != "" {
-			fmt.Fprintf(t.stdout, "      why: %s\n", printable(f.Why))
+			fmt.Fprintf(w, "      why: %s\n", printable(f.Why))
 		}
 		if f.Remedy != "" {
-			fmt.Fprintf(t.stdout, "      do:  %s\n", printable(f.Remedy))
+			fmt.Fprintf(w, "      do:  %s\n", printable(f.Remedy))
 		}
 	}
 }

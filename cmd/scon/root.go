@@ -72,6 +72,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newResumeCommand(),
 		t.newDoctorCommand(),
 		newLabCommand(),
+		newBenchCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

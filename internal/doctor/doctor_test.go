@@ -1,0 +1,170 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixture is a machine with the given files.
+func fixture(t *testing.T, files map[string]string) host {
+	t.Helper()
+	h := host{root: t.TempDir(), release: "6.1.0-18-amd64"}
+	for name, content := range files {
+		if err := os.MkdirAll(filepath.Dir(h.path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(h.path(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+func TestLook(t *testing.T) {
+	const (
+		jit    = "/proc/sys/net/core/bpf_jit_enable"
+		mounts = "/proc/thread-self/mounts"
+		types  = "/proc/filesystems"
+	)
+	files := func(pairs ...string) map[string]string {
+		m := map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			m[pairs[i]] = pairs[i+1]
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name  string
+		look  func(host) sight
+		files map[string]string
+		level string
+		found string
+	}{
+		{"JIT on", lookJIT, files(jit, "1\n"), ok, "net.core.bpf_jit_enable = 1"},
+		{"JIT off", lookJIT, files(jit, "0\n"), warn, "net.core.bpf_jit_enable = 0"},
+		{"JIT not built", lookJIT, nil, warn, "no net.core.bpf_jit_enable"},
+		{"BTF", lookBTF, files("/sys/kernel/btf/vmlinux", ""), ok, "/sys/kernel/btf/vmlinux"},
+		{"no BTF", lookBTF, nil, note, "no /sys/kernel/btf/vmlinux"},
+		{"forwards", lookForward, files("/proc/sys/net/ipv4/ip_forward", "1\n"), ok, "net.ipv4.ip_forward = 1"},
+		{"does not forward", lookForward, files("/proc/sys/net/ipv4/ip_forward", "0\n"), warn, "net.ipv4.ip_forward = 0"},
+		{"bpffs", lookBPFFS, files(mounts, "none /sys/fs/bpf bpf rw 0 0\n"), ok, "mounted at /sys/fs/bpf"},
+		{
+			"bpffs elsewhere", lookBPFFS,
+			files(mounts, "none /mnt bpf rw 0 0\n", types, "nodev\tproc\nnodev\tbpf\n\text4\n", "/sys/fs/bpf/.", ""),
+			ok, "not mounted; 'scon up' mounts it at /sys/fs/bpf",
+		},
+		{
+			"bpffs not built", lookBPFFS,
+			files(mounts, "", types, "nodev\tproc\n\text4\n", "/sys/fs/bpf/.", ""),
+			fail, "no file system of type bpf",
+		},
+		{"no /sys", lookBPFFS, files(mounts, "", types, "nodev\tbpf\n"), fail, "no /sys/fs/bpf"},
+		{"Docker and Podman", lookRuntimes, files("/run/podman/podman.sock", "", "/run/docker.sock", ""), ok, "Docker, Podman"},
+		{"no runtime", lookRuntimes, nil, note, "no runtime's socket"},
+		{"br_netfilter", lookBridgeNetfilter, files("/proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"), ok, "net.bridge.bridge-nf-call-iptables = 1"},
+		{"no br_netfilter", lookBridgeNetfilter, nil, ok, "not loaded"},
+		{"accounting", lookAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "1\n"), note, "on: it counts regular packets only"},
+		{"no accounting", lookAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "0\n"), ok, "off"},
+		{
+			"legacy tables", lookLegacy,
+			files("/proc/thread-self/net/ip_tables_names", "nat\nfilter\n", "/proc/thread-self/net/ip6_tables_names", "raw\n"),
+			note, "ip nat, ip filter, ip6 raw: a change is seen by xtables' lock file, or when the lease ends, within 1 s",
+		},
+		{"no legacy tables", lookLegacy, files("/proc/thread-self/net/ip_tables_names", ""), ok, "no tables"},
+		{"no legacy at all", lookLegacy, nil, ok, "no tables"},
+		{"kernel", lookKernel, nil, ok, "6.1.0-18-amd64"},
+		{"root", lookRoot, nil, ok, "root"},
+	} {
+		got := c.look(fixture(t, c.files))
+		if got.level != c.level || got.found != c.found {
+			t.Errorf("%s: got %s %q, want %s %q", c.name, got.level, got.found, c.level, c.found)
+		}
+		if (got.level == warn || got.level == fail) && got.remedy == "" {
+			t.Errorf("%s: no remedy for %q", c.name, got.found)
+		}
+	}
+}
+
+func TestOldKernelFails(t *testing.T) {
+	if got := lookKernel(host{release: "5.10.0"}); got.level != fail || got.remedy != "run Linux 5.15 or newer" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestExamine looks at the machine that the test runs on, which has all that
+// the other tests need.
+func TestExamine(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("need root to look at BPF: run 'sudo make test'")
+	}
+	d := Examine()
+	if len(d.Capabilities) != len(capabilities) || d.Kernel == "" {
+		t.Errorf("got %d capabilities of kernel %q", len(d.Capabilities), d.Kernel)
+	}
+	for _, c := range d.Capabilities {
+		if c.Level == fail || c.Found == "" || c.For == "" || c.Found == "not looked at without root" {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// TestExamineWithoutRoot holds that nothing is tried, and that this is said.
+func TestExamineWithoutRoot(t *testing.T) {
+	h := fixture(t, nil)
+	h.euid = 1000
+	for i, c := range examine(h).Capabilities {
+		if c.Name == "" || c.For == "" {
+			t.Errorf("without a name or a purpose: %+v", c)
+		}
+		if capabilities[i].needsRoot && (c.Level != note || c.Found != "not looked at without root") {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func TestCountRules(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("need root to make a network namespace: run 'sudo make test'")
+	}
+	var got []string
+	err := netns.Scratch(func() (err error) {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		ip := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "nat"})
+		inet := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "mine"})
+		c.AddChain(&nftables.Chain{Table: inet, Name: "empty"})
+		chain := c.AddChain(&nftables.Chain{Table: ip, Name: "a"})
+		other := c.AddChain(&nftables.Chain{Table: ip, Name: "b"})
+		for range 2 {
+			c.AddRule(&nftables.Rule{Table: ip, Chain: chain})
+		}
+		c.AddRule(&nftables.Rule{Table: ip, Chain: other})
+		if err := c.Flush(); err != nil {
+			return err
+		}
+		got, err = countRules()
+		return err
+	})
+	if want := "inet mine 0 rules, ip nat 3 rules"; err != nil || strings.Join(got, ", ") != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestNearestHZ(t *testing.T) {
+	for rate, want := range map[float64]int{0: 100, 99: 100, 249.2: 250, 255: 250, 298: 300, 1010: 1000, 700: 1000} {
+		if got := nearestHZ(rate); got != want {
+			t.Errorf("%v: got %d, want %d", rate, got, want)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// lookConntrack asks ctnetlink for its statistics.
+func lookConntrack(h host) sight {
+	if err := askConntrack(); err != nil {
+		return sight{fail, err.Error(), "run a kernel with CONFIG_NF_CT_NETLINK; modprobe nf_conntrack_netlink"}
+	}
+	count, countErr := h.sysctl("net.netfilter.nf_conntrack_count")
+	most, mostErr := h.sysctl("net.netfilter.nf_conntrack_max")
+	if countErr != nil || mostErr != nil {
+		return sight{ok, "answers", ""}
+	}
+	return sight{ok, fmt.Sprintf("%s of at most %s connections", count, most), ""}
+}
+
+func askConntrack() error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("open netfilter socket: %w", err)
+	}
+	defer c.Close()
+	const getStatsCPU = unix.NFNL_SUBSYS_CTNETLINK<<8 | 4 // IPCTNL_MSG_CT_GET_STATS_CPU
+	_, err = c.Execute(netlink.Message{
+		Header: netlink.Header{Type: getStatsCPU, Flags: netlink.Request | netlink.Dump},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}, // struct nfgenmsg
+	})
+	if err != nil {
+		return fmt.Errorf("ask ctnetlink for statistics: %w", err)
+	}
+	return nil
+}
+
+// lookAccounting tells whose counters miss the packets that go express.
+func lookAccounting(h host) sight {
+	const name = "net.netfilter.nf_conntrack_acct"
+	value, err := h.sysctl(name)
+	switch {
+	case err != nil:
+		return sight{note, "no " + name, ""}
+	case value == "0":
+		return sight{ok, "off", ""}
+	default:
+		return sight{note, "on: it counts regular packets only", "take counters from 'scon flows --json'"}
+	}
+}
+
+func lookBridgeNetfilter(h host) sight {
+	const name = "net.bridge.bridge-nf-call-iptables"
+	value, err := h.sysctl(name)
+	if err != nil {
+		return sight{ok, "not loaded", ""}
+	}
+	return sight{ok, name + " = " + value, ""}
+}
+
+// lookNFTables counts the rules of the namespace; iptables-nft's are among
+// them.
+func lookNFTables(host) sight {
+	counts, err := countRules()
+	if err != nil {
+		return sight{warn, err.Error(), "run a kernel with CONFIG_NF_TABLES"}
+	}
+	if len(counts) == 0 {
+		return sight{ok, "no rules", ""}
+	}
+	return sight{ok, strings.Join(counts, ", "), ""}
+}
+
+// countRules is a line such as "ip nat 12 rules" for every table.
+func countRules() ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("open netfilter socket: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list nftables chains: %w", err)
+	}
+	rules := map[string]int{}
+	for _, chain := range chains {
+		r, err := c.GetRules(chain.Table, chain)
+		if err != nil {
+			return nil, fmt.Errorf("list nftables rules of %s: %w", chain.Table.Name, err)
+		}
+		rules[familyName(chain.Table.Family)+" "+chain.Table.Name] += len(r)
+	}
+	var lines []string
+	for table, n := range rules {
+		lines = append(lines, fmt.Sprintf("%s %d rules", table, n))
+	}
+	slices.Sort(lines)
+	return lines, nil
+}
+
+// familyName is nft's word for a family of tables.
+func familyName(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	case nftables.TableFamilyINet:
+		return "inet"
+	case nftables.TableFamilyARP:
+		return "arp"
+	case nftables.TableFamilyBridge:
+		return "bridge"
+	case nftables.TableFamilyNetdev:
+		return "netdev"
+	default:
+		return fmt.Sprintf("family %d", f)
+	}
+}
+
+// lookLegacy reads which tables iptables-legacy has made in the namespace.
+func lookLegacy(h host) sight {
+	var tables []string
+	for _, family := range []struct{ prefix, file string }{{"ip", "ip_tables_names"}, {"ip6", "ip6_tables_names"}} {
+		names, err := h.read("/proc/thread-self/net/" + family.file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return sight{note, err.Error(), ""}
+		}
+		for _, name := range strings.Fields(names) {
+			tables = append(tables, family.prefix+" "+name)
+		}
+	}
+	if len(tables) == 0 {
+		return sight{ok, "no tables", ""}
+	}
+	return sight{
+		note, strings.Join(tables, ", ") + ": a change is seen by xtables' lock file, or when the lease ends, within 1 s",
+		"move the rules to iptables-nft (update-alternatives --config iptables)",
+	}
+}
+
+// lookFlowtable makes a flowtable in a namespace of its own.
+func lookFlowtable(host) sight {
+	err := netns.Scratch(func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "scon"})
+		c.AddFlowtable(&nftables.Flowtable{
+			Table: table, Name: "scon",
+			Hooknum:  nftables.FlowtableHookIngress,
+			Priority: nftables.FlowtablePriorityFilter,
+		})
+		return c.Flush()
+	})
+	if err != nil {
+		return sight{note, "none: " + err.Error(), "run a kernel with CONFIG_NF_FLOW_TABLE"}
+	}
+	return sight{ok, "tried", ""}
+}
