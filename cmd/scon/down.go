@@ -12,6 +12,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -82,10 +83,24 @@ func (t *tool) removeAll(o daemonOptions, pid int) error {
 		return err
 	}
 	defer unlock()
-	if err := t.daemon.clean(o); err != nil {
+	err = t.clean(o)
+	if errors.Is(err, netns.ErrNotExist) {
+		// Its devices went with it, and the programs with them.
+		fmt.Fprintf(t.stderr, "scon: warning: %v; nothing to detach there\n", err)
+		err = nil
+	}
+	if err != nil {
 		return err
 	}
 	return state.Remove(o.StateDir)
+}
+
+// clean takes away what is in the kernel, in the daemon's namespace.
+func (t *tool) clean(o daemonOptions) error {
+	if o.Netns == "" {
+		return t.daemon.clean(o)
+	}
+	return netns.Do(o.Netns, func() error { return t.daemon.clean(o) })
 }
 
 // stop asks a daemon to end, waits until it has, and returns its process

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -51,7 +52,11 @@ func fakeRun(ctx context.Context, o daemonOptions) error {
 
 // fakeClean writes down what it was asked to clean.
 func fakeClean(o daemonOptions) error {
-	text := fmt.Sprintf("netns %q\n", o.Netns)
+	inode, err := netns.Inode("")
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("netns %q, in %d\n", o.Netns, inode)
 	return os.WriteFile(filepath.Join(os.Getenv("WORK"), "cleaned"), []byte(text), 0o600)
 }
 

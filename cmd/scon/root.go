@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/near"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -26,11 +27,12 @@ type tool struct {
 	stdout, stderr io.Writer
 	args           []string // the command line, without the program's name
 	socket         string   // --socket, "" where not given
+	config         string   // read without --config, where there is such a file
 	daemon         daemonSide
 }
 
 func newTool(stdout, stderr io.Writer) *tool {
-	return &tool{stdout: stdout, stderr: stderr, daemon: realDaemon}
+	return &tool{stdout: stdout, stderr: stderr, config: config.DefaultPath, daemon: realDaemon}
 }
 
 func (t *tool) run(args []string) int {

@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"scon": func() {
 			t := newTool(os.Stdout, os.Stderr)
+			t.config = filepath.Join(os.Getenv("WORK"), "usual.yaml")
 			t.daemon = fakeDaemon
 			os.Exit(t.run(os.Args[1:]))
 		},

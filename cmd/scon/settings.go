@@ -48,7 +48,7 @@ func addStateDirFlag(cmd *cobra.Command, dir *string) {
 func (s *settings) options(cmd *cobra.Command, t *tool) (daemonOptions, error) {
 	o := daemonOptions{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
 	var err error
-	if o.Config, err = s.load(cmd); err != nil {
+	if o.Config, err = s.load(cmd, t.config); err != nil {
 		return o, err
 	}
 	if o.Socket == "" {
@@ -66,13 +66,14 @@ func (s *settings) options(cmd *cobra.Command, t *tool) (daemonOptions, error) {
 	return o, nil
 }
 
-// load is the configuration; flags win over the file.
-func (s *settings) load(cmd *cobra.Command) (config.Config, error) {
+// load is the configuration; flags win over the file, which is at usual, and
+// may be missing there, unless --config names another.
+func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
 	c := config.Default()
 	var err error
 	if cmd.Flags().Changed("config") {
 		c, err = config.Load(s.config)
-	} else if c, err = config.Load(config.DefaultPath); errors.Is(err, fs.ErrNotExist) {
+	} else if c, err = config.Load(usual); errors.Is(err, fs.ErrNotExist) {
 		c, err = config.Default(), nil
 	}
 	if err != nil {
