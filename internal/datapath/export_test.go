@@ -1,0 +1,28 @@
+package datapath
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// Program is what Attach would attach at a hook, for running it on one packet.
+func (d *Datapath) Program(h Hook) *ebpf.Program {
+	return h.program(&d.objs.expressPrograms)
+}
+
+// NextEvent returns the next event that is there already, and whether there
+// was one.
+func (d *Datapath) NextEvent() (Event, bool, error) {
+	d.events.SetDeadline(time.Now().Add(-time.Second))
+	e, err := d.ReadEvent()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return Event{}, false, nil
+	}
+	return e, err == nil, err
+}
+
+// Reasons are the names of all reasons.
+func Reasons() []string { return reasonNames[1:] }

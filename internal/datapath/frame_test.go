@@ -1,0 +1,107 @@
+package datapath_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	ethLen, ipLen, tcpLen, udpLen = 14, 20, 20, 8
+
+	flagFIN, flagSYN, flagRST, flagPSH, flagACK = 0x01, 0x02, 0x04, 0x08, 0x10
+)
+
+type mac [6]byte
+
+// frame is an Ethernet frame with TCP or UDP over IPv4. Its bytes always have
+// full and correct checksums, so that a packet whose checksums were only
+// adjusted must be equal to the frame that it should have become.
+type frame struct {
+	dstMAC, srcMAC mac
+	tos            uint8
+	id, frag       uint16
+	ttl            uint8
+	proto          uint8
+	src, dst       netip.AddrPort
+	flags          uint8 // of TCP
+	seq, ack       uint32
+	payload        []byte
+	noChecksum     bool // UDP: checksum zero
+}
+
+func (f frame) bytes() []byte {
+	l4 := f.l4()
+	b := make([]byte, ethLen+ipLen, ethLen+ipLen+len(l4))
+	copy(b, f.dstMAC[:])
+	copy(b[6:], f.srcMAC[:])
+	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
+
+	ip := b[ethLen:]
+	ip[0], ip[1] = 0x45, f.tos
+	binary.BigEndian.PutUint16(ip[2:], uint16(ipLen+len(l4)))
+	binary.BigEndian.PutUint16(ip[4:], f.id)
+	binary.BigEndian.PutUint16(ip[6:], f.frag)
+	ip[8], ip[9] = f.ttl, f.proto
+	src, dst := f.src.Addr().As4(), f.dst.Addr().As4()
+	copy(ip[12:], src[:])
+	copy(ip[16:], dst[:])
+	fixIP(b)
+	return append(b, l4...)
+}
+
+// l4 is everything behind the IP header.
+func (f frame) l4() []byte {
+	var b []byte
+	at := 16 // of the checksum
+	if f.proto == unix.IPPROTO_TCP {
+		b = make([]byte, tcpLen)
+		binary.BigEndian.PutUint32(b[4:], f.seq)
+		binary.BigEndian.PutUint32(b[8:], f.ack)
+		b[12], b[13] = tcpLen/4<<4, f.flags
+		binary.BigEndian.PutUint16(b[14:], 0xfaf0)
+	} else {
+		at = 6
+		b = make([]byte, udpLen)
+		binary.BigEndian.PutUint16(b[4:], uint16(udpLen+len(f.payload)))
+	}
+	binary.BigEndian.PutUint16(b, f.src.Port())
+	binary.BigEndian.PutUint16(b[2:], f.dst.Port())
+	b = append(b, f.payload...)
+	if f.noChecksum {
+		return b
+	}
+
+	src, dst := f.src.Addr().As4(), f.dst.Addr().As4()
+	pseudo := append(src[:], dst[:]...)
+	pseudo = append(pseudo, 0, f.proto, byte(len(b)>>8), byte(len(b)))
+	check := checksum(pseudo, b)
+	if check == 0 && f.proto == unix.IPPROTO_UDP {
+		check = 0xffff
+	}
+	binary.BigEndian.PutUint16(b[at:], check)
+	return b
+}
+
+// fixIP makes the IP header's checksum right.
+func fixIP(b []byte) {
+	ip := b[ethLen : ethLen+int(b[ethLen]&0x0f)*4]
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+}
+
+// checksum is the Internet checksum (RFC 1071) of parts of even length, the
+// last of which may be odd.
+func checksum(parts ...[]byte) uint16 {
+	var sum uint32
+	for _, p := range parts {
+		for i, v := range p {
+			sum += uint32(v) << (8 * (1 - i&1))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
