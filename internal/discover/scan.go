@@ -1,0 +1,204 @@
+package discover
+
+import (
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// scan is a topology in the making.
+type scan struct {
+	links   []netlink.Link
+	byIndex map[int]netlink.Link
+	// occupied are the bridges that containers are on or will be, used or not;
+	// ported are those with any port.
+	occupied, ported map[int]bool
+	found            Topology
+}
+
+func newScan(links []netlink.Link) *scan {
+	s := &scan{
+		links:    links,
+		byIndex:  make(map[int]netlink.Link, len(links)),
+		occupied: make(map[int]bool),
+		ported:   make(map[int]bool),
+	}
+	for _, l := range links {
+		s.byIndex[l.Attrs().Index] = l
+	}
+	for _, l := range links {
+		if bridge := s.bridgeOf(l); bridge != nil {
+			s.ported[bridge.Attrs().Index] = true
+			if isContainerPort(l) {
+				s.occupied[bridge.Attrs().Index] = true
+			}
+		}
+	}
+	return s
+}
+
+// bridgeOf returns the bridge that a device is a port of, or nil.
+func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
+	if master := s.byIndex[l.Attrs().MasterIndex]; master != nil && master.Type() == "bridge" {
+		return master
+	}
+	return nil
+}
+
+// isContainerPort reports whether a bridge port is a container's: a veth whose
+// other end is in another namespace.
+func isContainerPort(l netlink.Link) bool {
+	return l.Type() == "veth" && l.Attrs().NetNsID >= 0
+}
+
+// findPorts finds the bridges, named or with containers, and their ports.
+func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
+	chosen := s.occupied
+	if !isAuto(names) {
+		chosen = make(map[int]bool)
+		for _, name := range names {
+			l, err := s.byName("bridge", name)
+			if err != nil {
+				return err
+			}
+			if l.Type() != "bridge" {
+				return fmt.Errorf("bridge %q: the device is a %s, no bridge", name, l.Type())
+			}
+			chosen[l.Attrs().Index] = true
+			s.occupied[l.Attrs().Index] = true
+		}
+	}
+	roots := make(map[int]string)
+	for _, q := range qdiscs {
+		if q.Attrs().Parent == netlink.HANDLE_ROOT {
+			roots[q.Attrs().LinkIndex] = q.Type()
+		}
+	}
+	for _, l := range s.links {
+		a := l.Attrs()
+		if chosen[a.Index] {
+			s.found.Bridges = append(s.found.Bridges, Bridge{a.Index, a.Name})
+		}
+		bridge := s.bridgeOf(l)
+		switch {
+		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
+		case isContainerPort(l):
+			s.found.Ports = append(s.found.Ports, Port{
+				Index:     a.Index,
+				Name:      a.Name,
+				Bridge:    Bridge{bridge.Attrs().Index, bridge.Attrs().Name},
+				MTU:       a.MTU,
+				PeerNSID:  a.NetNsID,
+				PeerIndex: a.ParentIndex,
+				Up:        a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0,
+				Qdisc:     roots[a.Index],
+			})
+		default:
+			if reason := whyNoPort(l); reason != "" {
+				s.skip(l, reason)
+			}
+		}
+	}
+	return nil
+}
+
+// whyNoPort says why a bridge port with something like a container behind it
+// is none of SCON's; "" if nobody would take it for one.
+func whyNoPort(l netlink.Link) string {
+	switch l.Type() {
+	case "veth":
+		return "veth with both ends in this namespace"
+	case "netkit":
+		return "netkit ports are not supported"
+	case "tuntap", "tun":
+		return "tap port: a machine of its own is behind it, no container"
+	default:
+		return ""
+	}
+}
+
+// findUplinks finds the devices that routes go out of.
+func (s *scan) findUplinks(routes []netlink.Route) {
+	routed := make(map[int]bool)
+	for _, r := range routes {
+		if r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		host := isHostRoute(r)
+		for _, index := range outOf(r) {
+			// A veth with nothing but a host route is a container's that was
+			// routed, not bridged: no way out.
+			if l := s.byIndex[index]; l != nil && !(host && isContainerPort(l)) {
+				routed[index] = true
+			}
+		}
+	}
+	for _, l := range s.links {
+		index := l.Attrs().Index
+		switch {
+		case !routed[index] || l.Attrs().Flags&net.FlagLoopback != 0:
+		case s.bridgeOf(l) != nil || s.occupied[index]:
+		case l.Type() == "bridge" && !s.ported[index]: // leads nowhere
+		default:
+			s.addUplink(l)
+		}
+	}
+}
+
+// nameUplinks takes the devices that the user named.
+func (s *scan) nameUplinks(names []string) error {
+	for _, name := range names {
+		l, err := s.byName("uplink", name)
+		if err != nil {
+			return err
+		}
+		s.addUplink(l)
+	}
+	slices.SortFunc(s.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
+	return nil
+}
+
+// addUplink takes a device as an uplink if packets get a MAC header there.
+func (s *scan) addUplink(l netlink.Link) {
+	a := l.Attrs()
+	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
+		s.skip(l, "no link-layer address")
+		return
+	}
+	s.found.Uplinks = append(s.found.Uplinks, Uplink{a.Index, a.Name, a.MTU, a.HardwareAddr})
+}
+
+func (s *scan) skip(l netlink.Link, reason string) {
+	s.found.Skipped = append(s.found.Skipped, Skipped{l.Attrs().Name, reason})
+}
+
+// byName finds a device that the user named as a bridge or an uplink.
+func (s *scan) byName(role, name string) (netlink.Link, error) {
+	for _, l := range s.links {
+		if l.Attrs().Name == name {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf(`%s %q: no such device; "ip link" lists them`, role, name)
+}
+
+// isHostRoute reports whether a route leads to one address on the link itself.
+func isHostRoute(r netlink.Route) bool {
+	if r.Dst == nil || r.Gw != nil || r.Via != nil {
+		return false
+	}
+	ones, bits := r.Dst.Mask.Size()
+	return ones == bits
+}
+
+// outOf lists the devices that a route goes out of.
+func outOf(r netlink.Route) []int {
+	indexes := []int{r.LinkIndex}
+	for _, hop := range r.MultiPath {
+		indexes = append(indexes, hop.LinkIndex)
+	}
+	return indexes
+}
