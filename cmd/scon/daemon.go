@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/netns"
 )
@@ -42,7 +43,8 @@ func (t *tool) runDaemon(o daemonOptions) error {
 	if err := enter(o.Netns, t.args); err != nil {
 		return err
 	}
-	if err := checkDevices(o.Config); err != nil {
+	// A device that is named and missing is found before anything is loaded.
+	if _, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks}); err != nil {
 		return err
 	}
 	o.Logger = newLogger(t.stderr, o.Config.Log)

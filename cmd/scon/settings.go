@@ -6,11 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/state"
@@ -91,40 +89,6 @@ func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error)
 		}
 	}
 	return c, c.Validate()
-}
-
-// checkDevices refuses devices that were named and are not there, or are
-// something else. It looks into the calling thread's namespace.
-func checkDevices(c config.Config) error {
-	for _, name := range c.Bridges {
-		link, err := findDevice("bridge", name)
-		if err != nil {
-			return err
-		}
-		if link.Type() != "bridge" {
-			return fmt.Errorf("bridge %s: the device is a %s, no bridge; 'ip link show type bridge' lists them", name, link.Type())
-		}
-	}
-	for _, name := range c.Uplinks {
-		if _, err := findDevice("uplink", name); err != nil {
-			return err
-		}
-		if slices.Contains(c.Bridges, name) {
-			return fmt.Errorf("uplink %s: the device is named as a bridge too", name)
-		}
-	}
-	return nil
-}
-
-func findDevice(what, name string) (netlink.Link, error) {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil, fmt.Errorf("%s %s: no such device in this network namespace; 'ip link' lists them", what, name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", what, name, err)
-	}
-	return link, nil
 }
 
 // executable is this program's file, to start it anew.

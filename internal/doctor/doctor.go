@@ -139,7 +139,15 @@ var capabilities = []capability{
 
 // Examine looks at the machine and at the network namespace of the calling
 // goroutine's thread, which must be locked when it is not the process's own.
-func Examine() api.Doctor { return examine(thisHost()) }
+func Examine() api.Doctor {
+	h := thisHost()
+	d := examine(h)
+	d.Findings = append(d.Findings, findDevices()...)
+	if h.isRoot() {
+		d.Findings = append(d.Findings, findRules()...)
+	}
+	return d
+}
 
 func examine(h host) api.Doctor {
 	d := api.Doctor{Kernel: h.release, Findings: []api.Finding{}}

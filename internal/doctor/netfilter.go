@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -65,65 +64,6 @@ func lookBridgeNetfilter(h host) sight {
 		return sight{ok, "not loaded", ""}
 	}
 	return sight{ok, name + " = " + value, ""}
-}
-
-// lookNFTables counts the rules of the namespace; iptables-nft's are among
-// them.
-func lookNFTables(host) sight {
-	counts, err := countRules()
-	if err != nil {
-		return sight{warn, err.Error(), "run a kernel with CONFIG_NF_TABLES"}
-	}
-	if len(counts) == 0 {
-		return sight{ok, "no rules", ""}
-	}
-	return sight{ok, strings.Join(counts, ", "), ""}
-}
-
-// countRules is a line such as "ip nat 12 rules" for every table.
-func countRules() ([]string, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("open netfilter socket: %w", err)
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return nil, fmt.Errorf("list nftables chains: %w", err)
-	}
-	rules := map[string]int{}
-	for _, chain := range chains {
-		r, err := c.GetRules(chain.Table, chain)
-		if err != nil {
-			return nil, fmt.Errorf("list nftables rules of %s: %w", chain.Table.Name, err)
-		}
-		rules[familyName(chain.Table.Family)+" "+chain.Table.Name] += len(r)
-	}
-	var lines []string
-	for table, n := range rules {
-		lines = append(lines, fmt.Sprintf("%s %d rules", table, n))
-	}
-	slices.Sort(lines)
-	return lines, nil
-}
-
-// familyName is nft's word for a family of tables.
-func familyName(f nftables.TableFamily) string {
-	switch f {
-	case nftables.TableFamilyIPv4:
-		return "ip"
-	case nftables.TableFamilyIPv6:
-		return "ip6"
-	case nftables.TableFamilyINet:
-		return "inet"
-	case nftables.TableFamilyARP:
-		return "arp"
-	case nftables.TableFamilyBridge:
-		return "bridge"
-	case nftables.TableFamilyNetdev:
-		return "netdev"
-	default:
-		return fmt.Sprintf("family %d", f)
-	}
 }
 
 // lookLegacy reads which tables iptables-legacy has made in the namespace.

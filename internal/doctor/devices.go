@@ -1,0 +1,56 @@
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/discover"
+)
+
+// findDevices says what a daemon would hook in the namespace, and what not.
+func findDevices() []api.Finding {
+	top, err := discover.Scan(discover.Options{})
+	if err != nil {
+		return []api.Finding{{Level: warn, What: err.Error()}}
+	}
+	var found []api.Finding
+	if len(top.Ports) == 0 {
+		found = append(found, api.Finding{
+			Level: note, What: "no container on a bridge in this network namespace",
+			Remedy: "start one, or name its namespace with --netns",
+		})
+	}
+	for _, p := range top.Ports {
+		found = append(found, hookable("port", p.Index, fmt.Sprintf("%s of %s", p.Name, p.Bridge.Name)))
+	}
+	if len(top.Uplinks) == 0 {
+		found = append(found, api.Finding{
+			Level: note, What: "no device by which traffic leaves this network namespace",
+			Why: "no IPv4 route goes out of one",
+		})
+	}
+	for _, u := range top.Uplinks {
+		found = append(found, hookable("uplink", u.Index, u.Name))
+	}
+	for _, s := range top.Skipped {
+		found = append(found, api.Finding{Level: note, What: s.Dev + " stays regular", Why: s.Reason})
+	}
+	return found
+}
+
+// hookable says whether a device may be hooked.
+func hookable(role string, ifindex int, name string) api.Finding {
+	filter, err := discover.ForeignIngress(ifindex)
+	switch {
+	case err != nil:
+		return api.Finding{Level: note, What: fmt.Sprintf("%s %s", role, name), Why: err.Error()}
+	case filter != "":
+		return api.Finding{
+			Level: warn, What: fmt.Sprintf("%s %s stays regular", role, name),
+			Why:    "its ingress filter " + filter + " must see every packet",
+			Remedy: "take the filter away if nothing needs it",
+		}
+	default:
+		return api.Finding{Level: ok, What: fmt.Sprintf("%s %s can be hooked", role, name)}
+	}
+}
