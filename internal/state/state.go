@@ -89,8 +89,8 @@ func (s State) Write(dir string) error {
 	return nil
 }
 
-// Remove takes away all that a daemon left in dir, and dir itself when nothing
-// else is in it; nothing there is no error. The caller holds the lock.
+// Remove takes away all that a daemon left in dir, and dir itself where that is
+// possible; nothing there is no error. The caller holds the lock.
 func Remove(dir string) error {
 	for _, name := range []string{"daemon.json", "daemon.json.new", "scon.sock", "scon.sock.new", "scon.log", "scon.log.old", "lock"} {
 		err := os.Remove(filepath.Join(dir, name))
@@ -98,10 +98,7 @@ func Remove(dir string) error {
 			return fmt.Errorf("remove state: %w", err)
 		}
 	}
-	err := os.Remove(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-		return fmt.Errorf("remove state: %w", err)
-	}
+	_ = os.Remove(dir) // may hold other files, or be systemd's mount
 	return nil
 }
 
