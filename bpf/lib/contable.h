@@ -122,7 +122,7 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 {
 	__u32 id_len = (__u32)pkt->ip->id << 16 | pkt->len;
 
-	return (id_len ^ (__u32)ttl << 24 ^ pkt->sequence) | 1;
+	return (id_len ^ (__u32)ttl << 24 ^ pkt->sequence) ?: 1;
 }
 
 /*
@@ -193,7 +193,7 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
 		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&
 		  half->out_priority == skb->priority && half->out_tos == tos &&
-		  half->flags == flags;
+		  half->ip_delta == ip_delta(half, tos) && half->flags == flags;
 	if (renewed && generation == shared.generation && leased(half, now)) {
 		/* Still leased: it came this way for its length. */
 		if (len > half->max_len)
