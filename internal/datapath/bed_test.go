@@ -17,7 +17,7 @@ const (
 	slots = 256
 	admit = 4
 	// leasePackets is short, so that a lease can end by packets.
-	leasePackets = 20
+	leasePackets = 200
 )
 
 // bed is what most tests here lie in: a namespace with two pairs of devices,

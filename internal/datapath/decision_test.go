@@ -1,0 +1,262 @@
+package datapath_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/datapath"
+)
+
+// changes are all the parts of a decision.
+var changes = map[string]func(*way){
+	"next hop":    func(w *way) { w.leave.dstMAC[5] ^= 1 },
+	"own MAC":     func(w *way) { w.leave.srcMAC[5] ^= 1 },
+	"mark":        func(w *way) { w.mark ^= 0x100 },
+	"priority":    func(w *way) { w.priority ^= 1 },
+	"DSCP":        func(w *way) { w.leave.tos = 0xb8 },
+	"DSCP washed": func(w *way) { w.enter.tos = 0x28 },
+}
+
+// What the regular way decides anew is recorded, but not used in the same
+// jiffy: another CPU may still be reading the old decision.
+func TestChangedDecision(t *testing.T) {
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			f := masqueraded(tcp)
+			b := newBed(t)
+			b.express(f)
+			for _, w := range []way{f.out, f.in} {
+				change(&w)
+				b.Settings().Generation++
+				b.decide(w)
+				b.goesExpress(w)
+			}
+		})
+	}
+}
+
+// A packet that follows in the jiffy of a new decision goes regular.
+func TestDecisionWaitsForNextJiffy(t *testing.T) {
+	f := masqueraded(udp)
+	b := newBed(t)
+	b.express(f)
+	for range 1000 {
+		b.nextTick()
+		f.out.leave.dstMAC[0] ^= 2
+		b.Settings().Generation++
+		b.enters(f.out)
+		now := b.jiffies()
+		b.leaves(f.out)
+		r := b.runSilent(f.out.start, f.out.enter.bytes(), skb{})
+		if b.jiffies() != now {
+			continue // too slow to tell
+		}
+		if r.verdict != unspec || r.reason != "lease_ended" {
+			t.Fatalf("verdict %d, reason %q in the jiffy of the decision", r.verdict, r.reason)
+		}
+		b.nextTick()
+		b.goesExpress(f.out)
+		return
+	}
+	t.Fatal("this machine never runs four programs in one jiffy")
+}
+
+// A lease is renewed by one packet that comes out as decided before, and holds
+// for the very next one.
+func TestRenewal(t *testing.T) {
+	for name, end := range map[string]func(*bed, *datapath.Half){
+		"by time":       func(b *bed, h *datapath.Half) { h.LeaseFrom -= uint32(10 * time.Minute / b.Tick()) },
+		"by packets":    func(_ *bed, h *datapath.Half) { h.LeaseEnd = uint32(h.Packets) },
+		"by generation": func(b *bed, _ *datapath.Half) { b.Settings().Generation++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := published(tcp)
+			b := newBed(t)
+			b.express(f)
+			end(b, b.half(f.out.enter, b.port))
+			if enter, leave := b.regular(f.out); enter == "" || leave != "" {
+				t.Fatalf("reasons %q, %q; want one at the start", enter, leave)
+			}
+			b.goesExpress(f.out)
+
+			end(b, b.half(f.in.enter, 0))
+			if enter, leave := b.regular(f.in); enter == "" || leave != "lease_ended" {
+				t.Fatalf("reasons %q, %q; want one at both ends", enter, leave)
+			}
+			b.goesExpress(f.in)
+		})
+	}
+}
+
+// A longer packet than any before goes regular once; when it has passed, so may
+// others.
+func TestLongerPackets(t *testing.T) {
+	f := masqueraded(udp)
+	b := newBed(t)
+	b.express(f)
+	for _, w := range []way{f.out, f.in} {
+		long := w.both(func(f *frame) { f.payload = bytes.Repeat([]byte("x"), 1000) })
+		b.goesRegular(long, "too_long")
+		b.goesExpress(w) // still as before
+		b.regular(long)
+		b.goesExpress(long)
+		b.goesExpress(w)
+	}
+}
+
+// Segments count by their own length, not by that of the packet they are in.
+func TestSegments(t *testing.T) {
+	for _, proto := range []uint8{tcp, udp} {
+		f := masqueraded(proto)
+		b := newBed(t)
+		b.express(f)
+		for _, w := range []way{f.out, f.in} {
+			segment := uint32(len(w.enter.payload))
+			w = w.both(func(f *frame) { f.payload = bytes.Repeat(f.payload, 100) })
+			r := b.run(w.start, w.enter.bytes(), skb{GSOSize: segment, GSOSegs: 100})
+			if r.verdict != redirect || !bytes.Equal(r.data, w.leave.bytes()) || r.skb.GSOSize != segment {
+				t.Errorf("%s, protocol %d: verdict %d, reason %q, segments of %d", w.start, proto, r.verdict, r.reason, r.skb.GSOSize)
+			}
+		}
+	}
+}
+
+// Only the packet that entered can show what the regular way made of it.
+func TestUntied(t *testing.T) {
+	for name, mangle := range map[string]func(*frame){
+		"TTL":             func(f *frame) { f.ttl-- },
+		"identification":  func(f *frame) { f.id++ },
+		"length":          func(f *frame) { f.payload = f.payload[1:] },
+		"sequence number": func(f *frame) { f.seq++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := masqueraded(tcp)
+			b := newBed(t)
+			b.compose(f)
+			for _, w := range []way{f.out, f.in} {
+				mangled := w
+				mangle(&mangled.leave)
+				if enter, leave := b.regular(mangled); enter != "composing" || leave != "untied" {
+					t.Errorf("%s: reasons %q, %q", w.start, enter, leave)
+				}
+				b.nextTick()
+				b.goesRegular(w, "composing")
+			}
+		})
+	}
+}
+
+// A packet that never left, or never entered, decides nothing.
+func TestHalfAWay(t *testing.T) {
+	f := masqueraded(tcp)
+	b := newBed(t)
+	b.compose(f)
+	for _, w := range []way{f.out, f.in} {
+		if reason := b.leaves(w); reason != "untied" {
+			t.Errorf("%s: reason %q for a packet that never entered", w.end, reason)
+		}
+		b.goesRegular(w, "composing")
+		b.nextTick()
+		b.goesRegular(w, "composing")
+	}
+	b.leaves(f.out)
+	if reason := b.leaves(f.out); reason != "untied" {
+		t.Errorf("to_wire: reason %q for a packet that left twice", reason)
+	}
+}
+
+// Rules that change while a packet is under way make what was seen of it worth
+// nothing.
+func TestGenerationChangesUnderway(t *testing.T) {
+	f := masqueraded(tcp)
+	b := newBed(t)
+	b.express(f)
+	for _, w := range []way{f.out, f.in} {
+		b.Settings().Generation++
+		b.enters(w)
+		b.Settings().Generation++
+		b.leaves(w)
+		b.nextTick()
+		b.goesRegular(w, "new_generation")
+		b.leaves(w)
+		b.goesExpress(w)
+	}
+}
+
+// While nobody vouches for the programs, they record nothing.
+func TestInertAtTheEnd(t *testing.T) {
+	f := masqueraded(tcp)
+	b := newBed(t)
+	b.compose(f)
+	b.enters(f.in)
+	b.stop()
+	if r := b.runSilent(f.in.end, f.in.leave.bytes(), skb{}); r.reason != "inert" || r.verdict != unspec {
+		t.Errorf("to_container: verdict %d, reason %q", r.verdict, r.reason)
+	}
+	b.nextTick()
+	b.goesRegular(f.in, "composing")
+}
+
+// A packet of another identity is not what was decided on: it changes nothing
+// while the decision is good, and becomes the identity when it is not.
+func TestOtherIdentity(t *testing.T) {
+	for name, change := range map[string]func(*way){
+		"MAC":  func(w *way) { w.enter.srcMAC[5] ^= 1 },
+		"mark": func(w *way) { w.inMark = 9 },
+		"DSCP": func(w *way) { w.enter.tos, w.leave.tos = 0x48, 0x48 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := masqueraded(tcp)
+			b := newBed(t)
+			b.express(f)
+			for _, w := range []way{f.out, f.in} {
+				b.Settings().Generation++
+				b.regular(w)
+				other := w
+				change(&other)
+				if enter, leave := b.regular(other); enter != "identity" || leave != "untied" {
+					t.Errorf("%s: reasons %q, %q", w.start, enter, leave)
+				}
+				b.goesExpress(w)
+				b.Settings().Generation++
+				b.decide(other)
+				b.goesExpress(other)
+				b.goesRegular(w, "identity")
+			}
+		})
+	}
+}
+
+// SYN, FIN and RST end both directions at once, whoever sends them, and the
+// daemon hears of it once.
+func TestEnd(t *testing.T) {
+	for name, flag := range map[string]uint8{"SYN": flagSYN, "FIN": flagFIN | flagACK, "RST": flagRST} {
+		for _, dir := range []string{"out", "in"} {
+			t.Run(name+"/"+dir, func(t *testing.T) {
+				f := masqueraded(tcp)
+				b := newBed(t)
+				b.compose(f)
+				e := b.table.Lookup(f.tuple)
+				b.decide(f.out)
+				b.decide(f.in)
+				w := f.out
+				if dir == "in" {
+					w = f.in
+				}
+				ending := w.both(func(f *frame) { f.flags = flag })
+				for range 2 {
+					b.goesRegular(ending, "tcp_syn_fin_rst")
+				}
+				b.leaves(ending)
+				b.nextTick()
+				b.goesRegular(f.out, "closed")
+				b.goesRegular(f.in, "closed")
+				events := b.events()
+				if len(events) != 1 || !events[0].Closed || b.table.At(events[0].Slot) != e {
+					t.Errorf("events %+v, want one that closes the connection", events)
+				}
+			})
+		}
+	}
+}
