@@ -46,6 +46,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { os.RemoveAll(state) })
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second
 			e.Setenv("STATE", state)
 			e.Setenv("SOCKET", filepath.Join(state, "scon.sock"))
 			for _, name := range []string{"NS", "OTHER"} {

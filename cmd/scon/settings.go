@@ -67,11 +67,12 @@ func (s *settings) options(cmd *cobra.Command, t *tool) (daemonOptions, error) {
 // load is the configuration; flags win over the file, which is at usual, and
 // may be missing there, unless --config names another.
 func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
-	c := config.Default()
-	var err error
-	if cmd.Flags().Changed("config") {
-		c, err = config.Load(s.config)
-	} else if c, err = config.Load(usual); errors.Is(err, fs.ErrNotExist) {
+	path, named := usual, cmd.Flags().Changed("config")
+	if named {
+		path = s.config
+	}
+	c, err := config.Load(path)
+	if !named && errors.Is(err, fs.ErrNotExist) {
 		c, err = config.Default(), nil
 	}
 	if err != nil {
