@@ -105,19 +105,20 @@ func Handler(b Backend) http.Handler {
 		}})
 	}
 
-	reads("/v1/status", "", func(string) (any, error) { return b.Status() })
+	reads("/v1/status", "", func(string) (any, error) {
+		s, err := b.Status()
+		return s.whole(), err
+	})
 	reads("/v1/flows", "container", func(c string) (any, error) {
 		flows, err := b.Flows(c)
-		if flows == nil {
-			flows = []Flow{} // a list in JSON too
-		}
-		return flows, err
+		return list(flows), err
 	})
 	reads("/v1/explain", "subject", func(s string) (any, error) {
 		if _, err := ParseSubject(s); err != nil {
 			return nil, err
 		}
-		return b.Explain(s)
+		e, err := b.Explain(s)
+		return e.whole(), err
 	})
 	changes("/v1/flush", func(c string) (any, error) {
 		n, err := b.Flush(c)

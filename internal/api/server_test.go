@@ -39,7 +39,7 @@ func (b *backend) call(name, container string) error {
 }
 
 func (b *backend) Status() (api.Status, error) {
-	return api.Status{State: api.StateActive, PID: 7}, b.call("status", "")
+	return api.Status{State: api.StateActive, PID: 7, Containers: []api.Container{{Name: "web"}}}, b.call("status", "")
 }
 
 func (b *backend) Flows(c string) ([]api.Flow, error) {
@@ -86,8 +86,12 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 	c := api.Dial(serve(t, b))
 
 	status, err := c.Status()
-	if want := (api.Status{State: api.StateActive, PID: 7}); err != nil || !cmp.Equal(want, status) {
-		t.Errorf("status: %+v, %v", status, err)
+	wantStatus := api.Status{
+		State: api.StateActive, PID: 7, Hooks: []api.Hook{}, Skipped: []api.Skipped{}, Reasons: map[string]uint64{},
+		Containers: []api.Container{{Name: "web", Reasons: map[string]uint64{}}},
+	}
+	if diff := cmp.Diff(wantStatus, status); err != nil || diff != "" {
+		t.Errorf("status: %v (-want +got):\n%s", err, diff)
 	}
 	flows, err := c.Flows("web")
 	if want := []api.Flow{{Container: "web", Confilter: -1}}; err != nil || !cmp.Equal(want, flows) {
@@ -98,7 +102,7 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 		t.Errorf("flows of nobody: %#v, %v", flows, err)
 	}
 	explanation, err := c.Explain("tcp:10.0.0.1:80->10.0.0.2:90")
-	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true}); err != nil || !cmp.Equal(want, explanation) {
+	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true, Findings: []api.Finding{}, Flows: []api.Flow{}}); err != nil || !cmp.Equal(want, explanation) {
 		t.Errorf("explain: %+v, %v", explanation, err)
 	}
 	if n, err := c.Flush("web"); n != 3 || err != nil {
