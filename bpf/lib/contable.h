@@ -15,6 +15,8 @@ always_inline __u64 hash(const struct key *key)
 
 	h ^= h >> 32;
 	h = (h + ports_side) * 0xd6e8feb86659fd93;
+	h ^= h >> 32; /* else ports move both places alike */
+	h *= 0x9e3779b97f4a7c15;
 	return h ^ h >> 32;
 }
 

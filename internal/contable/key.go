@@ -61,6 +61,8 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	h := (k.Addrs ^ t.settings.Seed) * 0x9e3779b97f4a7c15
 	h ^= h >> 32
 	h = (h + (uint64(k.Side)<<32 | uint64(k.Ports))) * 0xd6e8feb86659fd93
+	h ^= h >> 32
+	h *= 0x9e3779b97f4a7c15
 	return h ^ h>>32
 }
 
@@ -71,26 +73,29 @@ func (t *Table) places(k datapath.Key) [4]uint32 {
 	return [4]uint32{first, first ^ 1, second, second ^ 1}
 }
 
-// reserve takes a free slot for a key, the one that is found first.
+// reserve takes a free slot for a key: of its two pairs of places the one with
+// more room, so that few pairs are ever full; else the one looked at first.
 func (t *Table) reserve(k datapath.Key) (uint32, error) {
-	free, found := uint32(0), false
-	for _, slot := range t.places(k) {
+	var free [2][]uint32
+	for i, slot := range t.places(k) {
 		h := &t.halves[slot]
 		if h.State == datapath.SlotEmpty {
-			if !found {
-				free, found = slot, true
-			}
+			free[i/2] = append(free[i/2], slot)
 			continue
 		}
 		if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
 			return 0, ErrExists // closed, in quarantine
 		}
 	}
-	if !found {
+	pair := free[0]
+	if len(free[1]) > len(pair) {
+		pair = free[1]
+	}
+	if len(pair) == 0 {
 		return 0, ErrFull
 	}
-	t.halves[free].State = datapath.SlotClosed
-	return free, nil
+	t.halves[pair[0]].State = datapath.SlotClosed
+	return pair[0], nil
 }
 
 // empty makes a slot free: the key goes first.
@@ -100,14 +105,12 @@ func (t *Table) empty(slot uint32) {
 	*h = datapath.Half{}
 }
 
-// addrDelta is what the sum of the pseudo header grows by from one tuple to
-// the other, in ones' complement and network order.
-func addrDelta(from, to conntrack.Tuple) uint16 {
-	return delta(packAddrs(from.Src.Addr(), from.Dst.Addr()), packAddrs(to.Src.Addr(), to.Dst.Addr()))
-}
-
-func portDelta(from, to conntrack.Tuple) uint16 {
-	return delta(uint64(packPorts(from.Src.Port(), from.Dst.Port())), uint64(packPorts(to.Src.Port(), to.Dst.Port())))
+// translation is what makes a packet of one tuple one of another: the new
+// addresses and ports, and what the sums of the pseudo header and of the ports
+// grow by, in ones' complement and network order.
+func translation(from, to conntrack.Tuple) (addrs uint64, ports uint32, addrDelta, portDelta uint16) {
+	was, is := KeyOf(from, 0), KeyOf(to, 0)
+	return is.Addrs, is.Ports, delta(was.Addrs, is.Addrs), delta(uint64(was.Ports), uint64(is.Ports))
 }
 
 func delta(from, to uint64) uint16 {
