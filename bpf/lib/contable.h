@@ -30,7 +30,7 @@ always_inline struct half *slot_if(__u32 index, const struct key *key)
 	struct half *half = slot(index);
 
 	if (half && half->key.addrs == key->addrs && half->key.ports == key->ports &&
-	    half->key.side == key->side)
+	    half->key.side == key->side && half->state != SLOT_EMPTY)
 		return half;
 	return 0;
 }
