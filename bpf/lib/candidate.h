@@ -32,7 +32,7 @@ always_inline enum reason candidate(const struct packet *pkt)
 	if ((*place & ~(__u64)COUNT_MASK) == signature)
 		count = *place & COUNT_MASK;
 	if (count == COUNT_MASK)
-		return NO_ENTRY;
+		count = 0;
 	*place = signature | ++count;
 	if (is_due(count))
 		bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
