@@ -51,8 +51,17 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 	if e.containerTuple() != tuple || e.wireTuple() != wire || t.byTuple[conn.Orig] != nil {
 		return nil
 	}
+	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
+		return nil
+	}
 	e.activity.begin(now, 0)
 	return e
+}
+
+// translates tells whether a half makes packets of one tuple ones of the other.
+func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
+	addrs, ports, addrDelta, portDelta := translation(from, to)
+	return h.OutAddrs == addrs && h.OutPorts == ports && h.AddrDelta == addrDelta && h.PortDelta == portDelta
 }
 
 // Clear removes everything, what this Table does not know included.
