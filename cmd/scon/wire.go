@@ -2,20 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 
-	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/daemon"
 )
 
 // daemonOptions are daemon.Options.
-type daemonOptions struct {
-	Config                  config.Config
-	StateDir, Socket, Netns string
-	Logger                  *slog.Logger
-	Version                 string
-	Ready                   func()
-}
+type daemonOptions = daemon.Options
 
 // daemonSide is what changes the kernel; tests put something harmless here.
 type daemonSide struct {
@@ -26,7 +18,4 @@ type daemonSide struct {
 	clean func(o daemonOptions) error
 }
 
-var realDaemon = daemonSide{
-	run:   func(context.Context, daemonOptions) error { return errors.New("this build has no datapath") },
-	clean: func(daemonOptions) error { return errors.New("this build has no datapath") },
-}
+var realDaemon = daemonSide{run: daemon.Run, clean: daemon.Clean}

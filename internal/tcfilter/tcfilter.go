@@ -79,11 +79,21 @@ func Parse(b []byte) (f Filter, ok bool) {
 // the calling thread. There are none on a device without clsact or ingress
 // qdisc.
 func Ingress(ifindex int) ([]Filter, error) {
+	return list(ifindex, netlink.HANDLE_MIN_INGRESS)
+}
+
+// Egress lists the filters at the egress of a device in the same way; those of
+// its other qdiscs do not count.
+func Egress(ifindex int) ([]Filter, error) {
+	return list(ifindex, netlink.HANDLE_MIN_EGRESS)
+}
+
+func list(ifindex int, parent uint32) ([]Filter, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
-	req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(ifindex), Parent: netlink.HANDLE_MIN_INGRESS})
+	req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(ifindex), Parent: parent})
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER)
 	if err != nil {
-		return nil, fmt.Errorf("list ingress filters of device %d: %w", ifindex, err)
+		return nil, fmt.Errorf("list filters of device %d: %w", ifindex, err)
 	}
 	var filters []Filter
 	for _, m := range msgs {

@@ -1,0 +1,165 @@
+// Package changes tells of everything the kernel announces that can make the
+// express way decide otherwise than the regular way would: rules, devices,
+// addresses, routes, neighbours, forwarding tables, filters, settings. It
+// works on the network namespace of the calling thread.
+//
+// What nobody announces (sysctls without a netconf message, ipsets,
+// iptables-legacy run without its lock) is left to the lease.
+package changes
+
+import (
+	"context"
+	"sync"
+)
+
+// Kind is what changed.
+type Kind int
+
+// The kinds of change.
+const (
+	Ruleset   Kind = iota // nftables, iptables-nft, iptables-legacy
+	Link                  // a device, a bridge port, a namespace's number
+	Address               // an IPv4 address
+	Route                 // an IPv4 route or a nexthop
+	Rule                  // an IPv4 policy routing rule
+	Neighbour             // an IPv4 neighbour
+	FDB                   // a MAC address in a bridge's or a tunnel's table
+	Filter                // a tc filter or qdisc
+	Netconf               // a setting of IPv4 on a device
+	Overrun               // announcements were lost: any of the above
+)
+
+func (k Kind) String() string {
+	return [...]string{
+		"ruleset", "link", "address", "route", "rule", "neighbour", "fdb", "filter", "netconf", "overrun",
+	}[k]
+}
+
+// Event is one change. Changes that are neither Stale nor touch the Topology
+// are not told.
+type Event struct {
+	Kind     Kind
+	Ifindex  int    // of the device concerned, 0 if it is none or several
+	Reason   string // for logs: "nftables generation 17 by nft"
+	Topology bool   // what package discover found may be out of date
+	Stale    bool   // decisions may be: each has to be seen anew
+}
+
+// Options says what to do at a change.
+type Options struct {
+	// OnStale is called for every stale change at once, on the goroutine that
+	// read it and before the event is queued. It must not block, and may be
+	// called by several goroutines at a time.
+	OnStale func(reason string)
+}
+
+// queueLength is how many events wait for the receiver before they are
+// replaced by one Overrun.
+const queueLength = 256
+
+// buffer is the size of the kernel's receive buffers in bytes: thousands of
+// messages.
+const buffer = 4 << 20
+
+// Watch tells of changes from when it returns until ctx ends. After that, or
+// when a source of changes fails, the channel is closed: whoever receives from
+// it while ctx lasts has to take it that changes go by unseen.
+func Watch(ctx context.Context, opts Options) (<-chan Event, error) {
+	return watch(ctx, opts, limits{buffer: buffer, queue: queueLength, lock: legacyLock})
+}
+
+// limits are what tests make smaller or put elsewhere.
+type limits struct {
+	buffer int    // bytes
+	queue  int    // events
+	lock   string // the lock file of iptables-legacy
+}
+
+// source reads one kind of announcement.
+type source interface {
+	// next waits for announcements and emits what they mean. After an error
+	// the source is of no more use.
+	next() error
+	// Close ends a next that waits.
+	Close() error
+}
+
+func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err error) {
+	out := &output{onStale: opts.OnStale, events: make(chan Event, l.queue)}
+	var sources []source
+	closeAll := func() {
+		for _, s := range sources {
+			s.Close()
+		}
+	}
+	for _, open := range []func(*output, limits) (source, error){openRuleset, openLegacy, openKernel} {
+		s, err := open(out, l)
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		sources = append(sources, s)
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, closeAll)
+	var readers sync.WaitGroup
+	for _, s := range sources {
+		readers.Go(func() {
+			defer cancel() // one that fails ends the others
+			for {
+				err := s.next()
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					out.emit(overrun("watching ends: " + err.Error()))
+					return
+				}
+			}
+		})
+	}
+	go func() {
+		readers.Wait()
+		cancel()
+		stop()
+		closeAll()
+		close(out.events)
+	}()
+	return out.events, nil
+}
+
+// overrun is the event that stands for any number of unknown ones.
+func overrun(reason string) Event {
+	return Event{Kind: Overrun, Reason: reason, Topology: true, Stale: true}
+}
+
+// output is where the sources' events go.
+type output struct {
+	onStale func(reason string)
+	mu      sync.Mutex // of those who send
+	events  chan Event
+}
+
+// emit tells of a change; it never waits for the receiver.
+func (o *output) emit(e Event) {
+	if e.Stale && o.onStale != nil {
+		o.onStale(e.Reason)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case o.events <- e:
+		return
+	default:
+	}
+	for {
+		select {
+		case <-o.events:
+			continue
+		default:
+		}
+		break
+	}
+	o.events <- overrun("events were not fetched in time")
+}

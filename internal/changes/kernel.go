@@ -1,0 +1,164 @@
+package changes
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/nlmsg"
+)
+
+// groups are the multicast groups of rtnetlink that tell of IPv4.
+var groups = []uint32{
+	unix.RTNLGRP_LINK,
+	unix.RTNLGRP_NEIGH,
+	unix.RTNLGRP_TC,
+	unix.RTNLGRP_IPV4_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE,
+	unix.RTNLGRP_IPV4_RULE,
+	unix.RTNLGRP_IPV4_NETCONF,
+	unix.RTNLGRP_NSID,
+	unix.RTNLGRP_NEXTHOP,
+	unix.RTNLGRP_BRVLAN,
+}
+
+// kernel follows rtnetlink.
+type kernel struct {
+	*nlmsg.Socket
+	out *output
+	*known
+}
+
+func openKernel(out *output, l limits) (_ source, err error) {
+	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE, Groups: groups, Buffer: l.buffer})
+	if err != nil {
+		return nil, fmt.Errorf("watch rtnetlink: %w", err)
+	}
+	// Listening begins before the state is read, so nothing falls in between.
+	state, err := readKnown()
+	if err != nil {
+		sock.Close()
+		return nil, fmt.Errorf("watch rtnetlink: %w", err)
+	}
+	return &kernel{sock, out, state}, nil
+}
+
+func (k *kernel) next() error {
+	err := k.Receive(func(m nlmsg.Message) {
+		if e, ok := k.judge(m); ok {
+			k.out.emit(e)
+		}
+	})
+	if errors.Is(err, nlmsg.ErrOverrun) {
+		k.out.emit(overrun("rtnetlink messages were lost"))
+		k.known, err = readKnown()
+	}
+	if err != nil {
+		return fmt.Errorf("watch rtnetlink: %w", err)
+	}
+	return nil
+}
+
+// known is the state that announcements are compared with: the kernel also
+// announces what has not changed, or does not matter.
+type known struct {
+	devices    map[int32]device
+	ports      map[int32]port
+	neighbours map[neighbourKey]mac
+	fdb        map[fdbKey]fdbEntry
+	netconf    map[netconfKey]uint32
+}
+
+func newKnown() *known {
+	return &known{
+		devices:    make(map[int32]device),
+		ports:      make(map[int32]port),
+		neighbours: make(map[neighbourKey]mac),
+		fdb:        make(map[fdbKey]fdbEntry),
+		netconf:    make(map[netconfKey]uint32),
+	}
+}
+
+// judge takes an announcement in and says what it means. It reports false if
+// no decision and no topology depends on it.
+func (k *known) judge(m nlmsg.Message) (Event, bool) {
+	switch m.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return k.link(m)
+	case unix.RTM_NEWVLAN, unix.RTM_DELVLAN:
+		return k.vlan(m)
+	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
+		return Event{Kind: Link, Reason: "a namespace got or lost its number", Topology: true}, true
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return k.neighbour(m)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return k.address(m)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return k.route(m)
+	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		return Event{Kind: Route, Reason: "nexthop " + verb(m.Type), Topology: true, Stale: true}, true
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Stale: true}, true
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		return k.netconfMessage(m)
+	case unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		return k.filter(m)
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC:
+		return k.qdisc(m)
+	default:
+		return Event{}, false
+	}
+}
+
+// readKnown reads the state of the namespace of the calling thread.
+func readKnown() (*known, error) {
+	k := newKnown()
+	for _, dump := range []struct {
+		what     string
+		get, new uint16
+		header   nl.NetlinkRequestData
+	}{
+		{"devices", unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC)},
+		{"bridge ports", unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_BRIDGE)},
+		{"neighbours", unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, &netlink.Ndmsg{Family: unix.AF_INET}},
+		{"forwarding tables", unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, &netlink.Ndmsg{Family: unix.AF_BRIDGE}},
+		{"settings", unix.RTM_GETNETCONF, unix.RTM_NEWNETCONF, &nl.RtGenMsg{RtGenmsg: unix.RtGenmsg{Family: unix.AF_INET}}},
+	} {
+		req := nl.NewNetlinkRequest(int(dump.get), unix.NLM_F_DUMP)
+		req.AddData(dump.header)
+		// An interrupted dump will do: what interrupted it is announced.
+		msgs, err := req.Execute(unix.NETLINK_ROUTE, dump.new)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("read %s: %w", dump.what, err)
+		}
+		for _, b := range msgs {
+			k.judge(nlmsg.Message{Type: dump.new, Data: b})
+		}
+	}
+	return k, nil
+}
+
+// added reports whether a message type of rtnetlink is the one that tells of
+// something new; each kind has four types, in this order: new, del, get, set.
+func added(typ uint16) bool {
+	return typ%4 == 0
+}
+
+func verb(typ uint16) string {
+	if added(typ) {
+		return "added or changed"
+	}
+	return "removed"
+}
+
+// native32 reads an integer in host order, 0 if it has another size.
+func native32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}

@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"errors"
+	"time"
+
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/contable"
+	"github.com/scon-project/scon/internal/datapath"
+)
+
+// The composer (scon.txt, section V-B3): from a candidate to a Conentry.
+
+// Why a connection stays regular, as `scon explain` and `scon status` say it.
+const (
+	refusedUntracked   = "untracked"            // conntrack does not know it
+	refusedNotAssured  = "not_established"      // TCP: not established both ways, yet
+	refusedHelper      = "conntrack_helper"     // somebody reads along
+	refusedSeqAdj      = "sequence_adjustment"  // numbers are rewritten
+	refusedZone        = "conntrack_zone"       // tuples are not unique
+	refusedFull        = "table_full"           //
+	refusedShare       = "container_share_used" //
+	refusedPaused      = "paused"               //
+	refusedRate        = "too_many_candidates"  // of one container
+	refusedByConntrack = "conntrack_error"      //
+)
+
+// heard takes what the programs tell.
+func (d *Daemon) heard(e datapath.Event) {
+	now := time.Now()
+	if e.Closed {
+		if entry := d.table.At(e.Slot); entry != nil {
+			d.table.Retire(entry, now)
+		}
+		return
+	}
+	tuple, index := contable.TupleOf(e.Key)
+	p := d.devices.ports[index]
+	if p == nil || d.table.Lookup(tuple) != nil {
+		return
+	}
+	if why := d.compose(p, tuple, now); why != "" {
+		d.refused[why]++
+		p.refused[why]++
+	}
+}
+
+// compose makes a Conentry for a connection of a container, or says why not.
+func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused string) {
+	if p.paused {
+		return refusedPaused
+	}
+	if !p.candidates.allow(now) {
+		return refusedRate
+	}
+	conn, err := d.ct.Get(tuple)
+	if err != nil {
+		return refusedBy(err)
+	}
+	if why := unfit(conn); why != "" {
+		return why
+	}
+	// Packets that conntrack does not see must not make those that it sees
+	// INVALID. Both directions, this one connection: never the sysctl.
+	if conn.Orig.Proto == protoTCP {
+		if err := d.ct.SetLiberal(conn); err != nil {
+			return refusedBy(err)
+		}
+	}
+	_, err = d.table.Compose(p.Index, tuple, conn, now)
+	switch {
+	case errors.Is(err, contable.ErrFull):
+		return refusedFull
+	case errors.Is(err, contable.ErrShare):
+		return refusedShare
+	}
+	return ""
+}
+
+func refusedBy(err error) string {
+	if errors.Is(err, conntrack.ErrNotFound) {
+		return refusedUntracked
+	}
+	return refusedByConntrack
+}
+
+// unfit says what about a connection the express way could not keep.
+func unfit(c conntrack.Conn) string {
+	switch {
+	case !c.Confirmed() || c.Dying():
+		return refusedUntracked
+	case c.Helper != "":
+		return refusedHelper
+	case c.SeqAdj:
+		return refusedSeqAdj
+	case c.Zone != 0:
+		return refusedZone
+	case c.Orig.Proto == protoTCP && (c.TCPState != conntrack.TCPEstablished || !c.Assured()):
+		return refusedNotAssured
+	}
+	return ""
+}
+
+// limiter bounds how many candidates of one container are looked at, so that a
+// flood from one cannot keep the daemon from the others.
+type limiter struct {
+	tokens float64
+	last   time.Time
+}
+
+const (
+	candidatesPerSecond = 2000
+	candidatesAtOnce    = 4000
+)
+
+func (l *limiter) allow(now time.Time) bool {
+	if l.last.IsZero() {
+		l.tokens = candidatesAtOnce
+	}
+	l.tokens = min(l.tokens+now.Sub(l.last).Seconds()*candidatesPerSecond, candidatesAtOnce)
+	l.last = now
+	if l.tokens < 1 {
+		return false
+	}
+	l.tokens--
+	return true
+}

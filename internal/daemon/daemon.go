@@ -1,0 +1,297 @@
+// Package daemon is SCON's long-running side: it hooks the devices of one
+// network namespace, composes Conentries for their connections, and takes
+// decisions back when anything that they rest on changes.
+//
+// The process lives in that namespace. One goroutine, the loop, owns all
+// state; it also beats the heart of the programs, so that they become inert
+// when it hangs.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/changes"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/contable"
+	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// Options say where and how to work.
+type Options struct {
+	Config   config.Config
+	StateDir string // lock, log and daemon.json
+	Socket   string
+	Netns    string // as given by --netns, for those who read daemon.json
+	Logger   *slog.Logger
+	Version  string
+	// Ready is called once when the socket answers. It may be nil.
+	Ready func()
+}
+
+// beatInterval is how often the programs hear from the loop. Five beats may be
+// late before they become inert.
+const beatInterval = 200 * time.Millisecond
+
+// sweepInterval is how often idle Conentries are looked for.
+const sweepInterval = time.Second
+
+// Daemon is the state of the loop.
+type Daemon struct {
+	opts    Options
+	log     *slog.Logger
+	started time.Time
+
+	dp     *datapath.Datapath
+	table  *contable.Table
+	ct     *conntrack.Client
+	namer  *discover.Namer
+	stop   context.CancelFunc
+	paused bool
+
+	devices devices
+	refused map[string]uint64 // why connections were not composed
+
+	calls chan func()         // of API clients, run in the loop
+	named chan namedContainer // answers of the namer
+}
+
+// Run works until ctx ends or a client stops it, then removes everything that
+// SCON owns in this namespace. It returns nil after an orderly end.
+func Run(ctx context.Context, o Options) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+
+	unlock, err := state.Lock(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	pins, err := openPins()
+	if err != nil {
+		return err
+	}
+	defer pins.unlock()
+
+	d := &Daemon{
+		opts: o, log: o.Logger, started: time.Now(), stop: stop,
+		refused: make(map[string]uint64),
+		calls:   make(chan func()),
+		named:   make(chan namedContainer, 64),
+	}
+	d.devices = newDevices()
+	if err := d.load(pins.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.dp.Close()) }()
+	if d.ct, err = conntrack.Open(); err != nil {
+		return err
+	}
+	defer d.ct.Close()
+	d.namer = discover.NewNamer()
+
+	sources, err := d.watch(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.begin(); err != nil {
+		return err
+	}
+	served, err := d.serve(ctx)
+	if err != nil {
+		return err
+	}
+	if o.Ready != nil {
+		o.Ready()
+	}
+	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.devices.ports), "uplinks", len(d.devices.uplinks), "conentries", d.table.Len())
+
+	err = d.loop(ctx, sources)
+	stop()
+	<-served
+	d.rest()
+	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
+}
+
+// load loads the datapath and makes the table over it.
+func (d *Daemon) load(pinDir string) error {
+	c := d.opts.Config
+	dp, err := datapath.Load(datapath.Options{
+		PinDir:       pinDir,
+		Slots:        contable.Slots(c.Connections),
+		Admit:        uint32(c.Admit),
+		Lease:        c.Lease,
+		LeasePackets: uint32(c.LeasePackets),
+	})
+	if err != nil {
+		return err
+	}
+	d.dp = dp
+	d.table = contable.New(dp.Table(), dp.Settings(), contable.Options{
+		Connections:  c.Connections,
+		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
+		Idle:         c.FlushIdle,
+	})
+	return nil
+}
+
+// sources are the streams that the loop listens to.
+type sources struct {
+	changes   <-chan changes.Event
+	destroyed <-chan conntrack.Destroyed
+	events    <-chan datapath.Event
+}
+
+// watch starts to listen, before anything is looked at, so that no change in
+// between is missed.
+func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
+	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.newGeneration}); err != nil {
+		return s, err
+	}
+	if s.destroyed, err = conntrack.WatchDestroy(ctx); err != nil {
+		return s, err
+	}
+	s.events = d.readEvents(ctx)
+	return s, nil
+}
+
+// readEvents forwards what the programs tell. It ends with the datapath.
+func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
+	events := make(chan datapath.Event, 256)
+	go func() {
+		defer close(events)
+		for {
+			e, err := d.dp.ReadEvent()
+			if err != nil {
+				return
+			}
+			select {
+			case events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return events
+}
+
+// newGeneration makes every decision stale at once. It is called in the
+// goroutine that hears of a change first.
+func (d *Daemon) newGeneration(reason string) {
+	generation := &d.dp.Settings().Generation
+	if atomic.AddUint32(generation, 1) == 0 {
+		atomic.AddUint32(generation, 1)
+	}
+	d.log.Debug("new generation", "reason", reason)
+}
+
+// begin hooks the devices, takes over what an earlier daemon left, and shows
+// the first sign of life.
+func (d *Daemon) begin() error {
+	d.newGeneration("start")
+	if err := d.rescan(); err != nil {
+		return err
+	}
+	now := time.Now()
+	if d.dp.Adopted() {
+		kept := d.table.Adopt(func(port int) bool { return d.devices.ports[port] != nil }, d.ct.Get, now)
+		d.log.Info("took over Conentries of an earlier daemon", "kept", kept)
+	}
+	d.dp.Settings().Paused = 0
+	return d.dp.Beat()
+}
+
+// serve answers clients until ctx ends; the channel is closed afterwards.
+func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
+	l, err := api.Listen(d.opts.Socket, d.opts.Config.SocketGroup)
+	if err != nil {
+		return nil, err
+	}
+	word := state.State{
+		PID: pid(), Netns: d.opts.Netns, Socket: d.opts.Socket,
+		Version: d.opts.Version, Config: d.opts.Config,
+	}
+	if err := word.Write(d.opts.StateDir); err != nil {
+		l.Close()
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := api.Serve(ctx, l, backend{d, ctx}); err != nil {
+			d.log.Error("serving clients", "error", err)
+			d.stop()
+		}
+	}()
+	return done, nil
+}
+
+// loop is the daemon's life.
+func (d *Daemon) loop(ctx context.Context, s sources) error {
+	beat, sweep := time.NewTicker(beatInterval), time.NewTicker(sweepInterval)
+	defer beat.Stop()
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c, ok := <-s.changes:
+			if !ok {
+				return lost(ctx, "changes of the network")
+			}
+			d.changed(c)
+		case gone, ok := <-s.destroyed:
+			if !ok {
+				return lost(ctx, "the ends of connections")
+			}
+			d.destroyed(gone)
+		case e := <-s.events:
+			d.heard(e)
+		case n := <-d.named:
+			d.devices.name(n)
+		case call := <-d.calls:
+			call()
+		case <-beat.C:
+			d.table.Release(time.Now())
+			if d.paused {
+				continue
+			}
+			if err := d.dp.Beat(); err != nil {
+				return err
+			}
+		case now := <-sweep.C:
+			d.table.Sweep(now)
+		}
+	}
+}
+
+// lost is why the daemon ends when it can no longer hear of changes: the
+// programs must not go on believing in it.
+func lost(ctx context.Context, what string) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("the kernel no longer tells of %s", what)
+}
+
+// rest makes the programs inert and lets the packets pass that are under way
+// between two of them.
+func (d *Daemon) rest() {
+	d.makeInert()
+	time.Sleep(20 * time.Millisecond)
+}
+
+// makeInert takes the heartbeat back.
+func (d *Daemon) makeInert() {
+	ticks := uint32(2 * time.Second / d.dp.Tick())
+	heartbeat := &d.dp.Settings().Heartbeat
+	atomic.StoreUint32(heartbeat, atomic.LoadUint32(heartbeat)-ticks)
+}

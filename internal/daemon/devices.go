@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/changes"
+	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/discover"
+)
+
+const protoTCP = unix.IPPROTO_TCP
+
+// devices is what is hooked now.
+type devices struct {
+	ports   map[int]*port
+	uplinks map[int]discover.Uplink
+	skipped []api.Skipped
+	// pastRegular counts regular packets of ports that are gone.
+	pastRegular uint64
+}
+
+// port is a container's bridge port.
+type port struct {
+	discover.Port
+	container  discover.Container
+	paused     bool
+	candidates limiter
+	refused    map[string]uint64
+}
+
+// namedContainer is an answer of the namer.
+type namedContainer struct {
+	port      int
+	container discover.Container
+}
+
+func newDevices() devices {
+	return devices{ports: make(map[int]*port), uplinks: make(map[int]discover.Uplink)}
+}
+
+// name gives a port its container's name, if it is still there.
+func (v *devices) name(n namedContainer) {
+	if p := v.ports[n.port]; p != nil {
+		p.container = n.container
+	}
+}
+
+// changed takes a change of the network. Its decisions are stale already.
+func (d *Daemon) changed(c changes.Event) {
+	if !c.Topology {
+		return
+	}
+	if err := d.rescan(); err != nil {
+		d.log.Error("looking for containers", "error", err)
+	}
+}
+
+// rescan makes what is hooked equal to what should be.
+func (d *Daemon) rescan() error {
+	c := d.opts.Config
+	topology, err := discover.Scan(discover.Options{Bridges: c.Bridges, Uplinks: c.Uplinks})
+	if err != nil {
+		return err
+	}
+	skipped := make([]api.Skipped, 0, len(topology.Skipped))
+	for _, s := range topology.Skipped {
+		skipped = append(skipped, api.Skipped(s))
+	}
+
+	ports := make(map[int]discover.Port)
+	for _, p := range topology.Ports {
+		if why := d.unhookable(p.Index); why != "" {
+			skipped = append(skipped, api.Skipped{Dev: p.Name, Reason: why})
+			continue
+		}
+		ports[p.Index] = p
+	}
+	uplinks := make(map[int]discover.Uplink)
+	for _, u := range topology.Uplinks {
+		if why := d.unhookable(u.Index); why != "" {
+			skipped = append(skipped, api.Skipped{Dev: u.Name, Reason: why})
+			continue
+		}
+		uplinks[u.Index] = u
+	}
+	d.devices.skipped = skipped
+	d.setPorts(ports)
+	d.setUplinks(uplinks)
+	return d.dropStale()
+}
+
+// unhookable says whose filters the express way would skip on a device.
+func (d *Daemon) unhookable(ifindex int) string {
+	filter, err := discover.ForeignIngress(ifindex)
+	if err != nil || filter == "" {
+		return "" // a device that is gone is found out on attaching
+	}
+	return "its ingress filter " + filter + " must see every packet"
+}
+
+func (d *Daemon) setPorts(want map[int]discover.Port) {
+	now := time.Now()
+	for index, p := range d.devices.ports {
+		if w, ok := want[index]; ok && w.PeerNSID == p.PeerNSID && w.Bridge == p.Bridge {
+			continue
+		}
+		d.unhookPort(p, now)
+	}
+	for index, w := range want {
+		if p := d.devices.ports[index]; p != nil {
+			p.Port = w
+			continue
+		}
+		d.hookPort(w)
+	}
+}
+
+func (d *Daemon) hookPort(w discover.Port) {
+	p := &port{Port: w, container: discover.Container{Name: w.Name}, refused: make(map[string]uint64)}
+	if err := d.hook(w.Index, datapath.PortHooks); err != nil {
+		d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
+		return
+	}
+	d.devices.ports[w.Index] = p
+	d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
+	go func() {
+		d.named <- namedContainer{w.Index, d.namer.Name(w)}
+	}()
+}
+
+func (d *Daemon) unhookPort(p *port, now time.Time) {
+	d.table.ForgetPort(p.Index, now)
+	if c, err := d.dp.Counters(p.Index); err == nil {
+		d.devices.pastRegular += c.Packets
+	}
+	d.unhook(p.Index, datapath.PortHooks)
+	delete(d.devices.ports, p.Index)
+	d.log.Info("container gone", "dev", p.Name, "name", p.container.Name)
+}
+
+func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
+	for index, u := range d.devices.uplinks {
+		if _, ok := want[index]; !ok {
+			d.unhook(index, datapath.UplinkHooks)
+			delete(d.devices.uplinks, index)
+			d.log.Info("uplink gone", "dev", u.Name)
+		}
+	}
+	for index, w := range want {
+		if _, ok := d.devices.uplinks[index]; !ok {
+			if err := d.hook(index, datapath.UplinkHooks); err != nil {
+				d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
+				continue
+			}
+			d.log.Info("uplink hooked", "dev", w.Name)
+		}
+		d.devices.uplinks[index] = w
+	}
+}
+
+// hook attaches all of hooks to a device, or none.
+func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
+	defer func() {
+		if err != nil {
+			d.unhook(ifindex, hooks)
+		}
+	}()
+	queue, err := discover.ShapesEgress(ifindex)
+	if err != nil {
+		return err
+	}
+	if err := d.dp.Track(ifindex, queue); err != nil {
+		return err
+	}
+	for _, h := range hooks {
+		if err := d.dp.Attach(h, ifindex); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) unhook(ifindex int, hooks []datapath.Hook) {
+	var errs []error
+	for _, h := range hooks {
+		errs = append(errs, d.dp.Detach(h, ifindex))
+	}
+	errs = append(errs, d.dp.Untrack(ifindex))
+	if err := errors.Join(errs...); err != nil {
+		d.log.Error("unhooking a device", "ifindex", ifindex, "error", err)
+	}
+}
+
+// dropStale removes hooks that an earlier daemon left where none should be.
+func (d *Daemon) dropStale() error {
+	attached, err := d.dp.Attached()
+	if err != nil {
+		return err
+	}
+	for _, a := range attached {
+		_, isPort := d.devices.ports[a.Ifindex]
+		_, isUplink := d.devices.uplinks[a.Ifindex]
+		if a.Hook.OnPort() && isPort || !a.Hook.OnPort() && isUplink {
+			continue
+		}
+		if err := d.dp.Detach(a.Hook, a.Ifindex); err != nil {
+			return err
+		}
+	}
+	return nil
+}

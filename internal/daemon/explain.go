@@ -1,0 +1,185 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/conntrack"
+)
+
+// explain says why a connection or a container is, or is not, on the express
+// way.
+func (d *Daemon) explain(subject string) (api.Explanation, error) {
+	s, err := api.ParseSubject(subject)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	x := api.Explanation{Subject: subject}
+	if d.paused {
+		x.Findings = append(x.Findings, api.Finding{
+			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
+		})
+	}
+	if s.Container != "" {
+		err = d.explainContainer(s.Container, &x)
+	} else {
+		err = d.explainFlow(s, &x)
+	}
+	x.Express = x.Express && !d.paused
+	return x, err
+}
+
+func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
+	ports, err := d.portsOf(name)
+	if err != nil {
+		return err
+	}
+	if x.Flows, err = d.flows(name); err != nil {
+		return err
+	}
+	for _, f := range x.Flows {
+		x.Express = x.Express || f.State == api.FlowExpress
+	}
+	for _, p := range ports {
+		if p.paused {
+			x.Findings = append(x.Findings, api.Finding{
+				Level: "warn", What: fmt.Sprintf("%s is paused: its packets go regular", p.container.Name),
+				Remedy: "scon resume --container " + p.container.Name,
+			})
+		}
+		x.Findings = append(x.Findings, api.Finding{
+			Level: "ok", What: fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name),
+		})
+		x.Findings = append(x.Findings, refusals(p.refused)...)
+		counters, err := d.dp.Counters(p.Index)
+		if err != nil {
+			return err
+		}
+		x.Findings = append(x.Findings, packetReasons(counters.Reasons)...)
+	}
+	if len(d.devices.uplinks) == 0 {
+		x.Findings = append(x.Findings, noUplink())
+	}
+	return nil
+}
+
+// explainFlow looks for Conentries, then for what conntrack knows.
+func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
+	all, err := d.flows("")
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		if s.Match(f) {
+			x.Flows = append(x.Flows, f)
+			x.Express = x.Express || f.State == api.FlowExpress
+			x.Findings = append(x.Findings, conentryFinding(f))
+		}
+	}
+	if len(x.Flows) > 0 {
+		return nil
+	}
+	found := false
+	err = d.ct.Dump(func(c conntrack.Conn) {
+		f := api.Flow{Proto: protoName(c), Orig: tupleOf(c.Orig), Reply: tupleOf(c.Reply)}
+		if s.Match(f) {
+			found = true
+			x.Findings = append(x.Findings, d.trackedFinding(c, f))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if !found {
+		x.Findings = append(x.Findings, api.Finding{
+			Level: "warn", What: "conntrack knows no such connection",
+			Why:    "it has ended, its packets are dropped, or they are not tracked here",
+			Remedy: "'conntrack -L' lists those that are",
+		})
+	}
+	if len(d.devices.uplinks) == 0 {
+		x.Findings = append(x.Findings, noUplink())
+	}
+	return nil
+}
+
+func conentryFinding(f api.Flow) api.Finding {
+	if f.State == api.FlowExpress {
+		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, cmp.Or(f.Oif, "the container's port"))}
+	}
+	return api.Finding{
+		Level: "note", What: f.Orig.String() + " is being composed",
+		Why: "no packet of it has been seen at the end of the regular way since the rules, routes or links changed: " +
+			"it is dropped, it is for this host itself, or it has been silent",
+	}
+}
+
+// trackedFinding is about a connection that conntrack has and SCON has not.
+func (d *Daemon) trackedFinding(c conntrack.Conn, f api.Flow) api.Finding {
+	if why := unfit(c); why != "" {
+		return api.Finding{Level: "note", What: f.Orig.String() + " stays regular: " + refusalText[why]}
+	}
+	return api.Finding{
+		Level: "note", What: f.Orig.String() + " has no Conentry",
+		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
+			d.opts.Config.Admit, d.opts.Config.FlushIdle),
+	}
+}
+
+func protoName(c conntrack.Conn) string {
+	if c.Orig.Proto == protoTCP {
+		return "tcp"
+	}
+	return "udp"
+}
+
+var refusalText = map[string]string{
+	refusedUntracked:   "conntrack does not know it",
+	refusedNotAssured:  "TCP is not established in both directions",
+	refusedHelper:      "a conntrack helper reads its packets",
+	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
+	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
+	refusedFull:        "the table is full (connections in the configuration)",
+	refusedShare:       "its container has used up its share (per_container_share in the configuration)",
+	refusedPaused:      "its container is paused",
+	refusedRate:        "its container opens too many connections at once",
+	refusedByConntrack: "conntrack refused to answer",
+}
+
+func refusals(counts map[string]uint64) (all []api.Finding) {
+	for _, why := range byCount(counts) {
+		all = append(all, api.Finding{
+			Level: "note", What: fmt.Sprintf("%d times a connection stayed regular: %s", counts[why], refusalText[why]),
+		})
+	}
+	return all
+}
+
+func packetReasons(counts map[string]uint64) []api.Finding {
+	if len(counts) == 0 {
+		return nil
+	}
+	var parts []string
+	for _, reason := range byCount(counts) {
+		parts = append(parts, fmt.Sprintf("%s %d", reason, counts[reason]))
+	}
+	return []api.Finding{{Level: "note", What: "regular packets by reason: " + strings.Join(parts, ", ")}}
+}
+
+func byCount(counts map[string]uint64) []string {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+}
+
+func noUplink() api.Finding {
+	return api.Finding{
+		Level: "fail", What: "no uplink is hooked",
+		Why:    "no IPv4 route leaves by an Ethernet device that is no container's",
+		Remedy: "name one with --uplink; 'scon status' lists the devices that were skipped",
+	}
+}

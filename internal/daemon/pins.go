@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/state"
+)
+
+const (
+	bpffs = "/sys/fs/bpf"
+	// pinRoot holds one directory of pins for each network namespace.
+	pinRoot = bpffs + "/scon"
+	// mountMark is a directory that says that SCON mounted the bpffs.
+	mountMark = pinRoot + "/mounted"
+)
+
+// pins is the pin directory of this network namespace, locked: two daemons in
+// one namespace would fight over its devices, whatever their state directories.
+type pins struct {
+	dir  string
+	lock *os.File
+}
+
+func openPins() (*pins, error) {
+	mounted, err := datapath.MountBPFFS(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	inode, err := netns.Inode("")
+	if err != nil {
+		return nil, err
+	}
+	p := &pins{dir: filepath.Join(pinRoot, strconv.FormatUint(inode, 10))}
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the pin directory: %w", err)
+	}
+	if mounted {
+		if err := os.Mkdir(mountMark, 0o700); err != nil {
+			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
+		}
+	}
+	if p.lock, err = os.Open(p.dir); err != nil {
+		return nil, fmt.Errorf("opening the pin directory: %w", err)
+	}
+	if err := unix.Flock(int(p.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		p.lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("locking this network namespace: %w in it, with another state directory", state.ErrLocked)
+		}
+		return nil, fmt.Errorf("locking this network namespace: %w", err)
+	}
+	return p, nil
+}
+
+func (p *pins) unlock() { p.lock.Close() }
+
+// remove detaches every hook and removes every pin of this namespace, and the
+// bpffs if SCON mounted it and nobody else uses it.
+func (p *pins) remove() error {
+	if err := datapath.Remove(p.dir); err != nil {
+		return err
+	}
+	_, err := os.Stat(mountMark)
+	mounted := err == nil
+	rest, err := os.ReadDir(pinRoot)
+	if err != nil {
+		return fmt.Errorf("looking for pins of other namespaces: %w", err)
+	}
+	if len(rest) > 1 || len(rest) == 1 && !mounted {
+		return nil // other namespaces have a SCON, too
+	}
+	if err := os.RemoveAll(pinRoot); err != nil {
+		return fmt.Errorf("removing the pin directory: %w", err)
+	}
+	others, err := os.ReadDir(bpffs)
+	others = slices.DeleteFunc(others, preloaded)
+	if err != nil || !mounted || len(others) > 0 {
+		return err
+	}
+	p.lock.Close()
+	if err := unix.Unmount(bpffs, 0); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("unmounting the bpffs: %w", err)
+	}
+	return nil
+}
+
+// preloaded tells the files that the kernel itself puts into every bpffs.
+func preloaded(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".debug") }
+
+// Clean removes everything that a daemon left in this namespace when it died.
+// It refuses while one is alive.
+func Clean(o Options) error {
+	p, err := openPins()
+	if err != nil {
+		return err
+	}
+	defer p.unlock()
+	return errors.Join(p.remove(), state.Remove(o.StateDir))
+}
+
+func pid() int { return os.Getpid() }
