@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"errors"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
@@ -110,26 +112,28 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 		}
 		d.unhookPort(p, now)
 	}
+	var fresh []int
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
 			p.Port = w
+		} else {
+			fresh = append(fresh, index)
+		}
+	}
+	for index, err := range d.hookAll(fresh, datapath.PortHooks) {
+		w := want[index]
+		if err != nil {
+			d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
 			continue
 		}
-		d.hookPort(w)
+		d.devices.ports[index] = &port{
+			Port: w, container: discover.Container{Name: w.Name}, refused: make(map[string]uint64),
+		}
+		d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
+		go func() {
+			d.named <- namedContainer{index, d.namer.Name(w)}
+		}()
 	}
-}
-
-func (d *Daemon) hookPort(w discover.Port) {
-	p := &port{Port: w, container: discover.Container{Name: w.Name}, refused: make(map[string]uint64)}
-	if err := d.hook(w.Index, datapath.PortHooks); err != nil {
-		d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
-		return
-	}
-	d.devices.ports[w.Index] = p
-	d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
-	go func() {
-		d.named <- namedContainer{w.Index, d.namer.Name(w)}
-	}()
 }
 
 func (d *Daemon) unhookPort(p *port, now time.Time) {
@@ -150,16 +154,40 @@ func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
 			d.log.Info("uplink gone", "dev", u.Name)
 		}
 	}
+	var fresh []int
 	for index, w := range want {
-		if _, ok := d.devices.uplinks[index]; !ok {
-			if err := d.hook(index, datapath.UplinkHooks); err != nil {
-				d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
-				continue
-			}
-			d.log.Info("uplink hooked", "dev", w.Name)
+		if _, ok := d.devices.uplinks[index]; ok {
+			d.devices.uplinks[index] = w
+		} else {
+			fresh = append(fresh, index)
+		}
+	}
+	for index, err := range d.hookAll(fresh, datapath.UplinkHooks) {
+		w := want[index]
+		if err != nil {
+			d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
+			continue
 		}
 		d.devices.uplinks[index] = w
+		d.log.Info("uplink hooked", "dev", w.Name)
 	}
+}
+
+// hookAll hooks devices side by side: the kernel waits for an RCU grace period
+// at each, and a burst of containers must not add them up. It returns the
+// outcome for each device.
+func (d *Daemon) hookAll(devices []int, hooks []datapath.Hook) map[int]error {
+	errs := make([]error, len(devices))
+	var wg sync.WaitGroup
+	for i, index := range devices {
+		wg.Go(func() { errs[i] = d.hook(index, hooks) })
+	}
+	wg.Wait()
+	outcome := make(map[int]error, len(devices))
+	for i, index := range devices {
+		outcome[index] = errs[i]
+	}
+	return outcome
 }
 
 // hook attaches all of hooks to a device, or none.
@@ -176,12 +204,11 @@ func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
 	if err := d.dp.Track(ifindex, queue); err != nil {
 		return err
 	}
+	var group errgroup.Group
 	for _, h := range hooks {
-		if err := d.dp.Attach(h, ifindex); err != nil {
-			return err
-		}
+		group.Go(func() error { return d.dp.Attach(h, ifindex) })
 	}
-	return nil
+	return group.Wait()
 }
 
 func (d *Daemon) unhook(ifindex int, hooks []datapath.Hook) {
