@@ -84,13 +84,13 @@ func pinDir(t *testing.T) string {
 	return filepath.Join(dir, "scon")
 }
 
-// addPair makes a pair of devices that are up, and returns the first one's
-// ifindex.
+// addPair makes a pair of devices and returns the first one's ifindex. That one
+// comes up last, so that it can send at once.
 func addPair(t *testing.T, ns, name, peer string) int {
 	t.Helper()
 	nstest.Run(t, ns, "ip link add "+name+" type veth peer name "+peer+`
-		ip link set `+name+` up
-		ip link set `+peer+` up`)
+		ip link set `+peer+` up
+		ip link set `+name+` up`)
 	return indexOf(t, ns, name)
 }
 
