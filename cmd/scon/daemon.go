@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/daemon"
 	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/netns"
@@ -36,7 +37,7 @@ func (t *tool) newDaemonCommand() *cobra.Command {
 	return cmd
 }
 
-func (t *tool) runDaemon(o daemonOptions) error {
+func (t *tool) runDaemon(o daemon.Options) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/daemon"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
@@ -51,7 +52,7 @@ func (t *tool) down(dir, namespace string) error {
 	if err != nil {
 		return err
 	}
-	o := daemonOptions{
+	o := daemon.Options{
 		StateDir: dir,
 		Socket:   cmp.Or(t.socket, s.Socket, state.Socket(dir)),
 		Netns:    cmp.Or(namespace, s.Netns),
@@ -74,7 +75,7 @@ func (t *tool) down(dir, namespace string) error {
 
 // removeAll takes away what is in the kernel and in the state directory, when
 // no daemon lives there.
-func (t *tool) removeAll(o daemonOptions, pid int) error {
+func (t *tool) removeAll(o daemon.Options, pid int) error {
 	unlock, err := state.Lock(o.StateDir)
 	if errors.Is(err, state.ErrLocked) {
 		return fmt.Errorf("a daemon (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", pid, o.StateDir, o.Socket, pid)
@@ -96,7 +97,7 @@ func (t *tool) removeAll(o daemonOptions, pid int) error {
 }
 
 // clean takes away what is in the kernel, in the daemon's namespace.
-func (t *tool) clean(o daemonOptions) error {
+func (t *tool) clean(o daemon.Options) error {
 	if o.Netns == "" {
 		return t.daemon.clean(o)
 	}

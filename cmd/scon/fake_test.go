@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/daemon"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -20,7 +21,7 @@ var fakeDaemon = daemonSide{run: fakeRun, clean: fakeClean}
 // fakeLife bounds a daemon that a script has left behind.
 const fakeLife = time.Minute
 
-func fakeRun(ctx context.Context, o daemonOptions) error {
+func fakeRun(ctx context.Context, o daemon.Options) error {
 	switch os.Getenv("SCON_TEST_DAEMON") {
 	case "fail":
 		o.Logger.Info("loading")
@@ -51,7 +52,7 @@ func fakeRun(ctx context.Context, o daemonOptions) error {
 }
 
 // fakeClean writes down what it was asked to clean.
-func fakeClean(o daemonOptions) error {
+func fakeClean(o daemon.Options) error {
 	inode, err := netns.Inode("")
 	if err != nil {
 		return err

@@ -17,7 +17,11 @@ func (t *tool) newFlushCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.stdout, "Flushed %d connections of %s.\n", n, whose(container))
+			what := "connections"
+			if n == 1 {
+				what = "connection"
+			}
+			_, err = fmt.Fprintf(t.stdout, "Flushed %d %s of %s.\n", n, what, whose(container))
 			return err
 		},
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/daemon"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
@@ -53,7 +54,7 @@ func (t *tool) newUpCommand() *cobra.Command {
 
 // arguments are the command line of the daemon for the flags of up. Its paths
 // are absolute: the daemon works in /.
-func (s *settings) arguments(cmd *cobra.Command, o daemonOptions) ([]string, error) {
+func (s *settings) arguments(cmd *cobra.Command, o daemon.Options) ([]string, error) {
 	args := []string{"daemon", "--socket", o.Socket, "--state-dir", o.StateDir}
 	if o.Netns != "" {
 		args = append(args, "--netns", o.Netns)
@@ -73,7 +74,7 @@ func (s *settings) arguments(cmd *cobra.Command, o daemonOptions) ([]string, err
 	return args, nil
 }
 
-func (t *tool) up(o daemonOptions, args []string) error {
+func (t *tool) up(o daemon.Options, args []string) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (t *tool) up(o daemonOptions, args []string) error {
 
 // running is the status of a daemon that was started with the same options,
 // nil when none answers. Another daemon in the same place is an error.
-func (t *tool) running(o daemonOptions) (*api.Status, error) {
+func (t *tool) running(o daemon.Options) (*api.Status, error) {
 	s, err := t.readState(o.StateDir)
 	if err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func sameNetns(pid int, namespace string) (bool, error) {
 }
 
 // start runs the daemon in a session of its own and waits until it answers.
-func start(o daemonOptions, args []string) (status api.Status, err error) {
+func start(o daemon.Options, args []string) (status api.Status, err error) {
 	log, err := createLog(o.StateDir)
 	if err != nil {
 		return status, err
@@ -237,7 +238,7 @@ func lastWords(log string) string {
 	return "the daemon ended: " + strings.Join(lines, "; ")
 }
 
-func (t *tool) printUp(word string, s api.Status, o daemonOptions) error {
+func (t *tool) printUp(word string, s api.Status, o daemon.Options) error {
 	var containers, uplinks []string
 	for _, c := range s.Containers {
 		containers = append(containers, printable(cmp.Or(c.Name, c.ID, c.Dev)))
