@@ -60,6 +60,9 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
+// sizeofNetconfmsg is what attributes follow: struct netconfmsg, padded.
+const sizeofNetconfmsg = 4
+
 type netconfKey struct {
 	ifindex   int32 // -1 all devices, -2 those to come
 	attribute uint16
@@ -68,7 +71,6 @@ type netconfKey struct {
 // netconfMessage judges a message about IPv4's settings on a device: a value
 // that differs from the one before. A new device brings values of its own.
 func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
-	const sizeofNetconfmsg = 4 // struct netconfmsg, padded
 	const netconfaIfindex = 1
 	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET {
 		return Event{}, false

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/nlmsg"
@@ -29,22 +28,41 @@ var groups = []uint32{
 // kernel follows rtnetlink.
 type kernel struct {
 	*nlmsg.Socket
+	ask *nlmsg.Socket // for the state
 	out *output
 	*known
 }
 
 func openKernel(out *output, l limits) (_ source, err error) {
-	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE, Groups: groups, Buffer: l.buffer})
+	k := &kernel{out: out}
+	defer func() {
+		if err != nil {
+			k.Close()
+			err = fmt.Errorf("watch rtnetlink: %w", err)
+		}
+	}()
+	k.Socket, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE, Groups: groups, Buffer: l.buffer})
 	if err != nil {
-		return nil, fmt.Errorf("watch rtnetlink: %w", err)
+		return nil, err
 	}
-	// Listening begins before the state is read, so nothing falls in between.
-	state, err := readKnown()
-	if err != nil {
-		sock.Close()
-		return nil, fmt.Errorf("watch rtnetlink: %w", err)
+	if k.ask, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
+		return nil, err
 	}
-	return &kernel{sock, out, state}, nil
+	// Listening began before the state is read, so nothing falls in between.
+	if k.known, err = readKnown(k.ask); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *kernel) Close() error {
+	var errs []error
+	for _, s := range []*nlmsg.Socket{k.Socket, k.ask} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (k *kernel) next() error {
@@ -55,7 +73,7 @@ func (k *kernel) next() error {
 	})
 	if errors.Is(err, nlmsg.ErrOverrun) {
 		k.out.emit(overrun("rtnetlink messages were lost"))
-		k.known, err = readKnown()
+		k.known, err = readKnown(k.ask)
 	}
 	if err != nil {
 		return fmt.Errorf("watch rtnetlink: %w", err)
@@ -114,29 +132,30 @@ func (k *known) judge(m nlmsg.Message) (Event, bool) {
 	}
 }
 
-// readKnown reads the state of the namespace of the calling thread.
-func readKnown() (*known, error) {
+// readKnown reads the state.
+func readKnown(ask *nlmsg.Socket) (*known, error) {
 	k := newKnown()
 	for _, dump := range []struct {
-		what     string
-		get, new uint16
-		header   nl.NetlinkRequestData
+		what   string
+		typ    netlink.HeaderType
+		family byte
+		header int // size of what the request begins with, the family first
 	}{
-		{"devices", unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC)},
-		{"bridge ports", unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_BRIDGE)},
-		{"neighbours", unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, &netlink.Ndmsg{Family: unix.AF_INET}},
-		{"forwarding tables", unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, &netlink.Ndmsg{Family: unix.AF_BRIDGE}},
-		{"settings", unix.RTM_GETNETCONF, unix.RTM_NEWNETCONF, &nl.RtGenMsg{RtGenmsg: unix.RtGenmsg{Family: unix.AF_INET}}},
+		{"devices", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg},
+		{"bridge ports", unix.RTM_GETLINK, unix.AF_BRIDGE, unix.SizeofIfInfomsg},
+		{"neighbours", unix.RTM_GETNEIGH, unix.AF_INET, unix.SizeofNdMsg},
+		{"forwarding tables", unix.RTM_GETNEIGH, unix.AF_BRIDGE, unix.SizeofNdMsg},
+		{"settings", unix.RTM_GETNETCONF, unix.AF_INET, sizeofNetconfmsg},
 	} {
-		req := nl.NewNetlinkRequest(int(dump.get), unix.NLM_F_DUMP)
-		req.AddData(dump.header)
-		// An interrupted dump will do: what interrupted it is announced.
-		msgs, err := req.Execute(unix.NETLINK_ROUTE, dump.new)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		data := make([]byte, dump.header)
+		data[0] = dump.family
+		// It does no harm if a change cuts the dump in two: that is announced.
+		err := ask.Request(netlink.Message{
+			Header: netlink.Header{Type: dump.typ, Flags: netlink.Dump},
+			Data:   data,
+		}, func(m nlmsg.Message) { k.judge(m) })
+		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", dump.what, err)
-		}
-		for _, b := range msgs {
-			k.judge(nlmsg.Message{Type: dump.new, Data: b})
 		}
 	}
 	return k, nil

@@ -104,7 +104,7 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 		}
 		delete(k.fdb, key)
 		e.Reason = fmt.Sprintf("%v is gone from %s", n.mac, k.name(n.ifindex))
-		return e, old
+		return e, old && k.devices[n.ifindex].up // else it went with the device
 	}
 	k.fdb[key] = is
 	e.Reason = fmt.Sprintf("%v moved from %s to %s", n.mac, k.name(was.port), k.name(n.ifindex))

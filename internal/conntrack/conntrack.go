@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -75,8 +76,14 @@ func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
 
 // Client asks the kernel about connections. It is safe for concurrent use.
 type Client struct {
-	single exchange // for requests about one connection
-	dump   exchange // apart, so that those need not wait for a long dump
+	single asker // for requests about one connection
+	dump   asker // apart, so that those need not wait for a long dump
+}
+
+// asker is a socket for requests, one at a time.
+type asker struct {
+	mu   sync.Mutex
+	sock *nlmsg.Socket
 }
 
 // Open opens a client for the namespace of the calling thread.
@@ -87,8 +94,8 @@ func Open() (_ *Client, err error) {
 			c.Close()
 		}
 	}()
-	for _, e := range []*exchange{&c.single, &c.dump} {
-		if e.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+	for _, a := range []*asker{&c.single, &c.dump} {
+		if a.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
 			return nil, fmt.Errorf("open ctnetlink: %w", err)
 		}
 	}
@@ -98,9 +105,9 @@ func Open() (_ *Client, err error) {
 // Close closes the client.
 func (c *Client) Close() error {
 	var errs []error
-	for _, e := range []*exchange{&c.single, &c.dump} {
-		if e.sock != nil {
-			errs = append(errs, e.sock.Close())
+	for _, a := range []*asker{&c.single, &c.dump} {
+		if a.sock != nil {
+			errs = append(errs, a.sock.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -185,4 +192,17 @@ func (c *Client) request(msg uint16, flags netlink.HeaderFlags, t Tuple,
 		return ErrNotFound
 	}
 	return err
+}
+
+// do sends a ctnetlink request, and calls reply for each answer.
+func (a *asker) do(msg uint16, flags netlink.HeaderFlags, family byte, attrs []byte, reply func(nlmsg.Message)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sock.Request(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | msg),
+			Flags: flags,
+		},
+		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
+	}, reply)
 }

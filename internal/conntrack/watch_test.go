@@ -14,6 +14,10 @@ import (
 	"github.com/scon-project/scon/internal/nstest"
 )
 
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
 // patience is how long a test waits for what has to come.
 const patience = 10 * time.Second
 
@@ -32,7 +36,6 @@ func watch(t *testing.T, ns string, buffer int) <-chan Destroyed {
 		cancel()
 		for range events {
 		}
-		goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	})
 	return events
 }

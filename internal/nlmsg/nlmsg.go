@@ -1,5 +1,5 @@
 // Package nlmsg reads netlink messages without allocating: a Socket receives
-// them, iterators take them apart. What is sent is built with mdlayher/netlink.
+// them, iterators take them apart. Requests are built with mdlayher/netlink.
 package nlmsg
 
 import (
@@ -17,9 +17,9 @@ type Message struct {
 	Data     []byte // what follows the header; valid until the next read
 }
 
-// Err returns the error that an NLMSG_ERROR or NLMSG_DONE message brings, and
+// err returns the error that an NLMSG_ERROR or NLMSG_DONE message brings, and
 // nil for an acknowledgement and every other message.
-func (m Message) Err() error {
+func (m Message) err() error {
 	if m.Type != unix.NLMSG_ERROR && m.Type != unix.NLMSG_DONE || len(m.Data) < 4 {
 		return nil
 	}

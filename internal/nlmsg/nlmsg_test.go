@@ -75,23 +75,34 @@ func listen(t *testing.T, opts Options) (*Socket, string) {
 	return l, ns
 }
 
-func TestRequestAndError(t *testing.T) {
-	s, _ := listen(t, Options{})
-	sequence, err := s.Send(netlink.Message{
-		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request},
-		Data:   append(binary.NativeEndian.AppendUint32(make([]byte, 4), 12345), make([]byte, 8)...),
-	})
-	if err != nil {
-		t.Fatal(err)
+// getLink asks for one device by its number, or for all with the dump flag.
+func getLink(index uint32, flags netlink.HeaderFlags) netlink.Message {
+	header := binary.NativeEndian.AppendUint32(make([]byte, 4), index)
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: flags},
+		Data:   append(header, make([]byte, unix.SizeofIfInfomsg-len(header))...),
 	}
-	replies := 0
-	if err := s.Receive(func(m Message) {
-		replies++
-		if m.Sequence != sequence || !errors.Is(m.Err(), unix.ENODEV) {
-			t.Errorf("reply %d to request %d: %v, want ENODEV", m.Sequence, sequence, m.Err())
+}
+
+func TestRequest(t *testing.T) {
+	s, ns := listen(t, Options{})
+	nstest.Run(t, ns, "ip link add d0 type bridge")
+	for _, tc := range []struct {
+		name    string
+		request netlink.Message
+		want    string
+	}{
+		{"one", getLink(1, 0), "1 replies, <nil>"},
+		{"none", getLink(12345, 0), "0 replies, no such device"},
+		{"dump", getLink(0, netlink.Dump), "2 replies, <nil>"},
+		{"acknowledged", getLink(1, netlink.Acknowledge), "1 replies, <nil>"},
+		{"after one whose acknowledgement was left", getLink(12345, 0), "0 replies, no such device"},
+	} {
+		replies := 0
+		err := s.Request(tc.request, func(m Message) { replies++ })
+		if got := fmt.Sprintf("%d replies, %v", replies, err); got != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
 		}
-	}); err != nil || replies != 1 {
-		t.Errorf("%d replies, %v", replies, err)
 	}
 }
 

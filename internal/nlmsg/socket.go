@@ -84,12 +84,6 @@ func (s *Socket) Close() error {
 	return s.conn.Close()
 }
 
-// Send sends one message and returns the sequence number that its replies bear.
-func (s *Socket) Send(m netlink.Message) (sequence uint32, err error) {
-	m, err = s.conn.Send(m)
-	return m.Header.Sequence, err
-}
-
 // Receive waits for a datagram and calls fn for each of its messages. After
 // ErrOverrun it can be called again, after any other error it cannot.
 func (s *Socket) Receive(fn func(Message)) error {
