@@ -92,6 +92,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.dp.Close()) }()
+	defer func() {
+		if err != nil && !d.dp.Adopted() {
+			err = errors.Join(err, pins.remove()) // nothing half-done stays
+		}
+	}()
 	if d.ct, err = conntrack.Open(); err != nil {
 		return err
 	}
