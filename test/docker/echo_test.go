@@ -25,7 +25,7 @@ func (e *Engine) RunEcho(t *testing.T, name string, options ...string) *Containe
 		t.Fatal(err)
 	}
 	e.Import(t, Image{Name: "echo", Programs: []string{self}})
-	return e.Run(t, Spec{
+	c := e.Run(t, Spec{
 		Name:  name,
 		Image: "echo",
 		Options: append([]string{
@@ -35,6 +35,8 @@ func (e *Engine) RunEcho(t *testing.T, name string, options ...string) *Containe
 		}, options...),
 		Command: []string{filepath.Base(self)},
 	})
+	c.waitListening(t, echoPort)
+	return c
 }
 
 // serveEcho returns only with an error.

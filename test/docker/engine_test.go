@@ -109,6 +109,19 @@ func (c *Container) Dial(t *testing.T, addr string) (net.Conn, error) {
 	return dial(c.netns(t), "tcp4", addr, 2*time.Second)
 }
 
+// waitListening waits until the container accepts TCP connections of its own.
+// From outside, docker-proxy could answer in its place.
+func (c *Container) waitListening(t *testing.T, port int) {
+	t.Helper()
+	eventually(t, "start of the server in "+c.Name, func() error {
+		conn, err := c.Dial(t, fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
 // Stop stops the container, by force after a second: a first process that does
 // not handle SIGTERM is not killed by it.
 func (c *Container) Stop(t *testing.T) {

@@ -39,7 +39,7 @@ func (e *Engine) RunNginx(t *testing.T, name, folder string, options ...string) 
 		Programs: []string{"nginx"},
 		Files:    map[string]string{"etc/nginx/nginx.conf": nginxConf},
 	})
-	return e.Run(t, Spec{
+	c := e.Run(t, Spec{
 		Name:  name,
 		Image: "nginx",
 		Options: append([]string{
@@ -47,6 +47,8 @@ func (e *Engine) RunNginx(t *testing.T, name, folder string, options ...string) 
 		}, options...),
 		Command: []string{"nginx"},
 	})
+	c.waitListening(t, 80)
+	return c
 }
 
 // TestHTTPThroughPublishedPort has one kept-alive connection from outside carry
