@@ -18,12 +18,16 @@ name=scon-demo-$$ # of the namespace, the image and the container
 host=198.51.100.1
 outside=198.51.100.2
 files=$(mktemp -d)
+server=
 
 clean_up() {
+	set +e
 	docker rm --force $name
 	bin/scon down
 	docker rmi $name
-	ip netns delete $name # and the wire with it
+	kill "$server"
+	ip link delete scon-demo
+	ip netns delete $name
 	rm -r "$files"
 }
 trap 'clean_up >/dev/null 2>&1' EXIT
@@ -39,7 +43,11 @@ ip address add $host/30 dev scon-demo
 ip link set scon-demo up
 ip -n $name address add $outside/30 dev eth0
 ip -n $name link set eth0 up
-ip netns exec $name timeout 60 busybox nc -l -p 7000 >/dev/null &
+# nc goes when its input ends, so it has one that does not.
+mkfifo "$files/input"
+exec 3<>"$files/input"
+ip netns exec $name timeout 60 busybox nc -l -p 7000 <&3 >/dev/null &
+server=$!
 
 # No registry is asked: the image is this machine's busybox.
 busybox=$(command -v busybox)
@@ -47,17 +55,18 @@ for file in $(ldd "$busybox" 2>/dev/null | grep -o '/[^ ]*'); do
 	cp --parents --dereference "$file" "$files"
 done
 cp "$busybox" "$files/busybox"
-tar --create --directory "$files" . | docker import - $name >/dev/null
+tar --create --exclude ./input --directory "$files" . | docker import - $name >/dev/null
 
 bin/scon up
 docker run --detach --name $name $name /busybox sh -c \
 	"(/busybox dd if=/dev/zero bs=64k count=2048; /busybox sleep 30) | /busybox nc $outside 7000" >/dev/null
 
-# dd says in the end what it wrote; the connection stays open for a while after.
-for _ in $(seq 200); do
-	docker logs $name 2>&1 | grep -q "records out" && break
+# The connection stays open for a while after the last byte.
+for _ in $(seq 100); do
+	bin/scon flows --json | grep -q '"state": "express"' && break
 	sleep 0.1
 done
-bin/scon flows --container $name
+sleep 1
+bin/scon flows
 echo
 bin/scon status
