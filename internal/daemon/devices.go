@@ -30,6 +30,7 @@ type port struct {
 	discover.Port
 	container  discover.Container
 	paused     bool
+	queue      bool // packets for it are delivered through its egress
 	candidates limiter
 	refused    map[string]uint64
 }
@@ -116,6 +117,7 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
 			p.Port = w
+			d.track(p)
 		} else {
 			fresh = append(fresh, index)
 		}
@@ -126,14 +128,30 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 			d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
 			continue
 		}
-		d.devices.ports[index] = &port{
+		p := &port{
 			Port: w, container: discover.Container{Name: w.Name}, refused: make(map[string]uint64),
 		}
+		d.devices.ports[index] = p
+		d.track(p)
 		d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
 		go func() {
 			d.named <- namedContainer{index, d.namer.Name(w)}
 		}()
 	}
+}
+
+// track tells the programs whether a port delivers through its egress. A change
+// has raised the generation, so that every decision takes it up.
+func (d *Daemon) track(p *port) {
+	queue, err := p.ShapesEgress()
+	if err == nil && queue != p.queue {
+		err = d.dp.Track(p.Index, queue)
+	}
+	if err != nil {
+		d.log.Error("looking at the egress of a port", "dev", p.Name, "error", err)
+		return
+	}
+	p.queue = queue
 }
 
 func (d *Daemon) unhookPort(p *port, now time.Time) {
@@ -197,11 +215,7 @@ func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
 			d.unhook(ifindex, hooks)
 		}
 	}()
-	queue, err := discover.ShapesEgress(ifindex)
-	if err != nil {
-		return err
-	}
-	if err := d.dp.Track(ifindex, queue); err != nil {
+	if err := d.dp.Track(ifindex, false); err != nil {
 		return err
 	}
 	var group errgroup.Group

@@ -1,33 +1,18 @@
 package discover
 
-import (
-	"fmt"
+import "github.com/scon-project/scon/internal/tcfilter"
 
-	"github.com/vishvananda/netlink"
+// noQueue is the qdisc of a port whose traffic nobody shapes.
+const noQueue = "noqueue"
 
-	"github.com/scon-project/scon/internal/tcfilter"
-)
-
-// ShapesEgress reports whether packets for a container must leave by its port's
-// egress, because a qdisc or somebody's filters there would be skipped
+// ShapesEgress reports whether packets for the container must leave by the
+// port's egress, because a qdisc or somebody's filters there would be skipped
 // otherwise.
-func ShapesEgress(ifindex int) (bool, error) {
-	port, err := netlink.LinkByIndex(ifindex)
-	if err != nil {
-		return false, fmt.Errorf("look at device %d: %w", ifindex, err)
+func (p Port) ShapesEgress() (bool, error) {
+	if p.Qdisc != noQueue {
+		return true, nil
 	}
-	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(port) })
-	if err != nil {
-		return false, fmt.Errorf("list qdiscs of %s: %w", port.Attrs().Name, err)
-	}
-	for _, q := range qdiscs {
-		switch q.Type() {
-		case "noqueue", "clsact", "ingress":
-		default:
-			return true, nil
-		}
-	}
-	filters, err := tcfilter.Egress(ifindex)
+	filters, err := tcfilter.Egress(p.Index)
 	if err != nil {
 		return false, err
 	}
