@@ -35,8 +35,10 @@ type Result struct {
 	} `json:"cpu_distance"`
 	// Samples tell more about every measurement, in the order taken.
 	Samples []Sample `json:"samples"`
-	// Errors of samples that are missing because of them.
+	// Errors of samples that are missing because of them, and those after
+	// which a sample was taken again.
 	Errors      []string  `json:"errors"`
+	Retries     []string  `json:"retries"`
 	Interrupted bool      `json:"interrupted"`
 	Started     time.Time `json:"started"`
 	Seconds     float64   `json:"seconds"` // the whole run, set-up included
@@ -82,6 +84,7 @@ func newResult(e Experiment, rounds int) *Result {
 		Modes:      map[string]map[string][]float64{},
 		Samples:    []Sample{},
 		Errors:     []string{},
+		Retries:    []string{},
 		Units:      e.units(),
 		modes:      e.Modes,
 		metrics:    e.metrics(),

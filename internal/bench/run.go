@@ -90,25 +90,33 @@ func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Resu
 	return result, nil
 }
 
+// attempts at a sample: other work on the machine can keep the traffic from its
+// CPUs for so long that a sample is worth nothing.
+const attempts = 3
+
 // visit measures all steps of one mode in one round. What goes wrong is listed
 // in the result, except when it is the cancellation.
 func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int)) {
-	note := func(what string, err error) {
+	note := func(list *[]string, what string, err error) {
 		if err != nil && ctx.Err() == nil {
-			r.Errors = append(r.Errors, fmt.Sprintf("round %d, %s, %s: %v", round, mode.Name, what, err))
+			*list = append(*list, fmt.Sprintf("round %d, %s, %s: %v", round, mode.Name, what, err))
 		}
 	}
 	tell(0)
-	defer func() { note("clear", bed.clear()) }()
+	defer func() { note(&r.Errors, "clear", bed.clear()) }()
 	if err := bed.ready(ctx, mode); err != nil {
-		note("make ready", err)
+		note(&r.Errors, "make ready", err)
 		return
 	}
 	for i, step := range steps {
 		tell(i)
 		sample, err := bed.take(ctx, mode, step)
+		for attempt := 1; err != nil && ctx.Err() == nil && attempt < attempts; attempt++ {
+			note(&r.Retries, step.Name, err)
+			sample, err = bed.take(ctx, mode, step)
+		}
 		if err != nil {
-			note(step.Name, err)
+			note(&r.Errors, step.Name, err)
 			if ctx.Err() != nil {
 				return
 			}

@@ -97,6 +97,27 @@ func TestAFailedSampleIsAnError(t *testing.T) {
 	}
 }
 
+func TestASampleIsTakenAgain(t *testing.T) {
+	failures := 0
+	bed := &fakeBed{measure: func(mode Mode, step Step) (Sample, error) {
+		if mode == Express && step.Name == "a" && failures < 2 {
+			failures++
+			return Sample{}, errors.New("peer edge ended unexpectedly")
+		}
+		return oneOfEach(mode, step)
+	}}
+	result, err := runRounds(t.Context(), twoSteps, Options{Progress: quiet{}}, bed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Retries) != 2 || !strings.Contains(result.Retries[0], "round 1, express, a: peer edge ended") {
+		t.Errorf("retries %q, want both failures", result.Retries)
+	}
+	if n := len(result.Modes["express"]["rate"]); n != 2 {
+		t.Errorf("%d samples, want one of each round", n)
+	}
+}
+
 func TestAModeThatIsNotReadyIsLeftOut(t *testing.T) {
 	bed := &fakeBed{measure: oneOfEach, failing: Express}
 	result, err := runRounds(t.Context(), twoSteps, Options{Progress: quiet{}}, bed)

@@ -81,6 +81,9 @@ func (r *Result) footnote() string {
 	if r.Interrupted {
 		lines = append(lines, "Interrupted: the rounds are not complete.")
 	}
+	for _, e := range r.Retries {
+		lines = append(lines, "Taken again: "+e)
+	}
 	for _, e := range r.Errors {
 		lines = append(lines, "Missing: "+e)
 	}

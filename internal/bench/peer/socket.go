@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -204,29 +203,3 @@ func (s socket) receiveAll(message []byte) error {
 }
 
 func (s socket) close() { unix.RawSyscall(unix.SYS_CLOSE, uintptr(s), 0, 0) }
-
-// pin binds the calling thread, which the caller has locked, to one CPU.
-func pin(cpu int) error {
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("pin to CPU %d: %w", cpu, err)
-	}
-	runtime.Gosched() // do not begin on the CPU that was left
-	return nil
-}
-
-// threadCPU is the processor time of the calling thread so far.
-func threadCPU() time.Duration {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
-}
-
-// pause sleeps on the thread itself.
-func pause(d time.Duration) {
-	t := unix.NsecToTimespec(d.Nanoseconds())
-	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
-}

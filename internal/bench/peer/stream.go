@@ -94,14 +94,16 @@ func finishUDP(s socket, message []byte) error {
 		return err
 	}
 	for range 200 {
-		if err := s.send(message); err != nil {
-			return err
-		}
-		_, err := s.receive(message)
+		err := s.send(message)
 		if err == nil {
-			return nil
+			_, err = s.receive(message)
 		}
-		if !errors.Is(err, unix.EAGAIN) {
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.ECONNREFUSED):
+			return nil // it understood an earlier one and is gone
+		case !errors.Is(err, unix.EAGAIN):
 			return err
 		}
 	}
