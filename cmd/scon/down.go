@@ -88,7 +88,7 @@ func (t *tool) removeAll(o daemon.Options, pid int) error {
 	if errors.Is(err, netns.ErrNotExist) {
 		// Its devices went with it, and the programs with them.
 		fmt.Fprintf(t.stderr, "scon: warning: %v; nothing to detach there\n", err)
-		err = nil
+		err = daemon.CleanAbandoned()
 	}
 	if err != nil {
 		return err

@@ -45,6 +45,9 @@ func openPins() (*pins, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the pin directory: %w", err)
 	}
+	if err := CleanAbandoned(); err != nil {
+		return nil, err
+	}
 	if mounted {
 		if err := os.Mkdir(mountMark, 0o700); err != nil {
 			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
@@ -71,9 +74,19 @@ func (p *pins) remove() error {
 	if err := datapath.Remove(p.dir); err != nil {
 		return err
 	}
+	p.lock.Close() // or the bpffs is busy
+	return removeRoot()
+}
+
+// removeRoot removes what the pin directories of all namespaces share, if this
+// was the last of them.
+func removeRoot() error {
 	_, err := os.Stat(mountMark)
 	mounted := err == nil
 	rest, err := os.ReadDir(pinRoot)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("looking for pins of other namespaces: %w", err)
 	}
@@ -88,11 +101,28 @@ func (p *pins) remove() error {
 	if err != nil || !mounted || len(others) > 0 {
 		return err
 	}
-	p.lock.Close()
 	if err := unix.Unmount(bpffs, 0); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("unmounting the bpffs: %w", err)
 	}
 	return nil
+}
+
+// CleanAbandoned removes the pins of daemons that died together with their
+// namespaces: all of their hooks have lost their devices.
+func CleanAbandoned() error {
+	dirs, err := filepath.Glob(filepath.Join(pinRoot, "[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if !datapath.Abandoned(dir) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("removing the pins of a namespace that is gone: %w", err)
+		}
+	}
+	return removeRoot()
 }
 
 // preloaded tells the files that the kernel itself puts into every bpffs.

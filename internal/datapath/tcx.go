@@ -50,7 +50,7 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 	}
 	if err == nil {
 		defer l.Close()
-		if info, err := l.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == ifindex {
+		if device(l) == ifindex {
 			return true, l.Update(h.program(t.programs))
 		}
 	}
@@ -59,6 +59,37 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 		return false, fmt.Errorf("removing the stale pin %s: %w", path, err)
 	}
 	return false, nil
+}
+
+// device returns the ifindex that a tcx link holds, 0 if its device is gone or
+// it is no tcx link.
+func device(l link.Link) int {
+	info, err := l.Info()
+	if err != nil || info.TCX() == nil {
+		return 0
+	}
+	return int(info.TCX().Ifindex)
+}
+
+// Abandoned tells whether pinDir is of a datapath whose devices are all gone.
+// One that never had any hooks is not: its namespace may be alive.
+func Abandoned(pinDir string) bool {
+	hooks, err := (&tcxHooker{pinDir: pinDir}).attached()
+	if err != nil || len(hooks) == 0 {
+		return false
+	}
+	for _, a := range hooks {
+		l, err := link.LoadPinnedLink(linkPath(pinDir, a.Hook, a.Ifindex), nil)
+		if err != nil {
+			return false
+		}
+		alive := device(l) != 0
+		l.Close()
+		if alive {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *tcxHooker) detach(h Hook, ifindex int) error {
