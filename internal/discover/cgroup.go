@@ -1,0 +1,76 @@
+package discover
+
+import (
+	"os"
+	"regexp"
+	"strings"
+)
+
+// containerID is what Docker, Podman, containerd and CRI-O call a container.
+var containerID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// readCgroup reads a process's cgroup file and says which runtime's container
+// the process is in; both are "" if it is in none.
+func readCgroup(path string) (runtime, id string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", ""
+	}
+	return parseCgroup(string(b))
+}
+
+// parseCgroup takes /proc/PID/cgroup apart: a line for each hierarchy of
+// version 1, and one for version 2, with the path behind the second colon.
+func parseCgroup(text string) (runtime, id string) {
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 {
+			continue
+		}
+		if runtime, id = cgroupOwner(fields[2]); id != "" {
+			return runtime, id
+		}
+	}
+	return "", ""
+}
+
+// cgroupOwner finds the innermost container in a cgroup's path. systemd puts
+// the runtime's name in front of the identifier, cgroupfs above it.
+func cgroupOwner(path string) (runtime, id string) {
+	parts := strings.Split(path, "/")
+	for i := len(parts) - 1; i > 0; i-- {
+		part, above := strings.TrimSuffix(parts[i], ".scope"), parts[i-1]
+		if name, ok := strings.CutPrefix(part, "lxc.payload."); ok {
+			return "lxc", name
+		}
+		if above == "lxc" && part != "" {
+			return "lxc", part
+		}
+		for prefix, runtime := range map[string]string{
+			"":                runtimeAbove(path, above),
+			"docker-":         "docker",
+			"libpod-":         "podman",
+			"cri-containerd-": "containerd",
+			"nerdctl-":        "containerd",
+			"crio-":           "cri-o",
+		} {
+			if id, ok := strings.CutPrefix(part, prefix); ok && containerID.MatchString(id) {
+				return runtime, id
+			}
+		}
+	}
+	return "", ""
+}
+
+// runtimeAbove guesses the runtime from what is above an identifier: Docker
+// has a folder of its own, containerd one per namespace.
+func runtimeAbove(path, above string) string {
+	switch {
+	case above == "docker":
+		return "docker"
+	case strings.Contains(path, "libpod"):
+		return "podman"
+	default:
+		return "containerd"
+	}
+}

@@ -1,0 +1,140 @@
+package discover
+
+import (
+	"cmp"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Container is who is behind a port.
+type Container struct {
+	Name    string // as its runtime calls it; else the namespace's; else the port's
+	ID      string // 64 hexadecimal digits, or LXC's name; "" if it is not known
+	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "netns"; "" if none is known
+	Netns   string // path of the network namespace, "" if it was not found
+	PID     int    // of a process in the container, 0 if there is none
+}
+
+// Namer finds out who is behind a port. It is safe for concurrent use.
+type Namer struct {
+	at places
+
+	mu    sync.Mutex
+	seen  map[int]*namespace // by the number that the calling thread's namespace gives them
+	taken time.Time          // when seen was
+}
+
+// places are where to look.
+type places struct {
+	proc       string
+	netns      []string // directories with names of namespaces
+	docker     string   // unix sockets of Docker's API
+	podman     string
+	containerd string // directory with a folder per namespace and task
+}
+
+// namedNamespaces is where ip(8) and CNI plugins name theirs.
+const namedNamespaces = "/run/netns"
+
+// NewNamer returns a namer for this machine.
+func NewNamer() *Namer {
+	return &Namer{at: places{
+		proc:       "/proc",
+		netns:      []string{namedNamespaces, "/run/docker/netns"},
+		docker:     "/var/run/docker.sock",
+		podman:     "/run/podman/podman.sock",
+		containerd: "/run/containerd/io.containerd.runtime.v2.task",
+	}}
+}
+
+const (
+	// settle is how long Name waits for a container that is about to start:
+	// its port is there before its processes are.
+	settle = 4 * time.Second
+	// firstWait is the first of the ever longer pauses meanwhile.
+	firstWait = 50 * time.Millisecond
+	// fresh is how old a look at all processes may be to answer once more,
+	// when many ports are to be named at a time.
+	fresh = 20 * time.Millisecond
+)
+
+// Name says who is behind a port. It takes its time, up to some seconds if
+// nobody shows up there: call it on a goroutine of its own.
+func (n *Namer) Name(p Port) Container {
+	for wait, end := firstWait, time.Now().Add(settle); ; wait *= 2 {
+		c := n.identify(p)
+		if c.Runtime != "" || time.Now().Add(wait).After(end) {
+			return c
+		}
+		time.Sleep(wait)
+	}
+}
+
+// identify says what is known of a port now.
+func (n *Namer) identify(p Port) Container {
+	c := Container{Name: p.Name}
+	ns := n.namespace(p.PeerNSID)
+	if ns == nil {
+		return c
+	}
+	c.Netns = ns.path
+	if len(ns.pids) > 0 {
+		c.PID = ns.pids[0]
+	}
+	for _, pid := range ns.pids {
+		runtime, id := readCgroup(filepath.Join(n.at.proc, strconv.Itoa(pid), "cgroup"))
+		if id == "" {
+			continue
+		}
+		name, by := n.ask(id)
+		return Container{
+			Name:    cmp.Or(name, short(id)),
+			ID:      id,
+			Runtime: cmp.Or(by, runtime),
+			Netns:   c.Netns,
+			PID:     pid,
+		}
+	}
+	// A name of ip(8)'s is as good as a container's; one that a CNI plugin
+	// made up awaits the container.
+	if name := filepath.Base(ns.name); ns.name != "" && filepath.Dir(ns.name) == n.at.netns[0] && !isCNIName(name) {
+		c.Name, c.Runtime = name, "netns"
+	}
+	return c
+}
+
+// namespace returns the one with a number, or nil.
+func (n *Namer) namespace(nsid int) *namespace {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if time.Since(n.taken) > fresh {
+		n.seen, n.taken = look(n.at), time.Now()
+	}
+	return n.seen[nsid]
+}
+
+// short is an identifier as people write it.
+func short(id string) string {
+	const digits = 12
+	if containerID.MatchString(id) {
+		return id[:digits]
+	}
+	return id
+}
+
+// nsid returns the number that the calling thread's namespace gives the one
+// with that path, and false if it gives none.
+func nsid(path string) (int, bool) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	id, err := netlink.GetNetNsIdByFd(fd)
+	return id, err == nil && id >= 0
+}

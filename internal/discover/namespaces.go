@@ -1,0 +1,88 @@
+package discover
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a network namespace that has a name or a process.
+type namespace struct {
+	name string // path of the file that names it, or ""
+	path string // of a file that stands for it: name, or of a process
+	pids []int  // of the processes in it, ascending
+}
+
+// inode tells namespaces apart.
+type inode struct{ dev, ino uint64 }
+
+// look finds the namespaces of this machine that the calling thread's own has
+// numbered, by number. It looks at every process, but opens each namespace
+// only once.
+func look(at places) map[int]*namespace {
+	all := make(map[inode]*namespace)
+	find := func(path string) *namespace {
+		var st unix.Stat_t
+		if unix.Stat(path, &st) != nil {
+			return nil // gone meanwhile
+		}
+		key := inode{st.Dev, st.Ino}
+		if all[key] == nil {
+			all[key] = new(namespace)
+		}
+		return all[key]
+	}
+	for _, dir := range at.netns {
+		for _, name := range entries(dir) {
+			path := filepath.Join(dir, name)
+			if ns := find(path); ns != nil && ns.name == "" {
+				ns.name = path
+			}
+		}
+	}
+	for _, name := range entries(at.proc) {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if ns := find(netnsOf(at.proc, pid)); ns != nil {
+			ns.pids = append(ns.pids, pid)
+		}
+	}
+	numbered := make(map[int]*namespace)
+	for _, ns := range all {
+		slices.Sort(ns.pids)
+		if ns.path = ns.name; ns.path == "" {
+			ns.path = netnsOf(at.proc, ns.pids[0])
+		}
+		if id, ok := nsid(ns.path); ok {
+			numbered[id] = ns
+		}
+	}
+	return numbered
+}
+
+// entries lists a directory; one that is missing is empty.
+func entries(dir string) []string {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	list, _ := f.Readdirnames(-1) // what could be read will do
+	return list
+}
+
+// netnsOf is the network namespace of a process.
+func netnsOf(proc string, pid int) string {
+	return filepath.Join(proc, strconv.Itoa(pid), "ns/net")
+}
+
+// isCNIName reports whether a namespace's name was made up for a container.
+func isCNIName(name string) bool {
+	return strings.HasPrefix(name, "cni-") || strings.HasPrefix(name, "netns-")
+}
