@@ -93,8 +93,13 @@ func removeRoot() error {
 	if len(rest) > 1 || len(rest) == 1 && !mounted {
 		return nil // other namespaces have a SCON, too
 	}
-	if err := os.RemoveAll(pinRoot); err != nil {
-		return fmt.Errorf("removing the pin directory: %w", err)
+	os.Remove(mountMark)
+	if err := os.Remove(pinRoot); err != nil {
+		// Somebody has just begun there; the bpffs is his to unmount.
+		if mounted {
+			return os.Mkdir(mountMark, 0o700)
+		}
+		return nil
 	}
 	others, err := os.ReadDir(bpffs)
 	others = slices.DeleteFunc(others, preloaded)
