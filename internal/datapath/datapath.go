@@ -227,7 +227,8 @@ func (d *Datapath) Beat() error {
 	return nil
 }
 
-// Close lets go of the kernel side, which lives on in its pins.
+// Close lets go of the kernel side, which lives on in its pins. Closing again
+// is nothing.
 func (d *Datapath) Close() error {
 	var errs []error
 	if d.events != nil {
@@ -239,9 +240,11 @@ func (d *Datapath) Close() error {
 	if d.halves != nil {
 		size := len(d.halves) * int(unsafe.Sizeof(Half{}))
 		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&d.halves[0])), size)))
+		d.halves = nil
 	}
 	if d.settings != nil {
 		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(d.settings)), os.Getpagesize())))
+		d.settings = nil
 	}
 	errs = append(errs, d.objs.Close(), d.shared.Close())
 	return errors.Join(errs...)
