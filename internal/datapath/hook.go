@@ -111,8 +111,8 @@ func (d *Datapath) Attached() ([]Attached, error) { return d.hooker.attached() }
 // Remove detaches everything and removes every pin below pinDir, without
 // loading anything: it works after a crash. The programs go with their pins.
 func Remove(pinDir string) error {
-	clsact := &clsactHooker{pinDir: pinDir}
-	err := clsact.detachAll()
+	clsact, tcx := &clsactHooker{pinDir: pinDir}, &tcxHooker{pinDir: pinDir}
+	err := errors.Join(clsact.detachAll(), tcx.detachAll())
 	if rm := os.RemoveAll(pinDir); rm != nil {
 		err = errors.Join(err, fmt.Errorf("removing the pins: %w", rm))
 	}

@@ -92,12 +92,33 @@ func Abandoned(pinDir string) bool {
 	return true
 }
 
+// detach does not leave it to the missing pin: then the kernel would take its
+// time.
 func (t *tcxHooker) detach(h Hook, ifindex int) error {
-	err := os.Remove(linkPath(t.pinDir, h, ifindex))
+	path := linkPath(t.pinDir, h, ifindex)
+	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err == nil {
+		defer l.Close()
+		if err := l.Detach(); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
+}
+
+func (t *tcxHooker) detachAll() error {
+	all, err := t.attached()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range all {
+		errs = append(errs, t.detach(a.Hook, a.Ifindex))
+	}
+	return errors.Join(errs...)
 }
 
 func (t *tcxHooker) attached() ([]Attached, error) {
