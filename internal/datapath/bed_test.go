@@ -28,23 +28,29 @@ type bed struct {
 	*datapath.Datapath
 	t          *testing.T
 	ns         string
+	pins       string
 	port, wire int // ifindex
 	table      *contable.Table
 }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{t: t, ns: nstest.New(t)}
+	b := &bed{t: t, ns: nstest.New(t), pins: pinDir(t)}
 	b.port = addPair(t, b.ns, "port", "inside")
 	b.wire = addPair(t, b.ns, "wire", "outside")
-	b.Datapath = load(t, b.ns, options(pinDir(t)))
+	b.Datapath = load(t, b.ns, options(b.pins))
 	for _, dev := range []int{b.port, b.wire} {
 		if err := b.Track(dev, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.table = contable.New(b.Table(), b.Settings(), contable.Options{Connections: slots / 4, PerContainer: slots / 4})
+	b.table = newTable(b.Datapath)
 	return b
+}
+
+// newTable is the daemon's side of the table.
+func newTable(d *datapath.Datapath) *contable.Table {
+	return contable.New(d.Table(), d.Settings(), contable.Options{Connections: slots / 4, PerContainer: slots / 4})
 }
 
 // options have a lease that does not end on a slow machine.
@@ -64,7 +70,11 @@ func load(t *testing.T, ns string, o datapath.Options) (d *datapath.Datapath) {
 			t.Fatal(err)
 		}
 	})
-	t.Cleanup(func() { d.Close() })
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("closing the datapath: %v", err)
+		}
+	})
 	return d
 }
 
