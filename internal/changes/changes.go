@@ -1,7 +1,7 @@
 // Package changes tells of everything the kernel announces that can make the
 // express way decide otherwise than the regular way would: rules, devices,
-// addresses, routes, neighbours, forwarding tables, filters, settings. It
-// works on the network namespace of the calling thread.
+// addresses, routes, neighbours, forwarding tables, filters, settings, IPsec.
+// It works on the network namespace of the calling thread.
 //
 // What nobody announces (sysctls without a netconf message, ipsets,
 // iptables-legacy run without its lock) is left to the lease.
@@ -26,12 +26,13 @@ const (
 	FDB                   // a MAC address in a bridge's or a tunnel's table
 	Filter                // a tc filter or qdisc
 	Netconf               // a setting of IPv4 on a device
+	IPsec                 // an IPsec policy
 	Overrun               // announcements were lost: any of the above
 )
 
 func (k Kind) String() string {
 	return [...]string{
-		"ruleset", "link", "address", "route", "rule", "neighbour", "fdb", "filter", "netconf", "overrun",
+		"ruleset", "link", "address", "route", "rule", "neighbour", "fdb", "filter", "netconf", "ipsec", "overrun",
 	}[k]
 }
 
@@ -92,13 +93,15 @@ func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err err
 			s.Close()
 		}
 	}
-	for _, open := range []func(*output, limits) (source, error){openRuleset, openLegacy, openKernel} {
+	for _, open := range []func(*output, limits) (source, error){openRuleset, openLegacy, openKernel, openIPsec} {
 		s, err := open(out, l)
 		if err != nil {
 			closeAll()
 			return nil, err
 		}
-		sources = append(sources, s)
+		if s != nil {
+			sources = append(sources, s)
+		}
 	}
 
 	ctx, cancel := context.WithCancel(ctx)

@@ -349,6 +349,22 @@ func TestLargeTransactionIsOneEvent(t *testing.T) {
 	}
 }
 
+func TestIPsec(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	const policy = "src 10.1.0.0/24 dst 10.9.0.0/24 dir out"
+	for _, change := range []string{
+		"ip xfrm policy add " + policy + " tmpl src 10.2.0.1 dst 10.2.0.2 proto esp mode tunnel",
+		"ip xfrm policy update " + policy + " action block",
+		"ip xfrm policy delete " + policy,
+	} {
+		w.run(change)
+		if e := w.next(); e.Kind != IPsec || !e.Stale || e.Topology {
+			t.Errorf("%s: told %+v", change, e)
+		}
+	}
+}
+
 func TestLegacyLock(t *testing.T) {
 	w := newDevice(t)
 	t.Setenv("XTABLES_LOCKFILE", w.lock)

@@ -27,14 +27,15 @@ var groups = []uint32{
 
 // kernel follows rtnetlink.
 type kernel struct {
-	*nlmsg.Socket
-	ask *nlmsg.Socket // for the state
-	out *output
-	*known
+	announced
+	ask   *nlmsg.Socket // for the state
+	state *known
 }
 
 func openKernel(out *output, l limits) (_ source, err error) {
-	k := &kernel{out: out}
+	k := &kernel{announced: announced{out: out, what: "rtnetlink"}}
+	k.judge = func(m nlmsg.Message) (Event, bool) { return k.state.judge(m) }
+	k.lost = k.read
 	defer func() {
 		if err != nil {
 			k.Close()
@@ -49,10 +50,16 @@ func openKernel(out *output, l limits) (_ source, err error) {
 		return nil, err
 	}
 	// Listening began before the state is read, so nothing falls in between.
-	if k.known, err = readKnown(k.ask); err != nil {
+	if err := k.read(); err != nil {
 		return nil, err
 	}
 	return k, nil
+}
+
+// read reads the state, after which announcements are told by what they change.
+func (k *kernel) read() (err error) {
+	k.state, err = readKnown(k.ask)
+	return err
 }
 
 func (k *kernel) Close() error {
@@ -63,22 +70,6 @@ func (k *kernel) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (k *kernel) next() error {
-	err := k.Receive(func(m nlmsg.Message) {
-		if e, ok := k.judge(m); ok {
-			k.out.emit(e)
-		}
-	})
-	if errors.Is(err, nlmsg.ErrOverrun) {
-		k.out.emit(overrun("rtnetlink messages were lost"))
-		k.known, err = readKnown(k.ask)
-	}
-	if err != nil {
-		return fmt.Errorf("watch rtnetlink: %w", err)
-	}
-	return nil
 }
 
 // known is the state that announcements are compared with: the kernel also

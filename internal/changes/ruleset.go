@@ -3,7 +3,6 @@ package changes
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"golang.org/x/net/bpf"
@@ -18,12 +17,7 @@ const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 // sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
 const sizeofNfgenmsg = 4
 
-// ruleset follows nftables, and so iptables-nft.
-type ruleset struct {
-	*nlmsg.Socket
-	out *output
-}
-
+// openRuleset follows nftables, and so iptables-nft.
 func openRuleset(out *output, l limits) (source, error) {
 	// The kernel announces every object of a transaction. Only the end of it
 	// is let through, so a set with a million elements cannot fill the buffer.
@@ -43,23 +37,11 @@ func openRuleset(out *output, l limits) (source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch nftables: %w", err)
 	}
-	return &ruleset{sock, out}, nil
+	return &announced{Socket: sock, out: out, what: "nftables", judge: judgeGeneration}, nil
 }
 
-func (r *ruleset) next() error {
-	err := r.Receive(func(m nlmsg.Message) {
-		if m.Type == newGeneration {
-			r.out.emit(Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true})
-		}
-	})
-	if errors.Is(err, nlmsg.ErrOverrun) {
-		r.out.emit(overrun("nftables messages were lost"))
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("watch nftables: %w", err)
-	}
-	return nil
+func judgeGeneration(m nlmsg.Message) (Event, bool) {
+	return Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true}, m.Type == newGeneration
 }
 
 // generationReason says which generation of rules a message announces, and
