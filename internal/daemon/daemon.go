@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,9 @@ const beatInterval = 200 * time.Millisecond
 // sweepInterval is how often idle Conentries are looked for.
 const sweepInterval = time.Second
 
+// forceClsact is set by tests: hook by clsact even where the kernel has tcx.
+var forceClsact bool
+
 // Daemon is the state of the loop.
 type Daemon struct {
 	opts    Options
@@ -60,8 +64,10 @@ type Daemon struct {
 	devices devices
 	refused map[string]uint64 // why connections were not composed
 
-	calls chan func()         // of API clients, run in the loop
-	named chan namedContainer // answers of the namer
+	ctx    context.Context     // ends with Run
+	calls  chan func()         // of API clients, run in the loop
+	named  chan namedContainer // answers of the namer
+	naming sync.WaitGroup      // its goroutines
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -82,11 +88,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer pins.unlock()
 
 	d := &Daemon{
-		opts: o, log: o.Logger, started: time.Now(), stop: stop,
+		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
 		refused: make(map[string]uint64),
 		calls:   make(chan func()),
 		named:   make(chan namedContainer, 64),
 	}
+	defer func() { stop(); d.naming.Wait() }()
 	d.devices = newDevices()
 	if err := d.load(pins.dir); err != nil {
 		return err
@@ -135,6 +142,7 @@ func (d *Daemon) load(pinDir string) error {
 		Admit:        uint32(c.Admit),
 		Lease:        c.Lease,
 		LeasePackets: uint32(c.LeasePackets),
+		ForceClsact:  forceClsact,
 	})
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ type port struct {
 
 // namedContainer is an answer of the namer.
 type namedContainer struct {
-	port      int
+	port      *port
 	container discover.Container
 }
 
@@ -47,8 +47,8 @@ func newDevices() devices {
 
 // name gives a port its container's name, if it is still there.
 func (v *devices) name(n namedContainer) {
-	if p := v.ports[n.port]; p != nil {
-		p.container = n.container
+	if v.ports[n.port.Index] == n.port {
+		n.port.container = n.container
 	}
 }
 
@@ -134,9 +134,12 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 		d.devices.ports[index] = p
 		d.track(p)
 		d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
-		go func() {
-			d.named <- namedContainer{index, d.namer.Name(w)}
-		}()
+		d.naming.Go(func() {
+			select {
+			case d.named <- namedContainer{p, d.namer.Name(d.ctx, w)}:
+			case <-d.ctx.Done():
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package discover
 
 import (
 	"cmp"
+	"context"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -64,14 +65,19 @@ const (
 )
 
 // Name says who is behind a port. It takes its time, up to some seconds if
-// nobody shows up there: call it on a goroutine of its own.
-func (n *Namer) Name(p Port) Container {
+// nobody shows up there: call it on a goroutine of its own. When ctx ends, it
+// says what it knows.
+func (n *Namer) Name(ctx context.Context, p Port) Container {
 	for wait, end := firstWait, time.Now().Add(settle); ; wait *= 2 {
 		c := n.identify(p)
 		if c.Runtime != "" || time.Now().Add(wait).After(end) {
 			return c
 		}
-		time.Sleep(wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return c
+		}
 	}
 }
 

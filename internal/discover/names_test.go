@@ -249,7 +249,7 @@ func TestNameAwaitsContainer(t *testing.T) {
 	started := time.AfterFunc(2*firstWait, func() { n.process(42, n.d.c, "/docker/"+idA) })
 	defer started.Stop()
 	var c Container
-	nstest.Do(t, n.d.ns, func() { c = n.namer.Name(n.port) })
+	nstest.Do(t, n.d.ns, func() { c = n.namer.Name(t.Context(), n.port) })
 	if c.ID != idA {
 		t.Errorf("got %+v, want the container that started meanwhile", c)
 	}
@@ -285,7 +285,7 @@ func TestNameOfNamedNamespace(t *testing.T) {
 	d := newDevice(t)
 	port := d.scan(Options{}).Ports[0]
 	var c Container
-	nstest.Do(t, d.ns, func() { c = NewNamer().Name(port) })
+	nstest.Do(t, d.ns, func() { c = NewNamer().Name(t.Context(), port) })
 	if want := (Container{Name: d.c, Runtime: "netns", Netns: netns.Path(d.c)}); c != want {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
