@@ -1,0 +1,4 @@
+package daemon
+
+// ForceClsact makes daemons of this process hook devices by clsact.
+func ForceClsact() { forceClsact = true }
