@@ -101,7 +101,7 @@ type Flow struct {
 	ExpressBytes   [2]uint64 `json:"express_bytes"`
 	AgeMS          int64     `json:"age_ms"`
 	IdleMS         int64     `json:"idle_ms"`
-	LeaseMS        int64     `json:"lease_ms"` // what is left of the outbound lease, 0 when over
+	LeaseMS        int64     `json:"lease_ms"` // what is left of the longer lease, 0 when over
 	Oif            string    `json:"oif"`      // "" until the way out was seen
 	NextHop        string    `json:"next_hop"` // MAC address, "" until seen
 	MTU            int       `json:"mtu"`      // 0 until seen
