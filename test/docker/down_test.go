@@ -17,7 +17,7 @@ import (
 func TestDownLeavesNothing(t *testing.T) {
 	e := Start(t)
 	e.RunEcho(t, "echo")
-	settings, attached := e.settings(t), e.attached(t)
+	settings, attached, files := e.settings(t), e.attached(t), e.files(t)
 
 	s := newSCON(t, e.Machine)
 	s.waitHooked(t, "echo")
@@ -37,8 +37,8 @@ func TestDownLeavesNothing(t *testing.T) {
 	if got := e.attached(t); got != attached {
 		t.Errorf("programs are left:\n%s", difference(attached, got))
 	}
-	if left := e.Sh(t, "find /sys/fs/bpf -mindepth 1; find /run/scon -type s"); left != "" {
-		t.Errorf("pins or sockets are left:\n%s", left)
+	if got := e.files(t); got != files {
+		t.Errorf("pins or sockets are left:\n%s", difference(files, got))
 	}
 	if out := e.Sh(t, "ps -e -o args= | grep '[s]con daemon' || true"); out != "" {
 		t.Errorf("the daemon still runs:\n%s", out)
@@ -55,8 +55,15 @@ func (m *Machine) settings(t *testing.T) string {
 		sysctl --all --pattern '^net\.' 2>/dev/null | grep -v -e nf_conntrack_count -e '\.neigh\.'
 		nft --stateless list ruleset
 		iptables-legacy-save | grep -v '^#' || true
-		ip rule
-		ip route show table all`)
+		ip -4 rule
+		ip -4 route show table all`)
+}
+
+// files shows what is pinned, and the sockets. The kernel itself has files in a
+// new bpffs.
+func (m *Machine) files(t *testing.T) string {
+	t.Helper()
+	return m.Sh(t, "find /sys/fs/bpf; find /run -type s")
 }
 
 // attached shows what is attached to the machine's devices.

@@ -30,6 +30,7 @@ var packages = map[string]string{
 	"nft":           "nftables",
 	"nginx":         "nginx-light",
 	"nsenter":       "util-linux",
+	"nstat":         "iproute2",
 	"sysctl":        "procps",
 	"tc":            "iproute2",
 }
