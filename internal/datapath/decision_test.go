@@ -48,7 +48,7 @@ func TestDecisionWaitsForNextJiffy(t *testing.T) {
 		b.enters(f.out)
 		now := b.jiffies()
 		b.leaves(f.out)
-		r := b.runSilent(f.out.start, f.out.enter.bytes(), skb{})
+		r := b.runSilent(f.out.start, f.out.enter.bytes(), skb{Mark: f.out.inMark})
 		if b.jiffies() != now {
 			continue // too slow to tell
 		}
@@ -114,7 +114,7 @@ func TestSegments(t *testing.T) {
 		for _, w := range []way{f.out, f.in} {
 			segment := uint32(len(w.enter.payload))
 			w = w.both(func(f *frame) { f.payload = bytes.Repeat(f.payload, 100) })
-			r := b.run(w.start, w.enter.bytes(), skb{GSOSize: segment, GSOSegs: 100})
+			r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, GSOSize: segment, GSOSegs: 100})
 			if r.verdict != redirect || !bytes.Equal(r.data, w.leave.bytes()) || r.skb.GSOSize != segment {
 				t.Errorf("%s, protocol %d: verdict %d, reason %q, segments of %d", w.start, proto, r.verdict, r.reason, r.skb.GSOSize)
 			}
@@ -226,6 +226,22 @@ func TestOtherIdentity(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What comes in by another uplink was not decided on.
+func TestOtherUplink(t *testing.T) {
+	f := published(tcp)
+	b := newBed(t)
+	other := addPair(t, b.ns, "wire2", "outside2")
+	if err := b.Track(other, false); err != nil {
+		t.Fatal(err)
+	}
+	b.express(f)
+	r := b.run(f.in.start, f.in.enter.bytes(), skb{Mark: f.in.inMark, Ifindex: uint32(other)})
+	if r.verdict != unspec || r.reason != "identity" {
+		t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+	}
+	b.goesExpress(f.in)
 }
 
 // SYN, FIN and RST end both directions at once, whoever sends them, and the

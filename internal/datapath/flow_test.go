@@ -79,12 +79,12 @@ func newFlow(container conntrack.Tuple, conn conntrack.Conn) flow {
 	return flow{
 		tuple: container, conn: conn,
 		out: way{
-			start: datapath.FromContainer, end: datapath.ToWire, mark: 0x70, priority: 6,
+			start: datapath.FromContainer, end: datapath.ToWire, inMark: 0x60, mark: 0x70, priority: 6,
 			enter: packet(container, bridgeMAC, containerMAC, 64),
 			leave: packet(wire.Reverse(), gatewayMAC, uplinkMAC, 63),
 		},
 		in: way{
-			start: datapath.FromWire, end: datapath.ToContainer, mark: 0x71, priority: 4,
+			start: datapath.FromWire, end: datapath.ToContainer, inMark: 0x61, mark: 0x71, priority: 4,
 			enter: packet(wire, uplinkMAC, gatewayMAC, 55),
 			leave: packet(container.Reverse(), containerMAC, bridgeMAC, 54),
 		},
@@ -175,7 +175,7 @@ func (b *bed) returns(token result) {
 // the regular way makes of it.
 func (b *bed) goesExpress(w way) {
 	b.t.Helper()
-	r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark})
+	r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, Priority: 1})
 	if r.verdict != redirect {
 		b.t.Fatalf("%s: verdict %d, reason %q, want %d", w.start, r.verdict, r.reason, redirect)
 	}

@@ -21,7 +21,7 @@ const (
 // delivered through the queue at its far end, which must be w's packet.
 func (b *bed) deliver(h datapath.Hook, w way, inside device) (delivery, result) {
 	b.t.Helper()
-	data, ctx := w.enter.bytes(), skb{}
+	data, ctx := w.enter.bytes(), skb{Mark: w.inMark}
 	if h == datapath.ToContainer {
 		data, ctx = w.leave.bytes(), skb{Mark: w.mark, Priority: w.priority}
 	}
@@ -146,7 +146,7 @@ func TestNoToken(t *testing.T) {
 	b := newBed(t)
 	b.express(f)
 	for _, cb := range [][5]uint32{{cbToken}, {0, cbCheck}, {cbExpress, cbCheck}} {
-		if r := b.run(datapath.FromContainer, f.out.enter.bytes(), skb{CB: cb}); r.verdict != redirect {
+		if r := b.run(datapath.FromContainer, f.out.enter.bytes(), skb{Mark: f.out.inMark, CB: cb}); r.verdict != redirect {
 			t.Errorf("cb %x: verdict %d", cb, r.verdict)
 		}
 	}

@@ -22,11 +22,11 @@ func TestUnfitPackets(t *testing.T) {
 			}
 			for _, w := range []way{f.out, f.in} {
 				data := c.damage(w.enter.bytes())
-				if r := b.run(w.start, data, skb{}); r.verdict != unspec || r.reason != c.reason || string(r.data) != string(data) {
+				if r := b.run(w.start, data, skb{Mark: w.inMark}); r.verdict != unspec || r.reason != c.reason || string(r.data) != string(data) {
 					t.Errorf("%s, %s, protocol %d: verdict %d, reason %q, packet %x", c.name, w.start, proto, r.verdict, r.reason, r.data)
 				}
 				data = c.damage(w.leave.bytes())
-				r := b.run(w.end, data, skb{})
+				r := b.run(w.end, data, skb{Mark: w.mark})
 				if r.verdict != unspec || string(r.data) != string(data) {
 					t.Errorf("%s, %s, protocol %d: verdict %d, packet %x", c.name, w.end, proto, r.verdict, r.data)
 				}
@@ -129,7 +129,7 @@ func TestUnfitMoments(t *testing.T) {
 					w, port = f.in, 0
 				}
 				b.goesExpress(w)
-				change := &moment{bed: b, way: w, half: b.half(w.enter, port)}
+				change := &moment{bed: b, way: w, half: b.half(w.enter, port), skb: skb{Mark: w.inMark}}
 				c.change(change)
 				data := change.way.enter.bytes()
 				r := b.runSilent(w.start, data, change.skb)
@@ -168,7 +168,7 @@ var moments = []struct {
 	{"closed", "closed", func(m *moment) { m.half.Generation, m.half.State = 0, datapath.SlotClosed }},
 	{"other destination MAC", "identity", func(m *moment) { m.way.enter.dstMAC[0] ^= 1 }},
 	{"other source MAC", "identity", func(m *moment) { m.way.enter.srcMAC[5] ^= 1 }},
-	{"other mark", "identity", func(m *moment) { m.skb.Mark = 1 }},
+	{"other mark", "identity", func(m *moment) { m.skb.Mark++ }},
 	{"other DSCP", "identity", func(m *moment) { m.way.enter.tos = 0xb8 }},
 	{"too long", "too_long", func(m *moment) { m.way.enter.payload = append(m.way.enter.payload, 0) }},
 	{"segments too long", "too_long", func(m *moment) { m.skb.GSOSize, m.skb.GSOSegs = uint32(len(m.way.enter.payload)+1), 2 }},

@@ -95,7 +95,7 @@ func TestDamageIsKept(t *testing.T) {
 			enter, leave := w.enter.bytes(), w.leave.bytes()
 			enter[len(enter)-1] ^= 0x40
 			leave[len(leave)-1] ^= 0x40
-			if r := b.run(w.start, enter, skb{}); r.verdict != redirect || !bytes.Equal(r.data, leave) {
+			if r := b.run(w.start, enter, skb{Mark: w.inMark}); r.verdict != redirect || !bytes.Equal(r.data, leave) {
 				t.Errorf("%s, protocol %d: verdict %d, packet %x, want %x", w.start, proto, r.verdict, r.data, leave)
 			}
 		}
@@ -113,7 +113,7 @@ func TestPaddingIsTrimmed(t *testing.T) {
 				w := w.both(func(f *frame) { f.payload = f.payload[:size] })
 				data := w.enter.bytes()
 				data = append(data, bytes.Repeat([]byte{0xa5}, 60-len(data))...)
-				r := b.run(w.start, data, skb{})
+				r := b.run(w.start, data, skb{Mark: w.inMark})
 				if want := w.leave.bytes(); r.verdict != redirect || !bytes.Equal(r.data, want) {
 					t.Errorf("%s, protocol %d: verdict %d, packet %x, want %x", w.start, proto, r.verdict, r.data, want)
 				}
