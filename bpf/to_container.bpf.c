@@ -16,8 +16,8 @@
 SEC("tc")
 int scon_to_container(struct __sk_buff *skb)
 {
-	__u32 ifindex = skb->ifindex, now = jiffies(), *flags;
 	struct half *back, *half;
+	struct device *device;
 	struct packet pkt;
 	enum reason reason;
 
@@ -28,17 +28,17 @@ int scon_to_container(struct __sk_buff *skb)
 	if (reason)
 		return regular_way(skb, reason);
 	reverse(&pkt.key);
-	pkt.key.side |= ifindex << 1;
+	pkt.key.side |= skb->ifindex << 1;
 
 	back = find(&pkt.key);
 	half = back ? slot(back->twin) : 0;
 	if (!half)
 		return regular_way(skb, candidate(&pkt));
 
-	flags = bpf_map_lookup_elem(&devices, &ifindex);
-	reason = leave(skb, &pkt, half, flags ? *flags : 0);
+	device = device_of(skb);
+	reason = leave(skb, &pkt, half, device ? device->flags : 0);
 	regular_way(skb, reason ?: LEASE_ENDED);
-	if (half->flags & DEV_QUEUE || !leased(half, now))
+	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))
 		return TC_ACT_UNSPEC;
 	return deliver_queued(skb, half, back->twin);
 }

@@ -17,7 +17,9 @@ int scon_to_wire(struct __sk_buff *skb)
 	struct packet pkt;
 
 	/* Only what came in by some device can be a container's. */
-	if (!skb->ingress_ifindex || is_own(skb, CB_EXPRESS) || parse(skb, &pkt))
+	if (!skb->ingress_ifindex || is_own(skb, CB_EXPRESS) || !any_probe())
+		return TC_ACT_UNSPEC;
+	if (parse(skb, &pkt))
 		return TC_ACT_UNSPEC;
 
 	/* The other direction is known by its key; this one is its twin. */

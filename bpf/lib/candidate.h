@@ -24,11 +24,14 @@ always_inline enum reason candidate(const struct packet *pkt)
 	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
 	__u32 index = h & 0xffff, count = 0;
 
-	if (pkt->ending)
-		return TCP_SYN_FIN_RST;
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
 		return NO_ENTRY;
+	if (pkt->ending) {
+		/* The next connection with these ports is another one. */
+		*place = 0;
+		return TCP_SYN_FIN_RST;
+	}
 	if ((*place & ~(__u64)COUNT_MASK) == signature)
 		count = *place & COUNT_MASK;
 	if (count == COUNT_MASK)

@@ -7,7 +7,7 @@
 
 #include "parse.h"
 
-/* Two places by hash and the neighbour of each. internal/contable mirrors it. */
+/* internal/contable computes the same. */
 always_inline __u64 hash(const struct key *key)
 {
 	__u64 ports_side = (__u64)key->side << 32 | key->ports;
@@ -15,7 +15,7 @@ always_inline __u64 hash(const struct key *key)
 
 	h ^= h >> 32;
 	h = (h + ports_side) * 0xd6e8feb86659fd93;
-	h ^= h >> 32; /* else ports move both places alike */
+	h ^= h >> 32;
 	h *= 0x9e3779b97f4a7c15;
 	return h ^ h >> 32;
 }
@@ -35,22 +35,38 @@ always_inline struct half *slot_if(__u32 index, const struct key *key)
 	return 0;
 }
 
-always_inline struct half *find(const struct key *key)
+#define EACH_TAG 0x0001000100010001ull
+#define EACH_TOP 0x8000800080008000ull
+
+always_inline struct half *find_in(__u32 bucket, __u64 tag, const struct key *key)
 {
-	__u64 h = hash(key);
-	__u32 mask = shared.mask, first = h & mask, second = h >> 32 & mask;
+	__u64 *word = bpf_map_lookup_elem(&tags, &bucket), differs;
 	struct half *half;
 
-	half = slot_if(first, key);
-	if (half)
-		return half;
-	half = slot_if(first ^ 1, key);
-	if (half)
-		return half;
-	half = slot_if(second, key);
-	if (half)
-		return half;
-	return slot_if(second ^ 1, key);
+	if (!word)
+		return 0;
+	/* Sixteen bits of zeroes where the tag is the same; is there any? */
+	differs = *word ^ tag * EACH_TAG;
+	if (!((differs - EACH_TAG) & ~differs & EACH_TOP))
+		return 0;
+#pragma unroll
+	for (int i = 0; i < BUCKET_SLOTS; i++) {
+		if (differs >> 16 * i & 0xffff)
+			continue;
+		half = slot_if(bucket * BUCKET_SLOTS + i, key);
+		if (half)
+			return half;
+	}
+	return 0;
+}
+
+/* The first bucket is by the low bits of the hash, the tag by the high ones. */
+always_inline struct half *find(const struct key *key)
+{
+	__u64 h = hash(key), tag = h >> 48 ?: 1;
+	__u32 mask = shared.mask;
+
+	return find_in(h & mask, tag, key) ?: find_in(h >> 24 & mask, tag, key);
 }
 
 always_inline __u32 jiffies(void)
@@ -151,6 +167,16 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	}
 	half->probe_generation = generation;
 	half->probe = tie(pkt, pkt->ip->ttl);
+	shared.last_probe = jiffies();
+}
+
+/*
+ * Whether any packet can be between enter() and leave() now. The regular way
+ * takes less than a jiffy; where it does not, a lease is renewed later.
+ */
+always_inline int any_probe(void)
+{
+	return jiffies() - shared.last_probe <= 2;
 }
 
 always_inline __u16 fold(__u32 sum)

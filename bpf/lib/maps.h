@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 16;
@@ -34,10 +34,10 @@ struct settings {
 	__u32 generation; /* of every decision; never 0 */
 	__u32 heartbeat; /* jiffies, low 32 bits */
 	__u64 seed; /* of the table's hash */
-	__u32 mask; /* slots of the table - 1 */
+	__u32 mask; /* buckets of the table - 1 */
 	__u32 paused;
 	__u32 layout; /* LAYOUT_VERSION */
-	__u32 pad;
+	__u32 last_probe; /* jiffies when a packet was last noted: enter() */
 };
 
 volatile struct settings shared SEC(".data.shared");
@@ -107,9 +107,9 @@ struct half {
 };
 
 /*
- * The Contables of all containers in one array: a slot is found by hash, in
- * four places at most. Only the daemon places and removes entries, so that no
- * container can evict another's. Nothing evicts.
+ * The Contables of all containers in one array, in buckets of four slots; the
+ * hash of a key chooses two buckets. Only the daemon places and removes
+ * entries, so that no container can evict another's. Nothing evicts.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -118,6 +118,21 @@ struct {
 	__type(key, __u32);
 	__type(value, struct half);
 } conentries SEC(".maps");
+
+#define BUCKET_SLOTS 4
+
+/*
+ * Sixteen bits of each key's hash, a bucket to a word, 0 for an empty slot.
+ * A packet without an entry, as all of a short connection's are, touches two
+ * words of this small array instead of eight slots. Written by the daemon.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 32768 / BUCKET_SLOTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} tags SEC(".maps");
 
 /*
  * Regular packets of connections that have no entry, counted per connection:
@@ -131,25 +146,32 @@ struct {
 	__type(value, __u64);
 } candidates SEC(".maps");
 
-/* Flags (DEV_*) of hooked bridge ports. Written by the daemon. */
+/*
+ * What is known of hooked devices, by the low bits of their ifindex: which
+ * counters are theirs (0: none) and their flags (DEV_*). Written by the daemon.
+ */
+#define DEVICE_MASK 0xffff
+
+struct device {
+	__u16 counters;
+	__u16 flags;
+};
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEVICE_MASK + 1);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct device);
 } devices SEC(".maps");
 
-/*
- * Regular packets by device. The daemon makes a device's counters when it
- * hooks it and removes them with it.
- */
+/* Regular packets of a device. Written by the programs, cleared by the daemon. */
 struct counters {
 	__u64 packets;
 	__u64 reasons[REASONS];
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct counters);

@@ -65,15 +65,27 @@ always_inline void count_express(struct half *half, const struct packet *pkt)
 	__sync_fetch_and_add(&half->bytes, pkt->len);
 }
 
+always_inline struct device *device_of(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex & DEVICE_MASK;
+
+	return bpf_map_lookup_elem(&devices, &index);
+}
+
 /* One regular packet at this device, with its reason. */
 always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
 {
-	__u32 ifindex = skb->ifindex;
-	struct counters *counters = bpf_map_lookup_elem(&regular, &ifindex);
+	struct device *device = device_of(skb);
+	struct counters *counters;
+	__u32 index;
 
+	if (!device || !device->counters)
+		return TC_ACT_UNSPEC;
+	index = device->counters;
+	counters = bpf_map_lookup_elem(&regular, &index);
 	if (counters && reason < REASONS) {
-		counters->packets++;
-		counters->reasons[reason]++;
+		__sync_fetch_and_add(&counters->packets, 1);
+		__sync_fetch_and_add(&counters->reasons[reason], 1);
 	}
 	return TC_ACT_UNSPEC;
 }

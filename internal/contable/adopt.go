@@ -1,6 +1,7 @@
 package contable
 
 import (
+	"slices"
 	"time"
 
 	"github.com/scon-project/scon/internal/conntrack"
@@ -54,8 +55,21 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
 		return nil
 	}
+	if !t.tagged(outbound) || !t.tagged(out.Twin) {
+		return nil // the daemon died in publish or empty
+	}
 	e.activity.begin(now, 0)
 	return e
+}
+
+// tagged tells whether the programs find a slot by its key.
+func (t *Table) tagged(slot uint32) bool {
+	k := t.halves[slot].Key
+	h := t.hash(datapath.Key{Addrs: k.Addrs, Ports: k.Ports, Side: k.Side})
+	bucket := slot / datapath.BucketSlots
+	found := uint16(t.tags[bucket] >> (16 * (slot % datapath.BucketSlots)))
+	buckets := t.buckets(h)
+	return found == tag(h) && slices.Contains(buckets[:], bucket)
 }
 
 // translates tells whether a half makes packets of one tuple ones of the other.

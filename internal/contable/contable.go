@@ -59,6 +59,7 @@ type Conentry struct {
 type Table struct {
 	opts     Options
 	halves   []datapath.Half
+	tags     []uint64
 	settings *datapath.Settings
 
 	entries  map[*Conentry]struct{}
@@ -75,14 +76,14 @@ type Totals struct {
 	Packets, Bytes uint64
 }
 
-// New returns the table that lies in halves, which the programs find by the
-// seed and mask in settings. Whatever is in there is left alone until Adopt or
-// Clear.
-func New(halves []datapath.Half, settings *datapath.Settings, o Options) *Table {
+// New returns the table that lies in m. Whatever is in there is left alone until
+// Adopt or Clear.
+func New(m datapath.Memory, o Options) *Table {
 	return &Table{
 		opts:     o,
-		halves:   halves,
-		settings: settings,
+		halves:   m.Halves,
+		tags:     m.Tags,
+		settings: m.Settings,
 		entries:  make(map[*Conentry]struct{}),
 		bySlot:   make(map[uint32]*Conentry),
 		byTuple:  make(map[conntrack.Tuple]*Conentry),
@@ -93,8 +94,7 @@ func New(halves []datapath.Half, settings *datapath.Settings, o Options) *Table 
 }
 
 // Slots returns how many slots a table for so many connections needs: at most
-// half of them are ever in use. Half of the connections practically always find
-// a place; when all are there, about 1 in 50 has found none.
+// half of them are ever in use, so that placing practically never fails.
 func Slots(connections int) uint32 {
 	slots := uint32(64)
 	for slots < uint32(4*connections) {
@@ -161,14 +161,14 @@ func (t *Table) insert(e *Conentry) {
 	t.perPort[e.Port]++
 }
 
-// publish fills a reserved slot and opens it: the key is written last.
+// publish fills a reserved slot and opens it: the tag is written last.
 func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
 	h := &t.halves[index]
 	h.Twin = twin
 	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = translation(from, to)
 	h.State = datapath.SlotOpen
-	h.Key.Ports, h.Key.Side = key.Ports, key.Side
-	atomic.StoreUint64(&h.Key.Addrs, key.Addrs)
+	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
+	t.setTag(index, tag(t.hash(key)))
 }
 
 // Len returns how many Conentries there are.

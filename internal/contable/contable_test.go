@@ -26,6 +26,7 @@ type bed struct {
 	*contable.Table
 	t        *testing.T
 	halves   []datapath.Half
+	tags     []uint64
 	settings *datapath.Settings
 	opts     contable.Options
 }
@@ -35,14 +36,15 @@ func newBed(t *testing.T, o contable.Options) *bed {
 	b := &bed{
 		t: t, opts: o,
 		halves:   make([]datapath.Half, n),
-		settings: &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n - 1},
+		tags:     make([]uint64, n/datapath.BucketSlots),
+		settings: &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n/datapath.BucketSlots - 1},
 	}
 	b.restart()
 	return b
 }
 
 // restart is a new daemon on the same table.
-func (b *bed) restart() { b.Table = contable.New(b.halves, b.settings, b.opts) }
+func (b *bed) restart() { b.Table = contable.New(datapath.Memory{Halves: b.halves, Tags: b.tags, Settings: b.settings}, b.opts) }
 
 // options leave room for everything, and keep idle Conentries for 10 s.
 func options() contable.Options {

@@ -66,43 +66,53 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	return h ^ h>>32
 }
 
-// places are the four slots where the programs look for a key, in their order.
-func (t *Table) places(k datapath.Key) [4]uint32 {
-	h, mask := t.hash(k), t.settings.Mask
-	first, second := uint32(h)&mask, uint32(h>>32)&mask
-	return [4]uint32{first, first ^ 1, second, second ^ 1}
+// buckets are the two where the programs look for a key, in their order.
+func (t *Table) buckets(hash uint64) [2]uint32 {
+	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}
 }
 
-// reserve takes a free slot for a key: of its two pairs of places the one with
-// more room, so that few pairs are ever full; else the one looked at first.
+// tag is what the programs look for in a bucket's word. It is never 0.
+func tag(hash uint64) uint16 {
+	return max(uint16(hash>>48), 1)
+}
+
+// setTag publishes a slot to the programs, or takes it from them with tag 0.
+func (t *Table) setTag(slot uint32, tag uint16) {
+	word, shift := &t.tags[slot/datapath.BucketSlots], 16*(slot%datapath.BucketSlots)
+	atomic.StoreUint64(word, *word&^(0xffff<<shift)|uint64(tag)<<shift)
+}
+
+// reserve takes a free slot for a key, of its two buckets in the one that has
+// more room.
 func (t *Table) reserve(k datapath.Key) (uint32, error) {
 	var free [2][]uint32
-	for i, slot := range t.places(k) {
-		h := &t.halves[slot]
-		if h.State == datapath.SlotEmpty {
-			free[i/2] = append(free[i/2], slot)
-			continue
-		}
-		if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
-			return 0, ErrExists // closed, in quarantine
+	for i, bucket := range t.buckets(t.hash(k)) {
+		for slot := bucket * datapath.BucketSlots; slot < (bucket+1)*datapath.BucketSlots; slot++ {
+			h := &t.halves[slot]
+			if h.State == datapath.SlotEmpty {
+				free[i] = append(free[i], slot)
+				continue
+			}
+			if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
+				return 0, ErrExists // closed, in quarantine
+			}
 		}
 	}
-	pair := free[0]
-	if len(free[1]) > len(pair) {
-		pair = free[1]
+	roomier := free[0]
+	if len(free[1]) > len(roomier) {
+		roomier = free[1]
 	}
-	if len(pair) == 0 {
+	if len(roomier) == 0 {
 		return 0, ErrFull
 	}
-	t.halves[pair[0]].State = datapath.SlotClosed
-	return pair[0], nil
+	t.halves[roomier[0]].State = datapath.SlotClosed
+	return roomier[0], nil
 }
 
-// empty makes a slot free: the key goes first.
+// empty makes a slot free: the tag goes first.
 func (t *Table) empty(slot uint32) {
-	h := &t.halves[slot]
-	atomic.StoreUint64(&h.Key.Addrs, 0)
-	*h = datapath.Half{}
+	t.setTag(slot, 0)
+	t.halves[slot] = datapath.Half{}
 }
 
 // translation is what makes a packet of one tuple one of another: the new

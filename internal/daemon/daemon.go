@@ -148,7 +148,7 @@ func (d *Daemon) load(pinDir string) error {
 		return err
 	}
 	d.dp = dp
-	d.table = contable.New(dp.Table(), dp.Settings(), contable.Options{
+	d.table = contable.New(dp.Memory(), contable.Options{
 		Connections:  c.Connections,
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,

@@ -50,7 +50,7 @@ func newBed(t *testing.T) *bed {
 
 // newTable is the daemon's side of the table.
 func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Table(), d.Settings(), contable.Options{Connections: slots / 4, PerContainer: slots / 4})
+	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4})
 }
 
 // options have a lease that does not end on a slow machine.
@@ -140,8 +140,8 @@ func (b *bed) jiffies() uint32 {
 func (b *bed) half(f frame, port int) *datapath.Half {
 	b.t.Helper()
 	key := contable.KeyOf(f.tuple(), port)
-	for i := range b.Table() {
-		h := &b.Table()[i]
+	for i := range b.Memory().Halves {
+		h := &b.Memory().Halves[i]
 		if h.State != datapath.SlotEmpty && h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
 			return h
 		}

@@ -1,11 +1,10 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 )
 
@@ -15,61 +14,111 @@ type Counters struct {
 	Reasons map[string]uint64 // those that are not zero
 }
 
-// Track makes the counters and flags of a device. queue tells that packets
-// must be delivered through the device's queue, because it has a qdisc or
-// filters that would be skipped otherwise.
+// deviceMask is bpf/lib/maps.h's DEVICE_MASK, deviceQueue its DEV_QUEUE.
+const (
+	deviceMask  = 0xffff
+	deviceQueue = 1 << 0
+)
+
+// counterSlots gives devices their counters; number 0 is nobody's.
+type counterSlots struct {
+	mu   sync.Mutex
+	used map[uint16]int // ifindex by number
+	of   map[int]uint16 // number by ifindex
+}
+
+// Track makes the counters of a device, unless it has them, and sets its
+// flags. queue tells that packets must be delivered through the device's
+// queue, because it has a qdisc or filters that would be skipped otherwise.
 func (d *Datapath) Track(ifindex int, queue bool) error {
-	var flags uint32
-	if queue {
-		flags = deviceQueue
-	}
-	if err := d.objs.Devices.Put(uint32(ifindex), flags); err != nil {
-		return fmt.Errorf("setting the flags of device %d: %w", ifindex, err)
-	}
-	cpus, err := ebpf.PossibleCPU()
+	number, err := d.counterSlot(ifindex)
 	if err != nil {
 		return err
 	}
-	err = d.objs.Regular.Update(uint32(ifindex), make([]expressCounters, cpus), ebpf.UpdateNoExist)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-		return fmt.Errorf("making the counters of device %d: %w", ifindex, err)
+	device := expressDevice{Counters: number}
+	if queue {
+		device.Flags = deviceQueue
+	}
+	if err := d.objs.Devices.Put(uint32(ifindex&deviceMask), device); err != nil {
+		return fmt.Errorf("setting the flags of device %d: %w", ifindex, err)
 	}
 	return nil
 }
 
-// deviceQueue is bpf/lib/maps.h's DEV_QUEUE.
-const deviceQueue = 1 << 0
-
-// Untrack removes the counters and flags of a device.
-func (d *Datapath) Untrack(ifindex int) error {
-	for _, m := range []*ebpf.Map{d.objs.Devices, d.objs.Regular} {
-		if err := m.Delete(uint32(ifindex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("removing device %d from %s: %w", ifindex, m, err)
+// counterSlot returns the number of a device's counters: those that an earlier
+// daemon gave it, or new ones at zero.
+func (d *Datapath) counterSlot(ifindex int) (uint16, error) {
+	c := &d.counters
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of, c.used = make(map[int]uint16), make(map[uint16]int)
+	}
+	if number, ok := c.of[ifindex]; ok {
+		return number, nil
+	}
+	take := func(number uint16) uint16 {
+		c.of[ifindex], c.used[number] = number, ifindex
+		return number
+	}
+	if d.adopted {
+		var device expressDevice
+		if err := d.objs.Devices.Lookup(uint32(ifindex&deviceMask), &device); err != nil {
+			return 0, fmt.Errorf("looking for the counters of device %d: %w", ifindex, err)
+		}
+		if _, taken := c.used[device.Counters]; device.Counters != 0 && !taken {
+			return take(device.Counters), nil
 		}
 	}
+	for number := uint16(1); uint32(number) < d.objs.Regular.MaxEntries(); number++ {
+		if _, taken := c.used[number]; taken {
+			continue
+		}
+		if err := d.objs.Regular.Put(uint32(number), expressCounters{}); err != nil {
+			return 0, fmt.Errorf("clearing the counters of device %d: %w", ifindex, err)
+		}
+		return take(number), nil
+	}
+	return 0, fmt.Errorf("counting at device %d: %d devices are hooked already", ifindex, len(c.used))
+}
+
+// Untrack gives up the counters and flags of a device.
+func (d *Datapath) Untrack(ifindex int) error {
+	c := &d.counters
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	number, ok := c.of[ifindex]
+	if !ok {
+		return nil
+	}
+	if err := d.objs.Devices.Put(uint32(ifindex&deviceMask), expressDevice{}); err != nil {
+		return fmt.Errorf("clearing the flags of device %d: %w", ifindex, err)
+	}
+	delete(c.of, ifindex)
+	delete(c.used, number)
 	return nil
 }
 
 // Counters reads the regular packets of a device; none if it is not tracked.
 func (d *Datapath) Counters(ifindex int) (Counters, error) {
-	c := Counters{Reasons: make(map[string]uint64)}
-	var perCPU []expressCounters
-	err := d.objs.Regular.Lookup(uint32(ifindex), &perCPU)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return c, nil
+	counters := Counters{Reasons: make(map[string]uint64)}
+	d.counters.mu.Lock()
+	number, ok := d.counters.of[ifindex]
+	d.counters.mu.Unlock()
+	if !ok {
+		return counters, nil
 	}
-	if err != nil {
-		return c, fmt.Errorf("reading the counters of device %d: %w", ifindex, err)
+	var kernel expressCounters
+	if err := d.objs.Regular.Lookup(uint32(number), &kernel); err != nil {
+		return counters, fmt.Errorf("reading the counters of device %d: %w", ifindex, err)
 	}
-	for _, cpu := range perCPU {
-		c.Packets += cpu.Packets
-		for reason, n := range cpu.Reasons {
-			if n > 0 {
-				c.Reasons[reasonNames[reason]] += n
-			}
+	counters.Packets = kernel.Packets
+	for reason, n := range kernel.Reasons {
+		if n > 0 {
+			counters.Reasons[reasonNames[reason]] = n
 		}
 	}
-	return c, nil
+	return counters, nil
 }
 
 // Event is what the programs tell the daemon.

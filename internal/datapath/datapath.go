@@ -7,9 +7,9 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 	"unsafe"
@@ -37,7 +37,18 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 1
+const LayoutVersion = 2
+
+// BucketSlots is how many slots share a word of tags.
+const BucketSlots = 4
+
+// Memory is what the daemon and the programs share: the kernel's own, not a
+// copy.
+type Memory struct {
+	Halves   []Half
+	Tags     []uint64 // one for each bucket of halves
+	Settings *Settings
+}
 
 // heartbeatLimit is how long the programs trust a silent daemon.
 const heartbeatLimit = time.Second
@@ -53,8 +64,8 @@ var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Li
 type Options struct {
 	// PinDir is a directory on a bpffs, of this network namespace alone.
 	PinDir string
-	// Slots of the table, a power of two. Each connection takes two; a table
-	// more than half full may refuse one.
+	// Slots of the table, a power of two, at least BucketSlots. Each connection
+	// takes two; a table more than half full may refuse one.
 	Slots uint32
 	// Admit is how many packets a connection sends regular before it is
 	// composed, 2..65535.
@@ -72,9 +83,10 @@ type Options struct {
 type Datapath struct {
 	opts     Options
 	objs     expressObjects
-	halves   []Half
-	settings *Settings
-	shared   *ebpf.Map // holds settings
+	shared   *ebpf.Map // holds the settings
+	memory   Memory
+	mapped   [][]byte // what memory lies in
+	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
 	tick     time.Duration
@@ -85,7 +97,7 @@ type Datapath struct {
 // fit, else it starts with an empty one. Hooks that are attached from before
 // run the new programs when Load returns.
 func Load(o Options) (_ *Datapath, err error) {
-	if o.Slots == 0 || o.Slots&(o.Slots-1) != 0 {
+	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
 		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -104,7 +116,7 @@ func Load(o Options) (_ *Datapath, err error) {
 	if err := d.mapMemory(); err != nil {
 		return nil, err
 	}
-	if d.adopted && (d.settings.Layout != LayoutVersion || d.settings.Mask != o.Slots-1) {
+	if d.adopted && (d.memory.Settings.Layout != LayoutVersion || d.memory.Settings.Mask != o.Slots/BucketSlots-1) {
 		return nil, fmt.Errorf("pinned maps in %s contradict themselves; run 'scon down'", o.PinDir)
 	}
 	if !d.adopted {
@@ -129,6 +141,7 @@ func (d *Datapath) loadObjects() error {
 		return fmt.Errorf("reading the BPF object: %w", err)
 	}
 	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
 	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
 	for name, value := range map[string]uint32{
 		expressVarAdmit:          d.opts.Admit,
@@ -170,25 +183,41 @@ func (d *Datapath) loadObjects() error {
 		expressMapDevices:    d.objs.Devices,
 		expressMapEvents:     d.objs.Events,
 		expressMapRegular:    d.objs.Regular,
+		expressMapTags:       d.objs.Tags,
 		mapSettings:          d.shared,
 	})
 }
 
-// mapMemory makes the table and the settings visible to this process.
+// mapMemory makes table, tags and settings visible to this process.
 func (d *Datapath) mapMemory() error {
-	size := int(d.opts.Slots) * int(unsafe.Sizeof(Half{}))
-	table, err := unix.Mmap(d.objs.Conentries.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	halves, err := d.mmap(d.objs.Conentries)
 	if err != nil {
-		return fmt.Errorf("mapping the table: %w", err)
+		return err
 	}
-	d.halves = unsafe.Slice((*Half)(unsafe.Pointer(&table[0])), d.opts.Slots)
-
-	page, err := unix.Mmap(d.shared.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	tags, err := d.mmap(d.objs.Tags)
 	if err != nil {
-		return fmt.Errorf("mapping the settings: %w", err)
+		return err
 	}
-	d.settings = (*Settings)(unsafe.Pointer(&page[0]))
+	settings, err := d.mmap(d.shared)
+	if err != nil {
+		return err
+	}
+	d.memory = Memory{
+		Halves:   unsafe.Slice((*Half)(halves), d.opts.Slots),
+		Tags:     unsafe.Slice((*uint64)(tags), d.opts.Slots/BucketSlots),
+		Settings: (*Settings)(settings),
+	}
 	return nil
+}
+
+func (d *Datapath) mmap(m *ebpf.Map) (unsafe.Pointer, error) {
+	size := int(m.MaxEntries()) * int(m.ValueSize())
+	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %s: %w", m, err)
+	}
+	d.mapped = append(d.mapped, b)
+	return unsafe.Pointer(&b[0]), nil
 }
 
 func (d *Datapath) initSettings() error {
@@ -196,21 +225,22 @@ func (d *Datapath) initSettings() error {
 	if _, err := unix.Getrandom(seed, 0); err != nil {
 		return fmt.Errorf("seeding the hash: %w", err)
 	}
-	d.settings.Seed = *(*uint64)(unsafe.Pointer(&seed[0]))
-	d.settings.Mask = d.opts.Slots - 1
-	d.settings.Generation = 1
-	d.settings.Layout = LayoutVersion
+	s := d.memory.Settings
+	s.Seed = binary.NativeEndian.Uint64(seed)
+	s.Mask = d.opts.Slots/BucketSlots - 1
+	s.Generation = 1
+	s.Layout = LayoutVersion
 	return nil
 }
 
 // Adopted tells whether Load found and took over a pinned table.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
-// Table is the kernel's table itself, not a copy. It is valid until Close.
-func (d *Datapath) Table() []Half { return d.halves }
+// Memory is what the programs work on. It is valid until Close.
+func (d *Datapath) Memory() Memory { return d.memory }
 
-// Settings are the kernel's own, not a copy. They are valid until Close.
-func (d *Datapath) Settings() *Settings { return d.settings }
+// Settings are those of Memory.
+func (d *Datapath) Settings() *Settings { return d.memory.Settings }
 
 // Tick is the length of a jiffy, the unit of leases.
 func (d *Datapath) Tick() time.Duration { return d.tick }
@@ -237,15 +267,10 @@ func (d *Datapath) Close() error {
 	if d.hooker != nil {
 		errs = append(errs, d.hooker.close())
 	}
-	if d.halves != nil {
-		size := len(d.halves) * int(unsafe.Sizeof(Half{}))
-		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&d.halves[0])), size)))
-		d.halves = nil
+	for _, b := range d.mapped {
+		errs = append(errs, unix.Munmap(b))
 	}
-	if d.settings != nil {
-		errs = append(errs, unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(d.settings)), os.Getpagesize())))
-		d.settings = nil
-	}
+	d.mapped, d.memory = nil, Memory{}
 	errs = append(errs, d.objs.Close(), d.shared.Close())
 	return errors.Join(errs...)
 }

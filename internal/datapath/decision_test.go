@@ -153,7 +153,8 @@ func TestHalfAWay(t *testing.T) {
 	b := newBed(t)
 	b.compose(f)
 	for _, w := range []way{f.out, f.in} {
-		if reason := b.leaves(w); reason != "untied" {
+		// While nothing is known to be on its way, to_wire looks at nothing.
+		if reason := b.leaves(w); reason != "untied" && reason != "" {
 			t.Errorf("%s: reason %q for a packet that never entered", w.end, reason)
 		}
 		b.goesRegular(w, "composing")

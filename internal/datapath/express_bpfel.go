@@ -19,6 +19,12 @@ type expressCounters struct {
 	Reasons [19]uint64
 }
 
+type expressDevice struct {
+	_        structs.HostLayout
+	Counters uint16
+	Flags    uint16
+}
+
 type expressEvent struct {
 	_    structs.HostLayout
 	Kind expressEventKind
@@ -110,7 +116,7 @@ type expressSettings struct {
 	Mask       uint32
 	Paused     uint32
 	Layout     uint32
-	Pad        uint32
+	LastProbe  uint32
 }
 
 type expressSlotState uint32
@@ -130,6 +136,7 @@ const (
 	expressMapDevices            = "devices"
 	expressMapEvents             = "events"
 	expressMapRegular            = "regular"
+	expressMapTags               = "tags"
 	expressProgSconBeat          = "scon_beat"
 	expressProgSconFromContainer = "scon_from_container"
 	expressProgSconFromWire      = "scon_from_wire"
@@ -203,6 +210,7 @@ type expressMapSpecs struct {
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
+	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
 
 // expressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -244,6 +252,7 @@ type expressMaps struct {
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Regular    *ebpf.Map `ebpf:"regular"`
+	Tags       *ebpf.Map `ebpf:"tags"`
 }
 
 func (m *expressMaps) Close() error {
@@ -253,6 +262,7 @@ func (m *expressMaps) Close() error {
 		m.Devices,
 		m.Events,
 		m.Regular,
+		m.Tags,
 	)
 }
 

@@ -32,6 +32,9 @@ func TestAdoption(t *testing.T) {
 	if n := b.table.Adopt(func(int) bool { return true }, func(conntrack.Tuple) (conntrack.Conn, error) { return f.conn, nil }, time.Now()); n != 1 {
 		t.Fatalf("adopted %d Conentries", n)
 	}
+	if err := b.Track(b.port, false); err != nil {
+		t.Fatal(err)
+	}
 	if got := b.counters(b.port); got.Packets != counters.Packets {
 		t.Errorf("%d regular packets, were %d", got.Packets, counters.Packets)
 	}
@@ -57,10 +60,10 @@ func TestFreshTable(t *testing.T) {
 			if b.Adopted() {
 				t.Fatal("adopted")
 			}
-			if n := uint32(len(b.Table())); n != o.Slots || b.Settings().Mask != n-1 || b.Settings().Layout != datapath.LayoutVersion {
+			if n := uint32(len(b.Memory().Halves)); n != o.Slots || b.Settings().Mask != n/datapath.BucketSlots-1 || b.Settings().Layout != datapath.LayoutVersion {
 				t.Errorf("%d slots, settings %+v", n, *b.Settings())
 			}
-			for i, h := range b.Table() {
+			for i, h := range b.Memory().Halves {
 				if h.State != datapath.SlotEmpty {
 					t.Errorf("slot %d is in use", i)
 				}

@@ -13,14 +13,14 @@ import (
 // The programs find a half in every place where the daemon may put it.
 func TestEveryPlace(t *testing.T) {
 	b := newBed(t)
-	b.Settings().Seed = 1 // one with which no two places are the same
+	b.Settings().Seed = 1 // one with which no two buckets are the same
 	f := masqueraded(tcp)
 	for _, dir := range []struct {
 		way  way
 		port int
 	}{{f.out, b.port}, {f.in, 0}} {
 		seen := make(map[*datapath.Half]bool)
-		for place := range 4 {
+		for place := range 2 * datapath.BucketSlots {
 			b.compose(f)
 			h := b.half(dir.way.enter, dir.port)
 			b.decide(dir.way)
@@ -35,7 +35,7 @@ func TestEveryPlace(t *testing.T) {
 			}
 		}
 		if _, err := b.table.Compose(b.port, f.tuple, f.conn, time.Now()); !errors.Is(err, contable.ErrFull) {
-			t.Fatalf("%s: a fifth place: %v", dir.way.start, err)
+			t.Fatalf("%s: one more place: %v", dir.way.start, err)
 		}
 		b.table.Clear()
 	}
@@ -108,7 +108,7 @@ func TestKeyOfZeroes(t *testing.T) {
 			t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
 		}
 	}
-	for i, h := range b.Table() {
+	for i, h := range b.Memory().Halves {
 		if h != (datapath.Half{}) {
 			t.Fatalf("slot %d has become %+v", i, h)
 		}

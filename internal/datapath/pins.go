@@ -19,7 +19,7 @@ const (
 
 var pinnedMaps = []string{
 	expressMapCandidates, expressMapConentries, expressMapDevices,
-	expressMapEvents, expressMapRegular, mapSettings,
+	expressMapEvents, expressMapRegular, expressMapTags, mapSettings,
 }
 
 // MountBPFFS makes sure that dir is on a bpffs, mounting one if needed, and
