@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ type numbers struct {
 	overtaken atomic.Uint64 // arrived after one with a higher number
 	latest    atomic.Int64  // when the latest that arrived was sent, in ns
 	stopping  chan struct{}
-	done      chan error
+	stopSend  func() error // ends the sender
+	stop      func() error // ends the receiver, too; numbers under way are lost
 }
 
 // numberLen is the length of a datagram: number, time, padding.
@@ -35,14 +37,30 @@ const underway = 256
 // pauses in between.
 func sendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *numbers {
 	t.Helper()
-	n := &numbers{from: from, to: to, stopping: make(chan struct{}), done: make(chan error, 2)}
+	n := &numbers{from: from, to: to, stopping: make(chan struct{})}
 	if burst > 1 {
 		if err := segment(from); err != nil {
 			t.Fatalf("sending bursts: %v", err)
 		}
 	}
-	go func() { n.done <- n.receive() }()
-	go func() { n.done <- n.send(burst, pause) }()
+	sender, receiver := make(chan error), make(chan error)
+	n.stopSend = sync.OnceValue(func() error {
+		close(n.stopping)
+		return <-sender
+	})
+	n.stop = sync.OnceValue(func() error {
+		err := n.stopSend()
+		_ = to.SetReadDeadline(time.Now())
+		return errors.Join(err, <-receiver)
+	})
+	_ = to.SetReadDeadline(time.Time{})
+	go func() { receiver <- n.receive() }()
+	go func() { sender <- n.send(burst, pause) }()
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+	})
 	return n
 }
 
@@ -113,27 +131,14 @@ func (n *numbers) receive() error {
 	}
 }
 
-// stop ends the numbers, when those under way have arrived.
-func (n *numbers) stop(t *testing.T) {
-	t.Helper()
-	close(n.stopping)
-	if err := <-n.done; err != nil {
-		t.Error(err)
-	}
-	for end := time.Now().Add(time.Second); n.arrived.Load() < n.sent.Load() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-	_ = n.to.SetReadDeadline(time.Now())
-	if err := <-n.done; err != nil {
-		t.Error(err)
-	}
-	_ = n.to.SetReadDeadline(time.Time{})
-}
-
 // wantAll stops the numbers: all must have arrived, and none overtaken.
 func (n *numbers) wantAll(t *testing.T, what string) {
 	t.Helper()
-	n.stop(t)
+	_ = n.stopSend() // the test's end tells the error
+	for end := time.Now().Add(time.Second); n.arrived.Load() < n.sent.Load() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	_ = n.stop()
 	if lost := n.sent.Load() - n.arrived.Load(); lost != 0 || n.overtaken.Load() != 0 {
 		t.Errorf("%s: of %d, %d are lost, %d were overtaken", what, n.sent.Load(), lost, n.overtaken.Load())
 	}
