@@ -1,0 +1,135 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// apt fetches packages of any of Debian's suites and architectures from the
+// mirror that this machine uses. Its state is its own: nothing of this
+// machine's apt is changed, no package is installed.
+type apt struct {
+	dir string
+}
+
+const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+// newApt prepares dir for one suite and what that one builds upon.
+func newApt(ctx context.Context, dir, arch, suite string) (*apt, error) {
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"lists/partial", "archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	base, _, _ := strings.Cut(suite, "-") // of NAME-backports
+	sources := ""
+	for _, s := range []string{base, suite} {
+		sources += fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, mirror, s)
+		if base == suite {
+			break
+		}
+	}
+	// The lists that are cleared are this machine's commands after a run.
+	config := fmt.Sprintf(`
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear DPkg::Post-Invoke;
+#clear APT::Architectures;
+APT::Architecture "%[2]s";
+APT::Architectures { "%[2]s"; };
+APT::Sandbox::User "root";
+APT::Install-Recommends "false";
+Acquire::Languages "none";
+Dir::State "%[1]s";
+Dir::State::status "%[1]s/status";
+Dir::Cache "%[1]s";
+Dir::Etc::sourcelist "%[1]s/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+`, dir, arch)
+	for name, content := range map[string]string{"sources.list": sources, "apt.conf": config, "status": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	a := &apt{dir: dir}
+	_, err = a.run(ctx, "apt-get", "update")
+	return a, err
+}
+
+// debianMirror is the one that this machine uses.
+func debianMirror(ctx context.Context) (string, error) {
+	out, err := output(exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)",
+		"Origin: Debian", "Label: Debian", "Created-By: Packages"))
+	if err != nil {
+		return "", err
+	}
+	if mirrors := strings.Fields(out); len(mirrors) > 0 {
+		return mirrors[0], nil
+	}
+	return "", errors.New("apt knows no mirror of Debian here: run apt-get update")
+}
+
+// download fetches packages without what they depend on, and returns the files.
+func (a *apt) download(ctx context.Context, packages ...string) ([]string, error) {
+	cmd := a.command(ctx, "apt-get", append([]string{"download"}, packages...)...)
+	cmd.Dir = a.dir
+	if _, err := output(cmd); err != nil {
+		return nil, err
+	}
+	return filepath.Glob(filepath.Join(a.dir, "*.deb"))
+}
+
+// downloadAll fetches packages and what they depend on, and returns the files.
+func (a *apt) downloadAll(ctx context.Context, packages ...string) ([]string, error) {
+	if _, err := a.run(ctx, "apt-get", append([]string{"install", "--download-only", "--yes"}, packages...)...); err != nil {
+		return nil, err
+	}
+	return filepath.Glob(filepath.Join(a.dir, "archives", "*.deb"))
+}
+
+// depends returns the packages that a package of a suite needs.
+func (a *apt) depends(ctx context.Context, suite, name string) ([]string, error) {
+	out, err := a.run(ctx, "apt-cache", "show", "--no-all-versions", "--target-release", suite, name)
+	if err != nil {
+		return nil, err
+	}
+	var packages []string
+	for line := range strings.Lines(out) {
+		if list, ok := strings.CutPrefix(line, "Depends: "); ok {
+			for p := range strings.SplitSeq(list, ",") {
+				packages = append(packages, strings.Fields(p)[0])
+			}
+		}
+	}
+	return packages, nil
+}
+
+func (a *apt) run(ctx context.Context, name string, args ...string) (string, error) {
+	return output(a.command(ctx, name, args...))
+}
+
+func (a *apt) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	args = append([]string{"-qq", "--config-file", filepath.Join(a.dir, "apt.conf")}, args...)
+	return exec.CommandContext(ctx, name, args...)
+}
+
+// output runs a command and returns what it printed, or an error with that.
+func output(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}

@@ -1,0 +1,81 @@
+package vm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// baseSuite is where the guest's programs come from, whatever its kernel.
+const baseSuite = "bookworm"
+
+// basePackages are the guest's programs.
+var basePackages = []string{
+	"busybox-static", "conntrack", "ethtool", "iproute2", "iptables", "iputils-ping",
+	"mount", "netbase", "nftables", "usr-is-merged", "util-linux",
+}
+
+// fetchBase returns the archive of the guest's programs.
+func fetchBase(ctx context.Context, arch string) (string, error) {
+	dir, err := cached(arch, "base", func(dir string) error {
+		work := filepath.Join(dir, "apt")
+		a, err := newApt(ctx, work, arch, baseSuite)
+		if err != nil {
+			return err
+		}
+		debs, err := a.downloadAll(ctx, basePackages...)
+		if err != nil {
+			return err
+		}
+		if err := writeBase(ctx, filepath.Join(dir, "base.cpio"), debs); err != nil {
+			return err
+		}
+		return os.RemoveAll(work)
+	})
+	return filepath.Join(dir, "base.cpio"), err
+}
+
+func writeBase(ctx context.Context, name string, debs []string) (err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := bufio.NewWriter(f)
+	a := newArchive(w)
+	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "root", "var", "etc", "usr", "usr/bin", "usr/sbin"} {
+		a.dir(dir, 0o755)
+	}
+	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
+		a.dir("usr/"+link, 0o755)
+		a.symlink(link, "usr/"+link)
+	}
+	a.symlink("var/run", "/run")
+	a.file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
+	a.file("etc/group", 0o644, []byte("root:x:0:\n"))
+	for _, deb := range debs {
+		if err := a.addPackage(ctx, deb, isNeeded); err != nil {
+			return err
+		}
+	}
+	a.symlink("usr/sbin/modprobe", "../bin/busybox") // where kernels look for it
+	// What Debian's alternatives are by default.
+	for _, tool := range []string{"", "-save", "-restore"} {
+		for _, family := range []string{"iptables", "ip6tables"} {
+			a.symlink("usr/sbin/"+family+tool, "xtables-nft-multi")
+		}
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// isNeeded leaves out documents, Perl, and Debian's own tools.
+func isNeeded(name string) bool {
+	return !strings.HasPrefix(name, "usr/share/") && !strings.HasPrefix(name, "var/") &&
+		!strings.Contains(name, "perl") && !strings.Contains(name, "dpkg")
+}

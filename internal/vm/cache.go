@@ -1,0 +1,77 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cache returns the directory that holds what was fetched: that of the
+// environment variable SCON_CACHE, else "scon" in the user's cache directory.
+// It may be removed at any time, and removing it is the way to newer packages.
+func Cache() (string, error) {
+	if dir := os.Getenv("SCON_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding a directory for kernels (SCON_CACHE sets one): %w", err)
+	}
+	return filepath.Join(dir, "scon"), nil
+}
+
+// cached returns a directory of the cache, which make fills if it is not there:
+// wholly or not at all, one process at a time.
+func cached(arch, name string, fill func(dir string) error) (_ string, err error) {
+	root, err := Cache()
+	if err != nil {
+		return "", err
+	}
+	parent := filepath.Join(root, arch)
+	dir := filepath.Join(parent, name)
+	if exists(dir) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(parent, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if exists(dir) {
+		return dir, nil
+	}
+	tmp, err := os.MkdirTemp(parent, name+".")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := fill(tmp); err != nil {
+		return "", err
+	}
+	return dir, os.Rename(tmp, dir)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// lock waits for an exclusive lock, which ends with the process at the latest.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}

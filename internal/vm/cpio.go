@@ -1,0 +1,97 @@
+package vm
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// archive writes the "newc" form of cpio, which kernels unpack at boot:
+// Documentation/driver-api/early-userspace/buffer-format.rst of Linux. All files
+// are root's. Paths have no leading slash. The first error is kept for close.
+type archive struct {
+	w      io.Writer
+	inodes int
+	err    error
+}
+
+// Types of files, as in a mode of stat(2).
+const (
+	typeDir     = 0o040000
+	typeFile    = 0o100000
+	typeSymlink = 0o120000
+)
+
+func newArchive(w io.Writer) *archive { return &archive{w: w} }
+
+func (a *archive) dir(name string, perm fs.FileMode) {
+	a.entry(name, typeDir|uint32(perm), nil)
+}
+
+func (a *archive) file(name string, perm fs.FileMode, content []byte) {
+	a.entry(name, typeFile|uint32(perm), content)
+}
+
+func (a *archive) symlink(name, target string) {
+	a.entry(name, typeSymlink|0o777, []byte(target))
+}
+
+// parents writes the directories above a file.
+func (a *archive) parents(name string) {
+	above := ""
+	for part := range strings.SplitSeq(path.Dir(name), "/") {
+		if part == "." {
+			return
+		}
+		above = path.Join(above, part)
+		a.dir(above, 0o755)
+	}
+}
+
+// close ends the archive; another one may follow.
+func (a *archive) close() error {
+	a.entry("TRAILER!!!", 0, nil)
+	return a.err
+}
+
+func (a *archive) entry(name string, mode uint32, content []byte) {
+	a.inodes++
+	header := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+		a.inodes, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
+	a.write([]byte(header))
+	a.write(content)
+}
+
+// write pads to 4 bytes.
+func (a *archive) write(b []byte) {
+	if a.err != nil {
+		return
+	}
+	if _, a.err = a.w.Write(b); a.err == nil {
+		_, a.err = a.w.Write(make([]byte, -len(b)&3))
+	}
+}
+
+// addTree adds a directory's regular files below a name.
+func (a *archive) addTree(from, to string) error {
+	a.parents(to)
+	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := path.Join(to, strings.TrimPrefix(file, from))
+		if d.IsDir() {
+			a.dir(name, 0o755)
+			return nil
+		}
+		content, err := os.ReadFile(file)
+		if err == nil {
+			a.file(name, 0o644, content)
+		}
+		return err
+	})
+}

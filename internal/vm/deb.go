@@ -1,0 +1,73 @@
+package vm
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path"
+	"strings"
+)
+
+// addPackage adds the files of a Debian package that keep accepts.
+func (a *archive) addPackage(ctx context.Context, deb string, keep func(name string) bool) error {
+	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = a.addTar(stdout, keep)
+	_, _ = io.Copy(io.Discard, stdout)
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return fmt.Errorf("unpacking %s: %w", deb, err)
+	}
+	return nil
+}
+
+func (a *archive) addTar(r io.Reader, keep func(name string) bool) error {
+	files := tar.NewReader(r)
+	for {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name := inUsr(h.Name)
+		if name == "" || !keep(name) {
+			continue
+		}
+		perm := h.FileInfo().Mode().Perm()
+		switch h.Typeflag {
+		case tar.TypeDir:
+			a.dir(name, perm)
+		case tar.TypeSymlink:
+			a.symlink(name, h.Linkname)
+		case tar.TypeLink:
+			a.symlink(name, "/"+inUsr(h.Linkname))
+		case tar.TypeReg:
+			content, err := io.ReadAll(files)
+			if err != nil {
+				return err
+			}
+			a.file(name, perm, content)
+		}
+	}
+}
+
+// inUsr is a path with /bin, /sbin and /lib* in /usr, where symbolic links of
+// the guest lead to.
+func inUsr(name string) string {
+	name = path.Clean("/" + name)[1:]
+	top, _, _ := strings.Cut(name, "/")
+	if top == "bin" || top == "sbin" || strings.HasPrefix(top, "lib") {
+		return "usr/" + name
+	}
+	return name
+}

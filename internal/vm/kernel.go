@@ -1,0 +1,189 @@
+package vm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// suites has the suite of Debian that each kernel comes from.
+var suites = map[string]string{
+	"6.1":    "bookworm",
+	"6.12":   "bookworm-backports",
+	"newest": "trixie-backports",
+}
+
+// Kernels are the kernels that can be booted. "newest" is the newest that Debian
+// has backported.
+func Kernels() []string { return slices.Sorted(maps.Keys(suites)) }
+
+// kernel is what is booted.
+type kernel struct {
+	image   string // path of the kernel itself
+	modules string // path of an archive
+}
+
+// fetchKernel returns a kernel of the flavour that Debian makes for virtual
+// machines.
+func fetchKernel(ctx context.Context, version, arch string) (kernel, error) {
+	suite, ok := suites[version]
+	if !ok {
+		return kernel{}, fmt.Errorf("no such kernel: there are %s", strings.Join(Kernels(), ", "))
+	}
+	dir, err := cached(arch, "linux-"+version, func(dir string) error {
+		work := filepath.Join(dir, "work")
+		deb, err := downloadKernel(ctx, work, arch, suite)
+		if err != nil {
+			return err
+		}
+		root := filepath.Join(work, "root")
+		if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, root)); err != nil {
+			return err
+		}
+		if err := unpackKernel(ctx, root, dir); err != nil {
+			return err
+		}
+		return os.RemoveAll(work)
+	})
+	return kernel{image: filepath.Join(dir, "vmlinuz"), modules: filepath.Join(dir, "modules.cpio")}, err
+}
+
+// downloadKernel follows the package that always depends on the latest image.
+func downloadKernel(ctx context.Context, work, arch, suite string) (string, error) {
+	a, err := newApt(ctx, work, arch, suite)
+	if err != nil {
+		return "", err
+	}
+	packages, err := a.depends(ctx, suite, "linux-image-cloud-"+arch)
+	if err != nil {
+		return "", err
+	}
+	image := slices.IndexFunc(packages, func(p string) bool { return strings.HasPrefix(p, "linux-image-") })
+	if image < 0 {
+		return "", fmt.Errorf("linux-image-cloud-%s of %s depends on no image", arch, suite)
+	}
+	debs, err := a.download(ctx, packages[image]+"/"+suite)
+	if err != nil {
+		return "", err
+	}
+	return debs[0], nil
+}
+
+func unpackKernel(ctx context.Context, root, dir string) error {
+	image, err := theOne(filepath.Join(root, "boot/vmlinuz-*"))
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(image, filepath.Join(dir, "vmlinuz")); err != nil {
+		return err
+	}
+	modules, err := theOne(filepath.Join(root, "lib/modules/*"), filepath.Join(root, "usr/lib/modules/*"))
+	if err != nil {
+		return err
+	}
+	return writeModules(ctx, modules, filepath.Join(dir, "modules.cpio"))
+}
+
+// wanted are the modules that guests need: of networking, and what these use.
+var wanted = []string{"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*"}
+
+// writeModules writes the archive of the modules in a directory, ready to be
+// loaded when the kernel asks for them.
+func writeModules(ctx context.Context, modules, name string) (err error) {
+	release := filepath.Base(modules)
+	root, err := os.MkdirTemp(filepath.Dir(name), "modules.")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	to := filepath.Join(root, "lib/modules", release)
+	if err := moveWanted(modules, to); err != nil {
+		return err
+	}
+	if err := decompress(ctx, to); err != nil {
+		return err
+	}
+	if _, err := output(exec.CommandContext(ctx, "depmod", "--basedir", root, release)); err != nil {
+		return fmt.Errorf("%w (Debian's package kmod has depmod)", err)
+	}
+
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := bufio.NewWriter(f)
+	a := newArchive(w)
+	if err := a.addTree(to, "usr/lib/modules/"+release); err != nil {
+		return err
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func moveWanted(from, to string) error {
+	patterns := []string{"modules.*"}
+	for _, w := range wanted {
+		patterns = append(patterns, "kernel/"+w)
+	}
+	for _, pattern := range patterns {
+		names, err := filepath.Glob(filepath.Join(from, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			dest := filepath.Join(to, strings.TrimPrefix(name, from))
+			if err := os.MkdirAll(filepath.Dir(dest), 0o755); err != nil {
+				return err
+			}
+			if err := os.Rename(name, dest); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// decompress spares the guest the work.
+func decompress(ctx context.Context, dir string) error {
+	var compressed []string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".xz") {
+			compressed = append(compressed, path)
+		}
+		return err
+	})
+	if err != nil || len(compressed) == 0 {
+		return err
+	}
+	if _, err := output(exec.CommandContext(ctx, "xz", append([]string{"--decompress"}, compressed...)...)); err != nil {
+		return fmt.Errorf("%w (Debian's package xz-utils has xz)", err)
+	}
+	return nil
+}
+
+// theOne is the only path that matches any of the patterns.
+func theOne(patterns ...string) (string, error) {
+	var all []string
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return "", err
+		}
+		all = append(all, paths...)
+	}
+	if len(all) != 1 {
+		return "", fmt.Errorf("%d files are %s, not one", len(all), strings.Join(patterns, " or "))
+	}
+	return all[0], nil
+}

@@ -1,0 +1,178 @@
+// Package vm boots Debian kernels under QEMU, in software: no KVM is needed,
+// and every kernel of Debian's archive is at hand, for any architecture.
+//
+// A guest has no disk and no network. All that it needs is in its initrd:
+//
+//	base     Debian packages: a shell, iproute2, iptables, nftables ...
+//	modules  the kernel's modules of networking
+//	job      the caller's files, a command, and the init that runs it
+//
+// What the command prints comes back over the serial console.
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Options say what to boot and what to run.
+type Options struct {
+	// Kernel is one of Kernels.
+	Kernel string
+	// Arch is Go's name of the architecture, amd64 or arm64. Default: this
+	// machine's.
+	Arch string
+	// Files are copied into the guest with their modes: path in the guest ->
+	// path here.
+	Files map[string]string
+	// Command is run by a shell as root, once the kernel is up.
+	Command string
+	// Memory in MiB. Default: 1024.
+	Memory int
+	// CPUs. Default: 1.
+	CPUs int
+	// Timeout bounds boot and command. Default: 5 minutes. A boot takes about
+	// 15 s on an idle machine.
+	Timeout time.Duration
+	// Icount makes the guest's clock count instructions, 1 ns each. It needs a
+	// single CPU.
+	Icount bool
+}
+
+// Result is what became of a command.
+type Result struct {
+	// Output is what the command printed, both streams.
+	Output string
+	// ExitCode is the command's.
+	ExitCode int
+	// Complaints are warnings and faults of the guest's kernel, empty if it had
+	// none.
+	Complaints string
+}
+
+// ErrTimeout: the guest was ended because its time was over.
+var ErrTimeout = errors.New("the guest's time was over")
+
+// Run boots a kernel, runs the command and switches the guest off. A command
+// that fails is no error: see Result. What is needed from Debian is fetched
+// once and kept: see Cache.
+func Run(ctx context.Context, o Options) (Result, error) {
+	o.setDefaults()
+	m, err := machineOf(o.Arch)
+	if err != nil {
+		return Result{}, err
+	}
+	k, err := fetchKernel(ctx, o.Kernel, o.Arch)
+	if err != nil {
+		return Result{}, fmt.Errorf("fetching Linux %s for %s: %w", o.Kernel, o.Arch, err)
+	}
+	base, err := fetchBase(ctx, o.Arch)
+	if err != nil {
+		return Result{}, fmt.Errorf("fetching the guest's programs: %w", err)
+	}
+	initrd, err := makeInitrd(o, base, k.modules)
+	if err != nil {
+		return Result{}, fmt.Errorf("making the initrd: %w", err)
+	}
+	defer os.Remove(initrd)
+
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
+	defer cancel()
+	console, err := boot(ctx, m.qemu, append(m.args(o), "-kernel", k.image, "-initrd", initrd))
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w; the console's end:\n%s", m.qemu, err, tail(console))
+	}
+	r, err := parseConsole(console)
+	if err != nil {
+		return Result{}, fmt.Errorf("%w; the console's end:\n%s", err, tail(console))
+	}
+	return r, nil
+}
+
+func (o *Options) setDefaults() {
+	if o.Arch == "" {
+		o.Arch = runtime.GOARCH
+	}
+	if o.Memory == 0 {
+		o.Memory = 1024
+	}
+	if o.CPUs == 0 {
+		o.CPUs = 1
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Minute
+	}
+}
+
+// boot runs QEMU until the guest switches itself off, and returns what came
+// over its console.
+func boot(ctx context.Context, qemu string, args []string) ([]byte, error) {
+	// QEMU ends with the thread that started it, should this process be killed.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	var console bytes.Buffer
+	cmd := exec.CommandContext(ctx, qemu, args...)
+	cmd.Stdout, cmd.Stderr = &console, &console
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return console.Bytes(), err
+}
+
+// machine is how an architecture is emulated.
+type machine struct {
+	qemu    string
+	pkg     string // Debian's, which has it
+	model   []string
+	console string // device of the serial console
+}
+
+var machines = map[string]machine{
+	"amd64": {
+		qemu: "qemu-system-x86_64", pkg: "qemu-system-x86", console: "ttyS0",
+		// The emulator is slow at cmpxchg16b, and counts a whole "rep movs",
+		// which kernels prefer with erms and fsrm, as many instructions.
+		model: []string{"-M", "pc", "-cpu", "max,-cx16,-erms,-fsrm"},
+	},
+	"arm64": {
+		qemu: "qemu-system-aarch64", pkg: "qemu-system-arm", console: "ttyAMA0",
+		model: []string{"-M", "virt", "-cpu", "max,pauth-impdef=on"},
+	},
+}
+
+func machineOf(arch string) (machine, error) {
+	m, ok := machines[arch]
+	if !ok {
+		return machine{}, fmt.Errorf("no guests of architecture %q", arch)
+	}
+	if _, err := exec.LookPath(m.qemu); err != nil {
+		return machine{}, fmt.Errorf("%w: install Debian's package %s", err, m.pkg)
+	}
+	return m, nil
+}
+
+func (m machine) args(o Options) []string {
+	args := append(m.model,
+		"-accel", "tcg", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+		"-m", strconv.Itoa(o.Memory), "-smp", strconv.Itoa(o.CPUs),
+		"-append", "console="+m.console+" quiet loglevel=1 panic=-1 nokaslr")
+	if o.Icount {
+		args = append(args, "-icount", "shift=0,sleep=off")
+	}
+	return args
+}
+
+// tail is the end of a long text.
+func tail(text []byte) []byte { return text[max(0, len(text)-4<<10):] }
