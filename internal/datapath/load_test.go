@@ -10,7 +10,6 @@ import (
 
 	"github.com/scon-project/scon/internal/conntrack"
 	"github.com/scon-project/scon/internal/datapath"
-	"github.com/scon-project/scon/internal/nstest"
 )
 
 // A new daemon finds the connections of the earlier one on the express way, and
@@ -49,6 +48,7 @@ func TestFreshTable(t *testing.T) {
 		"another size":         func(_ *bed, o *datapath.Options) { o.Slots *= 2 },
 		"a pin is missing":     func(b *bed, _ *datapath.Options) { b.unpin("candidates") },
 		"a pin is another map": func(b *bed, _ *datapath.Options) { b.unpin("devices"); b.move("events", "devices") },
+		"settings of another":  func(b *bed, _ *datapath.Options) { b.Settings().Mask = 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := masqueraded(tcp)
@@ -75,23 +75,6 @@ func TestFreshTable(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A table whose settings are not about it is nobody's to use, and removing it
-// helps.
-func TestContradiction(t *testing.T) {
-	b := newBed(t)
-	b.Settings().Mask = 7
-	nstest.Do(t, b.ns, func() {
-		if d, err := datapath.Load(options(b.pins)); err == nil {
-			d.Close()
-			t.Fatal("loaded")
-		}
-		if err := datapath.Remove(b.pins); err != nil {
-			t.Fatal(err)
-		}
-	})
-	b.reload(options(b.pins))
 }
 
 func TestLoadRefuses(t *testing.T) {

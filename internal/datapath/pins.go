@@ -62,7 +62,8 @@ func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.
 		}
 	}
 	var settings Settings
-	if err := maps[mapSettings].Lookup(uint32(0), &settings); err != nil || settings.Layout != LayoutVersion {
+	mask := spec.Maps[expressMapConentries].MaxEntries/BucketSlots - 1
+	if err := maps[mapSettings].Lookup(uint32(0), &settings); err != nil || settings.Layout != LayoutVersion || settings.Mask != mask {
 		closeMaps(maps)
 		return nil, nil
 	}
