@@ -35,14 +35,14 @@ int scon_from_container(struct __sk_buff *skb)
 	}
 	reason = valid(skb, &pkt, half, now);
 	if (reason) {
-		enter(skb, &pkt, half);
+		enter(skb, &pkt, half, reason);
 		return regular_way(skb, reason);
 	}
 	if (trim(skb, &pkt))
 		return regular_way(skb, MALFORMED);
 
 	count_express(half, &pkt);
-	if (rewrite(skb, half, pkt.tcp_header))
+	if (rewrite(skb, half, !is_udp(&pkt.key)))
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;

@@ -18,8 +18,10 @@ int scon_from_wire(struct __sk_buff *skb)
 	enum reason reason;
 
 	reason = parse(skb, &pkt);
-	if (reason)
+	if (reason) {
+		odd_enters();
 		return regular_way(skb, reason);
+	}
 
 	half = find(&pkt.key);
 	if (!half)
@@ -30,16 +32,16 @@ int scon_from_wire(struct __sk_buff *skb)
 	}
 	reason = valid(skb, &pkt, half, now);
 	if (reason) {
-		enter(skb, &pkt, half);
+		enter(skb, &pkt, half, reason);
 		return regular_way(skb, reason);
 	}
 	if (trim(skb, &pkt))
 		return regular_way(skb, MALFORMED);
 
 	count_express(half, &pkt);
-	if (rewrite(skb, half, pkt.tcp_header))
+	if (rewrite(skb, half, !is_udp(&pkt.key)))
 		return TC_ACT_SHOT;
-	if (half->flags & DEV_QUEUE || in_queue(half)) {
+	if (half->flags & DEV_QUEUE || in_queue(half, now)) {
 		skb->mark = half->out_mark;
 		skb->priority = half->out_priority;
 		twin = slot(half->twin);

@@ -23,6 +23,9 @@ int scon_to_container(struct __sk_buff *skb)
 
 	if (is_own(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
+	/* TCP is counted by its acknowledgements: from_container. */
+	if (!any_probe() && protocol(skb) == IPPROTO_TCP)
+		return regular_way(skb, NO_ENTRY);
 
 	reason = parse(skb, &pkt);
 	if (reason)

@@ -94,9 +94,7 @@ always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 /* The longest that a packet is on the wire: its segments if it has them. */
 always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
 {
-	__u32 l4_header = pkt->tcp_header ?: sizeof(struct udphdr);
-
-	return skb->gso_size ? sizeof(struct iphdr) + l4_header + skb->gso_size :
+	return skb->gso_size ? sizeof(struct iphdr) + pkt->l4_header + skb->gso_size :
 			       pkt->len;
 }
 
@@ -117,6 +115,10 @@ always_inline int leased(const struct half *half, __u32 now)
 always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
 				const struct half *half, __u32 now)
 {
+	enum reason reason = sound(skb, pkt);
+
+	if (reason)
+		return reason;
 	if (half->generation != shared.generation)
 		return half->state == SLOT_CLOSED ? CLOSED :
 		       !half->out_dev		  ? COMPOSING :
@@ -144,17 +146,18 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 }
 
 /*
- * A regular packet of half enters. If nothing is known yet, or what is known
- * is of an older generation, its identity becomes the half's; else it must
- * have that identity to renew the lease.
+ * A regular packet of half enters, for that reason. If nothing is known yet, or what is
+ * known is of an older generation, its identity becomes the half's; else it must have
+ * that identity to renew the lease. An unsound packet decides nothing.
  */
 always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
-			 struct half *half)
+			 struct half *half, enum reason reason)
 {
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 	__u32 generation = shared.generation;
 
-	if (half->state == SLOT_CLOSED)
+	shared.last_probe = jiffies();
+	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED)
 		return;
 	if (!half->out_dev || half->generation != generation) {
 		half->in_macs = load64(eth);
@@ -167,11 +170,10 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	}
 	half->probe_generation = generation;
 	half->probe = tie(pkt, pkt->ip->ttl);
-	shared.last_probe = jiffies();
 }
 
 /*
- * Whether any packet can be between enter() and leave() now. The regular way
+ * Whether any packet of a known connection can be on the regular way now. That
  * takes less than a jiffy; where it does not, a lease is renewed later.
  */
 always_inline int any_probe(void)

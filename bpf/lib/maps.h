@@ -37,7 +37,8 @@ struct settings {
 	__u32 mask; /* buckets of the table - 1 */
 	__u32 paused;
 	__u32 layout; /* LAYOUT_VERSION */
-	__u32 last_probe; /* jiffies when a packet was last noted: enter() */
+	__u32 last_probe; /* jiffies when a known connection last went regular */
+	__u32 last_odd; /* jiffies when a packet without a key last went to containers */
 };
 
 volatile struct settings shared SEC(".data.shared");
@@ -137,10 +138,12 @@ struct {
 /*
  * Regular packets of connections that have no entry, counted per connection:
  * signature of the key in the upper 48 bits, count in the lower 16. Written by
- * the programs alone; a newcomer overwrites whoever has its place.
+ * the programs; the daemon clears the place of a connection that it composes.
+ * A newcomer overwrites whoever has its place.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
 	__type(value, __u64);
@@ -153,12 +156,14 @@ struct {
 #define DEVICE_MASK 0xffff
 
 struct device {
+	__u32 ifindex;
 	__u16 counters;
 	__u16 flags;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, DEVICE_MASK + 1);
 	__type(key, __u32);
 	__type(value, struct device);

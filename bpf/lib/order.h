@@ -31,9 +31,18 @@ always_inline int is_own(struct __sk_buff *skb, __u32 what)
 	return skb->cb[0] == what && skb->cb[1] == CB_CHECK;
 }
 
-always_inline int in_queue(const struct half *half)
+/*
+ * A packet without a key, as a fragment, has just gone the regular way to some
+ * container: it may be of this connection, and still in the queue.
+ */
+always_inline void odd_enters(void)
 {
-	return half->queued != half->drained;
+	shared.last_odd = jiffies();
+}
+
+always_inline int in_queue(const struct half *half, __u32 now)
+{
+	return half->queued != half->drained || now - shared.last_odd <= 2;
 }
 
 /* Puts a packet into the port's queue, and the token behind it. */

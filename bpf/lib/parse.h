@@ -32,9 +32,16 @@ struct packet {
 	struct iphdr *ip;
 	__u32 len; /* from the IP header on, without padding */
 	__u32 sequence; /* of TCP: tells packets apart, 0 for UDP */
-	__u8 tcp_header; /* bytes, 0 for UDP */
+	__u8 l4_header; /* bytes */
 	__u8 ending; /* SYN, FIN or RST */
 };
+
+#define UDP_SIDE 1
+
+always_inline int is_udp(const struct key *key)
+{
+	return key->side & UDP_SIDE;
+}
 
 /* The ones' complement sum of an IP header without options. */
 always_inline __u32 ip_sum(const struct iphdr *ip)
@@ -49,24 +56,20 @@ always_inline __u32 ip_sum(const struct iphdr *ip)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-always_inline enum reason parse_tcp(const struct tcphdr *tcp, struct packet *pkt)
+always_inline enum reason sound_tcp(const struct packet *pkt)
 {
-	__u8 flags = ((const __u8 *)tcp)[13];
+	const __u8 *tcp = (const void *)(pkt->ip + 1);
 
-	pkt->sequence = load32(&tcp->seq) ^ load32(&tcp->ack_seq);
-	pkt->tcp_header = ((const __u8 *)tcp)[12] >> 4 << 2;
-	if (pkt->tcp_header < sizeof(*tcp) ||
-	    sizeof(struct iphdr) + pkt->tcp_header > pkt->len)
+	if (pkt->l4_header < sizeof(struct tcphdr) ||
+	    sizeof(struct iphdr) + pkt->l4_header > pkt->len)
 		return MALFORMED;
-	/* FIN, SYN, RST; without them a segment must have ACK (0x10). */
-	pkt->ending = flags & 0x07;
-	if (!pkt->ending && !(flags & 0x10))
-		return MALFORMED;
-	return EXPRESS;
+	/* Without SYN, FIN or RST a segment must have ACK (0x10). */
+	return tcp[13] & 0x10 ? EXPRESS : MALFORMED;
 }
 
-always_inline enum reason parse_udp(const struct udphdr *udp, struct packet *pkt)
+always_inline enum reason sound_udp(const struct packet *pkt)
 {
+	const struct udphdr *udp = (const void *)(pkt->ip + 1);
 	__u32 len = bpf_ntohs(udp->len);
 
 	if (len < sizeof(*udp) || sizeof(struct iphdr) + len > pkt->len)
@@ -74,15 +77,27 @@ always_inline enum reason parse_udp(const struct udphdr *udp, struct packet *pkt
 	return EXPRESS;
 }
 
+/* EXPRESS, or what the IP layer or conntrack has to see in a parsed packet. */
+always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
+{
+	if (pkt->ip->ttl <= 1)
+		return TTL_EXPIRES;
+	if (pkt->len > skb->len - ETH_HLEN || ip_sum(pkt->ip) != 0xffff)
+		return MALFORMED;
+	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
+}
+
 /*
- * Fills pkt from skb. key.side is left with the protocol bit alone. Returns
- * EXPRESS, or the reason why this packet can only go regular.
+ * Fills pkt from skb, as far as it takes to find its connection. key.side is
+ * left with the protocol bit alone. Returns EXPRESS, or the reason why the
+ * packet has no key.
  */
 always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 {
 	const __u32 need = L4_OFF + sizeof(struct tcphdr);
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
+	struct tcphdr *tcp;
 	struct iphdr *ip;
 	__u32 headers;
 
@@ -106,28 +121,40 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 		return HAS_OPTIONS;
 	if (ip->frag_off & bpf_htons(IP_MORE_OR_OFFSET))
 		return FRAGMENT;
-	if (ip->ttl <= 1)
-		return TTL_EXPIRES;
-	pkt->len = bpf_ntohs(ip->tot_len);
-	if (pkt->len > skb->len - ETH_HLEN || ip_sum(ip) != 0xffff)
-		return MALFORMED;
 
 	pkt->ip = ip;
+	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->key.addrs = load64(&ip->saddr);
 	pkt->key.ports = load32(data + L4_OFF);
 	if (ip->protocol == IPPROTO_UDP) {
+		pkt->key.side = UDP_SIDE;
 		pkt->sequence = 0;
-		pkt->tcp_header = 0;
+		pkt->l4_header = sizeof(struct udphdr);
 		pkt->ending = 0;
-		pkt->key.side = 1;
-		return parse_udp(data + L4_OFF, pkt);
+		return EXPRESS;
 	}
 	if (ip->protocol != IPPROTO_TCP)
 		return NOT_TCP_UDP;
 	if (data + need > end)
 		return MALFORMED;
+	tcp = data + L4_OFF;
 	pkt->key.side = 0;
-	return parse_tcp(data + L4_OFF, pkt);
+	pkt->sequence = load32(&tcp->seq) ^ load32(&tcp->ack_seq);
+	pkt->l4_header = ((const __u8 *)tcp)[12] >> 4 << 2;
+	pkt->ending = ((const __u8 *)tcp)[13] & 0x07; /* FIN, SYN, RST */
+	return EXPRESS;
+}
+
+/* IPPROTO_* of a packet, 0 if that takes more than a look. */
+always_inline __u8 protocol(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + IP_OFF;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) || (void *)(ip + 1) > end)
+		return 0;
+	return ip->protocol;
 }
 
 /* The key of the opposite direction. */

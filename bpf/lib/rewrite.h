@@ -65,11 +65,13 @@ always_inline void count_express(struct half *half, const struct packet *pkt)
 	__sync_fetch_and_add(&half->bytes, pkt->len);
 }
 
+/* What is known of the device that skb is at, or 0. */
 always_inline struct device *device_of(struct __sk_buff *skb)
 {
 	__u32 index = skb->ifindex & DEVICE_MASK;
+	struct device *device = bpf_map_lookup_elem(&devices, &index);
 
-	return bpf_map_lookup_elem(&devices, &index);
+	return device && device->ifindex == skb->ifindex ? device : 0;
 }
 
 /* One regular packet at this device, with its reason. */
@@ -79,7 +81,7 @@ always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
 	struct counters *counters;
 	__u32 index;
 
-	if (!device || !device->counters)
+	if (!device)
 		return TC_ACT_UNSPEC;
 	index = device->counters;
 	counters = bpf_map_lookup_elem(&regular, &index);

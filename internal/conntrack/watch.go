@@ -32,16 +32,23 @@ type Destroyed struct {
 // from when it returns until ctx ends. A slow receiver finds an Overrun rather
 // than holding up the kernel. The channel is closed after ctx ended, or when
 // the kernel can no longer be listened to.
-func WatchDestroy(ctx context.Context) (<-chan Destroyed, error) {
-	return watchDestroy(ctx, watchBuffer)
+//
+// The kernel may not tell of connections that were there before, unless
+// somebody listened: it prepares them for that when they begin.
+//
+// filter is a loaded eBPF socket filter that keeps messages of no interest
+// from waking the process; 0 means none.
+func WatchDestroy(ctx context.Context, filter int) (<-chan Destroyed, error) {
+	return watchDestroy(ctx, filter, watchBuffer)
 }
 
 // watchDestroy is WatchDestroy with a receive buffer of so many bytes.
-func watchDestroy(ctx context.Context, buffer int) (<-chan Destroyed, error) {
+func watchDestroy(ctx context.Context, filter, buffer int) (<-chan Destroyed, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{
-		Family: unix.NETLINK_NETFILTER,
-		Groups: []uint32{unix.NFNLGRP_CONNTRACK_DESTROY},
-		Buffer: buffer,
+		Family:  unix.NETLINK_NETFILTER,
+		Groups:  []uint32{unix.NFNLGRP_CONNTRACK_DESTROY},
+		Program: filter,
+		Buffer:  buffer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch connections end: %w", err)

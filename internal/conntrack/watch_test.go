@@ -27,7 +27,7 @@ func watch(t *testing.T, ns string, buffer int) <-chan Destroyed {
 	ctx, cancel := context.WithCancel(context.Background())
 	var events <-chan Destroyed
 	var err error
-	nstest.Do(t, ns, func() { events, err = watchDestroy(ctx, buffer) })
+	nstest.Do(t, ns, func() { events, err = watchDestroy(ctx, 0, buffer) })
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -56,12 +56,12 @@ func next(t *testing.T, events <-chan Destroyed) Destroyed {
 
 func TestWatchDestroy(t *testing.T) {
 	ns, client := tracked(t)
+	events := watch(t, ns, watchBuffer)
 	_, orig, reply := connect(t, ns)
 	c, err := client.Get(orig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := watch(t, ns, watchBuffer)
 	nstest.Run(t, ns, "ping -c 1 10.9.0.1") // its end is not reported
 	nstest.Run(t, ns, "conntrack -D -p icmp")
 	nstest.Run(t, ns, "conntrack -D -p tcp --orig-port-dst 80")

@@ -61,6 +61,7 @@ type Table struct {
 	halves   []datapath.Half
 	tags     []uint64
 	settings *datapath.Settings
+	counts   []uint64 // of candidates
 
 	entries  map[*Conentry]struct{}
 	bySlot   map[uint32]*Conentry
@@ -84,6 +85,7 @@ func New(m datapath.Memory, o Options) *Table {
 		halves:   m.Halves,
 		tags:     m.Tags,
 		settings: m.Settings,
+		counts:   m.Candidates,
 		entries:  make(map[*Conentry]struct{}),
 		bySlot:   make(map[uint32]*Conentry),
 		byTuple:  make(map[conntrack.Tuple]*Conentry),
@@ -131,6 +133,8 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 		t.empty(e.outbound)
 		return nil, err
 	}
+	// Should it go idle and come back, it is a candidate as soon as at first.
+	atomic.StoreUint64(&t.counts[t.hash(out)%uint64(len(t.counts))], 0)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
 	e.activity.begin(now, t.returned.take(tuple, now))

@@ -44,7 +44,11 @@ func newBed(t *testing.T, o contable.Options) *bed {
 }
 
 // restart is a new daemon on the same table.
-func (b *bed) restart() { b.Table = contable.New(datapath.Memory{Halves: b.halves, Tags: b.tags, Settings: b.settings}, b.opts) }
+func (b *bed) restart() {
+	b.Table = contable.New(datapath.Memory{
+		Halves: b.halves, Tags: b.tags, Settings: b.settings, Candidates: make([]uint64, 16),
+	}, b.opts)
+}
 
 // options leave room for everything, and keep idle Conentries for 10 s.
 func options() contable.Options {

@@ -67,7 +67,11 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 			return refusedBy(err)
 		}
 	}
-	_, err = d.table.Compose(p.Index, tuple, conn, now)
+	e, err := d.table.Compose(p.Index, tuple, conn, now)
+	if err == nil {
+		d.confirm(e, now)
+		d.unannounced.add(e)
+	}
 	switch {
 	case errors.Is(err, contable.ErrFull):
 		return refusedFull
@@ -75,6 +79,15 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 		return refusedShare
 	}
 	return ""
+}
+
+// confirm asks again: the end of a connection is told only once it has a
+// Conentry, and it may have come just before.
+func (d *Daemon) confirm(e *contable.Conentry, now time.Time) {
+	conn, err := d.ct.Get(e.Conn.Orig)
+	if err != nil || conn.ID != e.Conn.ID {
+		d.table.Retire(e, now)
+	}
 }
 
 func refusedBy(err error) string {

@@ -61,8 +61,9 @@ type Daemon struct {
 	stop   context.CancelFunc
 	paused bool
 
-	devices devices
-	refused map[string]uint64 // why connections were not composed
+	devices     devices
+	unannounced unannounced
+	refused     map[string]uint64 // why connections were not composed
 
 	ctx    context.Context     // ends with Run
 	calls  chan func()         // of API clients, run in the loop
@@ -114,6 +115,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { stop(); sources.drain() }()
 	if err := d.begin(); err != nil {
 		return err
 	}
@@ -163,13 +165,21 @@ type sources struct {
 	events    <-chan datapath.Event
 }
 
+// drain waits until nobody calls newGeneration any more. The context has ended.
+func (s sources) drain() {
+	for range s.changes {
+	}
+	for range s.destroyed {
+	}
+}
+
 // watch starts to listen, before anything is looked at, so that no change in
 // between is missed.
 func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
 	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.newGeneration}); err != nil {
 		return s, err
 	}
-	if s.destroyed, err = conntrack.WatchDestroy(ctx); err != nil {
+	if s.destroyed, err = conntrack.WatchDestroy(ctx, d.dp.EndFilter()); err != nil {
 		return s, err
 	}
 	s.events = d.readEvents(ctx)
@@ -214,8 +224,12 @@ func (d *Daemon) begin() error {
 		return err
 	}
 	now := time.Now()
+	if err := d.findUnannounced(); err != nil {
+		return err
+	}
 	if d.dp.Adopted() {
 		kept := d.table.Adopt(func(port int) bool { return d.devices.ports[port] != nil }, d.ct.Get, now)
+		d.table.All(d.unannounced.add)
 		d.log.Info("took over Conentries of an earlier daemon", "kept", kept)
 	}
 	d.dp.Settings().Paused = 0
@@ -273,7 +287,9 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 		case call := <-d.calls:
 			call()
 		case <-beat.C:
-			d.table.Release(time.Now())
+			now := time.Now()
+			d.table.Release(now)
+			d.askUnannounced(now)
 			if d.paused {
 				continue
 			}

@@ -233,7 +233,7 @@ func (d *Daemon) unhook(ifindex int, hooks []datapath.Hook) {
 	for _, h := range hooks {
 		errs = append(errs, d.dp.Detach(h, ifindex))
 	}
-	errs = append(errs, d.dp.Untrack(ifindex))
+	d.dp.Untrack(ifindex)
 	if err := errors.Join(errs...); err != nil {
 		d.log.Error("unhooking a device", "ifindex", ifindex, "error", err)
 	}
@@ -246,8 +246,7 @@ func (d *Daemon) dropStale() error {
 		return err
 	}
 	for _, a := range attached {
-		_, isPort := d.devices.ports[a.Ifindex]
-		_, isUplink := d.devices.uplinks[a.Ifindex]
+		isPort, isUplink := d.hooked(a.Ifindex)
 		if a.Hook.OnPort() && isPort || !a.Hook.OnPort() && isUplink {
 			continue
 		}
@@ -255,5 +254,16 @@ func (d *Daemon) dropStale() error {
 			return err
 		}
 	}
+	for _, ifindex := range d.dp.Tracked() {
+		if isPort, isUplink := d.hooked(ifindex); !isPort && !isUplink {
+			d.dp.Untrack(ifindex)
+		}
+	}
 	return nil
+}
+
+func (d *Daemon) hooked(ifindex int) (isPort, isUplink bool) {
+	_, isPort = d.devices.ports[ifindex]
+	_, isUplink = d.devices.uplinks[ifindex]
+	return isPort, isUplink
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"time"
 
 	"github.com/scon-project/scon/internal/conntrack"
@@ -27,12 +26,7 @@ func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 func (d *Daemon) verify() {
 	d.newGeneration("conntrack's messages were lost")
 	now := time.Now()
-	d.table.All(func(e *contable.Conentry) {
-		conn, err := d.ct.Get(e.Conn.Orig)
-		if errors.Is(err, conntrack.ErrNotFound) || err == nil && conn.ID != e.Conn.ID {
-			d.table.Retire(e, now)
-		}
-	})
+	d.table.All(func(e *contable.Conentry) { d.confirm(e, now) })
 }
 
 // flush retires the Conentries of one port, or of all if it is nil.

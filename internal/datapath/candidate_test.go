@@ -11,24 +11,28 @@ import (
 	"github.com/scon-project/scon/internal/nstest"
 )
 
-// A connection becomes a candidate after `admit` packets in either direction,
-// and again whenever they have doubled.
+// A connection becomes a candidate after `admit` packets, those for the
+// container included if it is UDP, and again whenever they have doubled.
 func TestCandidate(t *testing.T) {
 	for _, f := range []flow{masqueraded(tcp), published(udp)} {
 		b := newBed(t)
 		var at []int
-		for n := 1; n <= 9*admit; n++ {
+		counted := 0
+		for n := 1; counted < 9*admit; n++ {
 			if n%3 == 0 {
 				b.leaves(f.in)
 			} else {
 				b.goesRegular(f.out, "no_entry")
+			}
+			if n%3 != 0 || f.tuple.Proto == udp {
+				counted++
 			}
 			for _, e := range b.events() {
 				tuple, port := contable.TupleOf(e.Key)
 				if e.Closed || tuple != f.tuple || port != b.port {
 					t.Errorf("packet %d: %+v, want a candidate", n, e)
 				}
-				at = append(at, n)
+				at = append(at, counted)
 			}
 		}
 		if want := []int{admit, 2 * admit, 4 * admit, 8 * admit}; !slices.Equal(at, want) {

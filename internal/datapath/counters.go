@@ -2,6 +2,8 @@ package datapath
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -20,96 +22,97 @@ const (
 	deviceQueue = 1 << 0
 )
 
-// counterSlots gives devices their counters; number 0 is nobody's.
+// counterSlots tells which counters are given away, and guards the table of
+// devices.
 type counterSlots struct {
 	mu   sync.Mutex
 	used map[uint16]int // ifindex by number
-	of   map[int]uint16 // number by ifindex
 }
 
 // Track makes the counters of a device, unless it has them, and sets its
 // flags. queue tells that packets must be delivered through the device's
 // queue, because it has a qdisc or filters that would be skipped otherwise.
 func (d *Datapath) Track(ifindex int, queue bool) error {
-	number, err := d.counterSlot(ifindex)
-	if err != nil {
-		return err
+	c := &d.counters
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	device := &d.devices[ifindex&deviceMask]
+	if holder, tracked := c.holder(device); tracked && holder != ifindex {
+		return fmt.Errorf("tracking device %d: device %d has its place", ifindex, holder)
 	}
-	device := expressDevice{Counters: number}
+	if device.Ifindex != uint32(ifindex) {
+		number, err := d.freeCounters()
+		if err != nil {
+			return fmt.Errorf("counting at device %d: %w", ifindex, err)
+		}
+		*device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
+	}
+	c.used[device.Counters] = ifindex
+	device.Flags = 0
 	if queue {
 		device.Flags = deviceQueue
 	}
-	if err := d.objs.Devices.Put(uint32(ifindex&deviceMask), device); err != nil {
-		return fmt.Errorf("setting the flags of device %d: %w", ifindex, err)
-	}
 	return nil
-}
-
-// counterSlot returns the number of a device's counters: those that an earlier
-// daemon gave it, or new ones at zero.
-func (d *Datapath) counterSlot(ifindex int) (uint16, error) {
-	c := &d.counters
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of, c.used = make(map[int]uint16), make(map[uint16]int)
-	}
-	if number, ok := c.of[ifindex]; ok {
-		return number, nil
-	}
-	take := func(number uint16) uint16 {
-		c.of[ifindex], c.used[number] = number, ifindex
-		return number
-	}
-	if d.adopted {
-		var device expressDevice
-		if err := d.objs.Devices.Lookup(uint32(ifindex&deviceMask), &device); err != nil {
-			return 0, fmt.Errorf("looking for the counters of device %d: %w", ifindex, err)
-		}
-		if _, taken := c.used[device.Counters]; device.Counters != 0 && !taken {
-			return take(device.Counters), nil
-		}
-	}
-	for number := uint16(1); uint32(number) < d.objs.Regular.MaxEntries(); number++ {
-		if _, taken := c.used[number]; taken {
-			continue
-		}
-		if err := d.objs.Regular.Put(uint32(number), expressCounters{}); err != nil {
-			return 0, fmt.Errorf("clearing the counters of device %d: %w", ifindex, err)
-		}
-		return take(number), nil
-	}
-	return 0, fmt.Errorf("counting at device %d: %d devices are hooked already", ifindex, len(c.used))
 }
 
 // Untrack gives up the counters and flags of a device.
-func (d *Datapath) Untrack(ifindex int) error {
+func (d *Datapath) Untrack(ifindex int) {
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	number, ok := c.of[ifindex]
-	if !ok {
-		return nil
+	device := &d.devices[ifindex&deviceMask]
+	if device.Ifindex == uint32(ifindex) {
+		delete(c.used, device.Counters)
+		*device = expressDevice{}
 	}
-	if err := d.objs.Devices.Put(uint32(ifindex&deviceMask), expressDevice{}); err != nil {
-		return fmt.Errorf("clearing the flags of device %d: %w", ifindex, err)
+}
+
+// Tracked lists the devices that have counters, those of an earlier daemon
+// included.
+func (d *Datapath) Tracked() []int {
+	d.counters.mu.Lock()
+	defer d.counters.mu.Unlock()
+	return slices.Collect(maps.Values(d.counters.used))
+}
+
+// holder returns the device that has a place in the table of devices.
+func (c *counterSlots) holder(device *expressDevice) (ifindex int, tracked bool) {
+	ifindex, tracked = c.used[device.Counters]
+	return ifindex, tracked && device.Ifindex == uint32(ifindex)
+}
+
+// adoptCounters finds out which counters an earlier daemon has given away.
+func (d *Datapath) adoptCounters() {
+	d.counters.used = make(map[uint16]int)
+	for _, device := range d.devices {
+		if device.Ifindex != 0 {
+			d.counters.used[device.Counters] = int(device.Ifindex)
+		}
 	}
-	delete(c.of, ifindex)
-	delete(c.used, number)
-	return nil
+}
+
+// freeCounters returns the number of counters that nobody has, at zero.
+func (d *Datapath) freeCounters() (uint16, error) {
+	most := d.objs.Regular.MaxEntries()
+	for number := uint16(0); uint32(number) < most; number++ {
+		if _, taken := d.counters.used[number]; !taken {
+			return number, d.objs.Regular.Put(uint32(number), expressCounters{})
+		}
+	}
+	return 0, fmt.Errorf("all of the %d counters are taken", most)
 }
 
 // Counters reads the regular packets of a device; none if it is not tracked.
 func (d *Datapath) Counters(ifindex int) (Counters, error) {
 	counters := Counters{Reasons: make(map[string]uint64)}
 	d.counters.mu.Lock()
-	number, ok := d.counters.of[ifindex]
+	device := d.devices[ifindex&deviceMask]
 	d.counters.mu.Unlock()
-	if !ok {
+	if device.Ifindex != uint32(ifindex) {
 		return counters, nil
 	}
 	var kernel expressCounters
-	if err := d.objs.Regular.Lookup(uint32(number), &kernel); err != nil {
+	if err := d.objs.Regular.Lookup(uint32(device.Counters), &kernel); err != nil {
 		return counters, fmt.Errorf("reading the counters of device %d: %w", ifindex, err)
 	}
 	counters.Packets = kernel.Packets

@@ -48,6 +48,9 @@ type Memory struct {
 	Halves   []Half
 	Tags     []uint64 // one for each bucket of halves
 	Settings *Settings
+	// Candidates count the packets of connections without an entry, by the low
+	// bits of the hash of the container's direction.
+	Candidates []uint64
 }
 
 // heartbeatLimit is how long the programs trust a silent daemon.
@@ -85,7 +88,8 @@ type Datapath struct {
 	objs     expressObjects
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
-	mapped   [][]byte // what memory lies in
+	devices  []expressDevice
+	mapped   [][]byte // what memory and devices lie in
 	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
@@ -95,7 +99,7 @@ type Datapath struct {
 
 // Load takes over the pinned kernel side in o.PinDir if its layout and size
 // fit, else it starts with an empty one. Hooks that are attached from before
-// run the new programs when Load returns.
+// run their old programs until Attach.
 func Load(o Options) (_ *Datapath, err error) {
 	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
 		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
@@ -116,6 +120,7 @@ func Load(o Options) (_ *Datapath, err error) {
 	if err := d.mapMemory(); err != nil {
 		return nil, err
 	}
+	d.adoptCounters()
 	if !d.adopted {
 		if err := d.initSettings(); err != nil {
 			return nil, err
@@ -199,10 +204,21 @@ func (d *Datapath) mapMemory() error {
 	if err != nil {
 		return err
 	}
+	candidates, err := d.mmap(d.objs.Candidates)
+	if err != nil {
+		return err
+	}
+	devices, err := d.mmap(d.objs.Devices)
+	if err != nil {
+		return err
+	}
+	d.devices = unsafe.Slice((*expressDevice)(devices), d.objs.Devices.MaxEntries())
 	d.memory = Memory{
 		Halves:   unsafe.Slice((*Half)(halves), d.opts.Slots),
 		Tags:     unsafe.Slice((*uint64)(tags), d.opts.Slots/BucketSlots),
 		Settings: (*Settings)(settings),
+
+		Candidates: unsafe.Slice((*uint64)(candidates), d.objs.Candidates.MaxEntries()),
 	}
 	return nil
 }
@@ -242,6 +258,11 @@ func (d *Datapath) Settings() *Settings { return d.memory.Settings }
 // Tick is the length of a jiffy, the unit of leases.
 func (d *Datapath) Tick() time.Duration { return d.tick }
 
+// EndFilter is the file descriptor of a socket filter for messages that
+// connections leave conntrack's table: it lets those of Conentries pass. It is
+// valid until Close.
+func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
+
 // Mode is "tcx" or "clsact".
 func (d *Datapath) Mode() string { return d.hooker.mode() }
 
@@ -267,7 +288,7 @@ func (d *Datapath) Close() error {
 	for _, b := range d.mapped {
 		errs = append(errs, unix.Munmap(b))
 	}
-	d.mapped, d.memory = nil, Memory{}
+	d.mapped, d.memory, d.devices = nil, Memory{}, nil
 	errs = append(errs, d.objs.Close(), d.shared.Close())
 	return errors.Join(errs...)
 }

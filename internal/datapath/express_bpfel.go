@@ -21,6 +21,7 @@ type expressCounters struct {
 
 type expressDevice struct {
 	_        structs.HostLayout
+	Ifindex  uint32
 	Counters uint16
 	Flags    uint16
 }
@@ -117,6 +118,8 @@ type expressSettings struct {
 	Paused     uint32
 	Layout     uint32
 	LastProbe  uint32
+	LastOdd    uint32
+	_          [4]byte
 }
 
 type expressSlotState uint32
@@ -138,6 +141,7 @@ const (
 	expressMapRegular            = "regular"
 	expressMapTags               = "tags"
 	expressProgSconBeat          = "scon_beat"
+	expressProgSconConntrackEnd  = "scon_conntrack_end"
 	expressProgSconFromContainer = "scon_from_container"
 	expressProgSconFromWire      = "scon_from_wire"
 	expressProgSconToContainer   = "scon_to_container"
@@ -195,6 +199,7 @@ type expressSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressProgramSpecs struct {
 	SconBeat          *ebpf.ProgramSpec `ebpf:"scon_beat"`
+	SconConntrackEnd  *ebpf.ProgramSpec `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.ProgramSpec `ebpf:"scon_from_container"`
 	SconFromWire      *ebpf.ProgramSpec `ebpf:"scon_from_wire"`
 	SconToContainer   *ebpf.ProgramSpec `ebpf:"scon_to_container"`
@@ -285,6 +290,7 @@ type expressVariables struct {
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressPrograms struct {
 	SconBeat          *ebpf.Program `ebpf:"scon_beat"`
+	SconConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.Program `ebpf:"scon_from_container"`
 	SconFromWire      *ebpf.Program `ebpf:"scon_from_wire"`
 	SconToContainer   *ebpf.Program `ebpf:"scon_to_container"`
@@ -294,6 +300,7 @@ type expressPrograms struct {
 func (p *expressPrograms) Close() error {
 	return _ExpressClose(
 		p.SconBeat,
+		p.SconConntrackEnd,
 		p.SconFromContainer,
 		p.SconFromWire,
 		p.SconToContainer,

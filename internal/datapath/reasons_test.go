@@ -27,11 +27,15 @@ func TestUnfitPackets(t *testing.T) {
 				}
 				data = c.damage(w.leave.bytes())
 				r := b.run(w.end, data, skb{Mark: w.mark})
-				if r.verdict != unspec || string(r.data) != string(data) {
+				queued := w.end == datapath.ToContainer && r.verdict == redirect
+				if r.verdict != unspec && !queued || string(r.data) != string(data) {
 					t.Errorf("%s, %s, protocol %d: verdict %d, packet %x", c.name, w.end, proto, r.verdict, r.data)
 				}
-				if w.end == datapath.ToContainer && r.reason != c.reason {
-					t.Errorf("%s, %s, protocol %d: reason %q", c.name, w.end, proto, r.reason)
+				if queued {
+					b.returns(r)
+				}
+				for range 3 { // for now it may be in the container's queue
+					b.nextTick()
 				}
 				b.goesExpress(w)
 			}

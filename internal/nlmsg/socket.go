@@ -25,6 +25,8 @@ type Options struct {
 	// Filter is run in the kernel on every datagram, before that takes up any
 	// of the buffer; nil passes als.
 	Filter []bpf.Instruction
+	// Program is the same as a loaded eBPF socket filter; 0 passes all.
+	Program int
 	// Buffer is the size of the kernel's receive buffer in bytes, beyond the
 	// sysctl's limit if need be; 0 leaves it at the default.
 	Buffer int
@@ -66,6 +68,11 @@ func Open(opts Options) (_ *Socket, err error) {
 			return nil, fmt.Errorf("set netlink filter: %w", err)
 		}
 	}
+	if opts.Program != 0 {
+		if err := attach(conn, opts.Program); err != nil {
+			return nil, fmt.Errorf("set netlink filter program: %w", err)
+		}
+	}
 	for _, g := range opts.Groups {
 		if err := conn.JoinGroup(g); err != nil {
 			return nil, fmt.Errorf("join netlink group %d: %w", g, err)
@@ -77,6 +84,18 @@ func Open(opts Options) (_ *Socket, err error) {
 	}
 	s.read = s.readOnce
 	return s, nil
+}
+
+func attach(conn *netlink.Conn, program int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var attached error
+	err = raw.Control(func(fd uintptr) {
+		attached = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_BPF, program)
+	})
+	return errors.Join(err, attached)
 }
 
 // Close closes the socket and ends a Receive that waits.
