@@ -220,7 +220,7 @@ func (d *Daemon) newGeneration(reason string) {
 // the first sign of life.
 func (d *Daemon) begin() error {
 	d.newGeneration("start")
-	if err := d.rescan(); err != nil {
+	if err := d.rescan(false); err != nil {
 		return err
 	}
 	now := time.Now()

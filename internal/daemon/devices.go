@@ -57,15 +57,16 @@ func (d *Daemon) changed(c changes.Event) {
 	if !c.Topology {
 		return
 	}
-	if err := d.rescan(); err != nil {
+	if err := d.rescan(true); err != nil {
 		d.log.Error("looking for containers", "error", err)
 	}
 }
 
-// rescan makes what is hooked equal to what should be.
-func (d *Daemon) rescan() error {
+// rescan makes what is hooked equal to what should be. A device that is named
+// must be there when the daemon starts; later it may go and come back.
+func (d *Daemon) rescan(lenient bool) error {
 	c := d.opts.Config
-	topology, err := discover.Scan(discover.Options{Bridges: c.Bridges, Uplinks: c.Uplinks})
+	topology, err := discover.Scan(discover.Options{Bridges: c.Bridges, Uplinks: c.Uplinks, Lenient: lenient})
 	if err != nil {
 		return err
 	}

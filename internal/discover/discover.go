@@ -27,6 +27,8 @@ type Options struct {
 	// or Auto: every device that an IPv4 route of any table goes out of and
 	// that has no containers behind it.
 	Uplinks []string
+	// Lenient skips a device that is named and missing, or of another kind.
+	Lenient bool
 }
 
 // Topology is what was found, each list in the order of device numbers.
@@ -69,7 +71,7 @@ type Skipped struct {
 }
 
 // Scan reads the topology. It is an error if a device that the options name is
-// missing.
+// missing, unless they are lenient.
 func Scan(opts Options) (Topology, error) {
 	links, err := whole(netlink.LinkList)
 	if err != nil {
@@ -88,7 +90,7 @@ func Scan(opts Options) (Topology, error) {
 	}
 	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index })
 
-	s := newScan(links)
+	s := newScan(links, opts.Lenient)
 	if err := s.findPorts(opts.Bridges, qdiscs); err != nil {
 		return Topology{}, err
 	}

@@ -11,6 +11,7 @@ import (
 
 // scan is a topology in the making.
 type scan struct {
+	lenient bool // about devices that the user named
 	links   []netlink.Link
 	byIndex map[int]netlink.Link
 	// occupied are the bridges that containers are on or will be, used or not;
@@ -19,8 +20,9 @@ type scan struct {
 	found            Topology
 }
 
-func newScan(links []netlink.Link) *scan {
+func newScan(links []netlink.Link, lenient bool) *scan {
 	s := &scan{
+		lenient:  lenient,
 		links:    links,
 		byIndex:  make(map[int]netlink.Link, len(links)),
 		occupied: make(map[int]bool),
@@ -61,11 +63,14 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		chosen = make(map[int]bool)
 		for _, name := range names {
 			l, err := s.byName("bridge", name)
-			if err != nil {
-				return err
+			if err == nil && l.Type() != "bridge" {
+				err = fmt.Errorf("bridge %q: the device is a %s, no bridge", name, l.Type())
 			}
-			if l.Type() != "bridge" {
-				return fmt.Errorf("bridge %q: the device is a %s, no bridge", name, l.Type())
+			if err != nil {
+				if err := s.refuse(name, err); err != nil {
+					return err
+				}
+				continue
 			}
 			chosen[l.Attrs().Index] = true
 			s.occupied[l.Attrs().Index] = true
@@ -153,7 +158,10 @@ func (s *scan) nameUplinks(names []string) error {
 	for _, name := range names {
 		l, err := s.byName("uplink", name)
 		if err != nil {
-			return err
+			if err := s.refuse(name, err); err != nil {
+				return err
+			}
+			continue
 		}
 		s.addUplink(l)
 	}
@@ -173,6 +181,15 @@ func (s *scan) addUplink(l netlink.Link) {
 
 func (s *scan) skip(l netlink.Link, reason string) {
 	s.found.Skipped = append(s.found.Skipped, Skipped{l.Attrs().Name, reason})
+}
+
+// refuse returns what is wrong with a device that the user named, or skips it.
+func (s *scan) refuse(name string, err error) error {
+	if s.lenient {
+		s.found.Skipped = append(s.found.Skipped, Skipped{name, err.Error()})
+		return nil
+	}
+	return err
 }
 
 // byName finds a device that the user named as a bridge or an uplink.
