@@ -37,7 +37,8 @@ type Config struct {
 	PerContainerShare int
 
 	// Admit is how many packets of a connection go regular before it is
-	// composed, 2..65535, default 16: a short connection must not pay.
+	// composed, 2..65535, default 8: a short connection must not pay. Of TCP
+	// those that the container sends count.
 	Admit int
 
 	// Lease is how long one direction of a connection goes express before
@@ -78,7 +79,7 @@ func Default() Config {
 	return Config{
 		Connections:       8192,
 		PerContainerShare: 50,
-		Admit:             16,
+		Admit:             8,
 		Lease:             time.Second,
 		LeasePackets:      65536,
 		FlushIdle:         10 * time.Second,

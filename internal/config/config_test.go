@@ -85,7 +85,7 @@ socket_group: "docker"
 }
 
 func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
-	for _, content := range []string{"# nothing\n", "admit: 16\n", "---\nlog: {}\n"} {
+	for _, content := range []string{"# nothing\n", "admit: 8\n", "---\nlog: {}\n"} {
 		got, err := config.Read("scon.yaml", strings.NewReader(content))
 		if err != nil {
 			t.Errorf("%q: %v", content, err)
