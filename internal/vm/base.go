@@ -14,7 +14,7 @@ const baseSuite = "bookworm"
 
 // basePackages are the guest's programs.
 var basePackages = []string{
-	"busybox-static", "conntrack", "ethtool", "iproute2", "iptables", "iputils-ping",
+	"busybox-static", "conntrack", "dash", "ethtool", "iproute2", "iptables", "iputils-ping",
 	"mount", "netbase", "nftables", "usr-is-merged", "util-linux",
 }
 
@@ -61,6 +61,8 @@ func writeBase(ctx context.Context, name string, debs []string) (err error) {
 			return err
 		}
 	}
+	// Not busybox's shell, which takes its own programs for others of the same name.
+	a.symlink("usr/bin/sh", "dash")
 	a.symlink("usr/sbin/modprobe", "../bin/busybox") // where kernels look for it
 	// What Debian's alternatives are by default.
 	for _, tool := range []string{"", "-save", "-restore"} {

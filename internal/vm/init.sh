@@ -1,4 +1,4 @@
-#!/usr/bin/busybox sh
+#!/bin/sh
 # The guest's first process. Marks: see console.go.
 
 /usr/bin/busybox --install -s /usr/bin
