@@ -108,7 +108,11 @@ func (c *connection) openTCP(to string, addr netip.AddrPort, port, local uint16)
 func (c *connection) openUDP(to string, addr netip.AddrPort, port, local uint16) error {
 	var l net.PacketConn
 	err := c.b.Do(to, func() (err error) {
-		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", port))
+		at := fmt.Sprintf(":%d", port)
+		if to == lab.Edge { // it may have several addresses to answer from
+			at = fmt.Sprintf("%v:%d", addr.Addr(), port)
+		}
+		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), "udp4", at)
 		return err
 	})
 	if err != nil {

@@ -131,7 +131,7 @@ func TestNamedDeviceGoes(t *testing.T) {
 		c.Bridges = config.Devices{lab.Bridge, "br1"}
 	}})
 	add := `
-		ip link add eth1 type veth peer name eth1 netns `+b.Node(lab.Edge)+`
+		ip link add eth1 type veth peer name eth1 netns ` + b.Node(lab.Edge) + `
 		ip link set eth1 up
 		ip link add br1 type bridge`
 	b.sh(lab.Device, add)

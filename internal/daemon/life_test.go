@@ -13,7 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/datapath"
 )
 
-// traffic is a stream into container 1 and numbers both ways out of it.
+// traffic is a stream into container 1, and numbers both ways.
 type traffic struct {
 	t                 *testing.T
 	stream            *stream
@@ -23,7 +23,11 @@ type traffic struct {
 
 func (b *bed) startTraffic() *traffic {
 	b.t.Helper()
-	tcp, udp := b.incoming("tcp", 1), b.outgoing("udp", 1)
+	return b.trafficOver(b.incoming("tcp", 1), b.outgoing("udp", 1))
+}
+
+func (b *bed) trafficOver(tcp, udp *connection) *traffic {
+	b.t.Helper()
 	return &traffic{
 		t: b.t, stream: startStream(tcp), datagrams: udp,
 		requests: sendNumbers(b.t, udp.client, udp.server, 1, time.Millisecond),

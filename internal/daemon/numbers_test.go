@@ -99,11 +99,16 @@ func (n *numbers) send(burst int, pause time.Duration) error {
 			binary.BigEndian.PutUint64(buf[i*numberLen+8:], uint64(now))
 		}
 		// A refusal is news about an earlier one.
-		if _, err := n.from.Write(buf); err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EHOSTUNREACH) {
+		if _, err := n.from.Write(buf); err != nil && !refused(err) {
 			return fmt.Errorf("number %d: %w", number, err)
 		}
 		n.sent.Add(uint64(burst))
 	}
+}
+
+// refused tells an error that an ICMP packet brought.
+func refused(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH)
 }
 
 func (n *numbers) receive() error {
@@ -113,7 +118,7 @@ func (n *numbers) receive() error {
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil // stopped
-		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH):
+		case refused(err):
 			continue
 		case err != nil:
 			return err
