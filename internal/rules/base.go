@@ -1,0 +1,203 @@
+package rules
+
+import "slices"
+
+// hook is where a base chain sees packets (netfilter's names).
+type hook string
+
+const (
+	prerouting  hook = "prerouting"
+	forward     hook = "forward"
+	postrouting hook = "postrouting"
+	ingress     hook = "ingress" // of devices
+	egress      hook = "egress"
+	// The bridge's own, where IP has not seen the packet yet or has let it go.
+	bridgePrerouting  hook = "bridge prerouting"
+	bridgeInput       hook = "bridge input"
+	bridgeForward     hook = "bridge forward"
+	bridgeOutput      hook = "bridge output"
+	bridgePostrouting hook = "bridge postrouting"
+)
+
+// Priorities of what the kernel itself does at IP's hooks.
+const (
+	priorityConntrack = -200
+	priorityDNAT      = -100
+	prioritySNAT      = 100
+)
+
+// base is a chain that the kernel runs at a hook.
+type base struct {
+	chain    *chain
+	hook     hook
+	priority int32
+	devices  []string // of ingress and egress; nil for others
+}
+
+// stages are the stages of address translation that packets may be in.
+func (b *base) stages() []stage {
+	switch b.hook {
+	case ingress, bridgePrerouting, bridgeInput:
+		return []stage{arrived, forwarded} // the latter with br_netfilter
+	case prerouting:
+		return around(b.priority, priorityDNAT, arrived, forwarded)
+	case forward:
+		return []stage{forwarded}
+	case postrouting:
+		return around(b.priority, prioritySNAT, forwarded, translated)
+	case bridgeForward:
+		return []stage{arrived, forwarded, translated}
+	default:
+		return []stage{forwarded, translated}
+	}
+}
+
+// around tells the stages before and after a priority.
+func around(priority, of int32, before, after stage) []stage {
+	switch {
+	case priority < of:
+		return []stage{before}
+	case priority > of:
+		return []stage{after}
+	default:
+		return []stage{before, after}
+	}
+}
+
+// unknownDevice stands for one that is not known.
+var unknownDevice = []*Device{nil}
+
+// ways calls fn for each pair of devices that packets of one direction may
+// meet at the hook: one of them nil where it is not known, or is none. Without
+// a call they do not meet the chain.
+func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
+	inside, outside, port := pointers(c.Inside), pointers(c.Outside), unknownDevice
+	if c.Port.Name != "" {
+		port = []*Device{&c.Port}
+	}
+	from, to := outside, inside
+	if outward {
+		from, to = inside, outside
+	}
+	switch b.hook {
+	case prerouting:
+		each(from, func(d *Device) { fn(d, nil) })
+	case forward:
+		each(from, func(iif *Device) { each(to, func(oif *Device) { fn(iif, oif) }) })
+	case postrouting: // newer kernels tell rules of iif as well
+		each(to, func(d *Device) { fn(nil, d) })
+	case ingress:
+		each(b.meets(outward, port, from), func(d *Device) { fn(d, nil) })
+	case egress:
+		each(b.meets(!outward, port, to), func(d *Device) { fn(nil, d) })
+	case bridgePrerouting, bridgeInput:
+		if outward {
+			fn(port[0], nil)
+		}
+	case bridgeForward:
+		if outward {
+			fn(port[0], nil)
+		} else {
+			fn(nil, port[0])
+		}
+	default:
+		if !outward {
+			fn(nil, port[0])
+		}
+	}
+}
+
+// meets returns those of devices, and of port if that is passed, whose hook the
+// chain is registered at.
+func (b *base) meets(passesPort bool, port, devices []*Device) (met []*Device) {
+	if passesPort {
+		devices = slices.Concat(port, devices)
+	}
+	for _, d := range devices {
+		if d == nil || slices.Contains(b.devices, d.Name) {
+			met = append(met, d)
+		}
+	}
+	return met
+}
+
+func each(devices []*Device, fn func(*Device)) {
+	for _, d := range devices {
+		fn(d)
+	}
+}
+
+func pointers(devices []Device) []*Device {
+	if len(devices) == 0 {
+		return unknownDevice
+	}
+	all := make([]*Device, len(devices))
+	for i := range devices {
+		all[i] = &devices[i]
+	}
+	return all
+}
+
+// forms calls fn for each form that packets of a connection may have at the
+// hook. fn's form is valid until it returns.
+func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
+	f := form{conn: c}
+	switch b.hook {
+	case prerouting:
+		f.layer3, f.tracked = true, b.priority > priorityConntrack
+	case forward, postrouting:
+		f.layer3, f.tracked = true, true
+	case egress:
+		f.express = true
+	}
+	for _, reply := range []bool{false, true} {
+		f.reply, f.outward = reply, reply == c.Replies
+		for _, s := range b.stages() {
+			f.fill(s)
+			b.ways(c, f.outward, func(iif, oif *Device) {
+				f.iif, f.oif = iif, oif
+				f.oneWay = false
+				fn(&f)
+				if oneWay && !reply {
+					f.oneWay = true
+					fn(&f)
+				}
+			})
+		}
+	}
+}
+
+// follow follows a connection's packets through the chain and tells of each
+// rule hit that judges single packets, until hit returns false.
+func (b *base) follow(c *Conn, oneWay bool, hit func(r *rule, why string) bool) {
+	m := machine{hit: hit}
+	b.forms(c, oneWay, func(f *form) {
+		if !m.stopped {
+			m.form, m.budget = f, maxRules
+			m.run(b.chain, 0)
+		}
+	})
+}
+
+// findHits adds all rules to hits that judge single packets, wherever they
+// stand in the chain or in those it leads to, and these to chains. It reports
+// whether there are any.
+func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool) {
+	rules, reached := make(map[*rule]bool), make(map[*chain]bool)
+	b.chain.reach(rules, reached)
+	for c := range reached {
+		chains[c] = true
+	}
+	m := machine{hit: func(r *rule, _ string) bool {
+		hits[r], found = true, true
+		return true
+	}}
+	// One way, for then packets may be new as well as established.
+	b.forms(&Conn{}, true, func(f *form) {
+		m.form = f
+		for r := range rules {
+			m.meet(r)
+		}
+	})
+	return found
+}

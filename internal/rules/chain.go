@@ -1,0 +1,219 @@
+package rules
+
+import "strings"
+
+// step is one thing that a rule does to a packet, in order: most often it
+// checks a condition.
+type step struct {
+	// check tells whether packets get past the step. It is nil if the step
+	// itself judges single packets, or must be met by each of them.
+	check func(*machine) truth
+	text  string
+	why   string // what is said when single packets are judged; "" is text
+}
+
+// kind is how a rule ends for a packet.
+type kind uint8
+
+const (
+	proceed kind = iota // with the next rule
+	end                 // accepted by the base chain, or dropped
+	jump
+	goTo
+	back // to the calling chain
+)
+
+// verdict is the end of a rule.
+type verdict struct {
+	kind   kind
+	target *chain // of jump and goTo
+}
+
+// rule is a rule, made for following.
+type rule struct {
+	chain    *chain
+	handle   uint64
+	steps    []step
+	verdicts []verdict // one: if no step has come to another
+	maps     []*set    // verdict maps that steps come to others by
+	ending   string    // text of the verdict
+}
+
+// chain is a chain of rules.
+type chain struct {
+	table string
+	name  string
+	rules []*rule
+}
+
+func (r *rule) describe(why string) Rule {
+	words := make([]string, 0, len(r.steps)+1)
+	for _, s := range r.steps {
+		if s.text != "" {
+			words = append(words, s.text)
+		}
+	}
+	if r.ending != "" {
+		words = append(words, r.ending)
+	}
+	return Rule{Table: r.chain.table, Chain: r.chain.name, Handle: r.handle, Text: strings.Join(words, " "), Why: why}
+}
+
+// decides tells whether a rule can end a packet's way through its chain, and
+// calls each with the chains that it can send packets to.
+func (r *rule) decides(each func(*chain)) (decides bool) {
+	look := func(all []verdict) {
+		for _, v := range all {
+			decides = decides || v.kind != proceed
+			if v.target != nil {
+				each(v.target)
+			}
+		}
+	}
+	look(r.verdicts)
+	for _, s := range r.maps {
+		for _, e := range s.all() {
+			look(e.verdict)
+		}
+	}
+	return decides
+}
+
+// reach adds all rules to set that can be reached from a chain.
+func (c *chain) reach(set map[*rule]bool, chains map[*chain]bool) {
+	if chains[c] {
+		return
+	}
+	chains[c] = true
+	for _, r := range c.rules {
+		set[r] = true
+		r.decides(func(target *chain) { target.reach(set, chains) })
+	}
+}
+
+// machine follows packets of one form through chains.
+type machine struct {
+	*form
+	registers [64]octet
+	// verdicts that a step has come to: several if it is not known which.
+	verdicts []verdict
+	hit      func(r *rule, why string) bool // returns whether to go on
+	stopped  bool
+	budget   int // of rules: chains that jump to each other multiply
+}
+
+// maxRules is how many rules a packet is followed through before it is taken
+// for touched. A packet meets fewer in the kernel, but there it is known which.
+const maxRules = 1 << 17
+
+// maxDepth is more than the kernel lets chains jump deep.
+const maxDepth = 64
+
+// outcome is where packets are after a chain.
+type outcome uint8
+
+const (
+	passed  outcome = iota // some may have reached its end
+	settled                // all are accepted or dropped
+)
+
+// run follows packets through a chain.
+func (m *machine) run(c *chain, depth int) outcome {
+	for _, r := range c.rules {
+		if m.budget--; m.budget < 0 || depth > maxDepth {
+			m.touch(r, "too many rules to follow")
+			m.stopped = true
+		}
+		if m.stopped {
+			return settled
+		}
+		met := m.meet(r)
+		if met == no {
+			continue
+		}
+		certain := met == yes && len(m.verdicts) == 1
+		verdicts := m.verdicts
+		for _, v := range verdicts {
+			switch v.kind {
+			case end:
+				if certain {
+					return settled
+				}
+			case back:
+				if certain {
+					return passed
+				}
+			case jump, goTo:
+				after := m.run(v.target, depth+1)
+				if certain && (after == settled || v.kind == goTo) {
+					return after
+				}
+			}
+		}
+	}
+	return passed
+}
+
+// meet follows packets through one rule, to m.verdicts.
+func (m *machine) meet(r *rule) truth {
+	t := yes
+	why := ""
+	m.verdicts = nil
+	for i := range r.steps {
+		s := &r.steps[i]
+		if s.check == nil {
+			m.touch(r, s.reason())
+			return varies
+		}
+		u := s.check(m)
+		if u == no {
+			return no
+		}
+		if u == varies && why == "" {
+			why = s.reason()
+		}
+		t = t.and(u)
+	}
+	if t == varies {
+		m.touch(r, why)
+	}
+	if m.verdicts == nil {
+		m.verdicts = r.verdicts
+	}
+	return t
+}
+
+func (s *step) reason() string {
+	if s.why != "" {
+		return s.why
+	}
+	return s.text
+}
+
+func (m *machine) touch(r *rule, why string) {
+	if !m.stopped && !m.hit(r, why) {
+		m.stopped = true
+	}
+}
+
+// always is a step that has no say about express packets.
+func always(text string) step {
+	return step{text: text, check: func(*machine) truth { return yes }}
+}
+
+// unsure is a condition that is the same for all packets of a connection, but
+// not known.
+func unsure(text string) step {
+	return step{text: text, check: func(*machine) truth { return maybe }}
+}
+
+// judging is a condition that differs between packets.
+func judging(text, why string) step {
+	return step{text: text, why: why, check: func(*machine) truth { return varies }}
+}
+
+// needing is a step that every packet must meet, since it counts, reports or
+// changes it.
+func needing(text, why string) step {
+	return step{text: text, why: why}
+}

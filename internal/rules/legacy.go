@@ -1,0 +1,318 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h): a table is
+// one piece of memory with rules one behind the other. Each has an IP part,
+// matches, and a target; chains begin at known places, or behind a rule with
+// target ERROR, which holds their name.
+const (
+	legacyNameSize      = 32
+	legacyInfoSize      = legacyNameSize + 4 + 5*4 + 5*4 + 4 + 4
+	legacyEntriesHeader = 40 // struct ipt_get_entries up to its entries
+
+	entrySize   = 112 // struct ipt_entry
+	entryTarget = 88  // its target_offset
+	entryNext   = 90  // its next_offset
+
+	extensionHeader = 32 // struct xt_entry_match and xt_entry_target
+	extensionName   = 29
+)
+
+var errMalformed = errors.New("the kernel's answer has a format that is not known")
+
+// legacyLayout is where a table's built-in chains begin, by hook number.
+type legacyLayout struct {
+	hooks   uint32 // bits: those that the table has
+	entries [5]uint32
+	size    uint32
+}
+
+func parseLegacyInfo(b []byte) (l legacyLayout, err error) {
+	if len(b) != legacyInfoSize {
+		return l, errMalformed
+	}
+	l.hooks = native32(b, legacyNameSize)
+	for i := range l.entries {
+		l.entries[i] = native32(b, legacyNameSize+4+4*i)
+	}
+	l.size = native32(b, legacyInfoSize-4)
+	const most = 512 << 20 // XT_MAX_TABLE_SIZE
+	if l.size > most {
+		return l, errMalformed
+	}
+	return l, nil
+}
+
+// legacyHooks are the hooks that forwarded packets meet, by number.
+var legacyHooks = map[int]hook{
+	unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_FORWARD: forward, unix.NF_INET_POST_ROUTING: postrouting,
+}
+
+// legacyPriorities are the tables' priorities (enum nf_ip_hook_priorities).
+var legacyPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+
+// legacyEntry is one rule as it lies in the table.
+type legacyEntry struct {
+	at      uint32
+	ip      []byte
+	matches []extension
+	target  extension
+}
+
+// extension is a match or a target.
+type extension struct {
+	name     string
+	revision int
+	info     []byte
+}
+
+// parseLegacy reads the rules of a table.
+func parseLegacy(table string, layout legacyLayout, b []byte, opts Options) ([]*base, error) {
+	p := legacyParser{opts: opts, table: "iptables-legacy " + table, chains: make(map[uint32]*chain)}
+	if err := p.split(b); err != nil {
+		return nil, err
+	}
+	var bases []*base
+	for number, begin := range layout.entries {
+		if layout.hooks&(1<<number) == 0 {
+			continue
+		}
+		name := [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[number]
+		c := p.begin(begin, name)
+		if h := legacyHooks[number]; h != "" {
+			bases = append(bases, &base{chain: c, hook: h, priority: legacyPriorities[table]})
+		}
+	}
+	if err := p.fill(); err != nil {
+		return nil, err
+	}
+	return bases, nil
+}
+
+type legacyParser struct {
+	opts    Options
+	table   string
+	entries []legacyEntry
+	chains  map[uint32]*chain // by where they begin
+}
+
+func (p *legacyParser) begin(at uint32, name string) *chain {
+	c := &chain{table: p.table, name: name}
+	p.chains[at] = c
+	return c
+}
+
+// split finds the entries, and the beginnings of the chains that users made.
+func (p *legacyParser) split(b []byte) error {
+	for at := 0; at < len(b); {
+		e, size, err := parseEntry(b[at:])
+		if err != nil {
+			return fmt.Errorf("entry at %d: %w", at, err)
+		}
+		e.at = uint32(at)
+		at += size
+		p.entries = append(p.entries, e)
+		if e.target.name == "ERROR" && at < len(b) {
+			name, _, _ := bytes.Cut(e.target.info, []byte{0})
+			p.begin(uint32(at), string(name))
+		}
+	}
+	return nil
+}
+
+func parseEntry(b []byte) (e legacyEntry, size int, err error) {
+	if len(b) < entrySize {
+		return e, 0, errMalformed
+	}
+	target, next := int(native16(b, entryTarget)), int(native16(b, entryNext))
+	if target < entrySize || next < target+extensionHeader || next > len(b) {
+		return e, 0, errMalformed
+	}
+	e.ip = b[:entrySize]
+	for at := entrySize; at < target; {
+		m, n, err := parseExtension(b[at:target])
+		if err != nil {
+			return e, 0, err
+		}
+		e.matches = append(e.matches, m)
+		at += n
+	}
+	e.target, _, err = parseExtension(b[target:next])
+	return e, next, err
+}
+
+func parseExtension(b []byte) (x extension, size int, err error) {
+	if len(b) < extensionHeader {
+		return x, 0, errMalformed
+	}
+	size = int(native16(b, 0))
+	if size < extensionHeader || size > len(b) {
+		return x, 0, errMalformed
+	}
+	name, _, _ := bytes.Cut(b[2:2+extensionName], []byte{0})
+	return extension{string(name), int(b[extensionHeader-1]), b[extensionHeader:size]}, size, nil
+}
+
+// fill puts the rules into their chains. A chain goes on until another begins.
+func (p *legacyParser) fill() error {
+	var c *chain
+	for i, e := range p.entries {
+		if begun := p.chains[e.at]; begun != nil {
+			c = begun
+		}
+		if e.target.name == "ERROR" || c == nil {
+			continue
+		}
+		next := uint32(0)
+		if i+1 < len(p.entries) {
+			next = p.entries[i+1].at
+		}
+		r, err := p.rule(c, e, next)
+		if err != nil {
+			return err
+		}
+		c.rules = append(c.rules, r)
+	}
+	return nil
+}
+
+// rule makes one rule; next is where the one behind it lies.
+func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
+	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
+	r.steps = append(r.steps, ipPart(e.ip))
+	for _, m := range e.matches {
+		r.steps = append(r.steps, xtMatch(m.name, m.revision, m.info))
+	}
+	if p.opts.Counters {
+		r.steps = append(r.steps, needing("", "counter"))
+	}
+	if e.target.name != "" {
+		s, v, ending := xtTarget(e.target.name, e.target.revision, e.target.info)
+		r.steps, r.verdicts, r.ending = append(r.steps, s), []verdict{v}, ending
+		return r, nil
+	}
+	if len(e.target.info) < 4 {
+		return nil, errMalformed
+	}
+	v, ending, err := p.verdict(int32(native32(e.target.info, 0)), e.ip[ipFlags]&flagGoto != 0, next)
+	r.verdicts, r.ending = []verdict{v}, ending
+	return r, err
+}
+
+// verdict makes a verdict of a standard target: -1 - NF_DROP, NF_ACCEPT, ..., or
+// where the packet goes on.
+func (p *legacyParser) verdict(code int32, isGoto bool, next uint32) (verdict, string, error) {
+	const drop, accept, queue, toCaller = -1, -2, -4, -5
+	switch {
+	case code == drop:
+		return verdict{kind: end}, "-j DROP", nil
+	case code == accept:
+		return verdict{kind: end}, "-j ACCEPT", nil
+	case code == toCaller:
+		return verdict{kind: back}, "-j RETURN", nil
+	case code < 0:
+		c := unknownChain(p.table, fmt.Sprintf("verdict %d", code))
+		return verdict{kind: jump, target: c}, "-j " + c.name, nil
+	case uint32(code) == next: // a rule without a target
+		return verdict{}, "", nil
+	}
+	target := p.chains[uint32(code)]
+	if target == nil {
+		return verdict{}, "", errMalformed
+	}
+	if isGoto {
+		return verdict{kind: goTo, target: target}, "-g " + target.name, nil
+	}
+	return verdict{kind: jump, target: target}, "-j " + target.name, nil
+}
+
+// Offsets and flags of struct ipt_ip.
+const (
+	ipSource, ipDestination         = 0, 4
+	ipSourceMask, ipDestinationMask = 8, 12
+	ipInDevice, ipOutDevice         = 16, 32
+	ipInMask, ipOutMask             = 48, 64
+	ipProto                         = 80
+	ipFlags, ipInverted             = 82, 83
+
+	flagFragment = 1
+	flagGoto     = 2
+
+	invertIn, invertOut             = 1, 2
+	invertSource, invertDestination = 8, 16
+	invertFragment, invertProto     = 32, 64
+)
+
+// ipPart checks what each rule of iptables-legacy begins with.
+func ipPart(ip []byte) step {
+	inverted := func(bit byte) bool { return ip[ipInverted]&bit != 0 }
+	device := func(d *Device, name, mask int) truth {
+		if bytes.Count(ip[mask:mask+unix.IFNAMSIZ], []byte{0}) == unix.IFNAMSIZ {
+			return yes
+		}
+		var octets [unix.IFNAMSIZ]octet
+		d.loadName(octets[:])
+		return equal(octets[:], ip[name:name+unix.IFNAMSIZ], ip[mask:mask+unix.IFNAMSIZ])
+	}
+	fragment := ip[ipFlags]&flagFragment != 0
+	proto := native16(ip, ipProto)
+	return step{text: ipText(ip), check: func(m *machine) truth {
+		t := equal(m.network[12:16], ip[ipSource:ipSource+4], ip[ipSourceMask:ipSourceMask+4]).invert(inverted(invertSource))
+		t = t.and(equal(m.network[16:20], ip[ipDestination:ipDestination+4], ip[ipDestinationMask:ipDestinationMask+4]).invert(inverted(invertDestination)))
+		if proto != 0 && t != no {
+			t = t.and(equal(m.network[9:10], []byte{byte(proto)}, nil).invert(inverted(invertProto)))
+		}
+		if fragment {
+			t = t.and(no.invert(inverted(invertFragment)))
+		}
+		if t == no {
+			return no
+		}
+		t = t.and(device(m.iif, ipInDevice, ipInMask).invert(inverted(invertIn)))
+		return t.and(device(m.oif, ipOutDevice, ipOutMask).invert(inverted(invertOut)))
+	}}
+}
+
+// ipText writes the IP part as iptables does.
+func ipText(ip []byte) string {
+	var words []string
+	add := func(inverted byte, option, value string) {
+		if ip[ipInverted]&inverted != 0 {
+			words = append(words, "!")
+		}
+		words = append(words, option, value)
+	}
+	addr := func(inverted byte, option string, at, mask int) {
+		a, m := ip[at:at+4], ip[mask:mask+4]
+		if !bytes.Equal(m, make([]byte, 4)) {
+			add(inverted, option, fmt.Sprintf("%v/%v", netip.AddrFrom4([4]byte(a)), netip.AddrFrom4([4]byte(m))))
+		}
+	}
+	device := func(inverted byte, option string, at, mask int) {
+		if ip[mask] != 0 {
+			name, _, _ := bytes.Cut(ip[at:at+unix.IFNAMSIZ], []byte{0})
+			value := string(name)
+			if ip[mask+min(len(name), unix.IFNAMSIZ-1)] == 0 {
+				value += "+"
+			}
+			add(inverted, option, value)
+		}
+	}
+	addr(invertSource, "-s", ipSource, ipSourceMask)
+	addr(invertDestination, "-d", ipDestination, ipDestinationMask)
+	device(invertIn, "-i", ipInDevice, ipInMask)
+	device(invertOut, "-o", ipOutDevice, ipOutMask)
+	if proto := native16(ip, ipProto); proto != 0 {
+		add(invertProto, "-p", protocol([]byte{byte(proto)}))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,292 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/nlmsg"
+)
+
+// attrs are the attributes of a netlink message or of a nested attribute, by
+// type; their integers are in network byte order.
+type attrs map[uint16][]byte
+
+func parseAttrs(b []byte) attrs {
+	a := make(attrs)
+	for typ, data := range nlmsg.Attributes(b) {
+		a[typ] = data
+	}
+	return a
+}
+
+func (a attrs) has(typ uint16) bool     { _, ok := a[typ]; return ok }
+func (a attrs) nested(typ uint16) attrs { return parseAttrs(a[typ]) }
+
+func (a attrs) text(typ uint16) string {
+	return string(bytes.TrimRight(a[typ], "\x00"))
+}
+
+func (a attrs) number(typ uint16) uint32 {
+	if b := a[typ]; len(b) == 4 {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (a attrs) handle(typ uint16) uint64 {
+	if b := a[typ]; len(b) == 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+// tableKey names a table of nftables.
+type tableKey struct {
+	family byte
+	name   string
+}
+
+var familyNames = map[byte]string{
+	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge",
+}
+
+func (k tableKey) String() string { return familyNames[k.family] + " " + k.name }
+
+// nftReader reads nftables.
+type nftReader struct {
+	opts   Options
+	sock   *nlmsg.Socket
+	chains map[tableKey]map[string]*chain
+	sets   map[tableKey]map[string]*set
+	bases  []*base
+}
+
+func readNFTables(opts Options) ([]*base, error) {
+	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+	if err != nil {
+		return nil, err
+	}
+	defer sock.Close()
+	return retry(func() ([]*base, error) {
+		r := nftReader{
+			opts: opts, sock: sock,
+			chains: make(map[tableKey]map[string]*chain),
+			sets:   make(map[tableKey]map[string]*set),
+		}
+		before, err := r.generation()
+		if errors.Is(err, unix.EINVAL) {
+			return nil, nil // a kernel without nftables
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := r.read(); err != nil {
+			return nil, err
+		}
+		after, err := r.generation()
+		if err == nil && before != after {
+			err = errChanged
+		}
+		return r.bases, err
+	})
+}
+
+// request sends a request about a family, or all of them.
+func (r *nftReader) request(msg uint16, family byte, flags netlink.HeaderFlags, ask map[uint16]string, reply func(nlmsg.Message)) error {
+	ae := netlink.NewAttributeEncoder()
+	for typ, name := range ask {
+		ae.String(typ, name)
+	}
+	data, err := ae.Encode()
+	if err != nil {
+		return err
+	}
+	err = r.sock.Request(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, data...), // struct nfgenmsg
+	}, reply)
+	if errors.Is(err, unix.ENOENT) { // what was listed is gone
+		return errChanged
+	}
+	return err
+}
+
+// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+const sizeofNfgenmsg = 4
+
+// dump asks for all objects of a kind and calls fn with each one's family and
+// attributes.
+func (r *nftReader) dump(msg uint16, family byte, ask map[uint16]string, fn func(family byte, a attrs)) error {
+	return r.request(msg, family, netlink.Dump, ask, func(m nlmsg.Message) {
+		if len(m.Data) >= sizeofNfgenmsg {
+			fn(m.Data[0], parseAttrs(m.Data[sizeofNfgenmsg:]))
+		}
+	})
+}
+
+// generation is the number of the ruleset, which each change raises.
+func (r *nftReader) generation() (id uint32, err error) {
+	err = r.request(unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, 0, nil, func(m nlmsg.Message) {
+		if len(m.Data) >= sizeofNfgenmsg {
+			id = parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read generation: %w", err)
+	}
+	return id, nil
+}
+
+// read reads the tables that have a base chain of interest: in a cluster the
+// others, with address translation only, are the long ones.
+func (r *nftReader) read() error {
+	err := r.dump(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, r.addChain)
+	if err != nil {
+		return fmt.Errorf("read chains: %w", err)
+	}
+	wanted := make(map[tableKey]bool)
+	for _, b := range r.bases {
+		for key, chains := range r.chains {
+			wanted[key] = wanted[key] || chains[b.chain.name] == b.chain
+		}
+	}
+	for key, chains := range r.chains {
+		if !wanted[key] {
+			continue
+		}
+		if err := r.readSets(key); err != nil {
+			return fmt.Errorf("read sets of %v: %w", key, err)
+		}
+		err := r.dump(unix.NFT_MSG_GETRULE, key.family, map[uint16]string{unix.NFTA_RULE_TABLE: key.name},
+			func(family byte, a attrs) {
+				c := chains[a.text(unix.NFTA_RULE_CHAIN)]
+				// Old kernels dump the rules of all tables.
+				if c != nil && family == key.family && a.text(unix.NFTA_RULE_TABLE) == key.name {
+					c.rules = append(c.rules, r.compile(key, c, a))
+				}
+			})
+		if err != nil {
+			return fmt.Errorf("read rules of %v: %w", key, err)
+		}
+	}
+	return r.readElements()
+}
+
+// addChain takes a chain that was dumped.
+func (r *nftReader) addChain(family byte, a attrs) {
+	if familyNames[family] == "" { // nothing that IPv4 packets meet
+		return
+	}
+	key := tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}
+	if r.chains[key] == nil {
+		r.chains[key] = make(map[string]*chain)
+	}
+	c := &chain{table: key.String(), name: a.text(unix.NFTA_CHAIN_NAME)}
+	r.chains[key][c.name] = c
+
+	at := a.nested(unix.NFTA_CHAIN_HOOK)
+	// Chains of type nat see the first packet of a connection only.
+	if len(at) == 0 || a.text(unix.NFTA_CHAIN_TYPE) == "nat" {
+		return
+	}
+	if h := hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)); h != "" {
+		r.bases = append(r.bases, &base{
+			chain: c, hook: h,
+			priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
+			devices:  hookDevices(at),
+		})
+	}
+}
+
+// hookOf names the hook of a base chain, "" if forwarded packets never meet it.
+func hookOf(family byte, number uint32) hook {
+	const inetIngress = 5
+	switch family {
+	case unix.NFPROTO_NETDEV:
+		if number == unix.NF_NETDEV_INGRESS {
+			return ingress
+		}
+		return egress
+	case unix.NFPROTO_BRIDGE:
+		switch number {
+		case unix.NF_INET_PRE_ROUTING:
+			return bridgePrerouting
+		case unix.NF_INET_LOCAL_IN:
+			return bridgeInput
+		case unix.NF_INET_FORWARD:
+			return bridgeForward
+		case unix.NF_INET_LOCAL_OUT:
+			return bridgeOutput
+		default:
+			return bridgePostrouting
+		}
+	}
+	switch number {
+	case unix.NF_INET_PRE_ROUTING:
+		return prerouting
+	case unix.NF_INET_FORWARD:
+		return forward
+	case unix.NF_INET_POST_ROUTING:
+		return postrouting
+	case inetIngress:
+		return ingress
+	default:
+		return ""
+	}
+}
+
+// hookDevices lists the devices of an ingress or egress chain.
+func hookDevices(at attrs) (names []string) {
+	const hookDevs, devName = 4, 1 // NFTA_HOOK_DEVS, NFTA_DEVICE_NAME
+	if name := at.text(unix.NFTA_HOOK_DEV); name != "" {
+		names = append(names, name)
+	}
+	for typ, data := range nlmsg.Attributes(at[hookDevs]) {
+		if typ == devName {
+			names = append(names, string(bytes.TrimRight(data, "\x00")))
+		}
+	}
+	return names
+}
+
+// verdict makes a verdict from an attribute of type nft_data that holds one.
+func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) {
+	const nfDrop, nfAccept, nfQueue = 0, 1, 3
+	a := parseAttrs(data).nested(unix.NFTA_DATA_VERDICT)
+	code := int32(a.number(unix.NFTA_VERDICT_CODE))
+	target := r.chains[key][a.text(unix.NFTA_VERDICT_CHAIN)]
+	switch code {
+	case nfDrop:
+		return verdict{kind: end}, "drop"
+	case nfAccept:
+		return verdict{kind: end}, "accept"
+	case unix.NFT_RETURN:
+		return verdict{kind: back}, "return"
+	case unix.NFT_JUMP, unix.NFT_GOTO:
+		k, word := jump, "jump "
+		if code == unix.NFT_GOTO {
+			k, word = goTo, "goto "
+		}
+		if target == nil {
+			target = unknownChain(key.String(), a.text(unix.NFTA_VERDICT_CHAIN))
+		}
+		return verdict{kind: k, target: target}, word + target.name
+	case unix.NFT_CONTINUE:
+		return verdict{}, "continue"
+	default:
+		c := unknownChain(key.String(), fmt.Sprintf("verdict %d", code))
+		return verdict{kind: jump, target: c}, c.name
+	}
+}
+
+// unknownChain stands for what may be there and was not found.
+func unknownChain(table, name string) *chain {
+	c := &chain{table: table, name: name}
+	c.rules = []*rule{{chain: c, steps: []step{needing("", "not known to SCON")}, verdicts: []verdict{{}}}}
+	return c
+}

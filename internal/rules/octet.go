@@ -1,0 +1,130 @@
+package rules
+
+import "encoding/binary"
+
+// octet is a byte of a packet, as far as it is known of all packets of a
+// connection: bits that are known, bits that are unknown but the same in every
+// packet, and bits that vary between packets.
+type octet struct {
+	value, known, varies uint8
+}
+
+// truth is what is known about a condition, of all packets of a connection.
+type truth uint8
+
+const (
+	no     truth = iota // no packet meets it
+	yes                 // every packet does
+	maybe               // every packet, or none
+	varies              // some may, others not: it judges single packets
+)
+
+// and is the truth of both conditions together.
+func (t truth) and(u truth) truth {
+	if t == no || u == no {
+		return no
+	}
+	return max(t, u)
+}
+
+// invert negates a condition if is.
+func (t truth) invert(is bool) truth {
+	if is && t <= yes {
+		return yes - t
+	}
+	return t
+}
+
+func truthOf(b bool) truth {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// doubt is the truth of a condition that depends on what is not known of
+// octets: yes if all is known.
+func doubt(octets []octet) truth {
+	t := yes
+	for _, o := range octets {
+		if o.varies != 0 {
+			return varies
+		}
+		if o.known != 0xff {
+			t = maybe
+		}
+	}
+	return t
+}
+
+// equal compares octets with bytes, in the bits of mask; nil is all bits.
+func equal(octets []octet, want, mask []byte) truth {
+	t := yes
+	for i, o := range octets {
+		bits := uint8(0xff)
+		if mask != nil {
+			bits = mask[i]
+		}
+		switch {
+		case (o.value^want[i])&o.known&bits != 0:
+			return no
+		case o.varies&bits != 0:
+			t = varies
+		case o.known&bits != bits && t == yes:
+			t = maybe
+		}
+	}
+	return t
+}
+
+// compare is bytes.Compare, for octets that are known; else ok is false.
+func compare(octets []octet, with []byte) (order int, ok bool) {
+	for i, o := range octets {
+		if o.known != 0xff {
+			return 0, false
+		}
+		if o.value != with[i] && order == 0 {
+			order = int(o.value) - int(with[i])
+		}
+	}
+	return order, true
+}
+
+// between compares octets in network order with two bounds, both included.
+func between(octets []octet, low, high []byte) truth {
+	least, ok1 := compare(octets, low)
+	most, ok2 := compare(octets, high)
+	if !ok1 || !ok2 {
+		return doubt(octets)
+	}
+	return truthOf(least >= 0 && most <= 0)
+}
+
+// portBetween compares a port with two bounds in host order.
+func portBetween(port []octet, low, high uint16) truth {
+	if low == 0 && high == 0xffff {
+		return yes
+	}
+	return between(port, binary.BigEndian.AppendUint16(nil, low), binary.BigEndian.AppendUint16(nil, high))
+}
+
+// known are octets of which everything is known.
+func known(value ...byte) []octet {
+	octets := make([]octet, len(value))
+	setKnown(octets, value)
+	return octets
+}
+
+func setKnown(octets []octet, value []byte) {
+	for i, b := range value {
+		octets[i] = octet{value: b, known: 0xff}
+	}
+}
+
+// or is the truth of one condition or the other.
+func (t truth) or(u truth) truth {
+	if t == yes || u == yes {
+		return yes
+	}
+	return max(t, u)
+}

@@ -1,0 +1,124 @@
+// Package rules reads the packet filter of the network namespace of the
+// calling thread (nftables, and iptables in both of its kinds) and tells which
+// connections it may not leave to the express way: those that a rule could
+// touch which judges single packets, by their number, their rate, their length
+// or whatever else differs between packets of one connection.
+//
+// A rule is followed with what is known of a connection's packets, which is
+// not all: a condition holds for every packet, for none, or maybe. What this
+// package does not know counts as a judgement of single packets.
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Options say what else a rule needs every packet for.
+type Options struct {
+	// Counters takes rules with a counter for rules that judge single packets.
+	Counters bool
+}
+
+// Rule is a rule that judges single packets.
+type Rule struct {
+	Table  string // "inet filter"; "iptables-legacy filter"
+	Chain  string
+	Handle uint64 // nftables' handle; in iptables-legacy the number in its chain
+	Text   string // what it says, nearly as nft writes it
+	Why    string // what in it judges single packets: "limit"
+}
+
+// String names the rule for its owner: "ip filter FORWARD handle 7 (limit)".
+func (r Rule) String() string {
+	if r.Handle == 0 {
+		return fmt.Sprintf("%s %s (%s)", r.Table, r.Chain, r.Why)
+	}
+	return fmt.Sprintf("%s %s handle %d (%s)", r.Table, r.Chain, r.Handle, r.Why)
+}
+
+// Ruleset is what Read has read, reduced to what can lead to a rule that
+// judges single packets. It does not change, and may be used concurrently.
+type Ruleset struct {
+	bases     []*base
+	perPacket []Rule
+}
+
+// Read reads the ruleset. It is never empty for want of a right to read it:
+// that is an error.
+func Read(opts Options) (Ruleset, error) {
+	nft, err := readNFTables(opts)
+	if err != nil {
+		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
+	}
+	legacy, err := readLegacy(opts)
+	if err != nil {
+		return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
+	}
+	return newRuleset(append(nft, legacy...)), nil
+}
+
+// errChanged means that the rules have changed while they were read.
+var errChanged = errors.New("rules changed while they were read")
+
+// attempts is how often rules that change meanwhile are read anew.
+const attempts = 5
+
+// retry reads until the rules have kept still.
+func retry(read func() ([]*base, error)) (bases []*base, err error) {
+	for range attempts {
+		if bases, err = read(); !errors.Is(err, errChanged) {
+			break
+		}
+	}
+	return bases, err
+}
+
+// newRuleset keeps of the base chains what decides whether packets come to a
+// rule that judges them one by one.
+func newRuleset(bases []*base) Ruleset {
+	var r Ruleset
+	hits, chains := make(map[*rule]bool), make(map[*chain]bool)
+	for _, b := range bases {
+		if b.findHits(hits, chains) {
+			r.bases = append(r.bases, b)
+		}
+	}
+	for c := range chains {
+		c.rules = slices.DeleteFunc(c.rules, func(r *rule) bool {
+			return !hits[r] && !r.decides(func(*chain) {})
+		})
+	}
+	listed := make(map[*rule]bool)
+	for _, b := range r.bases {
+		b.follow(&Conn{}, false, func(hit *rule, why string) bool {
+			if !listed[hit] {
+				listed[hit] = true
+				r.perPacket = append(r.perPacket, hit.describe(why))
+			}
+			return true
+		})
+	}
+	return r
+}
+
+// PerPacket lists the rules that judge single packets of established
+// connections.
+func (r Ruleset) PerPacket() []Rule { return r.perPacket }
+
+// Touches finds a rule that judges single packets and that packets of a
+// connection may meet, in either direction.
+func (r Ruleset) Touches(c Conn) (found Rule, touched bool) {
+	oneWay := c.Status != 0 && c.Status&statusSeenReply == 0
+	for _, b := range r.bases {
+		b.follow(&c, oneWay, func(hit *rule, why string) bool {
+			found, touched = hit.describe(why), true
+			return false
+		})
+		if touched {
+			break
+		}
+	}
+	return found, touched
+}

@@ -1,0 +1,231 @@
+package rules
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// The extensions of iptables, as the kernel stores them (linux/netfilter/xt_*.h):
+// the same in iptables-legacy and, as expressions `match` and `target`, in
+// iptables-nft.
+
+// constantMatches give all packets of a connection one answer, but which is
+// not followed here. Sets of ipset change in silence, as routes and marks do:
+// that is left to the lease.
+var constantMatches = []string{
+	"addrtype", "cgroup", "cluster", "connlabel", "connmark", "devgroup", "dscp", "helper", "mac", "mark", "owner",
+	"physdev", "policy", "realm", "rpfilter",
+}
+
+// varyingMatches look at what differs between packets, and no more than look:
+// if a condition behind them excludes a packet, it does not matter.
+var varyingMatches = []string{
+	"bpf", "connbytes", "cpu", "ecn", "hl", "length", "string", "tcpmss", "time", "ttl", "u32",
+}
+
+// Matches on other protocols than those that go express.
+var foreignMatches = []string{"ah", "dccp", "esp", "icmp", "icmp6", "ipcomp", "sctp"}
+
+// xtMatch makes a step of a match. Matches that are not known judge packets.
+func xtMatch(name string, revision int, info []byte) step {
+	text := "-m " + name
+	switch {
+	case name == "comment":
+		return always("")
+	case slices.Contains(constantMatches, name):
+		return unsure(text)
+	case slices.Contains(varyingMatches, name):
+		return judging(text, name)
+	case slices.Contains(foreignMatches, name):
+		return step{text: text, check: func(*machine) truth { return no }}
+	}
+	if read := xtMatches[name]; read != nil {
+		if s, ok := read(revision, info); ok {
+			return s
+		}
+	}
+	return needing(text, name)
+}
+
+// xtMatches read the matches that are followed. They report false if they do
+// not know the revision, or info is cut short.
+var xtMatches = map[string]func(revision int, info []byte) (step, bool){
+	"tcp":       xtTCP,
+	"udp":       xtUDP,
+	"multiport": xtMultiport,
+	"iprange":   xtIPRange,
+	"pkttype":   xtPacketType,
+	"tos":       xtTOS,
+	"statistic": xtStatistic,
+	"set":       xtSet,
+	"state":     xtState,
+	"conntrack": xtConntrack,
+}
+
+func native16(b []byte, at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
+func native32(b []byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
+
+// xtPorts checks ranges of ports at the beginning of xt_tcp and xt_udp. The
+// lowest bits of inverted are about the two of them.
+func xtPorts(m *machine, info []byte, inverted byte) truth {
+	source := portBetween(m.transport[0:2], native16(info, 0), native16(info, 2)).invert(inverted&1 != 0)
+	destination := portBetween(m.transport[2:4], native16(info, 4), native16(info, 6)).invert(inverted&2 != 0)
+	return source.and(destination)
+}
+
+func portsText(info []byte, inverted byte) (text string) {
+	for i, option := range []string{"--sport", "--dport"} {
+		low, high := native16(info, 4*i), native16(info, 4*i+2)
+		if low == 0 && high == 0xffff {
+			continue
+		}
+		text += " "
+		if inverted&(1<<i) != 0 {
+			text += "! "
+		}
+		text += fmt.Sprintf("%s %d", option, low)
+		if high != low {
+			text += fmt.Sprintf(":%d", high)
+		}
+	}
+	return text
+}
+
+func xtTCP(_ int, info []byte) (step, bool) {
+	if len(info) < 12 {
+		return step{}, false
+	}
+	option, mask, flags, inverted := info[8], info[9], info[10], info[11]
+	const invertFlags = 4
+	text := "-p tcp" + portsText(info, inverted)
+	if mask != 0 {
+		text += fmt.Sprintf(" --tcp-flags 0x%x 0x%x", mask, flags)
+	}
+	return step{text: text, why: "tcp flags or options", check: func(m *machine) truth {
+		t := xtPorts(m, info, inverted)
+		if mask != 0 || inverted&invertFlags != 0 {
+			t = t.and(equal(m.transport[13:14], []byte{flags}, []byte{mask}).invert(inverted&invertFlags != 0))
+		}
+		if option != 0 {
+			t = t.and(varies)
+		}
+		return t
+	}}, true
+}
+
+func xtUDP(_ int, info []byte) (step, bool) {
+	if len(info) < 9 {
+		return step{}, false
+	}
+	inverted := info[8]
+	return step{text: "-p udp" + portsText(info, inverted), check: func(m *machine) truth {
+		return xtPorts(m, info, inverted)
+	}}, true
+}
+
+func xtMultiport(revision int, info []byte) (step, bool) {
+	const maxPorts, sources, destinations, either = 15, 0, 1, 2
+	if revision != 1 || len(info) < 48 || info[0] > either || info[1] > maxPorts {
+		return step{}, false
+	}
+	which, count, inverted := info[0], int(info[1]), info[47] != 0
+	text := "-m multiport " + [...]string{"--sports", "--dports", "--ports"}[which]
+	type ports struct{ low, high uint16 }
+	var all []ports
+	for i := 0; i < count; i++ {
+		p := native16(info, 2+2*i)
+		r := ports{p, p}
+		if info[32+i] != 0 && i+1 < count { // the beginning of a range
+			i++
+			r.high = native16(info, 2+2*i)
+		}
+		all = append(all, r)
+		text += fmt.Sprintf(" %d:%d", r.low, r.high)
+	}
+	return step{text: text, check: func(m *machine) truth {
+		t := no
+		for _, r := range all {
+			if which != destinations {
+				t = t.or(portBetween(m.transport[0:2], r.low, r.high))
+			}
+			if which != sources {
+				t = t.or(portBetween(m.transport[2:4], r.low, r.high))
+			}
+		}
+		return t.invert(inverted)
+	}}, true
+}
+
+func xtIPRange(revision int, info []byte) (step, bool) {
+	const source, destination, inverted = 1 << 0, 1 << 1, 4 // shift of the bits that invert
+	if revision != 1 || len(info) < 65 {
+		return step{}, false
+	}
+	flags := info[64]
+	text := "-m iprange"
+	for i, option := range []string{"--src-range", "--dst-range"} {
+		if flags&(1<<i) != 0 {
+			text += fmt.Sprintf(" %s %s-%s", option, address(info[32*i:32*i+4]), address(info[32*i+16:32*i+20]))
+		}
+	}
+	return step{text: text, check: func(m *machine) truth {
+		t := yes
+		if flags&source != 0 {
+			t = t.and(between(m.network[12:16], info[0:4], info[16:20]).invert(flags&(source<<inverted) != 0))
+		}
+		if flags&destination != 0 {
+			t = t.and(between(m.network[16:20], info[32:36], info[48:52]).invert(flags&(destination<<inverted) != 0))
+		}
+		return t
+	}}, true
+}
+
+func xtPacketType(_ int, info []byte) (step, bool) {
+	if len(info) < 8 {
+		return step{}, false
+	}
+	typ, inverted := native32(info, 0), native32(info, 4) != 0
+	return step{text: "-m pkttype", check: func(m *machine) truth {
+		if !m.layer3 {
+			return maybe
+		}
+		return truthOf(typ == unix.PACKET_HOST).invert(inverted)
+	}}, true
+}
+
+// xtTOS depends on ECN if its mask does.
+func xtTOS(revision int, info []byte) (step, bool) {
+	if revision != 1 || len(info) < 3 {
+		return step{}, false
+	}
+	mask, value, inverted := info[0], info[1], info[2] != 0
+	return step{text: "-m tos", check: func(m *machine) truth {
+		return equal(m.network[1:2], []byte{value}, []byte{mask}).invert(inverted)
+	}}, true
+}
+
+// xtStatistic judges by chance, or counts packets.
+func xtStatistic(_ int, info []byte) (step, bool) {
+	const random = 0
+	if len(info) < 2 || native16(info, 0) != random {
+		return step{}, false
+	}
+	return judging("-m statistic --mode random", "statistic"), true
+}
+
+// xtSet looks into a set of ipset; if it is asked to, it judges by the set's
+// counters of packets.
+func xtSet(revision int, info []byte) (step, bool) {
+	const matchCounters = 1 << 5
+	switch {
+	case revision <= 2:
+		return unsure("-m set"), true
+	case revision <= 4 && len(info) >= 44 && native32(info, 40)&matchCounters == 0:
+		return unsure("-m set"), true
+	default:
+		return step{}, false
+	}
+}

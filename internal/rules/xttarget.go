@@ -1,0 +1,26 @@
+package rules
+
+import "slices"
+
+// silentTargets do nothing to packets, or nothing that is not seen at the end
+// of the regular way: marks, priority, DSCP.
+var silentTargets = []string{
+	"CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "HMARK", "MARK", "NOTRACK", "SECMARK",
+	"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT",
+}
+
+// xtTarget makes a step of a target, and the verdict that it comes to.
+// Targets that are not known need every packet.
+func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending string) {
+	text := "-j " + name
+	switch {
+	case name == "REJECT":
+		return always(""), verdict{kind: end}, text
+	case slices.Contains(silentTargets, name):
+		return always(text), verdict{}, ""
+	case name == "TOS" && revision == 1 && len(info) >= 2 && (info[0]|info[1])&0x03 == 0: // ECN stays what it was
+		return always(text), verdict{}, ""
+	default:
+		return needing(text, name), verdict{}, ""
+	}
+}
