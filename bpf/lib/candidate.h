@@ -24,12 +24,13 @@ always_inline enum reason candidate(const struct packet *pkt)
 	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
 	__u32 index = h & 0xffff, count = 0;
 
+	if (pkt->ending & TCP_FIN_RST)
+		return TCP_SYN_FIN_RST;
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
 		return NO_ENTRY;
 	if (pkt->ending) {
-		/* The next connection with these ports is another one. */
-		*place = 0;
+		*place = 0; /* the last connection with these ports was another */
 		return TCP_SYN_FIN_RST;
 	}
 	if ((*place & ~(__u64)COUNT_MASK) == signature)

@@ -171,7 +171,6 @@ struct {
 
 /* Regular packets of a device. Written by the programs, cleared by the daemon. */
 struct counters {
-	__u64 packets;
 	__u64 reasons[REASONS];
 };
 

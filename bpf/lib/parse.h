@@ -36,6 +36,8 @@ struct packet {
 	__u8 ending; /* SYN, FIN or RST */
 };
 
+#define TCP_FIN_RST 0x05
+
 #define UDP_SIDE 1
 
 always_inline int is_udp(const struct key *key)

@@ -85,9 +85,7 @@ always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
 		return TC_ACT_UNSPEC;
 	index = device->counters;
 	counters = bpf_map_lookup_elem(&regular, &index);
-	if (counters && reason < REASONS) {
-		__sync_fetch_and_add(&counters->packets, 1);
+	if (counters && reason < REASONS)
 		__sync_fetch_and_add(&counters->reasons[reason], 1);
-	}
 	return TC_ACT_UNSPEC;
 }

@@ -115,8 +115,8 @@ func (d *Datapath) Counters(ifindex int) (Counters, error) {
 	if err := d.objs.Regular.Lookup(uint32(device.Counters), &kernel); err != nil {
 		return counters, fmt.Errorf("reading the counters of device %d: %w", ifindex, err)
 	}
-	counters.Packets = kernel.Packets
 	for reason, n := range kernel.Reasons {
+		counters.Packets += n
 		if n > 0 {
 			counters.Reasons[reasonNames[reason]] = n
 		}

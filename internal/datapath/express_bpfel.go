@@ -15,7 +15,6 @@ import (
 
 type expressCounters struct {
 	_       structs.HostLayout
-	Packets uint64
 	Reasons [19]uint64
 }
 
