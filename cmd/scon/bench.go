@@ -25,7 +25,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: knownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchPeerCommand())
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchShowCommand(), newBenchPeerCommand())
 	return cmd
 }
 
@@ -60,6 +60,22 @@ func newBenchShortCommand() *cobra.Command {
 	o.addFlags(cmd, bench.Short(connections).Rounds)
 	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "`number` of connections in each sample")
 	return cmd
+}
+
+// newBenchShowCommand draws the tables of documents from the files of results.
+func newBenchShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show FILE",
+		Short: "Print the table of a result that --json wrote",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := bench.ReadResult(args[0])
+			if err != nil {
+				return err
+			}
+			return r.WriteTable(cmd.OutOrStdout())
+		},
+	}
 }
 
 // newBenchPeerCommand is the traffic generator that bench starts in the lab's
