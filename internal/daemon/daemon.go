@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,14 @@ const sweepInterval = time.Second
 // forceClsact is set by tests: hook by clsact even where the kernel has tcx.
 var forceClsact bool
 
+// memoryLimit is how many bytes the daemon's own memory may grow to before it
+// is collected, whatever is left by that: a list of all Conentries is several
+// times their size. With the table and the program, which count as resident as
+// well, a daemon of the default size stays below 30 MB.
+func memoryLimit(connections int) int64 {
+	return 2<<20 + int64(max(connections, 8192))<<10
+}
+
 // Daemon is the state of the loop.
 type Daemon struct {
 	opts    Options
@@ -82,6 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer unlock()
+	debug.SetMemoryLimit(memoryLimit(o.Config.Connections))
 	pins, err := openPins()
 	if err != nil {
 		return err
