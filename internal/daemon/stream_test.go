@@ -15,12 +15,19 @@ import (
 // verify every checksum; and they do go express.
 func TestBytesArrive(t *testing.T) {
 	t.Parallel()
-	for _, offload := range []bool{false, true} {
-		b := newExpress(t, layout{offload: offload})
-		t.Run(map[bool]string{false: "checksums verified", true: "offloads"}[offload], func(t *testing.T) {
+	for name, l := range map[string]layout{
+		"checksums verified": {},
+		"offloads":           {offload: true},
+		"clsact":             {clsact: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newExpress(t, l)
+			if mode := b.status().Mode; l.clsact != (mode == "clsact") {
+				t.Fatalf("hooked by %s", mode)
+			}
 			b.arriveBothWays(t)
+			b.wantNoInvalid()
 		})
-		b.wantNoInvalid()
 	}
 }
 
