@@ -36,7 +36,7 @@ func (t *tool) printStatus(s api.Status) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t.stdout, "%-8s  "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("state", "%s", stateText(s.State))
+	line("state", "%s", stateText(s))
 	line("daemon", "pid %d, scon %s, kernel %s, %s, generation %d", s.PID, s.Version, s.Kernel, s.Mode, s.Generation)
 	line("hooks", "%s", hooksText(s.Hooks))
 	line("packets", "%s  %d express (%s), %d regular, %d discarded",
@@ -77,14 +77,14 @@ func containerTable(containers []api.Container) *table {
 	return tab
 }
 
-func stateText(s string) string {
-	switch s {
+func stateText(s api.Status) string {
+	switch s.State {
 	case api.StatePaused:
-		return s + " (every packet goes regular; 'scon resume' ends it)"
+		return s.State + " (every packet goes regular; 'scon resume' ends it)"
 	case api.StateInert:
-		return s + " (no heartbeat: every packet goes regular)"
+		return s.State + " (" + printable(s.Why) + ")"
 	default:
-		return s
+		return s.State
 	}
 }
 

@@ -10,7 +10,7 @@ package api
 const (
 	StateActive = "active" // packets of known connections go express
 	StatePaused = "paused" // by `scon pause`: every packet goes regular
-	StateInert  = "inert"  // no heartbeat: the programs send every packet regular
+	StateInert  = "inert"  // Status.Why: the programs send every packet regular
 )
 
 // State of one Conentry.
@@ -30,6 +30,7 @@ const (
 // Status is what `scon status --json` prints.
 type Status struct {
 	State      string      `json:"state"`
+	Why        string      `json:"why,omitempty"` // of StateInert
 	Kernel     string      `json:"kernel"`
 	Mode       string      `json:"mode"` // "tcx" or "clsact"
 	Generation uint32      `json:"generation"`

@@ -51,7 +51,7 @@ type Options struct {
 	// OnStale is called for every stale change at once, on the goroutine that
 	// read it and before the event is queued. It must not block, and may be
 	// called by several goroutines at a time.
-	OnStale func(reason string)
+	OnStale func(Event)
 }
 
 // queueLength is how many events wait for the receiver before they are
@@ -139,7 +139,7 @@ func overrun(reason string) Event {
 
 // output is where the sources' events go.
 type output struct {
-	onStale func(reason string)
+	onStale func(Event)
 	mu      sync.Mutex // of those who send
 	events  chan Event
 }
@@ -147,7 +147,7 @@ type output struct {
 // emit tells of a change; it never waits for the receiver.
 func (o *output) emit(e Event) {
 	if e.Stale && o.onStale != nil {
-		o.onStale(e.Reason)
+		o.onStale(e)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

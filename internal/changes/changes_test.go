@@ -304,7 +304,7 @@ func TestOwnFilters(t *testing.T) {
 func TestNFTables(t *testing.T) {
 	w := newDevice(t)
 	reasons := make(chan string, queueLength)
-	w.watch(Options{OnStale: func(reason string) { reasons <- reason }}, roomy)
+	w.watch(Options{OnStale: func(e Event) { reasons <- e.Reason }}, roomy)
 	for _, change := range []string{
 		"nft add table ip t",
 		"nft add chain ip t c",
@@ -408,7 +408,7 @@ func TestOverrun(t *testing.T) {
 	hold := make(chan struct{})
 	var first sync.Once
 	reached := make(chan struct{})
-	w.watch(Options{OnStale: func(string) {
+	w.watch(Options{OnStale: func(Event) {
 		first.Do(func() { close(reached); <-hold })
 	}}, limits{buffer: 4 << 10, queue: queueLength})
 	w.run("ip rule add pref 77 table 254")
@@ -440,7 +440,7 @@ func TestSlowReceiverFindsOverrun(t *testing.T) {
 	const changes = 20
 	var stale atomic.Int32
 	all := make(chan struct{})
-	w.watch(Options{OnStale: func(string) {
+	w.watch(Options{OnStale: func(Event) {
 		if stale.Add(1) == changes {
 			close(all)
 		}

@@ -142,6 +142,9 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 	return e, nil
 }
 
+// Initiator tells whether the container opened the connection.
+func (e *Conentry) Initiator() bool { return e.initiator }
+
 // containerTuple is the direction of the container's own packets.
 func (e *Conentry) containerTuple() conntrack.Tuple {
 	if e.initiator {

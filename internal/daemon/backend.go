@@ -97,7 +97,7 @@ func (d *Daemon) pause(paused bool) error {
 		return nil
 	}
 	d.dp.Settings().Paused = 0
-	return d.dp.Beat()
+	return d.beat()
 }
 
 // portsOf returns the ports of a container by its name, ID or device.
@@ -136,6 +136,9 @@ func (d *Daemon) status() (api.Status, error) {
 			ExpressBytes:   sum.Bytes,
 			RegularPackets: d.devices.pastRegular,
 		},
+	}
+	if f, unread := d.policy.unreadFinding(); unread {
+		s.Why = f.What + ": " + f.Why
 	}
 	for index, u := range d.devices.uplinks {
 		s.Hooks = append(s.Hooks, d.hooksOf(index, u.Name, datapath.UplinkHooks)...)
@@ -176,10 +179,14 @@ func (d *Daemon) status() (api.Status, error) {
 }
 
 func (d *Daemon) state() string {
-	if d.paused {
+	switch {
+	case d.paused:
 		return api.StatePaused
+	case d.policy.err != nil:
+		return api.StateInert
+	default:
+		return api.StateActive
 	}
-	return api.StateActive
 }
 
 func (d *Daemon) hooksOf(ifindex int, dev string, hooks []datapath.Hook) (all []api.Hook) {

@@ -23,6 +23,7 @@ const (
 	refusedPaused      = "paused"               //
 	refusedRate        = "too_many_candidates"  // of one container
 	refusedByConntrack = "conntrack_error"      //
+	refusedRule        = "per_packet_rule"      // policy.go
 )
 
 // heard takes what the programs tell.
@@ -40,9 +41,14 @@ func (d *Daemon) heard(e datapath.Event) {
 		return
 	}
 	if why := d.compose(p, tuple, now); why != "" {
-		d.refused[why]++
-		p.refused[why]++
+		d.refuse(p, why)
 	}
+}
+
+// refuse counts why a connection of a container stays regular.
+func (d *Daemon) refuse(p *port, why string) {
+	d.refused[why]++
+	p.refused[why]++
 }
 
 // compose makes a Conentry for a connection of a container, or says why not.
@@ -59,6 +65,11 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 	}
 	if why := unfit(conn); why != "" {
 		return why
+	}
+	initiator := tuple == conn.Orig
+	if rule, touched := d.touches(p, conn, initiator); touched {
+		d.keepRegular(p, conn, initiator, rule)
+		return refusedRule
 	}
 	// Packets that conntrack does not see must not make those that it sees
 	// INVALID. Both directions, this one connection: never the sysctl.

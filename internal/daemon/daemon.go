@@ -71,6 +71,7 @@ type Daemon struct {
 	paused bool
 
 	devices     devices
+	policy      policy
 	unannounced unannounced
 	refused     map[string]uint64 // why connections were not composed
 
@@ -103,6 +104,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		refused: make(map[string]uint64),
 		calls:   make(chan func()),
 		named:   make(chan namedContainer, 64),
+		policy:  newPolicy(),
 	}
 	defer func() { stop(); d.naming.Wait() }()
 	d.devices = newDevices()
@@ -186,7 +188,7 @@ func (s sources) drain() {
 // watch starts to listen, before anything is looked at, so that no change in
 // between is missed.
 func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
-	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.newGeneration}); err != nil {
+	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale}); err != nil {
 		return s, err
 	}
 	if s.destroyed, err = conntrack.WatchDestroy(ctx, d.dp.EndFilter()); err != nil {
@@ -243,7 +245,7 @@ func (d *Daemon) begin() error {
 		d.log.Info("took over Conentries of an earlier daemon", "kept", kept)
 	}
 	d.dp.Settings().Paused = 0
-	return d.dp.Beat()
+	return d.readRules(now)
 }
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
@@ -284,7 +286,9 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "changes of the network")
 			}
-			d.changed(c)
+			if err := d.changed(c); err != nil {
+				return err
+			}
 		case gone, ok := <-s.destroyed:
 			if !ok {
 				return lost(ctx, "the ends of connections")
@@ -300,14 +304,14 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			now := time.Now()
 			d.table.Release(now)
 			d.askUnannounced(now)
-			if d.paused {
-				continue
-			}
-			if err := d.dp.Beat(); err != nil {
+			if err := d.beat(); err != nil {
 				return err
 			}
 		case now := <-sweep.C:
 			d.table.Sweep(now)
+			if err := d.checkRules(now); err != nil {
+				return err
+			}
 		}
 	}
 }

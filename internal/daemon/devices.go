@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/changes"
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/rules"
 )
 
 const protoTCP = unix.IPPROTO_TCP
@@ -33,6 +34,7 @@ type port struct {
 	queue      bool // packets for it are delivered through its egress
 	candidates limiter
 	refused    map[string]uint64
+	rule       rules.Rule // the latest one that kept a connection regular
 }
 
 // namedContainer is an answer of the namer.
@@ -53,13 +55,13 @@ func (v *devices) name(n namedContainer) {
 }
 
 // changed takes a change of the network. Its decisions are stale already.
-func (d *Daemon) changed(c changes.Event) {
-	if !c.Topology {
-		return
+func (d *Daemon) changed(c changes.Event) error {
+	if c.Topology {
+		if err := d.rescan(true); err != nil {
+			d.log.Error("looking for containers", "error", err)
+		}
 	}
-	if err := d.rescan(true); err != nil {
-		d.log.Error("looking for containers", "error", err)
-	}
+	return d.readRules(time.Now())
 }
 
 // rescan makes what is hooked equal to what should be. A device that is named
@@ -92,6 +94,9 @@ func (d *Daemon) rescan(lenient bool) error {
 		uplinks[u.Index] = u
 	}
 	d.devices.skipped = skipped
+	if err := d.lookAtDevices(topology); err != nil {
+		return err
+	}
 	d.setPorts(ports)
 	d.setUplinks(uplinks)
 	return d.dropStale()

@@ -24,12 +24,15 @@ func (d *Daemon) explain(subject string) (api.Explanation, error) {
 			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
 		})
 	}
+	if f, unread := d.policy.unreadFinding(); unread {
+		x.Findings = append(x.Findings, f)
+	}
 	if s.Container != "" {
 		err = d.explainContainer(s.Container, &x)
 	} else {
 		err = d.explainFlow(s, &x)
 	}
-	x.Express = x.Express && !d.paused
+	x.Express = x.Express && !d.paused && d.policy.err == nil
 	return x, err
 }
 
@@ -55,6 +58,9 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 			Level: "ok", What: fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name),
 		})
 		x.Findings = append(x.Findings, refusals(p.refused)...)
+		if p.refused[refusedRule] > 0 {
+			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", p.rule))
+		}
 		counters, err := d.dp.Counters(p.Index)
 		if err != nil {
 			return err
@@ -123,6 +129,9 @@ func (d *Daemon) trackedFinding(c conntrack.Conn, f api.Flow) api.Finding {
 	if why := unfit(c); why != "" {
 		return api.Finding{Level: "note", What: f.Orig.String() + " stays regular: " + refusalText[why]}
 	}
+	if rule, kept := d.keptBy(c); kept {
+		return ruleFinding(f.Orig.String()+" stays regular because of rule", rule)
+	}
 	return api.Finding{
 		Level: "note", What: f.Orig.String() + " has no Conentry",
 		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
@@ -148,6 +157,7 @@ var refusalText = map[string]string{
 	refusedPaused:      "its container is paused",
 	refusedRate:        "its container opens too many connections at once",
 	refusedByConntrack: "conntrack refused to answer",
+	refusedRule:        "a rule that judges single packets may touch it",
 }
 
 func refusals(counts map[string]uint64) (all []api.Finding) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"strings"
 
@@ -19,9 +20,10 @@ const (
 	legacyInfoSize      = legacyNameSize + 4 + 5*4 + 5*4 + 4 + 4
 	legacyEntriesHeader = 40 // struct ipt_get_entries up to its entries
 
-	entrySize   = 112 // struct ipt_entry
-	entryTarget = 88  // its target_offset
-	entryNext   = 90  // its next_offset
+	entrySize     = 112 // struct ipt_entry
+	entryTarget   = 88  // its target_offset
+	entryNext     = 90  // its next_offset
+	entryCounters = 96  // its counters, up to its end
 
 	extensionHeader = 32 // struct xt_entry_match and xt_entry_target
 	extensionName   = 29
@@ -75,27 +77,45 @@ type extension struct {
 	info     []byte
 }
 
-// parseLegacy reads the rules of a table.
-func parseLegacy(table string, layout legacyLayout, b []byte, opts Options) ([]*base, error) {
-	p := legacyParser{opts: opts, table: "iptables-legacy " + table, chains: make(map[uint32]*chain)}
-	if err := p.split(b); err != nil {
+// parse reads the rules of a table.
+func (t legacyTable) parse(opts Options) ([]*base, error) {
+	p := legacyParser{opts: opts, table: "iptables-legacy " + t.name, chains: make(map[uint32]*chain)}
+	if err := p.split(t.entries); err != nil {
 		return nil, err
 	}
 	var bases []*base
-	for number, begin := range layout.entries {
-		if layout.hooks&(1<<number) == 0 {
+	for number, begin := range t.layout.entries {
+		if t.layout.hooks&(1<<number) == 0 {
 			continue
 		}
 		name := [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[number]
 		c := p.begin(begin, name)
 		if h := legacyHooks[number]; h != "" {
-			bases = append(bases, &base{chain: c, hook: h, priority: legacyPriorities[table]})
+			bases = append(bases, &base{chain: c, hook: h, priority: legacyPriorities[t.name]})
 		}
 	}
 	if err := p.fill(); err != nil {
 		return nil, err
 	}
 	return bases, nil
+}
+
+// digest is a hash of tables without their counters.
+func digest(tables []legacyTable) uint64 {
+	h := fnv.New64a()
+	for _, t := range tables {
+		h.Write([]byte(t.name))
+		for b := t.entries; len(b) >= entrySize; {
+			next := int(native16(b, entryNext))
+			if next < entrySize || next > len(b) {
+				break
+			}
+			h.Write(b[:entryCounters])
+			h.Write(b[entrySize:next])
+			b = b[next:]
+		}
+	}
+	return h.Sum64()
 }
 
 type legacyParser struct {

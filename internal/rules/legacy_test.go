@@ -1,40 +1,22 @@
 package rules
 
 import (
-	"encoding/binary"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/nstest"
 )
 
-// legacyBlob reads a table as the kernel stores it.
-func legacyBlob(t testing.TB, ns, table string) (blob []byte, layout legacyLayout) {
+// legacyFilter reads the table filter as the kernel stores it.
+func legacyFilter(t testing.TB, ns string) (table legacyTable) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
+		tables, err := readLegacyTables()
+		if err != nil || len(tables) != 1 || tables[0].name != "filter" {
+			t.Fatalf("%d tables: %v", len(tables), err)
 		}
-		defer unix.Close(fd)
-		info := make([]byte, legacyInfoSize)
-		copy(info, table)
-		if _, err := getsockopt(fd, soGetInfo, info); err != nil {
-			t.Fatal(err)
-		}
-		if layout, err = parseLegacyInfo(info); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, legacyEntriesHeader+int(layout.size))
-		copy(b, table)
-		binary.NativeEndian.PutUint32(b[legacyNameSize:], layout.size)
-		if _, err := getsockopt(fd, soGetEntries, b); err != nil {
-			t.Fatal(err)
-		}
-		blob = b[legacyEntriesHeader:]
+		table = tables[0]
 	})
-	return blob, layout
+	return table
 }
 
 // FuzzLegacy holds that no answer of the kernel can make the parser fail other
@@ -48,14 +30,15 @@ func FuzzLegacy(f *testing.F) {
 		iptables-legacy -A FORWARD -m iprange --src-range 10.0.0.1-10.0.0.9 -i eth+ -j LOGGING
 		iptables-legacy -A FORWARD -p tcp --syn -j DROP
 	`)
-	blob, layout := legacyBlob(f, ns, "filter")
-	f.Add(blob, layout.hooks, layout.entries[2])
+	table := legacyFilter(f, ns)
+	f.Add(table.entries, table.layout.hooks, table.layout.entries[2])
 	f.Add([]byte{}, uint32(0), uint32(0))
 	f.Fuzz(func(t *testing.T, b []byte, hooks, begin uint32) {
-		l := legacyLayout{hooks: hooks & 31, size: uint32(len(b))}
-		l.entries = layout.entries
-		l.entries[2] = begin
-		bases, err := parseLegacy("filter", l, b, Options{})
+		fuzzed := legacyTable{"filter", legacyLayout{hooks: hooks & 31, size: uint32(len(b))}, b}
+		fuzzed.layout.entries = table.layout.entries
+		fuzzed.layout.entries[2] = begin
+		digest([]legacyTable{fuzzed})
+		bases, err := fuzzed.parse(Options{})
 		if err != nil {
 			return
 		}
@@ -78,18 +61,50 @@ func TestLegacyTablesAreNotMade(t *testing.T) {
 func TestLegacyCutShort(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Run(t, ns, "iptables-legacy -A FORWARD -p tcp -m limit -j LOG")
-	blob, layout := legacyBlob(t, ns, "filter")
-	if _, err := parseLegacy("filter", layout, blob, Options{}); err != nil {
+	table := legacyFilter(t, ns)
+	if _, err := table.parse(Options{}); err != nil {
 		t.Fatal(err)
 	}
-	for n := 1; n < len(blob); n += 8 {
+	whole := table.entries
+	for n := 1; n < len(whole); n++ {
+		table.entries = whole[:n]
 		// A cut between two entries may leave a table that makes sense.
-		bases, err := parseLegacy("filter", layout, blob[:n], Options{})
-		if err == nil {
-			newRuleset(bases)
+		if _, err := table.parse(Options{}); err == nil && n%8 != 0 {
+			t.Errorf("%d of %d bytes are taken for a table", n, len(whole))
 		}
 	}
 	if _, err := parseLegacyInfo(make([]byte, legacyInfoSize-1)); err == nil {
 		t.Error("information that is cut short is taken")
 	}
+}
+
+func TestStaleSeesLegacyChanges(t *testing.T) {
+	ns := nstest.New(t)
+	var r Ruleset
+	reread := func() {
+		nstest.Do(t, ns, func() {
+			var err error
+			if r, err = Read(Options{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	want := func(what string, want bool) {
+		t.Helper()
+		nstest.Do(t, ns, func() {
+			if stale, err := r.Stale(); err != nil || stale != want {
+				t.Errorf("%s: stale = %v, %v, want %v", what, stale, err, want)
+			}
+		})
+	}
+	reread()
+	want("nothing", false)
+	nstest.Run(t, ns, "iptables-legacy -A OUTPUT -m limit -j LOG")
+	want("the first rule", true)
+	reread()
+	want("read anew", false)
+	nstest.Run(t, ns, "ping -c 1 -W 1 127.0.0.1")
+	want("a packet counted", false)
+	nstest.Run(t, ns, "iptables-legacy -R OUTPUT 1 -m limit --limit 7/sec -j LOG")
+	want("another rate", true)
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,7 +23,16 @@ const (
 	soGetEntries = 65 // IPT_SO_GET_ENTRIES
 )
 
-func readLegacy(opts Options) (bases []*base, err error) {
+// legacyTable is one table as the kernel stores it.
+type legacyTable struct {
+	name    string
+	layout  legacyLayout
+	entries []byte
+}
+
+// readLegacyTables reads the tables, but nat: that sees the first packet of a
+// connection only.
+func readLegacyTables() (tables []legacyTable, err error) {
 	names, err := os.ReadFile(legacyNames)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a kernel without it
@@ -30,8 +40,7 @@ func readLegacy(opts Options) (bases []*base, err error) {
 	if err != nil {
 		return nil, err
 	}
-	tables := strings.Fields(string(names))
-	if len(tables) == 0 {
+	if len(names) == 0 {
 		return nil, nil
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -39,40 +48,42 @@ func readLegacy(opts Options) (bases []*base, err error) {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
 	defer unix.Close(fd)
-	for _, table := range tables {
-		if table == "nat" {
-			continue // sees the first packet of a connection only
+	for _, name := range strings.Fields(string(names)) {
+		if name == "nat" {
+			continue
 		}
-		found, err := retry(func() ([]*base, error) { return readLegacyTable(fd, table, opts) })
+		var table legacyTable
+		err := retry(func() (err error) {
+			table, err = readLegacyTable(fd, name)
+			return err
+		})
 		if err != nil {
-			return nil, fmt.Errorf("table %s: %w", table, err)
+			return nil, fmt.Errorf("table %s: %w", name, err)
 		}
-		bases = append(bases, found...)
+		tables = append(tables, table)
 	}
-	return bases, nil
+	return tables, nil
 }
 
-func readLegacyTable(fd int, table string, opts Options) ([]*base, error) {
+func readLegacyTable(fd int, name string) (t legacyTable, err error) {
 	info := make([]byte, legacyInfoSize)
-	copy(info[:legacyNameSize-1], table)
+	copy(info[:legacyNameSize-1], name)
 	if _, err := getsockopt(fd, soGetInfo, info); err != nil {
-		return nil, err
+		return t, err
 	}
-	layout, err := parseLegacyInfo(info)
-	if err != nil {
-		return nil, err
+	t.name = name
+	if t.layout, err = parseLegacyInfo(info); err != nil {
+		return t, err
 	}
-	blob := make([]byte, legacyEntriesHeader+int(layout.size))
-	copy(blob[:legacyNameSize-1], table)
-	*(*uint32)(unsafe.Pointer(&blob[legacyNameSize])) = layout.size
+	blob := make([]byte, legacyEntriesHeader+int(t.layout.size))
+	copy(blob[:legacyNameSize-1], name)
+	binary.NativeEndian.PutUint32(blob[legacyNameSize:], t.layout.size)
 	n, err := getsockopt(fd, soGetEntries, blob)
 	if errors.Is(err, unix.EAGAIN) || err == nil && n != len(blob) {
-		return nil, errChanged
+		return t, errChanged
 	}
-	if err != nil {
-		return nil, err
-	}
-	return parseLegacy(table, layout, blob[legacyEntriesHeader:], opts)
+	t.entries = blob[legacyEntriesHeader:]
+	return t, err
 }
 
 // getsockopt reads an option whose request stands in the buffer of the answer,

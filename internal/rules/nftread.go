@@ -72,28 +72,36 @@ func readNFTables(opts Options) ([]*base, error) {
 		return nil, err
 	}
 	defer sock.Close()
-	return retry(func() ([]*base, error) {
-		r := nftReader{
+	var r nftReader
+	err = retry(func() error {
+		r = nftReader{
 			opts: opts, sock: sock,
 			chains: make(map[tableKey]map[string]*chain),
 			sets:   make(map[tableKey]map[string]*set),
 		}
-		before, err := r.generation()
-		if errors.Is(err, unix.EINVAL) {
-			return nil, nil // a kernel without nftables
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := r.read(); err != nil {
-			return nil, err
-		}
-		after, err := r.generation()
-		if err == nil && before != after {
-			err = errChanged
-		}
-		return r.bases, err
+		return r.readOnce()
 	})
+	return r.bases, err
+}
+
+// readOnce reads everything; it is of no use if the rules have changed
+// meanwhile.
+func (r *nftReader) readOnce() error {
+	before, err := r.generation()
+	if errors.Is(err, unix.EINVAL) {
+		return nil // a kernel without nftables
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.read(); err != nil {
+		return err
+	}
+	after, err := r.generation()
+	if err == nil && before != after {
+		err = errChanged
+	}
+	return err
 }
 
 // request sends a request about a family, or all of them.

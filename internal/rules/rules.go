@@ -43,20 +43,40 @@ func (r Rule) String() string {
 type Ruleset struct {
 	bases     []*base
 	perPacket []Rule
+	legacy    uint64 // digest of iptables-legacy's tables
 }
 
 // Read reads the ruleset. It is never empty for want of a right to read it:
 // that is an error.
 func Read(opts Options) (Ruleset, error) {
-	nft, err := readNFTables(opts)
+	bases, err := readNFTables(opts)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
 	}
-	legacy, err := readLegacy(opts)
+	tables, err := readLegacyTables()
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
 	}
-	return newRuleset(append(nft, legacy...)), nil
+	for _, t := range tables {
+		found, err := t.parse(opts)
+		if err != nil {
+			return Ruleset{}, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
+		}
+		bases = append(bases, found...)
+	}
+	r := newRuleset(bases)
+	r.legacy = digest(tables)
+	return r, nil
+}
+
+// Stale tells whether rules have changed in a way that nothing announces:
+// those of iptables-legacy.
+func (r Ruleset) Stale() (bool, error) {
+	tables, err := readLegacyTables()
+	if err != nil {
+		return false, fmt.Errorf("read iptables-legacy: %w", err)
+	}
+	return digest(tables) != r.legacy, nil
 }
 
 // errChanged means that the rules have changed while they were read.
@@ -66,13 +86,13 @@ var errChanged = errors.New("rules changed while they were read")
 const attempts = 5
 
 // retry reads until the rules have kept still.
-func retry(read func() ([]*base, error)) (bases []*base, err error) {
+func retry(read func() error) (err error) {
 	for range attempts {
-		if bases, err = read(); !errors.Is(err, errChanged) {
+		if err = read(); !errors.Is(err, errChanged) {
 			break
 		}
 	}
-	return bases, err
+	return err
 }
 
 // newRuleset keeps of the base chains what decides whether packets come to a

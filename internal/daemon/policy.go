@@ -1,0 +1,228 @@
+package daemon
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/changes"
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/contable"
+	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/rules"
+)
+
+// policy is which connections the rules leave to the express way. While there
+// are rules that have not been read, the programs are inert.
+type policy struct {
+	mu    sync.Mutex // also held over each heartbeat, and over taking it back
+	heard uint64     // changes of the rules
+	read  uint64     // those of them that are in what was read
+
+	rules rules.Ruleset
+	err   error // why they could not be read
+	// kept are connections that a rule kept regular, by their original tuple:
+	// the latest ones, for who asks.
+	kept map[conntrack.Tuple]keptConn
+	// The devices that IP sees packets come and go by.
+	inside  map[int][]rules.Device // for each bridge
+	outside []rules.Device
+}
+
+// keptConn is what a connection was looked up with.
+type keptConn struct {
+	port      int
+	initiator bool // the container opened it
+}
+
+// mostKept bounds policy.kept.
+const mostKept = 4096
+
+func newPolicy() policy {
+	// What is there at the start has not been read.
+	return policy{heard: 1, kept: make(map[conntrack.Tuple]keptConn)}
+}
+
+// stale hears of each change that makes decisions stale, in the goroutine that
+// heard of it first. If it may be one of the rules, nothing goes express until
+// the loop has read them: they may be about single packets.
+func (d *Daemon) stale(e changes.Event) {
+	if e.Kind != changes.Ruleset && e.Kind != changes.Overrun {
+		d.newGeneration(e.Reason)
+		return
+	}
+	d.policy.mu.Lock()
+	defer d.policy.mu.Unlock()
+	d.policy.heard++
+	d.makeInert()
+	d.newGeneration(e.Reason)
+}
+
+// beat shows the programs that the daemon lives, unless they are to be inert.
+func (d *Daemon) beat() error {
+	d.policy.mu.Lock()
+	defer d.policy.mu.Unlock()
+	if d.paused || d.policy.read != d.policy.heard {
+		return nil
+	}
+	return d.dp.Beat()
+}
+
+// readRules reads the rules if they have changed since, retires what must meet
+// each of them, and lets the programs go on.
+func (d *Daemon) readRules(now time.Time) error {
+	p := &d.policy
+	p.mu.Lock()
+	heard, known := p.heard, p.heard == p.read
+	p.mu.Unlock()
+	if known {
+		return nil
+	}
+	ruleset, err := rules.Read(rules.Options{})
+	if err != nil {
+		if p.err == nil {
+			d.log.Error("reading the rules: every packet goes regular", "error", err)
+		}
+		p.err = err
+		return nil
+	}
+	p.rules, p.err = ruleset, nil
+	d.retireTouched(now)
+	p.mu.Lock()
+	p.read = heard
+	p.mu.Unlock()
+	return d.beat()
+}
+
+// checkRules looks for changes of the rules that nothing announces, and reads
+// the rules again that could not be read.
+func (d *Daemon) checkRules(now time.Time) error {
+	stale, err := d.policy.rules.Stale()
+	if stale || err != nil {
+		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy changed without its lock"})
+	}
+	return d.readRules(now)
+}
+
+// retireTouched retires the Conentries that a rule may touch that judges single
+// packets.
+func (d *Daemon) retireTouched(now time.Time) {
+	if len(d.policy.rules.PerPacket()) == 0 {
+		return
+	}
+	d.table.All(func(e *contable.Conentry) {
+		p := d.devices.ports[e.Port]
+		if p == nil {
+			return
+		}
+		if rule, touched := d.touches(p, e.Conn, e.Initiator()); touched {
+			d.keepRegular(p, e.Conn, e.Initiator(), rule)
+			d.refuse(p, refusedRule)
+			d.table.Retire(e, now)
+		}
+	})
+}
+
+// touches finds a rule that judges single packets and that a connection of a
+// container may meet.
+func (d *Daemon) touches(p *port, conn conntrack.Conn, initiator bool) (rules.Rule, bool) {
+	return d.policy.rules.Touches(rules.Conn{
+		Conn:    conn,
+		Port:    rules.Device{Name: p.Name, Index: p.Index},
+		Inside:  d.policy.inside[p.Bridge.Index],
+		Outside: d.policy.outside,
+		Replies: !initiator,
+	})
+}
+
+// keepRegular remembers a connection that a rule keeps regular.
+func (d *Daemon) keepRegular(p *port, conn conntrack.Conn, initiator bool, rule rules.Rule) {
+	p.rule = rule
+	if len(d.policy.kept) >= mostKept {
+		clear(d.policy.kept)
+	}
+	d.policy.kept[conn.Orig] = keptConn{p.Index, initiator}
+}
+
+// keptBy finds the rule that keeps a connection regular now.
+func (d *Daemon) keptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
+	k, ok := d.policy.kept[conn.Orig]
+	p := d.devices.ports[k.port]
+	if !ok || p == nil {
+		return rule, false
+	}
+	return d.touches(p, conn, k.initiator)
+}
+
+// lookAtDevices takes up which devices the rules may name for packets of
+// containers, before any of the uplinks is hooked that have come.
+func (d *Daemon) lookAtDevices(topology discover.Topology) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	inside := make(map[int][]rules.Device)
+	for _, b := range topology.Bridges {
+		inside[b.Index] = layer3(links, b.Index)
+	}
+	var outside []rules.Device
+	for _, u := range topology.Uplinks {
+		outside = append(outside, layer3(links, u.Index)...)
+	}
+	p := &d.policy
+	if slices.Equal(outside, p.outside) && maps.EqualFunc(inside, p.inside, slices.Equal[[]rules.Device]) {
+		return nil
+	}
+	p.inside, p.outside = inside, outside
+	d.retireTouched(time.Now())
+	return nil
+}
+
+// layer3 lists what IP may see in place of a device: the device, those that are
+// stacked on it, and the VRFs of all of them.
+func layer3(links []netlink.Link, index int) (all []rules.Device) {
+	listed := map[int]bool{index: true}
+	for again := true; again; {
+		again = false
+		for _, l := range links {
+			a := l.Attrs()
+			stacked := listed[a.ParentIndex] && a.NetNsID < 0
+			of := slices.ContainsFunc(links, func(m netlink.Link) bool {
+				return l.Type() == "vrf" && m.Attrs().MasterIndex == a.Index && listed[m.Attrs().Index]
+			})
+			if !listed[a.Index] && (stacked || of) {
+				listed[a.Index], again = true, true
+			}
+		}
+	}
+	for _, l := range links {
+		if a := l.Attrs(); listed[a.Index] {
+			all = append(all, rules.Device{Name: a.Name, Index: a.Index})
+		}
+	}
+	return all
+}
+
+// unreadFinding says why nothing goes express while the rules are not known.
+func (p *policy) unreadFinding() (f api.Finding, unread bool) {
+	if p.err == nil {
+		return f, false
+	}
+	return api.Finding{
+		Level: "fail", What: "every packet goes regular: the rules could not be read",
+		Why: p.err.Error(), Remedy: "it is tried again every second; 'scon doctor' tells more",
+	}, true
+}
+
+// ruleFinding names the rule that keeps a connection regular.
+func ruleFinding(what string, r rules.Rule) api.Finding {
+	return api.Finding{
+		Level: "note", What: what + " " + r.String(),
+		Why: "it judges single packets, by " + r.Why + ": " + r.Text,
+	}
+}
