@@ -15,29 +15,52 @@ func TestFindRules(t *testing.T) {
 		nft add table inet mine
 		nft add chain inet mine forward { type filter hook forward priority 0 ; }
 		nft add chain inet mine input { type filter hook input priority 0 ; }
-		nft add rule inet mine forward ct state established accept
+		nft add rule inet mine forward ct state new limit rate 10/second accept
 		nft add rule inet mine forward limit rate 10/second accept
 		nft add rule inet mine input limit rate 10/second accept
 		nft add rule inet mine forward log
-		iptables-nft -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT
+		iptables-nft -A FORWARD -m conntrack --ctstate NEW -m limit -j LOG
 		iptables-nft -A FORWARD -m statistic --mode nth --every 2 --packet 0 -j DROP
 		iptables-nft -t mangle -A PREROUTING -j NFQUEUE
 	`)
-	const why = "a packet that goes express does not meet it; one packet of each lease does"
-	const remedy = "'scon pause --container C' for the containers that it is about"
+	const remedy = "put a rule that accepts established connections before it, if it is about new ones"
+	finding := func(rule, says string) api.Finding {
+		return api.Finding{
+			Level: note, What: "rule " + rule + " judges single packets and keeps 0 connections regular",
+			Why: "it says: " + says, Remedy: remedy,
+		}
+	}
 	want := []api.Finding{
-		{Level: warn, What: "rule 2 of inet mine forward judges every packet: limit", Why: why, Remedy: remedy},
-		{Level: warn, What: "rule 3 of inet mine forward judges every packet: log", Why: why, Remedy: remedy},
-		{Level: warn, What: "rule 2 of ip filter FORWARD judges every packet: -m statistic", Why: why, Remedy: remedy},
-		{Level: warn, What: "rule 1 of ip mangle PREROUTING judges every packet: -j NFQUEUE", Why: why, Remedy: remedy},
+		finding("inet mine forward handle 4 (limit)", "limit accept"),
+		finding("inet mine forward handle 6 (log)", "log"),
+		finding("ip filter FORWARD handle 3 (statistic)", "-m statistic drop"),
+		finding("ip mangle PREROUTING handle 2 (NFQUEUE)", "-j NFQUEUE"),
 	}
 	nstest.Do(t, ns, func() {
 		if diff := cmp.Diff(want, findRules()); diff != "" {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 		s := lookNFTables(thisHost())
-		if want := "inet mine 4 rules, ip filter 2 rules, ip mangle 1 rules"; s.level != ok || s.found != want {
+		if want := "inet mine, ip filter, ip mangle"; s.level != ok || s.found != want {
 			t.Errorf("got %+v, want %q", s, want)
+		}
+	})
+}
+
+// A rule is blamed for the connections that conntrack knows and it may touch.
+func TestFindRulesCountsConnections(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		nft add table ip mine
+		nft add chain ip mine forward { type filter hook forward priority 0 ; }
+		nft add rule ip mine forward udp dport 53 limit rate 10/second accept
+		conntrack -I -p udp --src 10.0.0.1 --dst 10.0.0.2 --sport 1000 --dport 53 --timeout 60
+		conntrack -I -p udp --src 10.0.0.1 --dst 10.0.0.2 --sport 1000 --dport 54 --timeout 60
+	`)
+	nstest.Do(t, ns, func() {
+		const want = "rule ip mine forward handle 2 (limit) judges single packets and keeps 1 connection regular"
+		if found := findRules(); len(found) != 1 || found[0].What != want {
+			t.Errorf("got %+v, want %q", found, want)
 		}
 	})
 }

@@ -2,135 +2,112 @@ package doctor
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/rules"
 )
 
-// chainRules are the rules of one chain of the namespace; iptables-nft's are
-// among them.
-type chainRules struct {
-	chain *nftables.Chain
-	rules []*nftables.Rule
-}
-
-// readRules lists every chain of nftables with its rules.
-func readRules() ([]chainRules, error) {
+// lookNFTables names the tables of nftables: "ip nat, inet filter".
+func lookNFTables(host) sight {
 	c, err := nftables.New()
 	if err != nil {
-		return nil, fmt.Errorf("open netfilter socket: %w", err)
+		return sight{warn, fmt.Sprintf("open netfilter socket: %v", err), ""}
 	}
-	chains, err := c.ListChains()
+	tables, err := c.ListTables()
 	if err != nil {
-		return nil, fmt.Errorf("list nftables chains: %w", err)
+		return sight{warn, fmt.Sprintf("list nftables tables: %v", err), "run a kernel with CONFIG_NF_TABLES"}
 	}
-	var all []chainRules
-	for _, chain := range chains {
-		rules, err := c.GetRules(chain.Table, chain)
-		if err != nil {
-			return nil, fmt.Errorf("list nftables rules of %s: %w", chainName(chain), err)
-		}
-		all = append(all, chainRules{chain, rules})
+	if len(tables) == 0 {
+		return sight{ok, "no tables", ""}
 	}
-	return all, nil
+	var names []string
+	for _, t := range tables {
+		names = append(names, tableName(t))
+	}
+	return sight{ok, strings.Join(names, ", "), ""}
 }
 
-// lookNFTables counts the rules of every table: "ip nat 12 rules".
-func lookNFTables(host) sight {
-	chains, err := readRules()
-	if err != nil {
-		return sight{warn, err.Error(), "run a kernel with CONFIG_NF_TABLES"}
-	}
-	if len(chains) == 0 {
-		return sight{ok, "no rules", ""}
-	}
-	counts := map[string]int{}
-	for _, c := range chains {
-		counts[tableName(c.chain.Table)] += len(c.rules)
-	}
-	var lines []string
-	for table, n := range counts {
-		lines = append(lines, fmt.Sprintf("%s %d rules", table, n))
-	}
-	slices.Sort(lines)
-	return sight{ok, strings.Join(lines, ", "), ""}
-}
-
-// findRules names the rules that judge every packet for itself. A packet that
-// goes express does not meet them.
+// findRules names the rules that judge single packets, and how many of the
+// connections that conntrack knows each keeps regular.
 func findRules() []api.Finding {
-	chains, err := readRules()
+	ruleset, err := rules.Read(rules.Options{})
 	if err != nil {
-		return nil // lookNFTables says it
+		return []api.Finding{{
+			Level: fail, What: "every packet goes regular: the rules could not be read", Why: err.Error(),
+			Remedy: "run as root; report a format that is not known",
+		}}
 	}
+	all := ruleset.PerPacket()
+	if len(all) == 0 {
+		return nil
+	}
+	kept, err := countKept(ruleset)
 	var found []api.Finding
-	for _, c := range chains {
-		if isLocal(c.chain) {
-			continue
+	for _, r := range all {
+		what := fmt.Sprintf("rule %v judges single packets", r)
+		if err == nil {
+			what += fmt.Sprintf(" and keeps %s regular", connections(kept[name(r)]))
 		}
-		for i, rule := range c.rules {
-			if what := perPacket(rule); what != "" {
-				found = append(found, api.Finding{
-					Level:  warn,
-					What:   fmt.Sprintf("rule %d of %s judges every packet: %s", i+1, chainName(c.chain), what),
-					Why:    "a packet that goes express does not meet it; one packet of each lease does",
-					Remedy: "'scon pause --container C' for the containers that it is about",
-				})
-			}
-		}
+		found = append(found, api.Finding{
+			Level: note, What: what, Why: "it says: " + r.Text,
+			Remedy: "put a rule that accepts established connections before it, if it is about new ones",
+		})
 	}
 	return found
 }
 
-// isLocal says whether a chain sees the machine's own packets only.
-func isLocal(c *nftables.Chain) bool {
-	return c.Hooknum != nil && c.Table.Family != nftables.TableFamilyNetdev &&
-		(*c.Hooknum == *nftables.ChainHookInput || *c.Hooknum == *nftables.ChainHookOutput)
+// ruleName is what two readings of a rule have in common.
+type ruleName struct {
+	table, chain string
+	handle       uint64
 }
 
-// perPacketMatches and perPacketTargets are iptables' extensions whose answer
-// may differ from one packet of a connection to the next.
-var (
-	perPacketMatches = []string{"limit", "hashlimit", "quota", "connbytes", "connlimit", "statistic", "string", "u32", "time", "recent", "length", "bpf"}
-	perPacketTargets = []string{"LOG", "NFLOG", "NFQUEUE", "TRACE", "TEE", "SET"}
-)
+func name(r rules.Rule) ruleName { return ruleName{r.Table, r.Chain, r.Handle} }
 
-// perPacket is what makes a rule judge every packet, "" when nothing does.
-func perPacket(r *nftables.Rule) string {
-	for _, e := range r.Exprs {
-		switch e := e.(type) {
-		case *expr.Limit:
-			return "limit"
-		case *expr.Quota:
-			return "quota"
-		case *expr.Connlimit:
-			return "ct count"
-		case *expr.Numgen:
-			return "numgen"
-		case *expr.Dynset:
-			return "set update"
-		case *expr.Log:
-			return "log"
-		case *expr.Queue:
-			return "queue"
-		case *expr.Match:
-			if slices.Contains(perPacketMatches, e.Name) {
-				return "-m " + e.Name
-			}
-		case *expr.Target:
-			if slices.Contains(perPacketTargets, e.Name) {
-				return "-j " + e.Name
-			}
-		}
+func connections(n int) string {
+	if n == 1 {
+		return "1 connection"
 	}
-	return ""
+	return fmt.Sprintf("%d connections", n)
 }
 
-func chainName(c *nftables.Chain) string { return tableName(c.Table) + " " + c.Name }
+// countKept counts the TCP and UDP connections over IPv4 that each rule keeps
+// regular, if they are a container's on any bridge by any uplink.
+func countKept(ruleset rules.Ruleset) (map[ruleName]int, error) {
+	topology, err := discover.Scan(discover.Options{})
+	if err != nil {
+		return nil, err
+	}
+	c, err := conntrack.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	look := rules.Conn{}
+	for _, b := range topology.Bridges {
+		look.Inside = append(look.Inside, rules.Device{Name: b.Name, Index: b.Index})
+	}
+	for _, u := range topology.Uplinks {
+		look.Outside = append(look.Outside, rules.Device{Name: u.Name, Index: u.Index})
+	}
+	kept := make(map[ruleName]int)
+	err = c.Dump(func(conn conntrack.Conn) {
+		if !conn.Orig.Src.Addr().Is4() {
+			return
+		}
+		look.Conn = conn
+		look.Replies = conn.Orig.Dst != conn.Reply.Src // a published port
+		if rule, touched := ruleset.Touches(look); touched {
+			kept[name(rule)]++
+		}
+	})
+	return kept, err
+}
 
 // tableName is the family, in nft's words, and the name.
 func tableName(t *nftables.Table) string {
