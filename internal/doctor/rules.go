@@ -23,7 +23,7 @@ func lookNFTables(host) sight {
 		return sight{warn, fmt.Sprintf("list nftables tables: %v", err), "run a kernel with CONFIG_NF_TABLES"}
 	}
 	if len(tables) == 0 {
-		return sight{ok, "no tables", ""}
+		return sight{ok, "no rules", ""}
 	}
 	var names []string
 	for _, t := range tables {
