@@ -286,7 +286,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "changes of the network")
 			}
-			if err := d.changed(c); err != nil {
+			if err := d.changed(c, s.changes); err != nil {
 				return err
 			}
 		case gone, ok := <-s.destroyed:

@@ -54,9 +54,14 @@ func (v *devices) name(n namedContainer) {
 	}
 }
 
-// changed takes a change of the network. Its decisions are stale already.
-func (d *Daemon) changed(c changes.Event) error {
-	if c.Topology {
+// changed takes a change of the network and those that wait behind it: a burst
+// of containers is looked at once. Decisions are stale already.
+func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
+	topology := c.Topology
+	for range len(more) {
+		topology = (<-more).Topology || topology
+	}
+	if topology {
 		if err := d.rescan(true); err != nil {
 			d.log.Error("looking for containers", "error", err)
 		}
