@@ -1,6 +1,9 @@
 package rules
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // hook is where a base chain sees packets (netfilter's names).
 type hook string
@@ -31,7 +34,7 @@ type base struct {
 	chain    *chain
 	hook     hook
 	priority int32
-	devices  []string // of ingress and egress; nil for others
+	devices  []string // of ingress and egress, "eth*" for all that begin so
 }
 
 // stages are the stages of address translation that packets may be in.
@@ -114,11 +117,19 @@ func (b *base) meets(passesPort bool, port, devices []*Device) (met []*Device) {
 		devices = slices.Concat(port, devices)
 	}
 	for _, d := range devices {
-		if d == nil || slices.Contains(b.devices, d.Name) {
+		if d == nil || slices.ContainsFunc(b.devices, d.is) {
 			met = append(met, d)
 		}
 	}
 	return met
+}
+
+// is tells whether a device has a name, or one that begins like "name*".
+func (d *Device) is(name string) bool {
+	if prefix, ok := strings.CutSuffix(name, "*"); ok {
+		return strings.HasPrefix(d.Name, prefix)
+	}
+	return d.Name == name
 }
 
 func each(devices []*Device, fn func(*Device)) {
@@ -147,8 +158,6 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 		f.layer3, f.tracked = true, b.priority > priorityConntrack
 	case forward, postrouting:
 		f.layer3, f.tracked = true, true
-	case egress:
-		f.express = true
 	}
 	for _, reply := range []bool{false, true} {
 		f.reply, f.outward = reply, reply == c.Replies

@@ -57,7 +57,6 @@ type form struct {
 	iif, oif  *Device   // nil if not known
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
-	express   bool      // express packets come by the hook, too, without conntrack's mark on them
 }
 
 // stage is how far address translation has got.

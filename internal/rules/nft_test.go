@@ -1,6 +1,10 @@
 package rules
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/nstest"
+)
 
 // touchCase says whether a connection is touched by rules, and why.
 type touchCase struct {
@@ -249,6 +253,8 @@ func TestNFTWays(t *testing.T) {
 		{"postrouting before translation", "table ip t {\nchain f { type filter hook postrouting priority 0; ip saddr " + host + " log; }\n}", conn, ""},
 		{"bridge", "table bridge t {\nchain f { type filter hook prerouting priority 0; iifname veth0 limit rate 1/second accept; }\n}", conn, "limit"},
 		{"bridge, other port", "table bridge t {\nchain f { type filter hook prerouting priority 0; iifname veth1 limit rate 1/second accept; }\n}", conn, ""},
+		{"chain within a rule", forwardChain("tcp dport 443 jump { log; }"), conn, "log"},
+		{"chain within a rule for others", forwardChain("tcp dport 80 jump { log; }"), conn, ""},
 		{"policy only", forwardChain(""), conn, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, Options{}, nft) })
@@ -270,5 +276,42 @@ func TestRuleText(t *testing.T) {
 	const text = `iifname "docker*" meta nfproto 0x02 ip saddr 172.17.0.0/16 meta l4proto tcp dport { ... } limit log`
 	if all[0].Text != text || all[0].String() != "inet t f handle 3 (limit)" {
 		t.Errorf("got %q, %q", all[0].Text, all[0])
+	}
+}
+
+// TestDeviceHooks holds that chains of devices are followed on those devices
+// that a connection's packets pass.
+func TestDeviceHooks(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		ip link add docker0 type bridge
+		ip link add veth0 type veth peer name other
+		ip link add eth0 type veth peer name far
+	`)
+	for _, c := range []struct{ family, hook, rule, why string }{
+		{"netdev", "ingress device veth0", "limit rate 1/second accept", "limit"},
+		{"netdev", "ingress device docker0", "limit rate 1/second accept", "limit"},
+		{"netdev", "ingress device eth0", "limit rate 1/second accept", "limit"},
+		{"netdev", "ingress device other", "limit rate 1/second accept", ""},
+		{"netdev", "ingress device eth0", "ip saddr " + container + " limit rate 1/second accept", ""},
+		{"netdev", "ingress device veth0", "ip saddr " + container + " limit rate 1/second accept", "limit"},
+		{"netdev", "egress device eth0", "ip saddr " + host + " limit rate 1/second accept", "limit"},
+		{"netdev", "egress device eth0", "ip dscp cs1 drop", ""},
+		{"netdev", "egress device other", "limit rate 1/second accept", ""},
+		{"inet", "ingress device veth0", "tcp dport 443 limit rate 1/second accept", "limit"},
+		{"inet", "ingress device veth0", "tcp dport 80 limit rate 1/second accept", ""},
+	} {
+		t.Run(c.family+" "+c.hook+" "+c.rule, func(t *testing.T) {
+			load(t, ns, nft, "flush ruleset\ntable "+c.family+" t {\nchain f { type filter hook "+c.hook+" priority 0; "+c.rule+"; }\n}")
+			nstest.Do(t, ns, func() {
+				r, err := Read(Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rule, _ := r.Touches(outbound(tcp, "443")); rule.Why != c.why {
+					t.Errorf("touched by %q, want %q", rule.Why, c.why)
+				}
+			})
+		})
 	}
 }

@@ -50,7 +50,7 @@ func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
 	k := compiler{nftReader: r, table: key, rule: &rule{
 		chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE), verdicts: []verdict{{}},
 	}}
-	for _, e := range expressions(a[unix.NFTA_RULE_EXPRESSIONS]) {
+	for _, e := range expressions(a.get(unix.NFTA_RULE_EXPRESSIONS)) {
 		k.add(e)
 	}
 	return k.rule
@@ -103,7 +103,7 @@ func (k *compiler) add(e nftExpr) {
 	case "counter":
 		k.counter("counter")
 	case "match":
-		k.step(xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.attrs[unix.NFTA_MATCH_INFO])))
+		k.step(xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO))))
 	case "target":
 		k.target(e)
 	default:
@@ -206,7 +206,7 @@ func (k *compiler) payload(e nftExpr) {
 		k.writePayload(e, base, offset, length)
 		return
 	}
-	k.load(e, unix.NFTA_PAYLOAD_DREG, length, payloadSource(base, offset, length), func(m *machine, to []octet) {
+	k.load(e, unix.NFTA_PAYLOAD_DREG, length, part{base, offset, length}.source(), func(m *machine, to []octet) {
 		m.loadPayload(base, offset, to)
 	})
 }
@@ -235,7 +235,7 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 	const dscpAndECN = 1 // in the IP header
 	at, _, ok := k.register(e.number(unix.NFTA_PAYLOAD_SREG), length)
-	text := payloadSource(base, offset, length).text + " set"
+	text := part{base, offset, length}.source().text + " set"
 	if !ok || base != unix.NFT_PAYLOAD_NETWORK_HEADER || offset+length != dscpAndECN+1 {
 		k.step(needing(text, ""))
 		return
@@ -251,7 +251,7 @@ func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 
 func (k *compiler) cmp(e nftExpr) {
 	op := e.number(unix.NFTA_CMP_OP)
-	value := bytes.Clone(e.nested(unix.NFTA_CMP_DATA)[unix.NFTA_DATA_VALUE])
+	value := bytes.Clone(e.nested(unix.NFTA_CMP_DATA).get(unix.NFTA_DATA_VALUE))
 	at, holds, ok := k.register(e.number(unix.NFTA_CMP_SREG), len(value))
 	if !ok || len(value) == 0 || op > unix.NFT_CMP_GTE {
 		k.strange(e)
@@ -283,8 +283,8 @@ func (k *compiler) cmp(e nftExpr) {
 }
 
 func (k *compiler) inRange(e nftExpr) {
-	low := bytes.Clone(e.nested(unix.NFTA_RANGE_FROM_DATA)[unix.NFTA_DATA_VALUE])
-	high := bytes.Clone(e.nested(unix.NFTA_RANGE_TO_DATA)[unix.NFTA_DATA_VALUE])
+	low := bytes.Clone(e.nested(unix.NFTA_RANGE_FROM_DATA).get(unix.NFTA_DATA_VALUE))
+	high := bytes.Clone(e.nested(unix.NFTA_RANGE_TO_DATA).get(unix.NFTA_DATA_VALUE))
 	at, holds, ok := k.register(e.number(unix.NFTA_RANGE_SREG), len(low))
 	if !ok || len(low) == 0 || len(low) != len(high) {
 		k.strange(e)
@@ -309,8 +309,8 @@ func (k *compiler) bitwise(e nftExpr) {
 		k.strange(e)
 		return
 	}
-	mask := bytes.Clone(e.nested(unix.NFTA_BITWISE_MASK)[unix.NFTA_DATA_VALUE])
-	xor := bytes.Clone(e.nested(unix.NFTA_BITWISE_XOR)[unix.NFTA_DATA_VALUE])
+	mask := bytes.Clone(e.nested(unix.NFTA_BITWISE_MASK).get(unix.NFTA_DATA_VALUE))
+	xor := bytes.Clone(e.nested(unix.NFTA_BITWISE_XOR).get(unix.NFTA_DATA_VALUE))
 	const op = 6 // NFTA_BITWISE_OP
 	src := *holds
 	if e.number(op) == 0 && len(mask) == length && len(xor) == length {
@@ -482,13 +482,13 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 }
 
 func (k *compiler) immediate(e nftExpr) {
-	data := e.attrs[unix.NFTA_IMMEDIATE_DATA]
+	data := e.get(unix.NFTA_IMMEDIATE_DATA)
 	if e.number(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
 		v, text := k.verdict(k.table, data)
 		k.rule.verdicts, k.rule.ending = []verdict{v}, text
 		return
 	}
-	value := known(parseAttrs(data)[unix.NFTA_DATA_VALUE]...)
+	value := known(parseAttrs(data).get(unix.NFTA_DATA_VALUE)...)
 	k.load(e, unix.NFTA_IMMEDIATE_DREG, len(value), source{text: "constant", format: hex}, func(_ *machine, to []octet) { copy(to, value) })
 }
 
@@ -515,7 +515,7 @@ func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
 	if s := k.sets[k.table][name]; s != nil {
-		for _, x := range append(expressions(e.attrs[dynsetExpressions]), expression(e.attrs[unix.NFTA_DYNSET_EXPR])) {
+		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
 			s.judges = s.judges || x.name != "" && x.name != "counter"
 		}
 	}
@@ -562,7 +562,7 @@ func (k *compiler) exthdr(e nftExpr) {
 }
 
 func (k *compiler) target(e nftExpr) {
-	s, v, ending := xtTarget(e.text(unix.NFTA_TARGET_NAME), int(e.number(unix.NFTA_TARGET_REV)), e.attrs[unix.NFTA_TARGET_INFO])
+	s, v, ending := xtTarget(e.text(unix.NFTA_TARGET_NAME), int(e.number(unix.NFTA_TARGET_REV)), e.get(unix.NFTA_TARGET_INFO))
 	k.step(s)
 	if v.kind != proceed {
 		k.rule.verdicts, k.rule.ending = []verdict{v}, ending

@@ -11,43 +11,54 @@ import (
 
 // What the metadata and connection keys of nftables are known to hold.
 
-// payloadSource names a part of a packet as nft does.
-func payloadSource(base uint32, offset, length int) source {
-	type part struct {
-		base           uint32
-		offset, length int
-	}
-	const link, network, transport = unix.NFT_PAYLOAD_LL_HEADER, unix.NFT_PAYLOAD_NETWORK_HEADER, unix.NFT_PAYLOAD_TRANSPORT_HEADER
-	named := map[part]source{
-		{link, 0, 6}:       {"ether daddr", hex},
-		{link, 6, 6}:       {"ether saddr", hex},
-		{link, 12, 2}:      {"ether type", hex},
-		{network, 1, 1}:    {"ip tos", hex},
-		{network, 2, 2}:    {"ip length", bigEndian},
-		{network, 4, 2}:    {"ip id", bigEndian},
-		{network, 6, 2}:    {"ip frag-off", hex},
-		{network, 8, 1}:    {"ip ttl", bigEndian},
-		{network, 9, 1}:    {"ip protocol", protocol},
-		{network, 12, 4}:   {"ip saddr", address},
-		{network, 16, 4}:   {"ip daddr", address},
-		{network, 12, 8}:   {"ip saddr . ip daddr", hex},
-		{transport, 0, 2}:  {"sport", bigEndian},
-		{transport, 2, 2}:  {"dport", bigEndian},
-		{transport, 0, 4}:  {"ports", hex},
-		{transport, 13, 1}: {"tcp flags", hex},
-		{transport, 14, 2}: {"tcp window", bigEndian},
-	}
-	if s, ok := named[part{base, offset, length}]; ok {
+// part is a part of a packet.
+type part struct {
+	base           uint32
+	offset, length int
+}
+
+const (
+	link      = unix.NFT_PAYLOAD_LL_HEADER
+	network   = unix.NFT_PAYLOAD_NETWORK_HEADER
+	transport = unix.NFT_PAYLOAD_TRANSPORT_HEADER
+)
+
+var namedParts = map[part]source{
+	{link, 0, 6}:       {"ether daddr", hex},
+	{link, 6, 6}:       {"ether saddr", hex},
+	{link, 12, 2}:      {"ether type", hex},
+	{network, 1, 1}:    {"ip tos", hex},
+	{network, 2, 2}:    {"ip length", bigEndian},
+	{network, 4, 2}:    {"ip id", bigEndian},
+	{network, 6, 2}:    {"ip frag-off", hex},
+	{network, 8, 1}:    {"ip ttl", bigEndian},
+	{network, 9, 1}:    {"ip protocol", protocol},
+	{network, 12, 1}:   {"ip saddr", prefix},
+	{network, 12, 2}:   {"ip saddr", prefix},
+	{network, 12, 3}:   {"ip saddr", prefix},
+	{network, 12, 4}:   {"ip saddr", address},
+	{network, 16, 1}:   {"ip daddr", prefix},
+	{network, 16, 2}:   {"ip daddr", prefix},
+	{network, 16, 3}:   {"ip daddr", prefix},
+	{network, 16, 4}:   {"ip daddr", address},
+	{network, 12, 8}:   {"ip saddr . ip daddr", hex},
+	{transport, 0, 2}:  {"sport", bigEndian},
+	{transport, 2, 2}:  {"dport", bigEndian},
+	{transport, 0, 4}:  {"ports", hex},
+	{transport, 13, 1}: {"tcp flags", hex},
+	{transport, 14, 2}: {"tcp window", bigEndian},
+}
+
+// source names a part as nft does.
+func (p part) source() source {
+	if s, ok := namedParts[p]; ok {
 		return s
 	}
-	if base == network && (offset == 12 || offset == 16) && length < 4 {
-		return source{map[int]string{12: "ip saddr", 16: "ip daddr"}[offset], prefix}
-	}
-	name := map[uint32]string{link: "ll", network: "nh", transport: "th"}[base]
+	name := map[uint32]string{link: "ll", network: "nh", transport: "th"}[p.base]
 	if name == "" {
 		name = "inner"
 	}
-	return source{fmt.Sprintf("payload @%s,%d,%d", name, 8*offset, 8*length), hex}
+	return source{fmt.Sprintf("payload @%s,%d,%d", name, 8*p.offset, 8*p.length), hex}
 }
 
 // metaKey is what is known of a packet's metadata.
@@ -223,13 +234,10 @@ func (k *compiler) ct(e nftExpr) {
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return
 	}
-	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.attrs[unix.NFTA_CT_DIRECTION], []byte{1})}
+	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {
 		clear(to)
-		switch {
-		case m.express:
-			vary(to) // the kernel finds no connection for express packets here
-		case m.tracked && known.load != nil:
+		if known.load != nil && m.tracked {
 			known.load(m, to, end)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -12,34 +13,52 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// attrs are the attributes of a netlink message or of a nested attribute, by
-// type; their integers are in network byte order.
-type attrs map[uint16][]byte
+// attrs are the attributes of a netlink message or of a nested attribute; their
+// integers are in network byte order.
+type attrs []attr
+
+type attr struct {
+	typ  uint16
+	data []byte
+}
 
 func parseAttrs(b []byte) attrs {
-	a := make(attrs)
+	a := make(attrs, 0, 8)
 	for typ, data := range nlmsg.Attributes(b) {
-		a[typ] = data
+		a = append(a, attr{typ, data})
 	}
 	return a
 }
 
-func (a attrs) has(typ uint16) bool     { _, ok := a[typ]; return ok }
-func (a attrs) nested(typ uint16) attrs { return parseAttrs(a[typ]) }
+// get returns the payload of an attribute, nil if there is none.
+func (a attrs) get(typ uint16) []byte {
+	for _, x := range a {
+		if x.typ == typ {
+			return x.data
+		}
+	}
+	return nil
+}
+
+func (a attrs) has(typ uint16) bool {
+	return slices.ContainsFunc(a, func(x attr) bool { return x.typ == typ })
+}
+
+func (a attrs) nested(typ uint16) attrs { return parseAttrs(a.get(typ)) }
 
 func (a attrs) text(typ uint16) string {
-	return string(bytes.TrimRight(a[typ], "\x00"))
+	return string(bytes.TrimRight(a.get(typ), "\x00"))
 }
 
 func (a attrs) number(typ uint16) uint32 {
-	if b := a[typ]; len(b) == 4 {
+	if b := a.get(typ); len(b) == 4 {
 		return binary.BigEndian.Uint32(b)
 	}
 	return 0
 }
 
 func (a attrs) handle(typ uint16) uint64 {
-	if b := a[typ]; len(b) == 8 {
+	if b := a.get(typ); len(b) == 8 {
 		return binary.BigEndian.Uint64(b)
 	}
 	return 0
@@ -248,18 +267,21 @@ func hookOf(family byte, number uint32) hook {
 	}
 }
 
-// hookDevices lists the devices of an ingress or egress chain.
-func hookDevices(at attrs) (names []string) {
+// hookDevices lists the devices of an ingress or egress chain, "eth*" for all that
+// begin so.
+func hookDevices(at attrs) (patterns []string) {
 	const hookDevs, devName = 4, 1 // NFTA_HOOK_DEVS, NFTA_DEVICE_NAME
 	if name := at.text(unix.NFTA_HOOK_DEV); name != "" {
-		names = append(names, name)
+		patterns = append(patterns, name)
 	}
-	for typ, data := range nlmsg.Attributes(at[hookDevs]) {
-		if typ == devName {
-			names = append(names, string(bytes.TrimRight(data, "\x00")))
+	for typ, data := range nlmsg.Attributes(at.get(hookDevs)) {
+		name := string(bytes.TrimRight(data, "\x00"))
+		if typ != devName { // since Linux 6.17: how names begin
+			name += "*"
 		}
+		patterns = append(patterns, name)
 	}
-	return names
+	return patterns
 }
 
 // verdict makes a verdict from an attribute of type nft_data that holds one.

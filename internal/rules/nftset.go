@@ -64,13 +64,13 @@ func newSet(key tableKey, a attrs) *set {
 		flags: a.number(unix.NFTA_SET_FLAGS),
 		key:   int(a.number(unix.NFTA_SET_KEY_LEN)),
 	}
-	for _, e := range append(expressions(a[setExpressions]), expression(a[setExpr])) {
+	for _, e := range append(expressions(a.get(setExpressions)), expression(a.get(setExpr))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
 	if s.flags&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_EVAL) != 0 {
 		s.unknown = true
 	}
-	for _, field := range nlmsg.Attributes(a.nested(unix.NFTA_SET_DESC)[descConcat]) {
+	for _, field := range nlmsg.Attributes(a.nested(unix.NFTA_SET_DESC).get(descConcat)) {
 		s.parts = append(s.parts, (int(parseAttrs(field).number(fieldLen))+3)&^3)
 	}
 	return s
@@ -86,7 +86,7 @@ func (r *nftReader) readElements() error {
 			err := r.dump(unix.NFT_MSG_GETSETELEM, s.table.family,
 				map[uint16]string{unix.NFTA_SET_ELEM_LIST_TABLE: s.table.name, unix.NFTA_SET_ELEM_LIST_SET: s.name},
 				func(_ byte, a attrs) {
-					for _, data := range nlmsg.Attributes(a[unix.NFTA_SET_ELEM_LIST_ELEMENTS]) {
+					for _, data := range nlmsg.Attributes(a.get(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 						r.addElement(s, parseAttrs(data))
 					}
 				})
@@ -102,7 +102,7 @@ func (r *nftReader) readElements() error {
 func (r *nftReader) addElement(s *set, a attrs) {
 	const elemKeyEnd, elemExpressions = 0xa, 0xb
 	const elemCatchAll = 2
-	for _, e := range append(expressions(a[elemExpressions]), expression(a[unix.NFTA_SET_ELEM_EXPR])) {
+	for _, e := range append(expressions(a.get(elemExpressions)), expression(a.get(unix.NFTA_SET_ELEM_EXPR))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
 	if s.unknown || len(s.elements) >= maxElements {
@@ -110,21 +110,21 @@ func (r *nftReader) addElement(s *set, a attrs) {
 		return
 	}
 	var e element
-	if data, ok := a[unix.NFTA_SET_ELEM_DATA]; ok {
+	if data := a.get(unix.NFTA_SET_ELEM_DATA); data != nil {
 		value := parseAttrs(data)
 		if value.has(unix.NFTA_DATA_VERDICT) {
 			v, _ := r.verdict(s.table, data)
 			e.verdict = []verdict{v}
 		}
-		e.data = bytes.Clone(value[unix.NFTA_DATA_VALUE])
+		e.data = bytes.Clone(value.get(unix.NFTA_DATA_VALUE))
 	}
 	flags := a.number(unix.NFTA_SET_ELEM_FLAGS)
 	if flags&elemCatchAll != 0 {
 		s.fallback = &e
 		return
 	}
-	e.low = bytes.Clone(a.nested(unix.NFTA_SET_ELEM_KEY)[unix.NFTA_DATA_VALUE])
-	e.high = bytes.Clone(a.nested(elemKeyEnd)[unix.NFTA_DATA_VALUE])
+	e.low = bytes.Clone(a.nested(unix.NFTA_SET_ELEM_KEY).get(unix.NFTA_DATA_VALUE))
+	e.high = bytes.Clone(a.nested(elemKeyEnd).get(unix.NFTA_DATA_VALUE))
 	e.boundary = flags&unix.NFT_SET_ELEM_INTERVAL_END != 0
 	if len(e.low) != s.key || len(e.high) != 0 && len(e.high) != s.key {
 		s.unknown = true // of a kind that is not known here
