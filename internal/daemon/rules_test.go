@@ -3,8 +3,11 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/lab"
@@ -111,5 +114,38 @@ func TestRulesAtStart(t *testing.T) {
 	s := b.status()
 	if c, _ := b.container(1); s.State != api.StateActive || s.Why != "" || c.Entries != 1 {
 		t.Errorf("state %q (%s), %d Conentries, want 1", s.State, s.Why, c.Entries)
+	}
+}
+
+// From when a rule that judges single packets is there, each packet meets it,
+// however long it takes to read the rules.
+func TestPerPacketRuleMissesNothing(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, layout{})
+	file := filepath.Join(t.TempDir(), "rules")
+	var rules strings.Builder
+	rules.WriteString("table ip judge {\ncounter met { }\nchain long {\n")
+	for i := range 4000 {
+		fmt.Fprintf(&rules, "ip saddr 10.1.%d.%d tcp dport 80 accept\n", i/250, i%250)
+	}
+	rules.WriteString("}\nchain forward { type filter hook forward priority -5; }\n}\n")
+	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.sh(lab.Device, "nft -f "+file)
+	c := b.outgoing("udp", 1).goExpress()
+
+	b.sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name met limit rate 1000000/second accept",
+		portOf(c.server.LocalAddr())))
+	time.Sleep(20 * time.Millisecond) // a netlink message takes less
+	const pings = 500
+	c.mustPing(pings)
+	var met int
+	out := b.sh(lab.Device, "nft list counter ip judge met")
+	if _, err := fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &met); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if met < pings {
+		t.Errorf("the rule met %d of %d packets", met, pings)
 	}
 }
