@@ -205,16 +205,15 @@ func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
 	}
 }
 
-// hookAll hooks devices side by side: the kernel waits for an RCU grace period
-// at each, and a burst of containers must not add them up. It returns the
-// outcome for each device.
+// hookAll hooks devices side by side, as far as the kernel lets it: at each it
+// waits for an RCU grace period. It returns the outcome for each device.
 func (d *Daemon) hookAll(devices []int, hooks []datapath.Hook) map[int]error {
 	errs := make([]error, len(devices))
 	var wg sync.WaitGroup
 	for i, index := range devices {
 		wg.Go(func() { errs[i] = d.hook(index, hooks) })
 	}
-	wg.Wait()
+	d.beatUntil(wg.Wait)
 	outcome := make(map[int]error, len(devices))
 	for i, index := range devices {
 		outcome[index] = errs[i]
@@ -237,6 +236,28 @@ func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
 		group.Go(func() error { return d.dp.Attach(h, ifindex) })
 	}
 	return group.Wait()
+}
+
+// beatUntil waits for what takes long, alive: for a burst of fifty containers
+// the kernel takes a second.
+func (d *Daemon) beatUntil(wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	beat := time.NewTicker(beatInterval)
+	defer beat.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-beat.C:
+			if err := d.beat(); err != nil {
+				d.log.Error("showing a sign of life", "error", err)
+			}
+		}
+	}
 }
 
 func (d *Daemon) unhook(ifindex int, hooks []datapath.Hook) {
