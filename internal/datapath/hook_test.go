@@ -20,9 +20,12 @@ var modes = map[string]bool{"tcx": false, "clsact": true}
 func inEveryMode(t *testing.T, test func(t *testing.T, b *bed)) {
 	for mode, force := range modes {
 		t.Run(mode, func(t *testing.T) {
+			if !force {
+				needTCX(t)
+			}
 			b := newHookBed(t, force)
 			if got := b.Mode(); got != mode {
-				t.Fatalf("the mode is %s: this test needs Linux 6.6 for tcx", got)
+				t.Fatalf("the mode is %s", got)
 			}
 			test(t, b)
 		})
