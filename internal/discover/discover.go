@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/tcfilter"
 )
@@ -81,13 +80,6 @@ func Scan(opts Options) (Topology, error) {
 	if err != nil {
 		return Topology{}, fmt.Errorf("list qdiscs: %w", err)
 	}
-	routes, err := whole(func() ([]netlink.Route, error) {
-		every := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, every, netlink.RT_FILTER_TABLE)
-	})
-	if err != nil {
-		return Topology{}, fmt.Errorf("list routes: %w", err)
-	}
 	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index })
 
 	s := newScan(links, opts.Lenient)
@@ -95,7 +87,11 @@ func Scan(opts Options) (Topology, error) {
 		return Topology{}, err
 	}
 	if isAuto(opts.Uplinks) {
-		s.findUplinks(routes)
+		routed, err := readExits()
+		if err != nil {
+			return Topology{}, fmt.Errorf("list routes: %w", err)
+		}
+		s.findUplinks(routed)
 		return s.found, nil
 	}
 	if err := s.nameUplinks(opts.Uplinks); err != nil {

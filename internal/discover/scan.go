@@ -125,26 +125,15 @@ func whyNoPort(l netlink.Link) string {
 	}
 }
 
-// findUplinks finds the devices that routes go out of.
-func (s *scan) findUplinks(routes []netlink.Route) {
-	routed := make(map[int]bool)
-	for _, r := range routes {
-		if r.Type != unix.RTN_UNICAST {
-			continue
-		}
-		host := isHostRoute(r)
-		for _, index := range outOf(r) {
-			// A veth with nothing but a host route is a container's that was
-			// routed, not bridged: no way out.
-			if l := s.byIndex[index]; l != nil && !(host && isContainerPort(l)) {
-				routed[index] = true
-			}
-		}
-	}
+// findUplinks finds the devices that lead out among those that routes go out
+// of.
+func (s *scan) findUplinks(routed exits) {
 	for _, l := range s.links {
 		index := l.Attrs().Index
+		further, out := routed[index]
 		switch {
-		case !routed[index] || l.Attrs().Flags&net.FlagLoopback != 0:
+		case !out || l.Attrs().Flags&net.FlagLoopback != 0:
+		case !further && isContainerPort(l): // routed to the container, not bridged
 		case s.bridgeOf(l) != nil || s.occupied[index]:
 		case l.Type() == "bridge" && !s.ported[index]: // leads nowhere
 		default:
@@ -200,22 +189,4 @@ func (s *scan) byName(role, name string) (netlink.Link, error) {
 		}
 	}
 	return nil, fmt.Errorf(`%s %q: no such device; "ip link" lists them`, role, name)
-}
-
-// isHostRoute reports whether a route leads to one address on the link itself.
-func isHostRoute(r netlink.Route) bool {
-	if r.Dst == nil || r.Gw != nil || r.Via != nil {
-		return false
-	}
-	ones, bits := r.Dst.Mask.Size()
-	return ones == bits
-}
-
-// outOf lists the devices that a route goes out of.
-func outOf(r netlink.Route) []int {
-	indexes := []int{r.LinkIndex}
-	for _, hop := range r.MultiPath {
-		indexes = append(indexes, hop.LinkIndex)
-	}
-	return indexes
 }
