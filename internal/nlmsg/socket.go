@@ -23,7 +23,7 @@ type Options struct {
 	Family int      // NETLINK_ROUTE, ...
 	Groups []uint32 // multicast groups to listen to, by number
 	// Filter is run in the kernel on every datagram, before that takes up any
-	// of the buffer; nil passes als.
+	// of the buffer; nil passes all.
 	Filter []bpf.Instruction
 	// Program is the same as a loaded eBPF socket filter; 0 passes all.
 	Program int
