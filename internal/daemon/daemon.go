@@ -294,7 +294,10 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 				return lost(ctx, "the ends of connections")
 			}
 			d.destroyed(gone)
-		case e := <-s.events:
+		case e, ok := <-s.events:
+			if !ok {
+				return lost(ctx, "connections that could go express")
+			}
 			d.heard(e)
 		case n := <-d.named:
 			d.devices.name(n)
