@@ -166,13 +166,14 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
+	above := layersOf(links)
 	inside := make(map[int][]rules.Device)
 	for _, b := range topology.Bridges {
-		inside[b.Index] = layer3(links, b.Index)
+		inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
 	}
 	var outside []rules.Device
 	for _, u := range topology.Uplinks {
-		outside = append(outside, layer3(links, u.Index)...)
+		outside = append(outside, above.of(rules.Device{Name: u.Name, Index: u.Index})...)
 	}
 	p := &d.policy
 	if slices.Equal(outside, p.outside) && maps.EqualFunc(inside, p.inside, slices.Equal[[]rules.Device]) {
@@ -181,31 +182,6 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 	p.inside, p.outside = inside, outside
 	d.retireTouched(time.Now())
 	return nil
-}
-
-// layer3 lists what IP may see in place of a device: the device, those that are
-// stacked on it, and the VRFs of all of them.
-func layer3(links []netlink.Link, index int) (all []rules.Device) {
-	listed := map[int]bool{index: true}
-	for again := true; again; {
-		again = false
-		for _, l := range links {
-			a := l.Attrs()
-			stacked := listed[a.ParentIndex] && a.NetNsID < 0
-			of := slices.ContainsFunc(links, func(m netlink.Link) bool {
-				return l.Type() == "vrf" && m.Attrs().MasterIndex == a.Index && listed[m.Attrs().Index]
-			})
-			if !listed[a.Index] && (stacked || of) {
-				listed[a.Index], again = true, true
-			}
-		}
-	}
-	for _, l := range links {
-		if a := l.Attrs(); listed[a.Index] {
-			all = append(all, rules.Device{Name: a.Name, Index: a.Index})
-		}
-	}
-	return all
 }
 
 // unreadFinding says why nothing goes express while the rules are not known.
