@@ -19,7 +19,7 @@ int scon_from_wire(struct __sk_buff *skb)
 
 	reason = parse(skb, &pkt);
 	if (reason) {
-		odd_enters();
+		odd_enters(reason, now);
 		return regular_way(skb, reason);
 	}
 

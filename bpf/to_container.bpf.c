@@ -38,6 +38,9 @@ int scon_to_container(struct __sk_buff *skb)
 	if (!half)
 		return regular_way(skb, candidate(&pkt));
 
+	/* Whoever sends as the wire from inside is not the packet that entered. */
+	if (skb->ingress_ifindex != half->in_dev)
+		half->probe = 0;
 	device = device_of(skb);
 	reason = leave(skb, &pkt, half, device ? device->flags : 0);
 	regular_way(skb, reason ?: LEASE_ENDED);

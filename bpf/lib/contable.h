@@ -74,6 +74,13 @@ always_inline __u32 jiffies(void)
 	return (__u32)bpf_jiffies64();
 }
 
+/* Writes to a shared line only what is new. */
+always_inline void note(volatile __u32 *when, __u32 now)
+{
+	if (*when != now)
+		*when = now;
+}
+
 /* The daemon has shown life within the last second. */
 always_inline int alive(__u32 now)
 {
@@ -145,6 +152,12 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 	return (id_len ^ (__u32)ttl << 24 ^ pkt->sequence) ?: 1;
 }
 
+/* Multicast or broadcast: one packet may leave by several devices. */
+always_inline int is_group(__u64 macs)
+{
+	return macs & 1;
+}
+
 /*
  * A regular packet of half enters, for that reason. If nothing is known yet, or what is
  * known is of an older generation, its identity becomes the half's; else it must have
@@ -156,8 +169,9 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 	__u32 generation = shared.generation;
 
-	shared.last_probe = jiffies();
-	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED)
+	note(&shared.last_probe, jiffies());
+	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
+	    is_group(load64(eth)))
 		return;
 	if (!half->out_dev || half->generation != generation) {
 		half->in_macs = load64(eth);
@@ -214,7 +228,7 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (!half->probe || half->probe != tie(pkt, pkt->ip->ttl + 1))
+	if (!half->probe || half->probe != tie(pkt, pkt->ip->ttl + 1) || is_group(macs))
 		return UNTIED;
 	half->probe = 0;
 	if (!alive(now))

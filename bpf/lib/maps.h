@@ -18,7 +18,7 @@
 #define LAYOUT_VERSION 2
 
 /* Packets of one connection that go regular before it is composed. */
-const volatile __u32 admit = 16;
+const volatile __u32 admit = 8;
 /* A lease in jiffies, at most one second (HZ). */
 const volatile __u32 lease_ticks = 100;
 /* A lease in packets of one direction. */
@@ -37,11 +37,13 @@ struct settings {
 	__u32 mask; /* buckets of the table - 1 */
 	__u32 paused;
 	__u32 layout; /* LAYOUT_VERSION */
-	__u32 last_probe; /* jiffies when a known connection last went regular */
-	__u32 last_odd; /* jiffies when a packet without a key last went to containers */
+	__u32 pad[9];
+	/* On a cache line of their own, which the programs write, in jiffies: */
+	__u32 last_probe; /* when a packet of a known connection went regular */
+	__u32 last_odd; /* when a fragment or the like went the regular way in */
 };
 
-volatile struct settings shared SEC(".data.shared");
+volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared");
 
 /*
  * One direction of a connection, as its packets look when they enter:

@@ -32,12 +32,13 @@ always_inline int is_own(struct __sk_buff *skb, __u32 what)
 }
 
 /*
- * A packet without a key, as a fragment, has just gone the regular way to some
- * container: it may be of this connection, and still in the queue.
+ * A packet without a key goes the regular way in. If it is a fragment or has
+ * IP options, it may be of any connection, and will be in its queue.
  */
-always_inline void odd_enters(void)
+always_inline void odd_enters(enum reason reason, __u32 now)
 {
-	shared.last_odd = jiffies();
+	if (reason == FRAGMENT || reason == HAS_OPTIONS || reason == MALFORMED)
+		note(&shared.last_odd, now);
 }
 
 always_inline int in_queue(const struct half *half, __u32 now)

@@ -134,7 +134,7 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 		return nil, err
 	}
 	// Should it go idle and come back, it is a candidate as soon as at first.
-	atomic.StoreUint64(&t.counts[t.hash(out)%uint64(len(t.counts))], 0)
+	atomic.StoreUint64(t.count(t.hash(out)), 0)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
 	e.activity.begin(now, t.returned.take(tuple, now))

@@ -24,20 +24,22 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // bed is a table in ordinary memory, which no program reads.
 type bed struct {
 	*contable.Table
-	t        *testing.T
-	halves   []datapath.Half
-	tags     []uint64
-	settings *datapath.Settings
-	opts     contable.Options
+	t          *testing.T
+	halves     []datapath.Half
+	tags       []uint64
+	candidates []uint64
+	settings   *datapath.Settings
+	opts       contable.Options
 }
 
 func newBed(t *testing.T, o contable.Options) *bed {
 	n := contable.Slots(o.Connections)
 	b := &bed{
 		t: t, opts: o,
-		halves:   make([]datapath.Half, n),
-		tags:     make([]uint64, n/datapath.BucketSlots),
-		settings: &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n/datapath.BucketSlots - 1},
+		halves:     make([]datapath.Half, n),
+		tags:       make([]uint64, n/datapath.BucketSlots),
+		candidates: make([]uint64, 16),
+		settings:   &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n/datapath.BucketSlots - 1},
 	}
 	b.restart()
 	return b
@@ -46,7 +48,7 @@ func newBed(t *testing.T, o contable.Options) *bed {
 // restart is a new daemon on the same table.
 func (b *bed) restart() {
 	b.Table = contable.New(datapath.Memory{
-		Halves: b.halves, Tags: b.tags, Settings: b.settings, Candidates: make([]uint64, 16),
+		Halves: b.halves, Tags: b.tags, Settings: b.settings, Candidates: b.candidates,
 	}, b.opts)
 }
 

@@ -5,14 +5,19 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/datapath"
 )
 
 const (
 	// maxIdle bounds what a connection's own rhythm can stretch the idle time to.
 	maxIdle = 10 * time.Minute
-	// undecided is how long a Conentry may wait for a decision. Connections
-	// that never reach an uplink, as to the host itself, never get one.
+	// undecided is how long a Conentry whose packets enter the regular way may
+	// wait for one to leave. Those of connections that never reach an uplink,
+	// as to the host itself, never do.
 	undecided = 5 * time.Second
+	// discouraged is the count of packets that such a connection starts again
+	// from: the programs count to 65535 before they begin anew.
+	discouraged = 1<<15 + 1
 )
 
 // activity follows when a Conentry was last used. The programs leave only
@@ -40,6 +45,23 @@ func (t *Table) decided(e *Conentry) bool {
 	return t.halves[e.outbound].OutDev != 0 || t.halves[e.inbound].OutDev != 0
 }
 
+// entered tells whether a packet was seen to enter the regular way and not to
+// leave it.
+func (t *Table) entered(e *Conentry) bool {
+	return t.halves[e.outbound].Probe != 0 || t.halves[e.inbound].Probe != 0
+}
+
+// closed tells whether a program has seen the connection end.
+func (t *Table) closed(e *Conentry) bool {
+	return t.halves[e.outbound].State == datapath.SlotClosed
+}
+
+// discourage keeps a connection from being a candidate again soon.
+func (t *Table) discourage(e *Conentry) {
+	h := t.hash(KeyOf(e.containerTuple(), e.Port))
+	atomic.StoreUint64(t.count(h), h&^0xffff|discouraged)
+}
+
 // mark folds everything that a packet changes in a Conentry, express or not.
 func (t *Table) mark(e *Conentry) uint64 {
 	var mark uint64
@@ -58,7 +80,11 @@ func (t *Table) Sweep(now time.Time) int {
 		e.activity.look(t.mark(e), now)
 		idle := now.Sub(e.activity.last)
 		switch {
-		case !t.decided(e) && now.Sub(e.Composed) >= undecided:
+		case t.closed(e): // and the event of it was lost
+			t.Retire(e, now)
+			retired++
+		case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
+			t.discourage(e)
 			t.Retire(e, now)
 			retired++
 		case idle >= max(t.opts.Idle, e.activity.limit):

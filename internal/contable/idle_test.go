@@ -124,6 +124,35 @@ func TestRhythm(t *testing.T) {
 	}
 }
 
+// A connection whose packets enter and never leave is retired, and no candidate
+// again for a long time; one that is silent waits as long as any other.
+func TestNeverLeaves(t *testing.T) {
+	b := newBed(t, options())
+	b.compose(7, masqueraded(1), true, start)
+	if n := b.Sweep(after(8)); n != 0 {
+		t.Errorf("%d retired in silence", n)
+	}
+	b.enterAll()
+	if n := b.Sweep(after(9)); n != 1 {
+		t.Errorf("%d retired whose packets do not leave", n)
+	}
+	for _, count := range b.candidates {
+		if count&0xffff > 1<<15 {
+			return
+		}
+	}
+	t.Errorf("counts %x: it may be back at once", b.candidates)
+}
+
+// enterAll notes a packet at every half that is open.
+func (b *bed) enterAll() {
+	for i := range b.halves {
+		if h := &b.halves[i]; h.State == datapath.SlotOpen {
+			h.Probe = 1
+		}
+	}
+}
+
 // Being retired for anything but idleness shows no rhythm.
 func TestNoRhythm(t *testing.T) {
 	b := newBed(t, options())
@@ -131,6 +160,7 @@ func TestNoRhythm(t *testing.T) {
 	b.Retire(b.Lookup(masqueraded(1).Orig), start)
 	b.Release(after(1))
 	b.compose(7, masqueraded(1), true, after(2))
+	b.enterAll()
 	b.Sweep(after(8)) // undecided
 	b.Release(after(9))
 	if retired := b.idleThrough(after(20)); retired != after(30) {

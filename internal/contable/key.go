@@ -66,6 +66,12 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	return h ^ h>>32
 }
 
+// count is where the programs count the packets of a candidate: 48 bits of its
+// hash, then the count.
+func (t *Table) count(hash uint64) *uint64 {
+	return &t.counts[hash%uint64(len(t.counts))]
+}
+
 // buckets are the two where the programs look for a key, in their order.
 func (t *Table) buckets(hash uint64) [2]uint32 {
 	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}

@@ -116,9 +116,9 @@ type expressSettings struct {
 	Mask       uint32
 	Paused     uint32
 	Layout     uint32
+	Pad        [9]uint32
 	LastProbe  uint32
 	LastOdd    uint32
-	_          [4]byte
 }
 
 type expressSlotState uint32
