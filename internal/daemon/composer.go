@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/scon-project/scon/internal/conntrack"
@@ -24,6 +25,7 @@ const (
 	refusedRate        = "too_many_candidates"  // of one container
 	refusedByConntrack = "conntrack_error"      //
 	refusedRule        = "per_packet_rule"      // policy.go
+	refusedGroup       = "multicast"            // or broadcast: may leave by several devices
 )
 
 // heard takes what the programs tell.
@@ -108,9 +110,15 @@ func refusedBy(err error) string {
 	return refusedByConntrack
 }
 
+// broadcast is that of every network; a network's own is known by its MAC
+// address, to the programs.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
 // unfit says what about a connection the express way could not keep.
 func unfit(c conntrack.Conn) string {
-	switch {
+	switch to := c.Orig.Dst.Addr(); {
+	case to.IsMulticast() || to == broadcast:
+		return refusedGroup
 	case !c.Confirmed() || c.Dying():
 		return refusedUntracked
 	case c.Helper != "":

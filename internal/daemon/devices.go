@@ -58,8 +58,13 @@ func (v *devices) name(n namedContainer) {
 // of containers is looked at once. Decisions are stale already.
 func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
 	topology := c.Topology
-	for range len(more) {
-		topology = (<-more).Topology || topology
+	for waiting := true; waiting; {
+		select {
+		case c, waiting = <-more:
+			topology = topology || c.Topology
+		default:
+			waiting = false
+		}
 	}
 	if topology {
 		if err := d.rescan(true); err != nil {
@@ -117,13 +122,13 @@ func (d *Daemon) unhookable(ifindex int) string {
 }
 
 func (d *Daemon) setPorts(want map[int]discover.Port) {
-	now := time.Now()
+	var gone []*port
 	for index, p := range d.devices.ports {
-		if w, ok := want[index]; ok && w.PeerNSID == p.PeerNSID && w.Bridge == p.Bridge {
-			continue
+		if w, ok := want[index]; !ok || w.PeerNSID != p.PeerNSID || w.Bridge != p.Bridge {
+			gone = append(gone, p)
 		}
-		d.unhookPort(p, now)
 	}
+	d.unhookPorts(gone)
 	var fresh []int
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
@@ -154,12 +159,13 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 	}
 }
 
-// track tells the programs whether a port delivers through its egress. A change
-// has raised the generation, so that every decision takes it up.
+// track tells the programs whether a port delivers through its egress. Decisions
+// made since the change was heard of do not know that yet.
 func (d *Daemon) track(p *port) {
 	queue, err := p.ShapesEgress()
 	if err == nil && queue != p.queue {
 		err = d.dp.Track(p.Index, queue)
+		d.newGeneration("the egress of " + p.Name)
 	}
 	if err != nil {
 		d.log.Error("looking at the egress of a port", "dev", p.Name, "error", err)
@@ -168,14 +174,19 @@ func (d *Daemon) track(p *port) {
 	p.queue = queue
 }
 
-func (d *Daemon) unhookPort(p *port, now time.Time) {
-	d.table.ForgetPort(p.Index, now)
-	if c, err := d.dp.Counters(p.Index); err == nil {
-		d.devices.pastRegular += c.Packets
+func (d *Daemon) unhookPorts(gone []*port) {
+	now := time.Now()
+	var wg sync.WaitGroup
+	for _, p := range gone {
+		d.table.ForgetPort(p.Index, now)
+		if c, err := d.dp.Counters(p.Index); err == nil {
+			d.devices.pastRegular += c.Packets
+		}
+		delete(d.devices.ports, p.Index)
+		wg.Go(func() { d.unhook(p.Index, datapath.PortHooks) })
+		d.log.Info("container gone", "dev", p.Name, "name", p.container.Name)
 	}
-	d.unhook(p.Index, datapath.PortHooks)
-	delete(d.devices.ports, p.Index)
-	d.log.Info("container gone", "dev", p.Name, "name", p.container.Name)
+	d.beatUntil(wg.Wait)
 }
 
 func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
