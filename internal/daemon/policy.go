@@ -49,10 +49,13 @@ func newPolicy() policy {
 }
 
 // stale hears of each change that makes decisions stale, in the goroutine that
-// heard of it first. If it may be one of the rules, nothing goes express until
-// the loop has read them: they may be about single packets.
+// heard of it first. If it may be one of the rules or of somebody's tc filters,
+// nothing goes express until the loop has looked at them: they may be about
+// single packets, or be skipped.
 func (d *Daemon) stale(e changes.Event) {
-	if e.Kind != changes.Ruleset && e.Kind != changes.Overrun {
+	switch e.Kind {
+	case changes.Ruleset, changes.Filter, changes.Overrun:
+	default:
 		d.newGeneration(e.Reason)
 		return
 	}
