@@ -16,7 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/datapath"
 )
 
-// backend answers API clients; every answer is made in the loop.
+// backend answers API clients. What needs the daemon's state is done in the
+// loop; Explain is in explain.go.
 type backend struct {
 	d   *Daemon
 	ctx context.Context
@@ -44,10 +45,6 @@ func (b backend) Status() (api.Status, error) {
 
 func (b backend) Flows(container string) ([]api.Flow, error) {
 	return inLoop(b, func(d *Daemon) ([]api.Flow, error) { return d.flows(container) })
-}
-
-func (b backend) Explain(subject string) (api.Explanation, error) {
-	return inLoop(b, func(d *Daemon) (api.Explanation, error) { return d.explain(subject) })
 }
 
 func (b backend) Flush(container string) (int, error) {

@@ -11,14 +11,31 @@ import (
 	"github.com/scon-project/scon/internal/conntrack"
 )
 
-// explain says why a connection or a container is, or is not, on the express
-// way.
-func (d *Daemon) explain(subject string) (api.Explanation, error) {
+// Explain says why a connection or a container is, or is not, on the express
+// way. All of conntrack's connections are listed outside the loop: a million of
+// them take longer than the programs wait for a heartbeat.
+func (b backend) Explain(subject string) (api.Explanation, error) {
 	s, err := api.ParseSubject(subject)
 	if err != nil {
 		return api.Explanation{}, err
 	}
-	x := api.Explanation{Subject: subject}
+	x, err := inLoop(b, func(d *Daemon) (api.Explanation, error) { return d.explain(subject, s) })
+	if err != nil || s.Container != "" || len(x.Flows) > 0 {
+		return x, err
+	}
+	tracked, err := matching(b.d.ct, s)
+	if err != nil {
+		return x, err
+	}
+	return inLoop(b, func(d *Daemon) (api.Explanation, error) {
+		x.Findings = append(x.Findings, d.trackedFindings(tracked)...)
+		return x, nil
+	})
+}
+
+// explain is the part of Explain that SCON itself knows.
+func (d *Daemon) explain(subject string, s api.Subject) (x api.Explanation, err error) {
+	x.Subject = subject
 	if d.paused {
 		x.Findings = append(x.Findings, api.Finding{
 			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
@@ -73,7 +90,7 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 	return nil
 }
 
-// explainFlow looks for Conentries, then for what conntrack knows.
+// explainFlow looks for Conentries.
 func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
 	all, err := d.flows("")
 	if err != nil {
@@ -86,31 +103,43 @@ func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
 			x.Findings = append(x.Findings, conentryFinding(f))
 		}
 	}
-	if len(x.Flows) > 0 {
-		return nil
-	}
-	found := false
-	err = d.ct.Dump(func(c conntrack.Conn) {
+	return nil
+}
+
+// mostTracked bounds how many connections are explained of those that only
+// conntrack knows: a pattern may be an address.
+const mostTracked = 100
+
+// matching lists connections in conntrack.
+func matching(ct *conntrack.Client, s api.Subject) (found []conntrack.Conn, err error) {
+	err = ct.Dump(func(c conntrack.Conn) {
 		f := api.Flow{Proto: protoName(c), Orig: tupleOf(c.Orig), Reply: tupleOf(c.Reply)}
-		if s.Match(f) {
-			found = true
-			x.Findings = append(x.Findings, d.trackedFinding(c, f))
+		if len(found) < mostTracked && s.Match(f) {
+			found = append(found, c)
 		}
 	})
-	if err != nil {
-		return err
+	return found, err
+}
+
+// trackedFindings are about connections that conntrack has and SCON has not.
+func (d *Daemon) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
+	for _, c := range tracked {
+		all = append(all, d.trackedFinding(c))
 	}
-	if !found {
-		x.Findings = append(x.Findings, api.Finding{
+	switch len(tracked) {
+	case mostTracked:
+		all = append(all, api.Finding{Level: "note", What: "there may be more such connections"})
+	case 0:
+		all = append(all, api.Finding{
 			Level: "warn", What: "conntrack knows no such connection",
 			Why:    "it has ended, its packets are dropped, or they are not tracked here",
 			Remedy: "'conntrack -L' lists those that are",
 		})
 	}
 	if len(d.devices.uplinks) == 0 {
-		x.Findings = append(x.Findings, noUplink())
+		all = append(all, noUplink())
 	}
-	return nil
+	return all
 }
 
 func conentryFinding(f api.Flow) api.Finding {
@@ -124,16 +153,16 @@ func conentryFinding(f api.Flow) api.Finding {
 	}
 }
 
-// trackedFinding is about a connection that conntrack has and SCON has not.
-func (d *Daemon) trackedFinding(c conntrack.Conn, f api.Flow) api.Finding {
+func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
+	orig := tupleOf(c.Orig).String()
 	if why := unfit(c); why != "" {
-		return api.Finding{Level: "note", What: f.Orig.String() + " stays regular: " + refusalText[why]}
+		return api.Finding{Level: "note", What: orig + " stays regular: " + refusalText[why]}
 	}
 	if rule, kept := d.keptBy(c); kept {
-		return ruleFinding(f.Orig.String()+" stays regular because of rule", rule)
+		return ruleFinding(orig+" stays regular because of rule", rule)
 	}
 	return api.Finding{
-		Level: "note", What: f.Orig.String() + " has no Conentry",
+		Level: "note", What: orig + " has no Conentry",
 		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
 			d.opts.Config.Admit, d.opts.Config.FlushIdle),
 	}
@@ -151,6 +180,7 @@ var refusalText = map[string]string{
 	refusedNotAssured:  "TCP is not established in both directions",
 	refusedHelper:      "a conntrack helper reads its packets",
 	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
+	refusedGroup:       "it is multicast or broadcast, which may leave by several devices",
 	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
 	refusedFull:        "the table is full (connections in the configuration)",
 	refusedShare:       "its container has used up its share (per_container_share in the configuration)",
