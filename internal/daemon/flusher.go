@@ -13,20 +13,15 @@ import (
 // destroyed follows conntrack: what leaves its table leaves ours.
 func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 	if gone.Overrun {
-		d.verify()
+		// Each Conentry is seen to pass the regular way again, and asked for as
+		// the beats allow.
+		d.newGeneration("conntrack's messages were lost")
+		d.unannounced.doubt(d.table)
 		return
 	}
 	if e := d.table.Lookup(gone.Orig); e != nil && e.Conn.ID == gone.ID {
 		d.table.Retire(e, time.Now())
 	}
-}
-
-// verify asks conntrack about every Conentry, after the kernel had to drop
-// messages about the end of connections.
-func (d *Daemon) verify() {
-	d.newGeneration("conntrack's messages were lost")
-	now := time.Now()
-	d.table.All(func(e *contable.Conentry) { d.confirm(e, now) })
 }
 
 // flush retires the Conentries of one port, or of all if it is nil.

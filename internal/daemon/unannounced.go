@@ -19,7 +19,10 @@ import (
 type unannounced struct {
 	every   bool // the setting is 0: no end is announced
 	ids     map[uint32]struct{}
-	waiting []*contable.Conentry // in the order in which they are asked for
+	waiting []*contable.Conentry // in the order in which they are asked for, again and again
+	// doubted are those whose end may have been announced in a message that was
+	// lost. They come first, and once.
+	doubted []*contable.Conentry
 }
 
 // askedAtOnce bounds the questions between two beats: 5 ms or so.
@@ -43,12 +46,29 @@ func (u *unannounced) add(e *contable.Conentry) {
 	}
 }
 
+// doubt takes every Conentry that there is.
+func (u *unannounced) doubt(t *contable.Table) {
+	u.doubted = make([]*contable.Conentry, 0, t.Len())
+	t.All(func(e *contable.Conentry) { u.doubted = append(u.doubted, e) })
+}
+
+// turn takes those whose turn it is: once and, to be added again, the others.
+func (u *unannounced) turn() (once, others []*contable.Conentry) {
+	n := min(len(u.doubted), askedAtOnce)
+	m := min(len(u.waiting), askedAtOnce-n)
+	once, u.doubted = u.doubted[:n], u.doubted[n:]
+	others, u.waiting = u.waiting[:m], u.waiting[m:]
+	return once, others
+}
+
 // askUnannounced asks conntrack about those whose turn it is.
 func (d *Daemon) askUnannounced(now time.Time) {
 	u := &d.unannounced
-	for range min(len(u.waiting), askedAtOnce) {
-		e := u.waiting[0]
-		u.waiting = u.waiting[1:]
+	once, others := u.turn()
+	for _, e := range once {
+		d.confirm(e, now)
+	}
+	for _, e := range others {
 		d.confirm(e, now)
 		if d.table.Lookup(e.Conn.Orig) == e {
 			u.waiting = append(u.waiting, e)

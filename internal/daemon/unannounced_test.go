@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/contable"
+)
+
+// However many Conentries are in doubt, few are asked for between two beats,
+// those in doubt once and first, and none is left out.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	const doubted, waiting = 3*askedAtOnce + 7, 5
+	var u unannounced
+	for range doubted {
+		u.doubted = append(u.doubted, new(contable.Conentry))
+	}
+	for range waiting {
+		u.waiting = append(u.waiting, new(contable.Conentry))
+	}
+	asked := make(map[*contable.Conentry]int)
+	for range 4 {
+		once, others := u.turn()
+		if n := len(once) + len(others); n > askedAtOnce {
+			t.Errorf("%d at once", n)
+		}
+		if len(others) > 0 && len(u.doubted) > 0 {
+			t.Errorf("%d in doubt have to wait", len(u.doubted))
+		}
+		for _, e := range append(once, others...) {
+			asked[e]++
+		}
+	}
+	for _, n := range asked {
+		if n != 1 {
+			t.Errorf("asked for %d times", n)
+		}
+	}
+	if len(asked) != doubted+waiting {
+		t.Errorf("%d asked for, want %d", len(asked), doubted+waiting)
+	}
+}
