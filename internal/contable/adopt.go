@@ -9,7 +9,7 @@ import (
 )
 
 // Adopt takes over what an earlier daemon left in the table: Conentries whose
-// connection conntrack still has and whose port keep approves stay as they
+// connection get still finds and whose port keep approves stay as they
 // are, packets never notice; all others are removed. It returns how many stay.
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	for i := range t.halves {

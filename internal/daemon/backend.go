@@ -237,6 +237,9 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 	if f.Conn.Orig.Proto == protoTCP {
 		flow.Proto = "tcp"
 	}
+	if d.state() != api.StateActive {
+		flow.LeaseMS = 0
+	}
 	if f.Decided {
 		flow.State, flow.Confilter = api.FlowExpress, api.ConfilterSuccess
 	}

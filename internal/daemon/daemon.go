@@ -231,6 +231,9 @@ func (d *Daemon) newGeneration(reason string) {
 // begin hooks the devices, takes over what an earlier daemon left, and shows
 // the first sign of life.
 func (d *Daemon) begin() error {
+	// The last heartbeat of an earlier daemon may still count, but the rules
+	// have not been read.
+	d.makeInert()
 	d.newGeneration("start")
 	if err := d.rescan(false); err != nil {
 		return err
@@ -240,12 +243,29 @@ func (d *Daemon) begin() error {
 		return err
 	}
 	if d.dp.Adopted() {
-		kept := d.table.Adopt(func(port int) bool { return d.devices.ports[port] != nil }, d.ct.Get, now)
+		kept := d.table.Adopt(func(port int) bool { return d.devices.ports[port] != nil }, d.stillFit, now)
 		d.table.All(d.unannounced.add)
 		d.log.Info("took over Conentries of an earlier daemon", "kept", kept)
 	}
 	d.dp.Settings().Paused = 0
 	return d.readRules(now)
+}
+
+// stillFit asks conntrack about a connection that an earlier daemon composed.
+// Conntrack may have lost it since and picked it up in the middle, as another
+// one: perhaps not established, and not liberal.
+func (d *Daemon) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
+	conn, err := d.ct.Get(t)
+	if err != nil {
+		return conn, err
+	}
+	if why := unfit(conn); why != "" {
+		return conn, fmt.Errorf("adopting connection %v: %s", t, refusalText[why])
+	}
+	if conn.Orig.Proto == protoTCP {
+		return conn, d.ct.SetLiberal(conn)
+	}
+	return conn, nil
 }
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
