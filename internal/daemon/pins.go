@@ -45,25 +45,37 @@ func openPins() (*pins, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the pin directory: %w", err)
 	}
-	if err := CleanAbandoned(); err != nil {
-		return nil, err
-	}
-	if mounted {
-		if err := os.Mkdir(mountMark, 0o700); err != nil {
-			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
-		}
-	}
-	if p.lock, err = os.Open(p.dir); err != nil {
-		return nil, fmt.Errorf("opening the pin directory: %w", err)
-	}
-	if err := unix.Flock(int(p.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		p.lock.Close()
+	if p.lock, err = lockPins(p.dir); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking this network namespace: %w in it, with another state directory", state.ErrLocked)
 		}
 		return nil, fmt.Errorf("locking this network namespace: %w", err)
 	}
+	if err := CleanAbandoned(); err != nil {
+		p.unlock()
+		return nil, err
+	}
+	if mounted {
+		if err := os.Mkdir(mountMark, 0o700); err != nil {
+			p.unlock()
+			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
+		}
+	}
 	return p, nil
+}
+
+// lockPins takes a pin directory until the file is closed. The error wraps
+// EWOULDBLOCK if a daemon that lives has it.
+func lockPins(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func (p *pins) unlock() { p.lock.Close() }
@@ -120,14 +132,28 @@ func CleanAbandoned() error {
 		return err
 	}
 	for _, dir := range dirs {
-		if !datapath.Abandoned(dir) {
-			continue
-		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := cleanAbandoned(dir); err != nil {
 			return fmt.Errorf("removing the pins of a namespace that is gone: %w", err)
 		}
 	}
 	return removeRoot()
+}
+
+// cleanAbandoned leaves a daemon alone that lives: its devices may be back
+// before it ends.
+func cleanAbandoned(dir string) error {
+	lock, err := lockPins(dir)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if !datapath.Abandoned(dir) {
+		return nil
+	}
+	return os.RemoveAll(dir)
 }
 
 // preloaded tells the files that the kernel itself puts into every bpffs.
