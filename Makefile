@@ -15,7 +15,7 @@ GOTEST := scripts/with-own-mounts.sh go tool gotestsum --format pkgname-and-test
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build generate check-generated lint test test-long demo install clean root
+.PHONY: build generate check-generated lint test test-long test-kernels demo install clean root
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
@@ -34,14 +34,19 @@ lint:
 	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
 
 test: root build
-	scripts/install-deps.sh demo test
+	scripts/install-deps.sh demo test kernels
 	$(MAKE) check-generated lint
 	$(GOTEST) ./...
 
 # Three times in changing order, with the race detector.
 test-long: root build
-	scripts/install-deps.sh demo test race
+	scripts/install-deps.sh demo test kernels race
 	$(GOTEST) -race -shuffle=on -count=3 ./...
+
+# All tests of what depends on the kernel, in guests with Debian's kernels.
+test-kernels:
+	scripts/install-deps.sh kernels
+	go test -timeout 3h -v ./test/kernels -full
 
 demo: root build
 	scripts/install-deps.sh demo

@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh demo|test|race...
+# Usage: scripts/install-deps.sh demo|test|kernels|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -14,6 +14,8 @@ demo="iproute2 iptables nftables busybox-static:busybox"
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	conntrack ethtool iputils-ping procps util-linux
 	docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
+# Guests with other kernels.
+kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -27,7 +29,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	demo | test | race) eval "packages=\$$set" ;;
+	demo | test | kernels | race) eval "packages=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $packages; do

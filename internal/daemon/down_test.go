@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
@@ -93,7 +94,7 @@ func (b *bed) addForeign() (seen func() uint64) {
 			}
 			l, err := link.AttachTCX(link.TCXOptions{Interface: iface.Index, Program: program, Attach: at})
 			if errors.Is(err, ebpf.ErrNotSupported) {
-				b.t.Skip("this kernel has no tcx")
+				b.t.Skip("no tcx: this kernel is older than Linux 6.6")
 			}
 			if err != nil {
 				return err
@@ -143,8 +144,8 @@ func (b *bed) programs(dev string, at ebpf.AttachType) (n int) {
 			return err
 		}
 		r, err := link.QueryPrograms(link.QueryOptions{Target: iface.Index, Attach: at})
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			return nil
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+			return nil // no tcx, before Linux 6.6
 		}
 		if err != nil {
 			return err

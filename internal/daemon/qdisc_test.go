@@ -91,7 +91,7 @@ func TestForeignFilter(t *testing.T) {
 	b := newExpress(t, layout{containers: 2})
 	c, other := b.outgoing("tcp", 1).goExpress(), b.outgoing("tcp", 2).goExpress()
 	b.sh(lab.Device, `
-		tc qdisc add dev veth1 clsact
+		tc qdisc replace dev veth1 clsact
 		tc filter add dev veth1 ingress protocol ip prio 7 u32 match u32 0 0 classid 1:1`)
 	eventually(t, "veth1 is skipped", func() error {
 		if _, ok := b.container(1); ok {

@@ -15,7 +15,7 @@ const baseSuite = "bookworm"
 // basePackages are the guest's programs.
 var basePackages = []string{
 	"busybox-static", "conntrack", "dash", "ethtool", "iproute2", "iptables", "iputils-ping",
-	"mount", "netbase", "nftables", "usr-is-merged", "util-linux",
+	"mount", "netbase", "nftables", "procps", "socat", "usr-is-merged", "util-linux",
 }
 
 // fetchBase returns the archive of the guest's programs.

@@ -1,0 +1,43 @@
+# The whole of SCON from its command line, with one connection of each kind in a
+# lab: opened by the container or by the other side, TCP or UDP. All four must
+# go express in both directions. Prints two JSON documents: status and flows.
+set -e
+PATH=/opt:$PATH
+
+echoes() { # NODE PORT
+	for proto in TCP4 UDP4; do
+		scon lab exec "$1" -- socat $proto-LISTEN:"$2",fork EXEC:cat &
+	done
+}
+asks() { # NODE ADDRESS:PORT
+	for proto in TCP4 UDP4; do
+		(while echo question; do sleep 0.02; done) | scon lab exec "$1" -- socat - $proto:"$2" >/dev/null &
+	done
+}
+express() { scon flows --json | grep -c '"state": "express"' || true; }
+
+scon lab up --containers 1 >&2
+scon up --netns scon-device >&2
+echoes edge 7000
+echoes c1 80
+sleep 1
+asks c1 10.77.0.2:7000
+asks edge 10.77.0.1:8001
+
+tries=0
+while [ "$(express)" != 4 ] && [ $tries -lt 100 ]; do
+	tries=$((tries + 1))
+	sleep 0.2
+done
+sleep 1
+scon status --json
+scon flows --json
+
+scon down >&2
+scon lab exec device -- tc qdisc show >&2
+if scon lab exec device -- tc qdisc show | grep clsact >&2 || ls -d /sys/fs/bpf/scon /run/scon >&2; then
+	echo "scon down left this" >&2
+	exit 1
+fi
+kill $(jobs -p) 2>/dev/null || true
+scon lab down >&2
