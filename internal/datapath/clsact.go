@@ -6,10 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/tcfilter"
 )
 
 // clsactHooker attaches by tc filters, for kernels without tcx. Filters live
@@ -21,6 +24,7 @@ type clsactHooker struct {
 }
 
 const (
+	kindClsact   = "clsact"
 	filterPrefix = "scon_"
 	filterHandle = 0x5c0
 	// Egress ahead of others, ingress after them: see Hook.egress.
@@ -65,21 +69,28 @@ func (c *clsactHooker) detach(h Hook, ifindex int) error {
 	return c.dropQdisc(ifindex)
 }
 
-// attached looks at every device: a filter needs no pin to live.
+// attached looks at every device with a clsact qdisc: a filter needs no pin to
+// live.
 func (c *clsactHooker) attached() ([]Attached, error) {
-	links, err := netlink.LinkList()
+	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
-		return nil, fmt.Errorf("listing devices: %w", err)
+		return nil, fmt.Errorf("listing qdiscs: %w", err)
 	}
 	var all []Attached
-	for _, l := range links {
+	for _, q := range qdiscs {
+		if q.Type() != kindClsact {
+			continue
+		}
+		ifindex := q.Attrs().LinkIndex
+		filters, err := filters(ifindex)
+		if err != nil {
+			return nil, err
+		}
 		for _, h := range []Hook{FromContainer, ToWire, FromWire, ToContainer} {
-			have, err := hasFilter(l, c.filter(h, l.Attrs().Index))
-			if err != nil {
-				return nil, err
-			}
-			if have {
-				all = append(all, Attached{Hook: h, Ifindex: l.Attrs().Index})
+			if slices.ContainsFunc(filters, func(f tcfilter.Filter) bool {
+				return f.Own() && strings.HasPrefix(f.Name, c.filter(h, ifindex).Name)
+			}) {
+				all = append(all, Attached{Hook: h, Ifindex: ifindex})
 			}
 		}
 	}
@@ -98,33 +109,48 @@ func (c *clsactHooker) detachAll() error {
 	return errors.Join(errs...)
 }
 
-func hasFilter(l netlink.Link, want *netlink.BpfFilter) (bool, error) {
-	filters, err := netlink.FilterList(l, want.Parent)
-	if gone(err) {
-		return false, nil
+// filters lists those of both sides of a device; none if it is gone.
+func filters(ifindex int) ([]tcfilter.Filter, error) {
+	ingress, err := tcfilter.Ingress(ifindex)
+	if err != nil && !gone(err) {
+		return nil, err
 	}
-	if err != nil {
-		return false, fmt.Errorf("listing the filters of %s: %w", l.Attrs().Name, err)
+	egress, err := tcfilter.Egress(ifindex)
+	if err != nil && !gone(err) {
+		return nil, err
 	}
-	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && strings.HasPrefix(b.Name, want.Name) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return append(ingress, egress...), nil
 }
 
 // ensureQdisc adds a clsact qdisc if there is none, and remembers that it is
 // SCON's.
 func (c *clsactHooker) ensureQdisc(ifindex int) error {
 	err := netlink.QdiscAdd(clsactQdisc(ifindex))
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return c.checkQdisc(ifindex)
+	case err != nil:
 		return fmt.Errorf("adding a clsact qdisc: %w", err)
 	}
 	return c.markQdisc(ifindex)
+}
+
+// checkQdisc looks whether the qdisc in the place of a clsact qdisc is one. It
+// may be an ingress qdisc, which has no egress.
+func (c *clsactHooker) checkQdisc(ifindex int) error {
+	if c.isOurQdisc(ifindex) {
+		return nil
+	}
+	qdiscs, err := netlink.QdiscList(nil)
+	if err != nil {
+		return fmt.Errorf("looking at the qdisc in place: %w", err)
+	}
+	for _, q := range qdiscs {
+		if q.Attrs().LinkIndex == ifindex && q.Type() == "ingress" {
+			return errors.New("it has an ingress qdisc, beside which clsact cannot be added")
+		}
+	}
+	return nil
 }
 
 // dropQdisc removes the qdisc if SCON made it and nobody uses it.
@@ -132,20 +158,12 @@ func (c *clsactHooker) dropQdisc(ifindex int) error {
 	if !c.isOurQdisc(ifindex) {
 		return nil
 	}
-	l, err := netlink.LinkByIndex(ifindex)
-	if err == nil {
-		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-			filters, err := netlink.FilterList(l, parent)
-			if err != nil && !gone(err) {
-				return fmt.Errorf("listing filters: %w", err)
-			}
-			if len(filters) > 0 {
-				return nil
-			}
-		}
-		if err := netlink.QdiscDel(clsactQdisc(ifindex)); err != nil && !gone(err) {
-			return fmt.Errorf("removing the clsact qdisc: %w", err)
-		}
+	left, err := filters(ifindex)
+	if err != nil || len(left) > 0 {
+		return err
+	}
+	if err := netlink.QdiscDel(clsactQdisc(ifindex)); err != nil && !gone(err) {
+		return fmt.Errorf("removing the clsact qdisc: %w", err)
 	}
 	return c.unmarkQdisc(ifindex)
 }

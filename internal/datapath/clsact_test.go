@@ -70,6 +70,25 @@ func TestClsactQdisc(t *testing.T) {
 	}
 }
 
+// An ingress qdisc leaves no place for clsact: nothing is attached, and the
+// error names it.
+func TestClsactBesideIngress(t *testing.T) {
+	b := newHookBed(t, true)
+	nstest.Run(t, b.ns, "tc qdisc add dev wire ingress")
+	for _, h := range datapath.UplinkHooks {
+		nstest.Do(t, b.ns, func() {
+			err := b.Attach(h, b.wire)
+			if err == nil || !strings.Contains(err.Error(), "it has an ingress qdisc, beside which clsact cannot be added") {
+				t.Errorf("%s: %v", h, err)
+			}
+		})
+	}
+	if got := b.names(b.wire, false); len(got) != 0 {
+		t.Errorf("ingress runs %v", got)
+	}
+	b.wantAttached()
+}
+
 // addFilter adds somebody else's filter at both sides of a device.
 func (b *bed) addFilter(dev string, priority uint16) {
 	b.t.Helper()

@@ -63,8 +63,11 @@ type hooker interface {
 
 func newHooker(o Options, programs *expressPrograms) (hooker, error) {
 	clsact := &clsactHooker{programs: programs, pinDir: o.PinDir}
-	if o.ForceClsact || !haveTCX(programs) {
+	if o.ForceClsact {
 		return clsact, nil
+	}
+	if have, err := haveTCX(programs); err != nil || !have {
+		return clsact, err
 	}
 	// A kernel upgrade may have left filters of the older way.
 	if err := clsact.detachAll(); err != nil {
@@ -75,18 +78,20 @@ func newHooker(o Options, programs *expressPrograms) (hooker, error) {
 
 // haveTCX tries the real thing on the loopback device, which every namespace
 // has, with a program that touches nothing.
-func haveTCX(programs *expressPrograms) bool {
+func haveTCX(programs *expressPrograms) (bool, error) {
 	const loopback = 1
 	l, err := link.AttachTCX(link.TCXOptions{
 		Interface: loopback,
 		Program:   programs.SconToWire,
 		Attach:    ebpf.AttachTCXEgress,
 	})
-	if err != nil {
-		return false
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return false, nil
 	}
-	l.Close()
-	return true
+	if err != nil {
+		return false, fmt.Errorf("trying tcx on the loopback device: %w", err)
+	}
+	return true, l.Close()
 }
 
 // Attach hooks a device. Hooking it again puts the current program in place.
