@@ -31,14 +31,16 @@ type counterSlots struct {
 
 // Track makes the counters of a device, unless it has them, and sets its
 // flags. queue tells that packets must be delivered through the device's
-// queue, because it has a qdisc or filters that would be skipped otherwise.
+// queue, because it has a qdisc or filters that would be skipped otherwise. Two
+// devices whose numbers are the same modulo 65536 share a place, which only one
+// of them can have.
 func (d *Datapath) Track(ifindex int, queue bool) error {
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	device := &d.devices[ifindex&deviceMask]
 	if holder, tracked := c.holder(device); tracked && holder != ifindex {
-		return fmt.Errorf("tracking device %d: device %d has its place", ifindex, holder)
+		return fmt.Errorf("tracking device %d: device %d has its place, as their numbers are the same modulo 65536; make one of them anew, so that it gets another number", ifindex, holder)
 	}
 	if device.Ifindex != uint32(ifindex) {
 		number, err := d.freeCounters()
