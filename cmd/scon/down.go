@@ -17,8 +17,9 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// stopTimeout bounds the wait for a daemon that was asked to stop.
-const stopTimeout = 10 * time.Second
+// stopTimeout bounds the wait for a daemon that was asked to stop: the kernel
+// takes some 20 ms to let go of a container's port.
+const stopTimeout = time.Minute
 
 func (t *tool) newDownCommand() *cobra.Command {
 	var stateDir, namespace string

@@ -26,7 +26,7 @@ import (
 
 // Bounds of the wait for a daemon that was started.
 const (
-	startTimeout = 10 * time.Second
+	startTimeout = time.Minute
 	startPoll    = 20 * time.Millisecond
 )
 
