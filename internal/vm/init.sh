@@ -18,7 +18,9 @@ ip link set lo up
 
 printf '\n=== output\n'
 setsid sh /command </dev/null 2>&1
-printf '\n=== exit %s\n' $?
+status=$?
+kill -9 -1 # whoever could still print
+printf '\n=== exit %s\n' $status
 dmesg | grep -A 30 -E 'WARNING:|BUG:|Oops|general protection|refcount_t'
 printf '\n=== end\n'
 sync

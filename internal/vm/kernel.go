@@ -40,13 +40,15 @@ func fetchKernel(ctx context.Context, version, arch string) (kernel, error) {
 	}
 	dir, err := cached(arch, "linux-"+version, func(dir string) error {
 		work := filepath.Join(dir, "work")
-		deb, err := downloadKernel(ctx, work, arch, suite)
+		debs, err := downloadKernel(ctx, work, arch, suite)
 		if err != nil {
 			return err
 		}
 		root := filepath.Join(work, "root")
-		if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, root)); err != nil {
-			return err
+		for _, deb := range debs {
+			if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, root)); err != nil {
+				return err
+			}
 		}
 		if err := unpackKernel(ctx, root, dir); err != nil {
 			return err
@@ -56,29 +58,37 @@ func fetchKernel(ctx context.Context, version, arch string) (kernel, error) {
 	return kernel{image: filepath.Join(dir, "vmlinuz"), modules: filepath.Join(dir, "modules.cpio")}, err
 }
 
-// downloadKernel follows the package that always depends on the latest image.
-func downloadKernel(ctx context.Context, work, arch, suite string) (string, error) {
+// downloadKernel follows the package that always depends on the latest image,
+// to that and the packages that newer images are divided into.
+func downloadKernel(ctx context.Context, work, arch, suite string) ([]string, error) {
 	a, err := newApt(ctx, work, arch, suite)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	packages, err := a.depends(ctx, suite, "linux-image-cloud-"+arch)
+	latest, err := a.depends(ctx, suite, "linux-image-cloud-"+arch)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	image := slices.IndexFunc(packages, func(p string) bool { return strings.HasPrefix(p, "linux-image-") })
-	if image < 0 {
-		return "", fmt.Errorf("linux-image-cloud-%s of %s depends on no image", arch, suite)
+	i := slices.IndexFunc(latest, func(p string) bool { return strings.HasPrefix(p, "linux-image-") })
+	if i < 0 {
+		return nil, fmt.Errorf("linux-image-cloud-%s of %s depends on no image", arch, suite)
 	}
-	debs, err := a.download(ctx, packages[image]+"/"+suite)
+	image := latest[i]
+	parts, err := a.depends(ctx, suite, image)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return debs[0], nil
+	download := []string{image + "/" + suite}
+	for _, p := range parts {
+		if strings.HasPrefix(p, "linux-binary-") || strings.HasPrefix(p, "linux-modules-") {
+			download = append(download, p+"/"+suite)
+		}
+	}
+	return a.download(ctx, download...)
 }
 
 func unpackKernel(ctx context.Context, root, dir string) error {
-	image, err := theOne(filepath.Join(root, "boot/vmlinuz-*"))
+	image, err := theOne(filepath.Join(root, "boot/vmlinuz-*"), filepath.Join(root, "usr/lib/modules/*/vmlinuz"))
 	if err != nil {
 		return err
 	}

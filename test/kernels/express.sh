@@ -39,5 +39,4 @@ if scon lab exec device -- tc qdisc show | grep clsact >&2 || ls -d /sys/fs/bpf/
 	echo "scon down left this" >&2
 	exit 1
 fi
-kill $(jobs -p) 2>/dev/null || true
 scon lab down >&2
