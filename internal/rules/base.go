@@ -10,6 +10,7 @@ type hook string
 
 const (
 	prerouting  hook = "prerouting"
+	input       hook = "input"
 	forward     hook = "forward"
 	postrouting hook = "postrouting"
 	ingress     hook = "ingress" // of devices
@@ -35,7 +36,13 @@ type base struct {
 	hook     hook
 	priority int32
 	devices  []string // of ingress and egress, "eth*" for all that begin so
+	nat      bool     // of type nat: it sees the first packet of a connection only
+	drops    bool     // its policy: what reaches its end is dropped
 }
+
+// starting tells whether packets of an express connection never meet the
+// chain, but the first packets that a container sends may.
+func (b *base) starting() bool { return b.nat || b.hook == input }
 
 // stages are the stages of address translation that packets may be in.
 func (b *base) stages() []stage {
@@ -46,7 +53,7 @@ func (b *base) stages() []stage {
 		return around(b.priority, priorityDNAT, arrived, forwarded)
 	case forward:
 		return []stage{forwarded}
-	case postrouting:
+	case postrouting, input:
 		return around(b.priority, prioritySNAT, forwarded, translated)
 	case bridgeForward:
 		return []stage{arrived, forwarded, translated}
@@ -83,7 +90,7 @@ func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
 		from, to = inside, outside
 	}
 	switch b.hook {
-	case prerouting:
+	case prerouting, input:
 		each(from, func(d *Device) { fn(d, nil) })
 	case forward:
 		each(from, func(iif *Device) { each(to, func(oif *Device) { fn(iif, oif) }) })
@@ -149,16 +156,22 @@ func pointers(devices []Device) []*Device {
 	return all
 }
 
-// forms calls fn for each form that packets of a connection may have at the
-// hook. fn's form is valid until it returns.
-func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
+// form makes a form with what all packets have in common at the hook.
+func (b *base) form(c *Conn) form {
 	f := form{conn: c}
 	switch b.hook {
 	case prerouting:
 		f.layer3, f.tracked = true, b.priority > priorityConntrack
-	case forward, postrouting:
+	case input, forward, postrouting:
 		f.layer3, f.tracked = true, true
 	}
+	return f
+}
+
+// forms calls fn for each form that packets of a connection may have at the
+// hook. fn's form is valid until it returns.
+func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
+	f := b.form(c)
 	for _, reply := range []bool{false, true} {
 		f.reply, f.outward = reply, reply == c.Replies
 		for _, s := range b.stages() {
@@ -173,6 +186,20 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 				}
 			})
 		}
+	}
+}
+
+// firstForms calls fn for each form that packets may have at the hook that a
+// container sends and that belong to no connection.
+func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
+	f := b.form(c)
+	f.first, f.firstState, f.outward = true, state, true
+	for _, s := range b.stages() {
+		f.fill(s)
+		b.ways(c, true, func(iif, oif *Device) {
+			f.iif, f.oif = iif, oif
+			fn(&f)
+		})
 	}
 }
 

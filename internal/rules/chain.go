@@ -17,7 +17,9 @@ type kind uint8
 
 const (
 	proceed kind = iota // with the next rule
-	end                 // accepted by the base chain, or dropped
+	accepts             // by the base chain
+	drops
+	rejects // drops, with an answer
 	jump
 	goTo
 	back // to the calling chain
@@ -41,9 +43,10 @@ type rule struct {
 
 // chain is a chain of rules.
 type chain struct {
-	table string
-	name  string
-	rules []*rule
+	table   string
+	name    string
+	comment string
+	rules   []*rule
 }
 
 func (r *rule) describe(why string) Rule {
@@ -100,6 +103,10 @@ type machine struct {
 	hit      func(r *rule, why string) bool // returns whether to go on
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply
+
+	dropper    *rule // the latest one met that drops
+	translates bool  // a rule met may translate addresses
+	retracks   bool  // a rule met may change what conntrack knows of packets
 }
 
 // maxRules is how many rules a packet is followed through before it is taken
@@ -109,23 +116,25 @@ const maxRules = 1 << 17
 // maxDepth is more than the kernel lets chains jump deep.
 const maxDepth = 64
 
-// outcome is where packets are after a chain.
+// outcome is where packets may be after a chain: several bits if it is not
+// known which, or not the same for all.
 type outcome uint8
 
 const (
-	passed  outcome = iota // some may have reached its end
-	settled                // all are accepted or dropped
+	passed   outcome = 1 << iota // they have reached its end
+	accepted                     // by the base chain
+	dropped                      // by any rule
 )
 
 // run follows packets through a chain.
-func (m *machine) run(c *chain, depth int) outcome {
+func (m *machine) run(c *chain, depth int) (left outcome) {
 	for _, r := range c.rules {
 		if m.budget--; m.budget < 0 || depth > maxDepth {
 			m.touch(r, "too many rules to follow")
 			m.stopped = true
 		}
 		if m.stopped {
-			return settled
+			return left
 		}
 		met := m.meet(r)
 		if met == no {
@@ -134,24 +143,39 @@ func (m *machine) run(c *chain, depth int) outcome {
 		certain := met == yes && len(m.verdicts) == 1
 		verdicts := m.verdicts
 		for _, v := range verdicts {
-			switch v.kind {
-			case end:
-				if certain {
-					return settled
-				}
-			case back:
-				if certain {
-					return passed
-				}
-			case jump, goTo:
-				after := m.run(v.target, depth+1)
-				if certain && (after == settled || v.kind == goTo) {
-					return after
-				}
+			after := m.follow(r, v, depth)
+			if v.kind == jump {
+				certain = certain && after&passed == 0
+				after &^= passed
+			}
+			left |= after
+			if certain && v.kind != proceed {
+				return left
 			}
 		}
 	}
-	return passed
+	return left | passed
+}
+
+// follow follows packets from a rule with a verdict, and returns where they
+// may be after that.
+func (m *machine) follow(r *rule, v verdict, depth int) outcome {
+	switch v.kind {
+	case accepts:
+		return accepted
+	case drops, rejects:
+		m.dropper = r
+		if v.kind == rejects && m.first {
+			m.touch(r, "reject")
+		}
+		return dropped
+	case back:
+		return passed
+	case jump, goTo:
+		return m.run(v.target, depth+1)
+	default:
+		return 0
+	}
 }
 
 // meet follows packets through one rule, to m.verdicts.
@@ -174,7 +198,7 @@ func (m *machine) meet(r *rule) truth {
 		}
 		t = t.and(u)
 	}
-	if t == varies {
+	if t == varies && !m.first {
 		m.touch(r, why)
 	}
 	if m.verdicts == nil {
@@ -199,6 +223,23 @@ func (m *machine) touch(r *rule, why string) {
 // always is a step that has no say about express packets.
 func always(text string) step {
 	return step{text: text, check: func(*machine) truth { return yes }}
+}
+
+// translating is a step that may give first packets other addresses.
+func translating(text string) step {
+	return step{text: text, check: func(m *machine) truth {
+		m.translates = true
+		return yes
+	}}
+}
+
+// retracking is a step that may keep conntrack from knowing first packets as it
+// would.
+func retracking(text string) step {
+	return step{text: text, check: func(m *machine) truth {
+		m.retracks = true
+		return yes
+	}}
 }
 
 // unsure is a condition that is the same for all packets of a connection, but

@@ -9,55 +9,103 @@ import (
 	"github.com/scon-project/scon/internal/nstest"
 )
 
+// commonConns are what containers most often have.
+var commonConns = map[string]Conn{
+	"out": outbound(tcp, "443"), "published": published(tcp, "80"), "answered UDP": outbound(udp, "53"),
+}
+
 // TestCommonRulesets holds that the rulesets that containers most often live
-// with leave their connections to the express way, until a rule is added that
-// judges packets ahead of what accepts them.
+// with leave their connections to the express way: none of them judges packets
+// before it has accepted what is established.
 func TestCommonRulesets(t *testing.T) {
+	nftOnly := map[string]string{"nft": nft}
 	for _, c := range []struct {
-		name   string
+		file  string
+		tools map[string]string
+		set   string // of ipset, that it names
+	}{
+		{"calico.iptables", iptables, "cali40all-hosts-net"},
+		{"crowdsec.nft", nftOnly, ""},
+		{"docker.iptables", iptables, ""},
+		{"docker.nft", nftOnly, ""},
+		{"docker28.iptables", iptables, "docker-ext-bridges-v4"},
+		{"fail2ban.iptables", iptables, "f2b-recidive"},
+		{"fail2ban.nft", nftOnly, ""},
+		{"firewalld.nft", nftOnly, ""},
+		{"fw4.nft", nftOnly, ""},
+		{"k3s.iptables", iptables, ""},
+		{"kube-proxy.iptables", iptables, ""},
+		{"kube-proxy.nft", nftOnly, ""},
+		{"libvirt.iptables", iptables, ""},
+		{"libvirt.nft", nftOnly, ""},
+		{"netavark.iptables", iptables, ""},
+		{"netavark.nft", nftOnly, ""},
+		{"shorewall.iptables", iptables, ""},
+		{"ufw-docker.iptables", iptables, ""},
+		{"ufw.iptables", iptables, ""},
+		{"workstation.nft", nftOnly, ""},
+	} {
+		for kind, tool := range c.tools {
+			t.Run(c.file+" "+kind, func(t *testing.T) {
+				ns := nstest.New(t)
+				if c.set != "" {
+					nstest.Run(t, ns, "ipset create "+c.set+" hash:net")
+				}
+				nstest.Run(t, ns, tool+" testdata/"+c.file)
+				ruleset := readIn(t, ns, Options{})
+				for name, conn := range commonConns {
+					if rule, touched := ruleset.Touches(conn); touched {
+						t.Errorf("%s is touched by %v: %s", name, rule, rule.Text)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestCommonRulesetsChanged holds that a rule that judges packets is seen in
+// the midst of such a ruleset.
+func TestCommonRulesetsChanged(t *testing.T) {
+	for _, c := range []struct {
 		file   string
-		tools  map[string]string
+		tool   string
 		before string // where in the file the rule is added
 		rule   string
 		why    string
 	}{
-		{
-			"Docker", "docker.iptables", iptables,
-			"-A DOCKER-USER -j RETURN", "-A DOCKER-USER -p tcp --dport 443 -m hashlimit --hashlimit-above 100/sec --hashlimit-name h -j DROP", "hashlimit",
-		},
-		{
-			"ufw", "ufw.iptables", iptables,
-			"-A FORWARD -j ufw-before-forward", "-A FORWARD -m limit --limit 3/min -j LOG", "limit",
-		},
-		{
-			"kube-proxy", "kube-proxy.iptables", iptables,
-			"-A KUBE-FORWARD -m conntrack --ctstate INVALID", "-A KUBE-FORWARD -m statistic --mode random --probability 0.1 -j DROP", "statistic",
-		},
-		{
-			"firewalld", "firewalld.nft", map[string]string{"nft": nft},
-			"		return", "		meta length > 1000 meta mark set 1", "meta length",
-		},
+		{"docker.iptables", xtNFT, "-A DOCKER-USER -j RETURN", "-A DOCKER-USER -p tcp --dport 443 -m hashlimit --hashlimit-above 100/sec --hashlimit-name h -j DROP", "hashlimit"},
+		{"docker.nft", nft, "		counter accept comment \"OUTGOING\"", "		quota 10 mbytes accept", ""}, // behind established
+		{"docker.nft", nft, "		ct state established,related counter accept\n		counter accept", "		quota 10 mbytes accept", "quota"},
+		{"ufw.iptables", xtLegacy, "-A FORWARD -j ufw-before-forward", "-A FORWARD -m limit --limit 3/min -j LOG", "limit"},
+		{"kube-proxy.iptables", xtLegacy, "-A KUBE-FORWARD -m conntrack --ctstate INVALID", "-A KUBE-FORWARD -m statistic --mode random --probability 0.1 -j DROP", "statistic"},
+		{"kube-proxy.nft", nft, "		ct state new jump cluster-ips-check", "		numgen random mod 10 0 drop", "numgen random"},
+		{"firewalld.nft", nft, "		return", "		meta length > 1000 meta mark set 1", "meta length"},
+		{"fw4.nft", nft, "		ct state vmap { established : accept, related : accept } comment", "		limit rate over 1000/second drop", "limit"},
+		{"crowdsec.nft", nft, "203.0.113.4 timeout", "		" + far + " timeout 4h,", "log"},
+		{"crowdsec.nft", nft, "203.0.113.4 timeout", "		" + host + " timeout 4h,", ""},
+		{"workstation.nft", nft, "		ct state established,related", "		ip saddr @flood log", "log"},
 	} {
-		text, err := os.ReadFile("testdata/" + c.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		changed := strings.Replace(string(text), c.before, c.rule+"\n"+c.before, 1)
-		if changed == string(text) {
-			t.Fatalf("no %q in %s", c.before, c.file)
-		}
-		for kind, tool := range c.tools {
-			for name, conn := range map[string]Conn{
-				"out": outbound(tcp, "443"), "published": published(tcp, "80"), "answered UDP": outbound(udp, "53"),
-			} {
-				t.Run(c.name+" "+kind+" "+name, func(t *testing.T) {
-					touchCase{rules: string(text), conn: conn}.run(t, Options{}, tool)
-				})
+		t.Run(c.file+" "+c.rule, func(t *testing.T) {
+			text, err := os.ReadFile("testdata/" + c.file)
+			if err != nil {
+				t.Fatal(err)
 			}
-			t.Run(c.name+" "+kind+" changed", func(t *testing.T) {
-				touchCase{rules: changed, conn: outbound(tcp, "443"), why: c.why}.run(t, Options{}, tool)
-			})
-		}
+			changed := strings.Replace(string(text), c.before, c.rule+"\n"+c.before, 1)
+			if changed == string(text) {
+				t.Fatalf("no %q in %s", c.before, c.file)
+			}
+			touchCase{rules: changed, conn: outbound(tcp, "443"), why: c.why}.run(t, Options{}, c.tool)
+		})
+	}
+}
+
+// TestMarksAreNotFollowed holds that what stands behind a mark, which packets
+// may bring along, is not taken for excluded, although the connection has it.
+func TestMarksAreNotFollowed(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, "ipset create mwan3_connected hash:net\n"+xtNFT+" testdata/mwan3.iptables")
+	if rule, _ := readIn(t, ns, Options{}).Touches(outbound(tcp, "443")); rule.Why != "statistic" {
+		t.Errorf("touched by %q, want the statistic match", rule.Why)
 	}
 }
 

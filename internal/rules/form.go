@@ -38,6 +38,7 @@ const (
 
 // State of a packet (NF_CT_STATE_BIT), as nftables and iptables number it.
 const (
+	stateInvalid     = 1 << 0
 	stateEstablished = 1 << 1
 	stateRelated     = 1 << 2
 	stateNew         = 1 << 3
@@ -57,6 +58,11 @@ type form struct {
 	iif, oif  *Device   // nil if not known
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
+	// first tells that the packet belongs to no connection yet; firstState is
+	// conntrack's state of it then, 0 if that is not known. All flags of TCP and
+	// the DSCP of such packets vary.
+	first      bool
+	firstState uint16
 }
 
 // stage is how far address translation has got.
@@ -95,6 +101,9 @@ func (f *form) fill(s stage) {
 	}
 	f.network[0] = octet{value: 0x45, known: 0xff}
 	f.network[1] = octet{varies: 0x03} // ECN; SCON compares DSCP
+	if f.first {
+		f.network[1] = octet{varies: 0xff}
+	}
 	f.network[6] = octet{known: fragment, varies: reservedDF}
 	f.network[7] = octet{known: 0xff}
 	f.network[9] = octet{value: f.proto, known: 0xff}
@@ -109,7 +118,7 @@ func (f *form) fill(s stage) {
 	}
 	setPort(f.transport[0:2], src)
 	setPort(f.transport[2:4], dst)
-	if f.proto == unix.IPPROTO_UDP {
+	if f.proto == unix.IPPROTO_UDP || f.first {
 		return
 	}
 	const finSynRst, ack = 0x07, 0x10
@@ -121,6 +130,8 @@ func (f *form) state() uint16 {
 	switch {
 	case !f.tracked:
 		return 0
+	case f.first:
+		return f.firstState
 	case !f.oneWay:
 		return stateEstablished
 	case f.conn.Status == 0:
@@ -132,9 +143,14 @@ func (f *form) state() uint16 {
 	}
 }
 
+// connected tells whether conntrack has a connection for the packet.
+func (f *form) connected() bool {
+	return f.tracked && (!f.first || f.firstState == stateNew)
+}
+
 // status is what is known of the connection's status, and which bits of it.
 func (f *form) status() (value, mask uint32) {
-	if f.conn.Status == 0 {
+	if f.conn.Status == 0 || f.first {
 		return 0, 0
 	}
 	const never = statusExpected | statusSrcNAT | statusDstNAT // changes

@@ -54,13 +54,25 @@ func parseLegacyInfo(b []byte) (l legacyLayout, err error) {
 	return l, nil
 }
 
-// legacyHooks are the hooks that forwarded packets meet, by number.
+// legacyHooks are the hooks that packets of containers meet, by number.
 var legacyHooks = map[int]hook{
-	unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_FORWARD: forward, unix.NF_INET_POST_ROUTING: postrouting,
+	unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_LOCAL_IN: input, unix.NF_INET_FORWARD: forward, unix.NF_INET_POST_ROUTING: postrouting,
 }
 
 // legacyPriorities are the tables' priorities (enum nf_ip_hook_priorities).
 var legacyPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+
+// legacyBase makes a base chain of a table.
+func legacyBase(table string, c *chain, h hook) *base {
+	b := &base{chain: c, hook: h, priority: legacyPriorities[table]}
+	if table == "nat" {
+		b.nat, b.priority = true, prioritySNAT
+		if h == prerouting {
+			b.priority = priorityDNAT
+		}
+	}
+	return b
+}
 
 // legacyEntry is one rule as it lies in the table.
 type legacyEntry struct {
@@ -78,8 +90,8 @@ type extension struct {
 }
 
 // parse reads the rules of a table.
-func (t legacyTable) parse(opts Options) ([]*base, error) {
-	p := legacyParser{opts: opts, table: "iptables-legacy " + t.name, chains: make(map[uint32]*chain)}
+func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
+	p := legacyParser{exact: exact, table: "iptables-legacy " + t.name, chains: make(map[uint32]*chain)}
 	if err := p.split(t.entries); err != nil {
 		return nil, err
 	}
@@ -91,7 +103,7 @@ func (t legacyTable) parse(opts Options) ([]*base, error) {
 		name := [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[number]
 		c := p.begin(begin, name)
 		if h := legacyHooks[number]; h != "" {
-			bases = append(bases, &base{chain: c, hook: h, priority: legacyPriorities[t.name]})
+			bases = append(bases, legacyBase(t.name, c, h))
 		}
 	}
 	if err := p.fill(); err != nil {
@@ -119,7 +131,7 @@ func digest(tables []legacyTable) uint64 {
 }
 
 type legacyParser struct {
-	opts    Options
+	exact   exactCounters
 	table   string
 	entries []legacyEntry
 	chains  map[uint32]*chain // by where they begin
@@ -142,8 +154,7 @@ func (p *legacyParser) split(b []byte) error {
 		at += size
 		p.entries = append(p.entries, e)
 		if e.target.name == "ERROR" && at < len(b) {
-			name, _, _ := bytes.Cut(e.target.info, []byte{0})
-			p.begin(uint32(at), string(name))
+			p.begin(uint32(at), cString(e.target.info))
 		}
 	}
 	return nil
@@ -178,8 +189,7 @@ func parseExtension(b []byte) (x extension, size int, err error) {
 	if size < extensionHeader || size > len(b) {
 		return x, 0, errMalformed
 	}
-	name, _, _ := bytes.Cut(b[2:2+extensionName], []byte{0})
-	return extension{string(name), int(b[extensionHeader-1]), b[extensionHeader:size]}, size, nil
+	return extension{cString(b[2 : 2+extensionName]), int(b[extensionHeader-1]), b[extensionHeader:size]}, size, nil
 }
 
 // fill puts the rules into their chains. A chain goes on until another begins.
@@ -209,11 +219,15 @@ func (p *legacyParser) fill() error {
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
 	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
 	r.steps = append(r.steps, ipPart(e.ip))
+	var comments []string
 	for _, m := range e.matches {
+		if m.name == "comment" {
+			comments = append(comments, cString(m.info))
+		}
 		r.steps = append(r.steps, xtMatch(m.name, m.revision, m.info))
 	}
-	if p.opts.Counters {
-		r.steps = append(r.steps, needing("", "counter"))
+	if name, ok := p.exact.has(comments...); ok {
+		r.steps = append(r.steps, counting("", name))
 	}
 	if e.target.name != "" {
 		s, v, ending := xtTarget(e.target.name, e.target.revision, e.target.info)
@@ -234,9 +248,9 @@ func (p *legacyParser) verdict(code int32, isGoto bool, next uint32) (verdict, s
 	const drop, accept, queue, toCaller = -1, -2, -4, -5
 	switch {
 	case code == drop:
-		return verdict{kind: end}, "-j DROP", nil
+		return verdict{kind: drops}, "-j DROP", nil
 	case code == accept:
-		return verdict{kind: end}, "-j ACCEPT", nil
+		return verdict{kind: accepts}, "-j ACCEPT", nil
 	case code == toCaller:
 		return verdict{kind: back}, "-j RETURN", nil
 	case code < 0:

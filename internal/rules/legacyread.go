@@ -30,9 +30,9 @@ type legacyTable struct {
 	entries []byte
 }
 
-// readLegacyTables reads the tables, but nat: that sees the first packet of a
-// connection only.
-func readLegacyTables() (tables []legacyTable, err error) {
+// readLegacyTables reads the tables; nat, which sees the first packet of a
+// connection only, if that is asked for.
+func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 	names, err := os.ReadFile(legacyNames)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a kernel without it
@@ -49,12 +49,12 @@ func readLegacyTables() (tables []legacyTable, err error) {
 	}
 	defer unix.Close(fd)
 	for _, name := range strings.Fields(string(names)) {
-		if name == "nat" {
+		if name == "nat" && !opts.Drops {
 			continue
 		}
 		var table legacyTable
 		err := retry(func() (err error) {
-			table, err = readLegacyTable(fd, name)
+			table, err = readLegacyTable(fd, name, opts)
 			return err
 		})
 		if err != nil {
@@ -65,7 +65,7 @@ func readLegacyTables() (tables []legacyTable, err error) {
 	return tables, nil
 }
 
-func readLegacyTable(fd int, name string) (t legacyTable, err error) {
+func readLegacyTable(fd int, name string, opts Options) (t legacyTable, err error) {
 	info := make([]byte, legacyInfoSize)
 	copy(info[:legacyNameSize-1], name)
 	if _, err := getsockopt(fd, soGetInfo, info); err != nil {
@@ -74,6 +74,9 @@ func readLegacyTable(fd int, name string) (t legacyTable, err error) {
 	t.name = name
 	if t.layout, err = parseLegacyInfo(info); err != nil {
 		return t, err
+	}
+	if opts.Drops && t.layout.size > mostDropBytes {
+		return t, ErrTooMany
 	}
 	blob := make([]byte, legacyEntriesHeader+int(t.layout.size))
 	copy(blob[:legacyNameSize-1], name)

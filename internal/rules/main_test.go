@@ -21,6 +21,12 @@ func read(t *testing.T, opts Options, tool, rules string) (r Ruleset) {
 	t.Helper()
 	ns := nstest.New(t)
 	load(t, ns, tool, rules)
+	return readIn(t, ns, opts)
+}
+
+// readIn reads the rules of a namespace.
+func readIn(t *testing.T, ns string, opts Options) (r Ruleset) {
+	t.Helper()
 	nstest.Do(t, ns, func() {
 		var err error
 		if r, err = Read(opts); err != nil {

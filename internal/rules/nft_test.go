@@ -59,6 +59,7 @@ func TestNFTPerPacket(t *testing.T) {
 		"tcp dport set 99":                              "dport set",
 		"limit name l drop":                             "limit",
 		"quota name q drop":                             "quota",
+		"limit name tcp dport map @limits drop":         "limit",
 		"meta mark set numgen random mod 4":             "numgen random",
 		"ip saddr @metered drop":                        "metered (its elements judge packets)",
 	} {
@@ -66,6 +67,7 @@ func TestNFTPerPacket(t *testing.T) {
 			rules := `table inet t {
 				limit l { rate 10/second; }
 				quota q { 10 mbytes; }
+				map limits { type inet_service : limit; elements = { 443 : "l" }; }
 				set seen { type ipv4_addr; flags dynamic; size 100; }
 				set metered { type ipv4_addr; limit rate 1/second; elements = { ` + container + ` }; }
 				chain f { type filter hook forward priority 0; ` + rule + `; }
@@ -98,6 +100,8 @@ func TestNFTSilent(t *testing.T) {
 		"meta nfproto ipv6 log",
 		"fib daddr type local drop",
 		"ip saddr @blocked drop",
+		"counter name tcp dport map @counters",
+		"limit name tcp dport map @limits",
 		"ip saddr @changing drop",
 		"meta mark set jhash ip saddr . tcp dport mod 4",
 		"reject",
@@ -109,6 +113,10 @@ func TestNFTSilent(t *testing.T) {
 			rules := `table inet t {
 				set blocked { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }
 				set changing { type ipv4_addr; timeout 1h; }
+				counter web { }
+				map counters { type inet_service : counter; elements = { 443 : "web" }; }
+				limit slow { rate 1/second; }
+				map limits { type inet_service : limit; elements = { 80 : "slow" }; }
 				chain f { type filter hook forward priority 0; ` + rule + `; }
 			}`
 			touchCase{rules: rules, conn: outbound(tcp, "443")}.run(t, Options{}, nft)
@@ -177,7 +185,12 @@ func TestNFTConditions(t *testing.T) {
 		{"ct state { related, new }", outbound(tcp, "443"), false},
 		{"meta mark 7", outbound(tcp, "443"), true}, // not known
 		{"ip saddr @blocked", outbound(tcp, "443"), false},
-		{"ip saddr @changing", outbound(tcp, "443"), true},
+		{"ip saddr @changing", outbound(tcp, "443"), false},
+		{"ip saddr != @changing", outbound(tcp, "443"), true},
+		{"ip saddr @going", outbound(tcp, "443"), true},
+		{"ip saddr != @going ip saddr " + container, outbound(tcp, "443"), true}, // once it has gone
+		{"ip saddr @filled", outbound(tcp, "443"), true},
+		{"ip saddr @seen", outbound(tcp, "443"), true},
 		{"ip saddr != @blocked", outbound(tcp, "443"), true},
 	} {
 		name := "regular"
@@ -188,6 +201,10 @@ func TestNFTConditions(t *testing.T) {
 			rules := `table inet t {
 				set blocked { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }
 				set changing { type ipv4_addr; timeout 1h; }
+				set going { type ipv4_addr; timeout 1h; elements = { ` + container + ` }; }
+				set filled { type ipv4_addr; timeout 1h; }
+				set seen { type ipv4_addr; flags dynamic; }
+				chain i { type filter hook input priority 0; add @filled { ip saddr }; }
 				chain f { type filter hook forward priority 0; ` + c.condition + ` limit rate 10/second accept; }
 			}`
 			want := touchCase{rules: rules, conn: c.conn}
@@ -258,12 +275,6 @@ func TestNFTWays(t *testing.T) {
 		{"policy only", forwardChain(""), conn, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, Options{}, nft) })
-	}
-}
-
-func TestCountersAreNeeded(t *testing.T) {
-	for opts, why := range map[Options]string{{}: "", {Counters: true}: "counter"} {
-		touchCase{rules: forwardChain("tcp dport 443 counter accept"), conn: outbound(tcp, "443"), why: why}.run(t, opts, nft)
 	}
 }
 

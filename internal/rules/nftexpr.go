@@ -36,6 +36,8 @@ type compiler struct {
 	*nftReader
 	table tableKey
 	rule  *rule
+	// comments are those of the rule and of its chain.
+	comments []string
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
 }
@@ -50,6 +52,7 @@ func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
 	k := compiler{nftReader: r, table: key, rule: &rule{
 		chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE), verdicts: []verdict{{}},
 	}}
+	k.comments = []string{c.comment, udataComment(a.get(unix.NFTA_RULE_USERDATA))}
 	for _, e := range expressions(a.get(unix.NFTA_RULE_EXPRESSIONS)) {
 		k.add(e)
 	}
@@ -60,8 +63,8 @@ func (k *compiler) step(s step) { k.rule.steps = append(k.rule.steps, s) }
 
 // silent are expressions that do nothing to what packets look like later on
 // the regular way, or what is seen at its end.
-var silent = map[string]string{
-	"notrack": "notrack", "masq": "masquerade", "nat": "nat", "redir": "redirect",
+var silent = map[string]step{
+	"notrack": retracking("notrack"), "masq": translating("masquerade"), "nat": translating("nat"), "redir": translating("redirect"),
 }
 
 // add compiles one expression.
@@ -99,16 +102,19 @@ func (k *compiler) add(e nftExpr) {
 	case "exthdr":
 		k.exthdr(e)
 	case "reject":
-		k.rule.verdicts, k.rule.ending = []verdict{{kind: end}}, "reject"
+		k.rule.verdicts, k.rule.ending = []verdict{{kind: rejects}}, "reject"
 	case "counter":
 		k.counter("counter")
 	case "match":
+		if e.text(unix.NFTA_MATCH_NAME) == "comment" {
+			k.comments = append(k.comments, cString(e.get(unix.NFTA_MATCH_INFO)))
+		}
 		k.step(xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO))))
 	case "target":
 		k.target(e)
 	default:
-		if text, ok := silent[e.name]; ok {
-			k.step(always(text))
+		if s, ok := silent[e.name]; ok {
+			k.step(s)
 			return
 		}
 		text := e.name
@@ -122,9 +128,10 @@ func (k *compiler) add(e nftExpr) {
 // properNames are what nft calls some expressions.
 var properNames = map[string]string{"connlimit": "ct count", "flow_offload": "flow add"}
 
-func (k *compiler) counter(text string) {
-	if k.opts.Counters {
-		k.step(needing(text, "counter"))
+// counter compiles a counter, which has a name or none.
+func (k *compiler) counter(text string, named ...string) {
+	if name, ok := k.exact.has(append(named, k.comments...)...); ok {
+		k.step(counting(text, name))
 	}
 }
 
@@ -434,6 +441,8 @@ func (k *compiler) vmap(s *set, at, to int, text, why string) {
 	k.step(step{text: text, why: why, check: func(m *machine) truth {
 		t, found := s.find(m.registers[at:to])
 		switch {
+		case s.unknown && m.first:
+			m.verdicts = []verdict{{kind: jump, target: unknownChain(s.table.String(), s.name)}}
 		case s.unknown:
 			t = needsKnowing(t)
 		case len(found) == 1:
@@ -492,15 +501,22 @@ func (k *compiler) immediate(e nftExpr) {
 	k.load(e, unix.NFTA_IMMEDIATE_DREG, len(value), source{text: "constant", format: hex}, func(_ *machine, to []octet) { copy(to, value) })
 }
 
-// objref compiles the use of a named object.
+// objref compiles the use of a named object, or of one that a map has for the
+// packet.
 func (k *compiler) objref(e nftExpr) {
 	const counter, ctHelper, ctTimeout, secmark = 1, 3, 7, 8 // NFT_OBJECT_*
 	typ, name := e.number(unix.NFTA_OBJREF_IMM_TYPE), e.text(unix.NFTA_OBJREF_IMM_NAME)
+	mapped := !e.has(unix.NFTA_OBJREF_IMM_TYPE)
+	if mapped {
+		typ, name = k.objrefMap(e)
+	}
 	switch {
-	case !e.has(unix.NFTA_OBJREF_IMM_TYPE):
-		k.step(needing("objects from "+e.text(unix.NFTA_OBJREF_SET_NAME), ""))
+	case typ == counter && mapped:
+		if len(k.exact) > 0 { // which one of the map's it is, is not followed
+			k.step(counting("counter name "+name, "in "+name))
+		}
 	case typ == counter:
-		k.counter("counter name " + name)
+		k.counter("counter name "+name, name)
 	case typ == ctHelper || typ == ctTimeout || typ == secmark:
 		k.step(always(""))
 	default:
@@ -509,12 +525,34 @@ func (k *compiler) objref(e nftExpr) {
 	}
 }
 
+// objrefMap compiles the look-up of an object: packets go on that find one. It
+// returns the kind of the objects, and the map's name.
+func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
+	name = e.text(unix.NFTA_OBJREF_SET_NAME)
+	s := k.sets[k.table][name]
+	if s == nil {
+		return 0, "@" + name
+	}
+	at, holds, ok := k.register(e.number(unix.NFTA_OBJREF_SET_SREG), s.key)
+	if !ok {
+		return 0, "@" + name
+	}
+	s.used = true
+	text, to := k.keyText(at, s.key)+" @"+name, at+s.key
+	k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+		t, _ := s.find(m.registers[at:to])
+		return t
+	}})
+	return s.holds, "@" + name
+}
+
 // dynset compiles an update of a set by packets. If it brings expressions
 // along, look-ups in the set judge packets as well.
 func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
 	if s := k.sets[k.table][name]; s != nil {
+		s.unknown = true
 		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
 			s.judges = s.judges || x.name != "" && x.name != "counter"
 		}

@@ -52,7 +52,9 @@ func FuzzNFTRule(f *testing.F) {
 		}
 		c.rules = []*rule{r.compile(key, c, parseAttrs(slices.Clone(b)))}
 		bases := []*base{{chain: c, hook: forward}, {chain: c, hook: egress, devices: []string{"eth0"}}}
-		newRuleset(bases).Touches(outbound(tcp, "443"))
+		ruleset := newRuleset(bases, Options{Drops: true})
+		ruleset.Touches(outbound(tcp, "443"))
+		ruleset.Discardable(maybeHere(sent(tcp, "443")))
 	})
 }
 

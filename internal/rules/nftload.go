@@ -231,13 +231,16 @@ func (k *compiler) ct(e nftExpr) {
 		return
 	}
 	if e.has(unix.NFTA_CT_SREG) {
+		if key == unix.NFT_CT_ZONE {
+			k.step(retracking(""))
+		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return
 	}
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {
 		clear(to)
-		if known.load != nil && m.tracked {
+		if known.load != nil && (m.connected() || key == unix.NFT_CT_STATE) {
 			known.load(m, to, end)
 		}
 	})

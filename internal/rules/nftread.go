@@ -79,13 +79,17 @@ func (k tableKey) String() string { return familyNames[k.family] + " " + k.name 
 // nftReader reads nftables.
 type nftReader struct {
 	opts   Options
+	exact  exactCounters
 	sock   *nlmsg.Socket
 	chains map[tableKey]map[string]*chain
 	sets   map[tableKey]map[string]*set
 	bases  []*base
+
+	elements int // of sets, that have been read
+	rules    int // that have been read
 }
 
-func readNFTables(opts Options) ([]*base, error) {
+func readNFTables(opts Options, exact exactCounters) ([]*base, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
 	if err != nil {
 		return nil, err
@@ -94,7 +98,7 @@ func readNFTables(opts Options) ([]*base, error) {
 	var r nftReader
 	err = retry(func() error {
 		r = nftReader{
-			opts: opts, sock: sock,
+			opts: opts, exact: exact, sock: sock,
 			chains: make(map[tableKey]map[string]*chain),
 			sets:   make(map[tableKey]map[string]*set),
 		}
@@ -169,6 +173,8 @@ func (r *nftReader) generation() (id uint32, err error) {
 	return id, nil
 }
 
+func (r *nftReader) tooMany() bool { return r.opts.Drops && r.rules > mostDropRules }
+
 // read reads the tables that have a base chain of interest: in a cluster the
 // others, with address translation only, are the long ones.
 func (r *nftReader) read() error {
@@ -193,12 +199,18 @@ func (r *nftReader) read() error {
 			func(family byte, a attrs) {
 				c := chains[a.text(unix.NFTA_RULE_CHAIN)]
 				// Old kernels dump the rules of all tables.
+				if r.rules++; r.tooMany() {
+					return
+				}
 				if c != nil && family == key.family && a.text(unix.NFTA_RULE_TABLE) == key.name {
 					c.rules = append(c.rules, r.compile(key, c, a))
 				}
 			})
 		if err != nil {
 			return fmt.Errorf("read rules of %v: %w", key, err)
+		}
+		if r.tooMany() {
+			return ErrTooMany
 		}
 	}
 	return r.readElements()
@@ -213,24 +225,31 @@ func (r *nftReader) addChain(family byte, a attrs) {
 	if r.chains[key] == nil {
 		r.chains[key] = make(map[string]*chain)
 	}
-	c := &chain{table: key.String(), name: a.text(unix.NFTA_CHAIN_NAME)}
+	const chainUserdata = 12 // NFTA_CHAIN_USERDATA
+	c := &chain{
+		table: key.String(), name: a.text(unix.NFTA_CHAIN_NAME),
+		comment: udataComment(a.get(chainUserdata)),
+	}
 	r.chains[key][c.name] = c
 
+	const nfDrop = 0
 	at := a.nested(unix.NFTA_CHAIN_HOOK)
-	// Chains of type nat see the first packet of a connection only.
-	if len(at) == 0 || a.text(unix.NFTA_CHAIN_TYPE) == "nat" {
+	if len(at) == 0 {
 		return
 	}
-	if h := hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)); h != "" {
-		r.bases = append(r.bases, &base{
-			chain: c, hook: h,
-			priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
-			devices:  hookDevices(at),
-		})
+	b := &base{
+		chain: c, hook: hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)),
+		priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
+		devices:  hookDevices(at),
+		nat:      a.text(unix.NFTA_CHAIN_TYPE) == "nat",
+		drops:    a.has(unix.NFTA_CHAIN_POLICY) && a.number(unix.NFTA_CHAIN_POLICY) == nfDrop,
+	}
+	if b.hook != "" && (r.opts.Drops || !b.starting()) {
+		r.bases = append(r.bases, b)
 	}
 }
 
-// hookOf names the hook of a base chain, "" if forwarded packets never meet it.
+// hookOf names the hook of a base chain, "" if a container's packets never meet it.
 func hookOf(family byte, number uint32) hook {
 	const inetIngress = 5
 	switch family {
@@ -256,6 +275,8 @@ func hookOf(family byte, number uint32) hook {
 	switch number {
 	case unix.NF_INET_PRE_ROUTING:
 		return prerouting
+	case unix.NF_INET_LOCAL_IN:
+		return input
 	case unix.NF_INET_FORWARD:
 		return forward
 	case unix.NF_INET_POST_ROUTING:
@@ -292,9 +313,9 @@ func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) 
 	target := r.chains[key][a.text(unix.NFTA_VERDICT_CHAIN)]
 	switch code {
 	case nfDrop:
-		return verdict{kind: end}, "drop"
+		return verdict{kind: drops}, "drop"
 	case nfAccept:
-		return verdict{kind: end}, "accept"
+		return verdict{kind: accepts}, "accept"
 	case unix.NFT_RETURN:
 		return verdict{kind: back}, "return"
 	case unix.NFT_JUMP, unix.NFT_GOTO:

@@ -10,23 +10,29 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// maxElements is how many elements of a set are looked at: what is in a longer
-// one is taken for unknown.
-const maxElements = 4096
+// maxElements is how many elements of a set are looked at, and mostElements how
+// many of all: what is in others is taken for unknown. It bounds the memory.
+const (
+	maxElements  = 16384
+	mostElements = 65536
+)
 
 // set is a set or map of nftables.
 type set struct {
 	table tableKey
 	name  string
 	flags uint32
-	key   int   // length of a key in bytes
-	parts []int // lengths of its fields, padded to 4 bytes
+	holds uint32 // kind of the objects in a map of such, NFT_OBJECT_*
+	key   int    // length of a key in bytes
+	parts []int  // lengths of its fields, padded to 4 bytes
 	// judges tells that a look-up does more than look: its elements have
 	// limits or quotas of their own.
 	judges bool
 	used   bool // by a rule
-	// unknown tells that the elements were not read, or change in silence.
-	unknown  bool
+	// unknown tells that the elements were not read, or that packets add some.
+	unknown bool
+	// expires tells that elements go in silence.
+	expires  bool
 	elements []element
 	// bounded tells that elements are boundaries: the last one that is not
 	// above a key decides.
@@ -57,19 +63,19 @@ func (r *nftReader) readSets(key tableKey) error {
 }
 
 func newSet(key tableKey, a attrs) *set {
-	const setExpr, setExpressions, descConcat, fieldLen = 0x11, 0x12, 2, 1
+	const setExpr, setExpressions, setObjType, descConcat, fieldLen = 0x11, 0x12, 0xf, 2, 1
 	s := &set{
 		table: key,
 		name:  a.text(unix.NFTA_SET_NAME),
 		flags: a.number(unix.NFTA_SET_FLAGS),
+		holds: a.number(setObjType),
 		key:   int(a.number(unix.NFTA_SET_KEY_LEN)),
 	}
 	for _, e := range append(expressions(a.get(setExpressions)), expression(a.get(setExpr))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
-	if s.flags&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_EVAL) != 0 {
-		s.unknown = true
-	}
+	s.unknown = s.flags&unix.NFT_SET_EVAL != 0
+	s.expires = s.flags&unix.NFT_SET_TIMEOUT != 0
 	for _, field := range nlmsg.Attributes(a.nested(unix.NFTA_SET_DESC).get(descConcat)) {
 		s.parts = append(s.parts, (int(parseAttrs(field).number(fieldLen))+3)&^3)
 	}
@@ -100,15 +106,16 @@ func (r *nftReader) readElements() error {
 }
 
 func (r *nftReader) addElement(s *set, a attrs) {
-	const elemKeyEnd, elemExpressions = 0xa, 0xb
+	const elemObject, elemKeyEnd, elemExpressions = 0x9, 0xa, 0xb
 	const elemCatchAll = 2
 	for _, e := range append(expressions(a.get(elemExpressions)), expression(a.get(unix.NFTA_SET_ELEM_EXPR))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
-	if s.unknown || len(s.elements) >= maxElements {
+	if s.unknown || len(s.elements) >= maxElements || r.elements >= mostElements {
 		s.unknown, s.elements = true, nil
 		return
 	}
+	r.elements++
 	var e element
 	if data := a.get(unix.NFTA_SET_ELEM_DATA); data != nil {
 		value := parseAttrs(data)
@@ -118,6 +125,7 @@ func (r *nftReader) addElement(s *set, a attrs) {
 		}
 		e.data = bytes.Clone(value.get(unix.NFTA_DATA_VALUE))
 	}
+	r.exact.has(a.text(elemObject))
 	flags := a.number(unix.NFTA_SET_ELEM_FLAGS)
 	if flags&elemCatchAll != 0 {
 		s.fallback = &e
@@ -170,9 +178,14 @@ func (s *set) find(key []octet) (truth, []*element) {
 	if s.bounded {
 		look = s.findInterval
 	}
+	certain := yes
+	if s.expires {
+		certain = maybe
+	}
 	t, found := look(key)
+	t = t.and(certain)
 	if t != yes && s.fallback != nil {
-		t, found = max(t, yes), append(found, s.fallback)
+		t, found = max(t, certain), append(found, s.fallback)
 	}
 	return t, found
 }

@@ -10,15 +10,21 @@
 package rules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Options say what else a rule needs every packet for.
 type Options struct {
-	// Counters takes rules with a counter for rules that judge single packets.
-	Counters bool
+	// ExactCounters are counters that must miss no packet: named ones of
+	// nftables, and those of rules or of nftables' chains with such a comment.
+	ExactCounters []string
+	// Drops reads as well what only the first packet of a connection meets,
+	// and what packets for this host do: Discardable needs it.
+	Drops bool
 }
 
 // Rule is a rule that judges single packets.
@@ -38,46 +44,65 @@ func (r Rule) String() string {
 	return fmt.Sprintf("%s %s handle %d (%s)", r.Table, r.Chain, r.Handle, r.Why)
 }
 
+// ByCounter tells that nothing but a counter needs the packets that the user
+// wants to be exact.
+func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
+
 // Ruleset is what Read has read, reduced to what can lead to a rule that
 // judges single packets. It does not change, and may be used concurrently.
 type Ruleset struct {
 	bases     []*base
 	perPacket []Rule
-	legacy    uint64 // digest of iptables-legacy's tables
+	opts      Options
+	exact     exactCounters
+	whole     []*base // with opts.Drops: all, in the order of their priorities
+	legacy    uint64  // digest of iptables-legacy's tables
 }
 
 // Read reads the ruleset. It is never empty for want of a right to read it:
 // that is an error.
 func Read(opts Options) (Ruleset, error) {
-	bases, err := readNFTables(opts)
+	exact := newExactCounters(opts)
+	bases, err := readNFTables(opts, exact)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
 	}
-	tables, err := readLegacyTables()
+	tables, err := readLegacyTables(opts)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
 	}
 	for _, t := range tables {
-		found, err := t.parse(opts)
+		found, err := t.parse(exact)
 		if err != nil {
 			return Ruleset{}, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
 		}
 		bases = append(bases, found...)
 	}
-	r := newRuleset(bases)
-	r.legacy = digest(tables)
+	r := newRuleset(bases, opts)
+	r.exact, r.legacy = exact, digest(tables)
 	return r, nil
 }
 
 // Stale tells whether rules have changed in a way that nothing announces:
 // those of iptables-legacy.
 func (r Ruleset) Stale() (bool, error) {
-	tables, err := readLegacyTables()
+	tables, err := readLegacyTables(r.opts)
 	if err != nil {
 		return false, fmt.Errorf("read iptables-legacy: %w", err)
 	}
 	return digest(tables) != r.legacy, nil
 }
+
+// ErrTooMany says that there are more rules than Options.Drops reads: in a
+// cluster they may be so many that nothing else could be done meanwhile.
+var ErrTooMany = errors.New("more rules than are followed to tell what they drop")
+
+// mostDropRules bounds what Options.Drops reads: rules of nftables, and bytes of
+// a table of iptables-legacy.
+const (
+	mostDropRules = 4096
+	mostDropBytes = 1 << 20
+)
 
 // errChanged means that the rules have changed while they were read.
 var errChanged = errors.New("rules changed while they were read")
@@ -97,13 +122,17 @@ func retry(read func() error) (err error) {
 
 // newRuleset keeps of the base chains what decides whether packets come to a
 // rule that judges them one by one.
-func newRuleset(bases []*base) Ruleset {
-	var r Ruleset
+func newRuleset(bases []*base, opts Options) Ruleset {
+	r := Ruleset{opts: opts}
 	hits, chains := make(map[*rule]bool), make(map[*chain]bool)
 	for _, b := range bases {
-		if b.findHits(hits, chains) {
+		if !b.starting() && b.findHits(hits, chains) {
 			r.bases = append(r.bases, b)
 		}
+	}
+	if opts.Drops {
+		r.whole = slices.SortedStableFunc(slices.Values(bases), func(a, b *base) int { return cmp.Compare(a.priority, b.priority) })
+		clear(chains) // keep every rule
 	}
 	for c := range chains {
 		c.rules = slices.DeleteFunc(c.rules, func(r *rule) bool {

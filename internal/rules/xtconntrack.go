@@ -123,7 +123,10 @@ func (c *conntrackMatch) check(m *machine) truth {
 	if c.checks&checkState != 0 {
 		add(checkState, m.inState(c.states))
 	}
-	if !m.tracked {
+	if c.checks == checkState {
+		return t
+	}
+	if !m.connected() {
 		return t.and(maybe)
 	}
 	if c.checks&checkProto != 0 {

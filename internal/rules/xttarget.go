@@ -5,9 +5,15 @@ import "slices"
 // silentTargets do nothing to packets, or nothing that is not seen at the end
 // of the regular way: marks, priority, DSCP.
 var silentTargets = []string{
-	"CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "HMARK", "MARK", "NOTRACK", "SECMARK",
-	"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT",
+	"CLASSIFY", "CONNMARK", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
 }
+
+// Targets that set how conntrack and translation treat a connection, which is
+// what its packets are like.
+var (
+	retrackingTargets  = []string{"CT", "NOTRACK"}
+	translatingTargets = []string{"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"}
+)
 
 // xtTarget makes a step of a target, and the verdict that it comes to.
 // Targets that are not known need every packet.
@@ -15,9 +21,13 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	text := "-j " + name
 	switch {
 	case name == "REJECT":
-		return always(""), verdict{kind: end}, text
+		return always(""), verdict{kind: rejects}, text
 	case slices.Contains(silentTargets, name):
 		return always(text), verdict{}, ""
+	case slices.Contains(retrackingTargets, name):
+		return retracking(text), verdict{}, ""
+	case slices.Contains(translatingTargets, name):
+		return translating(text), verdict{}, ""
 	case name == "TOS" && revision == 1 && len(info) >= 2 && (info[0]|info[1])&0x03 == 0: // ECN stays what it was
 		return always(text), verdict{}, ""
 	default:
