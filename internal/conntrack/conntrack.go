@@ -21,8 +21,11 @@ import (
 // ErrNotFound is wrapped when the kernel tracks no such connection.
 var ErrNotFound = errors.New("no such connection")
 
-// TCPEstablished is Conn.TCPState of an established connection.
-const TCPEstablished = 3
+// Values of Conn.TCPState.
+const (
+	TCPEstablished = 3
+	TCPClosed      = 8 // by a RST
+)
 
 // Bits of Conn.Status (enum ip_conntrack_status).
 const (
@@ -34,8 +37,9 @@ const (
 
 // Bits of Conn.TCPFlags (IP_CT_TCP_FLAG_*).
 const (
-	tcpBeLiberal = 0x08 // judge no packet by its sequence numbers
-	tcpMaxAckSet = 0x20 // judge a RST by the highest acknowledgement seen
+	tcpBeLiberal      = 0x08 // judge no packet by its sequence numbers
+	tcpUnacknowledged = 0x10 // data was seen, and not yet that it has arrived
+	tcpMaxAckSet      = 0x20 // judge a RST by the highest acknowledgement seen
 )
 
 // Tuple is one direction of a connection.
@@ -62,6 +66,12 @@ type Conn struct {
 	TCPFlags    [2]uint8      // TCP only; of the original and the reply direction
 	Helper      string        // the conntrack helper that reads along, "" for none
 	SeqAdj      bool          // sequence numbers are rewritten
+}
+
+// Unacknowledged reports whether conntrack waits to see data acknowledged, in
+// either direction.
+func (c Conn) Unacknowledged() bool {
+	return (c.TCPFlags[0]|c.TCPFlags[1])&tcpUnacknowledged != 0
 }
 
 // Assured reports whether packets were seen both ways, so that the entry is
@@ -129,19 +139,41 @@ func (c *Client) Get(t Tuple) (conn Conn, err error) {
 	return conn, nil
 }
 
-// SetLiberal makes conntrack accept packets of one TCP connection whose
-// sequence numbers do not fit what it saw, and forget the acknowledgement that
-// it would judge a RST by, in both directions. Nothing else of the connection
-// changes, not even its timeout. The error wraps ErrNotFound if it is gone.
-func (c *Client) SetLiberal(conn Conn) error {
+// TCPUpdate is what conntrack is told about a TCP connection of which it has
+// not seen every packet.
+type TCPUpdate struct {
+	// Acknowledged tells that all data has been: without it conntrack keeps an
+	// idle connection for minutes instead of days.
+	Acknowledged bool
+	// State is the connection's, TCPEstablished or TCPClosed; 0 leaves it.
+	State uint8
+	// Timeout is how long the connection may be idle; 0 leaves it.
+	Timeout time.Duration
+}
+
+// UpdateTCP makes conntrack accept packets of one TCP connection whose sequence
+// numbers do not fit what it saw, and forget the acknowledgement that it would
+// judge a RST by, in both directions. Beyond that only what u says changes. The
+// error wraps ErrNotFound if the connection is gone.
+func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
+	forget := byte(tcpMaxAckSet)
+	if u.Acknowledged {
+		forget |= tcpUnacknowledged
+	}
 	err := c.request(msgNew, netlink.Acknowledge, conn.Orig, func(ae *netlink.AttributeEncoder) {
 		if conn.Zone != 0 {
 			ae.Uint16(attrZone, conn.Zone)
 		}
+		if u.Timeout != 0 {
+			ae.Uint32(attrTimeout, uint32(u.Timeout/time.Second))
+		}
 		ae.Nested(attrProtoInfo, func(ae *netlink.AttributeEncoder) error {
 			ae.Nested(attrProtoInfoTCP, func(ae *netlink.AttributeEncoder) error {
+				if u.State != 0 {
+					ae.Uint8(attrTCPState, u.State)
+				}
 				// struct nf_ct_tcp_flags: the bits to set, the bits to touch
-				flags := []byte{tcpBeLiberal, tcpBeLiberal | tcpMaxAckSet}
+				flags := []byte{tcpBeLiberal, tcpBeLiberal | forget}
 				ae.Bytes(attrTCPFlagsOriginal, flags)
 				ae.Bytes(attrTCPFlagsReply, flags)
 				return nil
@@ -150,7 +182,7 @@ func (c *Client) SetLiberal(conn Conn) error {
 		})
 	}, nil)
 	if err != nil {
-		return fmt.Errorf("make connection %v liberal: %w", conn.Orig, err)
+		return fmt.Errorf("update connection %v: %w", conn.Orig, err)
 	}
 	return nil
 }

@@ -146,16 +146,16 @@ func TestZone(t *testing.T) {
 	if len(found) != 1 || found[0].Zone != 5 {
 		t.Fatalf("Dump gave %+v, want one connection in zone 5", found)
 	}
-	if err := client.SetLiberal(found[0]); err != nil {
+	if err := client.UpdateTCP(found[0], TCPUpdate{}); err != nil {
 		t.Error(err)
 	}
 	found[0].Zone = 0
-	if err := client.SetLiberal(found[0]); !errors.Is(err, ErrNotFound) {
-		t.Errorf("SetLiberal in another zone = %v, want ErrNotFound", err)
+	if err := client.UpdateTCP(found[0], TCPUpdate{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("UpdateTCP in another zone = %v, want ErrNotFound", err)
 	}
 }
 
-func TestSetLiberalChangesNothingElse(t *testing.T) {
+func TestUpdateTCPChangesNothingElse(t *testing.T) {
 	ns, client := tracked(t)
 	nstest.Run(t, ns, `
 		sysctl net.netfilter.nf_conntrack_tcp_timeout_established=1000
@@ -167,7 +167,7 @@ func TestSetLiberalChangesNothingElse(t *testing.T) {
 	}
 	// Were the timeout renewed, it would be the new one.
 	nstest.Run(t, ns, "sysctl net.netfilter.nf_conntrack_tcp_timeout_established=5000")
-	if err := client.SetLiberal(before); err != nil {
+	if err := client.UpdateTCP(before, TCPUpdate{}); err != nil {
 		t.Fatal(err)
 	}
 	after, err := client.Get(orig)
@@ -192,11 +192,11 @@ func TestSetLiberalChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestSetLiberalOnMissingConnection(t *testing.T) {
+func TestUpdateTCPOnMissingConnection(t *testing.T) {
 	_, client := tracked(t)
 	tuple := Tuple{unix.IPPROTO_TCP, netip.MustParseAddrPort("10.9.0.1:1"), netip.MustParseAddrPort("10.9.0.1:2")}
-	if err := client.SetLiberal(Conn{Orig: tuple, Reply: tuple.Reverse()}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("SetLiberal = %v, want ErrNotFound", err)
+	if err := client.UpdateTCP(Conn{Orig: tuple, Reply: tuple.Reverse()}, TCPUpdate{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("UpdateTCP = %v, want ErrNotFound", err)
 	}
 }
 
@@ -210,18 +210,18 @@ func TestLiberalConnectionTakesAnySequenceNumber(t *testing.T) {
 	sendStraySegments(t, ns, reply)
 	before := invalid()
 	if before == "0" {
-		t.Fatal("no segment was INVALID before SetLiberal, want those beyond the window")
+		t.Fatal("no segment was INVALID before UpdateTCP, want those beyond the window")
 	}
 	c, err := client.Get(orig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SetLiberal(c); err != nil {
+	if err := client.UpdateTCP(c, TCPUpdate{}); err != nil {
 		t.Fatal(err)
 	}
 	sendStraySegments(t, ns, reply)
 	if after := invalid(); after != before {
-		t.Errorf("%s segments INVALID after SetLiberal, want %s as before", after, before)
+		t.Errorf("%s segments INVALID after UpdateTCP, want %s as before", after, before)
 	}
 }
 

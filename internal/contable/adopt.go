@@ -49,7 +49,7 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		initiator: tuple == conn.Orig,
 	}
 	wire, _ := TupleOf(datapath.Key{Addrs: in.Key.Addrs, Ports: in.Key.Ports, Side: in.Key.Side})
-	if e.containerTuple() != tuple || e.wireTuple() != wire || t.byTuple[conn.Orig] != nil {
+	if e.containerTuple() != tuple || e.wireTuple() != wire || t.Lookup(conn.Orig) != nil {
 		return nil
 	}
 	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
@@ -87,7 +87,8 @@ func (t *Table) Clear() {
 	clear(t.bySlot)
 	clear(t.byTuple)
 	clear(t.perPort)
-	t.retired = nil
+	clear(t.discards)
+	t.retired, t.retiredDiscards = nil, nil
 }
 
 func (t *Table) clear(which func(slot uint32) bool) {

@@ -53,6 +53,7 @@ type Conentry struct {
 	inbound   uint32 // slot of the packets that it receives
 	initiator bool   // the container opened the connection: outbound is original
 	activity  activity
+	told      told
 }
 
 // Table is the set of all Conentries.
@@ -65,16 +66,22 @@ type Table struct {
 
 	entries  map[*Conentry]struct{}
 	bySlot   map[uint32]*Conentry
-	byTuple  map[conntrack.Tuple]*Conentry // by both tuples
+	byTuple  map[datapath.Key]*Conentry // by both tuples, as keys of the wire
 	perPort  map[int]int
 	retired  []closedSlots
 	returned rhythms
 	past     map[int]Totals // of Conentries that are gone, by port
+
+	discards        map[datapath.Key]*Discard
+	retiredDiscards []closedDiscard
+	pastDiscarded   Discarded // of discards that are gone
 }
 
 // Totals are the express packets of Conentries, living and gone.
 type Totals struct {
 	Packets, Bytes uint64
+	// Of these, what containers sent; the rest is what they received.
+	SentPackets, SentBytes uint64
 }
 
 // New returns the table that lies in m. Whatever is in there is left alone until
@@ -88,10 +95,11 @@ func New(m datapath.Memory, o Options) *Table {
 		counts:   m.Candidates,
 		entries:  make(map[*Conentry]struct{}),
 		bySlot:   make(map[uint32]*Conentry),
-		byTuple:  make(map[conntrack.Tuple]*Conentry),
+		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
 		past:     make(map[int]Totals),
+		discards: make(map[datapath.Key]*Discard),
 	}
 }
 
@@ -112,14 +120,11 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 	if !tuple.Src.Addr().Is4() || !conn.Orig.Src.Addr().Is4() {
 		return nil, ErrFamily
 	}
-	if t.byTuple[conn.Orig] != nil || t.byTuple[conn.Reply] != nil {
+	if t.Lookup(conn.Orig) != nil || t.Lookup(conn.Reply) != nil {
 		return nil, ErrExists
 	}
-	if len(t.entries) >= t.opts.Connections {
-		return nil, ErrFull
-	}
-	if t.perPort[port] >= t.opts.PerContainer {
-		return nil, ErrShare
+	if err := t.room(port); err != nil {
+		return nil, err
 	}
 
 	e := &Conentry{Port: port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
@@ -137,7 +142,7 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 	atomic.StoreUint64(t.count(t.hash(out)), 0)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
-	e.activity.begin(now, t.returned.take(tuple, now))
+	e.activity.begin(now, t.returned.take(KeyOf(tuple, 0), now))
 	t.insert(e)
 	return e, nil
 }
@@ -164,7 +169,7 @@ func (e *Conentry) wireTuple() conntrack.Tuple {
 func (t *Table) insert(e *Conentry) {
 	t.entries[e] = struct{}{}
 	t.bySlot[e.outbound], t.bySlot[e.inbound] = e, e
-	t.byTuple[e.Conn.Orig], t.byTuple[e.Conn.Reply] = e, e
+	t.byTuple[KeyOf(e.Conn.Orig, 0)], t.byTuple[KeyOf(e.Conn.Reply, 0)] = e, e
 	t.perPort[e.Port]++
 }
 
@@ -178,14 +183,20 @@ func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack
 	t.setTag(index, tag(t.hash(key)))
 }
 
-// Len returns how many Conentries there are.
-func (t *Table) Len() int { return len(t.entries) }
+// Len returns how many Conentries there are, discards included.
+func (t *Table) Len() int { return len(t.entries) + len(t.discards) }
 
-// LenOf returns how many Conentries the container behind port has.
+// LenOf returns how many Conentries the container behind port has, discards
+// included.
 func (t *Table) LenOf(port int) int { return t.perPort[port] }
 
 // Lookup returns the Conentry of a conntrack tuple, or nil.
-func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry { return t.byTuple[tuple] }
+func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
+	if !tuple.Src.Addr().Is4() {
+		return nil
+	}
+	return t.byTuple[KeyOf(tuple, 0)]
+}
 
 // At returns the Conentry that a slot belongs to, or nil.
 func (t *Table) At(slot uint32) *Conentry { return t.bySlot[slot] }
@@ -221,6 +232,11 @@ func (t *Table) ForgetPort(port int, now time.Time) {
 			t.Retire(e, now)
 		}
 	}
+	for _, d := range t.discards {
+		if d.Port == port {
+			t.RetireDiscard(d, now)
+		}
+	}
 	for _, r := range t.retired {
 		if r.e.Port == port {
 			r.e.Port = 0
@@ -231,16 +247,20 @@ func (t *Table) ForgetPort(port int, now time.Time) {
 }
 
 func (s Totals) plus(o Totals) Totals {
-	return Totals{s.Packets + o.Packets, s.Bytes + o.Bytes}
+	return Totals{
+		s.Packets + o.Packets, s.Bytes + o.Bytes,
+		s.SentPackets + o.SentPackets, s.SentBytes + o.SentBytes,
+	}
 }
 
 // express reads the packets of one Conentry, both directions.
-func (t *Table) express(e *Conentry) (sum Totals) {
-	for _, slot := range [2]uint32{e.outbound, e.inbound} {
-		h := &t.halves[slot]
-		sum = sum.plus(Totals{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)})
+func (t *Table) express(e *Conentry) Totals {
+	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	packets, bytes := atomic.LoadUint64(&out.Packets), atomic.LoadUint64(&out.Bytes)
+	return Totals{
+		packets + atomic.LoadUint64(&in.Packets), bytes + atomic.LoadUint64(&in.Bytes),
+		packets, bytes,
 	}
-	return sum
 }
 
 // Retire removes a Conentry: from now on its packets go regular.
@@ -255,11 +275,9 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		delete(t.bySlot, slot)
 	}
 	delete(t.entries, e)
-	delete(t.byTuple, e.Conn.Orig)
-	delete(t.byTuple, e.Conn.Reply)
-	if t.perPort[e.Port]--; t.perPort[e.Port] == 0 {
-		delete(t.perPort, e.Port)
-	}
+	delete(t.byTuple, KeyOf(e.Conn.Orig, 0))
+	delete(t.byTuple, KeyOf(e.Conn.Reply, 0))
+	t.leave(e.Port)
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 
@@ -278,6 +296,7 @@ func (t *Table) Release(now time.Time) {
 		t.empty(e.inbound)
 		t.retired = t.retired[1:]
 	}
+	t.releaseDiscards(now)
 }
 
 // String names the connection by the container's direction.

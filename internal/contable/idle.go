@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/scon-project/scon/internal/conntrack"
 	"github.com/scon-project/scon/internal/datapath"
 )
 
@@ -88,11 +87,12 @@ func (t *Table) Sweep(now time.Time) int {
 			t.Retire(e, now)
 			retired++
 		case idle >= max(t.opts.Idle, e.activity.limit):
-			t.returned.put(e.containerTuple(), e.activity.last, now)
+			t.returned.put(KeyOf(e.containerTuple(), 0), e.activity.last, now)
 			t.Retire(e, now)
 			retired++
 		}
 	}
+	t.sweepDiscards(now)
 	t.Release(now)
 	t.returned.expire(now)
 	return retired
@@ -101,19 +101,19 @@ func (t *Table) Sweep(now time.Time) int {
 // rhythms remembers connections that were retired for being idle. One that
 // comes back has shown its rhythm, and is kept for twice as long: the sensor
 // that speaks every 30 s (scon.txt leaves open how to choose the idle time).
-type rhythms map[conntrack.Tuple]time.Time // last packet
+type rhythms map[datapath.Key]time.Time // last packet
 
 // maxRhythms bounds the memory of connections that never come back.
 const maxRhythms = 4096
 
-func (r rhythms) put(t conntrack.Tuple, last, now time.Time) {
+func (r rhythms) put(t datapath.Key, last, now time.Time) {
 	if len(r) < maxRhythms {
 		r[t] = last
 	}
 }
 
 // take returns how long ago a connection last spoke, 0 if that is not known.
-func (r rhythms) take(t conntrack.Tuple, now time.Time) time.Duration {
+func (r rhythms) take(t datapath.Key, now time.Time) time.Duration {
 	last, ok := r[t]
 	if !ok {
 		return 0

@@ -77,9 +77,9 @@ func (t *Table) buckets(hash uint64) [2]uint32 {
 	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}
 }
 
-// tag is what the programs look for in a bucket's word. It is never 0.
+// tag is what the programs look for in a bucket's word. It is odd, never 0.
 func tag(hash uint64) uint16 {
-	return max(uint16(hash>>48), 1)
+	return uint16(hash>>48) | 1
 }
 
 // setTag publishes a slot to the programs, or takes it from them with tag 0.

@@ -43,6 +43,10 @@ func TestTotals(t *testing.T) {
 				h.Bytes += 100
 				want.Packets += 2
 				want.Bytes += 100
+				if h.Key.Side>>1 != 0 {
+					want.SentPackets += 2
+					want.SentBytes += 100
+				}
 			}
 		}
 		byPort, all := b.Totals()
@@ -53,6 +57,8 @@ func TestTotals(t *testing.T) {
 		for _, p := range byPort {
 			sum.Packets += p.Packets
 			sum.Bytes += p.Bytes
+			sum.SentPackets += p.SentPackets
+			sum.SentBytes += p.SentBytes
 		}
 		if sum != all {
 			t.Fatalf("step %d: the ports sum up to %+v, not %+v", i, sum, all)
