@@ -9,6 +9,14 @@
 #include "lib/order.h"
 #include "lib/rewrite.h"
 
+/* IPsec has decrypted the packet, which meets this hook for the second time. */
+always_inline int decrypted(struct __sk_buff *skb)
+{
+	struct bpf_xfrm_state state;
+
+	return has_ipsec && !bpf_skb_get_xfrm_state(skb, 0, &state, sizeof(state), 0);
+}
+
 SEC("tc")
 int scon_from_wire(struct __sk_buff *skb)
 {
@@ -16,6 +24,7 @@ int scon_from_wire(struct __sk_buff *skb)
 	__u32 now = jiffies();
 	struct packet pkt;
 	enum reason reason;
+	int is_tcp;
 
 	reason = parse(skb, &pkt);
 	if (reason) {
@@ -27,10 +36,12 @@ int scon_from_wire(struct __sk_buff *skb)
 	if (!half)
 		return regular_way(skb, NO_ENTRY);
 	if (pkt.ending) {
-		end(half);
+		end(half, &pkt);
 		return regular_way(skb, TCP_SYN_FIN_RST);
 	}
 	reason = valid(skb, &pkt, half, now);
+	if (reason && decrypted(skb))
+		return regular_way(skb, IPSEC);
 	if (reason) {
 		enter(skb, &pkt, half, reason);
 		return regular_way(skb, reason);
@@ -38,8 +49,9 @@ int scon_from_wire(struct __sk_buff *skb)
 	if (trim(skb, &pkt))
 		return regular_way(skb, MALFORMED);
 
-	count_express(half, &pkt);
-	if (rewrite(skb, half, !is_udp(&pkt.key)))
+	is_tcp = !is_udp(&pkt.key);
+	count_express(half, &pkt, is_tcp);
+	if (rewrite(skb, &pkt, half, is_tcp))
 		return TC_ACT_SHOT;
 	if (half->flags & DEV_QUEUE || in_queue(half, now)) {
 		skb->mark = half->out_mark;

@@ -10,6 +10,7 @@
  *      recorded here.
  */
 #include "lib/candidate.h"
+#include "lib/discard.h"
 #include "lib/order.h"
 #include "lib/rewrite.h"
 
@@ -20,6 +21,7 @@ int scon_to_container(struct __sk_buff *skb)
 	struct device *device;
 	struct packet pkt;
 	enum reason reason;
+	__u64 h;
 
 	if (is_own(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
@@ -33,10 +35,15 @@ int scon_to_container(struct __sk_buff *skb)
 	reverse(&pkt.key);
 	pkt.key.side |= skb->ifindex << 1;
 
-	back = find(&pkt.key);
+	h = hash(&pkt.key);
+	back = find_hashed(&pkt.key, h);
+	if (back && back->state == SLOT_DISCARD) {
+		pardon(back);
+		back = 0;
+	}
 	half = back ? slot(back->twin) : 0;
 	if (!half)
-		return regular_way(skb, candidate(&pkt));
+		return regular_way(skb, candidate(&pkt, h));
 
 	/* Whoever sends as the wire from inside is not the packet that entered. */
 	if (skb->ingress_ifindex != half->in_dev)

@@ -17,10 +17,13 @@ always_inline int is_due(__u32 count)
 	return count == times * admit && !(times & (times - 1));
 }
 
-/* key: the container's direction. Returns the reason why it is regular. */
-always_inline enum reason candidate(const struct packet *pkt)
+/*
+ * The key is of the container's direction, h its hash. Returns the reason why
+ * the packet is regular.
+ */
+always_inline enum reason candidate(const struct packet *pkt, __u64 h)
 {
-	__u64 h = hash(&pkt->key), signature = h & ~(__u64)COUNT_MASK, *place;
+	__u64 signature = h & ~(__u64)COUNT_MASK, *place;
 	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
 	__u32 index = h & 0xffff, count = 0;
 
@@ -29,12 +32,15 @@ always_inline enum reason candidate(const struct packet *pkt)
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
 		return NO_ENTRY;
-	if (pkt->ending) {
-		*place = 0; /* the last connection with these ports was another */
-		return TCP_SYN_FIN_RST;
-	}
 	if ((*place & ~(__u64)COUNT_MASK) == signature)
 		count = *place & COUNT_MASK;
+	else if (*place && /* not always, or two that take turns never get on */
+		 bpf_get_prandom_u32() & 3)
+		return pkt->ending ? TCP_SYN_FIN_RST : NO_ENTRY;
+	if (pkt->ending) {
+		*place = signature; /* from 0: with these ports it was another */
+		return TCP_SYN_FIN_RST;
+	}
 	if (count == COUNT_MASK)
 		count = 0;
 	*place = signature | ++count;

@@ -35,23 +35,16 @@ always_inline struct half *slot_if(__u32 index, const struct key *key)
 	return 0;
 }
 
-#define EACH_TAG 0x0001000100010001ull
-#define EACH_TOP 0x8000800080008000ull
-
-always_inline struct half *find_in(__u32 bucket, __u64 tag, const struct key *key)
+always_inline struct half *find_in(__u32 bucket, __u16 tag, const struct key *key)
 {
-	__u64 *word = bpf_map_lookup_elem(&tags, &bucket), differs;
+	__u16 *words = bpf_map_lookup_elem(&tags, &bucket);
 	struct half *half;
 
-	if (!word)
-		return 0;
-	/* Sixteen bits of zeroes where the tag is the same; is there any? */
-	differs = *word ^ tag * EACH_TAG;
-	if (!((differs - EACH_TAG) & ~differs & EACH_TOP))
+	if (!words)
 		return 0;
 #pragma unroll
 	for (int i = 0; i < BUCKET_SLOTS; i++) {
-		if (differs >> 16 * i & 0xffff)
+		if (words[i] != tag)
 			continue;
 		half = slot_if(bucket * BUCKET_SLOTS + i, key);
 		if (half)
@@ -60,13 +53,21 @@ always_inline struct half *find_in(__u32 bucket, __u64 tag, const struct key *ke
 	return 0;
 }
 
-/* The first bucket is by the low bits of the hash, the tag by the high ones. */
-always_inline struct half *find(const struct key *key)
+/*
+ * h is the key's hash: the first bucket is by its low bits, the tag by the high
+ * ones, and odd, as 0 is an empty slot's.
+ */
+always_inline struct half *find_hashed(const struct key *key, __u64 h)
 {
-	__u64 h = hash(key), tag = h >> 48 ?: 1;
+	__u16 tag = h >> 48 | 1;
 	__u32 mask = shared.mask;
 
 	return find_in(h & mask, tag, key) ?: find_in(h >> 24 & mask, tag, key);
+}
+
+always_inline struct half *find(const struct key *key)
+{
+	return find_hashed(key, hash(key));
 }
 
 always_inline __u32 jiffies(void)
@@ -87,15 +88,18 @@ always_inline int alive(__u32 now)
 	return now - shared.heartbeat < heartbeat_ticks;
 }
 
-/* What of an skb must be as it was when the decision was made. */
+/*
+ * What of an skb must be as it was when the decision was made. A container's
+ * port is in the key.
+ */
 always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 				const struct half *half)
 {
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 
 	return half->in_macs == load64(eth) && half->in_macs_end == load32(eth + 8) &&
-	       half->in_dev == skb->ifindex && half->in_mark == skb->mark &&
-	       half->in_tos == (pkt->ip->tos & DSCP_MASK);
+	       (pkt->key.side > UDP_SIDE || half->in_dev == skb->ifindex) &&
+	       half->in_mark == skb->mark && half->in_tos == (pkt->ip->tos & DSCP_MASK);
 }
 
 /* The longest that a packet is on the wire: its segments if it has them. */
@@ -136,7 +140,7 @@ always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
 		return shared.paused ? PAUSED : INERT;
 	if (!same_identity(skb, pkt, half))
 		return IDENTITY;
-	if (wire_len(skb, pkt) > half->max_len)
+	if (pkt->len > half->max_len && wire_len(skb, pkt) > half->max_len)
 		return TOO_LONG;
 	return EXPRESS;
 }
@@ -149,7 +153,32 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 {
 	__u32 id_len = (__u32)pkt->ip->id << 16 | pkt->len;
 
-	return (id_len ^ (__u32)ttl << 24 ^ pkt->sequence) ?: 1;
+	return (id_len ^ (__u32)ttl << 24 ^ pkt->seq ^ pkt->ack) ?: 1;
+}
+
+/* Behind the last byte of a TCP segment, in host order. */
+always_inline __u32 seq_end(const struct packet *pkt)
+{
+	return bpf_ntohl(pkt->seq) + pkt->len - sizeof(struct iphdr) - pkt->l4_header;
+}
+
+always_inline int after(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+/*
+ * How far a TCP connection has come: conntrack does not see it. The daemon
+ * tells it when the connection falls silent or is reset.
+ */
+always_inline void advance(struct half *half, const struct packet *pkt)
+{
+	__u32 end = seq_end(pkt), ack = bpf_ntohl(pkt->ack);
+
+	if (after(end, half->seq_end))
+		half->seq_end = end;
+	if (after(ack, half->ack))
+		half->ack = ack;
 }
 
 /* Multicast or broadcast: one packet may leave by several devices. */
@@ -173,6 +202,11 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
 	    is_group(load64(eth)))
 		return;
+	if (!half->out_dev) {
+		half->seq_end = seq_end(pkt);
+		half->ack = bpf_ntohl(pkt->ack);
+	}
+	advance(half, pkt);
 	if (!half->out_dev || half->generation != generation) {
 		half->in_macs = load64(eth);
 		half->in_macs_end = load32(eth + 8);
@@ -264,8 +298,24 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	return EXPRESS;
 }
 
+#define TCP_RST 0x04
+
+/*
+ * What the receiver makes of a RST: it takes one at the number that it has
+ * acknowledged last, or at the end of what was sent to it.
+ */
+always_inline enum event_kind end_kind(const struct half *half, const struct half *twin,
+				       const struct packet *pkt)
+{
+	__u32 seq = bpf_ntohl(pkt->seq);
+
+	if (!(pkt->ending & TCP_RST))
+		return EVENT_CLOSED;
+	return seq == twin->ack || seq == half->seq_end ? EVENT_RESET : EVENT_STRAY_RESET;
+}
+
 /* SYN, FIN or RST: both halves end, and the daemon gets to know. */
-always_inline void end(struct half *half)
+always_inline void end(struct half *half, const struct packet *pkt)
 {
 	struct event ev = { .kind = EVENT_CLOSED, .slot = half->twin };
 	struct half *twin = slot(half->twin);
@@ -275,6 +325,7 @@ always_inline void end(struct half *half)
 	half->state = SLOT_CLOSED;
 	half->generation = 0;
 	if (twin) {
+		ev.kind = end_kind(half, twin, pkt);
 		twin->state = SLOT_CLOSED;
 		twin->generation = 0;
 	}

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -23,6 +23,10 @@ const volatile __u32 admit = 8;
 const volatile __u32 lease_ticks = 100;
 /* A lease in packets of one direction. */
 const volatile __u32 lease_packets = 65536;
+/* The lease of a discard in jiffies, at most lease_ticks. */
+const volatile __u32 discard_ticks = 10;
+/* Whether the kernel can tell packets that IPsec has decrypted. */
+const volatile __u32 has_ipsec = 1;
 /* Jiffies without a heartbeat after which everything is regular. */
 const volatile __u32 heartbeat_ticks = 100;
 
@@ -41,6 +45,7 @@ struct settings {
 	/* On a cache line of their own, which the programs write, in jiffies: */
 	__u32 last_probe; /* when a packet of a known connection went regular */
 	__u32 last_odd; /* when a fragment or the like went the regular way in */
+	__u32 watched; /* slot of the discard that a packet was watched for last */
 };
 
 volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared");
@@ -65,13 +70,15 @@ enum slot_state {
 	SLOT_EMPTY = 0,
 	SLOT_OPEN,
 	SLOT_CLOSED, /* SYN, FIN or RST seen, or retired by the daemon */
+	SLOT_DISCARD, /* open, for packets that Netfilter drops: discard.h */
 };
 
 /* The port delivers through its queue only: it has a qdisc or filters. */
 #define DEV_QUEUE (1 << 0)
 
 /*
- * One direction of a Conentry (scon.txt, section V-B1); the other is `twin`.
+ * One direction of a Conentry (scon.txt, section V-B1); the other is `twin`. It
+ * has three cache lines; express packets need two.
  * It is used only while `generation` is the current one, which is written
  * last. Fields: d = written by the daemon before publishing, s = recorded
  * where the regular way starts, e = recorded where it ends.
@@ -101,12 +108,17 @@ struct half {
 	__u64 packets; /* express packets so far */
 	__u64 bytes; /* and their bytes, from the IP header on */
 	__u32 out_priority; /* e */
-	__u32 twin; /* d: slot of the other direction */
-	__u32 probe; /* s: ties a packet's entry to its exit, 0 = none */
-	__u32 probe_generation; /* s: generation at entry */
 	__u32 lease_end; /* e: value of packets, low bits, that ends the lease */
 	__u16 queued; /* packets put into the port's queue ... */
 	__u16 drained; /* ... and known to have left it: order.h */
+	__u32 seq_end; /* of TCP: behind the last byte that was sent, either way */
+	__u32 ack; /* of TCP: highest acknowledgement */
+	__u32 twin; /* d: slot of the other direction */
+	/* From here on for regular packets only. */
+	__u32 probe; /* s: ties a packet's entry to its exit, 0 = none */
+	__u32 probe_generation; /* s: generation at entry */
+	__u64 judged; /* of a discard, s: address of the packet that is watched */
+	__u64 pad[6];
 };
 
 /*
@@ -141,7 +153,7 @@ struct {
  * Regular packets of connections that have no entry, counted per connection:
  * signature of the key in the upper 48 bits, count in the lower 16. Written by
  * the programs; the daemon clears the place of a connection that it composes.
- * A newcomer overwrites whoever has its place.
+ * One newcomer in four takes the place of whoever has it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -186,7 +198,9 @@ struct {
 /* What the programs tell the daemon. A full buffer loses events, not packets. */
 enum event_kind {
 	EVENT_CANDIDATE = 1, /* key: container's direction */
-	EVENT_CLOSED, /* slot */
+	EVENT_CLOSED, /* slot: SYN or FIN seen */
+	EVENT_RESET, /* slot: RST seen that its receiver will take */
+	EVENT_STRAY_RESET, /* slot: RST seen with another sequence number */
 };
 
 struct event {

@@ -20,6 +20,7 @@
 #define IP_OFF ETH_HLEN
 #define L4_OFF (ETH_HLEN + sizeof(struct iphdr))
 #define IP_MORE_OR_OFFSET 0x3fff
+#define IP_DF 0x4000
 #define DSCP_MASK 0xfc
 
 /* Unaligned loads from a packet; amd64 and arm64 do them in one go. */
@@ -31,7 +32,7 @@ struct packet {
 	struct key key;
 	struct iphdr *ip;
 	__u32 len; /* from the IP header on, without padding */
-	__u32 sequence; /* of TCP: tells packets apart, 0 for UDP */
+	__be32 seq, ack; /* of TCP; 0 for UDP */
 	__u8 l4_header; /* bytes */
 	__u8 ending; /* SYN, FIN or RST */
 };
@@ -45,17 +46,18 @@ always_inline int is_udp(const struct key *key)
 	return key->side & UDP_SIDE;
 }
 
-/* The ones' complement sum of an IP header without options. */
-always_inline __u32 ip_sum(const struct iphdr *ip)
+/* Whether the checksum of an IP header without options is right. */
+always_inline int ip_sums_up(const struct iphdr *ip)
 {
 	const void *p = ip;
-	__u64 a = load64(p), b = load64(p + 8);
-	__u64 sum = (a >> 32) + (__u32)a + (b >> 32) + (__u32)b + load32(p + 16);
+	__u64 sum = load32(p);
 
-	sum = (sum >> 32) + (__u32)sum;
-	sum = (sum >> 16) + (sum & 0xffff);
-	sum = (sum >> 16) + (sum & 0xffff);
-	return (sum >> 16) + (sum & 0xffff);
+	sum += load32(p + 4);
+	sum += load32(p + 8);
+	sum += load32(p + 12);
+	sum += load32(p + 16);
+	sum = (sum >> 16) + (sum & 0xffff); /* 20 bits at most, and 17 */
+	return (sum >> 16) + (sum & 0xffff) == 0xffff;
 }
 
 always_inline enum reason sound_tcp(const struct packet *pkt)
@@ -84,7 +86,7 @@ always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
 {
 	if (pkt->ip->ttl <= 1)
 		return TTL_EXPIRES;
-	if (pkt->len > skb->len - ETH_HLEN || ip_sum(pkt->ip) != 0xffff)
+	if (pkt->len > skb->len - ETH_HLEN || !ip_sums_up(pkt->ip))
 		return MALFORMED;
 	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
 }
@@ -126,11 +128,11 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 
 	pkt->ip = ip;
 	pkt->len = bpf_ntohs(ip->tot_len);
-	pkt->key.addrs = load64(&ip->saddr);
+	pkt->key.addrs = load64(data + IP_OFF + offsetof(struct iphdr, saddr));
 	pkt->key.ports = load32(data + L4_OFF);
 	if (ip->protocol == IPPROTO_UDP) {
 		pkt->key.side = UDP_SIDE;
-		pkt->sequence = 0;
+		pkt->seq = pkt->ack = 0;
 		pkt->l4_header = sizeof(struct udphdr);
 		pkt->ending = 0;
 		return EXPRESS;
@@ -141,7 +143,8 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 		return MALFORMED;
 	tcp = data + L4_OFF;
 	pkt->key.side = 0;
-	pkt->sequence = load32(&tcp->seq) ^ load32(&tcp->ack_seq);
+	pkt->seq = load32(&tcp->seq);
+	pkt->ack = load32(&tcp->ack_seq);
 	pkt->l4_header = ((const __u8 *)tcp)[12] >> 4 << 2;
 	pkt->ending = ((const __u8 *)tcp)[13] & 0x07; /* FIN, SYN, RST */
 	return EXPRESS;

@@ -24,6 +24,7 @@ enum reason {
 	TOO_LONG, /* longer than any packet that the regular way let pass */
 	INERT, /* no heartbeat from the daemon */
 	PAUSED,
+	IPSEC, /* was decrypted: one in the clear must not follow its decision */
 	UNTIED, /* at the end of the regular way: not the packet that entered */
 	REASONS,
 };

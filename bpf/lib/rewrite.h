@@ -13,10 +13,16 @@
  */
 always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
 {
-	if (skb->len != pkt->len + ETH_HLEN) {
-		if (bpf_skb_change_tail(skb, pkt->len + ETH_HLEN, 0))
-			return -1;
-	}
+	void *data;
+
+	if (skb->len == pkt->len + ETH_HLEN)
+		return 0;
+	if (bpf_skb_change_tail(skb, pkt->len + ETH_HLEN, 0))
+		return -1;
+	data = (void *)(long)skb->data;
+	if (data + L4_OFF + sizeof(struct udphdr) > (void *)(long)skb->data_end)
+		return -1;
+	pkt->ip = data + IP_OFF;
 	return 0;
 }
 
@@ -26,22 +32,20 @@ always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
  * nothing can fail, since the headers are linear and not shared (the program's
  * prologue sees to that). Returns 0, or -1 for a packet that is now spoilt.
  */
-always_inline int rewrite(struct __sk_buff *skb, const struct half *half, int is_tcp)
+always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
+			  const struct half *half, int is_tcp)
 {
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct iphdr *ip = data + IP_OFF;
+	void *data = (void *)pkt->ip - IP_OFF;
+	struct iphdr *ip = pkt->ip;
 	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
-	__u32 check_off, flags;
+	__u32 check_off, flags, check = (__u16)~ip->check + half->ip_delta;
 
-	if (data + L4_OFF + sizeof(struct udphdr) > data_end)
-		return -1;
 	*(__u64 *)data = half->out_macs;
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
 	ip->ttl--;
-	ip->check = ~fold((__u16)~ip->check + half->ip_delta);
-	*(__u64 *)&ip->saddr = half->out_addrs;
+	ip->check = ~((check >> 16) + check);
+	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
 	*(__u32 *)(data + L4_OFF) = half->out_ports;
 
 	if (is_tcp) {
@@ -59,8 +63,10 @@ always_inline int rewrite(struct __sk_buff *skb, const struct half *half, int is
 	return 0;
 }
 
-always_inline void count_express(struct half *half, const struct packet *pkt)
+always_inline void count_express(struct half *half, const struct packet *pkt, int is_tcp)
 {
+	if (is_tcp)
+		advance(half, pkt);
 	__sync_fetch_and_add(&half->packets, 1);
 	__sync_fetch_and_add(&half->bytes, pkt->len);
 }

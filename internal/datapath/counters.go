@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 )
 
 // Counters are the regular packets seen at one device.
@@ -38,7 +39,7 @@ func (d *Datapath) Track(ifindex int, queue bool) error {
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	device := &d.devices[ifindex&deviceMask]
+	device := d.devices[ifindex&deviceMask]
 	if holder, tracked := c.holder(device); tracked && holder != ifindex {
 		return fmt.Errorf("tracking device %d: device %d has its place, as their numbers are the same modulo 65536; make one of them anew, so that it gets another number", ifindex, holder)
 	}
@@ -47,26 +48,27 @@ func (d *Datapath) Track(ifindex int, queue bool) error {
 		if err != nil {
 			return fmt.Errorf("counting at device %d: %w", ifindex, err)
 		}
-		*device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
+		device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
 	}
 	c.used[device.Counters] = ifindex
 	device.Flags = 0
 	if queue {
 		device.Flags = deviceQueue
 	}
-	return nil
+	return d.setDevice(ifindex, device)
 }
 
 // Untrack gives up the counters and flags of a device.
-func (d *Datapath) Untrack(ifindex int) {
+func (d *Datapath) Untrack(ifindex int) error {
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	device := &d.devices[ifindex&deviceMask]
-	if device.Ifindex == uint32(ifindex) {
-		delete(c.used, device.Counters)
-		*device = expressDevice{}
+	device := d.devices[ifindex&deviceMask]
+	if device.Ifindex != uint32(ifindex) {
+		return nil
 	}
+	delete(c.used, device.Counters)
+	return d.setDevice(ifindex, expressDevice{})
 }
 
 // Tracked lists the devices that have counters, those of an earlier daemon
@@ -78,19 +80,43 @@ func (d *Datapath) Tracked() []int {
 }
 
 // holder returns the device that has a place in the table of devices.
-func (c *counterSlots) holder(device *expressDevice) (ifindex int, tracked bool) {
+func (c *counterSlots) holder(device expressDevice) (ifindex int, tracked bool) {
 	ifindex, tracked = c.used[device.Counters]
 	return ifindex, tracked && device.Ifindex == uint32(ifindex)
 }
 
-// adoptCounters finds out which counters an earlier daemon has given away.
-func (d *Datapath) adoptCounters() {
+// setDevice tells the programs about a device.
+func (d *Datapath) setDevice(ifindex int, device expressDevice) error {
+	place := ifindex & deviceMask
+	if err := d.objs.Devices.Put(uint32(place), device); err != nil {
+		return fmt.Errorf("telling the programs about device %d: %w", ifindex, err)
+	}
+	if d.devices[place] = device; device.Ifindex == 0 {
+		delete(d.devices, place)
+	}
+	return nil
+}
+
+// adoptDevices finds out what an earlier daemon has told the programs.
+func (d *Datapath) adoptDevices() error {
+	d.devices = make(map[int]expressDevice)
 	d.counters.used = make(map[uint16]int)
-	for _, device := range d.devices {
+	if !d.adopted {
+		return nil
+	}
+	n := int(d.objs.Devices.MaxEntries())
+	b, err := unix.Mmap(d.objs.Devices.FD(), 0, n*int(d.objs.Devices.ValueSize()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping %s: %w", d.objs.Devices, err)
+	}
+	defer unix.Munmap(b)
+	for place, device := range unsafe.Slice((*expressDevice)(unsafe.Pointer(&b[0])), n) {
 		if device.Ifindex != 0 {
+			d.devices[place] = device
 			d.counters.used[device.Counters] = int(device.Ifindex)
 		}
 	}
+	return nil
 }
 
 // freeCounters returns the number of counters that nobody has, at zero.
@@ -131,8 +157,12 @@ type Event struct {
 	// Closed means that a SYN, FIN or RST ended the connection of Slot; else
 	// the connection of Key has become a candidate for composing.
 	Closed bool
-	Slot   uint32
-	Key    Key
+	// Reset means that it was a RST; Stray, that it has a sequence number with
+	// which its receiver will not believe it.
+	Reset, Stray bool
+
+	Slot uint32
+	Key  Key
 }
 
 // Key is one direction of a connection in the programs' form.
@@ -153,7 +183,9 @@ func (d *Datapath) ReadEvent() (Event, error) {
 	}
 	e := (*expressEvent)(unsafe.Pointer(&record.RawSample[0]))
 	return Event{
-		Closed: e.Kind == expressEventKindEVENT_CLOSED,
+		Closed: e.Kind != expressEventKindEVENT_CANDIDATE,
+		Reset:  e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET,
+		Stray:  e.Kind == expressEventKindEVENT_STRAY_RESET,
 		Slot:   e.Slot,
 		Key:    Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
 	}, nil

@@ -11,13 +11,19 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/tcfilter"
 )
 
 // Half is one direction of a Conentry as it lies in the kernel's table;
@@ -33,11 +39,13 @@ const (
 	SlotEmpty  = uint8(expressSlotStateSLOT_EMPTY)
 	SlotOpen   = uint8(expressSlotStateSLOT_OPEN)
 	SlotClosed = uint8(expressSlotStateSLOT_CLOSED)
+	// SlotDiscard is open for packets that Netfilter drops.
+	SlotDiscard = uint8(expressSlotStateSLOT_DISCARD)
 )
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 2
+const LayoutVersion = 3
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4
@@ -88,18 +96,22 @@ type Datapath struct {
 	objs     expressObjects
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
-	devices  []expressDevice
-	mapped   [][]byte // what memory and devices lie in
+	devices  map[int]expressDevice // as the programs know them, by place
+	mapped   [][]byte              // what memory lies in
 	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
+	programs tcfilter.Own
+	drops    link.Link // nil if there are none
+	noDrops  error     // why
 	tick     time.Duration
 	adopted  bool
 }
 
 // Load takes over the pinned kernel side in o.PinDir if its layout and size
-// fit, else it starts with an empty one. Hooks that are attached from before
-// run their old programs until Attach.
+// fit, else it starts with an empty one, a second later: when the old one has
+// become inert. Hooks that are attached from before run their old programs until
+// Attach.
 func Load(o Options) (_ *Datapath, err error) {
 	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
 		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
@@ -120,7 +132,10 @@ func Load(o Options) (_ *Datapath, err error) {
 	if err := d.mapMemory(); err != nil {
 		return nil, err
 	}
-	d.adoptCounters()
+	d.noDrops = d.watchDrops()
+	if err := d.adoptDevices(); err != nil {
+		return nil, err
+	}
 	if !d.adopted {
 		if err := d.initSettings(); err != nil {
 			return nil, err
@@ -128,6 +143,9 @@ func Load(o Options) (_ *Datapath, err error) {
 	}
 	if d.events, err = ringbuf.NewReader(d.objs.Events); err != nil {
 		return nil, fmt.Errorf("reading the event buffer: %w", err)
+	}
+	if d.programs, err = d.programIDs(); err != nil {
+		return nil, err
 	}
 	if d.hooker, err = newHooker(o, &d.objs.expressPrograms); err != nil {
 		return nil, err
@@ -142,18 +160,8 @@ func (d *Datapath) loadObjects() error {
 	if err != nil {
 		return fmt.Errorf("reading the BPF object: %w", err)
 	}
-	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
-	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
-	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
-	for name, value := range map[string]uint32{
-		expressVarAdmit:          d.opts.Admit,
-		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
-		expressVarLeasePackets:   d.opts.LeasePackets,
-		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("setting %s: %w", name, err)
-		}
+	if err := d.configure(spec); err != nil {
+		return err
 	}
 
 	pinned, err := openPinnedMaps(d.opts.PinDir, spec)
@@ -173,11 +181,19 @@ func (d *Datapath) loadObjects() error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("loading the BPF programs: %w (root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed)", err)
 	}
+	for _, short := range []error{unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOSPC} {
+		if errors.Is(err, short) {
+			return fmt.Errorf("loading the BPF programs: %w", err)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	if d.adopted {
 		return nil
+	}
+	if err := outlast(d.opts.PinDir); err != nil {
+		return err
 	}
 	return pinMaps(d.opts.PinDir, map[string]*ebpf.Map{
 		expressMapCandidates: d.objs.Candidates,
@@ -188,6 +204,30 @@ func (d *Datapath) loadObjects() error {
 		expressMapTags:       d.objs.Tags,
 		mapSettings:          d.shared,
 	})
+}
+
+// configure sets the sizes of maps, and what programs take for constants.
+func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
+	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
+	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
+	hasIPsec := uint32(1)
+	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
+		hasIPsec = 0 // a kernel without IPsec
+	}
+	for name, value := range map[string]uint32{
+		expressVarHasIpsec:       hasIPsec,
+		expressVarAdmit:          d.opts.Admit,
+		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
+		expressVarLeasePackets:   d.opts.LeasePackets,
+		expressVarDiscardTicks:   uint32(max(min(discardLease, d.opts.Lease)/d.tick, 1)),
+		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("setting %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // mapMemory makes table, tags and settings visible to this process.
@@ -208,11 +248,6 @@ func (d *Datapath) mapMemory() error {
 	if err != nil {
 		return err
 	}
-	devices, err := d.mmap(d.objs.Devices)
-	if err != nil {
-		return err
-	}
-	d.devices = unsafe.Slice((*expressDevice)(devices), d.objs.Devices.MaxEntries())
 	d.memory = Memory{
 		Halves:   unsafe.Slice((*Half)(halves), d.opts.Slots),
 		Tags:     unsafe.Slice((*uint64)(tags), d.opts.Slots/BucketSlots),
@@ -246,6 +281,20 @@ func (d *Datapath) initSettings() error {
 	return nil
 }
 
+func (d *Datapath) programIDs() (tcfilter.Own, error) {
+	own := make(tcfilter.Own)
+	for _, h := range slices.Concat(PortHooks, UplinkHooks) {
+		info, err := h.program(&d.objs.expressPrograms).Info()
+		if err != nil {
+			return nil, fmt.Errorf("looking at program %s: %w", h, err)
+		}
+		if id, ok := info.ID(); ok {
+			own[id] = true
+		}
+	}
+	return own, nil
+}
+
 // Adopted tells whether Load found and took over a pinned table.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
@@ -263,6 +312,9 @@ func (d *Datapath) Tick() time.Duration { return d.tick }
 // valid until Close.
 func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
 
+// Programs are those that Attach attaches.
+func (d *Datapath) Programs() tcfilter.Own { return d.programs }
+
 // Mode is "tcx" or "clsact".
 func (d *Datapath) Mode() string { return d.hooker.mode() }
 
@@ -279,6 +331,9 @@ func (d *Datapath) Beat() error {
 // is nothing.
 func (d *Datapath) Close() error {
 	var errs []error
+	if d.drops != nil {
+		errs = append(errs, d.drops.Close())
+	}
 	if d.events != nil {
 		errs = append(errs, d.events.Close())
 	}
@@ -288,7 +343,7 @@ func (d *Datapath) Close() error {
 	for _, b := range d.mapped {
 		errs = append(errs, unix.Munmap(b))
 	}
-	d.mapped, d.memory, d.devices = nil, Memory{}, nil
+	d.mapped, d.memory = nil, Memory{}
 	errs = append(errs, d.objs.Close(), d.shared.Close())
 	return errors.Join(errs...)
 }

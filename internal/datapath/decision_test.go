@@ -277,3 +277,51 @@ func TestEnd(t *testing.T) {
 		}
 	}
 }
+
+// The daemon hears whether the receiver of a RST will believe it: at the number
+// that it has acknowledged last, or behind the last byte that was sent to it.
+func TestReset(t *testing.T) {
+	f := masqueraded(tcp)
+	sent := f.out.enter
+	end := sent.seq + uint32(len(sent.payload))
+	for name, tc := range map[string]struct {
+		seq   uint32
+		stray bool
+	}{
+		"behind the last byte":     {end, false},
+		"at the acknowledgement":   {f.in.enter.ack, false},
+		"in front of the last one": {end - 1, true},
+		"far away":                 {end + 1<<30, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.express(f)
+			b.goesExpress(f.out)
+			b.goesExpress(f.in)
+			b.goesRegular(f.out.both(func(f *frame) { f.flags, f.seq, f.payload = flagRST, tc.seq, nil }), "tcp_syn_fin_rst")
+			events := b.events()
+			if len(events) != 1 || !events[0].Closed || !events[0].Reset || events[0].Stray != tc.stray {
+				t.Errorf("events %+v, want a RST, stray %v", events, tc.stray)
+			}
+		})
+	}
+}
+
+// Express packets tell how far a connection has come, later ones only further.
+func TestProgress(t *testing.T) {
+	f := masqueraded(tcp)
+	b := newBed(t)
+	b.express(f)
+	h := b.half(f.out.enter, b.port)
+	base, size := f.out.enter.seq, uint32(len(f.out.enter.payload))
+	for _, step := range []struct{ seq, ack, wantEnd, wantAck uint32 }{
+		{base + 100, 1000, base + 100 + size, max(1000, f.out.enter.ack)},
+		{base + 50, f.out.enter.ack + 7, base + 100 + size, f.out.enter.ack + 7},
+	} {
+		b.goesExpress(f.out.both(func(f *frame) { f.seq, f.ack = step.seq, step.ack }))
+		if h.SeqEnd != step.wantEnd || h.Ack != step.wantAck {
+			t.Errorf("seq %d, ack %d: end %d, acknowledged %d; want %d, %d",
+				step.seq, step.ack, h.SeqEnd, h.Ack, step.wantEnd, step.wantAck)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 type expressCounters struct {
 	_       structs.HostLayout
-	Reasons [19]uint64
+	Reasons [20]uint64
 }
 
 type expressDevice struct {
@@ -40,8 +40,10 @@ type expressEvent struct {
 type expressEventKind uint32
 
 const (
-	expressEventKindEVENT_CANDIDATE expressEventKind = 1
-	expressEventKindEVENT_CLOSED    expressEventKind = 2
+	expressEventKindEVENT_CANDIDATE   expressEventKind = 1
+	expressEventKindEVENT_CLOSED      expressEventKind = 2
+	expressEventKindEVENT_RESET       expressEventKind = 3
+	expressEventKindEVENT_STRAY_RESET expressEventKind = 4
 )
 
 type expressHalf struct {
@@ -75,12 +77,16 @@ type expressHalf struct {
 	Packets         uint64
 	Bytes           uint64
 	OutPriority     uint32
-	Twin            uint32
-	Probe           uint32
-	ProbeGeneration uint32
 	LeaseEnd        uint32
 	Queued          uint16
 	Drained         uint16
+	SeqEnd          uint32
+	Ack             uint32
+	Twin            uint32
+	Probe           uint32
+	ProbeGeneration uint32
+	Judged          uint64
+	Pad             [6]uint64
 }
 
 type expressReason uint32
@@ -104,8 +110,9 @@ const (
 	expressReasonTOO_LONG        expressReason = 15
 	expressReasonINERT           expressReason = 16
 	expressReasonPAUSED          expressReason = 17
-	expressReasonUNTIED          expressReason = 18
-	expressReasonREASONS         expressReason = 19
+	expressReasonIPSEC           expressReason = 18
+	expressReasonUNTIED          expressReason = 19
+	expressReasonREASONS         expressReason = 20
 )
 
 type expressSettings struct {
@@ -119,14 +126,17 @@ type expressSettings struct {
 	Pad        [9]uint32
 	LastProbe  uint32
 	LastOdd    uint32
+	Watched    uint32
+	_          [4]byte
 }
 
 type expressSlotState uint32
 
 const (
-	expressSlotStateSLOT_EMPTY  expressSlotState = 0
-	expressSlotStateSLOT_OPEN   expressSlotState = 1
-	expressSlotStateSLOT_CLOSED expressSlotState = 2
+	expressSlotStateSLOT_EMPTY   expressSlotState = 0
+	expressSlotStateSLOT_OPEN    expressSlotState = 1
+	expressSlotStateSLOT_CLOSED  expressSlotState = 2
+	expressSlotStateSLOT_DISCARD expressSlotState = 3
 )
 
 // Names of all BPF objects in the ELF.
@@ -146,9 +156,11 @@ const (
 	expressProgSconToContainer   = "scon_to_container"
 	expressProgSconToWire        = "scon_to_wire"
 	expressVarAdmit              = "admit"
+	expressVarDiscardTicks       = "discard_ticks"
 	expressVarExportedEvent      = "exported_event"
 	expressVarExportedReason     = "exported_reason"
 	expressVarExportedState      = "exported_state"
+	expressVarHasIpsec           = "has_ipsec"
 	expressVarHeartbeatTicks     = "heartbeat_ticks"
 	expressVarLeasePackets       = "lease_packets"
 	expressVarLeaseTicks         = "lease_ticks"
@@ -222,9 +234,11 @@ type expressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
+	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
+	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.VariableSpec `ebpf:"lease_ticks"`
@@ -275,9 +289,11 @@ func (m *expressMaps) Close() error {
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
+	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
+	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.Variable `ebpf:"lease_ticks"`

@@ -44,7 +44,8 @@ func TestLife(t *testing.T) {
 				b.goesExpress(w)
 			}
 			b.goesExpress(f.out)
-			want := contable.Totals{Packets: 3, Bytes: 3 * uint64(len(f.out.enter.bytes())-ethLen)}
+			size := uint64(len(f.out.enter.bytes()) - ethLen)
+			want := contable.Totals{Packets: 3, Bytes: 3 * size, SentPackets: 2, SentBytes: 2 * size}
 			if _, got := b.table.Totals(); got != want {
 				t.Errorf("express totals %+v, want %+v", got, want)
 			}

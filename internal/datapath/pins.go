@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -70,23 +71,48 @@ func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.
 	return maps, nil
 }
 
+// outlast waits until the programs that an earlier daemon left over maps that do
+// not fit are inert and their packets have passed: its programs and those of
+// this one must not be active at a time.
+func outlast(pinDir string) error {
+	const passing = 50 * time.Millisecond
+	pins, err := os.ReadDir(pinDir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(pins) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for pins: %w", err)
+	}
+	time.Sleep(heartbeatLimit + passing)
+	return nil
+}
+
 func closeMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {
 		m.Close()
 	}
 }
 
-// pinMaps pins maps in place of whatever bears their names.
+// pinMaps pins maps in place of those of an earlier daemon, whose layout may
+// have had others. Hooks stay.
 func pinMaps(pinDir string, maps map[string]*ebpf.Map) error {
 	if err := os.MkdirAll(pinDir, 0o700); err != nil {
 		return fmt.Errorf("making the pin directory: %w", err)
 	}
-	for name, m := range maps {
-		path := pinPath(pinDir, name)
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing the old pin of %s: %w", name, err)
+	old, err := os.ReadDir(pinDir)
+	if err != nil {
+		return fmt.Errorf("looking for old pins: %w", err)
+	}
+	for _, e := range old {
+		if _, isHook := parsePin(e.Name()); isHook || e.IsDir() {
+			continue // a directory is a mark: clsact.go
 		}
-		if err := m.Pin(path); err != nil {
+		if err := os.Remove(filepath.Join(pinDir, e.Name())); err != nil {
+			return fmt.Errorf("removing an old pin: %w", err)
+		}
+	}
+	for name, m := range maps {
+		if err := m.Pin(pinPath(pinDir, name)); err != nil {
 			return fmt.Errorf("pinning %s: %w", name, err)
 		}
 	}

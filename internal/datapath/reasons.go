@@ -19,5 +19,6 @@ var reasonNames = [expressReasonREASONS]string{
 	expressReasonTOO_LONG:        "too_long",
 	expressReasonINERT:           "inert",
 	expressReasonPAUSED:          "paused",
+	expressReasonIPSEC:           "ipsec",
 	expressReasonUNTIED:          "untied",
 }

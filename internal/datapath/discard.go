@@ -1,0 +1,52 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// discardLease is how long a discard holds after a packet was seen to be
+// dropped: short, as what lets its packets pass may not be announced.
+const discardLease = 100 * time.Millisecond
+
+// watchDrops has the program run that sees which packets the kernel drops, and
+// why. It needs the kernel's BTF and drop reasons (Linux 5.18).
+func (d *Datapath) watchDrops() (err error) {
+	spec, err := loadDropped()
+	if err != nil {
+		return fmt.Errorf("reading the BPF object: %w", err)
+	}
+	if err := d.configure(spec); err != nil {
+		return err
+	}
+	var objs struct {
+		Dropped *ebpf.Program `ebpf:"scon_dropped"`
+	}
+	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		droppedMapConentries: d.objs.Conentries,
+		mapSettings:          d.shared,
+	}})
+	if err != nil {
+		return fmt.Errorf("loading the program that sees packets dropped: %w", err)
+	}
+	defer objs.Dropped.Close()
+	if d.drops, err = link.AttachTracing(link.TracingOptions{Program: objs.Dropped}); err != nil {
+		return fmt.Errorf("attaching to tracepoint kfree_skb: %w", err)
+	}
+	return nil
+}
+
+// ErrNoDrops means that this kernel does not tell why it drops packets.
+var ErrNoDrops = errors.New("the kernel tells no drop reasons (Linux 5.18 with BTF is needed)")
+
+// Discards returns nil if Conentries can be discards, or why not.
+func (d *Datapath) Discards() error {
+	if d.drops == nil {
+		return fmt.Errorf("%w: %w", ErrNoDrops, d.noDrops)
+	}
+	return nil
+}
