@@ -36,6 +36,8 @@ type Topology struct {
 	Ports   []Port
 	Uplinks []Uplink
 	Skipped []Skipped // devices one might expect above, and why they are not
+	// Qdiscs are the kinds of qdiscs at the root, by the device's number.
+	Qdiscs map[int]string
 }
 
 // Bridge is a bridge with containers.

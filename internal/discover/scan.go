@@ -77,6 +77,7 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		}
 	}
 	roots := make(map[int]string)
+	s.found.Qdiscs = roots
 	for _, q := range qdiscs {
 		if q.Attrs().Parent == netlink.HANDLE_ROOT {
 			roots[q.Attrs().LinkIndex] = q.Type()

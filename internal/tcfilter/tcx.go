@@ -1,0 +1,100 @@
+package tcfilter
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Program is a program of tcx at a device.
+type Program struct {
+	ID   ebpf.ProgramID
+	Name string // "" if it takes more rights to know
+}
+
+// String names a program as bpftool(8) finds it.
+func (p Program) String() string {
+	if p.Name == "" {
+		return fmt.Sprintf("tcx program %d", p.ID)
+	}
+	return fmt.Sprintf("tcx program %s, id %d", p.Name, p.ID)
+}
+
+// Own are the programs that are SCON's.
+type Own map[ebpf.ProgramID]bool
+
+// Arrangement is what tcx runs at one place.
+type Arrangement struct {
+	// Revision changes with each change of the programs; 0 on kernels before
+	// Linux 6.6, which have none.
+	Revision uint64
+	Own      bool // SCON's program is among them
+	// The programs of others that run before SCON's and after it; all are
+	// Before if there is none.
+	Before, After []Program
+}
+
+// Ousters are those programs of others that have SCON's place: last at an
+// ingress, so that express packets skip nothing, and first at an egress, to see
+// what the regular way has decided.
+func (a Arrangement) Ousters(at ebpf.AttachType) []Program {
+	switch {
+	case at == ebpf.AttachTCXIngress:
+		return a.After
+	case a.Own:
+		return a.Before
+	default:
+		return nil
+	}
+}
+
+// Foreign lists the programs of others in the order in which they run.
+func (a Arrangement) Foreign() []Program {
+	return append(a.Before[:len(a.Before):len(a.Before)], a.After...)
+}
+
+// Arranged looks at a place of a device, ebpf.AttachTCXIngress or
+// ebpf.AttachTCXEgress, in the namespace of the calling thread. With the
+// revision of an earlier look it only tells whether that is still current.
+func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrangement, current bool, err error) {
+	r, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+		return a, known == 0, nil
+	}
+	if err != nil {
+		return a, false, fmt.Errorf("query tcx programs of device %d: %w", ifindex, err)
+	}
+	a.Revision = r.Revision
+	if a.Revision == known {
+		return a, true, nil
+	}
+	for _, attached := range r.Programs {
+		switch {
+		case own[attached.ID]:
+			a.Own = true
+		case a.Own:
+			a.After = append(a.After, program(attached.ID))
+		default:
+			a.Before = append(a.Before, program(attached.ID))
+		}
+	}
+	return a, false, nil
+}
+
+// program looks a program up. To open one that is not one's own takes
+// CAP_SYS_ADMIN.
+func program(id ebpf.ProgramID) Program {
+	p := Program{ID: id}
+	prog, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return p
+	}
+	defer prog.Close()
+	if info, err := prog.Info(); err == nil {
+		p.Name = info.Name
+	}
+	return p
+}
