@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -42,16 +43,34 @@ func addContainerFlag(cmd *cobra.Command, container *string) {
 	cmd.Flags().Var((*nonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
 }
 
-// flowTable has one line per Conentry, both directions in it.
+// flowTable has one line per Conentry, both directions in it; where conntrack
+// counts, also the sums of what it and SCON have counted.
 func flowTable(flows []api.Flow) *table {
-	tab := newTable("CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE",
-		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY")
+	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE",
+		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
+	counted := slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil })
+	if counted {
+		header = append(header, ">WITH REGULAR OUT", ">BACK")
+	}
+	tab := newTable(header...)
 	for _, f := range flows {
-		tab.add(f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State,
+		cells := []any{f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State,
 			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
-			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), way(f))
+			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), way(f)}
+		if counted {
+			cells = append(cells, withRegular(f, 0), withRegular(f, 1))
+		}
+		tab.add(cells...)
 	}
 	return tab
+}
+
+// withRegular is what SCON and conntrack have counted of a direction.
+func withRegular(f api.Flow, dir int) string {
+	if f.RegularPackets == nil || f.RegularBytes == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], bytesText(f.ExpressBytes[dir]+f.RegularBytes[dir]))
 }
 
 // way is where a Conentry's packets leave, as far as it was seen.

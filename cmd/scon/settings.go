@@ -29,12 +29,16 @@ func (s *settings) addFlags(cmd *cobra.Command) {
 	addNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
 	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
 	f.StringVar(&s.uplink, "uplink", "auto", "`devices` their traffic leaves and enters by: auto or a,b")
-	f.StringVar(&s.config, "config", "", "read settings from `file` (default \""+config.DefaultPath+"\" where there is one)")
+	addConfigFlag(cmd, &s.config)
 	addStateDirFlag(cmd, &s.stateDir)
 }
 
 func addNetnsFlag(cmd *cobra.Command, netns *string, usage string) {
 	cmd.Flags().Var((*nonEmpty)(netns), "netns", usage)
+}
+
+func addConfigFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "config", "", "read settings from `file` (default \""+config.DefaultPath+"\" where there is one)")
 }
 
 func addStateDirFlag(cmd *cobra.Command, dir *string) {
@@ -65,17 +69,23 @@ func (s *settings) options(cmd *cobra.Command, t *tool) (daemon.Options, error) 
 	return o, nil
 }
 
-// load is the configuration; flags win over the file, which is at usual, and
-// may be missing there, unless --config names another.
-func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
+// loadFile is the configuration of the file, which is at usual, and may be
+// missing there, unless --config names another.
+func loadFile(cmd *cobra.Command, file, usual string) (config.Config, error) {
 	path, named := usual, cmd.Flags().Changed("config")
 	if named {
-		path = s.config
+		path = file
 	}
 	c, err := config.Load(path)
 	if !named && errors.Is(err, fs.ErrNotExist) {
-		c, err = config.Default(), nil
+		return config.Default(), nil
 	}
+	return c, err
+}
+
+// load is the configuration; flags win over the file.
+func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
+	c, err := loadFile(cmd, s.config, usual)
 	if err != nil {
 		return c, err
 	}

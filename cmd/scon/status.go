@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -88,23 +86,25 @@ func stateText(s api.Status) string {
 	}
 }
 
-// hooksText is one device after the other with its hooks.
+// hooksText names the uplinks and counts the containers' ports, which have lines
+// of their own.
 func hooksText(hooks []api.Hook) string {
+	var uplinks []string
+	ports := 0
+	for _, h := range hooks {
+		switch h.Hook {
+		case "to_wire":
+			uplinks = append(uplinks, printable(h.Dev))
+		case "from_container":
+			ports++
+		}
+	}
 	if len(hooks) == 0 {
 		return "none: there is no bridge with containers yet"
 	}
-	byDev := map[string][]string{}
-	var devs []string
-	for _, h := range hooks {
-		if byDev[h.Dev] == nil {
-			devs = append(devs, h.Dev)
-		}
-		byDev[h.Dev] = append(byDev[h.Dev], h.Hook)
+	word := "ports"
+	if ports == 1 {
+		word = "port"
 	}
-	slices.Sort(devs)
-	for i, dev := range devs {
-		slices.Sort(byDev[dev])
-		devs[i] = printable(dev) + " (" + strings.Join(byDev[dev], ", ") + ")"
-	}
-	return strings.Join(devs, ", ")
+	return fmt.Sprintf("uplinks %s; %d container %s", orDash(few(uplinks)), ports, word)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -59,6 +60,23 @@ func (c *Client) Explain(subject string) (e Explanation, err error) {
 	return e, c.get("/v1/explain", url.Values{"subject": {subject}}, &e)
 }
 
+// Metrics writes what the daemon counts in Prometheus' text format.
+func (c *Client) Metrics(w io.Writer) error {
+	req, err := http.NewRequest(http.MethodGet, "http://scon"+MetricsPath, nil)
+	if err != nil {
+		return fmt.Errorf("ask for metrics: %w", err)
+	}
+	text, err := c.ask(req)
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	if _, err := io.Copy(w, text); err != nil {
+		return fmt.Errorf("read the metrics of the daemon at %s: %w", c.socket, err)
+	}
+	return nil
+}
+
 // Flush takes the Conentries of one container, or of all, away.
 func (c *Client) Flush(container string) (n int, err error) {
 	var f flushed
@@ -102,26 +120,37 @@ func (c *Client) post(path, container string, answer any) error {
 }
 
 func (c *Client) do(req *http.Request, answer any) error {
-	resp, err := c.http.Do(req)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w at %s; start one with 'scon up'", ErrNotRunning, c.socket)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("not allowed to use %s; run as root, or as a member of the group in the config's socket_group", c.socket)
-	case err != nil:
-		return fmt.Errorf("ask the daemon at %s: %w", c.socket, err)
+	document, err := c.ask(req)
+	if err != nil {
+		return err
 	}
-	defer resp.Body.Close()
-	dec := json.NewDecoder(resp.Body)
-	if resp.StatusCode != http.StatusOK {
-		var r refusal
-		if err := dec.Decode(&r); err != nil || r.Error == "" {
-			r.Error = fmt.Sprintf("the daemon at %s answered %s to %s", c.socket, resp.Status, req.URL.Path)
-		}
-		return &Error{Status: resp.StatusCode, Message: r.Error}
-	}
-	if err := dec.Decode(answer); err != nil {
+	defer document.Close()
+	if err := json.NewDecoder(document).Decode(answer); err != nil {
 		return fmt.Errorf("read the answer of the daemon at %s: %w", c.socket, err)
 	}
 	return nil
+}
+
+// ask returns the body of an answer that is no refusal, for the caller to close.
+func (c *Client) ask(req *http.Request) (io.ReadCloser, error) {
+	resp, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w at %s; start one with 'scon up'", ErrNotRunning, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("not allowed to use %s; run as root, or to read as a member of the group in the config's socket_group", c.socket)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return nil, fmt.Errorf("the daemon at %s closed the connection: it is about to end, or has too many clients", c.socket)
+	case err != nil:
+		return nil, fmt.Errorf("ask the daemon at %s: %w", c.socket, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	var r refusal
+	if err := json.NewDecoder(resp.Body).Decode(&r); err != nil || r.Error == "" {
+		r.Error = fmt.Sprintf("the daemon at %s answered %s to %s", c.socket, resp.Status, req.URL.Path)
+	}
+	return nil, &Error{Status: resp.StatusCode, Message: r.Error}
 }

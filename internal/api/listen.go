@@ -11,7 +11,7 @@ import (
 )
 
 // Listen makes the unix socket at path, mode 0660, owned by root and, unless
-// group is "", by that group. A socket that nobody answers on, as a crash
+// group is "", by that group, whose members may read: see Serve. A socket that nobody answers on, as a crash
 // leaves it, is replaced; one that a daemon answers on is ErrInUse.
 //
 // The socket is made under another name, given its owner, then renamed: at no

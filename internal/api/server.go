@@ -22,6 +22,9 @@ type Backend interface {
 	// Explain takes what ParseSubject reads.
 	Explain(subject string) (Explanation, error)
 
+	// Metrics writes what it counts in Prometheus' text format.
+	Metrics(w io.Writer) error
+
 	// Flush takes Conentries away and says how many.
 	Flush(container string) (int, error)
 
@@ -42,17 +45,18 @@ const (
 	shutdownPeriod = 2 * time.Second // for requests under way when the server ends
 )
 
-// Serve answers clients on l until ctx ends, then closes l and lets requests
-// under way finish.
+// Serve answers clients on l, a unix socket, until ctx ends, then closes l and
+// lets requests under way finish. Whoever can connect may read; changing
+// anything is for root, others are refused with 403.
 func Serve(ctx context.Context, l net.Listener, b Backend) error {
-	srv := &http.Server{
-		Handler:           Handler(b),
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-	}
+	return serve(ctx, &clients{Listener: l}, &http.Server{Handler: guard(Handler(b)), ConnContext: withClient})
+}
+
+// serve runs a server on l until ctx ends.
+func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
+	srv.ReadHeaderTimeout, srv.ReadTimeout = readTimeout, readTimeout
+	srv.WriteTimeout, srv.IdleTimeout = writeTimeout, idleTimeout
+	srv.MaxHeaderBytes = maxHeader
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	select {
@@ -69,11 +73,12 @@ func Serve(ctx context.Context, l net.Listener, b Backend) error {
 	return nil
 }
 
-// Handler is the server without its socket.
+// Handler is the server without its socket, for clients that may do everything.
 //
 //	GET  /v1/status                      Status
 //	GET  /v1/flows?container=C           [Flow]
 //	GET  /v1/explain?subject=S           Explanation
+//	GET  /metrics                        text for Prometheus
 //	POST /v1/flush   {"container": "C"}  {"flushed": N}
 //	POST /v1/pause   {"container": "C"}  {}
 //	POST /v1/resume  {"container": "C"}  {}
@@ -120,6 +125,7 @@ func Handler(b Backend) http.Handler {
 		e, err := b.Explain(s)
 		return e.whole(), err
 	})
+	mux.Handle(MetricsPath, scrape(b.Metrics))
 	changes("/v1/flush", func(c string) (any, error) {
 		n, err := b.Flush(c)
 		return flushed{n}, err
@@ -156,8 +162,7 @@ type method struct {
 
 func (m method) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != m.name {
-		w.Header().Set("Allow", m.name)
-		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s takes %s only", r.URL.Path, m.name)})
+		refuseMethod(w, r, m.name)
 		return
 	}
 	answer, err := m.answer(w, r)
@@ -166,6 +171,12 @@ func (m method) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, http.StatusOK, answer)
+}
+
+// refuseMethod answers a request with another method than a route's.
+func refuseMethod(w http.ResponseWriter, r *http.Request, method string) {
+	w.Header().Set("Allow", method)
+	reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s takes %s only", r.URL.Path, method)})
 }
 
 // status is HTTP's number for err.

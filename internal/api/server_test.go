@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -19,7 +20,13 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(visitorEnv); socket != "" {
+		visit(socket)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // backend knows one container and remembers what it was asked to do.
 type backend struct {
@@ -53,16 +60,33 @@ func (b *backend) Explain(s string) (api.Explanation, error) {
 	return api.Explanation{Subject: s, Express: true}, b.call("explain", "")
 }
 
+func (b *backend) Metrics(w io.Writer) error {
+	if err := b.call("metrics", ""); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "scon_up 1\n")
+	return err
+}
+
 func (b *backend) Flush(c string) (int, error) { return 3, b.call("flush", c) }
 func (b *backend) Pause(c string) error        { return b.call("pause", c) }
 func (b *backend) Resume(c string) error       { return b.call("resume", c) }
 func (b *backend) Stop() error                 { return b.call("stop", "") }
 
-// serve runs a server until the test ends, and returns its socket.
-func serve(t *testing.T, b api.Backend) string {
+// serve runs a server until the test ends, and returns its socket, in a
+// directory that everybody may look into.
+func serve(t *testing.T, b api.Backend, group string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "scon.sock")
-	l, err := api.Listen(path, "")
+	dir, err := os.MkdirTemp("", "scon-api-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "scon.sock")
+	l, err := api.Listen(path, group)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +107,7 @@ func serve(t *testing.T, b api.Backend) string {
 
 func TestClientGetsWhatTheBackendSays(t *testing.T) {
 	b := &backend{}
-	c := api.Dial(serve(t, b))
+	c := api.Dial(serve(t, b, ""))
 
 	status, err := c.Status()
 	wantStatus := api.Status{
@@ -105,13 +129,17 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true, Findings: []api.Finding{}, Flows: []api.Flow{}}); err != nil || !cmp.Equal(want, explanation) {
 		t.Errorf("explain: %+v, %v", explanation, err)
 	}
+	var metrics strings.Builder
+	if err := c.Metrics(&metrics); err != nil || metrics.String() != "scon_up 1\n" {
+		t.Errorf("metrics: %q, %v", &metrics, err)
+	}
 	if n, err := c.Flush("web"); n != 3 || err != nil {
 		t.Errorf("flush: %d, %v", n, err)
 	}
 	if err := errors.Join(c.Pause(""), c.Resume("web"), c.Stop()); err != nil {
 		t.Error(err)
 	}
-	want := []string{"status ", "flows web", "flows ", "explain ", "flush web", "pause ", "resume web", "stop "}
+	want := []string{"status ", "flows web", "flows ", "explain ", "metrics ", "flush web", "pause ", "resume web", "stop "}
 	if diff := cmp.Diff(want, b.called); diff != "" {
 		t.Errorf("the backend was asked (-want +got):\n%s", diff)
 	}
@@ -119,7 +147,7 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 
 func TestClientGetsRefusals(t *testing.T) {
 	b := &backend{}
-	c := api.Dial(serve(t, b))
+	c := api.Dial(serve(t, b, ""))
 	var e *api.Error
 
 	_, err := c.Flush("db")
@@ -134,6 +162,9 @@ func TestClientGetsRefusals(t *testing.T) {
 	_, err = c.Status()
 	if !errors.As(err, &e) || e.Status != http.StatusInternalServerError || e.Error() != b.err.Error() {
 		t.Errorf("failure of the backend: %#v", err)
+	}
+	if err := c.Metrics(io.Discard); !errors.As(err, &e) || e.Error() != b.err.Error() {
+		t.Errorf("metrics of a backend that fails: %#v", err)
 	}
 }
 
@@ -237,6 +268,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"GET", "/v1/", "", 404, `no route "/v1/"`},
 		{"GET", "/v2/status", "", 404, `no route "/v2/status"`},
 		{"POST", "/v1/status", "", 405, `/v1/status takes GET only`},
+		{"POST", "/metrics", "", 405, `/metrics takes GET only`},
 		{"GET", "/v1/flush", "", 405, `/v1/flush takes POST only`},
 		{"GET", "/v1/status?x=1", "", 400, `/v1/status takes no parameter "x", or not twice`},
 		{"GET", "/v1/flows?container=a&container=b", "", 400, `/v1/flows takes no parameter "container", or not twice`},
@@ -278,14 +310,16 @@ func TestHandlerTakesNoBody(t *testing.T) {
 	}
 }
 
-// FuzzHandler holds that every request gets a JSON document, that only whole
-// requests reach the backend, and that nothing panics.
+// FuzzHandler holds that every request gets a JSON document, or metrics, that
+// only whole requests reach the backend, and that nothing panics.
 func FuzzHandler(f *testing.F) {
-	f.Add("GET", "/v1/flows", "container=web", "")
-	f.Add("GET", "/v1/explain", "subject=tcp:10.0.0.1:80", "")
-	f.Add("POST", "/v1/flush", "", `{"container":"web"}`)
-	f.Add("POST", "/v1/pause", "", `{"container":null}`)
-	f.Add("PUT", "//v1/../x", "%", "[]")
+	for _, path := range []string{"/metrics", "/v1/status", "/v1/flows", "/v1/explain", "/v1/flush", "/v1/pause", "/v1/resume", "/v1/stop", "//v1/../x"} {
+		f.Add("GET", path, "", "")
+		f.Add("GET", path, "container=web&subject=tcp:10.0.0.1:80->[::1]:9", "")
+		f.Add("POST", path, "", `{"container":"web"}`)
+		f.Add("POST", path, "%", `{"container":null} []`)
+		f.Add("PUT", path, "", "[]")
+	}
 	f.Fuzz(func(t *testing.T, method, path, query, body string) {
 		r, err := http.NewRequest(method, "http://scon/", strings.NewReader(body))
 		if err != nil {
@@ -311,7 +345,8 @@ func FuzzHandler(f *testing.F) {
 			t.Errorf("status %d", w.Code)
 		}
 		content, err := io.ReadAll(w.Body)
-		if err != nil || len(content) == 0 || content[0] != '{' && content[0] != '[' {
+		isMetrics := w.Code == 200 && path == api.MetricsPath
+		if err != nil || !isMetrics && !json.Valid(content) {
 			t.Errorf("%d with body %q, %v", w.Code, content, err)
 		}
 	})

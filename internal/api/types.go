@@ -43,6 +43,9 @@ type Status struct {
 	Skipped []Skipped `json:"skipped"`
 	PID     int       `json:"pid"`
 	Version string    `json:"version"`
+	// Layout is the version of the maps in the kernel: the next daemon takes
+	// Conentries over if it has the same.
+	Layout int `json:"layout"`
 }
 
 // Hook is one program attached to one device.
@@ -64,6 +67,15 @@ type Container struct {
 	ExpressPackets uint64            `json:"express_packets"`
 	RegularPackets uint64            `json:"regular_packets"`
 	Reasons        map[string]uint64 `json:"reasons"` // why packets went regular
+	// What it sent and received express: together its ExpressPackets.
+	ExpressSent     Count `json:"express_sent"`
+	ExpressReceived Count `json:"express_received"`
+}
+
+// Count is a number of packets, and their bytes from the IP header on.
+type Count struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
 }
 
 // Totals sums over all containers since the programs were loaded.
@@ -100,12 +112,18 @@ type Flow struct {
 	Confilter      int       `json:"confilter"`
 	ExpressPackets [2]uint64 `json:"express_packets"`
 	ExpressBytes   [2]uint64 `json:"express_bytes"`
-	AgeMS          int64     `json:"age_ms"`
-	IdleMS         int64     `json:"idle_ms"`
-	LeaseMS        int64     `json:"lease_ms"` // what is left of the longer lease, 0 when over
-	Oif            string    `json:"oif"`      // "" until the way out was seen
-	NextHop        string    `json:"next_hop"` // MAC address, "" until seen
-	MTU            int       `json:"mtu"`      // 0 until seen
+	// DiscardedPackets are those that a discard has dropped; absent for others.
+	DiscardedPackets uint64 `json:"discarded_packets,omitempty"`
+	// What conntrack counted of the connection, all of it regular; absent if
+	// it does not count (net.netfilter.nf_conntrack_acct).
+	RegularPackets *[2]uint64 `json:"regular_packets,omitempty"`
+	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"`
+	AgeMS          int64      `json:"age_ms"`
+	IdleMS         int64      `json:"idle_ms"`
+	LeaseMS        int64      `json:"lease_ms"` // what is left of the longer lease, 0 when over
+	Oif            string     `json:"oif"`      // "" until the way out was seen
+	NextHop        string     `json:"next_hop"` // MAC address, "" until seen
+	MTU            int        `json:"mtu"`      // 0 until seen
 }
 
 // Explanation answers `scon explain FLOW|CONTAINER`.

@@ -54,10 +54,20 @@ type Config struct {
 	// 1 s..1 h, default 10 s.
 	FlushIdle time.Duration
 
+	// ExactCounters are counters of the rules that must miss no packet: named
+	// ones of nftables, and those of rules or of nftables' chains with such a
+	// comment. Connections that they count stay regular. Default none.
+	ExactCounters []string
+
 	// Log says how much the daemon tells, and in which form.
 	Log Log
 
-	// SocketGroup is the name of the group that may use the daemon's socket.
+	// Metrics is the address, IP:PORT, at which Prometheus may fetch metrics
+	// from outside the socket. "", the default, means nowhere.
+	Metrics string
+
+	// SocketGroup is the name of the group that may ask the daemon; changing
+	// anything is for root.
 	// "", the default, means root only.
 	SocketGroup string
 }

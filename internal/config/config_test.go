@@ -61,7 +61,9 @@ admit: 2
 lease: 10ms
 lease_packets: 16777216
 flush_idle: 1h
+exact_counters: [billing, "of a chain"]
 log: {level: debug, format: json}
+metrics: 10.0.0.1:9477
 socket_group: "docker"
 `))
 	if err != nil {
@@ -76,7 +78,9 @@ socket_group: "docker"
 		Lease:             10 * time.Millisecond,
 		LeasePackets:      16777216,
 		FlushIdle:         time.Hour,
+		ExactCounters:     []string{"billing", "of a chain"},
 		Log:               config.Log{Level: slog.LevelDebug, Format: config.FormatJSON},
+		Metrics:           "10.0.0.1:9477",
 		SocketGroup:       "docker",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -93,6 +97,14 @@ func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
 		if diff := cmp.Diff(config.Default(), got); diff != "" {
 			t.Errorf("%q (-default +got):\n%s", content, diff)
 		}
+	}
+}
+
+// Metrics are for this machine alone unless an address says otherwise.
+func TestMetricsAtLoopback(t *testing.T) {
+	got, err := config.Read("scon.yaml", strings.NewReader("metrics: :9477\n"))
+	if err != nil || got.Metrics != "127.0.0.1:9477" {
+		t.Errorf("got %q, %v", got.Metrics, err)
 	}
 }
 
@@ -132,6 +144,15 @@ func TestReadRefuses(t *testing.T) {
 		"log: info\n":                     `f:1:6: log is "info": want ` + "`key: value`" + ` lines`,
 		"log: {level: loud}\n":            `f:1:14: log.level is "loud": want debug, info, warn or error`,
 		"log: {format: xml}\n":            `f:1:15: log.format is "xml": want text or json`,
+		"exact_counters: all\n":           `f:1:17: exact_counters is "all": want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
+		"exact_counters: [7]\n":           `f:1:17: exact_counters is a list: want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
+		"exact_counters: [\"\"]\n":        `f:1:17: exact_counters has a name that is empty: want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
+		"exact_counters: [a, b, a]\n":     `f:1:17: exact_counters names "a" twice`,
+		"exact_counters: [\"a\\nb\"]\n":   `f:1:17: exact_counters has the name "a\nb": want printable characters`,
+		"metrics: 9477\n":                 `f:1:10: metrics is 9477: want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
+		"metrics: localhost:9477\n":       `f:1:10: metrics is "localhost:9477": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
+		"metrics: 127.0.0.1:0\n":          `f:1:10: metrics is "127.0.0.1:0": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
+		"metrics: 127.0.0.1\n":            `f:1:10: metrics is "127.0.0.1": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
 		"socket_group: 4\n":               `f:1:15: socket_group is 4: want a group's name, or "" for root only`,
 		"socket_group: a b\n":             `f:1:15: socket_group is "a b": want a group's name, or "" for root only`,
 		"- admit\n":                       `f:1:1: the file is a list: want ` + "`key: value`" + ` lines`,
@@ -214,6 +235,28 @@ func FuzzRead(f *testing.F) {
 		}
 		if err := c.Validate(); err != nil {
 			t.Errorf("%q was taken: %v", content, err)
+		}
+	})
+}
+
+// FuzzParseDevices holds that what is taken reads the same when printed, and is
+// valid in a file, too.
+func FuzzParseDevices(f *testing.F) {
+	for _, s := range []string{"auto", "docker0,br-lan", "", "a,,b", "a,a", "auto,a", "1e3", "null", "\"", "[a]"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, err := config.ParseDevices(s)
+		if err != nil {
+			return
+		}
+		if d.String() != s {
+			t.Errorf("%q reads %q", s, d)
+		}
+		c := config.Default()
+		c.Bridges = d
+		if err := c.Validate(); err != nil {
+			t.Errorf("%q was taken: %v", s, err)
 		}
 	})
 }

@@ -3,9 +3,11 @@ package config
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -28,8 +30,10 @@ var keys = []key{
 	duration("lease", 10*time.Millisecond, time.Second, func(c *Config) *time.Duration { return &c.Lease }),
 	number("lease_packets", "packets", 16, 1<<24, func(c *Config) *int { return &c.LeasePackets }),
 	duration("flush_idle", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.FlushIdle }),
+	exactCounters,
 	logLevel,
 	logFormat,
+	metrics,
 	socketGroup,
 }
 
@@ -38,26 +42,15 @@ func devices(name string, field func(*Config) *Devices) key {
 	return key{
 		name: name,
 		read: func(c *Config, n ast.Node) error {
-			wrong := fmt.Errorf("is %s: want auto or a list of device names such as [docker0]", describe(n))
-			switch n := n.(type) {
-			case *ast.StringNode:
-				if n.Value != "auto" {
-					return wrong
-				}
+			if s, ok := n.(*ast.StringNode); ok && s.Value == "auto" {
 				*field(c) = nil
-			case *ast.SequenceNode:
-				names := Devices{}
-				for _, v := range n.Values {
-					s, ok := v.(*ast.StringNode)
-					if !ok {
-						return wrong
-					}
-					names = append(names, s.Value)
-				}
-				*field(c) = names
-			default:
-				return wrong
+				return nil
 			}
+			names, ok := texts(n)
+			if !ok {
+				return fmt.Errorf("is %s: want auto or a list of device names such as [docker0]", describe(n))
+			}
+			*field(c) = append(Devices{}, names...) // not auto
 			return nil
 		},
 		check: func(c *Config) error { return field(c).check() },
@@ -111,6 +104,54 @@ func duration(name string, low, high time.Duration, field func(*Config) *time.Du
 	}
 }
 
+// texts reads a list of strings, nil if it is empty.
+func texts(n ast.Node) (list []string, ok bool) {
+	sequence, ok := n.(*ast.SequenceNode)
+	if !ok {
+		return nil, false
+	}
+	for _, v := range sequence.Values {
+		s, ok := v.(*ast.StringNode)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, s.Value)
+	}
+	return list, true
+}
+
+const wantCounters = "want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none"
+
+// maxComment is the longest comment that a rule can have, in bytes: xt_comment's.
+const maxComment = 255
+
+var exactCounters = key{
+	name: "exact_counters",
+	read: func(c *Config, n ast.Node) error {
+		names, ok := texts(n)
+		if !ok {
+			return fmt.Errorf("is %s: %s", describe(n), wantCounters)
+		}
+		c.ExactCounters = names
+		return nil
+	},
+	check: func(c *Config) error {
+		for i, name := range c.ExactCounters {
+			switch {
+			case name == "":
+				return fmt.Errorf("has a name that is empty: %s", wantCounters)
+			case len(name) > maxComment:
+				return fmt.Errorf("has a name of %d bytes: no counter's or comment's is longer than %d", len(name), maxComment)
+			case strings.ContainsFunc(name, unicode.IsControl):
+				return fmt.Errorf("has the name %q: want printable characters", name)
+			case slices.Contains(c.ExactCounters[:i], name):
+				return fmt.Errorf("names %q twice", name)
+			}
+		}
+		return nil
+	},
+}
+
 var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug,
 	"info":  slog.LevelInfo,
@@ -157,6 +198,32 @@ var logFormat = key{
 		return nil
 	},
 }
+
+var metrics = key{
+	name: "metrics",
+	read: func(c *Config, n ast.Node) error {
+		s, ok := n.(*ast.StringNode)
+		if !ok {
+			return fmt.Errorf("is %s: %s", describe(n), wantMetrics)
+		}
+		c.Metrics = s.Value
+		if strings.HasPrefix(s.Value, ":") {
+			c.Metrics = "127.0.0.1" + s.Value
+		}
+		return nil
+	},
+	check: func(c *Config) error {
+		if c.Metrics == "" {
+			return nil
+		}
+		if addr, err := netip.ParseAddrPort(c.Metrics); err != nil || addr.Port() == 0 {
+			return fmt.Errorf("is %q: %s", c.Metrics, wantMetrics)
+		}
+		return nil
+	},
+}
+
+const wantMetrics = "want an IP address and a port such as 127.0.0.1:9477, or \"\" for none"
 
 var socketGroup = key{
 	name: "socket_group",

@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -102,12 +103,27 @@ func Remove(dir string) error {
 	return nil
 }
 
+// Make makes dir where it is missing. Everybody may pass through it, whatever the
+// umask: the socket has rights of its own.
+func Make(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	return nil
+}
+
 // Lock makes dir where it is missing and holds it until the returned function
 // is called or the process ends. The error wraps ErrLocked when another
 // process holds it.
 func Lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
+	if err := Make(dir); err != nil {
+		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -120,10 +136,25 @@ func Lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
+// Dying is how long a process that was killed may still have its locks, when its
+// socket is closed already.
+const Dying = 500 * time.Millisecond
+
+// Flock takes a file's lock until the file is closed. It waits for it so long at
+// the most; then the error is EWOULDBLOCK.
+func Flock(f *os.File, patience time.Duration) error {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(end) {
+			return err
+		}
+	}
+}
+
 // lock takes f's lock, and refuses one that was removed meanwhile: another
 // process may hold the file that has its name now.
 func lock(f *os.File) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err := Flock(f, Dying)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrLocked
 	}

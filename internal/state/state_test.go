@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -88,4 +90,65 @@ func TestLockIsHeldOnce(t *testing.T) {
 		t.Errorf("not free after unlock: %v", err)
 	}
 	unlock()
+}
+
+// A daemon that was killed a moment ago is not one that runs.
+func TestLockOfDying(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := state.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state.Lock(dir); !errors.Is(err, state.ErrLocked) {
+		t.Errorf("a second lock: %v", err)
+	}
+	time.AfterFunc(state.Dying/5, unlock)
+	again, err := state.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
+// The group of the socket reaches it also if root's umask is strict.
+func TestMakeUnderUmask(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	dir := filepath.Join(t.TempDir(), "scon")
+	unlock, err := state.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := state.Make(dir); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("what was there got mode %v, %v", info.Mode(), err)
+	}
+}
+
+// FuzzRead holds that what is taken can be used, and all else is ErrCorrupt.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"pid": 7, "netns": "device", "socket": "/run/scon/scon.sock", "config": {"Bridges": ["docker0"]}}`))
+	f.Add([]byte(`{"pid": -1, "socket": "scon.sock"}`))
+	f.Add([]byte(`{"pid": 1e9, "socket": "/x"} {`))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if err := os.WriteFile(filepath.Join(dir, "daemon.json"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := state.Read(dir)
+		switch {
+		case err == nil && (s.PID < 1 || !filepath.IsAbs(s.Socket)):
+			t.Errorf("%q was taken: %+v", content, s)
+		case err != nil && !errors.Is(err, state.ErrCorrupt):
+			t.Errorf("%q: %v", content, err)
+		}
+	})
 }

@@ -1,0 +1,93 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxClients is how many connections may be open at a time, of root and of all
+// others each: the others cannot keep root out. More are closed at once.
+const maxClients = 64
+
+// clients are the connections of a listener, each with its peer's rights: the
+// socket's mode lets root and the members of its group in. They may read; only
+// root, and the user that the daemon runs as, may change anything.
+type clients struct {
+	net.Listener
+	masters, others atomic.Int32 // open
+}
+
+// client is one connection.
+type client struct {
+	net.Conn
+	master bool // may change things
+	leave  func()
+}
+
+// Accept waits for the next client.
+func (l *clients) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &client{Conn: conn, master: isMaster(conn)}
+		open := &l.others
+		if c.master {
+			open = &l.masters
+		}
+		c.leave = sync.OnceFunc(func() { open.Add(-1) })
+		if open.Add(1) <= maxClients {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+func (c *client) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// isMaster tells whether the process that connected may change things. One of
+// another user namespace is root only if it is this one's.
+func isMaster(conn net.Conn) bool {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred
+	control := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return control == nil && err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+}
+
+// clientKey is of the client in the context of its requests.
+type clientKey struct{}
+
+func withClient(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, clientKey{}, conn)
+}
+
+// guard refuses those who may only read what is not reading.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, ok := r.Context().Value(clientKey{}).(*client)
+		if r.Method != http.MethodGet && (!ok || !c.master) {
+			reply(w, http.StatusForbidden, refusal{"only root may change anything; the members of the socket's group may read"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

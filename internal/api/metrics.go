@@ -1,0 +1,43 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+
+	"golang.org/x/net/netutil"
+)
+
+// MetricsPath is where Prometheus finds the metrics.
+const MetricsPath = "/metrics"
+
+// maxScrapers is how many connections to the metrics' own address may be open
+// at a time. More wait.
+const maxScrapers = 8
+
+// ServeMetrics answers GET /metrics, and nothing else, on l until ctx ends, then
+// closes l. Whoever can connect may read.
+func ServeMetrics(ctx context.Context, l net.Listener, b Backend) error {
+	mux := http.NewServeMux()
+	mux.Handle(MetricsPath, scrape(b.Metrics))
+	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux})
+}
+
+// scrape answers with what write writes, in Prometheus' text format.
+type scrape func(w io.Writer) error
+
+func (write scrape) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		refuseMethod(w, r, http.MethodGet)
+		return
+	}
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
+		reply(w, http.StatusInternalServerError, refusal{err.Error()})
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = text.WriteTo(w) // a client that went away is no error
+}
