@@ -43,10 +43,6 @@ func (b backend) Status() (api.Status, error) {
 	return inLoop(b, (*Daemon).status)
 }
 
-func (b backend) Flows(container string) ([]api.Flow, error) {
-	return inLoop(b, func(d *Daemon) ([]api.Flow, error) { return d.flows(container) })
-}
-
 func (b backend) Flush(container string) (int, error) {
 	return inLoop(b, func(d *Daemon) (int, error) {
 		if container == "" {
@@ -127,11 +123,14 @@ func (d *Daemon) status() (api.Status, error) {
 		Skipped:    d.devices.skipped,
 		PID:        pid(),
 		Version:    d.opts.Version,
+		Layout:     datapath.LayoutVersion,
 		Totals: api.Totals{
 			Entries:        d.table.Len(),
 			ExpressPackets: sum.Packets,
 			ExpressBytes:   sum.Bytes,
 			RegularPackets: d.devices.pastRegular,
+
+			DiscardedPackets: d.table.Discarded().Packets,
 		},
 	}
 	if f, unread := d.policy.unreadFinding(); unread {
@@ -148,6 +147,7 @@ func (d *Daemon) status() (api.Status, error) {
 		}
 	}
 	for index, p := range d.devices.ports {
+		express := byPort[index]
 		s.Hooks = append(s.Hooks, d.hooksOf(index, p.Name, datapath.PortHooks)...)
 		counters, err := d.dp.Counters(index)
 		if err != nil {
@@ -161,9 +161,13 @@ func (d *Daemon) status() (api.Status, error) {
 			Bridge:         p.Bridge.Name,
 			Entries:        d.table.LenOf(index),
 			Paused:         p.paused,
-			ExpressPackets: byPort[index].Packets,
+			ExpressPackets: express.Packets,
 			RegularPackets: counters.Packets,
 			Reasons:        counters.Reasons,
+			ExpressSent:    api.Count{Packets: express.SentPackets, Bytes: express.SentBytes},
+			ExpressReceived: api.Count{
+				Packets: express.Packets - express.SentPackets, Bytes: express.Bytes - express.SentBytes,
+			},
 		})
 	}
 	slices.SortFunc(s.Hooks, func(a, b api.Hook) int {
@@ -203,12 +207,19 @@ func (d *Daemon) flows(container string) ([]api.Flow, error) {
 		}
 	}
 	flows := []api.Flow{}
+	wanted := func(index int) (*port, bool) {
+		p := d.devices.ports[index]
+		return p, p != nil && (container == "" || slices.Contains(ports, p))
+	}
 	d.table.All(func(e *contable.Conentry) {
-		p := d.devices.ports[e.Port]
-		if p == nil || container != "" && !slices.Contains(ports, p) {
-			return
+		if p, ok := wanted(e.Port); ok {
+			flows = append(flows, d.flow(e, p))
 		}
-		flows = append(flows, d.flow(e, p))
+	})
+	d.table.Discards(func(e *contable.Discard, dropped contable.Discarded) {
+		if p, ok := wanted(e.Port); ok {
+			flows = append(flows, d.discardFlow(e, dropped, p))
+		}
 	})
 	slices.SortFunc(flows, func(a, b api.Flow) int {
 		busy := func(f api.Flow) uint64 { return f.ExpressPackets[0] + f.ExpressPackets[1] }

@@ -19,6 +19,7 @@ const (
 	refusedHelper      = "conntrack_helper"     // somebody reads along
 	refusedSeqAdj      = "sequence_adjustment"  // numbers are rewritten
 	refusedZone        = "conntrack_zone"       // tuples are not unique
+	refusedTimeout     = "short_timeout"        // conntrack forgets it between two leases
 	refusedFull        = "table_full"           //
 	refusedShare       = "container_share_used" //
 	refusedPaused      = "paused"               //
@@ -33,6 +34,7 @@ func (d *Daemon) heard(e datapath.Event) {
 	now := time.Now()
 	if e.Closed {
 		if entry := d.table.At(e.Slot); entry != nil {
+			d.resetSeen(e, entry.Conn, now)
 			d.table.Retire(entry, now)
 		}
 		return
@@ -58,14 +60,17 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 	if p.paused {
 		return refusedPaused
 	}
-	if !p.candidates.allow(now) {
+	if !p.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
 		return refusedRate
 	}
 	conn, err := d.ct.Get(tuple)
-	if err != nil {
-		return refusedBy(err)
+	if errors.Is(err, conntrack.ErrNotFound) {
+		return d.discard(p, tuple, now)
 	}
-	if why := unfit(conn); why != "" {
+	if err != nil {
+		return refusedByConntrack
+	}
+	if why := d.unfit(conn); why != "" {
 		return why
 	}
 	initiator := tuple == conn.Orig
@@ -76,12 +81,16 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 	// Packets that conntrack does not see must not make those that it sees
 	// INVALID. Both directions, this one connection: never the sysctl.
 	if conn.Orig.Proto == protoTCP {
-		if err := d.ct.SetLiberal(conn); err != nil {
-			return refusedBy(err)
+		switch err := d.ct.UpdateTCP(conn, conntrack.TCPUpdate{}); {
+		case errors.Is(err, conntrack.ErrNotFound):
+			return refusedUntracked
+		case err != nil:
+			return refusedByConntrack
 		}
 	}
 	e, err := d.table.Compose(p.Index, tuple, conn, now)
 	if err == nil {
+		d.counts.composed++
 		d.confirm(e, now)
 		d.unannounced.add(e)
 	}
@@ -98,16 +107,9 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 // Conentry, and it may have come just before.
 func (d *Daemon) confirm(e *contable.Conentry, now time.Time) {
 	conn, err := d.ct.Get(e.Conn.Orig)
-	if err != nil || conn.ID != e.Conn.ID {
+	if err != nil || conn.ID != e.Conn.ID || d.unfit(conn) != "" {
 		d.table.Retire(e, now)
 	}
-}
-
-func refusedBy(err error) string {
-	if errors.Is(err, conntrack.ErrNotFound) {
-		return refusedUntracked
-	}
-	return refusedByConntrack
 }
 
 // broadcast is that of every network; a network's own is known by its MAC
@@ -115,7 +117,7 @@ func refusedBy(err error) string {
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // unfit says what about a connection the express way could not keep.
-func unfit(c conntrack.Conn) string {
+func (d *Daemon) unfit(c conntrack.Conn) string {
 	switch to := c.Orig.Dst.Addr(); {
 	case to.IsMulticast() || to == broadcast:
 		return refusedGroup
@@ -127,29 +129,35 @@ func unfit(c conntrack.Conn) string {
 		return refusedSeqAdj
 	case c.Zone != 0:
 		return refusedZone
+	case c.Timeout < 2*d.opts.Config.Lease:
+		return refusedTimeout
 	case c.Orig.Proto == protoTCP && (c.TCPState != conntrack.TCPEstablished || !c.Assured()):
 		return refusedNotAssured
 	}
 	return ""
 }
 
-// limiter bounds how many candidates of one container are looked at, so that a
-// flood from one cannot keep the daemon from the others.
+// limiter bounds how much of the daemon's time one container can take, so that
+// a flood from one cannot keep the daemon from the others.
 type limiter struct {
 	tokens float64
 	last   time.Time
 }
 
+// How many candidates of a container are looked at, and of how many it is asked
+// whether the rules drop them, which takes ten times as long.
 const (
 	candidatesPerSecond = 2000
 	candidatesAtOnce    = 4000
+	droppablePerSecond  = 100
+	droppableAtOnce     = 200
 )
 
-func (l *limiter) allow(now time.Time) bool {
+func (l *limiter) allow(now time.Time, perSecond, atOnce float64) bool {
 	if l.last.IsZero() {
-		l.tokens = candidatesAtOnce
+		l.tokens = atOnce
 	}
-	l.tokens = min(l.tokens+now.Sub(l.last).Seconds()*candidatesPerSecond, candidatesAtOnce)
+	l.tokens = min(l.tokens+now.Sub(l.last).Seconds()*perSecond, atOnce)
 	l.last = now
 	if l.tokens < 1 {
 		return false

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/changes"
 	"github.com/scon-project/scon/internal/config"
@@ -24,6 +26,7 @@ import (
 	"github.com/scon-project/scon/internal/contable"
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/nlmsg"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -67,13 +70,18 @@ type Daemon struct {
 	table  *contable.Table
 	ct     *conntrack.Client
 	namer  *discover.Namer
+	links  *nlmsg.Socket // asks about devices
 	stop   context.CancelFunc
 	paused bool
 
 	devices     devices
 	policy      policy
+	dropRules   dropRules
 	unannounced unannounced
+	resets      []reset // in the order of their times
+	resetDue    *time.Timer
 	refused     map[string]uint64 // why connections were not composed
+	counts      counts
 
 	ctx    context.Context     // ends with Run
 	calls  chan func()         // of API clients, run in the loop
@@ -105,22 +113,30 @@ func Run(ctx context.Context, o Options) (err error) {
 		calls:   make(chan func()),
 		named:   make(chan namedContainer, 64),
 		policy:  newPolicy(),
+
+		resetDue: stopped(),
 	}
-	defer func() { stop(); d.naming.Wait() }()
 	d.devices = newDevices()
+	defer d.devices.close()
+	defer func() { stop(); d.endNaming() }()
+	defer func() {
+		// Nothing half-done stays, but what an earlier daemon left does.
+		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {
+			err = errors.Join(err, pins.remove())
+		}
+	}()
 	if err := d.load(pins.dir); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.dp.Close()) }()
-	defer func() {
-		if err != nil && !d.dp.Adopted() {
-			err = errors.Join(err, pins.remove()) // nothing half-done stays
-		}
-	}()
 	if d.ct, err = conntrack.Open(); err != nil {
 		return err
 	}
 	defer d.ct.Close()
+	if d.links, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
+		return err
+	}
+	defer d.links.Close()
 	d.namer = discover.NewNamer()
 
 	sources, err := d.watch(ctx)
@@ -137,6 +153,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if o.Ready != nil {
 		o.Ready()
+	}
+	if err := dropProgramPages(); err != nil {
+		d.log.Debug("after the start", "error", err)
 	}
 	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.devices.ports), "uplinks", len(d.devices.uplinks), "conentries", d.table.Len())
 
@@ -259,17 +278,26 @@ func (d *Daemon) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
 	if err != nil {
 		return conn, err
 	}
-	if why := unfit(conn); why != "" {
+	if why := d.unfit(conn); why != "" {
 		return conn, fmt.Errorf("adopting connection %v: %s", t, refusalText[why])
 	}
 	if conn.Orig.Proto == protoTCP {
-		return conn, d.ct.SetLiberal(conn)
+		return conn, d.ct.UpdateTCP(conn, conntrack.TCPUpdate{})
 	}
 	return conn, nil
 }
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
-func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
+func (d *Daemon) serve(ctx context.Context) (_ <-chan struct{}, err error) {
+	metrics, err := listenMetrics(d.opts.Config.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil && metrics != nil {
+			metrics.Close()
+		}
+	}()
 	l, err := api.Listen(d.opts.Socket, d.opts.Config.SocketGroup)
 	if err != nil {
 		return nil, err
@@ -282,13 +310,25 @@ func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 		l.Close()
 		return nil, err
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := api.Serve(ctx, l, backend{d, ctx}); err != nil {
+	b := backend{d, ctx}
+	var servers sync.WaitGroup
+	servers.Go(func() {
+		if err := api.Serve(ctx, l, b); err != nil {
 			d.log.Error("serving clients", "error", err)
 			d.stop()
 		}
+	})
+	if metrics != nil {
+		servers.Go(func() {
+			if err := api.ServeMetrics(ctx, metrics, b); err != nil {
+				d.log.Error("serving metrics", "error", err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		servers.Wait()
 	}()
 	return done, nil
 }
@@ -320,9 +360,11 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			}
 			d.heard(e)
 		case n := <-d.named:
-			d.devices.name(n)
+			d.name(n)
 		case call := <-d.calls:
 			call()
+		case now := <-d.resetDue.C:
+			d.followResets(now)
 		case <-beat.C:
 			now := time.Now()
 			d.table.Release(now)
@@ -332,6 +374,9 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			}
 		case now := <-sweep.C:
 			d.table.Sweep(now)
+			d.tellConntrack(now)
+			d.lookAtDelivery()
+			d.lookAtPrograms(now)
 			if err := d.checkRules(now); err != nil {
 				return err
 			}

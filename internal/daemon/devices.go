@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"time"
@@ -22,6 +23,10 @@ type devices struct {
 	ports   map[int]*port
 	uplinks map[int]discover.Uplink
 	skipped []api.Skipped
+	// bridges are those with ports to hook; steering are those of them that
+	// hand packets to other CPUs.
+	bridges  map[int]*discover.Device
+	steering map[int]bool
 	// pastRegular counts regular packets of ports that are gone.
 	pastRegular uint64
 }
@@ -31,8 +36,10 @@ type port struct {
 	discover.Port
 	container  discover.Container
 	paused     bool
-	queue      bool // packets for it are delivered through its egress
+	pair       *discover.Pair // nil until it was found
+	queued     string         // why packets for it take its queue, "" if they do not
 	candidates limiter
+	droppable  limiter // questions whether the rules drop a connection
 	refused    map[string]uint64
 	rule       rules.Rule // the latest one that kept a connection regular
 }
@@ -41,16 +48,52 @@ type port struct {
 type namedContainer struct {
 	port      *port
 	container discover.Container
+	pair      *discover.Pair // nil if it was not found
 }
 
 func newDevices() devices {
-	return devices{ports: make(map[int]*port), uplinks: make(map[int]discover.Uplink)}
+	return devices{
+		ports:    make(map[int]*port),
+		uplinks:  make(map[int]discover.Uplink),
+		bridges:  make(map[int]*discover.Device),
+		steering: make(map[int]bool),
+	}
 }
 
-// name gives a port its container's name, if it is still there.
-func (v *devices) name(n namedContainer) {
-	if v.ports[n.port.Index] == n.port {
-		n.port.container = n.container
+// name gives a port its container, if it is still there.
+func (d *Daemon) name(n namedContainer) {
+	if d.devices.ports[n.port.Index] != n.port {
+		n.close()
+		return
+	}
+	n.port.container, n.port.pair = n.container, n.pair
+	d.setDelivery(n.port)
+}
+
+// whoIs finds out who is behind a port.
+func (d *Daemon) whoIs(p *port, at discover.Port) namedContainer {
+	n := namedContainer{port: p, container: d.namer.Name(d.ctx, at)}
+	pair, err := discover.OpenPair(at, n.container)
+	if err != nil {
+		d.log.Debug("looking at a veth pair", "dev", at.Name, "error", err)
+		return n
+	}
+	n.pair = pair
+	return n
+}
+
+// endNaming waits for those who look for containers. The context has ended.
+func (d *Daemon) endNaming() {
+	d.naming.Wait()
+	close(d.named)
+	for n := range d.named {
+		n.close()
+	}
+}
+
+func (n namedContainer) close() {
+	if n.pair != nil {
+		n.pair.Close()
 	}
 }
 
@@ -71,7 +114,9 @@ func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
 			d.log.Error("looking for containers", "error", err)
 		}
 	}
-	return d.readRules(time.Now())
+	now := time.Now()
+	d.retireDiscards(nil, now) // their packets may be for this host now
+	return d.readRules(now)
 }
 
 // rescan makes what is hooked equal to what should be. A device that is named
@@ -87,9 +132,13 @@ func (d *Daemon) rescan(lenient bool) error {
 		skipped = append(skipped, api.Skipped(s))
 	}
 
+	if err := d.lookAtDevices(topology); err != nil {
+		return err
+	}
+	d.setBridges(topology.Bridges)
 	ports := make(map[int]discover.Port)
 	for _, p := range topology.Ports {
-		if why := d.unhookable(p.Index); why != "" {
+		if why := cmp.Or(d.devices.steered(p), d.policy.controls[p.Bridge.Index], d.unhookable(p.Index)); why != "" {
 			skipped = append(skipped, api.Skipped{Dev: p.Name, Reason: why})
 			continue
 		}
@@ -104,9 +153,6 @@ func (d *Daemon) rescan(lenient bool) error {
 		uplinks[u.Index] = u
 	}
 	d.devices.skipped = skipped
-	if err := d.lookAtDevices(topology); err != nil {
-		return err
-	}
 	d.setPorts(ports)
 	d.setUplinks(uplinks)
 	return d.dropStale()
@@ -114,6 +160,9 @@ func (d *Daemon) rescan(lenient bool) error {
 
 // unhookable says whose filters the express way would skip on a device.
 func (d *Daemon) unhookable(ifindex int) string {
+	if why := d.policy.contested[ifindex]; why != "" {
+		return why
+	}
 	filter, err := discover.ForeignIngress(ifindex)
 	if err != nil || filter == "" {
 		return "" // a device that is gone is found out on attaching
@@ -133,7 +182,7 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
 			p.Port = w
-			d.track(p)
+			d.setDelivery(p)
 		} else {
 			fresh = append(fresh, index)
 		}
@@ -146,32 +195,19 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 		}
 		p := &port{
 			Port: w, container: discover.Container{Name: w.Name}, refused: make(map[string]uint64),
+			queued: unknownPair,
 		}
 		d.devices.ports[index] = p
-		d.track(p)
 		d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
 		d.naming.Go(func() {
+			n := d.whoIs(p, w)
 			select {
-			case d.named <- namedContainer{p, d.namer.Name(d.ctx, w)}:
+			case d.named <- n:
 			case <-d.ctx.Done():
+				n.close()
 			}
 		})
 	}
-}
-
-// track tells the programs whether a port delivers through its egress. Decisions
-// made since the change was heard of do not know that yet.
-func (d *Daemon) track(p *port) {
-	queue, err := p.ShapesEgress()
-	if err == nil && queue != p.queue {
-		err = d.dp.Track(p.Index, queue)
-		d.newGeneration("the egress of " + p.Name)
-	}
-	if err != nil {
-		d.log.Error("looking at the egress of a port", "dev", p.Name, "error", err)
-		return
-	}
-	p.queue = queue
 }
 
 func (d *Daemon) unhookPorts(gone []*port) {
@@ -183,6 +219,9 @@ func (d *Daemon) unhookPorts(gone []*port) {
 			d.devices.pastRegular += c.Packets
 		}
 		delete(d.devices.ports, p.Index)
+		if p.pair != nil {
+			p.pair.Close()
+		}
 		wg.Go(func() { d.unhook(p.Index, datapath.PortHooks) })
 		d.log.Info("container gone", "dev", p.Name, "name", p.container.Name)
 	}
@@ -239,7 +278,8 @@ func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
 			d.unhook(ifindex, hooks)
 		}
 	}()
-	if err := d.dp.Track(ifindex, false); err != nil {
+	// Through the queue until it is known how else.
+	if err := d.dp.Track(ifindex, true); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -276,18 +316,20 @@ func (d *Daemon) unhook(ifindex int, hooks []datapath.Hook) {
 	for _, h := range hooks {
 		errs = append(errs, d.dp.Detach(h, ifindex))
 	}
-	d.dp.Untrack(ifindex)
+	errs = append(errs, d.dp.Untrack(ifindex))
 	if err := errors.Join(errs...); err != nil {
 		d.log.Error("unhooking a device", "ifindex", ifindex, "error", err)
 	}
 }
 
-// dropStale removes hooks that an earlier daemon left where none should be.
+// dropStale removes hooks that an earlier daemon left where none should be, and
+// puts back those that somebody has taken away.
 func (d *Daemon) dropStale() error {
 	attached, err := d.dp.Attached()
 	if err != nil {
 		return err
 	}
+	d.restore(attached)
 	for _, a := range attached {
 		isPort, isUplink := d.hooked(a.Ifindex)
 		if a.Hook.OnPort() && isPort || !a.Hook.OnPort() && isUplink {
@@ -299,7 +341,9 @@ func (d *Daemon) dropStale() error {
 	}
 	for _, ifindex := range d.dp.Tracked() {
 		if isPort, isUplink := d.hooked(ifindex); !isPort && !isUplink {
-			d.dp.Untrack(ifindex)
+			if err := d.dp.Untrack(ifindex); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

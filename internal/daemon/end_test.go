@@ -3,32 +3,32 @@ package daemon_test
 import (
 	"errors"
 	"io"
-	"net"
 	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
 )
 
 // A connection that conntrack is told to forget loses its Conentry at once, and
 // goes on as it does without SCON: picked up where it is.
 func TestConntrackDelete(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{})
-	for name, connect := range directions {
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, connect := range scontest.Directions {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+" "+proto, func(t *testing.T) {
-				c := connect(b.in(t), proto, 1).goExpress()
+				c := connect(b.In(t), proto, 1).GoExpress()
 				if proto == "tcp" {
 					time.Sleep(100 * time.Millisecond) // no acknowledgement is delayed any more
 				}
-				b.sh(lab.Device, "conntrack -D --orig-src "+c.mustFlow().Orig.Src)
-				c.waitGone()
-				c.goExpress()
-				c.exchange(1 << 20)
-				b.wantNoInvalid()
+				b.Sh(lab.Device, "conntrack -D --orig-src "+c.MustFlow().Orig.Src)
+				c.WaitGone()
+				c.GoExpress()
+				c.Exchange(1 << 20)
+				b.WantNoInvalid()
 			})
 		}
 	}
@@ -37,99 +37,80 @@ func TestConntrackDelete(t *testing.T) {
 // How a connection ends is nothing that an express way may touch.
 func TestEnd(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{})
-	for name, connect := range directions {
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, connect := range scontest.Directions {
 		t.Run(name+", closed", func(t *testing.T) {
-			c := connect(b.in(t), "tcp", 1).goExpress()
-			c.exchange(1 << 20)
-			for _, e := range c.ends() {
-				if err := closeWrite(e[0]); err != nil {
+			c := connect(b.In(t), "tcp", 1).GoExpress()
+			c.Exchange(1 << 20)
+			for _, e := range c.Ends() {
+				if err := scontest.CloseWrite(e[0]); err != nil {
 					t.Fatal(err)
 				}
-				wantEnd(t, e[1], io.EOF)
+				scontest.WantEnd(t, e[1], io.EOF)
 			}
-			c.waitGone()
+			c.WaitGone()
 		})
 		t.Run(name+", reset", func(t *testing.T) {
-			c := connect(b.in(t), "tcp", 1).goExpress()
-			if err := reset(c.client); err != nil {
+			c := connect(b.In(t), "tcp", 1).GoExpress()
+			if err := scontest.Reset(c.Client); err != nil {
 				t.Fatal(err)
 			}
-			wantEnd(t, c.server, syscall.ECONNRESET)
-			c.waitGone()
+			scontest.WantEnd(t, c.Server, syscall.ECONNRESET)
+			c.WaitGone()
 		})
 		t.Run(name+", half closed", func(t *testing.T) {
-			c := connect(b.in(t), "tcp", 1).goExpress()
-			if err := closeWrite(c.client); err != nil {
+			c := connect(b.In(t), "tcp", 1).GoExpress()
+			if err := scontest.CloseWrite(c.Client); err != nil {
 				t.Fatal(err)
 			}
-			wantEnd(t, c.server, io.EOF)
-			c.waitGone()
-			if _, err := transferStream(c.server, c.client, 4<<20, 1); err != nil {
+			scontest.WantEnd(t, c.Server, io.EOF)
+			c.WaitGone()
+			if _, err := scontest.TransferStream(c.Server, c.Client, 4<<20, 1); err != nil {
 				t.Fatal(err)
 			}
-			if err := closeWrite(c.server); err != nil {
+			if err := scontest.CloseWrite(c.Server); err != nil {
 				t.Fatal(err)
 			}
-			wantEnd(t, c.client, io.EOF)
+			scontest.WantEnd(t, c.Client, io.EOF)
 		})
 	}
-	b.wantNoInvalid()
+	b.WantNoInvalid()
 }
 
 // The next connection of the same addresses and ports has a Conentry of its
 // own, however the one before has ended.
 func TestReuse(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{})
-	for name, end := range map[string]func(c *connection) error{
-		"reset": func(c *connection) error { return reset(c.client) },
-		"closed by the server": func(c *connection) error {
-			if err := c.server.Close(); err != nil {
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, end := range map[string]func(c *scontest.Connection) error{
+		"reset": func(c *scontest.Connection) error { return scontest.Reset(c.Client) },
+		"closed by the server": func(c *scontest.Connection) error {
+			if err := c.Server.Close(); err != nil {
 				return err
 			}
-			_, err := c.client.Read(make([]byte, 1))
+			_, err := c.Client.Read(make([]byte, 1))
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
-			return c.client.Close()
+			return c.Client.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const port, local = 6000, 40000
-			b := b.in(t)
+			b := b.In(t)
 			for range 4 {
 				begun := time.Now()
-				c := b.connectTo("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, port), port, local).goExpress()
-				if age := time.Duration(c.mustFlow().AgeMS) * time.Millisecond; age > time.Since(begun) {
+				c := b.ConnectTo("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, port), port, local).GoExpress()
+				if age := time.Duration(c.MustFlow().AgeMS) * time.Millisecond; age > time.Since(begun) {
 					t.Errorf("the Conentry is older than the connection: %v", age)
 				}
-				c.exchange(1 << 20)
+				c.Exchange(1 << 20)
 				if err := end(c); err != nil {
 					t.Fatal(err)
 				}
-				c.waitGone()
+				c.WaitGone()
 			}
 		})
 	}
-	b.wantNoInvalid()
-}
-
-func closeWrite(c net.Conn) error { return c.(*net.TCPConn).CloseWrite() }
-
-// reset ends a connection with a RST.
-func reset(c net.Conn) error {
-	if err := c.(*net.TCPConn).SetLinger(0); err != nil {
-		return err
-	}
-	return c.Close()
-}
-
-// wantEnd reads the end of a connection.
-func wantEnd(t *testing.T, c net.Conn, want error) {
-	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
-	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, want) {
-		t.Errorf("read %d bytes, %v; want %v", n, err, want)
-	}
+	b.WantNoInvalid()
 }

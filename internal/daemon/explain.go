@@ -74,6 +74,7 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 		x.Findings = append(x.Findings, api.Finding{
 			Level: "ok", What: fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name),
 		})
+		x.Findings = append(x.Findings, explainDelivery(p)...)
 		x.Findings = append(x.Findings, refusals(p.refused)...)
 		if p.refused[refusedRule] > 0 {
 			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", p.rule))
@@ -155,7 +156,7 @@ func conentryFinding(f api.Flow) api.Finding {
 
 func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
 	orig := tupleOf(c.Orig).String()
-	if why := unfit(c); why != "" {
+	if why := d.unfit(c); why != "" {
 		return api.Finding{Level: "note", What: orig + " stays regular: " + refusalText[why]}
 	}
 	if rule, kept := d.keptBy(c); kept {
@@ -182,6 +183,7 @@ var refusalText = map[string]string{
 	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
 	refusedGroup:       "it is multicast or broadcast, which may leave by several devices",
 	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
+	refusedTimeout:     "conntrack forgets it sooner than after two leases without a packet (its timeouts are in net.netfilter)",
 	refusedFull:        "the table is full (connections in the configuration)",
 	refusedShare:       "its container has used up its share (per_container_share in the configuration)",
 	refusedPaused:      "its container is paused",

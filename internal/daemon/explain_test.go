@@ -7,20 +7,21 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
 )
 
 // Connections without a Conentry are explained by what conntrack knows.
 func TestExplainTracked(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{config: func(c *config.Config) { c.Admit = 1000 }})
-	c := b.outgoing("udp", 1)
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
+	c := b.Outgoing("udp", 1)
 	for subject, want := range map[string]string{
-		fmt.Sprintf("udp:%s->%s", c.client.LocalAddr(), c.client.RemoteAddr()): "has no Conentry",
-		fmt.Sprintf("tcp:%s->%s", c.client.LocalAddr(), c.client.RemoteAddr()): "conntrack knows no such connection",
+		fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()): "has no Conentry",
+		fmt.Sprintf("tcp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()): "conntrack knows no such connection",
 		lab.ContainerAddr(1).String():                                          "has no Conentry",
 		"192.0.2.1":                                                            "conntrack knows no such connection",
 	} {
-		x, err := b.daemon.Explain(subject)
+		x, err := b.Daemon.Explain(subject)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,12 +34,12 @@ func TestExplainTracked(t *testing.T) {
 // Listing more connections than one asks for takes no end.
 func TestExplainMany(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{config: func(c *config.Config) { c.Admit = 1000 }})
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
 	const many = 120
 	for range many {
-		b.outgoing("udp", 1)
+		b.Outgoing("udp", 1)
 	}
-	x, err := b.daemon.Explain(lab.ContainerAddr(1).String())
+	x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 	if gone.Overrun {
 		// Each Conentry is seen to pass the regular way again, and asked for as
 		// the beats allow.
+		d.counts.overruns++
 		d.newGeneration("conntrack's messages were lost")
 		d.unannounced.doubt(d.table)
 		return
@@ -26,7 +27,8 @@ func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 
 // flush retires the Conentries of one port, or of all if it is nil.
 func (d *Daemon) flush(p *port) int {
-	now, n := time.Now(), 0
+	now := time.Now()
+	n := d.retireDiscards(p, now)
 	d.table.All(func(e *contable.Conentry) {
 		if p == nil || e.Port == p.Index {
 			d.table.Retire(e, now)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,51 +29,96 @@ const (
 // pins is the pin directory of this network namespace, locked: two daemons in
 // one namespace would fight over its devices, whatever their state directories.
 type pins struct {
-	dir  string
-	lock *os.File
+	dir   string
+	lock  *os.File
+	fresh bool // no earlier daemon left anything
 }
 
-func openPins() (*pins, error) {
+func openPins() (_ *pins, err error) {
 	mounted, err := datapath.MountBPFFS(bpffs)
 	if err != nil {
 		return nil, err
 	}
+	p := &pins{}
+	defer func() {
+		if err != nil {
+			p.abandon(mounted)
+		}
+	}()
 	inode, err := netns.Inode("")
 	if err != nil {
 		return nil, err
 	}
-	p := &pins{dir: filepath.Join(pinRoot, strconv.FormatUint(inode, 10))}
+	p.dir = pinDir(inode)
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the pin directory: %w", err)
 	}
-	if p.lock, err = lockPins(p.dir); err != nil {
+	if p.lock, err = lockPins(p.dir, state.Dying); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking this network namespace: %w in it, with another state directory", state.ErrLocked)
 		}
 		return nil, fmt.Errorf("locking this network namespace: %w", err)
 	}
 	if err := CleanAbandoned(); err != nil {
-		p.unlock()
 		return nil, err
 	}
+	found, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("looking for pins of an earlier daemon: %w", err)
+	}
+	p.fresh = len(found) == 0
 	if mounted {
 		if err := os.Mkdir(mountMark, 0o700); err != nil {
-			p.unlock()
 			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
 		}
 	}
 	return p, nil
 }
 
+// abandon takes back what openPins has made, without a file descriptor: there
+// may be none left. What is in use stays, for it is not empty.
+func (p *pins) abandon(mounted bool) {
+	if p.lock != nil {
+		p.unlock()
+		os.Remove(p.dir)
+	}
+	if mounted {
+		os.Remove(p.dir)
+		os.Remove(mountMark)
+		os.Remove(pinRoot)
+		_ = unix.Unmount(bpffs, 0)
+	}
+}
+
+// pinDir is that of a network namespace.
+func pinDir(inode uint64) string {
+	return filepath.Join(pinRoot, strconv.FormatUint(inode, 10))
+}
+
 // lockPins takes a pin directory until the file is closed. The error wraps
-// EWOULDBLOCK if a daemon that lives has it.
-func lockPins(dir string) (*os.File, error) {
+// EWOULDBLOCK if a daemon that lives has it, or one has just removed it.
+func lockPins(dir string, patience time.Duration) (_ *os.File, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := state.Flock(f, patience); err != nil {
+		return nil, err
+	}
+	held, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	named, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(held, named) {
+		return nil, unix.EWOULDBLOCK
+	}
+	if err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -124,6 +170,24 @@ func removeRoot() error {
 	return nil
 }
 
+// Hooked counts the hooks that are pinned for a network namespace, two for each
+// device; without tcx, a remembered qdisc stands for both of its device. They
+// become ever more as a daemon begins, ever fewer as it ends.
+func Hooked(namespace string) (n int, err error) {
+	inode, err := netns.Inode(namespace)
+	if err != nil {
+		return 0, err
+	}
+	pins, err := filepath.Glob(filepath.Join(pinDir(inode), "*_*"))
+	for _, path := range pins {
+		n++
+		if strings.HasPrefix(filepath.Base(path), "qdisc") {
+			n++
+		}
+	}
+	return n, err
+}
+
 // CleanAbandoned removes the pins of daemons that died together with their
 // namespaces: all of their hooks have lost their devices.
 func CleanAbandoned() error {
@@ -142,7 +206,7 @@ func CleanAbandoned() error {
 // cleanAbandoned leaves a daemon alone that lives: its devices may be back
 // before it ends.
 func cleanAbandoned(dir string) error {
-	lock, err := lockPins(dir)
+	lock, err := lockPins(dir, 0)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/changes"
@@ -15,6 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/contable"
 	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/rules"
+	"github.com/scon-project/scon/internal/tcfilter"
 )
 
 // policy is which connections the rules leave to the express way. While there
@@ -32,6 +35,11 @@ type policy struct {
 	// The devices that IP sees packets come and go by.
 	inside  map[int][]rules.Device // for each bridge
 	outside []rules.Device
+	// controls say what packets meet at a bridge that express ones skip.
+	controls map[int]string
+	programs map[place]programs
+	// contested says of devices why they are left to others' programs.
+	contested map[int]string
 }
 
 // keptConn is what a connection was looked up with.
@@ -45,7 +53,10 @@ const mostKept = 4096
 
 func newPolicy() policy {
 	// What is there at the start has not been read.
-	return policy{heard: 1, kept: make(map[conntrack.Tuple]keptConn)}
+	return policy{
+		heard: 1, kept: make(map[conntrack.Tuple]keptConn),
+		programs: make(map[place]programs), contested: make(map[int]string),
+	}
 }
 
 // stale hears of each change that makes decisions stale, in the goroutine that
@@ -53,6 +64,7 @@ func newPolicy() policy {
 // nothing goes express until the loop has looked at them: they may be about
 // single packets, or be skipped.
 func (d *Daemon) stale(e changes.Event) {
+	d.counts.changes[e.Kind].Add(1)
 	switch e.Kind {
 	case changes.Ruleset, changes.Filter, changes.Overrun:
 	default:
@@ -73,6 +85,7 @@ func (d *Daemon) beat() error {
 	if d.paused || d.policy.read != d.policy.heard {
 		return nil
 	}
+	d.counts.beats++
 	return d.dp.Beat()
 }
 
@@ -86,7 +99,7 @@ func (d *Daemon) readRules(now time.Time) error {
 	if known {
 		return nil
 	}
-	ruleset, err := rules.Read(rules.Options{})
+	ruleset, err := rules.Read(rules.Options{ExactCounters: d.opts.Config.ExactCounters})
 	if err != nil {
 		if p.err == nil {
 			d.log.Error("reading the rules: every packet goes regular", "error", err)
@@ -95,6 +108,7 @@ func (d *Daemon) readRules(now time.Time) error {
 		return nil
 	}
 	p.rules, p.err = ruleset, nil
+	d.retireDiscards(nil, now)
 	d.retireTouched(now)
 	p.mu.Lock()
 	p.read = heard
@@ -163,7 +177,8 @@ func (d *Daemon) keptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
 }
 
 // lookAtDevices takes up which devices the rules may name for packets of
-// containers, before any of the uplinks is hooked that have come.
+// containers, before any of the uplinks is hooked that have come, and what is
+// on the way between these and the containers.
 func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -179,12 +194,34 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 		outside = append(outside, above.of(rules.Device{Name: u.Name, Index: u.Index})...)
 	}
 	p := &d.policy
+	p.controls = controlsOf(inside, topology.Qdiscs, d.dp.Programs())
 	if slices.Equal(outside, p.outside) && maps.EqualFunc(inside, p.inside, slices.Equal[[]rules.Device]) {
 		return nil
 	}
 	p.inside, p.outside = inside, outside
 	d.retireTouched(time.Now())
 	return nil
+}
+
+// controlsOf finds traffic control at bridges, and at what IP sees in their
+// place: a qdisc, somebody's filters or programs.
+func controlsOf(inside map[int][]rules.Device, qdiscs map[int]string, own tcfilter.Own) map[int]string {
+	controls := make(map[int]string)
+	for bridge, devices := range inside {
+		for _, dev := range devices {
+			what, err := discover.Control(dev.Index, qdiscs[dev.Index], own)
+			if errors.Is(err, unix.ENODEV) {
+				continue // that it is gone is heard of
+			}
+			if err != nil {
+				what = err.Error() // in doubt
+			}
+			if what != "" {
+				controls[bridge] = fmt.Sprintf("packets of its bridge must meet what %s has: %s", dev.Name, what)
+			}
+		}
+	}
+	return controls
 }
 
 // unreadFinding says why nothing goes express while the rules are not known.
@@ -200,8 +237,12 @@ func (p *policy) unreadFinding() (f api.Finding, unread bool) {
 
 // ruleFinding names the rule that keeps a connection regular.
 func ruleFinding(what string, r rules.Rule) api.Finding {
+	why := "it judges single packets, by "
+	if r.ByCounter() {
+		why = "it counts every packet (exact_counters), "
+	}
 	return api.Finding{
 		Level: "note", What: what + " " + r.String(),
-		Why: "it judges single packets, by " + r.Why + ": " + r.Text,
+		Why: why + r.Why + ": " + r.Text,
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
 )
 
 // perPacket are rules that judge single packets of one port of edge, and what
@@ -44,54 +46,54 @@ var perPacket = map[string]struct{ add, remove, names string }{
 // about, and no others: those to come and those that were express.
 func TestPerPacketRules(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{})
+	b := scontest.NewExpress(t, scontest.Layout{})
 	for name, r := range perPacket {
 		t.Run(name, func(t *testing.T) {
-			b := b.in(t)
-			judged, other := b.outgoing("udp", 1).goExpress(), b.outgoing("udp", 1).goExpress()
-			b.sh(lab.Device, strings.ReplaceAll(r.add, "%d", fmt.Sprint(portOf(judged.server.LocalAddr()))))
-			eventually(t, "the Conentry goes", func() error {
-				judged.mustPing(1)
-				if _, err := judged.flow(); err == nil {
+			b := b.In(t)
+			judged, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+			b.Sh(lab.Device, strings.ReplaceAll(r.add, "%d", fmt.Sprint(scontest.PortOf(judged.Server.LocalAddr()))))
+			scontest.Eventually(t, "the Conentry goes", func() error {
+				judged.MustPing(1)
+				if _, err := judged.Flow(); err == nil {
 					return errors.New("it is there")
 				}
 				return nil
 			})
-			judged.mustPing(64)
-			if f, err := judged.flow(); err == nil {
+			judged.MustPing(64)
+			if f, err := judged.Flow(); err == nil {
 				t.Errorf("it has a Conentry again: %+v", f)
 			}
-			judged.wantExplained(r.names)
-			other.goExpress()
+			wantExplained(judged, r.names)
+			other.GoExpress()
 
-			b.sh(lab.Device, r.remove)
-			judged.goExpress()
-			other.goExpress()
+			b.Sh(lab.Device, r.remove)
+			judged.GoExpress()
+			other.GoExpress()
 		})
 	}
 }
 
 // wantExplained fails unless `scon explain` names the rule that keeps the
 // connection regular.
-func (c *connection) wantExplained(rule string) {
-	c.b.t.Helper()
-	client := c.client
-	x, err := c.b.daemon.Explain(fmt.Sprintf("%s:%s->%s", c.proto, client.LocalAddr(), client.RemoteAddr()))
+func wantExplained(c *scontest.Connection, rule string) {
+	c.B.T.Helper()
+	client := c.Client
+	x, err := c.B.Daemon.Explain(fmt.Sprintf("%s:%s->%s", c.Proto, client.LocalAddr(), client.RemoteAddr()))
 	if err != nil {
-		c.b.t.Fatal(err)
+		c.B.T.Fatal(err)
 	}
 	if x.Express || len(x.Findings) == 0 || !strings.Contains(x.Findings[0].What, rule) {
-		c.b.t.Errorf("explained by %+v, want rule %q", x.Findings, rule)
+		c.B.T.Errorf("explained by %+v, want rule %q", x.Findings, rule)
 	}
-	if x, err = c.b.daemon.Explain(lab.Port(1)); err != nil {
-		c.b.t.Fatal(err)
+	if x, err = c.B.Daemon.Explain(lab.Port(1)); err != nil {
+		c.B.T.Fatal(err)
 	}
 	named := false
 	for _, f := range x.Findings {
 		named = named || strings.Contains(f.What, rule)
 	}
 	if !named {
-		c.b.t.Errorf("the container is explained by %+v, want rule %q", x.Findings, rule)
+		c.B.T.Errorf("the container is explained by %+v, want rule %q", x.Findings, rule)
 	}
 }
 
@@ -99,20 +101,20 @@ func (c *connection) wantExplained(rule string) {
 // connections is none on those that go express.
 func TestRulesAtStart(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, layout{})
-	judged, other := b.outgoing("tcp", 1), b.outgoing("tcp", 1)
-	b.sh(lab.Device, fmt.Sprintf(`
+	b := scontest.New(t, scontest.Layout{})
+	judged, other := b.Outgoing("tcp", 1), b.Outgoing("tcp", 1)
+	b.Sh(lab.Device, fmt.Sprintf(`
 		iptables-nft -I DOCKER-USER -p tcp --dport %d -m limit --limit 10000/sec -j RETURN
 		iptables-nft -A FORWARD -m conntrack --ctstate NEW -m limit --limit 10/sec -j LOG`,
-		portOf(judged.server.LocalAddr())))
-	b.up()
-	other.goExpress()
-	judged.mustPing(64)
-	if f, err := judged.flow(); err == nil {
+		scontest.PortOf(judged.Server.LocalAddr())))
+	b.Up()
+	other.GoExpress()
+	judged.MustPing(64)
+	if f, err := judged.Flow(); err == nil {
 		t.Errorf("it has a Conentry: %+v", f)
 	}
-	s := b.status()
-	if c, _ := b.container(1); s.State != api.StateActive || s.Why != "" || c.Entries != 1 {
+	s := b.Status()
+	if c, _ := b.Container(1); s.State != api.StateActive || s.Why != "" || c.Entries != 1 {
 		t.Errorf("state %q (%s), %d Conentries, want 1", s.State, s.Why, c.Entries)
 	}
 }
@@ -121,7 +123,7 @@ func TestRulesAtStart(t *testing.T) {
 // however long it takes to read the rules.
 func TestPerPacketRuleMissesNothing(t *testing.T) {
 	t.Parallel()
-	b := newExpress(t, layout{})
+	b := scontest.NewExpress(t, scontest.Layout{})
 	file := filepath.Join(t.TempDir(), "rules")
 	var rules strings.Builder
 	rules.WriteString("table ip judge {\ncounter met { }\nchain long {\n")
@@ -132,20 +134,48 @@ func TestPerPacketRuleMissesNothing(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.sh(lab.Device, "nft -f "+file)
-	c := b.outgoing("udp", 1).goExpress()
+	b.Sh(lab.Device, "nft -f "+file)
+	c := b.Outgoing("udp", 1).GoExpress()
 
-	b.sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name met limit rate 1000000/second accept",
-		portOf(c.server.LocalAddr())))
+	b.Sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name met limit rate 1000000/second accept",
+		scontest.PortOf(c.Server.LocalAddr())))
 	time.Sleep(20 * time.Millisecond) // a netlink message takes less
 	const pings = 500
-	c.mustPing(pings)
-	var met int
-	out := b.sh(lab.Device, "nft list counter ip judge met")
-	if _, err := fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &met); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if met < pings {
+	c.MustPing(pings)
+	if met := metBy(b, "ip judge met"); met < pings {
 		t.Errorf("the rule met %d of %d packets", met, pings)
 	}
+}
+
+// A counter that the settings name misses no packet, and keeps no more
+// connections regular than those that it counts.
+func TestExactCounters(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.ExactCounters = []string{"billing"} }})
+	counted, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, fmt.Sprintf(`
+		nft add table ip bill
+		nft add chain ip bill forward { type filter hook forward priority -5 ; }
+		nft add counter ip bill met
+		nft add rule ip bill forward udp dport %d counter name met comment billing`,
+		scontest.PortOf(counted.Server.LocalAddr())))
+	counted.WaitGone()
+	before := metBy(b, "ip bill met")
+	const pings = 64
+	counted.MustPing(pings)
+	if met := metBy(b, "ip bill met") - before; met != pings {
+		t.Errorf("the counter met %d of %d packets", met, pings)
+	}
+	wantExplained(counted, "ip bill forward handle 3 (exact counter billing)")
+	other.GoExpress()
+}
+
+// metBy reads how many packets a named counter has met.
+func metBy(b *scontest.Bed, counter string) (packets int) {
+	b.T.Helper()
+	out := b.Sh(lab.Device, "nft list counter "+counter)
+	if _, err := fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &packets); err != nil {
+		b.T.Fatalf("%v: %s", err, out)
+	}
+	return packets
 }

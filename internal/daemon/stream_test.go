@@ -1,170 +1,42 @@
 package daemon_test
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"testing"
-	"time"
+
+	"github.com/scon-project/scon/internal/scontest"
 )
 
 // Bytes arrive as they were sent, in packets of any size, while receivers
 // verify every checksum; and they do go express.
 func TestBytesArrive(t *testing.T) {
 	t.Parallel()
-	for name, l := range map[string]layout{
+	for name, l := range map[string]scontest.Layout{
 		"checksums verified": {},
-		"offloads":           {offload: true},
-		"clsact":             {clsact: true},
+		"offloads":           {Offload: true},
+		"clsact":             {Clsact: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newExpress(t, l)
-			if mode := b.status().Mode; l.clsact && mode != "clsact" {
+			b := scontest.NewExpress(t, l)
+			if mode := b.Status().Mode; l.Clsact && mode != "clsact" {
 				t.Fatalf("hooked by %s", mode)
 			}
-			b.arriveBothWays(t)
-			b.wantNoInvalid()
+			arriveBothWays(t, b)
+			b.WantNoInvalid()
 		})
 	}
 }
 
 // arriveBothWays tests every kind of connection.
-func (b *bed) arriveBothWays(t *testing.T) {
-	for name, connect := range directions {
+func arriveBothWays(t *testing.T, b *scontest.Bed) {
+	for name, connect := range scontest.Directions {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+" "+proto, func(t *testing.T) {
-				b := b.in(t)
-				c := connect(b, proto, 1).goExpress()
-				before := c.mustFlow()
-				sent := c.exchange(2 << 20)
-				c.wantShare(before.ExpressBytes, c.mustFlow().ExpressBytes, sent)
+				b := b.In(t)
+				c := connect(b, proto, 1).GoExpress()
+				before := c.MustFlow()
+				sent := c.Exchange(2 << 20)
+				c.WantShare(before.ExpressBytes, c.MustFlow().ExpressBytes, sent)
 			})
 		}
 	}
-}
-
-// in is the bed for a subtest.
-func (b *bed) in(t *testing.T) *bed {
-	sub, daemon := *b, *b.daemon
-	sub.t, daemon.t = t, t
-	sub.daemon = &daemon
-	return &sub
-}
-
-// wantShare fails unless nearly all of the bytes sent went express.
-func (c *connection) wantShare(before, after [2]uint64, sent [2]uint64) {
-	c.b.t.Helper()
-	for dir := range sent {
-		if express := after[dir] - before[dir]; express < sent[dir]*9/10 {
-			c.b.t.Errorf("direction %d: %d of %d bytes went express", dir, express, sent[dir])
-		}
-	}
-}
-
-// exchange sends about so many random bytes both ways at a time, and compares
-// what arrives. It returns how many were sent each way.
-func (c *connection) exchange(size int) (sent [2]uint64) {
-	c.b.t.Helper()
-	transfer := transferStream
-	if c.proto == "udp" {
-		transfer = transferDatagrams
-	}
-	done := make(chan error, 2)
-	for dir, e := range c.ends() {
-		go func() {
-			var err error
-			sent[dir], err = transfer(e[0], e[1], size, uint64(dir))
-			done <- err
-		}()
-	}
-	if err := errors.Join(<-done, <-done); err != nil {
-		c.b.t.Fatal(err)
-	}
-	return sent
-}
-
-// random is a source of bytes and one of sizes, the same at both ends.
-func random(seed uint64) (*rand.ChaCha8, *rand.Rand) {
-	key := [32]byte{byte(seed)}
-	return rand.NewChaCha8(key), rand.New(rand.NewPCG(seed, 0))
-}
-
-// transferStream sends writes of 1 to 64 KiB.
-func transferStream(from, to net.Conn, size int, seed uint64) (uint64, error) {
-	sent := make(chan error, 1)
-	go func() {
-		source, sizes := random(seed)
-		for left := size; left > 0; {
-			buf := make([]byte, min(1+sizes.IntN(64<<10), left))
-			_, _ = source.Read(buf) // never fails
-			if _, err := from.Write(buf); err != nil {
-				sent <- err
-				return
-			}
-			left -= len(buf)
-		}
-		sent <- nil
-	}()
-	source, _ := random(seed)
-	got, want := make([]byte, 32<<10), make([]byte, 32<<10)
-	for left := size; left > 0; {
-		_ = to.SetReadDeadline(time.Now().Add(patience))
-		n, err := to.Read(got[:min(left, len(got))])
-		_, _ = source.Read(want[:n])
-		if !bytes.Equal(got[:n], want[:n]) {
-			return 0, fmt.Errorf("other bytes than sent, %d from the end", left)
-		}
-		left -= n
-		if err != nil && (left > 0 || !errors.Is(err, io.EOF)) {
-			return 0, fmt.Errorf("%d bytes left: %w", left, err)
-		}
-	}
-	return uint64(size), <-sent
-}
-
-// transferDatagrams sends datagrams of 1 byte to all that fits, a few under way
-// at a time: none may be lost.
-func transferDatagrams(from, to net.Conn, size int, seed uint64) (total uint64, err error) {
-	const most, underway = 1472, 16
-	window, stop := make(chan struct{}, underway), make(chan struct{})
-	sent := make(chan error, 1)
-	go func() {
-		source, sizes := random(seed)
-		buf := make([]byte, most)
-		for left := size; left > 0; {
-			select {
-			case window <- struct{}{}:
-			case <-stop:
-				sent <- nil
-				return
-			}
-			n := 1 + sizes.IntN(most)
-			_, _ = source.Read(buf[:n])
-			if _, err := from.Write(buf[:n]); err != nil {
-				sent <- err
-				return
-			}
-			left -= n
-		}
-		sent <- nil
-	}()
-	source, sizes := random(seed)
-	got, want := make([]byte, most+1), make([]byte, most)
-	for left := size; left > 0 && err == nil; {
-		n := 1 + sizes.IntN(most)
-		_, _ = source.Read(want[:n])
-		_ = to.SetReadDeadline(time.Now().Add(patience))
-		var have int
-		if have, err = to.Read(got); err == nil && !bytes.Equal(got[:have], want[:n]) {
-			err = fmt.Errorf("after %d bytes: another datagram than sent (%d bytes, not %d)", total, have, n)
-		}
-		<-window
-		left -= n
-		total += uint64(n)
-	}
-	close(stop)
-	return total, errors.Join(err, <-sent)
 }

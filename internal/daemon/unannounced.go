@@ -53,24 +53,32 @@ func (u *unannounced) doubt(t *contable.Table) {
 }
 
 // turn takes those whose turn it is: once and, to be added again, the others.
-func (u *unannounced) turn() (once, others []*contable.Conentry) {
-	n := min(len(u.doubted), askedAtOnce)
-	m := min(len(u.waiting), askedAtOnce-n)
-	once, u.doubted = u.doubted[:n], u.doubted[n:]
-	others, u.waiting = u.waiting[:m], u.waiting[m:]
+// Those that are gone are left out.
+func (u *unannounced) turn(isLive func(*contable.Conentry) bool) (once, others []*contable.Conentry) {
+	for ; len(u.doubted) > 0 && len(once) < askedAtOnce; u.doubted = u.doubted[1:] {
+		if isLive(u.doubted[0]) {
+			once = append(once, u.doubted[0])
+		}
+	}
+	for ; len(u.waiting) > 0 && len(once)+len(others) < askedAtOnce; u.waiting = u.waiting[1:] {
+		if isLive(u.waiting[0]) {
+			others = append(others, u.waiting[0])
+		}
+	}
 	return once, others
 }
 
 // askUnannounced asks conntrack about those whose turn it is.
 func (d *Daemon) askUnannounced(now time.Time) {
 	u := &d.unannounced
-	once, others := u.turn()
+	isLive := func(e *contable.Conentry) bool { return d.table.Lookup(e.Conn.Orig) == e }
+	once, others := u.turn(isLive)
 	for _, e := range once {
 		d.confirm(e, now)
 	}
 	for _, e := range others {
 		d.confirm(e, now)
-		if d.table.Lookup(e.Conn.Orig) == e {
+		if isLive(e) {
 			u.waiting = append(u.waiting, e)
 		}
 	}

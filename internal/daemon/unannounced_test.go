@@ -18,9 +18,11 @@ func TestTurn(t *testing.T) {
 	for range waiting {
 		u.waiting = append(u.waiting, new(contable.Conentry))
 	}
+	gone := new(contable.Conentry)
+	u.doubted, u.waiting = append(u.doubted, gone), append(u.waiting, gone)
 	asked := make(map[*contable.Conentry]int)
 	for range 4 {
-		once, others := u.turn()
+		once, others := u.turn(func(e *contable.Conentry) bool { return e != gone })
 		if n := len(once) + len(others); n > askedAtOnce {
 			t.Errorf("%d at once", n)
 		}

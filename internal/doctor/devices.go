@@ -20,6 +20,7 @@ func findDevices() []api.Finding {
 			Remedy: "start one, or name its namespace with --netns",
 		})
 	}
+	found = append(found, controlled(top)...)
 	for _, p := range top.Ports {
 		found = append(found, hookable("port", p.Index, fmt.Sprintf("%s of %s", p.Name, p.Bridge.Name)))
 	}
@@ -34,6 +35,22 @@ func findDevices() []api.Finding {
 	}
 	for _, s := range top.Skipped {
 		found = append(found, api.Finding{Level: note, What: s.Dev + " stays regular", Why: s.Reason})
+	}
+	return found
+}
+
+// controlled names bridges whose ports stay regular because packets meet
+// something at the bridge itself.
+func controlled(top discover.Topology) (found []api.Finding) {
+	for _, b := range top.Bridges {
+		what, err := discover.Control(b.Index, top.Qdiscs[b.Index], nil)
+		if err == nil && what != "" {
+			found = append(found, api.Finding{
+				Level: warn, What: fmt.Sprintf("containers of bridge %s stay regular", b.Name),
+				Why:    "their packets must meet what it has: " + what,
+				Remedy: "shape or filter at the uplink or at the containers' ports",
+			})
+		}
 	}
 	return found
 }

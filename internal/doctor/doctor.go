@@ -137,14 +137,19 @@ var capabilities = []capability{
 	},
 }
 
+// Options are what of the daemon's settings there is to look at.
+type Options struct {
+	ExactCounters []string // counters of rules that must miss no packet
+}
+
 // Examine looks at the machine and at the network namespace of the calling
 // goroutine's thread, which must be locked when it is not the process's own.
-func Examine() api.Doctor {
+func Examine(o Options) api.Doctor {
 	h := thisHost()
 	d := examine(h)
 	d.Findings = append(d.Findings, findDevices()...)
 	if h.isRoot() {
-		d.Findings = append(d.Findings, findRules()...)
+		d.Findings = append(d.Findings, findRules(o)...)
 	}
 	return d
 }

@@ -102,7 +102,7 @@ func TestExamine(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("need root to look at BPF: run 'sudo make test'")
 	}
-	d := Examine()
+	d := Examine(Options{})
 	if len(d.Capabilities) != len(capabilities) || d.Kernel == "" {
 		t.Errorf("got %d capabilities of kernel %q", len(d.Capabilities), d.Kernel)
 	}

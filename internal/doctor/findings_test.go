@@ -10,8 +10,7 @@ import (
 )
 
 func TestFindRules(t *testing.T) {
-	ns := nstest.New(t)
-	nstest.Run(t, ns, `
+	const rules = `
 		nft add table inet mine
 		nft add chain inet mine forward { type filter hook forward priority 0 ; }
 		nft add chain inet mine input { type filter hook input priority 0 ; }
@@ -22,7 +21,10 @@ func TestFindRules(t *testing.T) {
 		iptables-nft -A FORWARD -m conntrack --ctstate NEW -m limit -j LOG
 		iptables-nft -A FORWARD -m statistic --mode nth --every 2 --packet 0 -j DROP
 		iptables-nft -t mangle -A PREROUTING -j NFQUEUE
-	`)
+	`
+	nstest.Run(t, nstest.New(t), rules) // a rule whose module has to be loaded takes another handle
+	ns := nstest.New(t)
+	nstest.Run(t, ns, rules)
 	const remedy = "put a rule that accepts established connections before it, if it is about new ones"
 	finding := func(rule, says string) api.Finding {
 		return api.Finding{
@@ -37,7 +39,7 @@ func TestFindRules(t *testing.T) {
 		finding("ip mangle PREROUTING handle 2 (NFQUEUE)", "-j NFQUEUE"),
 	}
 	nstest.Do(t, ns, func() {
-		if diff := cmp.Diff(want, findRules()); diff != "" {
+		if diff := cmp.Diff(want, findRules(Options{})); diff != "" {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 		s := lookNFTables(thisHost())
@@ -59,8 +61,31 @@ func TestFindRulesCountsConnections(t *testing.T) {
 	`)
 	nstest.Do(t, ns, func() {
 		const want = "rule ip mine forward handle 2 (limit) judges single packets and keeps 1 connection regular"
-		if found := findRules(); len(found) != 1 || found[0].What != want {
+		if found := findRules(Options{}); len(found) != 1 || found[0].What != want {
 			t.Errorf("got %+v, want %q", found, want)
+		}
+	})
+}
+
+// A counter that must be exact keeps connections regular, and one that is not
+// there is named.
+func TestFindRulesOfExactCounters(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, "iptables-nft -A FORWARD -p udp -m comment --comment billing -j ACCEPT")
+	nstest.Do(t, ns, func() {
+		want := []api.Finding{
+			{
+				Level: warn, What: `exact_counters names "web", which is no counter that forwarded packets meet`,
+				Why:    "no rule counts by a counter of that name, or has a counter and that comment",
+				Remedy: "name the rule's comment or its counter as 'nft list ruleset' or 'iptables-save' show it",
+			},
+			{
+				Level: note, What: "rule ip filter FORWARD handle 2 (exact counter billing) judges single packets and keeps 0 connections regular",
+				Why: "it says: meta l4proto udp counter accept", Remedy: "take its name from exact_counters, if it may miss express packets",
+			},
+		}
+		if diff := cmp.Diff(want, findRules(Options{ExactCounters: []string{"billing", "web"}})); diff != "" {
+			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -97,7 +122,18 @@ func TestFindDevices(t *testing.T) {
 		{Level: ok, What: "uplink up0 can be hooked"},
 	})
 
+	nstest.Run(t, ns, "tc qdisc add dev br0 root tbf rate 100mbit burst 64k latency 400ms")
+	check([]api.Finding{
+		{
+			Level: warn, What: "containers of bridge br0 stay regular", Why: "their packets must meet what it has: qdisc tbf",
+			Remedy: "shape or filter at the uplink or at the containers' ports",
+		},
+		{Level: ok, What: "port port0 of br0 can be hooked"},
+		{Level: ok, What: "uplink up0 can be hooked"},
+	})
+
 	nstest.Run(t, ns, `
+		tc qdisc del dev br0 root
 		tc filter add dev up0 ingress protocol ip u32 match ip protocol 17 0xff classid 1:1
 		ip link set far0 master br0
 	`)

@@ -34,28 +34,42 @@ func lookNFTables(host) sight {
 
 // findRules names the rules that judge single packets, and how many of the
 // connections that conntrack knows each keeps regular.
-func findRules() []api.Finding {
-	ruleset, err := rules.Read(rules.Options{})
+func findRules(o Options) []api.Finding {
+	ruleset, err := rules.Read(rules.Options{ExactCounters: o.ExactCounters})
 	if err != nil {
 		return []api.Finding{{
 			Level: fail, What: "every packet goes regular: the rules could not be read", Why: err.Error(),
 			Remedy: "run as root; report a format that is not known",
 		}}
 	}
+	found := findMissingCounters(ruleset)
 	all := ruleset.PerPacket()
 	if len(all) == 0 {
-		return nil
+		return found
 	}
 	kept, err := countKept(ruleset)
-	var found []api.Finding
 	for _, r := range all {
 		what := fmt.Sprintf("rule %v judges single packets", r)
 		if err == nil {
 			what += fmt.Sprintf(" and keeps %s regular", connections(kept[name(r)]))
 		}
+		remedy := "put a rule that accepts established connections before it, if it is about new ones"
+		if r.ByCounter() {
+			remedy = "take its name from exact_counters, if it may miss express packets"
+		}
+		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy})
+	}
+	return found
+}
+
+// findMissingCounters names what the settings say of counters that are not
+// there.
+func findMissingCounters(ruleset rules.Ruleset) (found []api.Finding) {
+	for _, name := range ruleset.MissingCounters() {
 		found = append(found, api.Finding{
-			Level: note, What: what, Why: "it says: " + r.Text,
-			Remedy: "put a rule that accepts established connections before it, if it is about new ones",
+			Level: warn, What: fmt.Sprintf("exact_counters names %q, which is no counter that forwarded packets meet", name),
+			Why:    "no rule counts by a counter of that name, or has a counter and that comment",
+			Remedy: "name the rule's comment or its counter as 'nft list ruleset' or 'iptables-save' show it",
 		})
 	}
 	return found

@@ -230,6 +230,42 @@ func TestUpAgainKeepsConnections(t *testing.T) {
 	}
 }
 
+// Nothing is lost while the lab is adjusted: at no time are there no rules.
+func TestUpAgainLosesNothing(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "nat.rules")
+	text := "*nat\n-A POSTROUTING -s 172.17.0.0/16 -o eth0 -j MASQUERADE\nCOMMIT\n"
+	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Prefix: prefix(t), Containers: 1}
+	l := mustUp(t, opts)
+	ping := exec.Command("ping", "-q", "-i", "0.002", "-W", "2", EdgeAddr.String())
+	var out bytes.Buffer
+	ping.Stdout, ping.Stderr = &out, &out
+	if err := l.Start("c1", ping); err != nil {
+		t.Fatal(err)
+	}
+	for _, adjust := range []func(){
+		func() {},
+		func() { opts.Containers = 3 },
+		func() { opts.Rules = RulesNone },
+		func() { opts.Rules = rules },
+		func() { opts.Rules, opts.Containers = RulesDocker, 1 },
+	} {
+		adjust()
+		mustUp(t, opts)
+	}
+	if err := errors.Join(ping.Process.Signal(os.Interrupt), ping.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), " 0% packet loss") {
+		t.Errorf("%s", &out)
+	}
+	if tables := output(t, l, Device, "nft", "list", "tables"); strings.Contains(tables, "scon-lab") {
+		t.Errorf("rules of before are left:\n%s", tables)
+	}
+}
+
 // inode is the inode of a namespace that is there.
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // carrierTimeout is how long a new link may take until packets pass it.
@@ -134,7 +135,8 @@ func removeLinks() error {
 	for _, link := range links {
 		switch link.(type) {
 		case *netlink.Veth, *netlink.Bridge:
-			if err := netlink.LinkDel(link); err != nil {
+			// The other end of a wire goes with the first.
+			if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))
 			}
 		}

@@ -41,6 +41,10 @@ func Publications(n int) []Publication {
 	}
 }
 
+// inPlaceOfAll begins an nft script, which is carried out at once and whole. It
+// stands on the script's first line, so that its lines keep their numbers.
+const inPlaceOfAll = "flush ruleset; "
+
 // ruleset is text for the tool that loads it.
 type ruleset struct {
 	text     string
@@ -53,13 +57,16 @@ func readRules(name string, containers int) (ruleset, error) {
 	case "", RulesDocker:
 		return expandDocker(containers)
 	case RulesNone:
-		return ruleset{text: noneRules}, nil
+		return ruleset{text: inPlaceOfAll + noneRules}, nil
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return ruleset{}, fmt.Errorf("rules %q are neither %s, %s nor a file: %w", name, RulesDocker, RulesNone, err)
 	}
-	return ruleset{text: string(text), iptables: isIPTables(string(text))}, nil
+	if isIPTables(string(text)) {
+		return ruleset{text: string(text), iptables: true}, nil
+	}
+	return ruleset{text: inPlaceOfAll + string(text)}, nil
 }
 
 // isIPTables tells iptables-save's format, which opens with "*TABLE", from an
@@ -106,15 +113,46 @@ func (r ruleset) check() error {
 	return r.run("nftables", "nft", "--check", "--file", "-")
 }
 
-// load puts the rules in the place of all that the current namespace has.
+// load puts the rules in the place of all that the current namespace has. At no
+// time are there none: connections go on.
 func (r ruleset) load() error {
-	if err := runTool(exec.Command("nft", "flush", "ruleset"), "nftables"); err != nil {
+	if !r.iptables {
+		return r.run("nftables", "nft", "--file", "-")
+	}
+	before, err := listTables()
+	if err != nil {
 		return err
 	}
-	if r.iptables {
-		return r.run("iptables", "iptables-nft-restore")
+	// It replaces each table at once, and leaves those alone that r has not.
+	if err := r.run("iptables", "iptables-nft-restore"); err != nil {
+		return err
 	}
-	return r.run("nftables", "nft", "--file", "-")
+	var surplus strings.Builder
+	for _, table := range before {
+		if !r.has(table) {
+			fmt.Fprintf(&surplus, "delete table %s\n", table)
+		}
+	}
+	return ruleset{text: surplus.String()}.run("nftables", "nft", "--file", "-")
+}
+
+// listTables lists the tables of the current namespace, such as "ip nat".
+func listTables() (tables []string, err error) {
+	out, err := outputOf(exec.Command("nft", "list", "tables"), "nftables")
+	for line := range strings.Lines(out) {
+		tables = append(tables, strings.TrimPrefix(strings.TrimSpace(line), "table "))
+	}
+	return tables, err
+}
+
+// has tells whether rules in iptables-save's format are of a table.
+func (r ruleset) has(table string) bool {
+	for line := range strings.Lines(r.text) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "*"); ok && table == "ip "+name {
+			return true
+		}
+	}
+	return false
 }
 
 // run gives the rules to a tool of a Debian package.

@@ -1,4 +1,4 @@
-package daemon_test
+package scontest
 
 import (
 	"bytes"
@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// stream is random bytes both ways over a connection, until it is stopped.
-type stream struct {
-	c                 *connection
-	requests, replies atomic.Uint64 // bytes that arrived
+// Stream is random bytes both ways over a connection, until it is stopped.
+type Stream struct {
+	C                 *Connection
+	Requests, Replies atomic.Uint64 // bytes that arrived
 	stopping          chan struct{}
 	done              chan error
 }
 
-// startStream begins with a few MB/s each way.
-func startStream(c *connection) *stream {
-	s := &stream{c: c, stopping: make(chan struct{}), done: make(chan error, 4)}
-	for dir, e := range c.ends() {
-		arrived := [2]*atomic.Uint64{&s.requests, &s.replies}[dir]
+// StartStream begins with a few MB/s each way.
+func StartStream(c *Connection) *Stream {
+	s := &Stream{C: c, stopping: make(chan struct{}), done: make(chan error, 4)}
+	for dir, e := range c.Ends() {
+		arrived := [2]*atomic.Uint64{&s.Requests, &s.Replies}[dir]
 		go func() { s.done <- s.send(e[0], uint64(dir)) }()
 		go func() { s.done <- compare(e[1], uint64(dir), arrived) }()
 	}
 	return s
 }
 
-func (s *stream) send(to net.Conn, seed uint64) error {
-	source, _ := random(seed)
+func (s *Stream) send(to net.Conn, seed uint64) error {
+	source, _ := Random(seed)
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
 	buf := make([]byte, 4<<10)
@@ -50,7 +50,7 @@ func (s *stream) send(to net.Conn, seed uint64) error {
 
 // compare reads to the end, and compares with what was sent.
 func compare(from net.Conn, seed uint64, arrived *atomic.Uint64) error {
-	source, _ := random(seed)
+	source, _ := Random(seed)
 	got, want := make([]byte, 4<<10), make([]byte, 4<<10)
 	_ = from.SetReadDeadline(time.Time{})
 	for {
@@ -69,24 +69,24 @@ func compare(from net.Conn, seed uint64, arrived *atomic.Uint64) error {
 	}
 }
 
-// proceed waits until so many bytes more have arrived each way.
-func (s *stream) proceed(t *testing.T, more uint64) {
+// Proceed waits until so many bytes more have arrived each way.
+func (s *Stream) Proceed(t *testing.T, more uint64) {
 	t.Helper()
-	requests, replies := s.requests.Load()+more, s.replies.Load()+more
-	eventually(t, "the stream goes on", func() error {
-		if a, b := s.requests.Load(), s.replies.Load(); a < requests || b < replies {
+	requests, replies := s.Requests.Load()+more, s.Replies.Load()+more
+	Eventually(t, "the stream goes on", func() error {
+		if a, b := s.Requests.Load(), s.Replies.Load(); a < requests || b < replies {
 			return fmt.Errorf("%d and %d bytes are missing", int64(requests-a), int64(replies-b))
 		}
 		return nil
 	})
 }
 
-// stop ends the stream: all must have arrived.
-func (s *stream) stop(t *testing.T) {
+// Stop ends the stream: all must have arrived.
+func (s *Stream) Stop(t *testing.T) {
 	t.Helper()
 	close(s.stopping)
-	for _, e := range s.c.ends() {
-		_ = e[0].SetReadDeadline(time.Now().Add(patience))
+	for _, e := range s.C.Ends() {
+		_ = e[0].SetReadDeadline(time.Now().Add(Patience))
 	}
 	for range cap(s.done) {
 		if err := <-s.done; err != nil {

@@ -1,10 +1,9 @@
-package daemon_test
+package scontest
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 
 	"go.uber.org/goleak"
 
@@ -23,32 +23,59 @@ import (
 // childEnv holds the task of a process that is no test, but a daemon.
 const childEnv = "SCON_TEST_CHILD"
 
-// task is what a child does.
-type task struct {
+// Main runs the tests of a package, or the daemon that this process is instead.
+// forceClsact has its daemon hook by clsact; it is nil where no Layout asks for
+// that.
+func Main(m *testing.M, forceClsact func()) (status int) {
+	if spec := os.Getenv(childEnv); spec != "" {
+		return child(spec, forceClsact)
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests make network namespaces: run them as root (sudo make test)")
+		return 1
+	}
+	return m.Run()
+}
+
+// Task is what a child does.
+type Task struct {
 	Config   config.Config
 	StateDir string
 	Socket   string
 	Clean    bool // clean up after a daemon that died
 	Clsact   bool // hook by clsact
+	// SCON is the file of the command scon, which is to do the task. If it is
+	// empty, the test's program does.
+	SCON string
 }
 
-// readyWord is what a child prints when its socket answers.
-const readyWord = "ready\n"
+// command is how to run a program that does a task: its command line, and what
+// its environment has besides the test's. Files of it go into dir.
+func (t Task) command(dir string) (args, env []string, err error) {
+	if t.SCON != "" {
+		args, err = t.sconCommand(dir)
+		return args, nil, err
+	}
+	spec, err := json.Marshal(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	self, err := os.Executable()
+	return []string{self}, []string{childEnv + "=" + string(spec)}, err
+}
 
-// child does a task and returns the process's exit status. It ends when its
-// standard input does, as it does with the test.
-func child(spec string) int {
-	var task task
+// child does a task and returns the process's exit status.
+func child(spec string, forceClsact func()) int {
+	var task Task
 	if err := json.Unmarshal([]byte(spec), &task); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
+	if task.Clsact {
+		forceClsact()
+	}
 	if err := task.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -56,20 +83,16 @@ func child(spec string) int {
 	return 0
 }
 
-func (t task) run(ctx context.Context) error {
+func (t Task) run(ctx context.Context) error {
 	o := daemon.Options{
 		Config:   t.Config,
 		StateDir: t.StateDir,
 		Socket:   t.Socket,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Version:  "test",
-		Ready:    func() { fmt.Print(readyWord) },
 	}
 	if t.Clean {
 		return daemon.Clean(o)
-	}
-	if t.Clsact {
-		daemon.ForceClsact()
 	}
 	others := goleak.IgnoreCurrent()
 	before := openFiles()

@@ -1,0 +1,138 @@
+package daemon
+
+import (
+	"maps"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/discover"
+)
+
+// How packets reach a container: straight into its namespace, or through its
+// port's queue where something would be skipped otherwise, or be overtaken.
+// Packet steering and XDP programs are not announced: they are looked for once
+// a second.
+
+// unknownPair is why packets take the queue of a container that was not found.
+const unknownPair = "it is not known how the container receives packets"
+
+// setDelivery tells the programs how a port delivers. Decisions made since the
+// change was heard of do not know that yet.
+func (d *Daemon) setDelivery(p *port) {
+	queued, err := d.queued(p)
+	if err == nil && (queued == "") != (p.queued == "") {
+		err = d.dp.Track(p.Index, queued != "")
+		d.newGeneration("the delivery at " + p.Name)
+	}
+	if err != nil {
+		d.log.Error("looking at the delivery at a port", "dev", p.Name, "error", err)
+		return
+	}
+	if p.queued != queued {
+		d.log.Debug("delivery", "dev", p.Name, "through_queue", queued)
+	}
+	p.queued = queued
+}
+
+// queued says why packets for a container take its port's queue, "" if they do
+// not.
+func (d *Daemon) queued(p *port) (why string, err error) {
+	shaped, err := p.ShapesEgress(d.dp.Programs())
+	switch {
+	case err != nil:
+		return "", err
+	case shaped:
+		return "a qdisc or filter at " + p.Name, nil
+	case p.pair == nil:
+		return unknownPair, nil
+	}
+	return p.pair.Detour(d.links)
+}
+
+// lookAtDelivery finds out what is not announced. A bridge that steers its
+// packets lets those out of a container overtake each other: its ports are not
+// hooked.
+func (d *Daemon) lookAtDelivery() {
+	for _, p := range d.devices.ports {
+		if p.pair == nil {
+			continue
+		}
+		why, err := p.pair.Detour(d.links)
+		if err == nil && (why == "") != (p.queued == "") {
+			d.setDelivery(p)
+		}
+	}
+	steering := maps.Clone(d.devices.steering)
+	d.lookAtBridges()
+	if maps.Equal(steering, d.devices.steering) {
+		return
+	}
+	d.newGeneration("packet steering at a bridge")
+	if err := d.rescan(true); err != nil {
+		d.log.Error("looking for containers", "error", err)
+	}
+}
+
+// setBridges opens the bridges whose ports are to be hooked.
+func (d *Daemon) setBridges(want []discover.Bridge) {
+	v := &d.devices
+	wanted := make(map[int]bool, len(want))
+	for _, b := range want {
+		wanted[b.Index] = true
+		if v.bridges[b.Index] != nil {
+			continue
+		}
+		device, err := discover.OpenDevice(b.Name, b.Index)
+		if err != nil {
+			d.log.Error("looking for packet steering at a bridge", "dev", b.Name, "error", err)
+			continue
+		}
+		v.bridges[b.Index] = device
+	}
+	for index, device := range v.bridges {
+		if !wanted[index] {
+			device.Close()
+			delete(v.bridges, index)
+		}
+	}
+	d.lookAtBridges()
+}
+
+// lookAtBridges finds the bridges that steer.
+func (d *Daemon) lookAtBridges() {
+	clear(d.devices.steering)
+	for index, device := range d.devices.bridges {
+		if steers, err := device.Steers(); err == nil && steers {
+			d.devices.steering[index] = true
+		}
+	}
+}
+
+// steered says why a port is not hooked, "" if it is.
+func (v *devices) steered(p discover.Port) string {
+	if !v.steering[p.Bridge.Index] {
+		return ""
+	}
+	return "its bridge " + p.Bridge.Name + " hands packets to other CPUs (rps_cpus), where they would be overtaken; steer them at the port instead"
+}
+
+// close closes what is open of devices.
+func (v *devices) close() {
+	for _, p := range v.ports {
+		if p.pair != nil {
+			p.pair.Close()
+		}
+	}
+	for _, b := range v.bridges {
+		b.Close()
+	}
+}
+
+// explainDelivery says so if packets for a container take the queue.
+func explainDelivery(p *port) []api.Finding {
+	if p.queued == "" {
+		return nil
+	}
+	return []api.Finding{{
+		Level: "note", What: "express packets for it take the queue of " + p.Name, Why: p.queued,
+	}}
+}

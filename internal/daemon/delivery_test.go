@@ -1,0 +1,141 @@
+package daemon_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// waitDelivery waits until explain names why packets for the first container
+// take its port's queue, or "" for none.
+func waitDelivery(b *scontest.Bed, why string) {
+	b.T.Helper()
+	scontest.Eventually(b.T, "delivery because of "+why, func() error {
+		x, err := b.Daemon.Explain(filepath.Base(b.Node(lab.Container(1))))
+		if err != nil {
+			return err
+		}
+		got := ""
+		for _, f := range x.Findings {
+			if strings.HasPrefix(f.What, "express packets for it take the queue of ") {
+				got = f.Why
+			}
+		}
+		if (got == "") != (why == "") || !strings.Contains(got, why) {
+			return fmt.Errorf("explained by %q", got)
+		}
+		return nil
+	})
+}
+
+// queuedPackets is how many packets the host's end has put into the queue.
+func queuedPackets(b *scontest.Bed) (n uint64) {
+	b.T.Helper()
+	err := b.Do(lab.Device, func() error {
+		l, err := netlink.LinkByName(lab.Port(1))
+		if err == nil {
+			n = l.Attrs().Statistics.TxPackets
+		}
+		return err
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return n
+}
+
+// Packets take the port's queue while a program or packet steering in the
+// container would be skipped or overtaken, and not a second longer.
+func TestDeliveryThroughQueue(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	waitDelivery(b, "")
+	c := b.Outgoing("udp", 1).GoExpress()
+	wantQueued := func(want bool) {
+		t.Helper()
+		c.GoExpress()
+		express, before := c.MustFlow().ExpressPackets[1], queuedPackets(b)
+		c.MustPing(100)
+		queued := queuedPackets(b) - before
+		if express = c.MustFlow().ExpressPackets[1] - express; express < 95 {
+			t.Errorf("%d of 100 packets went express", express)
+		}
+		if want && queued < 100 || !want && queued > 20 {
+			t.Errorf("%d of 100 packets took the queue", queued)
+		}
+	}
+	wantQueued(false)
+
+	steer(b, lab.Container(1), "eth0", "1")
+	waitDelivery(b, "(rps_cpus) at the container's device")
+	wantQueued(true)
+	steer(b, lab.Container(1), "eth0", "0")
+	waitDelivery(b, "")
+	wantQueued(false)
+
+	steer(b, lab.Device, lab.Port(1), "1")
+	waitDelivery(b, "(rps_cpus) at "+lab.Port(1))
+	steer(b, lab.Device, lab.Port(1), "0")
+	waitDelivery(b, "")
+
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pass.Close()
+	var xdp link.Link
+	err = b.Do(lab.Container(1), func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		xdp, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitDelivery(b, "XDP")
+	wantQueued(true)
+	if err := xdp.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waitDelivery(b, "")
+	wantQueued(false)
+}
+
+// Behind a bridge that steers its packets, those out of a container could
+// overtake each other: its ports are not hooked.
+func TestSteeringBridge(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	steer(b, lab.Device, lab.Bridge, "1")
+	scontest.Eventually(t, "the port is skipped", func() error {
+		for _, s := range b.Status().Skipped {
+			if s.Dev == lab.Port(1) && strings.Contains(s.Reason, "rps_cpus") {
+				return nil
+			}
+		}
+		return fmt.Errorf("skipped are %v", b.Status().Skipped)
+	})
+	c.MustPing(20)
+	if flows := b.Flows(); len(flows) > 0 {
+		t.Errorf("Conentries of a port that is not hooked: %v", flows)
+	}
+	steer(b, lab.Device, lab.Bridge, "0")
+	b.WaitHooked(1)
+	c.GoExpress()
+}

@@ -1,0 +1,330 @@
+package scontest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// Connection is one with both of its ends, whose deadlines are near: nothing
+// here waits for ever.
+type Connection struct {
+	B              *Bed
+	Proto          string // "tcp" or "udp"
+	From           string // node
+	Client, Server net.Conn
+}
+
+// Outgoing connects container n with edge.
+func (b *Bed) Outgoing(proto string, n int) *Connection {
+	b.T.Helper()
+	return b.Connect(proto, lab.Container(n), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0))
+}
+
+// Incoming connects edge with container n's first published port.
+func (b *Bed) Incoming(proto string, n int) *Connection {
+	b.T.Helper()
+	p := lab.Publications(n)[0]
+	return b.ConnectTo(proto, lab.Edge, lab.Container(n), netip.AddrPortFrom(lab.DeviceAddr, p.Device), p.Container, 0)
+}
+
+// Directions are the ways to connect that SCON knows.
+var Directions = map[string]func(b *Bed, proto string, n int) *Connection{
+	"outgoing": (*Bed).Outgoing,
+	"incoming": (*Bed).Incoming,
+}
+
+// Connect connects two nodes; port 0 of addr is a free one.
+func (b *Bed) Connect(proto, from, to string, addr netip.AddrPort) *Connection {
+	b.T.Helper()
+	return b.ConnectTo(proto, from, to, addr, addr.Port(), 0)
+}
+
+// ConnectTo connects from a local port to addr, where packets reach a port of
+// another node. 0 is a free port.
+func (b *Bed) ConnectTo(proto, from, to string, addr netip.AddrPort, listen, local uint16) *Connection {
+	b.T.Helper()
+	c := &Connection{B: b, Proto: proto, From: from}
+	open := c.openTCP
+	if proto == "udp" {
+		open = c.openUDP
+	}
+	if err := open(to, addr, listen, local); err != nil {
+		b.T.Fatalf("connecting %s with %s: %v", from, to, err)
+	}
+	b.T.Cleanup(c.Close)
+	return c
+}
+
+// Close closes both ends.
+func (c *Connection) Close() {
+	c.Client.Close()
+	c.Server.Close()
+}
+
+// dial opens the client's end.
+func (c *Connection) dial(addr netip.AddrPort, local uint16) error {
+	d := net.Dialer{Timeout: Patience, Control: roomy, LocalAddr: &net.TCPAddr{Port: int(local)}}
+	if c.Proto == "udp" {
+		d.LocalAddr = &net.UDPAddr{Port: int(local)}
+	}
+	return c.B.Do(c.From, func() (err error) {
+		c.Client, err = d.Dial(c.Proto+"4", addr.String())
+		return err
+	})
+}
+
+func (c *Connection) openTCP(to string, addr netip.AddrPort, port, local uint16) error {
+	var l net.Listener
+	err := c.B.Do(to, func() (err error) {
+		l, err = (&net.ListenConfig{Control: roomy}).Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if addr.Port() == 0 {
+		addr = netip.AddrPortFrom(addr.Addr(), PortOf(l.Addr()))
+	}
+	if err := c.dial(addr, local); err != nil {
+		return err
+	}
+	c.Server, err = l.Accept()
+	return err
+}
+
+func (c *Connection) openUDP(to string, addr netip.AddrPort, port, local uint16) error {
+	var l net.PacketConn
+	err := c.B.Do(to, func() (err error) {
+		at := fmt.Sprintf(":%d", port)
+		if to == lab.Edge { // it may have several addresses to answer from
+			at = fmt.Sprintf("%v:%d", addr.Addr(), port)
+		}
+		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), "udp4", at)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if addr.Port() == 0 {
+		addr = netip.AddrPortFrom(addr.Addr(), PortOf(l.LocalAddr()))
+	}
+	server := &answering{UDPConn: l.(*net.UDPConn)}
+	c.Server = server
+	if err := c.dial(addr, local); err != nil {
+		return err
+	}
+	if _, err := c.Client.Write([]byte("hello")); err != nil {
+		return err
+	}
+	if err := l.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+		return err
+	}
+	_, server.peer, err = server.ReadFromUDPAddrPort(make([]byte, 1500))
+	return err
+}
+
+// answering is the end of a UDP connection that was called.
+type answering struct {
+	*net.UDPConn
+	peer netip.AddrPort
+}
+
+func (a *answering) Write(b []byte) (int, error) { return a.WriteToUDPAddrPort(b, a.peer) }
+
+// roomy gives a socket room for bursts, and its port back at once.
+func roomy(_, _ string, raw syscall.RawConn) error {
+	var err error
+	control := raw.Control(func(fd uintptr) {
+		err = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	})
+	return errors.Join(control, err)
+}
+
+// PortOf is the port of a socket address.
+func PortOf(a net.Addr) uint16 { return netip.MustParseAddrPort(a.String()).Port() }
+
+// Port is the client's.
+func (c *Connection) Port() uint16 { return PortOf(c.Client.LocalAddr()) }
+
+// Ends are from and to of the original direction, then of the reply's.
+func (c *Connection) Ends() [2][2]net.Conn {
+	return [2][2]net.Conn{{c.Client, c.Server}, {c.Server, c.Client}}
+}
+
+// Ping sends a few bytes both ways, which must arrive.
+func (c *Connection) Ping() error {
+	for _, e := range c.Ends() {
+		if err := Pass(e[0], e[1], 64); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pass sends some bytes one way, which must arrive.
+func Pass(from, to net.Conn, n int) error {
+	sent, got := make([]byte, n), make([]byte, n)
+	_, _ = rand.Read(sent) // never fails
+	if _, err := from.Write(sent); err != nil {
+		return err
+	}
+	if err := to.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(to, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(sent, got) {
+		return fmt.Errorf("sent %x, arrived %x", sent, got)
+	}
+	return nil
+}
+
+// MustPing pings n times.
+func (c *Connection) MustPing(n int) {
+	c.B.T.Helper()
+	for range n {
+		if err := c.Ping(); err != nil {
+			c.B.T.Fatal(err)
+		}
+	}
+}
+
+// Is tells whether a flow is of this connection.
+func (c *Connection) Is(f api.Flow) bool {
+	from := netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Src), f.Orig.Sport)
+	return f.Proto == c.Proto && from.String() == c.Client.LocalAddr().String()
+}
+
+// Flow is the connection's Conentry.
+func (c *Connection) Flow() (api.Flow, error) {
+	c.B.T.Helper()
+	flows := c.B.Flows()
+	for _, f := range flows {
+		if c.Is(f) {
+			return f, nil
+		}
+	}
+	return api.Flow{}, fmt.Errorf("no Conentry for %s port %d; there are %+v", c.Proto, c.Port(), flows)
+}
+
+// MustFlow is the connection's Conentry, which must be there.
+func (c *Connection) MustFlow() api.Flow {
+	c.B.T.Helper()
+	f, err := c.Flow()
+	if err != nil {
+		c.B.T.Fatal(err)
+	}
+	return f
+}
+
+// WaitGone waits until the connection has no Conentry.
+func (c *Connection) WaitGone() {
+	c.B.T.Helper()
+	Eventually(c.B.T, "the Conentry goes", func() error {
+		if f, err := c.Flow(); err == nil {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+}
+
+// WaitExpress waits until packets go express both ways. traffic makes some; it
+// may be nil if there are some anyhow.
+func (c *Connection) WaitExpress(traffic func() error) {
+	c.B.T.Helper()
+	var first *api.Flow
+	Eventually(c.B.T, "express both ways", func() error {
+		if traffic != nil {
+			if err := traffic(); err != nil {
+				c.B.T.Fatal(err)
+			}
+		}
+		f, err := c.Flow()
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = &f
+		}
+		was, is := first.ExpressPackets, f.ExpressPackets
+		if f.State != api.FlowExpress || is[0] <= was[0] || is[1] <= was[1] {
+			return fmt.Errorf("it was %+v, is %+v", *first, f)
+		}
+		return nil
+	})
+}
+
+// GoExpress pings until the connection is express both ways.
+func (c *Connection) GoExpress() *Connection {
+	c.B.T.Helper()
+	c.WaitExpress(c.Ping)
+	return c
+}
+
+// In is the connection for a subtest.
+func (c *Connection) In(b *Bed) *Connection {
+	sub := *c
+	sub.B = b
+	return &sub
+}
+
+// WaitExpressOneWay waits until packets of the original direction go express.
+func (c *Connection) WaitExpressOneWay() {
+	c.B.T.Helper()
+	before := c.MustFlow().ExpressPackets[0]
+	Eventually(c.B.T, "express", func() error {
+		if now := c.MustFlow().ExpressPackets[0]; now <= before {
+			return fmt.Errorf("%d packets", now)
+		}
+		return nil
+	})
+}
+
+// ArriveFrom sends from the client until a datagram arrives from an address, and
+// answers it.
+func (c *Connection) ArriveFrom(want netip.Addr) {
+	c.B.T.Helper()
+	server := c.Server.(*answering)
+	buf := make([]byte, 1500)
+	Eventually(c.B.T, "packets arrive from "+want.String(), func() error {
+		if _, err := c.Client.Write([]byte("x")); err != nil {
+			return err
+		}
+		_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, from, err := server.ReadFromUDPAddrPort(buf)
+		if err == nil && from.Addr() != want {
+			err = fmt.Errorf("one is from %v", from)
+		}
+		server.peer = from
+		return err
+	})
+	for err := error(nil); err == nil; { // what was under way
+		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = server.Read(buf)
+	}
+}
+
+// ReadDatagram reads a datagram.
+func ReadDatagram(c net.Conn) (string, error) {
+	buf := make([]byte, 1500)
+	_ = c.SetReadDeadline(time.Now().Add(Patience))
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
+}

@@ -1,0 +1,237 @@
+package scontest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// Process is a daemon, or what should become one.
+type Process struct {
+	*api.Client
+	t     *testing.T
+	Cmd   *exec.Cmd
+	log   string        // file
+	ready chan struct{} // closed when its socket answers
+	ended chan struct{} // closed when it has ended
+	err   error         // then: how
+}
+
+// Launch starts a process in device. It ends with the test.
+func (b *Bed) Launch(o Task) *Process {
+	b.T.Helper()
+	args, env, err := o.command(b.Dir)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	log, err := os.CreateTemp(b.Dir, "log")
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	defer log.Close()
+	p := &Process{
+		Client: api.Dial(o.Socket), t: b.T, log: log.Name(),
+		ready: make(chan struct{}), ended: make(chan struct{}),
+		Cmd: exec.Command("nsenter", slices.Concat([]string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device)}, b.runner, args)...),
+	}
+	p.Cmd.Env = append(os.Environ(), env...)
+	p.Cmd.Stdout, p.Cmd.Stderr = log, log
+	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
+		b.T.Fatal(err)
+	}
+	go p.watch()
+	b.T.Cleanup(p.end)
+	return p
+}
+
+// run runs the process. The thread that starts it must outlive it: it dies with
+// the thread, and so with the test.
+func (p *Process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.Cmd.Start()
+	started <- err
+	if err == nil {
+		p.err = p.Cmd.Wait()
+		close(p.ended)
+	}
+}
+
+// watch waits until it is this process that answers at the socket.
+func (p *Process) watch() {
+	for {
+		if s, err := p.Status(); err == nil && s.PID == p.Cmd.Process.Pid {
+			close(p.ready)
+			return
+		}
+		select {
+		case <-p.ended:
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// end ends the process with the test.
+func (p *Process) end() {
+	_ = p.Signal(syscall.SIGTERM)
+	if err := p.Wait(); err != nil && !p.killed() {
+		p.t.Errorf("the daemon ended with %v", err)
+	}
+	if p.t.Failed() {
+		words, _ := os.ReadFile(p.log)
+		p.t.Logf("log of process %d:\n%s", p.Cmd.Process.Pid, words[max(0, len(words)-8<<10):])
+	}
+}
+
+// Wait returns how the process ended.
+func (p *Process) Wait() error {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-after(Patience):
+		p.t.Errorf("process %d does not end", p.Cmd.Process.Pid)
+		_ = p.Cmd.Process.Kill()
+		<-p.ended
+	}
+	return p.err
+}
+
+func (p *Process) killed() bool {
+	var exit *exec.ExitError
+	return errors.As(p.err, &exit) && exit.ExitCode() == -1
+}
+
+// Signal sends the process a signal.
+func (p *Process) Signal(s syscall.Signal) error { return p.Cmd.Process.Signal(s) }
+
+// Kill ends the process with SIGKILL.
+func (p *Process) Kill() {
+	p.t.Helper()
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		p.t.Fatal(err)
+	}
+	<-p.ended
+}
+
+// Terminate ends the daemon as systemd does.
+func (p *Process) Terminate() {
+	p.t.Helper()
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		p.t.Fatalf("the daemon ended with %v", err)
+	}
+}
+
+// Down ends the daemon as `scon down` does.
+func (p *Process) Down() {
+	p.t.Helper()
+	if err := p.Stop(); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		p.t.Fatalf("the daemon ended with %v", err)
+	}
+}
+
+// Words is what the process has logged.
+func (p *Process) Words() string {
+	p.t.Helper()
+	words, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(words)
+}
+
+// Refused waits for a daemon that must not start, and returns what it said.
+func (p *Process) Refused() string {
+	p.t.Helper()
+	if p.Starts() {
+		p.t.Fatal("the daemon started")
+	}
+	if p.err == nil {
+		p.t.Fatal("the daemon ended without an error")
+	}
+	p.err = nil // as it should be
+	return p.Words()
+}
+
+// StateDir is where daemons of the test live.
+func (b *Bed) StateDir() string { return filepath.Join(b.Dir, "state") }
+
+// Task is that of a daemon with the test's configuration.
+func (b *Bed) Task() Task {
+	return Task{
+		Config: b.Config, StateDir: b.StateDir(), Socket: state.Socket(b.StateDir()), Clsact: b.Clsact, SCON: b.SCON,
+	}
+}
+
+// Up starts the daemon, and waits until it answers.
+func (b *Bed) Up() {
+	b.T.Helper()
+	b.Daemon = b.Launch(b.Task())
+	b.Daemon.WaitReady()
+}
+
+// WaitReady waits until the daemon answers.
+func (p *Process) WaitReady() {
+	p.t.Helper()
+	if !p.Starts() {
+		p.t.Fatalf("the daemon ended with %v: %s", p.err, p.Words())
+	}
+}
+
+// Starts waits until the daemon answers, or reports that it has ended.
+func (p *Process) Starts() bool {
+	select {
+	case <-p.ready:
+		return true
+	case <-p.ended:
+		return false
+	}
+}
+
+// Clean does what `scon down` does when no daemon lives.
+func (b *Bed) Clean() error {
+	o := b.Task()
+	o.Clean = true
+	p := b.Launch(o)
+	if err := p.Wait(); err != nil {
+		p.err = nil
+		return fmt.Errorf("%w: %s", err, p.Words())
+	}
+	return nil
+}
+
+// Resident is how much memory the process takes, in bytes.
+func (p *Process) Resident() int64 {
+	p.t.Helper()
+	statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "statm"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,43 @@
+package scontest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/scon-project/scon/internal/config"
+)
+
+// sconCommand is the command line of scon that does a task. Its configuration
+// goes into dir.
+func (t Task) sconCommand(dir string) ([]string, error) {
+	if t.Clean {
+		return []string{t.SCON, "down", "--state-dir", t.StateDir, "--socket", t.Socket}, nil
+	}
+	file := filepath.Join(dir, "scon.yaml")
+	err := os.WriteFile(file, []byte(yamlOf(t.Config)), 0o644)
+	return []string{t.SCON, "daemon", "--config", file, "--state-dir", t.StateDir, "--socket", t.Socket}, err
+}
+
+// yamlOf writes a configuration as its file has it, with a log of everything.
+func yamlOf(c config.Config) string {
+	devices := func(d config.Devices) string {
+		if d.Auto() {
+			return "auto"
+		}
+		return "[" + d.String() + "]"
+	}
+	return fmt.Sprintf(`
+bridges: %s
+uplinks: %s
+connections: %d
+per_container_share: %d
+admit: %d
+lease: %v
+lease_packets: %d
+flush_idle: %v
+log:
+  level: debug
+socket_group: %q
+`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeasePackets, c.FlushIdle, c.SocketGroup)
+}

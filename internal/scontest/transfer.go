@@ -1,0 +1,126 @@
+package scontest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"time"
+)
+
+// WantShare fails unless nearly all of the bytes sent went express.
+func (c *Connection) WantShare(before, after [2]uint64, sent [2]uint64) {
+	c.B.T.Helper()
+	for dir := range sent {
+		if express := after[dir] - before[dir]; express < sent[dir]*9/10 {
+			c.B.T.Errorf("direction %d: %d of %d bytes went express", dir, express, sent[dir])
+		}
+	}
+}
+
+// Exchange sends about so many random bytes both ways at a time, and compares
+// what arrives. It returns how many were sent each way.
+func (c *Connection) Exchange(size int) (sent [2]uint64) {
+	c.B.T.Helper()
+	transfer := TransferStream
+	if c.Proto == "udp" {
+		transfer = TransferDatagrams
+	}
+	done := make(chan error, 2)
+	for dir, e := range c.Ends() {
+		go func() {
+			var err error
+			sent[dir], err = transfer(e[0], e[1], size, uint64(dir))
+			done <- err
+		}()
+	}
+	if err := errors.Join(<-done, <-done); err != nil {
+		c.B.T.Fatal(err)
+	}
+	return sent
+}
+
+// Random is a source of bytes and one of sizes, the same at both ends.
+func Random(seed uint64) (*rand.ChaCha8, *rand.Rand) {
+	key := [32]byte{byte(seed)}
+	return rand.NewChaCha8(key), rand.New(rand.NewPCG(seed, 0))
+}
+
+// TransferStream sends writes of 1 to 64 KiB.
+func TransferStream(from, to net.Conn, size int, seed uint64) (uint64, error) {
+	sent := make(chan error, 1)
+	go func() {
+		source, sizes := Random(seed)
+		for left := size; left > 0; {
+			buf := make([]byte, min(1+sizes.IntN(64<<10), left))
+			_, _ = source.Read(buf) // never fails
+			if _, err := from.Write(buf); err != nil {
+				sent <- err
+				return
+			}
+			left -= len(buf)
+		}
+		sent <- nil
+	}()
+	source, _ := Random(seed)
+	got, want := make([]byte, 32<<10), make([]byte, 32<<10)
+	for left := size; left > 0; {
+		_ = to.SetReadDeadline(time.Now().Add(Patience))
+		n, err := to.Read(got[:min(left, len(got))])
+		_, _ = source.Read(want[:n])
+		if !bytes.Equal(got[:n], want[:n]) {
+			return 0, fmt.Errorf("other bytes than sent, %d from the end", left)
+		}
+		left -= n
+		if err != nil && (left > 0 || !errors.Is(err, io.EOF)) {
+			return 0, fmt.Errorf("%d bytes left: %w", left, err)
+		}
+	}
+	return uint64(size), <-sent
+}
+
+// TransferDatagrams sends datagrams of 1 byte to all that fits, a few under way
+// at a time: none may be lost.
+func TransferDatagrams(from, to net.Conn, size int, seed uint64) (total uint64, err error) {
+	const most, underway = 1472, 16
+	window, stop := make(chan struct{}, underway), make(chan struct{})
+	sent := make(chan error, 1)
+	go func() {
+		source, sizes := Random(seed)
+		buf := make([]byte, most)
+		for left := size; left > 0; {
+			select {
+			case window <- struct{}{}:
+			case <-stop:
+				sent <- nil
+				return
+			}
+			n := 1 + sizes.IntN(most)
+			_, _ = source.Read(buf[:n])
+			if _, err := from.Write(buf[:n]); err != nil {
+				sent <- err
+				return
+			}
+			left -= n
+		}
+		sent <- nil
+	}()
+	source, sizes := Random(seed)
+	got, want := make([]byte, most+1), make([]byte, most)
+	for left := size; left > 0 && err == nil; {
+		n := 1 + sizes.IntN(most)
+		_, _ = source.Read(want[:n])
+		_ = to.SetReadDeadline(time.Now().Add(Patience))
+		var have int
+		if have, err = to.Read(got); err == nil && !bytes.Equal(got[:have], want[:n]) {
+			err = fmt.Errorf("after %d bytes: another datagram than sent (%d bytes, not %d)", total, have, n)
+		}
+		<-window
+		left -= n
+		total += uint64(n)
+	}
+	close(stop)
+	return total, errors.Join(err, <-sent)
+}
