@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/bench/peer"
+	"github.com/scon-project/scon/internal/figures"
 )
 
 func newBenchCommand() *cobra.Command {
@@ -25,7 +26,8 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: knownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchShowCommand(), newBenchPeerCommand())
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchCostCommand(), newBenchCountCommand(),
+		newBenchFiguresCommand(), newBenchShowCommand(), newBenchPeerCommand())
 	return cmd
 }
 
@@ -69,7 +71,7 @@ func newBenchShowCommand() *cobra.Command {
 		Short: "Print the table of a result that --json wrote",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := bench.ReadResult(args[0])
+			r, err := bench.ReadResult(args[0], figures.Experiments()...)
 			if err != nil {
 				return err
 			}
@@ -108,15 +110,32 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 	if o.rounds < 1 {
 		return usagef(cmd, "--rounds %d: want at least 1", o.rounds)
 	}
-	if len(o.modes) > 0 {
-		var err error
-		if e, err = e.Only(o.modes); err != nil {
-			return usagef(cmd, "--modes: %v", err)
-		}
+	e, err := o.choose(cmd, e)
+	if err != nil {
+		return err
 	}
+	return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+		return bench.Run(ctx, e, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
+	})
+}
+
+// choose leaves the modes that are wanted.
+func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
+	if len(o.modes) == 0 {
+		return e, nil
+	}
+	e, err := e.Only(o.modes)
+	if err != nil {
+		return e, usagef(cmd, "--modes: %v", err)
+	}
+	return e, nil
+}
+
+// show measures and shows what was found.
+func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*bench.Result, error)) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	result, err := bench.Run(ctx, e, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
+	result, err := measure(ctx)
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted; what was measured so far is shown")
 	}

@@ -15,6 +15,7 @@ func (t *tool) newDoctorCommand() *cobra.Command {
 	var (
 		asJSON    bool
 		namespace string
+		file      string
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -24,8 +25,12 @@ func (t *tool) newDoctorCommand() *cobra.Command {
 No daemon is needed. Without root, what cannot be looked at is said. The exit
 status is 1 when something is missing that SCON cannot do without.`,
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			d, err := examine(namespace)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadFile(cmd, file, t.config)
+			if err != nil {
+				return err
+			}
+			d, err := examine(namespace, doctor.Options{ExactCounters: c.ExactCounters})
 			if err != nil {
 				return err
 			}
@@ -41,17 +46,18 @@ status is 1 when something is missing that SCON cannot do without.`,
 		},
 	}
 	addNetnsFlag(cmd, &namespace, "look into that network namespace, a `name` of ip-netns or a path (default: this one)")
+	addConfigFlag(cmd, &file)
 	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
 // examine looks into a network namespace; its own needs no right to enter.
-func examine(namespace string) (d api.Doctor, err error) {
+func examine(namespace string, o doctor.Options) (d api.Doctor, err error) {
 	if namespace == "" {
-		return doctor.Examine(), nil
+		return doctor.Examine(o), nil
 	}
 	err = netns.Do(namespace, func() error {
-		d = doctor.Examine()
+		d = doctor.Examine(o)
 		return nil
 	})
 	return d, err

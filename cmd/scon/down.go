@@ -17,10 +17,6 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// stopTimeout bounds the wait for a daemon that was asked to stop: the kernel
-// takes some 20 ms to let go of a container's port.
-const stopTimeout = time.Minute
-
 func (t *tool) newDownCommand() *cobra.Command {
 	var stateDir, namespace string
 	cmd := &cobra.Command{
@@ -59,7 +55,7 @@ func (t *tool) down(dir, namespace string) error {
 		Netns:    cmp.Or(namespace, s.Netns),
 		Version:  version(),
 	}
-	pid, err := stop(api.Dial(o.Socket))
+	pid, err := t.stop(api.Dial(o.Socket))
 	if err != nil {
 		return err
 	}
@@ -107,7 +103,7 @@ func (t *tool) clean(o daemon.Options) error {
 
 // stop asks a daemon to end, waits until it has, and returns its process
 // number, 0 when none answers.
-func stop(c *api.Client) (pid int, err error) {
+func (t *tool) stop(c *api.Client) (pid int, err error) {
 	status, err := c.Status()
 	if errors.Is(err, api.ErrNotRunning) {
 		return 0, nil
@@ -124,20 +120,31 @@ func stop(c *api.Client) (pid int, err error) {
 	if err := c.Stop(); err != nil {
 		return 0, err
 	}
-	if !ends(handle) {
-		return 0, fmt.Errorf("the daemon (pid %d) did not end within %v; its log says why", status.PID, stopTimeout)
+	pace := newPace(t.stderr, "unhooking devices", unhooking(status))
+	defer pace.end()
+	for !ends(handle) {
+		if pace.stuck(time.Now()) {
+			return 0, fmt.Errorf("the daemon (pid %d) has not ended and made no progress for %v; its log says why", status.PID, standstill)
+		}
 	}
 	return status.PID, nil
 }
 
-// ends waits for the end of a process.
-func ends(handle int) bool {
-	end := time.Now().Add(stopTimeout)
-	for {
-		fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, max(0, int(time.Until(end).Milliseconds())))
-		if !errors.Is(err, unix.EINTR) {
-			return n == 1
+// unhooking counts the hooks that a daemon has taken away: for each device the
+// kernel takes some 20 ms.
+func unhooking(s api.Status) func() (done, total int) {
+	return func() (int, int) {
+		left, err := daemon.Hooked(fmt.Sprintf("/proc/%d/ns/net", s.PID))
+		if err != nil {
+			return 0, 0
 		}
+		return len(s.Hooks) - left, len(s.Hooks)
 	}
+}
+
+// ends waits a moment for the end of a process.
+func ends(handle int) bool {
+	fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, int(pollInterval.Milliseconds()))
+	return err == nil && n == 1
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -83,13 +84,14 @@ func (b *fakeBackend) Status() (api.Status, error) {
 			{
 				Name: "web", ID: "4f2a", Dev: "veth1", Bridge: "docker0", Entries: 2,
 				ExpressPackets: 930, RegularPackets: 70, Reasons: map[string]uint64{"new": 20, "syn": 50, "ttl": 0},
+				ExpressSent: api.Count{Packets: 500, Bytes: 1000}, ExpressReceived: api.Count{Packets: 430, Bytes: 1_233_567},
 			},
 			{Name: "db\x1b[31m", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true, Reasons: map[string]uint64{}},
 		},
 		Totals:  api.Totals{Entries: 2, ExpressPackets: 930, ExpressBytes: 1_234_567, RegularPackets: 70, DiscardedPackets: 1},
 		Reasons: map[string]uint64{"no_entry": 12},
 		Skipped: []api.Skipped{{Dev: "vxlan0", Reason: "no Ethernet device below it"}},
-		PID:     os.Getpid(), Version: "test",
+		PID:     os.Getpid(), Version: "test", Layout: 2,
 	}, nil
 }
 
@@ -99,6 +101,7 @@ var fakeFlow = api.Flow{
 	Reply: api.Tuple{Src: "10.0.0.1", Sport: 80, Dst: "192.168.1.5", Dport: 43512},
 	State: api.FlowExpress, Confilter: api.ConfilterSuccess,
 	ExpressPackets: [2]uint64{500, 430}, ExpressBytes: [2]uint64{1000, 1_233_567},
+	RegularPackets: &[2]uint64{7, 6}, RegularBytes: &[2]uint64{420, 9_433},
 	AgeMS: 61_500, IdleMS: 20, LeaseMS: 730, Oif: "eth0", NextHop: "02:00:00:00:00:01", MTU: 1500,
 }
 
@@ -131,6 +134,7 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 	return e, nil
 }
 
+func (b *fakeBackend) Metrics(io.Writer) error             { return nil }
 func (b *fakeBackend) Flush(container string) (int, error) { return 2, known(container) }
 func (b *fakeBackend) Pause(container string) error        { return known(container) }
 func (b *fakeBackend) Resume(container string) error       { return known(container) }

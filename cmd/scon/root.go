@@ -75,6 +75,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newDoctorCommand(),
 		newLabCommand(),
 		newBenchCommand(),
+		newProfileCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
@@ -128,10 +129,20 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{cmd.CommandPath(), fmt.Sprintf(format, args...)}
 }
 
-// flagError is what a wrong flag ends with; it names the nearest one.
+// wanted are the values that flags take, by their types.
+var wanted = map[string]string{"int": "a whole number", "bool": "true or false"}
+
+// flagError is what a wrong flag ends with; it names the nearest one, or what
+// its value may be.
 func flagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
+	}
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) {
+		if want := wanted[wrong.GetFlag().Value.Type()]; want != "" {
+			return usagef(cmd, "--%s is %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), want)
+		}
 	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {

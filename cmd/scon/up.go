@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,15 +20,11 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/daemon"
+	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/state"
-)
-
-// Bounds of the wait for a daemon that was started.
-const (
-	startTimeout = time.Minute
-	startPoll    = 20 * time.Millisecond
 )
 
 func (t *tool) newUpCommand() *cobra.Command {
@@ -88,7 +85,7 @@ func (t *tool) up(o daemon.Options, args []string) error {
 	if running != nil {
 		return t.printUp("scon is already up", *running, o)
 	}
-	status, err := start(o, args)
+	status, err := t.start(o, args)
 	if err != nil {
 		return err
 	}
@@ -120,6 +117,8 @@ func (t *tool) running(o daemon.Options) (*api.Status, error) {
 		return &status, nil
 	case s.Socket != o.Socket:
 		return nil, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
+	case s.Version != o.Version:
+		return nil, fmt.Errorf("%s: version %s, this is %s; to replace it: 'scon down', then 'scon up'", other, s.Version, o.Version)
 	case !reflect.DeepEqual(s.Config, o.Config):
 		return nil, fmt.Errorf("%s with other settings; stop it with 'scon down'", other)
 	}
@@ -150,7 +149,7 @@ func sameNetns(pid int, namespace string) (bool, error) {
 }
 
 // start runs the daemon in a session of its own and waits until it answers.
-func start(o daemon.Options, args []string) (status api.Status, err error) {
+func (t *tool) start(o daemon.Options, args []string) (status api.Status, err error) {
 	log, err := createLog(o.StateDir)
 	if err != nil {
 		return status, err
@@ -170,7 +169,8 @@ func start(o daemon.Options, args []string) (status api.Status, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 
-	late := time.After(startTimeout)
+	pace := newPace(t.stderr, "hooking devices", hooking(o))
+	defer pace.end()
 	for {
 		// Another daemon may answer there while ours finds out.
 		status, err = api.Dial(o.Socket).Status()
@@ -180,11 +180,32 @@ func start(o daemon.Options, args []string) (status api.Status, err error) {
 		select {
 		case <-ended:
 			return status, fmt.Errorf("%s (log: %s)", lastWords(log.Name()), log.Name())
-		case <-late:
-			stopLate(cmd.Process, ended)
-			return status, fmt.Errorf("the daemon did not answer at %s within %v and was stopped (log: %s)", o.Socket, startTimeout, log.Name())
-		case <-time.After(startPoll):
+		case <-time.After(pollInterval):
 		}
+		if pace.stuck(time.Now()) {
+			stopLate(cmd.Process, ended)
+			return status, fmt.Errorf("the daemon did not answer at %s, made no progress for %v and was stopped (log: %s)", o.Socket, standstill, log.Name())
+		}
+	}
+}
+
+// hooking counts the hooks that a daemon has put in place, of those that it
+// should.
+func hooking(o daemon.Options) func() (done, total int) {
+	expected := sync.OnceValue(func() (n int) {
+		_ = netns.Do(o.Netns, func() error {
+			topology, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks})
+			n = len(topology.Ports)*len(datapath.PortHooks) + len(topology.Uplinks)*len(datapath.UplinkHooks)
+			return err
+		})
+		return n
+	})
+	return func() (int, int) {
+		done, err := daemon.Hooked(o.Netns)
+		if err != nil || done == 0 {
+			return 0, 0
+		}
+		return done, expected()
 	}
 }
 
@@ -202,8 +223,8 @@ func stopLate(p *os.Process, ended <-chan error) {
 
 // createLog makes the daemon's log; the one before is kept.
 func createLog(dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
+	if err := state.Make(dir); err != nil {
+		return nil, err
 	}
 	err := os.Rename(state.Log(dir), state.OldLog(dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -248,12 +269,20 @@ func (t *tool) printUp(word string, s api.Status, o daemon.Options) error {
 			uplinks = append(uplinks, printable(h.Dev))
 		}
 	}
-	slices.Sort(containers)
-	slices.Sort(uplinks)
 	_, err := fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",
 		word, s.State, s.Mode, s.PID,
-		cmp.Or(strings.Join(containers, ", "), "none yet: they are hooked as they come"),
-		cmp.Or(strings.Join(uplinks, ", "), "none yet: they are hooked as they come"),
+		cmp.Or(few(containers), "none yet: they are hooked as they come"),
+		cmp.Or(few(uplinks), "none yet: they are hooked as they come"),
 		filepath.Clean(state.Log(o.StateDir)))
 	return err
+}
+
+// few names the first of many.
+func few(names []string) string {
+	const most = 8
+	slices.Sort(names)
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

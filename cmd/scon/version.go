@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/datapath"
 )
 
 // release is set by the Makefile (-ldflags "-X main.release=v1.2.3").
@@ -40,6 +42,7 @@ type versions struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`
 	Arch    string `json:"arch"`
+	Layout  int    `json:"layout"` // as api.Status has it
 }
 
 func (t *tool) newVersionCommand() *cobra.Command {
@@ -49,7 +52,7 @@ func (t *tool) newVersionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versions{version(), runtime.Version(), runtime.GOARCH}
+			v := versions{version(), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
 			if asJSON {
 				return t.printJSON(v)
 			}

@@ -20,21 +20,14 @@ type bed struct {
 	lab       *lab.Lab
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
+	flowtable bool                  // is loaded
 	firstCPU  int
 	secondCPU int
 }
 
 // openBed builds a lab of its own and starts the peers.
-func openBed() (b *bed, err error) {
-	b = &bed{peers: map[string]*peer.Peer{}}
-	if b.firstCPU, b.secondCPU, err = twoCPUs(); err != nil {
-		return nil, err
-	}
-	b.lab, err = lab.Up(lab.Options{
-		Prefix:     fmt.Sprintf("sconbench%d-", os.Getpid()),
-		Containers: 1,
-		Rules:      lab.RulesDocker,
-	})
+func openBed() (*bed, error) {
+	b, err := openLab()
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +35,27 @@ func openBed() (b *bed, err error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
+}
+
+// openLab builds a lab of its own, without peers.
+func openLab() (b *bed, err error) {
+	b = &bed{peers: map[string]*peer.Peer{}}
+	if b.firstCPU, b.secondCPU, err = twoCPUs(); err != nil {
+		return nil, err
+	}
+	if b.lab, err = lab.Up(labOptions(1)); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// labOptions of the bed's lab, with one container or more.
+func labOptions(containers int) lab.Options {
+	return lab.Options{
+		Prefix:     fmt.Sprintf("sconbench%d-", os.Getpid()),
+		Containers: containers,
+		Rules:      lab.RulesDocker,
+	}
 }
 
 // Close ends everything that runs in the lab and removes it.
@@ -73,14 +87,18 @@ func (b *bed) distance() (Distance, error) {
 	return measureDistance(b.firstCPU, b.secondCPU)
 }
 
-// ready begins each mode without connections from before, and without anything
-// of SCON's except in Express.
+// ready begins each mode without connections from before, without anything of
+// SCON's except in Express, and without a flowtable except in Flowtable.
 func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if err := b.lab.Do(lab.Device, forgetConnections); err != nil {
 		return err
 	}
 	if err := b.lab.Do(lab.Device, nothingAttached); err != nil {
 		return err
+	}
+	if mode.flowtable {
+		b.flowtable = true
+		return b.lab.Do(lab.Device, loadFlowtable)
 	}
 	if !mode.express {
 		return nil
@@ -94,6 +112,10 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 }
 
 func (b *bed) clear() error {
+	if b.flowtable {
+		b.flowtable = false
+		return b.lab.Do(lab.Device, unloadFlowtable)
+	}
 	if b.daemon == nil {
 		return nil
 	}
@@ -136,24 +158,5 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		return Sample{}, err
 	}
 
-	used := after.since(before)
-	if err := used.check(mode, step); err != nil {
-		return Sample{}, err
-	}
-	s = Sample{
-		Values: step.Values(Measurement{
-			Served:        served,
-			Driven:        driven,
-			UplinkPackets: used.uplink,
-			SoftirqTime:   used.softirqTime,
-			DaemonTime:    used.daemonTime,
-		}),
-		UplinkPackets: used.uplink,
-		BridgePackets: used.bridge,
-		ExpressShare:  used.expressShare(),
-	}
-	if spec.Pattern == peer.Stream {
-		s.Lost = driven.Total - served.Total
-	}
-	return s, nil
+	return after.since(before).sample(mode, step, Measurement{Served: served, Driven: driven})
 }

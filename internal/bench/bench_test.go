@@ -2,16 +2,15 @@ package bench
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/scon-project/scon/internal/bench/peer"
+	"github.com/scon-project/scon/internal/nstest"
 )
 
 // TestMain makes this executable a traffic peer or a daemon when the bed starts
@@ -42,7 +41,7 @@ func tiny() Experiment {
 
 func TestTinyRunLeavesNothingBehind(t *testing.T) {
 	needRoot(t)
-	before := open(t)
+	checkNothingIsLeft := nstest.Left(t)
 	e := tiny()
 	result, err := Run(t.Context(), e, Options{Progress: quiet{}})
 	if err != nil {
@@ -61,12 +60,12 @@ func TestTinyRunLeavesNothingBehind(t *testing.T) {
 			t.Errorf("%s %s: no packet crossed the uplink", s.Mode, s.Step)
 		}
 	}
-	checkNothingIsLeft(t, before)
+	checkNothingIsLeft("sconbench" + strconv.Itoa(os.Getpid()))
 }
 
 func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 	needRoot(t)
-	before := open(t)
+	checkNothingIsLeft := nstest.Left(t)
 	interrupt := &interruptAt{after: 3}
 	ctx := interrupt.context(t)
 	e := tiny()
@@ -78,48 +77,12 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 	if n := len(result.Samples); n != 3 {
 		t.Errorf("%d samples kept, want 3", n)
 	}
-	checkNothingIsLeft(t, before)
+	checkNothingIsLeft("sconbench" + strconv.Itoa(os.Getpid()))
 }
 
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("this test builds a lab: run it as root (sudo make test)")
-	}
-}
-
-// open counts the open files of this process.
-func open(t *testing.T) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(files)
-}
-
-// checkNothingIsLeft looks for namespaces, child processes and open files.
-func checkNothingIsLeft(t *testing.T, openBefore int) {
-	t.Helper()
-	prefix := "sconbench" + strconv.Itoa(os.Getpid())
-	left, err := filepath.Glob("/run/netns/" + prefix + "*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) > 0 {
-		t.Errorf("namespaces are left: %v", left)
-	}
-	tasks, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, task := range tasks {
-		// A thread that has ended meanwhile has no children.
-		if children, _ := os.ReadFile(task); strings.TrimSpace(string(children)) != "" {
-			t.Errorf("processes are left: %s", children)
-		}
-	}
-	if now := open(t); now > openBefore {
-		t.Errorf("%d files are open, %d before", now, openBefore)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,7 +33,8 @@ type daemon struct {
 	output  bytes.Buffer // belongs to the process until ended is closed
 	ended   chan struct{}
 	client  *api.Client
-	dir     string // of its state and socket
+	dir     string   // of its state and socket
+	ports   []string // of the containers whose packets count
 }
 
 // startDaemon starts the daemon in a namespace and waits until it is active at
@@ -47,6 +49,7 @@ func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
 		dir:    dir,
 		ended:  make(chan struct{}),
 		client: api.Dial(socket),
+		ports:  []string{lab.Port(1)},
 		command: exec.Command("/proc/self/exe", "daemon", "--netns", netns,
 			"--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
 	}
@@ -76,12 +79,12 @@ func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
 	return d, nil
 }
 
-// waitActive returns when packets of the lab's container can go express.
+// waitActive returns when packets of the lab's containers can go express.
 func (d *daemon) waitActive(ctx context.Context) error {
 	deadline := time.After(daemonStart)
 	for {
 		status, err := d.client.Status()
-		if err == nil && activeAt(status, lab.Uplink, lab.Port(1)) {
+		if err == nil && activeAt(status, append(d.ports, lab.Uplink)...) {
 			return nil
 		}
 		select {
@@ -118,10 +121,11 @@ func (d *daemon) read(r *reading) error {
 	}
 	r.reasons = map[string]uint64{}
 	for _, c := range status.Containers {
-		if c.Dev != lab.Port(1) {
+		if !slices.Contains(d.ports, c.Dev) {
 			continue
 		}
-		r.express, r.regular = c.ExpressPackets, c.RegularPackets
+		r.express += c.ExpressPackets
+		r.regular += c.RegularPackets
 		for reason, n := range c.Reasons {
 			r.reasons[reason] += n
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // forgetConnections empties the connection tracking of the current namespace.
@@ -41,7 +42,7 @@ func countPrograms(l netlink.Link) (int, error) {
 	n := 0
 	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: hook})
-		if errors.Is(err, ebpf.ErrNotSupported) { // a kernel without tcx
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) { // a kernel without tcx
 			continue
 		}
 		if err != nil {

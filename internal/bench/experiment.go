@@ -29,6 +29,8 @@ type Mode struct {
 	node string
 	// express says that a daemon is at work.
 	express bool
+	// flowtable says that nftables has one.
+	flowtable bool
 }
 
 var (
@@ -36,6 +38,8 @@ var (
 	Native = Mode{Name: "native", node: "device"}
 	// Container is behind bridge, NAT and Docker's own rules.
 	Container = Mode{Name: "container", node: "c1"}
+	// Flowtable is the same container with the kernel's own fast path.
+	Flowtable = Mode{Name: "flowtable", node: "c1", flowtable: true}
 	// Express is the same container with SCON at work.
 	Express = Mode{Name: "express", node: "c1", express: true}
 )
@@ -57,11 +61,14 @@ type Step struct {
 	// Softirq measures the time in softirqs as well, which slows the traffic
 	// down a little.
 	Softirq bool
-	// FewExpress says that most packets may stay regular, because the
-	// connections are too short to become known.
+	// FewExpress says that most packets may stay regular, in Flowtable, too,
+	// because the connections are too short to become known.
 	FewExpress bool
 	// Values of the metrics from what was measured.
 	Values func(Measurement) map[string]float64
+	// Traffic stands in for Spec, OneCPU, Softirq and Values; RunTraffic
+	// carries it out.
+	Traffic Traffic
 }
 
 // Measurement is what a step is computed from.
@@ -84,6 +91,11 @@ type Experiment struct {
 	Steps []Step
 	// Rounds unless the user says otherwise.
 	Rounds int
+	// Containers that RunTraffic needs; 0 for one.
+	Containers int
+	// Counted says that the samples are counted instructions: they are the
+	// same again to a few thousandths, and shown that way.
+	Counted bool
 }
 
 // metrics of all steps in their order.
@@ -115,5 +127,19 @@ func (e Experiment) Only(names []string) (Experiment, error) {
 		modes = append(modes, e.Modes[i])
 	}
 	e.Modes = modes
+	return e, nil
+}
+
+// OnlySteps returns the experiment with some of its steps.
+func (e Experiment) OnlySteps(names []string) (Experiment, error) {
+	var steps []Step
+	for _, name := range names {
+		i := slices.IndexFunc(e.Steps, func(s Step) bool { return s.Name == name })
+		if i < 0 {
+			return Experiment{}, fmt.Errorf("experiment %s has no step %q", e.Name, name)
+		}
+		steps = append(steps, e.Steps[i])
+	}
+	e.Steps = steps
 	return e, nil
 }

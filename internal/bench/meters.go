@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/lab"
 )
 
@@ -90,6 +91,24 @@ func (r reading) since(before reading) reading {
 	}
 }
 
+// sample is what a step yields, if the packets went the mode's way.
+func (r reading) sample(mode Mode, step Step, m Measurement) (Sample, error) {
+	if err := r.check(mode, step); err != nil {
+		return Sample{}, err
+	}
+	m.UplinkPackets, m.SoftirqTime, m.DaemonTime = r.uplink, r.softirqTime, r.daemonTime
+	s := Sample{
+		Values:        step.Values(m),
+		UplinkPackets: r.uplink,
+		BridgePackets: r.bridge,
+		ExpressShare:  r.expressShare(),
+	}
+	if step.Spec.Pattern == peer.Stream {
+		s.Lost = m.Driven.Total - m.Served.Total
+	}
+	return s, nil
+}
+
 // expressShare of the container's packets as the daemon counts them, 0 to 1.
 func (r reading) expressShare() float64 {
 	if r.express == 0 {
@@ -101,7 +120,7 @@ func (r reading) expressShare() float64 {
 // check refuses a measurement whose packets did not go the way that the mode
 // stands for. The kernel's counters are asked as well as the daemon's.
 func (r reading) check(mode Mode, step Step) error {
-	if mode.express && step.FewExpress {
+	if (mode.express || mode.flowtable) && step.FewExpress {
 		return nil
 	}
 	byBridge := float64(r.bridge) / float64(max(r.uplink, 1))

@@ -29,6 +29,9 @@ func TestCheckRefusesTheWrongWay(t *testing.T) {
 			reading{uplink: 1000, express: 300, regular: 700}, "only 30.0 %"},
 		{"no packet", Express, long, reading{}, "only 0.0 %"},
 		{"express, short connections", Express, short, reading{uplink: 1000, bridge: 1000}, ""},
+		{"flowtable past the bridge", Flowtable, long, reading{uplink: 1000, bridge: 2}, ""},
+		{"flowtable of the uplink alone", Flowtable, long, reading{uplink: 1000, bridge: 1000}, "by the bridge"},
+		{"flowtable, short connections", Flowtable, short, reading{uplink: 1000, bridge: 600}, ""},
 		{"container, short connections", Container, short, reading{uplink: 1000}, "only 0.0 %"},
 	} {
 		err := c.used.check(c.mode, c.step)

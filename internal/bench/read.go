@@ -6,21 +6,30 @@ import (
 	"os"
 )
 
-// ReadResult reads a file that Result.WriteFile wrote.
-func ReadResult(path string) (*Result, error) {
+// ReadResult reads a file that Result.WriteFile wrote, of an experiment of this
+// package or of the others.
+func ReadResult(path string, others ...Experiment) (*Result, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read result: %w", err)
 	}
-	var r Result
-	if err := json.Unmarshal(content, &r); err != nil {
+	r, err := parseResult(content, others...)
+	if err != nil {
 		return nil, fmt.Errorf("read result %s: %w", path, err)
 	}
-	for _, e := range []Experiment{Quick, Short(ShortConnections)} {
+	return r, nil
+}
+
+func parseResult(content []byte, others ...Experiment) (*Result, error) {
+	var r Result
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, err
+	}
+	for _, e := range append(others, Quick, Short(ShortConnections), Cost) {
 		if e.Name == r.Experiment {
-			r.modes, r.metrics = e.Modes, e.metrics()
+			r.modes, r.metrics, r.counted = e.Modes, e.metrics(), e.Counted
 			return &r, nil
 		}
 	}
-	return nil, fmt.Errorf("read result %s: no experiment %q", path, r.Experiment)
+	return nil, fmt.Errorf("no experiment %q", r.Experiment)
 }

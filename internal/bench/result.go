@@ -46,6 +46,7 @@ type Result struct {
 	// What the table shows, in this order.
 	modes   []Mode
 	metrics []Metric
+	counted bool // Experiment.Counted
 }
 
 // Sample is one measurement of one step in one mode.
@@ -72,6 +73,9 @@ var ratios = [][2]string{
 	{Express.Name, Native.Name},
 	{Container.Name, Native.Name},
 	{Express.Name, Container.Name},
+	{Express.Name, Flowtable.Name},
+	{Flowtable.Name, Native.Name},
+	{Flowtable.Name, Container.Name},
 }
 
 // newResult of an experiment on this machine, without samples yet.
@@ -88,6 +92,7 @@ func newResult(e Experiment, rounds int) *Result {
 		Units:      e.units(),
 		modes:      e.Modes,
 		metrics:    e.metrics(),
+		counted:    e.Counted,
 	}
 }
 

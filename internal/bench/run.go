@@ -38,9 +38,20 @@ type testbed interface {
 // Run carries out an experiment. It returns a result whenever there are
 // samples, also with an error: of a cancelled context, or of single samples,
 // which the result lists.
-func Run(ctx context.Context, e Experiment, o Options) (result *Result, err error) {
+func Run(ctx context.Context, e Experiment, o Options) (*Result, error) {
+	return runIn(ctx, e, o, func() (closableBed, error) { return openBed() })
+}
+
+// closableBed is a testbed that somebody has to close.
+type closableBed interface {
+	testbed
+	Close() error
+}
+
+// runIn carries out an experiment in a bed that it opens and closes.
+func runIn(ctx context.Context, e Experiment, o Options, open func() (closableBed, error)) (result *Result, err error) {
 	started := time.Now()
-	bed, err := openBed()
+	bed, err := open()
 	if err != nil {
 		return nil, err
 	}

@@ -43,15 +43,22 @@ func openSoftirqMeter() (*softirqMeter, error) {
 
 // Total is the time spent since the meter was opened, over all CPUs.
 func (m *softirqMeter) Total() (time.Duration, error) {
+	total, _, err := m.read()
+	return total, err
+}
+
+// read returns the time spent since the meter was opened, over all CPUs, and
+// the part of it on top of the watched process.
+func (m *softirqMeter) read() (total, watched time.Duration, err error) {
 	var perCPU []softirqSoftirqTime
 	if err := m.objects.SoftirqTimes.Lookup(uint32(0), &perCPU); err != nil {
-		return 0, fmt.Errorf("read the softirq times: %w", err)
+		return 0, 0, fmt.Errorf("read the softirq times: %w", err)
 	}
-	var total uint64
 	for _, t := range perCPU {
-		total += t.TotalNs
+		total += time.Duration(t.TotalNs)
+		watched += time.Duration(t.WatchedNs)
 	}
-	return time.Duration(total), nil
+	return total, watched, nil
 }
 
 // Close detaches and unloads the probes.

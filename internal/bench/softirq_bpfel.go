@@ -17,15 +17,17 @@ type softirqSoftirqTime struct {
 	_         structs.HostLayout
 	EnteredNs uint64
 	TotalNs   uint64
+	WatchedNs uint64
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	softirqMapSoftirqTimes  = "softirq_times"
-	softirqProgSoftirqEntry = "softirq_entry"
-	softirqProgSoftirqExit  = "softirq_exit"
+	softirqMapSoftirqTimes   = "softirq_times"
+	softirqProgSoftirqEntry  = "softirq_entry"
+	softirqProgSoftirqExit   = "softirq_exit"
+	softirqVarWatchedProcess = "watched_process"
 )
 
 // loadSoftirq returns the embedded CollectionSpec for softirq.
@@ -85,6 +87,7 @@ type softirqMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type softirqVariableSpecs struct {
+	WatchedProcess *ebpf.VariableSpec `ebpf:"watched_process"`
 }
 
 // softirqObjects contains all objects after they have been loaded into the kernel.
@@ -120,6 +123,7 @@ func (m *softirqMaps) Close() error {
 //
 // It can be passed to loadSoftirqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type softirqVariables struct {
+	WatchedProcess *ebpf.Variable `ebpf:"watched_process"`
 }
 
 // softirqPrograms contains all programs after they have been loaded into the kernel.

@@ -83,3 +83,13 @@ func gapClosed(sets ...[]float64) float64 {
 	from, to := median(sets[1]), median(sets[2])
 	return (median(sets[0]) - from) / (to - from)
 }
+
+// Quartiles returns the median of samples, and as Low and High the bounds of
+// their middle half; NaN without samples.
+func Quartiles(samples []float64) Interval {
+	return Interval{
+		Median: median(samples),
+		Low:    quantile(0.25, samples),
+		High:   quantile(0.75, samples),
+	}
+}

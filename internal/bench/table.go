@@ -23,19 +23,22 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 	}
 	rows := [][]string{slices.Concat([]string{"metric", "unit"}, modes, pairs)}
-	if len(r.GapClosed) > 0 {
+	if r.showsGap() {
 		rows[0] = append(rows[0], "gap closed")
 	}
 	for _, metric := range r.metrics {
+		if !r.has(metric) {
+			continue
+		}
 		row := []string{metric.Name, metric.Unit}
 		for _, mode := range modes {
 			row = append(row, r.medianCell(mode, metric.Name))
 		}
 		for _, pair := range pairs {
-			row = append(row, ratioCell(r.Ratios[pair], metric.Name))
+			row = append(row, r.ratioCell(r.Ratios[pair], metric.Name))
 		}
-		if len(r.GapClosed) > 0 {
-			row = append(row, ratioCell(r.GapClosed, metric.Name))
+		if r.showsGap() {
+			row = append(row, r.ratioCell(r.GapClosed, metric.Name))
 		}
 		rows = append(rows, row)
 	}
@@ -46,19 +49,38 @@ func (r *Result) WriteTable(w io.Writer) error {
 	return err
 }
 
+// showsGap tells whether the table has a column of GapClosed.
+func (r *Result) showsGap() bool { return len(r.GapClosed) > 0 && !r.counted }
+
+// has tells whether any mode has samples of a metric.
+func (r *Result) has(metric Metric) bool {
+	for _, mode := range r.modes {
+		if len(r.Modes[mode.Name][metric.Name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // medianCell shows a median and how far the middle half of the samples spreads.
 func (r *Result) medianCell(mode, metric string) string {
 	samples := r.Modes[mode][metric]
 	if len(samples) == 0 {
 		return "-"
 	}
+	if r.counted {
+		return fmt.Sprintf("%.0f", median(samples))
+	}
 	return fmt.Sprintf("%s ±%.0f %%", number(median(samples)), 100*r.Spread[mode][metric])
 }
 
-func ratioCell(intervals map[string]Interval, metric string) string {
+func (r *Result) ratioCell(intervals map[string]Interval, metric string) string {
 	i, ok := intervals[metric]
 	if !ok {
 		return "-"
+	}
+	if r.counted {
+		return fmt.Sprintf("%.3f", i.Median)
 	}
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", i.Median, i.Low, i.High)
 }
@@ -73,11 +95,19 @@ func number(x float64) string {
 
 // footnote says where and how the figures were taken.
 func (r *Result) footnote() string {
+	if r.counted {
+		return r.countedFootnote()
+	}
 	lines := []string{
 		fmt.Sprintf("%s, Linux %s; %d rounds in %.0f s, modes interleaved.", r.Machine, r.Kernel, r.Rounds, r.Seconds),
 		"Medians ± distance of the quartiles; ratios of medians with 95 % bootstrap intervals.",
 		fmt.Sprintf("CPUs before: %s; after: %s.", r.Distance.Before, r.Distance.After),
 	}
+	return strings.Join(append(lines, r.problems()...), "\n")
+}
+
+// problems tell what a result lacks.
+func (r *Result) problems() (lines []string) {
 	if r.Interrupted {
 		lines = append(lines, "Interrupted: the rounds are not complete.")
 	}
@@ -87,7 +117,7 @@ func (r *Result) footnote() string {
 	for _, e := range r.Errors {
 		lines = append(lines, "Missing: "+e)
 	}
-	return strings.Join(lines, "\n")
+	return lines
 }
 
 // writeMarkdown writes rows, the first of them the head, in columns.

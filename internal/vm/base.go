@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,19 +16,30 @@ const baseSuite = "bookworm"
 
 // basePackages are the guest's programs.
 var basePackages = []string{
-	"busybox-static", "conntrack", "dash", "ethtool", "iproute2", "iptables", "iputils-ping",
+	"busybox-static", "conntrack", "dash", "ethtool", "ipset", "iproute2", "iptables", "iputils-ping", "kmod",
 	"mount", "netbase", "nftables", "procps", "socat", "usr-is-merged", "util-linux",
 }
 
-// fetchBase returns the archive of the guest's programs.
-func fetchBase(ctx context.Context, arch string) (string, error) {
-	dir, err := cached(arch, "base", func(dir string) error {
+// machineID is that of every guest: without one, systemd would make itself at
+// home first.
+const machineID = "5c04000000000000000000000000005c\n"
+
+// fetchBase returns the archive of the guest's programs, those of systemd among
+// them if it is wanted.
+func fetchBase(ctx context.Context, arch string, systemd bool) (string, error) {
+	name, packages := "base", basePackages
+	if systemd {
+		name, packages = "base-systemd", append([]string{"systemd"}, basePackages...)
+	}
+	// Another list of programs is another archive.
+	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(packages, " "))))
+	dir, err := cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "apt")
 		a, err := newApt(ctx, work, arch, baseSuite)
 		if err != nil {
 			return err
 		}
-		debs, err := a.downloadAll(ctx, basePackages...)
+		debs, err := a.downloadAll(ctx, packages...)
 		if err != nil {
 			return err
 		}
@@ -56,6 +69,7 @@ func writeBase(ctx context.Context, name string, debs []string) (err error) {
 	a.symlink("var/run", "/run")
 	a.file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	a.file("etc/group", 0o644, []byte("root:x:0:\n"))
+	a.file("etc/machine-id", 0o444, []byte(machineID))
 	for _, deb := range debs {
 		if err := a.addPackage(ctx, deb, isNeeded); err != nil {
 			return err
@@ -63,7 +77,6 @@ func writeBase(ctx context.Context, name string, debs []string) (err error) {
 	}
 	// Not busybox's shell, which takes its own programs for others of the same name.
 	a.symlink("usr/bin/sh", "dash")
-	a.symlink("usr/sbin/modprobe", "../bin/busybox") // where kernels look for it
 	// What Debian's alternatives are by default.
 	for _, tool := range []string{"", "-save", "-restore"} {
 		for _, family := range []string{"iptables", "ip6tables"} {

@@ -12,7 +12,15 @@ import (
 )
 
 //go:embed init.sh
-var initScript string
+var initScript []byte
+
+//go:embed job.sh
+var jobScript []byte
+
+// jobUnit runs the same below systemd.
+//
+//go:embed job.service
+var jobUnit []byte
 
 // makeInitrd writes the initrd of a run and returns its path: the kernel
 // unpacks archives that follow each other.
@@ -50,7 +58,12 @@ func appendFile(w io.Writer, name string) error {
 func writeJob(w io.Writer, o Options) error {
 	buffered := bufio.NewWriter(w)
 	a := newArchive(buffered)
-	a.file("init", 0o755, []byte(initScript))
+	a.file("init", 0o755, initScript)
+	a.file("job", 0o755, jobScript)
+	if o.Systemd {
+		a.parents("etc/systemd/system/job.service")
+		a.file("etc/systemd/system/job.service", 0o644, jobUnit)
+	}
 	a.file("command", 0o644, []byte(o.Command))
 	for _, to := range slices.Sorted(maps.Keys(o.Files)) {
 		content, err := os.ReadFile(o.Files[to])

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -42,9 +43,14 @@ type Options struct {
 	// Timeout bounds boot and command. Default: 5 minutes. A boot takes about
 	// 15 s on an idle machine.
 	Timeout time.Duration
+	// Systemd makes systemd the guest's first process and the command a
+	// service of it.
+	Systemd bool
 	// Icount makes the guest's clock count instructions, 1 ns each. It needs a
 	// single CPU.
 	Icount bool
+	// Console gets what the guest prints as it does so. Default: nobody.
+	Console io.Writer
 }
 
 // Result is what became of a command.
@@ -74,7 +80,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("fetching Linux %s for %s: %w", o.Kernel, o.Arch, err)
 	}
-	base, err := fetchBase(ctx, o.Arch)
+	base, err := fetchBase(ctx, o.Arch, o.Systemd)
 	if err != nil {
 		return Result{}, fmt.Errorf("fetching the guest's programs: %w", err)
 	}
@@ -86,7 +92,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
-	console, err := boot(ctx, m.qemu, append(m.args(o), "-kernel", k.image, "-initrd", initrd))
+	console, err := boot(ctx, m.qemu, append(m.args(o), "-kernel", k.image, "-initrd", initrd), o.Console)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w; the console's end:\n%s", m.qemu, err, tail(console))
 	}
@@ -110,18 +116,22 @@ func (o *Options) setDefaults() {
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Minute
 	}
+	if o.Console == nil {
+		o.Console = io.Discard
+	}
 }
 
 // boot runs QEMU until the guest switches itself off, and returns what came
 // over its console.
-func boot(ctx context.Context, qemu string, args []string) ([]byte, error) {
+func boot(ctx context.Context, qemu string, args []string, also io.Writer) ([]byte, error) {
 	// QEMU ends with the thread that started it, should this process be killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
 	var console bytes.Buffer
 	cmd := exec.CommandContext(ctx, qemu, args...)
-	cmd.Stdout, cmd.Stderr = &console, &console
+	both := io.MultiWriter(&console, also)
+	cmd.Stdout, cmd.Stderr = both, both
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
@@ -164,10 +174,16 @@ func machineOf(arch string) (machine, error) {
 }
 
 func (m machine) args(o Options) []string {
+	cmdline := "console=" + m.console + " quiet loglevel=1 panic=-1 nokaslr"
+	if o.Systemd {
+		cmdline += " rdinit=/usr/lib/systemd/systemd systemd.unit=job.service systemd.show_status=no"
+	}
 	args := append(m.model,
-		"-accel", "tcg", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+		// One thread: with more, a CPU may run what another has just patched, and
+		// kernels that switch tracepoints die of it.
+		"-accel", "tcg,thread=single", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-m", strconv.Itoa(o.Memory), "-smp", strconv.Itoa(o.CPUs),
-		"-append", "console="+m.console+" quiet loglevel=1 panic=-1 nokaslr")
+		"-append", cmdline)
 	if o.Icount {
 		args = append(args, "-icount", "shift=0,sleep=off")
 	}

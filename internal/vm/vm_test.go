@@ -39,6 +39,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// Below systemd as well.
+func TestSystemd(t *testing.T) {
+	r, err := vm.Run(t.Context(), vm.Options{
+		Kernel: "6.12", Systemd: true,
+		Command: "systemctl show --property ActiveState basic.target; cat /proc/1/comm; exit 3",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Output != "ActiveState=active\nsystemd\n" || r.ExitCode != 3 || r.Complaints != "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
 // A guest that does not end is ended.
 func TestTimeout(t *testing.T) {
 	_, err := vm.Run(t.Context(), vm.Options{Kernel: "6.1", Command: "sleep 1000", Timeout: time.Second})

@@ -103,6 +103,22 @@ func TestConnectionsAreAllMade(t *testing.T) {
 	}
 }
 
+func TestFlowsAreTimed(t *testing.T) {
+	server, driver := newPair(t)
+	served, driven, err := Run(t.Context(), server, driver, loopback(Spec{
+		Pattern: Flows, Proto: "tcp", Size: 1, Sizes: []int{100, 1400, 300}, Count: 50, WarmUp: 4,
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if served.Total != 54 || driven.Messages != 50 {
+		t.Errorf("%d served, %d driven, want 54 and 50", served.Total, driven.Messages)
+	}
+	if driven.P50 <= 0 || driven.P50 > driven.P99 {
+		t.Errorf("report %+v", driven)
+	}
+}
+
 func TestRunRefusesANonsenseSpec(t *testing.T) {
 	good := loopback(Spec{Pattern: Stream, Proto: "udp", Size: 64, Duration: time.Second})
 	for want, spoil := range map[string]func(*Spec){
@@ -111,6 +127,7 @@ func TestRunRefusesANonsenseSpec(t *testing.T) {
 		"duration":        func(s *Spec) { s.Duration = 0 },
 		`pattern "burst"`: func(s *Spec) { s.Pattern = "burst" },
 		"connections":     func(s *Spec) { s.Pattern = Connections },
+		"flows":           func(s *Spec) { s.Pattern, s.Proto, s.Count = Flows, "tcp", 1 },
 		"want IPv4":       func(s *Spec) { s.Address = netip.MustParseAddrPort("[::1]:0") },
 	} {
 		spec := good

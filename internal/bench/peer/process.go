@@ -91,10 +91,14 @@ func runServer(spec Spec, listening func(port uint16) error) (Report, error) {
 		return Report{}, err
 	}
 	defer connection.close()
-	if spec.Pattern == Stream {
+	switch spec.Pattern {
+	case Stream:
 		return serveTCPStream(connection, spec)
+	case Flows:
+		return serveFlows(connection, spec)
+	default:
+		return serveTCPRequests(connection, spec)
 	}
-	return serveTCPRequests(connection, spec)
 }
 
 // runDriver drives one run.
@@ -113,6 +117,8 @@ func runDriver(spec Spec) (Report, error) {
 	switch {
 	case spec.Pattern == RequestResponse:
 		return driveRequests(s, spec)
+	case spec.Pattern == Flows:
+		return driveFlows(s, spec)
 	case spec.Proto == "udp":
 		return driveUDPStream(s, spec)
 	default:

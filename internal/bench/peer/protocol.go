@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -36,6 +37,10 @@ const (
 	// Connections opens Spec.Count TCP connections one after the other, each
 	// with one request and one response.
 	Connections Pattern = "connections"
+	// Flows sends Spec.Count flows of changing size over one TCP connection,
+	// one after the other; the driver takes the time until the server has
+	// confirmed each.
+	Flows Pattern = "flows"
 )
 
 // Spec says what two peers do together.
@@ -45,9 +50,11 @@ type Spec struct {
 	Proto string `json:"proto"`
 	// Size of every message in bytes, at least 1.
 	Size int `json:"size"`
+	// Sizes of Flows in bytes, in turn.
+	Sizes []int `json:"sizes,omitempty"`
 	// Duration of the counted part of Stream and RequestResponse.
 	Duration time.Duration `json:"duration"`
-	// Count of Connections.
+	// Count of Connections or Flows.
 	Count int `json:"count"`
 	// WarmUp messages, or connections, go ahead of the counted ones, one
 	// each millisecond.
@@ -127,6 +134,10 @@ func (s Spec) check() error {
 	case Connections:
 		if s.Proto != "tcp" || s.Count < 1 {
 			return errors.New("connections: want tcp and a count of at least 1")
+		}
+	case Flows:
+		if s.Proto != "tcp" || s.Count < 1 || len(s.Sizes) == 0 || slices.Min(s.Sizes) < 1 {
+			return errors.New("flows: want tcp, a count of at least 1 and sizes of at least 1 byte")
 		}
 	default:
 		return fmt.Errorf("pattern %q is unknown", s.Pattern)

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/vm"
+)
+
+// costOptions are the flags of what counts instructions.
+type costOptions struct {
+	benchOptions
+	steps []string
+}
+
+func (o *costOptions) addFlags(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&o.rounds, "rounds", bench.Cost.Rounds, "`number` of rounds; every round measures each mode once")
+	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of native, container, flowtable, express")
+	cmd.Flags().StringSliceVar(&o.steps, "steps", nil, "measure only these `steps`, such as udp_64,tcp_rr_64,tcp_crr")
+}
+
+// experiment is Cost, as far as it is wanted.
+func (o *costOptions) experiment(cmd *cobra.Command) (bench.Experiment, error) {
+	if o.rounds < 1 {
+		return bench.Experiment{}, usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+	}
+	e, err := o.choose(cmd, bench.Cost)
+	if err != nil || len(o.steps) == 0 {
+		return e, err
+	}
+	if e, err = e.OnlySteps(o.steps); err != nil {
+		return e, usagef(cmd, "--steps: %v", err)
+	}
+	return e, nil
+}
+
+func newBenchCostCommand() *cobra.Command {
+	var o costOptions
+	var where bench.CountOptions
+	cmd := &cobra.Command{
+		Use:   "cost",
+		Short: "Count " + bench.Cost.Short,
+		Long: `Count the instructions of messages in native, container, flowtable and express.
+
+A Debian kernel boots under QEMU, which counts instructions: no processor's
+counters are needed, and other work on this machine does not change the figures.
+Kernels are fetched with apt and kept.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, err := o.experiment(cmd)
+			if err != nil {
+				return err
+			}
+			where.Rounds, where.Progress = o.rounds, bench.NewProgress(os.Stderr)
+			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+				return bench.CountInGuest(ctx, e, where)
+			})
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+	cmd.Flags().StringVar(&where.Kernel, "kernel", "6.12", "`version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
+	cmd.Flags().StringVar(&where.Arch, "arch", "", "`architecture` of the guest: amd64 or arm64 (default this machine's)")
+	cmd.Flags().StringVar(&where.Executable, "executable", "", "scon for the guest, a `path` (default this executable)")
+	return cmd
+}
+
+// newBenchCountCommand is what bench cost runs in the guest.
+func newBenchCountCommand() *cobra.Command {
+	var o costOptions
+	cmd := &cobra.Command{
+		Use:    "count",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, err := o.experiment(cmd)
+			if err != nil {
+				return err
+			}
+			result, err := bench.Count(cmd.Context(), e, bench.Options{Rounds: o.rounds, Progress: bench.GuestProgress(cmd.OutOrStdout())})
+			if result == nil {
+				return err
+			}
+			return errors.Join(err, result.WriteGuestResult(cmd.OutOrStdout()))
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}

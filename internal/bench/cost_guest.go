@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/vm"
+)
+
+// CountOptions say where to count instructions.
+type CountOptions struct {
+	// Kernel is one of vm.Kernels.
+	Kernel string
+	// Arch is Go's name of the guest's architecture. Default: this machine's.
+	Arch string
+	// Executable is scon for that architecture, linked statically. Default:
+	// this process's.
+	Executable string
+	// Rounds to go through; 0 for the experiment's own number.
+	Rounds int
+	// Progress is told about every step.
+	Progress Progress
+}
+
+// countTimeout bounds a guest's work: a whole run takes some minutes on an idle
+// machine.
+const countTimeout = time.Hour
+
+// What the guest's scon prints: a line for each step, and the result as JSON.
+const (
+	stepMark   = "=== step "
+	resultMark = "=== result\n"
+)
+
+// CountInGuest boots a guest that counts instructions and has it carry out Cost
+// or some of it. As with Run, there may be a result with an error.
+func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, error) {
+	if o.Arch == "" {
+		o.Arch = runtime.GOARCH
+	}
+	if o.Rounds == 0 {
+		o.Rounds = e.Rounds
+	}
+	if o.Executable == "" {
+		o.Executable = "/proc/self/exe"
+	}
+	if err := runsAlone(o.Executable, o.Arch); err != nil {
+		return nil, err
+	}
+	steps := &stepReader{progress: o.Progress}
+	o.Progress.Step(0, 1, "boot Linux "+o.Kernel)
+	defer o.Progress.Done()
+	r, err := vm.Run(ctx, vm.Options{
+		Kernel: o.Kernel, Arch: o.Arch, Icount: true, Memory: 1536, Timeout: countTimeout,
+		Files:   map[string]string{"/opt/scon": o.Executable},
+		Command: countCommand(e, o.Rounds),
+		Console: steps,
+	})
+	if err != nil {
+		return nil, err
+	}
+	said, text, found := strings.Cut(r.Output, resultMark)
+	if !found {
+		return nil, fmt.Errorf("the guest has no result: %s", strings.TrimSpace(said))
+	}
+	text, _, _ = strings.Cut(text, "\n") // errors follow, which the result has, too
+	result, err := parseResult([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("read the guest's result: %w", err)
+	}
+	if n := len(result.Errors); n > 0 {
+		err = fmt.Errorf("%d errors; the first: %s", n, result.Errors[0])
+	}
+	if r.Complaints != "" {
+		err = errors.Join(err, errors.New("the guest's kernel complains: "+r.Complaints))
+	}
+	return result, err
+}
+
+// countCommand is what the guest does. A signal that preempts a thread costs
+// instructions.
+func countCommand(e Experiment, rounds int) string {
+	var modes, steps []string
+	for _, m := range e.Modes {
+		modes = append(modes, m.Name)
+	}
+	for _, s := range e.Steps {
+		steps = append(steps, s.Name)
+	}
+	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --modes %s --steps %s\n",
+		rounds, strings.Join(modes, ","), strings.Join(steps, ","))
+}
+
+// runsAlone tells whether an executable can run in a guest.
+func runsAlone(path, arch string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("look at scon for the guest: %w", err)
+	}
+	defer f.Close()
+	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
+	if f.Machine != machine {
+		return fmt.Errorf("scon for the guest is for %v, not %s: build it with GOARCH=%[2]s and name it with --executable", f.Machine, arch)
+	}
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return errors.New("scon for the guest needs libraries, which the guest has not: build it with CGO_ENABLED=0, as make does")
+	}
+	return nil
+}
+
+// stepReader tells the progress of a guest by what it prints.
+type stepReader struct {
+	progress Progress
+	line     []byte
+}
+
+func (r *stepReader) Write(b []byte) (int, error) {
+	for _, c := range b {
+		if c != '\n' {
+			r.line = append(r.line, c)
+			continue
+		}
+		if step, ok := bytes.CutPrefix(r.line, []byte(stepMark)); ok {
+			r.tell(strings.TrimSpace(string(step)))
+		}
+		r.line = r.line[:0]
+	}
+	return len(b), nil
+}
+
+func (r *stepReader) tell(step string) {
+	var done, total int
+	if n, _ := fmt.Sscanf(step, "%d %d", &done, &total); n < 2 || total < 1 || done < 0 || done > total {
+		return
+	}
+	parts := strings.SplitN(step, " ", 3)
+	r.progress.Step(done, total, parts[len(parts)-1])
+}
+
+// GuestProgress writes the lines that CountInGuest reads.
+func GuestProgress(w io.Writer) Progress { return guestProgress{w} }
+
+type guestProgress struct{ w io.Writer }
+
+func (p guestProgress) Step(done, total int, next string) {
+	fmt.Fprintf(p.w, "%s%d %d %s\n", stepMark, done, total, next)
+}
+
+func (guestProgress) Done() {}
+
+// WriteGuestResult writes the result as CountInGuest reads it.
+func (r *Result) WriteGuestResult(w io.Writer) error {
+	if _, err := io.WriteString(w, "\n"+resultMark); err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(r)
+}

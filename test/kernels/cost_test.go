@@ -1,0 +1,60 @@
+package kernels
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/scon-project/scon/internal/bench"
+)
+
+// baselineFile holds, by ratio of modes and metric, what express messages may
+// cost. Nothing writes it: whoever makes them dearer raises it by hand.
+const baselineFile = root + "/results/cost-baseline.json"
+
+// tolerance of the baseline: counted instructions repeat to 0.5 %.
+const tolerance = 0.02
+
+// Express messages cost no more instructions than they did. Ratios to other
+// modes of the same boot leave out what another kernel costs.
+func TestCost(t *testing.T) {
+	text, err := os.ReadFile(baselineFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var baseline map[string]map[string]float64
+	if err := json.Unmarshal(text, &baseline); err != nil {
+		t.Fatalf("%s: %v", baselineFile, err)
+	}
+	e, err := bench.Cost.Only([]string{bench.Native.Name, bench.Container.Name, bench.Express.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err = e.OnlySteps([]string{"udp_64", "udp_rr_64", "tcp_64", "tcp_rr_64", "tcp_crr"}); err != nil {
+		t.Fatal(err)
+	}
+	result, err := bench.CountInGuest(t.Context(), e, bench.CountOptions{
+		Kernel: "6.12", Arch: "amd64", Executable: build(t, "amd64", "scon"), Rounds: 1, Progress: quiet{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair, metrics := range baseline {
+		for metric, old := range metrics {
+			now := result.Ratios[pair][metric].Median
+			t.Logf("%s %s: %.3f, baseline %.3f", pair, metric, now, old)
+			if now <= old*(1+tolerance) {
+				continue
+			}
+			t.Errorf("%s of %s is %.3f, above %.3f by more than %.0f %%: \"scon bench cost\" measures it in full. "+
+				"Make it cheaper, or raise it in %s and say in the commit's message what the instructions buy",
+				metric, pair, now, old, 100*tolerance, baselineFile)
+		}
+	}
+}
+
+// quiet shows no progress.
+type quiet struct{}
+
+func (quiet) Step(int, int, string) {}
+func (quiet) Done()                 {}
