@@ -1,0 +1,259 @@
+package differential
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// Case is rules, connections, and what happens to them, in steps.
+type Case struct {
+	Seed uint64
+	// Liberal says that conntrack judges no packet of TCP by its window.
+	Liberal bool
+	Rules   ruleset
+	Conns   []conn
+	Steps   []step
+}
+
+// step is packets that are sent one after the other, and compared.
+type step struct {
+	Change *change       // before the packets, or while they are sent
+	Items  []item        //
+	Pause  time.Duration // before the packets, in the world with SCON
+	// Settle is set where a packet may change what decisions rest on: the daemon
+	// is given the time to hear of that.
+	Settle bool
+}
+
+// item is a packet, or a few that belong together.
+type item struct {
+	Kind string
+	Conn int
+	Dir  int
+	ID   uint16 // of IP, and in the case
+	Seed uint64 // of its details
+}
+
+func (i item) String() string {
+	return fmt.Sprintf("%04x %s, connection %d, %s", i.ID, i.Kind, i.Conn, []string{"original", "reply"}[i.Dir])
+}
+
+func (c *Case) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "-seed %d%s\n%v", c.Seed, map[bool]string{true: ", conntrack is liberal"}[c.Liberal], c.Rules)
+	for i, conn := range c.Conns {
+		fmt.Fprintf(&b, "connection %d: %v\n", i, conn)
+	}
+	for i, s := range c.Steps {
+		fmt.Fprintf(&b, "step %d, after %v%s\n", i, s.Pause, map[bool]string{true: ", and time to hear of it"}[s.Settle])
+		if s.Change != nil {
+			fmt.Fprintf(&b, "  %v\n", s.Change)
+		}
+		for _, it := range s.Items {
+			fmt.Fprintf(&b, "  %v\n", it)
+		}
+	}
+	return b.String()
+}
+
+// jiffies are how long it takes until a decision that was seen is in force, and
+// composing is how long the daemon takes for a connection, about.
+const (
+	jiffies   = 9 * time.Millisecond
+	composing = 8 * time.Millisecond
+)
+
+// generator makes a case.
+type generator struct {
+	*Case
+	r     *rand.Rand
+	reset map[int]bool // connections, by a RST
+	// counting is set once there are rules that count packets.
+	counting bool
+	// tracking is set once there are rules by what conntrack says of a packet.
+	tracking bool
+}
+
+func generate(seed uint64) *Case {
+	g := generator{Case: &Case{Seed: seed}, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+	g.Liberal = g.r.IntN(2) == 0
+	g.conns()
+	g.rules()
+	g.open()
+	g.mix(jiffies)
+	for range g.r.IntN(3) {
+		g.happens(g.change())
+		g.admit()
+		g.mix(jiffies)
+	}
+	g.close()
+	return g.Case
+}
+
+// conns makes connections whose ports are all different, so that none has to
+// be given another port.
+func (g *generator) conns() {
+	for i := range 2 + g.r.IntN(3) {
+		port := func(base int) uint16 { return uint16(base + 100*i + g.r.IntN(100)) }
+		far := netip.AddrFrom4([4]byte{198, 18, byte(g.r.IntN(256)), byte(1 + g.r.IntN(254))})
+		n := c1 + g.r.IntN(2)
+		c := conn{Kind: "out", Proto: layers.IPProtocolUDP, From: n, To: edge}
+		if g.r.IntN(2) == 0 {
+			c.Proto = layers.IPProtocolTCP
+		}
+		inside, outside := netip.AddrPortFrom(lab.ContainerAddr(n), port(40000)), netip.AddrPortFrom(far, port(5000))
+		c.Src, c.Dst = inside, outside
+		switch g.r.IntN(10) {
+		case 0, 1, 2:
+			c.Kind, c.From, c.To = "published", edge, n
+			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(lab.DeviceAddr, port(8000))
+		case 3, 4:
+			c.Kind, c.From, c.To = "routed", edge, n
+			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(lab.ContainerAddr(n), port(9000))
+		case 5:
+			if g.r.IntN(2) == 0 {
+				c.Kind, c.To = "lan", c1+c2-n
+				c.Dst = netip.AddrPortFrom(lab.ContainerAddr(c.To), port(9000))
+			}
+		}
+		g.Conns = append(g.Conns, c)
+	}
+}
+
+// item adds a packet to a step, unless the connection has been reset.
+func (g *generator) item(s *step, kind string, conn, dir int) {
+	if g.reset[conn] {
+		return
+	}
+	g.reset[conn] = kind == loneRST && g.Conns[conn].Proto == layers.IPProtocolTCP
+	id := 1
+	for _, s := range append(g.Steps, *s) {
+		id += len(s.Items)
+	}
+	s.Items = append(s.Items, item{Kind: kind, Conn: conn, Dir: dir, ID: uint16(id), Seed: g.r.Uint64()})
+}
+
+// each adds a step with a packet of each connection, of TCP and of UDP.
+func (g *generator) each(pause time.Duration, tcp, udp string, dir int) {
+	s := step{Pause: pause}
+	for i, c := range g.Conns {
+		if kind := map[bool]string{true: tcp, false: udp}[c.Proto == layers.IPProtocolTCP]; kind != "" {
+			g.item(&s, kind, i, dir)
+		}
+	}
+	g.Steps = append(g.Steps, s)
+}
+
+// open begins all connections, as far as the rules allow.
+func (g *generator) open() {
+	g.each(0, "SYN", "data", orig)
+	g.each(0, "SYN ACK", "data", reply)
+	g.admit()
+}
+
+// admit sends as many packets as it takes for the express way, and some by it.
+func (g *generator) admit() {
+	g.rounds(0, 3)
+	g.rounds(composing, 1)
+	g.rounds(jiffies, 5)
+}
+
+// rounds are steps of packets there and back of each connection.
+func (g *generator) rounds(pause time.Duration, n int) {
+	s := step{Pause: pause}
+	for range n {
+		for i := range g.Conns {
+			g.item(&s, "data", i, orig)
+			g.item(&s, "data", i, reply)
+		}
+	}
+	g.Steps = append(g.Steps, s)
+}
+
+// happens is a change, and perhaps packets before the daemon has heard of it.
+func (g *generator) happens(c *change) {
+	s := step{Change: c}
+	if c.AtOnce {
+		for i := range g.Conns {
+			for dir := range 2 {
+				g.item(&s, "data", i, dir)
+				g.item(&s, "data", i, dir)
+			}
+		}
+	}
+	g.Steps = append(g.Steps, s)
+}
+
+// mix is packets of all kinds.
+func (g *generator) mix(pause time.Duration) {
+	s := step{Pause: pause}
+	for range 20 + g.r.IntN(40) {
+		list, kind := g.pick()
+		if kind.name == otherWindow && !g.Liberal || list == ofUnsound && (g.counting || g.tracking) {
+			continue
+		}
+		g.item(&s, kind.name, g.r.IntN(len(g.Conns)), g.r.IntN(2))
+		if s.Settle = list == ofUnsettling; s.Settle {
+			g.Steps = append(g.Steps, s)
+			s = step{}
+		}
+	}
+	g.Steps = append(g.Steps, s)
+}
+
+// close ends connections, and uses them after that.
+func (g *generator) close() {
+	if g.r.IntN(2) == 0 {
+		return
+	}
+	g.each(0, "FIN", "data", orig)
+	g.each(0, "data", "data", reply)
+	g.each(0, "FIN", "data", reply)
+	g.each(0, "data", "data", orig)
+	if g.r.IntN(2) == 0 {
+		g.open()
+		g.mix(jiffies)
+	}
+}
+
+// allKinds are the lists of kinds.
+var allKinds = [][]kind{kinds, ofUnsound: unsound, ofUnsettling: unsettling}
+
+const (
+	ofUnsound    = 1
+	ofUnsettling = 2
+)
+
+// pick chooses a kind, and tells which list it is of.
+func (g *generator) pick() (list int, k kind) {
+	all := slices.Concat(allKinds...)
+	sum := 0
+	for _, k := range all {
+		sum += k.weight
+	}
+	n := g.r.IntN(sum)
+	at := slices.IndexFunc(all, func(k kind) bool { n -= k.weight; return n < 0 })
+	k = all[at]
+	for ; at >= len(allKinds[list]); list++ {
+		at -= len(allKinds[list])
+	}
+	return list, k
+}
+
+// kindOf finds a kind by its name.
+func kindOf(name string) kind {
+	for _, k := range slices.Concat(append(allKinds, opening)...) {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("no kind of packets " + name)
+}

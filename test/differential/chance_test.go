@@ -1,0 +1,115 @@
+package differential
+
+import (
+	"encoding/binary"
+	"regexp"
+	"strconv"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// chance masks what device's kernel chooses at random.
+type chance struct {
+	ports map[uint16]bool // that a case names; others were chosen
+	reset map[uint16]bool // ports of whoever began a connection that was reset
+}
+
+var portInRule = regexp.MustCompile(`(?:port |:)(\d+)`)
+
+func chanceIn(c *Case) chance {
+	ports := make(map[uint16]bool)
+	for _, c := range c.Conns {
+		ports[c.Src.Port()], ports[c.Dst.Port()] = true, true
+	}
+	for _, r := range c.Rules.Rules {
+		for _, words := range portInRule.FindAllStringSubmatch(r.Text, -1) {
+			if n, err := strconv.ParseUint(words[1], 10, 16); err == nil {
+				ports[uint16(n)] = true
+			}
+		}
+	}
+	reset := make(map[uint16]bool)
+	for _, s := range c.Steps {
+		for _, it := range s.Items {
+			if it.Kind == loneRST {
+				reset[c.Conns[it.Conn].Src.Port()] = true
+			}
+		}
+	}
+	return chance{ports, reset}
+}
+
+// alike tells whether two packets differ by chance only.
+func (k chance) alike(a, b captured) bool {
+	if k.known(a) == k.known(b) {
+		return true
+	}
+	// One may have been given a port that the case happens to name.
+	all := chance{}
+	return (k.chosen(a) || k.chosen(b)) && all.known(a) == all.known(b)
+}
+
+// chosen tells whether a packet has a port that the case does not name.
+func (k chance) chosen(c captured) bool {
+	b := []byte(c.data)
+	return len(b) >= l4At && k.maskPorts(b, ethLen)
+}
+
+// known masks the id of ICMP packets, which may be device's own, and ports that a
+// translation has chosen because the right one was taken.
+func (k chance) known(c captured) captured {
+	b := []byte(c.data)
+	if len(b) < l4At || b[12] != 8 || b[13] != 0 {
+		return c
+	}
+	at := ethLen + int(b[ethLen]&15)*4
+	if b[ethLen+9] != byte(layers.IPProtocolICMPv4) {
+		k.maskPorts(b, ethLen)
+	} else {
+		mask(b, ethLen+4, 2)
+		mask(b, ethLen+10, 2)
+		if quoted := at + 8; len(b) >= quoted+ipLen && isICMPError(b[at]) && k.maskPorts(b, quoted) {
+			mask(b, at+2, 2)
+		}
+	}
+	c.data = string(b)
+	return c
+}
+
+func isICMPError(kind byte) bool {
+	return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12
+}
+
+// maskPorts masks ports that the case does not name, if there are any in the IP
+// packet at a place, and the checksums that they are in.
+func (k chance) maskPorts(b []byte, ip int) (masked bool) {
+	if binary.BigEndian.Uint16(b[ip+6:])&0x1fff != 0 {
+		return false // a later fragment has none
+	}
+	at, checksum := ip+int(b[ip]&15)*4, 0
+	switch layers.IPProtocol(b[ip+9]) {
+	case layers.IPProtocolTCP:
+		checksum = at + 16
+	case layers.IPProtocolUDP:
+		checksum = at + 6
+	default:
+		return false
+	}
+	for _, at := range [2]int{at, at + 2} {
+		if at+2 <= len(b) && !k.ports[binary.BigEndian.Uint16(b[at:])] {
+			mask(b, at, 2)
+			masked = true
+		}
+	}
+	if masked {
+		mask(b, checksum, 2)
+	}
+	return masked
+}
+
+// mask overwrites n bytes, as far as they are there.
+func mask(b []byte, at, n int) {
+	for i := at; i < min(at+n, len(b)); i++ {
+		b[i] = 0
+	}
+}

@@ -1,0 +1,123 @@
+package differential
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// change is what happens to device in the middle of a case. It is one event for
+// the daemon: after the first that it hears, it has heard all.
+type change struct {
+	Script string
+	Undo   string
+	// Quiet is set if it is about connections: no generation comes with it.
+	Quiet bool
+	// AtOnce is set if packets may follow before the daemon has heard: what they
+	// pass by then makes no difference later.
+	AtOnce bool
+}
+
+func (c change) String() string {
+	when := ""
+	if c.AtOnce {
+		when = ", which the packets do not wait for"
+	}
+	return fmt.Sprintf("change%s:\n%s", when, c.Script)
+}
+
+// change makes a change that the connections may feel.
+func (g *generator) change() *change {
+	c := g.Conns[g.r.IntN(len(g.Conns))]
+	far := c.Dst.Addr()
+	if c.From == edge {
+		far = c.Src.Addr()
+	}
+	switch g.r.IntN(16) {
+	case 0:
+		return &change{Quiet: true, Script: "conntrack -F >/dev/null 2>&1"}
+	case 1, 2:
+		return &change{Quiet: true, Script: fmt.Sprintf("conntrack -D -p %s --orig-port-src %d >/dev/null 2>&1 || true",
+			strings.ToLower(c.Proto.String()), c.Src.Port())}
+	case 3:
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.9 dev eth0", far),
+			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+	case 4:
+		// The kernel answers other routes to nowhere only so often in a second.
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace blackhole %v", far),
+			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+	case 5:
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.2 dev eth0 mtu lock 700", far),
+			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+	case 6:
+		return &change{AtOnce: true, Script: "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:e5 dev eth0 nud permanent",
+			Undo: "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:e0 dev eth0 nud permanent"}
+	case 7:
+		return &change{AtOnce: true, Script: "ip link set eth0 mtu 900", Undo: "ip link set eth0 mtu 1500"}
+	case 8:
+		return &change{AtOnce: true, Script: "ip rule add from 172.17.0.2 lookup 105 pref 99 2>/dev/null || true", Undo: "ip rule del pref 99"}
+	case 9:
+		if g.Rules.texts("forward_filter") != nil {
+			return &change{Script: g.Rules.flush("forward_filter")}
+		}
+		fallthrough
+	default:
+		r := g.feature()
+		for r.needsLease() || r.blindsConntrack() && !g.Liberal {
+			r = g.feature()
+		}
+		g.note(r)
+		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting}
+	}
+}
+
+// blindsConntrack tells rules that keep packets from conntrack, so that others
+// are outside of the window that it knows.
+func (r rule) blindsConntrack() bool { return strings.Contains(r.Text, "notrack") }
+
+// needsLease tells rules that are about what conntrack remembers: its counters,
+// which miss the packets that went express before the rule came, and its marks,
+// by which a packet of one direction decides about the other; that is noticed
+// when a lease ends.
+func (r rule) needsLease() bool {
+	return slices.ContainsFunc([]string{"connbytes", "ct original packets", "ct mark set", "CONNMARK"},
+		func(words string) bool { return strings.Contains(r.Text, words) })
+}
+
+// insert puts a rule first into its chain.
+func (r ruleset) insert(first rule) string {
+	c := chainOf(first.Chain)
+	if r.Tool == nft {
+		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
+		return fmt.Sprintf("nft -f - <<'END'\ntable %s %s {\n%s chain %s {\n  %s\n }\n}\ninsert rule %s %s %s %s\nEND",
+			words[0], words[1], sets, c.name, words[2], words[0], words[1], c.name, first.Text)
+	}
+	table, name, _ := strings.Cut(c.xt, " ")
+	return r.amend(table, "-I "+name+" 1 "+first.Text)
+}
+
+// flush empties a chain.
+func (r ruleset) flush(chain string) string {
+	c := chainOf(chain)
+	if r.Tool == nft {
+		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
+		return fmt.Sprintf("nft -f - <<'END'\ntable %s %s {\n%s chain %s {\n  %s\n }\n}\nflush chain %s %s %s\nEND",
+			words[0], words[1], sets, c.name, words[2], words[0], words[1], c.name)
+	}
+	table, name, _ := strings.Cut(c.xt, " ")
+	return r.amend(table, "-F "+name)
+}
+
+// amend has iptables change one table, in one go.
+func (r ruleset) amend(table, line string) string {
+	return fmt.Sprintf("%s-restore --noflush <<'END'\n*%s\n%s\nCOMMIT\nEND", r.Tool, table, line)
+}
+
+func chainOf(name string) chain {
+	for _, c := range chains {
+		if c.name == name {
+			return c
+		}
+	}
+	panic("no chain " + name)
+}

@@ -1,0 +1,167 @@
+package differential
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// excuse is a difference that docs/safety.md documents.
+type excuse int
+
+const (
+	notExcused excuse = iota
+	// Conntrack finds a packet with a wrong checksum INVALID, the express way
+	// passes it on, and the receiver drops it.
+	wrongChecksum
+	// The daemon has not heard of a change yet.
+	notHeard
+)
+
+// idOf is the IP id of a frame, 0 if it has none.
+func idOf(data string) uint16 {
+	if len(data) < ethLen+8 {
+		return 0
+	}
+	return binary.BigEndian.Uint16([]byte(data[ethLen+4:]))
+}
+
+// causes tells which item a packet comes from.
+type causes []shot
+
+// of is the item that a packet comes from: by its own id, by that of the packet
+// that an ICMP error quotes, or by what a RST of device answers; 0 if it cannot
+// be told.
+func (all causes) of(c captured) uint16 {
+	b := []byte(c.data)
+	switch id := idOf(c.data); {
+	case id != 0 || len(b) < l4At+8+ipLen-8:
+		return id
+	case b[ethLen+9] == byte(layers.IPProtocolICMPv4) && len(b) > l4At+8+6:
+		return binary.BigEndian.Uint16(b[l4At+8+4:])
+	case b[ethLen+9] == byte(layers.IPProtocolTCP):
+		return all.answered(b)
+	default:
+		return 0
+	}
+}
+
+// answered finds what device answers with a RST; it does not answer packets with
+// a wrong checksum.
+func (all causes) answered(rst []byte) uint16 {
+	src, dst := tupleOf(rst)
+	for _, s := range all {
+		if s.excuse == wrongChecksum || len(s.frame) < l4At+tcpLen || s.frame[ethLen+9] != byte(layers.IPProtocolTCP) {
+			continue
+		}
+		from, to := tupleOf(s.frame)
+		if from == dst && to == src && string(s.frame[l4At+8:l4At+12]) == string(rst[l4At+4:l4At+8]) {
+			return uint16(s.item)
+		}
+	}
+	return 0
+}
+
+// compare finds the first packet whose fate was not the same.
+func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *difference {
+	if slices.EqualFunc(plain, scon, k.alike) {
+		return nil
+	}
+	cause := func(c captured) uint16 { return causes(shots).of(k.known(c)) }
+	fates := func(list []captured) map[uint16][]captured {
+		m := make(map[uint16][]captured)
+		for _, c := range list {
+			m[cause(c)] = append(m[cause(c)], c)
+		}
+		return m
+	}
+	plainFates, sconFates := fates(plain), fates(scon)
+	excused := make(map[uint16]bool)
+	for _, s := range shots {
+		id := uint16(s.item)
+		a, b := plainFates[id], sconFates[id]
+		if slices.EqualFunc(a, b, k.alike) {
+			continue
+		}
+		if s.excuse != notExcused && talks[s.conn].likeOthers(s, b) {
+			excused[id] = true
+			continue
+		}
+		return &difference{what: fmt.Sprintf("packet %04x has another fate\nsent by %s%s\nwithout SCON: %swith SCON: %s",
+			id, nodeNames[s.node], decode(string(s.frame)), list(a), list(b))}
+	}
+	isExcused := func(c captured) bool { return excused[cause(c)] }
+	plain = slices.DeleteFunc(slices.Clone(plain), isExcused)
+	scon = slices.DeleteFunc(slices.Clone(scon), isExcused)
+	for i := range max(len(plain), len(scon)) {
+		if i < len(plain) && i < len(scon) && k.alike(plain[i], scon[i]) {
+			continue
+		}
+		return &difference{what: fmt.Sprintf("packets that nobody sent, or another order, from the %dth on\nwithout SCON: %swith SCON: %s",
+			i, list(plain[min(i, len(plain)):]), list(scon[min(i, len(scon)):]))}
+	}
+	return nil
+}
+
+// likeOthers tells whether a packet's fate with SCON is that of the latest sound
+// packet of its direction there: rewritten in the same way, and nothing else.
+func (t *talk) likeOthers(s shot, got []captured) bool {
+	ref, sent := t.model[s.dir], t.modelSent[s.dir]
+	if len(got) == 0 && s.excuse == notHeard {
+		return t.lost[s.dir]
+	}
+	if len(got) != 1 || ref.data == "" {
+		return false
+	}
+	c, in, out, like := got[0], s.frame, []byte(got[0].data), []byte(ref.data)
+	if c.to != ref.to || c.pkttype != ref.pkttype || len(out) > len(in) || len(out) < l4At+4 {
+		return false
+	}
+	want := slices.Clone(in[:len(out)])
+	copy(want, like[:12])                                 // MAC addresses
+	copy(want[ethLen+12:l4At+4], like[ethLen+12:l4At+4])  // addresses and ports
+	want[ethLen+1] = like[ethLen+1]&0xfc | in[ethLen+1]&3 // DSCP
+	if sent.frame[ethLen+1]&0xfc != in[ethLen+1]&0xfc {
+		return false
+	}
+	want[ethLen+8]--
+	fixIP(want)
+	at := l4At + 16
+	if t.Proto == layers.IPProtocolUDP {
+		at = l4At + 6
+	}
+	if len(want) < at+2 {
+		return false
+	}
+	// What is wrong with the checksum is as wrong afterwards.
+	copy(want[at:], out[at:at+2])
+	wrong := func(b []byte) uint16 {
+		s := sum(b[ethLen+12:])
+		if s == 0xffff {
+			s = 0
+		}
+		return s
+	}
+	return string(want) == string(out) && wrong(in[:len(out)]) == wrong(out)
+}
+
+func list(all []captured) string {
+	if len(all) == 0 {
+		return "nothing\n"
+	}
+	var b strings.Builder
+	for i, c := range all {
+		if i == 3 {
+			fmt.Fprintf(&b, "and %d more\n", len(all)-i)
+			break
+		}
+		fmt.Fprintf(&b, "at %s (kind %d, tag %q, offload %x)%s", nodeNames[c.to], c.pkttype, c.vlan, c.offloads, decode(c.data))
+	}
+	return b.String()
+}
+
+// decode writes a frame for people.
+func decode(data string) string { return "\n" + describe(data) }

@@ -1,0 +1,73 @@
+package differential
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// flushConntrack forgets all connections.
+func (w *world) flushConntrack() error {
+	return netns.Do(w.bed.Node(lab.Device), func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
+}
+
+// connections are what device's conntrack knows, but for times and counters.
+func (w *world) connections(k chance) ([]string, error) {
+	all := make(map[string]bool)
+	err := w.ct.Dump(func(c conntrack.Conn) {
+		if k.reset[c.Orig.Src.Port()] || k.reset[c.Orig.Dst.Port()] {
+			c.TCPState = 0
+		}
+		for _, end := range []*netip.AddrPort{&c.Orig.Src, &c.Orig.Dst, &c.Reply.Src, &c.Reply.Dst} {
+			if !k.ports[end.Port()] {
+				*end = netip.AddrPortFrom(end.Addr(), 0)
+			}
+		}
+		all[fmt.Sprintf("%v reply %v mark %d TCP state %d", c.Orig, c.Reply, c.Mark, c.TCPState)] = true
+	})
+	return slices.Sorted(maps.Keys(all)), err
+}
+
+// compareConntrack compares what conntrack has made of a case.
+func (p *pair) compareConntrack(k chance) (*difference, error) {
+	plain, err := p.plain.connections(k)
+	if err != nil {
+		return nil, err
+	}
+	scon, err := p.scon.connections(k)
+	if err != nil || slices.Equal(plain, scon) {
+		return nil, err
+	}
+	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
+}
+
+// tracked tells whether conntrack has all connections that have a Conentry.
+func (w *world) tracked() (bool, error) {
+	flows, err := w.bed.Daemon.Flows("")
+	if err != nil {
+		return false, err
+	}
+	for _, f := range flows {
+		_, err := w.ct.Get(conntrack.Tuple{
+			Proto: map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[f.Proto],
+			Src:   netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Src), f.Orig.Sport),
+			Dst:   netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Dst), f.Orig.Dport),
+		})
+		if errors.Is(err, conntrack.ErrNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}

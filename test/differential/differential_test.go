@@ -1,0 +1,122 @@
+package differential
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// pairs is how many pairs of worlds run cases at the same time: mostly they wait.
+const pairs = 4
+
+// variants are how daemons are started. A case runs with that of its seed.
+var variants = []settings{
+	{lease: time.Second, leasePackets: 65536},
+	{lease: 50 * time.Millisecond, leasePackets: 16},
+}
+
+func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
+
+// Every packet has the same fate with SCON, and the same bytes where it arrives.
+func TestDifferential(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	t.Logf("%d cases from -seed %d", *cases, first)
+	done := make([]atomic.Uint64, len(variants))
+	var failed atomic.Bool
+	var group errgroup.Group
+	var all []*pair
+	for n := range min(pairs, *cases) {
+		variant := variantOf(first + uint64(n))
+		p := &pair{plain: newWorld(t, false, variants[variant]), scon: newWorld(t, true, variants[variant])}
+		all = append(all, p)
+		group.Go(func() error {
+			if err := pin(n); err != nil {
+				return err
+			}
+			for !failed.Load() {
+				at := (done[variant].Add(1)-1)*uint64(len(variants)) + uint64(n%len(variants))
+				if at >= uint64(*cases) {
+					break
+				}
+				if err := p.check(generate(first+at), &failed); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	wantExpress(t, all)
+}
+
+// check runs a case, and makes it smaller if there is a difference.
+func (p *pair) check(c *Case, failed *atomic.Bool) error {
+	d, err := p.run(c)
+	if d != nil || err != nil {
+		failed.Store(true) // this is enough
+	}
+	if d != nil {
+		c, d, err = p.shrink(c, d)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%v", err, c)
+	}
+	if d != nil {
+		return fmt.Errorf("%v\nin what is left of the case of %v", d, c)
+	}
+	return nil
+}
+
+// leastExpress is the part of the sound packets of established connections that
+// has to go express, or nothing would be proven.
+const leastExpress = 0.2
+
+// wantExpress looks at how many packets went express.
+func wantExpress(t *testing.T, all []*pair) {
+	t.Helper()
+	var sent, express uint64
+	for _, p := range all {
+		s, err := p.scon.bed.Daemon.Status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent += p.sent
+		express += s.Totals.ExpressPackets
+	}
+	t.Logf("%d packets, %d of them express", sent, express)
+	if float64(express) < leastExpress*float64(sent) {
+		t.Errorf("only %d of %d packets went express", express, sent)
+	}
+}
+
+// pin keeps the calling goroutine on one CPU: packets that it sends do not
+// overtake each other. Its thread ends with it.
+func pin(n int) error {
+	runtime.LockOSThread()
+	var cpus unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
+		return fmt.Errorf("which CPUs there are: %w", err)
+	}
+	var list []int
+	for cpu := 0; len(list) < cpus.Count(); cpu++ {
+		if cpus.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	cpus.Zero()
+	cpus.Set(list[n%len(list)])
+	if err := unix.SchedSetaffinity(0, &cpus); err != nil {
+		return fmt.Errorf("stay on a CPU: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+package differential
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+var (
+	cases = flag.Int("cases", 500, "how many cases to run")
+	seed  = flag.Uint64("seed", 0, "seed of the first case, the others follow; 0 takes one from the clock")
+)
+
+func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }

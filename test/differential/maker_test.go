@@ -1,0 +1,122 @@
+package differential
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// shot is a frame that is sent in both worlds.
+type shot struct {
+	item    int // its number
+	node    int
+	offload offload
+	frame   []byte
+	conn    int
+	dir     int
+	sound   bool   // a packet as this connection's are
+	ends    uint32 // of TCP: the sequence number behind it, if the sender takes it for sent
+	excuse  excuse // a difference that is documented
+}
+
+// maker makes the frames of an item.
+type maker struct {
+	*talk
+	index int // of the connection
+	dir   int
+	id    uint16
+	item  int
+	r     *rand.Rand
+	shots []shot
+}
+
+// frame adds a frame that the direction's sender sends.
+func (m *maker) frame(b []byte) *shot {
+	m.shots = append(m.shots, shot{item: m.item, node: m.views[m.dir].node, frame: b, conn: m.index, dir: m.dir})
+	return &m.shots[len(m.shots)-1]
+}
+
+// payload is n bytes that no other packet has.
+func (m *maker) payload(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(m.r.Uint32())
+	}
+	return b
+}
+
+// data is the form of the next packet with n bytes.
+func (m *maker) data(n int) form { return m.form(m.dir, m.id, m.payload(n)) }
+
+// some is a sound packet of some length, to be damaged.
+func (m *maker) some() form { return m.data(m.r.IntN(200)) }
+
+// send adds a sound packet.
+func (m *maker) send(f form) {
+	m.count(f, m.frame(f.bytes())).sound = true
+}
+
+// count has the sender take a packet for sent.
+func (m *maker) count(f form, s *shot) *shot {
+	if !m.isTCP() {
+		return s
+	}
+	m.seq[m.dir] += uint32(len(f.payload))
+	if f.tcp.SYN || f.tcp.FIN {
+		m.seq[m.dir]++
+	}
+	s.ends = m.seq[m.dir]
+	return s
+}
+
+func (m *maker) isTCP() bool { return m.Proto == layers.IPProtocolTCP }
+
+// checksumAt is where the checksum of TCP or UDP is.
+func (m *maker) checksumAt() int {
+	if m.isTCP() {
+		return l4At + 16
+	}
+	return l4At + 6
+}
+
+// flagged adds a TCP packet with flags that it should not have now.
+func (m *maker) flagged(set func(t *layers.TCP)) {
+	if !m.isTCP() {
+		return
+	}
+	f := m.data(0)
+	set(&f.tcp)
+	m.frame(f.bytes())
+}
+
+// fixTCP makes the checksum of a TCP packet right.
+func (m *maker) fixTCP(b []byte) {
+	b[l4At+16], b[l4At+17] = 0, 0
+	n := len(b) - l4At
+	binary.BigEndian.PutUint16(b[l4At+16:], ^sum(b[ethLen+12:ethLen+20], []byte{0, 6, byte(n >> 8), byte(n)}, b[l4At:]))
+}
+
+// partial adds a packet whose checksum is to be completed.
+func (m *maker) partial(f form, o offload) {
+	b := f.bytes()
+	o.partial, o.csumStart = true, l4At
+	o.csumOff = uint16(m.checksumAt() - l4At)
+	n := len(b) - l4At
+	binary.BigEndian.PutUint16(b[m.checksumAt():], sum(b[ethLen+12:ethLen+20], []byte{0, byte(m.Proto), byte(n >> 8), byte(n)}))
+	m.count(f, m.frame(b)).offload = o
+}
+
+// odd is a length that is not n.
+func (m *maker) odd(n int) uint16 {
+	choices := []int{0, 1, 2, 7, 8, 19, 20, 27, 28, 39, 40, 255, n - 1, n + 1, n + 100, 65535, n - 4}
+	return uint16(max(choices[m.r.IntN(len(choices))], 0))
+}
+
+// otherAddr is an address that is not the sender's.
+func (m *maker) otherAddr() netip.Addr {
+	all := [][4]byte{{172, 17, 0, 2}, {172, 17, 0, 3}, {172, 17, 0, 77}, {10, 77, 0, 1}, {10, 77, 0, 55}, {127, 0, 0, 1},
+		{0, 0, 0, 0}, {198, 19, 99, 1}, {172, 17, 0, 1}, {224, 0, 0, 1}}
+	return netip.AddrFrom4(all[m.r.IntN(len(all))])
+}

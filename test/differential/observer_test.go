@@ -1,0 +1,68 @@
+package differential
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// Offsets in struct __sk_buff.
+const (
+	skbMark     = 8
+	skbPriority = 32
+)
+
+// sourceAt is where the observer writes: into the source MAC address, behind its
+// first two bytes.
+const sourceAt = 8
+
+// observe has device's uplink write a packet's mark and priority into the packet
+// that leaves: both count for queues and filters there. Of the priority those
+// bytes are written that a class like 1:2 has.
+func observe(t *testing.T, w *world) {
+	t.Helper()
+	err := w.bed.Do(lab.Device, func() error {
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.SchedCLS, License: "GPL",
+			Instructions: asm.Instructions{
+				asm.LoadMem(asm.R2, asm.R1, skbMark, asm.Word),
+				asm.StoreMem(asm.RFP, -8, asm.R2, asm.Byte),
+				asm.LoadMem(asm.R2, asm.R1, skbPriority, asm.Word),
+				asm.StoreMem(asm.RFP, -7, asm.R2, asm.Byte),
+				asm.RSh.Imm(asm.R2, 16),
+				asm.StoreMem(asm.RFP, -6, asm.R2, asm.Byte),
+				asm.Mov.Imm(asm.R2, sourceAt),
+				asm.Mov.Reg(asm.R3, asm.RFP),
+				asm.Add.Imm(asm.R3, -8),
+				asm.Mov.Imm(asm.R4, 3),
+				asm.Mov.Imm(asm.R5, 0),
+				asm.FnSkbStoreBytes.Call(),
+				asm.Mov.Imm(asm.R0, -1), // the next program's turn
+				asm.Return(),
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("load the observer: %w", err)
+		}
+		defer prog.Close()
+		uplink, err := net.InterfaceByName(lab.Uplink)
+		if err != nil {
+			return err
+		}
+		l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.Index, Program: prog, Attach: ebpf.AttachTCXEgress})
+		if err != nil {
+			return fmt.Errorf("attach the observer: %w", err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

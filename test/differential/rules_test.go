@@ -1,0 +1,318 @@
+package differential
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// ruleset is what a tool loads in the place of all that is there.
+type ruleset struct {
+	Tool   tool
+	Family string // of the table of nft: ip or inet
+	Rules  []rule
+}
+
+// tool is a program that loads rules.
+type tool string
+
+const (
+	nft    tool = "nft"
+	xtNft  tool = "iptables-nft"
+	legacy tool = "iptables-legacy"
+)
+
+// rule is a line of a chain.
+type rule struct {
+	Chain, Text string
+}
+
+func (r ruleset) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rules of %s %s\n", r.Tool, r.Family)
+	for _, r := range r.Rules {
+		fmt.Fprintf(&b, "  %s: %s\n", r.Chain, r.Text)
+	}
+	return b.String()
+}
+
+// chain is one that rules of a case are in.
+type chain struct {
+	name string
+	nft  string // table and header
+	xt   string // table and name in iptables; "" if it has none
+}
+
+var chains = []chain{
+	{"pre_raw", "FAMILY diff type filter hook prerouting priority -300", "raw PREROUTING"},
+	{"pre_mangle", "FAMILY diff type filter hook prerouting priority -150", "mangle PREROUTING"},
+	{"pre_nat", "FAMILY diff type nat hook prerouting priority -100", "nat PREROUTING"},
+	{"forward_mangle", "FAMILY diff type filter hook forward priority -150", "mangle FORWARD"},
+	{"forward_filter", "FAMILY diff type filter hook forward priority 0", "filter FORWARD"},
+	{"post_mangle", "FAMILY diff type filter hook postrouting priority -150", "mangle POSTROUTING"},
+	{"post_nat", "FAMILY diff type nat hook postrouting priority 100", "nat POSTROUTING"},
+	{"bridge_pre", "bridge diff type filter hook prerouting priority 0", ""},
+	{"bridge_post", "bridge diff type filter hook postrouting priority 0", ""},
+	{"ingress", "netdev diff type filter hook ingress device eth0 priority 0", ""},
+	{"egress", "netdev diff type filter hook egress device eth0 priority 0", ""},
+}
+
+// texts are the rules of a chain.
+func (r ruleset) texts(chain string) (texts []string) {
+	for _, r := range r.Rules {
+		if r.Chain == chain {
+			texts = append(texts, r.Text)
+		}
+	}
+	return texts
+}
+
+// script loads the rules and takes away all others, those of other tools too.
+func (r ruleset) script() string {
+	switch r.Tool {
+	case nft:
+		return r.nftScript()
+	case xtNft:
+		return "nft flush ruleset\n" + r.xtScript("iptables-nft-restore")
+	default:
+		return "nft flush ruleset\n" + r.xtScript("iptables-legacy-restore")
+	}
+}
+
+// sets are those that rules of nft look into.
+const sets = ` set some { type ipv4_addr; flags interval; elements = { 172.17.0.3, 198.18.0.0/18 }; }
+ set met { type ipv4_addr; size 4096; flags dynamic; }
+`
+
+func (r ruleset) nftScript() string {
+	var b strings.Builder
+	b.WriteString("nft -f - <<'END'\nflush ruleset\n")
+	for _, c := range chains {
+		texts := r.texts(c.name)
+		if texts == nil {
+			continue
+		}
+		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
+		fmt.Fprintf(&b, "table %s %s {\n", words[0], words[1])
+		fmt.Fprintf(&b, "%s chain %s {\n  %s\n  %s\n }\n}\n", sets, c.name, words[2], strings.Join(texts, "\n  "))
+	}
+	b.WriteString("END\n")
+	return b.String()
+}
+
+func (r ruleset) xtScript(restore string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s <<'END'\n", restore)
+	for _, table := range []string{"raw", "mangle", "nat", "filter"} {
+		fmt.Fprintf(&b, "*%s\n", table)
+		for _, c := range chains {
+			name, ok := strings.CutPrefix(c.xt, table+" ")
+			if !ok {
+				continue
+			}
+			for _, text := range r.texts(c.name) {
+				fmt.Fprintf(&b, "-A %s %s\n", name, text)
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	b.WriteString("END\n")
+	return b.String()
+}
+
+// noLegacy empties the tables of iptables-legacy.
+var noLegacy = ruleset{Tool: legacy}.xtScript("iptables-legacy-restore")
+
+// feature is a rule that a case may have. THERE stands for what matches a
+// connection's packets to their destination, BACK for those of its answers.
+type feature struct {
+	chain   string
+	nft, xt string // "" where a tool has no such rule
+}
+
+// features are verdicts, marks and rewriting, by connection or by packet.
+var features = []feature{
+	{"forward_filter", "THERE drop", "THERE -j DROP"},
+	{"forward_filter", "BACK drop", "BACK -j DROP"},
+	{"forward_filter", "THERE reject", "THERE -j REJECT"},
+	{"forward_filter", "BACK reject with icmp type admin-prohibited", "BACK -j REJECT --reject-with icmp-admin-prohibited"},
+	{"forward_filter", "meta l4proto tcp THERE reject with tcp reset", ""},
+	{"forward_filter", "ct state invalid drop", "-m conntrack --ctstate INVALID -j DROP"},
+	{"forward_filter", "ct state invalid drop", "-m state --state INVALID -j DROP"},
+	{"forward_filter", "ct state established,related accept", "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"},
+	{"forward_filter", "THERE ct state new drop", "THERE -m conntrack --ctstate NEW -j DROP"},
+	{"forward_filter", "THERE ct direction reply drop", "THERE -m conntrack --ctdir REPLY -j DROP"},
+	{"forward_filter", "ct status dnat accept", "-m conntrack --ctstate DNAT -j ACCEPT"},
+	{"forward_filter", "iifname eth0 ct state new ct status != dnat drop", ""},
+	{"forward_filter", "THERE limit rate 1/hour burst 15 packets accept", "THERE -m limit --limit 1/hour --limit-burst 15 -j ACCEPT"},
+	{"forward_filter", "THERE limit rate over 1/hour burst 12 packets drop", "THERE -m hashlimit --hashlimit-above 1/hour --hashlimit-burst 12 --hashlimit-name diff --hashlimit-mode srcip -j DROP"},
+	{"forward_filter", "ct state new limit rate 1/hour burst 40 packets accept", "-m conntrack --ctstate NEW -m limit --limit 1/hour --limit-burst 40 -j ACCEPT"},
+	{"forward_filter", "THERE quota over 2000 bytes drop", "THERE -m quota --quota 2000 -j ACCEPT"},
+	{"forward_filter", "THERE ip length > 100 drop", "THERE -m length --length 100:65535 -j DROP"},
+	{"forward_filter", "ip ttl < 10 drop", "-m ttl --ttl-lt 10 -j DROP"},
+	{"forward_filter", "THERE numgen inc mod 3 0 drop", "THERE -m statistic --mode nth --every 3 --packet 0 -j DROP"},
+	{"forward_filter", "THERE numgen random mod 1 0 accept", "THERE -m statistic --mode random --probability 1.0 -j DROP"},
+	{"forward_filter", "ct original packets > 12 THERE drop", "THERE -m connbytes --connbytes 12 --connbytes-dir original --connbytes-mode packets -j DROP"},
+	{"forward_filter", "THERE tcp flags & (fin|syn|rst|psh|ack|urg) == psh|ack drop", "-p tcp --tcp-flags ALL PSH,ACK -j DROP"},
+	{"forward_filter", "tcp option timestamp exists drop", "-p tcp --tcp-option 8 -j DROP"},
+	{"forward_filter", "THERE @th,64,8 > 0x80 drop", "-p udp -m u32 --u32 0>>22&0x3C@8>>24=0x80:0xff -j DROP"},
+	{"forward_filter", "", "THERE -m string --algo bm --string a -j DROP"},
+	{"forward_filter", "ip ecn ce drop", "-m ecn --ecn-ip-ect 3 -j DROP"},
+	{"forward_filter", "ip dscp 10 drop", "-m dscp --dscp 10 -j DROP"},
+	{"forward_filter", "ip id < 60 THERE drop", "THERE -m u32 --u32 2&0xFFFF=0:60 -j DROP"},
+	{"forward_filter", "ip frag-off & 0x1fff != 0 drop", "-f -j DROP"},
+	{"forward_filter", "ip daddr @some drop", "-m iprange --dst-range 198.18.0.0-198.18.63.255 -j DROP"},
+	{"forward_filter", "ip saddr @some accept", "-s 172.17.0.3 -j ACCEPT"},
+	{"forward_filter", "THERE update @met { ip saddr } accept", "THERE -m recent --name diff --set -j ACCEPT"},
+	{"forward_filter", "fib saddr type local drop", "-m addrtype --src-type LOCAL -j DROP"},
+	{"forward_filter", "meta mark 7 drop", "-m mark --mark 7 -j DROP"},
+	{"forward_filter", "THERE counter accept", "THERE -j ACCEPT"},
+	{"forward_filter", "THERE meta pkttype != unicast drop", "THERE -m pkttype ! --pkt-type unicast -j DROP"},
+	{"pre_raw", "THERE notrack", "THERE -j CT --notrack"},
+	{"pre_raw", "BACK notrack", "BACK -j CT --notrack"},
+	{"pre_raw", "iifname docker0 ip saddr != 172.17.0.0/16 drop", "-i docker0 ! -s 172.17.0.0/16 -j DROP"},
+	{"pre_raw", "fib saddr . iif oif missing drop", ""},
+	{"pre_mangle", "THERE meta mark set 5", "THERE -j MARK --set-mark 5"},
+	{"pre_mangle", "iifname docker0 meta mark set 5", "-i docker0 -j MARK --set-mark 5"},
+	{"pre_mangle", "THERE ip dscp 10 meta mark set 7", "THERE -m dscp --dscp 10 -j MARK --set-mark 7"},
+	{"pre_mangle", "meta mark set ct mark", "-j CONNMARK --restore-mark"},
+	{"pre_mangle", "ip dscp set 22", "-j DSCP --set-dscp 22"},
+	{"forward_mangle", "THERE ct mark set 5", "THERE -j CONNMARK --set-mark 5"},
+	{"forward_mangle", "THERE ip dscp set 12", "THERE -j DSCP --set-dscp 12"},
+	{"forward_mangle", "BACK ip dscp set 46", "BACK -j DSCP --set-dscp 46"},
+	{"forward_mangle", "THERE ip ecn set ce", "-p tcp -j ECN --ecn-tcp-remove"},
+	{"forward_mangle", "THERE ip ttl set 33", "THERE -j TTL --ttl-set 33"},
+	{"forward_mangle", "", "THERE -j TTL --ttl-inc 1"},
+	{"forward_mangle", "tcp flags syn tcp option maxseg size set 1200", "-p tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1200"},
+	{"forward_mangle", "THERE ip length > 120 ip dscp set 4", "THERE -m length --length 120:65535 -j DSCP --set-dscp 4"},
+	{"post_mangle", "meta priority set 1:2", "-j CLASSIFY --set-class 1:2"},
+	{"post_mangle", "ct mark 5 ip dscp set 8", "-m connmark --mark 5 -j DSCP --set-dscp 8"},
+	{"post_mangle", "oifname docker0 ip dscp set 30", "-o docker0 -j DSCP --set-dscp 30"},
+	{"post_mangle", "BACK drop", "BACK -j DROP"},
+	{"bridge_pre", "ip saddr 172.17.0.3 drop", ""},
+	{"bridge_pre", "ip protocol udp ip length > 150 drop", ""},
+	{"bridge_pre", "ip protocol tcp meta mark set 5", ""},
+	{"bridge_pre", "ip saddr 172.17.0.2 ether saddr != 02:42:ac:11:00:02 drop", ""},
+	{"bridge_post", "ip daddr 172.17.0.2 ip ttl < 40 drop", ""},
+	{"bridge_post", "oifname veth2 ip daddr != 172.17.0.3 ip protocol udp drop", ""},
+	{"ingress", "ip length > 300 ip protocol udp drop", ""},
+	{"ingress", "ip ttl < 5 drop", ""},
+	{"egress", "ip length > 300 ip protocol udp drop", ""},
+	{"egress", "ip protocol tcp ip dscp set 18", ""},
+}
+
+// rules makes a ruleset for the connections.
+func (g *generator) rules() {
+	g.Rules.Tool = []tool{nft, nft, xtNft, legacy}[g.r.IntN(4)]
+	g.Rules.Family = []string{"ip", "ip", "inet"}[g.r.IntN(3)]
+	for _, c := range g.Conns {
+		g.translate(c)
+	}
+	switch g.r.IntN(8) {
+	case 0:
+	case 1:
+		g.add("post_nat", "oifname eth0 snat ip to 10.77.0.11", "-o eth0 -j SNAT --to-source 10.77.0.11")
+	default:
+		g.add("post_nat", "oifname eth0 masquerade", "-o eth0 -j MASQUERADE")
+	}
+	if g.r.IntN(3) > 0 {
+		for range 1 + g.r.IntN(3) {
+			r := g.feature()
+			g.note(r)
+			g.Rules.Rules = append(g.Rules.Rules, r)
+		}
+	}
+}
+
+// translate makes the rules that a connection cannot be without, and sometimes
+// others.
+func (g *generator) translate(c conn) {
+	proto, port := strings.ToLower(c.Proto.String()), c.Dst.Port()
+	match := fmt.Sprintf("%s dport %d", proto, port)
+	xt := fmt.Sprintf("-p %s --dport %d", proto, port)
+	switch {
+	case c.Kind == "published":
+		to := fmt.Sprintf("172.17.0.%d:%d", 1+c.To, 1080+g.r.IntN(8))
+		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
+	case c.Kind == "out" && g.r.IntN(12) == 0:
+		to := fmt.Sprintf("198.18.200.200:%d", 5900+g.r.IntN(90))
+		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
+	case c.Kind == "out" && g.r.IntN(30) == 0:
+		g.add("pre_nat", match+" redirect to :7777", xt+" -j REDIRECT --to-ports 7777")
+	}
+}
+
+// add adds a rule in the words of the ruleset's tool.
+func (g *generator) add(chain, nftText, xtText string) {
+	text := xtText
+	if g.Rules.Tool == nft {
+		text = nftText
+	}
+	g.Rules.Rules = append(g.Rules.Rules, rule{chain, text})
+}
+
+// feature makes a rule about one of the connections.
+func (g *generator) feature() rule {
+	for {
+		f, c := features[g.r.IntN(len(features))], g.Conns[g.r.IntN(len(g.Conns))]
+		if text, ok := f.text(c, g.Rules.Tool); ok {
+			return rule{f.chain, text}
+		}
+	}
+}
+
+// text is the rule for a tool, unless there is none about such a connection.
+func (f feature) text(c conn, t tool) (text string, ok bool) {
+	text = f.xt
+	if t == nft {
+		text = f.nft
+	}
+	about := strings.Contains(text, "THERE") || strings.Contains(text, "BACK")
+	if text == "" || about && strings.Contains(text, "tcp") && c.Proto != layers.IPProtocolTCP {
+		return "", false
+	}
+	return matchConn(text, c, t), true
+}
+
+// note remembers what kind of rules there are.
+func (g *generator) note(r rule) {
+	g.counting = g.counting || r.counts()
+	g.tracking = g.tracking || r.tracks()
+}
+
+// tracks tells whether a rule looks at what conntrack says of a packet.
+func (r rule) tracks() bool {
+	return slices.ContainsFunc([]string{"ct ", "conntrack", "-m state", "connmark", "CONNMARK"},
+		func(word string) bool { return strings.Contains(r.Text, word) })
+}
+
+// counts tells whether a rule counts packets.
+func (r rule) counts() bool {
+	return slices.ContainsFunc([]string{"limit", "quota", "numgen inc", "statistic --mode nth", "packets", "recent"},
+		func(word string) bool { return strings.Contains(r.Text, word) })
+}
+
+// matchConn writes a connection into the text of a rule. Its far end has the
+// same address and port on all of the way, unless it is translated.
+func matchConn(text string, c conn, t tool) string {
+	proto, far, toFar := strings.ToLower(c.Proto.String()), c.Dst, true
+	if c.From == edge {
+		far, toFar = c.Src, false
+	}
+	to := [2]string{"dport", "daddr"}
+	from := [2]string{"sport", "saddr"}
+	conn, back := to, from
+	if !toFar {
+		conn, back = from, to
+	}
+	write := func(words [2]string) string {
+		if t == nft {
+			return fmt.Sprintf("ip %s %v %s %s %d", words[1], far.Addr(), proto, words[0], far.Port())
+		}
+		flag := map[string]string{"daddr": "-d", "saddr": "-s"}[words[1]]
+		return fmt.Sprintf("%s %v -p %s --%s %d", flag, far.Addr(), proto, words[0], far.Port())
+	}
+	return strings.NewReplacer("THERE", write(conn), "BACK", write(back)).Replace(text)
+}

@@ -1,0 +1,194 @@
+package differential
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// pair is two worlds.
+type pair struct {
+	plain, scon *world
+	tool        tool   // of the rules that are there
+	sent        uint64 // sound packets of all cases so far
+}
+
+// difference is a packet whose fate was not the same in both worlds.
+type difference struct {
+	step int
+	what string
+}
+
+func (d *difference) String() string {
+	return fmt.Sprintf("step %d: %s", d.step, d.what)
+}
+
+// both runs something in both worlds at the same time.
+func (p *pair) both(fn func(w *world) error) error {
+	failed := make(chan error, 1)
+	go func() { failed <- fn(p.plain) }()
+	return errors.Join(fn(p.scon), <-failed)
+}
+
+// run runs a case, up to the first difference.
+func (p *pair) run(c *Case) (d *difference, err error) {
+	if err := p.begin(c); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.undo(c)) }()
+	k := chanceIn(c)
+	var talks []*talk
+	for _, c := range c.Conns {
+		talks = append(talks, newTalk(c))
+	}
+	for i, s := range c.Steps {
+		d, err := p.step(k, talks, s)
+		if d != nil {
+			d.step = i
+		}
+		if d != nil || err != nil {
+			return d, err
+		}
+	}
+	return p.compareConntrack(k)
+}
+
+// begin loads a case's rules, and removes what another has left behind.
+func (p *pair) begin(c *Case) error {
+	before, err := p.scon.generation()
+	if err != nil {
+		return err
+	}
+	script := fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
+		c.Rules.script()
+	if p.tool == legacy && c.Rules.Tool != legacy {
+		script = noLegacy + script
+	}
+	p.tool = c.Rules.Tool
+	err = p.both(func(w *world) error { return errors.Join(w.flushConntrack(), w.shell.run(script)) })
+	if err != nil {
+		return fmt.Errorf("load the rules: %w", err)
+	}
+	if err := p.scon.settle(before); err != nil {
+		return err
+	}
+	if err := p.scon.calm(); err != nil {
+		return err
+	}
+	return p.both(func(w *world) error { _, err := w.collect(); return err })
+}
+
+// undo takes back a case's changes.
+func (p *pair) undo(c *Case) error {
+	var script strings.Builder
+	for _, s := range c.Steps {
+		if s.Change != nil && s.Change.Undo != "" {
+			fmt.Fprintf(&script, "%s 2>/dev/null || true\n", s.Change.Undo)
+		}
+	}
+	return p.both(func(w *world) error { return w.shell.run(script.String()) })
+}
+
+// step makes a step's change and sends its packets in both worlds.
+func (p *pair) step(k chance, talks []*talk, s step) (*difference, error) {
+	time.Sleep(s.Pause)
+	before, err := p.scon.generation()
+	if err != nil {
+		return nil, err
+	}
+	shots := s.shots(talks)
+	for _, shot := range shots {
+		if shot.sound {
+			p.sent++
+		}
+	}
+	if s.Change != nil {
+		if err := p.both(func(w *world) error { return w.shell.run(s.Change.Script) }); err != nil {
+			return nil, err
+		}
+		for i := range shots {
+			shots[i].excuse = notHeard
+		}
+	}
+	// The world with SCON goes first, so that the daemon has had less time.
+	scon, err := p.scon.fire(shots)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := p.plain.fire(shots)
+	if err != nil {
+		return nil, err
+	}
+	if s.Change != nil && !s.Change.Quiet {
+		if err := p.scon.settle(before); err != nil {
+			return nil, err
+		}
+	}
+	if s.Settle || s.Change != nil {
+		if err := p.scon.calm(); err != nil {
+			return nil, err
+		}
+	}
+	d := compare(k, talks, shots, plain, scon)
+	learn(k, talks, shots, plain, scon)
+	return d, nil
+}
+
+// shots are the frames of a step's items.
+func (s step) shots(talks []*talk) (shots []shot) {
+	for _, it := range s.Items {
+		m := &maker{
+			talk: talks[it.Conn], index: it.Conn, dir: it.Dir, id: it.ID, item: int(it.ID),
+			r: rand.New(rand.NewPCG(it.Seed, 1)),
+		}
+		if it.Dir == reply && !m.learned {
+			continue // nothing has arrived that could be answered
+		}
+		kindOf(it.Kind).make(m)
+		shots = append(shots, m.shots...)
+	}
+	return shots
+}
+
+// fire sends packets, and returns what arrives.
+func (w *world) fire(shots []shot) ([]captured, error) {
+	for _, s := range shots {
+		if err := w.ends[s.node].send(s.offload, s.frame); err != nil {
+			return nil, fmt.Errorf("item %04x: %w", s.item, err)
+		}
+	}
+	return w.collect()
+}
+
+// learn shows the connections what has become of their packets.
+func learn(k chance, talks []*talk, shots []shot, plain, scon []captured) {
+	for _, s := range shots {
+		t := talks[s.conn]
+		if !s.sound && s.ends == 0 {
+			continue
+		}
+		if c, ok := s.arrived(plain); ok && s.sound {
+			t.learn(s, c, k)
+		}
+		if c, ok := s.arrived(plain); ok && s.ends != 0 {
+			t.acknowledge(s, c)
+		}
+		if s.sound {
+			t.imitate(s, scon)
+		}
+	}
+}
+
+// arrived finds where a packet arrived.
+func (s shot) arrived(all []captured) (c captured, ok bool) {
+	i := slices.IndexFunc(all, func(c captured) bool {
+		return c.to != s.node && len(c.data) >= l4At+udpLen && idOf(c.data) == idOf(string(s.frame)) && c.data[ethLen+9] == s.frame[ethLen+9]
+	})
+	if i < 0 {
+		return c, false
+	}
+	return all[i], true
+}

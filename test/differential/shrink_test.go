@@ -1,0 +1,98 @@
+package differential
+
+import (
+	"slices"
+	"time"
+)
+
+// shrinking bounds how long a case is made smaller.
+const shrinking = 30 * time.Second
+
+// shrink leaves out of a case what the difference does not need. It returns the
+// smallest case that still has one, and that difference.
+func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
+	end := time.Now().Add(shrinking)
+	differs := func(smaller *Case) (bool, error) {
+		if time.Now().After(end) {
+			return false, nil
+		}
+		found, err := p.run(smaller)
+		if err != nil || found == nil {
+			return false, err
+		}
+		c, d = smaller, found
+		return true, nil
+	}
+	for was := 0; was != c.size(); {
+		was = c.size()
+		for _, without := range []func(c *Case, from, n int) (*Case, bool){(*Case).withoutSteps, (*Case).withoutItems, (*Case).withoutRules} {
+			if err := leaveOut(func() *Case { return c }, without, differs); err != nil {
+				return c, d, err
+			}
+		}
+	}
+	return c, d, nil
+}
+
+// leaveOut tries to leave out ever smaller parts.
+func leaveOut(now func() *Case, without func(c *Case, from, n int) (*Case, bool), differs func(*Case) (bool, error)) error {
+	for n := 64; n > 0; n /= 2 {
+		for from := 0; ; {
+			smaller, any := without(now(), from, n)
+			if !any {
+				break
+			}
+			smallerDiffers, err := differs(smaller)
+			if err != nil {
+				return err
+			}
+			if !smallerDiffers {
+				from += n
+			}
+		}
+	}
+	return nil
+}
+
+// size is how much there is to leave out.
+func (c *Case) size() int {
+	n := len(c.Rules.Rules) + len(c.Steps)
+	for _, s := range c.Steps {
+		n += len(s.Items)
+	}
+	return n
+}
+
+// cut leaves out n of a list from the one numbered from on.
+func cut[T any](list []T, from, n int) []T {
+	return slices.Delete(slices.Clone(list), min(from, len(list)), min(from+n, len(list)))
+}
+
+func (c Case) withoutSteps(from, n int) (*Case, bool) {
+	any := from < len(c.Steps)
+	c.Steps = cut(c.Steps, from, n)
+	return &c, any
+}
+
+func (c Case) withoutRules(from, n int) (*Case, bool) {
+	any := from < len(c.Rules.Rules)
+	c.Rules.Rules = cut(c.Rules.Rules, from, n)
+	return &c, any
+}
+
+// withoutItems counts the items of all steps.
+func (c Case) withoutItems(from, n int) (*Case, bool) {
+	any := false
+	c.Steps = slices.Clone(c.Steps)
+	for i := range c.Steps {
+		items := c.Steps[i].Items
+		at := max(from, 0)
+		if at < len(items) && n > 0 {
+			any = true
+			c.Steps[i].Items = cut(items, at, n)
+			n -= min(n, len(items)-at)
+		}
+		from -= len(items)
+	}
+	return &c, any
+}

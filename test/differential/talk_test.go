@@ -1,0 +1,110 @@
+package differential
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// conn is a connection of a case, as whoever begins it sees it.
+type conn struct {
+	Kind     string // how it goes: out, published, routed, lan
+	Proto    layers.IPProtocol
+	From, To int // nodes
+	Src, Dst netip.AddrPort
+}
+
+func (c conn) String() string {
+	return fmt.Sprintf("%s %v %s %v -> %s %v", c.Kind, c.Proto, nodeNames[c.From], c.Src, nodeNames[c.To], c.Dst)
+}
+
+// Directions of a connection.
+const (
+	orig = iota
+	reply
+)
+
+// view is how one end of a connection sees it.
+type view struct {
+	node     int
+	from, to net.HardwareAddr
+	src, dst netip.AddrPort
+}
+
+// talk is a connection under way. Both worlds are given what the one without
+// SCON makes of it.
+type talk struct {
+	conn
+	views   [2]view
+	learned bool        // the far end has got a packet, and answers to where it came from
+	seq     [2]uint32   // next of each direction's sender
+	arrived [2]uint32   // what the receiver acknowledges
+	last    [2]captured // the latest sound packet of each direction, as it arrived
+	asSent  [2]shot     // and as it was sent
+	// The same in the world with SCON.
+	model     [2]captured
+	modelSent [2]shot
+	lost      [2]bool // the latest sound packet has arrived nowhere
+}
+
+func newTalk(c conn) *talk {
+	t := &talk{conn: c, seq: [2]uint32{1 << 20, 3 << 28}}
+	t.views[orig] = view{node: c.From, from: nodeMACs[c.From], to: nextHop(c.From, c.To), src: c.Src, dst: c.Dst}
+	t.views[reply] = view{node: c.To, from: nodeMACs[c.To], to: nextHop(c.To, c.From), src: c.Dst, dst: c.Src}
+	return t
+}
+
+// nextHop is where a node sends what is for another.
+func nextHop(from, to int) net.HardwareAddr {
+	switch {
+	case from == edge:
+		return uplinkMAC
+	case to == edge:
+		return bridgeMAC
+	default:
+		return nodeMACs[to]
+	}
+}
+
+// learn takes a sound packet that has arrived.
+func (t *talk) learn(s shot, c captured, k chance) {
+	src, dst := tupleOf([]byte(c.data))
+	if !k.ports[src.Port()] || !k.ports[dst.Port()] {
+		return // in the other world it is another
+	}
+	t.last[s.dir], t.asSent[s.dir] = c, s
+	if s.dir != orig || t.learned {
+		return
+	}
+	b := []byte(c.data)
+	t.views[reply] = view{node: c.to, from: b[:6], to: nextHop(c.to, t.From), src: dst, dst: src}
+	t.learned = true
+}
+
+// acknowledge takes a packet that has arrived, if it is as its receiver expects.
+func (t *talk) acknowledge(s shot, c captured) {
+	src, dst := tupleOf([]byte(c.data))
+	if back := t.views[1-s.dir]; c.to == back.node && dst == back.src && src == back.dst {
+		t.arrived[s.dir] = s.ends
+	}
+}
+
+// imitate takes what has become of a sound packet in the world with SCON.
+func (t *talk) imitate(s shot, all []captured) {
+	c, ok := s.arrived(all)
+	if t.lost[s.dir] = !ok; ok {
+		t.model[s.dir], t.modelSent[s.dir] = c, s
+	}
+}
+
+// form is a sound packet of a direction with a payload.
+func (t *talk) form(dir int, id uint16, payload []byte) form {
+	v := t.views[dir]
+	f := form{
+		from: v.from, to: v.to, ttl: 64, id: id, proto: t.Proto, src: v.src, dst: v.dst, payload: payload,
+	}
+	f.tcp = layers.TCP{Seq: t.seq[dir], Ack: t.arrived[1-dir], ACK: true, PSH: len(payload) > 0, Window: 0xfaf0}
+	return f
+}

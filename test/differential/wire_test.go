@@ -1,0 +1,138 @@
+package differential
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// wire is a packet socket on eth0 of a node: what is sent by it comes from that
+// node, and it sees what arrives there.
+type wire struct {
+	fd    int
+	index int // of the device
+	buf   []byte
+}
+
+// offload is what a packet carries beside its bytes: which checksum is to be
+// completed and which segments are to be made of it (struct virtio_net_hdr).
+type offload struct {
+	partial            bool
+	gsoType            uint8
+	header, gsoSize    uint16
+	csumStart, csumOff uint16
+}
+
+const (
+	offloadLen   = 10
+	needsCsum    = 1  // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	gsoTCP4      = 1  // VIRTIO_NET_HDR_GSO_TCPV4
+	gsoUDP       = 5  // VIRTIO_NET_HDR_GSO_UDP_L4
+	auxVLANValid = 16 // TP_STATUS_VLAN_VALID
+)
+
+func (o offload) bytes() []byte {
+	b := make([]byte, offloadLen)
+	if o.partial {
+		b[0] = needsCsum
+	}
+	b[1] = o.gsoType
+	for i, v := range []uint16{o.header, o.gsoSize, o.csumStart, o.csumOff} {
+		binary.NativeEndian.PutUint16(b[2+2*i:], v)
+	}
+	return b
+}
+
+// captured is a packet that arrived at a node. Two are the same for whoever
+// receives them if they are equal.
+type captured struct {
+	to       int    // node
+	pkttype  uint8  // PACKET_HOST, ...: for whom it is by its MAC address
+	vlan     string // tag beside the packet, "" for none
+	offloads string // what is left of an offload
+	data     string
+}
+
+// openWire opens a packet socket on eth0 of a node.
+func openWire(b *scontest.Bed, node string) (*wire, error) {
+	w := &wire{fd: -1, buf: make([]byte, 128<<10)}
+	err := b.Do(node, func() error {
+		iface, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		w.index = iface.Index
+		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			return err
+		}
+		err = errors.Join(
+			unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+			unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+			unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20))
+		if err != nil {
+			return err
+		}
+		const everything = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00
+		return unix.Bind(w.fd, &unix.SockaddrLinklayer{Protocol: everything, Ifindex: w.index})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open a packet socket in %s: %w", node, err)
+	}
+	return w, nil
+}
+
+func (w *wire) close() { unix.Close(w.fd) }
+
+func (w *wire) send(o offload, frame []byte) error {
+	_, err := unix.Write(w.fd, append(o.bytes(), frame...))
+	// ENOBUFS: longer than the other end of the wire takes.
+	if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		return fmt.Errorf("send a frame of %d bytes: %w: %s", len(frame), err, hex.EncodeToString(frame[:min(len(frame), 80)]))
+	}
+	return nil
+}
+
+// receive returns the next packet; ok is false if there is none now.
+func (w *wire) receive() (c captured, ok bool, err error) {
+	var oob [64]byte
+	n, oobn, _, from, err := unix.Recvmsg(w.fd, w.buf, oob[:], unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return c, false, nil
+	}
+	if err != nil {
+		return c, false, fmt.Errorf("receive a frame: %w", err)
+	}
+	// Whether a checksum has been looked at already, and how the bytes lie in
+	// memory, is no difference to the receiver.
+	head := w.buf[:offloadLen]
+	head[0] &= needsCsum
+	head[2], head[3] = 0, 0
+	c.offloads = string(head)
+	c.data = string(w.buf[offloadLen:n])
+	c.pkttype = from.(*unix.SockaddrLinklayer).Pkttype
+	aux := oob[:oobn]
+	if len(aux) >= unix.CmsgSpace(20) {
+		aux = aux[unix.CmsgLen(0):]
+		if binary.NativeEndian.Uint32(aux)&auxVLANValid != 0 {
+			c.vlan = fmt.Sprintf("%04x:%04x", binary.NativeEndian.Uint16(aux[18:]), binary.NativeEndian.Uint16(aux[16:]))
+		}
+	}
+	return c, true, nil
+}
+
+// await waits until a packet can be received.
+func (w *wire) await(d time.Duration) error {
+	_, err := unix.Poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, int(d.Milliseconds()))
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for a frame: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package differential
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// The nodes that packets come from and arrive at. Their kernels have no
+// addresses and answer nothing; device's is as real as can be:
+//
+//	 edge          device, a real kernel               c1, c2
+//	+------+   +---------------------------+   +----------------+
+//	| eth0 |---| eth0    docker0 -- veth1 -|---| eth0           |
+//	+------+   | 10.77.0.1,11   +-- veth2 -|---|                |
+//	           | 172.17.0.1                |   | 172.17.0.2, .3 |
+//	           +---------------------------+   +----------------+
+const (
+	edge = iota
+	c1
+	c2
+	nodes
+)
+
+var nodeNames = [nodes]string{lab.Edge, lab.Container(1), lab.Container(2)}
+
+// MAC addresses, the same in both worlds.
+var (
+	edgeMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0xe0}
+	uplinkMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xd0}
+	bridgeMAC = net.HardwareAddr{2, 0x42, 172, 17, 0, 1}
+	nodeMACs  = [nodes]net.HardwareAddr{edgeMAC, {2, 0x42, 172, 17, 0, 2}, {2, 0x42, 172, 17, 0, 3}}
+)
+
+// Without limits of ICMP errors per second, without ARP, and with a gateway that
+// only rules lead to.
+const setUpDevice = `
+sysctl -q -w net.ipv4.icmp_ratemask=0 net.netfilter.nf_conntrack_acct=1
+for d in all default eth0 docker0; do sysctl -q -w net.ipv4.conf.$d.send_redirects=0; done
+ip link set eth0 address 02:00:00:00:00:d0
+ip link set veth1 address 02:00:00:00:00:d1
+ip link set veth2 address 02:00:00:00:00:d2
+ip addr add 10.77.0.11/24 dev eth0
+ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:e0 dev eth0 nud permanent
+ip neigh replace 10.77.0.9 lladdr 02:00:00:00:00:e1 dev eth0 nud permanent
+ip neigh replace 10.77.0.55 lladdr 02:00:00:00:00:e2 dev eth0 nud permanent
+ip neigh replace 172.17.0.77 lladdr 02:00:00:00:00:77 dev docker0 nud permanent
+ip neigh replace 172.17.0.2 lladdr 02:42:ac:11:00:02 dev docker0 nud permanent
+ip neigh replace 172.17.0.3 lladdr 02:42:ac:11:00:03 dev docker0 nud permanent
+ip route replace default via 10.77.0.2 dev eth0
+ip rule add fwmark 5 lookup 105
+ip route add default via 10.77.0.9 dev eth0 table 105
+`
+
+// world is a lab with packet sockets at all ends, and perhaps a daemon.
+type world struct {
+	bed   *scontest.Bed
+	scon  bool
+	shell *shell
+	ends  [nodes]*wire
+	ct    *conntrack.Client
+	round byte // of sentinels
+}
+
+// settings are what a daemon is started with; the seed of a case decides.
+type settings struct {
+	lease        time.Duration
+	leasePackets int
+}
+
+// newWorld builds a world that is gone when the test ends.
+func newWorld(t *testing.T, scon bool, s settings) *world {
+	t.Helper()
+	w := &world{scon: scon}
+	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) {
+		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
+	}})
+	w.bed.Sh(lab.Edge, "ip addr flush dev eth0\n ip link set eth0 address "+edgeMAC.String())
+	for n := c1; n < nodes; n++ {
+		w.bed.Sh(nodeNames[n], "ip addr flush dev eth0")
+	}
+	var err error
+	if w.shell, err = openShell(w.bed); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.shell.close)
+	// A /run of its own has a lock of iptables-legacy of its own.
+	if err := w.shell.run("mount -t tmpfs tmpfs /run\n" + setUpDevice); err != nil {
+		t.Fatal(err)
+	}
+	observe(t, w)
+	for n := range w.ends {
+		if w.ends[n], err = openWire(w.bed, nodeNames[n]); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.ends[n].close)
+	}
+	if err := w.bed.Do(lab.Device, func() error { w.ct, err = conntrack.Open(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.ct.Close() })
+	if scon {
+		w.bed.Up()
+		w.bed.WaitHooked(1)
+		w.bed.WaitHooked(2)
+	}
+	return w
+}
+
+// sentinelType is an EtherType for experiments, which no rule of a case is about.
+const sentinelType = 0x88b5
+
+// sentinels are packets that arrive at every end behind all that is under way.
+func sentinels(round byte) (frames [nodes][]byte) {
+	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for n := c1; n < nodes; n++ {
+		f := slices.Concat(broadcast, nodeMACs[n], make([]byte, 48))
+		binary.BigEndian.PutUint16(f[12:], sentinelType)
+		f[14] = round
+		frames[n] = f
+	}
+	// Device answers a question for its address, from somebody who has none, and
+	// does not remember it.
+	asks := net.HardwareAddr{2, 0, 0, sentinelType >> 8, sentinelType & 0xff, round}
+	frames[edge] = slices.Concat(broadcast, edgeMAC, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, asks, make([]byte, 4),
+		make([]byte, 6), lab.DeviceAddr.AsSlice())
+	return frames
+}
+
+// isSentinel tells whether a sentinel of a round has arrived.
+func isSentinel(c captured, round byte) bool {
+	b := []byte(c.data)
+	return binary.BigEndian.Uint16(b[12:]) == sentinelType && b[14] == round ||
+		binary.BigEndian.Uint16(b[3:]) == sentinelType && b[5] == round
+}
+
+// isOwn tells what device says of its own accord, at any time: who is to send it
+// multicast (IGMP), and where others are (ARP).
+func isOwn(c captured) bool {
+	const igmp = 2
+	return c.data[12:14] == "\x08\x06" || len(c.data) > ethLen+9 && c.data[12:14] == "\x08\x00" && c.data[ethLen+9] == igmp
+}
+
+// collect returns what has arrived at the ends since the last time, in order.
+// Packets are handled as they are sent, one hop after the other; two rounds of
+// sentinels follow them over as many hops as there are.
+func (w *world) collect() (got []captured, err error) {
+	var arrived [nodes]int
+	for round := 1; round <= 2; round++ {
+		w.round++
+		for n, frame := range sentinels(w.round) {
+			if err := w.ends[n].send(offload{}, frame); err != nil {
+				return nil, err
+			}
+		}
+		for n, end := range w.ends {
+			for deadline := time.Now().Add(scontest.Patience); arrived[n] < round; {
+				c, ok, err := end.receive()
+				if err != nil {
+					return nil, err
+				}
+				switch {
+				case !ok && time.Now().After(deadline):
+					return nil, fmt.Errorf("no sentinel arrives at %s", nodeNames[n])
+				case !ok:
+					if err := end.await(time.Second); err != nil {
+						return nil, err
+					}
+				case isSentinel(c, w.round):
+					arrived[n]++
+				case isOwn(c):
+				default:
+					c.to = n
+					got = append(got, c)
+				}
+			}
+		}
+	}
+	// Those of the first round came before those of the second.
+	slices.SortStableFunc(got, func(a, b captured) int { return a.to - b.to })
+	return got, nil
+}
+
+// generation is that of the daemon's decisions.
+func (w *world) generation() (uint32, error) {
+	s, err := w.bed.Daemon.Status()
+	return s.Generation, err
+}
+
+// noticing is how long the daemon may take to hear of a change.
+const noticing = time.Second
+
+// settle waits until the daemon has heard of a change that was made when its
+// decisions were of an earlier generation. Some changes turn out to be none.
+func (w *world) settle(before uint32) error {
+	for deadline := time.Now().Add(noticing); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		now, err := w.generation()
+		if err != nil || now != before {
+			return err
+		}
+	}
+	return nil
+}
+
+// calm waits until the daemon has heard of what packets have changed: there are
+// Conentries only of connections that conntrack has, and no new generation comes.
+func (w *world) calm() error {
+	last, err := w.generation()
+	for deadline := time.Now().Add(scontest.Patience); err == nil; {
+		time.Sleep(2 * time.Millisecond)
+		now, quiet := uint32(0), false
+		if now, err = w.generation(); err != nil {
+			break
+		}
+		if quiet, err = w.tracked(); err == nil && quiet && now == last {
+			return nil
+		}
+		last = now
+		if time.Now().After(deadline) {
+			return errors.New("the daemon keeps Conentries of connections that have ended")
+		}
+	}
+	return err
+}
