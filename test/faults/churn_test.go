@@ -1,0 +1,105 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// Hundreds of containers that start and stop in a minute are hooked, go express
+// and leave nothing: no hook, pin, slot, file descriptor, nor memory. Others'
+// traffic goes on all the time.
+func TestContainersComeAndGo(t *testing.T) {
+	t.Parallel()
+	const pace = time.Minute / 300
+	starts := long(100, 600)
+	b := newExpress(t, scontest.Layout{Offload: true})
+	f := b.StartTraffic()
+	f.WaitExpress()
+
+	pause := time.NewTicker(pace)
+	defer pause.Stop()
+	var held map[string]int
+	var resident int64
+	var living []*container
+	express := 0
+	for i := range starts {
+		<-pause.C
+		if i == starts/5 { // all that is kept for the next ones is there
+			living = stopAll(living)
+			held, resident = quiet(b), b.Daemon.Resident()
+		}
+		c := startContainer(b)
+		living = append(living, c)
+		if len(living) > 5 {
+			living[0].stop()
+			living = living[1:]
+		}
+		if i%10 == 0 {
+			p := openPairsIn(b, c.name, 2)
+			scontest.Eventually(t, "its connections go express", func() error {
+				p.pass(t)
+				return p.want(b, 2, 2)
+			})
+			p.close() // it would keep the namespace
+			express++
+		}
+	}
+	stopAll(living)
+	wantHeld(b, quiet, held)
+	t.Logf("%d starts, %d of them used; %d MB resident, before %d", starts, express, b.Daemon.Resident()>>20, resident>>20)
+	if now := b.Daemon.Resident(); now > resident+4<<20 {
+		t.Errorf("the daemon takes %d MB, before %d", now>>20, resident>>20)
+	}
+	f.WaitExpress()
+	f.WantUnbroken()
+	b.WantNoInvalid()
+}
+
+// stopAll stops containers.
+func stopAll(all []*container) []*container {
+	for _, c := range all {
+		c.stop()
+	}
+	return nil
+}
+
+// quiet waits until only the lab's own container is hooked, and counts what the
+// daemon has open, pinned and in its maps.
+func quiet(b *scontest.Bed) map[string]int {
+	b.T.Helper()
+	scontest.Eventually(b.T, "only the lab's container is hooked", func() error {
+		s := b.Status()
+		if len(s.Containers) != 1 || s.Containers[0].Dev != lab.Port(1) || len(s.Hooks) != 4 {
+			return fmt.Errorf("containers %+v, hooks %+v", s.Containers, s.Hooks)
+		}
+		return nil
+	})
+	held := files(b)
+	held["pins"] = len(b.Pins("*"))
+	held["devices"] = devices(b)
+	return held
+}
+
+// devices counts the devices that the programs know.
+func devices(b *scontest.Bed) (n int) {
+	b.T.Helper()
+	var index uint32
+	var device struct {
+		Ifindex         uint32
+		Counters, Flags uint16
+	}
+	all := b.Pinned("devices").Iterate()
+	for all.Next(&index, &device) {
+		if device.Ifindex != 0 || device.Counters != 0 {
+			n++
+		}
+	}
+	if err := all.Err(); err != nil {
+		b.T.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,99 @@
+package faults
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A daemon whose clock is years away from the kernel's, as in a container that
+// was moved, works like any other: leases, heartbeat and idle times are counted
+// by the kernel, or from one moment to another.
+func TestOtherClock(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
+		t.Skip("no time namespaces: this kernel is built without them")
+	}
+	b := newBed(t, scontest.Layout{})
+	const year = 365 * 24 * time.Hour
+	b.SCON = limited(b, fmt.Sprintf("exec unshare --time --monotonic %d --boottime %d", int(year.Seconds()), int(year.Seconds())))
+	b.Up()
+	if own, its := timeNamespace(t, "self"), timeNamespace(t, fmt.Sprint(b.Daemon.Cmd.Process.Pid)); own == its {
+		t.Skip("no time namespace from the start of a program on: this kernel is older than Linux 6.1")
+	}
+	f := b.StartTraffic()
+	f.WaitExpress()
+	if age := f.Datagrams.MustFlow().AgeMS; age < 0 || age > scontest.Patience.Milliseconds() {
+		t.Errorf("%d ms old", age)
+	}
+	time.Sleep(2 * time.Second) // two leases
+	f.WaitExpress()
+
+	// The next daemon lives by another clock.
+	b.Daemon.Kill()
+	b.SCON = scon
+	b.Up()
+	f.WaitExpress()
+	f.WantUnbroken()
+	b.WantNoInvalid()
+}
+
+// timeNamespace names that of a process.
+func timeNamespace(t *testing.T, process string) string {
+	t.Helper()
+	name, err := os.Readlink("/proc/" + process + "/ns/time")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// A step of the wall clock moves nothing: in the daemon, no time is compared but
+// by the monotonic clock's reading, which none of these leaves in it.
+func TestNoWallClock(t *testing.T) {
+	t.Parallel()
+	wall := []string{
+		"Date", "Unix", "UnixMicro", "UnixMilli", "UnixNano", "UTC", "Local", "Round", "Truncate",
+		"ModTime", "CLOCK_REALTIME", "CLOCK_REALTIME_COARSE", "Gettimeofday",
+	}
+	files, err := filepath.Glob("../../internal/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for _, file := range files {
+		of := filepath.Base(filepath.Dir(file))
+		if !slices.Contains(daemonPackages, of) || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		looked++
+		set := token.NewFileSet()
+		tree, err := parser.ParseFile(set, file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains(wall, s.Sel.Name) {
+				t.Errorf("%v: %s is of the wall clock", set.Position(s.Pos()), s.Sel.Name)
+			}
+			return true
+		})
+	}
+	if looked < 50 {
+		t.Errorf("only %d files were looked at", looked)
+	}
+}
+
+// daemonPackages are what decides in the daemon.
+var daemonPackages = []string{
+	"changes", "conntrack", "contable", "daemon", "datapath", "discover", "nlmsg", "rules", "state", "tcfilter",
+}

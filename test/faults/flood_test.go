@@ -1,0 +1,118 @@
+package faults
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A flood of a million 5-tuples from one container pushes no other's Conentry
+// out and keeps no other's traffic from the express way, neither while it lasts
+// nor afterwards. The daemon's memory and processor time stay bounded.
+func TestFlood(t *testing.T) {
+	b := newExpress(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
+	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // or conntrack's table is full
+	c := b.Outgoing("udp", 2).GoExpress()
+	stream := scontest.StartStream(b.Incoming("tcp", 2).GoExpress())
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	n.Proceed(t, 100)
+	for _, f := range []struct{ tuples, packets int }{
+		{1_000_000, 1},
+		{50_000, b.Config.Admit}, // worth a Conentry each
+	} {
+		before, unknown := c.MustFlow(), unknownPackets(b, 2)
+		sent, cpu, start := n.Sent.Load(), processorTime(b), time.Now()
+		flood(b, 1, f.tuples, f.packets)
+		took := time.Since(start)
+		cpu, sent = processorTime(b)-cpu, n.Sent.Load()-sent
+		after := c.MustFlow()
+		unknown = unknownPackets(b, 2) - unknown
+		express := after.ExpressPackets[0] - before.ExpressPackets[0]
+		t.Logf("%d x %d packets in %v: %v of the daemon, %d MB resident, %d of %d packets of the other express",
+			f.tuples, f.packets, took, cpu, b.Daemon.Resident()>>20, express, sent)
+		// A machine with too much to do may keep the daemon from its heartbeat.
+		if after.AgeMS < before.AgeMS || express == 0 || unknown > 10 {
+			t.Errorf("the other's Conentry was %+v, is %+v; %d of its packets were not known", before, after, unknown)
+		}
+		if cpu > took { // a whole core: not bounded
+			t.Errorf("the daemon worked for %v of %v", cpu, took)
+		}
+		if rss, limit := b.Daemon.Resident(), int64(32<<20); rss > limit {
+			t.Errorf("the daemon takes %d MB", rss>>20)
+		}
+		own, _ := b.Container(1)
+		if most := b.Config.Connections * b.Config.PerContainerShare / 100; own.Entries > most {
+			t.Errorf("the flood has %d Conentries, %d is its share", own.Entries, most)
+		}
+	}
+	for _, proto := range []string{"tcp", "udp"} {
+		b.Outgoing(proto, 2).GoExpress()
+		b.Incoming(proto, 2).GoExpress().Close()
+	}
+	stream.Stop(t)
+}
+
+// unknownPackets counts packets of a container without a Conentry.
+func unknownPackets(b *scontest.Bed, n int) uint64 {
+	b.T.Helper()
+	c, _ := b.Container(n)
+	return c.Reasons["no_entry"]
+}
+
+// processorTime is what the daemon has used so far.
+func processorTime(b *scontest.Bed) time.Duration {
+	b.T.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.Daemon.Cmd.Process.Pid))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	// The command's name, in brackets, is the second of the fields.
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	var ticks int
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100
+}
+
+// Where a flood goes: ports of addresses behind edge that do not answer.
+const portsEach = 10_000
+
+// floodTo is the destination of tuple i.
+func floodTo(i int) netip.AddrPort {
+	n := i / portsEach
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)}), uint16(20000+i%portsEach))
+}
+
+// flood sends packets of so many distinct 5-tuples from one of the lab's
+// containers, each of them in a row, and many in one system call.
+func flood(b *scontest.Bed, container, tuples, packets int) {
+	b.T.Helper()
+	w := b.OpenWire(lab.Container(container))
+	mac, src := b.BridgeMAC(), netip.AddrPortFrom(lab.ContainerAddr(container), 9)
+	const most = 1024
+	var batch [][]byte
+	for i := range tuples {
+		f := scontest.Frame(mac, w.Iface.HardwareAddr, src, floodTo(i), "x")
+		for range packets {
+			batch = append(batch, f)
+		}
+		if len(batch) >= most || i == tuples-1 {
+			w.SendAll(batch)
+			batch = batch[:0]
+		}
+	}
+}

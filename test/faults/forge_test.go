@@ -1,0 +1,143 @@
+package faults
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// TCP flags.
+const (
+	fin = 1 << iota
+	syn
+	rst
+	_
+	ack
+)
+
+// Packets that another container forges, of a connection's own tuple and with
+// whatever MAC address, end neither its Conentry nor the connection.
+func TestForgedEnd(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{Containers: 2})
+	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_tcp_timeout_close=2")
+	forger := b.OpenWire(lab.Container(2))
+	for name, connect := range scontest.Directions {
+		for flags, what := range map[byte]string{fin | ack: "FIN", syn: "SYN", rst: "RST", rst | ack: "RST and ACK"} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				b := b.In(t)
+				c := connect(b, "tcp", 1).GoExpress()
+				before := c.MustFlow()
+				inside, outside := containerTuple(b, before.Orig.Src == lab.ContainerAddr(1).String(), c)
+				for _, mac := range []net.HardwareAddr{forger.Iface.HardwareAddr, containerMAC(b, 1)} {
+					for range 5 {
+						forger.Send(segment(b.BridgeMAC(), mac, inside, outside, flags))
+					}
+				}
+				learnMAC(b)
+				wantSame(c, before.AgeMS)
+				c.MustPing(10)
+			})
+		}
+	}
+}
+
+// A connection whose end somebody has forged, as it is liberal, has not ended:
+// conntrack is told so once it falls silent.
+func TestForgedEndIsTakenBack(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{Containers: 2})
+	forger := b.OpenWire(lab.Container(2))
+	c := b.Incoming("tcp", 1).GoExpress()
+	inside, outside := containerTuple(b, false, c)
+	for range 5 {
+		forger.Send(segment(b.BridgeMAC(), forger.Iface.HardwareAddr, inside, outside, fin|ack))
+	}
+	list := fmt.Sprintf("conntrack -L -p tcp --reply-port-src %d", inside.Port())
+	if out := b.Sh(lab.Device, list); strings.Contains(out, "ESTABLISHED") {
+		t.Fatalf("the forged FIN has changed nothing: %s", out)
+	}
+	scontest.Eventually(t, "conntrack believes in the connection again", func() error {
+		c.MustPing(1)
+		time.Sleep(5 * time.Second / 2) // it falls silent
+		if out := b.Sh(lab.Device, list); !strings.Contains(out, "ESTABLISHED") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	c.MustPing(10)
+}
+
+// containerTuple is a connection as its container sends it.
+func containerTuple(b *scontest.Bed, initiator bool, c *scontest.Connection) (src, dst netip.AddrPort) {
+	of := func(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
+	if initiator {
+		return of(c.Client.LocalAddr()), of(c.Client.RemoteAddr())
+	}
+	return of(c.Server.LocalAddr()), of(c.Server.RemoteAddr())
+}
+
+// wantSame fails unless a connection goes express by the Conentry that it had.
+func wantSame(c *scontest.Connection, ageMS int64) {
+	c.B.T.Helper()
+	f, err := c.Flow()
+	if err != nil {
+		c.B.T.Errorf("forged packets have ended the Conentry: %v", err)
+		return
+	}
+	if f.AgeMS < ageMS {
+		c.B.T.Errorf("forged packets have ended the Conentry: it is %d ms old, before %d", f.AgeMS, ageMS)
+	}
+	c.GoExpress()
+}
+
+// learnMAC has the bridge learn again where container 1 is.
+func learnMAC(b *scontest.Bed) {
+	b.T.Helper()
+	b.Sh(lab.Container(1), "ping -c 1 -W 1 172.17.0.1")
+}
+
+// containerMAC is that of a container's eth0.
+func containerMAC(b *scontest.Bed, n int) net.HardwareAddr {
+	b.T.Helper()
+	return b.OpenWire(lab.Container(n)).Iface.HardwareAddr
+}
+
+// segment is a TCP packet that carries nothing, with a sequence number that
+// nobody expects.
+func segment(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
+	payload := make([]byte, 12)
+	f := scontest.Frame(to, from, src, dst, string(payload))
+	tcp := f[scontest.UDPAt:]
+	f[scontest.IPAt+9] = 6
+	binary.BigEndian.PutUint32(tcp[4:], 0xdeadbeef)
+	binary.BigEndian.PutUint32(tcp[8:], 0xdeadbeef)
+	tcp[12], tcp[13] = 5<<4, flags
+	binary.BigEndian.PutUint16(tcp[14:], 512)
+	copy(tcp[16:], []byte{0, 0, 0, 0})
+	ip := f[scontest.IPAt:scontest.UDPAt]
+	copy(ip[10:], []byte{0, 0})
+	binary.BigEndian.PutUint16(ip[10:], ^sum(ip, 0))
+	pseudo := append(append([]byte{}, ip[12:20]...), 0, 6, 0, byte(len(tcp)))
+	binary.BigEndian.PutUint16(tcp[16:], ^sum(tcp, uint32(sum(pseudo, 0))))
+	return f
+}
+
+// sum is the Internet checksum's, not inverted.
+func sum(b []byte, s uint32) uint16 {
+	for i := 0; i < len(b); i += 2 {
+		s += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return uint16(s)
+}

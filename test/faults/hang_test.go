@@ -1,0 +1,71 @@
+package faults
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A daemon that hangs lets go of the express way within a second, however long
+// it hangs, and takes it up again where it was.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{})
+	f := b.StartTraffic()
+	for range 2 {
+		f.WaitExpress()
+		age := f.Datagrams.MustFlow().AgeMS
+		signal(b, syscall.SIGSTOP)
+		time.Sleep(scontest.Heartbeat)
+		before := b.ExpressPackets()
+		time.Sleep(2 * time.Second)
+		f.Proceed()
+		if now := b.ExpressPackets(); now != before {
+			t.Errorf("%d packets went express while the daemon hung", now-before)
+		}
+		signal(b, syscall.SIGCONT)
+		f.WaitExpress()
+		if now := f.Datagrams.MustFlow().AgeMS; now < age {
+			t.Errorf("another Conentry: %d ms old, before %d", now, age)
+		}
+	}
+	f.WantUnbroken()
+	b.WantNoInvalid()
+}
+
+// Rules that change while the daemon hangs hold from the lease's end on, and the
+// moment in which it wakes up lets nothing pass by what it knew before.
+func TestRulesWhileHanging(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	for range 3 {
+		waitOneWay(c)
+		signal(b, syscall.SIGSTOP)
+		b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -p udp -s 172.17.0.2 -j DROP")
+		time.Sleep(scontest.Heartbeat)
+		before := n.Arrived.Load()
+		signal(b, syscall.SIGCONT)
+		time.Sleep(300 * time.Millisecond)
+		if now := n.Arrived.Load(); now != before {
+			t.Errorf("%d packets passed the rule", now-before)
+		}
+		b.Sh(lab.Device, "iptables-nft -D DOCKER-USER -p udp -s 172.17.0.2 -j DROP")
+		n.Proceed(t, 10)
+	}
+}
+
+// signal sends the daemon a signal.
+func signal(b *scontest.Bed, s syscall.Signal) {
+	b.T.Helper()
+	if err := b.Daemon.Signal(s); err != nil {
+		b.T.Fatal(err)
+	}
+	if s == syscall.SIGSTOP {
+		b.T.Cleanup(func() { _ = b.Daemon.Signal(syscall.SIGCONT) })
+	}
+}

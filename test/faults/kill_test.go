@@ -1,0 +1,85 @@
+package faults
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A daemon that is killed at any instant, its start included, breaks no
+// connection, loses no packet and lets none overtake another. The programs are
+// inert a second later; the next daemon takes its Conentries over.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	const kills, looks = 100, 10
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	b := newExpress(t, scontest.Layout{Containers: 2})
+	all := []*scontest.Traffic{
+		b.TrafficOver(b.Incoming("tcp", 1), b.Outgoing("udp", 1)),
+		b.TrafficOver(b.Outgoing("tcp", 2), b.Incoming("udp", 2)),
+	}
+	for kill := range kills {
+		if kill%(kills/looks) == 0 {
+			killAndLook(b, all)
+			continue
+		}
+		// Three of four are killed while they start, which takes about 100 ms.
+		most := 150
+		if kill%4 == 0 {
+			most = 800
+		}
+		time.Sleep(time.Duration(random.IntN(most)) * time.Millisecond)
+		b.Daemon.Kill()
+		b.Daemon = b.Launch(b.Task())
+	}
+	b.Daemon.Kill()
+	b.Up()
+	for _, f := range all {
+		f.WaitExpress()
+		f.Proceed()
+		f.WantUnbroken()
+	}
+	b.WantNoInvalid()
+}
+
+// killAndLook kills the daemon while everything goes express, and starts the
+// next one when the programs are inert.
+func killAndLook(b *scontest.Bed, all []*scontest.Traffic) {
+	b.T.Helper()
+	b.Daemon.Kill()
+	b.Up()
+	connections := make([]*scontest.Connection, 0, 2*len(all))
+	for _, f := range all {
+		f.WaitExpress()
+		connections = append(connections, f.Stream.C, f.Datagrams)
+	}
+	b.Daemon.Kill()
+	time.Sleep(scontest.Heartbeat)
+	dead := b.ExpressPackets()
+	for _, f := range all {
+		f.Proceed()
+	}
+	if now := b.ExpressPackets(); now != dead {
+		b.T.Errorf("%d packets went express without a daemon", now-dead)
+	}
+	b.Up()
+	var kept uint64
+	for _, c := range connections {
+		f, err := c.Flow()
+		if err != nil {
+			b.T.Errorf("not taken over: %v", err)
+		}
+		kept += f.ExpressPackets[0] + f.ExpressPackets[1]
+	}
+	if kept < dead {
+		b.T.Errorf("the Conentries have counted %d packets, before the restart %d", kept, dead)
+	}
+	for _, f := range all {
+		f.WaitExpress()
+	}
+}

@@ -1,0 +1,88 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// wantNothingLeft fails if anything of SCON is in the lab: programs, filters,
+// pins, files.
+func wantNothingLeft(b *scontest.Bed) {
+	b.T.Helper()
+	if b.BPFFSMounted() {
+		b.T.Errorf("the bpffs is left, with %v", b.Pins("*"))
+	}
+	if out := b.Sh(lab.Device, "bpftool net show"); strings.Contains(out, "scon") {
+		b.T.Errorf("programs are left:\n%s", out)
+	}
+	files, err := filepath.Glob(b.Seen(filepath.Join(b.StateDir(), "scon*")))
+	if err != nil || len(files) > 0 {
+		b.T.Errorf("left in the state directory: %v, %v", files, err)
+	}
+}
+
+// atLeast tells whether there are so many Conentries.
+func atLeast(b *scontest.Bed, n int) error {
+	if got := b.Status().Totals.Entries; got < n {
+		return fmt.Errorf("%d Conentries, want at least %d", got, n)
+	}
+	return nil
+}
+
+// files counts what the daemon's file descriptors are.
+func files(b *scontest.Bed) map[string]int {
+	b.T.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", b.Daemon.Cmd.Process.Pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	kinds := make(map[string]int)
+	for _, fd := range fds {
+		name, err := os.Readlink(filepath.Join(dir, fd.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		kind, _, _ := strings.Cut(name, ":[")
+		kinds[kind]++
+	}
+	return kinds
+}
+
+// wantHeld fails if the daemon holds more of anything than before. A client's
+// socket may be open for another moment.
+func wantHeld(b *scontest.Bed, look func(*scontest.Bed) map[string]int, before map[string]int) {
+	b.T.Helper()
+	scontest.Eventually(b.T, "the daemon holds no more than before", func() error {
+		for kind, now := range look(b) {
+			if now > before[kind] {
+				return fmt.Errorf("%d of %s, before %d", now, kind, before[kind])
+			}
+		}
+		return nil
+	})
+}
+
+// waitOneWay waits until packets of the original direction go express, by a
+// Conentry that may be new.
+func waitOneWay(c *scontest.Connection) {
+	c.B.T.Helper()
+	var last uint64
+	scontest.Eventually(c.B.T, "packets go express", func() error {
+		f, err := c.Flow()
+		if err != nil {
+			return err
+		}
+		was := last
+		last = f.ExpressPackets[0]
+		if was == 0 || last <= was {
+			return fmt.Errorf("%d express packets, before %d", last, was)
+		}
+		return nil
+	})
+}

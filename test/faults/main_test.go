@@ -1,0 +1,56 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// scon is the command that all tests run.
+var scon string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "scon-faults-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	scon = filepath.Join(dir, "scon")
+	build := exec.Command("go", "build", "-o", scon, "../../cmd/scon")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building scon: %v: %s", err, out)
+		return 1
+	}
+	return scontest.Main(m, nil)
+}
+
+// newBed builds a lab without a daemon.
+func newBed(t *testing.T, l scontest.Layout) *scontest.Bed {
+	t.Helper()
+	l.SCON = scon
+	return scontest.New(t, l)
+}
+
+// newExpress builds a lab with a daemon.
+func newExpress(t *testing.T, l scontest.Layout) *scontest.Bed {
+	t.Helper()
+	b := newBed(t, l)
+	b.Up()
+	return b
+}
+
+// long is short in `make test`, and long in `make test-long`.
+func long[T any](short, long T) T {
+	if os.Getenv("SCON_LONG") == "1" {
+		return long
+	}
+	return short
+}

@@ -1,0 +1,159 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A full table keeps what it has, everything else goes regular; whose place is
+// free again takes the next.
+func TestTableFull(t *testing.T) {
+	t.Parallel()
+	const most, more = 64, 32
+	b := newExpress(t, scontest.Layout{Config: func(c *config.Config) {
+		c.Connections, c.PerContainerShare = most, 100
+	}})
+	p := openPairs(b, 1, most+more)
+	for range 50 {
+		p.pass(t)
+	}
+	if n := b.Status().Totals.Entries; n != most {
+		t.Errorf("%d Conentries, want %d", n, most)
+	}
+	x, err := b.Daemon.Explain(lab.Port(1))
+	if err != nil || !strings.Contains(fmt.Sprint(x.Findings), "table is full") {
+		t.Errorf("explained as %+v, %v", x.Findings, err)
+	}
+	b.Sh(lab.Device, "conntrack -D -p udp")
+	c := b.Outgoing("tcp", 1).GoExpress()
+	p.pass(t)
+	c.MustPing(10)
+	b.WantNoInvalid()
+}
+
+// Events that find no place in the ring buffer cost nothing but time: what ended
+// meanwhile has no Conentry, what is new gets one.
+func TestEventsLost(t *testing.T) {
+	t.Parallel()
+	const tuples = 20_000 // of which about 6,500 find a place
+	b := newExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) { c.Admit = 2 }})
+	ended := make([]*scontest.Connection, 20)
+	for i := range ended {
+		ended[i] = b.Outgoing("tcp", 2).GoExpress()
+	}
+	stays := b.Outgoing("tcp", 2).GoExpress()
+	signal(b, syscall.SIGSTOP)
+	flood(b, 1, tuples, b.Config.Admit)
+	for _, c := range ended {
+		c.Close()
+	}
+	signal(b, syscall.SIGCONT)
+	for _, c := range ended {
+		c.WaitGone()
+	}
+	stays.GoExpress()
+	b.Outgoing("udp", 2).GoExpress()
+	b.WantNoInvalid()
+}
+
+// A start that runs out of file descriptors, wherever it is, ends with an error
+// that says so, and leaves nothing.
+func TestDescriptorsShort(t *testing.T) {
+	t.Parallel()
+	const runtime = 8 // with fewer, Go's runtime gives up before main
+	b := newBed(t, scontest.Layout{})
+	c := b.Outgoing("tcp", 1)
+	var refused, told int
+	for limit, started := runtime, false; !started; limit += long(4, 1) {
+		task := b.Task()
+		task.SCON = limited(b, fmt.Sprintf("exec prlimit --nofile=%d", limit))
+		p := b.Launch(task)
+		if started = p.Starts(); started {
+			p.Down()
+		} else {
+			word := p.Refused()
+			if !strings.Contains(word, "scon: ") {
+				t.Errorf("with %d it is refused with %q", limit, word)
+			}
+			if strings.Contains(word, "too many open files") {
+				told++
+			}
+			refused++
+		}
+		wantNothingLeft(b)
+		c.MustPing(1)
+	}
+	// The BPF library may take a probe's failure for an old kernel.
+	if refused < 5 || told < refused-1 {
+		t.Errorf("%d starts were refused, %d said why", refused, told)
+	}
+}
+
+// A table that memory is too short for is refused, and nothing is left.
+func TestMemoryShort(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, scontest.Layout{Config: func(c *config.Config) { c.Connections = 1 << 20 }})
+	group := memoryGroup(t, 64<<20)
+	c := b.Outgoing("tcp", 1)
+	task := b.Task()
+	task.SCON = limited(b, fmt.Sprintf("echo $$ > %s/cgroup.procs && exec", group))
+	word := b.Launch(task).Refused()
+	if !strings.Contains(word, "cannot allocate memory") {
+		t.Errorf("refused with %q", word)
+	}
+	wantNothingLeft(b)
+	c.MustPing(5)
+}
+
+// limited writes a program that runs scon by way of other commands.
+func limited(b *scontest.Bed, by string) string {
+	b.T.Helper()
+	file := filepath.Join(b.Dir, "limited")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\n%s %s \"$@\"\n", by, scon), 0o755); err != nil {
+		b.T.Fatal(err)
+	}
+	return file
+}
+
+// memoryGroup makes a control group, within the test's own, for processes that
+// take no more memory than that.
+func memoryGroup(t *testing.T, limit int) string {
+	t.Helper()
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		w := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		root, file := "/sys/fs/cgroup", "memory.max"
+		if w[1] == "memory" {
+			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if w[1] != "" {
+			continue
+		}
+		group := filepath.Join(root, w[2], fmt.Sprintf("scon-f%d", os.Getpid()))
+		if err := os.Mkdir(group, 0o755); err != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(group); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
+			}
+		})
+		if os.WriteFile(filepath.Join(group, file), []byte(fmt.Sprint(limit)), 0) == nil {
+			return group
+		}
+	}
+	t.Skip("no memory control group can be made within the test's own")
+	return ""
+}
