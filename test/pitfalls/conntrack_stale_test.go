@@ -1,0 +1,80 @@
+package pitfalls
+
+import (
+	"fmt"
+	"io"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// Conntrack compares a RST with the highest acknowledgement that it saw. Half
+// the sequence space later that would lie in the RST's future.
+func TestRSTIsNotJudgedByStaleMaxAck(t *testing.T) {
+	t.Parallel()
+	const far = 1<<31 + 64<<20
+	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
+	c := b.Outgoing("tcp", 1).GoExpress()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(c.Server, zeros{}, far)
+		sent <- err
+	}()
+	const some = 32 << 20
+	for left := far; left > 0; left -= some {
+		_ = c.Client.SetReadDeadline(time.Now().Add(scontest.Patience))
+		if _, err := io.CopyN(io.Discard, c.Client, some); err != nil {
+			t.Fatalf("%d bytes before the end: %v", left, err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if express := c.MustFlow().ExpressBytes[1]; express < far/2 {
+		t.Fatalf("%d of %d bytes went express", express, far)
+	}
+	if err := scontest.Reset(c.Server); err != nil {
+		t.Fatal(err)
+	}
+	scontest.WantEnd(t, c.Client, syscall.ECONNRESET)
+	c.WaitGone()
+	b.WantNoInvalid()
+}
+
+// zeros is an endless source of zeros.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// A data packet that conntrack sees, whose acknowledgement it does not, makes
+// it wait for that for five minutes, as if its receiver were dead. A connection
+// that falls silent may be silent for days.
+func TestIdleConnectionKeepsItsTimeout(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Second }})
+	const unacknowledged = 300 // net.netfilter.nf_conntrack_tcp_timeout_unacknowledged
+	for name, connect := range scontest.Directions {
+		t.Run(name, func(t *testing.T) {
+			c := connect(b.In(t), "tcp", 1).GoExpress()
+			c.Exchange(4 << 20)
+			scontest.Eventually(t, "conntrack keeps it for long", func() error {
+				if conn := tracked(c); conn.timeout <= unacknowledged {
+					return fmt.Errorf("it is %s", conn.line)
+				}
+				return nil
+			})
+			c.WaitGone()
+			if conn := tracked(c); conn.timeout <= unacknowledged {
+				t.Errorf("without a Conentry it is %s", conn.line)
+			}
+			c.GoExpress()
+		})
+	}
+	b.WantNoInvalid()
+}

@@ -1,0 +1,10 @@
+package pitfalls
+
+import (
+	"os"
+	"testing"
+
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }

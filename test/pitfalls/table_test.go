@@ -1,0 +1,85 @@
+package pitfalls
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// root is the module's.
+const root = "../.."
+
+var (
+	namedTest = regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
+	numbered  = regexp.MustCompile(`^\| (\d+) \|`)
+)
+
+// docs/pitfalls.md has each case, with a test or the reason why it cannot occur.
+// It names tests that exist, and all of this folder.
+func TestTableIsComplete(t *testing.T) {
+	table, err := os.ReadFile(filepath.Join(root, "docs/pitfalls.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cases = 24
+	seen, named := make(map[int]bool), make(map[string]bool)
+	for row := range strings.Lines(string(table)) {
+		tests := namedTest.FindAllStringSubmatch(row, -1)
+		for _, m := range tests {
+			if !testsOf(t, m[1])[m[2]] {
+				t.Errorf("there is no %s in %s", m[2], m[1])
+			}
+			named[m[2]] = true
+		}
+		number := numbered.FindStringSubmatch(row)
+		if number == nil {
+			continue
+		}
+		n, err := strconv.Atoi(number[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(tests) == 0 && !strings.Contains(row, "cannot occur") {
+			t.Errorf("case %d has no test and no reason why it cannot occur", n)
+		}
+		seen[n] = true
+	}
+	for n := 1; n <= cases; n++ {
+		if !seen[n] {
+			t.Errorf("case %d is not in the table", n)
+		}
+	}
+	for name := range testsOf(t, "test/pitfalls") {
+		if !named[name] {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+}
+
+// testsOf are the tests of a folder.
+func testsOf(t *testing.T, folder string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := make(map[string]bool)
+	for _, path := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && strings.HasPrefix(fn.Name.Name, "Test") && fn.Name.Name != "TestMain" {
+				tests[fn.Name.Name] = true
+			}
+		}
+	}
+	return tests
+}

@@ -1,0 +1,408 @@
+package pitfalls
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// A machine that shows up at another port of the bridge gets its packets there,
+// as one that has moved to another access point.
+func TestRoamingLeavesNoStalePort(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
+	c := b.Incoming("udp", 1).GoExpress()
+	mac := hardwareAddr(b, lab.Container(1), "eth0")
+	b.Sh(lab.Container(1), "ip addr flush dev eth0") // it says nothing any more
+	b.Sh(lab.Container(2), `
+		ip addr flush dev eth0
+		ip link set eth0 address `+mac.String()+`
+		ip addr add 172.17.0.2/16 dev eth0
+		ip route replace default via 172.17.0.1`)
+	var there net.PacketConn
+	err := b.Do(lab.Container(2), func() (err error) {
+		there, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", scontest.PortOf(c.Server.LocalAddr())))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	b.OpenWire(lab.Container(2)).Send(append(append(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac...), 0x88, 0xb5))
+
+	buf := make([]byte, 1500)
+	arrive := func(within time.Duration) error {
+		if _, err := c.Client.Write([]byte("where are you?")); err != nil {
+			return err
+		}
+		_ = there.SetReadDeadline(time.Now().Add(within))
+		_, _, err := there.ReadFrom(buf)
+		return err
+	}
+	scontest.Eventually(t, "packets arrive at the other port", func() error { return arrive(100 * time.Millisecond) })
+	drain := func() (n int) {
+		_ = c.Server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		for {
+			if _, err := c.Server.Read(buf); err != nil {
+				return n
+			}
+			n++
+		}
+	}
+	drain() // what came before
+	for range 50 {
+		if err := arrive(scontest.Patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := drain(); n > 0 {
+		t.Errorf("%d packets arrive where it was", n)
+	}
+}
+
+// hardwareAddr is the MAC address of a node's device.
+func hardwareAddr(b *scontest.Bed, node, dev string) (mac net.HardwareAddr) {
+	b.T.Helper()
+	err := b.Do(node, func() error {
+		iface, err := net.InterfaceByName(dev)
+		if err == nil {
+			mac = iface.HardwareAddr
+		}
+		return err
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return mac
+}
+
+// The second network between edge and device.
+var (
+	secondEdge   = netip.MustParseAddr("10.78.0.2")
+	secondDevice = netip.MustParseAddr("10.78.0.1")
+)
+
+// secondWays connects container 1 with edge by the second network, from either
+// side.
+func secondWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
+	b.T.Helper()
+	p := lab.Publications(1)[0]
+	return map[string]*scontest.Connection{
+		"outgoing " + proto: b.Connect(proto, lab.Container(1), lab.Edge, netip.AddrPortFrom(secondEdge, 0)),
+		"incoming " + proto: b.ConnectTo(proto, lab.Edge, lab.Container(1), netip.AddrPortFrom(secondDevice, p.Device), p.Container, 0),
+	}
+}
+
+// uplinks are devices that a route may lead out of, and the commands that make
+// them.
+var uplinks = map[string]struct {
+	dev, device, edge string
+	regular           bool // packets do not go express both ways
+}{
+	"vlan": {
+		dev:    "eth0.5",
+		device: "ip link add link eth0 name eth0.5 type vlan id 5",
+		edge:   "ip link add link eth0 name eth0.5 type vlan id 5",
+	},
+	"macvlan": {
+		dev:    "mv0",
+		device: "ip link add mv0 link eth0 type macvlan mode bridge",
+		edge:   "ip link add mv0 link eth0 type macvlan mode bridge",
+	},
+	"vxlan": {
+		dev:    "vx0",
+		device: "ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.1 remote 10.77.0.2",
+		edge:   "ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
+	},
+	"vxlan with checksums": {
+		dev:    "vx0",
+		device: "ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.1 remote 10.77.0.2 udpcsum",
+		edge:   "ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1 udpcsum",
+	},
+	"bridge": {
+		dev:    "lan0",
+		device: bridged,
+		edge:   "ip link add lan0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
+	},
+	"bridge that Netfilter looks into": {
+		dev:    "lan0",
+		device: bridged,
+		edge:   "ip link add lan0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
+		// What enters was translated before it is seen at the bridge itself.
+		regular: true,
+	},
+}
+
+const bridged = `
+	ip link add lan0 type bridge
+	ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.1 remote 10.77.0.2
+	ip link set vx0 master lan0
+	ip link set vx0 up`
+
+// Whatever device a route leads out of, packets leave and enter by that one, in
+// a form that arrives.
+func TestUplinkOfAnyKind(t *testing.T) {
+	t.Parallel()
+	for name, u := range uplinks {
+		for _, offload := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, offload %v", name, offload), func(t *testing.T) {
+				if name == "vlan" && !hasVLAN() {
+					t.Skip("no VLAN devices: this kernel has no 8021q")
+				}
+				b := scontest.New(t, scontest.Layout{Offload: offload})
+				if name == "bridge" {
+					setBridgeFilter(b, "0")
+				}
+				b.Sh(lab.Edge, u.edge+`
+					ip addr add 10.78.0.2/24 dev `+u.dev+`
+					ip link set `+u.dev+` up`)
+				b.Sh(lab.Device, u.device+`
+					ip addr add 10.78.0.1/24 dev `+u.dev+`
+					ip link set `+u.dev+` up
+					ip route replace default via 10.78.0.2`)
+				b.Up()
+				for _, proto := range []string{"tcp", "udp"} {
+					for name, c := range secondWays(b, proto) {
+						if u.regular {
+							c.MustPing(50)
+							c.Exchange(2 << 20)
+							continue
+						}
+						c.GoExpress()
+						c.Exchange(2 << 20)
+						if f := c.MustFlow(); f.Oif != u.dev {
+							t.Errorf("%s goes out of %q", name, f.Oif)
+						}
+					}
+				}
+				b.WantNoInvalid()
+			})
+		}
+	}
+}
+
+// hasVLAN tells whether the kernel makes VLAN devices.
+func hasVLAN() bool {
+	return netns.Scratch(func() error {
+		if err := exec.Command("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1").Run(); err != nil {
+			return err
+		}
+		return exec.Command("ip", "link", "add", "link", "v0", "name", "v0.5", "type", "vlan", "id", "5").Run()
+	}) == nil
+}
+
+// setBridgeFilter says whether Netfilter looks into device's bridges, as it does
+// where br_netfilter is loaded.
+func setBridgeFilter(b *scontest.Bed, call string) {
+	b.T.Helper()
+	_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+	switch {
+	case err == nil:
+		b.Sh(lab.Device, "sysctl -qw net.bridge.bridge-nf-call-iptables="+call)
+	case call == "1":
+		b.T.Skip("br_netfilter is not loaded")
+	}
+}
+
+// An overlay that is a port of the containers' bridge leads to other machines
+// without any route: its traffic is nothing for SCON, which says so.
+func TestOverlayOnBridgeStaysRegular(t *testing.T) {
+	t.Parallel()
+	for _, offload := range []bool{false, true} {
+		t.Run(fmt.Sprintf("offload %v", offload), func(t *testing.T) {
+			b := scontest.New(t, scontest.Layout{Offload: offload})
+			b.Sh(lab.Edge, `
+				ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1
+				ip addr add 172.17.0.100/16 dev vx0
+				ip link set vx0 up`)
+			setBridgeFilter(b, "0")
+			b.Sh(lab.Device, `
+				ip link add vx0 type vxlan id 7 dstport 4789 local 10.77.0.1 remote 10.77.0.2
+				ip link set vx0 master docker0
+				ip link set vx0 up`)
+			b.Up()
+			for _, proto := range []string{"tcp", "udp"} {
+				c := b.Connect(proto, lab.Container(1), lab.Edge, netip.MustParseAddrPort("172.17.0.100:0"))
+				c.MustPing(50)
+				c.Exchange(2 << 20)
+				x, err := b.Daemon.Explain(fmt.Sprintf("%s:%v->%v", proto, c.Client.LocalAddr(), c.Client.RemoteAddr()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if x.Express || len(x.Findings) == 0 {
+					t.Errorf("%s is explained by %+v", proto, x)
+				}
+			}
+			b.Outgoing("tcp", 1).GoExpress()
+			b.WantNoInvalid()
+		})
+	}
+}
+
+// A packet needs a MAC header to go express. A way out without, such as PPPoE's,
+// is none of SCON's: it says why, and traffic passes.
+func TestUplinkWithoutMACIsRefused(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	outside, inside := openTun(b, lab.Edge, "ppp0"), openTun(b, lab.Device, "ppp0")
+	go copyPackets(inside, outside)
+	go copyPackets(outside, inside)
+	b.Sh(lab.Edge, `
+		ip addr add 10.78.0.2/24 dev ppp0
+		ip link set ppp0 up`)
+	b.Sh(lab.Device, `
+		ip addr add 10.78.0.1/24 dev ppp0
+		ip link set ppp0 up
+		ip route replace default via 10.78.0.2`)
+	b.Up()
+	found := false
+	for _, s := range b.Status().Skipped {
+		found = found || s.Dev == "ppp0" && s.Reason == "no link-layer address"
+	}
+	if !found {
+		t.Errorf("skipped: %+v", b.Status().Skipped)
+	}
+	for _, proto := range []string{"tcp", "udp"} {
+		for name, c := range secondWays(b, proto) {
+			c.MustPing(20)
+			c.Exchange(64 << 10)
+			if f, err := c.Flow(); err == nil && f.ExpressPackets != [2]uint64{} {
+				t.Errorf("%s went express: %+v", name, f)
+			}
+		}
+	}
+	b.Outgoing("tcp", 1).GoExpress() // by eth0
+	b.WantNoInvalid()
+}
+
+// openTun makes a tun device of a node and opens its end in user space, until
+// the end of the test.
+func openTun(b *scontest.Bed, node, name string) *os.File {
+	b.T.Helper()
+	var file *os.File
+	err := b.Do(node, func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if errors.Is(err, unix.ENOENT) {
+			b.T.Skip("there is no /dev/net/tun")
+		}
+		if err != nil {
+			return err
+		}
+		ifr, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+		file = os.NewFile(uintptr(fd), name) // only now can it be polled
+		return err
+	})
+	if err != nil {
+		b.T.Fatalf("making %s of %s: %v", name, node, err)
+	}
+	b.T.Cleanup(func() { file.Close() })
+	return file
+}
+
+// copyPackets hands packets on until one end is closed. One that cannot be
+// delivered is lost, as on any wire.
+func copyPackets(to io.Writer, from io.Reader) {
+	buf := make([]byte, 2048)
+	for {
+		n, err := from.Read(buf)
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		_, _ = to.Write(buf[:n])
+	}
+}
+
+// A VPN within a container is one connection outside: its packets go express,
+// and what is in them arrives.
+func TestTunnelOutOfContainer(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, connect := range scontest.Directions {
+		t.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			outer := connect(b, "udp", 1).GoExpress()
+			ends := map[string]net.Conn{lab.Container(1): outer.Client, lab.Edge: outer.Server}
+			if outer.From == lab.Edge {
+				ends = map[string]net.Conn{lab.Container(1): outer.Server, lab.Edge: outer.Client}
+			}
+			for node, end := range ends {
+				_ = end.SetReadDeadline(time.Time{})
+				addr := "10.88.0.1/24"
+				if node == lab.Edge {
+					addr = "10.88.0.2/24"
+				}
+				dev := "vpn" + strconv.Itoa(len(name)) + node[:1]
+				tun := openTun(b, node, dev)
+				t.Cleanup(func() { end.Close() })
+				go copyPackets(end, tun)
+				go copyPackets(tun, end)
+				b.Sh(node, `
+					ip addr add `+addr+` dev `+dev+`
+					ip link set `+dev+` mtu 1400 up`)
+			}
+			for _, proto := range []string{"tcp", "udp"} {
+				inner := b.Connect(proto, lab.Container(1), lab.Edge, netip.MustParseAddrPort("10.88.0.2:0"))
+				inner.MustPing(50)
+				inner.Exchange(256 << 10)
+				outer.WaitExpress(inner.Ping)
+			}
+		})
+	}
+	b.WantNoInvalid()
+}
+
+// Replies that enter by another uplink than requests leave by find their way,
+// and both go express.
+func TestAsymmetricRoute(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		ip link add eth1 type veth peer name eth1 netns `+b.Node(lab.Edge)+`
+		ip addr add 10.78.0.1/24 dev eth1
+		ip link set eth1 up
+		ip route add 10.99.0.1/32 via 10.77.0.2 dev eth0`)
+	b.Sh(lab.Edge, `
+		sysctl -qw net.ipv4.conf.all.rp_filter=0
+		sysctl -qw net.ipv4.conf.default.rp_filter=0
+		ip addr add 10.78.0.2/24 dev eth1
+		ip link set eth1 up
+		ip addr add 10.99.0.1/32 dev lo
+		ip rule add from 10.99.0.1 table 77
+		ip route add default via 10.78.0.1 dev eth1 table 77`)
+	b.Up()
+	for _, proto := range []string{"tcp", "udp"} {
+		c := b.Connect(proto, lab.Container(1), lab.Edge, netip.MustParseAddrPort("10.99.0.1:0"))
+		wire := b.OpenDevice(lab.Device, "eth1")
+		c.GoExpress()
+		c.Exchange(2 << 20)
+		if len(wire.Arrived(func([]byte) bool { return true })) < 10 {
+			t.Errorf("%s: replies did not enter by eth1", proto)
+		}
+		if f := c.MustFlow(); f.Oif != "eth0" {
+			t.Errorf("%s: requests leave by %s", proto, f.Oif)
+		}
+	}
+	b.WantNoInvalid()
+}

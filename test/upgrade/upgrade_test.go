@@ -1,0 +1,263 @@
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/scontest"
+)
+
+// ways are how a daemon ends before the next one begins.
+var ways = map[string]func(*scontest.Process){
+	"killed":     (*scontest.Process).Kill,
+	"terminated": (*scontest.Process).Terminate,
+}
+
+// A new release takes the place of one that was killed or has ended. It keeps
+// the Conentries if it was killed and the layout is the same; else it begins
+// with none. The traffic does not notice.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	for how, end := range ways {
+		for _, c := range []struct {
+			from, to *release
+			kept     bool
+		}{
+			{v1, v2, true},  // upgrade
+			{v2, v1, true},  // downgrade
+			{v1, v3, false}, // upgrade to another layout
+			{v3, v1, false}, // and back
+		} {
+			t.Run(fmt.Sprintf("%s %s to %s", how, c.from.name, c.to.name), func(t *testing.T) {
+				b := up(t, c.from, scontest.Layout{})
+				f := b.StartTraffic()
+				f.WaitExpress()
+				old := b.table()
+				end(b.Daemon)
+				b.replace(c.to)
+				f.WaitExpress()
+				b.wantOneEach()
+				kept, now := c.kept && how == "killed", b.table()
+				if same := now.id == old.id; same != kept {
+					t.Errorf("the table is the same: %v, want %v", same, kept)
+				}
+				if kept && now.express < old.express {
+					t.Errorf("Conentries are gone: %d express packets, were %d", now.express, old.express)
+				}
+				if !kept && exists(t, old.id) {
+					t.Error("somebody still uses the old table")
+				}
+				f.WantUnbroken()
+				b.WantNoInvalid()
+			})
+		}
+	}
+}
+
+// Releases take turns, of both layouts; the traffic goes on all the time.
+func TestTakeTurns(t *testing.T) {
+	t.Parallel()
+	b := up(t, v1, scontest.Layout{})
+	f := b.StartTraffic()
+	c := b.Incoming("udp", 1)
+	bursts := scontest.SendNumbers(t, c.Client, c.Server, 8, 2*time.Millisecond)
+	answers := scontest.SendNumbers(t, c.Server, c.Client, 1, 2*time.Millisecond)
+	f.WaitExpress()
+	for _, next := range []*release{v2, v1, v2, v3, v1, v3, v2} {
+		b.Daemon.Kill()
+		b.replace(next)
+		f.WaitExpress()
+		c.WaitExpress(nil)
+		b.wantOneEach()
+	}
+	f.WantUnbroken()
+	bursts.WantAll(t, "bursts")
+	answers.WantAll(t, "answers")
+	b.WantNoInvalid()
+}
+
+// Once a release of another layout has put its table in place, nothing goes by
+// the old one, even while the old programs are attached.
+func TestNeverBoth(t *testing.T) {
+	t.Parallel()
+	b := up(t, v1, scontest.Layout{Containers: 8})
+	f := b.StartTraffic()
+	f.WaitExpress()
+	before := b.table()
+	old := b.openTable()
+	defer old.Close()
+	b.Daemon.Kill()
+	b.SCON = v3.program
+	b.Daemon = b.Launch(b.Task())
+	scontest.Eventually(t, "the new table is in place", func() error {
+		if b.table().id == before.id {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	express := scontest.ExpressIn(t, old)
+	b.Daemon.WaitReady()
+	f.WaitExpress()
+	if after := scontest.ExpressIn(t, old); after != express {
+		t.Errorf("%d packets went express by the old table", after-express)
+	}
+	f.WantUnbroken()
+}
+
+// Settings that change with the release: what they exclude goes, the rest stays
+// or comes back, and the traffic goes on.
+func TestOtherSettings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change  func(*config.Config)
+		kept    bool // the table
+		express bool // the traffic afterwards
+	}{
+		"a larger table":       {func(c *config.Config) { c.Connections *= 2 }, false, true},
+		"a smaller table":      {func(c *config.Config) { c.Connections /= 4 }, false, true},
+		"other leases":         {func(c *config.Config) { c.Admit, c.LeasePackets = 16, 100 }, true, true},
+		"devices by name":      {func(c *config.Config) { c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink} }, true, true},
+		"another bridge":       {func(c *config.Config) { c.Bridges = config.Devices{"br9"} }, true, false},
+		"another uplink":       {func(c *config.Config) { c.Uplinks = config.Devices{"up9"} }, true, false},
+		"no share for any one": {func(c *config.Config) { c.PerContainerShare = 1 }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := up(t, v1, scontest.Layout{})
+			b.Sh(lab.Device, `
+				ip link add br9 type bridge
+				ip link add up9 type veth peer name up9peer
+				ip link set up9 up`)
+			f := b.StartTraffic()
+			f.WaitExpress()
+			old := b.table()
+			b.Daemon.Kill()
+			c.change(&b.Config)
+			b.replace(v2)
+			if same := b.table().id == old.id; same != c.kept {
+				t.Errorf("the table is the same: %v, want %v", same, c.kept)
+			}
+			if c.express {
+				f.WaitExpress()
+				b.wantOneEach()
+			} else {
+				f.Proceed()
+				before := b.table()
+				f.Proceed()
+				if after := b.table(); after != before {
+					t.Errorf("packets went express: %+v, before %+v", after, before)
+				}
+			}
+			f.WantUnbroken()
+			b.WantNoInvalid()
+		})
+	}
+}
+
+// A release is refused, and says why, as long as another one runs.
+func TestRefusedBeside(t *testing.T) {
+	t.Parallel()
+	b := up(t, v1, scontest.Layout{})
+	f := b.StartTraffic()
+	f.WaitExpress()
+	for _, r := range []*release{v2, v3} {
+		task := b.Task()
+		task.SCON = r.program
+		if word := b.Launch(task).Refused(); !strings.Contains(word, "another SCON is running") {
+			t.Errorf("%s is refused with %q", r.name, word)
+		}
+	}
+	if s := b.Status(); s.Version != v1.name {
+		t.Errorf("%+v", s)
+	}
+	f.WaitExpress()
+	b.wantOneEach()
+	f.WantUnbroken()
+}
+
+// bed is a lab with a release in it.
+type bed struct{ *scontest.Bed }
+
+func up(t *testing.T, r *release, l scontest.Layout) *bed {
+	t.Helper()
+	b := &bed{scontest.New(t, l)}
+	b.SCON = r.program
+	b.Up()
+	return b
+}
+
+// replace starts another *release, and waits until it answers.
+func (b *bed) replace(r *release) {
+	b.T.Helper()
+	b.SCON = r.program
+	b.Up()
+	if s := b.Status(); s.Version != r.name || s.Layout != r.layout {
+		b.T.Errorf("%s with layout %d answers, want %s with %d", s.Version, s.Layout, r.name, r.layout)
+	}
+}
+
+// wantOneEach fails unless one program is at each hook.
+func (b *bed) wantOneEach() {
+	b.T.Helper()
+	for _, dev := range []string{lab.Uplink, lab.Port(1)} {
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			if n := b.Programs(dev, at); n != 1 {
+				b.T.Errorf("%s %v: %d programs", dev, at, n)
+			}
+		}
+	}
+}
+
+// table is what is pinned: it is not held open.
+type table struct {
+	id      ebpf.MapID
+	express uint64 // packets
+}
+
+// table looks at the pinned table.
+func (b *bed) table() table {
+	b.T.Helper()
+	m := b.openTable()
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	id, _ := info.ID()
+	return table{id, scontest.ExpressIn(b.T, m)}
+}
+
+// openTable opens the pinned table, which may be replaced at this moment.
+func (b *bed) openTable() (m *ebpf.Map) {
+	b.T.Helper()
+	scontest.Eventually(b.T, "a table is pinned", func() (err error) {
+		paths := b.Pins("conentries")
+		if len(paths) != 1 {
+			return fmt.Errorf("pins: %q", paths)
+		}
+		m, err = ebpf.LoadPinnedMap(paths[0], nil)
+		return err
+	})
+	return m
+}
+
+// exists tells whether anybody still holds a map.
+func exists(t *testing.T, id ebpf.MapID) bool {
+	t.Helper()
+	m, err := ebpf.NewMapFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	return true
+}
