@@ -9,6 +9,13 @@ echoes() { # NODE PORT
 		scon lab exec "$1" -- socat $proto-LISTEN:"$2",fork EXEC:cat &
 	done
 }
+awaits() { # NODE PORT
+	for proto in tcp udp; do
+		until scon lab exec "$1" -- grep -q "$(printf ':%04X ' "$2")" /proc/net/$proto; do
+			sleep 0.2
+		done
+	done
+}
 asks() { # NODE ADDRESS:PORT
 	for proto in TCP4 UDP4; do
 		(while echo question; do sleep 0.02; done) | scon lab exec "$1" -- socat - $proto:"$2" >/dev/null &
@@ -20,7 +27,8 @@ scon lab up --containers 1 >&2
 scon up --netns scon-device >&2
 echoes edge 7000
 echoes c1 80
-sleep 1
+awaits edge 7000
+awaits c1 80
 asks c1 10.77.0.2:7000
 asks edge 10.77.0.1:8001
 

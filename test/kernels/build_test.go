@@ -1,0 +1,52 @@
+package kernels
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// dir holds the binaries while the tests run.
+var dir string
+
+// build builds scon, or the tests of a package ("datapath.test"), for an
+// architecture and returns the path. Binaries are static.
+func build(t *testing.T, arch, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, arch, name)
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	args := []string{"build", "-o", path, "./cmd/scon"}
+	if pkg, ok := testedBy(name); ok {
+		args = []string{"test", "-c", "-vet=off", "-o", path, pkg}
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=-ldflags=-s")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building what runs in the guest: %v: %s", err, out)
+	}
+	return path
+}
+
+// addFolder adds a folder's files, if it is there, to those of a guest.
+func addFolder(t *testing.T, files map[string]string, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && !d.IsDir() {
+			files[to+strings.TrimPrefix(path, from)] = path
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,51 @@
+package kernels
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+//go:embed express.sh
+var expressScript string
+
+// The programs load, devices are hooked as the kernel can, connections go
+// express both ways, and nothing is left.
+func TestExpress(t *testing.T) {
+	for _, g := range guests {
+		if !*full && !g.short {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			out := g.output(t, job{command: expressScript})
+			_, documents, _ := strings.Cut(out, "\n{")
+			decoder := json.NewDecoder(strings.NewReader("{" + documents))
+			var status api.Status
+			var flows []api.Flow
+			for _, d := range []any{&status, &flows} {
+				if err := decoder.Decode(d); err != nil {
+					t.Fatalf("reading what scon printed: %v:\n%s", err, out)
+				}
+			}
+			if status.State != api.StateActive || status.Mode != g.mode || len(status.Hooks) != 4 {
+				t.Errorf("status %+v, want 4 hooks by %s", status, g.mode)
+			}
+			kinds := make(map[string]bool)
+			for _, f := range flows {
+				kinds[fmt.Sprintf("%s to port %d", f.Proto, f.Orig.Dport)] = true
+				if f.State != "express" || f.ExpressPackets[0] < 10 || f.ExpressPackets[1] < 10 {
+					t.Errorf("not express both ways: %+v", f)
+				}
+			}
+			for _, kind := range []string{"tcp to port 7000", "udp to port 7000", "tcp to port 8001", "udp to port 8001"} {
+				if !kinds[kind] {
+					t.Errorf("no connection %s:\n%s", kind, out)
+				}
+			}
+		})
+	}
+}
