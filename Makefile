@@ -1,6 +1,6 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
-# make build   bin/scon
+# make build   bin/scon, bin/scon-bench
 #
 # demo and test install what is missing with apt; scripts/install-deps.sh says what.
 
@@ -19,6 +19,7 @@ export PATH := $(PATH):/usr/local/go/bin
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
 
 # Debian 12's clang 14: others make other objects.
 generate:
@@ -41,11 +42,12 @@ test: root build
 # Three times in changing order, with the race detector.
 test-long: root build
 	scripts/install-deps.sh demo test kernels race
-	$(GOTEST) -race -shuffle=on -count=3 ./...
+	SCON_LONG=1 $(GOTEST) -race -shuffle=on -count=3 ./...
+	scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 
 # All tests of what depends on the kernel, in guests with Debian's kernels.
 test-kernels:
-	scripts/install-deps.sh kernels
+	scripts/install-deps.sh kernels arm64
 	go test -timeout 3h -v ./test/kernels -full
 
 demo: root build
@@ -55,10 +57,14 @@ demo: root build
 
 install: build
 	install -D -m 755 bin/scon $(DESTDIR)$(PREFIX)/bin/scon
+	install -D -m 755 bin/scon-bench $(DESTDIR)$(PREFIX)/bin/scon-bench
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	bin/scon completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon
+	bin/scon completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scon
+	bin/scon completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scon.fish
 
 clean:
 	rm -rf bin

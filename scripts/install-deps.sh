@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs the Debian packages that are missing for the sets named: what
-# "make demo", "make test" and "make test-long" need beside git, make and Go.
+# "make demo", "make test" and its longer forms need beside git, make and Go.
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh demo|test|kernels|race...
+# Usage: scripts/install-deps.sh demo|test|kernels|arm64|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -12,10 +12,12 @@ set -eu
 demo="iproute2 iptables nftables busybox-static:busybox"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
-	conntrack ethtool iputils-ping procps util-linux
+	conntrack ethtool ipset iputils-ping procps util-linux
 	docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # Guests with other kernels.
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
+# Guests of another architecture.
+arm64="qemu-system-arm:qemu-system-aarch64"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -29,7 +31,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	demo | test | kernels | race) eval "packages=\$$set" ;;
+	demo | test | kernels | arm64 | race) eval "packages=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $packages; do
