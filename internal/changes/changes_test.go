@@ -161,7 +161,7 @@ func TestKernel(t *testing.T) {
 		{"MTU", "", "ip link set up0 mtu 1400", "link topology stale"},
 		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
 		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, link stale, link topology stale"},
-		{"a device joins a bridge", "", "ip link set up0 master br0", "link topology stale"},
+		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
 		{"rename", "", "ip link property add dev up0 altname other", ""},
 		{"port flags", "", "bridge link set dev vc isolated on", "link stale"},
