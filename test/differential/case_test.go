@@ -38,9 +38,13 @@ type item struct {
 	Kind string
 	Conn int
 	Dir  int
-	ID   uint16 // of IP, and in the case
+	ID   uint16 // of IP, and in the case: a multiple of segmentIDs
 	Seed uint64 // of its details
 }
+
+// segmentIDs are how many IP ids an item has: each segment of its packet takes
+// the next.
+const segmentIDs = 16
 
 func (i item) String() string {
 	return fmt.Sprintf("%04x %s, connection %d, %s", i.ID, i.Kind, i.Conn, []string{"original", "reply"}[i.Dir])
@@ -138,7 +142,7 @@ func (g *generator) item(s *step, kind string, conn, dir int) {
 	for _, s := range append(g.Steps, *s) {
 		id += len(s.Items)
 	}
-	s.Items = append(s.Items, item{Kind: kind, Conn: conn, Dir: dir, ID: uint16(id), Seed: g.r.Uint64()})
+	s.Items = append(s.Items, item{Kind: kind, Conn: conn, Dir: dir, ID: uint16(id * segmentIDs), Seed: g.r.Uint64()})
 }
 
 // each adds a step with a packet of each connection, of TCP and of UDP.

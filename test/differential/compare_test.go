@@ -29,6 +29,9 @@ func idOf(data string) uint16 {
 	return binary.BigEndian.Uint16([]byte(data[ethLen+4:]))
 }
 
+// itemOf is the item of a packet with an IP id.
+func itemOf(id uint16) uint16 { return id - id%segmentIDs }
+
 // causes tells which item a packet comes from.
 type causes []shot
 
@@ -39,9 +42,9 @@ func (all causes) of(c captured) uint16 {
 	b := []byte(c.data)
 	switch id := idOf(c.data); {
 	case id != 0 || len(b) < l4At+8+ipLen-8:
-		return id
+		return itemOf(id)
 	case b[ethLen+9] == byte(layers.IPProtocolICMPv4) && len(b) > l4At+8+6:
-		return binary.BigEndian.Uint16(b[l4At+8+4:])
+		return itemOf(binary.BigEndian.Uint16(b[l4At+8+4:]))
 	case b[ethLen+9] == byte(layers.IPProtocolTCP):
 		return all.answered(b)
 	default:
