@@ -9,8 +9,8 @@ DESTDIR ?=
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # One package at a time: they share the kernel.
-GOTEST := scripts/with-own-mounts.sh go tool gotestsum --format pkgname-and-test-fails -- \
-	-vet=off -p 1 -timeout 30m
+GOTESTSUM := scripts/with-own-mounts.sh go tool gotestsum --format pkgname-and-test-fails
+GOFLAGS_TEST := -vet=off -p 1 -timeout 30m
 
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
@@ -34,15 +34,17 @@ lint:
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
 	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
 
+# Real traffic on a machine that others may keep busy: a test that fails has to
+# fail twice, and the summary tells of both.
 test: root build
 	scripts/install-deps.sh demo test kernels
 	$(MAKE) check-generated lint
-	$(GOTEST) ./...
+	$(GOTESTSUM) --rerun-fails=1 --packages ./... -- $(GOFLAGS_TEST)
 
 # Three times in changing order, with the race detector.
 test-long: root build
 	scripts/install-deps.sh demo test kernels race
-	SCON_LONG=1 $(GOTEST) -race -shuffle=on -count=3 ./...
+	SCON_LONG=1 $(GOTESTSUM) -- $(GOFLAGS_TEST) -race -shuffle=on -count=3 ./...
 	scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 
 # All tests of what depends on the kernel, in guests with Debian's kernels.
