@@ -181,6 +181,18 @@ always_inline void advance(struct half *half, const struct packet *pkt)
 		half->ack = ack;
 }
 
+/*
+ * Conntrack compares a RST's sequence number with the highest acknowledgement
+ * in the other direction, and waits for the acknowledgement of data, but
+ * follows only packets in the window that it knows. So it has to forget both
+ * once a connection has left that window, which is twice as far each time, and
+ * before half the sequence space has gone by. Packets are of 64 KiB at most,
+ * and a lease of TCP_FAR bytes at most.
+ */
+#define TCP_FAR_FIRST (1 << 16)
+#define TCP_FAR (1 << 28)
+#define TCP_LEASE_PACKETS (TCP_FAR >> 16)
+
 /* Multicast or broadcast: one packet may leave by several devices. */
 always_inline int is_group(__u64 macs)
 {
@@ -203,7 +215,8 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	    is_group(load64(eth)))
 		return;
 	if (!half->out_dev) {
-		half->seq_end = seq_end(pkt);
+		half->told = half->seq_end = seq_end(pkt);
+		half->far = TCP_FAR_FIRST;
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	advance(half, pkt);
@@ -242,6 +255,23 @@ always_inline __u16 ip_delta(const struct half *half, __u8 out_tos)
 	__u32 dscp = bpf_htons(out_tos) + (__u16)~bpf_htons(half->in_tos);
 
 	return fold(half->addr_delta + ttl + dscp);
+}
+
+always_inline void tell(enum event_kind kind, __u32 slot)
+{
+	struct event ev = { .kind = kind, .slot = slot };
+
+	bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+}
+
+/* The value of packets, low bits, that ends a lease which begins now. */
+always_inline __u32 lease_end(const struct half *half)
+{
+	__u32 packets = lease_packets;
+
+	if (!is_udp(&half->key) && packets > TCP_LEASE_PACKETS)
+		packets = TCP_LEASE_PACKETS;
+	return (__u32)half->packets + packets;
 }
 
 /*
@@ -290,11 +320,17 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 		half->flags = flags;
 	}
 	half->max_len = len;
-	half->lease_end = (__u32)half->packets + lease_packets;
+	half->lease_end = lease_end(half);
 	half->lease_from = renewed ? now : now + 1;
 	__sync_lock_test_and_set(&half->generation, generation);
 	if (half->state == SLOT_CLOSED) /* in the meantime */
 		half->generation = 0;
+	if (half->seq_end - half->told >= half->far) {
+		half->told = half->seq_end;
+		if (half->far < TCP_FAR)
+			half->far *= 2;
+		tell(EVENT_FAR, half->twin);
+	}
 	return EXPRESS;
 }
 
@@ -317,7 +353,7 @@ always_inline enum event_kind end_kind(const struct half *half, const struct hal
 /* SYN, FIN or RST: both halves end, and the daemon gets to know. */
 always_inline void end(struct half *half, const struct packet *pkt)
 {
-	struct event ev = { .kind = EVENT_CLOSED, .slot = half->twin };
+	enum event_kind kind = EVENT_CLOSED;
 	struct half *twin = slot(half->twin);
 
 	if (half->state == SLOT_CLOSED)
@@ -325,9 +361,9 @@ always_inline void end(struct half *half, const struct packet *pkt)
 	half->state = SLOT_CLOSED;
 	half->generation = 0;
 	if (twin) {
-		ev.kind = end_kind(half, twin, pkt);
+		kind = end_kind(half, twin, pkt);
 		twin->state = SLOT_CLOSED;
 		twin->generation = 0;
 	}
-	bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+	tell(kind, half->twin);
 }

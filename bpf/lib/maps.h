@@ -15,13 +15,13 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
 /* A lease in jiffies, at most one second (HZ). */
 const volatile __u32 lease_ticks = 100;
-/* A lease in packets of one direction. */
+/* A lease in packets of one direction; of TCP at most TCP_LEASE_PACKETS. */
 const volatile __u32 lease_packets = 65536;
 /* The lease of a discard in jiffies, at most lease_ticks. */
 const volatile __u32 discard_ticks = 10;
@@ -118,7 +118,9 @@ struct half {
 	__u32 probe; /* s: ties a packet's entry to its exit, 0 = none */
 	__u32 probe_generation; /* s: generation at entry */
 	__u64 judged; /* of a discard, s: address of the packet that is watched */
-	__u64 pad[6];
+	__u32 told; /* of TCP: seq_end when the daemon last heard how far it is ... */
+	__u32 far; /* ... and how much further it hears of it again */
+	__u32 pad[10];
 };
 
 /*
@@ -201,6 +203,7 @@ enum event_kind {
 	EVENT_CLOSED, /* slot: SYN or FIN seen */
 	EVENT_RESET, /* slot: RST seen that its receiver will take */
 	EVENT_STRAY_RESET, /* slot: RST seen with another sequence number */
+	EVENT_FAR, /* slot: much further than when this was told last */
 };
 
 struct event {

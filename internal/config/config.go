@@ -47,7 +47,7 @@ type Config struct {
 	Lease time.Duration
 
 	// LeasePackets is the lease's bound in packets of one direction,
-	// 16..16777216, default 65536.
+	// 16..16777216, default 65536; of TCP it is 4096 at most.
 	LeasePackets int
 
 	// FlushIdle is how long a Conentry may stay without a packet,

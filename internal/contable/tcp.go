@@ -3,27 +3,18 @@ package contable
 import "time"
 
 // Conntrack sees few of a TCP connection's packets: it may go on waiting for an
-// acknowledgement that went express, and remember one that is long past. Both
-// matter once the connection falls silent or is reset.
+// acknowledgement that went express. That matters once the connection falls
+// silent.
 
-const (
-	// silent is how long a connection has had no packet when it is looked at.
-	silent = time.Second
-	// firstDue is the count of express bytes at which conntrack's memory is out
-	// of date for the first time. It may be so again whenever the count has
-	// doubled: until then packets can still be in the window that it knows.
-	firstDue = 64 << 10
-	// mostDue bounds the distance to the next time: half of what keeps sequence
-	// numbers comparable.
-	mostDue = 1 << 30
-	// dueAtOnce bounds how many connections one call of Due gives.
-	dueAtOnce = 1000
-)
+// silent is how long a connection has had no packet when it is looked at.
+const silent = time.Second
+
+// silentAtOnce bounds how many connections one call of Silent gives.
+const silentAtOnce = 1000
 
 // told is what a TCP connection was like when conntrack was told last.
 type told struct {
 	mark uint64 // of the activity
-	due  uint64 // express bytes at which it is the next time
 	// ended is the mark when conntrack was first found to see an end, or 0.
 	ended uint64
 }
@@ -42,11 +33,11 @@ func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 	return false
 }
 
-// Due calls fn for TCP connections about which conntrack should be told now:
-// those that have fallen silent, and those that have gone far. acknowledged
-// tells of a silent one that all data has arrived. It follows a Sweep.
-func (t *Table) Due(now time.Time, fn func(e *Conentry, isSilent, acknowledged bool)) {
-	left := dueAtOnce
+// Silent calls fn for TCP connections that have fallen silent, once for each
+// time; acknowledged tells that all data has arrived. A Sweep that retires them
+// comes after it.
+func (t *Table) Silent(now time.Time, fn func(e *Conentry, acknowledged bool)) {
+	left := silentAtOnce
 	for e := range t.entries {
 		if left == 0 {
 			return
@@ -54,16 +45,12 @@ func (t *Table) Due(now time.Time, fn func(e *Conentry, isSilent, acknowledged b
 		if e.Conn.Orig.Proto != protoTCP || !t.decided(e) || t.closed(e) {
 			continue
 		}
-		bytes := t.express(e).Bytes
-		isSilent := now.Sub(e.activity.last) >= silent && e.told.mark != e.activity.mark
-		if !isSilent && bytes < max(e.told.due, firstDue) {
+		e.activity.look(t.mark(e), now)
+		if now.Sub(e.activity.last) < silent || e.told.mark == e.activity.mark {
 			continue
 		}
-		if isSilent {
-			e.told.mark = e.activity.mark
-		}
-		e.told.due = bytes + min(max(bytes, firstDue), mostDue)
-		fn(e, isSilent, isSilent && t.acknowledged(e))
+		e.told.mark = e.activity.mark
+		fn(e, t.acknowledged(e))
 		left--
 	}
 }

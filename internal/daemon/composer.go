@@ -32,8 +32,12 @@ const (
 // heard takes what the programs tell.
 func (d *Daemon) heard(e datapath.Event) {
 	now := time.Now()
-	if e.Closed {
-		if entry := d.table.At(e.Slot); entry != nil {
+	if e.Closed || e.Far {
+		switch entry := d.table.At(e.Slot); {
+		case entry == nil: // gone in the meantime
+		case e.Far:
+			d.goneFar(entry)
+		default:
 			d.resetSeen(e, entry.Conn, now)
 			d.table.Retire(entry, now)
 		}

@@ -373,8 +373,8 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 				return err
 			}
 		case now := <-sweep.C:
-			d.table.Sweep(now)
 			d.tellConntrack(now)
+			d.table.Sweep(now)
 			d.lookAtDelivery()
 			d.lookAtPrograms(now)
 			if err := d.checkRules(now); err != nil {

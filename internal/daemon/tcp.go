@@ -14,7 +14,8 @@ import (
 
 // What conntrack has to be told about TCP connections, of which it sees few
 // packets: that all data has arrived when one falls silent, or it would expire
-// after minutes; that it has not ended, if it goes on after an end that somebody
+// after minutes; to forget what it knows of acknowledgements when one has gone
+// far; that it has not ended, if it goes on after an end that somebody
 // else has forged, which conntrack no longer sees through; and what became of it
 // after a RST, which conntrack judges by numbers that are out of date.
 
@@ -49,36 +50,42 @@ func timeout(name string) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// tellConntrack tells about the connections that are due.
+// tellConntrack tells about the connections that have fallen silent.
 func (d *Daemon) tellConntrack(now time.Time) {
 	limits, err := readTimeouts()
 	if err != nil {
 		d.log.Debug("looking at silent connections", "error", err)
 		return
 	}
-	d.table.Due(now, func(e *contable.Conentry, isSilent, acknowledged bool) {
-		update := conntrack.TCPUpdate{Acknowledged: acknowledged || !isSilent}
-		if isSilent {
-			conn, err := d.ct.Get(e.Conn.Orig)
-			if err != nil || conn.ID != e.Conn.ID {
-				return // its end is on its way to us
-			}
-			ended := conn.TCPState != conntrack.TCPEstablished
-			goneOn := e.SeenEnded(ended)
-			if ended && !goneOn {
-				return
-			}
-			if ended {
-				update.State, update.Timeout = conntrack.TCPEstablished, limits.unacknowledged
-			}
-			if acknowledged && (ended || conn.Unacknowledged() && conn.Timeout <= limits.unacknowledged) {
-				update.Timeout = limits.established
-			}
+	d.table.Silent(now, func(e *contable.Conentry, acknowledged bool) {
+		conn, err := d.ct.Get(e.Conn.Orig)
+		if err != nil || conn.ID != e.Conn.ID {
+			return // its end is on its way to us
+		}
+		update := conntrack.TCPUpdate{Acknowledged: acknowledged}
+		ended := conn.TCPState != conntrack.TCPEstablished
+		goneOn := e.SeenEnded(ended)
+		if ended && !goneOn {
+			return
+		}
+		if ended {
+			update.State, update.Timeout = conntrack.TCPEstablished, limits.unacknowledged
+		}
+		if acknowledged && (ended || conn.Unacknowledged() && conn.Timeout <= limits.unacknowledged) {
+			update.Timeout = limits.established
 		}
 		if err := d.ct.UpdateTCP(e.Conn, update); err != nil {
-			d.log.Debug("telling conntrack", "error", err)
+			d.log.Debug("telling conntrack of a silent connection", "error", err)
 		}
 	})
+}
+
+// goneFar has conntrack forget the highest acknowledgements, and that it waits
+// for any.
+func (d *Daemon) goneFar(e *contable.Conentry) {
+	if err := d.ct.UpdateTCP(e.Conn, conntrack.TCPUpdate{Acknowledged: true}); err != nil {
+		d.log.Debug("telling conntrack how far a connection is", "error", err)
+	}
 }
 
 // reset is a RST that has passed conntrack, or is about to.

@@ -35,10 +35,17 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	return newBedWith(t, func(*datapath.Options) {})
+}
+
+func newBedWith(t *testing.T, change func(*datapath.Options)) *bed {
+	t.Helper()
 	b := &bed{t: t, ns: nstest.New(t), pins: pinDir(t)}
 	b.port = addPair(t, b.ns, "port", "inside")
 	b.wire = addPair(t, b.ns, "wire", "outside")
-	b.Datapath = load(t, b.ns, options(b.pins))
+	o := options(b.pins)
+	change(&o)
+	b.Datapath = load(t, b.ns, o)
 	for _, dev := range []int{b.port, b.wire} {
 		if err := b.Track(dev, false); err != nil {
 			t.Fatal(err)

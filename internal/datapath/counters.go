@@ -154,12 +154,16 @@ func (d *Datapath) Counters(ifindex int) (Counters, error) {
 
 // Event is what the programs tell the daemon.
 type Event struct {
-	// Closed means that a SYN, FIN or RST ended the connection of Slot; else
-	// the connection of Key has become a candidate for composing.
+	// Closed means that a SYN, FIN or RST ended the connection of Slot. If it
+	// is neither that nor Far, the connection of Key has become a candidate for
+	// composing.
 	Closed bool
 	// Reset means that it was a RST; Stray, that it has a sequence number with
 	// which its receiver will not believe it.
 	Reset, Stray bool
+	// Far means that the TCP connection of Slot has gone so far since this was
+	// told last that conntrack must forget the acknowledgements it remembers.
+	Far bool
 
 	Slot uint32
 	Key  Key
@@ -182,10 +186,12 @@ func (d *Datapath) ReadEvent() (Event, error) {
 		return Event{}, fmt.Errorf("event of %d bytes: too short", len(record.RawSample))
 	}
 	e := (*expressEvent)(unsafe.Pointer(&record.RawSample[0]))
+	reset := e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET
 	return Event{
-		Closed: e.Kind != expressEventKindEVENT_CANDIDATE,
-		Reset:  e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET,
+		Closed: reset || e.Kind == expressEventKindEVENT_CLOSED,
+		Reset:  reset,
 		Stray:  e.Kind == expressEventKindEVENT_STRAY_RESET,
+		Far:    e.Kind == expressEventKindEVENT_FAR,
 		Slot:   e.Slot,
 		Key:    Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
 	}, nil

@@ -45,7 +45,7 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 3
+const LayoutVersion = 4
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4
@@ -84,7 +84,8 @@ type Options struct {
 	// Lease is how long a decision is used before one packet goes regular
 	// again to confirm it, one jiffy to one second.
 	Lease time.Duration
-	// LeasePackets bounds a lease in packets of one direction.
+	// LeasePackets bounds a lease in packets of one direction. Of TCP the
+	// programs let at most 4096 pass.
 	LeasePackets uint32
 	// ForceClsact attaches by clsact even where the kernel has tcx.
 	ForceClsact bool

@@ -325,3 +325,64 @@ func TestProgress(t *testing.T) {
 		}
 	}
 }
+
+// The daemon hears of a TCP connection that has gone far when its lease is
+// renewed, whichever way its packets went: each time twice as far, up to a
+// bound.
+func TestGoneFar(t *testing.T) {
+	const first, bound = 1 << 16, 1 << 28
+	f := masqueraded(tcp)
+	for name, move := range map[string]func(*bed, way){
+		"express": func(b *bed, w way) {
+			b.goesExpress(w)
+			if events := b.events(); len(events) > 0 {
+				b.t.Fatalf("events %+v before the lease ended", events)
+			}
+		},
+		"regular": func(b *bed, w way) { b.Settings().Generation++; b.regular(w) },
+	} {
+		for _, w := range []way{f.out, f.in} {
+			t.Run(name+"/"+w.start.String(), func(t *testing.T) {
+				b := newBed(t)
+				e := b.compose(f)
+				b.decide(f.out)
+				b.decide(f.in)
+				for far := uint32(first); far <= 4*bound; far *= 2 {
+					step := min(far, bound)
+					for _, part := range []struct {
+						bytes uint32
+						told  bool
+					}{{step - 1, false}, {1, true}, {0, false}} {
+						w = w.both(func(f *frame) { f.seq += part.bytes })
+						move(b, w)
+						b.Settings().Generation++
+						b.decide(w)
+						events := b.events()
+						if told := len(events) == 1; told != part.told || len(events) > 1 {
+							t.Fatalf("%d of %d bytes: events %+v, want one: %v", part.bytes, step, events, part.told)
+						}
+						if part.told && (!events[0].Far || events[0].Closed || b.table.At(events[0].Slot) != e) {
+							t.Fatalf("%d bytes: event %+v, want one that the connection is far", step, events[0])
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// A lease of TCP ends before its packets, of 64 KiB at most, can go half as far
+// as sequence numbers can be compared.
+func TestLongLease(t *testing.T) {
+	const most = 1 << 24
+	for proto, want := range map[uint8]uint32{tcp: 4096, udp: most} {
+		f := masqueraded(proto)
+		b := newBedWith(t, func(o *datapath.Options) { o.LeasePackets = most })
+		b.express(f)
+		for _, h := range []*datapath.Half{b.half(f.out.enter, b.port), b.half(f.in.enter, 0)} {
+			if h.LeaseEnd != want {
+				t.Errorf("protocol %d: a lease of %d packets, want %d", proto, h.LeaseEnd, want)
+			}
+		}
+	}
+}

@@ -44,6 +44,7 @@ const (
 	expressEventKindEVENT_CLOSED      expressEventKind = 2
 	expressEventKindEVENT_RESET       expressEventKind = 3
 	expressEventKindEVENT_STRAY_RESET expressEventKind = 4
+	expressEventKindEVENT_FAR         expressEventKind = 5
 )
 
 type expressHalf struct {
@@ -86,7 +87,9 @@ type expressHalf struct {
 	Probe           uint32
 	ProbeGeneration uint32
 	Judged          uint64
-	Pad             [6]uint64
+	Told            uint32
+	Far             uint32
+	Pad             [10]uint32
 }
 
 type expressReason uint32
