@@ -15,10 +15,10 @@ const (
 	postrouting hook = "postrouting"
 	ingress     hook = "ingress" // of devices
 	egress      hook = "egress"
-	// The bridge's own, where IP has not seen the packet yet or has let it go.
+	// The bridge's own, where IP has not seen the packet yet or has let it go. Its
+	// forward hook sees what stays within the bridge.
 	bridgePrerouting  hook = "bridge prerouting"
 	bridgeInput       hook = "bridge input"
-	bridgeForward     hook = "bridge forward"
 	bridgeOutput      hook = "bridge output"
 	bridgePostrouting hook = "bridge postrouting"
 )
@@ -55,8 +55,6 @@ func (b *base) stages() []stage {
 		return []stage{forwarded}
 	case postrouting, input:
 		return around(b.priority, prioritySNAT, forwarded, translated)
-	case bridgeForward:
-		return []stage{arrived, forwarded, translated}
 	default:
 		return []stage{forwarded, translated}
 	}
@@ -103,12 +101,6 @@ func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
 	case bridgePrerouting, bridgeInput:
 		if outward {
 			fn(port[0], nil)
-		}
-	case bridgeForward:
-		if outward {
-			fn(port[0], nil)
-		} else {
-			fn(nil, port[0])
 		}
 	default:
 		if !outward {
@@ -164,6 +156,8 @@ func (b *base) form(c *Conn) form {
 		f.layer3, f.tracked = true, b.priority > priorityConntrack
 	case input, forward, postrouting:
 		f.layer3, f.tracked = true, true
+	case bridgePrerouting, bridgeInput, bridgeOutput, bridgePostrouting:
+		f.bridged = true
 	}
 	return f
 }

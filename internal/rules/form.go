@@ -58,6 +58,7 @@ type form struct {
 	iif, oif  *Device   // nil if not known
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
+	bridged   bool      // the hook is one of a bridge's
 	// first tells that the packet belongs to no connection yet; firstState is
 	// conntrack's state of it then, 0 if that is not known. All flags of TCP and
 	// the DSCP of such packets vary.

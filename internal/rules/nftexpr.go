@@ -221,7 +221,7 @@ func (k *compiler) payload(e nftExpr) {
 // loadPayload loads bytes of a packet. Behind what forms know of it is nothing
 // but data; the link layer's addresses are the same in all packets.
 func (f *form) loadPayload(base uint32, offset int, to []octet) {
-	const linkHeader = 18 // Ethernet's, with a VLAN tag
+	const linkHeader, etherType = 18, 12 // Ethernet's, with a VLAN tag
 	var header []octet
 	switch base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
@@ -230,6 +230,8 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 		header = f.transport[:]
 	case unix.NFT_PAYLOAD_LL_HEADER:
 		header = make([]octet, linkHeader)
+		// 0x0800, or 0x8100 or 0x88a8 where a bridge has tagged the packet.
+		header[etherType], header[etherType+1] = octet{known: 0x76}, octet{known: 0x57}
 	}
 	vary(to)
 	if offset < len(header) {
@@ -369,9 +371,11 @@ func (k *compiler) byteorder(e nftExpr) {
 		k.strange(e)
 		return
 	}
+	if length < size && at == from {
+		return // the kernel converts whole units
+	}
 	*result = *holds
-	if length%size != 0 {
-		// The kernel converts whole units; what else is in there is unclear.
+	if length%size != 0 { // what else is in there is unclear
 		k.mix(at, length, result, *holds, func(m *machine) bool { return doubt(m.registers[from:from+length]) == varies })
 		return
 	}
@@ -588,15 +592,27 @@ func (k *compiler) numgen(e nftExpr) {
 	k.load(e, dreg, length, source{text: "numgen random"}, varying)
 }
 
-// exthdr compiles loads and changes of TCP options; express packets have no
-// options of IP.
+// exthdr compiles loads and changes of TCP options. Express packets have no
+// options of IP, and what looks for options of other protocols finds none.
 func (k *compiler) exthdr(e nftExpr) {
-	const exthdrSreg = 8
+	const exthdrSreg, ofTCP = 8, 1
+	optional := e.number(unix.NFTA_EXTHDR_FLAGS)&unix.NFT_EXTHDR_F_PRESENT != 0
+	isTCP := e.number(unix.NFTA_EXTHDR_OP) == ofTCP
+	hasNone := func(m *machine) bool { return !isTCP || m.proto != 0 && m.proto != unix.IPPROTO_TCP }
+	if !optional {
+		k.step(step{check: func(m *machine) truth { return truthOf(!hasNone(m)) }})
+	}
 	if e.has(exthdrSreg) || !e.has(unix.NFTA_EXTHDR_DREG) {
 		k.step(needing("tcp option set", ""))
 		return
 	}
-	k.load(e, unix.NFTA_EXTHDR_DREG, int(e.number(unix.NFTA_EXTHDR_LEN)), source{text: "option"}, varying)
+	k.load(e, unix.NFTA_EXTHDR_DREG, int(e.number(unix.NFTA_EXTHDR_LEN)), source{text: "option"}, func(m *machine, to []octet) {
+		if hasNone(m) {
+			setKnown(to, make([]byte, len(to)))
+			return
+		}
+		vary(to)
+	})
 }
 
 func (k *compiler) target(e nftExpr) {

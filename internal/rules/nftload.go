@@ -72,7 +72,7 @@ type metaKey struct {
 // metaKeys are those that are known here (enum nft_meta_keys).
 var metaKeys = map[uint32]metaKey{
 	unix.NFT_META_LEN:         {"meta length", 4, hostEndian, varying},
-	unix.NFT_META_PROTOCOL:    {"meta protocol", 2, hex, inLayer3(0x08, 0x00)},
+	unix.NFT_META_PROTOCOL:    {"meta protocol", 2, hex, protocolOfLink},
 	unix.NFT_META_PRIORITY:    {"meta priority", 4, hostEndian, unknown},
 	unix.NFT_META_MARK:        {"meta mark", 4, hostEndian, unknown},
 	unix.NFT_META_IIF:         {"iif", 4, hostEndian, func(m *machine, to []octet) { m.iif.loadIndex(to) }},
@@ -106,6 +106,14 @@ var metaKeys = map[uint32]metaKey{
 	32:                        {"meta hour", 4, hex, varying},
 	33:                        {"sdif", 4, hostEndian, unknown},
 	34:                        {"sdifname", unix.IFNAMSIZ, deviceName, unknown},
+}
+
+// protocolOfLink loads what a bridge knows as well as IP.
+func protocolOfLink(m *machine, to []octet) {
+	clear(to)
+	if m.layer3 || m.bridged {
+		setKnown(to, []byte{0x08, 0x00})
+	}
 }
 
 // inLayer3 loads what all IPv4 packets have at IP's own hooks.

@@ -78,12 +78,13 @@ func (k tableKey) String() string { return familyNames[k.family] + " " + k.name 
 
 // nftReader reads nftables.
 type nftReader struct {
-	opts   Options
-	exact  exactCounters
-	sock   *nlmsg.Socket
-	chains map[tableKey]map[string]*chain
-	sets   map[tableKey]map[string]*set
-	bases  []*base
+	opts    Options
+	exact   exactCounters
+	sock    *nlmsg.Socket
+	dormant map[tableKey]bool // tables whose chains are at no hook
+	chains  map[tableKey]map[string]*chain
+	sets    map[tableKey]map[string]*set
+	bases   []*base
 
 	elements int // of sets, that have been read
 	rules    int // that have been read
@@ -99,8 +100,9 @@ func readNFTables(opts Options, exact exactCounters) ([]*base, error) {
 	err = retry(func() error {
 		r = nftReader{
 			opts: opts, exact: exact, sock: sock,
-			chains: make(map[tableKey]map[string]*chain),
-			sets:   make(map[tableKey]map[string]*set),
+			dormant: make(map[tableKey]bool),
+			chains:  make(map[tableKey]map[string]*chain),
+			sets:    make(map[tableKey]map[string]*set),
 		}
 		return r.readOnce()
 	})
@@ -178,8 +180,15 @@ func (r *nftReader) tooMany() bool { return r.opts.Drops && r.rules > mostDropRu
 // read reads the tables that have a base chain of interest: in a cluster the
 // others, with address translation only, are the long ones.
 func (r *nftReader) read() error {
-	err := r.dump(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, r.addChain)
+	const isDormant = 1 // NFT_TABLE_F_DORMANT
+	err := r.dump(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, nil, func(family byte, a attrs) {
+		key := tableKey{family, a.text(unix.NFTA_TABLE_NAME)}
+		r.dormant[key] = a.number(unix.NFTA_TABLE_FLAGS)&isDormant != 0
+	})
 	if err != nil {
+		return fmt.Errorf("read tables: %w", err)
+	}
+	if err := r.dump(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, r.addChain); err != nil {
 		return fmt.Errorf("read chains: %w", err)
 	}
 	wanted := make(map[tableKey]bool)
@@ -234,7 +243,7 @@ func (r *nftReader) addChain(family byte, a attrs) {
 
 	const nfDrop = 0
 	at := a.nested(unix.NFTA_CHAIN_HOOK)
-	if len(at) == 0 {
+	if len(at) == 0 || r.dormant[key] {
 		return
 	}
 	b := &base{
@@ -264,12 +273,12 @@ func hookOf(family byte, number uint32) hook {
 			return bridgePrerouting
 		case unix.NF_INET_LOCAL_IN:
 			return bridgeInput
-		case unix.NF_INET_FORWARD:
-			return bridgeForward
 		case unix.NF_INET_LOCAL_OUT:
 			return bridgeOutput
-		default:
+		case unix.NF_INET_POST_ROUTING:
 			return bridgePostrouting
+		default:
+			return ""
 		}
 	}
 	switch number {

@@ -3,6 +3,8 @@ package rules
 import (
 	"strings"
 	"testing"
+
+	"github.com/scon-project/scon/internal/nstest"
 )
 
 // iptables is both of its kinds: what they say must be understood alike.
@@ -150,6 +152,26 @@ func TestXTConditions(t *testing.T) {
 		for kind, tool := range iptables {
 			t.Run(kind+" "+rule, func(t *testing.T) {
 				touchCase{rules: filterTable("-A FORWARD " + rule + " -m limit -j ACCEPT"), conn: conn, why: "limit"}.run(t, Options{}, tool)
+			})
+		}
+	}
+}
+
+// TestXTSet holds that a look into a set of ipset judges packets if it compares
+// the counters of the set's elements, and only then.
+func TestXTSet(t *testing.T) {
+	for compare, why := range map[string]string{
+		"": "", "! --update-counters": "", "--packets-gt 100": "set", "! --packets-eq 100": "set", "--bytes-lt 5000": "set",
+	} {
+		for kind, tool := range iptables {
+			t.Run(kind+" "+compare, func(t *testing.T) {
+				ns := nstest.New(t)
+				nstest.Run(t, ns, "ipset create met hash:ip counters")
+				load(t, ns, tool, filterTable("-A FORWARD -m set --match-set met src "+compare+" -j DROP"))
+				rule, touched := readIn(t, ns, Options{}).Touches(outbound(tcp, "443"))
+				if touched != (why != "") || rule.Why != why {
+					t.Errorf("touched = %v by %q, want %q", touched, rule.Why, why)
+				}
 			})
 		}
 	}

@@ -216,16 +216,20 @@ func xtStatistic(_ int, info []byte) (step, bool) {
 	return judging("-m statistic --mode random", "statistic"), true
 }
 
-// xtSet looks into a set of ipset; if it is asked to, it judges by the set's
-// counters of packets.
+// xtSet looks into a set of ipset; if it compares the counters that the set has
+// for each element, it judges packets.
 func xtSet(revision int, info []byte) (step, bool) {
-	const matchCounters = 1 << 5
-	switch {
-	case revision <= 2:
+	const size = 44
+	var packets, bytes int // where their operators are, 0 for no comparison
+	switch revision {
+	case 0, 1, 2:
 		return unsure("-m set"), true
-	case revision <= 4 && len(info) >= 44 && native32(info, 40)&matchCounters == 0:
-		return unsure("-m set"), true
+	case 3:
+		packets, bytes = 8, 24
+	case 4:
+		packets, bytes = 16, 32
 	default:
 		return step{}, false
 	}
+	return unsure("-m set"), len(info) >= size && info[packets] == 0 && info[bytes] == 0
 }
