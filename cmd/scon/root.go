@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/pin"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -29,10 +30,11 @@ type tool struct {
 	socket         string   // --socket, "" where not given
 	config         string   // read without --config, where there is such a file
 	daemon         daemonSide
+	pinHost        func() *pin.Host // the machine of "scon pin"
 }
 
 func newTool(stdout, stderr io.Writer) *tool {
-	return &tool{stdout: stdout, stderr: stderr, config: config.DefaultPath, daemon: realDaemon}
+	return &tool{stdout: stdout, stderr: stderr, config: config.DefaultPath, daemon: realDaemon, pinHost: thisPinHost}
 }
 
 func (t *tool) run(args []string) int {
@@ -76,6 +78,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		newLabCommand(),
 		newBenchCommand(),
 		newProfileCommand(),
+		t.newPinCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

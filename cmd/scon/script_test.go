@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 			t := newTool(os.Stdout, os.Stderr)
 			t.config = filepath.Join(os.Getenv("WORK"), "usual.yaml")
 			t.daemon = fakeDaemon
+			t.pinHost = fakePinHost
 			os.Exit(t.run(os.Args[1:]))
 		},
 	})

@@ -42,16 +42,19 @@ type places struct {
 // namedNamespaces is where ip(8) and CNI plugins name theirs.
 const namedNamespaces = "/run/netns"
 
-// NewNamer returns a namer for this machine.
-func NewNamer() *Namer {
-	return &Namer{at: places{
+// usualPlaces are this machine's.
+func usualPlaces() places {
+	return places{
 		proc:       "/proc",
 		netns:      []string{namedNamespaces, "/run/docker/netns"},
 		docker:     "/var/run/docker.sock",
 		podman:     "/run/podman/podman.sock",
 		containerd: "/run/containerd/io.containerd.runtime.v2.task",
-	}}
+	}
 }
+
+// NewNamer returns a namer for this machine.
+func NewNamer() *Namer { return &Namer{at: usualPlaces()} }
 
 const (
 	// settle is how long Name waits for a container that is about to start:

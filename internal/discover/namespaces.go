@@ -20,10 +20,40 @@ type namespace struct {
 // inode tells namespaces apart.
 type inode struct{ dev, ino uint64 }
 
+// Namespaces returns the network namespaces of this machine but the calling
+// thread's own, by their paths, each with a process in it or 0.
+func Namespaces() map[string]int {
+	at := usualPlaces()
+	var own unix.Stat_t
+	_ = unix.Stat("/proc/thread-self/ns/net", &own)
+	paths := make(map[string]int)
+	for key, ns := range all(at) {
+		switch {
+		case key == inode{own.Dev, own.Ino}:
+		case len(ns.pids) > 0:
+			paths[ns.path] = ns.pids[0]
+		default:
+			paths[ns.path] = 0
+		}
+	}
+	return paths
+}
+
 // look finds the namespaces of this machine that the calling thread's own has
-// numbered, by number. It looks at every process, but opens each namespace
-// only once.
+// numbered, by number.
 func look(at places) map[int]*namespace {
+	numbered := make(map[int]*namespace)
+	for _, ns := range all(at) {
+		if id, ok := nsid(ns.path); ok {
+			numbered[id] = ns
+		}
+	}
+	return numbered
+}
+
+// all finds the namespaces of this machine. It looks at every process, but
+// opens each namespace only once.
+func all(at places) map[inode]*namespace {
 	all := make(map[inode]*namespace)
 	find := func(path string) *namespace {
 		var st unix.Stat_t
@@ -53,17 +83,13 @@ func look(at places) map[int]*namespace {
 			ns.pids = append(ns.pids, pid)
 		}
 	}
-	numbered := make(map[int]*namespace)
 	for _, ns := range all {
 		slices.Sort(ns.pids)
 		if ns.path = ns.name; ns.path == "" {
 			ns.path = netnsOf(at.proc, ns.pids[0])
 		}
-		if id, ok := nsid(ns.path); ok {
-			numbered[id] = ns
-		}
 	}
-	return numbered
+	return all
 }
 
 // entries lists a directory; one that is missing is empty.

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/pin"
+)
+
+// thisPinHost is this machine with the network namespaces of its containers.
+func thisPinHost() *pin.Host {
+	var all []pin.Namespace
+	for path, pid := range discover.Namespaces() {
+		all = append(all, pin.Namespace{Path: path, PID: pid})
+	}
+	slices.SortFunc(all, func(a, b pin.Namespace) int { return cmp.Compare(a.Path, b.Path) })
+	return pin.ThisHost(all)
+}
+
+// newPinCommand returns "scon pin", which places the work of networking on
+// CPUs.
+func (t *tool) newPinCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pin",
+		Short: "Place interrupts, packet steering and polling threads on CPUs",
+		Long: `Place interrupts, packet steering and polling threads on CPUs.
+
+Policies say where the work of a network device goes:
+
+  none     where it is
+  spread   queue after queue over all CPUs, the near ones first
+  numa     all CPUs of the device's NUMA node
+  single   one CPU of the device's node for everything
+  core     a core of the device's node for each queue
+
+Isolated CPUs, those without a tick (isolcpus, nohz_full), and those that
+containers have to themselves get nothing. What was there is written down
+before the first change; 'scon pin restore' brings it back, also after a crash.`,
+		Example: `  scon pin plan --policy core      says what would be changed, and why
+  scon pin apply --policy core
+  scon pin status                  what is in force
+  scon pin restore                 as it was before`,
+	}
+	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand())
+	return cmd
+}
+
+// pinFlags say what to plan.
+type pinFlags struct {
+	policy, steer string
+	power         bool
+	devices       []string
+	json          bool
+}
+
+func (f *pinFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.policy, "policy", "", "where a device's work goes: none, spread, numa, single or core")
+	flags.StringVar(&f.steer, "steer", string(pin.Direct), "packets behind the interrupt: none, rps (to other CPUs) or threaded (threads that poll)")
+	flags.BoolVar(&f.power, "power", false, "keep the CPUs that get work awake and at full frequency")
+	flags.StringSliceVar(&f.devices, "device", nil, "only these devices, by `name` or address (default: all)")
+	addJSONFlag(cmd, &f.json)
+}
+
+func (f *pinFlags) options(cmd *cobra.Command) (o pin.Options, err error) {
+	if f.policy == "" {
+		return o, usagef(cmd, "--policy is missing: want none, spread, numa, single or core")
+	}
+	o = pin.Options{Power: f.power, Devices: f.devices}
+	if o.Policy, err = pin.ParsePolicy(f.policy); err == nil {
+		o.Steer, err = pin.ParseSteer(f.steer)
+	}
+	if err != nil {
+		return o, usagef(cmd, "%v", err)
+	}
+	return o, nil
+}
+
+// plan makes the plan of the flags for a machine as it is.
+func (f *pinFlags) plan(cmd *cobra.Command, h *pin.Host) (pin.Plan, error) {
+	o, err := f.options(cmd)
+	if err != nil {
+		return pin.Plan{}, err
+	}
+	s, err := h.Capture()
+	if err != nil {
+		return pin.Plan{}, err
+	}
+	return pin.New(s, o)
+}
+
+func (t *tool) newPinPlanCommand() *cobra.Command {
+	var f pinFlags
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Say what would be changed, and why; change nothing",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.plan(cmd, t.pinHost())
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return t.printJSON(p)
+			}
+			return t.printPlan(p)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (t *tool) printPlan(p pin.Plan) error {
+	out := bufio.NewWriter(t.stdout)
+	if len(p.Settings) > 0 {
+		table := newTable("what", "of", "now", "then", "why")
+		for _, s := range p.Settings {
+			table.add(s.Place(), ofWhom(s), orDash(s.Now), orDash(s.Want), s.Why)
+		}
+		if err := table.print(out); err != nil {
+			return err
+		}
+	}
+	printNotes(out, p.Notes)
+	return out.Flush()
+}
+
+func printNotes(out io.Writer, notes []string) {
+	for _, n := range notes {
+		fmt.Fprintf(out, "note: %s\n", printable(n))
+	}
+}
+
+// ofWhom names the device of an interrupt, or the namespace of another setting's
+// device.
+func ofWhom(s pin.Setting) string {
+	if s.Netns == "" {
+		return orDash(s.Device)
+	}
+	return s.Device + " in " + filepath.Base(filepath.Dir(s.Netns)) + "/" + filepath.Base(s.Netns)
+}
+
+func (t *tool) newPinApplyCommand() *cobra.Command {
+	var f pinFlags
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Do what 'scon pin plan' says; what an earlier one did is restored first",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h := t.pinHost()
+			p, err := f.plan(cmd, h)
+			if err != nil {
+				return err
+			}
+			results, err := h.Apply(p)
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return t.printJSON(struct {
+					Results []pin.Result `json:"results"`
+					Notes   []string     `json:"notes"`
+				}{append([]pin.Result{}, results...), p.Notes})
+			}
+			return t.printApplied(results, p.Notes)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (t *tool) printApplied(results []pin.Result, notes []string) error {
+	out := bufio.NewWriter(t.stdout)
+	refused := 0
+	if len(results) > 0 {
+		table := newTable("what", "of", "before", "now", "comes to", "refused")
+		for _, r := range results {
+			now := r.Want
+			if r.Refused != "" {
+				now = r.Before
+				refused++
+			}
+			table.add(r.Place(), ofWhom(r.Setting), orDash(r.Before), orDash(now), orDash(r.Effective), orDash(r.Refused))
+		}
+		if err := table.print(out); err != nil {
+			return err
+		}
+	}
+	printNotes(out, notes)
+	fmt.Fprintf(out, "%d settings, %d refused by the kernel. 'scon pin restore' brings back what was there.\n", len(results), refused)
+	return out.Flush()
+}
+
+func (t *tool) newPinRestoreCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "restore",
+		Short: "Bring back what was there before 'scon pin apply', also after a crash",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			list, err := t.pinHost().Restore()
+			if asJSON {
+				return errors.Join(err, t.printJSON(append([]pin.Restored{}, list...)))
+			}
+			out := bufio.NewWriter(t.stdout)
+			back := 0
+			for _, r := range list {
+				if r.Left == "" {
+					back++
+					continue
+				}
+				fmt.Fprintf(out, "left: %s of %s: %s\n", printable(r.Place()), printable(ofWhom(r.Setting)), printable(r.Left))
+			}
+			switch {
+			case err != nil:
+			case len(list) == 0:
+				fmt.Fprintln(out, "Nothing was applied.")
+			default:
+				fmt.Fprintf(out, "%d settings are as they were.\n", back)
+			}
+			return errors.Join(err, out.Flush())
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (t *tool) newPinStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what is in force, and what is not as it was wanted",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			status, err := t.pinHost().Look()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return t.printJSON(status)
+			}
+			return t.printPinStatus(status)
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (t *tool) printPinStatus(s pin.Status) error {
+	out := bufio.NewWriter(t.stdout)
+	if !s.Applied {
+		fmt.Fprintln(out, "Nothing is applied.")
+		return out.Flush()
+	}
+	fmt.Fprintf(out, "policy %s, steer %s, power %v: %d settings, %d differ\n", s.Plan.Policy, s.Plan.Steer, s.Plan.Power,
+		len(s.Settings), s.Differs)
+	if s.Booted {
+		fmt.Fprintln(out, "The machine has started anew since: 'scon pin restore' takes away what is left on disk.")
+	}
+	if len(s.Settings) > 0 {
+		table := newTable("what", "of", "before", "wanted", "is", "comes to", "differs")
+		for _, one := range s.Settings {
+			table.add(one.Place(), ofWhom(one.Setting), orDash(one.Before), orDash(one.Want), orDash(one.Is),
+				orDash(one.Effective), orDash(one.Differs))
+		}
+		if err := table.print(out); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}

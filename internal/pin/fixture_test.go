@@ -1,0 +1,78 @@
+package pin
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixtures are machines: trees of /proc and /sys.
+var fixtures = []string{"rpi4", "desktop", "twosocket", "epyc", "vm"}
+
+// fixture unpacks a machine, with its namespaces in /netns. A file named
+// "A -> B" is a symbolic link.
+func fixture(t testing.TB, name string) *Host {
+	t.Helper()
+	archive, err := txtar.ParseFile("testdata/" + name + ".txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for _, f := range archive.Files {
+		path, target, isLink := strings.Cut(f.Name, " -> ")
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if isLink {
+			err = os.Symlink(target, path)
+		} else {
+			err = os.WriteFile(path, f.Data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &Host{Root: root, State: filepath.Join(root, "state"), Kernel: &fakeKernel{}}
+	namespaces, _ := filepath.Glob(root + "/netns/*")
+	for _, ns := range namespaces {
+		h.Namespaces = append(h.Namespaces, Namespace{Path: filepath.Base(ns)})
+	}
+	return h
+}
+
+func capture(t testing.TB, h *Host) Snapshot {
+	t.Helper()
+	s, err := h.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// fakeKernel has no veths; a device has threads while a test says so.
+type fakeKernel struct {
+	restarts int
+	fail     error // of the restart
+}
+
+func (*fakeKernel) Veths(string, []Namespace) (map[string]Veth, error) { return nil, nil }
+
+func (*fakeKernel) Features(string, string) (map[string]bool, error) { return nil, nil }
+
+func (*fakeKernel) SetFeatures(string, string, map[string]bool) error { return nil }
+
+func (*fakeKernel) Threads(string, string) ([]Thread, error) { return nil, nil }
+
+func (*fakeKernel) SetThread(Thread) error { return nil }
+
+func (k *fakeKernel) RestartIrqbalance() error {
+	k.restarts++
+	return k.fail
+}

@@ -1,0 +1,123 @@
+package pin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// DefaultState is the directory where what was there before is kept.
+const DefaultState = "/var/lib/scon"
+
+// Host is a machine that is looked at and changed.
+type Host struct {
+	// Root is where /proc, /sys, /etc and /run are.
+	Root string
+	// State is the directory for what was there before.
+	State string
+	// Namespaces are looked into, beside the calling thread's own.
+	Namespaces []Namespace
+	// Kernel does what has no file.
+	Kernel Kernel
+	// OnlyNetns leaves out all that is the whole machine's: interrupts, governors,
+	// irqbalance.
+	OnlyNetns bool
+
+	// fault is called before each step; what it returns ends the work there.
+	fault func(step string) error
+}
+
+// Namespace is a network namespace.
+type Namespace struct {
+	Path string // or a name that ip(8) knows
+	PID  int    // of a process in it, 0 if none is known
+}
+
+// Kernel is what has no file in /proc or /sys.
+type Kernel interface {
+	// Veths are the veth devices of a namespace.
+	Veths(netns string, others []Namespace) (map[string]Veth, error)
+	// Features of a device, by the names that the kernel gives them.
+	Features(netns, device string) (map[string]bool, error)
+	SetFeatures(netns, device string, features map[string]bool) error
+	// Threads are those that poll a device, in the order of its queues.
+	Threads(netns, device string) ([]Thread, error)
+	SetThread(Thread) error
+	// RestartIrqbalance lets it read its settings.
+	RestartIrqbalance() error
+}
+
+// ThisHost is this machine, with the network namespaces given.
+func ThisHost(namespaces []Namespace) *Host {
+	return &Host{Root: "/", State: DefaultState, Namespaces: namespaces, Kernel: linux{}}
+}
+
+// tree is an open sysfs.
+type tree struct {
+	dir  string
+	file *os.File
+}
+
+func (t tree) close() {
+	if t.file != nil {
+		t.file.Close()
+	}
+}
+
+// sysfs opens the sysfs of a namespace, "" for this thread's. A sysfs shows the
+// devices of the namespace that it was mounted in, so one is mounted for the
+// purpose, nowhere.
+func (h *Host) sysfs(namespace string) (tree, error) {
+	if h.Root != "/" { // a fixture
+		if namespace == "" {
+			return tree{dir: h.path("/sys")}, nil
+		}
+		return tree{dir: h.path("/netns/" + filepath.Base(namespace) + "/sys")}, nil
+	}
+	var fd int
+	err := netns.Do(namespace, func() error {
+		sb, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(sb)
+		if err := unix.FsconfigCreate(sb); err != nil {
+			return err
+		}
+		fd, err = unix.Fsmount(sb, unix.FSMOUNT_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return tree{}, fmt.Errorf("mount a sysfs of namespace %q: %w", namespace, err)
+	}
+	f := os.NewFile(uintptr(fd), "sysfs")
+	return tree{dir: fmt.Sprintf("/proc/self/fd/%d", fd), file: f}, nil
+}
+
+func (h *Host) path(name string) string { return filepath.Join(h.Root, name) }
+
+// read is a file of one value, without the line's end.
+func (h *Host) read(name string) (string, error) { return readFile(h.path(name)) }
+
+func readFile(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	return strings.TrimSpace(string(content)), err
+}
+
+// writeFile writes a value into a file of the kernel's, which must be there.
+func writeFile(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}

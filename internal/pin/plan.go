@@ -1,0 +1,264 @@
+package pin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Options say what to plan.
+type Options struct {
+	Policy Policy `json:"policy"`
+	Steer  Steer  `json:"steer"`
+	// Power keeps the CPUs that work is placed on awake and at full frequency.
+	Power bool `json:"power"`
+	// Devices are names or addresses; empty: all.
+	Devices []string `json:"devices,omitempty"`
+}
+
+// Plan is what is to be changed, in the order in which it is.
+type Plan struct {
+	Options
+	Settings []Setting `json:"settings"`
+	// Notes say what was left as it is, and what to know of the rest.
+	Notes []string `json:"notes"`
+}
+
+// ErrNoDevice is wrapped when there is no device of a name.
+var ErrNoDevice = errors.New("no such device")
+
+// fifo is the priority of threads that poll: the middle, where the kernel puts
+// the threads of interrupts.
+const fifo = 50
+
+// New makes the plan for a machine. The same snapshot gives the same plan.
+func New(s Snapshot, o Options) (Plan, error) {
+	p := &planner{Snapshot: s, plan: Plan{Options: o, Settings: []Setting{}, Notes: []string{}}}
+	devices, err := s.choose(o.Devices)
+	if err != nil {
+		return Plan{}, err
+	}
+	p.usable()
+	for _, d := range devices {
+		p.near(d)
+	}
+	p.irqbalance(devices)
+	for _, d := range devices {
+		if d.Veth != nil {
+			p.veth(d)
+		} else {
+			p.hardware(d)
+		}
+	}
+	p.power()
+	p.overcommitted()
+	if len(p.plan.Settings) == 0 {
+		p.note("nothing is changed")
+	}
+	slices.SortStableFunc(p.plan.Settings, func(a, b Setting) int {
+		return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
+	})
+	return p.plan, nil
+}
+
+// choose finds devices by name or address, all without one.
+func (s Snapshot) choose(names []string) ([]Device, error) {
+	if len(names) == 0 {
+		return s.Devices, nil
+	}
+	var chosen []Device
+	for _, name := range names {
+		before := len(chosen)
+		for _, d := range s.Devices {
+			if d.Name == name || d.Address != "" && d.Address == name {
+				chosen = append(chosen, d)
+			}
+		}
+		if len(chosen) == before {
+			var all []string
+			for _, d := range s.Devices {
+				all = append(all, d.title())
+			}
+			return nil, fmt.Errorf("%q: %w; there are: %s", name, ErrNoDevice, strings.Join(newNames(all), ", "))
+		}
+	}
+	return chosen, nil
+}
+
+// newNames are names without repeats.
+func newNames(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// planner is a plan in the making.
+type planner struct {
+	Snapshot
+	plan Plan
+	// all are the CPUs that work may be placed on, rest the one for what is no
+	// queue's.
+	all  CPUs
+	rest int
+	// local are the CPUs near each device, by title.
+	local map[string]CPUs
+	// given counts the queues that each CPU got.
+	given map[int]int
+	// used are the CPUs that work was placed on.
+	used CPUs
+}
+
+func (p *planner) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !slices.Contains(p.plan.Notes, text) {
+		p.plan.Notes = append(p.plan.Notes, text)
+	}
+}
+
+func (p *planner) add(s Setting) { p.plan.Settings = append(p.plan.Settings, s) }
+
+// usable finds the CPUs for work: not those that were taken from the scheduler
+// or the tick, nor those that containers have to themselves.
+func (p *planner) usable() {
+	p.local, p.given = make(map[string]CPUs), make(map[int]int)
+	p.all = p.online()
+	leave := func(what string, set CPUs) {
+		set = set.and(p.all)
+		switch rest := p.all.without(set); {
+		case len(set) == 0:
+		case len(rest) == 0:
+			p.note("%s are all the CPUs that are left, so work is placed on them", what)
+		default:
+			p.note("CPUs %v get nothing: %s", set, what)
+			p.all = rest
+		}
+	}
+	leave("isolated CPUs (isolcpus)", p.Isolated)
+	leave("CPUs without a tick (nohz_full)", p.NohzFull)
+	var own CPUs
+	for _, c := range p.Containers {
+		own = newCPUs(append(own, c.CPUs...)...)
+	}
+	leave("CPUs that containers have to themselves (cpuset)", own)
+	p.rest = p.all[0]
+}
+
+// manyCores is how many cores a node must have for the first to be left to all
+// other interrupts, as the paper's host does with irqaffinity=0.
+const manyCores = 4
+
+// near finds the CPUs of a device's node.
+func (p *planner) near(d Device) {
+	set := p.all
+	if d.Node >= 0 && len(p.nodes()) > 1 {
+		set = p.all.and(p.node(d.Node))
+		if len(set) == 0 {
+			p.note("%s: its node %d has no CPU that may be used, so all are", d.title(), d.Node)
+			set = p.all
+		}
+	}
+	if set.has(p.rest) && p.cores(set) >= manyCores {
+		set = set.without(CPUs{p.rest})
+	}
+	p.local[d.key()] = set
+}
+
+// where says, for people, which CPUs are near a device.
+func (p *planner) where(d Device) string {
+	if d.Node < 0 || len(p.nodes()) < 2 {
+		return "the machine has one NUMA node"
+	}
+	return fmt.Sprintf("%s is at NUMA node %d", d.title(), d.Node)
+}
+
+// irqbalance is told to keep away from what is pinned.
+func (p *planner) irqbalance(devices []Device) {
+	if p.Irqbalance == nil || p.plan.Policy == None {
+		return
+	}
+	args := p.Irqbalance.Args
+	var banned []string
+	for _, d := range devices {
+		for _, v := range d.Vectors {
+			if arg := fmt.Sprintf("--banirq=%d", v.IRQ); !slices.Contains(strings.Fields(args), arg) {
+				banned = append(banned, arg)
+			}
+		}
+	}
+	if len(banned) == 0 {
+		return
+	}
+	p.add(Setting{
+		Kind: kindIrqbalance, Item: p.Irqbalance.File, Now: args,
+		Want: strings.TrimSpace(args + " " + strings.Join(banned, " ")),
+		Why:  "irqbalance runs, and would move them again within 10 s",
+	})
+	if !p.Irqbalance.Unit {
+		p.note("irqbalance runs, but not below systemd: restart it yourself after apply and after restore")
+	}
+}
+
+// overcommitted says which CPUs have more than one queue.
+func (p *planner) overcommitted() {
+	if p.plan.Policy != Core {
+		return
+	}
+	queues, cores := 0, 0
+	for _, n := range p.given {
+		if n > 1 {
+			queues, cores = queues+n, cores+1
+		}
+	}
+	if cores > 0 {
+		p.note("%d queues share %d CPUs: a core for each needs fewer queues (ethtool -L) or containers, "+
+			"or a lower rate; else 'numa' is as good", queues, cores)
+	}
+}
+
+// power keeps awake the CPUs that work is placed on.
+func (p *planner) power() {
+	if !p.plan.Power {
+		return
+	}
+	used := p.used
+	if len(used) == 0 {
+		used = p.all
+	}
+	governed, sleeps := false, false
+	for _, id := range used {
+		c := p.cpu(id)
+		if slices.Contains(c.Governors, "performance") {
+			governed = true
+			p.add(Setting{
+				Kind: kindGovernor, Item: fmt.Sprintf("cpu%d", id), Now: c.Governor, Want: "performance",
+				Why: "packets that come seldom would find the CPU at a low frequency",
+			})
+		}
+		for _, idle := range c.Idle {
+			sleeps = true
+			if idle.LatencyUS <= shallowUS {
+				continue
+			}
+			p.add(Setting{
+				Kind: kindIdle, Item: fmt.Sprintf("cpu%d/%s", id, idle.State), Now: zeroOne(idle.Disabled), Want: "1",
+				Why: fmt.Sprintf("waking up from %s takes %d us", idle.Name, idle.LatencyUS),
+			})
+		}
+	}
+	if !governed {
+		p.note("no governor can be chosen: the machine below, or the firmware, sets the frequency")
+	}
+	if !sleeps {
+		p.note("no idle states can be chosen: the machine below decides how CPUs sleep")
+	}
+}
+
+// shallowUS is the latency of the idle states that stay allowed.
+const shallowUS = 2
+
+func zeroOne(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
