@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/sysctl"
 )
 
 // step is one thing to do. What it makes it notes with builder.undo at once,
@@ -77,7 +78,7 @@ func (b *builder) plan() []step {
 		{"make edge", func() error { return b.makeNode(Edge) }},
 		{"make device", func() error { return b.makeNode(Device) }},
 		{"check rules", func() error { return b.inDevice(b.rules.check) }},
-		{"set sysctls", func() error { return b.inDevice(func() error { return setSysctls(deviceSysctls) }) }},
+		{"set sysctls", func() error { return b.inDevice(func() error { return sysctl.Set(deviceSysctls) }) }},
 		{"make uplink", b.makeUplink},
 		{"make bridge", b.makeBridge},
 	}

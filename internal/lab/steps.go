@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/sysctl"
 )
 
 // makeNode makes a node's namespace and opens a routing socket in it.
@@ -21,7 +22,7 @@ func (b *builder) makeNode(node string) error {
 		b.undo(func() error { return netns.Delete(b.namespace(node)) })
 	}
 	return netns.Do(b.Node(node), func() error {
-		if err := setSysctls(nodeSysctls); err != nil {
+		if err := sysctl.Set(nodeSysctls); err != nil {
 			return err
 		}
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)

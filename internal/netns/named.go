@@ -12,7 +12,25 @@ import (
 
 // Create makes a network namespace that ip(8) knows by its name. The error
 // wraps ErrExist if there is one already.
-func Create(name string) (err error) {
+func Create(name string) error {
+	return makeName(name, func() error {
+		return Scratch(func() error { return nameIt("", name) })
+	})
+}
+
+// Attach gives a namespace that is there a name, as "ip netns attach" does. The
+// error wraps ErrExist if there is one of that name already.
+func Attach(name, path string) error {
+	return makeName(name, func() error { return nameIt(path, name) })
+}
+
+// nameIt mounts a namespace at a name.
+func nameIt(path, name string) error {
+	return unix.Mount(Path(path), Path(name), "none", unix.MS_BIND, "")
+}
+
+// makeName makes a name and has mount fill it.
+func makeName(name string, mount func() error) (err error) {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -27,16 +45,8 @@ func Create(name string) (err error) {
 		return fmt.Errorf("create namespace %q: %w", name, err)
 	}
 	f.Close()
-	defer func() {
-		if err != nil {
-			os.Remove(Path(name))
-		}
-	}()
-
-	err = Scratch(func() error {
-		return unix.Mount(Path(""), Path(name), "none", unix.MS_BIND, "")
-	})
-	if err != nil {
+	if err := mount(); err != nil {
+		os.Remove(Path(name))
 		return fmt.Errorf("create namespace %q: %w", name, err)
 	}
 	return nil

@@ -91,6 +91,28 @@ func TestCreateIsAnotherNamespace(t *testing.T) {
 	}
 }
 
+func TestAttach(t *testing.T) {
+	name := create(t)
+	second := name + "-2"
+	if err := Attach(second, Path(name)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Delete(second); err != nil {
+			t.Error(err)
+		}
+	})
+	if inode(t, second) != inode(t, name) {
+		t.Errorf("%q is another namespace than %q", second, name)
+	}
+	if err := Attach(second, Path(name)); !errors.Is(err, ErrExist) {
+		t.Errorf("second Attach: %v, want ErrExist", err)
+	}
+	if err := Attach(name+"-3", "/no/such"); err == nil {
+		t.Error("a file that is not there has a name")
+	}
+}
+
 func TestDelete(t *testing.T) {
 	name := create(t)
 	if err := Delete(name); err != nil {
