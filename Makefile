@@ -62,6 +62,7 @@ install: build
 	install -D -m 755 bin/scon-bench $(DESTDIR)$(PREFIX)/bin/scon-bench
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
+	install -D -m 644 internal/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	bin/scon completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,10 @@ NAT; and the containers "c1" to "cN". What runs natively is a process in
 "device", so "native" is another name of it. Namespaces are named after the
 nodes: scon-edge, scon-device, scon-c1.
 
+"up --topology FILE" builds nodes and links of your own instead, from a file in
+containerlab's form; their namespaces are scon-NAME-NODE. docs/topologies.md
+describes it.
+
 With the docker rules, port 8000+n of device leads to port 80 of container n,
 and port 5200+n to its port 5201, for TCP and for UDP.`,
 		Example: `  scon lab up --containers 2
@@ -35,18 +40,25 @@ and port 5200+n to its port 5201, for TCP and for UDP.`,
   scon lab exec c1 -- iperf3 -c 10.77.0.2
   scon lab down`,
 	}
-	cmd.AddCommand(newLabUpCommand(), newLabExecCommand(), newLabDownCommand())
+	cmd.AddCommand(newLabUpCommand(), newLabExecCommand(), newLabDownCommand(), newLabSchemaCommand())
 	return cmd
 }
 
 // newLabUpCommand returns "scon lab up".
 func newLabUpCommand() *cobra.Command {
 	var opts lab.Options
+	var file string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Build the lab, or adjust the one that is up",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" {
+				if cmd.Flags().Changed("containers") || cmd.Flags().Changed("rules") {
+					return usagef(cmd, "--containers and --rules are for the lab without --topology")
+				}
+				return upTopology(cmd, file)
+			}
 			l, err := lab.Up(opts)
 			if err != nil {
 				return err
@@ -57,6 +69,7 @@ func newLabUpCommand() *cobra.Command {
 	cmd.Flags().IntVar(&opts.Containers, "containers", 2, "number of containers")
 	cmd.Flags().StringVar(&opts.Rules, "rules", lab.RulesDocker,
 		"rules of device: docker, none (masquerading alone), or a file of iptables-save or nft")
+	cmd.Flags().Var((*nonEmpty)(&file), "topology", "build the nodes and links of this `file` instead")
 	return cmd
 }
 
@@ -76,7 +89,7 @@ func printLab(out io.Writer, l *lab.Lab) error {
 // newLabExecCommand returns "scon lab exec".
 func newLabExecCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "exec NODE -- CMD [ARG...]",
+		Use:   "exec [NAME/]NODE -- CMD [ARG...]",
 		Short: "Run a command in a node; the exit status is the command's",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -92,12 +105,12 @@ func execInLab(node string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	l, err := lab.Open("")
+	enter, err := findNode(node)
 	if err != nil {
 		return err
 	}
 	runtime.LockOSThread() // execve keeps the namespace of the calling thread
-	if err := l.Enter(node); err != nil {
+	if err := enter(); err != nil {
 		return err
 	}
 	if err := unix.Exec(path, argv, os.Environ()); err != nil {
@@ -110,10 +123,10 @@ func execInLab(node string, argv []string) error {
 func newLabDownCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove the lab",
+		Short: "Remove the lab and every topology that is up",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return lab.Down("")
+			return errors.Join(lab.Down(""), downTopologies())
 		},
 	}
 }

@@ -1,0 +1,74 @@
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// hop is a way from a node to a neighbour.
+type hop struct {
+	to  string
+	dev string     // of the node
+	via netip.Addr // of the neighbour
+}
+
+// graph has the hops of every node, in the order of the links.
+type graph map[string][]hop
+
+func (t *Topology) graph() graph {
+	g := graph{}
+	for _, l := range t.Links {
+		if len(l.Ends) < 2 {
+			continue
+		}
+		for i, end := range l.Ends {
+			other := l.Ends[1-i]
+			g[end.Node] = append(g[end.Node], hop{other.Node, end.Interface, other.IPv4.Addr()})
+		}
+	}
+	return g
+}
+
+// hop returns the first way from a node to a neighbour.
+func (g graph) hop(node, neighbour string) (hop, bool) {
+	i := slices.IndexFunc(g[node], func(h hop) bool { return h.to == neighbour })
+	if i < 0 {
+		return hop{}, false
+	}
+	return g[node][i], true
+}
+
+// towards finds the fewest links from every node to one: its neighbour on that
+// way. Nodes that no link leads from are not in it.
+func (g graph) towards(root string) map[string]string {
+	next := map[string]string{root: root}
+	for queue := []string{root}; len(queue) > 0; queue = queue[1:] {
+		for _, h := range g[queue[0]] {
+			if _, known := next[h.to]; !known {
+				next[h.to] = queue[0]
+				queue = append(queue, h.to)
+			}
+		}
+	}
+	return next
+}
+
+// expand puts in the nodes that lie between those of a path.
+func (g graph) expand(path []string) ([]string, error) {
+	whole := []string{path[0]}
+	for _, to := range path[1:] {
+		next := g.towards(to)
+		for at := whole[len(whole)-1]; at != to; {
+			at = next[at]
+			if at == "" {
+				return nil, fmt.Errorf("no links lead from %q to %q", whole[len(whole)-1], to)
+			}
+			if slices.Contains(whole, at) {
+				return nil, fmt.Errorf("leads to %q twice: a port can be routed one way by each node", at)
+			}
+			whole = append(whole, at)
+		}
+	}
+	return whole, nil
+}

@@ -1,0 +1,125 @@
+package topology
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// flowPriority of the flows' rules: before the kernel's own for its main table.
+const flowPriority = 1000
+
+// route gives every node a way to every other, by the fewest links, and the
+// flows their own.
+func (b *builder) route() error {
+	g := b.graph()
+	ways := map[string]map[string][]string{} // by node and neighbour: who is there
+	for _, to := range b.Nodes {
+		for node, neighbour := range g.towards(to.Name) {
+			if ways[node] == nil {
+				ways[node] = map[string][]string{}
+			}
+			if node != to.Name {
+				ways[node][neighbour] = append(ways[node][neighbour], to.Name)
+			}
+		}
+	}
+	for node, ways := range ways {
+		if err := b.routeNode(g, node, ways); err != nil {
+			return fmt.Errorf("node %s: %w", node, err)
+		}
+		if err := b.ctx.Err(); err != nil {
+			return err
+		}
+	}
+	for _, f := range b.Flows {
+		if err := b.routeFlow(g, f); err != nil {
+			return fmt.Errorf("flow to port %d: %w", f.Port, err)
+		}
+	}
+	return nil
+}
+
+// routeNode adds the routes of a node: one for each other node, but a default
+// route for those behind the neighbour with the most of them.
+func (b *builder) routeNode(g graph, node string, ways map[string][]string) error {
+	most := ""
+	for neighbour, nodes := range ways {
+		if len(nodes) > len(ways[most]) || len(nodes) == len(ways[most]) && neighbour < most {
+			most = neighbour
+		}
+	}
+	for neighbour, nodes := range ways {
+		routes := []*net.IPNet{anywhere}
+		if neighbour != most {
+			routes = nil
+			for _, to := range nodes {
+				routes = append(routes, hostAddr(b.Addr(to)).IPNet)
+			}
+		}
+		for _, to := range routes {
+			err := b.routeVia(g, node, neighbour, netlink.Route{Dst: to, Src: b.Addr(node).AsSlice()})
+			if err != nil {
+				return fmt.Errorf("route to %s: %w", to, err)
+			}
+		}
+	}
+	return nil
+}
+
+// anywhere is what a default route leads to.
+var anywhere = ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+
+// routeVia adds a route of a node by way of its neighbour.
+func (b *builder) routeVia(g graph, node, neighbour string, r netlink.Route) error {
+	h, _ := g.hop(node, neighbour)
+	index, err := b.ifindex(node, h.dev)
+	if err != nil {
+		return err
+	}
+	r.LinkIndex, r.Gw = index, h.via.AsSlice()
+	return b.nodes[node].RouteAdd(&r)
+}
+
+// ifindex of a device in a node.
+func (b *builder) ifindex(node, dev string) (int, error) {
+	name := node + ":" + dev
+	if index, known := b.indices[name]; known {
+		return index, nil
+	}
+	link, err := b.nodes[node].LinkByName(dev)
+	if err != nil {
+		return 0, fmt.Errorf("find %s: %w", name, err)
+	}
+	b.indices[name] = link.Attrs().Index
+	return b.indices[name], nil
+}
+
+// routeFlow routes a UDP destination port along a path: a rule and a table of
+// the port's number in each node but the last.
+func (b *builder) routeFlow(g graph, f Flow) error {
+	for i, node := range f.Path[:len(f.Path)-1] {
+		rule := netlink.NewRule()
+		rule.Family, rule.Priority, rule.Table = netlink.FAMILY_V4, flowPriority, table(f.Port)
+		rule.IPProto = unix.IPPROTO_UDP
+		rule.Dport = netlink.NewRulePortRange(f.Port, f.Port)
+		if err := b.nodes[node].RuleAdd(rule); err != nil {
+			return fmt.Errorf("node %s: add a rule: %w", node, err)
+		}
+		err := b.routeVia(g, node, f.Path[i+1], netlink.Route{
+			Table: table(f.Port),
+			Dst:   anywhere,
+			Src:   b.Addr(node).AsSlice(),
+		})
+		if err != nil {
+			return fmt.Errorf("node %s: add a route: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// table of a flow's routes: none that the kernel uses itself.
+func table(port uint16) int { return 1<<16 + int(port) }

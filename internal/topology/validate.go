@@ -1,0 +1,161 @@
+package topology
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"github.com/scon-project/scon/internal/near"
+)
+
+// compiled is the schema, which is a part of this program.
+var compiled = sync.OnceValue(func() *jsonschema.Schema {
+	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(Schema))
+	if err != nil {
+		panic(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("scon:topology", parsed); err != nil {
+		panic(err)
+	}
+	return c.MustCompile("scon:topology")
+})
+
+// validate compares the document with the schema.
+func (d *document) validate() []problem {
+	var invalid *jsonschema.ValidationError
+	if err := compiled().Validate(d.value); !errors.As(err, &invalid) {
+		return nil
+	}
+	var problems []problem
+	var walk func(*jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		if len(e.Causes) == 0 {
+			problems = append(problems, d.explain(e)...)
+		}
+		for _, cause := range e.Causes {
+			walk(cause)
+		}
+	}
+	walk(invalid)
+	return slices.CompactFunc(problems, func(a, b problem) bool { return key(a.path) == key(b.path) })
+}
+
+// nodesPath is where the nodes' names are keys, and wantName what a name may be.
+var nodesPath = []string{"topology", "nodes"}
+
+const wantName = "up to 32 letters, digits, '_', '.' and '-'"
+
+// english prints what explain has no better words for.
+var english = message.NewPrinter(language.English)
+
+// explain says what the schema has against a value.
+func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
+	at := e.InstanceLocation
+	switch k := e.ErrorKind.(type) {
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			what := "is unknown" + near.Hint(name, known(e.SchemaURL))
+			if key(at) == key(nodesPath) {
+				what = "is no name: want " + wantName
+			}
+			problems = append(problems, problem{append(slices.Clone(at), name), what})
+		}
+		return problems
+	case *kind.Required:
+		return []problem{{at, "lacks " + strings.Join(k.Missing, " and ")}}
+	case *kind.Type:
+		return []problem{{at, fmt.Sprintf("is %s: want %s", article(k.Got), strings.Join(articles(k.Want), " or "))}}
+	case *kind.Enum:
+		return []problem{{at, fmt.Sprintf("is %q: want one of %s", fmt.Sprint(k.Got), list(k.Want))}}
+	case *kind.FalseSchema:
+		return []problem{{at, "does not go with " + d.opponent(at)}}
+	case *kind.Pattern:
+		if at[len(at)-1] == "name" {
+			return []problem{{at, fmt.Sprintf("is %q: want %s", k.Got, wantName)}}
+		}
+		return []problem{{at, fmt.Sprintf("is %q: want NODE:INTERFACE", k.Got)}}
+	case *kind.Minimum:
+		got, _ := k.Got.Float64()
+		want, _ := k.Want.Float64()
+		return []problem{{at, fmt.Sprintf("is %v: want at least %v", got, want)}}
+	case *kind.Maximum:
+		got, _ := k.Got.Float64()
+		want, _ := k.Want.Float64()
+		return []problem{{at, fmt.Sprintf("is %v: want at most %v", got, want)}}
+	case *kind.MinItems:
+		return []problem{{at, fmt.Sprintf("has %d items: want %d", k.Got, k.Want)}}
+	case *kind.MaxItems:
+		return []problem{{at, fmt.Sprintf("has %d items: want %d at most", k.Got, k.Want)}}
+	}
+	return []problem{{at, e.ErrorKind.LocalizedString(english)}}
+}
+
+// opponent is the field that another does not go with.
+func (d *document) opponent(at []string) string {
+	if at[len(at)-3] == "nodes" {
+		return "kind netns, which is the default; kind linux is a container"
+	}
+	return "this type of link"
+}
+
+// known are the properties that a part of the schema lists.
+func known(url string) (names []string) {
+	var part any
+	if err := json.Unmarshal([]byte(Schema), &part); err != nil {
+		panic(err)
+	}
+	_, pointer, _ := strings.Cut(url, "#")
+	for step := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+		if below, ok := part.(map[string]any); ok && step != "" {
+			part = below[step]
+		}
+	}
+	if object, ok := part.(map[string]any); ok {
+		if properties, ok := object["properties"].(map[string]any); ok {
+			names = slices.Sorted(maps.Keys(properties))
+		}
+	}
+	return names
+}
+
+// article writes a type of JSON in English.
+func article(kind string) string {
+	switch kind {
+	case "array":
+		return "a list"
+	case "object":
+		return "a mapping"
+	case "null":
+		return "empty"
+	case "integer":
+		return "a whole number"
+	case "string":
+		return "a text"
+	}
+	return "a " + kind
+}
+
+func articles(kinds []string) (words []string) {
+	for _, kind := range kinds {
+		words = append(words, article(kind))
+	}
+	return words
+}
+
+func list(values []any) string {
+	var words []string
+	for _, v := range values {
+		words = append(words, fmt.Sprint(v))
+	}
+	return strings.Join(words, ", ")
+}
