@@ -1,0 +1,114 @@
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func space(t *testing.T, cooldown time.Duration, confs ...RangeConf) *Space {
+	t.Helper()
+	var set Set
+	for _, c := range confs {
+		r, err := c.Range()
+		if err != nil {
+			t.Fatal(err)
+		}
+		set = append(set, r)
+	}
+	return New([]Set{set}, cooldown)
+}
+
+func addresses(t *testing.T, s *Space, now time.Time, n int) (got []string) {
+	t.Helper()
+	for range n {
+		l, err := s.Allocate(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, l[0].Address.String())
+	}
+	return got
+}
+
+func TestAllocateInTurn(t *testing.T) {
+	now := time.Now()
+	s := space(t, 0, RangeConf{Subnet: "10.0.0.0/29"}, RangeConf{Subnet: "10.0.1.0/24", RangeStart: "10.0.1.9", RangeEnd: "10.0.1.10"})
+	got := strings.Join(addresses(t, s, now, 7), " ")
+	if want := "10.0.0.2/29 10.0.0.3/29 10.0.0.4/29 10.0.0.5/29 10.0.0.6/29 10.0.1.9/24 10.0.1.10/24"; got != want {
+		t.Errorf("leased %s, want %s", got, want)
+	}
+	if _, err := s.Allocate(now); !errors.Is(err, ErrExhausted) || !s.Full() {
+		t.Errorf("after the last address: %v, full: %v", err, s.Full())
+	}
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.4/29")}}, now)
+	if s.Full() {
+		t.Error("full with a free address")
+	}
+	if got := addresses(t, s, now, 1)[0]; got != "10.0.0.4/29" {
+		t.Errorf("leased %s, want the one that was released", got)
+	}
+}
+
+func TestCooldown(t *testing.T) {
+	now := time.Now()
+	s := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29"}) // five addresses
+	addresses(t, s, now, 4)
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}}, now)
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.3/29")}}, now)
+	// The one that never was leased first, then the one that cooled longest.
+	got := strings.Join(addresses(t, s, now, 3), " ")
+	if want := "10.0.0.6/29 10.0.0.2/29 10.0.0.3/29"; got != want {
+		t.Errorf("leased %s, want %s", got, want)
+	}
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.5/29")}}, now)
+	if got := addresses(t, s, now.Add(2*time.Minute), 1)[0]; got != "10.0.0.5/29" {
+		t.Errorf("leased %s after the cooldown", got)
+	}
+	if len(s.cooling) != 0 || len(s.cools) != 0 {
+		t.Errorf("still cooling: %v %v", s.cooling, s.cools)
+	}
+}
+
+func TestAllSetsOrNone(t *testing.T) {
+	now := time.Now()
+	four := space(t, 0, RangeConf{Subnet: "10.0.0.0/24"}).sets[0]
+	six := space(t, 0, RangeConf{Subnet: "fd00::/126"}).sets[0]
+	s := New([]Set{four, six}, 0)
+	for range 2 { // fd00::2, fd00::3
+		if l, err := s.Allocate(now); err != nil || len(l) != 2 {
+			t.Fatal(l, err)
+		}
+	}
+	if _, err := s.Allocate(now); !errors.Is(err, ErrExhausted) {
+		t.Fatal(err)
+	}
+	if n := s.Taken(); n != 4 {
+		t.Errorf("%d addresses are taken, want 4", n)
+	}
+}
+
+func TestReserve(t *testing.T) {
+	s := space(t, 0, RangeConf{Subnet: "10.0.0.0/29"})
+	s.Reserve([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}})
+	if got := addresses(t, s, time.Now(), 1)[0]; got != "10.0.0.3/29" {
+		t.Errorf("leased %s", got)
+	}
+}
+
+func TestRangeErrors(t *testing.T) {
+	for want, c := range map[string]RangeConf{
+		"such as 10.88.0.0/16":    {Subnet: "10.0.0.0"},
+		"did you mean 10.0.0.0/8": {Subnet: "10.1.0.0/8"},
+		"has no room":             {Subnet: "10.0.0.0/31"},
+		"gateway is":              {Subnet: "10.0.0.0/24", Gateway: "10.0.1.1"},
+		"rangeStart is":           {Subnet: "10.0.0.0/24", RangeStart: "x"},
+		"is before rangeStart":    {Subnet: "10.0.0.0/24", RangeStart: "10.0.0.9", RangeEnd: "10.0.0.8"},
+	} {
+		if _, err := c.Range(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q in it", c, err, want)
+		}
+	}
+}
