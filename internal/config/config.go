@@ -70,6 +70,9 @@ type Config struct {
 	// anything is for root.
 	// "", the default, means root only.
 	SocketGroup string
+
+	// Startup gives containers their network.
+	Startup Startup
 }
 
 // Log is the form of the daemon's log.
@@ -94,6 +97,7 @@ func Default() Config {
 		LeasePackets:      65536,
 		FlushIdle:         10 * time.Second,
 		Log:               Log{Level: slog.LevelInfo, Format: FormatText},
+		Startup:           defaultStartup(),
 	}
 }
 
@@ -104,7 +108,7 @@ func (c Config) Validate() error {
 			return &ValueError{Key: k.name, Err: err}
 		}
 	}
-	return nil
+	return c.Startup.checkTogether()
 }
 
 // A ValueError says which key has a value that it does not accept.

@@ -40,10 +40,8 @@ func TestShippedFileNamesEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range config.Names() {
-		line := "\n" + key + ": "
-		if _, child, ok := strings.Cut(key, "."); ok {
-			line = "\n  " + child + ": "
-		}
+		words := strings.Split(key, ".")
+		line := "\n" + strings.Repeat("  ", len(words)-1) + words[len(words)-1] + ": "
 		if !strings.Contains(string(content), line) {
 			t.Errorf("packaging/scon.yaml does not name %s", key)
 		}
@@ -65,6 +63,13 @@ exact_counters: [billing, "of a chain"]
 log: {level: debug, format: json}
 metrics: 10.0.0.1:9477
 socket_group: "docker"
+startup:
+  enabled: true
+  networks: [/a.conf, /b.conflist]
+  address_cooldown: 0s
+  stage_log: /var/log/stages
+  pool: {warm_target: 5, minimum: 1, maximum: 6, memory_limit: 2MiB, cooldown: 1h}
+  limits: {netns: 1, add_cni: 2, cgroup: 3, attach_if: 4, start_vm: 5, timeout: 10ms}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +87,11 @@ socket_group: "docker"
 		Log:               config.Log{Level: slog.LevelDebug, Format: config.FormatJSON},
 		Metrics:           "10.0.0.1:9477",
 		SocketGroup:       "docker",
+		Startup: config.Startup{
+			Enabled: true, Networks: []string{"/a.conf", "/b.conflist"}, StageLog: "/var/log/stages",
+			Pool:   config.Pool{WarmTarget: 5, Minimum: 1, Maximum: 6, MemoryLimit: 2 << 20, Cooldown: time.Hour},
+			Limits: config.Limits{NetNS: 1, AddCNI: 2, Cgroup: 3, AttachIf: 4, StartVM: 5, Timeout: 10 * time.Millisecond},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -172,9 +182,9 @@ func TestReadRefuses(t *testing.T) {
 
 func TestReadRefusesEmptyValues(t *testing.T) {
 	for _, key := range config.Names() {
-		content := key + ":\n"
-		if parent, child, ok := strings.Cut(key, "."); ok {
-			content = parent + ":\n  " + child + ":\n"
+		var content string
+		for i, word := range strings.Split(key, ".") {
+			content += strings.Repeat("  ", i) + word + ":\n"
 		}
 		_, err := config.Read("f", strings.NewReader(content))
 		if err == nil || !strings.Contains(err.Error(), key+" is empty: want ") {
@@ -259,4 +269,34 @@ func FuzzParseDevices(f *testing.F) {
 			t.Errorf("%q was taken: %v", s, err)
 		}
 	})
+}
+
+func TestStartupSettings(t *testing.T) {
+	for want, content := range map[string]string{
+		"want true or false":                         "enabled: yes-please",
+		"want a list of absolute paths":              "networks: [net.conf]",
+		"want a whole number with KiB, MiB or GiB":   "pool: {memory_limit: 128}",
+		"is 512KiB: want":                            "pool: {memory_limit: 512KiB}",
+		"want a time with its unit, 1s..1h":          "pool: {cooldown: 1ms}",
+		"want a whole number of namespaces, 0..4096": "pool: {warm_target: 5000}",
+		"want a whole number of containers, 0..4096": "limits: {cgroup: -1}",
+		"unknown key \"startup.pool.target\"":        "pool: {target: 1}",
+		"want an absolute path":                      "stage_log: log",
+	} {
+		_, err := config.Read("f", strings.NewReader("startup:\n  "+content+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", content, err, want)
+		}
+	}
+	for want, pool := range map[string]config.Pool{
+		"startup.pool.warm_target is 9: want at most startup.pool.maximum": {WarmTarget: 9, Maximum: 8, MemoryLimit: 1 << 30, Cooldown: time.Second},
+		"startup.pool.minimum is 9: want at most startup.pool.warm_target": {WarmTarget: 8, Minimum: 9, Maximum: 8, MemoryLimit: 1 << 30, Cooldown: time.Second},
+		"namespaces alone take": {WarmTarget: 8, Maximum: 8, MemoryLimit: 1 << 20, Cooldown: time.Second},
+	} {
+		c := config.Default()
+		c.Startup.Pool = pool
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q in it", pool, err, want)
+		}
+	}
 }

@@ -21,7 +21,7 @@ type key struct {
 }
 
 // keys is every key of the file, in the order of packaging/scon.yaml.
-var keys = []key{
+var keys = append([]key{
 	devices("bridges", func(c *Config) *Devices { return &c.Bridges }),
 	devices("uplinks", func(c *Config) *Devices { return &c.Uplinks }),
 	number("connections", "connections", 64, 1<<20, func(c *Config) *int { return &c.Connections }),
@@ -35,7 +35,7 @@ var keys = []key{
 	logFormat,
 	metrics,
 	socketGroup,
-}
+}, startupKeys...)
 
 // devices is a key that takes `auto` or a list of device names.
 func devices(name string, field func(*Config) *Devices) key {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -92,13 +93,16 @@ func (c *Config) applyMapping(n ast.Node, prefix string) error {
 	return nil
 }
 
+// sections are keys with keys below them.
+var sections = []string{"log", "startup", "startup.pool", "startup.limits"}
+
 // applyKey sets one key, or all that stands below it.
 func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
 	word := kv.Key.GetToken().Value
 	name := prefix + word
 	switch {
-	case name == "log":
-		return c.applyMapping(kv.Value, "log.")
+	case slices.Contains(sections, name):
+		return c.applyMapping(kv.Value, name+".")
 	case strings.Contains(word, "."):
 		return at(kv.Key.GetToken(), "unknown key %q", word)
 	}

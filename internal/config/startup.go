@@ -1,0 +1,208 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Startup is the agent that gives containers their network.
+type Startup struct {
+	// Enabled says whether there is one; default false.
+	Enabled bool
+
+	// Networks are files with CNI configurations, .conflist or .conf, that are
+	// prepared for when the daemon starts; others at their first ADD.
+	Networks []string
+
+	// AddressCooldown is how long an address rests after its container,
+	// 0s..1h, default 10 s. It is used earlier only if there is no other.
+	AddressCooldown time.Duration
+
+	// StageLog is a file to which every container's stages are appended, "" for
+	// none (the default). The latest are in memory in any case.
+	StageLog string
+
+	Pool   Pool
+	Limits Limits
+}
+
+// Pool is how many wired namespaces stand ready (startup.txt, section 5.1).
+type Pool struct {
+	// WarmTarget is how many are kept of each network in quiet times, 0..4096,
+	// default 32; 0 means no pool.
+	WarmTarget int
+	// Minimum is the number below which the refill does not wait for a quiet
+	// moment, 0..4096, default 4.
+	Minimum int
+	// Maximum is what an expected demand may raise the number to, 0..4096,
+	// default 400.
+	Maximum int
+	// MemoryLimit bounds what all of them take of the kernel's memory, counted
+	// as NamespaceMemory each, 1MiB..64GiB, default 128 MiB.
+	MemoryLimit int64
+	// Cooldown is how long there are more than WarmTarget after the last
+	// demand, 1s..1h, default one minute.
+	Cooldown time.Duration
+}
+
+// NamespaceMemory is what a wired namespace takes of the kernel's memory, in
+// bytes.
+const NamespaceMemory = 256 << 10
+
+// Limits are how many containers may be in a stage at a time, 0..4096; 0, the
+// default, is no limit (startup.txt, section 5.2).
+type Limits struct {
+	NetNS, AddCNI, Cgroup, AttachIf, StartVM int
+	// Timeout is how long a container waits for its turn, 10ms..20s, default
+	// 5 s. Then it proceeds.
+	Timeout time.Duration
+}
+
+func defaultStartup() Startup {
+	return Startup{
+		AddressCooldown: 10 * time.Second,
+		Pool:            Pool{WarmTarget: 32, Minimum: 4, Maximum: 400, MemoryLimit: 128 << 20, Cooldown: time.Minute},
+		Limits:          Limits{Timeout: 5 * time.Second},
+	}
+}
+
+const mostNamespaces = 4096
+
+var startupKeys = []key{
+	flag("startup.enabled", func(c *Config) *bool { return &c.Startup.Enabled }),
+	files("startup.networks", func(c *Config) *[]string { return &c.Startup.Networks }),
+	duration("startup.address_cooldown", 0, time.Hour, func(c *Config) *time.Duration { return &c.Startup.AddressCooldown }),
+	stageLog,
+	number("startup.pool.warm_target", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.WarmTarget }),
+	number("startup.pool.minimum", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.Minimum }),
+	number("startup.pool.maximum", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.Maximum }),
+	size("startup.pool.memory_limit", 1<<20, 64<<30, func(c *Config) *int64 { return &c.Startup.Pool.MemoryLimit }),
+	duration("startup.pool.cooldown", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.Startup.Pool.Cooldown }),
+	number("startup.limits.netns", "containers", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Limits.NetNS }),
+	number("startup.limits.add_cni", "containers", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Limits.AddCNI }),
+	number("startup.limits.cgroup", "containers", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Limits.Cgroup }),
+	number("startup.limits.attach_if", "containers", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Limits.AttachIf }),
+	number("startup.limits.start_vm", "containers", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Limits.StartVM }),
+	duration("startup.limits.timeout", 10*time.Millisecond, 20*time.Second, func(c *Config) *time.Duration { return &c.Startup.Limits.Timeout }),
+}
+
+// checkTogether refuses values that contradict each other.
+func (s Startup) checkTogether() error {
+	p := s.Pool
+	switch {
+	case p.WarmTarget > p.Maximum:
+		return &ValueError{Key: "startup.pool.warm_target", Err: fmt.Errorf("is %d: want at most startup.pool.maximum, which is %d", p.WarmTarget, p.Maximum)}
+	case p.WarmTarget > 0 && p.Minimum > p.WarmTarget:
+		return &ValueError{Key: "startup.pool.minimum", Err: fmt.Errorf("is %d: want at most startup.pool.warm_target, which is %d", p.Minimum, p.WarmTarget)}
+	case int64(p.WarmTarget)*NamespaceMemory > p.MemoryLimit:
+		return &ValueError{Key: "startup.pool.memory_limit", Err: fmt.Errorf("is %d bytes: startup.pool.warm_target namespaces alone take %d", p.MemoryLimit, int64(p.WarmTarget)*NamespaceMemory)}
+	}
+	return nil
+}
+
+// flag is a key that takes true or false.
+func flag(name string, field func(*Config) *bool) key {
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			b, ok := n.(*ast.BoolNode)
+			if !ok {
+				return fmt.Errorf("is %s: want true or false", describe(n))
+			}
+			*field(c) = b.Value
+			return nil
+		},
+		check: func(*Config) error { return nil },
+	}
+}
+
+// files is a key that takes a list of absolute paths.
+func files(name string, field func(*Config) *[]string) key {
+	const want = "want a list of absolute paths such as [/etc/cni/net.d/10-scon.conflist], [] for none"
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			paths, ok := texts(n)
+			if !ok {
+				return fmt.Errorf("is %s: %s", describe(n), want)
+			}
+			*field(c) = paths
+			return nil
+		},
+		check: func(c *Config) error {
+			for i, p := range *field(c) {
+				if !filepath.IsAbs(p) {
+					return fmt.Errorf("has %q: %s", p, want)
+				}
+				if slices.Contains((*field(c))[:i], p) {
+					return fmt.Errorf("names %q twice", p)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+var stageLog = key{
+	name: "startup.stage_log",
+	read: func(c *Config, n ast.Node) error {
+		s, ok := n.(*ast.StringNode)
+		if !ok {
+			return fmt.Errorf("is %s: want an absolute path, or \"\" for none", describe(n))
+		}
+		c.Startup.StageLog = s.Value
+		return nil
+	},
+	check: func(c *Config) error {
+		if p := c.Startup.StageLog; p != "" && !filepath.IsAbs(p) {
+			return fmt.Errorf("is %q: want an absolute path, or \"\" for none", p)
+		}
+		return nil
+	},
+}
+
+var units = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// size is a key that takes bytes with their unit, such as 128MiB.
+func size(name string, low, high int64, field func(*Config) *int64) key {
+	want := fmt.Sprintf("want a whole number with KiB, MiB or GiB, %s..%s", bytesText(low), bytesText(high))
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			if s, ok := n.(*ast.StringNode); ok {
+				for _, u := range units {
+					number, ok := strings.CutSuffix(s.Value, u.name)
+					if v, err := strconv.ParseInt(number, 10, 32); ok && err == nil {
+						*field(c) = v * u.bytes
+						return nil
+					}
+				}
+			}
+			return fmt.Errorf("is %s: %s", describe(n), want)
+		},
+		check: func(c *Config) error {
+			if v := *field(c); v < low || v > high {
+				return fmt.Errorf("is %s: %s", bytesText(v), want)
+			}
+			return nil
+		},
+	}
+}
+
+func bytesText(n int64) string {
+	for _, u := range units {
+		if n%u.bytes == 0 {
+			return fmt.Sprintf("%d%s", n/u.bytes, u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
