@@ -1,0 +1,300 @@
+package cni
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/near"
+)
+
+// Values of Conf.
+const (
+	DownInPlace = "inplace" // do the work in scon-cni's own process
+	DownError   = "error"   // refuse ADD
+
+	HandOverSwap = "swap" // put the pooled namespace beneath the runtime's name for its own
+	HandOverNone = "none" // make the device in the runtime's namespace
+
+	OwnIPAM = "scon"
+)
+
+// Network is the part of a configuration that is the same for all containers of
+// a network, and for what is prepared for them.
+type Network struct {
+	Name string `json:"name"`
+
+	// Kind of the container's primary device; default veth.
+	Kind string `json:"kind,omitempty"`
+	// Sharing is how many containers have one port of a vSwitch: direct (one,
+	// the default), single-tenant (all of a tenant) or multi-tenant (all):
+	// startup.txt, figure 4. For the kinds that have a master.
+	Sharing string `json:"sharing,omitempty"`
+	// Tenant is whose containers these are, for single-tenant sharing.
+	Tenant string `json:"tenant,omitempty"`
+	// Bridge of kind veth, made if it is missing (default scon0); of kind ovs
+	// the vSwitch's.
+	Bridge string `json:"bridge,omitempty"`
+	// Master is the host's device of macvlan, macvtap, ipvlan, ipvtap and
+	// tc-routing; of kind ovs with sharing, none.
+	Master string `json:"master,omitempty"`
+	// Mode of macvlan, macvtap, ipvlan and ipvtap.
+	Mode string `json:"mode,omitempty"`
+	// MTU of the container's device in bytes, 68..65535; 0 leaves the kernel's.
+	MTU int `json:"mtu,omitempty"`
+	// IsGateway gives the bridge the gateway's address.
+	IsGateway bool `json:"isGateway,omitempty"`
+	// IPMasq lets traffic that leaves the subnet go out under the host's address.
+	IPMasq bool `json:"ipMasq,omitempty"`
+	// Tap wires a tap for a microVM into the container's namespace.
+	Tap bool `json:"tap,omitempty"`
+	// QoS of each container.
+	QoS *QoS `json:"qos,omitempty"`
+	// Rules are the security group: with any, what none of them accepts is
+	// dropped.
+	Rules []Rule `json:"rules,omitempty"`
+
+	IPAM IPAM `json:"ipam"`
+}
+
+// QoS are the rates of one container, startup.txt section 4.1.2: average and
+// peak, each way. Bits per second and bits, as the capability "bandwidth" has
+// them.
+type QoS struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`  // to the container
+	IngressBurst uint64 `json:"ingressBurst,omitempty"` // default: what the rate sends in 10 ms
+	IngressPeak  uint64 `json:"ingressPeak,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
+	EgressPeak   uint64 `json:"egressPeak,omitempty"`
+}
+
+// Rule accepts traffic of a container.
+type Rule struct {
+	Direction string `json:"direction"`          // ingress or egress
+	Protocol  string `json:"protocol,omitempty"` // tcp, udp or icmp; default any
+	Port      uint16 `json:"port,omitempty"`     // destination; 0 is any
+	PortEnd   uint16 `json:"portEnd,omitempty"`  // the last one of a range
+	CIDR      string `json:"cidr,omitempty"`     // of the other side; default any
+}
+
+// IPAM says where addresses come from: own ranges, or another plugin.
+type IPAM struct {
+	Type string `json:"type"`
+	ipam.RangeConf
+	Ranges [][]ipam.RangeConf `json:"ranges,omitempty"`
+	Routes []Route            `json:"routes,omitempty"`
+}
+
+// Route is one that a container gets.
+type Route struct {
+	Dst string `json:"dst"`
+	GW  string `json:"gw,omitempty"` // default: the gateway of its family
+}
+
+// Conf is the configuration of one request.
+type Conf struct {
+	Network
+	CNIVersion string
+	Socket     string
+	AgentDown  string // DownInPlace or DownError
+	HandOver   string // HandOverSwap or HandOverNone
+	DNS        types.DNS
+	Prev       *types.PluginConf // with the result of ADD, for CHECK
+	Valid      []types.GCAttachment
+	Path       string // CNI_PATH
+	Raw        []byte // for a delegate
+	Sets       []ipam.Set
+	Routes     []netip.Prefix // of IPAM.Routes, in their order
+}
+
+// document is what stands in a configuration beside Network.
+type document struct {
+	types.PluginConf
+	Socket        string          `json:"socket"`
+	AgentDown     string          `json:"agentDown"`
+	HandOver      string          `json:"handOver"`
+	Args          json.RawMessage `json:"args"`
+	RuntimeConfig struct {
+		Bandwidth *QoS `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+}
+
+// Parse reads and checks a configuration.
+func Parse(input []byte) (*Conf, error) {
+	var d document
+	if err := json.Unmarshal(input, &d); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("read the network configuration: %v", err), "")
+	}
+	if err := version.ParsePrevResult(&d.PluginConf); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	}
+	v, err := new(version.ConfigDecoder).Decode(input)
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	}
+	c := &Conf{
+		CNIVersion: v, Socket: d.Socket, AgentDown: d.AgentDown, HandOver: d.HandOver, DNS: d.DNS,
+		Prev: &d.PluginConf, Valid: d.ValidAttachments, Raw: input,
+	}
+	if err := json.Unmarshal(input, &c.Network); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("read the network configuration: %v", err), "")
+	}
+	if d.RuntimeConfig.Bandwidth != nil {
+		c.QoS = d.RuntimeConfig.Bandwidth
+	}
+	if err := checkKeys(input); err != nil {
+		return nil, invalid(err)
+	}
+	if err := c.complete(); err != nil {
+		return nil, invalid(err)
+	}
+	return c, nil
+}
+
+func invalid(err error) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+}
+
+// checkKeys refuses a key that nothing reads: a typing error would else be a
+// setting that silently is not made.
+func checkKeys(input []byte) error {
+	var keys map[string]json.RawMessage
+	if err := json.NewDecoder(bytes.NewReader(input)).Decode(&keys); err != nil {
+		return err
+	}
+	known := append(jsonKeys(reflect.TypeFor[document]()), jsonKeys(reflect.TypeFor[Network]())...)
+	for k := range keys {
+		if !slices.Contains(known, k) && !strings.HasPrefix(k, "cni.dev/") {
+			return fmt.Errorf("unknown key %q%s", k, near.Hint(k, known))
+		}
+	}
+	return nil
+}
+
+// jsonKeys are the names of a struct's fields in JSON.
+func jsonKeys(t reflect.Type) (names []string) {
+	for f := range t.Fields() {
+		if f.Anonymous && f.Tag.Get("json") == "" {
+			names = append(names, jsonKeys(f.Type)...)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+// Digest tells networks apart: two configurations with the same one want the
+// same devices, addresses and rules.
+func (n *Network) Digest() string {
+	b, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // strings, numbers and lists of them
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// complete checks values and fills in the defaults.
+func (c *Conf) complete() error {
+	if c.Name == "" {
+		return fmt.Errorf("name is missing: want the network's")
+	}
+	if err := utils.ValidateNetworkName(c.Name); err != nil {
+		return err
+	}
+	if err := oneOf("agentDown", &c.AgentDown, DownInPlace, DownError); err != nil {
+		return err
+	}
+	if err := oneOf("handOver", &c.HandOver, HandOverSwap, HandOverNone); err != nil {
+		return err
+	}
+	if err := c.completeKind(); err != nil {
+		return err
+	}
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
+		return fmt.Errorf("mtu is %d: want bytes, 68..65535, or 0 for the kernel's", c.MTU)
+	}
+	for i, r := range c.Rules {
+		if err := r.check(); err != nil {
+			return fmt.Errorf("rules[%d]: %w", i, err)
+		}
+	}
+	if err := c.QoS.check(); err != nil {
+		return err
+	}
+	return c.completeIPAM()
+}
+
+func (c *Conf) completeIPAM() error {
+	switch {
+	case c.IPAM.Type == "":
+		return fmt.Errorf("ipam.type is missing: want scon for addresses of its own, or a plugin such as host-local")
+	case c.IPAM.Type != OwnIPAM:
+		return nil
+	}
+	groups := c.IPAM.Ranges
+	if c.IPAM.Subnet != "" {
+		groups = append([][]ipam.RangeConf{{c.IPAM.RangeConf}}, groups...)
+	}
+	if len(groups) == 0 {
+		return fmt.Errorf("ipam.subnet is missing: want one such as 10.88.0.0/16, or ipam.ranges")
+	}
+	for i, group := range groups {
+		var set ipam.Set
+		for j, rc := range group {
+			r, err := rc.Range()
+			if err != nil {
+				return fmt.Errorf("ipam range %d.%d: %w", i, j, err)
+			}
+			set = append(set, r)
+		}
+		if len(set) == 0 {
+			return fmt.Errorf("ipam.ranges[%d] is empty: want at least one range", i)
+		}
+		c.Sets = append(c.Sets, set)
+	}
+	for i, r := range c.IPAM.Routes {
+		dst, err := netip.ParsePrefix(r.Dst)
+		if err != nil {
+			return fmt.Errorf("ipam.routes[%d].dst is %q: want a subnet such as 0.0.0.0/0", i, r.Dst)
+		}
+		if r.GW != "" && net.ParseIP(r.GW) == nil {
+			return fmt.Errorf("ipam.routes[%d].gw is %q: want an address", i, r.GW)
+		}
+		c.Routes = append(c.Routes, dst)
+	}
+	return nil
+}
+
+// oneOf gives a setting its default, the first of its values, or refuses it.
+func oneOf(key string, value *string, values ...string) error {
+	if *value == "" {
+		*value = values[0]
+	}
+	if !slices.Contains(values, *value) {
+		return fmt.Errorf("%s is %q: want %s", key, *value, strings.Join(values, " or "))
+	}
+	return nil
+}
+
+// checkDevice refuses a name the kernel would refuse.
+func checkDevice(key, name string) error {
+	if err := utils.ValidateInterfaceName(name); err != nil {
+		return fmt.Errorf("%s is %q: want a device's name of 1..15 bytes without '/', ':' and blanks", key, name)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Kinds of a container's primary device, startup.txt sections 3.1 and 4.
+const (
+	Veth      = "veth"       // a pair, its host end a port of a bridge
+	PtP       = "ptp"        // a pair, routed
+	Netkit    = "netkit"     // as ptp
+	Macvlan   = "macvlan"    // above a master
+	Macvtap   = "macvtap"    // with a character device for a microVM
+	IPvlan    = "ipvlan"     //
+	IPvtap    = "ipvtap"     //
+	TCRouting = "tc-routing" // a pair whose host end a BPF program or tc filters join with the one shared vPort
+	OVS       = "ovs"        // a pair, its host end a port of an Open vSwitch
+)
+
+// Kinds are all of them.
+var Kinds = []string{Veth, PtP, Netkit, Macvlan, Macvtap, IPvlan, IPvtap, TCRouting, OVS}
+
+// Values of Network.Sharing.
+const (
+	Direct       = "direct"
+	SingleTenant = "single-tenant"
+	MultiTenant  = "multi-tenant"
+)
+
+// sharings are the ways to share a vPort that a kind has; the first is the
+// default. A pair is one container's own; what stands above a master shares
+// the master.
+var sharings = map[string][]string{
+	Veth:      {Direct},
+	PtP:       {Direct},
+	Netkit:    {Direct},
+	Macvlan:   {SingleTenant, MultiTenant},
+	Macvtap:   {SingleTenant, MultiTenant},
+	IPvlan:    {SingleTenant, MultiTenant},
+	IPvtap:    {SingleTenant, MultiTenant},
+	TCRouting: {MultiTenant, SingleTenant},
+	OVS:       {Direct},
+}
+
+// modes are those of a kind; the first is the default.
+var modes = map[string][]string{
+	Macvlan: {"bridge", "private", "vepa", "passthru"},
+	Macvtap: {"bridge", "private", "vepa", "passthru"},
+	IPvlan:  {"l2", "l3", "l3s"},
+	IPvtap:  {"l2", "l3", "l3s"},
+	Netkit:  {"l2", "l3"},
+}
+
+// HasMaster tells the kinds that stand above one of the host's devices.
+func (n *Network) HasMaster() bool {
+	return modes[n.Kind] != nil && n.Kind != Netkit || n.Kind == TCRouting
+}
+
+func (c *Conf) completeKind() error {
+	if err := oneOf("kind", &c.Kind, Kinds...); err != nil {
+		return err
+	}
+	if err := oneOf("sharing", &c.Sharing, sharings[c.Kind]...); err != nil {
+		return fmt.Errorf("%w for kind %s", err, c.Kind)
+	}
+	if c.Sharing == SingleTenant && c.Tenant == "" {
+		c.Tenant = c.Name
+	}
+	if m := modes[c.Kind]; m != nil {
+		if err := oneOf("mode", &c.Mode, m...); err != nil {
+			return fmt.Errorf("%w for kind %s", err, c.Kind)
+		}
+	} else if c.Mode != "" {
+		return fmt.Errorf("mode is %q: kind %s has none", c.Mode, c.Kind)
+	}
+	if c.HasMaster() {
+		if c.Master == "" {
+			return fmt.Errorf("master is missing: kind %s wants a device of the host", c.Kind)
+		}
+		if err := checkDevice("master", c.Master); err != nil {
+			return err
+		}
+	} else if c.Master != "" {
+		return fmt.Errorf("master is %q: kind %s has none", c.Master, c.Kind)
+	}
+	switch c.Kind {
+	case Veth:
+		if c.Bridge == "" {
+			c.Bridge = "scon0"
+		}
+	case OVS:
+		if c.Bridge == "" {
+			return fmt.Errorf("bridge is missing: kind ovs wants the vSwitch's")
+		}
+	default:
+		if c.Bridge != "" {
+			return fmt.Errorf("bridge is %q: kind %s has none", c.Bridge, c.Kind)
+		}
+		return nil
+	}
+	return checkDevice("bridge", c.Bridge)
+}
+
+func (q *QoS) check() error {
+	if q == nil {
+		return nil
+	}
+	for _, way := range []struct {
+		name              string
+		rate, burst, peak uint64
+	}{{"ingress", q.IngressRate, q.IngressBurst, q.IngressPeak}, {"egress", q.EgressRate, q.EgressBurst, q.EgressPeak}} {
+		const least, most = 8000, 400_000_000_000
+		switch {
+		case way.rate == 0 && (way.burst != 0 || way.peak != 0):
+			return fmt.Errorf("qos.%sRate is missing: a burst or a peak needs one", way.name)
+		case way.rate != 0 && (way.rate < least || way.rate > most):
+			return fmt.Errorf("qos.%sRate is %d: want bits per second, %d..%d", way.name, way.rate, least, uint64(most))
+		case way.peak != 0 && (way.peak <= way.rate || way.peak > most):
+			return fmt.Errorf("qos.%sPeak is %d: want bits per second above the rate", way.name, way.peak)
+		case way.burst > 32<<30:
+			return fmt.Errorf("qos.%sBurst is %d: want bits, at most %d", way.name, way.burst, 32<<30)
+		}
+	}
+	return nil
+}
+
+func (r Rule) check() error {
+	switch {
+	case r.Direction != "ingress" && r.Direction != "egress":
+		return fmt.Errorf("direction is %q: want ingress or egress", r.Direction)
+	case r.Protocol != "" && !slices.Contains([]string{"tcp", "udp", "icmp"}, r.Protocol):
+		return fmt.Errorf("protocol is %q: want tcp, udp or icmp", r.Protocol)
+	case r.Port != 0 && r.Protocol != "tcp" && r.Protocol != "udp":
+		return fmt.Errorf("port is %d: only tcp and udp have ports", r.Port)
+	case r.PortEnd != 0 && (r.Port == 0 || r.PortEnd < r.Port):
+		return fmt.Errorf("portEnd is %d: want at least port, which is %d", r.PortEnd, r.Port)
+	}
+	if r.CIDR != "" {
+		p, err := netip.ParsePrefix(r.CIDR)
+		if err != nil || !p.Addr().Is4() || p != p.Masked() {
+			return fmt.Errorf("cidr is %q: want an IPv4 subnet such as 10.0.0.0/8", strings.TrimSpace(r.CIDR))
+		}
+	}
+	return nil
+}
