@@ -1,0 +1,128 @@
+package primary
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/cni"
+)
+
+// gateways are the addresses of a network's gateway, one of each range, on one
+// of the host's devices.
+func gateways(index int, c *cni.Conf) (todo []message) {
+	for _, set := range c.Sets {
+		for _, r := range set {
+			todo = append(todo, newAddr(index, netip.PrefixFrom(r.Gateway, r.Subnet.Bits())))
+		}
+	}
+	return todo
+}
+
+func setAlias(index int, alias string) message {
+	e := netlink.NewAttributeEncoder()
+	e.String(unix.IFLA_IFALIAS, alias)
+	return message{what: fmt.Sprintf("name device %d", index), typ: unix.RTM_NEWLINK, data: append(ifinfo(index, 0, 0), encoded(e)...)}
+}
+
+// randomMAC is for a bridge, which would else take that of a port.
+func randomMAC() []byte {
+	mac := make([]byte, 6)
+	_, _ = rand.Read(mac) // never fails
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// forward lets the host forward, and hide its containers, as far as the network
+// wants it.
+func (h *Host) forward(c *cni.Conf) error {
+	if !c.IsGateway && c.Kind != cni.PtP && c.Kind != cni.Netkit {
+		return nil
+	}
+	for _, set := range c.Sets {
+		sysctl := "/proc/sys/net/ipv6/conf/all/forwarding"
+		if set[0].Subnet.Addr().Is4() {
+			sysctl = "/proc/sys/net/ipv4/ip_forward"
+		}
+		if b, err := os.ReadFile(sysctl); err == nil && len(b) > 0 && b[0] == '1' {
+			continue
+		}
+		if err := os.WriteFile(sysctl, []byte("1"), 0); err != nil {
+			return fmt.Errorf("let the host forward: %w", err)
+		}
+	}
+	if c.IPMasq {
+		return masquerade(c)
+	}
+	return nil
+}
+
+// natTable holds the masquerading of all networks.
+const natTable = "scon_startup"
+
+// masquerade lets what leaves the network's subnets go out under the host's
+// address: one rule for each subnet, not for each container. Rules that are
+// there already stay untouched, for whoever watches rules would look again.
+func masquerade(c *cni.Conf) error {
+	nft, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	table := &nftables.Table{Name: natTable, Family: nftables.TableFamilyIPv4}
+	chain := &nftables.Chain{
+		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}
+	var there []string
+	if rules, err := nft.GetRules(table, chain); err == nil {
+		for _, r := range rules {
+			word, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+			there = append(there, word)
+		}
+	}
+	changed := false
+	for _, set := range c.Sets {
+		for _, r := range set {
+			comment := c.Name + " " + r.Subnet.String()
+			if r.Subnet.Addr().Is6() || slices.Contains(there, comment) {
+				continue
+			}
+			if !changed {
+				nft.AddTable(table)
+				nft.AddChain(chain)
+				changed = true
+			}
+			nft.AddRule(&nftables.Rule{
+				Table: table, Chain: chain,
+				Exprs:    append(append(matchSubnet(12, r.Subnet, expr.CmpOpEq), matchSubnet(16, r.Subnet, expr.CmpOpNeq)...), &expr.Masq{}),
+				UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
+			})
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if err := nft.Flush(); err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	return nil
+}
+
+// matchSubnet compares an IPv4 header's address at an offset with a subnet.
+func matchSubnet(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
+	mask := binaryutil.BigEndian.PutUint32(^uint32(0) << (32 - p.Bits()))
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: p.Addr().AsSlice()},
+	}
+}

@@ -1,0 +1,196 @@
+// Package primary makes the device by which a container is in its network: the
+// CNI endpoint (startup.txt, section 2.2), with addresses and routes, and what
+// belongs to it on the host.
+//
+// A device is made where it is used: moving one between namespaces waits 16 ms
+// for an RCU barrier, under RTNL, which everybody else waits for meanwhile.
+package primary
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// ErrNoKernel is wrapped when the kernel has no device of a kind.
+var ErrNoKernel = errors.New("this kernel has none")
+
+// ErrNotPrepared is wrapped when what a network needs on the host has gone.
+var ErrNotPrepared = errors.New("the network's device is gone")
+
+// Spec is a container's device to be made.
+type Spec struct {
+	Conf   *cni.Conf
+	Netns  *os.File // of the container
+	Name   string   // in the container
+	Host   string   // name of what belongs to it on the host
+	Leases []ipam.Lease
+	// Loopback brings lo up as well.
+	Loopback bool
+}
+
+// Made is a device that was made.
+type Made struct {
+	MAC, HostMAC net.HardwareAddr // HostMAC nil without a device on the host
+}
+
+// Host is the namespace in which containers have their ports. It is safe for
+// concurrent use; devices are made one after the other, as the kernel would.
+type Host struct {
+	rt *conn
+}
+
+// Open works in the namespace of the calling thread.
+func Open() (*Host, error) {
+	rt, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	return &Host{rt}, nil
+}
+
+// Close ends the work; devices stay.
+func (h *Host) Close() { h.rt.close() }
+
+// A maker makes devices of one kind.
+type maker interface {
+	// prepare makes what containers of the network share.
+	prepare(*Host, *cni.Conf) error
+	// links are the device, and what belongs to it on the host.
+	make(*Host, Spec, Made) error
+	// routed kinds have no neighbours but the host.
+	routed() bool
+}
+
+var makers = map[string]maker{
+	cni.Veth: veth{},
+}
+
+func makerOf(kind string) (maker, error) {
+	m := makers[kind]
+	if m == nil {
+		return nil, fmt.Errorf("kind %s: %w", kind, errors.ErrUnsupported)
+	}
+	return m, nil
+}
+
+// Prepare makes what all containers of a network share, if it is missing.
+func (h *Host) Prepare(c *cni.Conf) error {
+	m, err := makerOf(c.Kind)
+	if err != nil {
+		return err
+	}
+	if err := m.prepare(h, c); err != nil {
+		return fmt.Errorf("prepare network %q: %w", c.Name, err)
+	}
+	if err := h.forward(c); err != nil {
+		return fmt.Errorf("prepare network %q: %w", c.Name, err)
+	}
+	return nil
+}
+
+// Make makes a device with its addresses and routes, or nothing.
+func (h *Host) Make(s Spec) (made Made, err error) {
+	m, err := makerOf(s.Conf.Kind)
+	if err != nil {
+		return made, err
+	}
+	made.MAC, made.HostMAC = macsOf(s.Leases)
+	if err := m.make(h, s, made); err != nil {
+		return made, kernelHas(s.Conf.Kind, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Remove(s.Host))
+		}
+	}()
+	err = netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), func() error { return configure(s, m.routed()) })
+	return made, err
+}
+
+// Remove takes a container's device away by its end on the host.
+func (h *Host) Remove(host string) error { return h.rt.do(delLink(host)) }
+
+// configure gives the device addresses and routes, in the container.
+func configure(s Spec, routed bool) error {
+	rt, err := dial()
+	if err != nil {
+		return err
+	}
+	defer rt.close()
+	index, err := indexOf(s.Name)
+	if err != nil {
+		return err
+	}
+	todo := []message{setUp(index)}
+	if s.Loopback {
+		todo = append(todo, setUp(1))
+	}
+	for _, l := range s.Leases {
+		todo = append(todo, addressOf(index, l, routed)...)
+	}
+	for i, dst := range s.Conf.Routes {
+		gw, ok := gatewayOf(s.Conf.IPAM.Routes[i].GW, dst, s.Leases)
+		if !ok {
+			return fmt.Errorf("add route to %v: there is no gateway of its family", dst)
+		}
+		todo = append(todo, newRoute(index, dst, gw))
+	}
+	return rt.do(todo...)
+}
+
+// addressOf is one address. Where only the host is a neighbour, the rest of the
+// subnet is behind the gateway.
+func addressOf(index int, l ipam.Lease, routed bool) []message {
+	if !routed {
+		return []message{newAddr(index, l.Address)}
+	}
+	addr, gw := l.Address.Addr(), l.Gateway
+	return []message{
+		newAddr(index, netip.PrefixFrom(addr, addr.BitLen())),
+		newRoute(index, netip.PrefixFrom(gw, gw.BitLen()), netip.Addr{}),
+		newRoute(index, l.Address.Masked(), gw),
+	}
+}
+
+// gatewayOf is where a route leads: what it says, or the gateway of its family.
+func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) (netip.Addr, bool) {
+	if named != "" {
+		gw, err := netip.ParseAddr(named)
+		return gw, err == nil
+	}
+	for _, l := range leases {
+		if l.Gateway.Is4() == dst.Addr().Is4() {
+			return l.Gateway, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// macsOf derives MAC addresses from the first address: whoever gets it next has
+// the same, so that no neighbour's table is wrong. The host's begins with fe,
+// lest a bridge takes it for its own.
+func macsOf(leases []ipam.Lease) (container, host net.HardwareAddr) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	b := leases[0].Address.Addr().AsSlice()
+	b = b[len(b)-4:]
+	return append(net.HardwareAddr{0x0a, 0x58}, b...), append(net.HardwareAddr{0xfe, 0x58}, b...)
+}
+
+// kernelHas says in clear words that the kernel does not know a kind.
+func kernelHas(kind string, err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("kind %s: %w (%v); choose another kind", kind, ErrNoKernel, err)
+	}
+	return err
+}
