@@ -11,9 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxClients is how many connections may be open at a time, of root and of all
-// others each: the others cannot keep root out. More are closed at once.
-const maxClients = 64
+// How many connections may be open at a time: of root, who starts hundreds of
+// containers at once, and of all others, who cannot keep root out. More are
+// closed at once.
+const (
+	maxMasters = 512
+	maxOthers  = 64
+)
 
 // clients are the connections of a listener, each with its peer's rights: the
 // socket's mode lets root and the members of its group in. They may read; only
@@ -27,6 +31,7 @@ type clients struct {
 type client struct {
 	net.Conn
 	master bool // may change things
+	pid    int  // of the process that connected
 	leave  func()
 }
 
@@ -37,13 +42,14 @@ func (l *clients) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &client{Conn: conn, master: isMaster(conn)}
-		open := &l.others
+		c := &client{Conn: conn}
+		c.pid, c.master = whoIs(conn)
+		open, most := &l.others, int32(maxOthers)
 		if c.master {
-			open = &l.masters
+			open, most = &l.masters, maxMasters
 		}
 		c.leave = sync.OnceFunc(func() { open.Add(-1) })
-		if open.Add(1) <= maxClients {
+		if open.Add(1) <= most {
 			return c, nil
 		}
 		c.Close()
@@ -55,22 +61,25 @@ func (c *client) Close() error {
 	return c.Conn.Close()
 }
 
-// isMaster tells whether the process that connected may change things. One of
+// whoIs is the process that connected, and whether it may change things. One of
 // another user namespace is root only if it is this one's.
-func isMaster(conn net.Conn) bool {
+func whoIs(conn net.Conn) (pid int, master bool) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
-		return false
+		return 0, false
 	}
 	raw, err := unixConn.SyscallConn()
 	if err != nil {
-		return false
+		return 0, false
 	}
 	var peer *unix.Ucred
 	control := raw.Control(func(fd uintptr) {
 		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	return control == nil && err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+	if control != nil || err != nil {
+		return 0, false
+	}
+	return int(peer.Pid), peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
 }
 
 // clientKey is of the client in the context of its requests.

@@ -144,7 +144,7 @@ func ended(t *testing.T, c net.Conn) string {
 // However many connect, so many are served; when they leave, others come in.
 func TestManyClients(t *testing.T) {
 	socket := serve(t, &backend{}, "")
-	conns := connect(t, socket, 64)
+	conns := connect(t, socket, 512)
 	surplus := connect(t, socket, 1)[0]
 	if words := ended(t, surplus); words != "" {
 		t.Errorf("one too many hears %q", words)

@@ -84,6 +84,8 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
 //	POST /v1/resume  {"container": "C"}  {}
 //	POST /v1/stop                        {}
 //
+// and those of handleStartup, for a Backend that is a Starter.
+//
 // Every refusal is {"error": "..."} under a status of 400 (the request makes
 // no sense), 404 (no such route or container), 405 or 500.
 func Handler(b Backend) http.Handler {
@@ -138,6 +140,9 @@ func Handler(b Backend) http.Handler {
 		}
 		return struct{}{}, b.Stop()
 	})
+	if s, ok := b.(Starter); ok {
+		handleStartup(mux, s)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusNotFound, refusal{fmt.Sprintf("no route %q", r.URL.Path)})
 	})

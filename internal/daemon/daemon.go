@@ -27,6 +27,7 @@ import (
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/nlmsg"
+	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -73,6 +74,7 @@ type Daemon struct {
 	links  *nlmsg.Socket // asks about devices
 	stop   context.CancelFunc
 	paused bool
+	agent  *startup.Agent // nil unless it is enabled
 
 	devices     devices
 	policy      policy
@@ -147,6 +149,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.begin(); err != nil {
 		return err
 	}
+	if err := d.startAgent(); err != nil {
+		return err
+	}
+	defer d.stopAgent()
 	served, err := d.serve(ctx)
 	if err != nil {
 		return err
@@ -310,7 +316,10 @@ func (d *Daemon) serve(ctx context.Context) (_ <-chan struct{}, err error) {
 		l.Close()
 		return nil, err
 	}
-	b := backend{d, ctx}
+	var b api.Backend = backend{d, ctx}
+	if d.agent != nil {
+		b = starter{backend{d, ctx}, d.agent}
+	}
 	var servers sync.WaitGroup
 	servers.Go(func() {
 		if err := api.Serve(ctx, l, b); err != nil {

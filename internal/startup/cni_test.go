@@ -1,0 +1,202 @@
+package startup
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// libcni, which runtimes use, gets what the specification says, for every verb
+// of every version.
+func TestLibcni(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	for i, v := range version.All.SupportedVersions() {
+		t.Run(v, func(t *testing.T) {
+			pod := nstest.New(t)
+			lib := libcni.NewCNIConfigWithCacheDir([]string{bin}, t.TempDir(), nil)
+			conf := strings.Replace(b.conf(), "1.1.0", v, 1)
+			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": %q, "name": "net", "plugins": [%s]}`, v, conf))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rt := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("c%d", i), NetNS: netns.Path(pod), IfName: "eth0"}
+			ctx := context.Background()
+			in := func(what string, do func() error) {
+				t.Helper()
+				nstest.Do(t, b.host, func() {
+					if err := do(); err != nil {
+						t.Fatalf("%s: %v", what, err)
+					}
+				})
+			}
+			has := func(since string) bool {
+				ok, err := version.GreaterThanOrEqualTo(v, since)
+				return ok && err == nil
+			}
+
+			in("VERSION", func() error {
+				_, err := lib.ValidateNetworkList(ctx, list)
+				return err
+			})
+			if has("1.1.0") {
+				in("STATUS", func() error { return lib.GetStatusNetworkList(ctx, list) })
+			}
+			var result types.Result
+			in("ADD", func() (err error) {
+				result, err = lib.AddNetworkList(ctx, list, rt)
+				return err
+			})
+			if result.Version() != v {
+				t.Errorf("the result has version %s", result.Version())
+			}
+			current, err := types100.GetResult(result)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(current.IPs) != 1 || !current.IPs[0].Gateway.Equal(net.IPv4(10, 88, 0, 1)) || len(current.Routes) != 1 {
+				t.Errorf("result: %v", result)
+			}
+			if has("0.3.0") && (len(current.Interfaces) != 3 || current.Interfaces[*current.IPs[0].Interface].Sandbox != rt.NetNS) {
+				t.Errorf("interfaces: %v", current.Interfaces)
+			}
+			b.ping(pod)
+			if has("0.4.0") {
+				in("CHECK", func() error { return lib.CheckNetworkList(ctx, list, rt) })
+			}
+			if has("1.1.0") {
+				keep := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: rt.ContainerID, IfName: "eth0"}}}
+				in("GC", func() error { return lib.GCNetworkList(ctx, list, keep) })
+				b.ping(pod)
+			}
+			in("DEL", func() error { return lib.DelNetworkList(ctx, list, rt) })
+			in("DEL", func() error { return lib.DelNetworkList(ctx, list, rt) })
+			b.wantNothing()
+		})
+	}
+}
+
+// CHECK finds out what somebody took away.
+func TestCheck(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	for what, take := range map[string]string{
+		"lost its address":       "ip addr flush dev eth0",
+		"is down":                "ip link set eth0 down",
+		"lost its route":         "ip route del default",
+		"eth0 in the container:": "ip link del eth0",
+	} {
+		t.Run(what, func(t *testing.T) {
+			pod := nstest.New(t)
+			path := netns.Path(pod)
+			b.want(b.cni("ADD", "c", path, b.conf()))
+			b.want(b.cni("CHECK", "c", path, b.conf()))
+			nstest.Run(t, pod, take)
+			if a := b.cni("CHECK", "c", path, b.conf()); a.code != 1 || !strings.Contains(a.out, what) && !strings.Contains(a.out, "on the host") {
+				t.Errorf("CHECK: %d %s", a.code, a.out)
+			}
+			b.want(b.cni("DEL", "c", path, b.conf()))
+		})
+	}
+	if a := b.cni("CHECK", "nobody", netns.Path(b.host), b.conf()); !strings.Contains(a.out, `"code":3`) {
+		t.Errorf("CHECK of an unknown container: %s", a.out)
+	}
+}
+
+// GC takes away what the runtime no longer knows, and nothing else.
+func TestGC(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	one, two := nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "one", netns.Path(one), b.conf()))
+	b.want(b.cni("ADD", "two", netns.Path(two), b.conf()))
+	b.want(b.cni("GC", "", "", b.conf(`"cni.dev/valid-attachments": [{"containerID": "two", "ifname": "eth0"}]`)))
+	if n := len(b.devices()); n != 1 {
+		t.Errorf("%d devices are left", n)
+	}
+	b.ping(two)
+}
+
+// What makes no sense is refused with the specification's code.
+func TestRefusals(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := netns.Path(nstest.New(t))
+	for name, c := range map[string]struct {
+		verb, id, netns, conf, want string
+	}{
+		"no such verb":       {"FETCH", "c", pod, b.conf(), `"code":4`},
+		"no container":       {"ADD", "", pod, b.conf(), `CNI_CONTAINERID] missing`},
+		"bad container":      {"ADD", "a/b", pod, b.conf(), `"code":4`},
+		"no netns":           {"ADD", "c", "", b.conf(), `CNI_NETNS] missing`},
+		"vanished namespace": {"ADD", "c", "/run/netns/gone", b.conf(), `"code":8`},
+		"no namespace":       {"ADD", "c", "/dev/null", b.conf(), `"code":8`},
+		"the host's":         {"ADD", "c", netns.Path(b.host), b.conf(), `the host's own`},
+		"no JSON":            {"ADD", "c", pod, "{", `"code":6`},
+		"unknown version":    {"ADD", "c", pod, strings.Replace(b.conf(), "1.1.0", "9.0.0", 1), `"code":1`},
+		"CHECK of old":       {"CHECK", "c", pod, strings.Replace(b.conf(), "1.1.0", "0.3.1", 1), `has no CHECK`},
+		"typing error":       {"ADD", "c", pod, b.conf(`"isGatway": true`), `did you mean \"isGateway\"`},
+		"kind":               {"ADD", "c", pod, b.conf(`"kind": "vteh"`), `want veth or ptp`},
+		"mtu":                {"ADD", "c", pod, b.conf(`"mtu": 20`), `68..65535`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if a := b.cni(c.verb, c.id, c.netns, c.conf); a.code != 1 || !strings.Contains(a.out, c.want) {
+				t.Errorf("%d %s, want %s in it", a.code, a.out, c.want)
+			}
+		})
+	}
+	b.wantNothing()
+}
+
+// A range that is used up is refused, STATUS says so, and a DEL ends it.
+func TestExhausted(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	conf := strings.Replace(b.conf(), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1)
+	for _, id := range []string{"a", "b"} {
+		b.want(b.cni("STATUS", "", "", conf))
+		b.want(b.cni("ADD", id, netns.Path(nstest.New(t)), conf))
+	}
+	for _, verb := range []string{"STATUS", "ADD"} {
+		if a := b.cni(verb, "c", netns.Path(nstest.New(t)), conf); a.code != 1 || !strings.Contains(a.out, `"code":50`) {
+			t.Errorf("%s: %d %s", verb, a.code, a.out)
+		}
+	}
+	b.want(b.cni("DEL", "a", "", conf))
+	b.want(b.cni("STATUS", "", "", conf))
+	b.want(b.cni("ADD", "c", netns.Path(nstest.New(t)), conf))
+}
+
+// A stock IPAM plugin may give the addresses.
+func TestDelegatedIPAM(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	own := `{"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`
+	// Of a version that the plugins of Debian 12 know, too.
+	conf := strings.Replace(strings.Replace(b.conf(), "1.1.0", "1.0.0", 1), own, fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.dir), 1)
+	out := b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	if !strings.Contains(out, `"address":"10.88.0.2/24"`) {
+		t.Error(out)
+	}
+	b.want(b.cni("CHECK", "c", netns.Path(pod), conf))
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+	b.wantNothing()
+	if out := b.want(b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1))); !strings.Contains(out, `10.88.0.3/24`) {
+		t.Error(out)
+	}
+	b.want(b.cni("DEL", "d", netns.Path(pod), conf))
+	if a := b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, "host-local", "nowhere", 1)); !strings.Contains(a.out, "not in CNI_PATH") {
+		t.Error(a.out)
+	}
+}

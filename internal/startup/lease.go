@@ -1,0 +1,105 @@
+package startup
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/primary"
+)
+
+// lease takes addresses for an attachment: of the network's own ranges, or
+// those that a stock plugin gives.
+func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (err error) {
+	if n.space != nil {
+		r.Leases, err = n.space.Allocate(now())
+		if errors.Is(err, ipam.ErrExhausted) {
+			return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: %v", c.Name, err), "")
+		}
+		return err
+	}
+	r.CNIPath, r.Conf = c.Path, c.Raw
+	result, err := delegate("ADD", r)
+	if err != nil {
+		return fmt.Errorf("ask ipam plugin %s for an address: %w", c.IPAM.Type, err)
+	}
+	for _, ip := range result.IPs {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		bits, _ := ip.Address.Mask.Size()
+		if !ok {
+			return fmt.Errorf("ask ipam plugin %s for an address: got %v", c.IPAM.Type, ip.Address)
+		}
+		gw, _ := netip.AddrFromSlice(ip.Gateway)
+		r.Leases = append(r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
+	}
+	for _, route := range result.Routes {
+		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
+			c.Routes = append(c.Routes, dst)
+			gw := ""
+			if route.GW != nil {
+				gw = route.GW.String()
+			}
+			c.IPAM.Routes = append(c.IPAM.Routes, cni.Route{Dst: dst.String(), GW: gw})
+		}
+	}
+	return nil
+}
+
+// unlease gives the addresses of an attachment back.
+func (a *Agent) unlease(r *Record) error {
+	if r.Network.IPAM.Type != cni.OwnIPAM {
+		_, err := delegate("DEL", r)
+		if err != nil {
+			return fmt.Errorf("tell ipam plugin %s that an address is free: %w", r.Network.IPAM.Type, err)
+		}
+		return nil
+	}
+	a.mu.Lock()
+	n := a.networks[r.Network.Name]
+	a.mu.Unlock()
+	if n != nil && n.space != nil {
+		n.space.Release(r.Leases, now())
+	}
+	return nil
+}
+
+// delegate calls the IPAM plugin of an attachment's network.
+func delegate(verb string, r *Record) (*types100.Result, error) {
+	return cni.Delegate(r.Network.IPAM.Type, cni.Request{
+		Command: verb, ContainerID: r.ContainerID, Netns: r.Netns, IfName: r.IfName, Path: r.CNIPath, Input: r.Conf,
+	})
+}
+
+// resultOf is what the runtime hears of a device.
+func resultOf(c *cni.Conf, r *Record, m primary.Made) *types100.Result {
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: c.DNS}
+	if c.Kind == cni.Veth || c.Kind == cni.OVS {
+		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: c.Bridge})
+	}
+	if m.HostMAC != nil {
+		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.Host, Mac: m.HostMAC.String(), Mtu: c.MTU})
+	}
+	result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.IfName, Mac: m.MAC.String(), Mtu: c.MTU, Sandbox: r.Netns})
+	own := len(result.Interfaces) - 1
+	for _, l := range r.Leases {
+		ip := &types100.IPConfig{Interface: types100.Int(own), Address: ipNet(l.Address)}
+		if l.Gateway.IsValid() {
+			ip.Gateway = l.Gateway.AsSlice()
+		}
+		result.IPs = append(result.IPs, ip)
+	}
+	for i, dst := range c.Routes {
+		result.Routes = append(result.Routes, &types.Route{Dst: ipNet(dst), GW: net.ParseIP(c.IPAM.Routes[i].GW)})
+	}
+	return result
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

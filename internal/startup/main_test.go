@@ -1,0 +1,288 @@
+package startup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// bin is a directory with scon-cni, and with the test's program as scon.
+var bin string
+
+// TestMain lets the test's program be what scon-cni becomes without an agent,
+// and an agent with its socket.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "cni":
+		os.Exit(runAlone())
+	case len(os.Args) == 3 && os.Args[1] == "agent":
+		if err := runAgent(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests make network namespaces: run them as root (sudo make test)")
+		os.Exit(1)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if bin, err = os.MkdirTemp("", "scon-cni-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(bin)
+	out, err := exec.Command("make", "-C", "../..", "bin/scon-cni").CombinedOutput()
+	if err == nil {
+		out, err = exec.Command("cp", "../../bin/scon-cni", bin).CombinedOutput()
+	}
+	if err == nil {
+		out, err = exec.Command("cp", os.Args[0], filepath.Join(bin, "scon")).CombinedOutput()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "building scon-cni: %v: %s\n", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+func runAlone() int {
+	setFault()
+	input, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return 1
+	}
+	document, failed := Alone(cni.Request{
+		Command: os.Getenv("CNI_COMMAND"), ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"),
+		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Input: input,
+	})
+	os.Stdout.Write(document)
+	if failed {
+		return 1
+	}
+	return 0
+}
+
+// Variables of the environment that change an agent.
+const (
+	faultEnv  = "SCON_TEST_FAULT"  // the step at which it kills itself
+	configEnv = "SCON_TEST_CONFIG" // YAML, what is below startup:
+)
+
+// setFault lets the process kill itself at a step.
+func setFault() {
+	if fault := os.Getenv(faultEnv); fault != "" {
+		step = func(name string) {
+			if name == fault {
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+				select {}
+			}
+		}
+	}
+}
+
+// agentBackend is what a daemon answers with, as far as it is the agent's.
+type agentBackend struct {
+	api.Backend
+	agent *Agent
+}
+
+func (b agentBackend) CNI(pid int, r cni.Request) ([]byte, bool) { return b.agent.CNI(pid, r) }
+
+func (b agentBackend) Status() (api.Status, error) { return api.Status{PID: os.Getpid()}, nil }
+
+func runAgent(dir string) error {
+	setFault()
+	c := config.Default()
+	if text := os.Getenv(configEnv); text != "" {
+		var err error
+		if c, err = config.Read("test", strings.NewReader("startup:\n"+text)); err != nil {
+			return err
+		}
+	}
+	a, err := New(Options{Config: c.Startup, StateDir: dir, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	l, err := api.Listen(filepath.Join(dir, "scon.sock"), "")
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	return api.Serve(ctx, l, agentBackend{agent: a})
+}
+
+// bed is a host in a namespace of its own, with or without an agent.
+type bed struct {
+	t     *testing.T
+	host  string // namespace
+	dir   string // state directory
+	agent *exec.Cmd
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "scon-s") // a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &bed{t: t, host: nstest.New(t), dir: dir}
+}
+
+func (b *bed) socket() string { return filepath.Join(b.dir, "scon.sock") }
+
+// start starts an agent; env are variables such as faultEnv's.
+func (b *bed) start(env ...string) {
+	b.t.Helper()
+	b.spawn(env...)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if conn, err := net.Dial("unix", b.socket()); err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			b.t.Fatal("the agent does not listen")
+		}
+	}
+}
+
+// spawn starts an agent and does not wait until it answers.
+func (b *bed) spawn(env ...string) {
+	b.t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = testLog{b.t}
+	nstest.Do(b.t, b.host, func() {
+		if err := cmd.Start(); err != nil {
+			b.t.Fatal(err)
+		}
+	})
+	b.agent = cmd
+	b.t.Cleanup(b.kill)
+}
+
+// kill ends the agent at once; a second time it does nothing.
+func (b *bed) kill() {
+	if b.agent != nil {
+		_ = b.agent.Process.Kill()
+		_ = b.agent.Wait()
+		b.agent = nil
+	}
+}
+
+// testLog writes a process' words into the test's log.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Logf("agent: %s", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// answer is what scon-cni said.
+type answer struct {
+	out  string
+	code int // exit status
+}
+
+// cni runs scon-cni in the host's namespace, as a runtime does.
+func (b *bed) cni(verb, id, netnsPath, conf string, env ...string) (a answer) {
+	b.t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "scon-cni"))
+	cmd.Env = append(append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS="+netnsPath,
+		"CNI_IFNAME=eth0", "CNI_PATH="+bin+":/usr/lib/cni"), env...)
+	cmd.Stdin = strings.NewReader(conf)
+	cmd.Stderr = testLog{b.t}
+	nstest.Do(b.t, b.host, func() {
+		out, err := cmd.Output()
+		a.out = string(out)
+		if exit := new(exec.ExitError); errors.As(err, &exit) {
+			a.code = exit.ExitCode()
+		} else if err != nil {
+			b.t.Fatal(err)
+		}
+	})
+	return a
+}
+
+// want fails unless scon-cni succeeded.
+func (b *bed) want(a answer) string {
+	b.t.Helper()
+	if a.code != 0 {
+		b.t.Fatalf("scon-cni: %s", a.out)
+	}
+	return a.out
+}
+
+// conf is a network's configuration; more are further keys.
+func (b *bed) conf(more ...string) string {
+	c := fmt.Sprintf(`"cniVersion": "1.1.0", "name": "net", "type": "scon-cni", "socket": %q, "bridge": "br0", "isGateway": true,
+		"ipam": {"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.socket())
+	return "{" + strings.Join(append([]string{c}, more...), ", ") + "}"
+}
+
+// ping fails unless the gateway answers a container.
+func (b *bed) ping(ns string) {
+	b.t.Helper()
+	nstest.Run(b.t, ns, "ping -n -q -c 1 -W 5 10.88.0.1")
+}
+
+// wantNothing fails if anything of a container is left on the host.
+func (b *bed) wantNothing() {
+	b.t.Helper()
+	for _, name := range b.devices() {
+		b.t.Errorf("device %s is left", name)
+	}
+	if n := len(b.records()); n != 0 {
+		b.t.Errorf("%d records are left", n)
+	}
+	inode, err := netns.Inode(b.host)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	left, _ := filepath.Glob(fmt.Sprintf("/run/netns/cni-scon-%d-*", inode))
+	if len(left) > 0 {
+		b.t.Errorf("namespaces are left: %v", left)
+	}
+}
+
+// devices are those that the agent has made on the host for containers.
+func (b *bed) devices() (names []string) {
+	b.t.Helper()
+	for line := range strings.Lines(nstest.Run(b.t, b.host, "ip -br link")) {
+		if name, _, _ := strings.Cut(strings.Fields(line)[0], "@"); strings.HasPrefix(name, "scn") || strings.HasPrefix(name, "scp") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// records are the files of attachments.
+func (b *bed) records() []string {
+	files, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "attachments", "*"))
+	return files
+}

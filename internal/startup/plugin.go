@@ -1,0 +1,137 @@
+package startup
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// CNI answers a plugin's request of the process pid.
+func (a *Agent) CNI(pid int, r cni.Request) (document []byte, failed bool) {
+	return cni.Answer(r, plugin{a, pid})
+}
+
+// plugin is the agent as a process sees it.
+type plugin struct {
+	*Agent
+	pid int
+}
+
+func (p plugin) Add(at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
+	return p.Agent.Add(context.Background(), p.pid, at, c)
+}
+
+func (p plugin) Del(at cni.Attachment, c *cni.Conf) error {
+	return p.Agent.Del(context.Background(), at, c)
+}
+
+func (p plugin) Check(at cni.Attachment, c *cni.Conf) error {
+	return p.Agent.Check(seenBy(p.pid, at.Netns), at, c)
+}
+
+// seenBy is a path of a process as the agent sees it.
+func seenBy(pid int, path string) string {
+	if pid <= 0 || pid == os.Getpid() {
+		return path
+	}
+	for _, self := range []string{"/proc/self/", "/proc/thread-self/"} {
+		if rest, ok := strings.CutPrefix(path, self); ok {
+			path = fmt.Sprintf("/proc/%d/%s", pid, rest)
+		}
+	}
+	return fmt.Sprintf("/proc/%d/root/%s", pid, strings.TrimPrefix(path, "/"))
+}
+
+// Alone answers a plugin's request in this process, for no agent does: `scon
+// cni`. DEL leaves word for the agent to come and succeeds; ADD is done in
+// place, or refused, as the configuration says.
+func Alone(r cni.Request) (document []byte, failed bool) { return cni.Answer(r, alone{}) }
+
+type alone struct{}
+
+// with does something as the agent of a configuration's socket would, in the
+// namespace where the latest one worked.
+func (alone) with(c *cni.Conf, do func(*Agent) error) error {
+	dir := stateDirOf(c)
+	h, err := readHome(dir)
+	if err != nil {
+		return err
+	}
+	return netns.Do(h.Netns, func() error {
+		here, err := netns.Inode("")
+		if err != nil {
+			return err
+		}
+		if h.Inode != 0 && here != h.Inode {
+			return fmt.Errorf("no agent answers at %s, and it worked in another network namespace: start it", state.Socket(dir))
+		}
+		a, err := New(Options{
+			Config: config.Default().Startup, StateDir: dir, Netns: h.Netns, Wait: true,
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		return do(a)
+	})
+}
+
+func stateDirOf(c *cni.Conf) string {
+	if c.Socket == "" {
+		return state.DefaultDir
+	}
+	return filepath.Dir(c.Socket)
+}
+
+func noAgent(c *cni.Conf) error {
+	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: start one with 'scon up', its configuration with startup.enabled", state.Socket(stateDirOf(c))), "agentDown is \"error\"")
+}
+
+func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err error) {
+	if c.AgentDown == cni.DownError {
+		return nil, noAgent(c)
+	}
+	err = p.with(c, func(a *Agent) error {
+		result, err = a.Add(context.Background(), 0, at, c)
+		return err
+	})
+	return result, err
+}
+
+func (p alone) Del(at cni.Attachment, c *cni.Conf) error {
+	if c.AgentDown == cni.DownError {
+		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
+	}
+	err := p.with(c, func(a *Agent) error { return a.Del(context.Background(), at, c) })
+	if err != nil {
+		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
+	}
+	return nil
+}
+
+func (p alone) Check(at cni.Attachment, c *cni.Conf) error {
+	return p.with(c, func(a *Agent) error { return a.Check(at.Netns, at, c) })
+}
+
+func (p alone) GC(c *cni.Conf) error {
+	return p.with(c, func(a *Agent) error { return a.GC(c) })
+}
+
+func (p alone) Status(c *cni.Conf) error {
+	if c.AgentDown == cni.DownError {
+		return noAgent(c)
+	}
+	return p.with(c, func(a *Agent) error { return a.Status(c) })
+}

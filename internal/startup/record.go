@@ -1,0 +1,282 @@
+package startup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// Record is an attachment as it is written down: the lease of its addresses,
+// and what to take away at the end.
+type Record struct {
+	Network     cni.Network      `json:"network"`
+	ContainerID string           `json:"container_id"` // "" if it was rebuilt
+	IfName      string           `json:"ifname"`
+	Netns       string           `json:"netns,omitempty"` // as the runtime gave it
+	Inode       uint64           `json:"inode,omitempty"` // of the namespace at Netns; 0 if the agent does not see it
+	Bundle      string           `json:"bundle,omitempty"`
+	Entry       string           `json:"entry,omitempty"` // name of a pooled namespace
+	Host        string           `json:"host"`            // device on the host
+	Leases      []ipam.Lease     `json:"leases"`
+	Result      *types100.Result `json:"result"`
+	CNIPath     string           `json:"cni_path,omitempty"` // for a delegate
+	Conf        json.RawMessage  `json:"conf,omitempty"`     // for a delegate
+
+	key string
+}
+
+// keyOf names an attachment: what CNI says is one.
+func keyOf(network, containerID, ifname string) string {
+	sum := sha256.Sum256([]byte(network + "\x00" + containerID + "\x00" + ifname))
+	return hex.EncodeToString(sum[:6])
+}
+
+// Names of devices on the host say whose they are, also when no record does.
+const (
+	inPlacePrefix = "scn" // and the attachment's key
+	pooledPrefix  = "scp" // and the number of the pooled namespace
+)
+
+// store keeps records as files, one for each attachment: a process that is
+// killed leaves a whole record or none. It is not written through to the disk:
+// what is there after a reboot is worth nothing.
+//
+//	startup/boot                  the boot that everything here belongs to
+//	startup/home                  the network namespace of the latest agent: number, path
+//	startup/NUMBER/               of that namespace:
+//	    lock                      held by whoever works here
+//	    attachments/KEY@ENTRY     a record; ENTRY is "" for a device in place
+//	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
+//	    corrupt/                  what could not be read
+type store struct {
+	dir  string
+	lock *os.File
+}
+
+// home is where the latest agent of a state directory works or worked.
+type home struct {
+	Inode uint64 `json:"inode"`
+	Netns string `json:"netns"` // as the agent was given it, "" for that of the machine
+}
+
+func homeFile(stateDir string) string { return filepath.Join(stateDir, "startup", "home") }
+
+// readHome is the zero home if there was no agent in this boot.
+func readHome(stateDir string) (h home, err error) {
+	if err := discardOtherBoot(filepath.Join(stateDir, "startup")); err != nil {
+		return h, err
+	}
+	b, err := os.ReadFile(homeFile(stateDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, nil
+	}
+	if err != nil {
+		return h, fmt.Errorf("find out where the agent was: %w", err)
+	}
+	if err := json.Unmarshal(b, &h); err != nil {
+		return h, fmt.Errorf("find out where the agent was: %s: %w", homeFile(stateDir), err)
+	}
+	return h, nil
+}
+
+func (h home) write(stateDir string) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return writeFile(homeFile(stateDir), b)
+}
+
+// dirOf is the directory of the agent in a namespace.
+func dirOf(stateDir string, inode uint64) string {
+	return filepath.Join(stateDir, "startup", fmt.Sprint(inode))
+}
+
+// writeFile writes a file whole or not at all.
+func writeFile(path string, b []byte) error {
+	dir, name := filepath.Split(path)
+	draft := filepath.Join(dir, "."+name)
+	err := os.WriteFile(draft, b, 0o600)
+	if err == nil {
+		err = os.Rename(draft, path)
+	}
+	if err != nil {
+		os.Remove(draft)
+	}
+	return err
+}
+
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// ErrBusy is what openStore ends with when another process works there.
+var ErrBusy = errors.New("another agent works there")
+
+// lockPatience is how long those wait who share the directory.
+const lockPatience = 10 * time.Second
+
+// openStore takes the directory until close, and throws away what another boot
+// left there. With wait, it waits for who has it.
+func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
+	s := &store{dir: dirOf(stateDir, inode)}
+	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
+		return nil, fmt.Errorf("make the agent's directory: %w", err)
+	}
+	if err := discardOtherBoot(filepath.Dir(s.dir)); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the agent's directory: %w", err)
+	}
+	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, fmt.Errorf("lock the agent's directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			s.lock.Close()
+		}
+	}()
+	patience := state.Dying
+	if wait {
+		patience = lockPatience
+	}
+	if err := state.Flock(s.lock, patience); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrBusy
+		}
+		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
+	}
+	for _, d := range []string{"attachments", "deleted", "corrupt"} {
+		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
+			return nil, fmt.Errorf("make the agent's directory: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *store) close() { s.lock.Close() }
+
+// discardOtherBoot empties the directory unless what is there is of this boot.
+func discardOtherBoot(dir string) error {
+	now, err := os.ReadFile(bootID)
+	if err != nil {
+		return fmt.Errorf("find out which boot this is: %w", err)
+	}
+	then, err := os.ReadFile(filepath.Join(dir, "boot"))
+	if err == nil && string(then) == string(now) {
+		return nil
+	}
+	left, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
+	}
+	if err == nil {
+		err = writeFile(filepath.Join(dir, "boot"), now)
+	}
+	if err != nil {
+		return fmt.Errorf("discard what is left of another boot: %w", err)
+	}
+	return nil
+}
+
+func (s *store) path(r *Record) string {
+	return filepath.Join(s.dir, "attachments", r.key+"@"+r.Entry)
+}
+
+// put writes a record, whole or not at all.
+func (s *store) put(r *Record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write down attachment: %w", err)
+	}
+	if err := writeFile(s.path(r), b); err != nil {
+		return fmt.Errorf("write down attachment: %w", err)
+	}
+	return nil
+}
+
+func (s *store) remove(r *Record) error {
+	err := os.Remove(s.path(r))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record of attachment: %w", err)
+	}
+	return nil
+}
+
+// all reads every record. One that makes no sense is put aside and returned
+// with nothing but its names.
+func (s *store) all() (whole, corrupt []*Record, err error) {
+	dir := filepath.Join(s.dir, "attachments")
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read attachments: %w", err)
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		key, entry, ok := strings.Cut(f.Name(), "@")
+		if !ok || strings.HasPrefix(key, ".") { // a draft
+			os.Remove(path)
+			continue
+		}
+		r := new(Record)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read attachment: %w", err)
+		}
+		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 || r.Entry != entry || r.Network.Name == "" {
+			aside := filepath.Join(s.dir, "corrupt", f.Name())
+			if err := os.Rename(path, aside); err != nil {
+				return nil, nil, fmt.Errorf("put a corrupt record aside: %w", err)
+			}
+			corrupt = append(corrupt, &Record{key: key, Entry: entry})
+			continue
+		}
+		r.key = key
+		whole = append(whole, r)
+	}
+	return whole, corrupt, nil
+}
+
+// markDeleted leaves word of a DEL for the agent to come.
+func markDeleted(stateDir, key string) error {
+	h, err := readHome(stateDir)
+	if err != nil || h.Inode == 0 {
+		return err // without an agent there was no ADD
+	}
+	if err := os.WriteFile(filepath.Join(dirOf(stateDir, h.Inode), "deleted", key), nil, 0o600); err != nil {
+		return fmt.Errorf("leave word of a DEL: %w", err)
+	}
+	return nil
+}
+
+// deleted are the keys of those, and forget takes one away.
+func (s *store) deleted() ([]string, error) {
+	files, err := os.ReadDir(filepath.Join(s.dir, "deleted"))
+	if err != nil {
+		return nil, fmt.Errorf("read what was deleted without the agent: %w", err)
+	}
+	var keys []string
+	for _, f := range files {
+		keys = append(keys, f.Name())
+	}
+	return keys, nil
+}
+
+func (s *store) forget(key string) error { return os.Remove(filepath.Join(s.dir, "deleted", key)) }

@@ -1,0 +1,230 @@
+package startup
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// recover brings the records and the kernel together after another process
+// ended here, in whatever moment: what has no record goes, what has lost its
+// device is released, and a record that makes no sense is made anew.
+func (a *Agent) recover() error {
+	whole, corrupt, err := a.store.all()
+	if err != nil {
+		return err
+	}
+	devices, err := a.ownDevices()
+	if err != nil {
+		return err
+	}
+	for _, r := range whole {
+		a.records[r.key] = r
+	}
+	for _, r := range corrupt {
+		if err := a.rebuild(r, devices); err != nil {
+			a.log.Warn("a corrupt record was put aside", "record", r.key, "error", err)
+			continue
+		}
+		a.log.Warn("a corrupt record was put aside and made anew", "record", r.key)
+	}
+	if err := a.removeUnowned(devices); err != nil {
+		return err
+	}
+	deleted, err := a.store.deleted()
+	if err != nil {
+		return err
+	}
+	for _, key := range deleted {
+		if r := a.record(key); r != nil {
+			if err := a.detach(r); err != nil {
+				return err
+			}
+		}
+		if err := a.store.forget(key); err != nil {
+			return err
+		}
+	}
+	return a.Reconcile()
+}
+
+// ownDevices are the host's devices with names that this package gives.
+func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
+	links, err := netlink.LinkList()
+	for range 10 {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		links, err = netlink.LinkList()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	own := make(map[string]netlink.Link)
+	for _, l := range links {
+		name := l.Attrs().Name
+		if len(name) == len(inPlacePrefix)+12 && (strings.HasPrefix(name, inPlacePrefix) || strings.HasPrefix(name, pooledPrefix)) {
+			own[name] = l
+		}
+	}
+	return own, nil
+}
+
+// removeUnowned takes away what no record tells of.
+func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
+	owned, entries := make(map[string]bool), make(map[string]bool)
+	for _, r := range a.records {
+		owned[r.Host], entries[r.Entry] = true, true
+	}
+	for name := range devices {
+		if owned[name] {
+			continue
+		}
+		a.log.Info("removing a device that was left", "dev", name)
+		if err := a.host.Remove(name); err != nil {
+			return err
+		}
+	}
+	names, err := a.entries()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if entries[name] {
+			continue
+		}
+		a.log.Info("removing a namespace that was left", "netns", name)
+		if err := netns.Delete(name); err != nil && !errors.Is(err, netns.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// entries are the names of this agent's pooled namespaces.
+func (a *Agent) entries() ([]string, error) {
+	paths, err := filepath.Glob(netns.Path(a.entryPrefix() + "*"))
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	var names []string
+	for _, p := range paths {
+		names = append(names, filepath.Base(p))
+	}
+	return names, nil
+}
+
+// entryPrefix begins the names of pooled namespaces. The agents of a machine
+// share /run/netns; each has a namespace of its own.
+func (a *Agent) entryPrefix() string { return fmt.Sprintf("cni-scon-%d-", a.home) }
+
+// rebuild makes a record anew from what the kernel has: its addresses are in
+// the container's device.
+func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link) error {
+	if err := a.store.remove(r); err != nil {
+		return err
+	}
+	r.Host = inPlacePrefix + r.key
+	if r.Entry != "" {
+		r.Host = pooledPrefix + strings.TrimPrefix(r.Entry, a.entryPrefix())
+	}
+	l := devices[r.Host]
+	if l == nil {
+		return fmt.Errorf("device %s is gone", r.Host)
+	}
+	where, err := a.namespaceOf(l, r)
+	if err != nil {
+		return err
+	}
+	err = netns.Do(where, func() error {
+		peer, err := netlink.LinkByIndex(l.Attrs().ParentIndex)
+		if err != nil {
+			return err
+		}
+		r.IfName = peer.Attrs().Name
+		addrs, err := netlink.AddrList(peer, netlink.FAMILY_ALL)
+		for _, got := range addrs {
+			addr, ok := netip.AddrFromSlice(got.IP)
+			if bits, _ := got.Mask.Size(); ok && !got.IP.IsLinkLocalUnicast() {
+				r.Leases = append(r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits)})
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look into the container: %w", err)
+	}
+	r.Network = cni.Network{Name: unknownNetwork, IPAM: cni.IPAM{Type: cni.OwnIPAM}}
+	return a.keep(r)
+}
+
+// unknownNetwork is of records that were made anew: their addresses are taken
+// in every network whose they may be.
+const unknownNetwork = "?"
+
+// namespaceOf finds the namespace of a pair's other end.
+func (a *Agent) namespaceOf(l netlink.Link, r *Record) (string, error) {
+	if r.Entry != "" {
+		return r.Entry, nil
+	}
+	paths, err := filepath.Glob(netns.Path("*"))
+	if err != nil {
+		return "", err
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range append(paths, processes...) {
+		f, err := netns.Open(p)
+		if err != nil {
+			continue
+		}
+		id, err := netlink.GetNetNsIdByFd(int(f.Fd()))
+		f.Close()
+		if err == nil && id == l.Attrs().NetNsID {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("no name or process leads to the namespace of %s", l.Attrs().Name)
+}
+
+// Reconcile releases attachments whose container has gone without a DEL: the
+// device, or the runtime's name of the namespace, is no longer there.
+func (a *Agent) Reconcile() error {
+	devices, err := a.ownDevices()
+	if err != nil {
+		return err
+	}
+	return a.detachAll(func(r *Record) bool {
+		if r.Host != "" && devices[r.Host] == nil {
+			return true
+		}
+		if r.Inode == 0 {
+			return false
+		}
+		inode, err := netns.Inode(r.Netns)
+		return errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) || err == nil && inode != r.Inode
+	})
+}
+
+// sees tells whether the agent's own mounts have a namespace at a path, or only
+// those of the process that asked.
+func sees(path string, inode uint64) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	got, err := inodeOf(f)
+	return err == nil && got == inode
+}
