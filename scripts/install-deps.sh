@@ -4,16 +4,18 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh demo|test|kernels|arm64|race...
+# Usage: scripts/install-deps.sh build|demo|test|kernels|arm64|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
+# A C compiler, for the programs that a container waits for.
+build="gcc libc6-dev"
 # The lab, and the container of the demo.
 demo="iproute2 iptables nftables busybox-static:busybox"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	conntrack ethtool ipset iputils-ping procps util-linux
-	docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
+	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # Guests with other kernels.
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.
@@ -31,7 +33,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	demo | test | kernels | arm64 | race) eval "packages=\$$set" ;;
+	build | demo | test | kernels | arm64 | race) eval "packages=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $packages; do

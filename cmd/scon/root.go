@@ -42,8 +42,11 @@ func (t *tool) run(args []string) int {
 	root := t.newRootCommand()
 	root.SetArgs(args)
 	err := root.Execute()
-	if err == nil {
+	switch {
+	case err == nil:
 		return exitOK
+	case errors.Is(err, errAnswered):
+		return exitFailed
 	}
 	fmt.Fprintf(t.stderr, "scon: %s\n", oneLine(err))
 	if errors.As(err, new(*usageError)) {
@@ -75,6 +78,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newPauseCommand(),
 		t.newResumeCommand(),
 		t.newDoctorCommand(),
+		t.newCNICommand(),
 		newLabCommand(),
 		newBenchCommand(),
 		newProfileCommand(),

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/startup"
+)
+
+// errAnswered is what an answer that is an error ends with: it is printed.
+var errAnswered = errors.New("")
+
+// newCNICommand is what scon-cni becomes where no agent answers.
+func (t *tool) newCNICommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "cni",
+		Short:  "Do the work of the CNI plugin without an agent",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			r := cni.Request{
+				Command:     os.Getenv("CNI_COMMAND"),
+				ContainerID: os.Getenv("CNI_CONTAINERID"),
+				Netns:       os.Getenv("CNI_NETNS"),
+				IfName:      os.Getenv("CNI_IFNAME"),
+				Args:        os.Getenv("CNI_ARGS"),
+				Path:        os.Getenv("CNI_PATH"),
+			}
+			if r.Command != "VERSION" {
+				input, err := io.ReadAll(os.Stdin)
+				if err != nil {
+					return err
+				}
+				r.Input = input
+			}
+			document, failed := startup.Alone(r)
+			if _, err := t.stdout.Write(document); err != nil {
+				return err
+			}
+			if failed {
+				return errAnswered
+			}
+			return nil
+		},
+	}
+}
