@@ -45,13 +45,13 @@ lint:
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
 test: root build
-	scripts/install-deps.sh demo test kernels
+	scripts/install-deps.sh demo test startup kernels
 	$(MAKE) check-generated lint
 	$(GOTESTSUM) --rerun-fails=1 --packages ./... -- $(GOFLAGS_TEST)
 
 # Three times in changing order, with the race detector.
 test-long: root build
-	scripts/install-deps.sh demo test kernels race
+	scripts/install-deps.sh demo test startup kernels race
 	SCON_LONG=1 $(GOTESTSUM) -- $(GOFLAGS_TEST) -race -shuffle=on -count=3 ./...
 	scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 

@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh build|demo|test|kernels|arm64|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -16,6 +16,8 @@ demo="iproute2 iptables nftables busybox-static:busybox"
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
+# Containers that start with other plugins and runtimes than Docker's.
+startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86"
 # Guests with other kernels.
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.
@@ -33,7 +35,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | kernels | arm64 | race) eval "packages=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | race) eval "packages=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $packages; do

@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/startbench"
 )
 
 func newBenchCommand() *cobra.Command {
@@ -71,7 +72,7 @@ func newBenchShowCommand() *cobra.Command {
 		Short: "Print the table of a result that --json wrote",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := bench.ReadResult(args[0], figures.Experiments()...)
+			r, err := bench.ReadResult(args[0], append(figures.Experiments(), startbench.Experiment())...)
 			if err != nil {
 				return err
 			}

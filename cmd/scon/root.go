@@ -83,6 +83,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		newBenchCommand(),
 		newProfileCommand(),
 		t.newPinCommand(),
+		t.newStartupCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

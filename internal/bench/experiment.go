@@ -16,6 +16,7 @@ package bench
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -96,6 +97,11 @@ type Experiment struct {
 	// Counted says that the samples are counted instructions: they are the
 	// same again to a few thousandths, and shown that way.
 	Counted bool
+	// Pairs of modes that are compared; none means those that are of interest
+	// in the lab.
+	Pairs [][2]string
+	// Table writes the result for people instead of Result.WriteTable.
+	Table func(r *Result, w io.Writer) error
 }
 
 // metrics of all steps in their order.

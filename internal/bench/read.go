@@ -27,7 +27,7 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 	}
 	for _, e := range append(others, Quick, Short(ShortConnections), Cost) {
 		if e.Name == r.Experiment {
-			r.modes, r.metrics, r.counted = e.Modes, e.metrics(), e.Counted
+			r.modes, r.metrics, r.counted, r.pairs, r.table = e.Modes, e.metrics(), e.Counted, e.pairs(), e.Table
 			return &r, nil
 		}
 	}

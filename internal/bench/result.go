@@ -3,6 +3,8 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -47,6 +49,8 @@ type Result struct {
 	modes   []Mode
 	metrics []Metric
 	counted bool // Experiment.Counted
+	pairs   [][2]string
+	table   func(r *Result, w io.Writer) error
 }
 
 // Sample is one measurement of one step in one mode.
@@ -66,6 +70,8 @@ type Sample struct {
 	// ExpressShare of the container's packets, as the daemon counted them;
 	// 0 in other modes.
 	ExpressShare float64 `json:"express_share"`
+	// Detail is more of a measurement, as its experiment has it.
+	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
 // ratios that are of interest, as far as their modes were measured.
@@ -93,7 +99,17 @@ func newResult(e Experiment, rounds int) *Result {
 		modes:      e.Modes,
 		metrics:    e.metrics(),
 		counted:    e.Counted,
+		pairs:      e.pairs(),
+		table:      e.Table,
 	}
+}
+
+// pairs to compare.
+func (e Experiment) pairs() [][2]string {
+	if e.Pairs == nil {
+		return ratios
+	}
+	return e.Pairs
 }
 
 // add takes a sample's values in.
@@ -113,11 +129,14 @@ func (r *Result) summarize() {
 	for mode, metrics := range r.Modes {
 		r.Spread[mode] = map[string]float64{}
 		for metric, samples := range metrics {
-			r.Spread[mode][metric] = spread(samples)
+			// Of a median of 0 there is none.
+			if s := spread(samples); !math.IsNaN(s) && !math.IsInf(s, 0) {
+				r.Spread[mode][metric] = s
+			}
 		}
 	}
 	r.Ratios = map[string]map[string]Interval{}
-	for _, pair := range ratios {
+	for _, pair := range r.pairs {
 		if intervals := r.compare(ratioOfMedians, pair[0], pair[1]); len(intervals) > 0 {
 			r.Ratios[pair[0]+"/"+pair[1]] = intervals
 		}

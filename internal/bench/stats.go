@@ -84,6 +84,9 @@ func gapClosed(sets ...[]float64) float64 {
 	return (median(sets[0]) - from) / (to - from)
 }
 
+// Quantile lies between the neighbours of rank p*(n-1); NaN without samples.
+func Quantile(p float64, samples []float64) float64 { return quantile(p, samples) }
+
 // Quartiles returns the median of samples, and as Low and High the bounds of
 // their middle half; NaN without samples.
 func Quartiles(samples []float64) Interval {

@@ -10,6 +10,9 @@ import (
 // WriteTable writes the result for people, in Markdown: the medians with their
 // spread, the ratios with their intervals, and what they hold for.
 func (r *Result) WriteTable(w io.Writer) error {
+	if r.table != nil {
+		return r.table(r, w)
+	}
 	var modes []string
 	for _, mode := range r.modes {
 		if len(r.Modes[mode.Name]) > 0 {
@@ -17,7 +20,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 	}
 	var pairs []string
-	for _, pair := range ratios {
+	for _, pair := range r.pairs {
 		if name := pair[0] + "/" + pair[1]; len(r.Ratios[name]) > 0 {
 			pairs = append(pairs, name)
 		}
@@ -42,9 +45,15 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 		rows = append(rows, row)
 	}
-	if err := writeMarkdown(w, rows); err != nil {
+	if err := WriteMarkdown(w, rows); err != nil {
 		return err
 	}
+	return r.WriteFootnote(w)
+}
+
+// WriteFootnote writes where and how the figures were taken, and what is
+// missing.
+func (r *Result) WriteFootnote(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "\n%s\n", r.footnote())
 	return err
 }
@@ -120,8 +129,8 @@ func (r *Result) problems() (lines []string) {
 	return lines
 }
 
-// writeMarkdown writes rows, the first of them the head, in columns.
-func writeMarkdown(w io.Writer, rows [][]string) error {
+// WriteMarkdown writes rows, the first of them the head, in columns.
+func WriteMarkdown(w io.Writer, rows [][]string) error {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/startbench/launch"
 )
 
 // memoryLimit of a load generator, which collects no garbage below it: a
@@ -37,11 +38,12 @@ func carryOut(args []string, in io.Reader, out io.Writer) error {
 		"publish":   verb(publish),
 		"subscribe": verb(subscribe),
 		"draw":      verb(drawAll),
+		"startup":   launch.Serve,
 	}
 	if len(args) == 1 && verbs[args[0]] != nil {
 		return verbs[args[0]](json.NewDecoder(in), json.NewEncoder(out))
 	}
-	return fmt.Errorf("%q: want http, publish, subscribe or draw; \"scon bench figures\" runs this program", args)
+	return fmt.Errorf("%q: want http, publish, subscribe, draw or startup; \"scon bench figures\" and \"scon startup bench\" run this program", args)
 }
 
 // verb reads an order, carries it out and writes the report. carryOut may

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/startbench"
+)
+
+// mostContainers that a bench starts at once.
+const mostContainers = 1000
+
+func (t *tool) newStartupBenchCommand() *cobra.Command {
+	var show benchOptions
+	var f startupFlags
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how soon containers that start at once are up with their network",
+		Long: `Measure how soon containers that start at once are up with their network.
+
+A sample is the time until the last of --count containers has started and has
+answered a ping. Networks take turns in every round. A network is one of
+` + strings.Join(startbench.Networks, ", ") + `,
+with options: NAME+qos, NAME+rules=N, NAME+tenants=N, NAME+kind=KIND,
+NAME+admission, NAME+oci. Everything happens in a network namespace and a cgroup
+of its own, and is gone when the command ends, also by Ctrl-C, which keeps the
+samples taken so far.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd, show.rounds)
+			if err != nil {
+				return err
+			}
+			return show.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+				result, err := startbench.Run(ctx, o)
+				if result != nil && f.plots != "" {
+					if plotErr := startbench.Draw(result, f.plots); err == nil {
+						err = plotErr
+					}
+				}
+				return result, err
+			})
+		},
+	}
+	f.addFlags(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.networks, "network", startbench.Networks, "`networks` to compare")
+	flags.StringSliceVar(&f.steps, "steps", []string{startbench.StepStart, startbench.StepAdd},
+		"`steps` to measure of "+strings.Join(startbench.StepNames(), ", "))
+	flags.IntVar(&show.rounds, "rounds", 10, "`number` of rounds; every round measures each network once")
+	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
+	flags.StringVar(&f.plots, "plots", "", "draw the plots into this `folder`")
+	return cmd
+}
+
+// startupFlags are the flags of bench and tune.
+type startupFlags struct {
+	runtime, launcher string
+	count             int
+	networks, steps   []string
+	plots             string
+}
+
+func (f *startupFlags) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.runtime, "runtime", startbench.RuntimeRunc, "`name` of the runtime: "+strings.Join(startbench.Runtimes, ", "))
+	flags.StringVar(&f.launcher, "launcher", startbench.LauncherDirect,
+		"`name` of the launcher: direct calls plugins and runtime, cri asks containerd for a pod")
+	flags.IntVar(&f.count, "count", 50, "`number` of containers that start at once")
+}
+
+// options of the flags.
+func (f *startupFlags) options(cmd *cobra.Command, rounds int) (o startbench.Options, err error) {
+	if rounds < 1 {
+		return o, usagef(cmd, "--rounds %d: want at least 1", rounds)
+	}
+	if f.count < 1 || f.count > mostContainers {
+		return o, usagef(cmd, "--count %d: want 1 to %d", f.count, mostContainers)
+	}
+	if !slices.Contains(startbench.Runtimes, f.runtime) {
+		return o, usagef(cmd, "--runtime %q is none of %s%s", f.runtime,
+			strings.Join(startbench.Runtimes, ", "), near.Hint(f.runtime, startbench.Runtimes))
+	}
+	if !slices.Contains(startbench.Launchers, f.launcher) {
+		return o, usagef(cmd, "--launcher %q is none of %s%s", f.launcher,
+			strings.Join(startbench.Launchers, ", "), near.Hint(f.launcher, startbench.Launchers))
+	}
+	if err := startbench.CheckSteps(f.steps); err != nil {
+		return o, usagef(cmd, "--steps: %v", err)
+	}
+	o = startbench.Options{
+		Launcher: f.launcher, Runtime: f.runtime, Count: f.count, Steps: f.steps,
+		Rounds: rounds, Progress: bench.NewProgress(os.Stderr),
+	}
+	for _, name := range f.networks {
+		m, err := startbench.ParseMode(name)
+		if err != nil {
+			return o, usagef(cmd, "--network: %v", err)
+		}
+		if slices.Contains(o.Modes, m) {
+			return o, usagef(cmd, "--network has %s twice", name)
+		}
+		o.Modes = append(o.Modes, m)
+	}
+	if len(o.Modes) == 0 {
+		return o, usagef(cmd, "--network: want at least one")
+	}
+	return o, nil
+}
