@@ -14,6 +14,15 @@
 #include "lib/order.h"
 #include "lib/rewrite.h"
 
+/* Whether the container's device is the one that a packet is for. */
+always_inline int is_for(const struct device *device, const struct packet *pkt)
+{
+	const void *eth = (const void *)pkt->ip - ETH_HLEN;
+
+	return !device || !(device->mac | device->mac_end) ||
+	       (device->mac == load32(eth) && device->mac_end == load16(eth + 4));
+}
+
 SEC("tc")
 int scon_to_container(struct __sk_buff *skb)
 {
@@ -45,10 +54,13 @@ int scon_to_container(struct __sk_buff *skb)
 	if (!half)
 		return regular_way(skb, candidate(&pkt, h));
 
-	/* Whoever sends as the wire from inside is not the packet that entered. */
-	if (skb->ingress_ifindex != half->in_dev)
-		half->probe = 0;
 	device = device_of(skb);
+	/*
+	 * Whoever sends as the wire from inside is not the packet that entered, and
+	 * what is for another MAC address the bridge has sent to all its ports.
+	 */
+	if (skb->ingress_ifindex != half->in_dev || !is_for(device, &pkt))
+		half->probe = 0;
 	reason = leave(skb, &pkt, half, device ? device->flags : 0);
 	regular_way(skb, reason ?: LEASE_ENDED);
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))

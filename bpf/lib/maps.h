@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -167,7 +167,9 @@ struct {
 
 /*
  * What is known of hooked devices, by the low bits of their ifindex: which
- * counters are theirs (0: none) and their flags (DEV_*). Written by the daemon.
+ * counters are theirs (0: none), their flags (DEV_*), and of a container's port
+ * the MAC address of the container's own device (0: not known). Written by the
+ * daemon.
  */
 #define DEVICE_MASK 0xffff
 
@@ -175,6 +177,9 @@ struct device {
 	__u32 ifindex;
 	__u16 counters;
 	__u16 flags;
+	__u32 mac;
+	__u16 mac_end;
+	__u16 pad;
 };
 
 struct {

@@ -24,7 +24,7 @@ const (
 	Rule                  // an IPv4 policy routing rule
 	Neighbour             // an IPv4 neighbour
 	FDB                   // a MAC address in a bridge's or a tunnel's table
-	Filter                // a tc filter or qdisc
+	Filter                // a tc filter or qdisc, an XDP program
 	Netconf               // a setting of IPv4 on a device
 	IPsec                 // an IPsec policy
 	Overrun               // announcements were lost: any of the above

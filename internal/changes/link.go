@@ -19,6 +19,8 @@ type device struct {
 	mtu       uint32
 	address   string // link-layer
 	master    uint32
+	group     uint32
+	xdp       string // what programs it has
 	peer      uint32 // index of a veth's other end, or of a device beneath
 	peerNSID  uint32 // of that one's namespace
 }
@@ -64,17 +66,23 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		// No packet was decided to go by a device that was not up. One that
 		// comes up may bring routes to life, but as a bridge port it only adds
 		// a destination.
-		e.Stale = diff != renamed && (was.up || is.up && is.master == 0)
+		if was.xdp != is.xdp {
+			e.Kind = Filter
+		}
+		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0)
 	}
 	return e, true
 }
 
-// renamed is the difference that concerns the topology alone.
-const renamed = "name or other end"
+// otherEnd is the difference that concerns the topology alone.
+const otherEnd = "other end"
 
 // diff says what makes decisions by way of a device differ.
 func (d device) diff(to device) string {
 	var what []string
+	if d.name != to.name { // rules name devices
+		what = append(what, "was "+d.name)
+	}
 	if d.up != to.up {
 		what = append(what, map[bool]string{true: "up", false: "down"}[to.up])
 	}
@@ -90,8 +98,14 @@ func (d device) diff(to device) string {
 	if d.master != to.master {
 		what = append(what, fmt.Sprintf("master %d", to.master))
 	}
+	if d.group != to.group {
+		what = append(what, fmt.Sprintf("group %d", to.group))
+	}
+	if d.xdp != to.xdp {
+		what = append(what, "XDP program")
+	}
 	if what == nil {
-		return renamed
+		return otherEnd
 	}
 	return strings.Join(what, ", ")
 }
@@ -114,6 +128,10 @@ func parseDevice(b []byte) (d device) {
 			d.address = string(data)
 		case unix.IFLA_MASTER:
 			d.master = native32(data)
+		case unix.IFLA_GROUP:
+			d.group = native32(data)
+		case unix.IFLA_XDP:
+			d.xdp = string(data)
 		case unix.IFLA_LINK:
 			d.peer = native32(data)
 		case unix.IFLA_LINK_NETNSID:

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
 )
 
@@ -18,34 +19,39 @@ const unknownPair = "it is not known how the container receives packets"
 // setDelivery tells the programs how a port delivers. Decisions made since the
 // change was heard of do not know that yet.
 func (d *Daemon) setDelivery(p *port) {
-	queued, err := d.queued(p)
-	if err == nil && (queued == "") != (p.queued == "") {
-		err = d.dp.Track(p.Index, queued != "")
+	r, err := d.reception(p)
+	if err == nil && !p.receives(r) {
+		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC})
 		d.newGeneration("the delivery at " + p.Name)
 	}
 	if err != nil {
 		d.log.Error("looking at the delivery at a port", "dev", p.Name, "error", err)
 		return
 	}
-	if p.queued != queued {
-		d.log.Debug("delivery", "dev", p.Name, "through_queue", queued)
+	if p.queued != r.Detour {
+		d.log.Debug("delivery", "dev", p.Name, "through_queue", r.Detour)
 	}
-	p.queued = queued
+	p.queued, p.mac = r.Detour, r.MAC
 }
 
-// queued says why packets for a container take its port's queue, "" if they do
-// not.
-func (d *Daemon) queued(p *port) (why string, err error) {
-	shaped, err := p.ShapesEgress(d.dp.Programs())
-	switch {
-	case err != nil:
-		return "", err
-	case shaped:
-		return "a qdisc or filter at " + p.Name, nil
-	case p.pair == nil:
-		return unknownPair, nil
+// receives tells whether the programs need not be told anything.
+func (p *port) receives(r discover.Reception) bool {
+	return (r.Detour == "") == (p.queued == "") && r.MAC == p.mac
+}
+
+// reception finds out how a container receives, and whether something at its
+// port takes packets into its queue.
+func (d *Daemon) reception(p *port) (r discover.Reception, err error) {
+	if p.pair == nil {
+		r.Detour = unknownPair
+	} else if r, err = p.pair.Reception(d.links); err != nil {
+		return r, err
 	}
-	return p.pair.Detour(d.links)
+	shaped, err := p.ShapesEgress(d.dp.Programs())
+	if shaped {
+		r.Detour = "a qdisc or filter at " + p.Name
+	}
+	return r, err
 }
 
 // lookAtDelivery finds out what is not announced. A bridge that steers its
@@ -56,8 +62,7 @@ func (d *Daemon) lookAtDelivery() {
 		if p.pair == nil {
 			continue
 		}
-		why, err := p.pair.Detour(d.links)
-		if err == nil && (why == "") != (p.queued == "") {
+		if r, err := p.pair.Reception(d.links); err == nil && !p.receives(r) {
 			d.setDelivery(p)
 		}
 	}

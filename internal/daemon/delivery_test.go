@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -114,6 +115,25 @@ func TestDeliveryThroughQueue(t *testing.T) {
 	}
 	waitDelivery(b, "")
 	wantQueued(false)
+}
+
+// Packets for a MAC address that is nobody's reach every container, and none of
+// them takes them: neither does the one whose connection goes express.
+func TestMACOfNobody(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	waitDelivery(b, "")
+	c := b.Outgoing("udp", 1).GoExpress()
+	replies := scontest.SendNumbers(t, c.Server, c.Client, 1, time.Millisecond)
+	c.WaitExpress(func() error { _, err := c.Client.Write([]byte("x")); return err })
+	b.Sh(lab.Device, "ip neigh replace 172.17.0.2 lladdr 02:00:00:00:99:99 nud permanent dev docker0")
+	since := time.Now()
+	time.Sleep(scontest.Lease / 2)
+	if late := time.Unix(0, replies.Latest.Load()).Sub(since); late > scontest.Lease/4 {
+		t.Errorf("a packet arrived that was sent %v after the MAC address was another's", late)
+	}
+	b.Sh(lab.Device, "ip neigh del 172.17.0.2 dev docker0")
+	replies.Proceed(t, 100)
 }
 
 // Behind a bridge that steers its packets, those out of a container could

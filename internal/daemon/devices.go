@@ -38,6 +38,7 @@ type port struct {
 	paused     bool
 	pair       *discover.Pair // nil until it was found
 	queued     string         // why packets for it take its queue, "" if they do not
+	mac        [6]byte        // of the container's device, 0 if that is not known
 	candidates limiter
 	droppable  limiter // questions whether the rules drop a connection
 	refused    map[string]uint64
@@ -279,7 +280,7 @@ func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
 		}
 	}()
 	// Through the queue until it is known how else.
-	if err := d.dp.Track(ifindex, true); err != nil {
+	if err := d.dp.Track(ifindex, datapath.Delivery{Queue: true}); err != nil {
 		return err
 	}
 	var group errgroup.Group

@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/changes"
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/tcfilter"
 )
 
-// Programs of tcx that others attach are not announced: they are looked for
-// once a second. Those at an ingress run before SCON's, those at an egress after
+// Programs of tcx and XDP that others attach are not announced: they are looked
+// for once a second. Those at an ingress run before SCON's, those at an egress after
 // it; where others have taken its place, SCON's moves.
 
 // place is one side of a device, where programs run.
@@ -98,6 +99,13 @@ func (d *Daemon) lookAtPrograms(when time.Time) {
 		seen.revision = now.Revision
 		p.programs[at] = seen
 	}
+	for _, inside := range p.inside {
+		for _, dev := range inside {
+			if l, err := netlink.LinkByIndex(dev.Index); err == nil && hasXDP(l) != p.xdp[dev.Index] {
+				changed = "XDP at " + dev.Name
+			}
+		}
+	}
 	if changed == "" {
 		return
 	}
@@ -105,6 +113,11 @@ func (d *Daemon) lookAtPrograms(when time.Time) {
 	if err := d.rescan(true); err != nil {
 		d.log.Error("looking for containers", "error", err)
 	}
+}
+
+// hasXDP tells whether a device has an XDP program, of whatever kind.
+func hasXDP(l netlink.Link) bool {
+	return l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached
 }
 
 // restore attaches the hooks anew that are missing: whoever deletes all filters

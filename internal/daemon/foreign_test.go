@@ -157,6 +157,45 @@ func TestForeignProgramAtBridge(t *testing.T) {
 	c.GoExpress()
 }
 
+// So do XDP programs at the bridge.
+func TestXDPAtBridge(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Service: true})
+	c := b.Outgoing("udp", 1).GoExpress()
+	const pass = 2 // XDP_PASS
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var l link.Link
+	err = b.Do(lab.Device, func() error {
+		iface, err := net.InterfaceByName(lab.Bridge)
+		if err != nil {
+			return err
+		}
+		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: iface.Index, Flags: link.XDPGenericMode})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scontest.Eventually(t, "veth1 is skipped", func() error {
+		if s := b.Status().Skipped; len(s) != 1 || s[0].Dev != "veth1" || !strings.Contains(s[0].Reason, "docker0 has: an XDP program") {
+			return fmt.Errorf("skipped: %+v", s)
+		}
+		return nil
+	})
+	c.MustPing(20)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.WaitHooked(1)
+	c.GoExpress()
+}
+
 // Hooks that somebody takes away together with filters of his own come back.
 func TestHooksTakenAway(t *testing.T) {
 	t.Parallel()

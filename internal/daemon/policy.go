@@ -37,6 +37,7 @@ type policy struct {
 	outside []rules.Device
 	// controls say what packets meet at a bridge that express ones skip.
 	controls map[int]string
+	xdp      map[int]bool // devices with XDP programs
 	programs map[place]programs
 	// contested says of devices why they are left to others' programs.
 	contested map[int]string
@@ -194,7 +195,17 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 		outside = append(outside, above.of(rules.Device{Name: u.Name, Index: u.Index})...)
 	}
 	p := &d.policy
-	p.controls = controlsOf(inside, topology.Qdiscs, d.dp.Programs())
+	p.controls, p.xdp = controlsOf(inside, topology.Qdiscs, d.dp.Programs()), make(map[int]bool)
+	for _, l := range links {
+		p.xdp[l.Attrs().Index] = hasXDP(l)
+	}
+	for bridge, devices := range inside {
+		for _, dev := range devices {
+			if p.xdp[dev.Index] {
+				p.controls[bridge] = fmt.Sprintf("packets of its bridge must meet what %s has: an XDP program", dev.Name)
+			}
+		}
+	}
 	if slices.Equal(outside, p.outside) && maps.EqualFunc(inside, p.inside, slices.Equal[[]rules.Device]) {
 		return nil
 	}

@@ -47,7 +47,7 @@ func newBedWith(t *testing.T, change func(*datapath.Options)) *bed {
 	change(&o)
 	b.Datapath = load(t, b.ns, o)
 	for _, dev := range []int{b.port, b.wire} {
-		if err := b.Track(dev, false); err != nil {
+		if err := b.Track(dev, datapath.Delivery{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,12 +31,20 @@ type counterSlots struct {
 	used map[uint16]int // ifindex by number
 }
 
-// Track makes the counters of a device, unless it has them, and sets its
-// flags. queue tells that packets must be delivered through the device's
-// queue, because it has a qdisc or filters that would be skipped otherwise. Two
-// devices whose numbers are the same modulo 65536 share a place, which only one
-// of them can have.
-func (d *Datapath) Track(ifindex int, queue bool) error {
+// Delivery is how packets reach the container behind a port.
+type Delivery struct {
+	// Queue tells that packets must be delivered through the port's queue,
+	// because it has a qdisc or filters that would be skipped otherwise.
+	Queue bool
+	// MAC is the address of the container's device. Packets for another one stay
+	// regular. It is 0 if it is not known, and then they do not.
+	MAC [6]byte
+}
+
+// Track makes the counters of a device, unless it has them, and says how
+// packets are delivered by it. Two devices whose numbers are the same modulo
+// 65536 share a place, which only one of them can have.
+func (d *Datapath) Track(ifindex int, how Delivery) error {
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,9 +61,11 @@ func (d *Datapath) Track(ifindex int, queue bool) error {
 	}
 	c.used[device.Counters] = ifindex
 	device.Flags = 0
-	if queue {
+	if how.Queue {
 		device.Flags = deviceQueue
 	}
+	device.Mac = binary.NativeEndian.Uint32(how.MAC[:])
+	device.MacEnd = binary.NativeEndian.Uint16(how.MAC[4:])
 	return d.setDevice(ifindex, device)
 }
 

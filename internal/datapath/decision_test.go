@@ -234,7 +234,7 @@ func TestOtherUplink(t *testing.T) {
 	f := published(tcp)
 	b := newBed(t)
 	other := addPair(t, b.ns, "wire2", "outside2")
-	if err := b.Track(other, false); err != nil {
+	if err := b.Track(other, datapath.Delivery{}); err != nil {
 		t.Fatal(err)
 	}
 	b.express(f)
@@ -242,6 +242,27 @@ func TestOtherUplink(t *testing.T) {
 	if r.verdict != unspec || r.reason != "identity" {
 		t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
 	}
+	b.goesExpress(f.in)
+}
+
+// What the bridge sends to all of its ports, as it knows none for the MAC address,
+// reaches a container whose it is not: nothing is decided by that.
+func TestForAnotherDevice(t *testing.T) {
+	f := published(udp)
+	b := newBed(t)
+	if err := b.Track(b.port, datapath.Delivery{MAC: containerMAC}); err != nil {
+		t.Fatal(err)
+	}
+	b.compose(f)
+	b.decide(f.out)
+	other := f.in
+	other.leave.dstMAC[5]++
+	if enter, leave := b.regular(other); enter != "composing" || leave != "untied" {
+		t.Errorf("reasons %q and %q", enter, leave)
+	}
+	b.nextTick()
+	b.goesRegular(other, "composing")
+	b.decide(f.in)
 	b.goesExpress(f.in)
 }
 

@@ -23,6 +23,9 @@ type expressDevice struct {
 	Ifindex  uint32
 	Counters uint16
 	Flags    uint16
+	Mac      uint32
+	MacEnd   uint16
+	Pad      uint16
 }
 
 type expressEvent struct {

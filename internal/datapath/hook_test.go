@@ -147,7 +147,7 @@ func TestAttachedProgramsRun(t *testing.T) {
 		b.attach(datapath.PortHooks, b.port)
 		b.attach(datapath.UplinkHooks, b.wire)
 		for _, dev := range []int{b.port, b.wire} {
-			if err := b.Track(dev, false); err != nil {
+			if err := b.Track(dev, datapath.Delivery{}); err != nil {
 				t.Fatal(err)
 			}
 		}

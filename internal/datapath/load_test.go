@@ -31,7 +31,7 @@ func TestAdoption(t *testing.T) {
 	if n := b.table.Adopt(func(int) bool { return true }, func(conntrack.Tuple) (conntrack.Conn, error) { return f.conn, nil }, time.Now()); n != 1 {
 		t.Fatalf("adopted %d Conentries", n)
 	}
-	if err := b.Track(b.port, false); err != nil {
+	if err := b.Track(b.port, datapath.Delivery{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.counters(b.port); got.Packets != counters.Packets {

@@ -105,7 +105,7 @@ func TestPortWithQdisc(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
 	inside := openDevice(t, b.ns, "inside")
-	if err := b.Track(b.port, true); err != nil {
+	if err := b.Track(b.port, datapath.Delivery{Queue: true}); err != nil {
 		t.Fatal(err)
 	}
 	b.compose(f)
@@ -118,7 +118,7 @@ func TestPortWithQdisc(t *testing.T) {
 	}
 
 	// The qdisc goes: a new decision.
-	if err := b.Track(b.port, false); err != nil {
+	if err := b.Track(b.port, datapath.Delivery{}); err != nil {
 		t.Fatal(err)
 	}
 	b.Settings().Generation++

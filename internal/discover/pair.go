@@ -39,29 +39,37 @@ func (v *Pair) Close() error {
 	return errors.Join(v.outer.Close(), v.inner.Close())
 }
 
-// Detour says why a packet in the port's queue may be delivered later than one
-// that is behind it in the queue of the same CPU; "" if it is not.
-func (v *Pair) Detour(s *nlmsg.Socket) (string, error) {
+// Reception is how a container's device receives.
+type Reception struct {
+	MAC [6]byte // 0 if it has none of that length
+	// Detour says why a packet in the port's queue may be delivered later than
+	// one that is behind it in the queue of the same CPU; "" if it is not.
+	Detour string
+}
+
+// Reception looks at both ends of the pair.
+func (v *Pair) Reception(s *nlmsg.Socket) (r Reception, err error) {
+	mac, xdp, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
+	if err != nil {
+		return r, err
+	}
+	r.MAC = mac
+	if xdp {
+		r.Detour = "an XDP program at the container's device"
+	}
 	for _, end := range []struct {
 		name   string
 		device *Device
 	}{{v.port.Name, v.outer}, {"the container's device", v.inner}} {
 		steered, err := end.device.Steers()
 		if err != nil {
-			return "", fmt.Errorf("looking for packet steering at %s: %w", end.name, err)
+			return r, fmt.Errorf("looking for packet steering at %s: %w", end.name, err)
 		}
 		if steered {
-			return "receive packet steering (rps_cpus) at " + end.name, nil
+			r.Detour = "receive packet steering (rps_cpus) at " + end.name
 		}
 	}
-	xdp, err := nativeXDP(s, v.port.PeerNSID, v.port.PeerIndex)
-	if err != nil {
-		return "", err
-	}
-	if xdp {
-		return "an XDP program at the container's device", nil
-	}
-	return "", nil
+	return r, nil
 }
 
 // Attributes and values of rtnetlink for XDP, as in linux/if_link.h.
@@ -72,15 +80,16 @@ const (
 	skipLinkStats = 1 << 3
 )
 
-// nativeXDP reports whether a device in another namespace, which has a number,
-// has an XDP program that runs ahead of the network stack.
-func nativeXDP(s *nlmsg.Socket, nsid, index int) (found bool, err error) {
+// lookInside asks about a device in another namespace, which has a number: for
+// its MAC address, and whether it has an XDP program that runs ahead of the
+// network stack.
+func lookInside(s *nlmsg.Socket, nsid, index int) (mac [6]byte, xdp bool, err error) {
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: unix.IFLA_TARGET_NETNSID, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsid))},
 		{Type: unix.IFLA_EXT_MASK, Data: binary.NativeEndian.AppendUint32(nil, skipLinkStats)},
 	})
 	if err != nil {
-		return false, err
+		return mac, false, err
 	}
 	header := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(header[4:], uint32(index))
@@ -89,19 +98,27 @@ func nativeXDP(s *nlmsg.Socket, nsid, index int) (found bool, err error) {
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			return
 		}
-		for typ, xdp := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
-			if typ != unix.IFLA_XDP {
-				continue
-			}
-			for typ, b := range nlmsg.Attributes(xdp) {
-				if typ == xdpAttached && len(b) == 1 {
-					found = b[0] != xdpNone && b[0] != xdpGeneric
-				}
+		for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+			switch {
+			case typ == unix.IFLA_ADDRESS && len(data) == len(mac):
+				mac = [6]byte(data)
+			case typ == unix.IFLA_XDP:
+				xdp = isNativeXDP(data)
 			}
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("looking for XDP at device %d of namespace %d: %w", index, nsid, err)
+		return mac, false, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
 	}
-	return found, nil
+	return mac, xdp, nil
+}
+
+// isNativeXDP reads the attribute IFLA_XDP.
+func isNativeXDP(attribute []byte) (is bool) {
+	for typ, b := range nlmsg.Attributes(attribute) {
+		if typ == xdpAttached && len(b) == 1 {
+			is = b[0] != xdpNone && b[0] != xdpGeneric
+		}
+	}
+	return is
 }
