@@ -32,15 +32,19 @@ type kernel struct {
 }
 
 // fetchKernel returns a kernel of the flavour that Debian makes for virtual
-// machines.
-func fetchKernel(ctx context.Context, version, arch string) (kernel, error) {
+// machines, or of the one that has drivers of hardware.
+func fetchKernel(ctx context.Context, version, arch string, hardware bool) (kernel, error) {
 	suite, ok := suites[version]
 	if !ok {
 		return kernel{}, fmt.Errorf("no such kernel: there are %s", strings.Join(Kernels(), ", "))
 	}
-	dir, err := cached(arch, "linux-"+version, func(dir string) error {
+	name, latest := "linux-"+version, "linux-image-cloud-"+arch
+	if hardware {
+		name, latest = name+"-hardware", "linux-image-"+arch
+	}
+	dir, err := cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "work")
-		debs, err := downloadKernel(ctx, work, arch, suite)
+		debs, err := downloadKernel(ctx, work, arch, suite, latest)
 		if err != nil {
 			return err
 		}
@@ -60,20 +64,20 @@ func fetchKernel(ctx context.Context, version, arch string) (kernel, error) {
 
 // downloadKernel follows the package that always depends on the latest image,
 // to that and the packages that newer images are divided into.
-func downloadKernel(ctx context.Context, work, arch, suite string) ([]string, error) {
+func downloadKernel(ctx context.Context, work, arch, suite, latest string) ([]string, error) {
 	a, err := newApt(ctx, work, arch, suite)
 	if err != nil {
 		return nil, err
 	}
-	latest, err := a.depends(ctx, suite, "linux-image-cloud-"+arch)
+	images, err := a.depends(ctx, suite, latest)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(latest, func(p string) bool { return strings.HasPrefix(p, "linux-image-") })
+	i := slices.IndexFunc(images, func(p string) bool { return strings.HasPrefix(p, "linux-image-") })
 	if i < 0 {
-		return nil, fmt.Errorf("linux-image-cloud-%s of %s depends on no image", arch, suite)
+		return nil, fmt.Errorf("%s of %s depends on no image", latest, suite)
 	}
-	image := latest[i]
+	image := images[i]
 	parts, err := a.depends(ctx, suite, image)
 	if err != nil {
 		return nil, err
@@ -102,8 +106,12 @@ func unpackKernel(ctx context.Context, root, dir string) error {
 	return writeModules(ctx, modules, filepath.Join(dir, "modules.cpio"))
 }
 
-// wanted are the modules that guests need: of networking, and what these use.
-var wanted = []string{"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*"}
+// wanted are the modules that guests need: of networking, of the network cards
+// that Options.Hardware may have, and what these use.
+var wanted = []string{
+	"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*",
+	"drivers/net/ethernet/intel/igb/*", "drivers/net/ethernet/intel/igbvf/*", "drivers/dca/*", "drivers/i2c/algos/*",
+}
 
 // writeModules writes the archive of the modules in a directory, ready to be
 // loaded when the kernel asks for them.

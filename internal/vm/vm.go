@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -49,6 +50,10 @@ type Options struct {
 	// Icount makes the guest's clock count instructions, 1 ns each. It needs a
 	// single CPU.
 	Icount bool
+	// Hardware is the guest's, as options of QEMU: a machine, memory on NUMA nodes,
+	// network cards. It takes a newer QEMU than Debian 12's, which is fetched, and
+	// a kernel with drivers of real hardware.
+	Hardware []string
 	// Console gets what the guest prints as it does so. Default: nobody.
 	Console io.Writer
 }
@@ -76,7 +81,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	k, err := fetchKernel(ctx, o.Kernel, o.Arch)
+	emulator, err := m.emulator(ctx, o)
+	if err != nil {
+		return Result{}, err
+	}
+	k, err := fetchKernel(ctx, o.Kernel, o.Arch, len(o.Hardware) > 0)
 	if err != nil {
 		return Result{}, fmt.Errorf("fetching Linux %s for %s: %w", o.Kernel, o.Arch, err)
 	}
@@ -92,7 +101,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
-	console, err := boot(ctx, m.qemu, append(m.args(o), "-kernel", k.image, "-initrd", initrd), o.Console)
+	console, err := boot(ctx, emulator, append(m.args(o), "-kernel", k.image, "-initrd", initrd), o.Console)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w; the console's end:\n%s", m.qemu, err, tail(console))
 	}
@@ -123,13 +132,13 @@ func (o *Options) setDefaults() {
 
 // boot runs QEMU until the guest switches itself off, and returns what came
 // over its console.
-func boot(ctx context.Context, qemu string, args []string, also io.Writer) ([]byte, error) {
+func boot(ctx context.Context, qemu, args []string, also io.Writer) ([]byte, error) {
 	// QEMU ends with the thread that started it, should this process be killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
 	var console bytes.Buffer
-	cmd := exec.CommandContext(ctx, qemu, args...)
+	cmd := exec.CommandContext(ctx, qemu[0], append(slices.Clone(qemu[1:]), args...)...)
 	both := io.MultiWriter(&console, also)
 	cmd.Stdout, cmd.Stderr = both, both
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -167,9 +176,6 @@ func machineOf(arch string) (machine, error) {
 	if !ok {
 		return machine{}, fmt.Errorf("no guests of architecture %q", arch)
 	}
-	if _, err := exec.LookPath(m.qemu); err != nil {
-		return machine{}, fmt.Errorf("%w: install Debian's package %s", err, m.pkg)
-	}
 	return m, nil
 }
 
@@ -178,7 +184,7 @@ func (m machine) args(o Options) []string {
 	if o.Systemd {
 		cmdline += " rdinit=/usr/lib/systemd/systemd systemd.unit=job.service systemd.show_status=no"
 	}
-	args := append(m.model,
+	args := append(slices.Clone(m.model),
 		// One thread: with more, a CPU may run what another has just patched, and
 		// kernels that switch tracepoints die of it.
 		"-accel", "tcg,thread=single", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
@@ -187,7 +193,7 @@ func (m machine) args(o Options) []string {
 	if o.Icount {
 		args = append(args, "-icount", "shift=0,sleep=off")
 	}
-	return args
+	return append(args, o.Hardware...)
 }
 
 // tail is the end of a long text.

@@ -1,0 +1,76 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// newerSuite has a QEMU that is newer than Debian 12's own: the first whose igb
+// device has virtual functions.
+const newerSuite = "bookworm-backports"
+
+// emulator is the command that begins a guest's: this machine's QEMU, or the
+// newer one for hardware.
+func (m machine) emulator(ctx context.Context, o Options) ([]string, error) {
+	if len(o.Hardware) > 0 {
+		command, err := m.fetchNewer(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("fetching QEMU of %s: %w", newerSuite, err)
+		}
+		return command, nil
+	}
+	if _, err := exec.LookPath(m.qemu); err != nil {
+		return nil, fmt.Errorf("%w: install Debian's package %s", err, m.pkg)
+	}
+	return []string{m.qemu}, nil
+}
+
+// fetchNewer unpacks the newer QEMU, with all libraries that it uses, into the
+// cache: nothing is installed, and nothing that is installed is used.
+func (m machine) fetchNewer(ctx context.Context) ([]string, error) {
+	arch, err := output(exec.CommandContext(ctx, "dpkg", "--print-architecture"))
+	if err != nil {
+		return nil, err
+	}
+	arch = strings.TrimSpace(arch)
+	dir, err := cached(arch, m.pkg+"-"+newerSuite, func(dir string) error {
+		work := filepath.Join(dir, "apt")
+		a, err := newApt(ctx, work, arch, newerSuite)
+		if err != nil {
+			return err
+		}
+		debs, err := a.downloadAll(ctx, "--target-release", newerSuite, m.pkg)
+		if err != nil {
+			return err
+		}
+		for _, deb := range debs {
+			if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir)); err != nil {
+				return err
+			}
+		}
+		return os.RemoveAll(work)
+	})
+	if err != nil {
+		return nil, err
+	}
+	loader, err := theOne(filepath.Join(dir, "lib*/ld-linux-*.so.*"))
+	if err != nil {
+		return nil, err
+	}
+	var libraries []string
+	for _, pattern := range []string{"lib/*-linux-gnu", "usr/lib/*-linux-gnu"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		libraries = append(libraries, found...)
+	}
+	return []string{
+		loader, "--library-path", strings.Join(libraries, ":"), filepath.Join(dir, "usr/bin", m.qemu),
+		"-L", filepath.Join(dir, "usr/share/qemu"), "-L", filepath.Join(dir, "usr/share/seabios"),
+	}, nil
+}
