@@ -14,6 +14,7 @@ import (
 func (t *tool) newDoctorCommand() *cobra.Command {
 	var (
 		asJSON    bool
+		latency   bool
 		namespace string
 		file      string
 	)
@@ -22,10 +23,19 @@ func (t *tool) newDoctorCommand() *cobra.Command {
 		Short: "Show what works on this machine, what keeps flows regular, and how to mend it",
 		Long: `Show what works on this machine, what keeps flows regular, and how to mend it.
 
+With --latency, show how the machine is prepared for low latency instead: what
+the paper on it has changed, what is here, and how to change it.
+
 No daemon is needed. Without root, what cannot be looked at is said. The exit
 status is 1 when something is missing that SCON cannot do without.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if latency {
+				if cmd.Flags().Changed("netns") || cmd.Flags().Changed("config") {
+					return usagef(cmd, "--latency looks at the machine: --netns and --config do not go with it")
+				}
+				return t.doctorLatency(asJSON)
+			}
 			c, err := loadFile(cmd, file, t.config)
 			if err != nil {
 				return err
@@ -47,8 +57,27 @@ status is 1 when something is missing that SCON cannot do without.`,
 	}
 	addNetnsFlag(cmd, &namespace, "look into that network namespace, a `name` of ip-netns or a path (default: this one)")
 	addConfigFlag(cmd, &file)
+	cmd.Flags().BoolVar(&latency, "latency", false, "show how the machine is prepared for low latency")
 	addJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// doctorLatency shows what matters to latency. Nothing of it has to be so.
+func (t *tool) doctorLatency(asJSON bool) error {
+	d := doctor.Latency()
+	if asJSON {
+		return t.printJSON(d)
+	}
+	out := bufio.NewWriter(t.stdout)
+	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
+	for _, p := range d.Preparations {
+		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, printable(p.Found))
+		fmt.Fprintf(out, "%-27s the paper: %s; seen to matter: %s\n", "", p.Paper, p.Seen)
+		if p.Remedy != "" {
+			fmt.Fprintf(out, "%-27s do: %s\n", "", p.Remedy)
+		}
+	}
+	return out.Flush()
 }
 
 // examine looks into a network namespace; its own needs no right to enter.

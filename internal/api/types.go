@@ -153,6 +153,25 @@ type Capability struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
+// Preparation is one row of `scon doctor --latency`: something about a machine
+// that matters to latency, or that the paper on it has changed.
+type Preparation struct {
+	Name   string `json:"name"`
+	Paper  string `json:"paper"` // what the paper did
+	Level  string `json:"level"` // "ok": as in the paper; "note": not so; "unknown"
+	Found  string `json:"found"` // what this machine has
+	Remedy string `json:"remedy,omitempty"`
+	// Seen says what a committed measurement found it to matter, or that none did
+	// look at it.
+	Seen string `json:"seen"`
+}
+
+// LatencyDoctor is what `scon doctor --latency --json` prints.
+type LatencyDoctor struct {
+	Kernel       string        `json:"kernel"`
+	Preparations []Preparation `json:"preparations"`
+}
+
 // Doctor is what `scon doctor --json` prints.
 type Doctor struct {
 	Kernel       string       `json:"kernel"`
