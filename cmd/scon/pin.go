@@ -262,14 +262,21 @@ func (t *tool) printPinStatus(s pin.Status) error {
 	}
 	fmt.Fprintf(out, "policy %s, steer %s, power %v: %d settings, %d differ\n", s.Plan.Policy, s.Plan.Steer, s.Plan.Power,
 		len(s.Settings), s.Differs)
+	if s.Waiting > 0 {
+		fmt.Fprintf(out, "%d interrupts move when they next come.\n", s.Waiting)
+	}
 	if s.Booted {
 		fmt.Fprintln(out, "The machine has started anew since: 'scon pin restore' takes away what is left on disk.")
 	}
 	if len(s.Settings) > 0 {
 		table := newTable("what", "of", "before", "wanted", "is", "comes to", "differs")
 		for _, one := range s.Settings {
+			differs := one.Differs
+			if one.Waiting {
+				differs = "moves when it next comes"
+			}
 			table.add(one.Place(), ofWhom(one.Setting), orDash(one.Before), orDash(one.Want), orDash(one.Is),
-				orDash(one.Effective), orDash(one.Differs))
+				orDash(one.Effective), orDash(differs))
 		}
 		if err := table.print(out); err != nil {
 			return err

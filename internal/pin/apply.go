@@ -74,7 +74,7 @@ func (h *Host) Apply(p Plan) (results []Result, err error) {
 // that the kernel itself places, EINVAL of CPUs that are not its to take,
 // ENOENT of a queue that has no such setting.
 func refused(err error) bool {
-	for _, no := range []error{unix.EIO, unix.EINVAL, unix.EPERM, unix.EOPNOTSUPP, unix.EBUSY, ErrGone} {
+	for _, no := range []error{unix.EIO, unix.EINVAL, unix.EPERM, unix.EOPNOTSUPP, unix.EBUSY, ErrGone, errNoThread} {
 		if errors.Is(err, no) {
 			return true
 		}

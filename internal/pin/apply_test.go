@@ -414,14 +414,20 @@ func TestLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	differs := make(map[string]string)
+	waiting := make(map[string]bool)
 	for _, s := range status.Settings {
-		differs[s.Item] = s.Differs
+		waiting[s.Item] = s.Waiting
 	}
 	// The fixture's kernel goes on delivering 26 to CPU 1.
-	want := map[string]string{"24": "", "25": "", "26": "the kernel delivers it to 1"}
-	if diff := cmp.Diff(want, differs); diff != "" || status.Differs != 1 {
-		t.Errorf("%d differ:\n%s", status.Differs, diff)
+	want := map[string]bool{"24": false, "25": false, "26": true}
+	if diff := cmp.Diff(want, waiting); diff != "" || status.Waiting != 1 || status.Differs != 0 {
+		t.Errorf("%d wait, %d differ:\n%s", status.Waiting, status.Differs, diff)
+	}
+	if err := os.WriteFile(h.path("/proc/irq/25/smp_affinity_list"), []byte("1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := h.Look(); err != nil || status.Differs != 1 || status.Settings[0].Differs != "it is 1" {
+		t.Errorf("%v, %+v", err, status)
 	}
 }
 

@@ -39,7 +39,7 @@ func fixture(t testing.TB, name string) *Host {
 			t.Fatal(err)
 		}
 	}
-	h := &Host{Root: root, State: filepath.Join(root, "state"), Kernel: &fakeKernel{}}
+	h := &Host{Root: root, State: filepath.Join(root, "state"), Kernel: &fakeKernel{root: root}}
 	namespaces, _ := filepath.Glob(root + "/netns/*")
 	for _, ns := range namespaces {
 		h.Namespaces = append(h.Namespaces, Namespace{Path: filepath.Base(ns)})
@@ -56,8 +56,10 @@ func capture(t testing.TB, h *Host) Snapshot {
 	return s
 }
 
-// fakeKernel has no veths; a device has threads while a test says so.
+// fakeKernel has no veths; a device has a thread while its file says so.
 type fakeKernel struct {
+	root     string
+	threads  map[string]Thread
 	restarts int
 	fail     error // of the restart
 }
@@ -68,9 +70,25 @@ func (*fakeKernel) Features(string, string) (map[string]bool, error) { return ni
 
 func (*fakeKernel) SetFeatures(string, string, map[string]bool) error { return nil }
 
-func (*fakeKernel) Threads(string, string) ([]Thread, error) { return nil, nil }
+func (k *fakeKernel) Threads(_, device string) ([]Thread, error) {
+	threaded, err := readFile(filepath.Join(k.root, "/sys/class/net", device, "threaded"))
+	if err != nil || threaded == "0" {
+		delete(k.threads, device)
+		return nil, nil
+	}
+	if t, ok := k.threads[device]; ok {
+		return []Thread{t}, nil
+	}
+	return []Thread{{Name: device, CPUs: CPUs{0, 1}}}, nil
+}
 
-func (*fakeKernel) SetThread(Thread) error { return nil }
+func (k *fakeKernel) SetThread(t Thread) error {
+	if k.threads == nil {
+		k.threads = make(map[string]Thread)
+	}
+	k.threads[t.Name] = t
+	return nil
+}
 
 func (k *fakeKernel) RestartIrqbalance() error {
 	k.restarts++

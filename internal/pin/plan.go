@@ -44,6 +44,9 @@ func New(s Snapshot, o Options) (Plan, error) {
 		p.near(d)
 	}
 	p.irqbalance(devices)
+	// Those that must be near something choose first.
+	devices = slices.Clone(devices)
+	slices.SortStableFunc(devices, func(a, b Device) int { return nodeless(a) - nodeless(b) })
 	for _, d := range devices {
 		if d.Veth != nil {
 			p.veth(d)
@@ -163,10 +166,20 @@ func (p *planner) near(d Device) {
 	p.local[d.key()] = set
 }
 
+func nodeless(d Device) int {
+	if d.Node < 0 {
+		return 1
+	}
+	return 0
+}
+
 // where says, for people, which CPUs are near a device.
 func (p *planner) where(d Device) string {
-	if d.Node < 0 || len(p.nodes()) < 2 {
+	switch {
+	case len(p.nodes()) < 2:
 		return "the machine has one NUMA node"
+	case d.Node < 0:
+		return d.title() + " is at no NUMA node"
 	}
 	return fmt.Sprintf("%s is at NUMA node %d", d.title(), d.Node)
 }

@@ -115,7 +115,7 @@ func (p *planner) least(order []int) int {
 
 func (p *planner) irq(d Device, v Vector, cpus CPUs, why string) {
 	p.add(Setting{
-		Kind: kindIRQ, Device: d.title(), Item: strconv.Itoa(v.IRQ), Owner: v.Name,
+		Kind: kindIRQ, Netns: d.Netns, Device: d.title(), Item: strconv.Itoa(v.IRQ), Owner: v.Name,
 		Now: v.Affinity.String(), Want: cpus.String(), Why: why,
 	})
 }

@@ -46,7 +46,7 @@ func (h *Host) restore() ([]Restored, error) {
 			return list, err
 		}
 		switch err := h.back(s); {
-		case errors.Is(err, ErrGone):
+		case errors.Is(err, ErrGone), errors.Is(err, errNoThread):
 			done.Left = err.Error()
 		case err != nil:
 			failed = errors.Join(failed, err)

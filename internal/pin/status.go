@@ -9,8 +9,10 @@ type Status struct {
 	Booted   bool     `json:"booted"`
 	Plan     *Options `json:"plan,omitempty"`
 	Settings []State  `json:"settings"`
-	// Differs counts those that are not as they were wanted.
+	// Differs counts those that are not as they were wanted, Waiting the
+	// interrupts that have not come since.
 	Differs int `json:"differs"`
+	Waiting int `json:"waiting"`
 }
 
 // State is a setting as it is now.
@@ -22,6 +24,9 @@ type State struct {
 	Effective string `json:"effective,omitempty"`
 	// Differs says how it is not as it was wanted; "" if it is.
 	Differs string `json:"differs,omitempty"`
+	// Waiting: the CPUs are set, but the kernel moves an interrupt when it next
+	// comes, and it has not.
+	Waiting bool `json:"waiting,omitempty"`
 }
 
 // Look compares what is with what was wanted.
@@ -37,6 +42,9 @@ func (h *Host) Look() (Status, error) {
 		one := h.look(s)
 		if one.Differs != "" {
 			status.Differs++
+		}
+		if one.Waiting {
+			status.Waiting++
 		}
 		status.Settings = append(status.Settings, one)
 	}
@@ -55,8 +63,8 @@ func (h *Host) look(s recorded) State {
 	case s.Kind == kindThreads && sameThreads(state.Is, s.Want):
 	case state.Is != s.Want:
 		state.Differs = "it is " + quoted(state.Is)
-	case !within(state.Effective, s.Want):
-		state.Differs = "the kernel delivers it to " + state.Effective
+	default:
+		state.Waiting = !within(state.Effective, s.Want)
 	}
 	return state
 }

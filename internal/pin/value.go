@@ -18,6 +18,9 @@ import (
 // has its place.
 var ErrGone = errors.New("it is gone")
 
+// errNoThread is the case of a device that is down.
+var errNoThread = errors.New("no thread polls the device")
+
 // get reads the value of a setting as it is now.
 func (h *Host) get(s Setting) (string, error) {
 	value, err := h.value(s)
@@ -255,7 +258,7 @@ func (h *Host) setThreads(s Setting, value string) error {
 		return err
 	}
 	if len(threads) == 0 {
-		return errors.New("no thread polls the device")
+		return errNoThread
 	}
 	parts := strings.Split(value, "; ")
 	for i, t := range threads {

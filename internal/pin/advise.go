@@ -1,0 +1,329 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Sample is what one run of a measurement has found.
+type Sample struct {
+	P50, P99, P999 float64 // microseconds
+	Lost           float64 // packets
+}
+
+// Measure runs a measurement with what is in force.
+type Measure func(ctx context.Context) (Sample, error)
+
+// Candidate is what Advise tries.
+type Candidate struct {
+	Name string `json:"name"`
+	Plan Plan   `json:"plan"`
+}
+
+// Advice is what came of trying.
+type Advice struct {
+	Rounds int `json:"rounds"`
+	// Recommended is the name of the best candidate that was better beyond
+	// noise, "" if doing nothing is best.
+	Recommended string `json:"recommended"`
+	// Why says, for people, what the recommendation rests on.
+	Why string `json:"why"`
+	// Control compares doing nothing with itself.
+	Control  Verdict   `json:"control"`
+	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Verdict compares a candidate with doing nothing.
+type Verdict struct {
+	Name string `json:"name"`
+	// Ratios of the candidate's percentiles over those of doing nothing in the
+	// same round.
+	P50  Ratio `json:"p50"`
+	P99  Ratio `json:"p99"`
+	P999 Ratio `json:"p999"`
+	// Lost is how many packets were lost more in all rounds together.
+	Lost float64 `json:"lost"`
+	// Better in one percentile at least, and Worse in one at least, beyond noise.
+	Better bool `json:"better"`
+	Worse  bool `json:"worse"`
+	// Refused is what the kernel did not take of it: it was not tried.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Ratio is a median over rounds, with the bounds that hold the true one so
+// often that one of all the comparisons errs in 20 repeats.
+type Ratio struct {
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+// below and above tell whether all of a ratio is on one side of 1.
+func (r Ratio) below() bool { return r.High < 1 }
+func (r Ratio) above() bool { return r.Low > 1 }
+
+var (
+	// ErrApplied is returned when a plan is in force that would be compared with
+	// itself.
+	ErrApplied = errors.New("a plan is applied: 'scon pin restore' takes it away")
+	// ErrRounds is wrapped when no result could be told from noise.
+	ErrRounds = errors.New("too few rounds")
+)
+
+// errorRate is how often one of all comparisons may be wrong.
+const errorRate = 0.05
+
+// MinRounds is how many rounds a number of candidates needs at least.
+func MinRounds(candidates int) int {
+	n := 1
+	for 2*math.Pow(0.5, float64(n)) > level(candidates) {
+		n++
+	}
+	return n
+}
+
+// level is the rate of one comparison: of three percentiles of each candidate and
+// the control.
+func level(candidates int) float64 { return errorRate / float64(3*(candidates+1)) }
+
+// Advise applies, measures and restores each candidate in each round, between
+// two measurements of doing nothing, which are also compared with each other:
+// where these differ, nothing can be told. The order of the candidates changes
+// from round to round. Progress is called before each of its steps.
+func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, measure Measure, progress func(done, total int, what string)) (Advice, error) {
+	if least := MinRounds(len(candidates)); rounds < least {
+		return Advice{}, fmt.Errorf("%w: %d candidates need %d at least", ErrRounds, len(candidates), least)
+	}
+	if status, err := h.Look(); err != nil {
+		return Advice{}, err
+	} else if status.Applied {
+		return Advice{}, ErrApplied
+	}
+	t := trial{host: h, measure: measure, progress: progress, total: rounds * (len(candidates) + 2)}
+	var nothing, again []Sample
+	tried := make([][]Sample, len(candidates))
+	refused := make([]string, len(candidates))
+	for round := range rounds {
+		s, err := t.run(ctx, "nothing")
+		if err != nil {
+			return Advice{}, err
+		}
+		nothing = append(nothing, s)
+		for i := range candidates {
+			at := (i + round) % len(candidates)
+			if refused[at] != "" {
+				t.done++
+				continue
+			}
+			if s, refused[at], err = t.try(ctx, candidates[at]); err != nil {
+				return Advice{}, err
+			}
+			tried[at] = append(tried[at], s)
+		}
+		if s, err = t.run(ctx, "nothing, again"); err != nil {
+			return Advice{}, err
+		}
+		again = append(again, s)
+	}
+	a := Advice{Rounds: rounds, Control: compare("nothing, again", again, nothing, len(candidates)), Verdicts: []Verdict{}}
+	for i, c := range candidates {
+		v := Verdict{Name: c.Name, Refused: refused[i]}
+		if refused[i] == "" {
+			v = compare(c.Name, tried[i], between(nothing, again), len(candidates))
+		}
+		a.Verdicts = append(a.Verdicts, v)
+	}
+	a.conclude()
+	return a, nil
+}
+
+// trial runs measurements one after the other.
+type trial struct {
+	host        *Host
+	measure     Measure
+	progress    func(done, total int, what string)
+	done, total int
+}
+
+func (t *trial) run(ctx context.Context, what string) (Sample, error) {
+	if t.progress != nil {
+		t.progress(t.done, t.total, what)
+	}
+	t.done++
+	if err := ctx.Err(); err != nil {
+		return Sample{}, err
+	}
+	s, err := t.measure(ctx)
+	if err != nil {
+		return Sample{}, fmt.Errorf("measure %s: %w", what, err)
+	}
+	return s, nil
+}
+
+// try measures with a candidate in force, and restores what was there before,
+// whatever happens.
+func (t *trial) try(ctx context.Context, c Candidate) (s Sample, refused string, err error) {
+	results, err := t.host.Apply(c.Plan)
+	if err != nil {
+		return s, "", fmt.Errorf("apply %s: %w", c.Name, err)
+	}
+	defer func() {
+		_, restored := t.host.Restore()
+		err = errors.Join(err, restored)
+	}()
+	for _, r := range results {
+		if r.Refused != "" {
+			t.done++
+			return s, r.Refused, nil
+		}
+	}
+	s, err = t.run(ctx, c.Name)
+	return s, "", err
+}
+
+// between is what doing nothing gave in the middle of each round.
+func between(first, last []Sample) []Sample {
+	middle := make([]Sample, len(first))
+	for i := range first {
+		middle[i] = Sample{
+			P50:  math.Sqrt(first[i].P50 * last[i].P50),
+			P99:  math.Sqrt(first[i].P99 * last[i].P99),
+			P999: math.Sqrt(first[i].P999 * last[i].P999),
+			Lost: (first[i].Lost + last[i].Lost) / 2,
+		}
+	}
+	return middle
+}
+
+// compare has each round's ratios, of which it takes medians.
+func compare(name string, is, was []Sample, candidates int) Verdict {
+	v := Verdict{Name: name}
+	ratio := func(of func(Sample) float64) Ratio {
+		ratios := make([]float64, len(is))
+		for i := range is {
+			ratios[i] = of(is[i]) / of(was[i])
+		}
+		return medianRatio(ratios, level(candidates))
+	}
+	v.P50 = ratio(func(s Sample) float64 { return s.P50 })
+	v.P99 = ratio(func(s Sample) float64 { return s.P99 })
+	v.P999 = ratio(func(s Sample) float64 { return s.P999 })
+	for i := range is {
+		v.Lost += is[i].Lost - was[i].Lost
+	}
+	for _, r := range []Ratio{v.P50, v.P99, v.P999} {
+		v.Better = v.Better || r.below()
+		v.Worse = v.Worse || r.above()
+	}
+	v.Worse = v.Worse || v.Lost > 0
+	return v
+}
+
+// medianRatio is the median, and the bounds of the sign test: so many ratios from
+// both ends are left out as would lie on one side of the true median less often
+// than the error allows. It assumes nothing of how they are distributed.
+func medianRatio(ratios []float64, level float64) Ratio {
+	sorted := slices.Sorted(slices.Values(ratios))
+	n := len(sorted)
+	left, tail, one := 0, 0.0, math.Pow(0.5, float64(n)) // one: of 'left' on one side
+	for {
+		tail += one
+		if 2*tail > level {
+			break
+		}
+		one *= float64(n-left) / float64(left+1)
+		left++
+	}
+	at := max(left-1, 0)
+	median := sorted[n/2]
+	if n%2 == 0 {
+		median = (sorted[n/2-1] + median) / 2
+	}
+	return Ratio{Median: median, Low: sorted[at], High: sorted[n-1-at]}
+}
+
+// conclude picks the best of what was better and in nothing worse.
+func (a *Advice) conclude() {
+	if a.Control.Better || a.Control.Worse {
+		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady to tell; recommended is nothing",
+			a.Control.P50, a.Control.P99, a.Control.P999)
+		return
+	}
+	var best *Verdict
+	for i, v := range a.Verdicts {
+		if v.Refused == "" && v.Better && !v.Worse && (best == nil || v.P99.Median < best.P99.Median) {
+			best = &a.Verdicts[i]
+		}
+	}
+	if best == nil {
+		a.Why = "nothing was better beyond noise in one percentile without being worse in another: recommended is nothing"
+		return
+	}
+	a.Recommended = best.Name
+	a.Why = fmt.Sprintf("better beyond noise: p50 %s, p99 %s, p99.9 %s of doing nothing", best.P50, best.P99, best.P999)
+}
+
+func (r Ratio) String() string { return fmt.Sprintf("%.2f [%.2f, %.2f]", r.Median, r.Low, r.High) }
+
+// Candidates are the plans for a machine that differ from each other and from
+// doing nothing.
+func Candidates(s Snapshot, devices []string) ([]Candidate, error) {
+	var all []Candidate
+	var seen [][]Setting
+	for _, o := range candidateOptions() {
+		o.Devices = devices
+		p, err := New(s, o)
+		if err != nil {
+			return nil, err
+		}
+		wants := p.wants()
+		if len(wants) == 0 || slices.ContainsFunc(seen, func(other []Setting) bool { return slices.Equal(other, wants) }) {
+			continue
+		}
+		seen = append(seen, wants)
+		all = append(all, Candidate{Name: o.Name(), Plan: p})
+	}
+	return all, nil
+}
+
+// candidateOptions are in the order of how much they change.
+func candidateOptions() []Options {
+	var all []Options
+	for _, steer := range Steers {
+		for _, policy := range Policies {
+			if policy == None && steer == Direct {
+				all = append(all, Options{Policy: policy, Steer: steer, Power: true})
+				continue
+			}
+			all = append(all, Options{Policy: policy, Steer: steer})
+		}
+	}
+	return all
+}
+
+// Name is a plan's options as the command line has them.
+func (o Options) Name() string {
+	name := fmt.Sprintf("--policy %s", o.Policy)
+	if o.Steer != Direct {
+		name += fmt.Sprintf(" --steer %s", o.Steer)
+	}
+	if o.Power {
+		name += " --power"
+	}
+	return name
+}
+
+// wants are the settings that change something, without their reasons.
+func (p Plan) wants() []Setting {
+	var list []Setting
+	for _, s := range p.Settings {
+		if s.Now != s.Want {
+			s.Why = ""
+			list = append(list, s)
+		}
+	}
+	return list
+}
