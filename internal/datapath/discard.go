@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 )
 
@@ -26,10 +27,21 @@ func (d *Datapath) watchDrops() (err error) {
 	var objs struct {
 		Dropped *ebpf.Program `ebpf:"scon_dropped"`
 	}
-	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		droppedMapConentries: d.objs.Conentries,
-		mapSettings:          d.shared,
-	}})
+	// The types read are the kernel's own. Modules have each as many as a guest
+	// of little memory has room for.
+	types := btf.NewCache()
+	own, err := types.Kernel()
+	if err != nil {
+		return fmt.Errorf("reading the kernel's types: %w", err)
+	}
+	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{
+		Cache:    types,
+		Programs: ebpf.ProgramOptions{KernelTypes: own},
+		MapReplacements: map[string]*ebpf.Map{
+			droppedMapConentries: d.objs.Conentries,
+			mapSettings:          d.shared,
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("loading the program that sees packets dropped: %w", err)
 	}
