@@ -180,7 +180,8 @@ func machineOf(arch string) (machine, error) {
 }
 
 func (m machine) args(o Options) []string {
-	cmdline := "console=" + m.console + " quiet loglevel=1 panic=-1 nokaslr"
+	// norandmaps: the emulator keeps its translation of a program by address.
+	cmdline := "console=" + m.console + " quiet loglevel=1 panic=-1 nokaslr norandmaps"
 	if o.Systemd {
 		cmdline += " rdinit=/usr/lib/systemd/systemd systemd.unit=job.service systemd.show_status=no"
 	}
