@@ -2,8 +2,10 @@ package kernels
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,21 +16,57 @@ import (
 type suite struct {
 	name     string
 	packages []string
-	args     string // of their tests
-	// icount is for tests that play the regular way, step by step: the guest's
-	// clock must not run on while this machine is busy.
-	icount bool
+	only     []string // their tests; all if it is empty
+	leftOut  []string // but these
+	args     string   // of their tests
+	several  bool     // as of job
 }
 
+// has tells whether a test, or a part of one, is of the suite.
+func (s suite) has(test string) bool {
+	test, _, _ = strings.Cut(test, "/")
+	return (len(s.only) == 0 || slices.Contains(s.only, test)) && !slices.Contains(s.leftOut, test)
+}
+
+// flags are those of its test binaries, as a shell reads them.
+func (s suite) flags() string {
+	flags := "-test.v " + s.args
+	if len(s.only) > 0 {
+		flags += " -test.run=" + anyOf(s.only)
+	}
+	if len(s.leftOut) > 0 {
+		flags += " -test.skip=" + anyOf(s.leftOut)
+	}
+	return flags
+}
+
+// anyOf is a pattern of tests' names.
+func anyOf(tests []string) string { return "'^(" + strings.Join(tests, "|") + ")$'" }
+
 var suites = []suite{
-	{name: "datapath", packages: []string{"internal/datapath"}, icount: true},
 	{name: "parts", packages: []string{
-		"internal/contable", "internal/rules", "internal/changes", "internal/conntrack", "internal/discover", "internal/doctor",
+		"internal/datapath", "internal/contable", "internal/rules", "internal/changes", "internal/conntrack",
+		"internal/discover", "internal/doctor",
 	}},
-	// The flood takes minutes in an emulator, which a daemon cannot keep up with.
-	{name: "daemon", packages: []string{"internal/daemon"}, args: "-test.skip=^TestFlood$"},
+	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order)},
+	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
 	{name: "differential", packages: []string{"test/differential"}, args: "-cases=10"},
 }
+
+// ownLogic are the daemon's tests of what it makes of its settings, files, table
+// and clients. No kernel changes that, and here each would take seconds.
+var ownLogic = []string{
+	"TestAdmit", "TestCorruptState", "TestExplainTracked", "TestIdle", "TestMetrics", "TestMetricsElsewhere", "TestMetricsOnly",
+	"TestMissingDevice", "TestPausedLease", "TestPinsOfAnother", "TestPinsOfLiving", "TestSecondDaemon", "TestShare",
+	"TestTotalsGrow", "TestUncounted",
+}
+
+// stress are those that do very often what others do, too. An emulator takes
+// minutes for each, and makes a daemon that keeps up with nothing.
+var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers"}
+
+// order are those whose packets may overtake each other only from another CPU.
+var order = []string{"TestOrder"}
 
 // testedBy returns the package that a test binary is of.
 func testedBy(binary string) (pkg string, ok bool) {
@@ -56,6 +94,29 @@ func TestTests(t *testing.T) {
 	}
 }
 
+// The tests that a suite names exist.
+func TestNamed(t *testing.T) {
+	for _, s := range suites {
+		named := slices.Concat(s.only, s.leftOut)
+		if len(named) == 0 {
+			continue
+		}
+		var all []string
+		for _, pkg := range s.packages {
+			out, err := exec.Command(build(t, runtime.GOARCH, binaryOf(pkg)), "-test.list=.").CombinedOutput()
+			if err != nil {
+				t.Fatalf("listing the tests of %s: %v: %s", pkg, err, out)
+			}
+			all = append(all, strings.Fields(string(out))...)
+		}
+		for _, test := range named {
+			if !slices.Contains(all, test) {
+				t.Errorf("suite %s names %s, which is no test", s.name, test)
+			}
+		}
+	}
+}
+
 // packageMark stands before what a package's tests print, exitMark after it.
 const (
 	packageMark = "=== package "
@@ -65,14 +126,16 @@ const (
 // test runs a suite.
 func (g guest) test(t *testing.T, s suite) {
 	t.Helper()
-	j := job{files: make(map[string]string), icount: s.icount}
-	addFolder(t, j.files, filepath.Join(root, "bpf"), "/src/bpf") // a test reads it
+	j := job{files: make(map[string]string), several: s.several}
+	for _, folder := range []string{"bpf", "packaging"} { // tests read them
+		addFolder(t, j.files, filepath.Join(root, folder), "/src/"+folder)
+	}
 	for _, pkg := range s.packages {
 		binary, folder := "/opt/"+binaryOf(pkg), "/src/"+pkg
 		j.files[binary] = build(t, g.arch, binaryOf(pkg))
 		addFolder(t, j.files, filepath.Join(root, pkg, "testdata"), folder+"/testdata")
-		j.command += fmt.Sprintf("echo '%s%s'; mkdir -p %s; cd %[3]s; %s -test.v %s; echo \"%s$?\"\n",
-			packageMark, pkg, folder, binary, s.args, exitMark)
+		j.command += fmt.Sprintf("echo '%s%s'; mkdir -p %s; cd %[3]s; %s %s; echo \"%s$?\"\n",
+			packageMark, pkg, folder, binary, s.flags(), exitMark)
 	}
 	start := time.Now()
 	results := strings.Split(g.output(t, j), packageMark)[1:]
@@ -82,7 +145,8 @@ func (g guest) test(t *testing.T, s suite) {
 			t.Errorf("nothing came from %s", pkg)
 			continue
 		}
-		check(t, pkg, results[i], g.skips[pkg])
+		skips := slices.DeleteFunc(slices.Clone(g.skips[pkg]), func(test string) bool { return !s.has(test) })
+		check(t, pkg, results[i], skips)
 	}
 }
 
