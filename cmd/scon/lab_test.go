@@ -2,12 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/latency"
 	"github.com/scon-project/scon/internal/topology"
 )
 
@@ -39,6 +41,12 @@ func runInLab(t *testing.T, dir string) {
 		RequireExplicitExec: true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status": exitStatus,
+		},
+		Condition: func(condition string) (bool, error) {
+			if condition != "tcx" {
+				return false, fmt.Errorf("unknown condition %q", condition)
+			}
+			return latency.Supported() == nil, nil
 		},
 	})
 }

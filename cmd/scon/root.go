@@ -82,6 +82,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		newLabCommand(),
 		newBenchCommand(),
 		newProfileCommand(),
+		newLatencyCommand(),
 		t.newPinCommand(),
 		t.newStartupCommand(),
 		t.newVersionCommand(),

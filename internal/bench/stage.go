@@ -47,3 +47,13 @@ func (s *Stage) Send(ctx context.Context, mode Mode, spec peer.Spec) (served, dr
 
 // Machine names the hardware, and the kernel's release.
 func Machine() (hardware, kernel string) { return describeMachine(), kernelRelease() }
+
+// MeasureDistance measures how far the first and the last CPU are apart that this
+// process may use.
+func MeasureDistance() (Distance, error) {
+	first, last, err := twoCPUs()
+	if err != nil {
+		return Distance{}, err
+	}
+	return measureDistance(first, last)
+}

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -236,11 +234,4 @@ func (l *Lab) Enter(node string) error {
 		}
 	}
 	return netns.Enter(l.Path(node))
-}
-
-// Start starts cmd in a node's namespace. Ctrl-C does not reach it, and it ends
-// with this process.
-func (l *Lab) Start(node string, cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return l.Do(node, cmd.Start)
 }

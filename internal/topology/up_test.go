@@ -320,7 +320,7 @@ func TestUpStopsWhenItIsTold(t *testing.T) {
 func TestCloseLeavesProcessesWithoutLinks(t *testing.T) {
 	l := up(t, line(t, 1))
 	sleep := exec.Command("sleep", "1000")
-	if err := l.Start("n1", sleep); err != nil {
+	if err := l.Do("n1", sleep.Start); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

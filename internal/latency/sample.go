@@ -1,0 +1,139 @@
+package latency
+
+import (
+	"math"
+	"slices"
+)
+
+// sample is a packet as the taps have seen it.
+type sample = tapsSample
+
+// Packet is a packet that has arrived.
+type Packet struct {
+	Number uint32
+	// DueNS, InNS and OutNS: when it was due and passed the taps, by
+	// CLOCK_MONOTONIC.
+	DueNS, InNS, OutNS int64
+	// LatencyNS is the time between the taps, and that of waiting for
+	// packets before it; see evaluate.
+	LatencyNS int64
+	Causes    Causes
+}
+
+// WireNS is the time between the taps.
+func (p Packet) WireNS() int64 { return p.OutNS - p.InNS }
+
+// Samples is what became of a run's packets.
+type Samples struct {
+	Schedule Schedule
+	Packets  []Packet // that arrived, by their numbers
+	// Lost passed the first tap and not the last; Untapped were sent and
+	// never passed the first.
+	Lost, Untapped, Skipped uint32
+	// Overtaken by a packet with a higher number.
+	Overtaken uint32
+}
+
+// evaluate computes the latencies of a run.
+//
+// A packet's latency is its time between the taps and the time that it would have
+// waited for those before it, had all come when they were due: a queue before
+// the line, which takes one packet at a time. So a packet that was held up makes
+// those late that were due meanwhile, as in an open network, though the generator
+// was held up with it; and that the generator was late for reasons of its own does
+// not count. A line that is seen to take packets while others are on their way
+// needs no queue.
+func evaluate(s Schedule, g sent, raw []sample, softirqd map[uint32]bool) Samples {
+	r := Samples{Schedule: s, Skipped: g.Skipped}
+	var free, lastOut int64 = math.MinInt64, math.MinInt64
+	var tapped uint32
+	for i, x := range raw {
+		if x.InNs == 0 {
+			continue
+		}
+		tapped++
+		if x.OutNs == 0 {
+			r.Lost++
+			continue
+		}
+		in, out, due := int64(x.InNs), int64(x.OutNs), s.Due(uint32(i))
+		begin := due
+		if in >= lastOut {
+			begin = max(due, free)
+		} else if out < lastOut {
+			r.Overtaken++
+		}
+		free, lastOut = begin+out-in, max(lastOut, out)
+		r.Packets = append(r.Packets, Packet{
+			Number: uint32(i), DueNS: due, InNS: in, OutNS: out,
+			LatencyNS: free - due, Causes: causesOf(x, softirqd),
+		})
+	}
+	r.Untapped = g.Sent - min(tapped, g.Sent)
+	return r
+}
+
+// quantile is the smallest value that at least a share p of sorted values do not
+// exceed; NaN of none.
+func quantile(sorted []int64, p float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	rank := int(math.Ceil(p * float64(len(sorted))))
+	return float64(sorted[max(rank, 1)-1])
+}
+
+// sorted values of the packets.
+func (s Samples) sorted(value func(Packet) int64) []int64 {
+	values := make([]int64, len(s.Packets))
+	for i, p := range s.Packets {
+		values[i] = value(p)
+	}
+	slices.Sort(values)
+	return values
+}
+
+func latencyNS(p Packet) int64 { return p.LatencyNS }
+
+// values of the metrics. Those of latencies are missing if nothing arrived.
+func (s Samples) values() map[string]float64 {
+	v := map[string]float64{
+		"lost":     float64(s.Lost),
+		"skipped":  float64(s.Skipped),
+		"rate_pps": s.Schedule.Rate,
+	}
+	if len(s.Packets) == 0 {
+		return v
+	}
+	latency, wire := s.sorted(latencyNS), s.sorted(Packet.WireNS)
+	us := func(ns float64) float64 { return math.Round(ns) / 1000 }
+	v["p50_us"], v["p99_us"] = us(quantile(latency, 0.5)), us(quantile(latency, 0.99))
+	v["p999_us"], v["max_us"] = us(quantile(latency, 0.999)), us(quantile(latency, 1))
+	v["wire_p50_us"], v["wire_p999_us"] = us(quantile(wire, 0.5)), us(quantile(wire, 0.999))
+	return v
+}
+
+// loss is the share of the packets that were due and did not arrive.
+func (s Samples) loss() float64 {
+	if s.Schedule.Packets == 0 {
+		return 0
+	}
+	return 1 - float64(len(s.Packets))/float64(s.Schedule.Packets)
+}
+
+// worst returns the n packets with the highest latencies, by their numbers.
+func (s Samples) worst(n int) []Packet {
+	packets := slices.Clone(s.Packets)
+	slices.SortStableFunc(packets, func(a, b Packet) int {
+		switch {
+		case a.LatencyNS > b.LatencyNS:
+			return -1
+		case a.LatencyNS < b.LatencyNS:
+			return 1
+		}
+		return 0
+	})
+	packets = packets[:min(n, len(packets))]
+	slices.SortFunc(packets, func(a, b Packet) int { return int(int64(a.Number) - int64(b.Number)) })
+	return packets
+}
