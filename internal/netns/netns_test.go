@@ -57,9 +57,9 @@ func TestOpenErrors(t *testing.T) {
 }
 
 // create makes a namespace that is gone at the end of the test.
-func create(t *testing.T) string {
+func create(t *testing.T, more ...string) string {
 	t.Helper()
-	name := fmt.Sprintf("scon-t%d-%s", os.Getpid(), strings.ToLower(t.Name()))
+	name := fmt.Sprintf("scon-t%d-%s%s", os.Getpid(), strings.ToLower(t.Name()), strings.Join(more, ""))
 	if err := Create(name); err != nil {
 		t.Fatal(err)
 	}
@@ -241,5 +241,25 @@ func TestEnter(t *testing.T) {
 	}()
 	if n := <-got; n != want {
 		t.Errorf("after Enter the namespace is %d, want %d", n, want)
+	}
+}
+
+func TestReplace(t *testing.T) {
+	if !HasBeneath() {
+		t.Skip("the kernel has no MOVE_MOUNT_BENEATH (6.5)")
+	}
+	old, fresh := create(t, "old"), create(t, "fresh")
+	before := inode(t, old)
+	if err := Replace(Path(old), fresh); err != nil {
+		t.Fatal(err)
+	}
+	if got := inode(t, old); got == before || got != inode(t, fresh) {
+		t.Errorf("%s is namespace %d, want %d", old, got, inode(t, fresh))
+	}
+	if err := Delete(old); err != nil {
+		t.Fatal(err)
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), old) {
+		t.Errorf("a mount is left: %v", err)
 	}
 }

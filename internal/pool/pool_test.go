@@ -1,0 +1,131 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+)
+
+// maker counts namespaces that are numbers.
+type maker struct {
+	made, dropped, recycled atomic.Int64
+	err                     atomic.Pointer[error]
+}
+
+func (m *maker) pool(t *testing.T, c config.Pool) *Pool {
+	p := New(Options{
+		Config: c,
+		Make: func(empty *os.File) (Namespace, error) {
+			if err := m.err.Load(); err != nil {
+				return nil, *err
+			}
+			if empty != nil {
+				empty.Close()
+				m.recycled.Add(1)
+			}
+			return int(m.made.Add(1)), nil
+		},
+		Drop:   func(Namespace) error { m.dropped.Add(1); return nil },
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if taken := p.Stats().Taken; uint64(m.made.Load()-m.dropped.Load()) != taken {
+			t.Errorf("%d made, %d dropped, %d taken", m.made.Load(), m.dropped.Load(), taken)
+		}
+	})
+	return p
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not: " + what)
+		}
+	}
+}
+
+func TestFillsToTarget(t *testing.T) {
+	m := new(maker)
+	p := m.pool(t, config.Pool{WarmTarget: 5, Minimum: 1, Maximum: 20, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+	eventually(t, "five are ready", func() bool { return p.Stats().Ready == 5 })
+	for i := range 5 {
+		if n, ok := p.Take(); !ok || n != i+1 {
+			t.Errorf("took %v, %v", n, ok)
+		}
+	}
+	eventually(t, "filled again", func() bool { return p.Stats().Ready == 5 })
+}
+
+// A burst makes the pool expect the same again, until the cooldown is over.
+func TestFollowsDemand(t *testing.T) {
+	m := new(maker)
+	p := m.pool(t, config.Pool{WarmTarget: 2, Minimum: 1, Maximum: 8, MemoryLimit: 1 << 30, Cooldown: 3 * time.Second})
+	for range 20 {
+		p.Take()
+	}
+	if s := p.Stats(); s.Target != 8 {
+		t.Errorf("the target is %d, want the maximum, 8", s.Target)
+	}
+	eventually(t, "eight are ready", func() bool { return p.Stats().Ready == 8 })
+	eventually(t, "two are ready", func() bool { return p.Stats().Ready == 2 })
+}
+
+func TestMemoryLimit(t *testing.T) {
+	p := new(maker).pool(t, config.Pool{WarmTarget: 2, Maximum: 100, MemoryLimit: 4 * config.NamespaceMemory, Cooldown: time.Minute})
+	if err := p.Fill(context.Background(), 50); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Stats(); s.Ready != 4 {
+		t.Errorf("%d are ready, want 4", s.Ready)
+	}
+}
+
+func TestFillTellsWhy(t *testing.T) {
+	m := new(maker)
+	broken := errors.New("no kernel")
+	m.err.Store(&broken)
+	p := m.pool(t, config.Pool{WarmTarget: 2, Maximum: 100, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+	if err := p.Fill(context.Background(), 5); !errors.Is(err, broken) {
+		t.Errorf("Fill: %v", err)
+	}
+	if _, ok := p.Take(); ok {
+		t.Error("took what was not made")
+	}
+	m.err.Store(nil)
+	eventually(t, "two are ready", func() bool { return p.Stats().Ready >= 2 })
+}
+
+func TestRecycles(t *testing.T) {
+	m := new(maker)
+	p := m.pool(t, config.Pool{WarmTarget: 2, Maximum: 100, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+	eventually(t, "two are ready", func() bool { return p.Stats().Ready == 2 })
+	f, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Give(f)
+	p.Take()
+	eventually(t, "it was used again", func() bool { return m.recycled.Load() == 1 })
+	if !p.Shed() {
+		t.Error("nothing to shed")
+	}
+}
+
+func TestNoPool(t *testing.T) {
+	m := new(maker)
+	p := m.pool(t, config.Pool{Maximum: 100, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+	if _, ok := p.Take(); ok || p.Stats().Target != 0 || m.made.Load() != 0 {
+		t.Errorf("a pool of none: %+v", p.Stats())
+	}
+}
