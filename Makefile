@@ -1,6 +1,6 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
-# make build   bin/scon, bin/scon-bench, bin/scon-cni
+# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci
 #
 # demo and test install what is missing with apt; scripts/install-deps.sh says what.
 
@@ -22,12 +22,12 @@ export PATH := $(PATH):/usr/local/go/bin
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
-	$(MAKE) bin/scon-cni
+	$(MAKE) bin/scon-cni bin/scon-oci
 
 # Static: a container waits until they have started.
-bin/scon-cni: $(wildcard cmd/scon-cni/*.c cmd/agent/*)
+bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent.h
 	@mkdir -p bin; command -v $(CC) >/dev/null || scripts/install-deps.sh build
-	$(CC) $(CFLAGS) -static -s -o $@ cmd/scon-cni/main.c cmd/agent/agent.c
+	$(CC) $(CFLAGS) -static -s -o $@ $(filter %.c,$^)
 
 # Debian 12's clang 14: others make other objects.
 generate:
@@ -69,6 +69,7 @@ install: build
 	install -D -m 755 bin/scon $(DESTDIR)$(PREFIX)/bin/scon
 	install -D -m 755 bin/scon-bench $(DESTDIR)$(PREFIX)/bin/scon-bench
 	install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
+	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	install -D -m 644 internal/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json

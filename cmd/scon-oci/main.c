@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * scon-oci, an OCI runtime around another one: before the other one creates a
+ * container, the agent puts the path of a wired network namespace into its
+ * configuration, and lets it wait for its turn.
+ *
+ *	engine ──create ID──▶ scon-oci ──HTTP──▶ agent: waits, rewrites config.json
+ *	                          └─ runs ──▶ runc create ID
+ *	                          └─ HTTP ──▶ agent: done
+ *
+ * Without an agent it is the other runtime. Its own settings are options before
+ * the verb, or variables of the environment:
+ *
+ *	--scon-runtime PATH   SCON_RUNTIME   the other one; default runc
+ *	--scon-socket PATH    SCON_SOCKET    the daemon's
+ *	--scon-network NAME   SCON_NETWORK   for containers that name none
+ */
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../agent/agent.h"
+
+/* What is on the command line. */
+struct call {
+	const char *runtime, *socket, *network;
+	const char *verb, *id, *bundle, *pid_file;
+	int detach;
+	char **args; /* for the other runtime */
+};
+
+/* Options of runc and crun that have a value in an argument of its own. */
+static const char *const with_value[] = {
+	"--root", "--log", "--log-format", "--log-level", "--criu", "--rootless", "--cgroup-manager",
+	"--bundle", "-b", "--pid-file", "--console-socket", "--preserve-fds", NULL,
+};
+
+static int is_one_of(const char *word, const char *const *list)
+{
+	for (; *list; list++)
+		if (!strcmp(word, *list))
+			return 1;
+	return 0;
+}
+
+/* take returns the value of an option, as --name=value or in the next argument,
+ * which it then skips. */
+static const char *take(char **args, int *i, const char *name)
+{
+	size_t length = strlen(name);
+
+	if (!strncmp(args[*i], name, length) && args[*i][length] == '=')
+		return args[*i] + length + 1;
+	if (strcmp(args[*i], name) || !args[*i + 1])
+		return NULL;
+	return args[++*i];
+}
+
+/* own takes scon-oci's own options. */
+static int own(struct call *c, char **argv, int *i)
+{
+	const char *value;
+
+	if ((value = take(argv, i, "--scon-runtime")))
+		c->runtime = value;
+	else if ((value = take(argv, i, "--scon-socket")))
+		c->socket = value;
+	else if ((value = take(argv, i, "--scon-network")))
+		c->network = value;
+	else
+		return 0;
+	return 1;
+}
+
+static const char *setting(const char *variable, const char *otherwise)
+{
+	const char *value = getenv(variable);
+
+	return value && *value ? value : otherwise;
+}
+
+/* parse reads the command line of the other runtime, without its own options. */
+static void parse(struct call *c, int argc, char **argv)
+{
+	int n = 0;
+
+	c->runtime = setting("SCON_RUNTIME", "runc");
+	c->socket = setting("SCON_SOCKET", DEFAULT_SOCKET);
+	c->network = setting("SCON_NETWORK", NULL);
+	c->args = calloc(argc + 1, sizeof(*c->args));
+	if (!c->args)
+		_exit(1);
+	n = 1;
+	for (int i = 1; i < argc; i++) {
+		const char *value;
+		int first = i;
+
+		if (!c->verb && own(c, argv, &i))
+			continue;
+		if ((value = take(argv, &i, "--bundle")) || (value = take(argv, &i, "-b")))
+			c->bundle = value;
+		else if ((value = take(argv, &i, "--pid-file")))
+			c->pid_file = value;
+		else if (!strcmp(argv[i], "--detach") || !strcmp(argv[i], "-d"))
+			c->detach = 1;
+		else if (argv[i][0] == '-' && is_one_of(argv[i], with_value) && argv[i + 1])
+			i++;
+		else if (argv[i][0] != '-' && !c->verb)
+			c->verb = argv[i];
+		else if (argv[i][0] != '-' && !c->id)
+			c->id = argv[i];
+		for (int j = first; j <= i; j++)
+			c->args[n++] = argv[j];
+	}
+	c->args[0] = (char *)c->runtime;
+}
+
+/* tell lets the agent know. Returns HTTP's status, or -1 without an agent; an
+ * answer that is an error goes to standard error. */
+static int tell(const struct call *c, const char *verb, const char *outcome)
+{
+	struct text request = { 0 }, answer = { 0 };
+	char bundle[PATH_MAX], pid_file[PATH_MAX + NAME_MAX];
+	int status;
+
+	if (!realpath(c->bundle ? c->bundle : ".", bundle))
+		bundle[0] = 0;
+	pid_file[0] = 0;
+	if (c->pid_file && c->pid_file[0] != '/' && getcwd(pid_file, PATH_MAX))
+		strncat(pid_file, "/", 2);
+	if (c->pid_file)
+		strncat(pid_file, c->pid_file, sizeof(pid_file) - strlen(pid_file) - 1);
+
+	add_string(&request, "POST /v1/oci HTTP/1.0\r\n");
+	if (add_header(&request, "Oci-Verb", verb) < 0 || add_header(&request, "Oci-Outcome", outcome) < 0 ||
+	    add_header(&request, "Oci-Id", c->id) < 0 || add_header(&request, "Oci-Bundle", bundle) < 0 ||
+	    add_header(&request, "Oci-Pidfile", pid_file) < 0 || add_header(&request, "Oci-Network", c->network) < 0)
+		return -1;
+	add_string(&request, "Content-Length: 0\r\n\r\n");
+	status = ask(c->socket, &request, &answer);
+	if (status >= 400 && status != 404)
+		fprintf(stderr, "scon-oci: %.*s\n", (int)answer.size, answer.data);
+	free(request.data);
+	free(answer.data);
+	return status;
+}
+
+static pid_t child;
+
+static void forward(int sig)
+{
+	kill(child, sig);
+}
+
+/* run runs the other runtime and returns what wait has of it. */
+static int run(const struct call *c)
+{
+	static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH };
+	struct sigaction action = { .sa_handler = forward };
+	int status;
+
+	child = fork();
+	if (child < 0) {
+		perror("scon-oci: start a process");
+		exit(1);
+	}
+	if (!child) {
+		execvp(c->runtime, c->args);
+		fprintf(stderr, "scon-oci: start %s: %s\n", c->runtime, strerror(errno));
+		_exit(127);
+	}
+	for (size_t i = 0; i < sizeof(passed_on) / sizeof(*passed_on); i++)
+		sigaction(passed_on[i], &action, NULL);
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			exit(1);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct call c = { 0 };
+	const char *verb;
+	int status, answer;
+
+	parse(&c, argc, argv);
+	verb = c.verb && c.id ? c.verb : "";
+	if (strcmp(verb, "create") && strcmp(verb, "start") && strcmp(verb, "delete") && strcmp(verb, "run")) {
+		execvp(c.runtime, c.args);
+		fprintf(stderr, "scon-oci: start %s: %s\n", c.runtime, strerror(errno));
+		return 127;
+	}
+	answer = 0;
+	if (!strcmp(verb, "create") || !strcmp(verb, "run"))
+		answer = tell(&c, "create", NULL);
+	else if (!strcmp(verb, "start"))
+		answer = tell(&c, "start", NULL);
+	if (answer >= 400 && answer != 404)
+		return 1;
+	status = run(&c);
+	if (!strcmp(verb, "run") && !c.detach)
+		tell(&c, "delete", "done");
+	else if (!strcmp(verb, "run"))
+		tell(&c, "create", status ? "failed" : "done");
+	else
+		tell(&c, verb, status ? "failed" : "done");
+	if (WIFSIGNALED(status))
+		return 128 + WTERMSIG(status);
+	return WEXITSTATUS(status);
+}
