@@ -108,7 +108,12 @@ func (c *Client) get(path string, q url.Values, answer any) error {
 }
 
 func (c *Client) post(path, container string, answer any) error {
-	body, err := json.Marshal(change{container})
+	return c.send(path, change{container}, answer)
+}
+
+// send posts a document.
+func (c *Client) send(path string, document, answer any) error {
+	body, err := json.Marshal(document)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", path, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -111,13 +112,15 @@ type Conf struct {
 	Socket     string
 	AgentDown  string // DownInPlace or DownError
 	HandOver   string // HandOverSwap or HandOverNone
-	DNS        types.DNS
-	Prev       *types.PluginConf // with the result of ADD, for CHECK
-	Valid      []types.GCAttachment
-	Path       string // CNI_PATH
-	Raw        []byte // for a delegate
-	Sets       []ipam.Set
-	Routes     []netip.Prefix // of IPAM.Routes, in their order
+	// Bandwidth is this container's QoS instead of the network's, nil for none.
+	Bandwidth *QoS
+	DNS       types.DNS
+	Prev      *types.PluginConf // with the result of ADD, for CHECK
+	Valid     []types.GCAttachment
+	Path      string // CNI_PATH
+	Raw       []byte // for a delegate
+	Sets      []ipam.Set
+	Routes    []netip.Prefix // of IPAM.Routes, in their order
 }
 
 // document is what stands in a configuration beside Network.
@@ -153,7 +156,7 @@ func Parse(input []byte) (*Conf, error) {
 		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("read the network configuration: %v", err), "")
 	}
 	if d.RuntimeConfig.Bandwidth != nil {
-		c.QoS = d.RuntimeConfig.Bandwidth
+		c.Bandwidth = d.RuntimeConfig.Bandwidth
 	}
 	if err := checkKeys(input); err != nil {
 		return nil, invalid(err)
@@ -233,7 +236,7 @@ func (c *Conf) complete() error {
 			return fmt.Errorf("rules[%d]: %w", i, err)
 		}
 	}
-	if err := c.QoS.check(); err != nil {
+	if err := errors.Join(c.QoS.check(), c.Bandwidth.check()); err != nil {
 		return err
 	}
 	return c.completeIPAM()

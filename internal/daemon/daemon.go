@@ -152,7 +152,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.startAgent(); err != nil {
 		return err
 	}
-	defer d.stopAgent()
+	defer func() { err = errors.Join(err, d.stopAgent()) }()
 	served, err := d.serve(ctx)
 	if err != nil {
 		return err
@@ -168,6 +168,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	err = d.loop(ctx, sources)
 	stop()
 	<-served
+	err = errors.Join(err, d.stopAgent())
 	d.rest()
 	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
 }

@@ -73,7 +73,7 @@ func (d *Daemon) name(n namedContainer) {
 
 // whoIs finds out who is behind a port.
 func (d *Daemon) whoIs(p *port, at discover.Port) namedContainer {
-	n := namedContainer{port: p, container: d.namer.Name(d.ctx, at)}
+	n := namedContainer{port: p, container: d.nameOf(at)}
 	pair, err := discover.OpenPair(at, n.container)
 	if err != nil {
 		d.log.Debug("looking at a veth pair", "dev", at.Name, "error", err)

@@ -102,7 +102,7 @@ func (n *Namer) identify(p Port) Container {
 		}
 		name, by := n.ask(id)
 		return Container{
-			Name:    cmp.Or(name, short(id)),
+			Name:    cmp.Or(name, Short(id)),
 			ID:      id,
 			Runtime: cmp.Or(by, runtime),
 			Netns:   c.Netns,
@@ -127,8 +127,8 @@ func (n *Namer) namespace(nsid int) *namespace {
 	return n.seen[nsid]
 }
 
-// short is an identifier as people write it.
-func short(id string) string {
+// Short is an identifier as people write it.
+func Short(id string) string {
 	const digits = 12
 	if containerID.MatchString(id) {
 		return id[:digits]

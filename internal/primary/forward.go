@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -77,16 +78,11 @@ func masquerade(c *cni.Conf) error {
 	if err != nil {
 		return fmt.Errorf("masquerade: %w", err)
 	}
-	table := &nftables.Table{Name: natTable, Family: nftables.TableFamilyIPv4}
-	chain := &nftables.Chain{
-		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	}
+	table, chain := natChain()
 	var there []string
 	if rules, err := nft.GetRules(table, chain); err == nil {
 		for _, r := range rules {
-			word, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			there = append(there, word)
+			there = append(there, commentOf(r))
 		}
 	}
 	changed := false
@@ -115,6 +111,51 @@ func masquerade(c *cni.Conf) error {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil
+}
+
+// unmasquerade takes the rules of a network away, and the table after the last.
+func unmasquerade(c *cni.Conf) error {
+	nft, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("end masquerading: %w", err)
+	}
+	table, chain := natChain()
+	rules, err := nft.GetRules(table, chain)
+	if err != nil {
+		return nil // there is no table
+	}
+	left := len(rules)
+	for _, r := range rules {
+		if network, _, _ := strings.Cut(commentOf(r), " "); network == c.Name {
+			if err := nft.DelRule(r); err != nil {
+				return fmt.Errorf("end masquerading: %w", err)
+			}
+			left--
+		}
+	}
+	switch left {
+	case len(rules):
+		return nil // none is the network's
+	case 0:
+		nft.DelTable(table)
+	}
+	if err := nft.Flush(); err != nil {
+		return fmt.Errorf("end masquerading: %w", err)
+	}
+	return nil
+}
+
+func natChain() (*nftables.Table, *nftables.Chain) {
+	table := &nftables.Table{Name: natTable, Family: nftables.TableFamilyIPv4}
+	return table, &nftables.Chain{
+		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}
+}
+
+func commentOf(r *nftables.Rule) string {
+	word, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+	return word
 }
 
 // matchSubnet compares an IPv4 header's address at an offset with a subnet.

@@ -113,7 +113,25 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 		}
 	}()
 	err = netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), func() error { return configure(s, m.routed()) })
+	if err == nil {
+		err = h.settle(s)
+	}
 	return made, err
+}
+
+// settle returns when the host can send to the container: its end of a pair has
+// a carrier since the container's is up, and a bridge since it has such a port.
+func (h *Host) settle(s Spec) error {
+	var todo []message
+	for _, name := range []string{s.Host, s.Conf.Bridge} {
+		if index, err := indexOf(name); err == nil {
+			todo = append(todo, settle(index))
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	return h.rt.do(todo...)
 }
 
 // Remove takes a container's device away by its end on the host.
@@ -193,4 +211,15 @@ func kernelHas(kind string, err error) error {
 		return fmt.Errorf("kind %s: %w (%v); choose another kind", kind, ErrNoKernel, err)
 	}
 	return err
+}
+
+// Unprepare takes away what Prepare has made, as far as nobody else uses it.
+func (h *Host) Unprepare(c *cni.Conf) error {
+	if err := unmasquerade(c); err != nil {
+		return err
+	}
+	if c.Kind != cni.Veth {
+		return nil
+	}
+	return h.removeBridge(c.Bridge)
 }

@@ -203,6 +203,12 @@ func encoded(e *netlink.AttributeEncoder) []byte {
 	return b
 }
 
+// settle asks about a device, upon which the kernel does at once what it would do
+// up to a second later after the carrier came: let it send.
+func settle(index int) message {
+	return message{what: fmt.Sprintf("look at device %d", index), typ: unix.RTM_GETLINK, data: ifinfo(index, 0, 0)}
+}
+
 // setUp brings a device up.
 func setUp(index int) message {
 	return message{what: fmt.Sprintf("bring device %d up", index), typ: unix.RTM_NEWLINK, data: ifinfo(index, unix.IFF_UP, unix.IFF_UP)}

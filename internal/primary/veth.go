@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
+	attributes "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/cni"
@@ -32,7 +33,7 @@ func pair(kind string, s Spec, m Made, bridge int) link {
 	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
 	return link{
 		name: s.Host, kind: kind, up: true, mac: m.HostMAC, mtu: s.Conf.MTU, master: bridge,
-		data: func(e *netlink.AttributeEncoder) { e.Bytes(vethInfoPeer, peer.encode()) },
+		data: func(e *attributes.AttributeEncoder) { e.Bytes(vethInfoPeer, peer.encode()) },
 	}
 }
 
@@ -62,4 +63,28 @@ func (h *Host) ensureBridge(c *cni.Conf) error {
 		todo = append(todo, gateways(index, c)...)
 	}
 	return h.rt.do(todo...)
+}
+
+// removeBridge takes a bridge away that SCON has made and that has no ports.
+func (h *Host) removeBridge(name string) error {
+	bridge, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for bridge %s: %w", name, err)
+	}
+	if bridge.Attrs().Alias != madeBySCON {
+		return nil
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge.Attrs().Index {
+			return nil
+		}
+	}
+	return h.Remove(name)
 }

@@ -13,11 +13,12 @@
 package startup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/ipam"
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/pool"
 	"github.com/scon-project/scon/internal/primary"
 )
 
@@ -39,9 +41,8 @@ type Options struct {
 	StateDir string
 	Netns    string // as given by --netns, for those who work without an agent
 	Logger   *slog.Logger
-	// Named is told which container is behind a device of the host. It may be
-	// nil.
-	Named func(host, containerID string)
+	// Owned is told which container has got a device of the host. It may be nil.
+	Owned func(host string, o Owner)
 	// Wait for another agent that works in StateDir, instead of ErrBusy.
 	Wait bool
 }
@@ -53,19 +54,41 @@ type Agent struct {
 	log   *slog.Logger
 	host  *primary.Host
 	store *store
-	home  uint64 // inode of the agent's namespace
+	home  uint64 // number of the agent's namespace
+	// userns is the number of the user namespace that home belongs to.
+	userns  uint64
+	beneath bool // the kernel can mount beneath a mount
 
-	busy keyed // attachments at work
+	factoryMu sync.Mutex
+	factory   *netns.Factory
+
+	stop        chan struct{}
+	reconciling sync.WaitGroup
+
+	gates  *gates
+	stages *stageLog
+	busy   keyed // attachments at work
 
 	mu       sync.Mutex
 	networks map[string]*network // by name
 	records  map[string]*Record  // by key
+	owners   map[string]Owner    // by the device on the host
+	inPlace  map[string]uint64   // why containers got no pooled namespace
+	handed   uint64              // pooled namespaces
+	began    map[string]began    // stages of scon-oci, by container
+	pending  map[string]pendingStart
+	closed   bool
 }
 
 // New starts an agent and brings the kernel's state and the records together.
 func New(o Options) (_ *Agent, err error) {
-	a := &Agent{opts: o, log: o.Logger, networks: make(map[string]*network), records: make(map[string]*Record)}
-	if a.home, err = netns.Inode(""); err != nil {
+	a := &Agent{
+		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
+		networks: make(map[string]*network), records: make(map[string]*Record),
+		owners: make(map[string]Owner), inPlace: make(map[string]uint64),
+		stop: make(chan struct{}), began: make(map[string]began), pending: make(map[string]pendingStart),
+	}
+	if err := a.findHome(); err != nil {
 		return nil, err
 	}
 	if a.store, err = openStore(o.StateDir, a.home, o.Wait); err != nil {
@@ -90,13 +113,116 @@ func New(o Options) (_ *Agent, err error) {
 	if err := a.recover(); err != nil {
 		return nil, err
 	}
+	if a.stages, err = openStageLog(o.Config.StageLog); err != nil {
+		return nil, err
+	}
+	a.factory = netns.NewFactory()
+	if err := a.loadNetworks(); err != nil {
+		a.stages.close()
+		a.factory.Close()
+		return nil, err
+	}
+	a.reconciling.Go(a.reconcile)
 	return a, nil
 }
 
-// Close ends the agent. Attachments stay.
-func (a *Agent) Close() {
+// loadNetworks prepares for the networks of the configuration. One that cannot
+// be made now is tried again at its first ADD.
+func (a *Agent) loadNetworks() error {
+	for _, path := range a.opts.Config.Networks {
+		c, err := cni.Load(path)
+		if err != nil {
+			return err
+		}
+		if err := a.prepare(a.networkOf(c)); err != nil {
+			a.log.Warn("preparing a network", "file", path, "error", err)
+		}
+	}
+	return nil
+}
+
+// reconcileInterval is how often the agent looks for containers that have gone
+// without a DEL.
+const reconcileInterval = 30 * time.Second
+
+// reconcile looks for them until the agent ends.
+func (a *Agent) reconcile() {
+	tick := time.NewTicker(reconcileInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-tick.C:
+			if err := a.Reconcile(); err != nil {
+				a.log.Error("looking for containers that have gone", "error", err)
+			}
+		}
+	}
+}
+
+// findHome finds out where the agent is.
+func (a *Agent) findHome() error {
+	here, err := netns.Open("")
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	if a.home, err = inodeOf(here); err != nil {
+		return err
+	}
+	a.userns, err = netns.Owner(here)
+	return err
+}
+
+// Close ends the agent. Attachments stay, and what their networks need;
+// everything else goes.
+func (a *Agent) Close() error {
+	close(a.stop)
+	a.reconciling.Wait()
+	a.mu.Lock()
+	a.closed = true
+	networks := slices.Collect(maps.Values(a.networks))
+	used := make(map[string]bool)
+	for _, r := range a.records {
+		used[r.Network.Name] = true
+	}
+	a.mu.Unlock()
+	var errs []error
+	for _, n := range networks {
+		if n.pool != nil {
+			errs = append(errs, n.pool.Close())
+		}
+	}
+	a.factory.Close()
+	a.stages.close()
+	if !a.opts.Wait {
+		errs = append(errs, a.removeUnused(used))
+	}
 	a.host.Close()
 	a.store.close()
+	return errors.Join(errs...)
+}
+
+// removeUnused takes away what only containers needed that have gone.
+func (a *Agent) removeUnused(used map[string]bool) error {
+	if used[unknownNetwork] {
+		return nil
+	}
+	networks, err := a.store.getNetworks()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range networks {
+		if !used[c.Name] {
+			errs = append(errs, a.host.Unprepare(c))
+		}
+	}
+	if err := errors.Join(errs...); err != nil || len(used) > 0 {
+		return err
+	}
+	return a.store.removeAll()
 }
 
 // network is what the agent keeps for containers of one network.
@@ -104,6 +230,7 @@ type network struct {
 	conf   *cni.Conf // of the request that it was made for
 	digest string
 	space  *ipam.Space // nil with a delegate
+	pool   *pool.Pool  // nil if there is none
 
 	mu       sync.Mutex
 	prepared bool
@@ -128,6 +255,16 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 			}
 		}
 	}
+	if n.space != nil && a.opts.Config.Pool.WarmTarget > 0 && !a.closed {
+		n.pool = a.newPool(n)
+	}
+	if old := a.networks[c.Name]; old != nil && old.pool != nil {
+		go func() {
+			if err := old.pool.Close(); err != nil {
+				a.log.Error("taking away the pool of a network that has changed", "network", c.Name, "error", err)
+			}
+		}()
+	}
 	a.networks[c.Name] = n
 	return n
 }
@@ -138,6 +275,9 @@ func (a *Agent) prepare(n *network) error {
 	defer n.mu.Unlock()
 	if n.prepared {
 		return nil
+	}
+	if err := a.store.putNetwork(n.conf); err != nil {
+		return err
 	}
 	if err := a.host.Prepare(n.conf); err != nil {
 		return err
@@ -176,11 +316,19 @@ func (a *Agent) keep(r *Record) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.records[r.key] = r
+	if r.Entry != "" {
+		a.handed++
+	}
 	return nil
 }
 
 // Add gives a container its device, for the process pid (0 is this one).
-func (a *Agent) Add(ctx context.Context, pid int, at cni.Attachment, c *cni.Conf) (_ *types100.Result, err error) {
+func (a *Agent) Add(pid int, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
+	return a.add(pid, at, c, "")
+}
+
+// add is Add for a container that may have a bundle.
+func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *types100.Result, err error) {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
 	if a.record(key) != nil {
@@ -198,23 +346,46 @@ func (a *Agent) Add(ctx context.Context, pid int, at cni.Attachment, c *cni.Conf
 	if inode == a.home {
 		return nil, types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's own: want one of the container's", at.Netns), "")
 	}
-	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, key: key}
+	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Bundle: bundle, key: key}
 	// A process' file ends with it, but its name in /proc may be another's later.
 	if !strings.HasPrefix(at.Netns, "/proc/") && sees(at.Netns, inode) {
 		r.Inode = inode
 	}
-	if err := a.addInPlace(r, ns, at, c); err != nil {
-		return nil, err
+	end := a.begin(StageAddCNI, at.ContainerID)
+	defer end()
+	n := a.networkOf(c)
+	err = a.addPooled(n, r, ns, pid, c)
+	if in := errInPlace(""); errors.As(err, &in) {
+		a.countInPlace(string(in))
+		if err != errInPlace(in) {
+			a.log.Warn("handing a pooled namespace over", "container", at.ContainerID, "error", err)
+		}
+		err = a.addInPlace(n, r, ns, at, c)
 	}
-	if a.opts.Named != nil {
-		a.opts.Named(r.Host, r.ContainerID)
+	if err != nil {
+		return nil, err
 	}
 	return r.Result, nil
 }
 
+// begin is a container's entry into a stage, and end its exit.
+func (a *Agent) begin(s Stage, container string) (end func()) {
+	began := monotonic()
+	waited := a.gates.enter(s, container)
+	return func() {
+		a.gates.leave(s, container)
+		a.stages.add(Event{container, s, began, monotonic(), waited.Nanoseconds()})
+	}
+}
+
+func (a *Agent) countInPlace(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inPlace[why]++
+}
+
 // addInPlace makes the device in the runtime's namespace.
-func (a *Agent) addInPlace(r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
-	n := a.networkOf(c)
+func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
 	r.Host = inPlacePrefix + r.key
 	if err := a.lease(n, r, at, c); err != nil {
 		return err
@@ -225,7 +396,19 @@ func (a *Agent) addInPlace(r *Record, ns *os.File, at cni.Attachment, c *cni.Con
 		}
 	}()
 	step("add-leased")
+	where := r.Netns
+	if r.Inode == 0 && !strings.HasPrefix(where, "/proc/") {
+		where = ns.Name()
+	}
+	a.own(r.Host, Owner{Netns: where, ContainerID: r.ContainerID})
+	defer func() {
+		if err != nil {
+			a.disown(r.Host)
+		}
+	}()
+	end := a.begin(StageAttachIf, r.ContainerID)
 	made, err := a.make(n, primary.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases})
+	end()
 	if err != nil {
 		return err
 	}
@@ -244,7 +427,7 @@ func (a *Agent) addInPlace(r *Record, ns *os.File, at cni.Attachment, c *cni.Con
 }
 
 // Del takes a container's device away; one that is gone is no error.
-func (a *Agent) Del(ctx context.Context, at cni.Attachment, c *cni.Conf) error {
+func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
 	r := a.record(key)
@@ -271,7 +454,15 @@ func (a *Agent) detach(r *Record) error {
 	a.mu.Lock()
 	delete(a.records, r.key)
 	a.mu.Unlock()
+	a.disown(r.Host)
 	step("del-record")
+	if r.Entry == "" {
+		return nil
+	}
+	if err := netns.Delete(r.Entry); err != nil && !errors.Is(err, netns.ErrNotExist) {
+		return err
+	}
+	step("del-entry")
 	return nil
 }
 
@@ -311,7 +502,7 @@ func (a *Agent) Status(c *cni.Conf) error {
 	if err := a.prepare(n); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
 	}
-	if n.space != nil && n.space.Full() {
+	if n.space != nil && n.space.Full() && (n.pool == nil || n.pool.Stats().Ready == 0) {
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: every address is leased", c.Name), "")
 	}
 	return nil

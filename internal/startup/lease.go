@@ -19,6 +19,9 @@ import (
 func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (err error) {
 	if n.space != nil {
 		r.Leases, err = n.space.Allocate(now())
+		for errors.Is(err, ipam.ErrExhausted) && n.pool != nil && n.pool.Shed() {
+			r.Leases, err = n.space.Allocate(now()) // a container before the pool
+		}
 		if errors.Is(err, ipam.ErrExhausted) {
 			return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: %v", c.Name, err), "")
 		}

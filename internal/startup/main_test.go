@@ -54,9 +54,9 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(bin)
-	out, err := exec.Command("make", "-C", "../..", "bin/scon-cni").CombinedOutput()
+	out, err := exec.Command("make", "-C", "../..", "bin/scon-cni", "bin/scon-oci").CombinedOutput()
 	if err == nil {
-		out, err = exec.Command("cp", "../../bin/scon-cni", bin).CombinedOutput()
+		out, err = exec.Command("cp", "../../bin/scon-cni", "../../bin/scon-oci", bin).CombinedOutput()
 	}
 	if err == nil {
 		out, err = exec.Command("cp", os.Args[0], filepath.Join(bin, "scon")).CombinedOutput()
@@ -106,16 +106,13 @@ func setFault() {
 // agentBackend is what a daemon answers with, as far as it is the agent's.
 type agentBackend struct {
 	api.Backend
-	agent *Agent
+	api.Starter
 }
-
-func (b agentBackend) CNI(pid int, r cni.Request) ([]byte, bool) { return b.agent.CNI(pid, r) }
-
-func (b agentBackend) Status() (api.Status, error) { return api.Status{PID: os.Getpid()}, nil }
 
 func runAgent(dir string) error {
 	setFault()
 	c := config.Default()
+	c.Startup.Pool.WarmTarget = 0
 	if text := os.Getenv(configEnv); text != "" {
 		var err error
 		if c, err = config.Read("test", strings.NewReader("startup:\n"+text)); err != nil {
@@ -126,14 +123,13 @@ func runAgent(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer a.Close()
 	l, err := api.Listen(filepath.Join(dir, "scon.sock"), "")
 	if err != nil {
-		return err
+		return errors.Join(err, a.Close())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	return api.Serve(ctx, l, agentBackend{agent: a})
+	return errors.Join(api.Serve(ctx, l, agentBackend{Starter: a}), a.Close())
 }
 
 // bed is a host in a namespace of its own, with or without an agent.
@@ -192,6 +188,39 @@ func (b *bed) kill() {
 		_ = b.agent.Process.Kill()
 		_ = b.agent.Wait()
 		b.agent = nil
+	}
+}
+
+// stop ends the agent in order.
+func (b *bed) stop() {
+	b.t.Helper()
+	_ = b.agent.Process.Signal(unix.SIGTERM)
+	if err := b.agent.Wait(); err != nil {
+		b.t.Errorf("the agent ended with %v", err)
+	}
+	b.agent = nil
+}
+
+// state is what the agent says of itself.
+func (b *bed) state() api.Startup {
+	b.t.Helper()
+	s, err := api.Dial(b.socket()).Startup()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// withPool starts an agent that has n namespaces of the network ready.
+func (b *bed) withPool(n int, env ...string) {
+	b.t.Helper()
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(b.conf()), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start(append(env, configEnv+fmt.Sprintf("=  networks: [%s]\n  pool: {warm_target: %d, minimum: 0}", file, n))...)
+	if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: n}); err != nil {
+		b.t.Fatal(err)
 	}
 }
 

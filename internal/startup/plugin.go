@@ -1,12 +1,13 @@
 package startup
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -29,11 +30,11 @@ type plugin struct {
 }
 
 func (p plugin) Add(at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
-	return p.Agent.Add(context.Background(), p.pid, at, c)
+	return p.Agent.Add(p.pid, at, c)
 }
 
 func (p plugin) Del(at cni.Attachment, c *cni.Conf) error {
-	return p.Agent.Del(context.Background(), at, c)
+	return p.Agent.Del(at, c)
 }
 
 func (p plugin) Check(at cni.Attachment, c *cni.Conf) error {
@@ -60,6 +61,9 @@ func Alone(r cni.Request) (document []byte, failed bool) { return cni.Answer(r, 
 
 type alone struct{}
 
+// withoutPool are the settings of a process that soon ends.
+var withoutPool = config.Startup{Limits: config.Limits{Timeout: time.Minute}}
+
 // with does something as the agent of a configuration's socket would, in the
 // namespace where the latest one worked.
 func (alone) with(c *cni.Conf, do func(*Agent) error) error {
@@ -77,14 +81,13 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 			return fmt.Errorf("no agent answers at %s, and it worked in another network namespace: start it", state.Socket(dir))
 		}
 		a, err := New(Options{
-			Config: config.Default().Startup, StateDir: dir, Netns: h.Netns, Wait: true,
+			Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			return err
 		}
-		defer a.Close()
-		return do(a)
+		return errors.Join(do(a), a.Close())
 	})
 }
 
@@ -104,7 +107,7 @@ func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err
 		return nil, noAgent(c)
 	}
 	err = p.with(c, func(a *Agent) error {
-		result, err = a.Add(context.Background(), 0, at, c)
+		result, err = a.Add(0, at, c)
 		return err
 	})
 	return result, err
@@ -114,7 +117,7 @@ func (p alone) Del(at cni.Attachment, c *cni.Conf) error {
 	if c.AgentDown == cni.DownError {
 		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
 	}
-	err := p.with(c, func(a *Agent) error { return a.Del(context.Background(), at, c) })
+	err := p.with(c, func(a *Agent) error { return a.Del(at, c) })
 	if err != nil {
 		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,7 @@ const (
 //	startup/home                  the network namespace of the latest agent: number, path
 //	startup/NUMBER/               of that namespace:
 //	    lock                      held by whoever works here
+//	    networks/NAME             the configuration of a network that was prepared
 //	    attachments/KEY@ENTRY     a record; ENTRY is "" for a device in place
 //	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
 //	    corrupt/                  what could not be read
@@ -142,25 +144,19 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the agent's directory: %w", err)
 	}
-	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return nil, fmt.Errorf("lock the agent's directory: %w", err)
+	patience := state.Dying
+	if wait {
+		patience = lockPatience
+	}
+	if s.lock, err = lockFile(filepath.Join(s.dir, "lock"), patience); err != nil {
+		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
 	}
 	defer func() {
 		if err != nil {
 			s.lock.Close()
 		}
 	}()
-	patience := state.Dying
-	if wait {
-		patience = lockPatience
-	}
-	if err := state.Flock(s.lock, patience); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrBusy
-		}
-		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
-	}
-	for _, d := range []string{"attachments", "deleted", "corrupt"} {
+	for _, d := range []string{"networks", "attachments", "deleted", "corrupt"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("make the agent's directory: %w", err)
 		}
@@ -168,7 +164,85 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	return s, nil
 }
 
+// lockFile takes a file until it is closed. It must still have its name then.
+func lockFile(path string, patience time.Duration) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = state.Flock(f, patience)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrBusy
+		}
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		held, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if named, err := os.Stat(path); err == nil && os.SameFile(held, named) {
+			return f, nil
+		}
+		f.Close() // who had it has taken the directory away
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+	}
+}
+
 func (s *store) close() { s.lock.Close() }
+
+// removeAll takes the directory away, with the lock, and what it shares with
+// those of other namespaces if it is the last one.
+func (s *store) removeAll() error {
+	if aside, err := os.ReadDir(filepath.Join(s.dir, "corrupt")); err != nil || len(aside) > 0 {
+		return err // somebody may want to look at it
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("remove the agent's directory: %w", err)
+	}
+	shared := filepath.Dir(s.dir)
+	left, err := os.ReadDir(shared)
+	if err != nil || slices.ContainsFunc(left, fs.DirEntry.IsDir) {
+		return err
+	}
+	return os.RemoveAll(shared)
+}
+
+// putNetwork writes down what was prepared, getNetworks reads it.
+func (s *store) putNetwork(c *cni.Conf) error {
+	if err := writeFile(filepath.Join(s.dir, "networks", c.Name), c.Raw); err != nil {
+		return fmt.Errorf("write down network: %w", err)
+	}
+	return nil
+}
+
+func (s *store) getNetworks() (networks []*cni.Conf, err error) {
+	files, err := os.ReadDir(filepath.Join(s.dir, "networks"))
+	if err != nil {
+		return nil, fmt.Errorf("read networks: %w", err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(s.dir, "networks", f.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read networks: %w", err)
+		}
+		if c, err := cni.Parse(b); err == nil { // else it is of another version
+			networks = append(networks, c)
+		}
+	}
+	return networks, nil
+}
+
+// WasAt tells whether an agent has worked in a state directory.
+func WasAt(stateDir string) bool {
+	_, err := os.Stat(homeFile(stateDir))
+	return err == nil
+}
 
 // discardOtherBoot empties the directory unless what is there is of this boot.
 func discardOtherBoot(dir string) error {
@@ -183,6 +257,9 @@ func discardOtherBoot(dir string) error {
 	left, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for what is left of another boot: %w", err)
 	}
 	for _, f := range left {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))

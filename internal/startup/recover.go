@@ -29,6 +29,11 @@ func (a *Agent) recover() error {
 	}
 	for _, r := range whole {
 		a.records[r.key] = r
+		o := Owner{Netns: r.Netns, ContainerID: r.ContainerID}
+		if r.Entry != "" {
+			o.Netns = netns.Path(r.Entry)
+		}
+		a.own(r.Host, o)
 	}
 	for _, r := range corrupt {
 		if err := a.rebuild(r, devices); err != nil {
@@ -208,6 +213,10 @@ func (a *Agent) Reconcile() error {
 	return a.detachAll(func(r *Record) bool {
 		if r.Host != "" && devices[r.Host] == nil {
 			return true
+		}
+		if r.Bundle != "" {
+			_, err := os.Stat(r.Bundle)
+			return errors.Is(err, os.ErrNotExist)
 		}
 		if r.Inode == 0 {
 			return false

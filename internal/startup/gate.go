@@ -1,0 +1,160 @@
+package startup
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+)
+
+// gates let only so many containers into a stage at a time (startup.txt,
+// section 5.2): who waits does not contend for the kernel's locks. Nobody waits
+// longer than the timeout, and nobody is turned away.
+type gates struct {
+	mu      sync.Mutex
+	limits  config.Limits
+	inside  map[Stage]map[string]time.Time // when each container came in
+	waiting map[Stage][]*waiter            // the first one is the next
+	late    map[Stage]uint64               // proceeded without a turn
+}
+
+// waiter is a container that waits for its turn.
+type waiter struct {
+	container string
+	turn      chan struct{} // closed when it is in
+}
+
+// stuck is how long a container may be in a stage before its place is given to
+// others: whoever should have told of its end has died.
+const stuck = 30 * time.Second
+
+func newGates(l config.Limits) *gates {
+	return &gates{
+		limits: l, inside: make(map[Stage]map[string]time.Time),
+		waiting: make(map[Stage][]*waiter), late: make(map[Stage]uint64),
+	}
+}
+
+// limit of a stage; 0 is none.
+func (g *gates) limit(s Stage) int {
+	switch s {
+	case StageNetNS:
+		return g.limits.NetNS
+	case StageAddCNI:
+		return g.limits.AddCNI
+	case StageCgroup:
+		return g.limits.Cgroup
+	case StageAttachIf:
+		return g.limits.AttachIf
+	default:
+		return g.limits.StartVM
+	}
+}
+
+// enter waits for a container's turn in a stage, and says for how long it did.
+func (g *gates) enter(s Stage, container string) (waited time.Duration) {
+	began := time.Now()
+	g.mu.Lock()
+	if len(g.waiting[s]) == 0 && g.hasRoom(s, began) {
+		g.admit(s, container, began)
+		g.mu.Unlock()
+		return 0
+	}
+	w := &waiter{container: container, turn: make(chan struct{})}
+	g.waiting[s] = append(g.waiting[s], w)
+	timeout := g.limits.Timeout
+	g.mu.Unlock()
+
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-w.turn:
+	case <-timer.C:
+		g.proceed(s, w)
+	}
+	return time.Since(began)
+}
+
+// proceed lets somebody in who has waited long enough.
+func (g *gates) proceed(s Stage, w *waiter) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.waiting[s], w); i >= 0 { // else it has just been called
+		g.waiting[s] = slices.Delete(g.waiting[s], i, i+1)
+		g.late[s]++
+		g.admit(s, w.container, time.Now())
+	}
+}
+
+// leave ends a container's stage. It may have been in none.
+func (g *gates) leave(s Stage, container string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.inside[s], container)
+	g.callNext(s)
+}
+
+// timeout is the longest that anybody waits.
+func (g *gates) timeout() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits.Timeout
+}
+
+// set changes the limits.
+func (g *gates) set(l config.Limits) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits = l
+	for _, s := range Stages {
+		g.callNext(s)
+	}
+}
+
+// callNext lets in as many as there is room for.
+func (g *gates) callNext(s Stage) {
+	now := time.Now()
+	for len(g.waiting[s]) > 0 && g.hasRoom(s, now) {
+		w := g.waiting[s][0]
+		g.waiting[s] = g.waiting[s][1:]
+		g.admit(s, w.container, now)
+		close(w.turn)
+	}
+}
+
+func (g *gates) hasRoom(s Stage, now time.Time) bool {
+	limit := g.limit(s)
+	if limit == 0 || len(g.inside[s]) < limit {
+		return true
+	}
+	for container, since := range g.inside[s] {
+		if now.Sub(since) > stuck {
+			delete(g.inside[s], container)
+		}
+	}
+	return len(g.inside[s]) < limit
+}
+
+func (g *gates) admit(s Stage, container string, now time.Time) {
+	if g.inside[s] == nil {
+		g.inside[s] = make(map[string]time.Time)
+	}
+	g.inside[s][container] = now
+}
+
+// GateState is a gate as one may look at it.
+type GateState struct {
+	Limit, Inside, Waiting int
+	Late                   uint64
+}
+
+func (g *gates) states() map[Stage]GateState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[Stage]GateState)
+	for _, s := range Stages {
+		all[s] = GateState{g.limit(s), len(g.inside[s]), len(g.waiting[s]), g.late[s]}
+	}
+	return all
+}

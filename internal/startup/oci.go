@@ -1,0 +1,268 @@
+package startup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// The annotation, and the variable of the container's environment, that name the
+// network which a container wants.
+const (
+	networkAnnotation = "scon.network"
+	networkVariable   = "SCON_NETWORK"
+)
+
+// OCI prepares what scon-oci is about to do: a create waits for its turn, and
+// the container's configuration gets a pooled namespace; a start waits for its
+// turn. When it is done, its place is free; a delete then takes the device away.
+func (a *Agent) OCI(o api.OCI) error {
+	switch {
+	case o.ID == "":
+		return errors.New("no container is named")
+	case o.Outcome != "":
+		return a.ociDone(o)
+	case o.Verb == "create":
+		a.ociBegin(StageCgroup, o.ID)
+		return a.ociCreate(o)
+	case o.Verb == "start":
+		a.ociBegin(StageStartVM, o.ID)
+		return a.ociStart(o)
+	}
+	return nil
+}
+
+// began is a stage that a container is in.
+type began struct {
+	stage Stage
+	end   func()
+}
+
+func (a *Agent) ociBegin(s Stage, id string) {
+	end := a.begin(s, id)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.began[id] = began{s, end}
+}
+
+// ociDone ends a container's stage, and its attachments if it was deleted.
+func (a *Agent) ociDone(o api.OCI) error {
+	a.mu.Lock()
+	b := a.began[o.ID]
+	delete(a.began, o.ID)
+	a.mu.Unlock()
+	if b.end != nil {
+		b.end()
+	}
+	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
+		return a.detachAll(func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
+	}
+	return nil
+}
+
+// ociCreate puts the path of a wired namespace into a container's
+// configuration. A container that names no network, or has a namespace of its
+// runtime's, keeps what it has.
+func (a *Agent) ociCreate(o api.OCI) (err error) {
+	file, err := readBundle(o.Bundle)
+	if err != nil {
+		return err
+	}
+	network := file.network(o.Network)
+	if network == "" || !file.wantsNetns() {
+		return nil
+	}
+	a.mu.Lock()
+	n := a.networks[network]
+	a.mu.Unlock()
+	if n == nil {
+		return fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
+	}
+	key := keyOf(network, o.ID, pooledName)
+	defer a.busy.lock(key)()
+	if a.record(key) != nil {
+		return fmt.Errorf("container %s is in network %q already", o.ID, network)
+	}
+	if file.hasUserns() {
+		// Its device is made when there is a process.
+		if o.PidFile == "" {
+			return fmt.Errorf("container %s has a user namespace: want --pid-file, to make its device in place", o.ID)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.pending[o.ID] = pendingStart{n, o.PidFile, o.Bundle}
+		return nil
+	}
+	r := &Record{Network: n.conf.Network, ContainerID: o.ID, IfName: pooledName, Bundle: o.Bundle, key: key}
+	if n.pool == nil {
+		return a.ociWire(n, r, file)
+	}
+	taken, ok := n.pool.Take()
+	if !ok {
+		a.countInPlace("the pool is empty")
+		return a.ociWire(n, r, file)
+	}
+	step("oci-taken")
+	return a.ociHand(n, r, taken.(*entry), file)
+}
+
+// ociWire wires a namespace now, for one container.
+func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
+	if n.space == nil {
+		return fmt.Errorf("network %q has addresses of plugin %s: scon-oci wants ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
+	}
+	end := a.begin(StageAttachIf, r.ContainerID)
+	e, err := a.wire(n, nil)
+	end()
+	if err != nil {
+		return err
+	}
+	return a.ociHand(n, r, e, file)
+}
+
+// ociHand gives a wired namespace to a container.
+func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
+	a.hand(r, e, n.conf)
+	if err := a.keep(r); err != nil {
+		return errors.Join(err, a.drop(n, e))
+	}
+	step("oci-kept")
+	if err := file.setNetns(netns.Path(e.name)); err != nil {
+		return errors.Join(err, a.detach(r))
+	}
+	return nil
+}
+
+// pendingStart is a container whose device is made in place before its start.
+type pendingStart struct {
+	n       *network
+	pidFile string
+	bundle  string
+}
+
+// ociStart makes a device in place for a container that could not get a pooled
+// namespace: there is a process now.
+func (a *Agent) ociStart(o api.OCI) error {
+	a.mu.Lock()
+	p, ok := a.pending[o.ID]
+	delete(a.pending, o.ID)
+	a.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	text, err := os.ReadFile(p.pidFile)
+	if err != nil {
+		return fmt.Errorf("find the process of container %s: %w", o.ID, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return fmt.Errorf("find the process of container %s: %s: %w", o.ID, p.pidFile, err)
+	}
+	at := cni.Attachment{ContainerID: o.ID, IfName: pooledName, Netns: fmt.Sprintf("/proc/%d/ns/net", pid)}
+	_, err = a.add(0, at, p.n.conf, p.bundle)
+	return err
+}
+
+// bundle is a container's configuration. What is not looked at stays as it is.
+type bundle struct {
+	path       string
+	all, linux map[string]json.RawMessage
+	spec       specs.Spec
+}
+
+func readBundle(dir string) (*bundle, error) {
+	if !filepath.IsAbs(dir) {
+		return nil, fmt.Errorf("bundle %q: want an absolute path", dir)
+	}
+	b := &bundle{path: filepath.Join(dir, "config.json")}
+	content, err := os.ReadFile(b.path)
+	if err != nil {
+		return nil, fmt.Errorf("read the container's configuration: %w", err)
+	}
+	if err = json.Unmarshal(content, &b.all); err == nil {
+		err = json.Unmarshal(content, &b.spec)
+	}
+	if err == nil && b.all["linux"] != nil {
+		err = json.Unmarshal(b.all["linux"], &b.linux)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the container's configuration: %s: %w", b.path, err)
+	}
+	return b, nil
+}
+
+// network is the one that the container wants: by its annotation, its
+// environment, or scon-oci's.
+func (b *bundle) network(otherwise string) string {
+	if name := b.spec.Annotations[networkAnnotation]; name != "" {
+		return name
+	}
+	if b.spec.Process != nil {
+		for _, v := range b.spec.Process.Env {
+			if name, ok := strings.CutPrefix(v, networkVariable+"="); ok {
+				return name
+			}
+		}
+	}
+	return otherwise
+}
+
+func (b *bundle) namespace(kind specs.LinuxNamespaceType) *specs.LinuxNamespace {
+	if b.spec.Linux == nil {
+		return nil
+	}
+	for i, n := range b.spec.Linux.Namespaces {
+		if n.Type == kind {
+			return &b.spec.Linux.Namespaces[i]
+		}
+	}
+	return nil
+}
+
+// wantsNetns tells whether the runtime would make a network namespace.
+func (b *bundle) wantsNetns() bool {
+	n := b.namespace(specs.NetworkNamespace)
+	return n != nil && n.Path == ""
+}
+
+func (b *bundle) hasUserns() bool { return b.namespace(specs.UserNamespace) != nil }
+
+// setNetns lets the container's network namespace be that of a path.
+func (b *bundle) setNetns(path string) error {
+	b.namespace(specs.NetworkNamespace).Path = path
+	var err error
+	if b.linux["namespaces"], err = json.Marshal(b.spec.Linux.Namespaces); err != nil {
+		return err
+	}
+	if b.all["linux"], err = json.Marshal(b.linux); err != nil {
+		return err
+	}
+	content, err := json.Marshal(b.all)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(b.path)
+	if err != nil {
+		return fmt.Errorf("write the container's configuration: %w", err)
+	}
+	draft := b.path + ".scon"
+	err = os.WriteFile(draft, content, info.Mode().Perm())
+	if err == nil {
+		err = os.Rename(draft, b.path)
+	}
+	if err != nil {
+		os.Remove(draft)
+		return fmt.Errorf("write the container's configuration: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package startup
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/pool"
+	"github.com/scon-project/scon/internal/primary"
+)
+
+// pooledName is a container's device in a pooled namespace: what runtimes call
+// theirs.
+const pooledName = "eth0"
+
+// entry is a wired namespace.
+type entry struct {
+	name   string // in /run/netns
+	host   string
+	inode  uint64
+	leases []ipam.Lease
+	made   primary.Made
+}
+
+// newPool makes a network's pool.
+func (a *Agent) newPool(n *network) *pool.Pool {
+	return pool.New(pool.Options{
+		Config: a.opts.Config.Pool,
+		Logger: a.log,
+		Make:   func(empty *os.File) (pool.Namespace, error) { return a.wire(n, empty) },
+		Drop:   func(e pool.Namespace) error { return a.drop(n, e.(*entry)) },
+	})
+}
+
+// wire makes a namespace with everything in it, of an empty one if there is
+// one.
+func (a *Agent) wire(n *network, empty *os.File) (_ *entry, err error) {
+	number := make([]byte, 6)
+	_, _ = rand.Read(number) // never fails
+	e := &entry{name: a.entryPrefix() + hex.EncodeToString(number), host: pooledPrefix + hex.EncodeToString(number)}
+	a.own(e.host, Owner{Netns: netns.Path(e.name)})
+	defer func() {
+		if err != nil {
+			a.disown(e.host)
+		}
+	}()
+	step("pool-begin")
+	if err := a.makeNamespace(e.name, empty); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, netns.Delete(e.name))
+		}
+	}()
+	step("pool-named")
+	if e.leases, err = n.space.Allocate(now()); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			n.space.Release(e.leases, now())
+		}
+	}()
+	ns, err := netns.Open(e.name)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	if e.inode, err = inodeOf(ns); err != nil {
+		return nil, err
+	}
+	if e.made, err = a.make(n, primary.Spec{Conf: n.conf, Netns: ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true}); err != nil {
+		return nil, err
+	}
+	step("pool-made")
+	return e, nil
+}
+
+// makeNamespace gives a name to an empty namespace, or to a new one.
+func (a *Agent) makeNamespace(name string, empty *os.File) error {
+	if empty != nil {
+		defer empty.Close()
+		if err := a.isUnused(empty); err == nil {
+			return netns.Attach(name, fdPath(empty))
+		}
+	}
+	a.factoryMu.Lock()
+	defer a.factoryMu.Unlock()
+	return a.factory.Create(name)
+}
+
+// drop takes a namespace away that nobody has got.
+func (a *Agent) drop(n *network, e *entry) error {
+	if err := a.host.Remove(e.host); err != nil {
+		return err
+	}
+	a.disown(e.host)
+	n.space.Release(e.leases, now())
+	return netns.Delete(e.name)
+}
+
+// errInPlace is why a container gets no pooled namespace.
+type errInPlace string
+
+func (e errInPlace) Error() string { return string(e) }
+
+// addPooled puts a pooled namespace where the runtime has its own. The error is
+// errInPlace if the device has to be made in place.
+func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) (err error) {
+	if why := a.unswappable(n, r, ns, pid, c); why != "" {
+		return errInPlace(why)
+	}
+	taken, ok := n.pool.Take()
+	if !ok {
+		return errInPlace("the pool is empty")
+	}
+	e := taken.(*entry)
+	step("add-taken")
+	if err := netns.Replace(r.Netns, e.name); err != nil {
+		return errors.Join(errInPlace("the namespace cannot be replaced"), err, a.drop(n, e))
+	}
+	step("add-replaced")
+	a.hand(r, e, c)
+	if err := a.keep(r); err != nil {
+		return errors.Join(err, a.drop(n, e))
+	}
+	step("add-kept")
+	// The runtime's own is nobody's now.
+	if empty, err := os.Open(fdPath(ns)); err == nil {
+		n.pool.Give(empty)
+	}
+	return nil
+}
+
+// hand makes the record of a pooled namespace that a container gets.
+func (a *Agent) hand(r *Record, e *entry, c *cni.Conf) {
+	r.Entry, r.Host, r.Leases = e.name, e.host, e.leases
+	if r.Inode != 0 {
+		r.Inode = e.inode
+	}
+	r.Result = resultOf(c, r, e.made)
+	a.own(e.host, Owner{Netns: netns.Path(e.name), ContainerID: r.ContainerID})
+}
+
+// unswappable says why a runtime's namespace cannot be replaced by another one.
+func (a *Agent) unswappable(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) string {
+	switch {
+	case n.pool == nil:
+		return "there is no pool"
+	case c.HandOver == cni.HandOverNone:
+		return "handOver is none"
+	case c.Bandwidth != nil:
+		return "it has a bandwidth of its own"
+	case r.IfName != pooledName:
+		return "its device has another name than " + pooledName
+	case r.Inode == 0:
+		return "the agent does not see its namespace, or a process holds it"
+	case !a.beneath:
+		return "the kernel has no MOVE_MOUNT_BENEATH (6.5)"
+	case !sameMounts(pid):
+		return "the runtime has other mounts than the agent"
+	}
+	if owner, err := netns.Owner(ns); err != nil || owner != a.userns {
+		return "its namespace belongs to another user namespace"
+	}
+	if !isEmpty(ns) {
+		return "its namespace has devices already"
+	}
+	return ""
+}
+
+// sameMounts tells whether what the agent mounts is mounted for a process.
+func sameMounts(pid int) bool {
+	if pid <= 0 {
+		return true
+	}
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	return err == nil && ours == theirs
+}
+
+// isEmpty tells whether a namespace has nothing but lo.
+func isEmpty(ns *os.File) bool {
+	empty := false
+	_ = netns.Do(fdPath(ns), func() error {
+		links, err := netlink.LinkList()
+		empty = err == nil && len(links) == 1
+		return err
+	})
+	return empty
+}
+
+// isUnused tells whether nobody has a displaced namespace: no device, no
+// process. It costs a look at every process, and a container waits for none.
+func (a *Agent) isUnused(ns *os.File) error {
+	inode, err := inodeOf(ns)
+	if err != nil {
+		return err
+	}
+	if !isEmpty(ns) {
+		return errors.New("it has devices")
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if word, err := os.Readlink(p); err == nil && word == fmt.Sprintf("net:[%d]", inode) {
+			return fmt.Errorf("process %s has it", strings.Split(p, "/")[2])
+		}
+	}
+	return nil
+}
+
+// fdPath is the path of an open file, for this process.
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

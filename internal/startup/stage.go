@@ -1,0 +1,145 @@
+package startup
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stage is a part of a container's start (startup.txt, section 4.1.1).
+type Stage string
+
+// The stages, in their order.
+const (
+	StageNetNS    Stage = "netns"     // making a network namespace
+	StageAddCNI   Stage = "add_cni"   // all of a CNI ADD
+	StageCgroup   Stage = "cgroup"    // the runtime's create
+	StageAttachIf Stage = "attach_if" // making a device
+	StageStartVM  Stage = "start_vm"  // the runtime's start
+)
+
+// Stages are all of them.
+var Stages = []Stage{StageNetNS, StageAddCNI, StageCgroup, StageAttachIf, StageStartVM}
+
+// Event is one stage of one container. Times are of CLOCK_MONOTONIC, in
+// nanoseconds, so that they compare with those of other processes.
+type Event struct {
+	Container string `json:"container"`
+	Stage     Stage  `json:"stage"`
+	BeginNS   int64  `json:"begin_ns"`
+	EndNS     int64  `json:"end_ns"`
+	// WaitNS is how much of it was waiting for a turn.
+	WaitNS int64 `json:"wait_ns"`
+}
+
+// logged is how many events are kept in memory: five stages of 3,000
+// containers.
+const logged = 1 << 14
+
+// stageLog keeps events in memory, in a ring, and writes them to a file later.
+type stageLog struct {
+	mu    sync.Mutex
+	ring  []Event // grows to logged
+	next  uint64  // of the event to come
+	ended map[Stage]uint64
+
+	file    io.WriteCloser // nil for none
+	written uint64
+	stop    chan struct{}
+	done    sync.WaitGroup
+}
+
+// openStageLog writes to a file as well, unless its path is "".
+func openStageLog(path string) (*stageLog, error) {
+	l := &stageLog{ended: make(map[Stage]uint64), stop: make(chan struct{})}
+	if path == "" {
+		return l, nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of stages: %w", err)
+	}
+	l.file = f
+	l.done.Go(l.writer)
+	return l, nil
+}
+
+func (l *stageLog) close() {
+	close(l.stop)
+	l.done.Wait()
+}
+
+// add logs a stage that has ended.
+func (l *stageLog) add(e Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ring) < logged {
+		l.ring = append(l.ring, e)
+	} else {
+		l.ring[l.next%logged] = e
+	}
+	l.next++
+	l.ended[e.Stage]++
+}
+
+// since are the events from a number on, as far as they are in memory, and the
+// number of the next one.
+func (l *stageLog) since(from uint64) (events []Event, next uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next > logged {
+		from = max(from, l.next-logged)
+	}
+	for i := from; i < l.next; i++ {
+		events = append(events, l.ring[i%logged])
+	}
+	return events, l.next
+}
+
+// counts are how often each stage has ended.
+func (l *stageLog) counts() map[Stage]uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := make(map[Stage]uint64)
+	for s, n := range l.ended {
+		c[s] = n
+	}
+	return c
+}
+
+// writer appends to the file what is new, once a second.
+func (l *stageLog) writer() {
+	defer l.file.Close()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for last := false; !last; {
+		select {
+		case <-tick.C:
+		case <-l.stop:
+			last = true
+		}
+		var events []Event
+		events, l.written = l.since(l.written)
+		w := bufio.NewWriter(l.file)
+		enc := json.NewEncoder(w)
+		for _, e := range events {
+			_ = enc.Encode(e)
+		}
+		if w.Flush() != nil {
+			return // a full disk stops no container
+		}
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC in nanoseconds.
+func monotonic() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail
+	return ts.Nano()
+}

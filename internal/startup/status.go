@@ -1,0 +1,108 @@
+package startup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
+)
+
+var _ api.Starter = (*Agent)(nil)
+
+// Startup is the agent's state.
+func (a *Agent) Startup() (api.Startup, error) {
+	s := api.Startup{
+		Networks: []api.StartupNetwork{}, Attachments: []api.StartupAttachment{},
+		Stages: make(map[string]api.StartupStage), TimeoutMS: a.gates.timeout().Milliseconds(),
+	}
+	ended := a.stages.counts()
+	for stage, g := range a.gates.states() {
+		s.Stages[string(stage)] = api.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: ended[stage]}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.HandedOver, s.InPlace = a.handed, maps.Clone(a.inPlace)
+	for _, n := range a.networks {
+		s.Networks = append(s.Networks, n.status())
+	}
+	for _, r := range a.records {
+		at := api.StartupAttachment{
+			Network: r.Network.Name, Container: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Host: r.Host,
+			Addresses: []string{}, Pooled: r.Entry != "",
+		}
+		for _, l := range r.Leases {
+			at.Addresses = append(at.Addresses, l.Address.String())
+		}
+		s.Attachments = append(s.Attachments, at)
+	}
+	slices.SortFunc(s.Networks, func(x, y api.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(s.Attachments, func(x, y api.StartupAttachment) int {
+		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Container, y.Container), cmp.Compare(x.IfName, y.IfName))
+	})
+	return s, nil
+}
+
+func (n *network) status() api.StartupNetwork {
+	s := api.StartupNetwork{Name: n.conf.Name, Kind: n.conf.Kind}
+	if n.space != nil {
+		s.Addresses = n.space.Taken()
+	}
+	if n.pool != nil {
+		p := n.pool.Stats()
+		s.Pool = &api.StartupPool{
+			Ready: p.Ready, Target: p.Target, Displaced: p.Displaced, Taken: p.Taken, Missed: p.Missed,
+			Made: p.Made, Recycled: p.Recycled, Failure: p.Failure, Bytes: int64(p.Ready) * config.NamespaceMemory,
+		}
+	}
+	return s
+}
+
+// StartupEvents are stages that have ended.
+func (a *Agent) StartupEvents(from uint64) (api.StartupEvents, error) {
+	events, next := a.stages.since(from)
+	all := api.StartupEvents{Events: []api.StartupEvent{}, Next: next}
+	for _, e := range events {
+		all.Events = append(all.Events, api.StartupEvent{
+			Container: e.Container, Stage: string(e.Stage), BeginNS: e.BeginNS, EndNS: e.EndNS, WaitNS: e.WaitNS,
+		})
+	}
+	return all, nil
+}
+
+// SetStartupLimits changes the limits of the stages.
+func (a *Agent) SetStartupLimits(l api.StartupLimits) error {
+	c := config.Default()
+	c.Startup.Limits = config.Limits{
+		NetNS: l.NetNS, AddCNI: l.AddCNI, Cgroup: l.Cgroup, AttachIf: l.AttachIf, StartVM: l.StartVM,
+		Timeout: cmp.Or(time.Duration(l.TimeoutMS)*time.Millisecond, a.gates.timeout()),
+	}
+	if err := c.Validate(); err != nil {
+		return &api.Error{Status: http.StatusBadRequest, Message: err.Error()}
+	}
+	a.gates.set(c.Startup.Limits)
+	return nil
+}
+
+// FillStartupPool brings the pool of a network to so many namespaces.
+func (a *Agent) FillStartupPool(ctx context.Context, f api.StartupFill) error {
+	a.mu.Lock()
+	n := a.networks[f.Network]
+	a.mu.Unlock()
+	switch {
+	case n == nil:
+		return &api.Error{Status: http.StatusNotFound, Message: unknownNetworkError(f.Network).Error()}
+	case n.pool == nil:
+		return &api.Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("network %q has no pool: startup.pool.warm_target is 0, or its addresses are another plugin's", f.Network)}
+	}
+	return n.pool.Fill(ctx, f.Count)
+}
+
+func unknownNetworkError(name string) error {
+	return fmt.Errorf("network %q is not known: startup.networks in the configuration names those that are before their first ADD", name)
+}
