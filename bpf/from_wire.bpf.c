@@ -17,12 +17,43 @@ always_inline int decrypted(struct __sk_buff *skb)
 	return has_ipsec && !bpf_skb_get_xfrm_state(skb, 0, &state, sizeof(state), 0);
 }
 
-SEC("tc")
-int scon_from_wire(struct __sk_buff *skb)
+/* Straight into the container's namespace, as half says. */
+always_inline int express_in(struct __sk_buff *skb, struct packet *pkt, struct half *half,
+			     int is_tcp)
 {
-	struct half *half, *twin;
+	count_express(half, pkt, is_tcp);
+	if (rewrite(skb, pkt, half, is_tcp))
+		return TC_ACT_SHOT;
+	/* As after the hop over the container's veth pair. */
+	skb->mark = 0;
+	skb->priority = 0;
+	return bpf_redirect_peer(half->out_dev, 0);
+}
+
+/* Through the port's queue. */
+always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
+				 struct half *half, int is_tcp)
+{
+	struct half *twin;
+
+	count_express(half, pkt, is_tcp);
+	if (rewrite(skb, pkt, half, is_tcp))
+		return TC_ACT_SHOT;
+	skb->mark = half->out_mark;
+	skb->priority = half->out_priority;
+	twin = slot(half->twin);
+	if (twin && !(half->flags & DEV_QUEUE))
+		return deliver_queued(skb, half, twin->twin);
+	mark_own(skb, CB_EXPRESS);
+	return bpf_redirect(half->out_dev, 0);
+}
+
+/* Whatever is not the plain case. Not inlined, so that this pays for its registers. */
+static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
+{
 	__u32 now = jiffies();
 	struct packet pkt;
+	struct half *half;
 	enum reason reason;
 	int is_tcp;
 
@@ -50,20 +81,45 @@ int scon_from_wire(struct __sk_buff *skb)
 		return regular_way(skb, MALFORMED);
 
 	is_tcp = !is_udp(&pkt.key);
-	count_express(half, &pkt, is_tcp);
-	if (rewrite(skb, &pkt, half, is_tcp))
-		return TC_ACT_SHOT;
-	if (half->flags & DEV_QUEUE || in_queue(half, now)) {
-		skb->mark = half->out_mark;
-		skb->priority = half->out_priority;
-		twin = slot(half->twin);
-		if (twin && !(half->flags & DEV_QUEUE))
-			return deliver_queued(skb, half, twin->twin);
-		mark_own(skb, CB_EXPRESS);
-		return bpf_redirect(half->out_dev, 0);
+	if (half->flags & DEV_QUEUE || in_queue(half, now))
+		return express_queued(skb, &pkt, half, is_tcp);
+	return express_in(skb, &pkt, half, is_tcp);
+}
+
+static __attribute__((noinline)) int stranger_arrives(struct __sk_buff *skb, __u64 h)
+{
+	return has_second(h) ? wire_brings(skb) : regular_way(skb, NO_ENTRY);
+}
+
+always_inline int plain_in(struct __sk_buff *skb, __u8 protocol)
+{
+	struct packet pkt;
+	struct half *half;
+	__u32 now;
+	__u64 h;
+
+	if (!parse_plain(skb, protocol, &pkt))
+		return wire_brings(skb);
+	h = hash(&pkt.key);
+	half = likely_slot(h);
+	if (!half)
+		return stranger_arrives(skb, h);
+	if (!is_plain(skb, &pkt, half, &now) || half->flags & DEV_QUEUE ||
+	    in_queue(half, now))
+		return wire_brings(skb);
+	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP);
+}
+
+SEC("tc")
+int scon_from_wire(struct __sk_buff *skb)
+{
+	if (!is_linear(skb))
+		return wire_brings(skb);
+	switch (plain_protocol(skb)) {
+	case IPPROTO_UDP:
+		return plain_in(skb, IPPROTO_UDP);
+	case IPPROTO_TCP:
+		return plain_in(skb, IPPROTO_TCP);
 	}
-	/* As after the hop over the container's veth pair. */
-	skb->mark = 0;
-	skb->priority = 0;
-	return bpf_redirect_peer(half->out_dev, 0);
+	return wire_brings(skb);
 }

@@ -9,10 +9,10 @@
  *      ahead and this is its token (order.h). What the regular way decided is
  *      recorded here.
  */
-#include "lib/candidate.h"
-#include "lib/discard.h"
 #include "lib/order.h"
 #include "lib/rewrite.h"
+#include "lib/candidate.h"
+#include "lib/discard.h"
 
 /* Whether the container's device is the one that a packet is for. */
 always_inline int is_for(const struct device *device, const struct packet *pkt)
@@ -52,7 +52,7 @@ int scon_to_container(struct __sk_buff *skb)
 	}
 	half = back ? slot(back->twin) : 0;
 	if (!half)
-		return regular_way(skb, candidate(&pkt, h));
+		return stranger(skb, &pkt, h);
 
 	device = device_of(skb);
 	/*

@@ -16,7 +16,7 @@ static __attribute__((noinline)) int regular_leaves(struct __sk_buff *skb)
 	struct half *back, *half;
 	struct packet pkt;
 
-	if (parse(skb, &pkt))
+	if (!any_probe() || parse(skb, &pkt))
 		return TC_ACT_UNSPEC;
 
 	/* The other direction is known by its key; this one is its twin. */
@@ -32,7 +32,7 @@ SEC("tc")
 int scon_to_wire(struct __sk_buff *skb)
 {
 	/* Only what came in by some device can be a container's. */
-	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex || !any_probe())
+	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex)
 		return TC_ACT_UNSPEC;
 	return regular_leaves(skb);
 }

@@ -17,17 +17,24 @@ always_inline int is_due(__u32 count)
 	return count == times * admit && !(times & (times - 1));
 }
 
+/* The daemon hears of a candidate; the key is of the container's direction. */
+always_inline void announce(const struct key *key)
+{
+	struct event ev = { .kind = EVENT_CANDIDATE, .key = *key };
+
+	bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+}
+
 /*
- * The key is of the container's direction, h its hash. Returns the reason why
- * the packet is regular.
+ * Counts a packet; h is the hash of the container's direction. Returns the
+ * reason why it is regular, or EXPRESS if its connection is to be announced.
  */
-always_inline enum reason candidate(const struct packet *pkt, __u64 h)
+always_inline enum reason candidate(__u64 h, __u8 ending)
 {
 	__u64 signature = h & ~(__u64)COUNT_MASK, *place;
-	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
 	__u32 index = h & 0xffff, count = 0;
 
-	if (pkt->ending & TCP_FIN_RST)
+	if (ending & TCP_FIN_RST)
 		return TCP_SYN_FIN_RST;
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
@@ -36,15 +43,23 @@ always_inline enum reason candidate(const struct packet *pkt, __u64 h)
 		count = *place & COUNT_MASK;
 	else if (*place && /* not always, or two that take turns never get on */
 		 bpf_get_prandom_u32() & 3)
-		return pkt->ending ? TCP_SYN_FIN_RST : NO_ENTRY;
-	if (pkt->ending) {
+		return ending ? TCP_SYN_FIN_RST : NO_ENTRY;
+	if (ending) {
 		*place = signature; /* from 0: with these ports it was another */
 		return TCP_SYN_FIN_RST;
 	}
 	if (count == COUNT_MASK)
 		count = 0;
 	*place = signature | ++count;
-	if (is_due(count))
-		bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
-	return NO_ENTRY;
+	return is_due(count) ? EXPRESS : NO_ENTRY;
+}
+
+/* A packet of a connection without an entry; h is the hash of its key. */
+always_inline int stranger(struct __sk_buff *skb, const struct packet *pkt, __u64 h)
+{
+	enum reason reason = candidate(h, pkt->ending);
+
+	if (reason == EXPRESS)
+		announce(&pkt->key);
+	return regular_way(skb, reason ?: NO_ENTRY);
 }

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;

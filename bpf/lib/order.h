@@ -15,20 +15,18 @@
 #include "contable.h"
 
 /* skb->cb[0..1] of packets that SCON itself sends to a device. */
-#define CB_EXPRESS 0x53434f4e
-#define CB_TOKEN 0x544f4b4e
-#define CB_CHECK 0x6e6f6373
+#define CB_EXPRESS 0x6e6f637353434f4e
+#define CB_TOKEN 0x6e6f6373544f4b4e
 
 /* The IP layer and the bridge write over cb, so these marks end with the hop. */
-always_inline void mark_own(struct __sk_buff *skb, __u32 what)
+always_inline void mark_own(struct __sk_buff *skb, __u64 what)
 {
-	skb->cb[0] = what;
-	skb->cb[1] = CB_CHECK;
+	*(volatile __u64 *)skb->cb = what;
 }
 
-always_inline int is_own(struct __sk_buff *skb, __u32 what)
+always_inline int is_own(struct __sk_buff *skb, __u64 what)
 {
-	return skb->cb[0] == what && skb->cb[1] == CB_CHECK;
+	return *(volatile __u64 *)skb->cb == what;
 }
 
 /*

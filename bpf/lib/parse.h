@@ -91,36 +91,21 @@ always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
 	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
 }
 
+/* The bytes that have to be linear; of a shorter UDP packet, all. */
+#define HEADERS (L4_OFF + sizeof(struct tcphdr))
+
 /*
- * Fills pkt from skb, as far as it takes to find its connection. key.side is
- * left with the protocol bit alone. Returns EXPRESS, or the reason why the
- * packet has no key.
+ * Fills pkt from the bytes between data and end, which have at least a UDP
+ * header, as far as it takes to find its connection; protocol is the IP
+ * header's. key.side is left with the protocol bit alone. Returns EXPRESS, or
+ * the reason why the packet has no key.
  */
-always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
+always_inline enum reason parse_headers(void *data, void *end, __u8 protocol,
+					struct packet *pkt)
 {
-	const __u32 need = L4_OFF + sizeof(struct tcphdr);
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + IP_OFF;
 	struct tcphdr *tcp;
-	struct iphdr *ip;
-	__u32 headers;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP))
-		return NOT_IPV4;
-	if (skb->vlan_present)
-		return VLAN_TAG;
-	if (data + need > end) {
-		/* Headers beyond the linear part, or a short UDP packet. */
-		headers = skb->len < need ? skb->len : need;
-		if (bpf_skb_pull_data(skb, headers))
-			return MALFORMED;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-		if (data + L4_OFF + sizeof(struct udphdr) > end)
-			return MALFORMED;
-	}
-
-	ip = data + IP_OFF;
 	if (*(__u8 *)ip != 0x45)
 		return HAS_OPTIONS;
 	if (ip->frag_off & bpf_htons(IP_MORE_OR_OFFSET))
@@ -130,16 +115,16 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->key.addrs = load64(data + IP_OFF + offsetof(struct iphdr, saddr));
 	pkt->key.ports = load32(data + L4_OFF);
-	if (ip->protocol == IPPROTO_UDP) {
+	if (protocol == IPPROTO_UDP) {
 		pkt->key.side = UDP_SIDE;
 		pkt->seq = pkt->ack = 0;
 		pkt->l4_header = sizeof(struct udphdr);
 		pkt->ending = 0;
 		return EXPRESS;
 	}
-	if (ip->protocol != IPPROTO_TCP)
+	if (protocol != IPPROTO_TCP)
 		return NOT_TCP_UDP;
-	if (data + need > end)
+	if (data + HEADERS > end)
 		return MALFORMED;
 	tcp = data + L4_OFF;
 	pkt->key.side = 0;
@@ -148,6 +133,30 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
 	pkt->l4_header = ((const __u8 *)tcp)[12] >> 4 << 2;
 	pkt->ending = ((const __u8 *)tcp)[13] & 0x07; /* FIN, SYN, RST */
 	return EXPRESS;
+}
+
+/* The same for any skb. */
+always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	__u32 headers;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP))
+		return NOT_IPV4;
+	if (skb->vlan_present)
+		return VLAN_TAG;
+	if (data + HEADERS > end) {
+		/* Headers beyond the linear part, or a short UDP packet. */
+		headers = skb->len < HEADERS ? skb->len : HEADERS;
+		if (bpf_skb_pull_data(skb, headers))
+			return MALFORMED;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + L4_OFF + sizeof(struct udphdr) > end)
+			return MALFORMED;
+	}
+	return parse_headers(data, end, ((struct iphdr *)(data + IP_OFF))->protocol, pkt);
 }
 
 /* IPPROTO_* of a packet, 0 if that takes more than a look. */

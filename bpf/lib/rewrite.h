@@ -71,6 +71,50 @@ always_inline void count_express(struct half *half, const struct packet *pkt, in
 	__sync_fetch_and_add(&half->bytes, pkt->len);
 }
 
+/*
+ * The plain case, the only one that nearly all packets of known connections
+ * are: headers are linear, there is no padding, the half is in its likely slot,
+ * and every check passes. What is not plain has the whole program of its hook
+ * see to it. Each protocol has code of its own, so that few registers are needed.
+ */
+always_inline int is_linear(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+
+	return data + HEADERS <= (void *)(long)skb->data_end &&
+	       skb->protocol == bpf_htons(ETH_P_IP) && !skb->vlan_present;
+}
+
+/* IPPROTO_* of a packet that is_linear. */
+always_inline __u32 plain_protocol(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+
+	if (data + HEADERS > (void *)(long)skb->data_end)
+		return 0;
+	return ((struct iphdr *)(data + IP_OFF))->protocol;
+}
+
+/* Parses a packet of that plain_protocol. Returns whether it has a key. */
+always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packet *pkt)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+
+	return data + HEADERS <= end && !parse_headers(data, end, protocol, pkt);
+}
+
+/* Whether a packet of half can go express as it is; tells the current jiffy. */
+always_inline int is_plain(struct __sk_buff *skb, const struct packet *pkt,
+			   const struct half *half, __u32 *now)
+{
+	if (!has_key(half, &pkt->key) || half->state != SLOT_OPEN || pkt->ending ||
+	    skb->len - ETH_HLEN != pkt->len)
+		return 0;
+	*now = jiffies();
+	return !valid(skb, pkt, half, *now);
+}
+
 /* What is known of the device that skb is at, or 0. */
 always_inline struct device *device_of(struct __sk_buff *skb)
 {

@@ -61,8 +61,6 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	h := (k.Addrs ^ t.settings.Seed) * 0x9e3779b97f4a7c15
 	h ^= h >> 32
 	h = (h + (uint64(k.Side)<<32 | uint64(k.Ports))) * 0xd6e8feb86659fd93
-	h ^= h >> 32
-	h *= 0x9e3779b97f4a7c15
 	return h ^ h>>32
 }
 
