@@ -86,6 +86,9 @@ func (d *Daemon) lookAtPrograms(when time.Time) {
 			changed = fmt.Sprintf("programs at device %d: %s", at.ifindex, cmp.Or(foreign, "none"))
 			seen.foreign = foreign
 		}
+		if hook != nil && !now.Own && d.dp.Mode() == "tcx" {
+			changed = fmt.Sprintf("SCON's program is gone from device %d", at.ifindex)
+		}
 		switch ousters := now.Ousters(at.at); {
 		case hook == nil && seen.foreign == "":
 			delete(p.contested, at.ifindex)

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -194,6 +195,29 @@ func TestXDPAtBridge(t *testing.T) {
 	}
 	b.WaitHooked(1)
 	c.GoExpress()
+}
+
+// Hooks that somebody takes away by removing their pins come back, and a daemon
+// that is killed then is replaced by one that begins anew.
+func TestPinsTakenAway(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	needTCX(b)
+	in, out := b.Incoming("tcp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	for _, pattern := range []string{"to_wire_*", "from_*", "*"} {
+		for _, pin := range b.Pins(pattern) {
+			if err := os.Remove(pin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in.GoExpress()
+		out.GoExpress()
+	}
+	b.Daemon.Kill()
+	b.Up()
+	in.GoExpress()
+	out.GoExpress()
+	b.WantNoInvalid()
 }
 
 // Hooks that somebody takes away together with filters of his own come back.

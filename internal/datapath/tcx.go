@@ -38,6 +38,10 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 	defer l.Close()
+	// Whoever took the hook away may have removed the directory.
+	if err := os.MkdirAll(t.pinDir, 0o700); err != nil {
+		return err
+	}
 	return l.Pin(path)
 }
 
