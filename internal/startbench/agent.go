@@ -1,20 +1,146 @@
 package startbench
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/state"
 )
 
-type agent struct{}
+// How long the agent may take to start and to stop.
+const (
+	agentStart = 20 * time.Second
+	agentStop  = 30 * time.Second
+)
 
-func (b *bed) startAgent(ctx context.Context, m Mode, network string) (*agent, error) {
-	return nil, errors.New("not built yet")
+// agent is "scon daemon" in the host's namespace.
+type agent struct {
+	cmd    *exec.Cmd
+	says   bytes.Buffer // belongs to the process until ended is closed
+	ended  chan struct{}
+	client *api.Client
 }
-func (a *agent) used() (time.Duration, error) { return 0, nil }
-func (a *agent) stop() error                  { return nil }
-func (b *bed) fill(ctx context.Context, n int) error {
+
+// agentDir has the agent's state and socket. It is short, as a socket's path has
+// to be.
+func (b *bed) agentDir() string { return filepath.Join(b.dir, "agent") }
+
+// settings of the agent for a mode. What is ready in the pool before a start is
+// said by fill.
+func (b *bed) settings(m Mode, networks []string) object {
+	pool := object{"warm_target": 0, "minimum": 0, "maximum": 0}
+	if m.Network == NetworkSconPool {
+		pool = object{"warm_target": warmTarget, "maximum": mostPooled, "memory_limit": "1GiB"}
+	}
+	startup := object{"enabled": true, "networks": networks, "address_cooldown": "1s", "pool": pool}
+	if m.Admission {
+		startup["limits"] = b.options.Limits
+	}
+	return object{"startup": startup}
+}
+
+// What a pool has without any demand, and at most: the default, and enough for
+// the largest start.
+const (
+	warmTarget = 32
+	mostPooled = 1024
+)
+
+// startAgent starts the agent for a mode and waits until it answers.
+func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent, error) {
+	program, err := beside("scon")
+	if err != nil {
+		return nil, err
+	}
+	text, err := yaml.Marshal(b.settings(m, networks))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(b.agentDir(), 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(b.agentDir(), "scon.yaml")
+	if err := os.WriteFile(config, text, 0o644); err != nil {
+		return nil, err
+	}
+	a := &agent{
+		cmd:    exec.Command(program, "daemon", "--netns", b.host.name, "--config", config, "--state-dir", b.agentDir()),
+		ended:  make(chan struct{}),
+		client: api.Dial(state.Socket(b.agentDir())),
+	}
+	a.cmd.Stdout, a.cmd.Stderr = &a.says, &a.says
+	// Ctrl-C is for the bench, which stops the agent in order.
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := a.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	go func() {
+		a.cmd.Wait()
+		close(a.ended)
+	}()
+	err = b.group.add(a.cmd.Process.Pid)
+	if err == nil {
+		err = a.wait(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), a.stop())
+	}
+	return a, nil
+}
+
+// wait returns when the agent answers.
+func (a *agent) wait(ctx context.Context) error {
+	deadline := time.After(agentStart)
+	for {
+		_, err := a.client.Status()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.ended:
+			return errors.New("it ended by itself")
+		case <-deadline:
+			return fmt.Errorf("no answer after %v: %w", agentStart, err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// used is the agent's processor time so far.
+func (a *agent) used() (time.Duration, error) { return bench.ProcessTime(a.cmd.Process.Pid) }
+
+// stop ends the agent as a service manager does.
+func (a *agent) stop() error {
+	a.cmd.Process.Signal(syscall.SIGTERM)
+	var err error
+	select {
+	case <-a.ended:
+	case <-time.After(agentStop):
+		a.cmd.Process.Kill()
+		<-a.ended
+		err = fmt.Errorf("still there after %v; killed", agentStop)
+	}
+	if err == nil && !a.cmd.ProcessState.Success() {
+		err = errors.New(a.cmd.ProcessState.String())
+	}
+	if err != nil {
+		return fmt.Errorf("stop the agent: %w: %s", err, bytes.TrimSpace(a.says.Bytes()))
+	}
 	return nil
 }
-func (b *bed) sconList(m Mode) object           { return nil }
-func (b *bed) sconOrder(m Mode, o *Order) error { return nil }
+
+// fill has the pool filled for n containers, which is not timed.
+func (b *bed) fill(ctx context.Context, n int) error { return nil }

@@ -93,7 +93,7 @@ func (b *bed) Ready(ctx context.Context, mode bench.Mode) (err error) {
 		return err
 	}
 	if m.scon() {
-		if b.agent, err = b.startAgent(ctx, m, order.Network); err != nil {
+		if b.agent, err = b.startAgent(ctx, m, order.Networks); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,7 @@ func (b *bed) order(m Mode) (o Order, err error) {
 		Cgroup:   b.group.pods(),
 		Root:     b.root(),
 	}
-	if o.Network, err = b.writeNetwork(m); err != nil {
+	if o.Networks, err = b.writeNetworks(m); err != nil {
 		return o, err
 	}
 	if o.Plugins, err = b.pluginDirs(m); err != nil {
@@ -154,7 +154,7 @@ func (b *bed) Clear() error {
 	if b.host == nil {
 		return errors.Join(errs...)
 	}
-	for _, left := range []string{"addresses", "net.d", "cni"} {
+	for _, left := range []string{"addresses", "net.d", "cni", "agent"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(b.dir, left)))
 	}
 	return errors.Join(append(errs, b.host.empty(), b.host.settle())...)

@@ -32,8 +32,8 @@ echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'"$CNI
 // object is one of JSON.
 type object = map[string]any
 
-// list of a mode: what the plugins are told.
-func (b *bed) list(m Mode) object {
+// lists of a mode: what the plugins are told.
+func (b *bed) lists(m Mode) []object {
 	var plugins []object
 	switch m.Network {
 	case NetworkNoop:
@@ -45,13 +45,13 @@ func (b *bed) list(m Mode) object {
 	case NetworkMacvlan:
 		plugins = []object{{"type": "macvlan", "master": uplink, "mode": "bridge", "ipam": b.hostLocal()}}
 	default:
-		return b.sconList(m)
+		return b.sconLists(m)
 	}
 	if m.QoS {
 		plugins = append(plugins, object{"type": "bandwidth",
 			"ingressRate": qosRate, "ingressBurst": qosBurst, "egressRate": qosRate, "egressBurst": qosBurst})
 	}
-	return object{"cniVersion": "1.0.0", "name": networkName, "plugins": plugins}
+	return []object{{"cniVersion": "1.0.0", "name": networkName, "plugins": plugins}}
 }
 
 // hostLocal is the CNI project's own management of addresses.
@@ -64,23 +64,30 @@ func (b *bed) hostLocal() object {
 	}
 }
 
-// writeNetwork writes a mode's list where an engine looks for it, too, and
-// returns its path, "" for no network.
-func (b *bed) writeNetwork(m Mode) (string, error) {
+// writeNetworks writes a mode's lists to where an engine looks for them, too,
+// and returns their paths, none for no network.
+func (b *bed) writeNetworks(m Mode) (paths []string, err error) {
 	if m.Network == NetworkNone {
-		return "", nil
+		return nil, nil
 	}
-	text, err := json.MarshalIndent(b.list(m), "", "  ")
-	if err != nil {
-		return "", err
+	if err := os.MkdirAll(b.networksDir(), 0o755); err != nil {
+		return nil, err
 	}
-	dir := filepath.Join(b.dir, "net.d")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
+	for i, list := range b.lists(m) {
+		text, err := json.MarshalIndent(list, "", "  ")
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(b.networksDir(), fmt.Sprintf("%04d.conflist", i))
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
 	}
-	path := filepath.Join(dir, "10-"+networkName+".conflist")
-	return path, os.WriteFile(path, text, 0o644)
+	return paths, nil
 }
+
+func (b *bed) networksDir() string { return filepath.Join(b.dir, "net.d") }
 
 // writeNoop makes the plugin that does nothing.
 func (b *bed) writeNoop() error {

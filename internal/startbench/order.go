@@ -27,18 +27,15 @@ type Order struct {
 	Runtime  string `json:"runtime"`
 	// Wrapper is run instead of the runtime and runs it, as scon-oci does; ""
 	// for none. Env is for it.
-	Wrapper []string `json:"wrapper,omitempty"`
+	Wrapper string   `json:"wrapper,omitempty"`
 	Env     []string `json:"env,omitempty"`
 	// PathGiven says that the wrapper finds the network: no namespace is made
 	// and no plugin called.
 	PathGiven bool `json:"path_given,omitempty"`
-	// Network is the file of a CNI list, "" for no network; Plugins are the
-	// folders of plugins.
-	Network string   `json:"network,omitempty"`
-	Plugins []string `json:"plugins,omitempty"`
-	// Capabilities are what a runtime tells the plugins of each container, such
-	// as its bandwidth.
-	Capabilities map[string]any `json:"capabilities,omitempty"`
+	// Networks are files of CNI lists, which containers are attached to in
+	// turns, none for no network; Plugins are the folders of plugins.
+	Networks []string `json:"networks,omitempty"`
+	Plugins  []string `json:"plugins,omitempty"`
 	// Tap says that the network wires the tap of a microVM.
 	Tap bool `json:"tap,omitempty"`
 	// Ping says that the network's containers answer pings.

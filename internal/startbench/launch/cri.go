@@ -7,6 +7,6 @@ import (
 	"github.com/scon-project/scon/internal/startbench"
 )
 
-func openCRI(ctx context.Context, o startbench.Order, n *network) (launcher, error) {
+func openCRI(ctx context.Context, o startbench.Order, n []*network) (launcher, error) {
 	return nil, errors.New("not built yet")
 }

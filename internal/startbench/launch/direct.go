@@ -14,12 +14,13 @@ import (
 
 // container that the direct launcher starts.
 type container struct {
-	name  string // also of its namespace
-	dir   string // its bundle
-	netns string // the namespace's path, "" where the runtime finds it
-	addr  netip.Addr
-	added bool // ADD was called
-	begun bool // the runtime was
+	name    string   // also of its namespace
+	dir     string   // its bundle
+	netns   string   // the namespace's path, "" where the runtime finds it
+	network *network // nil without one
+	addr    netip.Addr
+	added   bool // ADD was called
+	begun   bool // the runtime was
 }
 
 // runtime makes a container of a namespace that has its network.
@@ -41,13 +42,13 @@ type containerRuntime interface {
 // direct starts containers without an engine.
 type direct struct {
 	order      startbench.Order
-	network    *network
+	networks   []*network
 	runtime    containerRuntime
 	containers []*container
 }
 
-func newDirect(o startbench.Order, n *network, r containerRuntime) *direct {
-	return &direct{order: o, network: n, runtime: r}
+func newDirect(o startbench.Order, n []*network, r containerRuntime) *direct {
+	return &direct{order: o, networks: n, runtime: r}
 }
 
 func (d *direct) prepare(n int) error {
@@ -56,6 +57,9 @@ func (d *direct) prepare(n int) error {
 		c := &container{name: name, dir: filepath.Join(d.order.Dir, "bundles", name), netns: netns.Path(name)}
 		if d.order.PathGiven {
 			c.netns = ""
+		}
+		if n := len(d.networks); n > 0 {
+			c.network = d.networks[len(d.containers)%n]
 		}
 		d.containers = append(d.containers, c)
 		if err := os.MkdirAll(c.dir, 0o755); err != nil {
@@ -80,10 +84,10 @@ func (d *direct) start(ctx context.Context, i int, t *timeline) (err error) {
 			return err
 		}
 	}
-	if d.network != nil && c.netns != "" {
+	if c.network != nil && c.netns != "" {
 		c.added = true
 		err := t.stage(startbench.StageAdd, func() (err error) {
-			c.addr, err = d.network.add(ctx, c.name)
+			c.addr, err = c.network.add(ctx, c.name)
 			return err
 		})
 		if err != nil {
@@ -110,7 +114,7 @@ func (d *direct) start(ctx context.Context, i int, t *timeline) (err error) {
 	if !d.order.Ping {
 		return nil
 	}
-	return t.stage(startbench.StagePing, func() error { return d.network.pings.wait(ctx, c.addr) })
+	return t.stage(startbench.StagePing, func() error { return c.network.pings.wait(ctx, c.addr) })
 }
 
 func (d *direct) remove(ctx context.Context, i int) error {
@@ -123,7 +127,7 @@ func (d *direct) remove(ctx context.Context, i int) error {
 		errs = append(errs, d.runtime.remove(ctx, c))
 	}
 	if c.added {
-		errs = append(errs, d.network.del(ctx, c.name))
+		errs = append(errs, c.network.del(ctx, c.name))
 	}
 	if c.netns != "" {
 		errs = append(errs, deleteNetns(c.name))

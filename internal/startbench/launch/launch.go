@@ -111,7 +111,8 @@ func report(begun int64, containers []startbench.Container, err error) startbenc
 // session is an order at work.
 type session struct {
 	launcher launcher
-	network  *network // nil without one
+	networks []*network // that containers are attached to in turns
+	prefix   string
 	// Containers are numbered through: up to removed they are gone, up to
 	// started they were started, up to prepared they can be.
 	removed, started, prepared int
@@ -119,25 +120,27 @@ type session struct {
 }
 
 func open(ctx context.Context, o startbench.Order) (s *session, err error) {
-	s = &session{}
+	s = &session{prefix: o.Prefix}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if o.Network != "" {
-		if s.network, err = openNetwork(o); err != nil {
+	for i := range o.Networks {
+		n, err := openNetwork(o, i)
+		if err != nil {
 			return s, err
 		}
-		if err := s.network.openPeer(ctx); err != nil {
+		s.networks = append(s.networks, n)
+		if err := n.openPeer(ctx); err != nil {
 			return s, err
 		}
 	}
-	s.launcher, err = newLauncher(ctx, o, s.network)
+	s.launcher, err = newLauncher(ctx, o, s.networks)
 	return s, err
 }
 
-func newLauncher(ctx context.Context, o startbench.Order, n *network) (launcher, error) {
+func newLauncher(ctx context.Context, o startbench.Order, n []*network) (launcher, error) {
 	switch {
 	case o.Launcher == startbench.LauncherCRI:
 		return openCRI(ctx, o, n)
@@ -240,8 +243,8 @@ func (s *session) close() error {
 	if s.launcher != nil {
 		errs = append(errs, s.clear(), s.launcher.close())
 	}
-	if s.network != nil {
-		errs = append(errs, s.network.close())
+	for _, n := range s.networks {
+		errs = append(errs, n.close())
 	}
 	return errors.Join(errs...)
 }

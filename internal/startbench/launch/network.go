@@ -20,19 +20,22 @@ import (
 // network calls the plugins of a CNI list.
 type network struct {
 	order   startbench.Order
+	peer    string // the container that pings the others
 	cni     *libcni.CNIConfig
 	list    *libcni.NetworkConfigList
 	pings   *pinger // nil where nothing answers
 	hasPeer bool
 }
 
-func openNetwork(o startbench.Order) (*network, error) {
-	list, err := libcni.NetworkConfFromFile(o.Network)
+// openNetwork opens the i-th network of an order.
+func openNetwork(o startbench.Order, i int) (*network, error) {
+	list, err := libcni.NetworkConfFromFile(o.Networks[i])
 	if err != nil {
 		return nil, err
 	}
 	return &network{
 		order: o,
+		peer:  fmt.Sprintf("%s-p%05d", o.Prefix, i),
 		cni:   libcni.NewCNIConfigWithCacheDir(o.Plugins, filepath.Join(o.Dir, "cni"), nil),
 		list:  list,
 	}, nil
@@ -40,13 +43,7 @@ func openNetwork(o startbench.Order) (*network, error) {
 
 // attachment of a container.
 func (n *network) attachment(name string) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{
-		ContainerID: name,
-		NetNS:       netns.Path(name),
-		IfName:      "eth0",
-		// What the bandwidth plugin reads.
-		CapabilityArgs: n.order.Capabilities,
-	}
+	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns.Path(name), IfName: "eth0"}
 }
 
 // add calls ADD for the namespace of that name, and returns the address, which
@@ -76,22 +73,20 @@ func (n *network) del(ctx context.Context, name string) error {
 	return nil
 }
 
-func (n *network) peer() string { return n.order.Prefix + "-peer" }
-
-// openPeer attaches the container that pings the others.
+// openPeer attaches the peer.
 func (n *network) openPeer(ctx context.Context) error {
 	if !n.order.Ping {
 		return nil
 	}
-	if err := netns.Create(n.peer()); err != nil {
+	if err := netns.Create(n.peer); err != nil {
 		return err
 	}
 	n.hasPeer = true
-	if _, err := n.add(ctx, n.peer()); err != nil {
+	if _, err := n.add(ctx, n.peer); err != nil {
 		return fmt.Errorf("attach the peer: %w", err)
 	}
 	// Who asks before the container is there asks again soon.
-	return netns.Do(n.peer(), func() (err error) {
+	return netns.Do(n.peer, func() (err error) {
 		for _, dev := range []string{"default", "eth0"} {
 			if err := askSoon(dev); err != nil {
 				return err
@@ -119,7 +114,7 @@ func (n *network) close() error {
 	if n.hasPeer {
 		ctx, cancel := context.WithTimeout(context.Background(), removePatience)
 		defer cancel()
-		errs = append(errs, n.del(ctx, n.peer()), deleteNetns(n.peer()))
+		errs = append(errs, n.del(ctx, n.peer), deleteNetns(n.peer))
 	}
 	return errors.Join(errs...)
 }
@@ -132,29 +127,32 @@ func deleteNetns(name string) error {
 	return nil
 }
 
+// of returns the network of the i-th container.
+func (s *session) of(i int) *network { return s.networks[i%len(s.networks)] }
+
 // add carries out DoAdd: ADD for namespaces that are there, and DEL after that.
 func (s *session) add(ctx context.Context, c startbench.Command) startbench.Report {
-	if s.network == nil {
+	if len(s.networks) == 0 {
 		return report(0, nil, errors.New("no network to add"))
 	}
 	names := make([]string, c.Count)
 	for i := range names {
 		s.adds++
-		names[i] = fmt.Sprintf("%s-a%05d", s.network.order.Prefix, s.adds)
+		names[i] = fmt.Sprintf("%s-a%05d", s.prefix, s.adds)
 		if err := netns.Create(names[i]); err != nil {
 			return report(0, nil, err)
 		}
 	}
 	begun, done, err := together(c, func(i int, t *timeline) error {
 		return t.stage(startbench.StageAdd, func() error {
-			_, err := s.network.add(ctx, names[i])
+			_, err := s.of(i).add(ctx, names[i])
 			return err
 		})
 	})
 	undo, cancel := context.WithTimeout(context.Background(), removePatience*time.Duration(1+c.Count))
 	defer cancel()
-	for _, name := range names {
-		err = errors.Join(err, s.network.del(undo, name), deleteNetns(name))
+	for i, name := range names {
+		err = errors.Join(err, s.of(i).del(undo, name), deleteNetns(name))
 	}
 	return report(begun, done, err)
 }

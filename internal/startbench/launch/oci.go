@@ -34,8 +34,8 @@ func newOCI(o startbench.Order) *oci {
 		Log:     "/dev/null",
 		Setpgid: true,
 	}}
-	if len(o.Wrapper) > 0 {
-		r.Command = o.Wrapper[0]
+	if o.Wrapper != "" {
+		r.Command = o.Wrapper
 	}
 	if o.Runtime == startbench.RuntimeRunsc {
 		// The only platform that needs neither KVM nor a newer gVisor.
@@ -122,7 +122,7 @@ func (r *oci) start(ctx context.Context, c *container) error {
 
 // remove ends a container; of one that was never created nothing is there.
 func (r *oci) remove(ctx context.Context, c *container) error {
-	if _, err := os.Stat(filepath.Join(r.Root, c.name)); errors.Is(err, os.ErrNotExist) && len(r.order.Wrapper) == 0 {
+	if _, err := os.Stat(filepath.Join(r.Root, c.name)); errors.Is(err, os.ErrNotExist) && r.order.Wrapper == "" {
 		return nil
 	}
 	return r.Delete(r.environment(ctx), c.name, &runc.DeleteOpts{Force: true})
