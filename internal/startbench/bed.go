@@ -23,6 +23,8 @@ type bed struct {
 
 	warm map[string]bool // modes that have started a container before
 
+	image, initrd string // of microVMs
+
 	// Of the mode:
 	launcher *launcher
 	agent    *agent
@@ -30,7 +32,7 @@ type bed struct {
 }
 
 // openBed makes a bed of this process's own.
-func openBed(o Options) (b *bed, err error) {
+func openBed(ctx context.Context, o Options) (b *bed, err error) {
 	b = &bed{options: o, prefix: fmt.Sprintf("scon-s%d", os.Getpid()), warm: map[string]bool{}}
 	defer func() {
 		if err != nil {
@@ -51,6 +53,11 @@ func openBed(o Options) (b *bed, err error) {
 	}
 	if err := b.writeNoop(); err != nil {
 		return b, err
+	}
+	if o.Runtime == RuntimeMicroVM {
+		if err := b.prepareGuest(ctx); err != nil {
+			return b, err
+		}
 	}
 	b.locks, err = contention.Open(b.group.unified())
 	if errors.Is(err, contention.ErrNotSupported) {
@@ -128,6 +135,11 @@ func (b *bed) order(m Mode) (o Order, err error) {
 		Ping:     m.networked(),
 		Cgroup:   b.group.pods(),
 		Root:     b.root(),
+		Kernel:   b.image,
+		Initrd:   b.initrd,
+	}
+	for _, c := range b.group.controllers() {
+		o.CgroupRoots = append(o.CgroupRoots, b.group.roots[c])
 	}
 	if o.Networks, err = b.writeNetworks(m); err != nil {
 		return o, err

@@ -36,12 +36,12 @@ type Order struct {
 	// turns, none for no network; Plugins are the folders of plugins.
 	Networks []string `json:"networks,omitempty"`
 	Plugins  []string `json:"plugins,omitempty"`
-	// Tap says that the network wires the tap of a microVM.
-	Tap bool `json:"tap,omitempty"`
 	// Ping says that the network's containers answer pings.
 	Ping bool `json:"ping,omitempty"`
-	// Cgroup is the parent of the containers' groups.
-	Cgroup string `json:"cgroup"`
+	// Cgroup is the parent of the containers' groups; CgroupRoots are where the
+	// hierarchies are mounted that microVMs are put under.
+	Cgroup      string   `json:"cgroup"`
+	CgroupRoots []string `json:"cgroup_roots"`
 	// Root is the containers' root file system; Kernel and Initrd boot a
 	// microVM.
 	Root   string `json:"root"`

@@ -119,6 +119,40 @@ func TestRunc(t *testing.T) {
 	}
 }
 
+// Containers of the other runtimes have to come up and answer pings, too.
+func TestRunscAndMicroVM(t *testing.T) {
+	for runtime, count := range map[string]int{startbench.RuntimeRunsc: 2, startbench.RuntimeMicroVM: 1} {
+		t.Run(runtime, func(t *testing.T) {
+			o := options(t, startbench.LauncherDirect, runtime, "none", "bridge")
+			o.Count, o.Steps = count, []string{startbench.StepStart}
+			check := left(t)
+			r, err := startbench.Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check()
+			if r.Modes["none"]["total_ms"] == nil || r.Modes["bridge"]["ping_ms"] == nil {
+				t.Errorf("measured: %v", r.Modes)
+			}
+		})
+	}
+}
+
+// The same pods as a client of containerd gets them.
+func TestCRI(t *testing.T) {
+	o := options(t, startbench.LauncherCRI, startbench.RuntimeRunc, "none", "bridge")
+	o.Steps = []string{startbench.StepStart}
+	check := left(t)
+	r, err := startbench.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if r.Modes["none"]["runpod_ms"] == nil || r.Modes["bridge"]["ping_ms"] == nil {
+		t.Errorf("measured: %v", r.Modes)
+	}
+}
+
 // interrupt is a progress that cancels a run while its second mode is under
 // way.
 type interrupt struct {

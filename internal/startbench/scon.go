@@ -76,7 +76,6 @@ func rules(n int) []object {
 
 // sconOrder completes the order of a mode of SCON's.
 func (b *bed) sconOrder(m Mode, o *Order) error {
-	o.Tap = o.Runtime == RuntimeMicroVM
 	if !m.OCI && !m.Admission {
 		return nil
 	}

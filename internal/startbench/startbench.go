@@ -68,6 +68,9 @@ func (o Options) Check() error {
 	if o.Launcher == LauncherCRI && o.Runtime == RuntimeMicroVM {
 		return errors.New("no engine here starts a QEMU microVM over CRI: use the direct launcher")
 	}
+	if o.Launcher == LauncherCRI && o.Runtime == RuntimeRunsc {
+		return errors.New("containerd starts gVisor with a shim that Debian has not (containerd-shim-runsc-v1): use the direct launcher")
+	}
 	for _, m := range o.Modes {
 		if m.OCI && (o.Launcher == LauncherCRI || o.Runtime == RuntimeMicroVM) {
 			return fmt.Errorf("network %q: scon-oci is for the direct launcher with runc or runsc", m.Name)
@@ -83,7 +86,7 @@ func Run(ctx context.Context, o Options) (*bench.Result, error) {
 	}
 	e := o.experiment()
 	result, err := bench.RunBed(ctx, e, bench.Options{Rounds: o.Rounds, Progress: o.Progress}, func() (bench.Bed, error) {
-		return openBed(o)
+		return openBed(ctx, o)
 	})
 	if result != nil {
 		keepTypical(result)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,9 +19,10 @@ type container struct {
 	dir     string   // its bundle
 	netns   string   // the namespace's path, "" where the runtime finds it
 	network *network // nil without one
-	addr    netip.Addr
-	added   bool // ADD was called
-	begun   bool // the runtime was
+	address
+	mac   net.HardwareAddr // of eth0, for a microVM
+	added bool             // ADD was called
+	begun bool             // the runtime was
 }
 
 // runtime makes a container of a namespace that has its network.
@@ -35,6 +37,7 @@ type containerRuntime interface {
 	start(ctx context.Context, c *container) error
 	// remove ends the container, if it is there.
 	remove(ctx context.Context, c *container) error
+	close() error
 	// address of a container that found its network by itself.
 	address(c *container) (netip.Addr, error)
 }
@@ -87,7 +90,7 @@ func (d *direct) start(ctx context.Context, i int, t *timeline) (err error) {
 	if c.network != nil && c.netns != "" {
 		c.added = true
 		err := t.stage(startbench.StageAdd, func() (err error) {
-			c.addr, err = c.network.add(ctx, c.name)
+			c.address, err = c.network.add(ctx, c.name)
 			return err
 		})
 		if err != nil {
@@ -135,4 +138,4 @@ func (d *direct) remove(ctx context.Context, i int) error {
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
-func (d *direct) close() error { return nil }
+func (d *direct) close() error { return d.runtime.close() }

@@ -147,7 +147,8 @@ func newLauncher(ctx context.Context, o startbench.Order, n []*network) (launche
 	case o.Runtime == startbench.RuntimeMicroVM:
 		return newDirect(o, n, newMicroVM(o)), nil
 	default:
-		return newDirect(o, n, newOCI(o)), nil
+		r, err := newOCI(o)
+		return newDirect(o, n, r), err
 	}
 }
 

@@ -46,23 +46,31 @@ func (n *network) attachment(name string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns.Path(name), IfName: "eth0"}
 }
 
-// add calls ADD for the namespace of that name, and returns the address, which
-// is not valid where the plugin gives none.
-func (n *network) add(ctx context.Context, name string) (netip.Addr, error) {
+// address is what a plugin gives a container; not valid where it gives none.
+type address struct {
+	addr    netip.Addr
+	bits    int
+	gateway netip.Addr
+}
+
+// add calls ADD for the namespace of that name.
+func (n *network) add(ctx context.Context, name string) (address, error) {
 	answer, err := n.cni.AddNetworkList(ctx, n.list, n.attachment(name))
 	if err != nil {
-		return netip.Addr{}, err
+		return address{}, err
 	}
 	result, err := current.NewResultFromResult(answer)
-	if err != nil {
-		return netip.Addr{}, err
+	if err != nil || !n.order.Ping {
+		return address{}, err
 	}
 	for _, ip := range result.IPs {
 		if addr, ok := netip.AddrFromSlice(ip.Address.IP.To4()); ok {
-			return addr, nil
+			bits, _ := ip.Address.Mask.Size()
+			gateway, _ := netip.AddrFromSlice(ip.Gateway.To4())
+			return address{addr, bits, gateway}, nil
 		}
 	}
-	return netip.Addr{}, nil
+	return address{}, nil
 }
 
 // del calls DEL.

@@ -25,10 +25,11 @@ const lifetime = "900"
 type oci struct {
 	order startbench.Order
 	runc.Runc
+	hidden *hidden // for runsc
 }
 
-func newOCI(o startbench.Order) *oci {
-	r := &oci{order: o, Runc: runc.Runc{
+func newOCI(o startbench.Order) (r *oci, err error) {
+	r = &oci{order: o, Runc: runc.Runc{
 		Command: o.Runtime,
 		Root:    filepath.Join(o.Dir, "runtime"),
 		Log:     "/dev/null",
@@ -39,10 +40,13 @@ func newOCI(o startbench.Order) *oci {
 	}
 	if o.Runtime == startbench.RuntimeRunsc {
 		// The only platform that needs neither KVM nor a newer gVisor.
-		r.ExtraArgs = []string{"--platform=ptrace", "--ignore-cgroups=false"}
+		r.ExtraArgs = []string{"--platform=ptrace"}
+		r.hidden, err = hideSysctls(filepath.Join(o.Dir, "sysctl"))
 	}
-	return r
+	return r, err
 }
+
+func (r *oci) close() error { return r.hidden.close() }
 
 // environment is what a wrapper reads.
 func (r *oci) environment(ctx context.Context) context.Context {
@@ -102,7 +106,9 @@ func (r *oci) create(ctx context.Context, c *container) error {
 		return err
 	}
 	defer says.Close()
-	err = r.Create(r.environment(ctx), c.name, c.dir, &runc.CreateOpts{IO: fileIO{says}, PidFile: r.pidFile(c)})
+	err = r.hidden.do(func() error {
+		return r.Create(r.environment(ctx), c.name, c.dir, &runc.CreateOpts{IO: fileIO{says}, PidFile: r.pidFile(c)})
+	})
 	if err != nil {
 		text, _ := os.ReadFile(says.Name())
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
@@ -117,15 +123,14 @@ func (r *oci) attaches() bool { return false }
 func (r *oci) attach(context.Context, *container) error { return nil }
 
 func (r *oci) start(ctx context.Context, c *container) error {
-	return r.Start(r.environment(ctx), c.name)
+	return r.hidden.do(func() error { return r.Start(r.environment(ctx), c.name) })
 }
 
-// remove ends a container; of one that was never created nothing is there.
+// remove ends a container, which need not be there.
 func (r *oci) remove(ctx context.Context, c *container) error {
-	if _, err := os.Stat(filepath.Join(r.Root, c.name)); errors.Is(err, os.ErrNotExist) && r.order.Wrapper == "" {
-		return nil
-	}
-	return r.Delete(r.environment(ctx), c.name, &runc.DeleteOpts{Force: true})
+	return r.hidden.do(func() error {
+		return r.Delete(r.environment(ctx), c.name, &runc.DeleteOpts{Force: true})
+	})
 }
 
 // address of eth0 in the namespace of the container's process.
