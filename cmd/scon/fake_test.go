@@ -49,7 +49,11 @@ func fakeRun(ctx context.Context, o daemon.Options) error {
 	ctx, stop := context.WithTimeout(ctx, fakeLife)
 	defer stop()
 	o.Ready()
-	return api.Serve(ctx, l, &fakeBackend{stop: stop})
+	b := &fakeBackend{stop: stop}
+	if o.Config.Startup.Enabled {
+		return api.Serve(ctx, l, fakeStarter{Backend: b})
+	}
+	return api.Serve(ctx, l, b)
 }
 
 // fakeClean writes down what it was asked to clean.
@@ -142,6 +146,33 @@ func (b *fakeBackend) Resume(container string) error       { return known(contai
 func (b *fakeBackend) Stop() error {
 	if os.Getenv("SCON_TEST_DAEMON") != "deaf" {
 		b.stop()
+	}
+	return nil
+}
+
+// fakeStarter has the network net, with a pool and a container.
+type fakeStarter struct {
+	api.Backend
+	api.Starter
+}
+
+func (fakeStarter) Startup() (api.Startup, error) {
+	return api.Startup{
+		Networks: []api.StartupNetwork{
+			{Name: "bare", Kind: "ptp"},
+			{Name: "net", Kind: "veth", Addresses: 9, Pool: &api.StartupPool{Ready: 8, Target: 8, Taken: 1, Made: 9, Bytes: 2_097_152}},
+		},
+		Stages:     map[string]api.StartupStage{"add_cni": {Limit: 4, Ended: 3}},
+		HandedOver: 1, InPlace: map[string]uint64{"the pool is empty": 2},
+		Attachments: []api.StartupAttachment{
+			{Network: "net", Container: "web", IfName: "eth0", Host: "scp1", Addresses: []string{"10.88.0.2/16"}, Pooled: true},
+		},
+	}, nil
+}
+
+func (fakeStarter) FillStartupPool(_ context.Context, f api.StartupFill) error {
+	if f.Network != "net" {
+		return &api.Error{Status: 404, Message: "network is not known"}
 	}
 	return nil
 }
