@@ -1,0 +1,301 @@
+package startup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// wantWhole fails unless the agent starts again, a container gets a network and
+// gives it back, and after that nothing is left.
+func (b *bed) wantWhole(conf string) {
+	b.t.Helper()
+	pod := nstest.New(b.t)
+	b.want(b.cni("ADD", "after", netns.Path(pod), conf))
+	b.ping(pod)
+	b.want(b.cni("DEL", "after", netns.Path(pod), conf))
+	for _, a := range b.state().Attachments {
+		b.t.Errorf("left: %+v", a)
+	}
+	b.stop()
+	b.wantNothing()
+}
+
+// The agent dies at each step of ADD and of DEL; scon-cni then does the work
+// alone, which first takes away what is half done.
+func TestKilledInPlace(t *testing.T) {
+	for _, at := range []string{"add-leased", "add-made", "add-kept", "del-begin", "del-device", "del-lease", "del-record"} {
+		t.Run(at, func(t *testing.T) {
+			b := newBed(t)
+			b.start(faultEnv + "=" + at)
+			pod := nstest.New(t)
+			a := b.cni("ADD", "c", netns.Path(pod), b.conf(`"agentDown": "error"`))
+			if dies := strings.HasPrefix(at, "add"); dies != (a.code != 0) {
+				t.Errorf("ADD: %d %s", a.code, a.out)
+			}
+			b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(`"agentDown": "error"`)))
+			b.kill()
+			b.start()
+			b.wantWhole(b.conf())
+		})
+	}
+}
+
+// The same with a pool, whose namespaces are there without a container.
+func TestKilledWithPool(t *testing.T) {
+	swaps(t)
+	for _, at := range []string{"pool-begin", "pool-named", "pool-made", "add-taken", "add-replaced", "add-kept", "del-begin", "del-device", "del-lease", "del-record", "del-entry"} {
+		t.Run(at, func(t *testing.T) {
+			b := newBed(t)
+			pod := nstest.New(t)
+			conf := b.conf(`"agentDown": "error"`)
+			if strings.HasPrefix(at, "pool") {
+				file := filepath.Join(b.dir, "net.conf")
+				if err := os.WriteFile(file, []byte(b.conf()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				b.spawn(faultEnv+"="+at, configEnv+"=  networks: ["+file+"]\n  pool: {warm_target: 2}")
+				if err := b.agent.Wait(); err == nil {
+					t.Error("the agent ended in order")
+				}
+				b.agent = nil
+			} else {
+				b.withPool(2, faultEnv+"="+at)
+				a := b.cni("ADD", "c", netns.Path(pod), conf)
+				if dies := strings.HasPrefix(at, "add"); dies != (a.code != 0) {
+					t.Errorf("ADD: %d %s", a.code, a.out)
+				}
+				b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+			}
+			b.kill()
+			b.withPool(2)
+			b.wantWhole(b.conf())
+		})
+	}
+}
+
+// scon-cni's own process dies while it works without an agent.
+func TestKilledAlone(t *testing.T) {
+	for _, at := range []string{"add-leased", "add-made", "add-kept"} {
+		t.Run(at, func(t *testing.T) {
+			b := newBed(t)
+			pod := nstest.New(t)
+			cmd := exec.Command(filepath.Join(bin, "scon-cni"))
+			cmd.Env = append(os.Environ(), faultEnv+"="+at, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_PATH="+bin, "CNI_NETNS="+netns.Path(pod))
+			cmd.Stdin = strings.NewReader(b.conf())
+			nstest.Do(t, b.host, func() {
+				if err := cmd.Run(); err == nil {
+					t.Error("it ended in order")
+				}
+			})
+			b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+			b.start()
+			b.wantWhole(b.conf())
+		})
+	}
+}
+
+// Without an agent ADD works in place, or is refused; DEL succeeds.
+func TestAgentDown(t *testing.T) {
+	b := newBed(t)
+	pod, two := nstest.New(t), nstest.New(t)
+	strict := b.conf(`"agentDown": "error"`)
+	if a := b.cni("ADD", "c", netns.Path(pod), strict); a.code != 1 || !strings.Contains(a.out, `"code":50`) || !strings.Contains(a.out, "scon up") {
+		t.Errorf("ADD: %d %s", a.code, a.out)
+	}
+	if a := b.cni("STATUS", "", "", strict); !strings.Contains(a.out, `"code":50`) {
+		t.Errorf("STATUS: %s", a.out)
+	}
+	b.want(b.cni("STATUS", "", "", b.conf()))
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.ping(pod)
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("VERSION", "", "", ""))
+
+	// An agent that comes takes over what is there.
+	b.start()
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
+	b.ping(two)
+	b.kill()
+	b.ping(pod)
+	b.want(b.cni("DEL", "c", netns.Path(pod), strict)) // by word that is left
+	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
+	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
+	b.want(b.cni("DEL", "never", "", strict))
+	b.start()
+	b.wantWhole(b.conf())
+}
+
+// Containers vanish without a DEL.
+func TestVanished(t *testing.T) {
+	b := newBed(t)
+	b.withPool(1)
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "pooled", netns.Path(pod), b.conf()))
+	if err := netns.Delete(pod); err != nil {
+		t.Fatal(err)
+	}
+	b.kill()
+	b.withPool(1)
+	if s := b.state(); len(s.Attachments) != 0 {
+		t.Errorf("left: %+v", s.Attachments)
+	}
+	pod = nstest.New(t)
+	b.want(b.cni("ADD", "inplace", netns.Path(pod), b.conf(`"handOver": "none"`)))
+	if err := netns.Delete(pod); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.cni("DEL", "inplace", netns.Path(pod), b.conf()))
+	b.wantWhole(b.conf())
+}
+
+// A record that makes no sense is kept aside and made anew from the kernel.
+func TestCorruptRecord(t *testing.T) {
+	for name, more := range map[string]string{"in place": `"handOver": "none"`, "pooled": `"handOver": "swap"`} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.withPool(1)
+			pod := nstest.New(t)
+			b.want(b.cni("ADD", "c", netns.Path(pod), b.conf(more)))
+			before := b.state().Attachments[0]
+			b.kill()
+			for _, file := range b.records() {
+				if err := os.WriteFile(file, []byte(`{"network": {`), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.withPool(1)
+			after := b.state().Attachments
+			if len(after) != 1 || after[0].Addresses[0] != before.Addresses[0] || after[0].Host != before.Host {
+				t.Errorf("%+v, was %+v", after, before)
+			}
+			b.ping(pod)
+			if aside, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "corrupt", "*")); len(aside) != 1 {
+				t.Errorf("kept aside: %v", aside)
+			}
+			// Its address is leased to nobody else.
+			two := nstest.New(t)
+			if out := b.want(b.cni("ADD", "two", netns.Path(two), b.conf())); strings.Contains(out, `"address":"`+before.Addresses[0]) {
+				t.Errorf("leased twice: %s", out)
+			}
+			b.want(b.cni("DEL", "two", netns.Path(two), b.conf()))
+			b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(more)))
+			b.wantWhole(b.conf())
+		})
+	}
+}
+
+// A second agent in the same place is refused, and disturbs nobody.
+func TestTwoAgents(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	var stderr bytes.Buffer
+	second := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
+	second.Stderr = &stderr
+	nstest.Do(t, b.host, func() {
+		if err := second.Run(); err == nil || !strings.Contains(stderr.String(), "another agent works there") {
+			t.Errorf("the second one: %v, %s", err, &stderr)
+		}
+	})
+	b.ping(pod)
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+
+	// In another namespace it is another host, with the same directory for names.
+	other := newBed(t)
+	other.withPool(1)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.kill()
+	b.start()
+	other.ping("cni-scon-" + fmt.Sprint(inode(t, other.host)) + "-" + strings.TrimPrefix(other.devices()[0], "scp"))
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+}
+
+// What another boot has left is worth nothing.
+func TestReboot(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.kill()
+	nstest.Run(t, b.host, "ip link del br0\nip link del "+b.devices()[0])
+	if err := os.WriteFile(filepath.Join(b.dir, "startup", "boot"), []byte("another\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	if s := b.state(); len(s.Attachments) != 0 {
+		t.Errorf("left: %+v", s.Attachments)
+	}
+	b.wantWhole(b.conf())
+}
+
+// A bridge that somebody has removed is made again.
+func TestBridgeGone(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	one, two := nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(one), b.conf()))
+	b.want(b.cni("DEL", "c", netns.Path(one), b.conf()))
+	nstest.Run(t, b.host, "ip link del br0")
+	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
+	b.ping(two)
+}
+
+// A thousand containers come and go, and nothing grows: no device, namespace,
+// record, address or open file of the agent.
+func TestThousandCycles(t *testing.T) {
+	b := newBed(t)
+	b.withPool(4)
+	conf := b.conf()
+	count := func() (files int) {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.agent.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	const ahead = 50 // until all is in use that stays in use
+	before := 0
+	pod := nstest.New(t)
+	for i := range 1000 + ahead {
+		if i == ahead {
+			before = count()
+		}
+		id := fmt.Sprint(i)
+		b.want(b.cni("ADD", id, netns.Path(pod), conf))
+		b.want(b.cni("DEL", id, netns.Path(pod), conf))
+		// A namespace that has been handed over and taken back is empty: the
+		// runtime makes a new one.
+		if err := netns.Delete(pod); err != nil {
+			t.Fatal(err)
+		}
+		if err := netns.Create(pod); err != nil && !errors.Is(err, netns.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+	if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: 4}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no more files are open than before", func() bool { return count() <= before+8 })
+	s := b.state()
+	if len(s.Attachments) != 0 || len(b.records()) != 0 {
+		t.Errorf("left: %+v %v", s.Attachments, b.records())
+	}
+	eventually(t, "addresses are those of the pool", func() bool {
+		n := b.state().Networks[0]
+		return n.Addresses == n.Pool.Ready && len(b.devices()) == n.Pool.Ready
+	})
+	b.stop()
+	b.wantNothing()
+}
