@@ -49,7 +49,8 @@ before the first change; 'scon pin restore' brings it back, also after a crash.`
   scon pin status                  what is in force
   scon pin restore                 as it was before`,
 	}
-	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand())
+	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand(),
+		t.newPinAdviseCommand())
 	return cmd
 }
 

@@ -8,12 +8,22 @@ import (
 	"github.com/scon-project/scon/internal/pin"
 )
 
-// fakePinHost is the tree of /proc and /sys in a script's $WORK/machine.
+// fakePinHost is the tree of /proc and /sys in a script's $WORK/machine; where a
+// script has none it is this machine, of which 'scon pin advise' changes nothing
+// but what it has made.
 func fakePinHost() *pin.Host {
 	work := os.Getenv("WORK")
-	return &pin.Host{
-		Root: filepath.Join(work, "machine"), State: filepath.Join(work, "kept"), Kernel: noKernel{},
+	h := pin.ThisHost(nil)
+	if root := filepath.Join(work, "machine"); exists(root) {
+		h = &pin.Host{Root: root, Kernel: noKernel{}}
 	}
+	h.State = filepath.Join(work, "kept")
+	return h
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // noKernel has nothing but files.

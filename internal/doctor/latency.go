@@ -22,28 +22,30 @@ type preparation struct {
 	name  string
 	paper string // what it did
 	look  func(h host) sight
+	// tried is a word of the names of the candidates that 'scon pin advise' has
+	// for it, "" where it has none.
+	tried string
 }
 
 // preparations stand in the paper's order, then what it did to interrupts, then
 // what SCON knows besides.
 var preparations = []preparation{
-	{"real-time kernel", "on (PREEMPT_RT)", lookRealTime},
-	{"sleep states", "off", lookSleep},
-	{"idle polling", "on (idle=poll)", lookIdlePolling},
-	{"governor", "performance on all cores", lookGovernor},
-	{"RCU callbacks", "off the cores with packets (rcu_nocbs)", lookRCU},
-	{"logging", "off", lookLogging},
-	{"irqaffinity", "core 0 (irqaffinity=0)", lookIRQAffinity},
-	{"SMT", "off", lookSMT},
-	{"slices", "user and system on core 0", lookSlices},
-	{"isolated CPUs", "none: it says that isolation from the kernel is impossible", lookIsolated},
-	{"irqbalance", "interrupts are pinned, so it must not run", lookIrqbalance},
-	{"interrupts", "a core each, or the card's NUMA node", lookInterrupts},
-	{"queues", "one per device, for a single flow", lookQueues},
+	{"real-time kernel", "on (PREEMPT_RT)", lookRealTime, ""},
+	{"sleep states", "off", lookSleep, "--power"},
+	{"idle polling", "on (idle=poll)", lookIdlePolling, ""},
+	{"governor", "performance on all cores", lookGovernor, "--power"},
+	{"RCU callbacks", "off the cores with packets (rcu_nocbs)", lookRCU, ""},
+	{"logging", "off", lookLogging, ""},
+	{"irqaffinity", "core 0 (irqaffinity=0)", lookIRQAffinity, ""},
+	{"SMT", "off", lookSMT, ""},
+	{"slices", "user and system on core 0", lookSlices, ""},
+	{"isolated CPUs", "none: it says that isolation from the kernel is impossible", lookIsolated, ""},
+	{"irqbalance", "interrupts are pinned, so it must not run", lookIrqbalance, ""},
+	{"interrupts", "a core each, or the card's NUMA node", lookInterrupts, ""},
+	{"queues", "one per device, for a single flow", lookQueues, ""},
+	{"packet steering", "not said", lookSteering, "--steer rps"},
+	{"polling threads", "not used: softirqs, which ksoftirqd takes over in floods", lookThreads, "--steer threaded"},
 }
-
-// notMeasured is said of what no committed result has looked at.
-const notMeasured = "not measured here"
 
 // Latency looks at how the machine is prepared for low latency.
 func Latency() api.LatencyDoctor { return latencyOf(thisHost()) }
@@ -53,7 +55,7 @@ func latencyOf(h host) api.LatencyDoctor {
 	for _, p := range preparations {
 		s := p.look(h)
 		d.Preparations = append(d.Preparations, api.Preparation{
-			Name: p.name, Paper: p.paper, Level: s.level, Found: s.found, Remedy: s.remedy, Seen: notMeasured,
+			Name: p.name, Paper: p.paper, Level: s.level, Found: s.found, Remedy: s.remedy, Seen: seen(p.tried),
 		})
 	}
 	return d
@@ -296,6 +298,45 @@ func lookInterrupts(h host) sight {
 		return sight{ok, "scon pin is in force: 'scon pin status'", ""}
 	}
 	return sight{note, "scon pin has placed none", "scon pin plan --policy core; scon pin advise"}
+}
+
+// devicesWith are the devices of this namespace that a file of theirs says
+// something else of than 0.
+func (h host) devicesWith(pattern string) ([]string, error) {
+	files, err := filepath.Glob(h.path("/sys/class/net/*/" + pattern))
+	if err != nil {
+		return nil, err
+	}
+	devices := make(map[string]bool)
+	for _, file := range files {
+		name := strings.TrimPrefix(file, filepath.Clean(h.root))
+		if value, err := h.read(name); err == nil && strings.Trim(value, "0,") != "" {
+			devices[strings.Split(name, "/")[4]] = true
+		}
+	}
+	return sortedKeys(devices), nil
+}
+
+func lookSteering(h host) sight {
+	devices, err := h.devicesWith("queues/rx-*/rps_cpus")
+	switch {
+	case err != nil:
+		return unreadable(err)
+	case len(devices) > 0:
+		return sight{note, "RPS at " + strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/queues/rx-0/rps_cpus"}
+	}
+	return sight{ok, "none", "scon pin advise tells whether it helps here"}
+}
+
+func lookThreads(h host) sight {
+	devices, err := h.devicesWith("threaded")
+	switch {
+	case err != nil:
+		return unreadable(err)
+	case len(devices) > 0:
+		return sight{note, strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/threaded"}
+	}
+	return sight{ok, "none", "scon pin advise tells whether they help here"}
 }
 
 // processes are the names of those that run.

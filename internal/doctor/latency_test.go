@@ -47,9 +47,10 @@ func TestLatency(t *testing.T) {
 		"/sys/fs/cgroup/system.slice/cpuset.cpus.effective":     "0-3",
 		"/sys/class/net/eth0/device/class":                      "0x020000",
 		"/sys/class/net/eth0/queues/rx-0/rps_cpus":              "0",
-		"/sys/class/net/eth0/queues/rx-1/rps_cpus":              "0",
-		"/proc/2/comm": "irqbalance",
-		"/proc/3/comm": "rsyslogd",
+		"/sys/class/net/eth0/queues/rx-1/rps_cpus":              "3",
+		"/sys/class/net/eth0/threaded":                          "1",
+		"/proc/2/comm":                                          "irqbalance",
+		"/proc/3/comm":                                          "rsyslogd",
 	}
 	found := map[string]string{
 		"real-time kernel": "PREEMPT_DYNAMIC",
@@ -59,6 +60,8 @@ func TestLatency(t *testing.T) {
 		"slices":           "system.slice: all CPUs",
 		"isolated CPUs":    "isolated 3: scon pin places nothing there",
 		"queues":           "eth0 has 2",
+		"packet steering":  "RPS at eth0",
+		"polling threads":  "eth0",
 	}
 	for _, p := range latencyOf(fixture(t, usual)).Preparations {
 		if p.Level != note || p.Remedy == "" && p.Name != "isolated CPUs" {
@@ -74,5 +77,18 @@ func TestLatency(t *testing.T) {
 		if p.Level == note && !strings.HasPrefix(p.Found, "scon pin has placed none") {
 			t.Errorf("an empty machine: %+v", p)
 		}
+	}
+}
+
+// What was measured is said with the machine, the rest is not guessed.
+func TestSeen(t *testing.T) {
+	if got := seen(""); got != notMeasured {
+		t.Error(got)
+	}
+	if got := seen("--no-such"); got != notMeasured {
+		t.Error(got)
+	}
+	if got := seen("--steer threaded"); !strings.HasPrefix(got, "of ") || !strings.Contains(got, "results/pin-advise.json") {
+		t.Error(got)
 	}
 }

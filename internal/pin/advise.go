@@ -248,7 +248,7 @@ func medianRatio(ratios []float64, level float64) Ratio {
 // conclude picks the best of what was better and in nothing worse.
 func (a *Advice) conclude() {
 	if a.Control.Better || a.Control.Worse {
-		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady to tell; recommended is nothing",
+		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady to tell",
 			a.Control.P50, a.Control.P99, a.Control.P999)
 		return
 	}
@@ -259,7 +259,7 @@ func (a *Advice) conclude() {
 		}
 	}
 	if best == nil {
-		a.Why = "nothing was better beyond noise in one percentile without being worse in another: recommended is nothing"
+		a.Why = "nothing was better beyond noise in one percentile without being worse in another"
 		return
 	}
 	a.Recommended = best.Name

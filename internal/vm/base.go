@@ -24,12 +24,12 @@ var basePackages = []string{
 // home first.
 const machineID = "5c04000000000000000000000000005c\n"
 
-// fetchBase returns the archive of the guest's programs, those of systemd among
-// them if it is wanted.
+// fetchBase returns the archive of the guest's programs, systemd among them if it
+// is wanted, and a service to try things with.
 func fetchBase(ctx context.Context, arch string, systemd bool) (string, error) {
 	name, packages := "base", basePackages
 	if systemd {
-		name, packages = "base-systemd", append([]string{"systemd"}, basePackages...)
+		name, packages = "base-systemd", append([]string{"systemd", "irqbalance"}, basePackages...)
 	}
 	// Another list of programs is another archive.
 	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(packages, " "))))

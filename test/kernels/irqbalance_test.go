@@ -1,0 +1,41 @@
+package kernels
+
+import (
+	_ "embed"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/vm"
+)
+
+//go:embed irqbalance.sh
+var irqbalanceScript string
+
+// irqbalanceWorks is what irqbalance.sh prints.
+const irqbalanceWorks = `before: /usr/sbin/irqbalance --foreground --powerthresh=1 
+applied: /usr/sbin/irqbalance --foreground --powerthresh=1 --banirq=N --banirq=N --banirq=N 
+placed on: 0
+  "differs": 0,
+4 settings are as they were.
+restored: /usr/sbin/irqbalance --foreground --powerthresh=1 
+as before
+`
+
+// scon pin edits the settings of a real irqbalance, restarts it, and both are as
+// before after a restore.
+func TestIrqbalance(t *testing.T) {
+	if !*full {
+		t.Skip("the full form: make test-kernels")
+	}
+	r, err := vm.Run(t.Context(), vm.Options{
+		Kernel: "6.12", Arch: "amd64", CPUs: 2, Memory: 1536, Systemd: true,
+		Hardware: []string{"-netdev", "hubport,id=hub,hubid=0", "-device", "virtio-net-pci,netdev=hub,romfile="},
+		Files:    map[string]string{"/opt/scon": build(t, "amd64", "scon")}, Command: irqbalanceScript, Timeout: 10 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ExitCode != 0 || r.Output != irqbalanceWorks || r.Complaints != "" {
+		t.Errorf("exit status %d:\n%s\nwant\n%s\nthe kernel complains: %s", r.ExitCode, r.Output, irqbalanceWorks, r.Complaints)
+	}
+}
