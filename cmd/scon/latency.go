@@ -59,7 +59,7 @@ measured so far.`,
 	f.StringVar(&o.pin, "pin", string(latency.PinCore), "where the packets are sent and forwarded: core (one CPU) or none (any)")
 	f.Var((*nonEmpty)(&o.json), "json", "write the result to this `file`")
 	f.Var((*nonEmpty)(&o.Dir), "dir", "write packets and histograms to this `folder`")
-	cmd.AddCommand(newLatencyShowCommand(), newLatencyGenerateCommand())
+	cmd.AddCommand(newLatencyShowCommand(), newLatencyFiguresCommand(), newLatencyGenerateCommand())
 	return cmd
 }
 
@@ -77,6 +77,45 @@ func newLatencyShowCommand() *cobra.Command {
 			return r.WriteTable(cmd.OutOrStdout())
 		},
 	}
+}
+
+// newLatencyFiguresCommand measures and draws what the paper's figures show.
+func newLatencyFiguresCommand() *cobra.Command {
+	var quick, draw bool
+	dir := "results"
+	cmd := &cobra.Command{
+		Use:   "figures",
+		Short: "Measure and draw the paper's figures for this machine",
+		Long: `Measure and draw the paper's figures for this machine.
+
+Writes latency.json, latency-max.json, latency-max-any.json and
+latency-express.json to DIR, the report latency.md beside them, and plots and
+histograms to DIR/latency. It takes about ten minutes, or one with --quick.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if draw {
+				return latency.DrawFigures(dir)
+			}
+			effort := latency.Full
+			if quick {
+				effort = latency.Quick
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			err := latency.MeasureFigures(ctx, dir, effort, func(part string) bench.Progress {
+				fmt.Fprintln(cmd.ErrOrStderr(), part)
+				return bench.NewProgress(os.Stderr)
+			})
+			if errors.Is(err, context.Canceled) {
+				return errors.New("interrupted; the parts that are complete are kept, and --draw draws them")
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&quick, "quick", false, "take fewer and shorter samples")
+	cmd.Flags().BoolVar(&draw, "draw", false, "draw what is in DIR already and measure nothing")
+	cmd.Flags().StringVar(&dir, "dir", dir, "`folder` of results, report and plots")
+	return cmd
 }
 
 // newLatencyGenerateCommand is the generator that latency starts in the first

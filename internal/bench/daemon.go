@@ -35,11 +35,17 @@ type daemon struct {
 	client  *api.Client
 	dir     string   // of its state and socket
 	ports   []string // of the containers whose packets count
+	uplink  string
 }
 
 // startDaemon starts the daemon in a namespace and waits until it is active at
 // the lab's devices.
 func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
+	return startDaemonAt(ctx, netns, lab.Port(1), lab.Uplink)
+}
+
+// startDaemonAt is startDaemon for a container's port and an uplink of any names.
+func startDaemonAt(ctx context.Context, netns, port, uplink string) (d *daemon, err error) {
 	dir, err := os.MkdirTemp("", "sconbench")
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
@@ -49,7 +55,8 @@ func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
 		dir:    dir,
 		ended:  make(chan struct{}),
 		client: api.Dial(socket),
-		ports:  []string{lab.Port(1)},
+		ports:  []string{port},
+		uplink: uplink,
 		command: exec.Command("/proc/self/exe", "daemon", "--netns", netns,
 			"--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
 	}
@@ -84,7 +91,7 @@ func (d *daemon) waitActive(ctx context.Context) error {
 	deadline := time.After(daemonStart)
 	for {
 		status, err := d.client.Status()
-		if err == nil && activeAt(status, append(d.ports, lab.Uplink)...) {
+		if err == nil && activeAt(status, append(slices.Clone(d.ports), d.uplink)...) {
 			return nil
 		}
 		select {

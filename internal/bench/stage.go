@@ -57,3 +57,28 @@ func MeasureDistance() (Distance, error) {
 	}
 	return measureDistance(first, last)
 }
+
+// Daemon is SCON's daemon at work.
+type Daemon struct {
+	daemon *daemon
+}
+
+// StartDaemon starts a daemon in a namespace with one container, and waits until
+// packets between the container's port and the uplink can go express.
+func StartDaemon(ctx context.Context, netns, port, uplink string) (*Daemon, error) {
+	d, err := startDaemonAt(ctx, netns, port, uplink)
+	if err != nil {
+		return nil, err
+	}
+	return &Daemon{d}, nil
+}
+
+// Packets of the container so far, by the way that they went.
+func (d *Daemon) Packets() (express, regular uint64, err error) {
+	var r reading
+	err = d.daemon.read(&r)
+	return r.express, r.regular, err
+}
+
+// Close ends the daemon as a service manager does.
+func (d *Daemon) Close() error { return d.daemon.stop() }

@@ -2,12 +2,10 @@ package figures
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -79,18 +77,5 @@ func drawCharts(dir string, found results) error {
 			}
 		}
 	}
-	path, err := helperProgram.path()
-	if err != nil {
-		return err
-	}
-	order, err := json.Marshal(charts)
-	if err != nil {
-		return fmt.Errorf("draw the plots: %w", err)
-	}
-	cmd := exec.Command(path, "draw")
-	cmd.Stdin = bytes.NewReader(order)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("draw the plots: %w: %s", err, bytes.TrimSpace(out))
-	}
-	return nil
+	return DrawCharts(charts)
 }

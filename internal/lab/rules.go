@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -85,6 +86,17 @@ func isIPTables(text string) bool {
 type container struct {
 	Addr  string
 	Ports []Publication
+}
+
+// LoadDockerRules loads the docker rules in the calling thread's namespace, for
+// containers of a network on Bridge that publish no ports.
+func LoadDockerRules(network netip.Prefix) error {
+	rules, err := expandDocker(0)
+	if err != nil {
+		return err
+	}
+	rules.text = strings.ReplaceAll(rules.text, bridgeNet.String(), network.String())
+	return rules.load()
 }
 
 // expandDocker writes out the docker rules.

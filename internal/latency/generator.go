@@ -57,8 +57,9 @@ func Generate(in io.Reader, out io.Writer) {
 	go func() {
 		runtime.LockOSThread() // the one that has the CPUs
 		answers := json.NewEncoder(out)
+		sockets := map[netip.AddrPort]int{} // a connection is known from its first packets
 		for o := range orders {
-			a, err := carryOut(o)
+			a, err := carryOut(o, sockets)
 			if err != nil {
 				a.Error = err.Error()
 			}
@@ -80,18 +81,20 @@ func Generate(in io.Reader, out io.Writer) {
 }
 
 // carryOut sends the packets of an order.
-func carryOut(o order) (a answer, err error) {
+func carryOut(o order, sockets map[netip.AddrPort]int) (a answer, err error) {
 	if err := setCPUs(o.CPUs); err != nil {
 		return a, err
 	}
 	if err := setPriority(); err != nil {
 		return a, fmt.Errorf("raise the priority: %w", err)
 	}
-	fd, err := dial(o.To)
-	if err != nil {
-		return a, err
+	fd, open := sockets[o.To]
+	if !open {
+		if fd, err = dial(o.To); err != nil {
+			return a, err
+		}
+		sockets[o.To] = fd
 	}
-	defer unix.Close(fd)
 	now, err := monotonic()
 	if err != nil {
 		return a, err

@@ -39,33 +39,24 @@ func openLine(l *topology.Lab, path []string, port uint16) (*line, error) {
 		return nil, fmt.Errorf("the way from %s to %s has no node between: want one at least", path[0], path[len(path)-1])
 	}
 	end, before := path[len(path)-1], path[len(path)-2]
-	return newLine(lineEnds{
-		from: l.Path(path[0]), dev: l.Egress(path[0], path[1]),
-		last: l.Path(before), lastDev: l.Egress(before, end),
-		end: l.Path(end), to: netip.AddrPortFrom(l.Addr(end), port),
-	})
+	return newLine(
+		place{netns: l.Path(path[0]), dev: l.Egress(path[0], path[1])},
+		place{netns: l.Path(before), dev: l.Egress(before, end)},
+		l.Path(end), netip.AddrPortFrom(l.Addr(end), port))
 }
 
-// lineEnds are where a line begins and ends: namespaces and the devices that send
-// there.
-type lineEnds struct {
-	from, dev     string
-	last, lastDev string
-	end           string
-	to            netip.AddrPort
-}
-
-func newLine(e lineEnds) (ln *line, err error) {
-	ln = &line{in: place{e.from, e.dev}, out: place{e.last, e.lastDev}, to: e.to}
+// newLine prepares a way between taps to an address in a namespace.
+func newLine(in, out place, end string, to netip.AddrPort) (ln *line, err error) {
+	ln = &line{in: in, out: out, to: to}
 	// Nobody reads: what the taps let pass is dropped there without an answer.
-	err = netns.Do(e.end, func() (err error) {
-		ln.sink, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(e.to))
+	err = netns.Do(end, func() (err error) {
+		ln.sink, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(to))
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listen at the end of the line: %w", err)
 	}
-	if ln.generator, err = startGenerator(e.from); err != nil {
+	if ln.generator, err = startGenerator(in.netns); err != nil {
 		return nil, errors.Join(err, ln.sink.Close())
 	}
 	return ln, nil

@@ -132,14 +132,17 @@ func (r *Result) summarize() {
 }
 
 // PerNode is what one more node adds to the median latency, in microseconds: the
-// slope of the line through the modes that are named with a suffix, or all with
-// "". It needs two modes of different length; ok tells whether there are.
+// slope of the line through the modes whose names have a suffix, or those of plain
+// lines with "". It needs two of them, at one rate; ok tells whether there are.
 func (r *Result) PerNode(suffix string) (us float64, ok bool) {
 	var nodes, p50 []float64
 	for _, mode := range r.Order {
 		length := r.Details[mode].Nodes
 		if mode != modeName(length)+suffix || len(r.Modes[mode]["p50_us"]) == 0 {
 			continue
+		}
+		if r.Details[mode].Curve != nil {
+			return 0, false // each has a rate of its own
 		}
 		nodes = append(nodes, float64(length))
 		p50 = append(p50, bench.Quartiles(r.Modes[mode]["p50_us"]).Median)

@@ -246,7 +246,7 @@ func (m *measurement) addLine(l *topology.Lab, mode *mode, path []string, port u
 }
 
 // rampStep is how long each rate of a ramp is held.
-const rampStep = 500 * time.Millisecond
+const rampStep = 250 * time.Millisecond
 
 // rampPackets is how many packets a run of a ramp may have, and the measurement at
 // the rate that it finds; that ends earlier if there would be more.

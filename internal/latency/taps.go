@@ -26,9 +26,10 @@ func Supported() error {
 	return t.Close()
 }
 
-// place is a device in a namespace.
+// place is what a device in a namespace sends, or receives.
 type place struct {
 	netns, dev string
+	ingress    bool
 }
 
 // taps are the programs of the kernel side, loaded, with the memory that they
@@ -113,16 +114,18 @@ func (t *taps) attach(in, out place) error {
 	return nil
 }
 
-// attachAt attaches a tap to what a device sends.
+// attachAt attaches a tap.
 func (t *taps) attachAt(at place, program *ebpf.Program) error {
 	err := netns.Do(at.netns, func() error {
 		dev, err := netlink.LinkByName(at.dev)
 		if err != nil {
 			return err
 		}
-		l, err := link.AttachTCX(link.TCXOptions{
-			Interface: dev.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress,
-		})
+		side := ebpf.AttachTCXEgress
+		if at.ingress {
+			side = ebpf.AttachTCXIngress
+		}
+		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Attrs().Index, Program: program, Attach: side})
 		if err != nil {
 			return err
 		}

@@ -82,27 +82,64 @@ func TestDrawnChartsArePictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range charts {
-		f, err := os.Open(c.File)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		picture, err := png.Decode(f)
-		if err != nil {
-			t.Fatalf("%s: %v", c.File, err)
-		}
-		colours := map[any]bool{}
-		for x := range picture.Bounds().Dx() {
-			for y := range picture.Bounds().Dy() {
-				colours[picture.At(x, y)] = true
-			}
-		}
+		colours := coloursOf(t, c.File)
 		for i := range c.Series {
 			if r, g, b, a := shades[i].RGBA(); !hasColour(colours, r, g, b, a) {
 				t.Errorf("%s lacks the bars of %s", c.File, c.Series[i].Name)
 			}
 		}
 	}
+}
+
+func TestDrawnPlotsArePictures(t *testing.T) {
+	dir := t.TempDir()
+	plots := []figures.Plot{
+		{
+			File: filepath.Join(dir, "hdr.png"), Title: "hdr", X: "percentile", Y: "us", LogX: true, LogY: true, Percentiles: true,
+			Lines: []figures.Line{
+				{Name: "n1", X: []float64{1, 10, 100}, Y: []float64{1, 2, 30}},
+				{Name: "n2", X: []float64{1, 10, 100}, Y: []float64{3, 4, 90}},
+				{Name: "nothing"},
+			},
+		},
+		{
+			File: filepath.Join(dir, "points.png"), X: "s", Y: "us", LogY: true,
+			// A logarithmic axis has no place for 0.
+			Lines: []figures.Line{{Name: "n4", Points: true, X: []float64{0, 1, 2}, Y: []float64{0, 5, 7}}},
+		},
+	}
+	if _, err := run(t, "plot", plots); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plots {
+		colours := coloursOf(t, p.File)
+		for i, l := range p.Lines {
+			if r, g, b, a := hues[i].RGBA(); len(l.X) > 0 && !hasColour(colours, r, g, b, a) {
+				t.Errorf("%s lacks %s", p.File, l.Name)
+			}
+		}
+	}
+}
+
+// coloursOf a picture.
+func coloursOf(t *testing.T, file string) map[any]bool {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	picture, err := png.Decode(f)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	colours := map[any]bool{}
+	for x := range picture.Bounds().Dx() {
+		for y := range picture.Bounds().Dy() {
+			colours[picture.At(x, y)] = true
+		}
+	}
+	return colours
 }
 
 func hasColour(colours map[any]bool, r, g, b, a uint32) bool {

@@ -38,12 +38,13 @@ func carryOut(args []string, in io.Reader, out io.Writer) error {
 		"publish":   verb(publish),
 		"subscribe": verb(subscribe),
 		"draw":      verb(drawAll),
+		"plot":      verb(plotAll),
 		"startup":   launch.Serve,
 	}
 	if len(args) == 1 && verbs[args[0]] != nil {
 		return verbs[args[0]](json.NewDecoder(in), json.NewEncoder(out))
 	}
-	return fmt.Errorf("%q: want http, publish, subscribe, draw or startup; \"scon bench figures\" and \"scon startup bench\" run this program", args)
+	return fmt.Errorf("%q: want http, publish, subscribe, draw, plot or startup; \"scon bench figures\", \"scon latency figures\" and \"scon startup bench\" run this program", args)
 }
 
 // verb reads an order, carries it out and writes the report. carryOut may

@@ -1,0 +1,52 @@
+package figures
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+)
+
+// Plot orders a plot of lines or points, for scon-bench.
+type Plot struct {
+	File        string `json:"file"`
+	Title, X, Y string
+	// LogX and LogY make an axis logarithmic; values of 0 and less are left
+	// out then.
+	LogX, LogY bool
+	// Percentiles labels 1, 10, 100 on the X axis as 0 %, 90 %, 99 %.
+	Percentiles bool
+	Lines       []Line
+}
+
+// Line of a plot.
+type Line struct {
+	Name string
+	X, Y []float64
+	// Points are not joined.
+	Points bool
+}
+
+// DrawPlots has scon-bench draw plots.
+func DrawPlots(plots []Plot) error { return haveDrawn("plot", plots) }
+
+// DrawCharts has scon-bench draw charts.
+func DrawCharts(charts []Chart) error { return haveDrawn("draw", charts) }
+
+// haveDrawn has scon-bench carry out an order of plots.
+func haveDrawn(verb string, plots any) error {
+	path, err := helperProgram.path()
+	if err != nil {
+		return err
+	}
+	order, err := json.Marshal(plots)
+	if err != nil {
+		return fmt.Errorf("draw the plots: %w", err)
+	}
+	cmd := exec.Command(path, verb)
+	cmd.Stdin = bytes.NewReader(order)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("draw the plots: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
