@@ -76,6 +76,9 @@ func (c *Conf) completeKind() error {
 	} else if c.Mode != "" {
 		return fmt.Errorf("mode is %q: kind %s has none", c.Mode, c.Kind)
 	}
+	if c.HasMaster() && c.Kind != TCRouting && len(c.Rules) > 0 {
+		return fmt.Errorf("rules: what goes through a device of kind %s does not meet the host's rules", c.Kind)
+	}
 	if c.HasMaster() {
 		if c.Master == "" {
 			return fmt.Errorf("master is missing: kind %s wants a device of the host", c.Kind)

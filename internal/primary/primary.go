@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ import (
 
 // ErrNoKernel is wrapped when the kernel has no device of a kind.
 var ErrNoKernel = errors.New("this kernel has none")
+
+// ErrNotMade is wrapped for a kind that SCON cannot make.
+var ErrNotMade = errors.New("this version of SCON makes none")
 
 // ErrNotPrepared is wrapped when what a network needs on the host has gone.
 var ErrNotPrepared = errors.New("the network's device is gone")
@@ -45,7 +49,8 @@ type Made struct {
 // Host is the namespace in which containers have their ports. It is safe for
 // concurrent use; devices are made one after the other, as the kernel would.
 type Host struct {
-	rt *conn
+	rt     *conn
+	groups sync.Mutex // of changes of the security groups
 }
 
 // Open works in the namespace of the calling thread.
@@ -54,7 +59,7 @@ func Open() (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{rt}, nil
+	return &Host{rt: rt}, nil
 }
 
 // Close ends the work; devices stay.
@@ -66,18 +71,26 @@ type maker interface {
 	prepare(*Host, *cni.Conf) error
 	// links are the device, and what belongs to it on the host.
 	make(*Host, Spec, Made) error
+	// macs are what the ends are to have; nil leaves it to the kernel.
+	macs(Spec) Made
 	// routed kinds have no neighbours but the host.
 	routed() bool
 }
 
 var makers = map[string]maker{
-	cni.Veth: veth{},
+	cni.Veth:    veth{},
+	cni.PtP:     ptp{},
+	cni.Netkit:  netkit{},
+	cni.Macvlan: above{cni.Macvlan},
+	cni.Macvtap: above{cni.Macvtap},
+	cni.IPvlan:  above{cni.IPvlan},
+	cni.IPvtap:  above{cni.IPvtap},
 }
 
 func makerOf(kind string) (maker, error) {
 	m := makers[kind]
 	if m == nil {
-		return nil, fmt.Errorf("kind %s: %w", kind, errors.ErrUnsupported)
+		return nil, fmt.Errorf("kind %s: %w", kind, ErrNotMade)
 	}
 	return m, nil
 }
@@ -103,20 +116,30 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 	if err != nil {
 		return made, err
 	}
-	made.MAC, made.HostMAC = macsOf(s.Leases)
+	made = m.macs(s)
 	if err := m.make(h, s, made); err != nil {
 		return made, kernelHas(s.Conf.Kind, err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.Remove(s.Host))
+			err = errors.Join(err, h.Remove(&s.Conf.Network, s.Host), s.inside(func() error { return RemoveInside(s.Name) }))
 		}
 	}()
-	err = netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), func() error { return configure(s, m.routed()) })
-	if err == nil {
-		err = h.settle(s)
+	if err := s.inside(func() error { return configure(s, m.routed()) }); err != nil {
+		return made, err
 	}
-	return made, err
+	if err := h.limit(s); err != nil {
+		return made, err
+	}
+	if err := h.addRules(s); err != nil {
+		return made, err
+	}
+	return made, h.settle(s)
+}
+
+// inside calls fn in the container's namespace.
+func (s Spec) inside(fn func() error) error {
+	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), fn)
 }
 
 // settle returns when the host can send to the container: its end of a pair has
@@ -124,6 +147,9 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 func (h *Host) settle(s Spec) error {
 	var todo []message
 	for _, name := range []string{s.Host, s.Conf.Bridge} {
+		if name == "" {
+			continue
+		}
 		if index, err := indexOf(name); err == nil {
 			todo = append(todo, settle(index))
 		}
@@ -134,8 +160,39 @@ func (h *Host) settle(s Spec) error {
 	return h.rt.do(todo...)
 }
 
-// Remove takes a container's device away by its end on the host.
-func (h *Host) Remove(host string) error { return h.rt.do(delLink(host)) }
+// Remove takes a container's device away by its end on the host, and what else
+// is there for it. Kinds that have none end with RemoveInside.
+func (h *Host) Remove(n *cni.Network, host string) error {
+	if len(n.Rules) > 0 {
+		h.groups.Lock()
+		err := removeRules(host)
+		h.groups.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	if !HasHost(n.Kind) {
+		return nil
+	}
+	return h.rt.do(delLink(host))
+}
+
+// HasHost tells whether devices of a kind have an end on the host.
+func HasHost(kind string) bool {
+	_, without := makers[kind].(above)
+	return !without
+}
+
+// RemoveInside takes the device away in the namespace of the calling thread; one
+// that is gone is no error.
+func RemoveInside(name string) error {
+	rt, err := dial()
+	if err != nil {
+		return err
+	}
+	defer rt.close()
+	return rt.do(delLink(name))
+}
 
 // configure gives the device addresses and routes, in the container.
 func configure(s Spec, routed bool) error {
@@ -162,7 +219,13 @@ func configure(s Spec, routed bool) error {
 		}
 		todo = append(todo, newRoute(index, dst, gw))
 	}
-	return rt.do(todo...)
+	if err := rt.do(todo...); err != nil {
+		return err
+	}
+	if s.Conf.Tap {
+		return addTap(s)
+	}
+	return nil
 }
 
 // addressOf is one address. Where only the host is a neighbour, the rest of the
@@ -196,13 +259,13 @@ func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) (netip.Addr,
 // macsOf derives MAC addresses from the first address: whoever gets it next has
 // the same, so that no neighbour's table is wrong. The host's begins with fe,
 // lest a bridge takes it for its own.
-func macsOf(leases []ipam.Lease) (container, host net.HardwareAddr) {
+func macsOf(leases []ipam.Lease) Made {
 	if len(leases) == 0 {
-		return nil, nil
+		return Made{}
 	}
 	b := leases[0].Address.Addr().AsSlice()
 	b = b[len(b)-4:]
-	return append(net.HardwareAddr{0x0a, 0x58}, b...), append(net.HardwareAddr{0xfe, 0x58}, b...)
+	return Made{MAC: append(net.HardwareAddr{0x0a, 0x58}, b...), HostMAC: append(net.HardwareAddr{0xfe, 0x58}, b...)}
 }
 
 // kernelHas says in clear words that the kernel does not know a kind.

@@ -16,6 +16,8 @@ type veth struct{}
 
 func (veth) routed() bool { return false }
 
+func (veth) macs(s Spec) Made { return macsOf(s.Leases) }
+
 func (veth) prepare(h *Host, c *cni.Conf) error { return h.ensureBridge(c) }
 
 func (veth) make(h *Host, s Spec, m Made) error {
@@ -86,5 +88,5 @@ func (h *Host) removeBridge(name string) error {
 			return nil
 		}
 	}
-	return h.Remove(name)
+	return h.rt.do(delLink(name))
 }
