@@ -386,7 +386,9 @@ func (a *Agent) countInPlace(why string) {
 
 // addInPlace makes the device in the runtime's namespace.
 func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
-	r.Host = inPlacePrefix + r.key
+	if primary.HasHost(c.Kind) {
+		r.Host = inPlacePrefix + r.key
+	}
 	if err := a.lease(n, r, at, c); err != nil {
 		return err
 	}
@@ -414,7 +416,7 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, a.host.Remove(r.Host))
+			err = errors.Join(err, a.removeDevice(r))
 		}
 	}()
 	step("add-made")
@@ -440,7 +442,7 @@ func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 // detach takes an attachment away, its name last. The caller holds its key.
 func (a *Agent) detach(r *Record) error {
 	step("del-begin")
-	if err := a.host.Remove(r.Host); err != nil {
+	if err := a.removeDevice(r); err != nil {
 		return err
 	}
 	step("del-device")
@@ -464,6 +466,19 @@ func (a *Agent) detach(r *Record) error {
 	}
 	step("del-entry")
 	return nil
+}
+
+// removeDevice takes an attachment's device away: by its end on the host, or in
+// the container, if that is still there.
+func (a *Agent) removeDevice(r *Record) error {
+	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) || r.Entry != "" || r.Netns == "" {
+		return err
+	}
+	err := netns.Do(r.Netns, func() error { return primary.RemoveInside(r.IfName) })
+	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) {
+		return nil
+	}
+	return err
 }
 
 // GC takes away every attachment of the network that the runtime does not know.

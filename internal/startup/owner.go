@@ -8,6 +8,9 @@ type Owner struct {
 
 // own says whose a device will be, before it is there.
 func (a *Agent) own(host string, o Owner) {
+	if host == "" {
+		return
+	}
 	a.mu.Lock()
 	a.owners[host] = o
 	a.mu.Unlock()

@@ -46,7 +46,10 @@ func (a *Agent) newPool(n *network) *pool.Pool {
 func (a *Agent) wire(n *network, empty *os.File) (_ *entry, err error) {
 	number := make([]byte, 6)
 	_, _ = rand.Read(number) // never fails
-	e := &entry{name: a.entryPrefix() + hex.EncodeToString(number), host: pooledPrefix + hex.EncodeToString(number)}
+	e := &entry{name: a.entryPrefix() + hex.EncodeToString(number)}
+	if primary.HasHost(n.conf.Kind) {
+		e.host = pooledPrefix + hex.EncodeToString(number)
+	}
 	a.own(e.host, Owner{Netns: netns.Path(e.name)})
 	defer func() {
 		if err != nil {
@@ -101,7 +104,7 @@ func (a *Agent) makeNamespace(name string, empty *os.File) error {
 
 // drop takes a namespace away that nobody has got.
 func (a *Agent) drop(n *network, e *entry) error {
-	if err := a.host.Remove(e.host); err != nil {
+	if err := a.host.Remove(&n.conf.Network, e.host); err != nil {
 		return err
 	}
 	a.disown(e.host)

@@ -95,7 +95,7 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 			continue
 		}
 		a.log.Info("removing a device that was left", "dev", name)
-		if err := a.host.Remove(name); err != nil {
+		if err := a.host.Remove(&cni.Network{Rules: make([]cni.Rule, 1)}, name); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,195 @@
+package startup
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// hasKind tells whether the kernel has a kind of device.
+func hasKind(t *testing.T, kind string) bool {
+	t.Helper()
+	has := false
+	err := netns.Scratch(func() error {
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		err := exec.Command("ip", "link", "add", "link", "v0", "name", "k0", "type", kind).Run()
+		if kind == "netkit" {
+			err = exec.Command("ip", "link", "add", "k0", "type", kind).Run()
+		}
+		has = err == nil
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return has
+}
+
+// kindConf is a network of a kind, above m0 where it has a master.
+func (b *bed) kindConf(kind string, more ...string) string {
+	c := strings.Replace(b.conf(append([]string{fmt.Sprintf(`"kind": %q`, kind)}, more...)...), `"bridge": "br0", "isGateway": true,`, "", 1)
+	switch kind {
+	case "ptp", "netkit":
+		return c
+	}
+	return strings.Replace(c, `"kind"`, `"master": "m0", "kind"`, 1)
+}
+
+// Every kind gives a container a network, from the pool and in place, and takes
+// it away; what the kernel has not is refused in clear words.
+func TestKinds(t *testing.T) {
+	for _, kind := range []string{"ptp", "netkit", "macvlan", "macvtap", "ipvlan", "ipvtap"} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBed(t)
+			// The gateway of kinds with a master is behind that.
+			gateway := nstest.New(t)
+			nstest.Run(t, b.host, "ip link add m0 type veth peer name g0 netns "+gateway)
+			nstest.Run(t, gateway, "ip link set g0 up\nip addr add 10.88.0.1/24 dev g0")
+			b.start(configEnv + "=  pool: {warm_target: 2}")
+			pods := []string{nstest.New(t), nstest.New(t)}
+			conf := b.kindConf(kind)
+			if !hasKind(t, kind) && kind != "ptp" {
+				if a := b.cni("ADD", "c", netns.Path(pods[0]), conf); a.code != 1 || !strings.Contains(a.out, "this kernel has none") {
+					t.Errorf("ADD: %d %s", a.code, a.out)
+				}
+				b.stop()
+				b.wantNothing()
+				return
+			}
+			for i, pod := range pods {
+				more := conf
+				if i == 1 {
+					more = b.kindConf(kind, `"handOver": "none"`)
+				}
+				id := fmt.Sprint(i)
+				b.want(b.cni("ADD", id, netns.Path(pod), more))
+				b.ping(pod)
+				b.want(b.cni("CHECK", id, netns.Path(pod), more))
+				b.want(b.cni("DEL", id, netns.Path(pod), more))
+				b.want(b.cni("DEL", id, netns.Path(pod), more))
+				if i == 1 && strings.Contains(nstest.Run(t, pod, "ip -br link"), "eth0") {
+					t.Error("the device is left")
+				}
+			}
+			b.stop()
+			b.wantNothing()
+		})
+	}
+}
+
+// A kind that SCON does not make is refused in clear words.
+func TestKindNotMade(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	if a := b.cni("ADD", "c", netns.Path(nstest.New(t)), b.kindConf("tc-routing")); a.code != 1 || !strings.Contains(a.out, "makes none") {
+		t.Errorf("ADD: %d %s", a.code, a.out)
+	}
+}
+
+// A container's rates are at both ends of its device.
+func TestQoS(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf(`"qos": {"ingressRate": 8000000, "ingressPeak": 16000000, "egressRate": 4000000}`)))
+	for ns, want := range map[string]string{b.host: "rate 8Mbit", pod: "rate 4Mbit"} {
+		if out := nstest.Run(t, ns, "tc qdisc show"); !strings.Contains(out, "tbf") || !strings.Contains(out, want) {
+			t.Errorf("want %s: %s", want, out)
+		}
+	}
+	b.ping(pod)
+	for want, qos := range map[string]string{
+		"8000..400000000000": `{"ingressRate": 1}`,
+		"above the rate":     `{"ingressRate": 8000, "ingressPeak": 8000}`,
+		"needs one":          `{"egressBurst": 8000}`,
+	} {
+		if a := b.cni("ADD", "d", netns.Path(nstest.New(t)), b.conf(`"qos": `+qos)); a.code != 1 || !strings.Contains(a.out, want) {
+			t.Errorf("%s: %s", qos, a.out)
+		}
+	}
+}
+
+// A container's rules let through what they accept and nothing else, and go
+// with it.
+func TestRules(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	outside, pod := nstest.New(t), nstest.New(t)
+	nstest.Run(t, b.host, "ip link add o0 type veth peer name eth0 netns "+outside+"\nip link set o0 up\nip addr add 10.99.0.1/24 dev o0")
+	nstest.Run(t, outside, "ip link set eth0 up\nip addr add 10.99.0.2/24 dev eth0\nip route add default via 10.99.0.1")
+	conf := b.conf(`"rules": [{"direction": "ingress", "protocol": "tcp", "port": 80, "portEnd": 90, "cidr": "10.99.0.0/24"}, {"direction": "egress", "protocol": "tcp"}]`)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	listen := func(ns string, port int) {
+		nstest.Do(t, ns, func() {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: port}), unix.Listen(fd, 8))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Close(fd) })
+		})
+	}
+	reaches := func(ns string, addr [4]byte, port int) (reached bool) {
+		nstest.Do(t, ns, func() {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			patience := unix.NsecToTimeval((1500 * time.Millisecond).Nanoseconds())
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience); err != nil {
+				t.Fatal(err)
+			}
+			reached = unix.Connect(fd, &unix.SockaddrInet4{Addr: addr, Port: port}) == nil
+		})
+		return reached
+	}
+	inside, away := [4]byte{10, 88, 0, 2}, [4]byte{10, 99, 0, 2}
+	for _, port := range []int{80, 90, 91} {
+		listen(pod, port)
+	}
+	listen(outside, 7)
+	for port, want := range map[int]bool{80: true, 90: true, 91: false} {
+		if got := reaches(outside, inside, port); got != want {
+			t.Errorf("port %d is reached: %v", port, got)
+		}
+	}
+	if !reaches(pod, away, 7) {
+		t.Error("the container does not get out")
+	}
+	if err := exec.Command("nsenter", "--net="+netns.Path(pod), "ping", "-c1", "-W1", "10.99.0.2").Run(); err == nil {
+		t.Error("a ping gets out")
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+	if out := nstest.Run(t, b.host, "nft list table ip scon_groups"); strings.Contains(out, "chain in-") || strings.Contains(out, "10.88.0.2") {
+		t.Errorf("left: %s", out)
+	}
+}
+
+// A microVM's tap is wired with the container's device.
+func TestTap(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf(`"tap": true`)))
+	for _, dev := range []string{"eth0", "tap0"} {
+		if out := nstest.Run(t, pod, "tc filter show dev "+dev+" ingress"); !strings.Contains(out, "mirred") {
+			t.Errorf("%s: %s", dev, out)
+		}
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(`"tap": true`)))
+}
