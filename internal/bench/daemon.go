@@ -20,7 +20,7 @@ import (
 
 // How long the daemon may take until it is active, and until it has ended.
 const (
-	daemonStart = 10 * time.Second
+	daemonStart = 30 * time.Second // several may start at a time
 	daemonStop  = 10 * time.Second
 )
 

@@ -251,7 +251,7 @@ func writeReport(dir string, found map[string]*Result) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "# Latencies of this machine\n\n"+
 		"Drawn by `scon latency figures` from the results beside this file; [docs/latency.md](../docs/latency.md) says how\n"+
-		"they were obtained and what the paper has instead.\n")
+		"they were obtained and what the paper has instead.\n\n%s", findingsTable(found))
 	for _, part := range []struct {
 		name, title string
 		plots       []string

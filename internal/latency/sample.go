@@ -17,7 +17,8 @@ type Packet struct {
 	// LatencyNS is the time between the taps, and that of waiting for
 	// packets before it; see evaluate.
 	LatencyNS int64
-	Causes    Causes
+	// Causes that it has met, or a packet that it waited for.
+	Causes Causes
 }
 
 // WireNS is the time between the taps.
@@ -57,16 +58,18 @@ func evaluate(s Schedule, g sent, raw []sample, softirqd map[uint32]bool) Sample
 			continue
 		}
 		in, out, due := int64(x.InNs), int64(x.OutNs), s.Due(uint32(i))
-		begin := due
-		if in >= lastOut {
-			begin = max(due, free)
-		} else if out < lastOut {
+		begin, causes := due, causesOf(x, softirqd)
+		switch {
+		case in >= lastOut && free > due:
+			begin = free
+			causes |= r.Packets[len(r.Packets)-1].Causes
+		case out < lastOut:
 			r.Overtaken++
 		}
 		free, lastOut = begin+out-in, max(lastOut, out)
 		r.Packets = append(r.Packets, Packet{
 			Number: uint32(i), DueNS: due, InNS: in, OutNS: out,
-			LatencyNS: free - due, Causes: causesOf(x, softirqd),
+			LatencyNS: free - due, Causes: causes,
 		})
 	}
 	r.Untapped = g.Sent - min(tapped, g.Sent)

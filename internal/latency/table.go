@@ -40,7 +40,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 
 // causeTable has for each mode what its packets met on their way.
 func (r *Result) causeTable() string {
-	rows := [][]string{{"on the way, in the worst round: packets (of the slowest 0.1 %), their median us", "none"}}
+	rows := [][]string{{"on the way, or before the packet waited for; worst round: packets (of the slowest 0.1 %), their median us", "none"}}
 	for c := range causes {
 		if !slices.Contains(r.NotAvailable, c.String()) {
 			rows[0] = append(rows[0], c.String())

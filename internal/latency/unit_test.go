@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +123,36 @@ func TestEvaluate(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
+	}
+}
+
+// Who waits for a packet that was held up is late for the same cause.
+func TestCausesGoOnToThoseThatWait(t *testing.T) {
+	s := Schedule{Start: 1000, Rate: 1e7, Packets: 5}
+	raw := []sample{at(1000, 1150), at(1200, 1250), at(1300, 1320), at(1340, 1360)}
+	raw[0].Events[Tick] = 1
+	raw[1].Events[Call] = 1
+	var got []string
+	for _, p := range evaluate(s, sent{Sent: 4}, raw, nil).Packets {
+		got = append(got, p.Causes.String())
+	}
+	// The second is done 200 ns after the start, when the third becomes due.
+	if want := []string{"tick", "tick+call_function", "", ""}; !slices.Equal(got, want) {
+		t.Errorf("causes %q, want %q", got, want)
+	}
+}
+
+func TestFindings(t *testing.T) {
+	r := result(t)
+	r.Details["n8"].Curve = &Curve{LossFree: 2000}
+	table := findingsTable(map[string]*Result{paced: r, fullCore: r, fullNone: r})
+	for _, want := range []string{"n1 1.5 us, n2 2 us, n8 5 us", "n8 1.00 times", "n1 7 us"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
+		}
+	}
+	if empty := findingsTable(nil); strings.Count(empty, "| - ") != len(findings) {
+		t.Errorf("without results\n%s", empty)
 	}
 }
 
