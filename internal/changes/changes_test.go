@@ -3,6 +3,7 @@ package changes
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -163,7 +164,7 @@ func TestKernel(t *testing.T) {
 		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, link stale, link topology stale"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
-		{"rename", "", "ip link set up0 name up1", "address stale, link topology stale"},
+		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
 		{"group", "", "ip link set up0 group 7", "link topology stale"},
 		{"other name", "", "ip link property add dev up0 altname other", ""},
 		{"port flags", "", "bridge link set dev vc isolated on", "link stale"},
@@ -225,6 +226,30 @@ func TestKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRename(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	var err error
+	nstest.Do(t, w.ns, func() { err = rename("up0", "up1") })
+	if errors.Is(err, unix.EBUSY) {
+		t.Skip("a device that is up keeps its name: this kernel is older than Linux 6.2")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := kinds(w.told("")), "address stale, link topology stale"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func rename(from, to string) error {
+	device, err := netlink.LinkByName(from)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetName(device, to)
 }
 
 func TestRuleIsStale(t *testing.T) {

@@ -29,15 +29,17 @@ type guest struct {
 
 // guests are in the order in which they are run.
 var guests = []guest{
-	{name: "6.1", kernel: "6.1", arch: "amd64", cpus: 1, mode: "clsact", short: true, skips: withoutTCX},
+	{name: "6.1", kernel: "6.1", arch: "amd64", cpus: 1, mode: "clsact", short: true, skips: sinceLinux61},
 	{name: "6.12", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", short: true},
 	{name: "newest", kernel: "newest", arch: "amd64", cpus: 2, mode: "tcx"},
 	{name: "6.12 without BTF", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", noBTF: true, skips: withoutBTF},
 	{name: "6.12 arm64", kernel: "6.12", arch: "arm64", cpus: 2, mode: "tcx"},
 }
 
-// withoutTCX are the tests of what came with Linux 6.6.
-var withoutTCX = map[string][]string{
+// sinceLinux61 are the tests of what came later: tcx with 6.6, new names of
+// devices that are up with 6.2.
+var sinceLinux61 = map[string][]string{
+	"internal/changes": {"TestRename"},
 	"internal/datapath": {
 		"TestAttach/tcx", "TestAttachedProgramsRun/tcx", "TestGoneDevice/tcx", "TestProgramsAreReplaced/tcx",
 		"TestRemove/tcx", "TestTCXAfterClsact", "TestTCXOrder",
