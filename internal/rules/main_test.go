@@ -3,6 +3,7 @@ package rules
 import (
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,14 +37,24 @@ func readIn(t *testing.T, ns string, opts Options) (r Ruleset) {
 	return r
 }
 
-// load gives rules to a tool that reads them from a file.
+// load gives rules to a tool that reads them from a file. The test is skipped if
+// the kernel does not know what the tool makes of them.
 func load(t *testing.T, ns, tool, rules string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rules")
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nstest.Run(t, ns, tool+" "+file)
+	words := append(strings.Fields(tool), file)
+	nstest.Do(t, ns, func() {
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		switch {
+		case err != nil && strings.Contains(string(out), "Operation not supported"):
+			t.Skipf("not in this kernel: %s", out)
+		case err != nil:
+			t.Fatalf("%s: %v: %s", tool, err, out)
+		}
+	})
 }
 
 const (

@@ -47,8 +47,8 @@ type Options struct {
 	// Systemd makes systemd the guest's first process and the command a
 	// service of it.
 	Systemd bool
-	// Icount makes the guest's clock count instructions, 1 ns each. It needs a
-	// single CPU.
+	// Icount makes the guest's clock count instructions, 1 ns each, those of all
+	// its CPUs together: they take turns.
 	Icount bool
 	// Hardware is the guest's, as options of QEMU: a machine, memory on NUMA nodes,
 	// network cards. It takes a newer QEMU than Debian 12's, which is fetched, and
