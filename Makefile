@@ -71,6 +71,8 @@ install: build
 	install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
 	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
+	install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
+	install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	install -D -m 644 internal/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
