@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"time"
 
@@ -59,7 +60,9 @@ func (d *Daemon) owned(host string, o startup.Owner) {
 		if !found {
 			return
 		}
-		if c := d.namer.Name(d.ctx, at); c.ID != "" {
+		once, cancel := context.WithCancel(d.ctx)
+		cancel() // one look: a container without a name by now gets none
+		if c := d.namer.Name(once, at); c.ID != "" {
 			d.renamePort(host, func(*port) discover.Container { return c })
 		}
 	})

@@ -121,9 +121,7 @@ func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
 	if n.space == nil {
 		return fmt.Errorf("network %q has addresses of plugin %s: scon-oci wants ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}
-	end := a.begin(StageAttachIf, r.ContainerID)
-	e, err := a.wire(n, nil)
-	end()
+	e, err := a.wire(n, r.ContainerID, nil)
 	if err != nil {
 		return err
 	}

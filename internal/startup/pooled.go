@@ -36,14 +36,20 @@ func (a *Agent) newPool(n *network) *pool.Pool {
 	return pool.New(pool.Options{
 		Config: a.opts.Config.Pool,
 		Logger: a.log,
-		Make:   func(empty *os.File) (pool.Namespace, error) { return a.wire(n, empty) },
+		Make:   func(empty *os.File) (pool.Namespace, error) { return a.wire(n, "", empty) },
 		Drop:   func(e pool.Namespace) error { return a.drop(n, e.(*entry)) },
 	})
 }
 
 // wire makes a namespace with everything in it, of an empty one if there is
-// one.
-func (a *Agent) wire(n *network, empty *os.File) (_ *entry, err error) {
+// one. For a container that waits for it these are stages.
+func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, err error) {
+	begin := func(s Stage) (end func()) {
+		if container == "" {
+			return func() {}
+		}
+		return a.begin(s, container)
+	}
 	number := make([]byte, 6)
 	_, _ = rand.Read(number) // never fails
 	e := &entry{name: a.entryPrefix() + hex.EncodeToString(number)}
@@ -57,7 +63,10 @@ func (a *Agent) wire(n *network, empty *os.File) (_ *entry, err error) {
 		}
 	}()
 	step("pool-begin")
-	if err := a.makeNamespace(e.name, empty); err != nil {
+	end := begin(StageNetNS)
+	err = a.makeNamespace(e.name, empty)
+	end()
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -82,7 +91,10 @@ func (a *Agent) wire(n *network, empty *os.File) (_ *entry, err error) {
 	if e.inode, err = inodeOf(ns); err != nil {
 		return nil, err
 	}
-	if e.made, err = a.make(n, primary.Spec{Conf: n.conf, Netns: ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true}); err != nil {
+	end = begin(StageAttachIf)
+	e.made, err = a.make(n, primary.Spec{Conf: n.conf, Netns: ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true})
+	end()
+	if err != nil {
 		return nil, err
 	}
 	step("pool-made")
