@@ -58,7 +58,7 @@ test-long: root build
 # All tests of what depends on the kernel, in guests with Debian's kernels.
 test-kernels:
 	scripts/install-deps.sh kernels arm64
-	go test -timeout 3h -v ./test/kernels -full
+	go test -timeout 6h -v ./test/kernels -full
 
 demo: root build
 	scripts/install-deps.sh demo

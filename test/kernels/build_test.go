@@ -7,16 +7,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // dir holds the binaries while the tests run.
 var dir string
 
+// building is held while one of them is made.
+var building sync.Mutex
+
 // build builds scon, or the tests of a package ("datapath.test"), for an
 // architecture and returns the path. Binaries are static.
 func build(t *testing.T, arch, name string) string {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	path := filepath.Join(dir, arch, name)
 	if _, err := os.Stat(path); err == nil {
 		return path

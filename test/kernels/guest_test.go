@@ -91,7 +91,7 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	}
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: g.kernel, Arch: g.arch, CPUs: cpus, Memory: 1536, Icount: true, Systemd: j.systemd,
-		Files: files, Command: j.command, Timeout: 40 * time.Minute,
+		Files: files, Command: j.command, Timeout: 90 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
