@@ -18,7 +18,7 @@ func (t *tool) newStartupCommand() *cobra.Command {
 		Use:   "startup",
 		Short: "Start containers' networks: what is ready, measured and tuned",
 	}
-	cmd.AddCommand(t.newStartupStatusCommand(), t.newStartupPoolCommand(), t.newStartupBenchCommand())
+	cmd.AddCommand(t.newStartupStatusCommand(), t.newStartupPoolCommand(), t.newStartupBenchCommand(), t.newStartupTuneCommand())
 	return cmd
 }
 

@@ -55,6 +55,10 @@ samples taken so far.`,
 		"`steps` to measure of "+strings.Join(startbench.StepNames(), ", "))
 	flags.IntVar(&show.rounds, "rounds", 10, "`number` of rounds; every round measures each network once")
 	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
+	flags.StringToIntVar(&f.limits, "limits", nil,
+		"how many containers may be in a `stage` at once, for NAME+admission: add_cni=N,cgroup=N,start_vm=N "+
+			"(default: what scon startup tune found here, else four for each CPU)")
+	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` that scon startup tune keeps its results in")
 	flags.StringVar(&f.plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }
@@ -65,7 +69,12 @@ type startupFlags struct {
 	count             int
 	networks, steps   []string
 	plots             string
+	limits            map[string]int
+	tuned             string
 }
+
+// defaultTuned is where tune keeps what it found.
+const defaultTuned = "/var/lib/scon/tuned.json"
 
 func (f *startupFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -111,5 +120,26 @@ func (f *startupFlags) options(cmd *cobra.Command, rounds int) (o startbench.Opt
 	if len(o.Modes) == 0 {
 		return o, usagef(cmd, "--network: want at least one")
 	}
-	return o, nil
+	o.Limits, err = f.chooseLimits(cmd, o)
+	return o, err
+}
+
+// chooseLimits are those given, those kept, or the default.
+func (f *startupFlags) chooseLimits(cmd *cobra.Command, o startbench.Options) (startbench.Limits, error) {
+	given := startbench.Limits(f.limits)
+	if err := given.Check(); err != nil {
+		return nil, usagef(cmd, "--limits: %v", err)
+	}
+	if len(given) > 0 {
+		return given, nil
+	}
+	for _, m := range o.Modes {
+		if !m.Admission || f.tuned == "" {
+			continue
+		}
+		if l, ok, err := startbench.Kept(f.tuned, o.Launcher, o.Runtime, m); ok || err != nil {
+			return l, err
+		}
+	}
+	return startbench.DefaultLimits(), nil
 }

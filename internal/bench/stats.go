@@ -84,6 +84,9 @@ func gapClosed(sets ...[]float64) float64 {
 	return (median(sets[0]) - from) / (to - from)
 }
 
+// RatioOfMedians estimates the ratio of the medians of two sets of samples.
+func RatioOfMedians(a, b []float64) Interval { return bootstrap(ratioOfMedians, a, b) }
+
 // Quantile lies between the neighbours of rank p*(n-1); NaN without samples.
 func Quantile(p float64, samples []float64) float64 { return quantile(p, samples) }
 

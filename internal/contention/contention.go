@@ -69,6 +69,12 @@ func Open(cgroup string) (m *Meter, err error) {
 			err = errors.Join(err, m.Close())
 		}
 	}()
+	// Ahead of the probes: no other task's wait may begin to count.
+	if cgroup != "" {
+		if err := m.only(cgroup); err != nil {
+			return m, fmt.Errorf("watch the tasks of %s: %w", cgroup, err)
+		}
+	}
 	for _, probe := range []link.RawTracepointOptions{
 		{Name: "contention_begin", Program: m.objects.ContentionBegin},
 		{Name: "contention_end", Program: m.objects.ContentionEnd},
@@ -84,11 +90,6 @@ func Open(cgroup string) (m *Meter, err error) {
 	}
 	if err := m.findRTNL(); err != nil {
 		return m, fmt.Errorf("find RTNL: %w", err)
-	}
-	if cgroup != "" {
-		if err := m.only(cgroup); err != nil {
-			return m, fmt.Errorf("watch the tasks of %s: %w", cgroup, err)
-		}
 	}
 	return m, m.Reset()
 }

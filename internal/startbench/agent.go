@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -45,7 +46,7 @@ func (b *bed) settings(m Mode, networks []string) object {
 	}
 	startup := object{"enabled": true, "networks": networks, "address_cooldown": "1s", "pool": pool}
 	if m.Admission {
-		startup["limits"] = b.options.Limits
+		startup["limits"] = b.options.Limits.settings()
 	}
 	return object{"startup": startup}
 }
@@ -82,13 +83,9 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 	a.cmd.Stdout, a.cmd.Stderr = &a.says, &a.says
 	// Ctrl-C is for the bench, which stops the agent in order.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := a.cmd.Start(); err != nil {
+	if err := a.start(); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
-	go func() {
-		a.cmd.Wait()
-		close(a.ended)
-	}()
 	err = b.group.add(a.cmd.Process.Pid)
 	if err == nil {
 		err = a.wait(ctx)
@@ -97,6 +94,23 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), a.stop())
 	}
 	return a, nil
+}
+
+// start starts the agent on a thread that lives as long as it does: with the
+// thread that has started it the agent would end, too.
+func (a *agent) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := a.cmd.Start()
+		started <- err
+		if err == nil {
+			a.cmd.Wait()
+			close(a.ended)
+		}
+	}()
+	return <-started
 }
 
 // wait returns when the agent answers.
@@ -143,4 +157,32 @@ func (a *agent) stop() error {
 }
 
 // fill has the pool filled for n containers, which is not timed.
-func (b *bed) fill(ctx context.Context, n int) error { return nil }
+func (b *bed) fill(n int) error {
+	if b.agent == nil || b.mode.Network != NetworkSconPool {
+		return nil
+	}
+	networks := max(1, b.mode.Tenants)
+	for t := range networks {
+		// One more, so that the last is not the one that is just being made.
+		f := api.StartupFill{Network: tenantName(b.mode, t), Count: (n+networks-1)/networks + 1}
+		if err := b.agent.client.FillStartupPool(f); err != nil {
+			return fmt.Errorf("fill the pool: %w", err)
+		}
+	}
+	return nil
+}
+
+// pooled counts the containers that came so far, and those that the pool had a
+// namespace for.
+func (a *agent) pooled() (taken, all uint64, err error) {
+	s, err := a.client.Startup()
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, n := range s.Networks {
+		if n.Pool != nil {
+			taken, all = taken+n.Pool.Taken, all+n.Pool.Taken+n.Pool.Missed
+		}
+	}
+	return taken, all, nil
+}

@@ -26,6 +26,7 @@ type bed struct {
 	image, initrd string // of microVMs
 
 	// Of the mode:
+	mode     Mode
 	launcher *launcher
 	agent    *agent
 	kernel   int // KiB that the kernel held before the mode
@@ -89,6 +90,7 @@ func (b *bed) Ready(ctx context.Context, mode bench.Mode) (err error) {
 	if err != nil {
 		return err
 	}
+	b.mode = m
 	if err := b.host.settle(); err != nil {
 		return err
 	}
@@ -199,6 +201,8 @@ type reading struct {
 	at    time.Time
 	cpu   time.Duration // of everything that the bench started
 	agent time.Duration // the agent's part of it
+
+	taken, came uint64 // containers that the pool was enough for, and all
 }
 
 func (b *bed) read() (r reading, err error) {
@@ -207,7 +211,10 @@ func (b *bed) read() (r reading, err error) {
 		return r, err
 	}
 	if b.agent != nil {
-		r.agent, err = b.agent.used()
+		if r.agent, err = b.agent.used(); err != nil {
+			return r, err
+		}
+		r.taken, r.came, err = b.agent.pooled()
 	}
 	return r, err
 }

@@ -82,8 +82,9 @@ func (h *host) empty() error {
 	})
 }
 
-// settlePatience is how long the kernel may take namespaces apart.
-const settlePatience = 30 * time.Second
+// settlePatience is how long the kernel may take namespaces apart. It has one
+// worker for those of the whole machine: others' are in the same queue.
+const settlePatience = 3 * time.Minute
 
 // settle returns when the kernel has taken all namespaces apart that nobody
 // holds any more. It does so in batches, in the order in which they came: when

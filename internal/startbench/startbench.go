@@ -54,15 +54,6 @@ type Options struct {
 	Progress bench.Progress
 }
 
-// Limits are how many containers may be in a stage at once; 0 is no limit.
-type Limits struct {
-	Netns    int `json:"netns" yaml:"netns"`
-	AddCNI   int `json:"add_cni" yaml:"add_cni"`
-	Cgroup   int `json:"cgroup" yaml:"cgroup"`
-	AttachIf int `json:"attach_if" yaml:"attach_if"`
-	StartVM  int `json:"start_vm" yaml:"start_vm"`
-}
-
 // Check tells what is wrong with the options, or missing on this machine.
 func (o Options) Check() error {
 	if o.Launcher == LauncherCRI && o.Runtime == RuntimeMicroVM {

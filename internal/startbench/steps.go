@@ -50,6 +50,7 @@ func init() { // the steps call what looks at them
 			{Name: "ping_ms", Unit: "ms"},
 			{Name: "rtnl_waits", Unit: ""}, {Name: "rtnl_wait_ms", Unit: "ms"}, {Name: "rtnl_longest_ms", Unit: "ms"},
 			{Name: "spin_waits", Unit: ""}, {Name: "spin_wait_ms", Unit: "ms"}, {Name: "mutex_wait_ms", Unit: "ms"},
+			{Name: "pooled", Unit: ""},
 			{Name: "kernel_kib", Unit: "KiB"}, {Name: "prepared_kib", Unit: "KiB"},
 		}, takeStart},
 		{StepAdd, "CNI ADD alone, one and four at a time", []bench.Metric{
@@ -57,10 +58,10 @@ func init() { // the steps call what looks at them
 			{Name: "add4_p50_ms", Unit: "ms"}, {Name: "add4_p99_ms", Unit: "ms"},
 		}, takeAdd},
 		{StepSustained, "four times as many containers, eight at a time", []bench.Metric{
-			{Name: "sustained_per_s", Unit: "1/s"},
+			{Name: "sustained_per_s", Unit: "1/s"}, {Name: "sustained_pooled", Unit: ""},
 		}, takeSustained},
 		{StepQuiet, "all at once again, ten seconds after all were removed", []bench.Metric{
-			{Name: "quiet_total_ms", Unit: "ms"},
+			{Name: "quiet_total_ms", Unit: "ms"}, {Name: "quiet_pooled", Unit: ""},
 		}, takeQuiet},
 	}
 }
@@ -124,7 +125,7 @@ func Experiment() bench.Experiment {
 
 // takeStart starts all containers at once.
 func takeStart(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
-	r, values, err := b.measureStart(ctx, Command{Count: b.options.Count})
+	r, values, err := b.measureStart(ctx, Command{Count: b.options.Count}, true)
 	if err != nil {
 		return bench.Sample{}, errors.Join(err, b.empty(context.WithoutCancel(ctx)))
 	}
@@ -136,12 +137,14 @@ func takeStart(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 }
 
 // measureStart starts containers and reads all meters.
-func (b *bed) measureStart(ctx context.Context, c Command) (r Report, values map[string]float64, err error) {
+func (b *bed) measureStart(ctx context.Context, c Command, fill bool) (r Report, values map[string]float64, err error) {
 	if _, err := b.launcher.do(ctx, Command{Do: DoPrepare, Count: c.Count}); err != nil {
 		return r, nil, err
 	}
-	if err := b.fill(ctx, c.Count); err != nil {
-		return r, nil, err
+	if fill {
+		if err := b.fill(c.Count); err != nil {
+			return r, nil, err
+		}
 	}
 	prepared, err := kernelMemory()
 	if err != nil {
@@ -176,6 +179,9 @@ func (b *bed) measureStart(ctx context.Context, c Command) (r Report, values map
 	values["cpu_s"] = (after.cpu - before.cpu).Seconds()
 	if b.agent != nil {
 		values["agent_cpu_s"] = (after.agent - before.agent).Seconds()
+	}
+	if came := after.came - before.came; came > 0 {
+		values["pooled"] = float64(after.taken-before.taken) / float64(came)
 	}
 	values["kernel_kib"] = float64(up-b.kernel) / float64(c.Count)
 	values["prepared_kib"] = float64(prepared-b.kernel) / float64(c.Count)
@@ -237,7 +243,7 @@ func takeAdd(ctx context.Context, b *bed, m Mode) (s bench.Sample, err error) {
 		return s, nil
 	}
 	for _, parallel := range []int{1, 4} {
-		if err := b.fill(ctx, addCount); err != nil {
+		if err := b.fill(addCount); err != nil {
 			return s, err
 		}
 		r, err := b.launcher.do(ctx, Command{Do: DoAdd, Count: addCount, Parallel: parallel})
@@ -266,25 +272,24 @@ func stageTimes(r Report, stage string) (took []float64) {
 // takeSustained starts so many containers that a pool is empty for most.
 func takeSustained(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 	n := sustainedTimes * b.options.Count
-	_, values, err := b.measureStart(ctx, Command{Count: n, Parallel: sustainedWorkers})
+	_, values, err := b.measureStart(ctx, Command{Count: n, Parallel: sustainedWorkers}, false)
 	if err != nil {
 		return bench.Sample{}, errors.Join(err, b.empty(context.WithoutCancel(ctx)))
 	}
 	rate := float64(n) / (values["total_ms"] / 1e3)
-	return bench.Sample{Values: map[string]float64{"sustained_per_s": rate}}, b.empty(ctx)
+	own := map[string]float64{"sustained_per_s": rate}
+	if pooled, ok := values["pooled"]; ok {
+		own["sustained_pooled"] = pooled
+	}
+	return bench.Sample{Values: own}, b.empty(ctx)
 }
 
 // takeQuiet starts all containers as a pool has them that nobody filled: after a
 // burst and a time without any demand.
 func takeQuiet(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
-	burst := func() (float64, error) {
-		c := Command{Do: DoPrepare, Count: b.options.Count}
-		if _, err := b.launcher.do(ctx, c); err != nil {
-			return 0, err
-		}
-		c.Do = DoStart
-		r, err := b.launcher.do(ctx, c)
-		return startValues(r)["total_ms"], errors.Join(err, b.empty(context.WithoutCancel(ctx)))
+	burst := func() (map[string]float64, error) {
+		_, values, err := b.measureStart(ctx, Command{Count: b.options.Count}, false)
+		return values, errors.Join(err, b.empty(context.WithoutCancel(ctx)))
 	}
 	if _, err := burst(); err != nil {
 		return bench.Sample{}, err
@@ -294,6 +299,13 @@ func takeQuiet(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 		return bench.Sample{}, context.Cause(ctx)
 	case <-time.After(quietTime):
 	}
-	total, err := burst()
-	return bench.Sample{Values: map[string]float64{"quiet_total_ms": total}}, err
+	values, err := burst()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	own := map[string]float64{"quiet_total_ms": values["total_ms"]}
+	if pooled, ok := values["pooled"]; ok {
+		own["quiet_pooled"] = pooled
+	}
+	return bench.Sample{Values: own}, nil
 }

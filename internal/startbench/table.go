@@ -11,8 +11,8 @@ import (
 // columns of the table: the metrics that are asked about most.
 var columns = []string{
 	"total_ms", "add_p50_ms", "add_p99_ms", "cpu_s", "netns_ms", "cgroup_ms", "attachif_ms", "startvm_ms", "runpod_ms", "ping_ms",
-	"rtnl_waits", "rtnl_wait_ms", "spin_wait_ms", "kernel_kib", "prepared_kib",
-	"add1_p50_ms", "add4_p50_ms", "sustained_per_s", "quiet_total_ms",
+	"rtnl_waits", "rtnl_wait_ms", "spin_wait_ms", "pooled", "kernel_kib", "prepared_kib",
+	"add1_p50_ms", "add4_p50_ms", "sustained_per_s", "sustained_pooled", "quiet_total_ms", "quiet_pooled",
 }
 
 // against are the modes that the others' ratios are shown to.

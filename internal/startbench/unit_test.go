@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,5 +119,61 @@ func TestTypicalTimeline(t *testing.T) {
 	lines, err := typical(r, "a")
 	if err != nil || len(lines) != 2 || lines[1][2] != (TimelineStage{StagePing, 45, 60}) {
 		t.Errorf("timelines %v, %v", lines, err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	if err := (Limits{"add_cni": 0, "cgroup": 4096}).Check(); err != nil {
+		t.Error(err)
+	}
+	for text, l := range map[string]Limits{
+		`did you mean "cgroup"?`: {"cgruop": 1},
+		"cgroup=-1: want 0":      {"cgroup": -1},
+		"start_vm=5000: want 0":  {"start_vm": 5000},
+	} {
+		if err := l.Check(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v: %v, want %q in it", l, err, text)
+		}
+	}
+}
+
+func TestKeptByMachineAndNetwork(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "tuned.json")
+	m := Mode{Name: "scon-pool+admission"}
+	if _, ok, err := Kept(path, "direct", "runc", m); ok || err != nil {
+		t.Errorf("without a file: %v, %v", ok, err)
+	}
+	found := func(network string, limit int) *Found {
+		f := newFound(SearchOptions{Options: Options{Launcher: "direct", Runtime: "runc", Modes: []Mode{{Name: network}}}})
+		f.Best["bayes"] = Limits{"cgroup": limit}
+		return f
+	}
+	elsewhere := found(m.Name, 9)
+	elsewhere.Machine = "another"
+	for _, f := range []*Found{found(m.Name, 1), found("scon-nopool+admission", 5), elsewhere, found(m.Name, 3)} {
+		if err := f.Keep(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, ok, err := Kept(path, "direct", "runc", m)
+	if !ok || err != nil || l["cgroup"] != 3 {
+		t.Errorf("kept %v, %v, %v; want the latest of this machine and network", l, ok, err)
+	}
+	if all, err := ReadFound(path); err != nil || len(all) != 3 {
+		t.Errorf("%d are kept, %v; want 3", len(all), err)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	f := &Found{Checks: []LimitsCheck{{Ratios: map[string]bench.Interval{}}}}
+	for want, i := range map[string]bench.Interval{
+		"Bayesian optimisation beats": {Median: 0.9, Low: 0.8, High: 0.95},
+		"Random search beats":         {Median: 1.1, Low: 1.05, High: 1.2},
+		"Neither":                     {Median: 1, Low: 0.9, High: 1.1},
+	} {
+		f.Checks[0].Ratios["bayes/random"] = i
+		if got := f.verdict(); !strings.HasPrefix(got, want) {
+			t.Errorf("%v: %q, want %q", i, got, want)
+		}
 	}
 }

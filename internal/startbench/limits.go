@@ -1,0 +1,70 @@
+package startbench
+
+import (
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/near"
+)
+
+// Limits are how many containers may be in a stage at once, by the stage's name
+// in the settings: add_cni, cgroup and start_vm, which a launcher without an
+// engine passes through the agent. 0 is no limit.
+type Limits map[string]int
+
+// LimitNames in the order of the stages.
+var LimitNames = []string{"add_cni", "cgroup", "start_vm"}
+
+// mostInStage is the agent's own bound.
+const mostInStage = 4096
+
+// DefaultLimits are four for each CPU in every stage.
+func DefaultLimits() Limits {
+	l := Limits{}
+	for _, name := range LimitNames {
+		l[name] = 4 * runtime.NumCPU()
+	}
+	return l
+}
+
+// Check refuses stages that there are not, and values out of range.
+func (l Limits) Check() error {
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		if !slices.Contains(LimitNames, name) {
+			return fmt.Errorf("no stage %q%s", name, near.Hint(name, LimitNames))
+		}
+		if l[name] < 0 || l[name] > mostInStage {
+			return fmt.Errorf("%s=%d: want 0 (no limit) to %d containers", name, l[name], mostInStage)
+		}
+	}
+	return nil
+}
+
+func (l Limits) String() string {
+	var words []string
+	for _, name := range LimitNames {
+		words = append(words, fmt.Sprintf("%s=%d", name, l[name]))
+	}
+	return strings.Join(words, " ")
+}
+
+// settings of the agent. Nobody waits so long that the start goes on without
+// its turn.
+func (l Limits) settings() object {
+	all := object{"timeout": "20s"}
+	for name, n := range l {
+		all[name] = n
+	}
+	return all
+}
+
+// set sets the limits of an agent that is at work.
+func (l Limits) set(a *agent) error {
+	return a.client.SetStartupLimits(api.StartupLimits{
+		AddCNI: l["add_cni"], Cgroup: l["cgroup"], StartVM: l["start_vm"], TimeoutMS: 20_000,
+	})
+}

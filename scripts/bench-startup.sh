@@ -1,0 +1,48 @@
+#!/bin/sh
+# Measures everything that documents say of starting containers, and rewrites
+# results/startup*.json, their tables (.md) and plots (results/startup*/). Takes
+# about an hour on two CPUs that nobody else uses. docs/startup-measuring.md says
+# what is measured.
+#
+# Usage: scripts/bench-startup.sh [PART...]      all parts, or some of
+#        modes hundred qos rate cri runsc microvm tune
+set -eu
+
+cd "$(dirname "$0")/.."
+scripts/install-deps.sh startup
+make build
+
+# bench NAME FLAGS...
+bench() {
+	name=$1 && shift
+	echo "== $name"
+	bin/scon startup bench --tuned results/tuned.json --json "results/$name.json" --plots "results/$name" "$@" >"results/$name.md"
+}
+
+modes=none,noop,bridge,ptp,macvlan,scon-nopool,scon-pool,scon-pool+oci,scon-pool+admission
+few=none,noop,bridge,scon-nopool,scon-pool
+
+[ $# -gt 0 ] || set -- tune modes hundred qos rate cri runsc microvm
+for part in "$@"; do
+	case $part in
+	# Before the others, which use what it finds.
+	tune)
+		echo "== tune"
+		bin/scon startup tune --count 50 --trials 25 --checks 10 --others 25,100 \
+			--tuned results/tuned.json --json results/startup-tune.json >results/startup-tune.md
+		;;
+	modes) bench startup --network $modes --count 50 --rounds 10 ;;
+	hundred)
+		bench startup-100 --network none,bridge,scon-nopool,scon-nopool+admission,scon-pool,scon-pool+admission \
+			--count 100 --rounds 10 --steps start
+		;;
+	qos)
+		bench startup-qos --count 50 --rounds 5 --steps start --network none,bridge,bridge+qos,scon-nopool,scon-nopool+qos,scon-pool,scon-pool+qos,scon-nopool+rules=10,scon-nopool+rules=100,scon-pool+rules=10,scon-pool+rules=100
+		;;
+	rate) bench startup-rate --network $few --count 50 --rounds 5 --steps sustained,quiet ;;
+	cri) bench startup-cri --launcher cri --network $few --count 20 --rounds 5 --steps start ;;
+	runsc) bench startup-runsc --runtime runsc --network $few --count 20 --rounds 5 --steps start ;;
+	microvm) bench startup-microvm --runtime microvm --network $few --count 4 --rounds 5 --steps start ;;
+	*) echo "bench-startup.sh: no part \"$part\"" >&2 && exit 2 ;;
+	esac
+done
