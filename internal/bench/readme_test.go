@@ -12,7 +12,7 @@ func TestREADMEShowsResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"quick", "short"} {
+	for _, name := range []string{"quick", "short", "cost-6.12"} {
 		r, err := ReadResult("../../results/" + name + ".json")
 		if err != nil {
 			t.Fatal(err)
