@@ -100,8 +100,8 @@ systemd-analyze verify scon.service && echo verified
 systemctl start scon
 echo "started: $(outcome)"
 stat -c '%n %A %G' /run/scon/scon.sock
-wget -q -O - http://127.0.0.1:9477/metrics | grep -q '^scon_' && echo 'gives metrics'
-systemd-analyze security --offline=yes /usr/local/lib/systemd/system/scon.service | tail -1 | tr -cd '[:print:]\n'
+wget -q -O - http://127.0.0.1:9477/metrics | grep '^scon_' >/dev/null && echo 'gives metrics'
+systemd-analyze security --offline=yes /usr/local/lib/systemd/system/scon.service | tail -1 | LC_ALL=C sed 's/[^ -~]//g'
 
 systemctl kill --signal KILL scon
 sleep 1
