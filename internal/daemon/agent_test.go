@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -80,7 +81,9 @@ func TestPooledContainerGoesExpress(t *testing.T) {
 func create(t *testing.T, socket, id, bundle string) {
 	t.Helper()
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
-		Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
 	}}
 	req, err := http.NewRequest(http.MethodPost, "http://scon/v1/oci", nil)
 	if err != nil {
