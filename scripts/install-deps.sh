@@ -14,7 +14,7 @@ build="gcc libc6-dev"
 demo="iproute2 iptables nftables busybox-static:busybox"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
-	conntrack ethtool ipset iputils-ping procps util-linux
+	bpftool conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86"
