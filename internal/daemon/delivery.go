@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"maps"
 
 	"github.com/scon-project/scon/internal/api"
@@ -23,6 +24,9 @@ func (d *Daemon) setDelivery(p *port) {
 	if err == nil && !p.receives(r) {
 		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC})
 		d.newGeneration("the delivery at " + p.Name)
+	}
+	if errors.Is(err, discover.ErrGone) {
+		return // its port is about to be taken off the list
 	}
 	if err != nil {
 		d.log.Error("looking at the delivery at a port", "dev", p.Name, "error", err)

@@ -72,6 +72,9 @@ func (v *Pair) Reception(s *nlmsg.Socket) (r Reception, err error) {
 	return r, nil
 }
 
+// ErrGone is that a container has left while it was looked at.
+var ErrGone = errors.New("the container is gone")
+
 // Attributes and values of rtnetlink for XDP, as in linux/if_link.h.
 const (
 	xdpAttached   = 2 // IFLA_XDP_ATTACHED
@@ -107,6 +110,9 @@ func lookInside(s *nlmsg.Socket, nsid, index int) (mac [6]byte, xdp bool, err er
 			}
 		}
 	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // no such namespace, no such device in it
+		err = ErrGone
+	}
 	if err != nil {
 		return mac, false, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
 	}
