@@ -1,15 +1,13 @@
 package cni
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"reflect"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/scon-project/scon/internal/ipam"
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // Values of Conf.
@@ -39,17 +37,21 @@ type Network struct {
 
 	// Kind of the container's primary device; default veth.
 	Kind string `json:"kind,omitempty"`
-	// Sharing is how many containers have one port of a vSwitch: direct (one,
-	// the default), single-tenant (all of a tenant) or multi-tenant (all):
-	// startup.txt, figure 4. For the kinds that have a master.
+	// Sharing is how many containers have one port of a vSwitch: direct (one),
+	// single-tenant (all of a tenant) or multi-tenant (all): startup.txt,
+	// figure 4. The first that the kind has is its default.
 	Sharing string `json:"sharing,omitempty"`
-	// Tenant is whose containers these are, for single-tenant sharing.
+	// Tenant is whose containers these are; those of different tenants do not
+	// reach each other. "" is nobody's, but with single-tenant sharing the
+	// network's name.
 	Tenant string `json:"tenant,omitempty"`
 	// Bridge of kind veth, made if it is missing (default scon0); of kind ovs
-	// the vSwitch's.
+	// the vSwitch's, which must be there.
 	Bridge string `json:"bridge,omitempty"`
+	// VLAN of a port of kind ovs, 1..4094; 0 is a port of all.
+	VLAN int `json:"vlan,omitempty"`
 	// Master is the host's device of macvlan, macvtap, ipvlan, ipvtap and
-	// tc-routing; of kind ovs with sharing, none.
+	// tc-routing: the vPort.
 	Master string `json:"master,omitempty"`
 	// Mode of macvlan, macvtap, ipvlan and ipvtap.
 	Mode string `json:"mode,omitempty"`
@@ -139,7 +141,7 @@ type document struct {
 func Parse(input []byte) (*Conf, error) {
 	var d document
 	if err := json.Unmarshal(input, &d); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("read the network configuration: %v", err), "")
+		return nil, undecoded(input, err)
 	}
 	if err := version.ParsePrevResult(&d.PluginConf); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
@@ -153,7 +155,7 @@ func Parse(input []byte) (*Conf, error) {
 		Prev: &d.PluginConf, Valid: d.ValidAttachments, Raw: input,
 	}
 	if err := json.Unmarshal(input, &c.Network); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("read the network configuration: %v", err), "")
+		return nil, undecoded(input, err)
 	}
 	if d.RuntimeConfig.Bandwidth != nil {
 		c.Bandwidth = d.RuntimeConfig.Bandwidth
@@ -171,35 +173,6 @@ func invalid(err error) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
 }
 
-// checkKeys refuses a key that nothing reads: a typing error would else be a
-// setting that silently is not made.
-func checkKeys(input []byte) error {
-	var keys map[string]json.RawMessage
-	if err := json.NewDecoder(bytes.NewReader(input)).Decode(&keys); err != nil {
-		return err
-	}
-	known := append(jsonKeys(reflect.TypeFor[document]()), jsonKeys(reflect.TypeFor[Network]())...)
-	for k := range keys {
-		if !slices.Contains(known, k) && !strings.HasPrefix(k, "cni.dev/") {
-			return fmt.Errorf("unknown key %q%s", k, near.Hint(k, known))
-		}
-	}
-	return nil
-}
-
-// jsonKeys are the names of a struct's fields in JSON.
-func jsonKeys(t reflect.Type) (names []string) {
-	for f := range t.Fields() {
-		if f.Anonymous && f.Tag.Get("json") == "" {
-			names = append(names, jsonKeys(f.Type)...)
-			continue
-		}
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	return names
-}
-
 // Digest tells networks apart: two configurations with the same one want the
 // same devices, addresses and rules.
 func (n *Network) Digest() string {
@@ -211,6 +184,9 @@ func (n *Network) Digest() string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// mostSocket is how long the path of a unix socket may be.
+const mostSocket = 107
+
 // complete checks values and fills in the defaults.
 func (c *Conf) complete() error {
 	if c.Name == "" {
@@ -218,6 +194,9 @@ func (c *Conf) complete() error {
 	}
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		return err
+	}
+	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || len(c.Socket) > mostSocket) {
+		return fmt.Errorf("socket is %q: want an absolute path of at most %d bytes, such as %s", c.Socket, mostSocket, state.Socket(state.DefaultDir))
 	}
 	if err := oneOf("agentDown", &c.AgentDown, DownInPlace, DownError); err != nil {
 		return err
@@ -240,47 +219,6 @@ func (c *Conf) complete() error {
 		return err
 	}
 	return c.completeIPAM()
-}
-
-func (c *Conf) completeIPAM() error {
-	switch {
-	case c.IPAM.Type == "":
-		return fmt.Errorf("ipam.type is missing: want scon for addresses of its own, or a plugin such as host-local")
-	case c.IPAM.Type != OwnIPAM:
-		return nil
-	}
-	groups := c.IPAM.Ranges
-	if c.IPAM.Subnet != "" {
-		groups = append([][]ipam.RangeConf{{c.IPAM.RangeConf}}, groups...)
-	}
-	if len(groups) == 0 {
-		return fmt.Errorf("ipam.subnet is missing: want one such as 10.88.0.0/16, or ipam.ranges")
-	}
-	for i, group := range groups {
-		var set ipam.Set
-		for j, rc := range group {
-			r, err := rc.Range()
-			if err != nil {
-				return fmt.Errorf("ipam range %d.%d: %w", i, j, err)
-			}
-			set = append(set, r)
-		}
-		if len(set) == 0 {
-			return fmt.Errorf("ipam.ranges[%d] is empty: want at least one range", i)
-		}
-		c.Sets = append(c.Sets, set)
-	}
-	for i, r := range c.IPAM.Routes {
-		dst, err := netip.ParsePrefix(r.Dst)
-		if err != nil {
-			return fmt.Errorf("ipam.routes[%d].dst is %q: want a subnet such as 0.0.0.0/0", i, r.Dst)
-		}
-		if r.GW != "" && net.ParseIP(r.GW) == nil {
-			return fmt.Errorf("ipam.routes[%d].gw is %q: want an address", i, r.GW)
-		}
-		c.Routes = append(c.Routes, dst)
-	}
-	return nil
 }
 
 // oneOf gives a setting its default, the first of its values, or refuses it.

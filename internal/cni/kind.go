@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
 )
 
 // Kinds of a container's primary device, startup.txt sections 3.1 and 4.
@@ -16,7 +18,7 @@ const (
 	Macvtap   = "macvtap"    // with a character device for a microVM
 	IPvlan    = "ipvlan"     //
 	IPvtap    = "ipvtap"     //
-	TCRouting = "tc-routing" // a pair whose host end a BPF program or tc filters join with the one shared vPort
+	TCRouting = "tc-routing" // a pair whose host end BPF programs join with a vPort that all share
 	OVS       = "ovs"        // a pair, its host end a port of an Open vSwitch
 )
 
@@ -39,8 +41,8 @@ var sharings = map[string][]string{
 	Netkit:    {Direct},
 	Macvlan:   {SingleTenant, MultiTenant},
 	Macvtap:   {SingleTenant, MultiTenant},
-	IPvlan:    {SingleTenant, MultiTenant},
-	IPvtap:    {SingleTenant, MultiTenant},
+	IPvlan:    {SingleTenant},
+	IPvtap:    {SingleTenant},
 	TCRouting: {MultiTenant, SingleTenant},
 	OVS:       {Direct},
 }
@@ -66,9 +68,6 @@ func (c *Conf) completeKind() error {
 	if err := oneOf("sharing", &c.Sharing, sharings[c.Kind]...); err != nil {
 		return fmt.Errorf("%w for kind %s", err, c.Kind)
 	}
-	if c.Sharing == SingleTenant && c.Tenant == "" {
-		c.Tenant = c.Name
-	}
 	if m := modes[c.Kind]; m != nil {
 		if err := oneOf("mode", &c.Mode, m...); err != nil {
 			return fmt.Errorf("%w for kind %s", err, c.Kind)
@@ -76,9 +75,39 @@ func (c *Conf) completeKind() error {
 	} else if c.Mode != "" {
 		return fmt.Errorf("mode is %q: kind %s has none", c.Mode, c.Kind)
 	}
-	if c.HasMaster() && c.Kind != TCRouting && len(c.Rules) > 0 {
+	if err := c.completeTenant(); err != nil {
+		return err
+	}
+	if c.HasMaster() && len(c.Rules) > 0 {
 		return fmt.Errorf("rules: what goes through a device of kind %s does not meet the host's rules", c.Kind)
 	}
+	if c.HasMaster() && (c.IsGateway || c.IPMasq) {
+		return fmt.Errorf("isGateway and ipMasq: the host is no gateway of kind %s, whose traffic leaves by master", c.Kind)
+	}
+	if c.IPMasq && !c.IsGateway && (c.Kind == Veth || c.Kind == OVS) {
+		return fmt.Errorf("ipMasq: kind %s wants isGateway too, for the host to forward what it hides", c.Kind)
+	}
+	return c.completePort()
+}
+
+// completeTenant checks who shares the vPort.
+func (c *Conf) completeTenant() error {
+	if c.Sharing == SingleTenant && c.Tenant == "" {
+		c.Tenant = c.Name
+	}
+	if c.Tenant != "" && (utils.ValidateNetworkName(c.Tenant) != nil || len(c.Tenant) > mostTenant) {
+		return fmt.Errorf("tenant is %q: want letters, digits, '_', '.', '-', at most %d", c.Tenant, mostTenant)
+	}
+	if c.Sharing == MultiTenant && c.Kind != TCRouting && c.Mode != "private" && c.Mode != "vepa" {
+		return fmt.Errorf("mode is %q: want private or vepa for sharing multi-tenant of kind %s, for tenants would reach each other", c.Mode, c.Kind)
+	}
+	return nil
+}
+
+const mostTenant = 63
+
+// completePort checks where on the host the device is.
+func (c *Conf) completePort() error {
 	if c.HasMaster() {
 		if c.Master == "" {
 			return fmt.Errorf("master is missing: kind %s wants a device of the host", c.Kind)
@@ -88,6 +117,12 @@ func (c *Conf) completeKind() error {
 		}
 	} else if c.Master != "" {
 		return fmt.Errorf("master is %q: kind %s has none", c.Master, c.Kind)
+	}
+	if c.VLAN != 0 && c.Kind != OVS {
+		return fmt.Errorf("vlan is %d: only kind ovs has one", c.VLAN)
+	}
+	if c.VLAN < 0 || c.VLAN > 4094 {
+		return fmt.Errorf("vlan is %d: want 1..4094, or 0 for none", c.VLAN)
 	}
 	switch c.Kind {
 	case Veth:

@@ -17,24 +17,93 @@ func TestShippedList(t *testing.T) {
 	}
 }
 
+// with is a configuration with keys, and what else it takes.
+func with(keys string) string {
+	if !strings.Contains(keys, `"ipam"`) {
+		keys += `, "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}`
+	}
+	return `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", ` + keys + `}`
+}
+
 func TestLoadRefuses(t *testing.T) {
-	for want, content := range map[string]string{
-		"no plugin of type scon-cni": `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge"}]}`,
-		"unexpected end":             `{`,
-		"ipam.type is missing":       `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni"}`,
-		"kind macvlan wants":         `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "kind": "macvlan", "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}}`,
-		"want l2 or l3 or l3s":       `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "kind": "ipvlan", "master": "eth0", "mode": "l4", "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}}`,
-		"want direct for kind veth":  `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "sharing": "multi-tenant", "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}}`,
-		"only tcp and udp":           `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "rules": [{"direction": "ingress", "port": 80}], "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}}`,
-		"want a subnet such as":      `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "ipam": {"type": "scon", "subnet": "10.0.0.0/24", "routes": [{"dst": "all"}]}}`,
+	for content, want := range map[string]string{
+		`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge"}]}`: "no plugin of type scon-cni",
+		`{`: "unexpected end",
+		`{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni"}`: "ipam.type is missing",
 	} {
-		file := filepath.Join(t.TempDir(), "net.conf")
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Load(file); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
-			t.Errorf("%s: %v, want %q in it", content, err, want)
-		}
+		refused(t, content, want)
+	}
+}
+
+func refused(t *testing.T, content, want string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "net.conf")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+		t.Errorf("%s: %v, want %q in it", content, err, want)
+	}
+}
+
+// Each key that is wrong is refused by its name, with what it wants.
+func TestKeysRefused(t *testing.T) {
+	for keys, want := range map[string]string{
+		`"name": "a/b"`:                "invalid characters found in network name",
+		`"socket": "scon.sock"`:        "socket is \"scon.sock\": want an absolute path",
+		`"socket": 7`:                  "socket is a number: want a string",
+		`"agentDown": "wait"`:          "agentDown is \"wait\": want inplace or error",
+		`"handOver": "move"`:           "handOver is \"move\": want swap or none",
+		`"kind": "vteh"`:               "kind is \"vteh\": want veth or ptp",
+		`"kind": "macvlan"`:            "master is missing: kind macvlan wants",
+		`"kind": "ptp", "bridge": "b"`: "bridge is \"b\": kind ptp has none",
+		`"kind": "ptp", "master": "m"`: "master is \"m\": kind ptp has none",
+		`"kind": "ptp", "mode": "l2"`:  "mode is \"l2\": kind ptp has none",
+		`"bridge": "a/b"`:              "bridge is \"a/b\": want a device's name",
+		`"bridge": "a234567890123456"`: "want a device's name of 1..15 bytes",
+		`"sharing": "multi-tenant"`:    "want direct for kind veth",
+		`"tenant": "a b"`:              "tenant is \"a b\": want letters",
+		`"tenant": "a", "isGateway": true, "ipam": {"type": "host-local"}`:      "want scon for a network of a tenant",
+		`"kind": "ipvlan", "master": "m", "mode": "l4"`:                         "want l2 or l3 or l3s",
+		`"kind": "ipvlan", "master": "m", "sharing": "multi-tenant"`:            "want single-tenant for kind ipvlan",
+		`"kind": "macvlan", "master": "m", "sharing": "multi-tenant"`:           "want private or vepa",
+		`"kind": "macvlan", "master": "m", "rules": [{"direction": "ingress"}]`: "does not meet the host's rules",
+		`"kind": "macvlan", "master": "m", "isGateway": true`:                   "the host is no gateway of kind macvlan",
+		`"ipMasq": true`: "ipMasq: kind veth wants isGateway too",
+		`"kind": "ovs"`:  "bridge is missing: kind ovs wants the vSwitch's",
+		`"vlan": 5`:      "vlan is 5: only kind ovs has one",
+		`"kind": "ovs", "bridge": "b", "vlan": 4095`:                                           "vlan is 4095: want 1..4094",
+		`"kind": "tc-routing", "master": "m", "ipam": {"type": "scon", "subnet": "fd00::/64"}`: "kind tc-routing routes IPv4 only",
+		`"mtu": 20`:                    "mtu is 20: want bytes, 68..65535",
+		`"mtu": "1500"`:                "mtu is a string: want a whole number",
+		`"mtu": 1500.5`:                "mtu is a number 1500.5: want a whole number",
+		`"isGateway": "yes"`:           "isGateway is a string: want true or false",
+		`"isGatway": true`:             "unknown key \"isGatway\": did you mean \"isGateway\"",
+		`"qos": {"ingresRate": 8000}`:  "unknown key \"ingresRate\" in qos",
+		`"qos": {"ingressRate": 7999}`: "qos.ingressRate is 7999: want bits per second, 8000..400000000000",
+		`"qos": {"ingressRate": -1}`:   "qos.ingressRate is a number -1: want a whole number that is not negative",
+		`"qos": {"egressRate": 8000, "egressPeak": 8000}`:                                                     "qos.egressPeak is 8000: want bits per second above the rate",
+		`"qos": {"egressBurst": 8000}`:                                                                        "qos.egressRate is missing",
+		`"qos": []`:                                                                                           "qos is an array: want an object",
+		`"rules": [{"direction": "in"}]`:                                                                      "rules[0]: direction is \"in\": want ingress or egress",
+		`"rules": [{"direction": "ingress", "port": 80}]`:                                                     "only tcp and udp have ports",
+		`"rules": [{"direction": "ingress", "protocol": "tcp", "port": 70000}]`:                               "want a whole number, 0..65535",
+		`"rules": [{"direction": "ingress", "protocol": "tcp", "port": 9, "portEnd": 8}]`:                     "portEnd is 8: want at least port",
+		`"rules": [{"direction": "ingress", "cidr": "10.0.0.1/8"}]`:                                           "cidr is \"10.0.0.1/8\": want an IPv4 subnet",
+		`"rules": [{"direction": "ingress", "protokol": "tcp"}]`:                                              "unknown key \"protokol\" in rules[0]",
+		`"ipam": {"type": "scon"}`:                                                                            "ipam.subnet is missing",
+		`"ipam": {"type": "scon", "rangeStart": "10.0.0.9"}`:                                                  "rangeStart, rangeEnd and gateway are of one",
+		`"ipam": {"type": "scon", "ranges": [[]]}`:                                                            "ipam.ranges[0] is empty",
+		`"ipam": {"type": "scon", "subnet": "10.0.0.0/24", "rangestart": "10.0.0.9"}`:                         "unknown key \"rangestart\" in ipam",
+		`"ipam": {"type": "scon", "ranges": [[{"subnet": "10.0.0.0/24", "gatway": ""}]]}`:                     "unknown key \"gatway\" in ipam.ranges[0][0]",
+		`"ipam": {"type": "scon", "ranges": [[{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.0.0/25"}]]}`:        "overlap",
+		`"ipam": {"type": "scon", "ranges": [[{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]]}`:          "want one of IPv4 and one of IPv6",
+		`"ipam": {"type": "scon", "subnet": "10.0.0.0/24", "routes": [{"dst": "all"}]}`:                       "ipam.routes[0].dst is \"all\": want a subnet such as",
+		`"ipam": {"type": "scon", "subnet": "10.0.0.0/24", "routes": [{"dst": "10.0.0.1/8"}]}`:                "did you mean 10.0.0.0/8",
+		`"ipam": {"type": "scon", "subnet": "10.0.0.0/24", "routes": [{"dst": "10.0.0.0/8", "gw": "x"}]}`:     "ipam.routes[0].gw is \"x\": want an address",
+		`"ipam": {"type": "scon", "subnet": "10.0.0.0/24", "routes": [{"dst": "10.0.0.0/8", "gw": "fd::1"}]}`: "of the family of dst",
+	} {
+		refused(t, with(keys), want)
 	}
 }
 

@@ -19,6 +19,9 @@ func (c RangeConf) Range() (r Range, err error) {
 	if r.Subnet, err = netip.ParsePrefix(c.Subnet); err != nil {
 		return r, fmt.Errorf("subnet is %q: want an address and a length such as 10.88.0.0/16", c.Subnet)
 	}
+	if r.Subnet.Addr().Is4In6() {
+		return r, fmt.Errorf("subnet is %q: want IPv4 without ::ffff: in front", c.Subnet)
+	}
 	if r.Subnet != r.Subnet.Masked() {
 		return r, fmt.Errorf("subnet is %q: bits are set beyond its length, did you mean %v?", c.Subnet, r.Subnet.Masked())
 	}
@@ -39,8 +42,19 @@ func (c RangeConf) Range() (r Range, err error) {
 	if r.End, err = c.within(r.Subnet, "rangeEnd", c.RangeEnd, last); err != nil {
 		return r, err
 	}
+	for _, f := range []struct {
+		key  string
+		addr netip.Addr
+	}{{"gateway", r.Gateway}, {"rangeStart", r.Start}, {"rangeEnd", r.End}} {
+		if f.addr.Less(first) || last.Less(f.addr) {
+			return r, fmt.Errorf("%s is %q: no host has that address of the subnet %v, want %v..%v", f.key, f.addr, r.Subnet, first, last)
+		}
+	}
 	if r.End.Less(r.Start) {
 		return r, fmt.Errorf("rangeEnd %v is before rangeStart %v", r.End, r.Start)
+	}
+	if r.Start == r.End && r.Start == r.Gateway {
+		return r, fmt.Errorf("rangeStart is %q: it is the gateway's, and no other address is in the range", r.Start)
 	}
 	return r, nil
 }

@@ -1,0 +1,61 @@
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Apart tells why two networks cannot be on one host: their tenants would reach
+// each other, or nobody could tell them apart. Networks of one tenant may share
+// what they like.
+func Apart(a, b *Conf) error {
+	if a.Tenant == b.Tenant {
+		return nil
+	}
+	shared := func(key, value, want string) error {
+		return fmt.Errorf("%s is %q, which network %q of %s has: want %s", key, value, b.Name, tenantWord(b), want)
+	}
+	switch {
+	case a.Kind == Veth && b.Kind == Veth && a.Bridge == b.Bridge:
+		return shared("bridge", a.Bridge, "one for each tenant")
+	case a.Kind == OVS && b.Kind == OVS && a.Bridge == b.Bridge && (a.VLAN == b.VLAN || a.VLAN == 0 || b.VLAN == 0):
+		return shared("bridge", a.Bridge, "another one, or a vlan for each tenant")
+	case a.HasMaster() && b.HasMaster() && a.Master == b.Master && (a.Sharing != MultiTenant || b.Sharing != MultiTenant):
+		return shared("master", a.Master, "one for each tenant, or sharing multi-tenant")
+	}
+	bothRouted := a.Routed() && b.Routed()
+	oneTable := a.Kind == TCRouting && b.Kind == TCRouting && a.Master == b.Master
+	if !bothRouted && !oneTable {
+		return nil
+	}
+	for _, p := range a.Subnets() {
+		for _, q := range b.Subnets() {
+			if p.Overlaps(q) {
+				return fmt.Errorf("subnet %v overlaps %v of network %q of %s: want others, by which tenants are told apart", p, q, b.Name, tenantWord(b))
+			}
+		}
+	}
+	return nil
+}
+
+func tenantWord(c *Conf) string {
+	if c.Tenant == "" {
+		return "no tenant"
+	}
+	return fmt.Sprintf("tenant %q", c.Tenant)
+}
+
+// Routed tells whether the host forwards for the network.
+func (n *Network) Routed() bool {
+	return n.IsGateway || n.Kind == PtP || n.Kind == Netkit
+}
+
+// Subnets are those of all of its ranges.
+func (c *Conf) Subnets() (all []netip.Prefix) {
+	for _, set := range c.Sets {
+		for _, r := range set {
+			all = append(all, r.Subnet)
+		}
+	}
+	return all
+}
