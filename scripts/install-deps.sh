@@ -17,7 +17,8 @@ test="clang clang-format llvm libbpf-dev linux-libc-dev
 	bpftool conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx"
 # Containers that start with other plugins and runtimes than Docker's.
-startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86"
+startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
+	openvswitch-switch:ovs-vswitchd"
 # Guests with other kernels.
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.

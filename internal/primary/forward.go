@@ -46,7 +46,7 @@ func randomMAC() []byte {
 // forward lets the host forward, and hide its containers, as far as the network
 // wants it.
 func (h *Host) forward(c *cni.Conf) error {
-	if !c.IsGateway && c.Kind != cni.PtP && c.Kind != cni.Netkit {
+	if !c.Routed() {
 		return nil
 	}
 	for _, set := range c.Sets {

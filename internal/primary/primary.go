@@ -24,9 +24,6 @@ import (
 // ErrNoKernel is wrapped when the kernel has no device of a kind.
 var ErrNoKernel = errors.New("this kernel has none")
 
-// ErrNotMade is wrapped for a kind that SCON cannot make.
-var ErrNotMade = errors.New("this version of SCON makes none")
-
 // ErrNotPrepared is wrapped when what a network needs on the host has gone.
 var ErrNotPrepared = errors.New("the network's device is gone")
 
@@ -50,7 +47,8 @@ type Made struct {
 // concurrent use; devices are made one after the other, as the kernel would.
 type Host struct {
 	rt     *conn
-	groups sync.Mutex // of changes of the security groups
+	groups sync.Mutex // of changes of security groups and tenants
+	routes routes
 }
 
 // Open works in the namespace of the calling thread.
@@ -63,7 +61,10 @@ func Open() (*Host, error) {
 }
 
 // Close ends the work; devices stay.
-func (h *Host) Close() { h.rt.close() }
+func (h *Host) Close() {
+	h.routes.close()
+	h.rt.close()
+}
 
 // A maker makes devices of one kind.
 type maker interface {
@@ -77,34 +78,39 @@ type maker interface {
 	routed() bool
 }
 
-var makers = map[string]maker{
-	cni.Veth:    veth{},
-	cni.PtP:     ptp{},
-	cni.Netkit:  netkit{},
-	cni.Macvlan: above{cni.Macvlan},
-	cni.Macvtap: above{cni.Macvtap},
-	cni.IPvlan:  above{cni.IPvlan},
-	cni.IPvtap:  above{cni.IPvtap},
-}
+// What a kind has on the host beside devices.
+type (
+	remover interface {
+		remove(*Host, *cni.Network, string) error
+	} // a container's, before its device
+	sweeper    interface{ sweep(*Host, *cni.Conf) error }     // those of devices that are gone
+	unpreparer interface{ unprepare(*Host, *cni.Conf) error } // all, if nobody uses it
+	checker    interface{ check(*Host, Attached) error }      // whether a container's is there
+)
 
-func makerOf(kind string) (maker, error) {
-	m := makers[kind]
-	if m == nil {
-		return nil, fmt.Errorf("kind %s: %w", kind, ErrNotMade)
-	}
-	return m, nil
+var makers = map[string]maker{
+	cni.Veth:      veth{},
+	cni.PtP:       ptp{},
+	cni.Netkit:    netkit{},
+	cni.Macvlan:   above{cni.Macvlan},
+	cni.Macvtap:   above{cni.Macvtap},
+	cni.IPvlan:    above{cni.IPvlan},
+	cni.IPvtap:    above{cni.IPvtap},
+	cni.TCRouting: tcRouting{},
+	cni.OVS:       ovs{},
 }
 
 // Prepare makes what all containers of a network share, if it is missing.
 func (h *Host) Prepare(c *cni.Conf) error {
-	m, err := makerOf(c.Kind)
-	if err != nil {
-		return err
-	}
-	if err := m.prepare(h, c); err != nil {
+	if err := makers[c.Kind].prepare(h, c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
 	if err := h.forward(c); err != nil {
+		return fmt.Errorf("prepare network %q: %w", c.Name, err)
+	}
+	h.groups.Lock()
+	defer h.groups.Unlock()
+	if err := isolate(c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
 	return nil
@@ -112,10 +118,7 @@ func (h *Host) Prepare(c *cni.Conf) error {
 
 // Make makes a device with its addresses and routes, or nothing.
 func (h *Host) Make(s Spec) (made Made, err error) {
-	m, err := makerOf(s.Conf.Kind)
-	if err != nil {
-		return made, err
-	}
+	m := makers[s.Conf.Kind]
 	made = m.macs(s)
 	if err := m.make(h, s, made); err != nil {
 		return made, kernelHas(s.Conf.Kind, err)
@@ -174,7 +177,24 @@ func (h *Host) Remove(n *cni.Network, host string) error {
 	if !HasHost(n.Kind) {
 		return nil
 	}
+	if r, ok := makers[n.Kind].(remover); ok {
+		if err := r.remove(h, n, host); err != nil {
+			return err
+		}
+	}
 	return h.rt.do(delLink(host))
+}
+
+// Sweep takes away what devices of a network left on the host that are gone.
+func (h *Host) Sweep(c *cni.Conf) error {
+	s, ok := makers[c.Kind].(sweeper)
+	if !ok {
+		return nil
+	}
+	if err := s.sweep(h, c); err != nil {
+		return fmt.Errorf("sweep network %q: %w", c.Name, err)
+	}
+	return nil
 }
 
 // HasHost tells whether devices of a kind have an end on the host.
@@ -278,11 +298,11 @@ func kernelHas(kind string, err error) error {
 
 // Unprepare takes away what Prepare has made, as far as nobody else uses it.
 func (h *Host) Unprepare(c *cni.Conf) error {
-	if err := unmasquerade(c); err != nil {
+	if err := errors.Join(unmasquerade(c), unisolate(c)); err != nil {
 		return err
 	}
-	if c.Kind != cni.Veth {
-		return nil
+	if u, ok := makers[c.Kind].(unpreparer); ok {
+		return u.unprepare(h, c)
 	}
-	return h.removeBridge(c.Bridge)
+	return nil
 }

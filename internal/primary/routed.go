@@ -1,6 +1,7 @@
 package primary
 
 import (
+	"errors"
 	"net/netip"
 
 	attributes "github.com/mdlayher/netlink"
@@ -25,8 +26,14 @@ func (ptp) make(h *Host, s Spec, m Made) error {
 	return h.routeTo(s)
 }
 
-// routeTo leads the container's addresses to its end on the host.
-func (h *Host) routeTo(s Spec) error {
+// routeTo leads the container's addresses to its end on the host, or removes
+// that.
+func (h *Host) routeTo(s Spec) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.rt.do(delLink(s.Host)))
+		}
+	}()
 	index, err := indexOf(s.Host)
 	if err != nil {
 		return err

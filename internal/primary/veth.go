@@ -20,6 +20,8 @@ func (veth) macs(s Spec) Made { return macsOf(s.Leases) }
 
 func (veth) prepare(h *Host, c *cni.Conf) error { return h.ensureBridge(c) }
 
+func (veth) unprepare(h *Host, c *cni.Conf) error { return h.removeBridge(c.Bridge) }
+
 func (veth) make(h *Host, s Spec, m Made) error {
 	bridge, err := indexOf(s.Conf.Bridge)
 	if err != nil {

@@ -7,11 +7,8 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Values of a list of SCON's that are not its defaults.
-const (
-	kindVeth      = "veth"
-	kindTCRouting = "tc-routing"
-)
+// kindVeth is the default of SCON's lists.
+const kindVeth = "veth"
 
 // sconLists are the lists of a mode of SCON's: one, or one for each tenant.
 func (b *bed) sconLists(m Mode) (lists []object) {
@@ -46,9 +43,9 @@ func (b *bed) sconPlugin(m Mode, tenant int) object {
 		}
 	}
 	if m.Tenants > 0 {
-		p["tenant"], p["sharing"] = strconv.Itoa(tenant), "single-tenant"
-		if m.Kind == kindTCRouting {
-			p["sharing"] = "multi-tenant"
+		p["tenant"] = strconv.Itoa(tenant)
+		if p["bridge"] != nil {
+			p["bridge"] = fmt.Sprintf("%s-%d", bridgeName, tenant)
 		}
 		p["ipam"].(object)["subnet"] = fmt.Sprintf("10.%d.%d.0/24", 88+tenant/256, tenant%256)
 		p["ipam"].(object)["gateway"] = fmt.Sprintf("10.%d.%d.1", 88+tenant/256, tenant%256)

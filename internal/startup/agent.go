@@ -77,6 +77,7 @@ type Agent struct {
 	handed   uint64              // pooled namespaces
 	began    map[string]began    // stages of scon-oci, by container
 	pending  map[string]pendingStart
+	claims   map[string]*cni.Conf // networks that have what they need of the host
 	closed   bool
 }
 
@@ -87,6 +88,7 @@ func New(o Options) (_ *Agent, err error) {
 		networks: make(map[string]*network), records: make(map[string]*Record),
 		owners: make(map[string]Owner), inPlace: make(map[string]uint64),
 		stop: make(chan struct{}), began: make(map[string]began), pending: make(map[string]pendingStart),
+		claims: make(map[string]*cni.Conf),
 	}
 	if err := a.findHome(); err != nil {
 		return nil, err
@@ -276,6 +278,9 @@ func (a *Agent) prepare(n *network) error {
 	if n.prepared {
 		return nil
 	}
+	if err := a.claim(n.conf); err != nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network %q: %v", n.conf.Name, err), "")
+	}
 	if err := a.store.putNetwork(n.conf); err != nil {
 		return err
 	}
@@ -283,6 +288,23 @@ func (a *Agent) prepare(n *network) error {
 		return err
 	}
 	n.prepared = true
+	return nil
+}
+
+// claim refuses a network whose containers another one's would reach, of
+// another tenant.
+func (a *Agent) claim(c *cni.Conf) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, other := range a.claims {
+		if name == c.Name {
+			continue
+		}
+		if err := cni.Apart(c, other); err != nil {
+			return err
+		}
+	}
+	a.claims[c.Name] = c
 	return nil
 }
 
@@ -295,11 +317,16 @@ func (a *Agent) make(n *network, s primary.Spec) (m primary.Made, err error) {
 		if m, err = a.host.Make(s); !errors.Is(err, primary.ErrNotPrepared) {
 			return m, err
 		}
-		n.mu.Lock()
-		n.prepared = false
-		n.mu.Unlock()
+		n.unprepare()
 	}
 	return m, err
+}
+
+// unprepare has what the network needs be made anew.
+func (n *network) unprepare() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.prepared = false
 }
 
 func (a *Agent) record(key string) *Record {
@@ -433,10 +460,16 @@ func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
 	r := a.record(key)
-	if r == nil {
+	if r != nil {
+		return a.detach(r)
+	}
+	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	return a.detach(r)
+	// An ADD that was cut off may have asked the other plugin for an address.
+	return a.unlease(&Record{
+		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, CNIPath: c.Path, Conf: c.Raw,
+	})
 }
 
 // detach takes an attachment away, its name last. The caller holds its key.
@@ -487,7 +520,8 @@ func (a *Agent) GC(c *cni.Conf) error {
 	for _, v := range c.Valid {
 		valid[keyOf(c.Name, v.ContainerID, v.IfName)] = true
 	}
-	return a.detachAll(func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
+	err := a.detachAll(func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
+	return errors.Join(err, tellDelegate("GC", c))
 }
 
 // detachAll takes away the attachments that doomed names.
@@ -511,16 +545,44 @@ func (a *Agent) detachAll(doomed func(*Record) bool) error {
 	return errors.Join(errs...)
 }
 
-// Status tells whether an ADD would have what it needs.
+// Status tells whether an ADD would have what it needs, and whether those that
+// had theirs still have a network.
 func (a *Agent) Status(c *cni.Conf) error {
 	n := a.networkOf(c)
+	if err := a.host.CheckShared(&c.Network); err != nil {
+		if a.hasContainers(c.Name) {
+			return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("network %q: its containers are cut off: %v", c.Name, err), "")
+		}
+		n.unprepare()
+	}
 	if err := a.prepare(n); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
 	}
 	if n.space != nil && n.space.Full() && (n.pool == nil || n.pool.Stats().Ready == 0) {
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: every address is leased", c.Name), "")
 	}
-	return nil
+	return tellDelegate("STATUS", c)
+}
+
+// tellDelegate passes a verb on that is about no container to the plugin that
+// gives addresses, if that is another one.
+func tellDelegate(verb string, c *cni.Conf) error {
+	if c.IPAM.Type == cni.OwnIPAM {
+		return nil
+	}
+	_, err := cni.Delegate(c.IPAM.Type, cni.Request{Command: verb, Path: c.Path, Input: c.Raw})
+	return err
+}
+
+func (a *Agent) hasContainers(network string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.records {
+		if r.Network.Name == network {
+			return true
+		}
+	}
+	return false
 }
 
 // inodeOf tells a namespace from others.

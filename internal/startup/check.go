@@ -2,15 +2,13 @@ package startup
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/primary"
 )
 
 // Check tells whether a container's device is as ADD has made
@@ -22,50 +20,45 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	if r == nil {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s has no device %s in network %q", at.ContainerID, at.IfName, c.Name), "")
 	}
-	if r.Host != "" {
-		if _, err := netlink.LinkByName(r.Host); err != nil {
-			return fmt.Errorf("look for device %s on the host: %w", r.Host, err)
-		}
+	made := attached(r, c)
+	if err := a.host.Check(made); err != nil {
+		return err
 	}
-	return netns.Do(path, func() error {
-		l, err := netlink.LinkByName(r.IfName)
-		if err != nil {
-			return fmt.Errorf("look for device %s in the container: %w", r.IfName, err)
-		}
-		if l.Attrs().Flags&1 == 0 {
-			return fmt.Errorf("device %s of the container is down", r.IfName)
-		}
-		there, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			return fmt.Errorf("list addresses of %s: %w", r.IfName, err)
-		}
-		for _, want := range r.Leases {
-			if !slices.ContainsFunc(there, func(got netlink.Addr) bool {
-				addr, ok := netip.AddrFromSlice(got.IP)
-				return ok && addr.Unmap() == want.Address.Addr()
-			}) {
-				return fmt.Errorf("device %s of the container has lost its address %v", r.IfName, want.Address)
-			}
-		}
-		routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			return fmt.Errorf("list routes of %s: %w", r.IfName, err)
-		}
-		for _, want := range r.Result.Routes {
-			if !slices.ContainsFunc(routes, func(got netlink.Route) bool { return sameNet(got.Dst, want) }) {
-				return fmt.Errorf("the container has lost its route to %v", &want.Dst)
-			}
-		}
+	if err := netns.Do(path, func() error { return primary.CheckInside(made) }); err != nil {
+		return err
+	}
+	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
+	}
+	_, err := cni.Delegate(c.IPAM.Type, cni.Request{
+		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Path: c.Path, Input: c.Raw,
 	})
+	if err != nil {
+		return fmt.Errorf("ask ipam plugin %s about an address: %w", c.IPAM.Type, err)
+	}
+	return nil
 }
 
-// sameNet compares a route's destination; the kernel may have none for the
-// default route.
-func sameNet(got *net.IPNet, want *types.Route) bool {
-	ones, _ := want.Dst.Mask.Size()
-	if got == nil {
-		return ones == 0
+// attached is what an attachment should be.
+func attached(r *Record, c *cni.Conf) primary.Attached {
+	made := primary.Attached{
+		Network: &r.Network, QoS: r.Network.QoS, Host: r.Host, Name: r.IfName, Leases: r.Leases,
 	}
-	return got.String() == want.Dst.String()
+	if c.Bandwidth != nil {
+		made.QoS = c.Bandwidth
+	}
+	if r.Result == nil { // it was made anew
+		return made
+	}
+	for _, i := range r.Result.Interfaces {
+		if i.Sandbox != "" {
+			made.MAC = i.Mac
+		}
+	}
+	for _, route := range r.Result.Routes {
+		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
+			made.Routes = append(made.Routes, dst)
+		}
+	}
+	return made
 }

@@ -86,31 +86,85 @@ func TestLibcni(t *testing.T) {
 	}
 }
 
-// CHECK finds out what somebody took away.
+// CHECK finds out what somebody took away: in the container, and on the host,
+// where HOST is the container's end.
 func TestCheck(t *testing.T) {
 	b := newBed(t)
 	b.start()
-	for what, take := range map[string]string{
-		"lost its address":       "ip addr flush dev eth0",
-		"is down":                "ip link set eth0 down",
-		"lost its route":         "ip route del default",
-		"eth0 in the container:": "ip link del eth0",
+	more := `"tap": true, "qos": {"ingressRate": 8000000, "egressRate": 8000000},
+		"rules": [{"direction": "ingress", "protocol": "icmp"}, {"direction": "egress"}]`
+	conf := b.conf(more)
+	for what, damage := range map[string]struct{ inside, host string }{
+		"eth0 of the container has lost its address": {"ip addr flush dev eth0", ""},
+		"own end: device eth0 is down":               {"ip link set eth0 down", ""},
+		"lost its route to 0.0.0.0/0":                {"ip route del default", ""},
+		"has MAC address 0a:58:00:00:00:01":          {"ip link set eth0 address 0a:58:00:00:00:01", ""},
+		"device eth0 has lost the limit":             {"tc qdisc del dev eth0 root", ""},
+		"device tap0: Link not found":                {"ip link del tap0", ""},
+		"eth0 has lost its redirection":              {"tc qdisc del dev eth0 ingress", ""},
+		"end on the host: look for":                  {"ip link del eth0", ""},
+		"end on the host: device":                    {"", "ip link set HOST down"},
+		"is no port of bridge br0":                   {"", "ip link set HOST nomaster"},
+		"has lost the limit of its rate":             {"", "tc qdisc del dev HOST root"},
+		"lost its rules for ingress":                 {"", "nft delete element ip scon_groups ingress { 10.88.0.2 }"},
+		"bridge: device br0 is down":                 {"", "ip link set br0 down"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			pod := nstest.New(t)
 			path := netns.Path(pod)
-			b.want(b.cni("ADD", "c", path, b.conf()))
-			b.want(b.cni("CHECK", "c", path, b.conf()))
-			nstest.Run(t, pod, take)
-			if a := b.cni("CHECK", "c", path, b.conf()); a.code != 1 || !strings.Contains(a.out, what) && !strings.Contains(a.out, "on the host") {
+			// A network of its own has the first address.
+			conf := strings.Replace(conf, `"name": "net"`, fmt.Sprintf(`"name": "net%d"`, len(b.state().Networks)), 1)
+			b.want(b.cni("ADD", "c", path, conf))
+			b.want(b.cni("CHECK", "c", path, conf))
+			host := b.devices()[0]
+			nstest.Run(t, pod, damage.inside)
+			nstest.Run(t, b.host, strings.ReplaceAll(damage.host, "HOST", host))
+			if a := b.cni("CHECK", "c", path, conf); a.code != 1 || !strings.Contains(a.out, what) {
 				t.Errorf("CHECK: %d %s", a.code, a.out)
 			}
-			b.want(b.cni("DEL", "c", path, b.conf()))
+			b.want(b.cni("DEL", "c", path, conf))
+			b.wantNothing()
 		})
 	}
 	if a := b.cni("CHECK", "nobody", netns.Path(b.host), b.conf()); !strings.Contains(a.out, `"code":3`) {
 		t.Errorf("CHECK of an unknown container: %s", a.out)
 	}
+}
+
+// STATUS tells a network in which no ADD succeeds from one that has lost what
+// its containers need.
+func TestStatus(t *testing.T) {
+	b := newBed(t)
+	gateway := b.port()
+	b.start()
+	wants := func(conf, want string) {
+		t.Helper()
+		a := b.cni("STATUS", "", "", conf)
+		if (a.code == 0) != (want == "") || !strings.Contains(a.out, want) {
+			t.Errorf("STATUS: %d %s, want %q", a.code, a.out, want)
+		}
+	}
+	macvlan := b.tenantConf("", 0, `"kind": "macvlan", "master": "m0"`)
+	routing := b.tenantConf("", 1, `"kind": "ptp"`)
+	bridge := b.tenantConf("", 2, `"bridge": "br9"`)
+	for i, conf := range []string{macvlan, routing, bridge} {
+		wants(conf, "")
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(nstest.New(t)), conf))
+		wants(conf, "")
+	}
+	nstest.Run(t, b.host, "ip link set br9 down")
+	wants(bridge, `"code":51`)
+	nstest.Run(t, b.host, "ip link set br9 up")
+	wants(bridge, "")
+	nstest.Run(t, b.host, "ip link del br9")
+	wants(bridge, `"code":51`)
+	nstest.Run(t, gateway, "ip link del g0") // and m0 with it
+	wants(macvlan, `"code":51`)
+	b.want(b.cni("DEL", "0", "", macvlan))
+	wants(macvlan, `"code":50`)
+	wants(routing, "")
+	b.want(b.cni("DEL", "2", "", bridge))
+	wants(bridge, "") // an ADD would make it again
 }
 
 // GC takes away what the runtime no longer knows, and nothing else.

@@ -50,6 +50,20 @@ func TestKilledInPlace(t *testing.T) {
 	}
 }
 
+// dieFilling starts an agent that dies at a step of filling a network's pool.
+func (b *bed) dieFilling(conf, at string) {
+	b.t.Helper()
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	b.spawn(faultEnv+"="+at, configEnv+"=  networks: ["+file+"]\n  pool: {warm_target: 2}")
+	if err := b.agent.Wait(); err == nil {
+		b.t.Error("the agent ended in order")
+	}
+	b.agent = nil
+}
+
 // The same with a pool, whose namespaces are there without a container.
 func TestKilledWithPool(t *testing.T) {
 	swaps(t)
@@ -59,15 +73,7 @@ func TestKilledWithPool(t *testing.T) {
 			pod := nstest.New(t)
 			conf := b.conf(`"agentDown": "error"`)
 			if strings.HasPrefix(at, "pool") {
-				file := filepath.Join(b.dir, "net.conf")
-				if err := os.WriteFile(file, []byte(b.conf()), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				b.spawn(faultEnv+"="+at, configEnv+"=  networks: ["+file+"]\n  pool: {warm_target: 2}")
-				if err := b.agent.Wait(); err == nil {
-					t.Error("the agent ended in order")
-				}
-				b.agent = nil
+				b.dieFilling(b.conf(), at)
 			} else {
 				b.withPool(2, faultEnv+"="+at)
 				a := b.cni("ADD", "c", netns.Path(pod), conf)

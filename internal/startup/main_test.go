@@ -211,6 +211,19 @@ func (b *bed) state() api.Startup {
 	return s
 }
 
+// address is a container's.
+func (b *bed) address(id string) string {
+	b.t.Helper()
+	for _, a := range b.state().Attachments {
+		if a.Container == id {
+			addr, _, _ := strings.Cut(a.Addresses[0], "/")
+			return addr
+		}
+	}
+	b.t.Fatalf("container %s has no address", id)
+	return ""
+}
+
 // withPool starts an agent that has n namespaces of the network ready.
 func (b *bed) withPool(n int, env ...string) {
 	b.t.Helper()

@@ -45,6 +45,9 @@ func (a *Agent) recover() error {
 	if err := a.removeUnowned(devices); err != nil {
 		return err
 	}
+	if err := a.recoverNetworks(); err != nil {
+		return err
+	}
 	deleted, err := a.store.deleted()
 	if err != nil {
 		return err
@@ -60,6 +63,24 @@ func (a *Agent) recover() error {
 		}
 	}
 	return a.Reconcile()
+}
+
+// recoverNetworks takes away what devices that are gone left on the host, and
+// remembers the networks that have containers.
+func (a *Agent) recoverNetworks() error {
+	networks, err := a.store.getNetworks()
+	if err != nil {
+		return err
+	}
+	for _, c := range networks {
+		if a.hasContainers(c.Name) {
+			a.claims[c.Name] = c
+		}
+		if err := a.host.Sweep(c); err != nil {
+			a.log.Warn("looking for what containers left", "network", c.Name, "error", err)
+		}
+	}
+	return nil
 }
 
 // ownDevices are the host's devices with names that this package gives.

@@ -1,0 +1,109 @@
+package startup
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/rules"
+)
+
+// tenantConf is a network of a tenant: number n has the subnet 10.88.n.0/24.
+func (b *bed) tenantConf(tenant string, n int, port string, more ...string) string {
+	c := strings.Replace(b.conf(append([]string{port, fmt.Sprintf(`"tenant": %q`, tenant)}, more...)...), `"bridge": "br0", "isGateway": true,`, "", 1)
+	c = strings.Replace(c, `"name": "net"`, fmt.Sprintf(`"name": "net%d"`, n), 1)
+	return strings.Replace(c, "10.88.0.0/24", fmt.Sprintf("10.88.%d.0/24", n), 1)
+}
+
+// reaches tells whether an address answers a namespace's pings, twice asked
+// before it is taken for silent.
+func reaches(ns, addr string) bool {
+	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c2", "-i0.2", "-W2", addr).Run() == nil
+}
+
+// wantReach fails unless addresses answer as they should.
+func wantReach(t *testing.T, ns string, want map[string]bool) {
+	t.Helper()
+	for addr, answers := range want {
+		if got := reaches(ns, addr); got != answers {
+			t.Errorf("from %s, %s answers: %v", ns, addr, got)
+		}
+	}
+}
+
+// Containers of a tenant reach each other and what is outside, and none of
+// another tenant's, also not by the host that forwards for all.
+func TestTenantsApart(t *testing.T) {
+	for kind, port := range map[string]string{
+		"veth": `"isGateway": true, "bridge": "br%d"`,
+		"ptp":  `"kind": "ptp"`,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBed(t)
+			b.start()
+			pods := make([]string, 4)
+			confs := make([]string, 4)
+			for n, tenant := range []string{"a", "a", "b", ""} {
+				own := port
+				if kind == "veth" {
+					own = fmt.Sprintf(port, n)
+				}
+				confs[n] = b.tenantConf(tenant, n, own)
+				pods[n] = nstest.New(t)
+				b.want(b.cni("ADD", fmt.Sprint(n), netns.Path(pods[n]), confs[n]))
+			}
+			wantReach(t, pods[0], map[string]bool{"10.88.0.1": true, "10.88.1.2": true, "10.88.2.2": false, "10.88.3.2": true})
+			wantReach(t, pods[2], map[string]bool{"10.88.2.1": true, "10.88.0.2": false})
+			nstest.Do(t, b.host, func() {
+				set, err := rules.Read(rules.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if judged := set.PerPacket(); len(judged) > 0 {
+					t.Errorf("no connection would go express: %v", judged)
+				}
+			})
+			for n := range pods {
+				b.want(b.cni("DEL", fmt.Sprint(n), netns.Path(pods[n]), confs[n]))
+			}
+			b.stop()
+			b.wantNothing()
+			if out := nstest.Run(t, b.host, "nft list tables"); strings.Contains(out, "scon_tenants") {
+				t.Errorf("left: %s", out)
+			}
+		})
+	}
+}
+
+// A network by which tenants would reach each other is refused.
+func TestTenantsRefused(t *testing.T) {
+	b := newBed(t)
+	nstest.Run(t, b.host, "ip link add m0 type veth peer name g0")
+	b.start()
+	for want, confs := range map[string][2]string{
+		"one for each tenant": {
+			b.tenantConf("a", 0, `"bridge": "br0"`), b.tenantConf("b", 1, `"bridge": "br0"`),
+		},
+		"or sharing multi-tenant": {
+			b.tenantConf("a", 2, `"kind": "macvlan", "master": "m0"`), b.tenantConf("b", 3, `"kind": "macvlan", "master": "m0"`),
+		},
+		"by which tenants are told apart": {
+			b.tenantConf("a", 4, `"kind": "ptp"`), strings.Replace(b.tenantConf("b", 5, `"kind": "ptp"`), "10.88.5.0/24", "10.88.4.0/25", 1),
+		},
+	} {
+		b.want(b.cni("ADD", "a", netns.Path(nstest.New(t)), confs[0]))
+		a := b.cni("ADD", "b", netns.Path(nstest.New(t)), confs[1])
+		if a.code != 1 || !strings.Contains(a.out, want) || !strings.Contains(a.out, `"code":7`) {
+			t.Errorf("want %q: %d %s", want, a.code, a.out)
+		}
+	}
+	// Also of an agent that has only heard of the first one.
+	b.kill()
+	b.start()
+	if a := b.cni("ADD", "b", netns.Path(nstest.New(t)), b.tenantConf("b", 1, `"bridge": "br0"`)); a.code != 1 {
+		t.Errorf("after a restart: %s", a.out)
+	}
+}
