@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -77,19 +78,46 @@ func TestPooledContainerGoesExpress(t *testing.T) {
 	})
 }
 
+// So is one whose device is made in its runtime's namespace, by CNI.
+func TestAttachedContainerGoesExpress(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) {
+		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
+	}})
+	name := filepath.Base(b.Node("c9"))
+	if err := netns.Create(name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netns.Delete(name) })
+	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "lab", "type": "scon-cni", "socket": %q, "bridge": "docker0",
+		"ipam": {"type": "scon", "subnet": "172.17.0.0/16", "rangeStart": "172.17.0.200", "gateway": "172.17.0.1",
+		"routes": [{"dst": "0.0.0.0/0"}]}}`, state.Socket(b.StateDir()))
+	ask(t, state.Socket(b.StateDir()), "/v1/cni", conf, map[string]string{
+		"Cni-Command": "ADD", "Cni-Containerid": "c9", "Cni-Netns": netns.Path(name), "Cni-Ifname": "eth0", "Cni-Path": "/",
+	})
+	c := b.Connect("tcp", "c9", lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0)).GoExpress()
+	c.Exchange(1 << 20)
+}
+
 // create asks the agent as scon-oci does before a container is created.
 func create(t *testing.T, socket, id, bundle string) {
+	t.Helper()
+	ask(t, socket, "/v1/oci", "", map[string]string{"Oci-Verb": "create", "Oci-Id": id, "Oci-Bundle": bundle})
+}
+
+// ask sends the agent what its C clients send.
+func ask(t *testing.T, socket, path, body string, header map[string]string) {
 	t.Helper()
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 	}}
-	req, err := http.NewRequest(http.MethodPost, "http://scon/v1/oci", nil)
+	req, err := http.NewRequest(http.MethodPost, "http://scon"+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, value := range map[string]string{"Oci-Verb": "create", "Oci-Id": id, "Oci-Bundle": bundle} {
+	for key, value := range header {
 		req.Header.Set(key, value)
 	}
 	resp, err := client.Do(req)
@@ -98,7 +126,8 @@ func create(t *testing.T, socket, id, bundle string) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
+		answer, _ := io.ReadAll(resp.Body)
+		t.Fatalf("%s: %s", resp.Status, answer)
 	}
 }
 
