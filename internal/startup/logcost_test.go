@@ -1,0 +1,113 @@
+package startup
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+var costFile = flag.String("stage-log-cost", "", "write to this `file` what the log of stages costs, measured in 30 rounds")
+
+// logCost is what the log of stages costs. Every list has one value per round.
+type logCost struct {
+	Machine string `json:"machine"`
+	Kernel  string `json:"kernel"`
+	// EventNS is how long whoever logs a stage takes for it, the two looks at
+	// the clock with it.
+	EventNS []float64 `json:"event_ns"`
+	// EventCPUNS is the processor time of that, and of writing it to a file.
+	EventCPUNS []float64 `json:"event_cpu_ns"`
+	// AddUS is an ADD by scon-cni out of the pool, as its runtime waits for it.
+	AddUS []float64 `json:"add_us"`
+	// StagesPerContainer are the most that a container has.
+	StagesPerContainer int `json:"stages_per_container"`
+	// AddPercent is the processor time of a container's stages, of the median
+	// ADD.
+	AddPercent float64 `json:"add_percent"`
+}
+
+// The log of stages costs something that is written down with
+//
+//	go test ./internal/startup -run TestStageLogCost -stage-log-cost FILE
+func TestStageLogCost(t *testing.T) {
+	rounds := 2
+	if *costFile != "" {
+		rounds = 30
+	}
+	c := logCost{StagesPerContainer: len(Stages)}
+	c.Machine, c.Kernel = bench.Machine()
+	b := newBed(t)
+	b.withPool(rounds)
+	for i := range rounds {
+		wall, cpu := logRound(t)
+		c.EventNS, c.EventCPUNS = append(c.EventNS, wall), append(c.EventCPUNS, cpu)
+		pod, conf := nstest.New(t), b.conf()
+		began := time.Now()
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), conf))
+		c.AddUS = append(c.AddUS, float64(time.Since(began).Nanoseconds())/1e3)
+	}
+	if swapped := b.state().HandedOver; netns.HasBeneath() && swapped != uint64(rounds) {
+		t.Errorf("%d of %d containers are from the pool", swapped, rounds)
+	}
+	c.AddPercent = 100 * median(c.EventCPUNS) * float64(c.StagesPerContainer) / 1e3 / median(c.AddUS)
+	if c.AddPercent <= 0 {
+		t.Errorf("nothing was measured: %+v", c)
+	}
+	t.Logf("a stage: %.0f ns, with the file %.0f ns of processor time; %d of them %.2f %% of an ADD",
+		median(c.EventNS), median(c.EventCPUNS), c.StagesPerContainer, c.AddPercent)
+	if *costFile == "" {
+		return
+	}
+	out, err := json.MarshalIndent(c, "", "  ")
+	if err == nil {
+		err = os.WriteFile(*costFile, append(out, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logRound logs as many stages as are kept, and returns nanoseconds and
+// nanoseconds of processor time for each.
+func logRound(t *testing.T) (wall, cpu float64) {
+	t.Helper()
+	l, err := openStageLog(filepath.Join(t.TempDir(), "stages"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const container = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	before, began := cpuTime(t), time.Now()
+	for range logged {
+		at := monotonic()
+		l.add(Event{container, StageAddCNI, at, monotonic(), 0})
+	}
+	wall = float64(time.Since(began).Nanoseconds()) / logged
+	l.close()
+	return wall, float64(cpuTime(t)-before) / logged
+}
+
+// cpuTime is the processor time of this process, in nanoseconds.
+func cpuTime(t *testing.T) int64 {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
