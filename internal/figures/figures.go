@@ -104,7 +104,7 @@ var sources = []source{
 	{"intervals", intervalsExperiment, []program{mosquitto, helperProgram}, intervalTakes},
 	{"tcp", tcpExperiment, []program{iperf3}, aSecond},
 	{"udp", udpExperiment, []program{iperf3}, aSecond},
-	{"latency", latencyExperiment, nil, func(e Effort, _ bench.Step) time.Duration { return e.Latency }},
+	{"roundtrips", roundTripsExperiment, nil, func(e Effort, _ bench.Step) time.Duration { return e.Latency }},
 	{"flows", flowsExperiment, nil, func(e Effort, _ bench.Step) time.Duration { return time.Duration(e.Flows) * 10 * time.Microsecond }},
 	{"scale", scaleExperiment, []program{iperf3}, aSecond},
 }

@@ -92,7 +92,7 @@ func TestSourcesOf(t *testing.T) {
 		}
 		return names
 	}
-	if got := names("12", "2"); !slices.Equal(got, []string{"tcp", "latency"}) {
+	if got := names("12", "2"); !slices.Equal(got, []string{"tcp", "roundtrips"}) {
 		t.Errorf("Fig. 2 and 12 need %v", got)
 	}
 	if got, profile, err := sourcesOf([]string{"13"}); len(got) != 0 || !profile || err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/scon-project/scon/internal/bench/peer"
 )
 
-// latencyExperiment is Fig. 2c, 2d and 12: TCP requests and responses of the
+// roundTripsExperiment is Fig. 2c, 2d and 12: TCP requests and responses of the
 // same size, both ends on one CPU, by the bench's own peers as netperf's TCP_RR
 // does it.
-func latencyExperiment(e Effort) bench.Experiment {
+func roundTripsExperiment(e Effort) bench.Experiment {
 	x := bench.Experiment{Short: "mean and tail of TCP round trips of several sizes"}
 	for _, size := range sizes {
 		mean, p99 := fmt.Sprintf("rr_%d_mean_us", size), fmt.Sprintf("rr_%d_p99_us", size)

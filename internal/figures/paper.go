@@ -57,23 +57,23 @@ var figures = []figure{
 	{
 		id: "2", title: "Challenges: CPU usage, throughput and latency of containers",
 		how:     "The native and container runs of Fig. 11 and 12. \"Application\" is user and system time of iperf3.",
-		sources: []string{"tcp", "latency"},
+		sources: []string{"tcp", "roundtrips"},
 		panels: []panel{
 			{id: "2a", title: "CPU usage, TCP", x: "message size (B), native and container", y: "% of a CPU", source: "tcp",
 				modes: nativeAndContainer, groups: bySize("tcp_%d"), layers: cpuLayers},
 			{id: "2b", title: "throughput, TCP", x: "message size (B)", y: "Mbit/s", source: "tcp",
 				modes: nativeAndContainer, groups: bySize("tcp_%d_mbps")},
-			{id: "2c", title: "mean latency", x: "message size (B)", y: "us", source: "latency",
+			{id: "2c", title: "mean latency", x: "message size (B)", y: "us", source: "roundtrips",
 				modes: nativeAndContainer, groups: bySize("rr_%d_mean_us")},
-			{id: "2d", title: "99 % latency", x: "message size (B)", y: "us", source: "latency",
+			{id: "2d", title: "99 % latency", x: "message size (B)", y: "us", source: "roundtrips",
 				modes: nativeAndContainer, groups: bySize("rr_%d_p99_us")},
 		},
 		claims: []claim{
 			{"softirq CPU, container/native, 1 KB", 2.6, ratio("tcp", containerToNative, "tcp_1024_softirq_pct"), less(whySaturate)},
 			{"throughput, container/native, 1 KB", 0.41, ratio("tcp", containerToNative, "tcp_1024_mbps"), more(whyIPLayer)},
 			{"throughput, container/native, mean of sizes", 0.56, ratio("tcp", containerToNative, every("tcp_%d_mbps")...), more(whyIPLayer)},
-			{"mean latency, container/native, mean of sizes", 2, ratio("latency", containerToNative, every("rr_%d_mean_us")...), less(whyIPLayer)},
-			{"99 % latency, container/native, mean of sizes", 2, ratio("latency", containerToNative, every("rr_%d_p99_us")...), less(whyIPLayer)},
+			{"mean latency, container/native, mean of sizes", 2, ratio("roundtrips", containerToNative, every("rr_%d_mean_us")...), less(whyIPLayer)},
+			{"99 % latency, container/native, mean of sizes", 2, ratio("roundtrips", containerToNative, every("rr_%d_p99_us")...), less(whyIPLayer)},
 		},
 	},
 	{
@@ -159,16 +159,16 @@ var figures = []figure{
 	{
 		id: "12", title: "Latency per packet",
 		how:     "TCP round trips by the bench's own peers, both on one CPU, in the place of netperf.",
-		sources: []string{"latency"},
+		sources: []string{"roundtrips"},
 		panels: []panel{
-			{id: "12a", title: "mean latency", x: "message size (B)", y: "us", source: "latency", groups: bySize("rr_%d_mean_us")},
-			{id: "12b", title: "99 % latency", x: "message size (B)", y: "us", source: "latency", groups: bySize("rr_%d_p99_us")},
+			{id: "12a", title: "mean latency", x: "message size (B)", y: "us", source: "roundtrips", groups: bySize("rr_%d_mean_us")},
+			{id: "12b", title: "99 % latency", x: "message size (B)", y: "us", source: "roundtrips", groups: bySize("rr_%d_p99_us")},
 		},
 		claims: []claim{
-			{"mean, express/container, mean of sizes", 0.75, ratio("latency", expressToContainer, every("rr_%d_mean_us")...), less(whyBothWays)},
-			{"mean, gap closed, mean of sizes", 0.49, gap("latency", every("rr_%d_mean_us")...), more(whyBothWays)},
-			{"99 %, express/container, mean of sizes", 0.68, ratio("latency", expressToContainer, every("rr_%d_p99_us")...), less(whyBothWays)},
-			{"99 %, gap closed, mean of sizes", 0.66, gap("latency", every("rr_%d_p99_us")...), more(whyBothWays)},
+			{"mean, express/container, mean of sizes", 0.75, ratio("roundtrips", expressToContainer, every("rr_%d_mean_us")...), less(whyBothWays)},
+			{"mean, gap closed, mean of sizes", 0.49, gap("roundtrips", every("rr_%d_mean_us")...), more(whyBothWays)},
+			{"99 %, express/container, mean of sizes", 0.68, ratio("roundtrips", expressToContainer, every("rr_%d_p99_us")...), less(whyBothWays)},
+			{"99 %, gap closed, mean of sizes", 0.66, gap("roundtrips", every("rr_%d_p99_us")...), more(whyBothWays)},
 		},
 	},
 	{
