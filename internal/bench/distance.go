@@ -44,6 +44,8 @@ const (
 const (
 	distanceTurns   = 2000
 	distanceBatches = 15
+
+	distancePatience = 10 * time.Second // an idle machine takes some 10 ms
 )
 
 // measureDistance lets two threads pass a cache line back and forth.
@@ -56,7 +58,7 @@ func measureDistance(a, b int) (Distance, error) {
 		turn atomic.Int64
 		_    [64]byte
 	}
-	stop := time.Now().Add(2 * time.Second)
+	stop := time.Now().Add(distancePatience)
 	var gone atomic.Bool // one of the two has given up
 	// play waits for the line to show every turn of its parity and writes the
 	// next; it gives up when the time is over.
@@ -74,7 +76,7 @@ func measureDistance(a, b int) (Distance, error) {
 					continue
 				}
 				if gone.Load() || time.Now().After(stop) {
-					return fmt.Errorf("CPUs %d and %d did not meet", a, b)
+					return fmt.Errorf("CPUs %d and %d were not ours at the same time for long enough within %s: other work keeps them busy", a, b, distancePatience)
 				}
 			}
 			if batch := n / (2 * distanceTurns); batches != nil && (n+2)/(2*distanceTurns) > batch {
