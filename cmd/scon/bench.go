@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/output"
 	"github.com/scon-project/scon/internal/startbench"
 )
 
@@ -134,17 +135,43 @@ func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Exp
 
 // show measures and shows what was found.
 func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*bench.Result, error)) error {
+	if err := checkOutput(o.json); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	result, err := measure(ctx)
-	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; what was measured so far is shown")
+	measured := result != nil && len(result.Samples) > 0
+	if err != nil && ctx.Err() != nil {
+		err = interrupted(measured)
 	}
-	if result == nil {
+	if !measured {
 		return err
 	}
 	if o.json != "" {
 		err = errors.Join(err, result.WriteFile(o.json))
 	}
 	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
+}
+
+// checkOutput tells, ahead of a long run, whether it can write its files; ""
+// is none.
+func checkOutput(paths ...string) error {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if err := output.Check(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interrupted is what a run ends with that was ended by a signal.
+func interrupted(measured bool) error {
+	if !measured {
+		return errors.New("interrupted before anything was measured")
+	}
+	return errors.New("interrupted; what was measured so far is shown")
 }

@@ -184,12 +184,15 @@ func (o *latencyOptions) check(cmd *cobra.Command) (err error) {
 
 // run measures and shows what was found, also if it was interrupted.
 func (o *latencyOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput(o.json); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o.Progress = bench.NewProgress(os.Stderr)
 	r, err := latency.Run(ctx, o.Options)
-	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; what was measured so far is shown")
+	if err != nil && ctx.Err() != nil {
+		err = interrupted(r != nil)
 	}
 	if r == nil {
 		return err

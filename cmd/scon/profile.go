@@ -121,11 +121,17 @@ func (o *profileOptions) check(cmd *cobra.Command) error {
 
 // run measures and shows what was found, also if it was interrupted.
 func (o *profileOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput(o.json, o.png); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	p, err := o.measure(ctx)
-	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; what was measured so far is shown")
+	if err != nil && ctx.Err() != nil {
+		measured := p != nil && len(p.Ways) > 0
+		if err = interrupted(measured); !measured {
+			return err
+		}
 	}
 	if p == nil {
 		return err

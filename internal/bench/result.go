@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/scon-project/scon/internal/output"
 )
 
 // Result is what an experiment found, and the file that it writes.
@@ -165,34 +165,11 @@ func (r *Result) compare(statistic func(...[]float64) float64, modes ...string) 
 	return intervals
 }
 
-// WriteFile writes the result as JSON, by way of a temporary file, so that
-// there is never half a result.
-func (r *Result) WriteFile(path string) (err error) {
+// WriteFile writes the result as JSON.
+func (r *Result) WriteFile(path string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write the result: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(append(text, '\n'))
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write the result to %s: %w", path, err)
-	}
-	return nil
+	return output.Write(path, append(text, '\n'))
 }

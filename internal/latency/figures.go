@@ -16,6 +16,7 @@ import (
 
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/output"
 )
 
 // The parts that the figures need, by the names of their results.
@@ -277,5 +278,5 @@ func writeReport(dir string, found map[string]*Result) error {
 			return err
 		}
 	}
-	return writeWhole(filepath.Join(dir, "latency.md"), text.Bytes())
+	return output.Write(filepath.Join(dir, "latency.md"), text.Bytes())
 }

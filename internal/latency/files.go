@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/scon-project/scon/internal/output"
 )
 
 // worstPackets of a run are shown over time, as in the paper's Fig. 8.
@@ -43,7 +45,7 @@ func writeRaw(dir, mode string, round int, s Samples) error {
 	if err := zip.Close(); err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(dir, rawDir, fmt.Sprintf("%s-%d.csv.gz", mode, round)), file.Bytes())
+	return output.Write(filepath.Join(dir, rawDir, fmt.Sprintf("%s-%d.csv.gz", mode, round)), file.Bytes())
 }
 
 // rawDir keeps the packets of all rounds.
@@ -75,7 +77,7 @@ func writeWorst(dir, mode string, s Samples) error {
 	for name, content := range map[string][]byte{
 		mode + ".hgrm": hgrm.Bytes(), mode + ".hlog": hlog.Bytes(), mode + "-worst.csv": worst.Bytes(),
 	} {
-		if err := writeWhole(filepath.Join(dir, name), content); err != nil {
+		if err := output.Write(filepath.Join(dir, name), content); err != nil {
 			return err
 		}
 	}

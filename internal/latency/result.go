@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/output"
 )
 
 // Result is what a measurement found, and the file that it writes: in the schema
@@ -166,7 +166,7 @@ func (r *Result) WriteFile(path string) error {
 	if err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
-	return writeWhole(path, append(text, '\n'))
+	return output.Write(path, append(text, '\n'))
 }
 
 // ReadFile reads a file that WriteFile wrote.
@@ -187,20 +187,6 @@ func ReadFile(path string) (*Result, error) {
 
 // experiment is the name in the file.
 const experiment = "latency"
-
-// writeWhole replaces a file by way of a temporary one.
-func writeWhole(path string, content []byte) error {
-	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
-	err := os.WriteFile(temporary, content, 0o644)
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		os.Remove(temporary)
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
 
 // busy says how loaded the machine was.
 func busy() string {

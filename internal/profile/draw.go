@@ -14,6 +14,8 @@ import (
 	"golang.org/x/image/font/gofont/goregular"
 	"golang.org/x/image/font/opentype"
 	"golang.org/x/image/math/fixed"
+
+	"github.com/scon-project/scon/internal/output"
 )
 
 // Measures of the picture, in pixels.
@@ -77,7 +79,7 @@ func (p *Profile) WritePNG(path string) error {
 	if err := png.Encode(&file, picture); err != nil {
 		return fmt.Errorf("draw the profile: %w", err)
 	}
-	return writeWhole(path, file.Bytes())
+	return output.Write(path, file.Bytes())
 }
 
 // canvas is a picture that one writes on.

@@ -63,6 +63,9 @@ func Live(ctx context.Context, o LiveOptions) (p *Profile, err error) {
 	if err := p.summarizeLive(v, w, cost); err != nil {
 		return nil, err
 	}
+	if err == nil && len(p.Errors) > 0 {
+		err = errors.New(p.Errors[0])
+	}
 	return p, err
 }
 
@@ -214,7 +217,8 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 		}
 	}
 	if len(p.Ways) == 0 {
-		p.Errors = append(p.Errors, "no packet between the container and the network outside")
+		p.Errors = append(p.Errors, fmt.Sprintf("no packet between container %q and the network outside in %v",
+			v.name, v.watched.Round(time.Millisecond)))
 	}
 	p.Rules = append(p.Rules, rulesOf(p.Ways)...)
 	return p.finish(w, cost, v.ways, v.attached, v.watched)

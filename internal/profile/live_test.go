@@ -139,6 +139,27 @@ func TestLiveEndsWithoutATrace(t *testing.T) {
 	wantNoWaypoints(t)
 }
 
+// A container without traffic has no ways, which is said, and a cost all the
+// same.
+func TestLiveWithoutTraffic(t *testing.T) {
+	needWaypoints(t)
+	b := scontest.New(t, scontest.Layout{})
+	p, err := look(t.Context(), b, 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "no packet between container ") {
+		t.Errorf("error %v, want one about no packet", err)
+	}
+	if p == nil {
+		t.Fatal("no profile")
+	}
+	var text strings.Builder
+	if err := p.WriteTable(&text); err != nil {
+		t.Fatal(err)
+	}
+	if got := text.String(); strings.Contains(got, "all layers") || !strings.Contains(got, "of one CPU in all") {
+		t.Errorf("want what it cost, without a table of no layers:\n%s", got)
+	}
+}
+
 func TestLiveNamesWhoIsThere(t *testing.T) {
 	b := scontest.New(t, scontest.Layout{})
 	err := netns.Do(b.Node(lab.Device), func() error {

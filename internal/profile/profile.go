@@ -24,8 +24,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/scon-project/scon/internal/output"
 )
 
 // Profile is what was measured, and the file that it writes. All times are in
@@ -120,22 +121,7 @@ func (p *Profile) WriteFile(path string) error {
 	if err != nil {
 		return fmt.Errorf("write the profile: %w", err)
 	}
-	return writeWhole(path, append(text, '\n'))
-}
-
-// writeWhole writes a file by way of a temporary one, so that there is never
-// half of it.
-func writeWhole(path string, content []byte) error {
-	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
-	err := os.WriteFile(temporary, content, 0o644)
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		os.Remove(temporary)
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return output.Write(path, append(text, '\n'))
 }
 
 // ReadFile reads a profile that WriteFile wrote.

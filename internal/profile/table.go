@@ -11,6 +11,15 @@ import (
 // a row for each layer, then what the rules of the host cost, and what the
 // measurement did.
 func (p *Profile) WriteTable(w io.Writer) error {
+	var text string
+	if len(p.Ways) > 0 {
+		text = p.tables() + "\n"
+	}
+	_, err := io.WriteString(w, text+p.footnote())
+	return err
+}
+
+func (p *Profile) tables() string {
 	head := []string{"layer, us"}
 	for _, way := range p.Ways {
 		head = append(head, way.Name)
@@ -50,8 +59,7 @@ func (p *Profile) WriteTable(w io.Writer) error {
 		}
 		text += "\n" + markdown(rules)
 	}
-	_, err := io.WriteString(w, text+"\n"+p.footnote())
-	return err
+	return text
 }
 
 // footnote says where and how the figures were taken, and at what cost.

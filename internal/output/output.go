@@ -1,0 +1,69 @@
+// Package output writes files whose names a user gives.
+package output
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Check tells, before long work, whether Write can work at its end. It changes
+// nothing at path.
+func Check(path string) (err error) {
+	defer describe(path, &err)
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return unix.EISDIR
+	case err == nil && !info.Mode().IsRegular():
+		return unix.Access(path, unix.W_OK)
+	}
+	f, err := draft(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// Write writes a file wholly or not at all. What is no plain file, such as
+// /dev/stdout or a link, stays what it is and is written to.
+func Write(path string, content []byte) (err error) {
+	defer describe(path, &err)
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return os.WriteFile(path, content, 0o644)
+	}
+	f, err := draft(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// draft is a file that is to become another in the same folder.
+func draft(path string) (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+}
+
+// describe says what an error is about: the file, not its draft.
+func describe(path string, err *error) {
+	if *err == nil {
+		return
+	}
+	reason := *err
+	if about := new(fs.PathError); errors.As(reason, &about) {
+		reason = about.Err
+	}
+	*err = fmt.Errorf("write %s: %w", path, reason)
+}
