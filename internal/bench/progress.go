@@ -32,6 +32,9 @@ type progress struct {
 
 func (p *progress) Step(done, total int, next string) {
 	now := time.Now()
+	if done == 0 { // what came before, such as a boot, tells nothing about the steps
+		p.started = now
+	}
 	left := timeLeft(now.Sub(p.started), done, total)
 	switch {
 	case p.terminal:

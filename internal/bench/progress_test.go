@@ -37,6 +37,17 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
+// The time left is judged by the steps, not by what came before the first.
+func TestProgressBeginsWithTheFirstStep(t *testing.T) {
+	var b strings.Builder
+	p := &progress{out: &b, terminal: true, started: time.Now().Add(-time.Hour)}
+	p.Step(0, 4, "first")
+	p.Step(1, 4, "second")
+	if got := b.String(); !strings.HasSuffix(got, "0s left  second") {
+		t.Errorf("got %q, want no time left", got)
+	}
+}
+
 func TestTimeLeft(t *testing.T) {
 	for _, c := range []struct {
 		elapsed     time.Duration
