@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -56,6 +58,9 @@ Kernels are fetched with apt and kept.`,
 			if err != nil {
 				return err
 			}
+			if err := checkGuest(cmd, where); err != nil {
+				return err
+			}
 			where.Rounds, where.Progress = o.rounds, bench.NewProgress(os.Stderr)
 			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
 				return bench.CountInGuest(ctx, e, where)
@@ -65,9 +70,22 @@ Kernels are fetched with apt and kept.`,
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().StringVar(&where.Kernel, "kernel", "6.12", "`version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
-	cmd.Flags().StringVar(&where.Arch, "arch", "", "`architecture` of the guest: amd64 or arm64 (default this machine's)")
+	cmd.Flags().StringVar(&where.Arch, "arch", runtime.GOARCH, "`architecture` of the guest: "+strings.Join(vm.Architectures(), ", "))
 	cmd.Flags().StringVar(&where.Executable, "executable", "", "scon for the guest, a `path` (default this executable)")
 	return cmd
+}
+
+// checkGuest refuses a guest that there is none of.
+func checkGuest(cmd *cobra.Command, where bench.CountOptions) error {
+	for _, f := range []struct {
+		flag, value string
+		known       []string
+	}{{"kernel", where.Kernel, vm.Kernels()}, {"arch", where.Arch, vm.Architectures()}} {
+		if !slices.Contains(f.known, f.value) {
+			return usagef(cmd, "--%s %q: want %s", f.flag, f.value, strings.Join(f.known, ", "))
+		}
+	}
+	return nil
 }
 
 // newBenchCountCommand is what bench cost runs in the guest.
@@ -82,7 +100,7 @@ func newBenchCountCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			result, err := bench.Count(cmd.Context(), e, bench.Options{Rounds: o.rounds, Progress: bench.GuestProgress(cmd.OutOrStdout())})
+			result, err := bench.Count(cmd.Context(), e, bench.GuestOptions(o.rounds, cmd.OutOrStdout()))
 			if result == nil {
 				return err
 			}

@@ -35,14 +35,17 @@ type CountOptions struct {
 // machine.
 const countTimeout = time.Hour
 
-// What the guest's scon prints: a line for each step, and the result as JSON.
+// What the guest's scon prints: a line for each step, one for each sample as
+// JSON, and the result as JSON.
 const (
 	stepMark   = "=== step "
+	sampleMark = "=== sample "
 	resultMark = "=== result\n"
 )
 
 // CountInGuest boots a guest that counts instructions and has it carry out Cost
-// or some of it. As with Run, there may be a result with an error.
+// or some of it. As with Run, there may be a result with an error: when ctx ends,
+// of the samples so far.
 func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, error) {
 	if o.Arch == "" {
 		o.Arch = runtime.GOARCH
@@ -56,27 +59,29 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	if err := runsAlone(o.Executable, o.Arch); err != nil {
 		return nil, err
 	}
-	steps := &stepReader{progress: o.Progress}
+	started := time.Now()
+	guest := &guestReader{experiment: e, rounds: o.Rounds, progress: o.Progress}
 	o.Progress.Step(0, 1, "boot Linux "+o.Kernel)
 	defer o.Progress.Done()
 	r, err := vm.Run(ctx, vm.Options{
 		Kernel: o.Kernel, Arch: o.Arch, Icount: true, Memory: 1536, Timeout: countTimeout,
 		Files:   map[string]string{"/opt/scon": o.Executable},
 		Command: countCommand(e, o.Rounds),
-		Console: steps,
+		Console: guest,
 	})
 	if err != nil {
-		return nil, err
+		return guest.interrupted(started), err
 	}
 	said, text, found := strings.Cut(r.Output, resultMark)
 	if !found {
-		return nil, fmt.Errorf("the guest has no result: %s", strings.TrimSpace(said))
+		return guest.interrupted(started), fmt.Errorf("the guest has no result: %s", withoutMarks(said))
 	}
 	text, _, _ = strings.Cut(text, "\n") // errors follow, which the result has, too
 	result, err := parseResult([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("read the guest's result: %w", err)
 	}
+	result.took(started) // the guest's clock counts instructions
 	if n := len(result.Errors); n > 0 {
 		err = fmt.Errorf("%d errors; the first: %s", n, result.Errors[0])
 	}
@@ -84,6 +89,17 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 		err = errors.Join(err, errors.New("the guest's kernel complains: "+r.Complaints))
 	}
 	return result, err
+}
+
+// withoutMarks is what a guest said besides the lines that are read here.
+func withoutMarks(said string) string {
+	var rest strings.Builder
+	for line := range strings.Lines(said) {
+		if !strings.HasPrefix(line, stepMark) && !strings.HasPrefix(line, sampleMark) {
+			rest.WriteString(line)
+		}
+	}
+	return strings.TrimSpace(rest.String())
 }
 
 // countCommand is what the guest does. A signal that preempts a thread costs
@@ -117,13 +133,17 @@ func runsAlone(path, arch string) error {
 	return nil
 }
 
-// stepReader tells the progress of a guest by what it prints.
-type stepReader struct {
-	progress Progress
-	line     []byte
+// guestReader tells the progress of a guest by what it prints, and keeps its
+// samples.
+type guestReader struct {
+	experiment Experiment
+	rounds     int
+	progress   Progress
+	line       []byte
+	result     *Result // nil until there is a sample
 }
 
-func (r *stepReader) Write(b []byte) (int, error) {
+func (r *guestReader) Write(b []byte) (int, error) {
 	for _, c := range b {
 		if c != '\n' {
 			r.line = append(r.line, c)
@@ -132,12 +152,15 @@ func (r *stepReader) Write(b []byte) (int, error) {
 		if step, ok := bytes.CutPrefix(r.line, []byte(stepMark)); ok {
 			r.tell(strings.TrimSpace(string(step)))
 		}
+		if sample, ok := bytes.CutPrefix(r.line, []byte(sampleMark)); ok {
+			r.keep(sample)
+		}
 		r.line = r.line[:0]
 	}
 	return len(b), nil
 }
 
-func (r *stepReader) tell(step string) {
+func (r *guestReader) tell(step string) {
 	var done, total int
 	if n, _ := fmt.Sscanf(step, "%d %d", &done, &total); n < 2 || total < 1 || done < 0 || done > total {
 		return
@@ -146,8 +169,43 @@ func (r *stepReader) tell(step string) {
 	r.progress.Step(done, total, parts[len(parts)-1])
 }
 
-// GuestProgress writes the lines that CountInGuest reads.
-func GuestProgress(w io.Writer) Progress { return guestProgress{w} }
+func (r *guestReader) keep(line []byte) {
+	var s guestSample
+	if json.Unmarshal(line, &s) != nil {
+		return // the guest ended amid the line
+	}
+	if r.result == nil {
+		r.result = newResult(r.experiment, r.rounds)
+		r.result.Kernel, r.result.Machine = s.Kernel, s.Machine
+	}
+	r.result.add(s.Sample)
+}
+
+// interrupted is the result of a guest that did not come to its end; nil if it
+// has no sample.
+func (r *guestReader) interrupted(started time.Time) *Result {
+	if r.result != nil {
+		r.result.Interrupted = true
+		r.result.took(started)
+		r.result.summarize()
+	}
+	return r.result
+}
+
+// guestSample is a sample and where it was taken.
+type guestSample struct {
+	Kernel, Machine string
+	Sample          Sample
+}
+
+// GuestOptions make Count write the lines that CountInGuest reads.
+func GuestOptions(rounds int, w io.Writer) Options {
+	return Options{Rounds: rounds, Progress: guestProgress{w}, Taken: func(r *Result, s Sample) {
+		if line, err := json.Marshal(guestSample{r.Kernel, r.Machine, s}); err == nil {
+			fmt.Fprintf(w, "%s%s\n", sampleMark, line)
+		}
+	}}
+}
 
 type guestProgress struct{ w io.Writer }
 

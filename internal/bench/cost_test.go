@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/lab"
@@ -24,9 +25,9 @@ func (p *told) Step(_, _ int, next string) { p.steps = append(p.steps, next) }
 // The host follows the guest's steps, however the console cuts its lines.
 func TestGuestProgress(t *testing.T) {
 	var p told
-	reader := &stepReader{progress: &p}
+	reader := &guestReader{progress: &p}
 	lines := &strings.Builder{}
-	guest := GuestProgress(lines)
+	guest := GuestOptions(2, lines).Progress
 	guest.Step(1, 4, "round 1 of 2, native udp_64")
 	lines.WriteString("something else\n" + stepMark + "nonsense\n" + stepMark + "5 4 too far\n")
 	guest.Step(2, 4, "express")
@@ -37,6 +38,41 @@ func TestGuestProgress(t *testing.T) {
 	}
 	if got := strings.Join(p.steps, "; "); got != "round 1 of 2, native udp_64; express" {
 		t.Errorf("told %q", got)
+	}
+}
+
+// What a guest has measured is there when it does not come to its end.
+func TestGuestIsInterrupted(t *testing.T) {
+	e := Experiment{Name: "cost", Counted: true, Modes: []Mode{Native, Express}, Steps: []Step{costStep("udp_64", "udp", peer.Stream, 64)}}
+	reader := &guestReader{experiment: e, rounds: 3, progress: quiet{}}
+	if r := reader.interrupted(time.Now()); r != nil {
+		t.Errorf("a result of no samples: %+v", r)
+	}
+	console := &strings.Builder{}
+	taken := GuestOptions(3, console).Taken
+	there := &Result{Kernel: "the guest's", Machine: "QEMU"}
+	for mode, insn := range map[Mode]float64{Native: 1000, Express: 1040} {
+		taken(there, Sample{Round: 1, Mode: mode.Name, Step: "udp_64", Values: map[string]float64{"udp_64_insn": insn}})
+	}
+	whole := strings.ReplaceAll(console.String(), "\n", "\r\n")
+	console.Reset()
+	taken(there, Sample{Round: 2, Mode: Native.Name, Step: "udp_64", Values: map[string]float64{"udp_64_insn": 5}})
+	if _, err := reader.Write([]byte(whole + console.String()[:console.Len()/2])); err != nil {
+		t.Fatal(err)
+	}
+	r := reader.interrupted(time.Now())
+	if r == nil {
+		t.Fatal("no result")
+	}
+	if !r.Interrupted || r.Kernel != there.Kernel || r.Machine != there.Machine || r.Rounds != 3 || len(r.Samples) != 2 {
+		t.Errorf("result %+v, want an interrupted one of two samples in the guest", r)
+	}
+	if ratio := r.Ratios["express/native"]["udp_64_insn"].Median; ratio != 1.04 {
+		t.Errorf("express/native is %v, want 1.04", ratio)
+	}
+	var table strings.Builder
+	if err := r.WriteTable(&table); err != nil || !strings.Contains(table.String(), "Interrupted") {
+		t.Errorf("the table does not say that it is not complete: %v\n%s", err, &table)
 	}
 }
 

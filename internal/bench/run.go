@@ -13,6 +13,8 @@ type Options struct {
 	Rounds int
 	// Progress is told about every step.
 	Progress Progress
+	// Taken is told about every sample of the result; nil is nobody.
+	Taken func(*Result, Sample)
 }
 
 // Progress follows the steps of a run.
@@ -58,10 +60,14 @@ func runIn(ctx context.Context, e Experiment, o Options, open func() (closableBe
 	defer func() { err = errors.Join(err, bed.Close()) }()
 	result, err = runRounds(ctx, e, o, bed)
 	if result != nil {
-		result.Started = started
-		result.Seconds = time.Since(started).Seconds()
+		result.took(started)
 	}
 	return result, err
+}
+
+// took notes when the whole run was.
+func (r *Result) took(started time.Time) {
+	r.Started, r.Seconds = started, time.Since(started).Seconds()
 }
 
 // runRounds measures every step of every mode, round by round.
@@ -76,6 +82,12 @@ func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Resu
 	}
 	defer o.Progress.Done()
 	total := o.Rounds * len(e.Modes) * len(e.Steps)
+	keep := func(s Sample) {
+		result.add(s)
+		if o.Taken != nil {
+			o.Taken(result, s)
+		}
+	}
 	for round := range o.Rounds {
 		for i, mode := range e.Modes {
 			done := (round*len(e.Modes) + i) * len(e.Steps)
@@ -83,7 +95,7 @@ func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Resu
 				o.Progress.Step(done+step, total, fmt.Sprintf("round %d of %d, %s %s",
 					round+1, o.Rounds, mode.Name, e.Steps[step].Name))
 			}
-			result.visit(ctx, bed, round+1, mode, e.Steps, tell)
+			result.visit(ctx, bed, round+1, mode, e.Steps, tell, keep)
 			if ctx.Err() != nil {
 				result.Interrupted = true
 				result.summarize()
@@ -107,7 +119,7 @@ const attempts = 3
 
 // visit measures all steps of one mode in one round. What goes wrong is listed
 // in the result, except when it is the cancellation.
-func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int)) {
+func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int), keep func(Sample)) {
 	note := func(list *[]string, what string, err error) {
 		if err != nil && ctx.Err() == nil {
 			*list = append(*list, fmt.Sprintf("round %d, %s, %s: %v", round, mode.Name, what, err))
@@ -134,6 +146,6 @@ func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, s
 			continue
 		}
 		sample.Round, sample.Mode, sample.Step = round, mode.Name, step.Name
-		r.add(sample)
+		keep(sample)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -141,7 +142,8 @@ func boot(ctx context.Context, qemu, args []string, also io.Writer) ([]byte, err
 	cmd := exec.CommandContext(ctx, qemu[0], append(slices.Clone(qemu[1:]), args...)...)
 	both := io.MultiWriter(&console, also)
 	cmd.Stdout, cmd.Stderr = both, both
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// Ctrl-C is for the caller, who ends ctx.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if ctx.Err() != nil {
@@ -170,6 +172,9 @@ var machines = map[string]machine{
 		model: []string{"-M", "virt", "-cpu", "max,pauth-impdef=on"},
 	},
 }
+
+// Architectures are those that a guest can have, by Go's names.
+func Architectures() []string { return slices.Sorted(maps.Keys(machines)) }
 
 func machineOf(arch string) (machine, error) {
 	m, ok := machines[arch]
