@@ -18,6 +18,7 @@ var peerArgs = []string{"bench", "peer"}
 // mode is Express.
 type bed struct {
 	lab       *lab.Lab
+	ports     []string              // of the containers that are measured
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
 	flowtable bool                  // is loaded
@@ -39,7 +40,7 @@ func openBed() (*bed, error) {
 
 // openLab builds a lab of its own, without peers.
 func openLab() (b *bed, err error) {
-	b = &bed{peers: map[string]*peer.Peer{}}
+	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}}
 	if b.firstCPU, b.secondCPU, err = twoCPUs(); err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, loadFlowtable)
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.ports) })
 	}
 	if !mode.express {
 		return nil

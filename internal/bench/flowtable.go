@@ -12,14 +12,13 @@ import (
 const flowtableTable = "ip sconbench"
 
 // flowtableRules offload every connection that Docker's rules let pass. Only
-// with the bridge's port among the devices do a container's packets leave the
-// bridge out in both directions; with the uplink alone conntrack says OFFLOAD,
-// too, and the bridge sees them all the same (reading.check does not accept
-// that).
+// with its port among the devices do a container's packets leave the bridge out
+// in both directions; with the uplink alone conntrack says OFFLOAD, too, and the
+// bridge sees them all the same (reading.check does not accept that).
 const flowtableRules = `table ` + flowtableTable + ` {
 	flowtable fast {
 		hook ingress priority filter
-		devices = { ` + lab.Uplink + `, %s }
+		devices = { %s }
 	}
 	chain forward {
 		type filter hook forward priority 10; policy accept;
@@ -28,9 +27,11 @@ const flowtableRules = `table ` + flowtableTable + ` {
 }
 `
 
-// loadFlowtable puts the kernel's fast path into the current namespace.
-func loadFlowtable() error {
-	return nft(fmt.Sprintf(flowtableRules, lab.Port(1)))
+// loadFlowtable puts the kernel's fast path into the current namespace, for the
+// containers at some ports.
+func loadFlowtable(ports []string) error {
+	devices := strings.Join(append([]string{lab.Uplink}, ports...), ", ")
+	return nft(fmt.Sprintf(flowtableRules, devices))
 }
 
 func unloadFlowtable() error {

@@ -80,23 +80,19 @@ func RunTraffic(ctx context.Context, e Experiment, o Options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := siteBed{bed: b}
-		for n := 1; n <= max(1, e.Containers); n++ {
-			s.ports = append(s.ports, lab.Port(n))
+		for n := 2; n <= e.Containers; n++ {
+			b.ports = append(b.ports, lab.Port(n))
 		}
-		if _, err := lab.Up(labOptions(len(s.ports))); err != nil {
+		if _, err := lab.Up(labOptions(len(b.ports))); err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
-		return s, nil
+		return siteBed{b}, nil
 	})
 }
 
 // siteBed is a bed in which real programs run, with as many containers as they
 // need.
-type siteBed struct {
-	*bed
-	ports []string // of the containers
-}
+type siteBed struct{ *bed }
 
 func (b siteBed) ready(ctx context.Context, mode Mode) error {
 	if err := b.bed.ready(ctx, mode); err != nil || b.daemon == nil {

@@ -117,8 +117,7 @@ func (s source) prepare(e Effort) bench.Experiment {
 	x.Name = s.name
 	x.Rounds = e.Rounds
 	x.Modes = []bench.Mode{bench.Native, bench.Container, bench.Express}
-	// The bed's flowtable knows the port of one container.
-	if x.Containers <= 1 && bench.HasFlowtable() {
+	if bench.HasFlowtable() {
 		x.Modes = slices.Insert(x.Modes, 2, bench.Flowtable)
 	}
 	return x
