@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -29,8 +29,11 @@ minutes, or less than two with --quick. The results go to DIR as JSON, the plots
 as PNG, and figures.md shows the paper's figures beside ours. Ctrl-C ends the run
 and keeps the samples taken so far.`,
 		ValidArgs: figures.IDs(),
-		Args:      cobra.OnlyValidArgs,
+		Args:      knownFigures,
 		RunE: func(cmd *cobra.Command, ids []string) error {
+			if draw && (quick || len(ids) > 0) {
+				return usagef(cmd, "--draw draws all that is there: it takes no figure and no --quick")
+			}
 			if draw {
 				return figures.Draw(dir)
 			}
@@ -47,11 +50,21 @@ and keeps the samples taken so far.`,
 	return cmd
 }
 
+// knownFigures refuses figures that cannot be measured.
+func knownFigures(cmd *cobra.Command, ids []string) error {
+	for _, id := range ids {
+		if !slices.Contains(figures.IDs(), id) {
+			return usagef(cmd, "figure %q: want %s", id, strings.Join(figures.IDs(), ", "))
+		}
+	}
+	return nil
+}
+
 func runFigures(cmd *cobra.Command, o figures.Options) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := figures.Run(ctx, o)
-	if errors.Is(err, context.Canceled) {
+	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted; what was measured so far is kept")
 	}
 	if _, statErr := os.Stat(filepath.Join(o.Dir, "figures.md")); statErr == nil {

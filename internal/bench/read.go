@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 )
@@ -31,5 +32,5 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 			return &r, nil
 		}
 	}
-	return nil, fmt.Errorf("no experiment %q", r.Experiment)
+	return nil, errors.New("it is none of scon bench")
 }

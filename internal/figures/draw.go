@@ -46,11 +46,18 @@ func readResults(dir string) (found results, err error) {
 	return found, err
 }
 
-// Draw makes the report figures.md and the plots of the results in a folder.
+// errNoResult says that there is nothing to draw.
+var errNoResult = errors.New("no result")
+
+// Draw makes the report figures.md and the plots of the results in a folder,
+// which has to have one.
 func Draw(dir string) error {
 	found, err := readResults(dir)
 	if err != nil {
 		return err
+	}
+	if len(found.experiments) == 0 && found.profile == nil {
+		return fmt.Errorf("draw the figures: %w in %s", errNoResult, dir)
 	}
 	var report bytes.Buffer
 	if err := writeReport(&report, found); err != nil {

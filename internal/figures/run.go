@@ -62,7 +62,10 @@ func Run(ctx context.Context, o Options) error {
 	if withProfile && ctx.Err() == nil {
 		errs = append(errs, measureProfile(ctx, o.Dir, o.Effort.ProfileRounds, plan.last()))
 	}
-	return errors.Join(append(errs, Draw(o.Dir))...)
+	if err := Draw(o.Dir); len(errs) == 0 || !errors.Is(err, errNoResult) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // resultPath of a source.

@@ -134,5 +134,8 @@ func ReadFile(path string) (*Profile, error) {
 	if err := json.Unmarshal(text, &p); err != nil {
 		return nil, fmt.Errorf("read a profile from %s: %w", path, err)
 	}
+	if p.Ways == nil {
+		return nil, fmt.Errorf("read a profile from %s: it is none of scon profile", path)
+	}
 	return &p, nil
 }
