@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -140,7 +141,7 @@ func (w *waypoints) attachStation(s station) error {
 		passing: w.objects.SconAtHook, beginning: w.objects.SconWayBegins, ending: w.objects.SconWayEnds,
 	}[s.role]
 	return netns.Do(s.netns, func() error {
-		l, err := link.AttachNetfilter(link.NetfilterOptions{
+		l, err := attachNetfilter(link.NetfilterOptions{
 			Program: program, ProtocolFamily: link.NetfilterProtoIPv4, Hook: s.hook, Priority: s.priority,
 		})
 		if errors.Is(err, unix.EBUSY) {
@@ -152,6 +153,21 @@ func (w *waypoints) attachStation(s station) error {
 		w.links = append(w.links, l)
 		return nil
 	})
+}
+
+// afterlife of a waypoint that was taken away: it stays as long as somebody who
+// lists the kernel's links holds it.
+const afterlife = 200 * time.Millisecond
+
+// attachNetfilter waits for a priority that is taken, in case it is by a
+// waypoint from before.
+func attachNetfilter(o link.NetfilterOptions) (l link.Link, err error) {
+	for deadline := time.Now().Add(afterlife); ; time.Sleep(time.Millisecond) {
+		l, err = link.AttachNetfilter(o)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
 }
 
 // detach takes all waypoints away; the programs stay loaded.
