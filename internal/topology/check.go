@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,12 +25,13 @@ type checker struct {
 	*Topology
 	problems []problem
 	taken    map[string]bool // ends by NODE:INTERFACE
+	given    map[netip.Addr]End
 	moved    map[string]bool // devices of the host
 }
 
 // check finds what cannot be built, and completes the flows' paths.
 func (t *Topology) check() []problem {
-	c := &checker{Topology: t, taken: map[string]bool{}, moved: map[string]bool{}}
+	c := &checker{Topology: t, taken: map[string]bool{}, given: map[netip.Addr]End{}, moved: map[string]bool{}}
 	for i, l := range t.Links {
 		path := []string{"topology", "links", strconv.Itoa(i)}
 		c.link(l, path)
@@ -55,6 +57,8 @@ func (c *checker) link(l Link, path []string) {
 	switch {
 	case l.Type == Veth && len(l.Ends) == 1:
 		c.refuse(path, "is a veth with one endpoint: want two")
+	case l.Delay > maxDelay || l.Delay > 0 && l.Delay < minDelay:
+		c.refuse(append(path, "delay"), "is %v: want %v to %v", l.Delay, minDelay, maxDelay)
 	case l.Jitter > l.Delay:
 		c.refuse(append(path, "jitter"), "is %v: want at most the delay, %v", l.Jitter, l.Delay)
 	case len(l.Ends) == 2 && l.Ends[0].IPv4.IsValid() != l.Ends[1].IPv4.IsValid():
@@ -77,12 +81,18 @@ func (c *checker) end(l Link, e End, path []string) {
 		longest = maxOnVLAN
 	}
 	if !validInterface(e.Interface, longest) {
-		c.refuse(path, "has interface %q: want 1 to %d bytes without '/' and blanks, not lo", e.Interface, longest)
+		c.refuse(path, "has interface %q: want 1 to %d bytes without '/', '%%' and blanks, not lo", e.Interface, longest)
 	}
 	if name := e.Node + ":" + e.Interface; c.taken[name] {
 		c.refuse(path, "is %s, which another link has already", name)
 	} else {
 		c.taken[name] = true
+	}
+	if addr := e.IPv4.Addr(); addr.IsValid() {
+		if other, taken := c.given[addr]; taken {
+			c.refuse(path, "has %v, which %s:%s has already", addr, other.Node, other.Interface)
+		}
+		c.given[addr] = e
 	}
 	c.host(l, e, path)
 }
@@ -143,8 +153,9 @@ func (c *checker) flows() {
 	}
 }
 
-// validInterface is the kernel's dev_valid_name, with a bound.
+// validInterface is the kernel's dev_valid_name, with a bound. In a name with '%'
+// the kernel puts a number.
 func validInterface(name string, longest int) bool {
 	return name != "" && len(name) <= longest && name != "lo" && name != "." && name != ".." &&
-		!strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
+		!strings.ContainsAny(name, "/:% \t\n\v\f\r\x00")
 }

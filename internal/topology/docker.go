@@ -2,9 +2,11 @@ package topology
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,18 +21,34 @@ const label = "scon.topology"
 // atOnce is how many containers are started at a time.
 const atOnce = 8
 
+var errNoDocker = errors.New("nodes of kind linux need docker, which is not in PATH; Debian package docker.io has it")
+
 // docker runs one command of the Docker client and returns what it prints.
 func (l *Lab) docker(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", errors.New("nodes of kind linux need docker, which is not in PATH; Debian package docker.io has it")
+		return "", errNoDocker
 	}
 	if err != nil {
 		return "", fmt.Errorf("docker %s: %w: %s", cmd.Args[1], err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// hasContainers tells whether nodes are containers.
+func (t *Topology) hasContainers() bool {
+	return slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.Kind == Docker })
+}
+
+// checkDocker finds out whether there is an engine to start them.
+func (l *Lab) checkDocker(ctx context.Context) error {
+	if !l.hasContainers() {
+		return nil
+	}
+	_, err := l.docker(exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}"))
+	return err
 }
 
 // startContainers starts the nodes that are containers, without a network of
@@ -73,6 +91,9 @@ func (b *builder) nameContainer(n Node) error {
 // removeContainers removes the containers of the lab, with their volumes.
 func (l *Lab) removeContainers() error {
 	ids, err := l.docker(exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+label+"="+l.Name))
+	if errors.Is(err, errNoDocker) {
+		return nil // and what it ran is gone with it
+	}
 	if err != nil || ids == "" {
 		return err
 	}

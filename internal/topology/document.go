@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // document is a YAML file with the places of its values.
@@ -47,8 +50,41 @@ func (d *document) place(path []string) place {
 // keys of a mapping, in the file's order.
 func (d *document) keys(path ...string) []string { return d.order[key(path)] }
 
+// maxDepth is how deep mappings and lists may be in each other. A topology has six
+// levels; the parser's time rises with the square of them.
+const maxDepth = 100
+
+// checkDepth refuses what is too deep, which a file of hostile content may be.
+func checkDepth(content []byte) error {
+	depth, dashes, line := 0, 0, 0
+	for _, t := range lexer.Tokenize(string(content)) {
+		if t.Position.Line != line {
+			line, dashes = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		case token.SequenceEntryType, token.MappingKeyType:
+			dashes++
+		}
+		if depth+dashes > maxDepth {
+			return fmt.Errorf("%d:%d: has more than %d levels: this is no topology", t.Position.Line, t.Position.Column, maxDepth)
+		}
+	}
+	return nil
+}
+
+// byteOrderMark begins files of some editors.
+const byteOrderMark = "\ufeff"
+
 // parse reads one YAML document. Errors begin with LINE:COLUMN.
 func parse(content []byte) (*document, error) {
+	content = bytes.TrimPrefix(content, []byte(byteOrderMark))
+	if err := checkDepth(content); err != nil {
+		return nil, err
+	}
 	parsed, err := parser.ParseBytes(content, 0)
 	if err != nil {
 		var e yaml.Error

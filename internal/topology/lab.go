@@ -105,7 +105,35 @@ func (l *Lab) claim() error {
 		return fmt.Errorf("keep a record of the topology: %w", err)
 	}
 	f.Close()
+	if err := l.checkNames(); err != nil {
+		return errors.Join(err, l.forget())
+	}
 	return l.write()
+}
+
+// checkNames refuses what others have made: Close would remove it.
+func (l *Lab) checkNames() error {
+	for _, n := range l.Nodes {
+		switch _, err := netns.Inode(l.Path(n.Name)); {
+		case errors.Is(err, netns.ErrNotExist):
+		case err == nil, errors.Is(err, netns.ErrNotNetns):
+			return fmt.Errorf("node %s: namespace %s is another's already; \"ip netns delete %[2]s\" removes it",
+				n.Name, l.namespace(n.Name))
+		default:
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// forget removes the record.
+func (l *Lab) forget() error {
+	os.Remove(l.file() + ".new")
+	if err := os.Remove(l.file()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	os.Remove(l.dir) // unless there are others
+	return nil
 }
 
 // write writes the record, whole or not at all.
@@ -123,17 +151,25 @@ func (l *Lab) write() error {
 
 // Close removes the lab, whole or half built, and brings devices of the machine
 // back to the caller's namespace. Processes in a namespace live on without its
-// links; the kernel removes what is left of the rest within a moment.
+// links; the kernel removes what is left of the rest within a moment. A node whose
+// device cannot be brought back stays, for another Close.
 func (l *Lab) Close() error {
 	var errs []error
+	keep := map[string]bool{}
 	for _, m := range slices.Backward(l.moves) {
-		errs = append(errs, l.bringBack(m))
+		if err := l.bringBack(m); err != nil {
+			errs = append(errs, err)
+			keep[m.Node] = true
+		}
 	}
-	if slices.ContainsFunc(l.Nodes, func(n Node) bool { return n.Kind == Docker }) {
+	if l.hasContainers() {
 		errs = append(errs, l.removeContainers())
 	}
 	held := l.held()
 	for _, n := range l.Nodes {
+		if keep[n.Name] {
+			continue
+		}
 		if held[n.Name] {
 			errs = append(errs, netns.Do(l.Path(n.Name), removeLinks))
 		}
@@ -145,11 +181,9 @@ func (l *Lab) Close() error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove topology %q: %w", l.Name, err)
 	}
-	os.Remove(l.dir + "/" + l.Name + suffix + ".new")
-	if err := os.Remove(l.file()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := l.forget(); err != nil {
 		return fmt.Errorf("remove topology %q: %w", l.Name, err)
 	}
-	os.Remove(l.dir) // unless there are others
 	return nil
 }
 

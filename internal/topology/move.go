@@ -6,16 +6,21 @@ import (
 	"net"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/netns"
 )
 
-// move is a device of the machine that is in a node now.
+// move is a device of the machine that is in a node now, or on its way.
 type move struct {
 	Node string `json:"node"`
 	Dev  string `json:"dev"`  // its name in the node
 	Host string `json:"host"` // its name on the machine
-	Up   bool   `json:"up"`   // whether it was switched on there
+	// Between is its name on the way, that no other device has at either end.
+	Between string `json:"between"`
+	// Up tells whether it was switched on at the machine, and MTU what it had.
+	Up  bool `json:"up"`
+	MTU int  `json:"mtu"`
 }
 
 // take moves a device of the machine into a node, under another name.
@@ -27,7 +32,10 @@ func (b *builder) take(e End, host, dev string) error {
 	if err := b.unused(link); err != nil {
 		return err
 	}
-	m := move{Node: e.Node, Dev: dev, Host: host, Up: link.Attrs().Flags&net.FlagUp != 0}
+	m := move{
+		Node: e.Node, Dev: dev, Host: host, Between: fmt.Sprintf("scon%d", link.Attrs().Index),
+		Up: link.Attrs().Flags&net.FlagUp != 0, MTU: link.Attrs().MTU,
+	}
 	b.moves = append(b.moves, m)
 	if err := b.write(); err != nil {
 		return err
@@ -37,7 +45,7 @@ func (b *builder) take(e End, host, dev string) error {
 		return err
 	}
 	defer node.Close()
-	return carry(b.host, link, int(node.Fd()), b.nodes[e.Node], dev)
+	return carry(b.host, link, m.Between, int(node.Fd()), b.nodes[e.Node], dev)
 }
 
 // unused refuses a device that the machine itself needs: what is moved loses
@@ -57,11 +65,9 @@ func (b *builder) unused(link netlink.Link) error {
 	return nil
 }
 
-// carry moves a device to another namespace. On the way it has a name that no
-// other device has in either.
-func carry(from *netlink.Handle, link netlink.Link, to int, there *netlink.Handle, name string) error {
+// carry moves a device to another namespace, under another name between.
+func carry(from *netlink.Handle, link netlink.Link, between string, to int, there *netlink.Handle, name string) error {
 	old := link.Attrs().Name
-	between := fmt.Sprintf("scon%d", link.Attrs().Index)
 	if err := from.LinkSetDown(link); err != nil {
 		return fmt.Errorf("switch %s off: %w", old, err)
 	}
@@ -81,45 +87,86 @@ func carry(from *netlink.Handle, link netlink.Link, to int, there *netlink.Handl
 	return nil
 }
 
-// bringBack moves a device back to the machine.
+// bringBack moves a device back to the machine, from wherever a move of it was
+// cut off, and makes it what it was there.
 func (l *Lab) bringBack(m move) error {
-	host, err := netlink.NewHandle()
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("routing socket: %w", err)
 	}
 	defer host.Close()
+	err = l.bringOut(m, host)
+	if err == nil {
+		err = m.settle(host)
+	}
+	if err != nil {
+		return fmt.Errorf("bring %s back: %w", m.Host, err)
+	}
+	return nil
+}
+
+// bringOut moves the device out of the node, if it is there.
+func (l *Lab) bringOut(m move, host *netlink.Handle) error {
 	home, err := netns.Open("")
 	if err != nil {
 		return err
 	}
 	defer home.Close()
 	err = netns.Do(l.Path(m.Node), func() error {
-		node, err := netlink.NewHandle()
+		node, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("routing socket: %w", err)
 		}
 		defer node.Close()
-		link, err := node.LinkByName(m.Dev)
-		if errors.As(err, new(netlink.LinkNotFoundError)) {
-			return nil // it never came here, or has gone back
+		link, err := findEither(node, m.Dev, m.Between)
+		if link == nil || err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("find %s: %w", m.Dev, err)
-		}
-		return carry(node, link, int(home.Fd()), host, m.Host)
+		return carry(node, link, m.Between, int(home.Fd()), host, m.Host)
 	})
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("bring %s back: %w", m.Host, err)
+	return err
+}
+
+// settle gives the device, which is at the machine, the name, the MTU and the
+// state that it had there. It is no error if it is gone.
+func (m move) settle(host *netlink.Handle) error {
+	link, err := findEither(host, m.Between, m.Host)
+	if link == nil || err != nil {
+		return err
+	}
+	if link.Attrs().Name != m.Host {
+		if err := host.LinkSetName(link, m.Host); err != nil {
+			return fmt.Errorf("rename %s: %w", m.Between, err)
+		}
+	}
+	if m.MTU != 0 && link.Attrs().MTU != m.MTU {
+		if err := host.LinkSetMTU(link, m.MTU); err != nil {
+			return fmt.Errorf("set the MTU to %d: %w", m.MTU, err)
+		}
 	}
 	if !m.Up {
 		return nil
 	}
-	link, err := host.LinkByName(m.Host)
-	if err != nil {
-		return fmt.Errorf("bring %s back: %w", m.Host, err)
+	if err := host.LinkSetUp(link); err != nil {
+		return fmt.Errorf("switch it on: %w", err)
 	}
-	return host.LinkSetUp(link)
+	return nil
+}
+
+// findEither finds the device of the first name, else that of the second; nil if
+// there is none.
+func findEither(h *netlink.Handle, first, second string) (netlink.Link, error) {
+	for _, name := range []string{first, second} {
+		link, err := h.LinkByName(name)
+		if err == nil {
+			return link, nil
+		}
+		if !errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil, fmt.Errorf("find %s: %w", name, err)
+		}
+	}
+	return nil, nil
 }

@@ -58,6 +58,9 @@ func (g graph) towards(root string) map[string]string {
 func (g graph) expand(path []string) ([]string, error) {
 	whole := []string{path[0]}
 	for _, to := range path[1:] {
+		if to == whole[len(whole)-1] {
+			return nil, twice(to)
+		}
 		next := g.towards(to)
 		for at := whole[len(whole)-1]; at != to; {
 			at = next[at]
@@ -65,10 +68,14 @@ func (g graph) expand(path []string) ([]string, error) {
 				return nil, fmt.Errorf("no links lead from %q to %q", whole[len(whole)-1], to)
 			}
 			if slices.Contains(whole, at) {
-				return nil, fmt.Errorf("leads to %q twice: a port can be routed one way by each node", at)
+				return nil, twice(at)
 			}
 			whole = append(whole, at)
 		}
 	}
 	return whole, nil
+}
+
+func twice(node string) error {
+	return fmt.Errorf("leads to %q twice: a port can be routed one way by each node", node)
 }

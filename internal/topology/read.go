@@ -186,7 +186,7 @@ func (d *document) link(f fileLink, path ...string) Link {
 		}
 		v, err := time.ParseDuration(text)
 		if err != nil || v < 0 {
-			d.refuse(fmt.Errorf("is %q: want a time with its unit, such as 10ms", text), append(path, key)...)
+			d.refuse(fmt.Errorf("is %q: want %s", text, wantTime), append(path, key)...)
 		}
 		return v
 	}
@@ -216,11 +216,24 @@ func (d *document) end(f fileEnd, host string, path ...string) End {
 	}
 	if f.IPv4 != "" {
 		var err error
-		if e.IPv4, err = netip.ParsePrefix(f.IPv4); err != nil || !e.IPv4.Addr().Is4() {
-			d.refuse(fmt.Errorf("is %q: want an IPv4 address with the length of its prefix, such as 192.0.2.1/24", f.IPv4), append(path, "ipv4")...)
+		switch e.IPv4, err = netip.ParsePrefix(f.IPv4); {
+		case err != nil || !isHost(e.IPv4):
+			d.refuse(fmt.Errorf("is %q: want a machine's IPv4 address with the length of its prefix, such as 192.0.2.1/24", f.IPv4), append(path, "ipv4")...)
+		case ownNets.Contains(e.IPv4.Addr()):
+			d.refuse(fmt.Errorf("is %q: addresses in %v are those of nodes, and of links without any", f.IPv4, ownNets), append(path, "ipv4")...)
 		}
 	}
 	return e
+}
+
+// isHost tells whether a machine can have an IPv4 address.
+func isHost(p netip.Prefix) bool {
+	a := p.Addr()
+	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || p.Bits() < 1 {
+		return false
+	}
+	// The first and the last of a network are none, unless they are all it has.
+	return p.Bits() >= 31 || a != p.Masked().Addr() && p.Contains(a.Next())
 }
 
 // parseCPUs reads a list as the kernel writes it: 0-1,3.

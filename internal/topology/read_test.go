@@ -128,7 +128,9 @@ func TestReadRefuses(t *testing.T) {
 		{"interface twice", with("{}", plain+"\n    - "+plain, ""), "f.yaml:8:19: topology.links[1].endpoints[0] is a:e1, which another link has already"},
 		{"delay", with("{}", plain+"\n      delay: 5x", ""), `f.yaml:8:7: topology.links[0].delay is "5x": want a time with its unit`},
 		{"negative delay", with("{}", plain+"\n      delay: -5ms", ""), `topology.links[0].delay is "-5ms"`},
-		{"delay as a number", with("{}", plain+"\n      delay: 5", ""), "topology.links[0].delay is a number: want a text"},
+		{"long delay", with("{}", plain+"\n      delay: 5m", ""), "f.yaml:8:7: topology.links[0].delay is 5m0s: want 1µs to 4m0s"},
+		{"short delay", with("{}", plain+"\n      delay: 10ns", ""), "topology.links[0].delay is 10ns: want 1µs to 4m0s"},
+		{"delay as a number", with("{}", plain+"\n      delay: 5", ""), "topology.links[0].delay is a number: want a time with its unit"},
 		{"jitter", with("{}", plain+"\n      jitter: 5ms", ""), "topology.links[0].jitter is 5ms: want at most the delay, 0s"},
 		{"loss", with("{}", plain+"\n      loss: 101", ""), "topology.links[0].loss is 101: want at most 100"},
 		{"mtu", with("{}", plain+"\n      mtu: 1", ""), "topology.links[0].mtu is 1: want at least 68"},
@@ -139,11 +141,25 @@ func TestReadRefuses(t *testing.T) {
 		{"VF twice", with("{}", `{type: sriov, host-interface: p, endpoints: [{node: a, interface: e1, vf: 1}, {node: b, interface: e1, vf: 1}]}`, ""), "takes VF 1 of p, which another link has already"},
 		{"half an address", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 192.0.2.1/24}, "b:e1"]`, ""), "has an ipv4 at one of two endpoints"},
 		{"two networks", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 192.0.2.1/24}, {node: b, interface: e1, ipv4: 192.0.3.1/24}]`, ""), "want addresses of one network"},
-		{"no address", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 192.0.2.1}, "b:e1"]`, ""), `ipv4 is "192.0.2.1": want an IPv4 address`},
+		{"one address", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 192.0.2.1/24}, {node: b, interface: e1, ipv4: 192.0.2.1/24}]`, ""), "f.yaml:7:65: topology.links[0].endpoints[1] has 192.0.2.1, which a:e1 has already"},
+		{"an address of SCON's", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 10.99.0.1/24}, {node: b, interface: e1, ipv4: 10.99.0.2/24}]`, ""), `topology.links[0].endpoints[0].ipv4 is "10.99.0.1/24": addresses in 10.98.0.0/15 are those of nodes`},
+		{"a network's address", with("{}", `endpoint: {node: a, interface: e1, ipv4: 192.0.2.0/24}`, ""), `topology.links[0].endpoint.ipv4 is "192.0.2.0/24": want a machine's`},
+		{"a broadcast address", with("{}", `endpoint: {node: a, interface: e1, ipv4: 192.0.2.255/24}`, ""), `is "192.0.2.255/24": want a machine's`},
+		{"a group's address", with("{}", `endpoint: {node: a, interface: e1, ipv4: 224.0.0.1/4}`, ""), `is "224.0.0.1/4": want a machine's`},
+		{"every address", with("{}", `endpoint: {node: a, interface: e1, ipv4: 192.0.2.1/0}`, ""), `is "192.0.2.1/0": want a machine's`},
+		{"interface with a number", with("{}", `endpoints: ["a:e%d", "b:e1"]`, ""), `has interface "e%d": want 1 to 15 bytes without`},
+		{"image with an option", with("{kind: linux, image: --privileged}", plain, ""), `f.yaml:4:22: topology.nodes.a.image is "--privileged": want the name of an image`},
+		{"no node at all", "name: x\ntopology: {nodes: {}}", "f.yaml:2:12: topology.nodes has 0: want 1 at least"},
+		{"empty command", with("{kind: linux, image: x, cmd: ''}", plain, ""), "topology.nodes.a.cmd is empty"},
+		{"no address", with("{}", `endpoints: [{node: a, interface: e1, ipv4: 192.0.2.1}, "b:e1"]`, ""), `ipv4 is "192.0.2.1": want a machine's IPv4 address`},
 		{"port", with("{}", plain, "flows: [{port: 70000, path: [a, b]}]"), "f.yaml:8:10: flows[0].port is 70000: want at most 65535"},
 		{"port twice", with("{}", plain, "flows: [{port: 7, path: [a, b]}, {port: 7, path: [b, a]}]"), "flows[1].port is 7, which another flow has already"},
 		{"path to nowhere", with("{}", plain, "flows: [{port: 7, path: [a, q]}]"), `flows[0].path leads to "q", which is no node`},
 		{"path without links", with("{}\n    c: {}", plain, "flows: [{port: 7, path: [a, c]}]"), `flows[0].path no links lead from "a" to "c"`},
+		{"path to itself", with("{}", plain, "flows: [{port: 7, path: [a, a]}]"), `flows[0].path leads to "a" twice`},
+		{"deep lists", "name: " + strings.Repeat("[", 1e5), "f.yaml:1:107: has more than 100 levels"},
+		{"deep mappings", "name: " + strings.Repeat("{a: ", 1e5), "has more than 100 levels"},
+		{"deep items", strings.Repeat("- ", 1e5), "f.yaml:1:201: has more than 100 levels"},
 		{"path back", with("{}", plain, "flows: [{port: 7, path: [a, b, a]}]"), `flows[0].path leads to "a" twice`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -156,6 +172,11 @@ func TestReadRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What editors of other systems write is read.
+func TestReadForeignText(t *testing.T) {
+	mustRead(t, byteOrderMark+strings.ReplaceAll(ring, "\n", "\r\n"))
 }
 
 func TestReadTellsAllProblemsInTheirOrder(t *testing.T) {

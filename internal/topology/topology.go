@@ -135,6 +135,7 @@ const (
 var (
 	linkNet = netip.MustParseAddr("10.99.0.0")
 	nodeNet = netip.MustParseAddr("10.98.0.0")
+	ownNets = netip.MustParsePrefix("10.98.0.0/15")
 )
 
 // offset returns the n-th address behind one.

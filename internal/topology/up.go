@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -49,12 +51,18 @@ func Up(ctx context.Context, t *Topology, o Options) (l *Lab, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("build the topology: network namespaces need root; try sudo")
 	}
+	if err := t.checkCPUs(); err != nil {
+		return nil, fmt.Errorf("build the topology: %w", err)
+	}
 	b := &builder{
 		Lab:      &Lab{Topology: t, dir: withDefault(o.Dir)},
 		ctx:      ctx,
 		progress: o.Progress,
 		nodes:    map[string]*netlink.Handle{},
 		indices:  map[string]int{},
+	}
+	if err := b.checkDocker(ctx); err != nil {
+		return nil, fmt.Errorf("build the topology: %w", err)
 	}
 	if err := b.claim(); err != nil {
 		return nil, err
@@ -72,6 +80,27 @@ func Up(ctx context.Context, t *Topology, o Options) (l *Lab, err error) {
 		return nil, err
 	}
 	return b.Lab, nil
+}
+
+// checkCPUs refuses CPUs that this machine has not.
+func (t *Topology) checkCPUs() error {
+	text, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return fmt.Errorf("list the CPUs: %w", err)
+	}
+	list := strings.TrimSpace(string(text))
+	online, err := parseCPUs(list)
+	if err != nil {
+		return fmt.Errorf("list the CPUs: %w", err)
+	}
+	for _, n := range t.Nodes {
+		for _, cpu := range n.CPUs {
+			if !slices.Contains(online, cpu) {
+				return fmt.Errorf("node %s: its cpu-set has CPU %d, this machine has %s", n.Name, cpu, list)
+			}
+		}
+	}
+	return nil
 }
 
 // build makes nodes, links and routes.

@@ -239,6 +239,7 @@ topology:
       endpoints:
         - {node: a, interface: eth0, host-interface: wire0}
         - {node: b, interface: eth0, host-interface: wire1}
+      mtu: 1400
 `, unique())))
 		if ttl, err := receive(l, "a", "b", 7000); err != nil || ttl != 64 {
 			t.Errorf("TTL %d, %v", ttl, err)
@@ -257,13 +258,137 @@ topology:
 		if now := links(nstest.Run(t, ns, "ip -o link show")); now != before {
 			t.Errorf("the machine has %s, before %s", now, before)
 		}
-		if out := nstest.Run(t, ns, "ip -o link show wire0"); !strings.Contains(out, ",UP") {
-			t.Errorf("wire0 was on and is %s", out)
+		if out := nstest.Run(t, ns, "ip -o link show wire0"); !strings.Contains(out, ",UP") || !strings.Contains(out, " mtu 1500 ") {
+			t.Errorf("wire0 was on, with an MTU of 1500, and is %s", out)
 		}
 		if out := nstest.Run(t, ns, "ip -o link show wire1"); strings.Contains(out, ",UP") {
 			t.Errorf("wire1 was off and is %s", out)
 		}
 	})
+}
+
+// borrowed is a topology that has taken wire0 of the machine, whose namespace the
+// caller is in.
+func borrowed(t *testing.T) *Lab {
+	return up(t, mustRead(t, fmt.Sprintf(`name: %s
+topology:
+  nodes: {a: }
+  links:
+    - {type: host-device, endpoint: {node: a, interface: eth0, host-interface: wire0}}
+`, unique())))
+}
+
+// Wherever a process was killed that moves a device, the device comes back.
+func TestDevicesComeBackFromAnywhere(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// script puts wire0 where it would be; NODE, HOST and BETWEEN are names.
+		script string
+		gone   bool
+	}{
+		{name: "switched off", script: "ip -n NODE link set eth0 netns HOST name wire0"},
+		{name: "renamed at the machine", script: "ip -n NODE link set eth0 netns HOST name BETWEEN"},
+		{name: "moved", script: "ip -n NODE link set eth0 down\nip -n NODE link set eth0 name BETWEEN"},
+		{name: "removed", script: "ip -n NODE link delete eth0", gone: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ns := host(t)
+			nstest.Do(t, ns, func() {
+				before := links(nstest.Run(t, ns, "ip -o link show"))
+				l := borrowed(t)
+				nstest.Run(t, ns, strings.NewReplacer("NODE", l.namespace("a"), "HOST", ns, "BETWEEN", l.moves[0].Between).Replace(tc.script))
+				other, err := Open(l.Name, l.dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := other.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if tc.gone {
+					return
+				}
+				if now := links(nstest.Run(t, ns, "ip -o link show")); now != before {
+					t.Errorf("the machine has %s, before %s", now, before)
+				}
+				if out := nstest.Run(t, ns, "ip -o link show wire0"); !strings.Contains(out, ",UP") {
+					t.Errorf("wire0 was on and is %s", out)
+				}
+			})
+		})
+	}
+}
+
+// A device whose name another has got stays where somebody finds it.
+func TestDeviceThatCannotComeBack(t *testing.T) {
+	ns := host(t)
+	nstest.Do(t, ns, func() {
+		l := borrowed(t)
+		nstest.Run(t, ns, "ip link add wire0 type bridge")
+		for range 2 {
+			if err := l.Close(); err == nil || !strings.Contains(err.Error(), "bring wire0 back: rename") {
+				t.Errorf("error %v", err)
+			}
+		}
+		nstest.Run(t, ns, "ip link delete wire0")
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		nstest.Run(t, ns, "ip link show wire0")
+	})
+}
+
+// What others have made under a name is not touched.
+func TestUpLeavesNamespacesOfOthers(t *testing.T) {
+	topology := line(t, 1)
+	other := "scon-" + topology.Name + "-n1"
+	if err := netns.Create(other); err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Delete(other)
+	dir := filepath.Join(t.TempDir(), "records")
+	_, err := Up(t.Context(), topology, Options{Dir: dir})
+	if err == nil || !strings.Contains(err.Error(), "node n1: namespace "+other+" is another's already") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := netns.Inode(other); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("a record is left")
+	}
+}
+
+// Without an engine nothing is begun, and what one had left can be forgotten.
+func TestContainersWithoutDocker(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := filepath.Join(t.TempDir(), "records")
+	topology := &Topology{Name: unique(), Nodes: []Node{{Name: "a", Kind: Docker, Image: "box"}}}
+	_, err := Up(t.Context(), topology, Options{Dir: dir})
+	if err == nil || !strings.Contains(err.Error(), "need docker, which is not in PATH") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("a record is left")
+	}
+	l := &Lab{Topology: topology, dir: dir}
+	if err := l.claim(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the record stays")
+	}
+}
+
+func TestUpRefusesCPUsThatAreNotThere(t *testing.T) {
+	topology := line(t, 1)
+	topology.Nodes[1].CPUs = []int{0, 8000}
+	_, err := Up(t.Context(), topology, Options{Dir: filepath.Join(t.TempDir(), "records")})
+	if err == nil || !strings.Contains(err.Error(), "node n1: its cpu-set has CPU 8000, this machine has 0") {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestUpRefuses(t *testing.T) {
@@ -356,7 +481,7 @@ func TestNetem(t *testing.T) {
 	defer l.Close()
 	for _, node := range []string{In, "n1"} {
 		out := nstest.Run(t, filepath.Base(l.Path(node)), "tc qdisc show")
-		if !strings.Contains(out, "netem") || !strings.Contains(out, "delay 20ms  1ms loss 10%") {
+		if !strings.Contains(out, "netem 1: root") || !strings.Contains(out, "limit 4194304 delay 20ms  1ms loss 10%") {
 			t.Errorf("%s has %s", node, out)
 		}
 	}

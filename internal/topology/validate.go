@@ -53,7 +53,10 @@ func (d *document) validate() []problem {
 // nodesPath is where the nodes' names are keys, and wantName what a name may be.
 var nodesPath = []string{"topology", "nodes"}
 
-const wantName = "up to 32 letters, digits, '_', '.' and '-'"
+const (
+	wantName = "up to 32 letters, digits, '_', '.' and '-'"
+	wantTime = "a time with its unit, such as 10ms"
+)
 
 // english prints what explain has no better words for.
 var english = message.NewPrinter(language.English)
@@ -74,16 +77,23 @@ func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
 	case *kind.Required:
 		return []problem{{at, "lacks " + strings.Join(k.Missing, " and ")}}
 	case *kind.Type:
+		if last := at[max(len(at)-1, 0):]; len(last) > 0 && (last[0] == "delay" || last[0] == "jitter") {
+			return []problem{{at, fmt.Sprintf("is %s: want %s", article(k.Got), wantTime)}}
+		}
 		return []problem{{at, fmt.Sprintf("is %s: want %s", article(k.Got), strings.Join(articles(k.Want), " or "))}}
 	case *kind.Enum:
 		return []problem{{at, fmt.Sprintf("is %q: want one of %s", fmt.Sprint(k.Got), list(k.Want))}}
 	case *kind.FalseSchema:
 		return []problem{{at, "does not go with " + d.opponent(at)}}
 	case *kind.Pattern:
-		if at[len(at)-1] == "name" {
-			return []problem{{at, fmt.Sprintf("is %q: want %s", k.Got, wantName)}}
+		want := "NODE:INTERFACE"
+		switch at[len(at)-1] {
+		case "name":
+			want = wantName
+		case "image":
+			want = "the name of an image"
 		}
-		return []problem{{at, fmt.Sprintf("is %q: want NODE:INTERFACE", k.Got)}}
+		return []problem{{at, fmt.Sprintf("is %q: want %s", k.Got, want)}}
 	case *kind.Minimum:
 		got, _ := k.Got.Float64()
 		want, _ := k.Want.Float64()
@@ -94,6 +104,12 @@ func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
 		return []problem{{at, fmt.Sprintf("is %v: want at most %v", got, want)}}
 	case *kind.MinItems:
 		return []problem{{at, fmt.Sprintf("has %d items: want %d", k.Got, k.Want)}}
+	case *kind.MinProperties:
+		return []problem{{at, fmt.Sprintf("has %d: want %d at least", k.Got, k.Want)}}
+	case *kind.MaxProperties:
+		return []problem{{at, fmt.Sprintf("has %d: want %d at most", k.Got, k.Want)}}
+	case *kind.MinLength:
+		return []problem{{at, "is empty"}}
 	case *kind.MaxItems:
 		return []problem{{at, fmt.Sprintf("has %d items: want %d at most", k.Got, k.Want)}}
 	}
