@@ -103,7 +103,7 @@ func (f *adviseFlags) check(cmd *cobra.Command) error {
 func (f *adviseFlags) run(ctx context.Context, machine *pin.Host) (_ advice, err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	probe, err := latency.OpenProbe(ctx, fmt.Sprintf("pin%d", os.Getpid()), f.nodes, f.rate, f.duration)
+	probe, err := latency.OpenProbe(ctx, "pin", f.nodes, f.rate, f.duration)
 	if err != nil {
 		return advice{}, err
 	}

@@ -23,7 +23,7 @@ var containersNet = netip.MustParsePrefix("10.98.0.0/15")
 // with a daemon in every gateway.
 func (m *measurement) openGateways(ctx context.Context) error {
 	for _, n := range m.Nodes {
-		t, err := topology.Line(lineName(n), n)
+		t, err := topology.Line(lineName(experiment, n), n)
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,9 @@ var findings = []finding{
 	{"Fig. 4: highest rate without loss, 8 nodes and 16", "477 kpackets/s, 173 kpackets/s", func(f map[string]*Result) string {
 		return join(lossFree(f[fullCore], "n8"), lossFree(f[fullCore], "n16"))
 	}},
+	{"Fig. 4: lookups of the dTLB that miss, 64 nodes", "13 %", func(f map[string]*Result) string {
+		return tlbMissed(f[fullCore], "n64")
+	}},
 	{"Fig. 3: highest rate without loss, 64 nodes", "64 kpackets/s, with losses from 17.3 to 50", func(f map[string]*Result) string {
 		return lossFree(f[fullCore], "n64")
 	}},
@@ -87,6 +90,21 @@ func lossFree(r *Result, mode string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s kpackets/s", number(rate/1000))
+}
+
+// tlbMissed is the share of the dTLB's lookups that missed.
+func tlbMissed(r *Result, mode string) string {
+	if !measuredIn(r, mode) {
+		return ""
+	}
+	if slices.Contains(r.NotAvailable, dtlbMiss) {
+		return errNoCounter.Error()
+	}
+	percent, ok := r.Details[mode].tlbPercent()
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%.2g %%", percent)
 }
 
 // slowestMet is how many of the slowest thousandth of the packets met a cause.

@@ -16,10 +16,15 @@ type Probe struct {
 	lab *topology.Lab
 }
 
-// OpenProbe builds a line. The packets are sent on the last CPU.
-func OpenProbe(ctx context.Context, name string, nodes int, rate float64, duration time.Duration) (_ *Probe, err error) {
+// OpenProbe builds a line, and takes those down that killed processes left. The
+// purpose, a word, is in the namespaces' names. The packets are sent on the last
+// CPU.
+func OpenProbe(ctx context.Context, purpose string, nodes int, rate float64, duration time.Duration) (_ *Probe, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("measure latencies: network namespaces need root; try sudo")
+	}
+	if err := removeLeft(); err != nil {
+		return nil, err
 	}
 	p := &Probe{m: &measurement{Options: Options{Rate: rate, Duration: duration}}}
 	defer func() {
@@ -36,7 +41,7 @@ func OpenProbe(ctx context.Context, name string, nodes int, rate float64, durati
 		return nil, err
 	}
 	p.m.undo = append(p.m.undo, p.m.taps.Close)
-	t, err := topology.Line(name, nodes)
+	t, err := topology.Line(lineName(purpose, nodes), nodes)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package latency
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,7 @@ import (
 // A probe measures more than once, and leaves nothing behind.
 func TestProbe(t *testing.T) {
 	left := nstest.Left(t)
-	name := fmt.Sprintf("probe%d", os.Getpid())
+	const name = "probe"
 	p, err := OpenProbe(t.Context(), name, 2, 1000, 50*time.Millisecond)
 	if errors.Is(err, ErrUnsupported) {
 		t.Skip(err)
@@ -35,5 +33,5 @@ func TestProbe(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	left("scon-" + name)
+	left("scon-" + lineName(name, 2))
 }

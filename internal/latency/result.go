@@ -67,6 +67,8 @@ type Round struct {
 	// CallUS the mean time of its calls.
 	BehindUS float64 `json:"behind_us"`
 	CallUS   float64 `json:"call_us"`
+	// TLB of the line's CPUs; nil where nobody counts.
+	TLB *TLB `json:"tlb,omitempty"`
 }
 
 // Percentile of a distribution: a share P of the packets took at most US.
@@ -93,12 +95,13 @@ func distribution(s Samples) (d []Percentile) {
 }
 
 // add takes a round's samples in, and tells whether they are the worst so far.
-func (r *Result) add(mode string, round int, s Samples, a answer) (worst bool) {
+func (r *Result) add(mode string, round int, s Samples, a answer, tlb *TLB) (worst bool) {
 	m := r.Details[mode]
 	values := s.values()
 	m.Rounds = append(m.Rounds, Round{
 		Round: round, Due: s.Schedule.Packets, Arrived: len(s.Packets), Lost: s.Lost, Skipped: s.Skipped,
 		Untapped: s.Untapped, Overtaken: s.Overtaken, BehindUS: float64(a.Sent.Behind) / 1000, CallUS: a.CallNS / 1000,
+		TLB: tlb,
 	})
 	highest := math.Inf(-1)
 	for _, max := range r.Modes[mode]["max_us"] {

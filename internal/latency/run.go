@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +51,7 @@ type measurement struct {
 	Options
 	result *Result
 	taps   *taps
+	tlb    *tlb // nil where nobody counts
 	modes  []*mode
 	cpus   []int
 	run    uint32
@@ -107,7 +110,7 @@ func (m *measurement) prepare(ctx context.Context) (err error) {
 			Started: time.Now(),
 		},
 		Line: Routed, Pin: m.Pin, FrameBytes: FrameBytes, DurationS: m.Duration.Seconds(),
-		Details: map[string]*Mode{}, NotAvailable: []string{"dtlb_miss"},
+		Details: map[string]*Mode{}, NotAvailable: []string{},
 		Notes: []string{"load averages before: " + busy()},
 	}
 	for _, metric := range Metrics {
@@ -119,6 +122,9 @@ func (m *measurement) prepare(ctx context.Context) (err error) {
 	}
 	if m.Pin == PinCore {
 		m.cpus = m.cpus[len(m.cpus)-1:]
+	}
+	if err := m.openTLB(); err != nil {
+		return err
 	}
 	packets := newSchedule(m.Rate, m.Duration).Packets
 	if m.Rate == 0 {
@@ -147,6 +153,21 @@ func (m *measurement) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
+// openTLB has the CPUs count what their data TLBs do, where they can.
+func (m *measurement) openTLB() (err error) {
+	m.tlb, err = openTLB(m.cpus)
+	if errors.Is(err, errNoCounter) {
+		m.result.NotAvailable = append(m.result.NotAvailable, dtlbMiss)
+		m.result.Notes = append(m.result.Notes, fmt.Sprintf("dTLB misses are %v", err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m.undo = append(m.undo, m.tlb.close)
+	return nil
+}
+
 // open builds what is to be measured.
 func (m *measurement) open(ctx context.Context) error {
 	switch {
@@ -158,7 +179,7 @@ func (m *measurement) open(ctx context.Context) error {
 		return m.openGateways(ctx)
 	}
 	for _, n := range m.Nodes {
-		t, err := topology.Line(lineName(n), n)
+		t, err := topology.Line(lineName(experiment, n), n)
 		if err != nil {
 			return err
 		}
@@ -183,7 +204,7 @@ func (m *measurement) openFlows(ctx context.Context) error {
 		return fmt.Errorf("topology %q has no flows to measure", m.Topology.Name)
 	}
 	t := *m.Topology
-	t.Name = lineName(0)
+	t.Name = lineName(experiment, 0)
 	l, err := m.up(ctx, &t)
 	if err != nil {
 		return err
@@ -211,8 +232,13 @@ func (m *measurement) up(ctx context.Context, t *topology.Topology) (*topology.L
 // nothing to do with them.
 const recordDir = "/run/scon-latency"
 
-// lineName is the topology's name of a line of this process.
-func lineName(nodes int) string { return fmt.Sprintf("latency%d-%d", os.Getpid(), nodes) }
+// lineName is the topology's name of a line that this process has for a purpose.
+func lineName(purpose string, nodes int) string {
+	return fmt.Sprintf("%s%d-%d", purpose, os.Getpid(), nodes)
+}
+
+// lineOwner finds the process in such a name.
+var lineOwner = regexp.MustCompile(`^[a-z]+([0-9]+)-[0-9]+$`)
 
 // removeLeft removes the lines of processes that were killed.
 func removeLeft() error {
@@ -221,9 +247,11 @@ func removeLeft() error {
 		return err
 	}
 	for _, l := range labs {
-		var pid, nodes int
-		_, err := fmt.Sscanf(l.Name, "latency%d-%d", &pid, &nodes)
-		if err != nil || unix.Kill(pid, 0) == nil {
+		owner := lineOwner.FindStringSubmatch(l.Name)
+		if owner == nil {
+			continue
+		}
+		if pid, err := strconv.Atoi(owner[1]); err != nil || unix.Kill(pid, 0) == nil {
 			continue
 		}
 		if err := l.Close(); err != nil {
@@ -327,11 +355,19 @@ func (m *measurement) take(ctx context.Context, mode *mode, round int) error {
 	return m.in(ctx, mode, func() error {
 		s := newSchedule(mode.rate, m.Duration)
 		s.Packets = min(s.Packets, m.taps.objects.Samples.MaxEntries())
+		before, err := m.tlb.read()
+		if err != nil {
+			return err
+		}
 		samples, a, err := m.send(ctx, mode, s)
 		if err != nil {
 			return err
 		}
-		worst := m.result.add(mode.name, round, samples, a)
+		after, err := m.tlb.read()
+		if err != nil {
+			return err
+		}
+		worst := m.result.add(mode.name, round, samples, a, after.since(before))
 		if mode.share != nil {
 			if m.result.Details[mode.name].ExpressShare, err = mode.share(); err != nil {
 				return err

@@ -93,6 +93,11 @@ func (r *Result) footnotes() []string {
 			lines = append(lines, fmt.Sprintf("%s: no loss up to %.0f packets/s.", mode, c.LossFree))
 		}
 	}
+	for _, mode := range r.Order {
+		if percent, ok := r.Details[mode].tlbPercent(); ok {
+			lines = append(lines, fmt.Sprintf("%s: %.2g %% of the dTLB's lookups missed.", mode, percent))
+		}
+	}
 	if len(r.NotAvailable) > 0 {
 		lines = append(lines, "Not available here: "+strings.Join(r.NotAvailable, ", ")+".")
 	}

@@ -416,10 +416,11 @@ func TestLinesOfTheKilledAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		pid  int
-		left bool
-	}{{ended.Process.Pid, false}, {os.Getpid(), true}} {
-		top, err := topology.Line(fmt.Sprintf("latency%d-1", tc.pid), 1)
+		purpose string
+		pid     int
+		left    bool
+	}{{"latency", ended.Process.Pid, false}, {"pin", ended.Process.Pid, false}, {"latency", os.Getpid(), true}} {
+		top, err := topology.Line(fmt.Sprintf("%s%d-1", tc.purpose, tc.pid), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -343,11 +343,11 @@ func result(t *testing.T) *Result {
 			for i := range s.Packets[1:] {
 				s.Packets[i+1].LatencyNS = int64(1000 + 500*nodes)
 			}
-			if worst := r.add(name, round+1, s, answer{}); !worst {
+			if worst := r.add(name, round+1, s, answer{}, nil); !worst {
 				t.Errorf("round %d is not the worst so far", round+1)
 			}
 		}
-		if worst := r.add(name, 4, thousand(), answer{}); worst {
+		if worst := r.add(name, 4, thousand(), answer{}, nil); worst {
 			t.Error("a better round is the worst")
 		}
 	}
