@@ -1,0 +1,260 @@
+package pipe
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// connection joins two ends. The broker's lock guards all of it.
+type connection struct {
+	b      *Broker
+	number uint64
+	engine Engine
+	begun  time.Time
+	ends   [2]*end // the client's, the server's
+	name   netip.AddrPort
+	held   []charge // of the memory limit
+	over   bool
+}
+
+// end is what one process has of a connection.
+type end struct {
+	connection *connection
+	owner      *session // of the server's: who listens, until it is accepted
+	party      Party
+	addr       netip.AddrPort
+	doorbell   int // this end's socket; the other end is its peer
+	memory     memory
+	left       bool
+}
+
+// charge is what counts against a container's share of the memory.
+type charge struct {
+	netns uint64
+	bytes int64
+}
+
+// connect makes a connection to a name, and puts the other end into its
+// backlog.
+func (s *session) connect(r request) (answer reply, err error) {
+	b := s.b
+	if !r.Name.Addr().Is4() {
+		return answer, unix.EAFNOSUPPORT
+	}
+	if !b.someoneListens(r.Name.Port()) {
+		b.refuse("no such name")
+		return answer, fmt.Errorf("nobody listens on port %d: %w", r.Name.Port(), unix.ECONNREFUSED)
+	}
+	n, local, err := s.resolve(r.Name)
+	if err != nil {
+		b.refuse("network")
+		return answer, err
+	}
+	if !b.allows(local.Addr(), r.Name.Addr()) {
+		b.refuse("allow list")
+		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", local.Addr(), r.Name.Addr(), unix.EACCES)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	engine := b.choose(r.Engines, n.engines)
+	if engine == 0 {
+		b.counts.Refused["engine"]++
+		return answer, fmt.Errorf("engines %s and %s have none in common: %w", r.Engines, n.engines, unix.EPROTONOSUPPORT)
+	}
+	id, err := s.newID()
+	if err != nil {
+		return answer, err
+	}
+	c := &connection{b: b, engine: engine, begun: time.Now(), name: r.Name}
+	if err := c.open(s, n, local); err != nil {
+		b.counts.Refused["memory"]++
+		return answer, err
+	}
+	answer = c.ends[0].reply(id)
+	if err := keep(&answer, nil); err != nil {
+		c.free()
+		return reply{}, err
+	}
+	if err := n.enqueue(c.ends[1]); err != nil {
+		answer.taken()
+		c.free()
+		b.counts.Refused["backlog"]++
+		return reply{}, err
+	}
+	s.ends[id] = c.ends[0]
+	b.counts.Connections++
+	c.number = b.counts.Connections
+	b.connections[c] = true
+	return answer, nil
+}
+
+// someoneListens says whether a probe to a port is worth it: others than the
+// broker's names shall not see one.
+func (b *Broker) someoneListens(port uint16) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for n := range b.names {
+		if n.addr.Port() == port && n.ready != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// allows asks the operator's list.
+func (b *Broker) allows(client, server netip.Addr) bool {
+	for _, group := range b.opts.Allow {
+		if group.Contains(client) && group.Contains(server) {
+			return true
+		}
+	}
+	return len(b.opts.Allow) == 0
+}
+
+// choose takes the engine that both accept and the machine has.
+func (b *Broker) choose(client, server engineSet) Engine {
+	for e := Sealed; e <= lastEngine; e++ {
+		if client.has(e) && server.has(e) && b.has(e) {
+			return e
+		}
+	}
+	return 0
+}
+
+// has says whether an engine works here.
+func (b *Broker) has(e Engine) bool { return e == Sealed }
+
+// open makes doorbells and memory.
+func (c *connection) open(s *session, n *name, local netip.AddrPort) (err error) {
+	defer func() {
+		if err != nil {
+			c.free()
+		}
+	}()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make doorbells: %w", err)
+	}
+	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: pair[0]}
+	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: c.name, doorbell: pair[1]}
+	for _, e := range c.ends {
+		if err := c.charge(e.party.Netns, smallestRing); err != nil {
+			return err
+		}
+	}
+	return openSealed(c)
+}
+
+// reply tells an end what it has got.
+func (e *end) reply(id uint32) reply {
+	files, size := e.memory.files()
+	return reply{
+		ID: id, Engine: e.connection.engine, Peer: e.peer().addr, Local: e.addr, Size: size,
+		files: append([]int{e.doorbell}, files...),
+	}
+}
+
+func (e *end) peer() *end {
+	if e == e.connection.ends[0] {
+		return e.connection.ends[1]
+	}
+	return e.connection.ends[0]
+}
+
+// grow makes the ring larger that an end sends to.
+func (e *end) grow(wanted uint64) (answer reply, err error) {
+	c := e.connection
+	size, before := ringSize(wanted), e.memory.size()
+	if c.over || size <= before {
+		return answer, unix.EINVAL
+	}
+	// The old ring stays until the receiver has read it.
+	if err := c.charge(e.party.Netns, int64(size)); err != nil {
+		c.b.counts.Refused["memory"]++
+		return answer, err
+	}
+	answer.files, answer.Generation, err = e.memory.grow(size)
+	if err != nil {
+		c.b.discharge(c.held[len(c.held)-1])
+		c.held = c.held[:len(c.held)-1]
+		return reply{}, err
+	}
+	answer.Size = size
+	c.b.counts.Grown++
+	return answer, nil
+}
+
+// charge counts memory against the limit and the container's half of it.
+func (c *connection) charge(netns uint64, bytes int64) error {
+	b := c.b
+	if b.used+bytes > b.opts.MemoryLimit || b.usedBy[netns]+bytes > b.opts.MemoryLimit/2 {
+		return fmt.Errorf("%d of %d bytes for rings are used: %w", b.used, b.opts.MemoryLimit, unix.ENOBUFS)
+	}
+	b.used += bytes
+	b.usedBy[netns] += bytes
+	c.held = append(c.held, charge{netns, bytes})
+	return nil
+}
+
+func (b *Broker) discharge(h charge) {
+	b.used -= h.bytes
+	if b.usedBy[h.netns] -= h.bytes; b.usedBy[h.netns] == 0 {
+		delete(b.usedBy, h.netns)
+	}
+}
+
+// leave ends one end in good order: what it has sent can still be read.
+func (c *connection) leave(e *end) {
+	e.left = true
+	c.hangUp()
+	if e.peer().left {
+		c.free()
+	}
+}
+
+// abort ends a connection whose process has died.
+func (c *connection) abort() {
+	for _, e := range c.ends {
+		if e.owner.over {
+			e.left = true
+		}
+	}
+	c.hangUp()
+	if c.ends[0].left && c.ends[1].left {
+		c.free()
+	}
+}
+
+// hangUp wakes both ends for good: their sockets are at their end.
+func (c *connection) hangUp() {
+	if !c.over {
+		c.over = true
+		_ = unix.Shutdown(c.ends[0].doorbell, unix.SHUT_RDWR)
+	}
+}
+
+// free gives everything back.
+func (c *connection) free() {
+	for _, e := range c.ends {
+		if e == nil {
+			continue
+		}
+		if e.memory != nil {
+			c.b.counts.Bytes += e.memory.sent()
+			e.memory.close()
+			e.memory = nil
+		}
+		if e.doorbell >= 0 {
+			unix.Close(e.doorbell)
+			e.doorbell = -1
+		}
+	}
+	for _, h := range c.held {
+		c.b.discharge(h)
+	}
+	c.held = nil
+	delete(c.b.connections, c)
+}

@@ -1,0 +1,347 @@
+package pipe_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// Operations of the protocol, as libsconpipe/src/wire.h has them.
+const (
+	opHello = iota + 1
+	opBind
+	opListen
+	opAccept
+	opConnect
+	opMapped
+	opRing
+	opGrow
+	opClose
+)
+
+// client speaks the protocol as it likes. It lives in the namespace of the test.
+type client struct {
+	t    testing.TB
+	conn *net.UnixConn
+}
+
+// message is a request; answer what came back.
+type message struct {
+	op, id, arg, engines uint32
+	name                 netip.AddrPort
+	size                 uint64
+}
+
+type answer struct {
+	errno  unix.Errno
+	id     uint32
+	size   uint64
+	port   uint16
+	files  []int
+	ended  bool // the broker has let the session go
+	engine uint32
+}
+
+func dial(t testing.TB, socket string) client {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return client{t, conn}
+}
+
+// greeted is a client that has said hello.
+func greeted(t testing.TB, socket string) client {
+	c := dial(t, socket)
+	if a := c.ask(message{op: opHello, arg: 1}); a.errno != 0 || a.ended {
+		t.Fatalf("%+v", a)
+	}
+	return c
+}
+
+func (m message) packet() []byte {
+	b := make([]byte, 64)
+	for i, v := range []uint32{m.op, m.id, m.arg, m.engines} {
+		binary.NativeEndian.PutUint32(b[4*i:], v)
+	}
+	if m.name.IsValid() {
+		a := m.name.Addr().As16()
+		copy(b[16:], a[:])
+		binary.NativeEndian.PutUint16(b[32:], m.name.Port())
+	}
+	binary.NativeEndian.PutUint64(b[40:], m.size)
+	return b
+}
+
+func (c client) ask(m message) answer { return c.send(m.packet()) }
+
+func (c client) send(packet []byte) (a answer) {
+	if _, err := c.conn.Write(packet); err != nil {
+		return answer{ended: true}
+	}
+	buf, oob := make([]byte, 64), make([]byte, 128)
+	if err := c.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		c.t.Fatal(err)
+	}
+	n, oobn, _, _, err := c.conn.ReadMsgUnix(buf, oob)
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || err == nil && n == 0 {
+		return answer{ended: true}
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	a = answer{
+		errno: unix.Errno(binary.NativeEndian.Uint32(buf)), id: binary.NativeEndian.Uint32(buf[4:]),
+		engine: binary.NativeEndian.Uint32(buf[8:]),
+		port:   binary.NativeEndian.Uint16(buf[34:]), size: binary.NativeEndian.Uint64(buf[40:]),
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, m := range messages {
+		files, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		a.files = append(a.files, files...)
+	}
+	c.t.Cleanup(func() {
+		for _, fd := range a.files {
+			unix.Close(fd)
+		}
+	})
+	return a
+}
+
+// must is ask for what has to work.
+func (c client) must(m message) answer {
+	c.t.Helper()
+	a := c.ask(m)
+	if a.errno != 0 || a.ended {
+		c.t.Fatalf("%+v: %+v", m, a)
+	}
+	return a
+}
+
+var loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+
+// connect makes a connection between two sessions: first is the client's.
+func connect(a, b client, engine pipe.Engine) (first, second answer) {
+	engines := uint32(1) << engine
+	name := b.must(message{op: opBind, engines: engines, name: loopback})
+	b.must(message{op: opListen, id: name.id, arg: 4})
+	first = a.must(message{op: opConnect, engines: engines, name: netip.AddrPortFrom(loopback.Addr(), name.port)})
+	second = b.must(message{op: opAccept, id: name.id})
+	b.must(message{op: opClose, id: name.id})
+	return first, second
+}
+
+// Whoever does not speak the protocol is let go, and nobody else hears of it.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	other := greeted(t, socket)
+	hello := message{op: opHello, arg: 1}.packet()
+	for name, packets := range map[string][][]byte{
+		"short":           {hello[:63]},
+		"long":            {append(append([]byte{}, hello...), 0)},
+		"no hello":        {message{op: opBind, name: loopback}.packet()},
+		"two hellos":      {hello, hello},
+		"no operation":    {hello, message{}.packet()},
+		"operation 99":    {hello, message{op: 99}.packet()},
+		"bytes not known": {append(append([]byte{}, hello[:63]...), 1)},
+	} {
+		c := dial(t, socket)
+		var last answer
+		for _, p := range packets {
+			last = c.send(p)
+		}
+		if !last.ended {
+			t.Errorf("%s: %+v", name, last)
+		}
+	}
+	if a := dial(t, socket).ask(message{op: opHello, arg: 2}); a.errno != unix.EPROTONOSUPPORT {
+		t.Errorf("version 2: %+v", a)
+	}
+	other.must(message{op: opBind, name: loopback})
+}
+
+// Nobody gets at what another session has, by no number.
+func TestForgedNumbers(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	a, b, thief := greeted(t, socket), greeted(t, socket), greeted(t, socket)
+	first, second := connect(a, b, pipe.Sealed)
+	a.must(message{op: opMapped, id: first.id})
+	for id := range max(first.id, second.id) + 10 {
+		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose} {
+			if got := thief.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
+				t.Errorf("operation %d, number %d: %+v", op, id, got)
+			}
+		}
+	}
+	b.must(message{op: opRing, id: second.id})
+}
+
+// The receiver of a sealed ring cannot write to it by any way, and nobody can
+// change its size.
+func TestSealedIsReadOnly(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	a, b := greeted(t, socket), greeted(t, socket)
+	first, second := connect(a, b, pipe.Sealed)
+	if got := b.ask(message{op: opRing, id: second.id}); got.errno != unix.EAGAIN || len(got.files) > 0 {
+		t.Fatalf("before it is sealed: %+v", got)
+	}
+	for i, fd := range first.files[1:] {
+		if err := unix.Ftruncate(fd, 0); !errors.Is(err, unix.EPERM) {
+			t.Errorf("the sender shrinks file %d: %v", i, err)
+		}
+	}
+	written, err := unix.Mmap(first.files[2], 0, int(first.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(written) }()
+	a.must(message{op: opMapped, id: first.id})
+	if got := a.ask(message{op: opMapped, id: first.id}); got.errno != unix.EINVAL {
+		t.Errorf("sealed twice: %+v", got)
+	}
+	ring := b.must(message{op: opRing, id: second.id})
+	if len(ring.files) != 2 || ring.size != first.size {
+		t.Fatalf("%+v", ring)
+	}
+	if got := b.ask(message{op: opRing, id: second.id}); got.errno != unix.EALREADY || len(got.files) > 0 {
+		t.Errorf("a second time: %+v", got)
+	}
+	written[0] = 42
+	for i, fd := range ring.files {
+		size := []int{4096, int(ring.size)}[i]
+		read, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 && read[0] != 42 {
+			t.Errorf("the receiver reads %d", read[0])
+		}
+		if err := unix.Mprotect(read, unix.PROT_READ|unix.PROT_WRITE); err == nil {
+			t.Errorf("file %d: mprotect makes it writable", i)
+		}
+		_ = unix.Munmap(read)
+		again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			again = -1 // that is right, too
+		} else {
+			defer unix.Close(again)
+		}
+		for _, fd := range []int{fd, again} {
+			if fd < 0 {
+				continue
+			}
+			if _, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+				t.Errorf("file %d: mapped writable", i)
+			}
+			if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
+				t.Errorf("file %d: written", i)
+			}
+			if err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); err == nil {
+				t.Errorf("file %d: a hole was made", i)
+			}
+			if err := unix.Ftruncate(fd, 1<<20); err == nil {
+				t.Errorf("file %d: its size was changed", i)
+			}
+			if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err == nil {
+				t.Errorf("file %d: a seal was added", i)
+			}
+		}
+	}
+}
+
+// A ring grows to what there is, and only upwards.
+func TestGrowBounds(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	a, b := greeted(t, socket), greeted(t, socket)
+	first, _ := connect(a, b, pipe.Sealed)
+	if got := a.ask(message{op: opGrow, id: first.id, size: 1 << 20}); got.errno != unix.EBUSY {
+		t.Errorf("before the first is mapped: %+v", got)
+	}
+	a.must(message{op: opMapped, id: first.id})
+	if got := a.ask(message{op: opGrow, id: first.id, size: 1 << 16}); got.errno != unix.EINVAL {
+		t.Errorf("to its size: %+v", got)
+	}
+	if got := a.must(message{op: opGrow, id: first.id, size: 1 << 63}); got.size != 4<<20 {
+		t.Errorf("to the most: %+v", got)
+	}
+	a.must(message{op: opMapped, id: first.id, arg: 1})
+	if got := a.ask(message{op: opGrow, id: first.id, size: 1 << 63}); got.errno != unix.EINVAL {
+		t.Errorf("beyond the most: %+v", got)
+	}
+}
+
+// A client that sends file descriptors, or does not read, costs nobody anything.
+func TestRudeClient(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	rude, other := greeted(t, socket), greeted(t, socket)
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if _, _, err := rude.conn.WriteMsgUnix(message{op: opClose, id: 7}.packet(), unix.UnixRights(0, 1, 2), nil); err != nil {
+			break
+		}
+		other.must(message{op: opClose, id: other.must(message{op: opBind, name: loopback}).id})
+	}
+	after, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(after) > len(files)+50 { // other tests open some meanwhile
+		t.Errorf("%d files are open, before %d", len(after), len(files))
+	}
+	_ = rude.conn.Close()
+}
+
+// However wrong the packets are, the others go on.
+func FuzzSession(f *testing.F) {
+	_, socket := serve(f, nil)
+	peer := greeted(f, socket)
+	name := peer.must(message{op: opBind, engines: 6, name: loopback})
+	peer.must(message{op: opListen, id: name.id, arg: 4})
+	f.Add(message{op: opConnect, engines: 2, name: netip.AddrPortFrom(loopback.Addr(), name.port)}.packet())
+	f.Add(append(message{op: opBind, name: loopback}.packet(), message{op: opListen, id: 2, arg: 1 << 31}.packet()...))
+	f.Add([]byte("short"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		peer := client{t, peer.conn}
+		c := greeted(t, socket)
+		for len(b) > 0 {
+			n := min(len(b), 64)
+			// No packet goes to other people's networks.
+			if n == 64 && binary.NativeEndian.Uint32(b) == opConnect {
+				a := loopback.Addr().As16()
+				copy(b[16:], a[:])
+			}
+			if c.send(b[:n]).ended {
+				break
+			}
+			b = b[n:]
+		}
+		c.conn.Close()
+		peer.must(message{op: opHello + 8, id: peer.must(message{op: opBind, name: loopback}).id})
+	})
+}

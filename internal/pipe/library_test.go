@@ -1,0 +1,162 @@
+package pipe_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// serve starts a broker that is gone, with all that it held, when the test ends.
+func serve(t testing.TB, change func(*pipe.Options)) (b *pipe.Broker, socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "p")
+	o := pipe.Options{Socket: socket, MemoryLimit: 1 << 30, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	if testing.Verbose() {
+		o.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if change != nil {
+		change(&o)
+	}
+	b, err := pipe.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			s := b.Status()
+			if s.Processes == 0 && len(s.Connections) == 0 && len(s.Names) == 0 && s.MemoryBytes == 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Errorf("something is left: %+v", s)
+				break
+			}
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b, socket
+}
+
+// command is a topic of the library's tests.
+func command(socket, topic string, env ...string) *exec.Cmd {
+	cmd := exec.Command(program, topic)
+	cmd.Env = append([]string{"SCON_PIPE_SOCKET=" + socket}, env...)
+	return cmd
+}
+
+// runTopic runs one to its end.
+func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
+	t.Helper()
+	cmd := command(socket, topic, env...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second
+	if err := netns.Do(ns, cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// topics are those of libsconpipe/test that need nothing special.
+const topics = "connect backlog partial zerocopy refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads"
+
+// engines that this machine has.
+func engines(testing.TB) []pipe.Engine { return []pipe.Engine{pipe.Sealed} }
+
+func TestLibrary(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	for _, engine := range engines(t) {
+		for topic := range strings.FieldsSeq(topics) {
+			t.Run(engine.String()+"/"+topic, func(t *testing.T) {
+				t.Parallel()
+				_, socket := serve(t, nil)
+				runTopic(t, ns, socket, topic, "ENGINE="+engine.String())
+			})
+		}
+	}
+}
+
+// As many connections as the paper has, which a limit of file descriptors of
+// half as many again suffices for.
+func TestManyConnections(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			_, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 4 << 30 })
+			runTopic(t, nstest.New(t), socket, "many", "ENGINE="+engine.String(), "COUNT=1024")
+		})
+	}
+}
+
+// The memory of all rings is bounded, and one container takes half of it.
+func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 1 << 20 })
+			runTopic(t, nstest.New(t), socket, "memory", "ENGINE="+engine.String(), "LIMIT=4")
+			if n := b.Status().Refused["memory"]; n < 1 {
+				t.Errorf("%d refusals counted", n)
+			}
+		})
+	}
+}
+
+// What is open is told, and given back when a process is killed.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			b, socket := serve(t, nil)
+			ns := nstest.New(t)
+			cmd := command(socket, "hold", "ENGINE="+engine.String())
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netns.Do(ns, cmd.Start); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+				t.Fatal(err)
+			}
+			s := b.Status()
+			if s.Processes != 1 || len(s.Connections) != 1 || s.MemoryBytes != 128<<10 {
+				t.Fatalf("%+v", s)
+			}
+			c := s.Connections[0]
+			inode, err := netns.Inode(ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Engine != engine.String() || c.Client.SentBytes != 12345 || c.Server.SentBytes != 67 ||
+				c.Client.PID != cmd.Process.Pid || c.Client.Command != "pipetest" || c.Client.Netns != inode ||
+				c.Client.RingBytes != 64<<10 || !strings.HasPrefix(c.Name, "127.0.0.1:") {
+				t.Errorf("%+v", c)
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+		})
+	}
+}

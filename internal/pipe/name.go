@@ -1,0 +1,167 @@
+package pipe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// name is an address and a port that a process listens on, or will.
+type name struct {
+	owner   *session
+	addr    netip.AddrPort
+	engines engineSet
+	// tcp is a socket of that name in the owner's network namespace: the kernel
+	// sees to it that nobody else has the name, and probes arrive there.
+	tcp *net.TCPListener
+
+	// Guarded by the broker's lock.
+	backlog int
+	waiting []*end // the server's ends of connections that nobody has accepted
+	ready   *os.File
+}
+
+// mostBacklog is the kernel's net.core.somaxconn, by default.
+const mostBacklog = 4096
+
+// bind reserves a name.
+func (s *session) bind(r request) (answer reply, err error) {
+	if !r.Name.Addr().Is4() {
+		return answer, unix.EAFNOSUPPORT
+	}
+	if !s.mayBind(r.Name) {
+		return answer, unix.EACCES
+	}
+	n := &name{owner: s, engines: r.Engines}
+	err = s.inNetns(func() error {
+		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(r.Name))
+		n.tcp = l
+		return err
+	})
+	if err != nil {
+		return answer, fmt.Errorf("reserve %v: %w", r.Name, err)
+	}
+	n.addr = n.tcp.Addr().(*net.TCPAddr).AddrPort()
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	id, err := s.newID()
+	if err != nil {
+		n.tcp.Close()
+		return answer, err
+	}
+	s.names[id] = n
+	s.b.names[n] = true
+	s.b.running.Go(n.receiveProbes)
+	return reply{ID: id, Local: n.addr}, nil
+}
+
+// inNetns calls fn on a thread in the process's network namespace.
+func (s *session) inNetns(fn func() error) error {
+	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.netns.Fd()), fn)
+}
+
+// listen lets connections come to a name.
+func (s *session) listen(r request) (answer reply, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	n := s.names[r.ID]
+	if n == nil {
+		return answer, unix.EBADF
+	}
+	if n.ready == nil {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK|unix.EFD_SEMAPHORE)
+		if err != nil {
+			return answer, fmt.Errorf("make an eventfd: %w", err)
+		}
+		n.ready = os.NewFile(uintptr(fd), "backlog")
+	}
+	n.backlog = int(min(max(r.Arg, 1), mostBacklog))
+	answer.files = []int{int(n.ready.Fd())}
+	return answer, keep(&answer, nil)
+}
+
+// enqueue puts the server's end of a connection into the backlog. The lock is
+// held.
+func (n *name) enqueue(e *end) error {
+	if n.ready == nil || n.owner.over || !n.owner.b.names[n] {
+		return unix.ECONNREFUSED
+	}
+	if len(n.waiting) >= n.backlog {
+		return fmt.Errorf("the backlog of %v is full: %w", n.addr, unix.ECONNREFUSED)
+	}
+	n.waiting = append(n.waiting, e)
+	n.signal()
+	return nil
+}
+
+// signal makes the eventfd readable once for a connection that waits. Whoever
+// has the eventfd may have filled it: then it is readable anyway.
+func (n *name) signal() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(int(n.ready.Fd()), one[:])
+}
+
+// accept hands over the connection that has waited longest.
+func (s *session) accept(r request) (answer reply, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	n := s.names[r.ID]
+	if n == nil {
+		return answer, unix.EBADF
+	}
+	if n.ready == nil {
+		return answer, unix.EINVAL
+	}
+	if len(n.waiting) == 0 {
+		return answer, unix.EAGAIN
+	}
+	id, err := s.newID()
+	if err != nil {
+		return answer, err
+	}
+	e := n.waiting[0]
+	answer = e.reply(id)
+	if err := keep(&answer, nil); err != nil {
+		return reply{}, err
+	}
+	n.waiting = n.waiting[1:]
+	e.owner = s
+	s.ends[id] = e
+	return answer, nil
+}
+
+// remove takes a name away, and what waits there. The lock is held.
+func (n *name) remove() {
+	delete(n.owner.b.names, n)
+	n.tcp.Close()
+	for _, e := range n.waiting {
+		e.connection.leave(e)
+	}
+	n.waiting = nil
+	if n.ready != nil {
+		n.ready.Close()
+	}
+}
+
+// receiveProbes answers what shows that the network lets somebody connect.
+func (n *name) receiveProbes() {
+	b := n.owner.b
+	for {
+		conn, err := n.tcp.AcceptTCP()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				b.log.Warn("pipe: receive probes", "name", n.addr, "error", err)
+			}
+			return
+		}
+		b.running.Go(func() { b.probes.receive(conn, n) })
+	}
+}

@@ -1,0 +1,165 @@
+// Package pipe is the broker of bulk data between containers of one host: it
+// pairs ends by name, asks whether the network lets them talk, and owns the
+// memory that they exchange bytes by. No byte passes through it.
+//
+// The way of a connection:
+//
+//  1. A process connects to the broker's socket (session.go); its network
+//     namespace says which container it is of.
+//  2. It binds a name, an address and a port, which TCP then has in that
+//     namespace, too (name.go).
+//  3. Another one connects to that name. A TCP handshake from its namespace has
+//     to arrive at the broker's own TCP socket behind the name (probe.go): the
+//     network decides who may talk to whom.
+//  4. An engine makes the memory (sealed.go), each end gets what it
+//     may have, and a socket to wake the other one with.
+//  5. When a process dies its pidfd says so, and the broker ends its
+//     connections.
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Socket is where a broker with that state directory has its socket: in a
+// directory of its own, which is what a container mounts.
+func Socket(stateDir string) string { return filepath.Join(stateDir, "pipe", "pipe.sock") }
+
+// Options say how to work. All fields but Allow are needed.
+type Options struct {
+	// Socket is the path that containers connect to.
+	Socket string
+	// Allow are groups: if there are any, both ends of a connection have to have
+	// addresses in the same one.
+	Allow []netip.Prefix
+	// MemoryLimit bounds all rings together, in bytes. A container may hold half
+	// of it.
+	MemoryLimit int64
+	Logger      *slog.Logger
+}
+
+// Broker answers the processes that use the pipe.
+type Broker struct {
+	opts     Options
+	log      *slog.Logger
+	listener *net.UnixListener
+	ctx      context.Context
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+	probes   probes
+
+	mu          sync.Mutex // guards what follows, and what hangs on it
+	sessions    map[*session]bool
+	names       map[*name]bool
+	connections map[*connection]bool
+	lastID      uint32
+	used        int64            // bytes of rings
+	usedBy      map[uint64]int64 // of them, by the container's namespace
+	counts      Counts
+}
+
+// Counts are since the broker's start.
+type Counts struct {
+	Connections uint64            // made
+	Bytes       uint64            // sent in connections that are over
+	Refused     map[string]uint64 // by reason
+	Grown       uint64            // rings
+}
+
+// mostSessions bounds the processes that are connected.
+const mostSessions = 4096
+
+// New makes the socket and serves it.
+func New(o Options) (*Broker, error) {
+	l, err := listen(o.Socket)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		opts: o, log: o.Logger, listener: l,
+		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
+		usedBy: make(map[uint64]int64),
+		counts: Counts{Refused: make(map[string]uint64)},
+	}
+	b.probes.init()
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.running.Go(b.serve)
+	return b, nil
+}
+
+// listen makes the socket. Everybody may connect who can see it: that is what
+// it is mounted for.
+func listen(path string) (*net.UnixListener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the socket's directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
+		return nil, fmt.Errorf("set mode of %s: %w", dir, err)
+	}
+	if conn, err := net.Dial("unixpacket", path); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("listen on %s: another broker answers there", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("clear the way for socket %s: %w", path, err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("set mode of socket %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// Close ends all connections and takes the socket away.
+func (b *Broker) Close() error {
+	b.stop()
+	err := b.listener.Close()
+	b.mu.Lock()
+	for s := range b.sessions {
+		s.conn.Close()
+	}
+	b.mu.Unlock()
+	b.running.Wait()
+	return err
+}
+
+// serve takes processes in.
+func (b *Broker) serve() {
+	for {
+		conn, err := b.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of files: those that are there go on
+			b.log.Warn("pipe: take a process in", "error", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-b.ctx.Done():
+				return
+			}
+		}
+		b.running.Go(func() { b.attend(conn) })
+	}
+}
+
+// refuse counts a reason.
+func (b *Broker) refuse(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Refused[reason]++
+}

@@ -1,0 +1,175 @@
+package pipe_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// neighbours are two namespaces with a wire between them, 10.9.0.1 and 10.9.0.2.
+func neighbours(t *testing.T) (one, two string) {
+	one, two = nstest.New(t), nstest.New(t)
+	nstest.Run(t, one, "ip link add v0 type veth peer name v1 netns "+two+`
+		ip addr add 10.9.0.1/24 dev v0
+		ip link set v0 up`)
+	nstest.Run(t, two, `ip addr add 10.9.0.2/24 dev v1
+		ip link set v1 up`)
+	// The kernel may take a moment until it sends by a new device.
+	for end := time.Now().Add(20 * time.Second); ; {
+		err := netns.Do(one, func() error {
+			conn, err := net.DialTimeout("tcp4", "10.9.0.2:1", time.Second)
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		})
+		if errors.Is(err, unix.ECONNREFUSED) {
+			return one, two
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// role is one side of the library's test "reach", at 10.9.0.2:7000.
+func role(socket, role string) *exec.Cmd {
+	return command(socket, "reach", "ENGINE=sealed", "ROLE="+role, "ADDR=10.9.0.2", "PORT=7000")
+}
+
+// startServer serves in a namespace until the test ends.
+func startServer(t *testing.T, ns, socket string) {
+	t.Helper()
+	cmd := role(socket, "server")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Do(ns, cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reach connects from a namespace, and returns the error that the client got.
+func reach(t *testing.T, ns, socket string) unix.Errno {
+	t.Helper()
+	cmd := role(socket, "client")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := netns.Do(ns, cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if out.Len() == 0 {
+		return 0
+	}
+	n, err := strconv.Atoi(out.String())
+	if err != nil {
+		t.Fatal(out.String())
+	}
+	return unix.Errno(n)
+}
+
+// The pipe is open where the network is, and closed where it is.
+func TestNetworkDecides(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	one, two := neighbours(t)
+	stranger := nstest.New(t)
+	startServer(t, two, socket)
+	if err := reach(t, one, socket); err != 0 {
+		t.Fatalf("open: %v", err)
+	}
+	if err := reach(t, two, socket); err != 0 {
+		t.Errorf("within one namespace: %v", err)
+	}
+	if err := reach(t, stranger, socket); err != unix.ENETUNREACH {
+		t.Errorf("without a route: %v", err)
+	}
+	nstest.Run(t, two, `nft add table ip f
+		nft add chain ip f in { type filter hook input priority 0 ; }
+		nft add rule ip f in tcp dport 7000 iifname v1 reject with icmp type admin-prohibited`)
+	if err := reach(t, one, socket); err != unix.EHOSTUNREACH {
+		t.Errorf("rejected: %v", err)
+	}
+	nstest.Run(t, two, `nft flush chain ip f in
+		nft add rule ip f in tcp dport 7000 iifname v1 drop`)
+	if err := reach(t, one, socket); err != unix.ETIMEDOUT {
+		t.Errorf("dropped: %v", err)
+	}
+	nstest.Run(t, two, "nft delete table ip f")
+	if err := reach(t, one, socket); err != 0 {
+		t.Errorf("open again: %v", err)
+	}
+	if n := b.Status().Refused["network"]; n != 3 {
+		t.Errorf("%d refusals counted", n)
+	}
+}
+
+// A name of the pipe is no name of somebody else's TCP.
+func TestSomebodyElse(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	one, two := neighbours(t)
+	var l net.Listener
+	err := netns.Do(two, func() (err error) {
+		l, err = net.Listen("tcp4", "10.9.0.2:7000")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	// There is a name with that port, elsewhere: so it is worth a probe.
+	c := greeted(t, socket)
+	name := c.must(message{op: opBind, engines: 2, name: netip.MustParseAddrPort("127.0.0.1:7000")})
+	c.must(message{op: opListen, id: name.id})
+	if err := reach(t, one, socket); err != unix.ECONNREFUSED {
+		t.Error(err)
+	}
+}
+
+// The operator's list comes on top of what the network says.
+func TestAllowList(t *testing.T) {
+	t.Parallel()
+	one, two := neighbours(t)
+	for list, want := range map[string]unix.Errno{"10.9.0.0/24": 0, "10.9.0.2/32": unix.EACCES} {
+		_, socket := serve(t, func(o *pipe.Options) { o.Allow = []netip.Prefix{netip.MustParsePrefix(list)} })
+		t.Run(list, func(t *testing.T) {
+			startServer(t, two, socket)
+			if err := reach(t, one, socket); err != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+			if err := reach(t, two, socket); err != 0 {
+				t.Errorf("within the group: %v", err)
+			}
+		})
+	}
+}

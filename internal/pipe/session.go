@@ -1,0 +1,358 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// session is one process.
+type session struct {
+	b     *Broker
+	conn  *net.UnixConn
+	party Party
+	uid   uint32
+	netns *os.File // its network namespace
+	pidfd *os.File
+
+	// Guarded by the broker's lock. The client knows these by their numbers,
+	// which are its own: it cannot name what another session has.
+	names map[uint32]*name
+	ends  map[uint32]*end
+	over  bool
+}
+
+// Party is a process at one end of a connection.
+type Party struct {
+	PID     int
+	Command string
+	Netns   uint64 // inode of its network namespace
+}
+
+const (
+	// mostHandles bounds what one process may have open.
+	mostHandles = 16384
+	// writeTimeout is how long a client may not read its reply.
+	writeTimeout = time.Second
+)
+
+// attend answers a process until it ends.
+func (b *Broker) attend(conn *net.UnixConn) {
+	defer conn.Close()
+	s, err := b.begin(conn)
+	if err != nil {
+		b.log.Debug("pipe: take a process in", "error", err)
+		return
+	}
+	defer s.end()
+	b.running.Go(s.watch)
+	if err := s.answer(); err != nil {
+		b.log.Debug("pipe: a process is let go", "pid", s.party.PID, "error", err)
+	}
+}
+
+// begin finds out who has connected.
+func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
+	s := &session{b: b, conn: conn, names: make(map[uint32]*name), ends: make(map[uint32]*end)}
+	defer func() {
+		if err != nil {
+			s.release()
+		}
+	}()
+	if err := s.identify(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.sessions) >= mostSessions {
+		b.counts.Refused["processes"]++
+		return nil, fmt.Errorf("%d processes are connected already", mostSessions)
+	}
+	b.sessions[s] = true
+	return s, nil
+}
+
+// identify gets hold of the process and of its network namespace.
+func (s *session) identify() error {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	pidfd := -1
+	if ctlErr := raw.Control(func(fd uintptr) {
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pidfd, err = peerPidfd(int(fd), int(cred.Pid))
+		}
+	}); ctlErr != nil {
+		return ctlErr
+	}
+	if err != nil {
+		return fmt.Errorf("identify a process: %w", err)
+	}
+	s.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
+	s.uid = cred.Uid
+	s.party.PID = int(cred.Pid)
+	proc := "/proc/" + strconv.Itoa(int(cred.Pid))
+	if s.netns, err = os.Open(proc + "/ns/net"); err != nil {
+		return fmt.Errorf("open a process's network namespace: %w", err)
+	}
+	command, err := os.ReadFile(proc + "/comm")
+	if err != nil {
+		return fmt.Errorf("read a process's name: %w", err)
+	}
+	s.party.Command = strings.TrimSpace(string(command))
+	// What was read was that process's, and not of one that has its number now.
+	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err != nil {
+		return fmt.Errorf("identify process %d: %w", cred.Pid, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.netns.Fd()), &st); err != nil {
+		return fmt.Errorf("look at a network namespace: %w", err)
+	}
+	s.party.Netns = st.Ino
+	return nil
+}
+
+// peerPidfd is a handle of the process at the other end of a socket. The kernel
+// gives it from Linux 6.5 on; before, the process is looked up by its number,
+// which another one has if the process has ended since.
+func peerPidfd(fd, pid int) (int, error) {
+	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		pidfd, err = unix.PidfdOpen(pid, 0)
+	}
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		unix.Close(pidfd)
+		return -1, err
+	}
+	return pidfd, nil
+}
+
+// watch ends the session when its process has died: a child may have the socket
+// still.
+func (s *session) watch() {
+	defer s.conn.Close()
+	raw, err := s.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
+}
+
+// answer reads requests and replies to them. A client that says what it must
+// not is let go.
+func (s *session) answer() error {
+	buf := make([]byte, messageSize+1)
+	greeted := false
+	for {
+		n, _, _, _, err := s.conn.ReadMsgUnix(buf, nil)
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil && n == 0 {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read a request: %w", err)
+		}
+		r, err := parseRequest(buf[:n])
+		if err != nil {
+			return err
+		}
+		if greeted == (r.Op == opHello) {
+			return fmt.Errorf("%w: the first is hello, and no other", errMessage)
+		}
+		greeted = true
+		if err := s.send(s.do(r)); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) send(r reply) error {
+	if err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	var oob []byte
+	if len(r.files) > 0 {
+		oob = unix.UnixRights(r.files...)
+	}
+	_, _, err := s.conn.WriteMsgUnix(r.encode(), oob, nil)
+	if r.taken != nil {
+		r.taken()
+	}
+	if err != nil {
+		return fmt.Errorf("send a reply: %w", err)
+	}
+	return nil
+}
+
+// do carries a request out. What goes wrong becomes an errno.
+func (s *session) do(r request) reply {
+	var answer reply
+	var err error
+	switch r.Op {
+	case opHello:
+		if r.Arg != wireVersion {
+			err = unix.EPROTONOSUPPORT
+		}
+	case opBind:
+		answer, err = s.bind(r)
+	case opListen:
+		answer, err = s.listen(r)
+	case opAccept:
+		answer, err = s.accept(r)
+	case opConnect:
+		answer, err = s.connect(r)
+	case opMapped:
+		err = s.onEnd(r, func(e *end) error { return e.memory.mapped(r.Arg) })
+	case opRing:
+		err = s.onEnd(r, func(e *end) error {
+			var ringErr error
+			answer.files, answer.Size, ringErr = e.memory.ring(r.Arg)
+			answer.Generation = r.Arg
+			if err := keep(&answer, ringErr); err != nil {
+				return err
+			}
+			e.memory.given(r.Arg)
+			return nil
+		})
+	case opGrow:
+		err = s.onEnd(r, func(e *end) error {
+			var growErr error
+			answer, growErr = e.grow(r.Size)
+			return keep(&answer, growErr)
+		})
+	case opWake:
+		err = s.onEnd(r, func(e *end) error { e.wake(); return nil })
+	case opClose:
+		err = s.close(r.ID)
+	}
+	if err != nil {
+		s.b.log.Debug("pipe: refuse", "pid", s.party.PID, "op", r.Op, "error", err)
+		return reply{Errno: errnoOf(err)}
+	}
+	return answer
+}
+
+// keep duplicates the files of an answer, so that it can be sent without the
+// lock that guards them.
+func keep(r *reply, err error) error {
+	if err != nil {
+		return err
+	}
+	var own []int
+	for _, fd := range r.files {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(own)
+			return err
+		}
+		own = append(own, dup)
+	}
+	r.files = own
+	r.taken = func() { closeAll(own) }
+	return nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// errnoOf is what the client is told of an error.
+func errnoOf(err error) uint32 {
+	var errno unix.Errno
+	if errors.As(err, &errno) && errno != 0 {
+		return uint32(errno)
+	}
+	return uint32(unix.EIO)
+}
+
+// onEnd calls fn for the end that a request is about, with the lock held.
+func (s *session) onEnd(r request, fn func(*end) error) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	e := s.ends[r.ID]
+	if e == nil {
+		return unix.EBADF
+	}
+	return fn(e)
+}
+
+// newID is a number that the session does not use. The lock is held.
+func (s *session) newID() (uint32, error) {
+	if s.over {
+		return 0, unix.ECONNABORTED
+	}
+	if len(s.names)+len(s.ends) >= mostHandles {
+		return 0, unix.EMFILE
+	}
+	for {
+		s.b.lastID++
+		id := s.b.lastID
+		if id != 0 && s.names[id] == nil && s.ends[id] == nil {
+			return id, nil
+		}
+	}
+}
+
+func (s *session) close(id uint32) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if e := s.ends[id]; e != nil {
+		delete(s.ends, id)
+		e.connection.leave(e)
+		return nil
+	}
+	if n := s.names[id]; n != nil {
+		delete(s.names, id)
+		n.remove()
+		return nil
+	}
+	return unix.EBADF
+}
+
+// end lets everything go that the process had.
+func (s *session) end() {
+	s.b.mu.Lock()
+	s.over = true
+	for _, n := range s.names {
+		n.remove()
+	}
+	for _, e := range s.ends {
+		e.connection.abort()
+	}
+	delete(s.b.sessions, s)
+	s.b.mu.Unlock()
+	s.release()
+}
+
+// release closes what identify has opened. Watch ends with it.
+func (s *session) release() {
+	if s.netns != nil {
+		s.netns.Close()
+	}
+	if s.pidfd != nil {
+		s.pidfd.Close()
+	}
+}
+
+// privileged ports are root's.
+func (s *session) mayBind(name netip.AddrPort) bool {
+	return s.uid == 0 || name.Port() == 0 || name.Port() >= 1024
+}

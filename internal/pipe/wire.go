@@ -1,0 +1,106 @@
+package pipe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// The protocol between library and broker: requests and replies of one packet
+// each, in turn, over a SOCK_SEQPACKET socket. libsconpipe/src/wire.h has the
+// same layout in C. Integers are in the machine's order.
+const (
+	wireVersion = 1
+	messageSize = 64
+)
+
+// op is what a request asks for.
+type op uint32
+
+const (
+	opHello   op = iota + 1 // Arg: version. The first request of a session.
+	opBind                  // Addr, Port, Engines: reserve a name. Reply: ID, Port.
+	opListen                // ID, Arg: backlog. Reply: eventfd that is readable when one can accept.
+	opAccept                // ID. Reply: an end, as opConnect's, or EAGAIN.
+	opConnect               // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring.
+	opMapped                // ID, Arg: generation: what this end writes to is mapped.
+	opRing                  // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
+	opGrow                  // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
+	opClose                 // ID: of a name or an end.
+	opWake                  // ID: ring this end's own doorbell.
+	opLast    = opWake
+)
+
+// request is what a client asks.
+type request struct {
+	Op      op
+	ID      uint32
+	Arg     uint32
+	Engines engineSet
+	Name    netip.AddrPort
+	Size    uint64
+}
+
+// reply is what it is answered.
+type reply struct {
+	Errno      uint32 // 0 for success
+	ID         uint32
+	Engine     Engine
+	Generation uint32
+	Peer       netip.AddrPort
+	Local      netip.AddrPort
+	Size       uint64 // of the ring that comes with it
+	files      []int  // that go with it; the sender keeps its own
+	taken      func() // called once they are sent
+}
+
+var errMessage = errors.New("no request of the pipe's protocol")
+
+// parseRequest reads a packet. It accepts nothing that it does not know.
+func parseRequest(b []byte) (r request, err error) {
+	if len(b) != messageSize {
+		return r, fmt.Errorf("%w: %d bytes, want %d", errMessage, len(b), messageSize)
+	}
+	word := binary.NativeEndian.Uint32
+	r = request{
+		Op: op(word(b)), ID: word(b[4:]), Arg: word(b[8:]), Engines: engineSet(word(b[12:])),
+		Size: binary.NativeEndian.Uint64(b[40:]),
+	}
+	if r.Op < opHello || r.Op > opLast {
+		return r, fmt.Errorf("%w: operation %d", errMessage, r.Op)
+	}
+	addr := netip.AddrFrom16([16]byte(b[16:32])).Unmap()
+	r.Name = netip.AddrPortFrom(addr, binary.NativeEndian.Uint16(b[32:]))
+	for _, unused := range [][]byte{b[34:40], b[48:]} {
+		for _, v := range unused {
+			if v != 0 {
+				return r, fmt.Errorf("%w: bytes that are not used are not 0", errMessage)
+			}
+		}
+	}
+	return r, nil
+}
+
+// encode writes a reply's packet.
+func (r reply) encode() []byte {
+	b := make([]byte, messageSize)
+	put := binary.NativeEndian.PutUint32
+	put(b, r.Errno)
+	put(b[4:], r.ID)
+	put(b[8:], uint32(r.Engine))
+	put(b[12:], r.Generation)
+	putAddr(b[16:32], r.Peer)
+	binary.NativeEndian.PutUint16(b[32:], r.Peer.Port())
+	binary.NativeEndian.PutUint16(b[34:], r.Local.Port())
+	binary.NativeEndian.PutUint64(b[40:], r.Size)
+	putAddr(b[48:64], r.Local)
+	return b
+}
+
+func putAddr(b []byte, name netip.AddrPort) {
+	if name.IsValid() {
+		a := name.Addr().As16()
+		copy(b, a[:])
+	}
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A connection's life: mapping what it has got, finding its peer, waiting for
+ * the doorbell.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+/* How often a peer's death is looked for by those who do not sleep. */
+#define CHECK_NS 10000000
+
+#define SPIN_US 20
+
+int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static int64_t coarse_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* spin_default: looking keeps the only CPU from the peer. */
+int spin_default(void)
+{
+	return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
+}
+
+static int ask(struct conn *c, enum wire_op op, uint32_t arg, struct wire_reply *a,
+	       int *files, int *count)
+{
+	struct wire_request q = { .op = op, .id = c->id, .arg = arg };
+
+	return session_call(&c->serial, &q, a, files, count);
+}
+
+/* conn_open takes over the files of a reply: doorbell, page, ring. */
+int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
+	      int count)
+{
+	struct conn *c = calloc(1, sizeof(*c));
+	struct wire_reply ignored;
+	int err = -ENOMEM, i;
+
+	if (c && count == 3 && a->engine == PD_ENGINE_SEALED) {
+		c->fd = files[0];
+		c->id = a->id;
+		c->serial = serial;
+		c->engine = a->engine;
+		c->looked_ns = coarse_ns();
+		c->watched = -1;
+		pthread_mutex_init(&c->peer_lock, NULL);
+		pthread_mutex_init(&c->wait_lock, NULL);
+		pthread_mutex_init(&c->tx_lock, NULL);
+		pthread_mutex_init(&c->rx_lock, NULL);
+		pthread_cond_init(&c->woken, NULL);
+		c->own = page_map(files[1], true);
+		err = c->own ? ring_map(&c->tx, files[2], a->size, true) : -ENOMEM;
+		if (!err)
+			err = ask(c, OP_MAPPED, 0, &ignored, NULL, NULL);
+	} else if (c) {
+		err = -EPROTO;
+	}
+	for (i = 1; i < count; i++)
+		close(files[i]);
+	if (err) {
+		struct wire_request q = { .op = OP_CLOSE, .id = a->id };
+
+		if (count > 0)
+			close(files[0]);
+		session_call(&serial, &q, &ignored, NULL, NULL);
+		if (c) {
+			c->fd = -1;
+			conn_free(c);
+		}
+		return err;
+	}
+	*made = c;
+	return 0;
+}
+
+/* conn_free gives memory back. Nobody uses the connection any more. */
+void conn_free(struct conn *c)
+{
+	struct side *peer = atomic_load(&c->peer);
+	size_t i;
+
+	for (i = 0; i < c->lent_count; i++)
+		free(c->lent[(c->lent_first + i) % c->lent_room].copy);
+	free(c->lent);
+	ring_unmap(&c->tx);
+	ring_unmap(&c->rx);
+	ring_unmap(&c->old);
+	if (c->own)
+		munmap(c->own, PAGE);
+	if (peer)
+		munmap(peer, PAGE);
+	if (c->fd >= 0)
+		close(c->fd);
+	free(c);
+}
+
+/* conn_close ends it in good order, and wakes everybody who waits in it. */
+void conn_close(struct conn *c)
+{
+	struct wire_reply a;
+
+	conn_fin(c);
+	atomic_store(&c->own->deaf, 1);
+	ask(c, OP_CLOSE, 0, &a, NULL, NULL);
+	/* Without a broker nobody else does. */
+	shutdown(c->fd, SHUT_RDWR);
+}
+
+static void break_off(struct conn *c, int err)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&c->broken, &none, err);
+}
+
+/* meet maps what the peer writes to, once it has mapped that itself. */
+static void meet(struct conn *c)
+{
+	int files[2], count = 2, err;
+	struct wire_reply a;
+	struct side *page;
+
+	err = ask(c, OP_RING, 0, &a, files, &count);
+	if (err == -EAGAIN)
+		return;
+	if (err) {
+		break_off(c, ECONNRESET);
+		return;
+	}
+	page = count == 2 ? page_map(files[0], false) : NULL;
+	if (!page || ring_map(&c->rx, files[1], a.size, false))
+		break_off(c, ENOMEM);
+	else
+		atomic_store_explicit(&c->peer, page, memory_order_release);
+	while (count > 0)
+		close(files[--count]);
+}
+
+/* conn_peer is the peer's side, NULL as long as it is not there. */
+struct side *conn_peer(struct conn *c)
+{
+	struct side *peer = atomic_load_explicit(&c->peer, memory_order_acquire);
+
+	if (peer)
+		return peer;
+	conn_look(c);
+	pthread_mutex_lock(&c->peer_lock);
+	if (!atomic_load(&c->peer) && !atomic_load(&c->broken) &&
+	    atomic_exchange(&c->look, false))
+		meet(c);
+	pthread_mutex_unlock(&c->peer_lock);
+	return atomic_load_explicit(&c->peer, memory_order_acquire);
+}
+
+/*
+ * conn_look hears of the doorbell and of the peer's end. It leaves the bytes to
+ * those who sleep: one that is taken away wakes nobody.
+ */
+void conn_look(struct conn *c)
+{
+	struct pollfd p = { .fd = c->fd, .events = POLLIN };
+
+	atomic_store_explicit(&c->looked_ns, coarse_ns(), memory_order_relaxed);
+	if (poll(&p, 1, 0) <= 0)
+		return;
+	if (p.revents & POLLIN)
+		atomic_store(&c->look, true);
+	if (p.revents & (POLLHUP | POLLERR))
+		atomic_store(&c->gone, true);
+}
+
+/* drain empties the doorbell. Whoever does tells everybody who sleeps. */
+static void drain(struct conn *c)
+{
+	char bytes[256];
+	ssize_t n;
+
+	do
+		n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+	while (n == sizeof(bytes) || (n < 0 && errno == EINTR));
+	if (n == 0 || (n < 0 && errno != EAGAIN))
+		atomic_store(&c->gone, true);
+	atomic_store(&c->look, true);
+	conn_look(c);
+}
+
+/* conn_check looks at the doorbell now and then. */
+void conn_check(struct conn *c)
+{
+	if (coarse_ns() - atomic_load_explicit(&c->looked_ns, memory_order_relaxed) >
+	    CHECK_NS)
+		conn_look(c);
+}
+
+/* conn_ring wakes the peer. A doorbell that is full has rung. */
+void conn_ring(struct conn *c)
+{
+	if (send(c->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN &&
+	    errno != EINTR)
+		atomic_store(&c->gone, true);
+}
+
+static int poll_until(int fd, int64_t deadline_ns)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct timespec t, *timeout = NULL;
+
+	if (deadline_ns) {
+		int64_t left = deadline_ns - now_ns();
+
+		if (left <= 0)
+			return -EAGAIN;
+		t = (struct timespec){ left / 1000000000, left % 1000000000 };
+		timeout = &t;
+	}
+	if (ppoll(&p, 1, timeout, NULL) < 0)
+		return -errno;
+	return 0;
+}
+
+/* follow waits for the thread that polls. */
+static int follow(struct conn *c, int64_t deadline_ns)
+{
+	struct timespec t;
+	int64_t left;
+
+	if (!deadline_ns) {
+		pthread_cond_wait(&c->woken, &c->wait_lock);
+		return 0;
+	}
+	left = deadline_ns - now_ns();
+	if (left <= 0)
+		return -EAGAIN;
+	clock_gettime(CLOCK_REALTIME, &t);
+	left += t.tv_nsec;
+	t.tv_sec += left / 1000000000;
+	t.tv_nsec = left % 1000000000;
+	pthread_cond_timedwait(&c->woken, &c->wait_lock, &t);
+	return 0;
+}
+
+/*
+ * conn_wait sleeps until the doorbell rings. The caller has read wakes, then
+ * asked to be rung for, then looked whether it need not be. 0: look again;
+ * -EAGAIN: the time is over; -EINTR.
+ */
+int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&c->wait_lock);
+	if (atomic_load(&c->wakes) != seen || atomic_load(&c->gone)) {
+		/* Somebody has looked since. */
+	} else if (c->polling) {
+		err = follow(c, deadline_ns);
+	} else {
+		c->polling = true;
+		pthread_mutex_unlock(&c->wait_lock);
+		err = poll_until(c->fd, deadline_ns);
+		drain(c);
+		if (atomic_load(&c->watched) >= 0)
+			table_tell_sets(atomic_load(&c->watched));
+		pthread_mutex_lock(&c->wait_lock);
+		c->polling = false;
+		atomic_fetch_add(&c->wakes, 1);
+		pthread_cond_broadcast(&c->woken);
+	}
+	pthread_mutex_unlock(&c->wait_lock);
+	return err;
+}
+
+/* conn_rang is called by a set that has seen the doorbell ring. */
+void conn_rang(struct conn *c)
+{
+	pthread_mutex_lock(&c->wait_lock);
+	if (!c->polling)
+		drain(c);
+	atomic_fetch_add(&c->wakes, 1);
+	pthread_cond_broadcast(&c->woken);
+	pthread_mutex_unlock(&c->wait_lock);
+}
+
+/* conn_mark changes whenever the peer has done something. */
+uint64_t conn_mark(struct conn *c)
+{
+	struct side *peer = atomic_load(&c->peer);
+	uint64_t mark = 1 + atomic_load(&c->gone) + 2 * !!atomic_load(&c->broken);
+
+	if (peer)
+		mark += 4 * atomic_load(&peer->fin) + 8 * atomic_load(&peer->deaf) +
+			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));
+	return mark;
+}
+
+/* conn_error is why a connection is broken, 0 if it is not. */
+int conn_error(struct conn *c)
+{
+	struct side *peer = atomic_load(&c->peer);
+	int err = atomic_load(&c->broken);
+
+	if (err)
+		return err;
+	return atomic_load(&c->gone) && !(peer && atomic_load(&peer->fin)) ? ECONNRESET :
+									     0;
+}
+
+/* conn_rouse wakes this process's own threads. Only the broker and the peer can
+ * ring this end's doorbell. */
+void conn_rouse(struct conn *c)
+{
+	struct wire_reply a;
+
+	if (ask(c, OP_WAKE, 0, &a, NULL, NULL))
+		conn_rang(c);
+}

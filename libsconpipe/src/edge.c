@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The public calls: what is wrong becomes -1 and errno here. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+#define DEFAULT_ENGINES (1 << PD_ENGINE_BPF)
+
+static ssize_t edge(ssize_t result)
+{
+	if (result >= 0)
+		return result;
+	errno = -result;
+	return -1;
+}
+
+static struct sock *new_sock(enum kind kind)
+{
+	struct sock *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	atomic_init(&s->refs, 1);
+	s->kind = kind;
+	s->ready = -1;
+	s->engines = DEFAULT_ENGINES;
+	s->spin_us = spin_default();
+	pthread_mutex_init(&s->lock, NULL);
+	return s;
+}
+
+static int publish(struct sock *s)
+{
+	int sid = table_add(s);
+
+	if (sid < 0)
+		table_put(s);
+	return sid;
+}
+
+int pd_socket(int domain, int type, int protocol)
+{
+	struct sock *s;
+	int err;
+
+	if (domain != AF_INET)
+		return edge(-EAFNOSUPPORT);
+	if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
+	    (protocol && protocol != IPPROTO_TCP))
+		return edge(-EPROTONOSUPPORT);
+	err = session_hello();
+	if (err)
+		return edge(err);
+	s = new_sock(KIND_NEW);
+	if (!s)
+		return edge(-ENOMEM);
+	s->nonblock = !!(type & SOCK_NONBLOCK);
+	return edge(publish(s));
+}
+
+static void put_name(uint8_t *to, const struct sockaddr_in *name)
+{
+	memset(to, 0, 10);
+	to[10] = to[11] = 0xff;
+	memcpy(to + 12, &name->sin_addr, 4);
+}
+
+static struct sockaddr_in get_name(const uint8_t *from, uint16_t port)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	memcpy(&name.sin_addr, from + 12, 4);
+	return name;
+}
+
+static int name_request(struct wire_request *q, enum wire_op op, const struct sock *s,
+			const struct sockaddr *addr, socklen_t len)
+{
+	const struct sockaddr_in *name = (const struct sockaddr_in *)addr;
+
+	if (!addr || len < sizeof(*name))
+		return -EINVAL;
+	if (name->sin_family != AF_INET)
+		return -EAFNOSUPPORT;
+	*q = (struct wire_request){ .op = op,
+				    .engines = s->engines,
+				    .port = ntohs(name->sin_port) };
+	put_name(q->addr, name);
+	return 0;
+}
+
+static int bind_sock(struct sock *s, const struct sockaddr *addr, socklen_t len)
+{
+	struct wire_request q;
+	struct wire_reply a;
+	int err = name_request(&q, OP_BIND, s, addr, len);
+
+	if (!err && s->kind != KIND_NEW)
+		err = -EINVAL;
+	if (!err)
+		err = session_call(&s->serial, &q, &a, NULL, NULL);
+	if (err)
+		return err;
+	s->id = a.id;
+	s->local = get_name(a.local, a.local_port);
+	s->kind = KIND_BOUND;
+	return 0;
+}
+
+static int listen_sock(struct sock *s, int backlog)
+{
+	struct wire_request q = { .op = OP_LISTEN,
+				  .id = s->id,
+				  .arg = backlog < 1 ? 1 : backlog };
+	struct wire_reply a;
+	int file = -1, count = 1, err;
+
+	if (s->kind != KIND_BOUND && s->kind != KIND_LISTENING)
+		return -EDESTADDRREQ;
+	err = session_call(&s->serial, &q, &a, &file, &count);
+	if (err)
+		return err;
+	if (count != 1)
+		return -EPROTO;
+	if (s->kind == KIND_LISTENING)
+		close(file);
+	else
+		s->ready = file;
+	s->kind = KIND_LISTENING;
+	return 0;
+}
+
+static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t len)
+{
+	int files[MOST_FILES], count = MOST_FILES, err;
+	struct wire_request q;
+	struct wire_reply a;
+
+	err = name_request(&q, OP_CONNECT, s, addr, len);
+	if (!err && s->kind == KIND_CONN)
+		err = -EISCONN;
+	if (!err && s->kind != KIND_NEW)
+		err = -EINVAL;
+	if (!err)
+		err = session_call(&s->serial, &q, &a, files, &count);
+	if (!err)
+		err = conn_open(&s->conn, s->serial, &a, files, count);
+	if (err) {
+		s->serial = 0;
+		return err;
+	}
+	s->local = get_name(a.local, a.local_port);
+	s->remote = get_name(a.peer, a.peer_port);
+	s->kind = KIND_CONN;
+	return 0;
+}
+
+/* change calls fn for a socket whose kind may change. */
+#define change(sid, call)                               \
+	({                                              \
+		struct sock *s = table_get(sid);        \
+		int result_ = -EBADF;                   \
+                                                        \
+		if (s) {                                \
+			pthread_mutex_lock(&s->lock);   \
+			result_ = call;                 \
+			pthread_mutex_unlock(&s->lock); \
+			table_put(s);                   \
+		}                                       \
+		edge(result_);                          \
+	})
+
+int pd_bind(int sid, const struct sockaddr *addr, socklen_t len)
+{
+	return change(sid, bind_sock(s, addr, len));
+}
+
+int pd_listen(int sid, int backlog)
+{
+	return change(sid, listen_sock(s, backlog));
+}
+
+int pd_connect(int sid, const struct sockaddr *addr, socklen_t len)
+{
+	return change(sid, connect_sock(s, addr, len));
+}
+
+static void tell_name(const struct sockaddr_in *name, struct sockaddr *addr,
+		      socklen_t *len)
+{
+	if (!addr || !len)
+		return;
+	memcpy(addr, name, *len < sizeof(*name) ? *len : sizeof(*name));
+	*len = sizeof(*name);
+}
+
+/* wait_ready waits until there may be a connection. */
+static int wait_ready(struct sock *s)
+{
+	struct pollfd p = { .fd = s->ready, .events = POLLIN };
+	int64_t ns = s->recv_timeout_ns;
+	int n = poll(&p, 1, ns ? (int)((ns + 999999) / 1000000) : -1);
+
+	if (n < 0)
+		return -errno;
+	return n ? 0 : -EAGAIN;
+}
+
+/* wake_ready wakes those who accept on a socket that is being closed. */
+static void wake_ready(struct sock *s)
+{
+	uint64_t many = 1 << 20;
+	ssize_t ignored = s->ready >= 0 ? write(s->ready, &many, sizeof(many)) : 0;
+
+	(void)ignored;
+}
+
+/* take waits for a connection in the backlog. */
+static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
+{
+	struct wire_request q = { .op = OP_ACCEPT, .id = s->id };
+
+	for (;;) {
+		int room = MOST_FILES, err;
+		uint64_t one = 1;
+
+		if (s->closing)
+			return -EBADF;
+		if (read(s->ready, &one, sizeof(one)) < 0) {
+			if (errno != EAGAIN && errno != EINTR)
+				return -errno;
+			if (s->nonblock)
+				return -EAGAIN;
+			err = wait_ready(s);
+			if (err)
+				return err;
+			continue;
+		}
+		err = session_call(&s->serial, &q, a, files, &room);
+		*count = room;
+		if (err == -EAGAIN)
+			continue;
+		if (err && err != -ECONNABORTED) {
+			/* It waits still. */
+			ssize_t ignored = write(s->ready, &one, sizeof(one));
+
+			(void)ignored;
+		}
+		return err;
+	}
+}
+
+static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
+{
+	int files[MOST_FILES], count = 0, err;
+	struct sock *made;
+	struct wire_reply a;
+
+	if (s->kind != KIND_LISTENING)
+		return -EINVAL;
+	made = new_sock(KIND_CONN);
+	if (!made)
+		return -ENOMEM;
+	err = take(s, &a, files, &count);
+	if (!err)
+		err = conn_open(&made->conn, s->serial, &a, files, count);
+	if (err) {
+		table_put(made);
+		return err;
+	}
+	made->spin_us = s->spin_us;
+	made->local = get_name(a.local, a.local_port);
+	made->remote = get_name(a.peer, a.peer_port);
+	tell_name(&made->remote, addr, len);
+	return publish(made);
+}
+
+/* use calls fn for a socket of one kind. */
+#define use(sid, wanted, wrong, call)                                              \
+	({                                                                         \
+		struct sock *s = table_get(sid);                                   \
+		ssize_t result_ = -EBADF;                                          \
+                                                                                   \
+		if (s) {                                                           \
+			result_ = s->kind == (wanted) ? (ssize_t)(call) : (wrong); \
+			table_put(s);                                              \
+		}                                                                  \
+		edge(result_);                                                     \
+	})
+
+int pd_accept(int sid, struct sockaddr *addr, socklen_t *len)
+{
+	return use(sid, KIND_LISTENING, -EINVAL, accept_sock(s, addr, len));
+}
+
+ssize_t pd_send(int sid, const void *buf, size_t len)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, conn_send(s, buf, len));
+}
+
+ssize_t pd_recv(int sid, size_t len, void **buf)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, conn_recv(s, len, buf));
+}
+
+ssize_t pd_recv_copy(int sid, void *buf, size_t len)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, conn_recv_copy(s, buf, len));
+}
+
+int pd_recv_done(int sid, size_t len)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, conn_recv_done(s->conn, len));
+}
+
+static int refresh(void *const *bufs, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (!memory_has(bufs[i]))
+			return -EINVAL;
+	return n < 0 ? -EINVAL : n;
+}
+
+int pd_buf_refresh(int sid, void *const *bufs, int n)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, refresh(bufs, n));
+}
+
+static int shut(struct conn *c, int how)
+{
+	switch (how) {
+	case SHUT_RD:
+		return conn_deafen(c);
+	case SHUT_WR:
+		return conn_fin(c);
+	case SHUT_RDWR:
+		conn_deafen(c);
+		conn_fin(c);
+		return 0;
+	default:
+		return -EINVAL;
+	}
+}
+
+int pd_shutdown(int sid, int how)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, shut(s->conn, how));
+}
+
+int pd_close(int sid)
+{
+	struct sock *s = table_get(sid);
+
+	if (!s || atomic_exchange(&s->closing, true)) {
+		if (s)
+			table_put(s);
+		return edge(-EBADF);
+	}
+	if (s->in_set)
+		table_leave_sets(sid);
+	table_remove(sid, s);
+	if (s->kind == KIND_BOUND || s->kind == KIND_LISTENING) {
+		struct wire_request q = { .op = OP_CLOSE, .id = s->id };
+		struct wire_reply a;
+
+		session_call(&s->serial, &q, &a, NULL, NULL);
+		wake_ready(s);
+	}
+	if (s->conn)
+		conn_close(s->conn);
+	table_put(s);
+	return 0;
+}
+
+static int name_of(const struct sockaddr_in *name, struct sockaddr *addr, socklen_t *len)
+{
+	if (!addr || !len)
+		return -EFAULT;
+	tell_name(name, addr, len);
+	return 0;
+}
+
+int pd_getsockname(int sid, struct sockaddr *addr, socklen_t *len)
+{
+	return change(sid, name_of(&s->local, addr, len));
+}
+
+int pd_getpeername(int sid, struct sockaddr *addr, socklen_t *len)
+{
+	return use(sid, KIND_CONN, -ENOTCONN, name_of(&s->remote, addr, len));
+}
+
+int pd_epoll_create(int size)
+{
+	struct sock *s;
+	int err;
+
+	if (size < 1)
+		return edge(-EINVAL);
+	s = new_sock(KIND_SET);
+	if (!s)
+		return edge(-ENOMEM);
+	err = set_open(&s->set);
+	if (err) {
+		table_put(s);
+		return edge(err);
+	}
+	return edge(publish(s));
+}
+
+int pd_epoll_ctl(int set, int op, int sid, struct epoll_event *event)
+{
+	if (op != EPOLL_CTL_DEL && !event)
+		return edge(-EFAULT);
+	if (set == sid)
+		return edge(-EINVAL);
+	return use(set, KIND_SET, -EINVAL, set_change(s->set, op, sid, event));
+}
+
+int pd_epoll_wait(int set, struct epoll_event *events, int most, int timeout)
+{
+	if (!events || most < 1)
+		return edge(-EINVAL);
+	return use(set, KIND_SET, -EINVAL, set_wait(s->set, events, most, timeout));
+}
+
+int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len)
+{
+	return change(sid, option_set(s, level, name, value, len));
+}
+
+int pd_getsockopt(int sid, int level, int name, void *value, socklen_t *len)
+{
+	return change(sid, option_get(s, level, name, value, len));
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sets of sockets. What a doorbell has rung for, or was ready before, stands in
+ * a list, and is looked at by pd_epoll_wait; all others have asked their peers
+ * to ring, and the kernel's epoll waits for their doorbells. So a call costs
+ * what is ready, not what is in the set.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+/* Doorbells taken at a time. */
+#define GATHER 64
+/* How often those are looked at that rang while others stay ready. */
+#define EVERY 16
+/* No item's: serials begin with 1. */
+#define KICK UINT32_MAX
+
+struct item {
+	struct sock *s; /* held */
+	int sid;
+	uint32_t serial;
+	uint32_t events;
+	epoll_data_t data;
+	uint64_t mark; /* conn_mark at the last edge that was reported, 0 for none */
+	bool done; /* EPOLLONESHOT has been reported */
+	bool listed;
+	struct item *next, *prev;
+};
+
+struct set {
+	int fd;
+	int kick; /* eventfd: another thread has taken a doorbell's byte */
+	pthread_mutex_t lock; /* guards: */
+	struct item **items; /* by sid */
+	int size;
+	uint32_t serial;
+	unsigned int calls;
+	struct item *first, *last;
+	size_t count; /* of the list */
+};
+
+int set_open(struct set **made)
+{
+	struct epoll_event kick = { .events = EPOLLIN | EPOLLET, .data.u64 = KICK };
+	struct set *set = calloc(1, sizeof(*set));
+
+	if (!set)
+		return -ENOMEM;
+	set->fd = epoll_create1(EPOLL_CLOEXEC);
+	set->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (set->fd < 0 || set->kick < 0 ||
+	    epoll_ctl(set->fd, EPOLL_CTL_ADD, set->kick, &kick) < 0) {
+		int err = -errno;
+
+		set_forget(set);
+		free(set);
+		return err;
+	}
+	pthread_mutex_init(&set->lock, NULL);
+	*made = set;
+	return 0;
+}
+
+static void append(struct set *set, struct item *it)
+{
+	if (it->listed || it->done)
+		return;
+	it->listed = true;
+	it->next = NULL;
+	it->prev = set->last;
+	if (set->last)
+		set->last->next = it;
+	else
+		set->first = it;
+	set->last = it;
+	set->count++;
+}
+
+static void unlist(struct set *set, struct item *it)
+{
+	if (!it->listed)
+		return;
+	it->listed = false;
+	if (it->prev)
+		it->prev->next = it->next;
+	else
+		set->first = it->next;
+	if (it->next)
+		it->next->prev = it->prev;
+	else
+		set->last = it->prev;
+	set->count--;
+}
+
+static int doorbell(const struct sock *s)
+{
+	return s->conn ? s->conn->fd : s->ready;
+}
+
+static struct item *item_of(struct set *set, int sid)
+{
+	return sid >= 0 && sid < set->size ? set->items[sid] : NULL;
+}
+
+static void drop(struct set *set, struct item *it)
+{
+	unlist(set, it);
+	epoll_ctl(set->fd, EPOLL_CTL_DEL, doorbell(it->s), NULL);
+	set->items[it->sid] = NULL;
+	table_put(it->s);
+	free(it);
+}
+
+/* set_drop is for a socket that is being closed. The broker has its doorbell
+ * too, so the kernel would go on to report it. */
+void set_drop(struct set *set, int sid)
+{
+	struct item *it;
+
+	pthread_mutex_lock(&set->lock);
+	it = item_of(set, sid);
+	if (it)
+		drop(set, it);
+	pthread_mutex_unlock(&set->lock);
+}
+
+void set_free(struct set *set)
+{
+	int i;
+
+	for (i = 0; i < set->size; i++)
+		if (set->items[i])
+			drop(set, set->items[i]);
+	free(set->items);
+	set_forget(set);
+	pthread_mutex_destroy(&set->lock);
+	free(set);
+}
+
+/* set_forget closes its files. The child after fork does just that. */
+void set_forget(struct set *set)
+{
+	if (set->fd >= 0)
+		close(set->fd);
+	if (set->kick >= 0)
+		close(set->kick);
+}
+
+/* set_tell has a socket looked at anew. */
+void set_tell(struct set *set, int sid)
+{
+	uint64_t one = 1;
+	struct item *it;
+	ssize_t ignored = 0;
+
+	pthread_mutex_lock(&set->lock);
+	it = item_of(set, sid);
+	if (it) {
+		append(set, it);
+		ignored = write(set->kick, &one, sizeof(one));
+	}
+	pthread_mutex_unlock(&set->lock);
+	(void)ignored;
+}
+
+static int enlarge(struct set *set, int sid)
+{
+	int size = set->size ? set->size : 64, i;
+	struct item **items;
+
+	while (size <= sid)
+		size *= 2;
+	items = realloc(set->items, size * sizeof(*items));
+	if (!items)
+		return -ENOMEM;
+	for (i = set->size; i < size; i++)
+		items[i] = NULL;
+	set->items = items;
+	set->size = size;
+	return 0;
+}
+
+/* add is called with the lock held. */
+static int add(struct set *set, int sid, const struct epoll_event *event)
+{
+	struct epoll_event native = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET };
+	struct sock *s = table_get(sid);
+	struct item *it = NULL;
+	int err = -EBADF;
+
+	if (!s)
+		return err;
+	if (doorbell(s) < 0)
+		err = -EPERM;
+	else
+		err = sid < set->size ? 0 : enlarge(set, sid);
+	if (!err) {
+		it = calloc(1, sizeof(*it));
+		err = it ? 0 : -ENOMEM;
+	}
+	if (!err) {
+		*it = (struct item){ .s = s,
+				     .sid = sid,
+				     .serial = ++set->serial,
+				     .events = event->events,
+				     .data = event->data };
+		native.data.u64 = (uint64_t)it->serial << 32 | (uint32_t)sid;
+		if (epoll_ctl(set->fd, EPOLL_CTL_ADD, doorbell(s), &native) < 0)
+			err = -errno;
+	}
+	if (err) {
+		free(it);
+		table_put(s);
+		return err;
+	}
+	atomic_store(&s->in_set, true);
+	if (s->conn)
+		atomic_store(&s->conn->watched, sid);
+	set->items[sid] = it;
+	append(set, it);
+	return 0;
+}
+
+int set_change(struct set *set, int op, int sid, const struct epoll_event *event)
+{
+	struct item *it;
+	int err = 0;
+
+	pthread_mutex_lock(&set->lock);
+	it = item_of(set, sid);
+	if (op == EPOLL_CTL_ADD) {
+		err = it ? -EEXIST : add(set, sid, event);
+	} else if (!it) {
+		err = -ENOENT;
+	} else if (op == EPOLL_CTL_DEL) {
+		drop(set, it);
+	} else if (op == EPOLL_CTL_MOD) {
+		it->events = event->events;
+		it->data = event->data;
+		it->done = false;
+		it->mark = 0;
+		append(set, it);
+	} else {
+		err = -EINVAL;
+	}
+	pthread_mutex_unlock(&set->lock);
+	return err;
+}
+
+static uint32_t events_of(const struct item *it, bool arm)
+{
+	uint32_t events = 0;
+
+	if (it->s->conn) {
+		bool reads = it->events & (EPOLLIN | EPOLLRDHUP);
+
+		events = conn_readable(it->s->conn, arm && reads);
+		if (it->events & EPOLLOUT && conn_writable(it->s->conn, arm))
+			events |= EPOLLOUT;
+	} else {
+		struct pollfd p = { .fd = it->s->ready, .events = POLLIN };
+
+		if (poll(&p, 1, 0) > 0)
+			events = EPOLLIN;
+	}
+	return events & (it->events | EPOLLHUP | EPOLLERR);
+}
+
+/* is_edge says whether something has happened since the last report. A doorbell
+ * may ring for what was reported before. */
+static bool is_edge(struct item *it)
+{
+	uint64_t mark = it->s->conn ? conn_mark(it->s->conn) : 0;
+
+	if (mark && mark == it->mark)
+		return false;
+	it->mark = mark;
+	return true;
+}
+
+/* collect reports what is ready, with the lock held. */
+static int collect(struct set *set, struct epoll_event *events, int most)
+{
+	size_t look = set->count;
+	int n = 0;
+
+	while (look-- > 0 && n < most) {
+		struct item *it = set->first;
+		bool once = it->events & (EPOLLET | EPOLLONESHOT);
+		uint32_t found = events_of(it, it->events & EPOLLET);
+
+		unlist(set, it);
+		if (!found && !(it->events & EPOLLET))
+			found = events_of(it, true);
+		if (!found || (it->events & EPOLLET && !is_edge(it)))
+			continue;
+		if (!once)
+			append(set, it);
+		if (it->events & EPOLLONESHOT)
+			it->done = true;
+		events[n++] = (struct epoll_event){ .events = found, .data = it->data };
+	}
+	return n;
+}
+
+/* gather waits for doorbells. Returns how many rang. */
+static int gather(struct set *set, int timeout_ms)
+{
+	struct epoll_event rang[GATHER];
+	int n = epoll_wait(set->fd, rang, GATHER, timeout_ms), i;
+
+	if (n < 0)
+		return -errno;
+	pthread_mutex_lock(&set->lock);
+	for (i = 0; i < n; i++) {
+		struct item *it = item_of(set, (int)(uint32_t)rang[i].data.u64);
+
+		if (!it || it->serial != rang[i].data.u64 >> 32)
+			continue;
+		if (it->s->conn)
+			conn_rang(it->s->conn);
+		append(set, it);
+	}
+	pthread_mutex_unlock(&set->lock);
+	return n;
+}
+
+int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_ms)
+{
+	int64_t deadline = now_ns() + timeout_ms * INT64_C(1000000);
+	int n;
+
+	for (;;) {
+		pthread_mutex_lock(&set->lock);
+		if (set->count && ++set->calls % EVERY == 0) {
+			pthread_mutex_unlock(&set->lock);
+			n = gather(set, 0);
+			if (n < 0)
+				return n;
+			pthread_mutex_lock(&set->lock);
+		}
+		n = collect(set, events, most);
+		pthread_mutex_unlock(&set->lock);
+		if (n)
+			return n;
+		if (timeout_ms > 0) {
+			int64_t left = deadline - now_ns();
+
+			timeout_ms = left > 0 ? (left + 999999) / 1000000 : 0;
+		}
+		n = gather(set, timeout_ms);
+		if (n <= 0)
+			return n;
+	}
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the library's files share. Inside, calls return -errno; the public ones
+ * turn that into -1 and errno (edge.c).
+ *
+ * Locks, in this order: set, tx or rx of a connection, peer of it, session,
+ * sockets.
+ */
+#ifndef PIPE_H
+#define PIPE_H
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "../include/sconpipe.h"
+#include "wire.h"
+
+#define PAGE 4096
+#define MOST_FILES 3
+
+/* relax is for loops that look for what another CPU writes. */
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* full_fence: what was written before is seen by those whose writes are not seen
+ * after it. */
+static inline void full_fence(void)
+{
+#ifdef __SANITIZE_THREAD__ /* which knows no fences */
+	static atomic_int any;
+
+	atomic_fetch_add(&any, 1);
+#else
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+/* A cache line, so that the two ends do not fight for one. */
+#define LINE 128
+
+/* What one end says to the other; only it writes. Bytes are counted from the
+ * connection's start, so head - tail of the other are in the ring. */
+struct side {
+	_Alignas(LINE) _Atomic uint64_t head; /* bytes that it has sent */
+	_Atomic uint64_t switch_at; /* head when it began to send to the ring of */
+	_Atomic uint32_t generation; /* this generation */
+	_Atomic uint32_t fin; /* it sends no more */
+	_Alignas(LINE) _Atomic uint64_t tail; /* bytes that it has given back */
+	_Alignas(LINE) _Atomic uint32_t
+		read_wait; /* each new value: ring when there is more to read */
+	_Atomic uint32_t write_wait; /* each new value: ring when there is room */
+	_Atomic uint32_t deaf; /* it receives no more */
+};
+
+/* Memory that is mapped twice in a row, so that no piece of it wraps. */
+struct ring {
+	char *base; /* NULL: none */
+	size_t size;
+	uint64_t start; /* position of its first byte */
+};
+
+/* Bytes that were handed out and not given back: the receive buffer table. */
+struct lent {
+	size_t size;
+	void *copy; /* NULL where they lie in the ring */
+};
+
+struct conn {
+	int fd; /* doorbell: a byte says to look again, its end that the peer is gone */
+	uint32_t id, serial; /* with the broker */
+	uint32_t engine;
+	struct side *own;
+	_Atomic(struct side *) peer; /* NULL until the peer is there */
+	atomic_bool look; /* the doorbell rang since the peer was looked for */
+	atomic_bool gone; /* the peer is */
+	atomic_int broken; /* errno: the peer has broken the protocol, or the broker is
+			      gone */
+	atomic_int watched; /* its sid when it is, or was, in a set; else -1 */
+	_Atomic int64_t looked_ns; /* when the doorbell was looked at */
+	pthread_mutex_t peer_lock;
+
+	/* Waiting for the doorbell: one thread polls, others wait for it. */
+	pthread_mutex_t wait_lock;
+	pthread_cond_t woken;
+	bool polling;
+	_Atomic uint32_t wakes;
+
+	pthread_mutex_t tx_lock; /* guards: */
+	struct ring tx;
+	uint64_t head;
+	uint32_t tx_generation;
+	uint32_t rung_read; /* the peer's read_wait that was answered */
+	unsigned int full; /* how often there was no room */
+	bool fixed; /* the ring cannot grow */
+
+	pthread_mutex_t rx_lock; /* guards: */
+	struct ring rx;
+	struct ring old; /* the generation before, as long as bytes of it are lent */
+	uint64_t pos; /* handed out */
+	uint64_t tail; /* given back */
+	uint32_t rx_generation;
+	uint32_t rung_write;
+	struct lent *lent; /* a queue: */
+	size_t lent_first, lent_count, lent_room;
+	size_t lent_bytes; /* of all of them */
+	bool deaf;
+};
+
+struct set;
+
+enum kind {
+	KIND_NEW,
+	KIND_BOUND,
+	KIND_LISTENING,
+	KIND_CONN,
+	KIND_SET
+};
+
+struct sock {
+	atomic_int refs;
+	atomic_bool closing;
+	atomic_bool in_set; /* it is, or was */
+	_Atomic(enum kind) kind;
+	pthread_mutex_t lock; /* guards kind, id and names while they change */
+	uint32_t id, serial; /* of a name, with the broker */
+	int ready; /* eventfd of one that listens */
+	struct sockaddr_in local, remote;
+	atomic_int nonblock;
+	atomic_int spin_us;
+	uint32_t engines;
+	_Atomic int64_t recv_timeout_ns, send_timeout_ns; /* 0: none */
+	struct conn *conn;
+	struct set *set;
+};
+
+/* session.c: requests to the broker. Files of a reply are the caller's. */
+int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
+		 int *files, int *count);
+int session_hello(void);
+void session_forget(void);
+
+/* table.c: sockets by their numbers. */
+int table_add(struct sock *s);
+struct sock *table_get(int sid); /* NULL: there is none; else put it back */
+void table_put(struct sock *s);
+void table_remove(int sid, struct sock *s);
+void table_leave_sets(int sid);
+void table_tell_sets(int sid);
+
+/* ring.c */
+int ring_map(struct ring *r, int fd, size_t size, bool writable);
+void ring_unmap(struct ring *r);
+struct side *page_map(int fd, bool writable);
+static inline char *ring_at(const struct ring *r, uint64_t pos)
+{
+	return r->base + (pos & (r->size - 1));
+}
+
+/* conn.c: a connection's life. */
+int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
+	      int count);
+void conn_close(struct conn *c);
+struct side *conn_peer(struct conn *c);
+void conn_check(struct conn *c);
+void conn_look(struct conn *c);
+int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns);
+void conn_ring(struct conn *c);
+void conn_rang(struct conn *c);
+void conn_rouse(struct conn *c);
+uint64_t conn_mark(struct conn *c);
+int conn_error(struct conn *c);
+void conn_free(struct conn *c);
+int64_t now_ns(void);
+int spin_default(void);
+
+/* send.c */
+ssize_t conn_send(struct sock *s, const void *buf, size_t len);
+int conn_fin(struct conn *c);
+bool conn_writable(struct conn *c, bool arm);
+size_t conn_ring_size(struct conn *c);
+
+/* recv.c */
+ssize_t conn_recv(struct sock *s, size_t len, void **buf);
+ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len);
+int conn_recv_done(struct conn *c, size_t len);
+int conn_deafen(struct conn *c);
+uint32_t conn_readable(struct conn *c, bool arm); /* EPOLLIN, EPOLLRDHUP */
+
+/* epoll.c */
+int set_open(struct set **made);
+int set_change(struct set *set, int op, int sid, const struct epoll_event *event);
+int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_ms);
+void set_drop(struct set *set, int sid);
+void set_tell(struct set *set, int sid);
+void set_free(struct set *set);
+void set_forget(struct set *set);
+
+/* options.c */
+int option_set(struct sock *s, int level, int name, const void *value, socklen_t len);
+int option_get(struct sock *s, int level, int name, void *value, socklen_t *len);
+
+/* memory.c */
+bool memory_has(const void *buf);
+
+#endif

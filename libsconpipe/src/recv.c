@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Receiving. The way of a piece:
+ *
+ * 1. ready says how much has come, by the peer's head, and goes over to a larger
+ *    ring where the peer did.
+ * 2. It is lent to the application in place, or copied.
+ * 3. What is given back moves tail, and a peer that asked for room is rung for.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+/* The whole queue of what was lent: buffers of very few bytes each. */
+#define MOST_LENT 65536
+
+/* next maps the ring that the peer has gone over to. */
+static int next(struct conn *c, uint64_t at)
+{
+	struct wire_request q = { .op = OP_RING,
+				  .id = c->id,
+				  .arg = c->rx_generation + 1 };
+	struct wire_reply a;
+	struct ring larger;
+	int file, count = 1, err;
+
+	err = session_call(&c->serial, &q, &a, &file, &count);
+	if (err)
+		return err;
+	err = count == 1 ? ring_map(&larger, file, a.size, false) : -EPROTO;
+	while (count > 0)
+		close((&file)[--count]);
+	if (err)
+		return err;
+	larger.start = at;
+	ring_unmap(&c->old);
+	if (c->tail < at)
+		c->old = c->rx;
+	else
+		ring_unmap(&c->rx);
+	c->rx = larger;
+	c->rx_generation++;
+	return 0;
+}
+
+/* ready is how many bytes have come and were not handed out; of one ring. */
+static size_t ready(struct conn *c, struct side *peer)
+{
+	uint64_t head = atomic_load_explicit(&peer->head, memory_order_acquire);
+	uint64_t from = c->tail > c->rx.start ? c->tail : c->rx.start;
+
+	/* A head beyond the place where the peer went over shows that it did. */
+	if (atomic_load_explicit(&peer->generation, memory_order_acquire) !=
+	    c->rx_generation) {
+		uint64_t at = atomic_load(&peer->switch_at);
+
+		head = atomic_load_explicit(&peer->head, memory_order_acquire);
+		if (at == c->pos) {
+			if (next(c, at)) {
+				atomic_store(&c->broken, ECONNRESET);
+				return 0;
+			}
+			from = at;
+		} else if (at < c->pos || at > head) {
+			head = UINT64_MAX; /* it lies */
+		} else {
+			head = at;
+		}
+	}
+	if (head < c->pos || head - from > c->rx.size) {
+		atomic_store(&c->broken, ECONNRESET);
+		return 0;
+	}
+	return head - c->pos;
+}
+
+/* end is why nothing will come any more: 0 for an end in good order, -EAGAIN if
+ * something may. What has come is read first. */
+static int end(struct conn *c, struct side *peer)
+{
+	int err = atomic_load(&c->broken);
+
+	if (err)
+		return -err;
+	if (c->deaf || (peer && atomic_load(&peer->fin)))
+		return 0;
+	return atomic_load(&c->gone) ? -ECONNRESET : -EAGAIN;
+}
+
+/*
+ * tell rings if the peer waits for room. There should be enough for it to go on,
+ * unless this end is about to wait for what the peer has no room for.
+ */
+static void tell(struct conn *c, struct side *peer, bool waits)
+{
+	uint32_t wait;
+
+	full_fence();
+	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
+	if (wait == c->rung_write)
+		return;
+	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - c->tail >
+			      c->rx.size / 2)
+		return;
+	c->rung_write = wait;
+	conn_ring(c);
+}
+
+static void give_back(struct conn *c, size_t len)
+{
+	c->tail += len;
+	atomic_store_explicit(&c->own->tail, c->tail, memory_order_release);
+	if (c->old.base && c->tail >= c->rx.start)
+		ring_unmap(&c->old);
+	if (atomic_load(&c->peer))
+		tell(c, atomic_load(&c->peer), false);
+}
+
+/* arm asks the peer to ring when there is something to read. */
+static void arm_read(struct conn *c)
+{
+	atomic_fetch_add(&c->own->read_wait, 1);
+	full_fence();
+}
+
+/*
+ * await returns how many bytes there are, 0 at the end, or an error. The lock is
+ * let go while it sleeps: bytes can be given back meanwhile.
+ */
+static ssize_t await(struct sock *s, struct conn *c)
+{
+	int64_t deadline = s->recv_timeout_ns ? now_ns() + s->recv_timeout_ns : 0;
+	int64_t spin_until = 0;
+	bool armed = false;
+
+	conn_check(c);
+	for (;;) {
+		uint32_t seen = atomic_load(&c->wakes);
+		struct side *peer = conn_peer(c);
+		size_t n;
+		int err;
+
+		if (armed)
+			arm_read(c);
+		/* The end first: what came before it has come now. */
+		err = end(c, peer);
+		n = peer && !c->deaf ? ready(c, peer) : 0;
+		if (n)
+			return n;
+		if (s->closing)
+			return -EBADF;
+		if (err != -EAGAIN || atomic_load(&c->broken))
+			return end(c, peer);
+		if (peer && c->pos - c->tail >= c->rx.size)
+			return -ENOBUFS;
+		if (!s->nonblock && !armed && s->spin_us) {
+			if (!spin_until)
+				spin_until = now_ns() + s->spin_us * INT64_C(1000);
+			if (now_ns() < spin_until) {
+				relax();
+				continue;
+			}
+		}
+		if (peer)
+			tell(c, peer, true);
+		if (s->nonblock)
+			return -EAGAIN;
+		if (!armed) {
+			armed = true;
+			continue;
+		}
+		pthread_mutex_unlock(&c->rx_lock);
+		err = conn_wait(c, seen, deadline);
+		pthread_mutex_lock(&c->rx_lock);
+		if (err)
+			return err;
+	}
+}
+
+/* lend notes what is handed out. */
+static int lend(struct conn *c, size_t size, void *copy)
+{
+	if (c->lent_count == c->lent_room) {
+		size_t room = c->lent_room ? 2 * c->lent_room : 16, i;
+		struct lent *more;
+
+		if (room > MOST_LENT)
+			return -ENOBUFS;
+		more = malloc(room * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		for (i = 0; i < c->lent_count; i++)
+			more[i] = c->lent[(c->lent_first + i) % c->lent_room];
+		free(c->lent);
+		c->lent = more;
+		c->lent_first = 0;
+		c->lent_room = room;
+	}
+	c->lent[(c->lent_first + c->lent_count++) % c->lent_room] =
+		(struct lent){ size, copy };
+	c->lent_bytes += size;
+	return 0;
+}
+
+/* hand_out gives n bytes at pos to the application. */
+static int hand_out(struct conn *c, size_t n, void **buf)
+{
+	char *at = ring_at(&c->rx, c->pos);
+	void *copy = NULL;
+	int err;
+
+	if (c->engine == PD_ENGINE_SEALED) {
+		copy = malloc(n);
+		if (!copy)
+			return -ENOMEM;
+		memcpy(copy, at, n);
+	}
+	err = lend(c, n, copy);
+	if (err) {
+		free(copy);
+		return err;
+	}
+	*buf = copy ? copy : at;
+	c->pos += n;
+	/* The ring is free as soon as there is a copy; nothing is in place then. */
+	if (copy)
+		give_back(c, n);
+	return 0;
+}
+
+ssize_t conn_recv(struct sock *s, size_t len, void **buf)
+{
+	struct conn *c = s->conn;
+	ssize_t n;
+	int err;
+
+	if (!len)
+		return -EINVAL;
+	pthread_mutex_lock(&c->rx_lock);
+	n = await(s, c);
+	if (n > 0) {
+		n = (size_t)n < len ? n : (ssize_t)len;
+		err = hand_out(c, n, buf);
+		if (err)
+			n = err;
+	}
+	pthread_mutex_unlock(&c->rx_lock);
+	return n;
+}
+
+ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len)
+{
+	struct conn *c = s->conn;
+	ssize_t n = -EBUSY;
+
+	pthread_mutex_lock(&c->rx_lock);
+	if (!c->lent_bytes && len)
+		n = await(s, c);
+	else if (!c->lent_bytes)
+		n = 0;
+	if (n > 0) {
+		n = (size_t)n < len ? n : (ssize_t)len;
+		memcpy(buf, ring_at(&c->rx, c->pos), n);
+		c->pos += n;
+		give_back(c, n);
+	}
+	pthread_mutex_unlock(&c->rx_lock);
+	return n;
+}
+
+int conn_recv_done(struct conn *c, size_t len)
+{
+	size_t in_place = 0;
+	int err = 0;
+
+	pthread_mutex_lock(&c->rx_lock);
+	if (len > c->lent_bytes)
+		err = -EINVAL;
+	while (!err && len) {
+		struct lent *first = &c->lent[c->lent_first];
+		size_t n = len < first->size ? len : first->size;
+
+		if (!first->copy)
+			in_place += n;
+		first->size -= n;
+		c->lent_bytes -= n;
+		len -= n;
+		if (!first->size) {
+			free(first->copy);
+			c->lent_first = (c->lent_first + 1) % c->lent_room;
+			c->lent_count--;
+		}
+	}
+	if (in_place)
+		give_back(c, in_place);
+	pthread_mutex_unlock(&c->rx_lock);
+	return err;
+}
+
+/* conn_deafen ends receiving. */
+int conn_deafen(struct conn *c)
+{
+	pthread_mutex_lock(&c->rx_lock);
+	c->deaf = true;
+	atomic_store(&c->own->deaf, 1);
+	pthread_mutex_unlock(&c->rx_lock);
+	conn_ring(c);
+	conn_rouse(c);
+	return 0;
+}
+
+/* conn_readable are the events of what can be received; with arm, the doorbell
+ * will ring when there are more. */
+uint32_t conn_readable(struct conn *c, bool arm)
+{
+	struct side *peer = conn_peer(c);
+	uint32_t events = 0;
+	int err;
+
+	pthread_mutex_lock(&c->rx_lock);
+	if (arm)
+		arm_read(c);
+	err = end(c, peer);
+	if (peer && !c->deaf && ready(c, peer))
+		events |= EPOLLIN;
+	if (err == 0)
+		events |= EPOLLIN | EPOLLRDHUP;
+	else if (err != -EAGAIN)
+		events |= EPOLLIN | EPOLLERR | EPOLLHUP;
+	if (!(events & EPOLLIN) && peer)
+		tell(c, peer, true);
+	pthread_mutex_unlock(&c->rx_lock);
+	return events;
+}

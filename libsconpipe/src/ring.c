@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Mapped memory of a connection. A child after fork has none of it. */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "pipe.h"
+
+int ring_map(struct ring *r, int fd, size_t size, bool writable)
+{
+	int prot = PROT_READ | (writable ? PROT_WRITE : 0), i;
+	char *base;
+
+	if (size < PAGE || size & (size - 1))
+		return -EPROTO;
+	base = mmap(NULL, 2 * size, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	for (i = 0; i < 2; i++) {
+		if (mmap(base + i * size, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) ==
+		    MAP_FAILED) {
+			int err = -errno;
+
+			munmap(base, 2 * size);
+			return err;
+		}
+	}
+	madvise(base, 2 * size, MADV_DONTFORK);
+	*r = (struct ring){ .base = base, .size = size };
+	return 0;
+}
+
+void ring_unmap(struct ring *r)
+{
+	if (r->base)
+		munmap(r->base, 2 * r->size);
+	*r = (struct ring){ 0 };
+}
+
+struct side *page_map(int fd, bool writable)
+{
+	void *page = mmap(NULL, PAGE, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
+			  fd, 0);
+
+	if (page == MAP_FAILED)
+		return NULL;
+	madvise(page, PAGE, MADV_DONTFORK);
+	return page;
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sending. The way of a piece:
+ *
+ * 1. room says how much the ring takes, by what the peer has given back.
+ * 2. It is copied to the ring, then head says so.
+ * 3. A peer that asked for it is rung for.
+ * 4. A ring that is full again and again grows.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+/* The receiver works on a piece while the next is copied. */
+#define MOST_PIECE (256 << 10)
+
+#define LARGEST_RING (4 << 20)
+/* A ring grows that had no room this often, and was used this many times. */
+#define OFTEN 8
+#define USED 4
+
+/* state of the way to the peer: 0, or why nothing can be sent. */
+static int state(struct conn *c, struct side *peer)
+{
+	int err = atomic_load(&c->broken);
+
+	if (err)
+		return -err;
+	if (atomic_load(&c->own->fin))
+		return -EPIPE;
+	if (peer && atomic_load_explicit(&peer->deaf, memory_order_relaxed))
+		return -EPIPE;
+	if (atomic_load(&c->gone))
+		return peer && atomic_load(&peer->fin) ? -EPIPE : -ECONNRESET;
+	return 0;
+}
+
+/* room of the ring. A tail that cannot be breaks the connection. */
+static size_t room(struct conn *c, struct side *peer)
+{
+	uint64_t tail =
+		peer ? atomic_load_explicit(&peer->tail, memory_order_acquire) : 0;
+	uint64_t from = tail > c->tx.start ? tail : c->tx.start;
+
+	if (tail > c->head || c->head - from > c->tx.size) {
+		atomic_store(&c->broken, ECONNRESET);
+		return 0;
+	}
+	return c->tx.size - (c->head - from);
+}
+
+/* tell rings if the peer waits for something to read. */
+static void tell(struct conn *c)
+{
+	struct side *peer;
+	uint32_t wait;
+
+	full_fence();
+	peer = conn_peer(c);
+	if (!peer)
+		return;
+	wait = atomic_load_explicit(&peer->read_wait, memory_order_relaxed);
+	if (wait != c->rung_read) {
+		c->rung_read = wait;
+		conn_ring(c);
+	}
+}
+
+/* grow asks for a larger ring. The peer goes over to it at this head. */
+static void grow(struct conn *c, struct side *peer)
+{
+	struct wire_request q = { .op = OP_GROW, .id = c->id, .size = c->tx.size * 4 };
+	struct wire_reply a;
+	struct ring larger;
+	int file, count = 1;
+
+	if (!peer || c->fixed || c->tx.size >= LARGEST_RING || c->full < OFTEN ||
+	    c->head - c->tx.start < USED * c->tx.size ||
+	    atomic_load_explicit(&peer->tail, memory_order_acquire) < c->tx.start)
+		return;
+	c->fixed = true;
+	if (session_call(&c->serial, &q, &a, &file, &count))
+		return;
+	if (count == 1 && a.size > c->tx.size && !ring_map(&larger, file, a.size, true)) {
+		q = (struct wire_request){ .op = OP_MAPPED,
+					   .id = c->id,
+					   .arg = a.generation };
+		larger.start = c->head;
+		if (session_call(&c->serial, &q, &a, NULL, NULL)) {
+			ring_unmap(&larger);
+		} else {
+			ring_unmap(&c->tx);
+			c->tx = larger;
+			c->fixed = false;
+			c->full = 0;
+			atomic_store(&c->own->switch_at, c->head);
+			atomic_store_explicit(&c->own->generation, ++c->tx_generation,
+					      memory_order_release);
+		}
+	}
+	if (count == 1)
+		close(file);
+}
+
+/* put copies what fits. */
+static size_t put(struct conn *c, const char *buf, size_t len, size_t free)
+{
+	size_t most = c->tx.size / 2 < MOST_PIECE ? c->tx.size / 2 : MOST_PIECE;
+	size_t n = len < free ? len : free;
+
+	if (n > most)
+		n = most;
+	memcpy(ring_at(&c->tx, c->head), buf, n);
+	c->head += n;
+	atomic_store_explicit(&c->own->head, c->head, memory_order_release);
+	tell(c);
+	return n;
+}
+
+static bool writable(struct conn *c, bool arm)
+{
+	struct side *peer = conn_peer(c);
+
+	if (arm) {
+		atomic_fetch_add(&c->own->write_wait, 1);
+		full_fence();
+	}
+	return room(c, peer) || state(c, peer);
+}
+
+/*
+ * wait_room waits until there is some. The lock is let go meanwhile, so that
+ * others can ask. 0: look again.
+ */
+static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
+{
+	int64_t spin_until = s->spin_us ? now_ns() + s->spin_us * INT64_C(1000) : 0;
+	uint32_t seen;
+	int err;
+
+	c->full++;
+	grow(c, conn_peer(c));
+	if (room(c, conn_peer(c)))
+		return 0;
+	if (s->nonblock)
+		return -EAGAIN;
+	while (spin_until && now_ns() < spin_until) {
+		if (room(c, atomic_load(&c->peer)))
+			return 0;
+		relax();
+	}
+	seen = atomic_load(&c->wakes);
+	if (writable(c, true) || s->closing)
+		return 0;
+	pthread_mutex_unlock(&c->tx_lock);
+	err = conn_wait(c, seen, deadline_ns);
+	pthread_mutex_lock(&c->tx_lock);
+	return err;
+}
+
+ssize_t conn_send(struct sock *s, const void *buf, size_t len)
+{
+	int64_t deadline = s->send_timeout_ns ? now_ns() + s->send_timeout_ns : 0;
+	struct conn *c = s->conn;
+	size_t sent = 0;
+	int err = 0;
+
+	pthread_mutex_lock(&c->tx_lock);
+	conn_check(c);
+	do {
+		struct side *peer = conn_peer(c);
+		size_t free;
+
+		err = s->closing ? -EBADF : state(c, peer);
+		if (err)
+			break;
+		free = room(c, peer);
+		if (free && len)
+			sent += put(c, (const char *)buf + sent, len - sent, free);
+		else if (len)
+			err = wait_room(s, c, deadline);
+	} while (sent < len && !err);
+	pthread_mutex_unlock(&c->tx_lock);
+	return sent ? (ssize_t)sent : err;
+}
+
+/* conn_fin says that nothing more is sent. */
+int conn_fin(struct conn *c)
+{
+	int err = 0;
+
+	/* A thread that waits to send holds the lock: it is told without. */
+	if (atomic_exchange(&c->own->fin, 1))
+		err = -ENOTCONN;
+	else
+		conn_ring(c);
+	return err;
+}
+
+/* conn_writable says whether something can be sent, or an error be had; with arm,
+ * the doorbell will ring when it becomes so. */
+bool conn_writable(struct conn *c, bool arm)
+{
+	bool can;
+
+	pthread_mutex_lock(&c->tx_lock);
+	can = writable(c, arm);
+	pthread_mutex_unlock(&c->tx_lock);
+	return can;
+}
+
+size_t conn_ring_size(struct conn *c)
+{
+	size_t size;
+
+	pthread_mutex_lock(&c->tx_lock);
+	size = c->tx.size;
+	pthread_mutex_unlock(&c->tx_lock);
+	return size;
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sockets by their numbers, the lowest free one first. Whoever uses a socket
+ * holds it, so that closing waits for nobody.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+static struct {
+	pthread_mutex_t lock;
+	struct sock **socks;
+	int size;
+	int lowest; /* none below is free */
+} table = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/*
+ * forget is the child after fork. The parent's memory is not mapped here; its
+ * doorbells are closed, so that the parent's death can be heard. The structures
+ * are left alone: the parent's threads may have been at work in them.
+ */
+static void forget(void)
+{
+	int i;
+
+	pthread_mutex_init(&table.lock, NULL);
+	for (i = 0; i < table.size; i++) {
+		struct sock *s = table.socks[i];
+
+		if (!s)
+			continue;
+		if (s->conn && s->conn->fd >= 0)
+			close(s->conn->fd);
+		if (s->ready >= 0)
+			close(s->ready);
+		if (s->set)
+			set_forget(s->set);
+		table.socks[i] = NULL;
+	}
+	table.lowest = 0;
+	session_forget();
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forget);
+}
+
+static int enlarge(void)
+{
+	int size = table.size ? 2 * table.size : 64, i;
+	struct sock **socks = realloc(table.socks, size * sizeof(*socks));
+
+	if (!socks)
+		return -ENOMEM;
+	for (i = table.size; i < size; i++)
+		socks[i] = NULL;
+	table.socks = socks;
+	table.size = size;
+	return 0;
+}
+
+/* table_add gives a socket its number; the table holds it. */
+int table_add(struct sock *s)
+{
+	int sid, err = 0;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&table.lock);
+	for (sid = table.lowest; sid < table.size && table.socks[sid]; sid++)
+		;
+	if (sid == table.size)
+		err = enlarge();
+	if (!err) {
+		table.socks[sid] = s;
+		table.lowest = sid + 1;
+	}
+	pthread_mutex_unlock(&table.lock);
+	return err ? err : sid;
+}
+
+struct sock *table_get(int sid)
+{
+	struct sock *s = NULL;
+
+	pthread_mutex_lock(&table.lock);
+	if (sid >= 0 && sid < table.size)
+		s = table.socks[sid];
+	if (s)
+		atomic_fetch_add(&s->refs, 1);
+	pthread_mutex_unlock(&table.lock);
+	return s;
+}
+
+void table_put(struct sock *s)
+{
+	if (atomic_fetch_sub(&s->refs, 1) > 1)
+		return;
+	if (s->conn)
+		conn_free(s->conn);
+	if (s->set)
+		set_free(s->set);
+	if (s->ready >= 0)
+		close(s->ready);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+/* table_remove frees the number. The caller holds the socket, and puts it back. */
+void table_remove(int sid, struct sock *s)
+{
+	bool held = false;
+
+	pthread_mutex_lock(&table.lock);
+	if (table.socks[sid] == s) {
+		table.socks[sid] = NULL;
+		held = true;
+		if (sid < table.lowest)
+			table.lowest = sid;
+	}
+	pthread_mutex_unlock(&table.lock);
+	if (held)
+		table_put(s);
+}
+
+/* each_set calls fn for all sets. */
+static void each_set(void (*fn)(struct set *, int sid), int sid)
+{
+	int i;
+
+	for (i = 0;; i++) {
+		struct sock *s;
+		int size;
+
+		pthread_mutex_lock(&table.lock);
+		size = table.size;
+		s = i < size ? table.socks[i] : NULL;
+		if (s && s->kind == KIND_SET)
+			atomic_fetch_add(&s->refs, 1);
+		else
+			s = NULL;
+		pthread_mutex_unlock(&table.lock);
+		if (s) {
+			fn(s->set, sid);
+			table_put(s);
+		}
+		if (i >= size)
+			return;
+	}
+}
+
+/* table_leave_sets takes a socket out of all sets. */
+void table_leave_sets(int sid)
+{
+	each_set(set_drop, sid);
+}
+
+/* table_tell_sets tells all sets that a socket's doorbell rang. */
+void table_tell_sets(int sid)
+{
+	each_set(set_tell, sid);
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "pipetest.h"
+
+/* clang-format off */
+#define TOPICS(X) \
+	X(connect) X(backlog) X(partial) X(zerocopy) X(refresh) X(fullring) X(halfclose) \
+	X(peerdeath) X(forks) X(epoll_level) X(epoll_edge) X(options) X(many) X(threads) \
+	X(memory) X(hold) X(reach)
+/* clang-format on */
+
+#define DECLARE(name) void test_##name(void);
+TOPICS(DECLARE)
+
+#define ENTRY(name) { #name, test_##name },
+static const struct {
+	const char *name;
+	void (*run)(void);
+} topics[] = { TOPICS(ENTRY) };
+
+int engine(void)
+{
+	const char *name = getenv("ENGINE");
+
+	return name && !strcmp(name, "sealed") ? PD_ENGINE_SEALED : PD_ENGINE_BPF;
+}
+
+void set(int sid, int option, int value)
+{
+	check(pd_setsockopt(sid, SOL_PD, option, &value, sizeof(value)) == 0);
+}
+
+int get(int sid, int option)
+{
+	socklen_t len = sizeof(int);
+	int value;
+
+	check(pd_getsockopt(sid, SOL_PD, option, &value, &len) == 0 &&
+	      len == sizeof(value));
+	return value;
+}
+
+int make_socket(void)
+{
+	int sid = pd_socket(AF_INET, SOCK_STREAM, 0);
+
+	check(sid >= 0);
+	set(sid, PD_ENGINES, 1 << engine());
+	return sid;
+}
+
+int make_listener(struct sockaddr_in *name, int backlog)
+{
+	socklen_t len = sizeof(*name);
+	int sid = make_socket();
+
+	*name = (struct sockaddr_in){ .sin_family = AF_INET,
+				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	check(pd_bind(sid, (struct sockaddr *)name, sizeof(*name)) == 0);
+	check(pd_listen(sid, backlog) == 0);
+	check(pd_getsockname(sid, (struct sockaddr *)name, &len) == 0);
+	check(name->sin_port != 0);
+	return sid;
+}
+
+int make_client(const struct sockaddr_in *name)
+{
+	int sid = make_socket();
+
+	check(pd_connect(sid, (const struct sockaddr *)name, sizeof(*name)) == 0);
+	return sid;
+}
+
+struct pair make_pair(void)
+{
+	struct sockaddr_in name;
+	int listener = make_listener(&name, 1);
+	struct pair p;
+
+	p.client = make_client(&name);
+	p.server = pd_accept(listener, NULL, NULL);
+	check(p.server >= 0);
+	check(pd_close(listener) == 0);
+	return p;
+}
+
+void close_pair(struct pair p)
+{
+	check(pd_close(p.client) == 0);
+	check(pd_close(p.server) == 0);
+}
+
+void fill(void *buf, uint64_t pos, size_t len)
+{
+	unsigned char *b = buf;
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		b[i] = byte_at(pos + i);
+}
+
+void verify(const void *buf, uint64_t pos, size_t len)
+{
+	const unsigned char *b = buf;
+	size_t i;
+
+	for (i = 0; i < len; i++) {
+		if (b[i] == byte_at(pos + i))
+			continue;
+		fprintf(stderr, "byte %llu is %02x, want %02x\n",
+			(unsigned long long)(pos + i), b[i], byte_at(pos + i));
+		exit(1);
+	}
+}
+
+void send_all(int sid, uint64_t pos, size_t len)
+{
+	char buf[65536];
+
+	while (len) {
+		size_t n = len < sizeof(buf) ? len : sizeof(buf);
+
+		fill(buf, pos, n);
+		check(pd_send(sid, buf, n) == (ssize_t)n);
+		pos += n;
+		len -= n;
+	}
+}
+
+void recv_all(int sid, uint64_t pos, size_t len)
+{
+	char buf[65536];
+
+	while (len) {
+		ssize_t n = pd_recv_copy(sid, buf, len < sizeof(buf) ? len : sizeof(buf));
+
+		check(n > 0);
+		verify(buf, pos, n);
+		pos += n;
+		len -= n;
+	}
+}
+
+pid_t start(void (*fn)(void *), void *arg)
+{
+	pid_t child = fork();
+
+	check(child >= 0);
+	if (!child) {
+		fn(arg);
+		_exit(0); /* what the parent has is no leak of the child */
+	}
+	return child;
+}
+
+void wait_for(pid_t child)
+{
+	int status;
+
+	check(waitpid(child, &status, 0) == child);
+	check(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	alarm(60); /* a test that hangs ends */
+	for (i = 0; argc == 2 && i < sizeof(topics) / sizeof(*topics); i++) {
+		if (strcmp(argv[1], topics[i].name))
+			continue;
+		topics[i].run();
+		return 0;
+	}
+	fprintf(stderr, "usage: pipetest TOPIC\n");
+	return 2;
+}

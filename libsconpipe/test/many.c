@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+/* COUNT connections at a time, each with its own bytes. */
+#include "pipetest.h"
+
+void test_many(void)
+{
+	const char *text = getenv("COUNT");
+	int count = text ? atoi(text) : 64, set_of = pd_epoll_create(1), i, seen = 0;
+	struct pair *pairs = calloc(count, sizeof(*pairs));
+	struct epoll_event events[64];
+	struct sockaddr_in name;
+	int listener = make_listener(&name, 4);
+
+	for (i = 0; i < count; i++) {
+		struct epoll_event e = { .events = EPOLLIN | EPOLLET, .data.u32 = i };
+
+		pairs[i].client = make_client(&name);
+		pairs[i].server = pd_accept(listener, NULL, NULL);
+		check(pairs[i].server >= 0);
+		check(pd_epoll_ctl(set_of, EPOLL_CTL_ADD, pairs[i].server, &e) == 0);
+	}
+	check(pd_epoll_wait(set_of, events, 64, 0) == 0);
+	for (i = 0; i < count; i++)
+		send_all(pairs[i].client, i * 1000, 100);
+	while (seen < count) {
+		int n = pd_epoll_wait(set_of, events, 64, -1);
+
+		check(n > 0);
+		seen += n;
+		while (n-- > 0) {
+			i = events[n].data.u32;
+			recv_all(pairs[i].server, i * 1000, 100);
+		}
+	}
+	for (i = 0; i < count; i++)
+		close_pair(pairs[i]);
+	check(pd_close(listener) == 0);
+	check(pd_close(set_of) == 0);
+	free(pairs);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the topics share. Each is a function in a file of its own, and one run of
+ * the program: pipetest TOPIC. The broker is at SCON_PIPE_SOCKET; ENGINE names
+ * the engine.
+ */
+#ifndef PIPETEST_H
+#define PIPETEST_H
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sconpipe.h>
+
+/* check ends the program when a condition does not hold. */
+#define check(condition)                                                        \
+	do {                                                                    \
+		if (!(condition)) {                                             \
+			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, \
+				__LINE__, #condition, errno, strerror(errno));  \
+			exit(1);                                                \
+		}                                                               \
+	} while (0)
+
+/* fails checks that a call fails with an errno. */
+#define fails(call, wanted) check((call) == -1 && errno == (wanted))
+
+/* Two ends of a connection. */
+struct pair {
+	int server, client; /* sids */
+};
+
+int engine(void);
+int make_socket(void); /* of the engine */
+void set(int sid, int option, int value);
+int get(int sid, int option);
+int make_listener(struct sockaddr_in *name, int backlog);
+int make_client(const struct sockaddr_in *name);
+struct pair make_pair(void);
+void close_pair(struct pair p);
+
+/* byte_at is the stream's content, which every test can check anywhere. */
+static inline unsigned char byte_at(uint64_t pos)
+{
+	return (pos * 2654435761u >> 13) ^ pos;
+}
+
+void fill(void *buf, uint64_t pos, size_t len);
+void verify(const void *buf, uint64_t pos, size_t len);
+void send_all(int sid, uint64_t pos, size_t len);
+void recv_all(int sid, uint64_t pos, size_t len); /* by pd_recv_copy */
+
+/* start runs fn in a child, which has made no call yet. wait_for its success. */
+pid_t start(void (*fn)(void *), void *arg);
+void wait_for(pid_t child);
+
+#endif
