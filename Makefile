@@ -1,6 +1,6 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
-# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci
+# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci, bin/libsconpipe
 #
 # demo and test install what is missing with apt; scripts/install-deps.sh says what.
 
@@ -17,17 +17,22 @@ GOFLAGS_TEST := -vet=off -p 1 -timeout 30m
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build generate check-generated lint test test-long test-kernels demo install clean root
+.PHONY: build libsconpipe generate check-generated lint test test-long test-kernels demo install clean root
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
-	$(MAKE) bin/scon-cni bin/scon-oci
+	$(MAKE) bin/scon-cni bin/scon-oci libsconpipe
 
 # Static: a container waits until they have started.
 bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent.h
 	@mkdir -p bin; command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(CC) $(CFLAGS) -static -s -o $@ $(filter %.c,$^)
+
+# What applications link to.
+libsconpipe:
+	@command -v $(CC) >/dev/null || scripts/install-deps.sh build
+	$(MAKE) --no-print-directory -C libsconpipe OUT=$(CURDIR)/bin
 
 # Debian 12's clang 14: others make other objects.
 generate:
@@ -40,7 +45,7 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch]
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
@@ -71,6 +76,8 @@ install: build
 	install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
 	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
+	$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
+	install -D -m 644 packaging/scon-pipe.conf $(DESTDIR)$(PREFIX)/share/scon/scon-pipe.conf
 	install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
 	install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml

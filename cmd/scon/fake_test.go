@@ -49,7 +49,7 @@ func fakeRun(ctx context.Context, o daemon.Options) error {
 	ctx, stop := context.WithTimeout(ctx, fakeLife)
 	defer stop()
 	o.Ready()
-	b := &fakeBackend{stop: stop}
+	b := &fakeBackend{stop: stop, pipe: o.Config.Pipe.Enabled}
 	if o.Config.Startup.Enabled {
 		return api.Serve(ctx, l, fakeStarter{Backend: b})
 	}
@@ -67,7 +67,10 @@ func fakeClean(o daemon.Options) error {
 }
 
 // fakeBackend knows the containers web and db.
-type fakeBackend struct{ stop func() }
+type fakeBackend struct {
+	stop func()
+	pipe bool
+}
 
 func known(container string) error {
 	if container == "" || container == "web" || container == "db" {
@@ -148,6 +151,28 @@ func (b *fakeBackend) Stop() error {
 		b.stop()
 	}
 	return nil
+}
+
+// Pipe has two names and one connection.
+func (b *fakeBackend) Pipe() (api.Pipe, error) {
+	if !b.pipe {
+		return api.Pipe{}, &api.Error{Status: 404, Message: "this daemon has no pipe: set pipe.enabled in its configuration"}
+	}
+	server := api.PipeParty{PID: 22, Command: "server", Netns: 4026531840}
+	return api.Pipe{
+		Socket: "/run/scon/pipe/pipe.sock", Engines: []string{"sealed"}, Processes: 2,
+		MemoryBytes: 327_680, MemoryLimit: 256 << 20, Made: 7, Grown: 3, SentBytes: 5_000_000,
+		Refused: map[string]uint64{"allow list": 2},
+		Names: []api.PipeName{
+			{Name: "10.0.0.2:7000", PipeParty: server, Engines: []string{"bpf", "sealed"}, Listening: true, Waiting: 1, Backlog: 8},
+			{Name: "10.0.0.2:7001", PipeParty: server, Engines: []string{"bpf"}},
+		},
+		Connections: []api.PipeConnection{{
+			ID: 7, Name: "10.0.0.2:7000", Engine: "sealed", AgeMS: 2000,
+			Client: api.PipeEnd{PipeParty: api.PipeParty{PID: 11, Command: "client\n"}, SentBytes: 1_000_000, RingBytes: 256 << 10},
+			Server: api.PipeEnd{PipeParty: server, SentBytes: 10, RingBytes: 64 << 10},
+		}},
+	}, nil
 }
 
 // fakeStarter has the network net, with a pool and a container.

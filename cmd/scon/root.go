@@ -85,6 +85,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		newLatencyCommand(),
 		t.newPinCommand(),
 		t.newStartupCommand(),
+		t.newPipeCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -84,7 +84,8 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
 //	POST /v1/resume  {"container": "C"}  {}
 //	POST /v1/stop                        {}
 //
-// and those of handleStartup, for a Backend that is a Starter.
+// and those of handleStartup and handlePipe, for a Backend that is a Starter or
+// a Piper.
 //
 // Every refusal is {"error": "..."} under a status of 400 (the request makes
 // no sense), 404 (no such route or container), 405 or 500.
@@ -142,6 +143,9 @@ func Handler(b Backend) http.Handler {
 	})
 	if s, ok := b.(Starter); ok {
 		handleStartup(mux, s)
+	}
+	if p, ok := b.(Piper); ok {
+		handlePipe(mux, p)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusNotFound, refusal{fmt.Sprintf("no route %q", r.URL.Path)})

@@ -73,6 +73,9 @@ type Config struct {
 
 	// Startup gives containers their network.
 	Startup Startup
+
+	// Pipe carries bulk data between containers.
+	Pipe Pipe
 }
 
 // Log is the form of the daemon's log.
@@ -98,6 +101,7 @@ func Default() Config {
 		FlushIdle:         10 * time.Second,
 		Log:               Log{Level: slog.LevelInfo, Format: FormatText},
 		Startup:           defaultStartup(),
+		Pipe:              defaultPipe(),
 	}
 }
 

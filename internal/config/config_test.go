@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,9 @@ import (
 
 const shipped = "../../packaging/scon.yaml"
 
+// prefixes lets values be compared that have no exported fields.
+var prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
 func TestDefaultIsValid(t *testing.T) {
 	if err := config.Default().Validate(); err != nil {
 		t.Error(err)
@@ -29,7 +33,7 @@ func TestShippedFileIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(config.Default(), got); diff != "" {
+	if diff := cmp.Diff(config.Default(), got, prefixes); diff != "" {
 		t.Errorf("packaging/scon.yaml is not the default (-default +file):\n%s", diff)
 	}
 }
@@ -70,6 +74,7 @@ startup:
   stage_log: /var/log/stages
   pool: {warm_target: 5, minimum: 1, maximum: 6, memory_limit: 2MiB, cooldown: 1h}
   limits: {netns: 1, add_cni: 2, cgroup: 3, attach_if: 4, start_vm: 5, timeout: 10ms}
+pipe: {enabled: true, allow: [10.0.0.0/8, 172.17.0.0/16], memory_limit: 1GiB}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +97,12 @@ startup:
 			Pool:   config.Pool{WarmTarget: 5, Minimum: 1, Maximum: 6, MemoryLimit: 2 << 20, Cooldown: time.Hour},
 			Limits: config.Limits{NetNS: 1, AddCNI: 2, Cgroup: 3, AttachIf: 4, StartVM: 5, Timeout: 10 * time.Millisecond},
 		},
+		Pipe: config.Pipe{
+			Enabled: true, MemoryLimit: 1 << 30,
+			Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.17.0.0/16")},
+		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, prefixes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -104,7 +113,7 @@ func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
 		if err != nil {
 			t.Errorf("%q: %v", content, err)
 		}
-		if diff := cmp.Diff(config.Default(), got); diff != "" {
+		if diff := cmp.Diff(config.Default(), got, prefixes); diff != "" {
 			t.Errorf("%q (-default +got):\n%s", content, diff)
 		}
 	}
@@ -126,6 +135,9 @@ func TestReadRefuses(t *testing.T) {
 		"admit: 4\nupink: auto\n":         `f:2:1: unknown key "upink": did you mean "uplinks"?`,
 		"colour: red\n":                   `f:1:1: unknown key "colour"`,
 		"log:\n  lvl: info\n":             `f:2:3: unknown key "log.lvl": did you mean "log.level"?`,
+		"pipe: {allow: [10.0.0.1/8]}\n":   `f:1:15: pipe.allow has "10.0.0.1/8": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
+		"pipe: {allow: [\"fe80::/8\"]}\n": `f:1:15: pipe.allow has "fe80::/8": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
+		"pipe: {allow: all}\n":            `f:1:15: pipe.allow is "all": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
 		"log.level: info\n":               `f:1:1: unknown key "log.level"`,
 		"admit: 4\nlease: 2s\n":           `f:2:8: lease is 2s: want a time with its unit, 10ms..1s`,
 		"admit: 4\nadmit: 5\n":            `f:2:1: mapping key "admit" already defined at [1:1]`,

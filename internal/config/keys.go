@@ -21,7 +21,7 @@ type key struct {
 }
 
 // keys is every key of the file, in the order of packaging/scon.yaml.
-var keys = append([]key{
+var keys = slices.Concat([]key{
 	devices("bridges", func(c *Config) *Devices { return &c.Bridges }),
 	devices("uplinks", func(c *Config) *Devices { return &c.Uplinks }),
 	number("connections", "connections", 64, 1<<20, func(c *Config) *int { return &c.Connections }),
@@ -35,7 +35,7 @@ var keys = append([]key{
 	logFormat,
 	metrics,
 	socketGroup,
-}, startupKeys...)
+}, startupKeys, pipeKeys)
 
 // devices is a key that takes `auto` or a list of device names.
 func devices(name string, field func(*Config) *Devices) key {

@@ -27,6 +27,7 @@ import (
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/nlmsg"
+	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -75,6 +76,8 @@ type Daemon struct {
 	stop   context.CancelFunc
 	paused bool
 	agent  *startup.Agent // nil unless it is enabled
+	broker *pipe.Broker   // nil unless it is enabled, and works
+	noPipe error          // why it does not
 
 	devices     devices
 	policy      policy
@@ -153,6 +156,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stopAgent()) }()
+	d.startBroker()
+	defer func() { err = errors.Join(err, d.stopBroker()) }()
 	served, err := d.serve(ctx)
 	if err != nil {
 		return err
@@ -168,7 +173,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	err = d.loop(ctx, sources)
 	stop()
 	<-served
-	err = errors.Join(err, d.stopAgent())
+	err = errors.Join(err, d.stopAgent(), d.stopBroker())
 	d.rest()
 	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
 }

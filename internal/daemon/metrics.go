@@ -36,6 +36,9 @@ func (d *Daemon) snapshot() (metrics.Snapshot, error) {
 		Lost:            map[string]uint64{"conntrack": d.counts.overruns},
 		Heartbeats:      d.counts.beats,
 	}
+	if d.broker != nil {
+		s.Pipe = new(d.broker.Status())
+	}
 	for kind := range d.counts.changes {
 		n := d.counts.changes[kind].Load()
 		if kind := changes.Kind(kind); kind == changes.Overrun {

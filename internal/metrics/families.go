@@ -31,6 +31,17 @@ var (
 	heartbeats = counter("scon_heartbeats_total", "Signs of life to the programs since the daemon's start.")
 )
 
+var (
+	pipeProcesses   = gauge("scon_pipe_processes", "Processes that are connected to the pipe's broker.")
+	pipeConnections = gauge("scon_pipe_connections", "Connections of the pipe.", "engine")
+	pipeMemory      = gauge("scon_pipe_memory_bytes", "Memory of the pipe's rings.")
+	pipeLimit       = gauge("scon_pipe_memory_limit_bytes", "What the pipe's rings may take.")
+	pipeMade        = counter("scon_pipe_connections_made_total", "Connections of the pipe since the daemon's start.")
+	pipeRefused     = counter("scon_pipe_connections_refused_total", "Connections of the pipe that were refused since the daemon's start.", "reason")
+	pipeGrown       = counter("scon_pipe_rings_grown_total", "Rings of the pipe that became larger since the daemon's start.")
+	pipeSent        = counter("scon_pipe_sent_bytes_total", "Bytes that ends of the pipe say to have sent since the daemon's start.")
+)
+
 // states are all values of label state.
 var states = []string{api.StateActive, api.StatePaused, api.StateInert}
 
@@ -53,6 +64,24 @@ func (p page) daemon(s Snapshot) {
 	p.each(changes, s.Changes)
 	p.each(lost, s.Lost)
 	p.put(heartbeats, float64(s.Heartbeats))
+}
+
+func (p page) pipe(s api.Pipe) {
+	p.put(pipeProcesses, float64(s.Processes))
+	byEngine := make(map[string]uint64)
+	for _, name := range s.Engines {
+		byEngine[name] = 0
+	}
+	for _, c := range s.Connections {
+		byEngine[c.Engine]++
+	}
+	p.each(pipeConnections, byEngine)
+	p.put(pipeMemory, float64(s.MemoryBytes))
+	p.put(pipeLimit, float64(s.MemoryLimit))
+	p.put(pipeMade, float64(s.Made))
+	p.each(pipeRefused, s.Refused)
+	p.put(pipeGrown, float64(s.Grown))
+	p.put(pipeSent, float64(s.SentBytes))
 }
 
 func (p page) totals(s api.Status) {

@@ -27,6 +27,8 @@ type Snapshot struct {
 	// Lost counts how often the kernel had more to tell than was read in time,
 	// by what it tells of.
 	Lost map[string]uint64
+	// Pipe is the broker's state, nil without one.
+	Pipe *api.Pipe
 	// Heartbeats counts signs of life to the programs.
 	Heartbeats uint64
 }
@@ -38,6 +40,9 @@ func Write(w io.Writer, s Snapshot) error {
 	p.totals(s.Status)
 	for _, c := range s.Status.Containers {
 		p.container(c)
+	}
+	if s.Pipe != nil {
+		p.pipe(*s.Pipe)
 	}
 	if err := p.process(s.Started); err != nil {
 		return err

@@ -37,6 +37,10 @@ var snapshot = metrics.Snapshot{
 	Refused: map[string]uint64{"untracked": 2},
 	Changes: map[string]uint64{"ruleset": 3},
 	Lost:    map[string]uint64{"conntrack": 1},
+	Pipe: &api.Pipe{
+		Engines: []string{"sealed"}, Processes: 2, MemoryBytes: 131072, MemoryLimit: 1 << 28, Made: 5, Grown: 3, SentBytes: 77,
+		Refused: map[string]uint64{"network": 4}, Connections: []api.PipeConnection{{Engine: "sealed"}},
+	},
 }
 
 // write is what Prometheus gets of a snapshot.
@@ -92,6 +96,11 @@ func TestWrite(t *testing.T) {
 		`scon_changes_total{kind="ruleset"}`:           3,
 		`scon_messages_lost_total{source="conntrack"}`: 1,
 		`scon_heartbeats_total`:                        11,
+
+		`scon_pipe_processes`: 2, `scon_pipe_connections{engine="sealed"}`: 1,
+		`scon_pipe_memory_bytes`: 131072, `scon_pipe_memory_limit_bytes`: 1 << 28,
+		`scon_pipe_connections_made_total`: 5, `scon_pipe_connections_refused_total{reason="network"}`: 4,
+		`scon_pipe_rings_grown_total`: 3, `scon_pipe_sent_bytes_total`: 77,
 	}
 	for name, value := range map[string]float64{
 		"scon_container_conentries{%s}": 2, "scon_container_paused{%s}": 1,

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/doctor"
+)
+
+func (t *tool) newPipeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pipe",
+		Short: "Bulk data between containers: who exchanges it, and what works here",
+	}
+	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
+	return cmd
+}
+
+func (t *tool) newPipeListCommand() *cobra.Command {
+	return t.newPipeReadCommand("ls", "List names and connections", t.printPipeList)
+}
+
+func (t *tool) newPipeStatCommand() *cobra.Command {
+	return t.newPipeReadCommand("stat", "Show sums: processes, memory, bytes, refusals", t.printPipeStat)
+}
+
+// newPipeReadCommand shows the broker's state in one way or the other.
+func (t *tool) newPipeReadCommand(use, short string, show func(api.Pipe) error) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, err := t.client().Pipe()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return t.printJSON(p)
+			}
+			return show(p)
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}
+
+func (t *tool) printPipeList(p api.Pipe) error {
+	if len(p.Names) == 0 && len(p.Connections) == 0 {
+		_, err := fmt.Fprintf(t.stdout, "Nobody uses the pipe: %s is its socket.\n", printable(p.Socket))
+		return err
+	}
+	names := newTable("NAME", "PROCESS", "NETNS", "ENGINES", ">WAITING", ">BACKLOG")
+	for _, n := range p.Names {
+		backlog := "bound"
+		if n.Listening {
+			backlog = fmt.Sprint(n.Backlog)
+		}
+		names.add(n.Name, process(n.PipeParty), n.Netns, strings.Join(n.Engines, " "), n.Waiting, backlog)
+	}
+	if err := names.print(t.stdout); err != nil || len(p.Connections) == 0 {
+		return err
+	}
+	fmt.Fprintln(t.stdout)
+	connections := newTable(">ID", "CLIENT", "SERVER", "NAME", "ENGINE", ">SENT", ">BACK", ">RING", ">BACK", ">AGE", "STATE")
+	for _, c := range p.Connections {
+		state := "open"
+		if c.Over {
+			state = "over"
+		}
+		connections.add(c.ID, process(c.Client.PipeParty), process(c.Server.PipeParty), c.Name, c.Engine,
+			bytesText(c.Client.SentBytes), bytesText(c.Server.SentBytes),
+			bytesText(c.Client.RingBytes), bytesText(c.Server.RingBytes), millis(c.AgeMS), state)
+	}
+	return connections.print(t.stdout)
+}
+
+func process(p api.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.PID) }
+
+func (t *tool) printPipeStat(p api.Pipe) error {
+	fmt.Fprintf(t.stdout, "socket       %s\n", printable(p.Socket))
+	fmt.Fprintf(t.stdout, "engines      %s\n", orDash(strings.Join(p.Engines, " ")))
+	fmt.Fprintf(t.stdout, "processes    %d\n", p.Processes)
+	fmt.Fprintf(t.stdout, "connections  %d, since the start %d\n", len(p.Connections), p.Made)
+	fmt.Fprintf(t.stdout, "memory       %s of %s\n", bytesText(uint64(p.MemoryBytes)), bytesText(uint64(p.MemoryLimit)))
+	fmt.Fprintf(t.stdout, "sent         %s; %d rings grew\n", bytesText(p.SentBytes), p.Grown)
+	for _, why := range slices.Sorted(maps.Keys(p.Refused)) {
+		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], printable(why))
+	}
+	return nil
+}
+
+func (t *tool) newPipeDoctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Show what of the pipe works on this machine, and how to mend it",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			d := doctor.Pipe()
+			if asJSON {
+				return t.printJSON(d)
+			}
+			return t.printDoctor(d)
+		},
+	}
+	addJSONFlag(cmd, &asJSON)
+	return cmd
+}

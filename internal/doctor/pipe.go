@@ -1,0 +1,111 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/netns"
+)
+
+// pipeCapabilities are what the pipe's broker uses. Without one of the first
+// three there is no pipe, but everything else.
+var pipeCapabilities = []capability{
+	{
+		name: "root", look: lookRoot,
+		purpose: "enter containers' network namespaces, to ask the network who may talk to whom",
+		without: "no pipe",
+	},
+	{
+		name: "namespaces", look: lookSetns, needsRoot: true,
+		purpose: "make the probes there",
+		without: "no pipe",
+	},
+	{
+		name: "pidfd", look: lookPidfd,
+		purpose: "hear of a process's death",
+		without: "no pipe",
+	},
+	{
+		name: "SO_PEERPIDFD", look: lookPeerPidfd,
+		purpose: "know for certain which process has connected",
+		without: "it is looked up by its number, which another one has if it ended in between",
+	},
+	{
+		name: "sealed", look: lookSeals,
+		purpose: "the engine of that name: memory that only its sender can write",
+		without: "no engine sealed",
+	},
+	{
+		name: "open files", look: lookFiles,
+		purpose: "two for each connection",
+	},
+}
+
+// Pipe looks at what the pipe needs.
+func Pipe() api.Doctor { return examineAll(thisHost(), pipeCapabilities) }
+
+func lookSetns(host) sight {
+	err := netns.Do("", func() error { return nil })
+	if err != nil {
+		return sight{fail, err.Error(), "give the service CAP_SYS_ADMIN and RestrictNamespaces=net: packaging/scon-pipe.conf does"}
+	}
+	return sight{ok, "a network namespace was entered", ""}
+}
+
+func lookPidfd(host) sight {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return sight{fail, fmt.Sprintf("pidfd_open: %v", err), newerKernel}
+	}
+	unix.Close(fd)
+	return sight{ok, "pidfd_open works", ""}
+}
+
+func lookPeerPidfd(host) sight {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return sight{note, err.Error(), ""}
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	fd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if err != nil {
+		return sight{note, fmt.Sprintf("not there: %v", err), "run Linux 6.5 or newer"}
+	}
+	unix.Close(fd)
+	return sight{ok, "there", ""}
+}
+
+func lookSeals(host) sight {
+	fd, err := unix.MemfdCreate("scon-doctor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return sight{fail, fmt.Sprintf("memfd_create: %v", err), newerKernel}
+	}
+	defer unix.Close(fd)
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
+		return sight{fail, fmt.Sprintf("F_SEAL_FUTURE_WRITE: %v", err), newerKernel}
+	}
+	if _, err := unix.Pwrite(fd, []byte{0}, 0); !errors.Is(err, unix.EPERM) {
+		return sight{fail, fmt.Sprintf("a sealed file was written: %v", err), newerKernel}
+	}
+	return sight{ok, "memory was sealed", ""}
+}
+
+// manyFiles suffice for the paper's connections.
+const manyFiles = 16384
+
+func lookFiles(host) sight {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return sight{note, err.Error(), ""}
+	}
+	s := sight{ok, fmt.Sprintf("%d may be open", r.Max), ""}
+	if r.Max < manyFiles {
+		s.level, s.remedy = note, fmt.Sprintf("set LimitNOFILE=%d for the service", manyFiles)
+	}
+	return s
+}
