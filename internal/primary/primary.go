@@ -36,6 +36,9 @@ type Spec struct {
 	Leases []ipam.Lease
 	// Loopback brings lo up as well.
 	Loopback bool
+	// Mark is the container's device's alias, "" for none: by it Marked finds a
+	// device that has no end on the host.
+	Mark string
 }
 
 // Made is a device that was made.
@@ -228,6 +231,9 @@ func configure(s Spec, routed bool) error {
 	todo := []message{setUp(index)}
 	if s.Loopback {
 		todo = append(todo, setUp(1))
+	}
+	if s.Mark != "" {
+		todo = append(todo, setAlias(index, s.Mark))
 	}
 	for _, l := range s.Leases {
 		todo = append(todo, addressOf(index, l, routed)...)

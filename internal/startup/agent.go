@@ -373,7 +373,7 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	if inode == a.home {
 		return nil, types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's own: want one of the container's", at.Netns), "")
 	}
-	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Bundle: bundle, key: key}
+	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Number: inode, Bundle: bundle, key: key}
 	// A process' file ends with it, but its name in /proc may be another's later.
 	if !strings.HasPrefix(at.Netns, "/proc/") && sees(at.Netns, inode) {
 		r.Inode = inode
@@ -436,7 +436,11 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 		}
 	}()
 	end := a.begin(StageAttachIf, r.ContainerID)
-	made, err := a.make(n, primary.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases})
+	s := primary.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases}
+	if r.Host == "" {
+		s.Mark = a.mark(r.key)
+	}
+	made, err := a.make(n, s)
 	end()
 	if err != nil {
 		return err
@@ -507,7 +511,12 @@ func (a *Agent) removeDevice(r *Record) error {
 	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) || r.Entry != "" || r.Netns == "" {
 		return err
 	}
-	err := netns.Do(r.Netns, func() error { return primary.RemoveInside(r.IfName) })
+	err := netns.Do(r.Netns, func() error {
+		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
+			return err // the path is another container's by now
+		}
+		return primary.RemoveInside(r.IfName)
+	})
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -179,6 +181,10 @@ func TestGC(t *testing.T) {
 		t.Errorf("%d devices are left", n)
 	}
 	b.ping(two)
+	if a := b.cni("GC", "", "", b.conf()); a.code != 1 || !strings.Contains(a.out, "valid-attachments is missing") {
+		t.Errorf("GC that does not say what to keep: %s", a.out)
+	}
+	b.ping(two)
 }
 
 // What makes no sense is refused with the specification's code.
@@ -229,6 +235,30 @@ func TestExhausted(t *testing.T) {
 	b.want(b.cni("DEL", "a", "", conf))
 	b.want(b.cni("STATUS", "", "", conf))
 	b.want(b.cni("ADD", "c", netns.Path(nstest.New(t)), conf))
+}
+
+// A container goes before the pool, which gives its addresses back.
+func TestExhaustedByPool(t *testing.T) {
+	b := newBed(t)
+	conf := strings.Replace(b.conf(), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.5"`, 1)
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start(configEnv + "=  networks: [" + file + "]\n  pool: {warm_target: 8}")
+	eventually(t, "the pool has all addresses", func() bool { return b.state().Networks[0].Pool.Ready == 4 })
+	b.want(b.cni("STATUS", "", "", conf))
+	inPlace := strings.Replace(conf, `"type": "scon-cni"`, `"type": "scon-cni", "handOver": "none"`, 1)
+	for i := range 4 {
+		pod := nstest.New(t)
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), inPlace))
+		b.ping(pod)
+	}
+	for _, verb := range []string{"STATUS", "ADD"} {
+		if a := b.cni(verb, "c", netns.Path(nstest.New(t)), conf); a.code != 1 || !strings.Contains(a.out, `"code":50`) {
+			t.Errorf("%s: %d %s", verb, a.code, a.out)
+		}
+	}
 }
 
 // A stock IPAM plugin may give the addresses.

@@ -201,6 +201,53 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
+// A device that has no end on the host is found by its alias: one without a
+// record is taken away, and a record that makes no sense is made anew.
+func TestMarked(t *testing.T) {
+	b := newBed(t)
+	b.port()
+	conf := b.kindConf("macvlan")
+	for _, at := range []string{"add-made", "add-kept", "del-begin", "del-device", "del-lease", "del-record"} {
+		t.Run(at, func(t *testing.T) {
+			pod := nstest.New(t)
+			b.start(faultEnv + "=" + at)
+			a := b.cni("ADD", "c", netns.Path(pod), b.kindConf("macvlan", `"agentDown": "error"`))
+			if dies := strings.HasPrefix(at, "add"); dies != (a.code != 0) {
+				t.Errorf("ADD: %d %s", a.code, a.out)
+			}
+			if strings.HasPrefix(at, "del") {
+				b.want(b.cni("DEL", "c", netns.Path(pod), b.kindConf("macvlan", `"agentDown": "error"`)))
+			}
+			b.kill()
+			b.start()
+			if at == "add-kept" {
+				b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+			}
+			if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "eth0") {
+				t.Errorf("the device is left: %s", out)
+			}
+			b.stop()
+			b.wantNothing()
+		})
+	}
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	b.kill()
+	if err := os.WriteFile(b.records()[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.ping(pod)
+	if at := b.state().Attachments; len(at) != 1 || len(at[0].Addresses) != 1 || at[0].Addresses[0] != "10.88.0.2/24" {
+		t.Errorf("%+v", at)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+	if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "eth0") {
+		t.Errorf("the device is left: %s", out)
+	}
+}
+
 // A second agent in the same place is refused, and disturbs nobody.
 func TestTwoAgents(t *testing.T) {
 	b := newBed(t)

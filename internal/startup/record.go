@@ -28,8 +28,9 @@ type Record struct {
 	Network     cni.Network      `json:"network"`
 	ContainerID string           `json:"container_id"` // "" if it was rebuilt
 	IfName      string           `json:"ifname"`
-	Netns       string           `json:"netns,omitempty"` // as the runtime gave it
-	Inode       uint64           `json:"inode,omitempty"` // of the namespace at Netns; 0 if the agent does not see it
+	Netns       string           `json:"netns,omitempty"`  // as the runtime gave it
+	Number      uint64           `json:"number,omitempty"` // of the namespace that the device was made in
+	Inode       uint64           `json:"inode,omitempty"`  // of the one at Netns; 0 if the agent does not see it
 	Bundle      string           `json:"bundle,omitempty"`
 	Entry       string           `json:"entry,omitempty"` // name of a pooled namespace
 	Host        string           `json:"host"`            // device on the host

@@ -3,7 +3,6 @@ package startup
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/ipam"
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/primary"
 )
 
 // recover brings the records and the kernel together after another process
@@ -35,8 +34,12 @@ func (a *Agent) recover() error {
 		}
 		a.own(r.Host, o)
 	}
+	marked, err := a.findMarked(len(corrupt) > 0)
+	if err != nil {
+		return err
+	}
 	for _, r := range corrupt {
-		if err := a.rebuild(r, devices); err != nil {
+		if err := a.rebuild(r, devices, marked); err != nil {
 			a.log.Warn("a corrupt record was put aside", "record", r.key, "error", err)
 			continue
 		}
@@ -44,6 +47,15 @@ func (a *Agent) recover() error {
 	}
 	if err := a.removeUnowned(devices); err != nil {
 		return err
+	}
+	for key, in := range marked {
+		if a.records[key] != nil {
+			continue
+		}
+		a.log.Info("removing a device that was left", "dev", in.link.Attrs().Name, "netns", in.netns)
+		if err := in.remove(); err != nil {
+			return err
+		}
 	}
 	if err := a.recoverNetworks(); err != nil {
 		return err
@@ -153,12 +165,48 @@ func (a *Agent) entries() ([]string, error) {
 // share /run/netns; each has a namespace of its own.
 func (a *Agent) entryPrefix() string { return fmt.Sprintf("cni-scon-%d-", a.home) }
 
+// findMarked looks for devices without an end on the host, if any network may
+// have some, or nobody knows.
+func (a *Agent) findMarked(look bool) (map[string]inside, error) {
+	networks, err := a.store.getNetworks()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range networks {
+		look = look || !primary.HasHost(c.Kind)
+	}
+	if !look {
+		return nil, nil
+	}
+	return a.marked(), nil
+}
+
 // rebuild makes a record anew from what the kernel has: its addresses are in
 // the container's device.
-func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link) error {
+func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[string]inside) error {
 	if err := a.store.remove(r); err != nil {
 		return err
 	}
+	r.Network = cni.Network{Name: unknownNetwork, IPAM: cni.IPAM{Type: cni.OwnIPAM}}
+	in, own := marked[r.key]
+	if own {
+		r.Netns, r.Network.Kind = in.netns, in.link.Type()
+	} else if err := a.findInside(r, devices, &in); err != nil {
+		return err
+	}
+	r.IfName = in.link.Attrs().Name
+	err := netns.Do(in.netns, func() (err error) {
+		r.Leases, err = leases(in.link)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look into the container: %w", err)
+	}
+	return a.keep(r)
+}
+
+// findInside finds the other end of an attachment's device on the host.
+func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *inside) (err error) {
 	r.Host = inPlacePrefix + r.key
 	if r.Entry != "" {
 		r.Host = pooledPrefix + strings.TrimPrefix(r.Entry, a.entryPrefix())
@@ -167,30 +215,17 @@ func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link) error {
 	if l == nil {
 		return fmt.Errorf("device %s is gone", r.Host)
 	}
-	where, err := a.namespaceOf(l, r)
-	if err != nil {
+	if in.netns, err = a.namespaceOf(l, r); err != nil {
 		return err
 	}
-	err = netns.Do(where, func() error {
-		peer, err := netlink.LinkByIndex(l.Attrs().ParentIndex)
-		if err != nil {
-			return err
-		}
-		r.IfName = peer.Attrs().Name
-		addrs, err := netlink.AddrList(peer, netlink.FAMILY_ALL)
-		for _, got := range addrs {
-			addr, ok := netip.AddrFromSlice(got.IP)
-			if bits, _ := got.Mask.Size(); ok && !got.IP.IsLinkLocalUnicast() {
-				r.Leases = append(r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits)})
-			}
-		}
+	err = netns.Do(in.netns, func() (err error) {
+		in.link, err = netlink.LinkByIndex(l.Attrs().ParentIndex)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("look into the container: %w", err)
 	}
-	r.Network = cni.Network{Name: unknownNetwork, IPAM: cni.IPAM{Type: cni.OwnIPAM}}
-	return a.keep(r)
+	return nil
 }
 
 // unknownNetwork is of records that were made anew: their addresses are taken
@@ -202,15 +237,7 @@ func (a *Agent) namespaceOf(l netlink.Link, r *Record) (string, error) {
 	if r.Entry != "" {
 		return r.Entry, nil
 	}
-	paths, err := filepath.Glob(netns.Path("*"))
-	if err != nil {
-		return "", err
-	}
-	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		return "", err
-	}
-	for _, p := range append(paths, processes...) {
+	for _, p := range namespaces() {
 		f, err := netns.Open(p)
 		if err != nil {
 			continue

@@ -18,17 +18,20 @@ func (b *bed) tenantConf(tenant string, n int, port string, more ...string) stri
 	return strings.Replace(c, "10.88.0.0/24", fmt.Sprintf("10.88.%d.0/24", n), 1)
 }
 
-// reaches tells whether an address answers a namespace's pings, twice asked
-// before it is taken for silent.
-func reaches(ns, addr string) bool {
-	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c2", "-i0.2", "-W2", addr).Run() == nil
+// reaches tells whether an address answers a namespace's pings within seconds.
+func reaches(ns, addr string, seconds int) bool {
+	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c1", fmt.Sprint("-W", seconds), addr).Run() == nil
 }
 
 // wantReach fails unless addresses answer as they should.
 func wantReach(t *testing.T, ns string, want map[string]bool) {
 	t.Helper()
 	for addr, answers := range want {
-		if got := reaches(ns, addr); got != answers {
+		seconds := 1
+		if answers {
+			seconds = 10
+		}
+		if got := reaches(ns, addr, seconds); got != answers {
 			t.Errorf("from %s, %s answers: %v", ns, addr, got)
 		}
 	}
