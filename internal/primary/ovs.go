@@ -7,8 +7,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"unsafe"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -170,13 +170,28 @@ func vsctl(args ...string) (string, error) {
 // sumUp lets a device of the calling thread's namespace send with checksums
 // that are complete.
 func sumUp(name string) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
+	if err := setEthtool(name, unix.ETHTOOL_STXCSUM, 0); err != nil {
 		return fmt.Errorf("complete the checksums of %s: %w", name, err)
 	}
-	defer e.Close()
-	if err := e.Change(name, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
-		return fmt.Errorf("complete the checksums of %s: %w", name, err)
+	return nil
+}
+
+// setEthtool is an ioctl of ethtool(8) that takes a number.
+func setEthtool(name string, command, number uint32) error {
+	value := struct{ command, number uint32 }{command, number}
+	request := struct { // struct ifreq
+		name  [unix.IFNAMSIZ]byte
+		value unsafe.Pointer
+		_     [16]byte
+	}{value: unsafe.Pointer(&value)}
+	copy(request.name[:unix.IFNAMSIZ-1], name)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return errno
 	}
 	return nil
 }
