@@ -85,6 +85,7 @@ require (
 
 tool (
 	github.com/cilium/ebpf/cmd/bpf2go
+	github.com/containernetworking/cni/cnitool
 	gotest.tools/gotestsum
 	honnef.co/go/tools/cmd/staticcheck
 )

@@ -128,10 +128,12 @@ type Conf struct {
 // document is what stands in a configuration beside Network.
 type document struct {
 	types.PluginConf
-	Socket        string          `json:"socket"`
-	AgentDown     string          `json:"agentDown"`
-	HandOver      string          `json:"handOver"`
-	Args          json.RawMessage `json:"args"`
+	Socket    string          `json:"socket"`
+	AgentDown string          `json:"agentDown"`
+	HandOver  string          `json:"handOver"`
+	Args      json.RawMessage `json:"args"`
+	// As CNI 1.1.0 called its cni.dev/valid-attachments at first.
+	Attachments   []types.GCAttachment `json:"cni.dev/attachments"`
 	RuntimeConfig struct {
 		Bandwidth *QoS `json:"bandwidth"`
 	} `json:"runtimeConfig"`
@@ -153,6 +155,9 @@ func Parse(input []byte) (*Conf, error) {
 	c := &Conf{
 		CNIVersion: v, Socket: d.Socket, AgentDown: d.AgentDown, HandOver: d.HandOver, DNS: d.DNS,
 		Prev: &d.PluginConf, Valid: d.ValidAttachments, Raw: input,
+	}
+	if c.Valid == nil {
+		c.Valid = d.Attachments
 	}
 	if err := json.Unmarshal(input, &c.Network); err != nil {
 		return nil, undecoded(input, err)

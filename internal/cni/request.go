@@ -99,22 +99,10 @@ func answer(r Request, p Plugin) ([]byte, error) {
 	case "CHECK":
 		return nil, p.Check(a, conf)
 	case "GC":
-		if !namesValid(r.Input) {
-			return nil, invalid(fmt.Errorf("%s is missing: want a list of the attachments to keep, [] for none", validKey))
-		}
 		return nil, p.GC(conf)
 	default:
 		return nil, p.Status(conf)
 	}
-}
-
-const validKey = "cni.dev/valid-attachments"
-
-// namesValid tells whether a GC says what to keep. A runtime that forgot it
-// would lose everything.
-func namesValid(input []byte) bool {
-	var keys map[string]json.RawMessage
-	return json.Unmarshal(input, &keys) == nil && keys[validKey] != nil
 }
 
 // check refuses what lacks something, in the words of the specification.
