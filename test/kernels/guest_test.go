@@ -46,7 +46,7 @@ var sinceLinux61 = map[string][]string{
 	},
 	"internal/daemon": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
-		"TestForeignProgram", "TestForeignProgramAtBridge",
+		"TestForeignProgram", "TestForeignProgramAtBridge", "TestPinsTakenAway",
 	},
 }
 
