@@ -5,7 +5,7 @@
 # what is measured.
 #
 # Usage: scripts/bench-startup.sh [PART...]      all parts, or some of
-#        modes hundred qos rate cri runsc microvm tune
+#        tune modes hundred qos kinds log rate cri runsc microvm
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ bench() {
 modes=none,noop,bridge,ptp,macvlan,scon-nopool,scon-pool,scon-pool+oci,scon-pool+admission
 few=none,noop,bridge,scon-nopool,scon-pool
 
-[ $# -gt 0 ] || set -- tune modes hundred qos rate cri runsc microvm
+[ $# -gt 0 ] || set -- tune modes hundred qos kinds log rate cri runsc microvm
 for part in "$@"; do
 	case $part in
 	# Before the others, which use what it finds.
@@ -38,6 +38,13 @@ for part in "$@"; do
 		;;
 	qos)
 		bench startup-qos --count 50 --rounds 5 --steps start --network none,bridge,bridge+qos,scon-nopool,scon-nopool+qos,scon-pool,scon-pool+qos,scon-nopool+rules=10,scon-nopool+rules=100,scon-pool+rules=10,scon-pool+rules=100
+		;;
+	kinds)
+		bench startup-kinds --count 50 --rounds 5 --steps start --network none,scon-nopool,scon-pool,scon-nopool+kind=ptp,scon-pool+kind=ptp,scon-nopool+kind=macvlan,scon-pool+kind=macvlan,scon-nopool+kind=tc-routing,scon-pool+kind=tc-routing,scon-nopool+tenants=10,scon-nopool+kind=tc-routing+tenants=10
+		;;
+	log)
+		echo "== stage-log"
+		scripts/with-own-mounts.sh go test -vet=off ./internal/startup -run TestStageLogCost -stage-log-cost "$PWD/results/stage-log.json"
 		;;
 	rate) bench startup-rate --network $few --count 50 --rounds 5 --steps sustained,quiet ;;
 	cri) bench startup-cri --launcher cri --network $few --count 20 --rounds 5 --steps start ;;

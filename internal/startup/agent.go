@@ -131,11 +131,16 @@ func New(o Options) (_ *Agent, err error) {
 // loadNetworks prepares for the networks of the configuration. One that cannot
 // be made now is tried again at its first ADD.
 func (a *Agent) loadNetworks() error {
+	files := make(map[string]string) // by network
 	for _, path := range a.opts.Config.Networks {
 		c, err := cni.Load(path)
 		if err != nil {
 			return err
 		}
+		if other := files[c.Name]; other != "" {
+			return fmt.Errorf("startup.networks: %s and %s are both of network %q: want each network once", other, path, c.Name)
+		}
+		files[c.Name] = path
 		if err := a.prepare(a.networkOf(c)); err != nil {
 			a.log.Warn("preparing a network", "file", path, "error", err)
 		}

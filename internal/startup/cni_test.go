@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -258,6 +259,26 @@ func TestExhaustedByPool(t *testing.T) {
 			t.Errorf("%s: %d %s", verb, a.code, a.out)
 		}
 	}
+}
+
+// An agent does not start with files that say different things of one network.
+func TestNetworkTwice(t *testing.T) {
+	b := newBed(t)
+	var files []string
+	for _, name := range []string{"a.conf", "b.conf"} {
+		files = append(files, filepath.Join(b.dir, name))
+		if err := os.WriteFile(filepath.Join(b.dir, name), []byte(b.conf()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
+	cmd.Env = append(os.Environ(), configEnv+"=  networks: ["+strings.Join(files, ", ")+"]")
+	nstest.Do(t, b.host, func() {
+		want := files[0] + " and " + files[1] + " are both of network \"net\""
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v: %s, want %s", err, out, want)
+		}
+	})
 }
 
 // A stock IPAM plugin may give the addresses.

@@ -37,9 +37,8 @@ type logCost struct {
 	AddPercent float64 `json:"add_percent"`
 }
 
-// The log of stages costs something that is written down with
-//
-//	go test ./internal/startup -run TestStageLogCost -stage-log-cost FILE
+// What the log of stages costs is measured; "scripts/bench-startup.sh log" has
+// it written down.
 func TestStageLogCost(t *testing.T) {
 	rounds := 2
 	if *costFile != "" {
