@@ -43,6 +43,10 @@ const (
 	// quiet is how long nobody has to come before the refill begins, which
 	// would contend with those that do for RTNL.
 	quiet = 50 * time.Millisecond
+	// patience is how long after the last one it begins at the latest. Until
+	// then it also waits for the CPUs: who has a network is not up yet, and a
+	// namespace costs as much of them as a container's start would get.
+	patience = 5 * time.Second
 	// retry is the pause after something went wrong.
 	retry = time.Second
 	// displacedMost is how many empty namespaces wait to be used.
@@ -52,6 +56,8 @@ const (
 // Pool is safe for concurrent use.
 type Pool struct {
 	opts Options
+
+	pressure pressure // of the refill alone
 
 	mu        sync.Mutex
 	ready     []Namespace
@@ -77,7 +83,10 @@ type Stats struct {
 // New starts a pool. It begins to fill at once.
 func New(o Options) *Pool {
 	ctx, stop := context.WithCancel(context.Background())
-	p := &Pool{opts: o, wake: make(chan struct{}, 1), stop: stop, done: make(chan struct{})}
+	p := &Pool{
+		opts: o, pressure: pressure{read: cpuPressure},
+		wake: make(chan struct{}, 1), stop: stop, done: make(chan struct{}),
+	}
 	p.changed = sync.NewCond(&p.mu)
 	p.demand.cooldown = o.Config.Cooldown
 	go p.refill(ctx)
@@ -239,6 +248,13 @@ func (p *Pool) refill(ctx context.Context) {
 	}
 }
 
+// disturbs tells whether containers are on their way that the refill would
+// contend with.
+func (p *Pool) disturbs(now time.Time) bool {
+	since := p.demand.since(now)
+	return since < quiet || since < patience && p.pressure.isHigh(now)
+}
+
 // one makes or drops one namespace, and says how long to wait for the next; 0
 // is not at all.
 func (p *Pool) one() (wait time.Duration) {
@@ -254,7 +270,7 @@ func (p *Pool) one() (wait time.Duration) {
 	case n >= max(target, min(p.floor, p.limit())):
 		p.mu.Unlock()
 		return time.Second // the target falls by itself
-	case n >= p.opts.Config.Minimum && p.floor == 0 && p.demand.since(now) < quiet:
+	case n >= p.opts.Config.Minimum && p.floor == 0 && p.disturbs(now):
 		p.mu.Unlock()
 		return quiet
 	}

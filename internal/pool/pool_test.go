@@ -35,6 +35,7 @@ func (m *maker) pool(t *testing.T, c config.Pool) *Pool {
 		Drop:   func(Namespace) error { m.dropped.Add(1); return nil },
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
+	p.setPressure(func() time.Duration { return 0 })
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -44,6 +45,13 @@ func (m *maker) pool(t *testing.T, c config.Pool) *Pool {
 		}
 	})
 	return p
+}
+
+// setPressure lets somebody have waited for a CPU.
+func (p *Pool) setPressure(waited func() time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pressure.read = func() (time.Duration, error) { return waited(), nil }
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -79,6 +87,24 @@ func TestFollowsDemand(t *testing.T) {
 	}
 	eventually(t, "eight are ready", func() bool { return p.Stats().Ready == 8 })
 	eventually(t, "two are ready", func() bool { return p.Stats().Ready == 2 })
+}
+
+// While somebody waits for a CPU the refill does, too, unless little is ready.
+func TestLeavesCPUs(t *testing.T) {
+	m := new(maker)
+	p := m.pool(t, config.Pool{WarmTarget: 5, Minimum: 2, Maximum: 20, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+	eventually(t, "five are ready", func() bool { return p.Stats().Ready == 5 })
+	var waited time.Duration
+	p.setPressure(func() time.Duration { waited += time.Hour; return waited })
+	begin := time.Now()
+	for range 4 {
+		p.Take()
+	}
+	eventually(t, "the minimum is ready", func() bool { return p.Stats().Ready >= 2 })
+	eventually(t, "five are ready again", func() bool { return p.Stats().Ready == 5 })
+	if took := time.Since(begin); took < patience {
+		t.Errorf("the refill took %v in spite of the pressure", took)
+	}
 }
 
 func TestMemoryLimit(t *testing.T) {

@@ -68,6 +68,7 @@ type Agent struct {
 	gates  *gates
 	stages *stageLog
 	busy   keyed // attachments at work
+	census census
 
 	mu       sync.Mutex
 	networks map[string]*network // by name
@@ -75,10 +76,12 @@ type Agent struct {
 	owners   map[string]Owner    // by the device on the host
 	inPlace  map[string]uint64   // why containers got no pooled namespace
 	handed   uint64              // pooled namespaces
-	began    map[string]began    // stages of scon-oci, by container
-	pending  map[string]pendingStart
-	claims   map[string]*cni.Conf // networks that have what they need of the host
-	closed   bool
+	// displaced is when the latest of the runtimes' namespaces was.
+	displaced time.Time
+	began     map[string]began // stages of scon-oci, by container
+	pending   map[string]pendingStart
+	claims    map[string]*cni.Conf // networks that have what they need of the host
+	closed    bool
 }
 
 // New starts an agent and brings the kernel's state and the records together.

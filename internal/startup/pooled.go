@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/ipam"
@@ -151,6 +149,9 @@ func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Co
 	step("add-kept")
 	// The runtime's own is nobody's now.
 	if empty, err := os.Open(fdPath(ns)); err == nil {
+		a.mu.Lock()
+		a.displaced = now()
+		a.mu.Unlock()
 		n.pool.Give(empty)
 	}
 	return nil
@@ -219,7 +220,7 @@ func isEmpty(ns *os.File) bool {
 }
 
 // isUnused tells whether nobody has a displaced namespace: no device, no
-// process. It costs a look at every process, and a container waits for none.
+// process.
 func (a *Agent) isUnused(ns *os.File) error {
 	inode, err := inodeOf(ns)
 	if err != nil {
@@ -228,16 +229,14 @@ func (a *Agent) isUnused(ns *os.File) error {
 	if !isEmpty(ns) {
 		return errors.New("it has devices")
 	}
-	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		return err
+	a.mu.Lock()
+	since := a.displaced
+	a.mu.Unlock()
+	pid, err := a.census.user(inode, since)
+	if err == nil && pid != "" {
+		err = fmt.Errorf("process %s has it", pid)
 	}
-	for _, p := range processes {
-		if word, err := os.Readlink(p); err == nil && word == fmt.Sprintf("net:[%d]", inode) {
-			return fmt.Errorf("process %s has it", strings.Split(p, "/")[2])
-		}
-	}
-	return nil
+	return err
 }
 
 // fdPath is the path of an open file, for this process.
