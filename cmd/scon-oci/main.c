@@ -15,13 +15,16 @@
  *	--scon-socket PATH    SCON_SOCKET    the daemon's
  *	--scon-network NAME   SCON_NETWORK   for containers that name none
  */
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../agent/agent.h"
@@ -29,36 +32,48 @@
 /* What is on the command line. */
 struct call {
 	const char *runtime, *socket, *network;
-	const char *verb, *id, *bundle, *pid_file;
+	const char *verb, *id, *bundle, *pid_file, *log, *log_format;
 	int detach;
 	char **args; /* for the other runtime */
 };
 
 /* Options of runc and crun that have a value in an argument of its own. */
 static const char *const with_value[] = {
-	"--root", "--log", "--log-format", "--log-level", "--criu", "--rootless", "--cgroup-manager",
-	"--bundle", "-b", "--pid-file", "--console-socket", "--preserve-fds", NULL,
+	"root", "log-level", "criu", "rootless", "cgroup-manager",
+	"console-socket", "preserve-fds", NULL,
 };
 
-static int is_one_of(const char *word, const char *const *list)
+/* option returns the name in an argument that is one: -name is as good as
+ * --name for runc. NULL if it is none. */
+static const char *option(const char *arg)
 {
-	for (; *list; list++)
-		if (!strcmp(word, *list))
-			return 1;
-	return 0;
+	if (arg[0] != '-' || !arg[1])
+		return NULL;
+	return arg + (arg[1] == '-' ? 2 : 1);
 }
 
 /* take returns the value of an option, as --name=value or in the next argument,
  * which it then skips. */
 static const char *take(char **args, int *i, const char *name)
 {
+	const char *is = option(args[*i]);
 	size_t length = strlen(name);
 
-	if (!strncmp(args[*i], name, length) && args[*i][length] == '=')
-		return args[*i] + length + 1;
-	if (strcmp(args[*i], name) || !args[*i + 1])
+	if (!is || strncmp(is, name, length))
+		return NULL;
+	if (is[length] == '=')
+		return is + length + 1;
+	if (is[length] || !args[*i + 1])
 		return NULL;
 	return args[++*i];
+}
+
+/* skip_value skips the value of an option that scon-oci does not look at. */
+static void skip_value(char **args, int *i)
+{
+	for (const char *const *name = with_value; *name; name++)
+		if (take(args, i, *name))
+			return;
 }
 
 /* own takes scon-oci's own options. */
@@ -66,11 +81,11 @@ static int own(struct call *c, char **argv, int *i)
 {
 	const char *value;
 
-	if ((value = take(argv, i, "--scon-runtime")))
+	if ((value = take(argv, i, "scon-runtime")))
 		c->runtime = value;
-	else if ((value = take(argv, i, "--scon-socket")))
+	else if ((value = take(argv, i, "scon-socket")))
 		c->socket = value;
-	else if ((value = take(argv, i, "--scon-network")))
+	else if ((value = take(argv, i, "scon-network")))
 		c->network = value;
 	else
 		return 0;
@@ -102,17 +117,21 @@ static void parse(struct call *c, int argc, char **argv)
 
 		if (!c->verb && own(c, argv, &i))
 			continue;
-		if ((value = take(argv, &i, "--bundle")) || (value = take(argv, &i, "-b")))
+		if ((value = take(argv, &i, "bundle")) || (value = take(argv, &i, "b")))
 			c->bundle = value;
-		else if ((value = take(argv, &i, "--pid-file")))
+		else if ((value = take(argv, &i, "pid-file")))
 			c->pid_file = value;
-		else if (!strcmp(argv[i], "--detach") || !strcmp(argv[i], "-d"))
+		else if ((value = take(argv, &i, "log")))
+			c->log = value;
+		else if ((value = take(argv, &i, "log-format")))
+			c->log_format = value;
+		else if (!strcmp(argv[i], "--detach") || !strcmp(argv[i], "-detach") || !strcmp(argv[i], "-d"))
 			c->detach = 1;
-		else if (argv[i][0] == '-' && is_one_of(argv[i], with_value) && argv[i + 1])
-			i++;
-		else if (argv[i][0] != '-' && !c->verb)
+		else if (option(argv[i]))
+			skip_value(argv, &i);
+		else if (!c->verb)
 			c->verb = argv[i];
-		else if (argv[i][0] != '-' && !c->id)
+		else if (!c->id)
 			c->id = argv[i];
 		for (int j = first; j <= i; j++)
 			c->args[n++] = argv[j];
@@ -120,8 +139,49 @@ static void parse(struct call *c, int argc, char **argv)
 	c->args[0] = (char *)c->runtime;
 }
 
-/* tell lets the agent know. Returns HTTP's status, or -1 without an agent; an
- * answer that is an error goes to standard error. */
+/* why is what the agent says of a refusal, a string of JSON without its quotes;
+ * it is {"error":"..."}. */
+static struct text why(const struct text *answer)
+{
+	static const char begin[] = "{\"error\":\"", end[] = "\"}";
+	struct text said = { 0 };
+	size_t size = answer->size;
+
+	while (size && isspace((unsigned char)answer->data[size - 1]))
+		size--;
+	if (size < strlen(begin) + strlen(end) || memcmp(answer->data, begin, strlen(begin)))
+		return said;
+	said.data = answer->data + strlen(begin);
+	said.size = size - strlen(begin) - strlen(end);
+	return said;
+}
+
+/* complain says why a container is refused: on standard error, and in the log
+ * of the other runtime, where engines look for it. */
+static void complain(const struct call *c, const struct text *answer)
+{
+	int json = c->log_format && !strcmp(c->log_format, "json");
+	struct text said = why(answer);
+	time_t now = time(NULL);
+	char when[32];
+	FILE *log;
+
+	fprintf(stderr, "scon-oci: ");
+	for (size_t i = 0; i < said.size; i++)
+		if (said.data[i] != '\\' || ++i < said.size)
+			fputc(said.data[i], stderr);
+	fprintf(stderr, "\n");
+	if (!c->log || !(log = fopen(c->log, "a")))
+		return;
+	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+	fprintf(log, json ? "{\"level\":\"error\",\"msg\":\"scon-oci: %2$.*1$s\",\"time\":\"%3$s\"}\n"
+			  : "time=\"%3$s\" level=error msg=\"scon-oci: %2$.*1$s\"\n",
+		(int)said.size, said.data, when);
+	fclose(log);
+}
+
+/* tell lets the agent know. Returns HTTP's status, or -1 without an agent; it
+ * complains of an answer that is an error. */
 static int tell(const struct call *c, const char *verb, const char *outcome)
 {
 	struct text request = { 0 }, answer = { 0 };
@@ -144,7 +204,7 @@ static int tell(const struct call *c, const char *verb, const char *outcome)
 	add_string(&request, "Content-Length: 0\r\n\r\n");
 	status = ask(c->socket, &request, &answer);
 	if (status >= 400 && status != 404)
-		fprintf(stderr, "scon-oci: %.*s\n", (int)answer.size, answer.data);
+		complain(c, &answer);
 	free(request.data);
 	free(answer.data);
 	return status;
@@ -162,6 +222,7 @@ static int run(const struct call *c)
 {
 	static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH };
 	struct sigaction action = { .sa_handler = forward };
+	pid_t self = getpid();
 	int status;
 
 	child = fork();
@@ -170,6 +231,10 @@ static int run(const struct call *c)
 		exit(1);
 	}
 	if (!child) {
+		/* Who kills scon-oci means the other runtime. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != self)
+			_exit(1);
 		execvp(c->runtime, c->args);
 		fprintf(stderr, "scon-oci: start %s: %s\n", c->runtime, strerror(errno));
 		_exit(127);

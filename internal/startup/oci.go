@@ -60,6 +60,9 @@ func (a *Agent) ociDone(o api.OCI) error {
 	a.mu.Lock()
 	b := a.began[o.ID]
 	delete(a.began, o.ID)
+	if o.Verb == "delete" || o.Outcome == "failed" {
+		delete(a.pending, o.ID)
+	}
 	a.mu.Unlock()
 	if b.end != nil {
 		b.end()
@@ -138,6 +141,7 @@ func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
 	if err := file.setNetns(netns.Path(e.name)); err != nil {
 		return errors.Join(err, a.detach(r))
 	}
+	step("oci-written")
 	return nil
 }
 

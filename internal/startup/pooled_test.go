@@ -266,8 +266,13 @@ func TestOCI(t *testing.T) {
 		t.Error(err, out)
 	}
 	dir = writeBundle(t, fmt.Sprintf(spec, `"scon.network": "nowhere"`, ""))
-	if out, err := b.oci(runtime, "create", "--bundle", dir, "lost"); err == nil || !strings.Contains(out, "is not known") {
+	log := filepath.Join(b.dir, "log.json")
+	if out, err := b.oci(runtime, "--log", log, "--log-format", "json", "create", "--bundle", dir, "lost"); err == nil || !strings.Contains(out, `"nowhere" is not known`) {
 		t.Error(err, out)
+	}
+	var logged struct{ Level, Msg string }
+	if text, err := os.ReadFile(log); err != nil || json.Unmarshal(text, &logged) != nil || logged.Level != "error" || !strings.Contains(logged.Msg, `"nowhere" is not known`) {
+		t.Errorf("logged: %s, %v", text, err)
 	}
 	if err := os.WriteFile(b.dir+"/fail", nil, 0o600); err != nil {
 		t.Fatal(err)

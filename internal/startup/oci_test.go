@@ -1,0 +1,196 @@
+package startup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// wanted is the annotation of a container that wants the network.
+const wanted = `"scon.network": "net"`
+
+// script writes a runtime that runs some lines.
+func (b *bed) script(lines string) (path string) {
+	b.t.Helper()
+	path = filepath.Join(b.dir, "runtime")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+lines+"\n"), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	return path
+}
+
+// Whatever it is called with, the other runtime gets the same arguments, and its
+// exit status is scon-oci's.
+func TestOCIPassesOn(t *testing.T) {
+	b := newBed(t)
+	b.withPool(0)
+	seen := filepath.Join(b.dir, "seen")
+	runtime := b.script(`printf '%s\n' "$@" >` + seen + `
+		exit 3`)
+	bundle := writeBundle(t, fmt.Sprintf(spec, "", ""))
+	before, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"", "--version", "features", "list", "spec", "help create",
+		"--root /r --log=/l --log-format json --systemd-cgroup create --bundle " + bundle + " --pid-file p --no-pivot c",
+		"create -b " + bundle + " c", "create -b=" + bundle + " c", "create -bundle " + bundle + " c",
+		"create --bundle " + bundle + " --console-socket /s --preserve-fds 2 c", "create --bundle " + bundle,
+		"-root /r start c", "start c", "exec -t --pid-file p --process x c sh -c --bundle", "state c", "kill --all c 9", "kill c SIGTERM",
+		"ps c", "pause c", "resume c", "events --stats c", "update --resources - c", "checkpoint c", "restore --bundle x c",
+		"delete c", "delete --force c", "run -d --bundle " + bundle + " c", "run --bundle=" + bundle + " --detach c", "run --bundle " + bundle + " c",
+	} {
+		_ = os.Remove(seen)
+		out, err := b.oci(runtime, strings.Fields(line)...)
+		if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+			t.Errorf("%q: %v %s", line, err, out)
+		}
+		if got, err := os.ReadFile(seen); err != nil || strings.Join(strings.Fields(string(got)), " ") != line {
+			t.Errorf("%q became %q, %v", line, got, err)
+		}
+	}
+	if after, err := os.ReadFile(filepath.Join(bundle, "config.json")); err != nil || string(after) != string(before) {
+		t.Errorf("a configuration that names no network has changed: %s, %v", after, err)
+	}
+	if s := b.state(); len(s.Attachments) != 0 || s.Stages["cgroup"].Inside+s.Stages["start_vm"].Inside != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+// What a container has of its own stays, though it names a network.
+func TestOCIKeeps(t *testing.T) {
+	b := newBed(t)
+	b.withPool(1)
+	for name, namespaces := range map[string]string{
+		"the host's":    `{"type": "pid"}`,
+		"another's":     `{"type": "network", "path": "/proc/1/ns/net"}`,
+		"no namespaces": ``,
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := fmt.Sprintf(`{"annotations": {%s}, "linux": {"namespaces": [%s]}}`, wanted, namespaces)
+			dir := writeBundle(t, text)
+			if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
+				t.Fatal(err, out)
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || string(got) != text {
+				t.Errorf("%s, %v", got, err)
+			}
+		})
+	}
+	if s := b.state(); len(s.Attachments) != 0 {
+		t.Errorf("attached: %+v", s.Attachments)
+	}
+}
+
+// A bundle and a file that are named from the working directory.
+func TestOCIRelativePaths(t *testing.T) {
+	b := newBed(t)
+	b.withPool(1)
+	dir := writeBundle(t, fmt.Sprintf(spec, wanted, ""))
+	for id, args := range map[string][]string{"named": {"--bundle", filepath.Base(dir)}, "here": nil} {
+		cmd := exec.Command(filepath.Join(bin, "scon-oci"), append(append([]string{"create"}, args...), id)...)
+		cmd.Env = append(os.Environ(), "SCON_SOCKET="+b.socket(), "SCON_RUNTIME=/bin/true")
+		cmd.Dir = filepath.Dir(dir)
+		if args == nil {
+			cmd.Dir = dir
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		if netnsOf(t, dir) == "" {
+			t.Errorf("%s: no path", id)
+		}
+		if out, err := b.oci("/bin/true", "delete", id); err != nil {
+			t.Fatal(err, out)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, spec, wanted, ""), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The agent dies at each step of a create and a delete by scon-oci. Whether the
+// engine deletes the container or only forgets it, nothing is left.
+func TestKilledOCI(t *testing.T) {
+	for _, at := range []string{
+		"pool-begin", "pool-named", "pool-made", "oci-taken", "oci-kept", "oci-written",
+		"del-begin", "del-device", "del-lease", "del-record", "del-entry",
+	} {
+		for _, forgets := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, forgets %v", at, forgets), func(t *testing.T) {
+				b := newBed(t)
+				pool := 1
+				if strings.HasPrefix(at, "pool") {
+					pool = 0
+				}
+				b.withPool(pool, faultEnv+"="+at)
+				dir := writeBundle(t, fmt.Sprintf(spec, wanted, ""))
+				if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
+					t.Fatal(err, out)
+				}
+				if strings.HasPrefix(at, "del") {
+					if out, err := b.oci("/bin/true", "delete", "c"); err != nil {
+						t.Fatal(err, out)
+					}
+				}
+				if err := b.agent.Wait(); err == nil {
+					t.Error("the agent ended in order")
+				}
+				b.agent = nil
+				if forgets {
+					if err := os.RemoveAll(dir); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.withPool(pool)
+				if !forgets {
+					if out, err := b.oci("/bin/true", "delete", "--force", "c"); err != nil {
+						t.Fatal(err, out)
+					}
+				}
+				b.wantWhole(b.conf())
+			})
+		}
+	}
+}
+
+// scon-oci, or the runtime that it runs, is killed while it creates a container.
+func TestKilledRuntime(t *testing.T) {
+	for who, script := range map[string]string{"scon-oci": "kill -KILL $PPID; exec sleep 60", "runtime": "kill -KILL $$"} {
+		for _, forgets := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, forgets %v", who, forgets), func(t *testing.T) {
+				b := newBed(t)
+				b.withPool(1)
+				dir := writeBundle(t, fmt.Sprintf(spec, wanted, ""))
+				began := filepath.Join(b.dir, "began")
+				out, err := b.oci(b.script("echo $$ >"+began+"\n"+script), "create", "--bundle", dir, "c")
+				if err == nil {
+					t.Error("the create went well: " + out)
+				}
+				pid, err := os.ReadFile(began)
+				if err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the runtime has ended", func() bool {
+					stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+					return err != nil || strings.Contains(string(stat), ") Z ")
+				})
+				if forgets {
+					if err := os.RemoveAll(dir); err != nil {
+						t.Fatal(err)
+					}
+					b.kill()
+					b.withPool(1)
+				} else if out, err := b.oci("/bin/true", "delete", "--force", "c"); err != nil {
+					t.Fatal(err, out)
+				}
+				b.wantWhole(b.conf())
+			})
+		}
+	}
+}
