@@ -24,7 +24,7 @@ func (d *Daemon) startAgent() (err error) {
 		return nil
 	}
 	d.agent, err = startup.New(startup.Options{
-		Config: d.opts.Config.Startup, StateDir: d.opts.StateDir, Netns: d.opts.Netns, Logger: d.log,
+		Config: d.opts.Config.Startup, StateDir: d.opts.StateDir, Socket: d.opts.Socket, Netns: d.opts.Netns, Logger: d.log,
 		Owned: d.owned,
 	})
 	return err
@@ -107,7 +107,7 @@ func cleanAgent(o Options) error {
 	if !startup.WasAt(o.StateDir) {
 		return nil
 	}
-	a, err := startup.New(startup.Options{Config: o.Config.Startup, StateDir: o.StateDir, Netns: o.Netns, Logger: o.Logger})
+	a, err := startup.New(startup.Options{Config: o.Config.Startup, StateDir: o.StateDir, Socket: o.Socket, Netns: o.Netns, Logger: o.Logger})
 	if errors.Is(err, startup.ErrBusy) {
 		return nil
 	}

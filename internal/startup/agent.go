@@ -39,6 +39,7 @@ import (
 type Options struct {
 	Config   config.Startup
 	StateDir string
+	Socket   string // where clients find it; "" for those who work without an agent
 	Netns    string // as given by --netns, for those who work without an agent
 	Logger   *slog.Logger
 	// Owned is told which container has got a device of the host. It may be nil.
@@ -106,6 +107,9 @@ func New(o Options) (_ *Agent, err error) {
 	}()
 	if err := (home{a.home, o.Netns}).write(o.StateDir); err != nil {
 		return nil, fmt.Errorf("write down where the agent is: %w", err)
+	}
+	if err := leaveLink(o.Socket, o.StateDir); err != nil {
+		return nil, err
 	}
 	if a.host, err = primary.Open(); err != nil {
 		return nil, err
@@ -232,7 +236,7 @@ func (a *Agent) removeUnused(used map[string]bool) error {
 	if err := errors.Join(errs...); err != nil || len(used) > 0 {
 		return err
 	}
-	return a.store.removeAll()
+	return errors.Join(a.store.removeAll(), removeLink(a.opts.Socket))
 }
 
 // network is what the agent keeps for containers of one network.
@@ -474,6 +478,10 @@ func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	r := a.record(key)
 	if r != nil {
 		return a.detach(r)
+	}
+	// One that an ADD left which was cut off before its record.
+	if err := a.host.Remove(&c.Network, inPlacePrefix+key); err != nil {
+		return err
 	}
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil

@@ -142,6 +142,36 @@ func TestAgentDown(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
+// The socket is not in the state directory, or the configuration names one of
+// nobody's: who works without the agent takes no other container's network away.
+func TestSocketElsewhere(t *testing.T) {
+	t.Setenv(socketEnv, "run/scon.sock")
+	b := newBed(t)
+	if err := os.Mkdir(filepath.Dir(b.socket()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	pod, two := nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
+	b.kill()
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+	if n := len(b.records()); n != 1 {
+		t.Errorf("%d records are left, want 1", n)
+	}
+	b.ping(two)
+	wrong := strings.ReplaceAll(b.conf(), b.socket(), b.dir+"/nobody/scon.sock")
+	b.want(b.cni("DEL", "x", netns.Path(two), wrong))
+	b.ping(two)
+	b.start()
+	b.want(b.cni("CHECK", "d", netns.Path(two), b.conf()))
+	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
+	b.wantWhole(b.conf())
+	if left, _ := os.ReadDir(filepath.Dir(b.socket())); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // Containers vanish without a DEL.
 func TestVanished(t *testing.T) {
 	b := newBed(t)

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,6 +90,7 @@ func runAlone() int {
 const (
 	faultEnv  = "SCON_TEST_FAULT"  // the step at which it kills itself
 	configEnv = "SCON_TEST_CONFIG" // YAML, what is below startup:
+	socketEnv = "SCON_TEST_SOCKET" // its name in the directory
 )
 
 // setFault lets the process kill itself at a step.
@@ -119,17 +121,22 @@ func runAgent(dir string) error {
 			return err
 		}
 	}
-	a, err := New(Options{Config: c.Startup, StateDir: dir, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	a, err := New(Options{Config: c.Startup, StateDir: dir, Socket: socketIn(dir), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
-	l, err := api.Listen(filepath.Join(dir, "scon.sock"), "")
+	l, err := api.Listen(socketIn(dir), "")
 	if err != nil {
 		return errors.Join(err, a.Close())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
 	return errors.Join(api.Serve(ctx, l, agentBackend{Starter: a}), a.Close())
+}
+
+// socketIn is where the agent of a directory listens.
+func socketIn(dir string) string {
+	return filepath.Join(dir, cmp.Or(os.Getenv(socketEnv), "scon.sock"))
 }
 
 // bed is a host in a namespace of its own, with or without an agent.
@@ -150,7 +157,7 @@ func newBed(t *testing.T) *bed {
 	return &bed{t: t, host: nstest.New(t), dir: dir}
 }
 
-func (b *bed) socket() string { return filepath.Join(b.dir, "scon.sock") }
+func (b *bed) socket() string { return socketIn(b.dir) }
 
 // start starts an agent; env are variables such as faultEnv's.
 func (b *bed) start(env ...string) {
@@ -224,7 +231,8 @@ func (b *bed) address(id string) string {
 	return ""
 }
 
-// withPool starts an agent that has n namespaces of the network ready.
+// withPool starts an agent that knows the network and has n namespaces of it
+// ready; 0 is no pool.
 func (b *bed) withPool(n int, env ...string) {
 	b.t.Helper()
 	file := filepath.Join(b.dir, "net.conf")
@@ -232,6 +240,9 @@ func (b *bed) withPool(n int, env ...string) {
 		b.t.Fatal(err)
 	}
 	b.start(append(env, configEnv+fmt.Sprintf("=  networks: [%s]\n  pool: {warm_target: %d, minimum: 0}", file, n))...)
+	if n == 0 {
+		return
+	}
 	if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: n}); err != nil {
 		b.t.Fatal(err)
 	}

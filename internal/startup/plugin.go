@@ -1,11 +1,11 @@
 package startup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -67,7 +67,7 @@ var withoutPool = config.Startup{Limits: config.Limits{Timeout: time.Minute}}
 // with does something as the agent of a configuration's socket would, in the
 // namespace where the latest one worked.
 func (alone) with(c *cni.Conf, do func(*Agent) error) error {
-	dir := stateDirOf(c)
+	dir := stateDirOf(socketOf(c))
 	h, err := readHome(dir)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 			return err
 		}
 		if h.Inode != 0 && here != h.Inode {
-			return fmt.Errorf("no agent answers at %s, and it worked in another network namespace: start it", state.Socket(dir))
+			return fmt.Errorf("no agent answers at %s, and it worked in another network namespace: start it", socketOf(c))
 		}
 		a, err := New(Options{
 			Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
@@ -91,15 +91,11 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 	})
 }
 
-func stateDirOf(c *cni.Conf) string {
-	if c.Socket == "" {
-		return state.DefaultDir
-	}
-	return filepath.Dir(c.Socket)
-}
+// socketOf is where the configuration's agent listens.
+func socketOf(c *cni.Conf) string { return cmp.Or(c.Socket, state.Socket(state.DefaultDir)) }
 
 func noAgent(c *cni.Conf) error {
-	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: start one with 'scon up', its configuration with startup.enabled", state.Socket(stateDirOf(c))), "agentDown is \"error\"")
+	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: start one with 'scon up', its configuration with startup.enabled", socketOf(c)), "agentDown is \"error\"")
 }
 
 func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err error) {
@@ -115,11 +111,11 @@ func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err
 
 func (p alone) Del(at cni.Attachment, c *cni.Conf) error {
 	if c.AgentDown == cni.DownError {
-		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
+		return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
 	}
 	err := p.with(c, func(a *Agent) error { return a.Del(at, c) })
 	if err != nil {
-		return markDeleted(stateDirOf(c), keyOf(c.Name, at.ContainerID, at.IfName))
+		return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
 	}
 	return nil
 }

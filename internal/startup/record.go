@@ -77,6 +77,40 @@ type home struct {
 	Netns string `json:"netns"` // as the agent was given it, "" for that of the machine
 }
 
+// linkOf is a symbolic link beside a socket that is not in the state directory:
+// who finds nobody at the socket follows it there.
+func linkOf(socket string) string { return socket + ".state" }
+
+// leaveLink makes it, or removes one that says otherwise.
+func leaveLink(socket, stateDir string) error {
+	err := removeLink(socket)
+	if err == nil && socket != "" && filepath.Dir(socket) != filepath.Clean(stateDir) {
+		err = os.Symlink(stateDir, linkOf(socket))
+	}
+	if err != nil {
+		return fmt.Errorf("lead from the socket to the state directory: %w", err)
+	}
+	return nil
+}
+
+func removeLink(socket string) error {
+	if socket == "" {
+		return nil
+	}
+	if err := os.Remove(linkOf(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// stateDirOf is the state directory of the agent behind a socket.
+func stateDirOf(socket string) string {
+	if dir, err := os.Readlink(linkOf(socket)); err == nil {
+		return dir
+	}
+	return filepath.Dir(socket)
+}
+
 func homeFile(stateDir string) string { return filepath.Join(stateDir, "startup", "home") }
 
 // readHome is the zero home if there was no agent in this boot.

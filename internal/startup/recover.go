@@ -45,7 +45,10 @@ func (a *Agent) recover() error {
 		}
 		a.log.Warn("a corrupt record was put aside and made anew", "record", r.key)
 	}
-	if err := a.removeUnowned(devices); err != nil {
+	if a.opts.Wait {
+		// Nobody but an agent has what is in no record: there may be one with
+		// another directory.
+	} else if err := a.removeUnowned(devices); err != nil {
 		return err
 	}
 	for key, in := range marked {
