@@ -1,4 +1,5 @@
-// Package docker tests SCON on a real Docker engine, end to end.
+// Package docker tests SCON on a real Docker engine, and on a containerd without
+// one, end to end.
 //
 // Every test has a machine of its own, made of namespaces:
 //

@@ -17,16 +17,16 @@ type Engine struct {
 	*Machine
 }
 
-// Start boots a machine and a Docker engine on it, as Debian ships it. Both end
-// with the test.
-func Start(t *testing.T) *Engine {
+// Start boots a machine and a Docker engine on it, as Debian ships it, with
+// further flags. Both end with the test.
+func Start(t *testing.T, flags ...string) *Engine {
 	t.Helper()
 	cgroup := fmt.Sprintf("scon-docker-%d", os.Getpid())
 	// Registered before the machine's own clean-up, so it runs after that: a
 	// group can go only when its last process is gone.
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
 	e := &Engine{newMachine(t)}
-	background(t, e.Command("dockerd",
+	background(t, e.Command("dockerd", append([]string{
 		// Works on every file system; the images are small.
 		"--storage-driver=vfs",
 		"--data-root=/run/docker-data",
@@ -35,8 +35,8 @@ func Start(t *testing.T) *Engine {
 		"--log-level=warn",
 		// Without the slash it would be a child of the group that this test is
 		// in, which differs from one hierarchy to the next.
-		"--cgroup-parent=/"+cgroup,
-	))
+		"--cgroup-parent=/" + cgroup,
+	}, flags...)...))
 	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
 	// iptables rules, ip_forward (a sysctl of this network namespace), and one
 	// docker-proxy process for each published port.

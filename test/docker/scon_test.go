@@ -18,6 +18,7 @@ import (
 type SCON struct {
 	machine *Machine
 	bin     string
+	flags   []string // of scon up
 }
 
 // bothWays runs traffic plain, then with SCON.
@@ -26,14 +27,15 @@ func bothWays(t *testing.T, m *Machine, traffic func(t *testing.T, s *SCON)) {
 	t.Run("scon", func(t *testing.T) { traffic(t, newSCON(t, m)) })
 }
 
-// newSCON starts SCON on a machine until the end of the test.
-func newSCON(t *testing.T, m *Machine) *SCON {
+// newSCON starts SCON on a machine until the end of the test, with further flags
+// of scon up.
+func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 	t.Helper()
 	bin, err := buildSCON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &SCON{machine: m, bin: bin}
+	s := &SCON{machine: m, bin: bin, flags: flags}
 	t.Cleanup(func() { s.Down(t) })
 	t.Cleanup(func() { // before that: scon down removes the log
 		if !t.Failed() {
@@ -59,7 +61,7 @@ func (s *SCON) command(args ...string) *exec.Cmd {
 // Up starts the daemon, and waits until it is active.
 func (s *SCON) Up(t *testing.T) {
 	t.Helper()
-	output(t, s.command("up", "--netns", hostNetns, "--state-dir", "/run/scon/state"))
+	output(t, s.command(append([]string{"up", "--netns", hostNetns, "--state-dir", "/run/scon/state"}, s.flags...)...))
 	eventually(t, "start of the daemon", func() error {
 		if st := s.Status(t); st.State != api.StateActive {
 			return fmt.Errorf("state is %q", st.State)
@@ -100,16 +102,16 @@ func (s *SCON) Flows(t *testing.T) (flows []api.Flow) {
 	return flows
 }
 
-func (s *SCON) read(into any, verb string) error {
-	cmd := s.command(verb, "--json")
+func (s *SCON) read(into any, verb ...string) error {
+	cmd := s.command(append(verb, "--json")...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("scon %s --json: %w: %s", verb, err, &stderr)
+		return fmt.Errorf("scon %q --json: %w: %s", verb, err, &stderr)
 	}
 	if err := json.Unmarshal(out, into); err != nil {
-		return fmt.Errorf("scon %s --json: %w:\n%s", verb, err, out)
+		return fmt.Errorf("scon %q --json: %w:\n%s", verb, err, out)
 	}
 	return nil
 }
@@ -262,7 +264,8 @@ func (s *SCON) wantExpress(t *testing.T, match flowMatch, traffic func() [2]uint
 		[2]uint64{after.ExpressBytes[0] - before.ExpressBytes[0], after.ExpressBytes[1] - before.ExpressBytes[1]}, carried)
 }
 
-// buildSCON builds scon once for all tests, as `make build` does: static.
+// buildSCON builds scon once for all tests, as `make build` does: static. Beside
+// it are scon-cni and scon-oci.
 var buildSCON = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "scon-docker-")
 	if err != nil {
@@ -274,6 +277,14 @@ var buildSCON = sync.OnceValues(func() (string, error) {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build scon: %w\n%s", err, out)
+	}
+	for _, command := range [][]string{
+		{"make", "-C", "../..", "bin/scon-cni", "bin/scon-oci"},
+		{"cp", "../../bin/scon-cni", "../../bin/scon-oci", dir},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build scon-cni and scon-oci: %w\n%s", err, out)
+		}
 	}
 	return bin, nil
 })

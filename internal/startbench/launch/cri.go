@@ -51,8 +51,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
         BinaryName = "{{.Runtime}}"
 `))
 
-// podImage is what a pod's own container is made of.
-const podImage = "localhost/scon-startup:1"
+// PodImage is what a pod's own container is made of.
+const PodImage = "localhost/scon-startup:1"
 
 // engine is a containerd of the bench's own and a client of its CRI.
 type engine struct {
@@ -146,7 +146,7 @@ func (e *engine) prepareDir() error {
 	}
 	var text bytes.Buffer
 	err = engineConfig.Execute(&text, map[string]string{
-		"Dir": e.dir, "Plugins": plugins, "Networks": networks, "Image": podImage, "Runtime": runtime,
+		"Dir": e.dir, "Plugins": plugins, "Networks": networks, "Image": PodImage, "Runtime": runtime,
 	})
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (e *engine) waitReady(ctx context.Context) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	image, err := writeImage(e.dir, e.order.Root)
+	image, err := WriteImage(e.dir, e.order.Root)
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ import (
 	"runtime"
 )
 
-// writeImage writes an image of a root file system as "docker save" does, and
+// WriteImage writes an image of a root file system as "docker save" does, and
 // returns its path.
-func writeImage(dir, root string) (path string, err error) {
+func WriteImage(dir, root string) (path string, err error) {
 	layer, err := layerOf(root)
 	if err != nil {
 		return "", err
@@ -29,7 +29,7 @@ func writeImage(dir, root string) (path string, err error) {
 		return "", err
 	}
 	manifest, err := json.Marshal([]map[string]any{{
-		"Config": "config.json", "RepoTags": []string{podImage}, "Layers": []string{"layer.tar"},
+		"Config": "config.json", "RepoTags": []string{PodImage}, "Layers": []string{"layer.tar"},
 	}})
 	if err != nil {
 		return "", err

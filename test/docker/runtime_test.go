@@ -1,0 +1,201 @@
+package docker
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+// podNetwork is a network of the agent's, podConfig the daemon's settings with
+// it.
+const (
+	podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "scon-cni", "bridge": "pods0", "isGateway": true,
+		"ipam": {"type": "scon", "subnet": "10.99.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}`
+	podConfig = `startup:
+  enabled: true
+  networks: [%s]
+  pool: {warm_target: 2, minimum: 1}
+`
+)
+
+// writeNetwork writes the list of the network "pods" into a folder.
+func writeNetwork(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	if err := os.WriteFile(listOf(folder), []byte(podNetwork), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+func listOf(folder string) string { return filepath.Join(folder, "10-pods.conflist") }
+
+// newStarter starts SCON with an agent for the network whose list is in a
+// folder.
+func newStarter(t *testing.T, m *Machine, lists string) *SCON {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "scon.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, podConfig, listOf(lists)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return newSCON(t, m, "--config", config)
+}
+
+// startup is what `scon startup status --json` prints.
+func (s *SCON) startup(t *testing.T) (st api.Startup) {
+	t.Helper()
+	if err := s.read(&st, "startup", "status"); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// attached waits until as many containers have a device, and returns them.
+func (s *SCON) attached(t *testing.T, n int) (attached []api.StartupAttachment) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d are attached", n), func() error {
+		if attached = s.startup(t).Attachments; len(attached) != n {
+			return fmt.Errorf("attached are %+v", attached)
+		}
+		return nil
+	})
+	return attached
+}
+
+// wantAttached fails unless one container has its device from the pool, and
+// returns its address.
+func (s *SCON) wantAttached(t *testing.T) (address string) {
+	t.Helper()
+	a := s.attached(t, 1)[0]
+	if !a.Pooled || len(a.Addresses) != 1 {
+		t.Fatalf("attached is %+v; in place: %v", a, s.startup(t).InPlace)
+	}
+	address, _, _ = strings.Cut(a.Addresses[0], "/")
+	return address
+}
+
+// wantClean waits until no container has a device and nothing is on the machine
+// but what the pool has ready.
+func (s *SCON) wantClean(t *testing.T) {
+	t.Helper()
+	s.attached(t, 0)
+	eventually(t, "only the pool is left", func() error {
+		n := s.startup(t).Networks[0]
+		devices := s.machine.Sh(t, "ip -o link | grep -c ' sc[np][0-9a-f]*@' || true")
+		names := s.machine.Sh(t, "ls /run/netns | grep -c ^cni- || true")
+		if want := fmt.Sprintln(n.Pool.Ready); n.Pool.Ready != 2 || n.Addresses != 2 || devices != want || names != want {
+			return fmt.Errorf("network is %+v with pool %+v, devices %s, namespaces %s", n, n.Pool, devices, names)
+		}
+		return nil
+	})
+}
+
+// host is the path of the machine's network namespace.
+func (m *Machine) host() string { return fmt.Sprintf("/proc/%d/ns/net", m.init.Process.Pid) }
+
+// exchange sends a line to an echo server from a network namespace.
+func exchange(t *testing.T, from, address string) {
+	t.Helper()
+	var conn net.Conn
+	eventually(t, "connection to "+address, func() (err error) {
+		conn, err = dial(from, "tcp4", fmt.Sprintf("%s:%d", address, echoPort), 2*time.Second)
+		return err
+	})
+	defer conn.Close()
+	line := []byte("hello\n")
+	if _, err := conn.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, line); err != nil || string(line) != "hello\n" {
+		t.Errorf("%s answers %q, %v", address, line, err)
+	}
+}
+
+// TestRuntime has Docker start containers with scon-oci: one that names a
+// network has it from the agent's pool, all others have Docker's.
+func TestRuntime(t *testing.T) {
+	bin, err := buildSCON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Start(t, "--add-runtime=scon="+filepath.Join(filepath.Dir(bin), "scon-oci"))
+	s := newStarter(t, e.Machine, writeNetwork(t))
+	ours := []string{"--runtime", "scon", "--network", "none", "--env", "SCON_NETWORK=pods"}
+
+	t.Run("pooled", func(t *testing.T) {
+		c := e.RunEcho(t, "echo", ours...)
+		address := s.wantAttached(t)
+		exchange(t, e.host(), address)
+		if out := e.Docker(t, c.Exec("busybox", "ip", "-4", "-o", "address", "show", "eth0")...); !strings.Contains(out, address+"/24") {
+			t.Errorf("inside: %s", out)
+		}
+		e.Docker(t, "pause", c.Name)
+		e.Docker(t, "unpause", c.Name)
+		e.Docker(t, "kill", "--signal", "WINCH", c.Name)
+		exchange(t, e.host(), address)
+
+		s.Kill(t)
+		exchange(t, e.host(), address)
+		s.Up(t)
+		if again := s.wantAttached(t); again != address {
+			t.Errorf("address %s has become %s", address, again)
+		}
+		exchange(t, e.host(), address)
+
+		e.Docker(t, "restart", "--time", "1", c.Name)
+		c.waitListening(t, echoPort)
+		exchange(t, e.host(), s.wantAttached(t))
+		c.Stop(t)
+		s.wantClean(t)
+		e.Docker(t, "start", c.Name)
+		c.waitListening(t, echoPort)
+		exchange(t, e.host(), s.wantAttached(t))
+		c.Remove(t)
+		s.wantClean(t)
+	})
+	t.Run("published", func(t *testing.T) {
+		c := e.RunEcho(t, "echo", "--runtime", "scon")
+		exchange(t, e.edge(), hostAddr)
+		exchange(t, e.host(), c.Address)
+		c.Remove(t)
+		s.wantClean(t)
+	})
+	t.Run("another's network", func(t *testing.T) {
+		first := e.RunEcho(t, "echo", "--runtime", "scon")
+		for _, network := range []string{"container:echo", "host"} {
+			c := e.Run(t, Spec{
+				Name: "second", Image: "echo", Options: []string{"--runtime", "scon", "--env", "SCON_NETWORK=pods", "--network", network},
+				Command: []string{"sleep", "600"},
+			})
+			s.attached(t, 0)
+			c.Remove(t)
+		}
+		exchange(t, e.edge(), hostAddr)
+		first.Remove(t)
+	})
+	t.Run("killed", func(t *testing.T) {
+		c := e.RunEcho(t, "echo", ours...)
+		s.wantAttached(t)
+		s.Kill(t)
+		c.Remove(t) // the agent is not told
+		s.Up(t)
+		s.wantClean(t)
+	})
+	t.Run("unknown network", func(t *testing.T) {
+		e.Import(t, Image{Name: "empty"})
+		out, err := e.Command("docker", "run", "--name", "lost", "--runtime", "scon", "--network", "none",
+			"--env", "SCON_NETWORK=lost", "empty", "sleep", "600").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), `network "lost" is not known`) {
+			t.Errorf("%v: %s", err, out)
+		}
+		e.Docker(t, "rm", "--force", "lost")
+		s.wantClean(t)
+	})
+}
