@@ -64,6 +64,7 @@ type Pool struct {
 	displaced []*os.File
 	demand    demand
 	floor     int // of Fill
+	making    bool
 	stats     Stats
 	wake      chan struct{}
 	changed   *sync.Cond // ready, or an attempt to make one has ended
@@ -108,10 +109,13 @@ func (p *Pool) Take() (Namespace, bool) {
 	return n, true
 }
 
-// Shed takes a namespace away before its time, for what it has leased. False if
-// there is none.
+// Shed takes a namespace away before its time, for what it has leased, if need
+// be the one that is just being made. False if there is none.
 func (p *Pool) Shed() bool {
 	p.mu.Lock()
+	for len(p.ready) == 0 && p.making {
+		p.changed.Wait()
+	}
 	n, ok := p.pop()
 	p.mu.Unlock()
 	if ok {
@@ -278,11 +282,13 @@ func (p *Pool) one() (wait time.Duration) {
 	if len(p.displaced) > 0 {
 		empty, p.displaced = p.displaced[0], p.displaced[1:]
 	}
+	p.making = true
 	p.mu.Unlock()
 
 	made, err := p.opts.Make(empty)
 
 	p.mu.Lock()
+	p.making = false
 	defer p.mu.Unlock()
 	defer p.changed.Broadcast()
 	if p.failure = err; err != nil {

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -243,8 +244,9 @@ func (a *Agent) removeUnused(used map[string]bool) error {
 type network struct {
 	conf   *cni.Conf // of the request that it was made for
 	digest string
-	space  *ipam.Space // nil with a delegate
-	pool   *pool.Pool  // nil if there is none
+	space  *ipam.Space  // nil with a delegate
+	pool   *pool.Pool   // nil if there is none
+	hungry atomic.Int32 // containers that look for an address
 
 	mu       sync.Mutex
 	prepared bool

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -249,10 +250,15 @@ func TestExhaustedByPool(t *testing.T) {
 	eventually(t, "the pool has all addresses", func() bool { return b.state().Networks[0].Pool.Ready == 4 })
 	b.want(b.cni("STATUS", "", "", conf))
 	inPlace := strings.Replace(conf, `"type": "scon-cni"`, `"type": "scon-cni", "handOver": "none"`, 1)
-	for i := range 4 {
+	var answers [4]answer
+	var all sync.WaitGroup
+	for i := range answers {
 		pod := nstest.New(t)
-		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), inPlace))
-		b.ping(pod)
+		all.Go(func() { answers[i] = b.cni("ADD", fmt.Sprint(i), netns.Path(pod), inPlace) })
+	}
+	all.Wait()
+	for _, a := range answers {
+		b.want(a)
 	}
 	for _, verb := range []string{"STATUS", "ADD"} {
 		if a := b.cni(verb, "c", netns.Path(nstest.New(t)), conf); a.code != 1 || !strings.Contains(a.out, `"code":50`) {

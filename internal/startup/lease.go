@@ -19,8 +19,8 @@ import (
 func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (err error) {
 	if n.space != nil {
 		r.Leases, err = n.space.Allocate(now())
-		for errors.Is(err, ipam.ErrExhausted) && n.pool != nil && n.pool.Shed() {
-			r.Leases, err = n.space.Allocate(now()) // a container before the pool
+		if errors.Is(err, ipam.ErrExhausted) && n.pool != nil {
+			r.Leases, err = n.leaseOfPool()
 		}
 		if errors.Is(err, ipam.ErrExhausted) {
 			return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: %v", c.Name, err), "")
@@ -52,6 +52,18 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 		}
 	}
 	return nil
+}
+
+// leaseOfPool takes what the pool has leased, for a container goes before it.
+func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
+	n.hungry.Add(1)
+	defer n.hungry.Add(-1)
+	for n.pool.Shed() {
+		if leases, err = n.space.Allocate(now()); !errors.Is(err, ipam.ErrExhausted) {
+			return leases, err
+		}
+	}
+	return n.space.Allocate(now())
 }
 
 // unlease gives the addresses of an attachment back.

@@ -72,6 +72,9 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 		}
 	}()
 	step("pool-named")
+	if container == "" && n.hungry.Load() > 0 {
+		return nil, fmt.Errorf("network %q: a container needs its addresses: %w", n.conf.Name, ipam.ErrExhausted)
+	}
 	if e.leases, err = n.space.Allocate(now()); err != nil {
 		return nil, err
 	}
