@@ -54,5 +54,6 @@ var Metrics = []bench.Metric{
 // are found, caches filled, and connections become known.
 const warmUp = 100
 
-// settle is how long packets may be on their way after the last was sent.
+// settle is how long packets may be on their way after the last was sent, beside
+// what links delay them.
 const settle = 20 * time.Millisecond

@@ -30,6 +30,7 @@ type line struct {
 	generator *generator
 	sink      *net.UDPConn
 	to        netip.AddrPort
+	settle    time.Duration // how long packets may be on their way
 }
 
 // openLine prepares a way along a path of a lab, which has to have a node
@@ -39,15 +40,20 @@ func openLine(l *topology.Lab, path []string, port uint16) (*line, error) {
 		return nil, fmt.Errorf("the way from %s to %s has no node between: want one at least", path[0], path[len(path)-1])
 	}
 	end, before := path[len(path)-1], path[len(path)-2]
-	return newLine(
+	ln, err := newLine(
 		place{netns: l.Path(path[0]), dev: l.Egress(path[0], path[1])},
 		place{netns: l.Path(before), dev: l.Egress(before, end)},
 		l.Path(end), netip.AddrPortFrom(l.Addr(end), port))
+	if err != nil {
+		return nil, err
+	}
+	ln.settle += l.Delay(path)
+	return ln, nil
 }
 
 // newLine prepares a way between taps to an address in a namespace.
 func newLine(in, out place, end string, to netip.AddrPort) (ln *line, err error) {
-	ln = &line{in: in, out: out, to: to}
+	ln = &line{in: in, out: out, to: to, settle: settle}
 	// Nobody reads: what the taps let pass is dropped there without an answer.
 	err = netns.Do(end, func() (err error) {
 		ln.sink, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(to))
@@ -88,7 +94,7 @@ func (ln *line) send(ctx context.Context, t *taps, run uint32, s Schedule, cpus 
 	if err != nil {
 		return Samples{}, answer{}, err
 	}
-	time.Sleep(settle)
+	time.Sleep(ln.settle)
 	raw, err := t.read(s.Packets)
 	if err != nil {
 		return Samples{}, answer{}, err

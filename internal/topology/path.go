@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // hop is a way from a node to a neighbour.
@@ -11,6 +12,8 @@ type hop struct {
 	to  string
 	dev string     // of the node
 	via netip.Addr // of the neighbour
+	// delay is the longest on the link.
+	delay time.Duration
 }
 
 // graph has the hops of every node, in the order of the links.
@@ -24,7 +27,7 @@ func (t *Topology) graph() graph {
 		}
 		for i, end := range l.Ends {
 			other := l.Ends[1-i]
-			g[end.Node] = append(g[end.Node], hop{other.Node, end.Interface, other.IPv4.Addr()})
+			g[end.Node] = append(g[end.Node], hop{other.Node, end.Interface, other.IPv4.Addr(), l.Delay + l.Jitter})
 		}
 	}
 	return g
@@ -37,6 +40,17 @@ func (g graph) hop(node, neighbour string) (hop, bool) {
 		return hop{}, false
 	}
 	return g[node][i], true
+}
+
+// Delay is the longest that the links of a path delay a packet.
+func (t *Topology) Delay(path []string) (longest time.Duration) {
+	g := t.graph()
+	for i := range path[1:] {
+		if h, ok := g.hop(path[i], path[i+1]); ok {
+			longest += h.delay
+		}
+	}
+	return longest
 }
 
 // towards finds the fewest links from every node to one: its neighbour on that

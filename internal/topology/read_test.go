@@ -95,6 +95,18 @@ func TestRead(t *testing.T) {
 	}
 }
 
+func TestDelay(t *testing.T) {
+	ring := mustRead(t, ring)
+	for _, tc := range []struct {
+		path []string
+		want time.Duration
+	}{{[]string{"a", "c"}, 0}, {[]string{"a", "b", "c"}, 11500 * time.Microsecond}, {[]string{"b", "c", "b"}, 23 * time.Millisecond}} {
+		if got := ring.Delay(tc.path); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.path, got, tc.want)
+		}
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	// with has the file of two nodes and a link with other lines in it.
 	with := func(node, link, rest string) string {
