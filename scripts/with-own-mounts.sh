@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs a command with mounts, names of network namespaces and pinned BPF objects
-# of its own: it meets none of the machine's, and all of them end with it.
+# Runs a command with mounts, names of network namespaces, records of topologies
+# and pinned BPF objects of its own: it meets none of the machine's, and all of
+# them end with it.
 #
 # Usage: scripts/with-own-mounts.sh COMMAND [ARG...]
 set -eu
@@ -11,6 +12,9 @@ fi
 unset OWN_MOUNTS
 mkdir -p /run/netns
 mount -t tmpfs tmpfs /run/netns
+for records in /run/scon-lab /run/scon-latency; do
+	[ ! -d "$records" ] || mount -t tmpfs tmpfs "$records"
+done
 if mountpoint --quiet /sys/fs/bpf; then
 	mount -t bpf bpf /sys/fs/bpf
 fi
