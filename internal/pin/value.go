@@ -124,7 +124,11 @@ func (h *Host) check(s Setting) error {
 		if err != nil {
 			return err
 		}
-		if now := h.actions(irq); now != s.Owner {
+		switch now := h.actions(irq); now {
+		case s.Owner:
+		case "":
+			return ErrGone
+		default:
 			return fmt.Errorf("%w: the interrupt is now of %q", ErrGone, now)
 		}
 	case kindGovernor, kindIdle, kindIrqbalance:
