@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,8 @@ func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure native, container and express side by side",
-		Long: `Measure native, container and express side by side in a lab of its own.
+		Long: `Measure native, container and express side by side in a lab of its own, and
+nftables' flowtable where the kernel has it.
 
 The modes take turns in every round. Shown are the medians, and the ratios of
 medians with their 95 % intervals; --json writes all samples to a file.
@@ -43,7 +45,7 @@ func newBenchQuickCommand() *cobra.Command {
 			return o.run(cmd, bench.Quick)
 		},
 	}
-	o.addFlags(cmd, bench.Quick.Rounds)
+	o.addFlags(cmd, bench.Quick)
 	return cmd
 }
 
@@ -61,7 +63,7 @@ func newBenchShortCommand() *cobra.Command {
 			return o.run(cmd, bench.Short(connections))
 		},
 	}
-	o.addFlags(cmd, bench.Short(connections).Rounds)
+	o.addFlags(cmd, bench.Short(connections))
 	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "`number` of connections in each sample")
 	return cmd
 }
@@ -100,9 +102,13 @@ type benchOptions struct {
 	json   string
 }
 
-func (o *benchOptions) addFlags(cmd *cobra.Command, rounds int) {
-	cmd.Flags().IntVar(&o.rounds, "rounds", rounds, "`number` of rounds; every round measures each mode once")
-	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of native, container, express")
+func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
+	var modes []string
+	for _, m := range e.Modes {
+		modes = append(modes, m.Name)
+	}
+	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
+	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 }
 
@@ -116,8 +122,12 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 	if err != nil {
 		return err
 	}
+	here := e.Here()
+	if len(o.modes) > 0 && len(here.Modes) < len(e.Modes) {
+		return errors.New("--modes flowtable: this kernel has none (CONFIG_NFT_FLOW_OFFLOAD); 'scon bench cost' measures it in a guest")
+	}
 	return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-		return bench.Run(ctx, e, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
+		return bench.Run(ctx, here, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
 	})
 }
 

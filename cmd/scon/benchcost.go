@@ -21,8 +21,7 @@ type costOptions struct {
 }
 
 func (o *costOptions) addFlags(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&o.rounds, "rounds", bench.Cost.Rounds, "`number` of rounds; every round measures each mode once")
-	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of native, container, flowtable, express")
+	o.benchOptions.addFlags(cmd, bench.Cost)
 	cmd.Flags().StringSliceVar(&o.steps, "steps", nil, "measure only these `steps`, such as udp_64,tcp_rr_64,tcp_crr")
 }
 
@@ -68,7 +67,6 @@ Kernels are fetched with apt and kept.`,
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().StringVar(&where.Kernel, "kernel", "6.12", "`version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
 	cmd.Flags().StringVar(&where.Arch, "arch", runtime.GOARCH, "`architecture` of the guest: "+strings.Join(vm.Architectures(), ", "))
 	cmd.Flags().StringVar(&where.Executable, "executable", "", "scon for the guest, a `path` (default this executable)")

@@ -122,6 +122,15 @@ func (e Experiment) units() map[string]string {
 	return units
 }
 
+// Here returns the experiment without what this kernel does not have.
+func (e Experiment) Here() Experiment { return e.on(HasFlowtable()) }
+
+// on returns the experiment for a kernel with a flowtable or without.
+func (e Experiment) on(flowtable bool) Experiment {
+	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool { return m.flowtable && !flowtable })
+	return e
+}
+
 // Only returns the experiment with some of its modes.
 func (e Experiment) Only(names []string) (Experiment, error) {
 	var modes []Mode

@@ -73,18 +73,45 @@ func TestResultSchema(t *testing.T) {
 }
 
 // The metrics that scripts rely on.
-func TestQuickMetrics(t *testing.T) {
-	var names []string
-	for _, m := range Quick.metrics() {
-		names = append(names, m.Name)
-	}
-	for _, want := range []string{
-		"udp_64_msgs", "udp_1024_msgs", "tcp_64_msgs", "tcp_1024_msgs",
-		"udp_rr_p50_us", "udp_rr_p99_us", "tcp_rr_p50_us", "tcp_rr_p99_us",
-		"softirq_ns_per_packet",
+func TestMetrics(t *testing.T) {
+	for _, c := range []struct {
+		experiment Experiment
+		want       []string
+	}{
+		{Quick, []string{
+			"udp_64_msgs", "udp_1024_msgs", "tcp_64_msgs", "tcp_1024_msgs",
+			"udp_rr_p50_us", "udp_rr_p99_us", "tcp_rr_p50_us", "tcp_rr_p99_us",
+			"softirq_ns_per_packet",
+		}},
+		{Cost, []string{
+			"udp_64_insn", "udp_256_insn", "udp_1024_insn", "udp_rr_64_insn", "udp_rr_256_insn", "udp_rr_1024_insn",
+			"tcp_64_insn", "tcp_256_insn", "tcp_1024_insn", "tcp_rr_64_insn", "tcp_rr_256_insn", "tcp_rr_1024_insn",
+			"tcp_crr_insn",
+		}},
 	} {
-		if !slices.Contains(names, want) {
-			t.Errorf("quick has no metric %s", want)
+		var names []string
+		for _, m := range c.experiment.metrics() {
+			names = append(names, m.Name)
+		}
+		for _, want := range c.want {
+			if !slices.Contains(names, want) {
+				t.Errorf("%s has no metric %s", c.experiment.Name, want)
+			}
+		}
+	}
+}
+
+// Every two modes are compared, in one order.
+func TestEveryPairHasARatio(t *testing.T) {
+	compared := map[[2]string]bool{}
+	for _, pair := range Cost.pairs() {
+		compared[pair] = true
+	}
+	for i, a := range Cost.Modes {
+		for _, b := range Cost.Modes[i+1:] {
+			if !compared[[2]string{a.Name, b.Name}] && !compared[[2]string{b.Name, a.Name}] {
+				t.Errorf("%s and %s are not compared", a.Name, b.Name)
+			}
 		}
 	}
 }

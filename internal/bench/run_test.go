@@ -163,6 +163,19 @@ func TestInterruptedRunKeepsItsSamples(t *testing.T) {
 	}
 }
 
+// The kernel's own fast path is never left out where there is one.
+func TestFlowtableTakesPart(t *testing.T) {
+	for _, e := range []Experiment{Quick, Short(1), Cost} {
+		if got := e.on(true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
+			t.Errorf("%s on a kernel with a flowtable: modes %v", e.Name, got)
+		}
+		got := e.on(false).Modes
+		if slices.Contains(got, Flowtable) || len(got) != len(e.Modes)-1 {
+			t.Errorf("%s on a kernel without a flowtable: modes %v", e.Name, got)
+		}
+	}
+}
+
 func TestOnly(t *testing.T) {
 	e, err := Quick.Only([]string{"container", "native"})
 	if err != nil {

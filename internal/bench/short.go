@@ -13,7 +13,7 @@ func Short(connections int) Experiment {
 	return Experiment{
 		Name:   "short",
 		Short:  "TCP connections of one request each, where the express way cannot pay",
-		Modes:  []Mode{Container, Express},
+		Modes:  []Mode{Container, Flowtable, Express},
 		Rounds: 6,
 		Steps: []Step{{
 			Name: "tcp_crr",

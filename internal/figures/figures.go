@@ -111,15 +111,18 @@ var sources = []source{
 
 func aSecond(Effort, bench.Step) time.Duration { return iperfSeconds * time.Second }
 
-// prepare returns the experiment of a source with its modes.
+// prepare returns the experiment of a source as it is measured here.
 func (s source) prepare(e Effort) bench.Experiment {
+	x := s.named(e)
+	x.Rounds = e.Rounds
+	return x.Here()
+}
+
+// named is the experiment of a source with its name and all modes.
+func (s source) named(e Effort) bench.Experiment {
 	x := s.experiment(e)
 	x.Name = s.name
-	x.Rounds = e.Rounds
-	x.Modes = []bench.Mode{bench.Native, bench.Container, bench.Express}
-	if bench.HasFlowtable() {
-		x.Modes = slices.Insert(x.Modes, 2, bench.Flowtable)
-	}
+	x.Modes = []bench.Mode{bench.Native, bench.Container, bench.Flowtable, bench.Express}
 	return x
 }
 
@@ -127,10 +130,7 @@ func (s source) prepare(e Effort) bench.Experiment {
 func Experiments() []bench.Experiment {
 	var all []bench.Experiment
 	for _, s := range sources {
-		x := s.experiment(Full)
-		x.Name = s.name
-		x.Modes = []bench.Mode{bench.Native, bench.Container, bench.Flowtable, bench.Express}
-		all = append(all, x)
+		all = append(all, s.named(Full))
 	}
 	return all
 }
