@@ -7,6 +7,7 @@
 package primary
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -141,6 +142,20 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 		return made, err
 	}
 	return made, h.settle(s)
+}
+
+// SharedIndex is the number of what a network's containers hang at, its bridge
+// or master, in the namespace of the calling thread; 0 if there is none.
+func SharedIndex(n *cni.Network) int {
+	name := cmp.Or(n.Bridge, n.Master)
+	if name == "" {
+		return 0
+	}
+	index, err := indexOf(name)
+	if err != nil {
+		return 0
+	}
+	return index
 }
 
 // inside calls fn in the container's namespace.

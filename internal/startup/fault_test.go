@@ -333,6 +333,17 @@ func TestBridgeGone(t *testing.T) {
 	nstest.Run(t, b.host, "ip link del br0")
 	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
 	b.ping(two)
+	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
+	b.stop()
+
+	// What the pool has hangs at nothing then.
+	b.withPool(2)
+	for i := range 3 {
+		nstest.Run(t, b.host, "ip link del br0")
+		pod := nstest.New(t)
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), b.conf()))
+		b.ping(pod)
+	}
 }
 
 // A thousand containers come and go, and nothing grows: no device, namespace,

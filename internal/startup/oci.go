@@ -110,13 +110,13 @@ func (a *Agent) ociCreate(o api.OCI) (err error) {
 	if n.pool == nil {
 		return a.ociWire(n, r, file)
 	}
-	taken, ok := n.pool.Take()
-	if !ok {
+	e := a.take(n)
+	if e == nil {
 		a.countInPlace("the pool is empty")
 		return a.ociWire(n, r, file)
 	}
 	step("oci-taken")
-	return a.ociHand(n, r, taken.(*entry), file)
+	return a.ociHand(n, r, e, file)
 }
 
 // ociWire wires a namespace now, for one container.

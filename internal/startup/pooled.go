@@ -26,6 +26,7 @@ type entry struct {
 	inode  uint64
 	leases []ipam.Lease
 	made   primary.Made
+	shared int // number of the bridge or master that it hangs at
 }
 
 // newPool makes a network's pool.
@@ -97,6 +98,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if err != nil {
 		return nil, err
 	}
+	e.shared = primary.SharedIndex(&n.conf.Network)
 	step("pool-made")
 	return e, nil
 }
@@ -124,6 +126,25 @@ func (a *Agent) drop(n *network, e *entry) error {
 	return netns.Delete(e.name)
 }
 
+// take is the next of the pool's namespaces, nil if there is none. One whose
+// bridge or master is not there any more has no network.
+func (a *Agent) take(n *network) *entry {
+	for {
+		taken, ok := n.pool.Take()
+		if !ok {
+			return nil
+		}
+		e := taken.(*entry)
+		if e.shared == primary.SharedIndex(&n.conf.Network) {
+			return e
+		}
+		n.unprepare()
+		if err := a.drop(n, e); err != nil {
+			a.log.Error("taking away a namespace that has lost its network", "error", err)
+		}
+	}
+}
+
 // errInPlace is why a container gets no pooled namespace.
 type errInPlace string
 
@@ -135,11 +156,10 @@ func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Co
 	if why := a.unswappable(n, r, ns, pid, c); why != "" {
 		return errInPlace(why)
 	}
-	taken, ok := n.pool.Take()
-	if !ok {
+	e := a.take(n)
+	if e == nil {
 		return errInPlace("the pool is empty")
 	}
-	e := taken.(*entry)
 	step("add-taken")
 	if err := netns.Replace(r.Netns, e.name); err != nil {
 		return errors.Join(errInPlace("the namespace cannot be replaced"), err, a.drop(n, e))
