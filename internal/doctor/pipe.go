@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
@@ -35,6 +39,16 @@ var pipeCapabilities = []capability{
 		without: "it is looked up by its number, which another one has if it ended in between",
 	},
 	{
+		name: "bpf", look: lookSockopt, needsRoot: true,
+		purpose: "the engine of that name, the default: a program that copies into rings that only receivers map",
+		without: "no engine bpf",
+	},
+	{
+		name: "cgroup 2", look: lookCgroup,
+		purpose: "attach that program to the broker's own sockets",
+		without: "no engine bpf",
+	},
+	{
 		name: "sealed", look: lookSeals,
 		purpose: "the engine of that name: memory that only its sender can write",
 		without: "no engine sealed",
@@ -47,6 +61,26 @@ var pipeCapabilities = []capability{
 
 // Pipe looks at what the pipe needs.
 func Pipe() api.Doctor { return examineAll(thisHost(), pipeCapabilities) }
+
+func lookSockopt(host) sight {
+	if err := features.HaveProgramType(ebpf.CGroupSockopt); err != nil {
+		return sight{fail, err.Error(), bpfRemedy(err)}
+	}
+	for _, helper := range []asm.BuiltinFunc{asm.FnProbeReadUser, asm.FnSkStorageGet, asm.FnLoop, asm.FnSetRetval} {
+		if err := features.HaveProgramHelper(ebpf.CGroupSockopt, helper); err != nil {
+			return sight{fail, fmt.Sprintf("%v: %v", helper, err), "run Linux 6.1 or newer"}
+		}
+	}
+	return sight{ok, "programs at setsockopt have what it needs", ""}
+}
+
+func lookCgroup(h host) sight {
+	mounts, err := h.read("/proc/self/mountinfo")
+	if err != nil || !strings.Contains(mounts, " - cgroup2 ") {
+		return sight{fail, "it is not mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified"}
+	}
+	return sight{ok, "mounted", ""}
+}
 
 func lookSetns(host) sight {
 	err := netns.Do("", func() error { return nil })

@@ -57,30 +57,59 @@ func (s *session) connect(r request) (answer reply, err error) {
 		b.refuse("allow list")
 		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", local.Addr(), r.Name.Addr(), unix.EACCES)
 	}
+	c := &connection{b: b, begun: time.Now(), name: r.Name}
+	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: -1}
+	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: r.Name, doorbell: -1}
+	if err := c.begin(r.Engines, n.engines); err != nil {
+		return answer, err
+	}
+	// Not with the lock: it may take the kernel milliseconds.
+	err = c.open()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	engine := b.choose(r.Engines, n.engines)
-	if engine == 0 {
-		b.counts.Refused["engine"]++
-		return answer, fmt.Errorf("engines %s and %s have none in common: %w", r.Engines, n.engines, unix.EPROTONOSUPPORT)
+	if err == nil {
+		answer, err = c.join(s, n)
 	}
+	if err != nil {
+		c.free()
+	}
+	return answer, err
+}
+
+// begin chooses the engine and counts the memory.
+func (c *connection) begin(client, server engineSet) error {
+	b := c.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.loadCopier(client & server)
+	if c.engine = b.choose(client, server); c.engine == 0 {
+		b.counts.Refused["engine"]++
+		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
+	}
+	for _, e := range c.ends {
+		if err := c.charge(e.party.Netns, smallestRing); err != nil {
+			b.counts.Refused["memory"]++
+			c.free()
+			return err
+		}
+	}
+	return nil
+}
+
+// join gives the client its end, and puts the other one into the backlog. The
+// lock is held.
+func (c *connection) join(s *session, n *name) (answer reply, err error) {
+	b := c.b
 	id, err := s.newID()
 	if err != nil {
 		return answer, err
 	}
-	c := &connection{b: b, engine: engine, begun: time.Now(), name: r.Name}
-	if err := c.open(s, n, local); err != nil {
-		b.counts.Refused["memory"]++
-		return answer, err
-	}
 	answer = c.ends[0].reply(id)
 	if err := keep(&answer, nil); err != nil {
-		c.free()
 		return reply{}, err
 	}
 	if err := n.enqueue(c.ends[1]); err != nil {
 		answer.taken()
-		c.free()
 		b.counts.Refused["backlog"]++
 		return reply{}, err
 	}
@@ -124,26 +153,28 @@ func (b *Broker) choose(client, server engineSet) Engine {
 	return 0
 }
 
-// has says whether an engine works here.
-func (b *Broker) has(e Engine) bool { return e == Sealed }
+// has says whether an engine works here. The lock is held.
+func (b *Broker) has(e Engine) bool { return e == Sealed || b.noCopier == nil }
+
+// loadCopier loads the engine bpf when it is first wanted.
+func (b *Broker) loadCopier(wanted engineSet) {
+	if !wanted.has(BPF) || b.copier != nil || b.noCopier != nil {
+		return
+	}
+	if b.copier, b.noCopier = newCopier(); b.noCopier != nil {
+		b.log.Error("the pipe's engine bpf does not work", "error", b.noCopier)
+	}
+}
 
 // open makes doorbells and memory.
-func (c *connection) open(s *session, n *name, local netip.AddrPort) (err error) {
-	defer func() {
-		if err != nil {
-			c.free()
-		}
-	}()
+func (c *connection) open() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make doorbells: %w", err)
 	}
-	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: pair[0]}
-	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: c.name, doorbell: pair[1]}
-	for _, e := range c.ends {
-		if err := c.charge(e.party.Netns, smallestRing); err != nil {
-			return err
-		}
+	c.ends[0].doorbell, c.ends[1].doorbell = pair[0], pair[1]
+	if c.engine == BPF {
+		return openCopied(c.b.copier, c)
 	}
 	return openSealed(c)
 }
@@ -239,11 +270,12 @@ func (c *connection) hangUp() {
 // free gives everything back.
 func (c *connection) free() {
 	for _, e := range c.ends {
-		if e == nil {
-			continue
-		}
 		if e.memory != nil {
 			c.b.counts.Bytes += e.memory.sent()
+		}
+	}
+	for _, e := range c.ends {
+		if e.memory != nil {
 			e.memory.close()
 			e.memory = nil
 		}

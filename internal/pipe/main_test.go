@@ -5,38 +5,75 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe"
 )
 
-// program is libsconpipe's test program, built with sanitizers.
-var program string
+// scratch holds what is built while the tests run.
+var scratch string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "scon-pipe-")
-	if err != nil {
+	var err error
+	if scratch, err = os.MkdirTemp("", "scon-pipe-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "pipetest")
-	sanitize := "address,undefined"
-	if s := os.Getenv("SCON_SANITIZE"); s != "" {
-		sanitize = s
-	}
-	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "tests", "OUT="+dir, "SANITIZE="+sanitize)
-	build.Env = append(os.Environ(), "CFLAGS=-O1 -g")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build libsconpipe's tests: %v\n%s", err, out)
-		return 1
-	}
+	defer os.RemoveAll(scratch)
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return code
+}
+
+// program builds libsconpipe's test program, with sanitizers, and returns its
+// path.
+var program = sync.OnceValues(func() (string, error) {
+	sanitize := "address,undefined"
+	if s := os.Getenv("SCON_SANITIZE"); s != "" {
+		sanitize = s
+	}
+	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "tests", "OUT="+scratch, "SANITIZE="+sanitize)
+	build.Env = append(os.Environ(), "CFLAGS=-O1 -g")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build libsconpipe's tests: %w\n%s", err, out)
+	}
+	return filepath.Join(scratch, "pipetest"), nil
+})
+
+// engines that this machine has: bpf takes Linux 6.1.
+func engines(t testing.TB) []pipe.Engine {
+	t.Helper()
+	if !hasBPF(t) {
+		return []pipe.Engine{pipe.Sealed}
+	}
+	return []pipe.Engine{pipe.Sealed, pipe.BPF}
+}
+
+func needBPF(t testing.TB) {
+	t.Helper()
+	if !hasBPF(t) {
+		t.Skip("the engine bpf takes Linux 6.1")
+	}
+}
+
+func hasBPF(t testing.TB) bool {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 1
 }

@@ -11,7 +11,7 @@
 //  3. Another one connects to that name. A TCP handshake from its namespace has
 //     to arrive at the broker's own TCP socket behind the name (probe.go): the
 //     network decides who may talk to whom.
-//  4. An engine makes the memory (sealed.go), each end gets what it
+//  4. An engine makes the memory (sealed.go, bpf.go), each end gets what it
 //     may have, and a socket to wake the other one with.
 //  5. When a process dies its pidfd says so, and the broker ends its
 //     connections.
@@ -65,6 +65,8 @@ type Broker struct {
 	used        int64            // bytes of rings
 	usedBy      map[uint64]int64 // of them, by the container's namespace
 	counts      Counts
+	copier      *copier // nil until it is wanted
+	noCopier    error   // why it does not work, when that is known
 }
 
 // Counts are since the broker's start.
@@ -134,6 +136,9 @@ func (b *Broker) Close() error {
 	}
 	b.mu.Unlock()
 	b.running.Wait()
+	if b.copier != nil {
+		err = errors.Join(err, b.copier.close())
+	}
 	return err
 }
 

@@ -45,14 +45,15 @@ func neighbours(t *testing.T) (one, two string) {
 }
 
 // role is one side of the library's test "reach", at 10.9.0.2:7000.
-func role(socket, role string) *exec.Cmd {
-	return command(socket, "reach", "ENGINE=sealed", "ROLE="+role, "ADDR=10.9.0.2", "PORT=7000")
+func role(t testing.TB, socket, role string) *exec.Cmd {
+	t.Helper()
+	return command(t, socket, "reach", "ENGINE=sealed", "ROLE="+role, "ADDR=10.9.0.2", "PORT=7000")
 }
 
 // startServer serves in a namespace until the test ends.
 func startServer(t *testing.T, ns, socket string) {
 	t.Helper()
-	cmd := role(socket, "server")
+	cmd := role(t, socket, "server")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +79,7 @@ func startServer(t *testing.T, ns, socket string) {
 // reach connects from a namespace, and returns the error that the client got.
 func reach(t *testing.T, ns, socket string) unix.Errno {
 	t.Helper()
-	cmd := role(socket, "client")
+	cmd := role(t, socket, "client")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := netns.Do(ns, cmd.Start); err != nil {

@@ -54,7 +54,10 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	struct wire_reply ignored;
 	int err = -ENOMEM, i;
 
-	if (c && count == 3 && a->engine == PD_ENGINE_SEALED) {
+	if (c && count == 3 &&
+	    (a->engine == PD_ENGINE_SEALED || a->engine == PD_ENGINE_BPF)) {
+		bool sealed = a->engine == PD_ENGINE_SEALED;
+
 		c->fd = files[0];
 		c->id = a->id;
 		c->serial = serial;
@@ -67,7 +70,13 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		pthread_mutex_init(&c->rx_lock, NULL);
 		pthread_cond_init(&c->woken, NULL);
 		c->own = page_map(files[1], true);
-		err = c->own ? ring_map(&c->tx, files[2], a->size, true) : -ENOMEM;
+		err = c->own ? ring_map(sealed ? &c->tx : &c->rx, files[2], a->size,
+					sealed) :
+			       -ENOMEM;
+		if (!err && !sealed) {
+			c->tx.size = a->size;
+			c->peer = &((struct page *)c->own)->peer;
+		}
 		if (!err)
 			err = ask(c, OP_MAPPED, 0, &ignored, NULL, NULL);
 	} else if (c) {
@@ -105,7 +114,7 @@ void conn_free(struct conn *c)
 	ring_unmap(&c->old);
 	if (c->own)
 		munmap(c->own, PAGE);
-	if (peer)
+	if (peer && c->engine == PD_ENGINE_SEALED)
 		munmap(peer, PAGE);
 	if (c->fd >= 0)
 		close(c->fd);
@@ -117,8 +126,9 @@ void conn_close(struct conn *c)
 {
 	struct wire_reply a;
 
-	conn_fin(c);
 	atomic_store(&c->own->deaf, 1);
+	if (conn_fin(c) && c->engine == PD_ENGINE_BPF)
+		kernel_look(c);
 	ask(c, OP_CLOSE, 0, &a, NULL, NULL);
 	/* Without a broker nobody else does. */
 	shutdown(c->fd, SHUT_RDWR);

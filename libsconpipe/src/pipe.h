@@ -66,6 +66,14 @@ struct side {
 	_Atomic uint32_t deaf; /* it receives no more */
 };
 
+/* The page of an end whose bytes the kernel copies: of the engine bpf.
+ * bpf/pipe_copy.bpf.c has the same. */
+struct page {
+	struct side own; /* the kernel reads */
+	struct side peer; /* the kernel writes, as the peer says */
+	_Atomic uint64_t sent; /* the kernel writes: bytes it has taken */
+};
+
 /* Memory that is mapped twice in a row, so that no piece of it wraps. */
 struct ring {
 	char *base; /* NULL: none */
@@ -186,6 +194,11 @@ int conn_error(struct conn *c);
 void conn_free(struct conn *c);
 int64_t now_ns(void);
 int spin_default(void);
+
+/* kernel.c: the engine bpf. */
+ssize_t kernel_send(struct conn *c, const void *buf, size_t len);
+void kernel_look(struct conn *c);
+void kernel_fin(struct conn *c);
 
 /* send.c */
 ssize_t conn_send(struct sock *s, const void *buf, size_t len);

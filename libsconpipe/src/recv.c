@@ -18,11 +18,12 @@
 #define MOST_LENT 65536
 
 /* next maps the ring that the peer has gone over to. */
-static int next(struct conn *c, uint64_t at)
+static int next(struct conn *c, uint32_t generation, uint64_t at)
 {
 	struct wire_request q = { .op = OP_RING,
 				  .id = c->id,
-				  .arg = c->rx_generation + 1 };
+
+				  .arg = generation };
 	struct wire_reply a;
 	struct ring larger;
 	int file, count = 1, err;
@@ -42,7 +43,7 @@ static int next(struct conn *c, uint64_t at)
 	else
 		ring_unmap(&c->rx);
 	c->rx = larger;
-	c->rx_generation++;
+	c->rx_generation = generation;
 	return 0;
 }
 
@@ -51,15 +52,16 @@ static size_t ready(struct conn *c, struct side *peer)
 {
 	uint64_t head = atomic_load_explicit(&peer->head, memory_order_acquire);
 	uint64_t from = c->tail > c->rx.start ? c->tail : c->rx.start;
+	uint32_t generation;
 
 	/* A head beyond the place where the peer went over shows that it did. */
-	if (atomic_load_explicit(&peer->generation, memory_order_acquire) !=
-	    c->rx_generation) {
+	generation = atomic_load_explicit(&peer->generation, memory_order_acquire);
+	if (generation != c->rx_generation) {
 		uint64_t at = atomic_load(&peer->switch_at);
 
 		head = atomic_load_explicit(&peer->head, memory_order_acquire);
 		if (at == c->pos) {
-			if (next(c, at)) {
+			if (next(c, generation, at)) {
 				atomic_store(&c->broken, ECONNRESET);
 				return 0;
 			}
@@ -306,6 +308,8 @@ int conn_deafen(struct conn *c)
 	pthread_mutex_lock(&c->rx_lock);
 	c->deaf = true;
 	atomic_store(&c->own->deaf, 1);
+	if (c->engine == PD_ENGINE_BPF)
+		kernel_look(c);
 	pthread_mutex_unlock(&c->rx_lock);
 	conn_ring(c);
 	conn_rouse(c);

@@ -83,6 +83,12 @@ static void grow(struct conn *c, struct side *peer)
 	c->fixed = true;
 	if (session_call(&c->serial, &q, &a, &file, &count))
 		return;
+	if (c->engine == PD_ENGINE_BPF && a.size > c->tx.size) {
+		/* The program goes over with the next bytes. */
+		c->tx = (struct ring){ .size = a.size, .start = c->head };
+		c->fixed = false;
+		c->full = 0;
+	}
 	if (count == 1 && a.size > c->tx.size && !ring_map(&larger, file, a.size, true)) {
 		q = (struct wire_request){ .op = OP_MAPPED,
 					   .id = c->id,
@@ -104,14 +110,26 @@ static void grow(struct conn *c, struct side *peer)
 		close(file);
 }
 
+/* put_by_kernel is put for the engine bpf. */
+static ssize_t put_by_kernel(struct conn *c, const char *buf, size_t len)
+{
+	ssize_t n = kernel_send(c, buf, len);
+
+	if (n > 0)
+		tell(c);
+	return n == -EAGAIN ? 0 : n;
+}
+
 /* put copies what fits. */
-static size_t put(struct conn *c, const char *buf, size_t len, size_t free)
+static ssize_t put(struct conn *c, const char *buf, size_t len, size_t free)
 {
 	size_t most = c->tx.size / 2 < MOST_PIECE ? c->tx.size / 2 : MOST_PIECE;
 	size_t n = len < free ? len : free;
 
 	if (n > most)
 		n = most;
+	if (c->engine == PD_ENGINE_BPF)
+		return put_by_kernel(c, buf, len);
 	memcpy(ring_at(&c->tx, c->head), buf, n);
 	c->head += n;
 	atomic_store_explicit(&c->own->head, c->head, memory_order_release);
@@ -127,6 +145,8 @@ static bool writable(struct conn *c, bool arm)
 		atomic_fetch_add(&c->own->write_wait, 1);
 		full_fence();
 	}
+	if (c->engine == PD_ENGINE_BPF)
+		kernel_look(c);
 	return room(c, peer) || state(c, peer);
 }
 
@@ -142,11 +162,13 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 
 	c->full++;
 	grow(c, conn_peer(c));
-	if (room(c, conn_peer(c)))
+	if (writable(c, false))
 		return 0;
 	if (s->nonblock)
 		return -EAGAIN;
 	while (spin_until && now_ns() < spin_until) {
+		if (c->engine == PD_ENGINE_BPF)
+			kernel_look(c);
 		if (room(c, atomic_load(&c->peer)))
 			return 0;
 		relax();
@@ -172,13 +194,19 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 	do {
 		struct side *peer = conn_peer(c);
 		size_t free;
+		ssize_t n;
 
 		err = s->closing ? -EBADF : state(c, peer);
 		if (err)
 			break;
 		free = room(c, peer);
-		if (free && len)
-			sent += put(c, (const char *)buf + sent, len - sent, free);
+		n = 0;
+		if (len && (free || c->engine == PD_ENGINE_BPF))
+			n = put(c, (const char *)buf + sent, len - sent, free);
+		if (n > 0)
+			sent += n;
+		else if (n < 0)
+			err = n;
 		else if (len)
 			err = wait_room(s, c, deadline);
 	} while (sent < len && !err);
@@ -189,14 +217,13 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 /* conn_fin says that nothing more is sent. */
 int conn_fin(struct conn *c)
 {
-	int err = 0;
-
 	/* A thread that waits to send holds the lock: it is told without. */
 	if (atomic_exchange(&c->own->fin, 1))
-		err = -ENOTCONN;
-	else
-		conn_ring(c);
-	return err;
+		return -ENOTCONN;
+	if (c->engine == PD_ENGINE_BPF)
+		kernel_fin(c);
+	conn_ring(c);
+	return 0;
 }
 
 /* conn_writable says whether something can be sent, or an error be had; with arm,

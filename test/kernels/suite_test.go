@@ -49,6 +49,7 @@ var suites = []suite{
 		"internal/discover", "internal/doctor",
 	}},
 	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order)},
+	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
 	{name: "differential", packages: []string{"test/differential"}, args: "-cases=10"},
 }
@@ -59,6 +60,12 @@ var ownLogic = []string{
 	"TestAdmit", "TestCorruptState", "TestExplainTracked", "TestIdle", "TestMetrics", "TestMetricsElsewhere", "TestMetricsOnly",
 	"TestMissingDevice", "TestPausedLease", "TestPinsOfAnother", "TestPinsOfLiving", "TestSecondDaemon", "TestShare",
 	"TestTotalsGrow", "TestUncounted",
+}
+
+// hostile are the pipe's tests of what processes do that have no library.
+var hostile = []string{
+	"TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestReplayedDoorbell", "TestRingEnd",
+	"TestSealedIsReadOnly",
 }
 
 // stress are those that do very often what others do, too. An emulator takes

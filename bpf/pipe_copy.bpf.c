@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * pipe_copy: the pipe's engine "bpf" (docs/pipe.md).
+ *
+ * Hook: cgroup/setsockopt, of the cgroup that the broker made the doorbells in.
+ * In:   setsockopt of a process on its doorbell, at SOL_PIPE, with an entry of
+ *       32 bytes, as long as the paper's.
+ * Out:  the bytes are in the ring that only the peer maps, and the pages of both
+ *       ends tell so; or an errno. Any other call is the kernel's.
+ *
+ * The connection is the socket's own, by its storage: nothing that the caller
+ * passes selects it. The kernel holds the socket's lock meanwhile.
+ */
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <bpf/bpf_helpers.h>
+
+#define always_inline static __always_inline
+
+#define SOL_PIPE 0x5043
+#define PAGE 4096
+#define MOST (256 << 10) /* bytes that a call copies */
+/* Pieces of a copy: a ring's end takes one for each bit of its size. */
+#define MOST_PIECES 64
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+/* A store, and a full barrier. */
+#define PUBLISH(x, value) ((void)__sync_lock_test_and_set(&(x), (value)))
+
+enum kind {
+	KIND_SEND = 1, /* copy len bytes from src, or as many as fit */
+	KIND_LOOK, /* tell what the peer has said */
+	KIND_FIN, /* nothing more is sent */
+};
+
+struct entry {
+	__u32 kind;
+	__u32 len;
+	__u64 src;
+	__u64 unused[2];
+};
+
+/* What one end says; libsconpipe/src/pipe.h has the same. */
+struct side {
+	__u64 head;
+	__u64 switch_at;
+	__u32 generation;
+	__u32 fin;
+	__u8 pad[104];
+	__u64 tail;
+	__u8 pad_too[120];
+	__u32 read_wait;
+	__u32 write_wait;
+	__u32 deaf;
+	__u8 pad_last[116];
+};
+
+/* An end's page. Only its process maps it, and may write what it likes. */
+struct page {
+	struct side own; /* for the program to read */
+	struct side peer; /* what the peer says: for the process to read */
+	__u64 sent; /* bytes sent, for the process to read */
+	__u8 rest[PAGE - 2 * sizeof(struct side) - 8];
+};
+
+/* Where an end stands, which nobody can map. */
+struct place {
+	__u64 head; /* bytes sent */
+	__u64 switch_at; /* head when it went over to the ring of this generation */
+	__u32 ring; /* generation << 8 and class of the ring that it sends to */
+	__u32 fin;
+	__u32 slot; /* of this end */
+	__u32 peer; /* slot of the peer */
+};
+
+/* Of each doorbell; made by the broker, then written by the program; goes with
+ * the socket, or when the broker takes it away. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct place);
+} places SEC(".maps");
+
+/* By slot, the newest ring that an end receives by: generation << 8 and class.
+ * The broker writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} newest SEC(".maps");
+
+/* Maps by slot, which the broker writes and removes: ends' pages, and the rings
+ * that they receive by, a map for each class. */
+#define BY_SLOT(name, bytes)                                       \
+	struct {                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);          \
+		__uint(max_entries, 1);                            \
+		__type(key, __u32);                                \
+		__array(                                           \
+			values, struct {                           \
+				__uint(type, BPF_MAP_TYPE_ARRAY);  \
+				__uint(map_flags, BPF_F_MMAPABLE); \
+				__uint(max_entries, 1);            \
+				__uint(key_size, 4);               \
+				__uint(value_size, bytes);         \
+			});                                        \
+	} name SEC(".maps")
+
+BY_SLOT(pages, PAGE);
+BY_SLOT(rings_64k, 64 << 10);
+BY_SLOT(rings_256k, 256 << 10);
+BY_SLOT(rings_1m, 1 << 20);
+BY_SLOT(rings_4m, 4 << 20);
+
+/* A copy under way. */
+struct copy {
+	__u64 src;
+	__u32 at; /* in the ring */
+	__u32 left;
+	__u32 slot;
+};
+
+/* value_of is the one value of a slot's map. */
+always_inline void *value_of(void *maps, __u32 slot)
+{
+	const __u32 zero = 0;
+	void *map = bpf_map_lookup_elem(maps, &slot);
+
+	return map ? bpf_map_lookup_elem(map, &zero) : 0;
+}
+
+/*
+ * piece copies what it may without the verifier's doubt: whatever at is, a
+ * constant bounds the length so that it ends within the ring. Near the ring's
+ * end the constants become small. 1 ends the copy.
+ */
+always_inline long piece(struct copy *c, __u8 *ring, const __u32 size)
+{
+	__u32 at = c->at, most;
+
+	if (!ring || at >= size)
+		return 1;
+#pragma unroll
+	for (most = MOST < size ? MOST : size; most; most >>= 1) {
+		__u32 n = c->left;
+
+		if (at > size - most)
+			continue;
+		if (n > most)
+			n = most;
+		if (!n || bpf_probe_read_user(ring + at, n, (void *)c->src))
+			return 1;
+		c->src += n;
+		c->left -= n;
+		c->at = (at + n) & (size - 1);
+		return 0;
+	}
+	return 1;
+}
+
+static long copy_64k(__u32 i, struct copy *c)
+{
+	return piece(c, value_of(&rings_64k, c->slot), 64 << 10);
+}
+
+static long copy_256k(__u32 i, struct copy *c)
+{
+	return piece(c, value_of(&rings_256k, c->slot), 256 << 10);
+}
+
+static long copy_1m(__u32 i, struct copy *c)
+{
+	return piece(c, value_of(&rings_1m, c->slot), 1 << 20);
+}
+
+static long copy_4m(__u32 i, struct copy *c)
+{
+	return piece(c, value_of(&rings_4m, c->slot), 4 << 20);
+}
+
+/* copy copies n bytes to a ring; it returns how many came. */
+always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
+{
+	struct copy c = { .src = src, .at = at, .left = n, .slot = slot };
+
+	switch (class) {
+	case 0:
+		bpf_loop(MOST_PIECES, copy_64k, &c, 0);
+		break;
+	case 1:
+		bpf_loop(MOST_PIECES, copy_256k, &c, 0);
+		break;
+	case 2:
+		bpf_loop(MOST_PIECES, copy_1m, &c, 0);
+		break;
+	case 3:
+		bpf_loop(MOST_PIECES, copy_4m, &c, 0);
+		break;
+	}
+	return n - c.left;
+}
+
+/* mirror tells each end what the other says. */
+always_inline void mirror(struct page *own, struct page *peer)
+{
+	PUBLISH(peer->peer.write_wait, READ_ONCE(own->own.write_wait));
+	WRITE_ONCE(peer->peer.deaf, READ_ONCE(own->own.deaf));
+	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait));
+	WRITE_ONCE(own->peer.deaf, READ_ONCE(peer->own.deaf));
+	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
+}
+
+/* go_over goes to a larger ring, once the peer has left the one before. */
+always_inline void go_over(struct place *p, struct page *peer, __u64 tail)
+{
+	__u32 slot = p->peer, *newest_ring = bpf_map_lookup_elem(&newest, &slot);
+
+	if (!newest_ring || *newest_ring == p->ring || tail < p->switch_at)
+		return;
+	p->ring = *newest_ring;
+	p->switch_at = p->head;
+	WRITE_ONCE(peer->peer.switch_at, p->head);
+	PUBLISH(peer->peer.generation, p->ring >> 8);
+}
+
+always_inline int send(struct place *p, struct page *own, struct page *peer, __u32 len,
+		       __u64 src)
+{
+	__u64 tail = READ_ONCE(peer->own.tail), from, used;
+	__u32 size, n, room;
+
+	if (p->fin)
+		return -EPIPE;
+	go_over(p, peer, tail);
+	size = (64 << 10) << (2 * (p->ring & 3));
+	from = tail > p->switch_at ? tail : p->switch_at;
+	used = p->head - from;
+	if (tail > p->head || used > size)
+		return -ECONNRESET; /* the peer lies */
+	room = size - used;
+	n = len < room ? len : room;
+	if (n > MOST)
+		n = MOST;
+	if (!n)
+		return -EAGAIN;
+	n = copy(p->peer, p->ring & 3, p->head & (size - 1), n, src);
+	if (!n)
+		return -EFAULT;
+	p->head += n;
+	PUBLISH(peer->peer.head, p->head);
+	WRITE_ONCE(own->sent, p->head);
+	return 0;
+}
+
+always_inline int act(struct place *p, const struct entry *e)
+{
+	struct page *own = value_of(&pages, p->slot), *peer = value_of(&pages, p->peer);
+	int err = 0;
+
+	if (!own || !peer)
+		return -ECONNRESET;
+	switch (e->kind) {
+	case KIND_SEND:
+		err = send(p, own, peer, e->len, e->src);
+		break;
+	case KIND_LOOK:
+		break;
+	case KIND_FIN:
+		p->fin = 1;
+		PUBLISH(peer->peer.fin, 1);
+		break;
+	default:
+		return -EINVAL;
+	}
+	mirror(own, peer);
+	return err;
+}
+
+SEC("cgroup/setsockopt")
+int scon_pipe_copy(struct bpf_sockopt *ctx)
+{
+	struct entry *e = ctx->optval;
+	struct place *p;
+	int err;
+
+	if (ctx->level != SOL_PIPE || !ctx->sk)
+		return 1;
+	p = bpf_sk_storage_get(&places, ctx->sk, 0, 0);
+	if (!p)
+		return 1;
+	/* The kernel has more room than the caller has given. */
+	if (ctx->optlen != sizeof(*e) || (void *)(e + 1) > ctx->optval_end)
+		err = -EINVAL;
+	else
+		err = act(p, e);
+	if (err)
+		bpf_set_retval(err);
+	ctx->optlen = -1; /* it is done: the kernel's own code is not asked */
+	return 1;
+}
+
+char _license[] SEC("license") = "GPL";

@@ -1,0 +1,320 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy ../../bpf/pipe_copy.bpf.c
+
+// copier is the kernel side of the engine bpf. It is loaded with the first
+// connection that wants it.
+//
+// An end's slot selects its page and its rings in the program's maps. A slot is
+// used again only when no program can still be at work for the end that had it.
+type copier struct {
+	objs   pipecopyObjects
+	link   link.Link
+	leave  func() error   // the cgroup
+	behind sync.WaitGroup // who makes spares and frees slots
+
+	mu     sync.Mutex
+	slots  []uint32  // free ones
+	spares []*copied // memory for ends to come
+	making int       // of them, under way
+	over   bool
+}
+
+const (
+	// mostSlots bounds the ends of connections of the engine bpf.
+	mostSlots = 16384
+	// mostSpares are ready for those that come. The kernel waits for programs
+	// under way when one is placed, 10 ms and more, but for many at a time.
+	mostSpares = 64
+)
+
+// newCopier loads the program for sockets that this process makes from now on.
+func newCopier() (_ *copier, err error) {
+	spec, err := loadPipecopy()
+	if err != nil {
+		return nil, fmt.Errorf("read the BPF object: %w", err)
+	}
+	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
+		spec.Maps[name].MaxEntries = mostSlots
+	}
+	k := &copier{}
+	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+		return nil, fmt.Errorf("load the program that copies: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			k.objs.Close()
+		}
+	}()
+	group, leave, err := ownCgroup()
+	if err != nil {
+		return nil, err
+	}
+	k.leave = leave
+	k.link, err = link.AttachCgroup(link.CgroupOptions{Path: group, Attach: ebpf.AttachCGroupSetsockopt, Program: k.objs.SconPipeCopy})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("attach the program that copies to %s: %w", group, err), leave())
+	}
+	for slot := range uint32(mostSlots) {
+		k.slots = append(k.slots, mostSlots-1-slot)
+	}
+	return k, nil
+}
+
+// close takes the kernel side away. Its connections are gone.
+func (k *copier) close() error {
+	k.mu.Lock()
+	k.over = true
+	k.mu.Unlock()
+	k.behind.Wait()
+	for _, m := range k.spares {
+		m.closeMaps()
+	}
+	err := k.link.Close()
+	return errors.Join(err, k.leave(), k.objs.Close())
+}
+
+// rings are the maps of rings by their class.
+func (k *copier) rings() [4]*ebpf.Map {
+	return [4]*ebpf.Map{k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m}
+}
+
+// classOf a ring's size, which is one of ringSize.
+func classOf(size uint64) (class uint32) {
+	for size > smallestRing {
+		size /= 4
+		class++
+	}
+	return class
+}
+
+// take returns memory for an end: a spare, or new.
+func (k *copier) take() (*copied, error) {
+	k.mu.Lock()
+	k.refill()
+	if n := len(k.spares); n > 0 {
+		m := k.spares[n-1]
+		k.spares = k.spares[:n-1]
+		k.mu.Unlock()
+		return m, nil
+	}
+	k.mu.Unlock()
+	return k.make()
+}
+
+// refill has spares made, when there is less than half of them. The lock is held.
+func (k *copier) refill() {
+	if k.over || len(k.spares)+k.making > mostSpares/2 {
+		return
+	}
+	for range mostSpares - len(k.spares) - k.making {
+		k.making++
+		k.behind.Go(func() {
+			m, err := k.make()
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.making--
+			if err == nil {
+				k.spares = append(k.spares, m)
+			}
+		})
+	}
+}
+
+// make makes memory for an end, with a slot of its own.
+func (k *copier) make() (*copied, error) {
+	k.mu.Lock()
+	if len(k.slots) == 0 {
+		k.mu.Unlock()
+		return nil, fmt.Errorf("%d ends are in use: %w", mostSlots, unix.ENOBUFS)
+	}
+	m := &copied{k: k, slot: k.slots[len(k.slots)-1]}
+	k.slots = k.slots[:len(k.slots)-1]
+	k.mu.Unlock()
+	// They wait for the kernel together.
+	page := make(chan error, 1)
+	go func() { page <- m.makePage() }()
+	_, err := m.makeRing(smallestRing)
+	if err = errors.Join(err, <-page); err != nil {
+		m.closeMaps()
+		k.reap(m.slot)
+		return nil, err
+	}
+	return m, nil
+}
+
+// copied is one end's memory of the engine bpf: a page and rings that only this
+// end maps.
+type copied struct {
+	k     *copier
+	e     *end
+	slot  uint32
+	page  *ebpf.Map // nil when the end has it
+	rings []copiedRing
+}
+
+// copiedRing is one generation of a ring that this end receives by.
+type copiedRing struct {
+	memory *ebpf.Map // nil when the end has it
+	size   uint64
+}
+
+// openCopied makes the memory of both ends, and binds their doorbells to it.
+func openCopied(k *copier, c *connection) error {
+	var all [2]*copied
+	for i, e := range c.ends {
+		m, err := k.take()
+		if err != nil {
+			return err
+		}
+		m.e, e.memory, all[i] = e, m, m
+	}
+	for i, m := range all {
+		place := pipecopyPlace{Slot: m.slot, Peer: all[1-i].slot}
+		if err := k.objs.Newest.Put(m.slot, uint32(0)); err != nil {
+			return fmt.Errorf("note a ring: %w", err)
+		}
+		if err := k.objs.Places.Put(int32(m.e.doorbell), place); err != nil {
+			return fmt.Errorf("bind a doorbell: %w", err)
+		}
+	}
+	return nil
+}
+
+// newMemory makes a map that can be mapped, and places it in a map of maps.
+func (k *copier) newMemory(outer *ebpf.Map, slot uint32, size uint64) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make memory of %d bytes: %w", size, err)
+	}
+	if err := outer.Put(slot, uint32(m.FD())); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("place memory of %d bytes: %w", size, err)
+	}
+	return m, nil
+}
+
+func (m *copied) makePage() (err error) {
+	m.page, err = m.k.newMemory(m.k.objs.Pages, m.slot, pageSize)
+	return err
+}
+
+// makeRing makes the next generation of the ring that this end receives by.
+func (m *copied) makeRing(size uint64) (generation uint32, err error) {
+	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
+	if err != nil {
+		return 0, err
+	}
+	m.rings = append(m.rings, copiedRing{r, size})
+	return uint32(len(m.rings) - 1), nil
+}
+
+func (m *copied) files() ([]int, uint64) {
+	return []int{m.page.FD(), m.rings[0].memory.FD()}, m.rings[0].size
+}
+
+func (m *copied) mapped(generation uint32) error {
+	if generation != 0 || m.page == nil {
+		return unix.EINVAL
+	}
+	m.page.Close()
+	m.page = nil
+	m.given(0)
+	return nil
+}
+
+func (m *copied) ring(generation uint32) ([]int, uint64, error) {
+	if generation == 0 || int(generation) >= len(m.rings) {
+		return nil, 0, unix.EAGAIN
+	}
+	r := m.rings[generation]
+	if r.memory == nil {
+		return nil, 0, unix.EALREADY
+	}
+	return []int{r.memory.FD()}, r.size, nil
+}
+
+func (m *copied) given(generation uint32) {
+	m.rings[generation].memory.Close()
+	m.rings[generation].memory = nil
+}
+
+func (m *copied) grow(size uint64) (files []int, generation uint32, err error) {
+	peer := m.e.peer().memory.(*copied)
+	if generation, err = peer.makeRing(size); err != nil {
+		return nil, 0, err
+	}
+	if err := m.k.objs.Newest.Put(peer.slot, generation<<8|classOf(size)); err != nil {
+		return nil, 0, fmt.Errorf("note a ring: %w", err)
+	}
+	return nil, generation, nil
+}
+
+func (m *copied) size() uint64 {
+	peer := m.e.peer().memory.(*copied)
+	return peer.rings[len(peer.rings)-1].size
+}
+
+func (m *copied) sent() uint64 {
+	var p pipecopyPlace
+	if err := m.k.objs.Places.Lookup(int32(m.e.doorbell), &p); err != nil {
+		return 0
+	}
+	return p.Head
+}
+
+// close takes the places of both doorbells away at once, for both lead to this
+// slot, and then frees the slot when no program can be at work with it. They may
+// be away already, by the peer's close.
+func (m *copied) close() {
+	for _, e := range m.e.connection.ends {
+		_ = m.k.objs.Places.Delete(int32(e.doorbell))
+	}
+	m.closeMaps()
+	m.k.behind.Go(func() { m.k.reap(m.slot) })
+}
+
+func (m *copied) closeMaps() {
+	if m.page != nil {
+		m.page.Close()
+	}
+	for _, r := range m.rings {
+		if r.memory != nil {
+			r.memory.Close()
+		}
+	}
+}
+
+// reap frees a slot. Taking something out of a map of maps waits for programs
+// that may have found it there.
+func (k *copier) reap(slot uint32) {
+	var under sync.WaitGroup
+	var failed atomic.Bool
+	for _, outer := range []*ebpf.Map{k.objs.Pages, k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m} {
+		under.Go(func() {
+			if err := outer.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				failed.Store(true)
+			}
+		})
+	}
+	under.Wait()
+	if failed.Load() {
+		return // it stays as it is: a slot less
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slots = append(k.slots, slot)
+}

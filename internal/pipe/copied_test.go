@@ -1,0 +1,238 @@
+package pipe_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// What a process may ask the kernel of its doorbell: bpf/pipe_copy.bpf.c.
+const (
+	solPipe  = 0x5043
+	kindSend = 1
+	kindLook = 2
+	kindFin  = 3
+)
+
+// Places in an end's page.
+const (
+	ownTail     = 128
+	peerHead    = 384
+	peerFin     = 384 + 20
+	ringAtStart = 64 << 10
+)
+
+// submit asks for something on a doorbell, with an entry of size bytes.
+func submit(doorbell int, kind uint32, src uintptr, length uint32, size int) error {
+	entry := make([]byte, max(size, 64))
+	binary.NativeEndian.PutUint32(entry, kind)
+	binary.NativeEndian.PutUint32(entry[4:], length)
+	binary.NativeEndian.PutUint64(entry[8:], uint64(src))
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(doorbell), solPipe, uintptr(kind),
+		uintptr(unsafe.Pointer(&entry[0])), uintptr(size), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// pair is a connection of the engine bpf, whose pages and rings are mapped here.
+type pair struct {
+	client, server answer
+	page, ring     [2][]byte // the client's, the server's
+}
+
+func openPair(t *testing.T, socket string) pair {
+	t.Helper()
+	a, b := greeted(t, socket), greeted(t, socket)
+	p := pair{}
+	p.client, p.server = connect(a, b, pipe.BPF)
+	for i, end := range []answer{p.client, p.server} {
+		for j, to := range []*[]byte{&p.page[i], &p.ring[i]} {
+			size := []int{os.Getpagesize(), int(end.size)}[j]
+			m, err := unix.Mmap(end.files[1+j], 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Munmap(m) })
+			*to = m
+		}
+	}
+	return p
+}
+
+// word is a number in an end's page.
+func word(page []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&page[at])) }
+
+// memory is a source that is resident and stays where it is.
+func memory(t *testing.T, size int) []byte {
+	t.Helper()
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(m) })
+	return m
+}
+
+func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+
+// A hostile sender gets nothing copied but its own memory, and nowhere but to
+// its peer's ring.
+func TestHostileSender(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	src := memory(t, 1<<20)
+	for i := range src {
+		src[i] = byte(i)
+	}
+	doorbell := p.client.files[0]
+	for name, c := range map[string]struct {
+		err    error
+		kind   uint32
+		src    uintptr
+		length uint32
+		size   int
+	}{
+		"a kernel address":   {unix.EFAULT, kindSend, uintptr(0xffffffff81000000 & ^uint64(0)), 100, 32},
+		"the last address":   {unix.EFAULT, kindSend, ^uintptr(0) - 50, 100, 32},
+		"nothing is there":   {unix.EFAULT, kindSend, 4096, 100, 32},
+		"a short entry":      {unix.EINVAL, kindSend, addr(src), 100, 31},
+		"a long entry":       {unix.EINVAL, kindSend, addr(src), 100, 33},
+		"a very short entry": {unix.EINVAL, kindSend, addr(src), 100, 4},
+		"no known kind":      {unix.EINVAL, 99, addr(src), 100, 32},
+		"nothing to send":    {unix.EAGAIN, kindSend, addr(src), 0, 32},
+	} {
+		if err := submit(doorbell, c.kind, c.src, c.length, c.size); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", name, err, c.err)
+		}
+	}
+	if head := *word(p.page[1], peerHead); head != 0 {
+		t.Fatalf("%d bytes have come", head)
+	}
+	// What it writes to its own page is not believed: the place in the ring is
+	// the kernel's.
+	*word(p.page[0], 0) = 1 << 40
+	if err := submit(doorbell, kindSend, addr(src), 1<<30, 32); err != nil {
+		t.Fatal(err)
+	}
+	if head := *word(p.page[1], peerHead); head != ringAtStart {
+		t.Errorf("%d bytes have come", head)
+	}
+	for i, v := range p.ring[1] {
+		if v != byte(i) {
+			t.Fatalf("byte %d is %d", i, v)
+		}
+	}
+	if err := submit(doorbell, kindSend, addr(src), 1, 32); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("into a full ring: %v", err)
+	}
+	// The other way is another ring.
+	if p.ring[0][0] != 0 || *word(p.page[0], peerHead) != 0 {
+		t.Error("something came back")
+	}
+	if err := submit(doorbell, kindFin, 0, 0, 32); err != nil || p.page[1][peerFin] != 1 {
+		t.Errorf("its end: %v", err)
+	}
+	if err := submit(doorbell, kindSend, addr(src), 1, 32); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+// Every length at every place near a ring's end comes whole.
+func TestRingEnd(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	src := memory(t, 1<<18)
+	for i := range src {
+		src[i] = byte(i*7 + i>>8)
+	}
+	var head uint64
+	for i := range uint64(3000) {
+		n := (i*i*31 + i) % ringAtStart
+		from := int(i) % 4096
+		if err := submit(p.client.files[0], kindSend, addr(src[from:]), uint32(n), 32); n > 0 && err != nil {
+			t.Fatalf("%d bytes at %d: %v", n, head, err)
+		}
+		for j := range n {
+			if got := p.ring[1][(head+j)%ringAtStart]; got != src[uint64(from)+j] {
+				t.Fatalf("byte %d of %d at %d is %d, want %d", j, n, head, got, src[uint64(from)+j])
+			}
+		}
+		head += n
+		if got := *word(p.page[1], peerHead); got != head {
+			t.Fatalf("head is %d, want %d", got, head)
+		}
+		*word(p.page[1], ownTail) = head
+	}
+}
+
+// A hostile receiver that says to have read what was not sent ends its own
+// connection.
+func TestHostileReceiver(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	src := memory(t, 4096)
+	for _, tail := range []uint64{1001, 1 << 63, ^uint64(0)} {
+		p := openPair(t, socket)
+		if err := submit(p.client.files[0], kindSend, addr(src), 1000, 32); err != nil {
+			t.Fatal(err)
+		}
+		*word(p.page[1], ownTail) = tail
+		if err := submit(p.client.files[0], kindSend, addr(src), 1000, 32); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("tail %d: %v", tail, err)
+		}
+		if head := *word(p.page[1], peerHead); head != 1000 {
+			t.Errorf("tail %d: head %d", tail, head)
+		}
+	}
+}
+
+// A doorbell that somebody keeps after its connection's end leads nowhere,
+// whoever has the memory's place now.
+func TestReplayedDoorbell(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	src := memory(t, 4096)
+	a, b := greeted(t, socket), greeted(t, socket)
+	first, second := connect(a, b, pipe.BPF)
+	a.must(message{op: opClose, id: first.id})
+	b.must(message{op: opClose, id: second.id})
+	var later []pair
+	for range 4 {
+		later = append(later, openPair(t, socket))
+	}
+	for _, old := range []int{first.files[0], second.files[0]} {
+		// It is an ordinary socket now, which knows no such option.
+		if err := submit(old, kindSend, addr(src), 100, 32); !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Error(err)
+		}
+	}
+	for _, p := range later {
+		if *word(p.page[0], peerHead) != 0 || *word(p.page[1], peerHead) != 0 {
+			t.Error("another connection got bytes")
+		}
+	}
+	// A socket of one's own never was one.
+	own, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(own[0])
+	defer unix.Close(own[1])
+	if err := submit(own[0], kindSend, addr(src), 100, 32); err == nil {
+		t.Error("a socket of one's own")
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The engine bpf: setsockopt on the doorbell runs the program that copies
+ * (bpf/pipe_copy.bpf.c).
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "pipe.h"
+
+#define SOL_PIPE 0x5043
+#define MOST (256 << 10) /* bytes of a call */
+
+enum {
+	KIND_SEND = 1,
+	KIND_LOOK,
+	KIND_FIN
+};
+
+struct entry {
+	uint32_t kind;
+	uint32_t len;
+	uint64_t src;
+	uint64_t unused[2];
+};
+
+static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
+{
+	struct entry e = { .kind = kind, .len = len, .src = (uintptr_t)src };
+
+	return setsockopt(c->fd, SOL_PIPE, kind, &e, sizeof(e)) < 0 ? -errno : 0;
+}
+
+/* page_in makes pages resident: the program cannot wait for them. */
+static int page_in(const void *buf, size_t len)
+{
+	uintptr_t from = (uintptr_t)buf & -PAGE,
+		  to = ((uintptr_t)buf + len + PAGE - 1) & -PAGE;
+
+	return madvise((void *)from, to - from, MADV_POPULATE_READ) < 0 ? -EFAULT : 0;
+}
+
+/* kernel_send sends what fits, at most MOST. */
+ssize_t kernel_send(struct conn *c, const void *buf, size_t len)
+{
+	struct page *page = (struct page *)c->own;
+	uint64_t before = c->head;
+	int err, tries;
+
+	if (len > MOST)
+		len = MOST;
+	for (tries = 0; tries < 3; tries++) {
+		err = submit(c, KIND_SEND, buf, len);
+		if (err != -EFAULT)
+			break;
+		err = page_in(buf, len);
+		if (err)
+			break;
+	}
+	c->head = atomic_load_explicit(&page->sent, memory_order_acquire);
+	return err ? err : (ssize_t)(c->head - before);
+}
+
+/* kernel_look has both ends told what the other says. */
+void kernel_look(struct conn *c)
+{
+	submit(c, KIND_LOOK, NULL, 0);
+}
+
+void kernel_fin(struct conn *c)
+{
+	submit(c, KIND_FIN, NULL, 0);
+}
