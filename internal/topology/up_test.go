@@ -481,7 +481,7 @@ func TestNetem(t *testing.T) {
 	defer l.Close()
 	for _, node := range []string{In, "n1"} {
 		out := nstest.Run(t, filepath.Base(l.Path(node)), "tc qdisc show")
-		if !strings.Contains(out, "netem 1: root") || !strings.Contains(out, "limit 4194304 delay 20ms  1ms loss 10%") {
+		if !strings.Contains(out, "qdisc netem 1: dev ") || !strings.Contains(out, " limit 4194304 delay 20ms  1ms loss 10%") {
 			t.Errorf("%s has %s", node, out)
 		}
 	}

@@ -1,17 +1,18 @@
-# The paper's Fig. 2: three containers in line over cards with virtual functions
-# (VFs), two ports at NUMA node 1 and two at node 3. Everything between two
-# containers crosses the cable between port 1 and port 2, in a VLAN of its own.
-# Each container can be entered at port 0 and left at port 3.
+# The paper's Fig. 2, by sriov.yaml: three containers in line over cards with
+# virtual functions (VFs), two ports at NUMA node 1 and two at node 3, and those of
+# the generator and the receiver at nodes 0 and 2. What goes from one container to
+# the next crosses the cable between port 1 and port 2. Each container can be
+# entered at port 0 and left at port 3, in a VLAN of its own.
 #
-#	                  node 1                     node 3
-#	 in ════ port 0 ─┬── VF 0 → lxc0    lxc0 → VF 0 ──┬─ port 3 ════ out
-#	         cable   ├── VF 1 → lxc1    lxc1 → VF 1 ──┤  cable
-#	                 └── VF 2 → lxc2    lxc2 → VF 2 ──┘
+#	 node 0               node 1                     node 3                node 2
+#	 in ══ port 4 ════ port 0 ─┬── VF 0 → lxc0    lxc0 → VF 0 ──┬─ port 3 ════ port 5 ══ out
+#	                   cable   ├── VF 1 → lxc1    lxc1 → VF 1 ──┤  cable
+#	                           └── VF 2 → lxc2    lxc2 → VF 2 ──┘
 #
-#	 lxc0 → port 1, VF 0 ══ VLAN 101 ══ port 2, VF 0 → lxc1
-#	 lxc1 → port 1, VF 1 ══ VLAN 102 ══ port 2, VF 1 → lxc2
+#	 lxc0 → port 1, VF 0 ════════════════ port 2, VF 0 → lxc1
+#	 lxc1 → port 1, VF 1 ═ VLAN 102, 30 ms ═ port 2, VF 1 → lxc2
 #
-# Prints a line for each step, and documents of scon pin.
+# Prints a line for each step, and documents of scon pin and scon latency.
 set -e
 PATH=/opt:$PATH
 
@@ -30,89 +31,48 @@ functions() {
 	done
 }
 
-# give moves a VF into a container: PORT VF CONTAINER NAME ADDRESS
-give() {
-	vf=$(basename /sys/class/net/"port$1"/device/virtfn"$2"/net/*)
-	ip link set "$vf" netns "$3" name "$4"
-	ip -n "$3" address add "$5" dev "$4"
-	ip -n "$3" link set "$4" up
-}
+# node runs a command in a node.
+node() { n=$1; shift; ip netns exec "scon-fig2-$n" "$@"; }
 
-# leads sends a flow, which its UDP port tells, on its way: CONTAINER PORT GATEWAY
-leads() {
-	ip -n "$1" rule add ipproto udp dport "$2" table "$2"
-	ip -n "$1" route add default via "$3" table "$2"
-}
+links() { ip -o link show | sed 's/^[0-9]*: \([^:@]*\).* mtu \([0-9]*\) .*/\1 \2/' | sort; }
 
-build() {
-	modprobe -a igb virtio_net
-	for port in 0 1 2 3; do
-		ip link set "$(device 02:00:00:00:00:0$port)" name port$port
-	done
-	functions 0 3
-	functions 1 2
-	functions 2 2
-	functions 3 3
-	for port in 1 2; do
-		ip link set port$port vf 0 vlan 101
-		ip link set port$port vf 1 vlan 102
-	done
-	modprobe igbvf
+# quietly shows what a command says only if it fails.
+quietly() { "$@" >/tmp/said 2>&1 || { cat /tmp/said; return 1; }; }
 
-	for ns in in lxc0 lxc1 lxc2 out; do
-		ip netns add $ns
-		ip -n $ns link set lo up
-		ip netns exec $ns sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
-	done
-	ip link set "$(device 02:00:00:00:00:10)" netns in name wire
-	ip link set "$(device 02:00:00:00:00:11)" netns out name wire
-	ip -n in address add 10.0.0.1/24 dev wire
-	ip -n out address add 10.0.3.1/24 dev wire
-	ip -n out address add 10.9.0.1/32 dev lo
-	ip -n in link set wire up
-	ip -n out link set wire up
-	for i in 0 1 2; do
-		give 0 $i lxc$i in 10.0.0.1$i/24
-		give 3 $i lxc$i eg 10.0.3.1$i/24
-	done
-	give 1 0 lxc0 right 10.1.1.1/24
-	give 2 0 lxc1 left 10.1.1.2/24
-	give 1 1 lxc1 right 10.1.2.1/24
-	give 2 1 lxc2 left 10.1.2.2/24
-
-	# 7000 goes through all three; 7001 enters and leaves at lxc1; 7002 enters at
-	# lxc0 and leaves at lxc1.
-	leads in 7000 10.0.0.10
-	leads in 7001 10.0.0.11
-	leads in 7002 10.0.0.10
-	leads lxc0 7000 10.1.1.2
-	leads lxc0 7002 10.1.1.2
-	leads lxc1 7000 10.1.2.2
-	leads lxc1 7001 10.0.3.1
-	leads lxc1 7002 10.0.3.1
-	leads lxc2 7000 10.0.3.1
-	ip netns exec out nft -f - <<-END
+# up builds the topology, and counts what comes out of it.
+up() {
+	quietly scon lab up --topology /opt/sriov.yaml
+	node out nft -f - <<-END
 		table ip seen {
 			chain input {
 				type filter hook input priority 0
 				udp dport 7000 counter
 				udp dport 7001 counter
 				udp dport 7002 counter
+				udp dport 7003 counter
 			}
 		}
 	END
+	# The first packets ask for MAC addresses, and may be lost.
+	for port in 7000 7001 7002; do
+		flow $port 1 >/dev/null
+	done
+	tries=0
+	while [ "$(arrived 7003)" = 0 ] && [ $tries -lt 20 ]; do
+		tries=$((tries + 1))
+		flow 7003 1 >/dev/null
+	done
 }
 
 # arrived is how many packets of a flow got out at the end.
-arrived() {
-	ip netns exec out nft list table ip seen | sed -n "s/.*dport $1 counter packets \([0-9]*\) .*/\1/p"
-}
+arrived() { node out nft list table ip seen | sed -n "s/.*dport $1 counter packets \([0-9]*\) .*/\1/p"; }
 
-# flow sends 200 frames of 64 bytes and says how many arrived.
+# flow sends 200 frames of 64 bytes and says how many arrived, when the second
+# argument's number has or 10 s are over.
 flow() {
 	before=$(arrived "$1")
 	for burst in 1 2 3 4; do
-		ip netns exec in socat -u -b 22 OPEN:/dev/zero,readbytes=1100 "UDP4-SENDTO:10.9.0.1:$1"
+		node in socat -u -b 22 OPEN:/dev/zero,readbytes=1100 "UDP4-SENDTO:10.98.0.5:$1"
 	done
 	tries=0
 	while [ $(($(arrived "$1") - before)) -lt "$2" ] && [ $tries -lt 100 ]; do
@@ -123,35 +83,55 @@ flow() {
 }
 
 # stir has an interrupt of every queue come: an interrupt moves when it next does.
+# The links' addresses are by their order in the file.
 stir() {
-	for i in 0 1 2; do
-		for neighbour in 10.0.0.1 10.0.3.1; do
-			ip netns exec lxc$i ping -q -c 5 -i 0.05 $neighbour >/dev/null
-		done
+	for to in 1 3 5; do
+		node in ping -q -c 5 -i 0.05 10.99.0.$to >/dev/null
 	done
-	ip netns exec lxc0 ping -q -c 5 -i 0.05 10.1.1.2 >/dev/null
-	ip netns exec lxc1 ping -q -c 5 -i 0.05 10.1.2.2 >/dev/null
+	for to in 10 12 14; do
+		node out ping -q -c 5 -i 0.05 10.99.0.$to >/dev/null
+	done
+	node lxc0 ping -q -c 5 -i 0.05 10.99.0.7 >/dev/null
+	node lxc1 ping -q -c 5 -i 0.05 10.99.0.9 >/dev/null
 }
+
+# shortest time to a link's other end and back: NODE ADDRESS
+shortest() { node "$1" ping -q -c 5 -i 0.1 "$2" | sed -n 's,^rtt[^=]*= \([0-9.]*\)/.*,\1,p'; }
 
 affinities() { (cd /proc/irq && grep . */smp_affinity_list); }
 
-build
-# The first packets ask for MAC addresses, and may be lost.
-for port in 7000 7001 7002; do
-	flow $port 1 >/dev/null
+modprobe igb
+for port in 0 1 2 3 4 5; do
+	ip link set "$(device 02:00:00:00:00:0$port)" name port$port
 done
+functions 0 3
+functions 1 2
+functions 2 2
+functions 3 3
+functions 4 3
+functions 5 3
+modprobe igbvf
+links >/tmp/links
+
+up
 for port in 7000 7001 7002; do
 	flow $port 200
 done
-ip link set port2 vf 0 vlan 103
-sleep 1
+echo "loses: $(flow 7003 100)"
+echo "milliseconds: $(shortest lxc0 10.99.0.7) without delay, $(shortest lxc1 10.99.0.9) with"
+# Another VLAN is another wire.
+ip -n scon-fig2-lxc2 link delete left
+ip -n scon-fig2-lxc2 link add link vf-left name left type vlan id 103
+ip -n scon-fig2-lxc2 address add 10.99.0.9/31 dev left
+ip -n scon-fig2-lxc2 link set left up
 echo "in another VLAN, $(flow 7000 1)"
-ip link set port2 vf 0 vlan 101
-sleep 1
+scon lab down
+links | cmp - /tmp/links && echo "links as before"
 
+up
 affinities >/tmp/before
 for policy in core numa; do
-	scon pin apply --policy $policy >/dev/null
+	quietly scon pin apply --policy $policy
 	stir
 	for port in 7000 7001 7002; do
 		flow $port 200
@@ -161,4 +141,22 @@ for policy in core numa; do
 	echo "==="
 done
 scon pin restore
-affinities | cmp - /tmp/before && echo "as before"
+affinities | cmp - /tmp/before && echo "affinities as before"
+
+# What is gone with its VFs is left, the rest restored.
+quietly scon pin apply --policy core
+scon lab down
+links | cmp - /tmp/links && echo "links as before, again"
+echo 0 >/sys/class/net/port1/device/sriov_numvfs
+scon pin restore | tail -n 1
+modprobe -r igbvf # or the VFs have no say until they are reset
+functions 1 2
+modprobe igbvf
+links >/tmp/links
+
+# The same line, measured.
+quietly scon latency --topology /opt/sriov.yaml --rate 500 --duration 400ms --repeats 1 --json /tmp/latency.json
+echo "=== latency"
+cat /tmp/latency.json
+echo "==="
+links | cmp - /tmp/links && echo "links as before, at last"

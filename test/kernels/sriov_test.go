@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/latency"
 	"github.com/scon-project/scon/internal/pin"
 	"github.com/scon-project/scon/internal/vm"
 )
@@ -16,42 +18,40 @@ import (
 //go:embed sriov.sh
 var sriovScript string
 
-// sriovNodes are the CPUs of the guest's NUMA nodes, as many at the cards' nodes
-// as the paper's host has.
+// sriovTopology is the paper's Fig. 2.
+const sriovTopology = "sriov.yaml"
+
+// sriovNodes are the CPUs of the guest's NUMA nodes, as many at the nodes of the
+// containers' cards as the paper's host has.
 var sriovNodes = []string{"0", "1-8", "9", "10-17"}
 
-// sriovHardware is the paper's host: four ports that have virtual functions, two
-// at node 1 and two at node 3, and two devices to send and receive by.
-//
-//	cable 1: generator, port 0    cable 2: port 1, port 2    cable 3: port 3, receiver
+// sriovPorts are the node of each port's card, and the cable between them. All
+// have virtual functions.
+var sriovPorts = []struct{ node, cable int }{{1, 1}, {1, 2}, {3, 2}, {3, 3}, {0, 1}, {2, 3}}
+
+// sriovHardware is the paper's three hosts in one.
 func sriovHardware() []string {
 	hw := []string{"-M", "q35", "-smp", "18,sockets=18,cores=1,threads=1"}
 	for node, cpus := range sriovNodes {
 		hw = append(hw, "-object", fmt.Sprintf("memory-backend-ram,id=memory%d,size=512M", node),
-			"-numa", fmt.Sprintf("node,nodeid=%d,cpus=%s,memdev=memory%d", node, cpus, node))
+			"-numa", fmt.Sprintf("node,nodeid=%d,cpus=%s,memdev=memory%d", node, cpus, node),
+			"-device", fmt.Sprintf("pxb-pcie,id=node%d,bus=pcie.0,bus_nr=%d,numa_node=%d", node, 64*node+32, node))
 	}
-	for _, node := range []int{1, 3} {
-		hw = append(hw, "-device", fmt.Sprintf("pxb-pcie,id=node%d,bus=pcie.0,bus_nr=%d,numa_node=%d", node, 64*node, node))
-	}
-	for port, at := range []struct{ node, cable int }{{1, 1}, {1, 2}, {3, 2}, {3, 3}} {
+	for port, at := range sriovPorts {
 		hw = append(hw,
 			"-device", fmt.Sprintf("pcie-root-port,id=root%d,bus=node%d,addr=%d,chassis=%d,slot=%d", port, at.node, port, port, port),
 			"-netdev", fmt.Sprintf("hubport,id=port%d,hubid=%d", port, at.cable),
 			"-device", fmt.Sprintf("igb,bus=root%d,netdev=port%d,romfile=,mac=02:00:00:00:00:0%d", port, port, port))
 	}
-	for end, cable := range []int{1, 3} {
-		hw = append(hw, "-netdev", fmt.Sprintf("hubport,id=end%d,hubid=%d", end, cable),
-			"-device", fmt.Sprintf("virtio-net-pci,bus=pcie.0,netdev=end%d,romfile=,mac=02:00:00:00:00:1%d", end, end))
-	}
 	return hw
 }
 
-// pinned finds what scon pin status printed for a policy.
-var pinned = regexp.MustCompile(`(?s)\n=== (\w+)\n(\{.*?\n\})\n===\n`)
+// document finds what scon printed: the status of a policy, or latencies.
+var document = regexp.MustCompile(`(?s)\n=== (\w+)\n(\{.*?\n\})\n===\n`)
 
-// The paper's Fig. 2: three containers in line over virtual functions of real
-// ports, flows that enter and leave anywhere, and interrupts on a core or a NUMA
-// node each.
+// The paper's Fig. 2 by a topology file: three containers in line over virtual
+// functions of real ports, flows that enter and leave anywhere, links that delay
+// and lose; interrupts on a core or a NUMA node each; and everything as before.
 func TestSRIOV(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")
@@ -59,7 +59,8 @@ func TestSRIOV(t *testing.T) {
 	start := time.Now()
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: "6.12", Arch: "amd64", CPUs: 18, Memory: 2048, Hardware: sriovHardware(),
-		Files: map[string]string{"/opt/scon": build(t, "amd64", "scon")}, Command: sriovScript, Timeout: 20 * time.Minute,
+		Files:   map[string]string{"/opt/scon": build(t, "amd64", "scon"), "/opt/sriov.yaml": sriovTopology},
+		Command: sriovScript, Timeout: 30 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,45 +74,110 @@ func TestSRIOV(t *testing.T) {
 	}
 	flows := "flow 7000: 200 of 200\nflow 7001: 200 of 200\nflow 7002: 200 of 200\n"
 	for _, want := range []string{
-		flows + "in another VLAN, flow 7000: 0 of 200\n" + flows + "=== core\n",
+		flows + "loses: ",
+		"in another VLAN, flow 7000: 0 of 200\nlinks as before\n" + flows + "=== core\n",
 		"\n===\n" + flows + "=== numa\n",
-		"settings are as they were.\nas before\n",
+		"settings are as they were.\naffinities as before\nlinks as before, again\n",
+		"links as before, again\n15 settings are as they were.\n=== latency\n",
+		"\n===\nlinks as before, at last\n",
 	} {
 		if !strings.Contains(r.Output, want) {
 			t.Errorf("the output lacks %q:\n%s", want, r.Output)
 		}
 	}
-	documents := make(map[string]pin.Status)
-	for _, m := range pinned.FindAllStringSubmatch(r.Output, -1) {
-		var s pin.Status
-		if err := json.Unmarshal([]byte(m[2]), &s); err != nil {
-			t.Fatalf("reading what scon printed: %v:\n%s", err, m[2])
-		}
-		documents[m[1]] = s
+	checkImpaired(t, r.Output)
+	documents := make(map[string]string)
+	for _, m := range document.FindAllStringSubmatch(r.Output, -1) {
+		documents[m[1]] = m[2]
 	}
 	for _, policy := range []string{"core", "numa"} {
-		s := documents[policy]
+		var s pin.Status
+		if err := json.Unmarshal([]byte(documents[policy]), &s); err != nil {
+			t.Fatalf("reading what scon printed: %v:\n%s", err, documents[policy])
+		}
 		if s.Differs != 0 {
 			t.Errorf("%s: %d settings differ: %+v", policy, s.Differs, s)
 		}
 		checkVectors(t, policy, s)
+	}
+	var l latency.Result
+	if err := json.Unmarshal([]byte(documents["latency"]), &l); err != nil {
+		t.Fatalf("reading what scon printed: %v:\n%s", err, documents["latency"])
+	}
+	checkLatencies(t, l)
+}
+
+// delays are the milliseconds of a plain and of a delayed link, there and back,
+// and losing what arrived over the one that loses packets.
+var (
+	delays = regexp.MustCompile(`\nmilliseconds: ([0-9.]+) without delay, ([0-9.]+) with\n`)
+	losing = regexp.MustCompile(`\nloses: flow 7003: (\d+) of 200\n`)
+)
+
+// checkImpaired looks at what netem did to two links: 30 ms in each direction of
+// one, one in ten packets of the other.
+func checkImpaired(t *testing.T, out string) {
+	t.Helper()
+	if m := delays.FindStringSubmatch(out); m == nil {
+		t.Errorf("no delays:\n%s", out)
+	} else {
+		plain, _ := strconv.ParseFloat(m[1], 64)
+		delayed, _ := strconv.ParseFloat(m[2], 64)
+		if delayed < 60 || plain >= delayed {
+			t.Errorf("%v ms with delay, %v ms without: want 60 ms at least", delayed, plain)
+		}
+	}
+	if m := losing.FindStringSubmatch(out); m == nil {
+		t.Errorf("no losses:\n%s", out)
+	} else if n, _ := strconv.Atoi(m[1]); n < 100 || n > 199 {
+		t.Errorf("%d of 200 arrived, want about 180", n)
+	}
+}
+
+// checkLatencies looks at the flows' latencies: one loses packets, and none over
+// the delayed link comes before its time.
+func checkLatencies(t *testing.T, r latency.Result) {
+	t.Helper()
+	for _, mode := range []string{"port7000", "port7001", "port7002", "port7003"} {
+		d := r.Details[mode]
+		if d == nil || len(d.Rounds) != 1 {
+			t.Errorf("%s was not measured: %+v", mode, d)
+			continue
+		}
+		// Who waits long for a CPU of this machine skips packets, or finds some late.
+		round, most := d.Rounds[0], 200
+		if mode == "port7003" {
+			most = 199
+		}
+		if round.Arrived < 50 || round.Arrived > most || round.Due != 200 {
+			t.Errorf("%s: %+v", mode, round)
+		}
+		if p50 := r.Modes[mode]["wire_p50_us"]; mode == "port7000" && (len(p50) != 1 || p50[0] < 30_000) {
+			t.Errorf("%s: a median of %v us, want 30 ms", mode, p50)
+		}
 	}
 }
 
 // queueVector is the interrupt of a queue of a port or of a virtual function.
 var queueVector = regexp.MustCompile(`-[rt]x-0$`)
 
-// atNode is the node of each port, and of the devices in containers.
-var atNode = map[string]int{"port0": 1, "port1": 1, "in": 1, "right": 1, "port2": 3, "port3": 3, "left": 3, "eg": 3}
+// deviceNode is the node of each port, and of the functions of ports in
+// containers, which are below VLANs but for two.
+var deviceNode = map[string]int{
+	"port0": 1, "port1": 1, "port2": 3, "port3": 3, "port4": 0, "port5": 2,
+	"vf-to0": 0, "vf-to1": 0, "vf-to2": 0, "vf-in": 1, "right": 1, "vf-right": 1,
+	"left": 3, "vf-left": 3, "vf-eg": 3, "vf-from0": 2, "vf-from1": 2, "vf-from2": 2,
+}
 
 // checkVectors looks at where the kernel delivers the queues' interrupts: at the
-// card's node; under core each device's on a CPU of its own.
+// card's node; under core each device's on a CPU of its own, where there are as
+// many.
 func checkVectors(t *testing.T, policy string, s pin.Status) {
 	t.Helper()
 	devices := make(map[string]string) // by the CPU
 	queues := 0
 	for _, set := range s.Settings {
-		node, ours := atNode[set.Device]
+		node, ours := deviceNode[set.Device]
 		if set.Kind != "irq" || !ours || !queueVector.MatchString(set.Owner) {
 			continue
 		}
@@ -119,20 +185,26 @@ func checkVectors(t *testing.T, policy string, s pin.Status) {
 		if list := sriovNodes[node]; policy == "numa" && set.Is != list {
 			t.Errorf("numa: %s of %s may come to %s, want %s", set.Owner, set.Netns, set.Is, list)
 		}
-		var cpu, first, last int
-		if _, err := fmt.Sscanf(set.Effective+" "+sriovNodes[node], "%d %d-%d", &cpu, &first, &last); err != nil {
+		cpu, err := strconv.Atoi(set.Effective)
+		if err != nil {
 			t.Fatalf("%s: %s comes to CPU %q: %v", policy, set.Owner, set.Effective, err)
 		}
-		if cpu < first || cpu > last {
+		first, last, several := strings.Cut(sriovNodes[node], "-")
+		low, _ := strconv.Atoi(first)
+		high := low
+		if several {
+			high, _ = strconv.Atoi(last)
+		}
+		if cpu < low || cpu > high {
 			t.Errorf("%s: %s of %s comes to CPU %d, which is not at node %d", policy, set.Owner, set.Netns, cpu, node)
 		}
 		device := set.Netns + " " + set.Device
-		if other, taken := devices[set.Effective]; policy == "core" && taken && other != device {
+		if other, taken := devices[set.Effective]; policy == "core" && several && taken && other != device {
 			t.Errorf("core: CPU %d has %s and %s", cpu, other, device)
 		}
 		devices[set.Effective] = device
 	}
-	if queues != 2*(4+10) {
-		t.Errorf("%s: %d interrupts of queues, want two of each of 4 ports and 10 functions", policy, queues)
+	if queues != 2*(6+16) {
+		t.Errorf("%s: %d interrupts of queues, want two of each of 6 ports and 16 functions", policy, queues)
 	}
 }

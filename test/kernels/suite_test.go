@@ -48,6 +48,7 @@ var suites = []suite{
 		"internal/datapath", "internal/contable", "internal/rules", "internal/changes", "internal/conntrack",
 		"internal/discover", "internal/doctor",
 	}},
+	{name: "topology", packages: []string{"internal/topology"}},
 	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order)},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
