@@ -57,10 +57,19 @@ var forceClsact bool
 // memoryLimit is how many bytes the daemon's own memory may grow to before it
 // is collected, whatever is left by that: a list of all Conentries is several
 // times their size. With the table and the program, which count as resident as
-// well, a daemon of the default size stays below 30 MB.
-func memoryLimit(connections int) int64 {
-	return 2<<20 + int64(max(connections, 8192))<<10
+// well, a daemon of the default size stays below 30 MB. One with an agent has
+// more: it would else collect all the time that a hundred containers start, on
+// CPUs that they need.
+func memoryLimit(c config.Config) int64 {
+	limit := 2<<20 + int64(max(c.Connections, 8192))<<10
+	if c.Startup.Enabled {
+		limit += agentMemory
+	}
+	return limit
 }
+
+// agentMemory is for the agent's requests, records and ports, in bytes.
+const agentMemory = 32 << 20
 
 // Daemon is the state of the loop.
 type Daemon struct {
@@ -105,7 +114,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer unlock()
-	debug.SetMemoryLimit(memoryLimit(o.Config.Connections))
+	debug.SetMemoryLimit(memoryLimit(o.Config))
 	pins, err := openPins()
 	if err != nil {
 		return err
