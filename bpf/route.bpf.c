@@ -97,23 +97,24 @@ always_inline struct place *find(__be32 address)
 SEC("tc")
 int scon_route_out(struct __sk_buff *skb)
 {
-	__u8 mac[ETH_ALEN];
+	struct ethhdr eth;
 	struct addresses a;
 	struct place *own, *other;
 
-	if (skb->vlan_present ||
-	    bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_source), mac,
-			       sizeof(mac)) ||
-	    read_addresses(skb, &a, mac))
+	if (skb->vlan_present || bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)) ||
+	    read_addresses(skb, &a, eth.h_source))
 		return TC_ACT_SHOT;
 	own = find(a.from);
-	if (!own || own->ifindex != skb->ifindex || differ(own->mac, mac))
+	if (!own || own->ifindex != skb->ifindex || differ(own->mac, eth.h_source))
 		return TC_ACT_SHOT;
 	other = find(a.to);
 	if (!other || other == own)
 		return bpf_redirect(port, 0);
 	if (other->tenant != own->tenant)
 		return TC_ACT_SHOT;
+	/* By the gateway to another subnet: it comes back by the port. */
+	if (skb->protocol == bpf_htons(ETH_P_IP) && differ(other->mac, eth.h_dest))
+		return bpf_redirect(port, 0);
 	return bpf_redirect(other->ifindex, 0);
 }
 

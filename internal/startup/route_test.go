@@ -8,13 +8,13 @@ import (
 	"github.com/scon-project/scon/internal/nstest"
 )
 
-// port gives the host a port m0, and what is behind it: a gateway of two
+// port gives the host a port m0, and what is behind it: a gateway of three
 // subnets, which forwards between them.
 func (b *bed) port() (gateway string) {
 	b.t.Helper()
 	gateway = nstest.New(b.t)
 	nstest.Run(b.t, b.host, "ip link add m0 type veth peer name g0 netns "+gateway)
-	nstest.Run(b.t, gateway, "ip link set g0 up\nip addr add 10.88.0.1/24 dev g0\nip addr add 10.88.1.1/24 dev g0\nsysctl -qw net.ipv4.ip_forward=1")
+	nstest.Run(b.t, gateway, "ip link set g0 up\nip addr add 10.88.0.1/24 dev g0\nip addr add 10.88.1.1/24 dev g0\nip addr add 10.88.2.1/24 dev g0\nsysctl -qw net.ipv4.ip_forward=1")
 	return gateway
 }
 
@@ -25,11 +25,13 @@ func TestRouting(t *testing.T) {
 	gateway := b.port()
 	b.start()
 	confA, confB := b.tenantConf("a", 0, `"kind": "tc-routing", "master": "m0"`), b.tenantConf("b", 1, `"kind": "tc-routing", "master": "m0"`)
-	one, two, other := nstest.New(t), nstest.New(t), nstest.New(t)
+	confFar := b.tenantConf("a", 2, `"kind": "tc-routing", "master": "m0"`)
+	one, two, far, other := nstest.New(t), nstest.New(t), nstest.New(t), nstest.New(t)
 	b.want(b.cni("ADD", "one", netns.Path(one), confA))
 	b.want(b.cni("ADD", "two", netns.Path(two), confA))
+	b.want(b.cni("ADD", "far", netns.Path(far), confFar))
 	b.want(b.cni("ADD", "other", netns.Path(other), confB))
-	wantReach(t, one, map[string]bool{"10.88.0.1": true, "10.88.0.3": true, "10.88.1.1": true, "10.88.1.2": false})
+	wantReach(t, one, map[string]bool{"10.88.0.1": true, "10.88.0.3": true, "10.88.2.2": true, "10.88.1.1": true, "10.88.1.2": false})
 	wantReach(t, other, map[string]bool{"10.88.1.1": true, "10.88.0.2": false})
 	wantReach(t, gateway, map[string]bool{"10.88.0.2": true, "10.88.0.3": true, "10.88.1.2": true})
 	if out := nstest.Run(t, b.host, "ip -s link show m0"); !strings.Contains(out, "PROMISC") {
@@ -54,6 +56,7 @@ func TestRouting(t *testing.T) {
 	wantReach(t, one, map[string]bool{"10.88.0.1": true, "10.88.0.3": false})
 	b.want(b.cni("DEL", "one", netns.Path(one), confA))
 	b.want(b.cni("DEL", "other", netns.Path(other), confB))
+	b.want(b.cni("DEL", "far", netns.Path(far), confFar))
 	b.stop()
 	b.wantNothing()
 	if out := nstest.Run(t, b.host, "ip link show m0\ntc qdisc show dev m0"); strings.Contains(out, "clsact") || strings.Contains(out, "PROMISC") {
