@@ -133,7 +133,7 @@ enum {
 	PD_NONBLOCK = 1, /* 1: calls do not wait */
 	PD_ENGINES, /* engines that are accepted: 1 << PD_ENGINE_..., together */
 	PD_ENGINE, /* to get: a connection's engine */
-	PD_SPIN, /* microseconds to look before sleeping */
+	PD_SPIN, /* microseconds to look before sleeping, where that has helped lately */
 	PD_RING, /* to get: size of the ring that is sent to */
 };
 enum {

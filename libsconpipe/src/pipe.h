@@ -108,6 +108,7 @@ struct conn {
 	_Atomic uint32_t wakes;
 
 	pthread_mutex_t tx_lock; /* guards: */
+	unsigned int tx_vain; /* as spin_ns */
 	struct ring tx;
 	uint64_t head;
 	uint32_t tx_generation;
@@ -116,6 +117,7 @@ struct conn {
 	bool fixed; /* the ring cannot grow */
 
 	pthread_mutex_t rx_lock; /* guards: */
+	unsigned int rx_vain;
 	struct ring rx;
 	struct ring old; /* the generation before, as long as bytes of it are lent */
 	uint64_t pos; /* handed out */
@@ -194,6 +196,7 @@ int conn_error(struct conn *c);
 void conn_free(struct conn *c);
 int64_t now_ns(void);
 int spin_default(void);
+int64_t spin_ns(int spin_us, unsigned int vain);
 
 /* kernel.c: the engine bpf. */
 ssize_t kernel_send(struct conn *c, const void *buf, size_t len);

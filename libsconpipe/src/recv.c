@@ -150,8 +150,11 @@ static ssize_t await(struct sock *s, struct conn *c)
 		/* The end first: what came before it has come now. */
 		err = end(c, peer);
 		n = peer && !c->deaf ? ready(c, peer) : 0;
-		if (n)
+		if (n) {
+			if (spin_until && !armed)
+				c->rx_vain = 0;
 			return n;
+		}
 		if (s->closing)
 			return -EBADF;
 		if (err != -EAGAIN || atomic_load(&c->broken))
@@ -160,7 +163,7 @@ static ssize_t await(struct sock *s, struct conn *c)
 			return -ENOBUFS;
 		if (!s->nonblock && !armed && s->spin_us) {
 			if (!spin_until)
-				spin_until = now_ns() + s->spin_us * INT64_C(1000);
+				spin_until = now_ns() + spin_ns(s->spin_us, c->rx_vain);
 			if (now_ns() < spin_until) {
 				relax();
 				continue;
@@ -172,6 +175,7 @@ static ssize_t await(struct sock *s, struct conn *c)
 			return -EAGAIN;
 		if (!armed) {
 			armed = true;
+			c->rx_vain++;
 			continue;
 		}
 		pthread_mutex_unlock(&c->rx_lock);

@@ -156,7 +156,7 @@ static bool writable(struct conn *c, bool arm)
  */
 static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 {
-	int64_t spin_until = s->spin_us ? now_ns() + s->spin_us * INT64_C(1000) : 0;
+	int64_t spin_until;
 	uint32_t seen;
 	int err;
 
@@ -166,13 +166,17 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 		return 0;
 	if (s->nonblock)
 		return -EAGAIN;
-	while (spin_until && now_ns() < spin_until) {
+	spin_until = now_ns() + spin_ns(s->spin_us, c->tx_vain);
+	while (now_ns() < spin_until) {
 		if (c->engine == PD_ENGINE_BPF)
 			kernel_look(c);
-		if (room(c, atomic_load(&c->peer)))
+		if (room(c, atomic_load(&c->peer))) {
+			c->tx_vain = 0;
 			return 0;
+		}
 		relax();
 	}
+	c->tx_vain++;
 	seen = atomic_load(&c->wakes);
 	if (writable(c, true) || s->closing)
 		return 0;
