@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/lab"
 )
@@ -55,14 +58,37 @@ func observe(t *testing.T, w *world) {
 		if err != nil {
 			return err
 		}
-		l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.Index, Program: prog, Attach: ebpf.AttachTCXEgress})
-		if err != nil {
-			return fmt.Errorf("attach the observer: %w", err)
-		}
-		t.Cleanup(func() { l.Close() })
-		return nil
+		return attach(t, prog, uplink.Index)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// attach puts a program at the end of a device's egress.
+func attach(t *testing.T, prog *ebpf.Program, index int) error {
+	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: prog, Attach: ebpf.AttachTCXEgress})
+	if err == nil {
+		t.Cleanup(func() { l.Close() })
+		return nil
+	}
+	if !errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("attach the observer: %w", err)
+	}
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add the observer's clsact qdisc: %w", err)
+	}
+	filter := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Protocol: unix.ETH_P_ALL, Priority: 0xfff0,
+		},
+		Fd: prog.FD(), Name: "observer", DirectAction: true,
+	}
+	if err := netlink.FilterAdd(filter); err != nil {
+		return fmt.Errorf("attach the observer as a filter: %w", err)
+	}
+	return nil
 }
