@@ -42,7 +42,7 @@ func (b *bed) agentDir() string { return filepath.Join(b.dir, "agent") }
 func (b *bed) settings(m Mode, networks []string) object {
 	pool := object{"warm_target": 0, "minimum": 0, "maximum": 0}
 	if m.Network == NetworkSconPool {
-		pool = object{"warm_target": warmTarget, "maximum": mostPooled, "memory_limit": "1GiB"}
+		pool = object{"warm_target": warmTarget, "minimum": minimum, "maximum": mostPooled, "memory_limit": "1GiB"}
 	}
 	startup := object{"enabled": true, "networks": networks, "address_cooldown": "1s", "pool": pool}
 	if m.Admission {
@@ -51,10 +51,11 @@ func (b *bed) settings(m Mode, networks []string) object {
 	return object{"startup": startup}
 }
 
-// What a pool has without any demand, and at most: the default, and enough for
-// the largest start.
+// What a pool has without any demand, when it is filled in a hurry, and at most:
+// the defaults, and enough for the largest start.
 const (
 	warmTarget = 32
+	minimum    = 4
 	mostPooled = 1024
 )
 
@@ -156,20 +157,48 @@ func (a *agent) stop() error {
 	return nil
 }
 
-// fill has the pool filled for n containers, which is not timed.
-func (b *bed) fill(n int) error {
+// fill has the pool filled for n containers and as many more as are to be ready
+// at any time, and waits until the agent has hooked them. It is not timed.
+func (b *bed) fill(ctx context.Context, n int) error {
 	if b.agent == nil || b.mode.Network != NetworkSconPool {
 		return nil
 	}
 	networks := max(1, b.mode.Tenants)
 	for t := range networks {
-		// One more, so that the last is not the one that is just being made.
-		f := api.StartupFill{Network: tenantName(b.mode, t), Count: (n+networks-1)/networks + 1}
+		f := api.StartupFill{Network: tenantName(b.mode, t), Count: (n+networks-1)/networks + minimum}
 		if err := b.agent.client.FillStartupPool(f); err != nil {
 			return fmt.Errorf("fill the pool: %w", err)
 		}
 	}
-	return nil
+	return b.agent.settle(ctx)
+}
+
+// An agent is at rest when it has used less than little of the time in each of
+// some looks in a row; settle waits no longer than settleAgent for it.
+const (
+	look        = 100 * time.Millisecond
+	little      = 5 * time.Millisecond
+	looks       = 3
+	settleAgent = 10 * time.Second
+)
+
+// settle waits until the agent has done what nobody waits for: ports are hooked
+// after they were made.
+func (a *agent) settle(ctx context.Context) error {
+	before, err := a.used()
+	for n, end := 0, time.Now().Add(settleAgent); err == nil && n < looks && time.Now().Before(end); n++ {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(look):
+		}
+		var after time.Duration
+		if after, err = a.used(); after-before >= little {
+			n = -1
+		}
+		before = after
+	}
+	return err
 }
 
 // pooled counts the containers that came so far, and those that the pool had a

@@ -27,7 +27,7 @@ func options(t *testing.T, launcher, runtime string, networks ...string) startbe
 	if os.Geteuid() != 0 {
 		t.Fatal("this test starts containers: run it as root (sudo make test)")
 	}
-	withHelper(t)
+	withPrograms(t)
 	o := startbench.Options{Launcher: launcher, Runtime: runtime, Count: 2, Rounds: 1, Progress: silent{}}
 	for _, name := range networks {
 		m, err := startbench.ParseMode(name)

@@ -13,7 +13,7 @@ const kindVeth = "veth"
 // sconLists are the lists of a mode of SCON's: one, or one for each tenant.
 func (b *bed) sconLists(m Mode) (lists []object) {
 	for t := range max(1, m.Tenants) {
-		lists = append(lists, object{"cniVersion": "1.1.0", "name": tenantName(m, t), "plugins": []object{b.sconPlugin(m, t)}})
+		lists = append(lists, object{"cniVersion": "1.0.0", "name": tenantName(m, t), "plugins": []object{b.sconPlugin(m, t)}})
 	}
 	return lists
 }
@@ -46,6 +46,9 @@ func (b *bed) sconPlugin(m Mode, tenant int) object {
 		p["tenant"] = strconv.Itoa(tenant)
 		if p["bridge"] != nil {
 			p["bridge"] = fmt.Sprintf("%s-%d", bridgeName, tenant)
+		}
+		if p["master"] != nil { // there is but one
+			p["sharing"] = "multi-tenant"
 		}
 		p["ipam"].(object)["subnet"] = fmt.Sprintf("10.%d.%d.0/24", 88+tenant/256, tenant%256)
 		p["ipam"].(object)["gateway"] = fmt.Sprintf("10.%d.%d.1", 88+tenant/256, tenant%256)

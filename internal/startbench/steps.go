@@ -35,8 +35,10 @@ const (
 	addCount         = 20 // ADDs at each degree of parallelism
 	sustainedTimes   = 4  // as many containers as in a start
 	sustainedWorkers = 8
-	quietTime        = 10 * time.Second
 )
+
+// quietTime is how long nobody comes between two bursts. Tests shorten it.
+var quietTime = 10 * time.Second
 
 var steps []step
 
@@ -142,7 +144,7 @@ func (b *bed) measureStart(ctx context.Context, c Command, fill bool) (r Report,
 		return r, nil, err
 	}
 	if fill {
-		if err := b.fill(c.Count); err != nil {
+		if err := b.fill(ctx, c.Count); err != nil {
 			return r, nil, err
 		}
 	}
@@ -243,7 +245,7 @@ func takeAdd(ctx context.Context, b *bed, m Mode) (s bench.Sample, err error) {
 		return s, nil
 	}
 	for _, parallel := range []int{1, 4} {
-		if err := b.fill(addCount); err != nil {
+		if err := b.fill(ctx, addCount); err != nil {
 			return s, err
 		}
 		r, err := b.launcher.do(ctx, Command{Do: DoAdd, Count: addCount, Parallel: parallel})
