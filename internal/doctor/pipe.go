@@ -55,7 +55,7 @@ var pipeCapabilities = []capability{
 	},
 	{
 		name: "open files", look: lookFiles,
-		purpose: "two for each connection",
+		purpose: "two for each connection, and four more until both sides have mapped their memory",
 	},
 }
 
@@ -130,7 +130,7 @@ func lookSeals(host) sight {
 }
 
 // manyFiles suffice for the paper's connections.
-const manyFiles = 16384
+const manyFiles = 32768
 
 func lookFiles(host) sight {
 	var r unix.Rlimit
