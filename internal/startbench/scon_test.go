@@ -60,7 +60,7 @@ func TestSconSustainedAndQuiet(t *testing.T) {
 	want(t, r, "add1_p50_ms", "add4_p99_ms", "sustained_per_s", "quiet_total_ms")
 }
 
-// Containers of the other launcher and of gVisor get SCON's networks, too.
+// Containers of the other launcher and runtimes get SCON's networks, too.
 func TestSconElsewhere(t *testing.T) {
 	for _, tc := range []struct {
 		launcher, runtime string
@@ -68,6 +68,7 @@ func TestSconElsewhere(t *testing.T) {
 	}{
 		{startbench.LauncherCRI, startbench.RuntimeRunc, "runpod_ms"},
 		{startbench.LauncherDirect, startbench.RuntimeRunsc, "add_p50_ms"},
+		{startbench.LauncherDirect, startbench.RuntimeMicroVM, "add_p50_ms"},
 	} {
 		t.Run(tc.launcher+" "+tc.runtime, func(t *testing.T) {
 			o := options(t, tc.launcher, tc.runtime, "scon-pool")

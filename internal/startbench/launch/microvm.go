@@ -111,13 +111,36 @@ func wireTap(inside netlink.Link) error {
 	return errors.Join(redirect(inside, outside), redirect(outside, inside))
 }
 
+// unwireTap lets eth0 keep what it receives, where the network has wired a tap:
+// the peer is no microVM.
+func unwireTap() error {
+	tap, err := netlink.LinkByName(tapName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for %s: %w", tapName, err)
+	}
+	inside, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return fmt.Errorf("look for eth0: %w", err)
+	}
+	if err := netlink.QdiscDel(ingressOf(inside)); err != nil {
+		return fmt.Errorf("end the redirection of eth0: %w", err)
+	}
+	return netlink.LinkDel(tap)
+}
+
+func ingressOf(l netlink.Link) *netlink.Ingress {
+	return &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}
+}
+
 // redirect sends what a device receives out of another one.
 func redirect(from, to netlink.Link) error {
 	index := from.Attrs().Index
-	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
-	}}
-	if err := netlink.QdiscAdd(ingress); err != nil {
+	if err := netlink.QdiscAdd(ingressOf(from)); err != nil {
 		return fmt.Errorf("give %s an ingress: %w", from.Attrs().Name, err)
 	}
 	all := &netlink.U32{

@@ -95,6 +95,9 @@ func (n *network) openPeer(ctx context.Context) error {
 	}
 	// Who asks before the container is there asks again soon.
 	return netns.Do(n.peer, func() (err error) {
+		if err := unwireTap(); err != nil {
+			return err
+		}
 		for _, dev := range []string{"default", "eth0"} {
 			if err := askSoon(dev); err != nil {
 				return err
