@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 
+	"github.com/cilium/ebpf/features"
 	"github.com/gopacket/gopacket/layers"
 )
 
@@ -151,6 +153,9 @@ var kinds = []kind{
 		m.partial(f, offload{})
 	}},
 	{"segments", 3, func(m *maker) {
+		if !m.isTCP() && !takesUDPSegments() {
+			return
+		}
 		f := m.data(1500 + m.r.IntN(2500))
 		o := offload{gsoType: gsoUDP, header: l4At + udpLen, gsoSize: uint16(400 + m.r.IntN(1000))}
 		if m.isTCP() {
@@ -304,3 +309,10 @@ func icmpError(m *maker) {
 	f.icmp = code[m.r.IntN(len(code))]
 	m.frame(f.bytes()).node = v.node
 }
+
+// takesUDPSegments tells whether a packet socket takes a UDP packet to be cut
+// into segments: since Linux 6.2.
+var takesUDPSegments = sync.OnceValue(func() bool {
+	version, err := features.LinuxVersionCode()
+	return err != nil || version >= 6<<16|2<<8
+})
