@@ -12,7 +12,7 @@ func TestShippedList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Name != "scon" || c.Kind != Veth || c.AgentDown != DownInPlace || c.HandOver != HandOverSwap || c.CNIVersion != "1.1.0" {
+	if c.Name != "scon" || c.Kind != Veth || c.AgentDown != DownInPlace || c.HandOver != HandOverSwap || c.CNIVersion != "1.0.0" {
 		t.Errorf("%+v", c)
 	}
 }
