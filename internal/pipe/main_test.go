@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -16,6 +17,11 @@ import (
 
 // scratch holds what is built while the tests run.
 var scratch string
+
+// The first thread stays here: its namespace is what others take for the
+// process's, and the broker, which is the same process in these tests, enters
+// others' namespaces on any other thread.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
