@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cilium/ebpf/features"
+	bpffeatures "github.com/cilium/ebpf/features"
 	"github.com/gopacket/gopacket/layers"
 )
 
@@ -313,6 +313,6 @@ func icmpError(m *maker) {
 // takesUDPSegments tells whether a packet socket takes a UDP packet to be cut
 // into segments: since Linux 6.2.
 var takesUDPSegments = sync.OnceValue(func() bool {
-	version, err := features.LinuxVersionCode()
+	version, err := bpffeatures.LinuxVersionCode()
 	return err != nil || version >= 6<<16|2<<8
 })
