@@ -80,7 +80,7 @@ func (r rule) blindsConntrack() bool { return strings.Contains(r.Text, "notrack"
 // by which a packet of one direction decides about the other; that is noticed
 // when a lease ends.
 func (r rule) needsLease() bool {
-	return slices.ContainsFunc([]string{"connbytes", "ct original packets", "ct mark set", "CONNMARK"},
+	return slices.ContainsFunc([]string{"connbytes", "ct original packets", "ct reply packets", "ct mark set", "CONNMARK"},
 		func(words string) bool { return strings.Contains(r.Text, words) })
 }
 
