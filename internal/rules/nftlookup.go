@@ -1,0 +1,162 @@
+package rules
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Expressions that look packets up in sets, maps and objects.
+
+func (k *compiler) lookup(e nftExpr) {
+	const lookupFlags, inverted = 5, 1
+	name := e.text(unix.NFTA_LOOKUP_SET)
+	s := k.sets[k.table][name]
+	if s == nil {
+		k.strange(e)
+		return
+	}
+	at, holds, ok := k.register(e.number(unix.NFTA_LOOKUP_SREG), s.key)
+	if !ok {
+		k.strange(e)
+		return
+	}
+	s.used = true
+	not := e.number(lookupFlags)&inverted != 0
+	shown := "@" + name
+	if s.flags&unix.NFT_SET_ANONYMOUS != 0 {
+		shown = "{ ... }"
+	}
+	text, to := k.keyText(at, s.key)+map[bool]string{true: " != ", false: " "}[not]+shown, at+s.key
+	k.step(step{why: name + " (its elements judge packets)", check: func(*machine) truth {
+		if s.judges {
+			return varies
+		}
+		return yes
+	}})
+	switch {
+	case !e.has(unix.NFTA_LOOKUP_DREG):
+		k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+			t, _ := s.find(m.registers[at:to])
+			return t.invert(not)
+		}})
+	case e.number(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
+		k.vmap(s, at, to, text, holds.what())
+	default:
+		k.mapData(e, s, at, to, text)
+	}
+}
+
+// vmap compiles a look-up that finds a verdict.
+func (k *compiler) vmap(s *set, at, to int, text, why string) {
+	k.rule.maps = append(k.rule.maps, s)
+	k.step(step{text: text, why: why, check: func(m *machine) truth {
+		t, found := s.find(m.registers[at:to])
+		switch {
+		case s.unknown && m.first:
+			m.verdicts = []verdict{{kind: jump, target: unknownChain(s.table.String(), s.name)}}
+		case s.unknown:
+			t = needsKnowing(t)
+		case len(found) == 1:
+			m.verdicts = found[0].verdict
+		default:
+			for _, e := range found {
+				m.verdicts = append(m.verdicts[:len(m.verdicts):len(m.verdicts)], e.verdict...)
+			}
+		}
+		return t
+	}})
+}
+
+// needsKnowing takes packets for judged one by one that may find any verdict.
+func needsKnowing(t truth) truth {
+	if t == no {
+		return no
+	}
+	return varies
+}
+
+// mapData compiles a look-up that finds a value.
+func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
+	const longest = 16
+	dst, result, ok := k.register(e.number(unix.NFTA_LOOKUP_DREG), longest)
+	if !ok {
+		k.strange(e)
+		return
+	}
+	*result = source{text: text, format: hex}
+	k.step(step{text: text, check: func(m *machine) truth {
+		key := m.registers[at:to]
+		t, found := s.find(key)
+		switch {
+		case t == yes && len(found) == 1 && len(found[0].data) <= longest:
+			clear(m.registers[dst : dst+longest])
+			setKnown(m.registers[dst:], found[0].data)
+		case t == varies:
+			vary(m.registers[dst : dst+longest])
+			t = maybe // told where the value is used
+		default:
+			clear(m.registers[dst : dst+longest])
+		}
+		return t
+	}})
+}
+
+// objref compiles the use of a named object, or of one that a map has for the
+// packet.
+func (k *compiler) objref(e nftExpr) {
+	const counter, ctHelper, ctTimeout, secmark = 1, 3, 7, 8 // NFT_OBJECT_*
+	typ, name := e.number(unix.NFTA_OBJREF_IMM_TYPE), e.text(unix.NFTA_OBJREF_IMM_NAME)
+	mapped := !e.has(unix.NFTA_OBJREF_IMM_TYPE)
+	if mapped {
+		typ, name = k.objrefMap(e)
+	}
+	switch {
+	case typ == counter && mapped:
+		if len(k.exact) > 0 { // which one of the map's it is, is not followed
+			k.step(counting("counter name "+name, "in "+name))
+		}
+	case typ == counter:
+		k.counter("counter name "+name, name)
+	case typ == ctHelper || typ == ctTimeout || typ == secmark:
+		k.step(always(""))
+	default:
+		kinds := map[uint32]string{2: "quota", 4: "limit", 5: "ct count"}
+		k.step(needing(strings.TrimSpace(kinds[typ]+" name "+name), kinds[typ]))
+	}
+}
+
+// objrefMap compiles the look-up of an object: packets go on that find one. It
+// returns the kind of the objects, and the map's name.
+func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
+	name = e.text(unix.NFTA_OBJREF_SET_NAME)
+	s := k.sets[k.table][name]
+	if s == nil {
+		return 0, "@" + name
+	}
+	at, holds, ok := k.register(e.number(unix.NFTA_OBJREF_SET_SREG), s.key)
+	if !ok {
+		return 0, "@" + name
+	}
+	s.used = true
+	text, to := k.keyText(at, s.key)+" @"+name, at+s.key
+	k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+		t, _ := s.find(m.registers[at:to])
+		return t
+	}})
+	return s.holds, "@" + name
+}
+
+// dynset compiles an update of a set by packets. If it brings expressions
+// along, look-ups in the set judge packets as well.
+func (k *compiler) dynset(e nftExpr) {
+	const dynsetExpressions = 10
+	name := e.text(unix.NFTA_DYNSET_SET_NAME)
+	if s := k.sets[k.table][name]; s != nil {
+		s.unknown = true
+		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
+			s.judges = s.judges || x.name != "" && x.name != "counter"
+		}
+	}
+	k.step(needing("update @"+name, "set update"))
+}
