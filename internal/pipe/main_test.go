@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf/features"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/pipe"
 )
@@ -73,13 +73,9 @@ func needBPF(t testing.TB) {
 
 func hasBPF(t testing.TB) bool {
 	t.Helper()
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	version, err := features.LinuxVersionCode()
+	if err != nil {
 		t.Fatal(err)
 	}
-	var major, minor int
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
-		t.Fatal(err)
-	}
-	return major > 6 || major == 6 && minor >= 1
+	return version >= 6<<16|1<<8
 }

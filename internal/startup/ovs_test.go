@@ -24,7 +24,7 @@ type vswitch struct {
 func (b *bed) vswitch() *vswitch {
 	b.t.Helper()
 	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {
-		b.t.Skip("no Open vSwitch: scripts/install-deps.sh startup installs it")
+		b.t.Fatal("no Open vSwitch: scripts/install-deps.sh startup installs it")
 	}
 	dir, err := os.MkdirTemp("", "scon-o")
 	if err != nil {

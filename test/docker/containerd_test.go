@@ -55,7 +55,7 @@ type Containerd struct {
 func startContainerd(t *testing.T, lists string) *Containerd {
 	t.Helper()
 	if _, err := exec.LookPath("containerd"); err != nil {
-		t.Skip("containerd is missing: apt-get install containerd")
+		t.Fatal("no containerd: scripts/install-deps.sh startup installs it")
 	}
 	bin, err := buildSCON()
 	if err != nil {
