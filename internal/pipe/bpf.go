@@ -13,12 +13,12 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy ../../bpf/pipe_copy.bpf.c
 
-// copier is the kernel side of the engine bpf. It is loaded with the first
+// program is the kernel side of the engine bpf. It is loaded with the first
 // connection that wants it.
 //
 // An end's slot selects its page and its rings in the program's maps. A slot is
 // used again only when no program can still be at work for the end that had it.
-type copier struct {
+type program struct {
 	objs   pipecopyObjects
 	link   link.Link
 	leave  func() error   // the cgroup
@@ -39,8 +39,8 @@ const (
 	mostSpares = 64
 )
 
-// newCopier loads the program for sockets that this process makes from now on.
-func newCopier() (_ *copier, err error) {
+// newProgram loads the program for sockets that this process makes from now on.
+func newProgram() (_ *program, err error) {
 	spec, err := loadPipecopy()
 	if err != nil {
 		return nil, fmt.Errorf("read the BPF object: %w", err)
@@ -48,7 +48,7 @@ func newCopier() (_ *copier, err error) {
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
 		spec.Maps[name].MaxEntries = mostSlots
 	}
-	k := &copier{}
+	k := &program{}
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the program that copies: %w", err)
 	}
@@ -73,7 +73,7 @@ func newCopier() (_ *copier, err error) {
 }
 
 // close takes the kernel side away. Its connections are gone.
-func (k *copier) close() error {
+func (k *program) close() error {
 	k.mu.Lock()
 	k.over = true
 	k.mu.Unlock()
@@ -86,7 +86,7 @@ func (k *copier) close() error {
 }
 
 // rings are the maps of rings by their class.
-func (k *copier) rings() [4]*ebpf.Map {
+func (k *program) rings() [4]*ebpf.Map {
 	return [4]*ebpf.Map{k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m}
 }
 
@@ -100,7 +100,7 @@ func classOf(size uint64) (class uint32) {
 }
 
 // take returns memory for an end: a spare, or new.
-func (k *copier) take() (*copied, error) {
+func (k *program) take() (*copied, error) {
 	k.mu.Lock()
 	k.refill()
 	if n := len(k.spares); n > 0 {
@@ -114,7 +114,7 @@ func (k *copier) take() (*copied, error) {
 }
 
 // refill has spares made, when there is less than half of them. The lock is held.
-func (k *copier) refill() {
+func (k *program) refill() {
 	if k.over || len(k.spares)+k.making > mostSpares/2 {
 		return
 	}
@@ -133,7 +133,7 @@ func (k *copier) refill() {
 }
 
 // make makes memory for an end, with a slot of its own.
-func (k *copier) make() (*copied, error) {
+func (k *program) make() (*copied, error) {
 	k.mu.Lock()
 	if len(k.slots) == 0 {
 		k.mu.Unlock()
@@ -157,7 +157,7 @@ func (k *copier) make() (*copied, error) {
 // copied is one end's memory of the engine bpf: a page and rings that only this
 // end maps.
 type copied struct {
-	k     *copier
+	k     *program
 	e     *end
 	slot  uint32
 	page  *ebpf.Map // nil when the end has it
@@ -171,7 +171,7 @@ type copiedRing struct {
 }
 
 // openCopied makes the memory of both ends, and binds their doorbells to it.
-func openCopied(k *copier, c *connection) error {
+func openCopied(k *program, c *connection) error {
 	var all [2]*copied
 	for i, e := range c.ends {
 		m, err := k.take()
@@ -193,7 +193,7 @@ func openCopied(k *copier, c *connection) error {
 }
 
 // newMemory makes a map that can be mapped, and places it in a map of maps.
-func (k *copier) newMemory(outer *ebpf.Map, slot uint32, size uint64) (*ebpf.Map, error) {
+func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	})
@@ -300,7 +300,7 @@ func (m *copied) closeMaps() {
 
 // reap frees a slot. Taking something out of a map of maps waits for programs
 // that may have found it there.
-func (k *copier) reap(slot uint32) {
+func (k *program) reap(slot uint32) {
 	var under sync.WaitGroup
 	var failed atomic.Bool
 	for _, outer := range []*ebpf.Map{k.objs.Pages, k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m} {

@@ -3,6 +3,7 @@ package pipe
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,9 @@ type connection struct {
 	name   netip.AddrPort
 	held   []charge // of the memory limit
 	over   bool
+
+	worker   *worker   // of the engine copier
+	carriage *carriage // with it, nil if there is none
 }
 
 // end is what one process has of a connection.
@@ -77,18 +81,24 @@ func (s *session) connect(r request) (answer reply, err error) {
 }
 
 // begin chooses the engine and counts the memory.
-func (c *connection) begin(client, server engineSet) error {
+func (c *connection) begin(client, server engineSet) (err error) {
 	b := c.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.loadCopier(client & server)
+	b.loadProgram(client & server)
 	if c.engine = b.choose(client, server); c.engine == 0 {
 		b.counts.Refused["engine"]++
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
 	for _, e := range c.ends {
-		if err := c.charge(e.party.Netns, smallestRing); err != nil {
+		if err := c.charge(e.party.Netns, c.engine.rings()*smallestRing); err != nil {
 			b.counts.Refused["memory"]++
+			c.free()
+			return err
+		}
+	}
+	if c.engine == Copier {
+		if c.worker, err = b.takeWorker(); err != nil {
 			c.free()
 			return err
 		}
@@ -154,27 +164,52 @@ func (b *Broker) choose(client, server engineSet) Engine {
 }
 
 // has says whether an engine works here. The lock is held.
-func (b *Broker) has(e Engine) bool { return e == Sealed || b.noCopier == nil }
+func (b *Broker) has(e Engine) bool { return e != BPF || b.noProgram == nil }
 
-// loadCopier loads the engine bpf when it is first wanted.
-func (b *Broker) loadCopier(wanted engineSet) {
-	if !wanted.has(BPF) || b.copier != nil || b.noCopier != nil {
+// loadProgram loads the engine bpf when it is first wanted.
+func (b *Broker) loadProgram(wanted engineSet) {
+	if !wanted.has(BPF) || b.program != nil || b.noProgram != nil {
 		return
 	}
-	if b.copier, b.noCopier = newCopier(); b.noCopier != nil {
-		b.log.Error("the pipe's engine bpf does not work", "error", b.noCopier)
+	if b.program, b.noProgram = newProgram(); b.noProgram != nil {
+		b.log.Error("the pipe's engine bpf does not work", "error", b.noProgram)
 	}
+}
+
+// takeWorker chooses the worker that has least to do. There is one for each
+// processor at most, started when there are connections for it. The lock is
+// held.
+func (b *Broker) takeWorker() (*worker, error) {
+	var best *worker
+	for _, w := range b.workers {
+		if best == nil || w.count < best.count {
+			best = w
+		}
+	}
+	if (best == nil || best.count > 0) && len(b.workers) < runtime.NumCPU() {
+		w, err := newWorker(b.log)
+		if err != nil {
+			return nil, err
+		}
+		b.workers = append(b.workers, w)
+		best = w
+	}
+	best.count++
+	return best, nil
 }
 
 // open makes doorbells and memory.
 func (c *connection) open() error {
+	if c.engine == Copier {
+		return openCarried(c.worker, c)
+	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make doorbells: %w", err)
 	}
 	c.ends[0].doorbell, c.ends[1].doorbell = pair[0], pair[1]
 	if c.engine == BPF {
-		return openCopied(c.b.copier, c)
+		return openCopied(c.b.program, c)
 	}
 	return openSealed(c)
 }
@@ -203,7 +238,7 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 		return answer, unix.EINVAL
 	}
 	// The old ring stays until the receiver has read it.
-	if err := c.charge(e.party.Netns, int64(size)); err != nil {
+	if err := c.charge(e.party.Netns, c.engine.rings()*int64(size)); err != nil {
 		c.b.counts.Refused["memory"]++
 		return answer, err
 	}
@@ -240,7 +275,7 @@ func (b *Broker) discharge(h charge) {
 // leave ends one end in good order: what it has sent can still be read.
 func (c *connection) leave(e *end) {
 	e.left = true
-	c.hangUp()
+	c.part(e)
 	if e.peer().left {
 		c.free()
 	}
@@ -249,14 +284,24 @@ func (c *connection) leave(e *end) {
 // abort ends a connection whose process has died.
 func (c *connection) abort() {
 	for _, e := range c.ends {
-		if e.owner.over {
+		if e.owner.over && !e.left {
 			e.left = true
+			c.part(e)
 		}
 	}
-	c.hangUp()
 	if c.ends[0].left && c.ends[1].left {
 		c.free()
 	}
+}
+
+// part tells the peer of an end that has left.
+func (c *connection) part(e *end) {
+	if c.carriage == nil {
+		c.hangUp()
+		return
+	}
+	c.over = true
+	c.carriage.leave(e)
 }
 
 // hangUp wakes both ends for good: their sockets are at their end.
@@ -283,6 +328,12 @@ func (c *connection) free() {
 			unix.Close(e.doorbell)
 			e.doorbell = -1
 		}
+	}
+	if c.carriage != nil {
+		c.carriage.forget()
+	}
+	if c.worker != nil {
+		c.worker.count--
 	}
 	for _, h := range c.held {
 		c.b.discharge(h)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -236,3 +237,7 @@ func TestReplayedDoorbell(t *testing.T) {
 		t.Error("a socket of one's own")
 	}
 }
+
+// load and store are for what another thread works with.
+func load(page []byte, at int) uint64     { return atomic.LoadUint64(word(page, at)) }
+func store(page []byte, at int, v uint64) { atomic.StoreUint64(word(page, at), v) }

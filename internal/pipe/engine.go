@@ -13,16 +13,27 @@ const (
 	// BPF copies in the kernel, from the sender's memory into a ring that only
 	// the receiver maps.
 	BPF
-	lastEngine = BPF
+	// Copier copies in the broker, by a processor or a device that copies: from
+	// a ring that only the sender maps to one that only the receiver does.
+	Copier
+	lastEngine = Copier
 )
 
-var engineNames = [...]string{Sealed: "sealed", BPF: "bpf"}
+var engineNames = [...]string{Sealed: "sealed", BPF: "bpf", Copier: "copier"}
 
 func (e Engine) String() string {
 	if e == 0 || e > lastEngine {
 		return "none"
 	}
 	return engineNames[e]
+}
+
+// rings that a way of it takes.
+func (e Engine) rings() int64 {
+	if e == Copier {
+		return 2
+	}
+	return 1
 }
 
 // engineSet has bit 1<<e for each Engine e.

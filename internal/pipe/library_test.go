@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"os/exec"
@@ -109,7 +110,7 @@ func TestMemoryLimit(t *testing.T) {
 	for _, engine := range engines(t) {
 		t.Run(engine.String(), func(t *testing.T) {
 			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 1 << 20 })
-			runTopic(t, nstest.New(t), socket, "memory", "ENGINE="+engine.String(), "LIMIT=4")
+			runTopic(t, nstest.New(t), socket, "memory", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
 			if n := b.Status().Refused["memory"]; n < 1 {
 				t.Errorf("%d refusals counted", n)
 			}
@@ -141,7 +142,7 @@ func TestStatus(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := b.Status()
-			if s.Processes != 1 || len(s.Connections) != 1 || s.MemoryBytes != 128<<10 {
+			if s.Processes != 1 || len(s.Connections) != 1 || s.MemoryBytes != ringBytes(engine) {
 				t.Fatalf("%+v", s)
 			}
 			c := s.Connections[0]

@@ -59,9 +59,17 @@ var program = sync.OnceValues(func() (string, error) {
 func engines(t testing.TB) []pipe.Engine {
 	t.Helper()
 	if !hasBPF(t) {
-		return []pipe.Engine{pipe.Sealed}
+		return []pipe.Engine{pipe.Sealed, pipe.Copier}
 	}
-	return []pipe.Engine{pipe.Sealed, pipe.BPF}
+	return []pipe.Engine{pipe.Sealed, pipe.BPF, pipe.Copier}
+}
+
+// ringBytes is what a new connection counts as.
+func ringBytes(e pipe.Engine) int64 {
+	if e == pipe.Copier {
+		return 256 << 10
+	}
+	return 128 << 10
 }
 
 func needBPF(t testing.TB) {

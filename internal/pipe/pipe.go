@@ -1,6 +1,7 @@
 // Package pipe is the broker of bulk data between containers of one host: it
 // pairs ends by name, asks whether the network lets them talk, and owns the
-// memory that they exchange bytes by. No byte passes through it.
+// memory that they exchange bytes by. No byte passes through it, but with the
+// engine copier.
 //
 // The way of a connection:
 //
@@ -11,7 +12,7 @@
 //  3. Another one connects to that name. A TCP handshake from its namespace has
 //     to arrive at the broker's own TCP socket behind the name (probe.go): the
 //     network decides who may talk to whom.
-//  4. An engine makes the memory (sealed.go, bpf.go), each end gets what it
+//  4. An engine makes the memory (sealed.go, bpf.go, carried.go), each end gets what it
 //     may have, and a socket to wake the other one with.
 //  5. When a process dies its pidfd says so, and the broker ends its
 //     connections.
@@ -65,8 +66,9 @@ type Broker struct {
 	used        int64            // bytes of rings
 	usedBy      map[uint64]int64 // of them, by the container's namespace
 	counts      Counts
-	copier      *copier // nil until it is wanted
-	noCopier    error   // why it does not work, when that is known
+	program     *program // nil until it is wanted
+	noProgram   error    // why it does not work, when that is known
+	workers     []*worker
 }
 
 // Counts are since the broker's start.
@@ -136,8 +138,11 @@ func (b *Broker) Close() error {
 	}
 	b.mu.Unlock()
 	b.running.Wait()
-	if b.copier != nil {
-		err = errors.Join(err, b.copier.close())
+	if b.program != nil {
+		err = errors.Join(err, b.program.close())
+	}
+	for _, w := range b.workers {
+		err = errors.Join(err, w.close())
 	}
 	return err
 }

@@ -23,7 +23,7 @@ const (
 	opBind                  // Addr, Port, Engines: reserve a name. Reply: ID, Port.
 	opListen                // ID, Arg: backlog. Reply: eventfd that is readable when one can accept.
 	opAccept                // ID. Reply: an end, as opConnect's, or EAGAIN.
-	opConnect               // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring.
+	opConnect               // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
 	opMapped                // ID, Arg: generation: what this end writes to is mapped.
 	opRing                  // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
 	opGrow                  // ID, Size. Reply: Size, Generation; files: of sealed the new ring.

@@ -139,6 +139,7 @@ enum {
 enum {
 	PD_ENGINE_SEALED = 1, /* accepted only where PD_ENGINES says so */
 	PD_ENGINE_BPF,
+	PD_ENGINE_COPIER, /* accepted only where PD_ENGINES says so */
 };
 int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len);
 int pd_getsockopt(int sid, int level, int name, void *value, socklen_t *len);

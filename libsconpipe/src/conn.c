@@ -57,7 +57,41 @@ static int ask(struct conn *c, enum wire_op op, uint32_t arg, struct wire_reply 
 	return session_call(&c->serial, &q, a, files, count);
 }
 
-/* conn_open takes over the files of a reply: doorbell, page, ring. */
+/* map_all maps what the files of a reply are: page, ring or rings. */
+static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
+{
+	bool sends = c->engine != PD_ENGINE_BPF, gets = c->engine != PD_ENGINE_SEALED;
+	int err = 0;
+
+	c->own = page_map(*files++, true);
+	if (!c->own)
+		return -ENOMEM;
+	if (sends)
+		err = ring_map(&c->tx, *files++, a->size, true);
+	else
+		c->tx.size = a->size;
+	if (!err && gets)
+		err = ring_map(&c->rx, *files, a->size, false);
+	if (gets)
+		c->peer = &((struct page *)c->own)->peer;
+	return err;
+}
+
+/* files_of an engine's reply. */
+static int files_of(uint32_t engine)
+{
+	switch (engine) {
+	case PD_ENGINE_SEALED:
+	case PD_ENGINE_BPF:
+		return 3;
+	case PD_ENGINE_COPIER:
+		return 4;
+	default:
+		return -1;
+	}
+}
+
+/* conn_open takes over the files of a reply: doorbell, page, ring or rings. */
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
 	      int count)
 {
@@ -65,10 +99,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	struct wire_reply ignored;
 	int err = -ENOMEM, i;
 
-	if (c && count == 3 &&
-	    (a->engine == PD_ENGINE_SEALED || a->engine == PD_ENGINE_BPF)) {
-		bool sealed = a->engine == PD_ENGINE_SEALED;
-
+	if (c && count == files_of(a->engine)) {
 		c->fd = files[0];
 		c->id = a->id;
 		c->serial = serial;
@@ -80,14 +111,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		pthread_mutex_init(&c->tx_lock, NULL);
 		pthread_mutex_init(&c->rx_lock, NULL);
 		pthread_cond_init(&c->woken, NULL);
-		c->own = page_map(files[1], true);
-		err = c->own ? ring_map(sealed ? &c->tx : &c->rx, files[2], a->size,
-					sealed) :
-			       -ENOMEM;
-		if (!err && !sealed) {
-			c->tx.size = a->size;
-			c->peer = &((struct page *)c->own)->peer;
-		}
+		err = map_all(c, a, files + 1);
 		if (!err)
 			err = ask(c, OP_MAPPED, 0, &ignored, NULL, NULL);
 	} else if (c) {

@@ -24,7 +24,7 @@
 #include "wire.h"
 
 #define PAGE 4096
-#define MOST_FILES 3
+#define MOST_FILES 4
 
 /* relax is for loops that look for what another CPU writes. */
 static inline void relax(void)
@@ -66,11 +66,11 @@ struct side {
 	_Atomic uint32_t deaf; /* it receives no more */
 };
 
-/* The page of an end whose bytes the kernel copies: of the engine bpf.
- * bpf/pipe_copy.bpf.c has the same. */
+/* The page of an end whose bytes others copy: of bpf the kernel, of copier the
+ * broker. bpf/pipe_copy.bpf.c has the same. */
 struct page {
-	struct side own; /* the kernel reads */
-	struct side peer; /* the kernel writes, as the peer says */
+	struct side own; /* they read */
+	struct side peer; /* they write, as the peer says */
 	_Atomic uint64_t sent; /* the kernel writes: bytes it has taken */
 };
 

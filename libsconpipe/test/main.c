@@ -21,7 +21,11 @@ int engine(void)
 {
 	const char *name = getenv("ENGINE");
 
-	return name && !strcmp(name, "sealed") ? PD_ENGINE_SEALED : PD_ENGINE_BPF;
+	if (name && !strcmp(name, "sealed"))
+		return PD_ENGINE_SEALED;
+	if (name && !strcmp(name, "copier"))
+		return PD_ENGINE_COPIER;
+	return PD_ENGINE_BPF;
 }
 
 void set(int sid, int option, int value)

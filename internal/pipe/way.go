@@ -1,0 +1,262 @@
+package pipe
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// way is one direction of a connection of the engine copier: from the sender's
+// ring to the receiver's. It belongs to a worker's thread. Positions count the
+// bytes of the stream, as the applications' do.
+//
+// The way of a piece:
+//
+//  1. offer reads how far the sender has come, and how far the receiver; what
+//     cannot be ends the connection.
+//  2. A piece that both rings have in one becomes an entry of the table, and of
+//     the submission queue.
+//  3. The stack copies it.
+//  4. done frees it in the sender's ring, shows it in the receiver's, and rings
+//     for whoever waits.
+type way struct {
+	carriage *carriage
+	number   uint16 // of the table
+	from, to *carried
+
+	send, recv ring
+	offered    uint64 // up to where copies are under way
+	table      table
+	copied     atomic.Uint64 // up to where they are done; Status reads it
+
+	rungRead, rungWrite uint32 // what the applications waited for when they were rung last
+	armed               uint32 // how often they were asked to ring
+	listed              bool   // with the worker, as one to look at
+	vain                int    // how often there was nothing to do
+	last                bool   // the sender has left: no more comes
+	over                bool
+}
+
+// ring is a generation of a ring in use.
+type ring struct {
+	*shared
+	generation uint32
+	start      uint64 // position of its first byte
+}
+
+// room is how much of the ring is free, when used up to head and given back up
+// to tail, and whether that can be.
+func (r *ring) room(head, tail uint64) (uint64, bool) {
+	used := head - max(tail, r.start)
+	if tail > head || used > r.size {
+		return 0, false
+	}
+	return r.size - used, true
+}
+
+// piece is how much of n bytes at a position lie in one.
+func (r *ring) piece(at, n uint64) uint64 { return min(n, r.size-at%r.size) }
+
+func (r *ring) place(at uint64) place { return placeOf(r.region, at%r.size) }
+
+// table is a send buffer table: what was offered and is not yet freed, in the
+// order of the stream. In the receiver's ring the same bytes stand at the same
+// positions, so it is the receive buffer table as well.
+type table struct {
+	entries [tableDepth]tableEntry
+	first   uint16
+	count   uint16
+}
+
+type tableEntry struct {
+	len  uint32
+	done bool
+}
+
+const (
+	tableDepth = 64
+	// mostPiece: the receiver reads a piece while the next is copied.
+	mostPiece = 128 << 10
+)
+
+// errLies is what an application has written that cannot be.
+var errLies = errors.New("positions that cannot be")
+
+// offer submits what can be copied. It returns false if nothing can.
+func (y *way) offer(w *worker) (some bool, err error) {
+	for int(y.table.count) < min(w.stack.depth(), tableDepth) {
+		n, err := y.ready()
+		if n == 0 || err != nil {
+			return some, err
+		}
+		seq := (y.table.first + y.table.count) % tableDepth
+		if !w.queues.submit(entry{
+			Kind: kindGeneralSend, CID: y.from.cid, Len: uint32(n), Conn: y.carriage.number, Table: y.number, Seq: seq,
+			Src: y.send.place(y.offered), Dst: y.recv.place(y.offered),
+		}) {
+			return some, nil
+		}
+		y.table.entries[seq] = tableEntry{len: uint32(n)}
+		y.table.count++
+		y.offered += n
+		some = true
+	}
+	return some, nil
+}
+
+// ready is how many bytes can be copied next.
+func (y *way) ready() (n uint64, err error) {
+	waiting, err := y.waiting()
+	if err != nil || waiting == 0 {
+		return 0, err
+	}
+	room, err := y.room()
+	if err != nil {
+		return 0, err
+	}
+	n = min(waiting, room, mostPiece)
+	return y.recv.piece(y.offered, y.send.piece(y.offered, n)), nil
+}
+
+// waiting is how many bytes the sender has put into its ring that were not
+// offered; of one generation.
+func (y *way) waiting() (uint64, error) {
+	own := &y.from.page.page().Own
+	generation := load32(&own.Generation)
+	head := load64(&own.Head)
+	if generation != y.send.generation {
+		if y.table.count > 0 {
+			return 0, nil
+		}
+		at := load64(&own.SwitchAt)
+		head = load64(&own.Head) // not before what precedes the switch
+		switch {
+		case at == y.offered:
+			if generation < y.send.generation || uint64(generation) >= uint64(len(y.from.send)) {
+				if y.carriage.worker.behind() { // it may be a ring that was made just now
+					return 0, nil
+				}
+				return 0, errLies
+			}
+			y.carriage.worker.leave(y.send.shared)
+			y.send = ring{y.from.send[generation], generation, at}
+		case at < y.offered || at > head:
+			return 0, errLies
+		default:
+			head = at
+		}
+	}
+	if _, ok := y.send.room(head, y.copied.Load()); !ok || head < y.offered {
+		return 0, errLies
+	}
+	return head - y.offered, nil
+}
+
+// room of the receiver's ring. When the receiver has left the one before, a
+// larger one takes over.
+func (y *way) room() (uint64, error) {
+	tail := load64(&y.to.page.page().Own.Tail)
+	if newest := uint32(len(y.to.recv)) - 1; newest != y.recv.generation && y.mayLeave(tail) {
+		y.carriage.worker.leave(y.recv.shared)
+		y.recv = ring{y.to.recv[newest], newest, y.offered}
+		peer := &y.to.page.page().Peer
+		store64(&peer.SwitchAt, y.offered)
+		store32(&peer.Generation, newest)
+	}
+	if tail > y.copied.Load() {
+		return 0, errLies
+	}
+	room, ok := y.recv.room(y.offered, tail)
+	if !ok {
+		return 0, errLies
+	}
+	return room, nil
+}
+
+// mayLeave says whether the receiver's ring can be left: the receiver has begun
+// with it, or never will.
+func (y *way) mayLeave(tail uint64) bool {
+	return y.table.count == 0 && (tail > y.recv.start || y.offered == y.recv.start)
+}
+
+// done hears that an entry was carried out.
+func (y *way) done(seq uint16) {
+	y.table.entries[seq%tableDepth].done = true
+	copied := y.copied.Load()
+	for y.table.count > 0 && y.table.entries[y.table.first].done {
+		copied += uint64(y.table.entries[y.table.first].len)
+		y.table.first = (y.table.first + 1) % tableDepth
+		y.table.count--
+	}
+	y.copied.Store(copied)
+	// The sender first: whoever hears of the bytes may reuse what they came from.
+	store64(&y.from.page.page().Peer.Tail, copied)
+	store64(&y.to.page.page().Peer.Head, copied)
+	y.ringReceiver()
+	y.ringSender()
+}
+
+func (y *way) ringReceiver() {
+	if wait := load32(&y.to.page.page().Own.ReadWait); wait != y.rungRead {
+		y.rungRead = wait
+		y.to.rouse()
+	}
+}
+
+// ringSender waits until there is room to go on, as the library does.
+func (y *way) ringSender() {
+	own := &y.from.page.page().Own
+	wait := load32(&own.WriteWait)
+	if wait == y.rungWrite || load64(&own.Head)-y.copied.Load() > y.send.size/2 {
+		return
+	}
+	y.rungWrite = wait
+	y.from.rouse()
+}
+
+// end passes on that the sender sends no more, and hangs up on the receiver when
+// it has left.
+func (y *way) end() {
+	if y.over || y.table.count > 0 {
+		return
+	}
+	waiting, err := y.waiting()
+	if err != nil || waiting > 0 {
+		return
+	}
+	own, peer := &y.from.page.page().Own, &y.to.page.page().Peer
+	// The head was read before: what came after it is for the next time.
+	if load32(&own.Fin) != 0 && load32(&peer.Fin) == 0 && load64(&own.Head) == y.offered {
+		store32(&peer.Fin, 1)
+		y.to.rouse()
+	}
+	if y.last {
+		y.over = true
+		y.to.hangUp()
+	}
+}
+
+// arm asks both sides to ring, and returns whether there is something to do
+// already.
+func (y *way) arm() bool {
+	y.armed++
+	store32(&y.from.page.page().Peer.ReadWait, y.armed)
+	store32(&y.to.page.page().Peer.WriteWait, y.armed)
+	n, err := y.ready()
+	return n > 0 || err != nil
+}
+
+// deafen tells the sender that nobody reads any more.
+func (y *way) deafen() {
+	if peer := &y.from.page.page().Peer; load32(&peer.Deaf) == 0 {
+		store32(&peer.Deaf, 1)
+		y.from.rouse()
+	}
+}
+
+// rouse wakes an application. One whose doorbell is full has been rung for.
+func (m *carried) rouse() { _, _ = unix.Write(m.bell, []byte{0}) }
+
+// hangUp wakes it for good.
+func (m *carried) hangUp() { _ = unix.Shutdown(m.bell, unix.SHUT_RDWR) }
