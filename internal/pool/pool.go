@@ -22,6 +22,9 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
+// ErrClosed is what Fill ends with when the pool is closed meanwhile.
+var ErrClosed = errors.New("the pool is closed")
+
 // Namespace is one that is wired; what it is, Options.Make knows.
 type Namespace any
 
@@ -65,6 +68,7 @@ type Pool struct {
 	demand    demand
 	floor     int // of Fill
 	making    bool
+	closed    bool
 	stats     Stats
 	wake      chan struct{}
 	changed   *sync.Cond // ready, or an attempt to make one has ended
@@ -128,7 +132,7 @@ func (p *Pool) Shed() bool {
 func (p *Pool) Give(empty *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.displaced) >= displacedMost || p.opts.Config.WarmTarget == 0 {
+	if p.closed || len(p.displaced) >= displacedMost || p.opts.Config.WarmTarget == 0 {
 		empty.Close()
 		return
 	}
@@ -154,6 +158,9 @@ func (p *Pool) Fill(ctx context.Context, n int) error {
 	for len(p.ready) < min(n, p.limit()) {
 		if p.failure != nil {
 			return p.failure
+		}
+		if p.closed {
+			return ErrClosed
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -181,6 +188,8 @@ func (p *Pool) Close() error {
 	<-p.done
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.closed = true
+	p.changed.Broadcast()
 	var errs []error
 	for _, n := range p.ready {
 		errs = append(errs, p.opts.Drop(n))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
@@ -73,6 +74,67 @@ func TestFillsToTarget(t *testing.T) {
 		}
 	}
 	eventually(t, "filled again", func() bool { return p.Stats().Ready == 5 })
+}
+
+// small is a pool of one namespace at most, which make makes.
+func small(make func() (Namespace, error), drop func(Namespace) error) *Pool {
+	return New(Options{
+		Config: config.Pool{WarmTarget: 1, Minimum: 1, Maximum: 1, MemoryLimit: 1 << 30, Cooldown: time.Minute},
+		Make:   func(*os.File) (Namespace, error) { return make() },
+		Drop:   drop,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+}
+
+// Who needs what a namespace has leased waits for the one that is being made.
+func TestShedsWhatIsBeingMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, goOn := 0, make(chan struct{})
+		var dropped []Namespace
+		p := small(func() (Namespace, error) {
+			begun++
+			<-goOn
+			return begun, nil
+		}, func(n Namespace) error {
+			dropped = append(dropped, n)
+			return nil
+		})
+		synctest.Wait()
+		shed := make(chan bool, 1)
+		go func() { shed <- p.Shed() }()
+		synctest.Wait()
+		if len(shed) > 0 {
+			t.Errorf("shed %v while the only one was being made", <-shed)
+		}
+		close(goOn)
+		if !<-shed || len(dropped) != 1 || dropped[0] != 1 {
+			t.Errorf("shed %v, want the first one", dropped)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pool that is closed keeps nobody waiting, and no file.
+func TestClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := small(func() (Namespace, error) { return nil, errors.New("no more") }, nil)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := p.Fill(t.Context(), 1); !errors.Is(err, ErrClosed) {
+			t.Errorf("Fill: %v", err)
+		}
+		file, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Give(file)
+		if err := file.Close(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("the file is open: %v", err)
+		}
+	})
 }
 
 // A burst makes the pool expect the same again, until the cooldown is over.
