@@ -31,14 +31,20 @@ type Lease struct {
 
 // Space is what addresses are leased from. It is safe for concurrent use.
 type Space struct {
-	sets     []Set
+	sets []Set
+	next []netip.Addr // of each set: where to look first
+	*leased
+}
+
+// leased is what spaces of one network have in common, and the lock of all of
+// them.
+type leased struct {
 	cooldown time.Duration
 
 	mu      sync.Mutex
 	taken   map[netip.Addr]bool
 	cooling []cooling // the oldest first
 	cools   map[netip.Addr]bool
-	next    []netip.Addr // of each set: where to look first
 }
 
 // cooling is an address that was released lately.
@@ -50,10 +56,15 @@ type cooling struct {
 // New makes a space with every address free. One that is released is not
 // leased again within the cooldown unless no other is left.
 func New(sets []Set, cooldown time.Duration) *Space {
-	s := &Space{
-		sets: sets, cooldown: cooldown,
-		taken: make(map[netip.Addr]bool), cools: make(map[netip.Addr]bool),
-	}
+	return newSpace(sets, &leased{cooldown: cooldown, taken: make(map[netip.Addr]bool), cools: make(map[netip.Addr]bool)})
+}
+
+// With is a space of other ranges in which all is taken that is taken in this
+// one, now and later: of a network whose configuration has changed.
+func (s *Space) With(sets []Set) *Space { return newSpace(sets, s.leased) }
+
+func newSpace(sets []Set, l *leased) *Space {
+	s := &Space{sets: sets, leased: l}
 	for _, set := range sets {
 		s.next = append(s.next, set[0].Start)
 	}
@@ -85,9 +96,23 @@ func (s *Space) Allocate(now time.Time) (leases []Lease, err error) {
 	return leases, nil
 }
 
-// allocate finds a free address of a set: the next one in turn, so that one is
-// used again as late as possible.
+// allocate takes a free address of a set, or else the one that has been cooling
+// longest.
 func (s *Space) allocate(set int) (Lease, bool) {
+	if l, ok := s.find(set); ok {
+		s.next[set] = l.Address.Addr().Next()
+		return l, true
+	}
+	if i, l := s.coolest(set); i >= 0 {
+		s.endCooling(i)
+		return l, true
+	}
+	return Lease{}, false
+}
+
+// find looks for a free address of a set: the next one in turn, so that one is
+// used again as late as possible.
+func (s *Space) find(set int) (Lease, bool) {
 	ranges := s.sets[set]
 	at := 0
 	for i, r := range ranges {
@@ -99,24 +124,27 @@ func (s *Space) allocate(set int) (Lease, bool) {
 	for turn := 0; turn <= len(ranges); turn++ {
 		r := ranges[at]
 		for ; r.holds(addr); addr = addr.Next() {
-			if s.taken[addr] || s.cools[addr] || addr == r.Gateway {
-				continue
+			if !s.taken[addr] && !s.cools[addr] && addr != r.Gateway {
+				return r.lease(addr), true
 			}
-			s.next[set] = addr.Next()
-			return r.lease(addr), true
 		}
 		at = (at + 1) % len(ranges)
 		addr = ranges[at].Start
 	}
+	return Lease{}, false
+}
+
+// coolest is the address of a set that has been cooling longest, and where it
+// is; -1 if none is.
+func (s *Space) coolest(set int) (int, Lease) {
 	for i, c := range s.cooling {
-		for _, r := range ranges {
-			if r.holds(c.addr) {
-				s.endCooling(i)
-				return r.lease(c.addr), true
+		for _, r := range s.sets[set] {
+			if r.holds(c.addr) && !s.taken[c.addr] && c.addr != r.Gateway {
+				return i, r.lease(c.addr)
 			}
 		}
 	}
-	return Lease{}, false
+	return -1, Lease{}
 }
 
 // Reserve takes addresses that are in use already; one outside of the ranges
@@ -157,23 +185,12 @@ func (s *Space) Taken() int {
 func (s *Space) Full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, set := range s.sets {
-		next := s.next[i]
-		_, ok := s.allocate(i)
-		s.next[i] = next
-		if !ok && !s.anyCooling(set) {
-			return true
+	for set := range s.sets {
+		if _, ok := s.find(set); ok {
+			continue
 		}
-	}
-	return false
-}
-
-func (s *Space) anyCooling(set Set) bool {
-	for _, c := range s.cooling {
-		for _, r := range set {
-			if r.holds(c.addr) {
-				return true
-			}
+		if i, _ := s.coolest(set); i < 0 {
+			return true
 		}
 	}
 	return false

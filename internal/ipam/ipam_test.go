@@ -72,6 +72,35 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
+// Whether there is an address to lease is no lease: what cools goes on cooling.
+func TestFullLeasesNothing(t *testing.T) {
+	now := time.Now()
+	s := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29", RangeEnd: "10.0.0.4"})
+	addresses(t, s, now, 3)
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.3/29")}}, now)
+	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}}, now)
+	if s.Full() || len(s.cooling) != 2 {
+		t.Errorf("full: %v, %d cool", s.Full(), len(s.cooling))
+	}
+}
+
+// What a network has leased stays leased when its ranges change, and what it
+// leases afterwards under the old ones is leased under the new ones, too.
+func TestChangedRanges(t *testing.T) {
+	now := time.Now()
+	old := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29"})
+	addresses(t, old, now, 1)
+	s := old.With(space(t, 0, RangeConf{Subnet: "10.0.0.0/28"}).sets)
+	addresses(t, old, now, 1)
+	old.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}}, now)
+	if got := addresses(t, s, now, 1)[0]; got != "10.0.0.4/28" {
+		t.Errorf("leased %s: 10.0.0.2 cools, 10.0.0.3 is leased", got)
+	}
+	if n := old.Taken(); n != 2 {
+		t.Errorf("%d addresses are taken, want 2", n)
+	}
+}
+
 func TestAllSetsOrNone(t *testing.T) {
 	now := time.Now()
 	four := space(t, 0, RangeConf{Subnet: "10.0.0.0/24"}).sets[0]
