@@ -10,13 +10,15 @@ import (
 
 // gates let only so many containers into a stage at a time (startup.txt,
 // section 5.2): who waits does not contend for the kernel's locks. Nobody waits
-// longer than the timeout, and nobody is turned away.
+// longer than the timeout, for the turns in stages within others neither, and
+// nobody is turned away.
 type gates struct {
 	mu      sync.Mutex
 	limits  config.Limits
 	inside  map[Stage]map[string]time.Time // when each container came in
 	waiting map[Stage][]*waiter            // the first one is the next
 	late    map[Stage]uint64               // proceeded without a turn
+	waited  map[string]time.Duration       // of containers that had to, until they are in no stage
 }
 
 // waiter is a container that waits for its turn.
@@ -33,6 +35,7 @@ func newGates(l config.Limits) *gates {
 	return &gates{
 		limits: l, inside: make(map[Stage]map[string]time.Time),
 		waiting: make(map[Stage][]*waiter), late: make(map[Stage]uint64),
+		waited: make(map[string]time.Duration),
 	}
 }
 
@@ -63,7 +66,7 @@ func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 	}
 	w := &waiter{container: container, turn: make(chan struct{})}
 	g.waiting[s] = append(g.waiting[s], w)
-	timeout := g.limits.Timeout
+	timeout := g.limits.Timeout - g.waited[container]
 	g.mu.Unlock()
 
 	timer := time.NewTimer(timeout)
@@ -73,7 +76,11 @@ func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 	case <-timer.C:
 		g.proceed(s, w)
 	}
-	return time.Since(began)
+	waited = time.Since(began)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waited[container] += waited
+	return waited
 }
 
 // proceed lets somebody in who has waited long enough.
@@ -92,7 +99,19 @@ func (g *gates) leave(s Stage, container string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.inside[s], container)
+	if _, has := g.waited[container]; has && !g.isInside(container) {
+		delete(g.waited, container)
+	}
 	g.callNext(s)
+}
+
+func (g *gates) isInside(container string) bool {
+	for _, in := range g.inside {
+		if _, is := in[container]; is {
+			return true
+		}
+	}
+	return false
 }
 
 // timeout is the longest that anybody waits.
@@ -131,6 +150,7 @@ func (g *gates) hasRoom(s Stage, now time.Time) bool {
 	for container, since := range g.inside[s] {
 		if now.Sub(since) > stuck {
 			delete(g.inside[s], container)
+			delete(g.waited, container)
 		}
 	}
 	return len(g.inside[s]) < limit

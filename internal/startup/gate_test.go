@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
@@ -51,6 +52,27 @@ func TestGateTimeout(t *testing.T) {
 	if s := g.states()[StageStartVM]; s.Late != 1 || s.Inside != 2 || s.Waiting != 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// Who waits in a stage within another one waits no longer for both.
+func TestGateWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGates(config.Limits{AddCNI: 1, AttachIf: 1, Timeout: 20 * time.Second})
+		g.enter(StageAddCNI, "slow")
+		time.AfterFunc(5*time.Second, func() { g.leave(StageAddCNI, "slow") })
+		g.enter(StageAttachIf, "dead")
+		began := time.Now()
+		g.enter(StageAddCNI, "c")
+		g.enter(StageAttachIf, "c")
+		if waited := time.Since(began); waited != 20*time.Second {
+			t.Errorf("waited %v", waited)
+		}
+		g.leave(StageAttachIf, "c")
+		g.leave(StageAddCNI, "c")
+		if len(g.waited) != 0 {
+			t.Errorf("kept: %v", g.waited)
+		}
+	})
 }
 
 // A limit that rises lets in who waits.
