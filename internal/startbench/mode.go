@@ -97,6 +97,9 @@ func (m Mode) networked() bool { return m.Network != NetworkNone && m.Network !=
 func (m Mode) check() error {
 	switch {
 	case m.scon():
+		if err := m.checkScon(); err != nil {
+			return fmt.Errorf("network %q: %w", m.Name, err)
+		}
 		return nil
 	case m.Admission, m.OCI, m.Rules > 0, m.Tenants > 0, m.Kind != "":
 		return fmt.Errorf("network %q: only scon-nopool and scon-pool have these options", m.Name)

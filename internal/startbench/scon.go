@@ -1,14 +1,37 @@
 package startbench
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/primary"
 	"github.com/scon-project/scon/internal/state"
 )
 
 // kindVeth is the default of SCON's lists.
 const kindVeth = "veth"
+
+// checkScon refuses options that SCON's kind of network cannot have.
+func (m Mode) checkScon() error {
+	n := cni.Network{Kind: m.Kind}
+	switch {
+	case m.Kind == cni.OVS:
+		return fmt.Errorf("kind %s: the bench brings no Open vSwitch", m.Kind)
+	case m.Tenants > 0 && n.HasMaster() && m.Kind != cni.TCRouting:
+		return fmt.Errorf("tenants: those of kind %s would share the one uplink, and reach each other: want kind veth, ptp, netkit or tc-routing", m.Kind)
+	case m.QoS && m.Kind != "" && !primary.HasHost(m.Kind):
+		return fmt.Errorf("qos: kind %s has no device on the host to limit the rate to the container at", m.Kind)
+	}
+	p := (&bed{dir: "/"}).sconPlugin(m, 0)
+	p["cniVersion"], p["name"] = "1.0.0", networkName
+	text, err := json.Marshal(p)
+	if err == nil {
+		_, err = cni.Parse(text)
+	}
+	return err
+}
 
 // sconLists are the lists of a mode of SCON's: one, or one for each tenant.
 func (b *bed) sconLists(m Mode) (lists []object) {

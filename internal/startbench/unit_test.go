@@ -19,6 +19,9 @@ func TestParseMode(t *testing.T) {
 		"scon-nopool+rules=100":   {Network: "scon-nopool", Rules: 100},
 		"scon-pool+tenants=5":     {Network: "scon-pool", Tenants: 5},
 		"scon-pool+kind=macvlan":  {Network: "scon-pool", Kind: "macvlan"},
+
+		"scon-pool+tenants=5+kind=tc-routing": {Network: "scon-pool", Tenants: 5, Kind: "tc-routing"},
+		"scon-pool+tenants=5+kind=netkit":     {Network: "scon-pool", Tenants: 5, Kind: "netkit"},
 	} {
 		want.Name = name
 		if got, err := ParseMode(name); err != nil || got != want {
@@ -33,6 +36,13 @@ func TestParseMode(t *testing.T) {
 		"scon-pool+rules=0":    `"0": want a number`,
 		"bridge+rules=5":       "only scon-nopool and scon-pool",
 		"none+qos":             "no bandwidth",
+		"scon-pool+kind=vteh":  `kind is "vteh": want veth`,
+		"scon-pool+kind=ovs":   "brings no Open vSwitch",
+
+		"scon-pool+tenants=5+kind=macvlan": "tenants: those of kind macvlan would share the one uplink",
+		"scon-pool+tenants=5+kind=ipvlan":  "want kind veth, ptp, netkit or tc-routing",
+		"scon-pool+kind=macvlan+qos":       "qos: kind macvlan has no device on the host",
+		"scon-pool+kind=macvlan+rules=5":   "rules: what goes through a device of kind macvlan",
 	} {
 		if _, err := ParseMode(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseMode(%q): %v, want %q in it", name, err, want)
