@@ -186,7 +186,7 @@ func handleCNI(w http.ResponseWriter, r *http.Request, s Starter) {
 		reply(w, http.StatusBadRequest, refusal{fmt.Sprintf("read body: %v", err)})
 		return
 	}
-	document, failed := s.CNI(peer(r), cni.Request{
+	request := cni.Request{
 		Command:     r.Header.Get("Cni-Command"),
 		ContainerID: r.Header.Get("Cni-Containerid"),
 		Netns:       r.Header.Get("Cni-Netns"),
@@ -194,12 +194,19 @@ func handleCNI(w http.ResponseWriter, r *http.Request, s Starter) {
 		Args:        r.Header.Get("Cni-Args"),
 		Path:        r.Header.Get("Cni-Path"),
 		Input:       input,
-	})
+	}
+	document, failed := s.CNI(peer(r), request)
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(document)))
 	if failed {
 		w.WriteHeader(http.StatusBadRequest)
 	}
 	_, _ = w.Write(document)
+	if err := http.NewResponseController(w).Flush(); err != nil && !failed && request.Command == "ADD" {
+		// Who asked has given up, and has perhaps said DEL before this was done.
+		request.Command = "DEL"
+		s.CNI(peer(r), request)
+	}
 }
 
 // decode reads one JSON document of known fields.

@@ -189,6 +189,10 @@ func (n *Network) Digest() string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// mostName is how long a network's name may be: it stands in names of files and
+// in comments of rules.
+const mostName = 128
+
 // mostSocket is how long the path of a unix socket may be.
 const mostSocket = 107
 
@@ -199,6 +203,9 @@ func (c *Conf) complete() error {
 	}
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		return err
+	}
+	if len(c.Name) > mostName {
+		return fmt.Errorf("name has %d bytes: want at most %d", len(c.Name), mostName)
 	}
 	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || len(c.Socket) > mostSocket) {
 		return fmt.Errorf("socket is %q: want an absolute path of at most %d bytes, such as %s", c.Socket, mostSocket, state.Socket(state.DefaultDir))

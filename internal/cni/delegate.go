@@ -14,6 +14,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
+// ErrNoPlugin is wrapped when a plugin is not in CNI_PATH.
+var ErrNoPlugin = errors.New("there is no such plugin")
+
 // Delegate calls another plugin with a request and returns its result, nil for
 // a verb that has none. (cni/pkg/invoke does this too, and brings 3 MB of
 // tracing with it.)
@@ -58,5 +61,5 @@ func find(plugin, path string) (string, error) {
 			return "", fmt.Errorf("plugin %s: %w", plugin, err)
 		}
 	}
-	return "", fmt.Errorf("plugin %s is not in CNI_PATH %s", plugin, path)
+	return "", fmt.Errorf("plugin %s is not in CNI_PATH %s: %w", plugin, path, ErrNoPlugin)
 }

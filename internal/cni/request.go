@@ -35,6 +35,7 @@ type Request struct {
 type Attachment struct {
 	ContainerID, IfName string
 	Netns               string // path, as the runtime gave it; may be "" for DEL
+	Args                string // CNI_ARGS, for a delegate
 }
 
 // Plugin does what the specification's verbs say. An error that is no
@@ -86,7 +87,7 @@ func answer(r Request, p Plugin) ([]byte, error) {
 	if err := checkVersion(conf.CNIVersion, r.Command); err != nil {
 		return nil, err
 	}
-	a := Attachment{ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns}
+	a := Attachment{ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Args: r.Args}
 	switch r.Command {
 	case "ADD":
 		result, err := p.Add(a, conf)

@@ -155,7 +155,7 @@ func (a *Agent) loadNetworks() error {
 
 // reconcileInterval is how often the agent looks for containers that have gone
 // without a DEL.
-const reconcileInterval = 30 * time.Second
+var reconcileInterval = 30 * time.Second
 
 // reconcile looks for them until the agent ends.
 func (a *Agent) reconcile() {
@@ -286,6 +286,10 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	if !strings.HasPrefix(at.Netns, "/proc/") && sees(at.Netns, inode) {
 		r.Inode = inode
 	}
+	// A DEL that nobody heard was not of what comes now.
+	if err := a.store.forget(key); err != nil {
+		return nil, err
+	}
 	end := a.begin(StageAddCNI, at.ContainerID)
 	defer end()
 	n := a.networkOf(c)
@@ -371,9 +375,8 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
-	r := a.record(key)
-	if r != nil {
-		return a.detach(r)
+	if r := a.record(key); r != nil {
+		return a.detach(r.of(at, c))
 	}
 	// One that an ADD left which was cut off before its record.
 	if err := a.host.Remove(&c.Network, inPlacePrefix+key); err != nil {
@@ -384,7 +387,7 @@ func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	}
 	// An ADD that was cut off may have asked the other plugin for an address.
 	return a.unlease(&Record{
-		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, CNIPath: c.Path, Conf: c.Raw,
+		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Args: at.Args, CNIPath: c.Path, Conf: c.Raw, key: key,
 	})
 }
 
@@ -395,13 +398,15 @@ func (a *Agent) detach(r *Record) error {
 		return err
 	}
 	step("del-device")
-	if err := a.unlease(r); err != nil {
+	if err := a.tellDelegate(r); err != nil {
 		return err
 	}
 	step("del-lease")
 	if err := a.store.remove(r); err != nil {
 		return err
 	}
+	// Not before: as long as there is a record, the addresses are its own.
+	a.release(r)
 	a.mu.Lock()
 	delete(a.records, r.key)
 	a.mu.Unlock()
@@ -420,15 +425,30 @@ func (a *Agent) detach(r *Record) error {
 // removeDevice takes an attachment's device away: by its end on the host, or in
 // the container, if that is still there.
 func (a *Agent) removeDevice(r *Record) error {
-	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) || r.Entry != "" || r.Netns == "" {
+	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) {
 		return err
 	}
-	err := netns.Do(r.Netns, func() error {
+	if r.Entry != "" {
+		return removeInside(r.Entry)
+	}
+	if r.Netns == "" {
+		return nil
+	}
+	return ignoreGone(netns.Do(r.Netns, func() error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
 			return err // the path is another container's by now
 		}
 		return primary.RemoveInside(r.IfName)
-	})
+	}))
+}
+
+// removeInside takes the device of a pooled namespace away, whoever has that.
+func removeInside(entry string) error {
+	return ignoreGone(netns.Do(entry, func() error { return primary.RemoveInside(pooledName) }))
+}
+
+// ignoreGone is err unless a namespace is gone.
+func ignoreGone(err error) error {
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) {
 		return nil
 	}
@@ -441,24 +461,26 @@ func (a *Agent) GC(c *cni.Conf) error {
 	for _, v := range c.Valid {
 		valid[keyOf(c.Name, v.ContainerID, v.IfName)] = true
 	}
-	err := a.detachAll(func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
-	return errors.Join(err, tellDelegate("GC", c))
+	err := a.detachAll(a.attachments(), func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
+	return errors.Join(err, askDelegate("GC", c))
 }
 
-// detachAll takes away the attachments that doomed names.
-func (a *Agent) detachAll(doomed func(*Record) bool) error {
+// attachments are those that there are now.
+func (a *Agent) attachments() []*Record {
 	a.mu.Lock()
-	var keys []string
-	for key, r := range a.records {
-		if doomed(r) {
-			keys = append(keys, key)
-		}
-	}
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Values(a.records))
+}
+
+// detachAll takes those attachments away that doomed names.
+func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 	var errs []error
-	for _, key := range keys {
-		unlock := a.busy.lock(key)
-		if r := a.record(key); r != nil {
+	for _, r := range all {
+		if !doomed(r) {
+			continue
+		}
+		unlock := a.busy.lock(r.key)
+		if a.record(r.key) == r { // else it has gone, or its like has come again
 			errs = append(errs, a.detach(r))
 		}
 		unlock()
@@ -482,12 +504,12 @@ func (a *Agent) Status(c *cni.Conf) error {
 	if n.space != nil && n.space.Full() && (n.pool == nil || n.pool.Stats().Ready == 0) {
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: every address is leased", c.Name), "")
 	}
-	return tellDelegate("STATUS", c)
+	return askDelegate("STATUS", c)
 }
 
-// tellDelegate passes a verb on that is about no container to the plugin that
+// askDelegate passes a verb on that is about no container to the plugin that
 // gives addresses, if that is another one.
-func tellDelegate(verb string, c *cni.Conf) error {
+func askDelegate(verb string, c *cni.Conf) error {
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}

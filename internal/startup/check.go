@@ -31,7 +31,7 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 		return nil
 	}
 	_, err := cni.Delegate(c.IPAM.Type, cni.Request{
-		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Path: c.Path, Input: c.Raw,
+		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Args: at.Args, Path: c.Path, Input: c.Raw,
 	})
 	if err != nil {
 		return fmt.Errorf("ask ipam plugin %s about an address: %w", c.IPAM.Type, err)

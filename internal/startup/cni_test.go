@@ -286,27 +286,3 @@ func TestNetworkTwice(t *testing.T) {
 		}
 	})
 }
-
-// A stock IPAM plugin may give the addresses.
-func TestDelegatedIPAM(t *testing.T) {
-	b := newBed(t)
-	b.start()
-	pod := nstest.New(t)
-	own := `{"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`
-	// Of a version that the plugins of Debian 12 know, too.
-	conf := strings.Replace(strings.Replace(b.conf(), "1.1.0", "1.0.0", 1), own, fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.dir), 1)
-	out := b.want(b.cni("ADD", "c", netns.Path(pod), conf))
-	if !strings.Contains(out, `"address":"10.88.0.2/24"`) {
-		t.Error(out)
-	}
-	b.want(b.cni("CHECK", "c", netns.Path(pod), conf))
-	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
-	b.wantNothing()
-	if out := b.want(b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1))); !strings.Contains(out, `10.88.0.3/24`) {
-		t.Error(out)
-	}
-	b.want(b.cni("DEL", "d", netns.Path(pod), conf))
-	if a := b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, "host-local", "nowhere", 1)); !strings.Contains(a.out, "not in CNI_PATH") {
-		t.Error(a.out)
-	}
-}

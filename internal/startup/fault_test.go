@@ -142,6 +142,43 @@ func TestAgentDown(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
+// A DEL that nobody has heard is not of a container that came later under the
+// same name.
+func TestDeletedAndAddedAgain(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	deaf := strings.Replace(b.conf(`"agentDown": "error"`), b.socket(), b.dir+"/deaf.sock", 1)
+	b.want(b.cni("DEL", "c", netns.Path(pod), deaf))
+	if words, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "deleted", "*")); len(words) != 1 {
+		t.Fatalf("words left: %v", words)
+	}
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.kill()
+	b.start()
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.ping(pod)
+}
+
+// An agent that has been stopped is not taken for one that has gone.
+func TestAgentStopped(t *testing.T) {
+	b := newBed(t)
+	b.start(reconcileEnv + "=10ms")
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	if err := os.Remove(b.socket()); err != nil { // as if it did not answer
+		t.Fatal(err)
+	}
+	const patience = patienceEnv + "=10ms"
+	if a := b.cni("ADD", "d", netns.Path(nstest.New(t)), b.conf(), patience); a.code != 1 || !strings.Contains(a.out, "does not answer, and is still there") {
+		t.Errorf("ADD: %s", a.out)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(), patience))
+	eventually(t, "it hears of the DEL", func() bool { return len(b.records()) == 0 })
+	b.kill()
+	b.wantNothing()
+}
+
 // The socket is not in the state directory, or the configuration names one of
 // nobody's: who works without the agent takes no other container's network away.
 func TestSocketElsewhere(t *testing.T) {
@@ -226,9 +263,34 @@ func TestCorruptRecord(t *testing.T) {
 			}
 			b.want(b.cni("DEL", "two", netns.Path(two), b.conf()))
 			b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(more)))
+			eventually(t, "no address is taken but those of the pool", func() bool {
+				n := b.state().Networks[0]
+				return n.Addresses == n.Pool.Ready
+			})
 			b.wantWhole(b.conf())
 		})
 	}
+}
+
+// The container of such a record vanishes: its address is free again.
+func TestCorruptRecordVanished(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.kill()
+	if err := os.WriteFile(b.records()[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start(reconcileEnv + "=10ms")
+	b.want(b.cni("STATUS", "", "", b.conf()))
+	if n := b.state().Networks[0].Addresses; n != 1 {
+		t.Errorf("%d addresses are taken, want 1", n)
+	}
+	if err := netns.Delete(pod); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its address is free", func() bool { return b.state().Networks[0].Addresses == 0 })
 }
 
 // A device that has no end on the host is found by its alias: one without a
@@ -334,6 +396,12 @@ func TestBridgeGone(t *testing.T) {
 	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
 	b.ping(two)
 	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
+	// Or another one has its name, which is no gateway.
+	nstest.Run(t, b.host, "ip link del br0\nip link add br0 type bridge\nip link set br0 up")
+	b.want(b.cni("ADD", "e", netns.Path(one), b.conf()))
+	b.ping(one)
+	b.want(b.cni("DEL", "e", netns.Path(one), b.conf()))
+	nstest.Run(t, b.host, "ip link del br0")
 	b.stop()
 
 	// What the pool has hangs at nothing then.
@@ -343,6 +411,23 @@ func TestBridgeGone(t *testing.T) {
 		pod := nstest.New(t)
 		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), b.conf()))
 		b.ping(pod)
+	}
+}
+
+// What a network had on the host by an earlier configuration goes with the rest.
+func TestRenamedBridge(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	for _, bridge := range []string{"br0", "br1", "br2"} {
+		pod := nstest.New(t)
+		conf := strings.Replace(b.conf(`"ipMasq": true`, `"tenant": "a"`), "br0", bridge, 1)
+		b.want(b.cni("ADD", bridge, netns.Path(pod), conf))
+		b.want(b.cni("DEL", bridge, netns.Path(pod), conf))
+	}
+	b.stop()
+	b.wantNothing()
+	if out := nstest.Run(t, b.host, "ip -br link") + nstest.Run(t, b.host, "nft list ruleset"); strings.Contains(out, "br") || strings.Contains(out, "scon") {
+		t.Errorf("left: %s", out)
 	}
 }
 

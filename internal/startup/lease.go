@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -27,11 +28,15 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 		}
 		return err
 	}
-	r.CNIPath, r.Conf = c.Path, c.Raw
-	result, err := delegate("ADD", r)
+	result, err := a.leaseOfDelegate(r, at, c)
 	if err != nil {
 		return fmt.Errorf("ask ipam plugin %s for an address: %w", c.IPAM.Type, err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.unlease(r))
+		}
+	}()
 	for _, ip := range result.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		bits, _ := ip.Address.Mask.Size()
@@ -41,6 +46,11 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 		gw, _ := netip.AddrFromSlice(ip.Gateway)
 		r.Leases = append(r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
 	}
+	n.learn(r.Leases)
+	if c.DNS.IsEmpty() {
+		c.DNS = result.DNS
+	}
+	c.IPAM.Routes = nil // as the plugin reads them
 	for _, route := range result.Routes {
 		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
 			c.Routes = append(c.Routes, dst)
@@ -59,6 +69,7 @@ func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
 	n.hungry.Add(1)
 	defer n.hungry.Add(-1)
 	for n.pool.Shed() {
+		step("lease-shed")
 		if leases, err = n.space.Allocate(now()); !errors.Is(err, ipam.ErrExhausted) {
 			return leases, err
 		}
@@ -66,28 +77,83 @@ func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
 	return n.space.Allocate(now())
 }
 
-// unlease gives the addresses of an attachment back.
-func (a *Agent) unlease(r *Record) error {
-	if r.Network.IPAM.Type != cni.OwnIPAM {
-		_, err := delegate("DEL", r)
-		if err != nil {
-			return fmt.Errorf("tell ipam plugin %s that an address is free: %w", r.Network.IPAM.Type, err)
+// leaseOfDelegate asks another plugin for addresses. It has them in a file of
+// its own then, and nobody but a DEL takes them out: so the record is written
+// first, and stands for an attachment that is not finished.
+func (a *Agent) leaseOfDelegate(r *Record, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
+	r.Args, r.CNIPath, r.Conf = at.Args, c.Path, c.Raw
+	if err := a.store.put(r); err != nil {
+		return nil, err
+	}
+	result, err := delegate("ADD", r)
+	step("add-delegated")
+	if errors.Is(err, cni.ErrNoPlugin) {
+		return nil, errors.Join(err, a.store.remove(r))
+	}
+	if err != nil {
+		// It may have leased something all the same.
+		if undone := a.unlease(r); undone != nil {
+			a.log.Warn("an ADD that went wrong", "container", r.ContainerID, "error", undone)
 		}
+	}
+	return result, err
+}
+
+// unlease gives the addresses back of an attachment that has no record, or an
+// unfinished one.
+func (a *Agent) unlease(r *Record) error {
+	if err := a.tellDelegate(r); err != nil {
+		return err
+	}
+	a.release(r)
+	if r.Network.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	a.mu.Lock()
-	n := a.networks[r.Network.Name]
-	a.mu.Unlock()
-	if n != nil && n.space != nil {
-		n.space.Release(r.Leases, now())
+	return a.store.remove(r)
+}
+
+// tellDelegate tells the plugin that gave an attachment its addresses, if that
+// is another one, that they are free.
+func (a *Agent) tellDelegate(r *Record) error {
+	if r.Network.IPAM.Type == cni.OwnIPAM {
+		return nil
+	}
+	if _, err := delegate("DEL", r); err != nil {
+		return fmt.Errorf("tell ipam plugin %s that an address is free: %w", r.Network.IPAM.Type, err)
 	}
 	return nil
+}
+
+// release gives addresses back to the network's own ranges. Those of an
+// attachment that has lost its record are reserved in every network.
+func (a *Agent) release(r *Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, n := range a.networks {
+		if n.space == nil || name != r.Network.Name && !r.rebuilt() {
+			continue
+		}
+		n.space.Release(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool {
+			return r.rebuilt() && a.leased(name, l)
+		}), now())
+	}
+}
+
+// leased tells whether an attachment of a network has an address. The caller
+// holds mu.
+func (a *Agent) leased(network string, l ipam.Lease) bool {
+	for _, r := range a.records {
+		if r.Network.Name == network && slices.ContainsFunc(r.Leases, func(other ipam.Lease) bool { return other.Address.Addr() == l.Address.Addr() }) {
+			return true
+		}
+	}
+	return false
 }
 
 // delegate calls the IPAM plugin of an attachment's network.
 func delegate(verb string, r *Record) (*types100.Result, error) {
 	return cni.Delegate(r.Network.IPAM.Type, cni.Request{
-		Command: verb, ContainerID: r.ContainerID, Netns: r.Netns, IfName: r.IfName, Path: r.CNIPath, Input: r.Conf,
+		Command: verb, ContainerID: r.ContainerID, Netns: r.Netns, IfName: r.IfName, Args: r.Args, Path: r.CNIPath, Input: r.Conf,
 	})
 }
 

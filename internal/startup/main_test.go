@@ -55,9 +55,14 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(bin)
-	out, err := exec.Command("make", "-C", "../..", "bin/scon-cni", "bin/scon-oci").CombinedOutput()
+	from := filepath.Dir(os.Args[0])
+	var out []byte
+	if _, here := os.Stat(filepath.Join(from, "scon-cni")); here != nil { // it is in a guest
+		from = "../../bin"
+		out, err = exec.Command("make", "-C", "../..", "bin/scon-cni", "bin/scon-oci").CombinedOutput()
+	}
 	if err == nil {
-		out, err = exec.Command("cp", "../../bin/scon-cni", "../../bin/scon-oci", bin).CombinedOutput()
+		out, err = exec.Command("cp", filepath.Join(from, "scon-cni"), filepath.Join(from, "scon-oci"), bin).CombinedOutput()
 	}
 	if err == nil {
 		out, err = exec.Command("cp", os.Args[0], filepath.Join(bin, "scon")).CombinedOutput()
@@ -71,6 +76,7 @@ func run(m *testing.M) int {
 
 func runAlone() int {
 	setFault()
+	setTimes()
 	input, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return 1
@@ -88,10 +94,62 @@ func runAlone() int {
 
 // Variables of the environment that change an agent.
 const (
-	faultEnv  = "SCON_TEST_FAULT"  // the step at which it kills itself
-	configEnv = "SCON_TEST_CONFIG" // YAML, what is below startup:
-	socketEnv = "SCON_TEST_SOCKET" // its name in the directory
+	faultEnv     = "SCON_TEST_FAULT"     // the step at which it kills itself
+	configEnv    = "SCON_TEST_CONFIG"    // YAML, what is below startup:
+	socketEnv    = "SCON_TEST_SOCKET"    // its name in the directory
+	reconcileEnv = "SCON_TEST_RECONCILE" // how often it looks for containers that have gone
+	patienceEnv  = "SCON_TEST_PATIENCE"  // how long it waits for another one's end
 )
+
+// setTimes takes shorter times out of the environment.
+func setTimes() {
+	for env, t := range map[string]*time.Duration{reconcileEnv: &reconcileInterval, patienceEnv: &lockPatience} {
+		if d, err := time.ParseDuration(os.Getenv(env)); err == nil {
+			*t = d
+		}
+	}
+}
+
+// setPauses lets the process wait at a step for which there is a file
+// pause-STEP in a directory, until paused-STEP is taken away. One waits.
+func setPauses(dir string) {
+	die := step
+	step = func(name string) {
+		die(name)
+		paused := filepath.Join(dir, "paused-"+name)
+		if os.Rename(filepath.Join(dir, "pause-"+name), paused) != nil {
+			return
+		}
+		for {
+			if _, err := os.Stat(paused); err != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// pause lets the next who comes to a step wait there. The first function it
+// returns waits until somebody does, the second lets go.
+func (b *bed) pause(step string) (reached, goOn func()) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, "pause-"+step), nil, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	paused := filepath.Join(b.dir, "paused-"+step)
+	return func() {
+			b.t.Helper()
+			eventually(b.t, "somebody is at "+step, func() bool {
+				_, err := os.Stat(paused)
+				return err == nil
+			})
+		}, func() {
+			b.t.Helper()
+			if err := os.Remove(paused); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+}
 
 // setFault lets the process kill itself at a step.
 func setFault() {
@@ -113,6 +171,8 @@ type agentBackend struct {
 
 func runAgent(dir string) error {
 	setFault()
+	setPauses(dir)
+	setTimes()
 	c := config.Default()
 	c.Startup.Pool.WarmTarget = 0
 	if text := os.Getenv(configEnv); text != "" {

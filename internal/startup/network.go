@@ -3,6 +3,7 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -24,6 +25,8 @@ type network struct {
 
 	mu       sync.Mutex
 	prepared bool
+	shared   int        // number of the bridge or master that was prepared
+	learned  []ipam.Set // subnets of a delegate
 }
 
 // networkOf is the network of a request, made if it is the first one. One whose
@@ -38,12 +41,7 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 	}
 	n = &network{conf: c, digest: digest}
 	if c.IPAM.Type == cni.OwnIPAM {
-		n.space = ipam.New(c.Sets, a.opts.Config.AddressCooldown)
-		for _, r := range a.records {
-			if r.Network.Name == c.Name || r.Network.Name == unknownNetwork {
-				n.space.Reserve(r.Leases)
-			}
-		}
+		n.space = a.spaceOf(c)
 	}
 	if n.space != nil && a.opts.Config.Pool.WarmTarget > 0 && !a.closed {
 		n.pool = a.newPool(n)
@@ -59,11 +57,41 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 	return n
 }
 
-// prepare makes what the network's containers share, once.
+// spaceOf is what a network leases addresses from. Those of its containers are
+// taken, and those that are being given to some now, by an earlier
+// configuration. The caller holds mu.
+func (a *Agent) spaceOf(c *cni.Conf) *ipam.Space {
+	if old := a.networks[c.Name]; old != nil && old.space != nil {
+		return old.space.With(c.Sets)
+	}
+	s := ipam.New(c.Sets, a.opts.Config.AddressCooldown)
+	for _, r := range a.records {
+		if r.Network.Name == c.Name || r.rebuilt() {
+			s.Reserve(r.Leases)
+		}
+	}
+	return s
+}
+
+// learn has the subnets of a delegate's addresses prepared, too: no other part of
+// the configuration says which they are.
+func (n *network) learn(leases []ipam.Lease) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range leases {
+		r := ipam.Range{Subnet: l.Address.Masked(), Gateway: l.Gateway}
+		if r.Gateway.IsValid() && !slices.ContainsFunc(n.learned, func(s ipam.Set) bool { return s[0] == r }) {
+			n.learned, n.prepared = append(n.learned, ipam.Set{r}), false
+		}
+	}
+}
+
+// prepare makes what the network's containers share, once for a bridge or
+// master: another one under its name has nothing of it.
 func (a *Agent) prepare(n *network) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.prepared {
+	if n.prepared && n.shared == primary.SharedIndex(&n.conf.Network) {
 		return nil
 	}
 	if err := a.claim(n.conf); err != nil {
@@ -72,10 +100,12 @@ func (a *Agent) prepare(n *network) error {
 	if err := a.store.putNetwork(n.conf); err != nil {
 		return err
 	}
-	if err := a.host.Prepare(n.conf); err != nil {
+	conf := *n.conf
+	conf.Sets = slices.Concat(conf.Sets, n.learned)
+	if err := a.host.Prepare(&conf); err != nil {
 		return err
 	}
-	n.prepared = true
+	n.prepared, n.shared = true, primary.SharedIndex(&n.conf.Network)
 	return nil
 }
 

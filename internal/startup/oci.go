@@ -68,7 +68,7 @@ func (a *Agent) ociDone(o api.OCI) error {
 		b.end()
 	}
 	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
-		return a.detachAll(func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
+		return a.detachAll(a.attachments(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
 	}
 	return nil
 }

@@ -150,6 +150,36 @@ func TestOVSRouting(t *testing.T) {
 	}
 }
 
+// ovs-vswitchd ends and comes again, as with an update of Open vSwitch: containers'
+// ports are there again, and the agent has more made.
+func TestOVSRestarted(t *testing.T) {
+	b := newBed(t)
+	v := b.vswitch()
+	b.start()
+	one, two, three := nstest.New(t), nstest.New(t), nstest.New(t)
+	conf := b.kindConf("ovs", `"bridge": "o0", "isGateway": true`)
+	b.want(b.cni("ADD", "one", netns.Path(one), conf))
+	b.want(b.cni("ADD", "two", netns.Path(two), conf))
+	b.ping(one)
+	end(v.main)
+	b.want(b.cni("DEL", "two", netns.Path(two), conf))
+	v.main = v.run("ovs-vswitchd", "unix:"+v.file("db.sock"))
+	eventually(t, "the gateway answers again", func() bool {
+		return reaches(one, "10.88.0.1", 1)
+	})
+	b.want(b.cni("CHECK", "one", netns.Path(one), conf))
+	b.want(b.cni("STATUS", "", "", conf))
+	b.want(b.cni("ADD", "three", netns.Path(three), conf))
+	wantReach(t, one, map[string]bool{b.address("three"): true})
+	b.want(b.cni("DEL", "one", netns.Path(one), conf))
+	b.want(b.cni("DEL", "three", netns.Path(three), conf))
+	b.stop()
+	if left := v.ctl("list-ports", "o0"); left != "" {
+		t.Errorf("ports are left: %s", left)
+	}
+	b.wantNothing()
+}
+
 // Ports that an agent left which died are taken out of the database.
 func TestOVSKilled(t *testing.T) {
 	for _, at := range []string{"add-made", "del-device", "pool-made"} {

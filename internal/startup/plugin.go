@@ -84,6 +84,9 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 			Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
 			Logger: slog.New(slog.DiscardHandler),
 		})
+		if errors.Is(err, ErrBusy) {
+			return fmt.Errorf("the agent at %s does not answer, and is still there: %w", socketOf(c), err)
+		}
 		if err != nil {
 			return err
 		}

@@ -116,9 +116,14 @@ func (a *Agent) makeNamespace(name string, empty *os.File) error {
 	return a.factory.Create(name)
 }
 
-// drop takes a namespace away that nobody has got.
+// drop takes a namespace away that nobody has got. A runtime may have it all the
+// same, of which the ADD went wrong.
 func (a *Agent) drop(n *network, e *entry) error {
-	if err := a.host.Remove(&n.conf.Network, e.host); err != nil {
+	err := a.host.Remove(&n.conf.Network, e.host)
+	if err == nil && e.host == "" {
+		err = removeInside(e.name)
+	}
+	if err != nil {
 		return err
 	}
 	a.disown(e.host)

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -35,11 +36,37 @@ type Record struct {
 	Entry       string           `json:"entry,omitempty"` // name of a pooled namespace
 	Host        string           `json:"host"`            // device on the host
 	Leases      []ipam.Lease     `json:"leases"`
-	Result      *types100.Result `json:"result"`
+	Result      *types100.Result `json:"result"`             // nil of an unfinished one, or one made anew
+	Args        string           `json:"args,omitempty"`     // for a delegate
 	CNIPath     string           `json:"cni_path,omitempty"` // for a delegate
 	Conf        json.RawMessage  `json:"conf,omitempty"`     // for a delegate
 
-	key string
+	key  string
+	anew bool // as of rebuilt, of one that was found out about since
+}
+
+// unknownNetwork is of records that were made anew: their addresses are taken
+// in every network whose they may be.
+const unknownNetwork = "?"
+
+// rebuilt tells whether the record was made anew from what the kernel had.
+func (r *Record) rebuilt() bool { return r.Network.Name == unknownNetwork || r.anew }
+
+// unfinished tells whether the record was written for the sake of a delegate, by
+// an ADD that was cut off then.
+func (r *Record) unfinished() bool { return r.Result == nil && !r.rebuilt() }
+
+// of is the record with what it has lost, as far as a request says it.
+func (r *Record) of(at cni.Attachment, c *cni.Conf) *Record {
+	if r.Network.Name != unknownNetwork {
+		return r
+	}
+	known := *r
+	known.anew = true
+	known.Network, known.ContainerID, known.IfName = c.Network, at.ContainerID, at.IfName
+	known.Netns = cmp.Or(r.Netns, at.Netns)
+	known.Args, known.CNIPath, known.Conf = at.Args, c.Path, c.Raw
+	return &known
 }
 
 // keyOf names an attachment: what CNI says is one.
@@ -63,6 +90,7 @@ const (
 //	startup/NUMBER/               of that namespace:
 //	    lock                      held by whoever works here
 //	    networks/NAME             the configuration of a network that was prepared
+//	    networks/NAME@DIGEST      an earlier one
 //	    attachments/KEY@ENTRY     a record; ENTRY is "" for a device in place
 //	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
 //	    corrupt/                  what could not be read
@@ -164,7 +192,7 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 var ErrBusy = errors.New("another agent works there")
 
 // lockPatience is how long those wait who share the directory.
-const lockPatience = 10 * time.Second
+var lockPatience = 10 * time.Second
 
 // openStore takes the directory until close, and throws away what another boot
 // left there. With wait, it waits for who has it.
@@ -248,9 +276,18 @@ func (s *store) removeAll() error {
 	return os.RemoveAll(shared)
 }
 
-// putNetwork writes down what was prepared, getNetworks reads it.
+// putNetwork writes down what was prepared, getNetworks reads it. What an earlier
+// configuration of the network had on the host is taken away with the rest.
 func (s *store) putNetwork(c *cni.Conf) error {
-	if err := writeFile(filepath.Join(s.dir, "networks", c.Name), c.Raw); err != nil {
+	path := filepath.Join(s.dir, "networks", c.Name)
+	if b, err := os.ReadFile(path); err == nil {
+		if old, err := cni.Parse(b); err == nil && old.Digest() != c.Digest() {
+			if err := os.Rename(path, path+"@"+old.Digest()); err != nil {
+				return fmt.Errorf("write down network: %w", err)
+			}
+		}
+	}
+	if err := writeFile(path, c.Raw); err != nil {
 		return fmt.Errorf("write down network: %w", err)
 	}
 	return nil
@@ -352,7 +389,7 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read attachment: %w", err)
 		}
-		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 || r.Entry != entry || r.Network.Name == "" {
+		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 && r.Conf == nil || r.Entry != entry || r.Network.Name == "" {
 			aside := filepath.Join(s.dir, "corrupt", f.Name())
 			if err := os.Rename(path, aside); err != nil {
 				return nil, nil, fmt.Errorf("put a corrupt record aside: %w", err)
@@ -391,4 +428,10 @@ func (s *store) deleted() ([]string, error) {
 	return keys, nil
 }
 
-func (s *store) forget(key string) error { return os.Remove(filepath.Join(s.dir, "deleted", key)) }
+func (s *store) forget(key string) error {
+	err := os.Remove(filepath.Join(s.dir, "deleted", key))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget what was deleted without the agent: %w", err)
+	}
+	return nil
+}

@@ -63,21 +63,34 @@ func (a *Agent) recover() error {
 	if err := a.recoverNetworks(); err != nil {
 		return err
 	}
-	deleted, err := a.store.deleted()
+	// What cannot be taken away now is tried again: it is no reason to let those
+	// wait that come.
+	if err := a.Reconcile(); err != nil {
+		a.log.Error("looking for containers that have gone", "error", err)
+	}
+	return nil
+}
+
+// catchUp does what DEL was asked for while no agent answered.
+func (a *Agent) catchUp() error {
+	keys, err := a.store.deleted()
 	if err != nil {
 		return err
 	}
-	for _, key := range deleted {
+	var errs []error
+	for _, key := range keys {
+		unlock := a.busy.lock(key)
+		var err error
 		if r := a.record(key); r != nil {
-			if err := a.detach(r); err != nil {
-				return err
-			}
+			err = a.detach(r)
 		}
-		if err := a.store.forget(key); err != nil {
-			return err
+		if err == nil {
+			err = a.store.forget(key)
 		}
+		unlock()
+		errs = append(errs, err)
 	}
-	return a.Reconcile()
+	return errors.Join(errs...)
 }
 
 // recoverNetworks takes away what devices that are gone left on the host, and
@@ -88,8 +101,8 @@ func (a *Agent) recoverNetworks() error {
 		return err
 	}
 	for _, c := range networks {
-		if a.hasContainers(c.Name) {
-			a.claims[c.Name] = c
+		if a.claims[c.Name] == nil && a.hasContainers(c.Name) {
+			a.claims[c.Name] = c // of several the latest, which is the first
 		}
 		if err := a.host.Sweep(c); err != nil {
 			a.log.Warn("looking for what containers left", "network", c.Name, "error", err)
@@ -144,6 +157,10 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 			continue
 		}
 		a.log.Info("removing a namespace that was left", "netns", name)
+		// A container may have it, of which nobody knows.
+		if err := removeInside(name); err != nil {
+			return err
+		}
 		if err := netns.Delete(name); err != nil && !errors.Is(err, netns.ErrNotExist) {
 			return err
 		}
@@ -231,10 +248,6 @@ func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *insid
 	return nil
 }
 
-// unknownNetwork is of records that were made anew: their addresses are taken
-// in every network whose they may be.
-const unknownNetwork = "?"
-
 // namespaceOf finds the namespace of a pair's other end.
 func (a *Agent) namespaceOf(l netlink.Link, r *Record) (string, error) {
 	if r.Entry != "" {
@@ -255,14 +268,19 @@ func (a *Agent) namespaceOf(l netlink.Link, r *Record) (string, error) {
 }
 
 // Reconcile releases attachments whose container has gone without a DEL: the
-// device, or the runtime's name of the namespace, is no longer there.
+// device, or the runtime's name of the namespace, is no longer there. One that
+// is made meanwhile is not looked at, for its device may be younger than the
+// list of devices.
 func (a *Agent) Reconcile() error {
+	missed := a.catchUp()
+	all := a.attachments()
 	devices, err := a.ownDevices()
 	if err != nil {
-		return err
+		return errors.Join(missed, err)
 	}
-	return a.detachAll(func(r *Record) bool {
-		if r.Host != "" && devices[r.Host] == nil {
+	step("reconcile-listed")
+	return errors.Join(missed, a.detachAll(all, func(r *Record) bool {
+		if r.unfinished() || r.Host != "" && devices[r.Host] == nil {
 			return true
 		}
 		if r.Bundle != "" {
@@ -274,7 +292,7 @@ func (a *Agent) Reconcile() error {
 		}
 		inode, err := netns.Inode(r.Netns)
 		return errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) || err == nil && inode != r.Inode
-	})
+	}))
 }
 
 // sees tells whether the agent's own mounts have a namespace at a path, or only

@@ -1,0 +1,137 @@
+package startup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// hostLocal is a network whose addresses are those of the CNI project's
+// host-local, of a version that Debian's knows, too.
+func (b *bed) hostLocal(more ...string) string {
+	own := `{"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`
+	theirs := fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.dir)
+	return strings.Replace(strings.Replace(b.conf(more...), "1.1.0", "1.0.0", 1), own, theirs, 1)
+}
+
+// held are the addresses that host-local has leased.
+func (b *bed) held() []string {
+	files, _ := filepath.Glob(filepath.Join(b.dir, "net", "10.88.*"))
+	return files
+}
+
+// A stock IPAM plugin may give the addresses.
+func TestDelegatedIPAM(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	conf := b.hostLocal(`"ipMasq": true`)
+	out := b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	if !strings.Contains(out, `"address":"10.88.0.2/24"`) {
+		t.Error(out)
+	}
+	// The host is the gateway of a subnet that only the plugin knows.
+	b.ping(pod)
+	if out := nstest.Run(t, b.host, "nft list table ip scon_startup"); !strings.Contains(out, "ip saddr 10.88.0.0/24") {
+		t.Errorf("masquerading: %s", out)
+	}
+	b.want(b.cni("CHECK", "c", netns.Path(pod), conf))
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+	b.wantNothing()
+	if out := b.want(b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1))); !strings.Contains(out, `10.88.0.3/24`) {
+		t.Error(out)
+	}
+	b.want(b.cni("DEL", "d", netns.Path(pod), conf))
+	// It hears what a container's engine wants of it.
+	if out := b.want(b.cni("ADD", "e", netns.Path(pod), conf, "CNI_ARGS=IgnoreUnknown=1;IP=10.88.0.77")); !strings.Contains(out, `10.88.0.77/24`) {
+		t.Error(out)
+	}
+	b.want(b.cni("DEL", "e", netns.Path(pod), conf))
+	if a := b.cni("ADD", "d", netns.Path(pod), strings.Replace(conf, "host-local", "nowhere", 1)); !strings.Contains(a.out, "not in CNI_PATH") {
+		t.Error(a.out)
+	}
+	if held := b.held(); len(held) > 0 || len(b.records()) > 0 {
+		t.Errorf("left: %v %v", held, b.records())
+	}
+}
+
+// The agent dies with an address in host-local's directory: the next one tells
+// host-local, though nobody says DEL.
+func TestKilledWithDelegate(t *testing.T) {
+	for _, at := range []string{"add-delegated", "add-leased", "add-made", "del-device", "del-lease"} {
+		t.Run(at, func(t *testing.T) {
+			b := newBed(t)
+			b.start(faultEnv + "=" + at)
+			pod := nstest.New(t)
+			conf := b.hostLocal(`"agentDown": "error"`)
+			a := b.cni("ADD", "c", netns.Path(pod), conf)
+			if dies := strings.HasPrefix(at, "add"); dies != (a.code != 0) {
+				t.Errorf("ADD: %d %s", a.code, a.out)
+			}
+			if strings.HasPrefix(at, "del") {
+				_ = b.cni("DEL", "c", netns.Path(pod), conf)
+			}
+			b.kill()
+			b.start()
+			if held := b.held(); len(held) > 0 || len(b.records()) > 0 || len(b.state().Attachments) > 0 {
+				t.Errorf("left: %v %v %v", held, b.records(), b.state().Attachments)
+			}
+			b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+			b.stop()
+			b.wantNothing()
+		})
+	}
+}
+
+// A DEL gives the address of a record that was made anew back to host-local.
+func TestCorruptRecordOfDelegate(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.hostLocal()))
+	b.kill()
+	if err := os.WriteFile(b.records()[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.hostLocal()))
+	if held := b.held(); len(held) > 0 {
+		t.Errorf("left: %v", held)
+	}
+	b.stop()
+	b.wantNothing()
+}
+
+// A plugin that does not take an address back does not keep the agent from
+// serving others.
+func TestDelegateGone(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	one, two := nstest.New(t), nstest.New(t)
+	plugins := t.TempDir()
+	path := "CNI_PATH=" + plugins
+	if err := os.Symlink("/usr/lib/cni/host-local", filepath.Join(plugins, "host-local")); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.cni("ADD", "one", netns.Path(one), b.hostLocal(), path))
+	b.kill()
+	if err := os.Remove(filepath.Join(plugins, "host-local")); err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Delete(one); err != nil {
+		t.Fatal(err)
+	}
+	b.start(reconcileEnv + "=10ms")
+	other := strings.Replace(b.conf(), `"net"`, `"other"`, 1)
+	b.want(b.cni("ADD", "two", netns.Path(two), other))
+	b.ping(two)
+	if err := os.Symlink("/usr/lib/cni/host-local", filepath.Join(plugins, "host-local")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address is given back", func() bool { return len(b.held()) == 0 })
+}

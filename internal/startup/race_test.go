@@ -1,0 +1,155 @@
+package startup
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// What happens while something else is half done, which a pause makes sure of.
+
+// later is scon-cni's answer, when it comes.
+func (b *bed) later(verb, id, netnsPath, conf string) <-chan answer {
+	answers := make(chan answer, 1)
+	go func() { answers <- b.cni(verb, id, netnsPath, conf) }()
+	return answers
+}
+
+// A container that comes while the agent looks for those that have gone is none
+// of them.
+func TestAddWhileReconciling(t *testing.T) {
+	b := newBed(t)
+	b.start(reconcileEnv + "=10ms")
+	pod := nstest.New(t)
+	reached, goOn := b.pause("reconcile-listed")
+	reached()
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	goOn()
+	reached, goOn = b.pause("reconcile-listed")
+	reached()
+	goOn()
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.ping(pod)
+}
+
+// An address that a container is just getting is nobody else's, also not of one
+// that comes with another configuration of the network.
+func TestChangedConfiguration(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	one, two := nstest.New(t), nstest.New(t)
+	reached, goOn := b.pause("add-leased")
+	first := b.later("ADD", "one", netns.Path(one), b.conf())
+	reached()
+	b.want(b.cni("ADD", "two", netns.Path(two), b.conf(`"mtu": 1400`)))
+	goOn()
+	b.want(<-first)
+	if a, c := b.address("one"), b.address("two"); a == c {
+		t.Errorf("both have %s", a)
+	}
+}
+
+// While a container takes an address back from the pool, the refill does not
+// take it.
+func TestRefillTakesNoReturnedAddress(t *testing.T) {
+	b := newBed(t)
+	conf := strings.Replace(b.conf(`"handOver": "none"`), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1)
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start(configEnv + "=  networks: [" + file + "]\n  pool: {warm_target: 2}")
+	eventually(t, "the pool has all addresses", func() bool { return b.state().Networks[0].Pool.Ready == 2 })
+	reached, goOn := b.pause("lease-shed")
+	added := b.later("ADD", "c", netns.Path(nstest.New(t)), conf)
+	reached()
+	eventually(t, "the refill has been refused", func() bool {
+		p := b.state().Networks[0].Pool
+		if p.Ready > 1 {
+			t.Fatal("the refill has taken the address")
+		}
+		return strings.Contains(p.Failure, "a container needs its addresses")
+	})
+	goOn()
+	b.want(<-added)
+}
+
+// A container whose runtime has given up waiting keeps nothing: its DEL may
+// have come first.
+func TestAskedInVain(t *testing.T) {
+	for name, hand := range map[string]string{"in place": "none", "pooled": "swap"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.withPool(1)
+			pod := nstest.New(t)
+			reached, goOn := b.pause("add-kept")
+			conn, err := net.Dial("unix", b.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conf := b.conf(`"handOver": "` + hand + `"`)
+			fmt.Fprintf(conn, "POST /v1/cni HTTP/1.0\r\nCni-Command: ADD\r\nCni-Containerid: c\r\nCni-Ifname: eth0\r\nCni-Path: %s\r\nCni-Netns: %s\r\nContent-Length: %d\r\n\r\n%s",
+				bin, netns.Path(pod), len(conf), conf)
+			reached()
+			conn.Close()
+			goOn()
+			eventually(t, "nothing is left", func() bool { return len(b.state().Attachments) == 0 && len(b.records()) == 0 })
+		})
+	}
+}
+
+// Without a record an address is free, and with one it is not: a DEL that does
+// not succeed, for the directory is read-only, changes nothing about that.
+func TestReadOnlyRecords(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	one, two, three := nstest.New(t), nstest.New(t), nstest.New(t)
+	conf := strings.Replace(b.conf(), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1)
+	b.want(b.cni("ADD", "one", netns.Path(one), conf))
+	records, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "attachments"))
+	b.remount(records[0], "ro")
+	if a := b.cni("ADD", "two", netns.Path(two), conf); a.code != 1 || !strings.Contains(a.out, "read-only file system") {
+		t.Errorf("ADD: %s", a.out)
+	}
+	if a := b.cni("DEL", "one", netns.Path(one), conf); a.code != 1 || !strings.Contains(a.out, "read-only file system") {
+		t.Errorf("DEL: %s", a.out)
+	}
+	b.remount(records[0], "rw")
+	b.want(b.cni("ADD", "two", netns.Path(two), conf))
+	if a := b.cni("ADD", "three", netns.Path(three), conf); a.code != 1 || !strings.Contains(a.out, `"code":50`) {
+		t.Errorf("ADD: %s", a.out)
+	}
+	b.want(b.cni("DEL", "one", netns.Path(one), conf))
+	b.want(b.cni("ADD", "three", netns.Path(three), conf))
+	if a, c := b.address("two"), b.address("three"); a == c {
+		t.Errorf("both have %s", a)
+	}
+}
+
+// remount lets a directory be read-only, or no longer, until the test ends.
+func (b *bed) remount(dir, how string) {
+	b.t.Helper()
+	mount := func(source, target, flags string) {
+		if out, err := exec.Command("mount", "-o", flags, source, target).CombinedOutput(); err != nil {
+			b.t.Fatalf("mount -o %s %s: %v: %s", flags, target, err, out)
+		}
+	}
+	if how == "ro" {
+		mount(dir, dir, "bind")
+		b.t.Cleanup(func() {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				b.t.Error(err)
+			}
+		})
+	}
+	mount(dir, dir, "remount,bind,"+how)
+}
