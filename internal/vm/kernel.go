@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"maps"
 	"os"
@@ -42,6 +43,8 @@ func fetchKernel(ctx context.Context, version, arch string, hardware bool) (kern
 	if hardware {
 		name, latest = name+"-hardware", "linux-image-"+arch
 	}
+	// With another list of modules it is another kernel.
+	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(wanted, " "))))
 	dir, err := cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "work")
 		debs, err := downloadKernel(ctx, work, arch, suite, latest)
@@ -109,7 +112,7 @@ func unpackKernel(ctx context.Context, root, dir string) error {
 // wanted are the modules that guests need: of networking, of the network cards
 // that Options.Hardware may have, and what these use.
 var wanted = []string{
-	"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*",
+	"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*", "drivers/net/ipvlan/*",
 	"drivers/net/ethernet/intel/igb/*", "drivers/net/ethernet/intel/igbvf/*", "drivers/dca/*", "drivers/i2c/algos/*",
 }
 

@@ -40,6 +40,19 @@ func build(t *testing.T, arch, name string) string {
 	return path
 }
 
+// buildC builds a program of C for this machine's architecture and returns the
+// path. It is static.
+func buildC(t *testing.T, name string) string {
+	t.Helper()
+	building.Lock()
+	defer building.Unlock()
+	path := filepath.Join("bin", name)
+	if out, err := exec.Command("make", "-C", root, path).CombinedOutput(); err != nil {
+		t.Fatalf("building what runs in the guest: %v: %s", err, out)
+	}
+	return filepath.Join(root, path)
+}
+
 // addFolder adds a folder's files, if it is there, to those of a guest.
 func addFolder(t *testing.T, files map[string]string, from, to string) {
 	t.Helper()

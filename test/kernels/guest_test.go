@@ -36,14 +36,15 @@ var guests = []guest{
 	{name: "6.12 arm64", kernel: "6.12", arch: "arm64", cpus: 2, mode: "tcx"},
 }
 
-// sinceLinux61 are the tests of what came later: tcx with 6.6, new names of
-// devices that are up with 6.2.
+// sinceLinux61 are the tests of what came later: tcx with 6.6, mounts beneath
+// others with 6.5, netkit with 6.7, new names of devices that are up with 6.2.
 var sinceLinux61 = map[string][]string{
 	"internal/changes": {"TestRename"},
 	"internal/datapath": {
 		"TestAttach/tcx", "TestAttachedProgramsRun/tcx", "TestGoneDevice/tcx", "TestProgramsAreReplaced/tcx",
 		"TestRemove/tcx", "TestTCXAfterClsact", "TestTCXOrder",
 	},
+	"internal/startup": {"TestInPlace", "TestKilledWithPool", "TestKinds/netkit", "TestSwap"},
 	"internal/daemon": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
 		"TestForeignProgram", "TestForeignProgramAtBridge", "TestPinsTakenAway",

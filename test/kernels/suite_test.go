@@ -20,6 +20,7 @@ type suite struct {
 	leftOut  []string // but these
 	args     string   // of their tests
 	several  bool     // as of job
+	programs bool     // needs scon-cni and scon-oci, which are C: guests of this machine's architecture
 }
 
 // has tells whether a test, or a part of one, is of the suite.
@@ -52,6 +53,7 @@ var suites = []suite{
 	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order)},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
+	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
 	{name: "differential", packages: []string{"test/differential"}, args: "-cases=10"},
 }
 
@@ -61,6 +63,13 @@ var ownLogic = []string{
 	"TestAdmit", "TestCorruptState", "TestExplainTracked", "TestIdle", "TestMetrics", "TestMetricsElsewhere", "TestMetricsOnly",
 	"TestMissingDevice", "TestPausedLease", "TestPinsOfAnother", "TestPinsOfLiving", "TestSecondDaemon", "TestShare",
 	"TestTotalsGrow", "TestUncounted",
+}
+
+// kinds are the tests of containers' devices and how they get them, in which a
+// kernel has its part.
+var kinds = []string{
+	"TestBridgeGone", "TestCheck", "TestInPlace", "TestKilledWithPool", "TestKinds", "TestMarked", "TestQoS", "TestRouting",
+	"TestRoutingKilled", "TestRules", "TestStatus", "TestSwap", "TestTap", "TestTenantsApart",
 }
 
 // hostile are the pipe's tests of what processes do that have no library.
@@ -97,6 +106,9 @@ func TestTests(t *testing.T) {
 	}
 	for _, g := range guests {
 		for _, s := range suites {
+			if s.programs && g.arch != runtime.GOARCH {
+				continue
+			}
 			t.Run(g.name+"/"+s.name, func(t *testing.T) {
 				t.Parallel() // a guest takes one CPU of this machine, and never notices who else does
 				g.test(t, s)
@@ -138,6 +150,11 @@ const (
 func (g guest) test(t *testing.T, s suite) {
 	t.Helper()
 	j := job{files: make(map[string]string), several: s.several}
+	if s.programs {
+		for _, name := range []string{"scon-cni", "scon-oci"} {
+			j.files["/opt/"+name] = buildC(t, name)
+		}
+	}
 	for _, folder := range []string{"bpf", "packaging"} { // tests read them
 		addFolder(t, j.files, filepath.Join(root, folder), "/src/"+folder)
 	}
