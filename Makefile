@@ -1,6 +1,7 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
-# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci, bin/libsconpipe
+# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
+#              and the pipe's examples
 #
 # demo and test install what is missing with apt; scripts/install-deps.sh says what.
 
@@ -17,12 +18,12 @@ GOFLAGS_TEST := -vet=off -p 1 -timeout 30m
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build libsconpipe generate check-generated lint test test-long test-kernels demo install clean root
+.PHONY: build libsconpipe examples generate check-generated lint test test-long test-kernels demo install clean root
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
-	$(MAKE) bin/scon-cni bin/scon-oci libsconpipe
+	$(MAKE) bin/scon-cni bin/scon-oci examples
 
 # Static: a container waits until they have started.
 bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent.h
@@ -33,6 +34,11 @@ bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent
 libsconpipe:
 	@command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(MAKE) --no-print-directory -C libsconpipe OUT=$(CURDIR)/bin
+
+# Programs that use it, which "scon pipe bench" runs.
+examples: libsconpipe
+	@test -e /usr/include/openssl/evp.h || scripts/install-deps.sh build
+	$(MAKE) --no-print-directory -C examples OUT=$(CURDIR)/bin
 
 # Debian 12's clang 14: others make other objects.
 generate:
@@ -45,7 +51,7 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch]
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] examples/*.[ch]
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
@@ -77,6 +83,7 @@ install: build
 	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
 	$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
+	$(MAKE) -C examples OUT=$(CURDIR)/bin install
 	install -D -m 644 packaging/scon-pipe.conf $(DESTDIR)$(PREFIX)/share/scon/scon-pipe.conf
 	install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
 	install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist

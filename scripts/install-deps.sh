@@ -8,8 +8,9 @@
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
-# A C compiler, for the programs that a container waits for.
-build="gcc libc6-dev"
+# A C compiler, for the programs that a container waits for, and what the pipe's
+# examples decrypt with.
+build="gcc libc6-dev libssl-dev"
 # The lab, and the container of the demo.
 demo="iproute2 iptables nftables busybox-static:busybox"
 # Compiling bpf/, and the programs that tests run.

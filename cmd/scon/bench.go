@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/figures"
 	"github.com/scon-project/scon/internal/output"
+	"github.com/scon-project/scon/internal/pipebench"
 	"github.com/scon-project/scon/internal/startbench"
 )
 
@@ -75,7 +77,7 @@ func newBenchShowCommand() *cobra.Command {
 		Short: "Print the table of a result that --json wrote",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := bench.ReadResult(args[0], append(figures.Experiments(), startbench.Experiment())...)
+			r, err := bench.ReadResult(args[0], slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment()})...)
 			if err != nil {
 				return err
 			}

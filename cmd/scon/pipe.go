@@ -17,7 +17,8 @@ func (t *tool) newPipeCommand() *cobra.Command {
 		Use:   "pipe",
 		Short: "Bulk data between containers: who exchanges it, and what works here",
 	}
-	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
+	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand(),
+		newPipeBenchCommand(), newPipeBrokerCommand())
 	return cmd
 }
 

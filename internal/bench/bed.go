@@ -41,7 +41,7 @@ func openBed() (*bed, error) {
 // openLab builds a lab of its own, without peers.
 func openLab() (b *bed, err error) {
 	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}}
-	if b.firstCPU, b.secondCPU, err = twoCPUs(); err != nil {
+	if b.firstCPU, b.secondCPU, err = TwoCPUs(); err != nil {
 		return nil, err
 	}
 	if b.lab, err = lab.Up(labOptions(1)); err != nil {

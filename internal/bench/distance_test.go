@@ -6,7 +6,7 @@ import (
 )
 
 func TestMeasureDistance(t *testing.T) {
-	first, last, err := twoCPUs()
+	first, last, err := TwoCPUs()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,9 +58,9 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// twoCPUs picks where the two ends of a run go: the first and the last CPU that
+// TwoCPUs picks where the two ends of a run go: the first and the last CPU that
 // this process may use, which are the same where it may use only one.
-func twoCPUs() (first, last int, err error) {
+func TwoCPUs() (first, last int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return 0, 0, fmt.Errorf("read the allowed CPUs: %w", err)

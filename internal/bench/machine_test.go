@@ -33,7 +33,7 @@ func TestDeviceModel(t *testing.T) {
 }
 
 func TestTwoCPUsAreAllowedOnes(t *testing.T) {
-	first, last, err := twoCPUs()
+	first, last, err := TwoCPUs()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func Machine() (hardware, kernel string) { return describeMachine(), kernelRelea
 // MeasureDistance measures how far the first and the last CPU are apart that this
 // process may use.
 func MeasureDistance() (Distance, error) {
-	first, last, err := twoCPUs()
+	first, last, err := TwoCPUs()
 	if err != nil {
 		return Distance{}, err
 	}

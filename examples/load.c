@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * scon-pipe-load: sends messages one way, or to and fro, and measures.
+ *
+ *	scon-pipe-load listen WAY:ADDRESS [OPTION...]
+ *	scon-pipe-load connect WAY:ADDRESS [OPTION...]
+ *
+ * Both ends want the same options. "scon pipe bench" runs it.
+ *
+ * The way of a stream:
+ *
+ * 1. connect opens its connections, and says by the first one when to measure:
+ *    both ends look at the same clock.
+ * 2. It sends to its connections in turn, messages with a number each.
+ * 3. listen receives what there is, checks the numbers, and notes bytes and
+ *    processor time at the beginning and the end of the time to measure.
+ * 4. At the end it sends back how many bytes came, and connect compares.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <linux/bpf.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "way.h"
+
+#define LEAST_ROOM (64 << 10) /* to receive into */
+#define TICK_BYTES (32 << 10) /* between two looks at the clock */
+#define MARGIN_NS INT64_C(20000000) /* that a sender goes on for */
+#define MOST_TURNS (1 << 21)
+#define EVENTS 64
+
+static struct options {
+	bool turns;
+	size_t size;
+	double warm_s, seconds;
+	int connections;
+	int cpu;
+	int sockmap; /* -1: none */
+	pid_t also; /* whose processor time counts, too; 0: nobody's */
+} opt = { .size = 64 << 10,
+	  .warm_s = 0.1,
+	  .seconds = 0.5,
+	  .connections = 1,
+	  .cpu = -1,
+	  .sockmap = -1 };
+
+static struct way way;
+
+/* When to measure. */
+struct period {
+	int64_t from, until;
+};
+
+struct reading {
+	int64_t at;
+	uint64_t bytes;
+	double cpu_s;
+};
+
+/* A meter reads at the beginning and at the end of its period. */
+struct meter {
+	struct period period;
+	uint64_t bytes, looked; /* so far, and when the clock was looked at */
+	int readings;
+	struct reading begin, end;
+};
+
+static void tick(struct meter *m, size_t bytes)
+{
+	struct reading r;
+
+	m->bytes += bytes;
+	if (m->bytes - m->looked < TICK_BYTES || m->readings == 2)
+		return;
+	m->looked = m->bytes;
+	r.at = way_now_ns();
+	if (r.at < (m->readings ? m->period.until : m->period.from))
+		return;
+	r.bytes = m->bytes;
+	r.cpu_s = way_cpu_seconds(0) + (opt.also ? way_cpu_seconds(opt.also) : 0);
+	*(m->readings++ ? &m->end : &m->begin) = r;
+}
+
+static void report(const struct meter *m)
+{
+	double seconds = (m->end.at - m->begin.at) / 1e9;
+
+	errno = 0;
+	if (m->readings < 2)
+		die("too little was exchanged to measure anything");
+	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.9f}\n",
+	       (unsigned long long)(m->end.bytes - m->begin.bytes), seconds,
+	       m->end.cpu_s - m->begin.cpu_s);
+}
+
+/*
+ * redirected puts a connection of TCP into the map of the mode sockmap: its key is
+ * the client's port, and at which end it is.
+ */
+static void redirect(int sock, bool client)
+{
+	struct sockaddr_in name;
+	socklen_t len = sizeof(name);
+	uint64_t value = sock;
+	uint32_t key;
+	union bpf_attr attr = { 0 };
+
+	if (opt.sockmap < 0)
+		return;
+	if (client ? getsockname(sock, (struct sockaddr *)&name, &len) :
+		     getpeername(sock, (struct sockaddr *)&name, &len))
+		die("read a connection's name");
+	key = ntohs(name.sin_port) << 1 | client;
+	attr.map_fd = opt.sockmap;
+	attr.key = (uintptr_t)&key;
+	attr.value = (uintptr_t)&value;
+	if (syscall(SYS_bpf, BPF_MAP_UPDATE_ELEM, &attr, sizeof(attr)))
+		die("put a connection into the map");
+}
+
+/* Streams. */
+
+static void stamp(char *message, uint64_t number)
+{
+	if (opt.size >= sizeof(number))
+		memcpy(message, &number, sizeof(number));
+}
+
+/* verify the numbers of the messages that begin in a piece of a stream. */
+static void verify(const char *piece, uint64_t pos, size_t len)
+{
+	uint64_t number = (pos + opt.size - 1) / opt.size, got;
+
+	for (;; number++) {
+		size_t at = number * opt.size - pos;
+
+		if (opt.size < sizeof(number) || at + sizeof(number) > len)
+			return;
+		memcpy(&got, piece + at, sizeof(got));
+		errno = 0;
+		if (got != number)
+			die("message %llu is number %llu", (unsigned long long)number,
+			    (unsigned long long)got);
+	}
+}
+
+/* receive_room is how many bytes are received at most at once. */
+static size_t receive_room(void)
+{
+	return opt.size > LEAST_ROOM ? opt.size : LEAST_ROOM;
+}
+
+/* send_stream sends a little more than the time takes, so that the other end has
+ * something to look at the clock for. */
+static void send_stream(int *socks)
+{
+	char *message = way_buffer(&way, opt.size);
+	int64_t now = way_now_ns();
+	struct meter m = { 0 };
+	uint64_t number, came, enough = UINT64_MAX;
+	int i;
+
+	m.period.from = now + opt.warm_s * 1e9;
+	m.period.until = m.period.from + opt.seconds * 1e9;
+	way_send(&way, socks[0], &m.period, sizeof(m.period));
+	for (number = 0; now < m.period.until + MARGIN_NS || m.bytes < enough; number++) {
+		for (i = 0; i < opt.connections; i++) {
+			stamp(message, number);
+			way_send(&way, socks[i], message, opt.size);
+			tick(&m, opt.size);
+		}
+		if (m.readings < 2 && opt.connections == 1)
+			continue;
+		now = way_now_ns();
+		if (m.readings == 2)
+			enough = m.end.bytes + 4 * receive_room();
+	}
+	for (i = 0; i < opt.connections; i++)
+		way_finish(&way, socks[i]);
+	if (!way_recv_all(&way, socks[0], &came, sizeof(came)))
+		die("the other end is gone");
+	errno = 0;
+	if (came != m.bytes)
+		die("%llu of %llu bytes came", (unsigned long long)came,
+		    (unsigned long long)m.bytes);
+	report(&m);
+}
+
+/* receive takes what one connection has; false at its end. */
+static bool receive(struct meter *m, int sock, uint64_t *pos, char *spare, size_t room)
+{
+	const void *at;
+	size_t n = way_get(&way, sock, spare, room, &at);
+
+	if (!n)
+		return false;
+	verify(at, *pos, n);
+	way_done(&way, sock, n);
+	*pos += n;
+	tick(m, n);
+	return true;
+}
+
+static void receive_stream(int *socks)
+{
+	size_t room = receive_room();
+	uint64_t *pos = calloc(opt.connections, sizeof(*pos));
+	char *spare = way_buffer(&way, room);
+	struct epoll_event events[EVENTS];
+	int set, left = opt.connections, i;
+	struct meter m = { 0 };
+
+	if (!pos)
+		die("get memory");
+	if (!way_recv_all(&way, socks[0], &m.period, sizeof(m.period)))
+		die("the other end is gone");
+	if (opt.connections == 1) {
+		while (receive(&m, socks[0], pos, spare, room))
+			;
+		left = 0;
+	}
+	set = left ? way_set(&way) : -1;
+	for (i = 0; i < left; i++)
+		way_set_add(&way, set, socks[i], i);
+	while (left) {
+		int n = way_set_wait(&way, set, events, EVENTS);
+
+		while (n-- > 0) {
+			i = events[n].data.u32;
+			if (receive(&m, socks[i], &pos[i], spare, room))
+				continue;
+			way_set_remove(&way, set, socks[i]);
+			left--;
+		}
+	}
+	way_send(&way, socks[0], &m.bytes, sizeof(m.bytes));
+	report(&m);
+}
+
+/* To and fro. */
+
+static void answer_turns(int *socks)
+{
+	char *message = way_buffer(&way, opt.size);
+
+	while (way_recv_all(&way, socks[0], message, opt.size))
+		way_send(&way, socks[0], message, opt.size);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static void take_turns(int *socks)
+{
+	uint32_t *took = calloc(MOST_TURNS, sizeof(*took));
+	char *message = way_buffer(&way, opt.size), *back = way_buffer(&way, opt.size);
+	int64_t begun = way_now_ns(), before = begun, now;
+	uint64_t number;
+	size_t n = 0;
+
+	if (!took)
+		die("get memory");
+	for (number = 0; before - begun < (opt.warm_s + opt.seconds) * 1e9; number++) {
+		stamp(message, number);
+		way_send(&way, socks[0], message, opt.size);
+		if (!way_recv_all(&way, socks[0], back, opt.size))
+			die("the other end is gone");
+		now = way_now_ns();
+		errno = 0;
+		if (memcmp(message, back, opt.size))
+			die("message %llu came back as another one",
+			    (unsigned long long)number);
+		if (before - begun >= opt.warm_s * 1e9 && n < MOST_TURNS)
+			took[n++] = now - before;
+		before = now;
+	}
+	way_finish(&way, socks[0]);
+	if (!n)
+		die("no turn was over in time");
+	qsort(took, n, sizeof(*took), by_value);
+	printf("{\"turns\": %zu, \"p50_us\": %.3f, \"p99_us\": %.3f}\n", n,
+	       took[n / 2] / 1e3, took[n * 99 / 100] / 1e3);
+}
+
+/* greet: after a byte to and fro both ends have all that they need, and what is
+ * sent from now on is redirected. */
+static void greet(int sock, bool first)
+{
+	char byte = 0;
+
+	if (first)
+		way_send(&way, sock, &byte, 1);
+	if (!way_recv_all(&way, sock, &byte, 1))
+		die("the other end is gone");
+	if (!first)
+		way_send(&way, sock, &byte, 1);
+}
+
+static void run(bool listens)
+{
+	int *socks = calloc(opt.connections, sizeof(*socks)), listener = -1, i;
+
+	if (!socks)
+		die("get memory");
+	if (listens)
+		listener = way_listen(&way, opt.connections);
+	for (i = 0; i < opt.connections; i++) {
+		socks[i] = listens ? way_accept(&way, listener) : way_connect(&way);
+		redirect(socks[i], !listens);
+		greet(socks[i], listens);
+	}
+	if (opt.turns)
+		(listens ? answer_turns : take_turns)(socks);
+	else
+		(listens ? receive_stream : send_stream)(socks);
+	for (i = 0; i < opt.connections; i++)
+		way_close(&way, socks[i]);
+	if (listens)
+		way_close(&way, listener);
+}
+
+static void raise_files(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files))
+		die("read the limit of files");
+	files.rlim_cur = files.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &files))
+		die("raise the limit of files");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "turns", no_argument, NULL, 't' },
+		{ "size", required_argument, NULL, 's' },
+		{ "warm", required_argument, NULL, 'w' },
+		{ "seconds", required_argument, NULL, 'd' },
+		{ "connections", required_argument, NULL, 'n' },
+		{ "cpu", required_argument, NULL, 'c' },
+		{ "wait", required_argument, NULL, 'l' },
+		{ "sockmap", required_argument, NULL, 'm' },
+		{ "also", required_argument, NULL, 'a' },
+		{ 0 },
+	};
+	const char *wait = "usual";
+	bool listens;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 't':
+			opt.turns = true;
+			break;
+		case 's':
+			opt.size = strtoull(optarg, NULL, 10);
+			break;
+		case 'w':
+			opt.warm_s = atof(optarg);
+			break;
+		case 'd':
+			opt.seconds = atof(optarg);
+			break;
+		case 'n':
+			opt.connections = atoi(optarg);
+			break;
+		case 'c':
+			opt.cpu = atoi(optarg);
+			break;
+		case 'l':
+			wait = optarg;
+			break;
+		case 'm':
+			opt.sockmap = atoi(optarg);
+			break;
+		case 'a':
+			opt.also = atoi(optarg);
+			break;
+		default:
+			return 2;
+		}
+	}
+	listens = optind < argc && !strcmp(argv[optind], "listen");
+	if (argc - optind != 2 || (!listens && strcmp(argv[optind], "connect")) ||
+	    !opt.size || opt.connections < 1 || (opt.turns && opt.connections > 1)) {
+		fprintf(stderr, "usage: scon-pipe-load listen|connect WAY:ADDRESS"
+				" [--turns] [--size BYTES] [--warm S] [--seconds S]"
+				" [--connections N] [--cpu N] [--wait usual|sleep|look]"
+				" [--sockmap FD] [--also PID]\n");
+		return 2;
+	}
+	way = way_parse(argv[optind + 1]);
+	way.wait = !strcmp(wait, "look")  ? WAIT_LOOK :
+		   !strcmp(wait, "sleep") ? WAIT_SLEEP :
+					    WAIT_USUAL;
+	raise_files();
+	way_pin(opt.cpu);
+	run(listens);
+	return 0;
+}

@@ -1,0 +1,85 @@
+package pipebench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// brokerArgs make this executable call ServeBroker, with the socket's path.
+var brokerArgs = []string{"pipe", "broker"}
+
+// memoryLimit of the broker: each container's half is enough for the smallest
+// rings of all connections, and larger ones for some.
+const memoryLimit = 2 << 30
+
+// ServeBroker is a broker that nobody else uses, in a process of its own, so that
+// its processor time can be told. It says when it is ready, and ends with in.
+func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
+	b, err := pipe.New(pipe.Options{
+		Socket: socket, MemoryLimit: memoryLimit,
+		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, "ready"); err != nil {
+		return errors.Join(err, b.Close())
+	}
+	_, err = io.Copy(io.Discard, in)
+	return errors.Join(err, b.Close())
+}
+
+// broker is that process.
+type broker struct {
+	socket string
+	cmd    *exec.Cmd
+	in     io.Closer
+	says   bytes.Buffer
+}
+
+// stopPatience is how long it may take to end.
+const stopPatience = 30 * time.Second
+
+func startBroker(ctx context.Context, socket string) (b *broker, err error) {
+	b = &broker{socket: socket, cmd: exec.Command("/proc/self/exe", append(brokerArgs, socket)...)}
+	b.cmd.Stderr = &b.says
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+	in, err := b.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	b.in = in
+	out, err := b.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := b.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the pipe's broker: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { b.cmd.Process.Kill() })()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the pipe's broker: it said %q", line), b.stop())
+	}
+	return b, nil
+}
+
+func (b *broker) pid() int { return b.cmd.Process.Pid }
+
+func (b *broker) stop() error {
+	b.in.Close()
+	defer time.AfterFunc(stopPatience, func() { b.cmd.Process.Kill() }).Stop()
+	if err := b.cmd.Wait(); err != nil {
+		return fmt.Errorf("stop the pipe's broker: %w: %s", err, bytes.TrimSpace(b.says.Bytes()))
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package pipebench
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+)
+
+// report is what an end of the load program says.
+type report struct {
+	Bytes   float64 `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	CPU     float64 `json:"cpu_s"`
+	P50     float64 `json:"p50_us"`
+}
+
+const (
+	warmSeconds    = 0.15
+	measureSeconds = 0.4
+	// patience is how long an end may take in all; 4096 connections take some
+	// seconds until they are there.
+	patience = 90 * time.Second
+)
+
+// exchange runs the load program at both ends.
+func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected report, err error) {
+	l.wait, l.connections = cmp.Or(l.wait, "usual"), cmp.Or(l.connections, 1)
+	address, port := b.address(m, 1)
+	args := append(l.args(), "--warm", fmt.Sprint(warmSeconds), "--seconds", fmt.Sprint(measureSeconds))
+	if b.options.small {
+		args = append(args, "--warm", "0.01", "--seconds", "0.02")
+	}
+	var files []*os.File
+	if m.sockmap {
+		if err := b.sockmap.serverPort(port); err != nil {
+			return listened, connected, err
+		}
+		files, args = []*os.File{b.sockmap.file}, append(args, "--sockmap", "3")
+	}
+	from := 2
+	if m.alone {
+		from = 1
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	server, err := b.start(ctx, 1, loadProgram, files, append([]string{"listen", address, "--cpu", fmt.Sprint(b.listens)}, args...)...)
+	if err != nil {
+		return listened, connected, err
+	}
+	defer server.kill()
+	if err := server.ready(); err != nil {
+		return listened, connected, err
+	}
+	// The broker's time is taken in by one end.
+	client, err := b.start(ctx, from, loadProgram, files, append([]string{"connect", address,
+		"--cpu", fmt.Sprint(b.connects), "--also", fmt.Sprint(b.broker.pid())}, args...)...)
+	if err != nil {
+		return listened, connected, err
+	}
+	defer client.kill()
+	if err := client.end(&connected); err != nil {
+		server.kill() // it may wait for ever
+		return listened, connected, err
+	}
+	return listened, connected, server.end(&listened)
+}
+
+// program is one of examples/, running.
+type program struct {
+	name   string
+	cmd    *exec.Cmd
+	out    *bufio.Reader
+	says   bytes.Buffer // its standard error
+	cancel context.CancelFunc
+	over   bool
+}
+
+// start starts a program of examples/ in container n.
+func (b *bed) start(ctx context.Context, n int, name string, files []*os.File, args ...string) (p *program, err error) {
+	path, err := beside(name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p = &program{name: name, cancel: cancel}
+	p.cmd = exec.CommandContext(ctx, path, args...)
+	p.cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+b.broker.socket)
+	p.cmd.ExtraFiles = files
+	p.cmd.Stderr = &p.says
+	p.cmd.WaitDelay = time.Second
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := p.cmd.StdoutPipe()
+	if err == nil {
+		p.out = bufio.NewReader(out)
+		err = b.lab.Do(lab.Container(n), p.cmd.Start)
+	}
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// ready waits until the program listens.
+func (p *program) ready() error {
+	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
+		return errors.Join(fmt.Errorf("%s said %q instead of ready", p.name, line), p.end(nil))
+	}
+	return nil
+}
+
+// end waits for the program, and reads what it reports if into is not nil.
+func (p *program) end(into any) error {
+	out, readErr := io.ReadAll(p.out)
+	err := p.cmd.Wait()
+	p.over = true
+	p.cancel()
+	if err != nil {
+		return fmt.Errorf("run %s: %w: %s", p.name, err, bytes.TrimSpace(p.says.Bytes()))
+	}
+	if into == nil || readErr != nil || len(out) == 0 {
+		return readErr
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("read the report of %s: %w: %s", p.name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// kill ends it if it has not ended yet.
+func (p *program) kill() {
+	p.cancel()
+	if !p.over {
+		_ = p.end(nil)
+	}
+}
+
+// Programs of examples/.
+const (
+	loadProgram      = "scon-pipe-load"
+	allreduceProgram = "scon-pipe-allreduce"
+	chainProgram     = "scon-pipe-chain"
+)
+
+// beside returns a program that stands beside this one, or is in $PATH.
+func beside(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		path := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is missing: make build", name)
+	}
+	return path, nil
+}
+
+// checkPrograms tells, ahead of a run, which programs are missing.
+func checkPrograms(apps bool) error {
+	names := []string{loadProgram}
+	if apps {
+		names = []string{allreduceProgram, chainProgram}
+	}
+	var errs []error
+	for _, name := range names {
+		_, err := beside(name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

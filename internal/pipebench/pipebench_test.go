@@ -1,0 +1,182 @@
+package pipebench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// TestMain lets the test's program be a broker, and builds the programs.
+func TestMain(m *testing.M) {
+	if len(os.Args) == len(brokerArgs)+2 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
+		if err := ServeBroker(os.Args[len(brokerArgs)+1], os.Stdin, os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if out, err := exec.Command("make", "-C", "../..", "libsconpipe", "examples").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the programs: %v: %s", err, out)
+		os.Exit(1)
+	}
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Step(int, int, string) {}
+func (silent) Done()                 {}
+
+func small() Options {
+	return Options{Rounds: 1, Progress: silent{}, Notes: io.Discard, small: true}
+}
+
+// Every mode that this machine can do has every metric, and a ratio to each one
+// before it.
+func TestRun(t *testing.T) {
+	for _, apps := range []bool{false, true} {
+		o := small()
+		o.Apps = apps
+		t.Run(o.experimentName(), func(t *testing.T) {
+			left := nstest.Left(t)
+			r, err := Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkResult(t, o, r)
+			left("sconpipe")
+		})
+	}
+}
+
+func checkResult(t *testing.T, o Options, r *bench.Result) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "r.json")
+	if err := r.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.ReadResult(path, Experiments()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := o.experiment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Experiment != o.experimentName() || r.Rounds != 1 || r.Interrupted || len(r.Errors) > 0 {
+		t.Errorf("%+v", r)
+	}
+	for i, m := range e.Modes {
+		for _, s := range e.Steps {
+			for _, metric := range s.Metrics {
+				if samples := r.Modes[m.Name][metric.Name]; len(samples) != 1 || samples[0] <= 0 {
+					t.Errorf("%s has samples %v of %s", m.Name, samples, metric.Name)
+				}
+				if r.Units[metric.Name] != metric.Unit {
+					t.Errorf("the unit of %s is %q", metric.Name, r.Units[metric.Name])
+				}
+				for _, before := range e.Modes[:i] {
+					if _, ok := r.Ratios[m.Name+"/"+before.Name][metric.Name]; !ok {
+						t.Errorf("there is no ratio %s/%s of %s", m.Name, before.Name, metric.Name)
+					}
+				}
+			}
+		}
+	}
+	var table bytes.Buffer
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{"| tcp_bridge ", "| sealed ", "| sealed/unix "} {
+		if !strings.Contains(table.String(), row) {
+			t.Errorf("the table has no row %q:\n%s", row, &table)
+		}
+	}
+}
+
+// What is interrupted leaves nothing, and keeps what it has.
+func TestInterrupted(t *testing.T) {
+	left := nstest.Left(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	o := small()
+	o.Modes, o.Rounds = []string{"unix"}, 1000
+	o.Progress = progress(func(done int) {
+		if done == 3 {
+			cancel()
+		}
+	})
+	r, err := Run(ctx, o)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("it ended with %v", err)
+	}
+	if !r.Interrupted || len(r.Samples) != 3 || len(r.Errors) > 0 {
+		text, _ := json.Marshal(r)
+		t.Errorf("%s", text)
+	}
+	left("sconpipe")
+}
+
+// progress calls a function with the steps that are over.
+type progress func(done int)
+
+func (p progress) Step(done, _ int, _ string) { p(done) }
+func (p progress) Done()                      {}
+
+func TestCheckModes(t *testing.T) {
+	for names, want := range map[string]string{
+		"tcp_bridge":   "",
+		"tcp_bride":    `did you mean "tcp_bridge"?`,
+		"sockmap":      "",
+		"unix,nothing": `no mode "nothing"`,
+	} {
+		err := CheckModes(strings.Split(names, ","), false)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", names, err)
+		}
+	}
+	if err := CheckModes([]string{"sockmap"}, true); err == nil {
+		t.Error("the applications have a mode sockmap")
+	}
+}
+
+// A load that finds an error says so, and the sample is one.
+func TestMissingListener(t *testing.T) {
+	o := small()
+	o.Modes = []string{"sealed"}
+	b, err := openBed(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := b.start(t.Context(), 1, loadProgram, nil, "listen", "nowhere:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	if err := p.ready(); err == nil || !strings.Contains(err.Error(), "want tcp:ADDRESS:PORT") {
+		t.Errorf("it said %v", err)
+	}
+}
