@@ -3,6 +3,8 @@ package bench
 import (
 	"os"
 	"testing"
+
+	"github.com/scon-project/scon/internal/cores"
 )
 
 func TestParseCPUModel(t *testing.T) {
@@ -38,7 +40,7 @@ func TestTwoCPUsAreAllowedOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cpu := range []int{first, last} {
-		unpin, err := pinThread(cpu)
+		unpin, err := cores.Pin(cpu)
 		if err != nil {
 			t.Error(err)
 			continue

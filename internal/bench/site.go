@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/scon-project/scon/internal/cores"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/netns"
 )
@@ -56,7 +57,7 @@ func (s *Site) Do(node string, fn func() error) error { return s.lab.Do(node, fn
 func (s *Site) Start(node string, cpu int, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return s.lab.Do(node, func() error {
-		unpin, err := pinThread(cpu)
+		unpin, err := cores.Pin(cpu)
 		if err != nil {
 			return err
 		}

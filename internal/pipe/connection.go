@@ -19,6 +19,7 @@ type connection struct {
 	name   netip.AddrPort
 	held   []charge // of the memory limit
 	over   bool
+	died   bool // not both ends have left in good order
 
 	worker   *worker   // of the engine copier
 	carriage *carriage // with it, nil if there is none
@@ -32,6 +33,7 @@ type end struct {
 	addr       netip.AddrPort
 	doorbell   int // this end's socket; the other end is its peer
 	memory     memory
+	told       uint64 // bytes that it says to have sent, when it closes
 	left       bool
 }
 
@@ -64,7 +66,11 @@ func (s *session) connect(r request) (answer reply, err error) {
 	c := &connection{b: b, begun: time.Now(), name: r.Name}
 	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: -1}
 	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: r.Name, doorbell: -1}
-	if err := c.begin(r.Engines, n.engines); err != nil {
+	d := near
+	if mustChoose(r.Engines & n.engines) {
+		d = b.distances.between(s.party.PID, n.owner.party.PID)
+	}
+	if err := c.begin(r.Engines, n.engines, d); err != nil {
 		return answer, err
 	}
 	// Not with the lock: it may take the kernel milliseconds.
@@ -81,12 +87,12 @@ func (s *session) connect(r request) (answer reply, err error) {
 }
 
 // begin chooses the engine and counts the memory.
-func (c *connection) begin(client, server engineSet) (err error) {
+func (c *connection) begin(client, server engineSet, d distance) (err error) {
 	b := c.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.loadProgram(client & server)
-	if c.engine = b.choose(client, server); c.engine == 0 {
+	if c.engine = b.choose(client&server, d); c.engine == 0 {
 		b.counts.Refused["engine"]++
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
@@ -153,16 +159,6 @@ func (b *Broker) allows(client, server netip.Addr) bool {
 	return len(b.opts.Allow) == 0
 }
 
-// choose takes the engine that both accept and the machine has.
-func (b *Broker) choose(client, server engineSet) Engine {
-	for e := Sealed; e <= lastEngine; e++ {
-		if client.has(e) && server.has(e) && b.has(e) {
-			return e
-		}
-	}
-	return 0
-}
-
 // has says whether an engine works here. The lock is held.
 func (b *Broker) has(e Engine) bool { return e != BPF || b.noProgram == nil }
 
@@ -200,8 +196,11 @@ func (b *Broker) takeWorker() (*worker, error) {
 
 // open makes doorbells and memory.
 func (c *connection) open() error {
-	if c.engine == Copier {
+	switch c.engine {
+	case Copier:
 		return openCarried(c.worker, c)
+	case Unix:
+		return openPlain(c)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -285,7 +284,7 @@ func (c *connection) leave(e *end) {
 func (c *connection) abort() {
 	for _, e := range c.ends {
 		if e.owner.over && !e.left {
-			e.left = true
+			e.left, c.died = true, true
 			c.part(e)
 		}
 	}

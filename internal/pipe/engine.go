@@ -16,10 +16,12 @@ const (
 	// Copier copies in the broker, by a processor or a device that copies: from
 	// a ring that only the sender maps to one that only the receiver does.
 	Copier
-	lastEngine = Copier
+	// Unix is a UNIX socket, where others would be slower.
+	Unix
+	lastEngine = Unix
 )
 
-var engineNames = [...]string{Sealed: "sealed", BPF: "bpf", Copier: "copier"}
+var engineNames = [...]string{Sealed: "sealed", BPF: "bpf", Copier: "copier", Unix: "unix"}
 
 func (e Engine) String() string {
 	if e == 0 || e > lastEngine {
@@ -30,8 +32,11 @@ func (e Engine) String() string {
 
 // rings that a way of it takes.
 func (e Engine) rings() int64 {
-	if e == Copier {
+	switch e {
+	case Copier:
 		return 2
+	case Unix:
+		return 0
 	}
 	return 1
 }

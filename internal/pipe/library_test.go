@@ -107,7 +107,7 @@ func TestManyConnections(t *testing.T) {
 // The memory of all rings is bounded, and one container takes half of it.
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
-	for _, engine := range engines(t) {
+	for _, engine := range ringEngines(t) {
 		t.Run(engine.String(), func(t *testing.T) {
 			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 1 << 20 })
 			runTopic(t, nstest.New(t), socket, "memory", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
@@ -121,7 +121,7 @@ func TestMemoryLimit(t *testing.T) {
 // What is open is told, and given back when a process is killed.
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	for _, engine := range engines(t) {
+	for _, engine := range ringEngines(t) {
 		t.Run(engine.String(), func(t *testing.T) {
 			b, socket := serve(t, nil)
 			ns := nstest.New(t)

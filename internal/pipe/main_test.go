@@ -56,7 +56,10 @@ var program = sync.OnceValues(func() (string, error) {
 })
 
 // engines that this machine has: bpf takes Linux 6.1.
-func engines(t testing.TB) []pipe.Engine {
+func engines(t testing.TB) []pipe.Engine { return append(ringEngines(t), pipe.Unix) }
+
+// ringEngines are those that keep bytes in rings.
+func ringEngines(t testing.TB) []pipe.Engine {
 	t.Helper()
 	if !hasBPF(t) {
 		return []pipe.Engine{pipe.Sealed, pipe.Copier}

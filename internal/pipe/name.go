@@ -143,6 +143,7 @@ func (n *name) remove() {
 	delete(n.owner.b.names, n)
 	n.tcp.Close()
 	for _, e := range n.waiting {
+		e.connection.died = true
 		e.connection.leave(e)
 	}
 	n.waiting = nil

@@ -50,13 +50,14 @@ type Options struct {
 
 // Broker answers the processes that use the pipe.
 type Broker struct {
-	opts     Options
-	log      *slog.Logger
-	listener *net.UnixListener
-	ctx      context.Context
-	stop     context.CancelFunc
-	running  sync.WaitGroup
-	probes   probes
+	opts      Options
+	log       *slog.Logger
+	listener  *net.UnixListener
+	ctx       context.Context
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	probes    probes
+	distances distances
 
 	mu          sync.Mutex // guards what follows, and what hangs on it
 	sessions    map[*session]bool
@@ -95,6 +96,7 @@ func New(o Options) (*Broker, error) {
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
 	b.probes.init()
+	b.distances.init()
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(b.serve)
 	return b, nil

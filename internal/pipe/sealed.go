@@ -106,11 +106,13 @@ func (m *sealed) mapped(generation uint32) error {
 
 // wake rings an end's doorbell: there is something to read from.
 func (e *end) wake() {
-	if m, ok := e.memory.(*carried); ok {
+	switch m := e.memory.(type) {
+	case *carried:
 		m.rouse()
-		return
+	case *plain: // nothing but the peer's bytes may come
+	default:
+		_, _ = unix.Write(e.peer().doorbell, []byte{0})
 	}
-	_, _ = unix.Write(e.peer().doorbell, []byte{0})
 }
 
 func (m *sealed) ring(generation uint32) (files []int, size uint64, err error) {

@@ -238,8 +238,15 @@ func (s *session) do(r request) reply {
 		})
 	case opWake:
 		err = s.onEnd(r, func(e *end) error { e.wake(); return nil })
+	case opEnded:
+		err = s.onEnd(r, func(e *end) error {
+			if e.connection.died {
+				return unix.ECONNRESET
+			}
+			return nil
+		})
 	case opClose:
-		err = s.close(r.ID)
+		err = s.close(r)
 	}
 	if err != nil {
 		s.b.log.Debug("pipe: refuse", "pid", s.party.PID, "op", r.Op, "error", err)
@@ -311,10 +318,12 @@ func (s *session) newID() (uint32, error) {
 	}
 }
 
-func (s *session) close(id uint32) error {
+func (s *session) close(r request) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
+	id := r.ID
 	if e := s.ends[id]; e != nil {
+		e.told = r.Size
 		delete(s.ends, id)
 		e.connection.leave(e)
 		return nil

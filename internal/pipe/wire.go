@@ -27,9 +27,10 @@ const (
 	opMapped                // ID, Arg: generation: what this end writes to is mapped.
 	opRing                  // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
 	opGrow                  // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
-	opClose                 // ID: of a name or an end.
+	opClose                 // ID: of a name or an end; Size: of unix, bytes sent.
 	opWake                  // ID: ring this end's own doorbell.
-	opLast    = opWake
+	opEnded                 // ID: whether its peer has ended in good order; ECONNRESET.
+	opLast    = opEnded
 )
 
 // request is what a client asks.

@@ -63,8 +63,8 @@ ssize_t pd_send(int sid, const void *buf, size_t len);
 
 /*
  * pd_recv gets at most len bytes without copying them: *buf points to them until
- * pd_recv_done. Returns how many, 0 at the end. With the engine sealed they are
- * a copy: the sender could alter them. EAGAIN, ECONNRESET. ENOBUFS: the ring is
+ * pd_recv_done. Returns how many, 0 at the end. With the engines sealed and unix
+ * they are a copy. EAGAIN, ECONNRESET. ENOBUFS: the ring is
  * full of bytes that pd_recv_done was not called for.
  */
 ssize_t pd_recv(int sid, size_t len, void **buf);
@@ -140,6 +140,7 @@ enum {
 	PD_ENGINE_SEALED = 1, /* accepted only where PD_ENGINES says so */
 	PD_ENGINE_BPF,
 	PD_ENGINE_COPIER, /* accepted only where PD_ENGINES says so */
+	PD_ENGINE_UNIX,
 };
 int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len);
 int pd_getsockopt(int sid, int level, int name, void *value, socklen_t *len);

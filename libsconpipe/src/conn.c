@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -63,6 +64,12 @@ static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 	bool sends = c->engine != PD_ENGINE_BPF, gets = c->engine != PD_ENGINE_SEALED;
 	int err = 0;
 
+	if (c->engine == PD_ENGINE_UNIX) {
+		c->own = aligned_alloc(LINE, sizeof(*c->own));
+		if (c->own)
+			memset(c->own, 0, sizeof(*c->own));
+		return c->own ? 0 : -ENOMEM;
+	}
 	c->own = page_map(*files++, true);
 	if (!c->own)
 		return -ENOMEM;
@@ -86,6 +93,8 @@ static int files_of(uint32_t engine)
 		return 3;
 	case PD_ENGINE_COPIER:
 		return 4;
+	case PD_ENGINE_UNIX:
+		return 1;
 	default:
 		return -1;
 	}
@@ -112,7 +121,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		pthread_mutex_init(&c->rx_lock, NULL);
 		pthread_cond_init(&c->woken, NULL);
 		err = map_all(c, a, files + 1);
-		if (!err)
+		if (!err && c->engine != PD_ENGINE_UNIX)
 			err = ask(c, OP_MAPPED, 0, &ignored, NULL, NULL);
 	} else if (c) {
 		err = -EPROTO;
@@ -147,7 +156,10 @@ void conn_free(struct conn *c)
 	ring_unmap(&c->tx);
 	ring_unmap(&c->rx);
 	ring_unmap(&c->old);
-	if (c->own)
+	free(atomic_load(&c->spare));
+	if (c->engine == PD_ENGINE_UNIX)
+		free(c->own);
+	else if (c->own)
 		munmap(c->own, PAGE);
 	if (peer && c->engine == PD_ENGINE_SEALED)
 		munmap(peer, PAGE);
@@ -159,12 +171,15 @@ void conn_free(struct conn *c)
 /* conn_close ends it in good order, and wakes everybody who waits in it. */
 void conn_close(struct conn *c)
 {
+	struct wire_request q = { .op = OP_CLOSE,
+				  .id = c->id,
+				  .size = atomic_load(&c->sent) };
 	struct wire_reply a;
 
 	atomic_store(&c->own->deaf, 1);
 	if (conn_fin(c) && c->engine == PD_ENGINE_BPF)
 		kernel_look(c);
-	ask(c, OP_CLOSE, 0, &a, NULL, NULL);
+	session_call(&c->serial, &q, &a, NULL, NULL);
 	/* Without a broker nobody else does. */
 	shutdown(c->fd, SHUT_RDWR);
 }
@@ -335,6 +350,8 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 /* conn_rang is called by a set that has seen the doorbell ring. */
 void conn_rang(struct conn *c)
 {
+	if (c->engine == PD_ENGINE_UNIX)
+		return;
 	pthread_mutex_lock(&c->wait_lock);
 	if (!c->polling)
 		drain(c);
@@ -349,6 +366,8 @@ uint64_t conn_mark(struct conn *c)
 	struct side *peer = atomic_load(&c->peer);
 	uint64_t mark = 1 + atomic_load(&c->gone) + 2 * !!atomic_load(&c->broken);
 
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_mark(c);
 	if (peer)
 		mark += 4 * atomic_load(&peer->fin) + 8 * atomic_load(&peer->deaf) +
 			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));

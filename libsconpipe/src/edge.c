@@ -8,7 +8,8 @@
 
 #include "pipe.h"
 
-#define DEFAULT_ENGINES (1 << PD_ENGINE_BPF)
+/* The broker chooses by the distance of the two processes. */
+#define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_UNIX)
 
 static ssize_t edge(ssize_t result)
 {

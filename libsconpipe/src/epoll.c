@@ -185,10 +185,23 @@ static int enlarge(struct set *set, int sid)
 	return 0;
 }
 
+/* native_of is what the kernel's epoll is asked for. Where a doorbell is the way
+ * itself, it tells of room, too. */
+static struct epoll_event native_of(const struct item *it)
+{
+	bool plain = it->s->conn && it->s->conn->engine == PD_ENGINE_UNIX;
+
+	return (struct epoll_event){
+		.events = EPOLLIN | EPOLLRDHUP | EPOLLET |
+			  (plain ? it->events & EPOLLOUT : 0),
+		.data.u64 = (uint64_t)it->serial << 32 | (uint32_t)it->sid,
+	};
+}
+
 /* add is called with the lock held. */
 static int add(struct set *set, int sid, const struct epoll_event *event)
 {
-	struct epoll_event native = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET };
+	struct epoll_event native;
 	struct sock *s = table_get(sid);
 	struct item *it = NULL;
 	int err = -EBADF;
@@ -209,7 +222,7 @@ static int add(struct set *set, int sid, const struct epoll_event *event)
 				     .serial = ++set->serial,
 				     .events = event->events,
 				     .data = event->data };
-		native.data.u64 = (uint64_t)it->serial << 32 | (uint32_t)sid;
+		native = native_of(it);
 		if (epoll_ctl(set->fd, EPOLL_CTL_ADD, doorbell(s), &native) < 0)
 			err = -errno;
 	}
@@ -228,6 +241,7 @@ static int add(struct set *set, int sid, const struct epoll_event *event)
 
 int set_change(struct set *set, int op, int sid, const struct epoll_event *event)
 {
+	struct epoll_event native;
 	struct item *it;
 	int err = 0;
 
@@ -244,6 +258,9 @@ int set_change(struct set *set, int op, int sid, const struct epoll_event *event
 		it->data = event->data;
 		it->done = false;
 		it->mark = 0;
+		native = native_of(it);
+		if (epoll_ctl(set->fd, EPOLL_CTL_MOD, doorbell(it->s), &native) < 0)
+			err = -errno;
 		append(set, it);
 	} else {
 		err = -EINVAL;

@@ -6,7 +6,9 @@
 
 #include "pipe.h"
 
-#define KNOWN_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_SEALED | 1 << PD_ENGINE_COPIER)
+#define KNOWN_ENGINES                                                         \
+	(1 << PD_ENGINE_BPF | 1 << PD_ENGINE_SEALED | 1 << PD_ENGINE_COPIER | \
+	 1 << PD_ENGINE_UNIX)
 #define MOST_SPIN 1000000
 
 static int set_timeout(_Atomic int64_t *ns, const void *value, socklen_t len)

@@ -88,7 +88,8 @@ struct lent {
 };
 
 struct conn {
-	int fd; /* doorbell: a byte says to look again, its end that the peer is gone */
+	int fd; /* doorbell: a byte says to look again, its end that the peer is gone;
+		   with the engine unix the way itself */
 	uint32_t id, serial; /* with the broker */
 	uint32_t engine;
 	struct side *own;
@@ -100,6 +101,11 @@ struct conn {
 	atomic_int watched; /* its sid when it is, or was, in a set; else -1 */
 	_Atomic int64_t looked_ns; /* when the doorbell was looked at */
 	pthread_mutex_t peer_lock;
+
+	/* Of the engine unix: */
+	_Atomic uint64_t sent, got;
+	atomic_bool peer_fin; /* it has ended in good order */
+	_Atomic(void *) spare; /* buffer for the next pd_recv */
 
 	/* Waiting for the doorbell: one thread polls, others wait for it. */
 	pthread_mutex_t wait_lock;
@@ -126,7 +132,7 @@ struct conn {
 	uint32_t rung_write;
 	struct lent *lent; /* a queue: */
 	size_t lent_first, lent_count, lent_room;
-	size_t lent_bytes; /* of all of them */
+	atomic_size_t lent_bytes; /* of all of them */
 	bool deaf;
 };
 
@@ -202,6 +208,17 @@ int64_t spin_ns(int spin_us, unsigned int vain);
 ssize_t kernel_send(struct conn *c, const void *buf, size_t len);
 void kernel_look(struct conn *c);
 void kernel_fin(struct conn *c);
+
+/* plain.c: the engine unix. */
+ssize_t plain_send(struct sock *s, const void *buf, size_t len);
+ssize_t plain_recv(struct sock *s, size_t len, void **buf);
+ssize_t plain_recv_copy(struct sock *s, void *buf, size_t len);
+void plain_done(struct conn *c, void *buf);
+int plain_shut(struct conn *c, int how);
+bool plain_writable(struct conn *c);
+uint32_t plain_readable(struct conn *c);
+uint64_t plain_mark(struct conn *c);
+size_t plain_size(struct conn *c);
 
 /* send.c */
 ssize_t conn_send(struct sock *s, const void *buf, size_t len);

@@ -237,6 +237,25 @@ static int hand_out(struct conn *c, size_t n, void **buf)
 	return 0;
 }
 
+/* recv_plain is conn_recv of the engine unix, which waits without the lock. */
+static ssize_t recv_plain(struct sock *s, size_t len, void **buf)
+{
+	struct conn *c = s->conn;
+	ssize_t n = plain_recv(s, len, buf);
+	int err;
+
+	if (n <= 0)
+		return n;
+	pthread_mutex_lock(&c->rx_lock);
+	err = lend(c, n, *buf);
+	pthread_mutex_unlock(&c->rx_lock);
+	if (!err)
+		return n;
+	atomic_store(&c->broken, -err); /* the bytes are lost */
+	plain_done(c, *buf);
+	return err;
+}
+
 ssize_t conn_recv(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
@@ -245,6 +264,8 @@ ssize_t conn_recv(struct sock *s, size_t len, void **buf)
 
 	if (!len)
 		return -EINVAL;
+	if (c->engine == PD_ENGINE_UNIX)
+		return recv_plain(s, len, buf);
 	pthread_mutex_lock(&c->rx_lock);
 	n = await(s, c);
 	if (n > 0) {
@@ -262,6 +283,8 @@ ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len)
 	struct conn *c = s->conn;
 	ssize_t n = -EBUSY;
 
+	if (c->engine == PD_ENGINE_UNIX && !c->lent_bytes)
+		return plain_recv_copy(s, buf, len);
 	pthread_mutex_lock(&c->rx_lock);
 	if (!c->lent_bytes && len)
 		n = await(s, c);
@@ -295,7 +318,10 @@ int conn_recv_done(struct conn *c, size_t len)
 		c->lent_bytes -= n;
 		len -= n;
 		if (!first->size) {
-			free(first->copy);
+			if (c->engine == PD_ENGINE_UNIX)
+				plain_done(c, first->copy);
+			else
+				free(first->copy);
 			c->lent_first = (c->lent_first + 1) % c->lent_room;
 			c->lent_count--;
 		}
@@ -315,6 +341,8 @@ int conn_deafen(struct conn *c)
 	if (c->engine == PD_ENGINE_BPF)
 		kernel_look(c);
 	pthread_mutex_unlock(&c->rx_lock);
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_shut(c, SHUT_RD);
 	conn_ring(c);
 	conn_rouse(c);
 	return 0;
@@ -324,10 +352,13 @@ int conn_deafen(struct conn *c)
  * will ring when there are more. */
 uint32_t conn_readable(struct conn *c, bool arm)
 {
-	struct side *peer = conn_peer(c);
+	struct side *peer;
 	uint32_t events = 0;
 	int err;
 
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_readable(c);
+	peer = conn_peer(c);
 	pthread_mutex_lock(&c->rx_lock);
 	if (arm)
 		arm_read(c);

@@ -193,6 +193,8 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 	size_t sent = 0;
 	int err = 0;
 
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_send(s, buf, len);
 	pthread_mutex_lock(&c->tx_lock);
 	conn_check(c);
 	do {
@@ -224,6 +226,8 @@ int conn_fin(struct conn *c)
 	/* A thread that waits to send holds the lock: it is told without. */
 	if (atomic_exchange(&c->own->fin, 1))
 		return -ENOTCONN;
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_shut(c, SHUT_WR);
 	if (c->engine == PD_ENGINE_BPF)
 		kernel_fin(c);
 	conn_ring(c);
@@ -236,6 +240,8 @@ bool conn_writable(struct conn *c, bool arm)
 {
 	bool can;
 
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_writable(c);
 	pthread_mutex_lock(&c->tx_lock);
 	can = writable(c, arm);
 	pthread_mutex_unlock(&c->tx_lock);
@@ -246,6 +252,8 @@ size_t conn_ring_size(struct conn *c)
 {
 	size_t size;
 
+	if (c->engine == PD_ENGINE_UNIX)
+		return plain_size(c);
 	pthread_mutex_lock(&c->tx_lock);
 	size = c->tx.size;
 	pthread_mutex_unlock(&c->tx_lock);

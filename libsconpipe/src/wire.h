@@ -21,6 +21,7 @@ enum wire_op {
 	OP_GROW,
 	OP_CLOSE,
 	OP_WAKE,
+	OP_ENDED,
 };
 
 struct wire_request {

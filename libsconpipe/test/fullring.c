@@ -20,9 +20,10 @@ void test_fullring(void)
 {
 	struct pair p = make_pair();
 	pthread_t threads[2];
+	bool grows = engine() != PD_ENGINE_UNIX;
 	uint64_t pos = 0;
 
-	check(get(p.client, PD_RING) == 65536);
+	check(!grows || get(p.client, PD_RING) == 65536);
 	check(pthread_create(&threads[0], NULL, sender, &p.client) == 0);
 	check(pthread_create(&threads[1], NULL, both_ways, &p.server) == 0);
 	/* In place and by copy in turn, of sizes that fit nothing. */
@@ -39,6 +40,6 @@ void test_fullring(void)
 	check(pthread_join(threads[0], NULL) == 0);
 	recv_all(p.client, 5, TOTAL / 8);
 	check(pthread_join(threads[1], NULL) == 0);
-	check(get(p.client, PD_RING) > 65536);
+	check(!grows || get(p.client, PD_RING) > 65536);
 	close_pair(p);
 }

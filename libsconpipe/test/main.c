@@ -25,6 +25,8 @@ int engine(void)
 		return PD_ENGINE_SEALED;
 	if (name && !strcmp(name, "copier"))
 		return PD_ENGINE_COPIER;
+	if (name && !strcmp(name, "unix"))
+		return PD_ENGINE_UNIX;
 	return PD_ENGINE_BPF;
 }
 

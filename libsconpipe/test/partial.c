@@ -15,6 +15,8 @@ void test_partial(void)
 	fill(buf, 0, size);
 	/* The broker moves bytes to a second ring at its own pace. */
 	room = get(p.client, PD_RING) * (engine() == PD_ENGINE_COPIER ? 2 : 1);
+	if (engine() == PD_ENGINE_UNIX)
+		room = 1; /* the kernel counts what it needs besides */
 	for (sent = 0; sent<room; sent += n> 0 ? n : 0) {
 		n = pd_send(p.client, buf + sent, size - sent);
 		check(n > 0 || (sent && errno == EAGAIN));
@@ -26,7 +28,8 @@ void test_partial(void)
 	check(n == 1000);
 	verify(buf, 0, n);
 	got = n;
-	if (engine() != PD_ENGINE_COPIER) { /* which waits for more room */
+	/* Others wait for more room. */
+	if (engine() == PD_ENGINE_BPF || engine() == PD_ENGINE_SEALED) {
 		fill(buf, sent, size);
 		n = pd_send(p.client, buf, size);
 		check(n == 1000);

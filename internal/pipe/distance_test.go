@@ -1,0 +1,47 @@
+package pipe
+
+import "testing"
+
+// The engine follows from what both sides accept, what works, and the distance.
+func TestChoose(t *testing.T) {
+	const usual = 1<<BPF | 1<<Unix // what the library accepts by default
+	broken := &Broker{noProgram: errMessage}
+	for _, c := range []struct {
+		b    *Broker
+		both engineSet
+		d    distance
+		want Engine
+	}{
+		{&Broker{}, usual, near, BPF},
+		{&Broker{}, usual, far, Unix},
+		{broken, usual, near, Unix},
+		{broken, 1 << BPF, near, 0},
+		{&Broker{}, 1 << BPF, far, BPF},
+		{&Broker{}, 1 << Unix, near, Unix},
+		{&Broker{}, usual | 1<<Sealed | 1<<Copier, near, Sealed},
+		{&Broker{}, usual | 1<<Sealed, far, Unix},
+		{&Broker{}, 1<<Copier | 1<<Unix, near, Copier},
+		{&Broker{}, 1<<7 | 1, near, 0},
+	} {
+		if got := c.b.choose(c.both, c.d); got != c.want {
+			t.Errorf("%v at %d: %v, want %v", c.both, c.d, got, c.want)
+		}
+	}
+	if !mustChoose(usual) || mustChoose(1<<Unix) || mustChoose(1<<BPF|1<<Sealed) {
+		t.Error("when the distance matters")
+	}
+}
+
+// The distance is found out once in a while, and nobody fails for it.
+func TestDistances(t *testing.T) {
+	t.Parallel()
+	var d distances
+	d.init()
+	first := d.between(0, 0)
+	if second := d.between(0, 0); first != second || len(d.of) > 1 {
+		t.Errorf("%v, then %v: %v", first, second, d.of)
+	}
+	if got := d.between(0, 1<<30); got != near {
+		t.Errorf("to no process: %v", got)
+	}
+}
