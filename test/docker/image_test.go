@@ -113,6 +113,10 @@ func (r *rootfs) write(h tar.Header, contents []byte) {
 	if r.err != nil || r.seen[h.Name] {
 		return
 	}
+	// Docker makes folders that have no entry, for its own user alone.
+	if parent := path.Dir(path.Clean(h.Name)); parent != "." {
+		r.dir(parent, 0o755)
+	}
 	r.seen[h.Name] = true
 	if err := r.tar.WriteHeader(&h); err != nil {
 		r.err = fmt.Errorf("%s: %w", h.Name, err)
