@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"math/bits"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,10 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/cores"
 )
 
-// preference is which engine to take of those that both sides accept: where a
-// cache line comes to the other processor soon, the rings; where it does not,
-// what touches the fewest of them from both sides. Sealed is asked for by both
-// sides, so it comes before what they accept otherwise.
+// preference is which engine to take of those that both sides accept. Sealed is
+// asked for by both sides, so it comes before what they accept otherwise.
 var preference = map[distance][]Engine{
 	near: {Sealed, BPF, Copier, Unix},
 	far:  {Unix, Sealed, BPF, Copier},
@@ -25,7 +22,7 @@ type distance int
 
 const (
 	near distance = iota
-	far
+	far           // so far that a UNIX socket is faster than a ring
 )
 
 // mustChoose says whether the distance makes a difference to the choice.
@@ -54,17 +51,12 @@ type measured struct {
 	d  distance
 }
 
-const (
-	// farFrom is the time in nanoseconds that a cache line takes, as in the
-	// benchmarks.
-	farFrom = 150
-	// measureAgain: virtual processors move.
-	measureAgain = 10 * time.Second
-)
+// measureAgain: virtual processors move.
+const measureAgain = 10 * time.Second
 
-// bounce takes less than a millisecond. On a busy machine the two processors may
+// usualContest takes some milliseconds. On a busy machine the two processors may
 // not meet in time: nobody waits for long.
-var bounce = cores.Bounce{Turns: 500, Batches: 8, Patience: 20 * time.Millisecond}
+var usualContest = contest{rounds: 4, pieces: 32, patience: 30 * time.Millisecond}
 
 func (d *distances) init() { d.of = make(map[[2]int]measured) }
 
@@ -88,11 +80,11 @@ func (d *distances) between(a, b int) distance {
 		return m.d
 	}
 	m := measured{time.Now(), near}
-	batches, err := bounce.Measure(pair[0], pair[1])
+	ring, socket, err := usualContest.hold(pair[0], pair[1])
 	switch {
 	case err != nil:
 		m.d = d.of[pair].d
-	case slices.Min(batches) >= farFrom: // others may have been at work meanwhile
+	case socket < ring:
 		m.d = far
 	}
 	d.of[pair] = m

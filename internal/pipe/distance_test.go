@@ -1,6 +1,13 @@
 package pipe
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/cores"
+)
 
 // The engine follows from what both sides accept, what works, and the distance.
 func TestChoose(t *testing.T) {
@@ -43,5 +50,28 @@ func TestDistances(t *testing.T) {
 	}
 	if got := d.between(0, 1<<30); got != near {
 		t.Errorf("to no process: %v", got)
+	}
+}
+
+// A ring and a socket carry all bytes of a contest, and nobody waits for long
+// for a processor that is not there.
+func TestContest(t *testing.T) {
+	t.Parallel()
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		t.Fatal(err)
+	}
+	a, b := cores.Nearest(&set, &set)
+	if a == b {
+		t.Skip("missing: a second CPU")
+	}
+	ring, socket, err := contest{rounds: 2, pieces: 20, patience: 20 * time.Second}.hold(a, b)
+	if err != nil || ring <= 0 || socket <= 0 {
+		t.Errorf("%v, %v, %v", ring, socket, err)
+	}
+	for _, o := range []struct{ a, b int }{{a, 1023}, {1023, b}} {
+		if _, _, err := usualContest.hold(o.a, o.b); err == nil {
+			t.Errorf("on CPUs %d and %d", o.a, o.b)
+		}
 	}
 }
