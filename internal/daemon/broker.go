@@ -17,6 +17,9 @@ func (d *Daemon) startBroker() {
 	d.broker, d.noPipe = pipe.New(pipe.Options{
 		Socket: pipe.Socket(d.opts.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, Logger: d.log,
 	})
+	if d.broker != nil {
+		d.obeys.Store(d.broker)
+	}
 	if d.noPipe != nil {
 		d.log.Error("the pipe does not work; everything else does", "error", d.noPipe)
 	}

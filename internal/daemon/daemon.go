@@ -84,9 +84,10 @@ type Daemon struct {
 	links  *nlmsg.Socket // asks about devices
 	stop   context.CancelFunc
 	paused bool
-	agent  *startup.Agent // nil unless it is enabled
-	broker *pipe.Broker   // nil unless it is enabled, and works
-	noPipe error          // why it does not
+	agent  *startup.Agent              // nil unless it is enabled
+	broker *pipe.Broker                // nil unless it is enabled, and works
+	noPipe error                       // why it does not
+	obeys  atomic.Pointer[pipe.Broker] // the same, for who hears of changed rules
 
 	devices     devices
 	policy      policy
@@ -264,6 +265,9 @@ func (d *Daemon) newGeneration(reason string) {
 	generation := &d.dp.Settings().Generation
 	if atomic.AddUint32(generation, 1) == 0 {
 		atomic.AddUint32(generation, 1)
+	}
+	if b := d.obeys.Load(); b != nil {
+		b.Recheck()
 	}
 	d.log.Debug("new generation", "reason", reason)
 }

@@ -276,13 +276,18 @@ func (m *copied) sent() uint64 {
 	return p.Head
 }
 
+// unbind takes the places of both doorbells away: nothing is copied any more.
+func (m *copied) unbind() {
+	for _, e := range m.e.connection.ends {
+		_ = m.k.objs.Places.Delete(int32(e.doorbell))
+	}
+}
+
 // close takes the places of both doorbells away at once, for both lead to this
 // slot, and then frees the slot when no program can be at work with it. They may
 // be away already, by the peer's close.
 func (m *copied) close() {
-	for _, e := range m.e.connection.ends {
-		_ = m.k.objs.Places.Delete(int32(e.doorbell))
-	}
+	m.unbind()
 	m.closeMaps()
 	m.k.behind.Go(func() { m.k.reap(m.slot) })
 }

@@ -55,11 +55,14 @@ func openCarried(w *worker, c *connection) error {
 }
 
 func (m *carried) make() (err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make a doorbell: %w", err)
 	}
 	m.e.doorbell, m.bell = pair[0], pair[1]
+	if err := unix.SetNonblock(m.bell, true); err != nil {
+		return fmt.Errorf("make a doorbell that does not block: %w", err)
+	}
 	if m.page, err = newShared("page", pageSize); err != nil {
 		return err
 	}

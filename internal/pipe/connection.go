@@ -17,6 +17,7 @@ type connection struct {
 	begun  time.Time
 	ends   [2]*end // the client's, the server's
 	name   netip.AddrPort
+	to     *name    // where it arrived
 	held   []charge // of the memory limit
 	over   bool
 	died   bool // not both ends have left in good order
@@ -63,7 +64,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 		b.refuse("allow list")
 		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", local.Addr(), r.Name.Addr(), unix.EACCES)
 	}
-	c := &connection{b: b, begun: time.Now(), name: r.Name}
+	c := &connection{b: b, begun: time.Now(), name: r.Name, to: n}
 	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: -1}
 	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: r.Name, doorbell: -1}
 	d := near
@@ -202,7 +203,7 @@ func (c *connection) open() error {
 	case Unix:
 		return openPlain(c)
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make doorbells: %w", err)
 	}
@@ -301,6 +302,22 @@ func (c *connection) part(e *end) {
 	}
 	c.over = true
 	c.carriage.leave(e)
+}
+
+// reset ends it at once.
+func (c *connection) reset() {
+	c.died = true
+	if c.carriage != nil {
+		c.over = true
+		c.carriage.hangUp()
+		return
+	}
+	for _, e := range c.ends {
+		if m, ok := e.memory.(*copied); ok {
+			m.unbind()
+		}
+	}
+	c.hangUp()
 }
 
 // hangUp wakes both ends for good: their sockets are at their end.

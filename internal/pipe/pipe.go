@@ -15,7 +15,7 @@
 //  4. An engine makes the memory (sealed.go, bpf.go, carried.go), each end gets what it
 //     may have, and a socket to wake the other one with.
 //  5. When a process dies its pidfd says so, and the broker ends its
-//     connections.
+//     connections. When rules change it asks the network again (recheck.go).
 package pipe
 
 import (
@@ -56,6 +56,7 @@ type Broker struct {
 	ctx       context.Context
 	stop      context.CancelFunc
 	running   sync.WaitGroup
+	changed   chan struct{} // something is there when rules have changed
 	probes    probes
 	distances distances
 
@@ -92,13 +93,14 @@ func New(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
-		usedBy: make(map[uint64]int64),
+		usedBy: make(map[uint64]int64), changed: make(chan struct{}, 1),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
 	b.probes.init()
 	b.distances.init()
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(b.serve)
+	b.running.Go(b.obey)
 	return b, nil
 }
 

@@ -1,11 +1,14 @@
 package pipe_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strconv"
 	"testing"
@@ -172,5 +175,97 @@ func TestAllowList(t *testing.T) {
 				t.Errorf("within the group: %v", err)
 			}
 		})
+	}
+}
+
+// talker is a process of the library's test "ruled".
+type talker struct {
+	*exec.Cmd
+	t   *testing.T
+	out *bufio.Scanner
+}
+
+func talk(t *testing.T, ns, socket string, env ...string) talker {
+	t.Helper()
+	cmd := command(t, socket, "ruled", append(env, "ADDR=10.9.0.2", "PORT=7000")...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Do(ns, cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	p := talker{cmd, t, bufio.NewScanner(out)}
+	p.says("ready")
+	return p
+}
+
+func (p talker) says(want string) {
+	p.t.Helper()
+	if !p.out.Scan() || p.out.Text() != want {
+		p.t.Fatalf("it said %q, want %q", p.out.Text(), want)
+	}
+}
+
+// A connection ends when the network would not let it come about any more, and
+// not before, whether its name is still there or not.
+func TestRulesChange(t *testing.T) {
+	t.Parallel()
+	one, two := neighbours(t)
+	for _, engine := range engines(t) {
+		for _, closes := range []bool{false, true} {
+			b, socket := serve(t, nil)
+			env := []string{"ENGINE=" + engine.String()}
+			if closes {
+				env = append(env, "CLOSE=1")
+			}
+			t.Run(fmt.Sprintf("%v/%v", engine, closes), func(t *testing.T) {
+				server := talk(t, two, socket, append(env, "ROLE=server")...)
+				client := talk(t, one, socket, append(env, "ROLE=client")...)
+				b.RecheckNow()
+				if s := b.Status(); len(s.Connections) != 1 || s.Connections[0].Over {
+					t.Fatalf("open: %+v", s)
+				}
+				nstest.Run(t, two, `nft add table ip f
+					nft add chain ip f in { type filter hook input priority 0 ; }
+					nft add rule ip f in tcp dport 7000 iifname v1 reject with icmp type admin-prohibited`)
+				b.Recheck()
+				for _, p := range []talker{server, client} {
+					p.says(strconv.Itoa(int(unix.ECONNRESET)))
+					if err := p.Wait(); err != nil {
+						t.Error(err)
+					}
+				}
+				if n := b.Status().Refused["rules changed"]; n != 1 {
+					t.Errorf("%d counted", n)
+				}
+				nstest.Run(t, two, "nft delete table ip f")
+			})
+		}
+	}
+}
+
+// Who takes the address of a name that was given back does not end what was
+// connected there.
+func TestNameTakenAgain(t *testing.T) {
+	t.Parallel()
+	one, two := neighbours(t)
+	b, socket := serve(t, nil)
+	server := talk(t, two, socket, "ENGINE=unix", "ROLE=server", "CLOSE=1")
+	client := talk(t, one, socket, "ENGINE=unix", "ROLE=client")
+	startServer(t, two, socket)
+	b.RecheckNow()
+	if s := b.Status(); len(s.Connections) != 1 || s.Connections[0].Over {
+		t.Errorf("%+v", s)
+	}
+	for _, p := range []talker{server, client} {
+		if err := p.Process.Kill(); err != nil {
+			t.Error(err)
+		}
 	}
 }

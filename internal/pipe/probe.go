@@ -25,6 +25,9 @@ type probes struct {
 
 type token [16]byte
 
+// errElsewhere is of a probe that came through, but not to a name.
+var errElsewhere = errors.New("somebody else's")
+
 const (
 	// probeTimeout is how long the network may take; a packet that is lost comes
 	// again after a second. Rules that drop packets look like this.
@@ -60,7 +63,7 @@ func (s *session) resolve(addr netip.AddrPort) (n *name, local netip.AddrPort, e
 		delete(p.arrived, t)
 		p.mu.Unlock()
 		if err == nil && n == nil {
-			err = fmt.Errorf("%v is somebody else's: %w", addr, unix.ECONNREFUSED)
+			err = fmt.Errorf("%v is %w: %w", addr, errElsewhere, unix.ECONNREFUSED)
 		}
 	}()
 	var conn net.Conn
@@ -81,11 +84,11 @@ func (s *session) resolve(addr netip.AddrPort) (n *name, local netip.AddrPort, e
 	}
 	local = conn.LocalAddr().(*net.TCPAddr).AddrPort()
 	if _, err := conn.Write(t[:]); err != nil {
-		return nil, local, fmt.Errorf("%v does not answer: %w", addr, unix.ECONNREFUSED)
+		return nil, local, fmt.Errorf("%v does not answer, it is %w: %w", addr, errElsewhere, unix.ECONNREFUSED)
 	}
 	// The other side closes when it has seen the token, or is none of ours.
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
-		return nil, local, fmt.Errorf("%v does not answer: %w", addr, unix.ECONNREFUSED)
+		return nil, local, fmt.Errorf("%v does not answer, it is %w: %w", addr, errElsewhere, unix.ECONNREFUSED)
 	}
 	return nil, local, nil
 }

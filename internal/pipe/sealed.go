@@ -111,9 +111,14 @@ func (e *end) wake() {
 		m.rouse()
 	case *plain: // nothing but the peer's bytes may come
 	default:
-		_, _ = unix.Write(e.peer().doorbell, []byte{0})
+		ringBell(e.peer().doorbell)
 	}
 }
+
+// ringBell writes a byte to a doorbell. Whoever has the other end may have let it
+// fill up: then it has rung. An application can make its file block; this does
+// not.
+func ringBell(fd int) { _ = unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) }
 
 func (m *sealed) ring(generation uint32) (files []int, size uint64, err error) {
 	peer := m.e.peer().memory.(*sealed)

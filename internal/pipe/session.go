@@ -141,9 +141,10 @@ func peerPidfd(fd, pid int) (int, error) {
 }
 
 // watch ends the session when its process has died: a child may have the socket
-// still.
+// still. Its connections end at once, whatever a request of it waits for.
 func (s *session) watch() {
 	defer s.conn.Close()
+	defer s.leave()
 	raw, err := s.pidfd.SyscallConn()
 	if err != nil {
 		return
@@ -336,16 +337,25 @@ func (s *session) close(r request) error {
 	return unix.EBADF
 }
 
-// end lets everything go that the process had.
-func (s *session) end() {
+// leave lets everything go that the process had.
+func (s *session) leave() {
 	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
 	s.over = true
-	for _, n := range s.names {
-		n.remove()
-	}
 	for _, e := range s.ends {
 		e.connection.abort()
 	}
+	for _, n := range s.names {
+		n.remove()
+	}
+	clear(s.ends)
+	clear(s.names)
+}
+
+// end forgets the process.
+func (s *session) end() {
+	s.leave()
+	s.b.mu.Lock()
 	delete(s.b.sessions, s)
 	s.b.mu.Unlock()
 	s.release()

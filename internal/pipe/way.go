@@ -255,8 +255,8 @@ func (y *way) deafen() {
 	}
 }
 
-// rouse wakes an application. One whose doorbell is full has been rung for.
-func (m *carried) rouse() { _, _ = unix.Write(m.bell, []byte{0}) }
+// rouse wakes an application.
+func (m *carried) rouse() { ringBell(m.bell) }
 
 // hangUp wakes it for good.
 func (m *carried) hangUp() { _ = unix.Shutdown(m.bell, unix.SHUT_RDWR) }

@@ -187,7 +187,9 @@ func (g *carriage) leave(e *end) {
 	})
 }
 
-// reset ends it at once.
+// hangUp ends it at once.
+func (g *carriage) hangUp() { g.worker.do(g.reset) }
+
 func (g *carriage) reset() {
 	for i, y := range g.ways {
 		y.over = true

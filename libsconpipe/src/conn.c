@@ -177,7 +177,8 @@ void conn_close(struct conn *c)
 	struct wire_reply a;
 
 	atomic_store(&c->own->deaf, 1);
-	if (conn_fin(c) && c->engine == PD_ENGINE_BPF)
+	/* What was reset has no end in good order. */
+	if (!atomic_load(&c->gone) && conn_fin(c) && c->engine == PD_ENGINE_BPF)
 		kernel_look(c);
 	session_call(&c->serial, &q, &a, NULL, NULL);
 	/* Without a broker nobody else does. */
@@ -247,18 +248,25 @@ void conn_look(struct conn *c)
 		atomic_store(&c->gone, true);
 }
 
-/* drain empties the doorbell. Whoever does tells everybody who sleeps. */
-static void drain(struct conn *c)
+/* empty takes the doorbell's bytes, and waits for one unless flags say not to.
+ * Whoever does tells everybody who sleeps. 0, -EAGAIN or -EINTR. */
+static int empty(struct conn *c, int flags)
 {
 	char bytes[256];
-	ssize_t n;
+	ssize_t n = recv(c->fd, bytes, sizeof(bytes), flags);
+	int err = n < 0 && (errno == EAGAIN || errno == EINTR) ? -errno : 0;
 
-	do
+	while (n == sizeof(bytes))
 		n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-	while (n == sizeof(bytes) || (n < 0 && errno == EINTR));
-	if (n == 0 || (n < 0 && errno != EAGAIN))
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 		atomic_store(&c->gone, true);
 	atomic_store(&c->look, true);
+	return err;
+}
+
+static void drain(struct conn *c)
+{
+	empty(c, MSG_DONTWAIT);
 	conn_look(c);
 }
 
@@ -281,19 +289,12 @@ void conn_ring(struct conn *c)
 static int poll_until(int fd, int64_t deadline_ns)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	struct timespec t, *timeout = NULL;
+	int64_t left = deadline_ns - now_ns();
+	struct timespec t = { left / 1000000000, left % 1000000000 };
 
-	if (deadline_ns) {
-		int64_t left = deadline_ns - now_ns();
-
-		if (left <= 0)
-			return -EAGAIN;
-		t = (struct timespec){ left / 1000000000, left % 1000000000 };
-		timeout = &t;
-	}
-	if (ppoll(&p, 1, timeout, NULL) < 0)
-		return -errno;
-	return 0;
+	if (deadline_ns && left <= 0)
+		return -EAGAIN;
+	return ppoll(&p, 1, deadline_ns ? &t : NULL, NULL) < 0 ? -errno : 0;
 }
 
 /* follow waits for the thread that polls. */
@@ -334,8 +335,13 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 	} else {
 		c->polling = true;
 		pthread_mutex_unlock(&c->wait_lock);
-		err = poll_until(c->fd, deadline_ns);
-		drain(c);
+		/* One call where that suffices; a file that does not block, which
+		 * is this process's own doing, takes more. */
+		err = deadline_ns ? -EAGAIN : empty(c, 0);
+		if (err == -EAGAIN) {
+			err = poll_until(c->fd, deadline_ns);
+			drain(c);
+		}
 		if (atomic_load(&c->watched) >= 0)
 			table_tell_sets(atomic_load(&c->watched));
 		pthread_mutex_lock(&c->wait_lock);

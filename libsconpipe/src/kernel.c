@@ -58,6 +58,8 @@ ssize_t kernel_send(struct conn *c, const void *buf, size_t len)
 			break;
 	}
 	c->head = atomic_load_explicit(&page->sent, memory_order_acquire);
+	if (err == -EOPNOTSUPP || err == -ENOPROTOOPT) /* the broker has ended it */
+		err = -ECONNRESET;
 	return err ? err : (ssize_t)(c->head - before);
 }
 
