@@ -140,7 +140,20 @@ int way_listen(const struct way *w, int backlog)
 	return sock;
 }
 
-int way_accept(const struct way *w, int listener)
+/* look_at_engine: the library would make copies with some. */
+static void look_at_engine(struct way *w, int sock)
+{
+	socklen_t len = sizeof(int);
+	int engine;
+
+	if (w->kind != WAY_PIPE)
+		return;
+	if (pd_getsockopt(sock, SOL_PD, PD_ENGINE, &engine, &len))
+		die("read a connection's engine");
+	w->in_place = engine == PD_ENGINE_BPF || engine == PD_ENGINE_COPIER;
+}
+
+int way_accept(struct way *w, int listener)
 {
 	int one = 1, sock;
 
@@ -150,10 +163,11 @@ int way_accept(const struct way *w, int listener)
 		die("accept");
 	if (w->kind == WAY_TCP)
 		setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	look_at_engine(w, sock);
 	return sock;
 }
 
-int way_connect(const struct way *w)
+int way_connect(struct way *w)
 {
 	const struct sockaddr *addr = (const struct sockaddr *)&w->addr;
 	int64_t until = way_now_ns() + PATIENCE_NS;
@@ -162,8 +176,10 @@ int way_connect(const struct way *w)
 		int sock = make_socket(w);
 
 		if (!(w->kind == WAY_PIPE ? pd_connect(sock, addr, w->len) :
-					    connect(sock, addr, w->len)))
+					    connect(sock, addr, w->len))) {
+			look_at_engine(w, sock);
 			return sock;
+		}
 		if ((errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN) ||
 		    way_now_ns() > until)
 			die("connect");
@@ -217,19 +233,12 @@ bool way_recv_all(const struct way *w, int sock, void *buf, size_t len)
 	return true;
 }
 
-/* in_place says whether bytes can be had where they lie. With sealed the library
- * would make a copy. */
-static bool in_place(const struct way *w)
-{
-	return w->kind == WAY_PIPE && w->engines != 1 << PD_ENGINE_SEALED;
-}
-
 size_t way_get(const struct way *w, int sock, void *spare, size_t len, const void **at)
 {
 	void *place = spare;
 	ssize_t n;
 
-	if (!in_place(w)) {
+	if (!w->in_place) {
 		*at = spare;
 		return way_recv(w, sock, spare, len);
 	}
@@ -242,7 +251,7 @@ size_t way_get(const struct way *w, int sock, void *spare, size_t len, const voi
 
 void way_done(const struct way *w, int sock, size_t len)
 {
-	if (in_place(w) && pd_recv_done(sock, len))
+	if (w->in_place && pd_recv_done(sock, len))
 		die("give bytes back");
 }
 

@@ -29,6 +29,7 @@ struct way {
 		WAIT_SLEEP,
 		WAIT_LOOK
 	} wait;
+	bool in_place; /* the engine of its connections leaves bytes where they came */
 	struct sockaddr_storage addr;
 	socklen_t len;
 };
@@ -39,9 +40,9 @@ struct way way_parse(const char *text);
 
 /* way_listen begins to listen, and prints "ready". */
 int way_listen(const struct way *w, int backlog);
-int way_accept(const struct way *w, int listener);
+int way_accept(struct way *w, int listener);
 /* way_connect waits, some seconds, for somebody to listen. */
-int way_connect(const struct way *w);
+int way_connect(struct way *w);
 
 /* way_send sends all. */
 void way_send(const struct way *w, int sock, const void *buf, size_t len);

@@ -35,6 +35,7 @@ var modes = []mode{
 	{name: "bpf", way: "bpf", needs: []string{"bpf", "cgroup 2"}},
 	{name: "copier", way: "copier"},
 	{name: "sealed", way: "sealed", needs: []string{"sealed"}},
+	{name: "auto", way: "pipe"},
 }
 
 // ModeNames in their order.
