@@ -55,7 +55,7 @@ var pipeCapabilities = []capability{
 	},
 	{
 		name: "open files", look: lookFiles,
-		purpose: "two for each connection, and four more until both sides have mapped their memory",
+		purpose: "two for each connection, and up to four more while it comes about",
 	},
 }
 

@@ -160,14 +160,41 @@ type copied struct {
 	k     *program
 	e     *end
 	slot  uint32
-	page  *ebpf.Map // nil when the end has it
+	page  placed
 	rings []copiedRing
 }
 
 // copiedRing is one generation of a ring that this end receives by.
 type copiedRing struct {
-	memory *ebpf.Map // nil when the end has it
-	size   uint64
+	placed
+	size uint64
+}
+
+// placed is a map that its place in a map of maps keeps alive. It takes a file
+// only from when the end is given it to when it has mapped it.
+type placed struct {
+	id    ebpf.MapID
+	file  *ebpf.Map // nil if there is none
+	taken bool      // the end has mapped it
+}
+
+// open returns its file; -1 if there are too many.
+func (p *placed) open() int {
+	if p.file == nil {
+		m, err := ebpf.NewMapFromID(p.id)
+		if err != nil {
+			return -1
+		}
+		p.file = m
+	}
+	return p.file.FD()
+}
+
+func (p *placed) close() {
+	if p.file != nil {
+		p.file.Close()
+		p.file = nil
+	}
 }
 
 // openCopied makes the memory of both ends, and binds their doorbells to it.
@@ -193,18 +220,23 @@ func openCopied(k *program, c *connection) error {
 }
 
 // newMemory makes a map that can be mapped, and places it in a map of maps.
-func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (*ebpf.Map, error) {
+func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make memory of %d bytes: %w", size, err)
+		return p, fmt.Errorf("make memory of %d bytes: %w", size, err)
 	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return p, fmt.Errorf("look at memory of %d bytes: %w", size, err)
+	}
+	p.id, _ = info.ID()
 	if err := outer.Put(slot, uint32(m.FD())); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("place memory of %d bytes: %w", size, err)
+		return p, fmt.Errorf("place memory of %d bytes: %w", size, err)
 	}
-	return m, nil
+	return p, nil
 }
 
 func (m *copied) makePage() (err error) {
@@ -223,15 +255,15 @@ func (m *copied) makeRing(size uint64) (generation uint32, err error) {
 }
 
 func (m *copied) files() ([]int, uint64) {
-	return []int{m.page.FD(), m.rings[0].memory.FD()}, m.rings[0].size
+	return []int{m.page.open(), m.rings[0].open()}, m.rings[0].size
 }
 
 func (m *copied) mapped(generation uint32) error {
-	if generation != 0 || m.page == nil {
+	if generation != 0 || m.page.taken {
 		return unix.EINVAL
 	}
-	m.page.Close()
-	m.page = nil
+	m.page.taken = true
+	m.page.close()
 	m.given(0)
 	return nil
 }
@@ -240,16 +272,16 @@ func (m *copied) ring(generation uint32) ([]int, uint64, error) {
 	if generation == 0 || int(generation) >= len(m.rings) {
 		return nil, 0, unix.EAGAIN
 	}
-	r := m.rings[generation]
-	if r.memory == nil {
+	r := &m.rings[generation]
+	if r.taken {
 		return nil, 0, unix.EALREADY
 	}
-	return []int{r.memory.FD()}, r.size, nil
+	return []int{r.open()}, r.size, nil
 }
 
 func (m *copied) given(generation uint32) {
-	m.rings[generation].memory.Close()
-	m.rings[generation].memory = nil
+	m.rings[generation].taken = true
+	m.rings[generation].close()
 }
 
 func (m *copied) grow(size uint64) (files []int, generation uint32, err error) {
@@ -293,13 +325,9 @@ func (m *copied) close() {
 }
 
 func (m *copied) closeMaps() {
-	if m.page != nil {
-		m.page.Close()
-	}
-	for _, r := range m.rings {
-		if r.memory != nil {
-			r.memory.Close()
-		}
+	m.page.close()
+	for i := range m.rings {
+		m.rings[i].close()
 	}
 }
 

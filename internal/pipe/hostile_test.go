@@ -27,6 +27,8 @@ const (
 	opRing
 	opGrow
 	opClose
+	opWake
+	opEnded
 )
 
 // client speaks the protocol as it likes. It lives in the namespace of the test.
@@ -187,7 +189,7 @@ func TestForgedNumbers(t *testing.T) {
 	first, second := connect(a, b, pipe.Sealed)
 	a.must(message{op: opMapped, id: first.id})
 	for id := range max(first.id, second.id) + 10 {
-		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose} {
+		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose, opWake, opEnded} {
 			if got := thief.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
 				t.Errorf("operation %d, number %d: %+v", op, id, got)
 			}

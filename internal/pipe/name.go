@@ -157,11 +157,15 @@ func (n *name) receiveProbes() {
 	b := n.owner.b
 	for {
 		conn, err := n.tcp.AcceptTCP()
-		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				b.log.Warn("pipe: receive probes", "name", n.addr, "error", err)
-			}
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // out of files
+			b.log.Warn("pipe: receive probes", "name", n.addr, "error", err)
+			if !b.pause() {
+				return
+			}
+			continue
 		}
 		b.running.Go(func() { b.probes.receive(conn, n) })
 	}

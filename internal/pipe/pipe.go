@@ -160,14 +160,22 @@ func (b *Broker) serve() {
 		}
 		if err != nil { // out of files: those that are there go on
 			b.log.Warn("pipe: take a process in", "error", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-				continue
-			case <-b.ctx.Done():
+			if !b.pause() {
 				return
 			}
+			continue
 		}
 		b.running.Go(func() { b.attend(conn) })
+	}
+}
+
+// pause waits a moment for what there is too little of; false if the broker ends.
+func (b *Broker) pause() bool {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return true
+	case <-b.ctx.Done():
+		return false
 	}
 }
 

@@ -264,6 +264,10 @@ func keep(r *reply, err error) error {
 	}
 	var own []int
 	for _, fd := range r.files {
+		if fd < 0 { // there were too many to open it
+			closeAll(own)
+			return unix.EMFILE
+		}
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			closeAll(own)

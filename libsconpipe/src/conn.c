@@ -58,6 +58,36 @@ static int ask(struct conn *c, enum wire_op op, uint32_t arg, struct wire_reply 
 	return session_call(&c->serial, &q, a, files, count);
 }
 
+static void break_off(struct conn *c, int err)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&c->broken, &none, err);
+}
+
+/* meet maps what the peer writes to, once it has mapped that itself. */
+static void meet(struct conn *c)
+{
+	int files[2], count = 2, err;
+	struct wire_reply a;
+	struct side *page;
+
+	err = ask(c, OP_RING, 0, &a, files, &count);
+	if (err == -EAGAIN)
+		return;
+	if (err) {
+		break_off(c, ECONNRESET);
+		return;
+	}
+	page = count == 2 ? page_map(files[0], false) : NULL;
+	if (!page || ring_map(&c->rx, files[1], a.size, false))
+		break_off(c, ENOMEM);
+	else
+		atomic_store_explicit(&c->peer, page, memory_order_release);
+	while (count > 0)
+		close(files[--count]);
+}
+
 /* map_all maps what the files of a reply are: page, ring or rings. */
 static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 {
@@ -140,6 +170,9 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		}
 		return err;
 	}
+	/* The earlier the peer's memory is taken, the fewer files the broker has. */
+	if (c->engine == PD_ENGINE_SEALED)
+		meet(c);
 	*made = c;
 	return 0;
 }
@@ -183,36 +216,6 @@ void conn_close(struct conn *c)
 	session_call(&c->serial, &q, &a, NULL, NULL);
 	/* Without a broker nobody else does. */
 	shutdown(c->fd, SHUT_RDWR);
-}
-
-static void break_off(struct conn *c, int err)
-{
-	int none = 0;
-
-	atomic_compare_exchange_strong(&c->broken, &none, err);
-}
-
-/* meet maps what the peer writes to, once it has mapped that itself. */
-static void meet(struct conn *c)
-{
-	int files[2], count = 2, err;
-	struct wire_reply a;
-	struct side *page;
-
-	err = ask(c, OP_RING, 0, &a, files, &count);
-	if (err == -EAGAIN)
-		return;
-	if (err) {
-		break_off(c, ECONNRESET);
-		return;
-	}
-	page = count == 2 ? page_map(files[0], false) : NULL;
-	if (!page || ring_map(&c->rx, files[1], a.size, false))
-		break_off(c, ENOMEM);
-	else
-		atomic_store_explicit(&c->peer, page, memory_order_release);
-	while (count > 0)
-		close(files[--count]);
 }
 
 /* conn_peer is the peer's side, NULL as long as it is not there. */

@@ -69,6 +69,18 @@ static int take_files(struct msghdr *msg, int *files, int *count)
 }
 
 static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
+		    int *files, int *count);
+
+/* give_back closes an end that this process has no files for. */
+static void give_back(int fd, uint32_t id)
+{
+	struct wire_request q = { .op = OP_CLOSE, .id = id };
+	struct wire_reply ignored;
+
+	transact(fd, &q, &ignored, NULL, NULL);
+}
+
+static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
 		    int *files, int *count)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FILES * sizeof(int))];
@@ -97,6 +109,8 @@ static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
 		err = -(int)a->error;
 	while (err && count && *count > 0)
 		close(files[--*count]);
+	if (err == -EMFILE && !a->error && (q->op == OP_CONNECT || q->op == OP_ACCEPT))
+		give_back(fd, a->id);
 	return err;
 }
 

@@ -1,6 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /* COUNT connections at a time, each with its own bytes. */
+#include <sys/resource.h>
+
 #include "pipetest.h"
+
+/* A connection takes one file at each end; both are here. */
+static void take_files(int count)
+{
+	rlim_t wanted = 2 * count + 64;
+	struct rlimit r;
+
+	check(getrlimit(RLIMIT_NOFILE, &r) == 0);
+	if (r.rlim_cur >= wanted)
+		return;
+	r.rlim_cur = wanted;
+	if (r.rlim_max < wanted)
+		r.rlim_max = wanted;
+	check(setrlimit(RLIMIT_NOFILE, &r) == 0);
+}
 
 void test_many(void)
 {
@@ -10,6 +27,8 @@ void test_many(void)
 	struct epoll_event events[64];
 	struct sockaddr_in name;
 	int listener = make_listener(&name, 4);
+
+	take_files(count);
 
 	for (i = 0; i < count; i++) {
 		struct epoll_event e = { .events = EPOLLIN | EPOLLET, .data.u32 = i };
