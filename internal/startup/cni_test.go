@@ -90,6 +90,65 @@ func TestLibcni(t *testing.T) {
 	}
 }
 
+// Plugins of the CNI project that come after scon-cni find what they need in its
+// result, also if the namespace is another one since.
+func TestChained(t *testing.T) {
+	for name, ready := range map[string]int{"in place": 0, "pooled": 1} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.withPool(ready)
+			pod := nstest.New(t)
+			lib := libcni.NewCNIConfigWithCacheDir([]string{bin, "/usr/lib/cni"}, t.TempDir(), nil)
+			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "net", "plugins": [
+				%s,
+				{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
+				{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 8000000, "egressRate": 8000000, "egressBurst": 8000000},
+				{"type": "firewall", "backend": "iptables"},
+				{"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}]}`, b.conf()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rt := &libcni.RuntimeConf{
+				ContainerID: "c", NetNS: netns.Path(pod), IfName: "eth0",
+				CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}},
+			}
+			in := func(what string, do func() error) {
+				t.Helper()
+				nstest.Do(t, b.host, func() {
+					if err := do(); err != nil {
+						t.Fatalf("%s: %v", what, err)
+					}
+				})
+			}
+			ctx := context.Background()
+			in("ADD", func() error {
+				_, err := lib.AddNetworkList(ctx, list, rt)
+				return err
+			})
+			b.ping(pod)
+			// Not of the list: the portmap of Debian 12 looks for rules of IPv6 that it has not made.
+			b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+			if out := nstest.Run(t, pod, "cat /proc/sys/net/ipv4/conf/eth0/arp_filter"); strings.TrimSpace(out) != "1" {
+				t.Errorf("tuning: %s", out)
+			}
+			for command, want := range map[string]string{"iptables-save": "10.88.0.", "tc qdisc show dev " + b.devices()[0]: "rate 8Mbit"} {
+				if out := nstest.Run(t, b.host, command); !strings.Contains(out, want) {
+					t.Errorf("%s: %s, want %s", command, out, want)
+				}
+			}
+			if s := b.state(); netns.HasBeneath() && int(s.HandedOver) != ready {
+				t.Errorf("%d handed over, in place: %v", s.HandedOver, s.InPlace)
+			}
+			in("DEL", func() error { return lib.DelNetworkList(ctx, list, rt) })
+			if out := nstest.Run(t, b.host, "iptables-save"); strings.Contains(out, "10.88.0.") || strings.Contains(out, "8080") {
+				t.Errorf("left: %s", out)
+			}
+			b.stop()
+			b.wantNothing()
+		})
+	}
+}
+
 // CHECK finds out what somebody took away: in the container, and on the host,
 // where HOST is the container's end.
 func TestCheck(t *testing.T) {
