@@ -89,7 +89,7 @@ func (f *Factory) make(name string) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		return nameIt("", name)
+		return nameIt(name)
 	})
 }
 

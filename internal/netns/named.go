@@ -14,19 +14,22 @@ import (
 // wraps ErrExist if there is one already.
 func Create(name string) error {
 	return makeName(name, func() error {
-		return Scratch(func() error { return nameIt("", name) })
+		return Scratch(func() error { return nameIt(name) })
 	})
 }
 
 // Attach gives a namespace that is there a name, as "ip netns attach" does. The
 // error wraps ErrExist if there is one of that name already.
+//
+// It is named from within: where /run is shared, Linux 6.12 cannot remove a mount
+// again that is a copy of one which Replace has taken away.
 func Attach(name, path string) error {
-	return makeName(name, func() error { return nameIt(path, name) })
+	return makeName(name, func() error { return Do(path, func() error { return nameIt(name) }) })
 }
 
-// nameIt mounts a namespace at a name.
-func nameIt(path, name string) error {
-	return unix.Mount(Path(path), Path(name), "none", unix.MS_BIND, "")
+// nameIt mounts the namespace of the calling thread at a name.
+func nameIt(name string) error {
+	return unix.Mount(Path(""), Path(name), "none", unix.MS_BIND, "")
 }
 
 // makeName makes a name and has mount fill it.
