@@ -76,6 +76,9 @@ func run(m *testing.M) int {
 
 func runAlone() int {
 	setFault()
+	if dir := os.Getenv(pauseEnv); dir != "" {
+		setPauses(dir)
+	}
 	setTimes()
 	input, err := io.ReadAll(os.Stdin)
 	if err != nil {
@@ -99,6 +102,7 @@ const (
 	socketEnv    = "SCON_TEST_SOCKET"    // its name in the directory
 	reconcileEnv = "SCON_TEST_RECONCILE" // how often it looks for containers that have gone
 	patienceEnv  = "SCON_TEST_PATIENCE"  // how long it waits for another one's end
+	pauseEnv     = "SCON_TEST_PAUSE"     // directory of setPauses, for scon-cni alone
 )
 
 // setTimes takes shorter times out of the environment.

@@ -7,20 +7,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // What happens while something else is half done, which a pause makes sure of.
 
 // later is scon-cni's answer, when it comes.
-func (b *bed) later(verb, id, netnsPath, conf string) <-chan answer {
+func (b *bed) later(verb, id, netnsPath, conf string, env ...string) <-chan answer {
 	answers := make(chan answer, 1)
-	go func() { answers <- b.cni(verb, id, netnsPath, conf) }()
+	go func() { answers <- b.cni(verb, id, netnsPath, conf, env...) }()
 	return answers
 }
 
@@ -152,4 +155,76 @@ func (b *bed) remount(dir, how string) {
 		})
 	}
 	mount(dir, dir, "remount,bind,"+how)
+}
+
+// An agent waits for a scon-cni that works without one, and does not take it for
+// another agent.
+func TestStartWhileAlone(t *testing.T) {
+	b := newBed(t)
+	pod := nstest.New(t)
+	reached, goOn := b.pause("add-made")
+	added := b.later("ADD", "c", netns.Path(pod), b.conf(), pauseEnv+"="+b.dir)
+	reached()
+	b.spawn()
+	time.Sleep(2 * state.Dying) // an agent that is there already would be found out by now
+	goOn()
+	b.want(<-added)
+	eventually(t, "the agent answers", func() bool {
+		conn, err := net.Dial("unix", b.socket())
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+}
+
+// The agent is killed and started again while many containers come: no address
+// is given twice, all that have one have a network, and nothing is left.
+func TestKilledWhileManyCome(t *testing.T) {
+	b := newBed(t)
+	b.withPool(10)
+	conf := b.conf()
+	pods := make([]string, 30)
+	for i := range pods {
+		pods[i] = nstest.New(t)
+	}
+	answers := make([]answer, len(pods))
+	turns := make(chan struct{}, 8)
+	var all sync.WaitGroup
+	for i, pod := range pods {
+		all.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			answers[i] = b.cni("ADD", fmt.Sprint(i), netns.Path(pod), conf)
+		})
+	}
+	eventually(t, "some have come", func() bool { return len(b.records()) > len(pods)/4 })
+	b.kill()
+	b.start()
+	all.Wait()
+	has := make(map[string]string)
+	for i, a := range answers {
+		if a.code != 0 {
+			continue // its ADD was cut off
+		}
+		out := strings.Fields(nstest.Run(t, pods[i], "ip -br -4 addr show eth0"))
+		addr := out[len(out)-1]
+		if has[addr] != "" {
+			t.Errorf("%s is of %s and %s", addr, has[addr], pods[i])
+		}
+		has[addr] = pods[i]
+		b.ping(pods[i])
+	}
+	if len(has) < len(pods)/2 {
+		t.Errorf("%d of %d have a network: %v", len(has), len(pods), answers)
+	}
+	for i, pod := range pods {
+		b.want(b.cni("DEL", fmt.Sprint(i), netns.Path(pod), conf))
+	}
+	if left := b.state().Attachments; len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	b.stop()
+	b.wantNothing()
 }

@@ -88,15 +88,16 @@ const (
 //	startup/boot                  the boot that everything here belongs to
 //	startup/home                  the network namespace of the latest agent: number, path
 //	startup/NUMBER/               of that namespace:
-//	    lock                      held by whoever works here
+//	    agent                     held by the agent
+//	    lock                      held by whoever works here: the agent, or a scon-cni without one
 //	    networks/NAME             the configuration of a network that was prepared
 //	    networks/NAME@DIGEST      an earlier one
 //	    attachments/KEY@ENTRY     a record; ENTRY is "" for a device in place
 //	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
 //	    corrupt/                  what could not be read
 type store struct {
-	dir  string
-	lock *os.File
+	dir         string
+	agent, lock *os.File // agent nil for others
 }
 
 // home is where the latest agent of a state directory works or worked.
@@ -195,7 +196,8 @@ var ErrBusy = errors.New("another agent works there")
 var lockPatience = 10 * time.Second
 
 // openStore takes the directory until close, and throws away what another boot
-// left there. With wait, it waits for who has it.
+// left there. With wait, it is not for an agent, and waits for one that has it.
+// An agent waits for those who have worked while there was none.
 func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	s := &store{dir: dirOf(stateDir, inode)}
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
@@ -207,18 +209,20 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the agent's directory: %w", err)
 	}
-	patience := state.Dying
-	if wait {
-		patience = lockPatience
-	}
-	if s.lock, err = lockFile(filepath.Join(s.dir, "lock"), patience); err != nil {
-		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
-	}
 	defer func() {
 		if err != nil {
-			s.lock.Close()
+			s.close()
 		}
 	}()
+	if !wait {
+		s.agent, err = lockFile(filepath.Join(s.dir, "agent"), state.Dying)
+	}
+	if err == nil {
+		s.lock, err = lockFile(filepath.Join(s.dir, "lock"), lockPatience)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
+	}
 	for _, d := range []string{"networks", "attachments", "deleted", "corrupt"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("make the agent's directory: %w", err)
@@ -257,7 +261,10 @@ func lockFile(path string, patience time.Duration) (*os.File, error) {
 	}
 }
 
-func (s *store) close() { s.lock.Close() }
+func (s *store) close() {
+	s.lock.Close()
+	s.agent.Close()
+}
 
 // removeAll takes the directory away, with the lock, and what it shares with
 // those of other namespaces if it is the last one.
