@@ -125,7 +125,7 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 	m := makers[s.Conf.Kind]
 	made = m.macs(s)
 	if err := m.make(h, s, made); err != nil {
-		return made, kernelHas(s.Conf.Kind, err)
+		return made, s.explain(err)
 	}
 	defer func() {
 		if err != nil {
@@ -258,7 +258,7 @@ func configure(s Spec, routed bool) error {
 		if !ok {
 			return fmt.Errorf("add route to %v: there is no gateway of its family", dst)
 		}
-		todo = append(todo, newRoute(index, dst, gw))
+		todo = append(todo, addRoute(index, dst, gw))
 	}
 	if err := rt.do(todo...); err != nil {
 		return err
@@ -309,10 +309,13 @@ func macsOf(leases []ipam.Lease) Made {
 	return Made{MAC: append(net.HardwareAddr{0x0a, 0x58}, b...), HostMAC: append(net.HardwareAddr{0xfe, 0x58}, b...)}
 }
 
-// kernelHas says in clear words that the kernel does not know a kind.
-func kernelHas(kind string, err error) error {
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("kind %s: %w (%v); choose another kind", kind, ErrNoKernel, err)
+// explain says in clear words what is wrong with a device that cannot be made.
+func (s Spec) explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("kind %s: %w (%v); choose another kind", s.Conf.Kind, ErrNoKernel, err)
+	case errors.Is(err, unix.EEXIST) && s.inside(func() error { _, err := indexOf(s.Name); return err }) == nil:
+		return fmt.Errorf("the container's namespace has a device %s already: want another name, or another namespace (%w)", s.Name, err)
 	}
 	return err
 }

@@ -238,7 +238,15 @@ func newAddr(index int, p netip.Prefix) message {
 	}
 }
 
-// newRoute adds a route out of a device; gw may be invalid: on the link.
+// addRoute adds a route of a container, after one to the same place by another of
+// its devices: that stays, and stays the first.
+func addRoute(index int, dst netip.Prefix, gw netip.Addr) message {
+	m := newRoute(index, dst, gw)
+	m.flags, m.allow = unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.EEXIST
+	return m
+}
+
+// newRoute sets a route out of a device; gw may be invalid: on the link.
 func newRoute(index int, dst netip.Prefix, gw netip.Addr) message {
 	scope := byte(unix.RT_SCOPE_UNIVERSE)
 	if !gw.IsValid() {
@@ -253,8 +261,12 @@ func newRoute(index int, dst netip.Prefix, gw netip.Addr) message {
 		e.Bytes(unix.RTA_GATEWAY, gw.AsSlice())
 	}
 	e.Uint32(unix.RTA_OIF, uint32(index))
+	what := fmt.Sprintf("add route to %v", dst)
+	if gw.IsValid() {
+		what += fmt.Sprintf(" by %v", gw)
+	}
 	return message{
-		what: fmt.Sprintf("add route to %v", dst), typ: unix.RTM_NEWROUTE,
+		what: what, typ: unix.RTM_NEWROUTE,
 		flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, data: append(b, encoded(e)...),
 	}
 }
