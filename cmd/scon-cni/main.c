@@ -68,6 +68,11 @@ int main(void)
 			fwrite(answer.data, 1, answer.size, stdout);
 			return status != 200;
 		}
+		if (status > 0 && status != 404) {
+			printf("{\"cniVersion\":\"1.1.0\",\"code\":5,\"msg\":\"the agent refuses the request: HTTP status %d%s\"}\n",
+			       status, status == 431 ? ", CNI_ARGS and the other variables are too long" : "");
+			return 1;
+		}
 	}
 	run_scon("cni", &conf);
 	return fail("no agent answers, and the program scon was not found");

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/scon-project/scon/internal/cni"
 )
 
@@ -183,7 +185,7 @@ func handleCNI(w http.ResponseWriter, r *http.Request, s Starter) {
 	}
 	input, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxConf))
 	if err != nil {
-		reply(w, http.StatusBadRequest, refusal{fmt.Sprintf("read body: %v", err)})
+		reply(w, http.StatusBadRequest, types.NewError(types.ErrIOFailure, fmt.Sprintf("read the network configuration: %v", err), ""))
 		return
 	}
 	request := cni.Request{

@@ -3,6 +3,7 @@ package cni
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/scon-project/scon/internal/ipam"
 )
@@ -50,6 +51,9 @@ func (c *Conf) completeIPAM() error {
 		dst, err := r.parse()
 		if err != nil {
 			return fmt.Errorf("ipam.routes[%d].%w", i, err)
+		}
+		if r.GW == "" && !slices.ContainsFunc(c.Sets, func(s ipam.Set) bool { return s[0].Subnet.Addr().Is4() == dst.Addr().Is4() }) {
+			return fmt.Errorf("ipam.routes[%d].gw is missing: no range is of the family of %v, and so has a gateway for it", i, dst)
 		}
 		c.Routes = append(c.Routes, dst)
 	}

@@ -178,6 +178,28 @@ func invalid(err error) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
 }
 
+func isInvalid(err error) bool {
+	var e *types.Error
+	return errors.As(err, &e) && e.Code == types.ErrInvalidNetworkConfig
+}
+
+// parseName reads what a DEL needs of a configuration that no ADD accepts: the
+// runtime says DEL after an ADD that was refused, and a container may be there
+// from before somebody changed the file.
+func parseName(input []byte) (*Conf, error) {
+	var d document
+	if err := json.Unmarshal(input, &d); err != nil {
+		return nil, undecoded(input, err)
+	}
+	v, err := new(version.ConfigDecoder).Decode(input)
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	}
+	c := &Conf{CNIVersion: v, Socket: d.Socket, AgentDown: DownError, Raw: input}
+	c.Name, c.Kind, c.IPAM.Type = d.Name, Veth, OwnIPAM
+	return c, nil
+}
+
 // Digest tells networks apart: two configurations with the same one want the
 // same devices, addresses and rules.
 func (n *Network) Digest() string {

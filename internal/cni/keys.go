@@ -20,7 +20,7 @@ func undecoded(input []byte, err error) error {
 	typed, syntax := new(json.UnmarshalTypeError), new(json.SyntaxError)
 	switch {
 	case errors.As(err, &typed):
-		key := typed.Field
+		key := strings.TrimPrefix(typed.Field, "PluginConf.")
 		if key == "" {
 			key = "all of it"
 		}

@@ -80,6 +80,9 @@ func answer(r Request, p Plugin) ([]byte, error) {
 		return nil, err
 	}
 	conf, err := Parse(r.Input)
+	if r.Command == "DEL" && isInvalid(err) {
+		conf, err = parseName(r.Input)
+	}
 	if err != nil {
 		return nil, err
 	}

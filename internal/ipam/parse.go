@@ -25,6 +25,9 @@ func (c RangeConf) Range() (r Range, err error) {
 	if r.Subnet != r.Subnet.Masked() {
 		return r, fmt.Errorf("subnet is %q: bits are set beyond its length, did you mean %v?", c.Subnet, r.Subnet.Masked())
 	}
+	if a := r.Subnet.Addr(); r.Subnet.Bits() == 0 || a.IsLoopback() || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast() {
+		return r, fmt.Errorf("subnet is %q: no container can have such an address, want one such as 10.88.0.0/16", c.Subnet)
+	}
 	host := r.Subnet.Addr().BitLen() - r.Subnet.Bits()
 	if host < 2 {
 		return r, fmt.Errorf("subnet is %q: has no room for a gateway and a container, want a length of at most /%d", c.Subnet, r.Subnet.Addr().BitLen()-2)

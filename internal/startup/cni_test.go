@@ -275,7 +275,53 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+	for want, a := range map[string]answer{
+		"has a device lo already": b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=lo"),
+		"HTTP status 431":         b.cni("ADD", "c", pod, b.conf(), "CNI_ARGS="+strings.Repeat("A=b;", 5000)),
+		"too large":               b.cni("ADD", "c", pod, b.conf(fmt.Sprintf(`"args": %q`, strings.Repeat("x", 2<<20)))),
+	} {
+		if a.code != 1 || !strings.Contains(a.out, want) || !strings.Contains(a.out, `"code":`) {
+			t.Errorf("%d %s, want %s in it", a.code, a.out, want)
+		}
+	}
 	b.wantNothing()
+}
+
+// DEL needs no more of a configuration than the network's name: an ADD may have
+// been refused for the rest, or somebody has changed it since.
+func TestDelWithInvalidConfiguration(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	invalid := b.conf(`"mtu": 20`)
+	if a := b.cni("ADD", "c", netns.Path(pod), invalid); a.code != 1 || !strings.Contains(a.out, `"code":7`) {
+		t.Errorf("ADD: %s", a.out)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), invalid))
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("DEL", "c", netns.Path(pod), invalid))
+	b.wantNothing()
+	b.kill()
+	b.want(b.cni("DEL", "c", netns.Path(pod), invalid))
+}
+
+// A container may have two devices: the first keeps its routes, and has them
+// when the second is gone.
+func TestTwoDevices(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf(), "CNI_IFNAME=eth1"))
+	for _, device := range []string{"eth0", "eth1"} {
+		b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf(), "CNI_IFNAME="+device))
+	}
+	if out := nstest.Run(t, pod, "ip route get 1.1.1.1"); !strings.Contains(out, "dev eth0") {
+		t.Errorf("the first device's route is not the first: %s", out)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(), "CNI_IFNAME=eth1"))
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.ping(pod)
 }
 
 // A range that is used up is refused, STATUS says so, and a DEL ends it.
