@@ -68,8 +68,7 @@ var ownLogic = []string{
 // kinds are the tests of containers' devices and how they get them, in which a
 // kernel has its part.
 var kinds = []string{
-	"TestBridgeGone", "TestCheck", "TestInPlace", "TestKilledWithPool", "TestKinds", "TestMarked", "TestQoS", "TestRouting",
-	"TestRoutingKilled", "TestRules", "TestStatus", "TestSwap", "TestTap", "TestTenantsApart",
+	"TestInPlace", "TestKinds", "TestMarked", "TestQoS", "TestRouting", "TestRules", "TestSwap", "TestTap", "TestTenantsApart",
 }
 
 // hostile are the pipe's tests of what processes do that have no library.
