@@ -54,6 +54,10 @@ var pipeCapabilities = []capability{
 		without: "no engine sealed",
 	},
 	{
+		name: "copy device", look: lookCopyDevice,
+		purpose: "copy for the engine copier without a processor",
+	},
+	{
 		name: "open files", look: lookFiles,
 		purpose: "two for each connection, and up to four more while it comes about",
 	},
@@ -80,6 +84,11 @@ func lookCgroup(h host) sight {
 		return sight{fail, "it is not mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified"}
 	}
 	return sight{ok, "mounted", ""}
+}
+
+// lookCopyDevice: the only stack is the one that copies by the processor.
+func lookCopyDevice(host) sight {
+	return sight{note, "not built, not measured: processors copy", ""}
 }
 
 func lookSetns(host) sight {

@@ -1,0 +1,72 @@
+package pipe_test
+
+import (
+	"bufio"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// kills are how many processes are killed, while both sides send what they can.
+const kills = 24
+
+// Whichever side is killed, at whatever moment: the other one gets what was sent,
+// then the error, and nothing is left.
+func TestKills(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	_, socket := serve(t, nil)
+	all := engines(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	var longest time.Duration
+	for i := range kills {
+		engine := "ENGINE=" + all[i%len(all)].String()
+		server := command(t, socket, "stream", engine, "ROLE=server")
+		port := begin(t, ns, server)
+		client := command(t, socket, "stream", engine, "ROLE=client", "PORT="+port)
+		begin(t, ns, client)
+		victim, survivor := client, server
+		if i/len(all)%2 == 1 {
+			victim, survivor = server, client
+		}
+		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond) // it may be anywhere
+		if err := victim.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		_ = victim.Wait()
+		if err := survivor.Wait(); err != nil {
+			t.Errorf("%s, kill %d: %v", engine, i, err)
+		}
+		longest = max(longest, time.Since(begun))
+	}
+	t.Logf("the other side ended after %v at most", longest)
+}
+
+// begin starts one, and returns what it says first.
+func begin(t *testing.T, ns string, cmd *exec.Cmd) string {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Do(ns, cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	said, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(said)
+}
