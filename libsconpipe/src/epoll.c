@@ -40,6 +40,7 @@ struct set {
 	int size;
 	uint32_t serial;
 	unsigned int calls;
+	unsigned int waiting; /* threads that may sleep */
 	struct item *first, *last;
 	size_t count; /* of the list */
 };
@@ -151,21 +152,29 @@ void set_forget(struct set *set)
 		close(set->kick);
 }
 
+/* kick has threads that wait look at the list. */
+static void kick(struct set *set)
+{
+	uint64_t one = 1;
+	ssize_t ignored = 0;
+
+	if (set->waiting)
+		ignored = write(set->kick, &one, sizeof(one));
+	(void)ignored;
+}
+
 /* set_tell has a socket looked at anew. */
 void set_tell(struct set *set, int sid)
 {
-	uint64_t one = 1;
 	struct item *it;
-	ssize_t ignored = 0;
 
 	pthread_mutex_lock(&set->lock);
 	it = item_of(set, sid);
 	if (it) {
 		append(set, it);
-		ignored = write(set->kick, &one, sizeof(one));
+		kick(set);
 	}
 	pthread_mutex_unlock(&set->lock);
-	(void)ignored;
 }
 
 static int enlarge(struct set *set, int sid)
@@ -265,6 +274,8 @@ int set_change(struct set *set, int op, int sid, const struct epoll_event *event
 	} else {
 		err = -EINVAL;
 	}
+	if (!err && op != EPOLL_CTL_DEL)
+		kick(set);
 	pthread_mutex_unlock(&set->lock);
 	return err;
 }
@@ -325,15 +336,17 @@ static int collect(struct set *set, struct epoll_event *events, int most)
 	return n;
 }
 
-/* gather waits for doorbells. Returns how many rang. */
-static int gather(struct set *set, int timeout_ms)
+/* gather waits for doorbells, as one that set_wait counted if waits says so. Returns
+ * how many rang. */
+static int gather(struct set *set, int timeout_ms, bool waits)
 {
 	struct epoll_event rang[GATHER];
 	int n = epoll_wait(set->fd, rang, GATHER, timeout_ms), i;
 
 	if (n < 0)
-		return -errno;
+		n = -errno;
 	pthread_mutex_lock(&set->lock);
+	set->waiting -= waits;
 	for (i = 0; i < n; i++) {
 		struct item *it = item_of(set, (int)(uint32_t)rang[i].data.u64);
 
@@ -356,12 +369,13 @@ int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_
 		pthread_mutex_lock(&set->lock);
 		if (set->count && ++set->calls % EVERY == 0) {
 			pthread_mutex_unlock(&set->lock);
-			n = gather(set, 0);
+			n = gather(set, 0, false);
 			if (n < 0)
 				return n;
 			pthread_mutex_lock(&set->lock);
 		}
 		n = collect(set, events, most);
+		set->waiting += !n;
 		pthread_mutex_unlock(&set->lock);
 		if (n)
 			return n;
@@ -370,7 +384,7 @@ int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_
 
 			timeout_ms = left > 0 ? (left + 999999) / 1000000 : 0;
 		}
-		n = gather(set, timeout_ms);
+		n = gather(set, timeout_ms, true);
 		if (n <= 0)
 			return n;
 	}

@@ -9,6 +9,23 @@ static void *late(void *arg)
 	return NULL;
 }
 
+/* What another thread adds, or asks anew for, while this one waits. */
+struct addition {
+	int set, sid;
+	bool there;
+};
+
+static void *add_late(void *arg)
+{
+	struct addition *a = arg;
+	struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT, .data.fd = a->sid };
+
+	usleep(10000);
+	check(pd_epoll_ctl(a->set, a->there ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, a->sid,
+			   &e) == 0);
+	return NULL;
+}
+
 static int wait_one(int set, int timeout, uint32_t *events)
 {
 	struct epoll_event e;
@@ -82,6 +99,17 @@ void test_epoll_level(void)
 			break;
 	check(wait_one(in, -1, &events) == p.client && events == EPOLLOUT);
 	check(pd_epoll_ctl(in, EPOLL_CTL_DEL, p.client, NULL) == 0);
+
+	/* One that is ready when it comes, to a thread that waits. */
+	send_all(p.client, 0, 1);
+	check(pd_epoll_ctl(in, EPOLL_CTL_DEL, p.server, NULL) == 0);
+	for (i = 0; i < 2; i++) {
+		struct addition a = { in, p.server, i };
+
+		check(pthread_create(&thread, NULL, add_late, &a) == 0);
+		check(wait_one(in, -1, &events) == p.server && events == EPOLLIN);
+		check(pthread_join(thread, NULL) == 0);
+	}
 
 	/* One that accepts. */
 	add(in, listener, EPOLLIN);
