@@ -10,17 +10,32 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// address judges a message about an IPv4 address: always stale.
+// addressState is what is compared of an IPv6 address: each router advertisement
+// announces it anew, with other lifetimes.
+type addressState struct {
+	bits  uint8
+	flags uint32
+}
+
+// address judges a message about an address: stale, but for link-local ones,
+// which no forwarded packet has, and for those of IPv6 that are as before.
 func (k *known) address(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofIfAddrmsg {
 		return Event{}, false
 	}
 	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
 	var addr netip.Addr
+	is := addressState{bits: m.Data[1], flags: uint32(m.Data[2])}
 	for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfAddrmsg:]) {
-		if typ == unix.IFA_LOCAL {
+		switch {
+		case typ == unix.IFA_LOCAL, typ == unix.IFA_ADDRESS && !addr.IsValid():
 			addr, _ = netip.AddrFromSlice(data)
+		case typ == unix.IFA_FLAGS:
+			is.flags = native32(data)
 		}
+	}
+	if m.Data[0] == unix.AF_INET6 && !k.addressIs(neighbourKey{index, addr}, is, added(m.Type)) {
+		return Event{}, false
 	}
 	return Event{
 		Kind:    Address,
@@ -30,7 +45,18 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
-// route judges a message about an IPv4 route: stale, but for those that the
+// addressIs takes in what an IPv6 address is now, and tells whether that is news.
+func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
+	was, old := k.addresses[key]
+	if there {
+		k.addresses[key] = is
+	} else {
+		delete(k.addresses, key)
+	}
+	return !key.addr.IsLinkLocalUnicast() && (old != there || there && was != is)
+}
+
+// route judges a message about a route: stale, but for those that the
 // kernel keeps along with an address.
 func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofRtMsg {
@@ -42,6 +68,9 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 		return Event{}, false
 	}
 	dst := netip.IPv4Unspecified()
+	if m.Data[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
 	index := uint32(0)
 	for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
 		switch typ {
@@ -50,6 +79,9 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 		case unix.RTA_OIF:
 			index = native32(data)
 		}
+	}
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
+		return Event{}, false // each device has those
 	}
 	return Event{
 		Kind:     Route,
@@ -64,16 +96,21 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 const sizeofNetconfmsg = 4
 
 type netconfKey struct {
+	family    byte
 	ifindex   int32 // -1 all devices, -2 those to come
 	attribute uint16
 }
 
-// netconfMessage judges a message about IPv4's settings on a device: a value
+// netconfMessage judges a message about IP's settings on a device: a value
 // that differs from the one before. A new device brings values of its own.
 func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 	const netconfaIfindex = 1
-	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET {
+	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET && m.Data[0] != unix.AF_INET6 {
 		return Event{}, false
+	}
+	family, version := m.Data[0], 4
+	if family == unix.AF_INET6 {
+		version = 6
 	}
 	attrs := m.Data[sizeofNetconfmsg:]
 	var index int32
@@ -87,7 +124,7 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 		if typ == netconfaIfindex {
 			continue
 		}
-		key, is := netconfKey{index, typ}, native32(data)
+		key, is := netconfKey{family, index, typ}, native32(data)
 		if was, old := k.netconf[key]; old && was != is {
 			stale = true
 		}
@@ -95,7 +132,7 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 	}
 	if !added(m.Type) {
 		for key := range k.netconf {
-			if key.ifindex == index {
+			if key.family == family && key.ifindex == index {
 				delete(k.netconf, key)
 			}
 		}
@@ -103,7 +140,7 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 	return Event{
 		Kind:    Netconf,
 		Ifindex: int(max(index, 0)),
-		Reason:  fmt.Sprintf("IPv4 settings of %s", k.netconfName(index)),
+		Reason:  fmt.Sprintf("IPv%d settings of %s", version, k.netconfName(index)),
 		Stale:   true,
 	}, stale
 }

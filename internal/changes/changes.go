@@ -19,13 +19,13 @@ type Kind int
 const (
 	Ruleset   Kind = iota // nftables, iptables-nft, iptables-legacy
 	Link                  // a device, a bridge port, a namespace's number
-	Address               // an IPv4 address
-	Route                 // an IPv4 route or a nexthop
-	Rule                  // an IPv4 policy routing rule
-	Neighbour             // an IPv4 neighbour
+	Address               // an IP address
+	Route                 // an IP route or a nexthop
+	Rule                  // a policy routing rule
+	Neighbour             // an IP neighbour
 	FDB                   // a MAC address in a bridge's or a tunnel's table
 	Filter                // a tc filter or qdisc, an XDP program
-	Netconf               // a setting of IPv4 on a device
+	Netconf               // a setting of IP on a device
 	IPsec                 // an IPsec policy
 	Overrun               // announcements were lost: any of the above
 )

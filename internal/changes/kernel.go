@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// groups are the multicast groups of rtnetlink that tell of IPv4.
+// groups are the multicast groups of rtnetlink that tell of IP.
 var groups = []uint32{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_NEIGH,
@@ -20,6 +20,10 @@ var groups = []uint32{
 	unix.RTNLGRP_IPV4_ROUTE,
 	unix.RTNLGRP_IPV4_RULE,
 	unix.RTNLGRP_IPV4_NETCONF,
+	unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV6_ROUTE,
+	unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_IPV6_NETCONF,
 	unix.RTNLGRP_NSID,
 	unix.RTNLGRP_NEXTHOP,
 	unix.RTNLGRP_BRVLAN,
@@ -78,6 +82,7 @@ type known struct {
 	devices    map[int32]device
 	ports      map[int32]port
 	neighbours map[neighbourKey]mac
+	addresses  map[neighbourKey]addressState // of IPv6
 	fdb        map[fdbKey]fdbEntry
 	netconf    map[netconfKey]uint32
 }
@@ -87,6 +92,7 @@ func newKnown() *known {
 		devices:    make(map[int32]device),
 		ports:      make(map[int32]port),
 		neighbours: make(map[neighbourKey]mac),
+		addresses:  make(map[neighbourKey]addressState),
 		fdb:        make(map[fdbKey]fdbEntry),
 		netconf:    make(map[netconfKey]uint32),
 	}
@@ -135,8 +141,11 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 		{"devices", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg},
 		{"bridge ports", unix.RTM_GETLINK, unix.AF_BRIDGE, unix.SizeofIfInfomsg},
 		{"neighbours", unix.RTM_GETNEIGH, unix.AF_INET, unix.SizeofNdMsg},
+		{"neighbours of IPv6", unix.RTM_GETNEIGH, unix.AF_INET6, unix.SizeofNdMsg},
+		{"addresses of IPv6", unix.RTM_GETADDR, unix.AF_INET6, unix.SizeofIfAddrmsg},
 		{"forwarding tables", unix.RTM_GETNEIGH, unix.AF_BRIDGE, unix.SizeofNdMsg},
 		{"settings", unix.RTM_GETNETCONF, unix.AF_INET, sizeofNetconfmsg},
+		{"settings of IPv6", unix.RTM_GETNETCONF, unix.AF_INET6, sizeofNetconfmsg},
 	} {
 		data := make([]byte, dump.header)
 		data[0] = dump.family
@@ -145,6 +154,9 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 			Header: netlink.Header{Type: dump.typ, Flags: netlink.Dump},
 			Data:   data,
 		}, func(m nlmsg.Message) { k.judge(m) })
+		if dump.family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP) {
+			continue // a kernel without IPv6
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", dump.what, err)
 		}

@@ -50,7 +50,7 @@ type ndmsg struct {
 	master  int32
 }
 
-// neighbour judges a message about an IPv4 neighbour or a forwarding table.
+// neighbour judges a message about an IP neighbour or a forwarding table.
 func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofNdMsg {
 		return Event{}, false
@@ -59,16 +59,16 @@ func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 	switch {
 	case m.Data[0] == unix.AF_BRIDGE && n.hasMAC:
 		return k.fdbMessage(n, added(m.Type))
-	case m.Data[0] == unix.AF_INET && n.flags&unix.NTF_PROXY == 0 && !n.dst.IsMulticast():
-		return k.arp(n, added(m.Type) && n.state&validStates != 0)
+	case (m.Data[0] == unix.AF_INET || m.Data[0] == unix.AF_INET6) && n.flags&unix.NTF_PROXY == 0 && !n.dst.IsMulticast():
+		return k.resolved(n, added(m.Type) && n.state&validStates != 0)
 	default:
 		return Event{}, false
 	}
 }
 
-// arp judges what is known of an IPv4 neighbour. Learning one makes no decision
+// resolved judges what is known of a neighbour. Learning one makes no decision
 // stale, nor does one that is asked again and answers the same.
-func (k *known) arp(n ndmsg, valid bool) (Event, bool) {
+func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	key := neighbourKey{n.ifindex, n.dst}
 	was, old := k.neighbours[key]
 	e := Event{Kind: Neighbour, Ifindex: int(n.ifindex), Stale: true}

@@ -35,9 +35,9 @@ type Counted struct {
 	Counters [2]Counters // of the original and the reply direction
 }
 
-// DumpCounters calls fn for every IPv4 connection that is counted, as Dump does.
+// DumpCounters calls fn for every connection that is counted, as Dump does.
 func (c *Client) DumpCounters(fn func(Counted)) error {
-	err := c.dump.do(msgGet, netlink.Dump, unix.AF_INET, nil, func(m nlmsg.Message) {
+	err := c.dump.do(msgGet, netlink.Dump, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if counted, ok := parseCounted(m.Data); ok {
 			fn(counted)
 		}

@@ -23,7 +23,7 @@ type Options struct {
 	// bridge with at least one container's port.
 	Bridges []string
 	// Uplinks are the devices by which traffic leaves or enters, by name; none
-	// or Auto: every device that an IPv4 route of any table goes out of and
+	// or Auto: every device that a route of any table goes out of and
 	// that has no containers behind it.
 	Uplinks []string
 	// Lenient skips a device that is named and missing, or of another kind.

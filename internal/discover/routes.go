@@ -2,6 +2,8 @@ package discover
 
 import (
 	"encoding/binary"
+	"errors"
+	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -9,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// exits are the devices that IPv4 routes go out of, by number. The value tells
+// exits are the devices that routes go out of, by number. The value tells
 // whether one of the routes leads further than to a single address on the link.
 type exits map[int]bool
 
@@ -22,11 +24,16 @@ func readExits() (exits, error) {
 	}
 	defer sock.Close()
 	found := make(exits)
-	err = sock.Request(netlink.Message{
-		Header: netlink.Header{Type: unix.RTM_GETROUTE, Flags: netlink.Dump},
-		Data:   append([]byte{unix.AF_INET}, make([]byte, unix.SizeofRtMsg-1)...),
-	}, found.add)
-	return found, err
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		err = sock.Request(netlink.Message{
+			Header: netlink.Header{Type: unix.RTM_GETROUTE, Flags: netlink.Dump},
+			Data:   append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
+		}, found.add)
+		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP)) { // a kernel without IPv6
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // add takes up the devices of one route. What is too short to be a route adds
@@ -40,10 +47,18 @@ func (e exits) add(m nlmsg.Message) {
 		return
 	}
 	further := m.Data[bits] != 32
+	if m.Data[0] == unix.AF_INET6 {
+		further = m.Data[bits] != 128
+	}
 	var out int
 	var hops []byte
 	for attr, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
 		switch attr {
+		case unix.RTA_DST:
+			dst, _ := netip.AddrFromSlice(data)
+			if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
+				return // each device has those
+			}
 		case unix.RTA_GATEWAY, unix.RTA_VIA:
 			further = true
 		case unix.RTA_OIF:

@@ -27,7 +27,7 @@ func findDevices() []api.Finding {
 	if len(top.Uplinks) == 0 {
 		found = append(found, api.Finding{
 			Level: note, What: "no device by which traffic leaves this network namespace",
-			Why: "no IPv4 route goes out of one",
+			Why: "no route goes out of one",
 		})
 	}
 	for _, u := range top.Uplinks {

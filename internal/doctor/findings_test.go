@@ -94,7 +94,7 @@ func TestFindDevices(t *testing.T) {
 	ns, container := nstest.New(t), nstest.New(t)
 	nothing := []api.Finding{
 		{Level: note, What: "no container on a bridge in this network namespace", Remedy: "start one, or name its namespace with --netns"},
-		{Level: note, What: "no device by which traffic leaves this network namespace", Why: "no IPv4 route goes out of one"},
+		{Level: note, What: "no device by which traffic leaves this network namespace", Why: "no route goes out of one"},
 	}
 	check := func(want []api.Finding) {
 		t.Helper()

@@ -90,7 +90,7 @@ func connections(n int) string {
 	return fmt.Sprintf("%d connections", n)
 }
 
-// countKept counts the TCP and UDP connections over IPv4 that each rule keeps
+// countKept counts the TCP and UDP connections that each rule keeps
 // regular, if they are a container's on any bridge by any uplink.
 func countKept(ruleset rules.Ruleset) (map[ruleName]int, error) {
 	topology, err := discover.Scan(discover.Options{})
@@ -111,9 +111,6 @@ func countKept(ruleset rules.Ruleset) (map[ruleName]int, error) {
 	}
 	kept := make(map[ruleName]int)
 	err = c.Dump(func(conn conntrack.Conn) {
-		if !conn.Orig.Src.Addr().Is4() {
-			return
-		}
 		look.Conn = conn
 		look.Replies = conn.Orig.Dst != conn.Reply.Src // a published port
 		if rule, touched := ruleset.Touches(look); touched {

@@ -34,6 +34,7 @@ const (
 type base struct {
 	chain    *chain
 	hook     hook
+	families []family // of the packets that come to it
 	priority int32
 	devices  []string // of ingress and egress, "eth*" for all that begin so
 	nat      bool     // of type nat: it sees the first packet of a connection only
@@ -166,21 +167,33 @@ func (b *base) form(c *Conn) form {
 // hook. fn's form is valid until it returns.
 func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 	f := b.form(c)
-	for _, reply := range []bool{false, true} {
-		f.reply, f.outward = reply, reply == c.Replies
-		for _, s := range b.stages() {
-			f.fill(s)
-			b.ways(c, f.outward, func(iif, oif *Device) {
-				f.iif, f.oif = iif, oif
-				f.oneWay = false
-				fn(&f)
-				if oneWay && !reply {
-					f.oneWay = true
+	for _, f.family = range b.meeting(c) {
+		for _, reply := range []bool{false, true} {
+			f.reply, f.outward = reply, reply == c.Replies
+			for _, s := range b.stages() {
+				f.fill(s)
+				b.ways(c, f.outward, func(iif, oif *Device) {
+					f.iif, f.oif = iif, oif
+					f.oneWay = false
 					fn(&f)
-				}
-			})
+					if oneWay && !reply {
+						f.oneWay = true
+						fn(&f)
+					}
+				})
+			}
 		}
 	}
+}
+
+// meeting are the families of a connection's packets that come to the chain.
+func (b *base) meeting(c *Conn) (met []family) {
+	for _, f := range c.families() {
+		if slices.Contains(b.families, f) {
+			met = append(met, f)
+		}
+	}
+	return met
 }
 
 // firstForms calls fn for each form that packets may have at the hook that a
@@ -188,12 +201,14 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 	f := b.form(c)
 	f.first, f.firstState, f.outward = true, state, true
-	for _, s := range b.stages() {
-		f.fill(s)
-		b.ways(c, true, func(iif, oif *Device) {
-			f.iif, f.oif = iif, oif
-			fn(&f)
-		})
+	for _, f.family = range b.meeting(c) {
+		for _, s := range b.stages() {
+			f.fill(s)
+			b.ways(c, true, func(iif, oif *Device) {
+				f.iif, f.oif = iif, oif
+				fn(&f)
+			})
+		}
 	}
 }
 

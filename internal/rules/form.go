@@ -49,7 +49,8 @@ const (
 // and no SYN, FIN or RST.
 type form struct {
 	conn      *Conn
-	network   [20]octet // IPv4 header
+	family    family
+	headers   [40]octet // IP's: network is what there is of them
 	transport [20]octet // TCP's, or UDP's first 8
 	proto     uint8     // 0 if not known
 	reply     bool      // of conntrack's directions
@@ -64,6 +65,74 @@ type form struct {
 	// the DSCP of such packets vary.
 	first      bool
 	firstState uint16
+}
+
+// family is a version of IP.
+type family uint8
+
+const (
+	ipv4 family = iota
+	ipv6
+)
+
+// families are those that packets of a connection may have.
+func (c *Conn) families() []family {
+	switch a := c.Orig.Src.Addr(); {
+	case a.Is4():
+		return []family{ipv4}
+	case a.Is6():
+		return []family{ipv6}
+	default:
+		return []family{ipv4, ipv6}
+	}
+}
+
+// network is the IP header.
+func (f *form) network() []octet {
+	if f.family == ipv6 {
+		return f.headers[:]
+	}
+	return f.headers[:20]
+}
+
+// protocol is the byte that says what is behind the IP header.
+func (f *form) protocol() []octet {
+	if f.family == ipv6 {
+		return f.headers[6:7]
+	}
+	return f.headers[9:10]
+}
+
+func (f *form) source() []octet {
+	if f.family == ipv6 {
+		return f.headers[8:24]
+	}
+	return f.headers[12:16]
+}
+
+func (f *form) destination() []octet {
+	if f.family == ipv6 {
+		return f.headers[24:40]
+	}
+	return f.headers[16:20]
+}
+
+// tos is the traffic class, which in IPv6 is in two halves.
+func (f *form) tos() octet {
+	if f.family == ipv4 {
+		return f.headers[1]
+	}
+	a, b := f.headers[0], f.headers[1]
+	return octet{a.value<<4 | b.value>>4, a.known<<4 | b.known>>4, a.varies<<4 | b.varies>>4}
+}
+
+// ecn are the bits that vary in the second byte of the header, if the DSCP does
+// not: of IPv6 the flow label is in there as well.
+func (f *form) ecn() uint8 {
+	if f.family == ipv6 {
+		return 0x3f
+	}
+	return 0x03
 }
 
 // stage is how far address translation has got.
@@ -96,23 +165,28 @@ func (f *form) fill(s stage) {
 	src, dst := f.conn.tuple(f.reply, s)
 	f.proto = f.conn.Orig.Proto
 
-	const reservedDF, fragment = 0xc0, 0x3f
-	for i := range f.network {
-		f.network[i] = octet{varies: 0xff}
-	}
-	f.network[0] = octet{value: 0x45, known: 0xff}
-	f.network[1] = octet{varies: 0x03} // ECN; SCON compares DSCP
+	vary(f.headers[:])
+	f.headers[1] = octet{varies: f.ecn()} // SCON compares DSCP
 	if f.first {
-		f.network[1] = octet{varies: 0xff}
+		f.headers[1] = octet{varies: 0xff}
 	}
-	f.network[6] = octet{known: fragment, varies: reservedDF}
-	f.network[7] = octet{known: 0xff}
-	f.network[9] = octet{value: f.proto, known: 0xff}
+	if f.family == ipv6 {
+		f.headers[0] = octet{value: 0x60, known: 0xf0}
+		if f.first {
+			f.headers[0].varies = 0x0f
+		}
+	} else {
+		const reservedDF, fragment = 0xc0, 0x3f
+		f.headers[0] = octet{value: 0x45, known: 0xff}
+		f.headers[6] = octet{known: fragment, varies: reservedDF}
+		f.headers[7] = octet{known: 0xff}
+	}
+	f.protocol()[0] = octet{value: f.proto, known: 0xff}
 	if f.proto == 0 {
-		f.network[9] = octet{}
+		f.protocol()[0] = octet{}
 	}
-	setAddr(f.network[12:16], src.Addr())
-	setAddr(f.network[16:20], dst.Addr())
+	setAddr(f.source(), src.Addr())
+	setAddr(f.destination(), dst.Addr())
 
 	for i := range f.transport {
 		f.transport[i] = octet{varies: 0xff}
@@ -163,13 +237,12 @@ func (f *form) status() (value, mask uint32) {
 	return value, mask
 }
 
+// setAddr sets what is known of an address; the octets behind it are not known.
 func setAddr(octets []octet, a netip.Addr) {
-	if a.Is4() {
-		b := a.As4()
-		setKnown(octets, b[:])
-		return
-	}
 	clear(octets)
+	if b := a.AsSlice(); len(b) <= len(octets) {
+		setKnown(octets, b)
+	}
 }
 
 func setPort(octets []octet, a netip.AddrPort) {

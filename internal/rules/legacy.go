@@ -5,29 +5,54 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h): a table is
-// one piece of memory with rules one behind the other. Each has an IP part,
-// matches, and a target; chains begin at known places, or behind a rule with
-// target ERROR, which holds their name.
+// The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h, and ip6_tables.h
+// for IPv6): a table is one piece of memory with rules one behind the other. Each
+// has an IP part, matches, and a target; chains begin at known places, or behind
+// a rule with target ERROR, which holds their name.
 const (
 	legacyNameSize      = 32
 	legacyInfoSize      = legacyNameSize + 4 + 5*4 + 5*4 + 4 + 4
 	legacyEntriesHeader = 40 // struct ipt_get_entries up to its entries
 
-	entrySize     = 112 // struct ipt_entry
-	entryTarget   = 88  // its target_offset
-	entryNext     = 90  // its next_offset
-	entryCounters = 96  // its counters, up to its end
-
 	extensionHeader = 32 // struct xt_entry_match and xt_entry_target
 	extensionName   = 29
 )
+
+// legacyForm is what differs between the families.
+type legacyForm struct {
+	family family
+	name   string
+	// Of struct ipt_entry and ip6t_entry: the size, and where target_offset,
+	// next_offset and the counters are, up to its end.
+	size, target, next, counters int
+	// Of struct ipt_ip and ip6t_ip6.
+	address                int // length of one; two, and their masks
+	inDevice, outDevice    int
+	inMask, outMask        int
+	proto, flags, inverted int
+	flagFragment, flagGoto byte
+	flagUnknown            byte // what is not followed
+}
+
+var legacyForms = map[family]*legacyForm{
+	ipv4: {
+		family: ipv4, name: "iptables-legacy",
+		size: 112, target: 88, next: 90, counters: 96,
+		address: 4, inDevice: 16, outDevice: 32, inMask: 48, outMask: 64,
+		proto: 80, flags: 82, inverted: 83, flagFragment: 1, flagGoto: 2,
+	},
+	ipv6: {
+		family: ipv6, name: "ip6tables-legacy",
+		size: 168, target: 140, next: 142, counters: 152,
+		address: 16, inDevice: 64, outDevice: 80, inMask: 96, outMask: 112,
+		proto: 128, flags: 131, inverted: 132, flagGoto: 4, flagUnknown: 2,
+	},
+}
 
 var errMalformed = errors.New("the kernel's answer has a format that is not known")
 
@@ -63,8 +88,8 @@ var legacyHooks = map[int]hook{
 var legacyPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 
 // legacyBase makes a base chain of a table.
-func legacyBase(table string, c *chain, h hook) *base {
-	b := &base{chain: c, hook: h, priority: legacyPriorities[table]}
+func legacyBase(f family, table string, c *chain, h hook) *base {
+	b := &base{chain: c, hook: h, families: []family{f}, priority: legacyPriorities[table]}
 	if table == "nat" {
 		b.nat, b.priority = true, prioritySNAT
 		if h == prerouting {
@@ -91,7 +116,7 @@ type extension struct {
 
 // parse reads the rules of a table.
 func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
-	p := legacyParser{exact: exact, table: "iptables-legacy " + t.name, chains: make(map[uint32]*chain)}
+	p := legacyParser{exact: exact, legacyForm: t.form, table: t.form.name + " " + t.name, chains: make(map[uint32]*chain)}
 	if err := p.split(t.entries); err != nil {
 		return nil, err
 	}
@@ -103,7 +128,7 @@ func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 		name := [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[number]
 		c := p.begin(begin, name)
 		if h := legacyHooks[number]; h != "" {
-			bases = append(bases, legacyBase(t.name, c, h))
+			bases = append(bases, legacyBase(t.form.family, t.name, c, h))
 		}
 	}
 	if err := p.fill(); err != nil {
@@ -116,14 +141,14 @@ func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 func digest(tables []legacyTable) uint64 {
 	h := fnv.New64a()
 	for _, t := range tables {
-		h.Write([]byte(t.name))
-		for b := t.entries; len(b) >= entrySize; {
-			next := int(native16(b, entryNext))
-			if next < entrySize || next > len(b) {
+		h.Write([]byte(t.form.name + t.name))
+		for b := t.entries; len(b) >= t.form.size; {
+			next := int(native16(b, t.form.next))
+			if next < t.form.size || next > len(b) {
 				break
 			}
-			h.Write(b[:entryCounters])
-			h.Write(b[entrySize:next])
+			h.Write(b[:t.form.counters])
+			h.Write(b[t.form.size:next])
 			b = b[next:]
 		}
 	}
@@ -131,6 +156,7 @@ func digest(tables []legacyTable) uint64 {
 }
 
 type legacyParser struct {
+	*legacyForm
 	exact   exactCounters
 	table   string
 	entries []legacyEntry
@@ -146,7 +172,7 @@ func (p *legacyParser) begin(at uint32, name string) *chain {
 // split finds the entries, and the beginnings of the chains that users made.
 func (p *legacyParser) split(b []byte) error {
 	for at := 0; at < len(b); {
-		e, size, err := parseEntry(b[at:])
+		e, size, err := p.parseEntry(b[at:])
 		if err != nil {
 			return fmt.Errorf("entry at %d: %w", at, err)
 		}
@@ -160,16 +186,16 @@ func (p *legacyParser) split(b []byte) error {
 	return nil
 }
 
-func parseEntry(b []byte) (e legacyEntry, size int, err error) {
-	if len(b) < entrySize {
+func (l *legacyForm) parseEntry(b []byte) (e legacyEntry, size int, err error) {
+	if len(b) < l.size {
 		return e, 0, errMalformed
 	}
-	target, next := int(native16(b, entryTarget)), int(native16(b, entryNext))
-	if target < entrySize || next < target+extensionHeader || next > len(b) {
+	target, next := int(native16(b, l.target)), int(native16(b, l.next))
+	if target < l.size || next < target+extensionHeader || next > len(b) {
 		return e, 0, errMalformed
 	}
-	e.ip = b[:entrySize]
-	for at := entrySize; at < target; {
+	e.ip = b[:l.size]
+	for at := l.size; at < target; {
 		m, n, err := parseExtension(b[at:target])
 		if err != nil {
 			return e, 0, err
@@ -218,7 +244,7 @@ func (p *legacyParser) fill() error {
 // rule makes one rule; next is where the one behind it lies.
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
 	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
-	r.steps = append(r.steps, ipPart(e.ip))
+	r.steps = append(r.steps, p.ipPart(e.ip))
 	var comments []string
 	for _, m := range e.matches {
 		if m.name == "comment" {
@@ -237,7 +263,7 @@ func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error)
 	if len(e.target.info) < 4 {
 		return nil, errMalformed
 	}
-	v, ending, err := p.verdict(int32(native32(e.target.info, 0)), e.ip[ipFlags]&flagGoto != 0, next)
+	v, ending, err := p.verdict(int32(native32(e.target.info, 0)), e.ip[p.flags]&p.flagGoto != 0, next)
 	r.verdicts, r.ending = []verdict{v}, ending
 	return r, err
 }
@@ -269,26 +295,22 @@ func (p *legacyParser) verdict(code int32, isGoto bool, next uint32) (verdict, s
 	return verdict{kind: jump, target: target}, "-j " + target.name, nil
 }
 
-// Offsets and flags of struct ipt_ip.
+// What a rule inverts, in struct ipt_ip and ip6t_ip6.
 const (
-	ipSource, ipDestination         = 0, 4
-	ipSourceMask, ipDestinationMask = 8, 12
-	ipInDevice, ipOutDevice         = 16, 32
-	ipInMask, ipOutMask             = 48, 64
-	ipProto                         = 80
-	ipFlags, ipInverted             = 82, 83
-
-	flagFragment = 1
-	flagGoto     = 2
-
 	invertIn, invertOut             = 1, 2
 	invertSource, invertDestination = 8, 16
 	invertFragment, invertProto     = 32, 64
 )
 
+// source, destination and their masks.
+func (l *legacyForm) addresses(ip []byte) (src, dst, srcMask, dstMask []byte) {
+	n := l.address
+	return ip[:n], ip[n : 2*n], ip[2*n : 3*n], ip[3*n : 4*n]
+}
+
 // ipPart checks what each rule of iptables-legacy begins with.
-func ipPart(ip []byte) step {
-	inverted := func(bit byte) bool { return ip[ipInverted]&bit != 0 }
+func (l *legacyForm) ipPart(ip []byte) step {
+	inverted := func(bit byte) bool { return ip[l.inverted]&bit != 0 }
 	device := func(d *Device, name, mask int) truth {
 		if bytes.Count(ip[mask:mask+unix.IFNAMSIZ], []byte{0}) == unix.IFNAMSIZ {
 			return yes
@@ -297,38 +319,41 @@ func ipPart(ip []byte) step {
 		d.loadName(octets[:])
 		return equal(octets[:], ip[name:name+unix.IFNAMSIZ], ip[mask:mask+unix.IFNAMSIZ])
 	}
-	fragment := ip[ipFlags]&flagFragment != 0
-	proto := native16(ip, ipProto)
-	return step{text: ipText(ip), check: func(m *machine) truth {
-		t := equal(m.network[12:16], ip[ipSource:ipSource+4], ip[ipSourceMask:ipSourceMask+4]).invert(inverted(invertSource))
-		t = t.and(equal(m.network[16:20], ip[ipDestination:ipDestination+4], ip[ipDestinationMask:ipDestinationMask+4]).invert(inverted(invertDestination)))
+	fragment, unsure := ip[l.flags]&l.flagFragment != 0, ip[l.flags]&l.flagUnknown != 0
+	proto := native16(ip, l.proto)
+	src, dst, srcMask, dstMask := l.addresses(ip)
+	return step{text: l.ipText(ip), check: func(m *machine) truth {
+		t := equal(m.source(), src, srcMask).invert(inverted(invertSource))
+		t = t.and(equal(m.destination(), dst, dstMask).invert(inverted(invertDestination)))
 		if proto != 0 && t != no {
-			t = t.and(equal(m.network[9:10], []byte{byte(proto)}, nil).invert(inverted(invertProto)))
+			t = t.and(equal(m.protocol(), []byte{byte(proto)}, nil).invert(inverted(invertProto)))
 		}
 		if fragment {
 			t = t.and(no.invert(inverted(invertFragment)))
 		}
+		if unsure {
+			t = t.and(maybe)
+		}
 		if t == no {
 			return no
 		}
-		t = t.and(device(m.iif, ipInDevice, ipInMask).invert(inverted(invertIn)))
-		return t.and(device(m.oif, ipOutDevice, ipOutMask).invert(inverted(invertOut)))
+		t = t.and(device(m.iif, l.inDevice, l.inMask).invert(inverted(invertIn)))
+		return t.and(device(m.oif, l.outDevice, l.outMask).invert(inverted(invertOut)))
 	}}
 }
 
 // ipText writes the IP part as iptables does.
-func ipText(ip []byte) string {
+func (l *legacyForm) ipText(ip []byte) string {
 	var words []string
 	add := func(inverted byte, option, value string) {
-		if ip[ipInverted]&inverted != 0 {
+		if ip[l.inverted]&inverted != 0 {
 			words = append(words, "!")
 		}
 		words = append(words, option, value)
 	}
-	addr := func(inverted byte, option string, at, mask int) {
-		a, m := ip[at:at+4], ip[mask:mask+4]
-		if !bytes.Equal(m, make([]byte, 4)) {
-			add(inverted, option, fmt.Sprintf("%v/%v", netip.AddrFrom4([4]byte(a)), netip.AddrFrom4([4]byte(m))))
+	addr := func(inverted byte, option string, a, m []byte) {
+		if !bytes.Equal(m, make([]byte, l.address)) {
+			add(inverted, option, address(a)+"/"+address(m))
 		}
 	}
 	device := func(inverted byte, option string, at, mask int) {
@@ -341,11 +366,12 @@ func ipText(ip []byte) string {
 			add(inverted, option, value)
 		}
 	}
-	addr(invertSource, "-s", ipSource, ipSourceMask)
-	addr(invertDestination, "-d", ipDestination, ipDestinationMask)
-	device(invertIn, "-i", ipInDevice, ipInMask)
-	device(invertOut, "-o", ipOutDevice, ipOutMask)
-	if proto := native16(ip, ipProto); proto != 0 {
+	src, dst, srcMask, dstMask := l.addresses(ip)
+	addr(invertSource, "-s", src, srcMask)
+	addr(invertDestination, "-d", dst, dstMask)
+	device(invertIn, "-i", l.inDevice, l.inMask)
+	device(invertOut, "-o", l.outDevice, l.outMask)
+	if proto := native16(ip, l.proto); proto != 0 {
 		add(invertProto, "-p", protocol([]byte{byte(proto)}))
 	}
 	return strings.Join(words, " ")

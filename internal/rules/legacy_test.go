@@ -31,20 +31,26 @@ func FuzzLegacy(f *testing.F) {
 		iptables-legacy -A FORWARD -p tcp --syn -j DROP
 	`)
 	table := legacyFilter(f, ns)
+	ns6 := nstest.New(f)
+	nstest.Run(f, ns6, "ip6tables-legacy -A FORWARD -s 2001:db8::/32 -p tcp -m multiport --dports 80,400:500 -m limit -j LOG")
+	f.Add(legacyFilter(f, ns6).entries, table.layout.hooks, table.layout.entries[2])
 	f.Add(table.entries, table.layout.hooks, table.layout.entries[2])
 	f.Add([]byte{}, uint32(0), uint32(0))
 	f.Fuzz(func(t *testing.T, b []byte, hooks, begin uint32) {
-		fuzzed := legacyTable{"filter", legacyLayout{hooks: hooks & 31, size: uint32(len(b))}, b}
-		fuzzed.layout.entries = table.layout.entries
-		fuzzed.layout.entries[2] = begin
-		digest([]legacyTable{fuzzed})
-		bases, err := fuzzed.parse(nil)
-		if err != nil {
-			return
+		for _, form := range legacyForms {
+			fuzzed := legacyTable{form, "filter", legacyLayout{hooks: hooks & 31, size: uint32(len(b))}, b}
+			fuzzed.layout.entries = table.layout.entries
+			fuzzed.layout.entries[2] = begin
+			digest([]legacyTable{fuzzed})
+			bases, err := fuzzed.parse(nil)
+			if err != nil {
+				continue
+			}
+			ruleset := newRuleset(bases, Options{Drops: true})
+			ruleset.Touches(outbound(tcp, "443"))
+			ruleset.Touches(over6(outbound(tcp, "443")))
+			ruleset.Discardable(maybeHere(sent(tcp, "443")))
 		}
-		ruleset := newRuleset(bases, Options{Drops: true})
-		ruleset.Touches(outbound(tcp, "443"))
-		ruleset.Discardable(maybeHere(sent(tcp, "443")))
 	})
 }
 
@@ -55,7 +61,7 @@ func TestLegacyTablesAreNotMade(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if names := nstest.Run(t, ns, "cat "+legacyNames); names != "" {
+	if names := nstest.Run(t, ns, "cat "+legacySources[0].names); names != "" {
 		t.Errorf("reading made the tables %q", names)
 	}
 }

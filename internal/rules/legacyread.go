@@ -13,11 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyNames lists the tables that iptables-legacy has made in the namespace.
-// To ask for another one would make it.
-const legacyNames = "/proc/thread-self/net/ip_tables_names"
+// legacySources say how to ask for the tables of each family. names lists the
+// tables that iptables-legacy has made in the namespace; to ask for another one
+// would make it.
+var legacySources = []legacySource{
+	{legacyForms[ipv4], "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.IPPROTO_IP},
+	{legacyForms[ipv6], "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.IPPROTO_IPV6},
+}
 
-// Options of x_tables' sockets.
+type legacySource struct {
+	form          *legacyForm
+	names         string
+	domain, level int
+}
+
+// Options of x_tables' sockets, the same for IPv6.
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO
 	soGetEntries = 65 // IPT_SO_GET_ENTRIES
@@ -25,6 +35,7 @@ const (
 
 // legacyTable is one table as the kernel stores it.
 type legacyTable struct {
+	form    *legacyForm
 	name    string
 	layout  legacyLayout
 	entries []byte
@@ -33,7 +44,18 @@ type legacyTable struct {
 // readLegacyTables reads the tables; nat, which sees the first packet of a
 // connection only, if that is asked for.
 func readLegacyTables(opts Options) (tables []legacyTable, err error) {
-	names, err := os.ReadFile(legacyNames)
+	for _, s := range legacySources {
+		more, err := s.read(opts)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.form.name, err)
+		}
+		tables = append(tables, more...)
+	}
+	return tables, nil
+}
+
+func (s legacySource) read(opts Options) (tables []legacyTable, err error) {
+	names, err := os.ReadFile(s.names)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a kernel without it
 	}
@@ -43,7 +65,7 @@ func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(s.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
@@ -54,7 +76,7 @@ func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 		}
 		var table legacyTable
 		err := retry(func() (err error) {
-			table, err = readLegacyTable(fd, name, opts)
+			table, err = s.readTable(fd, name, opts)
 			return err
 		})
 		if err != nil {
@@ -65,13 +87,13 @@ func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 	return tables, nil
 }
 
-func readLegacyTable(fd int, name string, opts Options) (t legacyTable, err error) {
+func (s legacySource) readTable(fd int, name string, opts Options) (t legacyTable, err error) {
 	info := make([]byte, legacyInfoSize)
 	copy(info[:legacyNameSize-1], name)
-	if _, err := getsockopt(fd, soGetInfo, info); err != nil {
+	if _, err := getsockopt(fd, s.level, soGetInfo, info); err != nil {
 		return t, err
 	}
-	t.name = name
+	t.form, t.name = s.form, name
 	if t.layout, err = parseLegacyInfo(info); err != nil {
 		return t, err
 	}
@@ -81,7 +103,7 @@ func readLegacyTable(fd int, name string, opts Options) (t legacyTable, err erro
 	blob := make([]byte, legacyEntriesHeader+int(t.layout.size))
 	copy(blob[:legacyNameSize-1], name)
 	binary.NativeEndian.PutUint32(blob[legacyNameSize:], t.layout.size)
-	n, err := getsockopt(fd, soGetEntries, blob)
+	n, err := getsockopt(fd, s.level, soGetEntries, blob)
 	if errors.Is(err, unix.EAGAIN) || err == nil && n != len(blob) {
 		return t, errChanged
 	}
@@ -91,9 +113,9 @@ func readLegacyTable(fd int, name string, opts Options) (t legacyTable, err erro
 
 // getsockopt reads an option whose request stands in the buffer of the answer,
 // and returns the answer's length.
-func getsockopt(fd, option int, buf []byte) (int, error) {
+func getsockopt(fd, level, option int, buf []byte) (int, error) {
 	size := uint32(len(buf))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_IP, uintptr(option),
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
 	runtime.KeepAlive(buf)
 	if errno != 0 {

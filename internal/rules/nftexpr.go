@@ -38,6 +38,8 @@ type compiler struct {
 	rule  *rule
 	// comments are those of the rule and of its chain.
 	comments []string
+	// family is that of the packets that the rule is about, as far as it says so.
+	family family
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
 }
@@ -52,6 +54,9 @@ func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
 	k := compiler{nftReader: r, table: key, rule: &rule{
 		chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE), verdicts: []verdict{{}},
 	}}
+	if key.family == unix.NFPROTO_IPV6 {
+		k.family = ipv6
+	}
 	k.comments = []string{c.comment, udataComment(a.get(unix.NFTA_RULE_USERDATA))}
 	for _, e := range expressions(a.get(unix.NFTA_RULE_EXPRESSIONS)) {
 		k.add(e)
@@ -213,7 +218,7 @@ func (k *compiler) payload(e nftExpr) {
 		k.writePayload(e, base, offset, length)
 		return
 	}
-	k.load(e, unix.NFTA_PAYLOAD_DREG, length, part{base, offset, length}.source(), func(m *machine, to []octet) {
+	k.load(e, unix.NFTA_PAYLOAD_DREG, length, part{base, offset, length}.source(k.family), func(m *machine, to []octet) {
 		m.loadPayload(base, offset, to)
 	})
 }
@@ -225,13 +230,16 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 	var header []octet
 	switch base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
-		header = f.network[:]
+		header = f.network()
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
 		header = f.transport[:]
 	case unix.NFT_PAYLOAD_LL_HEADER:
 		header = make([]octet, linkHeader)
-		// 0x0800, or 0x8100 or 0x88a8 where a bridge has tagged the packet.
+		// 0x0800, or 0x8100 or 0x88a8 where a bridge has tagged the packet; or 0x86dd.
 		header[etherType], header[etherType+1] = octet{known: 0x76}, octet{known: 0x57}
+		if f.family == ipv6 {
+			header[etherType], header[etherType+1] = octet{value: 0x80, known: 0xf0}, octet{known: 0x02}
+		}
 	}
 	vary(to)
 	if offset < len(header) {
@@ -242,16 +250,16 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 // writePayload compiles a rewriting of packets. That of DSCP is seen at the end
 // of the regular way.
 func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
-	const dscpAndECN = 1 // in the IP header
+	const dscpAndECN = 1 // in the IP header; of IPv6, the byte before as well
 	at, _, ok := k.register(e.number(unix.NFTA_PAYLOAD_SREG), length)
-	text := part{base, offset, length}.source().text + " set"
+	text := part{base, offset, length}.source(k.family).text + " set"
 	if !ok || base != unix.NFT_PAYLOAD_NETWORK_HEADER || offset+length != dscpAndECN+1 {
 		k.step(needing(text, ""))
 		return
 	}
 	ecn := at + length - 1
 	k.step(step{text: "ip dscp set", why: "ip ecn set", check: func(m *machine) truth {
-		if m.registers[ecn].varies == 0x03 { // ECN stays what it was
+		if m.registers[ecn].varies == m.ecn() { // ECN stays what it was
 			return yes
 		}
 		return varies
@@ -265,6 +273,9 @@ func (k *compiler) cmp(e nftExpr) {
 	if !ok || len(value) == 0 || op > unix.NFT_CMP_GTE {
 		k.strange(e)
 		return
+	}
+	if holds.text == layer3Name && op == unix.NFT_CMP_EQ && value[0] == unix.NFPROTO_IPV6 {
+		k.family = ipv6
 	}
 	to := at + len(value)
 	s := step{text: holds.text + [...]string{" ", " != ", " < ", " <= ", " > ", " >= "}[op] + holds.show(value), why: holds.what()}
@@ -440,7 +451,7 @@ func (k *compiler) numgen(e nftExpr) {
 }
 
 // exthdr compiles loads and changes of TCP options. Express packets have no
-// options of IP, and what looks for options of other protocols finds none.
+// options of IP and no extension headers, and what looks for options of other protocols finds none.
 func (k *compiler) exthdr(e nftExpr) {
 	const exthdrSreg, ofTCP = 8, 1
 	optional := e.number(unix.NFTA_EXTHDR_FLAGS)&unix.NFT_EXTHDR_F_PRESENT != 0

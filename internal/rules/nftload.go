@@ -49,9 +49,23 @@ var namedParts = map[part]source{
 	{transport, 14, 2}: {"tcp window", bigEndian},
 }
 
-// source names a part as nft does.
-func (p part) source() source {
-	if s, ok := namedParts[p]; ok {
+// namedParts6 are those of the header of IPv6.
+var namedParts6 = map[part]source{
+	{network, 0, 2}:   {"ip6 dscp", hex},
+	{network, 4, 2}:   {"ip6 length", bigEndian},
+	{network, 6, 1}:   {"ip6 nexthdr", protocol},
+	{network, 7, 1}:   {"ip6 hoplimit", bigEndian},
+	{network, 8, 16}:  {"ip6 saddr", address},
+	{network, 24, 16}: {"ip6 daddr", address},
+}
+
+// source names a part as nft does, in packets of a family.
+func (p part) source(f family) source {
+	named := namedParts
+	if f == ipv6 && p.base == network {
+		named = namedParts6
+	}
+	if s, ok := named[p]; ok {
 		return s
 	}
 	name := map[uint32]string{link: "ll", network: "nh", transport: "th"}[p.base]
@@ -68,6 +82,9 @@ type metaKey struct {
 	format func([]byte) string
 	load   func(*machine, []octet)
 }
+
+// layer3Name is what nft calls the family of a packet.
+const layer3Name = "meta nfproto"
 
 // metaKeys are those that are known here (enum nft_meta_keys).
 var metaKeys = map[uint32]metaKey{
@@ -86,8 +103,8 @@ var metaKeys = map[uint32]metaKey{
 	unix.NFT_META_NFTRACE:     {"meta nftrace", 1, hex, varying},
 	unix.NFT_META_RTCLASSID:   {"rtclassid", 4, hostEndian, unknown},
 	unix.NFT_META_SECMARK:     {"meta secmark", 4, hostEndian, unknown},
-	unix.NFT_META_NFPROTO:     {"meta nfproto", 1, hex, inLayer3(unix.NFPROTO_IPV4)},
-	unix.NFT_META_L4PROTO:     {"meta l4proto", 1, protocol, func(m *machine, to []octet) { to[0] = m.network[9] }},
+	unix.NFT_META_NFPROTO:     {layer3Name, 1, hex, layer3Protocol},
+	unix.NFT_META_L4PROTO:     {"meta l4proto", 1, protocol, func(m *machine, to []octet) { to[0] = m.protocol()[0] }},
 	unix.NFT_META_BRI_IIFNAME: {"ibrname", unix.IFNAMSIZ, deviceName, unknown},
 	unix.NFT_META_BRI_OIFNAME: {"obrname", unix.IFNAMSIZ, deviceName, unknown},
 	unix.NFT_META_PKTTYPE:     {"meta pkttype", 1, hex, inLayer3(unix.PACKET_HOST)},
@@ -113,10 +130,23 @@ func protocolOfLink(m *machine, to []octet) {
 	clear(to)
 	if m.layer3 || m.bridged {
 		setKnown(to, []byte{0x08, 0x00})
+		if m.family == ipv6 {
+			setKnown(to, []byte{0x86, 0xdd})
+		}
 	}
 }
 
-// inLayer3 loads what all IPv4 packets have at IP's own hooks.
+// nfproto is netfilter's number of the family.
+func (f family) nfproto() byte {
+	if f == ipv6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
+func layer3Protocol(m *machine, to []octet) { inLayer3(m.family.nfproto())(m, to) }
+
+// inLayer3 loads what all IP packets have at IP's own hooks.
 func inLayer3(value ...byte) func(*machine, []octet) {
 	return func(m *machine, to []octet) {
 		clear(to)
@@ -212,10 +242,10 @@ var ctKeys = map[uint32]ctKey{
 	unix.NFT_CT_SECMARK:    {"ct secmark", 4, hostEndian, nil},
 	unix.NFT_CT_EXPIRATION: {"ct expiration", 4, hostEndian, ctVaries},
 	unix.NFT_CT_HELPER:     {"ct helper", 16, deviceName, nil},
-	unix.NFT_CT_L3PROTOCOL: {"ct l3proto", 1, hex, func(_ *machine, to []octet, _ ctEnd) { setKnown(to, []byte{unix.NFPROTO_IPV4}) }},
+	unix.NFT_CT_L3PROTOCOL: {"ct l3proto", 1, hex, func(m *machine, to []octet, _ ctEnd) { setKnown(to, []byte{m.family.nfproto()}) }},
 	unix.NFT_CT_SRC:        {"ct saddr", 4, address, findTuple},
 	unix.NFT_CT_DST:        {"ct daddr", 4, address, findTuple},
-	unix.NFT_CT_PROTOCOL:   {"ct protocol", 1, protocol, func(m *machine, to []octet, _ ctEnd) { to[0] = m.network[9] }},
+	unix.NFT_CT_PROTOCOL:   {"ct protocol", 1, protocol, func(m *machine, to []octet, _ ctEnd) { to[0] = m.protocol()[0] }},
 	unix.NFT_CT_PROTO_SRC:  {"ct proto-src", 2, bigEndian, findTuple},
 	unix.NFT_CT_PROTO_DST:  {"ct proto-dst", 2, bigEndian, findTuple},
 	unix.NFT_CT_LABELS:     {"ct label", 16, hex, nil},
@@ -226,6 +256,8 @@ var ctKeys = map[uint32]ctKey{
 	unix.NFT_CT_EVENTMASK:  {"ct event", 4, hostEndian, nil},
 	unix.NFT_CT_SRC_IP:     {"ct ip saddr", 4, address, findTuple},
 	unix.NFT_CT_DST_IP:     {"ct ip daddr", 4, address, findTuple},
+	unix.NFT_CT_SRC_IP6:    {"ct ip6 saddr", 16, address, findTuple},
+	unix.NFT_CT_DST_IP6:    {"ct ip6 daddr", 16, address, findTuple},
 	unix.NFT_CT_ID:         {"ct id", 4, hex, nil},
 }
 
@@ -244,6 +276,9 @@ func (k *compiler) ct(e nftExpr) {
 		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return
+	}
+	if (key == unix.NFT_CT_SRC || key == unix.NFT_CT_DST) && k.table.family != unix.NFPROTO_IPV4 {
+		known.length = 16
 	}
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {
@@ -264,7 +299,7 @@ func findTuple(m *machine, to []octet, end ctEnd) {
 		t = m.conn.Reply
 	}
 	addr := t.Src
-	if end.key == unix.NFT_CT_DST || end.key == unix.NFT_CT_DST_IP || end.key == unix.NFT_CT_PROTO_DST {
+	if end.key == unix.NFT_CT_DST || end.key == unix.NFT_CT_DST_IP || end.key == unix.NFT_CT_DST_IP6 || end.key == unix.NFT_CT_PROTO_DST {
 		addr = t.Dst
 	}
 	if end.key == unix.NFT_CT_PROTO_SRC || end.key == unix.NFT_CT_PROTO_DST {

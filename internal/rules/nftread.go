@@ -71,7 +71,7 @@ type tableKey struct {
 }
 
 var familyNames = map[byte]string{
-	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge",
+	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge",
 }
 
 func (k tableKey) String() string { return familyNames[k.family] + " " + k.name }
@@ -227,7 +227,7 @@ func (r *nftReader) read() error {
 
 // addChain takes a chain that was dumped.
 func (r *nftReader) addChain(family byte, a attrs) {
-	if familyNames[family] == "" { // nothing that IPv4 packets meet
+	if familyNames[family] == "" { // nothing that IP packets meet
 		return
 	}
 	key := tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}
@@ -247,7 +247,7 @@ func (r *nftReader) addChain(family byte, a attrs) {
 		return
 	}
 	b := &base{
-		chain: c, hook: hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)),
+		chain: c, hook: hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)), families: familiesOf(family),
 		priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
 		devices:  hookDevices(at),
 		nat:      a.text(unix.NFTA_CHAIN_TYPE) == "nat",
@@ -255,6 +255,18 @@ func (r *nftReader) addChain(family byte, a attrs) {
 	}
 	if b.hook != "" && (r.opts.Drops || !b.starting()) {
 		r.bases = append(r.bases, b)
+	}
+}
+
+// familiesOf are the families of IP that chains of one of nftables' see.
+func familiesOf(nfproto byte) []family {
+	switch nfproto {
+	case unix.NFPROTO_IPV4:
+		return []family{ipv4}
+	case unix.NFPROTO_IPV6:
+		return []family{ipv6}
+	default:
+		return []family{ipv4, ipv6}
 	}
 }
 

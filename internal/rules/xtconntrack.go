@@ -130,7 +130,7 @@ func (c *conntrackMatch) check(m *machine) truth {
 		return t.and(maybe)
 	}
 	if c.checks&checkProto != 0 {
-		add(checkProto, equal(m.network[9:10], []byte{byte(native16(c.info, 136))}, nil))
+		add(checkProto, equal(m.protocol(), []byte{byte(native16(c.info, 136))}, nil))
 	}
 	if c.checks&checkDirection != 0 {
 		add(checkDirection, truthOf(!m.reply))
@@ -141,9 +141,9 @@ func (c *conntrackMatch) check(m *machine) truth {
 	ends := m.conn.ends()
 	for i, end := range ends {
 		if check := uint16(checkOrigSrc << i); c.checks&check != 0 {
-			var addr [4]octet
-			setAddr(addr[:], end.Addr())
-			add(check, equal(addr[:], c.info[32*i:32*i+4], c.info[32*i+16:32*i+20]))
+			addr := make([]octet, len(m.source()))
+			setAddr(addr, end.Addr())
+			add(check, equal(addr, c.info[32*i:32*i+len(addr)], c.info[32*i+16:32*i+16+len(addr)]))
 		}
 		if check := uint16(checkOrigSrcPort << i); c.checks&check != 0 {
 			var port [2]octet

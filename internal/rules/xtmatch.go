@@ -16,7 +16,7 @@ import (
 // not followed here. Sets of ipset change in silence, as routes and marks do:
 // that is left to the lease.
 var constantMatches = []string{
-	"addrtype", "cgroup", "cluster", "connlabel", "connmark", "devgroup", "dscp", "helper", "mac", "mark", "owner",
+	"addrtype", "cgroup", "cluster", "connlabel", "connmark", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner",
 	"physdev", "policy", "realm", "rpfilter",
 }
 
@@ -26,8 +26,8 @@ var varyingMatches = []string{
 	"bpf", "connbytes", "cpu", "ecn", "hl", "length", "string", "tcpmss", "time", "ttl", "u32",
 }
 
-// Matches on other protocols than those that go express.
-var foreignMatches = []string{"ah", "dccp", "esp", "icmp", "icmp6", "ipcomp", "sctp"}
+// Matches on other protocols than those that go express, and on extension headers.
+var foreignMatches = []string{"ah", "dccp", "dst", "esp", "frag", "hbh", "icmp", "icmp6", "ipcomp", "mh", "rt", "sctp"}
 
 // xtMatch makes a step of a match. Matches that are not known judge packets.
 func xtMatch(name string, revision int, info []byte) step {
@@ -168,19 +168,29 @@ func xtIPRange(revision int, info []byte) (step, bool) {
 	text := "-m iprange"
 	for i, option := range []string{"--src-range", "--dst-range"} {
 		if flags&(1<<i) != 0 {
-			text += fmt.Sprintf(" %s %s-%s", option, address(info[32*i:32*i+4]), address(info[32*i+16:32*i+20]))
+			text += fmt.Sprintf(" %s %s-%s", option, rangeEnd(info[32*i:]), rangeEnd(info[32*i+16:]))
 		}
 	}
 	return step{text: text, check: func(m *machine) truth {
 		t := yes
 		if flags&source != 0 {
-			t = t.and(between(m.network[12:16], info[0:4], info[16:20]).invert(flags&(source<<inverted) != 0))
+			n := len(m.source())
+			t = t.and(between(m.source(), info[0:n], info[16:16+n]).invert(flags&(source<<inverted) != 0))
 		}
 		if flags&destination != 0 {
-			t = t.and(between(m.network[16:20], info[32:36], info[48:52]).invert(flags&(destination<<inverted) != 0))
+			n := len(m.destination())
+			t = t.and(between(m.destination(), info[32:32+n], info[48:48+n]).invert(flags&(destination<<inverted) != 0))
 		}
 		return t
 	}}, true
+}
+
+// rangeEnd shows an address of either family: one of IPv4 has nothing behind it.
+func rangeEnd(info []byte) string {
+	if [12]byte(info[4:16]) == [12]byte{} {
+		return address(info[:4])
+	}
+	return address(info[:16])
 }
 
 func xtPacketType(_ int, info []byte) (step, bool) {
@@ -203,7 +213,7 @@ func xtTOS(revision int, info []byte) (step, bool) {
 	}
 	mask, value, inverted := info[0], info[1], info[2] != 0
 	return step{text: "-m tos", check: func(m *machine) truth {
-		return equal(m.network[1:2], []byte{value}, []byte{mask}).invert(inverted)
+		return equal([]octet{m.tos()}, []byte{value}, []byte{mask}).invert(inverted)
 	}}, true
 }
 
