@@ -97,6 +97,11 @@ var capabilities = []capability{
 		without: "no connection gets through that could go express",
 	},
 	{
+		name: "ipv6_forwarding", look: lookForward6,
+		purpose: "the same over IPv6",
+		without: "no connection over IPv6 gets through that could go express",
+	},
+	{
 		name: "nftables", look: lookNFTables, needsRoot: true,
 		purpose: "hear of every change of rules at once",
 		without: "a change of rules is seen when the lease ends, within 1 s",

@@ -51,6 +51,9 @@ func TestLook(t *testing.T) {
 		{"BTF", lookBTF, files("/sys/kernel/btf/vmlinux", ""), ok, "/sys/kernel/btf/vmlinux"},
 		{"no BTF", lookBTF, nil, note, "no /sys/kernel/btf/vmlinux"},
 		{"forwards", lookForward, files("/proc/sys/net/ipv4/ip_forward", "1\n"), ok, "net.ipv4.ip_forward = 1"},
+		{"forwards IPv6", lookForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "1\n"), ok, "net.ipv6.conf.all.forwarding = 1"},
+		{"does not forward IPv6", lookForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "0\n"), note, "net.ipv6.conf.all.forwarding = 0"},
+		{"no IPv6", lookForward6, nil, note, "no net.ipv6.conf.all.forwarding"},
 		{"does not forward", lookForward, files("/proc/sys/net/ipv4/ip_forward", "0\n"), warn, "net.ipv4.ip_forward = 0"},
 		{"bpffs", lookBPFFS, files(mounts, "none /sys/fs/bpf bpf rw 0 0\n"), ok, "mounted at /sys/fs/bpf"},
 		{

@@ -60,6 +60,20 @@ func lookForward(h host) sight {
 	}
 }
 
+// lookForward6 takes it for no fault: most machines have no containers with IPv6.
+func lookForward6(h host) sight {
+	const name = "net.ipv6.conf.all.forwarding"
+	value, err := h.sysctl(name)
+	switch {
+	case err != nil:
+		return sight{note, "no " + name, ""}
+	case value != "1":
+		return sight{note, name + " = " + value, "sysctl -w " + name + "=1 (Docker does it where a network has IPv6)"}
+	default:
+		return sight{ok, name + " = 1", ""}
+	}
+}
+
 // lookBPFFS tells of a bpffs at /sys/fs/bpf, or one that could be mounted there.
 func lookBPFFS(h host) sight {
 	const dir = "/sys/fs/bpf"

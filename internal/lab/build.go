@@ -9,7 +9,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/sysctl"
 )
 
 // step is one thing to do. What it makes it notes with builder.undo at once,
@@ -36,7 +35,7 @@ func up(opts Options, fault func(step string) error) (l *Lab, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("build the lab: network namespaces need root; try sudo")
 	}
-	rules, err := readRules(opts.Rules, opts.Containers)
+	rules, err := readRules(opts.Rules, opts.Containers, opts.IPv6)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +77,7 @@ func (b *builder) plan() []step {
 		{"make edge", func() error { return b.makeNode(Edge) }},
 		{"make device", func() error { return b.makeNode(Device) }},
 		{"check rules", func() error { return b.inDevice(b.rules.check) }},
-		{"set sysctls", func() error { return b.inDevice(func() error { return sysctl.Set(deviceSysctls) }) }},
+		{"set sysctls", func() error { return b.inDevice(b.setSysctls) }},
 		{"make uplink", b.makeUplink},
 		{"make bridge", b.makeBridge},
 	}

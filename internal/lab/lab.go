@@ -49,6 +49,16 @@ var (
 	bridgeNet = netip.MustParsePrefix("172.17.0.0/16")
 )
 
+// The same of IPv6, in labs that have it.
+var (
+	EdgeAddr6   = netip.MustParseAddr("fd00:77::2")
+	DeviceAddr6 = netip.MustParseAddr("fd00:77::1")
+	BridgeAddr6 = netip.MustParseAddr("fd00:17::1")
+
+	uplinkNet6 = netip.MustParsePrefix("fd00:77::/64")
+	bridgeNet6 = netip.MustParsePrefix("fd00:17::/64")
+)
+
 // ErrDown is wrapped when there is no lab.
 var ErrDown = errors.New(`the lab is not up; "scon lab up" builds it`)
 
@@ -67,6 +77,10 @@ type Options struct {
 	// link, so that all packets carry a full checksum, which receivers
 	// verify, and none is larger than the MTU. It stays until Close.
 	NoOffload bool
+	// IPv6 gives the nodes addresses of IPv6 as well, and device rules for them:
+	// with RulesDocker those of IPv4, with RulesNone the same masquerading, with a
+	// file whatever that has.
+	IPv6 bool
 }
 
 // Lab is a lab that is up.

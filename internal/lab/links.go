@@ -86,7 +86,7 @@ func enslave(h *netlink.Handle, dev, bridge string) error {
 // defaultRoute sends everything to a gateway.
 func defaultRoute(h *netlink.Handle, gateway netip.Addr) error {
 	route := &netlink.Route{
-		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+		Dst: &net.IPNet{IP: make(net.IP, gateway.BitLen()/8), Mask: net.CIDRMask(0, gateway.BitLen())},
 		Gw:  gateway.AsSlice(),
 	}
 	if err := h.RouteReplace(route); err != nil {

@@ -33,6 +33,13 @@ func ContainerAddr(n int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
+// ContainerAddr6 returns the IPv6 address of container n, counted from 1.
+func ContainerAddr6(n int) netip.Addr {
+	a := BridgeAddr6.As16()
+	a[15] += byte(n)
+	return netip.AddrFrom16(a)
+}
+
 // Port returns the name of container n's bridge port in device.
 func Port(n int) string {
 	return "veth" + strconv.Itoa(n)

@@ -49,16 +49,21 @@ const inPlaceOfAll = "flush ruleset; "
 // ruleset is text for the tool that loads it.
 type ruleset struct {
 	text     string
-	iptables bool // in iptables-save's format, else an nft script
+	iptables bool   // in iptables-save's format, else an nft script
+	text6    string // the same for IPv6, in iptables-save's format; "" for none
 }
 
 // readRules returns the rules that Options.Rules name.
-func readRules(name string, containers int) (ruleset, error) {
+func readRules(name string, containers int, v6 bool) (ruleset, error) {
 	switch name {
 	case "", RulesDocker:
-		return expandDocker(containers)
+		return expandDocker(containers, v6)
 	case RulesNone:
-		return ruleset{text: inPlaceOfAll + noneRules}, nil
+		text := inPlaceOfAll + noneRules
+		if v6 {
+			text += overIPv6.Replace(noneRules)
+		}
+		return ruleset{text: text}, nil
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -85,13 +90,19 @@ func isIPTables(text string) bool {
 // container is what the docker rules need to know of one.
 type container struct {
 	Addr  string
+	Host  string // the address as it stands in front of a port
 	Ports []Publication
 }
+
+// overIPv6 makes rules for IPv4 ones for IPv6.
+var overIPv6 = strings.NewReplacer(
+	"table ip ", "table ip6 ", "ip saddr", "ip6 saddr",
+	bridgeNet.String(), bridgeNet6.String(), "127.0.0.0/8", "::1/128", "/32", "/128")
 
 // LoadDockerRules loads the docker rules in the calling thread's namespace, for
 // containers of a network on Bridge that publish no ports.
 func LoadDockerRules(network netip.Prefix) error {
-	rules, err := expandDocker(0)
+	rules, err := expandDocker(0, false)
 	if err != nil {
 		return err
 	}
@@ -100,10 +111,27 @@ func LoadDockerRules(network netip.Prefix) error {
 }
 
 // expandDocker writes out the docker rules.
-func expandDocker(containers int) (ruleset, error) {
+func expandDocker(containers int, v6 bool) (r ruleset, err error) {
+	r.iptables = true
+	if r.text, err = expand(containers, func(n int) (addr, host string) {
+		addr = ContainerAddr(n).String()
+		return addr, addr
+	}); err != nil || !v6 {
+		return r, err
+	}
+	r.text6, err = expand(containers, func(n int) (addr, host string) {
+		addr = ContainerAddr6(n).String()
+		return addr, "[" + addr + "]"
+	})
+	r.text6 = overIPv6.Replace(r.text6)
+	return r, err
+}
+
+func expand(containers int, address func(n int) (addr, host string)) (string, error) {
 	var list []container
 	for n := 1; n <= containers; n++ {
-		list = append(list, container{ContainerAddr(n).String(), Publications(n)})
+		addr, host := address(n)
+		list = append(list, container{addr, host, Publications(n)})
 	}
 	var text bytes.Buffer
 	t, err := template.New("docker.rules").Parse(dockerRules)
@@ -111,9 +139,9 @@ func expandDocker(containers int) (ruleset, error) {
 		err = t.Execute(&text, list)
 	}
 	if err != nil {
-		return ruleset{}, fmt.Errorf("expand docker rules: %w", err)
+		return "", fmt.Errorf("expand docker rules: %w", err)
 	}
-	return ruleset{text: text.String(), iptables: true}, nil
+	return text.String(), nil
 }
 
 // check has the tool read the rules in the current namespace and changes
@@ -139,6 +167,11 @@ func (r ruleset) load() error {
 	if err := r.run("iptables", "iptables-nft-restore"); err != nil {
 		return err
 	}
+	if r.text6 != "" {
+		if err := (ruleset{text: r.text6}).run("iptables", "ip6tables-nft-restore"); err != nil {
+			return err
+		}
+	}
 	var surplus strings.Builder
 	for _, table := range before {
 		if !r.has(table) {
@@ -159,8 +192,10 @@ func listTables() (tables []string, err error) {
 
 // has tells whether rules in iptables-save's format are of a table.
 func (r ruleset) has(table string) bool {
-	for line := range strings.Lines(r.text) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "*"); ok && table == "ip "+name {
+	family, name, _ := strings.Cut(table, " ")
+	text := map[string]string{"ip": r.text, "ip6": r.text6}[family]
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "*"+name {
 			return true
 		}
 	}

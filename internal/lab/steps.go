@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,7 +23,11 @@ func (b *builder) makeNode(node string) error {
 		b.undo(func() error { return netns.Delete(b.namespace(node)) })
 	}
 	return netns.Do(b.Node(node), func() error {
-		if err := sysctl.Set(nodeSysctls); err != nil {
+		settings := nodeSysctls
+		if b.opts.IPv6 {
+			settings = nodeSysctls6
+		}
+		if err := sysctl.Set(settings); err != nil {
 			return err
 		}
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -32,6 +37,30 @@ func (b *builder) makeNode(node string) error {
 		b.nodes[node] = h
 		return setUp(h, "lo")
 	})
+}
+
+// setSysctls makes the current namespace a gateway.
+func (b *builder) setSysctls() error {
+	if err := sysctl.Set(deviceSysctls); err != nil || !b.opts.IPv6 {
+		return err
+	}
+	return sysctl.Set(deviceSysctls6)
+}
+
+// address is configure with an address of each family that the lab has.
+func (b *builder) address(node, dev string, v4, v6 *netlink.Addr) error {
+	if err := configure(b.nodes[node], dev, v4); err != nil || !b.opts.IPv6 {
+		return err
+	}
+	return configure(b.nodes[node], dev, v6)
+}
+
+// route is defaultRoute for each family that the lab has.
+func (b *builder) route(node string, v4, v6 netip.Addr) error {
+	if err := defaultRoute(b.nodes[node], v4); err != nil || !b.opts.IPv6 {
+		return err
+	}
+	return defaultRoute(b.nodes[node], v6)
 }
 
 // makeWire lays a wire unless it is there.
@@ -76,13 +105,13 @@ func (b *builder) makeUplink() error {
 	if err := b.makeWire(uplink, nil); err != nil {
 		return err
 	}
-	if err := configure(b.nodes[Edge], Uplink, ifAddr(EdgeAddr, uplinkNet)); err != nil {
+	if err := b.address(Edge, Uplink, ifAddr(EdgeAddr, uplinkNet), ifAddr(EdgeAddr6, uplinkNet6)); err != nil {
 		return err
 	}
-	if err := configure(b.nodes[Device], Uplink, ifAddr(DeviceAddr, uplinkNet)); err != nil {
+	if err := b.address(Device, Uplink, ifAddr(DeviceAddr, uplinkNet), ifAddr(DeviceAddr6, uplinkNet6)); err != nil {
 		return err
 	}
-	return defaultRoute(b.nodes[Device], EdgeAddr)
+	return b.route(Device, EdgeAddr, EdgeAddr6)
 }
 
 // makeBridge makes the containers' bridge.
@@ -101,7 +130,7 @@ func (b *builder) makeBridge() error {
 		}
 		b.undo(func() error { return deleteLink(h, Bridge) })
 	}
-	return configure(h, Bridge, ifAddr(BridgeAddr, bridgeNet))
+	return b.address(Device, Bridge, ifAddr(BridgeAddr, bridgeNet), ifAddr(BridgeAddr6, bridgeNet6))
 }
 
 // plug connects container n to the bridge.
@@ -110,17 +139,17 @@ func (b *builder) plug(n int) error {
 	if err := b.makeWire(w, dockerMAC(ContainerAddr(n))); err != nil {
 		return err
 	}
-	h, inside := b.nodes[w.node], b.nodes[w.peerNode]
+	h := b.nodes[w.node]
 	if err := enslave(h, w.dev, Bridge); err != nil {
 		return err
 	}
 	if err := setUp(h, w.dev); err != nil {
 		return err
 	}
-	if err := configure(inside, w.peerDev, ifAddr(ContainerAddr(n), bridgeNet)); err != nil {
+	if err := b.address(w.peerNode, w.peerDev, ifAddr(ContainerAddr(n), bridgeNet), ifAddr(ContainerAddr6(n), bridgeNet6)); err != nil {
 		return err
 	}
-	return defaultRoute(inside, BridgeAddr)
+	return b.route(w.peerNode, BridgeAddr, BridgeAddr6)
 }
 
 // wires are all wires of the lab that is built.

@@ -2,11 +2,28 @@ package lab
 
 import "github.com/scon-project/scon/internal/sysctl"
 
-// nodeSysctls hold in every node: the lab speaks IPv4 only, as Docker's default
-// network does, and its links are free of neighbour discovery.
+// nodeSysctls hold in every node of a lab without IPv6, as Docker's default
+// network is: its links are free of neighbour discovery.
 var nodeSysctls = []sysctl.Setting{
 	{Name: "net/ipv6/conf/all/disable_ipv6", Value: "1"},
 	{Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
+}
+
+// nodeSysctls6 hold in every node of a lab with IPv6: addresses are of use at
+// once, and nobody looks for routers.
+var nodeSysctls6 = []sysctl.Setting{
+	{Name: "net/ipv6/conf/all/disable_ipv6", Value: "0"},
+	{Name: "net/ipv6/conf/default/disable_ipv6", Value: "0"},
+	{Name: "net/ipv6/conf/all/accept_dad", Value: "0"},
+	{Name: "net/ipv6/conf/default/accept_dad", Value: "0"},
+	{Name: "net/ipv6/conf/default/accept_ra", Value: "0"},
+	{Name: "net/ipv6/conf/default/router_solicitations", Value: "0"},
+}
+
+// deviceSysctls6 are deviceSysctls of IPv6.
+var deviceSysctls6 = []sysctl.Setting{
+	{Name: "net/ipv6/conf/all/forwarding", Value: "1"},
+	{Name: "net/bridge/bridge-nf-call-ip6tables", Value: "1"},
 }
 
 // deviceSysctls make device what Docker and systemd make of a machine.

@@ -33,6 +33,7 @@ const Patience = 20 * time.Second
 // Layout is what a test needs to be built.
 type Layout struct {
 	Containers int                  // 1 if it is 0
+	IPv6       bool                 // with addresses of IPv6 as well
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Clsact     bool                 // hook by clsact, whatever the kernel has
 	Service    bool                 // with no more capabilities than the systemd unit gives
@@ -67,6 +68,7 @@ func New(t *testing.T, l Layout) *Bed {
 			Prefix:     fmt.Sprintf("scon-d%d-%d-", os.Getpid(), beds.Add(1)),
 			Containers: max(l.Containers, 1),
 			NoOffload:  !l.Offload,
+			IPv6:       l.IPv6,
 		},
 	}
 	b.Config.Connections, b.Config.Admit = 1024, 4
@@ -103,18 +105,30 @@ func (b *Bed) Plug(containers int) {
 	if b.Lab, err = lab.Up(b.Opts); err != nil {
 		b.T.Fatal(err)
 	}
-	b.Sh(lab.Device, `
-		nft add table ip invalid
-		nft add chain ip invalid forward { type filter hook forward priority -10 ; }
-		nft add counter ip invalid seen
-		nft add rule ip invalid forward ct state invalid counter name seen drop`)
+	for _, family := range b.families() {
+		b.Sh(lab.Device, strings.ReplaceAll(`
+			nft add table ip invalid
+			nft add chain ip invalid forward { type filter hook forward priority -10 ; }
+			nft add counter ip invalid seen
+			nft add rule ip invalid forward ct state invalid counter name seen drop`, " ip ", " "+family+" "))
+	}
+}
+
+// families are those of nftables that the lab has addresses of.
+func (b *Bed) families() []string {
+	if b.Opts.IPv6 {
+		return []string{"ip", "ip6"}
+	}
+	return []string{"ip"}
 }
 
 // WantNoInvalid fails if conntrack called a packet INVALID.
 func (b *Bed) WantNoInvalid() {
 	b.T.Helper()
-	if out := b.Sh(lab.Device, "nft list counter ip invalid seen"); !strings.Contains(out, "packets 0 ") {
-		b.T.Errorf("conntrack called packets INVALID:\n%s", out)
+	for _, family := range b.families() {
+		if out := b.Sh(lab.Device, "nft list counter "+family+" invalid seen"); !strings.Contains(out, "packets 0 ") {
+			b.T.Errorf("conntrack called packets INVALID:\n%s", out)
+		}
 	}
 }
 

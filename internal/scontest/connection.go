@@ -40,6 +40,26 @@ func (b *Bed) Incoming(proto string, n int) *Connection {
 	return b.ConnectTo(proto, lab.Edge, lab.Container(n), netip.AddrPortFrom(lab.DeviceAddr, p.Device), p.Container, 0)
 }
 
+// Outgoing6 and Incoming6 are the same over IPv6, in a lab that has it.
+func (b *Bed) Outgoing6(proto string, n int) *Connection {
+	b.T.Helper()
+	return b.Connect(proto, lab.Container(n), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr6, 0))
+}
+
+func (b *Bed) Incoming6(proto string, n int) *Connection {
+	b.T.Helper()
+	p := lab.Publications(n)[0]
+	return b.ConnectTo(proto, lab.Edge, lab.Container(n), netip.AddrPortFrom(lab.DeviceAddr6, p.Device), p.Container, 0)
+}
+
+// network is what package net calls a protocol over an address's family.
+func network(proto string, addr netip.AddrPort) string {
+	if addr.Addr().Is6() {
+		return proto + "6"
+	}
+	return proto + "4"
+}
+
 // Directions are the ways to connect that SCON knows.
 var Directions = map[string]func(b *Bed, proto string, n int) *Connection{
 	"outgoing": (*Bed).Outgoing,
@@ -81,7 +101,7 @@ func (c *Connection) dial(addr netip.AddrPort, local uint16) error {
 		d.LocalAddr = &net.UDPAddr{Port: int(local)}
 	}
 	return c.B.Do(c.From, func() (err error) {
-		c.Client, err = d.Dial(c.Proto+"4", addr.String())
+		c.Client, err = d.Dial(network(c.Proto, addr), addr.String())
 		return err
 	})
 }
@@ -89,7 +109,7 @@ func (c *Connection) dial(addr netip.AddrPort, local uint16) error {
 func (c *Connection) openTCP(to string, addr netip.AddrPort, port, local uint16) error {
 	var l net.Listener
 	err := c.B.Do(to, func() (err error) {
-		l, err = (&net.ListenConfig{Control: roomy}).Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
+		l, err = (&net.ListenConfig{Control: roomy}).Listen(context.Background(), network("tcp", addr), fmt.Sprintf(":%d", port))
 		return err
 	})
 	if err != nil {
@@ -111,9 +131,9 @@ func (c *Connection) openUDP(to string, addr netip.AddrPort, port, local uint16)
 	err := c.B.Do(to, func() (err error) {
 		at := fmt.Sprintf(":%d", port)
 		if to == lab.Edge { // it may have several addresses to answer from
-			at = fmt.Sprintf("%v:%d", addr.Addr(), port)
+			at = netip.AddrPortFrom(addr.Addr(), port).String()
 		}
-		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), "udp4", at)
+		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), network("udp", addr), at)
 		return err
 	})
 	if err != nil {
