@@ -14,14 +14,13 @@
 #include "lib/contable.h"
 
 #define PASS 0xffffffff
+#define AF_INET6 10
 
-/* A tuple as ctnetlink writes it for IPv4; the rest of a u8 or u16 is padding. */
-struct ct_tuple {
-	struct nlattr tuple, ip;
-	struct nlattr src_attr;
-	__be32 src;
-	struct nlattr dst_attr;
-	__be32 dst;
+/*
+ * Tuples as ctnetlink writes them for IPv4 and for IPv6; the rest of a u8 or u16
+ * is padding.
+ */
+struct ct_ports {
 	struct nlattr proto, num_attr;
 	__u8 num, num_pad[3];
 	struct nlattr sport_attr;
@@ -30,36 +29,96 @@ struct ct_tuple {
 	__be16 dport, dport_pad;
 };
 
-struct ct_message {
+struct ct_tuple {
+	struct nlattr tuple, ip;
+	struct nlattr src_attr;
+	__be32 src;
+	struct nlattr dst_attr;
+	__be32 dst;
+	struct ct_ports l4;
+};
+
+struct ct_tuple6 {
+	struct nlattr tuple, ip;
+	struct nlattr src_attr;
+	__be32 src[4];
+	struct nlattr dst_attr;
+	__be32 dst[4];
+	struct ct_ports l4;
+};
+
+struct ct_header {
 	struct nlmsghdr nlh;
 	struct nfgenmsg nfg;
-	struct ct_tuple orig, reply;
 };
+
+always_inline int is_attr(const struct nlattr *attr, __u16 type)
+{
+	return (attr->nla_type & NLA_TYPE_MASK) == type;
+}
+
+/* Returns whether ports are written as expected. */
+always_inline int wire_ports(const struct ct_ports *l4, struct key *key)
+{
+	key->ports = l4->sport | (__u32)l4->dport << 16;
+	key->side = l4->num == IPPROTO_UDP ? UDP_SIDE : 0;
+	return is_attr(&l4->sport_attr, CTA_PROTO_SRC_PORT) &&
+	       is_attr(&l4->dport_attr, CTA_PROTO_DST_PORT);
+}
 
 /* The key of packets from the wire with that tuple; 0 if it is written otherwise. */
 always_inline int wire_key(const struct ct_tuple *t, struct key *key)
 {
-	if (t->tuple.nla_len != sizeof(*t) ||
-	    (t->src_attr.nla_type & NLA_TYPE_MASK) != CTA_IP_V4_SRC ||
-	    (t->dst_attr.nla_type & NLA_TYPE_MASK) != CTA_IP_V4_DST ||
-	    (t->sport_attr.nla_type & NLA_TYPE_MASK) != CTA_PROTO_SRC_PORT ||
-	    (t->dport_attr.nla_type & NLA_TYPE_MASK) != CTA_PROTO_DST_PORT)
+	if (t->tuple.nla_len != sizeof(*t) || !is_attr(&t->src_attr, CTA_IP_V4_SRC) ||
+	    !is_attr(&t->dst_attr, CTA_IP_V4_DST) || !wire_ports(&t->l4, key))
 		return 0;
 	key->addrs = t->src | (__u64)t->dst << 32;
-	key->ports = t->sport | (__u32)t->dport << 16;
-	key->side = t->num == IPPROTO_UDP ? UDP_SIDE : 0;
 	return 1;
+}
+
+always_inline int wire_key6(const struct ct_tuple6 *t, struct key *key)
+{
+	__u64 addrs[4];
+
+	if (t->tuple.nla_len != sizeof(*t) || !is_attr(&t->src_attr, CTA_IP_V6_SRC) ||
+	    !is_attr(&t->dst_attr, CTA_IP_V6_DST) || !wire_ports(&t->l4, key))
+		return 0;
+	__builtin_memcpy(addrs, t->src, sizeof(t->src));
+	__builtin_memcpy(addrs + 2, t->dst, sizeof(t->dst));
+	key->addrs = digest(addrs);
+	key->side |= IPV6_SIDE;
+	return 1;
+}
+
+/* Whether there may be a Conentry with the key of packets from the wire. */
+static __attribute__((noinline)) int may_have(struct __sk_buff *skb, __u32 at, int v6)
+{
+	struct ct_tuple6 t6;
+	struct ct_tuple t;
+	struct key key;
+
+	if (v6) {
+		if (bpf_skb_load_bytes(skb, at, &t6, sizeof(t6)) || !wire_key6(&t6, &key))
+			return 1;
+	} else if (bpf_skb_load_bytes(skb, at, &t, sizeof(t)) || !wire_key(&t, &key)) {
+		return 1;
+	}
+	return !!find(&key);
 }
 
 SEC("socket")
 int scon_conntrack_end(struct __sk_buff *skb)
 {
-	struct ct_message m;
-	struct key orig, reply;
+	__u32 at = sizeof(struct ct_header);
+	struct ct_header h;
+	int v6;
 
-	if (bpf_skb_load_bytes(skb, 0, &m, sizeof(m)) || !wire_key(&m.orig, &orig) ||
-	    !wire_key(&m.reply, &reply))
+	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
 		return PASS;
+	v6 = h.nfg.nfgen_family == AF_INET6;
 	/* The packets from the wire are one of the two directions. */
-	return find(&orig) || find(&reply) ? PASS : 0;
+	if (may_have(skb, at, v6))
+		return PASS;
+	at += v6 ? sizeof(struct ct_tuple6) : sizeof(struct ct_tuple);
+	return may_have(skb, at, v6) ? PASS : 0;
 }

@@ -21,27 +21,73 @@ enum skb_drop_reason {
 	SKB_DROP_REASON_NETFILTER_DROP = 1,
 };
 
-/* The headers of a dropped packet; l4 is what all of TCP and UDP begin with. */
-struct dropped {
-	struct iphdr ip;
+/* What TCP begins with; of UDP, behind the ports, there are two words, then data. */
+struct dropped_l4 {
 	__u32 ports;
 	__u32 seq, ack_seq;
 };
 
-always_inline int read_headers(const struct sk_buff *skb, struct dropped *d)
-{
-	const unsigned char *ip = skb->head + skb->network_header;
+/* The headers of a dropped packet. */
+struct dropped {
+	struct iphdr ip;
+	struct dropped_l4 l4;
+};
 
-	return bpf_probe_read_kernel(d, sizeof(*d), ip);
-}
+struct dropped6 {
+	struct ipv6hdr ip;
+	struct dropped_l4 l4;
+};
 
 /* The packet as it entered, or as it is behind the IP layer: TTL - 1. */
 always_inline int tied(const struct half *half, const struct packet *pkt)
 {
-	__u8 ttl = pkt->ip->ttl;
+	__u8 ttl = hops(pkt);
 
 	return half->probe &&
 	       (half->probe == tie(pkt, ttl) || half->probe == tie(pkt, ttl + 1));
+}
+
+/* Whether a dropped packet is the one of half that is watched. */
+always_inline int is_watched(const struct half *half, struct packet *pkt,
+			     const struct dropped_l4 *l4, __u8 protocol)
+{
+	pkt->key.ports = l4->ports;
+	if (protocol == IPPROTO_TCP)
+		pkt->seq = l4->seq, pkt->ack = l4->ack_seq;
+	else if (pkt->len >= HEADERS6 - ETH_HLEN)
+		pkt->data = l4->ack_seq;
+	return pkt->key.ports == half->key.ports && tied(half, pkt);
+}
+
+static __attribute__((noinline)) void ipv4_dropped(struct half *half, __u64 skb,
+						   const unsigned char *ip)
+{
+	struct packet pkt = {};
+	struct dropped d;
+
+	if (bpf_probe_read_kernel(&d, sizeof(d), ip))
+		return;
+	pkt.ip = &d.ip;
+	pkt.len = bpf_ntohs(d.ip.tot_len);
+	if (load64(&d.ip.saddr) == half->key.addrs &&
+	    is_watched(half, &pkt, &d.l4, d.ip.protocol))
+		condemn(half, skb, pkt.len, jiffies());
+}
+
+static __attribute__((noinline)) void ipv6_dropped(struct half *half, __u64 skb,
+						   const unsigned char *ip)
+{
+	struct packet pkt = {};
+	struct dropped6 d;
+
+	if (bpf_probe_read_kernel(&d, sizeof(d), ip))
+		return;
+	pkt.ip6 = &d.ip;
+	pkt.len = bpf_ntohs(d.ip.payload_len) + sizeof(d.ip);
+	pkt.key.side = IPV6_SIDE;
+	__builtin_memcpy(pkt.addrs6, &d.ip.saddr, sizeof(pkt.addrs6));
+	if (has_addrs(half, &pkt) && is_watched(half, &pkt, &d.l4, d.ip.nexthdr))
+		condemn(half, skb, pkt.len, jiffies());
 }
 
 /* Arguments of the tracepoint: the packet, where it was dropped, why. */
@@ -50,23 +96,17 @@ int scon_dropped(__u64 *args)
 {
 	const struct sk_buff *skb = (const void *)args[0];
 	struct half *half = slot(shared.watched);
-	struct packet pkt = {};
-	struct dropped d;
+	const unsigned char *ip;
 
 	if (!half || half->state != SLOT_DISCARD || half->judged != args[0] ||
 	    args[2] != bpf_core_enum_value(enum skb_drop_reason,
-					   SKB_DROP_REASON_NETFILTER_DROP) ||
-	    read_headers(skb, &d))
+					   SKB_DROP_REASON_NETFILTER_DROP))
 		return 0;
-	pkt.ip = &d.ip;
-	pkt.len = bpf_ntohs(d.ip.tot_len);
-	pkt.key.addrs = load64(&d.ip.saddr);
-	pkt.key.ports = d.ports;
-	if (d.ip.protocol == IPPROTO_TCP)
-		pkt.seq = d.seq, pkt.ack = d.ack_seq;
-	if (pkt.key.addrs == half->key.addrs && pkt.key.ports == half->key.ports &&
-	    tied(half, &pkt))
-		condemn(half, args[0], pkt.len, jiffies());
+	ip = skb->head + skb->network_header;
+	if (half->key.side & IPV6_SIDE)
+		ipv6_dropped(half, args[0], ip);
+	else
+		ipv4_dropped(half, args[0], ip);
 	return 0;
 }
 

@@ -25,8 +25,8 @@ always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect(half->out_dev, 0);
 }
 
-/* Whatever is not the plain case. Not inlined, so that this pays for its registers. */
-static __attribute__((noinline)) int container_sends(struct __sk_buff *skb)
+/* Whatever is not the plain case. */
+always_inline int sends(struct __sk_buff *skb, int v6)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -38,13 +38,13 @@ static __attribute__((noinline)) int container_sends(struct __sk_buff *skb)
 	if (is_own(skb, CB_TOKEN))
 		return token_returns(skb);
 
-	reason = parse(skb, &pkt);
+	reason = parse_as(skb, &pkt, v6);
 	if (reason)
 		return regular_way(skb, reason);
-	pkt.key.side |= skb->ifindex << 1;
+	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 
 	h = hash(&pkt.key);
-	half = find_hashed(&pkt.key, h);
+	half = find_half(&pkt, h);
 	if (!half)
 		return stranger(skb, &pkt, h);
 	if (pkt.ending) {
@@ -71,59 +71,100 @@ static __attribute__((noinline)) int container_sends(struct __sk_buff *skb)
 	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
 }
 
+/* Not inlined, so that this pays for its registers. */
+static __attribute__((noinline)) int container_sends(struct __sk_buff *skb)
+{
+	return sends(skb, 0);
+}
+
+static __attribute__((noinline)) int container_sends6(struct __sk_buff *skb)
+{
+	return sends(skb, 1);
+}
+
 /*
- * The first bucket has no slot with the tag of h, the hash of a packet's key.
- * What it takes to parse the packet again for is rare.
+ * No bucket has a slot with the tag of h, the hash of a packet's key. What it
+ * takes to parse the packet again for is rare.
  */
-static __attribute__((noinline)) int stranger_sends(struct __sk_buff *skb, __u64 h,
-						    __u8 ending)
+always_inline int unknown_sends(struct __sk_buff *skb, __u64 h, __u8 ending, int v6)
 {
 	struct packet pkt;
 	enum reason reason;
 
-	if (has_second(h))
-		return container_sends(skb);
 	reason = candidate(h, ending);
 	if (reason)
 		return regular_way(skb, reason);
-	if (!parse(skb, &pkt)) {
-		pkt.key.side |= skb->ifindex << 1;
-		announce(&pkt.key);
+	if (!parse_as(skb, &pkt, v6)) {
+		pkt.key.side |= skb->ifindex << SIDE_SHIFT;
+		announce(&pkt);
 	}
 	return regular_way(skb, NO_ENTRY);
 }
 
-always_inline int plain_out(struct __sk_buff *skb, __u8 protocol)
+/* The first bucket has none. */
+static __attribute__((noinline)) int stranger_sends(struct __sk_buff *skb, __u64 h,
+						    __u8 ending)
+{
+	return has_second(h) ? container_sends(skb) : unknown_sends(skb, h, ending, 0);
+}
+
+/* Calls container_sends6 for none: Linux 6.1 counts the stack of both. */
+static __attribute__((noinline)) int stranger_sends6(struct __sk_buff *skb, __u64 h,
+						     __u8 ending)
+{
+	return unknown_sends(skb, h, ending, 1);
+}
+
+always_inline int plain_out(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
 	__u32 now;
 	__u64 h;
 
-	if (!parse_plain(skb, protocol, &pkt))
-		return container_sends(skb);
-	pkt.key.side |= skb->ifindex << 1;
-	if (pkt.key.side <= UDP_SIDE)
+	if (!parse_plain(skb, protocol, &pkt, v6))
+		return v6 ? container_sends6(skb) : container_sends(skb);
+	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
+	if (pkt.key.side <= SIDE_FLAGS)
 		__builtin_unreachable(); /* no device has the number 0 */
 	h = hash(&pkt.key);
 	half = likely_slot(h);
-	if (!half)
+	if (!half && !v6)
 		return stranger_sends(skb, h, pkt.ending);
+	if (!half)
+		return has_second(h) ? container_sends6(skb) :
+				       stranger_sends6(skb, h, pkt.ending);
 	if (!is_plain(skb, &pkt, half, &now))
-		return container_sends(skb);
+		return v6 ? container_sends6(skb) : container_sends(skb);
 	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP);
+}
+
+/* Whatever is not linear IPv4: IPv6 costs IPv4 nothing. */
+static __attribute__((noinline)) int others_send(struct __sk_buff *skb)
+{
+	if (is_own(skb, CB_TOKEN) || skb->protocol != bpf_htons(ETH_P_IPV6))
+		return container_sends(skb);
+	if (!is_linear6(skb))
+		return container_sends6(skb);
+	switch (plain_protocol6(skb)) {
+	case IPPROTO_UDP:
+		return plain_out(skb, IPPROTO_UDP, 1);
+	case IPPROTO_TCP:
+		return plain_out(skb, IPPROTO_TCP, 1);
+	}
+	return container_sends6(skb);
 }
 
 SEC("tc")
 int scon_from_container(struct __sk_buff *skb)
 {
 	if (is_own(skb, CB_TOKEN) || !is_linear(skb))
-		return container_sends(skb);
+		return others_send(skb);
 	switch (plain_protocol(skb)) {
 	case IPPROTO_UDP:
-		return plain_out(skb, IPPROTO_UDP);
+		return plain_out(skb, IPPROTO_UDP, 0);
 	case IPPROTO_TCP:
-		return plain_out(skb, IPPROTO_TCP);
+		return plain_out(skb, IPPROTO_TCP, 0);
 	}
 	return container_sends(skb);
 }

@@ -48,8 +48,8 @@ always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect(half->out_dev, 0);
 }
 
-/* Whatever is not the plain case. Not inlined, so that this pays for its registers. */
-static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
+/* Whatever is not the plain case. */
+always_inline int brings(struct __sk_buff *skb, int v6)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -57,13 +57,13 @@ static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
 	enum reason reason;
 	int is_tcp;
 
-	reason = parse(skb, &pkt);
+	reason = parse_as(skb, &pkt, v6);
 	if (reason) {
 		odd_enters(reason, now);
 		return regular_way(skb, reason);
 	}
 
-	half = find(&pkt.key);
+	half = find_half(&pkt, hash(&pkt.key));
 	if (!half)
 		return regular_way(skb, NO_ENTRY);
 	if (pkt.ending) {
@@ -86,40 +86,72 @@ static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
 	return express_in(skb, &pkt, half, is_tcp);
 }
 
+/* Not inlined, so that this pays for its registers. */
+static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
+{
+	return brings(skb, 0);
+}
+
+static __attribute__((noinline)) int wire_brings6(struct __sk_buff *skb)
+{
+	return brings(skb, 1);
+}
+
 static __attribute__((noinline)) int stranger_arrives(struct __sk_buff *skb, __u64 h)
 {
 	return has_second(h) ? wire_brings(skb) : regular_way(skb, NO_ENTRY);
 }
 
-always_inline int plain_in(struct __sk_buff *skb, __u8 protocol)
+static __attribute__((noinline)) int stranger_arrives6(struct __sk_buff *skb, __u64 h)
+{
+	return has_second(h) ? wire_brings6(skb) : regular_way(skb, NO_ENTRY);
+}
+
+always_inline int plain_in(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
 	__u32 now;
 	__u64 h;
 
-	if (!parse_plain(skb, protocol, &pkt))
-		return wire_brings(skb);
+	if (!parse_plain(skb, protocol, &pkt, v6))
+		return v6 ? wire_brings6(skb) : wire_brings(skb);
 	h = hash(&pkt.key);
 	half = likely_slot(h);
 	if (!half)
-		return stranger_arrives(skb, h);
+		return v6 ? stranger_arrives6(skb, h) : stranger_arrives(skb, h);
 	if (!is_plain(skb, &pkt, half, &now) || half->flags & DEV_QUEUE ||
 	    in_queue(half, now))
-		return wire_brings(skb);
+		return v6 ? wire_brings6(skb) : wire_brings(skb);
 	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP);
+}
+
+/* Whatever is not linear IPv4: IPv6 costs IPv4 nothing. */
+static __attribute__((noinline)) int others_arrive(struct __sk_buff *skb)
+{
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+		return wire_brings(skb);
+	if (!is_linear6(skb))
+		return wire_brings6(skb);
+	switch (plain_protocol6(skb)) {
+	case IPPROTO_UDP:
+		return plain_in(skb, IPPROTO_UDP, 1);
+	case IPPROTO_TCP:
+		return plain_in(skb, IPPROTO_TCP, 1);
+	}
+	return wire_brings6(skb);
 }
 
 SEC("tc")
 int scon_from_wire(struct __sk_buff *skb)
 {
 	if (!is_linear(skb))
-		return wire_brings(skb);
+		return others_arrive(skb);
 	switch (plain_protocol(skb)) {
 	case IPPROTO_UDP:
-		return plain_in(skb, IPPROTO_UDP);
+		return plain_in(skb, IPPROTO_UDP, 0);
 	case IPPROTO_TCP:
-		return plain_in(skb, IPPROTO_TCP);
+		return plain_in(skb, IPPROTO_TCP, 0);
 	}
 	return wire_brings(skb);
 }

@@ -23,8 +23,8 @@ always_inline int is_for(const struct device *device, const struct packet *pkt)
 	       (device->mac == load32(eth) && device->mac_end == load16(eth + 4));
 }
 
-SEC("tc")
-int scon_to_container(struct __sk_buff *skb)
+/* A packet that is not SCON's own. */
+always_inline int reaches(struct __sk_buff *skb, int v6)
 {
 	struct half *back, *half;
 	struct device *device;
@@ -32,20 +32,18 @@ int scon_to_container(struct __sk_buff *skb)
 	enum reason reason;
 	__u64 h;
 
-	if (is_own(skb, CB_EXPRESS))
-		return TC_ACT_UNSPEC;
 	/* TCP is counted by its acknowledgements: from_container. */
-	if (!any_probe() && protocol(skb) == IPPROTO_TCP)
+	if (!any_probe() && (v6 ? protocol6(skb) : protocol(skb)) == IPPROTO_TCP)
 		return regular_way(skb, NO_ENTRY);
 
-	reason = parse(skb, &pkt);
+	reason = parse_as(skb, &pkt, v6);
 	if (reason)
 		return regular_way(skb, reason);
-	reverse(&pkt.key);
-	pkt.key.side |= skb->ifindex << 1;
+	reverse(&pkt);
+	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 
 	h = hash(&pkt.key);
-	back = find_hashed(&pkt.key, h);
+	back = find_half(&pkt, h);
 	if (back && back->state == SLOT_DISCARD) {
 		pardon(back);
 		back = 0;
@@ -66,4 +64,19 @@ int scon_to_container(struct __sk_buff *skb)
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))
 		return TC_ACT_UNSPEC;
 	return deliver_queued(skb, half, back->twin);
+}
+
+static __attribute__((noinline)) int reaches_container6(struct __sk_buff *skb)
+{
+	return reaches(skb, 1);
+}
+
+SEC("tc")
+int scon_to_container(struct __sk_buff *skb)
+{
+	if (is_own(skb, CB_EXPRESS))
+		return TC_ACT_UNSPEC;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return reaches_container6(skb);
+	return reaches(skb, 0);
 }

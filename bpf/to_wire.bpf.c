@@ -10,22 +10,29 @@
 #include "lib/order.h"
 #include "lib/rewrite.h"
 
-/* Not inlined, so that express packets pass without its registers being saved. */
-static __attribute__((noinline)) int regular_leaves(struct __sk_buff *skb)
+always_inline int leaves(struct __sk_buff *skb, int v6)
 {
 	struct half *back, *half;
 	struct packet pkt;
 
-	if (!any_probe() || parse(skb, &pkt))
+	if (parse_as(skb, &pkt, v6))
 		return TC_ACT_UNSPEC;
 
 	/* The other direction is known by its key; this one is its twin. */
-	reverse(&pkt.key);
-	back = find(&pkt.key);
+	reverse(&pkt);
+	back = find_half(&pkt, hash(&pkt.key));
 	half = back ? slot(back->twin) : 0;
 	if (half && leave(skb, &pkt, half, 0) == UNTIED)
 		return regular_way(skb, UNTIED);
 	return TC_ACT_UNSPEC;
+}
+
+/* Not inlined, so that express packets pass without its registers being saved. */
+static __attribute__((noinline)) int regular_leaves(struct __sk_buff *skb)
+{
+	if (!any_probe())
+		return TC_ACT_UNSPEC;
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1) : leaves(skb, 0);
 }
 
 SEC("tc")

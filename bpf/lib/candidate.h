@@ -18,11 +18,18 @@ always_inline int is_due(__u32 count)
 }
 
 /* The daemon hears of a candidate; the key is of the container's direction. */
-always_inline void announce(const struct key *key)
+always_inline void announce(const struct packet *pkt)
 {
-	struct event ev = { .kind = EVENT_CANDIDATE, .key = *key };
+	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
+	struct event6 ev6;
 
-	bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+	if (!is_ipv6(pkt)) {
+		bpf_ringbuf_output(&events, &ev, sizeof(ev), 0);
+		return;
+	}
+	ev6.event = ev;
+	__builtin_memcpy(ev6.addrs, pkt->addrs6, sizeof(ev6.addrs));
+	bpf_ringbuf_output(&events, &ev6, sizeof(ev6), 0);
 }
 
 /*
@@ -60,6 +67,6 @@ always_inline int stranger(struct __sk_buff *skb, const struct packet *pkt, __u6
 	enum reason reason = candidate(h, pkt->ending);
 
 	if (reason == EXPRESS)
-		announce(&pkt->key);
+		announce(pkt);
 	return regular_way(skb, reason ?: NO_ENTRY);
 }

@@ -109,6 +109,22 @@ always_inline struct half *find(const struct key *key)
 	return find_hashed(key, hash(key));
 }
 
+/* Whether a half with the key of a packet is really its own. */
+always_inline int has_addrs(const struct half *half, const struct packet *pkt)
+{
+	return !is_ipv6(pkt) ||
+	       (half->addrs6[0] == pkt->addrs6[0] && half->addrs6[1] == pkt->addrs6[1] &&
+		half->addrs6[2] == pkt->addrs6[2] && half->addrs6[3] == pkt->addrs6[3]);
+}
+
+/* The half of a packet, whose key has the hash h, or 0. */
+always_inline struct half *find_half(const struct packet *pkt, __u64 h)
+{
+	struct half *half = find_hashed(&pkt->key, h);
+
+	return half && has_addrs(half, pkt) ? half : 0;
+}
+
 always_inline __u32 jiffies(void)
 {
 	return (__u32)bpf_jiffies64();
@@ -137,14 +153,14 @@ always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 
 	return half->in_macs == load64(eth) && half->in_macs_end == load32(eth + 8) &&
-	       (pkt->key.side > UDP_SIDE || half->in_dev == skb->ifindex) &&
-	       half->in_mark == skb->mark && half->in_tos == (pkt->ip->tos & DSCP_MASK);
+	       (pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
+	       half->in_mark == skb->mark && half->in_tos == dscp(pkt);
 }
 
 /* The longest that a packet is on the wire: its segments if it has them. */
 always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
 {
-	return skb->gso_size ? sizeof(struct iphdr) + pkt->l4_header + skb->gso_size :
+	return skb->gso_size ? ip_header(pkt) + pkt->l4_header + skb->gso_size :
 			       pkt->len;
 }
 
@@ -187,18 +203,23 @@ always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
 /*
  * What a packet keeps on the regular way, NAT or not: it ties the packet that
  * leaves to the one that entered. ttl is the one it entered with. Never 0.
+ * IPv6 has no id: of UDP the first data is in it.
  */
 always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 {
-	__u32 id_len = (__u32)pkt->ip->id << 16 | pkt->len;
+	__u32 id_len;
 
+	if (is_ipv6(pkt))
+		id_len = pkt->len ^ pkt->data ^ (load32(pkt->ip6) & bpf_htonl(FLOW_LABEL));
+	else
+		id_len = (__u32)pkt->ip->id << 16 | pkt->len;
 	return (id_len ^ (__u32)ttl << 24 ^ pkt->seq ^ pkt->ack) ?: 1;
 }
 
 /* Behind the last byte of a TCP segment, in host order. */
 always_inline __u32 seq_end(const struct packet *pkt)
 {
-	return bpf_ntohl(pkt->seq) + pkt->len - sizeof(struct iphdr) - pkt->l4_header;
+	return bpf_ntohl(pkt->seq) + pkt->len - ip_header(pkt) - pkt->l4_header;
 }
 
 always_inline int after(__u32 a, __u32 b)
@@ -264,12 +285,12 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 		half->in_macs_end = load32(eth + 8);
 		half->in_dev = skb->ifindex;
 		half->in_mark = skb->mark;
-		half->in_tos = pkt->ip->tos & DSCP_MASK;
+		half->in_tos = dscp(pkt);
 	} else if (!same_identity(skb, pkt, half)) {
 		return;
 	}
 	half->probe_generation = generation;
-	half->probe = tie(pkt, pkt->ip->ttl);
+	half->probe = tie(pkt, hops(pkt));
 }
 
 /*
@@ -287,11 +308,14 @@ always_inline __u16 fold(__u32 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* What the IP checksum's sum grows by: addresses, TTL - 1 and DSCP. */
-always_inline __u16 ip_delta(const struct half *half, __u8 out_tos)
+/* What the sum of the IP header's words grows by: addresses, TTL - 1 and DSCP. */
+always_inline __u16 ip_delta(const struct packet *pkt, const struct half *half,
+			     __u8 out_tos)
 {
-	__u32 ttl = bpf_htons(0xffff - 0x0100);
-	__u32 dscp = bpf_htons(out_tos) + (__u16)~bpf_htons(half->in_tos);
+	int shift = is_ipv6(pkt) ? DSCP_SHIFT6 : 0;
+	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100));
+	__u32 dscp = bpf_htons(out_tos << shift) +
+		     (__u16)~bpf_htons(half->in_tos << shift);
 
 	return fold(half->addr_delta + ttl + dscp);
 }
@@ -326,12 +350,12 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	__u32 now = jiffies(), generation = half->probe_generation;
 	__u64 macs = load64(eth);
 	__u32 macs_end = load32(eth + 8), len = wire_len(skb, pkt);
-	__u8 tos = pkt->ip->tos & DSCP_MASK;
+	__u8 tos = dscp(pkt);
 	int renewed;
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (!half->probe || half->probe != tie(pkt, pkt->ip->ttl + 1) || is_group(macs))
+	if (!half->probe || half->probe != tie(pkt, hops(pkt) + 1) || is_group(macs))
 		return UNTIED;
 	half->probe = 0;
 	if (!alive(now))
@@ -340,7 +364,7 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
 		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&
 		  half->out_priority == skb->priority && half->out_tos == tos &&
-		  half->ip_delta == ip_delta(half, tos) && half->flags == flags;
+		  half->ip_delta == ip_delta(pkt, half, tos) && half->flags == flags;
 	if (renewed && generation == shared.generation && leased(half, now)) {
 		/* Still leased: it came this way for its length. */
 		if (len > half->max_len)
@@ -355,7 +379,7 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 		half->out_mark = skb->mark;
 		half->out_priority = skb->priority;
 		half->out_tos = tos;
-		half->ip_delta = ip_delta(half, tos);
+		half->ip_delta = ip_delta(pkt, half, tos);
 		half->flags = flags;
 	}
 	half->max_len = len;

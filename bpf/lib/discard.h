@@ -16,8 +16,12 @@
 always_inline void watch(struct __sk_buff *skb, const struct packet *pkt,
 			 struct half *half, enum reason reason)
 {
-	/* Without DF one of that length would be forwarded, with DF be answered. */
-	if (skb->gso_size || !(pkt->ip->frag_off & bpf_htons(IP_DF)))
+	/*
+	 * Without DF one of that length would be forwarded, with DF be answered. IPv6
+	 * answers.
+	 */
+	if (skb->gso_size ||
+	    (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
 		return;
 	__sync_lock_test_and_set(&half->judged, 0);
 	if (half->generation != shared.generation)

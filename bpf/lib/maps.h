@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 6
+#define LAYOUT_VERSION 7
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -53,8 +53,10 @@ volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared")
 /*
  * One direction of a connection, as its packets look when they enter:
  * addrs = source | destination << 32, ports likewise in 16 + 16 bits (all as
- * they stand in the packet), side = 2 * ifindex of the bridge port that a
- * container's packets enter by (0 for packets from the wire) + 1 if UDP.
+ * they stand in the packet), side = 4 * ifindex of the bridge port that a
+ * container's packets enter by (0 for packets from the wire) + 2 if IPv6 + 1
+ * if UDP. Addresses of IPv6 do not fit: addrs is their digest (contable.h),
+ * and whoever finds a half by it compares the addresses as well.
  */
 struct key {
 	__u64 addrs;
@@ -93,7 +95,7 @@ struct half {
 	__u32 in_macs_end; /* s: and the other 4 */
 	__u8 in_tos; /* s: DSCP bits */
 	__u8 out_tos; /* e: DSCP bits */
-	__u16 ip_delta; /* e: what the IP header's checksum sum grows by */
+	__u16 ip_delta; /* e: what the sum of the IP header's words grows by */
 	__u16 addr_delta; /* d: the same for the pseudo header */
 	__u16 port_delta; /* d: the same for the ports */
 	__u16 max_len; /* e: longest IP packet or segment seen to pass */
@@ -104,7 +106,7 @@ struct half {
 	__u64 out_macs; /* e */
 	__u32 out_macs_end; /* e */
 	__u32 out_ports; /* d */
-	__u64 out_addrs; /* d */
+	__u64 out_addrs; /* d; of IPv6, the twin's addrs6 are reversed */
 	__u64 packets; /* express packets so far */
 	__u64 bytes; /* and their bytes, from the IP header on */
 	__u32 out_priority; /* e */
@@ -120,7 +122,8 @@ struct half {
 	__u64 judged; /* of a discard, s: address of the packet that is watched */
 	__u32 told; /* of TCP: seq_end when the daemon last heard how far it is ... */
 	__u32 far; /* ... and how much further it hears of it again */
-	__u32 pad[10];
+	__u64 addrs6[4]; /* d: of IPv6: source and destination, as they enter */
+	__u32 pad[2];
 };
 
 /*
@@ -217,6 +220,12 @@ struct event {
 	struct key key;
 };
 
+/* A candidate of IPv6: longer than other events. */
+struct event6 {
+	struct event event;
+	__u64 addrs[4]; /* source and destination */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
@@ -224,5 +233,6 @@ struct {
 
 /* For bpf2go, which finds no other trace of these types. */
 const struct event *const exported_event;
+const struct event6 *const exported_event6;
 const enum slot_state exported_state;
 const enum reason exported_reason;

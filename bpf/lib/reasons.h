@@ -7,13 +7,13 @@
 
 enum reason {
 	EXPRESS = 0, /* not a reason: every check passed */
-	NOT_IPV4,
+	NOT_IP, /* neither IPv4 nor IPv6 */
 	NOT_TCP_UDP,
 	VLAN_TAG,
-	HAS_OPTIONS,
+	HAS_OPTIONS, /* of IPv4, or extension headers of IPv6 */
 	FRAGMENT,
-	TTL_EXPIRES, /* TTL <= 1: the regular way answers with ICMP */
-	MALFORMED, /* lengths, IP checksum or TCP flags that conntrack refuses */
+	TTL_EXPIRES, /* TTL or hop limit <= 1: the regular way answers with ICMP */
+	MALFORMED, /* lengths, checksums or TCP flags that conntrack refuses */
 	TCP_SYN_FIN_RST,
 	NO_ENTRY, /* connection not known, or not yet */
 	COMPOSING, /* known, waiting to see the regular way's decision */

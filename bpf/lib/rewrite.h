@@ -20,9 +20,67 @@ always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
 	if (bpf_skb_change_tail(skb, pkt->len + ETH_HLEN, 0))
 		return -1;
 	data = (void *)(long)skb->data;
-	if (data + L4_OFF + sizeof(struct udphdr) > (void *)(long)skb->data_end)
+	if (data + ETH_HLEN + ip_header(pkt) + sizeof(struct udphdr) >
+	    (void *)(long)skb->data_end)
 		return -1;
 	pkt->ip = data + IP_OFF;
+	return 0;
+}
+
+/*
+ * Adjusts the checksum of TCP or UDP, whose headers begin at l4_off. Returns 0,
+ * or an error.
+ */
+always_inline int adjust_checksum(struct __sk_buff *skb, __u32 l4_off, int is_tcp,
+				  __u16 addr_delta, __u16 port_delta)
+{
+	__u32 check_off, flags;
+
+	if (is_tcp) {
+		check_off = l4_off + offsetof(struct tcphdr, check);
+		flags = 0;
+	} else {
+		check_off = l4_off + offsetof(struct udphdr, check);
+		flags = BPF_F_MARK_MANGLED_0;
+	}
+	if (addr_delta &&
+	    bpf_l4_csum_replace(skb, check_off, 0, addr_delta, flags | BPF_F_PSEUDO_HDR))
+		return -1;
+	if (port_delta && bpf_l4_csum_replace(skb, check_off, 0, port_delta, flags))
+		return -1;
+	return 0;
+}
+
+/*
+ * Rewrites a packet of IPv6. The new addresses are those of the other direction.
+ * The header has no checksum, so that it changes the sum of the whole packet, if
+ * the device has computed that; bpf_l4_csum_replace takes back there what
+ * addresses add, as if it were IPv4.
+ */
+always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
+			   const struct half *half, int is_tcp)
+{
+	const struct half *twin = slot(half->twin);
+	void *data = (void *)pkt->ip6 - IP_OFF;
+	__u64 *addrs = data + IP_OFF + offsetof(struct ipv6hdr, saddr);
+	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
+	__u16 ip_delta = half->ip_delta, *class = (void *)pkt->ip6;
+
+	if (!twin)
+		return -1; /* there is always one */
+	*(__u64 *)data = half->out_macs;
+	*(__u32 *)(data + 8) = half->out_macs_end;
+	*class = (*class & ~bpf_htons(DSCP_MASK << DSCP_SHIFT6)) |
+		 bpf_htons(half->out_tos << DSCP_SHIFT6);
+	pkt->ip6->hop_limit--;
+	addrs[0] = twin->addrs6[2];
+	addrs[1] = twin->addrs6[3];
+	addrs[2] = twin->addrs6[0];
+	addrs[3] = twin->addrs6[1];
+	*(__u32 *)(data + L4_OFF6) = half->out_ports;
+	if (adjust_checksum(skb, L4_OFF6, is_tcp, addr_delta, port_delta))
+		return -1;
+	bpf_csum_update(skb, ip_delta); /* an error tells that there is no such sum */
 	return 0;
 }
 
@@ -38,8 +96,10 @@ always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
 	void *data = (void *)pkt->ip - IP_OFF;
 	struct iphdr *ip = pkt->ip;
 	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
-	__u32 check_off, flags, check = (__u16)~ip->check + half->ip_delta;
+	__u32 check = (__u16)~ip->check + half->ip_delta;
 
+	if (is_ipv6(pkt))
+		return rewrite6(skb, pkt, half, is_tcp);
 	*(__u64 *)data = half->out_macs;
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
@@ -47,20 +107,7 @@ always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
 	ip->check = ~((check >> 16) + check);
 	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
 	*(__u32 *)(data + L4_OFF) = half->out_ports;
-
-	if (is_tcp) {
-		check_off = L4_OFF + offsetof(struct tcphdr, check);
-		flags = 0;
-	} else {
-		check_off = L4_OFF + offsetof(struct udphdr, check);
-		flags = BPF_F_MARK_MANGLED_0;
-	}
-	if (addr_delta &&
-	    bpf_l4_csum_replace(skb, check_off, 0, addr_delta, flags | BPF_F_PSEUDO_HDR))
-		return -1;
-	if (port_delta && bpf_l4_csum_replace(skb, check_off, 0, port_delta, flags))
-		return -1;
-	return 0;
+	return adjust_checksum(skb, L4_OFF, is_tcp, addr_delta, port_delta);
 }
 
 always_inline void count_express(struct half *half, const struct packet *pkt, int is_tcp)
@@ -85,6 +132,13 @@ always_inline int is_linear(struct __sk_buff *skb)
 	       skb->protocol == bpf_htons(ETH_P_IP) && !skb->vlan_present;
 }
 
+always_inline int is_linear6(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+
+	return data + HEADERS6 <= (void *)(long)skb->data_end && !skb->vlan_present;
+}
+
 /* IPPROTO_* of a packet that is_linear. */
 always_inline __u32 plain_protocol(struct __sk_buff *skb)
 {
@@ -95,12 +149,26 @@ always_inline __u32 plain_protocol(struct __sk_buff *skb)
 	return ((struct iphdr *)(data + IP_OFF))->protocol;
 }
 
+/* The same for a packet that is_linear6. */
+always_inline __u32 plain_protocol6(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+
+	if (data + HEADERS6 > (void *)(long)skb->data_end)
+		return 0;
+	return ((struct ipv6hdr *)(data + IP_OFF))->nexthdr;
+}
+
 /* Parses a packet of that plain_protocol. Returns whether it has a key. */
-always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packet *pkt)
+always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packet *pkt,
+			      int v6)
 {
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
 
+	if (v6)
+		return data + HEADERS6 <= end &&
+		       !parse_headers6(data, end, protocol, pkt);
 	return data + HEADERS <= end && !parse_headers(data, end, protocol, pkt);
 }
 
@@ -108,7 +176,8 @@ always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packe
 always_inline int is_plain(struct __sk_buff *skb, const struct packet *pkt,
 			   const struct half *half, __u32 *now)
 {
-	if (!has_key(half, &pkt->key) || half->state != SLOT_OPEN || pkt->ending ||
+	if (!has_key(half, &pkt->key) || !has_addrs(half, pkt) ||
+	    half->state != SLOT_OPEN || pkt->ending ||
 	    skb->len - ETH_HLEN != pkt->len)
 		return 0;
 	*now = jiffies();

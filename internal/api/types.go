@@ -104,7 +104,7 @@ type Tuple struct {
 // Flow is one Conentry; `scon flows --json` prints a list of them.
 type Flow struct {
 	Container      string    `json:"container"`
-	Family         string    `json:"family"` // "ipv4"
+	Family         string    `json:"family"` // "ipv4" or "ipv6"
 	Proto          string    `json:"proto"`  // "tcp" or "udp"
 	Orig           Tuple     `json:"orig"`
 	Reply          Tuple     `json:"reply"`

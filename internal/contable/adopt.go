@@ -14,7 +14,7 @@ import (
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	for i := range t.halves {
 		h := &t.halves[i]
-		if h.State == datapath.SlotEmpty || h.Key.Side>>1 == 0 {
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 {
 			continue // empty, or found by way of its twin
 		}
 		e := t.revive(uint32(i), get, now)
@@ -35,10 +35,10 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		return nil
 	}
 	in := &t.halves[out.Twin]
-	if in.State != datapath.SlotOpen || in.Twin != outbound || in.Key.Side>>1 != 0 {
+	if in.State != datapath.SlotOpen || in.Twin != outbound || in.Key.Side>>datapath.SideShift != 0 {
 		return nil
 	}
-	tuple, port := TupleOf(datapath.Key{Addrs: out.Key.Addrs, Ports: out.Key.Ports, Side: out.Key.Side})
+	tuple, port := t.tupleAt(outbound)
 	conn, err := get(tuple)
 	if err != nil {
 		return nil
@@ -48,7 +48,7 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		outbound: outbound, inbound: out.Twin,
 		initiator: tuple == conn.Orig,
 	}
-	wire, _ := TupleOf(datapath.Key{Addrs: in.Key.Addrs, Ports: in.Key.Ports, Side: in.Key.Side})
+	wire, _ := t.tupleAt(out.Twin)
 	if e.containerTuple() != tuple || e.wireTuple() != wire || t.Lookup(conn.Orig) != nil {
 		return nil
 	}
@@ -74,8 +74,7 @@ func (t *Table) tagged(slot uint32) bool {
 
 // translates tells whether a half makes packets of one tuple ones of the other.
 func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
-	addrs, ports, addrDelta, portDelta := translation(from, to)
-	return h.OutAddrs == addrs && h.OutPorts == ports && h.AddrDelta == addrDelta && h.PortDelta == portDelta
+	return translation{h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta} == translate(from, to)
 }
 
 // Clear removes everything, what this Table does not know included.

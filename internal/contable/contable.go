@@ -23,7 +23,7 @@ var (
 	ErrExists = errors.New("the connection has a Conentry already")
 	ErrFull   = errors.New("the table is full")
 	ErrShare  = errors.New("the container has used up its share of the table")
-	ErrFamily = errors.New("not IPv4")
+	ErrFamily = errors.New("the addresses are of different families")
 )
 
 // quarantine is how long a closed slot keeps its key: no program that looked
@@ -117,10 +117,10 @@ func Slots(connections int) uint32 {
 // tuple is the direction of the container's own packets, one of conn's two. It
 // stays without effect until the programs see what the regular way decides.
 func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
-	if !tuple.Src.Addr().Is4() || !conn.Orig.Src.Addr().Is4() {
+	if !oneFamily(conn.Orig.Src, conn.Orig.Dst, conn.Reply.Src, conn.Reply.Dst) {
 		return nil, ErrFamily
 	}
-	if t.Lookup(conn.Orig) != nil || t.Lookup(conn.Reply) != nil {
+	if t.byTuple[t.KeyOf(conn.Orig, 0)] != nil || t.byTuple[t.KeyOf(conn.Reply, 0)] != nil {
 		return nil, ErrExists
 	}
 	if err := t.room(port); err != nil {
@@ -129,7 +129,7 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 
 	e := &Conentry{Port: port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
 	wire := e.wireTuple()
-	out, in := KeyOf(tuple, port), KeyOf(wire, 0)
+	out, in := t.KeyOf(tuple, port), t.KeyOf(wire, 0)
 	var err error
 	if e.outbound, err = t.reserve(out); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 	atomic.StoreUint64(t.count(t.hash(out)), 0)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
-	e.activity.begin(now, t.returned.take(KeyOf(tuple, 0), now))
+	e.activity.begin(now, t.returned.take(t.KeyOf(tuple, 0), now))
 	t.insert(e)
 	return e, nil
 }
@@ -169,7 +169,7 @@ func (e *Conentry) wireTuple() conntrack.Tuple {
 func (t *Table) insert(e *Conentry) {
 	t.entries[e] = struct{}{}
 	t.bySlot[e.outbound], t.bySlot[e.inbound] = e, e
-	t.byTuple[KeyOf(e.Conn.Orig, 0)], t.byTuple[KeyOf(e.Conn.Reply, 0)] = e, e
+	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
 	t.perPort[e.Port]++
 }
 
@@ -177,7 +177,9 @@ func (t *Table) insert(e *Conentry) {
 func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
 	h := &t.halves[index]
 	h.Twin = twin
-	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = translation(from, to)
+	by := translate(from, to)
+	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = by.addrs, by.ports, by.addrDelta, by.portDelta
+	h.Addrs6 = native6(from)
 	h.State = datapath.SlotOpen
 	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
 	t.setTag(index, tag(t.hash(key)))
@@ -192,10 +194,21 @@ func (t *Table) LenOf(port int) int { return t.perPort[port] }
 
 // Lookup returns the Conentry of a conntrack tuple, or nil.
 func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
-	if !tuple.Src.Addr().Is4() {
-		return nil
+	e := t.byTuple[t.KeyOf(tuple, 0)]
+	if e == nil || tuple != e.Conn.Orig && tuple != e.Conn.Reply {
+		return nil // or another one's addresses of IPv6 have that digest
 	}
-	return t.byTuple[KeyOf(tuple, 0)]
+	return e
+}
+
+// oneFamily tells whether addresses are all of IPv4 or all of IPv6.
+func oneFamily(all ...netip.AddrPort) bool {
+	for _, a := range all {
+		if !a.IsValid() || a.Addr().Is4() != all[0].Addr().Is4() {
+			return false
+		}
+	}
+	return true
 }
 
 // At returns the Conentry that a slot belongs to, or nil.
@@ -275,8 +288,8 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		delete(t.bySlot, slot)
 	}
 	delete(t.entries, e)
-	delete(t.byTuple, KeyOf(e.Conn.Orig, 0))
-	delete(t.byTuple, KeyOf(e.Conn.Reply, 0))
+	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
+	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
 	t.leave(e.Port)
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
@@ -306,8 +319,4 @@ func (e *Conentry) String() string {
 		proto = "tcp"
 	}
 	return fmt.Sprintf("%s:%s->%s", proto, tuple.Src, tuple.Dst)
-}
-
-func packAddrs(src, dst netip.Addr) uint64 {
-	return uint64(native(src)) | uint64(native(dst))<<32
 }

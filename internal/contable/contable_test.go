@@ -77,6 +77,16 @@ func published(i int) conntrack.Conn {
 	}
 }
 
+// over6 is the same connection with addresses of IPv6.
+func over6(c conntrack.Conn) conntrack.Conn {
+	for _, end := range []*netip.AddrPort{&c.Orig.Src, &c.Orig.Dst, &c.Reply.Src, &c.Reply.Dst} {
+		b := netip.MustParseAddr("2001:db8::").As16()
+		copy(b[12:], end.Addr().AsSlice())
+		*end = netip.AddrPortFrom(netip.AddrFrom16(b), end.Port())
+	}
+	return c
+}
+
 func at(ip string, port int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port))
 }
@@ -97,7 +107,7 @@ func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *c
 
 // half returns the slot of one direction, nil if there is none.
 func (b *bed) half(tuple conntrack.Tuple, port int) *datapath.Half {
-	key := contable.KeyOf(tuple, port)
+	key := b.KeyOf(tuple, port)
 	for i := range b.halves {
 		h := &b.halves[i]
 		if h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
@@ -125,6 +135,9 @@ func TestCompose(t *testing.T) {
 	}{
 		"container opened it": {masqueraded(1), true},
 		"container was asked": {published(1), false},
+
+		"container opened it, IPv6": {over6(masqueraded(1)), true},
+		"container was asked, IPv6": {over6(published(1)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, options())
@@ -148,10 +161,10 @@ func TestCompose(t *testing.T) {
 					t.Errorf("%+v: want it open and without a decision", h)
 				}
 			}
-			if got := outTuple(out); got != wire.Reverse() {
+			if got := b.outTuple(out); got != wire.Reverse() {
 				t.Errorf("the container's packets become %v, want %v", got, wire.Reverse())
 			}
-			if got := outTuple(in); got != container.Reverse() {
+			if got := b.outTuple(in); got != container.Reverse() {
 				t.Errorf("packets from the wire become %v, want %v", got, container.Reverse())
 			}
 			if b.Len() != 1 || b.LenOf(7) != 1 || b.LenOf(8) != 0 {
@@ -161,15 +174,19 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-func outTuple(h *datapath.Half) conntrack.Tuple {
-	tuple, _ := contable.TupleOf(datapath.Key{Addrs: h.OutAddrs, Ports: h.OutPorts, Side: h.Key.Side & 1})
+// outTuple is what packets of a half become.
+func (b *bed) outTuple(h *datapath.Half) conntrack.Tuple {
+	key := datapath.Key{Addrs: h.OutAddrs, Ports: h.OutPorts, Side: h.Key.Side & (datapath.SideUDP | datapath.SideIPv6)}
+	a := b.halves[h.Twin].Addrs6 // as the programs do
+	tuple, _ := contable.TupleOf(key, [4]uint64{a[2], a[3], a[0], a[1]})
 	return tuple
 }
 
 func TestKeyOfAndBack(t *testing.T) {
+	b := newBed(t, options())
 	for _, conn := range []conntrack.Conn{masqueraded(3), published(4)} {
 		for _, port := range []int{0, 1, 1 << 20} {
-			if tuple, p := contable.TupleOf(contable.KeyOf(conn.Orig, port)); tuple != conn.Orig || p != port {
+			if tuple, p := contable.TupleOf(b.KeyOf(conn.Orig, port), [4]uint64{}); tuple != conn.Orig || p != port {
 				t.Errorf("%v of port %d came back as %v of %d", conn.Orig, port, tuple, p)
 			}
 		}
@@ -192,7 +209,7 @@ func TestComposeRefuses(t *testing.T) {
 		{"the same", 7, masqueraded(1), contable.ErrExists},
 		{"the same of another port", 8, masqueraded(1), contable.ErrExists},
 		{"a third of one container", 7, masqueraded(3), contable.ErrShare},
-		{"IPv6", 8, v6, contable.ErrFamily},
+		{"of two families", 8, v6, contable.ErrFamily},
 	} {
 		if _, err := b.Compose(c.port, c.conn.Orig, c.conn, start); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)

@@ -30,8 +30,8 @@ func FuzzDeltas(f *testing.F) {
 			if h.State != datapath.SlotOpen {
 				continue
 			}
-			was, _ := contable.TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports})
-			is := outTuple(h)
+			was, _ := contable.TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports}, [4]uint64{})
+			is := b.outTuple(h)
 			is.Proto = was.Proto
 			if got, want := plus(addrSum(was), h.AddrDelta), addrSum(is); got%0xffff != want%0xffff {
 				t.Errorf("addresses of %v to %v: sum %#x, want %#x", was, is, got, want)

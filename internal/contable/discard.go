@@ -41,10 +41,10 @@ func (s Discarded) plus(o Discarded) Discarded {
 
 // Discard publishes a discard for what the container behind port sends.
 func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
-	if !tuple.Src.Addr().Is4() {
+	if !oneFamily(tuple.Src, tuple.Dst) {
 		return ErrFamily
 	}
-	key := KeyOf(tuple, port)
+	key := t.KeyOf(tuple, port)
 	if t.discards[key] != nil || t.Lookup(tuple) != nil {
 		return ErrExists
 	}
@@ -58,6 +58,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	atomic.StoreUint64(t.count(t.hash(key)), 0)
 	h := &t.halves[slot]
 	h.Twin = slot
+	h.Addrs6 = native6(tuple)
 	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
 	h.State = datapath.SlotDiscard
 	t.setTag(slot, tag(t.hash(key)))
@@ -111,7 +112,7 @@ func (t *Table) Discarded() Discarded {
 
 // RetireDiscard removes a discard: from now on its packets go regular.
 func (t *Table) RetireDiscard(d *Discard, now time.Time) {
-	key := KeyOf(d.Tuple, d.Port)
+	key := t.KeyOf(d.Tuple, d.Port)
 	if t.discards[key] != d {
 		return
 	}

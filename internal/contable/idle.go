@@ -57,7 +57,7 @@ func (t *Table) closed(e *Conentry) bool {
 
 // discourage keeps a connection from being a candidate again soon.
 func (t *Table) discourage(e *Conentry) {
-	h := t.hash(KeyOf(e.containerTuple(), e.Port))
+	h := t.hash(t.KeyOf(e.containerTuple(), e.Port))
 	atomic.StoreUint64(t.count(h), h&^0xffff|discouraged)
 }
 
@@ -87,7 +87,7 @@ func (t *Table) Sweep(now time.Time) int {
 			t.Retire(e, now)
 			retired++
 		case idle >= max(t.opts.Idle, e.activity.limit):
-			t.returned.put(KeyOf(e.containerTuple(), 0), e.activity.last, now)
+			t.returned.put(t.KeyOf(e.containerTuple(), 0), e.activity.last, now)
 			t.Retire(e, now)
 			retired++
 		}

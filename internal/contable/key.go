@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -16,27 +17,42 @@ const protoTCP = unix.IPPROTO_TCP
 
 // KeyOf returns the programs' key for one direction of a connection. port is
 // the bridge port that a container's packets enter by, 0 for the wire.
-func KeyOf(t conntrack.Tuple, port int) datapath.Key {
-	side := uint32(port) << 1
-	if t.Proto == unix.IPPROTO_UDP {
-		side |= 1
+func (t *Table) KeyOf(tuple conntrack.Tuple, port int) datapath.Key {
+	k := datapath.Key{
+		Ports: packPorts(tuple.Src.Port(), tuple.Dst.Port()),
+		Side:  uint32(port) << datapath.SideShift,
 	}
-	return datapath.Key{
-		Addrs: packAddrs(t.Src.Addr(), t.Dst.Addr()),
-		Ports: packPorts(t.Src.Port(), t.Dst.Port()),
-		Side:  side,
+	if tuple.Proto == unix.IPPROTO_UDP {
+		k.Side |= datapath.SideUDP
 	}
+	if src, dst := tuple.Src.Addr(), tuple.Dst.Addr(); src.Is4() {
+		k.Addrs = packAddrs(src, dst)
+	} else {
+		k.Side |= datapath.SideIPv6
+		k.Addrs = t.digest(native6(tuple))
+	}
+	return k
 }
 
-// TupleOf is the reverse of KeyOf.
-func TupleOf(k datapath.Key) (t conntrack.Tuple, port int) {
+// TupleOf is the reverse of KeyOf; addrs are of IPv6.
+func TupleOf(k datapath.Key, addrs [4]uint64) (t conntrack.Tuple, port int) {
 	t.Proto = protoTCP
-	if k.Side&1 != 0 {
+	if k.Side&datapath.SideUDP != 0 {
 		t.Proto = unix.IPPROTO_UDP
 	}
-	t.Src = netip.AddrPortFrom(fromNative(uint32(k.Addrs)), bits.ReverseBytes16(uint16(k.Ports)))
-	t.Dst = netip.AddrPortFrom(fromNative(uint32(k.Addrs>>32)), bits.ReverseBytes16(uint16(k.Ports>>16)))
-	return t, int(k.Side >> 1)
+	src, dst := fromNative(uint32(k.Addrs)), fromNative(uint32(k.Addrs>>32))
+	if k.Side&datapath.SideIPv6 != 0 {
+		src, dst = fromNative6(addrs[0], addrs[1]), fromNative6(addrs[2], addrs[3])
+	}
+	t.Src = netip.AddrPortFrom(src, bits.ReverseBytes16(uint16(k.Ports)))
+	t.Dst = netip.AddrPortFrom(dst, bits.ReverseBytes16(uint16(k.Ports>>16)))
+	return t, int(k.Side >> datapath.SideShift)
+}
+
+// tupleAt is the tuple of the packets that enter by a slot, and their port.
+func (t *Table) tupleAt(slot uint32) (tuple conntrack.Tuple, port int) {
+	h := &t.halves[slot]
+	return TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports, Side: h.Key.Side}, h.Addrs6)
 }
 
 // Addresses and ports stand in keys as they stand in packets: network order,
@@ -52,6 +68,30 @@ func fromNative(v uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
+func packAddrs(src, dst netip.Addr) uint64 {
+	return uint64(native(src)) | uint64(native(dst))<<32
+}
+
+// native6 are source and destination, zero if they are not of IPv6.
+func native6(t conntrack.Tuple) (addrs [4]uint64) {
+	if t.Src.Addr().Is4() {
+		return addrs
+	}
+	for i, a := range []netip.Addr{t.Src.Addr(), t.Dst.Addr()} {
+		b := a.As16()
+		addrs[2*i] = binary.LittleEndian.Uint64(b[:])
+		addrs[2*i+1] = binary.LittleEndian.Uint64(b[8:])
+	}
+	return addrs
+}
+
+func fromNative6(high, low uint64) netip.Addr {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], high)
+	binary.LittleEndian.PutUint64(b[8:], low)
+	return netip.AddrFrom16(b)
+}
+
 func packPorts(src, dst uint16) uint32 {
 	return uint32(bits.ReverseBytes16(src)) | uint32(bits.ReverseBytes16(dst))<<16
 }
@@ -62,6 +102,23 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	h ^= h >> 32
 	h = (h + (uint64(k.Side)<<32 | uint64(k.Ports))) * 0xd6e8feb86659fd93
 	return h ^ h>>32
+}
+
+// digest is bpf/lib/parse.h's.
+func (t *Table) digest(addrs [4]uint64) uint64 {
+	d := addrs[0] ^ t.settings.Seed
+	for i, next := range addrs {
+		factor := uint64(0x9e3779b97f4a7c15)
+		if i%2 == 1 {
+			factor = 0xd6e8feb86659fd93
+		}
+		if i > 0 {
+			d += next
+		}
+		d *= factor
+		d ^= d >> 32
+	}
+	return d
 }
 
 // count is where the programs count the packets of a candidate: 48 bits of its
@@ -119,19 +176,40 @@ func (t *Table) empty(slot uint32) {
 	t.halves[slot] = datapath.Half{}
 }
 
-// translation is what makes a packet of one tuple one of another: the new
-// addresses and ports, and what the sums of the pseudo header and of the ports
-// grow by, in ones' complement and network order.
-func translation(from, to conntrack.Tuple) (addrs uint64, ports uint32, addrDelta, portDelta uint16) {
-	was, is := KeyOf(from, 0), KeyOf(to, 0)
-	return is.Addrs, is.Ports, delta(was.Addrs, is.Addrs), delta(uint64(was.Ports), uint64(is.Ports))
+// translation is what makes a packet of one tuple one of another, as a half has
+// it: the new ports, and of IPv4 the new addresses; and what the sums of the
+// pseudo header and of the ports grow by, in ones' complement and network order.
+type translation struct {
+	addrs                uint64
+	ports                uint32
+	addrDelta, portDelta uint16
 }
 
-func delta(from, to uint64) uint16 {
-	if from == to {
+func translate(from, to conntrack.Tuple) (t translation) {
+	wasPorts := packPorts(from.Src.Port(), from.Dst.Port())
+	t.ports = packPorts(to.Src.Port(), to.Dst.Port())
+	t.portDelta = delta([]uint64{uint64(wasPorts)}, []uint64{uint64(t.ports)})
+	if from.Src.Addr().Is4() {
+		was := packAddrs(from.Src.Addr(), from.Dst.Addr())
+		t.addrs = packAddrs(to.Src.Addr(), to.Dst.Addr())
+		t.addrDelta = delta([]uint64{was}, []uint64{t.addrs})
+		return t
+	}
+	was, is := native6(from), native6(to)
+	t.addrDelta = delta(was[:], is[:])
+	return t
+}
+
+// delta is 0 only where nothing changes.
+func delta(from, to []uint64) uint16 {
+	if slices.Equal(from, to) {
 		return 0
 	}
-	return fold(sum(to) + sum(^from))
+	var all uint64
+	for i := range from {
+		all += sum(to[i]) + sum(^from[i])
+	}
+	return fold(all)
 }
 
 func sum(v uint64) uint64 {

@@ -233,7 +233,7 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 	f := d.table.Flow(e, d.dp.Settings().Heartbeat, uint32(d.opts.Config.Lease/tick), time.Now())
 	flow := api.Flow{
 		Container:      p.container.Name,
-		Family:         "ipv4",
+		Family:         familyOf(f.Conn.Orig),
 		Proto:          "udp",
 		Orig:           tupleOf(f.Conn.Orig),
 		Reply:          tupleOf(f.Conn.Reply),
@@ -258,6 +258,13 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 		flow.Oif, flow.NextHop, flow.MTU = u.Name, f.NextHop.String(), u.MTU
 	}
 	return flow
+}
+
+func familyOf(t conntrack.Tuple) string {
+	if t.Src.Addr().Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
 }
 
 func tupleOf(t conntrack.Tuple) api.Tuple {

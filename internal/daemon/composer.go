@@ -27,6 +27,7 @@ const (
 	refusedByConntrack = "conntrack_error"      //
 	refusedRule        = "per_packet_rule"      // policy.go
 	refusedGroup       = "multicast"            // or broadcast: may leave by several devices
+	refusedLinkLocal   = "link_local"           // an address may be of several hosts
 )
 
 // heard takes what the programs tell.
@@ -43,7 +44,7 @@ func (d *Daemon) heard(e datapath.Event) {
 		}
 		return
 	}
-	tuple, index := contable.TupleOf(e.Key)
+	tuple, index := contable.TupleOf(e.Key, e.Addrs6)
 	p := d.devices.ports[index]
 	if p == nil || d.table.Lookup(tuple) != nil {
 		return
@@ -125,6 +126,8 @@ func (d *Daemon) unfit(c conntrack.Conn) string {
 	switch to := c.Orig.Dst.Addr(); {
 	case to.IsMulticast() || to == broadcast:
 		return refusedGroup
+	case to.Is6() && (to.IsLinkLocalUnicast() || c.Orig.Src.Addr().IsLinkLocalUnicast()):
+		return refusedLinkLocal
 	case !c.Confirmed() || c.Dying():
 		return refusedUntracked
 	case c.Helper != "":

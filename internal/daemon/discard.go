@@ -92,7 +92,7 @@ func (d *Daemon) retireDiscards(p *port, now time.Time) (n int) {
 func (d *Daemon) discardFlow(e *contable.Discard, dropped contable.Discarded, p *port) api.Flow {
 	flow := api.Flow{
 		Container:        p.container.Name,
-		Family:           "ipv4",
+		Family:           familyOf(e.Tuple),
 		Proto:            protoName(conntrack.Conn{Orig: e.Tuple}),
 		Orig:             tupleOf(e.Tuple),
 		Reply:            tupleOf(e.Tuple.Reverse()),

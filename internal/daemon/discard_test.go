@@ -17,7 +17,7 @@ import (
 const deniedPort = 7777
 
 // denied is a container that sends, from a published port, to one of edge which
-// the rules of device do not let it reach.
+// the rules of device do not let it reach: over IPv6 where the lab has it.
 type denied struct {
 	b        *scontest.Bed
 	from, to *net.UDPConn
@@ -26,16 +26,19 @@ type denied struct {
 func newDenied(b *scontest.Bed, rule string) *denied {
 	b.T.Helper()
 	b.Sh(lab.Device, `
-		nft add table ip denied
-		nft add chain ip denied forward { type filter hook forward priority 0 ; }
-		nft add rule ip denied forward ct state established accept
-		nft add rule ip denied forward udp dport 7777 `+rule)
+		nft add table inet denied
+		nft add chain inet denied forward { type filter hook forward priority 0 ; }
+		nft add rule inet denied forward ct state established accept
+		nft add rule inet denied forward udp dport 7777 `+rule)
 	d := &denied{b: b}
 	from := &net.UDPAddr{Port: int(lab.Publications(1)[0].Container)}
-	to := &net.UDPAddr{IP: lab.EdgeAddr.AsSlice(), Port: deniedPort}
+	to, network := &net.UDPAddr{IP: lab.EdgeAddr.AsSlice(), Port: deniedPort}, "udp4"
+	if b.Opts.IPv6 {
+		to.IP, network = lab.EdgeAddr6.AsSlice(), "udp6"
+	}
 	err := errors.Join(
-		b.Do(lab.Edge, func() (err error) { d.to, err = net.ListenUDP("udp4", to); return err }),
-		b.Do(lab.Container(1), func() (err error) { d.from, err = net.DialUDP("udp4", from, to); return err }),
+		b.Do(lab.Edge, func() (err error) { d.to, err = net.ListenUDP(network, to); return err }),
+		b.Do(lab.Container(1), func() (err error) { d.from, err = net.DialUDP(network, from, to); return err }),
 	)
 	if err != nil {
 		b.T.Fatal(err)
@@ -100,7 +103,12 @@ func needReasons(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	needReasons(t)
-	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, layout := range map[string]scontest.Layout{"IPv4": {}, "IPv6": {IPv6: true}} {
+		t.Run(name, func(t *testing.T) { testDiscard(t, scontest.NewExpress(t, layout)) })
+	}
+}
+
+func testDiscard(t *testing.T, b *scontest.Bed) {
 	d := newDenied(b, "counter drop")
 	d.waitDiscard()
 	before := b.Status().Totals.DiscardedPackets
@@ -112,7 +120,7 @@ func TestDiscard(t *testing.T) {
 		t.Error("a packet got through that the rules drop")
 	}
 
-	b.Sh(lab.Device, "nft flush chain ip denied forward")
+	b.Sh(lab.Device, "nft flush chain inet denied forward")
 	scontest.Eventually(t, "a packet gets through", func() error {
 		d.send(1)
 		if !d.arrives() {
@@ -169,8 +177,8 @@ func TestNoDiscard(t *testing.T) {
 			b := scontest.NewExpress(t, scontest.Layout{})
 			if name == "set" {
 				b.Sh(lab.Device, `
-					nft add table ip denied
-					nft add set ip denied seen { type ipv4_addr ; flags dynamic ; }`)
+					nft add table inet denied
+					nft add set inet denied seen { type ipv4_addr ; flags dynamic ; }`)
 			}
 			d := newDenied(b, rule)
 			d.send(300)

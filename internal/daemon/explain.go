@@ -182,6 +182,7 @@ var refusalText = map[string]string{
 	refusedHelper:      "a conntrack helper reads its packets",
 	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
 	refusedGroup:       "it is multicast or broadcast, which may leave by several devices",
+	refusedLinkLocal:   "it has a link-local address, which may be of another host on each link",
 	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
 	refusedTimeout:     "conntrack forgets it sooner than after two leases without a packet (its timeouts are in net.netfilter)",
 	refusedFull:        "the table is full (connections in the configuration)",
@@ -221,7 +222,7 @@ func byCount(counts map[string]uint64) []string {
 func noUplink() api.Finding {
 	return api.Finding{
 		Level: "fail", What: "no uplink is hooked",
-		Why:    "no IPv4 route leaves by an Ethernet device that is no container's",
+		Why:    "no route leaves by an Ethernet device that is no container's",
 		Remedy: "name one with --uplink; 'scon status' lists the devices that were skipped",
 	}
 }

@@ -146,7 +146,7 @@ func (b *bed) jiffies() uint32 {
 // container behind port or, with port 0, from the wire.
 func (b *bed) half(f frame, port int) *datapath.Half {
 	b.t.Helper()
-	key := contable.KeyOf(f.tuple(), port)
+	key := b.table.KeyOf(f.tuple(), port)
 	for i := range b.Memory().Halves {
 		h := &b.Memory().Halves[i]
 		if h.State != datapath.SlotEmpty && h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {

@@ -14,7 +14,7 @@ import (
 // A connection becomes a candidate after `admit` packets, those for the
 // container included if it is UDP, and again whenever they have doubled.
 func TestCandidate(t *testing.T) {
-	for _, f := range []flow{masqueraded(tcp), published(udp)} {
+	for _, f := range []flow{masqueraded(tcp), published(udp), published6(udp)} {
 		b := newBed(t)
 		var at []int
 		counted := 0
@@ -28,7 +28,7 @@ func TestCandidate(t *testing.T) {
 				counted++
 			}
 			for _, e := range b.events() {
-				tuple, port := contable.TupleOf(e.Key)
+				tuple, port := contable.TupleOf(e.Key, e.Addrs6)
 				if e.Closed || tuple != f.tuple || port != b.port {
 					t.Errorf("packet %d: %+v, want a candidate", n, e)
 				}

@@ -45,6 +45,9 @@ type Delivery struct {
 // packets are delivered by it. Two devices whose numbers are the same modulo
 // 65536 share a place, which only one of them can have.
 func (d *Datapath) Track(ifindex int, how Delivery) error {
+	if ifindex > mostIfindex {
+		return fmt.Errorf("tracking device %d: its number is above %d; make it anew without naming one", ifindex, mostIfindex)
+	}
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,14 +181,26 @@ type Event struct {
 
 	Slot uint32
 	Key  Key
+	// Addrs6 are a candidate's addresses if it is of IPv6.
+	Addrs6 [4]uint64
 }
 
 // Key is one direction of a connection in the programs' form.
 type Key struct {
-	Addrs uint64 // source, destination << 32, in network order
+	Addrs uint64 // source, destination << 32, in network order; of IPv6 their digest
 	Ports uint32 // source, destination << 16, in network order
-	Side  uint32 // 2 * ifindex of the container's port, or 0; + 1 for UDP
+	Side  uint32 // ifindex of the container's port << SideShift, or 0; and flags
 }
+
+// What is in a key's Side: bpf/lib/parse.h's UDP_SIDE, IPV6_SIDE, SIDE_SHIFT.
+const (
+	SideUDP   = 1 << 0
+	SideIPv6  = 1 << 1
+	SideShift = 2
+)
+
+// mostIfindex is the highest number of a device that fits into a key's Side.
+const mostIfindex = 1<<(32-SideShift) - 1
 
 // ReadEvent waits for the next event. It returns ringbuf.ErrClosed after Close.
 func (d *Datapath) ReadEvent() (Event, error) {
@@ -198,12 +213,16 @@ func (d *Datapath) ReadEvent() (Event, error) {
 	}
 	e := (*expressEvent)(unsafe.Pointer(&record.RawSample[0]))
 	reset := e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET
-	return Event{
+	event := Event{
 		Closed: reset || e.Kind == expressEventKindEVENT_CLOSED,
 		Reset:  reset,
 		Stray:  e.Kind == expressEventKindEVENT_STRAY_RESET,
 		Far:    e.Kind == expressEventKindEVENT_FAR,
 		Slot:   e.Slot,
 		Key:    Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
-	}, nil
+	}
+	if len(record.RawSample) >= int(unsafe.Sizeof(expressEvent6{})) {
+		event.Addrs6 = (*expressEvent6)(unsafe.Pointer(&record.RawSample[0])).Addrs
+	}
+	return event, nil
 }

@@ -45,7 +45,7 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 6
+const LayoutVersion = 7
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4

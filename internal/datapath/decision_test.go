@@ -23,14 +23,15 @@ var changes = map[string]func(*way){
 func TestChangedDecision(t *testing.T) {
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
-			f := masqueraded(tcp)
 			b := newBed(t)
-			b.express(f)
-			for _, w := range []way{f.out, f.in} {
-				change(&w)
-				b.Settings().Generation++
-				b.decide(w)
-				b.goesExpress(w)
+			for _, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
+				b.express(f)
+				for _, w := range []way{f.out, f.in} {
+					change(&w)
+					b.Settings().Generation++
+					b.decide(w)
+					b.goesExpress(w)
+				}
 			}
 		})
 	}
@@ -92,7 +93,12 @@ func TestRenewal(t *testing.T) {
 // A longer packet than any before goes regular once; when it has passed, so may
 // others.
 func TestLongerPackets(t *testing.T) {
-	f := masqueraded(udp)
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		t.Run(family, func(t *testing.T) { longerPackets(t, f) })
+	}
+}
+
+func longerPackets(t *testing.T, f flow) {
 	b := newBed(t)
 	b.express(f)
 	for _, w := range []way{f.out, f.in} {
@@ -107,8 +113,8 @@ func TestLongerPackets(t *testing.T) {
 
 // Segments count by their own length, not by that of the packet they are in.
 func TestSegments(t *testing.T) {
-	for _, proto := range []uint8{tcp, udp} {
-		f := masqueraded(proto)
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
+		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
 		for _, w := range []way{f.out, f.in} {

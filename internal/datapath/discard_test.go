@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -26,7 +27,12 @@ func (b *bed) dropped(f flow) *datapath.Half {
 // A discard drops what is as the packet was that Netfilter dropped; all else
 // goes regular.
 func TestDiscard(t *testing.T) {
-	f := masqueraded(udp)
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		t.Run(family, func(t *testing.T) { discards(t, f) })
+	}
+}
+
+func discards(t *testing.T, f flow) {
 	b := newBed(t)
 	if err := b.table.Discard(b.port, f.tuple, time.Now()); err != nil {
 		t.Fatal(err)
@@ -44,7 +50,7 @@ func TestDiscard(t *testing.T) {
 		"too_long":    func(f *frame) { f.payload = append(f.payload[:len(f.payload):len(f.payload)], 0) },
 		"identity":    func(f *frame) { f.dstMAC[5] ^= 1 },
 		"ttl_expires": func(f *frame) { f.ttl = 1 },
-		"no_entry":    func(f *frame) { f.dst = addr("203.0.113.9:54") },
+		"no_entry":    func(f *frame) { f.dst = netip.AddrPortFrom(f.dst.Addr(), 54) },
 	} {
 		b.goesRegular(f.out.both(change), reason)
 	}
@@ -55,7 +61,12 @@ func TestDiscard(t *testing.T) {
 // What reaches the container from where it could not send to is a connection:
 // from then on its packets go regular.
 func TestDiscardIsPardoned(t *testing.T) {
-	f := published(udp)
+	for family, f := range families(published(udp), published6(udp)) {
+		t.Run(family, func(t *testing.T) { pardoned(t, f) })
+	}
+}
+
+func pardoned(t *testing.T, f flow) {
 	b := newBed(t)
 	if err := b.table.Discard(b.port, f.tuple, time.Now()); err != nil {
 		t.Fatal(err)

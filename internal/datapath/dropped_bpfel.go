@@ -26,6 +26,7 @@ const (
 	droppedVarAdmit          = "admit"
 	droppedVarDiscardTicks   = "discard_ticks"
 	droppedVarExportedEvent  = "exported_event"
+	droppedVarExportedEvent6 = "exported_event6"
 	droppedVarExportedReason = "exported_reason"
 	droppedVarExportedState  = "exported_state"
 	droppedVarHasIpsec       = "has_ipsec"
@@ -99,6 +100,7 @@ type droppedVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
+	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
@@ -154,6 +156,7 @@ type droppedVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
+	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`

@@ -40,6 +40,12 @@ type expressEvent struct {
 	}
 }
 
+type expressEvent6 struct {
+	_     structs.HostLayout
+	Event expressEvent
+	Addrs [4]uint64
+}
+
 type expressEventKind uint32
 
 const (
@@ -92,14 +98,15 @@ type expressHalf struct {
 	Judged          uint64
 	Told            uint32
 	Far             uint32
-	Pad             [10]uint32
+	Addrs6          [4]uint64
+	Pad             [2]uint32
 }
 
 type expressReason uint32
 
 const (
 	expressReasonEXPRESS         expressReason = 0
-	expressReasonNOT_IPV4        expressReason = 1
+	expressReasonNOT_IP          expressReason = 1
 	expressReasonNOT_TCP_UDP     expressReason = 2
 	expressReasonVLAN_TAG        expressReason = 3
 	expressReasonHAS_OPTIONS     expressReason = 4
@@ -164,6 +171,7 @@ const (
 	expressVarAdmit              = "admit"
 	expressVarDiscardTicks       = "discard_ticks"
 	expressVarExportedEvent      = "exported_event"
+	expressVarExportedEvent6     = "exported_event6"
 	expressVarExportedReason     = "exported_reason"
 	expressVarExportedState      = "exported_state"
 	expressVarHasIpsec           = "has_ipsec"
@@ -242,6 +250,7 @@ type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
+	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
@@ -297,6 +306,7 @@ type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
+	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`

@@ -62,6 +62,27 @@ func routed(proto uint8) flow {
 	return newFlow(orig, conntrack.Conn{Orig: orig, Reply: orig.Reverse()})
 }
 
+// The same over IPv6.
+func masqueraded6(proto uint8) flow {
+	orig := conntrack.Tuple{Proto: proto, Src: addr("[fd00:17::2]:40000"), Dst: addr("[2001:db8:113::9]:443")}
+	reply := conntrack.Tuple{Proto: proto, Src: addr("[2001:db8:113::9]:443"), Dst: addr("[2001:db8::1]:61001")}
+	return newFlow(orig, conntrack.Conn{Orig: orig, Reply: reply})
+}
+
+func published6(proto uint8) flow {
+	orig := conntrack.Tuple{Proto: proto, Src: addr("[2001:db8:51::7]:33333"), Dst: addr("[2001:db8::1]:8080")}
+	reply := conntrack.Tuple{Proto: proto, Src: addr("[fd00:17::2]:80"), Dst: addr("[2001:db8:51::7]:33333")}
+	return newFlow(reply, conntrack.Conn{Orig: orig, Reply: reply})
+}
+
+func routed6(proto uint8) flow {
+	orig := conntrack.Tuple{Proto: proto, Src: addr("[2001:db8:17::2]:40000"), Dst: addr("[2001:db8:113::9]:443")}
+	return newFlow(orig, conntrack.Conn{Orig: orig, Reply: orig.Reverse()})
+}
+
+// families are flows of both, for tests that hold for each.
+func families(v4, v6 flow) map[string]flow { return map[string]flow{"IPv4": v4, "IPv6": v6} }
+
 // newFlow makes the four packets of a connection: as they enter and leave, out
 // of the container and into it.
 func newFlow(container conntrack.Tuple, conn conntrack.Conn) flow {

@@ -8,14 +8,16 @@ import (
 )
 
 const (
-	ethLen, ipLen, tcpLen, udpLen = 14, 20, 20, 8
+	ethLen, ipLen, ip6Len, tcpLen, udpLen = 14, 20, 40, 20, 8
 
 	flagFIN, flagSYN, flagRST, flagPSH, flagACK = 0x01, 0x02, 0x04, 0x08, 0x10
 )
 
 type mac [6]byte
 
-// frame is an Ethernet frame with TCP or UDP over IPv4. Its bytes always have
+// frame is an Ethernet frame with TCP or UDP over IPv4, or over IPv6 if its
+// addresses are: then tos is the traffic class, ttl the hop limit, and id the flow
+// label. Its bytes always have
 // full and correct checksums, so that a packet whose checksums were only
 // adjusted must be equal to the frame that it should have become.
 type frame struct {
@@ -31,7 +33,29 @@ type frame struct {
 	noChecksum     bool // UDP: checksum zero
 }
 
+func (f frame) isIPv6() bool { return f.src.Addr().Is6() }
+
+// bytes6 is bytes for IPv6.
+func (f frame) bytes6() []byte {
+	l4 := f.l4()
+	b := make([]byte, ethLen+ip6Len, ethLen+ip6Len+len(l4))
+	copy(b, f.dstMAC[:])
+	copy(b[6:], f.srcMAC[:])
+	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IPV6)
+
+	ip := b[ethLen:]
+	binary.BigEndian.PutUint32(ip, 6<<28|uint32(f.tos)<<20|uint32(f.id))
+	binary.BigEndian.PutUint16(ip[4:], uint16(len(l4)))
+	ip[6], ip[7] = f.proto, f.ttl
+	copy(ip[8:], f.src.Addr().AsSlice())
+	copy(ip[24:], f.dst.Addr().AsSlice())
+	return append(b, l4...)
+}
+
 func (f frame) bytes() []byte {
+	if f.isIPv6() {
+		return f.bytes6()
+	}
 	l4 := f.l4()
 	b := make([]byte, ethLen+ipLen, ethLen+ipLen+len(l4))
 	copy(b, f.dstMAC[:])
@@ -73,8 +97,7 @@ func (f frame) l4() []byte {
 		return b
 	}
 
-	src, dst := f.src.Addr().As4(), f.dst.Addr().As4()
-	pseudo := append(src[:], dst[:]...)
+	pseudo := append(f.src.Addr().AsSlice(), f.dst.Addr().AsSlice()...)
 	pseudo = append(pseudo, 0, f.proto, byte(len(b)>>8), byte(len(b)))
 	check := checksum(pseudo, b)
 	if check == 0 && f.proto == unix.IPPROTO_UDP {

@@ -12,7 +12,7 @@ import (
 
 // fingerprints are of what the maps of each layout look like.
 var fingerprints = map[int]string{
-	6: "15f900e286f7d4b4",
+	7: "4ff0ccc332b3bf65",
 }
 
 // A change of what daemons and programs share is a change of the layout's
@@ -37,7 +37,7 @@ func TestLayoutVersion(t *testing.T) {
 func describeLayout(t *testing.T) string {
 	t.Helper()
 	var lines []string
-	for _, v := range []any{expressHalf{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}} {
+	for _, v := range []any{expressHalf{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}, expressEvent6{}} {
 		lines = append(lines, fields("", reflect.TypeOf(v))...)
 	}
 	spec, err := loadExpress()

@@ -16,6 +16,10 @@ func flows() map[string]flow {
 		"udp published":   published(udp),
 		"tcp routed":      routed(tcp),
 		"udp routed":      routed(udp),
+
+		"tcp masqueraded, IPv6": masqueraded6(tcp),
+		"udp published, IPv6":   published6(udp),
+		"tcp routed, IPv6":      routed6(tcp),
 	}
 }
 
@@ -31,7 +35,7 @@ func TestLife(t *testing.T) {
 			if len(candidates) != 1 || candidates[0].Closed {
 				t.Fatalf("events after %d packets: %+v, want one candidate", admit, candidates)
 			}
-			tuple, port := contable.TupleOf(candidates[0].Key)
+			tuple, port := contable.TupleOf(candidates[0].Key, candidates[0].Addrs6)
 			if tuple != f.tuple || port != b.port {
 				t.Fatalf("the candidate is %v of port %d, want %v of %d", tuple, port, f.tuple, b.port)
 			}

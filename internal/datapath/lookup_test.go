@@ -78,7 +78,12 @@ func TestManyConnections(t *testing.T) {
 // Nobody can use the Conentry of somebody else: not another container, not the
 // wire, not the other protocol.
 func TestForeignPackets(t *testing.T) {
-	f := masqueraded(tcp)
+	for family, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
+		t.Run(family, func(t *testing.T) { foreignPackets(t, f) })
+	}
+}
+
+func foreignPackets(t *testing.T, f flow) {
 	b := newBed(t)
 	other := addPair(t, b.ns, "port2", "inside2")
 	if err := b.Track(other, datapath.Delivery{}); err != nil {
@@ -120,6 +125,26 @@ func TestKeyOfZeroes(t *testing.T) {
 	for i, h := range b.Memory().Halves {
 		if h != (datapath.Half{}) {
 			t.Fatalf("slot %d has become %+v", i, h)
+		}
+	}
+}
+
+// Who has the digest of a connection's addresses and not these themselves does
+// not get its Conentry.
+func TestDigestIsNotEnough(t *testing.T) {
+	f := masqueraded6(udp)
+	b := newBed(t)
+	b.express(f)
+	for _, dir := range []struct {
+		way  way
+		port int
+	}{{f.out, b.port}, {f.in, 0}} {
+		for i := range 4 {
+			h := b.half(dir.way.enter, dir.port)
+			h.Addrs6[i] ^= 1 << 40
+			b.goesRegular(dir.way, "no_entry")
+			h.Addrs6[i] ^= 1 << 40
+			b.goesExpress(dir.way)
 		}
 	}
 }

@@ -56,7 +56,12 @@ func (b *bed) wantDelivery(h datapath.Hook, w way, inside device, want delivery)
 // A packet for the container that went regular is followed by a token; until
 // the last one is back, express packets take the queue, too.
 func TestOrderIntoTheContainer(t *testing.T) {
-	f := masqueraded(udp)
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		t.Run(family, func(t *testing.T) { orderIntoTheContainer(t, f) })
+	}
+}
+
+func orderIntoTheContainer(t *testing.T, f flow) {
 	b := newBed(t)
 	b.express(f)
 	inside := openDevice(t, b.ns, "inside")

@@ -2,7 +2,7 @@ package datapath
 
 // reasonNames gives bpf/lib/reasons.h to people. Index 0 is no reason.
 var reasonNames = [expressReasonREASONS]string{
-	expressReasonNOT_IPV4:        "not_ipv4",
+	expressReasonNOT_IP:          "not_ip",
 	expressReasonNOT_TCP_UDP:     "not_tcp_udp",
 	expressReasonVLAN_TAG:        "vlan_tag",
 	expressReasonHAS_OPTIONS:     "ip_options",

@@ -2,6 +2,7 @@ package datapath_test
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -12,11 +13,14 @@ import (
 // A packet that only the regular way can judge goes there, whichever side it
 // enters from, and leaves no trace on its connection.
 func TestUnfitPackets(t *testing.T) {
-	for _, proto := range []uint8{tcp, udp} {
-		f := masqueraded(proto)
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
+		proto, cases := f.tuple.Proto, unfit
+		if f.out.enter.isIPv6() {
+			cases = unfit6
+		}
 		b := newBed(t)
 		b.express(f)
-		for _, c := range unfit {
+		for _, c := range cases {
 			if c.proto != 0 && c.proto != proto {
 				continue
 			}
@@ -43,15 +47,46 @@ func TestUnfitPackets(t *testing.T) {
 	}
 }
 
-// unfit are the packets that parse.h refuses.
-var unfit = []struct {
+// unfitPacket is one that parse.h refuses.
+type unfitPacket struct {
 	name, reason string
 	proto        uint8 // 0: both
 	damage       func([]byte) []byte
-}{
-	{"IPv6", "not_ipv4", 0, etherType(0x86dd)},
-	{"ARP", "not_ipv4", 0, etherType(0x0806)},
-	{"a tag inside the frame", "not_ipv4", 0, etherType(0x8100)},
+}
+
+// unfit6 are those of IPv6.
+var unfit6 = []unfitPacket{
+	{"IPv6 behind IPv4's type", "ip_options", 0, etherType(0x0800)},
+	{"ARP", "not_ip", 0, etherType(0x0806)},
+	{"version 4", "malformed", 0, inL3(func(ip []byte) { ip[0] = 0x40 })},
+	{"ICMPv6", "not_tcp_udp", 0, inL3(func(ip []byte) { ip[6] = 58 })},
+	{"SCTP", "not_tcp_udp", 0, inL3(func(ip []byte) { ip[6] = 132 })},
+	{"hop-by-hop options", "ip_options", 0, inL3(func(ip []byte) { ip[6] = 0 })},
+	{"routing header", "ip_options", 0, inL3(func(ip []byte) { ip[6] = 43 })},
+	{"authentication header", "ip_options", 0, inL3(func(ip []byte) { ip[6] = 51 })},
+	{"destination options", "ip_options", 0, inL3(func(ip []byte) { ip[6] = 60 })},
+	{"mobility header", "ip_options", 0, inL3(func(ip []byte) { ip[6] = 135 })},
+	{"fragment", "fragment", 0, inL3(func(ip []byte) { ip[6] = 44 })},
+	{"hop limit 1", "ttl_expires", 0, inL3(func(ip []byte) { ip[7] = 1 })},
+	{"hop limit 0", "ttl_expires", 0, inL3(func(ip []byte) { ip[7] = 0 })},
+	{"jumbo", "malformed", 0, inL3(func(ip []byte) { ip[4], ip[5] = 0, 0 })},
+	{"longer than the frame", "malformed", 0, inL3(func(ip []byte) { ip[5]++ })},
+	{"shorter than its headers", "malformed", 0, inL3(func(ip []byte) { ip[4], ip[5] = 0, 7 })},
+	{"cut in the ports", "malformed", 0, cut(ethLen + ip6Len + 3)},
+	{"cut in the payload", "malformed", 0, cut(ethLen + ip6Len + tcpLen + 1)},
+	{"TCP header too short", "malformed", tcp, inL3(func(ip []byte) { ip[ip6Len+12] = 4 << 4 })},
+	{"TCP header beyond the packet", "malformed", tcp, inL3(func(ip []byte) { ip[ip6Len+12] = 15 << 4 })},
+	{"no flags", "malformed", tcp, inL3(func(ip []byte) { ip[ip6Len+13] = 0 })},
+	{"UDP length too short", "malformed", udp, inL3(func(ip []byte) { ip[ip6Len+4], ip[ip6Len+5] = 0, 7 })},
+	{"UDP length beyond the packet", "malformed", udp, inL3(func(ip []byte) { ip[ip6Len+5]++ })},
+	{"UDP without a checksum", "malformed", udp, inL3(func(ip []byte) { ip[ip6Len+6], ip[ip6Len+7] = 0, 0 })},
+}
+
+// unfit are those of IPv4.
+var unfit = []unfitPacket{
+	{"IPv4 behind IPv6's type", "malformed", 0, etherType(0x86dd)},
+	{"ARP", "not_ip", 0, etherType(0x0806)},
+	{"a tag inside the frame", "not_ip", 0, etherType(0x8100)},
 	{"ICMP", "not_tcp_udp", 0, inIP(func(ip []byte) { ip[9] = 1 })},
 	{"SCTP", "not_tcp_udp", 0, inIP(func(ip []byte) { ip[9] = 132 })},
 	{"IP options", "ip_options", 0, withOptions},
@@ -125,20 +160,22 @@ func TestUnfitMoments(t *testing.T) {
 	for _, c := range moments {
 		for _, dir := range []string{"out", "in"} {
 			t.Run(c.name+"/"+dir, func(t *testing.T) {
-				f := masqueraded(tcp)
 				b := newBed(t)
-				b.express(f)
-				w, port := f.out, b.port
-				if dir == "in" {
-					w, port = f.in, 0
-				}
-				b.goesExpress(w)
-				change := &moment{bed: b, way: w, half: b.half(w.enter, port), skb: skb{Mark: w.inMark}}
-				c.change(change)
-				data := change.way.enter.bytes()
-				r := b.runSilent(w.start, data, change.skb)
-				if r.reason != c.reason || r.verdict != unspec || string(r.data) != string(data) {
-					t.Fatalf("verdict %d, reason %q, want %q and an untouched packet", r.verdict, r.reason, c.reason)
+				for family, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
+					b.Settings().Paused = 0
+					b.express(f)
+					w, port := f.out, b.port
+					if dir == "in" {
+						w, port = f.in, 0
+					}
+					b.goesExpress(w)
+					change := &moment{bed: b, way: w, half: b.half(w.enter, port), skb: skb{Mark: w.inMark}}
+					c.change(change)
+					data := change.way.enter.bytes()
+					r := b.runSilent(w.start, data, change.skb)
+					if r.reason != c.reason || r.verdict != unspec || string(r.data) != string(data) {
+						t.Fatalf("%s: verdict %d, reason %q, want %q and an untouched packet", family, r.verdict, r.reason, c.reason)
+					}
 				}
 			})
 		}
@@ -182,7 +219,12 @@ var moments = []struct {
 	{"SYN", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagSYN }},
 	{"FIN", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagFIN | flagACK }},
 	{"RST", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagRST }},
-	{"other port", "no_entry", func(m *moment) { m.way.enter.src = addr("172.17.0.2:40001") }},
+	{"other port", "no_entry", func(m *moment) {
+		m.way.enter.src = netip.AddrPortFrom(m.way.enter.src.Addr(), 40001)
+	}},
+	{"other address", "no_entry", func(m *moment) {
+		m.way.enter.src = netip.AddrPortFrom(m.way.enter.src.Addr().Next(), m.way.enter.src.Port())
+	}},
 }
 
 // stop takes the heartbeat back, as a daemon that ends does.

@@ -17,11 +17,20 @@ func TestRewriteAnything(t *testing.T) {
 	const connections, packets = 40, 25
 	b := newBed(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
+	v6 := false
 	endpoint := func(net byte) netip.AddrPort {
-		ip := netip.AddrFrom4([4]byte{net, byte(rnd.Uint32()), byte(rnd.Uint32()), byte(rnd.Uint32())})
+		b := [16]byte{net}
+		for i := range b[1:] {
+			b[1+i] = byte(rnd.Uint32())
+		}
+		ip := netip.AddrFrom16(b)
+		if !v6 {
+			ip = netip.AddrFrom4([4]byte(b[:4]))
+		}
 		return netip.AddrPortFrom(ip, uint16(rnd.Uint32()))
 	}
-	for range connections {
+	for i := range connections {
+		v6 = i%2 == 1
 		orig := conntrack.Tuple{Proto: []uint8{tcp, udp}[rnd.IntN(2)], Src: endpoint(10), Dst: endpoint(20)}
 		reply := conntrack.Tuple{Proto: orig.Proto, Src: endpoint(30), Dst: endpoint(40)}
 		container := orig
@@ -58,11 +67,16 @@ func TestRewriteAnything(t *testing.T) {
 // UDP's checksum zero means none, and stays; one that would become zero is
 // written as 0xffff.
 func TestUDPChecksumZero(t *testing.T) {
-	for _, f := range []flow{masqueraded(udp), published(udp), routed(udp)} {
+	for _, f := range []flow{masqueraded(udp), published(udp), routed(udp), masqueraded6(udp), routed6(udp)} {
 		b := newBed(t)
 		b.express(f)
 		for _, w := range []way{f.out, f.in} {
-			b.goesExpress(w.both(func(f *frame) { f.noChecksum = true }))
+			none := w.both(func(f *frame) { f.noChecksum = true })
+			if w.enter.isIPv6() {
+				b.goesRegular(none, "malformed")
+			} else {
+				b.goesExpress(none)
+			}
 			b.goesExpress(w.both(func(f *frame) { f.payload = nil }))
 
 			w.leave.payload = payloadForChecksum(w.leave, 0xffff)
@@ -87,8 +101,8 @@ func payloadForChecksum(f frame, want uint16) []byte {
 // A packet that is damaged arrives as damaged as it was, for its receiver to
 // see.
 func TestDamageIsKept(t *testing.T) {
-	for _, proto := range []uint8{tcp, udp} {
-		f := masqueraded(proto)
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
+		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
 		for _, w := range []way{f.out, f.in} {
@@ -104,15 +118,15 @@ func TestDamageIsKept(t *testing.T) {
 
 // What Ethernet put behind a short packet does not go on.
 func TestPaddingIsTrimmed(t *testing.T) {
-	for _, proto := range []uint8{tcp, udp} {
-		f := masqueraded(proto)
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
+		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
 		for _, w := range []way{f.out, f.in} {
 			for size := range 6 {
 				w := w.both(func(f *frame) { f.payload = f.payload[:size] })
 				data := w.enter.bytes()
-				data = append(data, bytes.Repeat([]byte{0xa5}, 60-len(data))...)
+				data = append(data, bytes.Repeat([]byte{0xa5}, max(60-len(data), 3))...)
 				r := b.run(w.start, data, skb{Mark: w.inMark})
 				if want := w.leave.bytes(); r.verdict != redirect || !bytes.Equal(r.data, want) {
 					t.Errorf("%s, protocol %d: verdict %d, packet %x, want %x", w.start, proto, r.verdict, r.data, want)

@@ -49,7 +49,7 @@ func (b *bed) await(is func() bool, or string) {
 	}
 }
 
-// device is the far end of one of the bed's pairs, for IPv4 frames.
+// device is the far end of one of the bed's pairs, for frames.
 type device struct {
 	t  *testing.T
 	fd int
@@ -60,7 +60,7 @@ func openDevice(t *testing.T, ns, name string) device {
 	index := indexOf(t, ns, name)
 	d := device{t: t}
 	nstest.Do(t, ns, func() {
-		proto := binary.NativeEndian.Uint16([]byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
+		proto := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff})
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(proto))
 		if err != nil {
 			t.Fatalf("opening a packet socket: %v", err)
