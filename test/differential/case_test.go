@@ -78,6 +78,7 @@ const (
 // generator makes a case.
 type generator struct {
 	*Case
+	ipv6  bool
 	r     *rand.Rand
 	reset map[int]bool // connections, by a RST
 	// counting is set once there are rules that count packets.
@@ -87,7 +88,7 @@ type generator struct {
 }
 
 func generate(seed uint64) *Case {
-	g := generator{Case: &Case{Seed: seed}, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+	g := generator{Case: &Case{Seed: seed}, ipv6: variants[variantOf(seed)].ipv6, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	g.conns()
 	g.rules()
@@ -109,27 +110,42 @@ func (g *generator) conns() {
 		port := func(base int) uint16 { return uint16(base + 100*i + g.r.IntN(100)) }
 		far := netip.AddrFrom4([4]byte{198, 18, byte(g.r.IntN(256)), byte(1 + g.r.IntN(254))})
 		n := c1 + g.r.IntN(2)
+		device := lab.DeviceAddr
+		if g.ipv6 {
+			b := netip.MustParseAddr("2001:db8:18::").As16()
+			copy(b[14:], far.AsSlice()[2:])
+			far = netip.AddrFrom16(b)
+			device = lab.DeviceAddr6
+		}
 		c := conn{Kind: "out", Proto: layers.IPProtocolUDP, From: n, To: edge}
 		if g.r.IntN(2) == 0 {
 			c.Proto = layers.IPProtocolTCP
 		}
-		inside, outside := netip.AddrPortFrom(lab.ContainerAddr(n), port(40000)), netip.AddrPortFrom(far, port(5000))
+		inside, outside := netip.AddrPortFrom(g.containerAddr(n), port(40000)), netip.AddrPortFrom(far, port(5000))
 		c.Src, c.Dst = inside, outside
 		switch g.r.IntN(10) {
 		case 0, 1, 2:
 			c.Kind, c.From, c.To = "published", edge, n
-			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(lab.DeviceAddr, port(8000))
+			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(device, port(8000))
 		case 3, 4:
 			c.Kind, c.From, c.To = "routed", edge, n
-			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(lab.ContainerAddr(n), port(9000))
+			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(g.containerAddr(n), port(9000))
 		case 5:
 			if g.r.IntN(2) == 0 {
 				c.Kind, c.To = "lan", c1+c2-n
-				c.Dst = netip.AddrPortFrom(lab.ContainerAddr(c.To), port(9000))
+				c.Dst = netip.AddrPortFrom(g.containerAddr(c.To), port(9000))
 			}
 		}
 		g.Conns = append(g.Conns, c)
 	}
+}
+
+// containerAddr is that of a container in the case's family.
+func (g *generator) containerAddr(n int) netip.Addr {
+	if g.ipv6 {
+		return lab.ContainerAddr6(n)
+	}
+	return lab.ContainerAddr(n)
 }
 
 // item adds a packet to a step, unless the connection has been reset.

@@ -52,14 +52,19 @@ func (k chance) alike(a, b captured) bool {
 // chosen tells whether a packet has a port that the case does not name.
 func (k chance) chosen(c captured) bool {
 	b := []byte(c.data)
-	return len(b) >= l4At && k.maskPorts(b, ethLen)
+	return len(b) >= ethLen+ipLen && k.maskPorts(b, ethLen)
 }
 
 // known masks the id of ICMP packets, which may be device's own, and ports that a
 // translation has chosen because the right one was taken.
 func (k chance) known(c captured) captured {
 	b := []byte(c.data)
-	if len(b) < l4At || b[12] != 8 || b[13] != 0 {
+	if isIPv6(b) && len(b) >= ethLen+ip6Len+8 {
+		k.known6(b)
+		c.data = string(b)
+		return c
+	}
+	if len(b) < ethLen+ipLen || b[12] != 8 || b[13] != 0 {
 		return c
 	}
 	at := ethLen + int(b[ethLen]&15)*4
@@ -76,6 +81,25 @@ func (k chance) known(c captured) captured {
 	return c
 }
 
+// known6 masks, of IPv6, the identification of fragments, and ports that a
+// translation has chosen.
+func (k chance) known6(b []byte) {
+	const identification = 4 // in the fragment header
+	at := ethLen + ip6Len
+	switch protoOf(b) {
+	case layers.IPProtocolIPv6Fragment:
+		mask(b, at+identification, 4)
+		k.maskPorts(b, ethLen)
+	case layers.IPProtocolICMPv6:
+		quoted := at + 8
+		if isError := b[at] < 128; isError && len(b) >= quoted+ip6Len && k.maskPorts(b, quoted) {
+			mask(b, at+2, 2)
+		}
+	default:
+		k.maskPorts(b, ethLen)
+	}
+}
+
 func isICMPError(kind byte) bool {
 	return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12
 }
@@ -83,11 +107,20 @@ func isICMPError(kind byte) bool {
 // maskPorts masks ports that the case does not name, if there are any in the IP
 // packet at a place, and the checksums that they are in.
 func (k chance) maskPorts(b []byte, ip int) (masked bool) {
-	if binary.BigEndian.Uint16(b[ip+6:])&0x1fff != 0 {
-		return false // a later fragment has none
+	at, checksum, proto := ip+ip6Len, 0, layers.IPProtocol(b[ip+6])
+	switch {
+	case b[ip]>>4 != 6:
+		if binary.BigEndian.Uint16(b[ip+6:])&0x1fff != 0 {
+			return false // a later fragment has none
+		}
+		at, proto = ip+int(b[ip]&15)*4, layers.IPProtocol(b[ip+9])
+	case proto == layers.IPProtocolIPv6Fragment && len(b) >= at+8:
+		if binary.BigEndian.Uint16(b[at+2:])&0xfff8 != 0 {
+			return false
+		}
+		at, proto = at+8, layers.IPProtocol(b[at])
 	}
-	at, checksum := ip+int(b[ip]&15)*4, 0
-	switch layers.IPProtocol(b[ip+9]) {
+	switch proto {
 	case layers.IPProtocolTCP:
 		checksum = at + 16
 	case layers.IPProtocolUDP:

@@ -28,6 +28,19 @@ func (c change) String() string {
 
 // change makes a change that the connections may feel.
 func (g *generator) change() *change {
+	change := g.plainChange()
+	if g.ipv6 {
+		change.Script, change.Undo = changeOverIPv6.Replace(change.Script), changeOverIPv6.Replace(change.Undo)
+	}
+	return change
+}
+
+// changeOverIPv6 makes a change of IPv4 one of IPv6, whose MTU is never as low.
+var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", "fd00:17::2",
+	"ip rule", "ip -6 rule", "route flush", "-6 route flush", "conntrack -D", "conntrack -D -f ipv6",
+	"mtu lock 700", "mtu lock 1290", "mtu 900", "mtu 1290")
+
+func (g *generator) plainChange() *change {
 	c := g.Conns[g.r.IntN(len(g.Conns))]
 	far := c.Dst.Addr()
 	if c.From == edge {
@@ -90,7 +103,7 @@ func (r ruleset) insert(first rule) string {
 	if r.Tool == nft {
 		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
 		return fmt.Sprintf("nft -f - <<'END'\ntable %s %s {\n%s chain %s {\n  %s\n }\n}\ninsert rule %s %s %s %s\nEND",
-			words[0], words[1], sets, c.name, words[2], words[0], words[1], c.name, first.Text)
+			words[0], words[1], r.sets(), c.name, words[2], words[0], words[1], c.name, first.Text)
 	}
 	table, name, _ := strings.Cut(c.xt, " ")
 	return r.amend(table, "-I "+name+" 1 "+first.Text)
@@ -102,7 +115,7 @@ func (r ruleset) flush(chain string) string {
 	if r.Tool == nft {
 		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
 		return fmt.Sprintf("nft -f - <<'END'\ntable %s %s {\n%s chain %s {\n  %s\n }\n}\nflush chain %s %s %s\nEND",
-			words[0], words[1], sets, c.name, words[2], words[0], words[1], c.name)
+			words[0], words[1], r.sets(), c.name, words[2], words[0], words[1], c.name)
 	}
 	table, name, _ := strings.Cut(c.xt, " ")
 	return r.amend(table, "-F "+name)
@@ -110,7 +123,7 @@ func (r ruleset) flush(chain string) string {
 
 // amend has iptables change one table, in one go.
 func (r ruleset) amend(table, line string) string {
-	return fmt.Sprintf("%s-restore --noflush <<'END'\n*%s\n%s\nCOMMIT\nEND", r.Tool, table, line)
+	return fmt.Sprintf("%s --noflush <<'END'\n*%s\n%s\nCOMMIT\nEND", r.restore(), table, line)
 }
 
 func chainOf(name string) chain {

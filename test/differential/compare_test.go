@@ -21,10 +21,13 @@ const (
 	notHeard
 )
 
-// idOf is the IP id of a frame, 0 if it has none.
+// idOf is the IP id of a frame, or the end of its flow label; 0 if it has none.
 func idOf(data string) uint16 {
 	if len(data) < ethLen+8 {
 		return 0
+	}
+	if isIPv6(data) {
+		return binary.BigEndian.Uint16([]byte(data[ethLen+2:]))
 	}
 	return binary.BigEndian.Uint16([]byte(data[ethLen+4:]))
 }
@@ -40,12 +43,18 @@ type causes []shot
 // be told.
 func (all causes) of(c captured) uint16 {
 	b := []byte(c.data)
+	l4At := l4Of(b)
+	if id := idOf(c.data); isIPv6(b) && id == 0 && len(b) > l4At+8+ip6Len {
+		if protoOf(b) == layers.IPProtocolICMPv6 {
+			return itemOf(binary.BigEndian.Uint16(b[l4At+8+2:]))
+		}
+	}
 	switch id := idOf(c.data); {
 	case id != 0 || len(b) < l4At+8+ipLen-8:
 		return itemOf(id)
-	case b[ethLen+9] == byte(layers.IPProtocolICMPv4) && len(b) > l4At+8+6:
+	case protoOf(b) == layers.IPProtocolICMPv4 && len(b) > l4At+8+6:
 		return itemOf(binary.BigEndian.Uint16(b[l4At+8+4:]))
-	case b[ethLen+9] == byte(layers.IPProtocolTCP):
+	case protoOf(b) == layers.IPProtocolTCP:
 		return all.answered(b)
 	default:
 		return 0
@@ -56,8 +65,9 @@ func (all causes) of(c captured) uint16 {
 // a wrong checksum.
 func (all causes) answered(rst []byte) uint16 {
 	src, dst := tupleOf(rst)
+	l4At := l4Of(rst)
 	for _, s := range all {
-		if s.excuse == wrongChecksum || len(s.frame) < l4At+tcpLen || s.frame[ethLen+9] != byte(layers.IPProtocolTCP) {
+		if s.excuse == wrongChecksum || len(s.frame) < l4At+tcpLen || protoOf(s.frame) != layers.IPProtocolTCP || isIPv6(s.frame) != isIPv6(rst) {
 			continue
 		}
 		from, to := tupleOf(s.frame)
@@ -109,6 +119,14 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 	return nil
 }
 
+// dscpOf are the bits of a frame's header that the DSCP is in.
+func dscpOf(b []byte) [2]byte {
+	if isIPv6(b) {
+		return [2]byte{b[ethLen] & 0x0f, b[ethLen+1] & 0xc0}
+	}
+	return [2]byte{b[ethLen+1] & 0xfc}
+}
+
 // likeOthers tells whether a packet's fate with SCON is that of the latest sound
 // packet of its direction there: rewritten in the same way, and nothing else.
 func (t *talk) likeOthers(s shot, got []captured) bool {
@@ -120,18 +138,25 @@ func (t *talk) likeOthers(s shot, got []captured) bool {
 		return false
 	}
 	c, in, out, like := got[0], s.frame, []byte(got[0].data), []byte(ref.data)
+	l4At, addrs := l4Of(in), addrsOf(in)
 	if c.to != ref.to || c.pkttype != ref.pkttype || len(out) > len(in) || len(out) < l4At+4 {
 		return false
 	}
 	want := slices.Clone(in[:len(out)])
-	copy(want, like[:12])                                 // MAC addresses
-	copy(want[ethLen+12:l4At+4], like[ethLen+12:l4At+4])  // addresses and ports
-	want[ethLen+1] = like[ethLen+1]&0xfc | in[ethLen+1]&3 // DSCP
-	if sent.frame[ethLen+1]&0xfc != in[ethLen+1]&0xfc {
+	copy(want, like[:12])                        // MAC addresses
+	copy(want[addrs:l4At+4], like[addrs:l4At+4]) // addresses and ports
+	if dscpOf(sent.frame) != dscpOf(in) {
 		return false
 	}
-	want[ethLen+8]--
-	fixIP(want)
+	if isIPv6(in) {
+		want[ethLen] = like[ethLen]
+		want[ethLen+1] = like[ethLen+1]&0xc0 | in[ethLen+1]&0x3f
+		want[ethLen+7]--
+	} else {
+		want[ethLen+1] = like[ethLen+1]&0xfc | in[ethLen+1]&3
+		want[ethLen+8]--
+		fixIP(want)
+	}
 	at := l4At + 16
 	if t.Proto == layers.IPProtocolUDP {
 		at = l4At + 6
@@ -142,7 +167,7 @@ func (t *talk) likeOthers(s shot, got []captured) bool {
 	// What is wrong with the checksum is as wrong afterwards.
 	copy(want[at:], out[at:at+2])
 	wrong := func(b []byte) uint16 {
-		s := sum(b[ethLen+12:])
+		s := sum(b[addrs:])
 		if s == 0xffff {
 			s = 0
 		}

@@ -18,6 +18,8 @@ const pairs = 4
 var variants = []settings{
 	{lease: time.Second, leasePackets: 65536},
 	{lease: 50 * time.Millisecond, leasePackets: 16},
+	{lease: time.Second, leasePackets: 65536, ipv6: true},
+	{lease: 50 * time.Millisecond, leasePackets: 16, ipv6: true},
 }
 
 func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
@@ -81,21 +83,26 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 // has to go express, or nothing would be proven.
 const leastExpress = 0.2
 
-// wantExpress looks at how many packets went express.
+// wantExpress looks at how many packets of each family went express.
 func wantExpress(t *testing.T, all []*pair) {
 	t.Helper()
-	var sent, express uint64
-	for _, p := range all {
-		s, err := p.scon.bed.Daemon.Status()
-		if err != nil {
-			t.Fatal(err)
+	for _, ipv6 := range []bool{false, true} {
+		var sent, express uint64
+		for _, p := range all {
+			if p.scon.ipv6 != ipv6 {
+				continue
+			}
+			s, err := p.scon.bed.Daemon.Status()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent += p.sent
+			express += s.Totals.ExpressPackets
 		}
-		sent += p.sent
-		express += s.Totals.ExpressPackets
-	}
-	t.Logf("%d packets, %d of them express", sent, express)
-	if float64(express) < leastExpress*float64(sent) {
-		t.Errorf("only %d of %d packets went express", express, sent)
+		t.Logf("IPv6 %v: %d packets, %d of them express", ipv6, sent, express)
+		if float64(express) < leastExpress*float64(sent) {
+			t.Errorf("IPv6 %v: only %d of %d packets went express", ipv6, express, sent)
+		}
 	}
 }
 

@@ -5,21 +5,54 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Places in a frame without a VLAN tag.
+// Lengths of headers.
 const (
 	ethLen = 14
 	ipLen  = 20
+	ip6Len = 40
 	udpLen = 8
 	tcpLen = 20
-	l4At   = ethLen + ipLen
 )
 
-// form is what a sound packet looks like.
+// isIPv6 tells whether a frame says that it has a packet of IPv6.
+func isIPv6[T string | []byte](b T) bool {
+	return len(b) >= ethLen && b[12] == 0x86 && b[13] == 0xdd
+}
+
+// l4Of is where TCP or UDP begin in a frame without VLAN tag, options and
+// extension headers.
+func l4Of[T string | []byte](b T) int {
+	if isIPv6(b) {
+		return ethLen + ip6Len
+	}
+	return ethLen + ipLen
+}
+
+// protoOf is what a frame has behind the IP header; the frame has as much as one
+// of IPv4.
+func protoOf[T string | []byte](b T) layers.IPProtocol {
+	if isIPv6(b) {
+		return layers.IPProtocol(b[ethLen+6])
+	}
+	return layers.IPProtocol(b[ethLen+9])
+}
+
+// addrsOf is where the addresses are.
+func addrsOf[T string | []byte](b T) int {
+	if isIPv6(b) {
+		return ethLen + 8
+	}
+	return ethLen + 12
+}
+
+// form is what a sound packet looks like. Of IPv6, tos is the traffic class, ttl
+// the hop limit, and id the flow label.
 type form struct {
 	from, to  net.HardwareAddr
 	tos, ttl  uint8
@@ -30,12 +63,66 @@ type form struct {
 	src, dst  netip.AddrPort
 	tcp       layers.TCP // but for its ports
 	icmp      layers.ICMPv4TypeCode
+	icmp6     layers.ICMPv6TypeCode
+	extension []byte            // header of IPv6; its first byte is what is behind it
+	header    layers.IPProtocol // the kind of extension
 	payload   []byte
 	noUDPSums bool
 }
 
+// bytes6 is bytes for IPv6.
+func (f form) bytes6() []byte {
+	ip := layers.IPv6{
+		Version: 6, TrafficClass: f.tos, FlowLabel: uint32(f.id), HopLimit: f.ttl, NextHeader: f.proto,
+		SrcIP: f.src.Addr().AsSlice(), DstIP: f.dst.Addr().AsSlice(),
+	}
+	all := []gopacket.SerializableLayer{
+		&layers.Ethernet{SrcMAC: f.from, DstMAC: f.to, EthernetType: layers.EthernetTypeIPv6}, &ip,
+	}
+	switch f.proto {
+	case layers.IPProtocolTCP:
+		tcp := f.tcp
+		tcp.SrcPort, tcp.DstPort = layers.TCPPort(f.src.Port()), layers.TCPPort(f.dst.Port())
+		_ = tcp.SetNetworkLayerForChecksum(&ip)
+		all = append(all, &tcp)
+	case layers.IPProtocolUDP:
+		udp := layers.UDP{SrcPort: layers.UDPPort(f.src.Port()), DstPort: layers.UDPPort(f.dst.Port())}
+		_ = udp.SetNetworkLayerForChecksum(&ip)
+		all = append(all, &udp)
+	case layers.IPProtocolICMPv6:
+		icmp := layers.ICMPv6{TypeCode: f.icmp6}
+		_ = icmp.SetNetworkLayerForChecksum(&ip)
+		all = append(all, &icmp)
+	}
+	all = append(all, gopacket.Payload(f.payload))
+	b := serialize(all)
+	b = b[:ethLen+ip6Len+int(binary.BigEndian.Uint16(b[ethLen+4:]))]
+	if f.noUDPSums && f.proto == layers.IPProtocolUDP {
+		b[ethLen+ip6Len+6], b[ethLen+ip6Len+7] = 0, 0
+	}
+	if f.extension != nil {
+		e := slices.Clone(f.extension)
+		e[0] = byte(f.proto)
+		b = slices.Insert(b, ethLen+ip6Len, e...)
+		b[ethLen+6] = byte(f.header)
+		binary.BigEndian.PutUint16(b[ethLen+4:], uint16(len(b)-ethLen-ip6Len))
+	}
+	return b
+}
+
+func serialize(all []gopacket.SerializableLayer) []byte {
+	buf := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
+		panic(fmt.Sprintf("a form that cannot be: %v", err))
+	}
+	return buf.Bytes()
+}
+
 // bytes is the frame, with all lengths and checksums as they should be.
 func (f form) bytes() []byte {
+	if f.dst.Addr().Is6() {
+		return f.bytes6()
+	}
 	ip := layers.IPv4{
 		Version: 4, IHL: 5, TOS: f.tos, TTL: f.ttl, Id: f.id, Flags: f.flags, Options: f.options,
 		Protocol: f.proto, SrcIP: f.src.Addr().AsSlice(), DstIP: f.dst.Addr().AsSlice(),
@@ -57,12 +144,8 @@ func (f form) bytes() []byte {
 		all = append(all, &layers.ICMPv4{TypeCode: f.icmp, Id: f.src.Port()})
 	}
 	all = append(all, gopacket.Payload(f.payload))
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		panic(fmt.Sprintf("a form that cannot be: %v", err))
-	}
 	// The padding of short frames is a damage of its own.
-	b := buf.Bytes()
+	b := serialize(all)
 	b = b[:ethLen+int(binary.BigEndian.Uint16(b[ethLen+2:]))]
 	if f.noUDPSums && f.proto == layers.IPProtocolUDP {
 		at := ethLen + int(b[ethLen]&15)*4 + 6
@@ -85,8 +168,11 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// fixIP makes the checksum of a frame's IP header right.
+// fixIP makes the checksum of a frame's IP header right, if it has one.
 func fixIP(b []byte) {
+	if isIPv6(b) {
+		return
+	}
 	ip := b[ethLen:]
 	ip = ip[:min(len(ip), int(ip[0]&15)*4)]
 	if len(ip) < 12 {
@@ -100,6 +186,14 @@ func fixIP(b []byte) {
 // does not have are 0.
 func tupleOf(b []byte) (src, dst netip.AddrPort) {
 	var ports [4]byte
+	if isIPv6(b) {
+		if at := ethLen + ip6Len; at < len(b) {
+			copy(ports[:], b[at:])
+		}
+		addr := func(at int) netip.Addr { return netip.AddrFrom16([16]byte(b[at:])) }
+		return netip.AddrPortFrom(addr(ethLen+8), binary.BigEndian.Uint16(ports[:])),
+			netip.AddrPortFrom(addr(ethLen+24), binary.BigEndian.Uint16(ports[2:]))
+	}
 	if at := ethLen + int(b[ethLen]&15)*4; at < len(b) {
 		copy(ports[:], b[at:])
 	}

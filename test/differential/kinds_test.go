@@ -67,11 +67,17 @@ var kinds = []kind{
 		m.send(f)
 	}},
 	{"don't fragment", 4, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		f := m.data(m.r.IntN(1400))
 		f.flags = layers.IPv4DontFragment
 		m.send(f)
 	}},
 	{"reserved flag", 1, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		f := m.some()
 		f.flags = layers.IPv4EvilBit
 		m.frame(f.bytes())
@@ -82,11 +88,17 @@ var kinds = []kind{
 		m.send(f)
 	}},
 	{"wrong IP checksum", 2, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		b := m.some().bytes()
 		b[ethLen+10] ^= 1 << m.r.IntN(8)
 		m.frame(b)
 	}},
 	{"wrong header length", 2, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		b := m.some().bytes()
 		b[ethLen] = b[ethLen]&0xf0 | byte(m.r.IntN(16))
 		fixIP(b)
@@ -108,6 +120,9 @@ var kinds = []kind{
 		m.count(f, m.frame(b))
 	}},
 	{"IP options", 3, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		f := m.some()
 		f.options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
 		if m.r.IntN(2) == 0 {
@@ -116,11 +131,41 @@ var kinds = []kind{
 		m.frame(f.bytes())
 	}},
 	{"ports as IP options", 2, func(m *maker) {
+		if m.isIPv6() {
+			return
+		}
 		b := m.some().bytes()
-		b = slices.Insert(b, l4At, b[l4At:l4At+4]...)
+		at := m.l4At()
+		b = slices.Insert(b, at, b[at:at+4]...)
 		b[ethLen]++
 		binary.BigEndian.PutUint16(b[ethLen+2:], uint16(len(b)-ethLen))
 		fixIP(b)
+		m.frame(b)
+	}},
+	{"extension header", 5, func(m *maker) {
+		if !m.isIPv6() {
+			return
+		}
+		f := m.some()
+		f.header = []layers.IPProtocol{layers.IPProtocolIPv6HopByHop, layers.IPProtocolIPv6Destination, layers.IPProtocolIPv6Routing}[m.r.IntN(3)]
+		f.extension = []byte{0, 0, 1, 4, 0, 0, 0, 0} // padding; of routing, nothing left of it
+		m.frame(f.bytes())
+	}},
+	{"ports as an extension header", 2, func(m *maker) {
+		if !m.isIPv6() {
+			return
+		}
+		f := m.some()
+		f.header = layers.IPProtocolIPv6Destination
+		f.extension = []byte{0, 0, 1, 4, byte(f.src.Port() >> 8), byte(f.src.Port()), byte(f.dst.Port() >> 8), byte(f.dst.Port())}
+		m.frame(f.bytes())
+	}},
+	{"flow label", 2, func(m *maker) {
+		if !m.isIPv6() {
+			return
+		}
+		b := m.data(1 + m.r.IntN(64)).bytes()
+		b[ethLen+1] = b[ethLen+1]&0xf0 | byte(m.r.IntN(16))
 		m.frame(b)
 	}},
 	{"fragments", 5, fragments},
@@ -141,6 +186,10 @@ var kinds = []kind{
 	{"ICMP echo", 1, func(m *maker) {
 		f := m.some()
 		f.proto, f.icmp = layers.IPProtocolICMPv4, layers.CreateICMPv4TypeCode(8, 0)
+		if m.isIPv6() {
+			f.proto, f.icmp6 = layers.IPProtocolICMPv6, layers.CreateICMPv6TypeCode(128, 0)
+			f.payload = append([]byte{0, 7, 0, 1}, f.payload...)
+		}
 		m.frame(f.bytes())
 	}},
 	{"other protocol", 1, func(m *maker) {
@@ -157,9 +206,12 @@ var kinds = []kind{
 			return
 		}
 		f := m.data(1500 + m.r.IntN(2500))
-		o := offload{gsoType: gsoUDP, header: l4At + udpLen, gsoSize: uint16(400 + m.r.IntN(1000))}
+		o := offload{gsoType: gsoUDP, header: uint16(m.l4At() + udpLen), gsoSize: uint16(400 + m.r.IntN(1000))}
 		if m.isTCP() {
-			o.gsoType, o.header = gsoTCP4, l4At+tcpLen
+			o.gsoType, o.header = gsoTCP4, uint16(m.l4At()+tcpLen)
+			if m.isIPv6() {
+				o.gsoType = gsoTCP6
+			}
 		}
 		m.partial(f, o)
 	}},
@@ -173,9 +225,9 @@ var kinds = []kind{
 			return
 		}
 		b := m.data(0).bytes()
-		b[l4At+13] = byte(m.r.Uint32()) &^ 0x07
+		b[m.l4At()+13] = byte(m.r.Uint32()) &^ 0x07
 		if m.r.IntN(3) == 0 {
-			b[l4At+13] = 0
+			b[m.l4At()+13] = 0
 		}
 		m.fixTCP(b)
 		m.frame(b)
@@ -205,16 +257,20 @@ var unsound = []kind{
 	}},
 	{"wrong total length", 3, func(m *maker) {
 		b := m.some().bytes()
-		binary.BigEndian.PutUint16(b[ethLen+2:], m.odd(len(b)-ethLen))
+		if m.isIPv6() {
+			binary.BigEndian.PutUint16(b[ethLen+4:], m.odd(len(b)-ethLen-ip6Len))
+		} else {
+			binary.BigEndian.PutUint16(b[ethLen+2:], m.odd(len(b)-ethLen))
+		}
 		fixIP(b)
 		m.frame(b).excuse = wrongChecksum
 	}},
 	{"wrong length in TCP or UDP", 3, func(m *maker) {
 		b := m.some().bytes()
 		if m.isTCP() {
-			b[l4At+12] = byte(m.r.Uint32())
+			b[m.l4At()+12] = byte(m.r.Uint32())
 		} else {
-			binary.BigEndian.PutUint16(b[l4At+4:], m.odd(len(b)-l4At))
+			binary.BigEndian.PutUint16(b[m.l4At()+4:], m.odd(len(b)-m.l4At()))
 		}
 		m.frame(b).excuse = wrongChecksum
 	}},
@@ -249,6 +305,10 @@ var unsettling = []kind{
 		f := m.some()
 		f.dst = netip.AddrPortFrom(netip.AddrFrom4([][4]byte{{224, 0, 0, 251}, {239, 1, 2, 3}, {255, 255, 255, 255}, {172, 17, 255, 255}}[m.r.IntN(4)]), 5353)
 		f.to = net.HardwareAddr{1, 0, 0x5e, 0, 0, 0xfb}
+		if m.isIPv6() {
+			f.dst = netip.AddrPortFrom(netip.MustParseAddr([]string{"ff02::fb", "ff05::1:3", "ff0e::7"}[m.r.IntN(3)]), 5353)
+			f.to = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 0xfb}
+		}
 		m.frame(f.bytes())
 	}},
 	{"lone SYN", 1, func(m *maker) { m.flagged(func(t *layers.TCP) { t.SYN, t.ACK = true, m.r.IntN(2) == 0 }) }},
@@ -259,11 +319,15 @@ var unsettling = []kind{
 // fragments adds a packet in pieces: whole, out of order, or without one.
 func fragments(m *maker) {
 	b := m.data(100 + m.r.IntN(1200)).bytes()
-	head, rest := b[:l4At], b[l4At:]
+	head, rest := b[:m.l4At()], b[m.l4At():]
 	var all [][]byte
 	size := 8 * (3 + m.r.IntN(len(rest)/8))
 	for at := 0; at < len(rest); at += size {
 		piece := rest[at:min(at+size, len(rest))]
+		if m.isIPv6() {
+			all = append(all, m.fragment6(head, piece, at, at+size < len(rest)))
+			continue
+		}
 		f := slices.Concat(head, piece)
 		binary.BigEndian.PutUint16(f[ethLen+2:], uint16(ipLen+len(piece)))
 		frag := uint16(at / 8)
@@ -285,6 +349,18 @@ func fragments(m *maker) {
 	}
 }
 
+// fragment6 is a piece of a packet of IPv6, from a place on.
+func (m *maker) fragment6(head, piece []byte, at int, more bool) []byte {
+	header := []byte{byte(m.Proto), 0, byte(at >> 8), byte(at), 0, 0, byte(m.id >> 8), byte(m.id)}
+	if more {
+		header[3] |= 1
+	}
+	f := slices.Concat(head, header, piece)
+	f[ethLen+6] = byte(layers.IPProtocolIPv6Fragment)
+	binary.BigEndian.PutUint16(f[ethLen+4:], uint16(len(f)-ethLen-ip6Len))
+	return f
+}
+
 // icmpError adds what the receiver of the other direction's latest packet, or
 // a router before it, answers.
 func icmpError(m *maker) {
@@ -294,7 +370,7 @@ func icmpError(m *maker) {
 	}
 	v := m.views[m.dir]
 	quoted := []byte(last.data)[ethLen:]
-	quoted = quoted[:min(len(quoted), 28+m.r.IntN(60))]
+	quoted = quoted[:min(len(quoted), m.l4At()-ethLen+8+m.r.IntN(60))]
 	f := form{from: v.from, to: v.to, ttl: 64, id: m.id, proto: layers.IPProtocolICMPv4, payload: quoted}
 	src, dst := tupleOf([]byte(last.data))
 	f.src, f.dst = netip.AddrPortFrom(dst.Addr(), 0), src
@@ -307,6 +383,14 @@ func icmpError(m *maker) {
 		layers.CreateICMPv4TypeCode(5, 1),
 	}
 	f.icmp = code[m.r.IntN(len(code))]
+	if m.isIPv6() {
+		code := []layers.ICMPv6TypeCode{
+			layers.CreateICMPv6TypeCode(1, 4), layers.CreateICMPv6TypeCode(1, 3), layers.CreateICMPv6TypeCode(1, 1),
+			layers.CreateICMPv6TypeCode(3, 0), layers.CreateICMPv6TypeCode(4, 0),
+		}
+		f.proto, f.icmp6 = layers.IPProtocolICMPv6, code[m.r.IntN(len(code))]
+		f.payload = slices.Concat(make([]byte, 4), quoted)
+	}
 	m.frame(f.bytes()).node = v.node
 }
 

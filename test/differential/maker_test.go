@@ -73,12 +73,22 @@ func (m *maker) count(f form, s *shot) *shot {
 
 func (m *maker) isTCP() bool { return m.Proto == layers.IPProtocolTCP }
 
+func (m *maker) isIPv6() bool { return m.Src.Addr().Is6() }
+
+// l4At is where TCP or UDP begin in the connection's sound packets.
+func (m *maker) l4At() int {
+	if m.isIPv6() {
+		return ethLen + ip6Len
+	}
+	return ethLen + ipLen
+}
+
 // checksumAt is where the checksum of TCP or UDP is.
 func (m *maker) checksumAt() int {
 	if m.isTCP() {
-		return l4At + 16
+		return m.l4At() + 16
 	}
-	return l4At + 6
+	return m.l4At() + 6
 }
 
 // flagged adds a TCP packet with flags that it should not have now.
@@ -93,18 +103,20 @@ func (m *maker) flagged(set func(t *layers.TCP)) {
 
 // fixTCP makes the checksum of a TCP packet right.
 func (m *maker) fixTCP(b []byte) {
-	b[l4At+16], b[l4At+17] = 0, 0
-	n := len(b) - l4At
-	binary.BigEndian.PutUint16(b[l4At+16:], ^sum(b[ethLen+12:ethLen+20], []byte{0, 6, byte(n >> 8), byte(n)}, b[l4At:]))
+	at := m.l4At()
+	b[at+16], b[at+17] = 0, 0
+	n := len(b) - at
+	binary.BigEndian.PutUint16(b[at+16:], ^sum(b[addrsOf(b):at], []byte{0, 6, byte(n >> 8), byte(n)}, b[at:]))
 }
 
 // partial adds a packet whose checksum is to be completed.
 func (m *maker) partial(f form, o offload) {
 	b := f.bytes()
-	o.partial, o.csumStart = true, l4At
-	o.csumOff = uint16(m.checksumAt() - l4At)
-	n := len(b) - l4At
-	binary.BigEndian.PutUint16(b[m.checksumAt():], sum(b[ethLen+12:ethLen+20], []byte{0, byte(m.Proto), byte(n >> 8), byte(n)}))
+	at := m.l4At()
+	o.partial, o.csumStart = true, uint16(at)
+	o.csumOff = uint16(m.checksumAt() - at)
+	n := len(b) - at
+	binary.BigEndian.PutUint16(b[m.checksumAt():], sum(b[addrsOf(b):at], []byte{0, byte(m.Proto), byte(n >> 8), byte(n)}))
 	m.count(f, m.frame(b)).offload = o
 }
 
@@ -114,9 +126,22 @@ func (m *maker) odd(n int) uint16 {
 	return uint16(max(choices[m.r.IntN(len(choices))], 0))
 }
 
+// otherAddrs6 are those of otherAddr for IPv6.
+var otherAddrs6 = func() (all [10]netip.Addr) {
+	for i, s := range [...]string{"fd00:17::2", "fd00:17::3", "fd00:17::77", "fd00:77::1", "fd00:77::55", "::1",
+		"::", "2001:db8:19::1", "fd00:17::1", "ff02::1"} {
+		all[i] = netip.MustParseAddr(s)
+	}
+	return all
+}()
+
 // otherAddr is an address that is not the sender's.
 func (m *maker) otherAddr() netip.Addr {
 	all := [][4]byte{{172, 17, 0, 2}, {172, 17, 0, 3}, {172, 17, 0, 77}, {10, 77, 0, 1}, {10, 77, 0, 55}, {127, 0, 0, 1},
 		{0, 0, 0, 0}, {198, 19, 99, 1}, {172, 17, 0, 1}, {224, 0, 0, 1}}
-	return netip.AddrFrom4(all[m.r.IntN(len(all))])
+	n := m.r.IntN(len(all))
+	if m.isIPv6() {
+		return otherAddrs6[n]
+	}
+	return netip.AddrFrom4(all[n])
 }

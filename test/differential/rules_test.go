@@ -2,6 +2,7 @@ package differential
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,7 +12,8 @@ import (
 // ruleset is what a tool loads in the place of all that is there.
 type ruleset struct {
 	Tool   tool
-	Family string // of the table of nft: ip or inet
+	Family string // of the table of nft: ip, ip6 or inet
+	IPv6   bool   // they are about IPv6
 	Rules  []rule
 }
 
@@ -74,11 +76,54 @@ func (r ruleset) script() string {
 	switch r.Tool {
 	case nft:
 		return r.nftScript()
-	case xtNft:
-		return "nft flush ruleset\n" + r.xtScript("iptables-nft-restore")
 	default:
-		return "nft flush ruleset\n" + r.xtScript("iptables-legacy-restore")
+		return "nft flush ruleset\n" + r.xtScript()
 	}
+}
+
+// restore is the program that loads rules of iptables.
+func (r ruleset) restore() string {
+	if r.IPv6 {
+		return strings.Replace(string(r.Tool), "ip", "ip6", 1) + "-restore"
+	}
+	return string(r.Tool) + "-restore"
+}
+
+// empty empties the tables of iptables.
+func (r ruleset) empty() string { return r.xtScript() }
+
+// sets are those of the ruleset's family.
+func (r ruleset) sets() string {
+	if r.IPv6 {
+		return overIPv6.Replace(sets)
+	}
+	return sets
+}
+
+// overIPv6 makes rules for IPv4 ones for IPv6. What IPv6 does not have stays, and
+// forIPv6 finds it.
+var overIPv6 = strings.NewReplacer(
+	"ipv4_addr", "ipv6_addr",
+	"ct original saddr", "ct original ip6 saddr",
+	"ip saddr", "ip6 saddr", "ip daddr", "ip6 daddr", "ip dscp", "ip6 dscp", "ip ecn", "ip6 ecn",
+	"ip ttl", "ip6 hoplimit", "ip length", "ip6 length", "ip protocol", "ip6 nexthdr", "ip id", "ip6 flowlabel",
+	"ip frag-off & 0x1fff != 0", "exthdr frag exists",
+	"ip to ", "ip6 to ", "icmp type", "icmpv6 type",
+	"-m ttl --ttl-", "-m hl --hl-", "-j TTL --ttl-", "-j HL --hl-",
+	"icmp-admin-prohibited", "icmp6-adm-prohibited", "-f -j DROP", "-m frag --fragfirst -j DROP",
+	"172.17.0.0/16", "fd00:17::/64", "172.17.0.2", "fd00:17::2", "172.17.0.3", "fd00:17::3",
+	"10.77.0.0/24", "fd00:77::/64", "10.77.0.", "fd00:77::",
+	"198.18.0.0/18", "2001:db8:18::/114", "198.18.0.0-198.18.63.255", "2001:db8:18::-2001:db8:18::3fff",
+)
+
+// forIPv6 makes a rule for IPv4 one for IPv6, if there is such a rule.
+func forIPv6(text string) (string, bool) {
+	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32"} {
+		if strings.Contains(text, only) {
+			return "", false
+		}
+	}
+	return overIPv6.Replace(text), true
 }
 
 // sets are those that rules of nft look into.
@@ -96,15 +141,15 @@ func (r ruleset) nftScript() string {
 		}
 		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
 		fmt.Fprintf(&b, "table %s %s {\n", words[0], words[1])
-		fmt.Fprintf(&b, "%s chain %s {\n  %s\n  %s\n }\n}\n", sets, c.name, words[2], strings.Join(texts, "\n  "))
+		fmt.Fprintf(&b, "%s chain %s {\n  %s\n  %s\n }\n}\n", r.sets(), c.name, words[2], strings.Join(texts, "\n  "))
 	}
 	b.WriteString("END\n")
 	return b.String()
 }
 
-func (r ruleset) xtScript(restore string) string {
+func (r ruleset) xtScript() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s <<'END'\n", restore)
+	fmt.Fprintf(&b, "%s <<'END'\n", r.restore())
 	for _, table := range []string{"raw", "mangle", "nat", "filter"} {
 		fmt.Fprintf(&b, "*%s\n", table)
 		for _, c := range chains {
@@ -121,9 +166,6 @@ func (r ruleset) xtScript(restore string) string {
 	b.WriteString("END\n")
 	return b.String()
 }
-
-// noLegacy empties the tables of iptables-legacy.
-var noLegacy = ruleset{Tool: legacy}.xtScript("iptables-legacy-restore")
 
 // feature is a rule that a case may have. THERE stands for what matches a
 // connection's packets to their destination, BACK for those of its answers.
@@ -238,7 +280,10 @@ var features = []feature{
 // rules makes a ruleset for the connections.
 func (g *generator) rules() {
 	g.Rules.Tool = []tool{nft, nft, xtNft, legacy}[g.r.IntN(4)]
-	g.Rules.Family = []string{"ip", "ip", "inet"}[g.r.IntN(3)]
+	g.Rules.Family, g.Rules.IPv6 = []string{"ip", "ip", "inet"}[g.r.IntN(3)], g.ipv6
+	if g.ipv6 && g.Rules.Family == "ip" {
+		g.Rules.Family = "ip6"
+	}
 	for _, c := range g.Conns {
 		g.translate(c)
 	}
@@ -266,10 +311,14 @@ func (g *generator) translate(c conn) {
 	xt := fmt.Sprintf("-p %s --dport %d", proto, port)
 	switch {
 	case c.Kind == "published":
-		to := fmt.Sprintf("172.17.0.%d:%d", 1+c.To, 1080+g.r.IntN(8))
+		to := netip.AddrPortFrom(g.containerAddr(c.To), uint16(1080+g.r.IntN(8))).String()
 		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
 	case c.Kind == "out" && g.r.IntN(12) == 0:
-		to := fmt.Sprintf("198.18.200.200:%d", 5900+g.r.IntN(90))
+		far := netip.MustParseAddr("198.18.200.200")
+		if g.ipv6 {
+			far = netip.MustParseAddr("2001:db8:18::200:200")
+		}
+		to := netip.AddrPortFrom(far, uint16(5900+g.r.IntN(90))).String()
 		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
 	case c.Kind == "out" && g.r.IntN(30) == 0:
 		g.add("pre_nat", match+" redirect to :7777", xt+" -j REDIRECT --to-ports 7777")
@@ -281,6 +330,9 @@ func (g *generator) add(chain, nftText, xtText string) {
 	text := xtText
 	if g.Rules.Tool == nft {
 		text = nftText
+	}
+	if g.ipv6 {
+		text, _ = forIPv6(text)
 	}
 	g.Rules.Rules = append(g.Rules.Rules, rule{chain, text})
 }
@@ -304,6 +356,11 @@ func (f feature) text(c conn, t tool) (text string, ok bool) {
 	about := strings.Contains(text, "THERE") || strings.Contains(text, "BACK")
 	if text == "" || about && strings.Contains(text, "tcp") && c.Proto != layers.IPProtocolTCP {
 		return "", false
+	}
+	if c.Src.Addr().Is6() {
+		if text, ok = forIPv6(text); !ok {
+			return "", false
+		}
 	}
 	return matchConn(text, c, t), true
 }
@@ -341,7 +398,11 @@ func matchConn(text string, c conn, t tool) string {
 	}
 	write := func(words [2]string) string {
 		if t == nft {
-			return fmt.Sprintf("ip %s %v %s %s %d", words[1], far.Addr(), proto, words[0], far.Port())
+			family := "ip"
+			if far.Addr().Is6() {
+				family = "ip6"
+			}
+			return fmt.Sprintf("%s %s %v %s %s %d", family, words[1], far.Addr(), proto, words[0], far.Port())
 		}
 		flag := map[string]string{"daddr": "-d", "saddr": "-s"}[words[1]]
 		return fmt.Sprintf("%s %v -p %s --%s %d", flag, far.Addr(), proto, words[0], far.Port())

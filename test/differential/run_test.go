@@ -65,7 +65,7 @@ func (p *pair) begin(c *Case) error {
 	script := fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
 		c.Rules.script()
 	if p.tool == legacy && c.Rules.Tool != legacy {
-		script = noLegacy + script
+		script = ruleset{Tool: legacy, IPv6: c.Rules.IPv6}.empty() + script
 	}
 	p.tool = c.Rules.Tool
 	err = p.both(func(w *world) error { return errors.Join(w.flushConntrack(), w.shell.run(script)) })
@@ -185,7 +185,8 @@ func learn(k chance, talks []*talk, shots []shot, plain, scon []captured) {
 // arrived finds where a packet arrived.
 func (s shot) arrived(all []captured) (c captured, ok bool) {
 	i := slices.IndexFunc(all, func(c captured) bool {
-		return c.to != s.node && len(c.data) >= l4At+udpLen && idOf(c.data) == idOf(string(s.frame)) && c.data[ethLen+9] == s.frame[ethLen+9]
+		return c.to != s.node && len(c.data) >= l4Of(c.data)+udpLen && idOf(c.data) == idOf(string(s.frame)) &&
+			isIPv6(c.data) == isIPv6(s.frame) && protoOf(c.data) == protoOf(s.frame)
 	})
 	if i < 0 {
 		return c, false

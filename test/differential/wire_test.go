@@ -34,6 +34,7 @@ const (
 	offloadLen   = 10
 	needsCsum    = 1  // VIRTIO_NET_HDR_F_NEEDS_CSUM
 	gsoTCP4      = 1  // VIRTIO_NET_HDR_GSO_TCPV4
+	gsoTCP6      = 4  // VIRTIO_NET_HDR_GSO_TCPV6
 	gsoUDP       = 5  // VIRTIO_NET_HDR_GSO_UDP_L4
 	auxVLANValid = 16 // TP_STATUS_VLAN_VALID
 )

@@ -61,10 +61,29 @@ ip rule add fwmark 5 lookup 105
 ip route add default via 10.77.0.9 dev eth0 table 105
 `
 
+// The same for IPv6. Device answers with flow label 0, so that it is known that an
+// answer is its own. Link-local addresses are made of MAC addresses: those of
+// before.
+const setUpDevice6 = `
+sysctl -q -w net.ipv6.icmp.ratelimit=0 net.ipv6.auto_flowlabels=0
+for d in eth0 veth1 veth2; do ip -6 addr flush dev $d scope link; done
+ip addr add fe80::d0/64 dev eth0 nodad
+ip addr add fd00:77::11/64 dev eth0 nodad
+ip neigh replace fd00:77::2 lladdr 02:00:00:00:00:e0 dev eth0 nud permanent
+ip neigh replace fd00:77::9 lladdr 02:00:00:00:00:e1 dev eth0 nud permanent
+ip neigh replace fd00:77::55 lladdr 02:00:00:00:00:e2 dev eth0 nud permanent
+ip neigh replace fd00:17::77 lladdr 02:00:00:00:00:77 dev docker0 nud permanent
+ip neigh replace fd00:17::2 lladdr 02:42:ac:11:00:02 dev docker0 nud permanent
+ip neigh replace fd00:17::3 lladdr 02:42:ac:11:00:03 dev docker0 nud permanent
+ip -6 rule add fwmark 5 lookup 105
+ip -6 route add default via fd00:77::9 dev eth0 table 105
+`
+
 // world is a lab with packet sockets at all ends, and perhaps a daemon.
 type world struct {
 	bed   *scontest.Bed
 	scon  bool
+	ipv6  bool
 	shell *shell
 	ends  [nodes]*wire
 	ct    *conntrack.Client
@@ -75,18 +94,20 @@ type world struct {
 type settings struct {
 	lease        time.Duration
 	leasePackets int
+	ipv6         bool
 }
 
 // newWorld builds a world that is gone when the test ends.
 func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
-	w := &world{scon: scon}
-	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) {
+	w := &world{scon: scon, ipv6: s.ipv6}
+	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Config: func(c *config.Config) {
 		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
 	}})
-	w.bed.Sh(lab.Edge, "ip addr flush dev eth0\n ip link set eth0 address "+edgeMAC.String())
+	const silent = "ip addr flush dev eth0\n sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=1\n"
+	w.bed.Sh(lab.Edge, silent+"ip link set eth0 address "+edgeMAC.String())
 	for n := c1; n < nodes; n++ {
-		w.bed.Sh(nodeNames[n], "ip addr flush dev eth0")
+		w.bed.Sh(nodeNames[n], silent)
 	}
 	var err error
 	if w.shell, err = openShell(w.bed); err != nil {
@@ -94,7 +115,11 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	}
 	t.Cleanup(w.shell.close)
 	// A /run of its own has a lock of iptables-legacy of its own.
-	if err := w.shell.run("mount -t tmpfs tmpfs /run\n" + setUpDevice); err != nil {
+	script := "mount -t tmpfs tmpfs /run\n" + setUpDevice
+	if s.ipv6 {
+		script += setUpDevice6
+	}
+	if err := w.shell.run(script); err != nil {
 		t.Fatal(err)
 	}
 	observe(t, w)
@@ -144,9 +169,16 @@ func isSentinel(c captured, round byte) bool {
 }
 
 // isOwn tells what device says of its own accord, at any time: who is to send it
-// multicast (IGMP), and where others are (ARP).
+// multicast (IGMP, MLD), and where others are (ARP, neighbour discovery).
 func isOwn(c captured) bool {
-	const igmp = 2
+	const igmp, hopByHop, icmp6, firstQuery, lastReport = 2, 0, 58, 130, 143
+	if isIPv6(c.data) && len(c.data) > ethLen+ip6Len+8 {
+		at, next := ethLen+ip6Len, c.data[ethLen+6]
+		if next == hopByHop {
+			at, next = at+8, c.data[at]
+		}
+		return next == icmp6 && c.data[at] >= firstQuery && c.data[at] <= lastReport
+	}
 	return c.data[12:14] == "\x08\x06" || len(c.data) > ethLen+9 && c.data[12:14] == "\x08\x00" && c.data[ethLen+9] == igmp
 }
 
