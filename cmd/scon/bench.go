@@ -102,6 +102,7 @@ type benchOptions struct {
 	rounds int
 	modes  []string
 	json   string
+	family int
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -112,6 +113,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
 }
 
 // run carries out an experiment and shows what it found, also if it was
@@ -135,6 +137,13 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 
 // choose leaves the modes that are wanted.
 func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
+	switch o.family {
+	case 4:
+	case 6:
+		e = e.OverIPv6()
+	default:
+		return e, usagef(cmd, "--family %d: want 4 or 6", o.family)
+	}
 	if len(o.modes) == 0 {
 		return e, nil
 	}

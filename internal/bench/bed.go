@@ -22,13 +22,14 @@ type bed struct {
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
 	flowtable bool                  // is loaded
+	edge      netip.Addr            // where servers are
 	firstCPU  int
 	secondCPU int
 }
 
-// openBed builds a lab of its own and starts the peers.
-func openBed() (*bed, error) {
-	b, err := openLab()
+// openBed builds a lab of its own and starts the peers, whose traffic is of IPv6 or of IPv4.
+func openBed(ipv6 bool) (*bed, error) {
+	b, err := openLab(ipv6)
 	if err != nil {
 		return nil, err
 	}
@@ -39,12 +40,17 @@ func openBed() (*bed, error) {
 }
 
 // openLab builds a lab of its own, without peers.
-func openLab() (b *bed, err error) {
-	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}}
+func openLab(ipv6 bool) (b *bed, err error) {
+	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr}
+	if ipv6 {
+		b.edge = lab.EdgeAddr6
+	}
 	if b.firstCPU, b.secondCPU, err = TwoCPUs(); err != nil {
 		return nil, err
 	}
-	if b.lab, err = lab.Up(labOptions(1)); err != nil {
+	opts := labOptions(1)
+	opts.IPv6 = ipv6
+	if b.lab, err = lab.Up(opts); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -99,7 +105,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.ports) })
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, b.ports) })
 	}
 	if !mode.express {
 		return nil
@@ -115,7 +121,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 func (b *bed) clear() error {
 	if b.flowtable {
 		b.flowtable = false
-		return b.lab.Do(lab.Device, unloadFlowtable)
+		return b.lab.Do(lab.Device, func() error { return unloadFlowtable(b.edge) })
 	}
 	if b.daemon == nil {
 		return nil
@@ -133,7 +139,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		}
 	}()
 	spec := step.Spec
-	spec.Address = netip.AddrPortFrom(lab.EdgeAddr, 0)
+	spec.Address = netip.AddrPortFrom(b.edge, 0)
 	spec.ServerCPU, spec.DriverCPU = b.secondCPU, b.firstCPU
 	if step.OneCPU {
 		spec.DriverCPU = b.secondCPU

@@ -71,14 +71,14 @@ type countingBed struct{ *bed }
 // count instructions.
 func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
-		b, err := openLab()
+		b, err := openLab(e.IPv6)
 		return countingBed{b}, err
 	})
 }
 
 func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, error) {
 	spec := step.Spec
-	spec.Address = netip.AddrPortFrom(lab.EdgeAddr, 0)
+	spec.Address = netip.AddrPortFrom(b.edge, 0)
 	meters := meters{lab: b.lab, daemon: b.daemon}
 	before, err := meters.read()
 	if err != nil {

@@ -112,8 +112,12 @@ func countCommand(e Experiment, rounds int) string {
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
-	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --modes %s --steps %s\n",
-		rounds, strings.Join(modes, ","), strings.Join(steps, ","))
+	family := 4
+	if e.IPv6 {
+		family = 6
+	}
+	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d --modes %s --steps %s\n",
+		rounds, family, strings.Join(modes, ","), strings.Join(steps, ","))
 }
 
 // runsAlone tells whether an executable can run in a guest.

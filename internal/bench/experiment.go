@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/scon-project/scon/internal/bench/peer"
@@ -92,6 +93,8 @@ type Experiment struct {
 	Steps []Step
 	// Rounds unless the user says otherwise.
 	Rounds int
+	// IPv6 says that the steps' traffic is of IPv6.
+	IPv6 bool
 	// Containers that RunTraffic needs; 0 for one.
 	Containers int
 	// Counted says that the samples are counted instructions: they are the
@@ -120,6 +123,33 @@ func (e Experiment) units() map[string]string {
 		units[m.Name] = m.Unit
 	}
 	return units
+}
+
+// OverIPv6 returns the experiment with the same steps over IPv6: quick6, udp6_64.
+func (e Experiment) OverIPv6() Experiment {
+	rename := func(name string) string {
+		first, rest, _ := strings.Cut(name, "_")
+		return first + "6_" + rest
+	}
+	e.Name, e.Short, e.IPv6 = e.Name+"6", e.Short+", over IPv6", true
+	e.Steps = slices.Clone(e.Steps)
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		s.Name = rename(s.Name)
+		s.Metrics = slices.Clone(s.Metrics)
+		for j := range s.Metrics {
+			s.Metrics[j].Name = rename(s.Metrics[j].Name)
+		}
+		values := s.Values
+		s.Values = func(m Measurement) map[string]float64 {
+			renamed := map[string]float64{}
+			for name, v := range values(m) {
+				renamed[rename(name)] = v
+			}
+			return renamed
+		}
+	}
+	return e
 }
 
 // Here returns the experiment without what this kernel does not have.

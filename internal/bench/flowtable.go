@@ -2,20 +2,25 @@ package bench
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// flowtableTable is the flowtable's table, beside Docker's rules.
-const flowtableTable = "ip sconbench"
+// flowtableTable is the flowtable's table, beside Docker's rules, and
+// flowtableTable6 that for IPv6.
+const (
+	flowtableTable  = "ip sconbench"
+	flowtableTable6 = "ip6 sconbench"
+)
 
 // flowtableRules offload every connection that Docker's rules let pass. Only
 // with its port among the devices do a container's packets leave the bridge out
 // in both directions; with the uplink alone conntrack says OFFLOAD, too, and the
 // bridge sees them all the same (reading.check does not accept that).
-const flowtableRules = `table ` + flowtableTable + ` {
+const flowtableRules = `table %s {
 	flowtable fast {
 		hook ingress priority filter
 		devices = { %s }
@@ -28,14 +33,21 @@ const flowtableRules = `table ` + flowtableTable + ` {
 `
 
 // loadFlowtable puts the kernel's fast path into the current namespace, for the
-// containers at some ports.
-func loadFlowtable(ports []string) error {
+// containers at some ports that send to an address.
+func loadFlowtable(to netip.Addr, ports []string) error {
 	devices := strings.Join(append([]string{lab.Uplink}, ports...), ", ")
-	return nft(fmt.Sprintf(flowtableRules, devices))
+	return nft(fmt.Sprintf(flowtableRules, tableFor(to), devices))
 }
 
-func unloadFlowtable() error {
-	return nft("delete table " + flowtableTable + "\n")
+func unloadFlowtable(to netip.Addr) error {
+	return nft("delete table " + tableFor(to) + "\n")
+}
+
+func tableFor(to netip.Addr) string {
+	if to.Is6() {
+		return flowtableTable6
+	}
+	return flowtableTable
 }
 
 // nft runs a script in the current namespace.

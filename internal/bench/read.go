@@ -26,7 +26,11 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 	if err := json.Unmarshal(content, &r); err != nil {
 		return nil, err
 	}
-	for _, e := range append(others, Quick, Short(ShortConnections), Cost) {
+	own := []Experiment{Quick, Short(ShortConnections), Cost}
+	for _, e := range own {
+		others = append(others, e, e.OverIPv6())
+	}
+	for _, e := range others {
 		if e.Name == r.Experiment {
 			r.modes, r.metrics, r.counted, r.pairs, r.table = e.Modes, e.metrics(), e.Counted, e.pairs(), e.Table
 			return &r, nil

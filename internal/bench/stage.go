@@ -15,7 +15,7 @@ type Stage struct {
 
 // OpenStage builds a lab of its own with a traffic peer in each node.
 func OpenStage() (*Stage, error) {
-	b, err := openBed()
+	b, err := openBed(false)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (s *Stage) Leave() error { return s.bed.clear() }
 // Send runs traffic between the mode's node and the edge; the stage fills in
 // the address and the CPUs.
 func (s *Stage) Send(ctx context.Context, mode Mode, spec peer.Spec) (served, driven peer.Report, err error) {
-	spec.Address = netip.AddrPortFrom(lab.EdgeAddr, 0)
+	spec.Address = netip.AddrPortFrom(s.bed.edge, 0)
 	spec.ServerCPU, spec.DriverCPU = s.bed.secondCPU, s.bed.firstCPU
 	return peer.Run(ctx, s.bed.peers[lab.Edge], s.bed.peers[mode.node], spec)
 }

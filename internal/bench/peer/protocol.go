@@ -123,8 +123,8 @@ func (s Spec) check() error {
 		return fmt.Errorf("protocol %q: want tcp or udp", s.Proto)
 	case s.Size < 1:
 		return fmt.Errorf("message size %d: want at least 1 byte", s.Size)
-	case !s.Address.Addr().Is4():
-		return fmt.Errorf("server address %s: want IPv4", s.Address.Addr())
+	case !s.Address.IsValid():
+		return errors.New("no server address")
 	}
 	switch s.Pattern {
 	case Stream, RequestResponse:

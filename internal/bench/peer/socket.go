@@ -16,17 +16,20 @@ const receiveBuffer = 8 << 20
 // errClosed says that the other end closed the connection.
 var errClosed = errors.New("connection closed by the other end")
 
-// socket is a blocking IPv4 socket. Its calls go to the kernel without telling
+// socket is a blocking socket of IPv4 or IPv6. Its calls go to the kernel without telling
 // Go's scheduler, which would otherwise hand the thread's work to another
 // thread at every wait.
 type socket int
 
-func newSocket(proto string) (socket, error) {
-	kind := unix.SOCK_STREAM
+func newSocket(proto string, address netip.Addr) (socket, error) {
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	if address.Is6() {
+		family = unix.AF_INET6
+	}
 	if proto == "udp" {
 		kind = unix.SOCK_DGRAM
 	}
-	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open a %s socket: %w", proto, err)
 	}
@@ -36,7 +39,7 @@ func newSocket(proto string) (socket, error) {
 // listen opens a socket on a free port of an address. A TCP socket waits for
 // connections, a UDP socket is ready to receive.
 func listen(proto string, address netip.Addr) (s socket, port uint16, err error) {
-	s, err = newSocket(proto)
+	s, err = newSocket(proto, address)
 	if err != nil {
 		return -1, 0, err
 	}
@@ -50,7 +53,11 @@ func listen(proto string, address netip.Addr) (s socket, port uint16, err error)
 			return -1, 0, fmt.Errorf("set the receive buffer: %w", err)
 		}
 	}
-	if err := unix.Bind(int(s), &unix.SockaddrInet4{Addr: address.As4()}); err != nil {
+	var at unix.Sockaddr = &unix.SockaddrInet6{Addr: address.As16()}
+	if address.Is4() {
+		at = &unix.SockaddrInet4{Addr: address.As4()}
+	}
+	if err := unix.Bind(int(s), at); err != nil {
 		return -1, 0, fmt.Errorf("bind to %s: %w", address, err)
 	}
 	if proto == "tcp" {
@@ -62,12 +69,15 @@ func listen(proto string, address netip.Addr) (s socket, port uint16, err error)
 	if err != nil {
 		return -1, 0, fmt.Errorf("read the port: %w", err)
 	}
+	if name, ok := name.(*unix.SockaddrInet6); ok {
+		return s, uint16(name.Port), nil
+	}
 	return s, uint16(name.(*unix.SockaddrInet4).Port), nil
 }
 
 // dial opens a socket to a server; TCP without Nagle's delay.
 func dial(proto string, server netip.AddrPort) (socket, error) {
-	s, err := newSocket(proto)
+	s, err := newSocket(proto, server.Addr())
 	if err != nil {
 		return -1, err
 	}
@@ -84,11 +94,22 @@ func dial(proto string, server netip.AddrPort) (socket, error) {
 	return s, nil
 }
 
-func rawAddress(a netip.AddrPort) *unix.RawSockaddrInet4 {
-	raw := &unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: a.Addr().As4()}
-	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
-	port[0], port[1] = byte(a.Port()>>8), byte(a.Port())
-	return raw
+// sockaddr is an address as the kernel has it: of IPv4, the beginning of raw.
+type sockaddr struct {
+	raw    unix.RawSockaddrInet6
+	length uint32
+}
+
+func rawAddress(a netip.AddrPort) *sockaddr {
+	s := &sockaddr{unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: a.Addr().As16()}, unix.SizeofSockaddrInet6}
+	port := &s.raw.Port // at the same place in both
+	if a.Addr().Is4() {
+		raw := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw))
+		*raw = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: a.Addr().As4()}
+		s.length = unix.SizeofSockaddrInet4
+	}
+	*(*[2]byte)(unsafe.Pointer(port)) = [2]byte{byte(a.Port() >> 8), byte(a.Port())}
+	return s
 }
 
 func (s socket) noDelay() error {
@@ -107,10 +128,10 @@ func (s socket) setTimeout(d time.Duration) error {
 	return nil
 }
 
-func (s socket) connect(server *unix.RawSockaddrInet4) error {
+func (s socket) connect(server *sockaddr) error {
 	for {
 		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(s),
-			uintptr(unsafe.Pointer(server)), unix.SizeofSockaddrInet4)
+			uintptr(unsafe.Pointer(&server.raw)), uintptr(server.length))
 		switch errno {
 		case 0, unix.EISCONN: // EISCONN: the call before was interrupted
 			return nil
@@ -138,12 +159,11 @@ func (s socket) accept() (socket, error) {
 // answerOnlyFirst connects a UDP server to the sender of the next message,
 // which stays in the queue.
 func (s socket) answerOnlyFirst() error {
-	var from unix.RawSockaddrInet4
-	length := uint32(unix.SizeofSockaddrInet4)
+	from := sockaddr{length: unix.SizeofSockaddrInet6}
 	var b [1]byte
 	for {
 		_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s), uintptr(unsafe.Pointer(&b[0])), 1,
-			unix.MSG_PEEK, uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&length)))
+			unix.MSG_PEEK, uintptr(unsafe.Pointer(&from.raw)), uintptr(unsafe.Pointer(&from.length)))
 		switch errno {
 		case 0:
 			return s.connect(&from)
