@@ -35,10 +35,9 @@ type worker struct {
 }
 
 const (
-	// mostVain is how often a way is looked at in vain before it has to ring.
-	// Where there is no processor to spare, looking keeps those away that one
-	// waits for.
-	mostVain, fewVain = 400, 8
+	// mostVain is how often a way is looked at in vain before it has to ring:
+	// some microseconds, which sleeping and being woken takes, too.
+	mostVain = 100
 	// passesPerLook is how often doorbells are looked at meanwhile.
 	passesPerLook = 16
 )
@@ -247,8 +246,8 @@ func (w *worker) run() {
 	defer close(w.done)
 	debug.SetPanicOnFault(true) // see software.copy
 	most := mostVain
-	if runtime.NumCPU() < 4 {
-		most = fewVain
+	if runtime.NumCPU() == 1 { // looking keeps those away that one waits for
+		most = 1
 	}
 	for pass := 0; !w.over; pass++ {
 		if len(w.active) == 0 {
