@@ -24,6 +24,9 @@ type connection struct {
 
 	worker   *worker   // of the engine copier
 	carriage *carriage // with it, nil if there is none
+
+	// attached: beside a TCP connection, which tells the ends of each other's end.
+	attached bool
 }
 
 // end is what one process has of a connection.
@@ -36,6 +39,7 @@ type end struct {
 	memory     memory
 	told       uint64 // bytes that it says to have sent, when it closes
 	left       bool
+	id         uint32 // its owner's number of it, of an attached one
 }
 
 // charge is what counts against a container's share of the memory.
@@ -203,15 +207,26 @@ func (c *connection) open() error {
 	case Unix:
 		return openPlain(c)
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("make doorbells: %w", err)
+	if !c.attached {
+		pair, err := doorbells()
+		if err != nil {
+			return err
+		}
+		c.ends[0].doorbell, c.ends[1].doorbell = pair[0], pair[1]
 	}
-	c.ends[0].doorbell, c.ends[1].doorbell = pair[0], pair[1]
 	if c.engine == BPF {
 		return openCopied(c.b.program, c)
 	}
 	return openSealed(c)
+}
+
+// doorbells makes the sockets by which two ends wake each other.
+func doorbells() (pair [2]int, err error) {
+	pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return [2]int{-1, -1}, fmt.Errorf("make doorbells: %w", err)
+	}
+	return pair, nil
 }
 
 // reply tells an end what it has got.
@@ -276,7 +291,9 @@ func (b *Broker) discharge(h charge) {
 func (c *connection) leave(e *end) {
 	e.left = true
 	c.part(e)
-	if e.peer().left {
+	if c.attached {
+		c.detach()
+	} else if e.peer().left {
 		c.free()
 	}
 }
@@ -289,9 +306,21 @@ func (c *connection) abort() {
 			c.part(e)
 		}
 	}
-	if c.ends[0].left && c.ends[1].left {
+	if c.attached {
+		c.detach()
+	} else if c.ends[0].left && c.ends[1].left {
 		c.free()
 	}
+}
+
+// detach ends an attached connection for both: what was sent is in the memory
+// that the other end has mapped, and what it sends goes by TCP.
+func (c *connection) detach() {
+	c.hangUp()
+	for _, e := range c.ends {
+		delete(e.owner.ends, e.id)
+	}
+	c.free()
 }
 
 // part tells the peer of an end that has left.

@@ -89,8 +89,10 @@ func (m message) packet() []byte {
 
 func (c client) ask(m message) answer { return c.send(m.packet()) }
 
-func (c client) send(packet []byte) (a answer) {
-	if _, err := c.conn.Write(packet); err != nil {
+func (c client) send(packet []byte) answer { return c.sendWith(packet, nil) }
+
+func (c client) sendWith(packet, rights []byte) (a answer) {
+	if _, _, err := c.conn.WriteMsgUnix(packet, rights, nil); err != nil {
 		return answer{ended: true}
 	}
 	buf, oob := make([]byte, 64), make([]byte, 128)

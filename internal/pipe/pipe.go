@@ -71,6 +71,7 @@ type Broker struct {
 	program     *program // nil until it is wanted
 	noProgram   error    // why it does not work, when that is known
 	workers     []*worker
+	attach      attachments
 }
 
 // Counts are since the broker's start.
@@ -98,6 +99,7 @@ func New(o Options) (*Broker, error) {
 	}
 	b.probes.init()
 	b.distances.init()
+	b.attach.waiting = make(map[tcpEnd]*attachment)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(b.serve)
 	b.running.Go(b.obey)
@@ -147,6 +149,9 @@ func (b *Broker) Close() error {
 	}
 	for _, w := range b.workers {
 		err = errors.Join(err, w.close())
+	}
+	if b.attach.ends != nil {
+		err = errors.Join(err, b.attach.ends.close())
 	}
 	return err
 }

@@ -31,6 +31,7 @@ func (b *Broker) obey() {
 		case <-b.ctx.Done():
 			return
 		}
+		b.detachAll()
 		b.recheck()
 		select {
 		case <-time.After(recheckPause):

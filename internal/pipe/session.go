@@ -28,6 +28,8 @@ type session struct {
 	names map[uint32]*name
 	ends  map[uint32]*end
 	over  bool
+
+	attachments map[uint32]*attachment
 }
 
 // Party is a process at one end of a connection.
@@ -61,7 +63,8 @@ func (b *Broker) attend(conn *net.UnixConn) {
 
 // begin finds out who has connected.
 func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
-	s := &session{b: b, conn: conn, names: make(map[uint32]*name), ends: make(map[uint32]*end)}
+	s := &session{b: b, conn: conn, names: make(map[uint32]*name), ends: make(map[uint32]*end),
+		attachments: make(map[uint32]*attachment)}
 	defer func() {
 		if err != nil {
 			s.release()
@@ -159,28 +162,57 @@ func (s *session) watch() {
 // answer reads requests and replies to them. A client that says what it must
 // not is let go.
 func (s *session) answer() error {
-	buf := make([]byte, messageSize+1)
+	buf, oob := make([]byte, messageSize+1), make([]byte, unix.CmsgSpace(4))
 	greeted := false
 	for {
-		n, _, _, _, err := s.conn.ReadMsgUnix(buf, nil)
+		n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
+		file := received(oob[:oobn])
+		if err == nil && n > 0 {
+			err = s.reply(buf[:n], file, &greeted)
+		}
+		if file >= 0 {
+			unix.Close(file)
+		}
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil && n == 0 {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read a request: %w", err)
-		}
-		r, err := parseRequest(buf[:n])
-		if err != nil {
-			return err
-		}
-		if greeted == (r.Op == opHello) {
-			return fmt.Errorf("%w: the first is hello, and no other", errMessage)
-		}
-		greeted = true
-		if err := s.send(s.do(r)); err != nil {
-			return err
+			return fmt.Errorf("answer a request: %w", err)
 		}
 	}
+}
+
+// reply does what a packet asks for, and says how that went.
+func (s *session) reply(packet []byte, file int, greeted *bool) error {
+	r, err := parseRequest(packet)
+	if err != nil {
+		return err
+	}
+	if *greeted == (r.Op == opHello) {
+		return fmt.Errorf("%w: the first is hello, and no other", errMessage)
+	}
+	*greeted = true
+	r.file = file
+	return s.send(s.do(r))
+}
+
+// received is the file that came with a packet, or -1 if it was not one.
+func received(oob []byte) int {
+	var all []int
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return -1
+	}
+	for _, m := range messages {
+		if fds, err := unix.ParseUnixRights(&m); err == nil {
+			all = append(all, fds...)
+		}
+	}
+	if len(all) != 1 {
+		closeAll(all)
+		return -1
+	}
+	return all[0]
 }
 
 func (s *session) send(r reply) error {
@@ -246,6 +278,10 @@ func (s *session) do(r request) reply {
 			}
 			return nil
 		})
+	case opAttach:
+		answer, err = s.attach(r.file)
+	case opAttached:
+		answer, err = s.attached(r.ID)
 	case opClose:
 		err = s.close(r)
 	}
@@ -311,13 +347,13 @@ func (s *session) newID() (uint32, error) {
 	if s.over {
 		return 0, unix.ECONNABORTED
 	}
-	if len(s.names)+len(s.ends) >= mostHandles {
+	if len(s.names)+len(s.ends)+len(s.attachments) >= mostHandles {
 		return 0, unix.EMFILE
 	}
 	for {
 		s.b.lastID++
 		id := s.b.lastID
-		if id != 0 && s.names[id] == nil && s.ends[id] == nil {
+		if id != 0 && s.names[id] == nil && s.ends[id] == nil && s.attachments[id] == nil {
 			return id, nil
 		}
 	}
@@ -331,6 +367,10 @@ func (s *session) close(r request) error {
 		e.told = r.Size
 		delete(s.ends, id)
 		e.connection.leave(e)
+		return nil
+	}
+	if a := s.attachments[id]; a != nil {
+		s.drop(a)
 		return nil
 	}
 	if n := s.names[id]; n != nil {
@@ -348,6 +388,9 @@ func (s *session) leave() {
 	s.over = true
 	for _, e := range s.ends {
 		e.connection.abort()
+	}
+	for _, a := range s.attachments {
+		s.drop(a)
 	}
 	for _, n := range s.names {
 		n.remove()

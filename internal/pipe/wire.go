@@ -19,18 +19,20 @@ const (
 type op uint32
 
 const (
-	opHello   op = iota + 1 // Arg: version. The first request of a session.
-	opBind                  // Addr, Port, Engines: reserve a name. Reply: ID, Port.
-	opListen                // ID, Arg: backlog. Reply: eventfd that is readable when one can accept.
-	opAccept                // ID. Reply: an end, as opConnect's, or EAGAIN.
-	opConnect               // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
-	opMapped                // ID, Arg: generation: what this end writes to is mapped.
-	opRing                  // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
-	opGrow                  // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
-	opClose                 // ID: of a name or an end; Size: of unix, bytes sent.
-	opWake                  // ID: ring this end's own doorbell.
-	opEnded                 // ID: whether its peer has ended in good order; ECONNRESET.
-	opLast    = opEnded
+	opHello    op = iota + 1 // Arg: version. The first request of a session.
+	opBind                   // Addr, Port, Engines: reserve a name. Reply: ID, Port.
+	opListen                 // ID, Arg: backlog. Reply: eventfd that is readable when one can accept.
+	opAccept                 // ID. Reply: an end, as opConnect's, or EAGAIN.
+	opConnect                // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
+	opMapped                 // ID, Arg: generation: what this end writes to is mapped.
+	opRing                   // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
+	opGrow                   // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
+	opClose                  // ID: of a name or an end; Size: of unix, bytes sent.
+	opWake                   // ID: ring this end's own doorbell.
+	opEnded                  // ID: whether its peer has ended in good order; ECONNRESET.
+	opAttach                 // With a TCP socket. Reply: ID; file: doorbell, which rings when there is an answer to opAttached.
+	opAttached               // ID. Reply: as opConnect's, Generation: 1 for the end that connected; files: page, ring. EAGAIN while the other end has not come.
+	opLast     = opAttached
 )
 
 // request is what a client asks.
@@ -41,6 +43,7 @@ type request struct {
 	Engines engineSet
 	Name    netip.AddrPort
 	Size    uint64
+	file    int // that came with it, or -1; closed after the reply
 }
 
 // reply is what it is answered.

@@ -1,0 +1,267 @@
+package pipe
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// attachment is one end of a TCP connection whose process would go over to the
+// pipe (docs/run.md). It waits until the other end's does, too; then the two get
+// a connection, and keep the TCP connection beside it.
+type attachment struct {
+	owner    *session
+	id       uint32
+	tcp      tcpEnd
+	local    netip.AddrPort
+	doorbell [2]int // its own, the other end's; -1 when somebody else has it
+	end      *end   // when there is a connection
+	err      error  // why there will be none
+}
+
+// attachedRing is how large the rings are from the beginning, while there is
+// plenty of memory: what goes over has sent much already. They do not grow.
+const attachedRing = 1 << 20
+
+// attachments are those that wait for their other end. The broker's lock guards
+// it.
+type attachments struct {
+	ends    *tcpEnds // nil until it is wanted
+	noEnds  error    // why it does not work, when that is known
+	waiting map[tcpEnd]*attachment
+}
+
+// attach looks at the TCP socket of a process, and waits for the other end.
+// No os.File: it would alter whether the process's socket blocks.
+func (s *session) attach(fd int) (answer reply, err error) {
+	b := s.b
+	if fd < 0 {
+		return answer, unix.EBADF
+	}
+	local, _, err := tcpNames(fd)
+	if err != nil {
+		return answer, err
+	}
+	ends, err := b.loadAttaching()
+	if err != nil {
+		return answer, err
+	}
+	a := &attachment{owner: s, local: local, doorbell: [2]int{-1, -1}}
+	if a.tcp, err = ends.of(fd); err != nil {
+		return answer, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.id, err = s.newID(); err != nil {
+		return answer, err
+	}
+	if b.attach.waiting[a.tcp] != nil {
+		return answer, fmt.Errorf("that end is attached already: %w", unix.EBUSY)
+	}
+	client, server := a, b.attach.waiting[a.tcp.asClient()]
+	if server == nil {
+		client, server = b.attach.waiting[a.tcp.asServer()], a
+	}
+	if client == nil || server == nil {
+		if a.doorbell, err = doorbells(); err != nil {
+			return answer, err
+		}
+		b.attach.waiting[a.tcp] = a
+	} else {
+		first := client
+		if first == a {
+			first = server
+		}
+		delete(b.attach.waiting, first.tcp)
+		a.doorbell[0], first.doorbell[1] = first.doorbell[1], -1
+		b.running.Go(func() { b.pair(client, server) })
+	}
+	answer = reply{ID: a.id, files: []int{a.doorbell[0]}}
+	if err := keep(&answer, nil); err != nil {
+		return reply{}, err
+	}
+	s.attachments[a.id] = a
+	return answer, nil
+}
+
+// loadAttaching loads what attaching takes when it is first wanted: the engine
+// bpf, for whose program the doorbells have to be made, and the look at sockets.
+func (b *Broker) loadAttaching() (*tcpEnds, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := &b.attach
+	if at.ends == nil && at.noEnds == nil {
+		if at.ends, at.noEnds = newTCPEnds(); at.noEnds != nil {
+			b.log.Error("the pipe does not take over TCP connections", "error", at.noEnds)
+		}
+	}
+	b.loadProgram(1 << BPF)
+	if at.noEnds != nil || b.noProgram != nil {
+		return nil, unix.EPROTONOSUPPORT
+	}
+	return at.ends, nil
+}
+
+// pair makes the connection of two ends.
+func (b *Broker) pair(client, server *attachment) {
+	c := &connection{b: b, begun: time.Now(), name: server.local, attached: true}
+	both := [2]*attachment{client, server}
+	for i, a := range both {
+		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, doorbell: -1, id: a.id}
+	}
+	err := b.prepare(c, both)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range both {
+		if err == nil && a.owner.attachments[a.id] != a {
+			err = fmt.Errorf("process %d has gone: %w", a.owner.party.PID, unix.ECONNRESET)
+		}
+	}
+	for i, a := range both {
+		if a.err = err; err == nil {
+			a.end = c.ends[i]
+		} else if a.owner.attachments[a.id] != a {
+			a.close()
+		}
+		// Either way there is news for the other end.
+		for _, fd := range []int{c.ends[i].doorbell, a.doorbell[0]} {
+			if fd >= 0 {
+				_, _ = unix.Write(fd, []byte{0})
+			}
+		}
+	}
+	if err != nil {
+		b.log.Debug("pipe: attach", "error", err)
+		c.free()
+		return
+	}
+	b.counts.Connections++
+	c.number = b.counts.Connections
+	b.connections[c] = true
+}
+
+// prepare makes the memory of an attached connection, which takes over the
+// doorbells.
+func (b *Broker) prepare(c *connection, both [2]*attachment) error {
+	if !b.allows(c.ends[0].addr.Addr(), c.ends[1].addr.Addr()) {
+		b.refuse("allow list")
+		return unix.EACCES
+	}
+	if err := c.begin(1<<BPF, 1<<BPF, near); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	for i, a := range both {
+		c.ends[i].doorbell, a.doorbell[0] = a.doorbell[0], -1
+	}
+	b.mu.Unlock()
+	if err := c.open(); err != nil {
+		return err
+	}
+	if !c.chargeLarge() {
+		return nil
+	}
+	for _, e := range c.ends {
+		if _, _, err := e.memory.grow(attachedRing); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chargeLarge counts two large rings, if there is plenty of memory: both ends
+// rely on them to be of one size.
+func (c *connection) chargeLarge() bool {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	if c.b.used+2*attachedRing > c.b.opts.MemoryLimit/4 {
+		return false
+	}
+	before := len(c.held)
+	for _, e := range c.ends {
+		if err := c.charge(e.party.Netns, attachedRing); err != nil {
+			for _, h := range c.held[before:] {
+				c.b.discharge(h)
+			}
+			c.held = c.held[:before]
+			return false
+		}
+	}
+	return true
+}
+
+// attached hands an end over that has found its other one.
+func (s *session) attached(id uint32) (answer reply, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	a := s.attachments[id]
+	switch {
+	case a == nil:
+		return answer, unix.EBADF
+	case a.err != nil:
+		return answer, a.err
+	case a.end == nil:
+		return answer, unix.EAGAIN
+	case a.end.memory == nil:
+		return answer, unix.ECONNRESET // it is over again
+	}
+	e := a.end
+	answer = reply{ID: id, Engine: e.connection.engine, Peer: e.peer().addr, Local: e.addr}
+	files, size := e.memory.files()
+	generation := uint32(0)
+	if later, sizeLater, err := e.memory.ring(1); err == nil {
+		files[1], size, generation = later[0], sizeLater, 1
+	}
+	if e == e.connection.ends[0] {
+		answer.Generation = 1
+	}
+	answer.files, answer.Size = files, size
+	if err := keep(&answer, nil); err != nil {
+		return reply{}, err
+	}
+	if generation > 0 {
+		e.memory.given(generation)
+	}
+	delete(s.attachments, id)
+	s.ends[id] = e
+	return answer, nil
+}
+
+// drop ends an attachment. The lock is held.
+func (s *session) drop(a *attachment) {
+	delete(s.attachments, a.id)
+	if s.b.attach.waiting[a.tcp] == a {
+		delete(s.b.attach.waiting, a.tcp)
+		a.close()
+		return
+	}
+	switch {
+	case a.end != nil:
+		a.end.connection.leave(a.end)
+	case a.err != nil:
+		a.close()
+	}
+	// Else it is being paired, which sees that it has gone.
+}
+
+func (a *attachment) close() {
+	for i, fd := range a.doorbell {
+		if fd >= 0 {
+			unix.Close(fd)
+			a.doorbell[i] = -1
+		}
+	}
+}
+
+// detachAll has TCP take over again, with what the network's rules say now.
+func (b *Broker) detachAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.connections {
+		if c.attached {
+			c.detach()
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package pipe
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends ../../bpf/tcp_ends.bpf.c
+
+// tcpEnd tells one end of a TCP connection from all others of the machine,
+// whatever their addresses are and whoever translates them: the sequence numbers
+// that it began with, 64 bits that nobody knows who does not see its packets.
+type tcpEnd struct {
+	sent, received uint32
+}
+
+// asClient is what the other end is, if this one has connected; asServer, if it
+// was accepted. The kernel counts the client's SYN as a byte acknowledged.
+func (e tcpEnd) asClient() tcpEnd { return tcpEnd{e.received, e.sent + 1} }
+func (e tcpEnd) asServer() tcpEnd { return tcpEnd{e.received - 1, e.sent} }
+
+// tcpEnds reads them.
+type tcpEnds struct {
+	mu   sync.Mutex // one at a time
+	objs tcpendsObjects
+}
+
+func newTCPEnds() (*tcpEnds, error) {
+	t := &tcpEnds{}
+	if err := loadTcpendsObjects(&t.objs, nil); err != nil {
+		return nil, fmt.Errorf("load the program that looks at TCP sockets: %w", err)
+	}
+	return t, nil
+}
+
+func (t *tcpEnds) close() error { return t.objs.Close() }
+
+// readings bounds how often a socket is looked at: its counters move, and are
+// believed when they have led to the same twice.
+const readings = 16
+
+var errNoTCP = fmt.Errorf("no socket of an established TCP connection: %w", unix.ENOTSOCK)
+
+// of looks at a socket.
+func (t *tcpEnds) of(fd int) (tcpEnd, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.objs.Asked.Put(int32(fd), uint32(1)); err != nil {
+		return tcpEnd{}, errors.Join(errNoTCP, err)
+	}
+	defer func() { _ = t.objs.Asked.Delete(int32(fd)) }()
+	iter, err := link.AttachIter(link.IterOptions{Program: t.objs.TcpEnds, Map: t.objs.Asked})
+	if err != nil {
+		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+	}
+	defer iter.Close()
+	var last tcpEnd
+	for i := range readings {
+		now, err := read(iter)
+		if err != nil {
+			return tcpEnd{}, err
+		}
+		if i > 0 && now == last {
+			return now, nil
+		}
+		last = now
+	}
+	return tcpEnd{}, fmt.Errorf("look at a TCP socket: its counters do not settle: %w", unix.EBUSY)
+}
+
+func read(iter *link.Iter) (tcpEnd, error) {
+	r, err := iter.Open()
+	if err != nil {
+		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+	}
+	defer r.Close()
+	content, err := io.ReadAll(r)
+	if err != nil {
+		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+	}
+	var e tcpendsTcpEnd
+	if err := binary.Read(bytes.NewReader(content), binary.NativeEndian, &e); err != nil {
+		return tcpEnd{}, errNoTCP // the socket is another kind
+	}
+	return tcpEnd{e.Sent, e.Received}, nil
+}
+
+// tcpNames checks that a file is a connected TCP socket, and returns its
+// addresses.
+func tcpNames(fd int) (local, peer netip.AddrPort, err error) {
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_TCP {
+		return local, peer, errNoTCP
+	}
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil || info.State != tcpEstablished {
+		return local, peer, errNoTCP
+	}
+	a, err := unix.Getsockname(fd)
+	if err != nil {
+		return local, peer, errNoTCP
+	}
+	b, err := unix.Getpeername(fd)
+	if err != nil {
+		return local, peer, errNoTCP
+	}
+	return addrPort(a), addrPort(b), nil
+}
+
+// tcpEstablished is TCP_ESTABLISHED of the kernel's tcp_states.h.
+const tcpEstablished = 1
+
+func addrPort(a unix.Sockaddr) netip.AddrPort {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}
