@@ -86,6 +86,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newPinCommand(),
 		t.newStartupCommand(),
 		t.newPipeCommand(),
+		t.newRunCommand(),
 		t.newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

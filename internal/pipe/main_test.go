@@ -26,6 +26,9 @@ func init() { runtime.LockOSThread() }
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if socket := os.Getenv("SCON_TEST_BROKER"); socket != "" {
+		return serveBroker(socket)
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "scon-pipe-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -15,39 +15,12 @@
 /* How often a peer's death is looked for by those who do not sleep. */
 #define CHECK_NS 10000000
 
-#define SPIN_US 20
-
-int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
 static int64_t coarse_ns(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-/* spin_default: looking keeps the only CPU from the peer. */
-int spin_default(void)
-{
-	return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
-}
-
-/* Looking is in vain while the peer waits for a CPU. After so many times in a row
- * it is tried only now and then. */
-#define VAIN 4
-#define AGAIN 64
-
-/* spin_ns is how long to look, when looking was in vain so often in a row. */
-int64_t spin_ns(int spin_us, unsigned int vain)
-{
-	return vain < VAIN || vain % AGAIN == 0 ? spin_us * INT64_C(1000) : 0;
 }
 
 static int ask(struct conn *c, enum wire_op op, uint32_t arg, struct wire_reply *a,

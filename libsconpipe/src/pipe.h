@@ -166,6 +166,9 @@ struct sock {
 /* session.c: requests to the broker. Files of a reply are the caller's. */
 int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
 		 int *files, int *count);
+int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
+		 int *files, int *count);
+int session_file(void);
 int session_hello(void);
 void session_forget(void);
 
@@ -200,6 +203,8 @@ void conn_rouse(struct conn *c);
 uint64_t conn_mark(struct conn *c);
 int conn_error(struct conn *c);
 void conn_free(struct conn *c);
+
+/* clock.c */
 int64_t now_ns(void);
 int spin_default(void);
 int64_t spin_ns(int spin_us, unsigned int vain);

@@ -68,7 +68,7 @@ static int take_files(struct msghdr *msg, int *files, int *count)
 	return msg->msg_flags & MSG_CTRUNC ? -EMFILE : 0;
 }
 
-static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
+static int transact(int fd, const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count);
 
 /* give_back closes an end that this process has no files for. */
@@ -77,10 +77,29 @@ static void give_back(int fd, uint32_t id)
 	struct wire_request q = { .op = OP_CLOSE, .id = id };
 	struct wire_reply ignored;
 
-	transact(fd, &q, &ignored, NULL, NULL);
+	transact(fd, &q, -1, &ignored, NULL, NULL);
 }
 
-static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
+/* put sends a request, and a file with it unless that is -1. */
+static ssize_t put(int fd, const struct wire_request *q, int file)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec io = { (void *)q, sizeof(*q) };
+	struct msghdr msg = { .msg_iov = &io, .msg_iovlen = 1 };
+	struct cmsghdr *c = (struct cmsghdr *)control;
+
+	if (file >= 0) {
+		*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+				       .cmsg_type = SCM_RIGHTS,
+				       .cmsg_len = CMSG_LEN(sizeof(int)) };
+		memcpy(CMSG_DATA(c), &file, sizeof(file));
+		msg.msg_control = control;
+		msg.msg_controllen = sizeof(control);
+	}
+	return sendmsg(fd, &msg, MSG_NOSIGNAL);
+}
+
+static int transact(int fd, const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FILES * sizeof(int))];
@@ -93,7 +112,7 @@ static int transact(int fd, const struct wire_request *q, struct wire_reply *a,
 	int err;
 
 	do
-		n = send(fd, q, sizeof(*q), MSG_NOSIGNAL);
+		n = put(fd, q, file);
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -EPIPE;
@@ -119,7 +138,7 @@ static int greet(int fd)
 	struct wire_request q = { .op = OP_HELLO, .arg = WIRE_VERSION };
 	struct wire_reply a;
 
-	return transact(fd, &q, &a, NULL, NULL);
+	return transact(fd, &q, -1, &a, NULL, NULL);
 }
 
 /* open_session is called with the lock held. */
@@ -143,8 +162,8 @@ static int open_session(void)
 	return fd;
 }
 
-static int ask(uint32_t *serial, struct wire_request *q, struct wire_reply *a, int *files,
-	       int *count)
+static int ask(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
+	       int *files, int *count)
 {
 	int most = count ? *count : 0, err = open_session();
 
@@ -155,7 +174,7 @@ static int ask(uint32_t *serial, struct wire_request *q, struct wire_reply *a, i
 			*count = 0;
 		return err;
 	}
-	err = transact(session.fd, q, a, files, count);
+	err = transact(session.fd, q, file, a, files, count);
 	if (err == -EPIPE) {
 		close(session.fd);
 		session.fd = -1;
@@ -166,7 +185,7 @@ static int ask(uint32_t *serial, struct wire_request *q, struct wire_reply *a, i
 			*count = most;
 		err = open_session();
 		if (err >= 0)
-			err = transact(session.fd, q, a, files, count);
+			err = transact(session.fd, q, file, a, files, count);
 		else if (count)
 			*count = 0;
 	}
@@ -176,19 +195,31 @@ static int ask(uint32_t *serial, struct wire_request *q, struct wire_reply *a, i
 }
 
 /*
- * session_call asks the broker. *serial says in which connection to it, 0 for
- * any, and becomes that. *count has room for files, and becomes their number.
- * -ECONNABORTED: that connection is over.
+ * session_give asks the broker, and hands it a file unless that is -1. *serial
+ * says in which connection to it, 0 for any, and becomes that. *count has room
+ * for files, and becomes their number. -ECONNABORTED: that connection is over.
  */
-int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
+int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
 		 int *files, int *count)
 {
 	int err;
 
 	pthread_mutex_lock(&session.lock);
-	err = ask(serial, q, a, files, count);
+	err = ask(serial, q, file, a, files, count);
 	pthread_mutex_unlock(&session.lock);
 	return err == -EPIPE ? -ECONNABORTED : err;
+}
+
+int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
+		 int *files, int *count)
+{
+	return session_give(serial, q, -1, a, files, count);
+}
+
+/* session_file is the connection's own, -1 for none. */
+int session_file(void)
+{
+	return session.fd;
 }
 
 /* session_hello sees to it that there is a broker. */

@@ -22,6 +22,8 @@ enum wire_op {
 	OP_CLOSE,
 	OP_WAKE,
 	OP_ENDED,
+	OP_ATTACH,
+	OP_ATTACHED,
 };
 
 struct wire_request {

@@ -1,0 +1,220 @@
+package pipe_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// preload builds what "scon run" preloads, and the table of what sockets do.
+var preload = sync.OnceValues(func() (dir string, err error) {
+	dir = filepath.Join(scratch, "run")
+	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "posix", "all", "OUT="+dir)
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build libsconrun: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+// piped is a command as "scon run" runs it. Its connections go over after so many
+// bytes.
+func piped(t testing.TB, socket, after string, argv ...string) *exec.Cmd {
+	t.Helper()
+	dir, err := preload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if argv[0] == "posixtest" {
+		cmd = exec.Command(filepath.Join(dir, "posixtest"), argv[1:]...)
+	}
+	cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+socket, "SCON_RUN_AFTER="+after, "LD_PRELOAD="+filepath.Join(dir, "libsconrun.so"))
+	return cmd
+}
+
+// Stream sockets do the same by the pipe as by TCP.
+func TestRunIsTCP(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	ns := nstest.New(t)
+	table := func(preloaded bool) string {
+		cmd := piped(t, socket, "0", "posixtest")
+		if !preloaded {
+			cmd.Env = nil
+		}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := netns.Do(ns, cmd.Start)
+		if err == nil {
+			err = cmd.Wait()
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, out.String())
+		}
+		return out.String()
+	}
+	want, got := strings.Split(table(false), "\n"), strings.Split(table(true), "\n")
+	for i := range max(len(want), len(got)) {
+		if i >= len(want) || i >= len(got) || want[i] != got[i] {
+			t.Fatalf("line %d by TCP and by the pipe:\n%s\n%s", i+1, strings.Join(want[min(i, len(want)):min(i+3, len(want))], "\n"),
+				strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"))
+		}
+	}
+	if s := b.Status(); s.Made < 40 || s.SentBytes < 10<<20 {
+		t.Errorf("it was not by the pipe: %d connections, %d bytes", s.Made, s.SentBytes)
+	}
+}
+
+// pairUnderLoad is a server and a client under load in two namespaces.
+type pairUnderLoad struct {
+	server, client *exec.Cmd
+	out            [2]*bufio.Reader
+}
+
+func startLoad(t *testing.T, one, two, socket string) *pairUnderLoad {
+	t.Helper()
+	l := &pairUnderLoad{server: piped(t, socket, "65536", "posixtest", "server", "10.9.0.2")}
+	start := func(i int, ns string, cmd *exec.Cmd) {
+		r, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = os.Stderr
+		l.out[i] = bufio.NewReader(r)
+		if err := netns.Do(ns, cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+	start(0, two, l.server)
+	port, err := l.out[0].ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.client = piped(t, socket, "65536", "posixtest", "client", "10.9.0.2", strings.TrimSpace(port))
+	start(1, one, l.client)
+	if _, err := l.out[1].ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// end is what a side said last.
+func (l *pairUnderLoad) end(t *testing.T, i int) string {
+	t.Helper()
+	line := make(chan string, 1)
+	go func() {
+		s, err := l.out[i].ReadString('\n')
+		if err != nil {
+			s = err.Error()
+		}
+		line <- strings.TrimSpace(s)
+	}()
+	select {
+	case s := <-line:
+		return s
+	case <-time.After(20 * time.Second):
+		_ = []*exec.Cmd{l.server, l.client}[i].Process.Kill()
+		<-line
+		return "it hangs"
+	}
+}
+
+// Whoever is killed at whatever moment, the other side reads what was sent, whole
+// and in order, and then the end that TCP has.
+func TestRunKilled(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	one, two := neighbours(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	for i := range 16 {
+		l := startLoad(t, one, two, socket)
+		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond)
+		victim, left := []*exec.Cmd{l.server, l.client}[i%2], 1-i%2
+		if err := victim.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		killed := time.Now()
+		got := l.end(t, left)
+		t.Logf("round %d: %s after %v", i, got, time.Since(killed).Round(time.Millisecond))
+		if !strings.HasSuffix(got, " EOF") && !strings.HasSuffix(got, " ECONNRESET") && !strings.HasSuffix(got, " EPIPE") {
+			t.Errorf("seed %d, round %d: %s", seed, i, got)
+		}
+	}
+	if s := b.Status(); s.Made == 0 {
+		t.Error("no connection went over")
+	}
+}
+
+// Without the broker, connections go on.
+func TestRunBrokerKilled(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	one, two := neighbours(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	for i := range 8 {
+		socket := filepath.Join(t.TempDir(), "p")
+		broker := exec.Command(os.Args[0])
+		broker.Env = append(os.Environ(), "SCON_TEST_BROKER="+socket)
+		if err := broker.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = broker.Process.Kill()
+			_ = broker.Wait()
+		})
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			if conn, err := net.Dial("unixpacket", socket); err == nil {
+				conn.Close()
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("the broker does not begin")
+			}
+		}
+		l := startLoad(t, one, two, socket)
+		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+		if err := broker.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = broker.Wait()
+		time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+		if err := l.client.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.end(t, 0); !strings.HasSuffix(got, " EOF") && !strings.HasSuffix(got, " ECONNRESET") {
+			t.Errorf("seed %d, round %d: %s", seed, i, got)
+		}
+	}
+}
+
+// serveBroker is a broker in a process of its own.
+func serveBroker(socket string) int {
+	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	select {}
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <stdarg.h>
+
+#include "posix.h"
+
+#define ENTRY(name) { #name, case_##name },
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = { CASES(ENTRY) };
+
+static const char *current;
+
+void say(const char *format, ...)
+{
+	va_list args;
+
+	printf("%s: ", current);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+	fflush(stdout);
+}
+
+void result(const char *what, long n)
+{
+	if (n == -1)
+		say("%s: -1 %s", what, strerrorname_np(errno));
+	else
+		say("%s: %ld", what, n);
+}
+
+void events(const char *what, unsigned int e)
+{
+	say("%s:%s%s%s%s%s%s", what, e & POLLIN ? " IN" : "", e & POLLOUT ? " OUT" : "",
+	    e & POLLPRI ? " PRI" : "", e & POLLRDHUP ? " RDHUP" : "",
+	    e & POLLERR ? " ERR" : "", e & POLLHUP ? " HUP" : "");
+}
+
+void need(bool condition, const char *what)
+{
+	if (condition)
+		return;
+	say("cannot go on: %s: %s", what, strerror(errno));
+	exit(1);
+}
+
+void pause_ms(int ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+	while (nanosleep(&t, &t) < 0 && errno == EINTR)
+		;
+}
+
+void nonblock(int fd, bool on)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	need(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) == 0,
+	     "fcntl");
+}
+
+/* Bytes go to and fro until what would take the connection over has had the time
+ * to do it. */
+static void warm_up(struct pair p)
+{
+	char byte = 1;
+	int i;
+
+	for (i = 0; i < 80; i++) {
+		need(write(p.a, &byte, 1) == 1 && read(p.b, &byte, 1) == 1, "warm up");
+		need(write(p.b, &byte, 1) == 1 && read(p.a, &byte, 1) == 1, "warm up");
+		pause_ms(1);
+	}
+}
+
+struct pair make_pair(void)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	socklen_t len = sizeof(name);
+	struct pair p;
+	int on = 1;
+
+	need(bind(listener, (struct sockaddr *)&name, len) == 0, "bind");
+	need(listen(listener, 1) == 0, "listen");
+	need(getsockname(listener, (struct sockaddr *)&name, &len) == 0, "getsockname");
+	p.a = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(p.a, (struct sockaddr *)&name, len) == 0, "connect");
+	p.b = accept(listener, NULL, NULL);
+	need(p.b >= 0, "accept");
+	close(listener);
+	/* Small pieces shall not wait for each other. */
+	setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	setsockopt(p.b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	warm_up(p);
+	return p;
+}
+
+void close_pair(struct pair p)
+{
+	close(p.a);
+	close(p.b);
+}
+
+void fill_out(int fd)
+{
+	static char buf[65536];
+
+	nonblock(fd, true);
+	while (send(fd, buf, sizeof(buf), MSG_NOSIGNAL) > 0)
+		;
+	nonblock(fd, false);
+}
+
+size_t drain(int fd)
+{
+	static char buf[65536];
+	size_t got = 0;
+	int quiet = 0;
+
+	/* What TCP has on its way comes after a moment. */
+	while (quiet < 20) {
+		ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+
+		if (n > 0) {
+			got += n;
+			quiet = 0;
+		} else {
+			quiet++;
+			pause_ms(1);
+		}
+	}
+	return got;
+}
+
+void send_stream(int fd, size_t len)
+{
+	char buf[70000];
+	size_t pos = 0, i;
+
+	while (pos < len) {
+		size_t n = 1 + pos * 31 % sizeof(buf), at = 0;
+
+		if (n > len - pos)
+			n = len - pos;
+		for (i = 0; i < n; i++)
+			buf[i] = byte_at(pos + i);
+		while (at < n) {
+			ssize_t sent = send(fd, buf + at, n - at, MSG_NOSIGNAL);
+
+			need(sent > 0, "send");
+			at += sent;
+		}
+		pos += n;
+	}
+}
+
+void recv_stream(int fd, size_t len)
+{
+	unsigned char buf[50000];
+	size_t pos = 0, i;
+
+	while (pos < len) {
+		size_t most = 1 + pos * 17 % sizeof(buf);
+		ssize_t n = recv(fd, buf, most < len - pos ? most : len - pos, 0);
+
+		need(n > 0, "recv");
+		for (i = 0; i < (size_t)n; i++)
+			need(buf[i] == byte_at(pos + i), "the right byte");
+		pos += n;
+	}
+}
+
+pthread_t start(void *(*fn)(void *), int fd)
+{
+	pthread_t t;
+
+	need(pthread_create(&t, NULL, fn, (void *)(intptr_t)fd) == 0, "pthread_create");
+	return t;
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	alarm(100); /* a case that hangs ends */
+	current = "load";
+	if (argc == 3 && !strcmp(argv[1], "server")) {
+		load_server(argv[2]);
+		return 0;
+	}
+	if (argc == 4 && !strcmp(argv[1], "client")) {
+		load_client(argv[2], argv[3]);
+		return 0;
+	}
+	for (i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		if (argc > 1 && strcmp(argv[1], cases[i].name))
+			continue;
+		current = cases[i].name;
+		cases[i].run();
+	}
+	return 0;
+}

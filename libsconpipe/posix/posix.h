@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A table of what stream sockets do. Each case prints what it sees; the output on
+ * TCP and under "scon run" has to be the same. Cases are functions in the file of
+ * their topic.
+ */
+#ifndef POSIX_H
+#define POSIX_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Two ends of a connection: who connected, who was accepted. */
+struct pair {
+	int a, b;
+};
+
+struct pair make_pair(void); /* that has moved bytes both ways */
+void close_pair(struct pair p);
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void result(const char *what, long n); /* and errno, when that is -1 */
+void events(const char *what, unsigned int events);
+void need(bool condition, const char *what); /* to go on */
+void nonblock(int fd, bool on);
+void pause_ms(int ms);
+void fill_out(int fd); /* until it takes no more */
+size_t drain(int fd); /* of what has come */
+void send_stream(int fd, size_t len);
+void recv_stream(int fd, size_t len); /* and checks it */
+/* byte_at is a stream's content. */
+static inline unsigned char byte_at(uint64_t pos)
+{
+	return (pos * 2654435761u >> 13) ^ pos;
+}
+
+void load_server(const char *address);
+void load_client(const char *address, const char *port);
+pthread_t start(void *(*fn)(void *), int fd);
+
+/* clang-format off */
+#define CASES(X) \
+	X(echo) X(stream) X(duplex) X(empty) X(dontwait) X(full) X(peek) X(waitall) \
+	X(truncate) X(vectors) X(messages) X(mmessages) X(from) X(fault) X(sendfile) \
+	X(splice) X(fionread) X(poll) X(polltime) X(pollout) X(select) X(selecttime) \
+	X(level) X(edge) X(oneshot) X(edgeout) X(modify) X(dup) X(dup2) X(fork) \
+	X(halfclose) X(shutrd) X(linger) X(unread) X(closed) X(rcvtimeo) X(sndtimeo) \
+	X(sigpipe) X(eintr) X(restart) X(readers) X(writers) X(nbconnect) X(killed) \
+	X(names) X(wakeshut) X(urgent) X(stdio) X(closefrom)
+/* clang-format on */
+
+#define DECLARE(name) void case_##name(void);
+CASES(DECLARE)
+
+#endif

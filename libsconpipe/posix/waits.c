@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Cases of waiting: poll, select, epoll. */
+#include "posix.h"
+
+static unsigned int poll_one(int fd, short wanted, int timeout)
+{
+	struct pollfd p = { .fd = fd, .events = wanted };
+	int n = poll(&p, 1, timeout);
+
+	return n > 0 ? p.revents : 0;
+}
+
+static void *later(void *fd)
+{
+	pause_ms(30);
+	write((intptr_t)fd, "x", 1);
+	return NULL;
+}
+
+void case_poll(void)
+{
+	struct pair p = make_pair();
+	struct pollfd both[2] = { { .fd = p.a, .events = POLLIN },
+				  { .fd = p.b, .events = POLLIN | POLLOUT } };
+	pthread_t t;
+	char byte;
+
+	events("idle", poll_one(p.b, POLLIN | POLLOUT, 0));
+	t = start(later, p.a);
+	events("later", poll_one(p.b, POLLIN, -1));
+	pthread_join(t, NULL);
+	events("still", poll_one(p.b, POLLIN | POLLOUT, 0));
+	events("not asked", poll_one(p.b, POLLOUT, 0));
+	result("both", poll(both, 2, 0));
+	events("first", both[0].revents);
+	events("second", both[1].revents);
+	result("read", read(p.b, &byte, 1));
+	events("read", poll_one(p.b, POLLIN, 0));
+	close_pair(p);
+}
+
+void case_polltime(void)
+{
+	struct pair p = make_pair();
+	struct timespec before, after;
+
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	events("nothing", poll_one(p.b, POLLIN, 50));
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	say("slept %d", (after.tv_sec - before.tv_sec) * 1000 +
+					(after.tv_nsec - before.tv_nsec) / 1000000 >=
+				49);
+	close_pair(p);
+}
+
+void case_pollhup(void)
+{
+	struct pair p = make_pair();
+	char buf[10];
+
+	write(p.a, "abc", 3);
+	shutdown(p.a, SHUT_WR);
+	pause_ms(20);
+	events("half", poll_one(p.b, POLLIN | POLLRDHUP | POLLOUT, 0));
+	result("read", read(p.b, buf, 10));
+	result("read", read(p.b, buf, 10));
+	events("at the end", poll_one(p.b, POLLIN | POLLRDHUP, 0));
+	shutdown(p.b, SHUT_WR);
+	pause_ms(20);
+	events("both", poll_one(p.b, POLLIN | POLLRDHUP | POLLOUT, 0));
+	close_pair(p);
+}
+
+static void *take_all(void *fd)
+{
+	pause_ms(30);
+	drain((intptr_t)fd);
+	return NULL;
+}
+
+void case_pollout(void)
+{
+	struct pair p = make_pair();
+	pthread_t t;
+
+	fill_out(p.a);
+	events("full", poll_one(p.a, POLLOUT, 10));
+	t = start(take_all, p.b);
+	events("drained", poll_one(p.a, POLLOUT, -1));
+	pthread_join(t, NULL);
+	close_pair(p);
+}
+
+void case_select(void)
+{
+	struct pair p = make_pair();
+	int most = (p.a > p.b ? p.a : p.b) + 1;
+	struct timeval t = { 0 };
+	fd_set in, out;
+	pthread_t thread;
+
+	FD_ZERO(&in);
+	FD_ZERO(&out);
+	FD_SET(p.b, &in);
+	FD_SET(p.b, &out);
+	result("idle", select(most, &in, &out, NULL, &t));
+	say("in %d out %d", FD_ISSET(p.b, &in), FD_ISSET(p.b, &out));
+	FD_ZERO(&in);
+	FD_SET(p.a, &in);
+	FD_SET(p.b, &in);
+	thread = start(later, p.a);
+	result("later", select(most, &in, NULL, NULL, NULL));
+	pthread_join(thread, NULL);
+	say("a %d b %d", FD_ISSET(p.a, &in), FD_ISSET(p.b, &in));
+	close_pair(p);
+}
+
+void case_selecttime(void)
+{
+	struct pair p = make_pair();
+	struct timeval t = { .tv_usec = 30000 };
+	fd_set in;
+
+	FD_ZERO(&in);
+	FD_SET(p.b, &in);
+	result("select", select(p.b + 1, &in, NULL, NULL, &t));
+	say("in %d, left %ld", FD_ISSET(p.b, &in), (long)(t.tv_sec + t.tv_usec));
+	close_pair(p);
+}
+
+static int set_of(int fd, uint32_t wanted)
+{
+	struct epoll_event e = { .events = wanted, .data.u64 = 4711 };
+	int set = epoll_create1(EPOLL_CLOEXEC);
+
+	need(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) == 0, "epoll");
+	return set;
+}
+
+static void wait_one(const char *what, int set, int timeout)
+{
+	struct epoll_event e = { 0 };
+	int n = epoll_wait(set, &e, 1, timeout);
+
+	events(what, n > 0 ? e.events : 0);
+	if (n > 0 && e.data.u64 != 4711)
+		say("with %lx", (unsigned long)e.data.u64);
+}
+
+void case_level(void)
+{
+	struct pair p = make_pair();
+	int set = set_of(p.b, EPOLLIN);
+	pthread_t t;
+	char byte;
+
+	wait_one("idle", set, 0);
+	t = start(later, p.a);
+	wait_one("later", set, -1);
+	pthread_join(t, NULL);
+	write(p.a, "y", 1);
+	wait_one("still", set, 0);
+	result("read", read(p.b, &byte, 1));
+	pause_ms(20);
+	wait_one("one is left", set, 0);
+	result("read", read(p.b, &byte, 1));
+	wait_one("empty", set, 10);
+	shutdown(p.a, SHUT_WR);
+	wait_one("end", set, -1);
+	result("read", read(p.b, &byte, 1));
+	close(set);
+	close_pair(p);
+}
+
+void case_edge(void)
+{
+	struct pair p = make_pair();
+	int set = set_of(p.b, EPOLLIN | EPOLLET);
+	char byte;
+
+	wait_one("idle", set, 10);
+	write(p.a, "ab", 2);
+	wait_one("came", set, -1);
+	wait_one("no edge", set, 10);
+	result("read", read(p.b, &byte, 1));
+	wait_one("no edge", set, 10);
+	write(p.a, "c", 1);
+	wait_one("more came", set, -1);
+	result("read", read(p.b, &byte, 1));
+	result("read", read(p.b, &byte, 1));
+	result("read", recv(p.b, &byte, 1, MSG_DONTWAIT));
+	write(p.a, "d", 1);
+	wait_one("again", set, -1);
+	close(set);
+	close_pair(p);
+}
+
+void case_oneshot(void)
+{
+	struct pair p = make_pair();
+	struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = 4711 };
+	int set = set_of(p.b, EPOLLIN | EPOLLONESHOT);
+
+	write(p.a, "x", 1);
+	wait_one("once", set, -1);
+	wait_one("twice", set, 10);
+	write(p.a, "x", 1);
+	wait_one("more", set, 10);
+	result("again", epoll_ctl(set, EPOLL_CTL_MOD, p.b, &e));
+	wait_one("once", set, -1);
+	wait_one("twice", set, 10);
+	close(set);
+	close_pair(p);
+}
+
+void case_edgeout(void)
+{
+	struct pair p = make_pair();
+	int set = set_of(p.a, EPOLLOUT | EPOLLET);
+
+	wait_one("at first", set, -1);
+	wait_one("no edge", set, 10);
+	fill_out(p.a);
+	wait_one("full", set, 10);
+	drain(p.b);
+	wait_one("drained", set, -1);
+	wait_one("no edge", set, 10);
+	close(set);
+	close_pair(p);
+}
+
+void case_modify(void)
+{
+	struct pair p = make_pair();
+	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u64 = 4711 };
+	int set = set_of(p.a, EPOLLIN);
+
+	wait_one("idle", set, 10);
+	result("twice", epoll_ctl(set, EPOLL_CTL_ADD, p.a, &e));
+	result("change", epoll_ctl(set, EPOLL_CTL_MOD, p.a, &e));
+	wait_one("out", set, 0);
+	fill_out(p.a);
+	wait_one("full", set, 10);
+	write(p.b, "x", 1);
+	wait_one("in", set, -1);
+	result("remove", epoll_ctl(set, EPOLL_CTL_DEL, p.a, NULL));
+	result("twice", epoll_ctl(set, EPOLL_CTL_DEL, p.a, NULL));
+	wait_one("nothing", set, 10);
+	close(set);
+	close_pair(p);
+}

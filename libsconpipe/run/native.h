@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Included before the library's files that libsconrun shares: their calls are not
+ * a program's. */
+#include <unistd.h>
+
+#include "real.h"
+
+#define close(fd) (real()->close(fd))
+#define connect(...) (real()->connect(__VA_ARGS__))
+#define recvmsg(...) (real()->recvmsg(__VA_ARGS__))
+#define sendmsg(...) (real()->sendmsg(__VA_ARGS__))
+#define setsockopt(...) (real()->setsockopt(__VA_ARGS__))

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sending. The way of a piece:
+ *
+ * 1. go_over begins the ring with what has gone by TCP, when the other end looks
+ *    at it.
+ * 2. The kernel copies to the ring what fits; a receiver that waits is rung for.
+ * 3. What the engine does not take goes by TCP, and so does all that follows.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <limits.h>
+#include <sys/ioctl.h>
+#include <linux/tcp.h>
+#include <unistd.h>
+
+#include "run.h"
+
+/* sent asks the kernel how much the connection was given. */
+#define ESTABLISHED 1 /* of the kernel's TCP_ESTABLISHED */
+
+static int sent(struct shared *s, int fd, uint64_t *bytes)
+{
+	struct tcp_info info = { 0 };
+	uint64_t before;
+	int waiting;
+
+	do {
+		socklen_t len = sizeof(info);
+
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+			return -errno;
+		before = info.tcpi_bytes_acked;
+		if (real()->ioctl(fd, SIOCOUTQ, &waiting) < 0)
+			return -errno;
+		len = sizeof(info);
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+			return -errno;
+	} while (info.tcpi_bytes_acked != before);
+	*bytes = before - s->client + waiting;
+	return info.tcpi_state == ESTABLISHED ? 0 : -EPIPE;
+}
+
+/* tell rings if the other end waits for something to read. */
+static void tell(struct shared *s)
+{
+	uint32_t wait;
+
+	full_fence();
+	wait = atomic_load_explicit(&link_peer(s)->read_wait, memory_order_relaxed);
+	if (wait == s->c.rung_read)
+		return;
+	s->c.rung_read = wait;
+	link_ring(s);
+}
+
+static bool looks(struct shared *s)
+{
+	return atomic_load_explicit(&link_peer(s)->read_wait, memory_order_acquire);
+}
+
+/* go_over begins the ring. It returns whether that is done. */
+static bool go_over(struct shared *s, int fd)
+{
+	uint64_t before;
+
+	if (s->out == RING)
+		return true;
+	if (s->ended)
+		return false;
+	if (!looks(s))
+		kernel_look(&s->c);
+	if (!looks(s) || sent(s, fd, &before))
+		return false;
+	if (kernel_send(&s->c, &before, sizeof(before)) != sizeof(before))
+		return false;
+	s->out = RING;
+	tell(s);
+	return true;
+}
+
+/* room of the other end's ring. */
+static size_t room(struct shared *s)
+{
+	uint64_t tail = atomic_load_explicit(&link_peer(s)->tail, memory_order_acquire);
+	uint64_t head = atomic_load_explicit(&((struct page *)s->c.own)->sent,
+					     memory_order_acquire);
+
+	/* Rings of both ends are of one size. What cannot be is the kernel's to
+	 * refuse. */
+	return head - tail < s->c.rx.size ? s->c.rx.size - (head - tail) : 0;
+}
+
+/* out_room says whether something can be sent to the ring, or will fail; with arm,
+ * the doorbell rings when it can. */
+bool out_room(struct shared *s, bool arm)
+{
+	if (s->out != RING || s->ended || room(s))
+		return true;
+	if (arm)
+		atomic_fetch_add(&s->c.own->write_wait, 1);
+	kernel_look(&s->c);
+	return room(s);
+}
+
+/* wait_room returns 0 to try again. */
+static int wait_room(struct link *l, int fd, int flags, int64_t deadline)
+{
+	struct shared *s = l->s;
+	struct sleeper me;
+	int64_t until;
+	int err = 0;
+
+	if (out_room(s, false))
+		return 0;
+	s->fulls++;
+	if (!blocks(fd, flags))
+		return -EAGAIN;
+	until = now_ns() + spin_ns(spin_default(), s->c.tx_vain);
+	while (now_ns() < until) {
+		if (out_room(s, false)) {
+			s->c.tx_vain = 0;
+			return 0;
+		}
+		relax();
+	}
+	s->c.tx_vain++;
+	sleep_begin(l, &me);
+	if (!out_room(s, true)) {
+		pthread_mutex_unlock(&s->c.tx_lock);
+		err = sleep_on(l, &me, fd, 0, deadline);
+		link_lock(s, &s->c.tx_lock);
+	}
+	sleep_end(l, &me);
+	return err;
+}
+
+/* by_ring sends bytes; what it returns may be less, with *why. -EOPNOTSUPP: the
+ * engine is gone. */
+static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, int flags,
+		      int64_t deadline, int *why)
+{
+	struct shared *s = l->s;
+	size_t done = 0;
+
+	*why = 0;
+	while (done < len && !*why) {
+		struct pollfd p = { .fd = fd };
+		ssize_t n;
+
+		if (s->out != RING || s->ended || s->c.broken) {
+			*why = -EOPNOTSUPP;
+			break;
+		}
+		n = kernel_send(&s->c, buf + done, len - done);
+		if (n > 0) {
+			done += n;
+			tell(s);
+		} else if (n == -EFAULT) {
+			*why = -EFAULT;
+		} else if (n && n != -EAGAIN) {
+			*why = -EOPNOTSUPP;
+		} else if (real()->poll(&p, 1, 0) > 0) {
+			*why = -EOPNOTSUPP; /* the socket has failed: it says how */
+		} else {
+			*why = wait_room(l, fd, flags, deadline);
+		}
+	}
+	return done;
+}
+
+static ssize_t by_tcp(int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct msghdr msg = { .msg_iov = (struct iovec *)iov, .msg_iovlen = count };
+
+	return real()->sendmsg(fd, &msg, flags);
+}
+
+/* rest sends by TCP what is left of the buffers. */
+static ssize_t rest(int fd, const struct iovec *iov, size_t count, size_t at, int flags)
+{
+	struct iovec left[IOV_MAX];
+	size_t i, n = 0;
+
+	for (i = 0; i < count; i++) {
+		size_t part = iov[i].iov_len;
+
+		if (at >= part) {
+			at -= part;
+			continue;
+		}
+		left[n++] = (struct iovec){ (char *)iov[i].iov_base + at, part - at };
+		at = 0;
+	}
+	return by_tcp(fd, left, n, flags);
+}
+
+/* send_all is called with the lock held. */
+static ssize_t send_all(struct link *l, int fd, const struct iovec *iov, size_t count,
+			int flags)
+{
+	struct shared *s = l->s;
+	int64_t deadline = s->send_timeout_ns ? now_ns() + s->send_timeout_ns : 0;
+	size_t i, done = 0;
+	int why = 0;
+	ssize_t n;
+
+	for (i = 0; i < count && !why; i++)
+		done += by_ring(l, fd, iov[i].iov_base, iov[i].iov_len, flags, deadline,
+				&why);
+	if (why == -EOPNOTSUPP) {
+		s->out = TCP_AGAIN;
+		pthread_mutex_unlock(&s->c.tx_lock);
+		sets_update(fd);
+		n = rest(fd, iov, count, done, done ? flags | MSG_NOSIGNAL : flags);
+		link_lock(s, &s->c.tx_lock);
+		if (n >= 0)
+			done += n;
+		return n < 0 && !done ? -errno : (ssize_t)done;
+	}
+	return done || !why ? (ssize_t)done : why;
+}
+
+ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct shared *s = l->s;
+	enum way before;
+	size_t i, len = 0;
+	ssize_t n;
+
+	for (i = 0; i < count; i++)
+		len += iov[i].iov_len;
+	if (s->out == TCP_AGAIN || s->ended || !len)
+		return by_tcp(fd, iov, count, flags);
+	link_lock(s, &s->c.tx_lock);
+	before = s->out;
+	if (before == RING && (flags & MSG_OOB || count > IOV_MAX))
+		before = s->out = TCP_AGAIN;
+	if (before == TCP_AGAIN || !go_over(s, fd)) {
+		n = by_tcp(fd, iov, count, flags);
+		if (n < 0)
+			n = -errno;
+	} else {
+		if (before != RING) {
+			pthread_mutex_unlock(&s->c.tx_lock);
+			sets_update(fd);
+			link_lock(s, &s->c.tx_lock);
+		}
+		n = send_all(l, fd, iov, count, flags);
+	}
+	pthread_mutex_unlock(&s->c.tx_lock);
+	if (n >= 0)
+		return n;
+	errno = -n;
+	return -1;
+}
+
+/* out_ends: what is sent from now on is TCP's to refuse. */
+void out_ends(struct link *l)
+{
+	atomic_store(&l->s->ended, true);
+}
+
+/* out_ended wakes who waits for room, when TCP refuses. */
+void out_ended(struct link *l, int fd)
+{
+	struct wire_request q = { .op = OP_WAKE, .id = l->s->c.id };
+	struct wire_reply a;
+
+	if (l->s->owner == getpid())
+		session_call(&l->s->c.serial, &q, &a, NULL, NULL);
+	sets_update(fd);
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * poll and select. What the kernel knows of a socket it is asked for; what a ring
+ * has is added. Who sleeps has the doorbells in the kernel's list as well.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+struct wait {
+	struct pollfd *fds;
+	nfds_t count;
+	struct link **links; /* of each, or NULL */
+	struct pollfd *all; /* for the kernel: the same, then doorbells */
+	struct sleeper *me; /* of each */
+};
+
+#define ROOM (POLLOUT | POLLWRNORM)
+
+/* stay keeps connections from being attached while a call of the kernel waits for
+ * them. */
+static void stay(const struct pollfd *fds, nfds_t count, int by)
+{
+	nfds_t i;
+
+	for (i = 0; i < count; i++) {
+		struct entry *e = entry_get(fds[i].fd);
+
+		if (e && e->kind == TCP)
+			atomic_fetch_add(&e->inside, by);
+	}
+}
+
+/* find gets the attached ones. It returns how many there are. */
+static nfds_t find(struct wait *w)
+{
+	nfds_t i, found = 0;
+
+	for (i = 0; i < w->count; i++) {
+		struct entry *e = entry_get(w->fds[i].fd);
+
+		if (!e || e->kind != LINKED)
+			continue;
+		if (!found) {
+			w->links = calloc(w->count, sizeof(*w->links));
+			w->all = calloc(2 * w->count + 1, sizeof(*w->all));
+			w->me = calloc(w->count, sizeof(*w->me));
+			if (!w->links || !w->all || !w->me)
+				return 0;
+		}
+		w->links[i] = link_get(w->fds[i].fd);
+		found++;
+	}
+	return found;
+}
+
+/* ask_rings sets revents by what rings have. */
+static bool ask_rings(struct wait *w, bool arm)
+{
+	bool any = false;
+	nfds_t i;
+
+	for (i = 0; i < w->count; i++) {
+		struct pollfd *p = &w->fds[i];
+
+		p->revents = 0;
+		if (!w->links[i])
+			continue;
+		p->revents = link_events(w->links[i]->s, p->events, arm);
+		any |= p->revents != 0;
+	}
+	return any;
+}
+
+/* list is what the kernel is asked for. */
+static nfds_t list(struct wait *w, int own)
+{
+	nfds_t i, n = w->count;
+
+	for (i = 0; i < w->count; i++) {
+		struct shared *s = w->links[i] ? w->links[i]->s : NULL;
+
+		w->all[i] = w->fds[i];
+		if (s && s->out == RING && !s->ended)
+			w->all[i].events &= ~ROOM;
+		if (s && !s->mute)
+			w->all[n++] = (struct pollfd){ .fd = s->c.fd, .events = POLLIN };
+	}
+	w->all[n++] = (struct pollfd){ .fd = own, .events = POLLIN };
+	return n;
+}
+
+static int merge(struct wait *w)
+{
+	int ready = 0;
+	nfds_t i;
+
+	for (i = 0; i < w->count; i++) {
+		w->fds[i].revents |= w->all[i].revents;
+		ready += w->fds[i].revents != 0;
+	}
+	return ready;
+}
+
+/* asleep calls sleep_begin or sleep_end for all. It returns the thread's own
+ * eventfd. */
+static int asleep(struct wait *w, void (*fn)(struct link *, struct sleeper *))
+{
+	int own = -1;
+	nfds_t i;
+
+	for (i = 0; i < w->count; i++) {
+		if (!w->links[i])
+			continue;
+		fn(w->links[i], &w->me[i]);
+		own = w->me[i].fd;
+	}
+	return own;
+}
+
+static int wait_all(struct wait *w, const struct timespec *timeout, const sigset_t *mask)
+{
+	int64_t deadline = timeout ? now_ns() + timeout->tv_sec * INT64_C(1000000000) +
+					     timeout->tv_nsec :
+				     0;
+
+	for (;;) {
+		struct timespec t = { 0 }, *left = &t;
+		bool ready = ask_rings(w, false);
+		int64_t ns = deadline - now_ns();
+		bool sleeps = !ready && (!timeout || ns > 0);
+		int n, own = -1, err;
+
+		if (sleeps) {
+			own = asleep(w, sleep_begin);
+			ready = ask_rings(w, true);
+		}
+		if (!ready && !timeout)
+			left = NULL;
+		else if (!ready && ns > 0)
+			t = (struct timespec){ ns / 1000000000, ns % 1000000000 };
+		n = real()->ppoll(w->all, list(w, own), left, mask);
+		err = errno;
+		if (sleeps)
+			asleep(w, sleep_end);
+		errno = err;
+		if (n < 0)
+			return -1;
+		n = merge(w);
+		if (n || (timeout && now_ns() >= deadline))
+			return n;
+	}
+}
+
+int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+	  const sigset_t *mask)
+{
+	struct wait w = { .fds = fds, .count = count };
+	nfds_t i;
+	int n;
+
+	if (!find(&w)) {
+		stay(fds, count, 1);
+		n = real()->ppoll(fds, count, timeout, mask);
+		stay(fds, count, -1);
+	} else {
+		n = wait_all(&w, timeout, mask);
+		for (i = 0; i < count; i++)
+			if (w.links[i])
+				link_put(w.links[i]);
+	}
+	if (w.links || w.all) {
+		int err = errno;
+
+		free(w.links);
+		free(w.all);
+		free(w.me);
+		errno = err;
+	}
+	return n;
+}
+
+int poll(struct pollfd *fds, nfds_t count, int timeout)
+{
+	struct timespec t = { timeout / 1000, timeout % 1000 * 1000000L };
+
+	return ppoll(fds, count, timeout < 0 ? NULL : &t, NULL);
+}
+
+int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room);
+int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
+{
+	(void)room;
+	return poll(fds, count, timeout);
+}
+
+int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+		const sigset_t *mask, size_t room);
+int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+		const sigset_t *mask, size_t room)
+{
+	(void)room;
+	return ppoll(fds, count, timeout, mask);
+}
+
+/* What select's three sets mean, as the kernel has it. */
+#define IN_SET (POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR)
+#define OUT_SET (POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR)
+#define EXCEPT_SET POLLPRI
+
+static bool has(const fd_set *set, int fd)
+{
+	return set && FD_ISSET(fd, set);
+}
+
+/* sets_concern says whether a TCP connection is in one of the sets. */
+static bool sets_concern(int count, const fd_set *in, const fd_set *out,
+			 const fd_set *except)
+{
+	int fd;
+
+	for (fd = 0; fd < count && fd < entry_limit(); fd++) {
+		struct entry *e = entry_get(fd);
+
+		if (e && (e->kind == TCP || e->kind == LINKED) &&
+		    (has(in, fd) || has(out, fd) || has(except, fd)))
+			return true;
+	}
+	return false;
+}
+
+static nfds_t to_list(struct pollfd *fds, int count, const fd_set *in, const fd_set *out,
+		      const fd_set *except)
+{
+	nfds_t n = 0;
+	int fd;
+
+	for (fd = 0; fd < count; fd++) {
+		short events = (has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0) |
+			       (has(except, fd) ? POLLPRI : 0);
+
+		if (events)
+			fds[n++] = (struct pollfd){ .fd = fd, .events = events };
+	}
+	return n;
+}
+
+static int answer(fd_set *set, int fd, bool ready)
+{
+	if (!has(set, fd))
+		return 0;
+	if (!ready)
+		FD_CLR(fd, set);
+	return ready;
+}
+
+static int from_list(const struct pollfd *fds, nfds_t n, fd_set *in, fd_set *out,
+		     fd_set *except)
+{
+	int ready = 0;
+	nfds_t i;
+
+	for (i = 0; i < n; i++)
+		if (fds[i].revents & POLLNVAL) {
+			errno = EBADF;
+			return -1;
+		}
+	for (i = 0; i < n; i++) {
+		ready += answer(in, fds[i].fd, fds[i].revents & IN_SET);
+		ready += answer(out, fds[i].fd, fds[i].revents & OUT_SET);
+		ready += answer(except, fds[i].fd, fds[i].revents & EXCEPT_SET);
+	}
+	return ready;
+}
+
+int pselect(int count, fd_set *in, fd_set *out, fd_set *except,
+	    const struct timespec *timeout, const sigset_t *mask)
+{
+	struct pollfd fds[FD_SETSIZE];
+	nfds_t n;
+
+	if (count < 0 || count > FD_SETSIZE || !sets_concern(count, in, out, except))
+		return real()->pselect(count, in, out, except, timeout, mask);
+	if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0)) {
+		errno = EINVAL;
+		return -1;
+	}
+	n = to_list(fds, count, in, out, except);
+	if (ppoll(fds, n, timeout, mask) < 0)
+		return -1;
+	return from_list(fds, n, in, out, except);
+}
+
+int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
+{
+	int64_t until, left;
+	struct timespec t;
+	int n, err;
+
+	if (count < 0 || count > FD_SETSIZE || !sets_concern(count, in, out, except))
+		return real()->select(count, in, out, except, timeout);
+	if (!timeout)
+		return pselect(count, in, out, except, NULL, NULL);
+	t = (struct timespec){ timeout->tv_sec, timeout->tv_usec * 1000 };
+	until = now_ns() + t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+	n = pselect(count, in, out, except, &t, NULL);
+	err = errno;
+	left = until - now_ns();
+	if (left < 0)
+		left = 0;
+	*timeout = (struct timeval){ left / 1000000000, left % 1000000000 / 1000 };
+	errno = err;
+	return n;
+}

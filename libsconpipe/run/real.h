@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The C library's calls, behind those of the same name here. */
+#ifndef REAL_H
+#define REAL_H
+
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+/* clang-format off */
+#define REAL_CALLS(X) \
+	X(ssize_t, read, (int, void *, size_t)) \
+	X(ssize_t, readv, (int, const struct iovec *, int)) \
+	X(ssize_t, recv, (int, void *, size_t, int)) \
+	X(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *)) \
+	X(ssize_t, recvmsg, (int, struct msghdr *, int)) \
+	X(int, recvmmsg, (int, struct mmsghdr *, unsigned int, int, struct timespec *)) \
+	X(ssize_t, write, (int, const void *, size_t)) \
+	X(ssize_t, writev, (int, const struct iovec *, int)) \
+	X(ssize_t, send, (int, const void *, size_t, int)) \
+	X(ssize_t, sendto, (int, const void *, size_t, int, const struct sockaddr *, socklen_t)) \
+	X(ssize_t, sendmsg, (int, const struct msghdr *, int)) \
+	X(int, sendmmsg, (int, struct mmsghdr *, unsigned int, int)) \
+	X(ssize_t, sendfile, (int, int, off_t *, size_t)) \
+	X(ssize_t, splice, (int, loff_t *, int, loff_t *, size_t, unsigned int)) \
+	X(int, connect, (int, const struct sockaddr *, socklen_t)) \
+	X(int, accept, (int, struct sockaddr *, socklen_t *)) \
+	X(int, accept4, (int, struct sockaddr *, socklen_t *, int)) \
+	X(int, shutdown, (int, int)) \
+	X(int, setsockopt, (int, int, int, const void *, socklen_t)) \
+	X(int, ioctl, (int, unsigned long, void *)) \
+	X(int, fcntl, (int, int, long)) \
+	X(int, close, (int)) \
+	X(int, close_range, (unsigned int, unsigned int, int)) \
+	X(int, dup, (int)) \
+	X(int, dup2, (int, int)) \
+	X(int, dup3, (int, int, int)) \
+	X(int, poll, (struct pollfd *, nfds_t, int)) \
+	X(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, const sigset_t *)) \
+	X(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *)) \
+	X(int, pselect, (int, fd_set *, fd_set *, fd_set *, const struct timespec *, \
+			 const sigset_t *)) \
+	X(int, epoll_create1, (int)) \
+	X(int, epoll_ctl, (int, int, int, struct epoll_event *)) \
+	X(int, epoll_wait, (int, struct epoll_event *, int, int)) \
+	X(int, epoll_pwait, (int, struct epoll_event *, int, int, const sigset_t *)) \
+	X(int, epoll_pwait2, (int, struct epoll_event *, int, const struct timespec *, \
+			      const sigset_t *))
+/* clang-format on */
+
+#define REAL_FIELD(type, name, args) type(*name) args;
+struct real {
+	REAL_CALLS(REAL_FIELD)
+};
+
+extern struct real real_calls;
+extern bool real_found;
+void real_find(void);
+void *real_symbol(const char *name);
+
+/* real: another library may call before this one is initialised. */
+static inline struct real *real(void)
+{
+	if (__builtin_expect(!real_found, 0))
+		real_find();
+	return &real_calls;
+}
+
+#endif

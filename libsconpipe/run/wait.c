@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Sleeping for a connection: for its socket and its doorbell. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "run.h"
+
+/* blocks says whether a call on a socket may wait. */
+bool blocks(int fd, int flags)
+{
+	return !(flags & MSG_DONTWAIT) && !(real()->fcntl(fd, F_GETFL, 0) & O_NONBLOCK);
+}
+
+/*
+ * restarts says whether a call that a signal has interrupted goes on, as the
+ * kernel would have it by the signal's SA_RESTART. Which signal it was is not
+ * known: so only if it holds for all that have a handler.
+ */
+bool restarts(void)
+{
+	int signal;
+
+	for (signal = 1; signal < NSIG; signal++) {
+		struct sigaction a;
+
+		if (sigaction(signal, NULL, &a) < 0)
+			continue;
+		if (a.sa_handler != SIG_DFL && a.sa_handler != SIG_IGN &&
+		    !(a.sa_flags & SA_RESTART))
+			return false;
+	}
+	return true;
+}
+
+/* sleeper_make makes an eventfd. */
+int sleeper_make(void)
+{
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+	return fd < 0 ? fd : fd_keep(fd);
+}
+
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static __thread int own = -1;
+static __thread pid_t owner;
+
+static void let_go(void *fd)
+{
+	fd_close((intptr_t)fd);
+}
+
+static void make_key(void)
+{
+	pthread_key_create(&key, let_go);
+}
+
+/* own_fd is the thread's, -1 if there is none to be had. After fork it is another
+ * one: two processes would take each other's wakes. */
+static int own_fd(void)
+{
+	pthread_once(&once, make_key);
+	if (own >= 0 && owner == getpid())
+		return own;
+	if (own >= 0)
+		fd_close(own);
+	own = sleeper_make();
+	owner = getpid();
+	if (own >= 0)
+		pthread_setspecific(key, (void *)(intptr_t)own);
+	return own;
+}
+
+void sleeper_join(struct link *l, struct sleeper *me)
+{
+	pthread_mutex_lock(&l->lock);
+	me->next = l->sleepers;
+	l->sleepers = me;
+	pthread_mutex_unlock(&l->lock);
+}
+
+void sleeper_leave(struct link *l, struct sleeper *me)
+{
+	struct sleeper **at = &l->sleepers;
+
+	pthread_mutex_lock(&l->lock);
+	while (*at && *at != me)
+		at = &(*at)->next;
+	if (*at)
+		*at = me->next;
+	pthread_mutex_unlock(&l->lock);
+}
+
+/*
+ * sleep_begin comes before the doorbell is emptied and a last look: whoever
+ * empties it from now on wakes this thread.
+ */
+void sleep_begin(struct link *l, struct sleeper *me)
+{
+	me->fd = own_fd();
+	sleeper_join(l, me);
+	link_drain(l, me->fd);
+}
+
+void sleep_end(struct link *l, struct sleeper *me)
+{
+	uint64_t any;
+
+	sleeper_leave(l, me);
+	real()->read(me->fd, &any, sizeof(any));
+}
+
+/* Another process that has the connection may empty the doorbell, too. */
+#define SHARED_NS 20000000
+
+/* sleep_on returns 0 to look again; -EAGAIN when the time is over; -EINTR. */
+int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
+	     int64_t deadline_ns)
+{
+	struct shared *s = l->s;
+	struct pollfd p[3] = { { .fd = fd, .events = events },
+			       { .fd = s->mute ? -1 : s->c.fd, .events = POLLIN },
+			       { .fd = me->fd, .events = POLLIN } };
+	struct timespec t, *timeout = NULL;
+	int64_t left = INT64_MAX;
+
+	if (deadline_ns) {
+		left = deadline_ns - now_ns();
+		if (left <= 0)
+			return -EAGAIN;
+	}
+	if (s->processes > 1 && left > SHARED_NS)
+		left = SHARED_NS;
+	if (left < INT64_MAX) {
+		t = (struct timespec){ left / 1000000000, left % 1000000000 };
+		timeout = &t;
+	}
+	if (real()->ppoll(p, 3, timeout, NULL) >= 0)
+		return 0;
+	if (errno == EINTR && !deadline_ns && restarts())
+		return 0;
+	return -errno;
+}
