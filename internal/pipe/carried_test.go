@@ -83,6 +83,12 @@ func (l lane) await(at int, want uint64) {
 	}
 }
 
+// over says whether the newest connection is told to be over.
+func over(b *pipe.Broker) bool {
+	all := b.Status().Connections
+	return all[len(all)-1].Over
+}
+
 // What an application writes into its page that cannot be ends its connection,
 // and nobody else's.
 func TestCopierLies(t *testing.T) {
@@ -108,6 +114,11 @@ func TestCopierLies(t *testing.T) {
 			lanes[0].ring()
 			lanes[0].ended()
 			lanes[1].ended()
+			for end := time.Now().Add(20 * time.Second); !over(b); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("it is not told to be over")
+				}
+			}
 		})
 	}
 	good[0].send[0], good[0].send[999] = 42, 43

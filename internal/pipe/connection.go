@@ -349,6 +349,13 @@ func (c *connection) reset() {
 	c.hangUp()
 }
 
+// lost hears that a worker has ended it.
+func (c *connection) lost() {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	c.over, c.died = true, true
+}
+
 // hangUp wakes both ends for good: their sockets are at their end.
 func (c *connection) hangUp() {
 	if !c.over {

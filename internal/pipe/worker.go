@@ -228,6 +228,7 @@ func (w *worker) bury(g *carriage) {
 func (w *worker) fail(g *carriage, err error) {
 	w.log.Debug("pipe: end a connection", "error", err)
 	g.reset()
+	go g.ends[0].e.connection.lost() // it may have to wait for the lock
 }
 
 // look has both ways of a connection looked at.

@@ -73,7 +73,7 @@ var kinds = []string{
 
 // hostile are the pipe's tests of what processes do that have no library.
 var hostile = []string{
-	"TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestReplayedDoorbell", "TestRingEnd",
+	"TestCopierDrains", "TestCopierHoles", "TestCopierLies", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestReplayedDoorbell", "TestRingEnd",
 	"TestSealedIsReadOnly",
 }
 
