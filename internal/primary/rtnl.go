@@ -239,15 +239,26 @@ func newAddr(index int, p netip.Prefix) message {
 }
 
 // addRoute adds a route of a container, after one to the same place by another of
-// its devices: that stays, and stays the first.
+// its devices: that stays, and stays the first. Routes of IPv6 with the same
+// metric would share the traffic.
 func addRoute(index int, dst netip.Prefix, gw netip.Addr) message {
-	m := newRoute(index, dst, gw)
+	metric := 0
+	if dst.Addr().Is6() {
+		metric = ip6Metric + index
+	}
+	m := routeBy(index, dst, gw, metric)
 	m.flags, m.allow = unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.EEXIST
 	return m
 }
 
+// ip6Metric is that of a route of IPv6 without any.
+const ip6Metric = 1024
+
 // newRoute sets a route out of a device; gw may be invalid: on the link.
-func newRoute(index int, dst netip.Prefix, gw netip.Addr) message {
+func newRoute(index int, dst netip.Prefix, gw netip.Addr) message { return routeBy(index, dst, gw, 0) }
+
+// routeBy is newRoute with a metric, 0 for the kernel's.
+func routeBy(index int, dst netip.Prefix, gw netip.Addr, metric int) message {
 	scope := byte(unix.RT_SCOPE_UNIVERSE)
 	if !gw.IsValid() {
 		scope = unix.RT_SCOPE_LINK
@@ -261,6 +272,9 @@ func newRoute(index int, dst netip.Prefix, gw netip.Addr) message {
 		e.Bytes(unix.RTA_GATEWAY, gw.AsSlice())
 	}
 	e.Uint32(unix.RTA_OIF, uint32(index))
+	if metric != 0 {
+		e.Uint32(unix.RTA_PRIORITY, uint32(metric))
+	}
 	what := fmt.Sprintf("add route to %v", dst)
 	if gw.IsValid() {
 		what += fmt.Sprintf(" by %v", gw)

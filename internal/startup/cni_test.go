@@ -311,17 +311,21 @@ func TestTwoDevices(t *testing.T) {
 	b := newBed(t)
 	b.start()
 	pod := nstest.New(t)
-	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
-	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf(), "CNI_IFNAME=eth1"))
+	conf := strings.Replace(b.conf(), `"subnet": "10.88.0.0/24", "routes": [`, `"subnet": "10.88.0.0/24", "ranges": [[{"subnet": "fd00:88::/64"}]], "routes": [{"dst": "::/0"}, `, 1)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf, "CNI_IFNAME=eth1"))
 	for _, device := range []string{"eth0", "eth1"} {
-		b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf(), "CNI_IFNAME="+device))
+		b.want(b.cni("CHECK", "c", netns.Path(pod), conf, "CNI_IFNAME="+device))
 	}
-	if out := nstest.Run(t, pod, "ip route get 1.1.1.1"); !strings.Contains(out, "dev eth0") {
-		t.Errorf("the first device's route is not the first: %s", out)
+	for _, outside := range []string{"1.1.1.1", "2001:db8::1"} {
+		if out := nstest.Run(t, pod, "ip route get "+outside); !strings.Contains(out, "dev eth0") {
+			t.Errorf("the first device's route is not the first: %s", out)
+		}
 	}
-	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(), "CNI_IFNAME=eth1"))
-	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf, "CNI_IFNAME=eth1"))
+	b.want(b.cni("CHECK", "c", netns.Path(pod), conf))
 	b.ping(pod)
+	nstest.Run(t, pod, "ping -n -q -c 1 -W 5 fd00:88::1")
 }
 
 // A range that is used up is refused, STATUS says so, and a DEL ends it.
