@@ -37,6 +37,9 @@ func (c *Conf) completeIPAM() error {
 			if c.Kind == TCRouting && !r.Subnet.Addr().Is4() {
 				return fmt.Errorf("ipam range %d.%d: subnet is %q: kind %s routes IPv4 only", i, j, rc.Subnet, c.Kind)
 			}
+			if len(c.Rules) > 0 && !r.Subnet.Addr().Is4() {
+				return fmt.Errorf("ipam range %d.%d: subnet is %q: rules judge IPv4 only, and would let all of IPv6 through", i, j, rc.Subnet)
+			}
 			set = append(set, r)
 		}
 		if len(set) == 0 {

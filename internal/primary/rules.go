@@ -136,7 +136,7 @@ func (g *group) add(s Spec) error {
 		g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
 		for _, l := range s.Leases {
 			if !l.Address.Addr().Is4() {
-				continue
+				return fmt.Errorf("address %v: rules judge IPv4 only", l.Address.Addr())
 			}
 			err := g.SetAddElements(way.verdicts, []nftables.SetElement{{
 				Key:         l.Address.Addr().AsSlice(),
