@@ -198,6 +198,7 @@ static void serve(const char *listen_at, void (*service)(const struct request *)
 
 	front.way = way_parse(listen_at);
 	listener = way_listen(&front.way, 1);
+	way_ready();
 	front.sock = way_accept(&front.way, listener);
 	for (i = 0; i < count; i++) {
 		errno = pthread_create(&threads[i], NULL, bring_back, &behind[i]);

@@ -313,8 +313,10 @@ static void run(bool listens)
 
 	if (!socks)
 		die("get memory");
-	if (listens)
+	if (listens) {
 		listener = way_listen(&way, opt.connections);
+		way_ready();
+	}
 	for (i = 0; i < opt.connections; i++) {
 		socks[i] = listens ? way_accept(&way, listener) : way_connect(&way);
 		redirect(socks[i], !listens);

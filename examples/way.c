@@ -135,8 +135,6 @@ int way_listen(const struct way *w, int backlog)
 		    pd_bind(sock, addr, w->len) || pd_listen(sock, backlog) :
 		    bind(sock, addr, w->len) || listen(sock, backlog))
 		die("listen");
-	printf("ready\n");
-	fflush(stdout);
 	return sock;
 }
 
@@ -316,6 +314,20 @@ void *way_buffer(const struct way *w, size_t size)
 		die("get %zu bytes of memory", size);
 	memset(buf, 0, size);
 	return buf;
+}
+
+void way_buffer_free(const struct way *w, void *buf)
+{
+	if (w->kind == WAY_PIPE)
+		pd_free(buf);
+	else
+		free(buf);
+}
+
+void way_ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
 }
 
 static int64_t ns_of(clockid_t clock)

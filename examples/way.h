@@ -38,7 +38,6 @@ struct way {
  * for one engine of the pipe "bpf:10.0.0.2:7000". */
 struct way way_parse(const char *text);
 
-/* way_listen begins to listen, and prints "ready". */
 int way_listen(const struct way *w, int backlog);
 int way_accept(struct way *w, int listener);
 /* way_connect waits, some seconds, for somebody to listen. */
@@ -68,6 +67,10 @@ int way_set_wait(const struct way *w, int set, struct epoll_event *events, int m
 
 /* way_buffer makes a buffer to send from. */
 void *way_buffer(const struct way *w, size_t size);
+void way_buffer_free(const struct way *w, void *buf);
+
+/* way_ready tells who started the program that it listens. */
+void way_ready(void);
 
 /* die ends the program with a message, and errno's if there is one. */
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);

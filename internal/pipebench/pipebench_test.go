@@ -158,6 +158,46 @@ func TestCheckModes(t *testing.T) {
 	}
 }
 
+// Ranks in Python, of which each is in a container, sum vectors.
+func TestPython(t *testing.T) {
+	script, err := filepath.Abs("../../examples/allreduce.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := small()
+	o.Apps = true
+	b, err := openBed(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m := modeOf("sealed")
+	args := []string{script, ""}
+	for n := range 3 {
+		address, _ := b.address(m, n+1)
+		args = append(args, address)
+	}
+	var ranks []*program
+	for n := range 3 {
+		args[1] = fmt.Sprint(n)
+		p, err := b.start(t.Context(), n+1, "python3", nil, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.kill()
+		ranks = append(ranks, p)
+	}
+	for _, p := range ranks {
+		if err := p.end(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A load that finds an error says so, and the sample is one.
 func TestMissingListener(t *testing.T) {
 	o := small()
