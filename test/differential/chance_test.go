@@ -104,10 +104,22 @@ func isICMPError(kind byte) bool {
 	return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12
 }
 
+// behindExtensions is where a packet of IPv6 goes on behind extension headers that
+// begin at a place, and with what.
+func behindExtensions(b []byte, at int, proto layers.IPProtocol) (int, layers.IPProtocol) {
+	for at+8 <= len(b) && (proto == layers.IPProtocolIPv6HopByHop || proto == layers.IPProtocolIPv6Routing || proto == layers.IPProtocolIPv6Destination) {
+		at, proto = at+8*(1+int(b[at+1])), layers.IPProtocol(b[at])
+	}
+	return at, proto
+}
+
 // maskPorts masks ports that the case does not name, if there are any in the IP
 // packet at a place, and the checksums that they are in.
 func (k chance) maskPorts(b []byte, ip int) (masked bool) {
 	at, checksum, proto := ip+ip6Len, 0, layers.IPProtocol(b[ip+6])
+	if b[ip]>>4 == 6 {
+		at, proto = behindExtensions(b, at, proto)
+	}
 	switch {
 	case b[ip]>>4 != 6:
 		if binary.BigEndian.Uint16(b[ip+6:])&0x1fff != 0 {
