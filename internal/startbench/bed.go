@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/contention"
 )
@@ -40,7 +42,7 @@ func openBed(ctx context.Context, o Options) (b *bed, err error) {
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	if b.dir, err = os.MkdirTemp("", b.prefix+"-"); err != nil {
+	if b.dir, err = makeDir(b.prefix); err != nil {
 		return b, err
 	}
 	if b.host, err = openHost(b.prefix + "-host"); err != nil {
@@ -81,7 +83,29 @@ func (b *bed) Close() error {
 	if b.host != nil {
 		errs = append(errs, b.host.close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+	return errors.Join(append(errs, removeDir(b.dir))...)
+}
+
+// makeDir makes a directory in memory, as /run is where what runtimes, plugins
+// and the agent write is otherwise.
+func makeDir(prefix string) (dir string, err error) {
+	if dir, err = os.MkdirTemp("", prefix+"-"); err != nil {
+		return "", err
+	}
+	if err := unix.Mount("scon-bench", dir, "tmpfs", 0, "mode=700"); err != nil {
+		return "", errors.Join(fmt.Errorf("mount memory at %s: %w", dir, err), os.Remove(dir))
+	}
+	return dir, nil
+}
+
+func removeDir(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return os.Remove(dir)
 }
 
 // Ready implements bench.Bed.
