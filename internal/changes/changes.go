@@ -41,6 +41,7 @@ func (k Kind) String() string {
 type Event struct {
 	Kind     Kind
 	Ifindex  int    // of the device concerned, 0 if it is none or several
+	Gone     bool   // the device is there no more
 	Reason   string // for logs: "nftables generation 17 by nft"
 	Topology bool   // what package discover found may be out of date
 	Stale    bool   // decisions may be: each has to be seen anew

@@ -50,7 +50,7 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		delete(k.devices, index)
 		delete(k.ports, index)
 		e.Reason = fmt.Sprintf("device %s removed", was.name)
-		e.Stale = was.up
+		e.Stale, e.Gone = was.up, true
 		return e, old
 	}
 	is := parseDevice(m.Data)

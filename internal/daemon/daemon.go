@@ -95,6 +95,7 @@ type Daemon struct {
 	unannounced unannounced
 	resets      []reset // in the order of their times
 	resetDue    *time.Timer
+	lookDue     *time.Timer       // at devices.due
 	refused     map[string]uint64 // why connections were not composed
 	counts      counts
 
@@ -130,6 +131,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		policy:  newPolicy(),
 
 		resetDue: stopped(),
+		lookDue:  stopped(),
 	}
 	d.devices = newDevices()
 	defer d.devices.close()
@@ -393,6 +395,8 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			call()
 		case now := <-d.resetDue.C:
 			d.followResets(now)
+		case <-d.lookDue.C:
+			d.look()
 		case <-beat.C:
 			now := time.Now()
 			d.table.Release(now)

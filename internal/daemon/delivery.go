@@ -76,9 +76,8 @@ func (d *Daemon) lookAtDelivery() {
 		return
 	}
 	d.newGeneration("packet steering at a bridge")
-	if err := d.rescan(true); err != nil {
-		d.log.Error("looking for containers", "error", err)
-	}
+	d.devices.outdated.all = true
+	d.look()
 }
 
 // setBridges opens the bridges whose ports are to be hooked.

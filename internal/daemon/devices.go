@@ -25,8 +25,11 @@ type devices struct {
 	skipped []api.Skipped
 	// bridges are those with ports to hook; steering are those of them that
 	// hand packets to other CPUs.
-	bridges  map[int]*discover.Device
-	steering map[int]bool
+	bridges   map[int]*discover.Device
+	steering  map[int]bool
+	newcomers newcomers
+	outdated  outdated
+	due       time.Time // of a look at them that can wait, zero if there is none
 	// pastRegular counts regular packets of ports that are gone.
 	pastRegular uint64
 }
@@ -54,10 +57,11 @@ type namedContainer struct {
 
 func newDevices() devices {
 	return devices{
-		ports:    make(map[int]*port),
-		uplinks:  make(map[int]discover.Uplink),
-		bridges:  make(map[int]*discover.Device),
-		steering: make(map[int]bool),
+		ports:     make(map[int]*port),
+		uplinks:   make(map[int]discover.Uplink),
+		bridges:   make(map[int]*discover.Device),
+		steering:  make(map[int]bool),
+		newcomers: newNewcomers(),
 	}
 }
 
@@ -75,6 +79,10 @@ func (d *Daemon) name(n namedContainer) {
 func (d *Daemon) whoIs(p *port, at discover.Port) namedContainer {
 	n := namedContainer{port: p, container: d.nameOf(at)}
 	pair, err := discover.OpenPair(at, n.container)
+	if err != nil { // it may just have got another owner
+		n.container = d.nameOf(at)
+		pair, err = discover.OpenPair(at, n.container)
+	}
 	if err != nil {
 		d.log.Debug("looking at a veth pair", "dev", at.Name, "error", err)
 		return n
@@ -101,29 +109,56 @@ func (n namedContainer) close() {
 // changed takes a change of the network and those that wait behind it: a burst
 // of containers is looked at once. Decisions are stale already.
 func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
-	topology := c.Topology
+	topology, urgent := false, false
 	for waiting := true; waiting; {
+		if c.Topology {
+			topology, urgent = true, urgent || d.isUrgent(c)
+			d.devices.outdated.add(c)
+		}
 		select {
 		case c, waiting = <-more:
-			topology = topology || c.Topology
 		default:
 			waiting = false
 		}
 	}
-	if topology {
-		if err := d.rescan(true); err != nil {
-			d.log.Error("looking for containers", "error", err)
-		}
+	if urgent {
+		d.look()
+	} else if topology {
+		d.lookLater(rescanDelay)
 	}
 	now := time.Now()
 	d.retireDiscards(nil, now) // their packets may be for this host now
 	return d.readRules(now)
 }
 
+// look looks at the devices now.
+func (d *Daemon) look() {
+	if err := d.rescan(true); err != nil {
+		d.log.Error("looking for containers", "error", err)
+	}
+}
+
+// lookLater looks at them after some time, or sooner if that has been asked for.
+func (d *Daemon) lookLater(after time.Duration) {
+	due := time.Now().Add(after)
+	if d.devices.due.IsZero() || due.Before(d.devices.due) {
+		d.devices.due = due
+		d.lookDue.Reset(after)
+	}
+}
+
 // rescan makes what is hooked equal to what should be. A device that is named
 // must be there when the daemon starts; later it may go and come back.
-func (d *Daemon) rescan(lenient bool) error {
+func (d *Daemon) rescan(lenient bool) (err error) {
 	c := d.opts.Config
+	changed := d.devices.outdated
+	d.devices.outdated, d.devices.due = outdated{}, time.Time{}
+	d.lookDue.Stop()
+	defer func() {
+		if err != nil {
+			d.devices.outdated.all = true
+		}
+	}()
 	topology, err := discover.Scan(discover.Options{Bridges: c.Bridges, Uplinks: c.Uplinks, Lenient: lenient})
 	if err != nil {
 		return err
@@ -133,13 +168,15 @@ func (d *Daemon) rescan(lenient bool) error {
 		skipped = append(skipped, api.Skipped(s))
 	}
 
-	if err := d.lookAtDevices(topology); err != nil {
-		return err
-	}
+	d.lookAtDevices(topology)
 	d.setBridges(topology.Bridges)
 	ports := make(map[int]discover.Port)
 	for _, p := range topology.Ports {
-		if why := cmp.Or(d.devices.steered(p), d.policy.controls[p.Bridge.Index], d.unhookable(p.Index)); why != "" {
+		why := cmp.Or(d.devices.steered(p), d.policy.controls[p.Bridge.Index])
+		if why == "" && (d.devices.ports[p.Index] == nil || changed.has(p)) {
+			why = d.unhookable(p.Index)
+		}
+		if why != "" {
 			skipped = append(skipped, api.Skipped{Dev: p.Name, Reason: why})
 			continue
 		}
@@ -154,7 +191,7 @@ func (d *Daemon) rescan(lenient bool) error {
 		uplinks[u.Index] = u
 	}
 	d.devices.skipped = skipped
-	d.setPorts(ports)
+	d.setPorts(ports, changed, lenient)
 	d.setUplinks(uplinks)
 	return d.dropStale()
 }
@@ -171,7 +208,10 @@ func (d *Daemon) unhookable(ifindex int) string {
 	return "its ingress filter " + filter + " must see every packet"
 }
 
-func (d *Daemon) setPorts(want map[int]discover.Port) {
+// setPorts makes the ports that are hooked those that are wanted, and looks at
+// those again that have changed; with later, it hooks new ones when it is their
+// turn.
+func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bool) {
 	var gone []*port
 	for index, p := range d.devices.ports {
 		if w, ok := want[index]; !ok || w.PeerNSID != p.PeerNSID || w.Bridge != p.Bridge {
@@ -183,10 +223,15 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
 			p.Port = w
-			d.setDelivery(p)
+			if changed.has(w) {
+				d.setDelivery(p)
+			}
 		} else {
 			fresh = append(fresh, index)
 		}
+	}
+	if later {
+		fresh = d.devices.newcomers.meet(fresh, time.Now())
 	}
 	for index, err := range d.hookAll(fresh, datapath.PortHooks) {
 		w := want[index]
@@ -208,6 +253,9 @@ func (d *Daemon) setPorts(want map[int]discover.Port) {
 				n.close()
 			}
 		})
+	}
+	if wait, ok := d.devices.newcomers.wait(time.Now()); ok {
+		d.lookLater(wait)
 	}
 }
 

@@ -113,9 +113,8 @@ func (d *Daemon) lookAtPrograms(when time.Time) {
 		return
 	}
 	d.stale(changes.Event{Kind: changes.Filter, Reason: changed})
-	if err := d.rescan(true); err != nil {
-		d.log.Error("looking for containers", "error", err)
-	}
+	d.devices.outdated.all = true
+	d.look()
 }
 
 // hasXDP tells whether a device has an XDP program, of whatever kind.

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
@@ -180,12 +179,8 @@ func (d *Daemon) keptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
 // lookAtDevices takes up which devices the rules may name for packets of
 // containers, before any of the uplinks is hooked that have come, and what is
 // on the way between these and the containers.
-func (d *Daemon) lookAtDevices(topology discover.Topology) error {
-	links, err := netlink.LinkList()
-	if err != nil {
-		return fmt.Errorf("list devices: %w", err)
-	}
-	above := layersOf(links)
+func (d *Daemon) lookAtDevices(topology discover.Topology) {
+	above := layersOf(topology.Links)
 	inside := make(map[int][]rules.Device)
 	for _, b := range topology.Bridges {
 		inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
@@ -196,7 +191,7 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 	}
 	p := &d.policy
 	p.controls, p.xdp = controlsOf(inside, topology.Qdiscs, d.dp.Programs()), make(map[int]bool)
-	for _, l := range links {
+	for _, l := range topology.Links {
 		p.xdp[l.Attrs().Index] = hasXDP(l)
 	}
 	for bridge, devices := range inside {
@@ -207,11 +202,10 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) error {
 		}
 	}
 	if slices.Equal(outside, p.outside) && maps.EqualFunc(inside, p.inside, slices.Equal[[]rules.Device]) {
-		return nil
+		return
 	}
 	p.inside, p.outside = inside, outside
 	d.retireTouched(time.Now())
-	return nil
 }
 
 // controlsOf finds traffic control at bridges, and at what IP sees in their

@@ -33,12 +33,12 @@ func TestSourceEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s sources
 			end(&s)
-			if err := (&Daemon{resetDue: stopped()}).loop(t.Context(), s); err == nil {
+			if err := (&Daemon{resetDue: stopped(), lookDue: stopped()}).loop(t.Context(), s); err == nil {
 				t.Error("no error")
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			stop()
-			if err := (&Daemon{resetDue: stopped()}).loop(ctx, s); err != nil {
+			if err := (&Daemon{resetDue: stopped(), lookDue: stopped()}).loop(ctx, s); err != nil {
 				t.Errorf("at the daemon's own end: %v", err)
 			}
 		})

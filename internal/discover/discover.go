@@ -32,6 +32,7 @@ type Options struct {
 
 // Topology is what was found, each list in the order of device numbers.
 type Topology struct {
+	Links   []netlink.Link // all devices, by their numbers
 	Bridges []Bridge
 	Ports   []Port
 	Uplinks []Uplink
@@ -85,6 +86,7 @@ func Scan(opts Options) (Topology, error) {
 	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index })
 
 	s := newScan(links, opts.Lenient)
+	s.found.Links = links
 	if err := s.findPorts(opts.Bridges, qdiscs); err != nil {
 		return Topology{}, err
 	}
