@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,24 +15,24 @@ var ErrNoBeneath = errors.New("this kernel cannot mount beneath a mount")
 // moveMountBeneath is MOVE_MOUNT_BENEATH.
 const moveMountBeneath = 0x200
 
-// Replace lets a path, at which a namespace is mounted, stand for another one,
-// which has a name. At no moment does it stand for none: the other is mounted
-// beneath, then what is on top of it goes.
-func Replace(path, name string) error {
-	tree, err := unix.OpenTree(unix.AT_FDCWD, Path(name), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+// Replace lets a path, at which a namespace is mounted, stand for another one.
+// At no moment does it stand for none: the other is mounted beneath, then what
+// is on top of it goes.
+func Replace(path string, by *os.File) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, FdPath(by), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("namespace %q: clone its mount: %w", name, err)
+		return fmt.Errorf("clone the mount of a namespace: %w", err)
 	}
 	defer unix.Close(tree)
 	err = unix.MoveMount(tree, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|moveMountBeneath)
 	if errors.Is(err, unix.EINVAL) && !HasBeneath() {
-		return fmt.Errorf("namespace %q: %w", name, ErrNoBeneath)
+		return ErrNoBeneath
 	}
 	if err != nil {
-		return fmt.Errorf("namespace %q: mount it beneath %s: %w", name, path, err)
+		return fmt.Errorf("mount a namespace beneath %s: %w", path, err)
 	}
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("namespace %q: unmount what is above it at %s: %w", name, path, err)
+		return fmt.Errorf("unmount what is above a namespace at %s: %w", path, err)
 	}
 	return nil
 }
@@ -59,39 +58,3 @@ func Owner(ns *os.File) (uint64, error) {
 	}
 	return st.Ino, nil
 }
-
-// A Factory makes namespaces on a thread of its own. One goroutine may use it.
-type Factory struct {
-	names chan string
-	done  chan error
-}
-
-// NewFactory starts one; Close ends it.
-func NewFactory() *Factory {
-	f := &Factory{names: make(chan string), done: make(chan error)}
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends here
-		for name := range f.names {
-			f.done <- f.make(name)
-		}
-	}()
-	return f
-}
-
-// Create is Create without a new thread.
-func (f *Factory) Create(name string) error {
-	f.names <- name
-	return <-f.done
-}
-
-func (f *Factory) make(name string) error {
-	return makeName(name, func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		return nameIt(name)
-	})
-}
-
-// Close ends the thread.
-func (f *Factory) Close() { close(f.names) }

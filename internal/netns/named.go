@@ -20,9 +20,7 @@ func Create(name string) error {
 
 // Attach gives a namespace that is there a name, as "ip netns attach" does. The
 // error wraps ErrExist if there is one of that name already.
-//
-// It is named from within: where /run is shared, Linux 6.12 cannot remove a mount
-// again that is a copy of one which Replace has taken away.
+// It is named from within, for the reason of Reopen.
 func Attach(name, path string) error {
 	return makeName(name, func() error { return Do(path, func() error { return nameIt(name) }) })
 }

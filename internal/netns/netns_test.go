@@ -248,13 +248,20 @@ func TestReplace(t *testing.T) {
 	if !HasBeneath() {
 		t.Skip("the kernel has no MOVE_MOUNT_BENEATH (6.5)")
 	}
-	old, fresh := create(t, "old"), create(t, "fresh")
-	before := inode(t, old)
+	fresh, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fresh.Close()
+	old, want := create(t, "old"), inode(t, FdPath(fresh))
+	if want == inode(t, old) || want == inode(t, "") {
+		t.Fatal("New makes no new namespace")
+	}
 	if err := Replace(Path(old), fresh); err != nil {
 		t.Fatal(err)
 	}
-	if got := inode(t, old); got == before || got != inode(t, fresh) {
-		t.Errorf("%s is namespace %d, want %d", old, got, inode(t, fresh))
+	if got := inode(t, old); got != want {
+		t.Errorf("%s is namespace %d, want %d", old, got, want)
 	}
 	if err := Delete(old); err != nil {
 		t.Fatal(err)

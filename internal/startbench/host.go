@@ -102,12 +102,8 @@ func (h *host) settle() error {
 // marker makes a namespace with one end of a pair, lets go of it and waits
 // until the other end is gone.
 func (h *host) marker() error {
-	name, device := h.name+"-m", "marker"
-	if err := netns.Create(name); err != nil {
-		return err
-	}
-	defer netns.Delete(name) // for errors in between
-	inside, err := netns.Open(name)
+	const device = "marker"
+	inside, err := netns.New() // a mount would be copied by whoever starts then
 	if err != nil {
 		return err
 	}
@@ -117,9 +113,6 @@ func (h *host) marker() error {
 		})
 	})
 	if err := errors.Join(err, inside.Close()); err != nil {
-		return err
-	}
-	if err := netns.Delete(name); err != nil {
 		return err
 	}
 	return netns.Do(h.name, func() error {

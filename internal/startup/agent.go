@@ -3,8 +3,8 @@
 // leases and the pool of wired namespaces, and nothing that it made outlives
 // its attachment:
 //
-//   - a pooled namespace has a name in /run/netns before anything is in it, and
-//     until everything else is gone
+//   - a pooled namespace is held by nothing but the agent until a container gets
+//     it
 //   - a device in a runtime's namespace has its attachment's key in its name on
 //     the host
 //   - a record is written when an ADD is done, and removed when a DEL is
@@ -57,9 +57,6 @@ type Agent struct {
 	// userns is the number of the user namespace that home belongs to.
 	userns  uint64
 	beneath bool // the kernel can mount beneath a mount
-
-	factoryMu sync.Mutex
-	factory   *netns.Factory
 
 	stop        chan struct{}
 	reconciling sync.WaitGroup
@@ -123,10 +120,8 @@ func New(o Options) (_ *Agent, err error) {
 	if a.stages, err = openStageLog(o.Config.StageLog); err != nil {
 		return nil, err
 	}
-	a.factory = netns.NewFactory()
 	if err := a.loadNetworks(); err != nil {
 		a.stages.close()
-		a.factory.Close()
 		return nil, err
 	}
 	a.reconciling.Go(a.reconcile)
@@ -206,7 +201,6 @@ func (a *Agent) Close() error {
 			errs = append(errs, n.pool.Close())
 		}
 	}
-	a.factory.Close()
 	a.stages.close()
 	if !a.opts.Wait {
 		errs = append(errs, a.removeUnused(used))
@@ -251,7 +245,7 @@ func (a *Agent) keep(r *Record) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.records[r.key] = r
-	if r.Entry != "" {
+	if r.Pooled != "" {
 		a.handed++
 	}
 	return nil
@@ -350,7 +344,7 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 	end := a.begin(StageAttachIf, r.ContainerID)
 	s := primary.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases}
 	if r.Host == "" {
-		s.Mark = a.mark(r.key)
+		s.Mark = a.alias(r.mark())
 	}
 	made, err := a.make(n, s)
 	end()
@@ -412,27 +406,22 @@ func (a *Agent) detach(r *Record) error {
 	a.mu.Unlock()
 	a.disown(r.Host)
 	step("del-record")
-	if r.Entry == "" {
+	if r.Pooled == "" {
 		return nil
 	}
-	if err := netns.Delete(r.Entry); err != nil && !errors.Is(err, netns.ErrNotExist) {
+	// Of a container of scon-oci.
+	if err := netns.Delete(a.pooledName(r.Pooled)); err != nil && !errors.Is(err, netns.ErrNotExist) {
 		return err
 	}
-	step("del-entry")
+	step("del-name")
 	return nil
 }
 
 // removeDevice takes an attachment's device away: by its end on the host, or in
 // the container, if that is still there.
 func (a *Agent) removeDevice(r *Record) error {
-	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) {
+	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) || r.Netns == "" {
 		return err
-	}
-	if r.Entry != "" {
-		return removeInside(r.Entry)
-	}
-	if r.Netns == "" {
-		return nil
 	}
 	return ignoreGone(netns.Do(r.Netns, func() error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
@@ -443,8 +432,8 @@ func (a *Agent) removeDevice(r *Record) error {
 }
 
 // removeInside takes the device of a pooled namespace away, whoever has that.
-func removeInside(entry string) error {
-	return ignoreGone(netns.Do(entry, func() error { return primary.RemoveInside(pooledName) }))
+func removeInside(path string) error {
+	return ignoreGone(netns.Do(path, func() error { return primary.RemoveInside(pooledName) }))
 }
 
 // ignoreGone is err unless a namespace is gone.

@@ -14,11 +14,21 @@ import (
 	"github.com/scon-project/scon/internal/primary"
 )
 
-// A device without an end on the host has its attachment's key in its alias, in
-// the container.
+// A device without an end on the host has a mark in its alias, in the container.
 
-// mark is the alias of an attachment's device.
-func (a *Agent) mark(key string) string { return fmt.Sprintf("%s%s", a.markPrefix(), key) }
+// mark is that of an attachment's device: its key, or the number of the
+// pooled namespace that the device came with.
+func (r *Record) mark() string {
+	if r.Pooled != "" {
+		return pooledMark + r.Pooled
+	}
+	return r.key
+}
+
+const pooledMark = "pool "
+
+// alias is what a device with a mark has.
+func (a *Agent) alias(mark string) string { return a.markPrefix() + mark }
 
 // markPrefix tells agents apart, which see each other's containers.
 func (a *Agent) markPrefix() string { return fmt.Sprintf("scon %d ", a.home) }
@@ -29,7 +39,7 @@ type inside struct {
 	link  netlink.Link
 }
 
-// marked are this agent's, by their attachments' keys. It looks into every
+// marked are this agent's, by their marks. It looks into every
 // namespace that has a name or a process.
 func (a *Agent) marked() map[string]inside {
 	found := make(map[string]inside)
@@ -38,8 +48,8 @@ func (a *Agent) marked() map[string]inside {
 		_ = netns.Do(path, func() error {
 			links, err := netlink.LinkList()
 			for _, l := range links {
-				if key, ok := strings.CutPrefix(l.Attrs().Alias, a.markPrefix()); ok {
-					found[key] = inside{path, l}
+				if mark, ok := strings.CutPrefix(l.Attrs().Alias, a.markPrefix()); ok {
+					found[mark] = inside{path, l}
 				}
 			}
 			return err

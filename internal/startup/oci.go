@@ -133,12 +133,19 @@ func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
 
 // ociHand gives a wired namespace to a container.
 func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
-	a.hand(r, e, n.conf)
-	if err := a.keep(r); err != nil {
+	name := a.pooledName(e.number)
+	if err := netns.Attach(name, netns.FdPath(e.ns)); err != nil {
 		return errors.Join(err, a.drop(n, e))
 	}
+	step("oci-named")
+	r.Netns = netns.Path(name)
+	a.hand(r, e, n.conf)
+	if err := a.keep(r); err != nil {
+		return errors.Join(err, netns.Delete(name), a.drop(n, e))
+	}
 	step("oci-kept")
-	if err := file.setNetns(netns.Path(e.name)); err != nil {
+	e.ns.Close()
+	if err := file.setNetns(r.Netns); err != nil {
 		return errors.Join(err, a.detach(r))
 	}
 	step("oci-written")

@@ -118,8 +118,8 @@ func TestOCIRelativePaths(t *testing.T) {
 // engine deletes the container or only forgets it, nothing is left.
 func TestKilledOCI(t *testing.T) {
 	for _, at := range []string{
-		"pool-begin", "pool-named", "pool-made", "oci-taken", "oci-kept", "oci-written",
-		"del-begin", "del-device", "del-lease", "del-record", "del-entry",
+		"pool-begin", "pool-made", "oci-taken", "oci-named", "oci-kept", "oci-written",
+		"del-begin", "del-device", "del-lease", "del-record", "del-name",
 	} {
 		for _, forgets := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, forgets %v", at, forgets), func(t *testing.T) {

@@ -31,10 +31,10 @@ type Record struct {
 	IfName      string           `json:"ifname"`
 	Netns       string           `json:"netns,omitempty"`  // as the runtime gave it
 	Number      uint64           `json:"number,omitempty"` // of the namespace that the device was made in
-	Inode       uint64           `json:"inode,omitempty"`  // of the one at Netns; 0 if the agent does not see it
+	Inode       uint64           `json:"inode,omitempty"`  // of what is at Netns; 0 if the agent does not see it
 	Bundle      string           `json:"bundle,omitempty"`
-	Entry       string           `json:"entry,omitempty"` // name of a pooled namespace
-	Host        string           `json:"host"`            // device on the host
+	Pooled      string           `json:"pooled,omitempty"` // number of a pooled namespace
+	Host        string           `json:"host"`             // device on the host
 	Leases      []ipam.Lease     `json:"leases"`
 	Result      *types100.Result `json:"result"`             // nil of an unfinished one, or one made anew
 	Args        string           `json:"args,omitempty"`     // for a delegate
@@ -92,7 +92,7 @@ const (
 //	    lock                      held by whoever works here: the agent, or a scon-cni without one
 //	    networks/NAME             the configuration of a network that was prepared
 //	    networks/NAME@DIGEST      an earlier one
-//	    attachments/KEY@ENTRY     a record; ENTRY is "" for a device in place
+//	    attachments/KEY@POOLED    a record; POOLED is "" for a device in place
 //	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
 //	    corrupt/                  what could not be read
 type store struct {
@@ -353,7 +353,7 @@ func discardOtherBoot(dir string) error {
 }
 
 func (s *store) path(r *Record) string {
-	return filepath.Join(s.dir, "attachments", r.key+"@"+r.Entry)
+	return filepath.Join(s.dir, "attachments", r.key+"@"+r.Pooled)
 }
 
 // put writes a record, whole or not at all.
@@ -386,7 +386,7 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
-		key, entry, ok := strings.Cut(f.Name(), "@")
+		key, pooled, ok := strings.Cut(f.Name(), "@")
 		if !ok || strings.HasPrefix(key, ".") { // a draft
 			os.Remove(path)
 			continue
@@ -396,12 +396,12 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read attachment: %w", err)
 		}
-		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 && r.Conf == nil || r.Entry != entry || r.Network.Name == "" {
+		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 && r.Conf == nil || r.Pooled != pooled || r.Network.Name == "" {
 			aside := filepath.Join(s.dir, "corrupt", f.Name())
 			if err := os.Rename(path, aside); err != nil {
 				return nil, nil, fmt.Errorf("put a corrupt record aside: %w", err)
 			}
-			corrupt = append(corrupt, &Record{key: key, Entry: entry})
+			corrupt = append(corrupt, &Record{key: key, Pooled: pooled})
 			continue
 		}
 		r.key = key

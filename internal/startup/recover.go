@@ -28,11 +28,7 @@ func (a *Agent) recover() error {
 	}
 	for _, r := range whole {
 		a.records[r.key] = r
-		o := Owner{Netns: r.Netns, ContainerID: r.ContainerID}
-		if r.Entry != "" {
-			o.Netns = netns.Path(r.Entry)
-		}
-		a.own(r.Host, o)
+		a.own(r.Host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 	}
 	marked, err := a.findMarked(len(corrupt) > 0)
 	if err != nil {
@@ -51,8 +47,8 @@ func (a *Agent) recover() error {
 	} else if err := a.removeUnowned(devices); err != nil {
 		return err
 	}
-	for key, in := range marked {
-		if a.records[key] != nil {
+	for mark, in := range marked {
+		if a.isOwned(mark) {
 			continue
 		}
 		a.log.Info("removing a device that was left", "dev", in.link.Attrs().Name, "netns", in.netns)
@@ -135,9 +131,9 @@ func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
 
 // removeUnowned takes away what no record tells of.
 func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
-	owned, entries := make(map[string]bool), make(map[string]bool)
+	owned, named := make(map[string]bool), make(map[string]bool)
 	for _, r := range a.records {
-		owned[r.Host], entries[r.Entry] = true, true
+		owned[r.Host], named[a.pooledName(r.Pooled)] = true, true
 	}
 	for name := range devices {
 		if owned[name] {
@@ -148,12 +144,13 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 			return err
 		}
 	}
-	names, err := a.entries()
+	paths, err := filepath.Glob(netns.Path(a.pooledName("*")))
 	if err != nil {
-		return err
+		return fmt.Errorf("list namespaces: %w", err)
 	}
-	for _, name := range names {
-		if entries[name] {
+	for _, path := range paths {
+		name := filepath.Base(path)
+		if named[name] {
 			continue
 		}
 		a.log.Info("removing a namespace that was left", "netns", name)
@@ -168,22 +165,21 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 	return nil
 }
 
-// entries are the names of this agent's pooled namespaces.
-func (a *Agent) entries() ([]string, error) {
-	paths, err := filepath.Glob(netns.Path(a.entryPrefix() + "*"))
-	if err != nil {
-		return nil, fmt.Errorf("list namespaces: %w", err)
+// isOwned tells whether a record is of the device with a mark.
+func (a *Agent) isOwned(mark string) bool {
+	for _, r := range a.records {
+		if mark == r.mark() {
+			return true
+		}
 	}
-	var names []string
-	for _, p := range paths {
-		names = append(names, filepath.Base(p))
-	}
-	return names, nil
+	return a.opts.Wait && strings.HasPrefix(mark, pooledMark) // perhaps an agent has it that has another directory
 }
 
-// entryPrefix begins the names of pooled namespaces. The agents of a machine
-// share /run/netns; each has a namespace of its own.
-func (a *Agent) entryPrefix() string { return fmt.Sprintf("cni-scon-%d-", a.home) }
+// pooledName is the name of a pooled namespace that scon-oci gives to a runtime.
+// The agents of a machine share /run/netns; each has a namespace of its own.
+func (a *Agent) pooledName(number string) string {
+	return fmt.Sprintf("cni-scon-%d-%s", a.home, number)
+}
 
 // findMarked looks for devices without an end on the host, if any network may
 // have some, or nobody knows.
@@ -208,7 +204,7 @@ func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[s
 		return err
 	}
 	r.Network = cni.Network{Name: unknownNetwork, IPAM: cni.IPAM{Type: cni.OwnIPAM}}
-	in, own := marked[r.key]
+	in, own := marked[r.mark()]
 	if own {
 		r.Netns, r.Network.Kind = in.netns, in.link.Type()
 	} else if err := a.findInside(r, devices, &in); err != nil {
@@ -228,14 +224,14 @@ func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[s
 // findInside finds the other end of an attachment's device on the host.
 func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *inside) (err error) {
 	r.Host = inPlacePrefix + r.key
-	if r.Entry != "" {
-		r.Host = pooledPrefix + strings.TrimPrefix(r.Entry, a.entryPrefix())
+	if r.Pooled != "" {
+		r.Host = pooledPrefix + r.Pooled
 	}
 	l := devices[r.Host]
 	if l == nil {
 		return fmt.Errorf("device %s is gone", r.Host)
 	}
-	if in.netns, err = a.namespaceOf(l, r); err != nil {
+	if in.netns, err = namespaceOf(l); err != nil {
 		return err
 	}
 	err = netns.Do(in.netns, func() (err error) {
@@ -249,10 +245,7 @@ func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *insid
 }
 
 // namespaceOf finds the namespace of a pair's other end.
-func (a *Agent) namespaceOf(l netlink.Link, r *Record) (string, error) {
-	if r.Entry != "" {
-		return r.Entry, nil
-	}
+func namespaceOf(l netlink.Link) (string, error) {
 	for _, p := range namespaces() {
 		f, err := netns.Open(p)
 		if err != nil {

@@ -34,7 +34,7 @@ func (a *Agent) Startup() (api.Startup, error) {
 	for _, r := range a.records {
 		at := api.StartupAttachment{
 			Network: r.Network.Name, Container: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Host: r.Host,
-			Addresses: []string{}, Pooled: r.Entry != "",
+			Addresses: []string{}, Pooled: r.Pooled != "",
 		}
 		for _, l := range r.Leases {
 			at.Addresses = append(at.Addresses, l.Address.String())
