@@ -69,7 +69,7 @@ func takeAllreduce(ctx context.Context, b *bed, m mode) (map[string]float64, err
 	}
 	var ranks []*program
 	for n := range appContainers {
-		p, err := b.start(ctx, n+1, allreduceProgram, nil, fmt.Sprint(n), fmt.Sprint(appContainers),
+		p, err := b.start(ctx, m, n+1, allreduceProgram, nil, fmt.Sprint(n), fmt.Sprint(appContainers),
 			addresses[n], addresses[(n+1)%appContainers], "--bytes", fmt.Sprint(bytes),
 			"--message", fmt.Sprint(allreduceMessage), "--cpu", b.cpu(n+1))
 		if err != nil {
@@ -99,7 +99,7 @@ func chain(metric string, size int) func(context.Context, *bed, mode) (map[strin
 		// serve starts a service in a container, those behind it first.
 		serve := func(n int, role string, behind ...string) (address string, err error) {
 			address, _ = b.address(m, n)
-			p, err := b.start(ctx, n, chainProgram, nil, append([]string{role, address, "--cpu", b.cpu(n)}, behind...)...)
+			p, err := b.start(ctx, m, n, chainProgram, nil, append([]string{role, address, "--cpu", b.cpu(n)}, behind...)...)
 			if err == nil {
 				services = append(services, p)
 				err = p.ready()
@@ -127,7 +127,7 @@ func chain(metric string, size int) func(context.Context, *bed, mode) (map[strin
 		if err != nil {
 			return nil, err
 		}
-		p, err := b.start(ctx, 1, chainProgram, nil, "client", firewall,
+		p, err := b.start(ctx, m, 1, chainProgram, nil, "client", firewall,
 			"--requests", fmt.Sprint(requests), "--size", fmt.Sprint(size), "--cpu", b.cpu(1))
 		if err != nil {
 			return nil, err

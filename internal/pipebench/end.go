@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,7 +57,7 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	server, err := b.start(ctx, 1, loadProgram, files, append([]string{"listen", address, "--cpu", fmt.Sprint(b.listens)}, args...)...)
+	server, err := b.start(ctx, m, 1, loadProgram, files, append([]string{"listen", address, "--cpu", fmt.Sprint(b.listens)}, args...)...)
 	if err != nil {
 		return listened, connected, err
 	}
@@ -65,7 +66,7 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 		return listened, connected, err
 	}
 	// The broker's time is taken in by one end.
-	client, err := b.start(ctx, from, loadProgram, files, append([]string{"connect", address,
+	client, err := b.start(ctx, m, from, loadProgram, files, append([]string{"connect", address,
 		"--cpu", fmt.Sprint(b.connects), "--also", fmt.Sprint(b.broker.pid())}, args...)...)
 	if err != nil {
 		return listened, connected, err
@@ -88,14 +89,20 @@ type program struct {
 	over   bool
 }
 
+// runArgs make this executable run a program on the pipe.
+var runArgs = []string{"run", "--"}
+
 // start starts a program of examples/ in container n.
-func (b *bed) start(ctx context.Context, n int, name string, files []*os.File, args ...string) (p *program, err error) {
+func (b *bed) start(ctx context.Context, m mode, n int, name string, files []*os.File, args ...string) (p *program, err error) {
 	path, err := beside(name)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p = &program{name: name, cancel: cancel}
+	if m.run {
+		path, args = "/proc/self/exe", slices.Concat(runArgs, []string{path}, args)
+	}
 	p.cmd = exec.CommandContext(ctx, path, args...)
 	p.cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+b.broker.socket)
 	p.cmd.ExtraFiles = files
@@ -154,6 +161,9 @@ const (
 	allreduceProgram = "scon-pipe-allreduce"
 	chainProgram     = "scon-pipe-chain"
 )
+
+// runLibrary is what 'scon run' preloads.
+const runLibrary = "libsconrun.so"
 
 // beside returns a program that stands beside this one, or is in $PATH.
 func beside(name string) (string, error) {

@@ -20,6 +20,8 @@ type mode struct {
 	alone bool
 	// sockmap has the kernel take what is sent straight to the other end.
 	sockmap bool
+	// run has the programs, which know TCP only, run by 'scon run'.
+	run bool
 	// refusesApps: the applications are not measured in it.
 	refusesApps bool
 	// needs are capabilities of 'scon pipe doctor'.
@@ -36,6 +38,7 @@ var modes = []mode{
 	{name: "copier", way: "copier"},
 	{name: "sealed", way: "sealed", needs: []string{"sealed"}},
 	{name: "auto", way: "pipe"},
+	{name: "run_posix", way: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
 }
 
 // ModeNames in their order.
@@ -60,6 +63,11 @@ func (m mode) missing() error {
 	if m.sockmap {
 		if err := features.HaveProgramType(ebpf.SkMsg); err != nil {
 			return fmt.Errorf("programs at sk_msg: %w", err)
+		}
+	}
+	if m.run {
+		if _, err := beside(runLibrary); err != nil {
+			return err
 		}
 	}
 	if len(m.needs) == 0 {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -29,6 +30,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > len(runArgs) && slices.Equal(os.Args[1:len(runArgs)+1], runArgs) {
+		os.Setenv("LD_PRELOAD", os.Getenv("SCON_TEST_RUN")) // as 'scon run' does
+		program := os.Args[len(runArgs)+1:]
+		fmt.Fprintln(os.Stderr, syscall.Exec(program[0], program, os.Environ()))
+		os.Exit(1)
+	}
 	if out, err := exec.Command("make", "-C", "../..", "libsconpipe", "examples").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the programs: %v: %s", err, out)
 		os.Exit(1)
@@ -38,6 +45,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	os.Setenv("SCON_TEST_RUN", filepath.Join(bin, "libsconrun.so"))
 	goleak.VerifyTestMain(m)
 }
 
@@ -184,7 +192,7 @@ func TestPython(t *testing.T) {
 	var ranks []*program
 	for n := range 3 {
 		args[1] = fmt.Sprint(n)
-		p, err := b.start(t.Context(), n+1, "python3", nil, args...)
+		p, err := b.start(t.Context(), m, n+1, "python3", nil, args...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +219,7 @@ func TestMissingListener(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	p, err := b.start(t.Context(), 1, loadProgram, nil, "listen", "nowhere:1")
+	p, err := b.start(t.Context(), modeOf("tcp_bridge"), 1, loadProgram, nil, "listen", "nowhere:1")
 	if err != nil {
 		t.Fatal(err)
 	}
