@@ -29,6 +29,7 @@ type devices struct {
 	steering  map[int]bool
 	newcomers newcomers
 	outdated  outdated
+	looked    time.Time // when they were
 	due       time.Time // of a look at them that can wait, zero if there is none
 	// pastRegular counts regular packets of ports that are gone.
 	pastRegular uint64
@@ -124,7 +125,7 @@ func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
 	if urgent {
 		d.look()
 	} else if topology {
-		d.lookLater(rescanDelay)
+		d.lookLater(time.Until(d.devices.looked.Add(lookInterval)))
 	}
 	now := time.Now()
 	d.retireDiscards(nil, now) // their packets may be for this host now
@@ -143,7 +144,7 @@ func (d *Daemon) lookLater(after time.Duration) {
 	due := time.Now().Add(after)
 	if d.devices.due.IsZero() || due.Before(d.devices.due) {
 		d.devices.due = due
-		d.lookDue.Reset(after)
+		d.lookDue.Reset(max(0, after))
 	}
 }
 
@@ -152,7 +153,7 @@ func (d *Daemon) lookLater(after time.Duration) {
 func (d *Daemon) rescan(lenient bool) (err error) {
 	c := d.opts.Config
 	changed := d.devices.outdated
-	d.devices.outdated, d.devices.due = outdated{}, time.Time{}
+	d.devices.outdated, d.devices.due, d.devices.looked = outdated{}, time.Time{}, time.Now()
 	d.lookDue.Stop()
 	defer func() {
 		if err != nil {

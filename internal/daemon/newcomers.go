@@ -13,6 +13,8 @@ const (
 	// whoever starts a container wants too: fifty that start at once without a
 	// pool took twice as long when their ports were hooked at once.
 	lull = 200 * time.Millisecond
+	// alone is how long one waits that came when no other had for a lull.
+	alone = 30 * time.Millisecond
 	// longest is how long a port waits for a lull.
 	longest = 2 * time.Second
 	// hookedAtOnce is how many are hooked before the next look at who has come.
@@ -22,8 +24,9 @@ const (
 // newcomers are ports that wait to be hooked.
 type newcomers struct {
 	since map[int]time.Time
-	tries map[int]int // of those that could not be hooked
-	last  time.Time   // when the latest came
+	tries map[int]int   // of those that could not be hooked
+	last  time.Time     // when the latest came
+	pause time.Duration // for which none has to come after it
 }
 
 func newNewcomers() newcomers {
@@ -36,6 +39,10 @@ func (n *newcomers) meet(ports []int, now time.Time) (turn []int) {
 	for _, index := range ports {
 		there[index] = true
 		if _, known := n.since[index]; !known {
+			n.pause = lull
+			if now.Sub(n.last) >= lull {
+				n.pause = alone
+			}
 			n.since[index], n.last = now, now
 		}
 	}
@@ -43,7 +50,7 @@ func (n *newcomers) meet(ports []int, now time.Time) (turn []int) {
 	maps.DeleteFunc(n.since, func(index int, _ time.Time) bool { return gone(index) })
 	maps.DeleteFunc(n.tries, func(index int, _ int) bool { return gone(index) })
 
-	isLull := now.Sub(n.last) >= lull
+	isLull := now.Sub(n.last) >= n.pause
 	for index, since := range n.since {
 		if isLull || now.Sub(since) >= longest {
 			turn = append(turn, index)
@@ -71,5 +78,5 @@ func (n *newcomers) wait(now time.Time) (time.Duration, bool) {
 	if oldest.IsZero() {
 		return 0, false
 	}
-	return max(0, min(n.last.Add(lull).Sub(now), oldest.Add(longest).Sub(now))), true
+	return max(0, min(n.last.Add(n.pause).Sub(now), oldest.Add(longest).Sub(now))), true
 }

@@ -39,12 +39,24 @@ func TestNewcomersWaitForALull(t *testing.T) {
 	n := newNewcomers()
 	arrive := make(map[int]time.Duration)
 	for i := range 20 {
-		arrive[i] = time.Duration(i) * lull / 5
+		arrive[i] = time.Duration(i) * lull / 10
 	}
 	hooked := turns(&n, arrive)
 	for i := range arrive {
 		if at, ok := hooked[i]; !ok || at < arrive[19]+lull || at > arrive[19]+2*lull {
 			t.Errorf("port %d was hooked after %v (%v): want it within a lull of the last arrival at %v", i, at, ok, arrive[19])
+		}
+	}
+}
+
+// One that comes alone does not wait for a lull, two at a time do.
+func TestNewcomerAlone(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	hooked := turns(&n, map[int]time.Duration{1: 0, 2: time.Second, 3: time.Second, 4: 2 * time.Second})
+	for i, want := range map[int]time.Duration{1: alone, 2: time.Second + lull, 3: time.Second + lull, 4: 2*time.Second + alone} {
+		if at, ok := hooked[i]; !ok || at < want || at > want+alone {
+			t.Errorf("port %d was hooked after %v (%v): want about %v", i, at, ok, want)
 		}
 	}
 }

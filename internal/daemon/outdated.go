@@ -9,9 +9,9 @@ import (
 	"github.com/scon-project/scon/internal/rules"
 )
 
-// rescanDelay is how long devices that come and go may wait for a look at all
-// of them: where many do, one look is for dozens.
-const rescanDelay = 100 * time.Millisecond
+// lookInterval is how much time is between looks at all devices for the sake of
+// those that come and go: where many do, one look is for dozens.
+const lookInterval = 100 * time.Millisecond
 
 // outdated is what is known to have changed since the latest look at the devices.
 type outdated struct {
