@@ -160,8 +160,7 @@ always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 /* The longest that a packet is on the wire: its segments if it has them. */
 always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
 {
-	return skb->gso_size ? ip_header(pkt) + pkt->l4_header + skb->gso_size :
-			       pkt->len;
+	return skb->gso_size ? ip_header(pkt) + pkt->l4_header + skb->gso_size : pkt->len;
 }
 
 always_inline int packets_left(const struct half *half)
@@ -210,7 +209,8 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 	__u32 id_len;
 
 	if (is_ipv6(pkt))
-		id_len = pkt->len ^ pkt->data ^ (load32(pkt->ip6) & bpf_htonl(FLOW_LABEL));
+		id_len =
+			pkt->len ^ pkt->data ^ (load32(pkt->ip6) & bpf_htonl(FLOW_LABEL));
 	else
 		id_len = (__u32)pkt->ip->id << 16 | pkt->len;
 	return (id_len ^ (__u32)ttl << 24 ^ pkt->seq ^ pkt->ack) ?: 1;
@@ -314,8 +314,8 @@ always_inline __u16 ip_delta(const struct packet *pkt, const struct half *half,
 {
 	int shift = is_ipv6(pkt) ? DSCP_SHIFT6 : 0;
 	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100));
-	__u32 dscp = bpf_htons(out_tos << shift) +
-		     (__u16)~bpf_htons(half->in_tos << shift);
+	__u32 dscp =
+		bpf_htons(out_tos << shift) + (__u16)~bpf_htons(half->in_tos << shift);
 
 	return fold(half->addr_delta + ttl + dscp);
 }

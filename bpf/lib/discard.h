@@ -20,8 +20,7 @@ always_inline void watch(struct __sk_buff *skb, const struct packet *pkt,
 	 * Without DF one of that length would be forwarded, with DF be answered. IPv6
 	 * answers.
 	 */
-	if (skb->gso_size ||
-	    (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
+	if (skb->gso_size || (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
 		return;
 	__sync_lock_test_and_set(&half->judged, 0);
 	if (half->generation != shared.generation)

@@ -284,8 +284,8 @@ always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, in
 			return MALFORMED;
 	}
 	if (v6)
-		return parse_headers6(data, end, ((struct ipv6hdr *)(data + IP_OFF))->nexthdr,
-				      pkt);
+		return parse_headers6(data, end,
+				      ((struct ipv6hdr *)(data + IP_OFF))->nexthdr, pkt);
 	return parse_headers(data, end, ((struct iphdr *)(data + IP_OFF))->protocol, pkt);
 }
 

@@ -177,8 +177,7 @@ always_inline int is_plain(struct __sk_buff *skb, const struct packet *pkt,
 			   const struct half *half, __u32 *now)
 {
 	if (!has_key(half, &pkt->key) || !has_addrs(half, pkt) ||
-	    half->state != SLOT_OPEN || pkt->ending ||
-	    skb->len - ETH_HLEN != pkt->len)
+	    half->state != SLOT_OPEN || pkt->ending || skb->len - ETH_HLEN != pkt->len)
 		return 0;
 	*now = jiffies();
 	return !valid(skb, pkt, half, *now);
