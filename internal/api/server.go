@@ -239,5 +239,29 @@ func body(w http.ResponseWriter, r *http.Request) (container string, err error) 
 func reply(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
+	if flows, ok := document.([]Flow); ok {
+		_ = writeFlows(w, flows)
+		return
+	}
 	_ = json.NewEncoder(w).Encode(document)
+}
+
+// writeFlows writes one flow after the other. There may be thousands, whose
+// text as a whole would take megabytes of the daemon's memory.
+func writeFlows(w io.Writer, flows []Flow) error {
+	before, encoder := "[", json.NewEncoder(w)
+	for _, f := range flows {
+		if _, err := io.WriteString(w, before); err != nil {
+			return err
+		}
+		if err := encoder.Encode(f); err != nil {
+			return err
+		}
+		before = ","
+	}
+	if len(flows) > 0 {
+		before = ""
+	}
+	_, err := io.WriteString(w, before+"]\n")
+	return err
 }

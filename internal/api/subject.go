@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -133,6 +134,12 @@ func (t Tuple) String() string {
 		return ""
 	}
 	return join(t.Src, t.Sport) + "->" + join(t.Dst, t.Dport)
+}
+
+// Compare orders tuples by source, then by destination.
+func (t Tuple) Compare(o Tuple) int {
+	return cmp.Or(cmp.Compare(t.Src, o.Src), cmp.Compare(t.Sport, o.Sport),
+		cmp.Compare(t.Dst, o.Dst), cmp.Compare(t.Dport, o.Dport))
 }
 
 func join(addr string, port uint16) string {

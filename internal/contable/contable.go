@@ -65,7 +65,7 @@ type Table struct {
 	counts   []uint64 // of candidates
 
 	entries  map[*Conentry]struct{}
-	bySlot   map[uint32]*Conentry
+	bySlot   []*Conentry
 	byTuple  map[datapath.Key]*Conentry // by both tuples, as keys of the wire
 	perPort  map[int]int
 	retired  []closedSlots
@@ -94,7 +94,7 @@ func New(m datapath.Memory, o Options) *Table {
 		settings: m.Settings,
 		counts:   m.Candidates,
 		entries:  make(map[*Conentry]struct{}),
-		bySlot:   make(map[uint32]*Conentry),
+		bySlot:   make([]*Conentry, len(m.Halves)),
 		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
@@ -285,7 +285,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		h := &t.halves[slot]
 		h.State = datapath.SlotClosed
 		atomic.StoreUint32(&h.Generation, 0)
-		delete(t.bySlot, slot)
+		t.bySlot[slot] = nil
 	}
 	delete(t.entries, e)
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))

@@ -206,7 +206,7 @@ func (d *Daemon) flows(container string) ([]api.Flow, error) {
 			return nil, err
 		}
 	}
-	flows := []api.Flow{}
+	flows := make([]api.Flow, 0, d.table.Len())
 	wanted := func(index int) (*port, bool) {
 		p := d.devices.ports[index]
 		return p, p != nil && (container == "" || slices.Contains(ports, p))
@@ -223,7 +223,7 @@ func (d *Daemon) flows(container string) ([]api.Flow, error) {
 	})
 	slices.SortFunc(flows, func(a, b api.Flow) int {
 		busy := func(f api.Flow) uint64 { return f.ExpressPackets[0] + f.ExpressPackets[1] }
-		return cmp.Or(cmp.Compare(busy(b), busy(a)), cmp.Compare(a.Orig.String(), b.Orig.String()))
+		return cmp.Or(cmp.Compare(busy(b), busy(a)), a.Orig.Compare(b.Orig))
 	})
 	return flows, nil
 }
