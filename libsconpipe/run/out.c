@@ -91,11 +91,11 @@ static size_t room(struct shared *s)
 	return head - tail < s->c.rx.size ? s->c.rx.size - (head - tail) : 0;
 }
 
-/* out_room says whether something can be sent to the ring, or will fail; with arm,
- * the doorbell rings when it can. */
+/* out_room says whether something can be sent to the ring, or not to it any more;
+ * with arm, the doorbell rings when it can. One at its end rings no more. */
 bool out_room(struct shared *s, bool arm)
 {
-	if (s->out != RING || s->ended || room(s))
+	if (s->out != RING || s->ended || s->mute || room(s))
 		return true;
 	if (arm)
 		atomic_fetch_add(&s->c.own->write_wait, 1);
@@ -148,7 +148,7 @@ static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, int f
 		struct pollfd p = { .fd = fd };
 		ssize_t n;
 
-		if (s->out != RING || s->ended || s->c.broken) {
+		if (s->out != RING || s->ended || s->mute || s->c.broken) {
 			*why = -EOPNOTSUPP;
 			break;
 		}
