@@ -54,7 +54,7 @@ always_inline int is_watched(const struct half *half, struct packet *pkt,
 	pkt->key.ports = l4->ports;
 	if (protocol == IPPROTO_TCP)
 		pkt->seq = l4->seq, pkt->ack = l4->ack_seq;
-	else if (pkt->len >= HEADERS6 - ETH_HLEN)
+	else if (pkt->len >= IP_HEADERS6)
 		pkt->data = l4->ack_seq;
 	return pkt->key.ports == half->key.ports && tied(half, pkt);
 }

@@ -38,7 +38,7 @@ always_inline int sends(struct __sk_buff *skb, int v6)
 	if (is_own(skb, CB_TOKEN))
 		return token_returns(skb);
 
-	reason = parse_as(skb, &pkt, v6);
+	reason = parse_as(skb, &pkt, v6, ETH_HLEN);
 	if (reason)
 		return regular_way(skb, reason);
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
@@ -94,7 +94,7 @@ always_inline int unknown_sends(struct __sk_buff *skb, __u64 h, __u8 ending, int
 	reason = candidate(h, ending);
 	if (reason)
 		return regular_way(skb, reason);
-	if (!parse_as(skb, &pkt, v6)) {
+	if (!parse_as(skb, &pkt, v6, ETH_HLEN)) {
 		pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 		announce(&pkt);
 	}

@@ -49,7 +49,7 @@ always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
 }
 
 /* Whatever is not the plain case. */
-always_inline int brings(struct __sk_buff *skb, int v6)
+always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -57,7 +57,7 @@ always_inline int brings(struct __sk_buff *skb, int v6)
 	enum reason reason;
 	int is_tcp;
 
-	reason = parse_as(skb, &pkt, v6);
+	reason = parse_as(skb, &pkt, v6, mac_header);
 	if (reason) {
 		odd_enters(reason, now);
 		return regular_way(skb, reason);
@@ -77,7 +77,7 @@ always_inline int brings(struct __sk_buff *skb, int v6)
 		enter(skb, &pkt, half, reason);
 		return regular_way(skb, reason);
 	}
-	if (trim(skb, &pkt))
+	if (trim(skb, &pkt) || (!mac_header && add_mac_header(skb, &pkt)))
 		return regular_way(skb, MALFORMED);
 
 	is_tcp = !is_udp(&pkt.key);
@@ -89,12 +89,12 @@ always_inline int brings(struct __sk_buff *skb, int v6)
 /* Not inlined, so that this pays for its registers. */
 static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
 {
-	return brings(skb, 0);
+	return brings(skb, 0, ETH_HLEN);
 }
 
 static __attribute__((noinline)) int wire_brings6(struct __sk_buff *skb)
 {
-	return brings(skb, 1);
+	return brings(skb, 1, ETH_HLEN);
 }
 
 static __attribute__((noinline)) int stranger_arrives(struct __sk_buff *skb, __u64 h)
@@ -154,4 +154,25 @@ int scon_from_wire(struct __sk_buff *skb)
 		return plain_in(skb, IPPROTO_TCP, 0);
 	}
 	return wire_brings(skb);
+}
+
+static __attribute__((noinline)) int bare_wire_brings(struct __sk_buff *skb)
+{
+	return brings(skb, 0, 0);
+}
+
+static __attribute__((noinline)) int bare_wire_brings6(struct __sk_buff *skb)
+{
+	return brings(skb, 1, 0);
+}
+
+/*
+ * An uplink without MAC addresses, such as WireGuard's, PPP's or a tun device:
+ * packets begin with the IP header. An express one gets a MAC header first.
+ */
+SEC("tc")
+int scon_from_wire_bare(struct __sk_buff *skb)
+{
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? bare_wire_brings6(skb) :
+							bare_wire_brings(skb);
 }

@@ -36,7 +36,7 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	if (!any_probe() && (v6 ? protocol6(skb) : protocol(skb)) == IPPROTO_TCP)
 		return regular_way(skb, NO_ENTRY);
 
-	reason = parse_as(skb, &pkt, v6);
+	reason = parse_as(skb, &pkt, v6, ETH_HLEN);
 	if (reason)
 		return regular_way(skb, reason);
 	reverse(&pkt);

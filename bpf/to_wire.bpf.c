@@ -10,12 +10,12 @@
 #include "lib/order.h"
 #include "lib/rewrite.h"
 
-always_inline int leaves(struct __sk_buff *skb, int v6)
+always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
 	struct half *back, *half;
 	struct packet pkt;
 
-	if (parse_as(skb, &pkt, v6))
+	if (parse_as(skb, &pkt, v6, mac_header))
 		return TC_ACT_UNSPEC;
 
 	/* The other direction is known by its key; this one is its twin. */
@@ -32,7 +32,17 @@ static __attribute__((noinline)) int regular_leaves(struct __sk_buff *skb)
 {
 	if (!any_probe())
 		return TC_ACT_UNSPEC;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1) : leaves(skb, 0);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1, ETH_HLEN) :
+							leaves(skb, 0, ETH_HLEN);
+}
+
+/* The same where packets have no MAC header. */
+static __attribute__((noinline)) int regular_leaves_bare(struct __sk_buff *skb)
+{
+	if (!any_probe())
+		return TC_ACT_UNSPEC;
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1, 0) :
+							leaves(skb, 0, 0);
 }
 
 SEC("tc")
@@ -42,4 +52,13 @@ int scon_to_wire(struct __sk_buff *skb)
 	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex)
 		return TC_ACT_UNSPEC;
 	return regular_leaves(skb);
+}
+
+/* An uplink without MAC addresses, such as WireGuard's, PPP's or a tun device. */
+SEC("tc")
+int scon_to_wire_bare(struct __sk_buff *skb)
+{
+	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex)
+		return TC_ACT_UNSPEC;
+	return regular_leaves_bare(skb);
 }

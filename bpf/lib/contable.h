@@ -150,9 +150,7 @@ always_inline int alive(__u32 now)
 always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 				const struct half *half)
 {
-	const void *eth = (const void *)pkt->ip - ETH_HLEN;
-
-	return half->in_macs == load64(eth) && half->in_macs_end == load32(eth + 8) &&
+	return half->in_macs == macs_of(pkt) && half->in_macs_end == macs_end_of(pkt) &&
 	       (pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
 	       half->in_mark == skb->mark && half->in_tos == dscp(pkt);
 }
@@ -267,12 +265,11 @@ always_inline int is_group(__u64 macs)
 always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 			 struct half *half, enum reason reason)
 {
-	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 	__u32 generation = shared.generation;
 
 	note(&shared.last_probe, jiffies());
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
-	    is_group(load64(eth)))
+	    is_group(macs_of(pkt)))
 		return;
 	if (!half->out_dev) {
 		half->told = half->seq_end = seq_end(pkt);
@@ -281,8 +278,8 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 	}
 	advance(half, pkt);
 	if (!half->out_dev || half->generation != generation) {
-		half->in_macs = load64(eth);
-		half->in_macs_end = load32(eth + 8);
+		half->in_macs = macs_of(pkt);
+		half->in_macs_end = macs_end_of(pkt);
 		half->in_dev = skb->ifindex;
 		half->in_mark = skb->mark;
 		half->in_tos = dscp(pkt);
@@ -346,10 +343,9 @@ always_inline __u32 lease_end(const struct half *half)
 always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 				struct half *half, __u8 flags)
 {
-	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 	__u32 now = jiffies(), generation = half->probe_generation;
-	__u64 macs = load64(eth);
-	__u32 macs_end = load32(eth + 8), len = wire_len(skb, pkt);
+	__u64 macs = macs_of(pkt);
+	__u32 macs_end = macs_end_of(pkt), len = wire_len(skb, pkt);
 	__u8 tos = dscp(pkt);
 	int renewed;
 

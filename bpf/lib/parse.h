@@ -43,6 +43,7 @@ struct packet {
 	__u32 len; /* from the IP header on, without padding */
 	__be32 seq, ack; /* of TCP; 0 for UDP */
 	__u32 data; /* of UDP over IPv6: its first bytes, 0 if there are not as many */
+	__u32 mac_header; /* bytes: ETH_HLEN, or 0 at a device without MAC addresses */
 	__u64 addrs6[4]; /* of IPv6: source and destination */
 	__u8 l4_header; /* bytes */
 	__u8 ending; /* SYN, FIN or RST */
@@ -63,6 +64,17 @@ always_inline int is_udp(const struct key *key)
 always_inline int is_ipv6(const struct packet *pkt)
 {
 	return pkt->key.side & IPV6_SIDE;
+}
+
+/* Destination and source MAC address: the first 8 bytes, and the other 4. */
+always_inline __u64 macs_of(const struct packet *pkt)
+{
+	return pkt->mac_header ? load64((const void *)pkt->ip - ETH_HLEN) : 0;
+}
+
+always_inline __u32 macs_end_of(const struct packet *pkt)
+{
+	return pkt->mac_header ? load32((const void *)pkt->ip - ETH_HLEN + 8) : 0;
 }
 
 /* The length of the IP header: those that have options go regular. */
@@ -135,7 +147,8 @@ always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
 {
 	if (hops(pkt) <= 1)
 		return TTL_EXPIRES;
-	if (pkt->len > skb->len - ETH_HLEN || (!is_ipv6(pkt) && !ip_sums_up(pkt->ip)))
+	if (pkt->len > skb->len - pkt->mac_header ||
+	    (!is_ipv6(pkt) && !ip_sums_up(pkt->ip)))
 		return MALFORMED;
 	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
 }
@@ -143,6 +156,9 @@ always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
 /* The bytes that have to be linear; of a shorter UDP packet, all. */
 #define HEADERS (L4_OFF + sizeof(struct tcphdr))
 #define HEADERS6 (L4_OFF6 + sizeof(struct tcphdr))
+/* Of these, behind the MAC header. */
+#define IP_HEADERS (HEADERS - ETH_HLEN)
+#define IP_HEADERS6 (HEADERS6 - ETH_HLEN)
 
 always_inline void parse_tcp(const struct tcphdr *tcp, struct packet *pkt)
 {
@@ -167,15 +183,15 @@ always_inline __u64 digest(const __u64 *addrs)
 }
 
 /*
- * Fills pkt from the bytes between data and end, which have at least a UDP
- * header, as far as it takes to find its connection; protocol is the IP
+ * Fills pkt from the bytes between the IP header and end, which have at least a
+ * UDP header, as far as it takes to find its connection; protocol is the IP
  * header's. key.side is left with the protocol bit alone. Returns EXPRESS, or
  * the reason why the packet has no key.
  */
-always_inline enum reason parse_headers(void *data, void *end, __u8 protocol,
+always_inline enum reason parse_headers(struct iphdr *ip, void *end, __u8 protocol,
 					struct packet *pkt)
 {
-	struct iphdr *ip = data + IP_OFF;
+	void *l4 = ip + 1;
 
 	if (*(__u8 *)ip != 0x45)
 		return HAS_OPTIONS;
@@ -184,8 +200,8 @@ always_inline enum reason parse_headers(void *data, void *end, __u8 protocol,
 
 	pkt->ip = ip;
 	pkt->len = bpf_ntohs(ip->tot_len);
-	pkt->key.addrs = load64(data + IP_OFF + offsetof(struct iphdr, saddr));
-	pkt->key.ports = load32(data + L4_OFF);
+	pkt->key.addrs = load64((void *)ip + offsetof(struct iphdr, saddr));
+	pkt->key.ports = load32(l4);
 	if (protocol == IPPROTO_UDP) {
 		pkt->key.side = UDP_SIDE;
 		pkt->seq = pkt->ack = 0;
@@ -195,10 +211,10 @@ always_inline enum reason parse_headers(void *data, void *end, __u8 protocol,
 	}
 	if (protocol != IPPROTO_TCP)
 		return NOT_TCP_UDP;
-	if (data + HEADERS > end)
+	if ((void *)ip + IP_HEADERS > end)
 		return MALFORMED;
 	pkt->key.side = 0;
-	parse_tcp(data + L4_OFF, pkt);
+	parse_tcp(l4, pkt);
 	return EXPRESS;
 }
 
@@ -220,15 +236,12 @@ always_inline enum reason other_header(__u8 next)
 	return NOT_TCP_UDP;
 }
 
-/*
- * parse_headers for IPv6, of the bytes between data and end, which have at
- * least a UDP header.
- */
-always_inline enum reason parse_headers6(void *data, void *end, __u8 protocol,
+/* parse_headers for IPv6. */
+always_inline enum reason parse_headers6(struct ipv6hdr *ip6, void *end, __u8 protocol,
 					 struct packet *pkt)
 {
-	struct ipv6hdr *ip6 = data + IP_OFF;
-	const void *addrs = data + IP_OFF + offsetof(struct ipv6hdr, saddr);
+	const void *l4 = ip6 + 1;
+	const void *addrs = (void *)ip6 + offsetof(struct ipv6hdr, saddr);
 
 	if (*(__u8 *)ip6 >> 4 != 6)
 		return MALFORMED;
@@ -240,34 +253,37 @@ always_inline enum reason parse_headers6(void *data, void *end, __u8 protocol,
 	pkt->addrs6[2] = load64(addrs + 16);
 	pkt->addrs6[3] = load64(addrs + 24);
 	pkt->key.addrs = digest(pkt->addrs6);
-	pkt->key.ports = load32(data + L4_OFF6);
+	pkt->key.ports = load32(l4);
 	pkt->data = 0;
 	if (protocol == IPPROTO_UDP) {
 		pkt->key.side = IPV6_SIDE | UDP_SIDE;
 		pkt->seq = pkt->ack = 0;
 		pkt->l4_header = sizeof(struct udphdr);
 		pkt->ending = 0;
-		if (pkt->len >= HEADERS6 - ETH_HLEN && data + HEADERS6 <= end)
-			pkt->data = load32(data + L4_OFF6 + sizeof(struct udphdr));
+		if (pkt->len >= IP_HEADERS6 && (void *)ip6 + IP_HEADERS6 <= end)
+			pkt->data = load32(l4 + sizeof(struct udphdr));
 		return EXPRESS;
 	}
 	if (protocol != IPPROTO_TCP)
 		return other_header(protocol);
-	if (data + HEADERS6 > end)
+	if ((void *)ip6 + IP_HEADERS6 > end)
 		return MALFORMED;
 	pkt->key.side = IPV6_SIDE;
-	parse_tcp(data + L4_OFF6, pkt);
+	parse_tcp(l4, pkt);
 	return EXPRESS;
 }
 
-/* The same for any skb, of IPv4 or of IPv6. */
-always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, int v6)
+/* The same for any skb, of IPv4 or of IPv6, with a MAC header of that length. */
+always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, int v6,
+				   const __u32 mac_header)
 {
-	const __u32 wanted = v6 ? HEADERS6 : HEADERS;
-	const __u32 least = (v6 ? L4_OFF6 : L4_OFF) + sizeof(struct udphdr);
+	const __u32 wanted = mac_header + (v6 ? IP_HEADERS6 : IP_HEADERS);
+	const __u32 ip_header = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	const __u32 least = mac_header + ip_header + sizeof(struct udphdr);
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
 	__u32 headers;
+	void *ip;
 
 	if (skb->protocol != bpf_htons(v6 ? ETH_P_IPV6 : ETH_P_IP))
 		return NOT_IP;
@@ -283,10 +299,11 @@ always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, in
 		if (data + least > end)
 			return MALFORMED;
 	}
+	ip = data + mac_header;
+	pkt->mac_header = mac_header;
 	if (v6)
-		return parse_headers6(data, end,
-				      ((struct ipv6hdr *)(data + IP_OFF))->nexthdr, pkt);
-	return parse_headers(data, end, ((struct iphdr *)(data + IP_OFF))->protocol, pkt);
+		return parse_headers6(ip, end, ((struct ipv6hdr *)ip)->nexthdr, pkt);
+	return parse_headers(ip, end, ((struct iphdr *)ip)->protocol, pkt);
 }
 
 /* IPPROTO_* of a packet of IPv4, 0 if that takes more than a look. */

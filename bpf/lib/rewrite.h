@@ -15,15 +15,34 @@ always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *data;
 
-	if (skb->len == pkt->len + ETH_HLEN)
+	if (skb->len == pkt->len + pkt->mac_header)
 		return 0;
-	if (bpf_skb_change_tail(skb, pkt->len + ETH_HLEN, 0))
+	if (bpf_skb_change_tail(skb, pkt->len + pkt->mac_header, 0))
 		return -1;
-	data = (void *)(long)skb->data;
-	if (data + ETH_HLEN + ip_header(pkt) + sizeof(struct udphdr) >
+	data = (void *)(long)skb->data + pkt->mac_header;
+	if (data + ip_header(pkt) + sizeof(struct udphdr) > (void *)(long)skb->data_end)
+		return -1;
+	pkt->ip = data;
+	return 0;
+}
+
+/*
+ * Gives a packet that came in without one a MAC header, for rewrite() to fill in.
+ * Returns 0, with pkt->ip good for use, or -1: then nothing has changed.
+ */
+always_inline int add_mac_header(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct ethhdr *eth;
+
+	if (bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return -1;
+	eth = (void *)(long)skb->data;
+	if ((void *)eth + ETH_HLEN + ip_header(pkt) + sizeof(struct udphdr) >
 	    (void *)(long)skb->data_end)
-		return -1;
-	pkt->ip = data + IP_OFF;
+		return -1; /* it was that long */
+	eth->h_proto = skb->protocol;
+	pkt->ip = (void *)(eth + 1);
+	pkt->mac_header = ETH_HLEN;
 	return 0;
 }
 
@@ -166,10 +185,11 @@ always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packe
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
 
+	pkt->mac_header = ETH_HLEN;
 	if (v6)
 		return data + HEADERS6 <= end &&
-		       !parse_headers6(data, end, protocol, pkt);
-	return data + HEADERS <= end && !parse_headers(data, end, protocol, pkt);
+		       !parse_headers6(data + IP_OFF, end, protocol, pkt);
+	return data + HEADERS <= end && !parse_headers(data + IP_OFF, end, protocol, pkt);
 }
 
 /* Whether a packet of half can go express as it is; tells the current jiffy. */

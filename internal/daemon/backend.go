@@ -255,7 +255,10 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 		flow.State, flow.Confilter = api.FlowExpress, api.ConfilterSuccess
 	}
 	if u, ok := d.devices.uplinks[f.Oif]; ok {
-		flow.Oif, flow.NextHop, flow.MTU = u.Name, f.NextHop.String(), u.MTU
+		flow.Oif, flow.MTU = u.Name, u.MTU
+		if !u.Bare() {
+			flow.NextHop = f.NextHop.String()
+		}
 	}
 	return flow
 }

@@ -234,7 +234,11 @@ func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bo
 	if later {
 		fresh = d.devices.newcomers.meet(fresh, time.Now())
 	}
-	for index, err := range d.hookAll(fresh, datapath.PortHooks) {
+	ports := make(map[int]datapath.Delivery, len(fresh))
+	for _, index := range fresh {
+		ports[index] = datapath.Delivery{Queue: true} // until it is known how else
+	}
+	for index, err := range d.hookAll(ports, datapath.PortHooks) {
 		w := want[index]
 		if err != nil {
 			d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})
@@ -280,18 +284,18 @@ func (d *Daemon) unhookPorts(gone []*port) {
 
 func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
 	for index, u := range d.devices.uplinks {
-		if _, ok := want[index]; !ok {
+		if w, ok := want[index]; !ok || w.Bare() != u.Bare() {
 			d.unhook(index, datapath.UplinkHooks)
 			delete(d.devices.uplinks, index)
 			d.log.Info("uplink gone", "dev", u.Name)
 		}
 	}
-	var fresh []int
+	fresh := make(map[int]datapath.Delivery)
 	for index, w := range want {
 		if _, ok := d.devices.uplinks[index]; ok {
 			d.devices.uplinks[index] = w
 		} else {
-			fresh = append(fresh, index)
+			fresh[index] = datapath.Delivery{Bare: w.Bare()}
 		}
 	}
 	for index, err := range d.hookAll(fresh, datapath.UplinkHooks) {
@@ -307,29 +311,30 @@ func (d *Daemon) setUplinks(want map[int]discover.Uplink) {
 
 // hookAll hooks devices side by side, as far as the kernel lets it: at each it
 // waits for an RCU grace period. It returns the outcome for each device.
-func (d *Daemon) hookAll(devices []int, hooks []datapath.Hook) map[int]error {
-	errs := make([]error, len(devices))
+func (d *Daemon) hookAll(devices map[int]datapath.Delivery, hooks []datapath.Hook) map[int]error {
+	outcome := make(map[int]error, len(devices))
+	var mu sync.Mutex // guards outcome
 	var wg sync.WaitGroup
-	for i, index := range devices {
-		wg.Go(func() { errs[i] = d.hook(index, hooks) })
+	for index, how := range devices {
+		wg.Go(func() {
+			err := d.hook(index, how, hooks)
+			mu.Lock()
+			defer mu.Unlock()
+			outcome[index] = err
+		})
 	}
 	d.beatUntil(wg.Wait)
-	outcome := make(map[int]error, len(devices))
-	for i, index := range devices {
-		outcome[index] = errs[i]
-	}
 	return outcome
 }
 
 // hook attaches all of hooks to a device, or none.
-func (d *Daemon) hook(ifindex int, hooks []datapath.Hook) (err error) {
+func (d *Daemon) hook(ifindex int, how datapath.Delivery, hooks []datapath.Hook) (err error) {
 	defer func() {
 		if err != nil {
 			d.unhook(ifindex, hooks)
 		}
 	}()
-	// Through the queue until it is known how else.
-	if err := d.dp.Track(ifindex, datapath.Delivery{Queue: true}); err != nil {
+	if err := d.dp.Track(ifindex, how); err != nil {
 		return err
 	}
 	var group errgroup.Group

@@ -19,8 +19,8 @@ import (
 // until they are removed, with or without a daemon. Those of SCON are known by
 // their names; a clsact qdisc that SCON made is known by a pin.
 type clsactHooker struct {
-	programs *expressPrograms
-	pinDir   string
+	program chooser
+	pinDir  string
 }
 
 const (
@@ -58,7 +58,7 @@ func (c *clsactHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 	f := c.filter(h, ifindex)
-	f.Fd = h.program(c.programs).FD()
+	f.Fd = c.program(h, ifindex).FD()
 	return netlink.FilterReplace(f)
 }
 

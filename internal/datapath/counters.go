@@ -31,8 +31,11 @@ type counterSlots struct {
 	used map[uint16]int // ifindex by number
 }
 
-// Delivery is how packets reach the container behind a port.
+// Delivery is how packets reach the container behind a port, and what they look
+// like at an uplink.
 type Delivery struct {
+	// Bare tells that packets have no MAC header at the device.
+	Bare bool
 	// Queue tells that packets must be delivered through the port's queue,
 	// because it has a qdisc or filters that would be skipped otherwise.
 	Queue bool
@@ -69,7 +72,11 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	}
 	device.Mac = binary.NativeEndian.Uint32(how.MAC[:])
 	device.MacEnd = binary.NativeEndian.Uint16(how.MAC[4:])
-	return d.setDevice(ifindex, device)
+	if err := d.setDevice(ifindex, device); err != nil {
+		return err
+	}
+	d.bare[ifindex] = how.Bare
+	return nil
 }
 
 // Untrack gives up the counters and flags of a device.
@@ -82,6 +89,7 @@ func (d *Datapath) Untrack(ifindex int) error {
 		return nil
 	}
 	delete(c.used, device.Counters)
+	delete(d.bare, ifindex)
 	return d.setDevice(ifindex, expressDevice{})
 }
 
@@ -113,7 +121,7 @@ func (d *Datapath) setDevice(ifindex int, device expressDevice) error {
 
 // adoptDevices finds out what an earlier daemon has told the programs.
 func (d *Datapath) adoptDevices() error {
-	d.devices = make(map[int]expressDevice)
+	d.devices, d.bare = make(map[int]expressDevice), make(map[int]bool)
 	d.counters.used = make(map[uint16]int)
 	if !d.adopted {
 		return nil

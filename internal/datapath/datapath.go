@@ -98,6 +98,7 @@ type Datapath struct {
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
 	devices  map[int]expressDevice // as the programs know them, by place
+	bare     map[int]bool          // uplinks that are hooked without MAC header, by number
 	mapped   [][]byte              // what memory lies in
 	counters counterSlots
 	events   *ringbuf.Reader
@@ -148,7 +149,7 @@ func Load(o Options) (_ *Datapath, err error) {
 	if d.programs, err = d.programIDs(); err != nil {
 		return nil, err
 	}
-	if d.hooker, err = newHooker(o, &d.objs.expressPrograms); err != nil {
+	if d.hooker, err = d.newHooker(); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -285,12 +286,14 @@ func (d *Datapath) initSettings() error {
 func (d *Datapath) programIDs() (tcfilter.Own, error) {
 	own := make(tcfilter.Own)
 	for _, h := range slices.Concat(PortHooks, UplinkHooks) {
-		info, err := h.program(&d.objs.expressPrograms).Info()
-		if err != nil {
-			return nil, fmt.Errorf("looking at program %s: %w", h, err)
-		}
-		if id, ok := info.ID(); ok {
-			own[id] = true
+		for _, bare := range []bool{false, true} {
+			info, err := h.program(&d.objs.expressPrograms, bare).Info()
+			if err != nil {
+				return nil, fmt.Errorf("looking at program %s: %w", h, err)
+			}
+			if id, ok := info.ID(); ok {
+				own[id] = true
+			}
 		}
 	}
 	return own, nil

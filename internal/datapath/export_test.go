@@ -10,7 +10,7 @@ import (
 
 // Program is what Attach would attach at a hook, for running it on one packet.
 func (d *Datapath) Program(h Hook) *ebpf.Program {
-	return h.program(&d.objs.expressPrograms)
+	return h.program(&d.objs.expressPrograms, false)
 }
 
 // NextEvent returns the next event that is there already, and whether there

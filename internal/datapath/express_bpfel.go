@@ -166,8 +166,10 @@ const (
 	expressProgSconConntrackEnd  = "scon_conntrack_end"
 	expressProgSconFromContainer = "scon_from_container"
 	expressProgSconFromWire      = "scon_from_wire"
+	expressProgSconFromWireBare  = "scon_from_wire_bare"
 	expressProgSconToContainer   = "scon_to_container"
 	expressProgSconToWire        = "scon_to_wire"
+	expressProgSconToWireBare    = "scon_to_wire_bare"
 	expressVarAdmit              = "admit"
 	expressVarDiscardTicks       = "discard_ticks"
 	expressVarExportedEvent      = "exported_event"
@@ -227,8 +229,10 @@ type expressProgramSpecs struct {
 	SconConntrackEnd  *ebpf.ProgramSpec `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.ProgramSpec `ebpf:"scon_from_container"`
 	SconFromWire      *ebpf.ProgramSpec `ebpf:"scon_from_wire"`
+	SconFromWireBare  *ebpf.ProgramSpec `ebpf:"scon_from_wire_bare"`
 	SconToContainer   *ebpf.ProgramSpec `ebpf:"scon_to_container"`
 	SconToWire        *ebpf.ProgramSpec `ebpf:"scon_to_wire"`
+	SconToWireBare    *ebpf.ProgramSpec `ebpf:"scon_to_wire_bare"`
 }
 
 // expressMapSpecs contains maps before they are loaded into the kernel.
@@ -324,8 +328,10 @@ type expressPrograms struct {
 	SconConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.Program `ebpf:"scon_from_container"`
 	SconFromWire      *ebpf.Program `ebpf:"scon_from_wire"`
+	SconFromWireBare  *ebpf.Program `ebpf:"scon_from_wire_bare"`
 	SconToContainer   *ebpf.Program `ebpf:"scon_to_container"`
 	SconToWire        *ebpf.Program `ebpf:"scon_to_wire"`
+	SconToWireBare    *ebpf.Program `ebpf:"scon_to_wire_bare"`
 }
 
 func (p *expressPrograms) Close() error {
@@ -334,8 +340,10 @@ func (p *expressPrograms) Close() error {
 		p.SconConntrackEnd,
 		p.SconFromContainer,
 		p.SconFromWire,
+		p.SconFromWireBare,
 		p.SconToContainer,
 		p.SconToWire,
+		p.SconToWireBare,
 	)
 }
 

@@ -38,7 +38,15 @@ func (h Hook) String() string {
 // them, so that nothing of theirs is skipped.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
 
-func (h Hook) program(p *expressPrograms) *ebpf.Program {
+// program is the one for a hook; bare tells that packets have no MAC header
+// there, as they may at an uplink.
+func (h Hook) program(p *expressPrograms, bare bool) *ebpf.Program {
+	switch {
+	case bare && h == ToWire:
+		return p.SconToWireBare
+	case bare && h == FromWire:
+		return p.SconFromWireBare
+	}
 	return [...]*ebpf.Program{p.SconFromContainer, p.SconToWire, p.SconFromWire, p.SconToContainer}[h]
 }
 
@@ -61,19 +69,23 @@ type hooker interface {
 	close() error
 }
 
-func newHooker(o Options, programs *expressPrograms) (hooker, error) {
-	clsact := &clsactHooker{programs: programs, pinDir: o.PinDir}
+// chooser returns the program of a hook at a device.
+type chooser func(h Hook, ifindex int) *ebpf.Program
+
+func (d *Datapath) newHooker() (hooker, error) {
+	o := d.opts
+	clsact := &clsactHooker{program: d.program, pinDir: o.PinDir}
 	if o.ForceClsact {
 		return clsact, nil
 	}
-	if have, err := haveTCX(programs); err != nil || !have {
+	if have, err := haveTCX(&d.objs.expressPrograms); err != nil || !have {
 		return clsact, err
 	}
 	// A kernel upgrade may have left filters of the older way.
 	if err := clsact.detachAll(); err != nil {
 		return nil, err
 	}
-	return &tcxHooker{programs: programs, pinDir: o.PinDir}, nil
+	return &tcxHooker{program: d.program, pinDir: o.PinDir}, nil
 }
 
 // haveTCX tries the real thing on the loopback device, which every namespace
@@ -94,7 +106,14 @@ func haveTCX(programs *expressPrograms) (bool, error) {
 	return true, l.Close()
 }
 
-// Attach hooks a device. Hooking it again puts the current program in place.
+// program is the one of a hook for a device that is tracked.
+func (d *Datapath) program(h Hook, ifindex int) *ebpf.Program {
+	d.counters.mu.Lock()
+	defer d.counters.mu.Unlock()
+	return h.program(&d.objs.expressPrograms, d.bare[ifindex])
+}
+
+// Attach hooks a device that is tracked. Hooking it again puts the current program in place.
 func (d *Datapath) Attach(h Hook, ifindex int) error {
 	if err := d.hooker.attach(h, ifindex); err != nil {
 		return fmt.Errorf("attaching %s to device %d: %w", h, ifindex, err)

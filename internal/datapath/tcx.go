@@ -14,8 +14,8 @@ import (
 // tcxHooker attaches by tcx links (Linux 6.6). A pinned link keeps its program
 // attached when the daemon dies, and removing the pin detaches it.
 type tcxHooker struct {
-	programs *expressPrograms
-	pinDir   string
+	program chooser
+	pinDir  string
 }
 
 func (t *tcxHooker) mode() string { return "tcx" }
@@ -27,7 +27,7 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 
-	opts := link.TCXOptions{Interface: ifindex, Program: h.program(t.programs)}
+	opts := link.TCXOptions{Interface: ifindex, Program: t.program(h, ifindex)}
 	if h.egress() {
 		opts.Attach, opts.Anchor = ebpf.AttachTCXEgress, link.Head()
 	} else {
@@ -55,7 +55,7 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 	if err == nil {
 		defer l.Close()
 		if device(l) == ifindex {
-			return true, l.Update(h.program(t.programs))
+			return true, l.Update(t.program(h, ifindex))
 		}
 	}
 	// Its device is gone, or it is no link: the name is ours, make room.

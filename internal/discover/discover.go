@@ -67,6 +67,9 @@ type Uplink struct {
 	MAC   net.HardwareAddr
 }
 
+// Bare reports whether packets have no MAC header at the uplink.
+func (u Uplink) Bare() bool { return u.MAC == nil }
+
 // Skipped is a device that cannot be used.
 type Skipped struct {
 	Dev, Reason string

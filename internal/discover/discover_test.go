@@ -140,11 +140,11 @@ func TestScan(t *testing.T) {
 			want: "bridge br0; port vc of br0; uplink up0",
 		},
 		{
-			name: "a device without MAC address",
+			name: "a device without MAC addresses",
 			setup: `ip tuntap add tun0 mode tun
 				ip link set tun0 up
 				ip route add 10.4.0.0/24 dev tun0`,
-			want: "bridge br0; port vc of br0; uplink up0; skipped tun0: no link-layer address",
+			want: "bridge br0; port vc of br0; uplink up0; uplink tun0",
 		},
 		{
 			name:  "named devices",

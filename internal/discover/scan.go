@@ -159,14 +159,18 @@ func (s *scan) nameUplinks(names []string) error {
 	return nil
 }
 
-// addUplink takes a device as an uplink if packets get a MAC header there.
+// addUplink takes a device as an uplink if packets can go express by it.
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
+	u := Uplink{a.Index, a.Name, a.MTU, a.HardwareAddr}
 	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
-		s.skip(l, "no link-layer address")
-		return
+		u.MAC = nil
+		if why := whyNotBare(l); why != "" {
+			s.skip(l, why)
+			return
+		}
 	}
-	s.found.Uplinks = append(s.found.Uplinks, Uplink{a.Index, a.Name, a.MTU, a.HardwareAddr})
+	s.found.Uplinks = append(s.found.Uplinks, u)
 }
 
 func (s *scan) skip(l netlink.Link, reason string) {
