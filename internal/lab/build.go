@@ -67,6 +67,9 @@ func (o Options) validate() error {
 	if o.Containers < 0 || o.Containers > MaxContainers {
 		return fmt.Errorf("build the lab: %d containers: want 0 to %d", o.Containers, MaxContainers)
 	}
+	if !slices.Contains([]string{"", OverlayFlannel, OverlayDocker}, o.Overlay) {
+		return fmt.Errorf("build the lab: overlay %q: want %s or %s", o.Overlay, OverlayFlannel, OverlayDocker)
+	}
 	return nil
 }
 
@@ -85,6 +88,9 @@ func (b *builder) plan() []step {
 		steps = append(steps,
 			step{"make " + Container(n), func() error { return b.makeNode(Container(n)) }},
 			step{"plug " + Container(n), func() error { return b.plug(n) }})
+	}
+	if b.opts.Overlay != "" {
+		steps = append(steps, step{"make overlay", b.makeOverlay})
 	}
 	if b.opts.NoOffload {
 		steps = append(steps, step{"switch offloads off", b.stopOffloads})

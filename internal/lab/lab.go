@@ -81,6 +81,9 @@ type Options struct {
 	// with RulesDocker those of IPv4, with RulesNone the same masquerading, with a
 	// file whatever that has.
 	IPv6 bool
+	// Overlay joins device and edge by VXLAN as well: OverlayFlannel or
+	// OverlayDocker. "" means none more. It stays until Close.
+	Overlay string
 }
 
 // Lab is a lab that is up.

@@ -157,6 +157,9 @@ func (b *builder) wires() []wire {
 	wires := []wire{uplink}
 	for n := 1; n <= b.opts.Containers; n++ {
 		wires = append(wires, port(n))
+		if b.opts.Overlay == OverlayDocker {
+			wires = append(wires, overlayPort(n))
+		}
 	}
 	return wires
 }

@@ -34,6 +34,7 @@ const Patience = 20 * time.Second
 type Layout struct {
 	Containers int                  // 1 if it is 0
 	IPv6       bool                 // with addresses of IPv6 as well
+	Overlay    string               // as lab.Options.Overlay
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Clsact     bool                 // hook by clsact, whatever the kernel has
 	Service    bool                 // with no more capabilities than the systemd unit gives
@@ -69,6 +70,7 @@ func New(t *testing.T, l Layout) *Bed {
 			Containers: max(l.Containers, 1),
 			NoOffload:  !l.Offload,
 			IPv6:       l.IPv6,
+			Overlay:    l.Overlay,
 		},
 	}
 	b.Config.Connections, b.Config.Admit = 1024, 4
