@@ -123,8 +123,9 @@ func (y *way) ready() (n uint64, err error) {
 // offered; of one generation.
 func (y *way) waiting() (uint64, error) {
 	own := &y.from.page.page().Own
-	generation := load32(&own.Generation)
+	// In this order: a head beyond a switch shows that there was one.
 	head := load64(&own.Head)
+	generation := load32(&own.Generation)
 	if generation != y.send.generation {
 		if y.table.count > 0 {
 			return 0, nil
