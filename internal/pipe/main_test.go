@@ -46,17 +46,24 @@ func run(m *testing.M) int {
 // program builds libsconpipe's test program, with sanitizers, and returns its
 // path.
 var program = sync.OnceValues(func() (string, error) {
-	sanitize := "address,undefined"
 	if s := os.Getenv("SCON_SANITIZE"); s != "" {
-		sanitize = s
+		return buildProgram(s)
 	}
-	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "tests", "OUT="+scratch, "SANITIZE="+sanitize)
-	build.Env = append(os.Environ(), "CFLAGS=-O1 -g")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build libsconpipe's tests: %w\n%s", err, out)
-	}
-	return filepath.Join(scratch, "pipetest"), nil
+	return buildProgram("address,undefined")
 })
+
+// programOfThreads is the same with the sanitizer of threads.
+var programOfThreads = sync.OnceValues(func() (string, error) { return buildProgram("thread") })
+
+func buildProgram(sanitize string) (string, error) {
+	out := filepath.Join(scratch, sanitize)
+	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "tests", "OUT="+out, "SANITIZE="+sanitize)
+	build.Env = append(os.Environ(), "CFLAGS=-O1 -g")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build libsconpipe's tests: %w\n%s", err, said)
+	}
+	return filepath.Join(out, "pipetest"), nil
+}
 
 // engines that this machine has: bpf takes Linux 6.1.
 func engines(t testing.TB) []pipe.Engine { return append(ringEngines(t), pipe.Unix) }

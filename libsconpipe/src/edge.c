@@ -363,7 +363,7 @@ int pd_close(int sid)
 			table_put(s);
 		return edge(-EBADF);
 	}
-	if (s->in_set)
+	if (atomic_load(&s->sets))
 		table_leave_sets(sid);
 	table_remove(sid, s);
 	if (s->kind == KIND_BOUND || s->kind == KIND_LISTENING) {

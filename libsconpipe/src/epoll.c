@@ -112,6 +112,7 @@ static void drop(struct set *set, struct item *it)
 {
 	unlist(set, it);
 	epoll_ctl(set->fd, EPOLL_CTL_DEL, doorbell(it->s), NULL);
+	atomic_fetch_sub(&it->s->sets, 1);
 	set->items[it->sid] = NULL;
 	table_put(it->s);
 	free(it);
@@ -240,7 +241,7 @@ static int add(struct set *set, int sid, const struct epoll_event *event)
 		table_put(s);
 		return err;
 	}
-	atomic_store(&s->in_set, true);
+	atomic_fetch_add(&s->sets, 1);
 	if (s->conn)
 		atomic_store(&s->conn->watched, sid);
 	set->items[sid] = it;
@@ -337,11 +338,12 @@ static int collect(struct set *set, struct epoll_event *events, int most)
 }
 
 /* gather waits for doorbells, as one that set_wait counted if waits says so. Returns
- * how many rang. */
+ * how many rang. The bytes that it takes are those of all sets. */
 static int gather(struct set *set, int timeout_ms, bool waits)
 {
 	struct epoll_event rang[GATHER];
 	int n = epoll_wait(set->fd, rang, GATHER, timeout_ms), i;
+	int others[GATHER], count = 0;
 
 	if (n < 0)
 		n = -errno;
@@ -355,8 +357,12 @@ static int gather(struct set *set, int timeout_ms, bool waits)
 		if (it->s->conn)
 			conn_rang(it->s->conn);
 		append(set, it);
+		if (atomic_load(&it->s->sets) > 1)
+			others[count++] = it->sid;
 	}
 	pthread_mutex_unlock(&set->lock);
+	while (count > 0)
+		table_tell_sets(others[--count]);
 	return n;
 }
 

@@ -149,7 +149,7 @@ enum kind {
 struct sock {
 	atomic_int refs;
 	atomic_bool closing;
-	atomic_bool in_set; /* it is, or was */
+	atomic_int sets; /* that it is in */
 	_Atomic(enum kind) kind;
 	pthread_mutex_t lock; /* guards kind, id and names while they change */
 	uint32_t id, serial; /* of a name, with the broker */
