@@ -42,11 +42,15 @@ func TestExports(t *testing.T) {
 	if words, err := exec.Command("make", "-j2", "-C", dir, "install", "OUT="+out, "DESTDIR="+out, "CFLAGS=-O0").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, words)
 	}
-	symbols, err := exec.Command("nm", "--dynamic", "--defined-only", filepath.Join(out, "usr/local/lib/libsconpipe.so.1")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := names(` T (\w+)@@SCONPIPE_1`, string(symbols)); !slices.Equal(got, want) {
-		t.Errorf("the library exports %q, the header has %q", got, want)
+	for name, options := range map[string][]string{"libsconpipe.so.1": {"--dynamic"}, "libsconpipe.a": {"--extern-only"}} {
+		arguments := append(options, "--defined-only", filepath.Join(out, "usr/local/lib", name))
+		symbols, err := exec.Command("nm", arguments...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The version is a symbol, too.
+		if got := names(` [B-Z] (\w+)`, string(symbols)); !slices.Equal(got, want) {
+			t.Errorf("%s exports %q, the header has %q", name, got, want)
+		}
 	}
 }
