@@ -47,7 +47,10 @@ type Bridge struct {
 	Name  string
 }
 
-// Port is the end of a container's veth pair that is a port of a bridge.
+// Netkit is the kind of the kernel's pairs for containers (Linux 6.7).
+const Netkit = "netkit"
+
+// Port is the end of a container's pair of devices that is a port of a bridge.
 type Port struct {
 	Index     int
 	Name      string
@@ -57,6 +60,7 @@ type Port struct {
 	PeerIndex int    // of the other end, in the container's namespace
 	Up        bool   // both ends are up
 	Qdisc     string // the kind at the root, "noqueue" unless somebody shapes the traffic
+	Kind      string // of the pair: "veth" or Netkit
 }
 
 // Uplink is a device by which traffic of containers leaves or enters.

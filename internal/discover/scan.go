@@ -50,10 +50,10 @@ func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
 	return nil
 }
 
-// isContainerPort reports whether a bridge port is a container's: a veth whose
-// other end is in another namespace.
+// isContainerPort reports whether a bridge port is a container's: a pair's end
+// whose other end is in another namespace.
 func isContainerPort(l netlink.Link) bool {
-	return l.Type() == "veth" && l.Attrs().NetNsID >= 0
+	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
 }
 
 // findPorts finds the bridges, named or with containers, and their ports.
@@ -101,6 +101,7 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 				PeerIndex: a.ParentIndex,
 				Up:        a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0,
 				Qdisc:     roots[a.Index],
+				Kind:      l.Type(),
 			})
 		default:
 			if reason := whyNoPort(l); reason != "" {
@@ -115,10 +116,8 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 // is none of SCON's; "" if nobody would take it for one.
 func whyNoPort(l netlink.Link) string {
 	switch l.Type() {
-	case "veth":
-		return "veth with both ends in this namespace"
-	case "netkit":
-		return "netkit ports are not supported"
+	case "veth", Netkit:
+		return l.Type() + " with both ends in this namespace"
 	case "tuntap", "tun":
 		return "tap port: a machine of its own is behind it, no container"
 	default:

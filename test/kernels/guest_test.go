@@ -44,7 +44,8 @@ var sinceLinux61 = map[string][]string{
 		"TestAttach/tcx", "TestAttachedProgramsRun/tcx", "TestGoneDevice/tcx", "TestProgramsAreReplaced/tcx",
 		"TestRemove/tcx", "TestTCXAfterClsact", "TestTCXOrder",
 	},
-	"internal/startup": {"TestInPlace", "TestKinds/netkit", "TestSwap"},
+	"internal/discover": {"TestNetkitPort"},
+	"internal/startup":  {"TestInPlace", "TestKinds/netkit", "TestSwap"},
 	"internal/daemon": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
 		"TestForeignProgram", "TestForeignProgramAtBridge", "TestPinsTakenAway",
