@@ -85,6 +85,7 @@ install: build
 	$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
 	$(MAKE) -C examples OUT=$(CURDIR)/bin install
 	install -D -m 644 packaging/scon-pipe.conf $(DESTDIR)$(PREFIX)/share/scon/scon-pipe.conf
+	install -D -m 644 packaging/scon-docker.conf $(DESTDIR)$(PREFIX)/share/scon/scon-docker.conf
 	install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
 	install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml

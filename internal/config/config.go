@@ -76,6 +76,9 @@ type Config struct {
 
 	// Pipe carries bulk data between containers.
 	Pipe Pipe
+
+	// Docker makes networks for Docker.
+	Docker Docker
 }
 
 // Log is the form of the daemon's log.
@@ -102,6 +105,7 @@ func Default() Config {
 		Log:               Log{Level: slog.LevelInfo, Format: FormatText},
 		Startup:           defaultStartup(),
 		Pipe:              defaultPipe(),
+		Docker:            defaultDocker(),
 	}
 }
 

@@ -75,6 +75,7 @@ startup:
   pool: {warm_target: 5, minimum: 1, maximum: 6, memory_limit: 2MiB, cooldown: 1h}
   limits: {netns: 1, add_cni: 2, cgroup: 3, attach_if: 4, start_vm: 5, timeout: 10ms}
 pipe: {enabled: true, allow: [10.0.0.0/8, 172.17.0.0/16], memory_limit: 1GiB}
+docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/scon}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +102,7 @@ pipe: {enabled: true, allow: [10.0.0.0/8, 172.17.0.0/16], memory_limit: 1GiB}
 			Enabled: true, MemoryLimit: 1 << 30,
 			Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.17.0.0/16")},
 		},
+		Docker: config.Docker{Enabled: true, Socket: "/run/docker/plugins/fast.sock", Directory: "/srv/scon"},
 	}
 	if diff := cmp.Diff(want, got, prefixes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -137,6 +139,8 @@ func TestReadRefuses(t *testing.T) {
 		"log:\n  lvl: info\n":             `f:2:3: unknown key "log.lvl": did you mean "log.level"?`,
 		"pipe: {allow: [10.0.0.1/8]}\n":   `f:1:15: pipe.allow has "10.0.0.1/8": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
 		"pipe: {allow: [\"fe80::/8\"]}\n": `f:1:15: pipe.allow has "fe80::/8": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
+		"docker: {socket: scon.sock}\n":   `f:1:18: docker.socket is "scon.sock": want an absolute path such as /run/docker/plugins/scon.sock`,
+		"docker: {directory: 5}\n":        `f:1:21: docker.directory is 5: want an absolute path such as /var/lib/scon/docker`,
 		"pipe: {allow: all}\n":            `f:1:15: pipe.allow is "all": want a list of IPv4 networks such as [172.17.0.0/16], [] for none`,
 		"log.level: info\n":               `f:1:1: unknown key "log.level"`,
 		"admit: 4\nlease: 2s\n":           `f:2:8: lease is 2s: want a time with its unit, 10ms..1s`,

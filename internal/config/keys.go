@@ -35,7 +35,7 @@ var keys = slices.Concat([]key{
 	logFormat,
 	metrics,
 	socketGroup,
-}, startupKeys, pipeKeys)
+}, startupKeys, pipeKeys, dockerKeys)
 
 // devices is a key that takes `auto` or a list of device names.
 func devices(name string, field func(*Config) *Devices) key {

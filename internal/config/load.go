@@ -94,7 +94,7 @@ func (c *Config) applyMapping(n ast.Node, prefix string) error {
 }
 
 // sections are keys with keys below them.
-var sections = []string{"log", "startup", "startup.pool", "startup.limits", "pipe"}
+var sections = []string{"log", "startup", "startup.pool", "startup.limits", "pipe", "docker"}
 
 // applyKey sets one key, or all that stands below it.
 func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {

@@ -26,6 +26,7 @@ import (
 	"github.com/scon-project/scon/internal/contable"
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/dockernet"
 	"github.com/scon-project/scon/internal/nlmsg"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/startup"
@@ -87,6 +88,7 @@ type Daemon struct {
 	agent  *startup.Agent              // nil unless it is enabled
 	broker *pipe.Broker                // nil unless it is enabled, and works
 	noPipe error                       // why it does not
+	driver *dockernet.Driver           // nil unless it is enabled
 	obeys  atomic.Pointer[pipe.Broker] // the same, for who hears of changed rules
 
 	devices     devices
@@ -170,6 +172,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, d.stopAgent()) }()
 	d.startBroker()
 	defer func() { err = errors.Join(err, d.stopBroker()) }()
+	if err := d.startDriver(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.stopDriver()) }()
 	served, err := d.serve(ctx)
 	if err != nil {
 		return err
@@ -185,7 +191,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	err = d.loop(ctx, sources)
 	stop()
 	<-served
-	err = errors.Join(err, d.stopAgent(), d.stopBroker())
+	err = errors.Join(err, d.stopDriver(), d.stopAgent(), d.stopBroker())
 	d.rest()
 	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
 }

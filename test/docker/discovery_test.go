@@ -67,7 +67,7 @@ func testInternal(t *testing.T, e *Engine, s *SCON) {
 		}
 	}
 
-	outside := e.ListenEdge(t)
+	outside := e.ListenEdge(t, edgeAddr+":0")
 	if conn, err := e.DialEdge("tcp4", outside); err != nil {
 		t.Fatalf("listener: %v", err)
 	} else {

@@ -15,6 +15,7 @@ import (
 // Engine is a Docker engine on a machine of its own.
 type Engine struct {
 	*Machine
+	daemon []string // the command line of dockerd
 }
 
 // Start boots a machine and a Docker engine on it, as Debian ships it, with
@@ -25,8 +26,8 @@ func Start(t *testing.T, flags ...string) *Engine {
 	// Registered before the machine's own clean-up, so it runs after that: a
 	// group can go only when its last process is gone.
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
-	e := &Engine{newMachine(t)}
-	background(t, e.Command("dockerd", append([]string{
+	e := &Engine{Machine: newMachine(t)}
+	e.daemon = append([]string{
 		// Works on every file system; the images are small.
 		"--storage-driver=vfs",
 		"--data-root=/run/docker-data",
@@ -36,10 +37,18 @@ func Start(t *testing.T, flags ...string) *Engine {
 		// Without the slash it would be a child of the group that this test is
 		// in, which differs from one hierarchy to the next.
 		"--cgroup-parent=/" + cgroup,
-	}, flags...)...))
+	}, flags...)
 	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
 	// iptables rules, ip_forward (a sysctl of this network namespace), and one
 	// docker-proxy process for each published port.
+	e.startDaemon(t)
+	return e
+}
+
+// startDaemon starts dockerd and waits until it answers.
+func (e *Engine) startDaemon(t *testing.T) {
+	t.Helper()
+	background(t, e.Command("dockerd", e.daemon...))
 	eventually(t, "start of dockerd", func() error {
 		out, err := e.Command("docker", "version").CombinedOutput()
 		if err != nil {
@@ -47,7 +56,13 @@ func Start(t *testing.T, flags ...string) *Engine {
 		}
 		return nil
 	})
-	return e
+}
+
+// restart stops dockerd, with its containers, and starts it again.
+func (e *Engine) restart(t *testing.T) {
+	t.Helper()
+	e.Sh(t, "kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.02; done")
+	e.startDaemon(t)
 }
 
 // Docker runs one command of the Docker client and returns what it prints.

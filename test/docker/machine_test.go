@@ -114,13 +114,13 @@ func (m *Machine) DialEdge(network, addr string) (net.Conn, error) {
 	return dial(m.edge(), network, addr, patience)
 }
 
-// ListenEdge listens at the edge until the end of the test, and returns the
-// address. Who connects gets a closed connection.
-func (m *Machine) ListenEdge(t *testing.T) string {
+// ListenEdge listens at an address of the edge until the end of the test, and
+// returns it with its port. Who connects gets a closed connection.
+func (m *Machine) ListenEdge(t *testing.T, addr string) string {
 	t.Helper()
 	var l net.Listener
 	err := netns.Do(m.edge(), func() (err error) {
-		l, err = net.Listen("tcp4", edgeAddr+":0")
+		l, err = net.Listen("tcp", addr)
 		return err
 	})
 	if err != nil {
