@@ -15,6 +15,7 @@ type attachment struct {
 	owner    *session
 	id       uint32
 	tcp      tcpEnd
+	cookie   uint64 // the kernel's, of the TCP socket
 	local    netip.AddrPort
 	doorbell [2]int // its own, the other end's; -1 when somebody else has it
 	end      *end   // when there is a connection
@@ -51,6 +52,9 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	a := &attachment{owner: s, local: local, doorbell: [2]int{-1, -1}}
 	if a.tcp, err = ends.of(fd); err != nil {
 		return answer, err
+	}
+	if a.cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+		return answer, fmt.Errorf("look at a TCP socket: %w", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +113,7 @@ func (b *Broker) pair(client, server *attachment) {
 	c := &connection{b: b, begun: time.Now(), name: server.local, attached: true}
 	both := [2]*attachment{client, server}
 	for i, a := range both {
-		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, doorbell: -1, id: a.id}
+		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, doorbell: -1, id: a.id, cookie: a.cookie}
 	}
 	err := b.prepare(c, both)
 	b.mu.Lock()
@@ -253,6 +257,27 @@ func (a *attachment) close() {
 			a.doorbell[i] = -1
 		}
 	}
+}
+
+// detach has the connection go on by TCP whose socket this is. Whoever has the
+// socket may say so, and not only its owner.
+func (b *Broker) detach(fd int) error {
+	if fd < 0 {
+		return unix.EBADF
+	}
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return fmt.Errorf("look at a socket: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.connections {
+		if c.attached && (c.ends[0].cookie == cookie || c.ends[1].cookie == cookie) {
+			c.detach()
+			return nil
+		}
+	}
+	return fmt.Errorf("no such connection is attached: %w", unix.EBADF)
 }
 
 // detachAll has TCP take over again, with what the network's rules say now.

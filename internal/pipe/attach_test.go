@@ -17,6 +17,7 @@ import (
 const (
 	opAttach   = 12
 	opAttached = 13
+	opDetach   = 14
 )
 
 // tcpPair is a TCP connection in a namespace, at the same addresses in each.
@@ -104,12 +105,31 @@ func TestAttachOnlyEnds(t *testing.T) {
 	if s := b.Status(); len(s.Connections) != 2 || s.Connections[0].Name != "127.0.0.1:7000" {
 		t.Errorf("%+v", s.Connections)
 	}
+	// Who has the socket of one has both go back to TCP; once.
+	child := greeted(t, socket)
+	for _, want := range []unix.Errno{0, unix.EBADF} {
+		if got := child.sendWith(message{op: opDetach}.packet(), unix.UnixRights(int(c2.Fd()))); got.errno != want {
+			t.Errorf("%+v", got)
+		}
+	}
+	if got := child.ask(message{op: opDetach}); got.errno != unix.EBADF {
+		t.Errorf("%+v", got)
+	}
+	if s := b.Status(); len(s.Connections) != 1 {
+		t.Errorf("%+v", s.Connections)
+	}
 	// One closes: both are without the pipe again.
 	a.must(message{op: opClose, id: mine.id})
 	if got := other.ask(message{op: opClose, id: theirs.id}); got.errno != unix.EBADF {
 		t.Errorf("%+v", got)
 	}
+	if s := b.Status(); len(s.Connections) != 0 || s.MemoryBytes != 0 {
+		t.Errorf("%+v", s)
+	}
 	// The rules change: TCP takes over.
+	a.attach(c1)
+	other.attach(s1)
+	comes(t, "a connection", func() bool { return len(b.Status().Connections) == 1 })
 	b.Recheck()
 	comes(t, "the end of all connections", func() bool { return len(b.Status().Connections) == 0 })
 }

@@ -308,10 +308,13 @@ func (m *copied) sent() uint64 {
 	return p.Head
 }
 
-// unbind takes the places of both doorbells away: nothing is copied any more.
+// unbind takes the places of both doorbells away. Nothing is copied any more when
+// it returns: a program at work has the socket's lock, which setting an option
+// takes.
 func (m *copied) unbind() {
 	for _, e := range m.e.connection.ends {
 		_ = m.k.objs.Places.Delete(int32(e.doorbell))
+		_ = unix.SetsockoptInt(e.doorbell, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	}
 }
 

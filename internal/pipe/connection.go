@@ -40,6 +40,7 @@ type end struct {
 	told       uint64 // bytes that it says to have sent, when it closes
 	left       bool
 	id         uint32 // its owner's number of it, of an attached one
+	cookie     uint64 // of its TCP socket, likewise
 }
 
 // charge is what counts against a container's share of the memory.

@@ -75,7 +75,7 @@ func TestRunIsTCP(t *testing.T) {
 				strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"))
 		}
 	}
-	if s := b.Status(); s.Made < 40 || s.SentBytes < 10<<20 {
+	if s := b.Status(); s.Made < 50 || s.SentBytes < 10<<20 {
 		t.Errorf("it was not by the pipe: %d connections, %d bytes", s.Made, s.SentBytes)
 	}
 }

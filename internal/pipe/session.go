@@ -282,6 +282,8 @@ func (s *session) do(r request) reply {
 		answer, err = s.attach(r.file)
 	case opAttached:
 		answer, err = s.attached(r.ID)
+	case opDetach:
+		err = s.b.detach(r.file)
 	case opClose:
 		err = s.close(r)
 	}

@@ -32,7 +32,8 @@ const (
 	opEnded                  // ID: whether its peer has ended in good order; ECONNRESET.
 	opAttach                 // With a TCP socket. Reply: ID; file: doorbell, which rings when there is an answer to opAttached.
 	opAttached               // ID. Reply: as opConnect's, Generation: 1 for the end that connected; files: page, ring. EAGAIN while the other end has not come.
-	opLast     = opAttached
+	opDetach                 // With a TCP socket that is attached: both ends go on by TCP. When the reply comes, no byte goes by the rings any more.
+	opLast     = opDetach
 )
 
 // request is what a client asks.

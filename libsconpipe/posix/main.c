@@ -197,6 +197,13 @@ int main(int argc, char **argv)
 		load_client(argv[2], argv[3]);
 		return 0;
 	}
+	current = "image";
+	if (argc == 4 && !strcmp(argv[1], "image"))
+		image_serve(argv[2], argv[3]);
+	if (argc == 4 && !strcmp(argv[1], "own"))
+		image_own(argv[2], argv[3]);
+	if (argc == 2 && !strcmp(argv[1], "nothing"))
+		return 0;
 	for (i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		if (argc > 1 && strcmp(argv[1], cases[i].name))
 			continue;

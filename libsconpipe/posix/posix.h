@@ -54,6 +54,8 @@ static inline unsigned char byte_at(uint64_t pos)
 
 void load_server(const char *address);
 void load_client(const char *address, const char *port);
+void image_serve(const char *descriptor, const char *left);
+void image_own(const char *a, const char *b);
 pthread_t start(void *(*fn)(void *), int fd);
 
 /* clang-format off */
@@ -64,7 +66,9 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(level) X(edge) X(oneshot) X(edgeout) X(modify) X(dup) X(dup2) X(fork) \
 	X(halfclose) X(shutrd) X(linger) X(unread) X(closed) X(rcvtimeo) X(sndtimeo) \
 	X(sigpipe) X(eintr) X(restart) X(readers) X(writers) X(nbconnect) X(killed) \
-	X(names) X(wakeshut) X(urgent) X(stdio) X(closefrom)
+	X(names) X(wakeshut) X(urgent) X(stdio) X(closefrom) \
+	X(exec) X(execclear) X(execstatic) X(execown) X(execdup) X(spawn) X(spawnstatic) \
+	X(shell) X(leaked) X(execfails) X(rights)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

@@ -20,16 +20,17 @@
 #define AGAIN_NS INT64_C(1000000000)
 static _Atomic int64_t not_before;
 
-static uint64_t after(void)
-{
-	static _Atomic uint64_t bytes = UINT64_MAX;
-	const char *text;
+static uint64_t after = AFTER;
 
-	if (bytes == UINT64_MAX) {
-		text = getenv("SCON_RUN_AFTER");
-		bytes = text ? strtoull(text, NULL, 10) : AFTER;
-	}
-	return bytes;
+/* settings_read reads them when the image begins: a program may clear its
+ * environment later. */
+void settings_read(void)
+{
+	const char *text = getenv("SCON_RUN_AFTER");
+
+	if (text)
+		after = strtoull(text, NULL, 10);
+	session_settings();
 }
 
 static bool option_is_set(int fd, int level, int name)
@@ -93,7 +94,7 @@ static void ask(struct entry *e, int fd)
 	int bell, count = 1, err;
 	struct wire_reply a;
 
-	if (!family_alone(e->family) || !plain(fd)) {
+	if (!family_alone(e->family) || !plain(fd) || !fd_spare()) {
 		give_up(e);
 		return;
 	}
@@ -120,6 +121,10 @@ static void meet(struct entry *e, int fd)
 	struct wire_reply a;
 	char byte;
 
+	if (!family_alone(e->family)) {
+		give_up(e);
+		return;
+	}
 	e->skip = e->looks < 8 ? 1 << e->looks : MOST_SKIP;
 	if (real()->recv(e->bell, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
 		if (errno == EAGAIN && ++e->looks > MOST_LOOKS)
@@ -155,7 +160,7 @@ struct link *enter(struct entry *e, int fd)
 	if (e->kind != TCP && e->kind != LINKED)
 		return NULL;
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == TCP && !e->inside && e->bytes >= after()) {
+	if (e->kind == TCP && !e->inside && e->bytes >= after) {
 		if (e->skip > 0)
 			e->skip--;
 		else if (!e->id)

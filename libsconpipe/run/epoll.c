@@ -87,6 +87,18 @@ static struct set *set_get(int fd)
 	return set;
 }
 
+/* set_adopt is for one that was not seen being made: other is a file that is in
+ * none. */
+static struct set *set_adopt(int fd, int other)
+{
+	int err = errno;
+	bool is_set =
+		real()->epoll_ctl(fd, EPOLL_CTL_DEL, other, NULL) < 0 && errno == ENOENT;
+
+	errno = err;
+	return is_set && set_make(fd) ? set_get(fd) : NULL;
+}
+
 static void member_free(struct member *m)
 {
 	if (m->link) {
@@ -197,9 +209,9 @@ static int fit(struct set *set, struct member *m, struct link *l)
 	if (m->bell < 0 && !s->mute) {
 		struct epoll_event b = { .events = EPOLLIN, .data = e.data };
 
-		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, s->c.fd, &b) == 0 ||
+		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, l->c.fd, &b) == 0 ||
 		    errno == EEXIST)
-			m->bell = s->c.fd;
+			m->bell = l->c.fd;
 	}
 	if (!m->link) {
 		atomic_fetch_add(&l->refs, 1);
@@ -340,11 +352,17 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct entry *e = entry_get(fd);
 	struct set *set;
+	struct link *l;
 	int result;
 
 	if (!e || (e->kind != TCP && e->kind != LINKED))
 		return real()->epoll_ctl(epfd, op, fd, event);
 	set = set_get(epfd);
+	l = set ? NULL : link_get(fd);
+	if (l) {
+		set = set_adopt(epfd, l->c.fd);
+		link_put(l);
+	}
 	/* A set that was not seen being made, and a socket that the kernel will not
 	 * let be changed. */
 	if (!set || (event && (event->events & EPOLLEXCLUSIVE))) {
@@ -373,14 +391,14 @@ static uint32_t events_of(struct member *m, struct link *l, bool arm)
 {
 	struct shared *s = l->s;
 	uint32_t wanted = m->wanted.events, now;
-	struct side *peer = link_peer(s);
+	struct side *peer = link_peer(l);
 	bool edge;
 
 	if (m->off)
 		return 0;
 	if (arm)
 		link_drain(l, m->me.fd);
-	now = (uint16_t)link_events(s, wanted, arm);
+	now = (uint16_t)link_events(l, wanted, arm);
 	edge = m->seen || ((now & EPOLLIN) && peer->head != m->head) ||
 	       ((now & ROOM) && s->fulls != m->fulls);
 	now |= m->seen;
@@ -451,6 +469,7 @@ static int sort(struct set *set, struct epoll_event *events, int n)
 		if (l->s->mute && m->bell >= 0) {
 			real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 			m->bell = -1;
+			fit(set, m, l); /* TCP's room counts from now on */
 		}
 		m->seen |= e.events;
 		link_put(l);

@@ -105,7 +105,7 @@ static ssize_t out_pipe(struct link *l, int fd, int pipe, size_t len, unsigned i
 	if (flags & SPLICE_F_NONBLOCK || !blocks(fd, 0)) {
 		struct pollfd p = { .fd = pipe, .events = POLLIN };
 
-		if (!out_room(l->s, false) ||
+		if (!out_room(l, false) ||
 		    ((flags & SPLICE_F_NONBLOCK) && real()->poll(&p, 1, 0) <= 0)) {
 			errno = EAGAIN;
 			return -1;

@@ -28,62 +28,67 @@ struct want {
 	int flags;
 };
 
-static int break_off(struct shared *s)
+static int break_off(struct link *l)
 {
-	atomic_store(&s->c.broken, ECONNRESET);
+	struct shared *s = l->s;
+
+	atomic_store(&s->broken, ECONNRESET);
 	return -ECONNRESET;
 }
 
 /* avail is how many bytes of the ring were not taken, or an error. */
-static ssize_t avail(struct shared *s)
+static ssize_t avail(struct link *l)
 {
-	uint64_t head = atomic_load_explicit(&link_peer(s)->head, memory_order_acquire);
+	struct shared *s = l->s;
+	uint64_t head = atomic_load_explicit(&link_peer(l)->head, memory_order_acquire);
 
-	if (s->c.broken)
+	if (s->broken)
 		return -ECONNRESET;
-	if (head < s->c.pos || head - s->c.pos > s->c.rx.size)
-		return break_off(s);
-	return head - s->c.pos;
+	if (head < s->pos || head - s->pos > l->c.rx.size)
+		return break_off(l);
+	return head - s->pos;
 }
 
 /* give_back lets the sender have room again, and rings for one that waits for it:
  * when there is half of the ring, or when this end is about to wait for it. */
-static void give_back(struct shared *s, size_t n, bool waits)
+static void give_back(struct link *l, size_t n, bool waits)
 {
-	struct side *peer = link_peer(s);
+	struct shared *s = l->s;
+	struct side *peer = link_peer(l);
 	uint32_t wait;
 
-	s->c.pos += n;
-	atomic_store_explicit(&s->c.own->tail, s->c.pos, memory_order_release);
+	s->pos += n;
+	atomic_store_explicit(&l->c.own->tail, s->pos, memory_order_release);
 	full_fence();
 	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
-	if (wait == s->c.rung_write)
+	if (wait == s->rung_write)
 		return;
-	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->c.pos >
-			      s->c.rx.size / 2)
+	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->pos >
+			      l->c.rx.size / 2)
 		return;
-	s->c.rung_write = wait;
-	link_ring(s);
+	s->rung_write = wait;
+	link_ring(l);
 }
 
 /* begin hears where the ring takes over. */
-static int begin(struct shared *s)
+static int begin(struct link *l)
 {
+	struct shared *s = l->s;
 	uint64_t before;
 	ssize_t n;
 
 	if (s->in != TCP_FIRST)
 		return 0;
 	if (!s->counted) {
-		n = avail(s);
+		n = avail(l);
 		if (n < (ssize_t)HEADER)
 			return n < 0 ? n : 0;
-		memcpy(&before, ring_at(&s->c.rx, 0), HEADER);
+		memcpy(&before, ring_at(&l->c.rx, 0), HEADER);
 		if (before < s->tcp_taken || before > MOST_BEFORE)
-			return break_off(s);
+			return break_off(l);
 		s->counted = true;
 		s->tcp_left = before - s->tcp_taken;
-		give_back(s, HEADER, false);
+		give_back(l, HEADER, false);
 	}
 	if (!s->tcp_left)
 		s->in = RING;
@@ -91,9 +96,10 @@ static int begin(struct shared *s)
 }
 
 /* scatter copies n bytes from the ring's position to a place in the buffers. */
-static void scatter(struct shared *s, const struct want *w, size_t at, size_t n)
+static void scatter(struct link *l, const struct want *w, size_t at, size_t n)
 {
-	const char *from = ring_at(&s->c.rx, s->c.pos);
+	struct shared *s = l->s;
+	const char *from = ring_at(&l->c.rx, s->pos);
 	size_t i;
 
 	for (i = 0; n && i < w->count; i++) {
@@ -137,8 +143,9 @@ static size_t piece(const struct want *w, size_t at, size_t n, struct iovec *out
 }
 
 /* from_tcp takes what goes by TCP before the ring; -EAGAIN: there is nothing. */
-static ssize_t from_tcp(struct shared *s, int fd, const struct want *w, size_t at)
+static ssize_t from_tcp(struct link *l, int fd, const struct want *w, size_t at)
 {
+	struct shared *s = l->s;
 	struct iovec iov[IOV_MAX];
 	struct msghdr msg = { .msg_iov = iov };
 	size_t want = w->len - at;
@@ -154,14 +161,14 @@ static ssize_t from_tcp(struct shared *s, int fd, const struct want *w, size_t a
 	n = real()->recvmsg(fd, &msg,
 			    (w->flags & MSG_TRUNC) | MSG_DONTWAIT |
 				    (counted ? w->flags & MSG_PEEK : MSG_PEEK));
-	if (n < 0 && errno != EAGAIN && !begin(s) && s->in == RING) {
+	if (n < 0 && errno != EAGAIN && !begin(l) && s->in == RING) {
 		s->error = errno; /* after what is there */
 		return 0;
 	}
 	if (n < 0)
 		return -errno;
 	if (!counted) {
-		err = begin(s);
+		err = begin(l);
 		if (err)
 			return err;
 		if (s->counted && (size_t)n > s->tcp_left)
@@ -176,7 +183,7 @@ static ssize_t from_tcp(struct shared *s, int fd, const struct want *w, size_t a
 	}
 	if (s->counted) {
 		s->tcp_left -= n;
-		begin(s);
+		begin(l);
 	} else {
 		s->tcp_taken += n;
 	}
@@ -185,8 +192,9 @@ static ssize_t from_tcp(struct shared *s, int fd, const struct want *w, size_t a
 
 /* look sees what the socket has to say about an empty ring: 0 for the end,
  * -EAGAIN for nothing, 1 to go on. */
-static ssize_t look(struct shared *s, int fd)
+static ssize_t look(struct link *l, int fd)
 {
+	struct shared *s = l->s;
 	int err = s->error;
 	ssize_t n;
 	char any;
@@ -201,7 +209,7 @@ static ssize_t look(struct shared *s, int fd)
 	if (n < 0)
 		err = errno;
 	/* What came before the end is here now. */
-	if (avail(s) != 0) {
+	if (avail(l) != 0) {
 		s->error = err;
 		return 1;
 	}
@@ -213,10 +221,12 @@ static ssize_t look(struct shared *s, int fd)
 }
 
 /* step takes what there is: bytes; 0 for the end; -EAGAIN for nothing. */
-static ssize_t step(struct shared *s, int fd, const struct want *w, size_t at)
+static ssize_t step(struct link *l, int fd, const struct want *w, size_t at)
 {
+	struct shared *s = l->s;
+
 	for (;;) {
-		ssize_t n = begin(s);
+		ssize_t n = begin(l);
 
 		if (n)
 			return n;
@@ -231,23 +241,23 @@ static ssize_t step(struct shared *s, int fd, const struct want *w, size_t at)
 			return n < 0 ? -errno : n;
 		}
 		if (s->in == TCP_FIRST) {
-			n = from_tcp(s, fd, w, at);
+			n = from_tcp(l, fd, w, at);
 			if (n != 0 || s->in == TCP_FIRST)
 				return n;
 			continue;
 		}
-		n = avail(s);
+		n = avail(l);
 		if (n < 0)
 			return n;
 		if (n > 0) {
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
-			scatter(s, w, at, n);
+			scatter(l, w, at, n);
 			if (!(w->flags & MSG_PEEK))
-				give_back(s, n, false);
+				give_back(l, n, false);
 			return n;
 		}
-		n = look(s, fd);
+		n = look(l, fd);
 		if (n != 1)
 			return n;
 	}
@@ -258,26 +268,26 @@ static int await(struct link *l, int fd, int64_t deadline)
 {
 	struct shared *s = l->s;
 	struct sleeper me;
-	int64_t until = now_ns() + spin_ns(spin_default(), s->c.rx_vain);
+	int64_t until = now_ns() + spin_ns(spin_default(), s->rx_vain);
 	int err = 0;
 
-	give_back(s, 0, true);
+	give_back(l, 0, true);
 	while (s->in == RING && now_ns() < until) {
-		if (avail(s)) {
-			s->c.rx_vain = 0;
+		if (avail(l)) {
+			s->rx_vain = 0;
 			return 0;
 		}
 		relax();
 	}
-	s->c.rx_vain++;
+	s->rx_vain++;
 	sleep_begin(l, &me);
-	atomic_fetch_add(&s->c.own->read_wait, 1);
+	atomic_fetch_add(&l->c.own->read_wait, 1);
 	full_fence();
 	/* What waits for bytes of TCP is not there for as long. */
-	if (s->in == TCP_AGAIN || s->tcp_left || !avail(s)) {
-		pthread_mutex_unlock(&s->c.rx_lock);
+	if (s->in == TCP_AGAIN || s->tcp_left || !avail(l)) {
+		pthread_mutex_unlock(&s->rx_lock);
 		err = sleep_on(l, &me, fd, POLLIN | POLLRDHUP, deadline);
-		link_lock(s, &s->c.rx_lock);
+		link_lock(s, &s->rx_lock);
 	}
 	sleep_end(l, &me);
 	return err;
@@ -299,7 +309,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 	size_t got = 0;
 
 	for (;;) {
-		ssize_t n = step(s, fd, w, got);
+		ssize_t n = step(l, fd, w, got);
 		int err;
 
 		if (n > 0) {
@@ -310,7 +320,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 			if (!(w->flags & MSG_PEEK))
 				continue;
 			/* All that was peeked at is peeked at again. */
-			if (got >= s->c.rx.size || last)
+			if (got >= l->c.rx.size || last)
 				return got;
 			last = ends(fd);
 			got = 0;
@@ -319,7 +329,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 		if (n != -EAGAIN)
 			return got ? (ssize_t)got : n;
 		if (!blocks(fd, w->flags)) {
-			give_back(s, 0, true);
+			give_back(l, 0, true);
 			return got ? (ssize_t)got : n;
 		}
 		err = await(l, fd, deadline);
@@ -344,42 +354,54 @@ ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int fl
 
 		return real()->recvmsg(fd, &msg, flags);
 	}
-	link_lock(s, &s->c.rx_lock);
+	link_lock(s, &s->rx_lock);
 	n = receive(l, fd, &w);
-	pthread_mutex_unlock(&s->c.rx_lock);
+	pthread_mutex_unlock(&s->rx_lock);
 	if (n >= 0)
 		return n;
 	errno = -n;
 	return -1;
 }
 
+/* in_return goes back to TCP, if that gives all from here on. */
+bool in_return(struct link *l)
+{
+	struct shared *s = l->s;
+
+	link_lock(s, &s->rx_lock);
+	if (!begin(l) && !avail(l) && !s->error)
+		s->in = TCP_AGAIN;
+	pthread_mutex_unlock(&s->rx_lock);
+	return s->in == TCP_AGAIN;
+}
+
 /* in_ready is how many bytes of the ring can be taken now; with arm, the doorbell
  * rings when there are more. */
-size_t in_ready(struct shared *s, bool arm)
+size_t in_ready(struct link *l, bool arm)
 {
+	struct shared *s = l->s;
 	ssize_t n = 0;
 
 	if (s->in == TCP_AGAIN)
 		return 0;
-	link_lock(s, &s->c.rx_lock);
+	link_lock(s, &s->rx_lock);
 	if (arm) {
-		give_back(s, 0, true);
-		atomic_fetch_add(&s->c.own->read_wait, 1);
+		give_back(l, 0, true);
+		atomic_fetch_add(&l->c.own->read_wait, 1);
 		full_fence();
 	}
-	if (begin(s) || (s->in == RING && s->error))
+	if (begin(l) || (s->in == RING && s->error))
 		n = 1;
 	else if (s->in == RING)
-		n = avail(s) ? avail(s) : 0;
-	pthread_mutex_unlock(&s->c.rx_lock);
+		n = avail(l) ? avail(l) : 0;
+	pthread_mutex_unlock(&s->rx_lock);
 	return n < 0 ? 1 : n;
 }
 
 /* in_waits is what FIONREAD tells. */
 size_t in_waits(struct link *l, int fd)
 {
-	struct shared *s = l->s;
-	size_t ring = in_ready(s, false);
+	size_t ring = in_ready(l, false);
 	int tcp = 0;
 
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)

@@ -126,6 +126,10 @@ ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 
 ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
+	if (!leave_message(msg)) {
+		errno = ETOOMANYREFS;
+		return -1;
+	}
 	return through(fd, out(l, fd, msg->msg_iov, msg->msg_iovlen, flags),
 		       real()->sendmsg(fd, msg, flags));
 }
@@ -148,6 +152,13 @@ static int out_messages(struct link *l, int fd, struct mmsghdr *all, unsigned in
 
 int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags)
 {
+	unsigned int i;
+
+	for (i = 0; i < count; i++)
+		if (!leave_message(&all[i].msg_hdr)) {
+			errno = ETOOMANYREFS;
+			return -1;
+		}
 	return through(fd, out_messages(l, fd, all, count, flags),
 		       real()->sendmmsg(fd, all, count, flags));
 }

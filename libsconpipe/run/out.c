@@ -41,66 +41,81 @@ static int sent(struct shared *s, int fd, uint64_t *bytes)
 	return info.tcpi_state == ESTABLISHED ? 0 : -EPIPE;
 }
 
-/* tell rings if the other end waits for something to read. */
-static void tell(struct shared *s)
+/* to_ring sends what fits. Another process may have sent before. */
+static ssize_t to_ring(struct link *l, const void *buf, size_t len)
 {
+	l->c.head = atomic_load_explicit(&((struct page *)l->c.own)->sent,
+					 memory_order_acquire);
+	return kernel_send(&l->c, buf, len);
+}
+
+/* tell rings if the other end waits for something to read. */
+static void tell(struct link *l)
+{
+	struct shared *s = l->s;
 	uint32_t wait;
 
 	full_fence();
-	wait = atomic_load_explicit(&link_peer(s)->read_wait, memory_order_relaxed);
-	if (wait == s->c.rung_read)
+	wait = atomic_load_explicit(&link_peer(l)->read_wait, memory_order_relaxed);
+	if (wait == s->rung_read)
 		return;
-	s->c.rung_read = wait;
-	link_ring(s);
+	s->rung_read = wait;
+	link_ring(l);
 }
 
-static bool looks(struct shared *s)
+static bool looks(struct link *l)
 {
-	return atomic_load_explicit(&link_peer(s)->read_wait, memory_order_acquire);
+	return atomic_load_explicit(&link_peer(l)->read_wait, memory_order_acquire);
 }
 
 /* go_over begins the ring. It returns whether that is done. */
-static bool go_over(struct shared *s, int fd)
+static bool go_over(struct link *l, int fd)
 {
+	struct shared *s = l->s;
+	enum way first = TCP_FIRST;
 	uint64_t before;
 
 	if (s->out == RING)
 		return true;
-	if (s->ended)
+	if (s->ended || s->mute)
 		return false;
-	if (!looks(s))
-		kernel_look(&s->c);
-	if (!looks(s) || sent(s, fd, &before))
+	if (!looks(l))
+		kernel_look(&l->c);
+	if (!looks(l) || sent(s, fd, &before))
 		return false;
-	if (kernel_send(&s->c, &before, sizeof(before)) != sizeof(before))
+	if (to_ring(l, &before, sizeof(before)) != sizeof(before))
 		return false;
-	s->out = RING;
-	tell(s);
+	/* A ring that is begun and then left alone is no harm. */
+	if (!atomic_compare_exchange_strong(&s->out, &first, RING))
+		return false;
+	tell(l);
 	return true;
 }
 
 /* room of the other end's ring. */
-static size_t room(struct shared *s)
+static size_t room(struct link *l)
 {
-	uint64_t tail = atomic_load_explicit(&link_peer(s)->tail, memory_order_acquire);
-	uint64_t head = atomic_load_explicit(&((struct page *)s->c.own)->sent,
+	uint64_t tail = atomic_load_explicit(&link_peer(l)->tail, memory_order_acquire);
+	uint64_t head = atomic_load_explicit(&((struct page *)l->c.own)->sent,
 					     memory_order_acquire);
 
 	/* Rings of both ends are of one size. What cannot be is the kernel's to
 	 * refuse. */
-	return head - tail < s->c.rx.size ? s->c.rx.size - (head - tail) : 0;
+	return head - tail < l->c.rx.size ? l->c.rx.size - (head - tail) : 0;
 }
 
 /* out_room says whether something can be sent to the ring, or not to it any more;
  * with arm, the doorbell rings when it can. One at its end rings no more. */
-bool out_room(struct shared *s, bool arm)
+bool out_room(struct link *l, bool arm)
 {
-	if (s->out != RING || s->ended || s->mute || room(s))
+	struct shared *s = l->s;
+
+	if (s->out != RING || s->ended || s->mute || room(l))
 		return true;
 	if (arm)
-		atomic_fetch_add(&s->c.own->write_wait, 1);
-	kernel_look(&s->c);
-	return room(s);
+		atomic_fetch_add(&l->c.own->write_wait, 1);
+	kernel_look(&l->c);
+	return room(l);
 }
 
 /* wait_room returns 0 to try again. */
@@ -111,25 +126,25 @@ static int wait_room(struct link *l, int fd, int flags, int64_t deadline)
 	int64_t until;
 	int err = 0;
 
-	if (out_room(s, false))
+	if (out_room(l, false))
 		return 0;
 	s->fulls++;
 	if (!blocks(fd, flags))
 		return -EAGAIN;
-	until = now_ns() + spin_ns(spin_default(), s->c.tx_vain);
+	until = now_ns() + spin_ns(spin_default(), s->tx_vain);
 	while (now_ns() < until) {
-		if (out_room(s, false)) {
-			s->c.tx_vain = 0;
+		if (out_room(l, false)) {
+			s->tx_vain = 0;
 			return 0;
 		}
 		relax();
 	}
-	s->c.tx_vain++;
+	s->tx_vain++;
 	sleep_begin(l, &me);
-	if (!out_room(s, true)) {
-		pthread_mutex_unlock(&s->c.tx_lock);
+	if (!out_room(l, true)) {
+		pthread_mutex_unlock(&s->tx_lock);
 		err = sleep_on(l, &me, fd, 0, deadline);
-		link_lock(s, &s->c.tx_lock);
+		link_lock(s, &s->tx_lock);
 	}
 	sleep_end(l, &me);
 	return err;
@@ -148,14 +163,14 @@ static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, int f
 		struct pollfd p = { .fd = fd };
 		ssize_t n;
 
-		if (s->out != RING || s->ended || s->mute || s->c.broken) {
+		if (s->out != RING || s->ended || s->mute || s->broken) {
 			*why = -EOPNOTSUPP;
 			break;
 		}
-		n = kernel_send(&s->c, buf + done, len - done);
+		n = to_ring(l, buf + done, len - done);
 		if (n > 0) {
 			done += n;
-			tell(s);
+			tell(l);
 		} else if (n == -EFAULT) {
 			*why = -EFAULT;
 		} else if (n && n != -EAGAIN) {
@@ -210,10 +225,10 @@ static ssize_t send_all(struct link *l, int fd, const struct iovec *iov, size_t 
 				&why);
 	if (why == -EOPNOTSUPP) {
 		s->out = TCP_AGAIN;
-		pthread_mutex_unlock(&s->c.tx_lock);
+		pthread_mutex_unlock(&s->tx_lock);
 		sets_update(fd);
 		n = rest(fd, iov, count, done, done ? flags | MSG_NOSIGNAL : flags);
-		link_lock(s, &s->c.tx_lock);
+		link_lock(s, &s->tx_lock);
 		if (n >= 0)
 			done += n;
 		return n < 0 && !done ? -errno : (ssize_t)done;
@@ -232,23 +247,23 @@ ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int f
 		len += iov[i].iov_len;
 	if (s->out == TCP_AGAIN || s->ended || !len)
 		return by_tcp(fd, iov, count, flags);
-	link_lock(s, &s->c.tx_lock);
+	link_lock(s, &s->tx_lock);
 	before = s->out;
 	if (before == RING && (flags & MSG_OOB || count > IOV_MAX))
 		before = s->out = TCP_AGAIN;
-	if (before == TCP_AGAIN || !go_over(s, fd)) {
+	if (before == TCP_AGAIN || !go_over(l, fd)) {
 		n = by_tcp(fd, iov, count, flags);
 		if (n < 0)
 			n = -errno;
 	} else {
 		if (before != RING) {
-			pthread_mutex_unlock(&s->c.tx_lock);
+			pthread_mutex_unlock(&s->tx_lock);
 			sets_update(fd);
-			link_lock(s, &s->c.tx_lock);
+			link_lock(s, &s->tx_lock);
 		}
 		n = send_all(l, fd, iov, count, flags);
 	}
-	pthread_mutex_unlock(&s->c.tx_lock);
+	pthread_mutex_unlock(&s->tx_lock);
 	if (n >= 0)
 		return n;
 	errno = -n;
@@ -264,10 +279,10 @@ void out_ends(struct link *l)
 /* out_ended wakes who waits for room, when TCP refuses. */
 void out_ended(struct link *l, int fd)
 {
-	struct wire_request q = { .op = OP_WAKE, .id = l->s->c.id };
+	struct wire_request q = { .op = OP_WAKE, .id = l->s->id };
 	struct wire_reply a;
 
 	if (l->s->owner == getpid())
-		session_call(&l->s->c.serial, &q, &a, NULL, NULL);
+		session_call(&l->s->serial, &q, &a, NULL, NULL);
 	sets_update(fd);
 }

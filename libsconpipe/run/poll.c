@@ -68,7 +68,7 @@ static bool ask_rings(struct wait *w, bool arm)
 		p->revents = 0;
 		if (!w->links[i])
 			continue;
-		p->revents = link_events(w->links[i]->s, p->events, arm);
+		p->revents = link_events(w->links[i], p->events, arm);
 		any |= p->revents != 0;
 	}
 	return any;
@@ -80,13 +80,14 @@ static nfds_t list(struct wait *w, int own)
 	nfds_t i, n = w->count;
 
 	for (i = 0; i < w->count; i++) {
-		struct shared *s = w->links[i] ? w->links[i]->s : NULL;
+		struct link *l = w->links[i];
+		struct shared *s = l ? l->s : NULL;
 
 		w->all[i] = w->fds[i];
 		if (s && s->out == RING && !s->ended)
 			w->all[i].events &= ~ROOM;
 		if (s && !s->mute)
-			w->all[n++] = (struct pollfd){ .fd = s->c.fd, .events = POLLIN };
+			w->all[n++] = (struct pollfd){ .fd = l->c.fd, .events = POLLIN };
 	}
 	w->all[n++] = (struct pollfd){ .fd = own, .events = POLLIN };
 	return n;

@@ -5,7 +5,9 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -39,6 +41,18 @@
 	X(int, dup, (int)) \
 	X(int, dup2, (int, int)) \
 	X(int, dup3, (int, int, int)) \
+	X(int, execve, (const char *, char *const *, char *const *)) \
+	X(int, execvpe, (const char *, char *const *, char *const *)) \
+	X(int, fexecve, (int, char *const *, char *const *)) \
+	X(int, execveat, (int, const char *, char *const *, char *const *, int)) \
+	X(int, posix_spawn, (pid_t *, const char *, const posix_spawn_file_actions_t *, \
+			     const posix_spawnattr_t *, char *const *, char *const *)) \
+	X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, \
+			      const posix_spawnattr_t *, char *const *, char *const *)) \
+	X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t *, int, int)) \
+	X(int, posix_spawn_file_actions_addclosefrom_np, (posix_spawn_file_actions_t *, int)) \
+	X(int, system, (const char *)) \
+	X(FILE *, popen, (const char *, const char *)) \
 	X(int, poll, (struct pollfd *, nfds_t, int)) \
 	X(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, const sigset_t *)) \
 	X(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *)) \

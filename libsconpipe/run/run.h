@@ -44,20 +44,41 @@ enum way {
 	TCP_AGAIN
 };
 
-/* A connection with rings, in memory that processes share after fork. */
+/* Files of a connection. */
+enum {
+	FILE_BELL,
+	FILE_PAGE,
+	FILE_RING,
+	LINK_FILES
+};
+
+/* What processes that have a connection with rings share of it. */
 struct shared {
-	struct conn c; /* doorbell, page, ring, and the locks tx_lock and rx_lock */
-	atomic_int processes;
+	atomic_int holders; /* processes that have it mapped; 0: the place is free */
+	atomic_int processes; /* that have a file descriptor of it */
+	uint64_t cookie; /* the kernel's, of the TCP socket */
 	pid_t owner; /* which the broker knows it of */
+	uint32_t id, serial; /* as which */
+	int files[LINK_FILES]; /* their numbers */
+	uint64_t bell; /* inode of the doorbell */
+	size_t ring_size;
 	bool client; /* the kernel counts its SYN as a byte */
+	atomic_int broken; /* errno: the peer has broken the protocol */
 	atomic_bool mute; /* the doorbell is at its end */
 	atomic_bool ended; /* its own end was shut down */
 	_Atomic int64_t send_timeout_ns, recv_timeout_ns; /* 0: none */
 
-	_Atomic enum way out; /* changed with tx_lock */
+	pthread_mutex_t tx_lock; /* guards: */
+	_Atomic enum way out;
+	unsigned int tx_vain; /* as spin_ns */
+	uint32_t rung_read; /* the peer's read_wait that was answered */
 	_Atomic uint32_t fulls; /* how often there was no room */
 
-	_Atomic enum way in; /* changed with rx_lock, which guards: */
+	pthread_mutex_t rx_lock; /* guards: */
+	_Atomic enum way in;
+	unsigned int rx_vain;
+	uint32_t rung_write;
+	uint64_t pos; /* of the ring, taken */
 	bool counted; /* it is known how much comes by TCP first: */
 	uint64_t tcp_left; /* of it, not taken */
 	uint64_t tcp_taken; /* before that is known */
@@ -70,12 +91,17 @@ struct sleeper {
 	int fd;
 };
 
+struct arena;
+
 /* A process's use of it. */
 struct link {
+	struct conn c; /* doorbell, page and ring, as they are mapped here */
 	pthread_mutex_t lock; /* guards: */
 	struct sleeper *sleepers;
 	atomic_int refs; /* file descriptors, and calls under way */
 	int fds; /* of them, with the table's lock */
+	atomic_bool passed; /* a child that was not forked gets it */
+	struct arena *arena; /* where this is: */
 	struct shared *s;
 };
 
@@ -95,7 +121,9 @@ struct entry {
 	pthread_mutex_t lock; /* guards what follows */
 	struct link *link;
 	struct set *set; /* of EPOLL */
+	atomic_bool hidden; /* from an image that is about to begin */
 	atomic_bool in_sets; /* of a TCP socket: it is, or was, in one */
+	uint64_t cookie; /* the kernel's, of a TCP socket */
 	int family; /* place in the count of processes that have it, or -1 */
 	uint32_t id, serial; /* of the attachment, 0 for none */
 	int bell; /* its doorbell */
@@ -109,19 +137,29 @@ struct entry {
 #define ENTRIES 65536
 struct entry *entry_get(int fd); /* NULL: nothing is known of it */
 struct entry *entry_make(int fd);
+bool entry_link(int fd, struct link *l);
 void entry_track(int fd);
 void entry_close(int fd);
 void entry_dup(int from, int to);
 int entry_limit(void);
 bool table_mine(void);
+bool table_links(void);
+struct entry *table_find(uint64_t cookie);
 void table_after_fork(void);
 void table_before_fork(void);
 bool family_alone(int place);
 int fd_keep(int fd);
+bool fd_spare(void);
 void fd_close(int fd);
+void fd_own(int fd);
+void file_hide(int fd);
+bool fd_inherit(int fd, bool on);
 bool is_internal(int fd);
+uint64_t cookie_of(int fd);
+void each_file(void (*fn)(int fd, void *arg), void *arg);
 
 /* attach.c */
+void settings_read(void);
 struct link *enter(struct entry *e, int fd); /* NULL: call the kernel, then leave */
 void leave(struct entry *e, ssize_t result);
 void attach_never(struct entry *e, int fd);
@@ -132,23 +170,54 @@ struct link *link_open(uint32_t id, uint32_t serial, int bell, const struct wire
 		       int *files, int count, int fd);
 struct link *link_get(int fd); /* put it back */
 void link_put(struct link *l);
+void link_share(struct link *l, int by);
+struct link *link_adopt(struct shared *s);
+bool link_return(struct link *l, int fd);
+bool link_inherit(struct link *l, bool on);
 void link_close(struct link *l, int fd);
 void link_times(struct shared *s, int fd);
 void link_lock(struct shared *s, pthread_mutex_t *lock);
-void link_ring(struct shared *s);
+void link_ring(struct link *l);
 void link_drain(struct link *l, int own);
-static inline struct side *link_peer(struct shared *s)
+static inline struct side *link_peer(struct link *l)
 {
-	return atomic_load_explicit(&s->c.peer, memory_order_relaxed);
+	return atomic_load_explicit(&l->c.peer, memory_order_relaxed);
 }
+
+/* arena.c */
+bool arena_take(struct link *l);
+void arena_drop(struct link *l);
+bool arena_inherit(struct link *l, bool on);
+void arena_after_fork(bool child);
+void arena_adopt(void);
+
+/* leave.c: descriptors that another image gets, or another process. */
+struct leaving {
+	bool spawns; /* the process is another one, and not forked */
+	bool with_library; /* the image will have this library */
+	bool goes; /* some connection is meant */
+	bool begun; /* there are connections */
+	bool refused; /* one cannot go on there, and it cannot be told so */
+	bool hidden[3]; /* standard ones that cannot go on there */
+	int before[3]; /* what they were */
+};
+bool leave_begin(struct leaving *w, const char *path, char *const *env, bool spawns);
+void leave_end(struct leaving *w);
+bool leave_message(const struct msghdr *msg);
+
+/* image.c */
+bool image_preloads(const char *path);
+bool env_preloads(char *const *env);
+const char *library_path(void);
 
 /* out.c, in.c: as sendmsg and recvmsg, -1 and errno. */
 ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
-bool out_room(struct shared *s, bool arm);
+bool out_room(struct link *l, bool arm);
 void out_ends(struct link *l);
 void out_ended(struct link *l, int fd);
 ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
-size_t in_ready(struct shared *s, bool arm);
+bool in_return(struct link *l);
+size_t in_ready(struct link *l, bool arm);
 size_t in_waits(struct link *l, int fd);
 
 /* wait.c */
@@ -163,7 +232,7 @@ int sleeper_make(void);
 bool restarts(void);
 
 /* events of a connection that TCP's socket does not know: POLLIN, POLLOUT. */
-short link_events(struct shared *s, short wanted, bool arm);
+short link_events(struct link *l, short wanted, bool arm);
 
 /* epoll.c */
 struct set *set_make(int fd);

@@ -117,13 +117,12 @@ int ioctl(int fd, unsigned long request, ...)
 
 int close(int fd)
 {
-	if (table_mine()) {
-		if (is_internal(fd)) {
-			errno = EBADF;
-			return -1;
-		}
-		entry_close(fd);
+	if (is_internal(fd)) {
+		errno = EBADF;
+		return -1;
 	}
+	if (table_mine())
+		entry_close(fd);
 	return real()->close(fd);
 }
 
@@ -131,9 +130,9 @@ int close_range(unsigned int first, unsigned int last, int flags)
 {
 	unsigned int fd, from = first, most = entry_limit();
 
-	if (flags || !table_mine() || last < first)
+	if (flags || last < first)
 		return real()->close_range(first, last, flags);
-	for (fd = first; fd <= last && fd < most; fd++)
+	for (fd = first; table_mine() && fd <= last && fd < most; fd++)
 		entry_close(fd);
 	for (fd = first; fd <= last && fd < ENTRIES; fd++) {
 		if (!is_internal(fd))
@@ -169,13 +168,14 @@ int dup(int fd)
 /* replace: what the number was is closed. */
 static int replace(int from, int to)
 {
-	if (from == to || !table_mine() || real()->fcntl(from, F_GETFD, 0) < 0)
+	if (from == to || real()->fcntl(from, F_GETFD, 0) < 0)
 		return 0;
 	if (is_internal(to)) {
 		errno = EBUSY;
 		return -1;
 	}
-	entry_close(to);
+	if (table_mine())
+		entry_close(to);
 	return 0;
 }
 

@@ -8,9 +8,11 @@
  * attached. A process that dies without closing stays counted, and so do those
  * that exec: that keeps a connection on TCP, and harms nothing.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "run.h"
@@ -25,24 +27,39 @@ static atomic_int *family;
 static atomic_int hint;
 static pid_t self;
 static atomic_bool kept[ENTRIES];
+static atomic_int files; /* that are kept */
+static atomic_bool tracked; /* a connection was ever known */
+
+static void after_fork_in_parent(void)
+{
+	arena_after_fork(false);
+}
 
 static void __attribute__((constructor)) init(void)
 {
 	void *counts;
 
 	real_find();
+	settings_read();
 	self = getpid();
 	counts = mmap(NULL, FAMILY * sizeof(*family), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (counts != MAP_FAILED)
 		family = counts;
-	pthread_atfork(table_before_fork, NULL, table_after_fork);
+	pthread_atfork(table_before_fork, after_fork_in_parent, table_after_fork);
+	arena_adopt();
 }
 
 /* table_mine: after vfork a child has the parent's memory, and only that. */
 bool table_mine(void)
 {
 	return getpid() == self;
+}
+
+/* table_links says whether there may be connections. */
+bool table_links(void)
+{
+	return tracked;
 }
 
 struct entry *entry_get(int fd)
@@ -127,9 +144,42 @@ void entry_track(int fd)
 		e->skip = 0;
 		e->inside = 0;
 		e->in_sets = false;
+		e->cookie = cookie_of(fd);
 		e->kind = TCP;
+		tracked = true;
 	}
 	pthread_mutex_unlock(&e->lock);
+}
+
+/* entry_link makes a descriptor one of a connection that was adopted. */
+bool entry_link(int fd, struct link *l)
+{
+	struct entry *e = entry_make(fd);
+
+	if (!e)
+		return false;
+	e->link = l;
+	e->cookie = l->s->cookie;
+	e->kind = LINKED;
+	atomic_fetch_add(&l->refs, 1);
+	l->fds++;
+	tracked = true;
+	return true;
+}
+
+/* table_find looks for a socket by the kernel's cookie: after vfork a child has
+ * other descriptors of it than this table says. */
+struct entry *table_find(uint64_t cookie)
+{
+	int fd;
+
+	for (fd = 0; cookie && fd < limit; fd++) {
+		struct entry *e = entry_get(fd);
+
+		if (e && (e->kind == TCP || e->kind == LINKED) && e->cookie == cookie)
+			return e;
+	}
+	return NULL;
 }
 
 /* entry_close forgets all of a file descriptor, before it is closed. */
@@ -189,6 +239,7 @@ void entry_dup(int from, int to)
 	pthread_mutex_unlock(&e->lock);
 	pthread_mutex_lock(&copy->lock);
 	copy->link = l;
+	copy->cookie = e->cookie;
 	copy->kind = l ? LINKED : TCP_ONLY;
 	pthread_mutex_unlock(&copy->lock);
 	if (set)
@@ -203,7 +254,7 @@ void table_before_fork(void)
 		struct entry *e = entry_get(fd);
 
 		if (e && e->kind == LINKED)
-			atomic_fetch_add(&e->link->s->processes, 1);
+			link_share(e->link, 1);
 		else if (e && e->family >= 0)
 			atomic_fetch_add(&family[e->family], 1);
 	}
@@ -217,6 +268,7 @@ void table_after_fork(void)
 
 	self = getpid();
 	session_forget();
+	arena_after_fork(true);
 	sets_after_fork();
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
@@ -234,6 +286,14 @@ void table_after_fork(void)
 	}
 }
 
+/* fd_own makes a file one of this library's. */
+void fd_own(int fd)
+{
+	fd_inherit(fd, false);
+	if (fd < ENTRIES && !atomic_exchange(&kept[fd], true))
+		files++;
+}
+
 /* fd_keep moves a file of this library's to where programs do not look, and
  * where they do not close it. */
 int fd_keep(int fd)
@@ -244,20 +304,87 @@ int fd_keep(int fd)
 		real()->close(fd);
 		fd = high;
 	}
-	if (fd < ENTRIES)
-		kept[fd] = true;
+	fd_own(fd);
 	return fd;
+}
+
+/* fd_spare says whether the process has files to spare: half of what it may have
+ * are the program's. */
+bool fd_spare(void)
+{
+	struct rlimit most;
+
+	return getrlimit(RLIMIT_NOFILE, &most) == 0 &&
+	       (rlim_t)files + LINK_FILES < most.rlim_cur / 2;
 }
 
 void fd_close(int fd)
 {
-	if (fd < ENTRIES)
-		kept[fd] = false;
+	if (fd >= 0 && fd < ENTRIES && atomic_exchange(&kept[fd], false))
+		files--;
 	real()->close(fd);
+}
+
+/* fd_inherit says whether the next image gets a file. */
+bool fd_inherit(int fd, bool on)
+{
+	return real()->fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC) == 0;
 }
 
 /* is_internal: a program that closes all it does not know shall not meet these. */
 bool is_internal(int fd)
 {
 	return fd >= 0 && ((fd < ENTRIES && kept[fd]) || session_file() == fd);
+}
+
+/* cookie_of a socket is its number in the kernel, 0 of other files. */
+uint64_t cookie_of(int fd)
+{
+	socklen_t len = sizeof(uint64_t);
+	uint64_t cookie = 0;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+		return 0;
+	return cookie;
+}
+
+/* file_hide puts a socket in a descriptor's place that is connected to nobody:
+ * who uses it shall see that, and not a part of a stream. */
+void file_hide(int fd)
+{
+	int none = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (none < 0) {
+		real()->close(fd);
+		return;
+	}
+	real()->dup2(none, fd);
+	real()->close(none);
+}
+
+/* each_file calls fn for all files that are open. It allocates nothing: after
+ * vfork a child's memory is its parent's. */
+void each_file(void (*fn)(int fd, void *arg), void *arg)
+{
+	_Alignas(struct dirent64) char buf[4096];
+	int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
+	ssize_t n, at;
+
+	if (dir < 0) {
+		for (fd = 0; fd < (int)ENTRIES; fd++)
+			if (real()->fcntl(fd, F_GETFD, 0) >= 0)
+				fn(fd, arg);
+		return;
+	}
+	while ((n = getdents64(dir, buf, sizeof(buf))) > 0) {
+		for (at = 0; at < n;) {
+			struct dirent64 *d = (struct dirent64 *)(buf + at);
+
+			at += d->d_reclen;
+			fd = atoi(d->d_name);
+			if (d->d_name[0] != '.' && fd != dir)
+				fn(fd, arg);
+		}
+	}
+	real()->close(dir);
 }

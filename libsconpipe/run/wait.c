@@ -123,7 +123,7 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 {
 	struct shared *s = l->s;
 	struct pollfd p[3] = { { .fd = fd, .events = events },
-			       { .fd = s->mute ? -1 : s->c.fd, .events = POLLIN },
+			       { .fd = s->mute ? -1 : l->c.fd, .events = POLLIN },
 			       { .fd = me->fd, .events = POLLIN } };
 	struct timespec t, *timeout = NULL;
 	int64_t left = INT64_MAX;

@@ -170,6 +170,7 @@ int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire
 		 int *files, int *count);
 int session_file(void);
 int session_hello(void);
+void session_settings(void);
 void session_forget(void);
 
 /* table.c: sockets by their numbers. */

@@ -19,10 +19,21 @@ static struct {
 	uint32_t serial; /* of this connection: the broker's numbers hold for one */
 } session = { PTHREAD_MUTEX_INITIALIZER, -1, 0 };
 
+static char *settled; /* the broker's socket, as the environment once said */
+
+/* session_settings is for programs that may clear their environment. */
+void session_settings(void)
+{
+	const char *path = getenv("SCON_PIPE_SOCKET");
+
+	if (path)
+		settled = strdup(path);
+}
+
 static int dial(void)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	const char *path = getenv("SCON_PIPE_SOCKET");
+	const char *path = settled ? settled : getenv("SCON_PIPE_SOCKET");
 	int fd;
 
 	if (!path || !*path)

@@ -24,6 +24,7 @@ enum wire_op {
 	OP_ENDED,
 	OP_ATTACH,
 	OP_ATTACHED,
+	OP_DETACH,
 };
 
 struct wire_request {
