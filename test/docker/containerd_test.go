@@ -151,19 +151,21 @@ func (c *Containerd) importImage(t *testing.T, dir string) {
 	output(t, c.Command("ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image))
 }
 
+// pod is what a pod of that name is made from.
+func (c *Containerd) pod(name string) *cri.PodSandboxConfig {
+	return &cri.PodSandboxConfig{
+		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test"},
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent:    "/" + c.cgroup,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{}},
+		},
+	}
+}
+
 // run starts a pod.
 func (c *Containerd) run(t *testing.T, name, runtime string) (id string) {
 	t.Helper()
-	r, err := c.client.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{
-		RuntimeHandler: runtime,
-		Config: &cri.PodSandboxConfig{
-			Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test"},
-			Linux: &cri.LinuxPodSandboxConfig{
-				CgroupParent:    "/" + c.cgroup,
-				SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{}},
-			},
-		},
-	})
+	r, err := c.client.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{RuntimeHandler: runtime, Config: c.pod(name)})
 	if err != nil {
 		t.Fatalf("start pod %s: %v", name, err)
 	}

@@ -1,0 +1,146 @@
+package docker
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/scon-project/scon/internal/startbench/launch"
+)
+
+// buildStaticLoad builds the load program of the pipe, for an image without
+// libraries, and returns the folder that it is alone in.
+func buildStaticLoad(t *testing.T) (folder string) {
+	t.Helper()
+	build, folder := t.TempDir(), t.TempDir()
+	for _, args := range [][]string{
+		{"-C", "../../libsconpipe", "OUT=" + build, build + "/libsconpipe.a"},
+		{"-C", "../../examples", "OUT=" + build, "CFLAGS=-O2 -static", build + "/scon-pipe-load"},
+	} {
+		if out, err := exec.Command("make", args...).CombinedOutput(); err != nil {
+			t.Fatalf("build the load program: %v: %s", err, out)
+		}
+	}
+	if err := os.Rename(filepath.Join(build, "scon-pipe-load"), filepath.Join(folder, "scon-pipe-load")); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// startPipe boots a machine with containerd and a daemon that has the pipe and
+// gives containers a network.
+func startPipe(t *testing.T) (c *Containerd, s *SCON) {
+	t.Helper()
+	lists := writeNetwork(t)
+	c = startContainerd(t, lists)
+	return c, newSCON(t, c.Machine, "--config", writeConfig(t, fmt.Sprintf(podConfig, listOf(lists))+pipeConfig))
+}
+
+// awaitName waits until somebody listens in the pipe.
+func (s *SCON) awaitName(t *testing.T) {
+	t.Helper()
+	eventually(t, "a name", func() error {
+		if n := len(s.pipe(t).Names); n != 1 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
+}
+
+// wantCarried fails unless a connection was made, through which bytes went, and
+// that is over.
+func (s *SCON) wantCarried(t *testing.T) {
+	t.Helper()
+	eventually(t, "end of the connection", func() error {
+		if p := s.pipe(t); p.Made != 1 || p.SentBytes == 0 || p.MemoryBytes != 0 {
+			return fmt.Errorf("%+v", p)
+		}
+		return nil
+	})
+}
+
+// TestPipePods has pods with the runtime's own seccomp profile exchange bytes
+// through the pipe: a hostPath volume of Kubernetes comes to containerd as this
+// mount.
+func TestPipePods(t *testing.T) {
+	programs := buildStaticLoad(t)
+	c, s := startPipe(t)
+	start := func(name, verb, address string) (id string) {
+		t.Helper()
+		pod := c.run(t, name, "")
+		if address == "" {
+			address = c.address(t, pod)
+		}
+		r, err := c.client.CreateContainer(t.Context(), &cri.CreateContainerRequest{
+			PodSandboxId: pod, SandboxConfig: c.pod(name),
+			Config: &cri.ContainerConfig{
+				Metadata: &cri.ContainerMetadata{Name: "load"},
+				Image:    &cri.ImageSpec{Image: launch.PodImage},
+				Command:  []string{"/programs/scon-pipe-load", verb, fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05"},
+				Mounts: []*cri.Mount{
+					{HostPath: "/run/scon/state/pipe", ContainerPath: "/run/scon/pipe"},
+					{HostPath: programs, ContainerPath: "/programs", Readonly: true},
+				},
+				Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+					Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault},
+				}},
+			},
+		})
+		if err != nil {
+			t.Fatalf("make a container of pod %s: %v", name, err)
+		}
+		if _, err := c.client.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: r.ContainerId}); err != nil {
+			t.Fatalf("start a container of pod %s: %v", name, err)
+		}
+		return r.ContainerId
+	}
+	server := start("server", "listen", "")
+	s.awaitName(t)
+	address, _, _ := strings.Cut(s.pipe(t).Names[0].Name, ":")
+	client := start("client", "connect", address)
+	for _, id := range []string{client, server} {
+		eventually(t, "end of the load", func() error {
+			r, err := c.client.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: id})
+			if err != nil {
+				return err
+			}
+			if r.Status.State != cri.ContainerState_CONTAINER_EXITED || r.Status.ExitCode != 0 {
+				return fmt.Errorf("%v, status %d", r.Status.State, r.Status.ExitCode)
+			}
+			return nil
+		})
+	}
+	s.wantCarried(t)
+}
+
+// TestPipeTasks has containers of containerd's own client exchange bytes through
+// the pipe, with the option of docs/pipe.md.
+func TestPipeTasks(t *testing.T) {
+	programs := buildStaticLoad(t)
+	c, s := startPipe(t)
+	oci := filepath.Join(filepath.Dir(s.bin), "scon-oci")
+	run := func(name string, more ...string) string {
+		t.Helper()
+		args := append([]string{"--namespace", "k8s.io", "run", "--snapshotter", "native", "--runc-binary", oci,
+			"--cgroup", "/" + c.cgroup + "/" + name, "--env", "SCON_NETWORK=pods", "--seccomp",
+			"--mount", "type=bind,src=" + programs + ",dst=/programs,options=rbind:ro",
+			"--mount", "type=bind,src=/run/scon/state/pipe,dst=/run/scon/pipe,options=rbind:rw"}, more...)
+		t.Cleanup(func() { _ = c.end(name) })
+		return output(t, c.Command("ctr", args...))
+	}
+	run("server", "--detach", launch.PodImage, "server",
+		"/programs/scon-pipe-load", "listen", fmt.Sprintf("bpf:0.0.0.0:%d", pipePort), "--warm", "0.01", "--seconds", "0.05")
+	address := s.wantAttached(t)
+	s.awaitName(t)
+	report := run("client", launch.PodImage, "client",
+		"/programs/scon-pipe-load", "connect", fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05")
+	if !strings.Contains(report, `"bytes": `) {
+		t.Errorf("the client said %q", report)
+	}
+	s.wantCarried(t)
+}
