@@ -3,18 +3,127 @@ package pipe_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/netns"
 )
+
+// application is a server at 10.9.0.2 and what talks to it.
+type application struct {
+	port           int
+	server, client []string
+	want           string // that the client says
+	bytes          uint64 // by the pipe, at least
+}
+
+// mosquitto has one client publish lines that another one has subscribed to.
+func mosquitto(t *testing.T, dir string, content []byte) application {
+	t.Helper()
+	const line = 32 << 10 // of hexadecimal digits
+	var text bytes.Buffer
+	for piece := range slices.Chunk(content, line/2) {
+		fmt.Fprintf(&text, "%x\n", piece)
+	}
+	lines, conf := filepath.Join(dir, "lines"), filepath.Join(dir, "mosquitto.conf")
+	settings := "listener 1883 10.9.0.2\nallow_anonymous true\nuser root\nmax_queued_messages 0\n"
+	if err := errors.Join(os.WriteFile(lines, text.Bytes(), 0o644), os.WriteFile(conf, []byte(settings), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	sub := "mosquitto_sub -h 10.9.0.2 -t lines -q 1 -c -i "
+	script := fmt.Sprintf("id=$$; %[1]s $id -E && mosquitto_pub -h 10.9.0.2 -t lines -q 1 -l < %[2]s && %[1]s $id -C %[3]d | sha256sum",
+		sub, lines, len(content)/(line/2))
+	return application{
+		1883, []string{"mosquitto", "-c", conf}, []string{"sh", "-c", script},
+		fmt.Sprintf("%x", sha256.Sum256(text.Bytes())), 16 << 20,
+	}
+}
+
+// openTo lets others than root go into a test's directory.
+func openTo(t *testing.T, dir string) {
+	t.Helper()
+	for _, d := range []string{dir, filepath.Dir(dir), scratch} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// PostgreSQL's benchmark leaves the same tables behind as it does by TCP.
+func TestRunPostgreSQL(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	bin, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(bin) == 0 {
+		t.Fatalf("no PostgreSQL: scripts/install-deps.sh installs it (%v)", err)
+	}
+	one, two := neighbours(t)
+	b, socket := serve(t, nil)
+	openTo(t, filepath.Dir(socket))
+	dir := t.TempDir()
+	openTo(t, dir)
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	// The server refuses to be root's.
+	as := func(program string, args ...string) []string {
+		return append([]string{"setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups",
+			filepath.Join(bin[len(bin)-1], program)}, args...)
+	}
+	initdb := as("initdb", "-D", dir+"/data", "-U", "tester", "-A", "trust", "--no-sync", "--no-locale")
+	if out, err := exec.Command(initdb[0], initdb[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var log bytes.Buffer
+	server := piped(t, socket, "65536", as("postgres", "-D", dir+"/data", "-h", "10.9.0.2", "-k", dir, "-F",
+		"-c", "logging_collector=off")...)
+	server.Dir = dir
+	server.Stdout, server.Stderr = &log, &log
+	conf := "host all all 10.9.0.0/24 trust\n"
+	if err := os.WriteFile(dir+"/data/pg_hba.conf", []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start(t, two, server)
+	comes(t, "the server", func() bool {
+		cmd := exec.Command(filepath.Join(bin[len(bin)-1], "pg_isready"), "-h", "10.9.0.2", "-U", "tester", "-d", "postgres", "-q")
+		return netns.Do(one, cmd.Start) == nil && cmd.Wait() == nil
+	})
+	const script = `pgbench="$0/pgbench -h 10.9.0.2 -U tester" psql="$0/psql -h 10.9.0.2 -U tester -d postgres -X -A -t"
+$pgbench -i -q -s 2 postgres 2>/dev/null >/dev/null && $pgbench -c 1 -t 300 --random-seed 7 postgres >/dev/null 2>&1 &&
+for table in accounts tellers branches; do $psql -c "copy (select * from pgbench_$table order by 1) to stdout" | sha256sum; done &&
+$psql -c "select count(*), sum(delta) from pgbench_history"`
+	tables := func(preloaded bool) string {
+		cmd := piped(t, socket, "65536", "sh", "-c", script, bin[len(bin)-1])
+		if !preloaded {
+			cmd.Env = nil
+		}
+		out, err := output(one, cmd)
+		if err != nil || bytes.Count(out, []byte("\n")) != 4 {
+			t.Fatalf("%v: %s\n%s", err, out, log.Bytes())
+		}
+		return string(out)
+	}
+	want := tables(false)
+	if got := tables(true); got != want {
+		t.Errorf("by TCP and by the pipe:\n%s\n%s", want, got)
+	}
+	if s := b.Status(); s.SentBytes < 16<<20 {
+		t.Errorf("%d bytes went by the pipe", s.SentBytes)
+	}
+}
+
+// nobody is the user with no rights.
+const nobody = 65534
 
 // Programs as they are, between two namespaces: what comes is what was sent, and
 // it comes by the pipe.
@@ -23,6 +132,7 @@ func TestRunApplications(t *testing.T) {
 	needBPF(t)
 	one, two := neighbours(t)
 	dir := t.TempDir()
+	openTo(t, dir) // servers' workers are others
 	content := make([]byte, 24<<20)
 	random := rand.NewChaCha8([32]byte{1})
 	if _, err := random.Read(content); err != nil {
@@ -37,14 +147,22 @@ func TestRunApplications(t *testing.T) {
 		url := fmt.Sprintf("http://10.9.0.2:%d/file ", port)
 		return []string{"sh", "-c", "curl --silent --show-error --fail " + strings.Repeat(url, times) + " | sha256sum"}
 	}
-	for name, app := range map[string]struct {
-		port           int
-		server, client []string
-		want           string // that the client says
-		bytes          uint64 // by the pipe, at least
-	}{
-		"iperf3":      {5201, []string{"iperf3", "-s"}, []string{"iperf3", "-c", "10.9.0.2", "-t", "1"}, "iperf Done.", 32 << 20},
-		"iperf3 back": {5202, []string{"iperf3", "-s", "-p", "5202"}, []string{"iperf3", "-c", "10.9.0.2", "-p", "5202", "-R", "-t", "1"}, "iperf Done.", 32 << 20},
+	nginx := func(workers, port int) []string {
+		conf := filepath.Join(dir, fmt.Sprintf("nginx-%d.conf", workers))
+		text := fmt.Sprintf(`daemon off; worker_processes %d; pid %[2]s/pid-%[1]d; error_log %[2]s/errors;
+events {} http { access_log off; sendfile on; client_body_temp_path %[2]s/a; proxy_temp_path %[2]s/b; fastcgi_temp_path %[2]s/c;
+uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2]s; } }`, workers, dir, port)
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"nginx", "-c", conf, "-e", filepath.Join(dir, "errors")}
+	}
+	for name, app := range map[string]application{
+		"iperf3":         {5201, []string{"iperf3", "-s"}, []string{"iperf3", "-c", "10.9.0.2", "-t", "1"}, "iperf Done.", 32 << 20},
+		"iperf3 back":    {5202, []string{"iperf3", "-s", "-p", "5202"}, []string{"iperf3", "-c", "10.9.0.2", "-p", "5202", "-R", "-t", "1"}, "iperf Done.", 32 << 20},
+		"nginx":          {8001, nginx(1, 8001), fetch(8001), sum, 16 << 20},
+		"nginx, workers": {8002, nginx(2, 8002), fetch(8002), sum, 16 << 20},
+		"mosquitto":      mosquitto(t, dir, content[:16<<20]),
 		"python3": {
 			8003, []string{"python3", "-c", "import http.server, os; os.chdir('" + dir + "'); http.server.test(http.server.SimpleHTTPRequestHandler, http.server.ThreadingHTTPServer, port=8003)"},
 			fetch(8003), sum, 16 << 20,
@@ -56,6 +174,7 @@ func TestRunApplications(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, socket := serve(t, nil)
+			openTo(t, filepath.Dir(socket))
 			server := piped(t, socket, "65536", app.server...)
 			var log bytes.Buffer
 			server.Stdout, server.Stderr = &log, &log
