@@ -4,20 +4,34 @@
  * socket for all but EPOLLOUT, and the doorbell; its events carry a mark instead
  * of the program's word, and say only to look. What there is to report is found
  * here, also that an edge has passed.
+ *
+ * A connection is looked at while it is awake: it has been reported, changed, or
+ * the kernel had an event of it. When there was nothing to report, its doorbell is
+ * armed, and it sleeps: what a wait costs does not depend on how many do.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "run.h"
 
 /* No pointer of a program begins so. The rest is a file descriptor. */
 #define MARK UINT64_C(0x5c0e000000000000)
 #define AGAIN UINT32_MAX
+#define BELL UINT32_C(0x80000000) /* the event is the doorbell's */
 #define MARK_MASK UINT64_C(0xffff000000000000)
 
 #define ROOM (EPOLLOUT | EPOLLWRNORM)
 #define ONCE_MORE UINT64_MAX
+/* What a set's eventfd gets when a member was changed: others add 1. */
+#define POKE (UINT64_C(1) << 32)
+/* Another process that has a set's connections may empty their doorbells. */
+#define SHARED_MS 20
+
+/* Looks that find nothing before a connection sleeps: to be rung for costs the
+ * sender a call. */
+#define IDLE 3
 
 /* A TCP socket in a set. */
 struct member {
@@ -30,6 +44,9 @@ struct member {
 	struct sleeper me;
 	uint32_t seen; /* events of the kernel that were not reported */
 	uint64_t head, fulls; /* when it was reported */
+	TAILQ_ENTRY(member) entry;
+	bool awake; /* it is in the set's list */
+	unsigned int idle; /* looks that found nothing */
 };
 
 struct set {
@@ -39,13 +56,17 @@ struct set {
 	pthread_mutex_t lock; /* guards: */
 	struct member **members; /* by file descriptor */
 	int room;
-	int attached; /* how many are */
-	int again; /* eventfd: somebody else has emptied a doorbell */
+	TAILQ_HEAD(awake_list, member) awake;
+	int again; /* eventfd: somebody else has emptied a doorbell, or POKE */
+	int attached; /* members that are */
+	int waiting; /* threads in the kernel */
+	bool shared; /* another process has its connections */
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct set *list;
 static atomic_bool ever; /* something was attached */
+static atomic_int unmarked; /* threads that wait, and may not know it */
 
 struct set *set_make(int fd)
 {
@@ -59,6 +80,7 @@ struct set *set_make(int fd)
 	set->fd = fd;
 	set->refs = 1;
 	set->again = -1;
+	TAILQ_INIT(&set->awake);
 	pthread_mutex_init(&set->lock, NULL);
 	pthread_mutex_lock(&list_lock);
 	set->next = list;
@@ -152,8 +174,22 @@ void sets_after_fork(void)
 	struct set *set;
 
 	pthread_mutex_init(&list_lock, NULL);
-	for (set = list; set; set = set->next)
+	for (set = list; set; set = set->next) {
 		pthread_mutex_init(&set->lock, NULL);
+		set->waiting = 0;
+	}
+	unmarked = 0;
+}
+
+/* sets_before_fork: the child has the sets that there are, too. */
+void sets_before_fork(void)
+{
+	struct set *set;
+
+	pthread_mutex_lock(&list_lock);
+	for (set = list; set; set = set->next)
+		set->shared |= set->attached > 0;
+	pthread_mutex_unlock(&list_lock);
 }
 
 static struct member *member_of(struct set *set, int fd)
@@ -197,6 +233,22 @@ static int again(struct set *set)
 	return set->again;
 }
 
+static void wake(struct set *set, struct member *m)
+{
+	m->idle = 0;
+	if (m->awake)
+		return;
+	m->awake = true;
+	TAILQ_INSERT_TAIL(&set->awake, m, entry);
+}
+
+static void doze(struct set *set, struct member *m)
+{
+	if (m->awake)
+		TAILQ_REMOVE(&set->awake, m, entry);
+	m->awake = false;
+}
+
 /* fit tells the kernel what to watch of an attached connection. */
 static int fit(struct set *set, struct member *m, struct link *l)
 {
@@ -207,7 +259,8 @@ static int fit(struct set *set, struct member *m, struct link *l)
 	if (s->out == RING && !s->ended)
 		e.events &= ~ROOM;
 	if (m->bell < 0 && !s->mute) {
-		struct epoll_event b = { .events = EPOLLIN, .data = e.data };
+		struct epoll_event b = { .events = EPOLLIN,
+					 .data.u64 = e.data.u64 | BELL };
 
 		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, l->c.fd, &b) == 0 ||
 		    errno == EEXIST)
@@ -224,6 +277,9 @@ static int fit(struct set *set, struct member *m, struct link *l)
 		set->attached++;
 		m->head = m->fulls = ONCE_MORE;
 	}
+	wake(set, m);
+	if (set->waiting || unmarked)
+		real()->write(again(set), &(uint64_t){ POKE }, sizeof(uint64_t));
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
 }
 
@@ -233,6 +289,7 @@ static void member_remove(struct set *set, struct member *m)
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 	if (m->attached)
 		set->attached--;
+	doze(set, m);
 	set->members[m->fd] = NULL;
 	member_free(m);
 }
@@ -396,8 +453,6 @@ static uint32_t events_of(struct member *m, struct link *l, bool arm)
 
 	if (m->off)
 		return 0;
-	if (arm)
-		link_drain(l, m->me.fd);
 	now = (uint16_t)link_events(l, wanted, arm);
 	edge = m->seen || ((now & EPOLLIN) && peer->head != m->head) ||
 	       ((now & ROOM) && s->fulls != m->fulls);
@@ -411,33 +466,66 @@ static uint32_t events_of(struct member *m, struct link *l, bool arm)
 	return now;
 }
 
-/* collect reports attached connections that are ready. */
+/* look_at reports what there is of a member that is awake, and has it sleep when
+ * it is nothing. */
+static bool look_at(struct set *set, struct member *m, struct epoll_event *event,
+		    bool arm)
+{
+	struct link *l = link_get(m->fd);
+	uint32_t now = 0;
+
+	doze(set, m);
+	if (!l)
+		return false;
+	arm |= ++m->idle > IDLE;
+	now = events_of(m, l, arm);
+	if (now) {
+		*event = (struct epoll_event){ .events = now, .data = m->wanted.data };
+		m->seen = 0;
+		wake(set, m);
+		if (m->wanted.events & EPOLLONESHOT)
+			once(set, m, l);
+	} else if (!arm) {
+		m->awake = true;
+		TAILQ_INSERT_TAIL(&set->awake, m, entry);
+	}
+	link_put(l);
+	return now;
+}
+
+/* collect reports attached connections that are ready, each once. */
 static int collect(struct set *set, struct epoll_event *events, int most, bool arm)
 {
-	int fd, found = 0, left = set->attached;
+	struct member *m, *last = TAILQ_LAST(&set->awake, awake_list), *next;
+	int found = 0;
 
-	for (fd = 0; fd < set->room && left > 0 && found < most; fd++) {
-		struct member *m = set->members[fd];
-		struct link *l;
-		uint32_t now;
-
-		if (!m || !m->attached)
-			continue;
-		left--;
-		l = link_get(fd);
-		if (!l)
-			continue;
-		now = events_of(m, l, arm);
-		m->seen = 0;
-		if (now) {
-			events[found++] = (struct epoll_event){ .events = now,
-								.data = m->wanted.data };
-			if (m->wanted.events & EPOLLONESHOT)
-				once(set, m, l);
-		}
-		link_put(l);
+	for (m = TAILQ_FIRST(&set->awake); m && found < most; m = next) {
+		next = m == last ? NULL : TAILQ_NEXT(m, entry);
+		found += look_at(set, m, &events[found], arm);
 	}
 	return found;
+}
+
+static void wake_all(struct set *set)
+{
+	int fd;
+
+	for (fd = 0; fd < set->room; fd++)
+		if (set->members[fd] && set->members[fd]->attached)
+			wake(set, set->members[fd]);
+}
+
+/* rang hears of a doorbell. */
+static void rang(struct set *set, struct member *m, struct link *l)
+{
+	if (!m->link || m->bell < 0)
+		return;
+	link_drain(l, set->again);
+	if (l->s->mute) {
+		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
+		m->bell = -1;
+		fit(set, m, l); /* TCP's room counts from now on */
+	}
 }
 
 /* sort takes marked events out, and notes what they say. */
@@ -448,6 +536,7 @@ static int sort(struct set *set, struct epoll_event *events, int n)
 
 	for (i = 0; i < n; i++) {
 		struct epoll_event e = events[i];
+		uint32_t word = e.data.u64;
 		struct member *m;
 		struct link *l;
 
@@ -455,45 +544,39 @@ static int sort(struct set *set, struct epoll_event *events, int n)
 			events[kept++] = e;
 			continue;
 		}
-		if ((uint32_t)e.data.u64 == AGAIN) {
-			real()->read(set->again, &any, sizeof(any));
+		if (word == AGAIN) {
+			if (real()->read(set->again, &any, sizeof(any)) == sizeof(any) &&
+			    any % POKE)
+				wake_all(set);
 			continue;
 		}
-		m = member_of(set, (uint32_t)e.data.u64);
+		m = member_of(set, word & ~BELL);
 		l = m ? link_get(m->fd) : NULL;
 		if (!l)
 			continue;
-		/* A doorbell has no other events than this, when it is not at its
-		 * end; and of the socket it is only wanted by who wants it. */
-		link_drain(l, set->again);
-		if (l->s->mute && m->bell >= 0) {
-			real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
-			m->bell = -1;
-			fit(set, m, l); /* TCP's room counts from now on */
-		}
-		m->seen |= e.events;
+		wake(set, m);
+		if (word & BELL)
+			rang(set, m, l);
+		else
+			m->seen |= e.events;
 		link_put(l);
 	}
 	return kept;
 }
 
-/* confirm asks the sockets that had events what they have: the doorbell's are not
- * theirs. */
+/* confirm asks sockets whether what they had and was not reported is there yet. */
 static void confirm(struct set *set)
 {
-	int fd, left = set->attached;
+	struct member *m;
 
-	for (fd = 0; fd < set->room && left > 0; fd++) {
-		struct member *m = set->members[fd];
-		struct pollfd p = { .fd = fd };
+	TAILQ_FOREACH(m, &set->awake, entry)
+	{
+		struct pollfd p = { .fd = m->fd };
 		struct link *l;
 
-		if (!m || !m->attached)
-			continue;
-		left--;
 		if (!m->seen)
 			continue;
-		l = link_get(fd);
+		l = link_get(m->fd);
 		p.events = m->wanted.events &
 			   (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP | ROOM);
 		if (l && l->s->out == RING && !l->s->ended)
@@ -518,47 +601,56 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 		ready = collect(set, events, most, false);
 		if (!ready && timeout)
 			ready = collect(set, events, most, true);
-		pthread_mutex_unlock(&set->lock);
-		if (ready == most)
+		if (ready == most) {
+			pthread_mutex_unlock(&set->lock);
 			return ready;
+		}
 		if (ready || left < 0)
 			ms = 0;
 		else if (timeout > 0)
 			ms = (left + 999999) / 1000000;
 		if (timeout < 0 && !ready)
 			ms = -1;
-		n = real()->epoll_pwait(set->fd, events + ready, most - ready, ms, mask);
-		if (n < 0)
-			return ready ? ready : n;
-		pthread_mutex_lock(&set->lock);
-		n = sort(set, events + ready, n);
-		confirm(set);
+		if (set->shared && (ms < 0 || ms > SHARED_MS))
+			ms = SHARED_MS;
+		set->waiting++;
 		pthread_mutex_unlock(&set->lock);
-		if (ready + n || (timeout >= 0 && now_ns() >= deadline)) {
-			pthread_mutex_lock(&set->lock);
-			n += collect(set, events + ready + n, ready ? 0 : most - n,
-				     false);
+		n = real()->epoll_pwait(set->fd, events + ready, most - ready, ms, mask);
+		pthread_mutex_lock(&set->lock);
+		set->waiting--;
+		if (n < 0) {
 			pthread_mutex_unlock(&set->lock);
-			return ready + n;
+			return ready ? ready : n;
 		}
+		if (!n && set->shared)
+			wake_all(set);
+		n = sort(set, events + ready, n);
+		if (!ready)
+			n += collect(set, events + n, most - n, false);
+		pthread_mutex_unlock(&set->lock);
+		if (ready + n || (timeout >= 0 && now_ns() >= deadline))
+			return ready + n;
 	}
 }
 
 int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 		const sigset_t *mask)
 {
-	struct set *set = ever && most > 0 ? set_get(fd) : NULL;
-	int n;
+	struct set *set;
+	int n = 0;
 
-	if (!set) {
-		/* It may be that something is attached meanwhile. */
+	unmarked++;
+	set = ever && most > 0 ? set_get(fd) : NULL;
+	if (!set)
 		n = real()->epoll_pwait(fd, events, most, timeout, mask);
+	unmarked--;
+	if (!set) {
+		/* It may be that something was attached meanwhile. */
 		set = n > 0 && ever ? set_get(fd) : NULL;
 		if (!set)
 			return n;
 		pthread_mutex_lock(&set->lock);
 		n = sort(set, events, n);
-		confirm(set);
 		n += collect(set, events + n, most - n, false);
 		pthread_mutex_unlock(&set->lock);
 		if (n) {

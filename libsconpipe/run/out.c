@@ -130,7 +130,7 @@ static int wait_room(struct link *l, int fd, int flags, int64_t deadline)
 		return 0;
 	s->fulls++;
 	if (!blocks(fd, flags))
-		return -EAGAIN;
+		return out_room(l, true) ? 0 : -EAGAIN;
 	until = now_ns() + spin_ns(spin_default(), s->tx_vain);
 	while (now_ns() < until) {
 		if (out_room(l, false)) {

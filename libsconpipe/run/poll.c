@@ -15,6 +15,16 @@ struct wait {
 	struct link **links; /* of each, or NULL */
 	struct pollfd *all; /* for the kernel: the same, then doorbells */
 	struct sleeper *me; /* of each */
+	void *made; /* memory of all three, or NULL */
+};
+
+/* Room for most calls. */
+#define FEW 16
+
+struct few {
+	struct link *links[FEW];
+	struct pollfd all[2 * FEW + 1];
+	struct sleeper me[FEW];
 };
 
 #define ROOM (POLLOUT | POLLWRNORM)
@@ -33,23 +43,40 @@ static void stay(const struct pollfd *fds, nfds_t count, int by)
 	}
 }
 
-/* find gets the attached ones. It returns how many there are. */
-static nfds_t find(struct wait *w)
+/* room_for makes room for as many. */
+static bool room_for(struct wait *w, struct few *few)
 {
-	nfds_t i, found = 0;
+	size_t n = w->count;
+
+	if (n <= FEW) {
+		memset(few->links, 0, sizeof(few->links));
+		w->links = few->links;
+		w->all = few->all;
+		w->me = few->me;
+		return true;
+	}
+	w->made = calloc(n, sizeof(*w->links) + sizeof(*w->me) + 3 * sizeof(*w->all));
+	if (!w->made)
+		return false;
+	w->links = w->made;
+	w->me = (struct sleeper *)(w->links + n);
+	w->all = (struct pollfd *)(w->me + n);
+	return true;
+}
+
+/* find gets the attached ones. It returns how many there are, or -1. */
+static int find(struct wait *w, struct few *few)
+{
+	int found = 0;
+	nfds_t i;
 
 	for (i = 0; i < w->count; i++) {
 		struct entry *e = entry_get(w->fds[i].fd);
 
 		if (!e || e->kind != LINKED)
 			continue;
-		if (!found) {
-			w->links = calloc(w->count, sizeof(*w->links));
-			w->all = calloc(2 * w->count + 1, sizeof(*w->all));
-			w->me = calloc(w->count, sizeof(*w->me));
-			if (!w->links || !w->all || !w->me)
-				return 0;
-		}
+		if (!found && !room_for(w, few))
+			return -1;
 		w->links[i] = link_get(w->fds[i].fd);
 		found++;
 	}
@@ -121,6 +148,24 @@ static int asleep(struct wait *w, void (*fn)(struct link *, struct sleeper *))
 	return own;
 }
 
+/* look_on looks at rings for a moment: to sleep costs both ends a call, and time. */
+static bool look_on(struct wait *w, int64_t most_ns)
+{
+	static __thread unsigned int vain;
+	int64_t ns = spin_ns(spin_default(), vain), until;
+
+	until = now_ns() + (ns < most_ns ? ns : most_ns);
+	while (now_ns() < until) {
+		if (ask_rings(w, false)) {
+			vain = 0;
+			return true;
+		}
+		relax();
+	}
+	vain++;
+	return false;
+}
+
 static int wait_all(struct wait *w, const struct timespec *timeout, const sigset_t *mask)
 {
 	int64_t deadline = timeout ? now_ns() + timeout->tv_sec * INT64_C(1000000000) +
@@ -134,6 +179,10 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 		bool sleeps = !ready && (!timeout || ns > 0);
 		int n, own = -1, err;
 
+		if (sleeps && look_on(w, timeout ? ns : INT64_MAX)) {
+			ready = true;
+			sleeps = false;
+		}
 		if (sleeps) {
 			own = asleep(w, sleep_begin);
 			ready = ask_rings(w, true);
@@ -159,27 +208,27 @@ int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
 	  const sigset_t *mask)
 {
 	struct wait w = { .fds = fds, .count = count };
+	struct few few;
+	int n, found = find(&w, &few), err;
 	nfds_t i;
-	int n;
 
-	if (!find(&w)) {
+	if (found < 0) {
+		errno = ENOMEM;
+		return -1;
+	}
+	if (!found) {
 		stay(fds, count, 1);
 		n = real()->ppoll(fds, count, timeout, mask);
 		stay(fds, count, -1);
-	} else {
-		n = wait_all(&w, timeout, mask);
-		for (i = 0; i < count; i++)
-			if (w.links[i])
-				link_put(w.links[i]);
+		return n;
 	}
-	if (w.links || w.all) {
-		int err = errno;
-
-		free(w.links);
-		free(w.all);
-		free(w.me);
-		errno = err;
-	}
+	n = wait_all(&w, timeout, mask);
+	err = errno;
+	for (i = 0; i < count; i++)
+		if (w.links[i])
+			link_put(w.links[i]);
+	free(w.made);
+	errno = err;
 	return n;
 }
 

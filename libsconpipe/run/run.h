@@ -240,6 +240,7 @@ void set_put(struct set *set);
 void sets_forget(int fd); /* it is closed */
 void sets_update(int fd); /* a connection went over, or back */
 void sets_copy(int from, int to);
+void sets_before_fork(void);
 void sets_after_fork(void);
 
 #endif

@@ -250,6 +250,7 @@ void table_before_fork(void)
 {
 	int fd;
 
+	sets_before_fork();
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
