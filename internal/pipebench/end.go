@@ -31,6 +31,9 @@ type report struct {
 const (
 	warmSeconds    = 0.15
 	measureSeconds = 0.4
+	// runWarmSeconds is how long many connections of unmodified programs take
+	// until they have gone over.
+	runWarmSeconds = 5
 	// patience is how long an end may take in all; 4096 connections take some
 	// seconds until they are there.
 	patience = 90 * time.Second
@@ -40,7 +43,11 @@ const (
 func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected report, err error) {
 	l.wait, l.connections = cmp.Or(l.wait, "usual"), cmp.Or(l.connections, 1)
 	address, port := b.address(m, 1)
-	args := append(l.args(), "--warm", fmt.Sprint(warmSeconds), "--seconds", fmt.Sprint(measureSeconds))
+	warm := warmSeconds
+	if m.run && l.connections > 1 {
+		warm = runWarmSeconds
+	}
+	args := append(l.args(), "--warm", fmt.Sprint(warm), "--seconds", fmt.Sprint(measureSeconds))
 	if b.options.small {
 		args = append(args, "--warm", "0.01", "--seconds", "0.02")
 	}
