@@ -18,6 +18,7 @@ const baseSuite = "bookworm"
 var basePackages = []string{
 	"busybox-static", "conntrack", "dash", "ethtool", "ipset", "iproute2", "iptables", "iputils-ping", "kmod",
 	"mount", "netbase", "nftables", "procps", "socat", "usr-is-merged", "util-linux",
+	"hostapd", "iw", "wireguard-tools",
 }
 
 // machineID is that of every guest: without one, systemd would make itself at

@@ -113,6 +113,8 @@ func unpackKernel(ctx context.Context, root, dir string) error {
 // that Options.Hardware may have, and what these use.
 var wanted = []string{
 	"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*", "drivers/net/ipvlan/*",
+	"drivers/net/bonding/*", "drivers/net/wireguard/*", "drivers/net/ppp/*", "drivers/net/slip/*",
+	"drivers/net/wireless/virtual/*",
 	"drivers/net/ethernet/intel/igb/*", "drivers/net/ethernet/intel/igbvf/*", "drivers/dca/*", "drivers/i2c/algos/*",
 }
 

@@ -21,6 +21,8 @@ type guest struct {
 	mode  string // how devices are hooked: "clsact" or "tcx"
 	noBTF bool
 	short bool // also in the short form
+	// hardware tells that there is a suite for its kernel with drivers of hardware.
+	hardware bool
 	// skips are the tests that cannot run there, of each package, in order.
 	// Any other that is skipped has failed, and so has one of these that is
 	// not.
@@ -30,7 +32,7 @@ type guest struct {
 // guests are in the order in which they are run.
 var guests = []guest{
 	{name: "6.1", kernel: "6.1", arch: "amd64", cpus: 1, mode: "clsact", short: true, skips: sinceLinux61},
-	{name: "6.12", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", short: true},
+	{name: "6.12", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", short: true, hardware: true},
 	{name: "newest", kernel: "newest", arch: "amd64", cpus: 2, mode: "tcx", skips: withOldNFT},
 	{name: "6.12 without BTF", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", noBTF: true, skips: withoutBTF},
 	{name: "6.12 arm64", kernel: "6.12", arch: "arm64", cpus: 2, mode: "tcx"},
@@ -73,6 +75,8 @@ type job struct {
 	files   map[string]string // path in the guest -> path here; scon is in /opt
 	systemd bool
 	several bool // needs more than one CPU, if the guest's kernel can be given them
+	// hardware has it run on the kernel that has drivers of hardware.
+	hardware bool
 }
 
 // run has a guest do a job and returns how it ended. The kernel must have had
@@ -91,8 +95,13 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	if j.several {
 		cpus = g.cpus
 	}
+	var hardware []string
+	if j.hardware {
+		hardware = []string{"-device", "virtio-rng-pci"} // any will do
+	}
 	r, err := vm.Run(t.Context(), vm.Options{
-		Kernel: g.kernel, Arch: g.arch, CPUs: cpus, Memory: 1536, Icount: true, Systemd: j.systemd,
+		Hardware: hardware,
+		Kernel:   g.kernel, Arch: g.arch, CPUs: cpus, Memory: 1536, Icount: true, Systemd: j.systemd,
 		Files: files, Command: j.command, Timeout: 90 * time.Minute,
 	})
 	if err != nil {

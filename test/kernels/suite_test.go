@@ -20,6 +20,7 @@ type suite struct {
 	leftOut  []string // but these
 	args     string   // of their tests
 	several  bool     // as of job
+	hardware bool     // wants drivers that kernels for virtual machines lack
 	programs bool     // needs scon-cni and scon-oci, which are C: guests of this machine's architecture
 }
 
@@ -50,7 +51,8 @@ var suites = []suite{
 		"internal/discover", "internal/doctor",
 	}},
 	{name: "topology", packages: []string{"internal/topology"}},
-	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order)},
+	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
+	{name: "drivers", packages: []string{"internal/daemon"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
 	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
@@ -81,6 +83,9 @@ var hostile = []string{
 // minutes for each, and makes a daemon that keeps up with nothing.
 var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers"}
 
+// drivers are those that need what kernels for virtual machines have not.
+var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
+
 // order are those whose packets may overtake each other only from another CPU.
 var order = []string{"TestOrder"}
 
@@ -105,7 +110,7 @@ func TestTests(t *testing.T) {
 	}
 	for _, g := range guests {
 		for _, s := range suites {
-			if s.programs && g.arch != runtime.GOARCH {
+			if s.programs && g.arch != runtime.GOARCH || s.hardware && !g.hardware {
 				continue
 			}
 			t.Run(g.name+"/"+s.name, func(t *testing.T) {
@@ -148,7 +153,10 @@ const (
 // test runs a suite.
 func (g guest) test(t *testing.T, s suite) {
 	t.Helper()
-	j := job{files: make(map[string]string), several: s.several}
+	j := job{files: make(map[string]string), several: s.several, hardware: s.hardware}
+	if s.hardware {
+		j.command = "modprobe mac80211_hwsim radios=3\n"
+	}
 	if s.programs {
 		for _, name := range []string{"scon-cni", "scon-oci"} {
 			j.files["/opt/"+name] = buildC(t, name)
