@@ -79,6 +79,7 @@ const (
 type generator struct {
 	*Case
 	ipv6  bool
+	bare  bool // the uplink has no MAC addresses
 	r     *rand.Rand
 	reset map[int]bool // connections, by a RST
 	// counting is set once there are rules that count packets.
@@ -88,7 +89,8 @@ type generator struct {
 }
 
 func generate(seed uint64) *Case {
-	g := generator{Case: &Case{Seed: seed}, ipv6: variants[variantOf(seed)].ipv6, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+	v := variants[variantOf(seed)]
+	g := generator{Case: &Case{Seed: seed}, ipv6: v.ipv6, bare: v.bare, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	g.conns()
 	g.rules()

@@ -63,6 +63,9 @@ func (g *generator) plainChange() *change {
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.2 dev eth0 mtu lock 700", far),
 			Undo: fmt.Sprintf("ip route flush exact %v", far)}
 	case 6:
+		if g.bare { // without neighbours
+			return &change{AtOnce: true, Script: "ip link set eth0 txqueuelen 400", Undo: "ip link set eth0 txqueuelen 500"}
+		}
 		return &change{AtOnce: true, Script: "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:e5 dev eth0 nud permanent",
 			Undo: "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:e0 dev eth0 nud permanent"}
 	case 7:

@@ -12,7 +12,7 @@ import (
 )
 
 // pairs is how many pairs of worlds run cases at the same time: mostly they wait.
-const pairs = 4
+const pairs = 6
 
 // variants are how daemons are started. A case runs with that of its seed.
 var variants = []settings{
@@ -20,6 +20,8 @@ var variants = []settings{
 	{lease: 50 * time.Millisecond, leasePackets: 16},
 	{lease: time.Second, leasePackets: 65536, ipv6: true},
 	{lease: 50 * time.Millisecond, leasePackets: 16, ipv6: true},
+	{lease: 50 * time.Millisecond, leasePackets: 16, bare: true},
+	{lease: time.Second, leasePackets: 65536, ipv6: true, bare: true},
 }
 
 func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
@@ -83,13 +85,19 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 // has to go express, or nothing would be proven.
 const leastExpress = 0.2
 
-// wantExpress looks at how many packets of each family went express.
+// wantExpress looks at how many packets of each family went express, by an uplink
+// of each kind.
 func wantExpress(t *testing.T, all []*pair) {
 	t.Helper()
-	for _, ipv6 := range []bool{false, true} {
+	type form struct{ ipv6, bare bool }
+	seen := make(map[form]bool)
+	for _, p := range all {
+		seen[form{p.scon.ipv6, p.scon.bare}] = true
+	}
+	for f := range seen {
 		var sent, express uint64
 		for _, p := range all {
-			if p.scon.ipv6 != ipv6 {
+			if (form{p.scon.ipv6, p.scon.bare}) != f {
 				continue
 			}
 			s, err := p.scon.bed.Daemon.Status()
@@ -99,9 +107,9 @@ func wantExpress(t *testing.T, all []*pair) {
 			sent += p.sent
 			express += s.Totals.ExpressPackets
 		}
-		t.Logf("IPv6 %v: %d packets, %d of them express", ipv6, sent, express)
+		t.Logf("%+v: %d packets, %d of them express", f, sent, express)
 		if float64(express) < leastExpress*float64(sent) {
-			t.Errorf("IPv6 %v: only %d of %d packets went express", ipv6, express, sent)
+			t.Errorf("%+v: only %d of %d packets went express", f, express, sent)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/scontest"
 )
 
@@ -19,6 +20,9 @@ type wire struct {
 	fd    int
 	index int // of the device
 	buf   []byte
+	// bare tells that it is the end of a tun device, whose packets begin with the
+	// IP header. All that is handed to it has the MAC header that edge would see.
+	bare bool
 }
 
 // offload is what a packet carries beside its bytes: which checksum is to be
@@ -92,7 +96,76 @@ func openWire(b *scontest.Bed, node string) (*wire, error) {
 
 func (w *wire) close() { unix.Close(w.fd) }
 
+// openBare makes a tun device in the place of device's uplink, and stands at its
+// other end.
+func openBare(b *scontest.Bed) *wire {
+	file := b.OpenTun(lab.Device, lab.Uplink, true)
+	// Fd has made it blocking.
+	fd := int(file.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		b.T.Fatal(err)
+	}
+	return &wire{fd: fd, buf: make([]byte, 128<<10), bare: true}
+}
+
+// sendBare sends what is in a frame if it is IP and for the uplink.
+func (w *wire) sendBare(o offload, frame []byte) error {
+	if len(frame) <= ethLen || string(frame[:6]) != string(uplinkMAC) {
+		return nil
+	}
+	if typ := string(frame[12:14]); typ != "\x08\x00" && typ != "\x86\xdd" {
+		return nil
+	}
+	if o.partial {
+		o.csumStart -= ethLen
+	}
+	if o.header != 0 {
+		o.header -= ethLen
+	}
+	_, err := unix.Write(w.fd, append(o.bytes(), frame[ethLen:]...))
+	// EINVAL: an offload, or a version of IP, that the kernel does not take.
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("send a packet of %d bytes: %w", len(frame)-ethLen, err)
+	}
+	return nil
+}
+
+// receiveBare is receive for a tun device.
+func (w *wire) receiveBare() (c captured, ok bool, err error) {
+	n, err := unix.Read(w.fd, w.buf)
+	if errors.Is(err, unix.EAGAIN) {
+		return c, false, nil
+	}
+	if err != nil {
+		return c, false, fmt.Errorf("receive a packet: %w", err)
+	}
+	typ := "\x08\x00"
+	if w.buf[offloadLen]>>4 == 6 {
+		typ = "\x86\xdd"
+	}
+	c.offloads = normal(w.buf[:offloadLen])
+	c.data = string(edgeMAC) + string(uplinkMAC) + typ + string(w.buf[offloadLen:n])
+	return c, true, nil
+}
+
+// drain adds what has arrived at a node's end to what others have got.
+func (w *wire) drain(node int, got []captured) ([]captured, error) {
+	for {
+		c, ok, err := w.receive()
+		if !ok || err != nil {
+			return got, err
+		}
+		if !isOwn(c) {
+			c.to = node
+			got = append(got, c)
+		}
+	}
+}
+
 func (w *wire) send(o offload, frame []byte) error {
+	if w.bare {
+		return w.sendBare(o, frame)
+	}
 	_, err := unix.Write(w.fd, append(o.bytes(), frame...))
 	// ENOBUFS: longer than the other end of the wire takes.
 	if err != nil && !errors.Is(err, unix.ENOBUFS) {
@@ -103,6 +176,9 @@ func (w *wire) send(o offload, frame []byte) error {
 
 // receive returns the next packet; ok is false if there is none now.
 func (w *wire) receive() (c captured, ok bool, err error) {
+	if w.bare {
+		return w.receiveBare()
+	}
 	var oob [64]byte
 	n, oobn, _, from, err := unix.Recvmsg(w.fd, w.buf, oob[:], unix.MSG_DONTWAIT)
 	if errors.Is(err, unix.EAGAIN) {
@@ -111,12 +187,7 @@ func (w *wire) receive() (c captured, ok bool, err error) {
 	if err != nil {
 		return c, false, fmt.Errorf("receive a frame: %w", err)
 	}
-	// Whether a checksum has been looked at already, and how the bytes lie in
-	// memory, is no difference to the receiver.
-	head := w.buf[:offloadLen]
-	head[0] &= needsCsum
-	head[2], head[3] = 0, 0
-	c.offloads = string(head)
+	c.offloads = normal(w.buf[:offloadLen])
 	c.data = string(w.buf[offloadLen:n])
 	c.pkttype = from.(*unix.SockaddrLinklayer).Pkttype
 	aux := oob[:oobn]
@@ -127,6 +198,14 @@ func (w *wire) receive() (c captured, ok bool, err error) {
 		}
 	}
 	return c, true, nil
+}
+
+// normal is an offload without what is no difference to the receiver: whether a
+// checksum has been looked at already, and how the bytes lie in memory.
+func normal(head []byte) string {
+	head[0] &= needsCsum
+	head[2], head[3] = 0, 0
+	return string(head)
 }
 
 // await waits until a packet can be received.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,11 +80,34 @@ ip -6 rule add fwmark 5 lookup 105
 ip -6 route add default via fd00:77::9 dev eth0 table 105
 `
 
+// An uplink without MAC addresses, a tun device, in the place of the wire. Nobody
+// is asked for there, and no neighbour has an address.
+var (
+	setUpBare = `
+sysctl -q -w net.ipv6.conf.eth0.addr_gen_mode=1
+ip addr add 10.77.0.1/24 dev eth0
+ip link set eth0 up
+` + ofBare(setUpDevice)
+	setUpBare6 = `
+ip addr add fd00:77::1/64 dev eth0 nodad
+ip -6 route replace default via fd00:77::2 dev eth0
+` + ofBare(setUpDevice6)
+)
+
+// ofBare leaves out of commands those about MAC addresses of the uplink.
+func ofBare(commands string) string {
+	lines := strings.Split(commands, "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
+		return strings.Contains(line, "dev eth0 nud") || strings.HasPrefix(line, "ip link set eth0 address")
+	}), "\n")
+}
+
 // world is a lab with packet sockets at all ends, and perhaps a daemon.
 type world struct {
 	bed   *scontest.Bed
 	scon  bool
 	ipv6  bool
+	bare  bool
 	shell *shell
 	ends  [nodes]*wire
 	ct    *conntrack.Client
@@ -95,12 +119,13 @@ type settings struct {
 	lease        time.Duration
 	leasePackets int
 	ipv6         bool
+	bare         bool // the uplink has no MAC addresses
 }
 
 // newWorld builds a world that is gone when the test ends.
 func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
-	w := &world{scon: scon, ipv6: s.ipv6}
+	w := &world{scon: scon, ipv6: s.ipv6, bare: s.bare}
 	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Config: func(c *config.Config) {
 		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
 	}})
@@ -115,15 +140,26 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	}
 	t.Cleanup(w.shell.close)
 	// A /run of its own has a lock of iptables-legacy of its own.
-	script := "mount -t tmpfs tmpfs /run\n" + setUpDevice
+	script, script6 := setUpDevice, setUpDevice6
+	if s.bare {
+		w.bed.Sh(lab.Device, "ip link del eth0")
+		w.ends[edge] = openBare(w.bed)
+		script, script6 = setUpBare, setUpBare6
+	}
+	script = "mount -t tmpfs tmpfs /run\n" + script
 	if s.ipv6 {
-		script += setUpDevice6
+		script += script6
 	}
 	if err := w.shell.run(script); err != nil {
 		t.Fatal(err)
 	}
-	observe(t, w)
+	if !s.bare {
+		observe(t, w)
+	}
 	for n := range w.ends {
+		if w.ends[n] != nil {
+			continue
+		}
 		if w.ends[n], err = openWire(w.bed, nodeNames[n]); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +230,14 @@ func (w *world) collect() (got []captured, err error) {
 				return nil, err
 			}
 		}
-		for n, end := range w.ends {
+		for n, end := range slices.Backward(w.ends[:]) {
+			if end.bare {
+				// What is for it has been handled with what the containers got.
+				if got, err = end.drain(n, got); err != nil {
+					return nil, err
+				}
+				continue
+			}
 			for deadline := time.Now().Add(scontest.Patience); arrived[n] < round; {
 				c, ok, err := end.receive()
 				if err != nil {
