@@ -102,7 +102,7 @@ func (n *Namer) identify(p Port) Container {
 		}
 		name, by := n.ask(id)
 		return Container{
-			Name:    cmp.Or(name, Short(id)),
+			Name:    cmp.Or(name, monitorsName(n.at.proc, pid), Short(id)),
 			ID:      id,
 			Runtime: cmp.Or(by, runtime),
 			Netns:   c.Netns,

@@ -175,6 +175,26 @@ func TestIdentify(t *testing.T) {
 			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42},
 		},
 		{
+			"Podman without its service",
+			func(n *named) {
+				n.process(42, n.d.c, "/machine.slice/libpod-"+idA+".scope")
+				n.write("42/stat", "42 (a) b) S 41 42 42 0")
+				n.write("41/stat", "41 (crun) S 40 41 41 0")
+				n.write("41/cmdline", "/usr/bin/crun\x00create\x00")
+				n.write("40/cmdline", "/usr/bin/conmon\x00--api-version\x001\x00-n\x00web\x00")
+			},
+			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42},
+		},
+		{
+			"Podman whose monitor is gone",
+			func(n *named) {
+				n.process(42, n.d.c, "/machine.slice/libpod-"+idA+".scope")
+				n.write("42/stat", "42 (sh) S 1 42 42 0")
+				n.write("1/cmdline", "/sbin/init\x00-n\x00web\x00")
+			},
+			Container{Name: idA[:12], ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42},
+		},
+		{
 			"containerd",
 			func(n *named) {
 				n.process(42, n.d.c, "/default/"+idA)

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -55,6 +58,44 @@ func dockerName(socket, id string) (string, error) {
 		return "", fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
 	return strings.TrimPrefix(container.Name, "/"), nil
+}
+
+// monitorsName is what conmon, which starts the containers of Podman and CRI-O and
+// stays, was told that the container of a process is called: Podman has no daemon
+// to be asked. It is "" if there is none.
+func monitorsName(proc string, pid int) string {
+	// While a container starts, its runtime is in between.
+	const most = 4
+	for range most {
+		parent, err := parentOf(proc, pid)
+		if err != nil {
+			return ""
+		}
+		line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(parent), "cmdline"))
+		if err != nil {
+			return ""
+		}
+		if args := strings.Split(string(line), "\x00"); filepath.Base(args[0]) == "conmon" {
+			if i := slices.Index(args, "-n"); i >= 0 && i+1 < len(args) {
+				return args[i+1]
+			}
+			return ""
+		}
+		pid = parent
+	}
+	return ""
+}
+
+// parentOf is the parent of a process.
+func parentOf(proc string, pid int) (parent int, err error) {
+	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// "42 (name) S PARENT ...": the name may have anything in it.
+	var state rune
+	_, err = fmt.Sscanf(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " %c %d", &state, &parent)
+	return parent, err
 }
 
 // containerdName reads a task's OCI configuration in containerd's state: the
