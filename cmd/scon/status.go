@@ -69,7 +69,7 @@ func containerTable(containers []api.Container) *table {
 		if c.Paused {
 			name += " (paused)"
 		}
-		tab.add(name, c.Bridge, c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
+		tab.add(name, orDash(c.Bridge), c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
 			share(c.ExpressPackets, c.RegularPackets), orDash(mostFirst(c.Reasons)))
 	}
 	return tab

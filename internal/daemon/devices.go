@@ -173,7 +173,8 @@ func (d *Daemon) rescan(lenient bool) (err error) {
 	d.setBridges(topology.Bridges)
 	ports := make(map[int]discover.Port)
 	for _, p := range topology.Ports {
-		why := cmp.Or(d.devices.steered(p), d.policy.controls[p.Bridge.Index])
+		inside, _ := p.Inside()
+		why := cmp.Or(d.devices.steered(p), d.policy.controls[inside])
 		if why == "" && (d.devices.ports[p.Index] == nil || changed.has(p)) {
 			why = d.unhookable(p.Index)
 		}

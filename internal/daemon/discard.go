@@ -62,17 +62,18 @@ func (d *Daemon) discardable(p *port, tuple conntrack.Tuple, now time.Time) bool
 	_, drops := r.rules.Discardable(rules.Flow{
 		Tuple:     tuple,
 		Port:      rules.Device{Name: p.Name, Index: p.Index},
-		Inside:    d.policy.inside[p.Bridge.Index],
-		Forwarded: d.isForwarded(tuple, p.Bridge.Name),
+		Inside:    d.policy.insideOf(p),
+		Forwarded: d.isForwarded(tuple, p),
 	})
 	return drops
 }
 
-// isForwarded tells whether a packet that comes in by a bridge is for another
+// isForwarded tells whether a packet of the container behind a port is for another
 // host than this one.
-func (d *Daemon) isForwarded(tuple conntrack.Tuple, bridge string) bool {
+func (d *Daemon) isForwarded(tuple conntrack.Tuple, p *port) bool {
+	_, inside := p.Inside()
 	routes, err := netlink.RouteGetWithOptions(tuple.Dst.Addr().AsSlice(), &netlink.RouteGetOptions{
-		Iif: bridge, SrcAddr: tuple.Src.Addr().AsSlice(),
+		Iif: inside, SrcAddr: tuple.Src.Addr().AsSlice(),
 	})
 	return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_UNICAST
 }

@@ -151,10 +151,17 @@ func (d *Daemon) touches(p *port, conn conntrack.Conn, initiator bool) (rules.Ru
 	return d.policy.rules.Touches(rules.Conn{
 		Conn:    conn,
 		Port:    rules.Device{Name: p.Name, Index: p.Index},
-		Inside:  d.policy.inside[p.Bridge.Index],
+		Inside:  d.policy.insideOf(p),
 		Outside: d.policy.outside,
 		Replies: !initiator,
 	})
+}
+
+// insideOf are the devices by which IP may see packets of the container behind a
+// port.
+func (p *policy) insideOf(port *port) []rules.Device {
+	index, _ := port.Inside()
+	return p.inside[index]
 }
 
 // keepRegular remembers a connection that a rule keeps regular.
@@ -185,19 +192,26 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) {
 	for _, b := range topology.Bridges {
 		inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
 	}
+	skipped := maps.Clone(inside) // what express packets would skip
+	for _, port := range topology.Ports {
+		if port.Routed() {
+			inside[port.Index] = above.of(rules.Device{Name: port.Name, Index: port.Index})
+			skipped[port.Index] = slices.DeleteFunc(slices.Clone(inside[port.Index]), func(dev rules.Device) bool { return dev.Index == port.Index })
+		}
+	}
 	var outside []rules.Device
 	for _, u := range topology.Uplinks {
 		outside = append(outside, above.of(rules.Device{Name: u.Name, Index: u.Index})...)
 	}
 	p := &d.policy
-	p.controls, p.xdp = controlsOf(inside, topology.Qdiscs, d.dp.Programs()), make(map[int]bool)
+	p.controls, p.xdp = controlsOf(skipped, topology.Qdiscs, d.dp.Programs()), make(map[int]bool)
 	for _, l := range topology.Links {
 		p.xdp[l.Attrs().Index] = hasXDP(l)
 	}
-	for bridge, devices := range inside {
+	for port, devices := range skipped {
 		for _, dev := range devices {
 			if p.xdp[dev.Index] {
-				p.controls[bridge] = fmt.Sprintf("packets of its bridge must meet what %s has: an XDP program", dev.Name)
+				p.controls[port] = fmt.Sprintf("packets of its bridge must meet what %s has: an XDP program", dev.Name)
 			}
 		}
 	}
@@ -208,8 +222,8 @@ func (d *Daemon) lookAtDevices(topology discover.Topology) {
 	d.retireTouched(time.Now())
 }
 
-// controlsOf finds traffic control at bridges, and at what IP sees in their
-// place: a qdisc, somebody's filters or programs.
+// controlsOf finds traffic control at bridges, and at what IP sees in place of
+// these or of a container's port: a qdisc, somebody's filters or programs.
 func controlsOf(inside map[int][]rules.Device, qdiscs map[int]string, own tcfilter.Own) map[int]string {
 	controls := make(map[int]string)
 	for bridge, devices := range inside {

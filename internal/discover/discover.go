@@ -20,7 +20,7 @@ const Auto = "auto"
 // Options says which devices to look at.
 type Options struct {
 	// Bridges are the bridges whose ports count, by name; none or Auto: every
-	// bridge with at least one container's port.
+	// bridge with at least one container's port, and containers that are routed.
 	Bridges []string
 	// Uplinks are the devices by which traffic leaves or enters, by name; none
 	// or Auto: every device that a route of any table goes out of and
@@ -50,17 +50,29 @@ type Bridge struct {
 // Netkit is the kind of the kernel's pairs for containers (Linux 6.7).
 const Netkit = "netkit"
 
-// Port is the end of a container's pair of devices that is a port of a bridge.
+// Port is the end of a container's pair of devices that is a port of a bridge, or
+// to which a route to the container leads.
 type Port struct {
 	Index     int
 	Name      string
-	Bridge    Bridge
+	Bridge    Bridge // zero if the container is routed
 	MTU       int    // bytes
 	PeerNSID  int    // of the container's namespace, as this namespace numbers it
 	PeerIndex int    // of the other end, in the container's namespace
 	Up        bool   // both ends are up
 	Qdisc     string // the kind at the root, "noqueue" unless somebody shapes the traffic
 	Kind      string // of the pair: "veth" or Netkit
+}
+
+// Routed reports whether the container is on no bridge: a route leads to it.
+func (p Port) Routed() bool { return p.Bridge.Index == 0 }
+
+// Inside is the device by which IP sees the container's packets enter and leave.
+func (p Port) Inside() (index int, name string) {
+	if p.Routed() {
+		return p.Index, p.Name
+	}
+	return p.Bridge.Index, p.Bridge.Name
 }
 
 // Uplink is a device by which traffic of containers leaves or enters.
@@ -94,15 +106,16 @@ func Scan(opts Options) (Topology, error) {
 
 	s := newScan(links, opts.Lenient)
 	s.found.Links = links
+	if isAuto(opts.Bridges) || isAuto(opts.Uplinks) {
+		if s.exits, err = readExits(); err != nil {
+			return Topology{}, fmt.Errorf("list routes: %w", err)
+		}
+	}
 	if err := s.findPorts(opts.Bridges, qdiscs); err != nil {
 		return Topology{}, err
 	}
 	if isAuto(opts.Uplinks) {
-		routed, err := readExits()
-		if err != nil {
-			return Topology{}, fmt.Errorf("list routes: %w", err)
-		}
-		s.findUplinks(routed)
+		s.findUplinks()
 		return s.found, nil
 	}
 	if err := s.nameUplinks(opts.Uplinks); err != nil {

@@ -59,6 +59,10 @@ func names(top Topology) string {
 		fmt.Fprintf(&b, "bridge %s; ", x.Name)
 	}
 	for _, x := range top.Ports {
+		if x.Routed() {
+			fmt.Fprintf(&b, "port %s; ", x.Name)
+			continue
+		}
 		fmt.Fprintf(&b, "port %s of %s; ", x.Name, x.Bridge.Name)
 	}
 	for _, x := range top.Uplinks {
@@ -171,15 +175,20 @@ func TestScan(t *testing.T) {
 	}
 }
 
-func TestRoutedContainerIsNoUplink(t *testing.T) {
+// A container that a route leads to has a port without a bridge, until it leads
+// further.
+func TestRoutedContainer(t *testing.T) {
 	d := newDevice(t)
 	c2 := nstest.New(t)
 	d.run(fmt.Sprintf(`
 		ip link add cali0 type veth peer name eth0 netns %s
 		ip link set cali0 up
 		ip route add 10.4.0.7/32 dev cali0`, c2))
-	if got, want := names(d.scan(Options{})), "bridge br0; port vc of br0; uplink up0"; got != want {
+	if got, want := names(d.scan(Options{})), "bridge br0; port vc of br0; port cali0; uplink up0"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := names(d.scan(Options{Bridges: []string{"br0"}})), "bridge br0; port vc of br0; uplink up0"; got != want {
+		t.Errorf("with a named bridge: got  %s\nwant %s", got, want)
 	}
 	d.run("ip route add 10.4.9.0/24 via 10.4.0.7 dev cali0 onlink")
 	if got, want := names(d.scan(Options{})), "bridge br0; port vc of br0; uplink up0; uplink cali0"; got != want {

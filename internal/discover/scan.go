@@ -14,6 +14,7 @@ type scan struct {
 	lenient bool // about devices that the user named
 	links   []netlink.Link
 	byIndex map[int]netlink.Link
+	exits   exits // unless the user named all devices
 	// occupied are the bridges that containers are on or will be, used or not;
 	// ported are those with any port.
 	occupied, ported map[int]bool
@@ -56,7 +57,15 @@ func isContainerPort(l netlink.Link) bool {
 	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
 }
 
-// findPorts finds the bridges, named or with containers, and their ports.
+// isRouted reports whether a device is the end of a container's veth pair to
+// which nothing but a route to the container leads.
+func (s *scan) isRouted(l netlink.Link) bool {
+	further, out := s.exits[l.Attrs().Index]
+	return out && !further && l.Type() == "veth" && isContainerPort(l) && s.bridgeOf(l) == nil
+}
+
+// findPorts finds the bridges, named or with containers, and their ports; unless
+// bridges are named, the ports of containers that are routed, too.
 func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 	chosen := s.occupied
 	if !isAuto(names) {
@@ -90,19 +99,11 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		}
 		bridge := s.bridgeOf(l)
 		switch {
+		case isAuto(names) && s.isRouted(l):
+			s.addPort(l, Bridge{}, roots[a.Index])
 		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
 		case isContainerPort(l):
-			s.found.Ports = append(s.found.Ports, Port{
-				Index:     a.Index,
-				Name:      a.Name,
-				Bridge:    Bridge{bridge.Attrs().Index, bridge.Attrs().Name},
-				MTU:       a.MTU,
-				PeerNSID:  a.NetNsID,
-				PeerIndex: a.ParentIndex,
-				Up:        a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0,
-				Qdisc:     roots[a.Index],
-				Kind:      l.Type(),
-			})
+			s.addPort(l, Bridge{bridge.Attrs().Index, bridge.Attrs().Name}, roots[a.Index])
 		default:
 			if reason := whyNoPort(l); reason != "" {
 				s.skip(l, reason)
@@ -110,6 +111,21 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		}
 	}
 	return nil
+}
+
+func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
+	a := l.Attrs()
+	s.found.Ports = append(s.found.Ports, Port{
+		Index:     a.Index,
+		Name:      a.Name,
+		Bridge:    bridge,
+		MTU:       a.MTU,
+		PeerNSID:  a.NetNsID,
+		PeerIndex: a.ParentIndex,
+		Up:        a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0,
+		Qdisc:     qdisc,
+		Kind:      l.Type(),
+	})
 }
 
 // whyNoPort says why a bridge port with something like a container behind it
@@ -127,13 +143,13 @@ func whyNoPort(l netlink.Link) string {
 
 // findUplinks finds the devices that lead out among those that routes go out
 // of.
-func (s *scan) findUplinks(routed exits) {
+func (s *scan) findUplinks() {
 	for _, l := range s.links {
 		index := l.Attrs().Index
-		further, out := routed[index]
+		further, out := s.exits[index]
 		switch {
 		case !out || l.Attrs().Flags&net.FlagLoopback != 0:
-		case !further && isContainerPort(l): // routed to the container, not bridged
+		case !further && isContainerPort(l): // its port
 		case s.bridgeOf(l) != nil || s.occupied[index]:
 		case l.Type() == "bridge" && !s.ported[index]: // leads nowhere
 		default:
