@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/conntrack"
@@ -71,9 +74,11 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 				Remedy: "scon resume --container " + p.container.Name,
 			})
 		}
-		x.Findings = append(x.Findings, api.Finding{
-			Level: "ok", What: fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name),
-		})
+		what := fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name)
+		if p.Routed() {
+			what = fmt.Sprintf("device %s, by which the container is routed, is hooked", p.Name)
+		}
+		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, explainDelivery(p)...)
 		x.Findings = append(x.Findings, refusals(p.refused)...)
 		if p.refused[refusedRule] > 0 {
@@ -102,9 +107,37 @@ func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
 			x.Flows = append(x.Flows, f)
 			x.Express = x.Express || f.State == api.FlowExpress
 			x.Findings = append(x.Findings, conentryFinding(f))
+			if s, left := d.leftOut(f); left {
+				x.Findings = append(x.Findings, api.Finding{
+					Level: "note", What: "a way of its packets is by " + s.Dev + ", which is not hooked", Why: s.Reason,
+				})
+			}
 		}
 	}
 	return nil
+}
+
+// leftOut finds the device that is not hooked by which a connection's packets
+// leave, if it is still being composed.
+func (d *Daemon) leftOut(f api.Flow) (s api.Skipped, left bool) {
+	if f.State != api.FlowComposing || len(d.devices.skipped) == 0 {
+		return s, false
+	}
+	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
+		routes, err := netlink.RouteGet(net.ParseIP(end))
+		if err != nil || len(routes) == 0 {
+			continue
+		}
+		l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+		if err != nil {
+			continue
+		}
+		i := slices.IndexFunc(d.devices.skipped, func(s api.Skipped) bool { return s.Dev == l.Attrs().Name })
+		if i >= 0 {
+			return d.devices.skipped[i], true
+		}
+	}
+	return s, false
 }
 
 // mostTracked bounds how many connections are explained of those that only

@@ -2,6 +2,11 @@ package doctor
 
 import (
 	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/discover"
@@ -16,13 +21,17 @@ func findDevices() []api.Finding {
 	var found []api.Finding
 	if len(top.Ports) == 0 {
 		found = append(found, api.Finding{
-			Level: note, What: "no container on a bridge in this network namespace",
+			Level: note, What: "no container in this network namespace",
 			Remedy: "start one, or name its namespace with --netns",
 		})
 	}
 	found = append(found, controlled(top)...)
 	for _, p := range top.Ports {
-		found = append(found, hookable("port", p.Index, fmt.Sprintf("%s of %s", p.Name, p.Bridge.Name)))
+		name := p.Name
+		if !p.Routed() {
+			name = fmt.Sprintf("%s of %s", p.Name, p.Bridge.Name)
+		}
+		found = append(found, hookable("port", p.Index, name))
 	}
 	if len(top.Uplinks) == 0 {
 		found = append(found, api.Finding{
@@ -33,8 +42,29 @@ func findDevices() []api.Finding {
 	for _, u := range top.Uplinks {
 		found = append(found, hookable("uplink", u.Index, u.Name))
 	}
+	found = append(found, translated(top)...)
 	for _, s := range top.Skipped {
 		found = append(found, api.Finding{Level: note, What: s.Dev + " stays regular", Why: s.Reason})
+	}
+	return found
+}
+
+// translated names uplinks that are bridges which Netfilter looks into.
+func translated(top discover.Topology) (found []api.Finding) {
+	const setting = "net.bridge.bridge-nf-call-iptables"
+	value, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(setting, ".", "/"))
+	if err != nil || strings.TrimSpace(string(value)) == "0" {
+		return nil
+	}
+	for _, u := range top.Uplinks {
+		isUplink := func(l netlink.Link) bool { return l.Attrs().Index == u.Index && l.Type() == "bridge" }
+		if slices.ContainsFunc(top.Links, isUplink) {
+			found = append(found, api.Finding{
+				Level: note, What: fmt.Sprintf("what enters by bridge %s stays regular", u.Name),
+				Why:    setting + " is on: addresses are translated before the bridge itself has the packet",
+				Remedy: "sysctl -w " + setting + "=0, if no iptables rule is for packets within a bridge",
+			})
+		}
 	}
 	return found
 }

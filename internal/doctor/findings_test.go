@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,7 +95,7 @@ func TestFindRulesOfExactCounters(t *testing.T) {
 func TestFindDevices(t *testing.T) {
 	ns, container := nstest.New(t), nstest.New(t)
 	nothing := []api.Finding{
-		{Level: note, What: "no container on a bridge in this network namespace", Remedy: "start one, or name its namespace with --netns"},
+		{Level: note, What: "no container in this network namespace", Remedy: "start one, or name its namespace with --netns"},
 		{Level: note, What: "no device by which traffic leaves this network namespace", Why: "no route goes out of one"},
 	}
 	check := func(want []api.Finding) {
@@ -142,5 +144,35 @@ func TestFindDevices(t *testing.T) {
 	if len(got) != 3 || got[0].Level != ok || got[1].What != "uplink up0 stays regular" || got[1].Level != warn || got[1].Why == "" ||
 		got[2].What != "far0 stays regular" || got[2].Level != note {
 		t.Errorf("a foreign filter and a veth without a container: %+v", got)
+	}
+}
+
+// A bridge that is an uplink is named while Netfilter looks into bridges.
+func TestFindTranslated(t *testing.T) {
+	settings := map[string]int{"net.bridge.bridge-nf-call-iptables=0": 0, "net.bridge.bridge-nf-call-iptables=1": 1}
+	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil { // it does not
+		settings = map[string]int{"net.ipv4.ip_forward=1": 0}
+	}
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		ip link add lan0 type bridge
+		ip link add i0 type ifb
+		ip link set i0 master lan0 up
+		ip link set lan0 up
+		ip address add 10.99.0.1/24 dev lan0
+	`)
+	for setting, want := range settings {
+		nstest.Run(t, ns, "sysctl -qw "+setting)
+		nstest.Do(t, ns, func() {
+			named := 0
+			for _, f := range findDevices() {
+				if strings.Contains(f.What, "what enters by bridge lan0") {
+					named++
+				}
+			}
+			if named != want {
+				t.Errorf("%s: %d findings, want %d", setting, named, want)
+			}
+		})
 	}
 }

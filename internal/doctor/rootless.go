@@ -1,0 +1,39 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+// rootlessWays are programs that carry the packets of containers without root
+// between their network namespace and sockets of their user's.
+var rootlessWays = []string{"pasta", "pasta.avx2", "slirp4netns"}
+
+// findRootless names containers whose traffic no device of this machine has.
+func findRootless(h host) (found []api.Finding) {
+	processes, err := fs.ReadDir(os.DirFS(h.path("/proc")), ".")
+	if err != nil {
+		return nil
+	}
+	for _, p := range processes {
+		if _, err := strconv.Atoi(p.Name()); err != nil {
+			continue
+		}
+		name, err := h.read("/proc/" + p.Name() + "/comm")
+		if err != nil || !slices.Contains(rootlessWays, name) {
+			continue
+		}
+		found = append(found, api.Finding{
+			Level: note, What: fmt.Sprintf("containers behind process %s (%s) are not reachable here", p.Name(), name),
+			Why: "they run without root: that process hands their data to sockets of its own, and no device " +
+				"of this namespace has their packets",
+			Remedy: "start them as root to have them express",
+		})
+	}
+	return found
+}
