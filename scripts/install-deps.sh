@@ -20,7 +20,7 @@ test="clang clang-format llvm libbpf-dev linux-libc-dev
 	curl python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
-	openvswitch-switch:ovs-vswitchd"
+	openvswitch-switch:ovs-vswitchd podman netavark:/usr/lib/podman/netavark lxc:lxc-start"
 # Guests with other kernels.
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.

@@ -47,7 +47,7 @@ func (t *tool) printStatus(s api.Status) error {
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {
-		fmt.Fprintln(t.stdout, "No container yet: one is hooked as soon as its port joins a bridge.")
+		fmt.Fprintln(t.stdout, "No container yet: one is hooked as soon as its port joins a bridge, or a route leads to it.")
 	} else if err := containerTable(s.Containers).print(t.stdout); err != nil {
 		return err
 	}

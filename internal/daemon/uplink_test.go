@@ -30,6 +30,7 @@ type uplink struct {
 	lay    func(b *scontest.Bed) // makes up0 in both
 	change func(b *scontest.Bed) // lets packets take another way below up0; nil if there is none
 	remove string                // removes it, "ip link del up0" if it is ""
+	clsact bool                  // hook by clsact, whatever the kernel has
 	named  bool                  // the daemon is told: a wire of the lab is like a container's
 }
 
@@ -43,6 +44,7 @@ var uplinks = map[string]uplink{
 	"bond, balance-xor":  {lay: bonded("balance-xor xmit_hash_policy layer3+4"), change: loseFirst},
 	"bridge":             {lay: bridged, change: changePort, named: true},
 	"tun":                {lay: tunnelled(false)},
+	"tun, clsact":        {lay: tunnelled(true), clsact: true},
 	"tun with offloads":  {lay: tunnelled(true)},
 	"wireguard":          {lay: wireguard, change: moveWireguard},
 	"vlan of a bond":     {lay: vlanOfBond, change: failOver},
@@ -279,7 +281,7 @@ func TestUplinkPPP(t *testing.T) {
 }
 
 func (u uplink) test(t *testing.T) {
-	b := scontest.New(t, scontest.Layout{IPv6: true, Offload: true, Config: func(c *config.Config) {
+	b := scontest.New(t, scontest.Layout{IPv6: true, Offload: true, Clsact: u.clsact, Config: func(c *config.Config) {
 		if u.named {
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink, "up0"}
 		}

@@ -67,8 +67,12 @@ func startContainerd(t *testing.T, lists string) *Containerd {
 		t.Fatal(err)
 	}
 	oci := filepath.Join(filepath.Dir(bin), "scon-oci")
-	for name, target := range map[string]string{"scon-cni": filepath.Join(filepath.Dir(bin), "scon-cni"), "loopback": "/usr/lib/cni/loopback"} {
-		if err := os.Symlink(target, filepath.Join(plugins, name)); err != nil {
+	programs := []string{filepath.Join(filepath.Dir(bin), "scon-cni")}
+	for _, name := range []string{"loopback", "bridge", "ptp", "host-local"} {
+		programs = append(programs, filepath.Join("/usr/lib/cni", name))
+	}
+	for _, program := range programs {
+		if err := os.Symlink(program, filepath.Join(plugins, filepath.Base(program))); err != nil {
 			t.Fatal(err)
 		}
 	}
