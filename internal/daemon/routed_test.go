@@ -87,7 +87,7 @@ func TestRoutedContainer(t *testing.T) {
 			// A rule about the device that IP sees.
 			c := all["outgoing udp"]
 			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -j DROP")
-			scontest.Eventually(t, "the rule holds", func() error { return lost(c.Client, c.Server) })
+			waitLost(t, c.Client, c.Server)
 			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
 			c.GoExpress()
 			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -m limit --limit 100/s -j ACCEPT")
