@@ -21,6 +21,7 @@ type device struct {
 	master    uint32
 	group     uint32
 	xdp       string // what programs it has
+	tunnel    string // settings of a VXLAN device
 	peer      uint32 // index of a veth's other end, or of a device beneath
 	peerNSID  uint32 // of that one's namespace
 }
@@ -104,6 +105,9 @@ func (d device) diff(to device) string {
 	if d.xdp != to.xdp {
 		what = append(what, "XDP program")
 	}
+	if d.tunnel != to.tunnel {
+		what = append(what, "tunnel settings")
+	}
 	if what == nil {
 		return otherEnd
 	}
@@ -136,9 +140,29 @@ func parseDevice(b []byte) (d device) {
 			d.peer = native32(data)
 		case unix.IFLA_LINK_NETNSID:
 			d.peerNSID = native32(data)
+		case unix.IFLA_LINKINFO:
+			d.tunnel = tunnelSettings(data)
 		}
 	}
 	return d
+}
+
+// tunnelSettings are those of a VXLAN device, "" of another one: a bridge's have
+// timers, which run.
+func tunnelSettings(info []byte) (settings string) {
+	isVXLAN := false
+	for typ, data := range nlmsg.Attributes(info) {
+		switch typ {
+		case unix.IFLA_INFO_KIND:
+			isVXLAN = string(bytes.TrimRight(data, "\x00")) == "vxlan"
+		case unix.IFLA_INFO_DATA:
+			settings = string(data)
+		}
+	}
+	if !isVXLAN {
+		return ""
+	}
+	return settings
 }
 
 // bridgePort judges a message about a bridge port: a change of one that

@@ -12,6 +12,7 @@ const (
 	prerouting  hook = "prerouting"
 	input       hook = "input"
 	forward     hook = "forward"
+	output      hook = "output"
 	postrouting hook = "postrouting"
 	ingress     hook = "ingress" // of devices
 	egress      hook = "egress"
@@ -43,7 +44,12 @@ type base struct {
 
 // starting tells whether packets of an express connection never meet the
 // chain, but the first packets that a container sends may.
-func (b *base) starting() bool { return b.nat || b.hook == input }
+func (b *base) starting() bool { return b.nat || b.hook == input || b.hook == output }
+
+// outer tells whether packets of a tunnel's ends meet the chain.
+func (b *base) outer() bool {
+	return !b.nat && slices.Contains([]hook{prerouting, input, output, postrouting, ingress, egress}, b.hook)
+}
 
 // stages are the stages of address translation that packets may be in.
 func (b *base) stages() []stage {
@@ -91,6 +97,8 @@ func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
 	switch b.hook {
 	case prerouting, input:
 		each(from, func(d *Device) { fn(d, nil) })
+	case output:
+		fn(nil, nil)
 	case forward:
 		each(from, func(iif *Device) { each(to, func(oif *Device) { fn(iif, oif) }) })
 	case postrouting: // newer kernels tell rules of iif as well
@@ -153,7 +161,7 @@ func pointers(devices []Device) []*Device {
 func (b *base) form(c *Conn) form {
 	f := form{conn: c}
 	switch b.hook {
-	case prerouting:
+	case prerouting, output:
 		f.layer3, f.tracked = true, b.priority > priorityConntrack
 	case input, forward, postrouting:
 		f.layer3, f.tracked = true, true

@@ -246,7 +246,7 @@ func setAddr(octets []octet, a netip.Addr) {
 }
 
 func setPort(octets []octet, a netip.AddrPort) {
-	if a.IsValid() {
+	if a.Port() != 0 {
 		setKnown(octets, binary.BigEndian.AppendUint16(nil, a.Port()))
 		return
 	}

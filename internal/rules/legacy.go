@@ -79,9 +79,9 @@ func parseLegacyInfo(b []byte) (l legacyLayout, err error) {
 	return l, nil
 }
 
-// legacyHooks are the hooks that packets of containers meet, by number.
+// legacyHooks are the hooks by number.
 var legacyHooks = map[int]hook{
-	unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_LOCAL_IN: input, unix.NF_INET_FORWARD: forward, unix.NF_INET_POST_ROUTING: postrouting,
+	unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_LOCAL_IN: input, unix.NF_INET_FORWARD: forward, unix.NF_INET_LOCAL_OUT: output, unix.NF_INET_POST_ROUTING: postrouting,
 }
 
 // legacyPriorities are the tables' priorities (enum nf_ip_hook_priorities).
@@ -127,9 +127,7 @@ func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 		}
 		name := [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[number]
 		c := p.begin(begin, name)
-		if h := legacyHooks[number]; h != "" {
-			bases = append(bases, legacyBase(t.form.family, t.name, c, h))
-		}
+		bases = append(bases, legacyBase(t.form.family, t.name, c, legacyHooks[number]))
 	}
 	if err := p.fill(); err != nil {
 		return nil, err

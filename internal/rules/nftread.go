@@ -253,7 +253,7 @@ func (r *nftReader) addChain(family byte, a attrs) {
 		nat:      a.text(unix.NFTA_CHAIN_TYPE) == "nat",
 		drops:    a.has(unix.NFTA_CHAIN_POLICY) && a.number(unix.NFTA_CHAIN_POLICY) == nfDrop,
 	}
-	if b.hook != "" && (r.opts.Drops || !b.starting()) {
+	if b.hook != "" && (r.opts.Drops || !b.starting() || b.outer()) {
 		r.bases = append(r.bases, b)
 	}
 }
@@ -270,7 +270,8 @@ func familiesOf(nfproto byte) []family {
 	}
 }
 
-// hookOf names the hook of a base chain, "" if a container's packets never meet it.
+// hookOf names the hook of a base chain, "" if neither a container's packets nor
+// those of a tunnel's ends meet it.
 func hookOf(family byte, number uint32) hook {
 	const inetIngress = 5
 	switch family {
@@ -300,6 +301,8 @@ func hookOf(family byte, number uint32) hook {
 		return input
 	case unix.NF_INET_FORWARD:
 		return forward
+	case unix.NF_INET_LOCAL_OUT:
+		return output
 	case unix.NF_INET_POST_ROUTING:
 		return postrouting
 	case inetIngress:

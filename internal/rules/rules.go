@@ -52,6 +52,7 @@ func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
 // judges single packets. It does not change, and may be used concurrently.
 type Ruleset struct {
 	bases     []*base
+	outer     []*base // those that packets of a tunnel's ends meet
 	perPacket []Rule
 	opts      Options
 	exact     exactCounters
@@ -126,8 +127,14 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 	r := Ruleset{opts: opts}
 	hits, chains := make(map[*rule]bool), make(map[*chain]bool)
 	for _, b := range bases {
-		if !b.starting() && b.findHits(hits, chains) {
+		if b.starting() && !b.outer() || !b.findHits(hits, chains) {
+			continue
+		}
+		if !b.starting() {
 			r.bases = append(r.bases, b)
+		}
+		if b.outer() {
+			r.outer = append(r.outer, b)
 		}
 	}
 	if opts.Drops {
