@@ -9,6 +9,7 @@
  */
 #include "lib/order.h"
 #include "lib/rewrite.h"
+#include "lib/tunnel.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
 
@@ -23,6 +24,25 @@ always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 	skb->priority = half->out_priority;
 	mark_own(skb, CB_EXPRESS);
 	return bpf_redirect(half->out_dev, 0);
+}
+
+/*
+ * By a VXLAN device, past it if it is known what it makes of the packet. Else it
+ * is seen from this one.
+ */
+static __attribute__((noinline)) int express_by_tunnel(struct __sk_buff *skb,
+						       struct half *half)
+{
+	struct packet pkt;
+	int is_tcp;
+
+	if (parse_as(skb, &pkt, 0, ETH_HLEN))
+		return TC_ACT_UNSPEC;
+	is_tcp = !is_udp(&pkt.key);
+	if (fits(skb, &pkt, half))
+		return express_tunneled(skb, &pkt, half, is_tcp);
+	goes_in(half, &pkt, hops(&pkt) - 1, shared.generation);
+	return express_out(skb, &pkt, half, is_tcp);
 }
 
 /* Whatever is not the plain case. */
@@ -68,6 +88,8 @@ always_inline int sends(struct __sk_buff *skb, int v6)
 	}
 	if (trim(skb, &pkt))
 		return regular_way(skb, MALFORMED);
+	if (!v6 && half->flags & DEV_TUNNEL)
+		return express_by_tunnel(skb, half);
 	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
 }
 

@@ -8,6 +8,7 @@
  */
 #include "lib/order.h"
 #include "lib/rewrite.h"
+#include "lib/tunnel.h"
 
 /* IPsec has decrypted the packet, which meets this hook for the second time. */
 always_inline int decrypted(struct __sk_buff *skb)
@@ -48,6 +49,78 @@ always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect(half->out_dev, 0);
 }
 
+/*
+ * The packet of half in another one. All checks have been made; what is around
+ * it goes.
+ */
+always_inline int express_unpacked(struct __sk_buff *skb, struct packet *pkt,
+				   struct half *half, int is_tcp)
+{
+	void *data;
+
+	if (bpf_skb_adjust_room(skb, -(__s32)INNER_OFF, BPF_ADJ_ROOM_MAC, 0))
+		return regular_way(skb, MALFORMED); /* nothing has changed */
+	bpf_set_hash_invalid(skb); /* it may be the outer's */
+	data = (void *)(long)skb->data;
+	if (data + L4_OFF + sizeof(struct udphdr) > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	pkt->ip = data + IP_OFF;
+	count_express(half, pkt, is_tcp);
+	if (rewrite4(skb, pkt, half, is_tcp, 0))
+		return TC_ACT_SHOT;
+	skb->mark = 0;
+	skb->priority = 0;
+	return bpf_redirect_peer(half->out_dev, 0);
+}
+
+/* A packet that carries another one for a VXLAN device of this machine. */
+static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
+{
+	__u32 now = jiffies();
+	struct packet pkt;
+	struct half *half;
+	enum reason reason;
+	int sound;
+	void *data;
+
+	data = parse_inner(skb, &pkt, &reason);
+	if (!data) {
+		odd_enters(reason, now);
+		return regular_way(skb, NO_ENTRY);
+	}
+	half = find(&pkt.key);
+	if (!half || half->state != SLOT_OPEN)
+		return regular_way(skb, NO_ENTRY);
+	sound = outer_is_sound(data, skb->len, &pkt);
+	reason = pkt.ending ? TCP_SYN_FIN_RST : valid_as(skb, &pkt, half, now, 1);
+	if (!reason && (half->outer.generation != shared.generation ||
+			half->outer.origin != half->in_dev || !sound ||
+			!same_outer(skb, data, &half->outer) || skb->gso_size ||
+			!ecn_stays(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
+		reason = IDENTITY;
+	/* None overtakes those that the stack unpacks. */
+	if (!reason && !in_tunnel(&half->outer, now) && !(half->flags & DEV_QUEUE) &&
+	    !in_queue(half, now))
+		return express_unpacked(skb, &pkt, half, !is_udp(&pkt.key));
+	unpacks(skb, data, &pkt, half, sound && !decrypted(skb), now);
+	return regular_way(skb, reason ?: LEASE_ENDED);
+}
+
+static __attribute__((noinline)) int unknown_arrives(struct __sk_buff *skb)
+{
+	return is_tunneled(skb) ? tunneled_arrives(skb) : regular_way(skb, NO_ENTRY);
+}
+
+/* From a VXLAN device, perhaps: it may be the packet that the stack unpacked. */
+always_inline void tunnel_brings(struct __sk_buff *skb, const struct packet *pkt,
+				 struct half *half, enum reason reason)
+{
+	struct device *device = device_of(skb);
+
+	if (device && device->flags & DEV_TUNNEL)
+		unpacked(skb, pkt, half, reason != EXPRESS);
+}
+
 /* Whatever is not the plain case. */
 always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
@@ -65,12 +138,15 @@ always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 
 	half = find_half(&pkt, hash(&pkt.key));
 	if (!half)
-		return regular_way(skb, NO_ENTRY);
+		return v6 || !mac_header ? regular_way(skb, NO_ENTRY) :
+					   unknown_arrives(skb);
 	if (pkt.ending) {
 		end(half, &pkt);
 		return regular_way(skb, TCP_SYN_FIN_RST);
 	}
 	reason = valid(skb, &pkt, half, now);
+	if (!v6 && half->outer.probe)
+		tunnel_brings(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))
 		return regular_way(skb, IPSEC);
 	if (reason) {
@@ -99,7 +175,7 @@ static __attribute__((noinline)) int wire_brings6(struct __sk_buff *skb)
 
 static __attribute__((noinline)) int stranger_arrives(struct __sk_buff *skb, __u64 h)
 {
-	return has_second(h) ? wire_brings(skb) : regular_way(skb, NO_ENTRY);
+	return has_second(h) ? wire_brings(skb) : unknown_arrives(skb);
 }
 
 static __attribute__((noinline)) int stranger_arrives6(struct __sk_buff *skb, __u64 h)
@@ -120,17 +196,14 @@ always_inline int plain_in(struct __sk_buff *skb, __u8 protocol, int v6)
 	half = likely_slot(h);
 	if (!half)
 		return v6 ? stranger_arrives6(skb, h) : stranger_arrives(skb, h);
-	if (!is_plain(skb, &pkt, half, &now) || half->flags & DEV_QUEUE ||
-	    in_queue(half, now))
+	if (!is_plain(skb, &pkt, half, &now) || in_queue(half, now))
 		return v6 ? wire_brings6(skb) : wire_brings(skb);
 	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP);
 }
 
-/* Whatever is not linear IPv4: IPv6 costs IPv4 nothing. */
-static __attribute__((noinline)) int others_arrive(struct __sk_buff *skb)
+/* IPv6 costs IPv4 nothing. */
+static __attribute__((noinline)) int arrives6(struct __sk_buff *skb)
 {
-	if (skb->protocol != bpf_htons(ETH_P_IPV6))
-		return wire_brings(skb);
 	if (!is_linear6(skb))
 		return wire_brings6(skb);
 	switch (plain_protocol6(skb)) {
@@ -145,8 +218,9 @@ static __attribute__((noinline)) int others_arrive(struct __sk_buff *skb)
 SEC("tc")
 int scon_from_wire(struct __sk_buff *skb)
 {
-	if (!is_linear(skb))
-		return others_arrive(skb);
+	if (!is_linear(skb)) /* Linux 6.1 counts the stack of all that call each other */
+		return skb->protocol == bpf_htons(ETH_P_IPV6) ? arrives6(skb) :
+								wire_brings(skb);
 	switch (plain_protocol(skb)) {
 	case IPPROTO_UDP:
 		return plain_in(skb, IPPROTO_UDP, 0);

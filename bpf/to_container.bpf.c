@@ -30,6 +30,7 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	struct device *device;
 	struct packet pkt;
 	enum reason reason;
+	__u8 flags;
 	__u64 h;
 
 	/* TCP is counted by its acknowledgements: from_container. */
@@ -59,7 +60,11 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	 */
 	if (skb->ingress_ifindex != half->in_dev || !is_for(device, &pkt))
 		half->probe = 0;
-	reason = leave(skb, &pkt, half, device ? device->flags : 0);
+	flags = device ? device->flags : 0;
+	device = device_at(half->in_dev);
+	if (!v6 && device)
+		flags |= device->flags & DEV_TUNNEL;
+	reason = leave(skb, &pkt, half, flags);
 	regular_way(skb, reason ?: LEASE_ENDED);
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))
 		return TC_ACT_UNSPEC;

@@ -9,11 +9,15 @@
  */
 #include "lib/order.h"
 #include "lib/rewrite.h"
+#include "lib/tunnel.h"
 
 always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
 	struct half *back, *half;
+	struct device *device;
+	enum reason reason;
 	struct packet pkt;
+	__u8 flags;
 
 	if (parse_as(skb, &pkt, v6, mac_header))
 		return TC_ACT_UNSPEC;
@@ -22,8 +26,38 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	reverse(&pkt);
 	back = find_half(&pkt, hash(&pkt.key));
 	half = back ? slot(back->twin) : 0;
-	if (half && leave(skb, &pkt, half, 0) == UNTIED)
+	if (!half)
+		return TC_ACT_UNSPEC;
+	device = device_of(skb);
+	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
+	reason = leave(skb, &pkt, half, flags);
+	if (reason == UNTIED)
 		return regular_way(skb, UNTIED);
+	if (!reason && flags) {
+		half->outer.generation = 0; /* until this one comes out */
+		goes_in(half, &pkt, hops(&pkt), half->generation);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+/* Of this machine's own packets, those that a VXLAN device has made. */
+static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
+{
+	struct half *back, *half;
+	enum reason reason;
+	struct packet pkt;
+	void *data;
+
+	if (jiffies() - shared.last_tunneled > 2 || !is_tunneled(skb))
+		return TC_ACT_UNSPEC;
+	data = parse_inner(skb, &pkt, &reason);
+	if (!data)
+		return TC_ACT_UNSPEC;
+	reverse(&pkt);
+	back = find(&pkt.key);
+	half = back ? slot(back->twin) : 0;
+	if (half)
+		comes_out(skb, data, &pkt, half);
 	return TC_ACT_UNSPEC;
 }
 
@@ -49,8 +83,10 @@ SEC("tc")
 int scon_to_wire(struct __sk_buff *skb)
 {
 	/* Only what came in by some device can be a container's. */
-	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex)
+	if (is_own(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
+	if (!skb->ingress_ifindex)
+		return shared.tunnel_port ? tunneled_leaves(skb) : TC_ACT_UNSPEC;
 	return regular_leaves(skb);
 }
 

@@ -145,14 +145,14 @@ always_inline int alive(__u32 now)
 
 /*
  * What of an skb must be as it was when the decision was made. A container's
- * port is in the key.
+ * port is in the key. Of a packet in a tunnel, device and mark are the outer's.
  */
 always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
-				const struct half *half)
+				const struct half *half, int tunneled)
 {
 	return half->in_macs == macs_of(pkt) && half->in_macs_end == macs_end_of(pkt) &&
-	       (pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
-	       half->in_mark == skb->mark && half->in_tos == dscp(pkt);
+	       (tunneled || pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
+	       (tunneled || half->in_mark == skb->mark) && half->in_tos == dscp(pkt);
 }
 
 /* The longest that a packet is on the wire: its segments if it has them. */
@@ -175,8 +175,8 @@ always_inline int leased(const struct half *half, __u32 now)
 }
 
 /* EXPRESS if the decision that half remembers holds for this packet. */
-always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
-				const struct half *half, __u32 now)
+always_inline enum reason valid_as(struct __sk_buff *skb, const struct packet *pkt,
+				   const struct half *half, __u32 now, int tunneled)
 {
 	enum reason reason = sound(skb, pkt);
 
@@ -190,11 +190,17 @@ always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
 		return LEASE_ENDED;
 	if (!alive(now))
 		return shared.paused ? PAUSED : INERT;
-	if (!same_identity(skb, pkt, half))
+	if (!same_identity(skb, pkt, half, tunneled))
 		return IDENTITY;
 	if (pkt->len > half->max_len && wire_len(skb, pkt) > half->max_len)
 		return TOO_LONG;
 	return EXPRESS;
+}
+
+always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
+				const struct half *half, __u32 now)
+{
+	return valid_as(skb, pkt, half, now, 0);
 }
 
 /*
@@ -283,7 +289,7 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 		half->in_dev = skb->ifindex;
 		half->in_mark = skb->mark;
 		half->in_tos = dscp(pkt);
-	} else if (!same_identity(skb, pkt, half)) {
+	} else if (!same_identity(skb, pkt, half, 0)) {
 		return;
 	}
 	half->probe_generation = generation;

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 7
+#define LAYOUT_VERSION 8
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -41,10 +41,14 @@ struct settings {
 	__u32 mask; /* buckets of the table - 1 */
 	__u32 paused;
 	__u32 layout; /* LAYOUT_VERSION */
-	__u32 pad[9];
+	__u32 tunnel_port; /* where tunnels that may be skipped end, as in packets; or 0
+			    */
+	__u32 pad[8];
 	/* On a cache line of their own, which the programs write, in jiffies: */
 	__u32 last_probe; /* when a packet of a known connection went regular */
 	__u32 last_odd; /* when a fragment or the like went the regular way in */
+	__u32 last_tunneled; /* when a packet went into a tunnel that is to be seen */
+	__u32 tunnel_id; /* the latest IP id of an outer header, low 16 bits */
 	__u32 watched; /* slot of the discard that a packet was watched for last */
 };
 
@@ -77,10 +81,46 @@ enum slot_state {
 
 /* The port delivers through its queue only: it has a qdisc or filters. */
 #define DEV_QUEUE (1 << 0)
+/* A VXLAN device that express packets may skip: tunnel.h. */
+#define DEV_TUNNEL (1 << 1)
+
+/*
+ * What is around the packets of a half on the wire, if they leave or enter by a
+ * VXLAN device that may be skipped. It is used only while `generation` is the
+ * current one, and the half has a valid decision as well. All of it is recorded
+ * where the outer packet leaves or enters.
+ */
+struct outer {
+	__u64 macs; /* destination and source, first 8 bytes */
+	__u32 macs_end; /* and the other 4 */
+	__u32 dev; /* where it is on the wire */
+	__u64 addrs; /* source | destination << 32 */
+	__u32 ports; /* source | destination << 16 */
+	__be32 vni; /* with the reserved byte */
+	__u32 mark; /* at dev */
+	__u32 priority; /* out: at dev */
+	__u32 origin; /* out: the skb's hash, which gives the port; in: the VXLAN device
+		       */
+	__u32 when; /* in: jiffies, the latest one that the stack was left to unpack */
+	__u32 generation;
+	__u32 probe; /* ties the latest that went in to the one that comes out, 0 = none
+		      */
+	__u32 probe_generation; /* 0 if it is not to be recorded */
+	__be16 frag; /* out: DF */
+	__be16 inner_frag; /* out: the same of the inner packet */
+	__u16 max_len; /* out: longest inner packet or segment seen to pass */
+	__u8 tos; /* DSCP bits */
+	__u8 ttl; /* out */
+	__u8 inner_ttl; /* out: as it leaves */
+	__u8 sums; /* out: the UDP header has a checksum */
+	__u8 copies; /* out: how often the latest came out; in: of UDP, how many are under
+			way */
+	__u8 pad;
+};
 
 /*
  * One direction of a Conentry (scon.txt, section V-B1); the other is `twin`. It
- * has three cache lines; express packets need two.
+ * has four cache lines; express packets need two.
  * It is used only while `generation` is the current one, which is written
  * last. Fields: d = written by the daemon before publishing, s = recorded
  * where the regular way starts, e = recorded where it ends.
@@ -123,7 +163,8 @@ struct half {
 	__u32 told; /* of TCP: seq_end when the daemon last heard how far it is ... */
 	__u32 far; /* ... and how much further it hears of it again */
 	__u64 addrs6[4]; /* d: of IPv6: source and destination, as they enter */
-	__u32 pad[2];
+	/* Of connections by tunnels: */
+	struct outer outer;
 };
 
 /*

@@ -103,6 +103,25 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 	return 0;
 }
 
+/* Rewrites a packet of IPv4 that begins at off. */
+always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
+			   const struct half *half, int is_tcp, __u32 off)
+{
+	void *data = (void *)pkt->ip - IP_OFF;
+	struct iphdr *ip = pkt->ip;
+	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
+	__u32 check = (__u16)~ip->check + half->ip_delta;
+
+	*(__u64 *)data = half->out_macs;
+	*(__u32 *)(data + 8) = half->out_macs_end;
+	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
+	ip->ttl--;
+	ip->check = ~((check >> 16) + check);
+	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
+	*(__u32 *)(data + L4_OFF) = half->out_ports;
+	return adjust_checksum(skb, off + L4_OFF, is_tcp, addr_delta, port_delta);
+}
+
 /*
  * Rewrites the packet as half says: MAC addresses, TTL, DSCP, addresses,
  * ports and checksums. The caller has made every check; after the first write
@@ -112,21 +131,8 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
 			  const struct half *half, int is_tcp)
 {
-	void *data = (void *)pkt->ip - IP_OFF;
-	struct iphdr *ip = pkt->ip;
-	__u16 addr_delta = half->addr_delta, port_delta = half->port_delta;
-	__u32 check = (__u16)~ip->check + half->ip_delta;
-
-	if (is_ipv6(pkt))
-		return rewrite6(skb, pkt, half, is_tcp);
-	*(__u64 *)data = half->out_macs;
-	*(__u32 *)(data + 8) = half->out_macs_end;
-	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
-	ip->ttl--;
-	ip->check = ~((check >> 16) + check);
-	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
-	*(__u32 *)(data + L4_OFF) = half->out_ports;
-	return adjust_checksum(skb, L4_OFF, is_tcp, addr_delta, port_delta);
+	return is_ipv6(pkt) ? rewrite6(skb, pkt, half, is_tcp) :
+			      rewrite4(skb, pkt, half, is_tcp, 0);
 }
 
 always_inline void count_express(struct half *half, const struct packet *pkt, int is_tcp)
@@ -196,20 +202,28 @@ always_inline int parse_plain(struct __sk_buff *skb, __u8 protocol, struct packe
 always_inline int is_plain(struct __sk_buff *skb, const struct packet *pkt,
 			   const struct half *half, __u32 *now)
 {
+	/* Its state is open and no flag is set: both are read at once. */
 	if (!has_key(half, &pkt->key) || !has_addrs(half, pkt) ||
-	    half->state != SLOT_OPEN || pkt->ending || skb->len - ETH_HLEN != pkt->len)
+	    load16(&half->state) != SLOT_OPEN || pkt->ending ||
+	    skb->len - ETH_HLEN != pkt->len)
 		return 0;
 	*now = jiffies();
 	return !valid(skb, pkt, half, *now);
 }
 
+/* What is known of a device, or 0. */
+always_inline struct device *device_at(__u32 ifindex)
+{
+	__u32 index = ifindex & DEVICE_MASK;
+	struct device *device = bpf_map_lookup_elem(&devices, &index);
+
+	return device && device->ifindex == ifindex ? device : 0;
+}
+
 /* What is known of the device that skb is at, or 0. */
 always_inline struct device *device_of(struct __sk_buff *skb)
 {
-	__u32 index = skb->ifindex & DEVICE_MASK;
-	struct device *device = bpf_map_lookup_elem(&devices, &index);
-
-	return device && device->ifindex == skb->ifindex ? device : 0;
+	return device_at(skb->ifindex);
 }
 
 /* One regular packet at this device, with its reason. */

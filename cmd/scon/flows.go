@@ -82,6 +82,9 @@ func way(f api.Flow) string {
 	if f.NextHop != "" {
 		text += " to " + f.NextHop
 	}
+	if f.Overlay != "" {
+		text += " over " + f.Overlay
+	}
 	if f.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", f.MTU)
 	}

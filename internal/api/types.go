@@ -124,6 +124,9 @@ type Flow struct {
 	Oif            string     `json:"oif"`      // "" until the way out was seen
 	NextHop        string     `json:"next_hop"` // MAC address, "" until seen
 	MTU            int        `json:"mtu"`      // 0 until seen
+	// Overlay is the device that packets are put on if they skip Oif, an
+	// overlay's, and have its headers already; absent if they do not.
+	Overlay string `json:"overlay,omitempty"`
 }
 
 // Explanation answers `scon explain FLOW|CONTAINER`.

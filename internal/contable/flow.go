@@ -19,6 +19,9 @@ type Flow struct {
 	Lease          uint32 // jiffies left of the longer lease
 	Oif            int    // 0 until the way out was seen
 	NextHop        net.HardwareAddr
+	// Overlay is the device that packets really leave by if they skip Oif, a
+	// VXLAN device, and are put on the wire beneath; else 0.
+	Overlay int
 }
 
 // Flow reads a Conentry. jiffies is the current one, leaseTicks a whole lease.
@@ -45,6 +48,9 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 	if out := &t.halves[e.outbound]; out.OutDev != 0 {
 		f.Oif = int(out.OutDev)
 		f.NextHop = macOf(out.OutMacs)
+		if o := &out.Outer; o.Generation == t.settings.Generation {
+			f.Overlay = int(o.Dev)
+		}
 	}
 	return f
 }

@@ -259,6 +259,7 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 		if !u.Bare() {
 			flow.NextHop = f.NextHop.String()
 		}
+		flow.Overlay = d.devices.uplinks[f.Overlay].Name
 	}
 	return flow
 }

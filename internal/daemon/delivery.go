@@ -70,6 +70,7 @@ func (d *Daemon) lookAtDelivery() {
 			d.setDelivery(p)
 		}
 	}
+	d.setTunnels()
 	steering := maps.Clone(d.devices.steering)
 	d.lookAtBridges()
 	if maps.Equal(steering, d.devices.steering) {
@@ -132,6 +133,9 @@ func (v *devices) close() {
 	}
 	for _, b := range v.bridges {
 		b.Close()
+	}
+	for _, t := range v.tunnels {
+		t.device.Close()
 	}
 }
 

@@ -27,6 +27,8 @@ type devices struct {
 	// hand packets to other CPUs.
 	bridges   map[int]*discover.Device
 	steering  map[int]bool
+	tunnels   map[int]*tunnel
+	qdiscs    map[int]string // as discover.Topology has them
 	newcomers newcomers
 	outdated  outdated
 	looked    time.Time // when they were
@@ -62,6 +64,7 @@ func newDevices() devices {
 		uplinks:   make(map[int]discover.Uplink),
 		bridges:   make(map[int]*discover.Device),
 		steering:  make(map[int]bool),
+		tunnels:   make(map[int]*tunnel),
 		newcomers: newNewcomers(),
 	}
 }
@@ -192,9 +195,10 @@ func (d *Daemon) rescan(lenient bool) (err error) {
 		}
 		uplinks[u.Index] = u
 	}
-	d.devices.skipped = skipped
+	d.devices.skipped, d.devices.qdiscs = skipped, topology.Qdiscs
 	d.setPorts(ports, changed, lenient)
 	d.setUplinks(uplinks)
+	d.setTunnels()
 	return d.dropStale()
 }
 

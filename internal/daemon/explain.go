@@ -90,6 +90,7 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 		}
 		x.Findings = append(x.Findings, packetReasons(counters.Reasons)...)
 	}
+	x.Findings = append(x.Findings, d.devices.explainTunnels()...)
 	if len(d.devices.uplinks) == 0 {
 		x.Findings = append(x.Findings, noUplink())
 	}
@@ -178,7 +179,11 @@ func (d *Daemon) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
 
 func conentryFinding(f api.Flow) api.Finding {
 	if f.State == api.FlowExpress {
-		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, cmp.Or(f.Oif, "the container's port"))}
+		out := cmp.Or(f.Oif, "the container's port")
+		if f.Overlay != "" {
+			out = fmt.Sprintf("%s, with the headers of overlay device %s", f.Overlay, f.Oif)
+		}
+		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, out)}
 	}
 	return api.Finding{
 		Level: "note", What: f.Orig.String() + " is being composed",

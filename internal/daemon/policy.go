@@ -110,6 +110,7 @@ func (d *Daemon) readRules(now time.Time) error {
 	p.rules, p.err = ruleset, nil
 	d.retireDiscards(nil, now)
 	d.retireTouched(now)
+	d.setTunnels()
 	p.mu.Lock()
 	p.read = heard
 	p.mu.Unlock()

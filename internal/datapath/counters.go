@@ -18,10 +18,12 @@ type Counters struct {
 	Reasons map[string]uint64 // those that are not zero
 }
 
-// deviceMask is bpf/lib/maps.h's DEVICE_MASK, deviceQueue its DEV_QUEUE.
+// deviceMask is bpf/lib/maps.h's DEVICE_MASK, the others are its DEV_QUEUE and
+// DEV_TUNNEL.
 const (
-	deviceMask  = 0xffff
-	deviceQueue = 1 << 0
+	deviceMask   = 0xffff
+	deviceQueue  = 1 << 0
+	deviceTunnel = 1 << 1
 )
 
 // counterSlots tells which counters are given away, and guards the table of
@@ -39,6 +41,9 @@ type Delivery struct {
 	// Queue tells that packets must be delivered through the port's queue,
 	// because it has a qdisc or filters that would be skipped otherwise.
 	Queue bool
+	// Tunnel tells that the device is VXLAN's, and that express packets may skip
+	// it: they are put straight on the wire beneath.
+	Tunnel bool
 	// MAC is the address of the container's device. Packets for another one stay
 	// regular. It is 0 if it is not known, and then they do not.
 	MAC [6]byte
@@ -69,6 +74,9 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	device.Flags = 0
 	if how.Queue {
 		device.Flags = deviceQueue
+	}
+	if how.Tunnel {
+		device.Flags |= deviceTunnel
 	}
 	device.Mac = binary.NativeEndian.Uint32(how.MAC[:])
 	device.MacEnd = binary.NativeEndian.Uint16(how.MAC[4:])

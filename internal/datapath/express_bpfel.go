@@ -99,7 +99,31 @@ type expressHalf struct {
 	Told            uint32
 	Far             uint32
 	Addrs6          [4]uint64
-	Pad             [2]uint32
+	Outer           struct {
+		_               structs.HostLayout
+		Macs            uint64
+		MacsEnd         uint32
+		Dev             uint32
+		Addrs           uint64
+		Ports           uint32
+		Vni             uint32
+		Mark            uint32
+		Priority        uint32
+		Origin          uint32
+		When            uint32
+		Generation      uint32
+		Probe           uint32
+		ProbeGeneration uint32
+		Frag            uint16
+		InnerFrag       uint16
+		MaxLen          uint16
+		Tos             uint8
+		Ttl             uint8
+		InnerTtl        uint8
+		Sums            uint8
+		Copies          uint8
+		Pad             uint8
+	}
 }
 
 type expressReason uint32
@@ -129,18 +153,21 @@ const (
 )
 
 type expressSettings struct {
-	_          structs.HostLayout
-	Generation uint32
-	Heartbeat  uint32
-	Seed       uint64
-	Mask       uint32
-	Paused     uint32
-	Layout     uint32
-	Pad        [9]uint32
-	LastProbe  uint32
-	LastOdd    uint32
-	Watched    uint32
-	_          [4]byte
+	_            structs.HostLayout
+	Generation   uint32
+	Heartbeat    uint32
+	Seed         uint64
+	Mask         uint32
+	Paused       uint32
+	Layout       uint32
+	TunnelPort   uint32
+	Pad          [8]uint32
+	LastProbe    uint32
+	LastOdd      uint32
+	LastTunneled uint32
+	TunnelId     uint32
+	Watched      uint32
+	_            [4]byte
 }
 
 type expressSlotState uint32

@@ -13,6 +13,7 @@ import (
 // fingerprints are of what the maps of each layout look like.
 var fingerprints = map[int]string{
 	7: "4ff0ccc332b3bf65",
+	8: "6151fb9eca509e0c",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -81,6 +81,9 @@ type Uplink struct {
 	Name  string
 	MTU   int // bytes
 	MAC   net.HardwareAddr
+	// TunnelPort is where a VXLAN device's packets go, by UDP over devices of this
+	// namespace; 0 for all other devices.
+	TunnelPort uint16
 }
 
 // Bare reports whether packets have no MAC header at the uplink.

@@ -177,7 +177,10 @@ func (s *scan) nameUplinks(names []string) error {
 // addUplink takes a device as an uplink if packets can go express by it.
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
-	u := Uplink{a.Index, a.Name, a.MTU, a.HardwareAddr}
+	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr}
+	if v, ok := l.(*netlink.Vxlan); ok && a.NetNsID < 0 && !v.FlowBased {
+		u.TunnelPort = uint16(v.Port)
+	}
 	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
 		u.MAC = nil
 		if why := whyNotBare(l); why != "" {

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/scontest"
 )
@@ -26,6 +29,40 @@ func flannelWays(b *scontest.Bed, proto string) map[string]*scontest.Connection 
 	}
 }
 
+// skipped sends pings until nearly all of their packets skip flannel.1, both ways.
+func skipped(c *scontest.Connection) {
+	t := c.B.T
+	t.Helper()
+	const count = 50
+	scontest.Eventually(t, "packets skip "+lab.Flannel, func() error {
+		before := passed(c.B, lab.Flannel)
+		c.MustPing(count)
+		after := passed(c.B, lab.Flannel)
+		for i, way := range []string{"into the container", "out of it"} {
+			if n := after[i] - before[i]; n > count/5 {
+				return fmt.Errorf("%d packets passed it %s", n, way)
+			}
+		}
+		return nil
+	})
+}
+
+// passed are the packets that a device of device's has received and sent.
+func passed(b *scontest.Bed, dev string) (packets [2]uint64) {
+	b.T.Helper()
+	err := b.Do(lab.Device, func() error {
+		link, err := netlink.LinkByName(dev)
+		if err == nil {
+			packets = [2]uint64{link.Attrs().Statistics.RxPackets, link.Attrs().Statistics.TxPackets}
+		}
+		return err
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return packets
+}
+
 // outer is what a VXLAN packet on the wire has around the inner one.
 type outer struct {
 	src, dst   netip.Addr
@@ -38,7 +75,6 @@ type outer struct {
 // readOuter reads a frame that carries another one to a port. It is an error if
 // anything of the outer headers is wrong.
 func readOuter(frame []byte, port uint16) (o outer, carries bool, err error) {
-	const vxlanAt = scontest.UDPAt + 8
 	if len(frame) < vxlanAt+8+scontest.UDPAt || !isUDP(frame) || binary.BigEndian.Uint16(frame[scontest.UDPAt+2:]) != port {
 		return o, false, nil
 	}
@@ -102,10 +138,10 @@ func TestFlannel(t *testing.T) {
 			b := scontest.NewExpress(t, scontest.Layout{Offload: offload, Overlay: lab.OverlayFlannel})
 			for _, proto := range []string{"tcp", "udp"} {
 				for name, c := range flannelWays(b, proto) {
-					c.GoExpress()
+					skipped(c.GoExpress())
 					c.Exchange(2 << 20)
-					if f := c.MustFlow(); f.Oif != lab.Flannel {
-						t.Errorf("%s goes out of %q", name, f.Oif)
+					if f := c.MustFlow(); f.Oif != lab.Flannel || f.Overlay != lab.Uplink {
+						t.Errorf("%s goes out of %q over %q", name, f.Oif, f.Overlay)
 					}
 					if name != "outgoing "+proto {
 						continue
@@ -142,7 +178,7 @@ func TestFlannelAgent(t *testing.T) {
 		wire := b.OpenWire(lab.Edge)
 		want := lab.EdgeAddr
 		for i, to := range []string{"10.77.0.3", "10.77.0.2"} {
-			c.GoExpress()
+			skipped(c.GoExpress())
 			_ = outers(wire, c)
 			c.MustPing(10)
 			if all := outers(wire, c); slices.ContainsFunc(all, func(o outer) bool { return o.dst != want }) {
@@ -165,12 +201,46 @@ func TestFlannelAgent(t *testing.T) {
 	b.WantNoInvalid()
 }
 
+// Where no agent says which machine a MAC address is behind, all of those get every
+// packet that may have it.
+func TestFlannelTwoMachines(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
+	const second = "10.77.0.9" // nobody
+	b.Sh(lab.Device, "ip neigh replace "+second+" lladdr "+hardwareAddr(b, lab.Edge, lab.Uplink).String()+" dev eth0 nud permanent")
+	c := flannelWays(b, "udp")["outgoing udp"]
+	skipped(c.GoExpress())
+	wire := b.OpenWire(lab.Edge)
+	const anyMAC = "bridge fdb append 00:00:00:00:00:00 dev " + lab.Flannel + " dst "
+	b.Sh(lab.Device, anyMAC+lab.EdgeAddr.String()+" self permanent\n"+anyMAC+second+" self permanent\n"+
+		"bridge fdb del "+hardwareAddr(b, lab.Edge, lab.Flannel).String()+" dev "+lab.Flannel+" dst "+lab.EdgeAddr.String()+" self")
+	both := func(count int) error {
+		_ = outers(wire, c)
+		c.MustPing(count)
+		to := make(map[netip.Addr]int)
+		for _, o := range outers(wire, c) {
+			to[o.dst]++
+		}
+		if to[lab.EdgeAddr] != count || to[netip.MustParseAddr(second)] != count {
+			return fmt.Errorf("of %d packets these came: %v", count, to)
+		}
+		return nil
+	}
+	scontest.Eventually(t, "both get packets", func() error { return both(1) })
+	for range 5 {
+		if err := both(20); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(20 * time.Millisecond) // some jiffies
+	}
+}
+
 // stops checks that nothing of a connection arrives any more after a command,
 // and again after another one.
 func stops(c *scontest.Connection, command, back string) {
 	t := c.B.T
 	t.Helper()
-	c.GoExpress()
+	skipped(c.GoExpress())
 	c.B.Sh(lab.Device, command)
 	buf := make([]byte, 1500)
 	silence := func() error {
@@ -270,6 +340,128 @@ func counted(b *scontest.Bed, name string) (packets uint64) {
 		b.T.Fatalf("reading a counter: %v:\n%s", err, out)
 	}
 	return packets
+}
+
+// Places in a packet that carries another one.
+const (
+	vxlanAt = scontest.UDPAt + 8
+	innerAt = vxlanAt + 8
+)
+
+// mendOuter makes the checksums right that a change of headers has made wrong.
+func mendOuter(f []byte) {
+	for _, ip := range [][]byte{f[innerAt+scontest.IPAt:][:20], f[scontest.IPAt:][:20]} {
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^onesSum(0, ip))
+	}
+	mendUDP(f)
+}
+
+// What arrives in a tunnel reaches the container if the stack would have unpacked
+// it, and as the stack would have: whatever goes express, and whatever does not.
+func TestFlannelUnpacks(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
+	c := flannelWays(b, "udp")["outgoing udp"]
+	skipped(c.GoExpress())
+	arriving, sending := b.OpenWire(lab.Device), b.OpenWire(lab.Edge)
+	intact := func() []byte {
+		arriving.Skip()
+		c.MustPing(1)
+		return arriving.Receive(func(f []byte) bool {
+			_, carries, err := readOuter(f, 8472)
+			return carries && err == nil
+		})
+	}()
+	inside := b.OpenWire(lab.Container(1))
+	const ce, ect0, ect1 = 3, 2, 1
+	ecn := func(outer, inner byte) func([]byte) {
+		return func(f []byte) { f[scontest.IPAt+1], f[innerAt+scontest.IPAt+1] = outer, inner }
+	}
+	for name, k := range map[string]struct {
+		change  func([]byte)
+		broken  bool // its checksums are not mended
+		refused bool
+		ecn     byte // it has inside
+	}{
+		"intact":                    {change: func([]byte) {}},
+		"another network":           {change: func(f []byte) { f[vxlanAt+6] = 2 }, refused: true},
+		"a reserved flag":           {change: func(f []byte) { f[vxlanAt] |= 0x04 }, refused: true},
+		"no network":                {change: func(f []byte) { f[vxlanAt] = 0 }, refused: true},
+		"another MAC address":       {change: func(f []byte) { f[innerAt+5] ^= 1 }, refused: true},
+		"another inner address":     {change: func(f []byte) { f[innerAt+scontest.IPAt+19] ^= 1 }, refused: true},
+		"the outer checksum wrong":  {change: func(f []byte) { mendOuter(f); f[scontest.UDPAt+6] ^= 1 }, broken: true, refused: true},
+		"the outer header wrong":    {change: func(f []byte) { f[scontest.IPAt+10] ^= 1 }, broken: true, refused: true},
+		"the inner header wrong":    {change: func(f []byte) { mendOuter(f); f[innerAt+scontest.IPAt+10] ^= 1; mendUDP(f) }, broken: true, refused: true},
+		"no outer checksum":         {change: func(f []byte) { mendOuter(f); f[scontest.UDPAt+6], f[scontest.UDPAt+7] = 0, 0 }, broken: true},
+		"another outer TTL":         {change: func(f []byte) { f[scontest.IPAt+8] = 3 }},
+		"another outer source port": {change: func(f []byte) { f[scontest.UDPAt] ^= 1 }},
+		"another machine":           {change: func(f []byte) { f[scontest.IPAt+15] = 9 }},
+		"another outer DSCP":        {change: func(f []byte) { f[scontest.IPAt+1] = 0x28 }},
+		"no time to live":           {change: func(f []byte) { f[innerAt+scontest.IPAt+8] = 1 }, refused: true},
+		"congestion, unable":        {change: ecn(ce, 0), refused: true},
+		"congestion":                {change: ecn(ce, ect0), ecn: ce},
+		"congestion inside":         {change: ecn(ect0, ce), ecn: ce},
+		"able":                      {change: ecn(ect0, ect0), ecn: ect0},
+		"able, the other way":       {change: ecn(ect1, ect0), ecn: ect1},
+		"able inside alone":         {change: ecn(0, ect0), ecn: ect0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := slices.Clone(intact)
+			k.change(f)
+			if !k.broken {
+				mendOuter(f)
+			}
+			for range 3 {
+				inside.Skip()
+				sending.Send(f)
+				sending.Send(intact)
+				var arrived []scontest.Packet
+				want := map[bool]int{false: 2, true: 1}[k.refused]
+				scontest.Eventually(t, "the intact one arrives behind it", func() error {
+					arrived = append(arrived, inside.Arrived(isUDP)...)
+					if len(arrived) < want {
+						return fmt.Errorf("%d packets did, want %d", len(arrived), want)
+					}
+					return nil
+				})
+				if len(arrived) != want {
+					t.Errorf("%d packets arrive, want %d", len(arrived), want)
+				}
+				if ecn := arrived[0].Data[scontest.IPAt+1] & 3; !k.refused && ecn != k.ecn {
+					t.Errorf("it has the ECN bits %d, want %d", ecn, k.ecn)
+				}
+			}
+		})
+	}
+}
+
+// mendUDP makes the outer UDP checksum right.
+func mendUDP(f []byte) {
+	f[scontest.UDPAt+6], f[scontest.UDPAt+7] = 0, 0
+	binary.BigEndian.PutUint16(f[scontest.UDPAt+6:], udpSum(f))
+}
+
+// Bursts keep their order while leases end and packets change between the
+// stack's way and the short one.
+func TestFlannelOrder(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{
+		Overlay: lab.OverlayFlannel, Offload: true,
+		Config: func(c *config.Config) { c.LeasePackets = 50 },
+	})
+	for name, c := range flannelWays(b, "udp") {
+		t.Run(name, func(t *testing.T) {
+			c := c.In(b.In(t))
+			requests := scontest.SendNumbers(t, c.Client, c.Server, 16, time.Millisecond)
+			replies := scontest.SendNumbers(t, c.Server, c.Client, 16, time.Millisecond)
+			requests.Proceed(t, 8000)
+			replies.Proceed(t, 8000)
+			requests.WantAll(t, "requests")
+			replies.WantAll(t, "replies")
+		})
+	}
+	b.WantNoInvalid()
 }
 
 // By VXLAN as Docker's overlay networks have it, a port of the containers' own
