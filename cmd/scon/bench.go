@@ -99,10 +99,11 @@ func newBenchPeerCommand() *cobra.Command {
 
 // benchOptions are the flags of every experiment.
 type benchOptions struct {
-	rounds int
-	modes  []string
-	json   string
-	family int
+	rounds  int
+	modes   []string
+	json    string
+	family  int
+	overlay bool
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -113,6 +114,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "by VXLAN, as flannel has it; names begin with vxlan_ then")
 	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
 }
 
@@ -137,11 +139,14 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 
 // choose leaves the modes that are wanted.
 func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
-	switch o.family {
-	case 4:
-	case 6:
+	switch {
+	case o.family == 4 && o.overlay:
+		e = e.OverVXLAN()
+	case o.family == 6 && o.overlay:
+		return e, usagef(cmd, "--overlay is measured over IPv4")
+	case o.family == 6:
 		e = e.OverIPv6()
-	default:
+	case o.family != 4:
 		return e, usagef(cmd, "--family %d: want 4 or 6", o.family)
 	}
 	if len(o.modes) == 0 {

@@ -27,9 +27,9 @@ type bed struct {
 	secondCPU int
 }
 
-// openBed builds a lab of its own and starts the peers, whose traffic is of IPv6 or of IPv4.
-func openBed(ipv6 bool) (*bed, error) {
-	b, err := openLab(ipv6)
+// openBed builds a lab of its own for an experiment and starts the peers.
+func openBed(e Experiment) (*bed, error) {
+	b, err := openLab(e)
 	if err != nil {
 		return nil, err
 	}
@@ -40,16 +40,18 @@ func openBed(ipv6 bool) (*bed, error) {
 }
 
 // openLab builds a lab of its own, without peers.
-func openLab(ipv6 bool) (b *bed, err error) {
+func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr}
-	if ipv6 {
-		b.edge = lab.EdgeAddr6
+	opts := labOptions(1)
+	switch {
+	case e.Overlay:
+		b.edge, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel
+	case e.IPv6:
+		b.edge, opts.IPv6 = lab.EdgeAddr6, true
 	}
 	if b.firstCPU, b.secondCPU, err = TwoCPUs(); err != nil {
 		return nil, err
 	}
-	opts := labOptions(1)
-	opts.IPv6 = ipv6
 	if b.lab, err = lab.Up(opts); err != nil {
 		return nil, err
 	}

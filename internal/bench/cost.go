@@ -71,7 +71,7 @@ type countingBed struct{ *bed }
 // count instructions.
 func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
-		b, err := openLab(e.IPv6)
+		b, err := openLab(e)
 		return countingBed{b}, err
 	})
 }

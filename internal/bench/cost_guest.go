@@ -112,12 +112,15 @@ func countCommand(e Experiment, rounds int) string {
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
-	family := 4
+	family, overlay := 4, ""
 	if e.IPv6 {
 		family = 6
 	}
-	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d --modes %s --steps %s\n",
-		rounds, family, strings.Join(modes, ","), strings.Join(steps, ","))
+	if e.Overlay {
+		overlay = " --overlay"
+	}
+	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
+		rounds, family, overlay, strings.Join(modes, ","), strings.Join(steps, ","))
 }
 
 // runsAlone tells whether an executable can run in a guest.

@@ -112,7 +112,7 @@ func TestRunsAlone(t *testing.T) {
 // stuck, and its messages cross the uplink.
 func TestLockstepInTheLab(t *testing.T) {
 	needRoot(t)
-	b, err := openLab(false)
+	b, err := openLab(Experiment{})
 	if err != nil {
 		t.Fatal(err)
 	}

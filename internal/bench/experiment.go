@@ -95,6 +95,8 @@ type Experiment struct {
 	Rounds int
 	// IPv6 says that the steps' traffic is of IPv6.
 	IPv6 bool
+	// Overlay says that the traffic is by VXLAN, as flannel has it.
+	Overlay bool
 	// Containers that RunTraffic needs; 0 for one.
 	Containers int
 	// Counted says that the samples are counted instructions: they are the
@@ -132,6 +134,18 @@ func (e Experiment) OverIPv6() Experiment {
 		return first + "6_" + rest
 	}
 	e.Name, e.Short, e.IPv6 = e.Name+"6", e.Short+", over IPv6", true
+	return e.renamed(rename)
+}
+
+// OverVXLAN returns the experiment with the same steps by the lab's flannel
+// overlay, without nftables' flowtable: quick_vxlan, vxlan_udp_64.
+func (e Experiment) OverVXLAN() Experiment {
+	e.Name, e.Short, e.Overlay = e.Name+"_vxlan", e.Short+", over VXLAN", true
+	return e.on(false).renamed(func(name string) string { return "vxlan_" + name })
+}
+
+// renamed returns the experiment with other names of steps and metrics.
+func (e Experiment) renamed(rename func(string) string) Experiment {
 	e.Steps = slices.Clone(e.Steps)
 	for i := range e.Steps {
 		s := &e.Steps[i]

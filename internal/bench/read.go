@@ -28,7 +28,7 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 	}
 	own := []Experiment{Quick, Short(ShortConnections), Cost}
 	for _, e := range own {
-		others = append(others, e, e.OverIPv6())
+		others = append(others, e, e.OverIPv6(), e.OverVXLAN())
 	}
 	for _, e := range others {
 		if e.Name == r.Experiment {

@@ -41,7 +41,7 @@ type testbed interface {
 // samples, also with an error: of a cancelled context, or of single samples,
 // which the result lists.
 func Run(ctx context.Context, e Experiment, o Options) (*Result, error) {
-	return runIn(ctx, e, o, func() (closableBed, error) { return openBed(e.IPv6) })
+	return runIn(ctx, e, o, func() (closableBed, error) { return openBed(e) })
 }
 
 // closableBed is a testbed that somebody has to close.

@@ -77,7 +77,7 @@ func (s *Site) DaemonTime() (time.Duration, error) {
 // RunTraffic carries out an experiment whose steps have Traffic, or a Spec.
 func RunTraffic(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
-		b, err := openBed(e.IPv6)
+		b, err := openBed(e)
 		if err != nil {
 			return nil, err
 		}

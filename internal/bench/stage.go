@@ -15,7 +15,7 @@ type Stage struct {
 
 // OpenStage builds a lab of its own with a traffic peer in each node.
 func OpenStage() (*Stage, error) {
-	b, err := openBed(false)
+	b, err := openBed(Experiment{})
 	if err != nil {
 		return nil, err
 	}
