@@ -75,12 +75,11 @@ int main(int argc, char **argv)
 	}
 	way_pin(cpu);
 	own = way_parse(argv[optind + 2]);
+	r = ring_open(rank, ranks, argv[optind + 2], argv[optind + 3]);
 	count = bytes / sizeof(float);
 	data = way_buffer(&own, count * sizeof(float));
 	for (i = 0; i < count; i++)
 		data[i] = value(rank, i);
-
-	r = ring_open(rank, ranks, argv[optind + 2], argv[optind + 3]);
 	ring_meet(r);
 	begun = way_now_ns();
 	cpu_s = way_cpu_seconds(0);

@@ -191,8 +191,8 @@ static void report(double seconds, double cpu_s_before)
 static void serve(const char *listen_at, void (*service)(const struct request *))
 {
 	pthread_t threads[MOST_BEHIND];
-	struct request *r;
-	int listener, i;
+	struct request *both[2], *r;
+	int listener, i, turn;
 	int64_t begun;
 	double cpu_s;
 
@@ -205,11 +205,18 @@ static void serve(const char *listen_at, void (*service)(const struct request *)
 		if (errno)
 			die("start a thread");
 	}
-	r = way_buffer(&front.way, sizeof(*r) + MOST_SIZE);
+	for (i = 0; i < 2; i++)
+		both[i] = way_buffer(&front.way, sizeof(*r) + MOST_SIZE);
 	begun = way_now_ns();
 	cpu_s = way_cpu_seconds(0);
-	while (receive_request(&front, r, (uint8_t *)(r + 1)))
+	for (turn = 0;; turn = !turn) {
+		r = both[turn];
+		for (i = 0; i < count; i++)
+			way_reuse(&behind[i].way, behind[i].sock, r);
+		if (!receive_request(&front, r, (uint8_t *)(r + 1)))
+			break;
 		service(r);
+	}
 	for (i = 0; i < count; i++)
 		way_finish(&behind[i].way, behind[i].sock);
 	for (i = 0; i < count; i++)
@@ -326,6 +333,7 @@ static void ask(void)
 	for (n = 0; n < client.requests; n++) {
 		struct request *r = client.made[n % MOST_MADE];
 
+		way_reuse(&l->way, l->sock, r);
 		address(r, n);
 		pthread_mutex_lock(&client.lock);
 		while (client.under_way == WINDOW)

@@ -35,6 +35,7 @@
 #define MARGIN_NS INT64_C(20000000) /* that a sender goes on for */
 #define MOST_TURNS (1 << 21)
 #define EVENTS 64
+#define BUFFERS 8 /* that are sent by in turn */
 
 static struct options {
 	bool turns;
@@ -161,19 +162,32 @@ static size_t receive_room(void)
  * something to look at the clock for. */
 static void send_stream(int *socks)
 {
-	char *message = way_buffer(&way, opt.size);
 	int64_t now = way_now_ns();
 	struct meter m = { 0 };
 	uint64_t number, came, enough = UINT64_MAX;
+	struct {
+		char *message;
+		int sock; /* that it was sent by */
+	} buffers[BUFFERS];
+	unsigned int turn = 0;
 	int i;
+
+	for (i = 0; i < BUFFERS; i++) {
+		buffers[i].message = way_buffer(&way, opt.size);
+		buffers[i].sock = socks[0];
+	}
 
 	m.period.from = now + opt.warm_s * 1e9;
 	m.period.until = m.period.from + opt.seconds * 1e9;
 	way_send(&way, socks[0], &m.period, sizeof(m.period));
 	for (number = 0; now < m.period.until + MARGIN_NS || m.bytes < enough; number++) {
 		for (i = 0; i < opt.connections; i++) {
+			char *message = buffers[turn % BUFFERS].message;
+
+			way_reuse(&way, buffers[turn % BUFFERS].sock, message);
 			stamp(message, number);
 			way_send(&way, socks[i], message, opt.size);
+			buffers[turn++ % BUFFERS].sock = socks[i];
 			tick(&m, opt.size);
 		}
 		if (m.readings < 2 && opt.connections == 1)

@@ -316,6 +316,12 @@ void *way_buffer(const struct way *w, size_t size)
 	return buf;
 }
 
+void way_reuse(const struct way *w, int sock, void *buf)
+{
+	if (w->kind == WAY_PIPE && pd_buf_refresh(sock, &buf, 1) < 0 && errno != EINVAL)
+		die("ask for a buffer");
+}
+
 void way_buffer_free(const struct way *w, void *buf)
 {
 	if (w->kind == WAY_PIPE)

@@ -65,8 +65,11 @@ void way_set_add(const struct way *w, int set, int sock, uint32_t number);
 void way_set_remove(const struct way *w, int set, int sock);
 int way_set_wait(const struct way *w, int set, struct epoll_event *events, int most);
 
-/* way_buffer makes a buffer to send from. */
+/* way_buffer makes a buffer to send from, best after a socket was made. way_reuse
+ * waits until it may be overwritten that was sent by a socket: an engine may read it
+ * longer than way_send takes. */
 void *way_buffer(const struct way *w, size_t size);
+void way_reuse(const struct way *w, int sock, void *buf);
 void way_buffer_free(const struct way *w, void *buf);
 
 /* way_ready tells who started the program that it listens. */

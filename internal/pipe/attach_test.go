@@ -13,13 +13,6 @@ import (
 	"github.com/scon-project/scon/internal/nstest"
 )
 
-// Operations of attaching.
-const (
-	opAttach   = 12
-	opAttached = 13
-	opDetach   = 14
-)
-
 // tcpPair is a TCP connection in a namespace, at the same addresses in each.
 func tcpPair(t *testing.T, ns string) (client, server *os.File) {
 	t.Helper()

@@ -16,10 +16,12 @@ type carried struct {
 
 	// Guarded by the broker's lock: generations of rings.
 	sends, recvs []*shared
+	lending      [mostRegions]bool
 
 	// The worker's, once it has the connection.
 	page       *shared
 	send, recv []*shared
+	lent       [mostRegions]*shared
 	number     int32 // with the worker
 }
 
@@ -148,6 +150,12 @@ func (m *carried) close() {
 	if m.page != nil {
 		m.page.given()
 	}
+	for i, lends := range m.lending {
+		if lends {
+			m.lending[i] = false
+			m.e.connection.b.regions--
+		}
+	}
 	if m.e.connection.carriage == nil {
 		m.release()
 	}
@@ -158,9 +166,11 @@ func (m *carried) release() {
 	if m.page != nil {
 		m.page.unmap()
 	}
-	for _, rings := range [][]*shared{m.send, m.recv} {
-		for _, r := range rings {
-			r.unmap()
+	for _, memory := range [][]*shared{m.send, m.recv, m.lent[:]} {
+		for _, r := range memory {
+			if r != nil {
+				r.unmap()
+			}
 		}
 	}
 	if m.bell >= 0 {

@@ -47,6 +47,8 @@ func hostilePages(f *testing.F) {
 	f.Add(script(stroke(ownSwitchAt, 5), stroke(ownGeneration, 1), stroke(ownHead, 10)))
 	f.Add(script(stroke(ownTail, 1), stroke(ownTail+4, 1<<31)))
 	f.Add(script(stroke(ownReadWait, 1), stroke(ownReadWait+4, 1), stroke(ownReadWait+8, 1), stroke(ownGeneration+4, 1)))
+	f.Add(script(stroke(pageLent, 1), stroke(pageLoans+loanEnd, 100), stroke(pageLoans+loanRegion, 1), stroke(ownHead, 100)))
+	f.Add(script(stroke(pageLent, 1), stroke(pageLoans+loanEnd, 100), stroke(ownHead, 100)))
 	f.Add(script(stroke(peerHead, 1<<20), stroke(peerTail, 1<<20), stroke(ownHead, 5)))
 }
 

@@ -29,6 +29,11 @@ const (
 	opClose
 	opWake
 	opEnded
+	opAttach
+	opAttached
+	opDetach
+	opLend
+	opTakeBack
 )
 
 // client speaks the protocol as it likes. It lives in the namespace of the test.
@@ -52,6 +57,7 @@ type answer struct {
 	files  []int
 	ended  bool // the broker has let the session go
 	engine uint32
+	number uint32 // a generation, or a region's
 }
 
 func dial(t testing.TB, socket string) client {
@@ -108,8 +114,8 @@ func (c client) sendWith(packet, rights []byte) (a answer) {
 	}
 	a = answer{
 		errno: unix.Errno(binary.NativeEndian.Uint32(buf)), id: binary.NativeEndian.Uint32(buf[4:]),
-		engine: binary.NativeEndian.Uint32(buf[8:]),
-		port:   binary.NativeEndian.Uint16(buf[34:]), size: binary.NativeEndian.Uint64(buf[40:]),
+		engine: binary.NativeEndian.Uint32(buf[8:]), number: binary.NativeEndian.Uint32(buf[12:]),
+		port: binary.NativeEndian.Uint16(buf[34:]), size: binary.NativeEndian.Uint64(buf[40:]),
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
@@ -191,7 +197,7 @@ func TestForgedNumbers(t *testing.T) {
 	first, second := connect(a, b, pipe.Sealed)
 	a.must(message{op: opMapped, id: first.id})
 	for id := range max(first.id, second.id) + 10 {
-		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose, opWake, opEnded} {
+		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose, opWake, opEnded, opLend, opTakeBack} {
 			if got := thief.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
 				t.Errorf("operation %d, number %d: %+v", op, id, got)
 			}

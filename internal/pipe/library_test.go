@@ -79,7 +79,7 @@ func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
 }
 
 // topics are those of libsconpipe/test that need nothing special.
-const topics = "connect backlog partial zerocopy refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files"
+const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files"
 
 func TestLibrary(t *testing.T) {
 	t.Parallel()

@@ -71,6 +71,7 @@ type Broker struct {
 	program     *program // nil until it is wanted
 	noProgram   error    // why it does not work, when that is known
 	workers     []*worker
+	regions     int // that applications lend the workers
 	attach      attachments
 }
 

@@ -278,6 +278,13 @@ func (s *session) do(r request) reply {
 			}
 			return nil
 		})
+	case opLend:
+		err = s.onCarried(r, func(m *carried) (err error) {
+			answer.Generation, err = m.lend(r.file)
+			return err
+		})
+	case opTakeBack:
+		err = s.onCarried(r, func(m *carried) error { return m.takeBack(r.Arg) })
 	case opAttach:
 		answer, err = s.attach(r.file)
 	case opAttached:
@@ -342,6 +349,17 @@ func (s *session) onEnd(r request, fn func(*end) error) error {
 		return unix.EBADF
 	}
 	return fn(e)
+}
+
+// onCarried is onEnd for what only the engine copier has.
+func (s *session) onCarried(r request, fn func(*carried) error) error {
+	return s.onEnd(r, func(e *end) error {
+		m, ok := e.memory.(*carried)
+		if !ok {
+			return unix.EINVAL
+		}
+		return fn(m)
+	})
 }
 
 // newID is a number that the session does not use. The lock is held.

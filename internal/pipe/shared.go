@@ -60,8 +60,15 @@ type side struct {
 }
 
 // page is what an application says, which is not believed, and what it is told
-// of its peer.
-type page struct{ Own, Peer side }
+// of its peer; libsconpipe/src/pipe.h has the same.
+type page struct {
+	Own, Peer side
+	Sent      uint64 // positions before it may be copied now, or are
+	_         [120]byte
+	Lent      uint64 // how many loans there were
+	_         [120]byte
+	Loans     [mostLoans]loanEntry
+}
 
 func (m *shared) page() *page { return (*page)(unsafe.Pointer(&m.memory[0])) }
 

@@ -15,8 +15,8 @@ import (
 //
 //  1. offer reads how far the sender has come, and how far the receiver; what
 //     cannot be ends the connection.
-//  2. A piece that both rings have in one becomes an entry of the table, and of
-//     the submission queue.
+//  2. A piece that both rings have in one, or that was lent, becomes an entry of
+//     the table, and of the submission queue.
 //  3. The stack copies it.
 //  4. done frees it in the sender's ring, shows it in the receiver's, and rings
 //     for whoever waits.
@@ -29,6 +29,10 @@ type way struct {
 	offered    uint64 // up to where copies are under way
 	table      table
 	copied     atomic.Uint64 // up to where they are done; Status reads it
+
+	loans   uint64    // how many were read
+	loan    loanEntry // the newest of them
+	leaving []*shared // regions that are lent no more
 
 	rungRead, rungWrite uint32 // what the applications waited for when they were rung last
 	armed               uint32 // how often they were asked to ring
@@ -90,10 +94,14 @@ func (y *way) offer(w *worker) (some bool, err error) {
 		if n == 0 || err != nil {
 			return some, err
 		}
+		from, n, err := y.source(n)
+		if n == 0 || err != nil {
+			return some, err
+		}
 		seq := (y.table.first + y.table.count) % tableDepth
 		if !w.queues.submit(entry{
 			Kind: kindGeneralSend, CID: y.from.cid, Len: uint32(n), Conn: y.carriage.number, Table: y.number, Seq: seq,
-			Src: y.send.place(y.offered), Dst: y.recv.place(y.offered),
+			Src: from, Dst: y.recv.place(y.offered),
 		}) {
 			return some, nil
 		}
@@ -116,7 +124,7 @@ func (y *way) ready() (n uint64, err error) {
 		return 0, err
 	}
 	n = min(waiting, room, mostPiece)
-	return y.recv.piece(y.offered, y.send.piece(y.offered, n)), nil
+	return y.recv.piece(y.offered, n), nil
 }
 
 // waiting is how many bytes the sender has put into its ring that were not
@@ -191,6 +199,7 @@ func (y *way) done(seq uint16) {
 		y.table.count--
 	}
 	y.copied.Store(copied)
+	y.letGo()
 	// The sender first: whoever hears of the bytes may reuse what they came from.
 	store64(&y.from.page.page().Peer.Tail, copied)
 	store64(&y.to.page.page().Peer.Head, copied)

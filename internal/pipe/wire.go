@@ -33,7 +33,9 @@ const (
 	opAttach                 // With a TCP socket. Reply: ID; file: doorbell, which rings when there is an answer to opAttached.
 	opAttached               // ID. Reply: as opConnect's, Generation: 1 for the end that connected; files: page, ring. EAGAIN while the other end has not come.
 	opDetach                 // With a TCP socket that is attached: both ends go on by TCP. When the reply comes, no byte goes by the rings any more.
-	opLast     = opDetach
+	opLend                   // ID; with memory to send from. Reply: Generation: its number. Of copier.
+	opTakeBack               // ID, Arg: number: that is lent no more.
+	opLast     = opTakeBack
 )
 
 // request is what a client asks.

@@ -214,9 +214,11 @@ func (w *worker) bury(g *carriage) {
 	}
 	for _, m := range g.ends {
 		delete(w.ends, m.number)
-		for _, rings := range [][]*shared{m.send, m.recv} {
-			for _, r := range rings {
-				w.stack.drop(r.region)
+		for _, memory := range [][]*shared{m.send, m.recv, m.lent[:]} {
+			for _, r := range memory {
+				if r != nil {
+					w.stack.drop(r.region)
+				}
 			}
 		}
 		m.release() // and with its bell's file, it is out of the epoll set

@@ -56,7 +56,8 @@ int pd_connect(int sid, const struct sockaddr *addr, socklen_t len);
 
 /*
  * pd_send sends bytes, from a buffer of pd_malloc or any other. Returns how many;
- * less than len only on a socket that does not block. EAGAIN; EPIPE, ECONNRESET:
+ * less than len only on a socket that does not block. With the engine copier a
+ * buffer of pd_malloc is read later: see pd_buf_refresh. EAGAIN; EPIPE, ECONNRESET:
  * nobody will read them. There is no signal.
  */
 ssize_t pd_send(int sid, const void *buf, size_t len);
@@ -82,16 +83,19 @@ int pd_recv_done(int sid, size_t len);
 ssize_t pd_recv_copy(int sid, void *buf, size_t len);
 
 /*
- * pd_buf_refresh asks which of n buffers of pd_malloc may be overwritten after
- * pd_send. Returns how many from the first on. Engines that copy within pd_send,
- * as all do today, leave all of them so. EINVAL: one is none of pd_malloc.
+ * pd_buf_refresh asks which of n buffers of pd_malloc may be overwritten that were
+ * sent by this socket. Returns how many from the first on; 0 only on a socket that
+ * does not block. All engines but copier copy within pd_send, which leaves all of
+ * them so. EINVAL: one is none of pd_malloc.
  */
 int pd_buf_refresh(int sid, void *const *bufs, int n);
 
-/* pd_malloc makes a buffer to send from, in memory that is resident. */
+/* pd_malloc makes a buffer to send from, in memory that is resident. Made after a
+ * socket was told to accept the engine copier, it is one that can be sent without a
+ * copy; a child of fork then has it in common with its parent. */
 void *pd_malloc(size_t size);
 
-/* pd_free gives one back. NULL is nothing. */
+/* pd_free gives one back; what was sent is sent. NULL is nothing. */
 void pd_free(void *buf);
 
 /* pd_shutdown: SHUT_WR ends what is sent, SHUT_RD what is received. */

@@ -183,6 +183,11 @@ void conn_close(struct conn *c)
 	struct wire_reply a;
 
 	atomic_store(&c->own->deaf, 1);
+	if (c->engine == PD_ENGINE_COPIER) {
+		pthread_mutex_lock(&c->tx_lock);
+		loan_take_back(c, NULL);
+		pthread_mutex_unlock(&c->tx_lock);
+	}
 	/* What was reset has no end in good order. */
 	if (!atomic_load(&c->gone) && conn_fin(c) && c->engine == PD_ENGINE_BPF)
 		kernel_look(c);

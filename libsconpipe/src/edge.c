@@ -318,19 +318,30 @@ int pd_recv_done(int sid, size_t len)
 	return use(sid, KIND_CONN, -ENOTCONN, conn_recv_done(s->conn, len));
 }
 
-static int refresh(void *const *bufs, int n)
+static int refresh(struct sock *s, void *const *bufs, int n)
 {
-	int i;
+	bool lends = s->conn->engine == PD_ENGINE_COPIER;
+	int free = 0, i, err;
 
-	for (i = 0; i < n; i++)
-		if (!memory_has(bufs[i]))
+	for (i = 0; i < n; i++) {
+		struct block b;
+
+		if (!memory_block(bufs[i], &b))
 			return -EINVAL;
-	return n < 0 ? -EINVAL : n;
+		if (lends && !i && !s->nonblock) {
+			err = loan_wait(s, s->conn, &b);
+			if (err)
+				return err;
+		}
+		if (free == i && !(lends && loan_has(s->conn, &b, false)))
+			free++;
+	}
+	return n < 0 ? -EINVAL : free;
 }
 
 int pd_buf_refresh(int sid, void *const *bufs, int n)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, refresh(bufs, n));
+	return use(sid, KIND_CONN, -ENOTCONN, refresh(s, bufs, n));
 }
 
 static int shut(struct conn *c, int how)

@@ -2,60 +2,131 @@
 /*
  * Buffers to send from, and the table of them: the send buffer table. They are
  * resident: the kernel copies from them without waiting for pages.
+ *
+ * In a process that has asked for the engine copier, large ones are files in memory,
+ * which the broker can be given to copy from (loan.c). Their pages are this
+ * process's: it cannot take them away any more once the broker may look.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "pipe.h"
 
 #define HUGE_PAGE (2 << 20)
+/* What is a file in memory; the broker counts places in 32 bits. */
+#define LEAST_SHARED (64 << 10)
+#define MOST_SHARED (UINT64_C(1) << 31)
+#define MOST_FILES_SHARED 32
 
 static struct {
 	pthread_mutex_t lock;
-	void **bufs;
+	struct block *blocks;
 	size_t count, room;
+	atomic_bool shares;
+	atomic_int files;
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+void memory_share(void)
+{
+	atomic_store(&table.shares, true);
+}
+
+/* make_shared makes a buffer that is a file. It returns false if it cannot be: then
+ * its bytes are copied. */
+static bool make_shared(struct block *b)
+{
+	size_t size = (b->size + PAGE - 1) & -(size_t)PAGE;
+
+	if (atomic_fetch_add(&table.files, 1) >= MOST_FILES_SHARED) {
+		atomic_fetch_sub(&table.files, 1);
+		return false;
+	}
+	b->file = memfd_create("scon-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (b->file >= 0 && !ftruncate(b->file, size)) {
+		b->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_POPULATE, b->file, 0);
+		if (b->at != MAP_FAILED &&
+		    !fcntl(b->file, F_ADD_SEALS,
+			   F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)) {
+			b->size = size;
+			return true;
+		}
+		if (b->at != MAP_FAILED)
+			munmap(b->at, size);
+	}
+	if (b->file >= 0)
+		close(b->file);
+	b->file = -1;
+	atomic_fetch_sub(&table.files, 1);
+	return false;
+}
+
+static int make(struct block *b)
+{
+	size_t align = b->size >= HUGE_PAGE ? HUGE_PAGE : 64;
+	int err;
+
+	if (atomic_load(&table.shares) && b->size >= LEAST_SHARED &&
+	    b->size <= MOST_SHARED && make_shared(b))
+		return 0;
+	err = posix_memalign(&b->at, align, b->size);
+	if (err)
+		return -err;
+	if (b->size >= HUGE_PAGE)
+		madvise(b->at, b->size, MADV_HUGEPAGE);
+	memset(b->at, 0, b->size);
+	return 0;
+}
+
+static void unmake(struct block *b)
+{
+	if (b->file < 0) {
+		free(b->at);
+		return;
+	}
+	munmap(b->at, b->size);
+	close(b->file);
+	atomic_fetch_sub(&table.files, 1);
+}
+
 /* note is called with the lock held. */
-static int note(void *buf)
+static int note(const struct block *b)
 {
 	if (table.count == table.room) {
 		size_t room = table.room ? 2 * table.room : 64;
-		void **bufs = realloc(table.bufs, room * sizeof(*bufs));
+		struct block *blocks = realloc(table.blocks, room * sizeof(*blocks));
 
-		if (!bufs)
+		if (!blocks)
 			return -ENOMEM;
-		table.bufs = bufs;
+		table.blocks = blocks;
 		table.room = room;
 	}
-	table.bufs[table.count++] = buf;
+	table.blocks[table.count++] = *b;
 	return 0;
 }
 
 void *pd_malloc(size_t size)
 {
-	size_t align = size >= HUGE_PAGE ? HUGE_PAGE : 64;
-	void *buf;
-	int err = posix_memalign(&buf, align, size ? size : 1);
+	struct block b = { .size = size ? size : 1, .file = -1 };
+	int err = make(&b);
 
 	if (err) {
-		errno = err;
+		errno = -err;
 		return NULL;
 	}
-	if (size >= HUGE_PAGE)
-		madvise(buf, size, MADV_HUGEPAGE);
-	memset(buf, 0, size);
 	pthread_mutex_lock(&table.lock);
-	err = note(buf);
+	err = note(&b);
 	pthread_mutex_unlock(&table.lock);
 	if (err) {
-		free(buf);
+		unmake(&b);
 		errno = ENOMEM;
 		return NULL;
 	}
-	return buf;
+	return b.at;
 }
 
 /* find is called with the lock held; it returns the count for none. */
@@ -64,13 +135,14 @@ static size_t find(const void *buf)
 	size_t i;
 
 	for (i = table.count; i > 0; i--)
-		if (table.bufs[i - 1] == buf)
+		if (table.blocks[i - 1].at == buf)
 			return i - 1;
 	return table.count;
 }
 
 void pd_free(void *buf)
 {
+	struct block b;
 	size_t i;
 
 	if (!buf)
@@ -79,17 +151,40 @@ void pd_free(void *buf)
 	i = find(buf);
 	if (i == table.count)
 		abort(); /* as free does with what is not malloc's */
-	table.bufs[i] = table.bufs[--table.count];
+	b = table.blocks[i];
+	table.blocks[i] = table.blocks[--table.count];
 	pthread_mutex_unlock(&table.lock);
-	free(buf);
+	if (b.file >= 0)
+		table_take_back(&b);
+	unmake(&b);
 }
 
-bool memory_has(const void *buf)
+/* memory_block is the buffer that begins at a place. */
+bool memory_block(const void *buf, struct block *b)
 {
 	bool has;
+	size_t i;
 
 	pthread_mutex_lock(&table.lock);
-	has = find(buf) < table.count;
+	i = find(buf);
+	has = i < table.count;
+	if (has)
+		*b = table.blocks[i];
+	pthread_mutex_unlock(&table.lock);
+	return has;
+}
+
+/* memory_shared is the file that some bytes lie in, if it is one of these. */
+bool memory_shared(const void *buf, size_t len, struct block *b)
+{
+	bool has = false;
+	size_t i;
+
+	pthread_mutex_lock(&table.lock);
+	for (i = table.count; i > 0 && !has; i--) {
+		*b = table.blocks[i - 1];
+		has = b->file >= 0 && block_has(b, buf, len);
+	}
 	pthread_mutex_unlock(&table.lock);
 	return has;
 }

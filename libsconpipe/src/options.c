@@ -41,6 +41,8 @@ static int set_number(struct sock *s, int name, int value)
 		if (s->kind != KIND_NEW)
 			return -EISCONN;
 		s->engines = value;
+		if (value & 1 << PD_ENGINE_COPIER)
+			memory_share();
 		return 0;
 	default:
 		return -ENOPROTOOPT;

@@ -66,13 +66,50 @@ struct side {
 	_Atomic uint32_t deaf; /* it receives no more */
 };
 
+/* Bytes that a sender by the engine copier has left where they lie. */
+struct loan {
+	uint64_t start, end; /* positions */
+	uint64_t offset; /* in the region */
+	_Atomic uint32_t region; /* the broker's number of it; 0: they are in the ring */
+	uint32_t unused;
+};
+
+#define MOST_LOANS 64
+
 /* The page of an end whose bytes others copy: of bpf the kernel, of copier the
- * broker. bpf/pipe_copy.bpf.c has the same. */
+ * broker. bpf/pipe_copy.bpf.c and internal/pipe/shared.go have the same. */
 struct page {
 	struct side own; /* they read */
 	struct side peer; /* they write, as the peer says */
-	_Atomic uint64_t sent; /* the kernel writes: bytes it has taken */
+	_Alignas(LINE) _Atomic uint64_t sent; /* they write: bytes they have taken, of
+						 copier or are about to */
+	_Alignas(LINE) _Atomic uint64_t lent; /* of copier: how many loans there were */
+	_Alignas(LINE) struct loan loans[MOST_LOANS];
 };
+
+_Static_assert(sizeof(struct page) <= PAGE, "a page");
+
+/* A buffer of pd_malloc. */
+struct block {
+	void *at;
+	size_t size;
+	int file; /* -1: it is none */
+};
+
+static inline bool block_has(const struct block *b, const void *buf, size_t len)
+{
+	size_t at = (uintptr_t)buf - (uintptr_t)b->at;
+
+	return buf >= b->at && at < b->size && len <= b->size - at;
+}
+
+/* A buffer that the broker was given. */
+struct region {
+	struct block block;
+	uint32_t number; /* 0: none */
+};
+
+#define MOST_REGIONS 8 /* of a connection */
 
 /* Memory that is mapped twice in a row, so that no piece of it wraps. */
 struct ring {
@@ -121,6 +158,9 @@ struct conn {
 	uint32_t rung_read; /* the peer's read_wait that was answered */
 	unsigned int full; /* how often there was no room */
 	bool fixed; /* the ring cannot grow */
+	uint64_t loans, settled; /* how many there were; how many are over */
+	struct region regions[MOST_REGIONS];
+	bool copies; /* the broker has taken no more regions */
 
 	pthread_mutex_t rx_lock; /* guards: */
 	unsigned int rx_vain;
@@ -180,6 +220,7 @@ void table_put(struct sock *s);
 void table_remove(int sid, struct sock *s);
 void table_leave_sets(int sid);
 void table_tell_sets(int sid);
+void table_take_back(const struct block *b);
 
 /* ring.c */
 int ring_map(struct ring *r, int fd, size_t size, bool writable);
@@ -252,7 +293,14 @@ void set_forget(struct set *set);
 int option_set(struct sock *s, int level, int name, const void *value, socklen_t len);
 int option_get(struct sock *s, int level, int name, void *value, socklen_t *len);
 
+/* loan.c: the engine copier. */
+bool loan_put(struct conn *c, const char *buf, size_t n);
+bool loan_has(struct conn *c, const struct block *b);
+void loan_take_back(struct conn *c, const struct block *b);
+
 /* memory.c */
-bool memory_has(const void *buf);
+void memory_share(void);
+bool memory_block(const void *buf, struct block *b);
+bool memory_shared(const void *buf, size_t len, struct block *b);
 
 #endif

@@ -3,7 +3,7 @@
  * Sending. The way of a piece:
  *
  * 1. room says how much the ring takes, by what the peer has given back.
- * 2. It is copied to the ring, then head says so.
+ * 2. It is copied to the ring, or lent (loan.c), then head says so.
  * 3. A peer that asked for it is rung for.
  * 4. A ring that is full again and again grows.
  */
@@ -83,6 +83,9 @@ static void grow(struct conn *c, struct side *peer)
 	c->fixed = true;
 	if (session_call(&c->serial, &q, &a, &file, &count))
 		return;
+	/* Whose positions are the ring's that goes. */
+	if (c->engine == PD_ENGINE_COPIER)
+		loan_take_back(c, NULL);
 	if (c->engine == PD_ENGINE_BPF && a.size > c->tx.size) {
 		/* The program goes over with the next bytes. */
 		c->tx = (struct ring){ .size = a.size, .start = c->head };
@@ -126,11 +129,13 @@ static ssize_t put(struct conn *c, const char *buf, size_t len, size_t free)
 	size_t most = c->tx.size / 2 < MOST_PIECE ? c->tx.size / 2 : MOST_PIECE;
 	size_t n = len < free ? len : free;
 
-	if (n > most)
-		n = most;
 	if (c->engine == PD_ENGINE_BPF)
 		return put_by_kernel(c, buf, len);
-	memcpy(ring_at(&c->tx, c->head), buf, n);
+	if (c->engine != PD_ENGINE_COPIER || !loan_put(c, buf, n)) {
+		if (n > most)
+			n = most;
+		memcpy(ring_at(&c->tx, c->head), buf, n);
+	}
 	c->head += n;
 	atomic_store_explicit(&c->own->head, c->head, memory_order_release);
 	tell(c);

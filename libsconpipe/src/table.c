@@ -127,29 +127,50 @@ void table_remove(int sid, struct sock *s)
 		table_put(s);
 }
 
+/* next_of_kind holds the next socket of a kind, from number *i on; NULL: there is
+ * none. */
+static struct sock *next_of_kind(int *i, enum kind kind)
+{
+	struct sock *s = NULL;
+
+	pthread_mutex_lock(&table.lock);
+	for (; *i < table.size; ++*i) {
+		s = table.socks[*i];
+		if (s && s->kind == kind)
+			break;
+		s = NULL;
+	}
+	if (s)
+		atomic_fetch_add(&s->refs, 1);
+	pthread_mutex_unlock(&table.lock);
+	return s;
+}
+
 /* each_set calls fn for all sets. */
 static void each_set(void (*fn)(struct set *, int sid), int sid)
 {
+	struct sock *s;
 	int i;
 
-	for (i = 0;; i++) {
-		struct sock *s;
-		int size;
+	for (i = 0; (s = next_of_kind(&i, KIND_SET)); i++) {
+		fn(s->set, sid);
+		table_put(s);
+	}
+}
 
-		pthread_mutex_lock(&table.lock);
-		size = table.size;
-		s = i < size ? table.socks[i] : NULL;
-		if (s && s->kind == KIND_SET)
-			atomic_fetch_add(&s->refs, 1);
-		else
-			s = NULL;
-		pthread_mutex_unlock(&table.lock);
-		if (s) {
-			fn(s->set, sid);
-			table_put(s);
+/* table_take_back ends what connections do with a buffer. */
+void table_take_back(const struct block *b)
+{
+	struct sock *s;
+	int i;
+
+	for (i = 0; (s = next_of_kind(&i, KIND_CONN)); i++) {
+		if (s->conn->engine == PD_ENGINE_COPIER) {
+			pthread_mutex_lock(&s->conn->tx_lock);
+			loan_take_back(s->conn, b);
+			pthread_mutex_unlock(&s->conn->tx_lock);
 		}
-		if (i >= size)
-			return;
+		table_put(s);
 	}
 }
 

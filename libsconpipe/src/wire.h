@@ -25,6 +25,8 @@ enum wire_op {
 	OP_ATTACH,
 	OP_ATTACHED,
 	OP_DETACH,
+	OP_LEND,
+	OP_TAKE_BACK,
 };
 
 struct wire_request {

@@ -75,8 +75,8 @@ var kinds = []string{
 
 // hostile are the pipe's tests of what processes do that have no library.
 var hostile = []string{
-	"TestCopierDrains", "TestCopierHoles", "TestCopierLies", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestReplayedDoorbell", "TestRingEnd",
-	"TestSealedIsReadOnly",
+	"TestCopierDrains", "TestCopierHoles", "TestCopierLies", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestLoanLies", "TestLoanOfWhat",
+	"TestReplayedDoorbell", "TestRingEnd", "TestSealedIsReadOnly",
 }
 
 // stress are those that do very often what others do, too. An emulator takes
