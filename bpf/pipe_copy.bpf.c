@@ -60,8 +60,11 @@ struct side {
 struct page {
 	struct side own; /* for the program to read */
 	struct side peer; /* what the peer says: for the process to read */
-	__u64 sent; /* bytes sent, for the process to read */
-	__u8 rest[PAGE - 2 * sizeof(struct side) - 8];
+	/* Of what it sends, for the process to read: */
+	__u64 sent; /* bytes */
+	__u64 switch_at; /* bytes when it went over to the ring of this size */
+	__u64 size;
+	__u8 rest[PAGE - 2 * sizeof(struct side) - 24];
 };
 
 /* Where an end stands, which nobody can map. */
@@ -213,8 +216,15 @@ always_inline void mirror(struct page *own, struct page *peer)
 	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
 }
 
+/* size_of a ring of that generation and class. */
+always_inline __u32 size_of(__u32 ring)
+{
+	return (64 << 10) << (2 * (ring & 3));
+}
+
 /* go_over goes to a larger ring, once the peer has left the one before. */
-always_inline void go_over(struct place *p, struct page *peer, __u64 tail)
+always_inline void go_over(struct place *p, struct page *own, struct page *peer,
+			   __u64 tail)
 {
 	__u32 slot = p->peer, *newest_ring = bpf_map_lookup_elem(&newest, &slot);
 
@@ -224,6 +234,8 @@ always_inline void go_over(struct place *p, struct page *peer, __u64 tail)
 	p->switch_at = p->head;
 	WRITE_ONCE(peer->peer.switch_at, p->head);
 	PUBLISH(peer->peer.generation, p->ring >> 8);
+	WRITE_ONCE(own->switch_at, p->head);
+	WRITE_ONCE(own->size, size_of(p->ring));
 }
 
 always_inline int send(struct place *p, struct page *own, struct page *peer, __u32 len,
@@ -234,8 +246,8 @@ always_inline int send(struct place *p, struct page *own, struct page *peer, __u
 
 	if (p->fin)
 		return -EPIPE;
-	go_over(p, peer, tail);
-	size = (64 << 10) << (2 * (p->ring & 3));
+	go_over(p, own, peer, tail);
+	size = size_of(p->ring);
 	from = tail > p->switch_at ? tail : p->switch_at;
 	used = p->head - from;
 	if (tail > p->head || used > size)

@@ -162,6 +162,9 @@ type copied struct {
 	slot  uint32
 	page  placed
 	rings []copiedRing
+
+	growing bool           // the ring; the broker's lock guards it
+	under   sync.WaitGroup // who makes it
 }
 
 // copiedRing is one generation of a ring that this end receives by.
@@ -295,6 +298,32 @@ func (m *copied) grow(size uint64) (files []int, generation uint32, err error) {
 	return nil, generation, nil
 }
 
+// growBehind does what grow does without waiting for the kernel: programs go over when
+// the ring is there. The broker's lock is held.
+func (m *copied) growBehind(size uint64) error {
+	peer, b := m.e.peer().memory.(*copied), m.e.connection.b
+	if peer.growing {
+		return unix.EBUSY
+	}
+	peer.growing = true
+	peer.under.Add(1)
+	m.k.behind.Go(func() {
+		defer peer.under.Done()
+		r, err := m.k.newMemory(m.k.rings()[classOf(size)], peer.slot, size)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		peer.growing = false
+		if err == nil && peer.e.memory == memory(peer) {
+			peer.rings = append(peer.rings, copiedRing{r, size})
+			err = m.k.objs.Newest.Put(peer.slot, uint32(len(peer.rings)-1)<<8|classOf(size))
+		}
+		if err != nil {
+			b.log.Error("enlarge a ring", "error", err)
+		}
+	})
+	return nil
+}
+
 func (m *copied) size() uint64 {
 	peer := m.e.peer().memory.(*copied)
 	return peer.rings[len(peer.rings)-1].size
@@ -324,7 +353,10 @@ func (m *copied) unbind() {
 func (m *copied) close() {
 	m.unbind()
 	m.closeMaps()
-	m.k.behind.Go(func() { m.k.reap(m.slot) })
+	m.k.behind.Go(func() {
+		m.under.Wait() // what comes into the slot still
+		m.k.reap(m.slot)
+	})
 }
 
 func (m *copied) closeMaps() {

@@ -258,7 +258,11 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 		c.b.counts.Refused["memory"]++
 		return answer, err
 	}
-	answer.files, answer.Generation, err = e.memory.grow(size)
+	if m, ok := e.memory.(*copied); ok {
+		err = m.growBehind(size)
+	} else {
+		answer.files, answer.Generation, err = e.memory.grow(size)
+	}
 	if err != nil {
 		c.b.discharge(c.held[len(c.held)-1])
 		c.held = c.held[:len(c.held)-1]

@@ -73,7 +73,7 @@ func dial(t testing.TB, socket string) client {
 // greeted is a client that has said hello.
 func greeted(t testing.TB, socket string) client {
 	c := dial(t, socket)
-	if a := c.ask(message{op: opHello, arg: 1}); a.errno != 0 || a.ended {
+	if a := c.ask(message{op: opHello, arg: 2}); a.errno != 0 || a.ended {
 		t.Fatalf("%+v", a)
 	}
 	return c
@@ -164,7 +164,7 @@ func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
 	other := greeted(t, socket)
-	hello := message{op: opHello, arg: 1}.packet()
+	hello := message{op: opHello, arg: 2}.packet()
 	for name, packets := range map[string][][]byte{
 		"short":           {hello[:63]},
 		"long":            {append(append([]byte{}, hello...), 0)},
@@ -183,8 +183,8 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
-	if a := dial(t, socket).ask(message{op: opHello, arg: 2}); a.errno != unix.EPROTONOSUPPORT {
-		t.Errorf("version 2: %+v", a)
+	if a := dial(t, socket).ask(message{op: opHello, arg: 1}); a.errno != unix.EPROTONOSUPPORT {
+		t.Errorf("version 1: %+v", a)
 	}
 	other.must(message{op: opBind, name: loopback})
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // entry is what the broker asks a stack for, and the stack's answer: the
-// paper's Fig. 6. cuda/queue.h has the same in C. A stack looks at Kind, Len,
-// Src and Dst; the rest is the broker's own.
+// paper's Fig. 6. A stack looks at Kind, Len, Src and Dst; the rest is the
+// broker's own.
 type entry struct {
 	Kind  uint8
 	_     uint8

@@ -11,7 +11,7 @@ import (
 // each, in turn, over a SOCK_SEQPACKET socket. libsconpipe/src/wire.h has the
 // same layout in C. Integers are in the machine's order.
 const (
-	wireVersion = 1
+	wireVersion = 2
 	messageSize = 64
 )
 

@@ -10,5 +10,6 @@
 //     socket is closed. Then it asks again.
 //
 // Go does not see that a source of the library has changed, for these are in
-// another folder: after a change "go clean -cache" has it built again.
+// another folder: after a change "go clean -cache" has it built again, else it may
+// speak another version of the protocol than the broker.
 package sconpipe

@@ -83,6 +83,9 @@ struct page {
 	struct side peer; /* they write, as the peer says */
 	_Alignas(LINE) _Atomic uint64_t sent; /* they write: bytes they have taken, of
 						 copier or are about to */
+	/* Of bpf, they write: */
+	_Atomic uint64_t switch_at; /* bytes when they went over to the ring of this */
+	_Atomic uint64_t size; /* size; 0: it is the first one */
 	_Alignas(LINE) _Atomic uint64_t lent; /* of copier: how many loans there were */
 	_Alignas(LINE) struct loan loans[MOST_LOANS];
 };
@@ -295,7 +298,8 @@ int option_get(struct sock *s, int level, int name, void *value, socklen_t *len)
 
 /* loan.c: the engine copier. */
 bool loan_put(struct conn *c, const char *buf, size_t n);
-bool loan_has(struct conn *c, const struct block *b);
+bool loan_has(struct conn *c, const struct block *b, bool arm);
+int loan_wait(struct sock *s, struct conn *c, const struct block *b);
 void loan_take_back(struct conn *c, const struct block *b);
 
 /* memory.c */

@@ -68,7 +68,8 @@ static void tell(struct conn *c)
 	}
 }
 
-/* grow asks for a larger ring. The peer goes over to it at this head. */
+/* grow asks for a larger ring. The peer goes over to it at this head, or, of bpf, when
+ * there is one: see gone_over. */
 static void grow(struct conn *c, struct side *peer)
 {
 	struct wire_request q = { .op = OP_GROW, .id = c->id, .size = c->tx.size * 4 };
@@ -86,12 +87,6 @@ static void grow(struct conn *c, struct side *peer)
 	/* Whose positions are the ring's that goes. */
 	if (c->engine == PD_ENGINE_COPIER)
 		loan_take_back(c, NULL);
-	if (c->engine == PD_ENGINE_BPF && a.size > c->tx.size) {
-		/* The program goes over with the next bytes. */
-		c->tx = (struct ring){ .size = a.size, .start = c->head };
-		c->fixed = false;
-		c->full = 0;
-	}
 	if (count == 1 && a.size > c->tx.size && !ring_map(&larger, file, a.size, true)) {
 		q = (struct wire_request){ .op = OP_MAPPED,
 					   .id = c->id,
@@ -113,11 +108,25 @@ static void grow(struct conn *c, struct side *peer)
 		close(file);
 }
 
+/* gone_over sees to what ring the program sends. */
+static void gone_over(struct conn *c)
+{
+	struct page *page = (struct page *)c->own;
+	uint64_t size = atomic_load_explicit(&page->size, memory_order_relaxed);
+
+	if (size <= c->tx.size)
+		return;
+	c->tx = (struct ring){ .size = size, .start = page->switch_at };
+	c->fixed = false;
+	c->full = 0;
+}
+
 /* put_by_kernel is put for the engine bpf. */
 static ssize_t put_by_kernel(struct conn *c, const char *buf, size_t len)
 {
 	ssize_t n = kernel_send(c, buf, len);
 
+	gone_over(c);
 	if (n > 0)
 		tell(c);
 	return n == -EAGAIN ? 0 : n;

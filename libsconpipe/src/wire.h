@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2
 
 enum wire_op {
 	OP_HELLO = 1,
