@@ -21,14 +21,17 @@ import (
 )
 
 // preload builds what "scon run" preloads, and the table of what sockets do.
-var preload = sync.OnceValues(func() (dir string, err error) {
-	dir = filepath.Join(scratch, "run")
-	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "posix", "all", "OUT="+dir)
+var preload = sync.OnceValues(func() (dir string, err error) { return buildRun("") })
+
+// buildRun builds it with sanitizers, or with none.
+func buildRun(sanitize string) (dir string, err error) {
+	dir = filepath.Join(scratch, "run"+sanitize)
+	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "posix", "all", "OUT="+dir, "SANITIZE="+sanitize)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build libsconrun: %w\n%s", err, out)
 	}
 	return dir, nil
-})
+}
 
 // piped is a command as "scon run" runs it. Its connections go over after so many
 // bytes.
@@ -77,6 +80,36 @@ func TestRunIsTCP(t *testing.T) {
 	}
 	if s := b.Status(); s.Made < 50 || s.SentBytes < 10<<20 {
 		t.Errorf("it was not by the pipe: %d connections, %d bytes", s.Made, s.SentBytes)
+	}
+}
+
+// The table again, with sanitizers looking.
+func TestRunSanitized(t *testing.T) {
+	if os.Getenv("SCON_LONG") == "" {
+		t.Skip("it takes minutes: set SCON_LONG")
+	}
+	needBPF(t)
+	for _, sanitize := range []string{"address,undefined", "thread"} {
+		t.Run(sanitize, func(t *testing.T) {
+			dir, err := buildRun(sanitize)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, socket := serve(t, nil)
+			// Some kernels spread memory more than sanitizers bear.
+			cmd := exec.Command("setarch", "--addr-no-randomize", "env", "LD_PRELOAD="+filepath.Join(dir, "libsconrun.so"), filepath.Join(dir, "posixtest"))
+			cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+socket, "SCON_RUN_AFTER=0",
+				"ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0")
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			err = netns.Do(nstest.New(t), cmd.Start)
+			if err == nil {
+				err = cmd.Wait()
+			}
+			if err != nil || bytes.Contains(out.Bytes(), []byte("Sanitizer")) || bytes.Contains(out.Bytes(), []byte("runtime error")) {
+				t.Errorf("%v\n%s", err, out.Bytes())
+			}
+		})
 	}
 }
 
