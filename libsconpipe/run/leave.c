@@ -22,9 +22,9 @@
 static atomic_int under_way; /* spawns that are about to begin an image */
 
 /* hide keeps a connection from the image. */
-static void hide(struct leaving *w, struct entry *e, int fd)
+static void hide(struct leaving *w, struct entry *e, struct link *l, int fd)
 {
-	if (w->spawns && (fd <= STDERR_FILENO || e->link->passed)) {
+	if (w->spawns && (fd <= STDERR_FILENO || l->passed)) {
 		w->refused = true;
 	} else if (fd <= STDERR_FILENO) {
 		w->before[fd] = real()->fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -37,10 +37,8 @@ static void hide(struct leaving *w, struct entry *e, int fd)
 	}
 }
 
-static void leave_link(struct leaving *w, struct entry *e, int fd)
+static void leave_link(struct leaving *w, struct entry *e, struct link *l, int fd)
 {
-	struct link *l = e->link;
-
 	w->goes = true;
 	if (w->with_library) {
 		/* After fork it is counted. One image too many is no harm. */
@@ -50,7 +48,7 @@ static void leave_link(struct leaving *w, struct entry *e, int fd)
 			return;
 	}
 	if (!link_return(l, fd))
-		hide(w, e, fd);
+		hide(w, e, l, fd);
 }
 
 /* known is what there is to know of a descriptor. */
@@ -66,15 +64,18 @@ static void begin_with(int fd, void *arg)
 	struct leaving *w = arg;
 	struct entry *e = is_internal(fd) ? NULL : known(fd);
 	int flags = e ? real()->fcntl(fd, F_GETFD, 0) : -1;
+	struct link *l;
 
 	if (flags < 0)
 		return;
-	if (e->kind == LINKED) {
-		if (!(flags & FD_CLOEXEC) || (w->spawns && e->link->passed))
-			leave_link(w, e, fd);
-	} else if (!(flags & FD_CLOEXEC) && (w->spawns || !table_mine())) {
+	if (!(flags & FD_CLOEXEC) && (w->spawns || !table_mine()))
 		attach_never(e, fd);
-	}
+	l = link_of(e);
+	if (!l)
+		return;
+	if (!(flags & FD_CLOEXEC) || (w->spawns && l->passed))
+		leave_link(w, e, l, fd);
+	link_put(l);
 }
 
 /*
@@ -99,11 +100,13 @@ bool leave_begin(struct leaving *w, const char *path, char *const *env, bool spa
 static void end_with(int fd, void *arg)
 {
 	struct entry *e = is_internal(fd) ? NULL : known(fd);
+	struct link *l = link_of(e);
 
 	(void)arg;
-	if (!e || e->kind != LINKED)
+	if (!l)
 		return;
-	link_inherit(e->link, false);
+	link_inherit(l, false);
+	link_put(l);
 	if (atomic_exchange(&e->hidden, false))
 		fd_inherit(fd, true);
 }
@@ -150,7 +153,7 @@ bool leave_message(const struct msghdr *msg)
 			e = known(fd);
 			if (e)
 				attach_never(e, fd);
-			l = e ? link_get(fd) : NULL;
+			l = link_of(e);
 			if (!l)
 				continue;
 			may &= link_return(l, fd);

@@ -224,9 +224,8 @@ void link_times(struct shared *s, int fd)
 	s->recv_timeout_ns = timeout_of(fd, SO_RCVTIMEO);
 }
 
-struct link *link_get(int fd)
+struct link *link_of(struct entry *e)
 {
-	struct entry *e = entry_get(fd);
 	struct link *l;
 
 	if (!e || e->kind != LINKED)
@@ -237,6 +236,11 @@ struct link *link_get(int fd)
 		atomic_fetch_add(&l->refs, 1);
 	pthread_mutex_unlock(&e->lock);
 	return l;
+}
+
+struct link *link_get(int fd)
+{
+	return link_of(entry_get(fd));
 }
 
 void link_put(struct link *l)

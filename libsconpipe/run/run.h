@@ -100,6 +100,7 @@ struct link {
 	struct sleeper *sleepers;
 	atomic_int refs; /* file descriptors, and calls under way */
 	int fds; /* of them, with the table's lock */
+	unsigned int forks; /* that it was counted for */
 	atomic_bool passed; /* a child that was not forked gets it */
 	struct arena *arena; /* where this is: */
 	struct shared *s;
@@ -168,7 +169,8 @@ void attach_forget(struct entry *e);
 /* link.c */
 struct link *link_open(uint32_t id, uint32_t serial, int bell, const struct wire_reply *a,
 		       int *files, int count, int fd);
-struct link *link_get(int fd); /* put it back */
+struct link *link_of(struct entry *e); /* put it back */
+struct link *link_get(int fd); /* likewise */
 void link_put(struct link *l);
 void link_share(struct link *l, int by);
 struct link *link_adopt(struct shared *s);

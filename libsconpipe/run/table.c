@@ -20,6 +20,8 @@
 #define FAMILY 65536
 /* Above what select can have. */
 #define HIGH 1024
+/* Files that are the program's, where it has more than twice as many. */
+#define PROGRAMS 6144
 
 static _Atomic(struct entry *) entries[ENTRIES];
 static atomic_int limit; /* no entry from here on */
@@ -28,7 +30,11 @@ static atomic_int hint;
 static pid_t self;
 static atomic_bool kept[ENTRIES];
 static atomic_int files; /* that are kept */
+static int from = HIGH; /* where */
+static rlim_t raised; /* what this has made of the limit */
 static atomic_bool tracked; /* a connection was ever known */
+
+static void fd_begin(void);
 
 static void after_fork_in_parent(void)
 {
@@ -41,6 +47,7 @@ static void __attribute__((constructor)) init(void)
 
 	real_find();
 	settings_read();
+	fd_begin();
 	self = getpid();
 	counts = mmap(NULL, FAMILY * sizeof(*family), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -248,16 +255,24 @@ void entry_dup(int from, int to)
 
 void table_before_fork(void)
 {
+	static unsigned int forks;
 	int fd;
 
 	sets_before_fork();
+	forks++;
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
-		if (e && e->kind == LINKED)
+		if (!e || (e->kind != TCP && e->kind != TCP_ONLY && e->kind != LINKED))
+			continue;
+		pthread_mutex_lock(&e->lock);
+		if (e->kind == LINKED && e->link->forks != forks) {
+			e->link->forks = forks;
 			link_share(e->link, 1);
-		else if (e && e->family >= 0)
+		} else if (e->kind != LINKED && e->family >= 0) {
 			atomic_fetch_add(&family[e->family], 1);
+		}
+		pthread_mutex_unlock(&e->lock);
 	}
 }
 
@@ -295,12 +310,42 @@ void fd_own(int fd)
 		files++;
 }
 
+/* files_limit is what the process may have; *given, whether the program has said
+ * so, and not this library. */
+static struct rlimit files_limit(bool *given)
+{
+	struct rlimit most = { 0 };
+
+	getrlimit(RLIMIT_NOFILE, &most);
+	*given = most.rlim_cur == most.rlim_max && most.rlim_cur != raised;
+	return most;
+}
+
+/* fd_begin has files kept above the program's limit, if the process may raise that:
+ * then the program has as many as before. */
+static void fd_begin(void)
+{
+	bool given;
+	struct rlimit most = files_limit(&given);
+
+	if (!given && most.rlim_cur > HIGH && most.rlim_cur < ENTRIES / 2)
+		from = most.rlim_cur;
+}
+
 /* fd_keep moves a file of this library's to where programs do not look, and
  * where they do not close it. */
 int fd_keep(int fd)
 {
-	int high = real()->fcntl(fd, F_DUPFD_CLOEXEC, HIGH);
+	bool given;
+	struct rlimit most = files_limit(&given);
+	rlim_t need = from + files + 64;
+	int high;
 
+	if (!given && most.rlim_cur < need) {
+		raised = most.rlim_cur = need < most.rlim_max ? need : most.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &most);
+	}
+	high = real()->fcntl(fd, F_DUPFD_CLOEXEC, from);
 	if (high >= 0) {
 		real()->close(fd);
 		fd = high;
@@ -309,14 +354,15 @@ int fd_keep(int fd)
 	return fd;
 }
 
-/* fd_spare says whether the process has files to spare: half of what it may have
- * are the program's. */
+/* fd_spare says whether the process has files to spare. */
 bool fd_spare(void)
 {
-	struct rlimit most;
+	bool given;
+	rlim_t all = files_limit(&given).rlim_max, programs = from;
 
-	return getrlimit(RLIMIT_NOFILE, &most) == 0 &&
-	       (rlim_t)files + LINK_FILES < most.rlim_cur / 2;
+	if (given)
+		programs = all / 2 < PROGRAMS ? all / 2 : PROGRAMS;
+	return files + LINK_FILES + programs < all;
 }
 
 void fd_close(int fd)
