@@ -243,7 +243,12 @@ func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bo
 	for _, index := range fresh {
 		ports[index] = datapath.Delivery{Queue: true} // until it is known how else
 	}
-	for index, err := range d.hookAll(ports, datapath.PortHooks) {
+	begin := time.Now()
+	hooked := d.hookAll(ports, datapath.PortHooks)
+	if len(hooked) > 0 {
+		d.devices.newcomers.hooked(begin, time.Now())
+	}
+	for index, err := range hooked {
 		w := want[index]
 		if err != nil {
 			d.devices.skipped = append(d.devices.skipped, api.Skipped{Dev: w.Name, Reason: err.Error()})

@@ -77,6 +77,35 @@ func TestNewcomersWithoutALull(t *testing.T) {
 	}
 }
 
+// Hooking leaves most of the time to those that come without end, and all to
+// itself as soon as there is a lull.
+func TestNewcomersLeaveTime(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	begin := time.Now()
+	took := lull / 2
+	var there []int
+	busy, hooked := time.Duration(0), 0
+	for at := time.Duration(0); at < time.Minute; at += took {
+		there = append(there, hooked+len(there))
+		now := begin.Add(at)
+		turn := n.meet(there, now)
+		if len(turn) == 0 {
+			continue
+		}
+		there = slices.DeleteFunc(there, func(i int) bool { return slices.Contains(turn, i) })
+		hooked += len(turn)
+		n.hooked(now, now.Add(took))
+		busy += took
+	}
+	if share := busy.Seconds() / 60; share > 1.0/rest || share < 0.5/rest {
+		t.Errorf("hooking took %.2f of the time: want about a part of %d", share, 1+rest)
+	}
+	if wait, ok := n.wait(begin.Add(time.Minute)); !ok || wait > lull {
+		t.Errorf("the next look is after %v (%v): want it after a lull", wait, ok)
+	}
+}
+
 // Those that cannot be hooked are not tried without end, and hold nobody up.
 func TestNewcomersThatCannotBeHooked(t *testing.T) {
 	t.Parallel()
