@@ -93,12 +93,20 @@ func ownedContainer(c discover.Container, o startup.Owner) discover.Container {
 
 // nameOf is who is behind a port: the agent's own need no search.
 func (d *Daemon) nameOf(at discover.Port) discover.Container {
-	if d.agent != nil {
-		if o, ok := d.agent.Owner(at.Name); ok {
-			return ownedContainer(discover.Container{Name: at.Name}, o)
-		}
+	if c, ok := d.ownedBy(at.Name); ok {
+		return c
 	}
 	return d.namer.Name(d.ctx, at)
+}
+
+// ownedBy is the container that the agent has given a device to; false if it is
+// none of the agent's.
+func (d *Daemon) ownedBy(host string) (c discover.Container, ok bool) {
+	if d.agent == nil {
+		return c, false
+	}
+	o, ok := d.agent.Owner(host)
+	return ownedContainer(discover.Container{Name: host}, o), ok
 }
 
 // cleanAgent takes away what an agent left that died, and that no container

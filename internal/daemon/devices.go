@@ -76,6 +76,9 @@ func (d *Daemon) name(n namedContainer) {
 		return
 	}
 	n.port.container, n.port.pair = n.container, n.pair
+	if c, ok := d.ownedBy(n.port.Name); ok { // maybe since after the search began
+		n.port.container = c
+	}
 	d.setDelivery(n.port)
 }
 
