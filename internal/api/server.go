@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"time"
 )
 
@@ -246,8 +247,12 @@ func reply(w http.ResponseWriter, status int, document any) {
 	_ = json.NewEncoder(w).Encode(document)
 }
 
+// manyFlows take a megabyte or more.
+const manyFlows = 1000
+
 // writeFlows writes one flow after the other. There may be thousands, whose
-// text as a whole would take megabytes of the daemon's memory.
+// text as a whole would take megabytes of the daemon's memory; what they take
+// themselves is given back at once.
 func writeFlows(w io.Writer, flows []Flow) error {
 	before, encoder := "[", json.NewEncoder(w)
 	for _, f := range flows {
@@ -259,9 +264,13 @@ func writeFlows(w io.Writer, flows []Flow) error {
 		}
 		before = ","
 	}
+	many := len(flows) >= manyFlows
 	if len(flows) > 0 {
 		before = ""
 	}
 	_, err := io.WriteString(w, before+"]\n")
+	if many {
+		debug.FreeOSMemory()
+	}
 	return err
 }

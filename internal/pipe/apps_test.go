@@ -117,7 +117,7 @@ $psql -c "select count(*), sum(delta) from pgbench_history"`
 	if got := tables(true); got != want {
 		t.Errorf("by TCP and by the pipe:\n%s\n%s", want, got)
 	}
-	if s := b.Status(); s.SentBytes < 16<<20 {
+	if s := b.Status(); s.SentBytes < 4<<20 {
 		t.Errorf("%d bytes went by the pipe", s.SentBytes)
 	}
 }
