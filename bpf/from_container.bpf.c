@@ -33,15 +33,16 @@ always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 static __attribute__((noinline)) int express_by_tunnel(struct __sk_buff *skb,
 						       struct half *half)
 {
+	struct outer *o = outer_of(half);
 	struct packet pkt;
 	int is_tcp;
 
-	if (parse_as(skb, &pkt, 0, ETH_HLEN))
+	if (!o || parse_as(skb, &pkt, 0, ETH_HLEN))
 		return TC_ACT_UNSPEC;
 	is_tcp = !is_udp(&pkt.key);
-	if (fits(skb, &pkt, half))
-		return express_tunneled(skb, &pkt, half, is_tcp);
-	goes_in(half, &pkt, hops(&pkt) - 1, shared.generation);
+	if (fits(skb, &pkt, o))
+		return express_tunneled(skb, &pkt, half, o, is_tcp);
+	goes_in(o, &pkt, hops(&pkt) - 1, shared.generation);
 	return express_out(skb, &pkt, half, is_tcp);
 }
 

@@ -80,6 +80,7 @@ static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
 	struct packet pkt;
 	struct half *half;
 	enum reason reason;
+	struct outer *o;
 	int sound;
 	void *data;
 
@@ -89,20 +90,20 @@ static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
 		return regular_way(skb, NO_ENTRY);
 	}
 	half = find(&pkt.key);
-	if (!half || half->state != SLOT_OPEN)
+	o = half && half->state == SLOT_OPEN ? outer_of(half) : 0;
+	if (!o)
 		return regular_way(skb, NO_ENTRY);
 	sound = outer_is_sound(data, skb->len, &pkt);
 	reason = pkt.ending ? TCP_SYN_FIN_RST : valid_as(skb, &pkt, half, now, 1);
-	if (!reason && (half->outer.generation != shared.generation ||
-			half->outer.origin != half->in_dev || !sound ||
-			!same_outer(skb, data, &half->outer) || skb->gso_size ||
+	if (!reason && (o->generation != shared.generation || o->origin != half->in_dev ||
+			!sound || !same_outer(skb, data, o) || skb->gso_size ||
 			!ecn_stays(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
 		reason = IDENTITY;
 	/* None overtakes those that the stack unpacks. */
-	if (!reason && !in_tunnel(&half->outer, now) && !(half->flags & DEV_QUEUE) &&
+	if (!reason && !in_tunnel(o, now) && !(half->flags & DEV_QUEUE) &&
 	    !in_queue(half, now))
 		return express_unpacked(skb, &pkt, half, !is_udp(&pkt.key));
-	unpacks(skb, data, &pkt, half, sound && !decrypted(skb), now);
+	unpacks(skb, data, &pkt, o, sound && !decrypted(skb), now);
 	return regular_way(skb, reason ?: LEASE_ENDED);
 }
 
@@ -116,9 +117,13 @@ always_inline void tunnel_brings(struct __sk_buff *skb, const struct packet *pkt
 				 struct half *half, enum reason reason)
 {
 	struct device *device = device_of(skb);
+	struct outer *o;
 
-	if (device && device->flags & DEV_TUNNEL)
-		unpacked(skb, pkt, half, reason != EXPRESS);
+	if (!device || !(device->flags & DEV_TUNNEL))
+		return;
+	o = outer_of(half);
+	if (o && o->probe)
+		unpacked(skb, pkt, o, reason != EXPRESS);
 }
 
 /* Whatever is not the plain case. */
@@ -145,7 +150,7 @@ always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 		return regular_way(skb, TCP_SYN_FIN_RST);
 	}
 	reason = valid(skb, &pkt, half, now);
-	if (!v6 && half->outer.probe)
+	if (!v6)
 		tunnel_brings(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))
 		return regular_way(skb, IPSEC);

@@ -17,6 +17,7 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	struct device *device;
 	enum reason reason;
 	struct packet pkt;
+	struct outer *o;
 	__u8 flags;
 
 	if (parse_as(skb, &pkt, v6, mac_header))
@@ -33,9 +34,10 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	reason = leave(skb, &pkt, half, flags);
 	if (reason == UNTIED)
 		return regular_way(skb, UNTIED);
-	if (!reason && flags) {
-		half->outer.generation = 0; /* until this one comes out */
-		goes_in(half, &pkt, hops(&pkt), half->generation);
+	o = !reason && flags ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
+	if (o) {
+		o->generation = 0; /* until this one comes out */
+		goes_in(o, &pkt, hops(&pkt), half->generation);
 	}
 	return TC_ACT_UNSPEC;
 }
@@ -46,6 +48,7 @@ static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
 	struct half *back, *half;
 	enum reason reason;
 	struct packet pkt;
+	struct outer *o;
 	void *data;
 
 	if (jiffies() - shared.last_tunneled > 2 || !is_tunneled(skb))
@@ -56,8 +59,9 @@ static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
 	reverse(&pkt);
 	back = find(&pkt.key);
 	half = back ? slot(back->twin) : 0;
-	if (half)
-		comes_out(skb, data, &pkt, half);
+	o = half ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
+	if (o)
+		comes_out(skb, data, &pkt, half, o);
 	return TC_ACT_UNSPEC;
 }
 

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 8
+#define LAYOUT_VERSION 9
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -120,7 +120,7 @@ struct outer {
 
 /*
  * One direction of a Conentry (scon.txt, section V-B1); the other is `twin`. It
- * has four cache lines; express packets need two.
+ * has three cache lines; express packets need two.
  * It is used only while `generation` is the current one, which is written
  * last. Fields: d = written by the daemon before publishing, s = recorded
  * where the regular way starts, e = recorded where it ends.
@@ -163,8 +163,6 @@ struct half {
 	__u32 told; /* of TCP: seq_end when the daemon last heard how far it is ... */
 	__u32 far; /* ... and how much further it hears of it again */
 	__u64 addrs6[4]; /* d: of IPv6: source and destination, as they enter */
-	/* Of connections by tunnels: */
-	struct outer outer;
 };
 
 /*
@@ -179,6 +177,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct half);
 } conentries SEC(".maps");
+
+/* By the same slots, of connections by tunnels. Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 32768);
+	__type(key, __u32);
+	__type(value, struct outer);
+} outers SEC(".maps");
 
 #define BUCKET_SLOTS 4
 

@@ -2,7 +2,7 @@
 /*
  * VXLAN. Packets of a connection by a VXLAN device go express in two steps: the
  * half says what becomes of the packet between the container and that device,
- * its `outer` what the packet has around it on the wire.
+ * its struct outer what the packet has around it on the wire.
  *
  * Out: to_wire at the VXLAN device, or from_container, notes which packet goes
  * in; to_wire at the device beneath sees it come out, with its outer headers.
@@ -151,6 +151,14 @@ always_inline int ecn_stays(__u8 outer, __u8 inner)
 	return !outer || (outer == ECT_0 && inner) || (outer == ECT_1 && inner == ECT_1);
 }
 
+/* What is around the packets of a half, which is its twin's twin. */
+always_inline struct outer *outer_of(const struct half *half)
+{
+	struct half *twin = slot(half->twin);
+
+	return twin ? bpf_map_lookup_elem(&outers, &twin->twin) : 0;
+}
+
 /* Which packet is seen again where it comes out of the tunnel. Never 0. */
 always_inline __u32 inner_tie(const struct packet *pkt)
 {
@@ -164,24 +172,23 @@ always_inline __u32 inner_tie(const struct packet *pkt)
  * Out of the container.
  */
 
-/* A packet of half goes into its VXLAN device. ttl is what it leaves with. */
-always_inline void goes_in(struct half *half, const struct packet *pkt, __u8 ttl,
+/* A packet goes into its VXLAN device. ttl is what it leaves with. */
+always_inline void goes_in(struct outer *o, const struct packet *pkt, __u8 ttl,
 			   __u32 generation)
 {
-	half->outer.probe_generation = generation;
-	half->outer.copies = 0;
-	half->outer.probe = tie(pkt, ttl);
+	o->probe_generation = generation;
+	o->copies = 0;
+	o->probe = tie(pkt, ttl);
 	note(&shared.last_tunneled, jiffies());
 }
 
 /* What the tunnel has made of an inner packet of half is recorded. */
 always_inline void comes_out(struct __sk_buff *skb, const void *data,
-			     const struct packet *pkt, struct half *half)
+			     const struct packet *pkt, struct half *half, struct outer *o)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	const struct udphdr *udp = data + OUTER_L4_OFF;
 	const struct vxlan *vxlan = data + VXLAN_OFF;
-	struct outer *o = &half->outer;
 	__u32 len = wire_len(skb, pkt), generation = o->probe_generation,
 	      hash = skb->hash;
 	__be16 df = bpf_htons(IP_DF);
@@ -239,10 +246,8 @@ always_inline void comes_out(struct __sk_buff *skb, const void *data,
 
 /* Whether what is known of the tunnel holds for this packet of the container. */
 always_inline int fits(struct __sk_buff *skb, const struct packet *pkt,
-		       const struct half *half)
+		       const struct outer *o)
 {
-	const struct outer *o = &half->outer;
-
 	return o->generation == shared.generation &&
 	       (!skb->hash || skb->hash == o->origin) &&
 	       pkt->ip->ttl - 1 == o->inner_ttl &&
@@ -285,9 +290,8 @@ always_inline void write_outer(void *data, const struct outer *o, __u32 inner_le
  * have been made.
  */
 always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
-				   struct half *half, int is_tcp)
+				   struct half *half, const struct outer *o, int is_tcp)
 {
-	const struct outer *o = &half->outer;
 	__u32 segments = skb->gso_segs ?: 1;
 	__u16 id;
 	void *data;
@@ -349,16 +353,15 @@ always_inline int in_tunnel(const struct outer *o, __u32 now)
 }
 
 /*
- * A packet of half is left to the stack to unpack. to_record tells that its
+ * A packet is left to the stack to unpack. to_record tells that its
  * outer headers may become those that are known.
  */
 always_inline void unpacks(struct __sk_buff *skb, const void *data,
-			   const struct packet *pkt, struct half *half, int to_record,
+			   const struct packet *pkt, struct outer *o, int to_record,
 			   __u32 now)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 generation = shared.generation;
-	struct outer *o = &half->outer;
 
 	o->probe = 0;
 	if (to_record && o->generation != generation && !same_outer(skb, data, o)) {
@@ -384,13 +387,12 @@ always_inline void unpacks(struct __sk_buff *skb, const void *data,
 }
 
 /*
- * A packet of half is at its VXLAN device, unpacked. Its outer headers hold if
- * it is the one that was noted. If it renews the half's lease, no others do.
+ * A packet is at its VXLAN device, unpacked. Its outer headers hold if it is the
+ * one that was noted. If it renews the lease, no others do.
  */
 always_inline void unpacked(struct __sk_buff *skb, const struct packet *pkt,
-			    struct half *half, int renews)
+			    struct outer *o, int renews)
 {
-	struct outer *o = &half->outer;
 	__u32 generation = o->probe_generation;
 	int more = is_udp(&pkt->key) && o->copies && --o->copies;
 

@@ -62,6 +62,7 @@ type Table struct {
 	halves   []datapath.Half
 	tags     []uint64
 	settings *datapath.Settings
+	outers   datapath.Outers
 	counts   []uint64 // of candidates
 
 	entries  map[*Conentry]struct{}
@@ -92,6 +93,7 @@ func New(m datapath.Memory, o Options) *Table {
 		halves:   m.Halves,
 		tags:     m.Tags,
 		settings: m.Settings,
+		outers:   m.Outers,
 		counts:   m.Candidates,
 		entries:  make(map[*Conentry]struct{}),
 		bySlot:   make([]*Conentry, len(m.Halves)),
@@ -136,6 +138,11 @@ func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, no
 	}
 	if e.inbound, err = t.reserve(in); err != nil {
 		t.empty(e.outbound)
+		return nil, err
+	}
+	if err := t.outers.Forget(e.outbound, e.inbound); err != nil {
+		t.empty(e.outbound)
+		t.empty(e.inbound)
 		return nil, err
 	}
 	// Should it go idle and come back, it is a candidate as soon as at first.

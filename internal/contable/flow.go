@@ -48,7 +48,7 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 	if out := &t.halves[e.outbound]; out.OutDev != 0 {
 		f.Oif = int(out.OutDev)
 		f.NextHop = macOf(out.OutMacs)
-		if o := &out.Outer; o.Generation == t.settings.Generation {
+		if o, err := t.outers.Of(e.outbound); err == nil && o.Generation == t.settings.Generation {
 			f.Overlay = int(o.Dev)
 		}
 	}

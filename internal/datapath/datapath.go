@@ -30,6 +30,9 @@ import (
 // bpf/lib/maps.h documents its fields.
 type Half = expressHalf
 
+// Outer is what a tunnel puts around the packets of a half.
+type Outer = expressOuter
+
 // Settings are the values that change while packets flow; bpf/lib/maps.h
 // documents them.
 type Settings = expressSettings
@@ -45,7 +48,7 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 8
+const LayoutVersion = 9
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4
@@ -59,6 +62,7 @@ type Memory struct {
 	// Candidates count the packets of connections without an entry, by the low
 	// bits of the hash of the container's direction.
 	Candidates []uint64
+	Outers     Outers
 }
 
 // heartbeatLimit is how long the programs trust a silent daemon.
@@ -202,6 +206,7 @@ func (d *Datapath) loadObjects() error {
 		expressMapConentries: d.objs.Conentries,
 		expressMapDevices:    d.objs.Devices,
 		expressMapEvents:     d.objs.Events,
+		expressMapOuters:     d.objs.Outers,
 		expressMapRegular:    d.objs.Regular,
 		expressMapTags:       d.objs.Tags,
 		mapSettings:          d.shared,
@@ -211,6 +216,7 @@ func (d *Datapath) loadObjects() error {
 // configure sets the sizes of maps, and what programs take for constants.
 func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	spec.Maps[expressMapOuters].MaxEntries = d.opts.Slots
 	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
 	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
 	hasIPsec := uint32(1)
@@ -256,6 +262,7 @@ func (d *Datapath) mapMemory() error {
 		Settings: (*Settings)(settings),
 
 		Candidates: unsafe.Slice((*uint64)(candidates), d.objs.Candidates.MaxEntries()),
+		Outers:     Outers{d.objs.Outers},
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ const (
 	droppedMapConentries     = "conentries"
 	droppedMapDevices        = "devices"
 	droppedMapEvents         = "events"
+	droppedMapOuters         = "outers"
 	droppedMapRegular        = "regular"
 	droppedMapTags           = "tags"
 	droppedProgSconDropped   = "scon_dropped"
@@ -89,6 +90,7 @@ type droppedMapSpecs struct {
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
@@ -134,6 +136,7 @@ type droppedMaps struct {
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Tags       *ebpf.Map `ebpf:"tags"`
 }
@@ -144,6 +147,7 @@ func (m *droppedMaps) Close() error {
 		m.Conentries,
 		m.Devices,
 		m.Events,
+		m.Outers,
 		m.Regular,
 		m.Tags,
 	)

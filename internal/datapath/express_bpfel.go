@@ -99,31 +99,32 @@ type expressHalf struct {
 	Told            uint32
 	Far             uint32
 	Addrs6          [4]uint64
-	Outer           struct {
-		_               structs.HostLayout
-		Macs            uint64
-		MacsEnd         uint32
-		Dev             uint32
-		Addrs           uint64
-		Ports           uint32
-		Vni             uint32
-		Mark            uint32
-		Priority        uint32
-		Origin          uint32
-		When            uint32
-		Generation      uint32
-		Probe           uint32
-		ProbeGeneration uint32
-		Frag            uint16
-		InnerFrag       uint16
-		MaxLen          uint16
-		Tos             uint8
-		Ttl             uint8
-		InnerTtl        uint8
-		Sums            uint8
-		Copies          uint8
-		Pad             uint8
-	}
+}
+
+type expressOuter struct {
+	_               structs.HostLayout
+	Macs            uint64
+	MacsEnd         uint32
+	Dev             uint32
+	Addrs           uint64
+	Ports           uint32
+	Vni             uint32
+	Mark            uint32
+	Priority        uint32
+	Origin          uint32
+	When            uint32
+	Generation      uint32
+	Probe           uint32
+	ProbeGeneration uint32
+	Frag            uint16
+	InnerFrag       uint16
+	MaxLen          uint16
+	Tos             uint8
+	Ttl             uint8
+	InnerTtl        uint8
+	Sums            uint8
+	Copies          uint8
+	Pad             uint8
 }
 
 type expressReason uint32
@@ -187,6 +188,7 @@ const (
 	expressMapConentries         = "conentries"
 	expressMapDevices            = "devices"
 	expressMapEvents             = "events"
+	expressMapOuters             = "outers"
 	expressMapRegular            = "regular"
 	expressMapTags               = "tags"
 	expressProgSconBeat          = "scon_beat"
@@ -270,6 +272,7 @@ type expressMapSpecs struct {
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
@@ -315,6 +318,7 @@ type expressMaps struct {
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Tags       *ebpf.Map `ebpf:"tags"`
 }
@@ -325,6 +329,7 @@ func (m *expressMaps) Close() error {
 		m.Conentries,
 		m.Devices,
 		m.Events,
+		m.Outers,
 		m.Regular,
 		m.Tags,
 	)

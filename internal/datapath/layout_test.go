@@ -14,6 +14,7 @@ import (
 var fingerprints = map[int]string{
 	7: "4ff0ccc332b3bf65",
 	8: "6151fb9eca509e0c",
+	9: "371b0cb07cde9129",
 }
 
 // A change of what daemons and programs share is a change of the layout's
@@ -38,7 +39,7 @@ func TestLayoutVersion(t *testing.T) {
 func describeLayout(t *testing.T) string {
 	t.Helper()
 	var lines []string
-	for _, v := range []any{expressHalf{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}, expressEvent6{}} {
+	for _, v := range []any{expressHalf{}, expressOuter{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}, expressEvent6{}} {
 		lines = append(lines, fields("", reflect.TypeOf(v))...)
 	}
 	spec, err := loadExpress()
