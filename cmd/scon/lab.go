@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -54,8 +55,8 @@ func newLabUpCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file != "" {
-				if cmd.Flags().Changed("containers") || cmd.Flags().Changed("rules") || opts.IPv6 || opts.Overlay != "" {
-					return usagef(cmd, "--containers, --rules, --ipv6 and --overlay are for the lab without --topology")
+				if cmd.Flags().Changed("containers") || cmd.Flags().Changed("rules") || opts.IPv6 || opts.Overlay != "" || opts.Uplink != "" {
+					return usagef(cmd, "--containers, --rules, --ipv6, --overlay and --uplink are for the lab without --topology")
 				}
 				return upTopology(cmd, file)
 			}
@@ -71,6 +72,8 @@ func newLabUpCommand() *cobra.Command {
 		"rules of device: docker, none (masquerading alone), or a file of iptables-save or nft")
 	cmd.Flags().BoolVar(&opts.IPv6, "ipv6", false, "addresses and rules of IPv6 as well: edge is fd00:77::2, c1 fd00:17::2")
 	cmd.Flags().StringVar(&opts.Overlay, "overlay", "", "join device and edge by VXLAN as well, as flannel or docker does: edge is 10.244.1.1 or 10.0.0.254 there")
+	cmd.Flags().StringVar(&opts.Uplink, "uplink", "", "join device and edge by a second uplink of this `kind` as well: "+
+		strings.Join(lab.UplinkKinds(), ", ")+"; edge is 10.78.0.2 there")
 	cmd.Flags().Var((*nonEmpty)(&file), "topology", "build the nodes and links of this `file` instead")
 	return cmd
 }

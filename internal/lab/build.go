@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -70,6 +71,9 @@ func (o Options) validate() error {
 	if !slices.Contains([]string{"", OverlayFlannel, OverlayDocker}, o.Overlay) {
 		return fmt.Errorf("build the lab: overlay %q: want %s or %s", o.Overlay, OverlayFlannel, OverlayDocker)
 	}
+	if o.Uplink != "" && !slices.Contains(UplinkKinds(), o.Uplink) {
+		return fmt.Errorf("build the lab: uplink %q: want %s", o.Uplink, strings.Join(UplinkKinds(), ", "))
+	}
 	return nil
 }
 
@@ -91,6 +95,9 @@ func (b *builder) plan() []step {
 	}
 	if b.opts.Overlay != "" {
 		steps = append(steps, step{"make overlay", b.makeOverlay})
+	}
+	if b.opts.Uplink != "" {
+		steps = append(steps, step{"make second uplink", b.makeSecond})
 	}
 	if b.opts.NoOffload {
 		steps = append(steps, step{"switch offloads off", b.stopOffloads})

@@ -38,7 +38,7 @@ func failAt(name string) func(string) error {
 }
 
 func TestFaultLeavesNothing(t *testing.T) {
-	opts := Options{Prefix: prefix(t), Containers: 2, NoOffload: true}
+	opts := Options{Prefix: prefix(t), Containers: 2, NoOffload: true, Uplink: UplinkBridge}
 	for _, step := range steps(t, opts) {
 		_, err := up(opts, failAt(step))
 		if !errors.Is(err, errFault) || !strings.Contains(err.Error(), step) {
@@ -51,10 +51,10 @@ func TestFaultLeavesNothing(t *testing.T) {
 }
 
 func TestFaultLeavesWhatWasThere(t *testing.T) {
-	opts := Options{Prefix: prefix(t), Containers: 3}
+	opts := Options{Prefix: prefix(t), Containers: 3, Uplink: UplinkBridge}
 	names := steps(t, opts)
 	small := opts
-	small.Containers = 1
+	small.Containers, small.Uplink = 1, ""
 	l := mustUp(t, small)
 	device := inode(t, l.Node(Device))
 	for _, step := range names {

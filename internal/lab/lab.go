@@ -84,6 +84,9 @@ type Options struct {
 	// Overlay joins device and edge by VXLAN as well: OverlayFlannel or
 	// OverlayDocker. "" means none more. It stays until Close.
 	Overlay string
+	// Uplink joins device and edge by a second uplink, Second, of a kind of
+	// UplinkKinds. "" means none. It stays until Close.
+	Uplink string
 }
 
 // Lab is a lab that is up.

@@ -352,7 +352,7 @@ func TestLabsStandSideBySide(t *testing.T) {
 }
 
 func TestCloseCutsHeldNodes(t *testing.T) {
-	l := mustUp(t, Options{Prefix: prefix(t), Containers: 1})
+	l := mustUp(t, Options{Prefix: prefix(t), Containers: 1, Uplink: UplinkBridge})
 	held, err := netns.Open(l.Node(Device))
 	if err != nil {
 		t.Fatal(err)

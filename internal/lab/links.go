@@ -125,7 +125,7 @@ func deleteLink(h *netlink.Handle, dev string) error {
 	return nil
 }
 
-// removeLinks removes the wires, bridges and tunnels of the current namespace.
+// removeLinks removes the wires, bridges, bonds and tunnels of the current namespace.
 func removeLinks() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -134,7 +134,7 @@ func removeLinks() error {
 	var errs []error
 	for _, link := range links {
 		switch link.(type) {
-		case *netlink.Veth, *netlink.Bridge, *netlink.Vxlan:
+		case *netlink.Veth, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
 			// The other end of a wire goes with the first.
 			if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))

@@ -144,7 +144,7 @@ func (b *builder) makeFlannel() error {
 		}
 	}
 	for n := 1; n <= b.opts.Containers; n++ {
-		if err := setMTU(b.nodes[Container(n)], "eth0"); err != nil {
+		if err := setMTU(b.nodes[Container(n)], "eth0", OverlayMTU); err != nil {
 			return err
 		}
 	}
@@ -235,19 +235,19 @@ func (b *builder) plugOverlay(n int) error {
 	if err := setUp(h, w.dev); err != nil {
 		return err
 	}
-	if err := setMTU(b.nodes[w.peerNode], w.peerDev); err != nil {
+	if err := setMTU(b.nodes[w.peerNode], w.peerDev, OverlayMTU); err != nil {
 		return err
 	}
 	return configure(b.nodes[w.peerNode], w.peerDev, ifAddr(OverlayAddr(n), overlayNet))
 }
 
-// setMTU makes a device's packets fit into the overlay.
-func setMTU(h *netlink.Handle, dev string) error {
+// setMTU bounds the length of a device's packets.
+func setMTU(h *netlink.Handle, dev string, mtu int) error {
 	link, err := h.LinkByName(dev)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", dev, err)
 	}
-	if err := h.LinkSetMTU(link, OverlayMTU); err != nil {
+	if err := h.LinkSetMTU(link, mtu); err != nil {
 		return fmt.Errorf("MTU of %s: %w", dev, err)
 	}
 	return nil

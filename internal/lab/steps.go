@@ -154,7 +154,7 @@ func (b *builder) plug(n int) error {
 
 // wires are all wires of the lab that is built.
 func (b *builder) wires() []wire {
-	wires := []wire{uplink}
+	wires := append([]wire{uplink}, b.opts.kind().wires()...)
 	for n := 1; n <= b.opts.Containers; n++ {
 		wires = append(wires, port(n))
 		if b.opts.Overlay == OverlayDocker {
@@ -179,7 +179,7 @@ func (b *builder) stopOffloads() error {
 
 // waitForCarrier returns when packets pass every wire.
 func (b *builder) waitForCarrier() error {
-	for _, w := range b.wires() {
+	for _, w := range append(b.wires(), b.secondEnds()...) {
 		if err := waitForCarrier(b.nodes[w.node], w.dev); err != nil {
 			return err
 		}

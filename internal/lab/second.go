@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/sysctl"
+)
+
+// Second is the device of the second uplink, of the kind that Options.Uplink
+// names, in device and in edge:
+//
+//	edge up0 10.78.0.2, fd00:78::2 ==== 10.78.0.1, fd00:78::1 up0 device
+const Second = "up0"
+
+// What Options.Uplink may be.
+const (
+	UplinkVLAN      = "vlan"      // tag 5 over Uplink
+	UplinkMacvlan   = "macvlan"   // over Uplink
+	UplinkBond      = "bond"      // of two wires, which addresses and ports choose between
+	UplinkBridge    = "bridge"    // with a wire as its port; bridged packets meet no rules
+	UplinkWireGuard = "wireguard" // over Uplink
+)
+
+// FirstPort and SecondPort are the wires' ends below a bond, the first that below
+// a bridge.
+const (
+	FirstPort  = "p1"
+	SecondPort = "p2"
+)
+
+// Addresses of the second uplink.
+var (
+	SecondEdge    = netip.MustParseAddr("10.78.0.2")
+	SecondDevice  = netip.MustParseAddr("10.78.0.1")
+	SecondEdge6   = netip.MustParseAddr("fd00:78::2")
+	SecondDevice6 = netip.MustParseAddr("fd00:78::1")
+
+	secondNet  = netip.MustParsePrefix("10.78.0.0/24")
+	secondNet6 = netip.MustParsePrefix("fd00:78::/64")
+)
+
+// kind is one of uplinks.
+type kind struct {
+	name  string
+	over  bool     // over Uplink
+	ports []string // ends of wires of its own, in both nodes
+	link  func(netlink.LinkAttrs) netlink.Link
+}
+
+var kinds = []kind{
+	{name: UplinkVLAN, over: true, link: func(a netlink.LinkAttrs) netlink.Link {
+		return &netlink.Vlan{LinkAttrs: a, VlanId: 5}
+	}},
+	{name: UplinkMacvlan, over: true, link: func(a netlink.LinkAttrs) netlink.Link {
+		return &netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	}},
+	{name: UplinkBond, ports: []string{FirstPort, SecondPort}, link: func(a netlink.LinkAttrs) netlink.Link {
+		bond := netlink.NewLinkBond(a)
+		bond.Mode, bond.XmitHashPolicy = netlink.BOND_MODE_BALANCE_XOR, netlink.BOND_XMIT_HASH_POLICY_LAYER3_4
+		bond.Miimon = 20 // ms between two looks at the ports
+		return bond
+	}},
+	{name: UplinkBridge, ports: []string{FirstPort}, link: func(a netlink.LinkAttrs) netlink.Link {
+		return &netlink.Bridge{LinkAttrs: a}
+	}},
+	{name: UplinkWireGuard, link: func(a netlink.LinkAttrs) netlink.Link {
+		return &netlink.Wireguard{LinkAttrs: a}
+	}},
+}
+
+// UplinkKinds lists what Options.Uplink may be.
+func UplinkKinds() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// kind is that of the options; the zero value if they name none.
+func (o Options) kind() (k kind) {
+	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == o.Uplink }); i >= 0 {
+		k = kinds[i]
+	}
+	return k
+}
+
+// wires are those of the kind.
+func (k kind) wires() (all []wire) {
+	for _, p := range k.ports {
+		all = append(all, wire{node: Device, dev: p, peerNode: Edge, peerDev: p})
+	}
+	return all
+}
+
+// makeSecond joins device and edge by the second uplink.
+func (b *builder) makeSecond() error {
+	k := b.opts.kind()
+	for _, w := range k.wires() {
+		if err := b.makeWire(w, nil); err != nil {
+			return err
+		}
+	}
+	made := false
+	for _, node := range []string{Device, Edge} {
+		isNew, err := b.addSecond(node, k)
+		if err != nil {
+			return err
+		}
+		made = made || isNew
+	}
+	if k.name == UplinkWireGuard && made {
+		if err := b.exchangeKeys(); err != nil {
+			return err
+		}
+	}
+	if err := b.address(Edge, Second, ifAddr(SecondEdge, secondNet), ifAddr(SecondEdge6, secondNet6)); err != nil {
+		return err
+	}
+	if err := b.address(Device, Second, ifAddr(SecondDevice, secondNet), ifAddr(SecondDevice6, secondNet6)); err != nil {
+		return err
+	}
+	return b.fitSecond()
+}
+
+// addSecond makes the device in a node, unless it is there.
+func (b *builder) addSecond(node string, k kind) (isNew bool, err error) {
+	h := b.nodes[node]
+	there, err := hasLink(h, Second)
+	if err != nil {
+		return false, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = Second
+	if k.over {
+		under, err := h.LinkByName(Uplink)
+		if err != nil {
+			return false, fmt.Errorf("find %s: %w", Uplink, err)
+		}
+		attrs.ParentIndex = under.Attrs().Index
+	}
+	link := k.link(attrs)
+	if there {
+		return false, sameKind(h, link)
+	}
+	err = h.LinkAdd(link)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return false, fmt.Errorf("this kernel has no devices of kind %s: %w", link.Type(), err)
+	}
+	if err != nil {
+		return false, fmt.Errorf("add %s %s in %s: %w", link.Type(), Second, node, err)
+	}
+	b.undo(func() error { return deleteLink(h, Second) })
+	if k.name == UplinkBridge {
+		if err := netns.Do(b.Node(node), unfilterBridges); err != nil {
+			return false, err
+		}
+	}
+	for _, port := range k.ports {
+		if err := enslave(h, port, Second); err != nil {
+			return false, err
+		}
+		if err := setUp(h, port); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// sameKind refuses a second uplink of before that is of another kind.
+func sameKind(h *netlink.Handle, want netlink.Link) error {
+	link, err := h.LinkByName(Second)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", Second, err)
+	}
+	if link.Type() != want.Type() {
+		return fmt.Errorf("%s is a %s already; \"scon lab down\" removes it", Second, link.Type())
+	}
+	return nil
+}
+
+// unfilterBridges keeps Netfilter out of the bridges of the current namespace:
+// what enters by a bridge that it looks into goes regular.
+func unfilterBridges() error {
+	return sysctl.Set([]sysctl.Setting{
+		{Name: "net/bridge/bridge-nf-call-iptables", Value: "0"},
+		{Name: "net/bridge/bridge-nf-call-ip6tables", Value: "0"},
+	})
+}
+
+// exchangeKeys makes each end of the tunnel the other one's only peer.
+func (b *builder) exchangeKeys() error {
+	var private, public [2]string
+	for i := range vteps {
+		key, err := ecdh.X25519().GenerateKey(rand.Reader)
+		if err != nil {
+			return fmt.Errorf("make a key: %w", err)
+		}
+		private[i] = base64.StdEncoding.EncodeToString(key.Bytes())
+		public[i] = base64.StdEncoding.EncodeToString(key.PublicKey().Bytes())
+	}
+	for i, at := range vteps {
+		other := 1 - i
+		cmd := exec.Command("wg", "set", Second, "listen-port", "51820", "private-key", "/proc/self/fd/0",
+			"peer", public[other], "endpoint", vteps[other].outer.String()+":51820", "allowed-ips", "0.0.0.0/0,::/0")
+		cmd.Stdin = strings.NewReader(private[i])
+		if err := netns.Do(b.Node(at.node), func() error { return runTool(cmd, "wireguard-tools") }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fitSecond makes the packets of containers fit into the second uplink.
+func (b *builder) fitSecond() error {
+	second, err := b.nodes[Device].LinkByName(Second)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", Second, err)
+	}
+	for n := 1; n <= b.opts.Containers; n++ {
+		h := b.nodes[Container(n)]
+		link, err := h.LinkByName("eth0")
+		if err != nil {
+			return fmt.Errorf("find eth0: %w", err)
+		}
+		if link.Attrs().MTU <= second.Attrs().MTU {
+			continue
+		}
+		if err := setMTU(h, "eth0", second.Attrs().MTU); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// secondEnds are the ends of the second uplink that tell whether they have a
+// carrier.
+func (b *builder) secondEnds() []wire {
+	if b.opts.Uplink == "" || b.opts.Uplink == UplinkWireGuard {
+		return nil
+	}
+	return []wire{{node: Device, dev: Second, peerNode: Edge, peerDev: Second}}
+}
