@@ -14,6 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/bench/peer"
 	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/output"
 	"github.com/scon-project/scon/internal/pipebench"
 	"github.com/scon-project/scon/internal/startbench"
@@ -104,6 +105,7 @@ type benchOptions struct {
 	json    string
 	family  int
 	overlay bool
+	uplink  string
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -115,6 +117,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "by VXLAN, as flannel has it; names begin with vxlan_ then")
+	cmd.Flags().StringVar(&o.uplink, "uplink", "", "by an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; names begin with it then")
 	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
 }
 
@@ -140,10 +143,16 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 // choose leaves the modes that are wanted.
 func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
 	switch {
+	case o.overlay && o.uplink != "":
+		return e, usagef(cmd, "--overlay and --uplink are measured one at a time")
+	case o.family == 6 && (o.overlay || o.uplink != ""):
+		return e, usagef(cmd, "--overlay and --uplink are measured over IPv4")
+	case o.uplink != "" && !slices.Contains(lab.UplinkKinds(), o.uplink):
+		return e, usagef(cmd, "--uplink %q: want %s", o.uplink, strings.Join(lab.UplinkKinds(), ", "))
 	case o.family == 4 && o.overlay:
 		e = e.OverVXLAN()
-	case o.family == 6 && o.overlay:
-		return e, usagef(cmd, "--overlay is measured over IPv4")
+	case o.family == 4 && o.uplink != "":
+		e = e.OverUplink(o.uplink)
 	case o.family == 6:
 		e = e.OverIPv6()
 	case o.family != 4:

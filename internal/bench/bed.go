@@ -18,6 +18,9 @@ var peerArgs = []string{"bench", "peer"}
 // mode is Express.
 type bed struct {
 	lab       *lab.Lab
+	uplink    string                // device that packets leave by
+	fast      string                // device that a flowtable finds them at
+	settings  string                // of the daemon
 	ports     []string              // of the containers that are measured
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
@@ -41,9 +44,14 @@ func openBed(e Experiment) (*bed, error) {
 
 // openLab builds a lab of its own, without peers.
 func openLab(e Experiment) (b *bed, err error) {
-	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr}
+	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr,
+		uplink: lab.Uplink, fast: lab.Uplink}
 	opts := labOptions(1)
 	switch {
+	case e.Uplink != "":
+		b.edge, opts.Uplink, b.uplink, b.fast = lab.SecondEdge, e.Uplink, lab.Second, flowtableDevice(e.Uplink)
+		// A wire of the lab below a bridge is like a container's.
+		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
 		b.edge, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel
 	case e.IPv6:
@@ -107,12 +115,12 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, b.ports) })
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, append([]string{b.fast}, b.ports...)) })
 	}
 	if !mode.express {
 		return nil
 	}
-	d, err := startDaemon(ctx, b.lab.Node(lab.Device))
+	d, err := startDaemonAt(ctx, b.lab.Node(lab.Device), lab.Port(1), b.uplink, b.settings)
 	if err != nil {
 		return err
 	}
@@ -147,7 +155,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		spec.DriverCPU = b.secondCPU
 	}
 
-	meters := meters{lab: b.lab, daemon: b.daemon}
+	meters := meters{lab: b.lab, uplink: b.uplink, daemon: b.daemon}
 	if step.Softirq {
 		if meters.softirq, err = openSoftirqMeter(); err != nil {
 			return Sample{}, err

@@ -112,15 +112,18 @@ func countCommand(e Experiment, rounds int) string {
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
-	family, overlay := 4, ""
+	family, way := 4, ""
 	if e.IPv6 {
 		family = 6
 	}
 	if e.Overlay {
-		overlay = " --overlay"
+		way = " --overlay"
+	}
+	if e.Uplink != "" {
+		way = " --uplink " + e.Uplink
 	}
 	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
-		rounds, family, overlay, strings.Join(modes, ","), strings.Join(steps, ","))
+		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
 }
 
 // runsAlone tells whether an executable can run in a guest.

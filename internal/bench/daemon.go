@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/lab"
 )
 
 // How long the daemon may take until it is active, and until it has ended.
@@ -38,14 +37,9 @@ type daemon struct {
 	uplink  string
 }
 
-// startDaemon starts the daemon in a namespace and waits until it is active at
-// the lab's devices.
-func startDaemon(ctx context.Context, netns string) (d *daemon, err error) {
-	return startDaemonAt(ctx, netns, lab.Port(1), lab.Uplink)
-}
-
-// startDaemonAt is startDaemon for a container's port and an uplink of any names.
-func startDaemonAt(ctx context.Context, netns, port, uplink string) (d *daemon, err error) {
+// startDaemonAt starts the daemon in a namespace, with settings that are not the
+// defaults, and waits until it is active at a container's port and an uplink.
+func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d *daemon, err error) {
 	dir, err := os.MkdirTemp("", "sconbench")
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
@@ -65,7 +59,7 @@ func startDaemonAt(ctx context.Context, netns, port, uplink string) (d *daemon, 
 	// is killed, the daemon goes too.
 	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	// The machine's own settings are not for the lab.
-	err = os.WriteFile(config, []byte("# the defaults\n"), 0o644)
+	err = os.WriteFile(config, []byte("# the bench's\n"+settings), 0o644)
 	if err == nil {
 		err = d.command.Start()
 	}

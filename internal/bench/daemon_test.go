@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/lab"
 )
 
 // fakeDaemon answers like a daemon whose container sent 90 packets express and
@@ -66,7 +67,7 @@ type fakeBackend struct {
 func (b fakeBackend) Status() (api.Status, error) { return b.status, nil }
 
 func TestDaemonIsStartedReadAndStopped(t *testing.T) {
-	d, err := startDaemon(t.Context(), "some")
+	d, err := startDaemonAt(t.Context(), "some", lab.Port(1), lab.Uplink, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestDaemonIsStartedReadAndStopped(t *testing.T) {
 }
 
 func TestDaemonThatDoesNotStart(t *testing.T) {
-	_, err := startDaemon(t.Context(), "broken")
+	_, err := startDaemonAt(t.Context(), "broken", lab.Port(1), lab.Uplink, "")
 	if err == nil || !strings.Contains(err.Error(), "no bridge here") {
 		t.Errorf("error %v, want the daemon's own words", err)
 	}
@@ -98,7 +99,7 @@ func TestDaemonThatDoesNotStart(t *testing.T) {
 func TestDaemonThatIsNeverActiveIsStopped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err := startDaemon(ctx, "stubborn")
+	_, err := startDaemonAt(ctx, "stubborn", lab.Port(1), lab.Uplink, "")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want the end of the waiting", err)
 	}

@@ -97,6 +97,9 @@ type Experiment struct {
 	IPv6 bool
 	// Overlay says that the traffic is by VXLAN, as flannel has it.
 	Overlay bool
+	// Uplink is the kind of the uplink that the traffic is by, as
+	// lab.Options.Uplink; "" for lab.Uplink.
+	Uplink string
 	// Containers that RunTraffic needs; 0 for one.
 	Containers int
 	// Counted says that the samples are counted instructions: they are the
@@ -142,6 +145,13 @@ func (e Experiment) OverIPv6() Experiment {
 func (e Experiment) OverVXLAN() Experiment {
 	e.Name, e.Short, e.Overlay = e.Name+"_vxlan", e.Short+", over VXLAN", true
 	return e.on(false).renamed(func(name string) string { return "vxlan_" + name })
+}
+
+// OverUplink returns the experiment with the same steps by the lab's second
+// uplink, of a kind of lab.UplinkKinds: quick_vlan, vlan_udp_64.
+func (e Experiment) OverUplink(kind string) Experiment {
+	e.Name, e.Short, e.Uplink = e.Name+"_"+kind, e.Short+", over "+kind, kind
+	return e.renamed(func(name string) string { return kind + "_" + name })
 }
 
 // renamed returns the experiment with other names of steps and metrics.

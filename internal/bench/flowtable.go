@@ -32,11 +32,23 @@ const flowtableRules = `table %s {
 }
 `
 
-// loadFlowtable puts the kernel's fast path into the current namespace, for the
-// containers at some ports that send to an address.
-func loadFlowtable(to netip.Addr, ports []string) error {
-	devices := strings.Join(append([]string{lab.Uplink}, ports...), ", ")
-	return nft(fmt.Sprintf(flowtableRules, tableFor(to), devices))
+// loadFlowtable puts the kernel's fast path into the current namespace, at
+// devices by which packets to an address and back arrive.
+func loadFlowtable(to netip.Addr, devices []string) error {
+	return nft(fmt.Sprintf(flowtableRules, tableFor(to), strings.Join(devices, ", ")))
+}
+
+// flowtableDevice is where a flowtable finds the packets of a second uplink: it
+// sees through VLAN devices and bridges to those beneath.
+func flowtableDevice(kind string) string {
+	switch kind {
+	case lab.UplinkVLAN:
+		return lab.Uplink
+	case lab.UplinkBridge:
+		return lab.FirstPort
+	default:
+		return lab.Second
+	}
 }
 
 func unloadFlowtable(to netip.Addr) error {

@@ -1,6 +1,13 @@
 package bench
 
-import "testing"
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/lab"
+)
 
 // Over VXLAN everything has names of its own, and no flowtable.
 func TestOverVXLAN(t *testing.T) {
@@ -10,5 +17,34 @@ func TestOverVXLAN(t *testing.T) {
 	}
 	if s := e.Steps[0]; s.Name != "vxlan_udp_64" || s.Metrics[0].Name != "vxlan_udp_64_msgs" || Quick.Steps[0].Name != "udp_64" {
 		t.Errorf("the first step is %q, of %v", s.Name, s.Metrics)
+	}
+}
+
+// Over an uplink of each kind everything has names of its own, and messages cross it.
+func TestOverUplink(t *testing.T) {
+	needRoot(t)
+	for _, kind := range lab.UplinkKinds() {
+		e := Cost.OverUplink(kind)
+		if step := kind + "_udp_64"; e.Name != "cost_"+kind || e.Steps[0].Name != step || e.Steps[0].Metrics[0].Name != step+"_insn" {
+			t.Errorf("%q, step %q of %v", e.Name, e.Steps[0].Name, e.Steps[0].Metrics)
+		}
+		b, err := openLab(e)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Logf("%s: %v", kind, err)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := e.Steps[0]
+		step.Spec.Count, step.Spec.WarmUp = 20, 2
+		for _, mode := range []Mode{Native, Container} {
+			if s, err := (countingBed{b}).take(t.Context(), mode, step); err != nil || s.UplinkPackets < 42 {
+				t.Errorf("%s by %s: %d packets crossed %s: %v", mode.Name, kind, s.UplinkPackets, lab.Second, err)
+			}
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

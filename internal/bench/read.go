@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/scon-project/scon/internal/lab"
 )
 
 // ReadResult reads a file that Result.WriteFile wrote, of an experiment of this
@@ -29,6 +31,9 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 	own := []Experiment{Quick, Short(ShortConnections), Cost}
 	for _, e := range own {
 		others = append(others, e, e.OverIPv6(), e.OverVXLAN())
+		for _, kind := range lab.UplinkKinds() {
+			others = append(others, e.OverUplink(kind))
+		}
 	}
 	for _, e := range others {
 		if e.Name == r.Experiment {

@@ -66,7 +66,7 @@ type Daemon struct {
 // StartDaemon starts a daemon in a namespace with one container, and waits until
 // packets between the container's port and the uplink can go express.
 func StartDaemon(ctx context.Context, netns, port, uplink string) (*Daemon, error) {
-	d, err := startDaemonAt(ctx, netns, port, uplink)
+	d, err := startDaemonAt(ctx, netns, port, uplink, "")
 	if err != nil {
 		return nil, err
 	}
