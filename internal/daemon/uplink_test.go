@@ -2,71 +2,61 @@ package daemon_test
 
 import (
 	"cmp"
-	"crypto/ecdh"
-	"crypto/rand"
-	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/scontest"
 )
 
-// uplink is a kind of device that a route may lead out of: a second network
-// between edge and device is over it.
-//
-//	edge up0 10.78.0.2, fd00:78::2 ==== 10.78.0.1, fd00:78::1 up0 device
+// uplink is a kind of device that a route may lead out of: the lab's second
+// uplink, lab.Second, or one that a test makes in its place.
 type uplink struct {
-	lay    func(b *scontest.Bed) // makes up0 in both
-	change func(b *scontest.Bed) // lets packets take another way below up0; nil if there is none
+	kind   string                // as lab.Options.Uplink; or
+	lay    func(b *scontest.Bed) // makes the device in device and edge
+	change func(b *scontest.Bed) // lets packets take another way below it; nil if there is none
 	remove string                // removes it, "ip link del up0" if it is ""
 	clsact bool                  // hook by clsact, whatever the kernel has
 	named  bool                  // the daemon is told: a wire of the lab is like a container's
 }
 
 var uplinks = map[string]uplink{
-	"vlan":                {lay: both("ip link add link eth0 name up0 type vlan id 5")},
-	"macvlan":             {lay: both("ip link add link eth0 name up0 type macvlan mode bridge")},
+	"vlan":                {kind: lab.UplinkVLAN},
+	"macvlan":             {kind: lab.UplinkMacvlan},
 	"bond, active-backup": {lay: backedUp("none"), change: failOver},
 	"bond, active-backup, MAC address of the port": {lay: backedUp("active"), change: failOver},
-	"bond, 802.3ad":      {lay: bonded("802.3ad lacp_rate fast"), change: loseFirst},
+	"bond, 802.3ad":      {lay: aggregated, change: loseFirst},
 	"bond, balance-rr":   {lay: bonded("balance-rr"), change: loseFirst},
-	"bond, balance-xor":  {lay: bonded("balance-xor xmit_hash_policy layer3+4"), change: loseFirst},
-	"bridge":             {lay: bridged, change: changePort, named: true},
+	"bond, balance-xor":  {kind: lab.UplinkBond, change: loseFirst},
+	"bridge":             {kind: lab.UplinkBridge, change: changePort, named: true},
 	"tun":                {lay: tunnelled(false)},
 	"tun, clsact":        {lay: tunnelled(true), clsact: true},
 	"tun with offloads":  {lay: tunnelled(true)},
-	"wireguard":          {lay: wireguard, change: moveWireguard},
+	"wireguard":          {kind: lab.UplinkWireGuard, change: moveWireguard},
 	"vlan of a bond":     {lay: vlanOfBond, change: failOver},
 	"bridge with a bond": {lay: bridgedBond, change: failOver},
-}
-
-// both does the same in device and edge.
-func both(commands string) func(*scontest.Bed) {
-	return func(b *scontest.Bed) {
-		b.T.Helper()
-		need(b, commands, "ip link del up0")
-		b.Sh(lab.Device, commands)
-		b.Sh(lab.Edge, commands)
-	}
 }
 
 // layPorts makes two wires between device and edge, p1 and p2, both down.
 func layPorts(b *scontest.Bed) {
 	b.T.Helper()
-	for _, p := range []string{"p1", "p2"} {
-		b.Sh(lab.Device, fmt.Sprintf("ip link add %s type veth peer name %[1]s netns %s", p, b.Node(lab.Edge)))
-	}
+	layPort(b, "p1")
+	layPort(b, "p2")
+}
+
+func layPort(b *scontest.Bed, name string) {
+	b.T.Helper()
+	b.Sh(lab.Device, fmt.Sprintf("ip link add %s type veth peer name %[1]s netns %s", name, b.Node(lab.Edge)))
 }
 
 // bond puts both wires into a bond of a node.
@@ -95,6 +85,25 @@ func bonded(mode string) func(*scontest.Bed) {
 	}
 }
 
+// aggregated has a bond at both ends that asks the other one which ports to use:
+// until both have agreed, packets get lost.
+func aggregated(b *scontest.Bed) {
+	b.T.Helper()
+	bonded("802.3ad lacp_rate fast")(b)
+	const inUse = 0x10 | 0x20 // collecting and distributing
+	scontest.Eventually(b.T, "both ends use both ports", func() error {
+		for _, node := range []string{lab.Device, lab.Edge} {
+			for _, port := range []string{"p1", "p2"} {
+				s, ok := linkOf(b, node, port).Attrs().Slave.(*netlink.BondSlave)
+				if !ok || s.AdActorOperPortState&inUse != inUse || s.AdPartnerOperPortState&inUse != inUse {
+					return fmt.Errorf("%s of %s: %+v", port, node, s)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // backedUp has a bond with one active port, and a switch at the other end.
 func backedUp(failOverMAC string) func(*scontest.Bed) {
 	return func(b *scontest.Bed) {
@@ -120,17 +129,10 @@ func bridgePorts(b *scontest.Bed, node, name string, ports ...string) {
 	}
 }
 
-// bridged has the host's address on a bridge whose port is the wire.
-func bridged(b *scontest.Bed) {
-	b.T.Helper()
-	layPorts(b)
-	bridgePorts(b, lab.Device, "up0", "p1")
-	bridgePorts(b, lab.Edge, "up0", "p1")
-}
-
-// changePort takes the wire out of both bridges, and puts the other one in.
+// changePort takes the wire out of both bridges, and puts another one in.
 func changePort(b *scontest.Bed) {
 	b.T.Helper()
+	layPort(b, "p2")
 	for _, node := range []string{lab.Device, lab.Edge} {
 		b.Sh(node, `
 			ip link set p1 nomaster
@@ -216,32 +218,6 @@ func tunnelled(offload bool) func(*scontest.Bed) {
 	}
 }
 
-// wireguard has a tunnel of WireGuard's over eth0.
-func wireguard(b *scontest.Bed) {
-	b.T.Helper()
-	if _, err := exec.LookPath("wg"); err != nil {
-		b.T.Skip("there is no wg: Debian's package wireguard-tools has it")
-	}
-	need(b, "ip link add up0 type wireguard", "ip link del up0")
-	keys := make(map[string]*ecdh.PrivateKey)
-	for _, node := range []string{lab.Device, lab.Edge} {
-		key, err := ecdh.X25519().GenerateKey(rand.Reader)
-		if err != nil {
-			b.T.Fatal(err)
-		}
-		keys[node] = key
-	}
-	for _, end := range []struct{ here, there string }{{lab.Device, lab.Edge}, {lab.Edge, lab.Device}} {
-		file := filepath.Join(b.Dir, end.here)
-		if err := os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(keys[end.here].Bytes())), 0o600); err != nil {
-			b.T.Fatal(err)
-		}
-		peer := base64.StdEncoding.EncodeToString(keys[end.there].PublicKey().Bytes())
-		b.Sh(end.here, "ip link add up0 type wireguard\n"+
-			fmt.Sprintf("wg set up0 listen-port 51820 private-key %s peer %s endpoint %s:51820 allowed-ips 0.0.0.0/0,::/0", file, peer, b.Addr(end.there)))
-	}
-}
-
 // moveWireguard gives edge's end another port, as if it roamed.
 func moveWireguard(b *scontest.Bed) {
 	b.T.Helper()
@@ -253,8 +229,8 @@ func overSecond(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
 	all := make(map[string]*scontest.Connection)
-	for family, addrs := range map[string][2]string{"IPv4": {"10.78.0.1", "10.78.0.2"}, "IPv6": {"fd00:78::1", "fd00:78::2"}} {
-		device, edge := netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1])
+	for family, addrs := range map[string][2]netip.Addr{"IPv4": {lab.SecondDevice, lab.SecondEdge}, "IPv6": {lab.SecondDevice6, lab.SecondEdge6}} {
+		device, edge := addrs[0], addrs[1]
 		all[family+" outgoing "+proto] = b.Connect(proto, lab.Container(1), lab.Edge, netip.AddrPortFrom(edge, 0))
 		all[family+" incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(1), netip.AddrPortFrom(device, p.Device), p.Container, 0)
 	}
@@ -281,21 +257,27 @@ func TestUplinkPPP(t *testing.T) {
 }
 
 func (u uplink) test(t *testing.T) {
-	b := scontest.New(t, scontest.Layout{IPv6: true, Offload: true, Clsact: u.clsact, Config: func(c *config.Config) {
+	needKind(t, u.kind)
+	b := scontest.New(t, scontest.Layout{IPv6: true, Offload: true, Clsact: u.clsact, Uplink: u.kind, Config: func(c *config.Config) {
 		if u.named {
-			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink, "up0"}
+			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink, lab.Second}
 		}
 	}})
 	for _, node := range []string{lab.Device, lab.Edge} {
 		b.Sh(node, "ip link set eth0 mtu 1600") // room for headers
 	}
-	u.lay(b)
-	for node, n := range map[string]string{lab.Device: "1", lab.Edge: "2"} {
-		b.Sh(node, `
-			ip link set up0 mtu 1500
-			ip addr add 10.78.0.`+n+`/24 dev up0
-			ip addr add fd00:78::`+n+`/64 dev up0 nodad
-			ip link set up0 up`)
+	b.Sh(lab.Container(1), "ip link set eth0 mtu 1500")
+	if u.lay != nil {
+		u.lay(b)
+		for node, n := range map[string]string{lab.Device: "1", lab.Edge: "2"} {
+			b.Sh(node, `
+				ip addr add 10.78.0.`+n+`/24 dev up0
+				ip addr add fd00:78::`+n+`/64 dev up0 nodad
+				ip link set up0 up`)
+		}
+	}
+	for _, node := range []string{lab.Device, lab.Edge} {
+		b.Sh(node, "ip link set up0 mtu 1500")
 	}
 	b.Up()
 	awaitSecond(b)
@@ -320,6 +302,25 @@ func (u uplink) test(t *testing.T) {
 	}
 	loseUplink(b, cmp.Or(u.remove, "ip link del up0"))
 	b.WantNoInvalid()
+}
+
+// needKind skips a test where the lab cannot have a second uplink of a kind.
+func needKind(t *testing.T, kind string) {
+	t.Helper()
+	if kind == "" {
+		return
+	}
+	prefix := fmt.Sprintf("scon-kind%d-%s-", os.Getpid(), kind)
+	_, err := lab.Up(lab.Options{Prefix: prefix, Uplink: kind})
+	if down := lab.Down(prefix); down != nil {
+		t.Error(down)
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) || err != nil && strings.Contains(err.Error(), "not in PATH") {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // awaitSecond waits until the second network works.

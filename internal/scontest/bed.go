@@ -35,6 +35,7 @@ type Layout struct {
 	Containers int                  // 1 if it is 0
 	IPv6       bool                 // with addresses of IPv6 as well
 	Overlay    string               // as lab.Options.Overlay
+	Uplink     string               // as lab.Options.Uplink
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Clsact     bool                 // hook by clsact, whatever the kernel has
 	Service    bool                 // with no more capabilities than the systemd unit gives
@@ -71,6 +72,7 @@ func New(t *testing.T, l Layout) *Bed {
 			NoOffload:  !l.Offload,
 			IPv6:       l.IPv6,
 			Overlay:    l.Overlay,
+			Uplink:     l.Uplink,
 		},
 	}
 	b.Config.Connections, b.Config.Admit = 1024, 4
