@@ -260,7 +260,7 @@ func byCount(counts map[string]uint64) []string {
 func noUplink() api.Finding {
 	return api.Finding{
 		Level: "fail", What: "no uplink is hooked",
-		Why:    "no route leaves by an Ethernet device that is no container's",
+		Why:    "no route leaves by a device that can be one and is no container's",
 		Remedy: "name one with --uplink; 'scon status' lists the devices that were skipped",
 	}
 }

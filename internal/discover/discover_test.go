@@ -115,7 +115,8 @@ func TestScan(t *testing.T) {
 				ip link set vx0 master br0`,
 			want: "bridge br0; port vc of br0; uplink up0; " +
 				"skipped in0: veth with both ends in this namespace; " +
-				"skipped tap0: tap port: a machine of its own is behind it, no container",
+				"skipped tap0: tap port: a machine of its own is behind it, no container; " +
+				"skipped vx0: it leads out of the bridge of containers: what is bridged by it goes regular",
 		},
 		{
 			name: "a macvlan device and one of another table only are uplinks",

@@ -105,7 +105,7 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		case isContainerPort(l):
 			s.addPort(l, Bridge{bridge.Attrs().Index, bridge.Attrs().Name}, roots[a.Index])
 		default:
-			if reason := whyNoPort(l); reason != "" {
+			if reason := whyNoPort(l, s.occupied[bridge.Attrs().Index]); reason != "" {
 				s.skip(l, reason)
 			}
 		}
@@ -128,17 +128,19 @@ func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
 	})
 }
 
-// whyNoPort says why a bridge port with something like a container behind it
-// is none of SCON's; "" if nobody would take it for one.
-func whyNoPort(l netlink.Link) string {
+// whyNoPort says why what goes by a bridge port is not express; "" if the bridge
+// has no containers, and nobody would take what is behind the port for one.
+func whyNoPort(l netlink.Link, occupied bool) string {
 	switch l.Type() {
 	case "veth", Netkit:
 		return l.Type() + " with both ends in this namespace"
 	case "tuntap", "tun":
 		return "tap port: a machine of its own is behind it, no container"
-	default:
-		return ""
 	}
+	if occupied {
+		return "it leads out of the bridge of containers: what is bridged by it goes regular"
+	}
+	return ""
 }
 
 // findUplinks finds the devices that lead out among those that routes go out

@@ -242,6 +242,9 @@ func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 					t.Errorf("%s is explained by %+v", proto, x)
 				}
 			}
+			if s := b.Status().Skipped; len(s) != 1 || s[0].Dev != "vx0" {
+				t.Errorf("not hooked are %+v, want vx0", s)
+			}
 			b.Outgoing("tcp", 1).GoExpress()
 			b.WantNoInvalid()
 		})
