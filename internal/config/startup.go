@@ -38,7 +38,8 @@ type Pool struct {
 	// default 32; 0 means no pool.
 	WarmTarget int
 	// Minimum is the number below which the refill does not wait for a quiet
-	// moment, 0..4096, default 4.
+	// moment, unless containers come in a stream that takes all of the CPUs,
+	// 0..4096, default 4.
 	Minimum int
 	// Maximum is what an expected demand may raise the number to, 0..4096,
 	// default 400.

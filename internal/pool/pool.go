@@ -262,9 +262,13 @@ func (p *Pool) refill(ctx context.Context) {
 }
 
 // disturbs tells whether containers are on their way that the refill would
-// contend with.
-func (p *Pool) disturbs(now time.Time) bool {
+// contend with. If few are ready, it is worth it in a stream of containers that
+// leaves time to the CPUs; in one that does not, it costs others what it saves.
+func (p *Pool) disturbs(now time.Time, few bool) bool {
 	since := p.demand.since(now)
+	if few {
+		return since < quiet && p.pressure.isHigh(now)
+	}
 	return since < quiet || since < patience && p.pressure.isHigh(now)
 }
 
@@ -283,7 +287,7 @@ func (p *Pool) one() (wait time.Duration) {
 	case n >= max(target, min(p.floor, p.limit())):
 		p.mu.Unlock()
 		return time.Second // the target falls by itself
-	case n >= p.opts.Config.Minimum && p.floor == 0 && p.disturbs(now):
+	case p.floor == 0 && p.disturbs(now, n < p.opts.Config.Minimum):
 		p.mu.Unlock()
 		return quiet
 	}

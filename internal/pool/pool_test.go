@@ -169,6 +169,33 @@ func TestLeavesCPUs(t *testing.T) {
 	}
 }
 
+// In a stream of containers that takes all of the CPUs nothing is made, not even
+// the minimum; in one that leaves time, the minimum is.
+func TestStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(maker)
+		p := m.pool(t, config.Pool{WarmTarget: 5, Minimum: 2, Maximum: 20, MemoryLimit: 1 << 30, Cooldown: time.Minute})
+		eventually(t, "five are ready", func() bool { return p.Stats().Ready == 5 })
+		stream := func() {
+			for range 100 {
+				p.Take()
+				time.Sleep(quiet / 2)
+			}
+		}
+		var waited time.Duration
+		p.setPressure(func() time.Duration { waited += time.Hour; return waited })
+		stream()
+		if made := m.made.Load(); made != 5 {
+			t.Errorf("%d were made beside a stream that takes the CPUs", made-5)
+		}
+		p.setPressure(func() time.Duration { return waited })
+		stream()
+		if made := m.made.Load(); made < 50 {
+			t.Errorf("%d were made beside a stream that leaves time", made-5)
+		}
+	})
+}
+
 func TestMemoryLimit(t *testing.T) {
 	p := new(maker).pool(t, config.Pool{WarmTarget: 2, Maximum: 100, MemoryLimit: 4 * config.NamespaceMemory, Cooldown: time.Minute})
 	if err := p.Fill(context.Background(), 50); err != nil {
