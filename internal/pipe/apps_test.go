@@ -169,7 +169,9 @@ uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2
 		},
 		"redis": {
 			6379, []string{"redis-server", "--bind", "10.9.0.2", "--protected-mode", "no", "--save", "", "--dir", dir},
-			[]string{"redis-benchmark", "-h", "10.9.0.2", "-n", "4000", "-c", "8", "-d", "4096", "-t", "set,get", "-q"}, "GET: ", 8 << 20,
+			[]string{"sh", "-c", "redis-benchmark -h 10.9.0.2 -n 4000 -c 8 -d 4096 -t set,get -q | grep --quiet GET: && " +
+				"redis-cli -h 10.9.0.2 -x set file < " + dir + "/file && redis-cli -h 10.9.0.2 --raw get file | head --bytes -1 | sha256sum"},
+			fmt.Sprintf("%x", sha256.Sum256(content)), 8 << 20,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

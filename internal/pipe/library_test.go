@@ -79,7 +79,7 @@ func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
 }
 
 // topics are those of libsconpipe/test that need nothing special.
-const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files"
+const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files absent"
 
 func TestLibrary(t *testing.T) {
 	t.Parallel()
@@ -93,6 +93,13 @@ func TestLibrary(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What was received by the engine sealed is the receiver's alone.
+func TestAltered(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	runTopic(t, nstest.New(t), socket, "altered", "ENGINE=sealed")
 }
 
 // manyConnections are as many as the paper has.

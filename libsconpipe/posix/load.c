@@ -2,7 +2,9 @@
 /*
  * Load between two processes until one of them ends: "server ADDRESS" tells its
  * port, and reads what a client sends; "client ADDRESS PORT" says when it has
- * connected, and sends. Both say how it ended, with how many bytes.
+ * connected, and sends. Both say how it ended, with how many bytes. "victim
+ * ADDRESS" serves clients that may be hostile, one after the other, until its
+ * standard input ends.
  */
 #include <arpa/inet.h>
 
@@ -23,21 +25,28 @@ static void ended(uint64_t bytes, ssize_t n)
 	       n ? strerrorname_np(errno) : "EOF");
 }
 
-void load_server(const char *address)
+/* listen_at tells its port. */
+static int listen_at(const char *address)
 {
 	struct sockaddr_in name = name_of(address, "0");
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
 	socklen_t len = sizeof(name);
-	static unsigned char buf[100000];
-	uint64_t pos = 0;
-	ssize_t n, i;
-	int listener = socket(AF_INET, SOCK_STREAM, 0), fd;
 
 	need(bind(listener, (struct sockaddr *)&name, len) == 0, "bind");
 	need(listen(listener, 1) == 0, "listen");
 	getsockname(listener, (struct sockaddr *)&name, &len);
 	printf("%d\n", ntohs(name.sin_port));
 	fflush(stdout);
-	fd = accept(listener, NULL, NULL);
+	return listener;
+}
+
+void load_server(const char *address)
+{
+	int fd = accept(listen_at(address), NULL, NULL);
+	static unsigned char buf[100000];
+	uint64_t pos = 0;
+	ssize_t n, i;
+
 	while ((n = read(fd, buf, sizeof(buf))) > 0) {
 		for (i = 0; i < n; i++)
 			need(buf[i] == byte_at(pos + i), "the right byte");
@@ -65,4 +74,34 @@ void load_client(const char *address, const char *port)
 			pos += n;
 	} while (n > 0);
 	ended(pos, n);
+}
+
+/* talk says after each piece what the bytes since the beginning come to. */
+static void talk(int fd)
+{
+	static unsigned char buf[100000];
+	uint32_t sum = 0;
+	ssize_t n, i;
+
+	while ((n = read(fd, buf, sizeof(buf))) > 0) {
+		for (i = 0; i < n; i++)
+			sum += buf[i];
+		send(fd, &sum, sizeof(sum), MSG_DONTWAIT | MSG_NOSIGNAL);
+	}
+	close(fd);
+}
+
+void load_victim(const char *address)
+{
+	struct pollfd p[] = { { .fd = 0, .events = POLLIN },
+			      { .fd = listen_at(address), .events = POLLIN } };
+
+	for (;;) {
+		alarm(0);
+		need(poll(p, 2, -1) > 0, "poll");
+		if (p[0].revents)
+			return;
+		alarm(100);
+		talk(accept(p[1].fd, NULL, NULL));
+	}
 }

@@ -203,6 +203,10 @@ int main(int argc, char **argv)
 		load_server(argv[2]);
 		return 0;
 	}
+	if (argc == 3 && !strcmp(argv[1], "victim")) {
+		load_victim(argv[2]);
+		return 0;
+	}
 	if (argc == 4 && !strcmp(argv[1], "client")) {
 		load_client(argv[2], argv[3]);
 		return 0;
