@@ -26,6 +26,7 @@ var appSteps = []step{
 	{"allreduce", []bench.Metric{{Name: "allreduce_s", Unit: "s"}, {Name: "allreduce_cpu_s", Unit: "s"}}, takeAllreduce},
 	{"chain_1k5", []bench.Metric{{Name: "chain_1k5_s", Unit: "s"}, {Name: "chain_1k5_cpu_s", Unit: "s"}}, chain("chain_1k5", chainShort)},
 	{"chain_64k", []bench.Metric{{Name: "chain_64k_s", Unit: "s"}, {Name: "chain_64k_cpu_s", Unit: "s"}}, chain("chain_64k", chainLong)},
+	{"iperf3", []bench.Metric{{Name: "iperf3_128k_gbps", Unit: "GB/s"}}, takeIperf},
 }
 
 // cpu that container n's program is on.

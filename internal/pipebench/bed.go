@@ -103,9 +103,13 @@ func (b *bed) address(m mode, n int) (address string, port uint16) {
 	if m.way == "unix" {
 		return fmt.Sprintf("unix:%s/%d", b.dir, b.lastPort), b.lastPort
 	}
-	ip := b.lab.Addr(lab.Container(n))
+	return fmt.Sprintf("%s:%v", m.way, netip.AddrPortFrom(b.ip(m, n), b.lastPort)), b.lastPort
+}
+
+// ip is where container n is reached in a mode.
+func (b *bed) ip(m mode, n int) netip.Addr {
 	if m.alone {
-		ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
-	return fmt.Sprintf("%s:%v", m.way, netip.AddrPortFrom(ip, b.lastPort)), b.lastPort
+	return b.lab.Addr(lab.Container(n))
 }

@@ -198,5 +198,10 @@ func checkPrograms(apps bool) error {
 		_, err := beside(name)
 		errs = append(errs, err)
 	}
+	if apps {
+		if _, err := exec.LookPath(iperfProgram); err != nil {
+			errs = append(errs, fmt.Errorf("%s is missing: apt-get install %[1]s", iperfProgram))
+		}
+	}
 	return errors.Join(errs...)
 }
