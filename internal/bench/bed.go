@@ -18,8 +18,8 @@ var peerArgs = []string{"bench", "peer"}
 // mode is Express.
 type bed struct {
 	lab       *lab.Lab
-	uplink    string                // device that packets leave by
-	fast      string                // device that a flowtable finds them at
+	uplink    string                // device that routes lead out of
+	wire      string                // device that all its packets cross, a flowtable's too
 	settings  string                // of the daemon
 	ports     []string              // of the containers that are measured
 	peers     map[string]*peer.Peer // by node
@@ -45,11 +45,11 @@ func openBed(e Experiment) (*bed, error) {
 // openLab builds a lab of its own, without peers.
 func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr,
-		uplink: lab.Uplink, fast: lab.Uplink}
+		uplink: lab.Uplink, wire: lab.Uplink}
 	opts := labOptions(1)
 	switch {
 	case e.Uplink != "":
-		b.edge, opts.Uplink, b.uplink, b.fast = lab.SecondEdge, e.Uplink, lab.Second, flowtableDevice(e.Uplink)
+		b.edge, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
 		// A wire of the lab below a bridge is like a container's.
 		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
@@ -115,7 +115,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, append([]string{b.fast}, b.ports...)) })
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, append([]string{b.wire}, b.ports...)) })
 	}
 	if !mode.express {
 		return nil
@@ -155,7 +155,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		spec.DriverCPU = b.secondCPU
 	}
 
-	meters := meters{lab: b.lab, uplink: b.uplink, daemon: b.daemon}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
 	if step.Softirq {
 		if meters.softirq, err = openSoftirqMeter(); err != nil {
 			return Sample{}, err

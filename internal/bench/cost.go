@@ -79,7 +79,7 @@ func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, error) {
 	spec := step.Spec
 	spec.Address = netip.AddrPortFrom(b.edge, 0)
-	meters := meters{lab: b.lab, uplink: b.uplink, daemon: b.daemon}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err

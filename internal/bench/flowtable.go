@@ -38,9 +38,9 @@ func loadFlowtable(to netip.Addr, devices []string) error {
 	return nft(fmt.Sprintf(flowtableRules, tableFor(to), strings.Join(devices, ", ")))
 }
 
-// flowtableDevice is where a flowtable finds the packets of a second uplink: it
-// sees through VLAN devices and bridges to those beneath.
-func flowtableDevice(kind string) string {
+// wireOf is the device that the packets of a second uplink cross, a flowtable's
+// too: that sees through VLAN devices and bridges, and sends by those beneath.
+func wireOf(kind string) string {
 	switch kind {
 	case lab.UplinkVLAN:
 		return lab.Uplink

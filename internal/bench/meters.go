@@ -20,7 +20,7 @@ const nearlyAll = 0.9
 // meters are read before and after a measurement.
 type meters struct {
 	lab     *lab.Lab
-	uplink  string
+	wire    string
 	softirq *softirqMeter // nil without Step.Softirq
 	daemon  *daemon       // nil without one
 }
@@ -41,7 +41,7 @@ type reading struct {
 
 func (m meters) read() (r reading, err error) {
 	err = m.lab.Do(lab.Device, func() error {
-		if r.uplink, err = countPackets(m.uplink); err != nil {
+		if r.uplink, err = countPackets(m.wire); err != nil {
 			return err
 		}
 		r.bridge, err = countPackets(lab.Bridge)

@@ -107,7 +107,7 @@ func (b siteBed) take(ctx context.Context, mode Mode, step Step) (Sample, error)
 	if step.Traffic == nil {
 		return b.bed.take(ctx, mode, step)
 	}
-	meters := meters{lab: b.lab, uplink: b.uplink, daemon: b.daemon}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err
