@@ -1,7 +1,8 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
 # make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
-#              and the pipe's examples
+#              and the pipe's examples; where the CUDA driver is, also the next
+# make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
 #
 # demo and test install what is missing with apt; scripts/install-deps.sh says what.
 
@@ -18,17 +19,26 @@ GOFLAGS_TEST := -vet=off -p 1 -timeout 30m
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build libsconpipe examples generate check-generated lint test test-long test-kernels demo install clean root
+.PHONY: build cuda libsconpipe examples generate check-generated lint test test-long test-kernels demo install clean root
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
 	$(MAKE) bin/scon-cni bin/scon-oci examples
+	if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
 # Static: a container waits until they have started.
 bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent.h
 	@mkdir -p bin; command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(CC) $(CFLAGS) -static -s -o $@ $(filter %.c,$^)
+
+# It looks for the driver when it runs.
+CUDA ?= bin/scon-pipe-cuda
+cuda: $(CUDA)
+
+$(CUDA): $(wildcard cmd/scon-pipe-cuda/*)
+	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
+	$(CC) $(CFLAGS) -D_GNU_SOURCE -o $@ $(filter %.c,$^) -ldl
 
 # What applications link to.
 libsconpipe:
@@ -51,7 +61,7 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] examples/*.[ch]
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] examples/*.[ch] cmd/scon-pipe-cuda/*.[ch]
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
@@ -81,6 +91,7 @@ install: build
 	install -D -m 755 bin/scon-bench $(DESTDIR)$(PREFIX)/bin/scon-bench
 	install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
 	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
+	test ! -e bin/scon-pipe-cuda || install -D -m 755 bin/scon-pipe-cuda $(DESTDIR)$(PREFIX)/bin/scon-pipe-cuda
 	install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
 	$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
 	$(MAKE) -C examples OUT=$(CURDIR)/bin install

@@ -87,6 +87,9 @@ func process(p api.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.
 func (t *tool) printPipeStat(p api.Pipe) error {
 	fmt.Fprintf(t.stdout, "socket       %s\n", printable(p.Socket))
 	fmt.Fprintf(t.stdout, "engines      %s\n", orDash(strings.Join(p.Engines, " ")))
+	if p.CopyDevice != "" {
+		fmt.Fprintf(t.stdout, "copy device  %s\n", printable(p.CopyDevice))
+	}
 	fmt.Fprintf(t.stdout, "processes    %d\n", p.Processes)
 	fmt.Fprintf(t.stdout, "connections  %d, since the start %d\n", len(p.Connections), p.Made)
 	fmt.Fprintf(t.stdout, "memory       %s of %s\n", bytesText(uint64(p.MemoryBytes)), bytesText(uint64(p.MemoryLimit)))

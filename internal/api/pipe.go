@@ -4,9 +4,11 @@ import "net/http"
 
 // Pipe is what `scon pipe ls --json` and `scon pipe stat --json` print.
 type Pipe struct {
-	Socket    string   `json:"socket"`  // that containers connect to
-	Engines   []string `json:"engines"` // that work here
-	Processes int      `json:"processes"`
+	Socket  string   `json:"socket"`  // that containers connect to
+	Engines []string `json:"engines"` // that work here
+	// CopyDevice copies for the engine copier; "" when processors do.
+	CopyDevice string `json:"copy_device"`
+	Processes  int    `json:"processes"`
 	// MemoryBytes are in rings, MemoryLimit may be.
 	MemoryBytes int64 `json:"memory_bytes"`
 	MemoryLimit int64 `json:"memory_limit"`

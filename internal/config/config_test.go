@@ -74,7 +74,7 @@ startup:
   stage_log: /var/log/stages
   pool: {warm_target: 5, minimum: 1, maximum: 6, memory_limit: 2MiB, cooldown: 1h}
   limits: {netns: 1, add_cni: 2, cgroup: 3, attach_if: 4, start_vm: 5, timeout: 10ms}
-pipe: {enabled: true, allow: [10.0.0.0/8, 172.17.0.0/16], memory_limit: 1GiB}
+pipe: {enabled: true, allow: [10.0.0.0/8, 172.17.0.0/16], memory_limit: 1GiB, copy_device: true}
 docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/scon}
 `))
 	if err != nil {
@@ -99,7 +99,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 			Limits: config.Limits{NetNS: 1, AddCNI: 2, Cgroup: 3, AttachIf: 4, StartVM: 5, Timeout: 10 * time.Millisecond},
 		},
 		Pipe: config.Pipe{
-			Enabled: true, MemoryLimit: 1 << 30,
+			Enabled: true, MemoryLimit: 1 << 30, CopyDevice: true,
 			Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.17.0.0/16")},
 		},
 		Docker: config.Docker{Enabled: true, Socket: "/run/docker/plugins/fast.sock", Directory: "/srv/scon"},

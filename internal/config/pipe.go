@@ -20,6 +20,10 @@ type Pipe struct {
 	// MemoryLimit bounds the rings of all connections, 1MiB..64GiB, default
 	// 256 MiB. A container may hold half of it.
 	MemoryLimit int64
+
+	// CopyDevice says whether a device copies for the engine copier, if the
+	// helper program for it is there and finds one; default false.
+	CopyDevice bool
 }
 
 func defaultPipe() Pipe { return Pipe{MemoryLimit: 256 << 20} }
@@ -28,6 +32,7 @@ var pipeKeys = []key{
 	flag("pipe.enabled", func(c *Config) *bool { return &c.Pipe.Enabled }),
 	pipeAllow,
 	size("pipe.memory_limit", 1<<20, 64<<30, func(c *Config) *int64 { return &c.Pipe.MemoryLimit }),
+	flag("pipe.copy_device", func(c *Config) *bool { return &c.Pipe.CopyDevice }),
 }
 
 const wantGroups = "want a list of IPv4 networks such as [172.17.0.0/16], [] for none"

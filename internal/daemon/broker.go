@@ -14,8 +14,15 @@ func (d *Daemon) startBroker() {
 	if !c.Enabled {
 		return
 	}
+	helper := ""
+	if c.CopyDevice {
+		var err error
+		if helper, err = pipe.FindCopyHelper(); err != nil {
+			d.log.Warn("no device copies for the pipe, processors do", "error", err)
+		}
+	}
 	d.broker, d.noPipe = pipe.New(pipe.Options{
-		Socket: pipe.Socket(d.opts.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, Logger: d.log,
+		Socket: pipe.Socket(d.opts.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, CopyHelper: helper, Logger: d.log,
 	})
 	if d.broker != nil {
 		d.obeys.Store(d.broker)

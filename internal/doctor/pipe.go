@@ -13,6 +13,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/pipe"
 )
 
 // pipeCapabilities are what the pipe's broker uses. Without one of the first
@@ -86,9 +87,17 @@ func lookCgroup(h host) sight {
 	return sight{ok, "mounted", ""}
 }
 
-// lookCopyDevice: the only stack is the one that copies by the processor.
+// lookCopyDevice asks the helper. What it finds was never measured.
 func lookCopyDevice(host) sight {
-	return sight{note, "not built, not measured: processors copy", ""}
+	helper, err := pipe.FindCopyHelper()
+	if err != nil {
+		return sight{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
+	}
+	name, err := pipe.LookForDevice(helper)
+	if err != nil {
+		return sight{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
+	}
+	return sight{ok, name + ", not measured; used with pipe.copy_device", ""}
 }
 
 func lookSetns(host) sight {

@@ -178,6 +178,10 @@ func (b *Broker) loadProgram(wanted engineSet) {
 	}
 }
 
+// mostHelpers: a worker whose helper copies has little to do itself, and the device
+// has memory for few of them.
+const mostHelpers = 2
+
 // takeWorker chooses the worker that has least to do. There is one for each
 // processor at most, started when there are connections for it. The lock is
 // held.
@@ -188,8 +192,12 @@ func (b *Broker) takeWorker() (*worker, error) {
 			best = w
 		}
 	}
-	if (best == nil || best.count > 0) && len(b.workers) < runtime.NumCPU() {
-		w, err := newWorker(b.log)
+	most := runtime.NumCPU()
+	if b.opts.CopyHelper != "" {
+		most = min(most, mostHelpers)
+	}
+	if (best == nil || best.count > 0) && len(b.workers) < most {
+		w, err := newWorker(b.log, b.opts.CopyHelper)
 		if err != nil {
 			return nil, err
 		}

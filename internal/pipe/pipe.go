@@ -35,7 +35,7 @@ import (
 // directory of its own, which is what a container mounts.
 func Socket(stateDir string) string { return filepath.Join(stateDir, "pipe", "pipe.sock") }
 
-// Options say how to work. All fields but Allow are needed.
+// Options say how to work. All fields but Allow and CopyHelper are needed.
 type Options struct {
 	// Socket is the path that containers connect to.
 	Socket string
@@ -45,7 +45,10 @@ type Options struct {
 	// MemoryLimit bounds all rings together, in bytes. A container may hold half
 	// of it.
 	MemoryLimit int64
-	Logger      *slog.Logger
+	// CopyHelper is the path of a program that has a device copy for the engine
+	// copier, as cmd/scon-pipe-cuda does. "": processors copy.
+	CopyHelper string
+	Logger     *slog.Logger
 }
 
 // Broker answers the processes that use the pipe.
@@ -145,11 +148,11 @@ func (b *Broker) Close() error {
 	}
 	b.mu.Unlock()
 	b.running.Wait()
+	for _, w := range b.workers { // first: their helpers are in the program's cgroup
+		err = errors.Join(err, w.close())
+	}
 	if b.program != nil {
 		err = errors.Join(err, b.program.close())
-	}
-	for _, w := range b.workers {
-		err = errors.Join(err, w.close())
 	}
 	if b.attach.ends != nil {
 		err = errors.Join(err, b.attach.ends.close())

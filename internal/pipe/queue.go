@@ -42,7 +42,8 @@ func (p place) offset() uint64                   { return uint64(uint32(p)) }
 const queueDepth = 1024
 
 // queues are a core's submission and completion queue, in memory that can be
-// shared. Each has one writer and one reader, so there are no locks.
+// shared: cmd/scon-pipe-cuda has the same. Each has one writer and one reader, so
+// there are no locks.
 type queues struct {
 	memory []byte
 	file   int // -1 if it is not shared
@@ -52,6 +53,7 @@ type queues struct {
 type queueMemory struct {
 	submitted, taken    position // of the submission queue
 	completed, returned position // of the completion queue
+	sleeps              position // 1: who takes submissions wants to be woken
 	submissions         [queueDepth]entry
 	completions         [queueDepth]entry
 }

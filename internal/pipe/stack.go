@@ -1,5 +1,7 @@
 package pipe
 
+import "log/slog"
+
 // stack copies for the engine copier: the paper's PD Stack. One serves the
 // queues of one core. Its methods are called by that core's worker alone.
 type stack interface {
@@ -13,6 +15,27 @@ type stack interface {
 	// depth is how many copies of a connection should be under way at a time.
 	depth() int
 	close() error
+}
+
+// newStack makes a stack and its queues.
+func newStack(log *slog.Logger, helper string) (*queues, stack, error) {
+	name := ""
+	if helper != "" {
+		name = "queues"
+	}
+	q, err := newQueues(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if helper == "" {
+		return q, newSoftware(q), nil
+	}
+	d, err := newDevice(log, helper, q)
+	if err != nil {
+		log.Warn("pipe: no device copies, a processor does", "helper", helper, "error", err)
+		return q, newSoftware(q), nil
+	}
+	return q, d, nil
 }
 
 // software is the stack that copies by the worker's own processor.

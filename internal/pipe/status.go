@@ -26,6 +26,11 @@ func (b *Broker) Status() api.Pipe {
 			s.Engines = append(s.Engines, e.String())
 		}
 	}
+	for _, w := range b.workers {
+		if d, ok := w.stack.(*device); ok && s.CopyDevice == "" {
+			s.CopyDevice = d.name()
+		}
+	}
 	for n := range b.names {
 		s.Names = append(s.Names, api.PipeName{
 			Name: n.addr.String(), PipeParty: n.owner.party.api(), Engines: n.engines.names(),

@@ -42,8 +42,8 @@ const (
 	passesPerLook = 16
 )
 
-// newWorker starts one.
-func newWorker(log *slog.Logger) (w *worker, err error) {
+// newWorker starts one. Its stack has a helper program copy, if there is one.
+func newWorker(log *slog.Logger, helper string) (w *worker, err error) {
 	w = &worker{
 		log: log, epoll: -1, wakeup: -1, done: make(chan struct{}),
 		carriages: make(map[uint32]*carriage), ends: make(map[int32]*carried),
@@ -53,10 +53,9 @@ func newWorker(log *slog.Logger) (w *worker, err error) {
 			err = errors.Join(err, w.release())
 		}
 	}()
-	if w.queues, err = newQueues(""); err != nil {
+	if w.queues, w.stack, err = newStack(log, helper); err != nil {
 		return nil, err
 	}
-	w.stack = newSoftware(w.queues)
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make an epoll set: %w", err)
 	}
