@@ -129,17 +129,29 @@ func (y *way) ready() (n uint64, err error) {
 
 // waiting is how many bytes the sender has put into its ring that were not
 // offered; of one generation.
-func (y *way) waiting() (uint64, error) {
-	own := &y.from.page.page().Own
+func (y *way) waiting() (uint64, error) { return y.waitingIn(&y.from.page.page().Own) }
+
+// stated is what a sender says while it goes on: each call reads it anew.
+type stated interface {
+	head() uint64
+	generation() uint32
+	switchAt() uint64
+}
+
+func (s *side) head() uint64       { return load64(&s.Head) }
+func (s *side) generation() uint32 { return load32(&s.Generation) }
+func (s *side) switchAt() uint64   { return load64(&s.SwitchAt) }
+
+func (y *way) waitingIn(own stated) (uint64, error) {
 	// In this order: a head beyond a switch shows that there was one.
-	head := load64(&own.Head)
-	generation := load32(&own.Generation)
+	head := own.head()
+	generation := own.generation()
 	if generation != y.send.generation {
 		if y.table.count > 0 {
 			return 0, nil
 		}
-		at := load64(&own.SwitchAt)
-		head = load64(&own.Head) // not before what precedes the switch
+		at := own.switchAt()
+		head = own.head() // not before what precedes the switch
 		switch {
 		case at == y.offered:
 			if generation < y.send.generation || uint64(generation) >= uint64(len(y.from.send)) {
