@@ -1,6 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /* One direction ends, the other goes on. */
+#include <sched.h>
+
 #include "pipetest.h"
+
+/* told: the sender is told that nobody reads any more; of copier by the broker, soon. */
+static void told(int sid)
+{
+	ssize_t n;
+
+	do {
+		sched_yield();
+		n = pd_send(sid, "x", 1);
+	} while (n == 1 && engine() == PD_ENGINE_COPIER);
+	check(n == -1 && errno == EPIPE);
+}
 
 void test_halfclose(void)
 {
@@ -18,7 +32,7 @@ void test_halfclose(void)
 	/* Nobody wants to read: the sender is told. */
 	check(pd_shutdown(p.client, SHUT_RD) == 0);
 	check(pd_recv_copy(p.client, &c, 1) == 0);
-	fails(pd_send(p.server, "x", 1), EPIPE);
+	told(p.server);
 	fails(pd_shutdown(p.client, 9), EINVAL);
 	close_pair(p);
 
@@ -28,6 +42,6 @@ void test_halfclose(void)
 	check(pd_close(p.client) == 0);
 	recv_all(p.server, 0, 3000);
 	check(pd_recv_copy(p.server, &c, 1) == 0);
-	fails(pd_send(p.server, "x", 1), EPIPE);
+	told(p.server);
 	check(pd_close(p.server) == 0);
 }
