@@ -14,6 +14,7 @@
 
 #include <sconpipe.h>
 
+#include "memory.h"
 #include "way.h"
 
 #define PATIENCE_NS INT64_C(10000000000)
@@ -26,6 +27,7 @@ static const struct {
 } ways[] = {
 	{ "tcp", WAY_TCP, 0 },
 	{ "unix", WAY_UNIX, 0 },
+	{ "memory", WAY_MEMORY, 0 },
 	{ "pipe", WAY_PIPE, 0 },
 	{ "bpf", WAY_PIPE, 1 << PD_ENGINE_BPF },
 	{ "sealed", WAY_PIPE, 1 << PD_ENGINE_SEALED },
@@ -74,7 +76,7 @@ struct way way_parse(const char *text)
 			continue;
 		w.kind = ways[i].kind;
 		w.engines = ways[i].engines;
-		if (w.kind != WAY_UNIX) {
+		if (w.kind != WAY_UNIX && w.kind != WAY_MEMORY) {
 			parse_inet(&w, rest + 1, text);
 			return w;
 		}
@@ -85,9 +87,14 @@ struct way way_parse(const char *text)
 		w.len = sizeof(*path);
 		return w;
 	}
-	die("%s: want tcp:ADDRESS:PORT, unix:PATH, pipe:ADDRESS:PORT or "
+	die("%s: want tcp:ADDRESS:PORT, unix:PATH, memory:PATH, pipe:ADDRESS:PORT or "
 	    "ENGINE:ADDRESS:PORT",
 	    text);
+}
+
+static const char *path_of(const struct way *w)
+{
+	return ((const struct sockaddr_un *)&w->addr)->sun_path;
 }
 
 static void set_pipe(int sock, int option, int value)
@@ -126,11 +133,16 @@ static int make_socket(const struct way *w)
 	return sock;
 }
 
-int way_listen(const struct way *w, int backlog)
+int way_listen(struct way *w, int backlog)
 {
 	const struct sockaddr *addr = (const struct sockaddr *)&w->addr;
-	int sock = make_socket(w);
+	int sock;
 
+	if (w->kind == WAY_MEMORY) {
+		w->memory = memory_make(path_of(w));
+		return -1;
+	}
+	sock = make_socket(w);
 	if (w->kind == WAY_PIPE ?
 		    pd_bind(sock, addr, w->len) || pd_listen(sock, backlog) :
 		    bind(sock, addr, w->len) || listen(sock, backlog))
@@ -155,6 +167,8 @@ int way_accept(struct way *w, int listener)
 {
 	int one = 1, sock;
 
+	if (w->kind == WAY_MEMORY)
+		return -1;
 	sock = w->kind == WAY_PIPE ? pd_accept(listener, NULL, NULL) :
 				     accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (sock < 0)
@@ -170,6 +184,11 @@ int way_connect(struct way *w)
 	const struct sockaddr *addr = (const struct sockaddr *)&w->addr;
 	int64_t until = way_now_ns() + PATIENCE_NS;
 
+	if (w->kind == WAY_MEMORY) {
+		w->memory = memory_meet(path_of(w));
+		w->lane = 1;
+		return -1;
+	}
 	for (;;) {
 		int sock = make_socket(w);
 
@@ -188,6 +207,10 @@ int way_connect(struct way *w)
 
 void way_send(const struct way *w, int sock, const void *buf, size_t len)
 {
+	if (w->kind == WAY_MEMORY) {
+		memory_send(w->memory, w->lane, buf, len);
+		return;
+	}
 	while (len) {
 		ssize_t n = w->kind == WAY_PIPE ? pd_send(sock, buf, len) :
 						  send(sock, buf, len, MSG_NOSIGNAL);
@@ -205,6 +228,8 @@ size_t way_recv(const struct way *w, int sock, void *buf, size_t len)
 	int flags = w->wait == WAIT_LOOK ? MSG_DONTWAIT : 0;
 	ssize_t n;
 
+	if (w->kind == WAY_MEMORY)
+		return memory_recv(w->memory, !w->lane, buf, len);
 	do
 		n = w->kind == WAY_PIPE ? pd_recv_copy(sock, buf, len) :
 					  recv(sock, buf, len, flags);
@@ -255,7 +280,10 @@ void way_done(const struct way *w, int sock, size_t len)
 
 void way_finish(const struct way *w, int sock)
 {
-	if (w->kind == WAY_PIPE ? pd_shutdown(sock, SHUT_WR) : shutdown(sock, SHUT_WR))
+	if (w->kind == WAY_MEMORY)
+		memory_finish(w->memory, w->lane);
+	else if (w->kind == WAY_PIPE ? pd_shutdown(sock, SHUT_WR) :
+				       shutdown(sock, SHUT_WR))
 		die("end what is sent");
 }
 
@@ -263,7 +291,7 @@ void way_close(const struct way *w, int sock)
 {
 	if (w->kind == WAY_PIPE)
 		pd_close(sock);
-	else
+	else if (w->kind != WAY_MEMORY)
 		close(sock);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The ways that two processes of a machine exchange bytes by: TCP, a UNIX socket
- * and the pipe, behind the same calls. What the pipe has that the others have not
- * is way_get: bytes in place.
+ * and the pipe, behind the same calls, and bare memory to compare with. What the pipe has
+ * that the others have not is way_get: bytes in place.
  *
  * A call that fails ends the program and says why.
  */
@@ -20,7 +20,8 @@ struct way {
 	enum {
 		WAY_TCP,
 		WAY_UNIX,
-		WAY_PIPE
+		WAY_PIPE,
+		WAY_MEMORY
 	} kind;
 	int engines; /* of the pipe: PD_ENGINES; 0 for its own choice */
 	/* How to wait for bytes: as usual, by sleeping at once, by looking only. */
@@ -32,13 +33,16 @@ struct way {
 	bool in_place; /* the engine of its connections leaves bytes where they came */
 	struct sockaddr_storage addr;
 	socklen_t len;
+	/* Of shared memory, which has one connection: */
+	struct memory *memory;
+	int lane; /* that this end sends by */
 };
 
-/* way_parse reads "tcp:10.0.0.2:7000", "unix:/run/name", "pipe:10.0.0.2:7000", or
- * for one engine of the pipe "bpf:10.0.0.2:7000". */
+/* way_parse reads "tcp:10.0.0.2:7000", "unix:/run/name", "memory:/run/name",
+ * "pipe:10.0.0.2:7000", or for one engine of the pipe "bpf:10.0.0.2:7000". */
 struct way way_parse(const char *text);
 
-int way_listen(const struct way *w, int backlog);
+int way_listen(struct way *w, int backlog);
 int way_accept(struct way *w, int listener);
 /* way_connect waits, some seconds, for somebody to listen. */
 int way_connect(struct way *w);

@@ -24,6 +24,7 @@ type bed struct {
 	options  Options
 	lab      *lab.Lab
 	dir      string
+	shm      string // likewise, whose files are memory
 	broker   *broker
 	sockmap  *sockmap // nil until it is wanted
 	lastPort uint16
@@ -43,6 +44,9 @@ func openBed(ctx context.Context, o Options) (b *bed, err error) {
 		return b, err
 	}
 	if b.dir, err = os.MkdirTemp("", "scon-pipe-"); err != nil {
+		return b, err
+	}
+	if b.shm, err = os.MkdirTemp("/dev/shm", "scon-pipe-"); err != nil {
 		return b, err
 	}
 	containers := 2
@@ -69,7 +73,7 @@ func (b *bed) Close() error {
 	if b.lab != nil {
 		errs = append(errs, b.lab.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+	return errors.Join(append(errs, os.RemoveAll(b.dir), os.RemoveAll(b.shm))...)
 }
 
 // Ready implements bench.Bed.
@@ -102,6 +106,9 @@ func (b *bed) address(m mode, n int) (address string, port uint16) {
 	}
 	if m.way == "unix" {
 		return fmt.Sprintf("unix:%s/%d", b.dir, b.lastPort), b.lastPort
+	}
+	if m.bare {
+		return fmt.Sprintf("%s:%s/%d", m.way, b.shm, b.lastPort), b.lastPort
 	}
 	return fmt.Sprintf("%s:%v", m.way, netip.AddrPortFrom(b.ip(m, n), b.lastPort)), b.lastPort
 }

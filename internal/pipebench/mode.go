@@ -22,6 +22,8 @@ type mode struct {
 	sockmap bool
 	// run has the programs, which know TCP only, run by 'scon run'.
 	run bool
+	// bare: no more than one stream can be, and it looks all the time.
+	bare bool
 	// refusesApps: the applications are not measured in it.
 	refusesApps bool
 	// needs are capabilities of 'scon pipe doctor'.
@@ -33,6 +35,7 @@ var modes = []mode{
 	{name: "tcp_bridge", way: "tcp"},
 	{name: "tcp_loopback", way: "tcp", alone: true, refusesApps: true},
 	{name: "unix", way: "unix"},
+	{name: "memory", way: "memory", bare: true, refusesApps: true},
 	{name: "sockmap", way: "tcp", sockmap: true, refusesApps: true},
 	{name: "bpf", way: "bpf", needs: []string{"bpf", "cgroup 2"}},
 	{name: "copier", way: "copier"},

@@ -59,7 +59,7 @@ func small() Options {
 }
 
 // Every mode that this machine can do has every metric, and a ratio to each one
-// before it.
+// before it, but for what bare memory cannot do.
 func TestRun(t *testing.T) {
 	for _, apps := range []bool{false, true} {
 		o := small()
@@ -74,6 +74,11 @@ func TestRun(t *testing.T) {
 			left("sconpipe")
 		})
 	}
+}
+
+// cannot says whether bare memory lacks a metric.
+func cannot(metric string) bool {
+	return metric == "rtt_64_sleep_p50_us" || metric == "conns_4096_gbps"
 }
 
 func checkResult(t *testing.T, o Options, r *bench.Result) {
@@ -99,6 +104,9 @@ func checkResult(t *testing.T, o Options, r *bench.Result) {
 				continue // it has no other way
 			}
 			for _, metric := range s.Metrics {
+				if modeOf(m.Name).bare && cannot(metric.Name) {
+					continue
+				}
 				if samples := r.Modes[m.Name][metric.Name]; len(samples) != 1 || samples[0] <= 0 {
 					t.Errorf("%s has samples %v of %s", m.Name, samples, metric.Name)
 				}

@@ -67,6 +67,9 @@ func takeStream1k(ctx context.Context, b *bed, m mode) (map[string]float64, erro
 
 func takeMany(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
 	n := manyConnections
+	if m.bare {
+		return nil, nil
+	}
 	if b.options.small {
 		n = 16
 	}
@@ -76,6 +79,9 @@ func takeMany(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
 
 func turns(metric, wait string) func(context.Context, *bed, mode) (map[string]float64, error) {
 	return func(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
+		if m.bare && wait == "sleep" {
+			return nil, nil
+		}
 		_, connected, err := b.exchange(ctx, m, load{size: 64, turns: true, wait: wait})
 		return map[string]float64{metric: connected.P50}, err
 	}
