@@ -285,7 +285,9 @@ static void take_turns(int *socks)
 
 	if (!took)
 		die("get memory");
-	for (number = 0; before - begun < (opt.warm_s + opt.seconds) * 1e9; number++) {
+	/* On a busy machine the first may take longer than all should. */
+	for (number = 0; before - begun < (opt.warm_s + opt.seconds) * 1e9 || !n;
+	     number++) {
 		stamp(message, number);
 		way_send(&way, socks[0], message, opt.size);
 		if (!way_recv_all(&way, socks[0], back, opt.size))
@@ -300,8 +302,6 @@ static void take_turns(int *socks)
 		before = now;
 	}
 	way_finish(&way, socks[0]);
-	if (!n)
-		die("no turn was over in time");
 	qsort(took, n, sizeof(*took), by_value);
 	printf("{\"turns\": %zu, \"p50_us\": %.3f, \"p99_us\": %.3f}\n", n,
 	       took[n / 2] / 1e3, took[n * 99 / 100] / 1e3);
