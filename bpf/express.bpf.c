@@ -4,6 +4,7 @@
  * and its answer meet them, and what serves the daemon.
  */
 #include "from_container.bpf.c"
+#include "from_netkit.bpf.c"
 #include "to_wire.bpf.c"
 #include "from_wire.bpf.c"
 #include "to_container.bpf.c"

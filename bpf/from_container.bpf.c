@@ -165,7 +165,9 @@ always_inline int plain_out(struct __sk_buff *skb, __u8 protocol, int v6)
 /* Whatever is not linear IPv4: IPv6 costs IPv4 nothing. */
 static __attribute__((noinline)) int others_send(struct __sk_buff *skb)
 {
-	if (is_own(skb, CB_TOKEN) || skb->protocol != bpf_htons(ETH_P_IPV6))
+	if (is_own(skb, CB_TOKEN) && !sent_arrives(skb))
+		return container_sends(skb);
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
 		return container_sends(skb);
 	if (!is_linear6(skb))
 		return container_sends6(skb);

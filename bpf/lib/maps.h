@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 9
+#define LAYOUT_VERSION 10
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -239,6 +239,22 @@ struct {
 	__type(key, __u32);
 	__type(value, struct device);
 } devices SEC(".maps");
+
+/*
+ * How many packets this CPU has sent from netkit containers into its queue, and
+ * which one was the latest to leave it: order.h. Written by the programs.
+ */
+struct sent {
+	__u32 queued;
+	__u32 drained;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sent);
+} sent SEC(".maps");
 
 /* Regular packets of a device. Written by the programs, cleared by the daemon. */
 struct counters {

@@ -60,6 +60,50 @@ always_inline int deliver_queued(struct __sk_buff *skb, struct half *half, __u32
 	return bpf_redirect(port, BPF_F_INGRESS);
 }
 
+/*
+ * Out of a netkit container packets leave in its own transmit call (from_netkit),
+ * or through the queue of the CPU. One that takes the queue carries its number,
+ * until from_container meets it: all before it on that CPU have left then. Packets
+ * that different CPUs send have no order. With packet steering at the port no number
+ * is noted, and all take the queue.
+ */
+#define SENT_NUMBER (1U << 31)
+
+/* What this CPU has queued. */
+always_inline struct sent *sent_here(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&sent, &only);
+}
+
+always_inline int take_queue(struct __sk_buff *skb)
+{
+	struct sent *here = sent_here();
+
+	if (!here)
+		return TC_ACT_UNSPEC; /* there is always one */
+	here->queued = (here->queued + 1) | SENT_NUMBER;
+	mark_own(skb, CB_TOKEN);
+	skb->cb[2] = bpf_get_smp_processor_id();
+	skb->cb[3] = here->queued;
+	return TC_ACT_UNSPEC;
+}
+
+/* Notes the number of a packet that has one, which is then like any other. */
+always_inline int sent_arrives(struct __sk_buff *skb)
+{
+	__u32 number = skb->cb[3];
+	struct sent *here = sent_here();
+
+	if (!(number & SENT_NUMBER))
+		return 0;
+	if (here && skb->cb[2] == bpf_get_smp_processor_id())
+		here->drained = number;
+	mark_own(skb, 0);
+	return 1;
+}
+
 /* A token is back: what was queued before it has been delivered. */
 always_inline int token_returns(struct __sk_buff *skb)
 {

@@ -14,6 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/conntrack"
 	"github.com/scon-project/scon/internal/contable"
 	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/discover"
 )
 
 // backend answers API clients. What needs the daemon's state is done in the
@@ -148,7 +149,7 @@ func (d *Daemon) status() (api.Status, error) {
 	}
 	for index, p := range d.devices.ports {
 		express := byPort[index]
-		s.Hooks = append(s.Hooks, d.hooksOf(index, p.Name, datapath.PortHooks)...)
+		s.Hooks = append(s.Hooks, d.hooksOf(index, p.Name, p.hooks())...)
 		counters, err := d.dp.Counters(index)
 		if err != nil {
 			return s, err
@@ -192,7 +193,11 @@ func (d *Daemon) state() string {
 
 func (d *Daemon) hooksOf(ifindex int, dev string, hooks []datapath.Hook) (all []api.Hook) {
 	for _, h := range hooks {
-		all = append(all, api.Hook{Dev: dev, Ifindex: ifindex, Hook: h.String(), Mode: d.dp.Mode()})
+		mode := d.dp.Mode()
+		if h == datapath.FromNetkit {
+			mode = discover.Netkit
+		}
+		all = append(all, api.Hook{Dev: dev, Ifindex: ifindex, Hook: h.String(), Mode: mode})
 	}
 	return all
 }

@@ -51,6 +51,12 @@ func (d *Daemon) reception(p *port) (r discover.Reception, err error) {
 	} else if r, err = p.pair.Reception(d.links); err != nil {
 		return r, err
 	}
+	if p.Kind == discover.Netkit {
+		if foreign, err := p.NetkitPrograms(d.dp.Programs()); foreign != "" || err != nil {
+			r.Detour = foreign
+			return r, err
+		}
+	}
 	shaped, err := p.ShapesEgress(d.dp.Programs())
 	if shaped {
 		r.Detour = "a qdisc or filter at " + p.Name
@@ -63,6 +69,9 @@ func (d *Daemon) reception(p *port) (r discover.Reception, err error) {
 // hooked.
 func (d *Daemon) lookAtDelivery() {
 	for _, p := range d.devices.ports {
+		if p.Kind == discover.Netkit {
+			d.lookAtNetkit(p)
+		}
 		if p.pair == nil {
 			continue
 		}

@@ -40,15 +40,19 @@ type devices struct {
 // port is a container's bridge port.
 type port struct {
 	discover.Port
-	container  discover.Container
-	paused     bool
-	pair       *discover.Pair // nil until it was found
-	queued     string         // why packets for it take its queue, "" if they do not
-	mac        [6]byte        // of the container's device, 0 if that is not known
-	candidates limiter
-	droppable  limiter // questions whether the rules drop a connection
-	refused    map[string]uint64
-	rule       rules.Rule // the latest one that kept a connection regular
+	container discover.Container
+	paused    bool
+	pair      *discover.Pair // nil until it was found
+	queued    string         // why packets for it take its queue, "" if they do not
+	shortcut  bool           // of a netkit pair: its packets leave the container's transmit call
+	past      string         // who would miss them if they did
+	// netkitForeign is who has programs at the pair's end on the host.
+	netkitForeign string
+	mac           [6]byte // of the container's device, 0 if that is not known
+	candidates    limiter
+	droppable     limiter // questions whether the rules drop a connection
+	refused       map[string]uint64
+	rule          rules.Rule // the latest one that kept a connection regular
 }
 
 // namedContainer is an answer of the namer.
@@ -262,6 +266,7 @@ func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bo
 			queued: unknownPair,
 		}
 		d.devices.ports[index] = p
+		d.lookAtNetkit(p)
 		d.log.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
 		d.naming.Go(func() {
 			n := d.whoIs(p, w)
@@ -289,7 +294,7 @@ func (d *Daemon) unhookPorts(gone []*port) {
 		if p.pair != nil {
 			p.pair.Close()
 		}
-		wg.Go(func() { d.unhook(p.Index, datapath.PortHooks) })
+		wg.Go(func() { d.unhook(p.Index, p.hooks()) })
 		d.log.Info("container gone", "dev", p.Name, "name", p.container.Name)
 	}
 	d.beatUntil(wg.Wait)
@@ -400,7 +405,12 @@ func (d *Daemon) dropStale() error {
 	d.restore(attached)
 	for _, a := range attached {
 		isPort, isUplink := d.hooked(a.Ifindex)
-		if a.Hook.OnPort() && isPort || !a.Hook.OnPort() && isUplink {
+		switch {
+		case a.Hook == datapath.FromNetkit:
+			if isPort && d.devices.ports[a.Ifindex].shortcut {
+				continue
+			}
+		case a.Hook.OnPort() && isPort, !a.Hook.OnPort() && isUplink:
 			continue
 		}
 		if err := d.dp.Detach(a.Hook, a.Ifindex); err != nil {

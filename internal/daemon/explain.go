@@ -79,6 +79,7 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 			what = fmt.Sprintf("device %s, by which the container is routed, is hooked", p.Name)
 		}
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
+		x.Findings = append(x.Findings, d.explainNetkit(p)...)
 		x.Findings = append(x.Findings, explainDelivery(p)...)
 		x.Findings = append(x.Findings, refusals(p.refused)...)
 		if p.refused[refusedRule] > 0 {

@@ -139,8 +139,8 @@ func (d *Daemon) restore(attached []datapath.Attached) {
 			}
 		}
 	}
-	for index := range d.devices.ports {
-		attach(index, datapath.PortHooks)
+	for index, p := range d.devices.ports {
+		attach(index, p.hooks())
 	}
 	for index := range d.devices.uplinks {
 		attach(index, datapath.UplinkHooks)

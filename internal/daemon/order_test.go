@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -44,19 +45,23 @@ func TestOrder(t *testing.T) {
 				tc.steer(b)
 			}
 			b.Up()
-			keepOrder(t, b, tc.connect(b, "udp", 1))
+			keepOrder(t, b, tc.connect(b, "udp", 1), scontest.SendNumbers)
 		})
 	}
 }
 
-// keepOrder changes the ways of a connection under bursts of numbers.
-func keepOrder(t *testing.T, b *scontest.Bed, c *scontest.Connection) {
+// sending is how numbers are sent.
+type sending func(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *scontest.Numbers
+
+// keepOrder changes the ways of a connection under bursts of numbers, of which the
+// requests are sent in some way.
+func keepOrder(t *testing.T, b *scontest.Bed, c *scontest.Connection, send sending) {
 	t.Helper()
 	for _, node := range []string{lab.Edge, lab.Container(1)} {
 		b.Sh(node, "ethtool -K eth0 tx-udp-segmentation off")
 	}
 	const burst, pause = 32, 500 * time.Microsecond
-	requests := scontest.SendNumbers(t, c.Client, c.Server, burst, pause)
+	requests := send(t, c.Client, c.Server, burst, pause)
 	replies := scontest.SendNumbers(t, c.Server, c.Client, burst, pause)
 	proceed := func() {
 		t.Helper()

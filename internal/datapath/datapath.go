@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -48,7 +47,7 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 9
+const LayoutVersion = 10
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4
@@ -208,6 +207,7 @@ func (d *Datapath) loadObjects() error {
 		expressMapEvents:     d.objs.Events,
 		expressMapOuters:     d.objs.Outers,
 		expressMapRegular:    d.objs.Regular,
+		expressMapSent:       d.objs.Sent,
 		expressMapTags:       d.objs.Tags,
 		mapSettings:          d.shared,
 	})
@@ -292,7 +292,7 @@ func (d *Datapath) initSettings() error {
 
 func (d *Datapath) programIDs() (tcfilter.Own, error) {
 	own := make(tcfilter.Own)
-	for _, h := range slices.Concat(PortHooks, UplinkHooks) {
+	for _, h := range allHooks {
 		for _, bare := range []bool{false, true} {
 			info, err := h.program(&d.objs.expressPrograms, bare).Info()
 			if err != nil {

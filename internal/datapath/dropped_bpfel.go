@@ -22,6 +22,7 @@ const (
 	droppedMapEvents         = "events"
 	droppedMapOuters         = "outers"
 	droppedMapRegular        = "regular"
+	droppedMapSent           = "sent"
 	droppedMapTags           = "tags"
 	droppedProgSconDropped   = "scon_dropped"
 	droppedVarAdmit          = "admit"
@@ -92,6 +93,7 @@ type droppedMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
+	Sent       *ebpf.MapSpec `ebpf:"sent"`
 	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
 
@@ -138,6 +140,7 @@ type droppedMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
+	Sent       *ebpf.Map `ebpf:"sent"`
 	Tags       *ebpf.Map `ebpf:"tags"`
 }
 
@@ -149,6 +152,7 @@ func (m *droppedMaps) Close() error {
 		m.Events,
 		m.Outers,
 		m.Regular,
+		m.Sent,
 		m.Tags,
 	)
 }

@@ -153,6 +153,12 @@ const (
 	expressReasonREASONS         expressReason = 20
 )
 
+type expressSent struct {
+	_       structs.HostLayout
+	Queued  uint32
+	Drained uint32
+}
+
 type expressSettings struct {
 	_            structs.HostLayout
 	Generation   uint32
@@ -190,10 +196,12 @@ const (
 	expressMapEvents             = "events"
 	expressMapOuters             = "outers"
 	expressMapRegular            = "regular"
+	expressMapSent               = "sent"
 	expressMapTags               = "tags"
 	expressProgSconBeat          = "scon_beat"
 	expressProgSconConntrackEnd  = "scon_conntrack_end"
 	expressProgSconFromContainer = "scon_from_container"
+	expressProgSconFromNetkit    = "scon_from_netkit"
 	expressProgSconFromWire      = "scon_from_wire"
 	expressProgSconFromWireBare  = "scon_from_wire_bare"
 	expressProgSconToContainer   = "scon_to_container"
@@ -257,6 +265,7 @@ type expressProgramSpecs struct {
 	SconBeat          *ebpf.ProgramSpec `ebpf:"scon_beat"`
 	SconConntrackEnd  *ebpf.ProgramSpec `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.ProgramSpec `ebpf:"scon_from_container"`
+	SconFromNetkit    *ebpf.ProgramSpec `ebpf:"scon_from_netkit"`
 	SconFromWire      *ebpf.ProgramSpec `ebpf:"scon_from_wire"`
 	SconFromWireBare  *ebpf.ProgramSpec `ebpf:"scon_from_wire_bare"`
 	SconToContainer   *ebpf.ProgramSpec `ebpf:"scon_to_container"`
@@ -274,6 +283,7 @@ type expressMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
+	Sent       *ebpf.MapSpec `ebpf:"sent"`
 	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
 
@@ -320,6 +330,7 @@ type expressMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
+	Sent       *ebpf.Map `ebpf:"sent"`
 	Tags       *ebpf.Map `ebpf:"tags"`
 }
 
@@ -331,6 +342,7 @@ func (m *expressMaps) Close() error {
 		m.Events,
 		m.Outers,
 		m.Regular,
+		m.Sent,
 		m.Tags,
 	)
 }
@@ -359,6 +371,7 @@ type expressPrograms struct {
 	SconBeat          *ebpf.Program `ebpf:"scon_beat"`
 	SconConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
 	SconFromContainer *ebpf.Program `ebpf:"scon_from_container"`
+	SconFromNetkit    *ebpf.Program `ebpf:"scon_from_netkit"`
 	SconFromWire      *ebpf.Program `ebpf:"scon_from_wire"`
 	SconFromWireBare  *ebpf.Program `ebpf:"scon_from_wire_bare"`
 	SconToContainer   *ebpf.Program `ebpf:"scon_to_container"`
@@ -371,6 +384,7 @@ func (p *expressPrograms) Close() error {
 		p.SconBeat,
 		p.SconConntrackEnd,
 		p.SconFromContainer,
+		p.SconFromNetkit,
 		p.SconFromWire,
 		p.SconFromWireBare,
 		p.SconToContainer,

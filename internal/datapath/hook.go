@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Hook is one of the four places where a packet meets SCON.
+// Hook is one of the places where a packet meets SCON.
 type Hook int
 
 // The hooks in packet order.
@@ -21,16 +21,18 @@ const (
 	ToWire                    // egress of an uplink
 	FromWire                  // ingress of an uplink
 	ToContainer               // egress of a container's bridge port
+	FromNetkit                // a netkit container's transmit call, ahead of FromContainer
 )
 
 // Hooks of a container's bridge port and of an uplink.
 var (
 	PortHooks   = []Hook{FromContainer, ToContainer}
 	UplinkHooks = []Hook{FromWire, ToWire}
+	allHooks    = []Hook{FromContainer, ToWire, FromWire, ToContainer, FromNetkit}
 )
 
 func (h Hook) String() string {
-	return [...]string{"from_container", "to_wire", "from_wire", "to_container"}[h]
+	return [...]string{"from_container", "to_wire", "from_wire", "to_container", "from_netkit"}[h]
 }
 
 // egress tells the direction. Programs of SCON at an egress run ahead of other
@@ -47,7 +49,7 @@ func (h Hook) program(p *expressPrograms, bare bool) *ebpf.Program {
 	case bare && h == FromWire:
 		return p.SconFromWireBare
 	}
-	return [...]*ebpf.Program{p.SconFromContainer, p.SconToWire, p.SconFromWire, p.SconToContainer}[h]
+	return [...]*ebpf.Program{p.SconFromContainer, p.SconToWire, p.SconFromWire, p.SconToContainer, p.SconFromNetkit}[h]
 }
 
 // Attached is one hook on one device.
@@ -146,7 +148,7 @@ func Remove(pinDir string) error {
 // parsePin is the reverse of linkPath.
 func parsePin(path string) (Attached, bool) {
 	name := filepath.Base(path)
-	for _, h := range []Hook{FromContainer, ToWire, FromWire, ToContainer} {
+	for _, h := range allHooks {
 		if rest, ok := strings.CutPrefix(name, h.String()+"_"); ok {
 			ifindex, err := strconv.Atoi(rest)
 			return Attached{Hook: h, Ifindex: ifindex}, err == nil
@@ -156,4 +158,4 @@ func parsePin(path string) (Attached, bool) {
 }
 
 // OnPort tells a container's bridge port from an uplink.
-func (h Hook) OnPort() bool { return h == FromContainer || h == ToContainer }
+func (h Hook) OnPort() bool { return h == FromContainer || h == ToContainer || h == FromNetkit }

@@ -12,9 +12,10 @@ import (
 
 // fingerprints are of what the maps of each layout look like.
 var fingerprints = map[int]string{
-	7: "4ff0ccc332b3bf65",
-	8: "6151fb9eca509e0c",
-	9: "371b0cb07cde9129",
+	7:  "4ff0ccc332b3bf65",
+	8:  "6151fb9eca509e0c",
+	9:  "371b0cb07cde9129",
+	10: "5209087159ee137e",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -20,7 +20,7 @@ const (
 
 var pinnedMaps = []string{
 	expressMapCandidates, expressMapConentries, expressMapDevices,
-	expressMapEvents, expressMapOuters, expressMapRegular, expressMapTags, mapSettings,
+	expressMapEvents, expressMapOuters, expressMapRegular, expressMapSent, expressMapTags, mapSettings,
 }
 
 // MountBPFFS makes sure that dir is on a bpffs, mounting one if needed, and

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/datapath"
 	"github.com/scon-project/scon/internal/nstest"
@@ -95,6 +96,7 @@ func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) 
 	out := make([]byte, len(data)+64)
 	opts := ebpf.RunOptions{Data: data, DataOut: out, Context: ctx, ContextOut: &r.skb}
 	nstest.Do(t, ns, func() {
+		defer onFirstCPU(t)()
 		verdict, err := p.Run(&opts)
 		if err != nil {
 			t.Fatalf("running the program: %v", err)
@@ -103,6 +105,28 @@ func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) 
 	})
 	r.data = opts.DataOut
 	return r
+}
+
+// onFirstCPU keeps the calling thread on one CPU until the function is called that
+// it returns: all programs meet the same values of each CPU's own.
+func onFirstCPU(t *testing.T) (back func()) {
+	t.Helper()
+	var before, first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !before.IsSet(cpu) {
+		cpu++
+	}
+	first.Set(cpu)
+	set := func(cpus *unix.CPUSet) {
+		if err := unix.SchedSetaffinity(0, cpus); err != nil {
+			t.Error(err)
+		}
+	}
+	set(&first)
+	return func() { set(&before) }
 }
 
 func (b *bed) counters(dev int) datapath.Counters {

@@ -27,13 +27,7 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 
-	opts := link.TCXOptions{Interface: ifindex, Program: t.program(h, ifindex)}
-	if h.egress() {
-		opts.Attach, opts.Anchor = ebpf.AttachTCXEgress, link.Head()
-	} else {
-		opts.Attach, opts.Anchor = ebpf.AttachTCXIngress, link.Tail()
-	}
-	l, err := link.AttachTCX(opts)
+	l, err := t.link(h, ifindex)
 	if err != nil {
 		return err
 	}
@@ -43,6 +37,22 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 	return l.Pin(path)
+}
+
+// link attaches the program of a hook.
+func (t *tcxHooker) link(h Hook, ifindex int) (link.Link, error) {
+	if h == FromNetkit {
+		return link.AttachNetkit(link.NetkitOptions{
+			Interface: ifindex, Program: t.program(h, ifindex), Attach: ebpf.AttachNetkitPeer, Anchor: link.Tail(),
+		})
+	}
+	opts := link.TCXOptions{Interface: ifindex, Program: t.program(h, ifindex)}
+	if h.egress() {
+		opts.Attach, opts.Anchor = ebpf.AttachTCXEgress, link.Head()
+	} else {
+		opts.Attach, opts.Anchor = ebpf.AttachTCXIngress, link.Tail()
+	}
+	return link.AttachTCX(opts)
 }
 
 // update puts the current program into a pinned link that still holds its
@@ -65,14 +75,20 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 	return false, nil
 }
 
-// device returns the ifindex that a tcx link holds, 0 if its device is gone or
-// it is no tcx link.
+// device returns the ifindex that a link of tcx or of netkit holds, 0 if its
+// device is gone or it is another link.
 func device(l link.Link) int {
 	info, err := l.Info()
-	if err != nil || info.TCX() == nil {
+	switch {
+	case err != nil:
+		return 0
+	case info.Netkit() != nil:
+		return int(info.Netkit().Ifindex)
+	case info.TCX() != nil:
+		return int(info.TCX().Ifindex)
+	default:
 		return 0
 	}
-	return int(info.TCX().Ifindex)
 }
 
 // Abandoned tells whether pinDir is of a datapath whose devices are all gone.

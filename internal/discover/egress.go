@@ -2,12 +2,16 @@ package discover
 
 import (
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/tcfilter"
 )
 
 // noQueue is the qdisc of a device whose traffic nobody shapes.
 const noQueue = "noqueue"
+
+// unknown is the revision of an arrangement of programs that was not looked at.
+const unknown = 0
 
 // ShapesEgress reports whether packets for the container must leave by the
 // port's egress, because a qdisc or somebody's filters or programs there would
@@ -18,6 +22,34 @@ func (p Port) ShapesEgress(own tcfilter.Own) (bool, error) {
 	}
 	foreign, err := foreignAt(p.Index, tcfilter.Egress, ebpf.AttachTCXEgress, own)
 	return foreign != "", err
+}
+
+// NetkitPrograms names a program of somebody else that the end on the host of a
+// netkit pair runs on packets for the container, "" if there is none.
+func (p Port) NetkitPrograms(own tcfilter.Own) (string, error) {
+	return firstForeign(p.Index, ebpf.AttachNetkitPrimary, own)
+}
+
+// PastNetkit says who would miss packets that SCON's program in the transmit call
+// of a netkit container sends to the uplink, "" if nobody: a program behind it
+// there, or one at the port.
+func (p Port) PastNetkit(own tcfilter.Own) (string, error) {
+	there, _, err := own.Arranged(p.Index, ebpf.AttachNetkitPeer, unknown)
+	if err != nil {
+		return "", err
+	}
+	for _, behind := range there.After {
+		return behind.String(), nil
+	}
+	foreign, err := firstForeign(p.Index, ebpf.AttachTCXIngress, own)
+	if foreign != "" || err != nil {
+		return foreign, err
+	}
+	l, err := netlink.LinkByIndex(p.Index)
+	if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached {
+		return "an XDP program", nil
+	}
+	return "", err
 }
 
 // Control says what at a device packets would meet that pass it, with the kind
@@ -46,7 +78,10 @@ func foreignAt(ifindex int, list func(ifindex int) ([]tcfilter.Filter, error), a
 			return f.String(), nil
 		}
 	}
-	const unknown = 0
+	return firstForeign(ifindex, at, own)
+}
+
+func firstForeign(ifindex int, at ebpf.AttachType, own tcfilter.Own) (string, error) {
 	programs, _, err := own.Arranged(ifindex, at, unknown)
 	if err != nil {
 		return "", err

@@ -74,6 +74,9 @@ func (o Options) validate() error {
 	if o.Uplink != "" && !slices.Contains(UplinkKinds(), o.Uplink) {
 		return fmt.Errorf("build the lab: uplink %q: want %s", o.Uplink, strings.Join(UplinkKinds(), ", "))
 	}
+	if o.Netkit < 0 || o.Netkit > o.Containers {
+		return fmt.Errorf("build the lab: %d containers with netkit: want 0 to %d", o.Netkit, o.Containers)
+	}
 	return nil
 }
 

@@ -69,6 +69,9 @@ type Options struct {
 	Prefix string
 	// Containers is their number, 0 to MaxContainers.
 	Containers int
+	// Netkit is how many of the containers, the last ones, have a netkit pair
+	// instead of a veth pair, for which it takes Linux 6.7.
+	Netkit int
 	// Rules is what device filters and translates by: RulesDocker,
 	// RulesNone, or the path of a file in iptables-save's format or with an
 	// nft script. "" means RulesDocker.

@@ -15,18 +15,19 @@ import (
 // carrierTimeout is how long a new link may take until packets pass it.
 const carrierTimeout = 5 * time.Second
 
-// wire names a veth pair between two nodes.
+// wire names a pair of devices between two nodes.
 type wire struct {
 	node, dev         string
 	peerNode, peerDev string
+	netkit            bool
 }
 
 // uplink is the wire between device and edge.
-var uplink = wire{Device, Uplink, Edge, Uplink}
+var uplink = wire{node: Device, dev: Uplink, peerNode: Edge, peerDev: Uplink}
 
 // port is the wire between device and container n.
 func port(n int) wire {
-	return wire{Device, Port(n), Container(n), "eth0"}
+	return wire{node: Device, dev: Port(n), peerNode: Container(n), peerDev: "eth0"}
 }
 
 // dockerMAC returns the MAC address that Docker makes of an IPv4 address:
@@ -134,7 +135,7 @@ func removeLinks() error {
 	var errs []error
 	for _, link := range links {
 		switch link.(type) {
-		case *netlink.Veth, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
+		case *netlink.Veth, *netlink.Netkit, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
 			// The other end of a wire goes with the first.
 			if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))

@@ -55,7 +55,7 @@ func OverlayAddr(n int) netip.Addr {
 
 // overlayPort is the wire between device and the second device of container n.
 func overlayPort(n int) wire {
-	return wire{Device, fmt.Sprintf("vetho%d", n), Container(n), "eth1"}
+	return wire{node: Device, dev: fmt.Sprintf("vetho%d", n), peerNode: Container(n), peerDev: "eth1"}
 }
 
 // makeOverlay joins device and edge by the overlay that the options name.

@@ -89,15 +89,30 @@ func (b *builder) makeWire(w wire, peerMAC net.HardwareAddr) error {
 	defer peer.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = w.dev
-	veth := netlink.NewVeth(attrs)
-	veth.PeerName = w.peerDev
-	veth.PeerNamespace = netlink.NsFd(peer.Fd())
-	veth.PeerHardwareAddr = peerMAC
-	if err := h.LinkAdd(veth); err != nil {
-		return fmt.Errorf("add veth %s with %s in %s: %w", w.dev, w.peerDev, w.peerNode, err)
+	if err := h.LinkAdd(w.pair(attrs, netlink.NsFd(peer.Fd()), peerMAC)); err != nil {
+		return fmt.Errorf("add %s with %s in %s: %w", w.dev, w.peerDev, w.peerNode, err)
 	}
 	b.undo(func() error { return deleteLink(h, w.dev) })
 	return nil
+}
+
+// pair is a wire's devices.
+func (w wire) pair(attrs netlink.LinkAttrs, peer netlink.NsFd, peerMAC net.HardwareAddr) netlink.Link {
+	if w.netkit {
+		kit := &netlink.Netkit{
+			LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L2,
+			Scrub: netlink.NETKIT_SCRUB_DEFAULT, PeerScrub: netlink.NETKIT_SCRUB_DEFAULT,
+		}
+		inner := netlink.NewLinkAttrs()
+		inner.Name, inner.Namespace, inner.HardwareAddr = w.peerDev, peer, peerMAC
+		kit.SetPeerAttrs(&inner)
+		return kit
+	}
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName = w.peerDev
+	veth.PeerNamespace = peer
+	veth.PeerHardwareAddr = peerMAC
+	return veth
 }
 
 // makeUplink lays the wire between device and edge.
@@ -136,6 +151,7 @@ func (b *builder) makeBridge() error {
 // plug connects container n to the bridge.
 func (b *builder) plug(n int) error {
 	w := port(n)
+	w.netkit = n > b.opts.Containers-b.opts.Netkit
 	if err := b.makeWire(w, dockerMAC(ContainerAddr(n))); err != nil {
 		return err
 	}

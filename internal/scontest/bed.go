@@ -37,6 +37,7 @@ type Layout struct {
 	Overlay    string               // as lab.Options.Overlay
 	Uplink     string               // as lab.Options.Uplink
 	Offload    bool                 // leave checksum and segmentation offloads on
+	Netkit     bool                 // containers have netkit pairs
 	Clsact     bool                 // hook by clsact, whatever the kernel has
 	Service    bool                 // with no more capabilities than the systemd unit gives
 	SCON       string               // as Task.SCON
@@ -71,6 +72,7 @@ func New(t *testing.T, l Layout) *Bed {
 			Containers: max(l.Containers, 1),
 			NoOffload:  !l.Offload,
 			IPv6:       l.IPv6,
+			Netkit:     l.netkits(),
 			Overlay:    l.Overlay,
 			Uplink:     l.Uplink,
 		},
@@ -91,6 +93,22 @@ func New(t *testing.T, l Layout) *Bed {
 		b.runner = asService(t)
 	}
 	return b
+}
+
+// NeedNetkit skips a test on a kernel without netkit.
+func NeedNetkit(t *testing.T) {
+	t.Helper()
+	if !lab.HasNetkit() {
+		t.Skip("this kernel has no netkit (Linux 6.7, CONFIG_NETKIT)")
+	}
+}
+
+// netkits is how many containers have netkit pairs.
+func (l Layout) netkits() int {
+	if l.Netkit {
+		return max(l.Containers, 1)
+	}
+	return 0
 }
 
 // NewExpress builds a lab and starts a daemon in it.

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,7 +29,7 @@ type Numbers struct {
 	Stop      func() error // ends the receiver, too; numbers under way are lost
 }
 
-// numberLen is the length of a datagram: number, time, padding.
+// numberLen is the length of a datagram: number, time, sender, padding.
 const numberLen = 64
 
 // underway is how many numbers are on their way before the sender waits for
@@ -39,16 +40,43 @@ const underway = 256
 // pauses in between.
 func SendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *Numbers {
 	t.Helper()
+	return sendNumbers(t, from, to, burst, pause, []int{anyCPU})
+}
+
+// SendNumbersEverywhere is SendNumbers from each CPU, by the one socket. Each CPU
+// has numbers of its own: those of others may overtake them.
+func SendNumbersEverywhere(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *Numbers {
+	t.Helper()
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatal(err)
+	}
+	var cpus []int
+	for cpu := 0; len(cpus) < allowed.Count(); cpu++ {
+		if allowed.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return sendNumbers(t, from, to, burst, pause, cpus)
+}
+
+// anyCPU stands for the one where a sender happens to begin.
+const anyCPU = -1
+
+// sendNumbers sends from some CPUs.
+func sendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration, cpus []int) *Numbers {
+	t.Helper()
 	n := &Numbers{From: from, To: to, stopping: make(chan struct{})}
 	if burst > 1 {
 		if err := segment(from); err != nil {
 			t.Fatalf("sending bursts: %v", err)
 		}
 	}
-	sender, receiver := make(chan error), make(chan error)
+	var senders errgroup.Group
+	receiver := make(chan error)
 	n.StopSend = sync.OnceValue(func() error {
 		close(n.stopping)
-		return <-sender
+		return senders.Wait()
 	})
 	n.Stop = sync.OnceValue(func() error {
 		err := n.StopSend()
@@ -56,8 +84,10 @@ func SendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration
 		return errors.Join(err, <-receiver)
 	})
 	_ = to.SetReadDeadline(time.Time{})
-	go func() { receiver <- n.receive() }()
-	go func() { sender <- n.send(burst, pause) }()
+	go func() { receiver <- n.receive(len(cpus)) }()
+	for sender, cpu := range cpus {
+		senders.Go(func() error { return n.send(uint64(sender), cpu, burst, pause) })
+	}
 	t.Cleanup(func() {
 		if err := n.Stop(); err != nil {
 			t.Error(err)
@@ -82,14 +112,18 @@ func segment(c net.Conn) error {
 	return errors.Join(control, err)
 }
 
-func (n *Numbers) send(burst int, pause time.Duration) error {
-	if err := stay(); err != nil {
+func (n *Numbers) send(sender uint64, cpu, burst int, pause time.Duration) error {
+	if err := stay(cpu); err != nil {
 		return err
+	}
+	write := n.From.Write
+	if cpu != anyCPU {
+		write = atOnce(n.From.(*net.UDPConn))
 	}
 	tick := time.NewTicker(max(pause, time.Microsecond))
 	defer tick.Stop()
 	buf := make([]byte, burst*numberLen)
-	for {
+	for number := uint64(0); ; number += uint64(burst) {
 		select {
 		case <-n.stopping:
 			return nil
@@ -98,29 +132,49 @@ func (n *Numbers) send(burst int, pause time.Duration) error {
 		for waited := 0; n.Sent.Load() > n.Arrived.Load()+underway && waited < 10; waited++ {
 			time.Sleep(100 * time.Microsecond)
 		}
-		number, now := n.Sent.Load(), time.Now().UnixNano()
+		now := time.Now().UnixNano()
 		for i := range burst {
 			binary.BigEndian.PutUint64(buf[i*numberLen:], number+uint64(i))
 			binary.BigEndian.PutUint64(buf[i*numberLen+8:], uint64(now))
+			binary.BigEndian.PutUint64(buf[i*numberLen+16:], sender)
 		}
 		// A refusal is news about an earlier one.
-		if _, err := n.From.Write(buf); err != nil && !Refused(err) {
+		if _, err := write(buf); err != nil && !Refused(err) {
 			return fmt.Errorf("number %d: %w", number, err)
 		}
 		n.Sent.Add(uint64(burst))
 	}
 }
 
-// stay keeps the calling goroutine on the CPU where it is, for good: the
-// datagrams of a sender that moves may overtake each other without SCON.
-func stay() error {
+// atOnce writes to a socket while others do, too: Write would wait for them.
+func atOnce(c *net.UDPConn) func(b []byte) (int, error) {
+	return func(b []byte) (n int, err error) {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		control := raw.Control(func(fd uintptr) {
+			for n, err = unix.Write(int(fd), b); errors.Is(err, unix.EAGAIN); n, err = unix.Write(int(fd), b) {
+				time.Sleep(100 * time.Microsecond) // its buffer is full
+			}
+		})
+		return n, errors.Join(control, err)
+	}
+}
+
+// stay keeps the calling goroutine on a CPU, for good: the datagrams of a sender
+// that moves may overtake each other without SCON.
+func stay(cpu int) error {
 	runtime.LockOSThread()
-	var cpu uint32
-	if _, _, errno := unix.Syscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {
-		return fmt.Errorf("asking for the CPU: %w", errno)
+	if cpu == anyCPU {
+		var here uint32
+		if _, _, errno := unix.Syscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&here)), 0, 0); errno != 0 {
+			return fmt.Errorf("asking for the CPU: %w", errno)
+		}
+		cpu = int(here)
 	}
 	var here unix.CPUSet
-	here.Set(int(cpu))
+	here.Set(cpu)
 	if err := unix.SchedSetaffinity(0, &here); err != nil {
 		return fmt.Errorf("staying on CPU %d: %w", cpu, err)
 	}
@@ -132,8 +186,8 @@ func Refused(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH)
 }
 
-func (n *Numbers) receive() error {
-	buf, next := make([]byte, 2*numberLen), uint64(0)
+func (n *Numbers) receive(senders int) error {
+	buf, next := make([]byte, 2*numberLen), make([]uint64, senders)
 	for {
 		got, err := n.To.Read(buf)
 		switch {
@@ -146,11 +200,11 @@ func (n *Numbers) receive() error {
 		case got != numberLen:
 			return fmt.Errorf("a datagram of %d bytes", got)
 		}
-		number := binary.BigEndian.Uint64(buf)
-		if number < next {
+		number, sender := binary.BigEndian.Uint64(buf), binary.BigEndian.Uint64(buf[16:])
+		if number < next[sender] {
 			n.Overtaken.Add(1)
 		} else {
-			next = number + 1
+			next[sender] = number + 1
 		}
 		n.Latest.Store(int64(binary.BigEndian.Uint64(buf[8:])))
 		n.Arrived.Add(1)

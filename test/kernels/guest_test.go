@@ -50,7 +50,8 @@ var sinceLinux61 = map[string][]string{
 	"internal/startup":  {"TestInPlace", "TestKinds/netkit", "TestSwap"},
 	"internal/daemon": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
-		"TestForeignProgram", "TestForeignProgramAtBridge", "TestPinsTakenAway",
+		"TestForeignProgram", "TestForeignProgramAtBridge",
+		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPinsTakenAway",
 	},
 }
 
