@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -25,7 +26,7 @@ func newBenchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure native, container and express side by side",
 		Long: `Measure native, container and express side by side in a lab of its own, and
-nftables' flowtable where the kernel has it.
+nftables' flowtable and netkit where the kernel has them.
 
 The modes take turns in every round. Shown are the medians, and the ratios of
 medians with their 95 % intervals; --json writes all samples to a file.
@@ -132,12 +133,20 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 		return err
 	}
 	here := e.Here()
-	if len(o.modes) > 0 && len(here.Modes) < len(e.Modes) {
-		return errors.New("--modes flowtable: this kernel has none (CONFIG_NFT_FLOW_OFFLOAD); 'scon bench cost' measures it in a guest")
+	for _, m := range e.Modes {
+		if len(o.modes) > 0 && !slices.Contains(here.Modes, m) {
+			return fmt.Errorf("--modes %s: this kernel has none (%s); 'scon bench cost' measures it in a guest", m.Name, needs[m])
+		}
 	}
 	return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
 		return bench.Run(ctx, here, bench.Options{Rounds: o.rounds, Progress: bench.NewProgress(os.Stderr)})
 	})
+}
+
+// needs are the settings of kernels without which a mode cannot be measured.
+var needs = map[bench.Mode]string{
+	bench.Flowtable: "CONFIG_NFT_FLOW_OFFLOAD",
+	bench.Netkit:    "CONFIG_NETKIT, Linux 6.7",
 }
 
 // choose leaves the modes that are wanted.

@@ -46,7 +46,8 @@ func newBenchCostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cost",
 		Short: "Count " + bench.Cost.Short,
-		Long: `Count the instructions of messages in native, container, flowtable and express.
+		Long: `Count the instructions of messages in native, container, flowtable, express and netkit, which is
+express with a netkit pair (Linux 6.7).
 
 A Debian kernel boots under QEMU, which counts instructions: no processor's
 counters are needed, and other work on this machine does not change the figures.

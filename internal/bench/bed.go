@@ -22,6 +22,7 @@ type bed struct {
 	wire      string                // device that all its packets cross, a flowtable's too
 	settings  string                // of the daemon
 	ports     []string              // of the containers that are measured
+	nodes     []string              // with peers
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
 	flowtable bool                  // is loaded
@@ -44,8 +45,11 @@ func openBed(e Experiment) (*bed, error) {
 
 // openLab builds a lab of its own, without peers.
 func openLab(e Experiment) (b *bed, err error) {
-	b = &bed{ports: []string{lab.Port(1)}, peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr,
-		uplink: lab.Uplink, wire: lab.Uplink}
+	b = &bed{
+		uplink: lab.Uplink, wire: lab.Uplink,
+		ports: []string{lab.Port(1)}, nodes: []string{lab.Edge, Native.node, Container.node},
+		peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr,
+	}
 	opts := labOptions(1)
 	switch {
 	case e.Uplink != "":
@@ -59,6 +63,10 @@ func openLab(e Experiment) (b *bed, err error) {
 	}
 	if b.firstCPU, b.secondCPU, err = TwoCPUs(); err != nil {
 		return nil, err
+	}
+	if e.hasNetkit() {
+		opts.Containers, opts.Netkit = 2, 1
+		b.nodes = append(b.nodes, Netkit.node)
 	}
 	if b.lab, err = lab.Up(opts); err != nil {
 		return nil, err
@@ -81,7 +89,7 @@ func (b *bed) Close() error {
 }
 
 func (b *bed) startPeers() error {
-	for _, node := range []string{lab.Edge, Native.node, Container.node} {
+	for _, node := range b.nodes {
 		p, err := peer.Start(peer.Options{Node: node, Netns: b.lab.Node(node), Args: peerArgs})
 		if err != nil {
 			return err
@@ -120,7 +128,11 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if !mode.express {
 		return nil
 	}
-	d, err := startDaemonAt(ctx, b.lab.Node(lab.Device), lab.Port(1), b.uplink, b.settings)
+	port := b.ports[0]
+	if mode.netkit {
+		port = lab.Port(2)
+	}
+	d, err := startDaemonAt(ctx, b.lab.Node(lab.Device), port, b.uplink, b.settings)
 	if err != nil {
 		return err
 	}

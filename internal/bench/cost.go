@@ -23,7 +23,7 @@ const (
 var Cost = Experiment{
 	Name:    "cost",
 	Short:   "instructions per message in a guest that counts them",
-	Modes:   []Mode{Native, Container, Flowtable, Express},
+	Modes:   []Mode{Native, Container, Flowtable, Express, Netkit},
 	Rounds:  3,
 	Counted: true,
 	Steps: []Step{

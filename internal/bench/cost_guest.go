@@ -35,6 +35,9 @@ type CountOptions struct {
 // machine.
 const countTimeout = time.Hour
 
+// noNetkit is the guests' kernel that is older than netkit.
+const noNetkit = "6.1"
+
 // What the guest's scon prints: a line for each step, one for each sample as
 // JSON, and the result as JSON.
 const (
@@ -58,6 +61,11 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	}
 	if err := runsAlone(o.Executable, o.Arch); err != nil {
 		return nil, err
+	}
+	if o.Kernel == noNetkit {
+		if e = e.on(true, false); len(e.Modes) == 0 {
+			return nil, fmt.Errorf("mode netkit: Linux %s has none", o.Kernel)
+		}
 	}
 	started := time.Now()
 	guest := &guestReader{experiment: e, rounds: o.Rounds, progress: o.Progress}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/bench/peer"
+	"github.com/scon-project/scon/internal/lab"
 )
 
 // Mode is a way for a process on the device to reach the edge.
@@ -33,6 +34,8 @@ type Mode struct {
 	express bool
 	// flowtable says that nftables has one.
 	flowtable bool
+	// netkit says that the node has a netkit pair.
+	netkit bool
 }
 
 var (
@@ -44,6 +47,8 @@ var (
 	Flowtable = Mode{Name: "flowtable", node: "c1", flowtable: true}
 	// Express is the same container with SCON at work.
 	Express = Mode{Name: "express", node: "c1", express: true}
+	// Netkit is Express for a container with a netkit pair.
+	Netkit = Mode{Name: "netkit", node: "c2", express: true, netkit: true}
 )
 
 // Metric is one figure that a step yields.
@@ -144,7 +149,7 @@ func (e Experiment) OverIPv6() Experiment {
 // overlay, without nftables' flowtable: quick_vxlan, vxlan_udp_64.
 func (e Experiment) OverVXLAN() Experiment {
 	e.Name, e.Short, e.Overlay = e.Name+"_vxlan", e.Short+", over VXLAN", true
-	return e.on(false).renamed(func(name string) string { return "vxlan_" + name })
+	return e.on(false, true).renamed(func(name string) string { return "vxlan_" + name })
 }
 
 // OverUplink returns the experiment with the same steps by the lab's second
@@ -177,12 +182,20 @@ func (e Experiment) renamed(rename func(string) string) Experiment {
 }
 
 // Here returns the experiment without what this kernel does not have.
-func (e Experiment) Here() Experiment { return e.on(HasFlowtable()) }
+func (e Experiment) Here() Experiment { return e.on(HasFlowtable(), lab.HasNetkit()) }
 
-// on returns the experiment for a kernel with a flowtable or without.
-func (e Experiment) on(flowtable bool) Experiment {
-	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool { return m.flowtable && !flowtable })
+// on returns the experiment for a kernel with a flowtable or without, and with
+// netkit or without.
+func (e Experiment) on(flowtable, netkit bool) Experiment {
+	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
+		return m.flowtable && !flowtable || m.netkit && !netkit
+	})
 	return e
+}
+
+// hasNetkit tells whether a mode needs a container with a netkit pair.
+func (e Experiment) hasNetkit() bool {
+	return slices.ContainsFunc(e.Modes, func(m Mode) bool { return m.netkit })
 }
 
 // Only returns the experiment with some of its modes.

@@ -12,7 +12,7 @@ import (
 // Over VXLAN everything has names of its own, and no flowtable.
 func TestOverVXLAN(t *testing.T) {
 	e := Quick.OverVXLAN()
-	if e.Name != "quick_vxlan" || !e.Overlay || Quick.Overlay || len(e.Modes) != 3 {
+	if e.Name != "quick_vxlan" || !e.Overlay || Quick.Overlay || len(e.Modes) != 4 {
 		t.Errorf("%q, overlay %v, modes %v", e.Name, e.Overlay, e.Modes)
 	}
 	if s := e.Steps[0]; s.Name != "vxlan_udp_64" || s.Metrics[0].Name != "vxlan_udp_64_msgs" || Quick.Steps[0].Name != "udp_64" {

@@ -20,7 +20,7 @@ const (
 var Quick = Experiment{
 	Name:   "quick",
 	Short:  "messages per second, round trips and softirq time of small messages",
-	Modes:  []Mode{Native, Container, Flowtable, Express},
+	Modes:  []Mode{Native, Container, Flowtable, Express, Netkit},
 	Rounds: 12,
 	Steps: []Step{
 		stream("udp_64", "udp", 64),

@@ -82,6 +82,10 @@ var ratios = [][2]string{
 	{Express.Name, Flowtable.Name},
 	{Flowtable.Name, Native.Name},
 	{Flowtable.Name, Container.Name},
+	{Netkit.Name, Native.Name},
+	{Netkit.Name, Express.Name},
+	{Netkit.Name, Container.Name},
+	{Netkit.Name, Flowtable.Name},
 }
 
 // newResult of an experiment on this machine, without samples yet.

@@ -166,12 +166,20 @@ func TestInterruptedRunKeepsItsSamples(t *testing.T) {
 // The kernel's own fast path is never left out where there is one.
 func TestFlowtableTakesPart(t *testing.T) {
 	for _, e := range []Experiment{Quick, Short(1), Cost} {
-		if got := e.on(true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
+		if got := e.on(true, true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
 			t.Errorf("%s on a kernel with a flowtable: modes %v", e.Name, got)
 		}
-		got := e.on(false).Modes
+		got := e.on(false, true).Modes
 		if slices.Contains(got, Flowtable) || len(got) != len(e.Modes)-1 {
 			t.Errorf("%s on a kernel without a flowtable: modes %v", e.Name, got)
+		}
+	}
+}
+
+func TestNetkitTakesPart(t *testing.T) {
+	for _, e := range []Experiment{Quick, Cost} {
+		if with, without := e.on(true, true), e.on(true, false); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
+			t.Errorf("%s: modes %v on a kernel with netkit, %v on another", e.Name, with.Modes, without.Modes)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/netns"
 )
 
 // carrierTimeout is how long a new link may take until packets pass it.
@@ -20,6 +22,15 @@ type wire struct {
 	node, dev         string
 	peerNode, peerDev string
 	netkit            bool
+}
+
+// HasNetkit tells whether this kernel has netkit pairs (Linux 6.7).
+func HasNetkit() bool {
+	return netns.Scratch(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "nk"
+		return netlink.LinkAdd(&netlink.Netkit{LinkAttrs: attrs})
+	}) == nil
 }
 
 // uplink is the wire between device and edge.
