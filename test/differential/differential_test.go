@@ -3,12 +3,15 @@ package differential
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/scontest"
 )
 
 // pairs is how many pairs of worlds run cases at the same time: mostly they wait.
@@ -30,7 +33,21 @@ var variants = []settings{
 func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
 
 // Every packet has the same fate with SCON, and the same bytes where it arrives.
-func TestDifferential(t *testing.T) {
+func TestDifferential(t *testing.T) { compareFates(t, variants) }
+
+// Nor does it matter that the containers' devices are netkit pairs.
+func TestDifferentialNetkit(t *testing.T) {
+	scontest.NeedNetkit(t)
+	with := slices.Clone(variants)
+	for i := range with {
+		with[i].netkit = true
+	}
+	compareFates(t, with)
+}
+
+// compareFates runs the cases, in worlds that are made as the variants say.
+func compareFates(t *testing.T, variants []settings) {
+	t.Helper()
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().Truncate(time.Hour).Unix()) * 1e6

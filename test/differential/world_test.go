@@ -174,13 +174,14 @@ type makeup struct {
 	overlay bool // the uplink is a VXLAN device
 	bridged bool // the uplink is a bridge
 	routed  bool // the containers are on no bridge
+	netkit  bool // the containers have netkit pairs
 }
 
 // newWorld builds a world that is gone when the test ends.
 func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
 	w := &world{scon: scon, makeup: s.makeup}
-	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Config: func(c *config.Config) {
+	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Netkit: s.netkit, Config: func(c *config.Config) {
 		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
 		if s.bridged { // the wire is like a container's
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink}

@@ -53,6 +53,7 @@ var sinceLinux61 = map[string][]string{
 		"TestForeignProgram", "TestForeignProgramAtBridge",
 		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPinsTakenAway",
 	},
+	"test/differential": {"TestDifferentialNetkit"},
 }
 
 // withOldNFT are the tests of what the guests' nft makes of a protocol that stands
