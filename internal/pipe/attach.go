@@ -22,9 +22,13 @@ type attachment struct {
 	err      error  // why there will be none
 }
 
-// attachedRing is how large the rings are from the beginning, while there is
-// plenty of memory: what goes over has sent much already. They do not grow.
-const attachedRing = 1 << 20
+// attachedRings are how large the rings may be from the beginning, while all rings
+// take no more than a share of the memory: what goes over has sent much already.
+// They do not grow.
+var attachedRings = [...]struct {
+	size  int64
+	share int64 // one of so many
+}{{4 << 20, 8}, {1 << 20, 4}}
 
 // attachments are those that wait for their other end. The broker's lock guards
 // it.
@@ -164,28 +168,36 @@ func (b *Broker) prepare(c *connection, both [2]*attachment) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	if !c.chargeLarge() {
+	size := c.chargeLarge()
+	if size == 0 {
 		return nil
 	}
 	for _, e := range c.ends {
-		if _, _, err := e.memory.grow(attachedRing); err != nil {
+		if _, _, err := e.memory.grow(size); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// chargeLarge counts two large rings, if there is plenty of memory: both ends
-// rely on them to be of one size.
-func (c *connection) chargeLarge() bool {
+// chargeLarge counts two large rings, if there is plenty of memory, and returns
+// their size, or 0: both ends rely on them to be of one size.
+func (c *connection) chargeLarge() (size uint64) {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
-	if c.b.used+2*attachedRing > c.b.opts.MemoryLimit/4 {
-		return false
+	for _, r := range attachedRings {
+		if c.b.used+2*r.size <= c.b.opts.MemoryLimit/r.share && c.chargeBoth(r.size) {
+			return uint64(r.size)
+		}
 	}
+	return 0
+}
+
+// chargeBoth counts a ring of each end, or none.
+func (c *connection) chargeBoth(size int64) bool {
 	before := len(c.held)
 	for _, e := range c.ends {
-		if err := c.charge(e.party.Netns, attachedRing); err != nil {
+		if err := c.charge(e.party.Netns, size); err != nil {
 			for _, h := range c.held[before:] {
 				c.b.discharge(h)
 			}
