@@ -22,9 +22,9 @@ func newPipeBenchCommand() *cobra.Command {
 a UNIX socket and sockmap, in a lab of its own with a broker of its own.
 
 The modes take turns in every round: ` + strings.Join(pipebench.ModeNames(false), ", ") + `.
---apps measures applications instead: a ring all-reduce of eight ranks, and a
-chain of services. Everything is gone when the command ends, also by Ctrl-C,
-which keeps the samples taken so far.`,
+--apps measures applications instead: a ring all-reduce of eight ranks, a chain
+of services, and iperf3 as it is. Everything is gone when the command ends, also
+by Ctrl-C, which keeps the samples taken so far.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if show.rounds < 1 {
@@ -47,7 +47,7 @@ which keeps the samples taken so far.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.Apps, "apps", false, "measure applications: all-reduce and a chain of services")
+	flags.BoolVar(&o.Apps, "apps", false, "measure applications: all-reduce, a chain of services and iperf3")
 	flags.IntVar(&show.rounds, "rounds", pipebench.Rounds, "`number` of rounds; every round measures each mode once")
 	flags.StringSliceVar(&show.modes, "modes", nil, "measure only these `modes`")
 	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
