@@ -85,7 +85,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 // settings are those of the kernel that a network needs. route_localnet lets a
 // published port be reached at 127.0.0.1; rules.go drops what else it would let in.
 func (n *Network) settings() error {
-	var all []sysctl.Setting
+	// A container that says to be a router is not the host's.
+	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + n.Bridge + "/accept_ra", Value: "0"}}
 	for _, p := range n.Pools {
 		switch {
 		case n.Internal:
@@ -97,9 +98,7 @@ func (n *Network) settings() error {
 			all = append(all, sysctl.Setting{Name: "net/ipv6/conf/all/forwarding", Value: "1"})
 		}
 		if p.Addr().Is6() {
-			all = append(all,
-				sysctl.Setting{Name: "net/ipv6/conf/" + n.Bridge + "/disable_ipv6", Value: "0"},
-				sysctl.Setting{Name: "net/ipv6/conf/" + n.Bridge + "/accept_ra", Value: "0"})
+			all = append(all, sysctl.Setting{Name: "net/ipv6/conf/" + n.Bridge + "/disable_ipv6", Value: "0"})
 		}
 	}
 	return sysctl.Set(all)

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/sysctl"
 )
 
 // gateways are the addresses of a network's gateway, one of each range, on one
@@ -27,6 +29,27 @@ func gateways(index int, c *cni.Conf) (todo []message) {
 		}
 	}
 	return todo
+}
+
+// hostEnd sets a device by which the host talks to containers. Whoever of them
+// says to be a router is not the host's: the kernel would send what it has for
+// IPv6 there. Nor does a tenant's container send under an address from elsewhere,
+// by which tenants are told apart.
+func hostEnd(device string, c *cni.Conf) error {
+	set := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
+	if c.Tenant != "" && c.Routed() {
+		set = append(set, sysctl.Setting{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"})
+	}
+	err := sysctl.Set(set)
+	if err != nil || !slices.ContainsFunc(c.Sets, func(s ipam.Set) bool { return s[0].Subnet.Addr().Is6() }) {
+		return err
+	}
+	return allowIPv6(device)
+}
+
+// allowIPv6 lets a device have addresses of IPv6, also where new ones have none.
+func allowIPv6(device string) error {
+	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"}})
 }
 
 func setAlias(index int, alias string) message {

@@ -38,6 +38,9 @@ func (o ovs) prepare(h *Host, c *cni.Conf) error {
 		if err != nil {
 			return fmt.Errorf("%w: is ovs-vswitchd running in the agent's network namespace?", err)
 		}
+		if err := hostEnd(c.Bridge, c); err != nil {
+			return err
+		}
 		if err := h.rt.do(append([]message{setUp(index)}, gateways(index, c)...)...); err != nil {
 			return err
 		}
@@ -63,6 +66,10 @@ func (ovs) make(h *Host, s Spec, m Made) (err error) {
 			err = errors.Join(err, delPort(s.Host), h.rt.do(delLink(s.Host)))
 		}
 	}()
+	// The user-space datapath leaves frames to the host as well.
+	if err := hostEnd(s.Host, s.Conf); err != nil {
+		return err
+	}
 	args := []string{"--may-exist", "add-port", s.Conf.Bridge, s.Host}
 	if s.Conf.VLAN != 0 {
 		args = append(args, "tag="+strconv.Itoa(s.Conf.VLAN))

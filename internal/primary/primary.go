@@ -251,6 +251,11 @@ func configure(s Spec, routed bool) error {
 		todo = append(todo, setAlias(index, s.Mark))
 	}
 	for _, l := range s.Leases {
+		if l.Address.Addr().Is6() {
+			if err := allowIPv6(s.Name); err != nil {
+				return err
+			}
+		}
 		todo = append(todo, addressOf(index, l, routed)...)
 	}
 	for i, dst := range s.Conf.Routes {

@@ -38,6 +38,9 @@ func (h *Host) routeTo(s Spec) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := hostEnd(s.Host, s.Conf); err != nil {
+		return err
+	}
 	var todo []message
 	for _, l := range s.Leases {
 		addr := l.Address.Addr()

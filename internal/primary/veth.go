@@ -63,6 +63,11 @@ func (h *Host) ensureBridge(c *cni.Conf) error {
 	if fresh {
 		todo = append(todo, setAlias(index, madeBySCON))
 	}
+	if fresh || c.IsGateway {
+		if err := hostEnd(c.Bridge, c); err != nil {
+			return err
+		}
+	}
 	if c.IsGateway {
 		todo = append(todo, gateways(index, c)...)
 	}

@@ -23,6 +23,12 @@ func reaches(ns, addr string, seconds int) bool {
 	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c1", fmt.Sprint("-W", seconds), addr).Run() == nil
 }
 
+// pings is how many a namespace has got.
+func pings(t *testing.T, ns string) string {
+	t.Helper()
+	return strings.Fields(nstest.Run(t, ns, "nstat -asz IcmpInEchos"))[2]
+}
+
 // wantReach fails unless addresses answer as they should.
 func wantReach(t *testing.T, ns string, want map[string]bool) {
 	t.Helper()
@@ -60,6 +66,15 @@ func TestTenantsApart(t *testing.T) {
 			}
 			wantReach(t, pods[0], map[string]bool{"10.88.0.1": true, "10.88.1.2": true, "10.88.2.2": false, "10.88.3.2": true})
 			wantReach(t, pods[2], map[string]bool{"10.88.2.1": true, "10.88.0.2": false})
+			// Not under another's address either, nor one that is nobody's.
+			echoes := pings(t, pods[2])
+			for _, from := range []string{"10.88.2.9", "203.0.113.7"} {
+				nstest.Run(t, pods[0], "ip addr add "+from+"/32 dev lo")
+				_ = exec.Command("nsenter", "--net="+netns.Path(pods[0]), "ping", "-n", "-q", "-c1", "-W1", "-I", from, "10.88.2.2").Run()
+			}
+			if got := pings(t, pods[2]); got != echoes {
+				t.Errorf("a container got %s pings of another tenant's, %s before", got, echoes)
+			}
 			nstest.Do(t, b.host, func() {
 				set, err := rules.Read(rules.Options{})
 				if err != nil {
