@@ -64,7 +64,7 @@ type Agent struct {
 	gates  *gates
 	stages *stageLog
 	busy   keyed // attachments at work
-	census census
+	census *census
 
 	mu       sync.Mutex
 	networks map[string]*network // by name
@@ -112,6 +112,14 @@ func New(o Options) (_ *Agent, err error) {
 	defer func() {
 		if err != nil {
 			a.host.Close()
+		}
+	}()
+	if a.census = new(census); !o.Wait {
+		a.census = newCensus(o.Logger)
+	}
+	defer func() {
+		if err != nil {
+			a.census.close()
 		}
 	}()
 	if err := a.recover(); err != nil {
@@ -201,6 +209,7 @@ func (a *Agent) Close() error {
 			errs = append(errs, n.pool.Close())
 		}
 	}
+	a.census.close()
 	a.stages.close()
 	if !a.opts.Wait {
 		errs = append(errs, a.removeUnused(used))

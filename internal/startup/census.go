@@ -1,47 +1,151 @@
 package startup
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 )
 
-// census knows which network namespaces have processes. It looks at every
-// process, and so once for many namespaces.
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants ../../bpf/inhabitants.bpf.c
+
+// census knows which network namespaces have processes: with all their threads,
+// for a plugin of CNI enters one with a thread, to leave it again. It looks at every
+// process: by an iterator of the kernel's, which takes microseconds, or by /proc
+// where there is none (no BTF), and so once for all who ask at that time.
 type census struct {
+	iter *link.Iter // nil: /proc
+
 	mu    sync.Mutex
 	taken time.Time
-	users map[string]string // a process of each, by the namespace's link in /proc
+	users map[uint32]int // a process of each, by the namespace's number
+}
+
+// newCensus opens the iterator, if the kernel has what it needs.
+func newCensus(log *slog.Logger) *census {
+	c := new(census)
+	var objs inhabitantsObjects
+	err := rlimit.RemoveMemlock()
+	if err == nil {
+		err = loadInhabitantsObjects(&objs, nil)
+	}
+	if err == nil {
+		c.iter, err = link.AttachIter(link.IterOptions{Program: objs.Inhabitants})
+		err = errors.Join(err, objs.Close()) // the link holds it
+	}
+	if err != nil {
+		log.Info("processes are looked for in /proc, where a look takes longer", "error", err)
+	}
+	return c
+}
+
+func (c *census) close() {
+	if c.iter != nil {
+		c.iter.Close()
+	}
 }
 
 // user is a process in a namespace that nobody has been able to enter since a
-// moment, "" if there is none.
-func (c *census) user(inode uint64, since time.Time) (pid string, err error) {
+// moment, 0 if there is none.
+func (c *census) user(inode uint64, since time.Time) (pid int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.taken.After(since) {
 		if err := c.take(); err != nil {
-			return "", err
+			return 0, err
 		}
 	}
-	return c.users[fmt.Sprintf("net:[%d]", inode)], nil
+	if pid = c.users[uint32(inode)]; c.iter == nil && !isWhole(pid, uint32(inode)) {
+		return 0, nil
+	}
+	return pid, nil
 }
 
-func (c *census) take() error {
+func (c *census) take() (err error) {
 	began := now()
+	users := make(map[uint32]int)
+	if c.iter != nil {
+		err = c.iterate(users)
+	} else {
+		err = readProcesses(users)
+	}
+	if err != nil {
+		return fmt.Errorf("look at all processes: %w", err)
+	}
+	c.users, c.taken = users, began
+	return nil
+}
+
+func (c *census) iterate(users map[uint32]int) error {
+	r, err := c.iter.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	const nowhere = 0
+	in := make(map[uint32]uint32) // namespaces of processes
+	const size = 8                // of inhabitantsInhabitant
+	for ; len(content) >= size; content = content[size:] {
+		netns, pid := binary.NativeEndian.Uint32(content), binary.NativeEndian.Uint32(content[4:])
+		if other, seen := in[pid]; seen && other != netns {
+			netns = nowhere
+		}
+		in[pid] = netns
+	}
+	for pid, netns := range in {
+		users[netns] = int(pid)
+	}
+	delete(users, nowhere)
+	return nil
+}
+
+func readProcesses(users map[uint32]int) error {
 	processes, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
-		return fmt.Errorf("list processes: %w", err)
+		return err
 	}
-	c.users = make(map[string]string)
 	for _, p := range processes {
-		if link, err := os.Readlink(p); err == nil {
-			c.users[link] = strings.Split(p, "/")[2]
+		number, ok := readNumber(p)
+		if !ok {
+			continue
+		}
+		if users[number], err = strconv.Atoi(strings.Split(p, "/")[2]); err != nil {
+			return err
 		}
 	}
-	c.taken = began
 	return nil
+}
+
+// readNumber is that of a namespace; one of a process that has ended has none.
+func readNumber(link string) (number uint32, ok bool) {
+	word, err := os.Readlink(link)
+	if err == nil {
+		_, err = fmt.Sscanf(word, "net:[%d]", &number)
+	}
+	return number, err == nil
+}
+
+// isWhole tells whether all threads of a process are in a namespace.
+func isWhole(pid int, inode uint32) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid)) // the pattern is right
+	for _, t := range threads {
+		if number, ok := readNumber(t); ok && number != inode {
+			return false
+		}
+	}
+	return len(threads) > 0
 }

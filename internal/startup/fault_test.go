@@ -272,6 +272,30 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
+// A container that was named by its process alone, and has no device on the host,
+// is gone when its processes are.
+func TestProcessGone(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		t.Skip("this kernel has no BTF, with which the agent looks for processes")
+	}
+	b := newBed(t)
+	b.port()
+	b.start(reconcileEnv + "=10ms")
+	process := exec.Command("sleep", "infinity")
+	nstest.Do(t, nstest.New(t), func() {
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+	path := fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
+	b.want(b.cni("ADD", "c", path, b.kindConf("macvlan")))
+	b.want(b.cni("CHECK", "c", path, b.kindConf("macvlan")))
+	_ = process.Process.Kill()
+	_ = process.Wait()
+	eventually(t, "its address is free", func() bool { return b.state().Networks[0].Addresses == 0 })
+}
+
 // The container of such a record vanishes: its address is free again.
 func TestCorruptRecordVanished(t *testing.T) {
 	b := newBed(t)

@@ -1,12 +1,13 @@
 package startup
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/ipam"
@@ -216,6 +217,9 @@ func (a *Agent) unswappable(n *network, r *Record, ns *os.File, pid int, c *cni.
 	if !isEmpty(ns) {
 		return "its namespace has devices already"
 	}
+	if pid, err := a.census.user(r.Number, now()); err != nil || pid != 0 {
+		return "a process is in its namespace already" // and would stay there
+	}
 	return ""
 }
 
@@ -232,16 +236,31 @@ func sameMounts(pid int) bool {
 	return err == nil && ours == theirs
 }
 
-// isEmpty tells whether a namespace has nothing but lo. It reads a file, for a
-// dump of devices would wait for RTNL, as everybody does who starts then.
+// isEmpty tells whether a namespace has no device but those that the kernel
+// gives to each. It reads a file, for a dump of devices would wait for RTNL, as
+// everybody does who starts then.
 func isEmpty(ns *os.File) bool {
 	var devices []byte
 	err := netns.Do(netns.FdPath(ns), func() (err error) {
 		devices, err = os.ReadFile("/proc/thread-self/net/dev")
 		return err
 	})
-	const header = 2
-	return err == nil && bytes.Count(devices, []byte("\n")) == header+1
+	return err == nil && hasOnlyGiven(string(devices))
+}
+
+// given are devices that a new namespace has: lo, and one of each kind of tunnel
+// whose module is loaded (net.core.fb_tunnels_only_for_init_net).
+var given = []string{"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
+
+// hasOnlyGiven reads /proc/net/dev: two lines of headings, then "NAME: ...".
+func hasOnlyGiven(devices string) bool {
+	for i, line := range strings.Split(strings.TrimSuffix(devices, "\n"), "\n") {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if i >= 2 && !slices.Contains(given, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // isUnused tells whether nobody has a displaced namespace: no device, no
@@ -258,8 +277,8 @@ func (a *Agent) isUnused(ns *os.File) error {
 	since := a.displaced
 	a.mu.Unlock()
 	pid, err := a.census.user(inode, since)
-	if err == nil && pid != "" {
-		err = fmt.Errorf("process %s has it", pid)
+	if err == nil && pid != 0 {
+		err = fmt.Errorf("process %d has it", pid)
 	}
 	return err
 }

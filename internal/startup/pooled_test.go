@@ -143,6 +143,15 @@ func TestInPlace(t *testing.T) {
 	t.Cleanup(func() { _ = netns.Delete(foreign) })
 	busy := nstest.New(t)
 	nstest.Run(t, busy, "ip link add d0 type bridge")
+	// As an engine's that starts a process to keep the namespace before ADD.
+	inhabited := nstest.New(t)
+	pause := exec.Command("sleep", "infinity")
+	nstest.Do(t, inhabited, func() {
+		if err := pause.Start(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { _ = pause.Process.Kill(); _ = pause.Wait() })
 
 	for want, c := range map[string]struct {
 		path, conf string
@@ -154,6 +163,7 @@ func TestInPlace(t *testing.T) {
 		"or a process holds it":                 {process, b.conf(), ""},
 		"belongs to another user namespace":     {netns.Path(foreign), b.conf(), ""},
 		"its namespace has devices already":     {netns.Path(busy), b.conf(), ""},
+		"a process is in its namespace already": {netns.Path(inhabited), b.conf(), ""},
 	} {
 		t.Run(want, func(t *testing.T) {
 			id := strings.ReplaceAll(strings.TrimSpace(want), " ", "-")
@@ -168,6 +178,21 @@ func TestInPlace(t *testing.T) {
 				t.Errorf("in place because: %v", b.state().InPlace)
 			}
 		})
+	}
+}
+
+// What the kernel gives to each namespace does not count as a device.
+func TestGivenDevices(t *testing.T) {
+	const headings = "Inter-|   Receive       |  Transmit\n face |bytes    packets|bytes    packets\n"
+	for devices, want := range map[string]bool{
+		"    lo:       0       0       0       0\n":                                                   true,
+		"  sit0:       0       0       0       0\n    lo:       0       0\n tunl0:       0       0\n": true,
+		"    lo:       0       0\n  sit1:       0       0\n":                                          false,
+		"    lo:       0       0\neth0:  123456       9\n":                                            false,
+	} {
+		if got := hasOnlyGiven(headings + devices); got != want {
+			t.Errorf("%q: %v", devices, got)
+		}
 	}
 }
 

@@ -281,11 +281,21 @@ func (a *Agent) Reconcile() error {
 			return errors.Is(err, os.ErrNotExist)
 		}
 		if r.Inode == 0 {
-			return false
+			return r.Host == "" && a.isDeserted(r)
 		}
 		inode, err := netns.Inode(r.Netns)
 		return errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) || err == nil && inode != r.Inode
 	}))
+}
+
+// isDeserted tells whether the processes have ended by which a namespace was
+// named. One that has a name that the agent does not see may not have any yet.
+func (a *Agent) isDeserted(r *Record) bool {
+	if !strings.HasPrefix(r.Netns, "/proc/") || r.Number == 0 || a.census.iter == nil {
+		return false
+	}
+	pid, err := a.census.user(r.Number, now())
+	return err == nil && pid == 0
 }
 
 // sees tells whether the agent's own mounts have a namespace at a path, or only

@@ -1,0 +1,47 @@
+package startup
+
+import (
+	"log/slog"
+	"os/exec"
+	"testing"
+
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// A process is found where it is, by the kernel's iterator and by /proc, and none
+// where only one of its threads is.
+func TestCensus(t *testing.T) {
+	for name, c := range map[string]*census{"iterator": newCensus(slog.Default()), "proc": new(census)} {
+		t.Run(name, func(t *testing.T) {
+			defer c.close()
+			ns := nstest.New(t)
+			number := inode(t, ns)
+			find := func() (pid int) {
+				pid, err := c.user(number, now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return pid
+			}
+			nstest.Do(t, ns, func() {
+				if pid := find(); pid != 0 {
+					t.Errorf("process %d is in an empty namespace", pid)
+				}
+			})
+			process := exec.Command("sleep", "infinity")
+			nstest.Do(t, ns, func() {
+				if err := process.Start(); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if pid := find(); pid != process.Process.Pid {
+				t.Errorf("found process %d, want %d", pid, process.Process.Pid)
+			}
+			_ = process.Process.Kill()
+			_ = process.Wait()
+			if pid := find(); pid != 0 {
+				t.Errorf("process %d is in a namespace whose process has ended", pid)
+			}
+		})
+	}
+}
