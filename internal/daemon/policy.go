@@ -114,6 +114,9 @@ func (d *Daemon) readRules(now time.Time) error {
 	p.mu.Lock()
 	p.read = heard
 	p.mu.Unlock()
+	if d.agent != nil {
+		d.agent.RulesChanged()
+	}
 	return d.beat()
 }
 

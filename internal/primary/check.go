@@ -181,9 +181,9 @@ func checkRules(a Attached) error {
 		return fmt.Errorf("look at the security group: %w", err)
 	}
 	for _, way := range []struct {
-		direction, chain string
-		verdicts         *nftables.Set
-	}{{"ingress", "in-" + a.Host, g.ingress}, {"egress", "out-" + a.Host, g.egress}} {
+		direction string
+		verdicts  *nftables.Set
+	}{{"ingress", g.ingress}, {"egress", g.egress}} {
 		if !slices.ContainsFunc(a.Network.Rules, func(r cni.Rule) bool { return r.Direction == way.direction }) {
 			continue
 		}
@@ -194,7 +194,7 @@ func checkRules(a Attached) error {
 		for _, l := range a.Leases {
 			addr := l.Address.Addr()
 			if addr.Is4() && !slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
-				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(way.chain), 0))
+				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(way.direction, a.Host)), 0))
 			}) {
 				return fmt.Errorf("the container has lost its rules for %s", way.direction)
 			}

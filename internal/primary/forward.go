@@ -66,8 +66,7 @@ func randomMAC() []byte {
 	return mac
 }
 
-// forward lets the host forward, and hide its containers, as far as the network
-// wants it.
+// forward lets the host forward, as far as the network wants it.
 func (h *Host) forward(c *cni.Conf) error {
 	if !c.Routed() {
 		return nil
@@ -83,9 +82,6 @@ func (h *Host) forward(c *cni.Conf) error {
 		if err := os.WriteFile(sysctl, []byte("1"), 0); err != nil {
 			return fmt.Errorf("let the host forward: %w", err)
 		}
-	}
-	if c.IPMasq {
-		return masquerade(c)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ type Made struct {
 // concurrent use; devices are made one after the other, as the kernel would.
 type Host struct {
 	rt     *conn
-	groups sync.Mutex // of changes of security groups and tenants
+	groups sync.Mutex // of changes of rules
 	routes routes
 }
 
@@ -112,9 +112,7 @@ func (h *Host) Prepare(c *cni.Conf) error {
 	if err := h.forward(c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
-	h.groups.Lock()
-	defer h.groups.Unlock()
-	if err := isolate(c); err != nil {
+	if err := h.KeepRules(c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
 	return nil
@@ -184,13 +182,8 @@ func (h *Host) settle(s Spec) error {
 // Remove takes a container's device away by its end on the host, and what else
 // is there for it. Kinds that have none end with RemoveInside.
 func (h *Host) Remove(n *cni.Network, host string) error {
-	if len(n.Rules) > 0 {
-		h.groups.Lock()
-		err := removeRules(host)
-		h.groups.Unlock()
-		if err != nil {
-			return err
-		}
+	if err := h.dropRules(n, host); err != nil {
+		return err
 	}
 	if !HasHost(n.Kind) {
 		return nil

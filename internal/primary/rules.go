@@ -114,12 +114,20 @@ func (h *Host) addRules(s Spec) error {
 	return nil
 }
 
+// chainOf is a container's chain for a direction of its rules.
+func chainOf(direction, host string) string {
+	if direction == "ingress" {
+		return "in-" + host
+	}
+	return "out-" + host
+}
+
 func (g *group) add(s Spec) error {
 	for _, way := range []struct {
-		direction, prefix string
-		verdicts          *nftables.Set
-		other             uint32
-	}{{"ingress", "in-", g.ingress, source}, {"egress", "out-", g.egress, destination}} {
+		direction string
+		verdicts  *nftables.Set
+		other     uint32
+	}{{"ingress", g.ingress, source}, {"egress", g.egress, destination}} {
 		var rules []cni.Rule
 		for _, r := range s.Conf.Rules {
 			if r.Direction == way.direction {
@@ -129,7 +137,7 @@ func (g *group) add(s Spec) error {
 		if rules == nil {
 			continue // a direction without rules is free
 		}
-		chain := g.AddChain(&nftables.Chain{Name: way.prefix + s.Host, Table: g.table})
+		chain := g.AddChain(&nftables.Chain{Name: chainOf(way.direction, s.Host), Table: g.table})
 		for _, r := range rules {
 			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(match(r, way.other), &expr.Verdict{Kind: expr.VerdictReturn})})
 		}
@@ -168,6 +176,16 @@ func match(r cni.Rule, other uint32) (exprs []expr.Any) {
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(r.Port), ToData: binaryutil.BigEndian.PutUint16(max(r.Port, r.PortEnd))})
 }
 
+// dropRules is removeRules for a container of a network that has any.
+func (h *Host) dropRules(n *cni.Network, host string) error {
+	if len(n.Rules) == 0 {
+		return nil
+	}
+	h.groups.Lock()
+	defer h.groups.Unlock()
+	return removeRules(host)
+}
+
 // removeRules takes the security group of a container away, found by the
 // device's name in its chains'.
 func removeRules(host string) error {
@@ -180,11 +198,11 @@ func removeRules(host string) error {
 		return fmt.Errorf("take the security group away: %w", err)
 	}
 	for _, c := range chains {
-		if c.Table.Name != groupTable || c.Name != "in-"+host && c.Name != "out-"+host {
+		if c.Table.Name != groupTable || c.Name != chainOf("ingress", host) && c.Name != chainOf("egress", host) {
 			continue
 		}
 		verdicts := g.ingress
-		if c.Name == "out-"+host {
+		if c.Name == chainOf("egress", host) {
 			verdicts = g.egress
 		}
 		elements, err := g.GetSetElements(verdicts)

@@ -59,6 +59,7 @@ type Agent struct {
 	beneath bool // the kernel can mount beneath a mount
 
 	stop        chan struct{}
+	rules       chan struct{} // they have changed
 	reconciling sync.WaitGroup
 
 	gates  *gates
@@ -86,7 +87,7 @@ func New(o Options) (_ *Agent, err error) {
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
 		networks: make(map[string]*network), records: make(map[string]*Record),
 		owners: make(map[string]Owner), inPlace: make(map[string]uint64),
-		stop: make(chan struct{}), began: make(map[string]began), pending: make(map[string]pendingStart),
+		stop: make(chan struct{}), rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
 		claims: make(map[string]*cni.Conf),
 	}
 	if err := a.findHome(); err != nil {
@@ -160,10 +161,11 @@ func (a *Agent) loadNetworks() error {
 // without a DEL.
 var reconcileInterval = 30 * time.Second
 
-// reconcile looks for them until the agent ends.
+// reconcile looks for them, and for its own rules, until the agent ends.
 func (a *Agent) reconcile() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
+	var soon <-chan time.Time
 	for {
 		select {
 		case <-a.stop:
@@ -172,6 +174,16 @@ func (a *Agent) reconcile() {
 			if err := a.Reconcile(); err != nil {
 				a.log.Error("looking for containers that have gone", "error", err)
 			}
+		case <-a.rules:
+			if soon == nil {
+				soon = time.After(lull)
+			}
+			continue
+		case <-soon:
+		}
+		soon = nil
+		if err := a.keepRules(); err != nil {
+			a.log.Error("making rules again that are gone", "error", err)
 		}
 	}
 }

@@ -100,9 +100,7 @@ func (a *Agent) prepare(n *network) error {
 	if err := a.store.putNetwork(n.conf); err != nil {
 		return err
 	}
-	conf := *n.conf
-	conf.Sets = slices.Concat(conf.Sets, n.learned)
-	if err := a.host.Prepare(&conf); err != nil {
+	if err := a.host.Prepare(n.withLearned()); err != nil {
 		return err
 	}
 	n.prepared, n.shared = true, primary.SharedIndex(&n.conf.Network)
@@ -138,6 +136,14 @@ func (a *Agent) make(n *network, s primary.Spec) (m primary.Made, err error) {
 		n.unprepare()
 	}
 	return m, err
+}
+
+// withLearned is the configuration with the subnets of a delegate. The caller
+// holds mu.
+func (n *network) withLearned() *cni.Conf {
+	conf := *n.conf
+	conf.Sets = slices.Concat(conf.Sets, n.learned)
+	return &conf
 }
 
 // unprepare has what the network needs be made anew.

@@ -64,6 +64,9 @@ func (a *Agent) recover() error {
 	if err := a.Reconcile(); err != nil {
 		a.log.Error("looking for containers that have gone", "error", err)
 	}
+	if err := a.keepRules(); err != nil {
+		a.log.Error("making rules again that are gone", "error", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,83 @@
+package startup
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/primary"
+)
+
+// lull is how long the agent waits after rules have changed, for more changes.
+const lull = time.Second
+
+// RulesChanged has the agent look whether its rules are still there: whoever
+// loads rules of his own may have taken them away.
+func (a *Agent) RulesChanged() {
+	select {
+	case a.rules <- struct{}{}:
+	default: // it will look
+	}
+}
+
+// keepRules makes those rules again that are gone: of networks, and of their
+// containers.
+func (a *Agent) keepRules() error {
+	a.mu.Lock()
+	networks := slices.Collect(maps.Values(a.networks))
+	confs := maps.Clone(a.claims)
+	var containers []primary.Spec
+	records := make(map[string]*Record)
+	for _, r := range a.records {
+		if len(r.Network.Rules) > 0 {
+			containers = append(containers, primary.Spec{Conf: &cni.Conf{Network: r.Network}, Host: r.Host, Leases: r.Leases})
+			records[r.Host] = r
+		}
+	}
+	a.mu.Unlock()
+	var errs []error
+	guarded := len(containers) > 0
+	for _, n := range networks {
+		if confs[n.conf.Name] == n.conf {
+			n.mu.Lock()
+			confs[n.conf.Name] = n.withLearned()
+			n.mu.Unlock()
+		}
+		guarded = guarded || n.pool != nil && len(n.conf.Rules) > 0
+	}
+	for _, c := range confs {
+		errs = append(errs, a.host.KeepRules(c))
+	}
+	if !guarded {
+		return errors.Join(errs...)
+	}
+	lost, all, err := a.host.LostGroups(containers)
+	errs = append(errs, err)
+	for _, s := range lost {
+		r := records[s.Host]
+		unlock := a.busy.lock(r.key)
+		if a.record(r.key) == r { // else it has gone
+			a.log.Warn("a container's rules were gone", "container", r.ContainerID, "network", r.Network.Name)
+			errs = append(errs, a.host.RestoreGroup(s))
+		}
+		unlock()
+	}
+	if err == nil && all {
+		dropGuarded(networks)
+	}
+	return errors.Join(errs...)
+}
+
+// dropGuarded takes pooled namespaces away whose rules are gone.
+func dropGuarded(networks []*network) {
+	for _, n := range networks {
+		if n.pool == nil || len(n.conf.Rules) == 0 {
+			continue
+		}
+		for range n.pool.Stats().Ready + 1 { // one that is being made
+			n.pool.Shed()
+		}
+	}
+}

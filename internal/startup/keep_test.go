@@ -1,0 +1,66 @@
+package startup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+)
+
+// Somebody who takes all rules away does not take a container's security group,
+// its tenant's and the masquerading away for good, nor those of one to come.
+func TestFlushedRuleset(t *testing.T) {
+	b := newBed(t)
+	conf := b.conf(`"tenant": "a", "ipMasq": true, "rules": [{"direction": "ingress", "protocol": "tcp", "port": 80}, {"direction": "egress"}]`)
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start(reconcileEnv+"=100ms", configEnv+fmt.Sprintf("=  networks: [%s]\n  pool: {warm_target: 1, minimum: 0}", file))
+	fill := func() {
+		t.Helper()
+		if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rules := func() string {
+		t.Helper()
+		lines := strings.Split(nstest.Run(t, b.host, "nft list ruleset"), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	fill()
+	nstest.Run(t, b.host, "nft flush ruleset")
+	eventually(t, "the pooled namespace has rules", func() bool { return strings.Contains(rules(), "in-scp") })
+
+	first, second := nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "first", netns.Path(first), conf))
+	b.want(b.cni("ADD", "second", netns.Path(second), conf, "CNI_IFNAME=net1"))
+	fill()
+	nstest.Run(t, b.host, "nft flush ruleset")
+	eventually(t, "all rules are there again", func() bool {
+		now := rules()
+		for _, a := range b.state().Attachments {
+			if !strings.Contains(now, "jump in-"+a.Host) || !strings.Contains(now, "jump out-"+a.Host) {
+				return false
+			}
+		}
+		return strings.Count(now, "masquerade") == 1 && strings.Contains(now, "jump of-a")
+	})
+	for id, pod := range map[string]string{"first": first, "second": second} {
+		ifname := map[string]string{"first": "eth0", "second": "net1"}[id]
+		b.want(b.cni("CHECK", id, netns.Path(pod), conf, "CNI_IFNAME="+ifname))
+		b.want(b.cni("DEL", id, netns.Path(pod), conf, "CNI_IFNAME="+ifname))
+	}
+	b.stop()
+	b.wantNothing()
+	if left := nstest.Run(t, b.host, "nft list tables"); strings.Contains(left, "scon_startup") || strings.Contains(left, "scon_tenants") {
+		t.Errorf("left: %s", left)
+	}
+}
