@@ -401,13 +401,40 @@ func TestReboot(t *testing.T) {
 	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
 	b.kill()
 	nstest.Run(t, b.host, "ip link del br0\nip link del "+b.devices()[0])
-	if err := os.WriteFile(filepath.Join(b.dir, "startup", "boot"), []byte("another\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "startup", "boot"), []byte("00000000-0000-4000-8000-000000000000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.start()
 	if s := b.state(); len(s.Attachments) != 0 {
 		t.Errorf("left: %+v", s.Attachments)
 	}
+	b.wantWhole(b.conf())
+}
+
+// A file that says nothing of the boot, or of the agent, takes no container its
+// network, and lets DEL succeed.
+func TestGarbledState(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	for _, content := range []string{"", "garbled"} {
+		b.kill()
+		for _, file := range []string{"boot", "home"} {
+			if err := os.WriteFile(filepath.Join(b.dir, "startup", file), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.start()
+		b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+		b.ping(pod)
+	}
+	b.kill()
+	if err := os.WriteFile(filepath.Join(b.dir, "startup", "home"), []byte("garbled"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+	b.start()
 	b.wantWhole(b.conf())
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -189,6 +190,9 @@ func writeFile(path string, b []byte) error {
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
+// isBootID matches what is in that file.
+var isBootID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n$`)
+
 // ErrBusy is what openStore ends with when another process works there.
 var ErrBusy = errors.New("another agent works there")
 
@@ -323,7 +327,9 @@ func WasAt(stateDir string) bool {
 	return err == nil
 }
 
-// discardOtherBoot empties the directory unless what is there is of this boot.
+// discardOtherBoot empties the directory if what is there is of another boot. A
+// file that does not say of which is no reason to: containers may live by what is
+// there, and what has no device is released in any case.
 func discardOtherBoot(dir string) error {
 	now, err := os.ReadFile(bootID)
 	if err != nil {
@@ -339,6 +345,9 @@ func discardOtherBoot(dir string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("look for what is left of another boot: %w", err)
+	}
+	if !isBootID.Match(then) {
+		left = nil
 	}
 	for _, f := range left {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
@@ -410,13 +419,17 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 	return whole, corrupt, nil
 }
 
-// markDeleted leaves word of a DEL for the agent to come.
+// markDeleted leaves word of a DEL for the agent to come, in whichever namespace
+// it was: without one there was no ADD.
 func markDeleted(stateDir, key string) error {
-	h, err := readHome(stateDir)
-	if err != nil || h.Inode == 0 {
-		return err // without an agent there was no ADD
+	if err := discardOtherBoot(filepath.Join(stateDir, "startup")); err != nil {
+		return err
 	}
-	if err := os.WriteFile(filepath.Join(dirOf(stateDir, h.Inode), "deleted", key), nil, 0o600); err != nil {
+	agents, err := filepath.Glob(filepath.Join(stateDir, "startup", "*", "deleted"))
+	for _, dir := range agents {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, key), nil, 0o600))
+	}
+	if err != nil {
 		return fmt.Errorf("leave word of a DEL: %w", err)
 	}
 	return nil
