@@ -169,7 +169,13 @@ int find_string(const struct text *json, const char *key, char *value, size_t ro
 		c = skip_string(c, end);
 		if (depth != 1 || (size_t)(c - word) != length || memcmp(word, key, length))
 			continue;
-		for (c++; c < end && (isspace((unsigned char)*c) || *c == ':'); c++)
+		for (c++; c < end && isspace((unsigned char)*c); c++)
+			;
+		if (c >= end || *c != ':') { /* a value */
+			c--;
+			continue;
+		}
+		for (c++; c < end && isspace((unsigned char)*c); c++)
 			;
 		if (c >= end || *c != '"')
 			return -1;
