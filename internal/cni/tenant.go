@@ -38,6 +38,18 @@ func Apart(a, b *Conf) error {
 	return nil
 }
 
+// Neighbours tells whether no address may be in both of two networks: their
+// containers are at one device, or the host routes to those of both.
+func (n *Network) Neighbours(other *Network) bool {
+	switch {
+	case n.Kind == Veth && other.Kind == Veth && n.Bridge == other.Bridge,
+		n.Kind == OVS && other.Kind == OVS && n.Bridge == other.Bridge && n.VLAN == other.VLAN,
+		n.HasMaster() && other.HasMaster() && n.Master == other.Master:
+		return true
+	}
+	return n.Routed() && other.Routed()
+}
+
 func tenantWord(c *Conf) string {
 	if c.Tenant == "" {
 		return "no tenant"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,6 +23,13 @@ type Range struct {
 
 // Set is ranges of which a container gets one address.
 type Set []Range
+
+// Overlaps tells whether an address is in both sets.
+func (s Set) Overlaps(other Set) bool {
+	return slices.ContainsFunc(s, func(r Range) bool {
+		return slices.ContainsFunc(other, func(o Range) bool { return r.holds(o.Start) || o.holds(r.Start) })
+	})
+}
 
 // Lease is an address that is taken.
 type Lease struct {
@@ -172,6 +180,13 @@ func (s *Space) Release(leases []Lease, now time.Time) {
 			s.cooling = append(s.cooling, cooling{addr, now.Add(s.cooldown)})
 		}
 	}
+}
+
+// Holds tells whether an address is one of the ranges'.
+func (s *Space) Holds(l Lease) bool {
+	return slices.ContainsFunc(s.sets, func(set Set) bool {
+		return slices.ContainsFunc(set, func(r Range) bool { return r.holds(l.Address.Addr()) })
+	})
 }
 
 // Taken is how many addresses are leased.

@@ -305,6 +305,47 @@ func TestDelWithInvalidConfiguration(t *testing.T) {
 	b.want(b.cni("DEL", "c", netns.Path(pod), invalid))
 }
 
+// A value that is written like a key is none.
+func TestNameOfKey(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	conf := strings.Replace(b.conf(), `"name": "net"`, `"name": "socket"`, 1)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+}
+
+// Networks with the same addresses at one bridge do not lease one twice.
+func TestSameRange(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	other := strings.Replace(b.conf(), `"name": "net"`, `"name": "other"`, 1)
+	confs := []string{b.conf(), other, b.conf(), other}
+	for i, conf := range confs {
+		if i == 2 { // and when the agent has heard of one of them only
+			b.kill()
+			b.start()
+		}
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(nstest.New(t)), conf))
+	}
+	addresses := make(map[string]bool)
+	for i := range confs {
+		addresses[b.address(fmt.Sprint(i))] = true
+	}
+	if len(addresses) != len(confs) {
+		t.Errorf("containers share addresses: %v", addresses)
+	}
+	for i, conf := range confs {
+		b.want(b.cni("DEL", fmt.Sprint(i), "", conf))
+	}
+	for _, n := range b.state().Networks {
+		if n.Addresses != 0 {
+			t.Errorf("network %s has leased %d addresses, and no container", n.Name, n.Addresses)
+		}
+	}
+	b.wantNothing()
+}
+
 // A container may have two devices: the first keeps its routes, and has them
 // when the second is gone.
 func TestTwoDevices(t *testing.T) {

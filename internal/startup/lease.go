@@ -125,16 +125,18 @@ func (a *Agent) tellDelegate(r *Record) error {
 }
 
 // release gives addresses back to the network's own ranges. Those of an
-// attachment that has lost its record are reserved in every network.
+// attachment that has lost its record are reserved in every network, and those of
+// another one in a neighbour that has them in its ranges.
 func (a *Agent) release(r *Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, n := range a.networks {
-		if n.space == nil || name != r.Network.Name && !r.rebuilt() {
+		foreign := name != r.Network.Name
+		if n.space == nil || foreign && !r.rebuilt() && !n.conf.Neighbours(&r.Network) {
 			continue
 		}
 		n.space.Release(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool {
-			return r.rebuilt() && a.leased(name, l)
+			return (foreign || r.rebuilt()) && a.leased(name, l)
 		}), now())
 	}
 }

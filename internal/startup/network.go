@@ -59,18 +59,35 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 
 // spaceOf is what a network leases addresses from. Those of its containers are
 // taken, and those that are being given to some now, by an earlier
-// configuration. The caller holds mu.
+// configuration; so are those of another network, if theirs could be the same.
+// The caller holds mu.
 func (a *Agent) spaceOf(c *cni.Conf) *ipam.Space {
 	if old := a.networks[c.Name]; old != nil && old.space != nil {
 		return old.space.With(c.Sets)
 	}
 	s := ipam.New(c.Sets, a.opts.Config.AddressCooldown)
+	for _, other := range a.networks {
+		if other.space != nil && overlap(c, other.conf) {
+			s = other.space.With(c.Sets)
+			break
+		}
+	}
 	for _, r := range a.records {
-		if r.Network.Name == c.Name || r.rebuilt() {
+		switch {
+		case r.Network.Name == c.Name || r.rebuilt():
 			s.Reserve(r.Leases)
+		case c.Neighbours(&r.Network):
+			s.Reserve(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool { return !s.Holds(l) }))
 		}
 	}
 	return s
+}
+
+// overlap tells whether two networks could lease the same address to neighbours.
+func overlap(a, b *cni.Conf) bool {
+	return a.Neighbours(&b.Network) && slices.ContainsFunc(a.Sets, func(s ipam.Set) bool {
+		return slices.ContainsFunc(b.Sets, s.Overlaps)
+	})
 }
 
 // learn has the subnets of a delegate's addresses prepared, too: no other part of
