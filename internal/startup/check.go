@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/netns"
@@ -50,8 +51,15 @@ func attached(r *Record, c *cni.Conf) primary.Attached {
 	if r.Result == nil { // it was made anew
 		return made
 	}
-	for _, i := range r.Result.Interfaces {
-		if i.Sandbox != "" {
+	result := r.Result
+	if c.Prev.PrevResult != nil {
+		// A plugin after this one may have changed the MAC address.
+		if last, err := types100.GetResult(c.Prev.PrevResult); err == nil {
+			result = last
+		}
+	}
+	for _, i := range result.Interfaces {
+		if i.Sandbox != "" && i.Name == r.IfName {
 			made.MAC = i.Mac
 		}
 	}

@@ -2,6 +2,7 @@ package startup
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -104,7 +105,7 @@ func TestChained(t *testing.T) {
 				{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
 				{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 8000000, "egressRate": 8000000, "egressBurst": 8000000},
 				{"type": "firewall", "backend": "iptables"},
-				{"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}]}`, b.conf()))
+				{"type": "tuning", "mac": "0a:58:00:00:00:07", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}]}`, b.conf()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,13 +122,21 @@ func TestChained(t *testing.T) {
 				})
 			}
 			ctx := context.Background()
-			in("ADD", func() error {
-				_, err := lib.AddNetworkList(ctx, list, rt)
+			var last types.Result
+			in("ADD", func() (err error) {
+				last, err = lib.AddNetworkList(ctx, list, rt)
 				return err
 			})
 			b.ping(pod)
 			// Not of the list: the portmap of Debian 12 looks for rules of IPv6 that it has not made.
-			b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+			result, err := json.Marshal(last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf(`"prevResult": `+string(result))))
+			if a := b.cni("CHECK", "c", netns.Path(pod), b.conf()); a.code != 1 || !strings.Contains(a.out, "has MAC address 0a:58:00:00:00:07") {
+				t.Errorf("CHECK of what ADD made: %s", a.out)
+			}
 			if out := nstest.Run(t, pod, "cat /proc/sys/net/ipv4/conf/eth0/arp_filter"); strings.TrimSpace(out) != "1" {
 				t.Errorf("tuning: %s", out)
 			}
@@ -150,7 +159,7 @@ func TestChained(t *testing.T) {
 }
 
 // CHECK finds out what somebody took away: in the container, and on the host,
-// where HOST is the container's end.
+// where HOST is the container's end and ADDRESS its address.
 func TestCheck(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -169,19 +178,19 @@ func TestCheck(t *testing.T) {
 		"end on the host: device":                    {"", "ip link set HOST down"},
 		"is no port of bridge br0":                   {"", "ip link set HOST nomaster"},
 		"has lost the limit of its rate":             {"", "tc qdisc del dev HOST root"},
-		"lost its rules for ingress":                 {"", "nft delete element ip scon_groups ingress { 10.88.0.2 }"},
+		"lost its rules for ingress":                 {"", "nft delete element ip scon_groups ingress { ADDRESS }"},
 		"bridge: device br0 is down":                 {"", "ip link set br0 down"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			pod := nstest.New(t)
 			path := netns.Path(pod)
-			// A network of its own has the first address.
+			// A network of its own is prepared anew.
 			conf := strings.Replace(conf, `"name": "net"`, fmt.Sprintf(`"name": "net%d"`, len(b.state().Networks)), 1)
 			b.want(b.cni("ADD", "c", path, conf))
 			b.want(b.cni("CHECK", "c", path, conf))
 			host := b.devices()[0]
 			nstest.Run(t, pod, damage.inside)
-			nstest.Run(t, b.host, strings.ReplaceAll(damage.host, "HOST", host))
+			nstest.Run(t, b.host, strings.NewReplacer("HOST", host, "ADDRESS", b.address("c")).Replace(damage.host))
 			if a := b.cni("CHECK", "c", path, conf); a.code != 1 || !strings.Contains(a.out, what) {
 				t.Errorf("CHECK: %d %s", a.code, a.out)
 			}
@@ -278,6 +287,7 @@ func TestRefusals(t *testing.T) {
 	for want, a := range map[string]answer{
 		"has a device lo already": b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=lo"),
 		"HTTP status 431":         b.cni("ADD", "c", pod, b.conf(), "CNI_ARGS="+strings.Repeat("A=b;", 5000)),
+		"takes for a pattern":     b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=eth%d"),
 		"too large":               b.cni("ADD", "c", pod, b.conf(fmt.Sprintf(`"args": %q`, strings.Repeat("x", 2<<20)))),
 	} {
 		if a.code != 1 || !strings.Contains(a.out, want) || !strings.Contains(a.out, `"code":`) {
