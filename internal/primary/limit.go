@@ -2,6 +2,7 @@ package primary
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/vishvananda/netlink"
 )
@@ -52,15 +53,18 @@ func shape(name string, rate, burst, peak uint64) error {
 		bucket = bytesPerSecond / 100
 	}
 	bucket = max(bucket, largest)
+	// As much as the kernel's 32 bits hold: of time, and of bytes.
+	queue := bytesPerSecond * latency / 1_000_000
+	bucket = min(bucket, uint64(math.MaxUint32/ticksOf(bytesPerSecond, 1)), math.MaxUint32-queue)
 	tbf := &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       bytesPerSecond,
-		Limit:      uint32(bytesPerSecond*latency/1_000_000 + bucket),
-		Buffer:     ticks(bytesPerSecond, bucket),
+		Limit:      uint32(queue + bucket),
+		Buffer:     uint32(ticksOf(bytesPerSecond, bucket)),
 	}
 	if peak > 0 {
 		tbf.Peakrate = peak / 8
-		tbf.Minburst = ticks(peak/8, largest)
+		tbf.Minburst = uint32(ticksOf(peak/8, largest))
 	}
 	if err := netlink.QdiscReplace(tbf); err != nil {
 		return fmt.Errorf("limit the rate of %s: %w", name, err)
@@ -68,7 +72,7 @@ func shape(name string, rate, burst, peak uint64) error {
 	return nil
 }
 
-// ticks is how long bytes take at a rate, in the kernel's unit for it.
-func ticks(bytesPerSecond, bytes uint64) uint32 {
-	return uint32(netlink.TickInUsec() * float64(bytes) * 1e6 / float64(bytesPerSecond))
+// ticksOf is how long bytes take at a rate, in the kernel's unit for it.
+func ticksOf(bytesPerSecond, bytes uint64) float64 {
+	return netlink.TickInUsec() * float64(bytes) * 1e6 / float64(bytesPerSecond)
 }

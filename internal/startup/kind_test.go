@@ -89,6 +89,12 @@ func TestQoS(t *testing.T) {
 		}
 	}
 	b.ping(pod)
+	// containerd asks for bursts without end.
+	for i, most := range []string{`{"ingressRate": 8000, "ingressBurst": 34359738368}`, `{"egressRate": 400000000000, "egressBurst": 4294967295}`, `{"egressRate": 8000, "egressBurst": 4294967295}`} {
+		pod, id := nstest.New(t), fmt.Sprint(i)
+		b.want(b.cni("ADD", id, netns.Path(pod), b.conf(`"qos": `+most)))
+		b.ping(pod)
+	}
 	for want, qos := range map[string]string{
 		"8000..400000000000": `{"ingressRate": 1}`,
 		"above the rate":     `{"ingressRate": 8000, "ingressPeak": 8000}`,
