@@ -147,13 +147,18 @@ func (g *gates) hasRoom(s Stage, now time.Time) bool {
 	if limit == 0 || len(g.inside[s]) < limit {
 		return true
 	}
+	g.freeStuck(s, now)
+	return len(g.inside[s]) < limit
+}
+
+// freeStuck frees the places of containers that do not come back.
+func (g *gates) freeStuck(s Stage, now time.Time) {
 	for container, since := range g.inside[s] {
 		if now.Sub(since) > stuck {
 			delete(g.inside[s], container)
 			delete(g.waited, container)
 		}
 	}
-	return len(g.inside[s]) < limit
 }
 
 func (g *gates) admit(s Stage, container string, now time.Time) {
@@ -173,7 +178,9 @@ func (g *gates) states() map[Stage]GateState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := make(map[Stage]GateState)
+	now := time.Now()
 	for _, s := range Stages {
+		g.freeStuck(s, now)
 		all[s] = GateState{g.limit(s), len(g.inside[s]), len(g.waiting[s]), g.late[s]}
 	}
 	return all

@@ -54,6 +54,21 @@ func TestGateTimeout(t *testing.T) {
 	}
 }
 
+// The place of one that does not come back is not shown for ever.
+func TestGateStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGates(config.Limits{Timeout: time.Second})
+		g.enter(StageCgroup, "dead")
+		if s := g.states()[StageCgroup]; s.Inside != 1 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(stuck + time.Second)
+		if s := g.states()[StageCgroup]; s.Inside != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // Who waits in a stage within another one waits no longer for both.
 func TestGateWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -238,10 +238,11 @@ func (b *bundle) namespace(kind specs.LinuxNamespaceType) *specs.LinuxNamespace 
 	return nil
 }
 
-// wantsNetns tells whether the runtime would make a network namespace.
+// wantsNetns tells whether the runtime would make a network namespace. The key
+// "linux" in other letters is one to some runtimes only.
 func (b *bundle) wantsNetns() bool {
 	n := b.namespace(specs.NetworkNamespace)
-	return n != nil && n.Path == ""
+	return n != nil && n.Path == "" && b.linux != nil
 }
 
 func (b *bundle) hasUserns() bool { return b.namespace(specs.UserNamespace) != nil }

@@ -70,9 +70,13 @@ func TestOCIKeeps(t *testing.T) {
 		"the host's":    `{"type": "pid"}`,
 		"another's":     `{"type": "network", "path": "/proc/1/ns/net"}`,
 		"no namespaces": ``,
+		"capitals":      `{"type": "network"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := fmt.Sprintf(`{"annotations": {%s}, "linux": {"namespaces": [%s]}}`, wanted, namespaces)
+			if name == "capitals" {
+				text = strings.Replace(text, "linux", "Linux", 1)
+			}
 			dir := writeBundle(t, text)
 			if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
 				t.Fatal(err, out)
