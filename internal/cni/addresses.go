@@ -15,6 +15,8 @@ func (c *Conf) completeIPAM() error {
 		return fmt.Errorf("ipam.type is missing: want scon for addresses of its own, or a plugin such as host-local")
 	case c.IPAM.Type != OwnIPAM && c.Tenant != "" && c.Routed():
 		return fmt.Errorf("ipam.type is %q: want scon for a network of a tenant, which is known by its subnets", c.IPAM.Type)
+	case c.IPAM.Type == "dhcp":
+		return fmt.Errorf("ipam.type is dhcp, which asks by a device that is there: SCON makes a device with its addresses, want scon, host-local or static")
 	case c.IPAM.Type != OwnIPAM:
 		return nil
 	}
@@ -36,6 +38,9 @@ func (c *Conf) completeIPAM() error {
 			}
 			if c.Kind == TCRouting && !r.Subnet.Addr().Is4() {
 				return fmt.Errorf("ipam range %d.%d: subnet is %q: kind %s routes IPv4 only", i, j, rc.Subnet, c.Kind)
+			}
+			if c.MTU != 0 && c.MTU < leastIPv6 && r.Subnet.Addr().Is6() {
+				return fmt.Errorf("mtu is %d: want at least %d for the range %v of IPv6", c.MTU, leastIPv6, r.Subnet)
 			}
 			if len(c.Rules) > 0 && !r.Subnet.Addr().Is4() {
 				return fmt.Errorf("ipam range %d.%d: subnet is %q: rules judge IPv4 only, and would let all of IPv6 through", i, j, rc.Subnet)
@@ -62,6 +67,9 @@ func (c *Conf) completeIPAM() error {
 	}
 	return nil
 }
+
+// leastIPv6 is the smallest MTU with which a device has IPv6.
+const leastIPv6 = 1280
 
 // checkSets refuses an address that could be leased twice, and a set out of
 // which a container would get either family.

@@ -171,7 +171,26 @@ func Parse(input []byte) (*Conf, error) {
 	if err := c.complete(); err != nil {
 		return nil, invalid(err)
 	}
+	if err := c.checkCapabilities(d.Capabilities); err != nil {
+		return nil, invalid(err)
+	}
 	return c, nil
+}
+
+// checkCapabilities refuses what a runtime would pass on to nobody: a container
+// would not have what it asks for, such as an address. A plugin for addresses may
+// read what it likes.
+func (c *Conf) checkCapabilities(asked map[string]bool) error {
+	for name, wanted := range asked {
+		switch {
+		case !wanted || name == "bandwidth":
+		case name == "portMappings":
+			return fmt.Errorf("capabilities.portMappings: SCON publishes no ports, want plugin portmap after %s in the list", PluginName)
+		case name == "mac" || c.IPAM.Type == OwnIPAM:
+			return fmt.Errorf("capabilities.%s: SCON has bandwidth only", name)
+		}
+	}
+	return nil
 }
 
 func invalid(err error) error {
@@ -266,10 +285,14 @@ func oneOf(key string, value *string, values ...string) error {
 	return nil
 }
 
-// checkDevice refuses a name the kernel would refuse.
+// checkDevice refuses a name the kernel would refuse, or take for a pattern.
 func checkDevice(key, name string) error {
-	if err := utils.ValidateInterfaceName(name); err != nil {
-		return fmt.Errorf("%s is %q: want a device's name of 1..15 bytes without '/', ':' and blanks", key, name)
+	if err := utils.ValidateInterfaceName(name); err != nil || isPattern(name) {
+		return fmt.Errorf("%s is %q: want a device's name of 1..15 bytes without '/', ':', '%%' and blanks", key, name)
 	}
 	return nil
 }
+
+// isPattern tells whether the kernel gives a device another name than this: that
+// of eth%d is the first that is free.
+func isPattern(name string) bool { return strings.Contains(name, "%") }

@@ -124,6 +124,9 @@ func (c *Conf) completePort() error {
 	if c.VLAN < 0 || c.VLAN > 4094 {
 		return fmt.Errorf("vlan is %d: want 1..4094, or 0 for none", c.VLAN)
 	}
+	if c.VLAN != 0 && c.IsGateway {
+		return fmt.Errorf("isGateway: the host's port of the vSwitch is in no vlan, and the container's in %d: want a gateway in the vSwitch's network", c.VLAN)
+	}
 	switch c.Kind {
 	case Veth:
 		if c.Bridge == "" {

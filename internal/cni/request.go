@@ -141,6 +141,9 @@ func (r Request) check() error {
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return err
 	}
+	if r.Command == "ADD" && isPattern(r.IfName) {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_IFNAME is %q: want a name without '%%', which the kernel takes for a pattern", r.IfName), "")
+	}
 	return nil
 }
 
