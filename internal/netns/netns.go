@@ -98,7 +98,12 @@ func Enter(nameOrPath string) error {
 //
 // Should the way back fail, the thread is never unlocked: it ends with the
 // calling goroutine instead of serving others in the wrong namespace.
-func Do(nameOrPath string, fn func() error) (err error) {
+func Do(nameOrPath string, fn func() error) error {
+	return visit(fmt.Sprintf("namespace %q", nameOrPath), func() error { return Enter(nameOrPath) }, fn)
+}
+
+// visit calls fn on a thread that has entered a namespace, and leaves it again.
+func visit(what string, enter, fn func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := Open("")
 	if err != nil {
@@ -106,13 +111,13 @@ func Do(nameOrPath string, fn func() error) (err error) {
 		return err
 	}
 	defer home.Close()
-	if err := Enter(nameOrPath); err != nil {
+	if err := enter(); err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
 	defer func() {
 		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-			err = errors.Join(err, fmt.Errorf("leave namespace %q: %w", nameOrPath, back))
+			err = errors.Join(err, fmt.Errorf("leave %s: %w", what, back))
 			return
 		}
 		runtime.UnlockOSThread()

@@ -2,23 +2,21 @@ package netns
 
 import (
 	"fmt"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // Scratch calls fn on a thread in a new network namespace without a name, and
-// returns its error. Thread and namespace end with the call: whatever fn tries
-// there leaves nothing behind.
+// returns its error. The namespace ends with the call, unless fn has opened it:
+// whatever else fn tries there leaves nothing behind.
+//
+// The thread comes back instead of ending: if it is the process's first, Go
+// lets it sleep for good, and it would hold the namespace.
 func Scratch(fn func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends here
+	return visit("a scratch namespace", func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("make a scratch namespace: %w", err)
-			return
+			return fmt.Errorf("make a scratch namespace: %w", err)
 		}
-		done <- fn()
-	}()
-	return <-done
+		return nil
+	}, fn)
 }
