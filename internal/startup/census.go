@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,8 @@ type census struct {
 
 	mu    sync.Mutex
 	taken time.Time
-	users map[uint32]int // a process of each, by the namespace's number
+	users map[uint32]int  // a process of each, by the namespace's number
+	any   map[uint32]bool // whether it has a thread; of the iterator alone
 }
 
 // newCensus opens the iterator, if the kernel has what it needs.
@@ -71,6 +73,17 @@ func (c *census) user(inode uint64, since time.Time) (pid int, err error) {
 	return pid, nil
 }
 
+// isDeserted tells whether no thread of any process is in a namespace.
+func (c *census) isDeserted(inode uint64) (bool, error) {
+	if c.iter == nil {
+		return !slices.Contains(threads("/proc/[0-9]*"), uint32(inode)), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.take()
+	return err == nil && !c.any[uint32(inode)], err
+}
+
 func (c *census) take() (err error) {
 	began := now()
 	users := make(map[uint32]int)
@@ -97,10 +110,12 @@ func (c *census) iterate(users map[uint32]int) error {
 		return err
 	}
 	const nowhere = 0
+	c.any = make(map[uint32]bool)
 	in := make(map[uint32]uint32) // namespaces of processes
 	const size = 8                // of inhabitantsInhabitant
 	for ; len(content) >= size; content = content[size:] {
 		netns, pid := binary.NativeEndian.Uint32(content), binary.NativeEndian.Uint32(content[4:])
+		c.any[netns] = true
 		if other, seen := in[pid]; seen && other != netns {
 			netns = nowhere
 		}
@@ -141,11 +156,18 @@ func readNumber(link string) (number uint32, ok bool) {
 
 // isWhole tells whether all threads of a process are in a namespace.
 func isWhole(pid int, inode uint32) bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid)) // the pattern is right
-	for _, t := range threads {
-		if number, ok := readNumber(t); ok && number != inode {
-			return false
+	numbers := threads(fmt.Sprintf("/proc/%d", pid))
+	return len(numbers) > 0 && !slices.ContainsFunc(numbers, func(n uint32) bool { return n != inode })
+}
+
+// threads are the namespaces that the threads of processes are in; processes is
+// the pattern of their folders.
+func threads(processes string) (numbers []uint32) {
+	paths, _ := filepath.Glob(processes + "/task/*/ns/net") // the pattern is right
+	for _, p := range paths {
+		if n, ok := readNumber(p); ok {
+			numbers = append(numbers, n)
 		}
 	}
-	return len(threads) > 0
+	return numbers
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // A process is found where it is, by the kernel's iterator and by /proc, and none
-// where only one of its threads is.
+// where only one of its threads is, though that is not deserted.
 func TestCensus(t *testing.T) {
 	for name, c := range map[string]*census{"iterator": newCensus(slog.Default()), "proc": new(census)} {
 		t.Run(name, func(t *testing.T) {
@@ -23,10 +23,18 @@ func TestCensus(t *testing.T) {
 				}
 				return pid
 			}
+			wantDeserted := func(want bool) {
+				t.Helper()
+				if got, err := c.isDeserted(number); got != want || err != nil {
+					t.Errorf("deserted: %v, want %v; %v", got, want, err)
+				}
+			}
+			wantDeserted(true)
 			nstest.Do(t, ns, func() {
 				if pid := find(); pid != 0 {
 					t.Errorf("process %d is in an empty namespace", pid)
 				}
+				wantDeserted(false)
 			})
 			process := exec.Command("sleep", "infinity")
 			nstest.Do(t, ns, func() {
@@ -42,6 +50,7 @@ func TestCensus(t *testing.T) {
 			if pid := find(); pid != 0 {
 				t.Errorf("process %d is in a namespace whose process has ended", pid)
 			}
+			wantDeserted(true)
 		})
 	}
 }

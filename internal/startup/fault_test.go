@@ -275,9 +275,6 @@ func TestCorruptRecord(t *testing.T) {
 // A container that was named by its process alone, and has no device on the host,
 // is gone when its processes are.
 func TestProcessGone(t *testing.T) {
-	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
-		t.Skip("this kernel has no BTF, with which the agent looks for processes")
-	}
 	b := newBed(t)
 	b.port()
 	b.start(reconcileEnv + "=10ms")

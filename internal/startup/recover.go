@@ -294,11 +294,11 @@ func (a *Agent) Reconcile() error {
 // isDeserted tells whether the processes have ended by which a namespace was
 // named. One that has a name that the agent does not see may not have any yet.
 func (a *Agent) isDeserted(r *Record) bool {
-	if !strings.HasPrefix(r.Netns, "/proc/") || r.Number == 0 || a.census.iter == nil {
+	if !strings.HasPrefix(r.Netns, "/proc/") || r.Number == 0 {
 		return false
 	}
-	pid, err := a.census.user(r.Number, now())
-	return err == nil && pid == 0
+	deserted, err := a.census.isDeserted(r.Number)
+	return err == nil && deserted
 }
 
 // sees tells whether the agent's own mounts have a namespace at a path, or only
