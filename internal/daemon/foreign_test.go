@@ -80,6 +80,22 @@ func (c counter) attach(b *scontest.Bed, dev string, at ebpf.AttachType, anchor 
 	return l
 }
 
+// meets waits until the program meets every packet of a connection while they are
+// express.
+func (c counter) meets(t *testing.T, conn *scontest.Connection) {
+	t.Helper()
+	const pings = 50
+	scontest.Eventually(t, "it meets every packet, and they are express", func() error {
+		met, express := c.packets(t), conn.MustFlow().ExpressPackets
+		conn.MustPing(pings)
+		met, now := c.packets(t)-met, conn.MustFlow().ExpressPackets
+		if met < pings || now[0]-express[0] < pings*9/10 || now[1]-express[1] < pings*9/10 {
+			return fmt.Errorf("it met %d of %d, express were %v", met, pings, [2]uint64{now[0] - express[0], now[1] - express[1]})
+		}
+		return nil
+	})
+}
+
 func needTCX(b *scontest.Bed) {
 	b.T.Helper()
 	if mode := b.Status().Mode; mode != "tcx" {
@@ -109,16 +125,7 @@ func TestForeignProgram(t *testing.T) {
 			c := c.In(b)
 			theirs := newCounter(t)
 			l := theirs.attach(b, tc.dev, tc.at, tc.anchor)
-			const pings = 50
-			scontest.Eventually(t, "it meets every packet, and they are express", func() error {
-				met, express := theirs.packets(t), c.MustFlow().ExpressPackets
-				c.MustPing(pings)
-				met, now := theirs.packets(t)-met, c.MustFlow().ExpressPackets
-				if met < pings || now[0]-express[0] < pings*9/10 || now[1]-express[1] < pings*9/10 {
-					return fmt.Errorf("it met %d of %d, express were %v", met, pings, [2]uint64{now[0] - express[0], now[1] - express[1]})
-				}
-				return nil
-			})
+			theirs.meets(t, c)
 			if n := b.Programs(tc.dev, tc.at); n != 2 {
 				t.Errorf("%d programs run, want theirs and SCON's", n)
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -110,11 +111,10 @@ func FuzzPages(f *testing.F) {
 	})
 }
 
-// FuzzVictim: whatever a peer of the engine sealed writes into its page, the
-// library gives an error at most.
-func FuzzVictim(f *testing.F) {
-	_, socket := serve(f, nil)
-	cmd := command(f, socket, "victim", "ENGINE=sealed")
+// victim starts a program that says at which port it serves, and ends without an
+// error when its input does.
+func victim(f *testing.F, cmd *exec.Cmd) (port uint16) {
+	f.Helper()
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -133,10 +133,18 @@ func FuzzVictim(f *testing.F) {
 			f.Error(err)
 		}
 	})
-	var port uint16
 	if _, err := fmt.Fscan(out, &port); err != nil {
 		f.Fatal(err)
 	}
+	return port
+}
+
+// FuzzVictim: whatever a peer of the engine sealed writes into its page, the
+// library gives an error at most.
+func FuzzVictim(f *testing.F) {
+	_, socket := serve(f, nil)
+	cmd := command(f, socket, "victim", "ENGINE=sealed")
+	port := victim(f, cmd)
 	name := netip.AddrPortFrom(loopback.Addr(), port)
 	hostile := greeted(f, socket)
 	hostilePages(f)

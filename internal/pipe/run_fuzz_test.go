@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -81,28 +80,7 @@ func FuzzRun(f *testing.F) {
 	needBPF(f)
 	_, socket := serve(f, nil)
 	cmd := piped(f, socket, "0", "posixtest", "victim", "127.0.0.1")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		f.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			f.Error(err)
-		}
-	})
-	var port uint16
-	if _, err := fmt.Fscan(out, &port); err != nil {
-		f.Fatal(err)
-	}
+	port := victim(f, cmd)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	hostile := greeted(f, socket)
 	hostilePages(f)
