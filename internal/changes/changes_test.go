@@ -163,6 +163,8 @@ func TestKernel(t *testing.T) {
 		{"MTU", "", "ip link set up0 mtu 1400", "link topology stale"},
 		{"settings of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 ttl 5 dev up0\nip link set vx0 up",
 			"ip link set vx0 type vxlan id 5 ttl 6 dev up0", "link topology stale"},
+		{"settings of a bridge", "", "ip link set br0 type bridge nf_call_iptables 1", "link topology stale"},
+		{"settings of a bridge by which nothing is decided", "", "ip link set br0 type bridge forward_delay 500", ""},
 		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
 		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, link stale, link topology stale"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},

@@ -21,7 +21,7 @@ type device struct {
 	master    uint32
 	group     uint32
 	xdp       string // what programs it has
-	tunnel    string // settings of a VXLAN device
+	settings  string // of a VXLAN device or a bridge
 	peer      uint32 // index of a veth's other end, or of a device beneath
 	peerNSID  uint32 // of that one's namespace
 }
@@ -105,8 +105,8 @@ func (d device) diff(to device) string {
 	if d.xdp != to.xdp {
 		what = append(what, "XDP program")
 	}
-	if d.tunnel != to.tunnel {
-		what = append(what, "tunnel settings")
+	if d.settings != to.settings {
+		what = append(what, "settings")
 	}
 	if what == nil {
 		return otherEnd
@@ -141,28 +141,44 @@ func parseDevice(b []byte) (d device) {
 		case unix.IFLA_LINK_NETNSID:
 			d.peerNSID = native32(data)
 		case unix.IFLA_LINKINFO:
-			d.tunnel = tunnelSettings(data)
+			d.settings = parseSettings(data)
 		}
 	}
 	return d
 }
 
-// tunnelSettings are those of a VXLAN device, "" of another one: a bridge's have
-// timers, which run.
-func tunnelSettings(info []byte) (settings string) {
-	isVXLAN := false
+// parseSettings returns those that decisions depend on of a VXLAN device, all of them,
+// or of a bridge, which has counters and timers among them; "" of another device.
+func parseSettings(info []byte) string {
+	var kind, settings string
 	for typ, data := range nlmsg.Attributes(info) {
 		switch typ {
 		case unix.IFLA_INFO_KIND:
-			isVXLAN = string(bytes.TrimRight(data, "\x00")) == "vxlan"
+			kind = string(bytes.TrimRight(data, "\x00"))
 		case unix.IFLA_INFO_DATA:
 			settings = string(data)
 		}
 	}
-	if !isVXLAN {
-		return ""
+	switch kind {
+	case "vxlan":
+		return settings
+	case "bridge":
+		return bridgeSettings([]byte(settings))
 	}
-	return settings
+	return ""
+}
+
+// bridgeSettings say which packets a bridge tells apart by VLAN, and whether it
+// shows them to Netfilter.
+func bridgeSettings(data []byte) string {
+	var b strings.Builder
+	for typ, value := range nlmsg.Attributes(data) {
+		switch typ {
+		case unix.IFLA_BR_VLAN_FILTERING, unix.IFLA_BR_VLAN_PROTOCOL, unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES:
+			fmt.Fprintf(&b, "%d=%x ", typ, value)
+		}
+	}
+	return b.String()
 }
 
 // bridgePort judges a message about a bridge port: a change of one that
