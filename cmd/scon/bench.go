@@ -107,6 +107,7 @@ type benchOptions struct {
 	family  int
 	overlay bool
 	uplink  string
+	way     string
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -119,6 +120,11 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "by VXLAN, as flannel has it; names begin with vxlan_ then")
 	cmd.Flags().StringVar(&o.uplink, "uplink", "", "by an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; names begin with it then")
+	var ways []string
+	for _, w := range bench.Ways {
+		ways = append(ways, w.Name)
+	}
+	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, by a `way`: "+strings.Join(ways, ", "))
 	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
 }
 
@@ -166,6 +172,13 @@ func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Exp
 		e = e.OverIPv6()
 	case o.family != 4:
 		return e, usagef(cmd, "--family %d: want 4 or 6", o.family)
+	}
+	if o.way != "" {
+		between, err := e.Between(o.way)
+		if err != nil {
+			return e, usagef(cmd, "--between %s: %v", o.way, err)
+		}
+		e = between
 	}
 	if len(o.modes) == 0 {
 		return e, nil

@@ -26,7 +26,10 @@ type bed struct {
 	peers     map[string]*peer.Peer // by node
 	daemon    *daemon               // nil in other modes
 	flowtable bool                  // is loaded
-	edge      netip.Addr            // where servers are
+	far       string                // node of servers
+	server    netip.Addr            // where they listen
+	reach     netip.Addr            // where they are called, if that is another address
+	between   bool                  // both ends are containers
 	firstCPU  int
 	secondCPU int
 }
@@ -48,18 +51,20 @@ func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{
 		uplink: lab.Uplink, wire: lab.Uplink,
 		ports: []string{lab.Port(1)}, nodes: []string{lab.Edge, Native.node, Container.node},
-		peers: map[string]*peer.Peer{}, edge: lab.EdgeAddr,
+		peers: map[string]*peer.Peer{}, far: lab.Edge, server: lab.EdgeAddr,
 	}
 	opts := labOptions(1)
 	switch {
+	case e.Way != nil:
+		b.between, opts.Containers = true, 2
 	case e.Uplink != "":
-		b.edge, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
+		b.server, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
 		// A wire of the lab below a bridge is like a container's.
 		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
-		b.edge, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel
+		b.server, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel
 	case e.IPv6:
-		b.edge, opts.IPv6 = lab.EdgeAddr6, true
+		b.server, opts.IPv6 = lab.EdgeAddr6, true
 	}
 	if b.firstCPU, b.secondCPU, err = TwoCPUs(); err != nil {
 		return nil, err
@@ -70,6 +75,12 @@ func openLab(e Experiment) (b *bed, err error) {
 	}
 	if b.lab, err = lab.Up(opts); err != nil {
 		return nil, err
+	}
+	if !b.between {
+		return b, nil
+	}
+	if err := e.Way.take(b); err != nil {
+		return nil, errors.Join(err, b.lab.Close())
 	}
 	return b, nil
 }
@@ -123,7 +134,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.edge, append([]string{b.wire}, b.ports...)) })
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.server, append([]string{b.wire}, b.ports...)) })
 	}
 	if !mode.express {
 		return nil
@@ -143,7 +154,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 func (b *bed) clear() error {
 	if b.flowtable {
 		b.flowtable = false
-		return b.lab.Do(lab.Device, func() error { return unloadFlowtable(b.edge) })
+		return b.lab.Do(lab.Device, func() error { return unloadFlowtable(b.server) })
 	}
 	if b.daemon == nil {
 		return nil
@@ -161,13 +172,13 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		}
 	}()
 	spec := step.Spec
-	spec.Address = netip.AddrPortFrom(b.edge, 0)
+	spec.Address, spec.Reach = netip.AddrPortFrom(b.server, 0), b.reach
 	spec.ServerCPU, spec.DriverCPU = b.secondCPU, b.firstCPU
 	if step.OneCPU {
 		spec.DriverCPU = b.secondCPU
 	}
 
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, between: b.between}
 	if step.Softirq {
 		if meters.softirq, err = openSoftirqMeter(); err != nil {
 			return Sample{}, err
@@ -178,7 +189,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 	if err != nil {
 		return Sample{}, err
 	}
-	served, driven, err := peer.Run(ctx, b.peers[lab.Edge], b.peers[mode.node], spec)
+	served, driven, err := peer.Run(ctx, b.peers[b.far], b.peers[mode.node], spec)
 	if err != nil {
 		return Sample{}, err
 	}

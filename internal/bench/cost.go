@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/scon-project/scon/internal/bench/peer"
-	"github.com/scon-project/scon/internal/lab"
 )
 
 // costCount messages, exchanges or connections are a sample: enough that a
@@ -78,13 +77,13 @@ func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 
 func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, error) {
 	spec := step.Spec
-	spec.Address = netip.AddrPortFrom(b.edge, 0)
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
+	spec.Address, spec.Reach = netip.AddrPortFrom(b.server, 0), b.reach
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, between: b.between}
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err
 	}
-	driven, err := peer.Lockstep(b.lab.Node(lab.Edge), b.lab.Node(mode.node), spec)
+	driven, err := peer.Lockstep(b.lab.Node(b.far), b.lab.Node(mode.node), spec)
 	if err != nil {
 		return Sample{}, err
 	}

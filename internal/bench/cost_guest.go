@@ -130,6 +130,9 @@ func countCommand(e Experiment, rounds int) string {
 	if e.Uplink != "" {
 		way = " --uplink " + e.Uplink
 	}
+	if e.Way != nil {
+		way = " --between " + e.Way.Name
+	}
 	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
 		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
 }

@@ -105,6 +105,8 @@ type Experiment struct {
 	// Uplink is the kind of the uplink that the traffic is by, as
 	// lab.Options.Uplink; "" for lab.Uplink.
 	Uplink string
+	// Way of the traffic if it is between two containers, else nil.
+	Way *Way
 	// Containers that RunTraffic needs; 0 for one.
 	Containers int
 	// Counted says that the samples are counted instructions: they are the

@@ -34,6 +34,9 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 		for _, kind := range lab.UplinkKinds() {
 			others = append(others, e.OverUplink(kind))
 		}
+		for _, w := range Ways {
+			others = append(others, e.by(&w))
+		}
 	}
 	for _, e := range others {
 		if e.Name == r.Experiment {

@@ -40,7 +40,7 @@ func (s *Stage) Leave() error { return s.bed.clear() }
 // Send runs traffic between the mode's node and the edge; the stage fills in
 // the address and the CPUs.
 func (s *Stage) Send(ctx context.Context, mode Mode, spec peer.Spec) (served, driven peer.Report, err error) {
-	spec.Address = netip.AddrPortFrom(s.bed.edge, 0)
+	spec.Address = netip.AddrPortFrom(s.bed.server, 0)
 	spec.ServerCPU, spec.DriverCPU = s.bed.secondCPU, s.bed.firstCPU
 	return peer.Run(ctx, s.bed.peers[lab.Edge], s.bed.peers[mode.node], spec)
 }

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"fmt"
-	"net/netip"
 	"runtime"
 	"slices"
 	"time"
@@ -27,7 +26,7 @@ func Lockstep(serverNetns, driverNetns string, spec Spec) (report Report, err er
 	err = netns.Do(serverNetns, func() (err error) {
 		var port uint16
 		listener, port, err = listen(spec.Proto, spec.Address.Addr())
-		spec.Address = netip.AddrPortFrom(spec.Address.Addr(), port)
+		spec.Address = spec.reachAt(port)
 		return err
 	})
 	if err != nil {

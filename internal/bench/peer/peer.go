@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"syscall"
@@ -107,7 +106,7 @@ func Run(ctx context.Context, server, driver *Peer, spec Spec) (served, driven R
 	if err != nil {
 		return Report{}, Report{}, err
 	}
-	spec.Address = netip.AddrPortFrom(spec.Address.Addr(), listening.Port)
+	spec.Address = spec.reachAt(listening.Port)
 	if err := driver.order(order{Role: drive, Spec: spec}); err != nil {
 		return Report{}, Report{}, err
 	}

@@ -61,9 +61,19 @@ type Spec struct {
 	WarmUp int `json:"warm_up"`
 	// Address of the server; Run fills in the port.
 	Address netip.AddrPort `json:"address"`
+	// Reach is the address that the driver reaches it by, if it is another.
+	Reach netip.Addr `json:"reach"`
 	// ServerCPU and DriverCPU are where the two ends run.
 	ServerCPU int `json:"server_cpu"`
 	DriverCPU int `json:"driver_cpu"`
+}
+
+// reachAt is where the driver reaches a server that listens on a port.
+func (s Spec) reachAt(port uint16) netip.AddrPort {
+	if s.Reach.IsValid() {
+		return netip.AddrPortFrom(s.Reach, port)
+	}
+	return netip.AddrPortFrom(s.Address.Addr(), port)
 }
 
 // Report is what one end counted.
