@@ -3,12 +3,14 @@
  * from_container: ingress of a container's bridge port.
  *
  * In:  every packet that the container sends.
- * Out: TC_ACT_REDIRECT to the uplink, rewritten (express); TC_ACT_UNSPEC, the
- *      packet untouched (regular); TC_ACT_SHOT for SCON's own tokens (order.h)
- *      and for packets that Netfilter is known to drop (discard.h).
+ * Out: TC_ACT_REDIRECT to the uplink or into another container's namespace,
+ *      rewritten (express); TC_ACT_UNSPEC, the packet untouched (regular);
+ *      TC_ACT_SHOT for SCON's own tokens (order.h) and for packets that Netfilter
+ *      is known to drop (discard.h).
  */
-#include "lib/order.h"
-#include "lib/rewrite.h"
+#include <linux/if_packet.h>
+
+#include "lib/deliver.h"
 #include "lib/tunnel.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
@@ -18,7 +20,7 @@ always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 			      struct half *half, int is_tcp)
 {
 	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp))
+	if (rewrite(skb, pkt, half, is_tcp, 1))
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;
@@ -46,6 +48,18 @@ static __attribute__((noinline)) int express_by_tunnel(struct __sk_buff *skb,
 	return express_out(skb, &pkt, half, is_tcp);
 }
 
+/* To another container. */
+always_inline int express_across(struct __sk_buff *skb, struct packet *pkt,
+				 struct half *half, int is_tcp, __u32 now)
+{
+	if (half->flags & DEV_QUEUE || in_queue(half, &shared.last_odd_sent, now))
+		return express_queued(skb, pkt, half, is_tcp, hop(half->flags));
+	/* At its sender's port it is not for this host. */
+	if (bpf_skb_change_type(skb, PACKET_HOST))
+		return regular_way(skb, MALFORMED);
+	return express_in(skb, pkt, half, is_tcp, hop(half->flags));
+}
+
 /* Whatever is not the plain case. */
 always_inline int sends(struct __sk_buff *skb, int v6)
 {
@@ -60,8 +74,10 @@ always_inline int sends(struct __sk_buff *skb, int v6)
 		return token_returns(skb);
 
 	reason = parse_as(skb, &pkt, v6, ETH_HLEN);
-	if (reason)
+	if (reason) {
+		odd_enters(&shared.last_odd_sent, reason, now);
 		return regular_way(skb, reason);
+	}
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 
 	h = hash(&pkt.key);
@@ -87,10 +103,15 @@ always_inline int sends(struct __sk_buff *skb, int v6)
 		enter(skb, &pkt, half, reason);
 		return regular_way(skb, reason);
 	}
+	/* A bridge leaves padding alone. */
+	if (half->flags & WAY_BRIDGED && skb->len != pkt.len + ETH_HLEN)
+		return regular_way(skb, TOO_LONG);
 	if (trim(skb, &pkt))
 		return regular_way(skb, MALFORMED);
 	if (!v6 && half->flags & DEV_TUNNEL)
 		return express_by_tunnel(skb, half);
+	if (half->flags & WAY_ACROSS)
+		return express_across(skb, &pkt, half, !is_udp(&pkt.key), now);
 	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
 }
 

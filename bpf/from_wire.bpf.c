@@ -6,8 +6,7 @@
  * Out: TC_ACT_REDIRECT into the container's namespace, rewritten (express);
  *      TC_ACT_UNSPEC, the packet untouched (regular).
  */
-#include "lib/order.h"
-#include "lib/rewrite.h"
+#include "lib/deliver.h"
 #include "lib/tunnel.h"
 
 /* IPsec has decrypted the packet, which meets this hook for the second time. */
@@ -16,37 +15,6 @@ always_inline int decrypted(struct __sk_buff *skb)
 	struct bpf_xfrm_state state;
 
 	return has_ipsec && !bpf_skb_get_xfrm_state(skb, 0, &state, sizeof(state), 0);
-}
-
-/* Straight into the container's namespace, as half says. */
-always_inline int express_in(struct __sk_buff *skb, struct packet *pkt, struct half *half,
-			     int is_tcp)
-{
-	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp))
-		return TC_ACT_SHOT;
-	/* As after the hop over the container's veth pair. */
-	skb->mark = 0;
-	skb->priority = 0;
-	return bpf_redirect_peer(half->out_dev, 0);
-}
-
-/* Through the port's queue. */
-always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
-				 struct half *half, int is_tcp)
-{
-	struct half *twin;
-
-	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp))
-		return TC_ACT_SHOT;
-	skb->mark = half->out_mark;
-	skb->priority = half->out_priority;
-	twin = slot(half->twin);
-	if (twin && !(half->flags & DEV_QUEUE))
-		return deliver_queued(skb, half, twin->twin);
-	mark_own(skb, CB_EXPRESS);
-	return bpf_redirect(half->out_dev, 0);
 }
 
 /*
@@ -66,7 +34,7 @@ always_inline int express_unpacked(struct __sk_buff *skb, struct packet *pkt,
 		return TC_ACT_SHOT;
 	pkt->ip = data + IP_OFF;
 	count_express(half, pkt, is_tcp);
-	if (rewrite4(skb, pkt, half, is_tcp, 0))
+	if (rewrite4(skb, pkt, half, is_tcp, 0, 1))
 		return TC_ACT_SHOT;
 	skb->mark = 0;
 	skb->priority = 0;
@@ -86,7 +54,7 @@ static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
 
 	data = parse_inner(skb, &pkt, &reason);
 	if (!data) {
-		odd_enters(reason, now);
+		odd_enters(&shared.last_odd, reason, now);
 		return regular_way(skb, NO_ENTRY);
 	}
 	half = find(&pkt.key);
@@ -101,7 +69,7 @@ static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
 		reason = IDENTITY;
 	/* None overtakes those that the stack unpacks. */
 	if (!reason && !in_tunnel(o, now) && !(half->flags & DEV_QUEUE) &&
-	    !in_queue(half, now))
+	    !in_queue(half, &shared.last_odd, now))
 		return express_unpacked(skb, &pkt, half, !is_udp(&pkt.key));
 	unpacks(skb, data, &pkt, o, sound && !decrypted(skb), now);
 	return regular_way(skb, reason ?: LEASE_ENDED);
@@ -137,7 +105,7 @@ always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 
 	reason = parse_as(skb, &pkt, v6, mac_header);
 	if (reason) {
-		odd_enters(reason, now);
+		odd_enters(&shared.last_odd, reason, now);
 		return regular_way(skb, reason);
 	}
 
@@ -162,9 +130,9 @@ always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 		return regular_way(skb, MALFORMED);
 
 	is_tcp = !is_udp(&pkt.key);
-	if (half->flags & DEV_QUEUE || in_queue(half, now))
-		return express_queued(skb, &pkt, half, is_tcp);
-	return express_in(skb, &pkt, half, is_tcp);
+	if (half->flags & DEV_QUEUE || in_queue(half, &shared.last_odd, now))
+		return express_queued(skb, &pkt, half, is_tcp, 1);
+	return express_in(skb, &pkt, half, is_tcp, 1);
 }
 
 /* Not inlined, so that this pays for its registers. */
@@ -201,9 +169,9 @@ always_inline int plain_in(struct __sk_buff *skb, __u8 protocol, int v6)
 	half = likely_slot(h);
 	if (!half)
 		return v6 ? stranger_arrives6(skb, h) : stranger_arrives(skb, h);
-	if (!is_plain(skb, &pkt, half, &now) || in_queue(half, now))
+	if (!is_plain(skb, &pkt, half, &now) || in_queue(half, &shared.last_odd, now))
 		return v6 ? wire_brings6(skb) : wire_brings(skb);
-	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP);
+	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
 }
 
 /* IPv6 costs IPv4 nothing. */

@@ -23,6 +23,18 @@ always_inline int is_for(const struct device *device, const struct packet *pkt)
 	       (device->mac == load32(eth) && device->mac_end == load16(eth + 4));
 }
 
+#define NO_WAY 0x80
+
+/* How a packet that may be of half has come to this port: WAY_*, or NO_WAY. */
+always_inline __u8 came_by(const struct __sk_buff *skb, const struct half *half)
+{
+	if (half->key.side <= SIDE_FLAGS)
+		return skb->ingress_ifindex == half->in_dev ? 0 : NO_WAY;
+	if (skb->ingress_ifindex == half->in_bridge)
+		return WAY_ACROSS;
+	return skb->ingress_ifindex == half->in_dev ? WAY_ACROSS | WAY_BRIDGED : NO_WAY;
+}
+
 /* A packet that is not SCON's own. */
 always_inline int reaches(struct __sk_buff *skb, int v6)
 {
@@ -50,17 +62,22 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 		back = 0;
 	}
 	half = back ? slot(back->twin) : 0;
+	device = device_of(skb);
+	/* What is for another MAC address the bridge has sent to all its ports. */
+	if (!is_for(device, &pkt)) {
+		if (half)
+			half->probe = 0;
+		return regular_way(skb, half ? UNTIED : NO_ENTRY);
+	}
 	if (!half)
 		return stranger(skb, &pkt, h);
 
-	device = device_of(skb);
-	/*
-	 * Whoever sends as the wire from inside is not the packet that entered, and
-	 * what is for another MAC address the bridge has sent to all its ports.
-	 */
-	if (skb->ingress_ifindex != half->in_dev || !is_for(device, &pkt))
+	/* Whoever sends as another from elsewhere is not the packet that entered. */
+	flags = came_by(skb, half);
+	if (flags == NO_WAY)
 		half->probe = 0;
-	flags = device ? device->flags : 0;
+	if (device)
+		flags |= device->flags;
 	device = device_at(half->in_dev);
 	if (!v6 && device)
 		flags |= device->flags & DEV_TUNNEL;

@@ -29,6 +29,9 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	half = back ? slot(back->twin) : 0;
 	if (!half)
 		return TC_ACT_UNSPEC;
+	/* Whoever sends as another from elsewhere is not the packet that entered. */
+	if (skb->ingress_ifindex != half->in_bridge)
+		return regular_way(skb, UNTIED);
 	device = device_of(skb);
 	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
 	reason = leave(skb, &pkt, half, flags);

@@ -311,12 +311,18 @@ always_inline __u16 fold(__u32 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* What the sum of the IP header's words grows by: addresses, TTL - 1 and DSCP. */
+/* By how much the TTL goes down on a way with these flags. */
+always_inline __u8 hop(__u8 flags)
+{
+	return flags & WAY_BRIDGED ? 0 : 1;
+}
+
+/* What the sum of the IP header's words grows by: addresses, TTL and DSCP. */
 always_inline __u16 ip_delta(const struct packet *pkt, const struct half *half,
-			     __u8 out_tos)
+			     __u8 out_tos, __u8 hop)
 {
 	int shift = is_ipv6(pkt) ? DSCP_SHIFT6 : 0;
-	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100));
+	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100) * hop);
 	__u32 dscp =
 		bpf_htons(out_tos << shift) + (__u16)~bpf_htons(half->in_tos << shift);
 
@@ -357,7 +363,8 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (!half->probe || half->probe != tie(pkt, hops(pkt) + 1) || is_group(macs))
+	if (!half->probe || half->probe != tie(pkt, hops(pkt) + hop(flags)) ||
+	    is_group(macs))
 		return UNTIED;
 	half->probe = 0;
 	if (!alive(now))
@@ -366,7 +373,8 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
 		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&
 		  half->out_priority == skb->priority && half->out_tos == tos &&
-		  half->ip_delta == ip_delta(pkt, half, tos) && half->flags == flags;
+		  half->ip_delta == ip_delta(pkt, half, tos, hop(flags)) &&
+		  half->flags == flags;
 	if (renewed && generation == shared.generation && leased(half, now)) {
 		/* Still leased: it came this way for its length. */
 		if (len > half->max_len)
@@ -381,7 +389,7 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 		half->out_mark = skb->mark;
 		half->out_priority = skb->priority;
 		half->out_tos = tos;
-		half->ip_delta = ip_delta(pkt, half, tos);
+		half->ip_delta = ip_delta(pkt, half, tos, hop(flags));
 		half->flags = flags;
 	}
 	half->max_len = len;

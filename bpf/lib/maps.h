@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 10
+#define LAYOUT_VERSION 11
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -50,6 +50,7 @@ struct settings {
 	__u32 last_tunneled; /* when a packet went into a tunnel that is to be seen */
 	__u32 tunnel_id; /* the latest IP id of an outer header, low 16 bits */
 	__u32 watched; /* slot of the discard that a packet was watched for last */
+	__u32 last_odd_sent; /* as last_odd, of what containers send */
 };
 
 volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared");
@@ -83,6 +84,10 @@ enum slot_state {
 #define DEV_QUEUE (1 << 0)
 /* A VXLAN device that express packets may skip: tunnel.h. */
 #define DEV_TUNNEL (1 << 1)
+/* The way from one container to another: out_dev is the other one's port ... */
+#define WAY_ACROSS (1 << 2)
+/* ... of the same bridge, which leaves the TTL alone. */
+#define WAY_BRIDGED (1 << 3)
 
 /*
  * What is around the packets of a half on the wire, if they leave or enter by a
@@ -140,7 +145,7 @@ struct half {
 	__u16 port_delta; /* d: the same for the ports */
 	__u16 max_len; /* e: longest IP packet or segment seen to pass */
 	__u8 state; /* enum slot_state */
-	__u8 flags; /* e: DEV_* of the way out */
+	__u8 flags; /* e: DEV_* of the way out, and WAY_* */
 	__u32 out_dev; /* e: 0 until a decision has been seen */
 	__u32 out_mark; /* e */
 	__u64 out_macs; /* e */
@@ -163,6 +168,8 @@ struct half {
 	__u32 told; /* of TCP: seq_end when the daemon last heard how far it is ... */
 	__u32 far; /* ... and how much further it hears of it again */
 	__u64 addrs6[4]; /* d: of IPv6: source and destination, as they enter */
+	__u32 in_bridge; /* d: of a container's packets: where IP sees them */
+	__u32 pad;
 };
 
 /*

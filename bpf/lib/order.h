@@ -33,15 +33,16 @@ always_inline int is_own(struct __sk_buff *skb, __u64 what)
  * A packet without a key goes the regular way in. If it is a fragment or has
  * IP options, it may be of any connection, and will be in its queue.
  */
-always_inline void odd_enters(enum reason reason, __u32 now)
+always_inline void odd_enters(volatile __u32 *last, enum reason reason, __u32 now)
 {
 	if (reason == FRAGMENT || reason == HAS_OPTIONS || reason == MALFORMED)
-		note(&shared.last_odd, now);
+		note(last, now);
 }
 
-always_inline int in_queue(const struct half *half, __u32 now)
+/* Whether any of half's packets may be in the port's queue; last is its sender's. */
+always_inline int in_queue(const struct half *half, const volatile __u32 *last, __u32 now)
 {
-	return half->queued != half->drained || now - shared.last_odd <= 2;
+	return half->queued != half->drained || now - *last <= 2;
 }
 
 /* Puts a packet into the port's queue, and the token behind it. */

@@ -77,7 +77,7 @@ always_inline int adjust_checksum(struct __sk_buff *skb, __u32 l4_off, int is_tc
  * addresses add, as if it were IPv4.
  */
 always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
-			   const struct half *half, int is_tcp)
+			   const struct half *half, int is_tcp, __u8 hop)
 {
 	const struct half *twin = slot(half->twin);
 	void *data = (void *)pkt->ip6 - IP_OFF;
@@ -91,7 +91,7 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	*class = (*class & ~bpf_htons(DSCP_MASK << DSCP_SHIFT6)) |
 		 bpf_htons(half->out_tos << DSCP_SHIFT6);
-	pkt->ip6->hop_limit--;
+	pkt->ip6->hop_limit -= hop;
 	addrs[0] = twin->addrs6[2];
 	addrs[1] = twin->addrs6[3];
 	addrs[2] = twin->addrs6[0];
@@ -103,9 +103,9 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 	return 0;
 }
 
-/* Rewrites a packet of IPv4 that begins at off. */
+/* Rewrites a packet of IPv4 that begins at off. hop is what the TTL goes down by. */
 always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
-			   const struct half *half, int is_tcp, __u32 off)
+			   const struct half *half, int is_tcp, __u32 off, __u8 hop)
 {
 	void *data = (void *)pkt->ip - IP_OFF;
 	struct iphdr *ip = pkt->ip;
@@ -115,7 +115,7 @@ always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
 	*(__u64 *)data = half->out_macs;
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
-	ip->ttl--;
+	ip->ttl -= hop;
 	ip->check = ~((check >> 16) + check);
 	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
 	*(__u32 *)(data + L4_OFF) = half->out_ports;
@@ -123,16 +123,16 @@ always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
 }
 
 /*
- * Rewrites the packet as half says: MAC addresses, TTL, DSCP, addresses,
+ * Rewrites the packet as half says: MAC addresses, TTL (by hop), DSCP, addresses,
  * ports and checksums. The caller has made every check; after the first write
  * nothing can fail, since the headers are linear and not shared (the program's
  * prologue sees to that). Returns 0, or -1 for a packet that is now spoilt.
  */
 always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
-			  const struct half *half, int is_tcp)
+			  const struct half *half, int is_tcp, __u8 hop)
 {
-	return is_ipv6(pkt) ? rewrite6(skb, pkt, half, is_tcp) :
-			      rewrite4(skb, pkt, half, is_tcp, 0);
+	return is_ipv6(pkt) ? rewrite6(skb, pkt, half, is_tcp, hop) :
+			      rewrite4(skb, pkt, half, is_tcp, 0, hop);
 }
 
 always_inline void count_express(struct half *half, const struct packet *pkt, int is_tcp)
@@ -145,9 +145,9 @@ always_inline void count_express(struct half *half, const struct packet *pkt, in
 
 /*
  * The plain case, the only one that nearly all packets of known connections
- * are: headers are linear, there is no padding, the half is in its likely slot,
- * and every check passes. What is not plain has the whole program of its hook
- * see to it. Each protocol has code of its own, so that few registers are needed.
+ * are: headers are linear, there is no padding, the half is in its likely slot and
+ * has no flags, and every check passes. What is not plain has the whole program of its
+ * hook see to it. Each protocol has code of its own, so that few registers are needed.
  */
 always_inline int is_linear(struct __sk_buff *skb)
 {

@@ -311,7 +311,7 @@ always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
 	*(__u16 *)(data + INNER_OFF + ETH_HLEN - 2) = bpf_htons(ETH_P_IP);
 	pkt->ip = data + INNER_OFF + IP_OFF;
 	write_outer(data, o, pkt->len, pkt->ip->tos, id);
-	if (rewrite4(skb, pkt, half, is_tcp, INNER_OFF))
+	if (rewrite4(skb, pkt, half, is_tcp, INNER_OFF, 1))
 		return TC_ACT_SHOT;
 	if (o->sums) {
 		/* rewrite4 has called helpers. */

@@ -106,7 +106,7 @@ var fakeFlow = api.Flow{
 	Container: "web", Family: "ipv4", Proto: "tcp",
 	Orig:  api.Tuple{Src: "172.17.0.2", Sport: 43512, Dst: "10.0.0.1", Dport: 80},
 	Reply: api.Tuple{Src: "10.0.0.1", Sport: 80, Dst: "192.168.1.5", Dport: 43512},
-	State: api.FlowExpress, Confilter: api.ConfilterSuccess,
+	Way:   api.WayWire, State: api.FlowExpress, Confilter: api.ConfilterSuccess,
 	ExpressPackets: [2]uint64{500, 430}, ExpressBytes: [2]uint64{1000, 1_233_567},
 	RegularPackets: &[2]uint64{7, 6}, RegularBytes: &[2]uint64{420, 9_433},
 	AgeMS: 61_500, IdleMS: 20, LeaseMS: 730, Oif: "eth0", NextHop: "02:00:00:00:00:01", MTU: 1500,
@@ -118,8 +118,8 @@ func (b *fakeBackend) Flows(container string) ([]api.Flow, error) {
 	}
 	return []api.Flow{fakeFlow, {
 		Container: "web", Family: "ipv4", Proto: "udp",
-		Orig:  api.Tuple{Src: "172.17.0.2", Sport: 5000, Dst: "10.0.0.1", Dport: 53},
-		State: api.FlowComposing,
+		Orig: api.Tuple{Src: "172.17.0.2", Sport: 5000, Dst: "10.0.0.1", Dport: 53},
+		Way:  api.WayHairpin, Peer: "db", State: api.FlowComposing,
 	}}, known(container)
 }
 

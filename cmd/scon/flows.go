@@ -46,7 +46,7 @@ func addContainerFlag(cmd *cobra.Command, container *string) {
 // flowTable has one line per Conentry, both directions in it; where conntrack
 // counts, also the sums of what it and SCON have counted.
 func flowTable(flows []api.Flow) *table {
-	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE",
+	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "WAY",
 		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
 	counted := slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil })
 	if counted {
@@ -54,9 +54,9 @@ func flowTable(flows []api.Flow) *table {
 	}
 	tab := newTable(header...)
 	for _, f := range flows {
-		cells := []any{f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State,
+		cells := []any{f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State, orDash(way(f)),
 			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
-			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), way(f)}
+			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), leaving(f)}
 		if counted {
 			cells = append(cells, withRegular(f, 0), withRegular(f, 1))
 		}
@@ -73,8 +73,16 @@ func withRegular(f api.Flow, dir int) string {
 	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], bytesText(f.ExpressBytes[dir]+f.RegularBytes[dir]))
 }
 
-// way is where a Conentry's packets leave, as far as it was seen.
+// way names the regular way of a Conentry, with the container at its other end.
 func way(f api.Flow) string {
+	if f.Peer == "" {
+		return f.Way
+	}
+	return f.Way + ", " + f.Peer
+}
+
+// leaving is where a Conentry's packets leave, as far as it was seen.
+func leaving(f api.Flow) string {
 	if f.Oif == "" {
 		return "not seen yet"
 	}

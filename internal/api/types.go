@@ -20,6 +20,15 @@ const (
 	FlowDiscard   = "discard"   // an observed Netfilter drop is remembered
 )
 
+// Way of a Conentry: the regular one that its packets do without.
+const (
+	WayWire       = "wire"       // between a container and outside, by an uplink
+	WayContainers = "containers" // between two containers; no decision was seen yet
+	WayBridged    = "bridged"    // within a bridge
+	WayHairpin    = "hairpin"    // by IP or a translation back into the bridge, as to a published port
+	WayRouted     = "routed"     // by IP, from one bridge to another or without any
+)
+
 // Confilter values of a Conentry (scon.txt, section V-B2).
 const (
 	ConfilterDiscard = -1
@@ -108,6 +117,9 @@ type Flow struct {
 	Proto          string    `json:"proto"`  // "tcp" or "udp"
 	Orig           Tuple     `json:"orig"`
 	Reply          Tuple     `json:"reply"`
+	Way            string    `json:"way"`                 // Way*
+	Peer           string    `json:"peer,omitempty"`      // the container at the other end
+	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
 	State          string    `json:"state"`
 	Confilter      int       `json:"confilter"`
 	ExpressPackets [2]uint64 `json:"express_packets"`

@@ -14,11 +14,11 @@ import (
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	for i := range t.halves {
 		h := &t.halves[i]
-		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 {
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot[uint32(i)] != nil {
 			continue // empty, or found by way of its twin
 		}
 		e := t.revive(uint32(i), get, now)
-		if e == nil || !keep(e.Port) {
+		if e == nil || !keep(e.Port) || e.Peer != 0 && !keep(e.Peer) {
 			continue
 		}
 		t.insert(e)
@@ -35,20 +35,18 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		return nil
 	}
 	in := &t.halves[out.Twin]
-	if in.State != datapath.SlotOpen || in.Twin != outbound || in.Key.Side>>datapath.SideShift != 0 {
+	if in.State != datapath.SlotOpen || in.Twin != outbound {
 		return nil
 	}
 	tuple, port := t.tupleAt(outbound)
+	wire, peer := t.tupleAt(out.Twin)
+	e := &Conentry{Port: port, Peer: peer, Composed: now, outbound: outbound, inbound: out.Twin}
 	conn, err := get(tuple)
-	if err != nil {
+	e.Conn, e.initiator = conn, tuple == conn.Orig
+	if peer != 0 && !t.reviveMarker(e, err) || peer == 0 && err != nil {
 		return nil
 	}
-	e := &Conentry{
-		Port: port, Conn: conn, Composed: now,
-		outbound: outbound, inbound: out.Twin,
-		initiator: tuple == conn.Orig,
-	}
-	wire, _ := t.tupleAt(out.Twin)
+	conn = e.Conn
 	if e.containerTuple() != tuple || e.wireTuple() != wire || t.Lookup(conn.Orig) != nil {
 		return nil
 	}
@@ -59,6 +57,9 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		return nil // the daemon died in publish or empty
 	}
 	e.activity.begin(now, 0)
+	if peer != 0 && !e.initiator {
+		e.turn()
+	}
 	return e
 }
 
@@ -86,6 +87,7 @@ func (t *Table) Clear() {
 	clear(t.bySlot)
 	clear(t.byTuple)
 	clear(t.perPort)
+	clear(t.joined)
 	clear(t.discards)
 	t.retired, t.retiredDiscards = nil, nil
 }

@@ -44,6 +44,12 @@ type Options struct {
 type Conentry struct {
 	// Port is the ifindex of the container's bridge port.
 	Port int
+	// Peer is that of the container at the other end, which did not open the
+	// connection; 0 if the other end is outside.
+	Peer int
+	// Untracked tells that conntrack does not see the connection: Conn has its
+	// tuples only.
+	Untracked bool
 	// Conn is the connection as conntrack had it when it was composed.
 	Conn conntrack.Conn
 	// Composed is when the Conentry was placed.
@@ -51,7 +57,9 @@ type Conentry struct {
 
 	outbound  uint32 // slot of the packets that the container sends
 	inbound   uint32 // slot of the packets that it receives
-	initiator bool   // the container opened the connection: outbound is original
+	marker    uint32 // slot with the key of the wire, if isMarked: pair.go
+	isMarked  bool
+	initiator bool // the container opened the connection: outbound is original
 	activity  activity
 	told      told
 }
@@ -72,6 +80,8 @@ type Table struct {
 	retired  []closedSlots
 	returned rhythms
 	past     map[int]Totals // of Conentries that are gone, by port
+	pastAll  Totals
+	joined   map[int]int // Conentries that a port is the Peer of
 
 	discards        map[datapath.Key]*Discard
 	retiredDiscards []closedDiscard
@@ -101,6 +111,7 @@ func New(m datapath.Memory, o Options) *Table {
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
 		past:     make(map[int]Totals),
+		joined:   make(map[int]int),
 		discards: make(map[datapath.Key]*Discard),
 	}
 }
@@ -115,43 +126,50 @@ func Slots(connections int) uint32 {
 	return slots
 }
 
-// Compose publishes a Conentry for a connection of the container behind port.
-// tuple is the direction of the container's own packets, one of conn's two. It
-// stays without effect until the programs see what the regular way decides.
-func (t *Table) Compose(port int, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
+// Compose publishes a Conentry for a connection of the container at here with the
+// outside. tuple is the direction of the container's own packets, one of conn's
+// two. It stays without effect until the programs see what the regular way decides.
+func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
 	if !oneFamily(conn.Orig.Src, conn.Orig.Dst, conn.Reply.Src, conn.Reply.Dst) {
 		return nil, ErrFamily
 	}
 	if t.byTuple[t.KeyOf(conn.Orig, 0)] != nil || t.byTuple[t.KeyOf(conn.Reply, 0)] != nil {
 		return nil, ErrExists
 	}
-	if err := t.room(port); err != nil {
+	if err := t.room(here.Port); err != nil {
 		return nil, err
 	}
 
-	e := &Conentry{Port: port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
-	wire := e.wireTuple()
-	out, in := t.KeyOf(tuple, port), t.KeyOf(wire, 0)
-	var err error
-	if e.outbound, err = t.reserve(out); err != nil {
+	e := &Conentry{Port: here.Port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
+	if err := t.place(e, here, End{}); err != nil {
 		return nil, err
+	}
+	return e, nil
+}
+
+// place publishes both halves of a Conentry: what its container sends enters at
+// here, what it receives at there.
+func (t *Table) place(e *Conentry, here, there End) (err error) {
+	tuple, wire := e.containerTuple(), e.wireTuple()
+	out, in := t.KeyOf(tuple, here.Port), t.KeyOf(wire, there.Port)
+	if e.outbound, err = t.reserve(out); err != nil {
+		return err
 	}
 	if e.inbound, err = t.reserve(in); err != nil {
 		t.empty(e.outbound)
-		return nil, err
+		return err
 	}
 	if err := t.outers.Forget(e.outbound, e.inbound); err != nil {
 		t.empty(e.outbound)
 		t.empty(e.inbound)
-		return nil, err
+		return err
 	}
-	// Should it go idle and come back, it is a candidate as soon as at first.
-	atomic.StoreUint64(t.count(t.hash(out)), 0)
+	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
-	e.activity.begin(now, t.returned.take(t.KeyOf(tuple, 0), now))
+	e.activity.begin(e.Composed, t.returned.take(t.KeyOf(tuple, 0), e.Composed))
 	t.insert(e)
-	return e, nil
+	return nil
 }
 
 // Initiator tells whether the container opened the connection.
@@ -175,13 +193,30 @@ func (e *Conentry) wireTuple() conntrack.Tuple {
 
 func (t *Table) insert(e *Conentry) {
 	t.entries[e] = struct{}{}
-	t.bySlot[e.outbound], t.bySlot[e.inbound] = e, e
+	for _, slot := range e.allSlots() {
+		t.bySlot[slot] = e
+	}
 	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
 	t.perPort[e.Port]++
+	if e.Peer != 0 {
+		t.joined[e.Peer]++
+	}
+}
+
+// allSlots are those that a Conentry has.
+func (e *Conentry) allSlots() []uint32 {
+	if e.isMarked {
+		return []uint32{e.outbound, e.inbound, e.marker}
+	}
+	return []uint32{e.outbound, e.inbound}
 }
 
 // publish fills a reserved slot and opens it: the tag is written last.
 func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
+	if key.Side>>datapath.SideShift != 0 {
+		// Should it go idle and come back, it is a candidate as soon as at first.
+		atomic.StoreUint64(t.count(t.hash(key)), 0)
+	}
 	h := &t.halves[index]
 	h.Twin = twin
 	by := translate(from, to)
@@ -197,7 +232,7 @@ func (t *Table) Len() int { return len(t.entries) + len(t.discards) }
 
 // LenOf returns how many Conentries the container behind port has, discards
 // included.
-func (t *Table) LenOf(port int) int { return t.perPort[port] }
+func (t *Table) LenOf(port int) int { return t.perPort[port] + t.joined[port] }
 
 // Lookup returns the Conentry of a conntrack tuple, or nil.
 func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
@@ -229,26 +264,35 @@ func (t *Table) All(fn func(*Conentry)) {
 }
 
 // Totals sums the express packets of all Conentries that ever were, by port
-// (0 for the ports that are gone) and over all.
+// (0 for the ports that are gone) and over all. Those between two containers are
+// packets of both.
 func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
-	byPort = maps.Clone(t.past)
+	byPort, all = maps.Clone(t.past), t.pastAll
 	for e := range t.entries {
-		byPort[e.Port] = byPort[e.Port].plus(t.express(e))
+		all = t.account(byPort, all, e)
 	}
 	for _, r := range t.retired {
-		byPort[r.e.Port] = byPort[r.e.Port].plus(t.express(r.e))
-	}
-	for _, sum := range byPort {
-		all = all.plus(sum)
+		all = t.account(byPort, all, r.e)
 	}
 	return byPort, all
+}
+
+// account adds the packets of a Conentry to those of its ports, and returns all
+// with them.
+func (t *Table) account(byPort map[int]Totals, all Totals, e *Conentry) Totals {
+	sum := t.express(e)
+	byPort[e.Port] = byPort[e.Port].plus(sum)
+	if e.Peer != 0 {
+		byPort[e.Peer] = byPort[e.Peer].plus(sum.reversed())
+	}
+	return all.plus(sum)
 }
 
 // ForgetPort retires all Conentries of a port that is gone. Another device may
 // get its ifindex, so what remains is accounted to port 0.
 func (t *Table) ForgetPort(port int, now time.Time) {
 	for e := range t.entries {
-		if e.Port == port {
+		if e.Has(port) {
 			t.Retire(e, now)
 		}
 	}
@@ -261,6 +305,9 @@ func (t *Table) ForgetPort(port int, now time.Time) {
 		if r.e.Port == port {
 			r.e.Port = 0
 		}
+		if r.e.Peer == port {
+			r.e.Peer = 0
+		}
 	}
 	t.past[0] = t.past[0].plus(t.past[port])
 	delete(t.past, port)
@@ -271,6 +318,12 @@ func (s Totals) plus(o Totals) Totals {
 		s.Packets + o.Packets, s.Bytes + o.Bytes,
 		s.SentPackets + o.SentPackets, s.SentBytes + o.SentBytes,
 	}
+}
+
+// reversed is what the container at the other end makes of it.
+func (s Totals) reversed() Totals {
+	s.SentPackets, s.SentBytes = s.Packets-s.SentPackets, s.Bytes-s.SentBytes
+	return s
 }
 
 // express reads the packets of one Conentry, both directions.
@@ -288,7 +341,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	if _, ok := t.entries[e]; !ok {
 		return
 	}
-	for _, slot := range [2]uint32{e.outbound, e.inbound} {
+	for _, slot := range e.allSlots() {
 		h := &t.halves[slot]
 		h.State = datapath.SlotClosed
 		atomic.StoreUint32(&h.Generation, 0)
@@ -298,6 +351,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
 	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
 	t.leave(e.Port)
+	t.part(e)
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 
@@ -311,9 +365,10 @@ type closedSlots struct {
 func (t *Table) Release(now time.Time) {
 	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
 		e := t.retired[0].e
-		t.past[e.Port] = t.past[e.Port].plus(t.express(e))
-		t.empty(e.outbound)
-		t.empty(e.inbound)
+		t.pastAll = t.account(t.past, t.pastAll, e)
+		for _, slot := range e.allSlots() {
+			t.empty(slot)
+		}
 		t.retired = t.retired[1:]
 	}
 	t.releaseDiscards(now)

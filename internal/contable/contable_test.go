@@ -91,6 +91,9 @@ func at(ip string, port int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port))
 }
 
+// endOf is where packets of a container enter; each has a bridge of its own.
+func endOf(port int) contable.End { return contable.End{Port: port, Bridge: port - 4} }
+
 // compose places a connection whose first packet, if out, is the container's.
 func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *contable.Conentry {
 	b.t.Helper()
@@ -98,7 +101,7 @@ func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *c
 	if out {
 		tuple = conn.Orig
 	}
-	e, err := b.Compose(port, tuple, conn, now)
+	e, err := b.Compose(endOf(port), tuple, conn, now)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -211,12 +214,12 @@ func TestComposeRefuses(t *testing.T) {
 		{"a third of one container", 7, masqueraded(3), contable.ErrShare},
 		{"of two families", 8, v6, contable.ErrFamily},
 	} {
-		if _, err := b.Compose(c.port, c.conn.Orig, c.conn, start); !errors.Is(err, c.want) {
+		if _, err := b.Compose(endOf(c.port), c.conn.Orig, c.conn, start); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	b.compose(8, masqueraded(3), true, start)
-	if _, err := b.Compose(9, masqueraded(4).Orig, masqueraded(4), start); !errors.Is(err, contable.ErrFull) {
+	if _, err := b.Compose(endOf(9), masqueraded(4).Orig, masqueraded(4), start); !errors.Is(err, contable.ErrFull) {
 		t.Errorf("one too many: %v, want %v", err, contable.ErrFull)
 	}
 	if b.Len() != 3 || b.inUse() != 6 {
@@ -244,7 +247,7 @@ func TestRetire(t *testing.T) {
 			t.Errorf("%+v: want it closed, with its key", h)
 		}
 	}
-	if _, err := b.Compose(7, conn.Orig, conn, start); !errors.Is(err, contable.ErrExists) {
+	if _, err := b.Compose(endOf(7), conn.Orig, conn, start); !errors.Is(err, contable.ErrExists) {
 		t.Errorf("composing it anew too early: %v", err)
 	}
 	if b.inUse() != 2 {

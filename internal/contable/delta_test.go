@@ -22,7 +22,7 @@ func FuzzDeltas(f *testing.F) {
 		orig := conntrack.Tuple{Proto: tcp, Src: endpoint(src, sport), Dst: endpoint(dst, dport)}
 		reply := conntrack.Tuple{Proto: tcp, Src: endpoint(dst, dport), Dst: endpoint(gateway, nat)}
 		b := newBed(t, options())
-		if _, err := b.Compose(7, orig, conntrack.Conn{Orig: orig, Reply: reply}, start); err != nil {
+		if _, err := b.Compose(endOf(7), orig, conntrack.Conn{Orig: orig, Reply: reply}, start); err != nil {
 			t.Fatal(err)
 		}
 		for i := range b.halves {

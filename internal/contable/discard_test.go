@@ -23,7 +23,7 @@ func TestDiscard(t *testing.T) {
 	if err := b.Discard(7, tuple, start); !errors.Is(err, contable.ErrExists) {
 		t.Errorf("the same again: %v", err)
 	}
-	if _, err := b.Compose(7, tuple, masqueraded(1), start); !errors.Is(err, contable.ErrExists) {
+	if _, err := b.Compose(endOf(7), tuple, masqueraded(1), start); !errors.Is(err, contable.ErrExists) {
 		t.Errorf("a Conentry of the same connection: %v", err)
 	}
 	for second := 1.0; second < 10; second++ {

@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/datapath"
 )
 
 // Flow is what can be seen of a Conentry at one moment. Pairs are the
 // connection's original and reply direction.
 type Flow struct {
-	Port           int
+	Port, Peer     int
 	Conn           conntrack.Conn
 	Decided        bool // at least one direction knows its decision
 	Packets, Bytes [2]uint64
 	Age, Idle      time.Duration
 	Lease          uint32 // jiffies left of the longer lease
 	Oif            int    // 0 until the way out was seen
+	Bridged        bool   // out without a hop of IP
 	NextHop        net.HardwareAddr
 	// Overlay is the device that packets really leave by if they skip Oif, a
 	// VXLAN device, and are put on the wire beneath; else 0.
@@ -29,6 +31,7 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 	e.activity.look(t.mark(e), now)
 	f := Flow{
 		Port: e.Port,
+		Peer: e.Peer,
 		Conn: e.Conn,
 		Age:  now.Sub(e.Composed),
 		Idle: now.Sub(e.activity.last),
@@ -51,6 +54,7 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 		if o, err := t.outers.Of(e.outbound); err == nil && o.Generation == t.settings.Generation {
 			f.Overlay = int(o.Dev)
 		}
+		f.Bridged = out.Flags&datapath.WayBridged != 0
 	}
 	return f
 }

@@ -52,13 +52,17 @@ func (t *Table) entered(e *Conentry) bool {
 
 // closed tells whether a program has seen the connection end.
 func (t *Table) closed(e *Conentry) bool {
-	return t.halves[e.outbound].State == datapath.SlotClosed
+	return t.halves[e.outbound].State == datapath.SlotClosed || t.halves[e.inbound].State == datapath.SlotClosed
 }
 
 // discourage keeps a connection from being a candidate again soon.
 func (t *Table) discourage(e *Conentry) {
-	h := t.hash(t.KeyOf(e.containerTuple(), e.Port))
-	atomic.StoreUint64(t.count(h), h&^0xffff|discouraged)
+	for _, slot := range [2]uint32{e.outbound, e.inbound} {
+		if tuple, port := t.tupleAt(slot); port != 0 {
+			h := t.hash(t.KeyOf(tuple, port))
+			atomic.StoreUint64(t.count(h), h&^0xffff|discouraged)
+		}
+	}
 }
 
 // mark folds everything that a packet changes in a Conentry, express or not.

@@ -37,7 +37,7 @@ func TestFill(t *testing.T) {
 			refused := 0
 			for i := range connections {
 				conn := pattern(i)
-				if _, err := b.Compose(7, conn.Orig, conn, start); err != nil {
+				if _, err := b.Compose(endOf(7), conn.Orig, conn, start); err != nil {
 					refused++
 				}
 				if i == connections/2 && refused > connections/2/200 {
@@ -63,7 +63,7 @@ func TestNoPlaceForOneHalf(t *testing.T) {
 	}
 	for i := range b.halves {
 		b.halves[i].State = datapath.SlotEmpty
-		if _, err := b.Compose(7, conn.Orig, conn, start); err == nil {
+		if _, err := b.Compose(endOf(7), conn.Orig, conn, start); err == nil {
 			t.Fatal("composed with one slot")
 		}
 		if b.halves[i] != (datapath.Half{}) {

@@ -212,17 +212,17 @@ func (d *Daemon) flows(container string) ([]api.Flow, error) {
 		}
 	}
 	flows := make([]api.Flow, 0, d.table.Len())
-	wanted := func(index int) (*port, bool) {
+	wanted := func(index int) bool {
 		p := d.devices.ports[index]
-		return p, p != nil && (container == "" || slices.Contains(ports, p))
+		return p != nil && (container == "" || slices.Contains(ports, p))
 	}
 	d.table.All(func(e *contable.Conentry) {
-		if p, ok := wanted(e.Port); ok {
-			flows = append(flows, d.flow(e, p))
+		if wanted(e.Port) || wanted(e.Peer) {
+			flows = append(flows, d.flow(e))
 		}
 	})
 	d.table.Discards(func(e *contable.Discard, dropped contable.Discarded) {
-		if p, ok := wanted(e.Port); ok {
+		if p := d.devices.ports[e.Port]; wanted(e.Port) {
 			flows = append(flows, d.discardFlow(e, dropped, p))
 		}
 	})
@@ -233,11 +233,13 @@ func (d *Daemon) flows(container string) ([]api.Flow, error) {
 	return flows, nil
 }
 
-func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
+func (d *Daemon) flow(e *contable.Conentry) api.Flow {
+	p, peer := d.devices.ports[e.Port], d.devices.ports[e.Peer]
 	tick := d.dp.Tick()
 	f := d.table.Flow(e, d.dp.Settings().Heartbeat, uint32(d.opts.Config.Lease/tick), time.Now())
 	flow := api.Flow{
 		Container:      p.container.Name,
+		Untracked:      e.Untracked,
 		Family:         familyOf(f.Conn.Orig),
 		Proto:          "udp",
 		Orig:           tupleOf(f.Conn.Orig),
@@ -259,6 +261,7 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 	if f.Decided {
 		flow.State, flow.Confilter = api.FlowExpress, api.ConfilterSuccess
 	}
+	flow.Way = api.WayWire
 	if u, ok := d.devices.uplinks[f.Oif]; ok {
 		flow.Oif, flow.MTU = u.Name, u.MTU
 		if !u.Bare() {
@@ -266,7 +269,28 @@ func (d *Daemon) flow(e *contable.Conentry, p *port) api.Flow {
 		}
 		flow.Overlay = d.devices.uplinks[f.Overlay].Name
 	}
+	if peer == nil {
+		return flow
+	}
+	flow.Peer, flow.Way = peer.container.Name, wayBetween(p, peer, f)
+	if f.Oif == peer.Index {
+		flow.Oif, flow.NextHop, flow.MTU = peer.Name, f.NextHop.String(), peer.MTU
+	}
 	return flow
+}
+
+// wayBetween names the regular way of a connection of two containers.
+func wayBetween(p, peer *port, f contable.Flow) string {
+	switch {
+	case !f.Decided:
+		return api.WayContainers
+	case p.Bridge.Index != peer.Bridge.Index || p.Routed():
+		return api.WayRouted
+	case !f.Bridged || f.Conn.Orig != f.Conn.Reply.Reverse(): // Netfilter may see to it in the bridge
+		return api.WayHairpin
+	default:
+		return api.WayBridged
+	}
 }
 
 func familyOf(t conntrack.Tuple) string {

@@ -39,17 +39,23 @@ func (d *Daemon) heard(e datapath.Event) {
 		case e.Far:
 			d.goneFar(entry)
 		default:
-			d.resetSeen(e, entry.Conn, now)
+			d.resetSeen(e, entry, now)
 			d.table.Retire(entry, now)
 		}
 		return
 	}
 	tuple, index := contable.TupleOf(e.Key, e.Addrs6)
 	p := d.devices.ports[index]
-	if p == nil || d.table.Lookup(tuple) != nil {
+	if p == nil {
 		return
 	}
-	if why := d.compose(p, tuple, now); why != "" {
+	var why string
+	if entry := d.table.Lookup(tuple); entry != nil {
+		why = d.join(entry, p, tuple, now)
+	} else {
+		why = d.compose(p, tuple, now)
+	}
+	if why != "" {
 		d.refuse(p, why)
 	}
 }
@@ -70,6 +76,9 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 	}
 	conn, err := d.ct.Get(tuple)
 	if errors.Is(err, conntrack.ErrNotFound) {
+		if why, both := d.pair(p, tuple, now); both {
+			return why
+		}
 		return d.discard(p, tuple, now)
 	}
 	if err != nil {
@@ -78,9 +87,9 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 	if why := d.unfit(conn); why != "" {
 		return why
 	}
-	initiator := tuple == conn.Orig
-	if rule, touched := d.touches(p, conn, initiator); touched {
-		d.keepRegular(p, conn, initiator, rule)
+	k := keptConn{port: p.Index, initiator: tuple == conn.Orig}
+	if rule, touched := d.touches(k, conn); touched {
+		d.keepRegular(k, conn, rule)
 		return refusedRule
 	}
 	// Packets that conntrack does not see must not make those that it sees
@@ -93,25 +102,26 @@ func (d *Daemon) compose(p *port, tuple conntrack.Tuple, now time.Time) (refused
 			return refusedByConntrack
 		}
 	}
-	e, err := d.table.Compose(p.Index, tuple, conn, now)
+	e, err := d.table.Compose(d.end(p, tuple.Src.Addr()), tuple, conn, now)
 	if err == nil {
 		d.counts.composed++
 		d.confirm(e, now)
 		d.unannounced.add(e)
 	}
-	switch {
-	case errors.Is(err, contable.ErrFull):
-		return refusedFull
-	case errors.Is(err, contable.ErrShare):
-		return refusedShare
-	}
-	return ""
+	return refusedFor(err)
 }
 
 // confirm asks again: the end of a connection is told only once it has a
-// Conentry, and it may have come just before.
+// Conentry, and it may have come just before. One that conntrack has not seen it
+// may see by now.
 func (d *Daemon) confirm(e *contable.Conentry, now time.Time) {
 	conn, err := d.ct.Get(e.Conn.Orig)
+	if e.Untracked {
+		if !errors.Is(err, conntrack.ErrNotFound) {
+			d.table.Retire(e, now)
+		}
+		return
+	}
 	if err != nil || conn.ID != e.Conn.ID || d.unfit(conn) != "" {
 		d.table.Retire(e, now)
 	}
@@ -121,13 +131,24 @@ func (d *Daemon) confirm(e *contable.Conentry, now time.Time) {
 // address, to the programs.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// unfit says what about a connection the express way could not keep.
-func (d *Daemon) unfit(c conntrack.Conn) string {
-	switch to := c.Orig.Dst.Addr(); {
+// unfitAddrs says what about the addresses of a connection the express way could
+// not keep.
+func unfitAddrs(orig conntrack.Tuple) string {
+	switch to := orig.Dst.Addr(); {
 	case to.IsMulticast() || to == broadcast:
 		return refusedGroup
-	case to.Is6() && (to.IsLinkLocalUnicast() || c.Orig.Src.Addr().IsLinkLocalUnicast()):
+	case to.Is6() && (to.IsLinkLocalUnicast() || orig.Src.Addr().IsLinkLocalUnicast()):
 		return refusedLinkLocal
+	}
+	return ""
+}
+
+// unfit says what about a connection the express way could not keep.
+func (d *Daemon) unfit(c conntrack.Conn) string {
+	if why := unfitAddrs(c.Orig); why != "" {
+		return why
+	}
+	switch {
 	case !c.Confirmed() || c.Dying():
 		return refusedUntracked
 	case c.Helper != "":

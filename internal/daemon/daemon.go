@@ -95,6 +95,7 @@ type Daemon struct {
 	policy      policy
 	dropRules   dropRules
 	unannounced unannounced
+	ends        map[conntrack.Tuple]oneEnd
 	resets      []reset // in the order of their times
 	resetDue    *time.Timer
 	lookDue     *time.Timer       // at devices.due
@@ -131,6 +132,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		calls:   make(chan func()),
 		named:   make(chan namedContainer, 64),
 		policy:  newPolicy(),
+		ends:    make(map[conntrack.Tuple]oneEnd),
 
 		resetDue: stopped(),
 		lookDue:  stopped(),

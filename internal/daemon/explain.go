@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -184,6 +185,9 @@ func conentryFinding(f api.Flow) api.Finding {
 		if f.Overlay != "" {
 			out = fmt.Sprintf("%s, with the headers of overlay device %s", f.Overlay, f.Oif)
 		}
+		if f.Peer != "" {
+			out += fmt.Sprintf(" to %s (%s)", f.Peer, wayText[f.Way])
+		}
 		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, out)}
 	}
 	return api.Finding{
@@ -191,6 +195,13 @@ func conentryFinding(f api.Flow) api.Finding {
 		Why: "no packet of it has been seen at the end of the regular way since the rules, routes or links changed: " +
 			"it is dropped, it is for this host itself, or it has been silent",
 	}
+}
+
+// wayText says what packets between two containers do without.
+var wayText = map[string]string{
+	api.WayBridged: "within a bridge",
+	api.WayHairpin: "by this host back into a bridge",
+	api.WayRouted:  "by this host",
 }
 
 func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
@@ -201,11 +212,26 @@ func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
 	if rule, kept := d.keptBy(c); kept {
 		return ruleFinding(orig+" stays regular because of rule", rule)
 	}
+	if isOfHost(c) {
+		return api.Finding{
+			Level: "note", What: orig + " stays regular: one end is this host itself",
+			Why: "a local socket's packets have to pass routing and the rules for input and output, of which nothing can be left out",
+		}
+	}
 	return api.Finding{
 		Level: "note", What: orig + " has no Conentry",
 		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
 			d.opts.Config.Admit, d.opts.Config.FlushIdle),
 	}
+}
+
+// isOfHost tells whether one end of a connection is a socket of this host.
+func isOfHost(c conntrack.Conn) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && (p.Addr() == c.Orig.Src.Addr() || p.Addr() == c.Reply.Src.Addr())
+	})
 }
 
 func protoName(c conntrack.Conn) string {

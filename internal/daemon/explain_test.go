@@ -16,11 +16,13 @@ func TestExplainTracked(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
 	c := b.Outgoing("udp", 1)
+	host := b.Connect("udp", lab.Container(1), lab.Device, netip.AddrPortFrom(lab.BridgeAddr, 0))
 	for subject, want := range map[string]string{
-		fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()): "has no Conentry",
-		fmt.Sprintf("tcp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()): "conntrack knows no such connection",
-		lab.ContainerAddr(1).String():                                          "has no Conentry",
-		"192.0.2.1":                                                            "conntrack knows no such connection",
+		fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()):       "has no Conentry",
+		fmt.Sprintf("tcp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()):       "conntrack knows no such connection",
+		fmt.Sprintf("udp:%s->%s", host.Client.LocalAddr(), host.Client.RemoteAddr()): "one end is this host itself",
+		lab.EdgeAddr.String(): "has no Conentry",
+		"192.0.2.1":           "conntrack knows no such connection",
 	} {
 		x, err := b.Daemon.Explain(subject)
 		if err != nil {

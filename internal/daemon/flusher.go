@@ -30,7 +30,7 @@ func (d *Daemon) flush(p *port) int {
 	now := time.Now()
 	n := d.retireDiscards(p, now)
 	d.table.All(func(e *contable.Conentry) {
-		if p == nil || e.Port == p.Index {
+		if p == nil || e.Has(p.Index) {
 			d.table.Retire(e, now)
 			n++
 		}

@@ -45,7 +45,14 @@ type policy struct {
 // keptConn is what a connection was looked up with.
 type keptConn struct {
 	port      int
+	peer      int  // port of the container at the other end, 0 if there is none
 	initiator bool // the container opened it
+	untracked bool // conntrack does not see it
+}
+
+// keptAs is what a Conentry is looked up with.
+func keptAs(e *contable.Conentry) keptConn {
+	return keptConn{port: e.Port, peer: e.Peer, initiator: e.Initiator(), untracked: e.Untracked}
 }
 
 // mostKept bounds policy.kept.
@@ -137,13 +144,10 @@ func (d *Daemon) retireTouched(now time.Time) {
 		return
 	}
 	d.table.All(func(e *contable.Conentry) {
-		p := d.devices.ports[e.Port]
-		if p == nil {
-			return
-		}
-		if rule, touched := d.touches(p, e.Conn, e.Initiator()); touched {
-			d.keepRegular(p, e.Conn, e.Initiator(), rule)
-			d.refuse(p, refusedRule)
+		k := keptAs(e)
+		if rule, touched := d.touches(k, e.Conn); touched {
+			d.keepRegular(k, e.Conn, rule)
+			d.refuse(d.devices.ports[e.Port], refusedRule)
 			d.table.Retire(e, now)
 		}
 	})
@@ -151,14 +155,25 @@ func (d *Daemon) retireTouched(now time.Time) {
 
 // touches finds a rule that judges single packets and that a connection of a
 // container may meet.
-func (d *Daemon) touches(p *port, conn conntrack.Conn, initiator bool) (rules.Rule, bool) {
-	return d.policy.rules.Touches(rules.Conn{
+func (d *Daemon) touches(k keptConn, conn conntrack.Conn) (rules.Rule, bool) {
+	p, peer := d.devices.ports[k.port], d.devices.ports[k.peer]
+	if p == nil || k.peer != 0 && peer == nil {
+		return rules.Rule{}, false
+	}
+	c := rules.Conn{
 		Conn:    conn,
 		Port:    rules.Device{Name: p.Name, Index: p.Index},
 		Inside:  d.policy.insideOf(p),
 		Outside: d.policy.outside,
-		Replies: !initiator,
-	})
+		Replies: !k.initiator,
+
+		Untracked: k.untracked,
+	}
+	if peer != nil {
+		c.Peer = rules.Device{Name: peer.Name, Index: peer.Index}
+		c.Outside = d.policy.insideOf(peer)
+	}
+	return d.policy.rules.Touches(c)
 }
 
 // insideOf are the devices by which IP may see packets of the container behind a
@@ -169,22 +184,21 @@ func (p *policy) insideOf(port *port) []rules.Device {
 }
 
 // keepRegular remembers a connection that a rule keeps regular.
-func (d *Daemon) keepRegular(p *port, conn conntrack.Conn, initiator bool, rule rules.Rule) {
-	p.rule = rule
+func (d *Daemon) keepRegular(k keptConn, conn conntrack.Conn, rule rules.Rule) {
+	d.devices.ports[k.port].rule = rule
 	if len(d.policy.kept) >= mostKept {
 		clear(d.policy.kept)
 	}
-	d.policy.kept[conn.Orig] = keptConn{p.Index, initiator}
+	d.policy.kept[conn.Orig] = k
 }
 
 // keptBy finds the rule that keeps a connection regular now.
 func (d *Daemon) keptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
 	k, ok := d.policy.kept[conn.Orig]
-	p := d.devices.ports[k.port]
-	if !ok || p == nil {
+	if !ok {
 		return rule, false
 	}
-	return d.touches(p, conn, k.initiator)
+	return d.touches(k, conn)
 }
 
 // lookAtDevices takes up which devices the rules may name for packets of

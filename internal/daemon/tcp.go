@@ -58,6 +58,9 @@ func (d *Daemon) tellConntrack(now time.Time) {
 		return
 	}
 	d.table.Silent(now, func(e *contable.Conentry, acknowledged bool) {
+		if e.Untracked {
+			return
+		}
 		conn, err := d.ct.Get(e.Conn.Orig)
 		if err != nil || conn.ID != e.Conn.ID {
 			return // its end is on its way to us
@@ -83,6 +86,9 @@ func (d *Daemon) tellConntrack(now time.Time) {
 // goneFar has conntrack forget the highest acknowledgements, and that it waits
 // for any.
 func (d *Daemon) goneFar(e *contable.Conentry) {
+	if e.Untracked {
+		return
+	}
 	if err := d.ct.UpdateTCP(e.Conn, conntrack.TCPUpdate{Acknowledged: true}); err != nil {
 		d.log.Debug("telling conntrack how far a connection is", "error", err)
 	}
@@ -100,14 +106,14 @@ type reset struct {
 const settle = 2 * time.Millisecond
 
 // resetSeen remembers a RST that ended a Conentry.
-func (d *Daemon) resetSeen(e datapath.Event, conn conntrack.Conn, now time.Time) {
-	if !e.Reset {
+func (d *Daemon) resetSeen(e datapath.Event, entry *contable.Conentry, now time.Time) {
+	if !e.Reset || entry.Untracked {
 		return
 	}
 	if len(d.resets) == 0 {
 		d.resetDue.Reset(settle)
 	}
-	d.resets = append(d.resets, reset{conn, e.Stray, now})
+	d.resets = append(d.resets, reset{entry.Conn, e.Stray, now})
 }
 
 // followResets corrects what conntrack has made of each RST: it closes the

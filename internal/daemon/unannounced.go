@@ -39,9 +39,10 @@ func (d *Daemon) findUnannounced() error {
 	return d.ct.Dump(func(c conntrack.Conn) { d.unannounced.ids[c.ID] = struct{}{} })
 }
 
-// add takes a new Conentry if its end would not be announced.
+// add takes a new Conentry if its end would not be announced, or if conntrack may
+// begin to see it.
 func (u *unannounced) add(e *contable.Conentry) {
-	if _, old := u.ids[e.Conn.ID]; old || u.every {
+	if _, old := u.ids[e.Conn.ID]; old || u.every || e.Untracked {
 		u.waiting = append(u.waiting, e)
 	}
 }

@@ -45,9 +45,16 @@ const (
 	SlotDiscard = uint8(expressSlotStateSLOT_DISCARD)
 )
 
+// Flags of a Half: its way ends in another container, of the same bridge without
+// a hop of IP.
+const (
+	WayAcross  = 1 << 2 // bpf/lib/maps.h's WAY_ACROSS
+	WayBridged = 1 << 3 // and its WAY_BRIDGED
+)
+
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 10
+const LayoutVersion = 11
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4

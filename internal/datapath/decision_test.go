@@ -251,6 +251,28 @@ func TestOtherUplink(t *testing.T) {
 	b.goesExpress(f.in)
 }
 
+// Neither is what leaves, or reaches the container, having come by another device
+// than the packets that it looks like.
+func TestCameByAnotherDevice(t *testing.T) {
+	for family, f := range families(published(udp), published6(udp)) {
+		t.Run(family, func(t *testing.T) {
+			b := newBed(t)
+			b.compose(f)
+			for _, w := range []way{f.out, f.in} {
+				b.enters(w)
+				r := b.run(w.end, w.leave.bytes(), skb{Mark: w.mark, Priority: w.priority, IngressIfindex: 1})
+				if r.verdict != unspec || r.reason != "untied" {
+					t.Errorf("%s: verdict %d, reason %q", w.end, r.verdict, r.reason)
+				}
+				b.nextTick()
+				b.goesRegular(w, "composing")
+				b.decide(w)
+				b.goesExpress(w)
+			}
+		})
+	}
+}
+
 // What the bridge sends to all of its ports, as it knows none for the MAC address,
 // reaches a container whose it is not: nothing is decided by that.
 func TestForAnotherDevice(t *testing.T) {

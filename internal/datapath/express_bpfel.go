@@ -99,6 +99,8 @@ type expressHalf struct {
 	Told            uint32
 	Far             uint32
 	Addrs6          [4]uint64
+	InBridge        uint32
+	Pad             uint32
 }
 
 type expressOuter struct {
@@ -174,7 +176,7 @@ type expressSettings struct {
 	LastTunneled uint32
 	TunnelId     uint32
 	Watched      uint32
-	_            [4]byte
+	LastOddSent  uint32
 }
 
 type expressSlotState uint32

@@ -123,10 +123,13 @@ func (w way) both(change func(*frame)) way {
 	return w
 }
 
+// end is where the container's packets enter: there is no bridge.
+func (b *bed) end() contable.End { return contable.End{Port: b.port, Bridge: b.port} }
+
 // compose places the Conentry, as the daemon would.
 func (b *bed) compose(f flow) *contable.Conentry {
 	b.t.Helper()
-	e, err := b.table.Compose(b.port, f.tuple, f.conn, time.Now())
+	e, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now())
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ var fingerprints = map[int]string{
 	8:  "6151fb9eca509e0c",
 	9:  "371b0cb07cde9129",
 	10: "5209087159ee137e",
+	11: "43a7166579d81b6f",
 }
 
 // A change of what daemons and programs share is a change of the layout's

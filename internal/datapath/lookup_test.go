@@ -34,7 +34,7 @@ func TestEveryPlace(t *testing.T) {
 				taken.State = datapath.SlotClosed
 			}
 		}
-		if _, err := b.table.Compose(b.port, f.tuple, f.conn, time.Now()); !errors.Is(err, contable.ErrFull) {
+		if _, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); !errors.Is(err, contable.ErrFull) {
 			t.Fatalf("%s: one more place: %v", dir.way.start, err)
 		}
 		b.table.Clear()
@@ -50,7 +50,7 @@ func TestManyConnections(t *testing.T) {
 		f.conn.Orig.Src = addr(fmt.Sprintf("172.17.0.2:%d", 1000+i))
 		f.conn.Reply.Dst = addr(fmt.Sprintf("192.0.2.1:%d", 2000+i))
 		f = newFlow(f.conn.Orig, f.conn)
-		if _, err := b.table.Compose(b.port, f.tuple, f.conn, time.Now()); err == nil {
+		if _, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); err == nil {
 			all = append(all, f)
 			b.regular(f.out)
 			b.regular(f.in)

@@ -20,6 +20,7 @@ const (
 	// forward hook sees what stays within the bridge.
 	bridgePrerouting  hook = "bridge prerouting"
 	bridgeInput       hook = "bridge input"
+	bridgeForward     hook = "bridge forward"
 	bridgeOutput      hook = "bridge output"
 	bridgePostrouting hook = "bridge postrouting"
 )
@@ -54,7 +55,7 @@ func (b *base) outer() bool {
 // stages are the stages of address translation that packets may be in.
 func (b *base) stages() []stage {
 	switch b.hook {
-	case ingress, bridgePrerouting, bridgeInput:
+	case ingress, bridgePrerouting, bridgeInput, bridgeForward:
 		return []stage{arrived, forwarded} // the latter with br_netfilter
 	case prerouting:
 		return around(b.priority, priorityDNAT, arrived, forwarded)
@@ -86,13 +87,12 @@ var unknownDevice = []*Device{nil}
 // meet at the hook: one of them nil where it is not known, or is none. Without
 // a call they do not meet the chain.
 func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
-	inside, outside, port := pointers(c.Inside), pointers(c.Outside), unknownDevice
-	if c.Port.Name != "" {
-		port = []*Device{&c.Port}
-	}
-	from, to := outside, inside
+	inside, outside := pointers(c.Inside), pointers(c.Outside)
+	port, peer := pointer(&c.Port), pointer(&c.Peer)
+	between := c.Peer.Name != "" // two containers, or all is unknown
+	from, to, enters, leaves := outside, inside, peer, port
 	if outward {
-		from, to = inside, outside
+		from, to, enters, leaves = inside, outside, port, peer
 	}
 	switch b.hook {
 	case prerouting, input:
@@ -104,18 +104,30 @@ func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
 	case postrouting: // newer kernels tell rules of iif as well
 		each(to, func(d *Device) { fn(nil, d) })
 	case ingress:
-		each(b.meets(outward, port, from), func(d *Device) { fn(d, nil) })
+		each(b.meets(outward || between, enters, from), func(d *Device) { fn(d, nil) })
 	case egress:
-		each(b.meets(!outward, port, to), func(d *Device) { fn(nil, d) })
+		each(b.meets(!outward || between, leaves, to), func(d *Device) { fn(nil, d) })
 	case bridgePrerouting, bridgeInput:
-		if outward {
-			fn(port[0], nil)
+		if outward || between {
+			fn(enters[0], nil)
+		}
+	case bridgeForward:
+		if between || c.Port.Name == "" {
+			fn(enters[0], leaves[0])
 		}
 	default:
-		if !outward {
-			fn(nil, port[0])
+		if !outward || between {
+			fn(nil, leaves[0])
 		}
 	}
+}
+
+// pointer is a device, if it is known.
+func pointer(d *Device) []*Device {
+	if d.Name == "" {
+		return unknownDevice
+	}
+	return []*Device{d}
 }
 
 // meets returns those of devices, and of port if that is passed, whose hook the
@@ -162,10 +174,10 @@ func (b *base) form(c *Conn) form {
 	f := form{conn: c}
 	switch b.hook {
 	case prerouting, output:
-		f.layer3, f.tracked = true, b.priority > priorityConntrack
+		f.layer3, f.tracked = true, b.priority > priorityConntrack && !c.Untracked
 	case input, forward, postrouting:
-		f.layer3, f.tracked = true, true
-	case bridgePrerouting, bridgeInput, bridgeOutput, bridgePostrouting:
+		f.layer3, f.tracked = true, !c.Untracked
+	case bridgePrerouting, bridgeInput, bridgeForward, bridgeOutput, bridgePostrouting:
 		f.bridged = true
 	}
 	return f

@@ -20,8 +20,11 @@ type Device struct {
 type Conn struct {
 	conntrack.Conn
 	Port    Device   // the container's bridge port
+	Peer    Device   // that of the container at the other end, if there is one
 	Inside  []Device // its packets enter and leave the host's IP by one of them: the bridge
-	Outside []Device // and by one of these on the other side: the uplinks
+	Outside []Device // and by one of these on the other side: the uplinks, or the other container's bridge
+	// Untracked tells that conntrack does not know the connection.
+	Untracked bool
 	// Replies tells that the container's own packets are those of the reply
 	// direction, as with a published port.
 	Replies bool

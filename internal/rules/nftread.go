@@ -286,6 +286,8 @@ func hookOf(family byte, number uint32) hook {
 			return bridgePrerouting
 		case unix.NF_INET_LOCAL_IN:
 			return bridgeInput
+		case unix.NF_INET_FORWARD:
+			return bridgeForward
 		case unix.NF_INET_LOCAL_OUT:
 			return bridgeOutput
 		case unix.NF_INET_POST_ROUTING:

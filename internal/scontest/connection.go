@@ -229,7 +229,10 @@ func (c *Connection) MustPing(n int) {
 // Is tells whether a flow is of this connection.
 func (c *Connection) Is(f api.Flow) bool {
 	from := netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Src), f.Orig.Sport)
-	return f.Proto == c.Proto && from.String() == c.Client.LocalAddr().String()
+	to := netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Dst), f.Orig.Dport)
+	client := c.Client.LocalAddr().String()
+	// Of one that conntrack does not see it is not known who opened it.
+	return f.Proto == c.Proto && (from.String() == client || to.String() == client)
 }
 
 // Flow is the connection's Conentry.

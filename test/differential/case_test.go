@@ -18,9 +18,12 @@ type Case struct {
 	Seed uint64
 	// Liberal says that conntrack judges no packet of TCP by its window.
 	Liberal bool
-	Rules   ruleset
-	Conns   []conn
-	Steps   []step
+	// BridgeAlone says that Netfilter's hooks of IP do not see what stays within the
+	// bridge, and neither does conntrack.
+	BridgeAlone bool
+	Rules       ruleset
+	Conns       []conn
+	Steps       []step
 }
 
 // step is packets that are sent one after the other, and compared.
@@ -52,7 +55,8 @@ func (i item) String() string {
 
 func (c *Case) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "-seed %d%s\n%v", c.Seed, map[bool]string{true: ", conntrack is liberal"}[c.Liberal], c.Rules)
+	fmt.Fprintf(&b, "-seed %d%s%s\n%v", c.Seed, map[bool]string{true: ", conntrack is liberal"}[c.Liberal],
+		map[bool]string{true: ", the bridge is alone"}[c.BridgeAlone], c.Rules)
 	for i, conn := range c.Conns {
 		fmt.Fprintf(&b, "connection %d: %v\n", i, conn)
 	}
@@ -92,6 +96,7 @@ func generate(seed uint64) *Case {
 	v := variants[variantOf(seed)]
 	g := generator{Case: &Case{Seed: seed}, ipv6: v.ipv6, bare: v.bare, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
+	g.BridgeAlone = g.r.IntN(2) == 0
 	g.conns()
 	g.rules()
 	g.open()
@@ -132,11 +137,12 @@ func (g *generator) conns() {
 		case 3, 4:
 			c.Kind, c.From, c.To = "routed", edge, n
 			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(g.containerAddr(n), port(9000))
-		case 5:
-			if g.r.IntN(2) == 0 {
-				c.Kind, c.To = "lan", c1+c2-n
-				c.Dst = netip.AddrPortFrom(g.containerAddr(c.To), port(9000))
-			}
+		case 5, 6:
+			c.Kind, c.To = "lan", c1+c2-n
+			c.Dst = netip.AddrPortFrom(g.containerAddr(c.To), port(9000))
+		case 7:
+			c.Kind, c.To = "hairpin", c1+c2-n
+			c.Dst = netip.AddrPortFrom(device, port(8000))
 		}
 		g.Conns = append(g.Conns, c)
 	}

@@ -50,7 +50,8 @@ func (p *pair) compareConntrack(k chance) (*difference, error) {
 	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }
 
-// tracked tells whether conntrack has all connections that have a Conentry.
+// tracked tells whether conntrack has all connections that have a Conentry, but for
+// those that SCON says it does not see.
 func (w *world) tracked() (bool, error) {
 	flows, err := w.bed.Daemon.Flows("")
 	if err != nil {
@@ -62,11 +63,12 @@ func (w *world) tracked() (bool, error) {
 			Src:   netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Src), f.Orig.Sport),
 			Dst:   netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Dst), f.Orig.Dport),
 		})
-		if errors.Is(err, conntrack.ErrNotFound) {
-			return false, nil
-		}
-		if err != nil {
+		unknown := errors.Is(err, conntrack.ErrNotFound)
+		if err != nil && !unknown {
 			return false, err
+		}
+		if unknown != f.Untracked {
+			return false, nil
 		}
 	}
 	return true, nil

@@ -56,6 +56,7 @@ var chains = []chain{
 	{"post_mangle", "FAMILY diff type filter hook postrouting priority -150", "mangle POSTROUTING"},
 	{"post_nat", "FAMILY diff type nat hook postrouting priority 100", "nat POSTROUTING"},
 	{"bridge_pre", "bridge diff type filter hook prerouting priority 0", ""},
+	{"bridge_forward", "bridge diff type filter hook forward priority 0", ""},
 	{"bridge_post", "bridge diff type filter hook postrouting priority 0", ""},
 	{"ingress", "netdev diff type filter hook ingress device eth0 priority 0", ""},
 	{"egress", "netdev diff type filter hook egress device eth0 priority 0", ""},
@@ -111,7 +112,7 @@ var overIPv6 = strings.NewReplacer(
 	"ip to ", "ip6 to ", "icmp type", "icmpv6 type",
 	"-m ttl --ttl-", "-m hl --hl-", "-j TTL --ttl-", "-j HL --hl-",
 	"icmp-admin-prohibited", "icmp6-adm-prohibited", "-f -j DROP", "-m frag --fragfirst -j DROP",
-	"172.17.0.0/16", "fd00:17::/64", "172.17.0.2", "fd00:17::2", "172.17.0.3", "fd00:17::3",
+	"172.17.0.0/16", "fd00:17::/64", "172.17.0.2", "fd00:17::2", "172.17.0.3", "fd00:17::3", "172.17.0.1", "fd00:17::1",
 	"10.77.0.0/24", "fd00:77::/64", "10.77.0.", "fd00:77::",
 	"198.18.0.0/18", "2001:db8:18::/114", "198.18.0.0-198.18.63.255", "2001:db8:18::-2001:db8:18::3fff",
 )
@@ -266,6 +267,8 @@ var features = []feature{
 	{"post_mangle", "oifname docker0 ip dscp set 30", "-o docker0 -j DSCP --set-dscp 30"},
 	{"post_mangle", "BACK drop", "BACK -j DROP"},
 	{"bridge_pre", "ip saddr 172.17.0.3 drop", ""},
+	{"bridge_forward", "ip saddr 172.17.0.3 drop", ""},
+	{"bridge_forward", "ip protocol udp ip length > 150 drop", ""},
 	{"bridge_pre", "ip protocol udp ip length > 150 drop", ""},
 	{"bridge_pre", "ip protocol tcp meta mark set 5", ""},
 	{"bridge_pre", "ip saddr 172.17.0.2 ether saddr != 02:42:ac:11:00:02 drop", ""},
@@ -313,6 +316,13 @@ func (g *generator) translate(c conn) {
 	case c.Kind == "published":
 		to := netip.AddrPortFrom(g.containerAddr(c.To), uint16(1080+g.r.IntN(8))).String()
 		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
+	case c.Kind == "hairpin":
+		to := netip.AddrPortFrom(g.containerAddr(c.To), uint16(1080+g.r.IntN(8))).String()
+		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
+		if g.r.IntN(2) == 0 {
+			// Not masquerade: that drops the first packet that is routed elsewhere.
+			g.add("post_nat", "ip saddr 172.17.0.0/16 oifname docker0 snat ip to 172.17.0.1", "-s 172.17.0.0/16 -o docker0 -j SNAT --to-source 172.17.0.1")
+		}
 	case c.Kind == "out" && g.r.IntN(12) == 0:
 		far := netip.MustParseAddr("198.18.200.200")
 		if g.ipv6 {

@@ -62,7 +62,11 @@ func (p *pair) begin(c *Case) error {
 	if err != nil {
 		return err
 	}
-	script := fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
+	if _, err := p.scon.bed.Daemon.Flush(""); err != nil {
+		return err
+	}
+	script := fmt.Sprintf("sysctl -q -w net.bridge.bridge-nf-call-iptables=%[1]d net.bridge.bridge-nf-call-ip6tables=%[1]d\n",
+		map[bool]int{false: 1}[c.BridgeAlone]) + fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
 		c.Rules.script()
 	if p.tool == legacy && c.Rules.Tool != legacy {
 		script = ruleset{Tool: legacy, IPv6: c.Rules.IPv6}.empty() + script

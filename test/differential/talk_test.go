@@ -6,11 +6,13 @@ import (
 	"net/netip"
 
 	"github.com/gopacket/gopacket/layers"
+
+	"github.com/scon-project/scon/internal/lab"
 )
 
 // conn is a connection of a case, as whoever begins it sees it.
 type conn struct {
-	Kind     string // how it goes: out, published, routed, lan
+	Kind     string // how it goes: out, published, routed, lan, hairpin
 	Proto    layers.IPProtocol
 	From, To int // nodes
 	Src, Dst netip.AddrPort
@@ -51,20 +53,21 @@ type talk struct {
 
 func newTalk(c conn) *talk {
 	t := &talk{conn: c, seq: [2]uint32{1 << 20, 3 << 28}}
-	t.views[orig] = view{node: c.From, from: nodeMACs[c.From], to: nextHop(c.From, c.To), src: c.Src, dst: c.Dst}
-	t.views[reply] = view{node: c.To, from: nodeMACs[c.To], to: nextHop(c.To, c.From), src: c.Dst, dst: c.Src}
+	t.views[orig] = view{node: c.From, from: nodeMACs[c.From], to: nextHop(c.From, c.To, c.Dst.Addr()), src: c.Src, dst: c.Dst}
+	t.views[reply] = view{node: c.To, from: nodeMACs[c.To], to: nextHop(c.To, c.From, c.Src.Addr()), src: c.Dst, dst: c.Src}
 	return t
 }
 
-// nextHop is where a node sends what is for another.
-func nextHop(from, to int) net.HardwareAddr {
+// nextHop is where a node sends what is for an address of another, or for one that
+// device translates.
+func nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
 	switch {
 	case from == edge:
 		return uplinkMAC
-	case to == edge:
-		return bridgeMAC
-	default:
+	case to != edge && (addr == lab.ContainerAddr(to) || addr == lab.ContainerAddr6(to)):
 		return nodeMACs[to]
+	default:
+		return bridgeMAC
 	}
 }
 
@@ -79,7 +82,7 @@ func (t *talk) learn(s shot, c captured, k chance) {
 		return
 	}
 	b := []byte(c.data)
-	t.views[reply] = view{node: c.to, from: b[:6], to: nextHop(c.to, t.From), src: dst, dst: src}
+	t.views[reply] = view{node: c.to, from: b[:6], to: nextHop(c.to, t.From, src.Addr()), src: dst, dst: src}
 	t.learned = true
 }
 

@@ -76,6 +76,54 @@ func TestForgedEndIsTakenBack(t *testing.T) {
 	c.MustPing(10)
 }
 
+// What the rules make of a packet that comes by one bridge is not decided for the
+// same packet by another: two containers that work together, of which one may send
+// and the other may not, get nothing out that way.
+func TestForgedDecision(t *testing.T) {
+	t.Parallel()
+	docker1 := net.HardwareAddr{0x02, 0x42, 0xac, 0x12, 0, 1}
+	for _, to := range []string{lab.Edge, lab.Container(3)} {
+		t.Run("to "+to, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, scontest.Layout{Containers: 3})
+			b.Sh(lab.Device, fmt.Sprintf(`
+				ip link add docker1 address %v type bridge
+				ip link set docker1 up
+				ip link set veth2 master docker1
+				sysctl -q net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.docker1.rp_filter=0
+				iptables-nft -I DOCKER-USER -i docker1 -j ACCEPT`, docker1))
+			b.Up()
+			server, hop := lab.EdgeAddr, b.BridgeMAC()
+			if to != lab.Edge {
+				server, hop = lab.ContainerAddr(3), containerMAC(b, 3)
+			}
+			c := b.Connect("udp", lab.Container(1), to, netip.AddrPortFrom(server, 0)).GoExpress()
+			src, dst := containerTuple(b, true, c)
+			sender, other, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Container(2)), b.OpenWire(to)
+
+			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -i docker0 -p udp -j DROP")
+			for range 200 {
+				sender.Send(scontest.Frame(hop, sender.Iface.HardwareAddr, src, dst, "may not"))
+				other.Send(scontest.Frame(docker1, other.Iface.HardwareAddr, src, dst, "may, so"))
+				time.Sleep(2 * time.Millisecond)
+			}
+			got := make(map[string]int)
+			scontest.Eventually(t, "the last packet that may arrives", func() error {
+				for _, p := range receiver.Arrived(func(f []byte) bool { return len(f) > scontest.UDPAt+8 }) {
+					got[string(p.Data[scontest.UDPAt+8:])]++
+				}
+				if got["may, so"] < 200 {
+					return fmt.Errorf("%v", got)
+				}
+				return nil
+			})
+			if n := got["may not"]; n != 0 {
+				t.Errorf("%d packets arrive that may not", n)
+			}
+		})
+	}
+}
+
 // containerTuple is a connection as its container sends it.
 func containerTuple(b *scontest.Bed, initiator bool, c *scontest.Connection) (src, dst netip.AddrPort) {
 	of := func(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }

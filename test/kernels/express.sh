@@ -1,6 +1,6 @@
 # The whole of SCON from its command line, with one connection of each kind in a
-# lab: opened by the container or by the other side, TCP or UDP. All four must
-# go express in both directions. Prints two JSON documents: status and flows.
+# lab: opened by the container, by the other side, or between two containers, TCP
+# or UDP. All six must go express in both directions. Prints two JSON documents: status and flows.
 set -e
 PATH=/opt:$PATH
 
@@ -23,17 +23,20 @@ asks() { # NODE ADDRESS:PORT
 }
 express() { scon flows --json | grep -c '"state": "express"' || true; }
 
-scon lab up --containers 1 >&2
+scon lab up --containers 2 >&2
 scon up --netns scon-device >&2
 echoes edge 7000
 echoes c1 80
+echoes c2 9000
 awaits edge 7000
 awaits c1 80
+awaits c2 9000
 asks c1 10.77.0.2:7000
 asks edge 10.77.0.1:8001
+asks c1 172.17.0.3:9000
 
 tries=0
-while [ "$(express)" != 4 ] && [ $tries -lt 100 ]; do
+while [ "$(express)" != 6 ] && [ $tries -lt 100 ]; do
 	tries=$((tries + 1))
 	sleep 0.2
 done

@@ -31,8 +31,8 @@ func TestExpress(t *testing.T) {
 					t.Fatalf("reading what scon printed: %v:\n%s", err, out)
 				}
 			}
-			if status.State != api.StateActive || status.Mode != g.mode || len(status.Hooks) != 4 {
-				t.Errorf("status %+v, want 4 hooks by %s", status, g.mode)
+			if status.State != api.StateActive || status.Mode != g.mode || len(status.Hooks) != 6 {
+				t.Errorf("status %+v, want 6 hooks by %s", status, g.mode)
 			}
 			kinds := make(map[string]bool)
 			for _, f := range flows {
@@ -41,7 +41,8 @@ func TestExpress(t *testing.T) {
 					t.Errorf("not express both ways: %+v", f)
 				}
 			}
-			for _, kind := range []string{"tcp to port 7000", "udp to port 7000", "tcp to port 8001", "udp to port 8001"} {
+			for _, kind := range []string{"tcp to port 7000", "udp to port 7000", "tcp to port 8001", "udp to port 8001",
+				"tcp to port 9000", "udp to port 9000"} {
 				if !kinds[kind] {
 					t.Errorf("no connection %s:\n%s", kind, out)
 				}

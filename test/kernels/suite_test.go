@@ -87,7 +87,7 @@ var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "Te
 var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
 
 // order are those whose packets may overtake each other only from another CPU.
-var order = []string{"TestNetkitOrder", "TestOrder"}
+var order = []string{"TestNetkitOrder", "TestOrder", "TestOrderBetweenContainers"}
 
 // testedBy returns the package that a test binary is of.
 func testedBy(binary string) (pkg string, ok bool) {

@@ -34,7 +34,9 @@ func TestHairpin(t *testing.T) {
 				c.MustPing(50)
 				c.Exchange(2 << 20)
 				c.MustPing(50)
-				if f, err := c.Flow(); err == nil && f.ExpressPackets != [2]uint64{} {
+				if n != 1 {
+					c.GoExpress()
+				} else if f, err := c.Flow(); err == nil && f.ExpressPackets != [2]uint64{} {
 					t.Errorf("it went express: %+v", f)
 				}
 			})
@@ -57,9 +59,7 @@ func TestSameBridge(t *testing.T) {
 				c := b.Connect(proto, lab.Container(1), lab.Container(2), netip.AddrPortFrom(lab.ContainerAddr(2), 0))
 				c.MustPing(50)
 				c.Exchange(2 << 20)
-				if f, err := c.Flow(); err == nil && f.ExpressPackets != [2]uint64{} {
-					t.Errorf("it went express: %+v", f)
-				}
+				c.GoExpress()
 			}
 			known := b.Sh(lab.Device, "conntrack -L -s 172.17.0.2 -d 172.17.0.3")
 			if tracked := strings.Contains(known, "src=172.17.0.2"); tracked != (call == "1") {
