@@ -44,7 +44,7 @@ static __attribute__((noinline)) int express_by_tunnel(struct __sk_buff *skb,
 	is_tcp = !is_udp(&pkt.key);
 	if (fits(skb, &pkt, o))
 		return express_tunneled(skb, &pkt, half, o, is_tcp);
-	goes_in(o, &pkt, hops(&pkt) - 1, shared.generation);
+	goes_in(o, tie(&pkt, hops(&pkt) - 1), shared.generation);
 	return express_out(skb, &pkt, half, is_tcp);
 }
 

@@ -18,6 +18,7 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	enum reason reason;
 	struct packet pkt;
 	struct outer *o;
+	__u32 tied;
 	__u8 flags;
 
 	if (parse_as(skb, &pkt, v6, mac_header))
@@ -34,13 +35,14 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 		return regular_way(skb, UNTIED);
 	device = device_of(skb);
 	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
+	tied = tie(&pkt, hops(&pkt));
 	reason = leave(skb, &pkt, half, flags);
-	if (reason == UNTIED)
-		return regular_way(skb, UNTIED);
+	if (reason == UNTIED || reason == MALFORMED)
+		return regular_way(skb, reason);
 	o = !reason && flags ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
 	if (o) {
 		o->generation = 0; /* until this one comes out */
-		goes_in(o, &pkt, hops(&pkt), half->generation);
+		goes_in(o, tied, half->generation);
 	}
 	return TC_ACT_UNSPEC;
 }

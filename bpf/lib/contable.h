@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "parse.h"
+#include "checksum.h"
 
 always_inline __u64 ports_side(const struct key *key)
 {
@@ -350,7 +350,7 @@ always_inline __u32 lease_end(const struct half *half)
  * A regular packet of half leaves: the decision is seen. An unchanged one
  * renews the lease; another one is recorded and used from the next jiffy on,
  * so that no CPU can still see parts of the old one. Returns EXPRESS, or why
- * the packet renews nothing.
+ * the packet renews nothing. Pointers into the packet end here.
  */
 always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 				struct half *half, __u8 flags)
@@ -369,6 +369,8 @@ always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
 	half->probe = 0;
 	if (!alive(now))
 		return shared.paused ? PAUSED : INERT;
+	if (!checksum_holds(skb, pkt))
+		return MALFORMED;
 
 	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
 		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&

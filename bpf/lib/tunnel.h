@@ -172,13 +172,12 @@ always_inline __u32 inner_tie(const struct packet *pkt)
  * Out of the container.
  */
 
-/* A packet goes into its VXLAN device. ttl is what it leaves with. */
-always_inline void goes_in(struct outer *o, const struct packet *pkt, __u8 ttl,
-			   __u32 generation)
+/* A packet with this tie goes into its VXLAN device. */
+always_inline void goes_in(struct outer *o, __u32 tied, __u32 generation)
 {
 	o->probe_generation = generation;
 	o->copies = 0;
-	o->probe = tie(pkt, ttl);
+	o->probe = tied;
 	note(&shared.last_tunneled, jiffies());
 }
 

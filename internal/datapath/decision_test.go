@@ -153,6 +153,32 @@ func TestUntied(t *testing.T) {
 	}
 }
 
+// A packet with a wrong checksum is INVALID to conntrack, and meets other rules than
+// those of its connection that it knows: what becomes of it decides nothing.
+func TestDamagedDecidesNothing(t *testing.T) {
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
+		b := newBed(t)
+		b.compose(f)
+		for _, w := range []way{f.out, f.in} {
+			for _, size := range []int{1, 2, 3, 470, 500, 512, 1001, 1400} {
+				w = w.both(func(f *frame) { f.payload = bytes.Repeat([]byte("y"), size) })
+				damaged := w.both(func(f *frame) { f.damaged = true })
+				b.Settings().Generation++
+				if _, leave := b.regular(damaged); leave != "malformed" {
+					t.Errorf("%s, protocol %d, %d bytes: reason %q for a wrong checksum", w.end, w.enter.proto, size, leave)
+				}
+				b.nextTick()
+				if reason := b.enters(w); reason == "" {
+					t.Errorf("%s, protocol %d, %d bytes: express after a packet with a wrong checksum", w.start, w.enter.proto, size)
+				}
+				b.leaves(w)
+				b.nextTick()
+				b.goesExpress(w)
+			}
+		}
+	}
+}
+
 // A packet that never left, or never entered, decides nothing.
 func TestHalfAWay(t *testing.T) {
 	f := masqueraded(tcp)

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	droppedMapCandidates     = "candidates"
+	droppedMapChunk          = "chunk"
 	droppedMapConentries     = "conentries"
 	droppedMapDevices        = "devices"
 	droppedMapEvents         = "events"
@@ -88,6 +89,7 @@ type droppedProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type droppedMapSpecs struct {
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
+	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
@@ -135,6 +137,7 @@ func (o *droppedObjects) Close() error {
 // It can be passed to loadDroppedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type droppedMaps struct {
 	Candidates *ebpf.Map `ebpf:"candidates"`
+	Chunk      *ebpf.Map `ebpf:"chunk"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
@@ -147,6 +150,7 @@ type droppedMaps struct {
 func (m *droppedMaps) Close() error {
 	return _DroppedClose(
 		m.Candidates,
+		m.Chunk,
 		m.Conentries,
 		m.Devices,
 		m.Events,

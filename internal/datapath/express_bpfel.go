@@ -193,6 +193,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	expressMapCandidates         = "candidates"
+	expressMapChunk              = "chunk"
 	expressMapConentries         = "conentries"
 	expressMapDevices            = "devices"
 	expressMapEvents             = "events"
@@ -280,6 +281,7 @@ type expressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressMapSpecs struct {
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
+	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
@@ -327,6 +329,7 @@ func (o *expressObjects) Close() error {
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressMaps struct {
 	Candidates *ebpf.Map `ebpf:"candidates"`
+	Chunk      *ebpf.Map `ebpf:"chunk"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
@@ -339,6 +342,7 @@ type expressMaps struct {
 func (m *expressMaps) Close() error {
 	return _ExpressClose(
 		m.Candidates,
+		m.Chunk,
 		m.Conentries,
 		m.Devices,
 		m.Events,

@@ -17,8 +17,8 @@ type mac [6]byte
 
 // frame is an Ethernet frame with TCP or UDP over IPv4, or over IPv6 if its
 // addresses are: then tos is the traffic class, ttl the hop limit, and id the flow
-// label. Its bytes always have
-// full and correct checksums, so that a packet whose checksums were only
+// label. Its bytes have
+// full and correct checksums unless it is damaged, so that a packet whose checksums were only
 // adjusted must be equal to the frame that it should have become.
 type frame struct {
 	dstMAC, srcMAC mac
@@ -31,6 +31,7 @@ type frame struct {
 	seq, ack       uint32
 	payload        []byte
 	noChecksum     bool // UDP: checksum zero
+	damaged        bool // the last byte, so that the checksum of TCP or UDP is wrong
 }
 
 func (f frame) isIPv6() bool { return f.src.Addr().Is6() }
@@ -104,6 +105,9 @@ func (f frame) l4() []byte {
 		check = 0xffff
 	}
 	binary.BigEndian.PutUint16(b[at:], check)
+	if f.damaged {
+		b[len(b)-1] ^= 0x40
+	}
 	return b
 }
 

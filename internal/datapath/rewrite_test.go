@@ -106,11 +106,10 @@ func TestDamageIsKept(t *testing.T) {
 		b := newBed(t)
 		b.express(f)
 		for _, w := range []way{f.out, f.in} {
-			enter, leave := w.enter.bytes(), w.leave.bytes()
-			enter[len(enter)-1] ^= 0x40
-			leave[len(leave)-1] ^= 0x40
-			if r := b.run(w.start, enter, skb{Mark: w.inMark}); r.verdict != redirect || !bytes.Equal(r.data, leave) {
-				t.Errorf("%s, protocol %d: verdict %d, packet %x, want %x", w.start, proto, r.verdict, r.data, leave)
+			w = w.both(func(f *frame) { f.damaged = true })
+			r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark})
+			if want := w.leave.bytes(); r.verdict != redirect || !bytes.Equal(r.data, want) {
+				t.Errorf("%s, protocol %d: verdict %d, packet %x, want %x", w.start, proto, r.verdict, r.data, want)
 			}
 		}
 	}
