@@ -49,14 +49,19 @@ static void serve_by(const char *program, int fd, int left, char **env)
 	_exit(1);
 }
 
-static const char *twin(void)
+static const char *beside(const char *what)
 {
 	static char path[4096];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 10);
 
 	need(n > 0, "its own path");
-	strcpy(path + n, ".static");
+	strcpy(path + n, what);
 	return path;
+}
+
+static const char *twin(void)
+{
+	return beside(".static");
 }
 
 /* client is the other end, when somebody else has this one. */
@@ -173,6 +178,45 @@ void case_spawn(void)
 void case_spawnstatic(void)
 {
 	spawn_of(twin(), 0);
+}
+
+/* A program gets it as its standard input: with some of it there already, and the
+ * rest later. */
+static void filter_by(const char *program, const char *first, const char *then)
+{
+	struct pair p = make_pair();
+	pid_t child;
+	int status;
+
+	write(p.a, first, strlen(first));
+	pause_ms(20);
+	child = fork();
+	if (!child) {
+		close(p.a);
+		dup2(p.b, 0);
+		execlp(program, program, (char *)NULL);
+		_exit(1);
+	}
+	close(p.b);
+	pause_ms(50);
+	write(p.a, then, strlen(then));
+	shutdown(p.a, SHUT_WR);
+	waitpid(child, &status, 0);
+	say("status %d", WEXITSTATUS(status));
+	close(p.a);
+}
+
+/* One that reads by the C library's streams. */
+void case_filter(void)
+{
+	filter_by("sort", "", "c\nb\na\n");
+	filter_by("sort", "b\na\n", "d\nc\n");
+}
+
+/* One that makes its own system calls. */
+void case_own(void)
+{
+	filter_by(beside(".own"), "", "c\nb\na\n");
 }
 
 /* A shell and its child get it. */

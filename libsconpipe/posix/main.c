@@ -64,7 +64,7 @@ void nonblock(int fd, bool on)
 
 /* Bytes go to and fro until what would take the connection over has had the time
  * to do it. */
-static void warm_up(struct pair p)
+void warm_up(struct pair p)
 {
 	char byte = 1;
 	int i;
@@ -76,28 +76,47 @@ static void warm_up(struct pair p)
 	}
 }
 
-struct pair make_pair(void)
+int listener_at(const struct sockaddr *name, socklen_t len)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET,
-				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-	socklen_t len = sizeof(name);
-	struct pair p;
+	int listener = socket(name->sa_family, SOCK_STREAM, 0);
+
+	need(bind(listener, name, len) == 0, "bind");
+	need(listen(listener, 1) == 0, "listen");
+	return listener;
+}
+
+struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len)
+{
+	struct pair p = { .a = socket(name->sa_family, SOCK_STREAM, 0) };
 	int on = 1;
 
-	need(bind(listener, (struct sockaddr *)&name, len) == 0, "bind");
-	need(listen(listener, 1) == 0, "listen");
-	need(getsockname(listener, (struct sockaddr *)&name, &len) == 0, "getsockname");
-	p.a = socket(AF_INET, SOCK_STREAM, 0);
-	need(connect(p.a, (struct sockaddr *)&name, len) == 0, "connect");
+	need(connect(p.a, name, len) == 0, "connect");
 	p.b = accept(listener, NULL, NULL);
 	need(p.b >= 0, "accept");
-	close(listener);
 	/* Small pieces shall not wait for each other. */
 	setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(p.b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	warm_up(p);
 	return p;
+}
+
+struct pair pair_at(struct sockaddr *name, socklen_t len)
+{
+	int listener = listener_at(name, len);
+	struct pair p;
+
+	need(getsockname(listener, name, &len) == 0, "getsockname");
+	p = pair_by(listener, name, len);
+	close(listener);
+	return p;
+}
+
+struct pair make_pair(void)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	return pair_at((struct sockaddr *)&name, sizeof(name));
 }
 
 void close_pair(struct pair p)
@@ -173,6 +192,17 @@ void recv_stream(int fd, size_t len)
 			need(buf[i] == byte_at(pos + i), "the right byte");
 		pos += n;
 	}
+}
+
+#define BOTH 100000
+
+void stream_both(struct pair p)
+{
+	send_stream(p.a, BOTH);
+	recv_stream(p.b, BOTH);
+	send_stream(p.b, BOTH);
+	recv_stream(p.a, BOTH);
+	say("both ways");
 }
 
 pthread_t start(void *(*fn)(void *), int fd)

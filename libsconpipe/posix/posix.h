@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -35,6 +36,10 @@ struct pair {
 };
 
 struct pair make_pair(void); /* that has moved bytes both ways */
+struct pair pair_at(struct sockaddr *name, socklen_t len); /* likewise */
+struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len);
+int listener_at(const struct sockaddr *name, socklen_t len);
+void warm_up(struct pair p);
 void close_pair(struct pair p);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void result(const char *what, long n); /* and errno, when that is -1 */
@@ -46,6 +51,7 @@ void fill_out(int fd); /* until it takes no more */
 size_t drain(int fd); /* of what has come */
 void send_stream(int fd, size_t len);
 void recv_stream(int fd, size_t len); /* and checks it */
+void stream_both(struct pair p); /* both ways, one after the other */
 /* byte_at is a stream's content. */
 static inline unsigned char byte_at(uint64_t pos)
 {
@@ -69,7 +75,12 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(sigpipe) X(eintr) X(restart) X(readers) X(writers) X(nbconnect) X(killed) \
 	X(names) X(wakeshut) X(urgent) X(stdio) X(closefrom) \
 	X(exec) X(execclear) X(execstatic) X(execown) X(execdup) X(spawn) X(spawnstatic) \
-	X(shell) X(leaked) X(execfails) X(rights)
+	X(shell) X(leaked) X(execfails) X(rights) \
+	X(pollhup) X(peekall) \
+	X(v6) X(dual) X(acceptflags) X(refused) X(disconnect) X(soerror) X(lowat) X(dupfd) \
+	X(ppoll) X(pselect) X(epollmask) X(partly) X(partlysent) X(cancel) X(wakepoll) \
+	X(prefork) X(reuseport) X(forkserver) X(nested) X(crowd) X(refusals) X(splicefull) \
+	X(filter) X(own)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

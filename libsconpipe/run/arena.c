@@ -171,6 +171,8 @@ static void adopt_at(struct arena *a, int i, int fd)
 	}
 	if (!a->found[i] || !entry_link(fd, a->found[i]))
 		file_hide(fd);
+	else if (fd == STDIN_FILENO)
+		stream_input();
 }
 
 static void find_connection(int fd, void *all)

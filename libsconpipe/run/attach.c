@@ -147,18 +147,21 @@ static void meet(struct entry *e, int fd)
 
 /*
  * enter is called before a call that receives or sends. It returns the connection
- * if that is attached; else the call is the kernel's, and leave follows.
+ * if that is attached: the thread is not cancelled until exit_link. Else the call is
+ * the kernel's, and leave follows.
  *
  * A connection goes over while no other call is under way: one that sleeps in the
  * kernel would not see the ring.
  */
-struct link *enter(struct entry *e, int fd)
+struct link *enter(struct entry *e, int fd, int *cancel)
 {
 	struct link *l = NULL;
 	bool went = false;
 
 	if (e->kind != TCP && e->kind != LINKED)
 		return NULL;
+	pthread_testcancel();
+	cancel_hold(cancel);
 	pthread_mutex_lock(&e->lock);
 	if (e->kind == TCP && !e->inside && e->bytes >= after) {
 		if (e->skip > 0)
@@ -178,7 +181,15 @@ struct link *enter(struct entry *e, int fd)
 	pthread_mutex_unlock(&e->lock);
 	if (went)
 		sets_update(fd);
+	if (!l)
+		cancel_release(*cancel);
 	return l;
+}
+
+void exit_link(struct link *l, int cancel)
+{
+	link_put(l);
+	cancel_release(cancel);
 }
 
 void leave(struct entry *e, ssize_t result)

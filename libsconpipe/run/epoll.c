@@ -61,6 +61,7 @@ struct set {
 	int attached; /* members that are */
 	int waiting; /* threads in the kernel */
 	bool shared; /* another process has its connections */
+	bool outside; /* somebody waits for it without its calls */
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -278,7 +279,7 @@ static int fit(struct set *set, struct member *m, struct link *l)
 		m->head = m->fulls = ONCE_MORE;
 	}
 	wake(set, m);
-	if (set->waiting || unmarked)
+	if (set->waiting || unmarked || set->outside)
 		real()->write(again(set), &(uint64_t){ POKE }, sizeof(uint64_t));
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
 }
@@ -412,6 +413,8 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	struct link *l;
 	int result;
 
+	if (e && e->kind == EPOLL && op == EPOLL_CTL_ADD)
+		sets_outside(fd);
 	if (!e || (e->kind != TCP && e->kind != LINKED))
 		return real()->epoll_ctl(epfd, op, fd, event);
 	set = set_get(epfd);
@@ -587,6 +590,62 @@ static void confirm(struct set *set)
 	}
 }
 
+/* shows says whether a member that is awake would be reported. If not, it sleeps. */
+static bool shows(struct set *set, struct member *m)
+{
+	struct link *l = link_get(m->fd);
+	uint32_t now = 0;
+
+	if (l && !m->off)
+		now = m->seen | (uint16_t)link_events(l, m->wanted.events, true);
+	if (l && m->wanted.events & EPOLLET && !m->seen &&
+	    link_peer(l)->head == m->head && l->s->fulls == m->fulls)
+		now = 0;
+	if (l)
+		link_put(l);
+	if (!now)
+		doze(set, m);
+	return now;
+}
+
+/* show has the kernel's set say what the rings have: to poll, or to another set. */
+static void show(struct set *set)
+{
+	struct member *m, *next;
+	bool some = false;
+
+	for (m = TAILQ_FIRST(&set->awake); m; m = next) {
+		next = TAILQ_NEXT(m, entry);
+		some |= shows(set, m);
+	}
+	if (some)
+		real()->write(again(set), &(uint64_t){ POKE }, sizeof(uint64_t));
+}
+
+void sets_outside(int fd)
+{
+	struct set *set = set_get(fd);
+
+	if (!set)
+		return;
+	pthread_mutex_lock(&set->lock);
+	set->outside = true;
+	show(set);
+	pthread_mutex_unlock(&set->lock);
+	set_put(set);
+}
+
+/* let_go is called when a thread is cancelled that waits for a set. */
+static void let_go(void *arg)
+{
+	struct set *set = arg;
+
+	pthread_mutex_lock(&set->lock);
+	set->waiting--;
+	pthread_mutex_unlock(&set->lock);
+	set_put(set);
+}
+
 static int wait_set(struct set *set, struct epoll_event *events, int most, int timeout,
 		    const sigset_t *mask)
 {
@@ -615,7 +674,8 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			ms = SHARED_MS;
 		set->waiting++;
 		pthread_mutex_unlock(&set->lock);
-		n = real()->epoll_pwait(set->fd, events + ready, most - ready, ms, mask);
+		n = cancellable_set(set->fd, events + ready, most - ready, ms, mask,
+				    let_go, set);
 		pthread_mutex_lock(&set->lock);
 		set->waiting--;
 		if (n < 0) {
@@ -627,6 +687,8 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 		n = sort(set, events + ready, n);
 		if (!ready)
 			n += collect(set, events + n, most - n, false);
+		if (set->outside)
+			show(set);
 		pthread_mutex_unlock(&set->lock);
 		if (ready + n || (timeout >= 0 && now_ns() >= deadline))
 			return ready + n;
@@ -637,7 +699,7 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 		const sigset_t *mask)
 {
 	struct set *set;
-	int n = 0;
+	int n = 0, cancel;
 
 	unmarked++;
 	set = ever && most > 0 ? set_get(fd) : NULL;
@@ -658,8 +720,11 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 			return n;
 		}
 	}
+	pthread_testcancel();
+	cancel_hold(&cancel);
 	n = wait_set(set, events, most, timeout, mask);
 	set_put(set);
+	cancel_release(cancel);
 	return n;
 }
 

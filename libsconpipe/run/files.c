@@ -3,6 +3,7 @@
  * ring at one end they are copied. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "run.h"
@@ -16,8 +17,10 @@ static ssize_t out_file(struct link *l, int fd, int file, off_t *offset, size_t 
 	size_t done = 0;
 	char buf[PIECE];
 
-	if (at < 0)
+	if (at < 0) {
+		errno = EINVAL; /* a pipe or a socket */
 		return -1;
+	}
 	while (done < count) {
 		size_t want = count - done < PIECE ? count - done : PIECE;
 		ssize_t n = pread(file, buf, want, at), sent;
@@ -44,8 +47,8 @@ static ssize_t out_file(struct link *l, int fd, int file, off_t *offset, size_t 
 ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 {
 	struct entry *e = entry_get(fd);
-	struct link *l = e ? enter(e, fd) : NULL;
-	int before = errno;
+	int before = errno, cancel;
+	struct link *l = e ? enter(e, fd, &cancel) : NULL;
 	ssize_t n;
 
 	if (l) {
@@ -53,7 +56,7 @@ ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 		n = out_file(l, fd, file, offset, count);
 		if (n >= 0)
 			errno = before;
-		link_put(l);
+		exit_link(l, cancel);
 		return n;
 	}
 	n = real()->sendfile(fd, file, offset, count);
@@ -95,23 +98,32 @@ static ssize_t in_pipe(struct link *l, int fd, int pipe, size_t len, unsigned in
 	return taken < 0 ? taken : n;
 }
 
-/* out_pipe moves what a pipe has: no more than the ring takes at once. */
+/* out_pipe moves what a pipe has. What is read cannot be put back: of a socket that
+ * does not block, no more is than the ring takes. */
 static ssize_t out_pipe(struct link *l, int fd, int pipe, size_t len, unsigned int flags)
 {
+	bool waits = !(flags & SPLICE_F_NONBLOCK) && blocks(fd, 0);
+	size_t done = 0, room = out_fits(l, fd);
 	char buf[PIECE];
-	size_t done = 0;
 	ssize_t n;
 
-	if (flags & SPLICE_F_NONBLOCK || !blocks(fd, 0)) {
+	if (room == SIZE_MAX)
+		return real()->splice(pipe, NULL, fd, NULL, len, flags);
+	if (flags & SPLICE_F_NONBLOCK) {
 		struct pollfd p = { .fd = pipe, .events = POLLIN };
 
-		if (!out_room(l, false) ||
-		    ((flags & SPLICE_F_NONBLOCK) && real()->poll(&p, 1, 0) <= 0)) {
-			errno = EAGAIN;
-			return -1;
-		}
+		if (real()->poll(&p, 1, 0) <= 0)
+			room = 0;
 	}
-	n = real()->read(pipe, buf, len < PIECE ? len : PIECE);
+	if (len > PIECE)
+		len = PIECE;
+	if (!waits && len > room)
+		len = room;
+	if (!len) {
+		errno = EAGAIN;
+		return -1;
+	}
+	n = real()->read(pipe, buf, len);
 	while (n > 0 && done < (size_t)n) {
 		ssize_t sent = out(l, fd, &(struct iovec){ buf + done, n - done }, 1, 0);
 		struct pollfd p = { .fd = fd, .events = POLLOUT };
@@ -119,30 +131,50 @@ static ssize_t out_pipe(struct link *l, int fd, int pipe, size_t len, unsigned i
 		if (sent > 0)
 			done += sent;
 		else if (errno == EAGAIN)
-			poll(&p, 1, -1); /* it cannot be put back */
+			poll(&p, 1, -1); /* another one has taken the room */
 		else if (errno != EINTR)
 			return -1;
 	}
 	return n;
 }
 
+static bool is_pipe(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
+static struct entry *tcp_entry(int fd)
+{
+	struct entry *e = entry_get(fd);
+
+	return e && (e->kind == TCP || e->kind == LINKED) ? e : NULL;
+}
+
 ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 	       unsigned int flags)
 {
-	struct entry *a = entry_get(from), *b = entry_get(to);
-	struct link *l = a ? enter(a, from) : NULL;
+	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
+	struct link *l = NULL;
+	int cancel;
 	ssize_t n;
 
+	/* Between others, and with places in streams, the kernel says what is wrong. */
+	if (!len || from_at || to_at || !is_pipe(a ? to : from))
+		a = b = NULL;
+	if (a)
+		l = enter(a, from, &cancel);
 	if (l) {
 		n = in_pipe(l, from, to, len, flags);
-		link_put(l);
+		exit_link(l, cancel);
 		return n;
 	}
 	if (b && b != a)
-		l = enter(b, to);
+		l = enter(b, to, &cancel);
 	if (l) {
 		n = out_pipe(l, to, from, len, flags);
-		link_put(l);
+		exit_link(l, cancel);
 	} else {
 		n = real()->splice(from, from_at, to, to_at, len, flags);
 		if (b && b != a)

@@ -50,7 +50,21 @@ static void __attribute__((constructor)) init(void)
 	library_path();
 }
 
-/* dynamic says whether a program has this one's loader. */
+/* makes_own_calls says whether a note of a program is Go's: that makes its system
+ * calls itself, so it would see nothing of a ring. */
+static bool makes_own_calls(int fd, const ElfW(Phdr) * p)
+{
+	struct {
+		ElfW(Nhdr) head;
+		char name[4];
+	} note;
+
+	return p->p_type == PT_NOTE &&
+	       pread(fd, &note, sizeof(note), p->p_offset) == sizeof(note) &&
+	       note.head.n_namesz == sizeof(note.name) && !memcmp(note.name, "Go", 3);
+}
+
+/* dynamic says whether a program has this one's loader, and is not Go's. */
 static bool dynamic(int fd, const char *head, ssize_t len)
 {
 	const ElfW(Ehdr) *elf = (const void *)head;
@@ -64,6 +78,9 @@ static bool dynamic(int fd, const char *head, ssize_t len)
 	    elf->e_phoff + elf->e_phnum * sizeof(*p) > (size_t)len || !own_loader)
 		return false;
 	p = (const void *)(head + elf->e_phoff);
+	for (i = 0; i < elf->e_phnum; i++)
+		if (makes_own_calls(fd, &p[i]))
+			return false;
 	size = strlen(own_loader) + 1;
 	for (i = 0; i < elf->e_phnum; i++)
 		if (p[i].p_type == PT_INTERP)

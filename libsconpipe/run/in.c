@@ -353,7 +353,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 			return got ? (ssize_t)got : n;
 		}
 		err = await(l, fd, deadline);
-		if (err)
+		if (!goes_on(err, got, deadline))
 			return got ? (ssize_t)got : err;
 	}
 }

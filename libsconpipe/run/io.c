@@ -10,21 +10,22 @@
 #include "run.h"
 
 /* through sends a call to the connection if there is one, else to the kernel. */
-#define through(fd, attached, native)                                            \
-	({                                                                       \
-		struct entry *e_ = entry_get(fd);                                \
-		struct link *l = e_ && e_->kind != OTHER ? enter(e_, fd) : NULL; \
-		ssize_t n_;                                                      \
-                                                                                 \
-		if (l) {                                                         \
-			n_ = (attached);                                         \
-			link_put(l);                                             \
-		} else {                                                         \
-			n_ = (native);                                           \
-			if (e_)                                                  \
-				leave(e_, n_);                                   \
-		}                                                                \
-		n_;                                                              \
+#define through(fd, attached, native)                                 \
+	({                                                            \
+		struct entry *e_ = entry_get(fd);                     \
+		int cancel_;                                          \
+		struct link *l = e_ ? enter(e_, fd, &cancel_) : NULL; \
+		ssize_t n_;                                           \
+                                                                      \
+		if (l) {                                              \
+			n_ = (attached);                              \
+			exit_link(l, cancel_);                        \
+		} else {                                              \
+			n_ = (native);                                \
+			if (e_)                                       \
+				leave(e_, n_);                        \
+		}                                                     \
+		n_;                                                   \
 	})
 
 #define one(buf, len) (&(struct iovec){ (void *)(buf), len })
@@ -190,87 +191,4 @@ ssize_t __recvfrom_chk(int fd, void *buf, size_t len, size_t room, int flags,
 	if (len > room)
 		__chk_fail();
 	return recvfrom(fd, buf, len, flags, addr, size);
-}
-
-/* The C library's own streams call nothing that is seen here. */
-static ssize_t stream_read(void *cookie, char *buf, size_t len)
-{
-	return read((int)(intptr_t)cookie, buf, len);
-}
-
-static ssize_t stream_write(void *cookie, const char *buf, size_t len)
-{
-	ssize_t n = write((int)(intptr_t)cookie, buf, len);
-
-	return n < 0 ? 0 : n;
-}
-
-static int stream_close(void *cookie)
-{
-	return close((int)(intptr_t)cookie);
-}
-
-FILE *fdopen(int fd, const char *mode)
-{
-	static FILE *(*native)(int, const char *);
-	struct entry *e = entry_get(fd);
-
-	if (!native)
-		native = (FILE * (*)(int, const char *)) real_symbol("fdopen");
-	if (e)
-		attach_never(e, fd);
-	if (!e || e->kind != LINKED)
-		return native(fd, mode);
-	return fopencookie((void *)(intptr_t)fd, mode,
-			   (cookie_io_functions_t){ .read = stream_read,
-						    .write = stream_write,
-						    .close = stream_close });
-}
-
-int vdprintf(int fd, const char *format, va_list args)
-{
-	char *text;
-	int len = vasprintf(&text, format, args), done = 0;
-
-	while (done < len) {
-		ssize_t n = write(fd, text + done, len - done);
-
-		if (n < 0)
-			break;
-		done += n;
-	}
-	if (len >= 0)
-		free(text);
-	return done == len ? len : -1;
-}
-
-int dprintf(int fd, const char *format, ...)
-{
-	va_list args;
-	int n;
-
-	va_start(args, format);
-	n = vdprintf(fd, format, args);
-	va_end(args);
-	return n;
-}
-
-int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
-int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
-{
-	(void)flag;
-	return vdprintf(fd, format, args);
-}
-
-int __dprintf_chk(int fd, int flag, const char *format, ...);
-int __dprintf_chk(int fd, int flag, const char *format, ...)
-{
-	va_list args;
-	int n;
-
-	(void)flag;
-	va_start(args, format);
-	n = vdprintf(fd, format, args);
-	va_end(args);
-	return n;
 }

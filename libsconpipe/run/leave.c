@@ -39,7 +39,12 @@ static void hide(struct leaving *w, struct entry *e, struct link *l, int fd)
 
 static void leave_link(struct leaving *w, struct entry *e, struct link *l, int fd)
 {
+	bool standard = fd <= STDERR_FILENO || (w->spawns && l->passed);
+
 	w->goes = true;
+	/* Streams of the C library are at standard ones, which know TCP alone. */
+	if (standard && link_return(l, fd))
+		return;
 	if (w->with_library) {
 		/* After fork it is counted. One image too many is no harm. */
 		if (w->spawns || !table_mine())
@@ -47,7 +52,7 @@ static void leave_link(struct leaving *w, struct entry *e, struct link *l, int f
 		if (link_inherit(l, true))
 			return;
 	}
-	if (!link_return(l, fd))
+	if (standard || !link_return(l, fd))
 		hide(w, e, l, fd);
 }
 

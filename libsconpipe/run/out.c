@@ -118,6 +118,27 @@ bool out_room(struct link *l, bool arm)
 	return room(l);
 }
 
+/* out_fits is how much is taken without waiting, SIZE_MAX if it goes by TCP. Who has
+ * heard of no room will be rung for. */
+size_t out_fits(struct link *l, int fd)
+{
+	struct shared *s = l->s;
+	enum way before = s->out;
+	bool ring;
+
+	link_lock(s, &s->tx_lock);
+	ring = s->out != TCP_AGAIN && go_over(l, fd);
+	pthread_mutex_unlock(&s->tx_lock);
+	if (!ring)
+		return SIZE_MAX;
+	if (before != RING)
+		sets_update(fd);
+	if (room(l))
+		return room(l);
+	s->fulls++;
+	return out_room(l, true) && (s->ended || s->mute) ? SIZE_MAX : room(l);
+}
+
 /* wait_room returns 0 to try again. */
 static int wait_room(struct link *l, int fd, int flags, int64_t deadline)
 {
@@ -150,10 +171,10 @@ static int wait_room(struct link *l, int fd, int flags, int64_t deadline)
 	return err;
 }
 
-/* by_ring sends bytes; what it returns may be less, with *why. -EOPNOTSUPP: the
- * engine is gone. */
-static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, int flags,
-		      int64_t deadline, int *why)
+/* by_ring sends bytes, after some others or none; what it returns may be less, with
+ * *why. -EOPNOTSUPP: the engine is gone. */
+static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, bool some,
+		      int flags, int64_t deadline, int *why)
 {
 	struct shared *s = l->s;
 	size_t done = 0;
@@ -179,6 +200,8 @@ static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, int f
 			*why = -EOPNOTSUPP; /* the socket has failed: it says how */
 		} else {
 			*why = wait_room(l, fd, flags, deadline);
+			if (goes_on(*why, some || done, deadline))
+				*why = 0;
 		}
 	}
 	return done;
@@ -221,8 +244,8 @@ static ssize_t send_all(struct link *l, int fd, const struct iovec *iov, size_t 
 	ssize_t n;
 
 	for (i = 0; i < count && !why; i++)
-		done += by_ring(l, fd, iov[i].iov_base, iov[i].iov_len, flags, deadline,
-				&why);
+		done += by_ring(l, fd, iov[i].iov_base, iov[i].iov_len, done, flags,
+				deadline, &why);
 	if (why == -EOPNOTSUPP) {
 		s->out = TCP_AGAIN;
 		pthread_mutex_unlock(&s->tx_lock);

@@ -16,6 +16,7 @@ struct wait {
 	struct pollfd *all; /* for the kernel: the same, then doorbells */
 	struct sleeper *me; /* of each */
 	void *made; /* memory of all three, or NULL */
+	bool sleeps;
 };
 
 /* Room for most calls. */
@@ -30,17 +31,24 @@ struct few {
 #define ROOM (POLLOUT | POLLWRNORM)
 
 /* stay keeps connections from being attached while a call of the kernel waits for
- * them. */
-static void stay(const struct pollfd *fds, nfds_t count, int by)
+ * them. It returns false, and does nothing, if one is attached. */
+static bool stay(const struct pollfd *fds, nfds_t count, int by)
 {
 	nfds_t i;
 
 	for (i = 0; i < count; i++) {
 		struct entry *e = entry_get(fds[i].fd);
 
+		if (e && e->kind == LINKED && by > 0) {
+			stay(fds, i, -1);
+			return false;
+		}
+		if (e && e->kind == EPOLL && by > 0)
+			sets_outside(fds[i].fd);
 		if (e && e->kind == TCP)
 			atomic_fetch_add(&e->inside, by);
 	}
+	return true;
 }
 
 /* room_for makes room for as many. */
@@ -166,6 +174,20 @@ static bool look_on(struct wait *w, int64_t most_ns)
 	return false;
 }
 
+/* done gives back what a wait has. */
+static void done(void *arg)
+{
+	struct wait *w = arg;
+	nfds_t i;
+
+	if (w->sleeps)
+		asleep(w, sleep_end);
+	for (i = 0; i < w->count; i++)
+		if (w->links[i])
+			link_put(w->links[i]);
+	free(w->made);
+}
+
 static int wait_all(struct wait *w, const struct timespec *timeout, const sigset_t *mask)
 {
 	int64_t deadline = timeout ? now_ns() + timeout->tv_sec * INT64_C(1000000000) +
@@ -185,16 +207,18 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 		}
 		if (sleeps) {
 			own = asleep(w, sleep_begin);
+			w->sleeps = true;
 			ready = ask_rings(w, true);
 		}
 		if (!ready && !timeout)
 			left = NULL;
 		else if (!ready && ns > 0)
 			t = (struct timespec){ ns / 1000000000, ns % 1000000000 };
-		n = real()->ppoll(w->all, list(w, own), left, mask);
+		n = cancellable_poll(w->all, list(w, own), left, mask, done, w);
 		err = errno;
 		if (sleeps)
 			asleep(w, sleep_end);
+		w->sleeps = false;
 		errno = err;
 		if (n < 0)
 			return -1;
@@ -204,39 +228,59 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 	}
 }
 
-int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
-	  const sigset_t *mask)
+/* wait_some waits if one of them is attached; else it returns -2. */
+static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+		     const sigset_t *mask)
 {
 	struct wait w = { .fds = fds, .count = count };
 	struct few few;
-	int n, found = find(&w, &few), err;
-	nfds_t i;
+	int n, found, cancel, err;
 
-	if (found < 0) {
+	pthread_testcancel();
+	cancel_hold(&cancel);
+	found = find(&w, &few);
+	n = found ? -1 : -2;
+	if (found < 0)
 		errno = ENOMEM;
-		return -1;
-	}
-	if (!found) {
-		stay(fds, count, 1);
-		n = real()->ppoll(fds, count, timeout, mask);
-		stay(fds, count, -1);
-		return n;
-	}
-	n = wait_all(&w, timeout, mask);
+	if (found > 0)
+		n = wait_all(&w, timeout, mask);
 	err = errno;
-	for (i = 0; i < count; i++)
-		if (w.links[i])
-			link_put(w.links[i]);
-	free(w.made);
+	if (found > 0)
+		done(&w);
+	cancel_release(cancel);
 	errno = err;
 	return n;
+}
+
+/* waiting has a call of the kernel wait, unless one of them is attached. */
+#define waiting(fds, count, timeout, mask, native)                           \
+	({                                                                   \
+		int n_ = -2;                                                 \
+                                                                             \
+		while (n_ == -2) {                                           \
+			if (stay(fds, count, 1)) {                           \
+				n_ = (native);                               \
+				stay(fds, count, -1);                        \
+			} else {                                             \
+				n_ = wait_some(fds, count, (timeout), mask); \
+			}                                                    \
+		}                                                            \
+		n_;                                                          \
+	})
+
+int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+	  const sigset_t *mask)
+{
+	return waiting(fds, count, timeout, mask,
+		       real()->ppoll(fds, count, timeout, mask));
 }
 
 int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
 	struct timespec t = { timeout / 1000, timeout % 1000 * 1000000L };
 
-	return ppoll(fds, count, timeout < 0 ? NULL : &t, NULL);
+	return waiting(fds, count, timeout < 0 ? NULL : &t, NULL,
+		       real()->poll(fds, count, timeout));
 }
 
 int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room);
@@ -274,7 +318,7 @@ static bool sets_concern(int count, const fd_set *in, const fd_set *out,
 	for (fd = 0; fd < count && fd < entry_limit(); fd++) {
 		struct entry *e = entry_get(fd);
 
-		if (e && (e->kind == TCP || e->kind == LINKED) &&
+		if (e && (e->kind == TCP || e->kind == LINKED || e->kind == EPOLL) &&
 		    (has(in, fd) || has(out, fd) || has(except, fd)))
 			return true;
 	}

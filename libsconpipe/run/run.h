@@ -161,7 +161,8 @@ void each_file(void (*fn)(int fd, void *arg), void *arg);
 
 /* attach.c */
 void settings_read(void);
-struct link *enter(struct entry *e, int fd); /* NULL: call the kernel, then leave */
+struct link *enter(struct entry *e, int fd, int *cancel);
+void exit_link(struct link *l, int cancel);
 void leave(struct entry *e, ssize_t result);
 void attach_never(struct entry *e, int fd);
 void attach_forget(struct entry *e);
@@ -212,9 +213,13 @@ bool image_preloads(const char *path);
 bool env_preloads(char *const *env);
 const char *library_path(void);
 
+/* streams.c */
+void stream_input(void);
+
 /* out.c, in.c: as sendmsg and recvmsg, -1 and errno. */
 ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
 bool out_room(struct link *l, bool arm);
+size_t out_fits(struct link *l, int fd);
 void out_ends(struct link *l);
 void out_ended(struct link *l, int fd);
 ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
@@ -231,7 +236,14 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 void sleeper_join(struct link *l, struct sleeper *me);
 void sleeper_leave(struct link *l, struct sleeper *me);
 int sleeper_make(void);
-bool restarts(void);
+bool goes_on(int err, bool some, int64_t deadline_ns);
+void cancel_hold(int *before);
+void cancel_release(int before);
+/* The kernel's calls, in which the thread may be cancelled: then fn is called. */
+int cancellable_poll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+		     const sigset_t *mask, void (*fn)(void *), void *arg);
+int cancellable_set(int set, struct epoll_event *events, int most, int ms,
+		    const sigset_t *mask, void (*fn)(void *), void *arg);
 
 /* events of a connection that TCP's socket does not know: POLLIN, POLLOUT. */
 short link_events(struct link *l, short wanted, bool arm);
@@ -242,6 +254,7 @@ void set_put(struct set *set);
 void sets_forget(int fd); /* it is closed */
 void sets_update(int fd); /* a connection went over, or back */
 void sets_copy(int from, int to);
+void sets_outside(int fd); /* somebody waits for a set without its calls */
 void sets_before_fork(void);
 void sets_after_fork(void);
 

@@ -67,6 +67,39 @@ int shutdown(int fd, int how)
 	return result;
 }
 
+/* only_tcp says whether an option is one of those that a ring has not. */
+static bool only_tcp(int level, int name)
+{
+	if (level != SOL_SOCKET)
+		return false;
+	switch (name) {
+	case SO_RCVLOWAT:
+	case SO_OOBINLINE:
+	case SO_ZEROCOPY:
+	case SO_TIMESTAMP:
+	case SO_TIMESTAMPNS:
+	case SO_TIMESTAMPING:
+	case SO_ATTACH_FILTER:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* stay_tcp keeps a connection on TCP, or has it go back to it. */
+static void stay_tcp(struct entry *e, int fd)
+{
+	struct link *l;
+
+	attach_never(e, fd);
+	l = link_of(e);
+	if (!l)
+		return;
+	link_return(l, fd);
+	link_put(l);
+	sets_update(fd);
+}
+
 int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct entry *e = entry_get(fd);
@@ -75,9 +108,10 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 
 	if (!e)
 		return real()->setsockopt(fd, level, name, value, len);
-	if ((level == IPPROTO_TCP && name == TCP_ULP) ||
-	    (level == SOL_SOCKET && name == SO_ATTACH_FILTER))
+	if (level == IPPROTO_TCP && name == TCP_ULP)
 		attach_never(e, fd);
+	if (only_tcp(level, name))
+		stay_tcp(e, fd);
 	l = link_get(fd);
 	if (l && level == IPPROTO_TCP && name == TCP_ULP) {
 		link_put(l);
@@ -117,12 +151,17 @@ int ioctl(int fd, unsigned long request, ...)
 
 int close(int fd)
 {
+	int cancel;
+
 	if (is_internal(fd)) {
 		errno = EBADF;
 		return -1;
 	}
-	if (table_mine())
+	if (table_mine()) {
+		cancel_hold(&cancel);
 		entry_close(fd);
+		cancel_release(cancel);
+	}
 	return real()->close(fd);
 }
 
@@ -196,7 +235,7 @@ static int control(int fd, int command, long arg)
 
 	/* Signals of a socket tell nothing of a ring. */
 	if (e && command == F_SETFL && (arg & O_ASYNC))
-		attach_never(e, fd);
+		stay_tcp(e, fd);
 	result = real()->fcntl(fd, command, arg);
 	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
 		return doubled(fd, result);

@@ -249,6 +249,10 @@ void entry_dup(int from, int to)
 	copy->cookie = e->cookie;
 	copy->kind = l ? LINKED : TCP_ONLY;
 	pthread_mutex_unlock(&copy->lock);
+	if (l && to <= STDERR_FILENO) { /* streams are there, which know TCP alone */
+		link_return(l, to);
+		sets_update(from);
+	}
 	if (set)
 		sets_copy(from, to);
 }

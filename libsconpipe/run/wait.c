@@ -16,14 +16,19 @@ bool blocks(int fd, int flags)
 }
 
 /*
- * restarts says whether a call that a signal has interrupted goes on, as the
- * kernel would have it by the signal's SA_RESTART. Which signal it was is not
- * known: so only if it holds for all that have a handler.
+ * goes_on says whether a call that has slept goes on, after some bytes or none: if
+ * nothing happened, or if a signal has interrupted it and the kernel would have it
+ * go on, by the signal's SA_RESTART. Which signal it was is not known: so only if
+ * that holds for all that have a handler.
  */
-bool restarts(void)
+bool goes_on(int err, bool some, int64_t deadline_ns)
 {
 	int signal;
 
+	if (!err)
+		return true;
+	if (err != -EINTR || some || deadline_ns)
+		return false;
 	for (signal = 1; signal < NSIG; signal++) {
 		struct sigaction a;
 
@@ -114,6 +119,62 @@ void sleep_end(struct link *l, struct sleeper *me)
 	real()->read(me->fd, &any, sizeof(any));
 }
 
+/*
+ * A thread that is cancelled shall leave no lock behind: calls on connections hold
+ * that off, but where they sleep: then the thread's own state holds.
+ */
+static __thread int in_sleep = PTHREAD_CANCEL_DISABLE;
+
+void cancel_hold(int *before)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, before);
+	in_sleep = *before;
+}
+
+void cancel_release(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
+
+int cancellable_poll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+		     const sigset_t *mask, void (*fn)(void *), void *arg)
+{
+	int n;
+
+	pthread_cleanup_push(fn, arg);
+	pthread_setcancelstate(in_sleep, NULL);
+	n = real()->ppoll(fds, count, timeout, mask);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cleanup_pop(0);
+	return n;
+}
+
+int cancellable_set(int set, struct epoll_event *events, int most, int ms,
+		    const sigset_t *mask, void (*fn)(void *), void *arg)
+{
+	int n;
+
+	pthread_cleanup_push(fn, arg);
+	pthread_setcancelstate(in_sleep, NULL);
+	n = real()->epoll_pwait(set, events, most, ms, mask);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cleanup_pop(0);
+	return n;
+}
+
+struct asleep {
+	struct link *l;
+	struct sleeper *me;
+};
+
+static void cancelled(void *arg)
+{
+	struct asleep *a = arg;
+
+	sleep_end(a->l, a->me);
+	link_put(a->l);
+}
+
 /* Another process that has the connection may empty the doorbell, too. */
 #define SHARED_NS 20000000
 
@@ -126,6 +187,7 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 			       { .fd = s->mute ? -1 : l->c.fd, .events = POLLIN },
 			       { .fd = me->fd, .events = POLLIN } };
 	struct timespec t, *timeout = NULL;
+	struct asleep a = { l, me };
 	int64_t left = INT64_MAX;
 
 	if (deadline_ns) {
@@ -139,9 +201,7 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 		t = (struct timespec){ left / 1000000000, left % 1000000000 };
 		timeout = &t;
 	}
-	if (real()->ppoll(p, 3, timeout, NULL) >= 0)
-		return 0;
-	if (errno == EINTR && !deadline_ns && restarts())
-		return 0;
-	return -errno;
+	if (cancellable_poll(p, 3, timeout, NULL, cancelled, &a) < 0)
+		return -errno;
+	return 0;
 }

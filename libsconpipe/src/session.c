@@ -213,11 +213,13 @@ static int ask(uint32_t *serial, struct wire_request *q, int file, struct wire_r
 int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
 		 int *files, int *count)
 {
-	int err;
+	int err, cancel;
 
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* it has the lock */
 	pthread_mutex_lock(&session.lock);
 	err = ask(serial, q, file, a, files, count);
 	pthread_mutex_unlock(&session.lock);
+	pthread_setcancelstate(cancel, NULL);
 	return err == -EPIPE ? -ECONNABORTED : err;
 }
 

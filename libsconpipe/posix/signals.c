@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Cases of signals that come while a call waits, and of threads that end there. */
+#include "posix.h"
+
+static volatile sig_atomic_t signals;
+
+static void count(int signal)
+{
+	(void)signal;
+	signals++;
+}
+
+static void handle(int flags)
+{
+	struct sigaction a = { .sa_handler = count, .sa_flags = flags };
+
+	sigaction(SIGUSR2, &a, NULL);
+	signals = 0;
+}
+
+static sigset_t blocked, old;
+
+/* pend has a signal wait for its mask to be lifted. */
+static void pend(void)
+{
+	handle(0);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGUSR2);
+	pthread_sigmask(SIG_BLOCK, &blocked, &old);
+	raise(SIGUSR2);
+}
+
+static void lift(void)
+{
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	signal(SIGUSR2, SIG_DFL);
+}
+
+void case_ppoll(void)
+{
+	struct pair p = make_pair();
+	struct pollfd one = { .fd = p.b, .events = POLLIN };
+	struct timespec t = { .tv_nsec = 10000000 };
+
+	pend();
+	result("another mask", ppoll(&one, 1, &t, &blocked));
+	say("signals %d", (int)signals);
+	result("idle", ppoll(&one, 1, NULL, &old));
+	say("signals %d", (int)signals);
+	raise(SIGUSR2);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("ready", ppoll(&one, 1, NULL, &old));
+	say("signals %d", (int)signals);
+	lift();
+	close_pair(p);
+}
+
+void case_pselect(void)
+{
+	struct pair p = make_pair();
+	fd_set in;
+
+	FD_ZERO(&in);
+	FD_SET(p.b, &in);
+	pend();
+	result("idle", pselect(p.b + 1, &in, NULL, NULL, NULL, &old));
+	say("signals %d, in %d", (int)signals, FD_ISSET(p.b, &in));
+	raise(SIGUSR2);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("ready", pselect(p.b + 1, &in, NULL, NULL, NULL, &old));
+	say("signals %d, in %d", (int)signals, FD_ISSET(p.b, &in));
+	lift();
+	close_pair(p);
+}
+
+void case_epollmask(void)
+{
+	struct pair p = make_pair();
+	struct epoll_event e = { .events = EPOLLIN };
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+	pend();
+	result("idle", epoll_pwait(set, &e, 1, -1, &old));
+	say("signals %d", (int)signals);
+	raise(SIGUSR2);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("ready", epoll_pwait(set, &e, 1, -1, &old));
+	say("signals %d", (int)signals);
+	lift();
+	close(set);
+	close_pair(p);
+}
+
+static pthread_t waiter;
+
+static void *interrupt(void *fd)
+{
+	pause_ms(30);
+	write((intptr_t)fd, "abc", 3);
+	pause_ms(30);
+	pthread_kill(waiter, SIGUSR2);
+	pause_ms(30);
+	write((intptr_t)fd, "defghij", 7);
+	return NULL;
+}
+
+/* What has come or gone before a signal counts, whether calls go on or not. */
+void case_partly(void)
+{
+	struct pair p = make_pair();
+	int flags[] = { 0, SA_RESTART }, i;
+	char buf[10];
+	pthread_t t;
+
+	waiter = pthread_self();
+	for (i = 0; i < 2; i++) {
+		handle(flags[i]);
+		t = start(interrupt, p.a);
+		result("recv", recv(p.b, buf, 10, MSG_WAITALL));
+		say("signals %d", (int)signals);
+		pthread_join(t, NULL);
+		result("rest", recv(p.b, buf, 10, 0));
+	}
+	signal(SIGUSR2, SIG_DFL);
+	close_pair(p);
+}
+
+static void *interrupt_twice(void *unused)
+{
+	pause_ms(50);
+	pthread_kill(waiter, SIGUSR2);
+	return unused;
+}
+
+void case_partlysent(void)
+{
+	static char big[32 << 20];
+	int i;
+
+	waiter = pthread_self();
+	for (i = 0; i < 2; i++) {
+		struct pair p = make_pair();
+		pthread_t t;
+		ssize_t n;
+
+		handle(i ? SA_RESTART : 0);
+		t = start(interrupt_twice, 0);
+		n = write(p.a, big, sizeof(big));
+		say("a part %d", n > 0 && n < (ssize_t)sizeof(big));
+		pthread_join(t, NULL);
+		close_pair(p);
+	}
+	signal(SIGUSR2, SIG_DFL);
+}
+
+static void *read_on(void *fd)
+{
+	char byte;
+
+	return (void *)(intptr_t)read((intptr_t)fd, &byte, 1);
+}
+
+static void *poll_on(void *fd)
+{
+	struct pollfd p = { .fd = (intptr_t)fd, .events = POLLIN };
+
+	return (void *)(intptr_t)poll(&p, 1, -1);
+}
+
+static void *select_on(void *fd)
+{
+	int n = (intptr_t)fd;
+	fd_set in;
+
+	FD_ZERO(&in);
+	FD_SET(n, &in);
+	return (void *)(intptr_t)select(n + 1, &in, NULL, NULL, NULL);
+}
+
+static void *epoll_on(void *fd)
+{
+	struct epoll_event e = { .events = EPOLLIN };
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, (intptr_t)fd, &e);
+	return (void *)(intptr_t)epoll_wait(set, &e, 1, -1);
+}
+
+static void *write_on(void *fd)
+{
+	static char big[32 << 20];
+
+	return (void *)(intptr_t)write((intptr_t)fd, big, sizeof(big));
+}
+
+/* A thread that is ended while it waits leaves the connection as it was. */
+void case_cancel(void)
+{
+	void *(*waits[])(void *) = { read_on, poll_on, select_on, epoll_on };
+	struct pair p = make_pair();
+	size_t i;
+	void *r;
+
+	for (i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
+		pthread_t t = start(waits[i], p.b);
+
+		pause_ms(20);
+		pthread_cancel(t);
+		pthread_join(t, &r);
+		say("ended %d", r == PTHREAD_CANCELED);
+		stream_both(p);
+	}
+	close_pair(p);
+	p = make_pair();
+	waiter = start(write_on, p.a);
+	pause_ms(50);
+	pthread_cancel(waiter);
+	pthread_join(waiter, &r);
+	say("ended %d", r == PTHREAD_CANCELED);
+	drain(p.b);
+	stream_both(p);
+	close_pair(p);
+}
+
+static void *shut_down(void *fd)
+{
+	pause_ms(30);
+	shutdown((intptr_t)fd, SHUT_RD);
+	return NULL;
+}
+
+/* What waits for two ends at a time. */
+void case_wakepoll(void)
+{
+	struct pair p = make_pair(), q = make_pair();
+	struct pollfd both[2] = { { .fd = p.b, .events = POLLIN },
+				  { .fd = q.b, .events = POLLIN } };
+	pthread_t t = start(shut_down, q.b);
+
+	result("poll", poll(both, 2, -1));
+	pthread_join(t, NULL);
+	events("first", both[0].revents);
+	events("second", both[1].revents);
+	close_pair(p);
+	close_pair(q);
+}

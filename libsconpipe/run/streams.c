@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The C library's streams. What they call inside is not seen here: those of a
+ * connection with rings are made to call what is. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "run.h"
+
+/* A stream that was made here. */
+struct stream {
+	FILE *file;
+	int fd;
+	struct stream *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct stream *streams;
+
+static ssize_t stream_read(void *cookie, char *buf, size_t len)
+{
+	return read(((struct stream *)cookie)->fd, buf, len);
+}
+
+static ssize_t stream_write(void *cookie, const char *buf, size_t len)
+{
+	ssize_t n = write(((struct stream *)cookie)->fd, buf, len);
+
+	return n < 0 ? 0 : n;
+}
+
+static int stream_close(void *cookie)
+{
+	struct stream *s = cookie, **at = &streams;
+	int fd = s->fd;
+
+	pthread_mutex_lock(&lock);
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	pthread_mutex_unlock(&lock);
+	free(s);
+	return close(fd);
+}
+
+static FILE *stream_make(int fd, const char *mode)
+{
+	struct stream *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->fd = fd;
+	s->file = fopencookie(s, mode,
+			      (cookie_io_functions_t){ .read = stream_read,
+						       .write = stream_write,
+						       .close = stream_close });
+	if (!s->file) {
+		free(s);
+		return NULL;
+	}
+	pthread_mutex_lock(&lock);
+	s->next = streams;
+	streams = s;
+	pthread_mutex_unlock(&lock);
+	return s->file;
+}
+
+/* stream_input makes a connection's stream the standard input. */
+void stream_input(void)
+{
+	FILE *f = stream_make(STDIN_FILENO, "r");
+
+	if (f)
+		stdin = f;
+}
+
+FILE *fdopen(int fd, const char *mode)
+{
+	static FILE *(*native)(int, const char *);
+	struct entry *e = entry_get(fd);
+
+	if (!native)
+		native = (FILE * (*)(int, const char *)) real_symbol("fdopen");
+	if (e)
+		attach_never(e, fd);
+	return e && e->kind == LINKED ? stream_make(fd, mode) : native(fd, mode);
+}
+
+int fileno(FILE *file)
+{
+	static int (*native)(FILE *);
+	struct stream *s;
+	int fd = -1;
+
+	if (!native)
+		native = (int (*)(FILE *))real_symbol("fileno");
+	if (!streams)
+		return native(file);
+	pthread_mutex_lock(&lock);
+	for (s = streams; s && fd < 0; s = s->next)
+		if (s->file == file)
+			fd = s->fd;
+	pthread_mutex_unlock(&lock);
+	return fd < 0 ? native(file) : fd;
+}
+
+int fileno_unlocked(FILE *file)
+{
+	return fileno(file);
+}
+
+int vdprintf(int fd, const char *format, va_list args)
+{
+	char *text;
+	int len = vasprintf(&text, format, args), done = 0;
+
+	while (done < len) {
+		ssize_t n = write(fd, text + done, len - done);
+
+		if (n < 0)
+			break;
+		done += n;
+	}
+	if (len >= 0)
+		free(text);
+	return done == len ? len : -1;
+}
+
+int dprintf(int fd, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vdprintf(fd, format, args);
+	va_end(args);
+	return n;
+}
+
+int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
+int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
+{
+	(void)flag;
+	return vdprintf(fd, format, args);
+}
+
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+int __dprintf_chk(int fd, int flag, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	(void)flag;
+	va_start(args, format);
+	n = vdprintf(fd, format, args);
+	va_end(args);
+	return n;
+}
