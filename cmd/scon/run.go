@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ func (t *tool) newRunCommand() *cobra.Command {
 
 A connection goes over when both its ends' programs run so, on this machine, and
 the daemon has the pipe: pipe.enabled in its configuration. All others stay what
-they are. docs/run.md says what works, and how a container does it.
+they are. docs/run.md says what works, and how a container does it. A program that
+nothing can be preloaded into runs as well, after a line on stderr that says why.
 
 SCON_PIPE_SOCKET names the pipe's socket, where it is not the usual one.`,
 		Example: `  scon run -- iperf3 -s
@@ -53,6 +55,10 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 		return fmt.Errorf("find %q: %w", args[0], errors.Unwrap(err))
 	}
 	machine, err := preloadable(path)
+	if reason := (staysTCP{}); errors.As(err, &reason) {
+		fmt.Fprintf(t.stderr, "scon: all connections stay TCP's: %v\n", reason)
+		return execute(path, args)
+	}
 	if err != nil {
 		return err
 	}
@@ -72,8 +78,18 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	if err := os.Setenv("LD_PRELOAD", preload); err != nil {
 		return err
 	}
+	return execute(path, args)
+}
+
+// execute returns only if that is not possible.
+func execute(path string, args []string) error {
 	return fmt.Errorf("execute %s: %w", path, unix.Exec(path, args, os.Environ()))
 }
+
+// staysTCP says why preloading into a program is of no use: it runs as it is.
+type staysTCP struct{ reason string }
+
+func (e staysTCP) Error() string { return e.reason }
 
 // pipeAnswers says whether there is a broker.
 func pipeAnswers() error {
@@ -92,7 +108,7 @@ func pipeAnswers() error {
 const mostInterpreters = 4
 
 // preloadable checks that the loader will preload into a program, and returns
-// the machine that it is for.
+// the machine that it is for. Where it will not, the error is a staysTCP.
 func preloadable(path string) (elf.Machine, error) {
 	for range mostInterpreters {
 		if err := ownRights(path); err != nil {
@@ -110,7 +126,7 @@ func preloadable(path string) (elf.Machine, error) {
 	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", printable(path))
 }
 
-// ownRights refuses programs that run with more rights than their caller: the
+// ownRights finds programs that run with more rights than their caller: the
 // loader ignores what the caller wants preloaded.
 func ownRights(path string) error {
 	info, err := os.Stat(path)
@@ -118,10 +134,10 @@ func ownRights(path string) error {
 		return fmt.Errorf("look at a program: %w", err)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
-		return fmt.Errorf("%s is setuid or setgid: the loader preloads nothing into it", printable(path))
+		return staysTCP{printable(path) + " is setuid or setgid: the loader preloads nothing into it"}
 	}
 	if n, err := unix.Getxattr(path, "security.capability", nil); err == nil && n > 0 {
-		return fmt.Errorf("%s has file capabilities: the loader preloads nothing into it", printable(path))
+		return staysTCP{printable(path) + " has file capabilities: the loader preloads nothing into it"}
 	}
 	return nil
 }
@@ -157,19 +173,23 @@ func interpreterOf(path string) (string, error) {
 	return words[0], nil
 }
 
-// linked checks that a program has a loader, and returns its machine.
+// linked checks that a program has a loader and calls the C library, and returns
+// its machine.
 func linked(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("%s is no program: %w", printable(path), err)
 	}
 	defer f.Close()
+	if _, err := buildinfo.ReadFile(path); err == nil {
+		return 0, staysTCP{printable(path) + " is written in Go: it makes its own system calls"}
+	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return f.Machine, nil
 		}
 	}
-	return 0, fmt.Errorf("%s is statically linked: nothing can be preloaded into it, and its connections stay TCP's", printable(path))
+	return 0, staysTCP{printable(path) + " is statically linked: nothing can be preloaded into it"}
 }
 
 // findRunLibrary finds libsconrun.so beside this program, or where "make
