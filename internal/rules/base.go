@@ -257,12 +257,14 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 		hits[r], found = true, true
 		return true
 	}}
-	// One way, for then packets may be new as well as established.
-	b.forms(&Conn{}, true, func(f *form) {
-		m.form = f
-		for r := range rules {
-			m.meet(r)
-		}
-	})
+	for _, untracked := range []bool{false, true} {
+		// One way, for then packets may be new as well as established.
+		b.forms(&Conn{Untracked: untracked}, true, func(f *form) {
+			m.form = f
+			for r := range rules {
+				m.meet(r)
+			}
+		})
+	}
 	return found
 }

@@ -242,6 +242,19 @@ func retracking(text string) step {
 	}}
 }
 
+// zoning is a step that may put packets into a zone of conntrack's. There nobody
+// finds the connection who does not know the zone: that conntrack does not know it
+// is not certain.
+func zoning(text string) step {
+	return step{text: text, why: "ct zone", check: func(m *machine) truth {
+		m.retracks = true
+		if m.conn.Untracked {
+			return varies
+		}
+		return yes
+	}}
+}
+
 // unsure is a condition that is the same for all packets of a connection, but
 // not known.
 func unsure(text string) step {

@@ -272,7 +272,7 @@ func (k *compiler) ct(e nftExpr) {
 	}
 	if e.has(unix.NFTA_CT_SREG) {
 		if key == unix.NFT_CT_ZONE {
-			k.step(retracking(""))
+			k.step(zoning(""))
 		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scon-project/scon/internal/conntrack"
 	"github.com/scon-project/scon/internal/nstest"
 )
 
@@ -206,6 +207,26 @@ func TestXTWays(t *testing.T) {
 			t.Run(kind+" "+c.name, func(t *testing.T) { c.run(t, Options{}, tool) })
 		}
 	}
+}
+
+// What conntrack does not know may be in a zone, if rules make zones.
+func TestZones(t *testing.T) {
+	seen := outbound(udp, "53")
+	unseen := Conn{Conn: conntrack.Conn{Orig: seen.Orig, Reply: seen.Orig.Reverse()}, Untracked: true}
+	for _, c := range []touchCase{
+		{"zone", "*raw\n-A PREROUTING -p udp -j CT --zone 5\nCOMMIT\n", unseen, "ct zone"},
+		{"zone of one direction", "*raw\n-A PREROUTING -p udp -j CT --zone-orig 5\nCOMMIT\n", unseen, "ct zone"},
+		{"zone of others", "*raw\n-A PREROUTING -p tcp -j CT --zone 5\nCOMMIT\n", unseen, ""},
+		{"not tracked", "*raw\n-A PREROUTING -p udp -j CT --notrack\nCOMMIT\n", unseen, ""},
+		{"of one that is known", "*raw\n-A PREROUTING -p udp -j CT --zone 5\nCOMMIT\n", seen, ""},
+	} {
+		for kind, tool := range iptables {
+			t.Run(kind+" "+c.name, func(t *testing.T) { c.run(t, Options{}, tool) })
+		}
+	}
+	t.Run("nft", func(t *testing.T) {
+		touchCase{rules: "table ip t {\nchain p { type filter hook prerouting priority -300; ct zone set 5; }\n}\n", conn: unseen, why: "ct zone"}.run(t, Options{}, nft)
+	})
 }
 
 func TestLegacyText(t *testing.T) {

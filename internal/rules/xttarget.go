@@ -1,6 +1,9 @@
 package rules
 
-import "slices"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // silentTargets do nothing to packets, or nothing that is not seen at the end
 // of the regular way: marks, priority, DSCP.
@@ -11,7 +14,7 @@ var silentTargets = []string{
 // Targets that set how conntrack and translation treat a connection, which is
 // what its packets are like.
 var (
-	retrackingTargets  = []string{"CT", "NOTRACK"}
+	retrackingTargets  = []string{"NOTRACK"}
 	translatingTargets = []string{"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"}
 )
 
@@ -26,6 +29,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(text), verdict{}, ""
 	case slices.Contains(retrackingTargets, name):
 		return retracking(text), verdict{}, ""
+	case name == "CT":
+		return xtCT(text, info), verdict{}, ""
 	case slices.Contains(translatingTargets, name):
 		return translating(text), verdict{}, ""
 	case name == "TOS" && revision == 1 && len(info) >= 2 && (info[0]|info[1])&0x03 == 0: // ECN stays what it was
@@ -33,4 +38,13 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	default:
 		return needing(text, name), verdict{}, ""
 	}
+}
+
+// xtCT makes a step of target CT (struct xt_ct_target_info), which may put packets into a zone.
+func xtCT(text string, info []byte) step {
+	const zoneOfEither, zoneOfMark = 1<<2 | 1<<3, 1 << 4 // XT_CT_ZONE_DIR_*, XT_CT_ZONE_MARK
+	if len(info) < 4 || binary.NativeEndian.Uint16(info)&(zoneOfEither|zoneOfMark) != 0 || binary.NativeEndian.Uint16(info[2:]) != 0 {
+		return zoning(text + " --zone")
+	}
+	return retracking(text)
 }
