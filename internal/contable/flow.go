@@ -19,7 +19,7 @@ type Flow struct {
 	Age, Idle      time.Duration
 	Lease          uint32 // jiffies left of the longer lease
 	Oif            int    // 0 until the way out was seen
-	Bridged        bool   // out without a hop of IP
+	Bridged        bool   // either way without a hop of IP
 	NextHop        net.HardwareAddr
 	// Overlay is the device that packets really leave by if they skip Oif, a
 	// VXLAN device, and are put on the wire beneath; else 0.
@@ -44,6 +44,7 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 			continue
 		}
 		f.Decided = true
+		f.Bridged = f.Bridged || h.Flags&datapath.WayBridged != 0
 		if used := jiffies - h.LeaseFrom; used < leaseTicks {
 			f.Lease = max(f.Lease, leaseTicks-used)
 		}
@@ -54,7 +55,6 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 		if o, err := t.outers.Of(e.outbound); err == nil && o.Generation == t.settings.Generation {
 			f.Overlay = int(o.Dev)
 		}
-		f.Bridged = out.Flags&datapath.WayBridged != 0
 	}
 	return f
 }

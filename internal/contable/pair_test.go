@@ -99,6 +99,22 @@ func TestJoinDecided(t *testing.T) {
 	}
 }
 
+// The way is known from whichever direction's packets were seen.
+func TestBridgedEitherWay(t *testing.T) {
+	for _, conn := range []conntrack.Tuple{between(1).Orig, between(1).Reply} {
+		b := newBed(t, options())
+		e := b.compose(web.Port, between(1), true, start)
+		if err := b.Join(e, db); err != nil {
+			t.Fatal(err)
+		}
+		h := b.half(conn, map[bool]int{true: web.Port, false: db.Port}[conn == between(1).Orig])
+		h.OutDev, h.Generation, h.Flags = 5, b.settings.Generation, datapath.WayAcross|datapath.WayBridged
+		if f := b.Flow(e, 0, 100, start); !f.Bridged || !f.Decided {
+			t.Errorf("%v: %+v", conn, f)
+		}
+	}
+}
+
 // Who is called by many uses up no share of its own.
 func TestShareOfPairs(t *testing.T) {
 	o := options()
