@@ -193,7 +193,8 @@ func conentryFinding(f api.Flow) api.Finding {
 	return api.Finding{
 		Level: "note", What: f.Orig.String() + " is being composed",
 		Why: "no packet of it has been seen at the end of the regular way since the rules, routes or links changed: " +
-			"it is dropped, it is for this host itself, or it has been silent",
+			"it is dropped, it is for this host itself or for the container that sent it, it has been silent, " +
+			"or something on its way makes another packet of it (another container that forwards it, a VRF, a rule about the TTL)",
 	}
 }
 
