@@ -21,6 +21,7 @@ type suite struct {
 	args     string   // of their tests
 	several  bool     // as of job
 	hardware bool     // wants drivers that kernels for virtual machines lack
+	bridges  bool     // wants Netfilter to look into bridges
 	programs bool     // needs scon-cni and scon-oci, which are C: guests of this machine's architecture
 }
 
@@ -51,12 +52,12 @@ var suites = []suite{
 		"internal/discover", "internal/doctor",
 	}},
 	{name: "topology", packages: []string{"internal/topology"}},
-	{name: "daemon", packages: []string{"internal/daemon"}, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
+	{name: "daemon", packages: []string{"internal/daemon"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
 	{name: "drivers", packages: []string{"internal/daemon"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
 	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
-	{name: "differential", packages: []string{"test/differential"}, args: "-cases=10"},
+	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
 }
 
 // ownLogic are the daemon's tests of what it makes of its settings, files, table
@@ -154,8 +155,11 @@ const (
 func (g guest) test(t *testing.T, s suite) {
 	t.Helper()
 	j := job{files: make(map[string]string), several: s.several, hardware: s.hardware}
+	if s.bridges {
+		j.command = "modprobe br_netfilter\n"
+	}
 	if s.hardware {
-		j.command = "modprobe mac80211_hwsim radios=3\n"
+		j.command += "modprobe mac80211_hwsim radios=3\n"
 	}
 	if s.programs {
 		for _, name := range []string{"scon-cni", "scon-oci"} {
