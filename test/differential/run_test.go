@@ -12,7 +12,8 @@ import (
 // pair is two worlds.
 type pair struct {
 	plain, scon *world
-	tool        tool   // of the rules that are there
+	tool        tool // of the rules that are there
+	cases       int
 	sent        uint64 // sound packets of all cases so far
 }
 
