@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
 )
 
 // kills are how many processes are killed, while both sides send what they can.
@@ -47,6 +48,42 @@ func TestKills(t *testing.T) {
 		longest = max(longest, time.Since(begun))
 	}
 	t.Logf("the other side ended after %v at most", longest)
+}
+
+// The broker is killed under load: connections that it copies for, or its program,
+// end at both sides; others go on, and end with their peer.
+func TestBrokerKilled(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			broker, socket := startBroker(t)
+			server := command(t, socket, "stream", "ENGINE="+engine.String(), "ROLE=server")
+			port := begin(t, ns, server)
+			client := command(t, socket, "stream", "ENGINE="+engine.String(), "ROLE=client", "PORT="+port)
+			begin(t, ns, client)
+			comesMore(t, client.Process.Pid)
+			if err := broker.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = broker.Wait()
+			survivors := []*exec.Cmd{server, client}
+			if engine == pipe.Sealed || engine == pipe.Unix {
+				comesMore(t, client.Process.Pid)
+				if err := client.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				survivors = survivors[:1]
+			}
+			for _, s := range survivors {
+				late := time.AfterFunc(20*time.Second, func() { _ = s.Process.Kill() })
+				if err := s.Wait(); err != nil {
+					t.Error(err)
+				}
+				late.Stop()
+			}
+		})
+	}
 }
 
 // begin starts one, and returns what it says first.

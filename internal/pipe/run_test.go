@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/nstest"
 	"github.com/scon-project/scon/internal/pipe"
@@ -126,7 +128,7 @@ type pairUnderLoad struct {
 	out            [2]*bufio.Reader
 }
 
-func startLoad(t *testing.T, one, two, socket string) *pairUnderLoad {
+func startLoad(t *testing.T, one, two, socket, client string) *pairUnderLoad {
 	t.Helper()
 	l := &pairUnderLoad{server: piped(t, socket, "65536", "posixtest", "server", "10.9.0.2")}
 	start := func(i int, ns string, cmd *exec.Cmd) {
@@ -149,7 +151,7 @@ func startLoad(t *testing.T, one, two, socket string) *pairUnderLoad {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.client = piped(t, socket, "65536", "posixtest", "client", "10.9.0.2", strings.TrimSpace(port))
+	l.client = piped(t, socket, "65536", "posixtest", client, "10.9.0.2", strings.TrimSpace(port))
 	start(1, one, l.client)
 	if _, err := l.out[1].ReadString('\n'); err != nil {
 		t.Fatal(err)
@@ -189,7 +191,7 @@ func TestRunKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var longest time.Duration
 	for i := range 16 {
-		l := startLoad(t, one, two, socket)
+		l := startLoad(t, one, two, socket, []string{"client", "poller"}[i/2%2])
 		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond)
 		victim, left := []*exec.Cmd{l.server, l.client}[i%2], 1-i%2
 		if err := victim.Process.Kill(); err != nil {
@@ -208,6 +210,22 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
+// comesMore waits until a process has done more work: it does not hang.
+func comesMore(t *testing.T, pid int) {
+	t.Helper()
+	var begin time.Duration
+	comes(t, "more of the stream", func() bool {
+		used, err := bench.ProcessTime(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if begin == 0 {
+			begin = used
+		}
+		return used-begin > 30*time.Millisecond
+	})
+}
+
 // Without the broker, connections go on.
 func TestRunBrokerKilled(t *testing.T) {
 	t.Parallel()
@@ -216,32 +234,14 @@ func TestRunBrokerKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	for i := range 8 {
-		socket := filepath.Join(t.TempDir(), "p")
-		broker := exec.Command(os.Args[0])
-		broker.Env = append(os.Environ(), "SCON_TEST_BROKER="+socket)
-		if err := broker.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = broker.Process.Kill()
-			_ = broker.Wait()
-		})
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			if conn, err := net.Dial("unixpacket", socket); err == nil {
-				conn.Close()
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("the broker does not begin")
-			}
-		}
-		l := startLoad(t, one, two, socket)
+		broker, socket := startBroker(t)
+		l := startLoad(t, one, two, socket, []string{"client", "poller"}[i%2])
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 		if err := broker.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = broker.Wait()
-		time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+		comesMore(t, l.client.Process.Pid)
 		if err := l.client.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -249,6 +249,62 @@ func TestRunBrokerKilled(t *testing.T) {
 			t.Errorf("seed %d, round %d: %s", seed, i, got)
 		}
 	}
+}
+
+// Where the broker is missing or refuses, programs stay on TCP.
+func TestRunStaysTCP(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	one, two := neighbours(t)
+	for name, change := range map[string]func(*pipe.Options){
+		"no broker":  nil,
+		"allow list": func(o *pipe.Options) { o.Allow = []netip.Prefix{netip.MustParsePrefix("10.9.0.2/32")} },
+		"no memory":  func(o *pipe.Options) { o.MemoryLimit = 1 << 10 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "none")
+			if change != nil {
+				var b *pipe.Broker
+				b, socket = serve(t, change)
+				defer func() {
+					if s := b.Status(); s.Made != 0 || len(s.Refused) != 1 {
+						t.Errorf("%+v", s)
+					}
+				}()
+			}
+			l := startLoad(t, one, two, socket, "client")
+			comesMore(t, l.client.Process.Pid)
+			if err := l.client.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if got := l.end(t, 0); !strings.HasSuffix(got, " EOF") && !strings.HasSuffix(got, " ECONNRESET") {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+// startBroker starts a broker in a process of its own, which can be killed.
+func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "p")
+	broker = exec.Command(os.Args[0])
+	broker.Env = append(os.Environ(), "SCON_TEST_BROKER="+socket)
+	if err := broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = broker.Process.Kill()
+		_ = broker.Wait()
+	})
+	comes(t, "the broker", func() bool {
+		conn, err := net.Dial("unixpacket", socket)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return broker, socket
 }
 
 // serveBroker is a broker in a process of its own.

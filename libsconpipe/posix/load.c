@@ -2,9 +2,9 @@
 /*
  * Load between two processes until one of them ends: "server ADDRESS" tells its
  * port, and reads what a client sends; "client ADDRESS PORT" says when it has
- * connected, and sends. Both say how it ended, with how many bytes. "victim
- * ADDRESS" serves clients that may be hostile, one after the other, until its
- * standard input ends.
+ * connected, and sends; so does "poller", which waits by poll. Both say how it ended,
+ * with how many bytes. "victim ADDRESS" serves clients that may be hostile, one after the
+ * other, until its standard input ends.
  */
 #include <arpa/inet.h>
 
@@ -55,7 +55,19 @@ void load_server(const char *address)
 	ended(pos, n);
 }
 
-void load_client(const char *address, const char *port)
+/* send_some sends what a socket that does not block takes. */
+static ssize_t send_some(int fd, const void *buf, size_t len)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	ssize_t n;
+
+	while ((n = send(fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 &&
+	       errno == EAGAIN)
+		need(poll(&p, 1, -1) == 1, "poll");
+	return n;
+}
+
+void load_client(const char *address, const char *port, bool polls)
 {
 	struct sockaddr_in name = name_of(address, port);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -69,7 +81,8 @@ void load_client(const char *address, const char *port)
 	do {
 		for (i = 0; i < (ssize_t)sizeof(buf); i++)
 			buf[i] = byte_at(pos + i);
-		n = send(fd, buf, sizeof(buf), MSG_NOSIGNAL);
+		n = polls ? send_some(fd, buf, sizeof(buf)) :
+			    send(fd, buf, sizeof(buf), MSG_NOSIGNAL);
 		if (n > 0)
 			pos += n;
 	} while (n > 0);

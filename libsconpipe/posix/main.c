@@ -237,8 +237,8 @@ int main(int argc, char **argv)
 		load_victim(argv[2]);
 		return 0;
 	}
-	if (argc == 4 && !strcmp(argv[1], "client")) {
-		load_client(argv[2], argv[3]);
+	if (argc == 4 && (!strcmp(argv[1], "client") || !strcmp(argv[1], "poller"))) {
+		load_client(argv[2], argv[3], !strcmp(argv[1], "poller"));
 		return 0;
 	}
 	current = "image";

@@ -10,3 +10,4 @@
 #define recvmsg(...) (real()->recvmsg(__VA_ARGS__))
 #define sendmsg(...) (real()->sendmsg(__VA_ARGS__))
 #define setsockopt(...) (real()->setsockopt(__VA_ARGS__))
+#define shutdown(...) (real()->shutdown(__VA_ARGS__))

@@ -28,7 +28,14 @@ static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {
 	struct entry e = { .kind = kind, .len = len, .src = (uintptr_t)src };
 
-	return setsockopt(c->fd, SOL_PIPE, kind, &e, sizeof(e)) < 0 ? -errno : 0;
+	int err = setsockopt(c->fd, SOL_PIPE, kind, &e, sizeof(e)) < 0 ? -errno : 0;
+
+	if (err != -EOPNOTSUPP && err != -ENOPROTOOPT)
+		return err;
+	/* The broker has ended it, or has died, and the program with it. Whoever
+	 * waits at either end hears of that by the doorbell. */
+	shutdown(c->fd, SHUT_RDWR);
+	return -ECONNRESET;
 }
 
 /* page_in makes pages resident: the program cannot wait for them. */
@@ -58,8 +65,6 @@ ssize_t kernel_send(struct conn *c, const void *buf, size_t len)
 			break;
 	}
 	c->head = atomic_load_explicit(&page->sent, memory_order_acquire);
-	if (err == -EOPNOTSUPP || err == -ENOPROTOOPT) /* the broker has ended it */
-		err = -ECONNRESET;
 	return err ? err : (ssize_t)(c->head - before);
 }
 
