@@ -103,11 +103,17 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
 	for _, e := range c.ends {
-		if err := c.charge(e.party.Netns, c.engine.rings()*smallestRing); err != nil {
-			b.counts.Refused["memory"]++
-			c.free()
-			return err
+		err := c.charge(e.party.Netns, c.engine.rings()*smallestRing)
+		if err == nil {
+			continue
 		}
+		c.free()
+		if (client & server).has(Unix) {
+			c.engine = Unix // which takes none
+			return nil
+		}
+		b.counts.Refused["memory"]++
+		return err
 	}
 	if c.engine == Copier {
 		if c.worker, err = b.takeWorker(); err != nil {

@@ -141,6 +141,20 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// Who may take the UNIX socket does when there is no memory for rings any more.
+func TestWayOut(t *testing.T) {
+	t.Parallel()
+	for _, engine := range ringEngines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 1 << 20 })
+			runTopic(t, nstest.New(t), socket, "wayout", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
+			if n := b.Status().Refused["memory"]; n != 0 {
+				t.Errorf("%d refusals counted", n)
+			}
+		})
+	}
+}
+
 // What is open is told, and given back when a process is killed.
 func TestStatus(t *testing.T) {
 	t.Parallel()
