@@ -317,7 +317,7 @@ func (c *connection) leave(e *end) {
 	}
 }
 
-// abort ends a connection whose process has died.
+// abort tells the other side of a connection whose process has died.
 func (c *connection) abort() {
 	for _, e := range c.ends {
 		if e.owner.over && !e.left {
@@ -325,6 +325,10 @@ func (c *connection) abort() {
 			c.part(e)
 		}
 	}
+}
+
+// settle gives back what was aborted.
+func (c *connection) settle() {
 	if c.attached {
 		c.detach()
 	} else if c.ends[0].left && c.ends[1].left {

@@ -406,8 +406,14 @@ func (s *session) leave() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	s.over = true
+	// To give back takes longer than to tell: nobody waits for that of others.
 	for _, e := range s.ends {
 		e.connection.abort()
+	}
+	for _, e := range s.ends {
+		if s.b.connections[e.connection] { // not by its other end already
+			e.connection.settle()
+		}
 	}
 	for _, a := range s.attachments {
 		s.drop(a)
