@@ -39,6 +39,7 @@
 
 static struct options {
 	bool turns;
+	bool until_end; /* of the connection, or of the other end */
 	size_t size;
 	double warm_s, seconds;
 	int connections;
@@ -258,6 +259,52 @@ static void receive_stream(int *socks)
 	report(&m);
 }
 
+/* Until somebody is killed. */
+
+#define GOING (8 << 20) /* bytes, after which it is not the beginning any more */
+
+static void tell_end(void)
+{
+	printf("{\"ended_ns\": %lld}\n", (long long)way_now_ns());
+	exit(0);
+}
+
+/* going tells who started the program that bytes go. */
+static void going(size_t bytes)
+{
+	static size_t gone;
+
+	if (gone < GOING && gone + bytes >= GOING) {
+		printf("going\n");
+		fflush(stdout);
+	}
+	gone += bytes;
+}
+
+static void send_on(int sock)
+{
+	char *message = way_buffer(&way, opt.size);
+
+	for (;;) {
+		way_reuse(&way, sock, message);
+		way_send(&way, sock, message, opt.size);
+		going(opt.size);
+	}
+}
+
+static void receive_on(int sock)
+{
+	size_t room = receive_room(), n;
+	char *spare = way_buffer(&way, room);
+	const void *at;
+
+	while ((n = way_get(&way, sock, spare, room, &at))) {
+		way_done(&way, sock, n);
+		going(n);
+	}
+	tell_end();
+}
+
 /* To and fro. */
 
 static void answer_turns(int *socks)
@@ -336,7 +383,10 @@ static void run(bool listens)
 		redirect(socks[i], !listens);
 		greet(socks[i], listens);
 	}
-	if (opt.turns)
+	way_lost = opt.until_end ? tell_end : NULL;
+	if (opt.until_end)
+		(listens ? receive_on : send_on)(socks[0]);
+	else if (opt.turns)
 		(listens ? answer_turns : take_turns)(socks);
 	else
 		(listens ? receive_stream : send_stream)(socks);
@@ -361,6 +411,7 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "turns", no_argument, NULL, 't' },
+		{ "until-end", no_argument, NULL, 'u' },
 		{ "size", required_argument, NULL, 's' },
 		{ "warm", required_argument, NULL, 'w' },
 		{ "seconds", required_argument, NULL, 'd' },
@@ -379,6 +430,9 @@ int main(int argc, char **argv)
 		switch (c) {
 		case 't':
 			opt.turns = true;
+			break;
+		case 'u':
+			opt.until_end = true;
 			break;
 		case 's':
 			opt.size = strtoull(optarg, NULL, 10);
@@ -411,10 +465,11 @@ int main(int argc, char **argv)
 	listens = optind < argc && !strcmp(argv[optind], "listen");
 	if (argc - optind != 2 || (!listens && strcmp(argv[optind], "connect")) ||
 	    !opt.size || opt.connections < 1 || (opt.turns && opt.connections > 1)) {
-		fprintf(stderr, "usage: scon-pipe-load listen|connect WAY:ADDRESS"
-				" [--turns] [--size BYTES] [--warm S] [--seconds S]"
-				" [--connections N] [--cpu N] [--wait usual|sleep|look]"
-				" [--sockmap FD] [--also PID]\n");
+		fprintf(stderr,
+			"usage: scon-pipe-load listen|connect WAY:ADDRESS"
+			" [--turns|--until-end] [--size BYTES] [--warm S] [--seconds S]"
+			" [--connections N] [--cpu N] [--wait usual|sleep|look]"
+			" [--sockmap FD] [--also PID]\n");
 		return 2;
 	}
 	way = way_parse(argv[optind + 1]);

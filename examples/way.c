@@ -205,6 +205,15 @@ int way_connect(struct way *w)
 	}
 }
 
+void (*way_lost)(void);
+
+static void lost(const char *what)
+{
+	if (way_lost)
+		way_lost();
+	die("%s", what);
+}
+
 void way_send(const struct way *w, int sock, const void *buf, size_t len)
 {
 	if (w->kind == WAY_MEMORY) {
@@ -216,7 +225,7 @@ void way_send(const struct way *w, int sock, const void *buf, size_t len)
 						  send(sock, buf, len, MSG_NOSIGNAL);
 
 		if (n < 0)
-			die("send");
+			lost("send");
 		buf = (const char *)buf + n;
 		len -= n;
 	}
@@ -235,7 +244,7 @@ size_t way_recv(const struct way *w, int sock, void *buf, size_t len)
 					  recv(sock, buf, len, flags);
 	while (n < 0 && w->kind != WAY_PIPE && errno == EAGAIN);
 	if (n < 0)
-		die("receive");
+		lost("receive");
 	return n;
 }
 
@@ -267,7 +276,7 @@ size_t way_get(const struct way *w, int sock, void *spare, size_t len, const voi
 	}
 	n = pd_recv(sock, len, &place);
 	if (n < 0)
-		die("receive");
+		lost("receive");
 	*at = place;
 	return n;
 }

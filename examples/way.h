@@ -79,6 +79,9 @@ void way_buffer_free(const struct way *w, void *buf);
 /* way_ready tells who started the program that it listens. */
 void way_ready(void);
 
+/* way_lost, if there is one, is called when a connection cannot go on, ahead of die. */
+extern void (*way_lost)(void);
+
 /* die ends the program with a message, and errno's if there is one. */
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
 

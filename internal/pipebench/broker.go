@@ -73,6 +73,20 @@ func startBroker(ctx context.Context, socket string) (b *broker, err error) {
 	return b, nil
 }
 
+// kill has it die, as a crash does.
+func (b *broker) kill() { _ = b.cmd.Process.Kill() }
+
+// startAgain starts another broker in the place of one that was killed.
+func (b *bed) startAgain(ctx context.Context) (err error) {
+	b.broker.in.Close()
+	_ = b.broker.cmd.Wait()
+	fresh, err := startBroker(ctx, b.broker.socket)
+	if err == nil {
+		b.broker = fresh
+	}
+	return err
+}
+
 func (b *broker) pid() int { return b.cmd.Process.Pid }
 
 func (b *broker) stop() error {

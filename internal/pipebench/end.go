@@ -129,9 +129,12 @@ func (b *bed) start(ctx context.Context, m mode, n int, name string, files []*os
 }
 
 // ready waits until the program listens.
-func (p *program) ready() error {
-	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
-		return errors.Join(fmt.Errorf("%s said %q instead of ready", p.name, line), p.end(nil))
+func (p *program) ready() error { return p.expect("ready") }
+
+// expect waits for a line of the program's.
+func (p *program) expect(want string) error {
+	if line, err := p.out.ReadString('\n'); err != nil || line != want+"\n" {
+		return errors.Join(fmt.Errorf("%s said %q instead of %s", p.name, line, want), p.end(nil))
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ var pipeSteps = []step{
 	{"turns_look", []bench.Metric{{Name: "rtt_64_p50_us", Unit: "us"}}, turns("rtt_64_p50_us", "look")},
 	{"turns_sleep", []bench.Metric{{Name: "rtt_64_sleep_p50_us", Unit: "us"}}, turns("rtt_64_sleep_p50_us", "sleep")},
 	{"conns_4096", []bench.Metric{{Name: "conns_4096_gbps", Unit: "GB/s"}}, takeMany},
+	{"deaths", []bench.Metric{{Name: "death_p50_ms", Unit: "ms"}, {Name: "death_max_ms", Unit: "ms"}}, takeDeaths},
 }
 
 // load is what the load program of both ends does.
