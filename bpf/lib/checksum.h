@@ -50,6 +50,9 @@ always_inline int sums_up(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum
 	}
 	if (!len || len > CHUNK)
 		return 0;
+	/* Linux 6.1 takes both bounds from this only. */
+	barrier_var(len);
+	len = ((len - 1) & (CHUNK - 1)) + 1;
 	sum = add_chunk(skb, off, buf, len, sum);
 	if (sum < 0)
 		return 0;
