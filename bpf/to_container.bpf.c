@@ -35,6 +35,28 @@ always_inline __u8 came_by(const struct __sk_buff *skb, const struct half *half)
 	return skb->ingress_ifindex == half->in_dev ? WAY_ACROSS | WAY_BRIDGED : NO_WAY;
 }
 
+/*
+ * Whether the bridge brings a packet of a known connection to a container that is
+ * not at its other end: a gateway, perhaps, with rules of its own, and nothing that
+ * it makes of the packet is the host's decision. pkt is reversed.
+ */
+always_inline int passes_on(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 side = pkt->key.side;
+	struct half *half;
+
+	if (!any_probe())
+		return 0;
+	reverse(pkt);
+	pkt->key.side = (side & SIDE_FLAGS) | skb->ingress_ifindex << SIDE_SHIFT;
+	half = find_half(pkt, hash(&pkt->key));
+	if (half)
+		half->probe = 0;
+	reverse(pkt);
+	pkt->key.side = side;
+	return half != 0;
+}
+
 /* A packet that is not SCON's own. */
 always_inline int reaches(struct __sk_buff *skb, int v6)
 {
@@ -69,6 +91,8 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 			half->probe = 0;
 		return regular_way(skb, half ? UNTIED : NO_ENTRY);
 	}
+	if (!half && passes_on(skb, &pkt))
+		return regular_way(skb, UNTIED);
 	if (!half)
 		return stranger(skb, &pkt, h);
 

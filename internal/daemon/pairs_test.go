@@ -283,3 +283,29 @@ func TestUntrackedIsTracked(t *testing.T) {
 	f.WantUnbroken()
 	b.WantNoInvalid()
 }
+
+// A container that others have as their gateway is not left out, although it
+// leaves no trace: its rules are no business of the host's.
+func TestHiddenGateway(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Containers: 2})
+	b.Sh(lab.Device, bridgeAlone)
+	b.Sh(lab.Container(1), "ip route replace default via 172.17.0.3")
+	b.Sh(lab.Container(2), `
+		sysctl -q -w net.ipv4.ip_forward=1
+		sysctl -q -w net.ipv4.conf.all.send_redirects=0
+		sysctl -q -w net.ipv4.conf.eth0.send_redirects=0
+		sysctl -q -w net.ipv4.conf.all.rp_filter=0
+		iptables-nft -t mangle -A PREROUTING -j TTL --ttl-inc 1`)
+	b.Up()
+	b.WaitHooked(1)
+	b.WaitHooked(2)
+	c := b.Outgoing("udp", 1)
+	for range 20 {
+		c.MustPing(20)
+		if f, err := c.Flow(); err == nil && f.Peer == "" && f.Oif == lab.Uplink && strings.HasSuffix(f.Container, lab.Container(1)) {
+			t.Fatalf("past its gateway: %+v", f)
+		}
+	}
+	stops(t, c, 0, func() { b.Sh(lab.Container(2), "iptables-nft -I FORWARD -p udp -j DROP") })
+}
