@@ -36,6 +36,7 @@ type way struct {
 
 	rungRead, rungWrite uint32 // what the applications waited for when they were rung last
 	armed               uint32 // how often they were asked to ring
+	wantsRoom           bool   // the receiver was
 	listed              bool   // with the worker, as one to look at
 	vain                int    // how often there was nothing to do
 	last                bool   // the sender has left: no more comes
@@ -259,11 +260,16 @@ func (y *way) end() {
 	}
 }
 
-// arm asks both sides to ring, and returns whether there is something to do
-// already.
+// arm asks the sender to ring, or the receiver if it is room that is wanting, and
+// returns whether there is something to do already.
 func (y *way) arm() bool {
 	y.armed++
 	store32(&y.from.page.page().Peer.ReadWait, y.armed)
+	waiting, err := y.waiting()
+	if waiting == 0 || err != nil {
+		return err != nil
+	}
+	y.wantsRoom = true
 	store32(&y.to.page.page().Peer.WriteWait, y.armed)
 	n, err := y.ready()
 	return n > 0 || err != nil

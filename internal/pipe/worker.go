@@ -35,11 +35,11 @@ type worker struct {
 }
 
 const (
-	// mostVain is how often a way is looked at in vain before it has to ring:
-	// some microseconds, which sleeping and being woken takes, too.
+	// mostVain is how often ways are looked at in vain, all together, before they
+	// have to ring: some microseconds, which sleeping and being woken takes, too.
 	mostVain = 100
-	// passesPerLook is how often doorbells are looked at meanwhile.
-	passesPerLook = 16
+	// looksPerBell is how many ways are looked at between two looks at doorbells.
+	looksPerBell = 16
 )
 
 // newWorker starts one. Its stack has a helper program copy, if there is one.
@@ -235,11 +235,16 @@ func (w *worker) fail(g *carriage, err error) {
 // look has both ways of a connection looked at.
 func (w *worker) look(g *carriage) {
 	for _, y := range g.ways {
-		y.vain = 0
-		if !y.listed && !y.over {
-			y.listed = true
-			w.active = append(w.active, y)
-		}
+		w.list(y)
+	}
+}
+
+// list has a way looked at.
+func (w *worker) list(y *way) {
+	y.vain, y.wantsRoom = 0, false
+	if !y.listed && !y.over {
+		y.listed = true
+		w.active = append(w.active, y)
 	}
 }
 
@@ -247,17 +252,18 @@ func (w *worker) look(g *carriage) {
 func (w *worker) run() {
 	defer close(w.done)
 	debug.SetPanicOnFault(true) // see software.copy
-	most := mostVain
+	vain := mostVain
 	if runtime.NumCPU() == 1 { // looking keeps those away that one waits for
-		most = 1
+		vain = 1
 	}
-	for pass := 0; !w.over; pass++ {
+	for looks := 0; !w.over; looks += len(w.active) {
 		if len(w.active) == 0 {
 			w.sleep(-1)
-		} else if pass%passesPerLook == 0 {
+		} else if looks >= looksPerBell {
+			looks = 0
 			w.sleep(0)
 		}
-		w.pass(most)
+		w.pass(max(1, vain/max(1, len(w.active))))
 	}
 }
 
@@ -299,7 +305,13 @@ func (w *worker) rang(m *carried) {
 		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, m.bell, nil)
 		return
 	}
-	w.look(m.e.connection.carriage)
+	g := m.e.connection.carriage
+	sends := g.wayOf(m)
+	w.list(sends)
+	gets := g.ways[1-sends.number]
+	if gets.wantsRoom || load32(&m.page.page().Own.Deaf) != 0 {
+		w.list(gets)
+	}
 }
 
 // pass looks at all active ways once.
