@@ -31,8 +31,11 @@ type report struct {
 const (
 	warmSeconds    = 0.15
 	measureSeconds = 0.4
-	// runWarmSeconds is how long many connections of unmodified programs take
-	// until they have gone over.
+	// manyWarmSeconds is how long many connections take until each has sent some
+	// messages: the first one touches the pages of a ring.
+	manyWarmSeconds = 1.5
+	// runWarmSeconds is how long those of unmodified programs take until they have
+	// gone over.
 	runWarmSeconds = 5
 	// patience is how long an end may take in all; 4096 connections take some
 	// seconds until they are there.
@@ -44,6 +47,9 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 	l.wait, l.connections = cmp.Or(l.wait, "usual"), cmp.Or(l.connections, 1)
 	address, port := b.address(m, 1)
 	warm := warmSeconds
+	if l.connections > 1 {
+		warm = manyWarmSeconds
+	}
 	if m.run && l.connections > 1 {
 		warm = runWarmSeconds
 	}
