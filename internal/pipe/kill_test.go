@@ -51,7 +51,7 @@ func TestKills(t *testing.T) {
 }
 
 // The broker is killed under load: connections that it copies for, or its program,
-// end at both sides; others go on, and end with their peer.
+// end at both sides; others end with their peer at the latest.
 func TestBrokerKilled(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -69,7 +69,9 @@ func TestBrokerKilled(t *testing.T) {
 			_ = broker.Wait()
 			survivors := []*exec.Cmd{server, client}
 			if engine == pipe.Sealed || engine == pipe.Unix {
-				comesMore(t, client.Process.Pid)
+				if engine == pipe.Unix { // a ring that was growing ends the connection
+					comesMore(t, client.Process.Pid)
+				}
 				if err := client.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}

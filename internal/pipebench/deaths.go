@@ -32,7 +32,7 @@ func (m mode) victims() []victim {
 	switch {
 	case m.way == "bpf" || m.way == "copier":
 		return []victim{receiver, sender, brokerAlone}
-	case m.way == "sealed" || m.run:
+	case m.run:
 		return []victim{receiver, sender, brokerAndSender}
 	}
 	return []victim{receiver, sender}
