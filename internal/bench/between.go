@@ -23,7 +23,12 @@ type Way struct {
 	reach     netip.Addr // by which it is called, if it is another
 }
 
-const bridgeAlone = "sysctl -q -w net.bridge.bridge-nf-call-iptables=0\n"
+// Whether Netfilter looks into device's bridges. Without br_netfilter it does not.
+const (
+	bridgeAlone   = "[ ! -e /proc/sys/net/bridge ] || sysctl -q -w net.bridge.bridge-nf-call-iptables=0\n"
+	bridgeTracked = "[ -e /proc/sys/net/bridge ] || { echo 'Netfilter looks into no bridge: modprobe br_netfilter'; exit 1; }\n" +
+		"sysctl -q -w net.bridge.bridge-nf-call-iptables=1\n"
+)
 
 // Ways are those that traffic between containers takes.
 var Ways = []Way{
@@ -33,7 +38,7 @@ var Ways = []Way{
 	},
 	{
 		Name: "tracked", Short: "within a bridge that Netfilter looks into",
-		listen: lab.ContainerAddr(2),
+		device: bridgeTracked, listen: lab.ContainerAddr(2),
 	},
 	{
 		Name: "hairpin", Short: "by a published port back into the bridge", flowtable: true,

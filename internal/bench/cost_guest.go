@@ -120,7 +120,7 @@ func countCommand(e Experiment, rounds int) string {
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
-	family, way := 4, ""
+	family, way, modules := 4, "", ""
 	if e.IPv6 {
 		family = 6
 	}
@@ -131,9 +131,9 @@ func countCommand(e Experiment, rounds int) string {
 		way = " --uplink " + e.Uplink
 	}
 	if e.Way != nil {
-		way = " --between " + e.Way.Name
+		way, modules = " --between "+e.Way.Name, "modprobe br_netfilter\n"
 	}
-	return fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
+	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
 		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
 }
 
