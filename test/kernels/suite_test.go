@@ -55,7 +55,7 @@ var suites = []suite{
 	{name: "daemon", packages: []string{"internal/daemon"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
 	{name: "drivers", packages: []string{"internal/daemon"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
-	{name: "order", packages: []string{"internal/daemon"}, only: order, several: true},
+	{name: "order", packages: []string{"internal/daemon"}, bridges: true, only: order, several: true},
 	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
 	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
 }
