@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"bufio"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -86,6 +87,13 @@ func TestBrokerKilled(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A broker that is stopped is given up by who asks it, and asked anew when it goes on.
+func TestBrokerStopped(t *testing.T) {
+	t.Parallel()
+	broker, socket := startBroker(t)
+	runTopic(t, nstest.New(t), socket, "silent", "ENGINE=sealed", fmt.Sprintf("BROKER=%d", broker.Process.Pid))
 }
 
 // begin starts one, and returns what it says first.

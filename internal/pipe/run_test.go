@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/nstest"
@@ -249,6 +251,101 @@ func TestRunBrokerKilled(t *testing.T) {
 			t.Errorf("seed %d, round %d: %s", seed, i, got)
 		}
 	}
+}
+
+// ringComes waits until a process has rings, or has them no more.
+func ringComes(t *testing.T, cmd *exec.Cmd, want bool) {
+	t.Helper()
+	comes(t, fmt.Sprintf("rings: %v", want), func() bool { return hasRing(t, cmd) == want })
+}
+
+func hasRing(t *testing.T, cmd *exec.Cmd) bool {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Contains(maps, []byte("bpf-map"))
+}
+
+// finish kills the client. The server has got what was sent, and hears of the end.
+func (l *pairUnderLoad) finish(t *testing.T) {
+	t.Helper()
+	if err := l.client.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.end(t, 0); !strings.HasSuffix(got, " EOF") && !strings.HasSuffix(got, " ECONNRESET") {
+		t.Error(got)
+	}
+}
+
+// A broker that is stopped holds nobody up: what has gone over goes on, and what has
+// not does by TCP, and ends as TCP does. When it goes on, so does all.
+func TestRunBrokerStopped(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	one, two := neighbours(t)
+	broker, socket := startBroker(t)
+	signal := func(s os.Signal) {
+		if err := broker.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := startLoad(t, one, two, socket, "client")
+	ringComes(t, before.client, true)
+
+	// This one serves several connections, and has asked the broker before.
+	server := piped(t, socket, "65536", "posixtest", "victim", "10.9.0.2")
+	in, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	port := begin(t, two, server)
+	client := func() *exec.Cmd {
+		cmd := piped(t, socket, "65536", "posixtest", "client", "10.9.0.2", port)
+		begin(t, one, cmd)
+		return cmd
+	}
+	kill := func(cmd *exec.Cmd) {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := client()
+	ringComes(t, server, true)
+	kill(first)
+	ringComes(t, server, false)
+
+	signal(unix.SIGSTOP)
+	comesMore(t, before.client.Process.Pid)
+	during := startLoad(t, one, two, socket, "poller")
+	comesMore(t, during.server.Process.Pid)
+	second := client()
+	comesMore(t, server.Process.Pid)
+	for _, cmd := range []*exec.Cmd{during.client, during.server, second, server} {
+		if hasRing(t, cmd) {
+			t.Error("a connection went over without the broker")
+		}
+	}
+	during.finish(t)
+	kill(second)
+
+	signal(unix.SIGCONT)
+	comesMore(t, before.client.Process.Pid)
+	before.finish(t)
+	after := startLoad(t, one, two, socket, "client")
+	ringComes(t, after.client, true)
+	ringComes(t, after.server, true)
+	after.finish(t)
+	comes(t, "a ring of who had to do without", func() bool {
+		next := client()
+		defer kill(next)
+		for end := time.Now().Add(time.Second); time.Now().Before(end) && !hasRing(t, server); {
+			time.Sleep(time.Millisecond)
+		}
+		return hasRing(t, server)
+	})
 }
 
 // Where the broker is missing or refuses, programs stay on TCP.

@@ -25,7 +25,7 @@ extern "C" {
 /*
  * pd_socket makes a socket: AF_INET, SOCK_STREAM, perhaps with SOCK_NONBLOCK,
  * protocol 0. Returns its sid. ENOENT, ECONNREFUSED: no broker at
- * SCON_PIPE_SOCKET (default /run/scon/pipe/pipe.sock).
+ * SCON_PIPE_SOCKET (default /run/scon/pipe/pipe.sock). ETIMEDOUT: it does not answer.
  */
 int pd_socket(int domain, int type, int protocol);
 

@@ -16,8 +16,10 @@
 #define MOST_SKIP 256
 #define MOST_LOOKS 256
 
-/* A broker that is not there is not asked for again at once. */
+/* A broker that is not there is not asked for again at once, and later one that was
+ * waited for in vain. */
 #define AGAIN_NS INT64_C(1000000000)
+#define SILENT_NS INT64_C(5000000000)
 static _Atomic int64_t not_before;
 
 static uint64_t after = AFTER;
@@ -108,6 +110,8 @@ static void ask(struct entry *e, int fd)
 		e->looks = 0;
 	} else if (err == -ENOENT || err == -ECONNREFUSED || err == -ECONNABORTED) {
 		not_before = now_ns() + AGAIN_NS;
+	} else if (err == -ETIMEDOUT) {
+		not_before = now_ns() + SILENT_NS;
 	} else {
 		give_up(e);
 	}

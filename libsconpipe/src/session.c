@@ -2,6 +2,10 @@
 /*
  * One connection of the process to the broker, made when it is first needed and
  * again when the broker was started anew.
+ *
+ * A broker that does not answer, because it was stopped or hangs, is as one that has
+ * ended: the connection is given up, and with it what the process has there. An
+ * answer that comes later finds nobody, and the kernel closes its files.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,11 +17,18 @@
 
 #define DEFAULT_SOCKET "/run/scon/pipe/pipe.sock"
 
+/* How long the broker may take to answer, in seconds: it may ask the network for
+ * four before. A call that signals interrupt takes twice as long at most. */
+#ifndef ANSWER_S
+#define ANSWER_S 10
+#endif
+
 static struct {
 	pthread_mutex_t lock;
 	int fd;
 	uint32_t serial; /* of this connection: the broker's numbers hold for one */
-} session = { PTHREAD_MUTEX_INITIALIZER, -1, 0 };
+	int64_t silent_ns; /* when it was last given up for want of an answer */
+} session = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
 
 static char *settled; /* the broker's socket, as the environment once said */
 
@@ -30,9 +41,23 @@ void session_settings(void)
 		settled = strdup(path);
 }
 
+/* interrupted says whether a call is to be made again. */
+static bool interrupted(int64_t begun)
+{
+	return errno == EINTR && now_ns() - begun < ANSWER_S * INT64_C(1000000000);
+}
+
+/* unanswered is what a call's errno means that has a time limit. */
+static bool unanswered(void)
+{
+	return errno == EAGAIN || errno == EINTR;
+}
+
 static int dial(void)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	const struct timeval most = { .tv_sec = ANSWER_S };
+	int64_t begun = now_ns();
 	const char *path = settled ? settled : getenv("SCON_PIPE_SOCKET");
 	int fd;
 
@@ -44,9 +69,13 @@ static int dial(void)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		int err = -errno;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most));
+	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		int err = unanswered() ? -ETIME : -errno;
 
+		if (interrupted(begun))
+			continue;
 		close(fd);
 		return err;
 	}
@@ -83,12 +112,12 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 		    int *files, int *count);
 
 /* give_back closes an end that this process has no files for. */
-static void give_back(int fd, uint32_t id)
+static int give_back(int fd, uint32_t id)
 {
 	struct wire_request q = { .op = OP_CLOSE, .id = id };
 	struct wire_reply ignored;
 
-	transact(fd, &q, -1, &ignored, NULL, NULL);
+	return transact(fd, &q, -1, &ignored, NULL, NULL);
 }
 
 /* put sends a request, and a file with it unless that is -1. */
@@ -110,6 +139,8 @@ static ssize_t put(int fd, const struct wire_request *q, int file)
 	return sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
+/* transact returns -EPIPE when the broker has ended the connection, and -ETIME when
+ * it does not answer. */
 static int transact(int fd, const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count)
 {
@@ -119,19 +150,20 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 			      .msg_iovlen = 1,
 			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
+	int64_t begun = now_ns();
 	ssize_t n;
 	int err;
 
 	do
 		n = put(fd, q, file);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && interrupted(begun));
 	if (n < 0)
-		return -EPIPE;
+		return unanswered() ? -ETIME : -EPIPE;
 	do
 		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && interrupted(begun));
 	if (n < 0)
-		return -EPIPE;
+		return unanswered() ? -ETIME : -EPIPE;
 	err = take_files(&msg, files, count);
 	if (n != sizeof(*a))
 		err = -EPIPE;
@@ -139,8 +171,9 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 		err = -(int)a->error;
 	while (err && count && *count > 0)
 		close(files[--*count]);
-	if (err == -EMFILE && !a->error && (q->op == OP_CONNECT || q->op == OP_ACCEPT))
-		give_back(fd, a->id);
+	if (err == -EMFILE && !a->error && (q->op == OP_CONNECT || q->op == OP_ACCEPT) &&
+	    give_back(fd, a->id) == -ETIME)
+		return -ETIME; /* the answer is not for the next request */
 	return err;
 }
 
@@ -152,19 +185,23 @@ static int greet(int fd)
 	return transact(fd, &q, -1, &a, NULL, NULL);
 }
 
-/* open_session is called with the lock held. */
-static int open_session(void)
+/* open_session is called with the lock held. Whoever waited for that while somebody
+ * else waited for an answer in vain does not wait for one, too. */
+static int open_session(int64_t begun)
 {
 	int fd = session.fd, err;
 
 	if (fd >= 0)
 		return fd;
+	if (begun < session.silent_ns)
+		return -ETIME;
 	fd = dial();
-	if (fd < 0)
-		return fd;
-	err = greet(fd);
+	err = fd < 0 ? fd : greet(fd);
+	if (err == -ETIME)
+		session.silent_ns = now_ns();
 	if (err) {
-		close(fd);
+		if (fd >= 0)
+			close(fd);
 		return err;
 	}
 	session.fd = fd;
@@ -173,54 +210,101 @@ static int open_session(void)
 	return fd;
 }
 
-static int ask(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
-	       int *files, int *count)
+/* listens asks for nothing. */
+static int listens(int fd)
 {
-	int most = count ? *count : 0, err = open_session();
+	struct wire_request q = { .op = OP_WAKE };
+	struct wire_reply ignored;
+	int err = transact(fd, &q, -1, &ignored, NULL, NULL);
 
-	if (err >= 0 && *serial && *serial != session.serial)
-		err = -ECONNABORTED;
-	if (err < 0) {
-		if (count)
-			*count = 0;
-		return err;
-	}
-	err = transact(session.fd, q, file, a, files, count);
-	if (err == -EPIPE) {
+	return err == -EBADF ? 0 : err;
+}
+
+/* exchange has the broker answer before it is handed a file: in the queue of one that
+ * does not read, a connection would not end with the program. */
+static int exchange(const struct wire_request *q, int file, struct wire_reply *a,
+		    int *files, int *count)
+{
+	int err = file >= 0 ? listens(session.fd) : 0;
+
+	if (!err)
+		err = transact(session.fd, q, file, a, files, count);
+	if (err == -ETIME)
+		session.silent_ns = now_ns();
+	if (err == -ETIME || err == -EPIPE) {
 		close(session.fd);
 		session.fd = -1;
-		if (*serial)
-			return -ECONNABORTED;
-		/* A broker that was started anew knows nothing of what came before. */
+	}
+	return err;
+}
+
+static int ask(int64_t begun, uint32_t *serial, struct wire_request *q, int file,
+	       struct wire_reply *a, int *files, int *count)
+{
+	int most = count ? *count : 0, err, tries;
+
+	/* What was asked of a connection has ended with it. */
+	if (*serial && (session.fd < 0 || *serial != session.serial))
+		return -ECONNABORTED;
+	for (tries = 0; tries < 2; tries++) {
+		err = open_session(begun);
+		if (err < 0)
+			return err;
 		if (count)
 			*count = most;
-		err = open_session();
-		if (err >= 0)
-			err = transact(session.fd, q, file, a, files, count);
-		else if (count)
-			*count = 0;
+		err = exchange(q, file, a, files, count);
+		/* A broker that was started anew knows nothing of what came before. */
+		if (err != -EPIPE || *serial)
+			break;
 	}
 	if (!err)
 		*serial = session.serial;
 	return err;
 }
 
+static void hold(int *cancel)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
+	pthread_mutex_lock(&session.lock);
+}
+
+static void let_go(int cancel)
+{
+	pthread_mutex_unlock(&session.lock);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+/* told is the error that callers are told. */
+static int told(int err)
+{
+	switch (err) {
+	case -EPIPE:
+		return -ECONNABORTED;
+	case -ETIME:
+		return -ETIMEDOUT;
+	default:
+		return err;
+	}
+}
+
 /*
  * session_give asks the broker, and hands it a file unless that is -1. *serial
  * says in which connection to it, 0 for any, and becomes that. *count has room
- * for files, and becomes their number. -ECONNABORTED: that connection is over.
+ * for files, and becomes their number. -ECONNABORTED: that connection is over;
+ * -ETIMEDOUT: so it is now, as nobody has answered.
  */
 int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
 		 int *files, int *count)
 {
+	int64_t begun = now_ns();
 	int err, cancel;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* it has the lock */
-	pthread_mutex_lock(&session.lock);
-	err = ask(serial, q, file, a, files, count);
-	pthread_mutex_unlock(&session.lock);
-	pthread_setcancelstate(cancel, NULL);
-	return err == -EPIPE ? -ECONNABORTED : err;
+	hold(&cancel);
+	err = ask(begun, serial, q, file, a, files, count);
+	let_go(cancel);
+	if (err && count)
+		*count = 0;
+	return told(err);
 }
 
 int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
@@ -238,12 +322,13 @@ int session_file(void)
 /* session_hello sees to it that there is a broker. */
 int session_hello(void)
 {
-	int err;
+	int64_t begun = now_ns();
+	int err, cancel;
 
-	pthread_mutex_lock(&session.lock);
-	err = open_session();
-	pthread_mutex_unlock(&session.lock);
-	return err < 0 ? err : 0;
+	hold(&cancel);
+	err = open_session(begun);
+	let_go(cancel);
+	return err < 0 ? told(err) : 0;
 }
 
 /* session_forget is for the child after fork, which has one thread. */
