@@ -61,7 +61,7 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] examples/*.[ch] cmd/scon-pipe-cuda/*.[ch]
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] cmd/scon-pipe-cuda/*.[ch]
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
