@@ -248,7 +248,7 @@ int cancellable_set(int set, struct epoll_event *events, int most, int ms,
 /* events of a connection that TCP's socket does not know: POLLIN, POLLOUT. */
 short link_events(struct link *l, short wanted, bool arm);
 
-/* epoll.c */
+/* sets.c, members.c, epoll.c */
 struct set *set_make(int fd);
 void set_put(struct set *set);
 void sets_forget(int fd); /* it is closed */
