@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/netns"
 	"github.com/scon-project/scon/internal/nstest"
 	"github.com/scon-project/scon/internal/pipe"
@@ -93,7 +95,38 @@ func TestBrokerKilled(t *testing.T) {
 func TestBrokerStopped(t *testing.T) {
 	t.Parallel()
 	broker, socket := startBroker(t)
-	runTopic(t, nstest.New(t), socket, "silent", "ENGINE=sealed", fmt.Sprintf("BROKER=%d", broker.Process.Pid))
+	cmd := command(t, socket, "silent", "ENGINE=sealed", fmt.Sprintf("BROKER=%d", broker.Process.Pid))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	begin(t, nstest.New(t), cmd)
+	stop(t, broker)
+	if _, err := in.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// stop returns when all threads of a child have stopped.
+func stop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(cmd.Process.Pid, &status, unix.WUNTRACED, nil)
+		if err == nil && status.Stopped() {
+			return
+		}
+		if err != unix.EINTR {
+			t.Fatalf("stop a process: %v, status %v", err, status)
+		}
+	}
 }
 
 // begin starts one, and returns what it says first.

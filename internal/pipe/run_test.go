@@ -286,11 +286,6 @@ func TestRunBrokerStopped(t *testing.T) {
 	needBPF(t)
 	one, two := neighbours(t)
 	broker, socket := startBroker(t)
-	signal := func(s os.Signal) {
-		if err := broker.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-	}
 	before := startLoad(t, one, two, socket, "client")
 	ringComes(t, before.client, true)
 
@@ -317,7 +312,7 @@ func TestRunBrokerStopped(t *testing.T) {
 	kill(first)
 	ringComes(t, server, false)
 
-	signal(unix.SIGSTOP)
+	stop(t, broker)
 	comesMore(t, before.client.Process.Pid)
 	during := startLoad(t, one, two, socket, "poller")
 	comesMore(t, during.server.Process.Pid)
@@ -331,7 +326,9 @@ func TestRunBrokerStopped(t *testing.T) {
 	during.finish(t)
 	kill(second)
 
-	signal(unix.SIGCONT)
+	if err := broker.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 	comesMore(t, before.client.Process.Pid)
 	before.finish(t)
 	after := startLoad(t, one, two, socket, "client")
