@@ -206,11 +206,17 @@ always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
 	return n - c.left;
 }
 
-/* mirror tells each end what the other says. */
+/* mirror tells each end what the other says. What is as it was is not written: the
+ * line would be taken from the processor that reads it. */
 always_inline void mirror(struct page *own, struct page *peer)
 {
-	PUBLISH(peer->peer.write_wait, READ_ONCE(own->own.write_wait));
-	WRITE_ONCE(peer->peer.deaf, READ_ONCE(own->own.deaf));
+	__u32 write_wait = READ_ONCE(own->own.write_wait);
+	__u32 deaf = READ_ONCE(own->own.deaf);
+
+	if (READ_ONCE(peer->peer.write_wait) != write_wait)
+		PUBLISH(peer->peer.write_wait, write_wait);
+	if (READ_ONCE(peer->peer.deaf) != deaf)
+		WRITE_ONCE(peer->peer.deaf, deaf);
 	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait));
 	WRITE_ONCE(own->peer.deaf, READ_ONCE(peer->own.deaf));
 	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
