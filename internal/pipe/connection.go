@@ -38,6 +38,7 @@ type end struct {
 	doorbell   int // this end's socket; the other end is its peer
 	memory     memory
 	told       uint64 // bytes that it says to have sent, when it closes
+	messages   uint32 // likewise
 	left       bool
 	id         uint32 // its owner's number of it, of an attached one
 	cookie     uint64 // of its TCP socket, likewise
@@ -74,7 +75,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: r.Name, doorbell: -1}
 	d := near
 	if mustChoose(r.Engines & n.engines) {
-		d = b.distances.between(s.party.PID, n.owner.party.PID)
+		d = b.distances.between(s.party.PID, n.owner.party.PID, n.sendsSmall())
 	}
 	if err := c.begin(r.Engines, n.engines, d); err != nil {
 		return answer, err
@@ -389,10 +390,17 @@ func (c *connection) hangUp() {
 
 // free gives everything back.
 func (c *connection) free() {
+	var bytes, messages uint64
 	for _, e := range c.ends {
 		if e.memory != nil {
 			c.b.counts.Bytes += e.memory.sent()
+			if e.messages > 0 {
+				bytes, messages = bytes+e.memory.sent(), messages+uint64(e.messages)
+			}
 		}
+	}
+	if c.to != nil && messages >= fewestMessages {
+		c.to.message = bytes / messages
 	}
 	for _, e := range c.ends {
 		if e.memory != nil {

@@ -17,13 +17,11 @@ import (
 type contest struct {
 	rounds   int
 	pieces   int // of a round
+	piece    int // bytes, a part of contestRing
 	patience time.Duration
 }
 
-const (
-	contestPiece = 64 << 10
-	contestRing  = 1 << 20
-)
+const contestRing = 1 << 20
 
 var errBusy = errors.New("other work keeps the processors busy")
 
@@ -75,7 +73,7 @@ func (r *race) run(cpu int, side func([]byte) error) (err error) {
 		return err
 	}
 	defer unpin()
-	return side(make([]byte, contestPiece))
+	return side(make([]byte, r.piece))
 }
 
 // await waits until n has come to at least want.
@@ -89,8 +87,8 @@ func (r *race) await(n *atomic.Int64, want int64) error {
 }
 
 func (r *race) slot(piece int64) []byte {
-	at := piece * contestPiece % contestRing
-	return r.memory[at : at+contestPiece]
+	at := int(piece) * r.piece % contestRing
+	return r.memory[at : at+r.piece]
 }
 
 // write is the one side: in each round the ring's pieces, then the socket's.
@@ -98,7 +96,7 @@ func (r *race) write(buf []byte) error {
 	for round := range int64(r.rounds) {
 		for i := range int64(r.pieces) {
 			n := round*int64(r.pieces) + i
-			if err := r.await(&r.tail, n+1-contestRing/contestPiece); err != nil {
+			if err := r.await(&r.tail, n+1-int64(contestRing/r.piece)); err != nil {
 				return err
 			}
 			copy(r.slot(n), buf)
@@ -107,7 +105,7 @@ func (r *race) write(buf []byte) error {
 		if err := r.await(&r.tail, (round+1)*int64(r.pieces)); err != nil {
 			return err
 		}
-		for left := r.pieces * contestPiece; left > 0; {
+		for left := r.pieces * r.piece; left > 0; {
 			n, err := unix.Write(r.pair[0], buf[:min(left, len(buf))])
 			if err != nil && !errors.Is(err, unix.EINTR) {
 				return err
@@ -134,7 +132,7 @@ func (r *race) read(buf []byte) error {
 			r.tail.Store(n + 1)
 		}
 		middle := time.Now()
-		for left := r.pieces * contestPiece; left > 0; {
+		for left := r.pieces * r.piece; left > 0; {
 			n, err := unix.Read(r.pair[1], buf)
 			if err != nil && !errors.Is(err, unix.EINTR) {
 				return err

@@ -40,10 +40,17 @@ func (b *Broker) choose(both engineSet, d distance) Engine {
 	return 0
 }
 
-// distances are what was measured of late, by pairs of processors.
+// distances are what was measured of late.
 type distances struct {
 	mu sync.Mutex // guards what follows, and lets one measure at a time
-	of map[[2]int]measured
+	of map[measurement]measured
+}
+
+// measurement is what makes a difference: two processors, and whether messages are
+// small.
+type measurement struct {
+	first, second int
+	small         bool
 }
 
 type measured struct {
@@ -54,15 +61,18 @@ type measured struct {
 // measureAgain: virtual processors move.
 const measureAgain = 10 * time.Second
 
-// usualContest takes some milliseconds. On a busy machine the two processors may
-// not meet in time: nobody waits for long.
-var usualContest = contest{rounds: 4, pieces: 32, patience: 30 * time.Millisecond}
+// contests, of large messages and of small ones, take some milliseconds each. On a
+// busy machine the two processors may not meet in time: nobody waits for long.
+var contests = map[bool]contest{
+	false: {rounds: 4, pieces: 32, piece: 64 << 10, patience: 30 * time.Millisecond},
+	true:  {rounds: 4, pieces: 512, piece: 1 << 10, patience: 30 * time.Millisecond},
+}
 
-func (d *distances) init() { d.of = make(map[[2]int]measured) }
+func (d *distances) init() { d.of = make(map[measurement]measured) }
 
-// between two processes: of the nearest two processors that they may run on.
-// What cannot be found out is near.
-func (d *distances) between(a, b int) distance {
+// between two processes: of the nearest two processors that they may run on, for
+// messages of their size. What cannot be found out is near.
+func (d *distances) between(a, b int, small bool) distance {
 	var sets [2]unix.CPUSet
 	for i, pid := range []int{a, b} {
 		if err := unix.SchedGetaffinity(pid, &sets[i]); err != nil {
@@ -75,18 +85,18 @@ func (d *distances) between(a, b int) distance {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pair := [2]int{min(first, second), max(first, second)}
-	if m, ok := d.of[pair]; ok && time.Since(m.at) < measureAgain {
+	what := measurement{min(first, second), max(first, second), small}
+	if m, ok := d.of[what]; ok && time.Since(m.at) < measureAgain {
 		return m.d
 	}
 	m := measured{time.Now(), near}
-	ring, socket, err := usualContest.hold(pair[0], pair[1])
+	ring, socket, err := contests[small].hold(what.first, what.second)
 	switch {
 	case err != nil:
-		m.d = d.of[pair].d
+		m.d = d.of[what].d
 	case socket < ring:
 		m.d = far
 	}
-	d.of[pair] = m
+	d.of[what] = m
 	return m.d
 }

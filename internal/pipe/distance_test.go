@@ -44,11 +44,14 @@ func TestDistances(t *testing.T) {
 	t.Parallel()
 	var d distances
 	d.init()
-	first := d.between(0, 0)
-	if second := d.between(0, 0); first != second || len(d.of) > 1 {
-		t.Errorf("%v, then %v: %v", first, second, d.of)
+	for _, small := range []bool{false, true} {
+		first := d.between(0, 0, small)
+		measured := len(d.of)
+		if second := d.between(0, 0, small); first != second || len(d.of) != measured {
+			t.Errorf("%v, then %v: %v", first, second, d.of)
+		}
 	}
-	if got := d.between(0, 1<<30); got != near {
+	if got := d.between(0, 1<<30, false); got != near {
 		t.Errorf("to no process: %v", got)
 	}
 }
@@ -65,12 +68,14 @@ func TestContest(t *testing.T) {
 	if a == b {
 		t.Skip("missing: a second CPU")
 	}
-	ring, socket, err := contest{rounds: 2, pieces: 20, patience: 20 * time.Second}.hold(a, b)
-	if err != nil || ring <= 0 || socket <= 0 {
-		t.Errorf("%v, %v, %v", ring, socket, err)
+	for _, piece := range []int{1 << 10, 64 << 10} {
+		ring, socket, err := contest{rounds: 2, pieces: 2500, piece: piece, patience: 20 * time.Second}.hold(a, b)
+		if err != nil || ring <= 0 || socket <= 0 {
+			t.Errorf("pieces of %d: %v, %v, %v", piece, ring, socket, err)
+		}
 	}
 	for _, o := range []struct{ a, b int }{{a, 1023}, {1023, b}} {
-		if _, _, err := usualContest.hold(o.a, o.b); err == nil {
+		if _, _, err := contests[false].hold(o.a, o.b); err == nil {
 			t.Errorf("on CPUs %d and %d", o.a, o.b)
 		}
 	}

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -150,6 +151,48 @@ func TestWayOut(t *testing.T) {
 			runTopic(t, nstest.New(t), socket, "wayout", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
 			if n := b.Status().Refused["memory"]; n != 0 {
 				t.Errorf("%d refusals counted", n)
+			}
+		})
+	}
+}
+
+// How large messages are is known of a name when a connection has ended.
+func TestMessageSize(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			t.Parallel()
+			b, socket := serve(t, nil)
+			cmd := command(t, socket, "sizes", "ENGINE="+engine.String())
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netns.Do(nstest.New(t), cmd.Start); err != nil {
+				t.Fatal(err)
+			}
+			says := bufio.NewScanner(out)
+			for _, c := range []struct {
+				size  int
+				small bool
+			}{{0, false}, {100, true}, {4 << 10, true}, {4<<10 + 1, false}, {1, true}, {30000, false}} {
+				if c.size > 0 {
+					fmt.Fprintln(in, c.size)
+				}
+				if !says.Scan() {
+					t.Fatal("it ended")
+				}
+				if got := b.SendsSmall(); got != c.small {
+					t.Errorf("messages of %d bytes: small: %v", c.size, got)
+				}
+			}
+			in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -26,6 +26,21 @@ type name struct {
 	backlog int
 	waiting []*end // the server's ends of connections that nobody has accepted
 	ready   *os.File
+	message uint64 // bytes of one, in the connection that ended last; 0 before
+}
+
+const (
+	// mostSmall is how large messages may be on an average to count as small.
+	mostSmall = 4 << 10
+	// fewestMessages that say something about those of the next connection.
+	fewestMessages = 16
+)
+
+// sendsSmall says whether the next connection is likely to carry small messages.
+func (n *name) sendsSmall() bool {
+	n.owner.b.mu.Lock()
+	defer n.owner.b.mu.Unlock()
+	return n.message > 0 && n.message <= mostSmall
 }
 
 // mostBacklog is the kernel's net.core.somaxconn, by default.

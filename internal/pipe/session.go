@@ -384,7 +384,7 @@ func (s *session) close(r request) error {
 	defer s.b.mu.Unlock()
 	id := r.ID
 	if e := s.ends[id]; e != nil {
-		e.told = r.Size
+		e.told, e.messages = r.Size, r.Arg
 		delete(s.ends, id)
 		e.connection.leave(e)
 		return nil

@@ -27,7 +27,7 @@ const (
 	opMapped                 // ID, Arg: generation: what this end writes to is mapped.
 	opRing                   // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
 	opGrow                   // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
-	opClose                  // ID: of a name or an end; Size: of unix, bytes sent.
+	opClose                  // ID: of a name or an end; Arg: messages sent; Size: of unix, bytes sent.
 	opWake                   // ID: ring this end's own doorbell.
 	opEnded                  // ID: whether its peer has ended in good order; ECONNRESET.
 	opAttach                 // With a TCP socket. Reply: ID; file: doorbell, which rings when there is an answer to opAttached.

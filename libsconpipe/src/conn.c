@@ -179,6 +179,7 @@ void conn_close(struct conn *c)
 {
 	struct wire_request q = { .op = OP_CLOSE,
 				  .id = c->id,
+				  .arg = atomic_load(&c->messages),
 				  .size = atomic_load(&c->sent) };
 	struct wire_reply a;
 

@@ -142,6 +142,8 @@ struct conn {
 	_Atomic int64_t looked_ns; /* when the doorbell was looked at */
 	pthread_mutex_t peer_lock;
 
+	_Atomic uint32_t messages; /* that were sent */
+
 	/* Of the engine unix: */
 	_Atomic uint64_t sent, got;
 	atomic_bool peer_fin; /* it has ended in good order */

@@ -200,15 +200,14 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 	return err;
 }
 
-ssize_t conn_send(struct sock *s, const void *buf, size_t len)
+/* by_memory sends by rings. */
+static ssize_t by_memory(struct sock *s, const void *buf, size_t len)
 {
 	int64_t deadline = s->send_timeout_ns ? now_ns() + s->send_timeout_ns : 0;
 	struct conn *c = s->conn;
 	size_t sent = 0;
 	int err = 0;
 
-	if (c->engine == PD_ENGINE_UNIX)
-		return plain_send(s, buf, len);
 	pthread_mutex_lock(&c->tx_lock);
 	conn_check(c);
 	do {
@@ -232,6 +231,17 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 	} while (sent < len && !err);
 	pthread_mutex_unlock(&c->tx_lock);
 	return sent ? (ssize_t)sent : err;
+}
+
+ssize_t conn_send(struct sock *s, const void *buf, size_t len)
+{
+	struct conn *c = s->conn;
+	ssize_t n = c->engine == PD_ENGINE_UNIX ? plain_send(s, buf, len) :
+						  by_memory(s, buf, len);
+
+	if (n > 0)
+		atomic_fetch_add_explicit(&c->messages, 1, memory_order_relaxed);
+	return n;
 }
 
 /* conn_fin says that nothing more is sent. */
