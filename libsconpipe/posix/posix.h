@@ -30,6 +30,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED
+#endif
+
 /* Two ends of a connection: who connected, who was accepted. */
 struct pair {
 	int a, b;
@@ -80,7 +84,10 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(v6) X(dual) X(acceptflags) X(refused) X(disconnect) X(soerror) X(lowat) X(dupfd) \
 	X(ppoll) X(pselect) X(epollmask) X(partly) X(partlysent) X(cancel) X(wakepoll) \
 	X(prefork) X(reuseport) X(forkserver) X(nested) X(crowd) X(refusals) X(splicefull) \
-	X(filter) X(own)
+	X(filter) X(own) \
+	X(nothing) X(counts) X(nowhere) X(times) X(urgentfirst) X(setfirst) X(dupfirst) \
+	X(reconnect) X(cut) X(readv2) X(tcponly) X(smallstack) X(highselect) X(cancelagain) \
+	X(mmore) X(forkthreads) X(pollers)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

@@ -47,15 +47,18 @@ static bool option_is_set(int fd, int level, int name)
 static bool plain(int fd)
 {
 	socklen_t len = sizeof(int);
-	int least = 1;
+	int least = 1, peek = -1;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 || least != 1)
+		return false;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 && peek >= 0)
 		return false;
 	return !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_ZEROCOPY) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMP) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPING) &&
+	       !option_is_set(fd, IPPROTO_TCP, TCP_INQ) &&
 	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
 }
 
@@ -150,6 +153,67 @@ static void meet(struct entry *e, int fd)
 }
 
 /*
+ * Calls of the kernel that are under way are counted. When one ends, its number may
+ * be another connection's: so each connection has a turn, which its calls know.
+ */
+static _Atomic uint32_t turns = 1;
+
+uint32_t turn_now(void)
+{
+	return turns;
+}
+
+/* turn_next is the next connection's. 0 is nobody's. */
+uint32_t turn_next(void)
+{
+	uint32_t turn = ++turns;
+
+	return turn ? turn : ++turns;
+}
+
+static uint32_t turn_of(struct entry *e)
+{
+	return e->inside >> TURN;
+}
+
+static bool some_inside(struct entry *e)
+{
+	return (uint32_t)e->inside;
+}
+
+/* later: turns go round. */
+static bool later(uint32_t turn, uint32_t than)
+{
+	return (int32_t)(turn - than) > 0;
+}
+
+/* stay_begin keeps a connection from going over while somebody waits for it in the
+ * kernel who knows the turns until then. */
+enum stays stay_begin(struct entry *e, uint32_t turn)
+{
+	enum stays stays = STAYS;
+
+	pthread_mutex_lock(&e->lock);
+	if (e->kind == LINKED)
+		stays = WENT_OVER;
+	else if (e->kind == TCP && later(turn_of(e), turn))
+		stays = CAME_LATER;
+	else if (e->kind == TCP)
+		atomic_fetch_add(&e->inside, 1);
+	pthread_mutex_unlock(&e->lock);
+	return stays;
+}
+
+void stay_end(struct entry *e, uint32_t turn)
+{
+	uint64_t now = e->inside;
+
+	while (e->kind == TCP && (uint32_t)now && !later(now >> TURN, turn) &&
+	       !atomic_compare_exchange_weak(&e->inside, &now, now - 1))
+		;
+}
+
+/*
  * enter is called before a call that receives or sends. It returns the connection
  * if that is attached: the thread is not cancelled until exit_link. Else the call is
  * the kernel's, and leave follows.
@@ -157,17 +221,18 @@ static void meet(struct entry *e, int fd)
  * A connection goes over while no other call is under way: one that sleeps in the
  * kernel would not see the ring.
  */
-struct link *enter(struct entry *e, int fd, int *cancel)
+struct link *enter(struct entry *e, int fd, struct call *c)
 {
 	struct link *l = NULL;
 	bool went = false;
 
+	c->turn = 0;
 	if (e->kind != TCP && e->kind != LINKED)
 		return NULL;
 	pthread_testcancel();
-	cancel_hold(cancel);
+	cancel_hold(&c->cancel);
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == TCP && !e->inside && e->bytes >= after) {
+	if (e->kind == TCP && !some_inside(e) && e->bytes >= after) {
 		if (e->skip > 0)
 			e->skip--;
 		else if (!e->id)
@@ -179,28 +244,29 @@ struct link *enter(struct entry *e, int fd, int *cancel)
 	if (e->kind == LINKED) {
 		l = e->link;
 		atomic_fetch_add(&l->refs, 1);
-	} else {
+	} else if (e->kind == TCP) {
+		c->turn = turn_of(e);
 		atomic_fetch_add(&e->inside, 1);
 	}
 	pthread_mutex_unlock(&e->lock);
 	if (went)
 		sets_update(fd);
 	if (!l)
-		cancel_release(*cancel);
+		cancel_release(c->cancel);
 	return l;
 }
 
-void exit_link(struct link *l, int cancel)
+void exit_link(struct link *l, const struct call *c)
 {
 	link_put(l);
-	cancel_release(cancel);
+	cancel_release(c->cancel);
 }
 
-void leave(struct entry *e, ssize_t result)
+void leave(struct entry *e, const struct call *c, ssize_t result)
 {
-	if (e->kind != TCP)
+	if (!c->turn || c->turn != turn_of(e))
 		return;
-	atomic_fetch_sub(&e->inside, 1);
+	stay_end(e, c->turn);
 	if (result > 0)
 		atomic_fetch_add(&e->bytes, result);
 }

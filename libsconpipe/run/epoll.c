@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The calls of epoll: making sets, changing them, waiting for them. */
 #include <errno.h>
+#include <limits.h>
 
 #include "sets.h"
 
@@ -76,7 +77,9 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 
 	if (e && e->kind == EPOLL && op == EPOLL_CTL_ADD)
 		sets_outside(fd);
-	if (!e || (e->kind != TCP && e->kind != LINKED))
+	if (op == EPOLL_CTL_ADD && (!e || e->kind == OTHER) && entry_fresh(fd))
+		e = entry_get(fd);
+	if (!e || (e->kind != FRESH && e->kind != TCP && e->kind != LINKED))
 		return real()->epoll_ctl(epfd, op, fd, event);
 	set = set_get(epfd);
 	l = set ? NULL : link_get(fd);
@@ -148,7 +151,9 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			ms = (left + 999999) / 1000000;
 		if (timeout < 0 && !ready)
 			ms = -1;
-		if (set->shared && (ms < 0 || ms > SHARED_MS))
+		/* Nobody wakes a set that has no eventfd. */
+		if ((set->shared || (set->attached && set->again < 0)) &&
+		    (ms < 0 || ms > SHARED_MS))
 			ms = SHARED_MS;
 		set->waiting++;
 		pthread_mutex_unlock(&set->lock);
@@ -160,7 +165,7 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			pthread_mutex_unlock(&set->lock);
 			return ready ? ready : n;
 		}
-		if (!n && set->shared)
+		if (!n && (set->shared || set->again < 0))
 			set_wake_all(set);
 		n = set_sort(set, events + ready, n);
 		if (!ready)
@@ -214,9 +219,13 @@ int epoll_wait(int fd, struct epoll_event *events, int most, int timeout)
 int epoll_pwait2(int fd, struct epoll_event *events, int most,
 		 const struct timespec *timeout, const sigset_t *mask)
 {
-	int ms = timeout ?
-			 timeout->tv_sec * 1000 + (timeout->tv_nsec + 999999) / 1000000 :
-			 -1;
+	int64_t ms = -1;
 
-	return epoll_pwait(fd, events, most, ms, mask);
+	if (timeout && !is_time(timeout)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (timeout)
+		ms = ns_of(timeout->tv_sec, timeout->tv_nsec + 999999) / 1000000;
+	return epoll_pwait(fd, events, most, ms < INT_MAX ? ms : INT_MAX, mask);
 }

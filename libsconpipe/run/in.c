@@ -9,7 +9,6 @@
  *    after the ring's bytes, or is the end.
  */
 #include <errno.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
@@ -166,7 +165,7 @@ static size_t piece(const struct want *w, size_t at, size_t n, struct iovec *out
 static ssize_t from_tcp(struct link *l, int fd, const struct want *w, size_t at)
 {
 	struct shared *s = l->s;
-	struct iovec iov[IOV_MAX];
+	struct iovec iov[w->count];
 	struct msghdr msg = { .msg_iov = iov };
 	size_t want = w->len - at;
 	bool counted = s->counted;
@@ -251,7 +250,7 @@ static ssize_t step(struct link *l, int fd, const struct want *w, size_t at)
 		if (n)
 			return n;
 		if (s->in == TCP_AGAIN) {
-			struct iovec iov[IOV_MAX];
+			struct iovec iov[w->count];
 			struct msghdr msg = { .msg_iov = iov };
 
 			msg.msg_iovlen = piece(w, at, w->len - at, iov);
@@ -346,6 +345,8 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 			got = 0;
 			continue;
 		}
+		if (n < 0 && n != -EAGAIN && got)
+			s->error = -n; /* the next call's */
 		if (n != -EAGAIN)
 			return got ? (ssize_t)got : n;
 		if (!blocks(fd, w->flags)) {
@@ -367,12 +368,18 @@ ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int fl
 
 	for (i = 0; i < count; i++)
 		w.len += iov[i].iov_len;
-	if (s->in == TCP_AGAIN || flags & (MSG_OOB | MSG_ERRQUEUE) || !w.len ||
-	    count > IOV_MAX) {
+	if (s->in == TCP_AGAIN || flags & (MSG_OOB | MSG_ERRQUEUE)) {
 		struct msghdr msg = { .msg_iov = (struct iovec *)iov,
 				      .msg_iovlen = count };
 
-		return real()->recvmsg(fd, &msg, flags);
+		return cancellable_recvmsg(l, fd, &msg, flags);
+	}
+	if (!w.len) { /* to wait for something is what it does, too */
+		char any;
+
+		flags &= ~(MSG_WAITALL | MSG_TRUNC);
+		n = in(l, fd, &(struct iovec){ &any, 1 }, 1, flags | MSG_PEEK);
+		return n > 0 ? 0 : n;
 	}
 	link_lock(s, &s->rx_lock);
 	n = receive(l, fd, &w);
@@ -381,6 +388,17 @@ ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int fl
 		return n;
 	errno = -n;
 	return -1;
+}
+
+/* in_fails has the next call say an error. */
+void in_fails(struct link *l, int error)
+{
+	struct shared *s = l->s;
+
+	link_lock(s, &s->rx_lock);
+	if (s->in != TCP_AGAIN)
+		s->error = error;
+	pthread_mutex_unlock(&s->rx_lock);
 }
 
 /* in_return goes back to TCP, if that gives all from here on. */

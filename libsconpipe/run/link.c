@@ -179,6 +179,13 @@ void link_share(struct link *l, int by)
 	atomic_fetch_add(&l->s->processes, by);
 }
 
+/* link_after_fork, in the child: who sleeps there sleeps in the parent. */
+void link_after_fork(struct link *l)
+{
+	pthread_mutex_init(&l->lock, NULL);
+	l->sleepers = NULL;
+}
+
 /* link_inherit says whether the next image gets it. */
 bool link_inherit(struct link *l, bool on)
 {
@@ -214,7 +221,7 @@ static int64_t timeout_of(int fd, int option)
 	socklen_t len = sizeof(t);
 
 	getsockopt(fd, SOL_SOCKET, option, &t, &len);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_usec * 1000;
+	return ns_of(t.tv_sec, t.tv_usec * 1000);
 }
 
 /* link_times reads the socket's timeouts. */

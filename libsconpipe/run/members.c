@@ -74,6 +74,19 @@ void set_wake_all(struct set *set)
 			member_wake(set, set->members[fd]);
 }
 
+/* set_sleep_again joins those who sleep for connections anew, after fork. */
+void set_sleep_again(struct set *set)
+{
+	struct member *m;
+	int fd;
+
+	for (fd = 0; fd < set->room; fd++) {
+		m = set->members[fd];
+		if (m && m->link)
+			sleeper_join(m->link, &m->me);
+	}
+}
+
 void member_doze(struct set *set, struct member *m)
 {
 	if (m->awake)

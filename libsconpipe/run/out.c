@@ -9,7 +9,6 @@
  */
 #include <errno.h>
 #include <linux/sockios.h>
-#include <limits.h>
 #include <sys/ioctl.h>
 #include <linux/tcp.h>
 #include <unistd.h>
@@ -207,17 +206,20 @@ static size_t by_ring(struct link *l, int fd, const char *buf, size_t len, bool 
 	return done;
 }
 
-static ssize_t by_tcp(int fd, const struct iovec *iov, size_t count, int flags)
+/* by_tcp is called with a lock held, or with none. */
+static ssize_t by_tcp(struct link *l, int fd, const struct iovec *iov, size_t count,
+		      int flags, pthread_mutex_t *lock)
 {
 	struct msghdr msg = { .msg_iov = (struct iovec *)iov, .msg_iovlen = count };
 
-	return real()->sendmsg(fd, &msg, flags);
+	return cancellable_sendmsg(l, fd, &msg, flags, lock);
 }
 
 /* rest sends by TCP what is left of the buffers. */
-static ssize_t rest(int fd, const struct iovec *iov, size_t count, size_t at, int flags)
+static ssize_t rest(struct link *l, int fd, const struct iovec *iov, size_t count,
+		    size_t at, int flags)
 {
-	struct iovec left[IOV_MAX];
+	struct iovec left[count];
 	size_t i, n = 0;
 
 	for (i = 0; i < count; i++) {
@@ -230,7 +232,7 @@ static ssize_t rest(int fd, const struct iovec *iov, size_t count, size_t at, in
 		left[n++] = (struct iovec){ (char *)iov[i].iov_base + at, part - at };
 		at = 0;
 	}
-	return by_tcp(fd, left, n, flags);
+	return by_tcp(l, fd, left, n, flags, NULL);
 }
 
 /* send_all is called with the lock held. */
@@ -250,7 +252,7 @@ static ssize_t send_all(struct link *l, int fd, const struct iovec *iov, size_t 
 		s->out = TCP_AGAIN;
 		pthread_mutex_unlock(&s->tx_lock);
 		sets_update(fd);
-		n = rest(fd, iov, count, done, done ? flags | MSG_NOSIGNAL : flags);
+		n = rest(l, fd, iov, count, done, done ? flags | MSG_NOSIGNAL : flags);
 		link_lock(s, &s->tx_lock);
 		if (n >= 0)
 			done += n;
@@ -269,13 +271,13 @@ ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int f
 	for (i = 0; i < count; i++)
 		len += iov[i].iov_len;
 	if (s->out == TCP_AGAIN || s->ended || !len)
-		return by_tcp(fd, iov, count, flags);
+		return by_tcp(l, fd, iov, count, flags, NULL);
 	link_lock(s, &s->tx_lock);
 	before = s->out;
-	if (before == RING && (flags & MSG_OOB || count > IOV_MAX))
+	if (flags & MSG_OOB)
 		before = s->out = TCP_AGAIN;
 	if (before == TCP_AGAIN || !go_over(l, fd)) {
-		n = by_tcp(fd, iov, count, flags);
+		n = by_tcp(l, fd, iov, count, flags, &s->tx_lock);
 		if (n < 0)
 			n = -errno;
 	} else {

@@ -29,26 +29,43 @@ struct few {
 };
 
 #define ROOM (POLLOUT | POLLWRNORM)
+#define UNWOKEN_NS 20000000
 
-/* stay keeps connections from being attached while a call of the kernel waits for
- * them. It returns false, and does nothing, if one is attached. */
-static bool stay(const struct pollfd *fds, nfds_t count, int by)
+/* go lets connections go over again. */
+static void go(const struct pollfd *fds, nfds_t count, uint32_t turn)
 {
 	nfds_t i;
 
 	for (i = 0; i < count; i++) {
 		struct entry *e = entry_get(fds[i].fd);
 
-		if (e && e->kind == LINKED && by > 0) {
-			stay(fds, i, -1);
-			return false;
-		}
-		if (e && e->kind == EPOLL && by > 0)
-			sets_outside(fds[i].fd);
-		if (e && e->kind == TCP)
-			atomic_fetch_add(&e->inside, by);
+		if (e)
+			stay_end(e, turn);
 	}
-	return true;
+}
+
+/* stay keeps connections from going over while a call of the kernel waits for them,
+ * until go with the same turn. It returns false, and does nothing, if one has. */
+static bool stay(const struct pollfd *fds, nfds_t count, uint32_t *turn)
+{
+	enum stays stays;
+	nfds_t i;
+
+	do {
+		*turn = turn_now();
+		stays = STAYS;
+		for (i = 0; i < count && stays == STAYS; i++) {
+			struct entry *e = entry_get(fds[i].fd);
+
+			if (e && e->kind == EPOLL)
+				sets_outside(fds[i].fd);
+			else if (e && (e->kind == TCP || e->kind == LINKED))
+				stays = stay_begin(e, *turn);
+		}
+		if (stays != STAYS)
+			go(fds, i - 1, *turn);
+	} while (stays == CAME_LATER);
+	return stays == STAYS;
 }
 
 /* room_for makes room for as many. */
@@ -190,9 +207,8 @@ static void done(void *arg)
 
 static int wait_all(struct wait *w, const struct timespec *timeout, const sigset_t *mask)
 {
-	int64_t deadline = timeout ? now_ns() + timeout->tv_sec * INT64_C(1000000000) +
-					     timeout->tv_nsec :
-				     0;
+	int64_t deadline =
+		timeout ? now_ns() + ns_of(timeout->tv_sec, timeout->tv_nsec) : 0;
 
 	for (;;) {
 		struct timespec t = { 0 }, *left = &t;
@@ -210,9 +226,11 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 			w->sleeps = true;
 			ready = ask_rings(w, true);
 		}
-		if (!ready && !timeout)
+		if (!ready && own < 0 && (!timeout || ns > UNWOKEN_NS))
+			ns = UNWOKEN_NS; /* nobody can wake this thread */
+		else if (!ready && !timeout)
 			left = NULL;
-		else if (!ready && ns > 0)
+		if (!ready && ns > 0)
 			t = (struct timespec){ ns / 1000000000, ns % 1000000000 };
 		n = cancellable_poll(w->all, list(w, own), left, mask, done, w);
 		err = errno;
@@ -228,6 +246,11 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 	}
 }
 
+bool is_time(const struct timespec *t)
+{
+	return t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1000000000;
+}
+
 /* wait_some waits if one of them is attached; else it returns -2. */
 static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
 		     const sigset_t *mask)
@@ -236,6 +259,10 @@ static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *ti
 	struct few few;
 	int n, found, cancel, err;
 
+	if (timeout && !is_time(timeout)) {
+		errno = EINVAL;
+		return -1;
+	}
 	pthread_testcancel();
 	cancel_hold(&cancel);
 	found = find(&w, &few);
@@ -255,12 +282,13 @@ static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *ti
 /* waiting has a call of the kernel wait, unless one of them is attached. */
 #define waiting(fds, count, timeout, mask, native)                           \
 	({                                                                   \
-		int n_ = -2;                                                 \
+		int n_ = out_of_reach(fds) ? (native) : -2;                  \
+		uint32_t turn_;                                              \
                                                                              \
 		while (n_ == -2) {                                           \
-			if (stay(fds, count, 1)) {                           \
+			if (stay(fds, count, &turn_)) {                      \
 				n_ = (native);                               \
-				stay(fds, count, -1);                        \
+				go(fds, count, turn_);                       \
 			} else {                                             \
 				n_ = wait_some(fds, count, (timeout), mask); \
 			}                                                    \
@@ -304,9 +332,12 @@ int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout
 #define OUT_SET (POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR)
 #define EXCEPT_SET POLLPRI
 
+/* A set may be larger than its type says: the macros are not for that. */
+#define WORD (8 * (int)sizeof(unsigned long))
+
 static bool has(const fd_set *set, int fd)
 {
-	return set && FD_ISSET(fd, set);
+	return set && ((const unsigned long *)set)[fd / WORD] >> fd % WORD & 1;
 }
 
 /* sets_concern says whether a TCP connection is in one of the sets. */
@@ -325,8 +356,35 @@ static bool sets_concern(int count, const fd_set *in, const fd_set *out,
 	return false;
 }
 
-static nfds_t to_list(struct pollfd *fds, int count, const fd_set *in, const fd_set *out,
-		      const fd_set *except)
+/* So many that programs with a small stack can call select. */
+#define SOME 64
+
+static nfds_t how_many(int count, const fd_set *in, const fd_set *out,
+		       const fd_set *except)
+{
+	nfds_t n = 0;
+	int fd;
+
+	for (fd = 0; fd < count; fd++)
+		n += has(in, fd) || has(out, fd) || has(except, fd);
+	return n;
+}
+
+/* wait_list gives back the list that was made for it if the thread is cancelled. */
+static __attribute__((noinline)) int wait_list(struct pollfd *fds, nfds_t n,
+					       const struct timespec *timeout,
+					       const sigset_t *mask, void *made)
+{
+	int ready;
+
+	pthread_cleanup_push(free, made);
+	ready = ppoll(fds, n, timeout, mask);
+	pthread_cleanup_pop(0);
+	return ready;
+}
+
+static void to_list(struct pollfd *fds, int count, const fd_set *in, const fd_set *out,
+		    const fd_set *except)
 {
 	nfds_t n = 0;
 	int fd;
@@ -338,7 +396,6 @@ static nfds_t to_list(struct pollfd *fds, int count, const fd_set *in, const fd_
 		if (events)
 			fds[n++] = (struct pollfd){ .fd = fd, .events = events };
 	}
-	return n;
 }
 
 static int answer(fd_set *set, int fd, bool ready)
@@ -346,7 +403,7 @@ static int answer(fd_set *set, int fd, bool ready)
 	if (!has(set, fd))
 		return 0;
 	if (!ready)
-		FD_CLR(fd, set);
+		((unsigned long *)set)[fd / WORD] &= ~(1UL << fd % WORD);
 	return ready;
 }
 
@@ -372,19 +429,29 @@ static int from_list(const struct pollfd *fds, nfds_t n, fd_set *in, fd_set *out
 int pselect(int count, fd_set *in, fd_set *out, fd_set *except,
 	    const struct timespec *timeout, const sigset_t *mask)
 {
-	struct pollfd fds[FD_SETSIZE];
+	struct pollfd some[SOME], *made = NULL, *fds;
+	int r = -1, err;
 	nfds_t n;
 
-	if (count < 0 || count > FD_SETSIZE || !sets_concern(count, in, out, except))
+	if (count < 0 || !sets_concern(count, in, out, except))
 		return real()->pselect(count, in, out, except, timeout, mask);
-	if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0)) {
+	if (timeout && !is_time(timeout)) {
 		errno = EINVAL;
 		return -1;
 	}
-	n = to_list(fds, count, in, out, except);
-	if (ppoll(fds, n, timeout, mask) < 0)
+	n = how_many(count, in, out, except);
+	if (n > SOME)
+		made = malloc(n * sizeof(*made));
+	if (n > SOME && !made)
 		return -1;
-	return from_list(fds, n, in, out, except);
+	fds = made ? made : some;
+	to_list(fds, count, in, out, except);
+	if (wait_list(fds, n, timeout, mask, made) >= 0)
+		r = from_list(fds, n, in, out, except);
+	err = errno;
+	free(made);
+	errno = err;
+	return r;
 }
 
 int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
@@ -393,12 +460,17 @@ int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *t
 	struct timespec t;
 	int n, err;
 
-	if (count < 0 || count > FD_SETSIZE || !sets_concern(count, in, out, except))
+	if (count < 0 || !sets_concern(count, in, out, except))
 		return real()->select(count, in, out, except, timeout);
 	if (!timeout)
 		return pselect(count, in, out, except, NULL, NULL);
-	t = (struct timespec){ timeout->tv_sec, timeout->tv_usec * 1000 };
-	until = now_ns() + t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+	if (timeout->tv_sec < 0 || timeout->tv_usec < 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	t = (struct timespec){ timeout->tv_sec + timeout->tv_usec / 1000000,
+			       timeout->tv_usec % 1000000 * 1000 };
+	until = now_ns() + ns_of(t.tv_sec, t.tv_nsec);
 	n = pselect(count, in, out, except, &t, NULL);
 	err = errno;
 	left = until - now_ns();

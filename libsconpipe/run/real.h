@@ -21,6 +21,8 @@
 	X(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *)) \
 	X(ssize_t, recvmsg, (int, struct msghdr *, int)) \
 	X(int, recvmmsg, (int, struct mmsghdr *, unsigned int, int, struct timespec *)) \
+	X(ssize_t, preadv2, (int, const struct iovec *, int, off_t, int)) \
+	X(ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int)) \
 	X(ssize_t, write, (int, const void *, size_t)) \
 	X(ssize_t, writev, (int, const struct iovec *, int)) \
 	X(ssize_t, send, (int, const void *, size_t, int)) \

@@ -111,6 +111,7 @@ struct set;
 /* What is known of a file descriptor. */
 enum use {
 	OTHER,
+	FRESH, /* a TCP socket in a set, not connected yet */
 	TCP, /* may be attached */
 	TCP_ONLY, /* will not be */
 	LINKED,
@@ -131,7 +132,8 @@ struct entry {
 	unsigned int looks; /* at the doorbell */
 	_Atomic uint64_t bytes; /* that went by TCP */
 	atomic_int skip; /* calls until the doorbell is looked at */
-	atomic_int inside; /* calls of the kernel under way */
+	_Atomic uint64_t inside; /* calls of the kernel under way, and above whose: */
+#define TURN 32 /* connections of the number so far in the bits from here on */
 };
 
 /* table.c */
@@ -140,6 +142,7 @@ struct entry *entry_get(int fd); /* NULL: nothing is known of it */
 struct entry *entry_make(int fd);
 bool entry_link(int fd, struct link *l);
 void entry_track(int fd);
+bool entry_fresh(int fd);
 void entry_close(int fd);
 void entry_dup(int from, int to);
 int entry_limit(void);
@@ -161,9 +164,22 @@ void each_file(void (*fn)(int fd, void *arg), void *arg);
 
 /* attach.c */
 void settings_read(void);
-struct link *enter(struct entry *e, int fd, int *cancel);
-void exit_link(struct link *l, int cancel);
-void leave(struct entry *e, ssize_t result);
+struct call {
+	int cancel; /* how the thread may be cancelled without it */
+	uint32_t turn; /* the kernel's: whose it is; 0: it is not counted */
+};
+struct link *enter(struct entry *e, int fd, struct call *c);
+void exit_link(struct link *l, const struct call *c);
+void leave(struct entry *e, const struct call *c, ssize_t result);
+enum stays {
+	STAYS, /* on TCP, until stay_end; or it does not matter */
+	WENT_OVER,
+	CAME_LATER /* than the turn */
+};
+uint32_t turn_now(void);
+uint32_t turn_next(void);
+enum stays stay_begin(struct entry *e, uint32_t turn);
+void stay_end(struct entry *e, uint32_t turn);
 void attach_never(struct entry *e, int fd);
 void attach_forget(struct entry *e);
 
@@ -174,6 +190,7 @@ struct link *link_of(struct entry *e); /* put it back */
 struct link *link_get(int fd); /* likewise */
 void link_put(struct link *l);
 void link_share(struct link *l, int by);
+void link_after_fork(struct link *l);
 struct link *link_adopt(struct shared *s);
 bool link_return(struct link *l, int fd);
 bool link_inherit(struct link *l, bool on);
@@ -223,6 +240,7 @@ size_t out_fits(struct link *l, int fd);
 void out_ends(struct link *l);
 void out_ended(struct link *l, int fd);
 ssize_t in(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
+void in_fails(struct link *l, int error);
 bool in_return(struct link *l);
 size_t in_ready(struct link *l, bool arm);
 size_t in_waits(struct link *l, int fd);
@@ -244,6 +262,18 @@ int cancellable_poll(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		     const sigset_t *mask, void (*fn)(void *), void *arg);
 int cancellable_set(int set, struct epoll_event *events, int most, int ms,
 		    const sigset_t *mask, void (*fn)(void *), void *arg);
+
+ssize_t cancellable_recvmsg(struct link *l, int fd, struct msghdr *msg, int flags);
+ssize_t cancellable_sendmsg(struct link *l, int fd, const struct msghdr *msg, int flags,
+			    pthread_mutex_t *held);
+int64_t ns_of(int64_t seconds, int64_t ns);
+bool is_time(const struct timespec *t);
+/* out_of_reach says whether a program has nothing there, which the kernel says by
+ * EFAULT. */
+static inline bool out_of_reach(const void *at)
+{
+	return (uintptr_t)at < PAGE || (intptr_t)at < 0;
+}
 
 /* events of a connection that TCP's socket does not know: POLLIN, POLLOUT. */
 short link_events(struct link *l, short wanted, bool arm);

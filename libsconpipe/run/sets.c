@@ -111,6 +111,7 @@ void sets_after_fork(void)
 	for (set = list; set; set = set->next) {
 		pthread_mutex_init(&set->lock, NULL);
 		set->waiting = 0;
+		set_sleep_again(set);
 	}
 	sets_unmarked = 0;
 }

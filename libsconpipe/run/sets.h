@@ -79,6 +79,7 @@ void member_doze(struct set *set, struct member *m);
 int member_fit(struct set *set, struct member *m, struct link *l);
 int set_again(struct set *set);
 void set_wake_all(struct set *set);
+void set_sleep_again(struct set *set);
 
 /* ready.c: likewise */
 int set_collect(struct set *set, struct epoll_event *events, int most, bool arm);

@@ -16,8 +16,14 @@
 
 int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	int result = real()->connect(fd, addr, len), err = errno;
+	int result, err;
 
+	/* The connection ends, and the socket goes on. */
+	if (entry_get(fd) && !out_of_reach(addr) && len >= sizeof(addr->sa_family) &&
+	    addr->sa_family == AF_UNSPEC)
+		entry_close(fd);
+	result = real()->connect(fd, addr, len);
+	err = errno;
 	if (!result || err == EINPROGRESS || err == EINTR)
 		entry_track(fd);
 	errno = err;
@@ -70,11 +76,14 @@ int shutdown(int fd, int how)
 /* only_tcp says whether an option is one of those that a ring has not. */
 static bool only_tcp(int level, int name)
 {
+	if (level == IPPROTO_TCP)
+		return name == TCP_INQ;
 	if (level != SOL_SOCKET)
 		return false;
 	switch (name) {
 	case SO_RCVLOWAT:
 	case SO_OOBINLINE:
+	case SO_PEEK_OFF:
 	case SO_ZEROCOPY:
 	case SO_TIMESTAMP:
 	case SO_TIMESTAMPNS:

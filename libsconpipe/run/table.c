@@ -9,6 +9,7 @@
  * that exec: that keeps a connection on TCP, and harms nothing.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -130,27 +131,49 @@ bool family_alone(int place)
 	return place >= 0 && atomic_load(&family[place]) == 1;
 }
 
+static bool is_tcp(int fd)
+{
+	socklen_t len = sizeof(int);
+	int protocol, err = errno;
+	bool is = getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+		  protocol == IPPROTO_TCP;
+
+	errno = err;
+	return is;
+}
+
+/* entry_fresh says whether a file that nothing is known of is a TCP socket, and has
+ * that be known. */
+bool entry_fresh(int fd)
+{
+	struct entry *e = table_mine() && is_tcp(fd) ? entry_make(fd) : NULL;
+
+	if (!e)
+		return false;
+	pthread_mutex_lock(&e->lock);
+	if (e->kind == OTHER)
+		e->kind = FRESH;
+	pthread_mutex_unlock(&e->lock);
+	return e->kind == FRESH;
+}
+
 /* entry_track begins with a socket that has just been connected or accepted. */
 void entry_track(int fd)
 {
-	socklen_t len = sizeof(int);
 	struct entry *e;
-	int protocol;
 
-	if (!table_mine() ||
-	    getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
-	    protocol != IPPROTO_TCP)
+	if (!table_mine() || !is_tcp(fd))
 		return;
 	e = entry_make(fd);
 	if (!e)
 		return;
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == OTHER) {
+	if (e->kind == OTHER || e->kind == FRESH) {
 		e->family = family_join();
 		e->bytes = 0;
 		e->skip = 0;
-		e->inside = 0;
-		e->in_sets = false;
+		e->inside = (uint64_t)turn_next() << TURN;
+		e->in_sets = e->kind == FRESH;
 		e->cookie = cookie_of(fd);
 		e->kind = TCP;
 		tracked = true;
@@ -229,8 +252,15 @@ void entry_dup(int from, int to)
 	struct link *l = NULL;
 	struct set *set = NULL;
 
-	if (!e || e->kind == OTHER || from == to)
+	if (from == to)
 		return;
+	if ((!e || e->kind == OTHER) && entry_fresh(from))
+		e = entry_get(from);
+	if (!e || e->kind == OTHER)
+		return;
+	/* One that is connected later stays on TCP. */
+	if (e->kind == FRESH)
+		e->kind = TCP_ONLY;
 	attach_never(e, from);
 	copy = entry_make(to);
 	if (!copy)
@@ -289,14 +319,15 @@ void table_after_fork(void)
 	self = getpid();
 	session_forget();
 	arena_after_fork(true);
-	sets_after_fork();
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
 		if (!e)
 			continue;
 		pthread_mutex_init(&e->lock, NULL);
-		e->inside = 0;
+		e->inside &= ~(uint64_t)UINT32_MAX;
+		if (e->kind == LINKED)
+			link_after_fork(e->link);
 		if (e->id) {
 			fd_close(e->bell);
 			e->bell = -1;
@@ -304,6 +335,7 @@ void table_after_fork(void)
 			e->skip = 0;
 		}
 	}
+	sets_after_fork();
 }
 
 /* fd_own makes a file one of this library's. */

@@ -15,6 +15,15 @@ bool blocks(int fd, int flags)
 	return !(flags & MSG_DONTWAIT) && !(real()->fcntl(fd, F_GETFL, 0) & O_NONBLOCK);
 }
 
+/* ns_of is what a program says, or so much that nobody sees its end. */
+#define EVER (INT64_MAX / 2)
+#define SECOND INT64_C(1000000000)
+
+int64_t ns_of(int64_t seconds, int64_t ns)
+{
+	return seconds < EVER / SECOND ? seconds * SECOND + ns : EVER;
+}
+
 /*
  * goes_on says whether a call that has slept goes on, after some bytes or none: if
  * nothing happened, or if a signal has interrupted it and the kernel would have it
@@ -162,6 +171,47 @@ int cancellable_set(int set, struct epoll_event *events, int most, int ms,
 	return n;
 }
 
+struct held {
+	struct link *l;
+	pthread_mutex_t *lock; /* or NULL */
+};
+
+static void let_both_go(void *arg)
+{
+	struct held *h = arg;
+
+	if (h->lock)
+		pthread_mutex_unlock(h->lock);
+	link_put(h->l);
+}
+
+ssize_t cancellable_recvmsg(struct link *l, int fd, struct msghdr *msg, int flags)
+{
+	struct held h = { l, NULL };
+	ssize_t n;
+
+	pthread_cleanup_push(let_both_go, &h);
+	pthread_setcancelstate(in_sleep, NULL);
+	n = real()->recvmsg(fd, msg, flags);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cleanup_pop(0);
+	return n;
+}
+
+ssize_t cancellable_sendmsg(struct link *l, int fd, const struct msghdr *msg, int flags,
+			    pthread_mutex_t *lock)
+{
+	struct held h = { l, lock };
+	ssize_t n;
+
+	pthread_cleanup_push(let_both_go, &h);
+	pthread_setcancelstate(in_sleep, NULL);
+	n = real()->sendmsg(fd, msg, flags);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cleanup_pop(0);
+	return n;
+}
+
 struct asleep {
 	struct link *l;
 	struct sleeper *me;
@@ -175,7 +225,8 @@ static void cancelled(void *arg)
 	link_put(a->l);
 }
 
-/* Another process that has the connection may empty the doorbell, too. */
+/* Another process that has the connection may empty the doorbell, too, and wakes
+ * nobody here; and nobody wakes who has no eventfd. */
 #define SHARED_NS 20000000
 
 /* sleep_on returns 0 to look again; -EAGAIN when the time is over; -EINTR. */
@@ -195,7 +246,7 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 		if (left <= 0)
 			return -EAGAIN;
 	}
-	if (s->processes > 1 && left > SHARED_NS)
+	if ((s->processes > 1 || me->fd < 0) && left > SHARED_NS)
 		left = SHARED_NS;
 	if (left < INT64_MAX) {
 		t = (struct timespec){ left / 1000000000, left % 1000000000 };
