@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,7 +181,7 @@ uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2
 			var log bytes.Buffer
 			server.Stdout, server.Stderr = &log, &log
 			start(t, two, server)
-			comes(t, name, func() bool { return answers(one, app.port) })
+			comes(t, name, func() bool { return listens(t, two, app.port) })
 			// A short transfer may be over before it can go over.
 			for end := time.Now().Add(20 * time.Second); b.Status().SentBytes < app.bytes; {
 				out, err := output(one, piped(t, socket, "65536", app.client...))
@@ -230,13 +230,23 @@ func output(ns string, cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// answers says whether somebody listens at 10.9.0.2.
-func answers(ns string, port int) bool {
-	return netns.Do(ns, func() error {
-		conn, err := net.Dial("tcp4", fmt.Sprintf("10.9.0.2:%d", port))
-		if err == nil {
-			conn.Close()
+// listens says whether a server is at a port. It does not connect: a server such as
+// iperf3's, which serves one at a time, would refuse the next one.
+func listens(t *testing.T, ns string, port int) (found bool) {
+	t.Helper()
+	listener := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F]+:0000 0A `, port))
+	err := netns.Do(ns, func() error {
+		for _, family := range []string{"tcp", "tcp6"} {
+			table, err := os.ReadFile("/proc/thread-self/net/" + family)
+			if err != nil {
+				return err
+			}
+			found = found || listener.Match(table)
 		}
-		return err
-	}) == nil
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
