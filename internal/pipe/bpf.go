@@ -3,8 +3,10 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -177,20 +179,22 @@ type copiedRing struct {
 // only from when the end is given it to when it has mapped it.
 type placed struct {
 	id    ebpf.MapID
-	file  *ebpf.Map // nil if there is none
-	taken bool      // the end has mapped it
+	file  *os.File // nil if there is none
+	taken bool     // the end has mapped it
 }
 
-// open returns its file; -1 if there are too many.
+// open returns its file; -1 if there are too many. It is no *ebpf.Map: that would
+// ask the kernel and /proc what the map is.
 func (p *placed) open() int {
 	if p.file == nil {
-		m, err := ebpf.NewMapFromID(p.id)
-		if err != nil {
+		attr := struct{ id, next, flags uint32 }{id: uint32(p.id)}
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_GET_FD_BY_ID, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		if errno != 0 {
 			return -1
 		}
-		p.file = m
+		p.file = os.NewFile(fd, "map")
 	}
-	return p.file.FD()
+	return int(p.file.Fd())
 }
 
 func (p *placed) close() {
@@ -231,13 +235,12 @@ func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed
 		return p, fmt.Errorf("make memory of %d bytes: %w", size, err)
 	}
 	defer m.Close()
-	info, err := m.Info()
-	if err != nil {
-		return p, fmt.Errorf("look at memory of %d bytes: %w", size, err)
-	}
-	p.id, _ = info.ID()
 	if err := outer.Put(slot, uint32(m.FD())); err != nil {
 		return p, fmt.Errorf("place memory of %d bytes: %w", size, err)
+	}
+	// Its number: to ask the map itself takes a look at /proc, too.
+	if err := outer.Lookup(slot, &p.id); err != nil {
+		return p, fmt.Errorf("look at memory of %d bytes: %w", size, err)
 	}
 	return p, nil
 }
