@@ -36,7 +36,7 @@ const (
 	manyWarmSeconds = 1.5
 	// runWarmSeconds is how long those of unmodified programs take until they have
 	// gone over.
-	runWarmSeconds = 5
+	runWarmSeconds = 8
 	// patience is how long an end may take in all; 4096 connections take some
 	// seconds until they are there.
 	patience = 90 * time.Second
