@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 
 #define PATIENCE_NS INT64_C(10000000000)
 #define LOOK_US 1000000
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static const struct {
 	const char *name;
@@ -342,10 +344,20 @@ int way_set_wait(const struct way *w, int set, struct epoll_event *events, int m
 	return n;
 }
 
+/* get_memory: large buffers in huge pages, as pd_malloc has them. */
+static void *get_memory(size_t size)
+{
+	size_t align = size < HUGE_PAGE ? 4096 : HUGE_PAGE;
+	void *buf = aligned_alloc(align, (size + align - 1) & -align);
+
+	if (buf && size >= HUGE_PAGE)
+		madvise(buf, size, MADV_HUGEPAGE);
+	return buf;
+}
+
 void *way_buffer(const struct way *w, size_t size)
 {
-	void *buf = w->kind == WAY_PIPE ? pd_malloc(size) :
-					  aligned_alloc(4096, (size + 4095) & -4096);
+	void *buf = w->kind == WAY_PIPE ? pd_malloc(size) : get_memory(size);
 
 	if (!buf)
 		die("get %zu bytes of memory", size);
