@@ -1,164 +1,208 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way of the data: a vector is as many chunks as there are ranks, and a chunk is
- * messages.
+ * The way of the data: a vector is messages, and each of them begins at another rank.
  *
- * 1. For ranks - 1 steps each rank sends a chunk to the next one and adds what it
- *    receives to its own: then each has one chunk of the sum.
- * 2. For as many steps the chunks of the sum go round, and take the place of what
- *    was there.
+ * 1. reduce: it goes round. Each rank adds its own to what it receives, and sends the
+ *    sum on; the last one, which is the one before the first, keeps it.
+ * 2. spread: from there the sum goes round, and takes the place of what was there.
  *
- * A message can be sent as soon as its counterpart of the step before has come, so
- * one thread sends what another one has received. What takes the place of a message
- * has in it what that message was: so it was read, whatever the engine.
+ * A message is received and sent on in pieces. So a piece is in a cache still when it
+ * is sent, the vector is read once and written once, and all ranks work at the same
+ * time.
+ *
+ * All ranks take the messages in the same order. So nobody waits in vain, however few
+ * bytes a connection holds: the first message that is not through waits for none behind
+ * it. As many messages as there are ranks are reduced, and then spread: each rank sends
+ * its own before it needs what the others have summed.
+ *
+ * What takes the place of a message has in it what that message was: so it was read,
+ * whatever the engine.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "ring.h"
 #include "way.h"
+
+#define PIECE (256 << 10)
+/* An engine may read one still when the next is made. */
+#define SUMS 2
 
 struct ring {
 	int rank, ranks;
 	struct way own, next;
 	int listener, from_previous, to_next; /* sockets */
+	float *sums[SUMS]; /* pieces to send on */
+	size_t sum_count; /* that there were */
+	void *spare; /* for a piece that does not lie in the pipe */
 
 	/* Of the vector: */
 	char *data;
-	size_t bytes, chunk, message;
-	/* A float that has come in part. */
-	char torn[sizeof(float)];
-	size_t torn_len;
-
-	pthread_mutex_t lock; /* guards: */
-	pthread_cond_t more;
-	size_t received; /* messages */
+	size_t bytes, message;
 };
 
-static size_t messages_per_chunk(const struct ring *r)
+static size_t piece_of(size_t len)
 {
-	return (r->chunk + r->message - 1) / r->message;
+	return len < PIECE ? len : PIECE;
 }
 
-static size_t all_messages(const struct ring *r)
+static void send_on(const struct ring *r, const void *from, size_t len)
 {
-	return 2 * (r->ranks - 1) * messages_per_chunk(r);
+	way_send(&r->next, r->to_next, from, len);
 }
 
-/* place is where the n-th message is, counted over all steps, that goes to the next
- * rank (shift 0) or comes from the one before (-1). The last chunk may be short. */
-static char *place(const struct ring *r, size_t n, int shift, size_t *len)
+/* get receives at most len bytes, but whole floats. done gives them back. */
+static size_t get(const struct ring *r, size_t len, const void **at)
 {
-	size_t step = n / messages_per_chunk(r),
-	       at = n % messages_per_chunk(r) * r->message;
-	size_t which = (r->rank + shift + 2 * (size_t)r->ranks - step) % r->ranks;
-	size_t from = which * r->chunk + at, to = from + r->message;
+	size_t n = way_get(&r->own, r->from_previous, r->spare, len, at), rest;
 
-	if (to > (which + 1) * r->chunk)
-		to = (which + 1) * r->chunk;
-	if (to > r->bytes)
-		to = r->bytes;
-	*len = from < to ? to - from : 0;
+	errno = 0;
+	if (!n)
+		die("the rank before is gone");
+	rest = -n % sizeof(float);
+	if (!rest)
+		return n;
+	if (*at != r->spare)
+		memcpy(r->spare, *at, n);
+	way_done(&r->own, r->from_previous, n);
+	*at = r->spare;
+	if (!way_recv_all(&r->own, r->from_previous, (char *)r->spare + n, rest))
+		die("the rank before is gone");
+	return n + rest;
+}
+
+static void done(const struct ring *r, const void *at, size_t len)
+{
+	if (at != r->spare)
+		way_done(&r->own, r->from_previous, len);
+}
+
+/* add: a piece may begin anywhere. */
+static void add(float *sum, const float *own, const char *piece, size_t count)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++) {
+		float one;
+
+		memcpy(&one, piece + i * sizeof(one), sizeof(one));
+		sum[i] = own[i] + one;
+	}
+}
+
+/* sum_to_send is where the next one can be made. */
+static float *sum_to_send(struct ring *r)
+{
+	float *sum = r->sums[r->sum_count++ % SUMS];
+
+	way_reuse(&r->next, r->to_next, sum);
+	return sum;
+}
+
+/* place of the n-th message. The last one may be short. */
+static char *place(const struct ring *r, size_t n, size_t *len)
+{
+	size_t from = n * r->message;
+
+	*len = r->bytes - from < r->message ? r->bytes - from : r->message;
 	return r->data + from;
 }
 
-static void *send_all(void *ring)
+/* hops is how far the n-th message has come here, from where it begins. */
+static int hops(const struct ring *r, size_t n)
 {
-	struct ring *r = ring;
-	size_t n, len;
-
-	for (n = 0; n < all_messages(r); n++) {
-		char *at = place(r, n, 0, &len);
-
-		pthread_mutex_lock(&r->lock);
-		while (r->received + messages_per_chunk(r) <= n)
-			pthread_cond_wait(&r->more, &r->lock);
-		pthread_mutex_unlock(&r->lock);
-		way_send(&r->next, r->to_next, at, len);
-	}
-	return NULL;
+	return (r->rank + r->ranks - n % r->ranks) % r->ranks;
 }
 
-/* add adds a piece of floats, from where they lie, and returns the place behind. A
- * float may come in two pieces. */
-static float *add(struct ring *r, float *to, const char *piece, size_t len)
+static void reduce(struct ring *r, size_t n)
 {
-	size_t i, whole;
-	float one;
+	size_t left;
+	char *own = place(r, n, &left);
+	bool last = hops(r, n) == r->ranks - 1;
 
-	while (r->torn_len && len) {
-		r->torn[r->torn_len++] = *piece++;
-		len--;
-		if (r->torn_len < sizeof(float))
-			continue;
-		memcpy(&one, r->torn, sizeof(one));
-		*to++ += one;
-		r->torn_len = 0;
+	if (!hops(r, n)) {
+		send_on(r, own, left);
+		return;
 	}
-	whole = len / sizeof(float);
-	for (i = 0; i < whole; i++) {
-		memcpy(&one, piece + i * sizeof(one), sizeof(one));
-		to[i] += one;
-	}
-	r->torn_len += len - whole * sizeof(float);
-	memcpy(r->torn, piece + whole * sizeof(float), len - whole * sizeof(float));
-	return to + whole;
-}
-
-static void receive_sum(struct ring *r, char *at, size_t len, void *spare)
-{
-	float *to = (float *)at;
-
-	while (len) {
+	while (left) {
+		float *sum = last ? (float *)own : sum_to_send(r);
 		const void *piece;
-		size_t n = way_get(&r->own, r->from_previous, spare, len, &piece);
+		size_t len = get(r, piece_of(left), &piece);
 
-		errno = 0;
-		if (!n)
-			die("the rank before is gone");
-		to = add(r, to, piece, n);
-		way_done(&r->own, r->from_previous, n);
-		len -= n;
+		add(sum, (float *)own, piece, len / sizeof(float));
+		done(r, piece, len);
+		if (!last)
+			send_on(r, sum, len);
+		own += len;
+		left -= len;
 	}
 }
 
-static void receive_all(struct ring *r)
+/* put copies past the caches, where that can be: nobody reads a result soon, and what
+ * is written over need not be read first. */
+static void put(char *to, const char *from, size_t len)
 {
-	void *spare = way_buffer(&r->own, r->message);
-	size_t n, len;
+#ifdef __SSE2__
+	for (; len && (uintptr_t)to % sizeof(__m128i); len--)
+		*to++ = *from++;
+	for (; len >= sizeof(__m128i); len -= sizeof(__m128i)) {
+		_mm_stream_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
+		to += sizeof(__m128i);
+		from += sizeof(__m128i);
+	}
+	_mm_sfence();
+#endif
+	memcpy(to, from, len);
+}
 
-	for (n = 0; n < all_messages(r); n++) {
-		char *at = place(r, n, -1, &len);
+/* spread begins where reduce has ended. What comes is sent on from where it lies. */
+static void spread(struct ring *r, size_t n)
+{
+	int come = (hops(r, n) + 1) % r->ranks;
+	size_t left;
+	char *own = place(r, n, &left);
+
+	if (!come) {
+		send_on(r, own, left);
+		return;
+	}
+	while (left) {
+		const void *piece;
+		size_t len =
+			way_get(&r->own, r->from_previous, own, piece_of(left), &piece);
 
 		errno = 0;
-		if (n < all_messages(r) / 2)
-			receive_sum(r, at, len, spare);
-		else if (len && !way_recv_all(&r->own, r->from_previous, at, len))
+		if (!len)
 			die("the rank before is gone");
-		pthread_mutex_lock(&r->lock);
-		r->received++;
-		pthread_cond_signal(&r->more);
-		pthread_mutex_unlock(&r->lock);
+		if (come < r->ranks - 1)
+			send_on(r, piece, len);
+		if (piece != own)
+			put(own, piece, len);
+		way_done(&r->own, r->from_previous, len);
+		own += len;
+		left -= len;
 	}
-	way_buffer_free(&r->own, spare);
 }
 
 void ring_allreduce(struct ring *r, float *data, size_t count, size_t message)
 {
-	pthread_t sender;
+	size_t messages, n, from, to;
 
 	r->data = (char *)data;
 	r->bytes = count * sizeof(float);
-	r->chunk = (count + r->ranks - 1) / r->ranks * sizeof(float);
 	r->message = message;
-	r->received = r->torn_len = 0;
-	errno = pthread_create(&sender, NULL, send_all, r);
-	if (errno)
-		die("start a thread");
-	receive_all(r);
-	pthread_join(sender, NULL);
+	messages = (r->bytes + message - 1) / message;
+	for (from = 0; from < messages; from = to) {
+		to = from + r->ranks < messages ? from + r->ranks : messages;
+		for (n = from; n < to; n++)
+			reduce(r, n);
+		for (n = from; n < to; n++)
+			spread(r, n);
+	}
 	way_reuse(&r->next, r->to_next, r->data);
 }
 
@@ -181,6 +225,7 @@ void ring_meet(struct ring *r)
 struct ring *ring_open(int rank, int ranks, const char *own, const char *next)
 {
 	struct ring *r = calloc(1, sizeof(*r));
+	int i;
 
 	if (!r)
 		die("get memory");
@@ -188,18 +233,24 @@ struct ring *ring_open(int rank, int ranks, const char *own, const char *next)
 	r->ranks = ranks;
 	r->own = way_parse(own);
 	r->next = way_parse(next);
-	pthread_mutex_init(&r->lock, NULL);
-	pthread_cond_init(&r->more, NULL);
 	r->listener = way_listen(&r->own, 1);
 	r->to_next = way_connect(&r->next);
 	r->from_previous = way_accept(&r->own, r->listener);
+	for (i = 0; i < SUMS; i++)
+		r->sums[i] = way_buffer(&r->next, PIECE);
+	r->spare = way_buffer(&r->own, PIECE);
 	return r;
 }
 
 void ring_close(struct ring *r)
 {
+	int i;
+
 	way_close(&r->next, r->to_next);
 	way_close(&r->own, r->from_previous);
 	way_close(&r->own, r->listener);
+	for (i = 0; i < SUMS; i++)
+		way_buffer_free(&r->next, r->sums[i]);
+	way_buffer_free(&r->own, r->spare);
 	free(r);
 }

@@ -20,7 +20,8 @@ struct ring *ring_open(int rank, int ranks, const char *own, const char *next);
 void ring_meet(struct ring *r);
 
 /* ring_allreduce adds the vectors of all ranks, count floats each, and gives all of
- * them the sum. message is the size of what is sent at a time, in bytes. */
+ * them the sum. message is the size of what goes round at a time, in bytes, whole
+ * floats; it is sent in several calls if it is large. */
 void ring_allreduce(struct ring *r, float *data, size_t count, size_t message);
 
 void ring_close(struct ring *r);

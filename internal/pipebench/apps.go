@@ -17,7 +17,8 @@ const (
 	chainDecrypters   = 2
 	chainShort        = 1500
 	chainLong         = 64 << 10
-	smallBytes        = 1 << 20 // of tests
+	smallBytes        = 4 << 20 // of tests
+	smallMessage      = 300_000
 	smallRequests     = 200
 	firewallContainer = 2 // the client is in the first
 )
@@ -55,9 +56,9 @@ func (b *bed) together(programs []*program, brokerBefore time.Duration) (seconds
 func takeAllreduce(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	bytes := allreduceBytes
+	bytes, message := allreduceBytes, allreduceMessage
 	if b.options.small {
-		bytes = smallBytes
+		bytes, message = smallBytes, smallMessage
 	}
 	before, err := bench.ProcessTime(b.broker.pid())
 	if err != nil {
@@ -72,7 +73,7 @@ func takeAllreduce(ctx context.Context, b *bed, m mode) (map[string]float64, err
 	for n := range appContainers {
 		p, err := b.start(ctx, m, n+1, allreduceProgram, nil, fmt.Sprint(n), fmt.Sprint(appContainers),
 			addresses[n], addresses[(n+1)%appContainers], "--bytes", fmt.Sprint(bytes),
-			"--message", fmt.Sprint(allreduceMessage), "--cpu", b.cpu(n+1))
+			"--message", fmt.Sprint(message), "--cpu", b.cpu(n+1))
 		if err != nil {
 			return nil, err
 		}
