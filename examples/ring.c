@@ -31,6 +31,7 @@
 #define PIECE (256 << 10)
 /* An engine may read one still when the next is made. */
 #define SUMS 2
+#define LINE 64 /* of a cache */
 
 struct ring {
 	int rank, ranks;
@@ -147,12 +148,17 @@ static void reduce(struct ring *r, size_t n)
 static void put(char *to, const char *from, size_t len)
 {
 #ifdef __SSE2__
-	for (; len && (uintptr_t)to % sizeof(__m128i); len--)
+	for (; len && (uintptr_t)to % LINE; len--)
 		*to++ = *from++;
-	for (; len >= sizeof(__m128i); len -= sizeof(__m128i)) {
-		_mm_stream_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
-		to += sizeof(__m128i);
-		from += sizeof(__m128i);
+	for (; len >= LINE; len -= LINE, to += LINE, from += LINE) {
+		const __m128i *line = (const __m128i *)from;
+		__m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1),
+			c = _mm_loadu_si128(line + 2), d = _mm_loadu_si128(line + 3);
+
+		_mm_stream_si128((__m128i *)to, a);
+		_mm_stream_si128((__m128i *)to + 1, b);
+		_mm_stream_si128((__m128i *)to + 2, c);
+		_mm_stream_si128((__m128i *)to + 3, d);
 	}
 	_mm_sfence();
 #endif
