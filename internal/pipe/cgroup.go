@@ -75,6 +75,7 @@ func leaveCgroup() error {
 		return err
 	}
 	// A child that was started meanwhile may be there: the next one removes it.
+	removeStale(entered.group)
 	if err := os.Remove(entered.group); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("remove a cgroup: %w", err)
 	}
@@ -90,6 +91,7 @@ func removeStale(parent string) {
 	for _, dir := range left {
 		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), "scon-pipe-"))
 		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			removeStale(dir)   // what its children left
 			_ = os.Remove(dir) // busy: the next one
 		}
 	}
