@@ -328,11 +328,16 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 	size_t got = 0;
 
 	for (;;) {
+		enum way before = s->in;
 		ssize_t n = step(l, fd, w, got);
 		int err;
 
 		if (n > 0) {
 			got += n;
+			/* Less than was asked for says that there is no more. */
+			if (got < w->len && before == TCP_FIRST && s->in == RING &&
+			    !(w->flags & MSG_PEEK) && avail(l) > 0)
+				continue;
 			if (got == w->len || !(w->flags & MSG_WAITALL) ||
 			    !blocks(fd, w->flags))
 				return got;
