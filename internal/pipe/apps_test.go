@@ -148,10 +148,12 @@ func TestRunApplications(t *testing.T) {
 		return []string{"sh", "-c", "curl --silent --show-error --fail " + strings.Repeat(url, times) + " | sha256sum"}
 	}
 	nginx := func(workers, port int) []string {
-		conf := filepath.Join(dir, fmt.Sprintf("nginx-%d.conf", workers))
+		conf := filepath.Join(dir, fmt.Sprintf("nginx-%d.conf", port))
 		text := fmt.Sprintf(`daemon off; worker_processes %d; pid %[2]s/pid-%[1]d; error_log %[2]s/errors;
 events {} http { access_log off; sendfile on; client_body_temp_path %[2]s/a; proxy_temp_path %[2]s/b; fastcgi_temp_path %[2]s/c;
-uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2]s; } }`, workers, dir, port)
+uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2]s; }
+upstream files { server 10.9.0.2:%[3]d; keepalive 4; } server { listen %[4]d; location / {
+proxy_pass http://files; proxy_http_version 1.1; proxy_set_header Connection ""; } } }`, workers, dir, port, port+100)
 		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -162,10 +164,11 @@ uwsgi_temp_path %[2]s/d; scgi_temp_path %[2]s/e; server { listen %[3]d; root %[2
 		"iperf3 back":    {5202, []string{"iperf3", "-s", "-p", "5202"}, []string{"iperf3", "-c", "10.9.0.2", "-p", "5202", "-R", "-t", "1"}, "iperf Done.", 32 << 20},
 		"nginx":          {8001, nginx(1, 8001), fetch(8001), sum, 16 << 20},
 		"nginx, workers": {8002, nginx(2, 8002), fetch(8002), sum, 16 << 20},
+		"nginx, proxy":   {8103, nginx(2, 8003), fetch(8103), sum, 16 << 20},
 		"mosquitto":      mosquitto(t, dir, content[:16<<20]),
 		"python3": {
-			8003, []string{"python3", "-c", "import http.server, os; os.chdir('" + dir + "'); http.server.test(http.server.SimpleHTTPRequestHandler, http.server.ThreadingHTTPServer, port=8003)"},
-			fetch(8003), sum, 16 << 20,
+			8004, []string{"python3", "-c", "import http.server, os; os.chdir('" + dir + "'); http.server.test(http.server.SimpleHTTPRequestHandler, http.server.ThreadingHTTPServer, port=8004)"},
+			fetch(8004), sum, 16 << 20,
 		},
 		"redis": {
 			6379, []string{"redis-server", "--bind", "10.9.0.2", "--protected-mode", "no", "--save", "", "--dir", dir},

@@ -117,7 +117,7 @@ void case_times(void)
 	close_pair(p);
 }
 
-static struct pair cold_pair(int before)
+struct pair cold_pair(int before)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

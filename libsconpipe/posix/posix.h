@@ -40,6 +40,7 @@ struct pair {
 };
 
 struct pair make_pair(void); /* that has moved bytes both ways */
+struct pair cold_pair(int before); /* that has moved none; before: the client's, or -1 */
 struct pair pair_at(struct sockaddr *name, socklen_t len); /* likewise */
 struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len);
 int listener_at(const struct sockaddr *name, socklen_t len);
@@ -87,7 +88,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(filter) X(own) \
 	X(nothing) X(counts) X(nowhere) X(times) X(urgentfirst) X(setfirst) X(dupfirst) \
 	X(reconnect) X(cut) X(readv2) X(tcponly) X(smallstack) X(highselect) X(cancelagain) \
-	X(mmore) X(forkthreads) X(pollers)
+	X(mmore) X(forkthreads) X(pollers) X(shortread)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

@@ -222,6 +222,7 @@ static ssize_t look(struct link *l, int fd)
 		s->error = 0;
 		return -err;
 	}
+	s->heard = false;
 	n = real()->recv(fd, &any, 1, MSG_PEEK | MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return -EAGAIN;
@@ -320,6 +321,18 @@ static bool ends(int fd)
 	return real()->poll(&p, 1, 1) != 0;
 }
 
+/* runs_on says whether less than was asked for is not all that there is, for who takes
+ * it as a sign of that, and waits for the next edge: TCP has given its part and the
+ * ring goes on, or TCP goes on after the ring, and has been an edge already. */
+static bool runs_on(struct link *l, enum way before)
+{
+	struct shared *s = l->s;
+
+	if (s->in != RING)
+		return false;
+	return before == TCP_FIRST ? avail(l) > 0 : s->heard && !avail(l);
+}
+
 static ssize_t receive(struct link *l, int fd, const struct want *w)
 {
 	struct shared *s = l->s;
@@ -334,9 +347,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 
 		if (n > 0) {
 			got += n;
-			/* Less than was asked for says that there is no more. */
-			if (got < w->len && before == TCP_FIRST && s->in == RING &&
-			    !(w->flags & MSG_PEEK) && avail(l) > 0)
+			if (got < w->len && !(w->flags & MSG_PEEK) && runs_on(l, before))
 				continue;
 			if (got == w->len || !(w->flags & MSG_WAITALL) ||
 			    !blocks(fd, w->flags))
@@ -354,7 +365,7 @@ static ssize_t receive(struct link *l, int fd, const struct want *w)
 			s->error = -n; /* the next call's */
 		if (n != -EAGAIN)
 			return got ? (ssize_t)got : n;
-		if (!blocks(fd, w->flags)) {
+		if (!blocks(fd, w->flags) || (got && !(w->flags & MSG_WAITALL))) {
 			give_back(l, 0, true);
 			return got ? (ssize_t)got : n;
 		}
@@ -444,10 +455,15 @@ size_t in_ready(struct link *l, bool arm)
 /* in_waits is what FIONREAD tells. */
 size_t in_waits(struct link *l, int fd)
 {
-	size_t ring = in_ready(l, false);
+	struct shared *s = l->s;
+	ssize_t ring = 0;
 	int tcp = 0;
 
+	link_lock(s, &s->rx_lock);
+	if (s->in != TCP_AGAIN && !begin(l) && s->counted)
+		ring = avail(l);
+	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;
-	return ring + (tcp > 0 ? tcp : 0);
+	return (ring > 0 ? ring : 0) + (tcp > 0 ? tcp : 0);
 }

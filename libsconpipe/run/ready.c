@@ -20,23 +20,25 @@ static void once(struct set *set, struct member *m, struct link *l)
 static uint32_t events_of(struct member *m, struct link *l, bool arm)
 {
 	struct shared *s = l->s;
-	uint32_t wanted = m->wanted.events, now;
+	uint32_t wanted = m->wanted.events, ring;
 	struct side *peer = link_peer(l);
 	bool edge;
 
 	if (m->off)
 		return 0;
-	now = (uint16_t)link_events(l, wanted, arm);
-	edge = m->seen || ((now & EPOLLIN) && peer->head != m->head) ||
-	       ((now & ROOM) && s->fulls != m->fulls);
-	now |= m->seen;
+	ring = (uint16_t)link_events(l, wanted, arm);
+	edge = m->seen || ((ring & BYTES) && peer->head != m->head) ||
+	       ((ring & ROOM) && s->fulls != m->fulls);
 	if (!(wanted & EPOLLET))
-		return now;
+		return ring | m->seen;
 	if (!edge)
 		return 0;
-	m->head = peer->head;
-	m->fulls = s->fulls;
-	return now;
+	/* What the ring did not have is news later, whatever TCP had. */
+	if (ring & BYTES)
+		m->head = peer->head;
+	if (ring & ROOM)
+		m->fulls = s->fulls;
+	return ring | m->seen;
 }
 
 /* look_at reports what there is of a member that is awake, and has it sleep when
@@ -92,6 +94,14 @@ static void rang(struct set *set, struct member *m, struct link *l)
 	}
 }
 
+/* hear notes what the kernel says of the socket. */
+static void hear(struct member *m, struct link *l, uint32_t events)
+{
+	m->seen |= events;
+	if (events & BYTES)
+		l->s->heard = true;
+}
+
 /* set_sort takes marked events out, and notes what they say. */
 int set_sort(struct set *set, struct epoll_event *events, int n)
 {
@@ -122,7 +132,7 @@ int set_sort(struct set *set, struct epoll_event *events, int n)
 		if (word & BELL)
 			rang(set, m, l);
 		else
-			m->seen |= e.events;
+			hear(m, l, e.events);
 		link_put(l);
 	}
 	return kept;

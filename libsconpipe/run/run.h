@@ -83,6 +83,7 @@ struct shared {
 	uint64_t tcp_left; /* of it, not taken */
 	uint64_t tcp_taken; /* before that is known */
 	int error; /* of the socket, for when the ring is empty */
+	atomic_bool heard; /* a set was told that TCP has something */
 };
 
 /* Somebody of this process who sleeps, or a set, and the eventfd that wakes him. */

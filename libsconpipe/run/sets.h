@@ -25,6 +25,7 @@
 #define BELL UINT32_C(0x80000000) /* the event is the doorbell's */
 #define MARK_MASK UINT64_C(0xffff000000000000)
 
+#define BYTES (EPOLLIN | EPOLLRDNORM)
 #define ROOM (EPOLLOUT | EPOLLWRNORM)
 #define ONCE_MORE UINT64_MAX
 /* What a set's eventfd gets when a member was changed: others add 1. */

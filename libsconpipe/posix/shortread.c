@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Receivers that wait for edges, and take less than they asked for, or what FIONREAD
+ * said, for all that there is: as nginx does. */
+#include "posix.h"
+
+#define CONNECTIONS 20
+#define BYTES 20000000
+#define PATIENCE_MS 5000
+
+/* send_pieces sends BYTES by pieces of all sizes. */
+static void *send_pieces(void *descriptor)
+{
+	static char piece[50000];
+	int fd = *(int *)descriptor;
+	size_t sent = 0, next = 1;
+
+	while (sent < BYTES) {
+		size_t len = next < BYTES - sent ? next : BYTES - sent;
+		ssize_t n = write(fd, piece, len);
+
+		need(n > 0, "write");
+		sent += n;
+		next = (next * 7 + 13) % sizeof(piece);
+	}
+	return NULL;
+}
+
+/* take reads until it believes that there is no more. */
+static size_t take(int fd, size_t size)
+{
+	static char buf[70000];
+	int left = -1;
+	size_t got = 0;
+	ssize_t n;
+
+	while (left) {
+		n = recv(fd, buf, size, 0);
+		if (n <= 0)
+			break;
+		got += n;
+		if ((size_t)n < size)
+			break;
+		if (left < 0)
+			need(ioctl(fd, FIONREAD, &left) == 0, "FIONREAD");
+		else if ((left -= n) < 0)
+			break; /* it has come since: there will be an edge */
+	}
+	return got;
+}
+
+void case_shortread(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET };
+	int i, set = epoll_create1(0);
+
+	for (i = 0; i < CONNECTIONS; i++) {
+		struct pair p = cold_pair(-1);
+		size_t got = 0, size = 1000 + i * 3400;
+		pthread_t sender;
+
+		nonblock(p.b, true);
+		e.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+		need(!pthread_create(&sender, NULL, send_pieces, &p.a), "a thread");
+		while (got < BYTES && epoll_wait(set, &e, 1, PATIENCE_MS) == 1)
+			got += take(p.b, size);
+		need(got == BYTES, "all bytes");
+		pthread_join(sender, NULL);
+		close_pair(p);
+	}
+	close(set);
+	result("connections", i);
+}
