@@ -271,10 +271,7 @@ int64_t ns_of(int64_t seconds, int64_t ns);
 bool is_time(const struct timespec *t);
 /* out_of_reach says whether a program has nothing there, which the kernel says by
  * EFAULT. */
-static inline bool out_of_reach(const void *at)
-{
-	return (uintptr_t)at < PAGE || (intptr_t)at < 0;
-}
+#define out_of_reach(at) ((uintptr_t)(at) < PAGE || (intptr_t)(at) < 0)
 
 /* events of a connection that TCP's socket does not know: POLLIN, POLLOUT. */
 short link_events(struct link *l, short wanted, bool arm);

@@ -101,7 +101,14 @@ func TestForgedDecision(t *testing.T) {
 			src, dst := containerTuple(b, true, c)
 			sender, other, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Container(2)), b.OpenWire(to)
 
+			before := b.Status().Generation
 			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -i docker0 -p udp -j DROP")
+			scontest.Eventually(t, "the daemon has heard of it", func() error {
+				if b.Status().Generation == before {
+					return errors.New("not yet")
+				}
+				return nil
+			})
 			for range 200 {
 				sender.Send(scontest.Frame(hop, sender.Iface.HardwareAddr, src, dst, "may not"))
 				other.Send(scontest.Frame(docker1, other.Iface.HardwareAddr, src, dst, "may, so"))
