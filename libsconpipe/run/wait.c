@@ -229,7 +229,8 @@ static void cancelled(void *arg)
  * nobody here; and nobody wakes who has no eventfd. */
 #define SHARED_NS 20000000
 
-/* sleep_on returns 0 to look again; -EAGAIN when the time is over; -EINTR. */
+/* sleep_on returns 0 to look again; -EAGAIN when the time is over; -EINTR; -EBADF when
+ * another thread has closed the socket, whose number may be another's by now. */
 int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 	     int64_t deadline_ns)
 {
@@ -254,5 +255,5 @@ int sleep_on(struct link *l, struct sleeper *me, int fd, short events,
 	}
 	if (cancellable_poll(p, 3, timeout, NULL, cancelled, &a) < 0)
 		return -errno;
-	return 0;
+	return cookie_of(fd) == s->cookie ? 0 : -EBADF;
 }
