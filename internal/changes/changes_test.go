@@ -215,6 +215,8 @@ func TestKernel(t *testing.T) {
 		{"filter", "tc qdisc add dev up0 clsact", "tc filter add dev up0 ingress " + u32, "filter topology stale"},
 		{"filter goes", "tc qdisc add dev up0 clsact\ntc filter add dev up0 egress " + u32,
 			"tc filter del dev up0 egress", "filter topology stale"},
+		{"filter of a shared block", "tc qdisc add dev up0 ingress_block 5 clsact", "tc filter add block 5 " + u32,
+			"filter topology stale"},
 		{"clsact", "", "tc qdisc add dev up0 clsact", "filter topology"},
 		{"shaping", "", "tc qdisc add dev vc root tbf rate 10mbit burst 10k latency 10ms", "filter topology stale"},
 

@@ -19,10 +19,14 @@ func (k *known) filter(m nlmsg.Message) (Event, bool) {
 	if !ok || f.Own() && added(m.Type) {
 		return Event{}, false
 	}
+	at := k.name(int32(f.Ifindex))
+	if f.Shared() {
+		f.Ifindex, at = 0, "a block of devices"
+	}
 	return Event{
 		Kind:     Filter,
 		Ifindex:  f.Ifindex,
-		Reason:   fmt.Sprintf("%v on %s %s", f, k.name(int32(f.Ifindex)), verb(m.Type)),
+		Reason:   fmt.Sprintf("%v on %s %s", f, at, verb(m.Type)),
 		Topology: true,
 		Stale:    !f.Own(),
 	}, true

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -163,6 +164,32 @@ func TestForeignFilterAtStart(t *testing.T) {
 	if f, err := c.Flow(); err == nil {
 		t.Errorf("it has a Conentry: %+v", f)
 	}
+}
+
+// So are a port and an uplink that get one in a block that devices share: what the
+// kernel tells of it names no device.
+func TestForeignFilterInBlock(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
+	needTCX(b) // else SCON's filters are in the qdisc, which cannot get a block then
+	b.Sh(lab.Device, `
+		tc qdisc replace dev veth1 ingress_block 5 clsact
+		tc qdisc replace dev eth0 ingress_block 5 clsact`)
+	inside := b.ConnectTo("udp", lab.Container(2), lab.Container(1), netip.AddrPortFrom(b.Addr(lab.Container(1)), 6000), 6000, 0)
+	b.Outgoing("udp", 1).GoExpress()
+	inside.GoExpress()
+	b.Sh(lab.Device, "tc filter add block 5 protocol ip prio 7 u32 match u32 0 0 classid 1:1")
+	scontest.Eventually(t, "both devices are skipped", func() error {
+		s := b.Status().Skipped
+		if len(s) != 2 || !strings.Contains(s[0].Reason, "u32 filter, pref 7") || !strings.Contains(s[1].Reason, "u32 filter, pref 7") {
+			return fmt.Errorf("skipped: %+v", s)
+		}
+		return nil
+	})
+	inside.WaitGone()
+	b.Sh(lab.Device, "tc filter del block 5 prio 7")
+	b.WaitHooked(2)
+	inside.GoExpress()
 }
 
 // A port with somebody's ingress filter, which has to see every packet, is left

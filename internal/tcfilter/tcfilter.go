@@ -37,6 +37,13 @@ func (f Filter) Own() bool {
 	return f.Kind == "bpf" && strings.HasPrefix(f.Name, ownPrefix)
 }
 
+// Shared reports whether the filter is on a block, which several devices may
+// share: the message does not say which.
+func (f Filter) Shared() bool {
+	const magicBlock = -1 // TCM_IFINDEX_MAGIC_BLOCK
+	return f.Ifindex == magicBlock
+}
+
 // String names a filter as tc(8) does.
 func (f Filter) String() string {
 	s := fmt.Sprintf("%s filter, pref %d", f.Kind, f.Priority)
