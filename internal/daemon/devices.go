@@ -233,8 +233,10 @@ func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bo
 	}
 	d.unhookPorts(gone)
 	var fresh []int
+	renamed := false // rules name devices
 	for index, w := range want {
 		if p := d.devices.ports[index]; p != nil {
+			renamed = renamed || p.Name != w.Name
 			p.Port = w
 			if changed.has(w) {
 				d.setDelivery(p)
@@ -242,6 +244,9 @@ func (d *Daemon) setPorts(want map[int]discover.Port, changed outdated, later bo
 		} else {
 			fresh = append(fresh, index)
 		}
+	}
+	if renamed {
+		d.retireTouched(time.Now())
 	}
 	if later {
 		fresh = d.devices.newcomers.meet(fresh, time.Now())

@@ -73,6 +73,28 @@ func TestPerPacketRules(t *testing.T) {
 	}
 }
 
+// Rules name devices: a port that gets the name of one of them comes under it.
+func TestPerPacketRuleByNewName(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		nft add table bridge judge
+		nft add chain bridge judge f { type filter hook prerouting priority 0 ; }
+		nft add rule bridge judge f iifname other limit rate 1000000/second counter`)
+	c := b.Outgoing("udp", 1).GoExpress()
+	need(b, "ip link set lo name lo1", "ip link set lo1 name lo") // one that is up, since Linux 6.2
+	b.Sh(lab.Device, "ip link set veth1 name other")
+	scontest.Eventually(t, "the Conentry goes", func() error {
+		c.MustPing(1)
+		if f, err := c.Flow(); err == nil {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+	b.Sh(lab.Device, "ip link set other name veth1")
+	c.GoExpress()
+}
+
 // wantExplained fails unless `scon explain` names the rule that keeps the
 // connection regular.
 func wantExplained(c *scontest.Connection, rule string) {
