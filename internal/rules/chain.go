@@ -10,6 +10,8 @@ type step struct {
 	check func(*machine) truth
 	text  string
 	why   string // what is said when single packets are judged; "" is text
+	// expects tells that conntrack may expect other connections because of it.
+	expects bool
 }
 
 // kind is how a rule ends for a packet.
@@ -240,6 +242,13 @@ func retracking(text string) step {
 		m.retracks = true
 		return yes
 	}}
+}
+
+// expecting is a step by which conntrack may read along in connections and expect
+// others, whose first packets are RELATED.
+func expecting(s step) step {
+	s.expects = true
+	return s
 }
 
 // zoning is a step that may put packets into a zone of conntrack's. There nobody

@@ -34,9 +34,12 @@ func (r Ruleset) Discardable(f Flow) (by Rule, ok bool) {
 	w := newWalk(f)
 	translated := w.translated(r.whole)
 	// A state that is not known stands for untracked, and for other zones.
-	for _, w.state = range []uint16{stateNew, stateInvalid, 0} {
-		if w.state == 0 && !w.retracks {
-			break
+	for _, w.state = range []uint16{stateNew, stateInvalid, 0, stateRelated} {
+		if w.state == 0 && !w.retracks || w.state == stateRelated && !r.expects {
+			continue
+		}
+		if w.state == stateRelated { // a helper may translate as well
+			w.conn.Reply.Src, translated = netip.AddrPort{}, true
 		}
 		if !w.dropped(r.whole, forward) || (translated || !f.Forwarded) && !w.dropped(r.whole, input) {
 			return w.needing, false
@@ -136,7 +139,7 @@ func (w *walk) through(b *base) bool {
 	})
 	// An ingress chain is of some devices only, and one of type nat needs a
 	// connection.
-	if w.stopped || left != dropped || b.hook == ingress || b.nat && w.state != stateNew {
+	if w.stopped || left != dropped || b.hook == ingress || b.nat && !begins(w.state) {
 		return false
 	}
 	w.by = w.dropper.describe("drop")

@@ -123,6 +123,8 @@ func TestXTDrops(t *testing.T) {
 // TestNFTDrops holds the same of what only nftables has.
 func TestNFTDrops(t *testing.T) {
 	const established = "ct state vmap { established : accept, related : accept, invalid : drop }\n"
+	const expectation = "table ip s {\nct expectation media { protocol udp; dport 5004; timeout 1m; size 8; l3proto ip; }\n" +
+		"chain f { type filter hook prerouting priority -150; tcp dport 5060 ct expectation set \"media\"; }\n}\n"
 	flow := sent(tcp, "443")
 	policy := func(chain, rules string) string {
 		return "chain f" + chain + " { type filter hook " + chain + " priority 0; policy drop;\n" + rules + "\n}\n"
@@ -166,11 +168,26 @@ func TestNFTDrops(t *testing.T) {
 		{"translated by a map, another port", "table ip t {\nchain f { type nat hook prerouting priority -100; dnat to tcp dport map { 80 : 10.0.0.1 }; }\n}\n" + table(policy("forward", "ip daddr 10.0.0.1 accept")), flow, "drop"},
 		{"in another zone", "table ip t {\nchain f { type filter hook prerouting priority -300; ct zone set 5; }\n}\n" + table(policy("forward", established)), flow, ""},
 		{"output and input only", table(policy("input", "")), flow, ""},
+		{"perhaps expected", expectation + table(policy("forward", established)), sent(udp, "5004"), ""},
+		{"perhaps expected, all dropped", expectation + table(policy("forward", ""), policy("input", "")), sent(udp, "5004"), "drop"},
+		{"perhaps expected and translated for this host", expectation + table(policy("forward", "")), sent(udp, "5004"), ""},
+		{"perhaps expected, another protocol accepted", expectation + table(policy("forward", "ct state related udp dport 5004 accept"), policy("input", "")), flow, "drop"},
 		{"quota", table(policy("forward", "quota 10 mbytes accept")), flow, "quota"},
 		{"synproxy", table(policy("forward", "synproxy mss 1460 wscale 7")), flow, "synproxy"},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, nft) })
 	}
+}
+
+// TestHelperDrops holds that a rule which has a helper read along has conntrack
+// expect connections.
+func TestHelperDrops(t *testing.T) {
+	const established = "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -j DROP"
+	zero, ftp := make([]byte, 64), append(append(make([]byte, 12), "ftp"...), make([]byte, 49)...)
+	if xtCT("", zero).expects || !xtCT("", ftp).expects || !xtCT("", nil).expects {
+		t.Error("target CT: with a helper it expects connections, and without it does not")
+	}
+	dropCase{"no helper", "*raw\n-A PREROUTING -p tcp --dport 21 -j CT --ctevents assured\nCOMMIT\n" + filterTable(established), sent(udp, "5004"), "drop"}.run(t, iptables["nft"])
 }
 
 // TestDropsMustBeRead holds that nothing is discardable by a ruleset of which

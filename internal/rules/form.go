@@ -221,9 +221,12 @@ func (f *form) state() uint16 {
 	}
 }
 
+// begins tells whether the first packet that has a state makes a connection.
+func begins(state uint16) bool { return state == stateNew || state == stateRelated }
+
 // connected tells whether conntrack has a connection for the packet.
 func (f *form) connected() bool {
-	return f.tracked && (!f.first || f.firstState == stateNew)
+	return f.tracked && (!f.first || begins(f.firstState))
 }
 
 // status is what is known of the connection's status, and which bits of it.

@@ -105,7 +105,7 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 // objref compiles the use of a named object, or of one that a map has for the
 // packet.
 func (k *compiler) objref(e nftExpr) {
-	const counter, ctHelper, ctTimeout, secmark = 1, 3, 7, 8 // NFT_OBJECT_*
+	const counter, ctHelper, ctTimeout, secmark, ctExpect = 1, 3, 7, 8, 9 // NFT_OBJECT_*
 	typ, name := e.number(unix.NFTA_OBJREF_IMM_TYPE), e.text(unix.NFTA_OBJREF_IMM_NAME)
 	mapped := !e.has(unix.NFTA_OBJREF_IMM_TYPE)
 	if mapped {
@@ -118,11 +118,17 @@ func (k *compiler) objref(e nftExpr) {
 		}
 	case typ == counter:
 		k.counter("counter name "+name, name)
-	case typ == ctHelper || typ == ctTimeout || typ == secmark:
+	case typ == ctHelper:
+		k.step(expecting(always("")))
+	case typ == ctTimeout || typ == secmark:
 		k.step(always(""))
 	default:
-		kinds := map[uint32]string{2: "quota", 4: "limit", 5: "ct count"}
-		k.step(needing(strings.TrimSpace(kinds[typ]+" name "+name), kinds[typ]))
+		kinds := map[uint32]string{2: "quota", 4: "limit", 5: "ct count", ctExpect: "ct expectation"}
+		s := needing(strings.TrimSpace(kinds[typ]+" name "+name), kinds[typ])
+		if typ == ctExpect {
+			s = expecting(s)
+		}
+		k.step(s)
 	}
 }
 

@@ -57,6 +57,7 @@ type Ruleset struct {
 	opts      Options
 	exact     exactCounters
 	whole     []*base // with opts.Drops: all, in the order of their priorities
+	expects   bool    // with opts.Drops: conntrack may expect connections
 	legacy    uint64  // digest of iptables-legacy's tables
 }
 
@@ -140,6 +141,7 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 	if opts.Drops {
 		r.whole = slices.SortedStableFunc(slices.Values(bases), func(a, b *base) int { return cmp.Compare(a.priority, b.priority) })
 		clear(chains) // keep every rule
+		r.expects = expects(bases)
 	}
 	for c := range chains {
 		c.rules = slices.DeleteFunc(c.rules, func(r *rule) bool {
@@ -157,6 +159,20 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 		})
 	}
 	return r
+}
+
+// expects tells whether a rule may have conntrack expect connections.
+func expects(bases []*base) bool {
+	rules, chains := make(map[*rule]bool), make(map[*chain]bool)
+	for _, b := range bases {
+		b.chain.reach(rules, chains)
+	}
+	for r := range rules {
+		if slices.ContainsFunc(r.steps, func(s step) bool { return s.expects }) {
+			return true
+		}
+	}
+	return false
 }
 
 // PerPacket lists the rules that judge single packets of established

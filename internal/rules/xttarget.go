@@ -40,11 +40,16 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	}
 }
 
-// xtCT makes a step of target CT (struct xt_ct_target_info), which may put packets into a zone.
-func xtCT(text string, info []byte) step {
-	const zoneOfEither, zoneOfMark = 1<<2 | 1<<3, 1 << 4 // XT_CT_ZONE_DIR_*, XT_CT_ZONE_MARK
+// xtCT makes a step of target CT (struct xt_ct_target_info), which may put packets into a zone
+// and have a helper read along.
+func xtCT(text string, info []byte) (s step) {
+	const zoneOfEither, zoneOfMark, helper = 1<<2 | 1<<3, 1 << 4, 12 // XT_CT_ZONE_DIR_*, XT_CT_ZONE_MARK
+	s = retracking(text)
 	if len(info) < 4 || binary.NativeEndian.Uint16(info)&(zoneOfEither|zoneOfMark) != 0 || binary.NativeEndian.Uint16(info[2:]) != 0 {
-		return zoning(text + " --zone")
+		s = zoning(text + " --zone")
 	}
-	return retracking(text)
+	if len(info) <= helper || info[helper] != 0 {
+		s = expecting(s)
+	}
+	return s
 }
