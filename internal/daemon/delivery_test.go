@@ -159,3 +159,51 @@ func TestSteeringBridge(t *testing.T) {
 	b.WaitHooked(1)
 	c.GoExpress()
 }
+
+// A veth pair drops what is longer than its receiver's MTU, and so it does where
+// that is smaller than the port's. What fits is express.
+func TestSmallerMTUInside(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	const fits, longer = 1000, 1400
+	// arrives sends datagrams of both lengths: those that fit must arrive.
+	arrives := func() bool {
+		t.Helper()
+		buf := make([]byte, longer)
+		for _, n := range []int{longer, fits} {
+			if _, err := c.Server.Write(buf[:n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sizes := make(map[int]bool)
+		for !sizes[fits] {
+			got, err := scontest.ReadDatagram(c.Client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes[len(got)] = true
+		}
+		return sizes[longer]
+	}
+	wantLonger := func(want bool) {
+		t.Helper()
+		c.GoExpress()
+		express := c.MustFlow().ExpressPackets[1]
+		for range 50 {
+			if arrives() != want {
+				t.Fatalf("datagrams longer than the container's MTU arrive: want %v", want)
+			}
+		}
+		if express = c.MustFlow().ExpressPackets[1] - express; express < 45 {
+			t.Errorf("%d packets went express", express)
+		}
+	}
+	wantLonger(true)
+	b.Sh(lab.Container(1), "ip link set eth0 mtu 1300")
+	waitDelivery(b, "smaller MTU than veth1")
+	wantLonger(false)
+	b.Sh(lab.Container(1), "ip link set eth0 mtu 1500")
+	waitDelivery(b, "")
+	wantLonger(true)
+}
