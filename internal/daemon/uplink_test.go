@@ -370,3 +370,28 @@ func loseUplink(b *scontest.Bed, remove string) {
 	wantOif("eth0")
 	f.Stream.Stop(b.T)
 }
+
+// A tunnel that takes the far end of each packet from its route (external) loses
+// none: packets without that route do not go by it.
+func TestUplinkByRoute(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	near, far := netip.MustParseAddr("10.78.0.1"), netip.MustParseAddr("10.78.0.2")
+	macs := map[netip.Addr]string{near: "02:00:00:00:78:01", far: "02:00:00:00:78:02"}
+	need(b, "ip link add up0 type vxlan external dstport 4789", "ip link del up0")
+	lay := func(node string, own, other, at, to netip.Addr) {
+		b.Sh(node, fmt.Sprintf(`
+			ip link add up0 address %s type vxlan external dstport 4789
+			ip addr add %v/32 dev up0
+			ip link set up0 up
+			ip neigh add %v lladdr %s dev up0
+			ip route add %[3]v encap ip id 7 src %[5]v dst %[6]v dev up0`, macs[own], own, other, macs[other], at, to))
+	}
+	lay(lab.Device, near, far, lab.DeviceAddr, lab.EdgeAddr)
+	lay(lab.Edge, far, near, lab.EdgeAddr, lab.DeviceAddr)
+	b.Sh(lab.Device, "iptables-nft -t nat -A POSTROUTING -o up0 -j MASQUERADE")
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(far, 0))
+	c.MustPing(20)
+	b.Outgoing("udp", 1).GoExpress() // what was announced before is composed by now
+	c.MustPing(100)
+}

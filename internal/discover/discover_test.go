@@ -152,6 +152,14 @@ func TestScan(t *testing.T) {
 			want: "bridge br0; port vc of br0; uplink up0; uplink tun0",
 		},
 		{
+			name: "a tunnel that leaves it to routes where packets go",
+			setup: `ip link add vx0 type vxlan external dstport 4789
+				ip link set vx0 up
+				ip route add 10.4.0.0/24 encap ip id 7 dst 10.2.0.2 dev vx0`,
+			want: "bridge br0; port vc of br0; uplink up0; skipped vx0: it tunnels each packet to where its route says " +
+				"(external, or without remote address), and an express packet has none",
+		},
+		{
 			name:  "named devices",
 			setup: "ip link add i0 type ifb\nip link add br1 type bridge",
 			opts:  Options{Bridges: []string{"br1"}, Uplinks: []string{"i0"}},

@@ -11,9 +11,30 @@ import (
 	"github.com/scon-project/scon/internal/nlmsg"
 )
 
-// exits are the devices that routes go out of, by number. The value tells
-// whether one of the routes leads further than to a single address on the link.
-type exits map[int]bool
+// exits are the devices that routes go out of, by number, and what the routes are
+// like.
+type exits map[int]exit
+
+type exit uint8
+
+const (
+	further exit = 1 << iota // one leads further than to a single address on the link
+	judging                  // one may treat each packet differently
+)
+
+// encapsulation is what a route is like that does something of a kind to packets
+// (enum lwtunnel_encap_types). Most change every packet, so that none is seen to
+// leave as it entered; BPF programs and IOAM, which may mark one of many, need not.
+func encapsulation(kind []byte) exit {
+	const bpf, ioam6 = 6, 9
+	if len(kind) != 2 {
+		return 0
+	}
+	if k := binary.NativeEndian.Uint16(kind); k == bpf || k == ioam6 {
+		return judging
+	}
+	return 0
+}
 
 // readExits reads the unicast routes of all tables. There may be very many: it
 // keeps none of them.
@@ -46,9 +67,13 @@ func (e exits) add(m nlmsg.Message) {
 	if m.Data[typ] != unix.RTN_UNICAST || binary.NativeEndian.Uint32(m.Data[flags:])&unix.RTM_F_CLONED != 0 {
 		return
 	}
-	further := m.Data[bits] != 32
+	single := byte(32)
 	if m.Data[0] == unix.AF_INET6 {
-		further = m.Data[bits] != 128
+		single = 128
+	}
+	var is exit
+	if m.Data[bits] != single {
+		is = further
 	}
 	var out int
 	var hops []byte
@@ -60,7 +85,9 @@ func (e exits) add(m nlmsg.Message) {
 				return // each device has those
 			}
 		case unix.RTA_GATEWAY, unix.RTA_VIA:
-			further = true
+			is |= further
+		case unix.RTA_ENCAP_TYPE:
+			is |= encapsulation(data)
 		case unix.RTA_OIF:
 			if len(data) == 4 {
 				out = int(binary.NativeEndian.Uint32(data))
@@ -69,19 +96,24 @@ func (e exits) add(m nlmsg.Message) {
 			hops = data
 		}
 	}
-	e.addDevice(out, further)
+	e.addDevice(out, is)
 	for len(hops) >= unix.SizeofRtNexthop {
-		e.addDevice(int(binary.NativeEndian.Uint32(hops[4:])), further)
-		n := int(binary.NativeEndian.Uint16(hops))
+		index, n := int(binary.NativeEndian.Uint32(hops[4:])), int(binary.NativeEndian.Uint16(hops))
+		e.addDevice(index, is)
 		if n < unix.SizeofRtNexthop || n > len(hops) {
 			return
+		}
+		for attr, data := range nlmsg.Attributes(hops[unix.SizeofRtNexthop:n]) {
+			if attr == unix.RTA_ENCAP_TYPE {
+				e.addDevice(index, encapsulation(data))
+			}
 		}
 		hops = hops[n:]
 	}
 }
 
-func (e exits) addDevice(index int, further bool) {
+func (e exits) addDevice(index int, is exit) {
 	if index != 0 {
-		e[index] = e[index] || further
+		e[index] |= is
 	}
 }

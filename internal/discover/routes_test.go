@@ -1,13 +1,19 @@
 package discover
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/nlmsg"
@@ -42,9 +48,60 @@ func TestReadExits(t *testing.T) {
 		ip route add 10.1.0.0/24 via 10.0.0.2 dev d1 onlink
 		ip route add 10.2.0.0/24 table 1000 nexthop dev d2 nexthop dev d3
 		ip route add unreachable 10.3.0.0/24`)
-	want := exits{10: false, 11: true, 12: true, 13: true}
+	want := exits{10: 0, 11: further, 12: further, 13: further}
 	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A route's BPF program sees every packet: nothing goes express by the device that
+// the route leads to, be it an uplink or the bridge.
+func TestRouteWithProgram(t *testing.T) {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.LWTXmit, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, // BPF_OK
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+		t.Skipf("no BPF programs of routes: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	for _, tc := range []struct {
+		dev, want string
+		hops      bool
+	}{
+		{dev: "up0", want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
+		{dev: "up0", hops: true, want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
+		{dev: "br0", want: "bridge br0; uplink up0; skipped vc: " + judgedRoute},
+	} {
+		t.Run(fmt.Sprint(tc.dev, tc.hops), func(t *testing.T) {
+			d := newDevice(t)
+			nstest.Do(t, d.ns, func() {
+				dev, err := netlink.LinkByName(tc.dev)
+				if err != nil {
+					t.Fatal(err)
+				}
+				encap := &netlink.BpfEncap{}
+				if err := encap.SetProg(nl.LWT_BPF_XMIT, prog.FD(), "theirs"); err != nil {
+					t.Fatal(err)
+				}
+				_, to, _ := net.ParseCIDR("10.4.0.0/24")
+				r := netlink.Route{Dst: to, LinkIndex: dev.Attrs().Index, Encap: encap}
+				if tc.hops {
+					r = netlink.Route{Dst: to, MultiPath: []*netlink.NexthopInfo{{LinkIndex: dev.Attrs().Index, Encap: encap}, {LinkIndex: dev.Attrs().Index}}}
+				}
+				if err := netlink.RouteAdd(&r); errors.Is(err, unix.EOPNOTSUPP) {
+					t.Skipf("no BPF programs of routes: %v", err)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			})
+			if got := names(d.scan(Options{})); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
 	}
 }
 

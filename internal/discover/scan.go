@@ -60,8 +60,8 @@ func isContainerPort(l netlink.Link) bool {
 // isRouted reports whether a device is the end of a container's veth pair to
 // which nothing but a route to the container leads.
 func (s *scan) isRouted(l netlink.Link) bool {
-	further, out := s.exits[l.Attrs().Index]
-	return out && !further && l.Type() == "veth" && isContainerPort(l) && s.bridgeOf(l) == nil
+	is, out := s.exits[l.Attrs().Index]
+	return out && is == 0 && l.Type() == "veth" && isContainerPort(l) && s.bridgeOf(l) == nil
 }
 
 // findPorts finds the bridges, named or with containers, and their ports; unless
@@ -102,6 +102,8 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 		case isAuto(names) && s.isRouted(l):
 			s.addPort(l, Bridge{}, roots[a.Index])
 		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
+		case isContainerPort(l) && s.exits[bridge.Attrs().Index]&judging != 0:
+			s.skip(l, judgedRoute)
 		case isContainerPort(l):
 			s.addPort(l, Bridge{bridge.Attrs().Index, bridge.Attrs().Name}, roots[a.Index])
 		default:
@@ -143,17 +145,22 @@ func whyNoPort(l netlink.Link, occupied bool) string {
 	return ""
 }
 
+// judgedRoute is why nothing goes express by a device.
+const judgedRoute = "a route that leads there has a BPF program or IOAM (encap), which must see every packet"
+
 // findUplinks finds the devices that lead out among those that routes go out
 // of.
 func (s *scan) findUplinks() {
 	for _, l := range s.links {
 		index := l.Attrs().Index
-		further, out := s.exits[index]
+		is, out := s.exits[index]
 		switch {
 		case !out || l.Attrs().Flags&net.FlagLoopback != 0:
-		case !further && isContainerPort(l): // its port
+		case is&further == 0 && isContainerPort(l): // its port
 		case s.bridgeOf(l) != nil || s.occupied[index]:
 		case l.Type() == "bridge" && !s.ported[index]: // leads nowhere
+		case is&judging != 0:
+			s.skip(l, judgedRoute)
 		default:
 			s.addUplink(l)
 		}
@@ -180,7 +187,11 @@ func (s *scan) nameUplinks(names []string) error {
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
 	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr}
-	if v, ok := l.(*netlink.Vxlan); ok && a.NetNsID < 0 && !v.FlowBased {
+	if isFlowBased(l) {
+		s.skip(l, "it tunnels each packet to where its route says (external, or without remote address), and an express packet has none")
+		return
+	}
+	if v, ok := l.(*netlink.Vxlan); ok && a.NetNsID < 0 {
 		u.TunnelPort = uint16(v.Port)
 	}
 	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
@@ -191,6 +202,21 @@ func (s *scan) addUplink(l netlink.Link) {
 		}
 	}
 	s.found.Uplinks = append(s.found.Uplinks, u)
+}
+
+// isFlowBased reports whether a tunnel device takes from a packet's route where to
+// send it, and drops a packet that has none.
+func isFlowBased(l netlink.Link) bool {
+	switch l := l.(type) {
+	case *netlink.Vxlan:
+		return l.FlowBased
+	case *netlink.Geneve:
+		return l.FlowBased
+	case *netlink.Gretap:
+		return l.FlowBased || len(l.Remote) == 0 || l.Remote.IsUnspecified()
+	default:
+		return false
+	}
 }
 
 func (s *scan) skip(l netlink.Link, reason string) {
