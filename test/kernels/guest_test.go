@@ -50,8 +50,9 @@ var sinceLinux61 = map[string][]string{
 	"internal/startup":  {"TestInPlace", "TestKinds/netkit", "TestSwap"},
 	"internal/daemon": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
-		"TestForeignProgram", "TestForeignProgramAtBridge",
-		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPinsTakenAway",
+		"TestForeignFilterInBlock", "TestForeignProgram", "TestForeignProgramAtBridge",
+		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
+		"TestPinsTakenAway",
 	},
 	"test/differential": {"TestDifferentialNetkit"},
 }
