@@ -11,8 +11,8 @@ import (
 
 // How packets reach a container: straight into its namespace, or through its
 // port's queue where something would be skipped otherwise, or be overtaken.
-// Packet steering, XDP programs and what changes within the container are not
-// announced: they are looked for once a second.
+// Packet steering and XDP programs are not announced: they are looked for once
+// a second.
 
 // unknownPair is why packets take the queue of a container that was not found.
 const unknownPair = "it is not known how the container receives packets"
@@ -48,7 +48,7 @@ func (p *port) receives(r discover.Reception) bool {
 func (d *Daemon) reception(p *port) (r discover.Reception, err error) {
 	if p.pair == nil {
 		r.Detour = unknownPair
-	} else if r, err = p.pair.Reception(d.links, p.MTU); err != nil {
+	} else if r, err = p.pair.Reception(d.links); err != nil {
 		return r, err
 	}
 	if p.Kind == discover.Netkit {
@@ -75,7 +75,7 @@ func (d *Daemon) lookAtDelivery() {
 		if p.pair == nil {
 			continue
 		}
-		if r, err := p.pair.Reception(d.links, p.MTU); err == nil && !p.receives(r) {
+		if r, err := p.pair.Reception(d.links); err == nil && !p.receives(r) {
 			d.setDelivery(p)
 		}
 	}
