@@ -136,7 +136,7 @@ func (b *Broker) pair(client, server *attachment) {
 		// Either way there is news for the other end.
 		for _, fd := range []int{c.ends[i].doorbell, a.doorbell[0]} {
 			if fd >= 0 {
-				_, _ = unix.Write(fd, []byte{0})
+				ringBell(fd)
 			}
 		}
 	}

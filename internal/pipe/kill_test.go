@@ -91,6 +91,20 @@ func TestBrokerKilled(t *testing.T) {
 	}
 }
 
+// Who waits for connections hears that the broker has ended.
+func TestListenersOfEndedBroker(t *testing.T) {
+	t.Parallel()
+	broker, socket := startBroker(t)
+	cmd := command(t, socket, "orphans", "ENGINE=sealed")
+	begin(t, nstest.New(t), cmd)
+	if err := broker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A broker that is stopped is given up by who asks it, and asked anew when it goes on.
 func TestBrokerStopped(t *testing.T) {
 	t.Parallel()

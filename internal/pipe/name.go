@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -24,9 +23,11 @@ type name struct {
 
 	// Guarded by the broker's lock.
 	backlog int
-	waiting []*end // the server's ends of connections that nobody has accepted
-	ready   *os.File
-	message uint64 // bytes of one, in the connection that ended last; 0 before
+	waiting []*end   // the server's ends of connections that nobody has accepted
+	ready   *os.File // doorbell of the backlog, nil before it listens
+	owners  *os.File // the other end of it: at its end when the name is gone
+	unrung  bool     // that was full: not each connection that waits has rung
+	message uint64   // bytes of one, in the connection that ended last; 0 before
 }
 
 const (
@@ -91,14 +92,14 @@ func (s *session) listen(r request) (answer reply, err error) {
 		return answer, unix.EBADF
 	}
 	if n.ready == nil {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK|unix.EFD_SEMAPHORE)
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
-			return answer, fmt.Errorf("make an eventfd: %w", err)
+			return answer, fmt.Errorf("make a doorbell: %w", err)
 		}
-		n.ready = os.NewFile(uintptr(fd), "backlog")
+		n.ready, n.owners = os.NewFile(uintptr(pair[0]), "backlog"), os.NewFile(uintptr(pair[1]), "backlog")
 	}
 	n.backlog = int(min(max(r.Arg, 1), mostBacklog))
-	answer.files = []int{int(n.ready.Fd())}
+	answer.files = []int{int(n.owners.Fd())}
 	return answer, keep(&answer, nil)
 }
 
@@ -116,13 +117,9 @@ func (n *name) enqueue(e *end) error {
 	return nil
 }
 
-// signal makes the eventfd readable once for a connection that waits. Whoever
-// has the eventfd may have filled it: then it is readable anyway.
-func (n *name) signal() {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(int(n.ready.Fd()), one[:])
-}
+// signal rings once for a connection that waits. A doorbell that is full rings again
+// as connections are accepted.
+func (n *name) signal() { n.unrung = !ringBell(int(n.ready.Fd())) || n.unrung }
 
 // accept hands over the connection that has waited longest.
 func (s *session) accept(r request) (answer reply, err error) {
@@ -148,6 +145,9 @@ func (s *session) accept(r request) (answer reply, err error) {
 		return reply{}, err
 	}
 	n.waiting = n.waiting[1:]
+	if n.unrung = n.unrung && len(n.waiting) > 0; n.unrung {
+		n.signal()
+	}
 	e.owner = s
 	s.ends[id] = e
 	return answer, nil
@@ -164,6 +164,7 @@ func (n *name) remove() {
 	n.waiting = nil
 	if n.ready != nil {
 		n.ready.Close()
+		n.owners.Close()
 	}
 }
 

@@ -115,10 +115,12 @@ func (e *end) wake() {
 	}
 }
 
-// ringBell writes a byte to a doorbell. Whoever has the other end may have let it
-// fill up: then it has rung. An application can make its file block; this does
-// not.
-func ringBell(fd int) { _ = unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) }
+// ringBell writes a byte to a doorbell, and says whether it had room. Whoever has the
+// other end may have let it fill up: then it has rung. An application can make its file
+// block; this does not.
+func ringBell(fd int) bool {
+	return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
+}
 
 func (m *sealed) ring(generation uint32) (files []int, size uint64, err error) {
 	peer := m.e.peer().memory.(*sealed)

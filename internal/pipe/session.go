@@ -270,7 +270,7 @@ func (s *session) do(r request) reply {
 			return keep(&answer, growErr)
 		})
 	case opWake:
-		err = s.onEnd(r, func(e *end) error { e.wake(); return nil })
+		err = s.wake(r.ID)
 	case opEnded:
 		err = s.onEnd(r, func(e *end) error {
 			if e.connection.died {
@@ -349,6 +349,21 @@ func (s *session) onEnd(r request, fn func(*end) error) error {
 		return unix.EBADF
 	}
 	return fn(e)
+}
+
+// wake rings a doorbell of the session's own.
+func (s *session) wake(id uint32) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if e := s.ends[id]; e != nil {
+		e.wake()
+		return nil
+	}
+	if n := s.names[id]; n != nil && n.ready != nil {
+		n.signal()
+		return nil
+	}
+	return unix.EBADF
 }
 
 // onCarried is onEnd for what only the engine copier has.

@@ -21,14 +21,14 @@ type op uint32
 const (
 	opHello    op = iota + 1 // Arg: version. The first request of a session.
 	opBind                   // Addr, Port, Engines: reserve a name. Reply: ID, Port.
-	opListen                 // ID, Arg: backlog. Reply: eventfd that is readable when one can accept.
+	opListen                 // ID, Arg: backlog. Reply: a socket with a packet for each connection that waits, at its end when the name is gone.
 	opAccept                 // ID. Reply: an end, as opConnect's, or EAGAIN.
 	opConnect                // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
 	opMapped                 // ID, Arg: generation: what this end writes to is mapped.
 	opRing                   // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
 	opGrow                   // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
 	opClose                  // ID: of a name or an end; Arg: messages sent; Size: of unix, bytes sent.
-	opWake                   // ID: ring this end's own doorbell.
+	opWake                   // ID: ring the own doorbell of an end or a name.
 	opEnded                  // ID: whether its peer has ended in good order; ECONNRESET.
 	opAttach                 // With a TCP socket. Reply: ID; file: doorbell, which rings when there is an answer to opAttached.
 	opAttached               // ID. Reply: as opConnect's, Generation: 1 for the end that connected; files: page, ring. EAGAIN while the other end has not come.

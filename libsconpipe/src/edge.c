@@ -211,15 +211,6 @@ static int wait_ready(struct sock *s)
 	return n ? 0 : -EAGAIN;
 }
 
-/* wake_ready wakes those who accept on a socket that is being closed. */
-static void wake_ready(struct sock *s)
-{
-	uint64_t many = 1 << 20;
-	ssize_t ignored = s->ready >= 0 ? write(s->ready, &many, sizeof(many)) : 0;
-
-	(void)ignored;
-}
-
 /* take waits for a connection in the backlog. */
 static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
 {
@@ -227,11 +218,15 @@ static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
 
 	for (;;) {
 		int room = MOST_FILES, err;
-		uint64_t one = 1;
+		ssize_t n;
+		char one;
 
 		if (s->closing)
 			return -EBADF;
-		if (read(s->ready, &one, sizeof(one)) < 0) {
+		n = recv(s->ready, &one, 1, MSG_DONTWAIT);
+		if (n == 0) /* the broker has ended, or this end has: see pd_close */
+			return s->closing ? -EBADF : -ECONNABORTED;
+		if (n < 0) {
 			if (errno != EAGAIN && errno != EINTR)
 				return -errno;
 			if (s->nonblock)
@@ -245,11 +240,9 @@ static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
 		*count = room;
 		if (err == -EAGAIN)
 			continue;
-		if (err && err != -ECONNABORTED) {
-			/* It waits still. */
-			ssize_t ignored = write(s->ready, &one, sizeof(one));
-
-			(void)ignored;
+		if (err && err != -ECONNABORTED) { /* it waits still */
+			q.op = OP_WAKE;
+			session_call(&s->serial, &q, a, NULL, NULL);
 		}
 		return err;
 	}
@@ -382,7 +375,8 @@ int pd_close(int sid)
 		struct wire_reply a;
 
 		session_call(&s->serial, &q, &a, NULL, NULL);
-		wake_ready(s);
+		if (s->ready >= 0) /* who waits there; without a broker nobody else does */
+			shutdown(s->ready, SHUT_RDWR);
 	}
 	if (s->conn)
 		conn_close(s->conn);

@@ -198,7 +198,7 @@ struct sock {
 	_Atomic(enum kind) kind;
 	pthread_mutex_t lock; /* guards kind, id and names while they change */
 	uint32_t id, serial; /* of a name, with the broker */
-	int ready; /* eventfd of one that listens */
+	int ready; /* doorbell of one that listens */
 	struct sockaddr_in local, remote;
 	atomic_int nonblock;
 	atomic_int spin_us;

@@ -1,0 +1,101 @@
+package pipe_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// answers fails the test unless the broker still does anything.
+func answers(t *testing.T, b *pipe.Broker) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		b.Status()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		panic("the broker hangs") // the end of the test would, too
+	}
+}
+
+// stuff writes to a file until it takes no more, and then has it block.
+func stuff(t *testing.T, fd int, piece []byte) {
+	t.Helper()
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := unix.Write(fd, piece); errors.Is(err, unix.EAGAIN) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Doorbells that an application has filled, and made to block, are rung without
+// waiting for room.
+func TestFullDoorbells(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	t.Run("of a name", func(t *testing.T) {
+		a, other := greeted(t, socket), greeted(t, socket)
+		name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
+		bell := a.must(message{op: opListen, id: name.id, arg: 4}).files[0]
+		stuff(t, bell, []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+		other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: netip.AddrPortFrom(loopback.Addr(), name.port)})
+		a.must(message{op: opWake, id: name.id})
+		answers(t, b)
+	})
+	t.Run("of an end of TCP", func(t *testing.T) {
+		needBPF(t)
+		client, server := tcpPair(t, nstest.New(t))
+		a, other := greeted(t, socket), greeted(t, socket)
+		mine := a.attach(client)
+		if len(mine.files) != 1 {
+			t.Fatalf("%+v", mine)
+		}
+		stuff(t, mine.files[0], make([]byte, 4096))
+		other.attach(server)
+		comes(t, "a connection", func() bool {
+			answers(t, b)
+			return len(b.Status().Connections) == 1
+		})
+	})
+}
+
+// More connections wait than a doorbell has room for: all of them can be accepted by
+// who looks at it for each.
+func TestLongBacklog(t *testing.T) {
+	t.Parallel()
+	const many = 600
+	_, socket := serve(t, nil)
+	a, other := greeted(t, socket), greeted(t, socket)
+	name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
+	bell := a.must(message{op: opListen, id: name.id, arg: many}).files[0]
+	for range many {
+		other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: netip.AddrPortFrom(loopback.Addr(), name.port)})
+	}
+	for accepted := 0; accepted < many; {
+		if _, err := unix.Read(bell, make([]byte, 8)); err != nil {
+			t.Fatalf("after %d connections: %v", accepted, err)
+		}
+		if got := a.ask(message{op: opAccept, id: name.id}); got.errno == 0 {
+			accepted++
+		} else if got.errno != unix.EAGAIN {
+			t.Fatalf("%+v", got)
+		}
+	}
+}

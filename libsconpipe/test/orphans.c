@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The broker ends while there are sockets that listen: nobody waits on for what cannot
+ * come any more. */
+#include "pipetest.h"
+
+static void *accept_in_vain(void *sid)
+{
+	fails(pd_accept((intptr_t)sid, NULL, NULL), ECONNABORTED);
+	return NULL;
+}
+
+void test_orphans(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLET };
+	int set = pd_epoll_create(1);
+	struct sockaddr_in names[2];
+	pthread_t thread;
+	int sids[2], i;
+
+	for (i = 0; i < 2; i++)
+		sids[i] = make_listener(&names[i], 4);
+	check(pd_epoll_ctl(set, EPOLL_CTL_ADD, sids[1], &e) == 0);
+	check(pd_epoll_wait(set, &e, 1, 0) == 0);
+	check(!pthread_create(&thread, NULL, accept_in_vain, (void *)(intptr_t)sids[0]));
+	printf("ready\n");
+	fflush(stdout);
+	check(pd_epoll_wait(set, &e, 1, -1) == 1 && e.events & EPOLLIN);
+	accept_in_vain((void *)(intptr_t)sids[1]);
+	pthread_join(thread, NULL);
+	for (i = 0; i < 2; i++)
+		check(pd_close(sids[i]) == 0);
+	check(pd_close(set) == 0);
+}
