@@ -271,7 +271,8 @@ func (a *attachment) close() {
 	}
 }
 
-// detach has the connection go on by TCP whose socket this is. Whoever has the
+// detach has the connection go on by TCP whose socket this is: nothing comes by its
+// rings any more when it returns, also if they were taken away before. Whoever has the
 // socket may say so, and not only its owner.
 func (b *Broker) detach(fd int) error {
 	if fd < 0 {
@@ -281,15 +282,30 @@ func (b *Broker) detach(fd int) error {
 	if err != nil {
 		return fmt.Errorf("look at a socket: %w", err)
 	}
+	k, was := b.detachOf(cookie)
+	if k != nil {
+		if err := k.quiet(); err != nil {
+			return fmt.Errorf("wait for calls of the program: %w", err)
+		}
+	}
+	if !was {
+		return fmt.Errorf("no such connection is attached: %w", unix.EBADF)
+	}
+	return nil
+}
+
+// detachOf detaches the connection of a TCP socket, and says whether there was one.
+// It returns the program that may be at work still, if there is any.
+func (b *Broker) detachOf(cookie uint64) (_ *program, was bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.connections {
 		if c.attached && (c.ends[0].cookie == cookie || c.ends[1].cookie == cookie) {
 			c.detach()
-			return nil
+			return b.program, true
 		}
 	}
-	return fmt.Errorf("no such connection is attached: %w", unix.EBADF)
+	return b.program, false
 }
 
 // detachAll has TCP take over again, with what the network's rules say now.

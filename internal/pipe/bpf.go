@@ -23,6 +23,7 @@ import (
 type program struct {
 	objs   pipecopyObjects
 	link   link.Link
+	blank  *ebpf.Map      // for quiet
 	leave  func() error   // the cgroup
 	behind sync.WaitGroup // who makes spares and frees slots
 
@@ -48,9 +49,17 @@ func newProgram() (_ *program, err error) {
 		return nil, fmt.Errorf("read the BPF object: %w", err)
 	}
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
-		spec.Maps[name].MaxEntries = mostSlots
+		spec.Maps[name].MaxEntries = mostSlots + 1 // the last one is quiet's
 	}
 	k := &program{}
+	if k.blank, err = newMap(pageSize); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			k.blank.Close()
+		}
+	}()
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the program that copies: %w", err)
 	}
@@ -84,7 +93,13 @@ func (k *program) close() error {
 		m.closeMaps()
 	}
 	err := k.link.Close()
-	return errors.Join(err, k.leave(), k.objs.Close())
+	return errors.Join(err, k.leave(), k.objs.Close(), k.blank.Close())
+}
+
+// quiet returns when no call copies any more that was under way: to put something
+// into a map of maps waits for that.
+func (k *program) quiet() error {
+	return k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD()))
 }
 
 // rings are the maps of rings by their class.
@@ -226,13 +241,22 @@ func openCopied(k *program, c *connection) error {
 	return nil
 }
 
-// newMemory makes a map that can be mapped, and places it in a map of maps.
-func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
+// newMap makes a map that can be mapped.
+func newMap(size uint64) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	})
 	if err != nil {
-		return p, fmt.Errorf("make memory of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("make memory of %d bytes: %w", size, err)
+	}
+	return m, nil
+}
+
+// newMemory makes one, and places it in a map of maps.
+func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
+	m, err := newMap(size)
+	if err != nil {
+		return p, err
 	}
 	defer m.Close()
 	if err := outer.Put(slot, uint32(m.FD())); err != nil {
@@ -340,13 +364,12 @@ func (m *copied) sent() uint64 {
 	return p.Head
 }
 
-// unbind takes the places of both doorbells away. Nothing is copied any more when
-// it returns: a program at work has the socket's lock, which setting an option
-// takes.
+// unbind takes the places of both doorbells away: no call from now on copies. One
+// under way has the socket's lock, which is not waited for: whoever has the socket
+// can keep that for as long as he likes.
 func (m *copied) unbind() {
 	for _, e := range m.e.connection.ends {
 		_ = m.k.objs.Places.Delete(int32(e.doorbell))
-		_ = unix.SetsockoptInt(e.doorbell, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	}
 }
 

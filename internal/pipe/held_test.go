@@ -3,8 +3,10 @@ package pipe_test
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -97,5 +99,63 @@ func TestLongBacklog(t *testing.T) {
 		} else if got.errno != unix.EAGAIN {
 			t.Fatalf("%+v", got)
 		}
+	}
+}
+
+// absent is memory whose first page does not come before the test lets it: who
+// touches it waits. Touched returns when somebody does.
+func absent(t *testing.T) (memory []byte, touched func()) {
+	t.Helper()
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if errno != 0 {
+		t.Skipf("missing: userfaultfd: %v", errno)
+	}
+	file := os.NewFile(fd, "userfaultfd")
+	memory, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(memory) })
+	t.Cleanup(func() { file.Close() }) // before that: then it comes
+	const uffdioAPI, uffdioRegister, api, missing = 0xc018aa3f, 0xc020aa00, 0xaa, 1
+	hello := [3]uint64{api}
+	register := [4]uint64{uint64(addr(memory)), uint64(len(memory)), missing}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI, uintptr(unsafe.Pointer(&hello))); errno != 0 {
+		t.Fatal(errno)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uffdioRegister, uintptr(unsafe.Pointer(&register))); errno != 0 {
+		t.Fatal(errno)
+	}
+	return memory, func() {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, err := unix.Poll(p, 20000); n != 1 {
+			t.Fatalf("nobody touches it: %v", err)
+		}
+	}
+}
+
+// An application that keeps its doorbell's lock, by a call of the kernel that waits
+// for memory, keeps nobody else.
+func TestHeldDoorbell(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) {
+			b, socket := serve(t, nil)
+			a, other := greeted(t, socket), greeted(t, socket)
+			first, _ := connect(a, other, engine)
+			memory, touched := absent(t)
+			filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
+			go func() {
+				_, _, _ = unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(first.files[0]), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+					uintptr(unsafe.Pointer(&filter)), unsafe.Sizeof(filter), 0)
+			}()
+			touched()
+			other.conn.Close()
+			a.conn.Close()
+			comes(t, "the end of the connection", func() bool {
+				answers(t, b)
+				return len(b.Status().Connections) == 0
+			})
+		})
 	}
 }
