@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Cases of odd arguments, and of what is done before or while a connection goes over. */
 #include <limits.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #include "posix.h"
@@ -546,4 +547,19 @@ void case_pollers(void)
 	for (i = 0; i < PAIRS; i++)
 		close_pair(p[i]);
 	say("all came");
+}
+
+/* To write files is forbidden, and ends a process: connections are none. */
+void case_nofiles(void)
+{
+	struct rlimit none = { 0 };
+	int status = -1;
+
+	if (fork() == 0) {
+		need(setrlimit(RLIMIT_FSIZE, &none) == 0, "setrlimit");
+		stream_both(make_pair());
+		exit(0);
+	}
+	wait(&status);
+	result("status", status);
 }

@@ -55,14 +55,13 @@ static struct arena *arena_map(int fd)
 
 static struct arena *arena_make(void)
 {
-	int fd = memfd_create(NAME, MFD_CLOEXEC);
-	struct arena *a = NULL;
+	int fd = memory_file(NAME, 0, sizeof(struct area));
+	struct arena *a;
 
 	if (fd < 0)
 		return NULL;
 	fd = fd_keep(fd);
-	if (ftruncate(fd, sizeof(struct area)) == 0)
-		a = arena_map(fd);
+	a = arena_map(fd);
 	if (a)
 		a->area->magic = MAGIC;
 	else

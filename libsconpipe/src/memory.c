@@ -45,8 +45,8 @@ static bool make_shared(struct block *b)
 		atomic_fetch_sub(&table.files, 1);
 		return false;
 	}
-	b->file = memfd_create("scon-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (b->file >= 0 && !ftruncate(b->file, size)) {
+	b->file = memory_file("scon-buffer", MFD_ALLOW_SEALING, size);
+	if (b->file >= 0) {
 		b->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_POPULATE, b->file, 0);
 		if (b->at != MAP_FAILED &&

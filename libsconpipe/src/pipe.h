@@ -231,6 +231,7 @@ void table_take_back(const struct block *b);
 int ring_map(struct ring *r, int fd, size_t size, bool writable);
 void ring_unmap(struct ring *r);
 struct side *page_map(int fd, bool writable);
+int memory_file(const char *name, unsigned int flags, size_t size);
 static inline char *ring_at(const struct ring *r, uint64_t pos)
 {
 	return r->base + (pos & (r->size - 1));

@@ -2,6 +2,8 @@
 /* Mapped memory of a connection. A child after fork has none of it. */
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "pipe.h"
 
@@ -35,6 +37,23 @@ void ring_unmap(struct ring *r)
 	if (r->base)
 		munmap(r->base, 2 * r->size);
 	*r = (struct ring){ 0 };
+}
+
+/* memory_file makes a file in memory, -1 if it cannot be. The kernel ends a process
+ * that asks for more than it may write to files. */
+int memory_file(const char *name, unsigned int flags, size_t size)
+{
+	struct rlimit most;
+	int fd;
+
+	if (getrlimit(RLIMIT_FSIZE, &most) < 0 || most.rlim_cur < size)
+		return -1;
+	fd = memfd_create(name, flags | MFD_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, size) < 0) {
+		close(fd);
+		return -1;
+	}
+	return fd;
 }
 
 struct side *page_map(int fd, bool writable)

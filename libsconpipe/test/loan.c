@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A buffer of pd_malloc that is sent by the engine copier is read after pd_send has
  * returned, until pd_buf_refresh says that it was. Others are not. */
+#include <sys/resource.h>
+
 #include "pipetest.h"
 
 #define SIZE 65536
@@ -37,6 +39,16 @@ static void verify_all(int sid, uint64_t len)
 		verify(buf, pos % SIZE, n);
 		pos += n;
 	}
+}
+
+/* may_write sets how large files may be that the process writes. */
+static void may_write(rlim_t size)
+{
+	struct rlimit most;
+
+	check(getrlimit(RLIMIT_FSIZE, &most) == 0);
+	most.rlim_cur = size;
+	check(setrlimit(RLIMIT_FSIZE, &most) == 0);
 }
 
 void test_loan(void)
@@ -77,4 +89,11 @@ void test_loan(void)
 	check(pd_close(p.server) == 0);
 	pd_free(buf);
 	pd_free(other);
+
+	/* A process that may write no file has buffers all the same. */
+	may_write(0);
+	buf = pd_malloc(SIZE);
+	may_write(RLIM_INFINITY);
+	check(buf);
+	pd_free(buf);
 }
