@@ -108,8 +108,22 @@ func TestListenersOfEndedBroker(t *testing.T) {
 // A broker that is stopped is given up by who asks it, and asked anew when it goes on.
 func TestBrokerStopped(t *testing.T) {
 	t.Parallel()
+	whileStopped(t, "silent", pipe.Sealed)
+}
+
+// A socket that is closed while the broker connects it leaves nothing.
+func TestClosedHalfway(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.String(), func(t *testing.T) { whileStopped(t, "halfway", engine) })
+	}
+}
+
+// whileStopped runs a topic that has the broker go on again that is stopped for it.
+func whileStopped(t *testing.T, topic string, engine pipe.Engine) {
+	t.Helper()
 	broker, socket := startBroker(t)
-	cmd := command(t, socket, "silent", "ENGINE=sealed", fmt.Sprintf("BROKER=%d", broker.Process.Pid))
+	cmd := command(t, socket, topic, "ENGINE="+engine.String(), fmt.Sprintf("BROKER=%d", broker.Process.Pid))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

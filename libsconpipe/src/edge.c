@@ -160,7 +160,27 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	return 0;
 }
 
-/* change calls fn for a socket whose kind may change. */
+/* end gives back what a socket has of the broker, and wakes who waits for it. It may
+ * be called again. */
+static void end(struct sock *s)
+{
+	enum kind kind = s->kind;
+
+	if (kind == KIND_BOUND || kind == KIND_LISTENING) {
+		struct wire_request q = { .op = OP_CLOSE, .id = s->id };
+		struct wire_reply a;
+
+		session_call(&s->serial, &q, &a, NULL, NULL);
+		/* Who waits there; without a broker nobody else does. */
+		if (s->ready >= 0)
+			shutdown(s->ready, SHUT_RDWR);
+	} else if (kind == KIND_CONN) {
+		conn_close(s->conn);
+	}
+}
+
+/* change calls fn for a socket whose kind may change. What one has become that is
+ * being closed meanwhile, pd_close may not have seen. */
 #define change(sid, call)                               \
 	({                                              \
 		struct sock *s = table_get(sid);        \
@@ -170,6 +190,8 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 			pthread_mutex_lock(&s->lock);   \
 			result_ = call;                 \
 			pthread_mutex_unlock(&s->lock); \
+			if (atomic_load(&s->closing))   \
+				end(s);                 \
 			table_put(s);                   \
 		}                                       \
 		edge(result_);                          \
@@ -370,16 +392,7 @@ int pd_close(int sid)
 	if (atomic_load(&s->sets))
 		table_leave_sets(sid);
 	table_remove(sid, s);
-	if (s->kind == KIND_BOUND || s->kind == KIND_LISTENING) {
-		struct wire_request q = { .op = OP_CLOSE, .id = s->id };
-		struct wire_reply a;
-
-		session_call(&s->serial, &q, &a, NULL, NULL);
-		if (s->ready >= 0) /* who waits there; without a broker nobody else does */
-			shutdown(s->ready, SHUT_RDWR);
-	}
-	if (s->conn)
-		conn_close(s->conn);
+	end(s);
 	table_put(s);
 	return 0;
 }

@@ -6,7 +6,7 @@
 	X(connect) X(backlog) X(partial) X(zerocopy) X(refresh) X(fullring) X(halfclose) \
 	X(peerdeath) X(forks) X(epoll_level) X(epoll_edge) X(options) X(many) X(threads) \
 	X(memory) X(hold) X(reach) X(ruled) X(files) X(victim) X(stream) X(stress) X(loan) \
-	X(absent) X(altered) X(wayout) X(silent) X(orphans) \
+	X(absent) X(altered) X(wayout) X(silent) X(orphans) X(halfway) \
 	X(sizes)
 /* clang-format on */
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A socket is closed while another thread connects it, which the broker, process BROKER,
+ * takes its time for: nothing of the connection is left. */
+#include "pipetest.h"
+
+static struct sockaddr_in name;
+
+static void *connect_late(void *sid)
+{
+	return (void *)(intptr_t)pd_connect((intptr_t)sid, (struct sockaddr *)&name,
+					    sizeof(name));
+}
+
+void test_halfway(void)
+{
+	int listener = make_listener(&name, 4), client = make_socket(), server;
+	pthread_t thread;
+	void *result;
+	char byte;
+
+	printf("ready\n");
+	fflush(stdout);
+	check(read(0, &byte, 1) == 1); /* it is stopped */
+	check(!pthread_create(&thread, NULL, connect_late, (void *)(intptr_t)client));
+	usleep(50000); /* until it asks, or not: both are right */
+	check(pd_close(client) == 0);
+	check(kill(atoi(getenv("BROKER")), SIGCONT) == 0);
+	check(!pthread_join(thread, &result));
+	if (!result) {
+		server = pd_accept(listener, NULL, NULL);
+		check(server >= 0);
+		check(pd_recv_copy(server, &byte, 1) == 0);
+		check(pd_close(server) == 0);
+	}
+	check(pd_close(listener) == 0);
+}
