@@ -30,6 +30,16 @@ static struct {
 	atomic_int files;
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+void memory_before_fork(void)
+{
+	pthread_mutex_lock(&table.lock);
+}
+
+void memory_after_fork(void)
+{
+	pthread_mutex_unlock(&table.lock);
+}
+
 void memory_share(void)
 {
 	atomic_store(&table.shares, true);

@@ -307,6 +307,8 @@ void loan_take_back(struct conn *c, const struct block *b);
 
 /* memory.c */
 void memory_share(void);
+void memory_before_fork(void); /* the child shall find the table whole */
+void memory_after_fork(void);
 bool memory_block(const void *buf, struct block *b);
 bool memory_shared(const void *buf, size_t len, struct block *b);
 

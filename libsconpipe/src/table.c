@@ -18,6 +18,19 @@ static struct {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* hold has other threads leave the tables whole when the process forks. */
+static void hold(void)
+{
+	pthread_mutex_lock(&table.lock);
+	memory_before_fork();
+}
+
+static void let_go(void)
+{
+	memory_after_fork();
+	pthread_mutex_unlock(&table.lock);
+}
+
 /*
  * forget is the child after fork. The parent's memory is not mapped here; its
  * doorbells are closed, so that the parent's death can be heard. The structures
@@ -27,7 +40,6 @@ static void forget(void)
 {
 	int i;
 
-	pthread_mutex_init(&table.lock, NULL);
 	for (i = 0; i < table.size; i++) {
 		struct sock *s = table.socks[i];
 
@@ -43,11 +55,12 @@ static void forget(void)
 	}
 	table.lowest = 0;
 	session_forget();
+	let_go();
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, forget);
+	pthread_atfork(hold, let_go, forget);
 }
 
 static int enlarge(void)
