@@ -20,6 +20,7 @@ type attachment struct {
 	doorbell [2]int // its own, the other end's; -1 when somebody else has it
 	end      *end   // when there is a connection
 	err      error  // why there will be none
+	round    uint64 // of the network's rules
 }
 
 // attachedRings are how large the rings may be from the beginning, while all rings
@@ -36,6 +37,7 @@ type attachments struct {
 	ends    *tcpEnds // nil until it is wanted
 	noEnds  error    // why it does not work, when that is known
 	waiting map[tcpEnd]*attachment
+	round   uint64 // of the network's rules: they may have changed so often
 }
 
 // attach looks at the TCP socket of a process, and waits for the other end.
@@ -65,6 +67,7 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if a.id, err = s.newID(); err != nil {
 		return answer, err
 	}
+	a.round = b.attach.round
 	if b.attach.waiting[a.tcp] != nil {
 		return answer, fmt.Errorf("that end is attached already: %w", unix.EBUSY)
 	}
@@ -125,6 +128,9 @@ func (b *Broker) pair(client, server *attachment) {
 	for _, a := range both {
 		if err == nil && a.owner.attachments[a.id] != a {
 			err = fmt.Errorf("process %d has gone: %w", a.owner.party.PID, unix.ECONNRESET)
+		}
+		if err == nil && a.round != b.attach.round {
+			err = errRulesChanged
 		}
 	}
 	for i, a := range both {
@@ -308,10 +314,20 @@ func (b *Broker) detachOf(cookie uint64) (_ *program, was bool) {
 	return b.program, false
 }
 
+// errRulesChanged has an end be attached anew: what was known of the network when it
+// was attached may not hold any more.
+var errRulesChanged = fmt.Errorf("the network's rules have changed meanwhile: %w", unix.ESTALE)
+
 // detachAll has TCP take over again, with what the network's rules say now.
 func (b *Broker) detachAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.attach.round++
+	for _, a := range b.attach.waiting {
+		a.err = errRulesChanged
+		ringBell(a.doorbell[1])
+	}
+	clear(b.attach.waiting)
 	for c := range b.connections {
 		if c.attached {
 			c.detach()

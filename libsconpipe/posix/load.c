@@ -4,7 +4,9 @@
  * port, and reads what a client sends; "client ADDRESS PORT" says when it has
  * connected, and sends; so does "poller", which waits by poll. Both say how it ended,
  * with how many bytes. "victim ADDRESS" serves clients that may be hostile, one after the
- * other, until its standard input ends.
+ * other, until its standard input ends. "looker ADDRESS [PORT]" moves so much that a
+ * connection may go over, and then looks for more without waiting for it, until there is
+ * some; the client sends that at a sign by standard input.
  */
 #include <arpa/inet.h>
 
@@ -117,4 +119,36 @@ void load_victim(const char *address)
 		alarm(100);
 		talk(accept(p[1].fd, NULL, NULL));
 	}
+}
+
+#define MUCH 100000
+#define MORE 1000
+
+void load_looker(const char *address, const char *port)
+{
+	struct pollfd sign = { .fd = 0, .events = POLLIN };
+	static char buf[MUCH];
+	ssize_t n;
+	int fd;
+
+	if (port) {
+		struct sockaddr_in name = name_of(address, port);
+
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(fd, (struct sockaddr *)&name, sizeof(name)) == 0, "connect");
+		send_stream(fd, MUCH);
+	} else {
+		fd = accept(listen_at(address), NULL, NULL);
+		recv_stream(fd, MUCH);
+	}
+	printf("moved\n");
+	fflush(stdout);
+	while ((n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+		if (poll(&sign, 1, 1) > 0 && port) {
+			need(read(0, buf, 1) == 1, "a sign");
+			send(fd, buf, MORE, MSG_DONTWAIT);
+			sign.fd = -1;
+		}
+	}
+	ended(n < 0 ? 0 : n, n < 0 ? n : 0);
 }

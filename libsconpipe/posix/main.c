@@ -241,6 +241,10 @@ int main(int argc, char **argv)
 		load_client(argv[2], argv[3], !strcmp(argv[1], "poller"));
 		return 0;
 	}
+	if (argc >= 3 && !strcmp(argv[1], "looker")) {
+		load_looker(argv[2], argv[3]);
+		return 0;
+	}
 	current = "image";
 	if (argc == 4 && !strcmp(argv[1], "image"))
 		image_serve(argv[2], argv[3]);

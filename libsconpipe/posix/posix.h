@@ -66,6 +66,7 @@ static inline unsigned char byte_at(uint64_t pos)
 void load_server(const char *address);
 void load_victim(const char *address);
 void load_client(const char *address, const char *port, bool polls);
+void load_looker(const char *address, const char *port);
 void image_serve(const char *descriptor, const char *left);
 void image_own(const char *a, const char *b);
 pthread_t start(void *(*fn)(void *), int fd);

@@ -98,6 +98,7 @@ static void ask(struct entry *e, int fd)
 	struct wire_request q = { .op = OP_ATTACH };
 	int bell, count = 1, err;
 	struct wire_reply a;
+	uint64_t came;
 
 	if (!family_alone(e->family) || !plain(fd) || !fd_spare()) {
 		give_up(e);
@@ -105,6 +106,10 @@ static void ask(struct entry *e, int fd)
 	}
 	if (now_ns() < not_before)
 		return;
+	if (out_sent(fd, &e->given, &came)) {
+		give_up(e);
+		return;
+	}
 	e->serial = 0;
 	err = session_give(&e->serial, &q, fd, &a, &bell, &count);
 	if (!err && count == 1) {
@@ -141,12 +146,17 @@ static void meet(struct entry *e, int fd)
 	err = session_call(&e->serial, &q, &a, files, &count);
 	if (err == -EAGAIN)
 		return;
+	if (err == -ESTALE) { /* the network's rules have changed: once more */
+		attach_forget(e);
+		return;
+	}
 	if (!err)
 		e->link = link_open(e->id, e->serial, e->bell, &a, files, count, fd);
 	if (err || !e->link) {
 		give_up(e);
 		return;
 	}
+	e->link->s->given = e->given;
 	e->id = 0;
 	e->bell = -1;
 	e->kind = LINKED;

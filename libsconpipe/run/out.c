@@ -15,10 +15,11 @@
 
 #include "run.h"
 
-/* sent asks the kernel how much the connection was given. */
 #define ESTABLISHED 1 /* of the kernel's TCP_ESTABLISHED */
 
-static int sent(struct shared *s, int fd, uint64_t *bytes)
+/* out_sent asks the kernel how much the connection was given, and how much of it has
+ * come; both with the client's SYN. */
+int out_sent(int fd, uint64_t *given, uint64_t *came)
 {
 	struct tcp_info info = { 0 };
 	uint64_t before;
@@ -36,7 +37,8 @@ static int sent(struct shared *s, int fd, uint64_t *bytes)
 		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
 			return -errno;
 	} while (info.tcpi_bytes_acked != before);
-	*bytes = before - s->client + waiting;
+	*given = before + waiting;
+	*came = before;
 	return info.tcpi_state == ESTABLISHED ? 0 : -EPIPE;
 }
 
@@ -67,12 +69,14 @@ static bool looks(struct link *l)
 	return atomic_load_explicit(&link_peer(l)->read_wait, memory_order_acquire);
 }
 
-/* go_over begins the ring. It returns whether that is done. */
+/* go_over begins the ring. It returns whether that is done. Bytes have come by TCP
+ * since this end was attached: so the network lets them through, which it may not have
+ * done any more when the broker was asked. */
 static bool go_over(struct link *l, int fd)
 {
 	struct shared *s = l->s;
 	enum way first = TCP_FIRST;
-	uint64_t before;
+	uint64_t before, came;
 
 	if (s->out == RING)
 		return true;
@@ -80,8 +84,9 @@ static bool go_over(struct link *l, int fd)
 		return false;
 	if (!looks(l))
 		kernel_look(&l->c);
-	if (!looks(l) || sent(s, fd, &before))
+	if (!looks(l) || out_sent(fd, &before, &came) || came <= s->given)
 		return false;
+	before -= s->client;
 	if (to_ring(l, &before, sizeof(before)) != sizeof(before))
 		return false;
 	/* A ring that is begun and then left alone is no harm. */

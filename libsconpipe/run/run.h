@@ -63,6 +63,7 @@ struct shared {
 	uint64_t bell; /* inode of the doorbell */
 	size_t ring_size;
 	bool client; /* the kernel counts its SYN as a byte */
+	uint64_t given; /* to TCP when it was attached */
 	atomic_int broken; /* errno: the peer has broken the protocol */
 	atomic_bool mute; /* the doorbell is at its end */
 	atomic_bool ended; /* its own end was shut down */
@@ -130,6 +131,7 @@ struct entry {
 	int family; /* place in the count of processes that have it, or -1 */
 	uint32_t id, serial; /* of the attachment, 0 for none */
 	int bell; /* its doorbell */
+	uint64_t given; /* to TCP before */
 	unsigned int looks; /* at the doorbell */
 	_Atomic uint64_t bytes; /* that went by TCP */
 	atomic_int skip; /* calls until the doorbell is looked at */
@@ -236,6 +238,7 @@ void stream_input(void);
 
 /* out.c, in.c: as sendmsg and recvmsg, -1 and errno. */
 ssize_t out(struct link *l, int fd, const struct iovec *iov, size_t count, int flags);
+int out_sent(int fd, uint64_t *given, uint64_t *came);
 bool out_room(struct link *l, bool arm);
 size_t out_fits(struct link *l, int fd);
 void out_ends(struct link *l);

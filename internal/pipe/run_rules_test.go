@@ -1,0 +1,93 @@
+package pipe_test
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// looker is one end of a connection that has moved bytes and looks for more.
+type looker struct {
+	*exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func look(t *testing.T, ns, socket string, args ...string) looker {
+	t.Helper()
+	l := looker{Cmd: piped(t, socket, "65536", append([]string{"posixtest", "looker", "10.9.0.2"}, args...)...)}
+	l.Stderr = os.Stderr
+	in, err := l.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.in, l.out = in, bufio.NewScanner(out)
+	if err := netns.Do(ns, l.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = l.Process.Kill()
+		_ = l.Wait()
+	})
+	return l
+}
+
+func (l looker) says(t *testing.T) string {
+	t.Helper()
+	if !l.out.Scan() {
+		t.Fatal("it has ended")
+	}
+	return strings.TrimSpace(l.out.Text())
+}
+
+// Ends of a connection that the network does not let through any more meet at the
+// broker; but no byte goes by it before one has come by TCP.
+func TestRunNotPastRules(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	one, two := neighbours(t)
+	socket := filepath.Join(t.TempDir(), "later")
+	server := look(t, two, socket)
+	client := look(t, one, socket, server.says(t))
+	for _, l := range []looker{server, client} {
+		if said := l.says(t); said != "moved" {
+			t.Fatal(said)
+		}
+	}
+	nstest.Run(t, two, `nft add table ip f
+		nft add chain ip f in { type filter hook input priority 0 ; }
+		nft add rule ip f in meta l4proto tcp iifname v1 drop`)
+	serve(t, func(o *pipe.Options) { o.Socket = socket })
+	ringComes(t, server.Cmd, true)
+	ringComes(t, client.Cmd, true)
+	if _, err := client.in.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan string, 1)
+	go func() {
+		server.out.Scan()
+		came <- server.out.Text()
+	}()
+	select {
+	case said := <-came:
+		t.Fatalf("what the rules drop has come: %s", said)
+	case <-time.After(200 * time.Millisecond):
+	}
+	nstest.Run(t, two, "nft delete table ip f")
+	if said := <-came; said != "1000 EOF" {
+		t.Error(said)
+	}
+}
