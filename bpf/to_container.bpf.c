@@ -64,6 +64,7 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	struct device *device;
 	struct packet pkt;
 	enum reason reason;
+	__u16 longest;
 	__u8 flags;
 	__u64 h;
 
@@ -102,11 +103,20 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 		half->probe = 0;
 	if (device)
 		flags |= device->flags;
+	longest = device ? device->longest : 0;
 	device = device_at(half->in_dev);
 	if (!v6 && device)
 		flags |= device->flags & DEV_TUNNEL;
-	reason = leave(skb, &pkt, half, flags);
-	regular_way(skb, reason ?: LEASE_ENDED);
+	if (longest && wire_len(skb, &pkt) > longest) {
+		/* The pair drops it, unless the segments are joined: it decides nothing. */
+		half->probe = 0;
+		regular_way(skb, TOO_LONG);
+		if (!skb->gso_size)
+			return TC_ACT_UNSPEC;
+	} else {
+		reason = leave(skb, &pkt, half, flags);
+		regular_way(skb, reason ?: LEASE_ENDED);
+	}
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))
 		return TC_ACT_UNSPEC;
 	return deliver_queued(skb, half, back->twin);

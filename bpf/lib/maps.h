@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon
  * that finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 11
+#define LAYOUT_VERSION 12
 
 /* Packets of one connection that go regular before it is composed. */
 const volatile __u32 admit = 8;
@@ -225,8 +225,9 @@ struct {
 /*
  * What is known of hooked devices, by the low bits of their ifindex: which
  * counters are theirs (0: none), their flags (DEV_*), and of a container's port
- * the MAC address of the container's own device (0: not known). Written by the
- * daemon.
+ * the MAC address of the container's own device (0: not known), and the longest
+ * packet or segment that it takes if that is less than the port does (0: not so).
+ * Written by the daemon.
  */
 #define DEVICE_MASK 0xffff
 
@@ -236,7 +237,7 @@ struct device {
 	__u16 flags;
 	__u32 mac;
 	__u16 mac_end;
-	__u16 pad;
+	__u16 longest;
 };
 
 struct {

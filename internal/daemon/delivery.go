@@ -11,8 +11,8 @@ import (
 
 // How packets reach a container: straight into its namespace, or through its
 // port's queue where something would be skipped otherwise, or be overtaken.
-// Packet steering and XDP programs are not announced: they are looked for once
-// a second.
+// Packet steering, XDP programs and what changes within the container are not
+// announced: they are looked for once a second.
 
 // unknownPair is why packets take the queue of a container that was not found.
 const unknownPair = "it is not known how the container receives packets"
@@ -22,7 +22,7 @@ const unknownPair = "it is not known how the container receives packets"
 func (d *Daemon) setDelivery(p *port) {
 	r, err := d.reception(p)
 	if err == nil && !p.receives(r) {
-		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC})
+		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC, Longest: r.Longest})
 		d.newGeneration("the delivery at " + p.Name)
 	}
 	if errors.Is(err, discover.ErrGone) {
@@ -35,12 +35,12 @@ func (d *Daemon) setDelivery(p *port) {
 	if p.queued != r.Detour {
 		d.log.Debug("delivery", "dev", p.Name, "through_queue", r.Detour)
 	}
-	p.queued, p.mac = r.Detour, r.MAC
+	p.queued, p.mac, p.longest = r.Detour, r.MAC, r.Longest
 }
 
 // receives tells whether the programs need not be told anything.
 func (p *port) receives(r discover.Reception) bool {
-	return (r.Detour == "") == (p.queued == "") && r.MAC == p.mac
+	return (r.Detour == "") == (p.queued == "") && r.MAC == p.mac && r.Longest == p.longest
 }
 
 // reception finds out how a container receives, and whether something at its
@@ -48,7 +48,7 @@ func (p *port) receives(r discover.Reception) bool {
 func (d *Daemon) reception(p *port) (r discover.Reception, err error) {
 	if p.pair == nil {
 		r.Detour = unknownPair
-	} else if r, err = p.pair.Reception(d.links); err != nil {
+	} else if r, err = p.pair.Reception(d.links, p.MTU); err != nil {
 		return r, err
 	}
 	if p.Kind == discover.Netkit {
@@ -75,7 +75,7 @@ func (d *Daemon) lookAtDelivery() {
 		if p.pair == nil {
 			continue
 		}
-		if r, err := p.pair.Reception(d.links); err == nil && !p.receives(r) {
+		if r, err := p.pair.Reception(d.links, p.MTU); err == nil && !p.receives(r) {
 			d.setDelivery(p)
 		}
 	}

@@ -159,3 +159,52 @@ func TestSteeringBridge(t *testing.T) {
 	b.WaitHooked(1)
 	c.GoExpress()
 }
+
+// A veth pair drops what is longer than its receiver's MTU allows, and so it does
+// where that is smaller than the port's. What fits is express.
+func TestSmallerMTUInside(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	const fits, longer = 1000, 1400
+	// arrives sends datagrams of both lengths: those that fit must arrive.
+	arrives := func() bool {
+		t.Helper()
+		buf := make([]byte, longer)
+		for _, n := range []int{longer, fits} {
+			if _, err := c.Server.Write(buf[:n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sizes := make(map[int]bool)
+		for !sizes[fits] {
+			got, err := scontest.ReadDatagram(c.Client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes[len(got)] = true
+		}
+		return sizes[longer]
+	}
+	wantLonger := func(want bool) {
+		t.Helper()
+		const rounds = 50
+		scontest.Eventually(t, "the daemon has seen the MTU", func() error {
+			express := c.MustFlow().ExpressPackets[1]
+			for range rounds {
+				if arrives() != want {
+					return fmt.Errorf("longer datagrams arrive: want %v", want)
+				}
+			}
+			if express = c.MustFlow().ExpressPackets[1] - express; express < rounds*9/10 {
+				return fmt.Errorf("%d packets went express", express)
+			}
+			return nil
+		})
+	}
+	wantLonger(true)
+	b.Sh(lab.Container(1), "ip link set eth0 mtu 1300")
+	wantLonger(false)
+	b.Sh(lab.Container(1), "ip link set eth0 mtu 1500")
+	wantLonger(true)
+}

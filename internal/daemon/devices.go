@@ -49,6 +49,7 @@ type port struct {
 	// netkitForeign is who has programs at the pair's end on the host.
 	netkitForeign string
 	mac           [6]byte // of the container's device, 0 if that is not known
+	longest       uint16  // as discover.Reception has it
 	candidates    limiter
 	droppable     limiter // questions whether the rules drop a connection
 	refused       map[string]uint64

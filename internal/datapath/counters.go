@@ -47,6 +47,9 @@ type Delivery struct {
 	// MAC is the address of the container's device. Packets for another one stay
 	// regular. It is 0 if it is not known, and then they do not.
 	MAC [6]byte
+	// Longest is the longest packet that the container's device takes, from the IP
+	// header on, if that is less than its port takes; 0 otherwise.
+	Longest uint16
 }
 
 // Track makes the counters of a device, unless it has them, and says how
@@ -80,6 +83,7 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	}
 	device.Mac = binary.NativeEndian.Uint32(how.MAC[:])
 	device.MacEnd = binary.NativeEndian.Uint16(how.MAC[4:])
+	device.Longest = how.Longest
 	if err := d.setDevice(ifindex, device); err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ const (
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
 // version are not taken over.
-const LayoutVersion = 11
+const LayoutVersion = 12
 
 // BucketSlots is how many slots share a word of tags.
 const BucketSlots = 4

@@ -25,7 +25,7 @@ type expressDevice struct {
 	Flags    uint16
 	Mac      uint32
 	MacEnd   uint16
-	Pad      uint16
+	Longest  uint16
 }
 
 type expressEvent struct {

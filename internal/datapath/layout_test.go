@@ -17,6 +17,7 @@ var fingerprints = map[int]string{
 	9:  "371b0cb07cde9129",
 	10: "5209087159ee137e",
 	11: "43a7166579d81b6f",
+	12: "1b3db1a7e5a66840",
 }
 
 // A change of what daemons and programs share is a change of the layout's

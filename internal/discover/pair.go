@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -42,19 +43,26 @@ func (v *Pair) Close() error {
 // Reception is how a container's device receives.
 type Reception struct {
 	MAC [6]byte // 0 if it has none of that length
+	// Longest is the longest packet that the pair lets pass to it, from the IP header
+	// on, if its MTU is smaller than the port's; 0 otherwise.
+	Longest uint16
 	// Detour says why a packet in the port's queue may be delivered later than
 	// one that is behind it in the queue of the same CPU; "" if it is not.
 	Detour string
 }
 
-// Reception looks at both ends of the pair.
-func (v *Pair) Reception(s *nlmsg.Socket) (r Reception, err error) {
-	mac, xdp, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
+// Reception looks at both ends of the pair, of which the outer one has an MTU.
+func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
+	inside, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
 	if err != nil {
 		return r, err
 	}
-	r.MAC = mac
-	if xdp {
+	r.MAC = inside.mac
+	if v.port.Kind != Netkit && inside.mtu < mtu { // only veth looks at the receiver's
+		const vlanTag = 4 // for which there is room
+		r.Longest = uint16(min(inside.mtu+vlanTag, math.MaxUint16))
+	}
+	if inside.xdp {
 		r.Detour = "an XDP program at the container's device"
 	}
 	for _, end := range []struct {
@@ -83,16 +91,21 @@ const (
 	skipLinkStats = 1 << 3
 )
 
-// lookInside asks about a device in another namespace, which has a number: for
-// its MAC address, and whether it has an XDP program that runs ahead of the
-// network stack.
-func lookInside(s *nlmsg.Socket, nsid, index int) (mac [6]byte, xdp bool, err error) {
+// inner is what matters of a device in another namespace.
+type inner struct {
+	mac [6]byte
+	mtu int
+	xdp bool // it has an XDP program that runs ahead of the network stack
+}
+
+// lookInside asks about a device in another namespace, which has a number.
+func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: unix.IFLA_TARGET_NETNSID, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsid))},
 		{Type: unix.IFLA_EXT_MASK, Data: binary.NativeEndian.AppendUint32(nil, skipLinkStats)},
 	})
 	if err != nil {
-		return mac, false, err
+		return dev, err
 	}
 	header := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(header[4:], uint32(index))
@@ -103,10 +116,12 @@ func lookInside(s *nlmsg.Socket, nsid, index int) (mac [6]byte, xdp bool, err er
 		}
 		for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
 			switch {
-			case typ == unix.IFLA_ADDRESS && len(data) == len(mac):
-				mac = [6]byte(data)
+			case typ == unix.IFLA_ADDRESS && len(data) == len(dev.mac):
+				dev.mac = [6]byte(data)
+			case typ == unix.IFLA_MTU && len(data) == 4:
+				dev.mtu = int(binary.NativeEndian.Uint32(data))
 			case typ == unix.IFLA_XDP:
-				xdp = isNativeXDP(data)
+				dev.xdp = isNativeXDP(data)
 			}
 		}
 	})
@@ -114,9 +129,9 @@ func lookInside(s *nlmsg.Socket, nsid, index int) (mac [6]byte, xdp bool, err er
 		err = ErrGone
 	}
 	if err != nil {
-		return mac, false, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
+		return dev, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
 	}
-	return mac, xdp, nil
+	return dev, nil
 }
 
 // isNativeXDP reads the attribute IFLA_XDP.
