@@ -42,6 +42,9 @@ type compiler struct {
 	family family
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
+	// flips are the registers that hold a connection's mark with bits inverted or
+	// moved: another one with each packet that sets it so.
+	flips [16]bool
 }
 
 // source is where the content of a register comes from.
@@ -167,7 +170,7 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 		k.strange(e)
 		return
 	}
-	*holds = src
+	*holds, k.flips[at/4] = src, false
 	to := at + length
 	padded := at + (length+3)&^3
 	k.step(step{check: func(m *machine) truth {
@@ -333,7 +336,12 @@ func (k *compiler) bitwise(e nftExpr) {
 	xor := bytes.Clone(e.nested(unix.NFTA_BITWISE_XOR).get(unix.NFTA_DATA_VALUE))
 	const op = 6 // NFTA_BITWISE_OP
 	src := *holds
+	isMark, flips := holds.what() == ctKeys[unix.NFT_CT_MARK].name, k.flips[from/4]
+	defer func() { k.flips[at/4] = flips }()
 	if e.number(op) == 0 && len(mask) == length && len(xor) == length {
+		for i := range mask {
+			flips = flips || isMark && mask[i]&xor[i] != 0
+		}
 		src.text += " & " + holds.show(mask)
 		*result = src
 		k.step(step{check: func(m *machine) truth {
@@ -349,6 +357,8 @@ func (k *compiler) bitwise(e nftExpr) {
 		}})
 		return
 	}
+	const and, or = 3, 4 // NFT_BITWISE_*, which make no other mark the second time
+	flips = flips || isMark && e.number(op) != and && e.number(op) != or
 	second := e.number(sreg2)
 	from2, _, ok := k.register(second, length)
 	k.mix(at, length, result, src, func(m *machine) bool {

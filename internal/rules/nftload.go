@@ -274,6 +274,10 @@ func (k *compiler) ct(e nftExpr) {
 		if key == unix.NFT_CT_ZONE {
 			k.step(zoning(""))
 		}
+		if at, _, ok := k.register(e.number(unix.NFTA_CT_SREG), 4); ok && k.flips[at/4] {
+			k.step(needing(known.name+" set", known.name))
+			return
+		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return
 	}

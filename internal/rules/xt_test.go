@@ -31,10 +31,12 @@ func TestXTPerPacket(t *testing.T) {
 		"-m ecn --ecn-ip-ect 1 -j DROP":                                                      "ecn",
 		"-p tcp --tcp-flags PSH PSH -j DROP":                                                 "tcp flags or options",
 		"-p tcp --tcp-option 8 -j DROP":                                                      "tcp flags or options",
-		"-j LOG":                                                                             "LOG",
-		"-j NFLOG":                                                                           "NFLOG",
-		"-j AUDIT --type accept":                                                             "AUDIT",
-		"-j TEE --gateway 10.0.0.9":                                                          "TEE",
+		"-j CONNMARK --xor-mark 1":                                                           "CONNMARK",
+		"-j CONNMARK --left-shift-mark 1 --save-mark --nfmask 0x1 --ctmask 0x1":              "CONNMARK",
+		"-j LOG":                    "LOG",
+		"-j NFLOG":                  "NFLOG",
+		"-j AUDIT --type accept":    "AUDIT",
+		"-j TEE --gateway 10.0.0.9": "TEE",
 	} {
 		for kind, tool := range iptables {
 			t.Run(kind+" "+rule, func(t *testing.T) {
@@ -68,6 +70,11 @@ func TestXTSilent(t *testing.T) {
 		"-j MARK --set-mark 7",
 		"-m mark --mark 7 -j ACCEPT",
 		"-j CONNMARK --save-mark",
+		"-j CONNMARK --save-mark --nfmask 0x1 --ctmask 0x1",
+		"-j CONNMARK --restore-mark",
+		"-j CONNMARK --set-mark 7/0xff",
+		"-j CONNMARK --or-mark 1",
+		"-j CONNMARK --and-mark 1",
 		"-m connmark --mark 7 -j ACCEPT",
 		"-m comment --comment limit -j ACCEPT",
 		"-m addrtype --dst-type LOCAL -j DROP",

@@ -8,7 +8,7 @@ import (
 // silentTargets do nothing to packets, or nothing that is not seen at the end
 // of the regular way: marks, priority, DSCP.
 var silentTargets = []string{
-	"CLASSIFY", "CONNMARK", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
+	"CLASSIFY", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
 }
 
 // Targets that set how conntrack and translation treat a connection, which is
@@ -29,6 +29,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(text), verdict{}, ""
 	case slices.Contains(retrackingTargets, name):
 		return retracking(text), verdict{}, ""
+	case name == "CONNMARK" && !flipsMark(revision, info):
+		return always(text), verdict{}, ""
 	case name == "CT":
 		return xtCT(text, info), verdict{}, ""
 	case slices.Contains(translatingTargets, name):
@@ -38,6 +40,28 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	default:
 		return needing(text, name), verdict{}, ""
 	}
+}
+
+// flipsMark tells whether target CONNMARK (struct xt_connmark_tginfo1, 2) makes
+// another mark of a connection's with each packet: it inverts bits, or moves them.
+func flipsMark(revision int, info []byte) bool {
+	const set, save, toRight = 0, 1, 1
+	if revision < 1 || revision > 2 || len(info) < 15 {
+		return true
+	}
+	value, cleared, taken, mode := native32(info, 0), native32(info, 4), native32(info, 8), info[12]
+	if revision == 2 {
+		bits := info[13]
+		if mode = info[14]; mode == set && bits != 0 {
+			return true
+		}
+		if info[12] == toRight {
+			taken >>= bits
+		} else {
+			taken <<= bits
+		}
+	}
+	return mode == set && value&^cleared != 0 || mode == save && taken&^cleared != 0
 }
 
 // xtCT makes a step of target CT (struct xt_ct_target_info), which may put packets into a zone
