@@ -218,6 +218,7 @@ func TestKernel(t *testing.T) {
 		{"filter of a shared block", "tc qdisc add dev up0 ingress_block 5 clsact", "tc filter add block 5 " + u32,
 			"filter topology stale"},
 		{"clsact", "", "tc qdisc add dev up0 clsact", "filter topology"},
+		{"clsact with a shared block", "", "tc qdisc add dev up0 ingress_block 5 clsact", "filter topology stale"},
 		{"shaping", "", "tc qdisc add dev vc root tbf rate 10mbit burst 10k latency 10ms", "filter topology stale"},
 
 		{"setting", "", "sysctl net.ipv4.conf.up0.rp_filter=1", "netconf stale"},

@@ -33,16 +33,19 @@ func (k *known) filter(m nlmsg.Message) (Event, bool) {
 }
 
 // qdisc judges a message about a qdisc. One that only holds filters decides
-// nothing, but may take them along when it goes.
+// nothing, but may take them along when it goes, or bring those of a block.
 func (k *known) qdisc(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < nl.SizeofTcMsg {
 		return Event{}, false
 	}
 	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
-	kind := ""
+	kind, shares := "", false
 	for typ, data := range nlmsg.Attributes(m.Data[nl.SizeofTcMsg:]) {
-		if typ == unix.TCA_KIND {
+		switch typ {
+		case unix.TCA_KIND:
 			kind = string(bytes.TrimRight(data, "\x00"))
+		case unix.TCA_INGRESS_BLOCK, unix.TCA_EGRESS_BLOCK:
+			shares = true
 		}
 	}
 	return Event{
@@ -50,6 +53,6 @@ func (k *known) qdisc(m nlmsg.Message) (Event, bool) {
 		Ifindex:  int(index),
 		Reason:   fmt.Sprintf("qdisc %s on %s %s", kind, k.name(index), verb(m.Type)),
 		Topology: true,
-		Stale:    kind != "clsact" && kind != "ingress",
+		Stale:    kind != "clsact" && kind != "ingress" || shares,
 	}, true
 }
