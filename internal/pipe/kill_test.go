@@ -96,8 +96,18 @@ func TestListenersOfEndedBroker(t *testing.T) {
 	t.Parallel()
 	broker, socket := startBroker(t)
 	cmd := command(t, socket, "orphans", "ENGINE=sealed")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	begin(t, nstest.New(t), cmd)
 	if err := broker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = broker.Wait()
+	startBrokerAt(t, socket)
+	if _, err := in.Write([]byte{0}); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {

@@ -382,7 +382,12 @@ func TestRunStaysTCP(t *testing.T) {
 func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "p")
-	broker = exec.Command(os.Args[0])
+	return startBrokerAt(t, socket), socket
+}
+
+func startBrokerAt(t *testing.T, socket string) *exec.Cmd {
+	t.Helper()
+	broker := exec.Command(os.Args[0])
 	broker.Env = append(os.Environ(), "SCON_TEST_BROKER="+socket)
 	if err := broker.Start(); err != nil {
 		t.Fatal(err)
@@ -398,7 +403,7 @@ func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
 		}
 		return err == nil
 	})
-	return broker, socket
+	return broker
 }
 
 // serveBroker is a broker in a process of its own.

@@ -140,6 +140,7 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	int files[MOST_FILES], count = MOST_FILES, err;
 	struct wire_request q;
 	struct wire_reply a;
+	uint32_t serial = 0;
 
 	err = name_request(&q, OP_CONNECT, s, addr, len);
 	if (!err && s->kind == KIND_CONN)
@@ -147,13 +148,11 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	if (!err && s->kind != KIND_NEW)
 		err = -EINVAL;
 	if (!err)
-		err = session_call(&s->serial, &q, &a, files, &count);
+		err = session_call(&serial, &q, &a, files, &count);
 	if (!err)
-		err = conn_open(&s->conn, s->serial, &a, files, count);
-	if (err) {
-		s->serial = 0;
+		err = conn_open(&s->conn, serial, &a, files, count);
+	if (err)
 		return err;
-	}
 	s->local = get_name(a.local, a.local_port);
 	s->remote = get_name(a.peer, a.peer_port);
 	s->kind = KIND_CONN;

@@ -257,7 +257,7 @@ static int ask(int64_t begun, uint32_t *serial, struct wire_request *q, int file
 		if (err != -EPIPE || *serial)
 			break;
 	}
-	if (!err)
+	if (!err && !*serial)
 		*serial = session.serial;
 	return err;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The broker ends while there are sockets that listen: nobody waits on for what cannot
- * come any more. */
+ * come any more. What it had numbers for is not taken for what the next one has. */
 #include "pipetest.h"
 
 static void *accept_in_vain(void *sid)
@@ -15,10 +15,14 @@ void test_orphans(void)
 	int set = pd_epoll_create(1);
 	struct sockaddr_in names[2];
 	pthread_t thread;
-	int sids[2], i;
+	int sids[2], new[2], i;
+	char byte;
 
 	for (i = 0; i < 2; i++)
 		sids[i] = make_listener(&names[i], 4);
+	/* What cannot be done changes nothing. */
+	fails(pd_connect(sids[0], (struct sockaddr *)&names[1], sizeof(names[1])),
+	      EINVAL);
 	check(pd_epoll_ctl(set, EPOLL_CTL_ADD, sids[1], &e) == 0);
 	check(pd_epoll_wait(set, &e, 1, 0) == 0);
 	check(!pthread_create(&thread, NULL, accept_in_vain, (void *)(intptr_t)sids[0]));
@@ -27,7 +31,14 @@ void test_orphans(void)
 	check(pd_epoll_wait(set, &e, 1, -1) == 1 && e.events & EPOLLIN);
 	accept_in_vain((void *)(intptr_t)sids[1]);
 	pthread_join(thread, NULL);
+	check(read(0, &byte, 1) == 1); /* there is another broker */
+	for (i = 0; i < 2; i++)
+		new[i] = make_listener(&names[i], 4);
 	for (i = 0; i < 2; i++)
 		check(pd_close(sids[i]) == 0);
+	for (i = 0; i < 2; i++) {
+		check(pd_close(make_client(&names[i])) == 0);
+		check(pd_close(new[i]) == 0);
+	}
 	check(pd_close(set) == 0);
 }
