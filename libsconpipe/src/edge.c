@@ -171,7 +171,7 @@ static void end(struct sock *s)
 
 		session_call(&s->serial, &q, &a, NULL, NULL);
 		/* Who waits there; without a broker nobody else does. */
-		if (s->ready >= 0)
+		if (kind == KIND_LISTENING)
 			shutdown(s->ready, SHUT_RDWR);
 	} else if (kind == KIND_CONN) {
 		conn_close(s->conn);

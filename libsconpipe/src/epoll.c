@@ -98,9 +98,17 @@ static void unlist(struct set *set, struct item *it)
 	set->count--;
 }
 
+/* doorbell of a socket, -1 as long as it has none. */
 static int doorbell(const struct sock *s)
 {
-	return s->conn ? s->conn->fd : s->ready;
+	switch (s->kind) {
+	case KIND_CONN:
+		return s->conn->fd;
+	case KIND_LISTENING:
+		return s->ready;
+	default:
+		return -1;
+	}
 }
 
 static struct item *item_of(struct set *set, int sid)

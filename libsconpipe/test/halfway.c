@@ -14,6 +14,8 @@ static void *connect_late(void *sid)
 void test_halfway(void)
 {
 	int listener = make_listener(&name, 4), client = make_socket(), server;
+	struct epoll_event e = { .events = EPOLLIN };
+	int set = pd_epoll_create(1);
 	pthread_t thread;
 	void *result;
 	char byte;
@@ -23,6 +25,7 @@ void test_halfway(void)
 	check(read(0, &byte, 1) == 1); /* it is stopped */
 	check(!pthread_create(&thread, NULL, connect_late, (void *)(intptr_t)client));
 	usleep(50000); /* until it asks, or not: both are right */
+	fails(pd_epoll_ctl(set, EPOLL_CTL_ADD, client, &e), EPERM);
 	check(pd_close(client) == 0);
 	check(kill(atoi(getenv("BROKER")), SIGCONT) == 0);
 	check(!pthread_join(thread, &result));
@@ -33,4 +36,5 @@ void test_halfway(void)
 		check(pd_close(server) == 0);
 	}
 	check(pd_close(listener) == 0);
+	check(pd_close(set) == 0);
 }
