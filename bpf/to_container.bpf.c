@@ -108,7 +108,7 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	if (!v6 && device)
 		flags |= device->flags & DEV_TUNNEL;
 	if (longest && wire_len(skb, &pkt) > longest) {
-		/* The pair drops it, unless the segments are joined: it decides nothing. */
+		/* The pair drops it, unless its segments are joined. */
 		half->probe = 0;
 		regular_way(skb, TOO_LONG);
 		if (!skb->gso_size)
