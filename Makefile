@@ -28,7 +28,7 @@ build:
 	if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
 # Static: a container waits until they have started.
-bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent.h
+bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
 	@mkdir -p bin; command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(CC) $(CFLAGS) -static -s -o $@ $(filter %.c,$^)
 
@@ -36,7 +36,7 @@ bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c cmd/agent/agent.c cmd/agent/agent
 CUDA ?= bin/scon-pipe-cuda
 cuda: $(CUDA)
 
-$(CUDA): $(wildcard cmd/scon-pipe-cuda/*)
+$(CUDA): $(wildcard internal/pipe/copier/cuda/*)
 	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(CC) $(CFLAGS) -D_GNU_SOURCE -o $@ $(filter %.c,$^) -ldl
 
@@ -61,7 +61,7 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
-	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] cmd/scon-pipe-cuda/*.[ch]
+	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch]
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
@@ -100,7 +100,7 @@ install: build
 	install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
 	install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
-	install -D -m 644 internal/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
+	install -D -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	bin/scon completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon

@@ -12,7 +12,7 @@ always_inline __u64 ports_side(const struct key *key)
 	return (__u64)key->side << 32 | key->ports;
 }
 
-/* internal/contable computes the same. */
+/* internal/express/contable computes the same. */
 always_inline __u64 hash(const struct key *key)
 {
 	__u64 h = (key->addrs ^ shared.seed) * 0x9e3779b97f4a7c15;

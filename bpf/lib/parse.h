@@ -170,7 +170,7 @@ always_inline void parse_tcp(const struct tcphdr *tcp, struct packet *pkt)
 
 /*
  * The addresses of IPv6 as a key has them: nobody who does not know the seed
- * finds others of the same digest. internal/contable computes the same.
+ * finds others of the same digest. internal/express/contable computes the same.
  */
 always_inline __u64 digest(const __u64 *addrs)
 {

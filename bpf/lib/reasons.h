@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Why a packet went the regular way. One is added to reasons[reason] of the
- * device it was seen at. internal/datapath gives the same names to people.
+ * device it was seen at. internal/express/datapath gives the same names to people.
  */
 #pragma once
 

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/scon-project/scon/internal/figures/helper"
+	"github.com/scon-project/scon/internal/lab/figures/helper"
 )
 
 func main() {

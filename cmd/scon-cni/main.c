@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../agent/agent.h"
+#include "../../internal/startup/client/agent.h"
 
 static const struct {
 	const char *variable, *header;

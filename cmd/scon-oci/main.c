@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../agent/agent.h"
+#include "../../internal/startup/client/agent.h"
 
 /* What is on the command line. */
 struct call {

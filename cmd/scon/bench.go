@@ -12,13 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/bench/peer"
-	"github.com/scon-project/scon/internal/figures"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/output"
-	"github.com/scon-project/scon/internal/pipebench"
-	"github.com/scon-project/scon/internal/startbench"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/bench/peer"
+	"github.com/scon-project/scon/internal/lab/figures"
+	"github.com/scon-project/scon/internal/lab/output"
+	"github.com/scon-project/scon/internal/lab/pipebench"
+	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
 func newBenchCommand() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/vm"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/vm"
 )
 
 // costOptions are the flags of what counts instructions.

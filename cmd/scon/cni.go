@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/startup"
+	"github.com/scon-project/scon/internal/startup/cni"
 )
 
 // errAnswered is what an answer that is an error ends with: it is printed.

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/daemon"
-	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 func (t *tool) newDaemonCommand() *cobra.Command {
@@ -37,7 +37,7 @@ func (t *tool) newDaemonCommand() *cobra.Command {
 	return cmd
 }
 
-func (t *tool) runDaemon(o daemon.Options) error {
+func (t *tool) runDaemon(o express.Options) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/daemon"
 	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -49,7 +49,7 @@ func (t *tool) down(dir, namespace string) error {
 	if err != nil {
 		return err
 	}
-	o := daemon.Options{
+	o := express.Options{
 		StateDir: dir,
 		Socket:   cmp.Or(t.socket, s.Socket, state.Socket(dir)),
 		Netns:    cmp.Or(namespace, s.Netns),
@@ -72,7 +72,7 @@ func (t *tool) down(dir, namespace string) error {
 
 // removeAll takes away what is in the kernel and in the state directory, when
 // no daemon lives there.
-func (t *tool) removeAll(o daemon.Options, pid int) error {
+func (t *tool) removeAll(o express.Options, pid int) error {
 	unlock, err := state.Lock(o.StateDir)
 	if errors.Is(err, state.ErrLocked) {
 		return fmt.Errorf("a daemon (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", pid, o.StateDir, o.Socket, pid)
@@ -85,7 +85,7 @@ func (t *tool) removeAll(o daemon.Options, pid int) error {
 	if errors.Is(err, netns.ErrNotExist) {
 		// Its devices went with it, and the programs with them.
 		fmt.Fprintf(t.stderr, "scon: warning: %v; nothing to detach there\n", err)
-		err = daemon.CleanAbandoned()
+		err = express.CleanAbandoned()
 	}
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (t *tool) removeAll(o daemon.Options, pid int) error {
 }
 
 // clean takes away what is in the kernel, in the daemon's namespace.
-func (t *tool) clean(o daemon.Options) error {
+func (t *tool) clean(o express.Options) error {
 	if o.Netns == "" {
 		return t.daemon.clean(o)
 	}
@@ -134,7 +134,7 @@ func (t *tool) stop(c *api.Client) (pid int, err error) {
 // kernel takes some 20 ms.
 func unhooking(s api.Status) func() (done, total int) {
 	return func() (int, int) {
-		left, err := daemon.Hooked(fmt.Sprintf("/proc/%d/ns/net", s.PID))
+		left, err := express.Hooked(fmt.Sprintf("/proc/%d/ns/net", s.PID))
 		if err != nil {
 			return 0, 0
 		}

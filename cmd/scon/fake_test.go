@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/daemon"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -22,7 +22,7 @@ var fakeDaemon = daemonSide{run: fakeRun, clean: fakeClean}
 // fakeLife bounds a daemon that a script has left behind.
 const fakeLife = time.Minute
 
-func fakeRun(ctx context.Context, o daemon.Options) error {
+func fakeRun(ctx context.Context, o express.Options) error {
 	switch os.Getenv("SCON_TEST_DAEMON") {
 	case "fail":
 		o.Logger.Info("loading")
@@ -57,7 +57,7 @@ func fakeRun(ctx context.Context, o daemon.Options) error {
 }
 
 // fakeClean writes down what it was asked to clean.
-func fakeClean(o daemon.Options) error {
+func fakeClean(o express.Options) error {
 	inode, err := netns.Inode("")
 	if err != nil {
 		return err

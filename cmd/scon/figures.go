@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/figures"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/figures"
 )
 
 func newBenchFiguresCommand() *cobra.Command {

@@ -9,8 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/latency"
-	"github.com/scon-project/scon/internal/topology"
+	"github.com/scon-project/scon/internal/lab/latency"
+	"github.com/scon-project/scon/internal/lab/topology"
 )
 
 // TestLab runs real command lines on the machine's one lab of that name.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/latency"
-	"github.com/scon-project/scon/internal/topology"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/latency"
+	"github.com/scon-project/scon/internal/lab/topology"
 )
 
 // newLatencyCommand returns "scon latency", which measures how long packets take

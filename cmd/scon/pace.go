@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/lab/bench"
 )
 
 const (

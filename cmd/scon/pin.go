@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/pin"
 )
 

@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/latency"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/latency"
+	"github.com/scon-project/scon/internal/lab/topology"
 	"github.com/scon-project/scon/internal/pin"
-	"github.com/scon-project/scon/internal/topology"
 )
 
 // adviseFlags say what is measured.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/pipebench"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/pipebench"
 )
 
 func newPipeBenchCommand() *cobra.Command {

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
 	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/profile"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/profile"
 )
 
 // newProfileCommand returns "scon profile", which shows where the time of a

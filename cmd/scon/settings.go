@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/daemon"
+	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -48,8 +48,8 @@ func addStateDirFlag(cmd *cobra.Command, dir *string) {
 
 // options are what the flags, over the file, over the defaults say. Paths are
 // absolute.
-func (s *settings) options(cmd *cobra.Command, t *tool) (daemon.Options, error) {
-	o := daemon.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
+func (s *settings) options(cmd *cobra.Command, t *tool) (express.Options, error) {
+	o := express.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
 	var err error
 	if o.Config, err = s.load(cmd, t.config); err != nil {
 		return o, err

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/startbench"
 	"github.com/scon-project/scon/internal/near"
-	"github.com/scon-project/scon/internal/startbench"
 )
 
 // mostContainers that a bench starts at once.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/startbench"
+	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
 func (t *tool) newStartupTuneCommand() *cobra.Command {

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/topology"
+	"github.com/scon-project/scon/internal/lab/topology"
 )
 
 // newLabSchemaCommand returns "scon lab schema", for editors.

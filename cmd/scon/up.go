@@ -19,11 +19,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/daemon"
-	"github.com/scon-project/scon/internal/datapath"
-	"github.com/scon-project/scon/internal/discover"
 	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -51,7 +51,7 @@ func (t *tool) newUpCommand() *cobra.Command {
 
 // arguments are the command line of the daemon for the flags of up. Its paths
 // are absolute: the daemon works in /.
-func (s *settings) arguments(cmd *cobra.Command, o daemon.Options) ([]string, error) {
+func (s *settings) arguments(cmd *cobra.Command, o express.Options) ([]string, error) {
 	args := []string{"daemon", "--socket", o.Socket, "--state-dir", o.StateDir}
 	if o.Netns != "" {
 		args = append(args, "--netns", o.Netns)
@@ -71,7 +71,7 @@ func (s *settings) arguments(cmd *cobra.Command, o daemon.Options) ([]string, er
 	return args, nil
 }
 
-func (t *tool) up(o daemon.Options, args []string) error {
+func (t *tool) up(o express.Options, args []string) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (t *tool) up(o daemon.Options, args []string) error {
 
 // running is the status of a daemon that was started with the same options,
 // nil when none answers. Another daemon in the same place is an error.
-func (t *tool) running(o daemon.Options) (*api.Status, error) {
+func (t *tool) running(o express.Options) (*api.Status, error) {
 	s, err := t.readState(o.StateDir)
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func sameNetns(pid int, namespace string) (bool, error) {
 }
 
 // start runs the daemon in a session of its own and waits until it answers.
-func (t *tool) start(o daemon.Options, args []string) (status api.Status, err error) {
+func (t *tool) start(o express.Options, args []string) (status api.Status, err error) {
 	log, err := createLog(o.StateDir)
 	if err != nil {
 		return status, err
@@ -191,7 +191,7 @@ func (t *tool) start(o daemon.Options, args []string) (status api.Status, err er
 
 // hooking counts the hooks that a daemon has put in place, of those that it
 // should.
-func hooking(o daemon.Options) func() (done, total int) {
+func hooking(o express.Options) func() (done, total int) {
 	expected := sync.OnceValue(func() (n int) {
 		_ = netns.Do(o.Netns, func() error {
 			topology, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks})
@@ -201,7 +201,7 @@ func hooking(o daemon.Options) func() (done, total int) {
 		return n
 	})
 	return func() (int, int) {
-		done, err := daemon.Hooked(o.Netns)
+		done, err := express.Hooked(o.Netns)
 		if err != nil || done == 0 {
 			return 0, 0
 		}
@@ -259,7 +259,7 @@ func lastWords(log string) string {
 	return "the daemon ended: " + strings.Join(lines, "; ")
 }
 
-func (t *tool) printUp(word string, s api.Status, o daemon.Options) error {
+func (t *tool) printUp(word string, s api.Status, o express.Options) error {
 	var containers, uplinks []string
 	for _, c := range s.Containers {
 		containers = append(containers, printable(cmp.Or(c.Name, c.ID, c.Dev)))

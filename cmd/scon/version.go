@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // release is set by the Makefile (-ldflags "-X main.release=v1.2.3").

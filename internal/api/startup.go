@@ -11,7 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/scon-project/scon/internal/cni"
+	"github.com/scon-project/scon/internal/startup/cni"
 )
 
 // Startup is what `scon startup status --json` prints.

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 const newerKernel = "run Linux 5.15 or newer"

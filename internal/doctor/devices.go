@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/discover"
+	"github.com/scon-project/scon/internal/express/discover"
 )
 
 // findDevices says what a daemon would hook in the namespace, and what not.

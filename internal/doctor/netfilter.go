@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // lookConntrack asks ctnetlink for its statistics.

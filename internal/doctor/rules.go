@@ -7,9 +7,9 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/conntrack"
-	"github.com/scon-project/scon/internal/discover"
-	"github.com/scon-project/scon/internal/rules"
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
 )
 
 // lookNFTables names the tables of nftables: "ip nat, inet filter".

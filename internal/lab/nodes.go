@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // Nodes that every lab has.

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/sysctl"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
 // Second is the device of the second uplink, of the kind that Options.Uplink

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/sysctl"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
 // makeNode makes a node's namespace and opens a routing socket in it.

@@ -1,6 +1,6 @@
 package lab
 
-import "github.com/scon-project/scon/internal/sysctl"
+import "github.com/scon-project/scon/internal/host/sysctl"
 
 // nodeSysctls hold in every node of a lab without IPv6, as Docker's default
 // network is: its links are free of neighbour discovery.

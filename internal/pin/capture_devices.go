@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // devices reads the hardware and the veths of all namespaces.

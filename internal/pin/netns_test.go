@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // pair is a machine that has only two namespaces, with a veth between them:

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // application is a server at 10.9.0.2 and what talks to it.

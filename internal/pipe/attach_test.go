@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // tcpPair is a TCP connection in a namespace, at the same addresses in each.

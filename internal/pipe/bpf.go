@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy ../../bpf/pipe_copy.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy bpf/pipe_copy.bpf.c
 
 // program is the kernel side of the engine bpf. It is loaded with the first
 // connection that wants it.

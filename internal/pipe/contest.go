@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/cores"
+	"github.com/scon-project/scon/internal/host/cores"
 )
 
 // contest lets a ring and a UNIX socket compete between two processors, by what

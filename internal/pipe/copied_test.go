@@ -13,7 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// What a process may ask the kernel of its doorbell: bpf/pipe_copy.bpf.c.
+// What a process may ask the kernel of its doorbell: internal/pipe/bpf/pipe_copy.bpf.c.
 const (
 	solPipe  = 0x5043
 	kindSend = 1

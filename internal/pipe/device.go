@@ -45,7 +45,7 @@ const (
 	helperGone
 )
 
-// order is what the helper is told; cmd/scon-pipe-cuda has the same.
+// order is what the helper is told; internal/pipe/copier/cuda has the same.
 type order struct {
 	op, region uint32
 	size       uint64

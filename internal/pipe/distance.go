@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/cores"
+	"github.com/scon-project/scon/internal/host/cores"
 )
 
 // preference is which engine to take of those that both sides accept. Sealed is

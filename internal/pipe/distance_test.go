@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/cores"
+	"github.com/scon-project/scon/internal/host/cores"
 )
 
 // The engine follows from what both sides accept, what works, and the distance.

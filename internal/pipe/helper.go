@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// helperProgram has a GPU copy: cmd/scon-pipe-cuda.
+// helperProgram has a GPU copy: internal/pipe/copier/cuda.
 const helperProgram = "scon-pipe-cuda"
 
 // lookPatience is how long it may take to find a device.

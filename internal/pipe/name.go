@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // name is an address and a port that a process listens on, or will.

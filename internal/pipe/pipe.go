@@ -46,7 +46,7 @@ type Options struct {
 	// of it.
 	MemoryLimit int64
 	// CopyHelper is the path of a program that has a device copy for the engine
-	// copier, as cmd/scon-pipe-cuda does. "": processors copy.
+	// copier, as internal/pipe/copier/cuda does. "": processors copy.
 	CopyHelper string
 	Logger     *slog.Logger
 }

@@ -42,7 +42,7 @@ func (p place) offset() uint64                   { return uint64(uint32(p)) }
 const queueDepth = 1024
 
 // queues are a core's submission and completion queue, in memory that can be
-// shared: cmd/scon-pipe-cuda has the same. Each has one writer and one reader, so
+// shared: internal/pipe/copier/cuda has the same. Each has one writer and one reader, so
 // there are no locks.
 type queues struct {
 	memory []byte

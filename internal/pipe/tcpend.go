@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends ../../bpf/tcp_ends.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends bpf/tcp_ends.bpf.c
 
 // tcpEnd tells one end of a TCP connection from all others of the machine,
 // whatever their addresses are and whoever translates them: the sequence numbers

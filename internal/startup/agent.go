@@ -27,10 +27,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // Options say where and how an agent works.
@@ -51,7 +51,7 @@ type Options struct {
 type Agent struct {
 	opts  Options
 	log   *slog.Logger
-	host  *primary.Host
+	host  *devices.Host
 	store *store
 	home  uint64 // number of the agent's namespace
 	// userns is the number of the user namespace that home belongs to.
@@ -107,7 +107,7 @@ func New(o Options) (_ *Agent, err error) {
 	if err := leaveLink(o.Socket, o.StateDir); err != nil {
 		return nil, err
 	}
-	if a.host, err = primary.Open(); err != nil {
+	if a.host, err = devices.Open(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -340,7 +340,7 @@ func (a *Agent) countInPlace(why string) {
 
 // addInPlace makes the device in the runtime's namespace.
 func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
-	if primary.HasHost(c.Kind) {
+	if devices.HasHost(c.Kind) {
 		r.Host = inPlacePrefix + r.key
 	}
 	if err := a.lease(n, r, at, c); err != nil {
@@ -363,7 +363,7 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 		}
 	}()
 	end := a.begin(StageAttachIf, r.ContainerID)
-	s := primary.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases}
+	s := devices.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases}
 	if r.Host == "" {
 		s.Mark = a.alias(r.mark())
 	}
@@ -441,20 +441,20 @@ func (a *Agent) detach(r *Record) error {
 // removeDevice takes an attachment's device away: by its end on the host, or in
 // the container, if that is still there.
 func (a *Agent) removeDevice(r *Record) error {
-	if err := a.host.Remove(&r.Network, r.Host); err != nil || primary.HasHost(r.Network.Kind) || r.Netns == "" {
+	if err := a.host.Remove(&r.Network, r.Host); err != nil || devices.HasHost(r.Network.Kind) || r.Netns == "" {
 		return err
 	}
 	return ignoreGone(netns.Do(r.Netns, func() error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
 			return err // the path is another container's by now
 		}
-		return primary.RemoveInside(r.IfName)
+		return devices.RemoveInside(r.IfName)
 	}))
 }
 
 // removeInside takes the device of a pooled namespace away, whoever has that.
 func removeInside(path string) error {
-	return ignoreGone(netns.Do(path, func() error { return primary.RemoveInside(pooledName) }))
+	return ignoreGone(netns.Do(path, func() error { return devices.RemoveInside(pooledName) }))
 }
 
 // ignoreGone is err unless a namespace is gone.

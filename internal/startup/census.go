@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants ../../bpf/inhabitants.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants bpf/inhabitants.bpf.c
 
 // census knows which network namespaces have processes: with all their threads,
 // for a plugin of CNI enters one with a thread, to leave it again. It looks at every

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // A process is found where it is, by the kernel's iterator and by /proc, and none

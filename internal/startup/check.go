@@ -7,9 +7,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // Check tells whether a container's device is as ADD has made
@@ -25,7 +25,7 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	if err := a.host.Check(made); err != nil {
 		return err
 	}
-	if err := netns.Do(path, func() error { return primary.CheckInside(made) }); err != nil {
+	if err := netns.Do(path, func() error { return devices.CheckInside(made) }); err != nil {
 		return err
 	}
 	if c.IPAM.Type == cni.OwnIPAM {
@@ -41,8 +41,8 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 }
 
 // attached is what an attachment should be.
-func attached(r *Record, c *cni.Conf) primary.Attached {
-	made := primary.Attached{
+func attached(r *Record, c *cni.Conf) devices.Attached {
+	made := devices.Attached{
 		Network: &r.Network, QoS: r.Network.QoS, Host: r.Host, Name: r.IfName, Leases: r.Leases,
 	}
 	if c.Bandwidth != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // The CNI project's own program drives the plugin from ADD to DEL, in every

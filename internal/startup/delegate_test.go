@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // hostLocal is a network whose addresses are those of the CNI project's

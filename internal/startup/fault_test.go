@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // wantWhole fails unless the agent starts again, a container gets a network and

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // lull is how long the agent waits after rules have changed, for more changes.
@@ -28,11 +28,11 @@ func (a *Agent) keepRules() error {
 	a.mu.Lock()
 	networks := slices.Collect(maps.Values(a.networks))
 	confs := maps.Clone(a.claims)
-	var containers []primary.Spec
+	var containers []devices.Spec
 	records := make(map[string]*Record)
 	for _, r := range a.records {
 		if len(r.Network.Rules) > 0 {
-			containers = append(containers, primary.Spec{Conf: &cni.Conf{Network: r.Network}, Host: r.Host, Leases: r.Leases})
+			containers = append(containers, devices.Spec{Conf: &cni.Conf{Network: r.Network}, Host: r.Host, Leases: r.Leases})
 			records[r.Host] = r
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // Somebody who takes all rules away does not take a container's security group,

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // kindConf is a network of a kind, above m0 where it has a master.

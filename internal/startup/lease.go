@@ -10,9 +10,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/ipam"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
+	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
 // lease takes addresses for an attachment: of the network's own ranges, or
@@ -160,7 +160,7 @@ func delegate(verb string, r *Record) (*types100.Result, error) {
 }
 
 // resultOf is what the runtime hears of a device.
-func resultOf(c *cni.Conf, r *Record, m primary.Made) *types100.Result {
+func resultOf(c *cni.Conf, r *Record, m devices.Made) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: c.DNS}
 	if c.Kind == cni.Veth || c.Kind == cni.OVS {
 		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: c.Bridge})

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab/bench"
 )
 
 var costFile = flag.String("stage-log-cost", "", "write to this `file` what the log of stages costs, measured in 30 rounds")

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/startup/cni"
 )
 
 // bin is a directory with scon-cni, and with the test's program as scon.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/scon-project/scon/internal/ipam"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/devices"
+	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
 // A device without an end on the host has a mark in its alias, in the container.
@@ -85,7 +85,7 @@ func namespaces() (paths []string) {
 
 // remove takes a device away that no record tells of.
 func (i inside) remove() error {
-	return netns.Do(i.netns, func() error { return primary.RemoveInside(i.link.Attrs().Name) })
+	return netns.Do(i.netns, func() error { return devices.RemoveInside(i.link.Attrs().Name) })
 }
 
 // leases are a device's addresses, in the namespace of the calling thread.

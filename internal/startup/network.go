@@ -9,10 +9,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/ipam"
-	"github.com/scon-project/scon/internal/pool"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
+	"github.com/scon-project/scon/internal/startup/ipam"
+	"github.com/scon-project/scon/internal/startup/pool"
 )
 
 // network is what the agent keeps for containers of one network.
@@ -108,7 +108,7 @@ func (n *network) learn(leases []ipam.Lease) {
 func (a *Agent) prepare(n *network) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.prepared && n.shared == primary.SharedIndex(&n.conf.Network) {
+	if n.prepared && n.shared == devices.SharedIndex(&n.conf.Network) {
 		return nil
 	}
 	if err := a.claim(n.conf); err != nil {
@@ -120,7 +120,7 @@ func (a *Agent) prepare(n *network) error {
 	if err := a.host.Prepare(n.withLearned()); err != nil {
 		return err
 	}
-	n.prepared, n.shared = true, primary.SharedIndex(&n.conf.Network)
+	n.prepared, n.shared = true, devices.SharedIndex(&n.conf.Network)
 	return nil
 }
 
@@ -142,12 +142,12 @@ func (a *Agent) claim(c *cni.Conf) error {
 }
 
 // make makes a device; should what the network needs be gone, it is made anew.
-func (a *Agent) make(n *network, s primary.Spec) (m primary.Made, err error) {
+func (a *Agent) make(n *network, s devices.Spec) (m devices.Made, err error) {
 	for range 2 {
 		if err := a.prepare(n); err != nil {
 			return m, err
 		}
-		if m, err = a.host.Make(s); !errors.Is(err, primary.ErrNotPrepared) {
+		if m, err = a.host.Make(s); !errors.Is(err, devices.ErrNotPrepared) {
 			return m, err
 		}
 		n.unprepare()

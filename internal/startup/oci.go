@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
 )
 
 // The annotation, and the variable of the container's environment, that name the

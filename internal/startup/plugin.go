@@ -12,9 +12,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/scon-project/scon/internal/cni"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/state"
 )
 

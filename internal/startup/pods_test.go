@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/nstest"
-	"github.com/scon-project/scon/internal/startbench/launch"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
 // podList is what a node of Kubernetes has as its network: ports of the host are

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/ipam"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/pool"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
+	"github.com/scon-project/scon/internal/startup/ipam"
+	"github.com/scon-project/scon/internal/startup/pool"
 )
 
 // pooledName is a container's device in a pooled namespace: what runtimes call
@@ -31,7 +31,7 @@ type entry struct {
 	host   string
 	inode  uint64
 	leases []ipam.Lease
-	made   primary.Made
+	made   devices.Made
 	shared int // number of the bridge or master that it hangs at
 }
 
@@ -63,7 +63,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if err != nil {
 		return nil, err
 	}
-	if primary.HasHost(n.conf.Kind) {
+	if devices.HasHost(n.conf.Kind) {
 		e.host = pooledPrefix + e.number
 	}
 	a.own(e.host, Owner{Netns: netns.FdPath(e.ns)})
@@ -88,7 +88,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if e.inode, err = inodeOf(e.ns); err != nil {
 		return nil, err
 	}
-	s := primary.Spec{Conf: n.conf, Netns: e.ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true}
+	s := devices.Spec{Conf: n.conf, Netns: e.ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true}
 	if e.host == "" {
 		s.Mark = a.alias(pooledMark + e.number)
 	}
@@ -98,7 +98,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if err != nil {
 		return nil, err
 	}
-	e.shared = primary.SharedIndex(&n.conf.Network)
+	e.shared = devices.SharedIndex(&n.conf.Network)
 	step("pool-made")
 	return e, nil
 }
@@ -138,7 +138,7 @@ func (a *Agent) take(n *network) *entry {
 			return nil
 		}
 		e := taken.(*entry)
-		if e.shared == primary.SharedIndex(&n.conf.Network) {
+		if e.shared == devices.SharedIndex(&n.conf.Network) {
 			return e
 		}
 		n.unprepare()

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 func inode(t *testing.T, ns string) uint64 {

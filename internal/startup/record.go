@@ -19,8 +19,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/ipam"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/ipam"
 	"github.com/scon-project/scon/internal/state"
 )
 

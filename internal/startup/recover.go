@@ -9,9 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/scon-project/scon/internal/cni"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/primary"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // recover brings the records and the kernel together after another process
@@ -192,7 +192,7 @@ func (a *Agent) findMarked(look bool) (map[string]inside, error) {
 		return nil, err
 	}
 	for _, c := range networks {
-		look = look || !primary.HasHost(c.Kind)
+		look = look || !devices.HasHost(c.Kind)
 	}
 	if !look {
 		return nil, nil

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // port gives the host a port m0, and what is behind it: a gateway of three

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
-	"github.com/scon-project/scon/internal/rules"
+	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // tenantConf is a network of a tenant: number n has the subnet 10.88.n.0/24.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The engine bpf: setsockopt on the doorbell runs the program that copies
- * (bpf/pipe_copy.bpf.c).
+ * (internal/pipe/bpf/pipe_copy.bpf.c).
  */
 #include <errno.h>
 #include <sys/mman.h>

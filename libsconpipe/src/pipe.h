@@ -77,7 +77,7 @@ struct loan {
 #define MOST_LOANS 64
 
 /* The page of an end whose bytes others copy: of bpf the kernel, of copier the
- * broker. bpf/pipe_copy.bpf.c and internal/pipe/shared.go have the same. */
+ * broker. internal/pipe/bpf/pipe_copy.bpf.c and internal/pipe/shared.go have the same. */
 struct page {
 	struct side own; /* they read */
 	struct side peer; /* they write, as the peer says */

@@ -10,9 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/netns"
 )
 
 // flushConntrack forgets all connections.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // shell is an sh(1) in device, with the mounts of the world's daemon. It stays:

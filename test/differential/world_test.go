@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/conntrack"
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // The nodes that packets come from and arrive at. Their kernels have no

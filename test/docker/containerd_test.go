@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/startbench/launch"
+	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
 // containerdConfig has scon-cni for pods, and the runtimes runc and scon, which

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // TestDownLeavesNothing compares the machine before `scon up` with the machine

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/startbench/launch"
+	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
 // buildStaticLoad builds the load program of the pipe, for an image without

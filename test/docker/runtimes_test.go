@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/netns"
+	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // Other container engines than Docker, as Debian has them: SCON finds their

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // Hundreds of containers that start and stop in a minute are hooked, go express

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // Connections that come and go by the ten thousands, short ones and ones that

@@ -6,10 +6,10 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/nstest"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // container is one that comes and goes while the lab's stay.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // TCP flags.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // A daemon that hangs lets go of the express way within a second, however long

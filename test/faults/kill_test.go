@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // A daemon that is killed at any instant, its start included, breaks no

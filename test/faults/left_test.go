@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // wantNothingLeft fails if anything of SCON is in the lab: programs, filters,

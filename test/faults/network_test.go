@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Traffic follows what happens to the network as without SCON. internal/daemon
+// Traffic follows what happens to the network as without SCON. internal/express
 // tests an uplink that goes down and up, another address and another uplink.
 
 // An uplink that is deleted and made anew under its name carries on; nothing of

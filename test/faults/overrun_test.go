@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // Announcements that the kernel has to drop are never changes missed: when the

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // pairs are many UDP connections of a container with one echo at edge, which

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/bench"
-	"github.com/scon-project/scon/internal/figures"
-	"github.com/scon-project/scon/internal/nstest"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/figures"
 )
 
 // scon is the program under test, with scon-bench beside it.

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/scon-project/scon/internal/bench"
+	"github.com/scon-project/scon/internal/lab/bench"
 )
 
 // baselineFile holds, by ratio of modes and metric, what express messages may

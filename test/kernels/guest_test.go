@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/vm"
+	"github.com/scon-project/scon/internal/lab/vm"
 )
 
 // guest is a kind of guest.
@@ -41,14 +41,14 @@ var guests = []guest{
 // sinceLinux61 are the tests of what came later: tcx with 6.6, mounts beneath
 // others with 6.5, netkit with 6.7, new names of devices that are up with 6.2.
 var sinceLinux61 = map[string][]string{
-	"internal/changes": {"TestRename"},
-	"internal/datapath": {
+	"internal/host/changes": {"TestRename"},
+	"internal/express/datapath": {
 		"TestAttach/tcx", "TestAttachedProgramsRun/tcx", "TestGoneDevice/tcx", "TestProgramsAreReplaced/tcx",
 		"TestRemove/tcx", "TestTCXAfterClsact", "TestTCXOrder",
 	},
-	"internal/discover": {"TestNetkitPort"},
-	"internal/startup":  {"TestInPlace", "TestKinds/netkit", "TestSwap"},
-	"internal/daemon": {
+	"internal/express/discover": {"TestNetkitPort"},
+	"internal/startup":          {"TestInPlace", "TestKinds/netkit", "TestSwap"},
+	"internal/express": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
 		"TestForeignFilterInBlock", "TestForeignProgram", "TestForeignProgramAtBridge",
 		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
@@ -60,12 +60,12 @@ var sinceLinux61 = map[string][]string{
 // withOldNFT are the tests of what the guests' nft makes of a protocol that stands
 // beside networks, a change of byte order of one octet: new kernels refuse it.
 var withOldNFT = map[string][]string{
-	"internal/rules": {"TestNFTWays/map_of_networks_and_its_protocol", "TestNFTWays/map_of_networks_and_protocols"},
+	"internal/express/rules": {"TestNFTWays/map_of_networks_and_its_protocol", "TestNFTWays/map_of_networks_and_protocols"},
 }
 
 // withoutBTF are the tests of what needs the kernel's type information.
 var withoutBTF = map[string][]string{
-	"internal/daemon": {"TestDiscard", "TestDiscardEndsWithConnection"},
+	"internal/express": {"TestDiscard", "TestDiscardEndsWithConnection"},
 }
 
 // hideBTF takes the kernel's type information away, from everybody who looks

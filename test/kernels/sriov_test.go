@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/latency"
+	"github.com/scon-project/scon/internal/lab/latency"
+	"github.com/scon-project/scon/internal/lab/vm"
 	"github.com/scon-project/scon/internal/pin"
-	"github.com/scon-project/scon/internal/vm"
 )
 
 //go:embed sriov.sh

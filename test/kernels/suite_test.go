@@ -48,14 +48,14 @@ func anyOf(tests []string) string { return "'^(" + strings.Join(tests, "|") + ")
 
 var suites = []suite{
 	{name: "parts", packages: []string{
-		"internal/datapath", "internal/contable", "internal/rules", "internal/changes", "internal/conntrack",
-		"internal/discover", "internal/doctor",
+		"internal/express/datapath", "internal/express/contable", "internal/express/rules", "internal/host/changes", "internal/express/conntrack",
+		"internal/express/discover", "internal/doctor",
 	}},
-	{name: "topology", packages: []string{"internal/topology"}},
-	{name: "daemon", packages: []string{"internal/daemon"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
-	{name: "drivers", packages: []string{"internal/daemon"}, only: drivers, hardware: true},
+	{name: "topology", packages: []string{"internal/lab/topology"}},
+	{name: "daemon", packages: []string{"internal/express"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
+	{name: "drivers", packages: []string{"internal/express"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
-	{name: "order", packages: []string{"internal/daemon"}, bridges: true, only: order, several: true},
+	{name: "order", packages: []string{"internal/express"}, bridges: true, only: order, several: true},
 	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
 	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
 }

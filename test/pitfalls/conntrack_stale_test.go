@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // Conntrack compares a RST with the highest acknowledgement that it saw. Half

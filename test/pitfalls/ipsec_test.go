@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // From when a policy asks for IPsec, no packet leaves in the clear any more: not

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/netns"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // A machine that shows up at another port of the bridge gets its packets there,

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // What the daemon writes and says gives nothing away of what containers run:

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/scon-project/scon/internal/datapath"
+	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // release is a build of scon.
@@ -27,7 +27,7 @@ var (
 
 // layoutSource is where the layout has its number, which the programs do not
 // know.
-const layoutSource = "../../internal/datapath/datapath.go"
+const layoutSource = "../../internal/express/datapath/datapath.go"
 
 // build makes the program in dir, of these sources but for the layout's number.
 func (r *release) build(dir string) error {

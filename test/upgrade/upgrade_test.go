@@ -12,7 +12,7 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/scontest"
+	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
 // ways are how a daemon ends before the next one begins.

@@ -1,4 +1,0 @@
-package daemon
-
-// ForceClsact makes daemons of this process hook devices by clsact.
-func ForceClsact() { forceClsact = true }

@@ -1,4 +1,0 @@
-package datapath
-
-//go:generate go tool bpf2go -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type event -type event6 -type event_kind express ../../bpf/express.bpf.c
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" dropped ../../bpf/dropped.bpf.c

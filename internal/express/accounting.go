@@ -1,0 +1,71 @@
+package express
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Flows lists Conentries, with what conntrack counts of them. All of
+// conntrack's connections are listed outside the loop, as in Explain.
+func (b backend) Flows(container string) ([]api.Flow, error) {
+	flows, err := inLoop(b, func(d *Daemon) ([]api.Flow, error) { return d.flows(container) })
+	if err != nil || len(flows) == 0 || !counting() {
+		return flows, err
+	}
+	return flows, countRegular(b.d.ct, flows)
+}
+
+// counting tells whether conntrack counts the packets of new connections. It
+// does not by default, and then there is nothing to look for.
+func counting() bool {
+	setting, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
+	return err == nil && strings.TrimSpace(string(setting)) == "1"
+}
+
+// countRegular gives flows what conntrack counts of them, if it does.
+func countRegular(ct *conntrack.Client, flows []api.Flow) error {
+	byTuple := make(map[conntrack.Tuple]*api.Flow, len(flows))
+	for i := range flows {
+		tuple, err := tracked(flows[i])
+		if err != nil {
+			return err
+		}
+		byTuple[tuple] = &flows[i]
+	}
+	return ct.DumpCounters(func(c conntrack.Counted) {
+		f := byTuple[c.Orig]
+		if f == nil || c.Zone != 0 { // no Conentry is in a zone
+			return
+		}
+		orig, reply := c.Counters[0], c.Counters[1]
+		f.RegularPackets = &[2]uint64{orig.Packets, reply.Packets}
+		f.RegularBytes = &[2]uint64{orig.Bytes, reply.Bytes}
+	})
+}
+
+// tracked is the tuple by which conntrack knows a flow.
+func tracked(f api.Flow) (t conntrack.Tuple, err error) {
+	src, err := netip.ParseAddr(f.Orig.Src)
+	if err != nil {
+		return t, fmt.Errorf("read the source of a flow: %w", err)
+	}
+	dst, err := netip.ParseAddr(f.Orig.Dst)
+	if err != nil {
+		return t, fmt.Errorf("read the destination of a flow: %w", err)
+	}
+	t = conntrack.Tuple{
+		Proto: unix.IPPROTO_UDP,
+		Src:   netip.AddrPortFrom(src, f.Orig.Sport), Dst: netip.AddrPortFrom(dst, f.Orig.Dport),
+	}
+	if f.Proto == "tcp" {
+		t.Proto = protoTCP
+	}
+	return t, nil
+}

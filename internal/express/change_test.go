@@ -1,0 +1,108 @@
+package express_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// Traffic follows what happens to the way out, as without SCON.
+
+// An uplink that was down carries on when it is up.
+func TestUplinkDown(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	// What is masqueraded would end with the device.
+	f := b.TrafficOver(b.Incoming("tcp", 1), b.Incoming("udp", 1))
+	f.WaitExpress()
+	for range 2 {
+		b.Sh(lab.Device, "ip link set eth0 down")
+		time.Sleep(50 * time.Millisecond)
+		b.Sh(lab.Device, `
+			ip link set eth0 up
+			ip route replace default via 10.77.0.2`)
+		f.Proceed()
+		f.WaitExpress()
+	}
+	f.Stream.Stop(t)
+	b.WantNoInvalid()
+}
+
+// A neighbour with a new MAC address gets its packets there.
+func TestNeighbourMoves(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	f := b.StartTraffic()
+	f.WaitExpress()
+	for i, learn := range []struct{ node, commands string }{
+		{lab.Device, "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:10 nud reachable dev eth0"}, // somebody says so
+		{lab.Edge, "ip neigh flush dev eth0"},                                                      // it asks, and is heard
+	} {
+		mac := fmt.Sprintf("02:00:00:00:00:1%d", i)
+		b.Sh(lab.Edge, "ip link set eth0 address "+mac)
+		b.Sh(learn.node, learn.commands)
+		f.Proceed()
+		f.WaitExpress()
+		if hop := f.Datagrams.MustFlow().NextHop; hop != mac {
+			t.Errorf("express to %s, the neighbour is %s", hop, mac)
+		}
+	}
+	f.Stream.Stop(t)
+	b.WantNoInvalid()
+}
+
+// An address that goes takes the connections along that are translated to it;
+// packets leave with the new one.
+func TestAddressChanges(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	for _, addr := range []string{"10.77.0.9", "10.77.0.1"} {
+		b.Sh(lab.Device, `
+			ip addr flush dev eth0
+			ip addr add `+addr+`/24 dev eth0
+			ip route replace default via 10.77.0.2`)
+		c.ArriveFrom(netip.MustParseAddr(addr))
+		c.GoExpress()
+		if to := c.MustFlow().Reply.Dst; to != addr {
+			t.Errorf("translated to %s, the address is %s", to, addr)
+		}
+	}
+	b.WantNoInvalid()
+}
+
+// A route that leads out of another uplink, which came up live, is followed.
+func TestSecondUplink(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	b.Sh(lab.Edge, "ip addr add 10.99.0.1/32 dev lo")
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.MustParseAddrPort("10.99.0.1:7000")).GoExpress()
+	in := b.Incoming("tcp", 1).GoExpress()
+	b.Sh(lab.Device, `
+		ip link add eth1 type veth peer name eth1 netns `+b.Node(lab.Edge)+`
+		ip addr add 10.78.0.1/24 dev eth1
+		ip link set eth1 up`)
+	b.Sh(lab.Edge, `
+		ip addr add 10.78.0.2/24 dev eth1
+		ip link set eth1 up`)
+	for _, way := range []struct {
+		dev, hop string
+		addr     netip.Addr
+	}{
+		{"eth1", "10.78.0.2", netip.MustParseAddr("10.78.0.1")},
+		{"eth0", "10.77.0.2", lab.DeviceAddr},
+	} {
+		b.Sh(lab.Device, "ip route replace default via "+way.hop+" dev "+way.dev)
+		c.ArriveFrom(way.addr)
+		c.GoExpress()
+		if f := c.MustFlow(); f.Oif != way.dev {
+			t.Errorf("express out of %s, the route is out of %s", f.Oif, way.dev)
+		}
+		in.GoExpress()
+	}
+	b.WantNoInvalid()
+}

@@ -1,0 +1,210 @@
+package conntrack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Message types within the subsystem (enum cntl_msg_types).
+const (
+	msgNew = 0
+	msgGet = 1
+)
+
+// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+const sizeofNfgenmsg = 4
+
+// Attributes (linux/netfilter/nfnetlink_conntrack.h); integers are in network
+// byte order.
+const (
+	attrTupleOrig   = 1
+	attrTupleReply  = 2
+	attrStatus      = 3
+	attrProtoInfo   = 4
+	attrHelp        = 5
+	attrTimeout     = 7
+	attrMark        = 8
+	attrID          = 12
+	attrSeqAdjOrig  = 15
+	attrSeqAdjReply = 16
+	attrZone        = 18
+
+	attrTupleIP    = 1
+	attrTupleProto = 2
+
+	attrV4Src = 1
+	attrV4Dst = 2
+	attrV6Src = 3
+	attrV6Dst = 4
+
+	attrProtoNum     = 1
+	attrProtoSrcPort = 2
+	attrProtoDstPort = 3
+
+	attrProtoInfoTCP     = 1
+	attrTCPState         = 1
+	attrTCPFlagsOriginal = 4
+	attrTCPFlagsReply    = 5
+
+	attrHelpName = 1
+)
+
+// String writes a tuple as conntrack's users read it.
+func (t Tuple) String() string {
+	proto := fmt.Sprint(t.Proto)
+	switch t.Proto {
+	case unix.IPPROTO_TCP:
+		proto = "tcp"
+	case unix.IPPROTO_UDP:
+		proto = "udp"
+	}
+	return fmt.Sprintf("%s %v > %v", proto, t.Src, t.Dst)
+}
+
+// encode writes the inside of a tuple attribute.
+func (t Tuple) encode(ae *netlink.AttributeEncoder) error {
+	src, dst := uint16(attrV4Src), uint16(attrV4Dst)
+	if t.Src.Addr().Is6() {
+		src, dst = attrV6Src, attrV6Dst
+	}
+	ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
+		ae.Bytes(src, t.Src.Addr().AsSlice())
+		ae.Bytes(dst, t.Dst.Addr().AsSlice())
+		return nil
+	})
+	ae.Nested(attrTupleProto, func(ae *netlink.AttributeEncoder) error {
+		ae.Uint8(attrProtoNum, t.Proto)
+		ae.Uint16(attrProtoSrcPort, t.Src.Port())
+		ae.Uint16(attrProtoDstPort, t.Dst.Port())
+		return nil
+	})
+	return nil
+}
+
+// parseConn reads a message, struct nfgenmsg first. It reports false if that
+// is not a whole TCP or UDP connection.
+func parseConn(b []byte) (c Conn, ok bool) {
+	if len(b) < sizeofNfgenmsg {
+		return Conn{}, false
+	}
+	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+		switch typ {
+		case attrTupleOrig:
+			c.Orig = parseTuple(data)
+		case attrTupleReply:
+			c.Reply = parseTuple(data)
+		case attrStatus:
+			c.Status = be32(data)
+		case attrProtoInfo:
+			c.parseTCP(data)
+		case attrHelp:
+			c.Helper = parseHelper(data)
+		case attrTimeout:
+			c.Timeout = time.Duration(be32(data)) * time.Second
+		case attrMark:
+			c.Mark = be32(data)
+		case attrID:
+			c.ID = be32(data)
+		case attrZone:
+			c.Zone = be16(data)
+		case attrSeqAdjOrig, attrSeqAdjReply:
+			c.SeqAdj = true
+		}
+	}
+	if c.Status&statusSeqAdjust != 0 {
+		c.SeqAdj = true
+	}
+	return c, c.Orig.whole() && c.Reply.whole()
+}
+
+// parseTuple reads the inside of a tuple attribute.
+func parseTuple(b []byte) (t Tuple) {
+	var src, dst netip.Addr
+	var sport, dport uint16
+	for typ, data := range nlmsg.Attributes(b) {
+		switch typ {
+		case attrTupleIP:
+			for typ, data := range nlmsg.Attributes(data) {
+				addr, _ := netip.AddrFromSlice(data)
+				switch typ {
+				case attrV4Src, attrV6Src:
+					src = addr
+				case attrV4Dst, attrV6Dst:
+					dst = addr
+				}
+			}
+		case attrTupleProto:
+			for typ, data := range nlmsg.Attributes(data) {
+				switch {
+				case typ == attrProtoNum && len(data) == 1:
+					t.Proto = data[0]
+				case typ == attrProtoSrcPort:
+					sport = be16(data)
+				case typ == attrProtoDstPort:
+					dport = be16(data)
+				}
+			}
+		}
+	}
+	t.Src, t.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
+	return t
+}
+
+// whole reports whether a parsed tuple is one of TCP or UDP over IPv4 or IPv6.
+func (t Tuple) whole() bool {
+	return (t.Proto == unix.IPPROTO_TCP || t.Proto == unix.IPPROTO_UDP) &&
+		t.Src.IsValid() && t.Dst.IsValid() && t.Src.Addr().Is4() == t.Dst.Addr().Is4()
+}
+
+// parseTCP reads the inside of a protocol information attribute.
+func (c *Conn) parseTCP(b []byte) {
+	for typ, data := range nlmsg.Attributes(b) {
+		if typ != attrProtoInfoTCP {
+			continue
+		}
+		for typ, data := range nlmsg.Attributes(data) {
+			switch {
+			case typ == attrTCPState && len(data) == 1:
+				c.TCPState = data[0]
+			case typ == attrTCPFlagsOriginal && len(data) == 2:
+				c.TCPFlags[0] = data[0]
+			case typ == attrTCPFlagsReply && len(data) == 2:
+				c.TCPFlags[1] = data[0]
+			}
+		}
+	}
+}
+
+// parseHelper reads the inside of a helper attribute.
+func parseHelper(b []byte) string {
+	for typ, data := range nlmsg.Attributes(b) {
+		if typ == attrHelpName {
+			return string(bytes.TrimRight(data, "\x00"))
+		}
+	}
+	return ""
+}
+
+// be32 reads an integer, 0 if it has another size.
+func be32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// be16 reads an integer, 0 if it has another size.
+func be16(b []byte) uint16 {
+	if len(b) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}

@@ -1,0 +1,240 @@
+// Package conntrack reads the kernel's connection tracking table over
+// ctnetlink, makes single connections tolerate packets that conntrack did not
+// see, and follows what leaves the table. It works on the network namespace of
+// the calling thread and knows TCP and UDP over IPv4 and IPv6.
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// ErrNotFound is wrapped when the kernel tracks no such connection.
+var ErrNotFound = errors.New("no such connection")
+
+// Values of Conn.TCPState.
+const (
+	TCPEstablished = 3
+	TCPClosed      = 8 // by a RST
+)
+
+// Bits of Conn.Status (enum ip_conntrack_status).
+const (
+	statusAssured   = 1 << 2
+	statusConfirmed = 1 << 3
+	statusSeqAdjust = 1 << 6
+	statusDying     = 1 << 9
+)
+
+// Bits of Conn.TCPFlags (IP_CT_TCP_FLAG_*).
+const (
+	tcpBeLiberal      = 0x08 // judge no packet by its sequence numbers
+	tcpUnacknowledged = 0x10 // data was seen, and not yet that it has arrived
+	tcpMaxAckSet      = 0x20 // judge a RST by the highest acknowledgement seen
+)
+
+// Tuple is one direction of a connection.
+type Tuple struct {
+	Proto    uint8 // IPPROTO_TCP or IPPROTO_UDP
+	Src, Dst netip.AddrPort
+}
+
+// Reverse returns the tuple of packets that go the other way, without any
+// address translation.
+func (t Tuple) Reverse() Tuple {
+	return Tuple{t.Proto, t.Dst, t.Src}
+}
+
+// Conn is a connection as the kernel tracks it.
+type Conn struct {
+	Orig, Reply Tuple // Reply is as its packets arrive: after translation
+	ID          uint32
+	Status      uint32 // IPS_*
+	Mark        uint32
+	Zone        uint16
+	Timeout     time.Duration // until it expires without packets; seconds
+	TCPState    uint8         // TCP only; TCPEstablished, ...
+	TCPFlags    [2]uint8      // TCP only; of the original and the reply direction
+	Helper      string        // the conntrack helper that reads along, "" for none
+	SeqAdj      bool          // sequence numbers are rewritten
+}
+
+// Unacknowledged reports whether conntrack waits to see data acknowledged, in
+// either direction.
+func (c Conn) Unacknowledged() bool {
+	return (c.TCPFlags[0]|c.TCPFlags[1])&tcpUnacknowledged != 0
+}
+
+// Assured reports whether packets were seen both ways, so that the entry is
+// kept when the table is full.
+func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
+
+// Confirmed reports whether the first packet made it through every chain.
+func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
+
+// Dying reports whether the entry is on its way out of the table.
+func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
+
+// Client asks the kernel about connections. It is safe for concurrent use.
+type Client struct {
+	single asker // for requests about one connection
+	dump   asker // apart, so that those need not wait for a long dump
+}
+
+// asker is a socket for requests, one at a time.
+type asker struct {
+	mu   sync.Mutex
+	sock *nlmsg.Socket
+}
+
+// Open opens a client for the namespace of the calling thread.
+func Open() (_ *Client, err error) {
+	c := new(Client)
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	for _, a := range []*asker{&c.single, &c.dump} {
+		if a.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+			return nil, fmt.Errorf("open ctnetlink: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Close closes the client.
+func (c *Client) Close() error {
+	var errs []error
+	for _, a := range []*asker{&c.single, &c.dump} {
+		if a.sock != nil {
+			errs = append(errs, a.sock.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Get returns the connection that a tuple belongs to, whichever direction the
+// tuple is of. The error wraps ErrNotFound if there is none.
+func (c *Client) Get(t Tuple) (conn Conn, err error) {
+	whole := false
+	err = c.request(msgGet, 0, t, nil, func(m nlmsg.Message) {
+		conn, whole = parseConn(m.Data)
+	})
+	if err == nil && !whole {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Conn{}, fmt.Errorf("get connection %v: %w", t, err)
+	}
+	return conn, nil
+}
+
+// TCPUpdate is what conntrack is told about a TCP connection of which it has
+// not seen every packet.
+type TCPUpdate struct {
+	// Acknowledged tells that all data has been: without it conntrack keeps an
+	// idle connection for minutes instead of days.
+	Acknowledged bool
+	// State is the connection's, TCPEstablished or TCPClosed; 0 leaves it.
+	State uint8
+	// Timeout is how long the connection may be idle; 0 leaves it.
+	Timeout time.Duration
+}
+
+// UpdateTCP makes conntrack accept packets of one TCP connection whose sequence
+// numbers do not fit what it saw, and forget the acknowledgement that it would
+// judge a RST by, in both directions. Beyond that only what u says changes. The
+// error wraps ErrNotFound if the connection is gone.
+func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
+	forget := byte(tcpMaxAckSet)
+	if u.Acknowledged {
+		forget |= tcpUnacknowledged
+	}
+	err := c.request(msgNew, netlink.Acknowledge, conn.Orig, func(ae *netlink.AttributeEncoder) {
+		if conn.Zone != 0 {
+			ae.Uint16(attrZone, conn.Zone)
+		}
+		if u.Timeout != 0 {
+			ae.Uint32(attrTimeout, uint32(u.Timeout/time.Second))
+		}
+		ae.Nested(attrProtoInfo, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(attrProtoInfoTCP, func(ae *netlink.AttributeEncoder) error {
+				if u.State != 0 {
+					ae.Uint8(attrTCPState, u.State)
+				}
+				// struct nf_ct_tcp_flags: the bits to set, the bits to touch
+				flags := []byte{tcpBeLiberal, tcpBeLiberal | forget}
+				ae.Bytes(attrTCPFlagsOriginal, flags)
+				ae.Bytes(attrTCPFlagsReply, flags)
+				return nil
+			})
+			return nil
+		})
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("update connection %v: %w", conn.Orig, err)
+	}
+	return nil
+}
+
+// Dump calls fn for every connection in the table. What fn is given comes from
+// the kernel in pieces: connections may come and go meanwhile.
+func (c *Client) Dump(fn func(Conn)) error {
+	err := c.dump.do(msgGet, netlink.Dump, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+		if conn, ok := parseConn(m.Data); ok {
+			fn(conn)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("dump connections: %w", err)
+	}
+	return nil
+}
+
+// request sends a request about one connection, to which more adds attributes,
+// and calls reply with the message that answers it.
+func (c *Client) request(msg uint16, flags netlink.HeaderFlags, t Tuple,
+	more func(*netlink.AttributeEncoder), reply func(nlmsg.Message)) error {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Nested(attrTupleOrig, t.encode)
+	if more != nil {
+		more(ae)
+	}
+	attrs, err := ae.Encode()
+	if err != nil {
+		return err
+	}
+	family := byte(unix.AF_INET)
+	if t.Src.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	err = c.single.do(msg, flags, family, attrs, reply)
+	if errors.Is(err, unix.ENOENT) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// do sends a ctnetlink request, and calls reply for each answer.
+func (a *asker) do(msg uint16, flags netlink.HeaderFlags, family byte, attrs []byte, reply func(nlmsg.Message)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sock.Request(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | msg),
+			Flags: flags,
+		},
+		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
+	}, reply)
+}

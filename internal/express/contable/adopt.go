@@ -1,0 +1,101 @@
+package contable
+
+import (
+	"slices"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// Adopt takes over what an earlier daemon left in the table: Conentries whose
+// connection get still finds and whose port keep approves stay as they
+// are, packets never notice; all others are removed. It returns how many stay.
+func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
+	for i := range t.halves {
+		h := &t.halves[i]
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot[uint32(i)] != nil {
+			continue // empty, or found by way of its twin
+		}
+		e := t.revive(uint32(i), get, now)
+		if e == nil || !keep(e.Port) || e.Peer != 0 && !keep(e.Peer) {
+			continue
+		}
+		t.insert(e)
+	}
+	t.clear(func(slot uint32) bool { return t.bySlot[slot] == nil })
+	return len(t.entries)
+}
+
+// revive makes a Conentry of the slot of a container's direction, or nil if its
+// two halves do not belong together or conntrack disagrees.
+func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) *Conentry {
+	out := &t.halves[outbound]
+	if out.State != datapath.SlotOpen || int(out.Twin) >= len(t.halves) {
+		return nil
+	}
+	in := &t.halves[out.Twin]
+	if in.State != datapath.SlotOpen || in.Twin != outbound {
+		return nil
+	}
+	tuple, port := t.tupleAt(outbound)
+	wire, peer := t.tupleAt(out.Twin)
+	e := &Conentry{Port: port, Peer: peer, Composed: now, outbound: outbound, inbound: out.Twin}
+	conn, err := get(tuple)
+	e.Conn, e.initiator = conn, tuple == conn.Orig
+	if peer != 0 && !t.reviveMarker(e, err) || peer == 0 && err != nil {
+		return nil
+	}
+	conn = e.Conn
+	if e.containerTuple() != tuple || e.wireTuple() != wire || t.Lookup(conn.Orig) != nil {
+		return nil
+	}
+	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
+		return nil
+	}
+	if !t.tagged(outbound) || !t.tagged(out.Twin) {
+		return nil // the daemon died in publish or empty
+	}
+	e.activity.begin(now, 0)
+	if peer != 0 && !e.initiator {
+		e.turn()
+	}
+	return e
+}
+
+// tagged tells whether the programs find a slot by its key.
+func (t *Table) tagged(slot uint32) bool {
+	k := t.halves[slot].Key
+	h := t.hash(datapath.Key{Addrs: k.Addrs, Ports: k.Ports, Side: k.Side})
+	bucket := slot / datapath.BucketSlots
+	found := uint16(t.tags[bucket] >> (16 * (slot % datapath.BucketSlots)))
+	buckets := t.buckets(h)
+	return found == tag(h) && slices.Contains(buckets[:], bucket)
+}
+
+// translates tells whether a half makes packets of one tuple ones of the other.
+func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
+	return translation{h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta} == translate(from, to)
+}
+
+// Clear removes everything, what this Table does not know included.
+func (t *Table) Clear() {
+	t.clear(func(uint32) bool { return true })
+	for e := range t.entries {
+		delete(t.entries, e)
+	}
+	clear(t.bySlot)
+	clear(t.byTuple)
+	clear(t.perPort)
+	clear(t.joined)
+	clear(t.discards)
+	t.retired, t.retiredDiscards = nil, nil
+}
+
+func (t *Table) clear(which func(slot uint32) bool) {
+	for i := range t.halves {
+		if t.halves[i].State != datapath.SlotEmpty && which(uint32(i)) {
+			t.empty(uint32(i))
+		}
+	}
+}

@@ -1,0 +1,384 @@
+// Package contable is the daemon's side of the Contables (scon.txt, section
+// V-B): it places Conentries into the kernel's table, finds the idle ones and
+// removes them. The decisions in them are recorded by the programs.
+//
+// A Conentry is two slots of the table, one per direction. Only this package
+// places and empties slots; a Table belongs to one goroutine.
+package contable
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// Reasons why a connection gets no Conentry.
+var (
+	ErrExists = errors.New("the connection has a Conentry already")
+	ErrFull   = errors.New("the table is full")
+	ErrShare  = errors.New("the container has used up its share of the table")
+	ErrFamily = errors.New("the addresses are of different families")
+)
+
+// quarantine is how long a closed slot keeps its key: no program that looked
+// at it before can still be doing so afterwards.
+const quarantine = 100 * time.Millisecond
+
+// Options bound a Table.
+type Options struct {
+	// Connections is the most Conentries in all.
+	Connections int
+	// PerContainer is the most Conentries of one container.
+	PerContainer int
+	// Idle is how long a Conentry may stay without a packet.
+	Idle time.Duration
+}
+
+// Conentry is one connection of a container.
+type Conentry struct {
+	// Port is the ifindex of the container's bridge port.
+	Port int
+	// Peer is that of the container at the other end, which did not open the
+	// connection; 0 if the other end is outside.
+	Peer int
+	// Untracked tells that conntrack does not see the connection: Conn has its
+	// tuples only.
+	Untracked bool
+	// Conn is the connection as conntrack had it when it was composed.
+	Conn conntrack.Conn
+	// Composed is when the Conentry was placed.
+	Composed time.Time
+
+	outbound  uint32 // slot of the packets that the container sends
+	inbound   uint32 // slot of the packets that it receives
+	marker    uint32 // slot with the key of the wire, if isMarked: pair.go
+	isMarked  bool
+	initiator bool // the container opened the connection: outbound is original
+	activity  activity
+	told      told
+}
+
+// Table is the set of all Conentries.
+type Table struct {
+	opts     Options
+	halves   []datapath.Half
+	tags     []uint64
+	settings *datapath.Settings
+	outers   datapath.Outers
+	counts   []uint64 // of candidates
+
+	entries  map[*Conentry]struct{}
+	bySlot   []*Conentry
+	byTuple  map[datapath.Key]*Conentry // by both tuples, as keys of the wire
+	perPort  map[int]int
+	retired  []closedSlots
+	returned rhythms
+	past     map[int]Totals // of Conentries that are gone, by port
+	pastAll  Totals
+	joined   map[int]int // Conentries that a port is the Peer of
+
+	discards        map[datapath.Key]*Discard
+	retiredDiscards []closedDiscard
+	pastDiscarded   Discarded // of discards that are gone
+}
+
+// Totals are the express packets of Conentries, living and gone.
+type Totals struct {
+	Packets, Bytes uint64
+	// Of these, what containers sent; the rest is what they received.
+	SentPackets, SentBytes uint64
+}
+
+// New returns the table that lies in m. Whatever is in there is left alone until
+// Adopt or Clear.
+func New(m datapath.Memory, o Options) *Table {
+	return &Table{
+		opts:     o,
+		halves:   m.Halves,
+		tags:     m.Tags,
+		settings: m.Settings,
+		outers:   m.Outers,
+		counts:   m.Candidates,
+		entries:  make(map[*Conentry]struct{}),
+		bySlot:   make([]*Conentry, len(m.Halves)),
+		byTuple:  make(map[datapath.Key]*Conentry),
+		perPort:  make(map[int]int),
+		returned: make(rhythms),
+		past:     make(map[int]Totals),
+		joined:   make(map[int]int),
+		discards: make(map[datapath.Key]*Discard),
+	}
+}
+
+// Slots returns how many slots a table for so many connections needs: at most
+// half of them are ever in use, so that placing practically never fails.
+func Slots(connections int) uint32 {
+	slots := uint32(64)
+	for slots < uint32(4*connections) {
+		slots *= 2
+	}
+	return slots
+}
+
+// Compose publishes a Conentry for a connection of the container at here with the
+// outside. tuple is the direction of the container's own packets, one of conn's
+// two. It stays without effect until the programs see what the regular way decides.
+func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
+	if !oneFamily(conn.Orig.Src, conn.Orig.Dst, conn.Reply.Src, conn.Reply.Dst) {
+		return nil, ErrFamily
+	}
+	if t.byTuple[t.KeyOf(conn.Orig, 0)] != nil || t.byTuple[t.KeyOf(conn.Reply, 0)] != nil {
+		return nil, ErrExists
+	}
+	if err := t.room(here.Port); err != nil {
+		return nil, err
+	}
+
+	e := &Conentry{Port: here.Port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
+	if err := t.place(e, here, End{}); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// place publishes both halves of a Conentry: what its container sends enters at
+// here, what it receives at there.
+func (t *Table) place(e *Conentry, here, there End) (err error) {
+	tuple, wire := e.containerTuple(), e.wireTuple()
+	out, in := t.KeyOf(tuple, here.Port), t.KeyOf(wire, there.Port)
+	if e.outbound, err = t.reserve(out); err != nil {
+		return err
+	}
+	if e.inbound, err = t.reserve(in); err != nil {
+		t.empty(e.outbound)
+		return err
+	}
+	if err := t.outers.Forget(e.outbound, e.inbound); err != nil {
+		t.empty(e.outbound)
+		t.empty(e.inbound)
+		return err
+	}
+	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
+	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
+	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
+	e.activity.begin(e.Composed, t.returned.take(t.KeyOf(tuple, 0), e.Composed))
+	t.insert(e)
+	return nil
+}
+
+// Initiator tells whether the container opened the connection.
+func (e *Conentry) Initiator() bool { return e.initiator }
+
+// containerTuple is the direction of the container's own packets.
+func (e *Conentry) containerTuple() conntrack.Tuple {
+	if e.initiator {
+		return e.Conn.Orig
+	}
+	return e.Conn.Reply
+}
+
+// wireTuple is the direction of the packets that arrive from the wire.
+func (e *Conentry) wireTuple() conntrack.Tuple {
+	if e.initiator {
+		return e.Conn.Reply
+	}
+	return e.Conn.Orig
+}
+
+func (t *Table) insert(e *Conentry) {
+	t.entries[e] = struct{}{}
+	for _, slot := range e.allSlots() {
+		t.bySlot[slot] = e
+	}
+	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
+	t.perPort[e.Port]++
+	if e.Peer != 0 {
+		t.joined[e.Peer]++
+	}
+}
+
+// allSlots are those that a Conentry has.
+func (e *Conentry) allSlots() []uint32 {
+	if e.isMarked {
+		return []uint32{e.outbound, e.inbound, e.marker}
+	}
+	return []uint32{e.outbound, e.inbound}
+}
+
+// publish fills a reserved slot and opens it: the tag is written last.
+func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
+	if key.Side>>datapath.SideShift != 0 {
+		// Should it go idle and come back, it is a candidate as soon as at first.
+		atomic.StoreUint64(t.count(t.hash(key)), 0)
+	}
+	h := &t.halves[index]
+	h.Twin = twin
+	by := translate(from, to)
+	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = by.addrs, by.ports, by.addrDelta, by.portDelta
+	h.Addrs6 = native6(from)
+	h.State = datapath.SlotOpen
+	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
+	t.setTag(index, tag(t.hash(key)))
+}
+
+// Len returns how many Conentries there are, discards included.
+func (t *Table) Len() int { return len(t.entries) + len(t.discards) }
+
+// LenOf returns how many Conentries the container behind port has, discards
+// included.
+func (t *Table) LenOf(port int) int { return t.perPort[port] + t.joined[port] }
+
+// Lookup returns the Conentry of a conntrack tuple, or nil.
+func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
+	e := t.byTuple[t.KeyOf(tuple, 0)]
+	if e == nil || tuple != e.Conn.Orig && tuple != e.Conn.Reply {
+		return nil // or another one's addresses of IPv6 have that digest
+	}
+	return e
+}
+
+// oneFamily tells whether addresses are all of IPv4 or all of IPv6.
+func oneFamily(all ...netip.AddrPort) bool {
+	for _, a := range all {
+		if !a.IsValid() || a.Addr().Is4() != all[0].Addr().Is4() {
+			return false
+		}
+	}
+	return true
+}
+
+// At returns the Conentry that a slot belongs to, or nil.
+func (t *Table) At(slot uint32) *Conentry { return t.bySlot[slot] }
+
+// All calls fn for every Conentry; fn may retire it.
+func (t *Table) All(fn func(*Conentry)) {
+	for e := range t.entries {
+		fn(e)
+	}
+}
+
+// Totals sums the express packets of all Conentries that ever were, by port
+// (0 for the ports that are gone) and over all. Those between two containers are
+// packets of both.
+func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
+	byPort, all = maps.Clone(t.past), t.pastAll
+	for e := range t.entries {
+		all = t.account(byPort, all, e)
+	}
+	for _, r := range t.retired {
+		all = t.account(byPort, all, r.e)
+	}
+	return byPort, all
+}
+
+// account adds the packets of a Conentry to those of its ports, and returns all
+// with them.
+func (t *Table) account(byPort map[int]Totals, all Totals, e *Conentry) Totals {
+	sum := t.express(e)
+	byPort[e.Port] = byPort[e.Port].plus(sum)
+	if e.Peer != 0 {
+		byPort[e.Peer] = byPort[e.Peer].plus(sum.reversed())
+	}
+	return all.plus(sum)
+}
+
+// ForgetPort retires all Conentries of a port that is gone. Another device may
+// get its ifindex, so what remains is accounted to port 0.
+func (t *Table) ForgetPort(port int, now time.Time) {
+	for e := range t.entries {
+		if e.Has(port) {
+			t.Retire(e, now)
+		}
+	}
+	for _, d := range t.discards {
+		if d.Port == port {
+			t.RetireDiscard(d, now)
+		}
+	}
+	for _, r := range t.retired {
+		if r.e.Port == port {
+			r.e.Port = 0
+		}
+		if r.e.Peer == port {
+			r.e.Peer = 0
+		}
+	}
+	t.past[0] = t.past[0].plus(t.past[port])
+	delete(t.past, port)
+}
+
+func (s Totals) plus(o Totals) Totals {
+	return Totals{
+		s.Packets + o.Packets, s.Bytes + o.Bytes,
+		s.SentPackets + o.SentPackets, s.SentBytes + o.SentBytes,
+	}
+}
+
+// reversed is what the container at the other end makes of it.
+func (s Totals) reversed() Totals {
+	s.SentPackets, s.SentBytes = s.Packets-s.SentPackets, s.Bytes-s.SentBytes
+	return s
+}
+
+// express reads the packets of one Conentry, both directions.
+func (t *Table) express(e *Conentry) Totals {
+	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	packets, bytes := atomic.LoadUint64(&out.Packets), atomic.LoadUint64(&out.Bytes)
+	return Totals{
+		packets + atomic.LoadUint64(&in.Packets), bytes + atomic.LoadUint64(&in.Bytes),
+		packets, bytes,
+	}
+}
+
+// Retire removes a Conentry: from now on its packets go regular.
+func (t *Table) Retire(e *Conentry, now time.Time) {
+	if _, ok := t.entries[e]; !ok {
+		return
+	}
+	for _, slot := range e.allSlots() {
+		h := &t.halves[slot]
+		h.State = datapath.SlotClosed
+		atomic.StoreUint32(&h.Generation, 0)
+		t.bySlot[slot] = nil
+	}
+	delete(t.entries, e)
+	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
+	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
+	t.leave(e.Port)
+	t.part(e)
+	t.retired = append(t.retired, closedSlots{e: e, since: now})
+}
+
+// closedSlots wait until no program can be looking at them.
+type closedSlots struct {
+	e     *Conentry
+	since time.Time
+}
+
+// Release empties the slots of Conentries that were retired long enough ago.
+func (t *Table) Release(now time.Time) {
+	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
+		e := t.retired[0].e
+		t.pastAll = t.account(t.past, t.pastAll, e)
+		for _, slot := range e.allSlots() {
+			t.empty(slot)
+		}
+		t.retired = t.retired[1:]
+	}
+	t.releaseDiscards(now)
+}
+
+// String names the connection by the container's direction.
+func (e *Conentry) String() string {
+	tuple, proto := e.containerTuple(), "udp"
+	if tuple.Proto == protoTCP {
+		proto = "tcp"
+	}
+	return fmt.Sprintf("%s:%s->%s", proto, tuple.Src, tuple.Dst)
+}

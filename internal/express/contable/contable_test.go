@@ -1,0 +1,297 @@
+package contable_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+const (
+	tcp = unix.IPPROTO_TCP
+	udp = unix.IPPROTO_UDP
+)
+
+// start is when every test begins; time passes only as they say.
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// bed is a table in ordinary memory, which no program reads.
+type bed struct {
+	*contable.Table
+	t          *testing.T
+	halves     []datapath.Half
+	tags       []uint64
+	candidates []uint64
+	settings   *datapath.Settings
+	opts       contable.Options
+}
+
+func newBed(t *testing.T, o contable.Options) *bed {
+	n := contable.Slots(o.Connections)
+	b := &bed{
+		t: t, opts: o,
+		halves:     make([]datapath.Half, n),
+		tags:       make([]uint64, n/datapath.BucketSlots),
+		candidates: make([]uint64, 16),
+		settings:   &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n/datapath.BucketSlots - 1},
+	}
+	b.restart()
+	return b
+}
+
+// restart is a new daemon on the same table.
+func (b *bed) restart() {
+	b.Table = contable.New(datapath.Memory{
+		Halves: b.halves, Tags: b.tags, Settings: b.settings, Candidates: b.candidates,
+	}, b.opts)
+}
+
+// options leave room for everything, and keep idle Conentries for 10 s.
+func options() contable.Options {
+	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second}
+}
+
+// masqueraded is the i-th connection of a container to the outside.
+func masqueraded(i int) conntrack.Conn {
+	server := netip.MustParseAddrPort("203.0.113.9:443")
+	return conntrack.Conn{
+		ID:    uint32(i),
+		Orig:  conntrack.Tuple{Proto: tcp, Src: at("172.17.0.2", 30000+i), Dst: server},
+		Reply: conntrack.Tuple{Proto: tcp, Src: server, Dst: at("192.0.2.1", 50000+i)},
+	}
+}
+
+// published is the i-th connection to a published port of a container.
+func published(i int) conntrack.Conn {
+	client := at("198.51.100.7", 40000+i)
+	return conntrack.Conn{
+		ID:    uint32(i),
+		Orig:  conntrack.Tuple{Proto: udp, Src: client, Dst: at("192.0.2.1", 8080)},
+		Reply: conntrack.Tuple{Proto: udp, Src: at("172.17.0.2", 80), Dst: client},
+	}
+}
+
+// over6 is the same connection with addresses of IPv6.
+func over6(c conntrack.Conn) conntrack.Conn {
+	for _, end := range []*netip.AddrPort{&c.Orig.Src, &c.Orig.Dst, &c.Reply.Src, &c.Reply.Dst} {
+		b := netip.MustParseAddr("2001:db8::").As16()
+		copy(b[12:], end.Addr().AsSlice())
+		*end = netip.AddrPortFrom(netip.AddrFrom16(b), end.Port())
+	}
+	return c
+}
+
+func at(ip string, port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port))
+}
+
+// endOf is where packets of a container enter; each has a bridge of its own.
+func endOf(port int) contable.End { return contable.End{Port: port, Bridge: port - 4} }
+
+// compose places a connection whose first packet, if out, is the container's.
+func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *contable.Conentry {
+	b.t.Helper()
+	tuple := conn.Reply
+	if out {
+		tuple = conn.Orig
+	}
+	e, err := b.Compose(endOf(port), tuple, conn, now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e
+}
+
+// half returns the slot of one direction, nil if there is none.
+func (b *bed) half(tuple conntrack.Tuple, port int) *datapath.Half {
+	key := b.KeyOf(tuple, port)
+	for i := range b.halves {
+		h := &b.halves[i]
+		if h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
+			return h
+		}
+	}
+	return nil
+}
+
+// inUse counts slots that are not empty.
+func (b *bed) inUse() (n int) {
+	for i := range b.halves {
+		if b.halves[i] != (datapath.Half{}) {
+			n++
+		}
+	}
+	return n
+}
+
+// Both halves are open, point at each other, and translate as conntrack says.
+func TestCompose(t *testing.T) {
+	for name, c := range map[string]struct {
+		conn conntrack.Conn
+		out  bool
+	}{
+		"container opened it": {masqueraded(1), true},
+		"container was asked": {published(1), false},
+
+		"container opened it, IPv6": {over6(masqueraded(1)), true},
+		"container was asked, IPv6": {over6(published(1)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, options())
+			e := b.compose(7, c.conn, c.out, start)
+			container, wire := c.conn.Orig, c.conn.Reply
+			if !c.out {
+				container, wire = wire, container
+			}
+			out, in := b.half(container, 7), b.half(wire, 0)
+			if out == nil || in == nil || b.inUse() != 2 {
+				t.Fatalf("halves %v and %v, %d slots in use", out, in, b.inUse())
+			}
+			if &b.halves[out.Twin] != in || &b.halves[in.Twin] != out {
+				t.Errorf("twins are %d and %d", out.Twin, in.Twin)
+			}
+			if b.At(out.Twin) != e || b.At(in.Twin) != e || b.Lookup(c.conn.Orig) != e || b.Lookup(c.conn.Reply) != e {
+				t.Error("the Conentry is not found by its slots and tuples")
+			}
+			for _, h := range []*datapath.Half{out, in} {
+				if h.State != datapath.SlotOpen || h.Generation != 0 || h.OutDev != 0 {
+					t.Errorf("%+v: want it open and without a decision", h)
+				}
+			}
+			if got := b.outTuple(out); got != wire.Reverse() {
+				t.Errorf("the container's packets become %v, want %v", got, wire.Reverse())
+			}
+			if got := b.outTuple(in); got != container.Reverse() {
+				t.Errorf("packets from the wire become %v, want %v", got, container.Reverse())
+			}
+			if b.Len() != 1 || b.LenOf(7) != 1 || b.LenOf(8) != 0 {
+				t.Errorf("%d Conentries, %d of the port", b.Len(), b.LenOf(7))
+			}
+		})
+	}
+}
+
+// outTuple is what packets of a half become.
+func (b *bed) outTuple(h *datapath.Half) conntrack.Tuple {
+	key := datapath.Key{Addrs: h.OutAddrs, Ports: h.OutPorts, Side: h.Key.Side & (datapath.SideUDP | datapath.SideIPv6)}
+	a := b.halves[h.Twin].Addrs6 // as the programs do
+	tuple, _ := contable.TupleOf(key, [4]uint64{a[2], a[3], a[0], a[1]})
+	return tuple
+}
+
+func TestKeyOfAndBack(t *testing.T) {
+	b := newBed(t, options())
+	for _, conn := range []conntrack.Conn{masqueraded(3), published(4)} {
+		for _, port := range []int{0, 1, 1 << 20} {
+			if tuple, p := contable.TupleOf(b.KeyOf(conn.Orig, port), [4]uint64{}); tuple != conn.Orig || p != port {
+				t.Errorf("%v of port %d came back as %v of %d", conn.Orig, port, tuple, p)
+			}
+		}
+	}
+}
+
+// A refused connection leaves nothing behind.
+func TestComposeRefuses(t *testing.T) {
+	b := newBed(t, contable.Options{Connections: 3, PerContainer: 2})
+	b.compose(7, masqueraded(1), true, start)
+	b.compose(7, masqueraded(2), true, start)
+	v6 := masqueraded(4)
+	v6.Orig.Src, v6.Orig.Dst = at("2001:db8::1", 1), at("2001:db8::2", 2)
+	for _, c := range []struct {
+		name string
+		port int
+		conn conntrack.Conn
+		want error
+	}{
+		{"the same", 7, masqueraded(1), contable.ErrExists},
+		{"the same of another port", 8, masqueraded(1), contable.ErrExists},
+		{"a third of one container", 7, masqueraded(3), contable.ErrShare},
+		{"of two families", 8, v6, contable.ErrFamily},
+	} {
+		if _, err := b.Compose(endOf(c.port), c.conn.Orig, c.conn, start); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	b.compose(8, masqueraded(3), true, start)
+	if _, err := b.Compose(endOf(9), masqueraded(4).Orig, masqueraded(4), start); !errors.Is(err, contable.ErrFull) {
+		t.Errorf("one too many: %v, want %v", err, contable.ErrFull)
+	}
+	if b.Len() != 3 || b.inUse() != 6 {
+		t.Errorf("%d Conentries in %d slots", b.Len(), b.inUse())
+	}
+}
+
+// A retired Conentry is gone for the daemon at once, and for the programs; its
+// slots keep their keys until no program can be looking at them.
+func TestRetire(t *testing.T) {
+	b := newBed(t, options())
+	conn := masqueraded(1)
+	e := b.compose(7, conn, true, start)
+	out, in := b.half(conn.Orig, 7), b.half(conn.Reply, 0)
+	out.Generation, in.Generation = 1, 1
+	twin := out.Twin
+
+	b.Retire(e, start)
+	b.Retire(e, start) // again is nothing
+	if b.Len() != 0 || b.LenOf(7) != 0 || b.Lookup(conn.Orig) != nil || b.Lookup(conn.Reply) != nil || b.At(twin) != nil {
+		t.Error("the Conentry is still found")
+	}
+	for _, h := range []*datapath.Half{out, in} {
+		if h.State != datapath.SlotClosed || h.Generation != 0 || h.Key.Addrs == 0 {
+			t.Errorf("%+v: want it closed, with its key", h)
+		}
+	}
+	if _, err := b.Compose(endOf(7), conn.Orig, conn, start); !errors.Is(err, contable.ErrExists) {
+		t.Errorf("composing it anew too early: %v", err)
+	}
+	if b.inUse() != 2 {
+		t.Errorf("%d slots in use", b.inUse())
+	}
+
+	b.Release(start.Add(50 * time.Millisecond))
+	if b.inUse() != 2 {
+		t.Error("released too early")
+	}
+	b.Release(start.Add(time.Second))
+	if b.inUse() != 0 {
+		t.Errorf("%d slots in use after their release", b.inUse())
+	}
+	b.compose(7, conn, true, start.Add(time.Second))
+}
+
+// All may retire what it visits.
+func TestAll(t *testing.T) {
+	b := newBed(t, options())
+	for i := range 10 {
+		b.compose(7, masqueraded(i), true, start)
+	}
+	visited := 0
+	b.All(func(e *contable.Conentry) {
+		visited++
+		b.Retire(e, start)
+	})
+	b.Release(start.Add(time.Second))
+	if visited != 10 || b.Len() != 0 || b.inUse() != 0 {
+		t.Errorf("visited %d, left %d in %d slots", visited, b.Len(), b.inUse())
+	}
+}
+
+// Clear also removes what this table never knew.
+func TestClear(t *testing.T) {
+	b := newBed(t, options())
+	b.compose(7, masqueraded(1), true, start)
+	b.Retire(b.compose(7, masqueraded(2), true, start), start)
+	b.restart()
+	b.compose(7, masqueraded(3), true, start)
+	b.Clear()
+	if b.Len() != 0 || b.LenOf(7) != 0 || b.inUse() != 0 || b.Lookup(masqueraded(3).Orig) != nil {
+		t.Errorf("%d Conentries left in %d slots", b.Len(), b.inUse())
+	}
+	b.compose(7, masqueraded(3), true, start)
+}

@@ -1,0 +1,160 @@
+package contable
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// Discard is a connection of a container whose packets Netfilter drops, so that
+// conntrack has none (Confilter -1 of scon.txt, section V-B2). Its packets are
+// dropped at once while the programs see Netfilter drop one of them now and
+// then.
+type Discard struct {
+	// Port is the ifindex of the container's bridge port.
+	Port int
+	// Tuple is what the container sends.
+	Tuple conntrack.Tuple
+	// Composed is when the discard was placed.
+	Composed time.Time
+
+	slot uint32
+	seen uint32 // LeaseFrom at the last sweep
+}
+
+// closedDiscard waits until no program can be looking at it.
+type closedDiscard struct {
+	*Discard
+	since time.Time
+}
+
+// Discarded are the packets dropped at once.
+type Discarded struct {
+	Packets, Bytes uint64
+}
+
+func (s Discarded) plus(o Discarded) Discarded {
+	return Discarded{s.Packets + o.Packets, s.Bytes + o.Bytes}
+}
+
+// Discard publishes a discard for what the container behind port sends.
+func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
+	if !oneFamily(tuple.Src, tuple.Dst) {
+		return ErrFamily
+	}
+	key := t.KeyOf(tuple, port)
+	if t.discards[key] != nil || t.Lookup(tuple) != nil {
+		return ErrExists
+	}
+	if err := t.room(port); err != nil {
+		return err
+	}
+	slot, err := t.reserve(key)
+	if err != nil {
+		return err
+	}
+	atomic.StoreUint64(t.count(t.hash(key)), 0)
+	h := &t.halves[slot]
+	h.Twin = slot
+	h.Addrs6 = native6(tuple)
+	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
+	h.State = datapath.SlotDiscard
+	t.setTag(slot, tag(t.hash(key)))
+	t.discards[key] = &Discard{Port: port, Tuple: tuple, Composed: now, slot: slot}
+	t.perPort[port]++
+	return nil
+}
+
+// room tells whether a container may have one more entry.
+func (t *Table) room(port int) error {
+	if t.Len() >= t.opts.Connections {
+		return ErrFull
+	}
+	if t.perPort[port] >= t.opts.PerContainer {
+		return ErrShare
+	}
+	return nil
+}
+
+// Discards calls fn for every discard with what it has dropped; fn may retire
+// it.
+func (t *Table) Discards(fn func(*Discard, Discarded)) {
+	for _, d := range t.discards {
+		fn(d, t.dropped(d))
+	}
+}
+
+// Dropping tells whether Netfilter was seen to drop a packet of a discard.
+func (t *Table) Dropping(d *Discard) bool {
+	h := &t.halves[d.slot]
+	return h.OutDev != 0 && atomic.LoadUint32(&h.Generation) == t.settings.Generation
+}
+
+// dropped reads the packets of a discard.
+func (t *Table) dropped(d *Discard) Discarded {
+	h := &t.halves[d.slot]
+	return Discarded{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)}
+}
+
+// Discarded sums what all discards that ever were have dropped.
+func (t *Table) Discarded() Discarded {
+	sum := t.pastDiscarded
+	for _, d := range t.discards {
+		sum = sum.plus(t.dropped(d))
+	}
+	for _, r := range t.retiredDiscards {
+		sum = sum.plus(t.dropped(r.Discard))
+	}
+	return sum
+}
+
+// RetireDiscard removes a discard: from now on its packets go regular.
+func (t *Table) RetireDiscard(d *Discard, now time.Time) {
+	key := t.KeyOf(d.Tuple, d.Port)
+	if t.discards[key] != d {
+		return
+	}
+	h := &t.halves[d.slot]
+	h.State = datapath.SlotClosed
+	atomic.StoreUint32(&h.Generation, 0)
+	delete(t.discards, key)
+	t.leave(d.Port)
+	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, now})
+}
+
+// leave takes one entry off a container's share.
+func (t *Table) leave(port int) {
+	if t.perPort[port]--; t.perPort[port] == 0 {
+		delete(t.perPort, port)
+	}
+}
+
+// releaseDiscards empties the slots of those that were retired long enough ago.
+func (t *Table) releaseDiscards(now time.Time) {
+	for len(t.retiredDiscards) > 0 && now.Sub(t.retiredDiscards[0].since) >= quarantine {
+		d := t.retiredDiscards[0].Discard
+		t.pastDiscarded = t.pastDiscarded.plus(t.dropped(d))
+		t.empty(d.slot)
+		t.retiredDiscards = t.retiredDiscards[1:]
+	}
+}
+
+// sweepDiscards retires those that have had no packet dropped since the last
+// sweep, and those that a program has closed: their packets, if there are any,
+// get through now.
+func (t *Table) sweepDiscards(now time.Time) {
+	for _, d := range t.discards {
+		h := &t.halves[d.slot]
+		from := atomic.LoadUint32(&h.LeaseFrom)
+		if h.State != datapath.SlotDiscard || from == d.seen && now.Sub(d.Composed) >= undecidedDiscard {
+			t.RetireDiscard(d, now)
+		}
+		d.seen = from
+	}
+}
+
+// undecidedDiscard is how long a discard may wait for the first packet to be
+// dropped.
+const undecidedDiscard = 2 * time.Second

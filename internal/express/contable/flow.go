@@ -1,0 +1,77 @@
+package contable
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// Flow is what can be seen of a Conentry at one moment. Pairs are the
+// connection's original and reply direction.
+type Flow struct {
+	Port, Peer     int
+	Conn           conntrack.Conn
+	Decided        bool // at least one direction knows its decision
+	Packets, Bytes [2]uint64
+	Age, Idle      time.Duration
+	Lease          uint32 // jiffies left of the longer lease
+	Oif            int    // 0 until the way out was seen
+	Bridged        bool   // either way without a hop of IP
+	NextHop        net.HardwareAddr
+	// Overlay is the device that packets really leave by if they skip Oif, a
+	// VXLAN device, and are put on the wire beneath; else 0.
+	Overlay int
+}
+
+// Flow reads a Conentry. jiffies is the current one, leaseTicks a whole lease.
+func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flow {
+	e.activity.look(t.mark(e), now)
+	f := Flow{
+		Port: e.Port,
+		Peer: e.Peer,
+		Conn: e.Conn,
+		Age:  now.Sub(e.Composed),
+		Idle: now.Sub(e.activity.last),
+	}
+	for dir, slot := range e.slots() {
+		h := &t.halves[slot]
+		f.Packets[dir] = atomic.LoadUint64(&h.Packets)
+		f.Bytes[dir] = atomic.LoadUint64(&h.Bytes)
+		if h.OutDev == 0 || h.Generation != t.settings.Generation {
+			continue
+		}
+		f.Decided = true
+		f.Bridged = f.Bridged || h.Flags&datapath.WayBridged != 0
+		if used := jiffies - h.LeaseFrom; used < leaseTicks {
+			f.Lease = max(f.Lease, leaseTicks-used)
+		}
+	}
+	if out := &t.halves[e.outbound]; out.OutDev != 0 {
+		f.Oif = int(out.OutDev)
+		f.NextHop = macOf(out.OutMacs)
+		if o, err := t.outers.Of(e.outbound); err == nil && o.Generation == t.settings.Generation {
+			f.Overlay = int(o.Dev)
+		}
+	}
+	return f
+}
+
+// slots returns the slots of the original and the reply direction.
+func (e *Conentry) slots() [2]uint32 {
+	if e.initiator {
+		return [2]uint32{e.outbound, e.inbound}
+	}
+	return [2]uint32{e.inbound, e.outbound}
+}
+
+// macOf returns the destination of the first bytes of an Ethernet header.
+func macOf(macs uint64) net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	for i := range mac {
+		mac[i] = byte(macs >> (8 * i))
+	}
+	return mac
+}

@@ -1,0 +1,63 @@
+package contable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+const (
+	now   = 5000 // jiffies
+	lease = 250
+)
+
+func TestFlow(t *testing.T) {
+	b := newBed(t, options())
+	conn := published(1)
+	e := b.compose(8, conn, false, start)
+	f := b.Flow(e, now, lease, after(3))
+	if f.Port != 8 || f.Conn.Orig != conn.Orig || f.Decided || f.Oif != 0 || f.Lease != 0 || f.Age != 3*time.Second || f.Idle != 3*time.Second {
+		t.Errorf("before any decision: %+v", f)
+	}
+
+	// The original direction is the one from the wire.
+	in, out := b.half(conn.Orig, 0), b.half(conn.Reply, 8)
+	*in, *out = decide(*in), decide(*out)
+	in.Packets, in.Bytes, in.LeaseFrom, in.OutDev = 3, 300, now-50, 8
+	out.Packets, out.Bytes, out.LeaseFrom, out.OutDev = 4, 400, now-100, 2
+	out.OutMacs = 0x0605_0403_0201
+	f = b.Flow(e, now, lease, after(4))
+	if f.Packets != [2]uint64{3, 4} || f.Bytes != [2]uint64{300, 400} {
+		t.Errorf("%v packets, %v bytes", f.Packets, f.Bytes)
+	}
+	if !f.Decided || f.Lease != 200 || f.Oif != 2 || f.NextHop.String() != "01:02:03:04:05:06" {
+		t.Errorf("decided: %+v", f)
+	}
+	if f.Age != 4*time.Second || f.Idle != 0 {
+		t.Errorf("age %v, idle %v", f.Age, f.Idle)
+	}
+
+	b.settings.Generation++
+	if f = b.Flow(e, now, lease, after(6)); f.Decided || f.Lease != 0 || f.Idle != 2*time.Second {
+		t.Errorf("with new rules: %+v", f)
+	}
+}
+
+// decide gives a half a decision of the current generation.
+func decide(h datapath.Half) datapath.Half {
+	h.Generation = 1
+	return h
+}
+
+func TestConentryString(t *testing.T) {
+	b := newBed(t, options())
+	for want, e := range map[string]interface{ String() string }{
+		"tcp:172.17.0.2:30001->203.0.113.9:443": b.compose(7, masqueraded(1), true, start),
+		"udp:172.17.0.2:80->198.51.100.7:40002": b.compose(7, published(2), false, start),
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package contable
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+const protoTCP = unix.IPPROTO_TCP
+
+// KeyOf returns the programs' key for one direction of a connection. port is
+// the bridge port that a container's packets enter by, 0 for the wire.
+func (t *Table) KeyOf(tuple conntrack.Tuple, port int) datapath.Key {
+	k := datapath.Key{
+		Ports: packPorts(tuple.Src.Port(), tuple.Dst.Port()),
+		Side:  uint32(port) << datapath.SideShift,
+	}
+	if tuple.Proto == unix.IPPROTO_UDP {
+		k.Side |= datapath.SideUDP
+	}
+	if src, dst := tuple.Src.Addr(), tuple.Dst.Addr(); src.Is4() {
+		k.Addrs = packAddrs(src, dst)
+	} else {
+		k.Side |= datapath.SideIPv6
+		k.Addrs = t.digest(native6(tuple))
+	}
+	return k
+}
+
+// TupleOf is the reverse of KeyOf; addrs are of IPv6.
+func TupleOf(k datapath.Key, addrs [4]uint64) (t conntrack.Tuple, port int) {
+	t.Proto = protoTCP
+	if k.Side&datapath.SideUDP != 0 {
+		t.Proto = unix.IPPROTO_UDP
+	}
+	src, dst := fromNative(uint32(k.Addrs)), fromNative(uint32(k.Addrs>>32))
+	if k.Side&datapath.SideIPv6 != 0 {
+		src, dst = fromNative6(addrs[0], addrs[1]), fromNative6(addrs[2], addrs[3])
+	}
+	t.Src = netip.AddrPortFrom(src, bits.ReverseBytes16(uint16(k.Ports)))
+	t.Dst = netip.AddrPortFrom(dst, bits.ReverseBytes16(uint16(k.Ports>>16)))
+	return t, int(k.Side >> datapath.SideShift)
+}
+
+// tupleAt is the tuple of the packets that enter by a slot, and their port.
+func (t *Table) tupleAt(slot uint32) (tuple conntrack.Tuple, port int) {
+	h := &t.halves[slot]
+	return TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports, Side: h.Key.Side}, h.Addrs6)
+}
+
+// Addresses and ports stand in keys as they stand in packets: network order,
+// read by a little-endian machine.
+func native(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+func fromNative(v uint32) netip.Addr {
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], v)
+	return netip.AddrFrom4(b)
+}
+
+func packAddrs(src, dst netip.Addr) uint64 {
+	return uint64(native(src)) | uint64(native(dst))<<32
+}
+
+// native6 are source and destination, zero if they are not of IPv6.
+func native6(t conntrack.Tuple) (addrs [4]uint64) {
+	if t.Src.Addr().Is4() {
+		return addrs
+	}
+	for i, a := range []netip.Addr{t.Src.Addr(), t.Dst.Addr()} {
+		b := a.As16()
+		addrs[2*i] = binary.LittleEndian.Uint64(b[:])
+		addrs[2*i+1] = binary.LittleEndian.Uint64(b[8:])
+	}
+	return addrs
+}
+
+func fromNative6(high, low uint64) netip.Addr {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], high)
+	binary.LittleEndian.PutUint64(b[8:], low)
+	return netip.AddrFrom16(b)
+}
+
+func packPorts(src, dst uint16) uint32 {
+	return uint32(bits.ReverseBytes16(src)) | uint32(bits.ReverseBytes16(dst))<<16
+}
+
+// hash is bpf/lib/contable.h's.
+func (t *Table) hash(k datapath.Key) uint64 {
+	h := (k.Addrs ^ t.settings.Seed) * 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	h = (h + (uint64(k.Side)<<32 | uint64(k.Ports))) * 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// digest is bpf/lib/parse.h's.
+func (t *Table) digest(addrs [4]uint64) uint64 {
+	d := addrs[0] ^ t.settings.Seed
+	for i, next := range addrs {
+		factor := uint64(0x9e3779b97f4a7c15)
+		if i%2 == 1 {
+			factor = 0xd6e8feb86659fd93
+		}
+		if i > 0 {
+			d += next
+		}
+		d *= factor
+		d ^= d >> 32
+	}
+	return d
+}
+
+// count is where the programs count the packets of a candidate: 48 bits of its
+// hash, then the count.
+func (t *Table) count(hash uint64) *uint64 {
+	return &t.counts[hash%uint64(len(t.counts))]
+}
+
+// buckets are the two where the programs look for a key, in their order.
+func (t *Table) buckets(hash uint64) [2]uint32 {
+	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}
+}
+
+// tag is what the programs look for in a bucket's word. It is odd, never 0.
+func tag(hash uint64) uint16 {
+	return uint16(hash>>48) | 1
+}
+
+// setTag publishes a slot to the programs, or takes it from them with tag 0.
+func (t *Table) setTag(slot uint32, tag uint16) {
+	word, shift := &t.tags[slot/datapath.BucketSlots], 16*(slot%datapath.BucketSlots)
+	atomic.StoreUint64(word, *word&^(0xffff<<shift)|uint64(tag)<<shift)
+}
+
+// reserve takes a free slot for a key, of its two buckets in the one that has
+// more room.
+func (t *Table) reserve(k datapath.Key) (uint32, error) {
+	var free [2][]uint32
+	for i, bucket := range t.buckets(t.hash(k)) {
+		for slot := bucket * datapath.BucketSlots; slot < (bucket+1)*datapath.BucketSlots; slot++ {
+			h := &t.halves[slot]
+			if h.State == datapath.SlotEmpty {
+				free[i] = append(free[i], slot)
+				continue
+			}
+			if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
+				return 0, ErrExists // closed, in quarantine
+			}
+		}
+	}
+	roomier := free[0]
+	if len(free[1]) > len(roomier) {
+		roomier = free[1]
+	}
+	if len(roomier) == 0 {
+		return 0, ErrFull
+	}
+	t.halves[roomier[0]].State = datapath.SlotClosed
+	return roomier[0], nil
+}
+
+// empty makes a slot free: the tag goes first.
+func (t *Table) empty(slot uint32) {
+	t.setTag(slot, 0)
+	t.halves[slot] = datapath.Half{}
+}
+
+// translation is what makes a packet of one tuple one of another, as a half has
+// it: the new ports, and of IPv4 the new addresses; and what the sums of the
+// pseudo header and of the ports grow by, in ones' complement and network order.
+type translation struct {
+	addrs                uint64
+	ports                uint32
+	addrDelta, portDelta uint16
+}
+
+func translate(from, to conntrack.Tuple) (t translation) {
+	wasPorts := packPorts(from.Src.Port(), from.Dst.Port())
+	t.ports = packPorts(to.Src.Port(), to.Dst.Port())
+	t.portDelta = delta([]uint64{uint64(wasPorts)}, []uint64{uint64(t.ports)})
+	if from.Src.Addr().Is4() {
+		was := packAddrs(from.Src.Addr(), from.Dst.Addr())
+		t.addrs = packAddrs(to.Src.Addr(), to.Dst.Addr())
+		t.addrDelta = delta([]uint64{was}, []uint64{t.addrs})
+		return t
+	}
+	was, is := native6(from), native6(to)
+	t.addrDelta = delta(was[:], is[:])
+	return t
+}
+
+// delta is 0 only where nothing changes.
+func delta(from, to []uint64) uint16 {
+	if slices.Equal(from, to) {
+		return 0
+	}
+	var all uint64
+	for i := range from {
+		all += sum(to[i]) + sum(^from[i])
+	}
+	return fold(all)
+}
+
+func sum(v uint64) uint64 {
+	return v>>48 + v>>32&0xffff + v>>16&0xffff + v&0xffff
+}
+
+func fold(v uint64) uint16 {
+	for v > 0xffff {
+		v = v>>16 + v&0xffff
+	}
+	return uint16(v)
+}

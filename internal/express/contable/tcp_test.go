@@ -1,0 +1,61 @@
+package contable_test
+
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/express/contable"
+)
+
+// silence is what a call of Silent says of one connection.
+type silence struct{ told, acknowledged bool }
+
+func (b *bed) silent(second float64) (s silence) {
+	b.Silent(after(second), func(_ *contable.Conentry, acknowledged bool) {
+		s = silence{true, acknowledged}
+	})
+	b.Sweep(after(second))
+	return s
+}
+
+// Conntrack is told of a connection that has fallen silent, once for each time,
+// and whether all data has arrived.
+func TestSilent(t *testing.T) {
+	b := newBed(t, options())
+	b.compose(7, masqueraded(1), true, start)
+	out, in := b.decided(1, 7), b.half(masqueraded(1).Reply, 0)
+	in.OutDev = 4
+	out.Packets, out.SeqEnd, in.Ack = 10, 5000, 5000
+	in.SeqEnd, out.Ack = 0xfffffff0, 0x10 // acknowledged across the wrap
+	for _, step := range []struct {
+		second float64
+		change func()
+		want   silence
+	}{
+		{1, func() {}, silence{}},
+		{2, func() {}, silence{true, true}},
+		{3, func() {}, silence{}},
+		{4, func() { out.Packets, out.SeqEnd = 11, 6000 }, silence{}},
+		{5, func() {}, silence{true, false}},
+		{6, func() { in.Packets, in.Ack = 1, 6000 }, silence{}},
+		{7, func() {}, silence{true, true}},
+		{8, func() {}, silence{}},
+	} {
+		step.change()
+		if got := b.silent(step.second); got != step.want {
+			t.Errorf("at %v s: %+v, want %+v", step.second, got, step.want)
+		}
+	}
+}
+
+// Conntrack has no sequence numbers of UDP.
+func TestSilentIsOfTCP(t *testing.T) {
+	b := newBed(t, options())
+	b.compose(7, published(1), false, start)
+	b.half(published(1).Reply, 7).OutDev = 3
+	b.half(published(1).Reply, 7).Packets = 10
+	for second := range 5 {
+		if got := b.silent(float64(second)); got.told {
+			t.Errorf("%+v", got)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package datapath_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// A connection becomes a candidate after `admit` packets, those for the
+// container included if it is UDP, and again whenever they have doubled.
+func TestCandidate(t *testing.T) {
+	for _, f := range []flow{masqueraded(tcp), published(udp), published6(udp)} {
+		b := newBed(t)
+		var at []int
+		counted := 0
+		for n := 1; counted < 9*admit; n++ {
+			if n%3 == 0 {
+				b.leaves(f.in)
+			} else {
+				b.goesRegular(f.out, "no_entry")
+			}
+			if n%3 != 0 || f.tuple.Proto == udp {
+				counted++
+			}
+			for _, e := range b.events() {
+				tuple, port := contable.TupleOf(e.Key, e.Addrs6)
+				if e.Closed || tuple != f.tuple || port != b.port {
+					t.Errorf("packet %d: %+v, want a candidate", n, e)
+				}
+				at = append(at, counted)
+			}
+		}
+		if want := []int{admit, 2 * admit, 4 * admit, 8 * admit}; !slices.Equal(at, want) {
+			t.Errorf("a candidate after packets %v, want %v", at, want)
+		}
+	}
+}
+
+// Packets that begin or end a connection, and those from the wire, of which it
+// is not known yet whose they are, make no candidates.
+func TestNoCandidate(t *testing.T) {
+	b := newBed(t)
+	f := masqueraded(tcp)
+	for range 4 * admit {
+		b.goesRegular(f.out.both(func(f *frame) { f.flags = flagSYN }), "tcp_syn_fin_rst")
+		b.goesRegular(f.in, "no_entry")
+	}
+	if events := b.events(); len(events) != 0 {
+		t.Errorf("events %+v", events)
+	}
+}
+
+// However long a connection has been going regular, it can become a candidate.
+func TestCandidateAfterAges(t *testing.T) {
+	b := newBed(t)
+	f := masqueraded(udp)
+	heard := 0
+	for range 3 {
+		nstest.Do(t, b.ns, func() {
+			_, err := b.Program(datapath.FromContainer).Run(&ebpf.RunOptions{
+				Data: f.out.enter.bytes(), Context: skb{Ifindex: uint32(b.port)}, Repeat: 1 << 16,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(b.events()) > 0 {
+			heard++
+		}
+	}
+	if heard != 3 {
+		t.Errorf("a candidate in %d of three times 65536 packets", heard)
+	}
+}

@@ -1,0 +1,381 @@
+// Package datapath loads the express programs, attaches them to devices and
+// keeps them alive beyond the process: links and maps are pinned, so that a
+// daemon that dies leaves a working (and, without its heartbeat, inert) kernel
+// side, which the next daemon takes over.
+//
+// It is the only user of the types that bpf2go generates.
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/tcfilter"
+)
+
+// Half is one direction of a Conentry as it lies in the kernel's table;
+// bpf/lib/maps.h documents its fields.
+type Half = expressHalf
+
+// Outer is what a tunnel puts around the packets of a half.
+type Outer = expressOuter
+
+// Settings are the values that change while packets flow; bpf/lib/maps.h
+// documents them.
+type Settings = expressSettings
+
+// States of a slot of the table.
+const (
+	SlotEmpty  = uint8(expressSlotStateSLOT_EMPTY)
+	SlotOpen   = uint8(expressSlotStateSLOT_OPEN)
+	SlotClosed = uint8(expressSlotStateSLOT_CLOSED)
+	// SlotDiscard is open for packets that Netfilter drops.
+	SlotDiscard = uint8(expressSlotStateSLOT_DISCARD)
+)
+
+// Flags of a Half: its way ends in another container, of the same bridge without
+// a hop of IP.
+const (
+	WayAcross  = 1 << 2 // bpf/lib/maps.h's WAY_ACROSS
+	WayBridged = 1 << 3 // and its WAY_BRIDGED
+)
+
+// LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
+// version are not taken over.
+const LayoutVersion = 12
+
+// BucketSlots is how many slots share a word of tags.
+const BucketSlots = 4
+
+// Memory is what the daemon and the programs share: the kernel's own, not a
+// copy.
+type Memory struct {
+	Halves   []Half
+	Tags     []uint64 // one for each bucket of halves
+	Settings *Settings
+	// Candidates count the packets of connections without an entry, by the low
+	// bits of the hash of the container's direction.
+	Candidates []uint64
+	Outers     Outers
+}
+
+// heartbeatLimit is how long the programs trust a silent daemon.
+const heartbeatLimit = time.Second
+
+// minFrame is the shortest packet that the kernel runs a program on: an
+// Ethernet header.
+const minFrame = 14
+
+// ErrUnsupported means that this kernel cannot run SCON's programs.
+var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Linux 5.15 or newer is needed)")
+
+// Options say what to load. All fields but ForceClsact are needed.
+type Options struct {
+	// PinDir is a directory on a bpffs, of this network namespace alone.
+	PinDir string
+	// Slots of the table, a power of two, at least BucketSlots. Each connection
+	// takes two; a table more than half full may refuse one.
+	Slots uint32
+	// Admit is how many packets a connection sends regular before it is
+	// composed, 2..65535.
+	Admit uint32
+	// Lease is how long a decision is used before one packet goes regular
+	// again to confirm it, one jiffy to one second.
+	Lease time.Duration
+	// LeasePackets bounds a lease in packets of one direction. Of TCP the
+	// programs let at most 4096 pass.
+	LeasePackets uint32
+	// ForceClsact attaches by clsact even where the kernel has tcx.
+	ForceClsact bool
+}
+
+// Datapath is the loaded kernel side.
+type Datapath struct {
+	opts     Options
+	objs     expressObjects
+	shared   *ebpf.Map // holds the settings
+	memory   Memory
+	devices  map[int]expressDevice // as the programs know them, by place
+	bare     map[int]bool          // uplinks that are hooked without MAC header, by number
+	mapped   [][]byte              // what memory lies in
+	counters counterSlots
+	events   *ringbuf.Reader
+	hooker   hooker
+	programs tcfilter.Own
+	drops    link.Link // nil if there are none
+	noDrops  error     // why
+	tick     time.Duration
+	adopted  bool
+}
+
+// Load takes over the pinned kernel side in o.PinDir if its layout and size
+// fit, else it starts with an empty one, a second later: when the old one has
+// become inert. Hooks that are attached from before run their old programs until
+// Attach.
+func Load(o Options) (_ *Datapath, err error) {
+	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
+		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raising the locked-memory limit: %w", err)
+	}
+	d := &Datapath{opts: o, tick: jiffy()}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
+
+	if err := d.loadObjects(); err != nil {
+		return nil, err
+	}
+	if err := d.mapMemory(); err != nil {
+		return nil, err
+	}
+	d.noDrops = d.watchDrops()
+	if err := d.adoptDevices(); err != nil {
+		return nil, err
+	}
+	if !d.adopted {
+		if err := d.initSettings(); err != nil {
+			return nil, err
+		}
+	}
+	if d.events, err = ringbuf.NewReader(d.objs.Events); err != nil {
+		return nil, fmt.Errorf("reading the event buffer: %w", err)
+	}
+	if d.programs, err = d.programIDs(); err != nil {
+		return nil, err
+	}
+	if d.hooker, err = d.newHooker(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// loadObjects loads the programs over the pinned maps if they fit, else over
+// new ones, which take the place of what is pinned.
+func (d *Datapath) loadObjects() error {
+	spec, err := loadExpress()
+	if err != nil {
+		return fmt.Errorf("reading the BPF object: %w", err)
+	}
+	if err := d.configure(spec); err != nil {
+		return err
+	}
+
+	pinned, err := openPinnedMaps(d.opts.PinDir, spec)
+	if err != nil {
+		return err
+	}
+	defer closeMaps(pinned)
+	d.adopted = len(pinned) > 0
+
+	// The section of the settings is no member of expressMaps.
+	var objs struct {
+		expressObjects
+		Shared *ebpf.Map `ebpf:".data.shared"`
+	}
+	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{MapReplacements: pinned})
+	d.objs, d.shared = objs.expressObjects, objs.Shared
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("loading the BPF programs: %w (root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed)", err)
+	}
+	for _, short := range []error{unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOSPC} {
+		if errors.Is(err, short) {
+			return fmt.Errorf("loading the BPF programs: %w", err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if d.adopted {
+		return nil
+	}
+	if err := outlast(d.opts.PinDir); err != nil {
+		return err
+	}
+	return pinMaps(d.opts.PinDir, map[string]*ebpf.Map{
+		expressMapCandidates: d.objs.Candidates,
+		expressMapConentries: d.objs.Conentries,
+		expressMapDevices:    d.objs.Devices,
+		expressMapEvents:     d.objs.Events,
+		expressMapOuters:     d.objs.Outers,
+		expressMapRegular:    d.objs.Regular,
+		expressMapSent:       d.objs.Sent,
+		expressMapTags:       d.objs.Tags,
+		mapSettings:          d.shared,
+	})
+}
+
+// configure sets the sizes of maps, and what programs take for constants.
+func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
+	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
+	spec.Maps[expressMapOuters].MaxEntries = d.opts.Slots
+	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
+	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
+	hasIPsec := uint32(1)
+	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
+		hasIPsec = 0 // a kernel without IPsec
+	}
+	for name, value := range map[string]uint32{
+		expressVarHasIpsec:       hasIPsec,
+		expressVarAdmit:          d.opts.Admit,
+		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
+		expressVarLeasePackets:   d.opts.LeasePackets,
+		expressVarDiscardTicks:   uint32(max(min(discardLease, d.opts.Lease)/d.tick, 1)),
+		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("setting %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// mapMemory makes table, tags and settings visible to this process.
+func (d *Datapath) mapMemory() error {
+	halves, err := d.mmap(d.objs.Conentries)
+	if err != nil {
+		return err
+	}
+	tags, err := d.mmap(d.objs.Tags)
+	if err != nil {
+		return err
+	}
+	settings, err := d.mmap(d.shared)
+	if err != nil {
+		return err
+	}
+	candidates, err := d.mmap(d.objs.Candidates)
+	if err != nil {
+		return err
+	}
+	d.memory = Memory{
+		Halves:   unsafe.Slice((*Half)(halves), d.opts.Slots),
+		Tags:     unsafe.Slice((*uint64)(tags), d.opts.Slots/BucketSlots),
+		Settings: (*Settings)(settings),
+
+		Candidates: unsafe.Slice((*uint64)(candidates), d.objs.Candidates.MaxEntries()),
+		Outers:     Outers{d.objs.Outers},
+	}
+	return nil
+}
+
+func (d *Datapath) mmap(m *ebpf.Map) (unsafe.Pointer, error) {
+	size := int(m.MaxEntries()) * int(m.ValueSize())
+	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %s: %w", m, err)
+	}
+	d.mapped = append(d.mapped, b)
+	return unsafe.Pointer(&b[0]), nil
+}
+
+func (d *Datapath) initSettings() error {
+	seed := make([]byte, 8)
+	if _, err := unix.Getrandom(seed, 0); err != nil {
+		return fmt.Errorf("seeding the hash: %w", err)
+	}
+	s := d.memory.Settings
+	s.Seed = binary.NativeEndian.Uint64(seed)
+	s.Mask = d.opts.Slots/BucketSlots - 1
+	s.Generation = 1
+	s.Layout = LayoutVersion
+	return nil
+}
+
+func (d *Datapath) programIDs() (tcfilter.Own, error) {
+	own := make(tcfilter.Own)
+	for _, h := range allHooks {
+		for _, bare := range []bool{false, true} {
+			info, err := h.program(&d.objs.expressPrograms, bare).Info()
+			if err != nil {
+				return nil, fmt.Errorf("looking at program %s: %w", h, err)
+			}
+			if id, ok := info.ID(); ok {
+				own[id] = true
+			}
+		}
+	}
+	return own, nil
+}
+
+// Adopted tells whether Load found and took over a pinned table.
+func (d *Datapath) Adopted() bool { return d.adopted }
+
+// Memory is what the programs work on. It is valid until Close.
+func (d *Datapath) Memory() Memory { return d.memory }
+
+// Settings are those of Memory.
+func (d *Datapath) Settings() *Settings { return d.memory.Settings }
+
+// Tick is the length of a jiffy, the unit of leases.
+func (d *Datapath) Tick() time.Duration { return d.tick }
+
+// EndFilter is the file descriptor of a socket filter for messages that
+// connections leave conntrack's table: it lets those of Conentries pass. It is
+// valid until Close.
+func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
+
+// Programs are those that Attach attaches.
+func (d *Datapath) Programs() tcfilter.Own { return d.programs }
+
+// Mode is "tcx" or "clsact".
+func (d *Datapath) Mode() string { return d.hooker.mode() }
+
+// Beat shows the programs that the daemon lives; without it they become inert
+// within a second. Afterwards Settings().Heartbeat is the current jiffy.
+func (d *Datapath) Beat() error {
+	if _, err := d.objs.SconBeat.Run(&ebpf.RunOptions{Data: make([]byte, minFrame)}); err != nil {
+		return fmt.Errorf("running the heartbeat program: %w", err)
+	}
+	return nil
+}
+
+// Close lets go of the kernel side, which lives on in its pins. Closing again
+// is nothing.
+func (d *Datapath) Close() error {
+	var errs []error
+	if d.drops != nil {
+		errs = append(errs, d.drops.Close())
+	}
+	if d.events != nil {
+		errs = append(errs, d.events.Close())
+	}
+	if d.hooker != nil {
+		errs = append(errs, d.hooker.close())
+	}
+	for _, b := range d.mapped {
+		errs = append(errs, unix.Munmap(b))
+	}
+	d.mapped, d.memory = nil, Memory{}
+	errs = append(errs, d.objs.Close(), d.shared.Close())
+	return errors.Join(errs...)
+}
+
+// jiffy is the kernel's tick: the resolution of its coarse clocks.
+func jiffy() time.Duration {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil || res.Nano() == 0 {
+		return 10 * time.Millisecond // the longest there is: leases end early
+	}
+	return time.Duration(res.Nano())
+}
+
+// linkPath is where the link of one hook is pinned.
+func linkPath(pinDir string, h Hook, ifindex int) string {
+	return filepath.Join(pinDir, fmt.Sprintf("%s_%d", h, ifindex))
+}

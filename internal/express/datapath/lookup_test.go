@@ -1,0 +1,150 @@
+package datapath_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// The programs find a half in every place where the daemon may put it.
+func TestEveryPlace(t *testing.T) {
+	b := newBed(t)
+	b.Settings().Seed = 1 // one with which no two buckets are the same
+	f := masqueraded(tcp)
+	for _, dir := range []struct {
+		way  way
+		port int
+	}{{f.out, b.port}, {f.in, 0}} {
+		seen := make(map[*datapath.Half]bool)
+		for place := range 2 * datapath.BucketSlots {
+			b.compose(f)
+			h := b.half(dir.way.enter, dir.port)
+			b.decide(dir.way)
+			b.goesExpress(dir.way)
+			if seen[h] {
+				t.Fatalf("%s: place %d was taken twice", dir.way.start, place)
+			}
+			seen[h] = true
+			b.table.Clear()
+			for taken := range seen {
+				taken.State = datapath.SlotClosed
+			}
+		}
+		if _, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); !errors.Is(err, contable.ErrFull) {
+			t.Fatalf("%s: one more place: %v", dir.way.start, err)
+		}
+		b.table.Clear()
+	}
+}
+
+// A full table is found through whatever the seed.
+func TestManyConnections(t *testing.T) {
+	b := newBed(t)
+	var all []flow
+	for i := range slots / 4 {
+		f := masqueraded(udp)
+		f.conn.Orig.Src = addr(fmt.Sprintf("172.17.0.2:%d", 1000+i))
+		f.conn.Reply.Dst = addr(fmt.Sprintf("192.0.2.1:%d", 2000+i))
+		f = newFlow(f.conn.Orig, f.conn)
+		if _, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); err == nil {
+			all = append(all, f)
+			b.regular(f.out)
+			b.regular(f.in)
+		}
+	}
+	b.nextTick()
+	if len(all) < slots/5 {
+		t.Errorf("only %d connections placed in %d slots", len(all), slots)
+	}
+	for _, f := range all {
+		for _, w := range []way{f.out, f.in} {
+			// Of a busy machine's packets some are on their way too long.
+			for range 10 {
+				if b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark}).reason != "composing" {
+					break
+				}
+				b.leaves(w)
+				b.nextTick()
+			}
+			b.goesExpress(w)
+		}
+	}
+}
+
+// Nobody can use the Conentry of somebody else: not another container, not the
+// wire, not the other protocol.
+func TestForeignPackets(t *testing.T) {
+	for family, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
+		t.Run(family, func(t *testing.T) { foreignPackets(t, f) })
+	}
+}
+
+func foreignPackets(t *testing.T, f flow) {
+	b := newBed(t)
+	other := addPair(t, b.ns, "port2", "inside2")
+	if err := b.Track(other, datapath.Delivery{}); err != nil {
+		t.Fatal(err)
+	}
+	b.express(f)
+	asUDP := func(f frame) frame { f.proto = udp; return f }
+	for name, c := range map[string]struct {
+		hook  datapath.Hook
+		frame frame
+		dev   int
+	}{
+		"another container sends as this one": {datapath.FromContainer, f.out.enter, other},
+		"the wire sends as the container":     {datapath.FromWire, f.out.enter, b.wire},
+		"the container sends as the wire":     {datapath.FromContainer, f.in.enter, b.port},
+		"the container speaks UDP":            {datapath.FromContainer, asUDP(f.out.enter), b.port},
+		"the wire speaks UDP":                 {datapath.FromWire, asUDP(f.in.enter), b.wire},
+		"another container is delivered to":   {datapath.ToContainer, f.in.leave, other},
+	} {
+		r := b.run(c.hook, c.frame.bytes(), skb{Ifindex: uint32(c.dev)})
+		if r.verdict != unspec || r.reason != "no_entry" {
+			t.Errorf("%s: verdict %d, reason %q", name, r.verdict, r.reason)
+		}
+	}
+	b.goesExpress(f.out)
+	b.goesExpress(f.in)
+}
+
+// The key of an empty slot is no connection's, although a packet may have it.
+func TestKeyOfZeroes(t *testing.T) {
+	b := newBed(t)
+	zero := masqueraded(tcp).in.enter
+	zero.src, zero.dst, zero.flags = addr("0.0.0.0:0"), addr("0.0.0.0:0"), flagSYN
+	for range 4 {
+		if r := b.run(datapath.FromWire, zero.bytes(), skb{}); r.verdict != unspec || r.reason != "no_entry" {
+			t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+		}
+	}
+	for i, h := range b.Memory().Halves {
+		if h != (datapath.Half{}) {
+			t.Fatalf("slot %d has become %+v", i, h)
+		}
+	}
+}
+
+// Who has the digest of a connection's addresses and not these themselves does
+// not get its Conentry.
+func TestDigestIsNotEnough(t *testing.T) {
+	f := masqueraded6(udp)
+	b := newBed(t)
+	b.express(f)
+	for _, dir := range []struct {
+		way  way
+		port int
+	}{{f.out, b.port}, {f.in, 0}} {
+		for i := range 4 {
+			h := b.half(dir.way.enter, dir.port)
+			h.Addrs6[i] ^= 1 << 40
+			b.goesRegular(dir.way, "no_entry")
+			h.Addrs6[i] ^= 1 << 40
+			b.goesExpress(dir.way)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package datapath_test
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// Verdicts of a program (linux/pkt_cls.h).
+const (
+	unspec   = -1
+	shot     = 2
+	redirect = 7
+)
+
+// Marks in skb.CB (bpf/lib/order.h).
+const (
+	cbExpress = 0x53434f4e
+	cbToken   = 0x544f4b4e
+	cbCheck   = 0x6e6f6373
+)
+
+// skb is struct __sk_buff. The kernel takes the named fields from a test.
+type skb struct {
+	_              [2]uint32
+	Mark           uint32
+	_              [5]uint32
+	Priority       uint32
+	IngressIfindex uint32
+	Ifindex        uint32
+	_              uint32
+	CB             [5]uint32
+	_              [19]uint32
+	_              [2]uint64
+	_, GSOSegs     uint32
+	_              uint64
+	GSOSize, _     uint32
+	_              uint64
+}
+
+// result is what a program made of a packet.
+type result struct {
+	verdict int
+	data    []byte
+	skb     skb
+	reason  string // that was counted, "" for none
+}
+
+// run runs the program of a hook on one packet, at the device where a packet
+// meets it unless ctx names another, while the daemon lives.
+func (b *bed) run(h datapath.Hook, data []byte, ctx skb) result {
+	b.t.Helper()
+	return b.runAfter(b.liven, h, data, ctx)
+}
+
+// liven shows a sign of life. A packet that has entered the regular way did so
+// just now: a test takes longer than the way does.
+func (b *bed) liven() {
+	now := b.jiffies()
+	if s := b.Settings(); s.LastProbe != 0 {
+		s.LastProbe = now
+	}
+}
+
+// runSilent does the same without a sign of life.
+func (b *bed) runSilent(h datapath.Hook, data []byte, ctx skb) result {
+	b.t.Helper()
+	return b.runAfter(func() {}, h, data, ctx)
+}
+
+func (b *bed) runAfter(prepare func(), h datapath.Hook, data []byte, ctx skb) result {
+	b.t.Helper()
+	at, other := b.port, b.wire
+	if h == datapath.ToWire || h == datapath.FromWire {
+		at, other = other, at
+	}
+	if ctx.Ifindex == 0 {
+		ctx.Ifindex = uint32(at)
+	}
+	if ctx.IngressIfindex == 0 {
+		ctx.IngressIfindex = uint32(other)
+	}
+	before := b.counters(int(ctx.Ifindex))
+	prepare()
+	r := runProgram(b.t, b.ns, b.Program(h), data, ctx)
+	r.reason = counted(b.t, before, b.counters(int(ctx.Ifindex)))
+	return r
+}
+
+func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) (r result) {
+	t.Helper()
+	out := make([]byte, len(data)+64)
+	opts := ebpf.RunOptions{Data: data, DataOut: out, Context: ctx, ContextOut: &r.skb}
+	nstest.Do(t, ns, func() {
+		defer onFirstCPU(t)()
+		verdict, err := p.Run(&opts)
+		if err != nil {
+			t.Fatalf("running the program: %v", err)
+		}
+		r.verdict = int(int32(verdict))
+	})
+	r.data = opts.DataOut
+	return r
+}
+
+// onFirstCPU keeps the calling thread on one CPU until the function is called that
+// it returns: all programs meet the same values of each CPU's own.
+func onFirstCPU(t *testing.T) (back func()) {
+	t.Helper()
+	var before, first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !before.IsSet(cpu) {
+		cpu++
+	}
+	first.Set(cpu)
+	set := func(cpus *unix.CPUSet) {
+		if err := unix.SchedSetaffinity(0, cpus); err != nil {
+			t.Error(err)
+		}
+	}
+	set(&first)
+	return func() { set(&before) }
+}
+
+func (b *bed) counters(dev int) datapath.Counters {
+	b.t.Helper()
+	c, err := b.Counters(dev)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// counted is the one reason that lies between two readings, if any.
+func counted(t *testing.T, before, after datapath.Counters) (reason string) {
+	t.Helper()
+	var sum uint64
+	for name, n := range after.Reasons {
+		if n -= before.Reasons[name]; n > 0 {
+			sum += n
+			reason = name
+		}
+	}
+	if sum > 1 || after.Packets-before.Packets != sum {
+		t.Fatalf("one packet: counters went from %+v to %+v", before, after)
+	}
+	return reason
+}

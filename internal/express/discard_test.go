@@ -1,0 +1,193 @@
+package express_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+const deniedPort = 7777
+
+// denied is a container that sends, from a published port, to one of edge which
+// the rules of device do not let it reach: over IPv6 where the lab has it.
+type denied struct {
+	b        *scontest.Bed
+	from, to *net.UDPConn
+}
+
+func newDenied(b *scontest.Bed, rule string) *denied {
+	b.T.Helper()
+	b.Sh(lab.Device, `
+		nft add table inet denied
+		nft add chain inet denied forward { type filter hook forward priority 0 ; }
+		nft add rule inet denied forward ct state established accept
+		nft add rule inet denied forward udp dport 7777 `+rule)
+	d := &denied{b: b}
+	from := &net.UDPAddr{Port: int(lab.Publications(1)[0].Container)}
+	to, network := &net.UDPAddr{IP: lab.EdgeAddr.AsSlice(), Port: deniedPort}, "udp4"
+	if b.Opts.IPv6 {
+		to.IP, network = lab.EdgeAddr6.AsSlice(), "udp6"
+	}
+	err := errors.Join(
+		b.Do(lab.Edge, func() (err error) { d.to, err = net.ListenUDP(network, to); return err }),
+		b.Do(lab.Container(1), func() (err error) { d.from, err = net.DialUDP(network, from, to); return err }),
+	)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { d.from.Close(); d.to.Close() })
+	return d
+}
+
+// send sends so many datagrams, a millisecond apart.
+func (d *denied) send(n int) {
+	d.b.T.Helper()
+	for range n {
+		if _, err := d.from.Write([]byte("denied")); err != nil && !scontest.Refused(err) {
+			d.b.T.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// arrives tells whether a datagram reaches edge.
+func (d *denied) arrives() bool {
+	_ = d.to.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	_, err := d.to.Read(make([]byte, 100))
+	return err == nil
+}
+
+func (d *denied) flow() (api.Flow, bool) {
+	for _, f := range d.b.Flows() {
+		if f.Orig.Dport == deniedPort {
+			return f, true
+		}
+	}
+	return api.Flow{}, false
+}
+
+// waitDiscard sends until packets are dropped at once.
+func (d *denied) waitDiscard() api.Flow {
+	d.b.T.Helper()
+	var found api.Flow
+	scontest.Eventually(d.b.T, "a discard", func() error {
+		d.send(20)
+		f, ok := d.flow()
+		if !ok || f.State != api.FlowDiscard || f.Confilter != api.ConfilterDiscard || f.DiscardedPackets == 0 {
+			return fmt.Errorf("the flow is %+v", f)
+		}
+		found = f
+		return nil
+	})
+	return found
+}
+
+// needReasons skips where the kernel does not tell why it drops packets.
+func needReasons(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		t.Skipf("there are no discards without the kernel's BTF: %v", err)
+	}
+}
+
+// What the rules drop for certain, and Netfilter is seen to drop, is dropped at
+// once; all is as before as soon as the rules let it pass.
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	needReasons(t)
+	for name, layout := range map[string]scontest.Layout{"IPv4": {}, "IPv6": {IPv6: true}} {
+		t.Run(name, func(t *testing.T) { testDiscard(t, scontest.NewExpress(t, layout)) })
+	}
+}
+
+func testDiscard(t *testing.T, b *scontest.Bed) {
+	d := newDenied(b, "counter drop")
+	d.waitDiscard()
+	before := b.Status().Totals.DiscardedPackets
+	d.send(500)
+	if more := b.Status().Totals.DiscardedPackets - before; more < 400 {
+		t.Errorf("%d of 500 packets were dropped at once", more)
+	}
+	if d.arrives() {
+		t.Error("a packet got through that the rules drop")
+	}
+
+	b.Sh(lab.Device, "nft flush chain inet denied forward")
+	scontest.Eventually(t, "a packet gets through", func() error {
+		d.send(1)
+		if !d.arrives() {
+			return errors.New("none arrives")
+		}
+		return nil
+	})
+	if _, still := d.flow(); still {
+		if f, _ := d.flow(); f.Confilter == api.ConfilterDiscard {
+			t.Errorf("a discard of packets that get through: %+v", f)
+		}
+	}
+	total := b.Status().Totals.DiscardedPackets
+	d.send(100)
+	if got := b.Status().Totals.DiscardedPackets; got != total {
+		t.Errorf("%d packets were discarded that the rules let pass", got-total)
+	}
+}
+
+// A packet that the other side gets through makes a connection, whose answers
+// the rules let pass.
+func TestDiscardEndsWithConnection(t *testing.T) {
+	t.Parallel()
+	needReasons(t)
+	b := scontest.NewExpress(t, scontest.Layout{})
+	d := newDenied(b, "drop")
+	d.waitDiscard()
+	published := netip.AddrPortFrom(lab.DeviceAddr, lab.Publications(1)[0].Device)
+	if _, err := d.to.WriteToUDPAddrPort([]byte("request"), published); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.from.SetReadDeadline(time.Now().Add(scontest.Patience))
+	if _, err := d.from.Read(make([]byte, 100)); err != nil {
+		t.Fatalf("the other side's request: %v", err)
+	}
+	d.send(1)
+	if !d.arrives() {
+		t.Error("the answer to a request that got through is dropped")
+	}
+}
+
+// Packets that a rule answers, counts or lets pass now and then are the rules'
+// alone.
+func TestNoDiscard(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]string{
+		"reject":  "reject",
+		"limited": "limit rate over 5/second drop",
+		"logged":  "log drop",
+		"set":     "update @seen { ip saddr } drop",
+		"some":    "numgen inc mod 2 0 drop",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := scontest.NewExpress(t, scontest.Layout{})
+			if name == "set" {
+				b.Sh(lab.Device, `
+					nft add table inet denied
+					nft add set inet denied seen { type ipv4_addr ; flags dynamic ; }`)
+			}
+			d := newDenied(b, rule)
+			d.send(300)
+			if f, ok := d.flow(); ok && f.Confilter == api.ConfilterDiscard {
+				t.Errorf("a discard although %q: %+v", rule, f)
+			}
+			if n := b.Status().Totals.DiscardedPackets; n > 0 {
+				t.Errorf("%d packets were discarded although %q", n, rule)
+			}
+		})
+	}
+}

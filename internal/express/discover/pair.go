@@ -1,0 +1,145 @@
+package discover
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Pair is a container's veth pair: its port and its own device.
+type Pair struct {
+	port         Port
+	outer, inner *Device
+}
+
+// OpenPair opens the pair of a port, whose container has been found.
+func OpenPair(p Port, c Container) (*Pair, error) {
+	if c.Netns == "" {
+		return nil, errors.New("the container's namespace has neither a name nor a process")
+	}
+	outer, err := openDevice(place{name: p.Name, index: p.Index, peer: p.PeerIndex})
+	if err != nil {
+		return nil, err
+	}
+	inner, err := openDevice(place{namespace: c.Netns, pid: c.PID, index: p.PeerIndex, peer: p.Index})
+	if err != nil {
+		outer.Close()
+		return nil, err
+	}
+	return &Pair{p, outer, inner}, nil
+}
+
+// Close closes what OpenPair opened.
+func (v *Pair) Close() error {
+	return errors.Join(v.outer.Close(), v.inner.Close())
+}
+
+// Reception is how a container's device receives.
+type Reception struct {
+	MAC [6]byte // 0 if it has none of that length
+	// Longest is the longest packet that the pair lets pass to it, from the IP header
+	// on, if its MTU is smaller than the port's; 0 otherwise.
+	Longest uint16
+	// Detour says why a packet in the port's queue may be delivered later than
+	// one that is behind it in the queue of the same CPU; "" if it is not.
+	Detour string
+}
+
+// Reception looks at both ends of the pair, of which the outer one has an MTU.
+func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
+	inside, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
+	if err != nil {
+		return r, err
+	}
+	r.MAC = inside.mac
+	if v.port.Kind != Netkit && inside.mtu < mtu { // only veth looks at the receiver's
+		const vlanTag = 4 // for which there is room
+		r.Longest = uint16(min(inside.mtu+vlanTag, math.MaxUint16))
+	}
+	if inside.xdp {
+		r.Detour = "an XDP program at the container's device"
+	}
+	for _, end := range []struct {
+		name   string
+		device *Device
+	}{{v.port.Name, v.outer}, {"the container's device", v.inner}} {
+		steered, err := end.device.Steers()
+		if err != nil {
+			return r, fmt.Errorf("looking for packet steering at %s: %w", end.name, err)
+		}
+		if steered {
+			r.Detour = "receive packet steering (rps_cpus) at " + end.name
+		}
+	}
+	return r, nil
+}
+
+// ErrGone is that a container has left while it was looked at.
+var ErrGone = errors.New("the container is gone")
+
+// Attributes and values of rtnetlink for XDP, as in linux/if_link.h.
+const (
+	xdpAttached   = 2 // IFLA_XDP_ATTACHED
+	xdpNone       = 0 // XDP_ATTACHED_NONE
+	xdpGeneric    = 2 // XDP_ATTACHED_SKB
+	skipLinkStats = 1 << 3
+)
+
+// inner is what matters of a device in another namespace.
+type inner struct {
+	mac [6]byte
+	mtu int
+	xdp bool // it has an XDP program that runs ahead of the network stack
+}
+
+// lookInside asks about a device in another namespace, which has a number.
+func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.IFLA_TARGET_NETNSID, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsid))},
+		{Type: unix.IFLA_EXT_MASK, Data: binary.NativeEndian.AppendUint32(nil, skipLinkStats)},
+	})
+	if err != nil {
+		return dev, err
+	}
+	header := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(header[4:], uint32(index))
+	request := netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK}, Data: append(header, attrs...)}
+	err = s.Request(request, func(m nlmsg.Message) {
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			return
+		}
+		for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+			switch {
+			case typ == unix.IFLA_ADDRESS && len(data) == len(dev.mac):
+				dev.mac = [6]byte(data)
+			case typ == unix.IFLA_MTU && len(data) == 4:
+				dev.mtu = int(binary.NativeEndian.Uint32(data))
+			case typ == unix.IFLA_XDP:
+				dev.xdp = isNativeXDP(data)
+			}
+		}
+	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // no such namespace, no such device in it
+		err = ErrGone
+	}
+	if err != nil {
+		return dev, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
+	}
+	return dev, nil
+}
+
+// isNativeXDP reads the attribute IFLA_XDP.
+func isNativeXDP(attribute []byte) (is bool) {
+	for typ, b := range nlmsg.Attributes(attribute) {
+		if typ == xdpAttached && len(b) == 1 {
+			is = b[0] != xdpNone && b[0] != xdpGeneric
+		}
+	}
+	return is
+}

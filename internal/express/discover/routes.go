@@ -1,0 +1,119 @@
+package discover
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// exits are the devices that routes go out of, by number, and what the routes are
+// like.
+type exits map[int]exit
+
+type exit uint8
+
+const (
+	further exit = 1 << iota // one leads further than to a single address on the link
+	judging                  // one may treat each packet differently
+)
+
+// encapsulation is what a route is like that does something of a kind to packets
+// (enum lwtunnel_encap_types). Most change every packet, so that none is seen to
+// leave as it entered; BPF programs and IOAM, which may mark one of many, need not.
+func encapsulation(kind []byte) exit {
+	const bpf, ioam6 = 6, 9
+	if len(kind) != 2 {
+		return 0
+	}
+	if k := binary.NativeEndian.Uint16(kind); k == bpf || k == ioam6 {
+		return judging
+	}
+	return 0
+}
+
+// readExits reads the unicast routes of all tables. There may be very many: it
+// keeps none of them.
+func readExits() (exits, error) {
+	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+	if err != nil {
+		return nil, err
+	}
+	defer sock.Close()
+	found := make(exits)
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		err = sock.Request(netlink.Message{
+			Header: netlink.Header{Type: unix.RTM_GETROUTE, Flags: netlink.Dump},
+			Data:   append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
+		}, found.add)
+		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP)) { // a kernel without IPv6
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// add takes up the devices of one route. What is too short to be a route adds
+// none.
+func (e exits) add(m nlmsg.Message) {
+	if m.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
+		return
+	}
+	const bits, typ, flags = 1, 7, 8 // offsets in struct rtmsg
+	if m.Data[typ] != unix.RTN_UNICAST || binary.NativeEndian.Uint32(m.Data[flags:])&unix.RTM_F_CLONED != 0 {
+		return
+	}
+	single := byte(32)
+	if m.Data[0] == unix.AF_INET6 {
+		single = 128
+	}
+	var is exit
+	if m.Data[bits] != single {
+		is = further
+	}
+	var out int
+	var hops []byte
+	for attr, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
+		switch attr {
+		case unix.RTA_DST:
+			dst, _ := netip.AddrFromSlice(data)
+			if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
+				return // each device has those
+			}
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
+			is |= further
+		case unix.RTA_ENCAP_TYPE:
+			is |= encapsulation(data)
+		case unix.RTA_OIF:
+			if len(data) == 4 {
+				out = int(binary.NativeEndian.Uint32(data))
+			}
+		case unix.RTA_MULTIPATH:
+			hops = data
+		}
+	}
+	e.addDevice(out, is)
+	for len(hops) >= unix.SizeofRtNexthop {
+		index, n := int(binary.NativeEndian.Uint32(hops[4:])), int(binary.NativeEndian.Uint16(hops))
+		e.addDevice(index, is)
+		if n < unix.SizeofRtNexthop || n > len(hops) {
+			return
+		}
+		for attr, data := range nlmsg.Attributes(hops[unix.SizeofRtNexthop:n]) {
+			if attr == unix.RTA_ENCAP_TYPE {
+				e.addDevice(index, encapsulation(data))
+			}
+		}
+		hops = hops[n:]
+	}
+}
+
+func (e exits) addDevice(index int, is exit) {
+	if index != 0 {
+		e[index] |= is
+	}
+}

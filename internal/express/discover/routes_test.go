@@ -1,0 +1,148 @@
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+func readExitsIn(t *testing.T, ns string) (found exits) {
+	t.Helper()
+	nstest.Do(t, ns, func() {
+		var err error
+		if found, err = readExits(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return found
+}
+
+func TestReadExits(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		ip link add d0 index 10 type ifb
+		ip link add d1 index 11 type ifb
+		ip link add d2 index 12 type ifb
+		ip link add d3 index 13 type ifb
+		ip link add d4 index 14 type ifb
+		ip link set d0 up
+		ip link set d1 up
+		ip link set d2 up
+		ip link set d3 up
+		ip route add 10.0.0.1/32 dev d0
+		ip route add 10.0.0.2/32 dev d1
+		ip route add 10.1.0.0/24 via 10.0.0.2 dev d1 onlink
+		ip route add 10.2.0.0/24 table 1000 nexthop dev d2 nexthop dev d3
+		ip route add unreachable 10.3.0.0/24`)
+	want := exits{10: 0, 11: further, 12: further, 13: further}
+	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A route's BPF program sees every packet: nothing goes express by the device that
+// the route leads to, be it an uplink or the bridge.
+func TestRouteWithProgram(t *testing.T) {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.LWTXmit, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, // BPF_OK
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+		t.Skipf("no BPF programs of routes: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	for _, tc := range []struct {
+		dev, want string
+		hops      bool
+	}{
+		{dev: "up0", want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
+		{dev: "up0", hops: true, want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
+		{dev: "br0", want: "bridge br0; uplink up0; skipped vc: " + judgedRoute},
+	} {
+		t.Run(fmt.Sprint(tc.dev, tc.hops), func(t *testing.T) {
+			d := newDevice(t)
+			nstest.Do(t, d.ns, func() {
+				dev, err := netlink.LinkByName(tc.dev)
+				if err != nil {
+					t.Fatal(err)
+				}
+				encap := &netlink.BpfEncap{}
+				if err := encap.SetProg(nl.LWT_BPF_XMIT, prog.FD(), "theirs"); err != nil {
+					t.Fatal(err)
+				}
+				_, to, _ := net.ParseCIDR("10.4.0.0/24")
+				r := netlink.Route{Dst: to, LinkIndex: dev.Attrs().Index, Encap: encap}
+				if tc.hops {
+					r = netlink.Route{Dst: to, MultiPath: []*netlink.NexthopInfo{{LinkIndex: dev.Attrs().Index, Encap: encap}, {LinkIndex: dev.Attrs().Index}}}
+				}
+				if err := netlink.RouteAdd(&r); errors.Is(err, unix.EOPNOTSUPP) {
+					t.Skipf("no BPF programs of routes: %v", err)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			})
+			if got := names(d.scan(Options{})); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// Each of very many routes costs no memory.
+func TestRoutesAreNotKept(t *testing.T) {
+	const routes = 20_000
+	ns := nstest.New(t)
+	nstest.Run(t, ns, "ip link add d0 type ifb\nip link set d0 up")
+	allocations := func() (n float64) {
+		nstest.Do(t, ns, func() {
+			n = testing.AllocsPerRun(3, func() {
+				if _, err := readExits(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+		return n
+	}
+	few := allocations()
+	var batch strings.Builder
+	for i := range routes {
+		fmt.Fprintf(&batch, "route add 10.%d.%d.0/24 dev d0\n", i>>8, i&0xff)
+	}
+	file := filepath.Join(t.TempDir(), "routes")
+	if err := os.WriteFile(file, []byte(batch.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, ns, "ip -batch "+file)
+	if many := allocations(); many > few+routes/100 {
+		t.Errorf("%v allocations for no route, %v for %d", few, many, routes)
+	}
+}
+
+func FuzzExits(f *testing.F) {
+	f.Add([]byte{2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0, 12, 0, 9, 0, 8, 0, 0, 0, 3, 0, 0, 0})
+	f.Add([]byte{2, 32, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0, 8, 0, 4, 0, 3, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		found := make(exits)
+		found.add(nlmsg.Message{Type: unix.RTM_NEWROUTE, Data: b})
+		if len(found) > len(b)/8 {
+			t.Errorf("%d devices from %d bytes", len(found), len(b))
+		}
+	})
+}

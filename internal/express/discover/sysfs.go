@@ -1,0 +1,186 @@
+package discover
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// A sysfs shows the devices of the namespace that it was mounted in, whoever
+// looks at it. So devices are recognised by their numbers: their own and their
+// peer's, which is their own again if they have none.
+
+// Device is a device's directory in sysfs.
+type Device struct{ dir *os.File }
+
+// OpenDevice opens a device of this namespace that has no peer.
+func OpenDevice(name string, index int) (*Device, error) {
+	return openDevice(place{name: name, index: index, peer: index})
+}
+
+// Close closes the directory.
+func (d *Device) Close() error { return d.dir.Close() }
+
+// Steers reports whether packets that the device receives may be handed to
+// another CPU (receive packet steering).
+func (d *Device) Steers() (bool, error) {
+	queues, err := openIn(d.dir, "queues", unix.O_DIRECTORY)
+	if err != nil {
+		return false, err
+	}
+	defer queues.Close()
+	names, err := queues.Readdirnames(-1)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, "rx-") {
+			continue
+		}
+		cpus, err := readIn(queues, name+"/rps_cpus")
+		if err != nil {
+			return false, err
+		}
+		if strings.Trim(cpus, "0,\n") != "" {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// place is where a device is to be found.
+type place struct {
+	namespace   string // path, "" for this one
+	pid         int    // of a process in it, 0 if there is none
+	name        string // "" if it is not known
+	index, peer int
+}
+
+// openDevice looks into this machine's sysfs or that of the process; else it
+// mounts one for the purpose, which takes CAP_SYS_ADMIN.
+func openDevice(p place) (*Device, error) {
+	tree := "/sys"
+	if p.pid != 0 {
+		tree = fmt.Sprintf("/proc/%d/root/sys", p.pid)
+	}
+	if d, err := p.in(tree); err == nil {
+		return d, nil
+	}
+	mount, err := mountSysfs(p.namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer mount.Close()
+	return p.in(fmt.Sprintf("/proc/self/fd/%d", mount.Fd()))
+}
+
+// in finds the device in a mounted sysfs.
+func (p place) in(tree string) (*Device, error) {
+	class, err := openIn(nil, tree+"/class/net", unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer class.Close()
+	names := []string{p.name}
+	if p.name == "" {
+		if names, err = class.Readdirnames(-1); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range names {
+		dir, err := openIn(class, name, unix.O_DIRECTORY)
+		if err != nil {
+			continue
+		}
+		if number(dir, "ifindex") == p.index && number(dir, "iflink") == p.peer {
+			return &Device{dir}, nil
+		}
+		dir.Close()
+	}
+	return nil, fmt.Errorf("device %d in %s: %w", p.index, tree, fs.ErrNotExist)
+}
+
+// errNoSysfs means that somebody has put something else where a sysfs belongs.
+var errNoSysfs = errors.New("not in a sysfs")
+
+// openIn opens a file of sysfs, in a directory of it or by its path. A
+// container's root may hold anything in its place, a pipe or a device: that is
+// found out before it is opened.
+func openIn(dir *os.File, name string, flags int) (*os.File, error) {
+	at := unix.AT_FDCWD
+	if dir != nil {
+		at = int(dir.Fd())
+	}
+	found, err := unix.Openat(at, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("looking for %s: %w", name, err)
+	}
+	defer unix.Close(found)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(found, &st); err != nil || st.Type != unix.SYSFS_MAGIC {
+		return nil, fmt.Errorf("looking for %s: %w", name, cmp.Or(err, errNoSysfs))
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", found), flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// readIn reads a file of sysfs, none of which is longer than a page.
+func readIn(dir *os.File, name string) (string, error) {
+	f, err := openIn(dir, name, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b := make([]byte, os.Getpagesize())
+	n, err := unix.Read(int(f.Fd()), b)
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", name, err)
+	}
+	return string(b[:n]), nil
+}
+
+// number reads a file with a number, or -1.
+func number(dir *os.File, name string) int {
+	text, err := readIn(dir, name)
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// mountSysfs mounts a sysfs of a namespace nowhere: it is gone with the last
+// file that is open in it.
+func mountSysfs(namespace string) (*os.File, error) {
+	var fd int
+	err := netns.Do(namespace, func() error {
+		sb, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(sb)
+		if err := unix.FsconfigCreate(sb); err != nil {
+			return err
+		}
+		fd, err = unix.Fsmount(sb, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mounting a sysfs of namespace %q: %w", namespace, err)
+	}
+	return os.NewFile(uintptr(fd), "sysfs"), nil
+}

@@ -1,0 +1,294 @@
+package express
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Explain says why a connection or a container is, or is not, on the express
+// way. All of conntrack's connections are listed outside the loop: a million of
+// them take longer than the programs wait for a heartbeat.
+func (b backend) Explain(subject string) (api.Explanation, error) {
+	s, err := api.ParseSubject(subject)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	x, err := inLoop(b, func(d *Daemon) (api.Explanation, error) { return d.explain(subject, s) })
+	if err != nil || s.Container != "" || len(x.Flows) > 0 {
+		return x, err
+	}
+	tracked, err := matching(b.d.ct, s)
+	if err != nil {
+		return x, err
+	}
+	return inLoop(b, func(d *Daemon) (api.Explanation, error) {
+		x.Findings = append(x.Findings, d.trackedFindings(tracked)...)
+		return x, nil
+	})
+}
+
+// explain is the part of Explain that SCON itself knows.
+func (d *Daemon) explain(subject string, s api.Subject) (x api.Explanation, err error) {
+	x.Subject = subject
+	if d.paused {
+		x.Findings = append(x.Findings, api.Finding{
+			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
+		})
+	}
+	if f, unread := d.policy.unreadFinding(); unread {
+		x.Findings = append(x.Findings, f)
+	}
+	if s.Container != "" {
+		err = d.explainContainer(s.Container, &x)
+	} else {
+		err = d.explainFlow(s, &x)
+	}
+	x.Express = x.Express && !d.paused && d.policy.err == nil
+	return x, err
+}
+
+func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
+	ports, err := d.portsOf(name)
+	if err != nil {
+		return err
+	}
+	if x.Flows, err = d.flows(name); err != nil {
+		return err
+	}
+	for _, f := range x.Flows {
+		x.Express = x.Express || f.State == api.FlowExpress
+	}
+	for _, p := range ports {
+		if p.paused {
+			x.Findings = append(x.Findings, api.Finding{
+				Level: "warn", What: fmt.Sprintf("%s is paused: its packets go regular", p.container.Name),
+				Remedy: "scon resume --container " + p.container.Name,
+			})
+		}
+		what := fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name)
+		if p.Routed() {
+			what = fmt.Sprintf("device %s, by which the container is routed, is hooked", p.Name)
+		}
+		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
+		x.Findings = append(x.Findings, d.explainNetkit(p)...)
+		x.Findings = append(x.Findings, explainDelivery(p)...)
+		x.Findings = append(x.Findings, refusals(p.refused)...)
+		if p.refused[refusedRule] > 0 {
+			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", p.rule))
+		}
+		counters, err := d.dp.Counters(p.Index)
+		if err != nil {
+			return err
+		}
+		x.Findings = append(x.Findings, packetReasons(counters.Reasons)...)
+	}
+	x.Findings = append(x.Findings, d.devices.explainTunnels()...)
+	if len(d.devices.uplinks) == 0 {
+		x.Findings = append(x.Findings, noUplink())
+	}
+	return nil
+}
+
+// explainFlow looks for Conentries.
+func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
+	all, err := d.flows("")
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		if s.Match(f) {
+			x.Flows = append(x.Flows, f)
+			x.Express = x.Express || f.State == api.FlowExpress
+			x.Findings = append(x.Findings, conentryFinding(f))
+			if s, left := d.leftOut(f); left {
+				x.Findings = append(x.Findings, api.Finding{
+					Level: "note", What: "a way of its packets is by " + s.Dev + ", which is not hooked", Why: s.Reason,
+				})
+			}
+		}
+	}
+	return nil
+}
+
+// leftOut finds the device that is not hooked by which a connection's packets
+// leave, if it is still being composed.
+func (d *Daemon) leftOut(f api.Flow) (s api.Skipped, left bool) {
+	if f.State != api.FlowComposing || len(d.devices.skipped) == 0 {
+		return s, false
+	}
+	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
+		routes, err := netlink.RouteGet(net.ParseIP(end))
+		if err != nil || len(routes) == 0 {
+			continue
+		}
+		l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+		if err != nil {
+			continue
+		}
+		i := slices.IndexFunc(d.devices.skipped, func(s api.Skipped) bool { return s.Dev == l.Attrs().Name })
+		if i >= 0 {
+			return d.devices.skipped[i], true
+		}
+	}
+	return s, false
+}
+
+// mostTracked bounds how many connections are explained of those that only
+// conntrack knows: a pattern may be an address.
+const mostTracked = 100
+
+// matching lists connections in conntrack.
+func matching(ct *conntrack.Client, s api.Subject) (found []conntrack.Conn, err error) {
+	err = ct.Dump(func(c conntrack.Conn) {
+		f := api.Flow{Proto: protoName(c), Orig: tupleOf(c.Orig), Reply: tupleOf(c.Reply)}
+		if len(found) < mostTracked && s.Match(f) {
+			found = append(found, c)
+		}
+	})
+	return found, err
+}
+
+// trackedFindings are about connections that conntrack has and SCON has not.
+func (d *Daemon) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
+	for _, c := range tracked {
+		all = append(all, d.trackedFinding(c))
+	}
+	switch len(tracked) {
+	case mostTracked:
+		all = append(all, api.Finding{Level: "note", What: "there may be more such connections"})
+	case 0:
+		all = append(all, api.Finding{
+			Level: "warn", What: "conntrack knows no such connection",
+			Why:    "it has ended, its packets are dropped, or they are not tracked here",
+			Remedy: "'conntrack -L' lists those that are",
+		})
+	}
+	if len(d.devices.uplinks) == 0 {
+		all = append(all, noUplink())
+	}
+	return all
+}
+
+func conentryFinding(f api.Flow) api.Finding {
+	if f.State == api.FlowExpress {
+		out := cmp.Or(f.Oif, "the container's port")
+		if f.Overlay != "" {
+			out = fmt.Sprintf("%s, with the headers of overlay device %s", f.Overlay, f.Oif)
+		}
+		if f.Peer != "" {
+			out += fmt.Sprintf(" to %s (%s)", f.Peer, wayText[f.Way])
+		}
+		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, out)}
+	}
+	return api.Finding{
+		Level: "note", What: f.Orig.String() + " is being composed",
+		Why: "no packet of it has been seen at the end of the regular way since the rules, routes or links changed: " +
+			"it is dropped, it is for this host itself or for the container that sent it, it has been silent, " +
+			"or something on its way makes another packet of it (another container that forwards it, a VRF, a rule about the TTL)",
+	}
+}
+
+// wayText says what packets between two containers do without.
+var wayText = map[string]string{
+	api.WayBridged: "within a bridge",
+	api.WayHairpin: "by this host back into a bridge",
+	api.WayRouted:  "by this host",
+}
+
+func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
+	orig := tupleOf(c.Orig).String()
+	if why := d.unfit(c); why != "" {
+		return api.Finding{Level: "note", What: orig + " stays regular: " + refusalText[why]}
+	}
+	if rule, kept := d.keptBy(c); kept {
+		return ruleFinding(orig+" stays regular because of rule", rule)
+	}
+	if isOfHost(c) {
+		return api.Finding{
+			Level: "note", What: orig + " stays regular: one end is this host itself",
+			Why: "a local socket's packets have to pass routing and the rules for input and output, of which nothing can be left out",
+		}
+	}
+	return api.Finding{
+		Level: "note", What: orig + " has no Conentry",
+		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
+			d.opts.Config.Admit, d.opts.Config.FlushIdle),
+	}
+}
+
+// isOfHost tells whether one end of a connection is a socket of this host.
+func isOfHost(c conntrack.Conn) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && (p.Addr() == c.Orig.Src.Addr() || p.Addr() == c.Reply.Src.Addr())
+	})
+}
+
+func protoName(c conntrack.Conn) string {
+	if c.Orig.Proto == protoTCP {
+		return "tcp"
+	}
+	return "udp"
+}
+
+var refusalText = map[string]string{
+	refusedUntracked:   "conntrack does not know it",
+	refusedNotAssured:  "TCP is not established in both directions",
+	refusedHelper:      "a conntrack helper reads its packets",
+	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
+	refusedGroup:       "it is multicast or broadcast, which may leave by several devices",
+	refusedLinkLocal:   "it has a link-local address, which may be of another host on each link",
+	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
+	refusedTimeout:     "conntrack forgets it sooner than after two leases without a packet (its timeouts are in net.netfilter)",
+	refusedFull:        "the table is full (connections in the configuration)",
+	refusedShare:       "its container has used up its share (per_container_share in the configuration)",
+	refusedPaused:      "its container is paused",
+	refusedRate:        "its container opens too many connections at once",
+	refusedByConntrack: "conntrack refused to answer",
+	refusedRule:        "a rule that judges single packets may touch it",
+}
+
+func refusals(counts map[string]uint64) (all []api.Finding) {
+	for _, why := range byCount(counts) {
+		all = append(all, api.Finding{
+			Level: "note", What: fmt.Sprintf("%d times a connection stayed regular: %s", counts[why], refusalText[why]),
+		})
+	}
+	return all
+}
+
+func packetReasons(counts map[string]uint64) []api.Finding {
+	if len(counts) == 0 {
+		return nil
+	}
+	var parts []string
+	for _, reason := range byCount(counts) {
+		parts = append(parts, fmt.Sprintf("%s %d", reason, counts[reason]))
+	}
+	return []api.Finding{{Level: "note", What: "regular packets by reason: " + strings.Join(parts, ", ")}}
+}
+
+func byCount(counts map[string]uint64) []string {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+}
+
+func noUplink() api.Finding {
+	return api.Finding{
+		Level: "fail", What: "no uplink is hooked",
+		Why:    "no route leaves by a device that can be one and is no container's",
+		Remedy: "name one with --uplink; 'scon status' lists the devices that were skipped",
+	}
+}

@@ -1,0 +1,85 @@
+package express_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// Connections without a Conentry are explained by what conntrack knows.
+func TestExplainTracked(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
+	c := b.Outgoing("udp", 1)
+	host := b.Connect("udp", lab.Container(1), lab.Device, netip.AddrPortFrom(lab.BridgeAddr, 0))
+	for subject, want := range map[string]string{
+		fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()):       "has no Conentry",
+		fmt.Sprintf("tcp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr()):       "conntrack knows no such connection",
+		fmt.Sprintf("udp:%s->%s", host.Client.LocalAddr(), host.Client.RemoteAddr()): "one end is this host itself",
+		lab.EdgeAddr.String(): "has no Conentry",
+		"192.0.2.1":           "conntrack knows no such connection",
+	} {
+		x, err := b.Daemon.Explain(subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Express || len(x.Flows) > 0 || len(x.Findings) != 1 || !strings.Contains(x.Findings[0].What, want) {
+			t.Errorf("%s is explained by %+v, want %q", subject, x, want)
+		}
+	}
+}
+
+// Listing more connections than one asks for takes no end.
+func TestExplainMany(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
+	const many = 120
+	for range many {
+		b.Outgoing("udp", 1)
+	}
+	x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(x.Findings)
+	if n < 2 || n >= many || !strings.Contains(x.Findings[n-1].What, "more") {
+		t.Errorf("%d findings for %d connections, the last of them %+v", n, many, x.Findings[n-1])
+	}
+}
+
+// A connection that leaves by a device which is not hooked is told by which, and
+// why.
+func TestExplainLeftOut(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		ip link add eth1 type veth peer name eth1 netns `+b.Node(lab.Edge)+`
+		ip addr add 10.78.0.1/24 dev eth1
+		ip link set eth1 up
+		tc qdisc add dev eth1 clsact
+		tc filter add dev eth1 ingress pref 7 protocol ip u32 match ip protocol 1 0xff classid 1:1`)
+	b.Sh(lab.Edge, `
+		ip addr add 10.78.0.2/24 dev eth1
+		ip link set eth1 up`)
+	b.Up()
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.MustParseAddrPort("10.78.0.2:0"))
+	subject := fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr())
+	scontest.Eventually(t, "it is explained", func() error {
+		c.MustPing(5)
+		x, err := b.Daemon.Explain(subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range x.Findings {
+			if strings.Contains(f.What, "is by eth1, which is not hooked") && strings.Contains(f.Why, "u32 filter, pref 7") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", x)
+	})
+}

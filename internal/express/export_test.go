@@ -1,0 +1,4 @@
+package express
+
+// ForceClsact makes daemons of this process hook devices by clsact.
+func ForceClsact() { forceClsact = true }

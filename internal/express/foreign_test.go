@@ -1,0 +1,243 @@
+package express_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// counter is somebody's program that counts packets and lets them pass.
+type counter struct {
+	*ebpf.Program
+	met *ebpf.Map
+}
+
+func newCounter(t *testing.T) counter {
+	t.Helper()
+	met, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { met.Close() })
+	const next = -1 // TCX_NEXT
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "theirs", Type: ebpf.SchedCLS,
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, met.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "out"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, next).WithSymbol("out"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return counter{p, met}
+}
+
+// packets is how many it has met.
+func (c counter) packets(t *testing.T) (n uint64) {
+	t.Helper()
+	if err := c.met.Lookup(uint32(0), &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// attach puts the program at a device's ingress or egress, ahead of all others
+// or behind them.
+func (c counter) attach(b *scontest.Bed, dev string, at ebpf.AttachType, anchor link.Anchor) link.Link {
+	b.T.Helper()
+	var l link.Link
+	err := b.Do(lab.Device, func() error {
+		iface, err := net.InterfaceByName(dev)
+		if err != nil {
+			return err
+		}
+		l, err = link.AttachTCX(link.TCXOptions{Interface: iface.Index, Program: c.Program, Attach: at, Anchor: anchor})
+		return err
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { l.Close() })
+	return l
+}
+
+// meets waits until the program meets every packet of a connection while they are
+// express.
+func (c counter) meets(t *testing.T, conn *scontest.Connection) {
+	t.Helper()
+	const pings = 50
+	scontest.Eventually(t, "it meets every packet, and they are express", func() error {
+		met, express := c.packets(t), conn.MustFlow().ExpressPackets
+		conn.MustPing(pings)
+		met, now := c.packets(t)-met, conn.MustFlow().ExpressPackets
+		if met < pings || now[0]-express[0] < pings*9/10 || now[1]-express[1] < pings*9/10 {
+			return fmt.Errorf("it met %d of %d, express were %v", met, pings, [2]uint64{now[0] - express[0], now[1] - express[1]})
+		}
+		return nil
+	})
+}
+
+func needTCX(b *scontest.Bed) {
+	b.T.Helper()
+	if mode := b.Status().Mode; mode != "tcx" {
+		b.T.Skipf("no tcx: SCON hooks by %s", mode)
+	}
+}
+
+// What others attach after SCON meets every packet all the same, and packets go
+// express.
+func TestForeignProgram(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Service: true})
+	needTCX(b)
+	c := b.Outgoing("udp", 1).GoExpress()
+	for _, tc := range []struct {
+		dev    string
+		at     ebpf.AttachType
+		anchor link.Anchor
+	}{
+		{"eth0", ebpf.AttachTCXIngress, link.Tail()},
+		{"veth1", ebpf.AttachTCXIngress, link.Tail()},
+		{"veth1", ebpf.AttachTCXEgress, link.Tail()},
+		{"eth0", ebpf.AttachTCXEgress, link.Head()},
+	} {
+		t.Run(fmt.Sprint(tc.dev, tc.at), func(t *testing.T) {
+			b := b.In(t)
+			c := c.In(b)
+			theirs := newCounter(t)
+			l := theirs.attach(b, tc.dev, tc.at, tc.anchor)
+			theirs.meets(t, c)
+			if n := b.Programs(tc.dev, tc.at); n != 2 {
+				t.Errorf("%d programs run, want theirs and SCON's", n)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c.GoExpress()
+		})
+	}
+	b.WantNoInvalid()
+}
+
+// What others attach at the bridge meets every packet: those of its containers
+// do not go express.
+func TestForeignProgramAtBridge(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Service: true})
+	needTCX(b)
+	c := b.Outgoing("udp", 1).GoExpress()
+	theirs := newCounter(t)
+	l := theirs.attach(b, "docker0", ebpf.AttachTCXIngress, link.Tail())
+	scontest.Eventually(t, "veth1 is skipped", func() error {
+		if s := b.Status().Skipped; len(s) != 1 || s[0].Dev != "veth1" || !strings.Contains(s[0].Reason, "docker0 has: tcx program") {
+			return fmt.Errorf("skipped: %+v", s)
+		}
+		return nil
+	})
+	met := theirs.packets(t)
+	c.MustPing(50)
+	if met = theirs.packets(t) - met; met < 50 {
+		t.Errorf("it met %d of 50 packets", met)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.WaitHooked(1)
+	c.GoExpress()
+}
+
+// So do XDP programs at the bridge.
+func TestXDPAtBridge(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Service: true})
+	c := b.Outgoing("udp", 1).GoExpress()
+	const pass = 2 // XDP_PASS
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var l link.Link
+	err = b.Do(lab.Device, func() error {
+		iface, err := net.InterfaceByName(lab.Bridge)
+		if err != nil {
+			return err
+		}
+		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: iface.Index, Flags: link.XDPGenericMode})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scontest.Eventually(t, "veth1 is skipped", func() error {
+		if s := b.Status().Skipped; len(s) != 1 || s[0].Dev != "veth1" || !strings.Contains(s[0].Reason, "docker0 has: an XDP program") {
+			return fmt.Errorf("skipped: %+v", s)
+		}
+		return nil
+	})
+	c.MustPing(20)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.WaitHooked(1)
+	c.GoExpress()
+}
+
+// Hooks that somebody takes away by removing their pins come back, and a daemon
+// that is killed then is replaced by one that begins anew.
+func TestPinsTakenAway(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	needTCX(b)
+	in, out := b.Incoming("tcp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	for _, pattern := range []string{"to_wire_*", "from_*", "*"} {
+		for _, pin := range b.Pins(pattern) {
+			if err := os.Remove(pin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in.GoExpress()
+		out.GoExpress()
+	}
+	b.Daemon.Kill()
+	b.Up()
+	in.GoExpress()
+	out.GoExpress()
+	b.WantNoInvalid()
+}
+
+// Hooks that somebody takes away together with filters of his own come back.
+func TestHooksTakenAway(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Clsact: true})
+	in, out := b.Incoming("tcp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	for _, take := range []string{
+		"tc filter del dev eth0 egress", "tc filter del dev veth1 ingress", "tc qdisc del dev eth0 clsact", "tc qdisc del dev veth1 clsact",
+	} {
+		b.Sh(lab.Device, take)
+		in.GoExpress()
+		out.GoExpress()
+	}
+	b.WantNoInvalid()
+}

@@ -1,0 +1,79 @@
+package express
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/express/rules"
+)
+
+// Rules may name the devices that are stacked on a bridge or an uplink, and
+// their VRFs, in place of it.
+func TestLayers(t *testing.T) {
+	attrs := func(index int, name string, parent, master int) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, Name: name, ParentIndex: parent, MasterIndex: master, NetNsID: -1}
+	}
+	container := attrs(7, "veth0", 2, 3)
+	container.NetNsID = 0 // its other end has number 2 there
+	links := []netlink.Link{
+		&netlink.Device{LinkAttrs: attrs(2, "eth0", 0, 0)},
+		&netlink.Bridge{LinkAttrs: attrs(3, "br0", 0, 0)},
+		&netlink.Vlan{LinkAttrs: attrs(4, "br0.10", 3, 6)},
+		&netlink.Vlan{LinkAttrs: attrs(5, "br0.10.20", 4, 0)},
+		&netlink.Vrf{LinkAttrs: attrs(6, "red", 0, 0)},
+		&netlink.Veth{LinkAttrs: container},
+	}
+	above := layersOf(links)
+	for _, want := range [][]rules.Device{
+		{{Name: "eth0", Index: 2}},
+		{{Name: "br0", Index: 3}, {Name: "br0.10", Index: 4}, {Name: "br0.10.20", Index: 5}, {Name: "red", Index: 6}},
+	} {
+		if diff := cmp.Diff(want, above.of(want[0])); diff != "" {
+			t.Errorf("device %s (-want +got):\n%s", want[0].Name, diff)
+		}
+	}
+}
+
+// Two devices that are each other's parent, as a pair in one namespace, end.
+func TestLayersOfPair(t *testing.T) {
+	a := rules.Device{Name: "a", Index: 2}
+	b := rules.Device{Name: "b", Index: 3}
+	above := layersOf([]netlink.Link{
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 2, Name: "a", ParentIndex: 3, NetNsID: -1}},
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 3, Name: "b", ParentIndex: 2, NetNsID: -1}},
+	})
+	if diff := cmp.Diff([]rules.Device{a, b}, above.of(b)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// watchedLink counts how often it is looked at.
+type watchedLink struct {
+	netlink.Device
+	looks *int
+}
+
+func (w *watchedLink) Attrs() *netlink.LinkAttrs {
+	*w.looks++
+	return &w.LinkAttrs
+}
+
+// A host with very many bridges looks at each device a few times, not for each
+// bridge.
+func TestLayersOfManyDevices(t *testing.T) {
+	const devices = 1000
+	var links []netlink.Link
+	looks := 0
+	for i := range devices {
+		links = append(links, &watchedLink{netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: i + 1, NetNsID: -1}}, &looks})
+	}
+	above := layersOf(links)
+	for i := range devices {
+		above.of(rules.Device{Index: i + 1})
+	}
+	if looks > 10*devices {
+		t.Errorf("%d devices were looked at %d times", devices, looks)
+	}
+}

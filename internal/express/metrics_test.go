@@ -1,0 +1,163 @@
+package express_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// metricsAddr is in device.
+const metricsAddr = "127.0.0.1:9477"
+
+func newMetered(t *testing.T) *scontest.Bed {
+	t.Helper()
+	return scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Metrics = metricsAddr }})
+}
+
+// scraper asks the metrics' own address as Prometheus does.
+func scraper(b *scontest.Bed) *http.Client {
+	return &http.Client{Timeout: scontest.Patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(_ context.Context, network, addr string) (conn net.Conn, err error) {
+			err = b.Do(lab.Device, func() error {
+				conn, err = net.Dial(network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+}
+
+// parse reads Prometheus' text format.
+func parse(t *testing.T, text io.Reader) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// scrape fetches the metrics.
+func scrape(t *testing.T, b *scontest.Bed) map[string]*dto.MetricFamily {
+	t.Helper()
+	resp, err := scraper(b).Get("http://" + metricsAddr + api.MetricsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
+		t.Fatalf("status %s, %s", resp.Status, kind)
+	}
+	return parse(t, resp.Body)
+}
+
+// value sums up the series of a name with a label, or all of them if it is "".
+func value(families map[string]*dto.MetricFamily, name, label string) (sum uint64) {
+	for _, m := range families[name].GetMetric() {
+		match := label == ""
+		for _, l := range m.Label {
+			match = match || l.GetValue() == label
+		}
+		if match {
+			sum += uint64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+		}
+	}
+	return sum
+}
+
+// Prometheus gets what the daemon says of itself.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	b := newMetered(t)
+	before := scrape(t, b)
+	c := b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, "nft add table ip another")
+	scontest.Eventually(t, "what has happened is counted", func() error {
+		got := scrape(t, b)
+		for name, more := range map[string]string{
+			"scon_conentries_composed_total": "", "scon_heartbeats_total": "", "scon_changes_total": "ruleset",
+		} {
+			if was, is := value(before, name, more), value(got, name, more); is <= was {
+				return fmt.Errorf("%s was %d, is %d", name, was, is)
+			}
+		}
+		return nil
+	})
+	c.MustPing(5)
+	got, status := scrape(t, b), b.Status()
+	container, _ := b.Container(1)
+	for name, want := range map[string][2]uint64{
+		"sent packets":     {container.ExpressSent.Packets, value(got, "scon_container_express_packets_total", "sent")},
+		"received bytes":   {container.ExpressReceived.Bytes, value(got, "scon_container_express_bytes_total", "received")},
+		"express packets":  {status.Totals.ExpressPackets, value(got, "scon_express_packets_total", "")},
+		"regular packets":  {status.Totals.RegularPackets, value(got, "scon_container_regular_packets_total", "")},
+		"Conentries":       {1, value(got, "scon_conentries", "")},
+		"active":           {1, value(got, "scon_state", "active")},
+		"other states":     {1, value(got, "scon_state", "")},
+		"hooks of a port":  {2, value(got, "scon_hooks", "from_container") + value(got, "scon_hooks", "to_container")},
+		"the limit":        {uint64(b.Config.Connections), value(got, "scon_conentries_limit", "")},
+		"candidates taken": {1, value(got, "scon_conentries_composed_total", "")},
+	} {
+		if want[0] != want[1] || want[0] == 0 {
+			t.Errorf("%s: %d, metrics have %d", name, want[0], want[1])
+		}
+	}
+	var text bytes.Buffer
+	if err := b.Daemon.Metrics(&text); err != nil {
+		t.Fatal(err)
+	}
+	if value(parse(t, &text), "scon_generation", "") == 0 {
+		t.Error("the socket has other metrics")
+	}
+}
+
+// The metrics' own address serves nothing else.
+func TestMetricsOnly(t *testing.T) {
+	t.Parallel()
+	b := newMetered(t)
+	client := scraper(b)
+	for _, path := range []string{"/", "/v1/status", "/v1/stop", "/metrics/x"} {
+		resp, err := client.Post("http://"+metricsAddr+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+	resp, err := client.Post("http://"+metricsAddr+api.MetricsPath, "text/plain", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %s", resp.Status)
+	}
+	b.Status() // it has not stopped
+}
+
+// A daemon that cannot offer its metrics where it was told to does not start.
+func TestMetricsElsewhere(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.Metrics = "192.0.2.1:9477" }})
+	if words := b.Launch(b.Task()).Refused(); !strings.Contains(words, "offer metrics: listen tcp 192.0.2.1:9477") {
+		t.Errorf("it said: %s", words)
+	}
+}

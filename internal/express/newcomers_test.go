@@ -1,0 +1,130 @@
+package express
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// turns plays at most a minute of what the loop does with newcomers: hook whose
+// turn it is, but for those that cannot be, and look again when it is time. It
+// returns when each was hooked, after begin.
+func turns(n *newcomers, arrive map[int]time.Duration, broken ...int) map[int]time.Duration {
+	begin := time.Now()
+	hooked := make(map[int]time.Duration)
+	for at := time.Duration(0); at < time.Minute; at += time.Millisecond {
+		var there []int
+		come := false
+		for index, when := range arrive {
+			if _, done := hooked[index]; !done && when <= at {
+				there = append(there, index)
+				come = come || when == at
+			}
+		}
+		wait, waiting := n.wait(begin.Add(at))
+		if !come && (!waiting || wait > 0) {
+			continue
+		}
+		for _, index := range n.meet(there, begin.Add(at)) {
+			if !slices.Contains(broken, index) {
+				hooked[index] = at
+			}
+		}
+	}
+	return hooked
+}
+
+func TestNewcomersWaitForALull(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	arrive := make(map[int]time.Duration)
+	for i := range 20 {
+		arrive[i] = time.Duration(i) * lull / 10
+	}
+	hooked := turns(&n, arrive)
+	for i := range arrive {
+		if at, ok := hooked[i]; !ok || at < arrive[19]+lull || at > arrive[19]+2*lull {
+			t.Errorf("port %d was hooked after %v (%v): want it within a lull of the last arrival at %v", i, at, ok, arrive[19])
+		}
+	}
+}
+
+// One that comes alone does not wait for a lull, two at a time do.
+func TestNewcomerAlone(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	hooked := turns(&n, map[int]time.Duration{1: 0, 2: time.Second, 3: time.Second, 4: 2 * time.Second})
+	for i, want := range map[int]time.Duration{1: alone, 2: time.Second + lull, 3: time.Second + lull, 4: 2*time.Second + alone} {
+		if at, ok := hooked[i]; !ok || at < want || at > want+alone {
+			t.Errorf("port %d was hooked after %v (%v): want about %v", i, at, ok, want)
+		}
+	}
+}
+
+// Where there is never a lull, nobody waits longer than the longest time.
+func TestNewcomersWithoutALull(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	arrive := make(map[int]time.Duration)
+	for i := range 300 {
+		arrive[i] = time.Duration(i) * lull / 3
+	}
+	hooked := turns(&n, arrive)
+	for i, came := range arrive {
+		if at, ok := hooked[i]; !ok || at-came > longest+lull {
+			t.Fatalf("port %d came at %v and was hooked at %v (%v)", i, came, at, ok)
+		}
+	}
+}
+
+// Hooking leaves most of the time to those that come without end, and all to
+// itself as soon as there is a lull.
+func TestNewcomersLeaveTime(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	begin := time.Now()
+	took := lull / 2
+	var there []int
+	busy, hooked := time.Duration(0), 0
+	for at := time.Duration(0); at < time.Minute; at += took {
+		there = append(there, hooked+len(there))
+		now := begin.Add(at)
+		turn := n.meet(there, now)
+		if len(turn) == 0 {
+			continue
+		}
+		there = slices.DeleteFunc(there, func(i int) bool { return slices.Contains(turn, i) })
+		hooked += len(turn)
+		n.hooked(now, now.Add(took))
+		busy += took
+	}
+	if share := busy.Seconds() / 60; share > 1.0/rest || share < 0.5/rest {
+		t.Errorf("hooking took %.2f of the time: want about a part of %d", share, 1+rest)
+	}
+	if wait, ok := n.wait(begin.Add(time.Minute)); !ok || wait > lull {
+		t.Errorf("the next look is after %v (%v): want it after a lull", wait, ok)
+	}
+}
+
+// Those that cannot be hooked are not tried without end, and hold nobody up.
+func TestNewcomersThatCannotBeHooked(t *testing.T) {
+	t.Parallel()
+	n := newNewcomers()
+	arrive := map[int]time.Duration{100: 0, 101: time.Second}
+	var broken []int
+	for i := range 3 * hookedAtOnce {
+		arrive[i] = 0
+		broken = append(broken, i)
+	}
+	hooked := turns(&n, arrive, broken...)
+	if len(hooked) != 2 || hooked[101] > time.Second+2*lull {
+		t.Errorf("hooked %v: want ports 100 and 101, each after a lull", hooked)
+	}
+	if wait, ok := n.wait(time.Now()); ok {
+		t.Errorf("somebody is still waited for, %v", wait)
+	}
+	n.meet(nil, time.Now())
+	if len(n.since)+len(n.tries) > 0 {
+		t.Errorf("ports that are gone are remembered: %+v", n)
+	}
+}

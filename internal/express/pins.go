@@ -1,0 +1,237 @@
+package express
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/state"
+)
+
+const (
+	bpffs = "/sys/fs/bpf"
+	// pinRoot holds one directory of pins for each network namespace.
+	pinRoot = bpffs + "/scon"
+	// mountMark is a directory that says that SCON mounted the bpffs.
+	mountMark = pinRoot + "/mounted"
+)
+
+// pins is the pin directory of this network namespace, locked: two daemons in
+// one namespace would fight over its devices, whatever their state directories.
+type pins struct {
+	dir   string
+	lock  *os.File
+	fresh bool // no earlier daemon left anything
+}
+
+func openPins() (_ *pins, err error) {
+	mounted, err := datapath.MountBPFFS(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	p := &pins{}
+	defer func() {
+		if err != nil {
+			p.abandon(mounted)
+		}
+	}()
+	inode, err := netns.Inode("")
+	if err != nil {
+		return nil, err
+	}
+	p.dir = pinDir(inode)
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the pin directory: %w", err)
+	}
+	if p.lock, err = lockPins(p.dir, state.Dying); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("locking this network namespace: %w in it, with another state directory", state.ErrLocked)
+		}
+		return nil, fmt.Errorf("locking this network namespace: %w", err)
+	}
+	if err := CleanAbandoned(); err != nil {
+		return nil, err
+	}
+	found, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("looking for pins of an earlier daemon: %w", err)
+	}
+	p.fresh = len(found) == 0
+	if mounted {
+		if err := os.Mkdir(mountMark, 0o700); err != nil {
+			return nil, fmt.Errorf("marking the bpffs as mounted by SCON: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// abandon takes back what openPins has made, without a file descriptor: there
+// may be none left. What is in use stays, for it is not empty.
+func (p *pins) abandon(mounted bool) {
+	if p.lock != nil {
+		p.unlock()
+		os.Remove(p.dir)
+	}
+	if mounted {
+		os.Remove(p.dir)
+		os.Remove(mountMark)
+		os.Remove(pinRoot)
+		_ = unix.Unmount(bpffs, 0)
+	}
+}
+
+// pinDir is that of a network namespace.
+func pinDir(inode uint64) string {
+	return filepath.Join(pinRoot, strconv.FormatUint(inode, 10))
+}
+
+// lockPins takes a pin directory until the file is closed. The error wraps
+// EWOULDBLOCK if a daemon that lives has it, or one has just removed it.
+func lockPins(dir string, patience time.Duration) (_ *os.File, err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := state.Flock(f, patience); err != nil {
+		return nil, err
+	}
+	held, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	named, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(held, named) {
+		return nil, unix.EWOULDBLOCK
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (p *pins) unlock() { p.lock.Close() }
+
+// remove detaches every hook and removes every pin of this namespace, and the
+// bpffs if SCON mounted it and nobody else uses it.
+func (p *pins) remove() error {
+	if err := datapath.Remove(p.dir); err != nil {
+		return err
+	}
+	p.lock.Close() // or the bpffs is busy
+	return removeRoot()
+}
+
+// removeRoot removes what the pin directories of all namespaces share, if this
+// was the last of them.
+func removeRoot() error {
+	_, err := os.Stat(mountMark)
+	mounted := err == nil
+	rest, err := os.ReadDir(pinRoot)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for pins of other namespaces: %w", err)
+	}
+	if len(rest) > 1 || len(rest) == 1 && !mounted {
+		return nil // other namespaces have a SCON, too
+	}
+	os.Remove(mountMark)
+	if err := os.Remove(pinRoot); err != nil {
+		// Somebody has just begun there; the bpffs is his to unmount.
+		if mounted {
+			return os.Mkdir(mountMark, 0o700)
+		}
+		return nil
+	}
+	others, err := os.ReadDir(bpffs)
+	others = slices.DeleteFunc(others, preloaded)
+	if err != nil || !mounted || len(others) > 0 {
+		return err
+	}
+	if err := unix.Unmount(bpffs, 0); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("unmounting the bpffs: %w", err)
+	}
+	return nil
+}
+
+// Hooked counts the hooks that are pinned for a network namespace, two for each
+// device; without tcx, a remembered qdisc stands for both of its device. They
+// become ever more as a daemon begins, ever fewer as it ends.
+func Hooked(namespace string) (n int, err error) {
+	inode, err := netns.Inode(namespace)
+	if err != nil {
+		return 0, err
+	}
+	pins, err := filepath.Glob(filepath.Join(pinDir(inode), "*_*"))
+	for _, path := range pins {
+		n++
+		if strings.HasPrefix(filepath.Base(path), "qdisc") {
+			n++
+		}
+	}
+	return n, err
+}
+
+// CleanAbandoned removes the pins of daemons that died together with their
+// namespaces: all of their hooks have lost their devices.
+func CleanAbandoned() error {
+	dirs, err := filepath.Glob(filepath.Join(pinRoot, "[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := cleanAbandoned(dir); err != nil {
+			return fmt.Errorf("removing the pins of a namespace that is gone: %w", err)
+		}
+	}
+	return removeRoot()
+}
+
+// cleanAbandoned leaves a daemon alone that lives: its devices may be back
+// before it ends.
+func cleanAbandoned(dir string) error {
+	lock, err := lockPins(dir, 0)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if !datapath.Abandoned(dir) {
+		return nil
+	}
+	return os.RemoveAll(dir)
+}
+
+// preloaded tells the files that the kernel itself puts into every bpffs.
+func preloaded(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".debug") }
+
+// Clean removes everything that a daemon left in this namespace when it died.
+// It refuses while one is alive.
+func Clean(o Options) error {
+	p, err := openPins()
+	if err != nil {
+		return err
+	}
+	defer p.unlock()
+	return errors.Join(cleanAgent(o), p.remove(), state.Remove(o.StateDir))
+}
+
+func pid() int { return os.Getpid() }

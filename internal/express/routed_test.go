@@ -1,0 +1,104 @@
+package express_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// routedPort is what device publishes for the container that is routed, whose
+// address is 172.18.0.9.
+const routedPort = 8099
+
+// route takes container 2 off the bridge: a route leads to it, as the CNI plugin
+// ptp and Calico have it.
+func route(b *scontest.Bed) {
+	b.T.Helper()
+	b.Sh(lab.Device, `
+		ip link del veth2
+		ip link add cali2 type veth peer name eth0 netns `+b.Node(lab.Container(2))+`
+		sysctl -qw net.ipv4.conf.cali2.proxy_arp=1
+		ip link set cali2 up
+		ip route add 172.18.0.9/32 dev cali2
+		ip route add 172.18.0.10/32 dev cali2
+		iptables-nft -I DOCKER-USER -i cali2 -j ACCEPT
+		iptables-nft -I DOCKER-USER -o cali2 -j ACCEPT
+		iptables-nft -t nat -A POSTROUTING -s 172.18.0.9 -o eth0 -j MASQUERADE
+		iptables-nft -t nat -A PREROUTING -i eth0 -p tcp --dport 8099 -j DNAT --to-destination 172.18.0.9
+		iptables-nft -t nat -A PREROUTING -i eth0 -p udp --dport 8099 -j DNAT --to-destination 172.18.0.9`)
+	b.Sh(lab.Container(2), `
+		ip addr add 172.18.0.9/32 dev eth0
+		ip link set eth0 up
+		ip route add 169.254.1.1 dev eth0
+		ip route add default via 169.254.1.1`)
+}
+
+// leftOf tells what is left of a device that is gone.
+func leftOf(b *scontest.Bed, dev string) error {
+	s := b.Status()
+	for _, h := range s.Hooks {
+		if h.Dev == dev {
+			return fmt.Errorf("hook %+v", h)
+		}
+	}
+	for _, c := range s.Containers {
+		if c.Dev == dev {
+			return fmt.Errorf("container %+v", c)
+		}
+	}
+	if n := s.Totals.Entries; n > 1 { // of container 1
+		return fmt.Errorf("%d Conentries", n)
+	}
+	return nil
+}
+
+// A container on no bridge, to which a route leads, goes express as others do,
+// under the rules for the device that its packets come by.
+func TestRoutedContainer(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]scontest.Layout{"tcx": {}, "clsact": {Clsact: true}, "offloads": {Offload: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			layout.Containers = 2
+			b := scontest.New(t, layout)
+			route(b)
+			b.Up()
+			all := make(map[string]*scontest.Connection)
+			for _, proto := range []string{"tcp", "udp"} {
+				all["outgoing "+proto] = b.Connect(proto, lab.Container(2), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0))
+				all["incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(2), netip.AddrPortFrom(lab.DeviceAddr, routedPort), routedPort, 0)
+			}
+			for name, c := range all {
+				c.GoExpress()
+				c.Exchange(1 << 20)
+				c.GoExpress() // whatever the exchange was like
+				if f := c.MustFlow(); f.Oif != "eth0" {
+					t.Errorf("%s goes out of %q", name, f.Oif)
+				}
+			}
+			b.Outgoing("udp", 1).GoExpress() // from the bridge
+			if c, _ := b.Container(1); c.Bridge != lab.Bridge {
+				t.Errorf("container 1 is on bridge %q", c.Bridge)
+			}
+
+			// A rule about the device that IP sees.
+			c := all["outgoing udp"]
+			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -j DROP")
+			waitLost(t, c.Client, c.Server)
+			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
+			c.GoExpress()
+			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -m limit --limit 100/s -j ACCEPT")
+			c.WaitGone()
+			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
+			c.GoExpress()
+
+			// Its address moves to the bridge: what was routed there is no longer.
+			b.Sh(lab.Device, "ip link del cali2")
+			scontest.Eventually(t, "nothing of it is left", func() error { return leftOf(b, "cali2") })
+			b.WantNoInvalid()
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package rules
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Flow are the packets of one tuple that a container sends and that belong to
+// no connection: no fragments, without IP options, addressed to the bridge's
+// own MAC address. What is left empty is not known.
+type Flow struct {
+	Tuple   conntrack.Tuple
+	Port    Device   // the container's bridge port
+	Inside  []Device // IP sees them come by one of these
+	Outside []Device // and routes them to one of these
+	// Forwarded tells that their destination is another host.
+	Forwarded bool
+}
+
+// Discardable tells whether the rules drop every packet of a flow, whatever is
+// in it, and do nothing else about it that takes the packet itself: answer,
+// log, queue, count for a limit. It names the rule that drops, or else one that
+// needs the packets, if there is any.
+//
+// The ruleset must have been read with Options.Drops. The caller sees to it that
+// conntrack has no connection of that tuple, nor gets one from the other side,
+// and that nothing answers before the rules: the TTL, the MTU, routing.
+func (r Ruleset) Discardable(f Flow) (by Rule, ok bool) {
+	if !r.opts.Drops {
+		return Rule{}, false
+	}
+	w := newWalk(f)
+	translated := w.translated(r.whole)
+	// A state that is not known stands for untracked, and for other zones.
+	for _, w.state = range []uint16{stateNew, stateInvalid, 0, stateRelated} {
+		if w.state == 0 && !w.retracks || w.state == stateRelated && !r.expects {
+			continue
+		}
+		if w.state == stateRelated { // a helper may translate as well
+			w.conn.Reply.Src, translated = netip.AddrPort{}, true
+		}
+		if !w.dropped(r.whole, forward) || (translated || !f.Forwarded) && !w.dropped(r.whole, input) {
+			return w.needing, false
+		}
+	}
+	return w.by, true
+}
+
+// walk follows the packets of a flow through base chains.
+type walk struct {
+	machine
+	conn    Conn
+	state   uint16 // conntrack's
+	by      Rule   // drops them
+	needing Rule   // needs them
+}
+
+func newWalk(f Flow) *walk {
+	w := &walk{conn: Conn{
+		Conn: conntrack.Conn{Orig: f.Tuple},
+		Port: f.Port, Inside: f.Inside, Outside: f.Outside,
+	}}
+	// What becomes of their source is left open.
+	w.conn.Reply.Proto, w.conn.Reply.Src = f.Tuple.Proto, f.Tuple.Dst
+	w.hit = func(r *rule, why string) bool {
+		w.needing = r.describe(why)
+		return false
+	}
+	return w
+}
+
+// translated tells whether the packets may get another destination. Which one
+// is left open.
+func (w *walk) translated(bases []*base) bool {
+	w.state = stateNew
+	for _, b := range bases {
+		if b.nat && b.hook == prerouting {
+			w.through(b)
+		}
+	}
+	if w.translates {
+		w.conn.Reply.Src = netip.AddrPort{}
+	}
+	return w.translates
+}
+
+// dropped tells whether the packets are dropped if routing sends them one way,
+// forward or input, and needed by no rule before that.
+func (w *walk) dropped(bases []*base, way hook) bool {
+	// With br_netfilter, IP's chains and the bridge's have another order.
+	dropped := w.anywhere(bases, ingress, bridgePrerouting, bridgeInput, prerouting) ||
+		w.inOrder(bases, way) || way == forward && w.inOrder(bases, postrouting)
+	return dropped && !w.stopped
+}
+
+// anywhere follows packets through the base chains of hooks in any order.
+func (w *walk) anywhere(bases []*base, hooks ...hook) (dropped bool) {
+	for _, b := range bases {
+		if slices.Contains(hooks, b.hook) && w.through(b) {
+			dropped = true
+		}
+	}
+	return dropped
+}
+
+// inOrder follows packets through the base chains of a hook, as long as none
+// of them drops all. Those of one priority have no order.
+func (w *walk) inOrder(bases []*base, at hook) (dropped bool) {
+	var priority int32
+	for _, b := range bases {
+		if b.hook != at {
+			continue
+		}
+		if dropped && b.priority != priority {
+			break
+		}
+		priority = b.priority
+		dropped = w.through(b) || dropped
+	}
+	return dropped
+}
+
+// through follows packets through a base chain and tells whether it drops all.
+func (w *walk) through(b *base) bool {
+	if b.nat && w.state == stateInvalid {
+		return false
+	}
+	var left outcome
+	b.firstForms(&w.conn, w.state, func(f *form) {
+		w.form, w.budget = f, maxRules
+		after := w.run(b.chain, 0)
+		if after&passed != 0 && b.drops {
+			after = after&^passed | dropped
+			w.dropper = &rule{chain: b.chain, ending: "policy drop"}
+		}
+		left |= after
+	})
+	// An ingress chain is of some devices only, and one of type nat needs a
+	// connection.
+	if w.stopped || left != dropped || b.hook == ingress || b.nat && !begins(w.state) {
+		return false
+	}
+	w.by = w.dropper.describe("drop")
+	return true
+}

@@ -1,0 +1,266 @@
+package rules
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Device is a network device of the namespace.
+type Device struct {
+	Name  string
+	Index int
+}
+
+// Conn is a connection of a container, and the devices that its packets may
+// meet. What is left empty is not known, and may be anything.
+type Conn struct {
+	conntrack.Conn
+	Port    Device   // the container's bridge port
+	Peer    Device   // that of the container at the other end, if there is one
+	Inside  []Device // its packets enter and leave the host's IP by one of them: the bridge
+	Outside []Device // and by one of these on the other side: the uplinks, or the other container's bridge
+	// Untracked tells that conntrack does not know the connection.
+	Untracked bool
+	// Replies tells that the container's own packets are those of the reply
+	// direction, as with a published port.
+	Replies bool
+}
+
+// Bits of conntrack.Conn.Status (enum ip_conntrack_status).
+const (
+	statusExpected  = 1 << 0
+	statusSeenReply = 1 << 1
+	statusConfirmed = 1 << 3
+	statusSrcNAT    = 1 << 4
+	statusDstNAT    = 1 << 5
+)
+
+// State of a packet (NF_CT_STATE_BIT), as nftables and iptables number it.
+const (
+	stateInvalid     = 1 << 0
+	stateEstablished = 1 << 1
+	stateRelated     = 1 << 2
+	stateNew         = 1 << 3
+)
+
+// form is what all packets of one direction of a connection have in common at
+// one hook. Express packets have neither IP options nor are they fragments,
+// and no SYN, FIN or RST.
+type form struct {
+	conn      *Conn
+	family    family
+	headers   [40]octet // IP's: network is what there is of them
+	transport [20]octet // TCP's, or UDP's first 8
+	proto     uint8     // 0 if not known
+	reply     bool      // of conntrack's directions
+	outward   bool      // from the container
+	oneWay    bool      // of a connection without any reply yet
+	iif, oif  *Device   // nil if not known
+	tracked   bool      // conntrack has seen the packet
+	layer3    bool      // the hook is one of IP's
+	bridged   bool      // the hook is one of a bridge's
+	// first tells that the packet belongs to no connection yet; firstState is
+	// conntrack's state of it then, 0 if that is not known. All flags of TCP and
+	// the DSCP of such packets vary.
+	first      bool
+	firstState uint16
+}
+
+// family is a version of IP.
+type family uint8
+
+const (
+	ipv4 family = iota
+	ipv6
+)
+
+// families are those that packets of a connection may have.
+func (c *Conn) families() []family {
+	switch a := c.Orig.Src.Addr(); {
+	case a.Is4():
+		return []family{ipv4}
+	case a.Is6():
+		return []family{ipv6}
+	default:
+		return []family{ipv4, ipv6}
+	}
+}
+
+// network is the IP header.
+func (f *form) network() []octet {
+	if f.family == ipv6 {
+		return f.headers[:]
+	}
+	return f.headers[:20]
+}
+
+// protocol is the byte that says what is behind the IP header.
+func (f *form) protocol() []octet {
+	if f.family == ipv6 {
+		return f.headers[6:7]
+	}
+	return f.headers[9:10]
+}
+
+func (f *form) source() []octet {
+	if f.family == ipv6 {
+		return f.headers[8:24]
+	}
+	return f.headers[12:16]
+}
+
+func (f *form) destination() []octet {
+	if f.family == ipv6 {
+		return f.headers[24:40]
+	}
+	return f.headers[16:20]
+}
+
+// tos is the traffic class, which in IPv6 is in two halves.
+func (f *form) tos() octet {
+	if f.family == ipv4 {
+		return f.headers[1]
+	}
+	a, b := f.headers[0], f.headers[1]
+	return octet{a.value<<4 | b.value>>4, a.known<<4 | b.known>>4, a.varies<<4 | b.varies>>4}
+}
+
+// ecn are the bits that vary in the second byte of the header, if the DSCP does
+// not: of IPv6 the flow label is in there as well.
+func (f *form) ecn() uint8 {
+	if f.family == ipv6 {
+		return 0x3f
+	}
+	return 0x03
+}
+
+// stage is how far address translation has got.
+type stage int
+
+const (
+	arrived    stage = iota // as the packet came in
+	forwarded               // its destination is translated
+	translated              // and its source
+)
+
+// tuple returns the addresses of a direction's packets at a stage.
+func (c *Conn) tuple(reply bool, s stage) (src, dst netip.AddrPort) {
+	arriving, leaving := c.Orig, c.Reply.Reverse()
+	if reply {
+		arriving, leaving = c.Reply, c.Orig.Reverse()
+	}
+	src, dst = arriving.Src, arriving.Dst
+	if s >= forwarded {
+		dst = leaving.Dst
+	}
+	if s >= translated {
+		src = leaving.Src
+	}
+	return src, dst
+}
+
+// fill sets the packet's headers to what is known of them at a stage.
+func (f *form) fill(s stage) {
+	src, dst := f.conn.tuple(f.reply, s)
+	f.proto = f.conn.Orig.Proto
+
+	vary(f.headers[:])
+	f.headers[1] = octet{varies: f.ecn()} // SCON compares DSCP
+	if f.first {
+		f.headers[1] = octet{varies: 0xff}
+	}
+	if f.family == ipv6 {
+		f.headers[0] = octet{value: 0x60, known: 0xf0}
+		if f.first {
+			f.headers[0].varies = 0x0f
+		}
+	} else {
+		const reservedDF, fragment = 0xc0, 0x3f
+		f.headers[0] = octet{value: 0x45, known: 0xff}
+		f.headers[6] = octet{known: fragment, varies: reservedDF}
+		f.headers[7] = octet{known: 0xff}
+	}
+	f.protocol()[0] = octet{value: f.proto, known: 0xff}
+	if f.proto == 0 {
+		f.protocol()[0] = octet{}
+	}
+	setAddr(f.source(), src.Addr())
+	setAddr(f.destination(), dst.Addr())
+
+	for i := range f.transport {
+		f.transport[i] = octet{varies: 0xff}
+	}
+	setPort(f.transport[0:2], src)
+	setPort(f.transport[2:4], dst)
+	if f.proto == unix.IPPROTO_UDP || f.first {
+		return
+	}
+	const finSynRst, ack = 0x07, 0x10
+	f.transport[13] = octet{value: ack, known: finSynRst | ack, varies: 0xff &^ (finSynRst | ack)}
+}
+
+// state is conntrack's state of the packet, 0 if that is not known.
+func (f *form) state() uint16 {
+	switch {
+	case !f.tracked:
+		return 0
+	case f.first:
+		return f.firstState
+	case !f.oneWay:
+		return stateEstablished
+	case f.conn.Status == 0:
+		return 0
+	case f.conn.Status&statusExpected != 0:
+		return stateRelated
+	default:
+		return stateNew
+	}
+}
+
+// begins tells whether the first packet that has a state makes a connection.
+func begins(state uint16) bool { return state == stateNew || state == stateRelated }
+
+// connected tells whether conntrack has a connection for the packet.
+func (f *form) connected() bool {
+	return f.tracked && (!f.first || begins(f.firstState))
+}
+
+// status is what is known of the connection's status, and which bits of it.
+func (f *form) status() (value, mask uint32) {
+	if f.conn.Status == 0 || f.first {
+		return 0, 0
+	}
+	const never = statusExpected | statusSrcNAT | statusDstNAT // changes
+	value = f.conn.Status & (never | statusConfirmed)
+	mask = never | statusConfirmed
+	if !f.oneWay {
+		value, mask = value|statusSeenReply, mask|statusSeenReply
+	}
+	return value, mask
+}
+
+// setAddr sets what is known of an address; the octets behind it are not known.
+func setAddr(octets []octet, a netip.Addr) {
+	clear(octets)
+	if b := a.AsSlice(); len(b) <= len(octets) {
+		setKnown(octets, b)
+	}
+}
+
+func setPort(octets []octet, a netip.AddrPort) {
+	if a.Port() != 0 {
+		setKnown(octets, binary.BigEndian.AppendUint16(nil, a.Port()))
+		return
+	}
+	clear(octets)
+}
+
+// name is a device's name as the rules compare it.
+func (d *Device) name() (name [unix.IFNAMSIZ]byte) {
+	copy(name[:unix.IFNAMSIZ-1], d.Name)
+	return name
+}

@@ -1,0 +1,203 @@
+package express_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// perPacket are rules that judge single packets of one port of edge, and what
+// takes them away; %d is the port.
+var perPacket = map[string]struct{ add, remove, names string }{
+	"nft limit": {
+		add: `nft add table ip judge
+			nft add chain ip judge forward { type filter hook forward priority -5 ; }
+			nft add rule ip judge forward udp dport %d limit rate 1000000/second accept`,
+		remove: "nft delete table ip judge",
+		names:  "ip judge forward handle 2 (limit)",
+	},
+	"iptables-nft hashlimit": {
+		add:    "iptables-nft -I DOCKER-USER -p udp --dport %d -m hashlimit --hashlimit-upto 10000/sec --hashlimit-name h -j ACCEPT",
+		remove: "iptables-nft -D DOCKER-USER 1",
+		names:  "ip filter DOCKER-USER handle",
+	},
+	"iptables-legacy length": {
+		add:    "iptables-legacy -w -t mangle -A PREROUTING -p udp --dport %d -m length --length 60000: -j DROP",
+		remove: "iptables-legacy -w -t mangle -F",
+		names:  "iptables-legacy mangle PREROUTING handle 1 (length)",
+	},
+	"iptables-legacy length, nowhere announced": {
+		add:    "env XTABLES_LOCKFILE=/dev/null iptables-legacy -t mangle -A PREROUTING -p udp --dport %d -m length --length 60000: -j DROP",
+		remove: "env XTABLES_LOCKFILE=/dev/null iptables-legacy -t mangle -F",
+		names:  "iptables-legacy mangle PREROUTING handle 1 (length)",
+	},
+}
+
+// A rule that judges single packets keeps the connections regular that it is
+// about, and no others: those to come and those that were express.
+func TestPerPacketRules(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for name, r := range perPacket {
+		t.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			judged, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+			b.Sh(lab.Device, strings.ReplaceAll(r.add, "%d", fmt.Sprint(scontest.PortOf(judged.Server.LocalAddr()))))
+			scontest.Eventually(t, "the Conentry goes", func() error {
+				judged.MustPing(1)
+				if _, err := judged.Flow(); err == nil {
+					return errors.New("it is there")
+				}
+				return nil
+			})
+			judged.MustPing(64)
+			if f, err := judged.Flow(); err == nil {
+				t.Errorf("it has a Conentry again: %+v", f)
+			}
+			wantExplained(judged, r.names)
+			other.GoExpress()
+
+			b.Sh(lab.Device, r.remove)
+			judged.GoExpress()
+			other.GoExpress()
+		})
+	}
+}
+
+// Rules name devices: a port that gets the name of one of them comes under it.
+func TestPerPacketRuleByNewName(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		nft add table bridge judge
+		nft add chain bridge judge f { type filter hook prerouting priority 0 ; }
+		nft add rule bridge judge f iifname other limit rate 1000000/second counter`)
+	c := b.Outgoing("udp", 1).GoExpress()
+	need(b, "ip link set lo name lo1", "ip link set lo1 name lo") // one that is up, since Linux 6.2
+	b.Sh(lab.Device, "ip link set veth1 name other")
+	scontest.Eventually(t, "the Conentry goes", func() error {
+		c.MustPing(1)
+		if f, err := c.Flow(); err == nil {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+	b.Sh(lab.Device, "ip link set other name veth1")
+	c.GoExpress()
+}
+
+// wantExplained fails unless `scon explain` names the rule that keeps the
+// connection regular.
+func wantExplained(c *scontest.Connection, rule string) {
+	c.B.T.Helper()
+	client := c.Client
+	x, err := c.B.Daemon.Explain(fmt.Sprintf("%s:%s->%s", c.Proto, client.LocalAddr(), client.RemoteAddr()))
+	if err != nil {
+		c.B.T.Fatal(err)
+	}
+	if x.Express || len(x.Findings) == 0 || !strings.Contains(x.Findings[0].What, rule) {
+		c.B.T.Errorf("explained by %+v, want rule %q", x.Findings, rule)
+	}
+	if x, err = c.B.Daemon.Explain(lab.Port(1)); err != nil {
+		c.B.T.Fatal(err)
+	}
+	named := false
+	for _, f := range x.Findings {
+		named = named || strings.Contains(f.What, rule)
+	}
+	if !named {
+		c.B.T.Errorf("the container is explained by %+v, want rule %q", x.Findings, rule)
+	}
+}
+
+// Rules that are there when the daemon starts count as well, and a limit on new
+// connections is none on those that go express.
+func TestRulesAtStart(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	judged, other := b.Outgoing("tcp", 1), b.Outgoing("tcp", 1)
+	b.Sh(lab.Device, fmt.Sprintf(`
+		iptables-nft -I DOCKER-USER -p tcp --dport %d -m limit --limit 10000/sec -j RETURN
+		iptables-nft -A FORWARD -m conntrack --ctstate NEW -m limit --limit 10/sec -j LOG`,
+		scontest.PortOf(judged.Server.LocalAddr())))
+	b.Up()
+	other.GoExpress()
+	judged.MustPing(64)
+	if f, err := judged.Flow(); err == nil {
+		t.Errorf("it has a Conentry: %+v", f)
+	}
+	s := b.Status()
+	if c, _ := b.Container(1); s.State != api.StateActive || s.Why != "" || c.Entries != 1 {
+		t.Errorf("state %q (%s), %d Conentries, want 1", s.State, s.Why, c.Entries)
+	}
+}
+
+// From when a rule that judges single packets is there, each packet meets it,
+// however long it takes to read the rules.
+func TestPerPacketRuleMissesNothing(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	file := filepath.Join(t.TempDir(), "rules")
+	var rules strings.Builder
+	rules.WriteString("table ip judge {\ncounter met { }\nchain long {\n")
+	for i := range 4000 {
+		fmt.Fprintf(&rules, "ip saddr 10.1.%d.%d tcp dport 80 accept\n", i/250, i%250)
+	}
+	rules.WriteString("}\nchain forward { type filter hook forward priority -5; }\n}\n")
+	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Sh(lab.Device, "nft -f "+file)
+	c := b.Outgoing("udp", 1).GoExpress()
+
+	b.Sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name met limit rate 1000000/second accept",
+		scontest.PortOf(c.Server.LocalAddr())))
+	time.Sleep(20 * time.Millisecond) // a netlink message takes less
+	const pings = 500
+	c.MustPing(pings)
+	if met := metBy(b, "ip judge met"); met < pings {
+		t.Errorf("the rule met %d of %d packets", met, pings)
+	}
+}
+
+// A counter that the settings name misses no packet, and keeps no more
+// connections regular than those that it counts.
+func TestExactCounters(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.ExactCounters = []string{"billing"} }})
+	counted, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, fmt.Sprintf(`
+		nft add table ip bill
+		nft add chain ip bill forward { type filter hook forward priority -5 ; }
+		nft add counter ip bill met
+		nft add rule ip bill forward udp dport %d counter name met comment billing`,
+		scontest.PortOf(counted.Server.LocalAddr())))
+	counted.WaitGone()
+	before := metBy(b, "ip bill met")
+	const pings = 64
+	counted.MustPing(pings)
+	if met := metBy(b, "ip bill met") - before; met != pings {
+		t.Errorf("the counter met %d of %d packets", met, pings)
+	}
+	wantExplained(counted, "ip bill forward handle 3 (exact counter billing)")
+	other.GoExpress()
+}
+
+// metBy reads how many packets a named counter has met.
+func metBy(b *scontest.Bed, counter string) (packets int) {
+	b.T.Helper()
+	out := b.Sh(lab.Device, "nft list counter "+counter)
+	if _, err := fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &packets); err != nil {
+		b.T.Fatalf("%v: %s", err, out)
+	}
+	return packets
+}

@@ -1,0 +1,42 @@
+package express_test
+
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// Bytes arrive as they were sent, in packets of any size, while receivers
+// verify every checksum; and they do go express.
+func TestBytesArrive(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]scontest.Layout{
+		"checksums verified": {},
+		"offloads":           {Offload: true},
+		"clsact":             {Clsact: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := scontest.NewExpress(t, l)
+			if mode := b.Status().Mode; l.Clsact && mode != "clsact" {
+				t.Fatalf("hooked by %s", mode)
+			}
+			arriveBothWays(t, b)
+			b.WantNoInvalid()
+		})
+	}
+}
+
+// arriveBothWays tests every kind of connection.
+func arriveBothWays(t *testing.T, b *scontest.Bed) {
+	for name, connect := range scontest.Directions {
+		for _, proto := range []string{"tcp", "udp"} {
+			t.Run(name+" "+proto, func(t *testing.T) {
+				b := b.In(t)
+				c := connect(b, proto, 1).GoExpress()
+				before := c.MustFlow()
+				sent := c.Exchange(2 << 20)
+				c.WantShare(before.ExpressBytes, c.MustFlow().ExpressBytes, sent)
+			})
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package changes
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// addressState is what is compared of an IPv6 address: each router advertisement
+// announces it anew, with other lifetimes.
+type addressState struct {
+	bits  uint8
+	flags uint32
+}
+
+// address judges a message about an address: stale, but for link-local ones,
+// which no forwarded packet has, and for those of IPv6 that are as before.
+func (k *known) address(m nlmsg.Message) (Event, bool) {
+	if len(m.Data) < unix.SizeofIfAddrmsg {
+		return Event{}, false
+	}
+	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
+	var addr netip.Addr
+	is := addressState{bits: m.Data[1], flags: uint32(m.Data[2])}
+	for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfAddrmsg:]) {
+		switch {
+		case typ == unix.IFA_LOCAL, typ == unix.IFA_ADDRESS && !addr.IsValid():
+			addr, _ = netip.AddrFromSlice(data)
+		case typ == unix.IFA_FLAGS:
+			is.flags = native32(data)
+		}
+	}
+	if m.Data[0] == unix.AF_INET6 && !k.addressIs(neighbourKey{index, addr}, is, added(m.Type)) {
+		return Event{}, false
+	}
+	return Event{
+		Kind:    Address,
+		Ifindex: int(index),
+		Reason:  fmt.Sprintf("address %v on %s %s", addr, k.name(index), verb(m.Type)),
+		Stale:   true,
+	}, true
+}
+
+// addressIs takes in what an IPv6 address is now, and tells whether that is news.
+func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
+	was, old := k.addresses[key]
+	if there {
+		k.addresses[key] = is
+	} else {
+		delete(k.addresses, key)
+	}
+	return !key.addr.IsLinkLocalUnicast() && (old != there || there && was != is)
+}
+
+// route judges a message about a route: stale, but for those that the
+// kernel keeps along with an address.
+func (k *known) route(m nlmsg.Message) (Event, bool) {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return Event{}, false
+	}
+	bits, table, protocol := m.Data[1], m.Data[4], m.Data[5]
+	flags := binary.NativeEndian.Uint32(m.Data[8:])
+	if table == unix.RT_TABLE_LOCAL && protocol == unix.RTPROT_KERNEL || flags&unix.RTM_F_CLONED != 0 {
+		return Event{}, false
+	}
+	dst := netip.IPv4Unspecified()
+	if m.Data[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
+	index := uint32(0)
+	for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(data)
+		case unix.RTA_OIF:
+			index = native32(data)
+		}
+	}
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
+		return Event{}, false // each device has those
+	}
+	return Event{
+		Kind:     Route,
+		Ifindex:  int(index),
+		Reason:   fmt.Sprintf("route %v/%d %s", dst, bits, verb(m.Type)),
+		Topology: true,
+		Stale:    true,
+	}, true
+}
+
+// sizeofNetconfmsg is what attributes follow: struct netconfmsg, padded.
+const sizeofNetconfmsg = 4
+
+type netconfKey struct {
+	family    byte
+	ifindex   int32 // -1 all devices, -2 those to come
+	attribute uint16
+}
+
+// netconfMessage judges a message about IP's settings on a device: a value
+// that differs from the one before. A new device brings values of its own.
+func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
+	const netconfaIfindex = 1
+	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET && m.Data[0] != unix.AF_INET6 {
+		return Event{}, false
+	}
+	family, version := m.Data[0], 4
+	if family == unix.AF_INET6 {
+		version = 6
+	}
+	attrs := m.Data[sizeofNetconfmsg:]
+	var index int32
+	for typ, data := range nlmsg.Attributes(attrs) {
+		if typ == netconfaIfindex {
+			index = int32(native32(data))
+		}
+	}
+	stale := false
+	for typ, data := range nlmsg.Attributes(attrs) {
+		if typ == netconfaIfindex {
+			continue
+		}
+		key, is := netconfKey{family, index, typ}, native32(data)
+		if was, old := k.netconf[key]; old && was != is {
+			stale = true
+		}
+		k.netconf[key] = is
+	}
+	if !added(m.Type) {
+		for key := range k.netconf {
+			if key.family == family && key.ifindex == index {
+				delete(k.netconf, key)
+			}
+		}
+	}
+	return Event{
+		Kind:    Netconf,
+		Ifindex: int(max(index, 0)),
+		Reason:  fmt.Sprintf("IPv%d settings of %s", version, k.netconfName(index)),
+		Stale:   true,
+	}, stale
+}
+
+func (k *known) netconfName(index int32) string {
+	switch index {
+	case -1:
+		return "all devices"
+	case -2:
+		return "new devices"
+	default:
+		return k.name(index)
+	}
+}

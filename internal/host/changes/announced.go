@@ -1,0 +1,38 @@
+package changes
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// announced is a source that listens to multicast groups.
+type announced struct {
+	*nlmsg.Socket
+	out  *output
+	what string // is announced, for logs
+	// judge says what a message means, and false if that is nothing.
+	judge func(nlmsg.Message) (Event, bool)
+	// lost, if not nil, reads anew what judge compares messages with.
+	lost func() error
+}
+
+func (a *announced) next() error {
+	err := a.Receive(func(m nlmsg.Message) {
+		if e, ok := a.judge(m); ok {
+			a.out.emit(e)
+		}
+	})
+	if errors.Is(err, nlmsg.ErrOverrun) {
+		a.out.emit(overrun(a.what + " messages were lost"))
+		err = nil
+		if a.lost != nil {
+			err = a.lost()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", a.what, err)
+	}
+	return nil
+}

@@ -1,0 +1,572 @@
+package changes
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long a test waits for what has to come.
+const patience = 10 * time.Second
+
+// watched is a namespace, of the same shape in all tests, and what is told of
+// it:
+//
+//	container c: eth0 --- vc of br0, 10.1.0.1/24     container d: eth0 --- vd of br0
+//	outside:     eth0 --- up0, 10.2.0.1/24
+type watched struct {
+	t      testing.TB
+	ns     string
+	c      string
+	lock   string // the lock file of iptables-legacy
+	events <-chan Event
+	cancel context.CancelFunc
+	fences int
+}
+
+func newDevice(t testing.TB) *watched {
+	w := &watched{t: t, ns: nstest.New(t), c: nstest.New(t), lock: filepath.Join(t.TempDir(), "xtables.lock")}
+	d, outside := nstest.New(t), nstest.New(t)
+	w.run(fmt.Sprintf(`
+		ip link add br0 address 02:00:00:00:01:01 type bridge
+		ip addr add 10.1.0.1/24 dev br0
+		ip link add vc type veth peer name eth0 netns %s
+		ip link add vd type veth peer name eth0 netns %s
+		ip link add up0 type veth peer name eth0 netns %s
+		ip addr add 10.2.0.1/24 dev up0
+		ip link set vc master br0
+		ip link set vd master br0
+		ip link set br0 up
+		ip link set vc up
+		ip link set vd up
+		ip link set up0 up`, w.c, d, outside))
+	for _, ns := range []string{w.c, d, outside} {
+		nstest.Run(t, ns, "ip link set eth0 up")
+	}
+	// Carrier is told of late; what is awaited here does not come later on.
+	for _, up := range []string{"br0", "vc", "vd", "up0"} {
+		for end := time.Now().Add(patience); !strings.Contains(nstest.Run(t, w.ns, "ip link show "+up), "state UP"); {
+			if time.Now().After(end) {
+				t.Fatalf("%s does not come up", up)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return w
+}
+
+func (w *watched) run(commands string) {
+	w.t.Helper()
+	nstest.Run(w.t, w.ns, commands)
+}
+
+// watch starts the watcher; it has ended when the test ends.
+func (w *watched) watch(opts Options, l limits) {
+	w.t.Helper()
+	l.lock = w.lock
+	ctx, cancel := context.WithCancel(context.Background())
+	var err error
+	nstest.Do(w.t, w.ns, func() { w.events, err = watch(ctx, opts, l) })
+	if err != nil {
+		cancel()
+		w.t.Fatal(err)
+	}
+	w.cancel = cancel
+	w.t.Cleanup(func() {
+		cancel()
+		for range w.events {
+		}
+	})
+}
+
+func (w *watched) next() Event {
+	w.t.Helper()
+	select {
+	case e, ok := <-w.events:
+		if !ok {
+			w.t.Fatal("the channel is closed")
+		}
+		return e
+	case <-time.After(patience):
+		w.t.Fatal("no event")
+	}
+	panic("not reached")
+}
+
+// told runs commands and returns what is told of them. A rule that is added
+// behind them is a fence: what comes before its event was read in order.
+func (w *watched) told(commands string) (events []Event) {
+	w.t.Helper()
+	w.run(commands)
+	w.fences++
+	w.run(fmt.Sprintf("ip rule add pref %d table 254", 20000+w.fences))
+	for {
+		e := w.next()
+		if e.Kind == Rule {
+			return events
+		}
+		w.t.Log(e.Kind, e.Ifindex, e.Reason)
+		events = append(events, e)
+	}
+}
+
+// kinds writes events in one line: what each kind meant, in alphabetical order.
+func kinds(events []Event) string {
+	var words []string
+	for _, e := range events {
+		s := e.Kind.String()
+		if e.Topology {
+			s += " topology"
+		}
+		if e.Stale {
+			s += " stale"
+		}
+		words = append(words, s)
+	}
+	slices.Sort(words)
+	return strings.Join(slices.Compact(words), ", ")
+}
+
+var roomy = limits{buffer: buffer, queue: queueLength}
+
+func TestKernel(t *testing.T) {
+	const u32 = "pref 7 protocol ip u32 match ip protocol 17 0xff classid 1:1"
+	for _, tc := range []struct{ name, before, change, want string }{
+		{"a device appears", "", "ip link add br1 type bridge", "link topology"},
+		{"a device that is down changes and goes", "ip link add br1 type bridge",
+			"ip link set br1 mtu 1400\nip link set br1 name br2\nip link del br2", "link topology"},
+		{"a device goes", "", "ip link del vd", "link stale, link topology, link topology stale"},
+		{"a device goes down", "", "ip link set up0 down", "link topology stale"},
+		{"MTU", "", "ip link set up0 mtu 1400", "link topology stale"},
+		{"settings of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 ttl 5 dev up0\nip link set vx0 up",
+			"ip link set vx0 type vxlan id 5 ttl 6 dev up0", "link topology stale"},
+		{"settings of a bridge", "", "ip link set br0 type bridge nf_call_iptables 1", "link topology stale"},
+		{"settings of a bridge by which nothing is decided", "", "ip link set br0 type bridge forward_delay 500", ""},
+		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
+		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, link stale, link topology stale"},
+		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
+		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
+		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
+		{"group", "", "ip link set up0 group 7", "link topology stale"},
+		{"other name", "", "ip link property add dev up0 altname other", ""},
+		{"port flags", "", "bridge link set dev vc isolated on", "link stale"},
+		{"port flags as they are", "", "bridge link set dev vc isolated off", ""},
+		{"port state", "", "bridge link set dev vc state 0", "link stale"},
+
+		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale"},
+		{"address with its network", "", "ip addr add 10.9.0.1/24 dev up0", "address stale, route topology stale"},
+		{"address goes", "ip addr add 10.9.0.1/32 dev up0", "ip addr del 10.9.0.1/32 dev up0", "address stale"},
+		{"route", "", "ip route add 10.9.0.0/24 dev up0", "route topology stale"},
+		{"route of another table", "", "ip route add 10.9.0.0/24 dev up0 table 7", "route topology stale"},
+		{"route goes", "ip route add 10.9.0.0/24 dev up0", "ip route del 10.9.0.0/24", "route topology stale"},
+		{"nexthop", "", "ip nexthop add id 7 via 10.2.0.2 dev up0", "route topology stale"},
+		{"route of IPv6", "", "ip route add 2001:db8:9::/64 dev up0", "route topology stale"},
+		{"neighbour of IPv6", "ip neigh add 2001:db8::7 lladdr 02:00:00:00:00:01 dev up0", "ip neigh replace 2001:db8::7 lladdr 02:00:00:00:00:02 dev up0", "neighbour stale"},
+		{"forwarding of IPv6", "", "sysctl -qw net.ipv6.conf.up0.forwarding=1", "netconf stale"},
+
+		{"neighbour learned", "", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable", ""},
+		{"neighbour asked again", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
+			`ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud stale
+			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud delay
+			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud probe
+			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable`, ""},
+		{"neighbour moved", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
+			"ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:03 dev up0", "neighbour stale"},
+		{"neighbour failed", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
+			"ip neigh change 10.2.0.2 dev up0 nud failed", "neighbour stale"},
+		{"neighbour goes", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
+			"ip neigh del 10.2.0.2 dev up0", "neighbour stale"},
+		{"neighbour proxied", "", "ip neigh add proxy 10.2.0.9 dev up0", ""},
+
+		{"MAC learned", "", "bridge fdb add 02:00:00:00:00:05 dev vc master static", ""},
+		{"MAC seen again", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
+			"bridge fdb replace 02:00:00:00:00:05 dev vc master dynamic", ""},
+		{"MAC moved", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
+			"bridge fdb replace 02:00:00:00:00:05 dev vd master static", "fdb stale"},
+		{"MAC goes", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
+			"bridge fdb del 02:00:00:00:00:05 dev vc master", "fdb stale"},
+		{"far end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
+			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
+			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.3", "fdb stale"},
+
+		{"filter", "tc qdisc add dev up0 clsact", "tc filter add dev up0 ingress " + u32, "filter topology stale"},
+		{"filter goes", "tc qdisc add dev up0 clsact\ntc filter add dev up0 egress " + u32,
+			"tc filter del dev up0 egress", "filter topology stale"},
+		{"filter of a shared block", "tc qdisc add dev up0 ingress_block 5 clsact", "tc filter add block 5 " + u32,
+			"filter topology stale"},
+		{"clsact", "", "tc qdisc add dev up0 clsact", "filter topology"},
+		{"clsact with a shared block", "", "tc qdisc add dev up0 ingress_block 5 clsact", "filter topology stale"},
+		{"shaping", "", "tc qdisc add dev vc root tbf rate 10mbit burst 10k latency 10ms", "filter topology stale"},
+
+		{"setting", "", "sysctl net.ipv4.conf.up0.rp_filter=1", "netconf stale"},
+		{"setting as it is", "sysctl net.ipv4.conf.up0.rp_filter=1", "sysctl net.ipv4.conf.up0.rp_filter=1", ""},
+		{"setting of all devices", "", "sysctl net.ipv4.conf.all.rp_filter=2", "netconf stale"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newDevice(t)
+			w.run(tc.before)
+			w.watch(Options{}, roomy)
+			if got := kinds(w.told(tc.change)); got != tc.want {
+				t.Errorf("told %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRename(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	var err error
+	nstest.Do(t, w.ns, func() { err = rename("up0", "up1") })
+	if version, e := features.LinuxVersionCode(); e == nil && version < 6<<16|2<<8 && errors.Is(err, unix.EBUSY) {
+		t.Skip("a device that is up keeps its name: this kernel is older than Linux 6.2")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := kinds(w.told("")), "address stale, link topology stale"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func rename(from, to string) error {
+	device, err := netlink.LinkByName(from)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetName(device, to)
+}
+
+func TestRuleIsStale(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	for _, change := range []string{"ip rule add pref 77 table 254", "ip rule del pref 77"} {
+		w.run(change)
+		if e := w.next(); e.Kind != Rule || !e.Stale {
+			t.Errorf("%s: told %+v", change, e)
+		}
+	}
+}
+
+func TestContainerStartIsNotStale(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	other := nstest.New(t)
+	events := w.told(fmt.Sprintf(`
+		ip link add v9 type veth peer name p9
+		ip link set v9 master br0
+		ip link set p9 netns %s
+		ip -n %[1]s link set p9 name eth0
+		ip link set v9 up
+		ip -n %[1]s link set eth0 up
+		ip -n %[1]s addr add 10.1.0.9/24 dev eth0
+		ip netns exec %[1]s ping -c 1 10.1.0.1`, other))
+	if got, want := kinds(events), "link topology"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func TestContainerStopIsStale(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	nstest.Run(t, w.c, "ip link del eth0")
+	if got := kinds(w.told("")); !strings.Contains(got, "link topology stale") {
+		t.Errorf("told %q, want a stale link", got)
+	}
+}
+
+func TestOwnFilters(t *testing.T) {
+	w := newDevice(t)
+	w.run("tc qdisc add dev up0 clsact")
+	w.watch(Options{}, roomy)
+	nstest.Do(t, w.ns, func() {
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type:         ebpf.SchedCLS,
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+			License:      "GPL",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer prog.Close()
+		up0, err := netlink.LinkByName("up0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.FilterAdd(&netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{
+				LinkIndex: up0.Attrs().Index,
+				Parent:    netlink.HANDLE_MIN_INGRESS,
+				Priority:  5,
+				Protocol:  unix.ETH_P_ALL,
+			},
+			Fd: prog.FD(), Name: "scon_from_wire", DirectAction: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := kinds(w.told("")); got != "" {
+		t.Errorf("at the own filter: told %q, want nothing", got)
+	}
+	if got, want := kinds(w.told("tc filter del dev up0 ingress pref 5 protocol all handle 1 bpf")), "filter topology"; got != want {
+		t.Errorf("as somebody takes it away: told %q, want %q", got, want)
+	}
+}
+
+func TestNFTables(t *testing.T) {
+	w := newDevice(t)
+	reasons := make(chan string, queueLength)
+	w.watch(Options{OnStale: func(e Event) { reasons <- e.Reason }}, roomy)
+	for _, change := range []string{
+		"nft add table ip t",
+		"nft add chain ip t c",
+		"nft add rule ip t c counter accept",
+		"nft add set ip t s { type ipv4_addr ; }",
+		"nft add element ip t s { 10.0.0.1 }",
+		"iptables -A FORWARD -j ACCEPT",
+		"iptables -t nat -A POSTROUTING -j MASQUERADE",
+	} {
+		w.run(change)
+		e := w.next()
+		by := strings.Fields(change)[0]
+		if e.Kind != Ruleset || !e.Stale || e.Topology || !strings.HasSuffix(e.Reason, "by "+by) {
+			t.Errorf("%s: told %+v", change, e)
+		}
+		if reason := <-reasons; reason != e.Reason { // called before the event came
+			t.Errorf("%s: OnStale had %q, the event %q", change, reason, e.Reason)
+		}
+	}
+}
+
+func TestLargeTransactionIsOneEvent(t *testing.T) {
+	w := newDevice(t)
+	var elements []string
+	for i := range 20000 {
+		elements = append(elements, fmt.Sprintf("10.0.%d.%d", i/256, i%256))
+	}
+	file := filepath.Join(t.TempDir(), "rules")
+	rules := "add table ip t\nadd set ip t s { type ipv4_addr; }\nadd element ip t s { " + strings.Join(elements, ",") + " }"
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The elements' messages alone would fill the buffer many times over.
+	w.watch(Options{}, limits{buffer: 16 << 10, queue: queueLength})
+	w.run("nft -f " + file)
+	if e := w.next(); e.Kind != Ruleset {
+		t.Errorf("told %+v", e)
+	}
+	w.run("nft delete table ip t")
+	if e := w.next(); e.Kind != Ruleset {
+		t.Errorf("then told %+v", e)
+	}
+}
+
+func TestIPsec(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	const policy = "src 10.1.0.0/24 dst 10.9.0.0/24 dir out"
+	for _, change := range []string{
+		"ip xfrm policy add " + policy + " tmpl src 10.2.0.1 dst 10.2.0.2 proto esp mode tunnel",
+		"ip xfrm policy update " + policy + " action block",
+		"ip xfrm policy delete " + policy,
+	} {
+		w.run(change)
+		if e := w.next(); e.Kind != IPsec || !e.Stale || e.Topology {
+			t.Errorf("%s: told %+v", change, e)
+		}
+	}
+}
+
+func TestLegacyLock(t *testing.T) {
+	w := newDevice(t)
+	t.Setenv("XTABLES_LOCKFILE", w.lock)
+	w.watch(Options{}, roomy)
+	legacy := func() {
+		t.Helper()
+		w.run("iptables-legacy -w -A FORWARD -j ACCEPT")
+		if e := w.next(); e.Kind != Ruleset || !e.Stale || !strings.Contains(e.Reason, "legacy") {
+			t.Errorf("told %+v", e)
+		}
+		if _, err := os.Stat(w.lock); err != nil {
+			t.Fatal(err)
+		}
+	}
+	legacy() // makes the file
+	legacy()
+	if err := os.Remove(w.lock); err != nil {
+		t.Fatal(err)
+	}
+	legacy()
+	// Another file of the directory is no news: what is told next is the rule.
+	if err := os.WriteFile(w.lock+"2", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.run("iptables -A FORWARD -j ACCEPT")
+	if e := w.next(); e.Kind != Ruleset || strings.Contains(e.Reason, "legacy") {
+		t.Errorf("told %+v", e)
+	}
+}
+
+func TestMissingLockDirectory(t *testing.T) {
+	_, err := watch(t.Context(), Options{}, limits{buffer: buffer, queue: 1, lock: "/nowhere/lock"})
+	if err == nil || !strings.Contains(err.Error(), "watch /nowhere/lock") {
+		t.Errorf("watch = %v", err)
+	}
+}
+
+func TestOverrun(t *testing.T) {
+	w := newDevice(t)
+	// The reader hangs in the first change until the buffer ran over.
+	hold := make(chan struct{})
+	var first sync.Once
+	reached := make(chan struct{})
+	w.watch(Options{OnStale: func(Event) {
+		first.Do(func() { close(reached); <-hold })
+	}}, limits{buffer: 4 << 10, queue: queueLength})
+	w.run("ip rule add pref 77 table 254")
+	<-reached
+	for i := range 30 {
+		w.run(fmt.Sprintf("ip link set up0 mtu %d", 1000+i))
+	}
+	close(hold)
+	for {
+		e := w.next()
+		if e.Kind == Overrun {
+			if !e.Stale || !e.Topology {
+				t.Errorf("told %+v", e)
+			}
+			break
+		}
+	}
+	// The state was read anew: what is the case already is no news.
+	if got := kinds(w.told("ip link set up0 mtu 1029")); got != "" {
+		t.Errorf("told %q of no change", got)
+	}
+	if got, want := kinds(w.told("ip link set up0 mtu 1500")), "link topology stale"; got != want {
+		t.Errorf("after the overrun: told %q, want %q", got, want)
+	}
+}
+
+func TestSlowReceiverFindsOverrun(t *testing.T) {
+	w := newDevice(t)
+	const changes = 20
+	var stale atomic.Int32
+	all := make(chan struct{})
+	w.watch(Options{OnStale: func(Event) {
+		if stale.Add(1) == changes {
+			close(all)
+		}
+	}}, limits{buffer: buffer, queue: 4})
+	for i := range changes {
+		w.run(fmt.Sprintf("ip rule add pref %d table 254", 100+i))
+	}
+	select {
+	case <-all: // nothing was held up
+	case <-time.After(patience):
+		t.Fatalf("OnStale was called %d times, want %d", stale.Load(), changes)
+	}
+	if e := w.next(); e.Kind != Overrun || !e.Stale || !e.Topology {
+		t.Errorf("told %+v, want an overrun", e)
+	}
+}
+
+func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
+	k := newKnown()
+	k.devices[2] = device{name: "br0", up: true}
+	k.devices[3] = device{name: "vc", up: true}
+	k.devices[4] = device{name: "vd", up: true}
+	k.devices[5] = device{name: "br1"}
+	k.ports[3] = port{unix.IFLA_BRPORT_STATE: 3}
+	k.ports[4] = port{unix.IFLA_BRPORT_STATE: 0}
+	for _, tc := range []struct {
+		name  string
+		index uint32
+		typ   uint16
+		stale bool
+	}{
+		{"a port's", 3, unix.RTM_NEWVLAN, true},
+		{"a port's, removed", 3, unix.RTM_DELVLAN, true},
+		{"those that a port begins with", 4, unix.RTM_NEWVLAN, false},
+		{"a bridge's", 2, unix.RTM_NEWVLAN, true},
+		{"those that a bridge begins with", 5, unix.RTM_NEWVLAN, false},
+	} {
+		m := nlmsg.Message{Type: tc.typ, Data: binary.NativeEndian.AppendUint32(make([]byte, 4), tc.index)}
+		if e, ok := k.judge(m); ok != tc.stale || e.Kind != Link || !e.Stale {
+			t.Errorf("%s: told %v %+v, want %v", tc.name, ok, e, tc.stale)
+		}
+	}
+}
+
+func FuzzJudge(f *testing.F) {
+	for _, typ := range []uint16{
+		unix.RTM_NEWLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWADDR, unix.RTM_NEWROUTE, unix.RTM_NEWNETCONF, unix.RTM_NEWTFILTER,
+	} {
+		f.Add(typ, make([]byte, 40))
+	}
+	f.Fuzz(func(t *testing.T, typ uint16, b []byte) {
+		k := newKnown()
+		m := nlmsg.Message{Type: typ, Data: b}
+		k.judge(m)
+		if e, ok := k.judge(m); ok && e.Stale && (e.Kind == Neighbour || e.Kind == FDB || e.Kind == Netconf) {
+			t.Errorf("the same again is stale: %+v", e)
+		}
+	})
+}
+
+func TestEndClosesChannel(t *testing.T) {
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	w.cancel()
+	for range w.events {
+	}
+}
+
+func TestParseInotify(t *testing.T) {
+	event := func(mask byte, name string) []byte {
+		b := make([]byte, unix.SizeofInotifyEvent+16)
+		b[5], b[12] = mask, 16
+		copy(b[unix.SizeofInotifyEvent:], name)
+		return b
+	}
+	const overflow = unix.IN_Q_OVERFLOW >> 8
+	for _, tc := range []struct {
+		name        string
+		in          []byte
+		found, lost bool
+	}{
+		{"nothing", nil, false, false},
+		{"other file", event(0, "x.lock"), false, false},
+		{"longer name", event(0, "xtables.lock2"), false, false},
+		{"the file, second", append(event(0, "a"), event(0, "xtables.lock")...), true, false},
+		{"overflow", event(overflow, ""), false, true},
+		{"cut short", event(0, "xtables.lock")[:20], false, false},
+	} {
+		if found, lost := parseInotify(tc.in, "xtables.lock"); found != tc.found || lost != tc.lost {
+			t.Errorf("%s: got %v, %v; want %v, %v", tc.name, found, lost, tc.found, tc.lost)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package changes
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// groups are the multicast groups of rtnetlink that tell of IP.
+var groups = []uint32{
+	unix.RTNLGRP_LINK,
+	unix.RTNLGRP_NEIGH,
+	unix.RTNLGRP_TC,
+	unix.RTNLGRP_IPV4_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE,
+	unix.RTNLGRP_IPV4_RULE,
+	unix.RTNLGRP_IPV4_NETCONF,
+	unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV6_ROUTE,
+	unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_IPV6_NETCONF,
+	unix.RTNLGRP_NSID,
+	unix.RTNLGRP_NEXTHOP,
+	unix.RTNLGRP_BRVLAN,
+}
+
+// kernel follows rtnetlink.
+type kernel struct {
+	announced
+	ask   *nlmsg.Socket // for the state
+	state *known
+}
+
+func openKernel(out *output, l limits) (_ source, err error) {
+	k := &kernel{announced: announced{out: out, what: "rtnetlink"}}
+	k.judge = func(m nlmsg.Message) (Event, bool) { return k.state.judge(m) }
+	k.lost = k.read
+	defer func() {
+		if err != nil {
+			k.Close()
+			err = fmt.Errorf("watch rtnetlink: %w", err)
+		}
+	}()
+	k.Socket, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE, Groups: groups, Buffer: l.buffer})
+	if err != nil {
+		return nil, err
+	}
+	if k.ask, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
+		return nil, err
+	}
+	// Listening began before the state is read, so nothing falls in between.
+	if err := k.read(); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// read reads the state, after which announcements are told by what they change.
+func (k *kernel) read() (err error) {
+	k.state, err = readKnown(k.ask)
+	return err
+}
+
+func (k *kernel) Close() error {
+	var errs []error
+	for _, s := range []*nlmsg.Socket{k.Socket, k.ask} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// known is the state that announcements are compared with: the kernel also
+// announces what has not changed, or does not matter.
+type known struct {
+	devices    map[int32]device
+	ports      map[int32]port
+	neighbours map[neighbourKey]mac
+	addresses  map[neighbourKey]addressState // of IPv6
+	fdb        map[fdbKey]fdbEntry
+	netconf    map[netconfKey]uint32
+}
+
+func newKnown() *known {
+	return &known{
+		devices:    make(map[int32]device),
+		ports:      make(map[int32]port),
+		neighbours: make(map[neighbourKey]mac),
+		addresses:  make(map[neighbourKey]addressState),
+		fdb:        make(map[fdbKey]fdbEntry),
+		netconf:    make(map[netconfKey]uint32),
+	}
+}
+
+// judge takes an announcement in and says what it means. It reports false if
+// no decision and no topology depends on it.
+func (k *known) judge(m nlmsg.Message) (Event, bool) {
+	switch m.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return k.link(m)
+	case unix.RTM_NEWVLAN, unix.RTM_DELVLAN:
+		return k.vlan(m)
+	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
+		return Event{Kind: Link, Reason: "a namespace got or lost its number", Topology: true}, true
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return k.neighbour(m)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return k.address(m)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		return k.route(m)
+	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		return Event{Kind: Route, Reason: "nexthop " + verb(m.Type), Topology: true, Stale: true}, true
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Stale: true}, true
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		return k.netconfMessage(m)
+	case unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		return k.filter(m)
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC:
+		return k.qdisc(m)
+	default:
+		return Event{}, false
+	}
+}
+
+// readKnown reads the state.
+func readKnown(ask *nlmsg.Socket) (*known, error) {
+	k := newKnown()
+	for _, dump := range []struct {
+		what   string
+		typ    netlink.HeaderType
+		family byte
+		header int // size of what the request begins with, the family first
+	}{
+		{"devices", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg},
+		{"bridge ports", unix.RTM_GETLINK, unix.AF_BRIDGE, unix.SizeofIfInfomsg},
+		{"neighbours", unix.RTM_GETNEIGH, unix.AF_INET, unix.SizeofNdMsg},
+		{"neighbours of IPv6", unix.RTM_GETNEIGH, unix.AF_INET6, unix.SizeofNdMsg},
+		{"addresses of IPv6", unix.RTM_GETADDR, unix.AF_INET6, unix.SizeofIfAddrmsg},
+		{"forwarding tables", unix.RTM_GETNEIGH, unix.AF_BRIDGE, unix.SizeofNdMsg},
+		{"settings", unix.RTM_GETNETCONF, unix.AF_INET, sizeofNetconfmsg},
+		{"settings of IPv6", unix.RTM_GETNETCONF, unix.AF_INET6, sizeofNetconfmsg},
+	} {
+		data := make([]byte, dump.header)
+		data[0] = dump.family
+		// It does no harm if a change cuts the dump in two: that is announced.
+		err := ask.Request(netlink.Message{
+			Header: netlink.Header{Type: dump.typ, Flags: netlink.Dump},
+			Data:   data,
+		}, func(m nlmsg.Message) { k.judge(m) })
+		if dump.family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", dump.what, err)
+		}
+	}
+	return k, nil
+}
+
+// added reports whether a message type of rtnetlink is the one that tells of
+// something new; each kind has four types, in this order: new, del, get, set.
+func added(typ uint16) bool {
+	return typ%4 == 0
+}
+
+func verb(typ uint16) string {
+	if added(typ) {
+		return "added or changed"
+	}
+	return "removed"
+}
+
+// native32 reads an integer in host order, 0 if it has another size.
+func native32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}

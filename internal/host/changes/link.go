@@ -1,0 +1,245 @@
+package changes
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// device is what decisions and the topology depend on.
+type device struct {
+	name      string
+	up        bool // administratively, with carrier
+	operstate uint8
+	mtu       uint32
+	address   string // link-layer
+	master    uint32
+	group     uint32
+	xdp       string // what programs it has
+	settings  string // of a VXLAN device or a bridge
+	peer      uint32 // index of a veth's other end, or of a device beneath
+	peerNSID  uint32 // of that one's namespace
+}
+
+// port is a bridge port: the bytes of its state and its flags, by attribute.
+type port [64]byte
+
+// forwards reports whether a bridge port lets packets pass.
+func (p port) forwards() bool {
+	const forwarding = 3 // BR_STATE_FORWARDING
+	return p[unix.IFLA_BRPORT_STATE] == forwarding
+}
+
+// link judges a message about a device, or, if it is of the bridge's family,
+// about a port.
+func (k *known) link(m nlmsg.Message) (Event, bool) {
+	if len(m.Data) < unix.SizeofIfInfomsg {
+		return Event{}, false
+	}
+	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
+	if m.Data[0] == unix.AF_BRIDGE {
+		return k.bridgePort(index, m)
+	}
+	was, old := k.devices[index]
+	e := Event{Kind: Link, Ifindex: int(index), Topology: true}
+	if !added(m.Type) {
+		delete(k.devices, index)
+		delete(k.ports, index)
+		e.Reason = fmt.Sprintf("device %s removed", was.name)
+		e.Stale, e.Gone = was.up, true
+		return e, old
+	}
+	is := parseDevice(m.Data)
+	k.devices[index] = is
+	switch {
+	case !old:
+		e.Reason = fmt.Sprintf("device %s appeared", is.name)
+	case is == was:
+		return Event{}, false
+	default:
+		diff := was.diff(is)
+		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
+		// No packet was decided to go by a device that was not up. One that
+		// comes up may bring routes to life, but as a bridge port it only adds
+		// a destination.
+		if was.xdp != is.xdp {
+			e.Kind = Filter
+		}
+		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0)
+	}
+	return e, true
+}
+
+// otherEnd is the difference that concerns the topology alone.
+const otherEnd = "other end"
+
+// diff says what makes decisions by way of a device differ.
+func (d device) diff(to device) string {
+	var what []string
+	if d.name != to.name { // rules name devices
+		what = append(what, "was "+d.name)
+	}
+	if d.up != to.up {
+		what = append(what, map[bool]string{true: "up", false: "down"}[to.up])
+	}
+	if d.operstate != to.operstate {
+		what = append(what, fmt.Sprintf("operational state %d", to.operstate))
+	}
+	if d.mtu != to.mtu {
+		what = append(what, fmt.Sprintf("MTU %d", to.mtu))
+	}
+	if d.address != to.address {
+		what = append(what, fmt.Sprintf("address % x", to.address))
+	}
+	if d.master != to.master {
+		what = append(what, fmt.Sprintf("master %d", to.master))
+	}
+	if d.group != to.group {
+		what = append(what, fmt.Sprintf("group %d", to.group))
+	}
+	if d.xdp != to.xdp {
+		what = append(what, "XDP program")
+	}
+	if d.settings != to.settings {
+		what = append(what, "settings")
+	}
+	if what == nil {
+		return otherEnd
+	}
+	return strings.Join(what, ", ")
+}
+
+func parseDevice(b []byte) (d device) {
+	const up = unix.IFF_UP | unix.IFF_LOWER_UP
+	d.up = binary.NativeEndian.Uint32(b[8:])&up == up
+	d.peerNSID = 1<<32 - 1 // none
+	for typ, data := range nlmsg.Attributes(b[unix.SizeofIfInfomsg:]) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			d.name = string(bytes.TrimRight(data, "\x00"))
+		case unix.IFLA_OPERSTATE:
+			if len(data) == 1 {
+				d.operstate = data[0]
+			}
+		case unix.IFLA_MTU:
+			d.mtu = native32(data)
+		case unix.IFLA_ADDRESS:
+			d.address = string(data)
+		case unix.IFLA_MASTER:
+			d.master = native32(data)
+		case unix.IFLA_GROUP:
+			d.group = native32(data)
+		case unix.IFLA_XDP:
+			d.xdp = string(data)
+		case unix.IFLA_LINK:
+			d.peer = native32(data)
+		case unix.IFLA_LINK_NETNSID:
+			d.peerNSID = native32(data)
+		case unix.IFLA_LINKINFO:
+			d.settings = parseSettings(data)
+		}
+	}
+	return d
+}
+
+// parseSettings returns those that decisions depend on of a VXLAN device, all of them,
+// or of a bridge, which has counters and timers among them; "" of another device.
+func parseSettings(info []byte) string {
+	var kind, settings string
+	for typ, data := range nlmsg.Attributes(info) {
+		switch typ {
+		case unix.IFLA_INFO_KIND:
+			kind = string(bytes.TrimRight(data, "\x00"))
+		case unix.IFLA_INFO_DATA:
+			settings = string(data)
+		}
+	}
+	switch kind {
+	case "vxlan":
+		return settings
+	case "bridge":
+		return bridgeSettings([]byte(settings))
+	}
+	return ""
+}
+
+// bridgeSettings say which packets a bridge tells apart by VLAN, and whether it
+// shows them to Netfilter.
+func bridgeSettings(data []byte) string {
+	var b strings.Builder
+	for typ, value := range nlmsg.Attributes(data) {
+		switch typ {
+		case unix.IFLA_BR_VLAN_FILTERING, unix.IFLA_BR_VLAN_PROTOCOL, unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES:
+			fmt.Fprintf(&b, "%d=%x ", typ, value)
+		}
+	}
+	return b.String()
+}
+
+// bridgePort judges a message about a bridge port: a change of one that
+// forwards.
+func (k *known) bridgePort(index int32, m nlmsg.Message) (Event, bool) {
+	was := k.ports[index]
+	var is port
+	if added(m.Type) {
+		is = parsePort(m.Data)
+		k.ports[index] = is
+	} else {
+		delete(k.ports, index)
+	}
+	return Event{
+		Kind:    Link,
+		Ifindex: int(index),
+		Reason:  fmt.Sprintf("bridge port %s: state or flags", k.name(index)),
+		Stale:   true,
+	}, was.forwards() && is != was
+}
+
+func parsePort(b []byte) (p port) {
+	for typ, data := range nlmsg.Attributes(b[unix.SizeofIfInfomsg:]) {
+		if typ != unix.IFLA_PROTINFO {
+			continue
+		}
+		for typ, data := range nlmsg.Attributes(data) {
+			// Spanning tree's own flags come and go with its packets.
+			if len(data) == 1 && int(typ) < len(p) &&
+				typ != unix.IFLA_BRPORT_TOPOLOGY_CHANGE_ACK && typ != unix.IFLA_BRPORT_CONFIG_PENDING {
+				p[typ] = data[0]
+			}
+		}
+	}
+	return p
+}
+
+// vlan judges a message about the VLANs of a bridge or of one of its ports.
+// Those that a port gets when it joins the bridge matter to nobody yet.
+func (k *known) vlan(m nlmsg.Message) (Event, bool) {
+	const sizeofVlanMsg = 8 // struct br_vlan_msg
+	if len(m.Data) < sizeofVlanMsg {
+		return Event{}, false
+	}
+	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
+	isUp := k.devices[index].up
+	if p, ok := k.ports[index]; ok {
+		isUp = p.forwards()
+	}
+	return Event{
+		Kind:    Link,
+		Ifindex: int(index),
+		Reason:  fmt.Sprintf("VLANs of %s %s", k.name(index), verb(m.Type)),
+		Stale:   true,
+	}, isUp
+}
+
+// name is a device's name for a log.
+func (k *known) name(index int32) string {
+	if d, ok := k.devices[index]; ok {
+		return d.name
+	}
+	return fmt.Sprintf("device %d", index)
+}

@@ -1,0 +1,136 @@
+package changes
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+type mac [6]byte
+
+func (a mac) String() string { return net.HardwareAddr(a[:]).String() }
+
+type neighbourKey struct {
+	ifindex int32
+	addr    netip.Addr
+}
+
+// fdbKey is a MAC address in the table of a bridge, or of a tunnel device that
+// has one of its own.
+type fdbKey struct {
+	table int32
+	mac   mac
+	vlan  uint16
+}
+
+// fdbEntry is where that leads: a port, and the far end of a tunnel.
+type fdbEntry struct {
+	port int32
+	dst  netip.Addr
+}
+
+// validStates are those in which a neighbour's address is made use of.
+const validStates = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE |
+	unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
+
+// ndmsg is a parsed message about a neighbour or a forwarding table.
+type ndmsg struct {
+	ifindex int32
+	state   uint16
+	flags   uint8
+	dst     netip.Addr
+	mac     mac
+	hasMAC  bool
+	vlan    uint16
+	master  int32
+}
+
+// neighbour judges a message about an IP neighbour or a forwarding table.
+func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
+	if len(m.Data) < unix.SizeofNdMsg {
+		return Event{}, false
+	}
+	n := parseNdmsg(m.Data)
+	switch {
+	case m.Data[0] == unix.AF_BRIDGE && n.hasMAC:
+		return k.fdbMessage(n, added(m.Type))
+	case (m.Data[0] == unix.AF_INET || m.Data[0] == unix.AF_INET6) && n.flags&unix.NTF_PROXY == 0 && !n.dst.IsMulticast():
+		return k.resolved(n, added(m.Type) && n.state&validStates != 0)
+	default:
+		return Event{}, false
+	}
+}
+
+// resolved judges what is known of a neighbour. Learning one makes no decision
+// stale, nor does one that is asked again and answers the same.
+func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
+	key := neighbourKey{n.ifindex, n.dst}
+	was, old := k.neighbours[key]
+	e := Event{Kind: Neighbour, Ifindex: int(n.ifindex), Stale: true}
+	switch {
+	case !valid:
+		delete(k.neighbours, key)
+		e.Reason = fmt.Sprintf("neighbour %v on %s is gone", n.dst, k.name(n.ifindex))
+		return e, old
+	case !n.hasMAC:
+		return Event{}, false
+	default:
+		k.neighbours[key] = n.mac
+		e.Reason = fmt.Sprintf("neighbour %v on %s moved to %v", n.dst, k.name(n.ifindex), n.mac)
+		return e, old && was != n.mac
+	}
+}
+
+// fdbMessage judges what is known of a MAC address.
+func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
+	if n.mac[0]&1 != 0 { // groups never go express
+		return Event{}, false
+	}
+	key := fdbKey{n.master, n.mac, n.vlan}
+	if n.master == 0 {
+		key.table = n.ifindex
+	}
+	is := fdbEntry{n.ifindex, n.dst}
+	was, old := k.fdb[key]
+	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
+	if !valid {
+		if was.port != n.ifindex { // it moved before
+			return Event{}, false
+		}
+		delete(k.fdb, key)
+		e.Reason = fmt.Sprintf("%v is gone from %s", n.mac, k.name(n.ifindex))
+		return e, old && k.devices[n.ifindex].up // else it went with the device
+	}
+	k.fdb[key] = is
+	e.Reason = fmt.Sprintf("%v moved from %s to %s", n.mac, k.name(was.port), k.name(n.ifindex))
+	return e, old && is != was
+}
+
+func parseNdmsg(b []byte) ndmsg {
+	n := ndmsg{
+		ifindex: int32(binary.NativeEndian.Uint32(b[4:])),
+		state:   binary.NativeEndian.Uint16(b[8:]),
+		flags:   b[10],
+	}
+	for typ, data := range nlmsg.Attributes(b[unix.SizeofNdMsg:]) {
+		switch typ {
+		case unix.NDA_DST:
+			n.dst, _ = netip.AddrFromSlice(data)
+		case unix.NDA_LLADDR:
+			n.hasMAC = len(data) == len(n.mac)
+			copy(n.mac[:], data)
+		case unix.NDA_VLAN:
+			if len(data) == 2 {
+				n.vlan = binary.NativeEndian.Uint16(data)
+			}
+		case unix.NDA_MASTER:
+			n.master = int32(native32(data))
+		}
+	}
+	return n
+}

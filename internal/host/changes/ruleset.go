@@ -1,0 +1,63 @@
+package changes
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// newGeneration is the message that ends every transaction on the ruleset.
+const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+
+// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+const sizeofNfgenmsg = 4
+
+// openRuleset follows nftables, and so iptables-nft.
+func openRuleset(out *output, l limits) (source, error) {
+	// The kernel announces every object of a transaction. Only the end of it
+	// is let through, so a set with a million elements cannot fill the buffer.
+	// The type stands in host order where the filter reads network order.
+	typ := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, newGeneration))
+	sock, err := nlmsg.Open(nlmsg.Options{
+		Family: unix.NETLINK_NETFILTER,
+		Groups: []uint32{unix.NFNLGRP_NFTABLES},
+		Filter: []bpf.Instruction{
+			bpf.LoadAbsolute{Off: 4, Size: 2},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(typ), SkipFalse: 1},
+			bpf.RetConstant{Val: 1<<32 - 1},
+			bpf.RetConstant{Val: 0},
+		},
+		Buffer: l.buffer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch nftables: %w", err)
+	}
+	return &announced{Socket: sock, out: out, what: "nftables", judge: judgeGeneration}, nil
+}
+
+func judgeGeneration(m nlmsg.Message) (Event, bool) {
+	return Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true}, m.Type == newGeneration
+}
+
+// generationReason says which generation of rules a message announces, and
+// whose work it is.
+func generationReason(b []byte) string {
+	var id uint32
+	by := "somebody"
+	if len(b) >= sizeofNfgenmsg {
+		for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+			switch {
+			case typ == unix.NFTA_GEN_ID && len(data) == 4:
+				id = binary.BigEndian.Uint32(data)
+			case typ == unix.NFTA_GEN_PROC_NAME:
+				by = string(bytes.TrimRight(data, "\x00"))
+			}
+		}
+	}
+	return fmt.Sprintf("nftables generation %d by %s", id, by)
+}

@@ -1,0 +1,186 @@
+package nlmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+func TestMessagesAndAttributes(t *testing.T) {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: 1, Data: []byte("odd")},
+		{Type: 2 | netlink.Nested, Data: []byte{1, 2, 3, 4}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var datagram []byte
+	for _, typ := range []uint16{16, 17} {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(attrs)))
+		b = binary.NativeEndian.AppendUint16(b, typ)
+		b = append(b, make([]byte, unix.NLMSG_HDRLEN-len(b))...)
+		datagram = append(append(datagram, b...), attrs...)
+	}
+	var got []string
+	for m := range Messages(datagram) {
+		for typ, data := range Attributes(m.Data) {
+			got = append(got, fmt.Sprintf("%d:%d:%q", m.Type, typ, data))
+		}
+	}
+	want := `[16:1:"odd" 16:2:"\x01\x02\x03\x04" 17:1:"odd" 17:2:"\x01\x02\x03\x04"]`
+	if fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte{20, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0})
+	f.Add([]byte{0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		total := 0
+		for m := range Messages(b) {
+			total += unix.NLMSG_HDRLEN + len(m.Data)
+			for _, data := range Attributes(m.Data) {
+				if len(data) > len(m.Data)-unix.NLA_HDRLEN {
+					t.Errorf("attribute of %d bytes in a message of %d", len(data), len(m.Data))
+				}
+			}
+		}
+		if total > len(b) {
+			t.Errorf("messages of %d bytes in a datagram of %d", total, len(b))
+		}
+	})
+}
+
+// listen opens a socket for link messages in a namespace of its own.
+func listen(t *testing.T, opts Options) (*Socket, string) {
+	t.Helper()
+	ns := nstest.New(t)
+	opts.Family, opts.Groups = unix.NETLINK_ROUTE, []uint32{unix.RTNLGRP_LINK}
+	var l *Socket
+	var err error
+	nstest.Do(t, ns, func() { l, err = Open(opts) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, ns
+}
+
+// getLink asks for one device by its number, or for all with the dump flag.
+func getLink(index uint32, flags netlink.HeaderFlags) netlink.Message {
+	header := binary.NativeEndian.AppendUint32(make([]byte, 4), index)
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: flags},
+		Data:   append(header, make([]byte, unix.SizeofIfInfomsg-len(header))...),
+	}
+}
+
+func TestRequest(t *testing.T) {
+	s, ns := listen(t, Options{})
+	nstest.Run(t, ns, "ip link add d0 type bridge")
+	for _, tc := range []struct {
+		name    string
+		request netlink.Message
+		want    string
+	}{
+		{"one", getLink(1, 0), "1 replies, <nil>"},
+		{"none", getLink(12345, 0), "0 replies, no such device"},
+		{"dump", getLink(0, netlink.Dump), "2 replies, <nil>"},
+		{"acknowledged", getLink(1, netlink.Acknowledge), "1 replies, <nil>"},
+		{"after one whose acknowledgement was left", getLink(12345, 0), "0 replies, no such device"},
+	} {
+		replies := 0
+		err := s.Request(tc.request, func(m Message) { replies++ })
+		if got := fmt.Sprintf("%d replies, %v", replies, err); got != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestFilterKeepsMessagesOut(t *testing.T) {
+	// The type is in host order; the filter reads it as if from the network.
+	del := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_DELLINK))
+	l, ns := listen(t, Options{Buffer: 1 << 20, Filter: []bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(del), SkipFalse: 1},
+		bpf.RetConstant{Val: 1 << 20},
+		bpf.RetConstant{Val: 0},
+	}})
+	nstest.Run(t, ns, "ip link add d0 type bridge")
+	nstest.Run(t, ns, "ip link del d0")
+	err := l.Receive(func(m Message) {
+		if m.Type != unix.RTM_DELLINK {
+			t.Errorf("message %d came through", m.Type)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOverrunThenOn(t *testing.T) {
+	l, ns := listen(t, Options{Buffer: 4 << 10})
+	for i := range 20 {
+		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))
+	}
+	var mtus []uint32
+	receive := func() error {
+		return l.Receive(func(m Message) {
+			for typ, data := range Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+				if typ == unix.IFLA_MTU {
+					mtus = append(mtus, binary.NativeEndian.Uint32(data))
+				}
+			}
+		})
+	}
+	if err := receive(); !errors.Is(err, ErrOverrun) {
+		t.Fatalf("Receive = %v, want ErrOverrun", err)
+	}
+	nstest.Run(t, ns, "ip link set lo mtu 2000")
+	if err := receive(); err != nil || len(mtus) != 1 || mtus[0] != 2000 {
+		t.Errorf("after the overrun: %v, MTUs %v, want 2000 alone", err, mtus)
+	}
+}
+
+func TestCloseEndsReceive(t *testing.T) {
+	l, _ := listen(t, Options{Buffer: 1 << 20})
+	done := make(chan error)
+	go func() { done <- l.Receive(func(Message) {}) }()
+	l.Close()
+	select {
+	case err := <-done:
+		if err == nil || errors.Is(err, ErrOverrun) {
+			t.Errorf("Receive = %v after Close", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Receive waits on after Close")
+	}
+}
+
+func TestReceiveDoesNotAllocate(t *testing.T) {
+	l, ns := listen(t, Options{Buffer: 4 << 20})
+	const rounds = 50
+	for i := range rounds + 1 { // AllocsPerRun warms up once
+		nstest.Run(t, ns, fmt.Sprint("ip link set lo mtu ", 1000+i))
+	}
+	fn := func(m Message) {
+		for range Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+		}
+	}
+	if n := testing.AllocsPerRun(rounds, func() {
+		if err := l.Receive(fn); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per message", n)
+	}
+}

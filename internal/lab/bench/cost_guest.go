@@ -1,0 +1,245 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab/vm"
+)
+
+// CountOptions say where to count instructions.
+type CountOptions struct {
+	// Kernel is one of vm.Kernels.
+	Kernel string
+	// Arch is Go's name of the guest's architecture. Default: this machine's.
+	Arch string
+	// Executable is scon for that architecture, linked statically. Default:
+	// this process's.
+	Executable string
+	// Rounds to go through; 0 for the experiment's own number.
+	Rounds int
+	// Progress is told about every step.
+	Progress Progress
+}
+
+// countTimeout bounds a guest's work: a whole run takes some minutes on an idle
+// machine.
+const countTimeout = time.Hour
+
+// noNetkit is the guests' kernel that is older than netkit.
+const noNetkit = "6.1"
+
+// What the guest's scon prints: a line for each step, one for each sample as
+// JSON, and the result as JSON.
+const (
+	stepMark   = "=== step "
+	sampleMark = "=== sample "
+	resultMark = "=== result\n"
+)
+
+// CountInGuest boots a guest that counts instructions and has it carry out Cost
+// or some of it. As with Run, there may be a result with an error: when ctx ends,
+// of the samples so far.
+func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, error) {
+	if o.Arch == "" {
+		o.Arch = runtime.GOARCH
+	}
+	if o.Rounds == 0 {
+		o.Rounds = e.Rounds
+	}
+	if o.Executable == "" {
+		o.Executable = "/proc/self/exe"
+	}
+	if err := runsAlone(o.Executable, o.Arch); err != nil {
+		return nil, err
+	}
+	if o.Kernel == noNetkit {
+		if e = e.on(true, false); len(e.Modes) == 0 {
+			return nil, fmt.Errorf("mode netkit: Linux %s has none", o.Kernel)
+		}
+	}
+	started := time.Now()
+	guest := &guestReader{experiment: e, rounds: o.Rounds, progress: o.Progress}
+	o.Progress.Step(0, 1, "boot Linux "+o.Kernel)
+	defer o.Progress.Done()
+	r, err := vm.Run(ctx, vm.Options{
+		Kernel: o.Kernel, Arch: o.Arch, Icount: true, Memory: 1536, Timeout: countTimeout,
+		Files:   map[string]string{"/opt/scon": o.Executable},
+		Command: countCommand(e, o.Rounds),
+		Console: guest,
+	})
+	if err != nil {
+		return guest.interrupted(started), err
+	}
+	said, text, found := strings.Cut(r.Output, resultMark)
+	if !found {
+		return guest.interrupted(started), fmt.Errorf("the guest has no result: %s", withoutMarks(said))
+	}
+	text, _, _ = strings.Cut(text, "\n") // errors follow, which the result has, too
+	result, err := parseResult([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("read the guest's result: %w", err)
+	}
+	result.took(started) // the guest's clock counts instructions
+	if n := len(result.Errors); n > 0 {
+		err = fmt.Errorf("%d errors; the first: %s", n, result.Errors[0])
+	}
+	if r.Complaints != "" {
+		err = errors.Join(err, errors.New("the guest's kernel complains: "+r.Complaints))
+	}
+	return result, err
+}
+
+// withoutMarks is what a guest said besides the lines that are read here.
+func withoutMarks(said string) string {
+	var rest strings.Builder
+	for line := range strings.Lines(said) {
+		if !strings.HasPrefix(line, stepMark) && !strings.HasPrefix(line, sampleMark) {
+			rest.WriteString(line)
+		}
+	}
+	return strings.TrimSpace(rest.String())
+}
+
+// countCommand is what the guest does. A signal that preempts a thread costs
+// instructions.
+func countCommand(e Experiment, rounds int) string {
+	var modes, steps []string
+	for _, m := range e.Modes {
+		modes = append(modes, m.Name)
+	}
+	for _, s := range e.Steps {
+		steps = append(steps, s.Name)
+	}
+	family, way, modules := 4, "", ""
+	if e.IPv6 {
+		family = 6
+	}
+	if e.Overlay {
+		way = " --overlay"
+	}
+	if e.Uplink != "" {
+		way = " --uplink " + e.Uplink
+	}
+	if e.Way != nil {
+		way, modules = " --between "+e.Way.Name, "modprobe br_netfilter\n"
+	}
+	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
+		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
+}
+
+// runsAlone tells whether an executable can run in a guest.
+func runsAlone(path, arch string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("look at scon for the guest: %w", err)
+	}
+	defer f.Close()
+	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
+	if f.Machine != machine {
+		return fmt.Errorf("scon for the guest is for %v, not %s: build it with GOARCH=%[2]s and name it with --executable", f.Machine, arch)
+	}
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return errors.New("scon for the guest needs libraries, which the guest has not: build it with CGO_ENABLED=0, as make does")
+	}
+	return nil
+}
+
+// guestReader tells the progress of a guest by what it prints, and keeps its
+// samples.
+type guestReader struct {
+	experiment Experiment
+	rounds     int
+	progress   Progress
+	line       []byte
+	result     *Result // nil until there is a sample
+}
+
+func (r *guestReader) Write(b []byte) (int, error) {
+	for _, c := range b {
+		if c != '\n' {
+			r.line = append(r.line, c)
+			continue
+		}
+		if step, ok := bytes.CutPrefix(r.line, []byte(stepMark)); ok {
+			r.tell(strings.TrimSpace(string(step)))
+		}
+		if sample, ok := bytes.CutPrefix(r.line, []byte(sampleMark)); ok {
+			r.keep(sample)
+		}
+		r.line = r.line[:0]
+	}
+	return len(b), nil
+}
+
+func (r *guestReader) tell(step string) {
+	var done, total int
+	if n, _ := fmt.Sscanf(step, "%d %d", &done, &total); n < 2 || total < 1 || done < 0 || done > total {
+		return
+	}
+	parts := strings.SplitN(step, " ", 3)
+	r.progress.Step(done, total, parts[len(parts)-1])
+}
+
+func (r *guestReader) keep(line []byte) {
+	var s guestSample
+	if json.Unmarshal(line, &s) != nil {
+		return // the guest ended amid the line
+	}
+	if r.result == nil {
+		r.result = newResult(r.experiment, r.rounds)
+		r.result.Kernel, r.result.Machine = s.Kernel, s.Machine
+	}
+	r.result.add(s.Sample)
+}
+
+// interrupted is the result of a guest that did not come to its end; nil if it
+// has no sample.
+func (r *guestReader) interrupted(started time.Time) *Result {
+	if r.result != nil {
+		r.result.Interrupted = true
+		r.result.took(started)
+		r.result.summarize()
+	}
+	return r.result
+}
+
+// guestSample is a sample and where it was taken.
+type guestSample struct {
+	Kernel, Machine string
+	Sample          Sample
+}
+
+// GuestOptions make Count write the lines that CountInGuest reads.
+func GuestOptions(rounds int, w io.Writer) Options {
+	return Options{Rounds: rounds, Progress: guestProgress{w}, Taken: func(r *Result, s Sample) {
+		if line, err := json.Marshal(guestSample{r.Kernel, r.Machine, s}); err == nil {
+			fmt.Fprintf(w, "%s%s\n", sampleMark, line)
+		}
+	}}
+}
+
+type guestProgress struct{ w io.Writer }
+
+func (p guestProgress) Step(done, total int, next string) {
+	fmt.Fprintf(p.w, "%s%d %d %s\n", stepMark, done, total, next)
+}
+
+func (guestProgress) Done() {}
+
+// WriteGuestResult writes the result as CountInGuest reads it.
+func (r *Result) WriteGuestResult(w io.Writer) error {
+	if _, err := io.WriteString(w, "\n"+resultMark); err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(r)
+}

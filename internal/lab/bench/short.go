@@ -1,0 +1,49 @@
+package bench
+
+import (
+	"github.com/scon-project/scon/internal/lab/bench/peer"
+)
+
+// ShortConnections is the default number of connections in Short.
+const ShortConnections = 10_000
+
+// Short compares connections of one request each, which end before the express
+// way can pay: what SCON costs where it does not help.
+func Short(connections int) Experiment {
+	return Experiment{
+		Name:   "short",
+		Short:  "TCP connections of one request each, where the express way cannot pay",
+		Modes:  []Mode{Container, Flowtable, Express},
+		Rounds: 6,
+		Steps: []Step{{
+			Name: "tcp_crr",
+			Metrics: []Metric{
+				{"tcp_crr_total_s", "s"},
+				{"tcp_crr_per_s", "connections/s"},
+				{"tcp_crr_cpu_us", "us"},
+				{"tcp_crr_p50_us", "us"},
+				{"tcp_crr_p99_us", "us"},
+			},
+			Spec: peer.Spec{Pattern: peer.Connections, Proto: "tcp", Size: 64,
+				Count: connections, WarmUp: warmUp},
+			OneCPU:     true,
+			FewExpress: true,
+			Values:     shortValues,
+		}},
+	}
+}
+
+// shortValues: the total time of all connections is the judge. The processor
+// time per connection is that of both ends, with the softirqs on top of them,
+// and of the daemon, which may run on another CPU and then stays out of the
+// total time.
+func shortValues(m Measurement) map[string]float64 {
+	cpu := m.Served.CPU + m.Driven.CPU + m.DaemonTime
+	return map[string]float64{
+		"tcp_crr_total_s": m.Driven.Elapsed.Seconds(),
+		"tcp_crr_per_s":   m.Driven.PerSecond(),
+		"tcp_crr_cpu_us":  cpu.Seconds() * 1e6 / float64(m.Driven.Messages),
+		"tcp_crr_p50_us":  m.Driven.P50.Seconds() * 1e6,
+		"tcp_crr_p99_us":  m.Driven.P99.Seconds() * 1e6,
+	}
+}

@@ -1,0 +1,102 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/profile"
+)
+
+// profileSource is what Fig. 4 and 13 are drawn from; it is no experiment.
+const profileSource = "layers"
+
+// profilePlot is the plot of both.
+const profilePlot = "layers.png"
+
+// profileTime of one measurement.
+const profileTime = 300 * time.Millisecond
+
+// measureProfile follows packets through their layers and writes the profile.
+func measureProfile(ctx context.Context, dir string, rounds int, progress bench.Progress) error {
+	p, err := profile.Lab(ctx, profile.LabOptions{
+		Modes: profile.Modes, Rounds: rounds, Duration: profileTime, Progress: progress,
+	})
+	if p != nil && len(p.Ways) > 0 {
+		err = errors.Join(err, p.WriteFile(resultPath(dir, profileSource)))
+	}
+	return err
+}
+
+// readProfile returns nil if there is none.
+func readProfile(dir string) (*profile.Profile, error) {
+	p, err := profile.ReadFile(resultPath(dir, profileSource))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return p, err
+}
+
+// drawProfile draws Fig. 13, of which Fig. 4 shows the first two bars.
+func drawProfile(dir string, found results) error {
+	if found.profile == nil {
+		return nil
+	}
+	return found.profile.WritePNG(filepath.Join(dir, profilePlot))
+}
+
+// callRatio is the ratio of two modes' times of the whole call that sends a
+// message.
+func callRatio(mode, to bench.Mode) estimate {
+	return func(found results) (bench.Interval, bool) {
+		return quotient(found.way(mode).CallNS, found.way(to).CallNS)
+	}
+}
+
+// secondLayerShare is the part of what a container's way has more than a native
+// one that the second IP layer, with its Netfilter hooks, takes.
+func secondLayerShare(found results) (bench.Interval, bool) {
+	more := func(of func(profile.Layer) bool) float64 {
+		return total(found.way(bench.Container), of) - total(found.way(bench.Native), of)
+	}
+	return quotient(more(isSecondLayer), more(anyLayer))
+}
+
+func anyLayer(profile.Layer) bool { return true }
+
+func isSecondLayer(l profile.Layer) bool {
+	return l.Hook != "" || strings.HasPrefix(l.Name, "2nd IP layer")
+}
+
+// way of a mode; a zero one if it was not measured.
+func (r results) way(mode bench.Mode) (way profile.Way) {
+	if r.profile == nil {
+		return way
+	}
+	for _, w := range r.profile.Ways {
+		if w.Name == mode.Name {
+			way = w
+		}
+	}
+	return way
+}
+
+// total time of some layers of a way, in nanoseconds.
+func total(way profile.Way, of func(profile.Layer) bool) (ns float64) {
+	for _, l := range way.Layers {
+		if of(l) {
+			ns += l.NS
+		}
+	}
+	return ns
+}
+
+// quotient is an estimate without an interval, of times or rates.
+func quotient(a, b float64) (bench.Interval, bool) {
+	return bench.Interval{Median: a / b, Low: math.NaN(), High: math.NaN()}, a > 0 && b > 0
+}

@@ -1,0 +1,185 @@
+package figures
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab/bench"
+)
+
+// program is one that experiments run.
+type program struct {
+	name string
+	// get says how to come by it.
+	get string
+}
+
+var (
+	nginx         = program{"nginx", "apt-get install nginx-light"}
+	mosquitto     = program{"mosquitto", "apt-get install mosquitto"}
+	iperf3        = program{"iperf3", "apt-get install iperf3"}
+	helperProgram = program{"scon-bench", "make build"}
+)
+
+// path of the program: beside this one, in $PATH, or where Debian keeps
+// servers.
+func (p program) path() (string, error) {
+	if p == helperProgram {
+		if self, err := os.Executable(); err == nil {
+			beside := filepath.Join(filepath.Dir(self), p.name)
+			if _, err := os.Stat(beside); err == nil {
+				return beside, nil
+			}
+		}
+	}
+	path, err := exec.LookPath(p.name)
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/" + p.name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s is missing: %s", p.name, p.get)
+	}
+	return path, nil
+}
+
+// Check tells which programs are missing for some figures; none means all.
+func Check(ids []string) error {
+	needed := []program{helperProgram} // it draws
+	chosen, _, err := sourcesOf(ids)
+	if err != nil {
+		return err
+	}
+	for _, s := range chosen {
+		needed = append(needed, s.programs...)
+	}
+	var errs []error
+	for i, p := range needed {
+		if slices.Index(needed, p) < i {
+			continue
+		}
+		_, err := p.path()
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// patience with a program that has to listen, or to end.
+const patience = 5 * time.Second
+
+// process is a program at work in a node.
+type process struct {
+	*exec.Cmd
+	program program
+	output  bytes.Buffer // what it says when something is wrong
+}
+
+// start starts a program in a node on one CPU. It is killed when ctx ends.
+func (p program) start(ctx context.Context, s *bench.Site, node string, cpu int, stdin io.Reader, stdout io.Writer, args ...string) (*process, error) {
+	path, err := p.path()
+	if err != nil {
+		return nil, err
+	}
+	running := &process{Cmd: exec.CommandContext(ctx, path, args...), program: p}
+	running.WaitDelay = patience
+	running.Stdin, running.Stdout, running.Stderr = stdin, stdout, &running.output
+	if stdout == nil {
+		running.Stdout = &running.output
+	}
+	if err := s.Start(node, cpu, running.Cmd); err != nil {
+		return nil, fmt.Errorf("start %s in %s: %w", p.name, node, err)
+	}
+	return running, nil
+}
+
+// end waits for a program that ends by itself.
+func (p *process) end() error {
+	if err := p.Wait(); err != nil {
+		return fmt.Errorf("run %s: %w: %s", p.program.name, err, bytes.TrimSpace(p.output.Bytes()))
+	}
+	return nil
+}
+
+// stop ends a server.
+func (p *process) stop() {
+	p.Process.Signal(syscall.SIGTERM)
+	defer time.AfterFunc(patience, func() { p.Process.Kill() }).Stop()
+	p.Wait()
+}
+
+// waitListening returns when a server in a node accepts connections. It makes
+// none itself, which iperf3 would take for a client.
+func (p *process) waitListening(ctx context.Context, s *bench.Site, node string, port uint16) error {
+	deadline := time.Now().Add(patience)
+	for {
+		var sockets []byte
+		err := s.Do(node, func() (err error) {
+			sockets, err = os.ReadFile("/proc/thread-self/net/tcp")
+			return err
+		})
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for %s: %w", p.program.name, err)
+		case isListening(string(sockets), port):
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(deadline):
+			return fmt.Errorf("wait for %s: it does not listen on port %d after %v", p.program.name, port, patience)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// isListening looks for a listening socket in the text of /proc/net/tcp.
+func isListening(sockets string, port uint16) bool {
+	const listen = "0A"
+	for line := range strings.Lines(sockets) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && fields[3] == listen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// order starts scon-bench with an order.
+func order(ctx context.Context, s *bench.Site, node string, cpu int, verb string, what any, stdout io.Writer) (p *process, err error) {
+	line, err := json.Marshal(what)
+	if err != nil {
+		return nil, err
+	}
+	return helperProgram.start(ctx, s, node, cpu, strings.NewReader(string(line)), stdout, verb)
+}
+
+// carryOut has scon-bench carry out an order and returns its report.
+func carryOut(ctx context.Context, s *bench.Site, node string, cpu int, verb string, what any) (r Report, err error) {
+	var out bytes.Buffer
+	p, err := order(ctx, s, node, cpu, verb, what, &out)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := p.end(); err != nil {
+		return Report{}, err
+	}
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		return Report{}, fmt.Errorf("read the report of %s %s: %w", p.program.name, verb, err)
+	}
+	return r, nil
+}
+
+// microseconds of a duration.
+func microseconds(d time.Duration) float64 { return d.Seconds() * 1e6 }
+
+// percent of one CPU that a time is.
+func percent(used, elapsed time.Duration) float64 { return 100 * float64(used) / float64(elapsed) }

@@ -1,0 +1,29 @@
+package latency
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// TestMain lets the test's program be the generator, or a daemon.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "daemon" {
+		if err := scontest.RunDaemon(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if slices.Equal(os.Args[1:], generatorArgs) {
+		Generate(os.Stdin, os.Stdout)
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests make network namespaces: run them as root (sudo make test)")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}

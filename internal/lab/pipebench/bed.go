@@ -1,0 +1,122 @@
+package pipebench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/bench"
+)
+
+// firstPort that listens; each sample takes others, for those of TCP wait for a
+// minute when they were closed.
+const (
+	firstPort = 7000
+	lastPort  = 30000
+)
+
+// bed is a lab with a broker of the pipe.
+type bed struct {
+	options  Options
+	lab      *lab.Lab
+	dir      string
+	shm      string // likewise, whose files are memory
+	broker   *broker
+	sockmap  *sockmap // nil until it is wanted
+	lastPort uint16
+	listens  int // the CPU of the end that listens
+	connects int
+}
+
+// openBed makes a bed of this process's own.
+func openBed(ctx context.Context, o Options) (b *bed, err error) {
+	b = &bed{options: o, lastPort: firstPort}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close())
+		}
+	}()
+	if b.connects, b.listens, err = bench.TwoCPUs(); err != nil {
+		return b, err
+	}
+	if b.dir, err = os.MkdirTemp("", "scon-pipe-"); err != nil {
+		return b, err
+	}
+	if b.shm, err = os.MkdirTemp("/dev/shm", "scon-pipe-"); err != nil {
+		return b, err
+	}
+	containers := 2
+	if o.Apps {
+		containers = appContainers
+	}
+	b.lab, err = lab.Up(lab.Options{Prefix: fmt.Sprintf("sconpipe%d-", os.Getpid()), Containers: containers, Rules: lab.RulesDocker})
+	if err != nil {
+		return b, err
+	}
+	b.broker, err = startBroker(ctx, filepath.Join(b.dir, "pipe.sock"))
+	return b, err
+}
+
+// Close implements bench.Bed.
+func (b *bed) Close() error {
+	var errs []error
+	if b.sockmap != nil {
+		errs = append(errs, b.sockmap.close())
+	}
+	if b.broker != nil {
+		errs = append(errs, b.broker.stop())
+	}
+	if b.lab != nil {
+		errs = append(errs, b.lab.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.dir), os.RemoveAll(b.shm))...)
+}
+
+// Ready implements bench.Bed.
+func (b *bed) Ready(_ context.Context, mode bench.Mode) (err error) {
+	if modeOf(mode.Name).sockmap && b.sockmap == nil {
+		b.sockmap, err = openSockmap()
+	}
+	return err
+}
+
+// Clear implements bench.Bed: every sample has taken away what it made.
+func (b *bed) Clear() error { return nil }
+
+// Take implements bench.Bed.
+func (b *bed) Take(ctx context.Context, mode bench.Mode, s bench.Step) (bench.Sample, error) {
+	for _, own := range stepsOf(b.options.experimentName()) {
+		if own.name == s.Name {
+			values, err := own.take(ctx, b, modeOf(mode.Name))
+			return bench.Sample{Values: values}, err
+		}
+	}
+	return bench.Sample{}, fmt.Errorf("no step %q", s.Name)
+}
+
+// address that container n listens on in a mode, as the programs read it, and a
+// port that no sample has had lately.
+func (b *bed) address(m mode, n int) (address string, port uint16) {
+	if b.lastPort++; b.lastPort > lastPort {
+		b.lastPort = firstPort
+	}
+	if m.way == "unix" {
+		return fmt.Sprintf("unix:%s/%d", b.dir, b.lastPort), b.lastPort
+	}
+	if m.bare {
+		return fmt.Sprintf("%s:%s/%d", m.way, b.shm, b.lastPort), b.lastPort
+	}
+	return fmt.Sprintf("%s:%v", m.way, netip.AddrPortFrom(b.ip(m, n), b.lastPort)), b.lastPort
+}
+
+// ip is where container n is reached in a mode.
+func (b *bed) ip(m mode, n int) netip.Addr {
+	if m.alone {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return b.lab.Addr(lab.Container(n))
+}

@@ -1,0 +1,250 @@
+package pipebench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab/bench"
+)
+
+// TestMain lets the test's program be a broker, and builds the programs.
+func TestMain(m *testing.M) {
+	if len(os.Args) == len(brokerArgs)+2 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
+		if err := ServeBroker(os.Args[len(brokerArgs)+1], os.Stdin, os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > len(runArgs) && slices.Equal(os.Args[1:len(runArgs)+1], runArgs) {
+		os.Setenv("LD_PRELOAD", os.Getenv("SCON_TEST_RUN")) // as 'scon run' does
+		program := os.Args[len(runArgs)+1:]
+		fmt.Fprintln(os.Stderr, syscall.Exec(program[0], program, os.Environ()))
+		os.Exit(1)
+	}
+	if out, err := exec.Command("make", "-C", "../../..", "libsconpipe", "examples").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the programs: %v: %s", err, out)
+		os.Exit(1)
+	}
+	bin, err := filepath.Abs("../../../bin")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	os.Setenv("SCON_TEST_RUN", filepath.Join(bin, "libsconrun.so"))
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Step(int, int, string) {}
+func (silent) Done()                 {}
+
+func small() Options {
+	return Options{Rounds: 1, Progress: silent{}, Notes: io.Discard, small: true}
+}
+
+// Every mode that this machine can do has every metric, and a ratio to each one
+// before it, but for what bare memory cannot do.
+func TestRun(t *testing.T) {
+	for _, apps := range []bool{false, true} {
+		o := small()
+		o.Apps = apps
+		t.Run(o.experimentName(), func(t *testing.T) {
+			left := nstest.Left(t)
+			r, err := Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkResult(t, o, r)
+			left("sconpipe")
+		})
+	}
+}
+
+// cannot says whether a mode lacks a metric.
+func cannot(m mode, metric string) bool {
+	switch metric {
+	case "rtt_64_sleep_p50_us", "conns_4096_gbps":
+		return m.bare
+	case "death_p50_ms", "death_max_ms":
+		return m.bare || m.sockmap
+	}
+	return false
+}
+
+func checkResult(t *testing.T, o Options, r *bench.Result) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "r.json")
+	if err := r.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.ReadResult(path, Experiments()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := o.experiment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Experiment != o.experimentName() || r.Rounds != 1 || r.Interrupted || len(r.Errors) > 0 {
+		t.Errorf("%+v", r)
+	}
+	for i, m := range e.Modes {
+		for _, s := range e.Steps {
+			if s.Name == iperfProgram && modeOf(m.Name).way != "tcp" {
+				continue // it has no other way
+			}
+			for _, metric := range s.Metrics {
+				if cannot(modeOf(m.Name), metric.Name) {
+					continue
+				}
+				if samples := r.Modes[m.Name][metric.Name]; len(samples) != 1 || samples[0] <= 0 {
+					t.Errorf("%s has samples %v of %s", m.Name, samples, metric.Name)
+				}
+				if r.Units[metric.Name] != metric.Unit {
+					t.Errorf("the unit of %s is %q", metric.Name, r.Units[metric.Name])
+				}
+				for _, before := range e.Modes[:i] {
+					if len(r.Modes[before.Name][metric.Name]) == 0 {
+						continue
+					}
+					if _, ok := r.Ratios[m.Name+"/"+before.Name][metric.Name]; !ok {
+						t.Errorf("there is no ratio %s/%s of %s", m.Name, before.Name, metric.Name)
+					}
+				}
+			}
+		}
+	}
+	var table bytes.Buffer
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{"| tcp_bridge ", "| sealed ", "| sealed/unix "} {
+		if !strings.Contains(table.String(), row) {
+			t.Errorf("the table has no row %q:\n%s", row, &table)
+		}
+	}
+}
+
+// What is interrupted leaves nothing, and keeps what it has.
+func TestInterrupted(t *testing.T) {
+	left := nstest.Left(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	o := small()
+	o.Modes, o.Rounds = []string{"unix"}, 1000
+	o.Progress = progress(func(done int) {
+		if done == 3 {
+			cancel()
+		}
+	})
+	r, err := Run(ctx, o)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("it ended with %v", err)
+	}
+	if !r.Interrupted || len(r.Samples) != 3 || len(r.Errors) > 0 {
+		text, _ := json.Marshal(r)
+		t.Errorf("%s", text)
+	}
+	left("sconpipe")
+}
+
+// progress calls a function with the steps that are over.
+type progress func(done int)
+
+func (p progress) Step(done, _ int, _ string) { p(done) }
+func (p progress) Done()                      {}
+
+func TestCheckModes(t *testing.T) {
+	for names, want := range map[string]string{
+		"tcp_bridge":   "",
+		"tcp_bride":    `did you mean "tcp_bridge"?`,
+		"sockmap":      "",
+		"unix,nothing": `no mode "nothing"`,
+	} {
+		err := CheckModes(strings.Split(names, ","), false)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", names, err)
+		}
+	}
+	if err := CheckModes([]string{"sockmap"}, true); err == nil {
+		t.Error("the applications have a mode sockmap")
+	}
+}
+
+// Ranks in Python, of which each is in a container, sum vectors.
+func TestPython(t *testing.T) {
+	script, err := filepath.Abs("../../../examples/allreduce.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := small()
+	o.Apps = true
+	b, err := openBed(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m := modeOf("sealed")
+	args := []string{script, ""}
+	for n := range 3 {
+		address, _ := b.address(m, n+1)
+		args = append(args, address)
+	}
+	var ranks []*program
+	for n := range 3 {
+		args[1] = fmt.Sprint(n)
+		p, err := b.start(t.Context(), m, n+1, "python3", nil, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.kill()
+		ranks = append(ranks, p)
+	}
+	for _, p := range ranks {
+		if err := p.end(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A load that finds an error says so, and the sample is one.
+func TestMissingListener(t *testing.T) {
+	o := small()
+	o.Modes = []string{"sealed"}
+	b, err := openBed(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := b.start(t.Context(), modeOf("tcp_bridge"), 1, loadProgram, nil, "listen", "nowhere:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	if err := p.ready(); err == nil || !strings.Contains(err.Error(), "want tcp:ADDRESS:PORT") {
+		t.Errorf("it said %v", err)
+	}
+}

@@ -1,0 +1,238 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/bench"
+)
+
+const (
+	// liveQuota of followed packets in 10 ms on one CPU: 1000 a second.
+	liveQuota = 10
+	// watch is how long waypoints stay before their cost is counted.
+	watch = 100 * time.Millisecond
+	// Budget is the part of one CPU that waypoints may take: they are away
+	// for so long that they take no more.
+	Budget = 0.01
+	// mostWires that the kernel side knows.
+	mostWires = 4
+)
+
+// LiveOptions say what Live watches.
+type LiveOptions struct {
+	// Container by its name, its port's name, or its ID, whole or shortened.
+	Container string
+	// Duration of the watch.
+	Duration time.Duration
+	// Progress is told how much of it is over.
+	Progress bench.Progress
+}
+
+// Live profiles the packets of a container of the calling thread's namespace,
+// to and from the network outside, as they come. It returns a profile whenever
+// it has watched, also with an error.
+func Live(ctx context.Context, o LiveOptions) (p *Profile, err error) {
+	defer o.Progress.Done()
+	v, err := findContainer(o.Container)
+	if err != nil {
+		return nil, err
+	}
+	p = newProfile()
+	p.Container = v.name
+	o.Progress.Step(0, 100, "calibrate")
+	cost, err := calibrate()
+	if err != nil {
+		return nil, err
+	}
+	w, err := load(loading{quota: liveQuota, wireNet: v.hostNet, wires: v.wires})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	err = v.watch(ctx, o, w, cost)
+	p.Interrupted = ctx.Err() != nil
+	if err := p.summarizeLive(v, w, cost); err != nil {
+		return nil, err
+	}
+	if err == nil && len(p.Errors) > 0 {
+		err = errors.New(p.Errors[0])
+	}
+	return p, err
+}
+
+// view is a container that is watched, and what was seen.
+type view struct {
+	name     string
+	hostNet  uint32
+	wires    []uint32
+	chart    chart
+	stations []station
+	ways     [][]step
+	watched  time.Duration
+	attached time.Duration
+}
+
+// findContainer finds a container and where waypoints go for it.
+func findContainer(wanted string) (*view, error) {
+	topology, err := discover.Scan(discover.Options{})
+	if err != nil {
+		return nil, err
+	}
+	port, found, err := findPort(topology.Ports, wanted)
+	if err != nil {
+		return nil, err
+	}
+	if found.Netns == "" {
+		return nil, fmt.Errorf("container %q: no process and no name leads to its network namespace", found.Name)
+	}
+	if len(topology.Uplinks) == 0 {
+		return nil, errors.New("no device leads out of this machine: no route shows one")
+	}
+	inside := &site{netns: found.Netns, place: inContainer}
+	host := &site{place: atHost}
+	v := &view{name: found.Name, chart: chart{}}
+	for _, s := range []*site{inside, host} {
+		inode, err := netns.Inode(s.netns)
+		if err != nil {
+			return nil, err
+		}
+		v.chart[uint32(inode)] = s
+		v.hostNet = uint32(inode)
+	}
+	places := map[string]place{port.Name: atPort, port.Bridge.Name: atBridge}
+	for _, u := range topology.Uplinks[:min(mostWires, len(topology.Uplinks))] {
+		places[u.Name] = atWire
+		v.wires = append(v.wires, uint32(u.Index))
+	}
+	if err := host.survey(func(dev string) place { return places[dev] }); err != nil {
+		return nil, err
+	}
+	v.stations = []station{
+		{netns: inside.netns, hook: link.NetfilterInetLocalOut, priority: firstPriority, role: beginning},
+		{netns: inside.netns, hook: link.NetfilterInetPreRouting, priority: firstPriority},
+		{netns: inside.netns, hook: link.NetfilterInetLocalIn, priority: lastPriority, role: ending},
+	}
+	for _, h := range []hook{link.NetfilterInetPreRouting, link.NetfilterInetForward, link.NetfilterInetPostRouting} {
+		v.stations = append(v.stations, host.stations(h, passing)...)
+	}
+	return v, nil
+}
+
+// findPort finds a container's port.
+func findPort(ports []discover.Port, wanted string) (discover.Port, discover.Container, error) {
+	// Who has not started by now is not looked for.
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	namer := discover.NewNamer()
+	var names []string
+	for _, p := range ports {
+		c := namer.Name(ctx, p)
+		const shortID = 12 // digits, as Docker shows them
+		if wanted == c.Name || wanted == p.Name || len(wanted) >= shortID && strings.HasPrefix(c.ID, wanted) {
+			return p, c, nil
+		}
+		names = append(names, c.Name)
+	}
+	if len(names) == 0 {
+		return discover.Port{}, discover.Container{}, errors.New("there is no container on a bridge here")
+	}
+	slices.Sort(names)
+	return discover.Port{}, discover.Container{}, fmt.Errorf("there is no container %q, but %s", wanted, strings.Join(names, ", "))
+}
+
+// watch has the waypoints there for a moment, and then away for so long that
+// they stay within the budget, over and over.
+func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost) error {
+	started := time.Now()
+	defer func() { v.watched = time.Since(started) }()
+	for {
+		since := time.Now()
+		left := o.Duration - since.Sub(started)
+		if left <= 0 {
+			return nil
+		}
+		o.Progress.Step(int(100*since.Sub(started)/o.Duration), 100, "watch "+v.name)
+		if err := v.look(ctx, min(left, watch), w); err != nil {
+			return err
+		}
+		v.attached += time.Since(since)
+		counted, err := w.count()
+		if err != nil {
+			return err
+		}
+		cost.FollowedNS = cost.meanHeldUp(v.ways)
+		away := time.Duration(float64(cost.spent(counted))/Budget) - time.Since(started)
+		if away = min(away, o.Duration-time.Since(started)); away > 0 {
+			pause(ctx, away)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// look has the waypoints there for a moment.
+func (v *view) look(ctx context.Context, d time.Duration, w *waypoints) error {
+	if err := w.attach(v.stations); err != nil {
+		return err
+	}
+	pause(ctx, d)
+	if err := w.detach(); err != nil {
+		return err
+	}
+	ways, err := w.collect()
+	v.ways = append(v.ways, ways...)
+	return err
+}
+
+// pause waits, unless the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// summarizeLive computes everything that follows from what was seen.
+func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
+	kinds := map[string][][]step{}
+	for _, steps := range v.ways {
+		if len(steps) > 1 {
+			name := v.chart.kind(steps)
+			kinds[name] = append(kinds[name], steps)
+		}
+	}
+	for _, name := range []string{"out", "out, express", "in", "in, express"} {
+		if len(kinds[name]) > 0 {
+			p.Ways = append(p.Ways, v.chart.summarize(name, kinds[name], cost))
+		}
+	}
+	if len(p.Ways) == 0 {
+		p.Errors = append(p.Errors, fmt.Sprintf("no packet between container %q and the network outside in %v",
+			v.name, v.watched.Round(time.Millisecond)))
+	}
+	p.Rules = append(p.Rules, rulesOf(p.Ways)...)
+	return p.finish(w, cost, v.ways, v.attached, v.watched)
+}
+
+// kind names the direction of a way, and whether it is the express one.
+func (c chart) kind(steps []step) string {
+	points := c.points(steps)
+	name := "out"
+	if points[0].place == atWire {
+		name = "in"
+	}
+	if layers, _ := layersOf(points); isExpress(layers) {
+		name += ", express"
+	}
+	return name
+}

@@ -1,0 +1,172 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// look watches container 1 of a lab for a while.
+func look(ctx context.Context, b *scontest.Bed, d time.Duration) (p *Profile, err error) {
+	err = netns.Do(b.Node(lab.Device), func() error {
+		p, err = Live(ctx, LiveOptions{Container: lab.Port(1), Duration: d, Progress: quiet{}})
+		return err
+	})
+	return p, err
+}
+
+// byName are the ways of a profile.
+func byName(p *Profile) map[string]Way {
+	ways := make(map[string]Way)
+	for _, w := range p.Ways {
+		ways[w.Name] = w
+	}
+	return ways
+}
+
+// A container's packets are seen in both directions, before and after SCON
+// takes them past the layers of the regular way.
+func TestLiveContainer(t *testing.T) {
+	needWaypoints(t)
+	b := scontest.New(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1)
+	requests := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	replies := scontest.SendNumbers(t, c.Server, c.Client, 1, time.Millisecond)
+	p, err := look(t.Context(), b, 500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ways := byName(p)
+	if len(ways) != 2 {
+		t.Fatalf("ways %+v, want out and in", p.Ways)
+	}
+	for name, layers := range map[string][]string{
+		"out": {"IP output in the container", layerBridge, "2nd IP layer", "Netfilter forward", "wire: transmit"},
+		"in":  {"2nd IP layer", "Netfilter forward", layerBridge, layerVeth, layerIPInput},
+	} {
+		checkSum(t, ways[name])
+		for _, l := range layers {
+			if !ways[name].meets(l) {
+				t.Errorf("%s lacks the layer %q: %+v", name, l, ways[name].Layers)
+			}
+		}
+	}
+	// The lab's own rules, and those that the bed adds ahead of them.
+	for _, chain := range []string{"ip filter FORWARD", "ip invalid forward", "NAT: ip nat POSTROUTING"} {
+		wantRule(t, p, "out", chain)
+	}
+	if p.Cost.CPUShare <= 0 || p.Cost.FollowedNS <= 0 || p.Cost.PassNS <= 0 || p.Cost.HookNS <= 0 {
+		t.Errorf("cost %+v, want all of it", p.Cost)
+	}
+
+	b.Up()
+	c.WaitExpress(nil)
+	p, err = look(t.Context(), b, 500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"out, express", "in, express"} {
+		w := byName(p)[name]
+		checkSum(t, w)
+		if !w.meets(layerExpress) || w.meets(layerBridge) || w.meets("2nd IP") || w.meets("Netfilter") {
+			t.Errorf("%s has the layers %+v", name, w.Layers)
+		}
+	}
+	requests.WantAll(t, "requests")
+	replies.WantAll(t, "replies")
+	wantNoWaypoints(t)
+}
+
+// watching tells whether waypoints are at a hook that calibration leaves alone.
+func watching() bool {
+	links := new(link.Iterator)
+	defer links.Close()
+	for links.Next() {
+		info, err := links.Link.Info()
+		if err != nil || info.Type != link.NetfilterType {
+			continue
+		}
+		if info.Netfilter().Hook == link.NetfilterInetForward {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLiveEndsWithoutATrace(t *testing.T) {
+	needWaypoints(t)
+	b := scontest.New(t, scontest.Layout{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for !watching() && ctx.Err() == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancel()
+	}()
+	p, err := look(ctx, b, time.Minute)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted, it ended with %v", err)
+	}
+	if p != nil && !p.Interrupted {
+		t.Errorf("it does not say that it was interrupted: %+v", p)
+	}
+	wantNoWaypoints(t)
+
+	killed := exec.Command("/proc/self/exe", "watch", b.Node(lab.Device), lab.Port(1))
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	scontest.Eventually(t, "waypoints are there", func() error {
+		if !watching() {
+			return errors.New("none")
+		}
+		return nil
+	})
+	if err := killed.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = killed.Wait() // of a signal
+	wantNoWaypoints(t)
+}
+
+// A container without traffic has no ways, which is said, and a cost all the
+// same.
+func TestLiveWithoutTraffic(t *testing.T) {
+	needWaypoints(t)
+	b := scontest.New(t, scontest.Layout{})
+	p, err := look(t.Context(), b, 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "no packet between container ") {
+		t.Errorf("error %v, want one about no packet", err)
+	}
+	if p == nil {
+		t.Fatal("no profile")
+	}
+	var text strings.Builder
+	if err := p.WriteTable(&text); err != nil {
+		t.Fatal(err)
+	}
+	if got := text.String(); strings.Contains(got, "all layers") || !strings.Contains(got, "of one CPU in all") {
+		t.Errorf("want what it cost, without a table of no layers:\n%s", got)
+	}
+}
+
+func TestLiveNamesWhoIsThere(t *testing.T) {
+	b := scontest.New(t, scontest.Layout{})
+	err := netns.Do(b.Node(lab.Device), func() error {
+		_, err := Live(t.Context(), LiveOptions{Container: "nobody", Duration: time.Second, Progress: quiet{}})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "c1") {
+		t.Errorf("error %v, want one with the containers that are there", err)
+	}
+}

@@ -1,0 +1,43 @@
+package profile
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// survey looks up the devices of a site, and what stands at its hooks. A device
+// whose place is "" is called by the site's.
+func (s *site) survey(placeOf func(dev string) place) error {
+	return netns.Do(s.netns, func() (err error) {
+		if s.spans, err = readSpans(); err != nil {
+			return err
+		}
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list the devices: %w", err)
+		}
+		s.devices = make(map[uint32]place)
+		for _, l := range links {
+			if p := placeOf(l.Attrs().Name); p != "" {
+				s.devices[uint32(l.Attrs().Index)] = p
+			}
+		}
+		return nil
+	})
+}
+
+// stations are the waypoints around what stands at a hook; the first has the
+// role.
+func (s *site) stations(h hook, first role) (stations []station) {
+	for i, priority := range priorities(s.spans[h]) {
+		at := station{netns: s.netns, hook: h, priority: priority}
+		if i == 0 {
+			at.role = first
+		}
+		stations = append(stations, at)
+	}
+	return stations
+}

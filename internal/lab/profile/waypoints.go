@@ -1,0 +1,232 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// ErrUnsupported is wrapped when the kernel has no waypoints to offer. The text
+// says what still works.
+var ErrUnsupported = errors.New("this kernel cannot be profiled")
+
+const (
+	unsupportedAdvice = "'scon bench quick' measures whole ways here, and 'perf record -a -e cpu-clock' divides them by function"
+	noNetfilterLinks  = "it has no BPF netfilter links (Linux 6.4, CONFIG_NETFILTER_BPF_LINK)"
+	noBTF             = "it has no BTF (CONFIG_DEBUG_INFO_BTF)"
+)
+
+// role is what a waypoint of a hook does besides noting the time.
+type role int
+
+const (
+	passing role = iota
+	beginning
+	ending
+)
+
+// station is a waypoint at a hook.
+type station struct {
+	netns    string // name or path
+	hook     hook
+	priority int32
+	role     role
+}
+
+// waypoints are the programs of the kernel side, loaded.
+type waypoints struct {
+	objects waypointObjects
+	reader  *ringbuf.Reader
+	links   []link.Link
+}
+
+// loading says how the kernel side is to work.
+type loading struct {
+	quota   uint32   // followed packets in 10 ms on one CPU
+	wireNet uint32   // namespace of the wires, by its inode
+	wires   []uint32 // devices where ways begin and end, by index, at most 4
+}
+
+// load loads the programs. The error wraps ErrUnsupported if the kernel is to
+// blame.
+func load(o loading) (w *waypoints, err error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the memlock limit: %w", err)
+	}
+	spec, err := loadWaypoint()
+	if err != nil {
+		return nil, err
+	}
+	var wires [4]uint32
+	copy(wires[:], o.wires)
+	for name, value := range map[string]any{waypointVarQuota: o.quota, waypointVarWireNet: o.wireNet, waypointVarWires: wires} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	w = &waypoints{}
+	if err := spec.LoadAndAssign(&w.objects, nil); err != nil {
+		return nil, explain(fmt.Errorf("load the waypoints: %w", err), features.HaveProgramType(ebpf.Netfilter))
+	}
+	if w.reader, err = ringbuf.NewReader(w.objects.Ways); err != nil {
+		return nil, errors.Join(err, w.objects.Close())
+	}
+	return w, nil
+}
+
+// explain says what the kernel lacks, if that is why loading ended with an error;
+// netfilter is whether it has programs for Netfilter.
+func explain(err, netfilter error) error {
+	switch {
+	case errors.Is(netfilter, ebpf.ErrNotSupported):
+		return fmt.Errorf("%w: %s; %s", ErrUnsupported, noNetfilterLinks, unsupportedAdvice)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("%w: %s; %s", ErrUnsupported, noBTF, unsupportedAdvice)
+	}
+	return err
+}
+
+// Close detaches and unloads everything.
+func (w *waypoints) Close() error {
+	return errors.Join(w.detach(), w.reader.Close(), w.objects.Close())
+}
+
+// attach attaches the tracepoints and stations. After an error nothing is
+// attached.
+func (w *waypoints) attach(stations []station) error {
+	if err := w.attachStations(stations); err != nil {
+		return err
+	}
+	if err := w.attachTracepoints(); err != nil {
+		return errors.Join(err, w.detach())
+	}
+	return nil
+}
+
+// attachStations attaches stations alone. After an error nothing is attached.
+func (w *waypoints) attachStations(stations []station) error {
+	for _, s := range stations {
+		if err := w.attachStation(s); err != nil {
+			err = fmt.Errorf("attach a waypoint to %s at priority %d: %w", hookNames[s.hook], s.priority, err)
+			return errors.Join(err, w.detach())
+		}
+	}
+	return nil
+}
+
+func (w *waypoints) attachTracepoints() error {
+	o := &w.objects
+	for _, p := range []*ebpf.Program{o.SconQueue, o.SconStart, o.SconRx, o.SconXmit, o.SconReceive} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err != nil {
+			return fmt.Errorf("attach %v: %w", p, err)
+		}
+		w.links = append(w.links, l)
+	}
+	return nil
+}
+
+func (w *waypoints) attachStation(s station) error {
+	program := map[role]*ebpf.Program{
+		passing: w.objects.SconAtHook, beginning: w.objects.SconWayBegins, ending: w.objects.SconWayEnds,
+	}[s.role]
+	return netns.Do(s.netns, func() error {
+		l, err := attachNetfilter(link.NetfilterOptions{
+			Program: program, ProtocolFamily: link.NetfilterProtoIPv4, Hook: s.hook, Priority: s.priority,
+		})
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("another program has this priority; is another profile running?: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		w.links = append(w.links, l)
+		return nil
+	})
+}
+
+// afterlife of a waypoint that was taken away: it stays as long as somebody who
+// lists the kernel's links holds it.
+const afterlife = 200 * time.Millisecond
+
+// attachNetfilter waits for a priority that is taken, in case it is by a
+// waypoint from before.
+func attachNetfilter(o link.NetfilterOptions) (l link.Link, err error) {
+	for deadline := time.Now().Add(afterlife); ; time.Sleep(time.Millisecond) {
+		l, err = link.AttachNetfilter(o)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
+}
+
+// detach takes all waypoints away; the programs stay loaded.
+func (w *waypoints) detach() error {
+	var errs []error
+	for _, l := range w.links {
+		errs = append(errs, l.Close())
+	}
+	w.links = nil
+	return errors.Join(errs...)
+}
+
+// step is a waypoint that a packet has passed.
+type step = waypointStep
+
+// wayHead is what comes ahead of the steps of a way in the ring.
+const wayHead = int(unsafe.Offsetof(waypointLane{}.Way.Steps))
+
+// collect takes the ways that have come to their end since the last time.
+func (w *waypoints) collect() (ways [][]step, err error) {
+	if err := w.reader.Flush(); err != nil {
+		return nil, err
+	}
+	for {
+		record, err := w.reader.Read()
+		if errors.Is(err, ringbuf.ErrFlushed) {
+			return ways, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the ways: %w", err)
+		}
+		ways = append(ways, parseSteps(record.RawSample))
+	}
+}
+
+// parseSteps reads the steps of a way.
+func parseSteps(raw []byte) []step {
+	if len(raw) < wayHead {
+		return nil
+	}
+	n := (len(raw) - wayHead) / int(unsafe.Sizeof(step{}))
+	steps := make([]step, n)
+	if n > 0 {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&steps[0])), n*int(unsafe.Sizeof(step{}))), raw[wayHead:])
+	}
+	return steps
+}
+
+// count is what the waypoints have counted so far.
+func (w *waypoints) count() (c Cost, err error) {
+	var lanes []waypointLane
+	if err := w.objects.Lanes.Lookup(uint32(0), &lanes); err != nil {
+		return Cost{}, fmt.Errorf("read the waypoints' counters: %w", err)
+	}
+	for _, l := range lanes {
+		c.Runs += l.Runs
+		c.Begun += l.Begun
+		c.Ended += l.Ended
+		c.Lost += l.Lost
+	}
+	return c, nil
+}

@@ -1,0 +1,56 @@
+package scontest
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// Pins returns the paths of pinned objects whose names match.
+func (b *Bed) Pins(pattern string) []string {
+	b.T.Helper()
+	paths, err := filepath.Glob(b.Seen("/sys/fs/bpf/scon/*/" + pattern))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return paths
+}
+
+// Pinned opens a pinned map.
+func (b *Bed) Pinned(name string) *ebpf.Map {
+	b.T.Helper()
+	paths := b.Pins(name)
+	if len(paths) != 1 {
+		b.T.Fatalf("pins of %s: %q", name, paths)
+	}
+	m, err := ebpf.LoadPinnedMap(paths[0], nil)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { m.Close() })
+	return m
+}
+
+// ExpressPackets counts what has gone express, without a daemon.
+func (b *Bed) ExpressPackets() uint64 {
+	b.T.Helper()
+	return ExpressIn(b.T, b.Pinned("conentries"))
+}
+
+// ExpressIn counts what has gone express by a table.
+func ExpressIn(t *testing.T, conentries *ebpf.Map) (sum uint64) {
+	t.Helper()
+	var slot uint32
+	var half datapath.Half
+	entries := conentries.Iterate()
+	for entries.Next(&slot, &half) {
+		sum += half.Packets
+	}
+	if err := entries.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}

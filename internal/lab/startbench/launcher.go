@@ -1,0 +1,110 @@
+package startbench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// closePatience is how long the launcher may take to remove all containers.
+const closePatience = 2 * time.Minute
+
+// launcher is "scon-bench startup" at work.
+type launcher struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	orders *json.Encoder
+	answer *json.Decoder
+	says   bytes.Buffer
+	ended  chan error
+}
+
+// startLauncher starts the launcher in the bed and waits until its network's
+// peer is there.
+func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
+	path, err := helper()
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{cmd: exec.Command(path, "startup"), ended: make(chan error, 1)}
+	// Ctrl-C is for the bench, which ends the launcher in order; if the bench
+	// is killed, the launcher removes its containers all the same.
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	l.cmd.Stderr = &l.says
+	if l.in, err = l.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := l.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	l.orders, l.answer = json.NewEncoder(l.in), json.NewDecoder(out)
+	if err := netns.Do(b.host.name, l.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start the launcher: %w", err)
+	}
+	// It waits for its order until then.
+	if err := b.group.add(l.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	if _, err := l.call(ctx, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the launcher: %w", err), l.close())
+	}
+	return l, nil
+}
+
+// do has a command carried out.
+func (l *launcher) do(ctx context.Context, c Command) (Report, error) {
+	r, err := l.call(ctx, c)
+	if err != nil {
+		return r, fmt.Errorf("%s %d containers: %w", c.Do, c.Count, err)
+	}
+	return r, nil
+}
+
+// call waits for the answer to an order or a command.
+func (l *launcher) call(ctx context.Context, what any) (Report, error) {
+	if err := l.orders.Encode(what); err != nil {
+		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+	}
+	// The end of its input ends a command that is under way.
+	defer context.AfterFunc(ctx, func() { l.in.Close() })()
+	var r Report
+	if err := l.answer.Decode(&r); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+	}
+	if r.Error != "" {
+		return r, errors.New(r.Error)
+	}
+	return r, nil
+}
+
+// close ends the launcher, which removes what is left.
+func (l *launcher) close() error {
+	l.in.Close()
+	go func() {
+		io.Copy(io.Discard, io.MultiReader(l.answer.Buffered()))
+		l.ended <- l.cmd.Wait()
+	}()
+	var err error
+	select {
+	case err = <-l.ended:
+	case <-time.After(closePatience):
+		l.cmd.Process.Kill()
+		err = errors.Join(fmt.Errorf("it did not end within %v and was killed", closePatience), <-l.ended)
+	}
+	if err != nil {
+		return fmt.Errorf("end the launcher: %w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package startbench_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/lab/figures/helper"
+)
+
+// TestMain lets the test's program be scon-bench, by that name.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "scon-bench" {
+		os.Exit(helper.Main(os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		if built != "" {
+			os.RemoveAll(built)
+		}
+		os.Exit(status)
+	}))
+}
+
+// withPrograms makes the test's program scon-bench, and puts scon, scon-cni and
+// scon-oci beside it.
+func withPrograms(t *testing.T) {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// programs builds them once.
+var programs = sync.OnceValues(func() (dir string, err error) {
+	if built, err = os.MkdirTemp("", "scon-bin-"); err != nil {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, filepath.Join(built, "scon-bench"))
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, command := range [][]string{
+		{"make", "-C", "../../..", "bin/scon-cni", "bin/scon-oci"},
+		{"cp", "../../../bin/scon-cni", "../../../bin/scon-oci", built},
+		{"go", "build", "-o", built, "../../../cmd/scon"},
+	} {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w: %s", command, err, out)
+		}
+	}
+	return built, nil
+})
+
+// built is the folder of the programs, "" before.
+var built string

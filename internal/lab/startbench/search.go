@@ -1,0 +1,183 @@
+package startbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/tune"
+)
+
+// SearchOptions say what limits are searched for.
+type SearchOptions struct {
+	Options // one mode, with Admission
+	// Trials of each way of searching.
+	Trials int
+	// Checks is how often what was found is measured again, in turns.
+	Checks int
+	// Others are numbers of containers that the limits are tried with as well
+	// (paper: Fig. 19).
+	Others []int
+	// Seed of both ways.
+	Seed uint64
+}
+
+// Found is what a search has found, and the file that it writes.
+type Found struct {
+	Machine  string `json:"machine"`
+	Kernel   string `json:"kernel"`
+	Launcher string `json:"launcher"`
+	Runtime  string `json:"runtime"`
+	Network  string `json:"network"`
+	Count    int    `json:"count"`
+	Seed     uint64 `json:"seed"`
+	// Trials by the way of searching, in their order.
+	Trials map[string][]LimitsTrial `json:"trials"`
+	// Best is what each way takes for the best.
+	Best map[string]Limits `json:"best"`
+	// Checks are the times with the best limits, and without any ("none"), in
+	// milliseconds: by the number of containers and the way.
+	Checks []LimitsCheck `json:"checks"`
+
+	Interrupted bool      `json:"interrupted"`
+	Started     time.Time `json:"started"`
+	Seconds     float64   `json:"seconds"`
+}
+
+// LimitsTrial is one trial.
+type LimitsTrial struct {
+	Limits  Limits  `json:"limits"`
+	TotalMS float64 `json:"total_ms"`
+}
+
+// LimitsCheck compares limits at one number of containers.
+type LimitsCheck struct {
+	Count   int                       `json:"count"`
+	TotalMS map[string][]float64      `json:"total_ms"`
+	Ratios  map[string]bench.Interval `json:"ratios"` // of medians, "bayes/none" and so on
+}
+
+// NoLimits names the checks without any limit.
+const NoLimits = "none"
+
+// Search looks for the limits under which containers start soonest, by Bayesian
+// optimisation and at random in turns. What was found until ctx ended is
+// returned with its error.
+func Search(ctx context.Context, o SearchOptions) (found *Found, err error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	s := &search{SearchOptions: o, found: newFound(o), total: 2*o.Trials + 3*o.Checks*(1+len(o.Others))}
+	defer func() { s.found.Seconds = time.Since(s.found.Started).Seconds() }()
+	defer o.Progress.Done()
+	if s.bed, err = openBed(ctx, o.Options); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.bed.Close()) }()
+	o.Progress.Step(0, s.total, "make ready")
+	if err := s.bed.Ready(ctx, bench.Mode{Name: o.Modes[0].Name}); err != nil {
+		return nil, err
+	}
+	err = s.try(ctx)
+	if err == nil {
+		err = s.check(ctx)
+	}
+	if ctx.Err() != nil {
+		s.found.Interrupted = true
+		err = context.Cause(ctx)
+	}
+	return s.found, err
+}
+
+func newFound(o SearchOptions) *Found {
+	f := &Found{
+		Launcher: o.Launcher, Runtime: o.Runtime, Network: o.Modes[0].Name, Count: o.Count, Seed: o.Seed,
+		Trials: map[string][]LimitsTrial{}, Best: map[string]Limits{}, Checks: []LimitsCheck{}, Started: time.Now(),
+	}
+	f.Machine, f.Kernel = bench.Machine()
+	return f
+}
+
+// search at work.
+type search struct {
+	SearchOptions
+	bed         *bed
+	found       *Found
+	done, total int
+}
+
+// space of limits: up to all containers in each stage.
+func (s *search) space() (space tune.Space) {
+	for _, name := range LimitNames {
+		space = append(space, tune.Parameter{Name: name, Low: 1, High: s.Count})
+	}
+	return space
+}
+
+// try carries out the trials of both ways in turns.
+func (s *search) try(ctx context.Context) error {
+	space := s.space()
+	bayes, err := tune.Bayes(space, s.Seed)
+	if err != nil {
+		return err
+	}
+	random, err := tune.Random(space, s.Seed)
+	if err != nil {
+		return err
+	}
+	for range s.Trials {
+		for _, way := range []*tune.Search{bayes, random} {
+			err := way.Step(ctx, func(ctx context.Context, p tune.Point) (float64, error) {
+				limits := Limits(space.Map(p))
+				total, err := s.measure(ctx, limits, s.Count, fmt.Sprintf("%s, %s", way.Name, limits))
+				if err == nil {
+					s.found.Trials[way.Name] = append(s.found.Trials[way.Name], LimitsTrial{limits, total})
+				}
+				return total, err
+			})
+			if err != nil {
+				return err
+			}
+			if best, ok := way.Best(); ok {
+				s.found.Best[way.Name] = Limits(space.Map(best.Point))
+			}
+		}
+	}
+	return nil
+}
+
+// measure starts n containers under limits.
+func (s *search) measure(ctx context.Context, l Limits, n int, what string) (float64, error) {
+	s.Progress.Step(s.done, s.total, what)
+	s.done++
+	if err := l.set(s.bed.agent); err != nil {
+		return 0, err
+	}
+	_, values, err := s.bed.measureStart(ctx, Command{Count: n}, true)
+	return values["total_ms"], errors.Join(err, s.bed.empty(context.WithoutCancel(ctx)))
+}
+
+// check measures what was found again, and at other numbers of containers.
+func (s *search) check(ctx context.Context) error {
+	ways := []string{NoLimits, "bayes", "random"}
+	for _, n := range append([]int{s.Count}, s.Others...) {
+		c := LimitsCheck{Count: n, TotalMS: map[string][]float64{}, Ratios: map[string]bench.Interval{}}
+		for range s.Checks {
+			for _, way := range ways {
+				limits := s.found.Best[way] // of NoLimits there are none
+				total, err := s.measure(ctx, limits, n, fmt.Sprintf("check %s with %d containers", way, n))
+				if err != nil {
+					return err
+				}
+				c.TotalMS[way] = append(c.TotalMS[way], total)
+			}
+		}
+		for _, pair := range [][2]string{{"bayes", NoLimits}, {"random", NoLimits}, {"bayes", "random"}} {
+			c.Ratios[pair[0]+"/"+pair[1]] = bench.RatioOfMedians(c.TotalMS[pair[0]], c.TotalMS[pair[1]])
+		}
+		s.found.Checks = append(s.found.Checks, c)
+	}
+	return nil
+}

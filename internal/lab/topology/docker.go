@@ -1,0 +1,111 @@
+package topology
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// label that containers of a topology have, with its name.
+const label = "scon.topology"
+
+// atOnce is how many containers are started at a time.
+const atOnce = 8
+
+var errNoDocker = errors.New("nodes of kind linux need docker, which is not in PATH; Debian package docker.io has it")
+
+// docker runs one command of the Docker client and returns what it prints.
+func (l *Lab) docker(cmd *exec.Cmd) (string, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", errNoDocker
+	}
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", cmd.Args[1], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// hasContainers tells whether nodes are containers.
+func (t *Topology) hasContainers() bool {
+	return slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.Kind == Docker })
+}
+
+// checkDocker finds out whether there is an engine to start them.
+func (l *Lab) checkDocker(ctx context.Context) error {
+	if !l.hasContainers() {
+		return nil
+	}
+	_, err := l.docker(exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}"))
+	return err
+}
+
+// startContainers starts the nodes that are containers, without a network of
+// Docker's own.
+func (b *builder) startContainers() error {
+	group, ctx := errgroup.WithContext(b.ctx)
+	group.SetLimit(atOnce)
+	for _, n := range b.Nodes {
+		if n.Kind != Docker {
+			continue
+		}
+		args := []string{"run", "--detach", "--network", "none",
+			"--name", b.namespace(n.Name), "--hostname", n.Name, "--label", label + "=" + b.Name}
+		if len(n.CPUs) > 0 {
+			args = append(args, "--cpuset-cpus", listCPUs(n.CPUs))
+		}
+		args = append(append(args, n.Image), strings.Fields(n.Cmd)...)
+		group.Go(func() error {
+			if _, err := b.docker(exec.CommandContext(ctx, "docker", args...)); err != nil {
+				return fmt.Errorf("node %s: %w", n.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// nameContainer makes a container's namespace known to ip(8).
+func (b *builder) nameContainer(n Node) error {
+	pid, err := b.docker(exec.CommandContext(b.ctx, "docker", "inspect", "--format", "{{.State.Pid}}", b.namespace(n.Name)))
+	if err != nil {
+		return err
+	}
+	if pid == "0" {
+		return fmt.Errorf("its container has ended already; \"docker logs %s\" has its last words", b.namespace(n.Name))
+	}
+	return netns.Attach(b.namespace(n.Name), "/proc/"+pid+"/ns/net")
+}
+
+// removeContainers removes the containers of the lab, with their volumes.
+func (l *Lab) removeContainers() error {
+	ids, err := l.docker(exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+label+"="+l.Name))
+	if errors.Is(err, errNoDocker) {
+		return nil // and what it ran is gone with it
+	}
+	if err != nil || ids == "" {
+		return err
+	}
+	_, err = l.docker(exec.Command("docker", append([]string{"rm", "--force", "--volumes"}, strings.Fields(ids)...)...))
+	return err
+}
+
+// listCPUs writes numbers of CPUs as Docker reads them.
+func listCPUs(cpus []int) string {
+	var words []string
+	for _, cpu := range cpus {
+		words = append(words, strconv.Itoa(cpu))
+	}
+	return strings.Join(words, ",")
+}

@@ -1,3 +1,0 @@
-package latency
-
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type sample taps ../../bpf/taps.bpf.c

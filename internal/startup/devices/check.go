@@ -1,0 +1,243 @@
+package devices
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/ipam"
+)
+
+// Attached is a container's device as it was made.
+type Attached struct {
+	Network *cni.Network
+	QoS     *cni.QoS // the container's, nil for none
+	Host    string   // "" for kinds without a device on the host
+	Name    string   // in the container
+	MAC     string   // "" if the kernel chose it
+	Leases  []ipam.Lease
+	Routes  []netip.Prefix
+}
+
+// CheckShared tells what is missing that all containers of a network share, nil
+// if they can talk.
+func (h *Host) CheckShared(n *cni.Network) error {
+	for key, name := range map[string]string{"bridge": n.Bridge, "master": n.Master} {
+		if name == "" || n.Kind == cni.OVS && !n.IsGateway {
+			continue
+		}
+		if _, err := upLink(name); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if n.Kind != cni.OVS {
+		return nil
+	}
+	return findSwitch(n.Bridge)
+}
+
+// Check tells what is missing of a container's device on the host, in the
+// namespace of the calling thread.
+func (h *Host) Check(a Attached) error {
+	if err := h.CheckShared(a.Network); err != nil {
+		return err
+	}
+	if a.Host == "" {
+		return nil
+	}
+	l, err := upLink(a.Host)
+	if err != nil {
+		return fmt.Errorf("the container's end on the host: %w", err)
+	}
+	if c, ok := makers[a.Network.Kind].(checker); ok {
+		if err := c.check(h, a); err != nil {
+			return err
+		}
+	}
+	if a.QoS != nil && a.QoS.IngressRate > 0 {
+		if err := isShaped(l); err != nil {
+			return err
+		}
+	}
+	return checkRules(a)
+}
+
+// CheckInside does the same for its own end, in the container.
+func CheckInside(a Attached) error {
+	l, err := upLink(a.Name)
+	if err != nil {
+		return fmt.Errorf("the container's own end: %w", err)
+	}
+	if got := l.Attrs().HardwareAddr.String(); a.MAC != "" && got != a.MAC {
+		return fmt.Errorf("device %s of the container has MAC address %s: want %s", a.Name, got, a.MAC)
+	}
+	if err := checkAddresses(l, a); err != nil {
+		return err
+	}
+	if a.QoS != nil && a.QoS.EgressRate > 0 {
+		if err := isShaped(l); err != nil {
+			return err
+		}
+	}
+	if a.Network.Tap {
+		return checkTap(l)
+	}
+	return nil
+}
+
+// upLink is a device that is there, and up.
+func upLink(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("look for device %s: %w", name, err)
+	}
+	if l.Attrs().Flags&net.FlagUp == 0 {
+		return nil, fmt.Errorf("device %s is down", name)
+	}
+	return l, nil
+}
+
+func checkAddresses(l netlink.Link, a Attached) error {
+	there, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", a.Name, err)
+	}
+	for _, want := range a.Leases {
+		if !slices.ContainsFunc(there, func(got netlink.Addr) bool {
+			addr, ok := netip.AddrFromSlice(got.IP)
+			return ok && addr.Unmap() == want.Address.Addr()
+		}) {
+			return fmt.Errorf("device %s of the container has lost its address %v", a.Name, want.Address)
+		}
+	}
+	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list routes of %s: %w", a.Name, err)
+	}
+	for _, want := range a.Routes {
+		if !slices.ContainsFunc(routes, func(got netlink.Route) bool { return leadsTo(got, want) }) {
+			return fmt.Errorf("the container has lost its route to %v", want)
+		}
+	}
+	return nil
+}
+
+// leadsTo compares a route's destination; the kernel may have none for the
+// default route.
+func leadsTo(r netlink.Route, want netip.Prefix) bool {
+	if r.Dst == nil {
+		return want.Bits() == 0
+	}
+	got, err := netip.ParsePrefix(r.Dst.String())
+	return err == nil && got == want
+}
+
+// isShaped tells whether a device has its token bucket.
+func isShaped(l netlink.Link) error {
+	qdiscs, err := netlink.QdiscList(nil)
+	if err != nil {
+		return fmt.Errorf("list qdiscs: %w", err)
+	}
+	for _, q := range qdiscs {
+		if q.Attrs().LinkIndex == l.Attrs().Index && q.Type() == "tbf" {
+			return nil
+		}
+	}
+	return fmt.Errorf("device %s has lost the limit of its rate", l.Attrs().Name)
+}
+
+// checkTap tells whether the microVM's tap is there and joined with the
+// container's device.
+func checkTap(l netlink.Link) error {
+	tap, err := upLink(TapName)
+	if err != nil {
+		return fmt.Errorf("the microVM's: %w", err)
+	}
+	for _, at := range []netlink.Link{l, tap} {
+		filters, err := filtersOf(at.Attrs().Index, netlink.MakeHandle(0xffff, 0))
+		if err != nil {
+			return err
+		}
+		if len(filters) == 0 {
+			return fmt.Errorf("device %s has lost its redirection to the microVM", at.Attrs().Name)
+		}
+	}
+	return nil
+}
+
+// checkRules tells whether the security group is in force.
+func checkRules(a Attached) error {
+	if len(a.Network.Rules) == 0 {
+		return nil
+	}
+	g, err := openGroups()
+	if err != nil {
+		return fmt.Errorf("look at the security group: %w", err)
+	}
+	for _, way := range []struct {
+		direction string
+		verdicts  *nftables.Set
+	}{{"ingress", g.ingress}, {"egress", g.egress}} {
+		if !slices.ContainsFunc(a.Network.Rules, func(r cni.Rule) bool { return r.Direction == way.direction }) {
+			continue
+		}
+		elements, err := g.GetSetElements(way.verdicts)
+		if err != nil {
+			return fmt.Errorf("look at the security group: %w", err)
+		}
+		for _, l := range a.Leases {
+			addr := l.Address.Addr()
+			if addr.Is4() && !slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
+				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(way.direction, a.Host)), 0))
+			}) {
+				return fmt.Errorf("the container has lost its rules for %s", way.direction)
+			}
+		}
+	}
+	return nil
+}
+
+// check tells whether the container's port is one of the bridge.
+func (veth) check(_ *Host, a Attached) error {
+	bridge, err := netlink.LinkByName(a.Network.Bridge)
+	if err != nil {
+		return fmt.Errorf("bridge: look for device %s: %w", a.Network.Bridge, err)
+	}
+	l, err := netlink.LinkByName(a.Host)
+	if err != nil {
+		return fmt.Errorf("look for device %s: %w", a.Host, err)
+	}
+	if l.Attrs().MasterIndex != bridge.Attrs().Index {
+		return fmt.Errorf("device %s is no port of bridge %s", a.Host, a.Network.Bridge)
+	}
+	return nil
+}
+
+func (ptp) check(_ *Host, a Attached) error    { return checkRouted(a) }
+func (netkit) check(_ *Host, a Attached) error { return checkRouted(a) }
+
+// checkRouted tells whether the host knows the way to a container.
+func checkRouted(a Attached) error {
+	l, err := netlink.LinkByName(a.Host)
+	if err != nil {
+		return fmt.Errorf("look for device %s: %w", a.Host, err)
+	}
+	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list routes of %s: %w", a.Host, err)
+	}
+	for _, lease := range a.Leases {
+		addr := lease.Address.Addr()
+		want := netip.PrefixFrom(addr, addr.BitLen())
+		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return leadsTo(r, want) }) {
+			return fmt.Errorf("the host has lost its route to %v", want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package devices
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/sysctl"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/ipam"
+)
+
+// gateways are the addresses of a network's gateway, one of each range, on one
+// of the host's devices.
+func gateways(index int, c *cni.Conf) (todo []message) {
+	for _, set := range c.Sets {
+		for _, r := range set {
+			todo = append(todo, newAddr(index, netip.PrefixFrom(r.Gateway, r.Subnet.Bits())))
+		}
+	}
+	return todo
+}
+
+// hostEnd sets a device by which the host talks to containers. Whoever of them
+// says to be a router is not the host's: the kernel would send what it has for
+// IPv6 there. Nor does a tenant's container send under an address from elsewhere,
+// by which tenants are told apart.
+func hostEnd(device string, c *cni.Conf) error {
+	set := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
+	if c.Tenant != "" && c.Routed() {
+		set = append(set, sysctl.Setting{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"})
+	}
+	err := sysctl.Set(set)
+	if err != nil || !slices.ContainsFunc(c.Sets, func(s ipam.Set) bool { return s[0].Subnet.Addr().Is6() }) {
+		return err
+	}
+	return allowIPv6(device)
+}
+
+// allowIPv6 lets a device have addresses of IPv6, also where new ones have none.
+func allowIPv6(device string) error {
+	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"}})
+}
+
+func setAlias(index int, alias string) message {
+	e := netlink.NewAttributeEncoder()
+	e.String(unix.IFLA_IFALIAS, alias)
+	return message{what: fmt.Sprintf("name device %d", index), typ: unix.RTM_NEWLINK, data: append(ifinfo(index, 0, 0), encoded(e)...)}
+}
+
+// randomMAC is for a bridge, which would else take that of a port.
+func randomMAC() []byte {
+	mac := make([]byte, 6)
+	_, _ = rand.Read(mac) // never fails
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// forward lets the host forward, as far as the network wants it.
+func (h *Host) forward(c *cni.Conf) error {
+	if !c.Routed() {
+		return nil
+	}
+	for _, set := range c.Sets {
+		sysctl := "/proc/sys/net/ipv6/conf/all/forwarding"
+		if set[0].Subnet.Addr().Is4() {
+			sysctl = "/proc/sys/net/ipv4/ip_forward"
+		}
+		if b, err := os.ReadFile(sysctl); err == nil && len(b) > 0 && b[0] == '1' {
+			continue
+		}
+		if err := os.WriteFile(sysctl, []byte("1"), 0); err != nil {
+			return fmt.Errorf("let the host forward: %w", err)
+		}
+	}
+	return nil
+}
+
+// natTable holds the masquerading of all networks.
+const natTable = "scon_startup"
+
+// masquerade lets what leaves the network's subnets go out under the host's
+// address: one rule for each subnet, not for each container. Rules that are
+// there already stay untouched, for whoever watches rules would look again.
+func masquerade(c *cni.Conf) error {
+	nft, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	table, chain := natChain()
+	var there []string
+	if rules, err := nft.GetRules(table, chain); err == nil {
+		for _, r := range rules {
+			there = append(there, commentOf(r))
+		}
+	}
+	changed := false
+	for _, set := range c.Sets {
+		for _, r := range set {
+			comment := c.Name + " " + r.Subnet.String()
+			if r.Subnet.Addr().Is6() || slices.Contains(there, comment) {
+				continue
+			}
+			if !changed {
+				nft.AddTable(table)
+				nft.AddChain(chain)
+				changed = true
+			}
+			nft.AddRule(&nftables.Rule{
+				Table: table, Chain: chain,
+				Exprs:    append(append(matchSubnet(12, r.Subnet, expr.CmpOpEq), matchSubnet(16, r.Subnet, expr.CmpOpNeq)...), &expr.Masq{}),
+				UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
+			})
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if err := nft.Flush(); err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	return nil
+}
+
+// unmasquerade takes the rules of a network away, and the table after the last.
+func unmasquerade(c *cni.Conf) error {
+	nft, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("end masquerading: %w", err)
+	}
+	table, chain := natChain()
+	rules, err := nft.GetRules(table, chain)
+	if err != nil {
+		return nil // there is no table
+	}
+	left := len(rules)
+	for _, r := range rules {
+		if network, _, _ := strings.Cut(commentOf(r), " "); network == c.Name {
+			if err := nft.DelRule(r); err != nil {
+				return fmt.Errorf("end masquerading: %w", err)
+			}
+			left--
+		}
+	}
+	switch left {
+	case len(rules):
+		return nil // none is the network's
+	case 0:
+		nft.DelTable(table)
+	}
+	if err := nft.Flush(); err != nil {
+		return fmt.Errorf("end masquerading: %w", err)
+	}
+	return nil
+}
+
+func natChain() (*nftables.Table, *nftables.Chain) {
+	table := &nftables.Table{Name: natTable, Family: nftables.TableFamilyIPv4}
+	return table, &nftables.Chain{
+		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}
+}
+
+func commentOf(r *nftables.Rule) string {
+	word, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+	return word
+}
+
+// matchSubnet compares an IPv4 header's address at an offset with a subnet.
+func matchSubnet(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
+	mask := binaryutil.BigEndian.PutUint32(^uint32(0) << (32 - p.Bits()))
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: p.Addr().AsSlice()},
+	}
+}

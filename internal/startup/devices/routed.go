@@ -1,0 +1,93 @@
+package devices
+
+import (
+	"errors"
+	"net/netip"
+
+	attributes "github.com/mdlayher/netlink"
+
+	"github.com/scon-project/scon/internal/startup/cni"
+)
+
+// ptp is a veth pair whose host end has the gateway's address: the host routes
+// every packet.
+type ptp struct{}
+
+func (ptp) routed() bool { return true }
+
+func (ptp) macs(s Spec) Made { return macsOf(s.Leases) }
+
+func (ptp) prepare(*Host, *cni.Conf) error { return nil }
+
+func (ptp) make(h *Host, s Spec, m Made) error {
+	if err := h.rt.do(newLink(pair("veth", s, m, 0))); err != nil {
+		return err
+	}
+	return h.routeTo(s)
+}
+
+// routeTo leads the container's addresses to its end on the host, or removes
+// that.
+func (h *Host) routeTo(s Spec) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.rt.do(delLink(s.Host)))
+		}
+	}()
+	index, err := indexOf(s.Host)
+	if err != nil {
+		return err
+	}
+	if err := hostEnd(s.Host, s.Conf); err != nil {
+		return err
+	}
+	var todo []message
+	for _, l := range s.Leases {
+		addr := l.Address.Addr()
+		if l.Gateway.IsValid() {
+			todo = append(todo, newAddr(index, netip.PrefixFrom(l.Gateway, l.Gateway.BitLen())))
+		}
+		todo = append(todo, newRoute(index, netip.PrefixFrom(addr, addr.BitLen()), netip.Addr{}))
+	}
+	return h.rt.do(todo...)
+}
+
+// netkit is a pair as ptp's, of the kernel's device for containers (6.7).
+type netkit struct{}
+
+func (netkit) routed() bool { return true }
+
+// macs of mode l3 are none.
+func (netkit) macs(s Spec) Made {
+	if s.Conf.Mode == "l3" {
+		return Made{}
+	}
+	return macsOf(s.Leases)
+}
+
+func (netkit) prepare(*Host, *cni.Conf) error { return nil }
+
+// Attributes and values of IFLA_INFO_DATA, as in linux/if_link.h.
+const (
+	netkitPeerInfo = 1 // IFLA_NETKIT_PEER_INFO
+	netkitMode     = 5 // IFLA_NETKIT_MODE
+	netkitL2       = 0
+	netkitL3       = 1
+)
+
+func (netkit) make(h *Host, s Spec, m Made) error {
+	l := pair("netkit", s, m, 0)
+	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
+	l.data = func(e *attributes.AttributeEncoder) {
+		mode := uint32(netkitL2)
+		if s.Conf.Mode == "l3" {
+			mode = netkitL3
+		}
+		e.Uint32(netkitMode, mode)
+		e.Bytes(netkitPeerInfo, peer.encode())
+	}
+	if err := h.rt.do(newLink(l)); err != nil {
+		return err
+	}
+	return h.routeTo(s)
+}

@@ -1,0 +1,228 @@
+package devices
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/startup/cni"
+)
+
+// The security groups of all containers are in one table. A packet finds its
+// container's chain by its address, in a map, so that a container costs the
+// others nothing:
+//
+//	forward ─ established ▶ accept
+//	        ├ daddr in ingress ▶ in-HOST: rules accept, the rest is dropped
+//	        └ saddr in egress  ▶ out-HOST
+//
+// They judge what the host forwards, or bridges with br_netfilter.
+const groupTable = "scon_groups"
+
+// group is a connection for changes of the table.
+type group struct {
+	*nftables.Conn
+	table           *nftables.Table
+	forward         *nftables.Chain
+	ingress, egress *nftables.Set
+}
+
+func openGroups() (*group, error) {
+	nft, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	g := &group{Conn: nft, table: &nftables.Table{Name: groupTable, Family: nftables.TableFamilyIPv4}}
+	g.forward = &nftables.Chain{
+		Name: "forward", Table: g.table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+	}
+	verdicts := func(name string) *nftables.Set {
+		return &nftables.Set{Table: g.table, Name: name, IsMap: true, KeyType: nftables.TypeIPAddr, DataType: nftables.TypeVerdict}
+	}
+	g.ingress, g.egress = verdicts("ingress"), verdicts("egress")
+	return g, nil
+}
+
+// ensureTable makes the table with what all containers share.
+func (g *group) ensureTable() error {
+	tables, err := g.ListTablesOfFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return err
+	}
+	for _, t := range tables {
+		if t.Name == groupTable {
+			return nil
+		}
+	}
+	g.AddTable(g.table)
+	g.AddChain(g.forward)
+	for _, m := range []*nftables.Set{g.ingress, g.egress} {
+		if err := g.AddSet(m, nil); err != nil {
+			return err
+		}
+	}
+	established := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+	g.AddRule(&nftables.Rule{Table: g.table, Chain: g.forward, Exprs: []expr.Any{
+		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: established, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	}})
+	lookup := func(offset uint32, m *nftables.Set) {
+		g.AddRule(&nftables.Rule{Table: g.table, Chain: g.forward, Exprs: []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+			&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: m.Name, SetID: m.ID},
+		}})
+	}
+	lookup(destination, g.ingress)
+	lookup(source, g.egress)
+	return nil
+}
+
+// Offsets of addresses in an IPv4 header.
+const (
+	source      = 12
+	destination = 16
+)
+
+// addRules puts the container's security group in force, in one transaction.
+func (h *Host) addRules(s Spec) error {
+	if len(s.Conf.Rules) == 0 {
+		return nil
+	}
+	h.groups.Lock()
+	defer h.groups.Unlock()
+	g, err := openGroups()
+	if err == nil {
+		err = g.ensureTable()
+	}
+	if err == nil {
+		err = g.add(s)
+	}
+	if err == nil {
+		err = g.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("put the security group in force: %w", err)
+	}
+	return nil
+}
+
+// chainOf is a container's chain for a direction of its rules.
+func chainOf(direction, host string) string {
+	if direction == "ingress" {
+		return "in-" + host
+	}
+	return "out-" + host
+}
+
+func (g *group) add(s Spec) error {
+	for _, way := range []struct {
+		direction string
+		verdicts  *nftables.Set
+		other     uint32
+	}{{"ingress", g.ingress, source}, {"egress", g.egress, destination}} {
+		var rules []cni.Rule
+		for _, r := range s.Conf.Rules {
+			if r.Direction == way.direction {
+				rules = append(rules, r)
+			}
+		}
+		if rules == nil {
+			continue // a direction without rules is free
+		}
+		chain := g.AddChain(&nftables.Chain{Name: chainOf(way.direction, s.Host), Table: g.table})
+		for _, r := range rules {
+			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(match(r, way.other), &expr.Verdict{Kind: expr.VerdictReturn})})
+		}
+		g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
+		for _, l := range s.Leases {
+			if !l.Address.Addr().Is4() {
+				return fmt.Errorf("address %v: rules judge IPv4 only", l.Address.Addr())
+			}
+			err := g.SetAddElements(way.verdicts, []nftables.SetElement{{
+				Key:         l.Address.Addr().AsSlice(),
+				VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name},
+			}})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// match compares a packet with a rule; the other side's address is at an offset.
+func match(r cni.Rule, other uint32) (exprs []expr.Any) {
+	if p, err := netip.ParsePrefix(r.CIDR); err == nil && p.Bits() > 0 {
+		exprs = append(exprs, matchSubnet(other, p, expr.CmpOpEq)...)
+	}
+	if number := map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}[r.Protocol]; number != 0 {
+		exprs = append(exprs,
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}})
+	}
+	if r.Port == 0 {
+		return exprs
+	}
+	return append(exprs,
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(r.Port), ToData: binaryutil.BigEndian.PutUint16(max(r.Port, r.PortEnd))})
+}
+
+// dropRules is removeRules for a container of a network that has any.
+func (h *Host) dropRules(n *cni.Network, host string) error {
+	if len(n.Rules) == 0 {
+		return nil
+	}
+	h.groups.Lock()
+	defer h.groups.Unlock()
+	return removeRules(host)
+}
+
+// removeRules takes the security group of a container away, found by the
+// device's name in its chains'.
+func removeRules(host string) error {
+	g, err := openGroups()
+	if err != nil {
+		return fmt.Errorf("take the security group away: %w", err)
+	}
+	chains, err := g.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return fmt.Errorf("take the security group away: %w", err)
+	}
+	for _, c := range chains {
+		if c.Table.Name != groupTable || c.Name != chainOf("ingress", host) && c.Name != chainOf("egress", host) {
+			continue
+		}
+		verdicts := g.ingress
+		if c.Name == chainOf("egress", host) {
+			verdicts = g.egress
+		}
+		elements, err := g.GetSetElements(verdicts)
+		if err != nil {
+			return fmt.Errorf("take the security group away: %w", err)
+		}
+		for _, e := range elements {
+			// The library reads verdicts as bytes, with the chain's name in them.
+			if bytes.Contains(e.Val, append([]byte(c.Name), 0)) {
+				if err := g.SetDeleteElements(verdicts, []nftables.SetElement{{Key: e.Key}}); err != nil {
+					return fmt.Errorf("take the security group away: %w", err)
+				}
+			}
+		}
+		c.Table = g.table
+		g.FlushChain(c)
+		g.DelChain(c)
+	}
+	if err := g.Flush(); err != nil {
+		return fmt.Errorf("take the security group away: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package devices
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+
+	"github.com/scon-project/scon/internal/startup/cni"
+)
+
+// What the host forwards from the containers of a tenant to those of another it
+// drops. One look-up finds whose a packet's sender is, so that tenants cost the
+// others nothing:
+//
+//	forward ─ saddr in from ▶ of-TENANT: daddr of its own returns,
+//	                                     daddr in subnets is dropped
+//
+// A tenant's own bridge, VLAN or master keeps from others what the host does
+// not forward.
+const tenantTable = "scon_tenants"
+
+// tenants is a connection for changes of the table of one family.
+type tenants struct {
+	*nftables.Conn
+	table         *nftables.Table
+	forward       *nftables.Chain
+	subnets, from *nftables.Set
+	source        uint32 // offset of addresses in the header
+	destination   uint32
+	size          uint32 // of an address, in bytes
+}
+
+func openTenants(v4 bool) (*tenants, error) {
+	nft, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	t := &tenants{Conn: nft, table: &nftables.Table{Name: tenantTable, Family: nftables.TableFamilyIPv4}, source: source, destination: destination, size: 4}
+	typ := nftables.TypeIPAddr
+	if !v4 {
+		t.table.Family, typ = nftables.TableFamilyIPv6, nftables.TypeIP6Addr
+		t.source, t.destination, t.size = 8, 24, 16
+	}
+	t.forward = &nftables.Chain{
+		Name: "forward", Table: t.table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+	}
+	t.subnets = &nftables.Set{Table: t.table, Name: "subnets", Interval: true, KeyType: typ}
+	t.from = &nftables.Set{Table: t.table, Name: "from", Interval: true, IsMap: true, KeyType: typ, DataType: nftables.TypeVerdict}
+	return t, nil
+}
+
+// isolate keeps the containers of the network's tenant from those of others.
+func isolate(c *cni.Conf) error {
+	if c.Tenant == "" || !c.Routed() {
+		return nil
+	}
+	for _, v4 := range []bool{true, false} {
+		if err := isolateFamily(c, v4); err != nil {
+			return fmt.Errorf("keep tenant %q apart: %w", c.Tenant, err)
+		}
+	}
+	return nil
+}
+
+func isolateFamily(c *cni.Conf, v4 bool) error {
+	var subnets []netip.Prefix
+	for _, p := range c.Subnets() {
+		if p.Addr().Is4() == v4 && !slices.Contains(subnets, p) {
+			subnets = append(subnets, p)
+		}
+	}
+	if len(subnets) == 0 {
+		return nil
+	}
+	t, err := openTenants(v4)
+	if err != nil {
+		return err
+	}
+	there, err := t.ensureTable()
+	if err != nil {
+		return err
+	}
+	chain := &nftables.Chain{Name: tenantChain(c.Tenant), Table: t.table}
+	var rules []*nftables.Rule
+	if there {
+		// Without the chain there are none.
+		rules, _ = t.GetRules(t.table, chain)
+	}
+	changed := false
+	if len(rules) == 0 {
+		t.AddChain(chain)
+		t.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: []expr.Any{
+			t.load(t.destination),
+			&expr.Lookup{SourceRegister: 1, SetName: t.subnets.Name, SetID: t.subnets.ID},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		}})
+	}
+	for _, p := range subnets {
+		comment := tenantComment(c, p)
+		if slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment }) {
+			continue
+		}
+		t.InsertRule(&nftables.Rule{
+			Table: t.table, Chain: chain,
+			Exprs:    append(t.matchSubnet(p), &expr.Verdict{Kind: expr.VerdictReturn}),
+			UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
+		})
+		if !inSets(rules, p, comment) {
+			if err := t.add(p, chain); err != nil {
+				return err
+			}
+		}
+		changed = true
+	}
+	if !changed {
+		return nil
+	}
+	return t.Flush()
+}
+
+// unisolate takes what isolate has made for a network away, and the table after
+// the last one.
+func unisolate(c *cni.Conf) error {
+	if c.Tenant == "" || !c.Routed() {
+		return nil
+	}
+	for _, v4 := range []bool{true, false} {
+		if err := unisolateFamily(c, v4); err != nil {
+			return fmt.Errorf("forget tenant %q: %w", c.Tenant, err)
+		}
+	}
+	return nil
+}
+
+func unisolateFamily(c *cni.Conf, v4 bool) error {
+	t, err := openTenants(v4)
+	if err != nil {
+		return err
+	}
+	chains, err := t.ListChainsOfTableFamily(t.table.Family)
+	if err != nil {
+		return err
+	}
+	others, own := 0, false
+	for _, chain := range chains {
+		if chain.Table.Name != tenantTable || chain.Name == t.forward.Name {
+			continue
+		}
+		if chain.Name == tenantChain(c.Tenant) {
+			own = true
+		} else {
+			others++
+		}
+	}
+	if !own {
+		return nil
+	}
+	chain := &nftables.Chain{Name: tenantChain(c.Tenant), Table: t.table}
+	rules, err := t.GetRules(t.table, chain)
+	if err != nil {
+		return err
+	}
+	left := len(rules) - 1 // the one that drops
+	for _, p := range c.Subnets() {
+		for _, r := range rules {
+			if commentOf(r) != tenantComment(c, p) {
+				continue
+			}
+			if !inSets(rules, p, commentOf(r)) {
+				if err := t.remove(p, chain); err != nil {
+					return err
+				}
+			}
+			if err := t.DelRule(r); err != nil {
+				return err
+			}
+			left--
+		}
+	}
+	switch {
+	case left == len(rules)-1:
+		return nil // none is the network's
+	case left == 0 && others == 0:
+		t.DelTable(t.table)
+	case left == 0:
+		t.FlushChain(chain)
+		t.DelChain(chain)
+	}
+	return t.Flush()
+}
+
+func tenantChain(tenant string) string { return "of-" + tenant }
+
+// tenantComment is of the rule of one network's subnet.
+func tenantComment(c *cni.Conf, p netip.Prefix) string { return c.Name + " " + p.String() }
+
+// inSets tells whether a network of the tenant has a subnet, other than the one
+// of a comment.
+func inSets(rules []*nftables.Rule, p netip.Prefix, besides string) bool {
+	return slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
+		word := commentOf(r)
+		return word != besides && strings.HasSuffix(word, " "+p.String())
+	})
+}
+
+// ensureTable makes the table with what all tenants share, unless it is there.
+func (t *tenants) ensureTable() (there bool, err error) {
+	tables, err := t.ListTablesOfFamily(t.table.Family)
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(tables, func(got *nftables.Table) bool { return got.Name == tenantTable }) {
+		return true, nil
+	}
+	t.AddTable(t.table)
+	t.AddChain(t.forward)
+	for _, s := range []*nftables.Set{t.subnets, t.from} {
+		if err := t.AddSet(s, nil); err != nil {
+			return false, err
+		}
+	}
+	t.AddRule(&nftables.Rule{Table: t.table, Chain: t.forward, Exprs: []expr.Any{
+		t.load(t.source),
+		&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: t.from.Name, SetID: t.from.ID},
+	}})
+	return false, nil
+}
+
+func (t *tenants) load(offset uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: t.size}
+}
+
+// matchSubnet compares a packet's destination with a subnet.
+func (t *tenants) matchSubnet(p netip.Prefix) []expr.Any {
+	mask := make([]byte, t.size)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return []expr.Any{
+		t.load(t.destination),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: t.size, Mask: mask, Xor: make([]byte, t.size)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()},
+	}
+}
+
+// add puts a subnet into the sets, of a tenant with a chain; remove takes it out.
+func (t *tenants) add(p netip.Prefix, chain *nftables.Chain) error {
+	plain, verdict := interval(p), interval(p)
+	verdict[0].VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name}
+	if err := t.SetAddElements(t.subnets, plain); err != nil {
+		return err
+	}
+	return t.SetAddElements(t.from, verdict)
+}
+
+func (t *tenants) remove(p netip.Prefix, chain *nftables.Chain) error {
+	plain, verdict := interval(p), interval(p)
+	verdict[0].VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name}
+	if err := t.SetDeleteElements(t.from, verdict); err != nil {
+		return err
+	}
+	return t.SetDeleteElements(t.subnets, plain)
+}
+
+// interval is a subnet as nftables has it: its beginning, and what follows.
+func interval(p netip.Prefix) []nftables.SetElement {
+	end := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(end)*8; i++ {
+		end[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(end)
+	elements := []nftables.SetElement{{Key: p.Addr().AsSlice()}}
+	if next := last.Next(); next.IsValid() {
+		elements = append(elements, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+	}
+	return elements
+}

@@ -1,0 +1,99 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+
+	attributes "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/startup/cni"
+)
+
+// veth is a pair whose host end is a port of a bridge.
+type veth struct{}
+
+func (veth) routed() bool { return false }
+
+func (veth) macs(s Spec) Made { return macsOf(s.Leases) }
+
+func (veth) prepare(h *Host, c *cni.Conf) error { return h.ensureBridge(c) }
+
+func (veth) unprepare(h *Host, c *cni.Conf) error { return h.removeBridge(c.Bridge) }
+
+func (veth) make(h *Host, s Spec, m Made) error {
+	bridge, err := indexOf(s.Conf.Bridge)
+	if err != nil {
+		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
+	}
+	return h.rt.do(newLink(pair("veth", s, m, bridge)))
+}
+
+// pair is a device pair in one request: the host's end, up and a port of a
+// bridge if there is one, and the container's, in its namespace. That one cannot
+// be up yet, for it has no peer when its flags are set.
+func pair(kind string, s Spec, m Made, bridge int) link {
+	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
+	return link{
+		name: s.Host, kind: kind, up: true, mac: m.HostMAC, mtu: s.Conf.MTU, master: bridge,
+		data: func(e *attributes.AttributeEncoder) { e.Bytes(vethInfoPeer, peer.encode()) },
+	}
+}
+
+const vethInfoPeer = 1 // VETH_INFO_PEER
+
+// madeBySCON is the alias of devices that SCON made for all of a network's
+// containers, and may take away when none is left.
+const madeBySCON = "made by scon for its containers"
+
+// ensureBridge makes the bridge if it is missing, and gives it the gateways'
+// addresses.
+func (h *Host) ensureBridge(c *cni.Conf) error {
+	err := h.rt.do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: randomMAC()}))
+	fresh := err == nil
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	index, err := indexOf(c.Bridge)
+	if err != nil {
+		return err
+	}
+	todo := []message{setUp(index)}
+	if fresh {
+		todo = append(todo, setAlias(index, madeBySCON))
+	}
+	if fresh || c.IsGateway {
+		if err := hostEnd(c.Bridge, c); err != nil {
+			return err
+		}
+	}
+	if c.IsGateway {
+		todo = append(todo, gateways(index, c)...)
+	}
+	return h.rt.do(todo...)
+}
+
+// removeBridge takes a bridge away that SCON has made and that has no ports.
+func (h *Host) removeBridge(name string) error {
+	bridge, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for bridge %s: %w", name, err)
+	}
+	if bridge.Attrs().Alias != madeBySCON {
+		return nil
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge.Attrs().Index {
+			return nil
+		}
+	}
+	return h.rt.do(delLink(name))
+}

@@ -1,0 +1,295 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/go-plugins-helpers/network"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// world is a host with a driver in it, and who is outside:
+//
+//	containers of bridge scon-... --- host 192.0.2.2, port 8080 --- outside 192.0.2.1
+type world struct {
+	t             *testing.T
+	host, outside string
+	dir           string
+	driver        *Driver
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, host: nstest.New(t), outside: nstest.New(t), dir: t.TempDir()}
+	nstest.Run(t, w.host, fmt.Sprintf(`
+		ip link add up0 type veth peer name eth0 netns %s
+		ip addr add 192.0.2.2/24 dev up0
+		ip link set up0 up`, w.outside))
+	nstest.Run(t, w.outside, `
+		ip addr add 192.0.2.1/24 dev eth0
+		ip link set eth0 up
+		ip route add 172.30.0.0/24 via 192.0.2.2`)
+	w.open()
+	t.Cleanup(func() { w.do(func() error { return w.driver.Close() }) })
+	return w
+}
+
+// do calls fn on the host.
+func (w *world) do(fn func() error) {
+	w.t.Helper()
+	if err := netns.Do(w.host, fn); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) open() {
+	w.t.Helper()
+	w.do(func() (err error) {
+		w.driver, err = open(Options{Dir: w.dir, Logger: slog.New(slog.DiscardHandler)})
+		return err
+	})
+}
+
+// crash leaves a driver as a process leaves it that is killed, and starts
+// another.
+func (w *world) crash() {
+	w.t.Helper()
+	for id := range w.driver.held {
+		w.driver.letGo(id)
+	}
+	w.driver.store.close()
+	w.open()
+}
+
+// run has a container join a network, and does Docker's part. It returns its
+// namespace.
+func (w *world) run(net, endpoint, addr string, bindings ...any) (ns string) {
+	w.t.Helper()
+	ns = nstest.New(w.t)
+	var joined *network.JoinResponse
+	w.do(func() (err error) {
+		_, err = w.driver.CreateEndpoint(&network.CreateEndpointRequest{
+			NetworkID: net, EndpointID: endpoint, Interface: &network.EndpointInterface{Address: addr + "/24"},
+		})
+		if err == nil {
+			joined, err = w.driver.Join(&network.JoinRequest{NetworkID: net, EndpointID: endpoint, SandboxKey: "/run/netns/" + ns})
+		}
+		if err == nil {
+			err = w.publish(net, endpoint, bindings...)
+		}
+		return err
+	})
+	nstest.Run(w.t, w.host, fmt.Sprintf("ip link set %s netns %s name eth0", joined.InterfaceName.SrcName, ns))
+	nstest.Run(w.t, ns, fmt.Sprintf(`
+		ip addr add %s/24 dev eth0
+		ip link set eth0 up`, addr))
+	if joined.Gateway != "" {
+		nstest.Run(w.t, ns, "ip route add default via "+joined.Gateway)
+	}
+	return ns
+}
+
+// publish asks for ports as Docker does.
+func (w *world) publish(net, endpoint string, bindings ...any) error {
+	return w.driver.ProgramExternalConnectivity(&network.ProgramExternalConnectivityRequest{
+		NetworkID: net, EndpointID: endpoint, Options: map[string]any{labelPorts: bindings},
+	})
+}
+
+// tcp is a binding as JSON has it.
+func tcp(host string, hostPort, port int) map[string]any {
+	return map[string]any{"Proto": unix.IPPROTO_TCP, "Port": port, "HostIP": host, "HostPort": hostPort, "HostPortEnd": hostPort}
+}
+
+// serve answers in a namespace with a name until the end of the test.
+func (w *world) serve(ns, name string) {
+	w.t.Helper()
+	var l net.Listener
+	if err := netns.Do(ns, func() (err error) { l, err = net.Listen("tcp4", ":80"); return err }); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, name)
+			c.Close()
+		}
+	}()
+}
+
+// reaches checks who answers at an address, "" for nobody.
+func (w *world) reaches(ns, addr, want string) {
+	w.t.Helper()
+	limit := 10 * time.Second
+	if want == "" {
+		limit = time.Second
+	}
+	var c net.Conn
+	err := netns.Do(ns, func() (err error) { c, err = net.DialTimeout("tcp4", addr, limit); return err })
+	if err != nil {
+		if want != "" {
+			w.t.Errorf("%s: %v, want %s", addr, err, want)
+		}
+		return
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(limit))
+	if got, err := io.ReadAll(c); string(got) != want {
+		w.t.Errorf("%s: %q answers (%v), want %q", addr, got, err, want)
+	}
+}
+
+// Networks, containers and published ports come and go, and survive a driver that
+// is killed.
+func TestLife(t *testing.T) {
+	w := newWorld(t)
+	const endpoint, second = "aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb"
+	w.do(func() error {
+		return errors.Join(
+			w.driver.CreateNetwork(request(netID, "172.30.0.0/24", "172.30.0.1/24", nil)),
+			w.driver.CreateNetwork(request(otherID, "172.29.0.0/24", "172.29.0.1/24", nil)))
+	})
+	web := w.run(netID, endpoint, "172.30.0.2", tcp("", 8080, 80))
+	other := w.run(otherID, second, "172.29.0.2")
+	w.serve(web, "web")
+	check := func() {
+		t.Helper()
+		w.reaches(w.outside, "192.0.2.2:8080", "web")
+		w.reaches(w.host, "127.0.0.1:8080", "web")
+		w.reaches(w.host, "172.30.0.2:80", "web")
+		w.reaches(web, "192.0.2.2:8080", "web")
+		w.reaches(other, "192.0.2.2:8080", "web")
+		w.reaches(other, "172.30.0.2:80", "")
+		w.reaches(w.outside, "172.30.0.2:80", "")
+	}
+	check()
+	w.crash()
+	check()
+
+	w.do(func() error {
+		err := w.publish(otherID, second, tcp("", 8080, 80))
+		if err == nil || !strings.Contains(err.Error(), "already allocated") {
+			t.Errorf("a port that is taken: %v", err)
+		}
+		if err := w.publish(otherID, second, tcp("127.0.0.1", 0, 80)); err != nil {
+			t.Error(err)
+		}
+		if ports := w.driver.networks[otherID].Endpoints[second].Ports; len(ports) != 1 || ports[0].Port == 0 {
+			t.Errorf("a port that the driver chooses: %+v", ports)
+		}
+		return nil
+	})
+	w.do(func() error {
+		err := w.driver.Leave(&network.LeaveRequest{NetworkID: netID, EndpointID: endpoint})
+		return errors.Join(err, w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: endpoint}))
+	})
+	w.reaches(w.outside, "192.0.2.2:8080", "")
+	w.crash()
+	w.do(func() error {
+		return errors.Join(
+			w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: netID}),
+			w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: otherID}))
+	})
+	w.wantNothing()
+}
+
+// wantNothing checks that nothing of the driver's is left on the host.
+func (w *world) wantNothing() {
+	w.t.Helper()
+	left := nstest.Run(w.t, w.host, "ip -o link") + nstest.Run(w.t, w.host, "nft list tables") + nstest.Run(w.t, w.host, "iptables -S")
+	for _, word := range []string{": " + hostPrefix, ": " + innerPrefix, ": " + bridgePrefix, tableName, admitChain} {
+		if strings.Contains(left, word) {
+			w.t.Errorf("%s is left: %s", word, left)
+		}
+	}
+	if files, err := filepath.Glob(filepath.Join(w.dir, "*.json")); err != nil || len(files) > 0 {
+		w.t.Errorf("files are left: %v %v", files, err)
+	}
+}
+
+// What a driver was killed in the middle of is put right.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t)
+	const endpoint = "aaaaaaaaaaaaaaaaaaaa"
+	create := func(id string) error {
+		return w.driver.CreateNetwork(request(id, "172.30.0.0/24", "172.30.0.1/24", nil))
+	}
+	w.do(func() error { return create(netID) })
+	w.run(netID, endpoint, "172.30.0.2")
+
+	t.Run("a device without a record", func(t *testing.T) {
+		n := w.driver.networks[netID]
+		e := n.Endpoints[endpoint]
+		delete(n.Endpoints, endpoint)
+		if err := w.driver.store.put(n); err != nil {
+			t.Fatal(err)
+		}
+		w.crash()
+		if left := nstest.Run(t, w.host, "ip -o link"); strings.Contains(left, e.Host) {
+			t.Errorf("%s is left: %s", e.Host, left)
+		}
+	})
+	t.Run("a record without a bridge", func(t *testing.T) {
+		nstest.Run(t, w.host, "ip link del "+w.driver.networks[netID].Bridge)
+		w.crash()
+		w.run(netID, endpoint, "172.30.0.2")
+	})
+	t.Run("an address that Docker leases anew", func(t *testing.T) {
+		const next = "cccccccccccccccccccc"
+		web := w.run(netID, next, "172.30.0.2")
+		w.serve(web, "next")
+		w.reaches(w.host, "172.30.0.2:80", "next")
+		if n := w.driver.networks[netID]; n.Endpoints[endpoint] != nil {
+			t.Errorf("endpoints are %v", n.Endpoints)
+		}
+		w.do(func() error {
+			return w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: next})
+		})
+	})
+	t.Run("a subnet that Docker leases anew", func(t *testing.T) {
+		w.do(func() error { return create(otherID) })
+		if len(w.driver.networks) != 1 {
+			t.Errorf("networks are %v", w.driver.networks)
+		}
+	})
+	w.do(func() error { return w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: otherID}) })
+	w.wantNothing()
+}
+
+// A second driver does not touch what the first one has, and a file that makes
+// no sense is named.
+func TestStore(t *testing.T) {
+	w := newWorld(t)
+	w.do(func() error {
+		_, err := open(Options{Dir: w.dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "another driver has them") {
+			t.Errorf("a second driver: %v", err)
+		}
+		return nil
+	})
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.do(func() error {
+		_, err := open(Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "x.json") {
+			t.Errorf("a file that makes no sense: %v", err)
+		}
+		return nil
+	})
+}

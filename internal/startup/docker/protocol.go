@@ -1,0 +1,298 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/docker/go-plugins-helpers/network"
+)
+
+// The calls of Docker's. Whatever they change is written down before it is made,
+// and forgotten after it is gone: a driver that is killed finds it again.
+
+// GetCapabilities says that each host has its own networks.
+func (d *Driver) GetCapabilities() (*network.CapabilitiesResponse, error) {
+	return &network.CapabilitiesResponse{Scope: network.LocalScope, ConnectivityScope: network.LocalScope}, nil
+}
+
+// CreateNetwork makes a network, or nothing.
+func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
+	n, err := networkOf(r)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.makeRoom(n); err != nil {
+		return err
+	}
+	if err := d.store.put(n); err != nil {
+		return err
+	}
+	d.networks[n.ID] = n
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.forget(n))
+		}
+	}()
+	if err := makeBridge(n); err != nil {
+		return err
+	}
+	if err := d.enforce(); err != nil {
+		return err
+	}
+	d.log.Info("docker network made", "bridge", n.Bridge, "subnets", n.Pools)
+	return nil
+}
+
+// makeRoom refuses a network whose bridge or subnet another one has. Docker gives
+// no subnet to two networks: one without containers it has forgotten.
+func (d *Driver) makeRoom(n *Network) error {
+	for _, other := range d.sorted() {
+		taken := other.ID == n.ID || other.Bridge == n.Bridge || slices.ContainsFunc(other.Pools, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(n.Pools, p.Overlaps)
+		})
+		switch {
+		case !taken:
+		case len(other.Endpoints) == 0:
+			if err := d.forget(other); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("network %.12s with bridge %s and subnets %v is in the way: it has containers", other.ID, other.Bridge, other.Pools)
+		}
+	}
+	exists, err := hasLink(n.Bridge)
+	if err != nil {
+		return err
+	}
+	if exists {
+		return fmt.Errorf("there is a device %s already: choose another com.docker.network.bridge.name", n.Bridge)
+	}
+	return nil
+}
+
+// DeleteNetwork removes a network with all that is in it.
+func (d *Driver) DeleteNetwork(r *network.DeleteNetworkRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.networks[r.NetworkID]
+	if n == nil {
+		return nil
+	}
+	return d.forget(n)
+}
+
+// forget takes a network away, and its record last.
+func (d *Driver) forget(n *Network) error {
+	for id, e := range n.Endpoints {
+		if err := d.unplug(id, e); err != nil {
+			return err
+		}
+	}
+	if err := removeBridge(n); err != nil {
+		return err
+	}
+	if err := d.store.remove(n); err != nil {
+		return err
+	}
+	delete(d.networks, n.ID)
+	return d.enforce()
+}
+
+// CreateEndpoint writes a container's addresses down.
+func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.CreateEndpointResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, err := d.network(r.NetworkID)
+	if err != nil {
+		return nil, err
+	}
+	if r.Interface == nil || len(r.EndpointID) < maxDeviceName {
+		return nil, fmt.Errorf("endpoint %q: want an identifier of at least %d characters, and addresses", r.EndpointID, maxDeviceName)
+	}
+	e := &Endpoint{MAC: r.Interface.MacAddress}
+	for _, text := range []string{r.Interface.Address, r.Interface.AddressIPv6} {
+		if text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("address %q: %w", text, err)
+		}
+		e.Addrs = append(e.Addrs, p.Addr())
+	}
+	answer := &network.CreateEndpointResponse{}
+	if e.MAC == "" {
+		e.MAC = macOf(e)
+		answer.Interface = &network.EndpointInterface{MacAddress: e.MAC}
+	}
+	// An address that Docker leases anew is of a container that is gone.
+	for id, old := range n.Endpoints {
+		if slices.ContainsFunc(old.Addrs, func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) }) {
+			if err := d.drop(n, id); err != nil {
+				return nil, err
+			}
+		}
+	}
+	n.Endpoints[r.EndpointID] = e
+	if err := d.store.put(n); err != nil {
+		delete(n.Endpoints, r.EndpointID)
+		return nil, err
+	}
+	return answer, nil
+}
+
+// DeleteEndpoint forgets it; one that is forgotten is no error.
+func (d *Driver) DeleteEndpoint(r *network.DeleteEndpointRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.networks[r.NetworkID]
+	if n == nil || n.Endpoints[r.EndpointID] == nil {
+		return nil
+	}
+	return d.drop(n, r.EndpointID)
+}
+
+// drop takes away what an endpoint has, and its record last.
+func (d *Driver) drop(n *Network, id string) error {
+	e := n.Endpoints[id]
+	if err := d.unplug(id, e); err != nil {
+		return err
+	}
+	delete(n.Endpoints, id)
+	if err := d.store.put(n); err != nil {
+		n.Endpoints[id] = e
+		return err
+	}
+	return nil
+}
+
+// unplug removes an endpoint's devices and ports.
+func (d *Driver) unplug(id string, e *Endpoint) error {
+	if err := d.unpublish(id, e); err != nil {
+		return err
+	}
+	if e.Host == "" {
+		return nil
+	}
+	if err := removeLink(e.Host); err != nil {
+		return err
+	}
+	e.Host = ""
+	return nil
+}
+
+// EndpointInfo has nothing that Docker shows.
+func (d *Driver) EndpointInfo(*network.InfoRequest) (*network.InfoResponse, error) {
+	return &network.InfoResponse{Value: map[string]string{}}, nil
+}
+
+// Join makes the container's device, which Docker moves into its namespace.
+func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
+	if err != nil {
+		return nil, err
+	}
+	if e.Host != "" { // a container that Docker has lost
+		if err := d.unplug(r.EndpointID, e); err != nil {
+			return nil, err
+		}
+	}
+	e.Host = hostPrefix + r.EndpointID[:maxDeviceName-len(hostPrefix)]
+	if err := d.store.put(n); err != nil {
+		e.Host = ""
+		return nil, err
+	}
+	inner, err := makePair(n, r.EndpointID, e)
+	if err != nil {
+		return nil, err
+	}
+	return &network.JoinResponse{
+		InterfaceName: network.InterfaceName{SrcName: inner, DstPrefix: n.IfPrefix},
+		Gateway:       n.gateway(false), GatewayIPv6: n.gateway(true),
+		// Else Docker adds a device of its own to containers without a gateway.
+		DisableGatewayService: true,
+	}, nil
+}
+
+// Leave takes the device away, wherever it is.
+func (d *Driver) Leave(r *network.LeaveRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
+	if err != nil {
+		return nil // Docker may tell twice
+	}
+	if err := d.unplug(r.EndpointID, e); err != nil {
+		return err
+	}
+	return d.store.put(n)
+}
+
+// ProgramExternalConnectivity publishes a container's ports.
+func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectivityRequest) error {
+	bindings, err := bindingsOf(r.Options[labelPorts])
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
+	if err != nil {
+		return err
+	}
+	return d.publish(n, r.EndpointID, e, bindings)
+}
+
+// RevokeExternalConnectivity takes them back.
+func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivityRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
+	if err != nil {
+		return nil
+	}
+	if err := d.unpublish(r.EndpointID, e); err != nil {
+		return err
+	}
+	return d.store.put(n)
+}
+
+// AllocateNetwork is for drivers of a swarm.
+func (d *Driver) AllocateNetwork(*network.AllocateNetworkRequest) (*network.AllocateNetworkResponse, error) {
+	return nil, errors.New("networks of scon are of one host: want --scope local")
+}
+
+// FreeNetwork is for drivers of a swarm.
+func (d *Driver) FreeNetwork(*network.FreeNetworkRequest) error { return nil }
+
+// DiscoverNew hears of other hosts.
+func (d *Driver) DiscoverNew(*network.DiscoveryNotification) error { return nil }
+
+// DiscoverDelete hears of other hosts.
+func (d *Driver) DiscoverDelete(*network.DiscoveryNotification) error { return nil }
+
+func (d *Driver) network(id string) (*Network, error) {
+	n := d.networks[id]
+	if n == nil {
+		return nil, fmt.Errorf("network %.12s is not known here: remove it with 'docker network rm' and create it anew", id)
+	}
+	return n, nil
+}
+
+func (d *Driver) endpoint(network, id string) (*Network, *Endpoint, error) {
+	n, err := d.network(network)
+	if err != nil {
+		return nil, nil, err
+	}
+	e := n.Endpoints[id]
+	if e == nil {
+		return nil, nil, fmt.Errorf("network %s has no endpoint %.12s", n.Bridge, id)
+	}
+	return n, e, nil
+}

@@ -1,0 +1,206 @@
+package docker
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// The rules of all networks are one table of nftables' own, written as a whole in
+// one transaction whenever a network or a published port comes or goes:
+//
+//	raw          drops what is for 127.0.0.0/8 and comes from a bridge
+//	prerouting   published ports, for packets that come in
+//	output       and for those of this host
+//	forward      nobody gets into a network from outside it, but by a published port
+//	postrouting  hides containers behind the host's address
+//
+// A connection to a published port that comes from the host's 127.0.0.1, or from
+// the network itself, gets the bridge's address for its source: else the answer
+// would not come back this way. No process carries it, as docker-proxy does.
+const tableName = "scon_docker"
+
+// conntrack's IPS_DST_NAT.
+const statusDNAT = 1 << 5
+
+// Offsets in headers of IPv4 and IPv6.
+const (
+	source4, destination4 = 12, 16
+	source6, destination6 = 8, 24
+)
+
+// ruleset is a table in the making.
+type ruleset struct {
+	nft   *nftables.Conn
+	table *nftables.Table
+}
+
+// putRules makes the table what networks want; without any there is none.
+func putRules(networks []*Network) error {
+	nft, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
+	r := &ruleset{nft, &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
+	nft.AddTable(r.table) // for one that is not there cannot be deleted
+	nft.DelTable(r.table)
+	if len(networks) > 0 {
+		nft.AddTable(r.table)
+		r.add(networks)
+	}
+	if err := nft.Flush(); err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
+	return nil
+}
+
+func (r *ruleset) add(networks []*Network) {
+	accept := nftables.ChainPolicyAccept
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
+		return r.nft.AddChain(&nftables.Chain{Name: name, Table: r.table, Type: kind, Hooknum: hook, Priority: priority, Policy: &accept})
+	}
+	raw := chain("raw", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	in := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	out := chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
+	forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+
+	for _, n := range networks {
+		if n.Internal {
+			r.rule(forward, enters(n), comesFromElsewhere(n), drop)
+			r.rule(forward, comesFrom(n), leavesElsewhere(n), drop)
+		}
+	}
+	r.rule(forward, established, allow)
+	for _, n := range networks {
+		if n.Internal {
+			continue
+		}
+		r.rule(forward, enters(n), comesFromElsewhere(n), notPublished, drop)
+		for _, p := range n.Pools {
+			if p.Addr().Is4() {
+				local := netip.MustParsePrefix("127.0.0.0/8")
+				r.rule(raw, comesFrom(n), family(p), subnet(destination4, local), drop)
+				r.rule(post, enters(n), family(p), subnet(source4, local), masquerade)
+			}
+			r.rule(post, enters(n), family(p), subnet(sourceOf(p), p), published, masquerade)
+			if n.Masquerade {
+				r.rule(post, leavesElsewhere(n), family(p), subnet(sourceOf(p), p), masquerade)
+			}
+		}
+		for _, e := range n.Endpoints {
+			for _, port := range e.Ports {
+				if to, ok := e.addr(port.Host.Is6()); ok {
+					exprs := port.redirect(to)
+					r.rule(in, exprs)
+					r.rule(out, exprs)
+				}
+			}
+		}
+	}
+}
+
+func (r *ruleset) rule(c *nftables.Chain, parts ...[]expr.Any) {
+	r.nft.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(parts...)})
+}
+
+var (
+	drop       = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	allow      = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	masquerade = []expr.Any{&expr.Masq{}}
+
+	established  = hasBits(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED, expr.CmpOpNeq)
+	published    = hasBits(expr.CtKeySTATUS, statusDNAT, expr.CmpOpNeq)
+	notPublished = hasBits(expr.CtKeySTATUS, statusDNAT, expr.CmpOpEq)
+)
+
+// hasBits compares bits of what conntrack knows with 0.
+func hasBits(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: key},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+func comesFrom(n *Network) []expr.Any          { return device(expr.MetaKeyIIFNAME, expr.CmpOpEq, n) }
+func comesFromElsewhere(n *Network) []expr.Any { return device(expr.MetaKeyIIFNAME, expr.CmpOpNeq, n) }
+func enters(n *Network) []expr.Any             { return device(expr.MetaKeyOIFNAME, expr.CmpOpEq, n) }
+func leavesElsewhere(n *Network) []expr.Any    { return device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, n) }
+
+func device(key expr.MetaKey, op expr.CmpOp, n *Network) []expr.Any {
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, n.Bridge)
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: name}}
+}
+
+// ofFamily tells whether a subnet is of a family.
+func (n *Network) ofFamily(v6 bool) func(netip.Prefix) bool {
+	return func(p netip.Prefix) bool { return p.Addr().Is6() == v6 }
+}
+
+// family lets packets pass that are of a subnet's.
+func family(p netip.Prefix) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocolFamily(p.Addr())}},
+	}
+}
+
+func protocolFamily(a netip.Addr) byte {
+	if a.Is6() {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
+func sourceOf(p netip.Prefix) uint32 {
+	if p.Addr().Is6() {
+		return source6
+	}
+	return source4
+}
+
+// subnet compares an address of a header with a subnet.
+func subnet(offset uint32, p netip.Prefix) []expr.Any {
+	addr := p.Masked().Addr().AsSlice()
+	mask := make([]byte, len(addr))
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(addr))},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(addr)), Mask: mask, Xor: make([]byte, len(addr))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr},
+	}
+}
+
+// redirect has a published port lead to a container's address.
+func (p Port) redirect(to netip.Addr) []expr.Any {
+	exprs := family(netip.PrefixFrom(to, to.BitLen()))
+	if p.Host.IsUnspecified() {
+		exprs = append(exprs,
+			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)})
+	} else {
+		offset := uint32(destination4)
+		if p.Host.Is6() {
+			offset = destination6
+		}
+		exprs = append(exprs, subnet(offset, netip.PrefixFrom(p.Host, p.Host.BitLen()))...)
+	}
+	return append(exprs,
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{p.Proto}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(p.Port)},
+		&expr.Immediate{Register: 1, Data: to.AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(p.To)},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(to)), RegAddrMin: 1, RegProtoMin: 2, Specified: true},
+	)
+}
