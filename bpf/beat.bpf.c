@@ -3,7 +3,7 @@
  * beat: run by the daemon, several times a second, with a dummy packet: only
  * the kernel knows its jiffies.
  */
-#include "lib/contable.h"
+#include "lib/clock.h"
 
 SEC("tc")
 int scon_beat(struct __sk_buff *skb)

@@ -9,6 +9,7 @@
  * kernel's BTF. The structs are what it reads of the kernel's.
  */
 #include "lib/discard.h"
+#include "lib/parse.h"
 
 #include <bpf/bpf_core_read.h>
 

@@ -10,23 +10,12 @@
  */
 #include <linux/if_packet.h>
 
-#include "lib/deliver.h"
+#include "lib/fast_path.h"
+#include "lib/learn.h"
+#include "lib/forward.h"
 #include "lib/tunnel.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
-
-/* Out of the container, as half says. */
-always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
-			      struct half *half, int is_tcp)
-{
-	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp, 1))
-		return TC_ACT_SHOT;
-	skb->mark = half->out_mark;
-	skb->priority = half->out_priority;
-	mark_own(skb, CB_EXPRESS);
-	return bpf_redirect(half->out_dev, 0);
-}
 
 /*
  * By a VXLAN device, past it if it is known what it makes of the packet. Else it

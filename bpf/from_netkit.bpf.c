@@ -9,8 +9,8 @@
  *      the queue, untouched. from_container sees to all that is not plain, and to
  *      what goes to another container: this hook cannot deliver that.
  */
-#include "lib/order.h"
-#include "lib/rewrite.h"
+#include "lib/fast_path.h"
+#include "lib/forward.h"
 
 always_inline int netkit_out(struct __sk_buff *skb, __u8 protocol, int v6)
 {

@@ -6,7 +6,9 @@
  * Out: TC_ACT_REDIRECT into the container's namespace, rewritten (express);
  *      TC_ACT_UNSPEC, the packet untouched (regular).
  */
-#include "lib/deliver.h"
+#include "lib/fast_path.h"
+#include "lib/learn.h"
+#include "lib/forward.h"
 #include "lib/tunnel.h"
 
 /* IPsec has decrypted the packet, which meets this hook for the second time. */

@@ -9,8 +9,8 @@
  *      ahead and this is its token (order.h). What the regular way decided is
  *      recorded here.
  */
+#include "lib/learn.h"
 #include "lib/order.h"
-#include "lib/rewrite.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
 

@@ -7,8 +7,7 @@
  * Out: TC_ACT_UNSPEC, always, the packet untouched. What the regular way
  *      decided about a container's packet is recorded here.
  */
-#include "lib/order.h"
-#include "lib/rewrite.h"
+#include "lib/learn.h"
 #include "lib/tunnel.h"
 
 always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)

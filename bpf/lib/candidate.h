@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "contable.h"
+#include "regular.h"
 
 #define COUNT_MASK 0xffff
 

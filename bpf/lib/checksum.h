@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "parse.h"
+#include "packet.h"
 
 /* The most that bpf_csum_diff takes in one go. */
 #define CHUNK 512

@@ -7,7 +7,8 @@
  */
 #pragma once
 
-#include "rewrite.h"
+#include "account.h"
+#include "learn.h"
 
 /*
  * A packet of a discard goes the regular way, in this call of the program's

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "clock.h"
 #include "contable.h"
 
 /* skb->cb[0..1] of packets that SCON itself sends to a device. */

@@ -5,153 +5,7 @@
  */
 #pragma once
 
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <linux/pkt_cls.h>
-#include <linux/tcp.h>
-#include <linux/udp.h>
-#include <bpf/bpf_endian.h>
-
-#include "maps.h"
-
-#define always_inline static inline __attribute__((always_inline))
-
-#define IP_OFF ETH_HLEN
-#define L4_OFF (ETH_HLEN + sizeof(struct iphdr))
-#define L4_OFF6 (ETH_HLEN + sizeof(struct ipv6hdr))
-#define IP_MORE_OR_OFFSET 0x3fff
-#define IP_DF 0x4000
-#define DSCP_MASK 0xfc
-
-/* Unaligned loads from a packet; amd64 and arm64 do them in one go. */
-#define load16(p) (*(const __u16 *)(p))
-#define load32(p) (*(const __u32 *)(p))
-#define load64(p) (*(const __u64 *)(p))
-
-/*
- * A packet's family is known where it is parsed, and everything else is inlined
- * into that place: what asks for it costs nothing.
- */
-struct packet {
-	struct key key;
-	union {
-		struct iphdr *ip;
-		struct ipv6hdr *ip6;
-	};
-	__u32 len; /* from the IP header on, without padding */
-	__be32 seq, ack; /* of TCP; 0 for UDP */
-	__u32 data; /* of UDP over IPv6: its first bytes, 0 if there are not as many */
-	__u32 mac_header; /* bytes: ETH_HLEN, or 0 at a device without MAC addresses */
-	__u64 addrs6[4]; /* of IPv6: source and destination */
-	__u8 l4_header; /* bytes */
-	__u8 ending; /* SYN, FIN or RST */
-};
-
-#define TCP_FIN_RST 0x05
-
-#define UDP_SIDE 1
-#define IPV6_SIDE 2
-#define SIDE_FLAGS (UDP_SIDE | IPV6_SIDE)
-#define SIDE_SHIFT 2
-
-always_inline int is_udp(const struct key *key)
-{
-	return key->side & UDP_SIDE;
-}
-
-always_inline int is_ipv6(const struct packet *pkt)
-{
-	return pkt->key.side & IPV6_SIDE;
-}
-
-/* Destination and source MAC address: the first 8 bytes, and the other 4. */
-always_inline __u64 macs_of(const struct packet *pkt)
-{
-	return pkt->mac_header ? load64((const void *)pkt->ip - ETH_HLEN) : 0;
-}
-
-always_inline __u32 macs_end_of(const struct packet *pkt)
-{
-	return pkt->mac_header ? load32((const void *)pkt->ip - ETH_HLEN + 8) : 0;
-}
-
-/* The length of the IP header: those that have options go regular. */
-always_inline __u32 ip_header(const struct packet *pkt)
-{
-	return is_ipv6(pkt) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-}
-
-always_inline const void *l4_of(const struct packet *pkt)
-{
-	return (const void *)pkt->ip + ip_header(pkt);
-}
-
-/* Version, traffic class and flow label of IPv6. */
-#define DSCP_SHIFT6 4
-#define FLOW_LABEL 0x000fffff
-
-always_inline __u8 dscp(const struct packet *pkt)
-{
-	if (is_ipv6(pkt))
-		return bpf_ntohs(load16(pkt->ip6)) >> DSCP_SHIFT6 & DSCP_MASK;
-	return pkt->ip->tos & DSCP_MASK;
-}
-
-/* TTL or hop limit. */
-always_inline __u8 hops(const struct packet *pkt)
-{
-	return is_ipv6(pkt) ? pkt->ip6->hop_limit : pkt->ip->ttl;
-}
-
-/* Whether the checksum of an IP header without options is right. */
-always_inline int ip_sums_up(const struct iphdr *ip)
-{
-	const void *p = ip;
-	__u64 sum = load32(p);
-
-	sum += load32(p + 4);
-	sum += load32(p + 8);
-	sum += load32(p + 12);
-	sum += load32(p + 16);
-	sum = (sum >> 16) + (sum & 0xffff); /* 20 bits at most, and 17 */
-	return (sum >> 16) + (sum & 0xffff) == 0xffff;
-}
-
-always_inline enum reason sound_tcp(const struct packet *pkt)
-{
-	const __u8 *tcp = l4_of(pkt);
-
-	if (pkt->l4_header < sizeof(struct tcphdr) ||
-	    ip_header(pkt) + pkt->l4_header > pkt->len)
-		return MALFORMED;
-	/* Without SYN, FIN or RST a segment must have ACK (0x10). */
-	return tcp[13] & 0x10 ? EXPRESS : MALFORMED;
-}
-
-always_inline enum reason sound_udp(const struct packet *pkt)
-{
-	const struct udphdr *udp = l4_of(pkt);
-	__u32 len = bpf_ntohs(udp->len);
-
-	if (len < sizeof(*udp) || ip_header(pkt) + len > pkt->len)
-		return MALFORMED;
-	if (is_ipv6(pkt) && !udp->check)
-		return MALFORMED; /* must have one there */
-	return EXPRESS;
-}
-
-/* EXPRESS, or what the IP layer or conntrack has to see in a parsed packet. */
-always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
-{
-	if (hops(pkt) <= 1)
-		return TTL_EXPIRES;
-	if (pkt->len > skb->len - pkt->mac_header ||
-	    (!is_ipv6(pkt) && !ip_sums_up(pkt->ip)))
-		return MALFORMED;
-	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
-}
+#include "packet.h"
 
 /* The bytes that have to be linear; of a shorter UDP packet, all. */
 #define HEADERS (L4_OFF + sizeof(struct tcphdr))
@@ -166,20 +20,6 @@ always_inline void parse_tcp(const struct tcphdr *tcp, struct packet *pkt)
 	pkt->ack = load32(&tcp->ack_seq);
 	pkt->l4_header = ((const __u8 *)tcp)[12] >> 4 << 2;
 	pkt->ending = ((const __u8 *)tcp)[13] & 0x07; /* FIN, SYN, RST */
-}
-
-/*
- * The addresses of IPv6 as a key has them: nobody who does not know the seed
- * finds others of the same digest. internal/express/contable computes the same.
- */
-always_inline __u64 digest(const __u64 *addrs)
-{
-	__u64 d = (addrs[0] ^ shared.seed) * 0x9e3779b97f4a7c15;
-
-	d = ((d ^ d >> 32) + addrs[1]) * 0xd6e8feb86659fd93;
-	d = ((d ^ d >> 32) + addrs[2]) * 0x9e3779b97f4a7c15;
-	d = ((d ^ d >> 32) + addrs[3]) * 0xd6e8feb86659fd93;
-	return d ^ d >> 32;
 }
 
 /*
@@ -328,22 +168,4 @@ always_inline __u8 protocol6(struct __sk_buff *skb)
 	    (void *)(ip6 + 1) > (void *)(long)skb->data_end)
 		return 0;
 	return ip6->nexthdr;
-}
-
-/* The key of the opposite direction. */
-always_inline void reverse(struct packet *pkt)
-{
-	struct key *key = &pkt->key;
-	__u64 source[2] = { pkt->addrs6[0], pkt->addrs6[1] };
-
-	key->ports = key->ports >> 16 | key->ports << 16;
-	if (is_ipv6(pkt)) {
-		pkt->addrs6[0] = pkt->addrs6[2];
-		pkt->addrs6[1] = pkt->addrs6[3];
-		pkt->addrs6[2] = source[0];
-		pkt->addrs6[3] = source[1];
-		key->addrs = digest(pkt->addrs6);
-	} else {
-		key->addrs = key->addrs >> 32 | key->addrs << 32;
-	}
 }

@@ -104,7 +104,7 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	return h ^ h>>32
 }
 
-// digest is bpf/lib/parse.h's.
+// digest is bpf/lib/packet.h's.
 func (t *Table) digest(addrs [4]uint64) uint64 {
 	d := addrs[0] ^ t.settings.Seed
 	for i, next := range addrs {

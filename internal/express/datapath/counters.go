@@ -212,7 +212,7 @@ type Key struct {
 	Side  uint32 // ifindex of the container's port << SideShift, or 0; and flags
 }
 
-// What is in a key's Side: bpf/lib/parse.h's UDP_SIDE, IPV6_SIDE, SIDE_SHIFT.
+// What is in a key's Side: bpf/lib/packet.h's UDP_SIDE, IPV6_SIDE, SIDE_SHIFT.
 const (
 	SideUDP   = 1 << 0
 	SideIPv6  = 1 << 1

@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Express packets for a container, from the wire or from another container.
+ * Express forward: a packet whose checks have all been made is counted, rewritten
+ * and redirected.
  */
 #pragma once
 
+#include "account.h"
 #include "order.h"
 #include "rewrite.h"
+
+/* Out of the container, as half says. */
+always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
+			      struct half *half, int is_tcp)
+{
+	count_express(half, pkt, is_tcp);
+	if (rewrite(skb, pkt, half, is_tcp, 1))
+		return TC_ACT_SHOT;
+	skb->mark = half->out_mark;
+	skb->priority = half->out_priority;
+	mark_own(skb, CB_EXPRESS);
+	return bpf_redirect(half->out_dev, 0);
+}
 
 /* Straight into the container's namespace, as half says. */
 always_inline int express_in(struct __sk_buff *skb, struct packet *pkt, struct half *half,

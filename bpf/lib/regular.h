@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The verdict "regular": the packet goes on to the kernel untouched, counted by
+ * device and reason.
+ */
+#pragma once
+
+#include "packet.h"
+
+/* What is known of a device, or 0. */
+always_inline struct device *device_at(__u32 ifindex)
+{
+	__u32 index = ifindex & DEVICE_MASK;
+	struct device *device = bpf_map_lookup_elem(&devices, &index);
+
+	return device && device->ifindex == ifindex ? device : 0;
+}
+
+/* What is known of the device that skb is at, or 0. */
+always_inline struct device *device_of(struct __sk_buff *skb)
+{
+	return device_at(skb->ifindex);
+}
+
+/* One regular packet at this device, with its reason. */
+always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
+{
+	struct device *device = device_of(skb);
+	struct counters *counters;
+	__u32 index;
+
+	if (!device)
+		return TC_ACT_UNSPEC;
+	index = device->counters;
+	counters = bpf_map_lookup_elem(&regular, &index);
+	if (counters && reason < REASONS)
+		__sync_fetch_and_add(&counters->reasons[reason], 1);
+	return TC_ACT_UNSPEC;
+}

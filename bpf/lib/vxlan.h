@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * VXLAN: the packet in a packet.
+ */
+#pragma once
+
+#include "parse.h"
+
+struct vxlan {
+	__be32 flags;
+	__be32 vni;
+};
+
+#define VXLAN_FLAGS bpf_htonl(0x08000000) /* a VNI and no extension */
+
+/* Places in a packet. */
+#define OUTER_L4_OFF L4_OFF
+#define VXLAN_OFF (OUTER_L4_OFF + sizeof(struct udphdr))
+/* The inner Ethernet header; as long as what a tunnel adds to a packet. */
+#define INNER_OFF (VXLAN_OFF + sizeof(struct vxlan))
+
+#define ECN_MASK 3
+#define ECT_1 1
+#define ECT_0 2
+#define ECN_CE 3
+
+/* Whether an skb may carry another packet in it. */
+always_inline int is_tunneled(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+	struct iphdr *ip = data + IP_OFF;
+
+	return shared.tunnel_port && data + L4_OFF + 4 <= (void *)(long)skb->data_end &&
+	       skb->protocol == bpf_htons(ETH_P_IP) && !skb->vlan_present &&
+	       *(__u8 *)ip == 0x45 && ip->protocol == IPPROTO_UDP &&
+	       load16(data + L4_OFF + 2) == (__u16)shared.tunnel_port;
+}
+
+/*
+ * Parses the packet in a packet that is_tunneled. Returns where the outer one
+ * begins, or 0: then reason says why the inner one has no key.
+ */
+always_inline void *parse_inner(struct __sk_buff *skb, struct packet *pkt,
+				enum reason *reason)
+{
+	const __u32 wanted = INNER_OFF + HEADERS;
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct iphdr *ip;
+
+	*reason = MALFORMED;
+	if (data + wanted > end) {
+		if (bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted))
+			return 0;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + INNER_OFF + L4_OFF + sizeof(struct udphdr) > end)
+			return 0;
+	}
+	if (((struct iphdr *)(data + IP_OFF))->frag_off & bpf_htons(IP_MORE_OR_OFFSET)) {
+		*reason = FRAGMENT;
+		return 0;
+	}
+	if (((struct ethhdr *)(data + INNER_OFF))->h_proto != bpf_htons(ETH_P_IP)) {
+		*reason = NOT_IP;
+		return 0;
+	}
+	pkt->mac_header = ETH_HLEN;
+	ip = data + INNER_OFF + IP_OFF;
+	*reason = parse_headers(ip, end, ip->protocol, pkt);
+	return *reason ? 0 : data;
+}
+
+always_inline __u32 folded(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/*
+ * The checksum of the outer UDP header at udp, if that of the inner packet is
+ * right: then the inner IP header adds nothing, and all behind it just what its
+ * pseudo header would take away. No payload is read.
+ */
+always_inline __u16 outer_check(__u64 addrs, const struct udphdr *udp,
+				const struct packet *pkt)
+{
+	const struct vxlan *vxlan = (const void *)(udp + 1);
+	const void *eth = vxlan + 1;
+	const struct iphdr *ip = pkt->ip;
+	__u64 sum, pseudo;
+
+	pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) +
+		 bpf_htons(pkt->len - sizeof(*ip));
+	sum = (addrs & 0xffffffff) + (addrs >> 32) + bpf_htons(IPPROTO_UDP) + udp->len;
+	sum += (__u64)udp->source + udp->dest + udp->len;
+	sum += (__u64)vxlan->flags + vxlan->vni;
+	sum += (__u64)load32(eth) + load32(eth + 4) + load32(eth + 8) + load16(eth + 12);
+	sum += (__u16)~folded(pseudo);
+	return (__u16)~folded(sum) ?: 0xffff;
+}
+
+/* Whether the inner packet has a checksum that the outer one may rest on. */
+always_inline int has_sum(const struct packet *pkt)
+{
+	const struct udphdr *udp = l4_of(pkt);
+
+	return !is_udp(&pkt->key) ||
+	       (udp->check && bpf_ntohs(udp->len) == pkt->len - sizeof(struct iphdr));
+}
+
+/* The outer headers of a packet of this length, around the inner one. */
+always_inline int outer_is_sound(const void *data, __u32 len, const struct packet *pkt)
+{
+	const struct iphdr *ip = data + IP_OFF;
+	const struct udphdr *udp = data + OUTER_L4_OFF;
+	const struct vxlan *vxlan = data + VXLAN_OFF;
+	__u32 outer_len = pkt->len + INNER_OFF;
+
+	if (vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
+	    len != outer_len + ETH_HLEN || bpf_ntohs(ip->tot_len) != outer_len ||
+	    bpf_ntohs(udp->len) != outer_len - sizeof(*ip) || !ip_sums_up(ip))
+		return 0;
+	return !udp->check ||
+	       (has_sum(pkt) && udp->check == outer_check(load64(&ip->saddr), udp, pkt));
+}
+
+/* The outer ECN bits that go with the inner ones (RFC 6040, as the kernel). */
+always_inline __u8 ecn_out(__u8 inner)
+{
+	inner &= ECN_MASK;
+	return inner == ECN_CE ? ECT_0 : inner;
+}
+
+/* Whether unpacking leaves the inner ECN bits as they are. */
+always_inline int ecn_stays(__u8 outer, __u8 inner)
+{
+	outer &= ECN_MASK;
+	inner &= ECN_MASK;
+	return !outer || (outer == ECT_0 && inner) || (outer == ECT_1 && inner == ECT_1);
+}
+
+/* The outer headers, but for the checksum of UDP. */
+always_inline void write_outer(void *data, const struct outer *o, __u32 inner_len,
+			       __u8 inner_tos, __u16 id)
+{
+	struct iphdr *ip = data + IP_OFF;
+	struct udphdr *udp = data + OUTER_L4_OFF;
+	struct vxlan *vxlan = data + VXLAN_OFF;
+	__u64 sum;
+
+	*(__u64 *)data = o->macs;
+	*(__u32 *)(data + 8) = o->macs_end;
+	*(__u16 *)ip = bpf_htons(0x4500 | o->tos | ecn_out(inner_tos));
+	ip->tot_len = bpf_htons(inner_len + INNER_OFF);
+	ip->id = bpf_htons(id);
+	ip->frag_off = o->frag;
+	ip->ttl = o->ttl;
+	ip->protocol = IPPROTO_UDP;
+	*(__u64 *)&ip->saddr = o->addrs;
+	sum = (__u64)load32(ip) + load16(&ip->id) + o->frag + load16(&ip->ttl) +
+	      (o->addrs & 0xffffffff) + (o->addrs >> 32);
+	ip->check = ~folded(sum);
+	*(__u32 *)udp = o->ports;
+	udp->len = bpf_htons(inner_len + INNER_OFF - sizeof(*ip));
+	udp->check = 0;
+	vxlan->flags = VXLAN_FLAGS;
+	vxlan->vni = o->vni;
+}
