@@ -82,8 +82,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// settings are those of the kernel that a network needs. route_localnet lets a
-// published port be reached at 127.0.0.1; rules.go drops what else it would let in.
+// settings sets the sysctls that a network needs at all times.
 func (n *Network) settings() error {
 	// A container that says to be a router is not the host's.
 	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + n.Bridge + "/accept_ra", Value: "0"}}
@@ -91,9 +90,7 @@ func (n *Network) settings() error {
 		switch {
 		case n.Internal:
 		case p.Addr().Is4():
-			all = append(all,
-				sysctl.Setting{Name: "net/ipv4/ip_forward", Value: "1"},
-				sysctl.Setting{Name: "net/ipv4/conf/" + n.Bridge + "/route_localnet", Value: "1"})
+			all = append(all, sysctl.Setting{Name: "net/ipv4/ip_forward", Value: "1"})
 		default:
 			all = append(all, sysctl.Setting{Name: "net/ipv6/conf/all/forwarding", Value: "1"})
 		}

@@ -12,6 +12,7 @@
 //	Join                          devices.go: the pair, its end on the host a port of the bridge
 //	ProgramExternalConnectivity   publish.go: ports of the host
 //	rules.go, iptables.go         who may talk to whom
+//	guard.go                      rules that another program removes are restored
 //	store.go                      what a restart of either side needs
 package docker
 
@@ -50,6 +51,10 @@ type Driver struct {
 	mu       sync.Mutex // of everything below: one request at a time
 	networks map[string]*Network
 	held     map[string][]holder // host ports, by endpoint
+	written  string              // fingerprint of the rules as they were written last
+
+	changed chan struct{} // something is in it when the host's rules may have changed
+	stop    chan struct{}
 }
 
 // New takes over the networks of an earlier driver, makes what of them is
@@ -67,6 +72,7 @@ func New(o Options) (*Driver, error) {
 		return nil, errors.Join(fmt.Errorf("docker driver: %w", err), d.Close())
 	}
 	d.close = l.Close
+	d.served.Go(d.guard)
 	d.served.Go(func() {
 		if err := network.NewHandler(d).Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			d.log.Debug("docker driver: its socket is closed", "reason", err)
@@ -77,7 +83,8 @@ func New(o Options) (*Driver, error) {
 
 // open is New without a socket.
 func open(o Options) (_ *Driver, err error) {
-	d := &Driver{log: o.Logger, held: make(map[string][]holder), close: func() error { return nil }}
+	d := &Driver{log: o.Logger, held: make(map[string][]holder), close: func() error { return nil },
+		changed: make(chan struct{}, 1), stop: make(chan struct{})}
 	if d.store, err = openStore(o.Dir); err != nil {
 		return nil, err
 	}
@@ -96,6 +103,7 @@ func open(o Options) (_ *Driver, err error) {
 // none in them before the driver is back.
 func (d *Driver) Close() error {
 	err := d.close()
+	close(d.stop)
 	d.served.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,9 +136,8 @@ func (d *Driver) reconcile() error {
 
 // enforce puts the rules of all networks in force.
 func (d *Driver) enforce() error {
-	all := d.sorted()
-	if err := putRules(all); err != nil {
+	if err := d.putRules(); err != nil {
 		return err
 	}
-	return admit(context.Background(), all)
+	return admit(context.Background(), d.sorted())
 }

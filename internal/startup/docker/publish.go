@@ -69,7 +69,7 @@ func (d *Driver) publish(n *Network, id string, e *Endpoint, bindings []binding)
 	if err := d.store.put(n); err != nil {
 		return err
 	}
-	return putRules(d.sorted())
+	return d.putRules()
 }
 
 // hosts are the host's addresses at which a port is published.
@@ -206,7 +206,7 @@ func (d *Driver) unpublish(id string, e *Endpoint) error {
 		return nil
 	}
 	e.Ports = nil
-	return putRules(d.sorted())
+	return d.putRules()
 }
 
 func (d *Driver) letGo(id string) {

@@ -40,8 +40,8 @@ type ruleset struct {
 	table *nftables.Table
 }
 
-// putRules makes the table what networks want; without any there is none.
-func putRules(networks []*Network) error {
+// writeRules makes the table what networks want; without any there is none.
+func writeRules(networks []*Network) error {
 	nft, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("write rules: %w", err)

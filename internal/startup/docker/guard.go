@@ -1,0 +1,166 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/scon-project/scon/internal/host/sysctl"
+)
+
+// Anybody with root on the host can remove the driver's rules: "nft flush
+// ruleset", which is what a restart of nftables.service does, removes all of
+// them. The guard restores them when the rules change. The sysctl
+// route_localnet, which would open the host's loopback without them, is 1 only
+// where a port is published, and only while the rules are in place.
+
+// admitPause is the least time between two looks at iptables' chain, which cost
+// a process each.
+const admitPause = time.Second
+
+// RulesChanged tells the driver that the host's rules may have changed. It
+// returns at once.
+func (d *Driver) RulesChanged() {
+	select {
+	case d.changed <- struct{}{}:
+	default: // a look is due already
+	}
+}
+
+// guard restores rules until the driver ends.
+func (d *Driver) guard() {
+	var admission <-chan time.Time
+	for {
+		var err error
+		select {
+		case <-d.stop:
+			return
+		case <-d.changed:
+			if admission == nil {
+				admission = time.After(admitPause)
+			}
+			err = d.restoreRules()
+		case <-admission:
+			admission = nil
+			err = d.restoreAdmission()
+		}
+		if err != nil {
+			d.log.Error("docker driver: restore rules", "error", err)
+			if admission == nil { // try again
+				admission = time.After(admitPause)
+			}
+		}
+	}
+}
+
+// restoreRules writes the table again if it is not as it was written.
+func (d *Driver) restoreRules() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err := fingerprint()
+	if err == nil && now == d.written {
+		return nil
+	}
+	if err == nil {
+		d.log.Warn("docker driver: rules were removed or changed by another program; restoring them", "table", tableName)
+	}
+	return errors.Join(err, d.putRules())
+}
+
+// restoreAdmission restores both the table, if that failed before, and
+// iptables' chain.
+func (d *Driver) restoreAdmission() error {
+	err := d.restoreRules()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Join(err, admit(context.Background(), d.sorted()))
+}
+
+// putRules writes the rules of all networks. Where it fails, the host's loopback
+// is closed to containers.
+func (d *Driver) putRules() error {
+	all := d.sorted()
+	err := closeLoopback(slices.DeleteFunc(slices.Clone(all), (*Network).publishes))
+	if err == nil {
+		err = writeRules(all)
+	}
+	if err == nil {
+		d.written, err = fingerprint()
+	}
+	if err != nil {
+		d.written = ""
+		return errors.Join(err, closeLoopback(all))
+	}
+	for _, n := range all {
+		if n.publishes() {
+			if err := n.setLoopback("1"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func closeLoopback(networks []*Network) error {
+	var errs []error
+	for _, n := range networks {
+		errs = append(errs, n.setLoopback("0"))
+	}
+	return errors.Join(errs...)
+}
+
+// setLoopback sets whether packets with an address in 127.0.0.0/8 are routed to
+// and from a network's bridge: a published port that is reached at 127.0.0.1
+// needs it.
+func (n *Network) setLoopback(value string) error {
+	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv4/conf/" + n.Bridge + "/route_localnet", Value: value}})
+}
+
+// publishes reports whether a container of the network has a published IPv4
+// port.
+func (n *Network) publishes() bool {
+	for _, e := range n.Endpoints {
+		if !n.Internal && slices.ContainsFunc(e.Ports, func(p Port) bool { return p.Host.Is4() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// fingerprint identifies the table as it is in the kernel: its chains, and the
+// handles of their rules, which the kernel gives to no other rule. It is "" if
+// there is no table.
+func fingerprint() (string, error) {
+	nft, err := nftables.New()
+	if err != nil {
+		return "", fmt.Errorf("read rules: %w", err)
+	}
+	chains, err := nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return "", fmt.Errorf("read rules: %w", err)
+	}
+	var b strings.Builder
+	for _, c := range chains {
+		if c.Table.Name != tableName {
+			continue
+		}
+		fmt.Fprintf(&b, "%s %s", c.Name, c.Type)
+		if c.Hooknum != nil && c.Priority != nil && c.Policy != nil {
+			fmt.Fprintf(&b, " %d %d %d", *c.Hooknum, *c.Priority, *c.Policy)
+		}
+		rules, err := nft.GetRules(c.Table, c)
+		if err != nil {
+			return "", fmt.Errorf("read rules: %w", err)
+		}
+		for _, r := range rules {
+			fmt.Fprintf(&b, " %d", r.Handle)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}

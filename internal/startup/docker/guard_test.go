@@ -1,0 +1,91 @@
+package docker
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/docker/go-plugins-helpers/network"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// localnet reads a bridge's route_localnet on the host.
+func (w *world) localnet(id string) (value string) {
+	w.t.Helper()
+	w.do(func() error {
+		b, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + w.driver.networks[id].Bridge + "/route_localnet")
+		value = strings.TrimSpace(string(b))
+		return err
+	})
+	return value
+}
+
+// Rules that another program removes are restored, and the host's loopback is
+// routed only where a port is published.
+func TestGuard(t *testing.T) {
+	w := newWorld(t)
+	const first, second, third = "aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccc"
+	const internalID = "3333333333333333333333333333333333333333333333333333333333333333"
+	internal := request(internalID, "172.28.0.0/24", "172.28.0.1/24", nil)
+	internal.Options[labelInternal] = true
+	w.do(func() error {
+		return errors.Join(
+			w.driver.CreateNetwork(request(netID, "172.30.0.0/24", "172.30.0.1/24", nil)),
+			w.driver.CreateNetwork(request(otherID, "172.29.0.0/24", "172.29.0.1/24", nil)),
+			w.driver.CreateNetwork(internal))
+	})
+	web := w.run(netID, first, "172.30.0.2", tcp("", 8080, 80))
+	other := w.run(otherID, second, "172.29.0.2")
+	hidden := w.run(internalID, third, "172.28.0.2")
+	w.serve(web, "web")
+	w.serve(hidden, "hidden")
+	w.serve(w.host, "host")
+	// A container may send packets for 127.0.0.1 to the host.
+	for _, c := range []struct{ ns, gateway string }{{web, "172.30.0.1"}, {other, "172.29.0.1"}} {
+		nstest.Run(t, c.ns, `
+			ip addr flush dev lo
+			sysctl -qw net.ipv4.conf.eth0.route_localnet=1
+			ip route add 127.0.0.1 via `+c.gateway)
+	}
+	check := func() {
+		t.Helper()
+		w.reaches(w.outside, "192.0.2.2:8080", "web")
+		w.reaches(w.host, "127.0.0.1:8080", "web")
+		w.reaches(other, "192.0.2.2:8080", "web")
+		w.reaches(other, "172.30.0.2:80", "")
+		w.reaches(other, "172.28.0.2:80", "")
+		w.reaches(w.outside, "172.30.0.2:80", "")
+		w.reaches(web, "127.0.0.1:80", "")
+		w.reaches(other, "127.0.0.1:80", "")
+		if got := w.localnet(netID) + w.localnet(otherID) + w.localnet(internalID); got != "100" {
+			t.Errorf("route_localnet is %q, want 1 only where a port is published", got)
+		}
+	}
+	check()
+	for name, attack := range map[string]string{
+		"flush of the ruleset":     "nft flush ruleset",
+		"removal of the table":     "nft delete table inet " + tableName,
+		"flush of a chain":         "nft flush chain inet " + tableName + " raw",
+		"a rule ahead of the rest": "nft insert rule inet " + tableName + " forward accept",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			nstest.Run(t, w.host, attack)
+			w.do(w.driver.restoreAdmission)
+			check()
+		})
+	}
+	w.t = t
+	written := w.driver.written
+	w.do(w.driver.restoreRules)
+	if w.driver.written != written {
+		t.Error("rules that are in place were written again")
+	}
+
+	w.do(func() error { return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: first}) })
+	if got := w.localnet(netID); got != "0" {
+		t.Errorf("route_localnet is %s after the last port was revoked, want 0", got)
+	}
+}
