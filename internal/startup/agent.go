@@ -13,6 +13,7 @@
 package startup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -58,9 +59,10 @@ type Agent struct {
 	userns  uint64
 	beneath bool // the kernel can mount beneath a mount
 
-	stop        chan struct{}
-	rules       chan struct{} // they have changed
-	reconciling sync.WaitGroup
+	ctx        context.Context // ends with the agent
+	cancel     context.CancelFunc
+	rules      chan struct{} // they have changed
+	background sync.WaitGroup
 
 	gates  *gates
 	stages *stageLog
@@ -87,9 +89,15 @@ func New(o Options) (_ *Agent, err error) {
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
 		networks: make(map[string]*network), records: make(map[string]*Record),
 		owners: make(map[string]Owner), inPlace: make(map[string]uint64),
-		stop: make(chan struct{}), rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
+		rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
 		claims: make(map[string]*cni.Conf),
 	}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			a.cancel()
+		}
+	}()
 	if err := a.findHome(); err != nil {
 		return nil, err
 	}
@@ -133,7 +141,8 @@ func New(o Options) (_ *Agent, err error) {
 		a.stages.close()
 		return nil, err
 	}
-	a.reconciling.Go(a.reconcile)
+	a.background.Go(a.reconcile)
+	a.background.Go(a.guardRules)
 	return a, nil
 }
 
@@ -161,19 +170,33 @@ func (a *Agent) loadNetworks() error {
 // without a DEL.
 var reconcileInterval = 30 * time.Second
 
-// reconcile looks for them, and for its own rules, until the agent ends.
+// reconcile looks for them until the agent ends. It begins at once: recovery
+// has left those to it that a plugin has to be called for, which may hang.
 func (a *Agent) reconcile() {
+	tick := time.NewTicker(reconcileInterval)
+	defer tick.Stop()
+	for {
+		if err := a.Reconcile(); err != nil && a.ctx.Err() == nil {
+			a.log.Error("release attachments whose container is gone", "error", err)
+		}
+		select {
+		case <-a.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// guardRules restores the agent's rules until it ends.
+func (a *Agent) guardRules() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
 	var soon <-chan time.Time
 	for {
 		select {
-		case <-a.stop:
+		case <-a.ctx.Done():
 			return
 		case <-tick.C:
-			if err := a.Reconcile(); err != nil {
-				a.log.Error("looking for containers that have gone", "error", err)
-			}
 		case <-a.rules:
 			if soon == nil {
 				soon = time.After(lull)
@@ -205,8 +228,8 @@ func (a *Agent) findHome() error {
 // Close ends the agent. Attachments stay, and what their networks need;
 // everything else goes.
 func (a *Agent) Close() error {
-	close(a.stop)
-	a.reconciling.Wait()
+	a.cancel()
+	a.background.Wait()
 	a.mu.Lock()
 	a.closed = true
 	networks := slices.Collect(maps.Values(a.networks))
@@ -467,12 +490,16 @@ func ignoreGone(err error) error {
 
 // GC takes away every attachment of the network that the runtime does not know.
 func (a *Agent) GC(c *cni.Conf) error {
+	if c.Valid == nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network %q: GC without cni.dev/valid-attachments", c.Name),
+			"want the list of attachments to keep, [] to keep none")
+	}
 	valid := make(map[string]bool)
 	for _, v := range c.Valid {
 		valid[keyOf(c.Name, v.ContainerID, v.IfName)] = true
 	}
 	err := a.detachAll(a.attachments(), func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
-	return errors.Join(err, askDelegate("GC", c))
+	return errors.Join(err, a.askDelegate("GC", c))
 }
 
 // attachments are those that there are now.
@@ -485,13 +512,19 @@ func (a *Agent) attachments() []*Record {
 // detachAll takes those attachments away that doomed names.
 func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 	var errs []error
+	hung := make(map[string]bool) // networks whose plugin hung: the next call would, too
 	for _, r := range all {
 		if !doomed(r) {
 			continue
 		}
+		if hung[r.Network.Name] {
+			continue
+		}
 		unlock := a.busy.lock(r.key)
 		if a.record(r.key) == r { // else it has gone, or its like has come again
-			errs = append(errs, a.detach(r))
+			err := a.detach(r)
+			hung[r.Network.Name] = errors.Is(err, context.DeadlineExceeded)
+			errs = append(errs, err)
 		}
 		unlock()
 	}
@@ -514,16 +547,16 @@ func (a *Agent) Status(c *cni.Conf) error {
 	if n.space != nil && n.space.Full() && (n.pool == nil || n.pool.Stats().Ready == 0) {
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: every address is leased", c.Name), "")
 	}
-	return askDelegate("STATUS", c)
+	return a.askDelegate("STATUS", c)
 }
 
 // askDelegate passes a verb on that is about no container to the plugin that
 // gives addresses, if that is another one.
-func askDelegate(verb string, c *cni.Conf) error {
+func (a *Agent) askDelegate(verb string, c *cni.Conf) error {
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	_, err := cni.Delegate(c.IPAM.Type, cni.Request{Command: verb, Path: c.Path, Input: c.Raw})
+	_, err := cni.Delegate(a.ctx, c.IPAM.Type, cni.Request{Command: verb, Path: c.Path, Input: c.Raw})
 	return err
 }
 

@@ -31,7 +31,7 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	_, err := cni.Delegate(c.IPAM.Type, cni.Request{
+	_, err := cni.Delegate(a.ctx, c.IPAM.Type, cni.Request{
 		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Args: at.Args, Path: c.Path, Input: c.Raw,
 	})
 	if err != nil {

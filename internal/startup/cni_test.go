@@ -254,6 +254,16 @@ func TestGC(t *testing.T) {
 	// As the specification called it at first.
 	b.want(b.cni("GC", "", "", b.conf(`"cni.dev/attachments": [{"containerID": "two", "ifname": "eth0"}]`)))
 	b.ping(two)
+	for _, absent := range []string{b.conf(), b.conf(`"cni.dev/valid-attachments": null`)} {
+		if a := b.cni("GC", "", "", absent); a.code == 0 || !strings.Contains(a.out, `"code":7`) {
+			t.Errorf("GC without the list: %d %s", a.code, a.out)
+		}
+	}
+	b.ping(two)
+	b.want(b.cni("GC", "", "", b.conf(`"cni.dev/valid-attachments": []`)))
+	if n := len(b.devices()); n != 0 {
+		t.Errorf("%d devices are left after GC with an empty list", n)
+	}
 }
 
 // What makes no sense is refused with the specification's code.

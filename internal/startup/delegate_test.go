@@ -1,11 +1,13 @@
 package startup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
@@ -78,9 +80,9 @@ func TestKilledWithDelegate(t *testing.T) {
 			}
 			b.kill()
 			b.start()
-			if held := b.held(); len(held) > 0 || len(b.records()) > 0 || len(b.state().Attachments) > 0 {
-				t.Errorf("left: %v %v %v", held, b.records(), b.state().Attachments)
-			}
+			eventually(t, "address, record and attachment are released", func() bool {
+				return len(b.held()) == 0 && len(b.records()) == 0 && len(b.state().Attachments) == 0
+			})
 			b.want(b.cni("DEL", "c", netns.Path(pod), conf))
 			b.stop()
 			b.wantNothing()
@@ -134,4 +136,44 @@ func TestDelegateGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the address is given back", func() bool { return len(b.held()) == 0 })
+}
+
+// A plugin that hangs in DEL holds up neither the agent's start, nor other
+// networks, nor its end, and is killed with the processes that it started.
+func TestDelegateHangs(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod, other := nstest.New(t), nstest.New(t)
+	plugins := t.TempDir()
+	path := "CNI_PATH=" + plugins
+	child := filepath.Join(plugins, "child")
+	script := "#!/bin/sh\n[ $CNI_COMMAND = DEL ] || exec /usr/lib/cni/host-local\nsleep 1000 & echo $! >" + child + "\nwait\n"
+	if err := os.WriteFile(filepath.Join(plugins, "host-local"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.cni("ADD", "one", netns.Path(pod), b.hostLocal(), path))
+	b.kill()
+	if err := netns.Delete(pod); err != nil {
+		t.Fatal(err)
+	}
+	b.start() // fails if it does not answer
+	var pid int
+	eventually(t, "the plugin hangs", func() bool {
+		text, err := os.ReadFile(child)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &pid)
+		}
+		return err == nil
+	})
+	b.want(b.cni("ADD", "two", netns.Path(other), strings.Replace(b.conf(), `"net"`, `"other"`, 1)))
+	b.ping(other)
+	begin := time.Now()
+	b.stop()
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("the agent took %v to end", took)
+	}
+	eventually(t, "the plugin's child is killed", func() bool {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		return errors.Is(err, os.ErrNotExist) || strings.Contains(string(status), "State:\tZ")
+	})
 }

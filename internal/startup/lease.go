@@ -85,7 +85,7 @@ func (a *Agent) leaseOfDelegate(r *Record, at cni.Attachment, c *cni.Conf) (*typ
 	if err := a.store.put(r); err != nil {
 		return nil, err
 	}
-	result, err := delegate("ADD", r)
+	result, err := a.delegate("ADD", r)
 	step("add-delegated")
 	if errors.Is(err, cni.ErrNoPlugin) {
 		return nil, errors.Join(err, a.store.remove(r))
@@ -118,7 +118,7 @@ func (a *Agent) tellDelegate(r *Record) error {
 	if r.Network.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	if _, err := delegate("DEL", r); err != nil {
+	if _, err := a.delegate("DEL", r); err != nil {
 		return fmt.Errorf("tell ipam plugin %s that an address is free: %w", r.Network.IPAM.Type, err)
 	}
 	return nil
@@ -153,8 +153,8 @@ func (a *Agent) leased(network string, l ipam.Lease) bool {
 }
 
 // delegate calls the IPAM plugin of an attachment's network.
-func delegate(verb string, r *Record) (*types100.Result, error) {
-	return cni.Delegate(r.Network.IPAM.Type, cni.Request{
+func (a *Agent) delegate(verb string, r *Record) (*types100.Result, error) {
+	return cni.Delegate(a.ctx, r.Network.IPAM.Type, cni.Request{
 		Command: verb, ContainerID: r.ContainerID, Netns: r.Netns, IfName: r.IfName, Args: r.Args, Path: r.CNIPath, Input: r.Conf,
 	})
 }

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -61,8 +62,8 @@ func (a *Agent) recover() error {
 	}
 	// What cannot be taken away now is tried again: it is no reason to let those
 	// wait that come.
-	if err := a.Reconcile(); err != nil {
-		a.log.Error("looking for containers that have gone", "error", err)
+	if err := a.releaseGone(withoutPlugin); err != nil {
+		a.log.Error("release attachments whose container is gone", "error", err)
 	}
 	if err := a.keepRules(); err != nil {
 		a.log.Error("making rules again that are gone", "error", err)
@@ -70,24 +71,32 @@ func (a *Agent) recover() error {
 	return nil
 }
 
-// catchUp does what DEL was asked for while no agent answered.
-func (a *Agent) catchUp() error {
+// withoutPlugin selects attachments that are released without a call of another
+// plugin.
+func withoutPlugin(r *Record) bool { return r.Network.IPAM.Type == cni.OwnIPAM }
+
+// catchUp does what DEL was asked for while no agent answered, of attachments
+// that are selected.
+func (a *Agent) catchUp(selected func(*Record) bool) error {
 	keys, err := a.store.deleted()
 	if err != nil {
 		return err
 	}
 	var errs []error
+	hung := make(map[string]bool) // networks whose plugin hung: the next call would, too
 	for _, key := range keys {
 		unlock := a.busy.lock(key)
-		var err error
-		if r := a.record(key); r != nil {
-			err = a.detach(r)
-		}
-		if err == nil {
-			err = a.store.forget(key)
+		if r := a.record(key); r == nil {
+			errs = append(errs, a.store.forget(key))
+		} else if selected(r) && !hung[r.Network.Name] {
+			err := a.detach(r)
+			hung[r.Network.Name] = errors.Is(err, context.DeadlineExceeded)
+			if err == nil {
+				err = a.store.forget(key)
+			}
+			errs = append(errs, err)
 		}
 		unlock()
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -268,7 +277,12 @@ func namespaceOf(l netlink.Link) (string, error) {
 // is made meanwhile is not looked at, for its device may be younger than the
 // list of devices.
 func (a *Agent) Reconcile() error {
-	missed := a.catchUp()
+	return a.releaseGone(func(*Record) bool { return true })
+}
+
+// releaseGone is Reconcile for the attachments that are selected.
+func (a *Agent) releaseGone(selected func(*Record) bool) error {
+	missed := a.catchUp(selected)
 	all := a.attachments()
 	devices, err := a.ownDevices()
 	if err != nil {
@@ -276,6 +290,9 @@ func (a *Agent) Reconcile() error {
 	}
 	step("reconcile-listed")
 	return errors.Join(missed, a.detachAll(all, func(r *Record) bool {
+		if !selected(r) {
+			return false
+		}
 		if r.unfinished() || r.Host != "" && devices[r.Host] == nil {
 			return true
 		}

@@ -2,12 +2,15 @@ package cni
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -17,21 +20,35 @@ import (
 // ErrNoPlugin is wrapped when a plugin is not in CNI_PATH.
 var ErrNoPlugin = errors.New("there is no such plugin")
 
+// delegateTimeout bounds a plugin's call. A plugin that hangs holds nothing else
+// up.
+var delegateTimeout = 30 * time.Second
+
 // Delegate calls another plugin with a request and returns its result, nil for
-// a verb that has none. (cni/pkg/invoke does this too, and brings 3 MB of
-// tracing with it.)
-func Delegate(plugin string, r Request) (*types100.Result, error) {
+// a verb that has none. A plugin that has not ended after 30 s, or when ctx is
+// done, is killed with its process group; the error then wraps
+// context.DeadlineExceeded or ctx's. (cni/pkg/invoke has no limit, and brings
+// 3 MB of tracing with it.)
+func Delegate(ctx context.Context, plugin string, r Request) (*types100.Result, error) {
 	path, err := find(plugin, r.Path)
 	if err != nil {
 		return nil, err
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(path)
+	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a process that left the group may hold the pipes
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.Input), &stdout, &stderr
 	cmd.Env = append(os.Environ(),
 		"CNI_COMMAND="+r.Command, "CNI_CONTAINERID="+r.ContainerID, "CNI_NETNS="+r.Netns,
 		"CNI_IFNAME="+r.IfName, "CNI_ARGS="+r.Args, "CNI_PATH="+r.Path)
 	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %s did not end and was killed: %w", plugin, r.Command, ctx.Err())
+		}
 		refused := new(types.Error)
 		if json.Unmarshal(stdout.Bytes(), refused) == nil && refused.Msg != "" {
 			return nil, fmt.Errorf("%s: %w", plugin, refused)

@@ -1,0 +1,30 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A plugin that does not end is killed at the limit, also when a process that
+// left its group holds its pipes.
+func TestDelegateLimit(t *testing.T) {
+	defer func(d time.Duration) { delegateTimeout = d }(delegateTimeout)
+	delegateTimeout = 100 * time.Millisecond
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"hangs":    "#!/bin/sh\nsleep 60\n",
+		"detaches": "#!/bin/sh\nsetsid sleep 5 & sleep 60\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Delegate(t.Context(), name, Request{Command: "DEL", Path: dir})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want a deadline that is exceeded", name, err)
+		}
+	}
+}
