@@ -70,6 +70,7 @@ socket_group: "docker"
 startup:
   enabled: true
   networks: [/a.conf, /b.conflist]
+  env_networks: [pods, "of tests"]
   address_cooldown: 0s
   stage_log: /var/log/stages
   pool: {warm_target: 5, minimum: 1, maximum: 6, memory_limit: 2MiB, cooldown: 1h}
@@ -94,7 +95,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 		Metrics:           "10.0.0.1:9477",
 		SocketGroup:       "docker",
 		Startup: config.Startup{
-			Enabled: true, Networks: []string{"/a.conf", "/b.conflist"}, StageLog: "/var/log/stages",
+			Enabled: true, Networks: []string{"/a.conf", "/b.conflist"}, EnvNetworks: []string{"pods", "of tests"}, StageLog: "/var/log/stages",
 			Pool:   config.Pool{WarmTarget: 5, Minimum: 1, Maximum: 6, MemoryLimit: 2 << 20, Cooldown: time.Hour},
 			Limits: config.Limits{NetNS: 1, AddCNI: 2, Cgroup: 3, AttachIf: 4, StartVM: 5, Timeout: 10 * time.Millisecond},
 		},
@@ -296,6 +297,9 @@ func TestStartupSettings(t *testing.T) {
 		"want a time with its unit, 1s..1h":          "pool: {cooldown: 1ms}",
 		"want a whole number of namespaces, 0..4096": "pool: {warm_target: 5000}",
 		"want a whole number of containers, 0..4096": "limits: {cgroup: -1}",
+		"startup.env_networks is 1":                  "env_networks: 1",
+		"startup.env_networks names \"a\" twice":     "env_networks: [a, a]",
+		"startup.env_networks has an empty name":     "env_networks: [\"\"]",
 		"unknown key \"startup.pool.target\"":        "pool: {target: 1}",
 		"want an absolute path":                      "stage_log: log",
 	} {

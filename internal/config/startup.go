@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,11 @@ type Startup struct {
 	// Networks are files with CNI configurations, .conflist or .conf, that are
 	// prepared for when the daemon starts; others at their first ADD.
 	Networks []string
+
+	// EnvNetworks are the names of networks that a container of scon-oci may
+	// choose by SCON_NETWORK in its environment, which its image can set;
+	// default none. The annotation scon.network needs no entry here.
+	EnvNetworks []string
 
 	// AddressCooldown is how long an address rests after its container,
 	// 0s..1h, default 10 s. It is used earlier only if there is no other.
@@ -78,6 +84,7 @@ const mostNamespaces = 4096
 var startupKeys = []key{
 	flag("startup.enabled", func(c *Config) *bool { return &c.Startup.Enabled }),
 	files("startup.networks", func(c *Config) *[]string { return &c.Startup.Networks }),
+	envNetworks,
 	duration("startup.address_cooldown", 0, time.Hour, func(c *Config) *time.Duration { return &c.Startup.AddressCooldown }),
 	stageLog,
 	number("startup.pool.warm_target", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.WarmTarget }),
@@ -148,6 +155,29 @@ func files(name string, field func(*Config) *[]string) key {
 			return nil
 		},
 	}
+}
+
+var envNetworks = key{
+	name: "startup.env_networks",
+	read: func(c *Config, n ast.Node) error {
+		names, ok := texts(n)
+		if !ok {
+			return fmt.Errorf("is %s: want a list of names of networks such as [pods], [] for none", describe(n))
+		}
+		c.Startup.EnvNetworks = names
+		return nil
+	},
+	check: func(c *Config) error {
+		for i, name := range c.Startup.EnvNetworks {
+			if name == "" {
+				return errors.New("has an empty name: want names of networks such as [pods]")
+			}
+			if slices.Contains(c.Startup.EnvNetworks[:i], name) {
+				return fmt.Errorf("names %q twice", name)
+			}
+		}
+		return nil
+	},
 }
 
 var stageLog = key{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,8 +17,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// The annotation, and the variable of the container's environment, that name the
-// network which a container wants.
+// The annotation that names a container's network, and the variable of its
+// environment that does so for the networks of startup.env_networks.
 const (
 	networkAnnotation = "scon.network"
 	networkVariable   = "SCON_NETWORK"
@@ -81,7 +82,7 @@ func (a *Agent) ociCreate(o api.OCI) (err error) {
 	if err != nil {
 		return err
 	}
-	network := file.network(o.Network)
+	network := a.networkFor(o, file)
 	if network == "" || !file.wantsNetns() {
 		return nil
 	}
@@ -210,20 +211,36 @@ func readBundle(dir string) (*bundle, error) {
 	return b, nil
 }
 
-// network is the one that the container wants: by its annotation, its
-// environment, or scon-oci's.
-func (b *bundle) network(otherwise string) string {
+// networkFor returns the name of the network that a container gets, "" for none:
+// that of its annotation; of its environment, which may be its image's, only if
+// the settings list that network; or the one that scon-oci was called with.
+func (a *Agent) networkFor(o api.OCI, b *bundle) string {
 	if name := b.spec.Annotations[networkAnnotation]; name != "" {
 		return name
 	}
-	if b.spec.Process != nil {
-		for _, v := range b.spec.Process.Env {
-			if name, ok := strings.CutPrefix(v, networkVariable+"="); ok {
-				return name
-			}
+	name := b.variable()
+	switch {
+	case name == "":
+	case slices.Contains(a.opts.Config.EnvNetworks, name):
+		return name
+	default:
+		a.log.Warn("a container's environment names a network that startup.env_networks does not list; ignored",
+			"container", o.ID, "variable", networkVariable, "network", name)
+	}
+	return o.Network
+}
+
+// variable returns the network that the container's environment names, or "".
+func (b *bundle) variable() string {
+	if b.spec.Process == nil {
+		return ""
+	}
+	for _, v := range b.spec.Process.Env {
+		if name, ok := strings.CutPrefix(v, networkVariable+"="); ok {
+			return name
 		}
 	}
-	return otherwise
+	return ""
 }
 
 func (b *bundle) namespace(kind specs.LinuxNamespaceType) *specs.LinuxNamespace {

@@ -3,11 +3,14 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/scon-project/scon/internal/api"
 )
 
 // wanted is the annotation of a container that wants the network.
@@ -195,6 +198,32 @@ func TestKilledRuntime(t *testing.T) {
 				}
 				b.wantWhole(b.conf())
 			})
+		}
+	}
+}
+
+// A container's environment, which its image can set, chooses a network only
+// where the settings list it; its annotation, and scon-oci's caller, always.
+func TestOCINetwork(t *testing.T) {
+	withEnv := func(annotations, env string) *bundle {
+		b, err := readBundle(writeBundle(t, strings.Replace(fmt.Sprintf(spec, annotations, ""), `"A=b"`, `"A=b", "SCON_NETWORK=`+env+`"`, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	a := &Agent{log: slog.New(slog.DiscardHandler)}
+	a.opts.Config.EnvNetworks = []string{"listed"}
+	for _, c := range []struct{ annotation, env, caller, want string }{
+		{"", "net", "", ""},
+		{"", "net", "default", "default"},
+		{"", "listed", "default", "listed"},
+		{"", "Listed", "", ""},
+		{`"scon.network": "net"`, "listed", "default", "net"},
+		{`"scon.network": ""`, "net", "", ""},
+	} {
+		if got := a.networkFor(api.OCI{ID: "c", Network: c.caller}, withEnv(c.annotation, c.env)); got != c.want {
+			t.Errorf("%+v: got %q", c, got)
 		}
 	}
 }

@@ -21,6 +21,7 @@ const (
 	podConfig = `startup:
   enabled: true
   networks: [%s]
+  env_networks: [pods, lost]
   pool: {warm_target: 2, minimum: 1}
 `
 )

@@ -84,7 +84,9 @@ func TestGuard(t *testing.T) {
 		t.Error("rules that are in place were written again")
 	}
 
-	w.do(func() error { return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: first}) })
+	w.do(func() error {
+		return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: first})
+	})
 	if got := w.localnet(netID); got != "0" {
 		t.Errorf("route_localnet is %s after the last port was revoked, want 0", got)
 	}
