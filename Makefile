@@ -1,6 +1,6 @@
 # make demo    what SCON does, on this machine      (root)
 # make test    all tests                            (root)
-# make build   bin/scon, bin/scon-bench, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
+# make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
 #
@@ -23,7 +23,7 @@ export PATH := $(PATH):/usr/local/go/bin
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-bench ./cmd/scon-bench
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-lab ./cmd/scon-lab
 	$(MAKE) bin/scon-cni bin/scon-oci examples
 	if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
@@ -88,7 +88,7 @@ demo: root build
 
 install: build
 	install -D -m 755 bin/scon $(DESTDIR)$(PREFIX)/bin/scon
-	install -D -m 755 bin/scon-bench $(DESTDIR)$(PREFIX)/bin/scon-bench
+	install -D -m 755 bin/scon-lab $(DESTDIR)$(PREFIX)/bin/scon-lab
 	install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
 	install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	test ! -e bin/scon-pipe-cuda || install -D -m 755 bin/scon-pipe-cuda $(DESTDIR)$(PREFIX)/bin/scon-pipe-cuda

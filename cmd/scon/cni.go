@@ -1,18 +1,15 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
-
-// errAnswered is what an answer that is an error ends with: it is printed.
-var errAnswered = errors.New("")
 
 // newCNICommand is what scon-cni becomes where no agent answers.
 func (t *tool) newCNICommand() *cobra.Command {
@@ -20,7 +17,7 @@ func (t *tool) newCNICommand() *cobra.Command {
 		Use:    "cni",
 		Short:  "Do the work of the CNI plugin without an agent",
 		Hidden: true,
-		Args:   noArgs,
+		Args:   cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			r := cni.Request{
 				Command:     os.Getenv("CNI_COMMAND"),
@@ -42,7 +39,7 @@ func (t *tool) newCNICommand() *cobra.Command {
 				return err
 			}
 			if failed {
-				return errAnswered
+				return cli.ErrReported
 			}
 			return nil
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
@@ -24,7 +25,7 @@ func (t *tool) newDaemonCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run in the foreground (what systemd runs)",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := s.options(cmd, t)
 			if err != nil {

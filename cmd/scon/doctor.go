@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/host/netns"
 )
@@ -28,11 +29,11 @@ the paper on it has changed, what is here, and how to change it.
 
 No daemon is needed. Without root, what cannot be looked at is said. The exit
 status is 1 when something is missing that SCON cannot do without.`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
 				if cmd.Flags().Changed("netns") || cmd.Flags().Changed("config") {
-					return usagef(cmd, "--latency looks at the machine: --netns and --config do not go with it")
+					return cli.Usagef(cmd, "--latency looks at the machine: --netns and --config do not go with it")
 				}
 				return t.doctorLatency(asJSON)
 			}
@@ -55,10 +56,10 @@ status is 1 when something is missing that SCON cannot do without.`,
 			return missing(d)
 		},
 	}
-	addNetnsFlag(cmd, &namespace, "look into that network namespace, a `name` of ip-netns or a path (default: this one)")
+	cli.AddNetnsFlag(cmd, &namespace, "look into that network namespace, a `name` of ip-netns or a path (default: this one)")
 	addConfigFlag(cmd, &file)
 	cmd.Flags().BoolVar(&latency, "latency", false, "show how the machine is prepared for low latency")
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -71,7 +72,7 @@ func (t *tool) doctorLatency(asJSON bool) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, p := range d.Preparations {
-		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, printable(p.Found))
+		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, cli.Printable(p.Found))
 		fmt.Fprintf(out, "%-27s the paper: %s; seen to matter: %s\n", "", p.Paper, p.Seen)
 		if p.Remedy != "" {
 			fmt.Fprintf(out, "%-27s do: %s\n", "", p.Remedy)
@@ -112,7 +113,7 @@ func (t *tool) printDoctor(d api.Doctor) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, c := range d.Capabilities {
-		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, printable(c.Found))
+		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, cli.Printable(c.Found))
 		more := "for: " + c.For
 		if c.Without != "" {
 			more += "; without it: " + c.Without

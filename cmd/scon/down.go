@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/host/netns"
@@ -22,7 +23,7 @@ func (t *tool) newDownCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the daemon and remove everything it owns, also after a crash",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// A socket elsewhere is that of another daemon, with its
 			// own directory.
@@ -37,7 +38,7 @@ func (t *tool) newDownCommand() *cobra.Command {
 		},
 	}
 	addStateDirFlag(cmd, &stateDir)
-	addNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the daemon was)")
+	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the daemon was)")
 	return cmd
 }
 
@@ -120,11 +121,11 @@ func (t *tool) stop(c *api.Client) (pid int, err error) {
 	if err := c.Stop(); err != nil {
 		return 0, err
 	}
-	pace := newPace(t.stderr, "unhooking devices", unhooking(status))
-	defer pace.end()
+	pace := cli.NewPace(t.stderr, "unhooking devices", unhooking(status))
+	defer pace.End()
 	for !ends(handle) {
-		if pace.stuck(time.Now()) {
-			return 0, fmt.Errorf("the daemon (pid %d) has not ended and made no progress for %v; its log says why", status.PID, standstill)
+		if pace.Stuck(time.Now()) {
+			return 0, fmt.Errorf("the daemon (pid %d) has not ended and made no progress for %v; its log says why", status.PID, cli.Standstill)
 		}
 	}
 	return status.PID, nil
@@ -145,6 +146,6 @@ func unhooking(s api.Status) func() (done, total int) {
 // ends waits a moment for the end of a process.
 func ends(handle int) bool {
 	fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, int(pollInterval.Milliseconds()))
+	n, err := unix.Poll(fds, int(cli.PollInterval.Milliseconds()))
 	return err == nil && n == 1
 }

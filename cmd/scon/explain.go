@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newExplainCommand() *cobra.Command {
@@ -28,10 +29,10 @@ in brackets. Everything else is a container's name or ID.`,
 		Example: "  scon explain web\n  scon explain 'tcp:172.17.0.2:43512->10.0.0.1:80'",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef(cmd, "takes one flow or container, got %d arguments", len(args))
+				return cli.Usagef(cmd, "takes one flow or container, got %d arguments", len(args))
 			}
 			if _, err := api.ParseSubject(args[0]); err != nil {
-				return usagef(cmd, "%v", err)
+				return cli.Usagef(cmd, "%v", err)
 			}
 			return nil
 		},
@@ -46,7 +47,7 @@ in brackets. Everything else is a container's name or ID.`,
 			return t.printExplanation(e)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -55,24 +56,24 @@ func (t *tool) printExplanation(e api.Explanation) error {
 	if e.Express {
 		verdict = "goes express"
 	}
-	fmt.Fprintf(t.stdout, "%s %s\n", printable(e.Subject), verdict)
+	fmt.Fprintf(t.stdout, "%s %s\n", cli.Printable(e.Subject), verdict)
 	printFindings(t.stdout, e.Findings)
 	if len(e.Flows) == 0 {
 		return nil
 	}
 	fmt.Fprintln(t.stdout)
-	return flowTable(e.Flows).print(t.stdout)
+	return flowTable(e.Flows).Print(t.stdout)
 }
 
 // printFindings prints one fact a line, and below it why and what to do.
 func printFindings(w io.Writer, findings []api.Finding) {
 	for _, f := range findings {
-		fmt.Fprintf(w, "%-4s  %s\n", f.Level, printable(f.What))
+		fmt.Fprintf(w, "%-4s  %s\n", f.Level, cli.Printable(f.What))
 		if f.Why != "" {
-			fmt.Fprintf(w, "      why: %s\n", printable(f.Why))
+			fmt.Fprintf(w, "      why: %s\n", cli.Printable(f.Why))
 		}
 		if f.Remedy != "" {
-			fmt.Fprintf(w, "      do:  %s\n", printable(f.Remedy))
+			fmt.Fprintf(w, "      do:  %s\n", cli.Printable(f.Remedy))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newFlowsCommand() *cobra.Command {
@@ -17,7 +18,7 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flows",
 		Short: "List the connections that SCON knows",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			flows, err := t.client().Flows(container)
 			if err != nil {
@@ -30,37 +31,37 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 				fmt.Fprintln(t.stdout, "No connection is known: one becomes a candidate after its first packets.")
 				return nil
 			default:
-				return flowTable(flows).print(t.stdout)
+				return flowTable(flows).Print(t.stdout)
 			}
 		},
 	}
 	addContainerFlag(cmd, &container)
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
 func addContainerFlag(cmd *cobra.Command, container *string) {
-	cmd.Flags().Var((*nonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
+	cmd.Flags().Var((*cli.NonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
 }
 
 // flowTable has one line per Conentry, both directions in it; where conntrack
 // counts, also the sums of what it and SCON have counted.
-func flowTable(flows []api.Flow) *table {
+func flowTable(flows []api.Flow) *cli.Table {
 	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "WAY",
 		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
 	counted := slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil })
 	if counted {
 		header = append(header, ">WITH REGULAR OUT", ">BACK")
 	}
-	tab := newTable(header...)
+	tab := cli.NewTable(header...)
 	for _, f := range flows {
-		cells := []any{f.Container, f.Proto, f.Orig, orDash(f.Reply.String()), f.State, orDash(way(f)),
+		cells := []any{f.Container, f.Proto, f.Orig, cli.OrDash(f.Reply.String()), f.State, cli.OrDash(way(f)),
 			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
 			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), leaving(f)}
 		if counted {
 			cells = append(cells, withRegular(f, 0), withRegular(f, 1))
 		}
-		tab.add(cells...)
+		tab.Add(cells...)
 	}
 	return tab
 }

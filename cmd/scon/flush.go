@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newFlushCommand() *cobra.Command {
@@ -11,7 +13,7 @@ func (t *tool) newFlushCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush",
 		Short: "Send connections the regular way until they are composed anew",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			n, err := t.client().Flush(container)
 			if err != nil {

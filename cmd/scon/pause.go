@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newPauseCommand() *cobra.Command {
@@ -11,7 +13,7 @@ func (t *tool) newPauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Send every packet the regular way, until resume",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Pause(container); err != nil {
 				return err

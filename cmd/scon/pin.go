@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/pin"
 )
@@ -49,8 +50,7 @@ before the first change; 'scon pin restore' brings it back, also after a crash.`
   scon pin status                  what is in force
   scon pin restore                 as it was before`,
 	}
-	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand(),
-		t.newPinAdviseCommand())
+	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand())
 	return cmd
 }
 
@@ -68,19 +68,19 @@ func (f *pinFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.steer, "steer", string(pin.Direct), "packets behind the interrupt: none, rps (to other CPUs) or threaded (threads that poll)")
 	flags.BoolVar(&f.power, "power", false, "keep the CPUs that get work awake and at full frequency")
 	flags.StringSliceVar(&f.devices, "device", nil, "only these devices, by `name` or address (default: all)")
-	addJSONFlag(cmd, &f.json)
+	cli.AddJSONFlag(cmd, &f.json)
 }
 
 func (f *pinFlags) options(cmd *cobra.Command) (o pin.Options, err error) {
 	if f.policy == "" {
-		return o, usagef(cmd, "--policy is missing: want none, spread, numa, single or core")
+		return o, cli.Usagef(cmd, "--policy is missing: want none, spread, numa, single or core")
 	}
 	o = pin.Options{Power: f.power, Devices: f.devices}
 	if o.Policy, err = pin.ParsePolicy(f.policy); err == nil {
 		o.Steer, err = pin.ParseSteer(f.steer)
 	}
 	if err != nil {
-		return o, usagef(cmd, "%v", err)
+		return o, cli.Usagef(cmd, "%v", err)
 	}
 	return o, nil
 }
@@ -103,7 +103,7 @@ func (t *tool) newPinPlanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say what would be changed, and why; change nothing",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := f.plan(cmd, t.pinHost())
 			if err != nil {
@@ -122,11 +122,11 @@ func (t *tool) newPinPlanCommand() *cobra.Command {
 func (t *tool) printPlan(p pin.Plan) error {
 	out := bufio.NewWriter(t.stdout)
 	if len(p.Settings) > 0 {
-		table := newTable("what", "of", "now", "then", "why")
+		table := cli.NewTable("what", "of", "now", "then", "why")
 		for _, s := range p.Settings {
-			table.add(s.Place(), ofWhom(s), orDash(s.Now), orDash(s.Want), s.Why)
+			table.Add(s.Place(), ofWhom(s), cli.OrDash(s.Now), cli.OrDash(s.Want), s.Why)
 		}
-		if err := table.print(out); err != nil {
+		if err := table.Print(out); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (t *tool) printPlan(p pin.Plan) error {
 
 func printNotes(out io.Writer, notes []string) {
 	for _, n := range notes {
-		fmt.Fprintf(out, "note: %s\n", printable(n))
+		fmt.Fprintf(out, "note: %s\n", cli.Printable(n))
 	}
 }
 
@@ -144,7 +144,7 @@ func printNotes(out io.Writer, notes []string) {
 // device.
 func ofWhom(s pin.Setting) string {
 	if s.Netns == "" {
-		return orDash(s.Device)
+		return cli.OrDash(s.Device)
 	}
 	return s.Device + " in " + filepath.Base(filepath.Dir(s.Netns)) + "/" + filepath.Base(s.Netns)
 }
@@ -154,7 +154,7 @@ func (t *tool) newPinApplyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Do what 'scon pin plan' says; what an earlier one did is restored first",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h := t.pinHost()
 			p, err := f.plan(cmd, h)
@@ -182,16 +182,16 @@ func (t *tool) printApplied(results []pin.Result, notes []string) error {
 	out := bufio.NewWriter(t.stdout)
 	refused := 0
 	if len(results) > 0 {
-		table := newTable("what", "of", "before", "now", "comes to", "refused")
+		table := cli.NewTable("what", "of", "before", "now", "comes to", "refused")
 		for _, r := range results {
 			now := r.Want
 			if r.Refused != "" {
 				now = r.Before
 				refused++
 			}
-			table.add(r.Place(), ofWhom(r.Setting), orDash(r.Before), orDash(now), orDash(r.Effective), orDash(r.Refused))
+			table.Add(r.Place(), ofWhom(r.Setting), cli.OrDash(r.Before), cli.OrDash(now), cli.OrDash(r.Effective), cli.OrDash(r.Refused))
 		}
-		if err := table.print(out); err != nil {
+		if err := table.Print(out); err != nil {
 			return err
 		}
 	}
@@ -205,7 +205,7 @@ func (t *tool) newPinRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore",
 		Short: "Bring back what was there before 'scon pin apply', also after a crash",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			list, err := t.pinHost().Restore()
 			if asJSON {
@@ -218,7 +218,7 @@ func (t *tool) newPinRestoreCommand() *cobra.Command {
 					back++
 					continue
 				}
-				fmt.Fprintf(out, "left: %s of %s: %s\n", printable(r.Place()), printable(ofWhom(r.Setting)), printable(r.Left))
+				fmt.Fprintf(out, "left: %s of %s: %s\n", cli.Printable(r.Place()), cli.Printable(ofWhom(r.Setting)), cli.Printable(r.Left))
 			}
 			switch {
 			case err != nil:
@@ -230,7 +230,7 @@ func (t *tool) newPinRestoreCommand() *cobra.Command {
 			return errors.Join(err, out.Flush())
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -239,7 +239,7 @@ func (t *tool) newPinStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is in force, and what is not as it was wanted",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			status, err := t.pinHost().Look()
 			if err != nil {
@@ -251,7 +251,7 @@ func (t *tool) newPinStatusCommand() *cobra.Command {
 			return t.printPinStatus(status)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -270,16 +270,16 @@ func (t *tool) printPinStatus(s pin.Status) error {
 		fmt.Fprintln(out, "The machine has started anew since: 'scon pin restore' takes away what is left on disk.")
 	}
 	if len(s.Settings) > 0 {
-		table := newTable("what", "of", "before", "wanted", "is", "comes to", "differs")
+		table := cli.NewTable("what", "of", "before", "wanted", "is", "comes to", "differs")
 		for _, one := range s.Settings {
 			differs := one.Differs
 			if one.Waiting {
 				differs = "moves when it next comes"
 			}
-			table.add(one.Place(), ofWhom(one.Setting), orDash(one.Before), orDash(one.Want), orDash(one.Is),
-				orDash(one.Effective), orDash(differs))
+			table.Add(one.Place(), ofWhom(one.Setting), cli.OrDash(one.Before), cli.OrDash(one.Want), cli.OrDash(one.Is),
+				cli.OrDash(one.Effective), cli.OrDash(differs))
 		}
-		if err := table.print(out); err != nil {
+		if err := table.Print(out); err != nil {
 			return err
 		}
 	}

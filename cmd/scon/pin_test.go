@@ -8,22 +8,10 @@ import (
 	"github.com/scon-project/scon/internal/pin"
 )
 
-// fakePinHost is the tree of /proc and /sys in a script's $WORK/machine; where a
-// script has none it is this machine, of which 'scon pin advise' changes nothing
-// but what it has made.
+// fakePinHost is the tree of /proc and /sys in a script's $WORK/machine.
 func fakePinHost() *pin.Host {
 	work := os.Getenv("WORK")
-	h := pin.ThisHost(nil)
-	if root := filepath.Join(work, "machine"); exists(root) {
-		h = &pin.Host{Root: root, Kernel: noKernel{}}
-	}
-	h.State = filepath.Join(work, "kept")
-	return h
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	return &pin.Host{Root: filepath.Join(work, "machine"), Kernel: noKernel{}, State: filepath.Join(work, "kept")}
 }
 
 // noKernel has nothing but files.

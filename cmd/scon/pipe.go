@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 )
 
@@ -17,8 +18,7 @@ func (t *tool) newPipeCommand() *cobra.Command {
 		Use:   "pipe",
 		Short: "Bulk data between containers: who exchanges it, and what works here",
 	}
-	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand(),
-		newPipeBenchCommand(), newPipeBrokerCommand())
+	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
 	return cmd
 }
 
@@ -36,7 +36,7 @@ func (t *tool) newPipeReadCommand(use, short string, show func(api.Pipe) error) 
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := t.client().Pipe()
 			if err != nil {
@@ -48,54 +48,54 @@ func (t *tool) newPipeReadCommand(use, short string, show func(api.Pipe) error) 
 			return show(p)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
 func (t *tool) printPipeList(p api.Pipe) error {
 	if len(p.Names) == 0 && len(p.Connections) == 0 {
-		_, err := fmt.Fprintf(t.stdout, "Nobody uses the pipe: %s is its socket.\n", printable(p.Socket))
+		_, err := fmt.Fprintf(t.stdout, "Nobody uses the pipe: %s is its socket.\n", cli.Printable(p.Socket))
 		return err
 	}
-	names := newTable("NAME", "PROCESS", "NETNS", "ENGINES", ">WAITING", ">BACKLOG")
+	names := cli.NewTable("NAME", "PROCESS", "NETNS", "ENGINES", ">WAITING", ">BACKLOG")
 	for _, n := range p.Names {
 		backlog := "bound"
 		if n.Listening {
 			backlog = fmt.Sprint(n.Backlog)
 		}
-		names.add(n.Name, process(n.PipeParty), n.Netns, strings.Join(n.Engines, " "), n.Waiting, backlog)
+		names.Add(n.Name, process(n.PipeParty), n.Netns, strings.Join(n.Engines, " "), n.Waiting, backlog)
 	}
-	if err := names.print(t.stdout); err != nil || len(p.Connections) == 0 {
+	if err := names.Print(t.stdout); err != nil || len(p.Connections) == 0 {
 		return err
 	}
 	fmt.Fprintln(t.stdout)
-	connections := newTable(">ID", "CLIENT", "SERVER", "NAME", "ENGINE", ">SENT", ">BACK", ">RING", ">BACK", ">AGE", "STATE")
+	connections := cli.NewTable(">ID", "CLIENT", "SERVER", "NAME", "ENGINE", ">SENT", ">BACK", ">RING", ">BACK", ">AGE", "STATE")
 	for _, c := range p.Connections {
 		state := "open"
 		if c.Over {
 			state = "over"
 		}
-		connections.add(c.ID, process(c.Client.PipeParty), process(c.Server.PipeParty), c.Name, c.Engine,
+		connections.Add(c.ID, process(c.Client.PipeParty), process(c.Server.PipeParty), c.Name, c.Engine,
 			bytesText(c.Client.SentBytes), bytesText(c.Server.SentBytes),
 			bytesText(c.Client.RingBytes), bytesText(c.Server.RingBytes), millis(c.AgeMS), state)
 	}
-	return connections.print(t.stdout)
+	return connections.Print(t.stdout)
 }
 
 func process(p api.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.PID) }
 
 func (t *tool) printPipeStat(p api.Pipe) error {
-	fmt.Fprintf(t.stdout, "socket       %s\n", printable(p.Socket))
-	fmt.Fprintf(t.stdout, "engines      %s\n", orDash(strings.Join(p.Engines, " ")))
+	fmt.Fprintf(t.stdout, "socket       %s\n", cli.Printable(p.Socket))
+	fmt.Fprintf(t.stdout, "engines      %s\n", cli.OrDash(strings.Join(p.Engines, " ")))
 	if p.CopyDevice != "" {
-		fmt.Fprintf(t.stdout, "copy device  %s\n", printable(p.CopyDevice))
+		fmt.Fprintf(t.stdout, "copy device  %s\n", cli.Printable(p.CopyDevice))
 	}
 	fmt.Fprintf(t.stdout, "processes    %d\n", p.Processes)
 	fmt.Fprintf(t.stdout, "connections  %d, since the start %d\n", len(p.Connections), p.Made)
 	fmt.Fprintf(t.stdout, "memory       %s of %s\n", bytesText(uint64(p.MemoryBytes)), bytesText(uint64(p.MemoryLimit)))
 	fmt.Fprintf(t.stdout, "sent         %s; %d rings grew\n", bytesText(p.SentBytes), p.Grown)
 	for _, why := range slices.Sorted(maps.Keys(p.Refused)) {
-		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], printable(why))
+		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], cli.Printable(why))
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Show what of the pipe works on this machine, and how to mend it",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := doctor.Pipe()
 			if asJSON {
@@ -114,6 +114,6 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 			return t.printDoctor(d)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }

@@ -1,94 +1,16 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
-	"github.com/spf13/cobra"
+	"github.com/scon-project/scon/internal/cli"
 )
 
-func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
-	cmd.Flags().BoolVar(asJSON, "json", false, "print the JSON document")
-}
-
-// printJSON prints a document of package api as it came.
-func (t *tool) printJSON(document any) error {
-	enc := json.NewEncoder(t.stdout)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(document)
-}
-
-// table is text in aligned columns. A header that begins with '>' stands over
-// a column of numbers, which is aligned to the right.
-type table struct {
-	header []string
-	rows   [][]string
-}
-
-func newTable(header ...string) *table { return &table{header: header} }
-
-func (t *table) add(cells ...any) {
-	row := make([]string, len(cells))
-	for i, c := range cells {
-		row[i] = printable(fmt.Sprint(c))
-	}
-	t.rows = append(t.rows, row)
-}
-
-func (t *table) print(w io.Writer) error {
-	right := make([]bool, len(t.header))
-	head := make([]string, len(t.header))
-	for i, h := range t.header {
-		head[i], right[i] = strings.CutPrefix(h, ">")
-	}
-	lines := append([][]string{head}, t.rows...)
-	width := make([]int, len(head))
-	for _, line := range lines {
-		for i, cell := range line {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	var text strings.Builder
-	for _, line := range lines {
-		var b strings.Builder
-		for i, cell := range line {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
-			if right[i] {
-				b.WriteString(pad + cell + "  ")
-			} else {
-				b.WriteString(cell + pad + "  ")
-			}
-		}
-		text.WriteString(strings.TrimRight(b.String(), " ") + "\n")
-	}
-	_, err := io.WriteString(w, text.String())
-	return err
-}
-
-// printable replaces what a terminal would obey: names come from elsewhere.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
-// orDash fills a cell that would be empty.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+// printJSON prints a document of package api.
+func (t *tool) printJSON(document any) error { return cli.PrintJSON(t.stdout, document) }
 
 // share draws part of part+rest as a bar of ten and a percentage, "-" when
 // there is nothing to divide.

@@ -1,28 +1,6 @@
 package main
 
-import (
-	"strings"
-	"testing"
-)
-
-func TestTable(t *testing.T) {
-	tab := newTable("NAME", ">COUNT", "LAST")
-	tab.add("a", 5, "x")
-	tab.add("größer", 1234567, "")
-	tab.add("esc\x1b[0m\n", "-", "y")
-	var b strings.Builder
-	if err := tab.print(&b); err != nil {
-		t.Fatal(err)
-	}
-	want := "" +
-		"NAME        COUNT  LAST\n" +
-		"a               5  x\n" +
-		"größer    1234567\n" +
-		"esc?[0m?        -  y\n"
-	if b.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
-	}
-}
+import "testing"
 
 func TestShare(t *testing.T) {
 	for _, c := range []struct {

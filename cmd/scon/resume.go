@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newResumeCommand() *cobra.Command {
@@ -11,7 +13,7 @@ func (t *tool) newResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "End a pause",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Resume(container); err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -36,7 +37,7 @@ SCON_PIPE_SOCKET names the pipe's socket, where it is not the usual one.`,
   scon run -- iperf3 -c 172.17.0.2`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef(cmd, "takes a command, as in: scon run -- iperf3 -s")
+				return cli.Usagef(cmd, "takes a command, as in: scon run -- iperf3 -s")
 			}
 			return nil
 		},
@@ -99,7 +100,7 @@ func pipeAnswers() error {
 	}
 	conn, err := net.Dial("unixpacket", socket)
 	if err != nil {
-		return fmt.Errorf("nobody answers at %s; set pipe.enabled in the daemon's configuration: %w", printable(socket), err)
+		return fmt.Errorf("nobody answers at %s; set pipe.enabled in the daemon's configuration: %w", cli.Printable(socket), err)
 	}
 	return conn.Close()
 }
@@ -123,7 +124,7 @@ func preloadable(path string) (elf.Machine, error) {
 		}
 		path = interpreter
 	}
-	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", printable(path))
+	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", cli.Printable(path))
 }
 
 // ownRights finds programs that run with more rights than their caller: the
@@ -134,10 +135,10 @@ func ownRights(path string) error {
 		return fmt.Errorf("look at a program: %w", err)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
-		return staysTCP{printable(path) + " is setuid or setgid: the loader preloads nothing into it"}
+		return staysTCP{cli.Printable(path) + " is setuid or setgid: the loader preloads nothing into it"}
 	}
 	if n, err := unix.Getxattr(path, "security.capability", nil); err == nil && n > 0 {
-		return staysTCP{printable(path) + " has file capabilities: the loader preloads nothing into it"}
+		return staysTCP{cli.Printable(path) + " has file capabilities: the loader preloads nothing into it"}
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func interpreterOf(path string) (string, error) {
 	head := make([]byte, 256)
 	n, err := f.Read(head)
 	if err != nil {
-		return "", fmt.Errorf("look at %s: %w", printable(path), err)
+		return "", fmt.Errorf("look at %s: %w", cli.Printable(path), err)
 	}
 	line, isScript := bytes.CutPrefix(head[:n], []byte("#!"))
 	if !isScript {
@@ -161,12 +162,12 @@ func interpreterOf(path string) (string, error) {
 	line, _, _ = bytes.Cut(line, []byte("\n"))
 	words := strings.Fields(string(line))
 	if len(words) == 0 {
-		return "", fmt.Errorf("%s is a script that names no interpreter", printable(path))
+		return "", fmt.Errorf("%s is a script that names no interpreter", cli.Printable(path))
 	}
 	if filepath.Base(words[0]) == "env" && len(words) > 1 && !strings.HasPrefix(words[1], "-") {
 		found, err := exec.LookPath(words[1])
 		if err != nil {
-			return "", fmt.Errorf("find %q, which %s names: %w", words[1], printable(path), errors.Unwrap(err))
+			return "", fmt.Errorf("find %q, which %s names: %w", words[1], cli.Printable(path), errors.Unwrap(err))
 		}
 		return found, nil
 	}
@@ -178,18 +179,18 @@ func interpreterOf(path string) (string, error) {
 func linked(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("%s is no program: %w", printable(path), err)
+		return 0, fmt.Errorf("%s is no program: %w", cli.Printable(path), err)
 	}
 	defer f.Close()
 	if _, err := buildinfo.ReadFile(path); err == nil {
-		return 0, staysTCP{printable(path) + " is written in Go: it makes its own system calls"}
+		return 0, staysTCP{cli.Printable(path) + " is written in Go: it makes its own system calls"}
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return f.Machine, nil
 		}
 	}
-	return 0, staysTCP{printable(path) + " is statically linked: nothing can be preloaded into it"}
+	return 0, staysTCP{cli.Printable(path) + " is statically linked: nothing can be preloaded into it"}
 }
 
 // findRunLibrary finds libsconrun.so beside this program, or where "make
@@ -207,16 +208,16 @@ func findRunLibrary(machine elf.Machine) (string, error) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("look at %s: %w", printable(path), err)
+			return "", fmt.Errorf("look at %s: %w", cli.Printable(path), err)
 		}
 		f.Close()
 		if f.Machine != machine {
-			return "", fmt.Errorf("it is for %v, %s for %v", machine, printable(path), f.Machine)
+			return "", fmt.Errorf("it is for %v, %s for %v", machine, cli.Printable(path), f.Machine)
 		}
 		if strings.ContainsAny(path, " :") {
-			return "", fmt.Errorf("%s: the loader takes no path with spaces or colons", printable(path))
+			return "", fmt.Errorf("%s: the loader takes no path with spaces or colons", cli.Printable(path))
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("%s is neither beside %s nor installed: \"make install\" does that", name, printable(self))
+	return "", fmt.Errorf("%s is neither beside %s nor installed: \"make install\" does that", name, cli.Printable(self))
 }

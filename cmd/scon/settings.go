@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/state"
@@ -26,15 +27,11 @@ type settings struct {
 
 func (s *settings) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	addNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
+	cli.AddNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
 	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
 	f.StringVar(&s.uplink, "uplink", "auto", "`devices` their traffic leaves and enters by: auto or a,b")
 	addConfigFlag(cmd, &s.config)
 	addStateDirFlag(cmd, &s.stateDir)
-}
-
-func addNetnsFlag(cmd *cobra.Command, netns *string, usage string) {
-	cmd.Flags().Var((*nonEmpty)(netns), "netns", usage)
 }
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
@@ -43,7 +40,7 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 
 func addStateDirFlag(cmd *cobra.Command, dir *string) {
 	*dir = state.DefaultDir
-	cmd.Flags().Var((*nonEmpty)(dir), "state-dir", "`directory` for socket, lock and log")
+	cmd.Flags().Var((*cli.NonEmpty)(dir), "state-dir", "`directory` for socket, lock and log")
 }
 
 // options are what the flags, over the file, over the defaults say. Paths are
@@ -97,7 +94,7 @@ func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error)
 			continue
 		}
 		if *d.field, err = config.ParseDevices(d.value); err != nil {
-			return c, usagef(cmd, "--%s %v", d.flag, err)
+			return c, cli.Usagef(cmd, "--%s %v", d.flag, err)
 		}
 	}
 	return c, c.Validate()

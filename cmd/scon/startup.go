@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/startup"
 )
 
@@ -18,7 +19,7 @@ func (t *tool) newStartupCommand() *cobra.Command {
 		Use:   "startup",
 		Short: "Start containers' networks: what is ready, measured and tuned",
 	}
-	cmd.AddCommand(t.newStartupStatusCommand(), t.newStartupPoolCommand(), t.newStartupBenchCommand(), t.newStartupTuneCommand())
+	cmd.AddCommand(t.newStartupStatusCommand(), t.newStartupPoolCommand())
 	return cmd
 }
 
@@ -27,7 +28,7 @@ func (t *tool) newStartupStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show networks, attachments, stages and how containers got their network",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			s, err := t.startup()
 			if err != nil {
@@ -39,7 +40,7 @@ func (t *tool) newStartupStatusCommand() *cobra.Command {
 			return t.printStartup(s)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -53,7 +54,7 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("fill") {
 				if len(args) == 0 || fill < 1 {
-					return usagef(cmd, "--fill wants a network, and at least 1 namespace")
+					return cli.Usagef(cmd, "--fill wants a network, and at least 1 namespace")
 				}
 				if err := t.client().FillStartupPool(api.StartupFill{Network: args[0], Count: fill}); err != nil {
 					return err
@@ -79,7 +80,7 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&fill, "fill", 0, "return when `N` namespaces are ready, or as many as the pool may hold")
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -95,43 +96,43 @@ func (t *tool) startup() (api.Startup, error) {
 func (t *tool) printStartup(s api.Startup) error {
 	fmt.Fprintf(t.stdout, "attached  %d, since the start %d from a pool\n", len(s.Attachments), s.HandedOver)
 	for _, why := range slices.Sorted(maps.Keys(s.InPlace)) {
-		fmt.Fprintf(t.stdout, "in place  %d: %s\n", s.InPlace[why], printable(why))
+		fmt.Fprintf(t.stdout, "in place  %d: %s\n", s.InPlace[why], cli.Printable(why))
 	}
 	fmt.Fprintln(t.stdout)
-	networks := newTable("NETWORK", "KIND", ">ADDRESSES", ">READY", ">TARGET")
+	networks := cli.NewTable("NETWORK", "KIND", ">ADDRESSES", ">READY", ">TARGET")
 	for _, n := range s.Networks {
 		ready, target := "-", "-"
 		if n.Pool != nil {
 			ready, target = fmt.Sprint(n.Pool.Ready), fmt.Sprint(n.Pool.Target)
 		}
-		networks.add(n.Name, n.Kind, n.Addresses, ready, target)
+		networks.Add(n.Name, n.Kind, n.Addresses, ready, target)
 	}
-	if err := networks.print(t.stdout); err != nil {
+	if err := networks.Print(t.stdout); err != nil {
 		return err
 	}
 	fmt.Fprintln(t.stdout)
-	stages := newTable("STAGE", ">LIMIT", ">INSIDE", ">WAITING", ">LATE", ">ENDED")
+	stages := cli.NewTable("STAGE", ">LIMIT", ">INSIDE", ">WAITING", ">LATE", ">ENDED")
 	for _, name := range startup.Stages {
 		g := s.Stages[string(name)]
 		limit := "none"
 		if g.Limit > 0 {
 			limit = fmt.Sprint(g.Limit)
 		}
-		stages.add(string(name), limit, g.Inside, g.Waiting, int(g.Late), int(g.Ended))
+		stages.Add(string(name), limit, g.Inside, g.Waiting, int(g.Late), int(g.Ended))
 	}
-	if err := stages.print(t.stdout); err != nil || len(s.Attachments) == 0 {
+	if err := stages.Print(t.stdout); err != nil || len(s.Attachments) == 0 {
 		return err
 	}
 	fmt.Fprintln(t.stdout)
-	attachments := newTable("CONTAINER", "NETWORK", "DEVICE", "ADDRESS", "PORT", "FROM")
+	attachments := cli.NewTable("CONTAINER", "NETWORK", "DEVICE", "ADDRESS", "PORT", "FROM")
 	for _, a := range s.Attachments {
 		from := "in place"
 		if a.Pooled {
 			from = "pool"
 		}
-		attachments.add(orDash(a.Container), a.Network, a.IfName, orDash(strings.Join(a.Addresses, " ")), orDash(a.Host), from)
+		attachments.Add(cli.OrDash(a.Container), a.Network, a.IfName, cli.OrDash(strings.Join(a.Addresses, " ")), cli.OrDash(a.Host), from)
 	}
-	return attachments.print(t.stdout)
+	return attachments.Print(t.stdout)
 }
 
 func (t *tool) printPools(pools []api.StartupNetwork) error {
@@ -139,11 +140,11 @@ func (t *tool) printPools(pools []api.StartupNetwork) error {
 		_, err := fmt.Fprintln(t.stdout, "No pool: a network has one from startup.networks, or its first ADD, on.")
 		return err
 	}
-	tab := newTable("NETWORK", ">READY", ">TARGET", ">EMPTY", ">TAKEN", ">MISSED", ">MADE", ">RECYCLED", ">MEMORY", "LAST FAILURE")
+	tab := cli.NewTable("NETWORK", ">READY", ">TARGET", ">EMPTY", ">TAKEN", ">MISSED", ">MADE", ">RECYCLED", ">MEMORY", "LAST FAILURE")
 	for _, n := range pools {
 		p := n.Pool
-		tab.add(n.Name, p.Ready, p.Target, p.Displaced, int(p.Taken), int(p.Missed), int(p.Made), int(p.Recycled),
-			bytesText(uint64(p.Bytes)), orDash(p.Failure))
+		tab.Add(n.Name, p.Ready, p.Target, p.Displaced, int(p.Taken), int(p.Missed), int(p.Made), int(p.Recycled),
+			bytesText(uint64(p.Bytes)), cli.OrDash(p.Failure))
 	}
-	return tab.print(t.stdout)
+	return tab.Print(t.stdout)
 }

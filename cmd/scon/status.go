@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newStatusCommand() *cobra.Command {
@@ -14,7 +15,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what goes express, per container, and why the rest does not",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			s, err := t.client().Status()
 			if err != nil {
@@ -26,7 +27,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 			return t.printStatus(s)
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -42,35 +43,35 @@ func (t *tool) printStatus(s api.Status) error {
 		bytesText(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
 	line("entries", "%d", s.Totals.Entries)
 	if why := mostFirst(s.Reasons); why != "" {
-		line("uplinks", "regular there: %s", printable(why))
+		line("uplinks", "regular there: %s", cli.Printable(why))
 	}
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {
 		fmt.Fprintln(t.stdout, "No container yet: one is hooked as soon as its port joins a bridge, or a route leads to it.")
-	} else if err := containerTable(s.Containers).print(t.stdout); err != nil {
+	} else if err := containerTable(s.Containers).Print(t.stdout); err != nil {
 		return err
 	}
 	if len(s.Skipped) == 0 {
 		return nil
 	}
 	fmt.Fprintln(t.stdout)
-	tab := newTable("NOT HOOKED", "WHY")
+	tab := cli.NewTable("NOT HOOKED", "WHY")
 	for _, d := range s.Skipped {
-		tab.add(d.Dev, d.Reason)
+		tab.Add(d.Dev, d.Reason)
 	}
-	return tab.print(t.stdout)
+	return tab.Print(t.stdout)
 }
 
-func containerTable(containers []api.Container) *table {
-	tab := newTable("CONTAINER", "BRIDGE", "PORT", ">ENTRIES", ">EXPRESS", ">REGULAR", "EXPRESS SHARE", "WHY REGULAR")
+func containerTable(containers []api.Container) *cli.Table {
+	tab := cli.NewTable("CONTAINER", "BRIDGE", "PORT", ">ENTRIES", ">EXPRESS", ">REGULAR", "EXPRESS SHARE", "WHY REGULAR")
 	for _, c := range containers {
 		name := cmp.Or(c.Name, c.ID, c.Dev)
 		if c.Paused {
 			name += " (paused)"
 		}
-		tab.add(name, orDash(c.Bridge), c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
-			share(c.ExpressPackets, c.RegularPackets), orDash(mostFirst(c.Reasons)))
+		tab.Add(name, cli.OrDash(c.Bridge), c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
+			share(c.ExpressPackets, c.RegularPackets), cli.OrDash(mostFirst(c.Reasons)))
 	}
 	return tab
 }
@@ -80,7 +81,7 @@ func stateText(s api.Status) string {
 	case api.StatePaused:
 		return s.State + " (every packet goes regular; 'scon resume' ends it)"
 	case api.StateInert:
-		return s.State + " (" + printable(s.Why) + ")"
+		return s.State + " (" + cli.Printable(s.Why) + ")"
 	default:
 		return s.State
 	}
@@ -94,7 +95,7 @@ func hooksText(hooks []api.Hook) string {
 	for _, h := range hooks {
 		switch h.Hook {
 		case "to_wire":
-			uplinks = append(uplinks, printable(h.Dev))
+			uplinks = append(uplinks, cli.Printable(h.Dev))
 		case "from_container":
 			ports++
 		}
@@ -106,5 +107,5 @@ func hooksText(hooks []api.Hook) string {
 	if ports == 1 {
 		word = "port"
 	}
-	return fmt.Sprintf("uplinks %s; %d container %s", orDash(few(uplinks)), ports, word)
+	return fmt.Sprintf("uplinks %s; %d container %s", cli.OrDash(few(uplinks)), ports, word)
 }

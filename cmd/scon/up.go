@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/express/datapath"
@@ -32,7 +33,7 @@ func (t *tool) newUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the daemon in the background",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := s.options(cmd, t)
 			if err != nil {
@@ -169,8 +170,8 @@ func (t *tool) start(o express.Options, args []string) (status api.Status, err e
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 
-	pace := newPace(t.stderr, "hooking devices", hooking(o))
-	defer pace.end()
+	pace := cli.NewPace(t.stderr, "hooking devices", hooking(o))
+	defer pace.End()
 	for {
 		// Another daemon may answer there while ours finds out.
 		status, err = api.Dial(o.Socket).Status()
@@ -180,11 +181,11 @@ func (t *tool) start(o express.Options, args []string) (status api.Status, err e
 		select {
 		case <-ended:
 			return status, fmt.Errorf("%s (log: %s)", lastWords(log.Name()), log.Name())
-		case <-time.After(pollInterval):
+		case <-time.After(cli.PollInterval):
 		}
-		if pace.stuck(time.Now()) {
+		if pace.Stuck(time.Now()) {
 			stopLate(cmd.Process, ended)
-			return status, fmt.Errorf("the daemon did not answer at %s, made no progress for %v and was stopped (log: %s)", o.Socket, standstill, log.Name())
+			return status, fmt.Errorf("the daemon did not answer at %s, made no progress for %v and was stopped (log: %s)", o.Socket, cli.Standstill, log.Name())
 		}
 	}
 }
@@ -262,11 +263,11 @@ func lastWords(log string) string {
 func (t *tool) printUp(word string, s api.Status, o express.Options) error {
 	var containers, uplinks []string
 	for _, c := range s.Containers {
-		containers = append(containers, printable(cmp.Or(c.Name, c.ID, c.Dev)))
+		containers = append(containers, cli.Printable(cmp.Or(c.Name, c.ID, c.Dev)))
 	}
 	for _, h := range s.Hooks {
 		if h.Hook == "to_wire" {
-			uplinks = append(uplinks, printable(h.Dev))
+			uplinks = append(uplinks, cli.Printable(h.Dev))
 		}
 	}
 	_, err := fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",

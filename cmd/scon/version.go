@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
@@ -50,7 +51,7 @@ func (t *tool) newVersionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versions{version(), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
 			if asJSON {
@@ -60,6 +61,6 @@ func (t *tool) newVersionCommand() *cobra.Command {
 			return err
 		},
 	}
-	addJSONFlag(cmd, &asJSON)
+	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }

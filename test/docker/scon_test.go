@@ -273,7 +273,7 @@ var buildSCON = sync.OnceValues(func() (string, error) {
 	}
 	builtSCON = dir
 	bin := filepath.Join(dir, "scon")
-	cmd := exec.Command("go", "build", "-o", bin, "../../cmd/scon")
+	cmd := exec.Command("go", "build", "-o", dir, "../../cmd/scon", "../../cmd/scon-lab")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build scon: %w\n%s", err, out)

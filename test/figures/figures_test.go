@@ -17,7 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// scon is the program under test, with scon-bench beside it.
+// scon is the program under test, with scon-lab beside it.
 var scon string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	scon = filepath.Join(dir, "scon")
-	build := exec.Command("go", "build", "-o", dir, "../../cmd/scon", "../../cmd/scon-bench")
+	build := exec.Command("go", "build", "-o", dir, "../../cmd/scon", "../../cmd/scon-lab")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build scon: %v: %s", err, out)
@@ -45,7 +45,7 @@ func TestQuickFigures(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test builds a lab: run it as root (sudo make test)")
 	}
-	if err := figures.Check([]string{"8"}); err != nil && !strings.Contains(err.Error(), "scon-bench") {
+	if err := figures.Check([]string{"8"}); err != nil {
 		t.Skip(err)
 	}
 	dir := filepath.Join(t.TempDir(), "results")

@@ -17,7 +17,7 @@ var dir string
 // building is held while one of them is made.
 var building sync.Mutex
 
-// build builds scon, or the tests of a package ("datapath.test"), for an
+// build builds scon, scon-lab, or the tests of a package ("datapath.test"), for an
 // architecture and returns the path. Binaries are static.
 func build(t *testing.T, arch, name string) string {
 	t.Helper()
@@ -27,7 +27,7 @@ func build(t *testing.T, arch, name string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	args := []string{"build", "-o", path, "./cmd/scon"}
+	args := []string{"build", "-o", path, "./cmd/" + name}
 	if pkg, ok := testedBy(name); ok {
 		args = []string{"test", "-c", "-vet=off", "-o", path, pkg}
 	}
@@ -38,6 +38,12 @@ func build(t *testing.T, arch, name string) string {
 		t.Fatalf("building what runs in the guest: %v: %s", err, out)
 	}
 	return path
+}
+
+// programs builds scon and scon-lab and returns the files of a guest.
+func programs(t *testing.T, arch string) map[string]string {
+	t.Helper()
+	return map[string]string{"/opt/scon": build(t, arch, "scon"), "/opt/scon-lab": build(t, arch, "scon-lab")}
 }
 
 // buildC builds a program of C for this machine's architecture and returns the

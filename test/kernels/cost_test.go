@@ -31,7 +31,7 @@ func TestCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	result, err := bench.CountInGuest(t.Context(), e, bench.CountOptions{
-		Kernel: "6.12", Arch: "amd64", Executable: build(t, "amd64", "scon"), Rounds: 1, Progress: quiet{},
+		Kernel: "6.12", Arch: "amd64", Executable: programs(t, "amd64")["/opt/scon"], Rounds: 1, Progress: quiet{},
 	})
 	if err != nil {
 		t.Fatal(err)

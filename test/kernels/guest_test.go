@@ -92,7 +92,7 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	if g.noBTF {
 		j.command = hideBTF + j.command
 	}
-	files := map[string]string{"/opt/scon": build(t, g.arch, "scon")}
+	files := programs(t, g.arch)
 	maps.Copy(files, j.files)
 	cpus := 1
 	if j.several {

@@ -30,7 +30,7 @@ func TestIrqbalance(t *testing.T) {
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: "6.12", Arch: "amd64", CPUs: 2, Memory: 1536, Icount: true, Systemd: true,
 		Hardware: []string{"-netdev", "hubport,id=hub,hubid=0", "-device", "virtio-net-pci,netdev=hub,romfile="},
-		Files:    map[string]string{"/opt/scon": build(t, "amd64", "scon")}, Command: irqbalanceScript, Timeout: 10 * time.Minute,
+		Files:    programs(t, "amd64"), Command: irqbalanceScript, Timeout: 10 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -57,9 +57,11 @@ func TestSRIOV(t *testing.T) {
 		t.Skip("the full form: make test-kernels")
 	}
 	start := time.Now()
+	files := programs(t, "amd64")
+	files["/opt/sriov.yaml"] = sriovTopology
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: "6.12", Arch: "amd64", CPUs: 18, Memory: 2048, Hardware: sriovHardware(),
-		Files:   map[string]string{"/opt/scon": build(t, "amd64", "scon"), "/opt/sriov.yaml": sriovTopology},
+		Files:   files,
 		Command: sriovScript, Timeout: 30 * time.Minute,
 	})
 	if err != nil {

@@ -22,7 +22,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(fakeDaemon(os.Args[2:]))
 	}
-	goleak.VerifyTestMain(m)
+	done := nstest.AsSCON()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		done()
+		os.Exit(status)
+	}))
 }
 
 // tiny is the whole of quick and short in native and container, each step just

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
@@ -22,8 +24,8 @@ type CountOptions struct {
 	Kernel string
 	// Arch is Go's name of the guest's architecture. Default: this machine's.
 	Arch string
-	// Executable is scon for that architecture, linked statically. Default:
-	// this process's.
+	// Executable is scon for that architecture, linked statically, with scon-lab
+	// beside it. Default: those of this process.
 	Executable string
 	// Rounds to go through; 0 for the experiment's own number.
 	Rounds int
@@ -56,10 +58,8 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	if o.Rounds == 0 {
 		o.Rounds = e.Rounds
 	}
-	if o.Executable == "" {
-		o.Executable = "/proc/self/exe"
-	}
-	if err := runsAlone(o.Executable, o.Arch); err != nil {
+	files, err := o.files()
+	if err != nil {
 		return nil, err
 	}
 	if o.Kernel == noNetkit {
@@ -73,7 +73,7 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	defer o.Progress.Done()
 	r, err := vm.Run(ctx, vm.Options{
 		Kernel: o.Kernel, Arch: o.Arch, Icount: true, Memory: 1536, Timeout: countTimeout,
-		Files:   map[string]string{"/opt/scon": o.Executable},
+		Files:   files,
 		Command: countCommand(e, o.Rounds),
 		Console: guest,
 	})
@@ -133,8 +133,27 @@ func countCommand(e Experiment, rounds int) string {
 	if e.Way != nil {
 		way, modules = " --between "+e.Way.Name, "modprobe br_netfilter\n"
 	}
-	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon bench count --rounds %d --family %d%s --modes %s --steps %s\n",
+	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon-lab bench count --rounds %d --family %d%s --modes %s --steps %s\n",
 		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
+}
+
+// files are those of the guest: scon and scon-lab.
+func (o CountOptions) files() (map[string]string, error) {
+	scon, lab := o.Executable, "/proc/self/exe"
+	if scon == "" {
+		var err error
+		if scon, err = programs.Find("scon"); err != nil {
+			return nil, err
+		}
+	} else {
+		lab = filepath.Join(filepath.Dir(scon), "scon-lab")
+	}
+	for _, path := range []string{scon, lab} {
+		if err := runsAlone(path, o.Arch); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]string{"/opt/scon": scon, "/opt/scon-lab": lab}, nil
 }
 
 // runsAlone tells whether an executable can run in a guest.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/host/programs"
 )
 
 // How long the daemon may take until it is active, and until it has ended.
@@ -40,6 +41,10 @@ type daemon struct {
 // startDaemonAt starts the daemon in a namespace, with settings that are not the
 // defaults, and waits until it is active at a container's port and an uplink.
 func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d *daemon, err error) {
+	scon, err := programs.Find("scon")
+	if err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
 	dir, err := os.MkdirTemp("", "sconbench")
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
@@ -51,7 +56,7 @@ func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d
 		client: api.Dial(socket),
 		ports:  []string{port},
 		uplink: uplink,
-		command: exec.Command("/proc/self/exe", "daemon", "--netns", netns,
+		command: exec.Command(scon, "daemon", "--netns", netns,
 			"--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
 	}
 	d.command.Stdout, d.command.Stderr = &d.output, &d.output

@@ -73,7 +73,7 @@ func Draw(dir string) error {
 	return errors.Join(drawCharts(plots, found), drawProfile(plots, found))
 }
 
-// drawCharts has scon-bench draw what was measured of all panels.
+// drawCharts has the helper draw what was measured of all panels.
 func drawCharts(dir string, found results) error {
 	var charts []Chart
 	for _, f := range figures {

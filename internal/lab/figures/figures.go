@@ -12,7 +12,7 @@
 //     paper's figure beside ours.
 //
 // Load generation over HTTP and MQTT, and drawing, are in a program of their
-// own, scon-bench (package helper), so that SCON's daemon does not carry their
+// own, package helper, so that SCON's daemon does not carry their
 // libraries.
 package figures
 
@@ -99,9 +99,9 @@ type source struct {
 
 // sources in the order in which they are measured.
 var sources = []source{
-	{"http", httpExperiment, []program{nginx, helperProgram}, func(e Effort, _ bench.Step) time.Duration { return e.HTTP }},
-	{"mqtt", mqttExperiment, []program{mosquitto, helperProgram}, func(e Effort, _ bench.Step) time.Duration { return e.MQTT }},
-	{"intervals", intervalsExperiment, []program{mosquitto, helperProgram}, intervalTakes},
+	{"http", httpExperiment, []program{nginx}, func(e Effort, _ bench.Step) time.Duration { return e.HTTP }},
+	{"mqtt", mqttExperiment, []program{mosquitto}, func(e Effort, _ bench.Step) time.Duration { return e.MQTT }},
+	{"intervals", intervalsExperiment, []program{mosquitto}, intervalTakes},
 	{"tcp", tcpExperiment, []program{iperf3}, aSecond},
 	{"udp", udpExperiment, []program{iperf3}, aSecond},
 	{"roundtrips", roundTripsExperiment, nil, func(e Effort, _ bench.Step) time.Duration { return e.Latency }},

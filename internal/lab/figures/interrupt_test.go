@@ -34,7 +34,6 @@ func TestInterruptKeepsSamplesAndLeavesNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test builds a lab: run it as root (sudo make test)")
 	}
-	withHelper(t)
 	if err := figures.Check([]string{"10"}); err != nil {
 		t.Skip(err)
 	}

@@ -2,7 +2,7 @@ package figures
 
 import "time"
 
-// What scon-bench is told to do: one of these on its standard input, in JSON,
+// What the helper is told to do: one of these on its standard input, in JSON,
 // by the verb that is its first argument. It answers on its standard output.
 
 // HTTPOrder is a load of requests at a constant rate ("http").
@@ -27,7 +27,7 @@ type SubscribeOrder struct {
 	Broker string `json:"broker"`
 }
 
-// Report is scon-bench's answer.
+// Report is the helper's answer.
 type Report struct {
 	// Messages are the requests that were answered, or the messages that were
 	// sent or received.

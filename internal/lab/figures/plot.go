@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"slices"
 )
 
-// Plot orders a plot of lines or points, for scon-bench.
+// Plot orders a plot of lines or points, for the helper.
 type Plot struct {
 	File        string `json:"file"`
 	Title, X, Y string
@@ -27,23 +28,19 @@ type Line struct {
 	Points bool
 }
 
-// DrawPlots has scon-bench draw plots.
+// DrawPlots has the helper draw plots.
 func DrawPlots(plots []Plot) error { return haveDrawn("plot", plots) }
 
-// DrawCharts has scon-bench draw charts.
+// DrawCharts has the helper draw charts.
 func DrawCharts(charts []Chart) error { return haveDrawn("draw", charts) }
 
-// haveDrawn has scon-bench carry out an order of plots.
+// haveDrawn has the helper carry out an order of plots.
 func haveDrawn(verb string, plots any) error {
-	path, err := helperProgram.path()
-	if err != nil {
-		return err
-	}
 	order, err := json.Marshal(plots)
 	if err != nil {
 		return fmt.Errorf("draw the plots: %w", err)
 	}
-	cmd := exec.Command(path, verb)
+	cmd := exec.Command(self.name, append(slices.Clone(HelperArgs), verb)...)
 	cmd.Stdin = bytes.NewReader(order)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("draw the plots: %w: %s", err, bytes.TrimSpace(out))

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,23 +25,19 @@ type program struct {
 }
 
 var (
-	nginx         = program{"nginx", "apt-get install nginx-light"}
-	mosquitto     = program{"mosquitto", "apt-get install mosquitto"}
-	iperf3        = program{"iperf3", "apt-get install iperf3"}
-	helperProgram = program{"scon-bench", "make build"}
+	nginx     = program{"nginx", "apt-get install nginx-light"}
+	mosquitto = program{"mosquitto", "apt-get install mosquitto"}
+	iperf3    = program{"iperf3", "apt-get install iperf3"}
 )
 
-// path of the program: beside this one, in $PATH, or where Debian keeps
-// servers.
+// self is this executable, which also is the helper.
+var self = program{name: "/proc/self/exe"}
+
+// HelperArgs make this executable call helper.Main, with the order's verb.
+var HelperArgs = []string{"bench", "helper"}
+
+// path of the program: in $PATH, or where Debian keeps servers.
 func (p program) path() (string, error) {
-	if p == helperProgram {
-		if self, err := os.Executable(); err == nil {
-			beside := filepath.Join(filepath.Dir(self), p.name)
-			if _, err := os.Stat(beside); err == nil {
-				return beside, nil
-			}
-		}
-	}
 	path, err := exec.LookPath(p.name)
 	if err != nil {
 		path, err = exec.LookPath("/usr/sbin/" + p.name)
@@ -55,11 +50,11 @@ func (p program) path() (string, error) {
 
 // Check tells which programs are missing for some figures; none means all.
 func Check(ids []string) error {
-	needed := []program{helperProgram} // it draws
 	chosen, _, err := sourcesOf(ids)
 	if err != nil {
 		return err
 	}
+	var needed []program
 	for _, s := range chosen {
 		needed = append(needed, s.programs...)
 	}
@@ -153,16 +148,16 @@ func isListening(sockets string, port uint16) bool {
 	return false
 }
 
-// order starts scon-bench with an order.
+// order starts the helper with an order.
 func order(ctx context.Context, s *bench.Site, node string, cpu int, verb string, what any, stdout io.Writer) (p *process, err error) {
 	line, err := json.Marshal(what)
 	if err != nil {
 		return nil, err
 	}
-	return helperProgram.start(ctx, s, node, cpu, strings.NewReader(string(line)), stdout, verb)
+	return self.start(ctx, s, node, cpu, strings.NewReader(string(line)), stdout, append(slices.Clone(HelperArgs), verb)...)
 }
 
-// carryOut has scon-bench carry out an order and returns its report.
+// carryOut has the helper carry out an order and returns its report.
 func carryOut(ctx context.Context, s *bench.Site, node string, cpu int, verb string, what any) (r Report, err error) {
 	var out bytes.Buffer
 	p, err := order(ctx, s, node, cpu, verb, what, &out)
@@ -173,7 +168,7 @@ func carryOut(ctx context.Context, s *bench.Site, node string, cpu int, verb str
 		return Report{}, err
 	}
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return Report{}, fmt.Errorf("read the report of %s %s: %w", p.program.name, verb, err)
+		return Report{}, fmt.Errorf("read the report of the helper's %s: %w", verb, err)
 	}
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
@@ -25,5 +26,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "these tests make network namespaces: run them as root (sudo make test)")
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	done := nstest.AsSCON()
+	status := m.Run()
+	done()
+	os.Exit(status)
 }

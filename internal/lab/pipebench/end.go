@@ -11,12 +11,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab"
 )
 
@@ -102,19 +102,22 @@ type program struct {
 	over   bool
 }
 
-// runArgs make this executable run a program on the pipe.
+// runArgs make scon run a program on the pipe.
 var runArgs = []string{"run", "--"}
 
 // start starts a program of examples/ in container n.
 func (b *bed) start(ctx context.Context, m mode, n int, name string, files []*os.File, args ...string) (p *program, err error) {
-	path, err := beside(name)
+	path, err := programs.Find(name)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p = &program{name: name, cancel: cancel}
 	if m.run {
-		path, args = "/proc/self/exe", slices.Concat(runArgs, []string{path}, args)
+		args = slices.Concat(runArgs, []string{path}, args)
+		if path, err = programs.Find("scon"); err != nil {
+			return nil, err
+		}
 	}
 	p.cmd = exec.CommandContext(ctx, path, args...)
 	p.cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+b.broker.socket)
@@ -181,21 +184,6 @@ const (
 // runLibrary is what 'scon run' preloads.
 const runLibrary = "libsconrun.so"
 
-// beside returns a program that stands beside this one, or is in $PATH.
-func beside(name string) (string, error) {
-	if self, err := os.Executable(); err == nil {
-		path := filepath.Join(filepath.Dir(self), name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%s is missing: make build", name)
-	}
-	return path, nil
-}
-
 // checkPrograms tells, ahead of a run, which programs are missing.
 func checkPrograms(apps bool) error {
 	names := []string{loadProgram}
@@ -204,7 +192,7 @@ func checkPrograms(apps bool) error {
 	}
 	var errs []error
 	for _, name := range names {
-		_, err := beside(name)
+		_, err := programs.Find(name)
 		errs = append(errs, err)
 	}
 	if apps {

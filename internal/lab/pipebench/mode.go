@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/host/programs"
 )
 
 // mode is a way of two processes to exchange bytes.
@@ -69,7 +70,7 @@ func (m mode) missing() error {
 		}
 	}
 	if m.run {
-		if _, err := beside(runLibrary); err != nil {
+		if _, err := programs.Find(runLibrary); err != nil {
 			return err
 		}
 	}

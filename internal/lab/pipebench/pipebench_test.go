@@ -46,7 +46,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	os.Setenv("SCON_TEST_RUN", filepath.Join(bin, "libsconrun.so"))
-	goleak.VerifyTestMain(m)
+	done := nstest.AsSCON()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		done()
+		os.Exit(status)
+	}))
 }
 
 type silent struct{}

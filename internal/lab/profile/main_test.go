@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
@@ -29,7 +30,10 @@ func TestMain(m *testing.M) {
 			return err
 		}))
 	}
-	os.Exit(scontest.Main(m, nil))
+	done := nstest.AsSCON()
+	status := scontest.Main(m, nil)
+	done()
+	os.Exit(status)
 }
 
 func exitWith(err error) {

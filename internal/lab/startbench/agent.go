@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -61,7 +62,7 @@ const (
 
 // startAgent starts the agent for a mode and waits until it answers.
 func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent, error) {
-	program, err := beside("scon")
+	scon, err := programs.Find("scon")
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 		return nil, err
 	}
 	a := &agent{
-		cmd:    exec.Command(program, "daemon", "--netns", b.host.name, "--config", config, "--state-dir", b.agentDir()),
+		cmd:    exec.Command(scon, "daemon", "--netns", b.host.name, "--config", config, "--state-dir", b.agentDir()),
 		ended:  make(chan struct{}),
 		client: api.Dial(state.Socket(b.agentDir())),
 	}

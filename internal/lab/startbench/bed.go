@@ -92,7 +92,7 @@ func makeDir(prefix string) (dir string, err error) {
 	if dir, err = os.MkdirTemp("", prefix+"-"); err != nil {
 		return "", err
 	}
-	if err := unix.Mount("scon-bench", dir, "tmpfs", 0, "mode=700"); err != nil {
+	if err := unix.Mount("scon-lab", dir, "tmpfs", 0, "mode=700"); err != nil {
 		return "", errors.Join(fmt.Errorf("mount memory at %s: %w", dir, err), os.Remove(dir))
 	}
 	return dir, nil

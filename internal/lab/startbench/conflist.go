@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/scon-project/scon/internal/host/programs"
 )
 
 // What the networks have in common.
@@ -100,7 +102,7 @@ func (b *bed) pluginDirs(m Mode) ([]string, error) {
 	if !m.scon() {
 		return dirs, nil
 	}
-	plugin, err := beside("scon-cni")
+	plugin, err := programs.Find("scon-cni")
 	if err != nil {
 		return nil, fmt.Errorf("network %q: %w", m.Name, err)
 	}

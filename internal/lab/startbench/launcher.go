@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/figures"
 )
 
 // closePatience is how long the launcher may take to remove all containers.
 const closePatience = 2 * time.Minute
 
-// launcher is "scon-bench startup" at work.
+// launcher is the helper "startup" at work.
 type launcher struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -30,15 +32,12 @@ type launcher struct {
 // startLauncher starts the launcher in the bed and waits until its network's
 // peer is there.
 func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
-	path, err := helper()
-	if err != nil {
-		return nil, err
-	}
-	l := &launcher{cmd: exec.Command(path, "startup"), ended: make(chan error, 1)}
+	l := &launcher{cmd: exec.Command("/proc/self/exe", append(slices.Clone(figures.HelperArgs), "startup")...), ended: make(chan error, 1)}
 	// Ctrl-C is for the bench, which ends the launcher in order; if the bench
 	// is killed, the launcher removes its containers all the same.
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	l.cmd.Stderr = &l.says
+	var err error
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/scon-project/scon/internal/lab/figures"
 	"github.com/scon-project/scon/internal/lab/figures/helper"
 )
 
-// TestMain lets the test's program be scon-bench, by that name.
+// TestMain lets the test's program be the helper.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "scon-bench" {
-		os.Exit(helper.Main(os.Args[1:]))
+	if args := os.Args[1:]; len(args) > len(figures.HelperArgs) && slices.Equal(args[:len(figures.HelperArgs)], figures.HelperArgs) {
+		os.Exit(helper.Main(args[len(figures.HelperArgs):]))
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
 		if built != "" {
@@ -26,8 +27,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// withPrograms makes the test's program scon-bench, and puts scon, scon-cni and
-// scon-oci beside it.
+// withPrograms puts scon, scon-cni and scon-oci into $PATH.
 func withPrograms(t *testing.T) {
 	t.Helper()
 	dir, err := programs()
@@ -40,13 +40,6 @@ func withPrograms(t *testing.T) {
 // programs builds them once.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if built, err = os.MkdirTemp("", "scon-bin-"); err != nil {
-		return "", err
-	}
-	self, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(self, filepath.Join(built, "scon-bench"))
-	}
-	if err != nil {
 		return "", err
 	}
 	for _, command := range [][]string{

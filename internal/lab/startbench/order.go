@@ -15,7 +15,7 @@ const (
 var Stages = []string{StageNetns, StageAdd, StageCgroup, StageAttach, StageStart, StagePod, StagePing}
 
 // Order is what the launcher is told first: how it starts containers. It is a
-// process of its own, "scon-bench startup", which reads an Order and Commands
+// process of its own, the helper "startup", which reads an Order and Commands
 // from standard input and answers each with a Report.
 type Order struct {
 	// Prefix of the names of all namespaces and containers.

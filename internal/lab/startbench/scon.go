@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/devices"
 	"github.com/scon-project/scon/internal/state"
@@ -105,7 +106,7 @@ func (b *bed) sconOrder(m Mode, o *Order) error {
 	if o.Runtime == RuntimeMicroVM || o.Launcher == LauncherCRI {
 		return nil // scon-oci wraps runc and runsc only
 	}
-	wrapper, err := beside("scon-oci")
+	wrapper, err := programs.Find("scon-oci")
 	if err != nil {
 		return err
 	}

@@ -106,6 +106,5 @@ func (o Options) missing() error {
 	for _, m := range o.Modes {
 		errs = append(errs, m.missing())
 	}
-	_, err := helper()
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }

@@ -1,5 +1,5 @@
-// Package helper is scon-bench: load generation and drawing for package
-// figures, in a process of their own.
+// Package helper generates load and draws for package figures, in a process of
+// its own.
 package helper
 
 import (
@@ -24,7 +24,7 @@ const memoryLimit = 256 << 20
 // and returns the exit status.
 func Main(args []string) int {
 	if err := carryOut(args, os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "scon-bench:", err)
+		fmt.Fprintln(os.Stderr, "scon:", err)
 		return 1
 	}
 	return 0
@@ -44,7 +44,7 @@ func carryOut(args []string, in io.Reader, out io.Writer) error {
 	if len(args) == 1 && verbs[args[0]] != nil {
 		return verbs[args[0]](json.NewDecoder(in), json.NewEncoder(out))
 	}
-	return fmt.Errorf("%q: want http, publish, subscribe, draw, plot or startup; \"scon bench figures\", \"scon latency figures\" and \"scon startup bench\" run this program", args)
+	return fmt.Errorf("%q: want http, publish, subscribe, draw, plot or startup", args)
 }
 
 // verb reads an order, carries it out and writes the report. carryOut may

@@ -1,5 +1,5 @@
 // Package launch starts containers for package startbench, in a process of its
-// own: "scon-bench startup".
+// own: the helper "startup".
 //
 // The way of a container in the direct launcher:
 //

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/bench/peer"
+	"github.com/scon-project/scon/internal/lab/figures"
+	"github.com/scon-project/scon/internal/lab/figures/helper"
+	"github.com/scon-project/scon/internal/lab/output"
+	"github.com/scon-project/scon/internal/lab/pipebench"
+	"github.com/scon-project/scon/internal/lab/startbench"
+)
+
+func newBenchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: cli.LabCommands["bench"],
+		Long: `Measure native, container and express side by side in a lab of its own, and
+nftables' flowtable and netkit where the kernel has them.
+
+The modes take turns in every round. Shown are the medians, and the ratios of
+medians with their 95 % intervals; --json writes all samples to a file.
+Ctrl-C ends a run and keeps the samples taken so far.`,
+		Args: cli.KnownVerb,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchCostCommand(), newBenchCountCommand(),
+		newBenchFiguresCommand(), newBenchShowCommand(), newBenchPeerCommand(),
+		newBenchHelperCommand())
+	return cmd
+}
+
+func newBenchQuickCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "quick",
+		Short: "Measure " + bench.Quick.Short,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd, bench.Quick)
+		},
+	}
+	o.addFlags(cmd, bench.Quick)
+	return cmd
+}
+
+func newBenchShortCommand() *cobra.Command {
+	var o benchOptions
+	connections := bench.ShortConnections
+	cmd := &cobra.Command{
+		Use:   "short",
+		Short: "Measure " + bench.Short(connections).Short,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if connections < 1 {
+				return cli.Usagef(cmd, "--connections %d: want at least 1", connections)
+			}
+			return o.run(cmd, bench.Short(connections))
+		},
+	}
+	o.addFlags(cmd, bench.Short(connections))
+	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "`number` of connections in each sample")
+	return cmd
+}
+
+// newBenchShowCommand draws the tables of documents from the files of results.
+func newBenchShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show FILE",
+		Short: "Print the table of a result that --json wrote",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := bench.ReadResult(args[0], slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment()})...)
+			if err != nil {
+				return err
+			}
+			return r.WriteTable(cmd.OutOrStdout())
+		},
+	}
+}
+
+// newBenchPeerCommand is the traffic generator that bench starts in the lab's
+// nodes.
+func newBenchPeerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "peer",
+		Hidden: true,
+		Args:   cli.NoArgs,
+		Run:    func(*cobra.Command, []string) { peer.Main(os.Stdin, os.Stdout) },
+	}
+}
+
+// newBenchHelperCommand generates load, draws, and launches containers for the
+// commands that measure, in a process of its own.
+func newBenchHelperCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "helper ORDER",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		Run:    func(_ *cobra.Command, args []string) { os.Exit(helper.Main(args)) },
+	}
+}
+
+// benchOptions are the flags of every experiment.
+type benchOptions struct {
+	rounds  int
+	modes   []string
+	json    string
+	family  int
+	overlay bool
+	uplink  string
+	way     string
+}
+
+func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
+	var modes []string
+	for _, m := range e.Modes {
+		modes = append(modes, m.Name)
+	}
+	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
+	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
+	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "by VXLAN, as flannel has it; names begin with vxlan_ then")
+	cmd.Flags().StringVar(&o.uplink, "uplink", "", "by an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; names begin with it then")
+	var ways []string
+	for _, w := range bench.Ways {
+		ways = append(ways, w.Name)
+	}
+	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, by a `way`: "+strings.Join(ways, ", "))
+	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
+}
+
+// run carries out an experiment and shows what it found, also if it was
+// interrupted or is incomplete.
+func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
+	if o.rounds < 1 {
+		return cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+	}
+	e, err := o.choose(cmd, e)
+	if err != nil {
+		return err
+	}
+	here := e.Here()
+	for _, m := range e.Modes {
+		if len(o.modes) > 0 && !slices.Contains(here.Modes, m) {
+			return fmt.Errorf("--modes %s: this kernel has none (%s); 'scon bench cost' measures it in a guest", m.Name, needs[m])
+		}
+	}
+	return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+		return bench.Run(ctx, here, bench.Options{Rounds: o.rounds, Progress: cli.NewProgress(os.Stderr)})
+	})
+}
+
+// needs are the settings of kernels without which a mode cannot be measured.
+var needs = map[bench.Mode]string{
+	bench.Flowtable: "CONFIG_NFT_FLOW_OFFLOAD",
+	bench.Netkit:    "CONFIG_NETKIT, Linux 6.7",
+}
+
+// choose leaves the modes that are wanted.
+func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
+	switch {
+	case o.overlay && o.uplink != "":
+		return e, cli.Usagef(cmd, "--overlay and --uplink are measured one at a time")
+	case o.family == 6 && (o.overlay || o.uplink != ""):
+		return e, cli.Usagef(cmd, "--overlay and --uplink are measured over IPv4")
+	case o.uplink != "" && !slices.Contains(lab.UplinkKinds(), o.uplink):
+		return e, cli.Usagef(cmd, "--uplink %q: want %s", o.uplink, strings.Join(lab.UplinkKinds(), ", "))
+	case o.family == 4 && o.overlay:
+		e = e.OverVXLAN()
+	case o.family == 4 && o.uplink != "":
+		e = e.OverUplink(o.uplink)
+	case o.family == 6:
+		e = e.OverIPv6()
+	case o.family != 4:
+		return e, cli.Usagef(cmd, "--family %d: want 4 or 6", o.family)
+	}
+	if o.way != "" {
+		between, err := e.Between(o.way)
+		if err != nil {
+			return e, cli.Usagef(cmd, "--between %s: %v", o.way, err)
+		}
+		e = between
+	}
+	if len(o.modes) == 0 {
+		return e, nil
+	}
+	e, err := e.Only(o.modes)
+	if err != nil {
+		return e, cli.Usagef(cmd, "--modes: %v", err)
+	}
+	return e, nil
+}
+
+// show measures and shows what was found.
+func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*bench.Result, error)) error {
+	if err := checkOutput(o.json); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	result, err := measure(ctx)
+	measured := result != nil && len(result.Samples) > 0
+	if err != nil && ctx.Err() != nil {
+		err = interrupted(measured)
+	}
+	if !measured {
+		return err
+	}
+	if o.json != "" {
+		err = errors.Join(err, result.WriteFile(o.json))
+	}
+	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
+}
+
+// checkOutput tells, ahead of a long run, whether it can write its files; ""
+// is none.
+func checkOutput(paths ...string) error {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if err := output.Check(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interrupted is what a run ends with that was ended by a signal.
+func interrupted(measured bool) error {
+	if !measured {
+		return errors.New("interrupted before anything was measured")
+	}
+	return errors.New("interrupted; what was measured so far is shown")
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/pipebench"
+)
+
+func newPipeBenchCommand() *cobra.Command {
+	var show benchOptions
+	var plots string
+	var o pipebench.Options
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: cli.LabCommands["pipe bench"],
+		Long: `Measure how two containers exchange bulk data by the pipe's engines, and by TCP,
+a UNIX socket and sockmap, in a lab of its own with a broker of its own.
+
+The modes take turns in every round: ` + strings.Join(pipebench.ModeNames(false), ", ") + `.
+--apps measures applications instead: a ring all-reduce of eight ranks, a chain
+of services, and iperf3 as it is. Everything is gone when the command ends, also
+by Ctrl-C, which keeps the samples taken so far.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if show.rounds < 1 {
+				return cli.Usagef(cmd, "--rounds %d: want at least 1", show.rounds)
+			}
+			if err := pipebench.CheckModes(show.modes, o.Apps); err != nil {
+				return cli.Usagef(cmd, "--modes: %v", err)
+			}
+			o.Modes, o.Rounds = show.modes, show.rounds
+			o.Progress, o.Notes = cli.NewProgress(os.Stderr), cmd.ErrOrStderr()
+			return show.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+				result, err := pipebench.Run(ctx, o)
+				if result != nil && plots != "" {
+					if plotErr := pipebench.Draw(result, plots); err == nil {
+						err = plotErr
+					}
+				}
+				return result, err
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.Apps, "apps", false, "measure applications: all-reduce, a chain of services and iperf3")
+	flags.IntVar(&show.rounds, "rounds", pipebench.Rounds, "`number` of rounds; every round measures each mode once")
+	flags.StringSliceVar(&show.modes, "modes", nil, "measure only these `modes`")
+	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
+	flags.StringVar(&plots, "plots", "", "draw the plots into this `folder`")
+	return cmd
+}
+
+// newPipeBrokerCommand is the broker that bench starts.
+func newPipeBrokerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "broker SOCKET",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return pipebench.ServeBroker(args[0], os.Stdin, os.Stdout, os.Stderr)
+		},
+	}
+}

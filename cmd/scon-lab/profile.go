@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/profile"
+)
+
+// newProfileCommand returns "scon profile", which shows where the time of a
+// packet's way goes.
+func newProfileCommand() *cobra.Command {
+	var o profileOptions
+	cmd := &cobra.Command{
+		Use:   "profile",
+		Short: cli.LabCommands["profile"],
+		Long: `Show where the time of a packet's way goes, layer by layer, and what this
+machine's packet filter costs.
+
+Without --container, datagrams of 64 bytes are sent from a native process and
+from a container, with and without SCON, in a lab of its own. With --container,
+the packets of a container of this machine are watched, as they come.
+
+No packet is changed or refused. A few are followed, one at a time on each CPU;
+what that costs is measured and shown. However the command ends, the kernel
+removes what it attached.`,
+		Example: `  scon profile --png profile.png
+  scon profile --container web --for 5s`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return o.run(cmd)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.mode, "mode", "all", "in the lab: native, container, express or all")
+	f.IntVar(&o.rounds, "rounds", 6, "in the lab: `number` of rounds; every round measures each mode once")
+	f.Var((*cli.NonEmpty)(&o.container), "container", "watch this container of this machine, by `name` or ID")
+	f.DurationVar(&o.duration, "for", 5*time.Second, "how `long` to watch the container")
+	cli.AddNetnsFlag(cmd, &o.netns, "where the container's bridge is, a `name` of ip-netns or a path (default: this namespace)")
+	f.Var((*cli.NonEmpty)(&o.json), "json", "write the profile to this `file`")
+	f.Var((*cli.NonEmpty)(&o.png), "png", "draw the ways as stacked bars in this `file`")
+	cmd.AddCommand(newProfileShowCommand())
+	return cmd
+}
+
+// newProfileShowCommand draws the table of a document from a file.
+func newProfileShowCommand() *cobra.Command {
+	var png string
+	cmd := &cobra.Command{
+		Use:   "show FILE",
+		Short: "Print the tables of a profile that --json wrote",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := profile.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			if png != "" {
+				err = p.WritePNG(png)
+			}
+			return errors.Join(err, p.WriteTable(cmd.OutOrStdout()))
+		},
+	}
+	cmd.Flags().Var((*cli.NonEmpty)(&png), "png", "draw it in this `file`, too")
+	return cmd
+}
+
+// profileOptions are the flags of "scon profile".
+type profileOptions struct {
+	mode      string
+	rounds    int
+	container string
+	duration  time.Duration
+	netns     string
+	json, png string
+
+	modes []bench.Mode
+}
+
+// labTime is how long traffic flows in each measurement in the lab.
+const labTime = 300 * time.Millisecond
+
+func (o *profileOptions) check(cmd *cobra.Command) error {
+	given := cmd.Flags().Changed
+	switch {
+	case o.container == "" && (given("for") || given("netns")):
+		return cli.Usagef(cmd, "--for and --netns go with --container")
+	case o.container != "" && (given("mode") || given("rounds")):
+		return cli.Usagef(cmd, "--mode and --rounds are for the lab, not for --container")
+	case o.duration <= 0:
+		return cli.Usagef(cmd, "--for %v: want more than 0", o.duration)
+	case o.rounds < 1:
+		return cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+	}
+	var names []string
+	for _, m := range profile.Modes {
+		names = append(names, m.Name)
+		if o.mode == m.Name || o.mode == "all" {
+			o.modes = append(o.modes, m)
+		}
+	}
+	if len(o.modes) == 0 {
+		return cli.Usagef(cmd, "--mode %q: want all, %s", o.mode, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// run measures and shows what was found, also if it was interrupted.
+func (o *profileOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput(o.json, o.png); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p, err := o.measure(ctx)
+	if err != nil && ctx.Err() != nil {
+		measured := p != nil && len(p.Ways) > 0
+		if err = interrupted(measured); !measured {
+			return err
+		}
+	}
+	if p == nil {
+		return err
+	}
+	if o.json != "" {
+		err = errors.Join(err, p.WriteFile(o.json))
+	}
+	if o.png != "" {
+		err = errors.Join(err, p.WritePNG(o.png))
+	}
+	return errors.Join(err, p.WriteTable(cmd.OutOrStdout()))
+}
+
+func (o *profileOptions) measure(ctx context.Context) (p *profile.Profile, err error) {
+	if err := doctor.Require(); err != nil {
+		return nil, err
+	}
+	progress := cli.NewProgress(os.Stderr)
+	if o.container == "" {
+		return profile.Lab(ctx, profile.LabOptions{
+			Modes: slices.Clone(o.modes), Rounds: o.rounds, Duration: labTime, Progress: progress,
+		})
+	}
+	err = netns.Do(o.netns, func() error {
+		p, err = profile.Live(ctx, profile.LiveOptions{
+			Container: o.container, Duration: o.duration, Progress: progress,
+		})
+		return err
+	})
+	return p, err
+}

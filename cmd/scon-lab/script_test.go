@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/scon-project/scon/internal/cli/clitest"
+	"github.com/scon-project/scon/internal/pin"
+)
+
+// TestMain lets the test's program be scon-lab, whose "scon pin advise" changes
+// nothing but what it has made.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"scon-lab": func() {
+			t := newTool(os.Stdout, os.Stderr)
+			t.pinHost = func() *pin.Host {
+				h := pin.ThisHost(nil)
+				h.State = filepath.Join(os.Getenv("WORK"), "kept")
+				return h
+			}
+			os.Exit(t.run(os.Args[1:]))
+		},
+	})
+}
+
+// TestScripts runs real command lines.
+func TestScripts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("need root to make network namespaces: run 'sudo make test'")
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status": clitest.ExitStatus,
+		},
+		Setup: clitest.Setup,
+	})
+}

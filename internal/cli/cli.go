@@ -1,0 +1,66 @@
+// Package cli is the command-line frame of scon and scon-lab: the root command,
+// exit statuses, usage errors, flags, tables and progress.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scon-project/scon/internal/state"
+)
+
+// Exit statuses.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2 // unknown command or flag, wrong arguments
+)
+
+// ErrReported ends a command whose error has been printed already.
+var ErrReported = errors.New("")
+
+// NewRoot returns the root command "scon" with the flag --socket. Both programs
+// use that name: a user runs the commands of scon-lab as "scon VERB".
+func NewRoot(short string, socket *string, stdout, stderr io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "scon",
+		Short:         short,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.PersistentFlags().Var((*NonEmpty)(socket), "socket",
+		"the daemon's unix socket, a `path` (default \""+state.Socket(state.DefaultDir)+"\")")
+	root.SetFlagErrorFunc(flagError)
+	return root
+}
+
+// Run executes a command line and returns the exit status. The root command has
+// all its commands.
+func Run(root *cobra.Command, args []string) int {
+	root.InitDefaultCompletionCmd()
+	strict(root)
+	root.SetArgs(args)
+	err := root.Execute()
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, ErrReported):
+		return ExitFailed
+	}
+	fmt.Fprintf(root.ErrOrStderr(), "scon: %s\n", oneLine(err))
+	if errors.As(err, new(*usageError)) {
+		return ExitUsage
+	}
+	return ExitFailed
+}
+
+// oneLine formats an error, also a joined one, as one line.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

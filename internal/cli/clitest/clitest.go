@@ -1,0 +1,59 @@
+// Package clitest is what the scripts of command lines have in common.
+package clitest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/scon-project/scon/internal/host/netns"
+)
+
+// Setup gives a script a state directory $STATE and two network namespaces, $NS
+// and $OTHER, of its own.
+func Setup(e *testscript.Env) error {
+	// A socket's path has at most 107 bytes.
+	state, err := os.MkdirTemp("", "scon-cli-")
+	if err != nil {
+		return err
+	}
+	e.Defer(func() { os.RemoveAll(state) })
+	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second
+	e.Setenv("STATE", state)
+	e.Setenv("SOCKET", filepath.Join(state, "scon.sock"))
+	for _, name := range []string{"NS", "OTHER"} {
+		namespace := filepath.Base(state) + name
+		if err := netns.Create(namespace); err != nil {
+			return err
+		}
+		e.Defer(func() {
+			if err := netns.Delete(namespace); err != nil && !errors.Is(err, netns.ErrNotExist) {
+				e.T().Fatal(err)
+			}
+		})
+		e.Setenv(name, namespace)
+	}
+	return nil
+}
+
+// ExitStatus is the command `status N COMMAND...`: the command ends with N. Its output is
+// for stdout and stderr, as with exec.
+func ExitStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit status %d, want %s", got, args[0])
+	}
+}

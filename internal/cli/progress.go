@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lineEvery is how often a progress that is not on a terminal writes a line.
+const lineEvery = 10 * time.Second
+
+// barWidth in characters.
+const barWidth = 24
+
+// NewProgress returns one that draws a bar on a terminal, and elsewhere writes
+// a line every ten seconds.
+func NewProgress(f *os.File) *Progress {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return &Progress{out: f, terminal: err == nil, started: time.Now()}
+}
+
+// Progress shows how far a run is.
+type Progress struct {
+	out      io.Writer
+	terminal bool
+	started  time.Time
+	told     time.Time // when the last line was written
+}
+
+func (p *Progress) Step(done, total int, next string) {
+	now := time.Now()
+	if done == 0 { // what came before, such as a boot, tells nothing about the steps
+		p.started = now
+	}
+	left := timeLeft(now.Sub(p.started), done, total)
+	switch {
+	case p.terminal:
+		full := barWidth * done / total
+		fmt.Fprintf(p.out, "\r\033[K[%s%s] %3d %%  %s  %s",
+			strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*done/total, left, next)
+	case now.Sub(p.told) >= lineEvery:
+		p.told = now
+		fmt.Fprintf(p.out, "%3d %%  %s  %s\n", 100*done/total, left, next)
+	}
+}
+
+func (p *Progress) Done() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\033[K")
+	}
+}
+
+// timeLeft judges by the steps that are over.
+func timeLeft(elapsed time.Duration, done, total int) string {
+	if done == 0 {
+		return "time left unknown"
+	}
+	left := elapsed / time.Duration(done) * time.Duration(total-done)
+	return left.Round(time.Second).String() + " left"
+}

@@ -1,0 +1,27 @@
+// Package programs finds the programs that SCON consists of.
+package programs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Find returns the path of a program: beside this executable, which is where
+// "make build", "make install" and packages put all of them, or in $PATH. As git
+// does with its own commands, the folder wins, so that the programs of one
+// version find each other.
+func Find(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		path := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is missing: make build", name)
+	}
+	return path, nil
+}
