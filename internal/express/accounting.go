@@ -12,16 +12,6 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
-// Flows lists Conentries, with what conntrack counts of them. All of
-// conntrack's connections are listed outside the loop, as in Explain.
-func (b backend) Flows(container string) ([]api.Flow, error) {
-	flows, err := inLoop(b, func(d *Daemon) ([]api.Flow, error) { return d.flows(container) })
-	if err != nil || len(flows) == 0 || !counting() {
-		return flows, err
-	}
-	return flows, countRegular(b.d.ct, flows)
-}
-
 // counting tells whether conntrack counts the packets of new connections. It
 // does not by default, and then there is nothing to look for.
 func counting() bool {
@@ -65,7 +55,7 @@ func tracked(f api.Flow) (t conntrack.Tuple, err error) {
 		Src:   netip.AddrPortFrom(src, f.Orig.Sport), Dst: netip.AddrPortFrom(dst, f.Orig.Dport),
 	}
 	if f.Proto == "tcp" {
-		t.Proto = protoTCP
+		t.Proto = unix.IPPROTO_TCP
 	}
 	return t, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/startup"
 )
 
@@ -48,33 +49,33 @@ const settleOwned = 5 * time.Second
 // once, without a look at every process while many start; what its runtime
 // calls it is asked later.
 func (d *Daemon) owned(host string, o startup.Owner) {
-	d.naming.Go(func() {
-		d.renamePort(host, func(p *port) discover.Container { return ownedContainer(p.container, o) })
+	d.owners.Go(func() {
+		d.renamePort(host, func(p *hooks.Port) discover.Container { return ownedContainer(p.Container, o) })
 		select {
 		case <-time.After(settleOwned):
 		case <-d.ctx.Done():
 			return
 		}
 		var at discover.Port
-		found := d.renamePort(host, func(p *port) discover.Container { at = p.Port; return p.container })
+		found := d.renamePort(host, func(p *hooks.Port) discover.Container { at = p.Port; return p.Container })
 		if !found {
 			return
 		}
 		once, cancel := context.WithCancel(d.ctx)
 		cancel() // one look: a container without a name by now gets none
 		if c := d.namer.Name(once, at); c.ID != "" {
-			d.renamePort(host, func(*port) discover.Container { return c })
+			d.renamePort(host, func(*hooks.Port) discover.Container { return c })
 		}
 	})
 }
 
 // renamePort changes in the loop who is behind a port. It is false if there is
 // none of that name.
-func (d *Daemon) renamePort(host string, name func(*port) discover.Container) (found bool) {
+func (d *Daemon) renamePort(host string, name func(*hooks.Port) discover.Container) (found bool) {
 	_, err := inLoop(backend{d, d.ctx}, func(d *Daemon) (struct{}, error) {
-		for _, p := range d.devices.ports {
+		for _, p := range d.hooks.Ports() {
 			if p.Name == host {
-				p.container, found = name(p), true
+				p.Container, found = name(p), true
 			}
 		}
 		return struct{}{}, nil
@@ -92,11 +93,11 @@ func ownedContainer(c discover.Container, o startup.Owner) discover.Container {
 }
 
 // nameOf is who is behind a port: the agent's own need no search.
-func (d *Daemon) nameOf(at discover.Port) discover.Container {
+func (d *Daemon) nameOf(ctx context.Context, at discover.Port) discover.Container {
 	if c, ok := d.ownedBy(at.Name); ok {
 		return c
 	}
-	return d.namer.Name(d.ctx, at)
+	return d.namer.Name(ctx, at)
 }
 
 // ownedBy is the container that the agent has given a device to; false if it is

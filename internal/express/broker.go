@@ -55,3 +55,11 @@ func (b backend) Pipe() (api.Pipe, error) {
 		}
 	})
 }
+
+// recheckPipe has the broker ask the network again: decisions are stale. Any
+// goroutine may call it.
+func (d *Daemon) recheckPipe() {
+	if b := d.obeys.Load(); b != nil {
+		b.Recheck()
+	}
+}

@@ -10,23 +10,22 @@ package express
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/hooks"
+	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
-	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/startup/docker"
@@ -44,13 +43,6 @@ type Options struct {
 	// Ready is called once when the socket answers. It may be nil.
 	Ready func()
 }
-
-// beatInterval is how often the programs hear from the loop. Five beats may be
-// late before they become inert.
-const beatInterval = 200 * time.Millisecond
-
-// sweepInterval is how often idle Conentries are looked for.
-const sweepInterval = time.Second
 
 // forceClsact is set by tests: hook by clsact even where the kernel has tcx.
 var forceClsact bool
@@ -72,40 +64,34 @@ func memoryLimit(c config.Config) int64 {
 // agentMemory is for the agent's requests, records and ports, in bytes.
 const agentMemory = 32 << 20
 
-// Daemon is the state of the loop.
+// Daemon is what Run runs: the loop, and the modules that it drives. Each module
+// owns its state and says which goroutines may call it.
 type Daemon struct {
 	opts    Options
 	log     *slog.Logger
 	started time.Time
 
-	dp     *datapath.Datapath
-	table  *contable.Table
-	ct     *conntrack.Client
+	dp        *datapath.Datapath
+	heartbeat *heartbeat
+	ct        *conntrack.Client
+	table     *contable.Table
+	policy    policy
+	hooks     *hooks.Hooks
+	composer  *composer.Composer
+	tcp       *composer.TCP
+	counts    counts
+
 	namer  *discover.Namer
-	links  *nlmsg.Socket // asks about devices
-	stop   context.CancelFunc
-	paused bool
 	agent  *startup.Agent              // nil unless it is enabled
 	broker *pipe.Broker                // nil unless it is enabled, and works
 	noPipe error                       // why it does not
 	driver *docker.Driver              // nil unless it is enabled
 	obeys  atomic.Pointer[pipe.Broker] // the same, for who hears of changed rules
 
-	devices     devices
-	policy      policy
-	dropRules   dropRules
-	unannounced unannounced
-	ends        map[conntrack.Tuple]oneEnd
-	resets      []reset // in the order of their times
-	resetDue    *time.Timer
-	lookDue     *time.Timer       // at devices.due
-	refused     map[string]uint64 // why connections were not composed
-	counts      counts
-
-	ctx    context.Context     // ends with Run
-	calls  chan func()         // of API clients, run in the loop
-	named  chan namedContainer // answers of the namer
-	naming sync.WaitGroup      // its goroutines
+	ctx    context.Context // ends with Run
+	stop   context.CancelFunc
+	calls  chan func()    // of API clients, run in the loop
+	owners sync.WaitGroup // goroutines that name the agent's containers
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -128,18 +114,10 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
-		refused: make(map[string]uint64),
-		calls:   make(chan func()),
-		named:   make(chan namedContainer, 64),
-		policy:  newPolicy(),
-		ends:    make(map[conntrack.Tuple]oneEnd),
-
-		resetDue: stopped(),
-		lookDue:  stopped(),
+		namer: discover.NewNamer(),
+		calls: make(chan func()),
 	}
-	d.devices = newDevices()
-	defer d.devices.close()
-	defer func() { stop(); d.endNaming() }()
+	defer func() { stop(); d.owners.Wait() }()
 	defer func() {
 		// Nothing half-done stays, but what an earlier daemon left does.
 		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {
@@ -154,11 +132,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer d.ct.Close()
-	if d.links, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
+	if err := d.assemble(); err != nil {
 		return err
 	}
-	defer d.links.Close()
-	d.namer = discover.NewNamer()
+	defer func() { stop(); err = errors.Join(err, d.hooks.Close()) }()
 
 	sources, err := d.watch(ctx)
 	if err != nil {
@@ -188,13 +165,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := dropProgramPages(); err != nil {
 		d.log.Debug("after the start", "error", err)
 	}
-	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.devices.ports), "uplinks", len(d.devices.uplinks), "conentries", d.table.Len())
+	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.hooks.Ports()), "uplinks", len(d.hooks.Uplinks()), "conentries", d.table.Len())
 
 	err = d.loop(ctx, sources)
 	stop()
 	<-served
 	err = errors.Join(err, d.stopDriver(), d.stopAgent(), d.stopBroker())
-	d.rest()
+	d.heartbeat.rest()
 	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
 }
 
@@ -218,6 +195,44 @@ func (d *Daemon) load(pinDir string) error {
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,
 	})
+	return nil
+}
+
+// assemble connects the modules. Each is given what it asks of the others.
+func (d *Daemon) assemble() (err error) {
+	c := d.opts.Config
+	d.heartbeat = newHeartbeat(d.dp, d.log, d.recheckPipe)
+	d.policy = policy{
+		opts: rules.Options{ExactCounters: c.ExactCounters}, log: d.log, during: d.heartbeat.beatDuring,
+	}
+	d.hooks, err = hooks.New(hooks.Options{
+		Datapath: d.dp,
+		Bridges:  c.Bridges,
+		Uplinks:  c.Uplinks,
+		Logger:   d.log,
+
+		Identify:      d.nameOf,
+		Owner:         d.ownedBy,
+		TouchesTunnel: func(port uint16) (rules.Rule, bool) { return d.policy.TouchesTunnel(port) },
+
+		NewGeneration:  d.heartbeat.newGeneration,
+		FiltersChanged: func(reason string) { d.stale(changes.Event{Kind: changes.Filter, Reason: reason}) },
+		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
+		DevicesChanged: func() { d.composer.RetireTouched(time.Now()) },
+		BeatDuring:     d.heartbeat.beatDuring,
+	})
+	if err != nil {
+		return err
+	}
+	d.composer = composer.New(composer.Options{
+		Table:     d.table,
+		Conntrack: d.ct,
+		Ports:     d.hooks,
+		Rules:     &d.policy,
+		Lease:     c.Lease,
+		Discards:  d.dp.Discards() == nil,
+	})
+	d.tcp = composer.NewTCP(d.table, d.ct, d.log)
 	return nil
 }
 
@@ -269,57 +284,39 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 	return events
 }
 
-// newGeneration makes every decision stale at once. It is called in the
-// goroutine that hears of a change first.
-func (d *Daemon) newGeneration(reason string) {
-	generation := &d.dp.Settings().Generation
-	if atomic.AddUint32(generation, 1) == 0 {
-		atomic.AddUint32(generation, 1)
+// stale takes each change that makes decisions stale, in the goroutine that read
+// it from the kernel. If rules or tc filters may have changed, nothing goes
+// express until the loop has looked at them: they may judge single packets, or be
+// skipped.
+func (d *Daemon) stale(e changes.Event) {
+	d.counts.changes[e.Kind].Add(1)
+	switch e.Kind {
+	case changes.Ruleset, changes.Filter, changes.Overrun:
+		d.heartbeat.rulesChanged(e.Reason)
+	default:
+		d.heartbeat.newGeneration(e.Reason)
 	}
-	if b := d.obeys.Load(); b != nil {
-		b.Recheck()
-	}
-	d.log.Debug("new generation", "reason", reason)
 }
 
-// begin hooks the devices, takes over what an earlier daemon left, and shows
-// the first sign of life.
+// begin hooks the devices, takes over what an earlier daemon left, and writes
+// the first heartbeat.
 func (d *Daemon) begin() error {
 	// The last heartbeat of an earlier daemon may still count, but the rules
 	// have not been read.
-	d.makeInert()
-	d.newGeneration("start")
-	if err := d.rescan(false); err != nil {
+	d.heartbeat.makeInert()
+	d.heartbeat.newGeneration("start")
+	if err := d.hooks.Scan(); err != nil {
+		return err
+	}
+	if err := d.composer.ListOlder(); err != nil {
 		return err
 	}
 	now := time.Now()
-	if err := d.findUnannounced(); err != nil {
-		return err
-	}
 	if d.dp.Adopted() {
-		kept := d.table.Adopt(func(port int) bool { return d.devices.ports[port] != nil }, d.stillFit, now)
-		d.table.All(d.unannounced.add)
-		d.log.Info("took over Conentries of an earlier daemon", "kept", kept)
+		d.log.Info("took over Conentries of an earlier daemon", "kept", d.composer.Adopt(now))
 	}
 	d.dp.Settings().Paused = 0
 	return d.readRules(now)
-}
-
-// stillFit asks conntrack about a connection that an earlier daemon composed.
-// Conntrack may have lost it since and picked it up in the middle, as another
-// one: perhaps not established, and not liberal.
-func (d *Daemon) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
-	conn, err := d.ct.Get(t)
-	if err != nil {
-		return conn, err
-	}
-	if why := d.unfit(conn); why != "" {
-		return conn, fmt.Errorf("adopting connection %v: %s", t, refusalText[why])
-	}
-	if conn.Orig.Proto == protoTCP {
-		return conn, d.ct.UpdateTCP(conn, conntrack.TCPUpdate{})
-	}
-	return conn, nil
 }
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
@@ -369,80 +366,4 @@ func (d *Daemon) serve(ctx context.Context) (_ <-chan struct{}, err error) {
 		servers.Wait()
 	}()
 	return done, nil
-}
-
-// loop is the daemon's life.
-func (d *Daemon) loop(ctx context.Context, s sources) error {
-	beat, sweep := time.NewTicker(beatInterval), time.NewTicker(sweepInterval)
-	defer beat.Stop()
-	defer sweep.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case c, ok := <-s.changes:
-			if !ok {
-				return lost(ctx, "changes of the network")
-			}
-			if err := d.changed(c, s.changes); err != nil {
-				return err
-			}
-		case gone, ok := <-s.destroyed:
-			if !ok {
-				return lost(ctx, "the ends of connections")
-			}
-			d.destroyed(gone)
-		case e, ok := <-s.events:
-			if !ok {
-				return lost(ctx, "connections that could go express")
-			}
-			d.heard(e)
-		case n := <-d.named:
-			d.name(n)
-		case call := <-d.calls:
-			call()
-		case now := <-d.resetDue.C:
-			d.followResets(now)
-		case <-d.lookDue.C:
-			d.look()
-		case <-beat.C:
-			now := time.Now()
-			d.table.Release(now)
-			d.askUnannounced(now)
-			if err := d.beat(); err != nil {
-				return err
-			}
-		case now := <-sweep.C:
-			d.tellConntrack(now)
-			d.table.Sweep(now)
-			d.lookAtDelivery()
-			d.lookAtPrograms(now)
-			if err := d.checkRules(now); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// lost is why the daemon ends when it can no longer hear of changes: the
-// programs must not go on believing in it.
-func lost(ctx context.Context, what string) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("the kernel no longer tells of %s", what)
-}
-
-// rest makes the programs inert and lets the packets pass that are under way
-// between two of them.
-func (d *Daemon) rest() {
-	d.makeInert()
-	time.Sleep(20 * time.Millisecond)
-}
-
-// makeInert takes the heartbeat back.
-func (d *Daemon) makeInert() {
-	ticks := uint32(2 * time.Second / d.dp.Tick())
-	heartbeat := &d.dp.Settings().Heartbeat
-	atomic.StoreUint32(heartbeat, atomic.LoadUint32(heartbeat)-ticks)
 }

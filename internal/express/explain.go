@@ -10,69 +10,51 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/hooks"
 )
 
-// Explain says why a connection or a container is, or is not, on the express
-// way. All of conntrack's connections are listed outside the loop: a million of
-// them take longer than the programs wait for a heartbeat.
-func (b backend) Explain(subject string) (api.Explanation, error) {
-	s, err := api.ParseSubject(subject)
-	if err != nil {
-		return api.Explanation{}, err
-	}
-	x, err := inLoop(b, func(d *Daemon) (api.Explanation, error) { return d.explain(subject, s) })
-	if err != nil || s.Container != "" || len(x.Flows) > 0 {
-		return x, err
-	}
-	tracked, err := matching(b.d.ct, s)
-	if err != nil {
-		return x, err
-	}
-	return inLoop(b, func(d *Daemon) (api.Explanation, error) {
-		x.Findings = append(x.Findings, d.trackedFindings(tracked)...)
-		return x, nil
-	})
-}
-
 // explain is the part of Explain that SCON itself knows.
-func (d *Daemon) explain(subject string, s api.Subject) (x api.Explanation, err error) {
+func (v view) explain(subject string, s api.Subject) (x api.Explanation, err error) {
 	x.Subject = subject
-	if d.paused {
+	if v.heartbeat.isPaused() {
 		x.Findings = append(x.Findings, api.Finding{
 			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
 		})
 	}
-	if f, unread := d.policy.unreadFinding(); unread {
+	if f, unread := v.policy.unreadFinding(); unread {
 		x.Findings = append(x.Findings, f)
 	}
 	if s.Container != "" {
-		err = d.explainContainer(s.Container, &x)
+		err = v.explainContainer(s.Container, &x)
 	} else {
-		err = d.explainFlow(s, &x)
+		err = v.explainFlow(s, &x)
 	}
-	x.Express = x.Express && !d.paused && d.policy.err == nil
+	x.Express = x.Express && !v.heartbeat.isPaused() && v.policy.err == nil
 	return x, err
 }
 
-func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
-	ports, err := d.portsOf(name)
+func (v view) explainContainer(name string, x *api.Explanation) error {
+	ports, err := v.portsOf(name)
 	if err != nil {
 		return err
 	}
-	if x.Flows, err = d.flows(name); err != nil {
+	if x.Flows, err = v.flows(name); err != nil {
 		return err
 	}
 	for _, f := range x.Flows {
 		x.Express = x.Express || f.State == api.FlowExpress
 	}
 	for _, p := range ports {
-		if p.paused {
+		if v.composer.IsPaused(p.Index) {
 			x.Findings = append(x.Findings, api.Finding{
-				Level: "warn", What: fmt.Sprintf("%s is paused: its packets go regular", p.container.Name),
-				Remedy: "scon resume --container " + p.container.Name,
+				Level: "warn", What: fmt.Sprintf("%s is paused: its packets go regular", p.Container.Name),
+				Remedy: "scon resume --container " + p.Container.Name,
 			})
 		}
 		what := fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name)
@@ -80,28 +62,50 @@ func (d *Daemon) explainContainer(name string, x *api.Explanation) error {
 			what = fmt.Sprintf("device %s, by which the container is routed, is hooked", p.Name)
 		}
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
-		x.Findings = append(x.Findings, d.explainNetkit(p)...)
-		x.Findings = append(x.Findings, explainDelivery(p)...)
-		x.Findings = append(x.Findings, refusals(p.refused)...)
-		if p.refused[refusedRule] > 0 {
-			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", p.rule))
+		x.Findings = append(x.Findings, deliveryFindings(p)...)
+		refused, rule := v.composer.RefusedOf(p.Index)
+		x.Findings = append(x.Findings, refusals(refused)...)
+		if refused[composer.PerPacketRule] > 0 {
+			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", rule))
 		}
-		counters, err := d.dp.Counters(p.Index)
+		counters, err := v.dp.Counters(p.Index)
 		if err != nil {
 			return err
 		}
 		x.Findings = append(x.Findings, packetReasons(counters.Reasons)...)
 	}
-	x.Findings = append(x.Findings, d.devices.explainTunnels()...)
-	if len(d.devices.uplinks) == 0 {
+	for _, t := range v.hooks.KeptTunnels() {
+		x.Findings = append(x.Findings, api.Finding{
+			Level: "note", What: "express packets do not skip " + t.Dev, Why: t.Why,
+		})
+	}
+	if len(v.hooks.Uplinks()) == 0 {
 		x.Findings = append(x.Findings, noUplink())
 	}
 	return nil
 }
 
+// deliveryFindings say how express packets leave and reach a container, where
+// that is not the usual way.
+func deliveryFindings(p *hooks.Port) (all []api.Finding) {
+	switch hooked, past := p.Netkit(); {
+	case hooked:
+		all = append(all, api.Finding{Level: "ok", What: "its device is a netkit pair: express packets leave its own transmit call"})
+	case past != "":
+		all = append(all, api.Finding{
+			Level: "note", What: "its device is a netkit pair, but express packets go through the port's queue",
+			Why: past + " must see every packet",
+		})
+	}
+	if why := p.Queue(); why != "" {
+		all = append(all, api.Finding{Level: "note", What: "express packets for it take the queue of " + p.Name, Why: why})
+	}
+	return all
+}
+
 // explainFlow looks for Conentries.
-func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
-	all, err := d.flows("")
+func (v view) explainFlow(s api.Subject, x *api.Explanation) error {
+	all, err := v.flows("")
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
 			x.Flows = append(x.Flows, f)
 			x.Express = x.Express || f.State == api.FlowExpress
 			x.Findings = append(x.Findings, conentryFinding(f))
-			if s, left := d.leftOut(f); left {
+			if s, left := v.leftOut(f); left {
 				x.Findings = append(x.Findings, api.Finding{
 					Level: "note", What: "a way of its packets is by " + s.Dev + ", which is not hooked", Why: s.Reason,
 				})
@@ -122,8 +126,8 @@ func (d *Daemon) explainFlow(s api.Subject, x *api.Explanation) error {
 
 // leftOut finds the device that is not hooked by which a connection's packets
 // leave, if it is still being composed.
-func (d *Daemon) leftOut(f api.Flow) (s api.Skipped, left bool) {
-	if f.State != api.FlowComposing || len(d.devices.skipped) == 0 {
+func (v view) leftOut(f api.Flow) (s discover.Skipped, left bool) {
+	if f.State != api.FlowComposing || len(v.hooks.Skipped()) == 0 {
 		return s, false
 	}
 	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
@@ -135,9 +139,9 @@ func (d *Daemon) leftOut(f api.Flow) (s api.Skipped, left bool) {
 		if err != nil {
 			continue
 		}
-		i := slices.IndexFunc(d.devices.skipped, func(s api.Skipped) bool { return s.Dev == l.Attrs().Name })
+		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == l.Attrs().Name })
 		if i >= 0 {
-			return d.devices.skipped[i], true
+			return v.hooks.Skipped()[i], true
 		}
 	}
 	return s, false
@@ -159,9 +163,9 @@ func matching(ct *conntrack.Client, s api.Subject) (found []conntrack.Conn, err 
 }
 
 // trackedFindings are about connections that conntrack has and SCON has not.
-func (d *Daemon) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
+func (v view) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
 	for _, c := range tracked {
-		all = append(all, d.trackedFinding(c))
+		all = append(all, v.trackedFinding(c))
 	}
 	switch len(tracked) {
 	case mostTracked:
@@ -173,7 +177,7 @@ func (d *Daemon) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
 			Remedy: "'conntrack -L' lists those that are",
 		})
 	}
-	if len(d.devices.uplinks) == 0 {
+	if len(v.hooks.Uplinks()) == 0 {
 		all = append(all, noUplink())
 	}
 	return all
@@ -205,12 +209,12 @@ var wayText = map[string]string{
 	api.WayRouted:  "by this host",
 }
 
-func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
+func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 	orig := tupleOf(c.Orig).String()
-	if why := d.unfit(c); why != "" {
-		return api.Finding{Level: "note", What: orig + " stays regular: " + refusalText[why]}
+	if why := v.composer.Unfit(c); why != "" {
+		return api.Finding{Level: "note", What: orig + " stays regular: " + why.Text()}
 	}
-	if rule, kept := d.keptBy(c); kept {
+	if rule, kept := v.composer.KeptBy(c); kept {
 		return ruleFinding(orig+" stays regular because of rule", rule)
 	}
 	if isOfHost(c) {
@@ -222,7 +226,7 @@ func (d *Daemon) trackedFinding(c conntrack.Conn) api.Finding {
 	return api.Finding{
 		Level: "note", What: orig + " has no Conentry",
 		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
-			d.opts.Config.Admit, d.opts.Config.FlushIdle),
+			v.opts.Config.Admit, v.opts.Config.FlushIdle),
 	}
 }
 
@@ -236,33 +240,16 @@ func isOfHost(c conntrack.Conn) bool {
 }
 
 func protoName(c conntrack.Conn) string {
-	if c.Orig.Proto == protoTCP {
+	if c.Orig.Proto == unix.IPPROTO_TCP {
 		return "tcp"
 	}
 	return "udp"
 }
 
-var refusalText = map[string]string{
-	refusedUntracked:   "conntrack does not know it",
-	refusedNotAssured:  "TCP is not established in both directions",
-	refusedHelper:      "a conntrack helper reads its packets",
-	refusedSeqAdj:      "conntrack rewrites its sequence numbers",
-	refusedGroup:       "it is multicast or broadcast, which may leave by several devices",
-	refusedLinkLocal:   "it has a link-local address, which may be of another host on each link",
-	refusedZone:        "it is in a conntrack zone, where addresses need not be unique",
-	refusedTimeout:     "conntrack forgets it sooner than after two leases without a packet (its timeouts are in net.netfilter)",
-	refusedFull:        "the table is full (connections in the configuration)",
-	refusedShare:       "its container has used up its share (per_container_share in the configuration)",
-	refusedPaused:      "its container is paused",
-	refusedRate:        "its container opens too many connections at once",
-	refusedByConntrack: "conntrack refused to answer",
-	refusedRule:        "a rule that judges single packets may touch it",
-}
-
-func refusals(counts map[string]uint64) (all []api.Finding) {
+func refusals(counts map[composer.Refusal]uint64) (all []api.Finding) {
 	for _, why := range byCount(counts) {
 		all = append(all, api.Finding{
-			Level: "note", What: fmt.Sprintf("%d times a connection stayed regular: %s", counts[why], refusalText[why]),
+			Level: "note", What: fmt.Sprintf("%d times a connection stayed regular: %s", counts[why], why.Text()),
 		})
 	}
 	return all
@@ -279,8 +266,8 @@ func packetReasons(counts map[string]uint64) []api.Finding {
 	return []api.Finding{{Level: "note", What: "regular packets by reason: " + strings.Join(parts, ", ")}}
 }
 
-func byCount(counts map[string]uint64) []string {
-	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+func byCount[K ~string](counts map[K]uint64) []K {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b K) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 }

@@ -2,8 +2,6 @@ package express
 
 import (
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"sync/atomic"
 
@@ -14,33 +12,34 @@ import (
 // counts are for metrics, since the daemon's start. The loop counts, but for
 // changes.
 type counts struct {
-	composed uint64 // Conentries
-	beats    uint64
 	overruns uint64                             // conntrack's messages were lost
 	changes  [changes.Overrun + 1]atomic.Uint64 // by their kind, counted where they are heard of
 }
 
 // snapshot is what metrics are made of.
-func (d *Daemon) snapshot() (metrics.Snapshot, error) {
-	status, err := d.status()
+func (v view) snapshot() (metrics.Snapshot, error) {
+	status, err := v.status()
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
 	s := metrics.Snapshot{
 		Status:          status,
-		Started:         d.started,
-		ConentriesLimit: d.opts.Config.Connections,
-		Composed:        d.counts.composed,
-		Refused:         maps.Clone(d.refused),
+		Started:         v.started,
+		ConentriesLimit: v.opts.Config.Connections,
+		Composed:        v.composer.Composed(),
+		Refused:         make(map[string]uint64),
 		Changes:         make(map[string]uint64),
-		Lost:            map[string]uint64{"conntrack": d.counts.overruns},
-		Heartbeats:      d.counts.beats,
+		Lost:            map[string]uint64{"conntrack": v.counts.overruns},
+		Heartbeats:      v.heartbeat.written(),
 	}
-	if d.broker != nil {
-		s.Pipe = new(d.broker.Status())
+	for why, n := range v.composer.Refused() {
+		s.Refused[string(why)] = n
 	}
-	for kind := range d.counts.changes {
-		n := d.counts.changes[kind].Load()
+	if v.broker != nil {
+		s.Pipe = new(v.broker.Status())
+	}
+	for kind := range v.counts.changes {
+		n := v.counts.changes[kind].Load()
 		if kind := changes.Kind(kind); kind == changes.Overrun {
 			s.Lost["changes"] = n
 		} else {
@@ -48,15 +47,6 @@ func (d *Daemon) snapshot() (metrics.Snapshot, error) {
 		}
 	}
 	return s, nil
-}
-
-// Metrics writes them in Prometheus' text format.
-func (b backend) Metrics(w io.Writer) error {
-	s, err := inLoop(b, (*Daemon).snapshot)
-	if err != nil {
-		return err
-	}
-	return metrics.Write(w, s)
 }
 
 // listenMetrics opens the metrics' own address; "" is none.

@@ -1,4 +1,4 @@
-package express
+package hooks
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 
 // Rules may name the devices that are stacked on a bridge or an uplink, and
 // their VRFs, in place of it.
-func TestLayers(t *testing.T) {
+func TestUppers(t *testing.T) {
 	attrs := func(index int, name string, parent, master int) netlink.LinkAttrs {
 		return netlink.LinkAttrs{Index: index, Name: name, ParentIndex: parent, MasterIndex: master, NetNsID: -1}
 	}
@@ -25,7 +25,7 @@ func TestLayers(t *testing.T) {
 		&netlink.Vrf{LinkAttrs: attrs(6, "red", 0, 0)},
 		&netlink.Veth{LinkAttrs: container},
 	}
-	above := layersOf(links)
+	above := uppersOf(links)
 	for _, want := range [][]rules.Device{
 		{{Name: "eth0", Index: 2}},
 		{{Name: "br0", Index: 3}, {Name: "br0.10", Index: 4}, {Name: "br0.10.20", Index: 5}, {Name: "red", Index: 6}},
@@ -37,10 +37,10 @@ func TestLayers(t *testing.T) {
 }
 
 // Two devices that are each other's parent, as a pair in one namespace, end.
-func TestLayersOfPair(t *testing.T) {
+func TestUppersOfPair(t *testing.T) {
 	a := rules.Device{Name: "a", Index: 2}
 	b := rules.Device{Name: "b", Index: 3}
-	above := layersOf([]netlink.Link{
+	above := uppersOf([]netlink.Link{
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 2, Name: "a", ParentIndex: 3, NetNsID: -1}},
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 3, Name: "b", ParentIndex: 2, NetNsID: -1}},
 	})
@@ -62,14 +62,14 @@ func (w *watchedLink) Attrs() *netlink.LinkAttrs {
 
 // A host with very many bridges looks at each device a few times, not for each
 // bridge.
-func TestLayersOfManyDevices(t *testing.T) {
+func TestUppersOfManyDevices(t *testing.T) {
 	const devices = 1000
 	var links []netlink.Link
 	looks := 0
 	for i := range devices {
 		links = append(links, &watchedLink{netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: i + 1, NetNsID: -1}}, &looks})
 	}
-	above := layersOf(links)
+	above := uppersOf(links)
 	for i := range devices {
 		above.of(rules.Device{Index: i + 1})
 	}

@@ -1,4 +1,4 @@
-package express
+package hooks
 
 import (
 	"slices"
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// turns plays at most a minute of what the loop does with newcomers: hook whose
-// turn it is, but for those that cannot be, and look again when it is time. It
+// turns plays at most a minute of what the loop does with new ports: hook those of
+// the batch, but for those that cannot be, and look again when it is time. It
 // returns when each was hooked, after begin.
-func turns(n *newcomers, arrive map[int]time.Duration, broken ...int) map[int]time.Duration {
+func turns(n *backlog, arrive map[int]time.Duration, broken ...int) map[int]time.Duration {
 	begin := time.Now()
 	hooked := make(map[int]time.Duration)
 	for at := time.Duration(0); at < time.Minute; at += time.Millisecond {
@@ -25,7 +25,7 @@ func turns(n *newcomers, arrive map[int]time.Duration, broken ...int) map[int]ti
 		if !come && (!waiting || wait > 0) {
 			continue
 		}
-		for _, index := range n.meet(there, begin.Add(at)) {
+		for _, index := range n.admit(there, begin.Add(at)) {
 			if !slices.Contains(broken, index) {
 				hooked[index] = at
 			}
@@ -34,9 +34,9 @@ func turns(n *newcomers, arrive map[int]time.Duration, broken ...int) map[int]ti
 	return hooked
 }
 
-func TestNewcomersWaitForALull(t *testing.T) {
+func TestBacklogWaitForALull(t *testing.T) {
 	t.Parallel()
-	n := newNewcomers()
+	n := newBacklog()
 	arrive := make(map[int]time.Duration)
 	for i := range 20 {
 		arrive[i] = time.Duration(i) * lull / 10
@@ -52,7 +52,7 @@ func TestNewcomersWaitForALull(t *testing.T) {
 // One that comes alone does not wait for a lull, two at a time do.
 func TestNewcomerAlone(t *testing.T) {
 	t.Parallel()
-	n := newNewcomers()
+	n := newBacklog()
 	hooked := turns(&n, map[int]time.Duration{1: 0, 2: time.Second, 3: time.Second, 4: 2 * time.Second})
 	for i, want := range map[int]time.Duration{1: alone, 2: time.Second + lull, 3: time.Second + lull, 4: 2*time.Second + alone} {
 		if at, ok := hooked[i]; !ok || at < want || at > want+alone {
@@ -61,17 +61,17 @@ func TestNewcomerAlone(t *testing.T) {
 	}
 }
 
-// Where there is never a lull, nobody waits longer than the longest time.
-func TestNewcomersWithoutALull(t *testing.T) {
+// Where there is never a lull, nobody waits longer than the maxWait time.
+func TestBacklogWithoutALull(t *testing.T) {
 	t.Parallel()
-	n := newNewcomers()
+	n := newBacklog()
 	arrive := make(map[int]time.Duration)
 	for i := range 300 {
 		arrive[i] = time.Duration(i) * lull / 3
 	}
 	hooked := turns(&n, arrive)
 	for i, came := range arrive {
-		if at, ok := hooked[i]; !ok || at-came > longest+lull {
+		if at, ok := hooked[i]; !ok || at-came > maxWait+lull {
 			t.Fatalf("port %d came at %v and was hooked at %v (%v)", i, came, at, ok)
 		}
 	}
@@ -79,9 +79,9 @@ func TestNewcomersWithoutALull(t *testing.T) {
 
 // Hooking leaves most of the time to those that come without end, and all to
 // itself as soon as there is a lull.
-func TestNewcomersLeaveTime(t *testing.T) {
+func TestBacklogLeaveTime(t *testing.T) {
 	t.Parallel()
-	n := newNewcomers()
+	n := newBacklog()
 	begin := time.Now()
 	took := lull / 2
 	var there []int
@@ -89,7 +89,7 @@ func TestNewcomersLeaveTime(t *testing.T) {
 	for at := time.Duration(0); at < time.Minute; at += took {
 		there = append(there, hooked+len(there))
 		now := begin.Add(at)
-		turn := n.meet(there, now)
+		turn := n.admit(there, now)
 		if len(turn) == 0 {
 			continue
 		}
@@ -98,8 +98,8 @@ func TestNewcomersLeaveTime(t *testing.T) {
 		n.hooked(now, now.Add(took))
 		busy += took
 	}
-	if share := busy.Seconds() / 60; share > 1.0/rest || share < 0.5/rest {
-		t.Errorf("hooking took %.2f of the time: want about a part of %d", share, 1+rest)
+	if share := busy.Seconds() / 60; share > 1.0/restFactor || share < 0.5/restFactor {
+		t.Errorf("hooking took %.2f of the time: want about a part of %d", share, 1+restFactor)
 	}
 	if wait, ok := n.wait(begin.Add(time.Minute)); !ok || wait > lull {
 		t.Errorf("the next look is after %v (%v): want it after a lull", wait, ok)
@@ -107,12 +107,12 @@ func TestNewcomersLeaveTime(t *testing.T) {
 }
 
 // Those that cannot be hooked are not tried without end, and hold nobody up.
-func TestNewcomersThatCannotBeHooked(t *testing.T) {
+func TestBacklogThatCannotBeHooked(t *testing.T) {
 	t.Parallel()
-	n := newNewcomers()
+	n := newBacklog()
 	arrive := map[int]time.Duration{100: 0, 101: time.Second}
 	var broken []int
-	for i := range 3 * hookedAtOnce {
+	for i := range 3 * batch {
 		arrive[i] = 0
 		broken = append(broken, i)
 	}
@@ -123,7 +123,7 @@ func TestNewcomersThatCannotBeHooked(t *testing.T) {
 	if wait, ok := n.wait(time.Now()); ok {
 		t.Errorf("somebody is still waited for, %v", wait)
 	}
-	n.meet(nil, time.Now())
+	n.admit(nil, time.Now())
 	if len(n.since)+len(n.tries) > 0 {
 		t.Errorf("ports that are gone are remembered: %+v", n)
 	}

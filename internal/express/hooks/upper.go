@@ -1,4 +1,4 @@
-package express
+package hooks
 
 import (
 	"slices"
@@ -8,18 +8,18 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// layers are the devices that IP may see directly in place of another, by the
-// number of that one: those that are stacked on it, and its VRF.
-type layers map[int][]rules.Device
+// uppers are the upper devices of each device, by its ifindex: those that are
+// stacked on it, and its VRF. IP may see packets by them in its place.
+type uppers map[int][]rules.Device
 
-func layersOf(links []netlink.Link) layers {
+func uppersOf(links []netlink.Link) uppers {
 	vrfs := make(map[int]rules.Device)
 	for _, l := range links {
 		if l.Type() == "vrf" {
 			vrfs[l.Attrs().Index] = ruleDevice(l)
 		}
 	}
-	above := make(layers)
+	above := make(uppers)
 	for _, l := range links {
 		a := l.Attrs()
 		if a.ParentIndex != 0 && a.NetNsID < 0 {
@@ -36,9 +36,8 @@ func ruleDevice(l netlink.Link) rules.Device {
 	return rules.Device{Name: l.Attrs().Name, Index: l.Attrs().Index}
 }
 
-// of lists what IP may see in place of a device, that one included, in the
-// order of numbers.
-func (above layers) of(dev rules.Device) []rules.Device {
+// of lists a device and all that are above it, sorted by ifindex.
+func (above uppers) of(dev rules.Device) []rules.Device {
 	all := []rules.Device{dev}
 	for i := 0; i < len(all); i++ {
 		for _, next := range above[all[i].Index] {

@@ -1,4 +1,4 @@
-package express
+package composer
 
 import (
 	"testing"
@@ -8,10 +8,10 @@ import (
 
 // However many Conentries are in doubt, few are asked for between two beats,
 // those in doubt once and first, and none is left out.
-func TestTurn(t *testing.T) {
+func TestRecheckNext(t *testing.T) {
 	t.Parallel()
-	const doubted, waiting = 3*askedAtOnce + 7, 5
-	var u unannounced
+	const doubted, waiting = 3*polledAtOnce + 7, 5
+	var u recheck
 	for range doubted {
 		u.doubted = append(u.doubted, new(contable.Conentry))
 	}
@@ -22,8 +22,8 @@ func TestTurn(t *testing.T) {
 	u.doubted, u.waiting = append(u.doubted, gone), append(u.waiting, gone)
 	asked := make(map[*contable.Conentry]int)
 	for range 4 {
-		once, others := u.turn(func(e *contable.Conentry) bool { return e != gone })
-		if n := len(once) + len(others); n > askedAtOnce {
+		once, others := u.next(func(e *contable.Conentry) bool { return e != gone })
+		if n := len(once) + len(others); n > polledAtOnce {
 			t.Errorf("%d at once", n)
 		}
 		if len(others) > 0 && len(u.doubted) > 0 {

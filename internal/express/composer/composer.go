@@ -1,0 +1,207 @@
+// Package composer decides which connections of containers become Conentries,
+// and when they stop being ones: the composer and the flusher of "Intelligent
+// Packet Processing for Performant Containers in IoT", section V-B.
+//
+// A Composer owns the decisions: what each container may still ask for, which
+// connections a rule keeps regular, which candidates wait for their other end.
+// TCP keeps conntrack's view of composed connections true. Both belong to the
+// daemon's loop: no method may be called by another goroutine.
+package composer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
+)
+
+const protoTCP = unix.IPPROTO_TCP
+
+// Ports are the hooked ports of containers.
+type Ports interface {
+	// Port returns the hooked port with an ifindex, nil if there is none.
+	Port(ifindex int) *discover.Port
+	// Inside lists the devices by which IP may see packets of the container
+	// behind a port come and go.
+	Inside(p *discover.Port) []rules.Device
+	// Outside lists those by which IP may see packets come and go outside.
+	Outside() []rules.Device
+}
+
+// Rules are the kernel's rules, as last read.
+type Rules interface {
+	// PerPacket lists the rules that judge single packets.
+	PerPacket() []rules.Rule
+	// Touches finds such a rule that a connection may meet.
+	Touches(rules.Conn) (rules.Rule, bool)
+	// Discardable reports whether the rules certainly drop every packet of a
+	// connection that conntrack does not know. It may take long.
+	Discardable(rules.Flow) bool
+}
+
+// Options are what a Composer works on. All are required.
+type Options struct {
+	Table     *contable.Table
+	Conntrack *conntrack.Client
+	Ports     Ports
+	Rules     Rules
+	// Lease is how long a decision is used before a packet confirms it.
+	Lease time.Duration
+	// Discards reports whether the programs can see Netfilter drop packets.
+	Discards bool
+}
+
+// Composer turns candidates into Conentries.
+type Composer struct {
+	table    *contable.Table
+	ct       *conntrack.Client
+	ports    Ports
+	rules    Rules
+	lease    time.Duration
+	discards bool
+
+	accounts map[int]*account // by port
+	kept     map[conntrack.Tuple]subject
+	ends     map[conntrack.Tuple]oneEnd
+	recheck  recheck
+	composed uint64
+	refused  map[Refusal]uint64
+}
+
+// New returns a Composer that has composed nothing yet.
+func New(o Options) *Composer {
+	return &Composer{
+		table:    o.Table,
+		ct:       o.Conntrack,
+		ports:    o.Ports,
+		rules:    o.Rules,
+		lease:    o.Lease,
+		discards: o.Discards,
+		accounts: make(map[int]*account),
+		kept:     make(map[conntrack.Tuple]subject),
+		ends:     make(map[conntrack.Tuple]oneEnd),
+		refused:  make(map[Refusal]uint64),
+	}
+}
+
+// Adopt takes over the Conentries that an earlier daemon left in the table, and
+// returns how many it kept.
+func (c *Composer) Adopt(now time.Time) (kept int) {
+	hooked := func(port int) bool { return c.ports.Port(port) != nil }
+	kept = c.table.Adopt(hooked, c.stillFit, now)
+	c.table.All(c.recheck.add)
+	return kept
+}
+
+// stillFit asks conntrack about a connection that an earlier daemon composed.
+// Conntrack may have lost it since and picked it up again as another one, which
+// may be neither established nor liberal.
+func (c *Composer) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
+	conn, err := c.ct.Get(t)
+	if err != nil {
+		return conn, err
+	}
+	if why := c.Unfit(conn); why != "" {
+		return conn, fmt.Errorf("adopting connection %v: %s", t, why.Text())
+	}
+	if conn.Orig.Proto == protoTCP {
+		return conn, c.ct.UpdateTCP(conn, conntrack.TCPUpdate{})
+	}
+	return conn, nil
+}
+
+// Candidate takes a connection that the programs have admitted: packets of
+// tuple enter at a port.
+func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) {
+	p := c.ports.Port(port)
+	if p == nil {
+		return
+	}
+	var why Refusal
+	if entry := c.table.Lookup(tuple); entry != nil {
+		why = c.join(entry, p, tuple, now)
+	} else {
+		why = c.compose(p, tuple, now)
+	}
+	if why != "" {
+		c.refuse(port, why)
+	}
+}
+
+// compose places a Conentry for a connection of a container, or returns why not.
+func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
+	a := c.account(p.Index)
+	if a.paused {
+		return Paused
+	}
+	if !a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
+		return TooMany
+	}
+	conn, err := c.ct.Get(tuple)
+	if errors.Is(err, conntrack.ErrNotFound) {
+		if why, both := c.pair(p, tuple, now); both {
+			return why
+		}
+		return c.discard(p, tuple, now)
+	}
+	if err != nil {
+		return ConntrackError
+	}
+	if why := c.Unfit(conn); why != "" {
+		return why
+	}
+	if c.keepByRule(subject{port: p.Index, initiator: tuple == conn.Orig}, conn) {
+		return PerPacketRule
+	}
+	if why := c.makeLiberal(conn); why != "" {
+		return why
+	}
+	e, err := c.table.Compose(c.end(p, tuple.Src.Addr()), tuple, conn, now)
+	if err == nil {
+		c.composed++
+		c.confirm(e, now)
+		c.recheck.add(e)
+	}
+	return tableRefusal(err)
+}
+
+// makeLiberal makes conntrack accept a TCP connection's packets whatever their
+// sequence numbers: those that it does not see must not make the others
+// INVALID. Only this connection, both directions; never the sysctl.
+func (c *Composer) makeLiberal(conn conntrack.Conn) Refusal {
+	if conn.Orig.Proto != protoTCP {
+		return ""
+	}
+	switch err := c.ct.UpdateTCP(conn, conntrack.TCPUpdate{}); {
+	case errors.Is(err, conntrack.ErrNotFound):
+		return Untracked
+	case err != nil:
+		return ConntrackError
+	}
+	return ""
+}
+
+// confirm asks conntrack again. The end of a connection is announced only if it
+// has a Conentry, and may have come just before; a connection that conntrack did
+// not see may be tracked by now.
+func (c *Composer) confirm(e *contable.Conentry, now time.Time) {
+	conn, err := c.ct.Get(e.Conn.Orig)
+	if e.Untracked {
+		if !errors.Is(err, conntrack.ErrNotFound) {
+			c.table.Retire(e, now)
+		}
+		return
+	}
+	if err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != "" {
+		c.table.Retire(e, now)
+	}
+}
+
+// Composed returns how many Conentries were composed since the start.
+func (c *Composer) Composed() uint64 { return c.composed }

@@ -1,0 +1,101 @@
+package composer
+
+import (
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
+)
+
+// Connections that may meet a rule which judges single packets stay regular.
+
+// subject is what the rules are asked about, beside the connection itself.
+type subject struct {
+	port      int
+	peer      int  // port of the container at the other end, 0 if there is none
+	initiator bool // the container opened the connection
+	untracked bool // conntrack does not see it
+}
+
+// subjectOf is that of a Conentry.
+func subjectOf(e *contable.Conentry) subject {
+	return subject{port: e.Port, peer: e.Peer, initiator: e.Initiator(), untracked: e.Untracked}
+}
+
+// maxKept bounds Composer.kept, the latest connections that a rule kept regular.
+// Only `scon explain` reads it.
+const maxKept = 4096
+
+// keepByRule reports whether a rule keeps a connection regular, and remembers it
+// if so.
+func (c *Composer) keepByRule(s subject, conn conntrack.Conn) bool {
+	rule, touched := c.touches(s, conn)
+	if !touched {
+		return false
+	}
+	c.account(s.port).rule = rule
+	if len(c.kept) >= maxKept {
+		clear(c.kept)
+	}
+	c.kept[conn.Orig] = s
+	return true
+}
+
+// KeptBy returns the rule that keeps a connection regular now, if one was found
+// to before.
+func (c *Composer) KeptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
+	s, ok := c.kept[conn.Orig]
+	if !ok {
+		return rule, false
+	}
+	return c.touches(s, conn)
+}
+
+// touches finds a rule that judges single packets and that a connection of a
+// container may meet.
+func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
+	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
+	if p == nil || s.peer != 0 && peer == nil {
+		return rules.Rule{}, false
+	}
+	asked := rules.Conn{
+		Conn:    conn,
+		Port:    deviceOf(p),
+		Inside:  c.ports.Inside(p),
+		Outside: c.ports.Outside(),
+		Replies: !s.initiator,
+
+		Untracked: s.untracked,
+	}
+	if peer != nil {
+		asked.Peer = deviceOf(peer)
+		asked.Outside = c.ports.Inside(peer)
+	}
+	return c.rules.Touches(asked)
+}
+
+func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name, Index: p.Index} }
+
+// RulesChanged applies rules that were just read: discards are decided anew, and
+// Conentries that a rule may touch which judges single packets are removed.
+func (c *Composer) RulesChanged(now time.Time) {
+	c.RetireDiscards(now)
+	c.RetireTouched(now)
+}
+
+// RetireTouched removes the Conentries that a rule may touch which judges single
+// packets. It is called when the rules, or the devices that they may name, have
+// changed.
+func (c *Composer) RetireTouched(now time.Time) {
+	if len(c.rules.PerPacket()) == 0 {
+		return
+	}
+	c.table.All(func(e *contable.Conentry) {
+		if c.keepByRule(subjectOf(e), e.Conn) {
+			c.refuse(e.Port, PerPacketRule)
+			c.table.Retire(e, now)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package composer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+)
+
+// recheck polls conntrack about connections whose end the kernel does not
+// announce. With the usual setting of nf_conntrack_events the kernel prepares a
+// connection for the announcement only if a listener exists when the connection
+// begins, so those older than the daemon are polled.
+type recheck struct {
+	every   bool                 // nf_conntrack_events is 0: no end is announced
+	older   map[uint32]struct{}  // connections that began before the daemon, by their IDs
+	waiting []*contable.Conentry // polled in this order, round and round
+	// doubted are those whose end may have been announced in a lost message.
+	// They are polled first, and once.
+	doubted []*contable.Conentry
+}
+
+// polledAtOnce bounds the questions to conntrack between two heartbeats: about
+// 5 ms.
+const polledAtOnce = 200
+
+// ListOlder lists the connections that exist when the daemon has begun to
+// listen. It is called once, before Adopt.
+func (c *Composer) ListOlder() error {
+	setting, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_events")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading conntrack's settings: %w", err)
+	}
+	c.recheck.every = strings.TrimSpace(string(setting)) == "0"
+	c.recheck.older = make(map[uint32]struct{})
+	return c.ct.Dump(func(conn conntrack.Conn) { c.recheck.older[conn.ID] = struct{}{} })
+}
+
+// add polls a new Conentry if its end would not be announced, or if conntrack
+// may begin to track it.
+func (r *recheck) add(e *contable.Conentry) {
+	if _, old := r.older[e.Conn.ID]; old || r.every || e.Untracked {
+		r.waiting = append(r.waiting, e)
+	}
+}
+
+// Doubt polls every Conentry once: announcements of ends were lost.
+func (c *Composer) Doubt() {
+	c.recheck.doubted = make([]*contable.Conentry, 0, c.table.Len())
+	c.table.All(func(e *contable.Conentry) { c.recheck.doubted = append(c.recheck.doubted, e) })
+}
+
+// next takes the next Conentries to poll: those in doubt, and those that wait
+// and have to be added again. It leaves out those that are gone.
+func (r *recheck) next(isLive func(*contable.Conentry) bool) (doubted, waiting []*contable.Conentry) {
+	for ; len(r.doubted) > 0 && len(doubted) < polledAtOnce; r.doubted = r.doubted[1:] {
+		if isLive(r.doubted[0]) {
+			doubted = append(doubted, r.doubted[0])
+		}
+	}
+	for ; len(r.waiting) > 0 && len(doubted)+len(waiting) < polledAtOnce; r.waiting = r.waiting[1:] {
+		if isLive(r.waiting[0]) {
+			waiting = append(waiting, r.waiting[0])
+		}
+	}
+	return doubted, waiting
+}
+
+// Recheck polls conntrack about the next few Conentries whose end is not
+// announced. The loop calls it at each heartbeat.
+func (c *Composer) Recheck(now time.Time) {
+	isLive := func(e *contable.Conentry) bool { return c.table.Lookup(e.Conn.Orig) == e }
+	doubted, waiting := c.recheck.next(isLive)
+	for _, e := range doubted {
+		c.confirm(e, now)
+	}
+	for _, e := range waiting {
+		c.confirm(e, now)
+		if isLive(e) {
+			c.recheck.waiting = append(c.recheck.waiting, e)
+		}
+	}
+}

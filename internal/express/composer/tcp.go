@@ -1,0 +1,176 @@
+package composer
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+)
+
+// TCP keeps conntrack's view of TCP connections true. Conntrack sees few packets
+// of a connection with a Conentry, so TCP corrects it in four cases: a silent
+// connection whose data has all arrived would expire after minutes; sequence
+// numbers that have moved on too far need new ones to compare with; a forged end
+// closes a connection that goes on; and a RST is judged by outdated numbers.
+//
+// It owns the list of RSTs that conntrack is about to see.
+type TCP struct {
+	table  *contable.Table
+	ct     *conntrack.Client
+	log    *slog.Logger
+	resets []reset // in the order of their times
+	due    *time.Timer
+}
+
+// NewTCP returns a TCP for the connections of a table.
+func NewTCP(table *contable.Table, ct *conntrack.Client, log *slog.Logger) *TCP {
+	t := &TCP{table: table, ct: ct, log: log, due: time.NewTimer(time.Hour)}
+	t.due.Stop()
+	return t
+}
+
+// TellSilent tells conntrack about connections that have fallen silent. It is
+// called once a second, before Table.Sweep.
+func (t *TCP) TellSilent(now time.Time) {
+	limits, err := readTimeouts()
+	if err != nil {
+		t.log.Debug("updating silent connections", "error", err)
+		return
+	}
+	t.table.Silent(now, func(e *contable.Conentry, acknowledged bool) {
+		if !e.Untracked {
+			t.tellSilent(e, acknowledged, limits)
+		}
+	})
+}
+
+func (t *TCP) tellSilent(e *contable.Conentry, acknowledged bool, limits timeouts) {
+	conn, err := t.ct.Get(e.Conn.Orig)
+	if err != nil || conn.ID != e.Conn.ID {
+		return // the announcement of its end is under way
+	}
+	update := conntrack.TCPUpdate{Acknowledged: acknowledged}
+	ended := conn.TCPState != conntrack.TCPEstablished
+	goneOn := e.SeenEnded(ended)
+	if ended && !goneOn {
+		return
+	}
+	if ended {
+		update.State, update.Timeout = conntrack.TCPEstablished, limits.unacknowledged
+	}
+	if acknowledged && (ended || conn.Unacknowledged() && conn.Timeout <= limits.unacknowledged) {
+		update.Timeout = limits.established
+	}
+	if err := t.ct.UpdateTCP(e.Conn, update); err != nil {
+		t.log.Debug("updating a silent connection in conntrack", "error", err)
+	}
+}
+
+// MovedOn makes conntrack forget a connection's highest acknowledgements, and
+// that it waits for any: the sequence numbers have moved on too far to compare.
+func (t *TCP) MovedOn(e *contable.Conentry) {
+	if e.Untracked {
+		return
+	}
+	if err := t.ct.UpdateTCP(e.Conn, conntrack.TCPUpdate{Acknowledged: true}); err != nil {
+		t.log.Debug("updating acknowledgements in conntrack", "error", err)
+	}
+}
+
+// reset is a RST that has passed conntrack, or is about to.
+type reset struct {
+	conn  conntrack.Conn
+	stray bool // its receiver ignores it
+	at    time.Time
+}
+
+// resetDelay is how long a RST may take from the programs to conntrack: both run
+// in one softirq.
+const resetDelay = 2 * time.Millisecond
+
+// Reset remembers a RST that ended a Conentry; stray says that its receiver
+// ignores it.
+func (t *TCP) Reset(e *contable.Conentry, stray bool, now time.Time) {
+	if e.Untracked {
+		return
+	}
+	if len(t.resets) == 0 {
+		t.due.Reset(resetDelay)
+	}
+	t.resets = append(t.resets, reset{e.Conn, stray, now})
+}
+
+// Due delivers the time when CorrectResets has to be called.
+func (t *TCP) Due() <-chan time.Time { return t.due.C }
+
+// CorrectResets corrects what conntrack has made of each RST: the connection is
+// closed, unless the receiver ignores the RST.
+func (t *TCP) CorrectResets(now time.Time) {
+	limits, err := readTimeouts()
+	if err != nil {
+		t.log.Debug("updating reset connections", "error", err)
+		t.resets = nil
+		return
+	}
+	for n := 0; n < polledAtOnce && len(t.resets) > 0 && now.Sub(t.resets[0].at) >= resetDelay; n++ {
+		t.correct(t.resets[0], limits)
+		t.resets = t.resets[1:]
+	}
+	if len(t.resets) > 0 {
+		t.due.Reset(resetDelay)
+	}
+}
+
+func (t *TCP) correct(r reset, limits timeouts) {
+	conn, err := t.ct.Get(r.conn.Orig)
+	if err != nil || conn.ID != r.conn.ID {
+		return
+	}
+	truth := conntrack.TCPUpdate{State: conntrack.TCPClosed}
+	if r.stray {
+		truth = conntrack.TCPUpdate{State: conntrack.TCPEstablished, Timeout: limits.established}
+	}
+	if !r.stray && conn.TCPState == truth.State || conn.TCPState != conntrack.TCPEstablished && conn.TCPState != conntrack.TCPClosed ||
+		conn.Timeout > limits.closed {
+		return // right already, or conntrack has seen a packet since the RST
+	}
+	if err := t.ct.UpdateTCP(conn, truth); err != nil {
+		t.log.Debug("updating a reset connection in conntrack", "error", err)
+	}
+}
+
+// timeouts are conntrack's for TCP.
+type timeouts struct {
+	established    time.Duration
+	unacknowledged time.Duration // of an established one whose data may not have arrived
+	closed         time.Duration // after a RST
+}
+
+// readTimeouts reads the settings of this namespace.
+func readTimeouts() (t timeouts, err error) {
+	if t.established, err = readTimeout("established"); err != nil {
+		return t, err
+	}
+	if t.unacknowledged, err = readTimeout("unacknowledged"); err != nil {
+		return t, err
+	}
+	t.closed, err = readTimeout("close")
+	return t, err
+}
+
+func readTimeout(name string) (time.Duration, error) {
+	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_" + name)
+	if err != nil {
+		return 0, fmt.Errorf("reading conntrack's timeouts: %w", err)
+	}
+	seconds, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("reading conntrack's timeout %s: %w", name, err)
+	}
+	return time.Duration(seconds) * time.Second, nil
+}

@@ -1,0 +1,138 @@
+package express
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/hooks"
+)
+
+// flows lists Conentries, those of one container if it is given, busiest first.
+func (v view) flows(container string) ([]api.Flow, error) {
+	var ports []*hooks.Port
+	if container != "" {
+		var err error
+		if ports, err = v.portsOf(container); err != nil {
+			return nil, err
+		}
+	}
+	flows := make([]api.Flow, 0, v.table.Len())
+	wanted := func(index int) bool {
+		p := v.hooks.Ports()[index]
+		return p != nil && (container == "" || slices.Contains(ports, p))
+	}
+	v.table.All(func(e *contable.Conentry) {
+		if wanted(e.Port) || wanted(e.Peer) {
+			flows = append(flows, v.flow(e))
+		}
+	})
+	v.table.Discards(func(e *contable.Discard, dropped contable.Discarded) {
+		if p := v.hooks.Ports()[e.Port]; wanted(e.Port) {
+			flows = append(flows, v.discardFlow(e, dropped, p))
+		}
+	})
+	slices.SortFunc(flows, func(a, b api.Flow) int {
+		busy := func(f api.Flow) uint64 { return f.ExpressPackets[0] + f.ExpressPackets[1] }
+		return cmp.Or(cmp.Compare(busy(b), busy(a)), a.Orig.Compare(b.Orig))
+	})
+	return flows, nil
+}
+
+func (v view) flow(e *contable.Conentry) api.Flow {
+	p, peer := v.hooks.Ports()[e.Port], v.hooks.Ports()[e.Peer]
+	tick := v.dp.Tick()
+	f := v.table.Flow(e, v.dp.Settings().Heartbeat, uint32(v.opts.Config.Lease/tick), time.Now())
+	flow := api.Flow{
+		Container:      p.Container.Name,
+		Untracked:      e.Untracked,
+		Family:         familyOf(f.Conn.Orig),
+		Proto:          "udp",
+		Orig:           tupleOf(f.Conn.Orig),
+		Reply:          tupleOf(f.Conn.Reply),
+		State:          api.FlowComposing,
+		Confilter:      api.ConfilterRegular,
+		ExpressPackets: f.Packets,
+		ExpressBytes:   f.Bytes,
+		AgeMS:          f.Age.Milliseconds(),
+		IdleMS:         f.Idle.Milliseconds(),
+		LeaseMS:        (time.Duration(f.Lease) * tick).Milliseconds(),
+	}
+	if f.Conn.Orig.Proto == unix.IPPROTO_TCP {
+		flow.Proto = "tcp"
+	}
+	if v.state() != api.StateActive {
+		flow.LeaseMS = 0
+	}
+	if f.Decided {
+		flow.State, flow.Confilter = api.FlowExpress, api.ConfilterSuccess
+	}
+	flow.Way = api.WayWire
+	if u, ok := v.hooks.Uplinks()[f.Oif]; ok {
+		flow.Oif, flow.MTU = u.Name, u.MTU
+		if !u.Bare() {
+			flow.NextHop = f.NextHop.String()
+		}
+		flow.Overlay = v.hooks.Uplinks()[f.Overlay].Name
+	}
+	if peer == nil {
+		return flow
+	}
+	flow.Peer, flow.Way = peer.Container.Name, wayBetween(p, peer, f)
+	if f.Oif == peer.Index {
+		flow.Oif, flow.NextHop, flow.MTU = peer.Name, f.NextHop.String(), peer.MTU
+	}
+	return flow
+}
+
+// discardFlow is a discard as `scon flows` lists it.
+func (v view) discardFlow(e *contable.Discard, dropped contable.Discarded, p *hooks.Port) api.Flow {
+	flow := api.Flow{
+		Container:        p.Container.Name,
+		Family:           familyOf(e.Tuple),
+		Proto:            protoName(conntrack.Conn{Orig: e.Tuple}),
+		Orig:             tupleOf(e.Tuple),
+		Reply:            tupleOf(e.Tuple.Reverse()),
+		State:            api.FlowComposing,
+		Confilter:        api.ConfilterRegular,
+		DiscardedPackets: dropped.Packets,
+		AgeMS:            time.Since(e.Composed).Milliseconds(),
+	}
+	if v.table.Dropping(e) {
+		flow.State, flow.Confilter = api.FlowDiscard, api.ConfilterDiscard
+	}
+	return flow
+}
+
+// wayBetween names the regular way of a connection of two containers.
+func wayBetween(p, peer *hooks.Port, f contable.Flow) string {
+	switch {
+	case !f.Decided:
+		return api.WayContainers
+	case p.Bridge.Index != peer.Bridge.Index || p.Routed():
+		return api.WayRouted
+	case !f.Bridged || f.Conn.Orig != f.Conn.Reply.Reverse(): // Netfilter may see to it in the bridge
+		return api.WayHairpin
+	default:
+		return api.WayBridged
+	}
+}
+
+func familyOf(t conntrack.Tuple) string {
+	if t.Src.Addr().Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
+}
+
+func tupleOf(t conntrack.Tuple) api.Tuple {
+	return api.Tuple{
+		Src: t.Src.Addr().String(), Sport: t.Src.Port(),
+		Dst: t.Dst.Addr().String(), Dport: t.Dst.Port(),
+	}
+}

@@ -1,0 +1,154 @@
+package express
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// beatInterval is how often the loop writes the heartbeat. The programs become
+// inert after five that are missing.
+const beatInterval = 200 * time.Millisecond
+
+// heartbeat decides whether the programs may forward. It owns what the daemon
+// writes for that into the settings that it shares with them: the heartbeat, the
+// generation, and the pause.
+//
+// While rules have changed that the loop has not read, there is no heartbeat:
+// the programs are inert.
+type heartbeat struct {
+	dp  *datapath.Datapath
+	log *slog.Logger
+	// raised is called after each new generation, in the same goroutine. It may
+	// be nil.
+	raised func()
+
+	mu     sync.Mutex // guards the fields below, and is held while the heartbeat is written
+	heard  uint64     // changes of the rules
+	read   uint64     // those of them that the loop has read
+	paused bool
+	beats  uint64 // since the start
+}
+
+// newHeartbeat returns that of a datapath. The rules that exist have not been
+// read.
+func newHeartbeat(dp *datapath.Datapath, log *slog.Logger, raised func()) *heartbeat {
+	return &heartbeat{dp: dp, log: log, raised: raised, heard: 1}
+}
+
+// newGeneration makes every decision stale at once. Any goroutine may call it.
+func (h *heartbeat) newGeneration(reason string) {
+	generation := &h.dp.Settings().Generation
+	if atomic.AddUint32(generation, 1) == 0 {
+		atomic.AddUint32(generation, 1)
+	}
+	if h.raised != nil {
+		h.raised()
+	}
+	h.log.Debug("new generation", "reason", reason)
+}
+
+// rulesChanged makes every decision stale and the programs inert until the loop
+// has read the rules. Any goroutine may call it.
+func (h *heartbeat) rulesChanged(reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard++
+	h.makeInert()
+	h.newGeneration(reason)
+}
+
+// unread reports whether rules have changed since they were read. The loop calls
+// rulesRead with change after it has read them.
+func (h *heartbeat) unread() (change uint64, is bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heard, h.heard != h.read
+}
+
+// rulesRead says that the rules were read after a change.
+func (h *heartbeat) rulesRead(change uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.read = change
+}
+
+// beat writes the heartbeat, unless the programs have to be inert. Only the loop
+// calls it.
+func (h *heartbeat) beat() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.paused || h.read != h.heard {
+		return nil
+	}
+	h.beats++
+	return h.dp.Beat()
+}
+
+// beatDuring runs wait, which may take seconds, and writes the heartbeat
+// meanwhile. Only the loop calls it.
+func (h *heartbeat) beatDuring(wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	beat := time.NewTicker(beatInterval)
+	defer beat.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-beat.C:
+			if err := h.beat(); err != nil {
+				h.log.Error("writing the heartbeat", "error", err)
+			}
+		}
+	}
+}
+
+// setPaused makes all packets regular, or lets the programs forward again. Only
+// the loop calls it.
+func (h *heartbeat) setPaused(paused bool) error {
+	h.mu.Lock()
+	h.paused = paused
+	h.mu.Unlock()
+	if paused {
+		h.dp.Settings().Paused = 1
+		h.makeInert()
+		return nil
+	}
+	h.dp.Settings().Paused = 0
+	return h.beat()
+}
+
+// isPaused reports what setPaused has set.
+func (h *heartbeat) isPaused() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.paused
+}
+
+// written counts the heartbeats since the start.
+func (h *heartbeat) written() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.beats
+}
+
+// rest makes the programs inert, and lets the packets leave that are between two
+// of them.
+func (h *heartbeat) rest() {
+	h.makeInert()
+	time.Sleep(20 * time.Millisecond)
+}
+
+// makeInert takes the heartbeat back.
+func (h *heartbeat) makeInert() {
+	ticks := uint32(2 * time.Second / h.dp.Tick())
+	last := &h.dp.Settings().Heartbeat
+	atomic.StoreUint32(last, atomic.LoadUint32(last)-ticks)
+}

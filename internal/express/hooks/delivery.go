@@ -1,0 +1,91 @@
+package hooks
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// delivery tells the programs how packets reach each container: straight into its
+// namespace, or through its port's queue where they would skip or overtake
+// something otherwise. Packet steering, XDP programs and changes within the
+// container are not announced: they are polled once a second.
+type delivery struct {
+	dp            *datapath.Datapath
+	links         *nlmsg.Socket // asks about devices
+	log           *slog.Logger
+	newGeneration func(reason string)
+}
+
+// reception is what the programs were told about a port.
+type reception struct {
+	queue   string  // why packets take its queue, "" if they do not
+	mac     [6]byte // of the container's device, 0 if that is not known
+	longest uint16  // as discover.Reception has it
+}
+
+// unknownPair is why packets take the queue of a container that is not identified.
+const unknownPair = "it is not known how the container receives packets"
+
+// poll looks at how a container receives.
+func (d *delivery) poll(p *Port) {
+	if p.Kind == discover.Netkit {
+		d.setNetkit(p)
+	}
+	if p.pair == nil {
+		return
+	}
+	if r, err := p.pair.Reception(d.links, p.MTU); err == nil && !p.delivery.is(r) {
+		d.set(p)
+	}
+}
+
+// set tells the programs how a port delivers. Decisions that were recorded since
+// the change are stale.
+func (d *delivery) set(p *Port) {
+	r, err := d.reception(p)
+	if err == nil && !p.delivery.is(r) {
+		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC, Longest: r.Longest})
+		d.newGeneration("the delivery at " + p.Name)
+	}
+	if errors.Is(err, discover.ErrGone) {
+		return // its port is about to be unhooked
+	}
+	if err != nil {
+		d.log.Error("setting the delivery at a port", "dev", p.Name, "error", err)
+		return
+	}
+	if p.delivery.queue != r.Detour {
+		d.log.Debug("delivery", "dev", p.Name, "through_queue", r.Detour)
+	}
+	p.delivery = reception{r.Detour, r.MAC, r.Longest}
+}
+
+// is reports whether the programs know all that matters of r.
+func (k reception) is(r discover.Reception) bool {
+	return (r.Detour == "") == (k.queue == "") && r.MAC == k.mac && r.Longest == k.longest
+}
+
+// reception finds out how a container receives, and whether something at its
+// port takes packets into its queue.
+func (d *delivery) reception(p *Port) (r discover.Reception, err error) {
+	if p.pair == nil {
+		r.Detour = unknownPair
+	} else if r, err = p.pair.Reception(d.links, p.MTU); err != nil {
+		return r, err
+	}
+	if p.Kind == discover.Netkit {
+		if foreign, err := p.NetkitPrograms(d.dp.Programs()); foreign != "" || err != nil {
+			r.Detour = foreign
+			return r, err
+		}
+	}
+	shaped, err := p.ShapesEgress(d.dp.Programs())
+	if shaped {
+		r.Detour = "a qdisc or filter at " + p.Name
+	}
+	return r, err
+}

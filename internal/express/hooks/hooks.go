@@ -1,0 +1,321 @@
+// Package hooks keeps SCON's programs where they belong: on the ports of
+// containers and on the uplinks, between the programs of others, and only where
+// express packets skip nothing that they have to meet.
+//
+// Hooks owns what is attached where, and what is known of the devices on the
+// regular path. It belongs to the daemon's loop: no other goroutine may call its
+// methods. It learns of changes by Note and looks at the devices once for a
+// burst; Poll finds what the kernel does not announce.
+package hooks
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Options say what to hook, and what the loop does for Hooks. All functions are
+// required; Hooks calls them in the loop, except for Identify.
+type Options struct {
+	Datapath *datapath.Datapath
+	// Bridges and Uplinks are those of discover.Options.
+	Bridges, Uplinks []string
+	Logger           *slog.Logger
+
+	// Identify finds the container behind a port. It may take seconds and is
+	// called by several goroutines.
+	Identify func(context.Context, discover.Port) discover.Container
+	// Owner is the container that a device was made for, if that is known.
+	Owner func(dev string) (discover.Container, bool)
+	// TouchesTunnel finds a rule that judges single packets and that packets to
+	// a UDP port, of a VXLAN device, may meet.
+	TouchesTunnel func(port uint16) (rules.Rule, bool)
+
+	// NewGeneration makes every decision stale.
+	NewGeneration func(reason string)
+	// FiltersChanged makes every decision stale, and the programs inert until
+	// the loop has gone on.
+	FiltersChanged func(reason string)
+	// PortGone says that a port is no longer hooked.
+	PortGone func(ifindex int)
+	// DevicesChanged says that rules may name other devices for packets of
+	// containers than before.
+	DevicesChanged func()
+	// BeatDuring runs what takes long while the heartbeat goes on.
+	BeatDuring func(wait func())
+}
+
+// Hooks is what is hooked.
+type Hooks struct {
+	opts    Options
+	ports   map[int]*Port
+	uplinks map[int]discover.Uplink
+	skipped []discover.Skipped
+	qdiscs  map[int]string // as discover.Topology has them
+	// pastRegular counts regular packets of ports that are no longer hooked.
+	pastRegular uint64
+
+	attacher attacher
+	delivery delivery
+	path     path
+	steering steering
+	tunnels  map[int]*tunnel
+	programs programs
+	backlog  backlog
+	schedule schedule
+	naming   naming
+}
+
+// New returns Hooks that have hooked nothing yet. They work in the network
+// namespace of the process.
+func New(o Options) (*Hooks, error) {
+	links, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+	if err != nil {
+		return nil, err
+	}
+	h := &Hooks{
+		opts:     o,
+		ports:    make(map[int]*Port),
+		uplinks:  make(map[int]discover.Uplink),
+		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
+		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration},
+		steering: newSteering(),
+		tunnels:  make(map[int]*tunnel),
+		programs: newPrograms(o.Datapath.Programs()),
+		backlog:  newBacklog(),
+		schedule: newSchedule(),
+		naming:   newNaming(),
+	}
+	return h, nil
+}
+
+// Close ends the goroutines and closes what New and Scan opened. What is hooked
+// stays.
+func (h *Hooks) Close() error {
+	h.naming.close()
+	for _, p := range h.ports {
+		p.closePair()
+	}
+	h.steering.close()
+	for _, t := range h.tunnels {
+		t.device.Close()
+	}
+	return h.delivery.links.Close()
+}
+
+// Scan hooks the devices that exist. It is an error if one that the options name
+// is missing.
+func (h *Hooks) Scan() error { return h.scan(false) }
+
+// Look makes what is hooked equal to what should be. Devices may be missing, and
+// new ports wait for their turn.
+func (h *Hooks) Look() {
+	if err := h.scan(true); err != nil {
+		h.opts.Logger.Error("looking for containers", "error", err)
+	}
+}
+
+func (h *Hooks) scan(lenient bool) (err error) {
+	changed := h.schedule.begin()
+	defer func() {
+		if err != nil {
+			h.schedule.dirty.all = true
+		}
+	}()
+	topology, err := discover.Scan(discover.Options{Bridges: h.opts.Bridges, Uplinks: h.opts.Uplinks, Lenient: lenient})
+	if err != nil {
+		return err
+	}
+	h.skipped, h.qdiscs = topology.Skipped, topology.Qdiscs
+	h.setPath(topology)
+	h.steering.set(topology.Bridges, h.opts.Logger)
+	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
+	h.setUplinks(h.hookableUplinks(topology))
+	h.SetTunnels()
+	return h.dropStale()
+}
+
+// setPath takes up the devices on the regular path, before any uplink that has
+// come is hooked.
+func (h *Hooks) setPath(topology discover.Topology) {
+	next := newPath(topology, h.opts.Datapath.Programs())
+	same := next.sameDevices(h.path)
+	h.path = next
+	if !same {
+		h.opts.DevicesChanged()
+	}
+}
+
+// hookablePorts are the ports that may be hooked. The others are skipped.
+func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int]discover.Port {
+	ports := make(map[int]discover.Port)
+	for _, p := range topology.Ports {
+		inside, _ := p.Inside()
+		why := cmp.Or(h.steering.why(p), h.path.controls[inside])
+		if why == "" && (h.ports[p.Index] == nil || changed.has(p)) {
+			why = h.unhookable(p.Index)
+		}
+		if why != "" {
+			h.skip(p.Name, why)
+			continue
+		}
+		ports[p.Index] = p
+	}
+	return ports
+}
+
+// hookableUplinks are the uplinks that may be hooked. The others are skipped.
+func (h *Hooks) hookableUplinks(topology discover.Topology) map[int]discover.Uplink {
+	uplinks := make(map[int]discover.Uplink)
+	for _, u := range topology.Uplinks {
+		if why := h.unhookable(u.Index); why != "" {
+			h.skip(u.Name, why)
+			continue
+		}
+		uplinks[u.Index] = u
+	}
+	return uplinks
+}
+
+func (h *Hooks) skip(dev, why string) {
+	h.skipped = append(h.skipped, discover.Skipped{Dev: dev, Reason: why})
+}
+
+// unhookable returns which filters or programs of others the express path would
+// skip on a device, "" if none.
+func (h *Hooks) unhookable(ifindex int) string {
+	if why := h.programs.contested[ifindex]; why != "" {
+		return why
+	}
+	filter, err := discover.ForeignIngress(ifindex)
+	if err != nil || filter == "" {
+		return "" // attaching finds out that a device is gone
+	}
+	return "its ingress filter " + filter + " must see every packet"
+}
+
+// Poll looks for what the kernel does not announce: how containers receive,
+// packet steering, and programs of others. The loop calls it once a second.
+func (h *Hooks) Poll(now time.Time) {
+	h.pollDelivery()
+	h.pollPrograms(now)
+}
+
+// pollDelivery looks at how containers receive. A bridge that steers its packets
+// to other CPUs lets those of one container overtake each other: its ports are
+// not hooked.
+func (h *Hooks) pollDelivery() {
+	for _, p := range h.ports {
+		h.delivery.poll(p)
+	}
+	h.SetTunnels()
+	if h.steering.poll() {
+		h.opts.NewGeneration("packet steering at a bridge")
+		h.lookAtAll()
+	}
+}
+
+// pollPrograms finds programs of others that have come or gone. Express packets
+// may have skipped them until now.
+func (h *Hooks) pollPrograms(now time.Time) {
+	changed, moves := h.programs.poll(h.places(), h.opts.Datapath.Mode() == "tcx", now)
+	for _, m := range moves {
+		h.attacher.move(m)
+	}
+	if dev := h.path.changedXDP(); dev != "" {
+		changed = "XDP at " + dev
+	}
+	if changed != "" {
+		h.opts.FiltersChanged(changed)
+		h.lookAtAll()
+	}
+}
+
+// lookAtAll looks at all devices again, whatever was noted.
+func (h *Hooks) lookAtAll() {
+	h.schedule.dirty.all = true
+	h.Look()
+}
+
+// places are the sides of devices that packets of containers pass, and SCON's
+// hook there, nil if there is none.
+func (h *Hooks) places() map[place]*datapath.Hook {
+	all := make(map[place]*datapath.Hook)
+	for _, inside := range h.path.inside {
+		for _, dev := range inside {
+			addPlaces(all, dev.Index, nil)
+		}
+	}
+	for index := range h.programs.contested {
+		addPlaces(all, index, nil)
+	}
+	for index := range h.ports {
+		addPlaces(all, index, datapath.PortHooks)
+	}
+	for index := range h.uplinks {
+		addPlaces(all, index, datapath.UplinkHooks)
+	}
+	return all
+}
+
+// dropStale removes hooks that an earlier daemon left where none should be, and
+// attaches those again that were removed.
+func (h *Hooks) dropStale() error {
+	attached, err := h.opts.Datapath.Attached()
+	if err != nil {
+		return err
+	}
+	want := make(map[int][]datapath.Hook, len(h.ports)+len(h.uplinks))
+	for index := range h.uplinks {
+		want[index] = datapath.UplinkHooks
+	}
+	for index, p := range h.ports {
+		want[index] = p.Hooks()
+	}
+	return h.attacher.enforce(want, attached)
+}
+
+// isHooked reports whether a device is hooked.
+func (h *Hooks) isHooked(ifindex int) bool {
+	_, isUplink := h.uplinks[ifindex]
+	return h.ports[ifindex] != nil || isUplink
+}
+
+// Port returns a hooked port, nil if there is none with that ifindex. It is the
+// same until the port is no longer hooked.
+func (h *Hooks) Port(ifindex int) *discover.Port {
+	if p := h.ports[ifindex]; p != nil {
+		return &p.Port
+	}
+	return nil
+}
+
+// Inside lists the devices by which IP may see packets of the container behind a
+// port come and go.
+func (h *Hooks) Inside(p *discover.Port) []rules.Device {
+	index, _ := p.Inside()
+	return h.path.inside[index]
+}
+
+// Outside lists those by which IP may see packets come and go outside.
+func (h *Hooks) Outside() []rules.Device { return h.path.outside }
+
+// Ports are the hooked ports by ifindex. The caller must not change the map.
+func (h *Hooks) Ports() map[int]*Port { return h.ports }
+
+// Uplinks are the hooked uplinks by ifindex. The caller must not change the map.
+func (h *Hooks) Uplinks() map[int]discover.Uplink { return h.uplinks }
+
+// Skipped lists devices that are not hooked though one might expect it.
+func (h *Hooks) Skipped() []discover.Skipped { return h.skipped }
+
+// PastRegular counts regular packets of ports that are no longer hooked.
+func (h *Hooks) PastRegular() uint64 { return h.pastRegular }

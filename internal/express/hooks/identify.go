@@ -1,0 +1,89 @@
+package hooks
+
+import (
+	"context"
+	"sync"
+
+	"github.com/scon-project/scon/internal/express/discover"
+)
+
+// naming are the goroutines that identify containers, and their answers.
+type naming struct {
+	ctx     context.Context // ends with close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	answers chan Identified
+}
+
+// Identified is the container behind a port.
+type Identified struct {
+	port      *Port
+	container discover.Container
+	pair      *discover.Pair // nil if it was not found
+}
+
+func newNaming() naming {
+	ctx, cancel := context.WithCancel(context.Background())
+	return naming{ctx: ctx, cancel: cancel, answers: make(chan Identified, 64)}
+}
+
+// close waits for the goroutines, and closes what they opened for nobody.
+func (n *naming) close() {
+	n.cancel()
+	n.running.Wait()
+	close(n.answers)
+	for i := range n.answers {
+		i.close()
+	}
+}
+
+func (i Identified) close() {
+	if i.pair != nil {
+		i.pair.Close()
+	}
+}
+
+// Identified delivers what the loop has to give to SetContainer.
+func (h *Hooks) Identified() <-chan Identified { return h.naming.answers }
+
+// SetContainer gives a port its container, if it is still hooked.
+func (h *Hooks) SetContainer(i Identified) {
+	if h.ports[i.port.Index] != i.port {
+		i.close()
+		return
+	}
+	i.port.Container, i.port.pair = i.container, i.pair
+	if c, ok := h.opts.Owner(i.port.Name); ok { // perhaps only since the search began
+		i.port.Container = c
+	}
+	h.delivery.set(i.port)
+}
+
+// identify finds the container behind a port in a goroutine. at is the port as it
+// is now, which the loop may change meanwhile.
+func (h *Hooks) identify(p *Port, at discover.Port) {
+	n := &h.naming
+	n.running.Go(func() {
+		i := h.search(p, at)
+		select {
+		case n.answers <- i:
+		case <-n.ctx.Done():
+			i.close()
+		}
+	})
+}
+
+func (h *Hooks) search(p *Port, at discover.Port) Identified {
+	i := Identified{port: p, container: h.opts.Identify(h.naming.ctx, at)}
+	pair, err := discover.OpenPair(at, i.container)
+	if err != nil { // it may just have got another owner
+		i.container = h.opts.Identify(h.naming.ctx, at)
+		pair, err = discover.OpenPair(at, i.container)
+	}
+	if err != nil {
+		h.opts.Logger.Debug("opening a veth pair", "dev", at.Name, "error", err)
+		return i
+	}
+	i.pair = pair
+	return i
+}

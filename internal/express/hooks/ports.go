@@ -1,0 +1,139 @@
+package hooks
+
+import (
+	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+)
+
+// Port is a container's hooked port.
+type Port struct {
+	discover.Port
+	// Container is the container behind it. Until it is identified, it has the
+	// port's name only.
+	Container discover.Container
+
+	pair     *discover.Pair // nil until the container is identified
+	delivery reception
+	netkit   netkit
+}
+
+// Queue returns why packets for the container take the port's queue, "" if they
+// do not.
+func (p *Port) Queue() string { return p.delivery.queue }
+
+// setPorts makes the hooked ports those that are wanted, and looks again at those
+// that have changed. With batch, it hooks new ones in batches.
+func (h *Hooks) setPorts(want map[int]discover.Port, changed dirty, batch bool) {
+	h.unhookPorts(want)
+	fresh := h.updatePorts(want, changed)
+	if batch {
+		fresh = h.backlog.admit(fresh, time.Now())
+	}
+	h.hookPorts(fresh, want)
+	if wait, ok := h.backlog.wait(time.Now()); ok {
+		h.schedule.lookIn(wait)
+	}
+}
+
+// unhookPorts unhooks the ports that are not wanted any more, or that have become
+// another container's.
+func (h *Hooks) unhookPorts(want map[int]discover.Port) {
+	gone := make(map[int][]datapath.Hook)
+	for index, p := range h.ports {
+		if w, ok := want[index]; ok && w.PeerNSID == p.PeerNSID && w.Bridge == p.Bridge {
+			continue
+		}
+		h.opts.PortGone(index)
+		if c, err := h.opts.Datapath.Counters(index); err == nil {
+			h.pastRegular += c.Packets
+		}
+		delete(h.ports, index)
+		p.closePair()
+		gone[index] = p.Hooks()
+		h.opts.Logger.Info("container gone", "dev", p.Name, "name", p.Container.Name)
+	}
+	h.attacher.detachAll(gone)
+}
+
+// updatePorts takes up what has changed of hooked ports, and returns those that
+// are wanted and not hooked.
+func (h *Hooks) updatePorts(want map[int]discover.Port, changed dirty) (fresh []int) {
+	renamed := false // rules name devices
+	for index, w := range want {
+		p := h.ports[index]
+		if p == nil {
+			fresh = append(fresh, index)
+			continue
+		}
+		renamed = renamed || p.Name != w.Name
+		p.Port = w
+		if changed.has(w) {
+			h.delivery.set(p)
+		}
+	}
+	if renamed {
+		h.opts.DevicesChanged()
+	}
+	return fresh
+}
+
+func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
+	devices := make(map[int]datapath.Delivery, len(fresh))
+	for _, index := range fresh {
+		devices[index] = datapath.Delivery{Queue: true} // until the container is identified
+	}
+	begin := time.Now()
+	hooked := h.attacher.attachAll(devices, datapath.PortHooks)
+	if len(hooked) > 0 {
+		h.backlog.hooked(begin, time.Now())
+	}
+	for index, err := range hooked {
+		w := want[index]
+		if err != nil {
+			h.skip(w.Name, err.Error())
+			continue
+		}
+		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
+		h.ports[index] = p
+		h.delivery.setNetkit(p)
+		h.opts.Logger.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
+		h.identify(p, w)
+	}
+}
+
+// closePair closes what was opened for a port.
+func (p *Port) closePair() {
+	if p.pair != nil {
+		p.pair.Close()
+	}
+}
+
+// setUplinks makes the hooked uplinks those that are wanted.
+func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
+	for index, u := range h.uplinks {
+		if w, ok := want[index]; !ok || w.Bare() != u.Bare() {
+			h.attacher.detach(index, datapath.UplinkHooks)
+			delete(h.uplinks, index)
+			h.opts.Logger.Info("uplink gone", "dev", u.Name)
+		}
+	}
+	fresh := make(map[int]datapath.Delivery)
+	for index, w := range want {
+		if _, ok := h.uplinks[index]; ok {
+			h.uplinks[index] = w
+		} else {
+			fresh[index] = datapath.Delivery{Bare: w.Bare()}
+		}
+	}
+	for index, err := range h.attacher.attachAll(fresh, datapath.UplinkHooks) {
+		w := want[index]
+		if err != nil {
+			h.skip(w.Name, err.Error())
+			continue
+		}
+		h.uplinks[index] = w
+		h.opts.Logger.Info("uplink hooked", "dev", w.Name)
+	}
+}

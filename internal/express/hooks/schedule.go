@@ -1,0 +1,107 @@
+package hooks
+
+import (
+	"time"
+
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/host/changes"
+)
+
+// lookInterval is the time between looks at all devices because some come and
+// go: where many do, one look serves dozens.
+const lookInterval = 100 * time.Millisecond
+
+// schedule decides when the devices are looked at.
+type schedule struct {
+	dirty    dirty
+	topology bool // noted since the last Update
+	urgent   bool
+	looked   time.Time
+	due      time.Time // of a look that can wait, zero if there is none
+	timer    *time.Timer
+}
+
+func newSchedule() schedule {
+	s := schedule{timer: time.NewTimer(time.Hour)}
+	s.timer.Stop()
+	return s
+}
+
+// begin returns what has changed since the last look, when one begins.
+func (s *schedule) begin() (changed dirty) {
+	changed = s.dirty
+	s.dirty, s.due, s.looked = dirty{}, time.Time{}, time.Now()
+	s.timer.Stop()
+	return changed
+}
+
+// lookIn looks at the devices after some time, or sooner if that is due.
+func (s *schedule) lookIn(after time.Duration) {
+	due := time.Now().Add(after)
+	if s.due.IsZero() || due.Before(s.due) {
+		s.due = due
+		s.timer.Reset(max(0, after))
+	}
+}
+
+// Due fires when the loop has to call Look.
+func (h *Hooks) Due() <-chan time.Time { return h.schedule.timer.C }
+
+// Note takes a change of the network. The loop calls Update after a burst.
+func (h *Hooks) Note(c changes.Event) {
+	if !c.Topology {
+		return
+	}
+	s := &h.schedule
+	s.topology, s.urgent = true, s.urgent || h.isUrgent(c)
+	s.dirty.add(c)
+}
+
+// Update looks at the devices if the changes that were noted require it, at once
+// or a little later.
+func (h *Hooks) Update() {
+	s := &h.schedule
+	topology, urgent := s.topology, s.urgent
+	s.topology, s.urgent = false, false
+	switch {
+	case urgent:
+		h.Look()
+	case topology:
+		s.lookIn(time.Until(s.looked.Add(lookInterval)))
+	}
+}
+
+// isUrgent reports whether packets may be forwarded wrongly until the devices
+// have been looked at. No packet goes express by a device that is new or gone.
+func (h *Hooks) isUrgent(c changes.Event) bool {
+	if c.Kind != changes.Link && c.Kind != changes.Filter {
+		return true
+	}
+	if c.Ifindex == 0 {
+		return c.Kind == changes.Filter
+	}
+	return !c.Gone && (h.isHooked(c.Ifindex) || h.steering.watches(c.Ifindex) || h.path.passes(c.Ifindex))
+}
+
+// dirty is what has changed since the last look at the devices.
+type dirty struct {
+	all     bool // anything may have
+	devices map[int]bool
+}
+
+func (d *dirty) add(c changes.Event) {
+	if d.devices == nil {
+		d.devices = make(map[int]bool)
+	}
+	switch {
+	case c.Ifindex != 0:
+		d.devices[c.Ifindex] = true
+	case c.Kind != changes.Link: // else a namespace's number
+		d.all = true
+	}
+}
+
+// has reports whether a port, or its bridge, has to be looked at.
+func (d dirty) has(p discover.Port) bool {
+	return d.all || d.devices[p.Index] || d.devices[p.Bridge.Index]
+}

@@ -1,0 +1,163 @@
+package express
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/composer"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/hooks"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// view reads the modules' state for clients and changes nothing. Its methods run
+// in the loop.
+type view struct {
+	opts      *Options
+	started   time.Time
+	dp        *datapath.Datapath
+	heartbeat *heartbeat
+	table     *contable.Table
+	policy    *policy
+	hooks     *hooks.Hooks
+	composer  *composer.Composer
+	counts    *counts
+	broker    *pipe.Broker
+}
+
+func (d *Daemon) view() view {
+	return view{
+		&d.opts, d.started, d.dp, d.heartbeat, d.table, &d.policy, d.hooks, d.composer, &d.counts, d.broker,
+	}
+}
+
+// portsOf returns the ports of a container by its name, ID or device.
+func (v view) portsOf(container string) ([]*hooks.Port, error) {
+	var ports []*hooks.Port
+	known := make(map[string]bool)
+	for _, p := range v.hooks.Ports() {
+		c := p.Container
+		if container == c.Name || container == c.ID || container == p.Name {
+			ports = append(ports, p)
+		}
+		known[c.Name] = true
+	}
+	if len(ports) == 0 {
+		return nil, &api.UnknownContainerError{Name: container, Known: slices.Sorted(maps.Keys(known))}
+	}
+	return ports, nil
+}
+
+func (v view) status() (api.Status, error) {
+	byPort, sum := v.table.Totals()
+	s := api.Status{
+		State:      v.state(),
+		Kernel:     kernel(),
+		Mode:       v.dp.Mode(),
+		Generation: v.dp.Settings().Generation,
+		Hooks:      []api.Hook{},
+		Containers: []api.Container{},
+		Reasons:    make(map[string]uint64),
+		Skipped:    skipped(v.hooks.Skipped()),
+		PID:        pid(),
+		Version:    v.opts.Version,
+		Layout:     datapath.LayoutVersion,
+		Totals: api.Totals{
+			Entries:        v.table.Len(),
+			ExpressPackets: sum.Packets,
+			ExpressBytes:   sum.Bytes,
+			RegularPackets: v.hooks.PastRegular(),
+
+			DiscardedPackets: v.table.Discarded().Packets,
+		},
+	}
+	if f, unread := v.policy.unreadFinding(); unread {
+		s.Why = f.What + ": " + f.Why
+	}
+	for index, u := range v.hooks.Uplinks() {
+		s.Hooks = append(s.Hooks, v.hooksOf(index, u.Name, datapath.UplinkHooks)...)
+		counters, err := v.dp.Counters(index)
+		if err != nil {
+			return s, err
+		}
+		for reason, n := range counters.Reasons {
+			s.Reasons[reason] += n
+		}
+	}
+	for index, p := range v.hooks.Ports() {
+		express := byPort[index]
+		s.Hooks = append(s.Hooks, v.hooksOf(index, p.Name, p.Hooks())...)
+		counters, err := v.dp.Counters(index)
+		if err != nil {
+			return s, err
+		}
+		s.Totals.RegularPackets += counters.Packets
+		s.Containers = append(s.Containers, api.Container{
+			Name:           p.Container.Name,
+			ID:             p.Container.ID,
+			Dev:            p.Name,
+			Bridge:         p.Bridge.Name,
+			Entries:        v.table.LenOf(index),
+			Paused:         v.composer.IsPaused(p.Index),
+			ExpressPackets: express.Packets,
+			RegularPackets: counters.Packets,
+			Reasons:        counters.Reasons,
+			ExpressSent:    api.Count{Packets: express.SentPackets, Bytes: express.SentBytes},
+			ExpressReceived: api.Count{
+				Packets: express.Packets - express.SentPackets, Bytes: express.Bytes - express.SentBytes,
+			},
+		})
+	}
+	slices.SortFunc(s.Hooks, func(a, b api.Hook) int {
+		return cmp.Or(a.Ifindex-b.Ifindex, cmp.Compare(a.Hook, b.Hook))
+	})
+	slices.SortFunc(s.Containers, func(a, b api.Container) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev))
+	})
+	return s, nil
+}
+
+func (v view) state() string {
+	switch {
+	case v.heartbeat.isPaused():
+		return api.StatePaused
+	case v.policy.err != nil:
+		return api.StateInert
+	default:
+		return api.StateActive
+	}
+}
+
+func (v view) hooksOf(ifindex int, dev string, hooks []datapath.Hook) (all []api.Hook) {
+	for _, h := range hooks {
+		mode := v.dp.Mode()
+		if h == datapath.FromNetkit {
+			mode = discover.Netkit
+		}
+		all = append(all, api.Hook{Dev: dev, Ifindex: ifindex, Hook: h.String(), Mode: mode})
+	}
+	return all
+}
+
+func skipped(all []discover.Skipped) []api.Skipped {
+	listed := make([]api.Skipped, 0, len(all))
+	for _, s := range all {
+		listed = append(listed, api.Skipped(s))
+	}
+	return listed
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
