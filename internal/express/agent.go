@@ -73,10 +73,8 @@ func (d *Daemon) owned(host string, o startup.Owner) {
 // none of that name.
 func (d *Daemon) renamePort(host string, name func(*hooks.Port) discover.Container) (found bool) {
 	_, err := inLoop(backend{d, d.ctx}, func(d *Daemon) (struct{}, error) {
-		for _, p := range d.hooks.Ports() {
-			if p.Name == host {
-				p.Container, found = name(p), true
-			}
+		if p := d.hooks.PortNamed(host); p != nil {
+			p.Container, found = name(p), true
 		}
 		return struct{}{}, nil
 	})

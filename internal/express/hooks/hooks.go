@@ -308,6 +308,16 @@ func (h *Hooks) Inside(p *discover.Port) []rules.Device {
 // Outside lists those by which IP may see packets come and go outside.
 func (h *Hooks) Outside() []rules.Device { return h.path.outside }
 
+// PortNamed returns the hooked port with a device's name, nil if there is none.
+func (h *Hooks) PortNamed(dev string) *Port {
+	for _, p := range h.ports {
+		if p.Name == dev {
+			return p
+		}
+	}
+	return nil
+}
+
 // Ports are the hooked ports by ifindex. The caller must not change the map.
 func (h *Hooks) Ports() map[int]*Port { return h.ports }
 
