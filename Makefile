@@ -60,6 +60,7 @@ check-generated:
 lint:
 	go vet ./...
 	go tool staticcheck ./...
+	scripts/check-run-layers.sh
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
 	clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch]
 

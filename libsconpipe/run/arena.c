@@ -1,11 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Where the shared part of connections is: in memory files, so that a process's
- * next image finds it. Only processes that have come from each other by fork, or
- * that were given a connection, have the same.
- */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "arena.h"
+#include "files.h"
 
 #define NAME "sconrun"
 #define MAGIC UINT64_C(0x736372756e303031)
-#define PLACES 256
 
 struct area {
 	uint64_t magic;
@@ -27,9 +20,7 @@ struct area {
 struct arena {
 	struct area *area;
 	int fd;
-	atomic_int uses; /* links, and being the current one */
-	struct arena *next; /* while they are looked for */
-	struct link *found[PLACES];
+	atomic_int uses; /* channels, and being the current one or looked through */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -60,7 +51,7 @@ static struct arena *arena_make(void)
 
 	if (fd < 0)
 		return NULL;
-	fd = fd_keep(fd);
+	fd = fd_move_high(fd);
 	a = arena_map(fd);
 	if (a)
 		a->area->magic = MAGIC;
@@ -69,7 +60,7 @@ static struct arena *arena_make(void)
 	return a;
 }
 
-static void unuse(struct arena *a)
+void arena_close(struct arena *a)
 {
 	if (atomic_fetch_sub(&a->uses, 1) > 1)
 		return;
@@ -96,109 +87,82 @@ static struct shared *place_of(struct arena *a)
 	return NULL;
 }
 
-/* arena_take gives a link a place. */
-bool arena_take(struct link *l)
+struct shared *arena_take(struct arena **a)
 {
+	struct shared *s;
+
 	pthread_mutex_lock(&lock);
-	l->s = place_of(current);
-	if (!l->s) {
+	s = place_of(current);
+	if (!s) {
 		if (current)
-			unuse(current);
+			arena_close(current);
 		current = arena_make();
-		l->s = place_of(current);
+		s = place_of(current);
 	}
-	l->arena = current;
-	if (l->s)
+	*a = current;
+	if (s)
 		atomic_fetch_add(&current->uses, 1);
 	pthread_mutex_unlock(&lock);
-	return l->s;
+	return s;
 }
 
-/* arena_drop gives it back. */
-void arena_drop(struct link *l)
+void arena_drop(struct arena *a, struct shared *s)
 {
-	atomic_fetch_sub(&l->s->holders, 1);
-	unuse(l->arena);
+	atomic_fetch_sub(&s->holders, 1);
+	arena_close(a);
 }
 
-bool arena_inherit(struct link *l, bool on)
+bool arena_inherit(struct arena *a, bool on)
 {
-	return fd_inherit(l->arena->fd, on);
+	return fd_inherit(a->fd, on);
 }
 
-/* arena_after_fork, in both: connections to come are of one of the two. */
 void arena_after_fork(bool child)
 {
 	if (child)
 		pthread_mutex_init(&lock, NULL);
 	pthread_mutex_lock(&lock);
 	if (current)
-		unuse(current);
+		arena_close(current);
 	current = NULL;
 	pthread_mutex_unlock(&lock);
 }
 
-static void find_arena(int fd, void *all)
+struct arena *arena_open(int fd)
 {
 	static const char want[] = "/memfd:" NAME " ";
 	char path[32], name[sizeof(want)];
-	struct arena **list = all, *a;
+	struct arena *a;
 	struct stat st;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (readlink(path, name, sizeof(name)) < (ssize_t)sizeof(want) - 1 ||
 	    memcmp(name, want, sizeof(want) - 1) || fstat(fd, &st) < 0 ||
 	    st.st_size != sizeof(struct area))
-		return;
+		return NULL;
 	a = arena_map(fd);
 	if (!a || a->area->magic != MAGIC)
-		return;
-	fd_own(fd);
-	a->next = *list;
-	*list = a;
+		return NULL;
+	fd_claim(fd);
+	return a;
 }
 
-/* adopt_at makes a descriptor one of the connection at a place. */
-static void adopt_at(struct arena *a, int i, int fd)
+int arena_find(struct arena *a, uint64_t cookie)
 {
-	if (!a->found[i]) {
-		a->found[i] = link_adopt(&a->area->places[i]);
-		if (a->found[i]) {
-			a->found[i]->arena = a;
-			atomic_fetch_add(&a->uses, 1);
-		}
-	}
-	if (!a->found[i] || !entry_link(fd, a->found[i]))
-		file_hide(fd);
-	else if (fd == STDIN_FILENO)
-		stream_input();
-}
-
-static void find_connection(int fd, void *all)
-{
-	uint64_t cookie = cookie_of(fd);
-	struct arena *a;
 	int i;
 
-	for (a = cookie ? *(struct arena **)all : NULL; a; a = a->next)
-		for (i = 0; i < PLACES; i++)
-			if (a->area->places[i].holders &&
-			    a->area->places[i].cookie == cookie) {
-				adopt_at(a, i, fd);
-				return;
-			}
+	for (i = 0; i < PLACES; i++)
+		if (a->area->places[i].holders && a->area->places[i].cookie == cookie)
+			return i;
+	return -1;
 }
 
-/* arena_adopt finds what the image before this one has left. */
-void arena_adopt(void)
+struct shared *arena_place(struct arena *a, int i)
 {
-	struct arena *all = NULL, *next;
+	return &a->area->places[i];
+}
 
-	each_file(find_arena, &all);
-	if (all)
-		each_file(find_connection, &all);
-	for (; all; all = next) {
-		next = all->next;
-		unuse(all);
-	}
+void arena_use(struct arena *a)
+{
+	atomic_fetch_add(&a->uses, 1);
 }

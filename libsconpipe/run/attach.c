@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * From TCP to the pipe: asking the broker for the other end, and looking whether
- * it has come. Nothing here waits for the other end.
- */
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "run.h"
+#include "attach.h"
+#include "real.h"
+#include "sets.h"
+#include "socket.h"
+#include "stream.h"
+#include "wait.h"
 
-/* Connections that are over before they have moved as much pay nothing. */
+/* The default of SCON_RUN_AFTER: shorter connections cost nothing. */
 #define AFTER (64 << 10)
-/* The doorbell is looked at after 1, 2, 4... calls, at most so many, so often. */
+/* The doorbell is checked after 1, 2, 4 ... MOST_SKIP calls, MOST_CHECKS times. */
 #define MOST_SKIP 256
-#define MOST_LOOKS 256
+#define MOST_CHECKS 256
 
-/* A broker that is not there is not asked for again at once, and later one that was
- * waited for in vain. */
-#define AGAIN_NS INT64_C(1000000000)
+/* Pause before the next request, after the broker was absent, and after it has not
+ * answered. */
+#define ABSENT_NS INT64_C(1000000000)
 #define SILENT_NS INT64_C(5000000000)
-static _Atomic int64_t not_before;
+static _Atomic int64_t retry_at;
 
 static uint64_t after = AFTER;
 
-/* settings_read reads them when the image begins: a program may clear its
- * environment later. */
-void settings_read(void)
+void attach_settings(void)
 {
 	const char *text = getenv("SCON_RUN_AFTER");
 
@@ -35,35 +32,7 @@ void settings_read(void)
 	session_settings();
 }
 
-static bool option_is_set(int fd, int level, int name)
-{
-	socklen_t len = sizeof(int);
-	int value = 0;
-
-	return getsockopt(fd, level, name, &value, &len) == 0 && value;
-}
-
-/* plain: nothing was asked of the socket that only TCP does. */
-static bool plain(int fd)
-{
-	socklen_t len = sizeof(int);
-	int least = 1, peek = -1;
-
-	if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 || least != 1)
-		return false;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 && peek >= 0)
-		return false;
-	return !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
-	       !option_is_set(fd, SOL_SOCKET, SO_ZEROCOPY) &&
-	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMP) &&
-	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&
-	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPING) &&
-	       !option_is_set(fd, IPPROTO_TCP, TCP_INQ) &&
-	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
-}
-
-/* attach_forget is called with the lock held. */
-void attach_forget(struct entry *e)
+void attach_cancel(struct entry *e)
 {
 	struct wire_request q = { .op = OP_CLOSE, .id = e->id };
 	struct wire_reply a;
@@ -76,207 +45,188 @@ void attach_forget(struct entry *e)
 	e->id = 0;
 }
 
-static void give_up(struct entry *e)
+/* forbid keeps a connection on TCP; with the lock held. */
+static void forbid(struct entry *e)
 {
-	attach_forget(e);
+	attach_cancel(e);
 	e->kind = TCP_ONLY;
 }
 
-/* attach_never keeps a connection on TCP that is not attached yet. */
-void attach_never(struct entry *e, int fd)
+void attach_forbid(struct entry *e)
 {
-	(void)fd;
 	pthread_mutex_lock(&e->lock);
 	if (e->kind == TCP)
-		give_up(e);
+		forbid(e);
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* ask hands the socket to the broker. */
-static void ask(struct entry *e, int fd)
+/* request hands the socket to the broker. */
+static void request(struct entry *e, int fd)
 {
 	struct wire_request q = { .op = OP_ATTACH };
 	int bell, count = 1, err;
 	struct wire_reply a;
-	uint64_t came;
+	uint64_t acked;
 
-	if (!family_alone(e->family) || !plain(fd) || !fd_spare()) {
-		give_up(e);
+	if (!entry_exclusive(e) || !socket_plain(fd) || !files_available(CHANNEL_FILES)) {
+		forbid(e);
 		return;
 	}
-	if (now_ns() < not_before)
+	if (now_ns() < retry_at)
 		return;
-	if (out_sent(fd, &e->given, &came)) {
-		give_up(e);
+	if (tcp_sent(fd, &e->given, &acked)) {
+		forbid(e);
 		return;
 	}
 	e->serial = 0;
 	err = session_give(&e->serial, &q, fd, &a, &bell, &count);
 	if (!err && count == 1) {
-		e->bell = fd_keep(bell);
+		e->bell = fd_move_high(bell);
 		e->id = a.id;
-		e->looks = 0;
+		e->checks = 0;
 	} else if (err == -ENOENT || err == -ECONNREFUSED || err == -ECONNABORTED) {
-		not_before = now_ns() + AGAIN_NS;
+		retry_at = now_ns() + ABSENT_NS;
 	} else if (err == -ETIMEDOUT) {
-		not_before = now_ns() + SILENT_NS;
+		retry_at = now_ns() + SILENT_NS;
 	} else {
-		give_up(e);
+		forbid(e);
 	}
 }
 
-/* meet takes what the broker has made when the other end came. */
-static void meet(struct entry *e, int fd)
+/* complete fetches the files that the broker has made when the other end came. */
+static void complete(struct entry *e, int fd)
 {
 	struct wire_request q = { .op = OP_ATTACHED, .id = e->id };
 	int files[2], count = 2, err;
 	struct wire_reply a;
 	char byte;
 
-	if (!family_alone(e->family)) {
-		give_up(e);
+	if (!entry_exclusive(e)) {
+		forbid(e);
 		return;
 	}
-	e->skip = e->looks < 8 ? 1 << e->looks : MOST_SKIP;
+	e->skip = e->checks < 8 ? 1 << e->checks : MOST_SKIP;
 	if (real()->recv(e->bell, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-		if (errno == EAGAIN && ++e->looks > MOST_LOOKS)
-			give_up(e);
+		if (errno == EAGAIN && ++e->checks > MOST_CHECKS)
+			forbid(e);
 		return;
 	}
 	err = session_call(&e->serial, &q, &a, files, &count);
 	if (err == -EAGAIN)
 		return;
-	if (err == -ESTALE) { /* the network's rules have changed: once more */
-		attach_forget(e);
+	if (err == -ESTALE) { /* the network's rules have changed: try again */
+		attach_cancel(e);
 		return;
 	}
 	if (!err)
-		e->link = link_open(e->id, e->serial, e->bell, &a, files, count, fd);
-	if (err || !e->link) {
-		give_up(e);
+		e->channel =
+			channel_open(e->id, e->serial, e->bell, &a, files, count, fd);
+	if (err || !e->channel) {
+		forbid(e);
 		return;
 	}
-	e->link->s->given = e->given;
+	e->channel->s->given = e->given;
 	e->id = 0;
 	e->bell = -1;
-	e->kind = LINKED;
+	e->kind = ATTACHED;
 }
 
-/*
- * Calls of the kernel that are under way are counted. When one ends, its number may
- * be another connection's: so each connection has a turn, which its calls know.
- */
-static _Atomic uint32_t turns = 1;
-
-uint32_t turn_now(void)
+static bool calls_under_way(struct entry *e)
 {
-	return turns;
+	return (uint32_t)e->calls;
 }
 
-/* turn_next is the next connection's. 0 is nobody's. */
-uint32_t turn_next(void)
+/* newer compares stamps, which wrap around. */
+static bool newer(uint32_t stamp, uint32_t than)
 {
-	uint32_t turn = ++turns;
-
-	return turn ? turn : ++turns;
+	return (int32_t)(stamp - than) > 0;
 }
 
-static uint32_t turn_of(struct entry *e)
+enum hold tcp_hold(struct entry *e, uint32_t stamp)
 {
-	return e->inside >> TURN;
-}
-
-static bool some_inside(struct entry *e)
-{
-	return (uint32_t)e->inside;
-}
-
-/* later: turns go round. */
-static bool later(uint32_t turn, uint32_t than)
-{
-	return (int32_t)(turn - than) > 0;
-}
-
-/* stay_begin keeps a connection from going over while somebody waits for it in the
- * kernel who knows the turns until then. */
-enum stays stay_begin(struct entry *e, uint32_t turn)
-{
-	enum stays stays = STAYS;
+	enum hold hold = HELD;
 
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == LINKED)
-		stays = WENT_OVER;
-	else if (e->kind == TCP && later(turn_of(e), turn))
-		stays = CAME_LATER;
+	if (e->kind == ATTACHED)
+		hold = SWITCHED;
+	else if (e->kind == TCP && newer(stamp_of(e), stamp))
+		hold = NEWER;
 	else if (e->kind == TCP)
-		atomic_fetch_add(&e->inside, 1);
+		atomic_fetch_add(&e->calls, 1);
 	pthread_mutex_unlock(&e->lock);
-	return stays;
+	return hold;
 }
 
-void stay_end(struct entry *e, uint32_t turn)
+void tcp_release(struct entry *e, uint32_t stamp)
 {
-	uint64_t now = e->inside;
+	uint64_t now = e->calls;
 
-	while (e->kind == TCP && (uint32_t)now && !later(now >> TURN, turn) &&
-	       !atomic_compare_exchange_weak(&e->inside, &now, now - 1))
+	while (e->kind == TCP && (uint32_t)now && !newer(now >> STAMP_SHIFT, stamp) &&
+	       !atomic_compare_exchange_weak(&e->calls, &now, now - 1))
 		;
 }
 
-/*
- * enter is called before a call that receives or sends. It returns the connection
- * if that is attached: the thread is not cancelled until exit_link. Else the call is
- * the kernel's, and leave follows.
- *
- * A connection goes over while no other call is under way: one that sleeps in the
- * kernel would not see the ring.
- */
-struct link *enter(struct entry *e, int fd, struct call *c)
+struct channel *call_begin(struct entry *e, int fd, struct call *c)
 {
-	struct link *l = NULL;
-	bool went = false;
+	struct channel *ch = NULL;
+	bool attached = false;
 
-	c->turn = 0;
-	if (e->kind != TCP && e->kind != LINKED)
+	c->stamp = 0;
+	if (e->kind != TCP && e->kind != ATTACHED)
 		return NULL;
 	pthread_testcancel();
-	cancel_hold(&c->cancel);
+	cancel_disable(&c->cancel);
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == TCP && !some_inside(e) && e->bytes >= after) {
+	if (e->kind == TCP && !calls_under_way(e) && e->bytes >= after) {
 		if (e->skip > 0)
 			e->skip--;
 		else if (!e->id)
-			ask(e, fd);
+			request(e, fd);
 		else
-			meet(e, fd);
-		went = e->kind == LINKED;
+			complete(e, fd);
+		attached = e->kind == ATTACHED;
 	}
-	if (e->kind == LINKED) {
-		l = e->link;
-		atomic_fetch_add(&l->refs, 1);
+	if (e->kind == ATTACHED) {
+		ch = e->channel;
+		atomic_fetch_add(&ch->refs, 1);
 	} else if (e->kind == TCP) {
-		c->turn = turn_of(e);
-		atomic_fetch_add(&e->inside, 1);
+		c->stamp = stamp_of(e);
+		atomic_fetch_add(&e->calls, 1);
 	}
 	pthread_mutex_unlock(&e->lock);
-	if (went)
+	if (attached)
 		sets_update(fd);
-	if (!l)
-		cancel_release(c->cancel);
-	return l;
+	if (!ch)
+		cancel_restore(c->cancel);
+	return ch;
 }
 
-void exit_link(struct link *l, const struct call *c)
+void call_end_ring(struct channel *ch, const struct call *c)
 {
-	link_put(l);
-	cancel_release(c->cancel);
+	channel_put(ch);
+	cancel_restore(c->cancel);
 }
 
-void leave(struct entry *e, const struct call *c, ssize_t result)
+void call_end_tcp(struct entry *e, const struct call *c, ssize_t result)
 {
-	if (!c->turn || c->turn != turn_of(e))
+	if (!c->stamp || c->stamp != stamp_of(e))
 		return;
-	stay_end(e, c->turn);
+	tcp_release(e, c->stamp);
 	if (result > 0)
 		atomic_fetch_add(&e->bytes, result);
+}
+
+bool attach_undo(struct entry *e, int fd)
+{
+	struct channel *ch;
+	bool all;
+
+	attach_forbid(e);
+	ch = entry_channel(e);
+	if (!ch)
+		return true;
+	all = stream_detach(ch, fd);
+	channel_put(ch);
+	sets_update(fd);
+	return all;
 }

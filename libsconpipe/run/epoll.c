@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The calls of epoll: making sets, changing them, waiting for them. */
+/* The C library's epoll calls. */
 #include <errno.h>
 #include <limits.h>
 
+#include "args.h"
+#include "attach.h"
+#include "real.h"
 #include "sets.h"
+#include "wait.h"
 
-/* Another process that has a set's connections may empty their doorbells. */
+/* The longest wait where a wake-up may be missed: another process that has a set's
+ * connections drains their doorbells, too. */
 #define SHARED_MS 20
 
 int epoll_create1(int flags)
@@ -25,22 +30,22 @@ int epoll_create(int size)
 	return -1;
 }
 
-/* change is epoll_ctl of a TCP socket, with the set's lock held. */
+/* change does epoll_ctl for a TCP socket, with the set's lock held. */
 static int change(struct set *set, int op, int fd, struct epoll_event *event)
 {
 	struct member *m = member_of(set, fd);
-	struct link *l;
+	struct channel *ch;
 	int result;
 
 	if (op == EPOLL_CTL_MOD && m && m->attached && event) {
 		m->wanted = *event;
-		m->off = false;
-		m->head = m->fulls = ONCE_MORE;
-		m->seen = 0;
-		l = link_get(fd);
-		result = l ? member_fit(set, m, l) : -1;
-		if (l)
-			link_put(l);
+		m->disabled = false;
+		m->reported_head = m->reported_full = UNREPORTED;
+		m->pending = 0;
+		ch = channel_get(fd);
+		result = ch ? member_sync(set, m, ch) : -1;
+		if (ch)
+			channel_put(ch);
 		return result;
 	}
 	result = real()->epoll_ctl(set->fd, op, fd, event);
@@ -59,11 +64,11 @@ static int change(struct set *set, int op, int fd, struct epoll_event *event)
 		return -1;
 	}
 	m->wanted = *event;
-	l = link_get(fd);
-	if (l) {
-		sets_ever = true;
-		member_fit(set, m, l);
-		link_put(l);
+	ch = channel_get(fd);
+	if (ch) {
+		sets_active = true;
+		member_sync(set, m, ch);
+		channel_put(ch);
 	}
 	return 0;
 }
@@ -72,25 +77,25 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct entry *e = entry_get(fd);
 	struct set *set;
-	struct link *l;
+	struct channel *ch;
 	int result;
 
 	if (e && e->kind == EPOLL && op == EPOLL_CTL_ADD)
-		sets_outside(fd);
+		sets_polled(fd);
 	if (op == EPOLL_CTL_ADD && (!e || e->kind == OTHER) && entry_fresh(fd))
 		e = entry_get(fd);
-	if (!e || (e->kind != FRESH && e->kind != TCP && e->kind != LINKED))
+	if (!e || (e->kind != FRESH && e->kind != TCP && e->kind != ATTACHED))
 		return real()->epoll_ctl(epfd, op, fd, event);
 	set = set_get(epfd);
-	l = set ? NULL : link_get(fd);
-	if (l) {
-		set = set_adopt(epfd, l->c.fd);
-		link_put(l);
+	ch = set ? NULL : channel_get(fd);
+	if (ch) {
+		set = set_discover(epfd, ch->c.fd);
+		channel_put(ch);
 	}
-	/* A set that was not seen being made, and a socket that the kernel will not
-	 * let be changed. */
+	/* The set is not known, or the kernel refuses EPOLL_CTL_MOD: the socket stays
+	 * on TCP. */
 	if (!set || (event && (event->events & EPOLLEXCLUSIVE))) {
-		attach_never(e, fd);
+		attach_forbid(e);
 		if (set)
 			set_put(set);
 		return real()->epoll_ctl(epfd, op, fd, event);
@@ -103,21 +108,8 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	return result;
 }
 
-void sets_outside(int fd)
-{
-	struct set *set = set_get(fd);
-
-	if (!set)
-		return;
-	pthread_mutex_lock(&set->lock);
-	set->outside = true;
-	set_show(set);
-	pthread_mutex_unlock(&set->lock);
-	set_put(set);
-}
-
-/* let_go is called when a thread is cancelled that waits for a set. */
-static void let_go(void *arg)
+/* cancelled is called when a thread is cancelled that waits for a set. */
+static void cancelled(void *arg)
 {
 	struct set *set = arg;
 
@@ -137,7 +129,7 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 		int ready, n, ms = timeout;
 
 		pthread_mutex_lock(&set->lock);
-		set_confirm(set);
+		set_recheck(set);
 		ready = set_collect(set, events, most, false);
 		if (!ready && timeout)
 			ready = set_collect(set, events, most, true);
@@ -151,27 +143,27 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			ms = (left + 999999) / 1000000;
 		if (timeout < 0 && !ready)
 			ms = -1;
-		/* Nobody wakes a set that has no eventfd. */
-		if ((set->shared || (set->attached && set->again < 0)) &&
+		/* A set without an eventfd is not woken. */
+		if ((set->shared || (set->attached && set->event_fd < 0)) &&
 		    (ms < 0 || ms > SHARED_MS))
 			ms = SHARED_MS;
 		set->waiting++;
 		pthread_mutex_unlock(&set->lock);
-		n = cancellable_set(set->fd, events + ready, most - ready, ms, mask,
-				    let_go, set);
+		n = cancellable_epoll(set->fd, events + ready, most - ready, ms, mask,
+				      cancelled, set);
 		pthread_mutex_lock(&set->lock);
 		set->waiting--;
 		if (n < 0) {
 			pthread_mutex_unlock(&set->lock);
 			return ready ? ready : n;
 		}
-		if (!n && (set->shared || set->again < 0))
-			set_wake_all(set);
-		n = set_sort(set, events + ready, n);
+		if (!n && (set->shared || set->event_fd < 0))
+			set_queue_all(set);
+		n = set_filter(set, events + ready, n);
 		if (!ready)
 			n += set_collect(set, events + n, most - n, false);
-		if (set->outside)
-			set_show(set);
+		if (set->polled)
+			set_signal(set);
 		pthread_mutex_unlock(&set->lock);
 		if (ready + n || (timeout >= 0 && now_ns() >= deadline))
 			return ready + n;
@@ -184,18 +176,18 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 	struct set *set;
 	int n = 0, cancel;
 
-	sets_unmarked++;
-	set = sets_ever && most > 0 ? set_get(fd) : NULL;
+	sets_unaware++;
+	set = sets_active && most > 0 ? set_get(fd) : NULL;
 	if (!set)
 		n = real()->epoll_pwait(fd, events, most, timeout, mask);
-	sets_unmarked--;
+	sets_unaware--;
 	if (!set) {
-		/* It may be that something was attached meanwhile. */
-		set = n > 0 && sets_ever ? set_get(fd) : NULL;
+		/* A connection may have been attached meanwhile. */
+		set = n > 0 && sets_active ? set_get(fd) : NULL;
 		if (!set)
 			return n;
 		pthread_mutex_lock(&set->lock);
-		n = set_sort(set, events, n);
+		n = set_filter(set, events, n);
 		n += set_collect(set, events + n, most - n, false);
 		pthread_mutex_unlock(&set->lock);
 		if (n) {
@@ -204,10 +196,10 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 		}
 	}
 	pthread_testcancel();
-	cancel_hold(&cancel);
+	cancel_disable(&cancel);
 	n = wait_set(set, events, most, timeout, mask);
 	set_put(set);
-	cancel_release(cancel);
+	cancel_restore(cancel);
 	return n;
 }
 
@@ -221,11 +213,11 @@ int epoll_pwait2(int fd, struct epoll_event *events, int most,
 {
 	int64_t ms = -1;
 
-	if (timeout && !is_time(timeout)) {
+	if (timeout && !time_valid(timeout)) {
 		errno = EINVAL;
 		return -1;
 	}
 	if (timeout)
-		ms = ns_of(timeout->tv_sec, timeout->tv_nsec + 999999) / 1000000;
+		ms = time_ns(timeout->tv_sec, timeout->tv_nsec + 999999) / 1000000;
 	return epoll_pwait(fd, events, most, ms < INT_MAX ? ms : INT_MAX, mask);
 }

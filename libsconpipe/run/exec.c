@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The C library's calls that begin another image. */
+/* The C library's calls that execute a program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -10,7 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "attach.h"
+#include "image.h"
+#include "pass.h"
+#include "real.h"
 
 static size_t count_of(char *const *list)
 {
@@ -24,7 +27,7 @@ static size_t count_of(char *const *list)
 #define PRELOAD "LD_PRELOAD="
 #define PRELOAD_ROOM (2 * PATH_MAX)
 
-/* name_library makes an environment that names the library first. */
+/* name_library copies an environment and puts the library first in LD_PRELOAD. */
 static char **name_library(char *const *env, char **made, char *text)
 {
 	const char *others = "";
@@ -43,7 +46,7 @@ static char **name_library(char *const *env, char **made, char *text)
 	return made;
 }
 
-/* find looks a command up as execvp does. */
+/* find searches PATH as execvp does. */
 static const char *find(const char *file, char *path)
 {
 	const char *dirs = getenv("PATH"), *end;
@@ -61,25 +64,25 @@ static const char *find(const char *file, char *path)
 	}
 }
 
-/* becoming is for calls that end this image, if they can. */
-#define becoming(path, env, call)                                         \
-	({                                                                \
-		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];      \
-		char *const *env_ = (env);                                \
-		struct leaving w_;                                        \
-		int r_;                                                   \
-                                                                          \
-		made_[0] = NULL;                                          \
-		if (leave_begin(&w_, (path), env_ ? env_ : made_, false)) \
-			env_ = name_library(env_, made_, text_);          \
-		r_ = (call);                                              \
-		leave_end(&w_);                                           \
-		r_;                                                       \
+/* replacing is for calls that replace this image. */
+#define replacing(path, env, call)                                       \
+	({                                                               \
+		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];     \
+		char *const *env_ = (env);                               \
+		struct passing w_;                                       \
+		int r_;                                                  \
+                                                                         \
+		made_[0] = NULL;                                         \
+		if (pass_begin(&w_, (path), env_ ? env_ : made_, false)) \
+			env_ = name_library(env_, made_, text_);         \
+		r_ = (call);                                             \
+		pass_end(&w_);                                           \
+		r_;                                                      \
 	})
 
 int execve(const char *path, char *const argv[], char *const env[])
 {
-	return becoming(path, env, real()->execve(path, argv, env_));
+	return replacing(path, env, real()->execve(path, argv, env_));
 }
 
 int execv(const char *path, char *const argv[])
@@ -91,7 +94,7 @@ int execvpe(const char *file, char *const argv[], char *const env[])
 {
 	char path[PATH_MAX];
 
-	return becoming(find(file, path), env, real()->execvpe(file, argv, env_));
+	return replacing(find(file, path), env, real()->execvpe(file, argv, env_));
 }
 
 int execvp(const char *file, char *const argv[])
@@ -104,7 +107,7 @@ int fexecve(int fd, char *const argv[], char *const env[])
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return becoming(path, env, real()->fexecve(fd, argv, env_));
+	return replacing(path, env, real()->fexecve(fd, argv, env_));
 }
 
 int execveat(int dir, const char *name, char *const argv[], char *const env[], int flags)
@@ -116,10 +119,10 @@ int execveat(int dir, const char *name, char *const argv[], char *const env[], i
 	else
 		snprintf(path, sizeof(path), "/proc/self/fd/%d%s%s", dir,
 			 *name ? "/" : "", name);
-	return becoming(path, env, real()->execveat(dir, name, argv, env_, flags));
+	return replacing(path, env, real()->execveat(dir, name, argv, env_, flags));
 }
 
-/* listed makes an array of arguments; what follows it is fetched from args. */
+/* listed makes an array of a variable argument list; args is behind its NULL then. */
 #define listed(first, then)                              \
 	({                                               \
 		va_list args, again;                     \
@@ -154,23 +157,23 @@ int execle(const char *path, const char *first, ...)
 	return listed(first, execve(path, argv, va_arg(args, char **)));
 }
 
-static atomic_bool closes; /* a spawn may close files that are the library's */
+static atomic_bool closes; /* a spawn may close the library's files */
 
-/* spawning is for calls that begin one in another process. */
-#define spawning(path, env, call)                                                        \
-	({                                                                               \
-		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];                     \
-		char *const *env_ = (env);                                               \
-		struct leaving w_;                                                       \
-		int r_ = EAGAIN;                                                         \
-                                                                                         \
-		made_[0] = NULL;                                                         \
-		if (leave_begin(&w_, closes ? NULL : (path), env_ ? env_ : made_, true)) \
-			env_ = name_library(env_, made_, text_);                         \
-		if (!w_.refused)                                                         \
-			r_ = (call);                                                     \
-		leave_end(&w_);                                                          \
-		r_;                                                                      \
+/* spawning is for calls that execute a program in another process. */
+#define spawning(path, env, call)                                                       \
+	({                                                                              \
+		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];                    \
+		char *const *env_ = (env);                                              \
+		struct passing w_;                                                      \
+		int r_ = EAGAIN;                                                        \
+                                                                                        \
+		made_[0] = NULL;                                                        \
+		if (pass_begin(&w_, closes ? NULL : (path), env_ ? env_ : made_, true)) \
+			env_ = name_library(env_, made_, text_);                        \
+		if (!w_.refused)                                                        \
+			r_ = (call);                                                    \
+		pass_end(&w_);                                                          \
+		r_;                                                                     \
 	})
 
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
@@ -192,14 +195,14 @@ int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t 
 int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *files, int fd, int to)
 {
 	struct entry *e = entry_get(fd);
-	struct link *l;
+	struct channel *ch;
 
 	if (e)
-		attach_never(e, fd);
-	l = link_get(fd);
-	if (l) {
-		l->passed = true;
-		link_put(l);
+		attach_forbid(e);
+	ch = channel_get(fd);
+	if (ch) {
+		ch->to_spawn = true;
+		channel_put(ch);
 	}
 	return real()->posix_spawn_file_actions_adddup2(files, fd, to);
 }
@@ -214,29 +217,29 @@ int posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *files, 
 
 int system(const char *command)
 {
-	struct leaving w;
+	struct passing w;
 	int status;
 
-	leave_begin(&w, SHELL, NULL, true);
+	pass_begin(&w, SHELL, NULL, true);
 	if (w.refused) {
 		errno = EAGAIN;
 		status = -1;
 	} else {
 		status = real()->system(command);
 	}
-	leave_end(&w);
+	pass_end(&w);
 	return status;
 }
 
 FILE *popen(const char *command, const char *mode)
 {
-	struct leaving w;
+	struct passing w;
 	FILE *f = NULL;
 
-	leave_begin(&w, SHELL, NULL, true);
+	pass_begin(&w, SHELL, NULL, true);
 	errno = EAGAIN;
 	if (!w.refused)
 		f = real()->popen(command, mode);
-	leave_end(&w);
+	pass_end(&w);
 	return f;
 }

@@ -1,230 +1,133 @@
 // SPDX-License-Identifier: GPL-2.0
-/* sendfile and splice: the kernel's ways of bytes that no process sees. With a
- * ring at one end they are copied. */
-#include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "../src/pipe.h"
+#include "files.h"
+#include "real.h"
 
-/* It is not on the stack: threads may have as little as 16 KiB of it. */
-#define PIECE (64 << 10)
+/* The least number of the library's descriptors: select(2) has none from here on. */
+#define HIGH 1024
+/* Descriptors left to a program whose limit cannot be raised, if it has twice as many. */
+#define PROGRAMS 6144
 
-/* What a call moves. */
-struct job {
-	struct link *l;
-	int fd, other; /* the connection's, and a file's or a pipe's */
-	off_t *offset;
-	size_t len;
-	unsigned int flags;
-	char *buf; /* of a piece */
-};
+static atomic_bool internal[DESCRIPTORS];
+static atomic_int files; /* number of internal ones */
+static int from = HIGH; /* their least number */
+static rlim_t raised; /* the soft limit, if this library has set it */
 
-/* with_buffer also gives it back if the thread is cancelled. */
-static ssize_t with_buffer(ssize_t (*fn)(const struct job *), struct job *j)
+void fd_claim(int fd)
 {
-	ssize_t n = -1;
-	int err;
-
-	j->buf = malloc(PIECE);
-	if (!j->buf)
-		return -1;
-	pthread_cleanup_push(free, j->buf);
-	n = fn(j);
-	pthread_cleanup_pop(0);
-	err = errno;
-	free(j->buf);
-	errno = err;
-	return n;
+	fd_inherit(fd, false);
+	if (fd < DESCRIPTORS && !atomic_exchange(&internal[fd], true))
+		files++;
 }
 
-/* out_file sends from a file; its place moves by what was sent. */
-static ssize_t out_file(const struct job *j)
+/* files_limit returns the limits. *fixed says whether the soft limit is the hard one
+ * and was not raised by this library: then the program counts on it. */
+static struct rlimit files_limit(bool *fixed)
 {
-	struct link *l = j->l;
-	int fd = j->fd, file = j->other;
-	off_t *offset = j->offset;
-	size_t count = j->len;
-	char *buf = j->buf;
-	off_t at = offset ? *offset : lseek(file, 0, SEEK_CUR);
-	size_t done = 0;
+	struct rlimit most = { 0 };
 
-	if (at < 0) {
-		errno = EINVAL; /* a pipe or a socket */
-		return -1;
+	getrlimit(RLIMIT_NOFILE, &most);
+	*fixed = most.rlim_cur == most.rlim_max && most.rlim_cur != raised;
+	return most;
+}
+
+void files_init(void)
+{
+	bool fixed;
+	struct rlimit most = files_limit(&fixed);
+
+	if (!fixed && most.rlim_cur > HIGH && most.rlim_cur < DESCRIPTORS / 2)
+		from = most.rlim_cur;
+}
+
+int fd_move_high(int fd)
+{
+	bool fixed;
+	struct rlimit most = files_limit(&fixed);
+	rlim_t need = from + files + 64;
+	int high;
+
+	if (!fixed && most.rlim_cur < need) {
+		raised = most.rlim_cur = need < most.rlim_max ? need : most.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &most);
 	}
-	while (done < count) {
-		size_t want = count - done < PIECE ? count - done : PIECE;
-		ssize_t n = pread(file, buf, want, at), sent;
-
-		if (n <= 0)
-			break;
-		sent = out(l, fd, &(struct iovec){ buf, n }, 1, 0);
-		if (sent < 0)
-			break;
-		done += sent;
-		at += sent;
-		if (sent < n)
-			break;
+	high = real()->fcntl(fd, F_DUPFD_CLOEXEC, from);
+	if (high >= 0) {
+		real()->close(fd);
+		fd = high;
 	}
-	if (!done && errno && at >= 0 && pread(file, buf, 1, at) != 0)
-		return -1;
-	if (offset)
-		*offset = at;
-	else if (done)
-		lseek(file, at, SEEK_SET);
-	return done;
+	fd_claim(fd);
+	return fd;
 }
 
-ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
+bool files_available(int count)
 {
-	struct entry *e = entry_get(fd);
-	struct call call;
-	int before = errno;
-	struct link *l = e ? enter(e, fd, &call) : NULL;
-	ssize_t n;
+	bool fixed;
+	rlim_t all = files_limit(&fixed).rlim_max, programs = from;
 
-	if (l) {
-		errno = 0;
-		n = with_buffer(out_file,
-				&(struct job){ l, fd, file, offset, count, 0, NULL });
-		if (n >= 0)
-			errno = before;
-		exit_link(l, &call);
-		return n;
+	if (fixed)
+		programs = all / 2 < PROGRAMS ? all / 2 : PROGRAMS;
+	return files + count + programs < all;
+}
+
+void fd_close(int fd)
+{
+	if (fd >= 0 && fd < DESCRIPTORS && atomic_exchange(&internal[fd], false))
+		files--;
+	real()->close(fd);
+}
+
+bool fd_inherit(int fd, bool on)
+{
+	return real()->fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC) == 0;
+}
+
+bool fd_internal(int fd)
+{
+	return fd >= 0 && ((fd < DESCRIPTORS && internal[fd]) || session_file() == fd);
+}
+
+void fd_disconnect(int fd)
+{
+	int none = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (none < 0) {
+		real()->close(fd);
+		return;
 	}
-	n = real()->sendfile(fd, file, offset, count);
-	if (e)
-		leave(e, &call, n);
-	return n;
+	real()->dup2(none, fd);
+	real()->close(none);
 }
 
-ssize_t sendfile64(int fd, int file, off_t *offset, size_t count)
+void each_fd(void (*fn)(int fd, void *arg), void *arg)
 {
-	return sendfile(fd, file, offset, count);
-}
+	_Alignas(struct dirent64) char buf[4096];
+	int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
+	ssize_t n, at;
 
-/* in_pipe moves bytes to a pipe: what that has taken is taken. */
-static ssize_t in_pipe(const struct job *j)
-{
-	struct link *l = j->l;
-	int fd = j->fd, pipe = j->other;
-	char *buf = j->buf;
-	struct iovec iov = { buf, j->len < PIECE ? j->len : PIECE };
-	ssize_t n = in(l, fd, &iov, 1, MSG_PEEK), taken;
+	if (dir < 0) {
+		for (fd = 0; fd < (int)DESCRIPTORS; fd++)
+			if (real()->fcntl(fd, F_GETFD, 0) >= 0)
+				fn(fd, arg);
+		return;
+	}
+	while ((n = getdents64(dir, buf, sizeof(buf))) > 0) {
+		for (at = 0; at < n;) {
+			struct dirent64 *d = (struct dirent64 *)(buf + at);
 
-	if (n <= 0)
-		return n;
-	if (j->flags & SPLICE_F_NONBLOCK) { /* that is of the pipe */
-		struct pollfd p = { .fd = pipe, .events = POLLOUT };
-
-		if (real()->poll(&p, 1, 0) <= 0) {
-			errno = EAGAIN;
-			return -1;
+			at += d->d_reclen;
+			fd = atoi(d->d_name);
+			if (d->d_name[0] != '.' && fd != dir)
+				fn(fd, arg);
 		}
-		/* A pipe with room has it for a page. */
-		if (n > PAGE)
-			n = PAGE;
 	}
-	n = real()->write(pipe, buf, n);
-	if (n <= 0)
-		return n;
-	iov.iov_len = n;
-	taken = in(l, fd, &iov, 1, MSG_DONTWAIT | MSG_WAITALL);
-	return taken < 0 ? taken : n;
-}
-
-/* out_pipe moves what a pipe has. What is read cannot be put back: of a socket that
- * does not block, no more is than the ring takes. */
-static ssize_t out_pipe(const struct job *j)
-{
-	struct link *l = j->l;
-	int fd = j->fd, pipe = j->other;
-	size_t len = j->len;
-	unsigned int flags = j->flags;
-	char *buf = j->buf;
-	bool waits = !(flags & SPLICE_F_NONBLOCK) && blocks(fd, 0);
-	size_t done = 0, room = out_fits(l, fd);
-	ssize_t n;
-
-	if (room == SIZE_MAX)
-		return real()->splice(pipe, NULL, fd, NULL, len, flags);
-	if (flags & SPLICE_F_NONBLOCK) {
-		struct pollfd p = { .fd = pipe, .events = POLLIN };
-
-		if (real()->poll(&p, 1, 0) <= 0)
-			room = 0;
-	}
-	if (len > PIECE)
-		len = PIECE;
-	if (!waits && len > room)
-		len = room;
-	if (!len) {
-		errno = EAGAIN;
-		return -1;
-	}
-	n = real()->read(pipe, buf, len);
-	while (n > 0 && done < (size_t)n) {
-		ssize_t sent = out(l, fd, &(struct iovec){ buf + done, n - done }, 1, 0);
-		struct pollfd p = { .fd = fd, .events = POLLOUT };
-
-		if (sent > 0)
-			done += sent;
-		else if (errno == EAGAIN)
-			poll(&p, 1, -1); /* another one has taken the room */
-		else if (errno != EINTR)
-			return -1;
-	}
-	return n;
-}
-
-static bool is_pipe(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
-}
-
-static struct entry *tcp_entry(int fd)
-{
-	struct entry *e = entry_get(fd);
-
-	return e && (e->kind == TCP || e->kind == LINKED) ? e : NULL;
-}
-
-ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
-	       unsigned int flags)
-{
-	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
-	struct link *l = NULL;
-	struct call in_a, out_b;
-	ssize_t n;
-
-	/* Between others, and with places in streams, the kernel says what is wrong. */
-	if (!len || from_at || to_at || !is_pipe(a ? to : from))
-		a = b = NULL;
-	if (a)
-		l = enter(a, from, &in_a);
-	if (l) {
-		n = with_buffer(in_pipe,
-				&(struct job){ l, from, to, NULL, len, flags, NULL });
-		exit_link(l, &in_a);
-		return n;
-	}
-	if (b && b != a)
-		l = enter(b, to, &out_b);
-	if (l) {
-		n = with_buffer(out_pipe,
-				&(struct job){ l, to, from, NULL, len, flags, NULL });
-		exit_link(l, &out_b);
-	} else {
-		n = real()->splice(from, from_at, to, to_at, len, flags);
-		if (b && b != a)
-			leave(b, &out_b, n);
-	}
-	if (a)
-		leave(a, &in_a, n);
-	return n;
+	real()->close(dir);
 }

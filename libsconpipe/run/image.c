@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Whether the loader will preload this library into a program's next image. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -12,15 +11,16 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "image.h"
+#include "real.h"
 
-/* So many interpreters the kernel lets scripts name. */
+/* The kernel's limit of scripts whose interpreter is a script. */
 #define MOST_SCRIPTS 4
 #define HEAD 4096
 
 static const char *own_loader;
 
-static int look_for_loader(struct dl_phdr_info *info, size_t size, void *unused)
+static int find_loader(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	int i;
 
@@ -33,7 +33,6 @@ static int look_for_loader(struct dl_phdr_info *info, size_t size, void *unused)
 	return 1; /* the program itself is the first */
 }
 
-/* library_path is this library's file. */
 const char *library_path(void)
 {
 	static char path[PATH_MAX];
@@ -46,13 +45,13 @@ const char *library_path(void)
 
 static void __attribute__((constructor)) init(void)
 {
-	dl_iterate_phdr(look_for_loader, NULL);
+	dl_iterate_phdr(find_loader, NULL);
 	library_path();
 }
 
-/* makes_own_calls says whether a note of a program is Go's: that makes its system
- * calls itself, so it would see nothing of a ring. */
-static bool makes_own_calls(int fd, const ElfW(Phdr) * p)
+/* is_go says whether a note is of a Go program, which makes its system calls itself and
+ * would bypass the library. */
+static bool is_go(int fd, const ElfW(Phdr) * p)
 {
 	struct {
 		ElfW(Nhdr) head;
@@ -64,7 +63,7 @@ static bool makes_own_calls(int fd, const ElfW(Phdr) * p)
 	       note.head.n_namesz == sizeof(note.name) && !memcmp(note.name, "Go", 3);
 }
 
-/* dynamic says whether a program has this one's loader, and is not Go's. */
+/* dynamic says whether a program has the same loader as this one and is not Go's. */
 static bool dynamic(int fd, const char *head, ssize_t len)
 {
 	const ElfW(Ehdr) *elf = (const void *)head;
@@ -79,7 +78,7 @@ static bool dynamic(int fd, const char *head, ssize_t len)
 		return false;
 	p = (const void *)(head + elf->e_phoff);
 	for (i = 0; i < elf->e_phnum; i++)
-		if (makes_own_calls(fd, &p[i]))
+		if (is_go(fd, &p[i]))
 			return false;
 	size = strlen(own_loader) + 1;
 	for (i = 0; i < elf->e_phnum; i++)
@@ -90,9 +89,9 @@ static bool dynamic(int fd, const char *head, ssize_t len)
 	return false;
 }
 
-/* own_rights: programs that run with more rights than their caller get nothing
- * preloaded. */
-static bool own_rights(int fd)
+/* privileged says whether the loader ignores LD_PRELOAD because the program gains
+ * privileges. */
+static bool privileged(int fd)
 {
 	struct stat st;
 
@@ -100,7 +99,7 @@ static bool own_rights(int fd)
 	       fgetxattr(fd, "security.capability", NULL, 0) > 0;
 }
 
-/* interpreter makes of a script's head the path that it names. */
+/* interpreter gets the interpreter's path from the first line of a script. */
 static bool interpreter(char *head, ssize_t len, char *path)
 {
 	char *from = head + 2, *end;
@@ -115,8 +114,6 @@ static bool interpreter(char *head, ssize_t len, char *path)
 	return true;
 }
 
-/* image_preloads says whether the loader takes this library into a program. If in
- * doubt, it does not. */
 bool image_preloads(const char *program)
 {
 	_Alignas(ElfW(Ehdr)) char head[HEAD + 1];
@@ -132,7 +129,7 @@ bool image_preloads(const char *program)
 		ssize_t len = fd < 0 ? -1 : real()->read(fd, head, HEAD);
 		bool script = len > 2 && head[0] == '#' && head[1] == '!';
 		bool ok =
-			len > 0 && !own_rights(fd) &&
+			len > 0 && !privileged(fd) &&
 			(script ? interpreter(head, len, path) : dynamic(fd, head, len));
 
 		if (fd >= 0)
@@ -143,7 +140,6 @@ bool image_preloads(const char *program)
 	return false;
 }
 
-/* env_preloads says whether an environment names this library. */
 bool env_preloads(char *const *env)
 {
 	static const char name[] = "LD_PRELOAD=";

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is in a set: what the kernel watches of it, and whether it is awake. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "real.h"
 #include "sets.h"
+#include "wait.h"
 
 struct member *member_of(struct set *set, int fd)
 {
@@ -37,94 +38,92 @@ struct member *member_add(struct set *set, int fd)
 
 void member_free(struct member *m)
 {
-	if (m->link) {
-		sleeper_leave(m->link, &m->me);
-		link_put(m->link);
+	if (m->channel) {
+		waiter_remove(m->channel, &m->me);
+		channel_put(m->channel);
 	}
 	free(m);
 }
 
-/* set_again is the set's eventfd, which the kernel watches in it. */
-int set_again(struct set *set)
+int set_event_fd(struct set *set)
 {
-	struct epoll_event e = { .events = EPOLLIN, .data.u64 = MARK | AGAIN };
+	struct epoll_event e = { .events = EPOLLIN, .data.u64 = MARK | EVENT_FD };
 
-	if (set->again < 0) {
-		set->again = sleeper_make();
-		real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, set->again, &e);
+	if (set->event_fd < 0) {
+		set->event_fd = waiter_fd();
+		real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, set->event_fd, &e);
 	}
-	return set->again;
+	return set->event_fd;
 }
 
-void member_wake(struct set *set, struct member *m)
+void member_queue(struct set *set, struct member *m)
 {
 	m->idle = 0;
-	if (m->awake)
+	if (m->queued)
 		return;
-	m->awake = true;
-	TAILQ_INSERT_TAIL(&set->awake, m, entry);
+	m->queued = true;
+	TAILQ_INSERT_TAIL(&set->ready, m, entry);
 }
 
-void set_wake_all(struct set *set)
+void set_queue_all(struct set *set)
 {
 	int fd;
 
 	for (fd = 0; fd < set->room; fd++)
 		if (set->members[fd] && set->members[fd]->attached)
-			member_wake(set, set->members[fd]);
+			member_queue(set, set->members[fd]);
 }
 
-/* set_sleep_again joins those who sleep for connections anew, after fork. */
-void set_sleep_again(struct set *set)
+void set_rejoin(struct set *set)
 {
 	struct member *m;
 	int fd;
 
 	for (fd = 0; fd < set->room; fd++) {
 		m = set->members[fd];
-		if (m && m->link)
-			sleeper_join(m->link, &m->me);
+		if (m && m->channel)
+			waiter_add(m->channel, &m->me);
 	}
 }
 
-void member_doze(struct set *set, struct member *m)
+void member_dequeue(struct set *set, struct member *m)
 {
-	if (m->awake)
-		TAILQ_REMOVE(&set->awake, m, entry);
-	m->awake = false;
+	if (m->queued)
+		TAILQ_REMOVE(&set->ready, m, entry);
+	m->queued = false;
 }
 
-/* member_fit tells the kernel what to watch of an attached connection. */
-int member_fit(struct set *set, struct member *m, struct link *l)
+int member_sync(struct set *set, struct member *m, struct channel *ch)
 {
-	struct shared *s = l->s;
-	struct epoll_event e = { .events = m->off ? 0 : m->wanted.events & ~EPOLLONESHOT,
+	struct shared *s = ch->s;
+	struct epoll_event e = { .events = m->disabled ? 0 :
+							 m->wanted.events & ~EPOLLONESHOT,
 				 .data.u64 = MARK | (uint32_t)m->fd };
 
-	if (s->out == RING && !s->ended)
-		e.events &= ~ROOM;
-	if (m->bell < 0 && !s->mute) {
+	if (s->tx_path == PATH_RING && !s->shut)
+		e.events &= ~WRITABLE;
+	if (m->bell < 0 && !s->bell_closed) {
 		struct epoll_event b = { .events = EPOLLIN,
 					 .data.u64 = e.data.u64 | BELL };
 
-		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, l->c.fd, &b) == 0 ||
+		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, ch->c.fd, &b) == 0 ||
 		    errno == EEXIST)
-			m->bell = l->c.fd;
+			m->bell = ch->c.fd;
 	}
-	if (!m->link) {
-		atomic_fetch_add(&l->refs, 1);
-		m->link = l;
-		m->me.fd = set_again(set);
-		sleeper_join(l, &m->me);
+	if (!m->channel) {
+		atomic_fetch_add(&ch->refs, 1);
+		m->channel = ch;
+		m->me.fd = set_event_fd(set);
+		waiter_add(ch, &m->me);
 	}
 	if (!m->attached) {
 		m->attached = true;
 		set->attached++;
-		m->head = m->fulls = ONCE_MORE;
+		m->reported_head = m->reported_full = UNREPORTED;
 	}
-	member_wake(set, m);
-	if (set->waiting || sets_unmarked || set->outside)
-		real()->write(set_again(set), &(uint64_t){ POKE }, sizeof(uint64_t));
+	member_queue(set, m);
+	if (set->waiting || sets_unaware || set->polled)
+		real()->write(set_event_fd(set), &(uint64_t){ POKE }, sizeof(uint64_t));
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
 }
 
@@ -134,32 +133,32 @@ void member_remove(struct set *set, struct member *m)
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 	if (m->attached)
 		set->attached--;
-	member_doze(set, m);
+	member_dequeue(set, m);
 	set->members[m->fd] = NULL;
 	member_free(m);
 }
 
-static void forget(struct set *set, struct member *m)
+static void remove_from(struct set *set, struct member *m)
 {
 	if (m->attached)
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->fd, NULL);
 	member_remove(set, m);
 }
 
-void sets_forget(int fd)
+void sets_remove(int fd)
 {
-	sets_each(fd, forget);
+	sets_each(fd, remove_from);
 }
 
 static void update(struct set *set, struct member *m)
 {
-	struct link *l = link_get(m->fd);
+	struct channel *ch = channel_get(m->fd);
 
-	if (!l)
+	if (!ch)
 		return;
-	sets_ever = true;
-	member_fit(set, m, l);
-	link_put(l);
+	sets_active = true;
+	member_sync(set, m, ch);
+	channel_put(ch);
 }
 
 void sets_update(int fd)

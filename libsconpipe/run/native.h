@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Included before the library's files that libsconrun shares: their calls are not
- * a program's. */
+/* Included before the files of src/ that libsconrun is built of: their calls go to the
+ * C library, not to the interposed ones. */
 #include <unistd.h>
 
 #include "real.h"
 
-/* A program whose connections are TCP's does not wait long for a broker. */
+/* Seconds to wait for the broker's answer: the program has TCP to go on with. */
 #define ANSWER_S 1
 
 #define close(fd) (real()->close(fd))

@@ -1,38 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * poll and select. What the kernel knows of a socket it is asked for; what a ring
- * has is added. Who sleeps has the doorbells in the kernel's list as well.
+ * The C library's poll and select. The kernel is asked about the sockets, and what the
+ * rings have is added. A thread that sleeps polls the doorbells, too.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "run.h"
+#include "args.h"
+#include "attach.h"
+#include "real.h"
+#include "sets.h"
+#include "stream.h"
+#include "wait.h"
 
 struct wait {
 	struct pollfd *fds;
 	nfds_t count;
-	struct link **links; /* of each, or NULL */
-	struct pollfd *all; /* for the kernel: the same, then doorbells */
-	struct sleeper *me; /* of each */
-	void *made; /* memory of all three, or NULL */
+	struct channel **channels; /* of each, or NULL */
+	struct pollfd *all; /* for the kernel: fds, then doorbells */
+	struct waiter *me; /* of each */
+	void *made; /* allocated for all three, or NULL */
 	bool sleeps;
 };
 
-/* Room for most calls. */
+/* Calls with so many descriptors need no allocation. */
 #define FEW 16
 
 struct few {
-	struct link *links[FEW];
+	struct channel *channels[FEW];
 	struct pollfd all[2 * FEW + 1];
-	struct sleeper me[FEW];
+	struct waiter me[FEW];
 };
 
-#define ROOM (POLLOUT | POLLWRNORM)
+#define POLL_WRITABLE (POLLOUT | POLLWRNORM)
+/* The longest wait of a thread without an eventfd. */
 #define UNWOKEN_NS 20000000
 
-/* go lets connections go over again. */
-static void go(const struct pollfd *fds, nfds_t count, uint32_t turn)
+/* release_all undoes hold_all. */
+static void release_all(const struct pollfd *fds, nfds_t count, uint32_t stamp)
 {
 	nfds_t i;
 
@@ -40,56 +46,57 @@ static void go(const struct pollfd *fds, nfds_t count, uint32_t turn)
 		struct entry *e = entry_get(fds[i].fd);
 
 		if (e)
-			stay_end(e, turn);
+			tcp_release(e, stamp);
 	}
 }
 
-/* stay keeps connections from going over while a call of the kernel waits for them,
- * until go with the same turn. It returns false, and does nothing, if one has. */
-static bool stay(const struct pollfd *fds, nfds_t count, uint32_t *turn)
+/* hold_all keeps connections on TCP while a call of the kernel waits for them, until
+ * release_all with the same stamp. It returns false, and holds none, if one is
+ * attached. */
+static bool hold_all(const struct pollfd *fds, nfds_t count, uint32_t *stamp)
 {
-	enum stays stays;
+	enum hold hold;
 	nfds_t i;
 
 	do {
-		*turn = turn_now();
-		stays = STAYS;
-		for (i = 0; i < count && stays == STAYS; i++) {
+		*stamp = stamp_now();
+		hold = HELD;
+		for (i = 0; i < count && hold == HELD; i++) {
 			struct entry *e = entry_get(fds[i].fd);
 
 			if (e && e->kind == EPOLL)
-				sets_outside(fds[i].fd);
-			else if (e && (e->kind == TCP || e->kind == LINKED))
-				stays = stay_begin(e, *turn);
+				sets_polled(fds[i].fd);
+			else if (e && (e->kind == TCP || e->kind == ATTACHED))
+				hold = tcp_hold(e, *stamp);
 		}
-		if (stays != STAYS)
-			go(fds, i - 1, *turn);
-	} while (stays == CAME_LATER);
-	return stays == STAYS;
+		if (hold != HELD)
+			release_all(fds, i - 1, *stamp);
+	} while (hold == NEWER);
+	return hold == HELD;
 }
 
-/* room_for makes room for as many. */
-static bool room_for(struct wait *w, struct few *few)
+/* allocate makes room for the lists. */
+static bool allocate(struct wait *w, struct few *few)
 {
 	size_t n = w->count;
 
 	if (n <= FEW) {
-		memset(few->links, 0, sizeof(few->links));
-		w->links = few->links;
+		memset(few->channels, 0, sizeof(few->channels));
+		w->channels = few->channels;
 		w->all = few->all;
 		w->me = few->me;
 		return true;
 	}
-	w->made = calloc(n, sizeof(*w->links) + sizeof(*w->me) + 3 * sizeof(*w->all));
+	w->made = calloc(n, sizeof(*w->channels) + sizeof(*w->me) + 3 * sizeof(*w->all));
 	if (!w->made)
 		return false;
-	w->links = w->made;
-	w->me = (struct sleeper *)(w->links + n);
+	w->channels = w->made;
+	w->me = (struct waiter *)(w->channels + n);
 	w->all = (struct pollfd *)(w->me + n);
 	return true;
 }
 
-/* find gets the attached ones. It returns how many there are, or -1. */
+/* find takes references to the channels. It returns how many there are, or -1. */
 static int find(struct wait *w, struct few *few)
 {
 	int found = 0;
@@ -98,18 +105,18 @@ static int find(struct wait *w, struct few *few)
 	for (i = 0; i < w->count; i++) {
 		struct entry *e = entry_get(w->fds[i].fd);
 
-		if (!e || e->kind != LINKED)
+		if (!e || e->kind != ATTACHED)
 			continue;
-		if (!found && !room_for(w, few))
+		if (!found && !allocate(w, few))
 			return -1;
-		w->links[i] = link_get(w->fds[i].fd);
+		w->channels[i] = channel_get(w->fds[i].fd);
 		found++;
 	}
 	return found;
 }
 
-/* ask_rings sets revents by what rings have. */
-static bool ask_rings(struct wait *w, bool arm)
+/* check_rings sets revents to what the rings have. */
+static bool check_rings(struct wait *w, bool arm)
 {
 	bool any = false;
 	nfds_t i;
@@ -118,28 +125,28 @@ static bool ask_rings(struct wait *w, bool arm)
 		struct pollfd *p = &w->fds[i];
 
 		p->revents = 0;
-		if (!w->links[i])
+		if (!w->channels[i])
 			continue;
-		p->revents = link_events(w->links[i], p->events, arm);
+		p->revents = stream_events(w->channels[i], p->events, arm);
 		any |= p->revents != 0;
 	}
 	return any;
 }
 
-/* list is what the kernel is asked for. */
+/* list fills the kernel's list; own is the thread's eventfd. */
 static nfds_t list(struct wait *w, int own)
 {
 	nfds_t i, n = w->count;
 
 	for (i = 0; i < w->count; i++) {
-		struct link *l = w->links[i];
-		struct shared *s = l ? l->s : NULL;
+		struct channel *ch = w->channels[i];
+		struct shared *s = ch ? ch->s : NULL;
 
 		w->all[i] = w->fds[i];
-		if (s && s->out == RING && !s->ended)
-			w->all[i].events &= ~ROOM;
-		if (s && !s->mute)
-			w->all[n++] = (struct pollfd){ .fd = l->c.fd, .events = POLLIN };
+		if (s && s->tx_path == PATH_RING && !s->shut)
+			w->all[i].events &= ~POLL_WRITABLE;
+		if (s && !s->bell_closed)
+			w->all[n++] = (struct pollfd){ .fd = ch->c.fd, .events = POLLIN };
 	}
 	w->all[n++] = (struct pollfd){ .fd = own, .events = POLLIN };
 	return n;
@@ -157,31 +164,30 @@ static int merge(struct wait *w)
 	return ready;
 }
 
-/* asleep calls sleep_begin or sleep_end for all. It returns the thread's own
- * eventfd. */
-static int asleep(struct wait *w, void (*fn)(struct link *, struct sleeper *))
+/* each_channel calls wait_begin or wait_end for all. It returns the thread's eventfd. */
+static int each_channel(struct wait *w, void (*fn)(struct channel *, struct waiter *))
 {
 	int own = -1;
 	nfds_t i;
 
 	for (i = 0; i < w->count; i++) {
-		if (!w->links[i])
+		if (!w->channels[i])
 			continue;
-		fn(w->links[i], &w->me[i]);
+		fn(w->channels[i], &w->me[i]);
 		own = w->me[i].fd;
 	}
 	return own;
 }
 
-/* look_on looks at rings for a moment: to sleep costs both ends a call, and time. */
-static bool look_on(struct wait *w, int64_t most_ns)
+/* spin checks the rings for a moment: to sleep costs both ends a system call. */
+static bool spin(struct wait *w, int64_t most_ns)
 {
 	static __thread unsigned int vain;
 	int64_t ns = spin_ns(spin_default(), vain), until;
 
 	until = now_ns() + (ns < most_ns ? ns : most_ns);
 	while (now_ns() < until) {
-		if (ask_rings(w, false)) {
+		if (check_rings(w, false)) {
 			vain = 0;
 			return true;
 		}
@@ -191,43 +197,43 @@ static bool look_on(struct wait *w, int64_t most_ns)
 	return false;
 }
 
-/* done gives back what a wait has. */
+/* done releases what a wait holds. */
 static void done(void *arg)
 {
 	struct wait *w = arg;
 	nfds_t i;
 
 	if (w->sleeps)
-		asleep(w, sleep_end);
+		each_channel(w, wait_end);
 	for (i = 0; i < w->count; i++)
-		if (w->links[i])
-			link_put(w->links[i]);
+		if (w->channels[i])
+			channel_put(w->channels[i]);
 	free(w->made);
 }
 
 static int wait_all(struct wait *w, const struct timespec *timeout, const sigset_t *mask)
 {
 	int64_t deadline =
-		timeout ? now_ns() + ns_of(timeout->tv_sec, timeout->tv_nsec) : 0;
+		timeout ? now_ns() + time_ns(timeout->tv_sec, timeout->tv_nsec) : 0;
 
 	for (;;) {
 		struct timespec t = { 0 }, *left = &t;
-		bool ready = ask_rings(w, false);
+		bool ready = check_rings(w, false);
 		int64_t ns = deadline - now_ns();
 		bool sleeps = !ready && (!timeout || ns > 0);
 		int n, own = -1, err;
 
-		if (sleeps && look_on(w, timeout ? ns : INT64_MAX)) {
+		if (sleeps && spin(w, timeout ? ns : INT64_MAX)) {
 			ready = true;
 			sleeps = false;
 		}
 		if (sleeps) {
-			own = asleep(w, sleep_begin);
+			own = each_channel(w, wait_begin);
 			w->sleeps = true;
-			ready = ask_rings(w, true);
+			ready = check_rings(w, true);
 		}
 		if (!ready && own < 0 && (!timeout || ns > UNWOKEN_NS))
-			ns = UNWOKEN_NS; /* nobody can wake this thread */
+			ns = UNWOKEN_NS; /* no eventfd */
 		else if (!ready && !timeout)
 			left = NULL;
 		if (!ready && ns > 0)
@@ -235,7 +241,7 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 		n = cancellable_poll(w->all, list(w, own), left, mask, done, w);
 		err = errno;
 		if (sleeps)
-			asleep(w, sleep_end);
+			each_channel(w, wait_end);
 		w->sleeps = false;
 		errno = err;
 		if (n < 0)
@@ -246,25 +252,20 @@ static int wait_all(struct wait *w, const struct timespec *timeout, const sigset
 	}
 }
 
-bool is_time(const struct timespec *t)
-{
-	return t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1000000000;
-}
-
-/* wait_some waits if one of them is attached; else it returns -2. */
-static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
-		     const sigset_t *mask)
+/* wait_attached waits if one of them is attached; otherwise it returns -2. */
+static int wait_attached(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
+			 const sigset_t *mask)
 {
 	struct wait w = { .fds = fds, .count = count };
 	struct few few;
 	int n, found, cancel, err;
 
-	if (timeout && !is_time(timeout)) {
+	if (timeout && !time_valid(timeout)) {
 		errno = EINVAL;
 		return -1;
 	}
 	pthread_testcancel();
-	cancel_hold(&cancel);
+	cancel_disable(&cancel);
 	found = find(&w, &few);
 	n = found ? -1 : -2;
 	if (found < 0)
@@ -274,26 +275,26 @@ static int wait_some(struct pollfd *fds, nfds_t count, const struct timespec *ti
 	err = errno;
 	if (found > 0)
 		done(&w);
-	cancel_release(cancel);
+	cancel_restore(cancel);
 	errno = err;
 	return n;
 }
 
-/* waiting has a call of the kernel wait, unless one of them is attached. */
-#define waiting(fds, count, timeout, mask, native)                           \
-	({                                                                   \
-		int n_ = out_of_reach(fds) ? (native) : -2;                  \
-		uint32_t turn_;                                              \
-                                                                             \
-		while (n_ == -2) {                                           \
-			if (stay(fds, count, &turn_)) {                      \
-				n_ = (native);                               \
-				go(fds, count, turn_);                       \
-			} else {                                             \
-				n_ = wait_some(fds, count, (timeout), mask); \
-			}                                                    \
-		}                                                            \
-		n_;                                                          \
+/* waiting has the kernel's call wait, unless one of them is attached. */
+#define waiting(fds, count, timeout, mask, native)                               \
+	({                                                                       \
+		int n_ = bad_address(fds) ? (native) : -2;                       \
+		uint32_t stamp_;                                                 \
+                                                                                 \
+		while (n_ == -2) {                                               \
+			if (hold_all(fds, count, &stamp_)) {                     \
+				n_ = (native);                                   \
+				release_all(fds, count, stamp_);                 \
+			} else {                                                 \
+				n_ = wait_attached(fds, count, (timeout), mask); \
+			}                                                        \
+		}                                                                \
+		n_;                                                              \
 	})
 
 int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout,
@@ -327,12 +328,12 @@ int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout
 	return ppoll(fds, count, timeout, mask);
 }
 
-/* What select's three sets mean, as the kernel has it. */
+/* The events of select's three sets, as in the kernel. */
 #define IN_SET (POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR)
 #define OUT_SET (POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR)
 #define EXCEPT_SET POLLPRI
 
-/* A set may be larger than its type says: the macros are not for that. */
+/* Sets may be larger than fd_set, for which FD_ISSET is not made. */
 #define WORD (8 * (int)sizeof(unsigned long))
 
 static bool has(const fd_set *set, int fd)
@@ -349,14 +350,14 @@ static bool sets_concern(int count, const fd_set *in, const fd_set *out,
 	for (fd = 0; fd < count && fd < entry_limit(); fd++) {
 		struct entry *e = entry_get(fd);
 
-		if (e && (e->kind == TCP || e->kind == LINKED || e->kind == EPOLL) &&
+		if (e && (e->kind == TCP || e->kind == ATTACHED || e->kind == EPOLL) &&
 		    (has(in, fd) || has(out, fd) || has(except, fd)))
 			return true;
 	}
 	return false;
 }
 
-/* So many that programs with a small stack can call select. */
+/* The list is on the stack up to this size; threads may have little of it. */
 #define SOME 64
 
 static nfds_t how_many(int count, const fd_set *in, const fd_set *out,
@@ -370,7 +371,7 @@ static nfds_t how_many(int count, const fd_set *in, const fd_set *out,
 	return n;
 }
 
-/* wait_list gives back the list that was made for it if the thread is cancelled. */
+/* wait_list frees made if the thread is cancelled. */
 static __attribute__((noinline)) int wait_list(struct pollfd *fds, nfds_t n,
 					       const struct timespec *timeout,
 					       const sigset_t *mask, void *made)
@@ -435,7 +436,7 @@ int pselect(int count, fd_set *in, fd_set *out, fd_set *except,
 
 	if (count < 0 || !sets_concern(count, in, out, except))
 		return real()->pselect(count, in, out, except, timeout, mask);
-	if (timeout && !is_time(timeout)) {
+	if (timeout && !time_valid(timeout)) {
 		errno = EINVAL;
 		return -1;
 	}
@@ -470,7 +471,7 @@ int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *t
 	}
 	t = (struct timespec){ timeout->tv_sec + timeout->tv_usec / 1000000,
 			       timeout->tv_usec % 1000000 * 1000 };
-	until = now_ns() + ns_of(t.tv_sec, t.tv_nsec);
+	until = now_ns() + time_ns(t.tv_sec, t.tv_nsec);
 	n = pselect(count, in, out, except, &t, NULL);
 	err = errno;
 	left = until - now_ns();

@@ -1,194 +1,193 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * What there is to report of a set: what the kernel had of attached connections
- * (set_sort), and what their rings have (set_collect).
- */
-#include "sets.h"
+#include <poll.h>
+#include <unistd.h>
 
-/* Looks that find nothing before a connection sleeps: to be rung for costs the
- * sender a call. */
+#include "real.h"
+#include "sets.h"
+#include "stream.h"
+
+/* Examinations that find nothing before a doorbell is armed: to ring it costs the
+ * sender a system call. */
 #define IDLE 3
 
-/* once takes a member out of the kernel's sight until it is changed. */
-static void once(struct set *set, struct member *m, struct link *l)
+/* disable keeps a member from being reported until the program changes it. */
+static void disable(struct set *set, struct member *m, struct channel *ch)
 {
-	m->off = true;
-	member_fit(set, m, l);
+	m->disabled = true;
+	member_sync(set, m, ch);
 }
 
-/* events of a member to report now, after what the kernel has seen. */
-static uint32_t events_of(struct member *m, struct link *l, bool arm)
+/* ready_events returns the events of a member to report now. */
+static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 {
-	struct shared *s = l->s;
+	struct shared *s = ch->s;
 	uint32_t wanted = m->wanted.events, ring;
-	struct side *peer = link_peer(l);
+	struct side *peer = channel_peer(ch);
 	bool edge;
 
-	if (m->off)
+	if (m->disabled)
 		return 0;
-	ring = (uint16_t)link_events(l, wanted, arm);
-	edge = m->seen || ((ring & BYTES) && peer->head != m->head) ||
-	       ((ring & ROOM) && s->fulls != m->fulls);
+	ring = (uint16_t)stream_events(ch, wanted, arm);
+	edge = m->pending || ((ring & READABLE) && peer->head != m->reported_head) ||
+	       ((ring & WRITABLE) && s->full_count != m->reported_full);
 	if (!(wanted & EPOLLET))
-		return ring | m->seen;
+		return ring | m->pending;
 	if (!edge)
 		return 0;
-	/* What the ring did not have is news later, whatever TCP had. */
-	if (ring & BYTES)
-		m->head = peer->head;
-	if (ring & ROOM)
-		m->fulls = s->fulls;
-	return ring | m->seen;
+	/* Only what the ring had is no edge next time, whatever TCP had. */
+	if (ring & READABLE)
+		m->reported_head = peer->head;
+	if (ring & WRITABLE)
+		m->reported_full = s->full_count;
+	return ring | m->pending;
 }
 
-/* look_at reports what there is of a member that is awake, and has it sleep when
- * it is nothing. */
-static bool look_at(struct set *set, struct member *m, struct epoll_event *event,
+/* examine reports a member's events. A member without any leaves the ready list once
+ * its doorbell is armed. */
+static bool examine(struct set *set, struct member *m, struct epoll_event *event,
 		    bool arm)
 {
-	struct link *l = link_get(m->fd);
+	struct channel *ch = channel_get(m->fd);
 	uint32_t now = 0;
 
-	member_doze(set, m);
-	if (!l)
+	member_dequeue(set, m);
+	if (!ch)
 		return false;
 	arm |= ++m->idle > IDLE;
-	now = events_of(m, l, arm);
+	now = ready_events(m, ch, arm);
 	if (now) {
 		*event = (struct epoll_event){ .events = now, .data = m->wanted.data };
-		m->seen = 0;
-		member_wake(set, m);
+		m->pending = 0;
+		member_queue(set, m);
 		if (m->wanted.events & EPOLLONESHOT)
-			once(set, m, l);
+			disable(set, m, ch);
 	} else if (!arm) {
-		m->awake = true;
-		TAILQ_INSERT_TAIL(&set->awake, m, entry);
+		m->queued = true;
+		TAILQ_INSERT_TAIL(&set->ready, m, entry);
 	}
-	link_put(l);
+	channel_put(ch);
 	return now;
 }
 
-/* set_collect reports attached connections that are ready, each once. */
 int set_collect(struct set *set, struct epoll_event *events, int most, bool arm)
 {
-	struct member *m, *last = TAILQ_LAST(&set->awake, awake_list), *next;
+	struct member *m, *last = TAILQ_LAST(&set->ready, ready_list), *next;
 	int found = 0;
 
-	for (m = TAILQ_FIRST(&set->awake); m && found < most; m = next) {
+	for (m = TAILQ_FIRST(&set->ready); m && found < most; m = next) {
 		next = m == last ? NULL : TAILQ_NEXT(m, entry);
-		found += look_at(set, m, &events[found], arm);
+		found += examine(set, m, &events[found], arm);
 	}
 	return found;
 }
 
-/* rang hears of a doorbell. */
-static void rang(struct set *set, struct member *m, struct link *l)
+/* bell_event handles an event of a doorbell. */
+static void bell_event(struct set *set, struct member *m, struct channel *ch)
 {
-	if (!m->link || m->bell < 0)
+	if (!m->channel || m->bell < 0)
 		return;
-	link_drain(l, set->again);
-	if (l->s->mute) {
+	bell_drain(ch, set->event_fd);
+	if (ch->s->bell_closed) {
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 		m->bell = -1;
-		member_fit(set, m, l); /* TCP's room counts from now on */
+		member_sync(set, m, ch); /* EPOLLOUT is TCP's from now on */
 	}
 }
 
-/* hear notes what the kernel says of the socket. */
-static void hear(struct member *m, struct link *l, uint32_t events)
+/* socket_event notes events of the socket. */
+static void socket_event(struct member *m, struct channel *ch, uint32_t events)
 {
-	m->seen |= events;
-	if (events & BYTES)
-		l->s->heard = true;
+	m->pending |= events;
+	if (events & READABLE)
+		ch->s->tcp_reported = true;
 }
 
-/* set_sort takes marked events out, and notes what they say. */
-int set_sort(struct set *set, struct epoll_event *events, int n)
+int set_filter(struct set *set, struct epoll_event *events, int n)
 {
 	int i, kept = 0;
 	uint64_t any;
 
 	for (i = 0; i < n; i++) {
 		struct epoll_event e = events[i];
-		uint32_t word = e.data.u64;
+		uint32_t id = e.data.u64;
 		struct member *m;
-		struct link *l;
+		struct channel *ch;
 
 		if ((e.data.u64 & MARK_MASK) != MARK) {
 			events[kept++] = e;
 			continue;
 		}
-		if (word == AGAIN) {
-			if (real()->read(set->again, &any, sizeof(any)) == sizeof(any) &&
+		if (id == EVENT_FD) {
+			if (real()->read(set->event_fd, &any, sizeof(any)) ==
+				    sizeof(any) &&
 			    any % POKE)
-				set_wake_all(set);
+				set_queue_all(set);
 			continue;
 		}
-		m = member_of(set, word & ~BELL);
-		l = m ? link_get(m->fd) : NULL;
-		if (!l)
+		m = member_of(set, id & ~BELL);
+		ch = m ? channel_get(m->fd) : NULL;
+		if (!ch)
 			continue;
-		member_wake(set, m);
-		if (word & BELL)
-			rang(set, m, l);
+		member_queue(set, m);
+		if (id & BELL)
+			bell_event(set, m, ch);
 		else
-			hear(m, l, e.events);
-		link_put(l);
+			socket_event(m, ch, e.events);
+		channel_put(ch);
 	}
 	return kept;
 }
 
-/* set_confirm asks sockets whether what they had and was not reported is there yet. */
-void set_confirm(struct set *set)
+void set_recheck(struct set *set)
 {
 	struct member *m;
 
-	TAILQ_FOREACH(m, &set->awake, entry)
+	TAILQ_FOREACH(m, &set->ready, entry)
 	{
 		struct pollfd p = { .fd = m->fd };
-		struct link *l;
+		struct channel *ch;
 
-		if (!m->seen)
+		if (!m->pending)
 			continue;
-		l = link_get(m->fd);
+		ch = channel_get(m->fd);
 		p.events = m->wanted.events &
-			   (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP | ROOM);
-		if (l && l->s->out == RING && !l->s->ended)
-			p.events &= ~ROOM;
-		m->seen = real()->poll(&p, 1, 0) > 0 ? (uint16_t)p.revents : 0;
-		if (l)
-			link_put(l);
+			   (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP | WRITABLE);
+		if (ch && ch->s->tx_path == PATH_RING && !ch->s->shut)
+			p.events &= ~WRITABLE;
+		m->pending = real()->poll(&p, 1, 0) > 0 ? (uint16_t)p.revents : 0;
+		if (ch)
+			channel_put(ch);
 	}
 }
 
-/* shows says whether a member that is awake would be reported. If not, it sleeps. */
+/* shows says whether a member would be reported. If not, it leaves the ready list. */
 static bool shows(struct set *set, struct member *m)
 {
-	struct link *l = link_get(m->fd);
+	struct channel *ch = channel_get(m->fd);
 	uint32_t now = 0;
 
-	if (l && !m->off)
-		now = m->seen | (uint16_t)link_events(l, m->wanted.events, true);
-	if (l && m->wanted.events & EPOLLET && !m->seen &&
-	    link_peer(l)->head == m->head && l->s->fulls == m->fulls)
+	if (ch && !m->disabled)
+		now = m->pending | (uint16_t)stream_events(ch, m->wanted.events, true);
+	if (ch && m->wanted.events & EPOLLET && !m->pending &&
+	    channel_peer(ch)->head == m->reported_head &&
+	    ch->s->full_count == m->reported_full)
 		now = 0;
-	if (l)
-		link_put(l);
+	if (ch)
+		channel_put(ch);
 	if (!now)
-		member_doze(set, m);
+		member_dequeue(set, m);
 	return now;
 }
 
-/* set_show has the kernel's set say what the rings have: to poll, or to another set. */
-void set_show(struct set *set)
+void set_signal(struct set *set)
 {
 	struct member *m, *next;
 	bool some = false;
 
-	for (m = TAILQ_FIRST(&set->awake); m; m = next) {
+	for (m = TAILQ_FIRST(&set->ready); m; m = next) {
 		next = TAILQ_NEXT(m, entry);
 		some |= shows(set, m);
 	}
 	if (some)
-		real()->write(set_again(set), &(uint64_t){ POKE }, sizeof(uint64_t));
+		real()->write(set_event_fd(set), &(uint64_t){ POKE }, sizeof(uint64_t));
 }

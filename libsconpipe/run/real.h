@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The C library's calls, behind those of the same name here. */
+/* The C library's own calls, which this library interposes. */
 #ifndef REAL_H
 #define REAL_H
 
@@ -78,7 +78,7 @@ extern bool real_found;
 void real_find(void);
 void *real_symbol(const char *name);
 
-/* real: another library may call before this one is initialised. */
+/* real finds them on first use: another library's constructor may call earlier. */
 static inline struct real *real(void)
 {
 	if (__builtin_expect(!real_found, 0))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The sets of epoll that there are, and who has them. */
 #include <errno.h>
 #include <stdlib.h>
 
+#include "real.h"
 #include "sets.h"
 
-atomic_bool sets_ever;
-atomic_int sets_unmarked;
+atomic_bool sets_active;
+atomic_int sets_unaware;
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct set *list;
@@ -22,8 +22,8 @@ struct set *set_make(int fd)
 	}
 	set->fd = fd;
 	set->refs = 1;
-	set->again = -1;
-	TAILQ_INIT(&set->awake);
+	set->event_fd = -1;
+	TAILQ_INIT(&set->ready);
 	pthread_mutex_init(&set->lock, NULL);
 	pthread_mutex_lock(&list_lock);
 	set->next = list;
@@ -52,9 +52,7 @@ struct set *set_get(int fd)
 	return set;
 }
 
-/* set_adopt is for one that was not seen being made: other is a file that is in
- * none. */
-struct set *set_adopt(int fd, int other)
+struct set *set_discover(int fd, int other)
 {
 	int err = errno;
 	bool is_set =
@@ -64,7 +62,6 @@ struct set *set_adopt(int fd, int other)
 	return is_set && set_make(fd) ? set_get(fd) : NULL;
 }
 
-/* set_put gives up one use. The last takes it away. */
 void set_put(struct set *set)
 {
 	struct set **at = &list;
@@ -83,13 +80,12 @@ void set_put(struct set *set)
 		if (set->members[i])
 			member_free(set->members[i]);
 	free(set->members);
-	if (set->again >= 0)
-		fd_close(set->again);
+	if (set->event_fd >= 0)
+		fd_close(set->event_fd);
 	free(set);
 }
 
-/* sets_copy: a set has another number. */
-void sets_copy(int from, int to)
+void sets_dup(int from, int to)
 {
 	struct set *set = set_get(from);
 	struct entry *e = entry_make(to);
@@ -102,7 +98,6 @@ void sets_copy(int from, int to)
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* sets_after_fork: the locks of other threads are nobody's. */
 void sets_after_fork(void)
 {
 	struct set *set;
@@ -111,12 +106,11 @@ void sets_after_fork(void)
 	for (set = list; set; set = set->next) {
 		pthread_mutex_init(&set->lock, NULL);
 		set->waiting = 0;
-		set_sleep_again(set);
+		set_rejoin(set);
 	}
-	sets_unmarked = 0;
+	sets_unaware = 0;
 }
 
-/* sets_before_fork: the child has the sets that there are, too. */
 void sets_before_fork(void)
 {
 	struct set *set;
@@ -127,7 +121,19 @@ void sets_before_fork(void)
 	pthread_mutex_unlock(&list_lock);
 }
 
-/* sets_each calls fn for a socket in all sets. */
+void sets_polled(int fd)
+{
+	struct set *set = set_get(fd);
+
+	if (!set)
+		return;
+	pthread_mutex_lock(&set->lock);
+	set->polled = true;
+	set_signal(set);
+	pthread_mutex_unlock(&set->lock);
+	set_put(set);
+}
+
 void sets_each(int fd, void (*fn)(struct set *, struct member *))
 {
 	struct set *set;

@@ -1,50 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the files of epoll share: sets.c has the sets, members.c what is in them,
- * ready.c what there is to report, epoll.c the program's calls.
+ * epoll sets with TCP sockets: sets.c has the sets, members.c their interest lists,
+ * ready.c their ready lists. The interposed calls are in epoll.c.
  *
- * Sets stay the kernel's. Of an attached connection, the kernel watches the
- * socket for all but EPOLLOUT, and the doorbell; its events carry a mark instead
- * of the program's word, and say only to look. What there is to report is found
- * here, also that an edge has passed.
+ * The sets stay the kernel's. For an attached connection the kernel watches the socket
+ * for all events but EPOLLOUT, and the doorbell. Its events carry a mark instead of the
+ * program's data: they only say that the connection has to be examined. What is
+ * reported, edges included, is decided here.
  *
- * A connection is looked at while it is awake: it has been reported, changed, or
- * the kernel had an event of it. When there was nothing to report, its doorbell is
- * armed, and it sleeps: what a wait costs does not depend on how many do.
+ * A connection is examined while it is on the set's ready list: after it was reported
+ * or changed, or had an event of the kernel. When there is nothing to report, its
+ * doorbell is armed and it leaves the list, so a wait costs nothing for idle ones.
  */
 #ifndef SETS_H
 #define SETS_H
 
 #include <sys/queue.h>
 
-#include "run.h"
+#include "table.h"
 
 /* No pointer of a program begins so. The rest is a file descriptor. */
 #define MARK UINT64_C(0x5c0e000000000000)
-#define AGAIN UINT32_MAX
-#define BELL UINT32_C(0x80000000) /* the event is the doorbell's */
 #define MARK_MASK UINT64_C(0xffff000000000000)
+#define EVENT_FD UINT32_MAX /* the event is the set's eventfd's */
+#define BELL UINT32_C(0x80000000) /* the event is a doorbell's */
 
-#define BYTES (EPOLLIN | EPOLLRDNORM)
-#define ROOM (EPOLLOUT | EPOLLWRNORM)
-#define ONCE_MORE UINT64_MAX
-/* What a set's eventfd gets when a member was changed: others add 1. */
+#define READABLE (EPOLLIN | EPOLLRDNORM)
+#define WRITABLE (EPOLLOUT | EPOLLWRNORM)
+#define UNREPORTED UINT64_MAX
+/* Added to a set's eventfd when a member was changed; another waiter that has drained a
+ * doorbell adds 1. */
 #define POKE (UINT64_C(1) << 32)
 
 /* A TCP socket in a set. */
 struct member {
 	int fd;
-	struct epoll_event wanted; /* as the program said */
-	bool attached; /* the kernel has it marked */
-	bool off; /* reported, with EPOLLONESHOT */
+	struct epoll_event wanted; /* by the program */
+	bool attached; /* the kernel watches it with a mark */
+	bool disabled; /* reported, with EPOLLONESHOT */
 	int bell; /* its doorbell in the set, or -1 */
-	struct link *link; /* that the set sleeps for, or NULL */
-	struct sleeper me;
-	uint32_t seen; /* events of the kernel that were not reported */
-	uint64_t head, fulls; /* when it was reported */
+	struct channel *channel; /* that the set is a waiter of, or NULL */
+	struct waiter me;
+	uint32_t pending; /* events of the kernel not reported yet */
+	uint64_t reported_head, reported_full; /* state at the last report */
 	TAILQ_ENTRY(member) entry;
-	bool awake; /* it is in the set's list */
-	unsigned int idle; /* looks that found nothing */
+	bool queued; /* on the ready list */
+	unsigned int idle; /* examinations in a row that found nothing */
 };
 
 struct set {
@@ -54,38 +55,63 @@ struct set {
 	pthread_mutex_t lock; /* guards: */
 	struct member **members; /* by file descriptor */
 	int room;
-	TAILQ_HEAD(awake_list, member) awake;
-	int again; /* eventfd: somebody else has emptied a doorbell, or POKE */
+	TAILQ_HEAD(ready_list, member) ready;
+	int event_fd; /* wakes those that wait for the set */
 	int attached; /* members that are */
 	int waiting; /* threads in the kernel */
 	bool shared; /* another process has its connections */
-	bool outside; /* somebody waits for it without its calls */
+	bool polled; /* by poll or another set, so the kernel has to know it is ready */
 };
 
-extern atomic_bool sets_ever; /* something was attached */
-extern atomic_int sets_unmarked; /* threads that wait, and may not know it */
+extern atomic_bool sets_active; /* an attached connection was ever in a set */
+extern atomic_int sets_unaware; /* threads that wait and may not know that */
 
 /* sets.c */
-struct set *set_get(int fd); /* NULL: it is none that is known; else put it back */
-struct set *set_adopt(int fd, int other);
+struct set *set_make(int fd);
+struct set *set_get(int fd); /* NULL: not known; else the caller puts it back */
+void set_put(struct set *set);
+/* set_discover makes a set of a descriptor whose making was not seen, if it is an epoll
+ * set; other is a file that is in none. */
+struct set *set_discover(int fd, int other);
+/* sets_each calls fn for a socket in all sets, with the set's lock held. */
 void sets_each(int fd, void (*fn)(struct set *, struct member *));
+/* sets_dup makes a descriptor one of another's set. */
+void sets_dup(int from, int to);
+/* sets_polled: a set is waited for by poll or another set. */
+void sets_polled(int fd);
+void sets_before_fork(void);
+void sets_after_fork(void);
 
-/* members.c: with the set's lock held */
+/* members.c */
+/* sets_update is called when a connection was attached or has changed its path. */
+void sets_update(int fd);
+/* sets_remove is called before a socket is closed. */
+void sets_remove(int fd);
+/* With the set's lock held: */
 struct member *member_of(struct set *set, int fd);
 struct member *member_add(struct set *set, int fd);
 void member_remove(struct set *set, struct member *m);
 void member_free(struct member *m);
-void member_wake(struct set *set, struct member *m);
-void member_doze(struct set *set, struct member *m);
-int member_fit(struct set *set, struct member *m, struct link *l);
-int set_again(struct set *set);
-void set_wake_all(struct set *set);
-void set_sleep_again(struct set *set);
+void member_queue(struct set *set, struct member *m);
+void member_dequeue(struct set *set, struct member *m);
+/* member_sync tells the kernel what to watch of an attached connection. */
+int member_sync(struct set *set, struct member *m, struct channel *ch);
+/* set_event_fd makes the set's eventfd if there is none. */
+int set_event_fd(struct set *set);
+void set_queue_all(struct set *set);
+/* set_rejoin registers, after fork, the child's waiters. */
+void set_rejoin(struct set *set);
 
-/* ready.c: likewise */
+/* ready.c, with the set's lock held */
+/* set_collect reports attached connections that are ready, each once. With arm, the
+ * doorbells of the others are armed. */
 int set_collect(struct set *set, struct epoll_event *events, int most, bool arm);
-int set_sort(struct set *set, struct epoll_event *events, int n);
-void set_confirm(struct set *set);
-void set_show(struct set *set);
+/* set_filter removes marked events and notes what they say. It returns how many are
+ * left. */
+int set_filter(struct set *set, struct epoll_event *events, int n);
+/* set_recheck asks the sockets whether their pending events still hold. */
+void set_recheck(struct set *set);
+/* set_signal makes the kernel's set readable if a ring has something to report. */
+void set_signal(struct set *set);
 
 #endif

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The C library's streams. What they call inside is not seen here: those of a
- * connection with rings are made to call what is. */
+/* The C library's streams. Their own system calls bypass this library, so a stream of an
+ * attached connection is made with fopencookie. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "attach.h"
+#include "real.h"
+#include "streams.h"
 
-/* A stream that was made here. */
+/* A stream of fopencookie. */
 struct stream {
 	FILE *file;
 	int fd;
@@ -67,7 +69,6 @@ static FILE *stream_make(int fd, const char *mode)
 	return s->file;
 }
 
-/* stream_input makes a connection's stream the standard input. */
 void stream_input(void)
 {
 	FILE *f = stream_make(STDIN_FILENO, "r");
@@ -84,8 +85,8 @@ FILE *fdopen(int fd, const char *mode)
 	if (!native)
 		native = (FILE * (*)(int, const char *)) real_symbol("fdopen");
 	if (e)
-		attach_never(e, fd);
-	return e && e->kind == LINKED ? stream_make(fd, mode) : native(fd, mode);
+		attach_forbid(e);
+	return e && e->kind == ATTACHED ? stream_make(fd, mode) : native(fd, mode);
 }
 
 int fileno(FILE *file)

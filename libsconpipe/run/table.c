@@ -1,78 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * What is known of file descriptors, by their numbers. Entries are made when they
- * are first needed and stay; only what is in them goes.
- *
- * Processes that have come from each other by fork count together who has a
- * connection, in memory that they share: only a connection of one process is
- * attached. A process that dies without closing stays counted, and so do those
- * that exec: that keeps a connection on TCP, and harms nothing.
- */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "socket.h"
+#include "table.h"
 
-#define FAMILY 65536
-/* Above what select can have. */
-#define HIGH 1024
-/* Files that are the program's, where it has more than twice as many. */
-#define PROGRAMS 6144
+#define COUNTS 65536
 
-static _Atomic(struct entry *) entries[ENTRIES];
-static atomic_int limit; /* no entry from here on */
-static atomic_int *family;
-static atomic_int hint;
+static _Atomic(struct entry *) entries[DESCRIPTORS];
+static atomic_int limit; /* there are no entries from here on */
+static atomic_int *counts; /* of processes by connection, shared over fork; 0: free */
+static atomic_int hint; /* where a free count may be */
 static pid_t self;
-static atomic_bool kept[ENTRIES];
-static atomic_int files; /* that are kept */
-static int from = HIGH; /* where */
-static rlim_t raised; /* what this has made of the limit */
-static atomic_bool tracked; /* a connection was ever known */
+static atomic_bool tracked; /* a connection was ever tracked */
 
-static void fd_begin(void);
+/* The newest connection's. */
+static _Atomic uint32_t stamps = 1;
 
-static void after_fork_in_parent(void)
+void table_init(void)
 {
-	arena_after_fork(false);
-}
+	void *at = mmap(NULL, COUNTS * sizeof(*counts), PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-static void __attribute__((constructor)) init(void)
-{
-	void *counts;
-
-	real_find();
-	settings_read();
-	fd_begin();
 	self = getpid();
-	counts = mmap(NULL, FAMILY * sizeof(*family), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (counts != MAP_FAILED)
-		family = counts;
-	pthread_atfork(table_before_fork, after_fork_in_parent, table_after_fork);
-	arena_adopt();
+	if (at != MAP_FAILED)
+		counts = at;
 }
 
-/* table_mine: after vfork a child has the parent's memory, and only that. */
+uint32_t stamp_now(void)
+{
+	return stamps;
+}
+
+/* stamp_next skips 0. */
+static uint32_t stamp_next(void)
+{
+	uint32_t stamp = ++stamps;
+
+	return stamp ? stamp : ++stamps;
+}
+
 bool table_mine(void)
 {
 	return getpid() == self;
 }
 
-/* table_links says whether there may be connections. */
-bool table_links(void)
+bool table_used(void)
 {
 	return tracked;
 }
 
 struct entry *entry_get(int fd)
 {
-	return fd >= 0 && fd < ENTRIES ?
+	return fd >= 0 && fd < DESCRIPTORS ?
 		       atomic_load_explicit(&entries[fd], memory_order_acquire) :
 		       NULL;
 }
@@ -87,13 +68,13 @@ struct entry *entry_make(int fd)
 	struct entry *e = entry_get(fd), *none = NULL;
 	int now = limit;
 
-	if (e || fd < 0 || fd >= ENTRIES)
+	if (e || fd < 0 || fd >= DESCRIPTORS)
 		return e;
 	e = calloc(1, sizeof(*e));
 	if (!e)
 		return NULL;
 	pthread_mutex_init(&e->lock, NULL);
-	e->family = e->bell = -1;
+	e->sharers = e->bell = -1;
 	if (!atomic_compare_exchange_strong(&entries[fd], &none, e)) {
 		free(e);
 		return none;
@@ -103,47 +84,34 @@ struct entry *entry_make(int fd)
 	return e;
 }
 
-/* A place in the count is taken by whoever makes it 1. */
-static int family_join(void)
+/* count_take takes a free count and sets it to 1. It returns its index, or -1. */
+static int count_take(void)
 {
 	int i, at = hint;
 
-	for (i = 0; family && i < FAMILY; i++, at++) {
+	for (i = 0; counts && i < COUNTS; i++, at++) {
 		int none = 0;
 
-		if (!atomic_compare_exchange_strong(&family[at % FAMILY], &none, 1))
+		if (!atomic_compare_exchange_strong(&counts[at % COUNTS], &none, 1))
 			continue;
-		hint = at % FAMILY + 1;
-		return at % FAMILY;
+		hint = at % COUNTS + 1;
+		return at % COUNTS;
 	}
 	return -1;
 }
 
-static void family_leave(struct entry *e)
+void entry_unshare(struct entry *e)
 {
-	if (e->family >= 0)
-		atomic_fetch_sub(&family[e->family], 1);
-	e->family = -1;
+	if (e->sharers >= 0)
+		atomic_fetch_sub(&counts[e->sharers], 1);
+	e->sharers = -1;
 }
 
-bool family_alone(int place)
+bool entry_exclusive(struct entry *e)
 {
-	return place >= 0 && atomic_load(&family[place]) == 1;
+	return e->sharers >= 0 && atomic_load(&counts[e->sharers]) == 1;
 }
 
-static bool is_tcp(int fd)
-{
-	socklen_t len = sizeof(int);
-	int protocol, err = errno;
-	bool is = getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
-		  protocol == IPPROTO_TCP;
-
-	errno = err;
-	return is;
-}
-
-/* entry_fresh says whether a file that nothing is known of is a TCP socket, and has
- * that be known. */
 bool entry_fresh(int fd)
 {
 	struct entry *e = table_mine() && is_tcp(fd) ? entry_make(fd) : NULL;
@@ -157,7 +125,6 @@ bool entry_fresh(int fd)
 	return e->kind == FRESH;
 }
 
-/* entry_track begins with a socket that has just been connected or accepted. */
 void entry_track(int fd)
 {
 	struct entry *e;
@@ -169,122 +136,44 @@ void entry_track(int fd)
 		return;
 	pthread_mutex_lock(&e->lock);
 	if (e->kind == OTHER || e->kind == FRESH) {
-		e->family = family_join();
+		e->sharers = count_take();
 		e->bytes = 0;
 		e->skip = 0;
-		e->inside = (uint64_t)turn_next() << TURN;
+		e->calls = (uint64_t)stamp_next() << STAMP_SHIFT;
 		e->in_sets = e->kind == FRESH;
-		e->cookie = cookie_of(fd);
+		e->cookie = socket_cookie(fd);
 		e->kind = TCP;
 		tracked = true;
 	}
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* entry_link makes a descriptor one of a connection that was adopted. */
-bool entry_link(int fd, struct link *l)
+bool entry_attach(int fd, struct channel *ch)
 {
 	struct entry *e = entry_make(fd);
 
 	if (!e)
 		return false;
-	e->link = l;
-	e->cookie = l->s->cookie;
-	e->kind = LINKED;
-	atomic_fetch_add(&l->refs, 1);
-	l->fds++;
+	e->channel = ch;
+	e->cookie = ch->s->cookie;
+	e->kind = ATTACHED;
+	atomic_fetch_add(&ch->refs, 1);
+	ch->fds++;
 	tracked = true;
 	return true;
 }
 
-/* table_find looks for a socket by the kernel's cookie: after vfork a child has
- * other descriptors of it than this table says. */
-struct entry *table_find(uint64_t cookie)
+struct entry *entry_find(uint64_t cookie)
 {
 	int fd;
 
 	for (fd = 0; cookie && fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
-		if (e && (e->kind == TCP || e->kind == LINKED) && e->cookie == cookie)
+		if (e && (e->kind == TCP || e->kind == ATTACHED) && e->cookie == cookie)
 			return e;
 	}
 	return NULL;
-}
-
-/* entry_close forgets all of a file descriptor, before it is closed. */
-void entry_close(int fd)
-{
-	struct entry *e = entry_get(fd);
-	struct link *l = NULL;
-	struct set *set = NULL;
-
-	if (!e || e->kind == OTHER)
-		return;
-	if (e->in_sets)
-		sets_forget(fd);
-	pthread_mutex_lock(&e->lock);
-	if (e->kind == LINKED) {
-		l = e->link;
-		e->link = NULL;
-	} else if (e->kind == EPOLL) {
-		set = e->set;
-		e->set = NULL;
-	}
-	attach_forget(e);
-	family_leave(e);
-	e->in_sets = false;
-	e->kind = OTHER;
-	pthread_mutex_unlock(&e->lock);
-	if (l) {
-		link_close(l, fd);
-		link_put(l);
-	}
-	if (set)
-		set_put(set);
-}
-
-/* entry_dup: an attached connection may have several file descriptors, another
- * is not attached any more. */
-void entry_dup(int from, int to)
-{
-	struct entry *e = entry_get(from), *copy;
-	struct link *l = NULL;
-	struct set *set = NULL;
-
-	if (from == to)
-		return;
-	if ((!e || e->kind == OTHER) && entry_fresh(from))
-		e = entry_get(from);
-	if (!e || e->kind == OTHER)
-		return;
-	/* One that is connected later stays on TCP. */
-	if (e->kind == FRESH)
-		e->kind = TCP_ONLY;
-	attach_never(e, from);
-	copy = entry_make(to);
-	if (!copy)
-		return;
-	pthread_mutex_lock(&e->lock);
-	if (e->kind == LINKED) {
-		l = e->link;
-		atomic_fetch_add(&l->refs, 1);
-		l->fds++;
-	} else if (e->kind == EPOLL) {
-		set = e->set;
-	}
-	pthread_mutex_unlock(&e->lock);
-	pthread_mutex_lock(&copy->lock);
-	copy->link = l;
-	copy->cookie = e->cookie;
-	copy->kind = l ? LINKED : TCP_ONLY;
-	pthread_mutex_unlock(&copy->lock);
-	if (l && to <= STDERR_FILENO) { /* streams are there, which know TCP alone */
-		link_return(l, to);
-		sets_update(from);
-	}
-	if (set)
-		sets_copy(from, to);
 }
 
 void table_before_fork(void)
@@ -292,42 +181,37 @@ void table_before_fork(void)
 	static unsigned int forks;
 	int fd;
 
-	sets_before_fork();
 	forks++;
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
-		if (!e || (e->kind != TCP && e->kind != TCP_ONLY && e->kind != LINKED))
+		if (!e || (e->kind != TCP && e->kind != TCP_ONLY && e->kind != ATTACHED))
 			continue;
 		pthread_mutex_lock(&e->lock);
-		if (e->kind == LINKED && e->link->forks != forks) {
-			e->link->forks = forks;
-			link_share(e->link, 1);
-		} else if (e->kind != LINKED && e->family >= 0) {
-			atomic_fetch_add(&family[e->family], 1);
+		if (e->kind == ATTACHED && e->channel->forks != forks) {
+			e->channel->forks = forks;
+			channel_share(e->channel, 1);
+		} else if (e->kind != ATTACHED && e->sharers >= 0) {
+			atomic_fetch_add(&counts[e->sharers], 1);
 		}
 		pthread_mutex_unlock(&e->lock);
 	}
 }
 
-/* table_after_fork: in the child, other threads' locks are nobody's, and what the
- * parent asked of the broker is the parent's. */
 void table_after_fork(void)
 {
 	int fd;
 
 	self = getpid();
-	session_forget();
-	arena_after_fork(true);
 	for (fd = 0; fd < limit; fd++) {
 		struct entry *e = entry_get(fd);
 
 		if (!e)
 			continue;
 		pthread_mutex_init(&e->lock, NULL);
-		e->inside &= ~(uint64_t)UINT32_MAX;
-		if (e->kind == LINKED)
-			link_after_fork(e->link);
+		e->calls &= ~(uint64_t)UINT32_MAX;
+		if (e->kind == ATTACHED)
+			channel_after_fork(e->channel);
 		if (e->id) {
 			fd_close(e->bell);
 			e->bell = -1;
@@ -335,139 +219,23 @@ void table_after_fork(void)
 			e->skip = 0;
 		}
 	}
-	sets_after_fork();
 }
 
-/* fd_own makes a file one of this library's. */
-void fd_own(int fd)
+struct channel *entry_channel(struct entry *e)
 {
-	fd_inherit(fd, false);
-	if (fd < ENTRIES && !atomic_exchange(&kept[fd], true))
-		files++;
+	struct channel *ch;
+
+	if (!e || e->kind != ATTACHED)
+		return NULL;
+	pthread_mutex_lock(&e->lock);
+	ch = e->kind == ATTACHED ? e->channel : NULL;
+	if (ch)
+		atomic_fetch_add(&ch->refs, 1);
+	pthread_mutex_unlock(&e->lock);
+	return ch;
 }
 
-/* files_limit is what the process may have; *given, whether the program has said
- * so, and not this library. */
-static struct rlimit files_limit(bool *given)
+struct channel *channel_get(int fd)
 {
-	struct rlimit most = { 0 };
-
-	getrlimit(RLIMIT_NOFILE, &most);
-	*given = most.rlim_cur == most.rlim_max && most.rlim_cur != raised;
-	return most;
-}
-
-/* fd_begin has files kept above the program's limit, if the process may raise that:
- * then the program has as many as before. */
-static void fd_begin(void)
-{
-	bool given;
-	struct rlimit most = files_limit(&given);
-
-	if (!given && most.rlim_cur > HIGH && most.rlim_cur < ENTRIES / 2)
-		from = most.rlim_cur;
-}
-
-/* fd_keep moves a file of this library's to where programs do not look, and
- * where they do not close it. */
-int fd_keep(int fd)
-{
-	bool given;
-	struct rlimit most = files_limit(&given);
-	rlim_t need = from + files + 64;
-	int high;
-
-	if (!given && most.rlim_cur < need) {
-		raised = most.rlim_cur = need < most.rlim_max ? need : most.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &most);
-	}
-	high = real()->fcntl(fd, F_DUPFD_CLOEXEC, from);
-	if (high >= 0) {
-		real()->close(fd);
-		fd = high;
-	}
-	fd_own(fd);
-	return fd;
-}
-
-/* fd_spare says whether the process has files to spare. */
-bool fd_spare(void)
-{
-	bool given;
-	rlim_t all = files_limit(&given).rlim_max, programs = from;
-
-	if (given)
-		programs = all / 2 < PROGRAMS ? all / 2 : PROGRAMS;
-	return files + LINK_FILES + programs < all;
-}
-
-void fd_close(int fd)
-{
-	if (fd >= 0 && fd < ENTRIES && atomic_exchange(&kept[fd], false))
-		files--;
-	real()->close(fd);
-}
-
-/* fd_inherit says whether the next image gets a file. */
-bool fd_inherit(int fd, bool on)
-{
-	return real()->fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC) == 0;
-}
-
-/* is_internal: a program that closes all it does not know shall not meet these. */
-bool is_internal(int fd)
-{
-	return fd >= 0 && ((fd < ENTRIES && kept[fd]) || session_file() == fd);
-}
-
-/* cookie_of a socket is its number in the kernel, 0 of other files. */
-uint64_t cookie_of(int fd)
-{
-	socklen_t len = sizeof(uint64_t);
-	uint64_t cookie = 0;
-
-	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
-		return 0;
-	return cookie;
-}
-
-/* file_hide puts a socket in a descriptor's place that is connected to nobody:
- * who uses it shall see that, and not a part of a stream. */
-void file_hide(int fd)
-{
-	int none = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	if (none < 0) {
-		real()->close(fd);
-		return;
-	}
-	real()->dup2(none, fd);
-	real()->close(none);
-}
-
-/* each_file calls fn for all files that are open. It allocates nothing: after
- * vfork a child's memory is its parent's. */
-void each_file(void (*fn)(int fd, void *arg), void *arg)
-{
-	_Alignas(struct dirent64) char buf[4096];
-	int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
-	ssize_t n, at;
-
-	if (dir < 0) {
-		for (fd = 0; fd < (int)ENTRIES; fd++)
-			if (real()->fcntl(fd, F_GETFD, 0) >= 0)
-				fn(fd, arg);
-		return;
-	}
-	while ((n = getdents64(dir, buf, sizeof(buf))) > 0) {
-		for (at = 0; at < n;) {
-			struct dirent64 *d = (struct dirent64 *)(buf + at);
-
-			at += d->d_reclen;
-			fd = atoi(d->d_name);
-			if (d->d_name[0] != '.' && fd != dir)
-				fn(fd, arg);
-		}
-	}
-	real()->close(dir);
+	return entry_channel(entry_get(fd));
 }

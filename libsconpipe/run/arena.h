@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The state of connections that processes share after fork and inherit over exec. It
+ * lies in memory files, which the next image of a process finds again. Only processes
+ * that descend from each other, or to which a connection was passed, map the same file.
+ */
+#ifndef ARENA_H
+#define ARENA_H
+
+#include "../src/pipe.h"
+
+/* Where the bytes of one direction go. Each direction goes through these once. */
+enum path {
+	PATH_TCP,
+	PATH_RING,
+	PATH_TCP_AGAIN
+};
+
+/* A connection's files. */
+enum {
+	FILE_BELL,
+	FILE_PAGE,
+	FILE_RING,
+	CHANNEL_FILES
+};
+
+struct shared {
+	atomic_int holders; /* processes that map it; 0: the place is free */
+	atomic_int processes; /* that have a descriptor of it */
+	uint64_t cookie; /* of the TCP socket */
+	pid_t owner; /* the process whose session the broker knows it by */
+	uint32_t id, serial; /* in that session */
+	int files[CHANNEL_FILES]; /* descriptor numbers */
+	uint64_t bell; /* inode of the doorbell */
+	size_t ring_size;
+	bool client; /* the kernel counts this end's SYN as a byte */
+	uint64_t given; /* bytes that TCP was given before the attachment */
+	atomic_int broken; /* errno: the peer violated the protocol */
+	atomic_bool bell_closed; /* the doorbell has reached its end of file */
+	atomic_bool shut; /* this end was shut down for sending */
+	_Atomic int64_t send_timeout_ns, recv_timeout_ns; /* 0: none */
+
+	pthread_mutex_t tx_lock; /* guards: */
+	_Atomic enum path tx_path;
+	unsigned int tx_vain; /* spins in vain, as spin_ns takes them */
+	uint32_t rung_read; /* the peer's read_wait that was answered */
+	_Atomic uint32_t full_count; /* how often the ring was found full */
+
+	pthread_mutex_t rx_lock; /* guards: */
+	_Atomic enum path rx_path;
+	unsigned int rx_vain;
+	uint32_t rung_write; /* the peer's write_wait that was answered */
+	uint64_t pos; /* ring position, consumed */
+	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
+	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
+	uint64_t tcp_read; /* bytes read from TCP before the prefix was known */
+	int error; /* of the socket, to report when the ring is empty */
+	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
+};
+
+struct arena;
+
+/* arena_take returns a free place, zeroed, with one holder, and its arena. */
+struct shared *arena_take(struct arena **a);
+/* arena_drop gives a holder's use of a place back. */
+void arena_drop(struct arena *a, struct shared *s);
+bool arena_inherit(struct arena *a, bool on);
+/* arena_after_fork ends the use of the current arena: new connections belong to
+ * either the parent or the child. */
+void arena_after_fork(bool child);
+
+/* For a new image: */
+/* arena_open maps a descriptor that is an arena; NULL if it is none. */
+struct arena *arena_open(int fd);
+void arena_close(struct arena *a);
+#define PLACES 256
+/* arena_find returns the index of a connection's place, -1 if it has none. */
+int arena_find(struct arena *a, uint64_t cookie);
+struct shared *arena_place(struct arena *a, int i);
+/* arena_use is for a channel that is made of a place. */
+void arena_use(struct arena *a);
+
+#endif

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "channel.h"
+#include "files.h"
+#include "real.h"
+#include "socket.h"
+
+static void lock_init(pthread_mutex_t *lock)
+{
+	pthread_mutexattr_t a;
+
+	pthread_mutexattr_init(&a);
+	pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(lock, &a);
+	pthread_mutexattr_destroy(&a);
+}
+
+void shared_lock(struct shared *s, pthread_mutex_t *lock)
+{
+	if (pthread_mutex_lock(lock) == EOWNERDEAD) {
+		atomic_store(&s->broken, ECONNRESET);
+		pthread_mutex_consistent(lock);
+	}
+}
+
+/* unmap releases this process's mappings and files. Other processes have their own. */
+static void unmap(struct channel *ch)
+{
+	int i;
+
+	ring_unmap(&ch->c.rx);
+	if (ch->c.own)
+		munmap(ch->c.own, PAGE);
+	for (i = 0; i < CHANNEL_FILES; i++)
+		if (ch->s->files[i] >= 0)
+			fd_close(ch->s->files[i]);
+}
+
+/* map maps the page and the ring so that children inherit the mappings. */
+static int map(struct channel *ch)
+{
+	struct conn *c = &ch->c;
+	int err;
+
+	c->own = page_map(ch->s->files[FILE_PAGE], true);
+	if (!c->own)
+		return -ENOMEM;
+	err = ring_map(&c->rx, ch->s->files[FILE_RING], ch->s->ring_size, false);
+	if (err)
+		return err;
+	madvise(c->own, PAGE, MADV_DOFORK);
+	madvise(c->rx.base, 2 * c->rx.size, MADV_DOFORK);
+	c->peer = &((struct page *)c->own)->peer;
+	c->fd = ch->s->files[FILE_BELL];
+	return 0;
+}
+
+struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
+			     const struct wire_reply *a, int *files, int count, int fd)
+{
+	struct wire_request q = { .op = OP_MAPPED, .id = id };
+	struct channel *ch = calloc(1, sizeof(*ch));
+	struct wire_reply ignored;
+	struct shared *s;
+	int err = -EPROTO;
+
+	if (!ch || !(ch->s = arena_take(&ch->arena))) {
+		while (count > 0)
+			real()->close(files[--count]);
+		free(ch);
+		return NULL;
+	}
+	s = ch->s;
+	s->files[FILE_BELL] = -1; /* still the caller's */
+	s->files[FILE_PAGE] = count > 0 ? fd_move_high(files[0]) : -1;
+	s->files[FILE_RING] = count > 1 ? fd_move_high(files[1]) : -1;
+	s->ring_size = a->size;
+	if (count == 2 && a->engine == PD_ENGINE_BPF)
+		err = map(ch);
+	if (!err)
+		err = tcp_received(fd, &s->tcp_read);
+	if (!err)
+		err = session_call(&serial, &q, &ignored, NULL, NULL);
+	if (err) {
+		unmap(ch);
+		arena_drop(ch->arena, s);
+		free(ch);
+		return NULL;
+	}
+	s->files[FILE_BELL] = ch->c.fd = bell;
+	s->bell = socket_inode(bell);
+	s->cookie = socket_cookie(fd);
+	s->id = id;
+	s->serial = serial;
+	s->owner = getpid();
+	s->client = a->generation;
+	s->processes = 1;
+	lock_init(&s->tx_lock);
+	lock_init(&s->rx_lock);
+	channel_times(ch, fd);
+	ch->refs = ch->fds = 1;
+	pthread_mutex_init(&ch->lock, NULL);
+	atomic_fetch_add(&ch->c.own->read_wait, 1);
+	return ch;
+}
+
+struct channel *channel_adopt(struct arena *a, struct shared *s)
+{
+	struct channel *ch = calloc(1, sizeof(*ch));
+	int i;
+
+	if (!ch || socket_inode(s->files[FILE_BELL]) != s->bell) {
+		free(ch);
+		return NULL;
+	}
+	ch->s = s;
+	for (i = 0; i < CHANNEL_FILES; i++)
+		fd_claim(s->files[i]);
+	if (map(ch)) {
+		unmap(ch);
+		free(ch);
+		return NULL;
+	}
+	pthread_mutex_init(&ch->lock, NULL);
+	if (s->owner == getpid())
+		s->owner = 0; /* the session has ended with the image */
+	ch->arena = a;
+	arena_use(a);
+	return ch;
+}
+
+void channel_share(struct channel *ch, int by)
+{
+	atomic_fetch_add(&ch->s->holders, by);
+	atomic_fetch_add(&ch->s->processes, by);
+}
+
+void channel_after_fork(struct channel *ch)
+{
+	pthread_mutex_init(&ch->lock, NULL);
+	ch->waiters = NULL;
+}
+
+bool channel_inherit(struct channel *ch, bool on)
+{
+	bool all = arena_inherit(ch->arena, on);
+	int i;
+
+	for (i = 0; i < CHANNEL_FILES; i++)
+		all &= fd_inherit(ch->s->files[i], on);
+	return all;
+}
+
+void channel_times(struct channel *ch, int fd)
+{
+	ch->s->send_timeout_ns = socket_timeout(fd, SO_SNDTIMEO);
+	ch->s->recv_timeout_ns = socket_timeout(fd, SO_RCVTIMEO);
+}
+
+void channel_put(struct channel *ch)
+{
+	if (atomic_fetch_sub(&ch->refs, 1) != 1)
+		return;
+	unmap(ch);
+	arena_drop(ch->arena, ch->s);
+	free(ch);
+}
+
+void bell_ring(struct channel *ch)
+{
+	real()->send(ch->c.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void bell_drain(struct channel *ch, int own)
+{
+	struct shared *s = ch->s;
+	struct waiter *other;
+	bool rang = false;
+	char bytes[64];
+	ssize_t n;
+
+	if (s->bell_closed)
+		return;
+	do {
+		n = real()->recv(ch->c.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+		rang |= n >= 0;
+	} while (n == sizeof(bytes) || (n < 0 && errno == EINTR));
+	if (n == 0 || (n < 0 && errno != EAGAIN))
+		s->bell_closed = true;
+	if (!rang)
+		return;
+	pthread_mutex_lock(&ch->lock);
+	for (other = ch->waiters; other; other = other->next)
+		if (other->fd != own)
+			real()->write(other->fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+	pthread_mutex_unlock(&ch->lock);
+}
+
+void waiter_add(struct channel *ch, struct waiter *me)
+{
+	pthread_mutex_lock(&ch->lock);
+	me->next = ch->waiters;
+	ch->waiters = me;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+void waiter_remove(struct channel *ch, struct waiter *me)
+{
+	struct waiter **at = &ch->waiters;
+
+	pthread_mutex_lock(&ch->lock);
+	while (*at && *at != me)
+		at = &(*at)->next;
+	if (*at)
+		*at = me->next;
+	pthread_mutex_unlock(&ch->lock);
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The C library's calls that duplicate and close descriptors. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "descriptors.h"
+#include "real.h"
+#include "sets.h"
+#include "stream.h"
+#include "wait.h"
+
+void descriptor_forget(int fd)
+{
+	struct entry *e = entry_get(fd);
+	struct channel *ch = NULL;
+	struct set *set = NULL;
+
+	if (!e || e->kind == OTHER)
+		return;
+	if (e->in_sets)
+		sets_remove(fd);
+	pthread_mutex_lock(&e->lock);
+	if (e->kind == ATTACHED) {
+		ch = e->channel;
+		e->channel = NULL;
+	} else if (e->kind == EPOLL) {
+		set = e->set;
+		e->set = NULL;
+	}
+	attach_cancel(e);
+	entry_unshare(e);
+	e->in_sets = false;
+	e->kind = OTHER;
+	pthread_mutex_unlock(&e->lock);
+	if (ch) {
+		stream_close(ch, fd);
+		channel_put(ch);
+	}
+	if (set)
+		set_put(set);
+}
+
+/* duplicated makes the entry of a duplicate. An attached connection may have several
+ * descriptors; another one stays on TCP. */
+static void duplicated(int from, int to)
+{
+	struct entry *e = entry_get(from), *copy;
+	struct channel *ch = NULL;
+	struct set *set = NULL;
+
+	if (from == to)
+		return;
+	if ((!e || e->kind == OTHER) && entry_fresh(from))
+		e = entry_get(from);
+	if (!e || e->kind == OTHER)
+		return;
+	/* If it is connected later, it stays on TCP. */
+	if (e->kind == FRESH)
+		e->kind = TCP_ONLY;
+	attach_forbid(e);
+	copy = entry_make(to);
+	if (!copy)
+		return;
+	pthread_mutex_lock(&e->lock);
+	if (e->kind == ATTACHED) {
+		ch = e->channel;
+		atomic_fetch_add(&ch->refs, 1);
+		ch->fds++;
+	} else if (e->kind == EPOLL) {
+		set = e->set;
+	}
+	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&copy->lock);
+	copy->channel = ch;
+	copy->cookie = e->cookie;
+	copy->kind = ch ? ATTACHED : TCP_ONLY;
+	pthread_mutex_unlock(&copy->lock);
+	if (ch &&
+	    to <= STDERR_FILENO) { /* stdio uses these, by calls that are not seen here */
+		stream_detach(ch, to);
+		sets_update(from);
+	}
+	if (set)
+		sets_dup(from, to);
+}
+
+int close(int fd)
+{
+	int cancel;
+
+	if (fd_internal(fd)) {
+		errno = EBADF;
+		return -1;
+	}
+	if (table_mine()) {
+		cancel_disable(&cancel);
+		descriptor_forget(fd);
+		cancel_restore(cancel);
+	}
+	return real()->close(fd);
+}
+
+int close_range(unsigned int first, unsigned int last, int flags)
+{
+	unsigned int fd, from = first, most = entry_limit();
+
+	if (flags || last < first)
+		return real()->close_range(first, last, flags);
+	for (fd = first; table_mine() && fd <= last && fd < most; fd++)
+		descriptor_forget(fd);
+	for (fd = first; fd <= last && fd < DESCRIPTORS; fd++) {
+		if (!fd_internal(fd))
+			continue;
+		if (fd > from && real()->close_range(from, fd - 1, 0) < 0)
+			return -1;
+		from = fd + 1;
+	}
+	return from <= last ? real()->close_range(from, last, 0) : 0;
+}
+
+void closefrom(int first)
+{
+	close_range(first < 0 ? 0 : first, ~0U, 0);
+}
+
+/* dup_done takes note of a duplicate that the kernel has made. */
+static int dup_done(int from, int to)
+{
+	int err = errno;
+
+	if (to >= 0 && table_mine())
+		duplicated(from, to);
+	errno = err;
+	return to;
+}
+
+int dup(int fd)
+{
+	return dup_done(fd, real()->dup(fd));
+}
+
+/* dup_prepare forgets the descriptor that dup2 will close. */
+static int dup_prepare(int from, int to)
+{
+	if (from == to || real()->fcntl(from, F_GETFD, 0) < 0)
+		return 0;
+	if (fd_internal(to)) {
+		errno = EBUSY;
+		return -1;
+	}
+	if (table_mine())
+		descriptor_forget(to);
+	return 0;
+}
+
+int dup2(int from, int to)
+{
+	return dup_prepare(from, to) ? -1 : dup_done(from, real()->dup2(from, to));
+}
+
+int dup3(int from, int to, int flags)
+{
+	return dup_prepare(from, to) ? -1 : dup_done(from, real()->dup3(from, to, flags));
+}
+
+static int control(int fd, int command, long arg)
+{
+	struct entry *e = entry_get(fd);
+	int result;
+
+	/* SIGIO is not sent for a ring. */
+	if (e && command == F_SETFL && (arg & O_ASYNC))
+		attach_undo(e, fd);
+	result = real()->fcntl(fd, command, arg);
+	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
+		return dup_done(fd, result);
+	return result;
+}
+
+#define CONTROL(name)                             \
+	int name(int fd, int command, ...)        \
+	{                                         \
+		va_list args;                     \
+		long arg;                         \
+                                                  \
+		va_start(args, command);          \
+		arg = va_arg(args, long);         \
+		va_end(args);                     \
+		return control(fd, command, arg); \
+	}
+CONTROL(fcntl)
+CONTROL(fcntl64)

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef DESCRIPTORS_H
+#define DESCRIPTORS_H
+
+/* descriptor_forget forgets all about a descriptor, before it is closed. */
+void descriptor_forget(int fd);
+
+#endif

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * libsconrun: unmodified programs on the pipe, by LD_PRELOAD ("scon run").
+ *
+ * A TCP connection moves to rings if both its ends' programs run so:
+ *
+ * 1. connect or accept: the descriptor gets an entry (table.c). Calls go to the kernel
+ *    as before, and their bytes are counted.
+ * 2. After some bytes the process hands the socket to the broker and goes on
+ *    (attach.c). The broker reads the socket's state in the kernel. When both ends of
+ *    a connection have come, each gets a page, a ring and a doorbell (channel.c).
+ * 3. A sender switches to the ring when the receiver's page says that it is read. The
+ *    ring begins with the number of bytes that went by TCP, as the kernel counts them.
+ *    Nothing goes by TCP afterwards (send.c).
+ * 4. The receiver reads that many bytes from TCP, then the ring (recv.c).
+ * 5. A sender that cannot use the ring any more returns to TCP, for good. The receiver
+ *    reads the ring to its end before it reads from TCP, so bytes stay in order and
+ *    the stream needs no marks.
+ *
+ * The TCP socket keeps its names, options, end of stream and errors. Bytes sent to a
+ * ring are in the receiver's memory at once, so FIN and RST of TCP arrive after them.
+ * A thread waits for both socket and doorbell (wait.c, poll.c, epoll.c).
+ *
+ * State that processes share after fork is in shared memory (arena.c). Only
+ * connections of a single process are attached. Calls that the library does not see
+ * are correct on TCP: the receiver reads the socket only when the ring is empty, so
+ * it never mistakes a byte there for one of the ring's.
+ *
+ * This file has the life of the process: the begin of an image, which adopts the
+ * channels that the image before it has left, and fork. The layers, from the bottom:
+ * scripts/check-run-layers.sh.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "real.h"
+#include "sets.h"
+#include "socket.h"
+#include "stream.h"
+#include "streams.h"
+
+/* An arena that was found, and the channels adopted from it. */
+struct found {
+	struct found *next;
+	struct arena *arena;
+	struct channel *channels[PLACES];
+};
+
+static void find_arena(int fd, void *all)
+{
+	struct arena *a = arena_open(fd);
+	struct found **list = all, *f = a ? calloc(1, sizeof(*f)) : NULL;
+
+	if (!f)
+		return;
+	f->arena = a;
+	f->next = *list;
+	*list = f;
+}
+
+/* adopt makes a descriptor one of the channel at a place. */
+static void adopt(struct found *f, int place, int fd)
+{
+	struct channel **ch = &f->channels[place];
+
+	if (!*ch)
+		*ch = channel_adopt(f->arena, arena_place(f->arena, place));
+	if (!*ch || !entry_attach(fd, *ch))
+		fd_disconnect(fd);
+	else if (fd == STDIN_FILENO)
+		stream_input();
+}
+
+static void find_channel(int fd, void *all)
+{
+	uint64_t cookie = socket_cookie(fd);
+	struct found *f;
+
+	for (f = cookie ? *(struct found **)all : NULL; f; f = f->next) {
+		int place = arena_find(f->arena, cookie);
+
+		if (place >= 0) {
+			adopt(f, place, fd);
+			return;
+		}
+	}
+}
+
+/* adopt_all finds what the image before this one has left. */
+static void adopt_all(void)
+{
+	struct found *all = NULL, *next;
+
+	each_fd(find_arena, &all);
+	if (all)
+		each_fd(find_channel, &all);
+	for (; all; all = next) {
+		next = all->next;
+		arena_close(all->arena);
+		free(all);
+	}
+}
+
+static void before_fork(void)
+{
+	sets_before_fork();
+	table_before_fork();
+}
+
+static void after_fork_in_parent(void)
+{
+	arena_after_fork(false);
+}
+
+static void after_fork_in_child(void)
+{
+	session_forget();
+	arena_after_fork(true);
+	table_after_fork();
+	sets_after_fork();
+}
+
+static void __attribute__((constructor)) init(void)
+{
+	real_find();
+	attach_settings();
+	files_init();
+	table_init();
+	stream_observe(sets_update);
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	adopt_all();
+}

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Receiving:
+ *
+ * 1. read_prefix reads from the ring how many bytes come by TCP before the ring's.
+ * 2. recv_tcp reads these, and no more.
+ * 3. scatter copies from the ring; release frees the room, and rings the doorbell of a
+ *    sender that waits for it.
+ * 4. Only when the ring is empty, check_socket reads the socket: what it has was sent
+ *    after the ring's bytes, or is the end of the stream.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "real.h"
+#include "socket.h"
+#include "stream.h"
+#include "wait.h"
+
+/* A ring begins with the number of bytes that were sent by TCP before. */
+#define PREFIX sizeof(uint64_t)
+
+/* A larger number is a protocol error. */
+#define MOST_BEFORE (UINT64_C(1) << 60)
+
+struct want {
+	const struct iovec *iov;
+	size_t count;
+	size_t len; /* of all buffers */
+	int flags;
+};
+
+static int protocol_error(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	atomic_store(&s->broken, ECONNRESET);
+	return -ECONNRESET;
+}
+
+/* avail is how many bytes can be read from the ring, or -errno. */
+static ssize_t avail(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint64_t head =
+		atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire);
+
+	if (s->broken)
+		return -ECONNRESET;
+	if (head < s->pos || head - s->pos > ch->c.rx.size)
+		return protocol_error(ch);
+	return head - s->pos;
+}
+
+/* release returns room to the sender. It rings the doorbell of a sender that waits for
+ * room once half of the ring is free, or when this end is about to wait. */
+static void release(struct channel *ch, size_t n, bool waits)
+{
+	struct shared *s = ch->s;
+	struct side *peer = channel_peer(ch);
+	uint32_t wait;
+
+	s->pos += n;
+	atomic_store_explicit(&ch->c.own->tail, s->pos, memory_order_release);
+	full_fence();
+	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
+	if (wait == s->rung_write)
+		return;
+	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->pos >
+			      ch->c.rx.size / 2)
+		return;
+	s->rung_write = wait;
+	bell_ring(ch);
+}
+
+/* read_prefix reads the prefix once it is there, and switches to the ring once TCP's
+ * bytes are read. */
+static int read_prefix(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint64_t before;
+	ssize_t n;
+
+	if (s->rx_path != PATH_TCP)
+		return 0;
+	if (!s->tcp_known) {
+		n = avail(ch);
+		if (n < (ssize_t)PREFIX)
+			return n < 0 ? n : 0;
+		memcpy(&before, ring_at(&ch->c.rx, 0), PREFIX);
+		if (before < s->tcp_read || before > MOST_BEFORE)
+			return protocol_error(ch);
+		s->tcp_known = true;
+		s->tcp_left = before - s->tcp_read;
+		release(ch, PREFIX, false);
+	}
+	if (!s->tcp_left)
+		s->rx_path = PATH_RING;
+	return 0;
+}
+
+/* copy_ahead copies what another processor has just written. It prefetches, across page
+ * boundaries too, where hardware prefetchers stop. */
+#define AHEAD 4096
+#define STRIDE 1024
+#define CACHE_LINE 64
+
+static void copy_ahead(char *to, const char *from, size_t n)
+{
+	while (n) {
+		size_t part = n < STRIDE ? n : STRIDE, i;
+
+		for (i = AHEAD; i < AHEAD + part && i < n; i += CACHE_LINE)
+			__builtin_prefetch(from + i);
+		memcpy(to, from, part);
+		to += part;
+		from += part;
+		n -= part;
+	}
+}
+
+/* scatter copies n bytes from the ring to the buffers, from offset at on. */
+static void scatter(struct channel *ch, const struct want *w, size_t at, size_t n)
+{
+	struct shared *s = ch->s;
+	const char *from = ring_at(&ch->c.rx, s->pos);
+	size_t i;
+
+	for (i = 0; n && i < w->count; i++) {
+		size_t part = w->iov[i].iov_len;
+
+		if (at >= part) {
+			at -= part;
+			continue;
+		}
+		part -= at;
+		if (part > n)
+			part = n;
+		if (!(w->flags & MSG_TRUNC))
+			copy_ahead((char *)w->iov[i].iov_base + at, from, part);
+		from += part;
+		n -= part;
+		at = 0;
+	}
+}
+
+/* slice makes buffers of n bytes of the buffers, from offset at on. */
+static size_t slice(const struct want *w, size_t at, size_t n, struct iovec *out)
+{
+	size_t i, count = 0;
+
+	for (i = 0; n && i < w->count; i++) {
+		size_t part = w->iov[i].iov_len;
+
+		if (at >= part) {
+			at -= part;
+			continue;
+		}
+		part -= at;
+		if (part > n)
+			part = n;
+		out[count++] = (struct iovec){ (char *)w->iov[i].iov_base + at, part };
+		n -= part;
+		at = 0;
+	}
+	return count;
+}
+
+/* recv_tcp reads what comes by TCP before the ring's bytes, or returns -EAGAIN. */
+static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
+{
+	struct shared *s = ch->s;
+	struct iovec iov[w->count];
+	struct msghdr msg = { .msg_iov = iov };
+	size_t want = w->len - at;
+	bool counted = s->tcp_known;
+	ssize_t n;
+	int err;
+
+	if (counted && want > s->tcp_left)
+		want = s->tcp_left;
+	msg.msg_iovlen = slice(w, at, want, iov);
+	/* As long as the prefix is not known, peek first: bytes sent after the ring's
+	 * must not be consumed. */
+	n = real()->recvmsg(fd, &msg,
+			    (w->flags & MSG_TRUNC) | MSG_DONTWAIT |
+				    (counted ? w->flags & MSG_PEEK : MSG_PEEK));
+	if (n < 0 && errno != EAGAIN && !read_prefix(ch) && s->rx_path == PATH_RING) {
+		s->error = errno; /* reported after the ring's bytes */
+		return 0;
+	}
+	if (n < 0)
+		return -errno;
+	if (!counted) {
+		err = read_prefix(ch);
+		if (err)
+			return err;
+		if (s->tcp_known && (size_t)n > s->tcp_left)
+			n = s->tcp_left;
+	}
+	if (w->flags & MSG_PEEK)
+		return n;
+	if (!counted && n > 0) {
+		n = real()->recv(fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT);
+		if (n < 0)
+			return -errno;
+	}
+	if (s->tcp_known) {
+		s->tcp_left -= n;
+		read_prefix(ch);
+	} else {
+		s->tcp_read += n;
+	}
+	return n;
+}
+
+/* check_socket reads the socket's state when the ring is empty: 0 for the end of the
+ * stream, -EAGAIN for nothing, 1 to try again. */
+static ssize_t check_socket(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	int err = s->error;
+	ssize_t n;
+	char any;
+
+	if (err) {
+		s->error = 0;
+		return -err;
+	}
+	s->tcp_reported = false;
+	n = real()->recv(fd, &any, 1, MSG_PEEK | MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return -EAGAIN;
+	if (n < 0)
+		err = errno;
+	/* Bytes sent before the end are in the ring by now. */
+	if (avail(ch) != 0) {
+		s->error = err;
+		return 1;
+	}
+	if (n > 0) {
+		s->rx_path = PATH_TCP_AGAIN;
+		return 1;
+	}
+	return -err;
+}
+
+/* step reads what there is, once: bytes; 0 for the end; -EAGAIN for nothing. */
+static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
+{
+	struct shared *s = ch->s;
+
+	for (;;) {
+		ssize_t n = read_prefix(ch);
+
+		if (n)
+			return n;
+		if (s->rx_path == PATH_TCP_AGAIN) {
+			struct iovec iov[w->count];
+			struct msghdr msg = { .msg_iov = iov };
+
+			msg.msg_iovlen = slice(w, at, w->len - at, iov);
+			n = real()->recvmsg(fd, &msg,
+					    (w->flags & (MSG_PEEK | MSG_TRUNC)) |
+						    MSG_DONTWAIT);
+			return n < 0 ? -errno : n;
+		}
+		if (s->rx_path == PATH_TCP) {
+			n = recv_tcp(ch, fd, w, at);
+			if (n != 0 || s->rx_path == PATH_TCP)
+				return n;
+			continue;
+		}
+		n = avail(ch);
+		if (n < 0)
+			return n;
+		if (n > 0) {
+			if ((size_t)n > w->len - at)
+				n = w->len - at;
+			scatter(ch, w, at, n);
+			if (!(w->flags & MSG_PEEK))
+				release(ch, n, false);
+			return n;
+		}
+		n = check_socket(ch, fd);
+		if (n != 1)
+			return n;
+	}
+}
+
+/* wait_data waits, spinning first, until there may be something to read. */
+static int wait_data(struct channel *ch, int fd, int64_t deadline)
+{
+	struct shared *s = ch->s;
+	struct waiter me;
+	int64_t until = now_ns() + spin_ns(spin_default(), s->rx_vain);
+	int err = 0;
+
+	release(ch, 0, true);
+	while (s->rx_path == PATH_RING && now_ns() < until) {
+		if (avail(ch)) {
+			s->rx_vain = 0;
+			return 0;
+		}
+		relax();
+	}
+	s->rx_vain++;
+	wait_begin(ch, &me);
+	atomic_fetch_add(&ch->c.own->read_wait, 1);
+	full_fence();
+	/* Bytes of the ring do not count while bytes of TCP come first. */
+	if (s->rx_path == PATH_TCP_AGAIN || s->tcp_left || !avail(ch)) {
+		pthread_mutex_unlock(&s->rx_lock);
+		err = wait_on(ch, &me, fd, POLLIN | POLLRDHUP, deadline);
+		shared_lock(s, &s->rx_lock);
+	}
+	wait_end(ch, &me);
+	return err;
+}
+
+/* socket_ready waits 1 ms for bytes or the end of the socket. */
+static bool socket_ready(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN | POLLRDHUP };
+
+	return real()->poll(&p, 1, 1) != 0;
+}
+
+/* continues says whether there is more after a short read. Users of EPOLLET take a short
+ * read as empty and wait for the next edge, but there is none if the ring follows
+ * TCP's bytes, or TCP's, already reported, follow the ring's. */
+static bool continues(struct channel *ch, enum path before)
+{
+	struct shared *s = ch->s;
+
+	if (s->rx_path != PATH_RING)
+		return false;
+	return before == PATH_TCP ? avail(ch) > 0 : s->tcp_reported && !avail(ch);
+}
+
+static ssize_t receive(struct channel *ch, int fd, const struct want *w)
+{
+	struct shared *s = ch->s;
+	int64_t deadline = s->recv_timeout_ns ? now_ns() + s->recv_timeout_ns : 0;
+	bool last = false;
+	size_t got = 0;
+
+	for (;;) {
+		enum path before = s->rx_path;
+		ssize_t n = step(ch, fd, w, got);
+		int err;
+
+		if (n > 0) {
+			got += n;
+			if (got < w->len && !(w->flags & MSG_PEEK) &&
+			    continues(ch, before))
+				continue;
+			if (got == w->len || !(w->flags & MSG_WAITALL) ||
+			    !socket_blocks(fd, w->flags))
+				return got;
+			if (!(w->flags & MSG_PEEK))
+				continue;
+			/* Peek again from the start. */
+			if (got >= ch->c.rx.size || last)
+				return got;
+			last = socket_ready(fd);
+			got = 0;
+			continue;
+		}
+		if (n < 0 && n != -EAGAIN && got)
+			s->error = -n; /* for the next call */
+		if (n != -EAGAIN)
+			return got ? (ssize_t)got : n;
+		if (!socket_blocks(fd, w->flags) || (got && !(w->flags & MSG_WAITALL))) {
+			release(ch, 0, true);
+			return got ? (ssize_t)got : n;
+		}
+		err = wait_data(ch, fd, deadline);
+		if (!restarts(err, got, deadline))
+			return got ? (ssize_t)got : err;
+	}
+}
+
+ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,
+		    int flags)
+{
+	struct want w = { .iov = iov, .count = count, .flags = flags };
+	struct shared *s = ch->s;
+	ssize_t n;
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		w.len += iov[i].iov_len;
+	if (s->rx_path == PATH_TCP_AGAIN || flags & (MSG_OOB | MSG_ERRQUEUE)) {
+		struct msghdr msg = { .msg_iov = (struct iovec *)iov,
+				      .msg_iovlen = count };
+
+		return cancellable_recvmsg(ch, fd, &msg, flags);
+	}
+	if (!w.len) { /* the kernel waits for bytes, too */
+		char any;
+
+		flags &= ~(MSG_WAITALL | MSG_TRUNC);
+		n = stream_recv(ch, fd, &(struct iovec){ &any, 1 }, 1, flags | MSG_PEEK);
+		return n > 0 ? 0 : n;
+	}
+	shared_lock(s, &s->rx_lock);
+	n = receive(ch, fd, &w);
+	pthread_mutex_unlock(&s->rx_lock);
+	if (n >= 0)
+		return n;
+	errno = -n;
+	return -1;
+}
+
+void recv_fail(struct channel *ch, int error)
+{
+	struct shared *s = ch->s;
+
+	shared_lock(s, &s->rx_lock);
+	if (s->rx_path != PATH_TCP_AGAIN)
+		s->error = error;
+	pthread_mutex_unlock(&s->rx_lock);
+}
+
+bool recv_detach(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	shared_lock(s, &s->rx_lock);
+	if (!read_prefix(ch) && !avail(ch) && !s->error)
+		s->rx_path = PATH_TCP_AGAIN;
+	pthread_mutex_unlock(&s->rx_lock);
+	return s->rx_path == PATH_TCP_AGAIN;
+}
+
+size_t recv_ready(struct channel *ch, bool arm)
+{
+	struct shared *s = ch->s;
+	ssize_t n = 0;
+
+	if (s->rx_path == PATH_TCP_AGAIN)
+		return 0;
+	shared_lock(s, &s->rx_lock);
+	if (arm) {
+		release(ch, 0, true);
+		atomic_fetch_add(&ch->c.own->read_wait, 1);
+		full_fence();
+	}
+	if (read_prefix(ch) || (s->rx_path == PATH_RING && s->error))
+		n = 1;
+	else if (s->rx_path == PATH_RING)
+		n = avail(ch) ? avail(ch) : 0;
+	pthread_mutex_unlock(&s->rx_lock);
+	return n < 0 ? 1 : n;
+}
+
+size_t recv_pending(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	ssize_t ring = 0;
+	int tcp = 0;
+
+	shared_lock(s, &s->rx_lock);
+	if (s->rx_path != PATH_TCP_AGAIN && !read_prefix(ch) && s->tcp_known)
+		ring = avail(ch);
+	pthread_mutex_unlock(&s->rx_lock);
+	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
+		tcp = 0;
+	return (ring > 0 ? ring : 0) + (tcp > 0 ? tcp : 0);
+}

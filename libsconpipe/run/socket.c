@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+
+#include "args.h"
+#include "real.h"
+#include "socket.h"
+
+bool is_tcp(int fd)
+{
+	socklen_t len = sizeof(int);
+	int protocol, err = errno;
+	bool is = getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+		  protocol == IPPROTO_TCP;
+
+	errno = err;
+	return is;
+}
+
+uint64_t socket_cookie(int fd)
+{
+	socklen_t len = sizeof(uint64_t);
+	uint64_t cookie = 0;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+		return 0;
+	return cookie;
+}
+
+uint64_t socket_inode(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) ? st.st_ino : 0;
+}
+
+bool socket_blocks(int fd, int flags)
+{
+	return !(flags & MSG_DONTWAIT) && !(real()->fcntl(fd, F_GETFL, 0) & O_NONBLOCK);
+}
+
+static bool option_is_set(int fd, int level, int name)
+{
+	socklen_t len = sizeof(int);
+	int value = 0;
+
+	return getsockopt(fd, level, name, &value, &len) == 0 && value;
+}
+
+bool socket_plain(int fd)
+{
+	socklen_t len = sizeof(int);
+	int least = 1, peek = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 || least != 1)
+		return false;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 && peek >= 0)
+		return false;
+	return !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
+	       !option_is_set(fd, SOL_SOCKET, SO_ZEROCOPY) &&
+	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMP) &&
+	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&
+	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPING) &&
+	       !option_is_set(fd, IPPROTO_TCP, TCP_INQ) &&
+	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
+}
+
+int64_t socket_timeout(int fd, int option)
+{
+	struct timeval t = { 0 };
+	socklen_t len = sizeof(t);
+
+	getsockopt(fd, SOL_SOCKET, option, &t, &len);
+	return time_ns(t.tv_sec, t.tv_usec * 1000);
+}
+
+static int tcp_info(int fd, struct tcp_info *info)
+{
+	socklen_t len = sizeof(*info);
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) < 0 ? -errno : 0;
+}
+
+#define ESTABLISHED 1 /* the kernel's TCP_ESTABLISHED */
+
+/* The queue's length holds for a count that has not changed while it was read; so does
+ * that of tcp_received. */
+int tcp_sent(int fd, uint64_t *given, uint64_t *acked)
+{
+	struct tcp_info info = { 0 };
+	uint64_t before;
+	int queued;
+
+	do {
+		if (tcp_info(fd, &info))
+			return -errno;
+		before = info.tcpi_bytes_acked;
+		if (real()->ioctl(fd, SIOCOUTQ, &queued) < 0 || tcp_info(fd, &info))
+			return -errno;
+	} while (info.tcpi_bytes_acked != before);
+	*given = before + queued;
+	*acked = before;
+	return info.tcpi_state == ESTABLISHED ? 0 : -EPIPE;
+}
+
+int tcp_received(int fd, uint64_t *bytes)
+{
+	struct tcp_info info = { 0 };
+	uint64_t before;
+	int queued;
+
+	do {
+		if (tcp_info(fd, &info))
+			return -errno;
+		before = info.tcpi_bytes_received;
+		if (real()->ioctl(fd, SIOCINQ, &queued) < 0 || tcp_info(fd, &info))
+			return -errno;
+	} while (info.tcpi_bytes_received != before);
+	*bytes = before - queued;
+	return 0;
+}

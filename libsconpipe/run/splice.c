@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The C library's sendfile and splice. With a ring at one end they copy. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "real.h"
+#include "socket.h"
+#include "stream.h"
+
+/* Allocated: a thread's stack may be as small as 16 KiB. */
+#define PIECE (64 << 10)
+
+/* A call's arguments. */
+struct job {
+	struct channel *ch;
+	int fd, other; /* the connection, and a file or a pipe */
+	off_t *offset;
+	size_t len;
+	unsigned int flags;
+	char *buf; /* PIECE bytes */
+};
+
+/* with_buffer calls fn with a buffer, freed also if the thread is cancelled. */
+static ssize_t with_buffer(ssize_t (*fn)(const struct job *), struct job *j)
+{
+	ssize_t n = -1;
+	int err;
+
+	j->buf = malloc(PIECE);
+	if (!j->buf)
+		return -1;
+	pthread_cleanup_push(free, j->buf);
+	n = fn(j);
+	pthread_cleanup_pop(0);
+	err = errno;
+	free(j->buf);
+	errno = err;
+	return n;
+}
+
+/* file_to_ring sends from a file. The offset advances by what was sent. */
+static ssize_t file_to_ring(const struct job *j)
+{
+	struct channel *ch = j->ch;
+	int fd = j->fd, file = j->other;
+	off_t *offset = j->offset;
+	size_t count = j->len;
+	char *buf = j->buf;
+	off_t at = offset ? *offset : lseek(file, 0, SEEK_CUR);
+	size_t done = 0;
+
+	if (at < 0) {
+		errno = EINVAL; /* not seekable */
+		return -1;
+	}
+	while (done < count) {
+		size_t want = count - done < PIECE ? count - done : PIECE;
+		ssize_t n = pread(file, buf, want, at), sent;
+
+		if (n <= 0)
+			break;
+		sent = stream_send(ch, fd, &(struct iovec){ buf, n }, 1, 0);
+		if (sent < 0)
+			break;
+		done += sent;
+		at += sent;
+		if (sent < n)
+			break;
+	}
+	if (!done && errno && at >= 0 && pread(file, buf, 1, at) != 0)
+		return -1;
+	if (offset)
+		*offset = at;
+	else if (done)
+		lseek(file, at, SEEK_SET);
+	return done;
+}
+
+ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
+{
+	struct entry *e = entry_get(fd);
+	struct call call;
+	int before = errno;
+	struct channel *ch = e ? call_begin(e, fd, &call) : NULL;
+	ssize_t n;
+
+	if (ch) {
+		errno = 0;
+		n = with_buffer(file_to_ring,
+				&(struct job){ ch, fd, file, offset, count, 0, NULL });
+		if (n >= 0)
+			errno = before;
+		call_end_ring(ch, &call);
+		return n;
+	}
+	n = real()->sendfile(fd, file, offset, count);
+	if (e)
+		call_end_tcp(e, &call, n);
+	return n;
+}
+
+ssize_t sendfile64(int fd, int file, off_t *offset, size_t count)
+{
+	return sendfile(fd, file, offset, count);
+}
+
+/* ring_to_pipe consumes the bytes that the pipe has accepted. */
+static ssize_t ring_to_pipe(const struct job *j)
+{
+	struct channel *ch = j->ch;
+	int fd = j->fd, pipe = j->other;
+	char *buf = j->buf;
+	struct iovec iov = { buf, j->len < PIECE ? j->len : PIECE };
+	ssize_t n = stream_recv(ch, fd, &iov, 1, MSG_PEEK), consumed;
+
+	if (n <= 0)
+		return n;
+	if (j->flags & SPLICE_F_NONBLOCK) { /* which is about the pipe */
+		struct pollfd p = { .fd = pipe, .events = POLLOUT };
+
+		if (real()->poll(&p, 1, 0) <= 0) {
+			errno = EAGAIN;
+			return -1;
+		}
+		/* A pipe that is writable takes a page. */
+		if (n > PAGE)
+			n = PAGE;
+	}
+	n = real()->write(pipe, buf, n);
+	if (n <= 0)
+		return n;
+	iov.iov_len = n;
+	consumed = stream_recv(ch, fd, &iov, 1, MSG_DONTWAIT | MSG_WAITALL);
+	return consumed < 0 ? consumed : n;
+}
+
+/* pipe_to_ring sends from a pipe. What is read cannot be put back, so a socket that does
+ * not block reads only what fits into the ring. */
+static ssize_t pipe_to_ring(const struct job *j)
+{
+	struct channel *ch = j->ch;
+	int fd = j->fd, pipe = j->other;
+	size_t len = j->len;
+	unsigned int flags = j->flags;
+	char *buf = j->buf;
+	bool waits = !(flags & SPLICE_F_NONBLOCK) && socket_blocks(fd, 0);
+	size_t done = 0, room = send_fits(ch, fd);
+	ssize_t n;
+
+	if (room == SIZE_MAX)
+		return real()->splice(pipe, NULL, fd, NULL, len, flags);
+	if (flags & SPLICE_F_NONBLOCK) {
+		struct pollfd p = { .fd = pipe, .events = POLLIN };
+
+		if (real()->poll(&p, 1, 0) <= 0)
+			room = 0;
+	}
+	if (len > PIECE)
+		len = PIECE;
+	if (!waits && len > room)
+		len = room;
+	if (!len) {
+		errno = EAGAIN;
+		return -1;
+	}
+	n = real()->read(pipe, buf, len);
+	while (n > 0 && done < (size_t)n) {
+		ssize_t sent = stream_send(ch, fd,
+					   &(struct iovec){ buf + done, n - done }, 1, 0);
+		struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+		if (sent > 0)
+			done += sent;
+		else if (errno == EAGAIN)
+			poll(&p, 1, -1); /* another thread has used the room */
+		else if (errno != EINTR)
+			return -1;
+	}
+	return n;
+}
+
+static bool is_pipe(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
+static struct entry *tcp_entry(int fd)
+{
+	struct entry *e = entry_get(fd);
+
+	return e && (e->kind == TCP || e->kind == ATTACHED) ? e : NULL;
+}
+
+ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
+	       unsigned int flags)
+{
+	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
+	struct channel *ch = NULL;
+	struct call in_a, out_b;
+	ssize_t n;
+
+	/* Other cases are the kernel's, errors included. */
+	if (!len || from_at || to_at || !is_pipe(a ? to : from))
+		a = b = NULL;
+	if (a)
+		ch = call_begin(a, from, &in_a);
+	if (ch) {
+		n = with_buffer(ring_to_pipe,
+				&(struct job){ ch, from, to, NULL, len, flags, NULL });
+		call_end_ring(ch, &in_a);
+		return n;
+	}
+	if (b && b != a)
+		ch = call_begin(b, to, &out_b);
+	if (ch) {
+		n = with_buffer(pipe_to_ring,
+				&(struct job){ ch, to, from, NULL, len, flags, NULL });
+		call_end_ring(ch, &out_b);
+	} else {
+		n = real()->splice(from, from_at, to, to_at, len, flags);
+		if (b && b != a)
+			call_end_tcp(b, &out_b, n);
+	}
+	if (a)
+		call_end_tcp(a, &in_a, n);
+	return n;
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "real.h"
+#include "stream.h"
+
+static void (*observer)(int fd);
+
+void stream_observe(void (*changed)(int fd))
+{
+	observer = changed;
+}
+
+void stream_changed(int fd)
+{
+	observer(fd);
+}
+
+bool stream_detach(struct channel *ch, int fd)
+{
+	struct wire_request q = { .op = OP_DETACH };
+	struct wire_reply a;
+	uint32_t serial = 0;
+	int err;
+
+	atomic_store(&ch->s->tx_path, PATH_TCP_AGAIN);
+	err = session_give(&serial, &q, fd, &a, NULL, NULL);
+	/* -EBADF: it has ended already. */
+	return (!err || err == -EBADF) && recv_detach(ch);
+}
+
+/* What the peer has to read is in its own memory, so the broker may take the rings
+ * away at once. */
+void stream_close(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	struct linger now = { .l_onoff = 1 };
+	struct wire_request q = { .op = OP_CLOSE, .id = s->id };
+	struct wire_reply a;
+
+	if (--ch->fds > 0)
+		return;
+	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, false))
+		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	if (s->owner == getpid())
+		session_call(&s->serial, &q, &a, NULL, NULL);
+}
+
+short stream_events(struct channel *ch, short wanted, bool arm)
+{
+	struct shared *s = ch->s;
+	short events = 0;
+
+	if ((wanted & (POLLIN | POLLRDNORM)) && recv_ready(ch, arm))
+		events |= POLLIN | POLLRDNORM;
+	if ((wanted & (POLLOUT | POLLWRNORM)) && s->tx_path == PATH_RING &&
+	    send_room(ch, arm))
+		events |= POLLOUT | POLLWRNORM;
+	return events & wanted;
+}
