@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * beat: run by the daemon, several times a second, with a dummy packet: only
- * the kernel knows its jiffies.
+ * beat: writes the heartbeat. The daemon runs it several times a second with a dummy
+ * packet (BPF_PROG_TEST_RUN), since jiffies cannot be read from user space.
  */
 #include "lib/clock.h"
 

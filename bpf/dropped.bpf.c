@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * dropped: tracepoint skb:kfree_skb, which tells the reason (Linux 5.18).
+ * dropped: tracepoint skb:kfree_skb, which has a drop reason since Linux 5.18.
  *
- * In:  every packet that the kernel drops, with its reason.
- * Out: nothing. That Netfilter dropped a discard's packet is recorded.
+ * In:  every packet that the kernel drops, with the reason.
+ * Out: nothing. If Netfilter dropped the tracked packet of a discard, the discard
+ *      becomes valid (discard.h).
  *
- * An object of its own: unlike the programs on a packet's way it needs the
- * kernel's BTF. The structs are what it reads of the kernel's.
+ * An object of its own: unlike the programs in the packet path it needs the kernel's
+ * BTF. The structs declare the kernel's fields that it reads.
  */
 #include "lib/discard.h"
 #include "lib/parse.h"
@@ -22,7 +23,7 @@ enum skb_drop_reason {
 	SKB_DROP_REASON_NETFILTER_DROP = 1,
 };
 
-/* What TCP begins with; of UDP, behind the ports, there are two words, then data. */
+/* Start of the TCP header. For UDP, ack_seq is the first word of data. */
 struct dropped_l4 {
 	__u32 ports;
 	__u32 seq, ack_seq;
@@ -39,17 +40,17 @@ struct dropped6 {
 	struct dropped_l4 l4;
 };
 
-/* The packet as it entered, or as it is behind the IP layer: TTL - 1. */
-always_inline int tied(const struct half *half, const struct packet *pkt)
+/* Whether the packet has the tie, as it entered or behind the IP layer (TTL - 1). */
+always_inline int has_tie(const struct half *half, const struct packet *pkt)
 {
-	__u8 ttl = hops(pkt);
+	__u8 ttl = ttl_of(pkt);
 
 	return half->probe &&
 	       (half->probe == tie(pkt, ttl) || half->probe == tie(pkt, ttl + 1));
 }
 
-/* Whether a dropped packet is the one of half that is watched. */
-always_inline int is_watched(const struct half *half, struct packet *pkt,
+/* Whether a dropped packet is the tracked one of half. */
+always_inline int is_tracked(const struct half *half, struct packet *pkt,
 			     const struct dropped_l4 *l4, __u8 protocol)
 {
 	pkt->key.ports = l4->ports;
@@ -57,11 +58,10 @@ always_inline int is_watched(const struct half *half, struct packet *pkt,
 		pkt->seq = l4->seq, pkt->ack = l4->ack_seq;
 	else if (pkt->len >= IP_HEADERS6)
 		pkt->data = l4->ack_seq;
-	return pkt->key.ports == half->key.ports && tied(half, pkt);
+	return pkt->key.ports == half->key.ports && has_tie(half, pkt);
 }
 
-static __attribute__((noinline)) void ipv4_dropped(struct half *half, __u64 skb,
-						   const unsigned char *ip)
+static __noinline void ipv4_dropped(struct half *half, __u64 skb, const unsigned char *ip)
 {
 	struct packet pkt = {};
 	struct dropped d;
@@ -71,12 +71,11 @@ static __attribute__((noinline)) void ipv4_dropped(struct half *half, __u64 skb,
 	pkt.ip = &d.ip;
 	pkt.len = bpf_ntohs(d.ip.tot_len);
 	if (load64(&d.ip.saddr) == half->key.addrs &&
-	    is_watched(half, &pkt, &d.l4, d.ip.protocol))
-		condemn(half, skb, pkt.len, jiffies());
+	    is_tracked(half, &pkt, &d.l4, d.ip.protocol))
+		confirm_discard(half, skb, pkt.len, jiffies());
 }
 
-static __attribute__((noinline)) void ipv6_dropped(struct half *half, __u64 skb,
-						   const unsigned char *ip)
+static __noinline void ipv6_dropped(struct half *half, __u64 skb, const unsigned char *ip)
 {
 	struct packet pkt = {};
 	struct dropped6 d;
@@ -87,11 +86,11 @@ static __attribute__((noinline)) void ipv6_dropped(struct half *half, __u64 skb,
 	pkt.len = bpf_ntohs(d.ip.payload_len) + sizeof(d.ip);
 	pkt.key.side = IPV6_SIDE;
 	__builtin_memcpy(pkt.addrs6, &d.ip.saddr, sizeof(pkt.addrs6));
-	if (has_addrs(half, &pkt) && is_watched(half, &pkt, &d.l4, d.ip.nexthdr))
-		condemn(half, skb, pkt.len, jiffies());
+	if (has_addrs(half, &pkt) && is_tracked(half, &pkt, &d.l4, d.ip.nexthdr))
+		confirm_discard(half, skb, pkt.len, jiffies());
 }
 
-/* Arguments of the tracepoint: the packet, where it was dropped, why. */
+/* Arguments of the tracepoint: skb, location, reason. */
 SEC("tp_btf/kfree_skb")
 int scon_dropped(__u64 *args)
 {

@@ -5,8 +5,8 @@
  * In:  every packet that the container sends.
  * Out: TC_ACT_REDIRECT to the uplink or into another container's namespace,
  *      rewritten (express); TC_ACT_UNSPEC, the packet untouched (regular);
- *      TC_ACT_SHOT for SCON's own tokens (order.h) and for packets that Netfilter
- *      is known to drop (discard.h).
+ *      TC_ACT_SHOT for SCON's own tokens (order.h) and for packets of a discard
+ *      (discard.h).
  */
 #include <linux/if_packet.h>
 
@@ -18,39 +18,38 @@
 #include "lib/discard.h"
 
 /*
- * By a VXLAN device, past it if it is known what it makes of the packet. Else it
- * is seen from this one.
+ * To a VXLAN device, or past it to the underlay device if the outer headers are
+ * known; else they are learned from this packet.
  */
-static __attribute__((noinline)) int express_by_tunnel(struct __sk_buff *skb,
-						       struct half *half)
+static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half)
 {
 	struct outer *o = outer_of(half);
 	struct packet pkt;
 	int is_tcp;
 
-	if (!o || parse_as(skb, &pkt, 0, ETH_HLEN))
+	if (!o || parse(skb, &pkt, 0, ETH_HLEN))
 		return TC_ACT_UNSPEC;
 	is_tcp = !is_udp(&pkt.key);
-	if (fits(skb, &pkt, o))
-		return express_tunneled(skb, &pkt, half, o, is_tcp);
-	goes_in(o, tie(&pkt, hops(&pkt) - 1), shared.generation);
+	if (outer_fits(skb, &pkt, o))
+		return express_encap(skb, &pkt, half, o, is_tcp);
+	track_encap(o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
 	return express_out(skb, &pkt, half, is_tcp);
 }
 
-/* To another container. */
-always_inline int express_across(struct __sk_buff *skb, struct packet *pkt,
-				 struct half *half, int is_tcp, __u32 now)
+/* To another container of this host. */
+always_inline int express_between(struct __sk_buff *skb, struct packet *pkt,
+				  struct half *half, int is_tcp, __u32 now)
 {
-	if (half->flags & DEV_QUEUE || in_queue(half, &shared.last_odd_sent, now))
-		return express_queued(skb, pkt, half, is_tcp, hop(half->flags));
-	/* At its sender's port it is not for this host. */
+	if (half->flags & DEV_QUEUE || queue_pending(half, &shared.last_odd_sent, now))
+		return express_queued(skb, pkt, half, is_tcp, ttl_step(half->flags));
+	/* At the sender's port it may be PACKET_OTHERHOST. */
 	if (bpf_skb_change_type(skb, PACKET_HOST))
-		return regular_way(skb, MALFORMED);
-	return express_in(skb, pkt, half, is_tcp, hop(half->flags));
+		return go_regular(skb, MALFORMED);
+	return express_in(skb, pkt, half, is_tcp, ttl_step(half->flags));
 }
 
-/* Whatever is not the plain case. */
-always_inline int sends(struct __sk_buff *skb, int v6)
+/* The slow path: all packets that the fast path does not handle. */
+always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -59,147 +58,148 @@ always_inline int sends(struct __sk_buff *skb, int v6)
 	__u8 state;
 	__u64 h;
 
-	if (is_own(skb, CB_TOKEN))
-		return token_returns(skb);
+	if (has_cb(skb, CB_TOKEN))
+		return token_returned(skb);
 
-	reason = parse_as(skb, &pkt, v6, ETH_HLEN);
+	reason = parse(skb, &pkt, v6, ETH_HLEN);
 	if (reason) {
-		odd_enters(&shared.last_odd_sent, reason, now);
-		return regular_way(skb, reason);
+		note_keyless(&shared.last_odd_sent, reason, now);
+		return go_regular(skb, reason);
 	}
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 
 	h = hash(&pkt.key);
 	half = find_half(&pkt, h);
 	if (!half)
-		return stranger(skb, &pkt, h);
+		return unknown_connection(skb, &pkt, h);
 	if (pkt.ending) {
-		end(half, &pkt);
-		return regular_way(skb, TCP_SYN_FIN_RST);
+		end_connection(half, &pkt);
+		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = valid(skb, &pkt, half, now);
-	/* Read once: a discard that ends meanwhile has no way out. */
+	reason = check_decision(skb, &pkt, half, now);
+	/* Read once: another CPU may end a discard, which has no output device. */
 	state = *(volatile __u8 *)&half->state;
 	if (state == SLOT_DISCARD) {
 		if (!reason)
 			return discard(half, &pkt);
-		watch(skb, &pkt, half, reason);
-		return regular_way(skb, reason);
+		track_discard(skb, &pkt, half, reason);
+		return go_regular(skb, reason);
 	}
 	if (state != SLOT_OPEN)
-		return regular_way(skb, CLOSED);
+		return go_regular(skb, CLOSED);
 	if (reason) {
-		enter(skb, &pkt, half, reason);
-		return regular_way(skb, reason);
+		learn_ingress(skb, &pkt, half, reason);
+		return go_regular(skb, reason);
 	}
-	/* A bridge leaves padding alone. */
+	/* A bridge does not remove padding. */
 	if (half->flags & WAY_BRIDGED && skb->len != pkt.len + ETH_HLEN)
-		return regular_way(skb, TOO_LONG);
-	if (trim(skb, &pkt))
-		return regular_way(skb, MALFORMED);
+		return go_regular(skb, TOO_LONG);
+	if (trim_padding(skb, &pkt))
+		return go_regular(skb, MALFORMED);
 	if (!v6 && half->flags & DEV_TUNNEL)
 		return express_by_tunnel(skb, half);
 	if (half->flags & WAY_ACROSS)
-		return express_across(skb, &pkt, half, !is_udp(&pkt.key), now);
+		return express_between(skb, &pkt, half, !is_udp(&pkt.key), now);
 	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
 }
 
-/* Not inlined, so that this pays for its registers. */
-static __attribute__((noinline)) int container_sends(struct __sk_buff *skb)
+/* Not inlined, so that the fast path saves fewer registers. */
+static __noinline int from_container_slow(struct __sk_buff *skb)
 {
-	return sends(skb, 0);
+	return slow_from_container(skb, 0);
 }
 
-static __attribute__((noinline)) int container_sends6(struct __sk_buff *skb)
+static __noinline int from_container_slow6(struct __sk_buff *skb)
 {
-	return sends(skb, 1);
+	return slow_from_container(skb, 1);
 }
 
 /*
- * No bucket has a slot with the tag of h, the hash of a packet's key. What it
- * takes to parse the packet again for is rare.
+ * A packet without an entry: no bucket has the tag of h, the hash of its key. It is
+ * parsed again only to be announced, which is rare.
  */
-always_inline int unknown_sends(struct __sk_buff *skb, __u64 h, __u8 ending, int v6)
+always_inline int unknown_from_container(struct __sk_buff *skb, __u64 h, __u8 ending,
+					 int v6)
 {
 	struct packet pkt;
 	enum reason reason;
 
-	reason = candidate(h, ending);
+	reason = count_candidate(h, ending);
 	if (reason)
-		return regular_way(skb, reason);
-	if (!parse_as(skb, &pkt, v6, ETH_HLEN)) {
+		return go_regular(skb, reason);
+	if (!parse(skb, &pkt, v6, ETH_HLEN)) {
 		pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 		announce(&pkt);
 	}
-	return regular_way(skb, NO_ENTRY);
+	return go_regular(skb, NO_ENTRY);
 }
 
-/* The first bucket has none. */
-static __attribute__((noinline)) int stranger_sends(struct __sk_buff *skb, __u64 h,
-						    __u8 ending)
+/* The first bucket has no slot with the tag of h. */
+static __noinline int from_container_miss(struct __sk_buff *skb, __u64 h, __u8 ending)
 {
-	return has_second(h) ? container_sends(skb) : unknown_sends(skb, h, ending, 0);
+	return second_bucket_has_tag(h) ? from_container_slow(skb) :
+					  unknown_from_container(skb, h, ending, 0);
 }
 
-/* Calls container_sends6 for none: Linux 6.1 counts the stack of both. */
-static __attribute__((noinline)) int stranger_sends6(struct __sk_buff *skb, __u64 h,
-						     __u8 ending)
+/* Does not call from_container_slow6: the verifier of Linux 6.1 adds up their stacks. */
+static __noinline int from_container_miss6(struct __sk_buff *skb, __u64 h, __u8 ending)
 {
-	return unknown_sends(skb, h, ending, 1);
+	return unknown_from_container(skb, h, ending, 1);
 }
 
-always_inline int plain_out(struct __sk_buff *skb, __u8 protocol, int v6)
+always_inline int fast_from_container(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
 	__u32 now;
 	__u64 h;
 
-	if (!parse_plain(skb, protocol, &pkt, v6))
-		return v6 ? container_sends6(skb) : container_sends(skb);
+	if (!parse_linear(skb, protocol, &pkt, v6))
+		return v6 ? from_container_slow6(skb) : from_container_slow(skb);
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 	if (pkt.key.side <= SIDE_FLAGS)
-		__builtin_unreachable(); /* no device has the number 0 */
+		__builtin_unreachable(); /* no device has ifindex 0 */
 	h = hash(&pkt.key);
-	half = likely_slot(h);
+	half = first_bucket_slot(h);
 	if (!half && !v6)
-		return stranger_sends(skb, h, pkt.ending);
+		return from_container_miss(skb, h, pkt.ending);
 	if (!half)
-		return has_second(h) ? container_sends6(skb) :
-				       stranger_sends6(skb, h, pkt.ending);
-	if (!is_plain(skb, &pkt, half, &now))
-		return v6 ? container_sends6(skb) : container_sends(skb);
+		return second_bucket_has_tag(h) ?
+			       from_container_slow6(skb) :
+			       from_container_miss6(skb, h, pkt.ending);
+	if (!fast_path_ok(skb, &pkt, half, &now))
+		return v6 ? from_container_slow6(skb) : from_container_slow(skb);
 	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP);
 }
 
-/* Whatever is not linear IPv4: IPv6 costs IPv4 nothing. */
-static __attribute__((noinline)) int others_send(struct __sk_buff *skb)
+/* All that is not linear IPv4. Not inlined: IPv6 adds no instruction to IPv4. */
+static __noinline int from_container_other(struct __sk_buff *skb)
 {
-	if (is_own(skb, CB_TOKEN) && !sent_arrives(skb))
-		return container_sends(skb);
+	if (has_cb(skb, CB_TOKEN) && !left_backlog(skb))
+		return from_container_slow(skb);
 	if (skb->protocol != bpf_htons(ETH_P_IPV6))
-		return container_sends(skb);
+		return from_container_slow(skb);
 	if (!is_linear6(skb))
-		return container_sends6(skb);
-	switch (plain_protocol6(skb)) {
+		return from_container_slow6(skb);
+	switch (linear_protocol6(skb)) {
 	case IPPROTO_UDP:
-		return plain_out(skb, IPPROTO_UDP, 1);
+		return fast_from_container(skb, IPPROTO_UDP, 1);
 	case IPPROTO_TCP:
-		return plain_out(skb, IPPROTO_TCP, 1);
+		return fast_from_container(skb, IPPROTO_TCP, 1);
 	}
-	return container_sends6(skb);
+	return from_container_slow6(skb);
 }
 
 SEC("tc")
 int scon_from_container(struct __sk_buff *skb)
 {
-	if (is_own(skb, CB_TOKEN) || !is_linear(skb))
-		return others_send(skb);
-	switch (plain_protocol(skb)) {
+	if (has_cb(skb, CB_TOKEN) || !is_linear(skb))
+		return from_container_other(skb);
+	switch (linear_protocol(skb)) {
 	case IPPROTO_UDP:
-		return plain_out(skb, IPPROTO_UDP, 0);
+		return fast_from_container(skb, IPPROTO_UDP, 0);
 	case IPPROTO_TCP:
-		return plain_out(skb, IPPROTO_TCP, 0);
+		return fast_from_container(skb, IPPROTO_TCP, 0);
 	}
-	return container_sends(skb);
+	return from_container_slow(skb);
 }

@@ -2,7 +2,7 @@
 /*
  * from_wire: ingress of an uplink.
  *
- * In:  every packet that arrives, the host's own as well.
+ * In:  every packet that arrives, including those for the host itself.
  * Out: TC_ACT_REDIRECT into the container's namespace, rewritten (express);
  *      TC_ACT_UNSPEC, the packet untouched (regular).
  */
@@ -11,7 +11,7 @@
 #include "lib/forward.h"
 #include "lib/tunnel.h"
 
-/* IPsec has decrypted the packet, which meets this hook for the second time. */
+/* Whether IPsec has decrypted the packet: it passes this hook for the second time. */
 always_inline int decrypted(struct __sk_buff *skb)
 {
 	struct bpf_xfrm_state state;
@@ -20,17 +20,16 @@ always_inline int decrypted(struct __sk_buff *skb)
 }
 
 /*
- * The packet of half in another one. All checks have been made; what is around
- * it goes.
+ * Decapsulates, rewrites and redirects an inner packet. All checks have been made.
  */
-always_inline int express_unpacked(struct __sk_buff *skb, struct packet *pkt,
-				   struct half *half, int is_tcp)
+always_inline int express_decap(struct __sk_buff *skb, struct packet *pkt,
+				struct half *half, int is_tcp)
 {
 	void *data;
 
 	if (bpf_skb_adjust_room(skb, -(__s32)INNER_OFF, BPF_ADJ_ROOM_MAC, 0))
-		return regular_way(skb, MALFORMED); /* nothing has changed */
-	bpf_set_hash_invalid(skb); /* it may be the outer's */
+		return go_regular(skb, MALFORMED); /* nothing has changed */
+	bpf_set_hash_invalid(skb); /* it may be that of the outer packet */
 	data = (void *)(long)skb->data;
 	if (data + L4_OFF + sizeof(struct udphdr) > (void *)(long)skb->data_end)
 		return TC_ACT_SHOT;
@@ -43,8 +42,8 @@ always_inline int express_unpacked(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect_peer(half->out_dev, 0);
 }
 
-/* A packet that carries another one for a VXLAN device of this machine. */
-static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
+/* A packet to the VXLAN port of this host. */
+static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -56,35 +55,36 @@ static __attribute__((noinline)) int tunneled_arrives(struct __sk_buff *skb)
 
 	data = parse_inner(skb, &pkt, &reason);
 	if (!data) {
-		odd_enters(&shared.last_odd, reason, now);
-		return regular_way(skb, NO_ENTRY);
+		note_keyless(&shared.last_odd, reason, now);
+		return go_regular(skb, NO_ENTRY);
 	}
 	half = find(&pkt.key);
 	o = half && half->state == SLOT_OPEN ? outer_of(half) : 0;
 	if (!o)
-		return regular_way(skb, NO_ENTRY);
-	sound = outer_is_sound(data, skb->len, &pkt);
-	reason = pkt.ending ? TCP_SYN_FIN_RST : valid_as(skb, &pkt, half, now, 1);
+		return go_regular(skb, NO_ENTRY);
+	sound = check_outer(data, skb->len, &pkt);
+	reason =
+		pkt.ending ? TCP_SYN_FIN_RST : check_decision_inner(skb, &pkt, half, now);
 	if (!reason && (o->generation != shared.generation || o->origin != half->in_dev ||
 			!sound || !same_outer(skb, data, o) || skb->gso_size ||
-			!ecn_stays(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
+			!ecn_kept(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
 		reason = IDENTITY;
-	/* None overtakes those that the stack unpacks. */
-	if (!reason && !in_tunnel(o, now) && !(half->flags & DEV_QUEUE) &&
-	    !in_queue(half, &shared.last_odd, now))
-		return express_unpacked(skb, &pkt, half, !is_udp(&pkt.key));
-	unpacks(skb, data, &pkt, o, sound && !decrypted(skb), now);
-	return regular_way(skb, reason ?: LEASE_ENDED);
+	/* It must not overtake those that the kernel decapsulates. */
+	if (!reason && !decap_pending(o, now) && !(half->flags & DEV_QUEUE) &&
+	    !queue_pending(half, &shared.last_odd, now))
+		return express_decap(skb, &pkt, half, !is_udp(&pkt.key));
+	track_decap(skb, data, &pkt, o, sound && !decrypted(skb), now);
+	return go_regular(skb, reason ?: LEASE_ENDED);
 }
 
-static __attribute__((noinline)) int unknown_arrives(struct __sk_buff *skb)
+static __noinline int from_wire_unknown(struct __sk_buff *skb)
 {
-	return is_tunneled(skb) ? tunneled_arrives(skb) : regular_way(skb, NO_ENTRY);
+	return is_vxlan(skb) ? from_wire_vxlan(skb) : go_regular(skb, NO_ENTRY);
 }
 
-/* From a VXLAN device, perhaps: it may be the packet that the stack unpacked. */
-always_inline void tunnel_brings(struct __sk_buff *skb, const struct packet *pkt,
-				 struct half *half, enum reason reason)
+/* At a VXLAN device: the packet may be the one that the kernel has decapsulated. */
+always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet *pkt,
+				     struct half *half, enum reason reason)
 {
 	struct device *device = device_of(skb);
 	struct outer *o;
@@ -93,11 +93,11 @@ always_inline void tunnel_brings(struct __sk_buff *skb, const struct packet *pkt
 		return;
 	o = outer_of(half);
 	if (o && o->probe)
-		unpacked(skb, pkt, o, reason != EXPRESS);
+		learn_decap(skb, pkt, o, reason != EXPRESS);
 }
 
-/* Whatever is not the plain case. */
-always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
+/* The slow path: all packets that the fast path does not handle. */
+always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
 	__u32 now = jiffies();
 	struct packet pkt;
@@ -105,123 +105,126 @@ always_inline int brings(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	enum reason reason;
 	int is_tcp;
 
-	reason = parse_as(skb, &pkt, v6, mac_header);
+	reason = parse(skb, &pkt, v6, mac_header);
 	if (reason) {
-		odd_enters(&shared.last_odd, reason, now);
-		return regular_way(skb, reason);
+		note_keyless(&shared.last_odd, reason, now);
+		return go_regular(skb, reason);
 	}
 
 	half = find_half(&pkt, hash(&pkt.key));
 	if (!half)
-		return v6 || !mac_header ? regular_way(skb, NO_ENTRY) :
-					   unknown_arrives(skb);
+		return v6 || !mac_header ? go_regular(skb, NO_ENTRY) :
+					   from_wire_unknown(skb);
 	if (pkt.ending) {
-		end(half, &pkt);
-		return regular_way(skb, TCP_SYN_FIN_RST);
+		end_connection(half, &pkt);
+		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = valid(skb, &pkt, half, now);
+	reason = check_decision(skb, &pkt, half, now);
 	if (!v6)
-		tunnel_brings(skb, &pkt, half, reason);
+		from_vxlan_device(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))
-		return regular_way(skb, IPSEC);
+		return go_regular(skb, IPSEC);
 	if (reason) {
-		enter(skb, &pkt, half, reason);
-		return regular_way(skb, reason);
+		learn_ingress(skb, &pkt, half, reason);
+		return go_regular(skb, reason);
 	}
-	if (trim(skb, &pkt) || (!mac_header && add_mac_header(skb, &pkt)))
-		return regular_way(skb, MALFORMED);
+	if (trim_padding(skb, &pkt) || (!mac_header && add_mac_header(skb, &pkt)))
+		return go_regular(skb, MALFORMED);
 
 	is_tcp = !is_udp(&pkt.key);
-	if (half->flags & DEV_QUEUE || in_queue(half, &shared.last_odd, now))
+	if (half->flags & DEV_QUEUE || queue_pending(half, &shared.last_odd, now))
 		return express_queued(skb, &pkt, half, is_tcp, 1);
 	return express_in(skb, &pkt, half, is_tcp, 1);
 }
 
-/* Not inlined, so that this pays for its registers. */
-static __attribute__((noinline)) int wire_brings(struct __sk_buff *skb)
+/* Not inlined, so that the fast path saves fewer registers. */
+static __noinline int from_wire_slow(struct __sk_buff *skb)
 {
-	return brings(skb, 0, ETH_HLEN);
+	return slow_from_wire(skb, 0, ETH_HLEN);
 }
 
-static __attribute__((noinline)) int wire_brings6(struct __sk_buff *skb)
+static __noinline int from_wire_slow6(struct __sk_buff *skb)
 {
-	return brings(skb, 1, ETH_HLEN);
+	return slow_from_wire(skb, 1, ETH_HLEN);
 }
 
-static __attribute__((noinline)) int stranger_arrives(struct __sk_buff *skb, __u64 h)
+static __noinline int from_wire_miss(struct __sk_buff *skb, __u64 h)
 {
-	return has_second(h) ? wire_brings(skb) : unknown_arrives(skb);
+	return second_bucket_has_tag(h) ? from_wire_slow(skb) : from_wire_unknown(skb);
 }
 
-static __attribute__((noinline)) int stranger_arrives6(struct __sk_buff *skb, __u64 h)
+static __noinline int from_wire_miss6(struct __sk_buff *skb, __u64 h)
 {
-	return has_second(h) ? wire_brings6(skb) : regular_way(skb, NO_ENTRY);
+	return second_bucket_has_tag(h) ? from_wire_slow6(skb) :
+					  go_regular(skb, NO_ENTRY);
 }
 
-always_inline int plain_in(struct __sk_buff *skb, __u8 protocol, int v6)
+always_inline int fast_from_wire(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
 	__u32 now;
 	__u64 h;
 
-	if (!parse_plain(skb, protocol, &pkt, v6))
-		return v6 ? wire_brings6(skb) : wire_brings(skb);
+	if (!parse_linear(skb, protocol, &pkt, v6))
+		return v6 ? from_wire_slow6(skb) : from_wire_slow(skb);
 	h = hash(&pkt.key);
-	half = likely_slot(h);
+	half = first_bucket_slot(h);
 	if (!half)
-		return v6 ? stranger_arrives6(skb, h) : stranger_arrives(skb, h);
-	if (!is_plain(skb, &pkt, half, &now) || in_queue(half, &shared.last_odd, now))
-		return v6 ? wire_brings6(skb) : wire_brings(skb);
+		return v6 ? from_wire_miss6(skb, h) : from_wire_miss(skb, h);
+	if (!fast_path_ok(skb, &pkt, half, &now) ||
+	    queue_pending(half, &shared.last_odd, now))
+		return v6 ? from_wire_slow6(skb) : from_wire_slow(skb);
 	return express_in(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
 }
 
-/* IPv6 costs IPv4 nothing. */
-static __attribute__((noinline)) int arrives6(struct __sk_buff *skb)
+/* Not inlined: IPv6 adds no instruction to IPv4. */
+static __noinline int from_wire_other(struct __sk_buff *skb)
 {
 	if (!is_linear6(skb))
-		return wire_brings6(skb);
-	switch (plain_protocol6(skb)) {
+		return from_wire_slow6(skb);
+	switch (linear_protocol6(skb)) {
 	case IPPROTO_UDP:
-		return plain_in(skb, IPPROTO_UDP, 1);
+		return fast_from_wire(skb, IPPROTO_UDP, 1);
 	case IPPROTO_TCP:
-		return plain_in(skb, IPPROTO_TCP, 1);
+		return fast_from_wire(skb, IPPROTO_TCP, 1);
 	}
-	return wire_brings6(skb);
+	return from_wire_slow6(skb);
 }
 
 SEC("tc")
 int scon_from_wire(struct __sk_buff *skb)
 {
-	if (!is_linear(skb)) /* Linux 6.1 counts the stack of all that call each other */
-		return skb->protocol == bpf_htons(ETH_P_IPV6) ? arrives6(skb) :
-								wire_brings(skb);
-	switch (plain_protocol(skb)) {
+	if (!is_linear(skb)) /* verifier of Linux 6.1: it adds up the stacks of a call
+				chain */
+		return skb->protocol == bpf_htons(ETH_P_IPV6) ? from_wire_other(skb) :
+								from_wire_slow(skb);
+	switch (linear_protocol(skb)) {
 	case IPPROTO_UDP:
-		return plain_in(skb, IPPROTO_UDP, 0);
+		return fast_from_wire(skb, IPPROTO_UDP, 0);
 	case IPPROTO_TCP:
-		return plain_in(skb, IPPROTO_TCP, 0);
+		return fast_from_wire(skb, IPPROTO_TCP, 0);
 	}
-	return wire_brings(skb);
+	return from_wire_slow(skb);
 }
 
-static __attribute__((noinline)) int bare_wire_brings(struct __sk_buff *skb)
+static __noinline int from_wire_bare_slow(struct __sk_buff *skb)
 {
-	return brings(skb, 0, 0);
+	return slow_from_wire(skb, 0, 0);
 }
 
-static __attribute__((noinline)) int bare_wire_brings6(struct __sk_buff *skb)
+static __noinline int from_wire_bare_slow6(struct __sk_buff *skb)
 {
-	return brings(skb, 1, 0);
+	return slow_from_wire(skb, 1, 0);
 }
 
 /*
- * An uplink without MAC addresses, such as WireGuard's, PPP's or a tun device:
- * packets begin with the IP header. An express one gets a MAC header first.
+ * An uplink without MAC addresses (WireGuard, PPP, tun): packets begin with the IP
+ * header. Express packets get a MAC header.
  */
 SEC("tc")
 int scon_from_wire_bare(struct __sk_buff *skb)
 {
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? bare_wire_brings6(skb) :
-							bare_wire_brings(skb);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? from_wire_bare_slow6(skb) :
+							from_wire_bare_slow(skb);
 }

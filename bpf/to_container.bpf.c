@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * to_container: egress of a container's bridge port, ahead of everybody
- * else's programs.
+ * to_container: egress of a container's bridge port, ahead of all other programs.
  *
- * In:  every packet for the container that is not delivered by
- *      bpf_redirect_peer.
- * Out: TC_ACT_UNSPEC, the packet untouched; TC_ACT_REDIRECT where a clone went
- *      ahead and this is its token (order.h). What the regular way decided is
- *      recorded here.
+ * In:  every packet for the container, except those of bpf_redirect_peer.
+ * Out: TC_ACT_UNSPEC, the packet untouched; TC_ACT_REDIRECT where a clone was
+ *      queued and the original became its token (order.h). The kernel's decision
+ *      about a regular packet is recorded (learn.h).
  */
 #include "lib/learn.h"
 #include "lib/order.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
 
-/* Whether the container's device is the one that a packet is for. */
-always_inline int is_for(const struct device *device, const struct packet *pkt)
+/* Whether the destination MAC address is that of the container's device. */
+always_inline int is_for_device(const struct device *device, const struct packet *pkt)
 {
 	const void *eth = (const void *)pkt->ip - ETH_HLEN;
 
@@ -23,29 +21,30 @@ always_inline int is_for(const struct device *device, const struct packet *pkt)
 	       (device->mac == load32(eth) && device->mac_end == load16(eth + 4));
 }
 
-#define NO_WAY 0x80
+#define NO_PATH 0x80
 
-/* How a packet that may be of half has come to this port: WAY_*, or NO_WAY. */
-always_inline __u8 came_by(const struct __sk_buff *skb, const struct half *half)
+/* The path of a packet of half to this port: WAY_*, or NO_PATH for another sender. */
+always_inline __u8 path_flags(const struct __sk_buff *skb, const struct half *half)
 {
 	if (half->key.side <= SIDE_FLAGS)
-		return skb->ingress_ifindex == half->in_dev ? 0 : NO_WAY;
+		return skb->ingress_ifindex == half->in_dev ? 0 : NO_PATH;
 	if (skb->ingress_ifindex == half->in_bridge)
 		return WAY_ACROSS;
-	return skb->ingress_ifindex == half->in_dev ? WAY_ACROSS | WAY_BRIDGED : NO_WAY;
+	return skb->ingress_ifindex == half->in_dev ? WAY_ACROSS | WAY_BRIDGED : NO_PATH;
 }
 
 /*
- * Whether the bridge brings a packet of a known connection to a container that is
- * not at its other end: a gateway, perhaps, with rules of its own, and nothing that
- * it makes of the packet is the host's decision. pkt is reversed.
+ * Whether the packet belongs to a known connection whose other end is not this
+ * container: it may be a gateway with rules of its own, and what becomes of the
+ * packet there is not the host's decision. Stops tracking that connection. pkt is
+ * reversed.
  */
-always_inline int passes_on(struct __sk_buff *skb, struct packet *pkt)
+always_inline int ends_elsewhere(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 side = pkt->key.side;
 	struct half *half;
 
-	if (!any_probe())
+	if (!any_tracked())
 		return 0;
 	reverse(pkt);
 	pkt->key.side = (side & SIDE_FLAGS) | skb->ingress_ifindex << SIDE_SHIFT;
@@ -57,8 +56,8 @@ always_inline int passes_on(struct __sk_buff *skb, struct packet *pkt)
 	return half != 0;
 }
 
-/* A packet that is not SCON's own. */
-always_inline int reaches(struct __sk_buff *skb, int v6)
+/* A regular packet. */
+always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 {
 	struct half *back, *half;
 	struct device *device;
@@ -68,38 +67,38 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	__u8 flags;
 	__u64 h;
 
-	/* TCP is counted by its acknowledgements: from_container. */
-	if (!any_probe() && (v6 ? protocol6(skb) : protocol(skb)) == IPPROTO_TCP)
-		return regular_way(skb, NO_ENTRY);
+	/* TCP candidates are counted in from_container, by their acknowledgements. */
+	if (!any_tracked() && (v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP)
+		return go_regular(skb, NO_ENTRY);
 
-	reason = parse_as(skb, &pkt, v6, ETH_HLEN);
+	reason = parse(skb, &pkt, v6, ETH_HLEN);
 	if (reason)
-		return regular_way(skb, reason);
+		return go_regular(skb, reason);
 	reverse(&pkt);
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 
 	h = hash(&pkt.key);
 	back = find_half(&pkt, h);
 	if (back && back->state == SLOT_DISCARD) {
-		pardon(back);
+		end_discard(back);
 		back = 0;
 	}
 	half = back ? slot(back->twin) : 0;
 	device = device_of(skb);
-	/* What is for another MAC address the bridge has sent to all its ports. */
-	if (!is_for(device, &pkt)) {
+	/* A packet to another MAC address has been flooded by the bridge. */
+	if (!is_for_device(device, &pkt)) {
 		if (half)
 			half->probe = 0;
-		return regular_way(skb, half ? UNTIED : NO_ENTRY);
+		return go_regular(skb, half ? UNTIED : NO_ENTRY);
 	}
-	if (!half && passes_on(skb, &pkt))
-		return regular_way(skb, UNTIED);
+	if (!half && ends_elsewhere(skb, &pkt))
+		return go_regular(skb, UNTIED);
 	if (!half)
-		return stranger(skb, &pkt, h);
+		return unknown_connection(skb, &pkt, h);
 
-	/* Whoever sends as another from elsewhere is not the packet that entered. */
-	flags = came_by(skb, half);
-	if (flags == NO_WAY)
+	/* A packet from another device with the same addresses is not the tracked one. */
+	flags = path_flags(skb, half);
+	if (flags == NO_PATH)
 		half->probe = 0;
 	if (device)
 		flags |= device->flags;
@@ -108,31 +107,31 @@ always_inline int reaches(struct __sk_buff *skb, int v6)
 	if (!v6 && device)
 		flags |= device->flags & DEV_TUNNEL;
 	if (longest && wire_len(skb, &pkt) > longest) {
-		/* The pair drops it, unless its segments are joined. */
+		/* The veth pair drops it, unless it is a GSO packet. */
 		half->probe = 0;
-		regular_way(skb, TOO_LONG);
+		go_regular(skb, TOO_LONG);
 		if (!skb->gso_size)
 			return TC_ACT_UNSPEC;
 	} else {
-		reason = leave(skb, &pkt, half, flags);
-		regular_way(skb, reason ?: LEASE_ENDED);
+		reason = learn_egress(skb, &pkt, half, flags);
+		go_regular(skb, reason ?: LEASE_ENDED);
 	}
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))
 		return TC_ACT_UNSPEC;
-	return deliver_queued(skb, half, back->twin);
+	return enqueue_with_token(skb, half, back->twin);
 }
 
-static __attribute__((noinline)) int reaches_container6(struct __sk_buff *skb)
+static __noinline int to_container_v6(struct __sk_buff *skb)
 {
-	return reaches(skb, 1);
+	return learn_at_port(skb, 1);
 }
 
 SEC("tc")
 int scon_to_container(struct __sk_buff *skb)
 {
-	if (is_own(skb, CB_EXPRESS))
+	if (has_cb(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		return reaches_container6(skb);
-	return reaches(skb, 0);
+		return to_container_v6(skb);
+	return learn_at_port(skb, 0);
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * to_wire: egress of an uplink, ahead of everybody else's programs.
+ * to_wire: egress of an uplink, ahead of all other programs.
  *
- * In:  every packet that leaves by the uplink, express and regular, the host's
- *      own as well.
- * Out: TC_ACT_UNSPEC, always, the packet untouched. What the regular way
- *      decided about a container's packet is recorded here.
+ * In:  every packet that leaves by the uplink: express, regular, the host's own.
+ * Out: always TC_ACT_UNSPEC, the packet untouched. The kernel's decision about a
+ *      container's regular packet is recorded (learn.h).
  */
 #include "lib/learn.h"
 #include "lib/tunnel.h"
 
-always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
+always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
 	struct half *back, *half;
 	struct device *device;
@@ -20,34 +19,34 @@ always_inline int leaves(struct __sk_buff *skb, int v6, const __u32 mac_header)
 	__u32 tied;
 	__u8 flags;
 
-	if (parse_as(skb, &pkt, v6, mac_header))
+	if (parse(skb, &pkt, v6, mac_header))
 		return TC_ACT_UNSPEC;
 
-	/* The other direction is known by its key; this one is its twin. */
+	/* The key on the wire is that of the opposite direction; this one is its twin. */
 	reverse(&pkt);
 	back = find_half(&pkt, hash(&pkt.key));
 	half = back ? slot(back->twin) : 0;
 	if (!half)
 		return TC_ACT_UNSPEC;
-	/* Whoever sends as another from elsewhere is not the packet that entered. */
+	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != half->in_bridge)
-		return regular_way(skb, UNTIED);
+		return go_regular(skb, UNTIED);
 	device = device_of(skb);
 	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
-	tied = tie(&pkt, hops(&pkt));
-	reason = leave(skb, &pkt, half, flags);
+	tied = tie(&pkt, ttl_of(&pkt));
+	reason = learn_egress(skb, &pkt, half, flags);
 	if (reason == UNTIED || reason == MALFORMED)
-		return regular_way(skb, reason);
+		return go_regular(skb, reason);
 	o = !reason && flags ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
 	if (o) {
-		o->generation = 0; /* until this one comes out */
-		goes_in(o, tied, half->generation);
+		o->generation = 0; /* until the outer packet is seen */
+		track_encap(o, tied, half->generation);
 	}
 	return TC_ACT_UNSPEC;
 }
 
-/* Of this machine's own packets, those that a VXLAN device has made. */
-static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
+/* The host's own packets: a VXLAN device may have made them. */
+static __noinline int to_wire_vxlan(struct __sk_buff *skb)
 {
 	struct half *back, *half;
 	enum reason reason;
@@ -55,7 +54,7 @@ static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
 	struct outer *o;
 	void *data;
 
-	if (jiffies() - shared.last_tunneled > 2 || !is_tunneled(skb))
+	if (jiffies() - shared.last_tunneled > RECENT_TICKS || !is_vxlan(skb))
 		return TC_ACT_UNSPEC;
 	data = parse_inner(skb, &pkt, &reason);
 	if (!data)
@@ -65,44 +64,44 @@ static __attribute__((noinline)) int tunneled_leaves(struct __sk_buff *skb)
 	half = back ? slot(back->twin) : 0;
 	o = half ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
 	if (o)
-		comes_out(skb, data, &pkt, half, o);
+		learn_encap(skb, data, &pkt, half, o);
 	return TC_ACT_UNSPEC;
 }
 
-/* Not inlined, so that express packets pass without its registers being saved. */
-static __attribute__((noinline)) int regular_leaves(struct __sk_buff *skb)
+/* Not inlined, so that no registers are saved for express packets. */
+static __noinline int to_wire_regular(struct __sk_buff *skb)
 {
-	if (!any_probe())
+	if (!any_tracked())
 		return TC_ACT_UNSPEC;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1, ETH_HLEN) :
-							leaves(skb, 0, ETH_HLEN);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? learn_at_wire(skb, 1, ETH_HLEN) :
+							learn_at_wire(skb, 0, ETH_HLEN);
 }
 
-/* The same where packets have no MAC header. */
-static __attribute__((noinline)) int regular_leaves_bare(struct __sk_buff *skb)
+/* The same for packets without a MAC header. */
+static __noinline int to_wire_bare_regular(struct __sk_buff *skb)
 {
-	if (!any_probe())
+	if (!any_tracked())
 		return TC_ACT_UNSPEC;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? leaves(skb, 1, 0) :
-							leaves(skb, 0, 0);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? learn_at_wire(skb, 1, 0) :
+							learn_at_wire(skb, 0, 0);
 }
 
 SEC("tc")
 int scon_to_wire(struct __sk_buff *skb)
 {
-	/* Only what came in by some device can be a container's. */
-	if (is_own(skb, CB_EXPRESS))
+	/* Only packets that were received by a device can be a container's. */
+	if (has_cb(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
 	if (!skb->ingress_ifindex)
-		return shared.tunnel_port ? tunneled_leaves(skb) : TC_ACT_UNSPEC;
-	return regular_leaves(skb);
+		return shared.tunnel_port ? to_wire_vxlan(skb) : TC_ACT_UNSPEC;
+	return to_wire_regular(skb);
 }
 
-/* An uplink without MAC addresses, such as WireGuard's, PPP's or a tun device. */
+/* An uplink without MAC addresses: WireGuard, PPP, tun. */
 SEC("tc")
 int scon_to_wire_bare(struct __sk_buff *skb)
 {
-	if (is_own(skb, CB_EXPRESS) || !skb->ingress_ifindex)
+	if (has_cb(skb, CB_EXPRESS) || !skb->ingress_ifindex)
 		return TC_ACT_UNSPEC;
-	return regular_leaves_bare(skb);
+	return to_wire_bare_regular(skb);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Accounting of express packets: counted on their half.
+ * Accounting of express packets, on their half. Regular packets: regular.h.
  */
 #pragma once
 

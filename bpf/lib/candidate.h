@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Connections without an entry: after `admit` regular packets the daemon hears
- * of one, and again whenever the count has doubled, should it have refused.
- * Short connections never get there and cost next to nothing.
+ * Connections without an entry are counted. After `admit` regular packets one is
+ * announced to the daemon, and again whenever its count has doubled, in case the
+ * daemon refused. Short connections end earlier and cost two map accesses a packet.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ always_inline int is_due(__u32 count)
 	return count == times * admit && !(times & (times - 1));
 }
 
-/* The daemon hears of a candidate; the key is of the container's direction. */
+/* Announces a candidate; its key is that of the container's direction. */
 always_inline void announce(const struct packet *pkt)
 {
 	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
@@ -33,10 +33,10 @@ always_inline void announce(const struct packet *pkt)
 }
 
 /*
- * Counts a packet; h is the hash of the container's direction. Returns the
- * reason why it is regular, or EXPRESS if its connection is to be announced.
+ * Counts a packet; h is the hash of the container's direction. Returns the reason
+ * for its verdict, or EXPRESS if the connection is to be announced.
  */
-always_inline enum reason candidate(__u64 h, __u8 ending)
+always_inline enum reason count_candidate(__u64 h, __u8 ending)
 {
 	__u64 signature = h & ~(__u64)COUNT_MASK, *place;
 	__u32 index = h & 0xffff, count = 0;
@@ -48,11 +48,11 @@ always_inline enum reason candidate(__u64 h, __u8 ending)
 		return NO_ENTRY;
 	if ((*place & ~(__u64)COUNT_MASK) == signature)
 		count = *place & COUNT_MASK;
-	else if (*place && /* not always, or two that take turns never get on */
+	else if (*place && /* else two alternating connections evict each other */
 		 bpf_get_prandom_u32() & 3)
 		return ending ? TCP_SYN_FIN_RST : NO_ENTRY;
 	if (ending) {
-		*place = signature; /* from 0: with these ports it was another */
+		*place = signature; /* from 0: a new connection with the same ports */
 		return TCP_SYN_FIN_RST;
 	}
 	if (count == COUNT_MASK)
@@ -61,12 +61,13 @@ always_inline enum reason candidate(__u64 h, __u8 ending)
 	return is_due(count) ? EXPRESS : NO_ENTRY;
 }
 
-/* A packet of a connection without an entry; h is the hash of its key. */
-always_inline int stranger(struct __sk_buff *skb, const struct packet *pkt, __u64 h)
+/* Verdict on a packet without an entry; h is the hash of its key. */
+always_inline int unknown_connection(struct __sk_buff *skb, const struct packet *pkt,
+				     __u64 h)
 {
-	enum reason reason = candidate(h, pkt->ending);
+	enum reason reason = count_candidate(h, pkt->ending);
 
 	if (reason == EXPRESS)
 		announce(pkt);
-	return regular_way(skb, reason ?: NO_ENTRY);
+	return go_regular(skb, reason ?: NO_ENTRY);
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Whether the TCP or UDP checksum of a packet is right, in the eyes of the
- * kernel. Conntrack finds a packet INVALID whose checksum is wrong, and such a
- * packet meets other rules than its connection's: what becomes of it decides
- * nothing about the connection.
+ * Verifies TCP and UDP checksums as the kernel does. Conntrack classifies a packet
+ * with a wrong checksum as INVALID, and other rules apply to it: nothing can be
+ * learned from it about the connection.
  */
 #pragma once
 
 #include "packet.h"
 
-/* The most that bpf_csum_diff takes in one go. */
+/* Maximum length for bpf_csum_diff. */
 #define CHUNK 512
 
+/* Buffer of l4_checksum_ok(): written and read there, nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -19,8 +19,7 @@ struct {
 	__type(value, __u8[CHUNK]);
 } chunk SEC(".maps");
 
-/* The sum of the len bytes of a packet at off, 1 to CHUNK, and of sum; below 0 on errors.
- */
+/* Adds len bytes of the packet at off, 1 to CHUNK, to sum; negative on errors. */
 always_inline __s64 add_chunk(struct __sk_buff *skb, __u32 off, __u8 *buf, __u32 len,
 			      __u32 sum)
 {
@@ -33,8 +32,8 @@ always_inline __s64 add_chunk(struct __sk_buff *skb, __u32 off, __u8 *buf, __u32
 	return bpf_csum_diff(0, 0, (void *)buf, words, sum);
 }
 
-/* Whether a sum over the len bytes of a packet at off, and over sum, is a right one's. */
-always_inline int sums_up(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum)
+/* Whether the checksum over sum and len bytes of the packet at off is correct. */
+always_inline int sum_ok(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum)
 {
 	__u32 only = 0;
 	__u8 *buf = bpf_map_lookup_elem(&chunk, &only);
@@ -50,7 +49,7 @@ always_inline int sums_up(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum
 	}
 	if (!len || len > CHUNK)
 		return 0;
-	/* Linux 6.1 takes both bounds from this only. */
+	/* Verifier of Linux 6.1: it derives both bounds only from this. */
 	barrier_var(len);
 	len = ((len - 1) & (CHUNK - 1)) + 1;
 	sum = add_chunk(skb, off, buf, len, sum);
@@ -62,8 +61,8 @@ always_inline int sums_up(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum
 }
 
 /*
- * Whether the checksum is left to the device that sends the packet. Only then does the
- * helper leave the field as it is.
+ * Whether the skb is CHECKSUM_PARTIAL: the device computes the checksum. Only then
+ * bpf_l4_csum_replace leaves the field as it is.
  */
 always_inline int is_partial(struct __sk_buff *skb, __u32 check_off)
 {
@@ -80,11 +79,11 @@ always_inline int is_partial(struct __sk_buff *skb, __u32 check_off)
 }
 
 /*
- * len bytes from addrs_off on are a packet's addresses, its TCP or UDP header and all
- * behind that. Not inlined, so that others do not pay for its registers.
+ * addrs_off and len cover the IP addresses, the TCP or UDP header and the data. Not
+ * inlined, so that the callers' other paths save fewer registers.
  */
-static __attribute__((noinline)) int has_right_sum(struct __sk_buff *skb, __u32 addrs_off,
-						   __u32 len, __u8 side)
+static __noinline int l4_checksum_ok(struct __sk_buff *skb, __u32 addrs_off, __u32 len,
+				     __u8 side)
 {
 	const __u32 addrs = side & IPV6_SIDE ? 32 : 8, udp = side & UDP_SIDE;
 	const __u32 check_off =
@@ -96,16 +95,16 @@ static __attribute__((noinline)) int has_right_sum(struct __sk_buff *skb, __u32 
 		return 1;
 	if (udp && !bpf_skb_load_bytes(skb, check_off, &check, sizeof(check)) && !check)
 		return 1; /* it has none */
-	return sums_up(skb, addrs_off, len,
-		       bpf_htons(udp ? IPPROTO_UDP : IPPROTO_TCP) +
-			       bpf_htons(len - addrs));
+	return sum_ok(skb, addrs_off, len,
+		      bpf_htons(udp ? IPPROTO_UDP : IPPROTO_TCP) +
+			      bpf_htons(len - addrs));
 }
 
-/* The same of a sound packet. Pointers into it end here. */
-always_inline int checksum_holds(struct __sk_buff *skb, const struct packet *pkt)
+/* The same for a packet that passed check_headers(). Invalidates pointers into it. */
+always_inline int has_valid_checksum(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const __u32 addrs = is_ipv6(pkt) ? 32 : 8, before = ip_header(pkt) - addrs;
 
-	return has_right_sum(skb, pkt->mac_header + before, pkt->len - before,
-			     pkt->key.side);
+	return l4_checksum_ok(skb, pkt->mac_header + before, pkt->len - before,
+			      pkt->key.side);
 }

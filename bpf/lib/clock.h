@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Time in jiffies, and the daemon's heartbeat.
+ * Time in jiffies, low 32 bits, and the daemon's heartbeat.
  */
 #pragma once
 
@@ -11,15 +11,21 @@ always_inline __u32 jiffies(void)
 	return (__u32)bpf_jiffies64();
 }
 
-/* Writes to a shared line only what is new. */
-always_inline void note(volatile __u32 *when, __u32 now)
+/* Sets a time in a shared cache line; the line is written only on a change. */
+always_inline void set_time(volatile __u32 *time, __u32 now)
 {
-	if (*when != now)
-		*when = now;
+	if (*time != now)
+		*time = now;
 }
 
-/* The daemon has shown life within the last second. */
-always_inline int alive(__u32 now)
+/*
+ * Whether something that happened then may still be under way. Packets take less
+ * than a jiffy through the kernel; where they take longer, a lease is renewed later.
+ */
+#define RECENT_TICKS 2
+
+/* Whether the daemon's last heartbeat is less than a second old. */
+always_inline int daemon_alive(__u32 now)
 {
 	return now - shared.heartbeat < heartbeat_ticks;
 }

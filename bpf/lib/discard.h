@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Packets of a container that Netfilter drops (Confilter -1 of scon.txt,
- * section V-B2). A discard is one half, without a twin: the daemon places it
- * once conntrack knows no such connection and the rules drop it for certain.
- * It takes effect while the kernel is seen to drop its packets (dropped.bpf.c).
+ * Discards: packets of a container that Netfilter drops (Confilter -1 of the SCON
+ * paper, section V-B2). A discard is one half without a twin (its twin is its own
+ * slot). The daemon places it when conntrack has no such connection and the rules
+ * certainly drop it. It is valid only while the kernel is seen to drop its packets
+ * (dropped.bpf.c).
  */
 #pragma once
 
@@ -11,37 +12,37 @@
 #include "learn.h"
 
 /*
- * A packet of a discard goes the regular way, in this call of the program's
- * caller: what becomes of it? The half's twin is its own slot.
+ * Tracks a packet of a discard that goes regular: dropped.bpf.c compares the packets
+ * that the kernel drops with it, within the call of the program's caller.
  */
-always_inline void watch(struct __sk_buff *skb, const struct packet *pkt,
-			 struct half *half, enum reason reason)
+always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt,
+				 struct half *half, enum reason reason)
 {
 	/*
-	 * Without DF one of that length would be forwarded, with DF be answered. IPv6
-	 * answers.
+	 * Only packets with DF: the kernel answers those that are too long with ICMP,
+	 * but fragments those without DF. IPv6 is never fragmented on the path.
 	 */
 	if (skb->gso_size || (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
 		return;
 	__sync_lock_test_and_set(&half->judged, 0);
 	if (half->generation != shared.generation)
 		__sync_lock_test_and_set(&half->generation, 0);
-	enter(skb, pkt, half, reason);
+	learn_ingress(skb, pkt, half, reason);
 	half->judged = (__u64)(unsigned long)skb;
 	shared.watched = half->twin;
 }
 
 /*
- * Netfilter drops the packet at address skb, whose IP header has this tie: the
- * discard holds for a short lease. What is written here was complete before the
- * packet went on, unless another packet has entered since.
+ * Netfilter has dropped the tracked packet, the skb at that address: the discard is
+ * valid for a short lease. The fields used here were complete before the packet
+ * went on, unless another packet has been tracked since.
  */
-always_inline void condemn(struct half *half, __u64 skb, __u32 len, __u32 now)
+always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u32 now)
 {
 	__u32 generation = half->probe_generation;
 
 	half->probe = 0;
-	if (!alive(now) || generation != shared.generation)
+	if (!daemon_alive(now) || generation != shared.generation)
 		return;
 	if (!leased(half, now) || len > half->max_len)
 		half->max_len = len;
@@ -53,14 +54,14 @@ always_inline void condemn(struct half *half, __u64 skb, __u32 len, __u32 now)
 		half->generation = 0;
 }
 
-/* The other side has got a packet through to the container: no longer dropped. */
-always_inline void pardon(struct half *half)
+/* A packet of the opposite direction has reached the container: ends the discard. */
+always_inline void end_discard(struct half *half)
 {
 	half->state = SLOT_CLOSED;
 	half->generation = 0;
 }
 
-/* Netfilter would drop the packet: do it now. */
+/* Verdict: dropped, as Netfilter would. */
 always_inline int discard(struct half *half, const struct packet *pkt)
 {
 	count_express(half, pkt, 0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Express forward: a packet whose checks have all been made is counted, rewritten
- * and redirected.
+ * Express forward: counts, rewrites and redirects a packet that passed all checks.
  */
 #pragma once
 
@@ -9,7 +8,7 @@
 #include "order.h"
 #include "rewrite.h"
 
-/* Out of the container, as half says. */
+/* To the transmit path of the output device. */
 always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 			      struct half *half, int is_tcp)
 {
@@ -18,37 +17,37 @@ always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;
-	mark_own(skb, CB_EXPRESS);
+	set_cb(skb, CB_EXPRESS);
 	return bpf_redirect(half->out_dev, 0);
 }
 
-/* Straight into the container's namespace, as half says. */
+/* Into the container's network namespace, past the port's queue. */
 always_inline int express_in(struct __sk_buff *skb, struct packet *pkt, struct half *half,
-			     int is_tcp, __u8 hop)
+			     int is_tcp, __u8 ttl_step)
 {
 	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp, hop))
+	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
 		return TC_ACT_SHOT;
-	/* As after the hop over the container's veth pair. */
+	/* As a veth pair leaves them. */
 	skb->mark = 0;
 	skb->priority = 0;
 	return bpf_redirect_peer(half->out_dev, 0);
 }
 
-/* Through the port's queue. */
+/* Into the container through the port's queue. */
 always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
-				 struct half *half, int is_tcp, __u8 hop)
+				 struct half *half, int is_tcp, __u8 ttl_step)
 {
 	struct half *twin;
 
 	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp, hop))
+	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;
 	twin = slot(half->twin);
 	if (twin && !(half->flags & DEV_QUEUE))
-		return deliver_queued(skb, half, twin->twin);
-	mark_own(skb, CB_EXPRESS);
+		return enqueue_with_token(skb, half, twin->twin);
+	set_cb(skb, CB_EXPRESS);
 	return bpf_redirect(half->out_dev, 0);
 }

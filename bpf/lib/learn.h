@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Learning: a regular packet of a known connection is followed from the start of
- * the regular way to its end, where the decision is seen.
+ * Learning: a regular packet of a known connection is tracked from the ingress
+ * hook to the egress hook, where the kernel's decision about it is recorded.
  */
 #pragma once
 
@@ -10,9 +10,9 @@
 #include "valid.h"
 
 /*
- * What a packet keeps on the regular way, NAT or not: it ties the packet that
- * leaves to the one that entered. ttl is the one it entered with. Never 0.
- * IPv6 has no id: of UDP the first data is in it.
+ * Fields that the kernel leaves alone, NAT or not: they tie the packet at the
+ * egress hook to the one at the ingress hook. ttl is the packet's TTL at the
+ * ingress hook. IPv6 has no id; for UDP the first bytes of data serve. Never 0.
  */
 always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 {
@@ -26,25 +26,32 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 	return (id_len ^ (__u32)ttl << 24 ^ pkt->seq ^ pkt->ack) ?: 1;
 }
 
-/* Multicast or broadcast: one packet may leave by several devices. */
-always_inline int is_group(__u64 macs)
+/* Whether the destination is a group address: the packet may leave by several devices. */
+always_inline int is_multicast(__u64 macs)
 {
 	return macs & 1;
 }
 
+/* Whether a regular packet of a known connection may be inside the kernel now. */
+always_inline int any_tracked(void)
+{
+	return jiffies() - shared.last_probe <= RECENT_TICKS;
+}
+
 /*
- * A regular packet of half enters, for that reason. If nothing is known yet, or what is
- * known is of an older generation, its identity becomes the half's; else it must have
- * that identity to renew the lease. An unsound packet decides nothing.
+ * At the ingress hook: tracks a packet that goes regular for this reason. If no
+ * decision of this generation is known, the packet's identity is recorded; else
+ * the packet must have that identity to renew the lease. Packets with incorrect
+ * headers are not tracked.
  */
-always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
-			 struct half *half, enum reason reason)
+always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt,
+				 struct half *half, enum reason reason)
 {
 	__u32 generation = shared.generation;
 
-	note(&shared.last_probe, jiffies());
+	set_time(&shared.last_probe, jiffies());
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
-	    is_group(macs_of(pkt)))
+	    is_multicast(macs_of(pkt)))
 		return;
 	if (!half->out_dev) {
 		half->told = half->seq_end = seq_end(pkt);
@@ -57,48 +64,39 @@ always_inline void enter(struct __sk_buff *skb, const struct packet *pkt,
 		half->in_macs_end = macs_end_of(pkt);
 		half->in_dev = skb->ifindex;
 		half->in_mark = skb->mark;
-		half->in_tos = dscp(pkt);
+		half->in_tos = dscp_of(pkt);
 	} else if (!same_identity(skb, pkt, half, 0)) {
 		return;
 	}
 	half->probe_generation = generation;
-	half->probe = tie(pkt, hops(pkt));
+	half->probe = tie(pkt, ttl_of(pkt));
 }
 
-/*
- * Whether any packet of a known connection can be on the regular way now. That
- * takes less than a jiffy; where it does not, a lease is renewed later.
- */
-always_inline int any_probe(void)
+/* What the kernel subtracts from the TTL on a path with these flags. */
+always_inline __u8 ttl_step(__u8 flags)
 {
-	return jiffies() - shared.last_probe <= 2;
+	return flags & WAY_BRIDGED ? 0 : 1;
 }
 
-always_inline __u16 fold(__u32 sum)
+always_inline __u16 fold32(__u32 sum)
 {
 	sum = (sum >> 16) + (sum & 0xffff);
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* By how much the TTL goes down on a way with these flags. */
-always_inline __u8 hop(__u8 flags)
-{
-	return flags & WAY_BRIDGED ? 0 : 1;
-}
-
-/* What the sum of the IP header's words grows by: addresses, TTL and DSCP. */
+/* Difference of the sums of the IP header's words: addresses, TTL and DSCP. */
 always_inline __u16 ip_delta(const struct packet *pkt, const struct half *half,
-			     __u8 out_tos, __u8 hop)
+			     __u8 out_tos, __u8 ttl_step)
 {
 	int shift = is_ipv6(pkt) ? DSCP_SHIFT6 : 0;
-	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100) * hop);
+	__u32 ttl = bpf_htons(0xffff - (is_ipv6(pkt) ? 0x0001 : 0x0100) * ttl_step);
 	__u32 dscp =
 		bpf_htons(out_tos << shift) + (__u16)~bpf_htons(half->in_tos << shift);
 
-	return fold(half->addr_delta + ttl + dscp);
+	return fold32(half->addr_delta + ttl + dscp);
 }
 
-/* The value of packets, low bits, that ends a lease which begins now. */
+/* Value of packets, low bits, that ends a lease which begins now. */
 always_inline __u32 lease_end(const struct half *half)
 {
 	__u32 packets = lease_packets;
@@ -108,65 +106,79 @@ always_inline __u32 lease_end(const struct half *half)
 	return (__u32)half->packets + packets;
 }
 
+/* The packet at the egress hook, as far as it is the kernel's decision. */
+struct decision {
+	__u64 macs;
+	__u32 macs_end;
+	__u8 tos;
+	__u8 flags;
+};
+
+always_inline int is_known(struct __sk_buff *skb, const struct packet *pkt,
+			   const struct half *half, const struct decision *d)
+{
+	return half->out_dev == skb->ifindex && half->out_macs == d->macs &&
+	       half->out_macs_end == d->macs_end && half->out_mark == skb->mark &&
+	       half->out_priority == skb->priority && half->out_tos == d->tos &&
+	       half->ip_delta == ip_delta(pkt, half, d->tos, ttl_step(d->flags)) &&
+	       half->flags == d->flags;
+}
+
+always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
+			  struct half *half, const struct decision *d)
+{
+	half->out_dev = skb->ifindex;
+	half->out_macs = d->macs;
+	half->out_macs_end = d->macs_end;
+	half->out_mark = skb->mark;
+	half->out_priority = skb->priority;
+	half->out_tos = d->tos;
+	half->ip_delta = ip_delta(pkt, half, d->tos, ttl_step(d->flags));
+	half->flags = d->flags;
+}
+
 /*
- * A regular packet of half leaves: the decision is seen. An unchanged one
- * renews the lease; another one is recorded and used from the next jiffy on,
- * so that no CPU can still see parts of the old one. Returns EXPRESS, or why
- * the packet renews nothing. Pointers into the packet end here.
+ * At the egress hook: if this is the tracked packet, its decision is recorded.
+ * The same decision as before renews the lease at once; another one is used from
+ * the next jiffy on, so that no CPU combines it with parts of the old one.
+ * Returns EXPRESS, or the reason why the packet renews nothing. Invalidates
+ * pointers into the packet.
  */
-always_inline enum reason leave(struct __sk_buff *skb, const struct packet *pkt,
-				struct half *half, __u8 flags)
+always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packet *pkt,
+				       struct half *half, __u8 flags)
 {
 	__u32 now = jiffies(), generation = half->probe_generation;
-	__u64 macs = macs_of(pkt);
-	__u32 macs_end = macs_end_of(pkt), len = wire_len(skb, pkt);
-	__u8 tos = dscp(pkt);
-	int renewed;
+	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
+	__u32 len = wire_len(skb, pkt);
+	int known;
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (!half->probe || half->probe != tie(pkt, hops(pkt) + hop(flags)) ||
-	    is_group(macs))
+	if (!half->probe || half->probe != tie(pkt, ttl_of(pkt) + ttl_step(flags)) ||
+	    is_multicast(d.macs))
 		return UNTIED;
 	half->probe = 0;
-	if (!alive(now))
+	if (!daemon_alive(now))
 		return shared.paused ? PAUSED : INERT;
-	if (!checksum_holds(skb, pkt))
+	if (!has_valid_checksum(skb, pkt))
 		return MALFORMED;
 
-	renewed = half->out_dev == skb->ifindex && half->out_macs == macs &&
-		  half->out_macs_end == macs_end && half->out_mark == skb->mark &&
-		  half->out_priority == skb->priority && half->out_tos == tos &&
-		  half->ip_delta == ip_delta(pkt, half, tos, hop(flags)) &&
-		  half->flags == flags;
-	if (renewed && generation == shared.generation && leased(half, now)) {
-		/* Still leased: it came this way for its length. */
+	known = is_known(skb, pkt, half, &d);
+	if (known && generation == shared.generation && leased(half, now)) {
+		/* The lease still runs: the packet went regular for its length. */
 		if (len > half->max_len)
 			half->max_len = len;
 		return EXPRESS;
 	}
 	half->generation = 0;
-	if (!renewed) {
-		half->out_dev = skb->ifindex;
-		half->out_macs = macs;
-		half->out_macs_end = macs_end;
-		half->out_mark = skb->mark;
-		half->out_priority = skb->priority;
-		half->out_tos = tos;
-		half->ip_delta = ip_delta(pkt, half, tos, hop(flags));
-		half->flags = flags;
-	}
+	if (!known)
+		record(skb, pkt, half, &d);
 	half->max_len = len;
 	half->lease_end = lease_end(half);
-	half->lease_from = renewed ? now : now + 1;
+	half->lease_from = known ? now : now + 1;
 	__sync_lock_test_and_set(&half->generation, generation);
-	if (half->state == SLOT_CLOSED) /* in the meantime */
+	if (half->state == SLOT_CLOSED) /* meanwhile */
 		half->generation = 0;
-	if (half->seq_end - half->told >= half->far) {
-		half->told = half->seq_end;
-		if (half->far < TCP_FAR)
-			half->far *= 2;
-		tell(EVENT_FAR, half->twin);
-	}
+	report_progress(half);
 	return EXPRESS;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Packets of a connection must not overtake each other when they change ways.
+ * Packet order when a connection changes between the regular and the express path.
  *
- * Out of a container both ways end in the same transmit call. Into a container
- * they do not: the regular way puts a packet into the backlog of the
- * container's device, bpf_redirect_peer delivers at once. So an express packet
- * takes the queue, too, until everything that went into it is known to have
- * left. To know that, a packet is queued as a clone, and the original follows
- * as a token: back into the port, where from_container meets it when all before
- * it have been delivered, notes it and drops it.
+ * Out of a container both paths end in the same transmit call. Into a container
+ * they do not: the regular path queues a packet in the backlog of the container's
+ * device, bpf_redirect_peer delivers it at once. So express packets use the port's
+ * queue as well, until everything queued before is known to have left. To know
+ * that, a clone of the packet is queued, followed by the original as a token, which
+ * is redirected to the port's own ingress: when from_container receives the token,
+ * all packets before it have been delivered; it records that and drops the token.
  */
 #pragma once
 
@@ -19,95 +19,103 @@
 #define CB_EXPRESS 0x6e6f637353434f4e
 #define CB_TOKEN 0x6e6f6373544f4b4e
 
-/* The IP layer and the bridge write over cb, so these marks end with the hop. */
-always_inline void mark_own(struct __sk_buff *skb, __u64 what)
+/* The IP layer and the bridge overwrite cb, so the mark does not go further. */
+always_inline void set_cb(struct __sk_buff *skb, __u64 mark)
 {
-	*(volatile __u64 *)skb->cb = what;
+	*(volatile __u64 *)skb->cb = mark;
 }
 
-always_inline int is_own(struct __sk_buff *skb, __u64 what)
+always_inline int has_cb(struct __sk_buff *skb, __u64 mark)
 {
-	return *(volatile __u64 *)skb->cb == what;
+	return *(volatile __u64 *)skb->cb == mark;
 }
 
 /*
- * A packet without a key goes the regular way in. If it is a fragment or has
- * IP options, it may be of any connection, and will be in its queue.
+ * Records that a packet without a key goes regular. Fragments and packets with IP
+ * options may belong to any connection and end in its queue.
  */
-always_inline void odd_enters(volatile __u32 *last, enum reason reason, __u32 now)
+always_inline void note_keyless(volatile __u32 *last, enum reason reason, __u32 now)
 {
 	if (reason == FRAGMENT || reason == HAS_OPTIONS || reason == MALFORMED)
-		note(last, now);
+		set_time(last, now);
 }
 
-/* Whether any of half's packets may be in the port's queue; last is its sender's. */
-always_inline int in_queue(const struct half *half, const volatile __u32 *last, __u32 now)
+/*
+ * Whether packets of half may be in the port's queue. last is the time of the
+ * latest packet without a key from the same direction.
+ */
+always_inline int queue_pending(const struct half *half, const volatile __u32 *last,
+				__u32 now)
 {
-	return half->queued != half->drained || now - *last <= 2;
+	return half->queued != half->drained || now - *last <= RECENT_TICKS;
 }
 
-/* Puts a packet into the port's queue, and the token behind it. */
-always_inline int deliver_queued(struct __sk_buff *skb, struct half *half, __u32 index)
+/* Puts a packet into the port's queue, and a token behind it. index is half's slot. */
+always_inline int enqueue_with_token(struct __sk_buff *skb, struct half *half,
+				     __u32 index)
 {
 	__u32 port = half->out_dev;
 	__u16 queued = half->queued + 1;
 
 	half->queued = queued;
-	mark_own(skb, CB_EXPRESS);
+	set_cb(skb, CB_EXPRESS);
 	if (bpf_clone_redirect(skb, port, 0))
 		return bpf_redirect(port, 0);
-	mark_own(skb, CB_TOKEN);
+	set_cb(skb, CB_TOKEN);
 	skb->cb[2] = index;
 	skb->cb[3] = queued;
 	return bpf_redirect(port, BPF_F_INGRESS);
 }
 
 /*
- * Out of a netkit container packets leave in its own transmit call (from_netkit),
- * or through the queue of the CPU. One that takes the queue carries its number,
- * until from_container meets it: all before it on that CPU have left then. Packets
- * that different CPUs send have no order. With packet steering at the port no number
- * is noted, and all take the queue.
+ * Packets of a netkit container leave in its own transmit call (from_netkit) or
+ * through the CPU's backlog. Packets in the backlog carry a number until
+ * from_container receives them: then all earlier ones of that CPU have left. Packets
+ * sent by different CPUs have no order. With packet steering (RPS) at the port no
+ * number is recorded, and all packets use the backlog.
  */
 #define SENT_NUMBER (1U << 31)
 
-/* What this CPU has queued. */
-always_inline struct sent *sent_here(void)
+always_inline struct sent *this_cpu_sent(void)
 {
 	__u32 only = 0;
 
 	return bpf_map_lookup_elem(&sent, &only);
 }
 
-always_inline int take_queue(struct __sk_buff *skb)
+/* Verdict of from_netkit: numbers the packet and leaves it to the backlog. */
+always_inline int enter_backlog(struct __sk_buff *skb)
 {
-	struct sent *here = sent_here();
+	struct sent *here = this_cpu_sent();
 
 	if (!here)
-		return TC_ACT_UNSPEC; /* there is always one */
+		return TC_ACT_UNSPEC; /* cannot happen */
 	here->queued = (here->queued + 1) | SENT_NUMBER;
-	mark_own(skb, CB_TOKEN);
+	set_cb(skb, CB_TOKEN);
 	skb->cb[2] = bpf_get_smp_processor_id();
 	skb->cb[3] = here->queued;
 	return TC_ACT_UNSPEC;
 }
 
-/* Notes the number of a packet that has one, which is then like any other. */
-always_inline int sent_arrives(struct __sk_buff *skb)
+/*
+ * Records the number of a packet from the backlog and clears its mark. Returns 0 if
+ * the packet has none: it is a token.
+ */
+always_inline int left_backlog(struct __sk_buff *skb)
 {
 	__u32 number = skb->cb[3];
-	struct sent *here = sent_here();
+	struct sent *here = this_cpu_sent();
 
 	if (!(number & SENT_NUMBER))
 		return 0;
 	if (here && skb->cb[2] == bpf_get_smp_processor_id())
 		here->drained = number;
-	mark_own(skb, 0);
+	set_cb(skb, 0);
 	return 1;
 }
 
-/* A token is back: what was queued before it has been delivered. */
-always_inline int token_returns(struct __sk_buff *skb)
+/* Drops a token: all packets queued before it have been delivered. */
+always_inline int token_returned(struct __sk_buff *skb)
 {
 	struct half *half = slot(skb->cb[2]);
 

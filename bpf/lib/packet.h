@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A packet's headers as the programs know them: the key of its connection's
- * direction, and what else is read of it.
+ * A parsed packet: the key of its direction of a connection, its header fields,
+ * and whether its headers are correct.
  */
 #pragma once
 
@@ -24,15 +24,26 @@
 #define IP_MORE_OR_OFFSET 0x3fff
 #define IP_DF 0x4000
 #define DSCP_MASK 0xfc
+/* IPv6: version, traffic class and flow label. */
+#define DSCP_SHIFT6 4
+#define FLOW_LABEL 0x000fffff
+#define TCP_FIN_RST 0x05
+#define TCP_RST 0x04
 
-/* Unaligned loads from a packet; amd64 and arm64 do them in one go. */
+/* Unaligned loads from a packet: one instruction each on amd64 and arm64. */
 #define load16(p) (*(const __u16 *)(p))
 #define load32(p) (*(const __u32 *)(p))
 #define load64(p) (*(const __u64 *)(p))
 
+/* key.side */
+#define UDP_SIDE 1
+#define IPV6_SIDE 2
+#define SIDE_FLAGS (UDP_SIDE | IPV6_SIDE)
+#define SIDE_SHIFT 2
+
 /*
- * A packet's family is known where it is parsed, and everything else is inlined
- * into that place: what asks for it costs nothing.
+ * The address family is a constant where a packet is parsed, and all users are
+ * inlined there: is_ipv6() costs nothing.
  */
 struct packet {
 	struct key key;
@@ -41,20 +52,13 @@ struct packet {
 		struct ipv6hdr *ip6;
 	};
 	__u32 len; /* from the IP header on, without padding */
-	__be32 seq, ack; /* of TCP; 0 for UDP */
-	__u32 data; /* of UDP over IPv6: its first bytes, 0 if there are not as many */
+	__be32 seq, ack; /* TCP; 0 for UDP */
+	__u32 data; /* UDP over IPv6: the first 4 bytes of data, 0 if there are fewer */
 	__u32 mac_header; /* bytes: ETH_HLEN, or 0 at a device without MAC addresses */
-	__u64 addrs6[4]; /* of IPv6: source and destination */
+	__u64 addrs6[4]; /* IPv6: source and destination */
 	__u8 l4_header; /* bytes */
-	__u8 ending; /* SYN, FIN or RST */
+	__u8 ending; /* TCP flags SYN, FIN, RST */
 };
-
-#define TCP_FIN_RST 0x05
-
-#define UDP_SIDE 1
-#define IPV6_SIDE 2
-#define SIDE_FLAGS (UDP_SIDE | IPV6_SIDE)
-#define SIDE_SHIFT 2
 
 always_inline int is_udp(const struct key *key)
 {
@@ -77,7 +81,7 @@ always_inline __u32 macs_end_of(const struct packet *pkt)
 	return pkt->mac_header ? load32((const void *)pkt->ip - ETH_HLEN + 8) : 0;
 }
 
-/* The length of the IP header: those that have options go regular. */
+/* Length of the IP header: packets with options are regular. */
 always_inline __u32 ip_header(const struct packet *pkt)
 {
 	return is_ipv6(pkt) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -88,11 +92,7 @@ always_inline const void *l4_of(const struct packet *pkt)
 	return (const void *)pkt->ip + ip_header(pkt);
 }
 
-/* Version, traffic class and flow label of IPv6. */
-#define DSCP_SHIFT6 4
-#define FLOW_LABEL 0x000fffff
-
-always_inline __u8 dscp(const struct packet *pkt)
+always_inline __u8 dscp_of(const struct packet *pkt)
 {
 	if (is_ipv6(pkt))
 		return bpf_ntohs(load16(pkt->ip6)) >> DSCP_SHIFT6 & DSCP_MASK;
@@ -100,19 +100,25 @@ always_inline __u8 dscp(const struct packet *pkt)
 }
 
 /* TTL or hop limit. */
-always_inline __u8 hops(const struct packet *pkt)
+always_inline __u8 ttl_of(const struct packet *pkt)
 {
 	return is_ipv6(pkt) ? pkt->ip6->hop_limit : pkt->ip->ttl;
 }
 
-/* The longest that a packet is on the wire: its segments if it has them. */
+/* Length on the wire: of GSO packets, the length of a segment. */
 always_inline __u32 wire_len(struct __sk_buff *skb, const struct packet *pkt)
 {
 	return skb->gso_size ? ip_header(pkt) + pkt->l4_header + skb->gso_size : pkt->len;
 }
 
-/* Whether the checksum of an IP header without options is right. */
-always_inline int ip_sums_up(const struct iphdr *ip)
+/* End of a TCP segment's sequence numbers, in host order. */
+always_inline __u32 seq_end(const struct packet *pkt)
+{
+	return bpf_ntohl(pkt->seq) + pkt->len - ip_header(pkt) - pkt->l4_header;
+}
+
+/* Whether the checksum of an IP header without options is correct. */
+always_inline int ip_checksum_ok(const struct iphdr *ip)
 {
 	const void *p = ip;
 	__u64 sum = load32(p);
@@ -125,18 +131,18 @@ always_inline int ip_sums_up(const struct iphdr *ip)
 	return (sum >> 16) + (sum & 0xffff) == 0xffff;
 }
 
-always_inline enum reason sound_tcp(const struct packet *pkt)
+always_inline enum reason check_tcp(const struct packet *pkt)
 {
 	const __u8 *tcp = l4_of(pkt);
 
 	if (pkt->l4_header < sizeof(struct tcphdr) ||
 	    ip_header(pkt) + pkt->l4_header > pkt->len)
 		return MALFORMED;
-	/* Without SYN, FIN or RST a segment must have ACK (0x10). */
+	/* A segment without SYN, FIN or RST must have ACK (0x10). */
 	return tcp[13] & 0x10 ? EXPRESS : MALFORMED;
 }
 
-always_inline enum reason sound_udp(const struct packet *pkt)
+always_inline enum reason check_udp(const struct packet *pkt)
 {
 	const struct udphdr *udp = l4_of(pkt);
 	__u32 len = bpf_ntohs(udp->len);
@@ -144,24 +150,24 @@ always_inline enum reason sound_udp(const struct packet *pkt)
 	if (len < sizeof(*udp) || ip_header(pkt) + len > pkt->len)
 		return MALFORMED;
 	if (is_ipv6(pkt) && !udp->check)
-		return MALFORMED; /* must have one there */
+		return MALFORMED; /* mandatory there */
 	return EXPRESS;
 }
 
-/* EXPRESS, or what the IP layer or conntrack has to see in a parsed packet. */
-always_inline enum reason sound(struct __sk_buff *skb, const struct packet *pkt)
+/* EXPRESS, or the reason why the IP layer or conntrack has to see the packet. */
+always_inline enum reason check_headers(struct __sk_buff *skb, const struct packet *pkt)
 {
-	if (hops(pkt) <= 1)
+	if (ttl_of(pkt) <= 1)
 		return TTL_EXPIRES;
 	if (pkt->len > skb->len - pkt->mac_header ||
-	    (!is_ipv6(pkt) && !ip_sums_up(pkt->ip)))
+	    (!is_ipv6(pkt) && !ip_checksum_ok(pkt->ip)))
 		return MALFORMED;
-	return is_udp(&pkt->key) ? sound_udp(pkt) : sound_tcp(pkt);
+	return is_udp(&pkt->key) ? check_udp(pkt) : check_tcp(pkt);
 }
 
 /*
- * The addresses of IPv6 as a key has them: nobody who does not know the seed
- * finds others of the same digest. internal/express/contable computes the same.
+ * IPv6 addresses as a key has them. Without the seed nobody can construct a
+ * collision. internal/express/contable computes the same.
  */
 always_inline __u64 digest(const __u64 *addrs)
 {
@@ -173,7 +179,7 @@ always_inline __u64 digest(const __u64 *addrs)
 	return d ^ d >> 32;
 }
 
-/* The key of the opposite direction. */
+/* Replaces the key by that of the opposite direction. */
 always_inline void reverse(struct packet *pkt)
 {
 	struct key *key = &pkt->key;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * From an skb to the key of its connection's direction. Whatever conntrack
- * or the IP layer would look at twice is a reason to go regular.
+ * From an skb to the key of its connection's direction. Packets that conntrack or
+ * the IP layer treat specially have no key: the reason says why.
  */
 #pragma once
 
 #include "packet.h"
 
-/* The bytes that have to be linear; of a shorter UDP packet, all. */
+/* Bytes that must be linear; shorter UDP packets must be linear as a whole. */
 #define HEADERS (L4_OFF + sizeof(struct tcphdr))
 #define HEADERS6 (L4_OFF6 + sizeof(struct tcphdr))
-/* Of these, behind the MAC header. */
+/* Of these, those behind the MAC header. */
 #define IP_HEADERS (HEADERS - ETH_HLEN)
 #define IP_HEADERS6 (HEADERS6 - ETH_HLEN)
 
@@ -23,13 +23,12 @@ always_inline void parse_tcp(const struct tcphdr *tcp, struct packet *pkt)
 }
 
 /*
- * Fills pkt from the bytes between the IP header and end, which have at least a
- * UDP header, as far as it takes to find its connection; protocol is the IP
- * header's. key.side is left with the protocol bit alone. Returns EXPRESS, or
- * the reason why the packet has no key.
+ * Fills pkt from an IPv4 header and what follows up to end, at least 8 bytes.
+ * protocol is the IP header's. key.side gets only the protocol bit. Returns
+ * EXPRESS, or the reason why the packet has no key.
  */
-always_inline enum reason parse_headers(struct iphdr *ip, void *end, __u8 protocol,
-					struct packet *pkt)
+always_inline enum reason parse_ipv4(struct iphdr *ip, void *end, __u8 protocol,
+				     struct packet *pkt)
 {
 	void *l4 = ip + 1;
 
@@ -58,8 +57,8 @@ always_inline enum reason parse_headers(struct iphdr *ip, void *end, __u8 protoc
 	return EXPRESS;
 }
 
-/* What IPv6 has between its header and TCP or UDP is for the regular way. */
-always_inline enum reason other_header(__u8 next)
+/* The reason for a next header that is neither TCP nor UDP. */
+always_inline enum reason reason_of_header(__u8 next)
 {
 	switch (next) {
 	case IPPROTO_FRAGMENT:
@@ -76,9 +75,9 @@ always_inline enum reason other_header(__u8 next)
 	return NOT_TCP_UDP;
 }
 
-/* parse_headers for IPv6. */
-always_inline enum reason parse_headers6(struct ipv6hdr *ip6, void *end, __u8 protocol,
-					 struct packet *pkt)
+/* parse_ipv4() for IPv6. */
+always_inline enum reason parse_ipv6(struct ipv6hdr *ip6, void *end, __u8 protocol,
+				     struct packet *pkt)
 {
 	const void *l4 = ip6 + 1;
 	const void *addrs = (void *)ip6 + offsetof(struct ipv6hdr, saddr);
@@ -105,7 +104,7 @@ always_inline enum reason parse_headers6(struct ipv6hdr *ip6, void *end, __u8 pr
 		return EXPRESS;
 	}
 	if (protocol != IPPROTO_TCP)
-		return other_header(protocol);
+		return reason_of_header(protocol);
 	if ((void *)ip6 + IP_HEADERS6 > end)
 		return MALFORMED;
 	pkt->key.side = IPV6_SIDE;
@@ -113,9 +112,12 @@ always_inline enum reason parse_headers6(struct ipv6hdr *ip6, void *end, __u8 pr
 	return EXPRESS;
 }
 
-/* The same for any skb, of IPv4 or of IPv6, with a MAC header of that length. */
-always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, int v6,
-				   const __u32 mac_header)
+/*
+ * Parses any skb as IPv6 or IPv4, behind a MAC header of that length. May
+ * invalidate pointers into the packet.
+ */
+always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt, int v6,
+				const __u32 mac_header)
 {
 	const __u32 wanted = mac_header + (v6 ? IP_HEADERS6 : IP_HEADERS);
 	const __u32 ip_header = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -130,7 +132,7 @@ always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, in
 	if (skb->vlan_present)
 		return VLAN_TAG;
 	if (data + wanted > end) {
-		/* Headers beyond the linear part, or a short UDP packet. */
+		/* Headers in fragments, or a short UDP packet. */
 		headers = skb->len < wanted ? skb->len : wanted;
 		if (bpf_skb_pull_data(skb, headers))
 			return MALFORMED;
@@ -142,12 +144,12 @@ always_inline enum reason parse_as(struct __sk_buff *skb, struct packet *pkt, in
 	ip = data + mac_header;
 	pkt->mac_header = mac_header;
 	if (v6)
-		return parse_headers6(ip, end, ((struct ipv6hdr *)ip)->nexthdr, pkt);
-	return parse_headers(ip, end, ((struct iphdr *)ip)->protocol, pkt);
+		return parse_ipv6(ip, end, ((struct ipv6hdr *)ip)->nexthdr, pkt);
+	return parse_ipv4(ip, end, ((struct iphdr *)ip)->protocol, pkt);
 }
 
-/* IPPROTO_* of a packet of IPv4, 0 if that takes more than a look. */
-always_inline __u8 protocol(struct __sk_buff *skb)
+/* IPPROTO_* of an IPv4 packet, 0 if the IP header is not linear. */
+always_inline __u8 ip_protocol(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
@@ -159,7 +161,7 @@ always_inline __u8 protocol(struct __sk_buff *skb)
 }
 
 /* The same for IPv6. */
-always_inline __u8 protocol6(struct __sk_buff *skb)
+always_inline __u8 ip_protocol6(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data;
 	struct ipv6hdr *ip6 = data + IP_OFF;

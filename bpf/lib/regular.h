@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The verdict "regular": the packet goes on to the kernel untouched, counted by
- * device and reason.
+ * The verdict "regular": the packet continues untouched on the kernel's own path
+ * and is counted by device and reason.
  */
 #pragma once
 
 #include "packet.h"
 
-/* What is known of a device, or 0. */
+/* The entry of a hooked device, or 0. */
 always_inline struct device *device_at(__u32 ifindex)
 {
 	__u32 index = ifindex & DEVICE_MASK;
@@ -16,14 +16,13 @@ always_inline struct device *device_at(__u32 ifindex)
 	return device && device->ifindex == ifindex ? device : 0;
 }
 
-/* What is known of the device that skb is at, or 0. */
+/* The entry of the device that the program runs at, or 0. */
 always_inline struct device *device_of(struct __sk_buff *skb)
 {
 	return device_at(skb->ifindex);
 }
 
-/* One regular packet at this device, with its reason. */
-always_inline int regular_way(struct __sk_buff *skb, enum reason reason)
+always_inline int go_regular(struct __sk_buff *skb, enum reason reason)
 {
 	struct device *device = device_of(skb);
 	struct counters *counters;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the regular way would have done to the packet, done at once
- * (scon_express_forward of scon.txt, section V-A).
+ * Rewriting: gives a packet the headers that it would have behind the kernel's own
+ * path (scon_express_forward of the SCON paper, section V-A).
  */
 #pragma once
 
 #include "contable.h"
 
 /*
- * Ethernet delivers short frames with padding, which the IP layer trims.
- * Returns 0, with pkt->ip good for use, or -1: then nothing has changed.
+ * Removes the padding of short Ethernet frames, as the IP layer does. Returns 0
+ * with pkt->ip updated, or -1 with the packet unchanged.
  */
-always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
+always_inline int trim_padding(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *data;
 
@@ -27,8 +27,8 @@ always_inline int trim(struct __sk_buff *skb, struct packet *pkt)
 }
 
 /*
- * Gives a packet that came in without one a MAC header, for rewrite() to fill in.
- * Returns 0, with pkt->ip good for use, or -1: then nothing has changed.
+ * Prepends a MAC header, which rewrite() fills in, to a packet from a device without
+ * MAC addresses. Returns 0 with pkt->ip updated, or -1 with the packet unchanged.
  */
 always_inline int add_mac_header(struct __sk_buff *skb, struct packet *pkt)
 {
@@ -39,7 +39,7 @@ always_inline int add_mac_header(struct __sk_buff *skb, struct packet *pkt)
 	eth = (void *)(long)skb->data;
 	if ((void *)eth + ETH_HLEN + ip_header(pkt) + sizeof(struct udphdr) >
 	    (void *)(long)skb->data_end)
-		return -1; /* it was that long */
+		return -1; /* cannot happen: it was that long */
 	eth->h_proto = skb->protocol;
 	pkt->ip = (void *)(eth + 1);
 	pkt->mac_header = ETH_HLEN;
@@ -47,8 +47,8 @@ always_inline int add_mac_header(struct __sk_buff *skb, struct packet *pkt)
 }
 
 /*
- * Adjusts the checksum of TCP or UDP, whose headers begin at l4_off. Returns 0,
- * or an error.
+ * Updates the TCP or UDP checksum; the header is at l4_off. Returns 0, or -1 on
+ * errors. Invalidates pointers into the packet.
  */
 always_inline int adjust_checksum(struct __sk_buff *skb, __u32 l4_off, int is_tcp,
 				  __u16 addr_delta, __u16 port_delta)
@@ -71,13 +71,13 @@ always_inline int adjust_checksum(struct __sk_buff *skb, __u32 l4_off, int is_tc
 }
 
 /*
- * Rewrites a packet of IPv6. The new addresses are those of the other direction.
- * The header has no checksum, so that it changes the sum of the whole packet, if
- * the device has computed that; bpf_l4_csum_replace takes back there what
- * addresses add, as if it were IPv4.
+ * IPv6: the new addresses are those of the twin. The header has no checksum, so
+ * rewriting it changes skb->csum where the device has computed that
+ * (CHECKSUM_COMPLETE). bpf_l4_csum_replace assumes IPv4 and compensates there for
+ * the addresses, so ip_delta includes them.
  */
 always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
-			   const struct half *half, int is_tcp, __u8 hop)
+			   const struct half *half, int is_tcp, __u8 ttl_step)
 {
 	const struct half *twin = slot(half->twin);
 	void *data = (void *)pkt->ip6 - IP_OFF;
@@ -86,12 +86,12 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 	__u16 ip_delta = half->ip_delta, *class = (void *)pkt->ip6;
 
 	if (!twin)
-		return -1; /* there is always one */
+		return -1; /* cannot happen */
 	*(__u64 *)data = half->out_macs;
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	*class = (*class & ~bpf_htons(DSCP_MASK << DSCP_SHIFT6)) |
 		 bpf_htons(half->out_tos << DSCP_SHIFT6);
-	pkt->ip6->hop_limit -= hop;
+	pkt->ip6->hop_limit -= ttl_step;
 	addrs[0] = twin->addrs6[2];
 	addrs[1] = twin->addrs6[3];
 	addrs[2] = twin->addrs6[0];
@@ -99,13 +99,13 @@ always_inline int rewrite6(struct __sk_buff *skb, struct packet *pkt,
 	*(__u32 *)(data + L4_OFF6) = half->out_ports;
 	if (adjust_checksum(skb, L4_OFF6, is_tcp, addr_delta, port_delta))
 		return -1;
-	bpf_csum_update(skb, ip_delta); /* an error tells that there is no such sum */
+	bpf_csum_update(skb, ip_delta); /* fails if there is no such sum */
 	return 0;
 }
 
-/* Rewrites a packet of IPv4 that begins at off. hop is what the TTL goes down by. */
+/* IPv4, in a packet whose Ethernet header is at off. */
 always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
-			   const struct half *half, int is_tcp, __u32 off, __u8 hop)
+			   const struct half *half, int is_tcp, __u32 off, __u8 ttl_step)
 {
 	void *data = (void *)pkt->ip - IP_OFF;
 	struct iphdr *ip = pkt->ip;
@@ -115,7 +115,7 @@ always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
 	*(__u64 *)data = half->out_macs;
 	*(__u32 *)(data + 8) = half->out_macs_end;
 	ip->tos = (ip->tos & ~DSCP_MASK) | half->out_tos;
-	ip->ttl -= hop;
+	ip->ttl -= ttl_step;
 	ip->check = ~((check >> 16) + check);
 	*(__u64 *)(data + IP_OFF + offsetof(struct iphdr, saddr)) = half->out_addrs;
 	*(__u32 *)(data + L4_OFF) = half->out_ports;
@@ -123,14 +123,14 @@ always_inline int rewrite4(struct __sk_buff *skb, struct packet *pkt,
 }
 
 /*
- * Rewrites the packet as half says: MAC addresses, TTL (by hop), DSCP, addresses,
- * ports and checksums. The caller has made every check; after the first write
- * nothing can fail, since the headers are linear and not shared (the program's
- * prologue sees to that). Returns 0, or -1 for a packet that is now spoilt.
+ * Rewrites MAC addresses, TTL, DSCP, addresses, ports and checksums by half. The
+ * caller has made all checks; nothing fails after the first write, since the
+ * headers are linear and not shared (the program's prologue unshares them).
+ * Returns 0, or -1 if the packet is corrupt and must be dropped.
  */
 always_inline int rewrite(struct __sk_buff *skb, struct packet *pkt,
-			  const struct half *half, int is_tcp, __u8 hop)
+			  const struct half *half, int is_tcp, __u8 ttl_step)
 {
-	return is_ipv6(pkt) ? rewrite6(skb, pkt, half, is_tcp, hop) :
-			      rewrite4(skb, pkt, half, is_tcp, 0, hop);
+	return is_ipv6(pkt) ? rewrite6(skb, pkt, half, is_tcp, ttl_step) :
+			      rewrite4(skb, pkt, half, is_tcp, 0, ttl_step);
 }

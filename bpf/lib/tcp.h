@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What is followed of a TCP connection: how far it has come, and its end.
+ * TCP state that conntrack needs and does not see in express packets: how far
+ * the sequence numbers have advanced, and the end of the connection.
  */
 #pragma once
 
 #include "contable.h"
-
-/* Behind the last byte of a TCP segment, in host order. */
-always_inline __u32 seq_end(const struct packet *pkt)
-{
-	return bpf_ntohl(pkt->seq) + pkt->len - ip_header(pkt) - pkt->l4_header;
-}
 
 always_inline int after(__u32 a, __u32 b)
 {
@@ -18,8 +13,8 @@ always_inline int after(__u32 a, __u32 b)
 }
 
 /*
- * How far a TCP connection has come: conntrack does not see it. The daemon
- * tells it when the connection falls silent or is reset.
+ * Records sequence number and acknowledgement of a segment. The daemon passes
+ * them to conntrack when the connection falls silent or is reset.
  */
 always_inline void advance(struct half *half, const struct packet *pkt)
 {
@@ -31,21 +26,7 @@ always_inline void advance(struct half *half, const struct packet *pkt)
 		half->ack = ack;
 }
 
-/*
- * Conntrack compares a RST's sequence number with the highest acknowledgement
- * in the other direction, and waits for the acknowledgement of data, but
- * follows only packets in the window that it knows. So it has to forget both
- * once a connection has left that window, which is twice as far each time, and
- * before half the sequence space has gone by. Packets are of 64 KiB at most,
- * and a lease of TCP_FAR bytes at most.
- */
-#define TCP_FAR_FIRST (1 << 16)
-#define TCP_FAR (1 << 28)
-#define TCP_LEASE_PACKETS (TCP_FAR >> 16)
-
-#define TCP_RST 0x04
-
-always_inline void tell(enum event_kind kind, __u32 slot)
+always_inline void send_event(enum event_kind kind, __u32 slot)
 {
 	struct event ev = { .kind = kind, .slot = slot };
 
@@ -53,8 +34,30 @@ always_inline void tell(enum event_kind kind, __u32 slot)
 }
 
 /*
- * What the receiver makes of a RST: it takes one at the number that it has
- * acknowledged last, or at the end of what was sent to it.
+ * Conntrack compares a RST's sequence number with the highest acknowledgement of
+ * the other direction, and it waits for unacknowledged data, but it updates both
+ * only for packets inside the window that it knows. So the daemon makes conntrack
+ * forget both after the first TCP_FAR_FIRST bytes, then after twice as many each
+ * time, and at least every TCP_FAR bytes: before half of the sequence space has
+ * passed. Packets have 64 KiB at most, and a lease TCP_FAR bytes at most.
+ */
+#define TCP_FAR_FIRST (1 << 16)
+#define TCP_FAR (1 << 28)
+#define TCP_LEASE_PACKETS (TCP_FAR >> 16)
+
+always_inline void report_progress(struct half *half)
+{
+	if (half->seq_end - half->told < half->far)
+		return;
+	half->told = half->seq_end;
+	if (half->far < TCP_FAR)
+		half->far *= 2;
+	send_event(EVENT_FAR, half->twin);
+}
+
+/*
+ * The receiver accepts a RST whose sequence number is its last acknowledgement
+ * or the end of the data sent to it.
  */
 always_inline enum event_kind end_kind(const struct half *half, const struct half *twin,
 				       const struct packet *pkt)
@@ -66,8 +69,8 @@ always_inline enum event_kind end_kind(const struct half *half, const struct hal
 	return seq == twin->ack || seq == half->seq_end ? EVENT_RESET : EVENT_STRAY_RESET;
 }
 
-/* SYN, FIN or RST: both halves end, and the daemon gets to know. */
-always_inline void end(struct half *half, const struct packet *pkt)
+/* SYN, FIN or RST: closes both halves and notifies the daemon. */
+always_inline void end_connection(struct half *half, const struct packet *pkt)
 {
 	enum event_kind kind = EVENT_CLOSED;
 	struct half *twin = slot(half->twin);
@@ -81,5 +84,5 @@ always_inline void end(struct half *half, const struct packet *pkt)
 		twin->state = SLOT_CLOSED;
 		twin->generation = 0;
 	}
-	tell(kind, half->twin);
+	send_event(kind, half->twin);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * VXLAN. Packets of a connection by a VXLAN device go express in two steps: the
- * half says what becomes of the packet between the container and that device,
- * its struct outer what the packet has around it on the wire.
+ * Express packets of a VXLAN device bypass the device and the stack beneath it. Two
+ * decisions are combined: the half has the path between the container and the VXLAN
+ * device, its struct outer the headers on the underlay.
  *
- * Out: to_wire at the VXLAN device, or from_container, notes which packet goes
- * in; to_wire at the device beneath sees it come out, with its outer headers.
- * In: from_wire at the device beneath notes which packet the stack unpacks;
- * from_wire at the VXLAN device sees it come out. Only then has it passed the
- * rules and the device's own checks.
+ * Out: to_wire at the VXLAN device, or from_container, tracks a packet into the
+ * device; to_wire at the underlay device recognizes it and records its outer headers.
+ * In: from_wire at the underlay device tracks a packet that the kernel decapsulates;
+ * from_wire at the VXLAN device recognizes it. Only then has it passed the rules and
+ * the device's own checks.
  */
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "regular.h"
 #include "vxlan.h"
 
-/* What is around the packets of a half, which is its twin's twin. */
+/* The outer headers of a half; its slot is its twin's twin. */
 always_inline struct outer *outer_of(const struct half *half)
 {
 	struct half *twin = slot(half->twin);
@@ -25,53 +25,38 @@ always_inline struct outer *outer_of(const struct half *half)
 	return twin ? bpf_map_lookup_elem(&outers, &twin->twin) : 0;
 }
 
-/* Which packet is seen again where it comes out of the tunnel. Never 0. */
+/* Ties the packet at the VXLAN device to the one at the underlay. Never 0. */
 always_inline __u32 inner_tie(const struct packet *pkt)
 {
-	/* TCP's may be joined to others meanwhile: this is the last one's. */
+	/* GRO may have merged TCP segments: the end is that of the last one. */
 	if (!is_udp(&pkt->key))
 		return seq_end(pkt) ^ pkt->ack ?: 1;
-	return tie(pkt, hops(pkt));
+	return tie(pkt, ttl_of(pkt));
 }
 
 /*
  * Out of the container.
  */
 
-/* A packet with this tie goes into its VXLAN device. */
-always_inline void goes_in(struct outer *o, __u32 tied, __u32 generation)
+/* Tracks the packet with this tie through the VXLAN device. */
+always_inline void track_encap(struct outer *o, __u32 tied, __u32 generation)
 {
 	o->probe_generation = generation;
 	o->copies = 0;
 	o->probe = tied;
-	note(&shared.last_tunneled, jiffies());
+	set_time(&shared.last_tunneled, jiffies());
 }
 
-/* What the tunnel has made of an inner packet of half is recorded. */
-always_inline void comes_out(struct __sk_buff *skb, const void *data,
-			     const struct packet *pkt, struct half *half, struct outer *o)
+always_inline int outer_is_known(struct __sk_buff *skb, const void *data,
+				 const struct packet *pkt, const struct outer *o,
+				 __u32 hash)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	const struct udphdr *udp = data + OUTER_L4_OFF;
 	const struct vxlan *vxlan = data + VXLAN_OFF;
-	__u32 len = wire_len(skb, pkt), generation = o->probe_generation,
-	      hash = skb->hash;
 	__be16 df = bpf_htons(IP_DF);
-	int same;
 
-	if (!o->probe || o->probe != tie(pkt, hops(pkt)))
-		return;
-	/* A device that does not know the way sends one to several machines. */
-	if (o->copies++) {
-		o->generation = 0;
-		return;
-	}
-	if (!hash || vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
-	    half->out_macs != macs_of(pkt) || half->out_macs_end != macs_end_of(pkt) ||
-	    bpf_ntohs(udp->len) != pkt->len + INNER_OFF - sizeof(*ip) ||
-	    (ip->tos & ECN_MASK) != ecn_out(pkt->ip->tos) || is_group(load64(data)))
-		return;
-	same = o->macs == load64(data) && o->macs_end == load32(data + 8) &&
+	return o->macs == load64(data) && o->macs_end == load32(data + 8) &&
 	       o->dev == skb->ifindex && o->addrs == load64(&ip->saddr) &&
 	       o->ports == load32(udp) && o->vni == vxlan->vni && o->mark == skb->mark &&
 	       o->priority == skb->priority && o->origin == hash &&
@@ -79,39 +64,77 @@ always_inline void comes_out(struct __sk_buff *skb, const void *data,
 	       o->inner_frag == (pkt->ip->frag_off & df) &&
 	       o->tos == (ip->tos & DSCP_MASK) && o->ttl == ip->ttl &&
 	       o->inner_ttl == pkt->ip->ttl && o->sums == !!udp->check;
-	if (same && o->generation == shared.generation &&
+}
+
+always_inline void record_outer(struct __sk_buff *skb, const void *data,
+				const struct packet *pkt, struct outer *o, __u32 hash)
+{
+	const struct iphdr *ip = data + IP_OFF;
+	const struct udphdr *udp = data + OUTER_L4_OFF;
+	const struct vxlan *vxlan = data + VXLAN_OFF;
+	__be16 df = bpf_htons(IP_DF);
+
+	o->macs = load64(data);
+	o->macs_end = load32(data + 8);
+	o->dev = skb->ifindex;
+	o->addrs = load64(&ip->saddr);
+	o->ports = load32(udp);
+	o->vni = vxlan->vni;
+	o->mark = skb->mark;
+	o->priority = skb->priority;
+	o->origin = hash;
+	o->frag = ip->frag_off & df;
+	o->inner_frag = pkt->ip->frag_off & df;
+	o->tos = ip->tos & DSCP_MASK;
+	o->ttl = ip->ttl;
+	o->inner_ttl = pkt->ip->ttl;
+	o->sums = !!udp->check;
+}
+
+/* At the underlay device: if this is the tracked packet, records its outer headers. */
+always_inline void learn_encap(struct __sk_buff *skb, const void *data,
+			       const struct packet *pkt, struct half *half,
+			       struct outer *o)
+{
+	const struct iphdr *ip = data + IP_OFF;
+	const struct udphdr *udp = data + OUTER_L4_OFF;
+	const struct vxlan *vxlan = data + VXLAN_OFF;
+	__u32 len = wire_len(skb, pkt), generation = o->probe_generation,
+	      hash = skb->hash;
+	int known;
+
+	if (!o->probe || o->probe != tie(pkt, ttl_of(pkt)))
+		return;
+	/* Without an FDB entry the device floods: one packet to several machines. */
+	if (o->copies++) {
+		o->generation = 0;
+		return;
+	}
+	if (!hash || vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
+	    half->out_macs != macs_of(pkt) || half->out_macs_end != macs_end_of(pkt) ||
+	    bpf_ntohs(udp->len) != pkt->len + INNER_OFF - sizeof(*ip) ||
+	    (ip->tos & ECN_MASK) != ecn_encap(pkt->ip->tos) || is_multicast(load64(data)))
+		return;
+	known = outer_is_known(skb, data, pkt, o, hash);
+	if (known && o->generation == shared.generation &&
 	    generation == shared.generation) {
 		if (len > o->max_len)
 			o->max_len = len;
 		return;
 	}
 	o->generation = 0;
-	if (!same) {
-		/* From the next jiffy on, as in leave(). */
+	if (!known) {
+		/* From the next jiffy on, as in learn_egress(). */
 		half->lease_from = jiffies() + 1;
-		o->macs = load64(data);
-		o->macs_end = load32(data + 8);
-		o->dev = skb->ifindex;
-		o->addrs = load64(&ip->saddr);
-		o->ports = load32(udp);
-		o->vni = vxlan->vni;
-		o->mark = skb->mark;
-		o->priority = skb->priority;
-		o->origin = hash;
-		o->frag = ip->frag_off & df;
-		o->inner_frag = pkt->ip->frag_off & df;
-		o->tos = ip->tos & DSCP_MASK;
-		o->ttl = ip->ttl;
-		o->inner_ttl = pkt->ip->ttl;
-		o->sums = !!udp->check;
+		record_outer(skb, data, pkt, o, hash);
 	}
 	o->max_len = len;
 	__sync_lock_test_and_set(&o->generation, generation);
 }
 
-/* Whether what is known of the tunnel holds for this packet of the container. */
-always_inline int fits(struct __sk_buff *skb, const struct packet *pkt,
-		       const struct outer *o)
+/* Whether the recorded outer headers apply to this packet of the container. */
+always_inline int outer_fits(struct __sk_buff *skb, const struct packet *pkt,
+			     const struct outer *o)
 {
 	return o->generation == shared.generation &&
 	       (!skb->hash || skb->hash == o->origin) &&
@@ -119,15 +142,15 @@ always_inline int fits(struct __sk_buff *skb, const struct packet *pkt,
 	       (pkt->ip->frag_off & bpf_htons(IP_DF)) == o->inner_frag &&
 	       pkt->len + INNER_OFF <= 0xffff &&
 	       (pkt->len <= o->max_len || wire_len(skb, pkt) <= o->max_len) &&
-	       (!o->sums || (!skb->gso_size && has_sum(pkt)));
+	       (!o->sums || (!skb->gso_size && has_known_checksum(pkt)));
 }
 
 /*
- * Out of the container and onto the wire beneath its VXLAN device. All checks
+ * Encapsulates, rewrites and redirects a packet to the underlay device. All checks
  * have been made.
  */
-always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
-				   struct half *half, const struct outer *o, int is_tcp)
+always_inline int express_encap(struct __sk_buff *skb, struct packet *pkt,
+				struct half *half, const struct outer *o, int is_tcp)
 {
 	__u32 segments = skb->gso_segs ?: 1;
 	__u16 id;
@@ -138,7 +161,7 @@ always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_HLEN) |
 					BPF_F_ADJ_ROOM_ENCAP_L2_ETH))
-		return regular_way(skb, MALFORMED); /* nothing has changed */
+		return go_regular(skb, MALFORMED); /* nothing has changed */
 	data = (void *)(long)skb->data;
 	if (data + INNER_OFF + L4_OFF + sizeof(struct udphdr) >
 	    (void *)(long)skb->data_end)
@@ -151,7 +174,7 @@ always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
 	if (rewrite4(skb, pkt, half, is_tcp, INNER_OFF, 1))
 		return TC_ACT_SHOT;
 	if (o->sums) {
-		/* rewrite4 has called helpers. */
+		/* rewrite4() has invalidated the pointers. */
 		data = (void *)(long)skb->data;
 		if (data + INNER_OFF + L4_OFF > (void *)(long)skb->data_end)
 			return TC_ACT_SHOT;
@@ -161,7 +184,7 @@ always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
 	}
 	skb->mark = o->mark;
 	skb->priority = o->priority;
-	mark_own(skb, CB_EXPRESS);
+	set_cb(skb, CB_EXPRESS);
 	return bpf_redirect(o->dev, 0);
 }
 
@@ -169,7 +192,7 @@ always_inline int express_tunneled(struct __sk_buff *skb, struct packet *pkt,
  * Into the container.
  */
 
-/* The outer headers are those that were seen to be let in. */
+/* Whether the outer headers are the recorded ones. */
 always_inline int same_outer(struct __sk_buff *skb, const void *data,
 			     const struct outer *o)
 {
@@ -183,19 +206,19 @@ always_inline int same_outer(struct __sk_buff *skb, const void *data,
 	       o->tos == (ip->tos & DSCP_MASK);
 }
 
-/* Some packet that the stack was left to unpack may still be under way. */
-always_inline int in_tunnel(const struct outer *o, __u32 now)
+/* Whether a packet may still be between the kernel's underlay and VXLAN devices. */
+always_inline int decap_pending(const struct outer *o, __u32 now)
 {
-	return o->probe && now - o->when <= 2;
+	return o->probe && now - o->when <= RECENT_TICKS;
 }
 
 /*
- * A packet is left to the stack to unpack. to_record tells that its
- * outer headers may become those that are known.
+ * Tracks a packet that the kernel decapsulates. Its outer headers are recorded only
+ * if to_record is set.
  */
-always_inline void unpacks(struct __sk_buff *skb, const void *data,
-			   const struct packet *pkt, struct outer *o, int to_record,
-			   __u32 now)
+always_inline void track_decap(struct __sk_buff *skb, const void *data,
+			       const struct packet *pkt, struct outer *o, int to_record,
+			       __u32 now)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 generation = shared.generation;
@@ -213,8 +236,8 @@ always_inline void unpacks(struct __sk_buff *skb, const void *data,
 		o->tos = ip->tos & DSCP_MASK;
 	}
 	o->probe_generation = to_record && same_outer(skb, data, o) ? generation : 0;
-	if (is_udp(&pkt->key)) { /* several may look the same */
-		if (now - o->when > 2)
+	if (is_udp(&pkt->key)) { /* several may have the same tie */
+		if (now - o->when > RECENT_TICKS)
 			o->copies = 0;
 		if (o->copies < 0xff)
 			o->copies++;
@@ -224,11 +247,12 @@ always_inline void unpacks(struct __sk_buff *skb, const void *data,
 }
 
 /*
- * A packet is at its VXLAN device, unpacked. Its outer headers hold if it is the
- * one that was noted. If it renews the lease, no others do.
+ * At the VXLAN device: if this decapsulated packet is the tracked one, its outer
+ * headers become valid. If another packet renews the half's lease, they become
+ * invalid.
  */
-always_inline void unpacked(struct __sk_buff *skb, const struct packet *pkt,
-			    struct outer *o, int renews)
+always_inline void learn_decap(struct __sk_buff *skb, const struct packet *pkt,
+			       struct outer *o, int renews)
 {
 	__u32 generation = o->probe_generation;
 	int more = is_udp(&pkt->key) && o->copies && --o->copies;

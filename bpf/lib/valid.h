@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Validity: whether the decision that a half remembers holds for a packet.
+ * Validity: whether the decision stored in a half applies to a packet.
  */
 #pragma once
 
 #include "clock.h"
 
 /*
- * What of an skb must be as it was when the decision was made. A container's
- * port is in the key. Of a packet in a tunnel, device and mark are the outer's.
+ * Whether device, MAC addresses, mark and DSCP are those of the packet that the
+ * kernel decided about. A container's port is in the key. Inside a tunnel, device
+ * and mark belong to the outer packet.
  */
 always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 				const struct half *half, int tunneled)
 {
 	return half->in_macs == macs_of(pkt) && half->in_macs_end == macs_end_of(pkt) &&
 	       (tunneled || pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
-	       (tunneled || half->in_mark == skb->mark) && half->in_tos == dscp(pkt);
+	       (tunneled || half->in_mark == skb->mark) && half->in_tos == dscp_of(pkt);
 }
 
 always_inline int packets_left(const struct half *half)
@@ -23,19 +24,20 @@ always_inline int packets_left(const struct half *half)
 	return (__s32)(half->lease_end - (__u32)half->packets) > 0;
 }
 
-/* The decision is of the current rules and its lease runs, now or from the next jiffy on.
- */
+/* Whether the generation is current and the lease runs, now or from the next jiffy on. */
 always_inline int leased(const struct half *half, __u32 now)
 {
 	return half->generation == shared.generation &&
 	       now + 1 - half->lease_from <= lease_ticks && packets_left(half);
 }
 
-/* EXPRESS if the decision that half remembers holds for this packet. */
-always_inline enum reason valid_as(struct __sk_buff *skb, const struct packet *pkt,
-				   const struct half *half, __u32 now, int tunneled)
+/* EXPRESS, or the reason why the decision does not apply to this packet. */
+always_inline enum reason check_decision_as(struct __sk_buff *skb,
+					    const struct packet *pkt,
+					    const struct half *half, __u32 now,
+					    int tunneled)
 {
-	enum reason reason = sound(skb, pkt);
+	enum reason reason = check_headers(skb, pkt);
 
 	if (reason)
 		return reason;
@@ -45,7 +47,7 @@ always_inline enum reason valid_as(struct __sk_buff *skb, const struct packet *p
 						    NEW_GENERATION;
 	if (now - half->lease_from >= lease_ticks || !packets_left(half))
 		return LEASE_ENDED;
-	if (!alive(now))
+	if (!daemon_alive(now))
 		return shared.paused ? PAUSED : INERT;
 	if (!same_identity(skb, pkt, half, tunneled))
 		return IDENTITY;
@@ -54,8 +56,15 @@ always_inline enum reason valid_as(struct __sk_buff *skb, const struct packet *p
 	return EXPRESS;
 }
 
-always_inline enum reason valid(struct __sk_buff *skb, const struct packet *pkt,
-				const struct half *half, __u32 now)
+always_inline enum reason check_decision(struct __sk_buff *skb, const struct packet *pkt,
+					 const struct half *half, __u32 now)
 {
-	return valid_as(skb, pkt, half, now, 0);
+	return check_decision_as(skb, pkt, half, now, 0);
+}
+
+always_inline enum reason check_decision_inner(struct __sk_buff *skb,
+					       const struct packet *pkt,
+					       const struct half *half, __u32 now)
+{
+	return check_decision_as(skb, pkt, half, now, 1);
 }

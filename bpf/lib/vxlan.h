@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * VXLAN: the packet in a packet.
+ * VXLAN format: parsing, checking and writing the headers around an inner packet.
  */
 #pragma once
 
@@ -13,10 +13,10 @@ struct vxlan {
 
 #define VXLAN_FLAGS bpf_htonl(0x08000000) /* a VNI and no extension */
 
-/* Places in a packet. */
+/* Offsets in a packet. */
 #define OUTER_L4_OFF L4_OFF
 #define VXLAN_OFF (OUTER_L4_OFF + sizeof(struct udphdr))
-/* The inner Ethernet header; as long as what a tunnel adds to a packet. */
+/* The inner Ethernet header. Encapsulation adds as many bytes. */
 #define INNER_OFF (VXLAN_OFF + sizeof(struct vxlan))
 
 #define ECN_MASK 3
@@ -24,8 +24,8 @@ struct vxlan {
 #define ECT_0 2
 #define ECN_CE 3
 
-/* Whether an skb may carry another packet in it. */
-always_inline int is_tunneled(struct __sk_buff *skb)
+/* Whether an skb is a packet to the VXLAN port. */
+always_inline int is_vxlan(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data;
 	struct iphdr *ip = data + IP_OFF;
@@ -37,8 +37,8 @@ always_inline int is_tunneled(struct __sk_buff *skb)
 }
 
 /*
- * Parses the packet in a packet that is_tunneled. Returns where the outer one
- * begins, or 0: then reason says why the inner one has no key.
+ * Parses the inner packet of one that is_vxlan(). Returns the start of the outer
+ * packet, or 0 with the reason why the inner one has no key.
  */
 always_inline void *parse_inner(struct __sk_buff *skb, struct packet *pkt,
 				enum reason *reason)
@@ -67,11 +67,11 @@ always_inline void *parse_inner(struct __sk_buff *skb, struct packet *pkt,
 	}
 	pkt->mac_header = ETH_HLEN;
 	ip = data + INNER_OFF + IP_OFF;
-	*reason = parse_headers(ip, end, ip->protocol, pkt);
+	*reason = parse_ipv4(ip, end, ip->protocol, pkt);
 	return *reason ? 0 : data;
 }
 
-always_inline __u32 folded(__u64 sum)
+always_inline __u32 fold64(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
@@ -80,9 +80,9 @@ always_inline __u32 folded(__u64 sum)
 }
 
 /*
- * The checksum of the outer UDP header at udp, if that of the inner packet is
- * right: then the inner IP header adds nothing, and all behind it just what its
- * pseudo header would take away. No payload is read.
+ * Checksum of the outer UDP header at udp, without reading the payload: if the inner
+ * checksums are correct, the inner IP header sums up to zero, and the inner TCP or
+ * UDP segment to the complement of its pseudo header.
  */
 always_inline __u16 outer_check(__u64 addrs, const struct udphdr *udp,
 				const struct packet *pkt)
@@ -98,12 +98,12 @@ always_inline __u16 outer_check(__u64 addrs, const struct udphdr *udp,
 	sum += (__u64)udp->source + udp->dest + udp->len;
 	sum += (__u64)vxlan->flags + vxlan->vni;
 	sum += (__u64)load32(eth) + load32(eth + 4) + load32(eth + 8) + load16(eth + 12);
-	sum += (__u16)~folded(pseudo);
-	return (__u16)~folded(sum) ?: 0xffff;
+	sum += (__u16)~fold64(pseudo);
+	return (__u16)~fold64(sum) ?: 0xffff;
 }
 
-/* Whether the inner packet has a checksum that the outer one may rest on. */
-always_inline int has_sum(const struct packet *pkt)
+/* Whether the inner packet has a TCP or UDP checksum over all of its data. */
+always_inline int has_known_checksum(const struct packet *pkt)
 {
 	const struct udphdr *udp = l4_of(pkt);
 
@@ -111,8 +111,8 @@ always_inline int has_sum(const struct packet *pkt)
 	       (udp->check && bpf_ntohs(udp->len) == pkt->len - sizeof(struct iphdr));
 }
 
-/* The outer headers of a packet of this length, around the inner one. */
-always_inline int outer_is_sound(const void *data, __u32 len, const struct packet *pkt)
+/* Whether the outer headers of an skb of this length are correct. */
+always_inline int check_outer(const void *data, __u32 len, const struct packet *pkt)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	const struct udphdr *udp = data + OUTER_L4_OFF;
@@ -121,28 +121,28 @@ always_inline int outer_is_sound(const void *data, __u32 len, const struct packe
 
 	if (vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
 	    len != outer_len + ETH_HLEN || bpf_ntohs(ip->tot_len) != outer_len ||
-	    bpf_ntohs(udp->len) != outer_len - sizeof(*ip) || !ip_sums_up(ip))
+	    bpf_ntohs(udp->len) != outer_len - sizeof(*ip) || !ip_checksum_ok(ip))
 		return 0;
-	return !udp->check ||
-	       (has_sum(pkt) && udp->check == outer_check(load64(&ip->saddr), udp, pkt));
+	return !udp->check || (has_known_checksum(pkt) &&
+			       udp->check == outer_check(load64(&ip->saddr), udp, pkt));
 }
 
-/* The outer ECN bits that go with the inner ones (RFC 6040, as the kernel). */
-always_inline __u8 ecn_out(__u8 inner)
+/* The outer ECN bits for the inner ones (RFC 6040, as the kernel does it). */
+always_inline __u8 ecn_encap(__u8 inner)
 {
 	inner &= ECN_MASK;
 	return inner == ECN_CE ? ECT_0 : inner;
 }
 
-/* Whether unpacking leaves the inner ECN bits as they are. */
-always_inline int ecn_stays(__u8 outer, __u8 inner)
+/* Whether decapsulation leaves the inner ECN bits as they are. */
+always_inline int ecn_kept(__u8 outer, __u8 inner)
 {
 	outer &= ECN_MASK;
 	inner &= ECN_MASK;
 	return !outer || (outer == ECT_0 && inner) || (outer == ECT_1 && inner == ECT_1);
 }
 
-/* The outer headers, but for the checksum of UDP. */
+/* Writes the outer headers, except the UDP checksum. */
 always_inline void write_outer(void *data, const struct outer *o, __u32 inner_len,
 			       __u8 inner_tos, __u16 id)
 {
@@ -153,7 +153,7 @@ always_inline void write_outer(void *data, const struct outer *o, __u32 inner_le
 
 	*(__u64 *)data = o->macs;
 	*(__u32 *)(data + 8) = o->macs_end;
-	*(__u16 *)ip = bpf_htons(0x4500 | o->tos | ecn_out(inner_tos));
+	*(__u16 *)ip = bpf_htons(0x4500 | o->tos | ecn_encap(inner_tos));
 	ip->tot_len = bpf_htons(inner_len + INNER_OFF);
 	ip->id = bpf_htons(id);
 	ip->frag_off = o->frag;
@@ -162,7 +162,7 @@ always_inline void write_outer(void *data, const struct outer *o, __u32 inner_le
 	*(__u64 *)&ip->saddr = o->addrs;
 	sum = (__u64)load32(ip) + load16(&ip->id) + o->frag + load16(&ip->ttl) +
 	      (o->addrs & 0xffffffff) + (o->addrs >> 32);
-	ip->check = ~folded(sum);
+	ip->check = ~fold64(sum);
 	*(__u32 *)udp = o->ports;
 	udp->len = bpf_htons(inner_len + INNER_OFF - sizeof(*ip));
 	udp->check = 0;
