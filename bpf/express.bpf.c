@@ -3,14 +3,15 @@
  * The object that the daemon loads: the hooks in the order of a packet and its
  * answer, then two programs that serve the daemon. All hooks call lib/ downwards:
  *
- *   parse.h ─▶ contable.h ─▶ valid.h ─▶ forward.h     express: account.h, rewrite.h,
- * order.h key        lookup        decision   │ applies?   └─ tunnel.h   VXLAN: vxlan.h
- *      └───────────┴────────────┴─────▶ regular.h     regular, with a reason
+ *   parse.h ─▶ contable.h ─▶ valid.h ─▶ forward.h   express
+ *   (key)      (lookup)      (decision)  tunnel.h   express, past a VXLAN device
+ *      └────────────┴────────────┴─────▶ regular.h  regular, with a reason
  *
- * Regular packets of known connections pass learn.h (checksum.h, tcp.h) as well, those
- * of unknown ones candidate.h, those that Netfilter drops discard.h. fast_path.h does
- * the first line in one go for most packets. Below all are packet.h (header fields),
- * clock.h and maps.h (shared state).
+ * forward.h uses account.h, rewrite.h and order.h; tunnel.h uses vxlan.h. A regular
+ * packet of a known connection also passes learn.h (checksum.h, tcp.h), one of an
+ * unknown connection candidate.h, one that Netfilter drops discard.h. fast_path.h is
+ * the first line for most packets. All stand on packet.h (header fields), clock.h and
+ * maps.h (shared state).
  */
 #include "from_container.bpf.c"
 #include "from_netkit.bpf.c"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long tasks wait for contended locks, per lock.
+ * contention: time that tasks wait for contended locks, by lock.
  *
- * Hook:     raw tracepoints lock:contention_begin (lock, flags) and
- *           lock:contention_end (lock, result).
- * Comes in: every wait for a lock of the kernel that somebody else holds.
- * Goes out: nothing is changed; locks grows.
+ * Hook: raw tracepoints lock:contention_begin (lock, flags) and
+ *       lock:contention_end (lock, result).
+ * In:   every wait for a kernel lock that another task holds.
+ * Out:  nothing; the waits are added to `locks`.
  *
- * A mutex announces its wait twice, while it spins and before it sleeps; the
- * first time counts.
+ * A mutex reports contention_begin twice, when it spins and before it sleeps; the
+ * first one counts.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -32,12 +32,12 @@ struct lock_waits {
 	__u32 unused;
 };
 
-/* Whose waits count: those of one process, or, where that is 0, of the tasks in
- * waiters[0], or, without by_cgroup, all. Set by the bench. */
+/* Tasks whose waits count: those of one process; if that is 0, those in the cgroup
+ * waiters[0]; without by_cgroup, all. Set by the bench. */
 volatile __u32 watched_process;
 volatile __u32 by_cgroup;
 
-/* The group by_cgroup is about. Written and read by the bench's side only. */
+/* The cgroup. The bench writes, the program reads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
 	__uint(max_entries, 1);
@@ -45,8 +45,8 @@ struct {
 	__type(value, __u32);
 } waiters SEC(".maps");
 
-/* Waits that have not ended. Written at their beginning, removed at their end;
- * the oldest are evicted. */
+/* Waits in progress. contention_begin writes, contention_end removes; the map evicts
+ * the least recently used. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -54,8 +54,8 @@ struct {
 	__type(value, struct wait);
 } waiting SEC(".maps");
 
-/* Waits that have ended, by the lock's address. Written here, read and emptied
- * by the bench; nothing evicts, what does not fit is lost. */
+/* Finished waits by the lock's address. contention_end writes, the bench reads and
+ * clears; nothing evicts: waits that do not fit are lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -114,7 +114,7 @@ int contention_end(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	__sync_fetch_and_add(&lock->waits, 1);
 	__sync_fetch_and_add(&lock->waited_ns, took_ns);
-	/* Two waiters of one lock end one after the other. */
+	/* No race: waits for one lock end one after the other. */
 	if (lock->longest_ns < took_ns)
 		lock->longest_ns = took_ns;
 	lock->flags = first.flags;

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Waypoints of a packet through the network stack, with the time at each.
+ * profile: the path of a packet through the network stack, with the time at each
+ * waypoint.
  *
  * Hooks: BPF netfilter links between the functions of IP's hooks (Linux 6.4),
  *        and the tracepoints net_dev_queue, net_dev_start_xmit, netif_rx,
  *        net_dev_xmit and netif_receive_skb.
  * In:    every packet of the machine (tracepoints) or of one network namespace
  *        (links).
- * Out:   nothing is changed, every packet is accepted. The ways of some
- *        packets, one at a time on each CPU, go into a ring buffer.
+ * Out:   every packet is accepted unchanged. The paths of some packets, one at a time
+ *        on each CPU, are written to a ring buffer.
  *
- * An object of its own: it needs the kernel's BTF. The structs are what it
- * reads of the kernel's.
- *
- * A waypoint reads the clock when it begins and when it is done, so that its
- * own work is no part of the way.
+ * The structs declare the kernel's fields that the programs read by BTF. A waypoint
+ * reads the clock at its start and at its end, so that its own time can be left out.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -24,20 +22,20 @@
 
 #define NF_ACCEPT 1
 
-/* The most steps of a way; later ones are left out, and the way is lost. */
+/* Maximum number of steps of a path; longer paths are lost. */
 #define MAX_STEPS 64
-/* The most devices that lead out of the machine. */
+/* Maximum number of devices that lead out of the machine. */
 #define MAX_WIRES 4
-/* A packet that has not come to its end after this time never will, in ns. */
+/* Time after which a packet is given up, in ns. */
 #define PATIENCE 1000000
-/* How long packets are counted to find out which are to be followed, in ns. */
+/* Interval of the sampling rate, in ns. */
 #define WINDOW 10000000
 
 /* The network namespace of the wires, by its inode. */
 const volatile __u32 wire_net;
-/* Devices where ways begin and end, by index; 0 where there is none. */
+/* ifindexes of the devices where paths begin and end; 0 behind the last. */
 const volatile __u32 wires[MAX_WIRES];
-/* Ways that may begin in one WINDOW on one CPU. */
+/* Maximum number of paths that begin in one WINDOW on one CPU. */
 const volatile __u32 quota = 10;
 
 enum waypoint {
@@ -51,35 +49,36 @@ enum waypoint {
 
 struct step {
 	__u64 entered_ns;
-	__u32 body_ns; /* spent in the waypoint itself */
+	__u32 body_ns; /* time of the waypoint itself */
 	__u32 net; /* inode of the network namespace */
-	__u32 at; /* Netfilter's hook, or index of the device */
+	__u32 at; /* Netfilter hook, or ifindex */
 	enum waypoint waypoint;
 };
 
-/* A packet on its way. */
+/* The path of one packet. */
 struct way {
-	__u64 skb; /* its address, 0 between packets */
-	__u32 length; /* of steps; more than MAX_STEPS if some are left out */
+	__u64 skb; /* address of the packet that is followed, 0 for none */
+	__u32 length; /* number of steps; more than MAX_STEPS if some are missing */
 	__u32 pad;
 	struct step steps[MAX_STEPS];
 };
 
-/* What the waypoints of one CPU share. */
+/* State of the waypoints of one CPU. */
 struct lane {
 	struct way way;
-	__u64 window_ns; /* when the window began */
-	__u32 seen; /* packets that might have begun a way in it */
-	__u32 every; /* which of them do, by the window before */
-	__u32 taken; /* those that did */
+	__u64 window_ns; /* start of the window */
+	__u32 seen; /* packets at a first waypoint in this window */
+	__u32 every; /* every n-th of them is followed, from the rate of the last window
+		      */
+	__u32 taken; /* those that were followed */
 	__u32 pad;
-	__u64 runs; /* of waypoints, all packets counted */
-	__u64 begun; /* ways */
-	__u64 ended; /* those of them that came to their end */
-	__u64 lost; /* those of these that the ring had no room for */
+	__u64 runs; /* runs of waypoints, for any packet */
+	__u64 begun; /* paths begun */
+	__u64 ended; /* paths completed */
+	__u64 lost; /* completed paths that did not fit into the ring buffer */
 };
 
-/* Written by the waypoints; counters are read by the profile. */
+/* The waypoints write and read, the profile reads the counters; nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -87,8 +86,8 @@ struct {
 	__type(value, struct lane);
 } lanes SEC(".maps");
 
-/* Ways that came to their end, as struct way without the steps it has not.
- * Read by the profile; what it has no room for is lost. */
+/* Completed paths: struct way up to the last step. The waypoints write, the profile
+ * reads; paths that do not fit are lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 22);
@@ -136,9 +135,9 @@ always_inline struct lane *this_lane(void)
 }
 
 /*
- * Whether a packet begins a way now: every n-th may, so that the quota is met
- * at the rate of the window before, never more than the quota, and none while
- * another packet of this CPU is on its way.
+ * Whether to follow this packet: every n-th, so that the rate of the last window
+ * yields the quota, never more than the quota, and not while another packet of this
+ * CPU is followed.
  */
 always_inline int begins(struct lane *lane, const struct sk_buff *skb)
 {
@@ -164,8 +163,8 @@ always_inline void begin(struct lane *lane, const struct sk_buff *skb)
 	lane->way.length = 0;
 }
 
-/* A softirq may come in between and begin another way: that one has an odd
- * step then, and is none of the common ones. */
+/* A softirq may interrupt and begin another path: that one then has a step of this
+ * packet, and is not among the common paths. */
 always_inline void pass(struct lane *lane, enum waypoint waypoint, const struct net *net,
 			__u32 at)
 {
@@ -212,7 +211,7 @@ always_inline int is_wire(const struct net_device *dev)
 	return 0;
 }
 
-/* Where the ways of a namespace's own packets begin. */
+/* First waypoint of packets that a namespace sends. */
 SEC("netfilter")
 int scon_way_begins(struct bpf_nf_ctx *ctx)
 {
@@ -235,7 +234,7 @@ int scon_at_hook(struct bpf_nf_ctx *ctx)
 	return NF_ACCEPT;
 }
 
-/* Where the ways of packets to a namespace end. */
+/* Last waypoint of packets to a namespace. */
 SEC("netfilter")
 int scon_way_ends(struct bpf_nf_ctx *ctx)
 {
@@ -248,7 +247,7 @@ int scon_way_ends(struct bpf_nf_ctx *ctx)
 	return NF_ACCEPT;
 }
 
-/* The first argument of these tracepoints is the packet. */
+/* The first argument of these tracepoints is the skb. */
 always_inline int at_device(const struct sk_buff *skb, enum waypoint waypoint)
 {
 	struct lane *lane = this_lane();
@@ -276,7 +275,7 @@ int scon_rx(__u64 *args)
 	return at_device((const void *)args[0], WAYPOINT_RX);
 }
 
-/* The packet may be gone or another's: only its address counts. */
+/* The skb may be freed or reused already: only its address is compared. */
 SEC("tp_btf/net_dev_xmit")
 int scon_xmit(__u64 *args)
 {
@@ -291,7 +290,7 @@ int scon_xmit(__u64 *args)
 	return 0;
 }
 
-/* Where the ways of packets from a wire begin, too. */
+/* Also the first waypoint of packets from a wire. */
 SEC("tp_btf/netif_receive_skb")
 int scon_receive(__u64 *args)
 {

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The rival "sockmap" of scon pipe bench: what one end of a TCP connection sends
- * goes straight to the other end's socket.
+ * sockmap: redirects the data of a TCP connection straight to the other end's socket.
+ * Compared with the pipe by scon pipe bench.
  *
- * Hook:     sk_msg verdict of the map ends.
- * Comes in: what is sent by a socket that is in the map.
- * Goes out: SK_PASS, redirected where the other end is in the map, too.
+ * Hook: sk_msg verdict of the map `ends`.
+ * In:   data sent by a socket in the map.
+ * Out:  SK_PASS, redirected if the other end is in the map, too.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Where the server listens, in the machine's order; set by the bench. */
+/* Port of the server, in host order; set by the bench. */
 volatile __u32 server_port;
 
-/* Both ends of connections, by the client's port and, in the lowest bit, whether
- * it is the client's. Written by the load program, read by redirect; sockets that
- * close leave it. */
+/* Both ends of connections, by the client's port << 1, plus 1 for the client's end. The
+ * load program writes, redirect reads; closing a socket removes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, 16384);

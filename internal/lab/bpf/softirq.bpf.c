@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Time spent in the network softirqs, per CPU.
+ * softirq: time spent in the network softirqs, per CPU.
  *
- * Hook:     raw tracepoints irq:softirq_entry and irq:softirq_exit; both
- *           hand over the vector's number as their only argument.
- * Comes in: every softirq of the machine.
- * Goes out: nothing is changed; softirq_times grows.
+ * Hook: raw tracepoints irq:softirq_entry and irq:softirq_exit, whose only argument
+ *       is the vector.
+ * In:   every softirq of the machine.
+ * Out:  nothing; the times are added to `softirq_times`.
  *
- * A softirq never migrates and never nests, so entry and exit of one vector
- * meet on the same CPU and need no atomics.
+ * A softirq neither migrates nor nests: entry and exit of a vector run on the same
+ * CPU and need no atomics.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -17,16 +17,16 @@
 #define NET_RX_SOFTIRQ 3
 
 struct softirq_time {
-	__u64 entered_ns; /* when the current run began, 0 outside a run */
-	__u64 total_ns; /* sum over all finished runs */
-	__u64 watched_ns; /* the part of it on top of the watched process */
+	__u64 entered_ns; /* start of the current run, 0 outside a run */
+	__u64 total_ns; /* all finished runs */
+	__u64 watched_ns; /* of these, runs that interrupted the watched process */
 };
 
-/* The process whose share is told, as the initial PID namespace knows it; set
- * by the bench while the programs run. */
+/* PID, in the initial PID namespace, of the process whose share is measured; set by the
+ * bench while the programs run. */
 volatile __u32 watched_process;
 
-/* Written by both programs, read and summed by the bench; nothing evicts. */
+/* Both programs write, the bench reads and adds up; nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

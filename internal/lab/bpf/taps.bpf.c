@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Taps on the wires at the two ends of a line, and what its CPUs do meanwhile.
+ * taps: timestamps at both ends of a line of devices, and the interrupts of its CPUs
+ * meanwhile.
  *
- * Hooks: tcx egress of the first device (tap_in) and of the last (tap_out) of a
- *        line; raw tracepoints of interrupts.
+ * Hooks: tcx egress of the first device (tap_in) and of the last (tap_out) of a line;
+ *        raw tracepoints of interrupts.
  * In:    every packet that these devices send.
- * Out:   packets of the generator, known by their mark, are noted in samples,
- *        and end at the last tap. All others go on as they are.
+ * Out:   packets of the generator, recognized by their mark, are recorded in `samples`
+ *        and dropped at the last tap. All other packets pass unchanged.
  *
- * tap_in reads the clock last and tap_out first, so that their own work is no
- * part of the latency.
+ * tap_in reads the clock last and tap_out first, so that their own time is not part of
+ * the latency.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -22,50 +23,50 @@
 
 #define always_inline static __always_inline
 
-/* Begins the payload of the generator's packets. */
+/* First word of the payload of the generator's packets. */
 const volatile __u64 mark;
 
 #define NET_RX_SOFTIRQ 3
 
 enum event {
 	EVENT_TICK, /* timer of the CPU */
-	EVENT_RESCHEDULE, /* interrupt from another CPU: schedule anew */
+	EVENT_RESCHEDULE, /* interrupt from another CPU: reschedule */
 	EVENT_CALL, /* interrupt from another CPU: call a function */
 	EVENT_DEVICE, /* interrupt of a device */
-	EVENT_RAISE, /* the softirq that receives packets is asked for */
+	EVENT_RAISE, /* the NET_RX softirq was raised */
 	EVENTS,
 };
 
-/* What the generator sends behind the UDP header. */
+/* UDP payload of the generator's packets. */
 struct payload {
 	__be64 mark;
 	__be32 run;
 	__be32 number;
 } __attribute__((packed));
 
-/* A packet on its way; 0 where a tap has not seen it. */
+/* One packet; fields are 0 until the tap sees it. */
 struct sample {
 	__u64 in_ns;
 	__u64 out_ns;
-	__u32 in_thread; /* that the CPU was running */
+	__u32 in_thread; /* thread that the CPU was running */
 	__u32 out_thread;
 	__u16 in_cpu;
 	__u16 out_cpu;
-	/* At tap_in the CPU's counters; tap_out leaves what was added to those of
-	 * its own. */
+	/* tap_in stores the counters of its CPU; tap_out replaces them by the difference
+	 * from those of its own. */
 	__u32 events[EVENTS];
 };
 
-/* What has happened on a CPU. */
+/* Events of a CPU. */
 struct lane {
 	__u32 events[EVENTS];
 };
 
-/* The run whose packets count; set by the measurement. */
+/* Number of the run that is measured; set by the measurement. */
 volatile __u32 run;
 
-/* By the packet's number. Written by the taps; read and cleared by the
- * measurement, which has it in its memory. */
+/* Samples by the packet's number. The taps write; the measurement maps it, reads and
+ * clears. Nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -74,7 +75,7 @@ struct {
 	__type(value, struct sample);
 } samples SEC(".maps");
 
-/* Written by the tracepoints, read by the taps; nothing evicts. */
+/* Event counters. The tracepoints write, the taps read; nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -89,7 +90,7 @@ always_inline struct lane *this_lane(void)
 	return bpf_map_lookup_elem(&lanes, &zero);
 }
 
-/* The sample of a packet of this run, 0 if it is none. */
+/* The sample of a packet of this run, 0 for other packets. */
 always_inline struct sample *sample_of(struct __sk_buff *skb)
 {
 	const void *data = (const void *)(long)skb->data;
@@ -185,9 +186,8 @@ int scon_device(void *ctx)
 	return count(EVENT_DEVICE);
 }
 
-/* Once for each packet that is sent. Once more on its way if the softirq left off
- * because its time was over: it asks for itself then, and forwarding, which is in
- * it, does not (Linux 6.5). */
+/* Once for each packet sent. Once more while it is forwarded if the softirq exceeded its
+ * time and raised itself again (Linux 6.5). */
 SEC("raw_tracepoint/softirq_raise")
 int scon_raise(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -2,14 +2,14 @@
 /*
  * pipe_copy: the pipe's engine "bpf" (docs/pipe.md).
  *
- * Hook: cgroup/setsockopt, of the cgroup that the broker made the doorbells in.
- * In:   setsockopt of a process on its doorbell, at SOL_PIPE, with an entry of
- *       32 bytes, as long as the paper's.
- * Out:  the bytes are in the ring that only the peer maps, and the pages of both
- *       ends tell so; or an errno. Any other call is the kernel's.
+ * Hook: cgroup/setsockopt, of the cgroup in which the broker created the doorbells.
+ * In:   setsockopt of a process on its doorbell, level SOL_PIPE, with an entry of 32
+ *       bytes, the paper's length.
+ * Out:  the bytes are in the ring that only the peer maps, and the pages of both ends
+ *       are updated; or an errno. The kernel handles all other calls.
  *
- * The connection is the socket's own, by its storage: nothing that the caller
- * passes selects it. The kernel holds the socket's lock meanwhile.
+ * The connection is that of the socket, from its storage: no argument of the caller
+ * selects it. The kernel holds the socket's lock during the call.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -20,18 +20,18 @@
 #define SOL_PIPE 0x5043
 #define PAGE 4096
 #define MOST (256 << 10) /* bytes that a call copies */
-/* Pieces of a copy: a ring's end takes one for each bit of its size. */
+/* Pieces of a copy: near a ring's end, one for each bit of its size. */
 #define MOST_PIECES 64
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
-/* A store, and a full barrier. */
+/* A store and a full memory barrier. */
 #define PUBLISH(x, value) ((void)__sync_lock_test_and_set(&(x), (value)))
 
 enum kind {
-	KIND_SEND = 1, /* copy len bytes from src, or as many as fit */
-	KIND_LOOK, /* tell what the peer has said */
-	KIND_FIN, /* nothing more is sent */
+	KIND_SEND = 1, /* copy up to len bytes from src */
+	KIND_LOOK, /* only update the pages */
+	KIND_FIN, /* end of the stream */
 };
 
 struct entry {
@@ -41,7 +41,7 @@ struct entry {
 	__u64 unused[2];
 };
 
-/* What one end says; libsconpipe/src/pipe.h has the same. */
+/* State published by one end; the same as in libsconpipe/src/pipe.h. */
 struct side {
 	__u64 head;
 	__u64 switch_at;
@@ -56,29 +56,29 @@ struct side {
 	__u8 pad_last[116];
 };
 
-/* An end's page. Only its process maps it, and may write what it likes. */
+/* An end's page. Only its process maps it, and may write anything. */
 struct page {
-	struct side own; /* for the program to read */
-	struct side peer; /* what the peer says: for the process to read */
-	/* Of what it sends, for the process to read: */
+	struct side own; /* written by the process, read by the program */
+	struct side peer; /* the peer's state, written by the program */
+	/* Of the data sent, written by the program: */
 	__u64 sent; /* bytes */
-	__u64 switch_at; /* bytes when it went over to the ring of this size */
+	__u64 switch_at; /* bytes before the ring of this size */
 	__u64 size;
 	__u8 rest[PAGE - 2 * sizeof(struct side) - 24];
 };
 
-/* Where an end stands, which nobody can map. */
+/* State of an end that no process can map. */
 struct place {
 	__u64 head; /* bytes sent */
-	__u64 switch_at; /* head when it went over to the ring of this generation */
+	__u64 switch_at; /* head at the switch to the ring of this generation */
 	__u32 ring; /* generation << 8 and class of the ring that it sends to */
 	__u32 fin;
 	__u32 slot; /* of this end */
 	__u32 peer; /* slot of the peer */
 };
 
-/* Of each doorbell; made by the broker, then written by the program; goes with
- * the socket, or when the broker takes it away. */
+/* By doorbell. The broker creates and removes entries, the program writes them; they
+ * end with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -86,8 +86,8 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
-/* By slot, the newest ring that an end receives by: generation << 8 and class.
- * The broker writes. */
+/* By slot, the newest ring of a receiving end: generation << 8 and class. The broker
+ * writes, the program reads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -95,8 +95,8 @@ struct {
 	__type(value, __u32);
 } newest SEC(".maps");
 
-/* Maps by slot, which the broker writes and removes: ends' pages, and the rings
- * that they receive by, a map for each class. */
+/* Maps by slot: the ends' pages, and the rings that they receive from, one map of
+ * maps per class. The broker writes and removes, the program reads. */
 #define BY_SLOT(name, bytes)                                       \
 	struct {                                                   \
 		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);          \
@@ -118,7 +118,7 @@ BY_SLOT(rings_256k, 256 << 10);
 BY_SLOT(rings_1m, 1 << 20);
 BY_SLOT(rings_4m, 4 << 20);
 
-/* A copy under way. */
+/* A copy in progress. */
 struct copy {
 	__u64 src;
 	__u32 at; /* in the ring */
@@ -126,7 +126,7 @@ struct copy {
 	__u32 slot;
 };
 
-/* value_of is the one value of a slot's map. */
+/* The only value of a slot's map. */
 always_inline void *value_of(void *maps, __u32 slot)
 {
 	const __u32 zero = 0;
@@ -136,9 +136,8 @@ always_inline void *value_of(void *maps, __u32 slot)
 }
 
 /*
- * piece copies what it may without the verifier's doubt: whatever at is, a
- * constant bounds the length so that it ends within the ring. Near the ring's
- * end the constants become small. 1 ends the copy.
+ * Copies one piece. The verifier needs a constant bound: for any value of at, the
+ * largest power of two that ends within the ring. Returns 1 to end the copy.
  */
 always_inline long piece(struct copy *c, __u8 *ring, const __u32 size)
 {
@@ -184,7 +183,7 @@ static long copy_4m(__u32 i, struct copy *c)
 	return piece(c, value_of(&rings_4m, c->slot), 4 << 20);
 }
 
-/* copy copies n bytes to a ring; it returns how many came. */
+/* Copies n bytes to a ring. Returns the number of bytes copied. */
 always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
 {
 	struct copy c = { .src = src, .at = at, .left = n, .slot = slot };
@@ -206,8 +205,8 @@ always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
 	return n - c.left;
 }
 
-/* mirror tells each end what the other says. What is as it was is not written: the
- * line would be taken from the processor that reads it. */
+/* Copies the state of each end to the other's page. Unchanged words that the peer polls
+ * are not written, so that its cache line stays valid. */
 always_inline void mirror(struct page *own, struct page *peer)
 {
 	__u32 write_wait = READ_ONCE(own->own.write_wait);
@@ -222,13 +221,13 @@ always_inline void mirror(struct page *own, struct page *peer)
 	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
 }
 
-/* size_of a ring of that generation and class. */
+/* Bytes of a ring of that generation and class. */
 always_inline __u32 size_of(__u32 ring)
 {
 	return (64 << 10) << (2 * (ring & 3));
 }
 
-/* go_over goes to a larger ring, once the peer has left the one before. */
+/* Switches to a larger ring when the peer has emptied the one before the current. */
 always_inline void go_over(struct place *p, struct page *own, struct page *peer,
 			   __u64 tail)
 {
@@ -257,7 +256,7 @@ always_inline int send(struct place *p, struct page *own, struct page *peer, __u
 	from = tail > p->switch_at ? tail : p->switch_at;
 	used = p->head - from;
 	if (tail > p->head || used > size)
-		return -ECONNRESET; /* the peer lies */
+		return -ECONNRESET; /* the peer violates the protocol */
 	room = size - used;
 	n = len < room ? len : room;
 	if (n > MOST)
@@ -309,14 +308,14 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 	p = bpf_sk_storage_get(&places, ctx->sk, 0, 0);
 	if (!p)
 		return 1;
-	/* The kernel has more room than the caller has given. */
+	/* optval_end is the end of the kernel's buffer, not of the caller's. */
 	if (ctx->optlen != sizeof(*e) || (void *)(e + 1) > ctx->optval_end)
 		err = -EINVAL;
 	else
 		err = act(p, e);
 	if (err)
 		bpf_set_retval(err);
-	ctx->optlen = -1; /* it is done: the kernel's own code is not asked */
+	ctx->optlen = -1; /* done: skip the kernel's own setsockopt */
 	return 1;
 }
 

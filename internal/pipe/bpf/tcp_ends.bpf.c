@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * tcp_ends: which ends of TCP connections belong together (docs/run.md).
+ * tcp_ends: identifies the two ends of a TCP connection (docs/run.md).
  *
- * Hook: iterator of sockets with storage in "asked", which the broker gives to
- *       those that it was handed.
- * In:   a socket, and its number in the storage.
- * Out:  to the reader, the number and the sequence numbers that the connection
- *       began with, one more for what a SYN took where the kernel has counted it
- *       as acknowledged. Nobody knows them but who sees the connection's packets.
+ * Hook: iterator of sockets with storage in `asked`, which the broker gives to the
+ *       sockets that clients pass to it.
+ * In:   a socket, and its number from the storage.
+ * Out:  to the reader, the number and the connection's initial sequence numbers,
+ *       plus one for each SYN that the kernel has counted as acknowledged. Only a
+ *       process that sees the connection's packets can know them.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -41,9 +41,10 @@ struct tcp_end {
 	__u32 received;
 };
 
-const struct tcp_end *unused __attribute__((unused)); /* for its type */
+const struct tcp_end *unused __attribute__((unused)); /* exports the type */
 
-/* The broker writes and removes. */
+/* Numbers of the sockets in question. The broker writes and removes, the program reads.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

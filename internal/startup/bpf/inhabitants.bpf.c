@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * inhabitants: which network namespaces have processes.
+ * inhabitants: lists the network namespaces that have processes.
  *
  * Hook: iterator of tasks.
  * In:   every thread of the machine.
- * Out:  to the reader, the number of each one's namespace, and its process. What
- *       /proc/PID/task/TID/ns/net says, without a look-up of files for each.
+ * Out:  to the reader, inode of the thread's network namespace and process ID: the
+ *       contents of /proc/PID/task/TID/ns/net without a file lookup per thread.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -46,7 +46,7 @@ struct inhabitant {
 	__u32 pid;
 };
 
-const struct inhabitant *unused __attribute__((unused)); /* for its type */
+const struct inhabitant *unused __attribute__((unused)); /* exports the type */
 
 SEC("iter/task")
 int inhabitants(struct bpf_iter__task *ctx)
@@ -58,7 +58,7 @@ int inhabitants(struct bpf_iter__task *ctx)
 		return 0;
 	in.netns = task->nsproxy->net_ns->ns.inum;
 	in.pid = task->tgid;
-	if (in.netns) /* else it is ending */
+	if (in.netns) /* 0: the task is exiting */
 		bpf_seq_write(ctx->meta->seq, &in, sizeof(in));
 	return 0;
 }

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * route: containers that share one port of the host without a bridge, kind
- * tc-routing (startup.txt, figure 4d).
+ * route: containers that share one port of the host without a bridge, device kind
+ * tc-routing (container startup paper, figure 4d).
  *
- *   container ── pair ──▶ scon_route_out ─┬─ to one of the tenant's ──▶ its pair
+ *   container ── pair ──▶ scon_route_out ─┬─ same tenant ──▶ its pair
  *                                         └─ else ──▶ port
  *   port ──▶ scon_route_in ─┬─ to a container ──▶ its pair
  *                           └─ else ──▶ the host's stack
  *
- * Hook: tc ingress; scon_route_out of the host's end of each container's pair,
- *       scon_route_in of the port.
- * In:   every frame. IPv4 and ARP have a way, by the address they are for.
- * Out:  redirected. Dropped: what a container sends under an address that is
- *       not its own, with a VLAN, or of another protocol; what is for another
- *       tenant's.
+ * Hook: tc ingress; scon_route_out at the host's end of each container's pair,
+ *       scon_route_in at the port.
+ * In:   every frame. IPv4 and ARP are routed by their destination address.
+ * Out:  redirected. Dropped: frames from a container with a source address that is
+ *       not its own, with a VLAN tag or of another protocol; frames to another
+ *       tenant's container.
  *
- * Who shares the port cannot speak for others: a switch behind it learns
- * nothing wrong.
+ * A container cannot spoof another one's addresses, so a switch behind the port
+ * learns only correct ones.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -28,7 +28,7 @@
 
 #define always_inline static inline __attribute__((always_inline))
 
-/* Where an address is. */
+/* The container that has an address. */
 struct place {
 	__u64 tenant;
 	__u32 ifindex; /* the host's end of the container's pair */
@@ -36,8 +36,7 @@ struct place {
 	__u16 unused;
 };
 
-/* Containers by their address. Written by the agent, which also evicts; read by
- * both programs. */
+/* Containers by address. The agent writes and removes, both programs read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -46,10 +45,10 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
-/* The shared port's number. */
+/* ifindex of the shared port. */
 const volatile __u32 port;
 
-/* Addresses of a frame: of ARP those that it speaks of. */
+/* IPv4 addresses of a frame, for ARP of sender and target. */
 struct addresses {
 	__be32 from, to;
 };
@@ -70,7 +69,7 @@ always_inline int differ(const __u8 *a, const __u8 *b)
 	       (a[4] ^ b[4]) | (a[5] ^ b[5]);
 }
 
-/* 0, or -1 for a frame that has none. */
+/* Returns 0, or an error for a frame without addresses or with a forged ARP sender. */
 always_inline int read_addresses(struct __sk_buff *skb, struct addresses *a,
 				 const __u8 *mac)
 {
@@ -112,7 +111,7 @@ int scon_route_out(struct __sk_buff *skb)
 		return bpf_redirect(port, 0);
 	if (other->tenant != own->tenant)
 		return TC_ACT_SHOT;
-	/* By the gateway to another subnet: it comes back by the port. */
+	/* To another subnet through the gateway: the frame comes back by the port. */
 	if (skb->protocol == bpf_htons(ETH_P_IP) && differ(other->mac, eth.h_dest))
 		return bpf_redirect(port, 0);
 	return bpf_redirect(other->ifindex, 0);
