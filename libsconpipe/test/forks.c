@@ -18,16 +18,25 @@ static void child(void *arg)
 	close_pair(*p);
 }
 
+#define THREADS 2
+
 static atomic_bool over;
+static atomic_int running;
 
-/* Nothing is allocated here, which sanitizers do not bear beside fork. */
-static void *look_at_buffer(void *arg)
+struct buffer {
+	int sid;
+	void *at;
+};
+
+/* Nothing is allocated here: a sanitizer's lock that a thread holds during fork stays
+ * locked in the child. */
+static void *refresh_buffer(void *arg)
 {
-	void *buf = pd_malloc(64);
+	struct buffer *b = arg;
 
+	atomic_fetch_add(&running, 1);
 	while (!over)
-		check(pd_buf_refresh(((struct pair *)arg)->client, &buf, 1) == 1);
-	pd_free(buf);
+		check(pd_buf_refresh(b->sid, &b->at, 1) == 1);
 	return NULL;
 }
 
@@ -37,19 +46,28 @@ static void make_buffer(void *arg)
 	pd_free(pd_malloc(64));
 }
 
-/* A child finds nothing locked that threads of its parent were at work with. */
+/* The child finds no lock held that threads of its parent use. */
 static void fork_beside_threads(struct pair *p)
 {
-	pthread_t threads[2];
+	struct buffer buffers[THREADS];
+	pthread_t threads[THREADS];
 	int i;
 
-	for (i = 0; i < 2; i++)
-		check(!pthread_create(&threads[i], NULL, look_at_buffer, p));
+	for (i = 0; i < THREADS; i++) {
+		buffers[i] = (struct buffer){ p->client, pd_malloc(64) };
+		check(buffers[i].at);
+	}
+	for (i = 0; i < THREADS; i++)
+		check(!pthread_create(&threads[i], NULL, refresh_buffer, &buffers[i]));
+	while (running < THREADS) /* a thread that starts allocates */
+		usleep(100);
 	for (i = 0; i < 50; i++)
 		wait_for(start(make_buffer, NULL));
 	over = true;
-	for (i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
+	for (i = 0; i < THREADS; i++) {
+		check(!pthread_join(threads[i], NULL));
+		pd_free(buffers[i].at);
+	}
 }
 
 void test_forks(void)

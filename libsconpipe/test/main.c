@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <sys/prctl.h>
+
 #include "pipetest.h"
 
 /* clang-format off */
@@ -148,11 +150,22 @@ void recv_all(int sid, uint64_t pos, size_t len)
 	}
 }
 
-pid_t start(void (*fn)(void *), void *arg)
+pid_t fork_test(void)
 {
 	pid_t child = fork();
 
 	check(child >= 0);
+	if (!child) { /* fork has cleared the alarm */
+		alarm(MOST_SECONDS);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	}
+	return child;
+}
+
+pid_t start(void (*fn)(void *), void *arg)
+{
+	pid_t child = fork_test();
+
 	if (!child) {
 		fn(arg);
 		_exit(0); /* what the parent has is no leak of the child */
@@ -172,7 +185,7 @@ int main(int argc, char **argv)
 {
 	size_t i;
 
-	alarm(60); /* a test that hangs ends */
+	alarm(MOST_SECONDS);
 	for (i = 0; argc == 2 && i < sizeof(topics) / sizeof(*topics); i++) {
 		if (strcmp(argv[1], topics[i].name))
 			continue;

@@ -26,7 +26,9 @@ static void live(void *arg)
 
 	send_all(sid, 0, 100);
 	if (v->deed == HAS_A_CHILD && fork() == 0) {
-		/* It has copies of all descriptors, and ends with the test. */
+		/* It has copies of all descriptors, outlives its parent, and ends with
+		 * the test. */
+		alarm(MOST_SECONDS);
 		close(test_lives[1]);
 		read_end = read(test_lives[0], &c, 1);
 		_exit(read_end);

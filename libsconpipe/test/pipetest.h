@@ -22,6 +22,8 @@
 
 #include <sconpipe.h>
 
+#define MOST_SECONDS 60 /* of a test; one that hangs ends */
+
 /* check ends the program when a condition does not hold. */
 #define check(condition)                                                        \
 	do {                                                                    \
@@ -59,6 +61,10 @@ void fill(void *buf, uint64_t pos, size_t len);
 void verify(const void *buf, uint64_t pos, size_t len);
 void send_all(int sid, uint64_t pos, size_t len);
 void recv_all(int sid, uint64_t pos, size_t len); /* by pd_recv_copy */
+
+/* fork_test is fork, but the child ends with its parent, or after as long as a test may
+ * take. */
+pid_t fork_test(void);
 
 /* start runs fn in a child, which has made no call yet. wait_for its success. */
 pid_t start(void (*fn)(void *), void *arg);
