@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pipe"
 )
 
@@ -21,12 +20,12 @@ import (
 var pipeCapabilities = []capability{
 	{
 		name: "root", look: lookRoot,
-		purpose: "enter containers' network namespaces, to ask the network who may talk to whom",
+		purpose: "load the program of the engine bpf and read the network namespaces of sockets",
 		without: "no pipe",
 	},
 	{
-		name: "namespaces", look: lookSetns, needsRoot: true,
-		purpose: "make the probes there",
+		name: "namespaces", look: lookNetnsOf, needsRoot: true,
+		purpose: "find the network namespace of a process that connects",
 		without: "no pipe",
 	},
 	{
@@ -60,7 +59,7 @@ var pipeCapabilities = []capability{
 	},
 	{
 		name: "open files", look: lookFiles,
-		purpose: "two for each connection, and up to four more while it comes about",
+		purpose: "four for each connection, and up to four more until both ends have mapped their memory",
 	},
 }
 
@@ -100,12 +99,22 @@ func lookCopyDevice(host) sight {
 	return sight{ok, name + ", not measured; used with pipe.copy_device", ""}
 }
 
-func lookSetns(host) sight {
-	err := netns.Do("", func() error { return nil })
+// lookNetnsOf asks for what the broker has to know of a process's socket.
+func lookNetnsOf(host) sight {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return sight{fail, err.Error(), "give the service CAP_SYS_ADMIN and RestrictNamespaces=net: packaging/scon-pipe.conf does"}
+		return sight{fail, err.Error(), ""}
 	}
-	return sight{ok, "a network namespace was entered", ""}
+	defer unix.Close(fd)
+	if _, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
+		return sight{fail, fmt.Sprintf("SO_NETNS_COOKIE: %v", err), newerKernel}
+	}
+	ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
+	if err != nil {
+		return sight{fail, fmt.Sprintf("SIOCGSKNS: %v", err), "give the service CAP_NET_ADMIN"}
+	}
+	unix.Close(ns)
+	return sight{ok, "SO_NETNS_COOKIE and SIOCGSKNS work", ""}
 }
 
 func lookPidfd(host) sight {

@@ -17,6 +17,7 @@ type attachment struct {
 	tcp      tcpEnd
 	cookie   uint64 // the kernel's, of the TCP socket
 	local    netip.AddrPort
+	peer     netip.AddrPort
 	doorbell [2]int // its own, the other end's; -1 when somebody else has it
 	end      *end   // when there is a connection
 	err      error  // why there will be none
@@ -47,15 +48,18 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if fd < 0 {
 		return answer, unix.EBADF
 	}
-	local, _, err := tcpNames(fd)
-	if err != nil {
+	var local, peer netip.AddrPort
+	if err := s.guard(time.Now().Add(callPatience), func() (err error) {
+		local, peer, err = tcpNames(fd)
+		return err
+	}); err != nil {
 		return answer, err
 	}
 	ends, err := b.loadAttaching()
 	if err != nil {
 		return answer, err
 	}
-	a := &attachment{owner: s, local: local, doorbell: [2]int{-1, -1}}
+	a := &attachment{owner: s, local: local, peer: peer, doorbell: [2]int{-1, -1}}
 	if a.tcp, err = ends.of(fd); err != nil {
 		return answer, err
 	}
@@ -120,7 +124,7 @@ func (b *Broker) pair(client, server *attachment) {
 	c := &connection{b: b, begun: time.Now(), name: server.local, attached: true}
 	both := [2]*attachment{client, server}
 	for i, a := range both {
-		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, doorbell: -1, id: a.id, cookie: a.cookie}
+		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, sees: a.peer, doorbell: -1, id: a.id, cookie: a.cookie}
 	}
 	err := b.prepare(c, both)
 	b.mu.Lock()
@@ -159,7 +163,7 @@ func (b *Broker) pair(client, server *attachment) {
 // prepare makes the memory of an attached connection, which takes over the
 // doorbells.
 func (b *Broker) prepare(c *connection, both [2]*attachment) error {
-	if !b.allows(c.ends[0].addr.Addr(), c.ends[1].addr.Addr()) {
+	if !b.allows(c.ends) {
 		b.refuse("allow list")
 		return unix.EACCES
 	}
@@ -230,7 +234,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		return answer, unix.ECONNRESET // it is over again
 	}
 	e := a.end
-	answer = reply{ID: id, Engine: e.connection.engine, Peer: e.peer().addr, Local: e.addr}
+	answer = reply{ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr}
 	files, size := e.memory.files()
 	generation := uint32(0)
 	if later, sizeLater, err := e.memory.ring(1); err == nil {

@@ -3,10 +3,8 @@ package pipe
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -190,32 +188,25 @@ type copiedRing struct {
 	size uint64
 }
 
-// placed is a map that its place in a map of maps keeps alive. It takes a file
-// only from when the end is given it to when it has mapped it.
+// placed is a map that its place in a map of maps keeps alive. It takes a file only
+// until the end has mapped it. (To open it again by its number takes CAP_SYS_ADMIN.)
 type placed struct {
-	id    ebpf.MapID
-	file  *os.File // nil if there is none
-	taken bool     // the end has mapped it
+	memory *ebpf.Map // nil once it is closed
+	taken  bool      // the end has mapped it
 }
 
-// open returns its file; -1 if there are too many. It is no *ebpf.Map: that would
-// ask the kernel and /proc what the map is.
-func (p *placed) open() int {
-	if p.file == nil {
-		attr := struct{ id, next, flags uint32 }{id: uint32(p.id)}
-		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_GET_FD_BY_ID, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-		if errno != 0 {
-			return -1
-		}
-		p.file = os.NewFile(fd, "map")
+// file of it; -1 if it is closed.
+func (p *placed) file() int {
+	if p.memory == nil {
+		return -1
 	}
-	return int(p.file.Fd())
+	return p.memory.FD()
 }
 
 func (p *placed) close() {
-	if p.file != nil {
-		p.file.Close()
-		p.file = nil
+	if p.memory != nil {
+		p.memory.Close()
+		p.memory = nil
 	}
 }
 
@@ -258,15 +249,11 @@ func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed
 	if err != nil {
 		return p, err
 	}
-	defer m.Close()
 	if err := outer.Put(slot, uint32(m.FD())); err != nil {
+		m.Close()
 		return p, fmt.Errorf("place memory of %d bytes: %w", size, err)
 	}
-	// Its number: to ask the map itself takes a look at /proc, too.
-	if err := outer.Lookup(slot, &p.id); err != nil {
-		return p, fmt.Errorf("look at memory of %d bytes: %w", size, err)
-	}
-	return p, nil
+	return placed{memory: m}, nil
 }
 
 func (m *copied) makePage() (err error) {
@@ -285,7 +272,7 @@ func (m *copied) makeRing(size uint64) (generation uint32, err error) {
 }
 
 func (m *copied) files() ([]int, uint64) {
-	return []int{m.page.open(), m.rings[0].open()}, m.rings[0].size
+	return []int{m.page.file(), m.rings[0].file()}, m.rings[0].size
 }
 
 func (m *copied) mapped(generation uint32) error {
@@ -306,7 +293,7 @@ func (m *copied) ring(generation uint32) ([]int, uint64, error) {
 	if r.taken {
 		return nil, 0, unix.EALREADY
 	}
-	return []int{r.open()}, r.size, nil
+	return []int{r.file()}, r.size, nil
 }
 
 func (m *copied) given(generation uint32) {
@@ -343,6 +330,8 @@ func (m *copied) growBehind(size uint64) error {
 		if err == nil && peer.e.memory == memory(peer) {
 			peer.rings = append(peer.rings, copiedRing{r, size})
 			err = m.k.objs.Newest.Put(peer.slot, uint32(len(peer.rings)-1)<<8|classOf(size))
+		} else {
+			r.close()
 		}
 		if err != nil {
 			b.log.Error("enlarge a ring", "error", err)

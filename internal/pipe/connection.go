@@ -22,6 +22,12 @@ type connection struct {
 	over   bool
 	died   bool // not both ends have left in good order
 
+	// tcp are the two sockets of the connection's own TCP, by which it proves that the
+	// network lets it be. They do not change.
+	tcp      [2]*tcpSocket
+	checking bool // a proof is under way
+	again    bool // rules have changed since it began
+
 	worker   *worker   // of the engine copier
 	carriage *carriage // with it, nil if there is none
 
@@ -34,8 +40,9 @@ type end struct {
 	connection *connection
 	owner      *session // of the server's: who listens, until it is accepted
 	party      Party
-	addr       netip.AddrPort
-	doorbell   int // this end's socket; the other end is its peer
+	addr       netip.AddrPort // its own, as its TCP socket has it
+	sees       netip.AddrPort // the peer's, likewise
+	doorbell   int            // this end's socket; the other end is its peer
 	memory     memory
 	told       uint64 // bytes that it says to have sent, when it closes
 	messages   uint32 // likewise
@@ -50,29 +57,36 @@ type charge struct {
 	bytes int64
 }
 
-// connect makes a connection to a name, and puts the other end into its
-// backlog.
+// connect makes a connection of the process's own TCP connection to a name, and puts
+// the other end into the name's backlog.
 func (s *session) connect(r request) (answer reply, err error) {
 	b := s.b
-	if !r.Name.Addr().Is4() {
-		return answer, unix.EAFNOSUPPORT
-	}
-	if !b.someoneListens(r.Name.Port()) {
-		b.refuse("no such name")
-		return answer, fmt.Errorf("nobody listens on port %d: %w", r.Name.Port(), unix.ECONNREFUSED)
-	}
-	n, local, err := s.resolve(r.Name)
+	client, err := s.takeTCP(r.file, false)
 	if err != nil {
+		return answer, fmt.Errorf("take a TCP connection: %w", err)
+	}
+	tcp := [2]*tcpSocket{client}
+	defer func() {
+		if err != nil {
+			closeTCP(tcp)
+		}
+	}()
+	if !b.someoneListens(client.peer.Port()) {
+		b.refuse("no such name")
+		return answer, fmt.Errorf("nobody listens on port %d: %w", client.peer.Port(), unix.ECONNREFUSED)
+	}
+	var n *name
+	if n, tcp[1], err = b.proofs.find(client); err != nil {
 		b.refuse("network")
 		return answer, err
 	}
-	if !b.allows(local.Addr(), r.Name.Addr()) {
+	c := &connection{b: b, begun: time.Now(), name: client.peer, to: n}
+	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: client.local, sees: client.peer, doorbell: -1}
+	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: tcp[1].local, sees: tcp[1].peer, doorbell: -1}
+	if !b.allows(c.ends) {
 		b.refuse("allow list")
-		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", local.Addr(), r.Name.Addr(), unix.EACCES)
+		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", client.local, client.peer, unix.EACCES)
 	}
-	c := &connection{b: b, begun: time.Now(), name: r.Name, to: n}
-	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: local, doorbell: -1}
-	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: r.Name, doorbell: -1}
 	d := near
 	if mustChoose(r.Engines & n.engines) {
 		d = b.distances.between(s.party.PID, n.owner.party.PID, n.sendsSmall())
@@ -85,6 +99,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil {
+		c.tcp = tcp
 		answer, err = c.join(s, n)
 	}
 	if err != nil {
@@ -162,10 +177,12 @@ func (b *Broker) someoneListens(port uint16) bool {
 	return false
 }
 
-// allows asks the operator's list.
-func (b *Broker) allows(client, server netip.Addr) bool {
+// allows asks the operator's list: all addresses that the kernel has for the two TCP
+// sockets, before and after any translation, have to be in one group.
+func (b *Broker) allows(ends [2]*end) bool {
 	for _, group := range b.opts.Allow {
-		if group.Contains(client) && group.Contains(server) {
+		if group.Contains(ends[0].addr.Addr()) && group.Contains(ends[0].sees.Addr()) &&
+			group.Contains(ends[1].addr.Addr()) && group.Contains(ends[1].sees.Addr()) {
 			return true
 		}
 	}
@@ -249,7 +266,7 @@ func doorbells() (pair [2]int, err error) {
 func (e *end) reply(id uint32) reply {
 	files, size := e.memory.files()
 	return reply{
-		ID: id, Engine: e.connection.engine, Peer: e.peer().addr, Local: e.addr, Size: size,
+		ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr, Size: size,
 		files: append([]int{e.doorbell}, files...),
 	}
 }
@@ -422,5 +439,14 @@ func (c *connection) free() {
 		c.b.discharge(h)
 	}
 	c.held = nil
+	closeTCP(c.tcp)
 	delete(c.b.connections, c)
+}
+
+func closeTCP(sockets [2]*tcpSocket) {
+	for _, t := range sockets {
+		if t != nil {
+			t.close()
+		}
+	}
 }

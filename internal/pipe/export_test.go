@@ -3,10 +3,11 @@ package pipe
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
-// RecheckNow asks the network about all connections.
-func (b *Broker) RecheckNow() { b.recheck() }
+// RecheckNow has all connections prove themselves, and waits for that.
+func (b *Broker) RecheckNow() { b.recheck(time.Now()).Wait() }
 
 // SendsSmall says what the broker thinks of the messages of its only name.
 func (b *Broker) SendsSmall() bool {

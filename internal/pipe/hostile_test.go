@@ -42,12 +42,16 @@ type client struct {
 	conn *net.UnixConn
 }
 
-// message is a request; answer what came back.
+// message is a request; answer what came back. Of opBind and opConnect, name is where
+// the TCP socket that goes with it is bound to, or connected to.
 type message struct {
 	op, id, arg, engines uint32
 	name                 netip.AddrPort
 	size                 uint64
 }
+
+// wireVersion of the protocol.
+const wireVersion = 3
 
 type answer struct {
 	errno  unix.Errno
@@ -73,7 +77,7 @@ func dial(t testing.TB, socket string) client {
 // greeted is a client that has said hello.
 func greeted(t testing.TB, socket string) client {
 	c := dial(t, socket)
-	if a := c.ask(message{op: opHello, arg: 2}); a.errno != 0 || a.ended {
+	if a := c.ask(message{op: opHello, arg: wireVersion}); a.errno != 0 || a.ended {
 		t.Fatalf("%+v", a)
 	}
 	return c
@@ -84,16 +88,46 @@ func (m message) packet() []byte {
 	for i, v := range []uint32{m.op, m.id, m.arg, m.engines} {
 		binary.NativeEndian.PutUint32(b[4*i:], v)
 	}
-	if m.name.IsValid() {
-		a := m.name.Addr().As16()
-		copy(b[16:], a[:])
-		binary.NativeEndian.PutUint16(b[32:], m.name.Port())
-	}
-	binary.NativeEndian.PutUint64(b[40:], m.size)
+	binary.NativeEndian.PutUint64(b[16:], m.size)
 	return b
 }
 
-func (c client) ask(m message) answer { return c.send(m.packet()) }
+func (c client) ask(m message) answer {
+	c.t.Helper()
+	if !m.name.IsValid() {
+		return c.send(m.packet())
+	}
+	fd, err := m.tcp()
+	if err != nil {
+		return answer{errno: err.(unix.Errno)}
+	}
+	defer unix.Close(fd)
+	return c.sendWith(m.packet(), unix.UnixRights(fd))
+}
+
+// tcp makes the socket that a request hands over.
+func (m message) tcp() (fd int, err error) {
+	flags := unix.SOCK_STREAM | unix.SOCK_CLOEXEC
+	if m.op == opBind {
+		flags |= unix.SOCK_NONBLOCK
+	}
+	if fd, err = unix.Socket(unix.AF_INET, flags, 0); err != nil {
+		return -1, err
+	}
+	name := &unix.SockaddrInet4{Addr: m.name.Addr().As4(), Port: int(m.name.Port())}
+	if m.op == opBind {
+		if err = unix.Bind(fd, name); err == nil {
+			err = unix.Listen(fd, 16)
+		}
+	} else if err = unix.Connect(fd, name); err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
 
 func (c client) send(packet []byte) answer { return c.sendWith(packet, nil) }
 
@@ -164,11 +198,11 @@ func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
 	other := greeted(t, socket)
-	hello := message{op: opHello, arg: 2}.packet()
+	hello := message{op: opHello, arg: wireVersion}.packet()
 	for name, packets := range map[string][][]byte{
 		"short":           {hello[:63]},
 		"long":            {append(append([]byte{}, hello...), 0)},
-		"no hello":        {message{op: opBind, name: loopback}.packet()},
+		"no hello":        {message{op: opBind}.packet()},
 		"two hellos":      {hello, hello},
 		"no operation":    {hello, message{}.packet()},
 		"operation 99":    {hello, message{op: 99}.packet()},
@@ -183,8 +217,10 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
-	if a := dial(t, socket).ask(message{op: opHello, arg: 1}); a.errno != unix.EPROTONOSUPPORT {
-		t.Errorf("version 1: %+v", a)
+	for _, version := range []uint32{wireVersion - 1, wireVersion + 1} {
+		if a := dial(t, socket).ask(message{op: opHello, arg: version}); a.errno != unix.EPROTONOSUPPORT {
+			t.Errorf("version %d: %+v", version, a)
+		}
 	}
 	other.must(message{op: opBind, name: loopback})
 }
@@ -333,20 +369,15 @@ func FuzzSession(f *testing.F) {
 	peer := greeted(f, socket)
 	name := peer.must(message{op: opBind, engines: 6, name: loopback})
 	peer.must(message{op: opListen, id: name.id, arg: 4})
-	f.Add(message{op: opConnect, engines: 2, name: netip.AddrPortFrom(loopback.Addr(), name.port)}.packet())
-	f.Add(append(message{op: opBind, name: loopback}.packet(), message{op: opListen, id: 2, arg: 1 << 31}.packet()...))
+	f.Add(message{op: opConnect, engines: 2}.packet())
+	f.Add(append(message{op: opBind}.packet(), message{op: opListen, id: 2, arg: 1 << 31}.packet()...))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		peer := client{t, peer.conn}
 		c := greeted(t, socket)
 		for len(b) > 0 {
 			n := min(len(b), 64)
-			// No packet goes to other people's networks.
-			if n == 64 && binary.NativeEndian.Uint32(b) == opConnect {
-				a := loopback.Addr().As16()
-				copy(b[16:], a[:])
-			}
-			if c.send(b[:n]).ended {
+			if c.sendWith(b[:n], rightsFor(t, b[:n], name.port)).ended {
 				break
 			}
 			b = b[n:]
@@ -354,4 +385,21 @@ func FuzzSession(f *testing.F) {
 		c.conn.Close()
 		peer.must(message{op: opHello + 8, id: peer.must(message{op: opBind, name: loopback}).id})
 	})
+}
+
+// rightsFor makes the socket that a packet needs to be more than refused.
+func rightsFor(t *testing.T, packet []byte, port uint16) []byte {
+	m := message{op: binary.NativeEndian.Uint32(append(packet[:len(packet):len(packet)], 0, 0, 0, 0)), name: loopback}
+	if m.op != opBind && m.op != opConnect {
+		return nil
+	}
+	if m.op == opConnect {
+		m.name = netip.AddrPortFrom(loopback.Addr(), port)
+	}
+	fd, err := m.tcp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return unix.UnixRights(fd)
 }

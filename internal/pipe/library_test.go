@@ -113,7 +113,7 @@ func TestManyConnections(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	if most := uint64(2*manyConnections + 1000); files.Max < most {
+	if most := uint64(4*manyConnections + 1000); files.Max < most {
 		t.Skipf("missing: %d open files, of which a process may have %d here", most, files.Max)
 	}
 	for _, engine := range engines(t) {

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -17,11 +16,6 @@ import (
 
 // scratch holds what is built while the tests run.
 var scratch string
-
-// The first thread stays here: its namespace is what others take for the
-// process's, and the broker, which is the same process in these tests, enters
-// others' namespaces on any other thread.
-func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 

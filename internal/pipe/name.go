@@ -3,13 +3,11 @@ package pipe
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/scon-project/scon/internal/host/netns"
 )
 
 // name is an address and a port that a process listens on, or will.
@@ -17,9 +15,10 @@ type name struct {
 	owner   *session
 	addr    netip.AddrPort
 	engines engineSet
-	// tcp is a socket of that name in the owner's network namespace: the kernel
-	// sees to it that nobody else has the name, and probes arrive there.
-	tcp *net.TCPListener
+	// tcp is the process's own TCP socket, which listens there: the kernel has judged
+	// whether the process may have the name, and nobody else has it.
+	tcp   *tcpSocket
+	freed chan struct{} // closed with tcp
 
 	// Guarded by the broker's lock.
 	backlog int
@@ -47,40 +46,24 @@ func (n *name) sendsSmall() bool {
 // mostBacklog is the kernel's net.core.somaxconn, by default.
 const mostBacklog = 4096
 
-// bind reserves a name.
+// bind takes the TCP socket that the process has bound, and accepts there.
 func (s *session) bind(r request) (answer reply, err error) {
-	if !r.Name.Addr().Is4() {
-		return answer, unix.EAFNOSUPPORT
-	}
-	if !s.mayBind(r.Name) {
-		return answer, unix.EACCES
-	}
-	n := &name{owner: s, engines: r.Engines}
-	err = s.inNetns(func() error {
-		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(r.Name))
-		n.tcp = l
-		return err
-	})
+	tcp, err := s.takeTCP(r.file, true)
 	if err != nil {
-		return answer, fmt.Errorf("reserve %v: %w", r.Name, err)
+		return answer, fmt.Errorf("take a TCP socket that listens: %w", err)
 	}
-	n.addr = n.tcp.Addr().(*net.TCPAddr).AddrPort()
+	n := &name{owner: s, engines: r.Engines, tcp: tcp, addr: tcp.local, freed: make(chan struct{})}
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	id, err := s.newID()
 	if err != nil {
-		n.tcp.Close()
+		tcp.close()
 		return answer, err
 	}
 	s.names[id] = n
 	s.b.names[n] = true
-	s.b.running.Go(n.receiveProbes)
+	s.b.running.Go(n.acceptAll)
 	return reply{ID: id, Local: n.addr}, nil
-}
-
-// inNetns calls fn on a thread in the process's network namespace.
-func (s *session) inNetns(fn func() error) error {
-	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.netns.Fd()), fn)
 }
 
 // listen lets connections come to a name.
@@ -156,7 +139,11 @@ func (s *session) accept(r request) (answer reply, err error) {
 // remove takes a name away, and what waits there. The lock is held.
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
-	n.tcp.Close()
+	go func() { // not with the lock: it may hang
+		n.tcp.file.Close()
+		close(n.freed)
+	}()
+	n.owner.b.proofs.dropStrangers(n)
 	for _, e := range n.waiting {
 		e.connection.died = true
 		e.connection.leave(e)
@@ -168,21 +155,29 @@ func (n *name) remove() {
 	}
 }
 
-// receiveProbes answers what shows that the network lets somebody connect.
-func (n *name) receiveProbes() {
+// awaitFree waits until somebody else can have the name, if the process lets it.
+func (n *name) awaitFree() {
+	select {
+	case <-n.freed:
+	case <-time.After(callPatience):
+	}
+}
+
+// acceptAll takes in who connects by TCP, until the name is removed.
+func (n *name) acceptAll() {
 	b := n.owner.b
-	for {
-		conn, err := n.tcp.AcceptTCP()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // out of files
-			b.log.Warn("pipe: receive probes", "name", n.addr, "error", err)
-			if !b.pause() {
-				return
-			}
+	for n.tcp.readable(time.Time{}) == nil {
+		tcp, err := n.tcp.accept()
+		if err == nil {
+			b.running.Go(func() { b.proofs.meet(n, tcp) })
 			continue
 		}
-		b.running.Go(func() { b.probes.receive(conn, n) })
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, errNoTCP) {
+			continue // it has gone again
+		}
+		b.log.Debug("pipe: accept TCP", "name", n.addr, "error", err)
+		if !b.pause() {
+			return
+		}
 	}
 }

@@ -7,15 +7,16 @@
 //
 //  1. A process connects to the broker's socket (session.go); its network
 //     namespace says which container it is of.
-//  2. It binds a name, an address and a port, which TCP then has in that
-//     namespace, too (name.go).
-//  3. Another one connects to that name. A TCP handshake from its namespace has
-//     to arrive at the broker's own TCP socket behind the name (probe.go): the
-//     network decides who may talk to whom.
+//  2. It binds a TCP socket of its own to a name, an address and a port, and hands
+//     it over; the broker accepts there (name.go).
+//  3. Another process connects a TCP socket of its own to that name and hands it over.
+//     Random bytes of the broker have to cross that TCP connection both ways
+//     (proof.go): the network decides who may talk to whom.
 //  4. An engine makes the memory (sealed.go, bpf.go, carried.go), each end gets what it
 //     may have, and a socket to wake the other one with.
 //  5. When a process dies its pidfd says so, and the broker ends its
-//     connections. When rules change it asks the network again (recheck.go).
+//     connections. When rules change each connection proves itself again
+//     (recheck.go).
 package pipe
 
 import (
@@ -59,8 +60,8 @@ type Broker struct {
 	ctx       context.Context
 	stop      context.CancelFunc
 	running   sync.WaitGroup
-	changed   chan struct{} // something is there when rules have changed
-	probes    probes
+	changed   chan time.Time // when the network's rules have changed, if they have
+	proofs    proofs
 	distances distances
 
 	mu          sync.Mutex // guards what follows, and what hangs on it
@@ -98,10 +99,10 @@ func New(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
-		usedBy: make(map[uint64]int64), changed: make(chan struct{}, 1),
+		usedBy: make(map[uint64]int64), changed: make(chan time.Time, 1),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
-	b.probes.init()
+	b.proofs.init()
 	b.distances.init()
 	b.attach.waiting = make(map[tcpEnd]*attachment)
 	b.ctx, b.stop = context.WithCancel(context.Background())

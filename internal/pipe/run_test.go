@@ -385,9 +385,12 @@ func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
 	return startBrokerAt(t, socket), socket
 }
 
-func startBrokerAt(t *testing.T, socket string) *exec.Cmd {
+// startBrokerAt starts one, perhaps by another command that runs it.
+func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 	t.Helper()
-	broker := exec.Command(os.Args[0])
+	args := append(by, os.Args[0])
+	broker := exec.Command(args[0], args[1:]...)
+	broker.Stderr = os.Stderr
 	broker.Env = append(os.Environ(), "SCON_TEST_BROKER="+socket)
 	if err := broker.Start(); err != nil {
 		t.Fatal(err)
@@ -408,7 +411,7 @@ func startBrokerAt(t *testing.T, socket string) *exec.Cmd {
 
 // serveBroker is a broker in a process of its own.
 func serveBroker(socket string) int {
-	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Logger: slog.New(slog.DiscardHandler)})
+	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -16,12 +15,12 @@ import (
 
 // session is one process.
 type session struct {
-	b     *Broker
-	conn  *net.UnixConn
-	party Party
-	uid   uint32
-	netns *os.File // its network namespace
-	pidfd *os.File
+	b      *Broker
+	conn   *net.UnixConn
+	party  Party
+	cookie uint64 // the kernel's, of the process's network namespace
+	pidfd  *os.File
+	calls  chan struct{} // one at a time on sockets that the process has, too: guard
 
 	// Guarded by the broker's lock. The client knows these by their numbers,
 	// which are its own: it cannot name what another session has.
@@ -63,7 +62,7 @@ func (b *Broker) attend(conn *net.UnixConn) {
 
 // begin finds out who has connected.
 func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
-	s := &session{b: b, conn: conn, names: make(map[uint32]*name), ends: make(map[uint32]*end),
+	s := &session{b: b, conn: conn, calls: make(chan struct{}, 1), names: make(map[uint32]*name), ends: make(map[uint32]*end),
 		attachments: make(map[uint32]*attachment)}
 	defer func() {
 		if err != nil {
@@ -83,7 +82,8 @@ func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
 	return s, nil
 }
 
-// identify gets hold of the process and of its network namespace.
+// identify finds the process and its network namespace. An accepted socket is of the
+// namespace of the socket that has connected, so neither needs rights over the process.
 func (s *session) identify() error {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
@@ -92,6 +92,9 @@ func (s *session) identify() error {
 	var cred *unix.Ucred
 	pidfd := -1
 	if ctlErr := raw.Control(func(fd uintptr) {
+		if s.cookie, s.party.Netns, err = netnsOf(int(fd)); err != nil {
+			return
+		}
 		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			pidfd, err = peerPidfd(int(fd), int(cred.Pid))
 		}
@@ -102,27 +105,41 @@ func (s *session) identify() error {
 		return fmt.Errorf("identify a process: %w", err)
 	}
 	s.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
-	s.uid = cred.Uid
 	s.party.PID = int(cred.Pid)
-	proc := "/proc/" + strconv.Itoa(int(cred.Pid))
-	if s.netns, err = os.Open(proc + "/ns/net"); err != nil {
-		return fmt.Errorf("open a process's network namespace: %w", err)
-	}
-	command, err := os.ReadFile(proc + "/comm")
+	command, err := os.ReadFile("/proc/" + strconv.Itoa(int(cred.Pid)) + "/comm")
 	if err != nil {
 		return fmt.Errorf("read a process's name: %w", err)
 	}
 	s.party.Command = strings.TrimSpace(string(command))
 	// What was read was that process's, and not of one that has its number now.
-	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err != nil {
-		return fmt.Errorf("identify process %d: %w", cred.Pid, err)
+	if hasEnded(pidfd) {
+		return fmt.Errorf("identify process %d: %w", cred.Pid, unix.ESRCH)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(s.netns.Fd()), &st); err != nil {
-		return fmt.Errorf("look at a network namespace: %w", err)
-	}
-	s.party.Netns = st.Ino
 	return nil
+}
+
+// netnsOf is a socket's network namespace: the kernel's cookie of it, and its inode.
+func netnsOf(fd int) (cookie, inode uint64, err error) {
+	if cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
+		return 0, 0, fmt.Errorf("read a socket's network namespace: %w", err)
+	}
+	ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
+	if err != nil {
+		return 0, 0, fmt.Errorf("open a socket's network namespace: %w", err)
+	}
+	defer unix.Close(ns)
+	var st unix.Stat_t
+	if err := unix.Fstat(ns, &st); err != nil {
+		return 0, 0, fmt.Errorf("look at a network namespace: %w", err)
+	}
+	return cookie, st.Ino, nil
+}
+
+// hasEnded says whether the process of a pidfd is over.
+func hasEnded(pidfd int) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }
 
 // peerPidfd is a handle of the process at the other end of a socket. The kernel
@@ -152,11 +169,7 @@ func (s *session) watch() {
 	if err != nil {
 		return
 	}
-	_ = raw.Read(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-	})
+	_ = raw.Read(func(fd uintptr) bool { return hasEnded(int(fd)) })
 }
 
 // answer reads requests and replies to them. A client that says what it must
@@ -240,7 +253,8 @@ func (s *session) do(r request) reply {
 	switch r.Op {
 	case opHello:
 		if r.Arg != wireVersion {
-			err = unix.EPROTONOSUPPORT
+			s.b.refuse("version")
+			err = fmt.Errorf("the library speaks version %d of the protocol, this broker version %d: %w", r.Arg, wireVersion, unix.EPROTONOSUPPORT)
 		}
 	case opBind:
 		answer, err = s.bind(r)
@@ -395,6 +409,15 @@ func (s *session) newID() (uint32, error) {
 }
 
 func (s *session) close(r request) error {
+	n, err := s.closeHandle(r)
+	if n != nil {
+		n.awaitFree()
+	}
+	return err
+}
+
+// closeHandle ends what a number is of, and returns the name if it is one.
+func (s *session) closeHandle(r request) (*name, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	id := r.ID
@@ -402,18 +425,18 @@ func (s *session) close(r request) error {
 		e.told, e.messages = r.Size, r.Arg
 		delete(s.ends, id)
 		e.connection.leave(e)
-		return nil
+		return nil, nil
 	}
 	if a := s.attachments[id]; a != nil {
 		s.drop(a)
-		return nil
+		return nil, nil
 	}
 	if n := s.names[id]; n != nil {
 		delete(s.names, id)
 		n.remove()
-		return nil
+		return n, nil
 	}
-	return unix.EBADF
+	return nil, unix.EBADF
 }
 
 // leave lets everything go that the process had.
@@ -451,15 +474,7 @@ func (s *session) end() {
 
 // release closes what identify has opened. Watch ends with it.
 func (s *session) release() {
-	if s.netns != nil {
-		s.netns.Close()
-	}
 	if s.pidfd != nil {
 		s.pidfd.Close()
 	}
-}
-
-// privileged ports are root's.
-func (s *session) mayBind(name netip.AddrPort) bool {
-	return s.uid == 0 || name.Port() == 0 || name.Port() >= 1024
 }

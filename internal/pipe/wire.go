@@ -11,7 +11,7 @@ import (
 // each, in turn, over a SOCK_SEQPACKET socket. libsconpipe/src/wire.h has the
 // same layout in C. Integers are in the machine's order.
 const (
-	wireVersion = 2
+	wireVersion = 3
 	messageSize = 64
 )
 
@@ -20,10 +20,10 @@ type op uint32
 
 const (
 	opHello    op = iota + 1 // Arg: version. The first request of a session.
-	opBind                   // Addr, Port, Engines: reserve a name. Reply: ID, Port.
+	opBind                   // Engines; with a TCP socket of the process that listens: a name. Reply: ID, Local.
 	opListen                 // ID, Arg: backlog. Reply: a socket with a packet for each connection that waits, at its end when the name is gone.
 	opAccept                 // ID. Reply: an end, as opConnect's, or EAGAIN.
-	opConnect                // Addr, Port, Engines. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
+	opConnect                // Engines; with a TCP socket of the process that has connected to a name. Reply: ID, Engine, Size, names; files: doorbell, own page, ring; of copier that to send by, then that to receive by.
 	opMapped                 // ID, Arg: generation: what this end writes to is mapped.
 	opRing                   // ID, Arg: generation. Reply: Size, Generation; files: for generation 0 of sealed the peer's page, then the ring. EAGAIN if it is not ready.
 	opGrow                   // ID, Size. Reply: Size, Generation; files: of sealed the new ring.
@@ -44,7 +44,6 @@ type request struct {
 	ID      uint32
 	Arg     uint32
 	Engines engineSet
-	Name    netip.AddrPort
 	Size    uint64
 	file    int // that came with it, or -1; closed after the reply
 }
@@ -72,18 +71,14 @@ func parseRequest(b []byte) (r request, err error) {
 	word := binary.NativeEndian.Uint32
 	r = request{
 		Op: op(word(b)), ID: word(b[4:]), Arg: word(b[8:]), Engines: engineSet(word(b[12:])),
-		Size: binary.NativeEndian.Uint64(b[40:]),
+		Size: binary.NativeEndian.Uint64(b[16:]),
 	}
 	if r.Op < opHello || r.Op > opLast {
 		return r, fmt.Errorf("%w: operation %d", errMessage, r.Op)
 	}
-	addr := netip.AddrFrom16([16]byte(b[16:32])).Unmap()
-	r.Name = netip.AddrPortFrom(addr, binary.NativeEndian.Uint16(b[32:]))
-	for _, unused := range [][]byte{b[34:40], b[48:]} {
-		for _, v := range unused {
-			if v != 0 {
-				return r, fmt.Errorf("%w: bytes that are not used are not 0", errMessage)
-			}
+	for _, v := range b[24:] {
+		if v != 0 {
+			return r, fmt.Errorf("%w: bytes that are not used are not 0", errMessage)
 		}
 	}
 	return r, nil

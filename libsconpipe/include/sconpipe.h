@@ -26,13 +26,14 @@ extern "C" {
  * pd_socket makes a socket: AF_INET, SOCK_STREAM, perhaps with SOCK_NONBLOCK,
  * protocol 0. Returns its sid. ENOENT, ECONNREFUSED: no broker at
  * SCON_PIPE_SOCKET (default /run/scon/pipe/pipe.sock). ETIMEDOUT: it does not answer.
+ * EPROTONOSUPPORT: it speaks another version of the protocol.
  */
 int pd_socket(int domain, int type, int protocol);
 
 /*
  * pd_bind gives a socket its name, which TCP in the same network namespace then
- * has not. Port 0 chooses one: see pd_getsockname. EADDRINUSE, EADDRNOTAVAIL,
- * EACCES.
+ * has not. Port 0 chooses one: see pd_getsockname. Errors of bind(2), by the
+ * process's own rights; EXDEV: its network namespace has changed.
  */
 int pd_bind(int sid, const struct sockaddr *addr, socklen_t len);
 
@@ -48,8 +49,8 @@ int pd_accept(int sid, struct sockaddr *addr, socklen_t *len);
 /*
  * pd_connect connects to a name. It returns when the connection waits to be
  * accepted, also on a socket that does not block. ECONNREFUSED: nobody listens
- * there, or the backlog is full. ETIMEDOUT, EHOSTUNREACH: the network does not
- * let TCP through. EACCES: the operator's allow list does not. EPROTONOSUPPORT:
+ * there, or the backlog is full. ETIMEDOUT, EHOSTUNREACH and other errors of
+ * connect(2): the network does not let the process's TCP through. EACCES: the operator's allow list does not. EPROTONOSUPPORT:
  * the two sides have no engine in common. ENOBUFS: no memory for rings.
  */
 int pd_connect(int sid, const struct sockaddr *addr, socklen_t len);

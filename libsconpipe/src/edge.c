@@ -28,6 +28,7 @@ static struct sock *new_sock(enum kind kind)
 	atomic_init(&s->refs, 1);
 	s->kind = kind;
 	s->ready = -1;
+	s->tcp = -1;
 	s->engines = DEFAULT_ENGINES;
 	s->spin_us = spin_default();
 	pthread_mutex_init(&s->lock, NULL);
@@ -63,13 +64,6 @@ int pd_socket(int domain, int type, int protocol)
 	return edge(publish(s));
 }
 
-static void put_name(uint8_t *to, const struct sockaddr_in *name)
-{
-	memset(to, 0, 10);
-	to[10] = to[11] = 0xff;
-	memcpy(to + 12, &name->sin_addr, 4);
-}
-
 static struct sockaddr_in get_name(const uint8_t *from, uint16_t port)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -78,32 +72,42 @@ static struct sockaddr_in get_name(const uint8_t *from, uint16_t port)
 	return name;
 }
 
-static int name_request(struct wire_request *q, enum wire_op op, const struct sock *s,
-			const struct sockaddr *addr, socklen_t len)
+static int check_name(const struct sockaddr *addr, socklen_t len)
 {
-	const struct sockaddr_in *name = (const struct sockaddr_in *)addr;
-
-	if (!addr || len < sizeof(*name))
+	if (!addr || len < sizeof(struct sockaddr_in))
 		return -EINVAL;
-	if (name->sin_family != AF_INET)
-		return -EAFNOSUPPORT;
-	*q = (struct wire_request){ .op = op,
-				    .engines = s->engines,
-				    .port = ntohs(name->sin_port) };
-	put_name(q->addr, name);
-	return 0;
+	return addr->sa_family == AF_INET ? 0 : -EAFNOSUPPORT;
+}
+
+/* hand_over makes a TCP socket for a name, and has the broker keep it. */
+static int hand_over(struct sock *s, int (*make)(const struct sockaddr_in *),
+		     const struct sockaddr *name, uint32_t *serial,
+		     struct wire_request *q, struct wire_reply *a, int *files, int *count)
+{
+	int err, cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	err = make((const struct sockaddr_in *)name);
+	if (err >= 0) {
+		s->tcp = err;
+		err = session_give(serial, q, s->tcp, a, files, count);
+		close(s->tcp);
+		s->tcp = -1;
+	}
+	pthread_setcancelstate(cancel, NULL);
+	return err;
 }
 
 static int bind_sock(struct sock *s, const struct sockaddr *addr, socklen_t len)
 {
-	struct wire_request q;
+	struct wire_request q = { .op = OP_BIND, .engines = s->engines };
+	int err = check_name(addr, len);
 	struct wire_reply a;
-	int err = name_request(&q, OP_BIND, s, addr, len);
 
 	if (!err && s->kind != KIND_NEW)
 		err = -EINVAL;
 	if (!err)
-		err = session_call(&s->serial, &q, &a, NULL, NULL);
+		err = hand_over(s, tcp_listen, addr, &s->serial, &q, &a, NULL, NULL);
 	if (err)
 		return err;
 	s->id = a.id;
@@ -137,18 +141,18 @@ static int listen_sock(struct sock *s, int backlog)
 
 static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t len)
 {
+	struct wire_request q = { .op = OP_CONNECT, .engines = s->engines };
 	int files[MOST_FILES], count = MOST_FILES, err;
-	struct wire_request q;
 	struct wire_reply a;
 	uint32_t serial = 0;
 
-	err = name_request(&q, OP_CONNECT, s, addr, len);
+	err = check_name(addr, len);
 	if (!err && s->kind == KIND_CONN)
 		err = -EISCONN;
 	if (!err && s->kind != KIND_NEW)
 		err = -EINVAL;
 	if (!err)
-		err = session_call(&serial, &q, &a, files, &count);
+		err = hand_over(s, tcp_connect, addr, &serial, &q, &a, files, &count);
 	if (!err)
 		err = conn_open(&s->conn, serial, &a, files, count);
 	if (err)

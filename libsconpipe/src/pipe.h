@@ -199,6 +199,7 @@ struct sock {
 	pthread_mutex_t lock; /* guards kind, id and names while they change */
 	uint32_t id, serial; /* of a name, with the broker */
 	int ready; /* doorbell of one that listens */
+	int tcp; /* socket that is about to be the broker's, -1 otherwise */
 	struct sockaddr_in local, remote;
 	atomic_int nonblock;
 	atomic_int spin_us;
@@ -251,6 +252,10 @@ void conn_rouse(struct conn *c);
 uint64_t conn_mark(struct conn *c);
 int conn_error(struct conn *c);
 void conn_free(struct conn *c);
+
+/* tcp.c */
+int tcp_listen(const struct sockaddr_in *name);
+int tcp_connect(const struct sockaddr_in *name);
 
 /* clock.c */
 int64_t now_ns(void);

@@ -17,8 +17,8 @@
 
 #define DEFAULT_SOCKET "/run/scon/pipe/pipe.sock"
 
-/* How long the broker may take to answer, in seconds: it may ask the network for
- * four before. A call that signals interrupt takes twice as long at most. */
+/* How long the broker may take to answer, in seconds: a connection may prove itself
+ * for two before. A call that signals interrupt takes twice as long at most. */
 #ifndef ANSWER_S
 #define ANSWER_S 10
 #endif

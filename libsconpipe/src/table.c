@@ -49,6 +49,8 @@ static void forget(void)
 			close(s->conn->fd);
 		if (s->ready >= 0)
 			close(s->ready);
+		if (s->tcp >= 0)
+			close(s->tcp);
 		if (s->set)
 			set_forget(s->set);
 		table.socks[i] = NULL;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3
 
 enum wire_op {
 	OP_HELLO = 1,
@@ -34,11 +34,8 @@ struct wire_request {
 	uint32_t id;
 	uint32_t arg;
 	uint32_t engines;
-	uint8_t addr[16];
-	uint16_t port;
-	uint16_t unused[3];
 	uint64_t size;
-	uint8_t unused_too[16];
+	uint8_t unused[40];
 };
 
 struct wire_reply {

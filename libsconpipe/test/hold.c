@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Holds a connection with bytes in it until standard input ends. */
+/* Holds COUNT connections, one by default, until standard input ends. Bytes are in
+ * the first. */
 #include "pipetest.h"
 
 void test_hold(void)
 {
-	struct pair p = make_pair();
+	const char *number = getenv("COUNT");
+	int count = number ? atoi(number) : 1, i;
+	struct pair *pairs = calloc(count, sizeof(*pairs));
 	char c;
 
-	send_all(p.client, 0, 12345);
-	send_all(p.server, 0, 67);
+	check(pairs);
+	for (i = 0; i < count; i++)
+		pairs[i] = make_pair();
+	send_all(pairs[0].client, 0, 12345);
+	send_all(pairs[0].server, 0, 67);
 	printf("ready\n");
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;
-	close_pair(p);
+	for (i = 0; i < count; i++)
+		close_pair(pairs[i]);
+	free(pairs);
 }

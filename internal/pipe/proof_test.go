@@ -1,0 +1,438 @@
+package pipe_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// reachAs is reach by a process with other attributes.
+func reachAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr) unix.Errno {
+	t.Helper()
+	cmd := role(t, socket, "client")
+	cmd.SysProcAttr = as
+	return reachBy(t, ns, cmd)
+}
+
+// Rules of the client's own namespace that go by who sends stop it: the TCP connection
+// is its own.
+func TestOwnerRule(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	one, two := neighbours(t)
+	startServer(t, two, socket)
+	nstest.Run(t, one, `nft add table ip f
+		nft add chain ip f out { type filter hook output priority 0 ; }
+		nft add rule ip f out meta skgid 4242 tcp dport 7000 drop`)
+	as := &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 4242}}
+	if err := reachAs(t, one, socket, as); err != unix.ETIMEDOUT {
+		t.Errorf("a client that the rule drops: %v", err)
+	}
+	if err := reach(t, one, socket); err != 0 {
+		t.Errorf("another client: %v", err)
+	}
+}
+
+// A program on the client's cgroup that drops its packets stops it.
+func TestCgroupProgram(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	one, two := neighbours(t)
+	startServer(t, two, socket)
+	group := testCgroup(t)
+	drop, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSKB, AttachType: ebpf.AttachCGroupInetEgress, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer drop.Close()
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: group.Name(), Attach: ebpf.AttachCGroupInetEgress, Program: drop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	as := &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	if err := reachAs(t, one, socket, as); err != unix.ETIMEDOUT && err != unix.EPERM {
+		t.Errorf("with the program: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := reachAs(t, one, socket, as); err != 0 {
+		t.Errorf("without the program: %v", err)
+	}
+}
+
+// testCgroup is one that the test's processes can be started in.
+func testCgroup(t *testing.T) *os.File {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := ""
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			root = f[1]
+		}
+	}
+	if root == "" {
+		t.Skip("missing: a mount of cgroup 2")
+	}
+	path := filepath.Join(root, fmt.Sprintf("scon-test-%d-%s", os.Getpid(), t.Name()))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	})
+	group, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { group.Close() })
+	return group
+}
+
+// The kernel asks the process itself whether it may have a port.
+func TestPrivilegedPort(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	for rights, want := range map[string]string{"+all": "ready", "-net_bind_service": "errno 13"} {
+		serve := command(t, socket, "reach", "ENGINE=sealed", "ROLE=server", "ADDR=127.0.0.1", "PORT=80")
+		cmd := exec.Command("setpriv", "--bounding-set="+rights, serve.Path, "reach")
+		cmd.Env = serve.Env
+		cmd.Stdin, cmd.WaitDelay = strings.NewReader(""), time.Second
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := netns.Do(nstest.New(t), cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("with %s it says %q, want %q", rights, out.String(), want)
+		}
+	}
+}
+
+// Sockets that are not the process's own TCP in its own namespace are refused.
+func TestSocketOfOthers(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	c := greeted(t, socket)
+	name := c.must(message{op: opBind, engines: 2, name: loopback})
+	c.must(message{op: opListen, id: name.id})
+	here := netip.AddrPortFrom(loopback.Addr(), name.port)
+	elsewhere := func(m message) (fd int) {
+		if err := netns.Do(nstest.New(t), func() (err error) {
+			if m.op == opConnect { // somebody has to answer
+				l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(m.name))
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { l.Close() })
+			}
+			fd, err = m.tcp()
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	own := func(m message) int {
+		fd, err := m.tcp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	other := func(domain, kind, protocol int) int {
+		fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind, connect := message{op: opBind, name: loopback}, message{op: opConnect, name: here}
+	for what, it := range map[string]struct {
+		op   uint32
+		fd   int
+		want unix.Errno
+	}{
+		"a listener of another namespace":         {opBind, elsewhere(bind), unix.EXDEV},
+		"a connection of another namespace":       {opConnect, elsewhere(connect), unix.EXDEV},
+		"a connection where a listener has to be": {opBind, own(connect), unix.ENOTSOCK},
+		"a listener where a connection has to be": {opConnect, own(bind), unix.ENOTSOCK},
+		"a socket that is not connected":          {opConnect, other(unix.AF_INET, unix.SOCK_STREAM, 0), unix.ENOTSOCK},
+		"UDP":                                     {opConnect, other(unix.AF_INET, unix.SOCK_DGRAM, 0), unix.ENOTSOCK},
+		"IPv6":                                    {opBind, other(unix.AF_INET6, unix.SOCK_STREAM, 0), unix.ENOTSOCK},
+		"a UNIX socket":                           {opConnect, other(unix.AF_UNIX, unix.SOCK_STREAM, 0), unix.ENOTSOCK},
+		"no socket":                               {opBind, null, unix.ENOTSOCK},
+	} {
+		got := c.sendWith(message{op: it.op, engines: 2}.packet(), unix.UnixRights(it.fd))
+		if got.errno != it.want || len(got.files) > 0 {
+			t.Errorf("%s: %+v, want %v", what, got, it.want)
+		}
+		unix.Close(it.fd)
+	}
+	for _, op := range []uint32{opBind, opConnect} {
+		if got := c.ask(message{op: op, engines: 2}); got.errno != unix.EBADF {
+			t.Errorf("no file with operation %d: %+v", op, got)
+		}
+	}
+	if got := c.must(message{op: opConnect, engines: 2, name: here}); got.port == 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Who connects to a name's port by other means is let go, and keeps nobody away.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	c := greeted(t, socket)
+	name := c.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
+	c.must(message{op: opListen, id: name.id, arg: 10})
+	where := netip.AddrPortFrom(loopback.Addr(), name.port)
+	closedAfter := func(conn net.Conn) time.Duration {
+		begun := time.Now()
+		if err := conn.SetReadDeadline(begun.Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		return time.Since(begun)
+	}
+	stranger := func() net.Conn {
+		conn, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(where))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	silent, garbage := stranger(), stranger()
+	if _, err := garbage.Write(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	if after := closedAfter(garbage); after > time.Second {
+		t.Errorf("after a false token it is closed in %v", after)
+	}
+	if after := closedAfter(silent); after < time.Second || after > 4*time.Second {
+		t.Errorf("one that says nothing is closed in %v", after)
+	}
+	first := stranger()
+	for range 100 {
+		stranger()
+	}
+	if after := closedAfter(first); after > time.Second {
+		t.Errorf("the first of many is closed in %v", after)
+	}
+	c.must(message{op: opConnect, engines: 1 << pipe.Unix, name: where})
+}
+
+// Rules that let a handshake through and drop what comes after stop a connection, too.
+func TestHandshakeAlone(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	one, two := neighbours(t)
+	startServer(t, two, socket)
+	nstest.Run(t, two, `nft add table ip f
+		nft add chain ip f in { type filter hook input priority 0 ; }
+		nft add rule ip f in tcp dport 7000 tcp flags psh drop`)
+	begun := time.Now()
+	if err := reach(t, one, socket); err != unix.ECONNREFUSED {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if n := b.Status().Refused["network"]; n != 1 {
+		t.Errorf("%d refusals counted", n)
+	}
+}
+
+// Rules that drop, and answer nothing, end a connection within 2 seconds.
+func TestCutInTime(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	one, two := neighbours(t)
+	server := talk(t, two, socket, "ENGINE=unix", "ROLE=server")
+	client := talk(t, one, socket, "ENGINE=unix", "ROLE=client")
+	nstest.Run(t, two, `nft add table ip f
+		nft add chain ip f in { type filter hook input priority 0 ; }
+		nft add rule ip f in iifname v1 drop`)
+	begun := time.Now()
+	b.Recheck()
+	for _, p := range []talker{server, client} {
+		p.says(strconv.Itoa(int(unix.ECONNRESET)))
+	}
+	if took := time.Since(begun); took > 2500*time.Millisecond { // 2 s, and a busy machine
+		t.Errorf("it took %v", took)
+	}
+	for _, p := range []talker{server, client} {
+		if err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// As many connections as there may be prove themselves in a fraction of the time that
+// they have, and none is cut.
+func TestRecheckMany(t *testing.T) {
+	const perProcess, processes = 1024, 4
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if most := uint64(4*perProcess*processes + 1000); files.Max < most {
+		t.Skipf("missing: %d open files, of which a process may have %d here", most, files.Max)
+	}
+	b, socket := serve(t, nil)
+	var begun sync.WaitGroup
+	for range processes {
+		cmd := command(t, socket, "hold", "ENGINE=unix", fmt.Sprintf("COUNT=%d", perProcess))
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { in.Close() })
+		ns := nstest.New(t)
+		begun.Go(func() { begin(t, ns, cmd) })
+	}
+	begun.Wait()
+	used := processTime(t)
+	start := time.Now()
+	b.RecheckNow()
+	took, work := time.Since(start), processTime(t)-used
+	t.Logf("%d connections in %v, %v of a processor", perProcess*processes, took, work)
+	if s := b.Status(); len(s.Connections) != perProcess*processes || s.Refused["rules changed"] != 0 {
+		t.Errorf("%d connections, refused: %v", len(s.Connections), s.Refused)
+	}
+	if work > time.Second {
+		t.Errorf("it took %v of a processor", work)
+	}
+}
+
+func processTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A process that keeps its TCP sockets' locks, by calls of the kernel that wait for
+// memory, has no connections; nobody else waits for it.
+func TestHeldTCP(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	rude, peer, other := greeted(t, socket), greeted(t, socket), greeted(t, socket)
+	bind := message{op: opBind, engines: 1 << pipe.Unix, name: loopback}
+	hold := func(fd int) {
+		memory, touched := absent(t)
+		filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
+		go func() {
+			_, _, _ = unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+				uintptr(unsafe.Pointer(&filter)), unsafe.Sizeof(filter), 0)
+		}()
+		touched()
+	}
+	tcp := func(m message) int {
+		fd, err := m.tcp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	// A connection whose client holds its socket's lock is cut.
+	name := peer.must(bind)
+	peer.must(message{op: opListen, id: name.id, arg: 4})
+	where := netip.AddrPortFrom(loopback.Addr(), name.port)
+	client := tcp(message{op: opConnect, name: where})
+	if a := rude.sendWith(message{op: opConnect, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(client)); a.errno != 0 {
+		t.Fatalf("%+v", a)
+	}
+	other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: where})
+	hold(client)
+	b.RecheckNow()
+	over := 0
+	for _, c := range b.Status().Connections {
+		if c.Over {
+			over++
+		}
+	}
+	if n := b.Status().Refused["rules changed"]; n != 1 || over != 1 {
+		t.Errorf("%d connections are over, %d were cut", over, n)
+	}
+	// So is one that comes with its lock held; and a name that is held has no visitors.
+	late, listener := tcp(message{op: opConnect, name: where}), tcp(bind)
+	held := greeted(t, socket)
+	mine := held.sendWith(message{op: opBind, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(listener))
+	held.must(message{op: opListen, id: mine.id, arg: 4})
+	hold(late)
+	hold(listener)
+	if a := rude.sendWith(message{op: opConnect, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(late)); a.errno != unix.ETIMEDOUT {
+		t.Errorf("%+v", a)
+	}
+	other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: where})
+	answers(t, b)
+}
+
+// The broker needs three rights, no namespace of a container and no mount of the host.
+func TestLeastRights(t *testing.T) {
+	t.Parallel()
+	// A service is alone in its cgroup.
+	const private = `echo $$ >"$0/cgroup.procs" && mount -t tmpfs tmpfs /run/netns &&
+		exec setpriv --no-new-privs --bounding-set=-all,+bpf,+net_admin,+perfmon "$1"`
+	group, socket := testCgroup(t), filepath.Join(t.TempDir(), "p")
+	startBrokerAt(t, socket, "unshare", "--mount", "sh", "-c", private, group.Name())
+	one, two := neighbours(t)
+	for _, engine := range engines(t) {
+		runTopic(t, one, socket, "connect", "ENGINE="+engine.String())
+	}
+	startServer(t, two, socket)
+	if err := reach(t, one, socket); err != 0 {
+		t.Error(err)
+	}
+	if hasBPF(t) {
+		client, server := tcpPair(t, two)
+		a, other := greeted(t, socket), greeted(t, socket)
+		mine, theirs := a.attach(client), other.attach(server)
+		if mine.errno != 0 || theirs.errno != 0 {
+			t.Errorf("%+v, %+v", mine, theirs)
+		}
+		comes(t, "a ring", func() bool { return a.ask(message{op: opAttached, id: mine.id}).errno == 0 })
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The TCP sockets by which a name is had and a connection proves itself. The
+ * process makes them, so that the kernel judges its own rights; the broker keeps
+ * them.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+/* How long the network may take, in milliseconds: a SYN that is lost comes again
+ * after one second. */
+#define CONNECT_MS 2000
+#define BACKLOG 4096
+
+static int tcp_socket(void)
+{
+	/* Nothing is left of it when it is closed, no TIME_WAIT either. */
+	const struct linger reset = { .l_onoff = 1 };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	return fd;
+}
+
+static int close_with(int fd, int err)
+{
+	close(fd);
+	return err;
+}
+
+/* tcp_listen returns a socket that listens at a name. */
+int tcp_listen(const struct sockaddr_in *name)
+{
+	int fd = tcp_socket(), on = 1;
+
+	if (fd < 0)
+		return fd;
+	/* Connections of an earlier socket of the name do not keep it. */
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+	    bind(fd, (const struct sockaddr *)name, sizeof(*name)) < 0 ||
+	    listen(fd, BACKLOG) < 0)
+		return close_with(fd, -errno);
+	return fd;
+}
+
+/* await_connected waits for the result of a connect. */
+static int await_connected(int fd)
+{
+	int64_t deadline_ns = now_ns() + CONNECT_MS * INT64_C(1000000);
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	socklen_t len = sizeof(int);
+	int n, err;
+
+	do {
+		int64_t left_ns = deadline_ns - now_ns();
+
+		n = poll(&p, 1, left_ns > 0 ? (int)((left_ns + 999999) / 1000000) : 0);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	if (!n)
+		return -ETIMEDOUT;
+	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		return -errno;
+	return -err;
+}
+
+/* tcp_connect returns a socket that is connected to a name. */
+int tcp_connect(const struct sockaddr_in *name)
+{
+	int fd = tcp_socket(), err;
+
+	if (fd < 0)
+		return fd;
+	err = connect(fd, (const struct sockaddr *)name, sizeof(*name)) < 0 ? -errno : 0;
+	if (err == -EINPROGRESS)
+		err = await_connected(fd);
+	return err ? close_with(fd, err) : fd;
+}
