@@ -92,13 +92,13 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		return go_regular(skb, reason);
 	}
 	/* A bridge does not remove padding. */
-	if (half->flags & WAY_BRIDGED && skb->len != pkt.len + ETH_HLEN)
+	if (half->flags & PATH_BRIDGED && skb->len != pkt.len + ETH_HLEN)
 		return go_regular(skb, TOO_LONG);
 	if (trim_padding(skb, &pkt))
 		return go_regular(skb, MALFORMED);
 	if (!v6 && half->flags & DEV_TUNNEL)
 		return express_by_tunnel(skb, half);
-	if (half->flags & WAY_ACROSS)
+	if (half->flags & PATH_BETWEEN)
 		return express_between(skb, &pkt, half, !is_udp(&pkt.key), now);
 	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
 }

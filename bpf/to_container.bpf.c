@@ -23,14 +23,15 @@ always_inline int is_for_device(const struct device *device, const struct packet
 
 #define NO_PATH 0x80
 
-/* The path of a packet of half to this port: WAY_*, or NO_PATH for another sender. */
+/* The path of a packet of half to this port: PATH_*, or NO_PATH for another sender. */
 always_inline __u8 path_flags(const struct __sk_buff *skb, const struct half *half)
 {
 	if (half->key.side <= SIDE_FLAGS)
 		return skb->ingress_ifindex == half->in_dev ? 0 : NO_PATH;
 	if (skb->ingress_ifindex == half->in_bridge)
-		return WAY_ACROSS;
-	return skb->ingress_ifindex == half->in_dev ? WAY_ACROSS | WAY_BRIDGED : NO_PATH;
+		return PATH_BETWEEN;
+	return skb->ingress_ifindex == half->in_dev ? PATH_BETWEEN | PATH_BRIDGED :
+						      NO_PATH;
 }
 
 /*

@@ -54,8 +54,8 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 	    is_multicast(macs_of(pkt)))
 		return;
 	if (!half->out_dev) {
-		half->told = half->seq_end = seq_end(pkt);
-		half->far = TCP_FAR_FIRST;
+		half->reported = half->seq_end = seq_end(pkt);
+		half->report_after = TCP_REPORT_FIRST;
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	advance(half, pkt);
@@ -75,7 +75,7 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 /* What the kernel subtracts from the TTL on a path with these flags. */
 always_inline __u8 ttl_step(__u8 flags)
 {
-	return flags & WAY_BRIDGED ? 0 : 1;
+	return flags & PATH_BRIDGED ? 0 : 1;
 }
 
 always_inline __u16 fold32(__u32 sum)

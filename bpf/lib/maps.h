@@ -85,9 +85,9 @@ enum slot_state {
 #define DEV_QUEUE (1 << 0) /* has a qdisc or filters: deliver through its egress */
 #define DEV_TUNNEL (1 << 1) /* VXLAN device that may be bypassed: tunnel.h */
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
-#define WAY_ACROSS (1 << 2)
+#define PATH_BETWEEN (1 << 2)
 /* ... of the same bridge: the TTL stays. */
-#define WAY_BRIDGED (1 << 3)
+#define PATH_BRIDGED (1 << 3)
 
 /*
  * Outer headers of a half's packets that leave or arrive by a VXLAN device that
@@ -143,7 +143,7 @@ struct half {
 	__u16 port_delta; /* d: the same for the ports */
 	__u16 max_len; /* e: longest IP packet or segment seen to pass */
 	__u8 state; /* enum slot_state */
-	__u8 flags; /* e: DEV_* of the output device, and WAY_* */
+	__u8 flags; /* e: DEV_* of the output device, and PATH_* */
 	__u32 out_dev; /* e: 0 until a decision has been seen */
 	__u32 out_mark; /* e */
 	__u64 out_macs; /* e */
@@ -163,8 +163,8 @@ struct half {
 	__u32 probe; /* s: tie of the packet that is being tracked, 0 = none */
 	__u32 probe_generation; /* s: generation at the ingress hook */
 	__u64 judged; /* of a discard, s: address of the skb that is being tracked */
-	__u32 told; /* TCP: seq_end in the latest EVENT_FAR ... */
-	__u32 far; /* ... and the bytes after which the next one is due: tcp.h */
+	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
+	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
 	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device */
 	__u32 pad;
@@ -287,7 +287,8 @@ enum event_kind {
 	EVENT_CLOSED, /* slot: SYN or FIN seen */
 	EVENT_RESET, /* slot: RST seen that its receiver accepts */
 	EVENT_STRAY_RESET, /* slot: RST seen with another sequence number */
-	EVENT_FAR, /* slot: TCP has advanced by `far` bytes since the last one */
+	EVENT_PROGRESS, /* slot: TCP has advanced by `report_after` bytes since the last
+			   one */
 };
 
 struct event {

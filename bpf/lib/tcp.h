@@ -37,22 +37,22 @@ always_inline void send_event(enum event_kind kind, __u32 slot)
  * Conntrack compares a RST's sequence number with the highest acknowledgement of
  * the other direction, and it waits for unacknowledged data, but it updates both
  * only for packets inside the window that it knows. So the daemon makes conntrack
- * forget both after the first TCP_FAR_FIRST bytes, then after twice as many each
- * time, and at least every TCP_FAR bytes: before half of the sequence space has
- * passed. Packets have 64 KiB at most, and a lease TCP_FAR bytes at most.
+ * forget both after the first TCP_REPORT_FIRST bytes, then after twice as many each
+ * time, and at least every TCP_REPORT_MAX bytes: before half of the sequence space has
+ * passed. Packets have 64 KiB at most, and a lease TCP_REPORT_MAX bytes at most.
  */
-#define TCP_FAR_FIRST (1 << 16)
-#define TCP_FAR (1 << 28)
-#define TCP_LEASE_PACKETS (TCP_FAR >> 16)
+#define TCP_REPORT_FIRST (1 << 16)
+#define TCP_REPORT_MAX (1 << 28)
+#define TCP_LEASE_PACKETS (TCP_REPORT_MAX >> 16)
 
 always_inline void report_progress(struct half *half)
 {
-	if (half->seq_end - half->told < half->far)
+	if (half->seq_end - half->reported < half->report_after)
 		return;
-	half->told = half->seq_end;
-	if (half->far < TCP_FAR)
-		half->far *= 2;
-	send_event(EVENT_FAR, half->twin);
+	half->reported = half->seq_end;
+	if (half->report_after < TCP_REPORT_MAX)
+		half->report_after *= 2;
+	send_event(EVENT_PROGRESS, half->twin);
 }
 
 /*

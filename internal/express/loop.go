@@ -102,14 +102,14 @@ func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 
 // event takes what the programs report of a connection.
 func (d *Daemon) event(e datapath.Event, now time.Time) {
-	if !e.Closed && !e.Far {
+	if !e.Closed && !e.Progress {
 		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
 		d.composer.Candidate(tuple, port, now)
 		return
 	}
 	switch entry := d.table.At(e.Slot); {
 	case entry == nil: // gone in the meantime
-	case e.Far:
+	case e.Progress:
 		d.tcp.MovedOn(entry)
 	default:
 		if e.Reset {

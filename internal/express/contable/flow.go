@@ -44,7 +44,7 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 			continue
 		}
 		f.Decided = true
-		f.Bridged = f.Bridged || h.Flags&datapath.WayBridged != 0
+		f.Bridged = f.Bridged || h.Flags&datapath.PathBridged != 0
 		if used := jiffies - h.LeaseFrom; used < leaseTicks {
 			f.Lease = max(f.Lease, leaseTicks-used)
 		}

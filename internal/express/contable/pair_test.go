@@ -108,7 +108,7 @@ func TestBridgedEitherWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := b.half(conn, map[bool]int{true: web.Port, false: db.Port}[conn == between(1).Orig])
-		h.OutDev, h.Generation, h.Flags = 5, b.settings.Generation, datapath.WayAcross|datapath.WayBridged
+		h.OutDev, h.Generation, h.Flags = 5, b.settings.Generation, datapath.PathBetween|datapath.PathBridged
 		if f := b.Flow(e, 0, 100, start); !f.Bridged || !f.Decided {
 			t.Errorf("%v: %+v", conn, f)
 		}

@@ -186,18 +186,19 @@ func (d *Datapath) Counters(ifindex int) (Counters, error) {
 	return counters, nil
 }
 
-// Event is what the programs tell the daemon.
+// Event is a message of the programs to the daemon.
 type Event struct {
-	// Closed means that a SYN, FIN or RST ended the connection of Slot. If it
-	// is neither that nor Far, the connection of Key has become a candidate for
-	// composing.
+	// Closed means that a SYN, FIN or RST ended the connection of Slot. If
+	// neither Closed nor Progress is set, the connection of Key has become a
+	// candidate for composing.
 	Closed bool
-	// Reset means that it was a RST; Stray, that it has a sequence number with
-	// which its receiver will not believe it.
+	// Reset means that it was a RST; Stray, that its receiver will refuse its
+	// sequence number.
 	Reset, Stray bool
-	// Far means that the TCP connection of Slot has gone so far since this was
-	// told last that conntrack must forget the acknowledgements it remembers.
-	Far bool
+	// Progress means that the sequence numbers of the TCP connection of Slot
+	// have advanced so much since the last such event that conntrack must
+	// forget the acknowledgements that it remembers.
+	Progress bool
 
 	Slot uint32
 	Key  Key
@@ -234,12 +235,12 @@ func (d *Datapath) ReadEvent() (Event, error) {
 	e := (*expressEvent)(unsafe.Pointer(&record.RawSample[0]))
 	reset := e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET
 	event := Event{
-		Closed: reset || e.Kind == expressEventKindEVENT_CLOSED,
-		Reset:  reset,
-		Stray:  e.Kind == expressEventKindEVENT_STRAY_RESET,
-		Far:    e.Kind == expressEventKindEVENT_FAR,
-		Slot:   e.Slot,
-		Key:    Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
+		Closed:   reset || e.Kind == expressEventKindEVENT_CLOSED,
+		Reset:    reset,
+		Stray:    e.Kind == expressEventKindEVENT_STRAY_RESET,
+		Progress: e.Kind == expressEventKindEVENT_PROGRESS,
+		Slot:     e.Slot,
+		Key:      Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
 	}
 	if len(record.RawSample) >= int(unsafe.Sizeof(expressEvent6{})) {
 		event.Addrs6 = (*expressEvent6)(unsafe.Pointer(&record.RawSample[0])).Addrs

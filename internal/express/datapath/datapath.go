@@ -45,11 +45,10 @@ const (
 	SlotDiscard = uint8(expressSlotStateSLOT_DISCARD)
 )
 
-// Flags of a Half: its way ends in another container, of the same bridge without
-// a hop of IP.
+// Flags of a Half: both ends are containers, at the same bridge.
 const (
-	WayAcross  = 1 << 2 // bpf/lib/maps.h's WAY_ACROSS
-	WayBridged = 1 << 3 // and its WAY_BRIDGED
+	PathBetween = 1 << 2 // bpf/lib/maps.h's PATH_BETWEEN
+	PathBridged = 1 << 3 // and its PATH_BRIDGED
 )
 
 // LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another

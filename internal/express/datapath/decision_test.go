@@ -401,10 +401,10 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// The daemon hears of a TCP connection that has gone far when its lease is
-// renewed, whichever way its packets went: each time twice as far, up to a
-// bound.
-func TestGoneFar(t *testing.T) {
+// A TCP connection whose sequence numbers have advanced is reported when its
+// lease is renewed, whether its packets were express or regular: each time after
+// twice as many bytes, up to a bound.
+func TestReportsTCPProgress(t *testing.T) {
 	const first, bound = 1 << 16, 1 << 28
 	f := masqueraded(tcp)
 	for name, move := range map[string]func(*bed, way){
@@ -436,8 +436,8 @@ func TestGoneFar(t *testing.T) {
 						if told := len(events) == 1; told != part.told || len(events) > 1 {
 							t.Fatalf("%d of %d bytes: events %+v, want one: %v", part.bytes, step, events, part.told)
 						}
-						if part.told && (!events[0].Far || events[0].Closed || b.table.At(events[0].Slot) != e) {
-							t.Fatalf("%d bytes: event %+v, want one that the connection is far", step, events[0])
+						if part.told && (!events[0].Progress || events[0].Closed || b.table.At(events[0].Slot) != e) {
+							t.Fatalf("%d bytes: event %+v, want one of progress", step, events[0])
 						}
 					}
 				}

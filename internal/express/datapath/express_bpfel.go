@@ -53,7 +53,7 @@ const (
 	expressEventKindEVENT_CLOSED      expressEventKind = 2
 	expressEventKindEVENT_RESET       expressEventKind = 3
 	expressEventKindEVENT_STRAY_RESET expressEventKind = 4
-	expressEventKindEVENT_FAR         expressEventKind = 5
+	expressEventKindEVENT_PROGRESS    expressEventKind = 5
 )
 
 type expressHalf struct {
@@ -96,8 +96,8 @@ type expressHalf struct {
 	Probe           uint32
 	ProbeGeneration uint32
 	Judged          uint64
-	Told            uint32
-	Far             uint32
+	Reported        uint32
+	ReportAfter     uint32
 	Addrs6          [4]uint64
 	InBridge        uint32
 	Pad             uint32
