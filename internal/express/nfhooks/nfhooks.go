@@ -1,0 +1,114 @@
+// Package nfhooks lists the functions at Netfilter's hooks of a network
+// namespace that judge packets by what is in no rule: BPF programs, IPVS,
+// ebtables-legacy, modules of others. Express packets skip all hooks of
+// Netfilter, so the connections that pass such a function have to stay regular.
+//
+// The kernel lists its hooks by netlink from Linux 5.14 on, if it was built
+// with CONFIG_NETFILTER_NETLINK_HOOK. Where it was not, BPF programs are found
+// by an iterator of BPF links, which takes BTF; modules are not seen then.
+package nfhooks
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Hook is a function at one of Netfilter's hooks.
+type Hook struct {
+	Family   uint8  // unix.NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_BRIDGE
+	Point    uint8  // unix.NF_INET_*, the same numbers for bridges
+	Priority int32  // functions run in ascending order
+	Function string // "" of a BPF program
+	Module   string // that has the function, "" if the kernel itself
+	Program  uint32 // number of the BPF program, 0 if it is another function
+	Name     string // of the BPF program, "" if that is not known
+}
+
+// String names a hook as "nft list hooks" does: what is there, and where.
+func (h Hook) String() string {
+	name := h.Function
+	if h.Module != "" {
+		name += " [" + h.Module + "]"
+	}
+	if h.Program != 0 {
+		name = strings.TrimSpace(fmt.Sprintf("BPF program %d %s", h.Program, h.Name))
+	}
+	return fmt.Sprintf("%s at %s %s (priority %d)", name, families[h.Family], points[h.Point], h.Priority)
+}
+
+var families = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_BRIDGE: "bridge"}
+
+var points = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// Reader lists hooks of the network namespace in which it was opened. It is for
+// one goroutine.
+type Reader struct {
+	sock  *nlmsg.Socket
+	links *links // nil where the kernel has no BTF
+	// Blind says why functions of modules are not seen, nil if they are.
+	Blind error
+}
+
+// Open finds out how this kernel lists its hooks.
+func Open() (_ *Reader, err error) {
+	r := new(Reader)
+	if r.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+		return nil, fmt.Errorf("list Netfilter's hooks: %w", err)
+	}
+	inode, err := netns.Inode("")
+	if err == nil {
+		r.links, err = openLinks(uint32(inode))
+	}
+	if _, dumpErr := r.dump(unix.NFPROTO_IPV4, unix.NF_INET_FORWARD); dumpErr != nil {
+		r.Blind = errors.Join(fmt.Errorf("list Netfilter's hooks (CONFIG_NETFILTER_NETLINK_HOOK): %w", dumpErr), err)
+	}
+	return r, nil
+}
+
+// Close ends the reader.
+func (r *Reader) Close() error {
+	if r.links != nil {
+		r.links.close()
+	}
+	return r.sock.Close()
+}
+
+// Foreign returns the hooks that forwarded or bridged packets pass and that are
+// neither the kernel's own nor rules, which package rules reads. They are sorted.
+func (r *Reader) Foreign() (all []Hook, err error) {
+	if r.Blind == nil {
+		if all, err = r.dumpAll(); err != nil {
+			return nil, err
+		}
+	}
+	if r.links != nil { // they know the programs' names
+		all = slices.DeleteFunc(all, func(h Hook) bool { return h.Program != 0 })
+		programs, err := r.links.list()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, programs...)
+	}
+	all = slices.DeleteFunc(all, func(h Hook) bool {
+		return int(h.Point) >= len(points) || families[h.Family] == "" || !h.onTheWay() || h.isKnown()
+	})
+	slices.SortFunc(all, func(a, b Hook) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String()))
+	})
+	return all, nil
+}
+
+// onTheWay tells whether forwarded packets pass a hook: of a bridge all of them,
+// for a packet enters the host's IP layer, and leaves it, by the bridge's input
+// and output.
+func (h Hook) onTheWay() bool {
+	return h.Family == unix.NFPROTO_BRIDGE || h.Point != unix.NF_INET_LOCAL_IN && h.Point != unix.NF_INET_LOCAL_OUT
+}
