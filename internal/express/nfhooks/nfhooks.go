@@ -5,7 +5,8 @@
 //
 // The kernel lists its hooks by netlink from Linux 5.14 on, if it was built
 // with CONFIG_NETFILTER_NETLINK_HOOK. Where it was not, BPF programs are found
-// by an iterator of BPF links, which takes BTF; modules are not seen then.
+// by an iterator of BPF links, which takes BTF, IPVS and ebtables-legacy by their
+// files in /proc; other modules are not seen then.
 package nfhooks
 
 import (
@@ -53,7 +54,8 @@ var points = [...]string{"prerouting", "input", "forward", "output", "postroutin
 type Reader struct {
 	sock  *nlmsg.Socket
 	links *links // nil where the kernel has no BTF
-	// Blind says why functions of modules are not seen, nil if they are.
+	// Blind says why functions of other modules than IPVS and ebtables-legacy are
+	// not seen, nil if they are.
 	Blind error
 }
 
@@ -85,9 +87,12 @@ func (r *Reader) Close() error {
 // neither the kernel's own nor rules, which package rules reads. They are sorted.
 func (r *Reader) Foreign() (all []Hook, err error) {
 	if r.Blind == nil {
-		if all, err = r.dumpAll(); err != nil {
-			return nil, err
-		}
+		all, err = r.dumpAll()
+	} else {
+		all, err = guess()
+	}
+	if err != nil {
+		return nil, err
 	}
 	if r.links != nil { // they know the programs' names
 		all = slices.DeleteFunc(all, func(h Hook) bool { return h.Program != 0 })

@@ -3,6 +3,8 @@ package nfhooks
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -143,4 +145,29 @@ func FuzzParse(f *testing.F) {
 		h, _ := parse(b)
 		_ = h.String()
 	})
+}
+
+func TestGuess(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const heading = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+	for path, want := range map[string]bool{
+		write("none", heading):                          false,
+		write("one", heading+"TCP  0A000001:0050 rr\n"): true,
+		filepath.Join(dir, "absent"):                    false,
+	} {
+		if got, err := hasServices(path); got != want || err != nil {
+			t.Errorf("%s: services %v, %v", path, got, err)
+		}
+	}
+	list := write("modules", "ebtable_filter 16384 1 - Live 0x0\nebtables 49152 1 ebtable_filter, Live 0x0\next4 1 2 - Live 0x0\n")
+	if got, err := loaded(list, "ebtable_"); len(got) != 1 || got[0] != "ebtable_filter" || err != nil {
+		t.Errorf("modules %v, %v", got, err)
+	}
 }

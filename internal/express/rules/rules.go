@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/scon-project/scon/internal/express/nfhooks"
 )
 
 // Options say what else a rule needs every packet for.
@@ -22,6 +24,9 @@ type Options struct {
 	// ExactCounters are counters that must miss no packet: named ones of
 	// nftables, and those of rules or of nftables' chains with such a comment.
 	ExactCounters []string
+	// Foreign are functions at Netfilter's hooks that are no rules: what passes
+	// them stays regular.
+	Foreign []nfhooks.Hook
 	// Drops reads as well what only the first packet of a connection meets,
 	// and what packets for this host do: Discardable needs it.
 	Drops bool
@@ -80,7 +85,7 @@ func Read(opts Options) (Ruleset, error) {
 		}
 		bases = append(bases, found...)
 	}
-	r := newRuleset(bases, opts)
+	r := newRuleset(append(bases, foreignBases(opts.Foreign)...), opts)
 	r.exact, r.legacy = exact, digest(tables)
 	return r, nil
 }

@@ -1,0 +1,40 @@
+package rules
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/nfhooks"
+)
+
+// A function at Netfilter's hooks that is no rule judges single packets for all
+// that is known: it is a base chain with one rule, which every packet meets.
+func foreignBases(hooks []nfhooks.Hook) (bases []*base) {
+	for _, h := range hooks {
+		at, ok := hookNames[h.Family][h.Point]
+		if !ok {
+			continue
+		}
+		c := &chain{table: "netfilter", name: string(at)}
+		c.rules = []*rule{{chain: c, steps: []step{{text: h.String(), why: "a function that is no rule"}}}}
+		bases = append(bases, &base{chain: c, hook: at, families: hookFamilies[h.Family], priority: h.Priority})
+	}
+	return bases
+}
+
+var hookNames = map[uint8]map[uint8]hook{
+	unix.NFPROTO_IPV4: ipHooks, unix.NFPROTO_IPV6: ipHooks, unix.NFPROTO_BRIDGE: bridgeHooks,
+}
+
+var (
+	ipHooks = map[uint8]hook{
+		unix.NF_INET_PRE_ROUTING: prerouting, unix.NF_INET_FORWARD: forward, unix.NF_INET_POST_ROUTING: postrouting,
+	}
+	bridgeHooks = map[uint8]hook{
+		unix.NF_INET_PRE_ROUTING: bridgePrerouting, unix.NF_INET_LOCAL_IN: bridgeInput, unix.NF_INET_FORWARD: bridgeForward,
+		unix.NF_INET_LOCAL_OUT: bridgeOutput, unix.NF_INET_POST_ROUTING: bridgePostrouting,
+	}
+)
+
+var hookFamilies = map[uint8][]family{
+	unix.NFPROTO_IPV4: {ipv4}, unix.NFPROTO_IPV6: {ipv6}, unix.NFPROTO_BRIDGE: {ipv4, ipv6},
+}
