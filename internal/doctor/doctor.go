@@ -156,6 +156,7 @@ func Examine(o Options) api.Doctor {
 	d.Findings = append(d.Findings, findRootless(h)...)
 	if h.isRoot() {
 		d.Findings = append(d.Findings, findRules(o)...)
+		d.Findings = append(d.Findings, findBlind()...)
 	}
 	return d
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/nfhooks"
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
@@ -35,7 +36,11 @@ func lookNFTables(host) sight {
 // findRules names the rules that judge single packets, and how many of the
 // connections that conntrack knows each keeps regular.
 func findRules(o Options) []api.Finding {
-	ruleset, err := rules.Read(rules.Options{ExactCounters: o.ExactCounters})
+	foreign, err := listForeign()
+	var ruleset rules.Ruleset
+	if err == nil {
+		ruleset, err = rules.Read(rules.Options{ExactCounters: o.ExactCounters, Foreign: foreign})
+	}
 	if err != nil {
 		return []api.Finding{{
 			Level: fail, What: "every packet goes regular: the rules could not be read", Why: err.Error(),
@@ -50,16 +55,49 @@ func findRules(o Options) []api.Finding {
 	kept, err := countKept(ruleset)
 	for _, r := range all {
 		what := fmt.Sprintf("rule %v judges single packets", r)
+		if r.Foreign() {
+			what = r.Text + " may judge single packets"
+		}
 		if err == nil {
 			what += fmt.Sprintf(" and keeps %s regular", connections(kept[name(r)]))
 		}
 		remedy := "put a rule that accepts established connections before it, if it is about new ones"
+		if r.Foreign() {
+			remedy = "remove it if it is not needed: it is no rule, so nothing is known of what it does"
+		}
 		if r.ByCounter() {
 			remedy = "take its name from exact_counters, if it may miss express packets"
 		}
 		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy})
 	}
 	return found
+}
+
+// listForeign lists functions at Netfilter's hooks that are no rules.
+func listForeign() ([]nfhooks.Hook, error) {
+	r, err := nfhooks.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.Foreign()
+}
+
+// findBlind says what of Netfilter's hooks this kernel does not list.
+func findBlind() []api.Finding {
+	r, err := nfhooks.Open()
+	if err != nil {
+		return nil // which findRules reports
+	}
+	defer r.Close()
+	if r.Blind == nil {
+		return nil
+	}
+	return []api.Finding{{
+		Level: note, What: "functions of modules at Netfilter's hooks cannot be listed, but for IPVS and ebtables-legacy",
+		Why:    r.Blind.Error(),
+		Remedy: "load no module that judges single packets by itself, or run a kernel with CONFIG_NETFILTER_NETLINK_HOOK",
+	}}
 }
 
 // findMissingCounters names what the settings say of counters that are not

@@ -135,7 +135,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.assemble(); err != nil {
 		return err
 	}
-	defer func() { stop(); err = errors.Join(err, d.hooks.Close()) }()
+	defer func() { stop(); err = errors.Join(err, d.hooks.Close(), d.policy.close()) }()
 
 	sources, err := d.watch(ctx)
 	if err != nil {
@@ -202,8 +202,9 @@ func (d *Daemon) load(pinDir string) error {
 func (d *Daemon) assemble() (err error) {
 	c := d.opts.Config
 	d.heartbeat = newHeartbeat(d.dp, d.log, d.recheckPipe)
-	d.policy = policy{
-		opts: rules.Options{ExactCounters: c.ExactCounters}, log: d.log, during: d.heartbeat.beatDuring,
+	d.policy, err = openPolicy(rules.Options{ExactCounters: c.ExactCounters}, d.log, d.heartbeat.beatDuring)
+	if err != nil {
+		return err
 	}
 	d.hooks, err = hooks.New(hooks.Options{
 		Datapath: d.dp,
@@ -222,7 +223,7 @@ func (d *Daemon) assemble() (err error) {
 		BeatDuring:     d.heartbeat.beatDuring,
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, d.policy.close())
 	}
 	d.composer = composer.New(composer.Options{
 		Table:     d.table,

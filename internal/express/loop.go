@@ -131,8 +131,8 @@ func (d *Daemon) sweep(now time.Time) error {
 	d.tcp.TellSilent(now)
 	d.table.Sweep(now)
 	d.hooks.Poll(now)
-	if d.policy.changedUnannounced() {
-		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy changed without its lock"})
+	if reason := d.policy.changedUnannounced(); reason != "" {
+		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
 	}
 	return d.readRules(now)
 }

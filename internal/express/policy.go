@@ -2,8 +2,10 @@ package express
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/nfhooks"
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
@@ -12,6 +14,7 @@ import (
 type policy struct {
 	rules.Ruleset
 	opts    rules.Options
+	foreign *nfhooks.Reader // lists what judges packets at Netfilter's hooks and is no rule
 	log     *slog.Logger
 	during  func(wait func()) // runs what takes long
 	version uint64            // of Ruleset: how often it was read
@@ -28,9 +31,29 @@ type drops struct {
 	err     error
 }
 
+// openPolicy prepares to read the rules of this namespace. during runs what
+// takes long.
+func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (policy, error) {
+	foreign, err := nfhooks.Open()
+	if err != nil {
+		return policy{}, err
+	}
+	if foreign.Blind != nil {
+		log.Info("functions of modules at Netfilter's hooks cannot be listed", "reason", foreign.Blind)
+	}
+	return policy{opts: o, foreign: foreign, log: log, during: during}, nil
+}
+
+func (p *policy) close() error { return p.foreign.Close() }
+
 // read reads the rules anew. An error is logged once and kept in p.err.
 func (p *policy) read() error {
-	ruleset, err := rules.Read(p.opts)
+	foreign, err := p.foreign.Foreign()
+	p.opts.Foreign = foreign
+	var ruleset rules.Ruleset
+	if err == nil {
+		ruleset, err = rules.Read(p.opts)
+	}
 	if err != nil {
 		if p.err == nil {
 			p.log.Error("reading the rules: every packet goes regular", "error", err)
@@ -43,11 +66,17 @@ func (p *policy) read() error {
 	return nil
 }
 
-// changedUnannounced reports whether rules may have changed without an
-// announcement.
-func (p *policy) changedUnannounced() bool {
-	stale, err := p.Stale()
-	return stale || err != nil
+// changedUnannounced names what may have changed without an announcement, ""
+// for nothing.
+func (p *policy) changedUnannounced() string {
+	foreign, err := p.foreign.Foreign()
+	if err != nil || !slices.Equal(foreign, p.opts.Foreign) {
+		return "functions at Netfilter's hooks changed"
+	}
+	if stale, err := p.Stale(); stale || err != nil {
+		return "iptables-legacy changed without its lock"
+	}
+	return ""
 }
 
 // Discardable reports whether the rules certainly drop every packet of a
@@ -57,7 +86,7 @@ func (p *policy) Discardable(f rules.Flow) bool {
 	if d.version != p.version {
 		d.version = p.version
 		p.during(func() {
-			d.rules, d.err = rules.Read(rules.Options{ExactCounters: p.opts.ExactCounters, Drops: true})
+			d.rules, d.err = rules.Read(rules.Options{ExactCounters: p.opts.ExactCounters, Foreign: p.opts.Foreign, Drops: true})
 		})
 		if d.err != nil {
 			p.log.Info("dropped packets stay regular", "error", d.err)
@@ -83,6 +112,13 @@ func (p *policy) unreadFinding() (f api.Finding, unread bool) {
 
 // ruleFinding names the rule that keeps a connection regular.
 func ruleFinding(what string, r rules.Rule) api.Finding {
+	if r.Foreign() {
+		return api.Finding{
+			Level: "note", What: what + " " + r.Text,
+			Why:    "it is no rule: it may judge single packets by anything",
+			Remedy: "remove it if it is not needed",
+		}
+	}
 	why := "it judges single packets, by "
 	if r.ByCounter() {
 		why = "it counts every packet (exact_counters), "

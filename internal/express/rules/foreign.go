@@ -6,6 +6,13 @@ import (
 	"github.com/scon-project/scon/internal/express/nfhooks"
 )
 
+// foreignTable stands for the table of a function that is no rule.
+const foreignTable = "netfilter"
+
+// Foreign tells whether this is a function at one of Netfilter's hooks, and no
+// rule.
+func (r Rule) Foreign() bool { return r.Table == foreignTable }
+
 // A function at Netfilter's hooks that is no rule judges single packets for all
 // that is known: it is a base chain with one rule, which every packet meets.
 func foreignBases(hooks []nfhooks.Hook) (bases []*base) {
@@ -14,7 +21,7 @@ func foreignBases(hooks []nfhooks.Hook) (bases []*base) {
 		if !ok {
 			continue
 		}
-		c := &chain{table: "netfilter", name: string(at)}
+		c := &chain{table: foreignTable, name: string(at)}
 		c.rules = []*rule{{chain: c, steps: []step{{text: h.String(), why: "a function that is no rule"}}}}
 		bases = append(bases, &base{chain: c, hook: at, families: hookFamilies[h.Family], priority: h.Priority})
 	}

@@ -1,0 +1,87 @@
+package express_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// newHalver makes a program at FORWARD that drops every second packet.
+func newHalver(b *scontest.Bed) *ebpf.Program {
+	b.T.Helper()
+	if err := features.HaveProgramType(ebpf.Netfilter); err != nil {
+		b.T.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
+	}
+	met, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { met.Close() })
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "halver", Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, met.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "drop"),
+			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+			asm.Add.Imm(asm.R1, 1),
+			asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+			asm.Mov.Reg(asm.R0, asm.R1),
+			asm.And.Imm(asm.R0, 1), // NF_DROP, NF_ACCEPT
+			asm.Return(),
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("drop"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { p.Close() })
+	return p
+}
+
+// A function at Netfilter's FORWARD that is no rule meets every packet within a
+// second of its coming, explain names it, and packets go express again when it
+// has gone.
+func TestForeignFunction(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Service: true})
+	program := newHalver(b)
+	c := b.Outgoing("udp", 1).GoExpress()
+	var l link.Link
+	err := b.Do(lab.Device, func() (err error) {
+		l, err = link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetForward, Priority: 10})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	scontest.Eventually(t, "every packet is regular, and explain says why", func() error {
+		before := b.Status().Totals.ExpressPackets
+		for range 20 {
+			_, _ = c.Client.Write([]byte("ping"))
+		}
+		if n := b.Status().Totals.ExpressPackets - before; n > 0 {
+			return fmt.Errorf("%d packets went express", n)
+		}
+		x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
+		if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "halver") {
+			return fmt.Errorf("explain says %s, %v", text, err)
+		}
+		return nil
+	})
+	l.Close()
+	b.Outgoing("udp", 1).GoExpress()
+}
