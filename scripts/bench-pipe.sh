@@ -1,7 +1,7 @@
 #!/bin/sh
-# Measures what documents say of the pipe, and rewrites results/pipe*.json, their
-# tables (.md) and plots (results/pipe*/). Takes some minutes on two CPUs that
-# nobody else uses. docs/pipe-measuring.md says what is measured.
+# Measures what documents say of the pipe, and rewrites the summaries
+# results/pipe.json. Results with all samples, and plots, go to bin/results/. Takes
+# some minutes on two idle CPUs. docs/pipe-measuring.md says what is measured.
 #
 # Usage: scripts/bench-pipe.sh [PART...]      all parts, or some of
 #        engines apps
@@ -15,7 +15,9 @@ make build
 bench() {
 	name=$1 && shift
 	echo "== $name"
-	bin/scon pipe bench --json "results/$name.json" --plots "results/$name" "$@" >"results/$name.md"
+	mkdir -p bin/results
+	bin/scon pipe bench --json "bin/results/$name.json" --plots "bin/results/$name" "$@"
+	bin/scon bench summary results/pipe.json "bin/results/$name.json"
 }
 
 [ $# -gt 0 ] || set -- engines apps

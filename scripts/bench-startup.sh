@@ -1,7 +1,7 @@
 #!/bin/sh
-# Measures everything that documents say of starting containers, and rewrites
-# results/startup*.json, their tables (.md) and plots (results/startup*/). Takes
-# about an hour on two CPUs that nobody else uses. docs/startup-measuring.md says
+# Measures everything that documents say of starting containers, and rewrites the
+# summaries results/startup.json. Results with all samples, and plots, go to
+# bin/results/. Takes about an hour on two idle CPUs. docs/startup-measuring.md says
 # what is measured.
 #
 # Usage: scripts/bench-startup.sh [PART...]      all parts, or some of
@@ -11,12 +11,14 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh startup
 make build
+mkdir -p bin/results
 
 # bench NAME FLAGS...
 bench() {
 	name=$1 && shift
 	echo "== $name"
-	bin/scon startup bench --tuned results/tuned.json --json "results/$name.json" --plots "results/$name" "$@" >"results/$name.md"
+	bin/scon startup bench --tuned bin/results/tuned.json --json "bin/results/$name.json" --plots "bin/results/$name" "$@"
+	bin/scon bench summary results/startup.json "bin/results/$name.json"
 }
 
 modes=none,noop,bridge,ptp,macvlan,scon-nopool,scon-pool,scon-pool+oci,scon-pool+admission
@@ -29,7 +31,7 @@ for part in "$@"; do
 	tune)
 		echo "== tune"
 		bin/scon startup tune --count 50 --trials 25 --checks 10 --others 25,100 \
-			--tuned results/tuned.json --json results/startup-tune.json >results/startup-tune.md
+			--tuned bin/results/tuned.json --json results/startup-tune.json
 		;;
 	modes) bench startup --network $modes --count 50 --rounds 10 ;;
 	hundred)

@@ -16,11 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/bench/peer"
-	"github.com/scon-project/scon/internal/lab/figures"
 	"github.com/scon-project/scon/internal/lab/figures/helper"
 	"github.com/scon-project/scon/internal/lab/output"
-	"github.com/scon-project/scon/internal/lab/pipebench"
-	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
 func newBenchCommand() *cobra.Command {
@@ -37,8 +34,8 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchCostCommand(), newBenchCountCommand(),
-		newBenchFiguresCommand(), newBenchShowCommand(), newBenchPeerCommand(),
-		newBenchHelperCommand())
+		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
+		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd
 }
 
@@ -73,22 +70,6 @@ func newBenchShortCommand() *cobra.Command {
 	o.addFlags(cmd, bench.Short(connections))
 	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "`number` of connections in each sample")
 	return cmd
-}
-
-// newBenchShowCommand draws the tables of documents from the files of results.
-func newBenchShowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "show FILE",
-		Short: "Print the table of a result that --json wrote",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := bench.ReadResult(args[0], slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment()})...)
-			if err != nil {
-				return err
-			}
-			return r.WriteTable(cmd.OutOrStdout())
-		},
-	}
 }
 
 // newBenchPeerCommand is the traffic generator that bench starts in the lab's

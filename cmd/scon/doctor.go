@@ -73,7 +73,7 @@ func (t *tool) doctorLatency(asJSON bool) error {
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, p := range d.Preparations {
 		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, cli.Printable(p.Found))
-		fmt.Fprintf(out, "%-27s the paper: %s; seen to matter: %s\n", "", p.Paper, p.Seen)
+		fmt.Fprintf(out, "%-27s the paper: %s; effect: %s\n", "", p.Paper, p.Seen)
 		if p.Remedy != "" {
 			fmt.Fprintf(out, "%-27s do: %s\n", "", p.Remedy)
 		}

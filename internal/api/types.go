@@ -176,8 +176,7 @@ type Preparation struct {
 	Level  string `json:"level"` // "ok": as in the paper; "note": not so; "unknown"
 	Found  string `json:"found"` // what this machine has
 	Remedy string `json:"remedy,omitempty"`
-	// Seen says what a committed measurement found it to matter, or that none did
-	// look at it.
+	// Seen says how to measure on this machine whether it matters.
 	Seen string `json:"seen"`
 }
 

@@ -23,6 +23,37 @@ func lookBPF(host) sight {
 	return sight{ok, "a program was loaded", ""}
 }
 
+// compile loads a program and returns ebpf.ErrNotSupported if the kernel interprets
+// it.
+func compile() error {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.SchedCLS,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		License:      "GPL",
+	})
+	if err != nil {
+		return fmt.Errorf("load a program: %w", err)
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		return fmt.Errorf("read a program's size: %w", err)
+	}
+	_, err = info.JitedSize()
+	return err
+}
+
+// compiled tells by the result of compile whether the JIT is on.
+func compiled(err error) sight {
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return sight{warn, "off: a program was not compiled", "sysctl -w net.core.bpf_jit_enable=1 in the initial network namespace, or a kernel with CONFIG_BPF_JIT"}
+	case err != nil:
+		return sight{note, err.Error(), ""}
+	}
+	return sight{ok, "on: a program was compiled", ""}
+}
+
 func lookRedirectPeer(host) sight {
 	return probed(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectPeer))
 }

@@ -1,11 +1,16 @@
 package doctor
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"go.uber.org/goleak"
+
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +52,8 @@ func TestLook(t *testing.T) {
 	}{
 		{"JIT on", lookJIT, files(jit, "1\n"), ok, "net.core.bpf_jit_enable = 1"},
 		{"JIT off", lookJIT, files(jit, "0\n"), warn, "net.core.bpf_jit_enable = 0"},
-		{"JIT not built", lookJIT, nil, warn, "no net.core.bpf_jit_enable"},
+		{"JIT of another kernel", func(host) sight { return compiled(fmt.Errorf("JIT disabled: %w", ebpf.ErrNotSupported)) }, nil, warn, "off: a program was not compiled"},
+		{"JIT not readable", func(host) sight { return compiled(errors.New("denied")) }, nil, note, "denied"},
 		{"BTF", lookBTF, files("/sys/kernel/btf/vmlinux", ""), ok, "/sys/kernel/btf/vmlinux"},
 		{"no BTF", lookBTF, nil, note, "no /sys/kernel/btf/vmlinux"},
 		{"forwards", lookForward, files("/proc/sys/net/ipv4/ip_forward", "1\n"), ok, "net.ipv4.ip_forward = 1"},
@@ -91,6 +97,20 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: no remedy for %q", c.name, got.found)
 		}
 	}
+}
+
+// The sysctl of the JIT is visible in the initial network namespace only: in
+// another one the JIT is not taken to be off.
+func TestJITInNetworkNamespace(t *testing.T) {
+	nstest.Do(t, nstest.New(t), func() {
+		h := thisHost()
+		if _, err := h.sysctl("net.core.bpf_jit_enable"); err == nil {
+			t.Skip("this kernel shows the sysctl in every network namespace")
+		}
+		if got := lookJIT(h); got.level != ok || got.found != "on: a program was compiled" {
+			t.Errorf("got %+v", got)
+		}
+	})
 }
 
 func TestOldKernelFails(t *testing.T) {

@@ -22,8 +22,8 @@ type preparation struct {
 	name  string
 	paper string // what it did
 	look  func(h host) sight
-	// tried is a word of the names of the candidates that 'scon pin advise' has
-	// for it, "" where it has none.
+	// tried is the option of 'scon pin apply' with which 'scon pin advise' tries
+	// it, "" where it has none.
 	tried string
 }
 
@@ -55,10 +55,18 @@ func latencyOf(h host) api.LatencyDoctor {
 	for _, p := range preparations {
 		s := p.look(h)
 		d.Preparations = append(d.Preparations, api.Preparation{
-			Name: p.name, Paper: p.paper, Level: s.level, Found: s.found, Remedy: s.remedy, Seen: seen(p.tried),
+			Name: p.name, Paper: p.paper, Level: s.level, Found: s.found, Remedy: s.remedy, Seen: p.measured(),
 		})
 	}
 	return d
+}
+
+// measured says how to measure on this machine whether it matters.
+func (p preparation) measured() string {
+	if p.tried == "" {
+		return "not measured here"
+	}
+	return "not measured here: 'scon pin advise' tries " + p.tried
 }
 
 // unreadable is what is said of a file that is not there or not for this user.

@@ -80,15 +80,20 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// What was measured is said with the machine, the rest is not guessed.
-func TestSeen(t *testing.T) {
-	if got := seen(""); got != notMeasured {
-		t.Error(got)
-	}
-	if got := seen("--no-such"); got != notMeasured {
-		t.Error(got)
-	}
-	if got := seen("--steer threaded"); !strings.HasPrefix(got, "of ") || !strings.Contains(got, "results/pin-advise.json") {
-		t.Error(got)
+// The doctor quotes no other machine; it names what measures on this one.
+func TestMeasured(t *testing.T) {
+	for _, p := range latencyOf(fixture(t, nil)).Preparations {
+		want := "not measured here"
+		switch p.Name {
+		case "sleep states", "governor":
+			want += ": 'scon pin advise' tries --power"
+		case "packet steering":
+			want += ": 'scon pin advise' tries --steer rps"
+		case "polling threads":
+			want += ": 'scon pin advise' tries --steer threaded"
+		}
+		if p.Seen != want {
+			t.Errorf("%s: %q, want %q", p.Name, p.Seen, want)
+		}
 	}
 }

@@ -115,6 +115,8 @@ type Experiment struct {
 	// Pairs of modes that are compared; none means those that are of interest
 	// in the lab.
 	Pairs [][2]string
+	// Against are the modes the ratios to which a summary keeps; nil keeps all.
+	Against []string
 	// Table writes the result for people instead of Result.WriteTable.
 	Table func(r *Result, w io.Writer) error
 }

@@ -40,7 +40,7 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 	}
 	for _, e := range others {
 		if e.Name == r.Experiment {
-			r.modes, r.metrics, r.counted, r.pairs, r.table = e.Modes, e.metrics(), e.Counted, e.pairs(), e.Table
+			r.modes, r.metrics, r.counted, r.pairs, r.against, r.table = e.Modes, e.metrics(), e.Counted, e.pairs(), e.Against, e.Table
 			return &r, nil
 		}
 	}

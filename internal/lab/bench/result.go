@@ -18,8 +18,13 @@ type Result struct {
 	// Rounds that were asked for; an interrupted or failed one left fewer
 	// samples.
 	Rounds int `json:"rounds"`
-	// Modes holds the samples by mode and metric, in the order of the rounds.
+	// Modes holds the samples by mode and metric, in the order of the rounds; of
+	// a summary, five numbers instead: see Summarize.
 	Modes map[string]map[string][]float64 `json:"modes"`
+	// Summary says that the samples are left out. ModeOrder has the modes then, in
+	// the order in which they were measured.
+	Summary   bool     `json:"summary,omitempty"`
+	ModeOrder []string `json:"mode_order,omitempty"`
 	// Ratios holds the ratios of medians by "MODE/MODE" and metric.
 	Ratios map[string]map[string]Interval `json:"ratios"`
 
@@ -36,7 +41,7 @@ type Result struct {
 		After  Distance `json:"after"`
 	} `json:"cpu_distance"`
 	// Samples tell more about every measurement, in the order taken.
-	Samples []Sample `json:"samples"`
+	Samples []Sample `json:"samples,omitempty"`
 	// Errors of samples that are missing because of them, and those after
 	// which a sample was taken again.
 	Errors      []string  `json:"errors"`
@@ -50,6 +55,7 @@ type Result struct {
 	metrics []Metric
 	counted bool // Experiment.Counted
 	pairs   [][2]string
+	against []string
 	table   func(r *Result, w io.Writer) error
 }
 
@@ -104,6 +110,7 @@ func newResult(e Experiment, rounds int) *Result {
 		metrics:    e.metrics(),
 		counted:    e.Counted,
 		pairs:      e.pairs(),
+		against:    e.Against,
 		table:      e.Table,
 	}
 }

@@ -20,7 +20,11 @@ const plotsDir = "figures"
 type results struct {
 	experiments map[string]*bench.Result // by source
 	profile     *profile.Profile         // or nil
+	summaries   bool                     // some are: without samples, and without plots beside them
 }
+
+// summariesFile has the summaries of experiments whose results are not in a folder.
+const summariesFile = "figures.json"
 
 // has tells whether any of some sources was measured.
 func (r results) has(sources []string) bool {
@@ -32,10 +36,18 @@ func (r results) has(sources []string) bool {
 // readResults reads those that are in a folder.
 func readResults(dir string) (found results, err error) {
 	found.experiments = map[string]*bench.Result{}
+	summaries, err := bench.ReadSummaries(filepath.Join(dir, summariesFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return results{}, err
+	}
 	for _, s := range sources {
 		r, err := bench.ReadResult(resultPath(dir, s.name), Experiments()...)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			if summaries[s.name] == nil {
+				continue
+			}
+			found.summaries = true
+			r, err = summaries.Result(s.name, Experiments()...)
 		}
 		if err != nil {
 			return results{}, err
@@ -50,7 +62,7 @@ func readResults(dir string) (found results, err error) {
 var errNoResult = errors.New("no result")
 
 // Draw makes the report figures.md and the plots of the results in a folder,
-// which has to have one.
+// which has to have one. Of summaries it makes the report alone.
 func Draw(dir string) error {
 	found, err := readResults(dir)
 	if err != nil {
@@ -65,6 +77,9 @@ func Draw(dir string) error {
 	}
 	if err := os.WriteFile(filepath.Join(dir, "figures.md"), report.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("write the report: %w", err)
+	}
+	if found.summaries {
+		return nil
 	}
 	plots := filepath.Join(dir, plotsDir)
 	if err := os.MkdirAll(plots, 0o755); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/scon-project/scon/internal/lab/bench"
 )
@@ -21,20 +22,31 @@ func writeReport(w io.Writer, found results) error {
 	p.printf("Drawn by `scon bench figures` from the results beside this file; [docs/measuring.md](../docs/measuring.md) says how\n")
 	p.printf("they were obtained. \"Paper\" is what its text says of a Raspberry Pi 4 and its own SCON (\"express\" there, too).\n")
 	p.printf("Ours are ratios of medians with 95 %% bootstrap intervals; a mean of several ratios has none.\n")
-	p.printf("Plots show medians, their whiskers the middle half of the samples.\n")
+	if found.summaries {
+		p.printf("The plots are not kept: that command draws them beside the results that it takes.\n")
+	} else {
+		p.printf("Plots show medians, their whiskers the middle half of the samples.\n")
+	}
 	p.flowtable(found)
 	for _, f := range figures {
 		p.figure(f, found)
 	}
 	p.elsewhere()
 	p.printf("\n## All that was measured\n")
+	heading := func(source string) {
+		file := source
+		if r := found.experiments[source]; r != nil && r.Summary {
+			file = strings.TrimSuffix(summariesFile, ".json")
+		}
+		p.printf("\n### [%s](%s.json)\n\n", source, file)
+	}
 	if found.profile != nil && p.err == nil {
-		p.printf("\n### [%s](%s.json)\n\n", profileSource, profileSource)
+		heading(profileSource)
 		p.err = errors.Join(p.err, found.profile.WriteTable(w))
 	}
 	for _, s := range sources {
 		if r := found.experiments[s.name]; r != nil {
-			p.printf("\n### [%s](%s.json)\n\n", s.name, s.name)
+			heading(s.name)
 			if p.err == nil {
 				p.err = r.WriteTable(w)
 			}
@@ -63,11 +75,11 @@ func (p *printer) figure(f figure, found results) {
 		return
 	}
 	p.printf("%s\n\n", f.how)
-	if slices.Contains(f.sources, profileSource) {
+	if slices.Contains(f.sources, profileSource) && !found.summaries {
 		p.printf("![Fig. %s: %s](%s/%s)\n", f.id, f.title, plotsDir, profilePlot)
 	}
 	for _, panel := range f.panels {
-		if _, ok := panel.chart(found); ok {
+		if _, ok := panel.chart(found); ok && !found.summaries {
 			p.printf("![Fig. %s: %s](%s/%s)\n", panel.id, panel.title, plotsDir, panel.file())
 		}
 	}

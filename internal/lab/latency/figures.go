@@ -80,21 +80,46 @@ func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(par
 // filesDir keeps plots and histograms beside the results.
 const filesDir = "latency"
 
-// DrawFigures draws the plots and the report of the results in a folder.
-func DrawFigures(dir string) error {
-	found := map[string]*Result{}
+// summariesFile has the summaries of parts whose results are not in a folder.
+const summariesFile = "latencies.json"
+
+// readParts reads the results that are in a folder, by the parts' names.
+func readParts(dir string) (found map[string]*Result, err error) {
+	summaries, err := bench.ReadSummaries(filepath.Join(dir, summariesFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	found = map[string]*Result{}
 	for _, name := range []string{paced, fullCore, fullNone, gatewayed} {
 		r, err := ReadFile(filepath.Join(dir, name+".json"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			if summaries[name] == nil {
+				continue
+			}
+			r, err = Parse(summaries[name])
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		found[name] = r
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("%s has no results of \"scon latency figures\"", dir)
+		return nil, fmt.Errorf("%s has no results of \"scon latency figures\"", dir)
+	}
+	return found, nil
+}
+
+// DrawFigures draws the plots and the report of the results in a folder. Of
+// summaries it makes the report alone.
+func DrawFigures(dir string) error {
+	found, err := readParts(dir)
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		if r.Summary {
+			return writeReport(dir, found)
+		}
 	}
 	plots, err := allPlots(dir, found)
 	if err != nil {

@@ -2,6 +2,7 @@ package latency
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -178,12 +179,21 @@ func ReadFile(path string) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read result: %w", err)
 	}
-	var r Result
-	if err := json.Unmarshal(text, &r); err != nil {
+	r, err := Parse(text)
+	if err != nil {
 		return nil, fmt.Errorf("read result %s: %w", path, err)
 	}
+	return r, nil
+}
+
+// Parse reads a result or its summary.
+func Parse(text []byte) (*Result, error) {
+	var r Result
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, err
+	}
 	if r.Result == nil || r.Experiment != experiment {
-		return nil, fmt.Errorf("read result %s: it is none of scon latency", path)
+		return nil, errors.New("it is none of scon latency")
 	}
 	return &r, nil
 }

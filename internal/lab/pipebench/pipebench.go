@@ -67,7 +67,7 @@ func Experiments() []bench.Experiment {
 
 // experimentOf a name, without modes.
 func experimentOf(name string) bench.Experiment {
-	e := bench.Experiment{Name: name, Rounds: Rounds, Pairs: [][2]string{}, Table: writeTable}
+	e := bench.Experiment{Name: name, Rounds: Rounds, Pairs: [][2]string{}, Against: against, Table: writeTable}
 	for _, s := range stepsOf(name) {
 		e.Steps = append(e.Steps, bench.Step{Name: s.name, Metrics: s.metrics})
 	}

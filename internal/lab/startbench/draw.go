@@ -47,7 +47,7 @@ func Draw(r *bench.Result, dir string) error {
 // chart of a plot; ok is false where nothing was measured of it.
 func (p plot) chart(r *bench.Result) (c figures.Chart, ok bool) {
 	c = figures.Chart{Title: p.title, Y: p.y, Stacked: p.stacked}
-	for _, mode := range modesOf(r) {
+	for _, mode := range r.MeasuredModes() {
 		for _, metric := range p.metrics {
 			if len(r.Modes[mode][metric]) > 0 {
 				c.Groups = append(c.Groups, mode)

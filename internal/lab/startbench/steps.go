@@ -114,10 +114,11 @@ func (o Options) experiment() bench.Experiment {
 // Experiment that writes the results, for bench.ReadResult.
 func Experiment() bench.Experiment {
 	e := bench.Experiment{
-		Name:  ExperimentName,
-		Short: "concurrent start of containers",
-		Pairs: [][2]string{},
-		Table: WriteTable,
+		Name:    ExperimentName,
+		Short:   "concurrent start of containers",
+		Pairs:   [][2]string{},
+		Against: against,
+		Table:   WriteTable,
 	}
 	for _, s := range steps {
 		e.Steps = append(e.Steps, bench.Step{Name: s.name, Metrics: s.metrics})

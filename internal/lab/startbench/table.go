@@ -20,7 +20,7 @@ var against = []string{NetworkNone, NetworkBridge}
 
 // WriteTable writes a row for each mode.
 func WriteTable(r *bench.Result, w io.Writer) error {
-	modes := modesOf(r)
+	modes := r.MeasuredModes()
 	var shown []string
 	for _, metric := range columns {
 		for _, mode := range modes {
@@ -60,18 +60,6 @@ func WriteTable(r *bench.Result, w io.Writer) error {
 		return err
 	}
 	return r.WriteFootnote(w)
-}
-
-// modesOf a result in the order in which they were measured.
-func modesOf(r *bench.Result) (modes []string) {
-	seen := map[string]bool{}
-	for _, s := range r.Samples {
-		if !seen[s.Mode] {
-			seen[s.Mode] = true
-			modes = append(modes, s.Mode)
-		}
-	}
-	return modes
 }
 
 func cell(r *bench.Result, mode, metric string) string {
