@@ -60,7 +60,8 @@ func (c Config) Dial(address string) (*Conn, error) {
 	s, err := c.open()
 	if err == nil {
 		to := sockaddr(name)
-		if _, err = C.pd_connect(s.sid, &to, C.sizeof_struct_sockaddr_in); err == nil {
+		var n C.int
+		if n, err = C.pd_connect(s.sid, &to, C.sizeof_struct_sockaddr_in); n == 0 { // else errno may be an inner call's
 			err = s.poll()
 		}
 		if err != nil {
@@ -82,10 +83,11 @@ func (c Config) Listen(address string) (*Listener, error) {
 	s, err := c.open()
 	if err == nil {
 		at := sockaddr(name)
-		if _, err = C.pd_bind(s.sid, &at, C.sizeof_struct_sockaddr_in); err == nil {
-			_, err = C.pd_listen(s.sid, backlog)
+		var n C.int
+		if n, err = C.pd_bind(s.sid, &at, C.sizeof_struct_sockaddr_in); n == 0 {
+			n, err = C.pd_listen(s.sid, backlog)
 		}
-		if err == nil {
+		if n == 0 {
 			err = s.poll()
 		}
 		if err != nil {
