@@ -20,7 +20,7 @@ static ssize_t ring_send(struct channel *ch, const void *buf, size_t len)
 {
 	ch->c.head = atomic_load_explicit(&((struct page *)ch->c.own)->sent,
 					  memory_order_acquire);
-	return kernel_send(&ch->c, buf, len);
+	return bpf_send(&ch->c, buf, len);
 }
 
 /* notify rings the doorbell of a receiver that waits. */
@@ -56,7 +56,7 @@ static bool switch_to_ring(struct channel *ch, int fd)
 	if (s->shut || s->bell_closed)
 		return false;
 	if (!reader_ready(ch))
-		kernel_look(&ch->c);
+		bpf_sync(&ch->c);
 	if (!reader_ready(ch) || tcp_sent(fd, &before, &acked) || acked <= s->given)
 		return false;
 	before -= s->client;
@@ -89,7 +89,7 @@ bool send_room(struct channel *ch, bool arm)
 		return true;
 	if (arm)
 		atomic_fetch_add(&ch->c.own->write_wait, 1);
-	kernel_look(&ch->c);
+	bpf_sync(&ch->c);
 	return room(ch);
 }
 

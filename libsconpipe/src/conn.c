@@ -38,8 +38,8 @@ static void break_off(struct conn *c, int err)
 	atomic_compare_exchange_strong(&c->broken, &none, err);
 }
 
-/* meet maps what the peer writes to, once it has mapped that itself. */
-static void meet(struct conn *c)
+/* map_peer maps what the peer writes to, once it has mapped that itself. */
+static void map_peer(struct conn *c)
 {
 	int files[2], count = 2, err;
 	struct wire_reply a;
@@ -145,7 +145,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	}
 	/* The earlier the peer's memory is taken, the fewer files the broker has. */
 	if (c->engine == PD_ENGINE_SEALED)
-		meet(c);
+		map_peer(c);
 	*made = c;
 	return 0;
 }
@@ -191,7 +191,7 @@ void conn_close(struct conn *c)
 	}
 	/* What was reset has no end in good order. */
 	if (!atomic_load(&c->gone) && conn_fin(c) && c->engine == PD_ENGINE_BPF)
-		kernel_look(c);
+		bpf_sync(c);
 	session_call(&c->serial, &q, &a, NULL, NULL);
 	/* Without a broker nobody else does. */
 	shutdown(c->fd, SHUT_RDWR);
@@ -204,20 +204,20 @@ struct side *conn_peer(struct conn *c)
 
 	if (peer)
 		return peer;
-	conn_look(c);
+	conn_poll(c);
 	pthread_mutex_lock(&c->peer_lock);
 	if (!atomic_load(&c->peer) && !atomic_load(&c->broken) &&
 	    atomic_exchange(&c->look, false))
-		meet(c);
+		map_peer(c);
 	pthread_mutex_unlock(&c->peer_lock);
 	return atomic_load_explicit(&c->peer, memory_order_acquire);
 }
 
 /*
- * conn_look hears of the doorbell and of the peer's end. It leaves the bytes to
+ * conn_poll hears of the doorbell and of the peer's end. It leaves the bytes to
  * those who sleep: one that is taken away wakes nobody.
  */
-void conn_look(struct conn *c)
+void conn_poll(struct conn *c)
 {
 	struct pollfd p = { .fd = c->fd, .events = POLLIN };
 
@@ -249,7 +249,7 @@ static int empty(struct conn *c, int flags)
 static void drain(struct conn *c)
 {
 	empty(c, MSG_DONTWAIT);
-	conn_look(c);
+	conn_poll(c);
 }
 
 /* conn_check looks at the doorbell now and then. */
@@ -257,11 +257,11 @@ void conn_check(struct conn *c)
 {
 	if (coarse_ns() - atomic_load_explicit(&c->looked_ns, memory_order_relaxed) >
 	    CHECK_NS)
-		conn_look(c);
+		conn_poll(c);
 }
 
-/* conn_ring wakes the peer. A doorbell that is full has rung. */
-void conn_ring(struct conn *c)
+/* conn_signal wakes the peer. A doorbell that is full has rung. */
+void conn_signal(struct conn *c)
 {
 	if (send(c->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN &&
 	    errno != EINTR)
@@ -325,7 +325,7 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 			drain(c);
 		}
 		if (atomic_load(&c->watched) >= 0)
-			table_tell_sets(atomic_load(&c->watched));
+			table_notify_sets(atomic_load(&c->watched));
 		pthread_mutex_lock(&c->wait_lock);
 		c->polling = false;
 		atomic_fetch_add(&c->wakes, 1);
@@ -335,8 +335,8 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 	return err;
 }
 
-/* conn_rang is called by a set that has seen the doorbell ring. */
-void conn_rang(struct conn *c)
+/* conn_signaled is called by a set that has seen the doorbell ring. */
+void conn_signaled(struct conn *c)
 {
 	if (c->engine == PD_ENGINE_UNIX)
 		return;
@@ -348,14 +348,14 @@ void conn_rang(struct conn *c)
 	pthread_mutex_unlock(&c->wait_lock);
 }
 
-/* conn_mark changes whenever the peer has done something. */
-uint64_t conn_mark(struct conn *c)
+/* conn_progress changes whenever the peer has done something. */
+uint64_t conn_progress(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
 	uint64_t mark = 1 + atomic_load(&c->gone) + 2 * !!atomic_load(&c->broken);
 
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_mark(c);
+		return unix_progress(c);
 	if (peer)
 		mark += 4 * atomic_load(&peer->fin) + 8 * atomic_load(&peer->deaf) +
 			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));
@@ -374,12 +374,12 @@ int conn_error(struct conn *c)
 									     0;
 }
 
-/* conn_rouse wakes this process's own threads. Only the broker and the peer can
+/* conn_wake wakes this process's own threads. Only the broker and the peer can
  * ring this end's doorbell. */
-void conn_rouse(struct conn *c)
+void conn_wake(struct conn *c)
 {
 	struct wire_reply a;
 
 	if (ask(c, OP_WAKE, 0, &a, NULL, NULL))
-		conn_rang(c);
+		conn_signaled(c);
 }

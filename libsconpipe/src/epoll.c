@@ -26,7 +26,7 @@ struct item {
 	uint32_t serial;
 	uint32_t events;
 	epoll_data_t data;
-	uint64_t mark; /* conn_mark at the last edge that was reported, 0 for none */
+	uint64_t mark; /* conn_progress at the last edge that was reported, 0 for none */
 	bool done; /* EPOLLONESHOT has been reported */
 	bool listed;
 	struct item *next, *prev;
@@ -172,8 +172,8 @@ static void kick(struct set *set)
 	(void)ignored;
 }
 
-/* set_tell has a socket looked at anew. */
-void set_tell(struct set *set, int sid)
+/* set_notify has a socket looked at anew. */
+void set_notify(struct set *set, int sid)
 {
 	struct item *it;
 
@@ -312,7 +312,7 @@ static uint32_t events_of(const struct item *it, bool arm)
  * may ring for what was reported before. */
 static bool is_edge(struct item *it)
 {
-	uint64_t mark = it->s->conn ? conn_mark(it->s->conn) : 0;
+	uint64_t mark = it->s->conn ? conn_progress(it->s->conn) : 0;
 
 	if (mark && mark == it->mark)
 		return false;
@@ -363,14 +363,14 @@ static int gather(struct set *set, int timeout_ms, bool waits)
 		if (!it || it->serial != rang[i].data.u64 >> 32)
 			continue;
 		if (it->s->conn)
-			conn_rang(it->s->conn);
+			conn_signaled(it->s->conn);
 		append(set, it);
 		if (atomic_load(&it->s->sets) > 1)
 			others[count++] = it->sid;
 	}
 	pthread_mutex_unlock(&set->lock);
 	while (count > 0)
-		table_tell_sets(others[--count]);
+		table_notify_sets(others[--count]);
 	return n;
 }
 

@@ -178,7 +178,7 @@ static void give_up(struct conn *c, struct loan *l)
 	for (i = 0; tail(c) < under_way && !is_over(c); i++) {
 		if (i % 64 == 63) {
 			sched_yield();
-			conn_look(c);
+			conn_poll(c);
 		}
 		relax();
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the library's files share. Inside, calls return -errno; the public ones
- * turn that into -1 and errno (edge.c).
+ * turn that into -1 and errno (api.c).
  *
  * Locks, in this order: set, tx or rx of a connection, peer of it, session,
  * sockets.
@@ -225,7 +225,7 @@ struct sock *table_get(int sid); /* NULL: there is none; else put it back */
 void table_put(struct sock *s);
 void table_remove(int sid, struct sock *s);
 void table_leave_sets(int sid);
-void table_tell_sets(int sid);
+void table_notify_sets(int sid);
 void table_take_back(const struct block *b);
 
 /* ring.c */
@@ -244,12 +244,12 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 void conn_close(struct conn *c);
 struct side *conn_peer(struct conn *c);
 void conn_check(struct conn *c);
-void conn_look(struct conn *c);
+void conn_poll(struct conn *c);
 int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns);
-void conn_ring(struct conn *c);
-void conn_rang(struct conn *c);
-void conn_rouse(struct conn *c);
-uint64_t conn_mark(struct conn *c);
+void conn_signal(struct conn *c);
+void conn_signaled(struct conn *c);
+void conn_wake(struct conn *c);
+uint64_t conn_progress(struct conn *c);
 int conn_error(struct conn *c);
 void conn_free(struct conn *c);
 
@@ -262,21 +262,21 @@ int64_t now_ns(void);
 int spin_default(void);
 int64_t spin_ns(int spin_us, unsigned int vain);
 
-/* kernel.c: the engine bpf. */
-ssize_t kernel_send(struct conn *c, const void *buf, size_t len);
-void kernel_look(struct conn *c);
-void kernel_fin(struct conn *c);
+/* bpf.c: the engine bpf. */
+ssize_t bpf_send(struct conn *c, const void *buf, size_t len);
+void bpf_sync(struct conn *c);
+void bpf_fin(struct conn *c);
 
-/* plain.c: the engine unix. */
-ssize_t plain_send(struct sock *s, const void *buf, size_t len);
-ssize_t plain_recv(struct sock *s, size_t len, void **buf);
-ssize_t plain_recv_copy(struct sock *s, void *buf, size_t len);
-void plain_done(struct conn *c, void *buf);
-int plain_shut(struct conn *c, int how);
-bool plain_writable(struct conn *c);
-uint32_t plain_readable(struct conn *c);
-uint64_t plain_mark(struct conn *c);
-size_t plain_size(struct conn *c);
+/* unix.c: the engine unix. */
+ssize_t unix_send(struct sock *s, const void *buf, size_t len);
+ssize_t unix_recv(struct sock *s, size_t len, void **buf);
+ssize_t unix_recv_copy(struct sock *s, void *buf, size_t len);
+void unix_done(struct conn *c, void *buf);
+int unix_shut(struct conn *c, int how);
+bool unix_writable(struct conn *c);
+uint32_t unix_readable(struct conn *c);
+uint64_t unix_progress(struct conn *c);
+size_t unix_size(struct conn *c);
 
 /* send.c */
 ssize_t conn_send(struct sock *s, const void *buf, size_t len);
@@ -288,7 +288,7 @@ size_t conn_ring_size(struct conn *c);
 ssize_t conn_recv(struct sock *s, size_t len, void **buf);
 ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len);
 int conn_recv_done(struct conn *c, size_t len);
-int conn_deafen(struct conn *c);
+int conn_stop_recv(struct conn *c);
 uint32_t conn_readable(struct conn *c, bool arm); /* EPOLLIN, EPOLLRDHUP */
 
 /* epoll.c */
@@ -296,7 +296,7 @@ int set_open(struct set **made);
 int set_change(struct set *set, int op, int sid, const struct epoll_event *event);
 int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_ms);
 void set_drop(struct set *set, int sid);
-void set_tell(struct set *set, int sid);
+void set_notify(struct set *set, int sid);
 void set_free(struct set *set);
 void set_forget(struct set *set);
 

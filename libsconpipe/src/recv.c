@@ -108,7 +108,7 @@ static void tell(struct conn *c, struct side *peer, bool waits)
 			      c->rx.size / 2)
 		return;
 	c->rung_write = wait;
-	conn_ring(c);
+	conn_signal(c);
 }
 
 static void give_back(struct conn *c, size_t len)
@@ -241,7 +241,7 @@ static int hand_out(struct conn *c, size_t n, void **buf)
 static ssize_t recv_plain(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
-	ssize_t n = plain_recv(s, len, buf);
+	ssize_t n = unix_recv(s, len, buf);
 	int err;
 
 	if (n <= 0)
@@ -252,7 +252,7 @@ static ssize_t recv_plain(struct sock *s, size_t len, void **buf)
 	if (!err)
 		return n;
 	atomic_store(&c->broken, -err); /* the bytes are lost */
-	plain_done(c, *buf);
+	unix_done(c, *buf);
 	return err;
 }
 
@@ -284,7 +284,7 @@ ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len)
 	ssize_t n = -EBUSY;
 
 	if (c->engine == PD_ENGINE_UNIX && !c->lent_bytes)
-		return plain_recv_copy(s, buf, len);
+		return unix_recv_copy(s, buf, len);
 	pthread_mutex_lock(&c->rx_lock);
 	if (!c->lent_bytes && len)
 		n = await(s, c);
@@ -319,7 +319,7 @@ int conn_recv_done(struct conn *c, size_t len)
 		len -= n;
 		if (!first->size) {
 			if (c->engine == PD_ENGINE_UNIX)
-				plain_done(c, first->copy);
+				unix_done(c, first->copy);
 			else
 				free(first->copy);
 			c->lent_first = (c->lent_first + 1) % c->lent_room;
@@ -332,19 +332,19 @@ int conn_recv_done(struct conn *c, size_t len)
 	return err;
 }
 
-/* conn_deafen ends receiving. */
-int conn_deafen(struct conn *c)
+/* conn_stop_recv ends receiving. */
+int conn_stop_recv(struct conn *c)
 {
 	pthread_mutex_lock(&c->rx_lock);
 	c->deaf = true;
 	atomic_store(&c->own->deaf, 1);
 	if (c->engine == PD_ENGINE_BPF)
-		kernel_look(c);
+		bpf_sync(c);
 	pthread_mutex_unlock(&c->rx_lock);
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_shut(c, SHUT_RD);
-	conn_ring(c);
-	conn_rouse(c);
+		return unix_shut(c, SHUT_RD);
+	conn_signal(c);
+	conn_wake(c);
 	return 0;
 }
 
@@ -357,7 +357,7 @@ uint32_t conn_readable(struct conn *c, bool arm)
 	int err;
 
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_readable(c);
+		return unix_readable(c);
 	peer = conn_peer(c);
 	pthread_mutex_lock(&c->rx_lock);
 	if (arm)

@@ -64,7 +64,7 @@ static void tell(struct conn *c)
 	wait = atomic_load_explicit(&peer->read_wait, memory_order_relaxed);
 	if (wait != c->rung_read) {
 		c->rung_read = wait;
-		conn_ring(c);
+		conn_signal(c);
 	}
 }
 
@@ -124,7 +124,7 @@ static void gone_over(struct conn *c)
 /* put_by_kernel is put for the engine bpf. */
 static ssize_t put_by_kernel(struct conn *c, const char *buf, size_t len)
 {
-	ssize_t n = kernel_send(c, buf, len);
+	ssize_t n = bpf_send(c, buf, len);
 
 	gone_over(c);
 	if (n > 0)
@@ -160,7 +160,7 @@ static bool writable(struct conn *c, bool arm)
 		full_fence();
 	}
 	if (c->engine == PD_ENGINE_BPF)
-		kernel_look(c);
+		bpf_sync(c);
 	return room(c, peer) || state(c, peer);
 }
 
@@ -183,7 +183,7 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 	spin_until = now_ns() + spin_ns(s->spin_us, c->tx_vain);
 	while (now_ns() < spin_until) {
 		if (c->engine == PD_ENGINE_BPF)
-			kernel_look(c);
+			bpf_sync(c);
 		if (room(c, atomic_load(&c->peer))) {
 			c->tx_vain = 0;
 			return 0;
@@ -236,7 +236,7 @@ static ssize_t by_memory(struct sock *s, const void *buf, size_t len)
 ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 {
 	struct conn *c = s->conn;
-	ssize_t n = c->engine == PD_ENGINE_UNIX ? plain_send(s, buf, len) :
+	ssize_t n = c->engine == PD_ENGINE_UNIX ? unix_send(s, buf, len) :
 						  by_memory(s, buf, len);
 
 	if (n > 0)
@@ -251,10 +251,10 @@ int conn_fin(struct conn *c)
 	if (atomic_exchange(&c->own->fin, 1))
 		return -ENOTCONN;
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_shut(c, SHUT_WR);
+		return unix_shut(c, SHUT_WR);
 	if (c->engine == PD_ENGINE_BPF)
-		kernel_fin(c);
-	conn_ring(c);
+		bpf_fin(c);
+	conn_signal(c);
 	return 0;
 }
 
@@ -265,7 +265,7 @@ bool conn_writable(struct conn *c, bool arm)
 	bool can;
 
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_writable(c);
+		return unix_writable(c);
 	pthread_mutex_lock(&c->tx_lock);
 	can = writable(c, arm);
 	pthread_mutex_unlock(&c->tx_lock);
@@ -277,7 +277,7 @@ size_t conn_ring_size(struct conn *c)
 	size_t size;
 
 	if (c->engine == PD_ENGINE_UNIX)
-		return plain_size(c);
+		return unix_size(c);
 	pthread_mutex_lock(&c->tx_lock);
 	size = c->tx.size;
 	pthread_mutex_unlock(&c->tx_lock);

@@ -274,8 +274,8 @@ static void let_go(int cancel)
 	pthread_setcancelstate(cancel, NULL);
 }
 
-/* told is the error that callers are told. */
-static int told(int err)
+/* public_error is the error that callers get. */
+static int public_error(int err)
 {
 	switch (err) {
 	case -EPIPE:
@@ -304,7 +304,7 @@ int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire
 	let_go(cancel);
 	if (err && count)
 		*count = 0;
-	return told(err);
+	return public_error(err);
 }
 
 int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
@@ -328,7 +328,7 @@ int session_hello(void)
 	hold(&cancel);
 	err = open_session(begun);
 	let_go(cancel);
-	return err < 0 ? told(err) : 0;
+	return err < 0 ? public_error(err) : 0;
 }
 
 /* session_forget is for the child after fork, which has one thread. */

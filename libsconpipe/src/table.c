@@ -195,8 +195,8 @@ void table_leave_sets(int sid)
 	each_set(set_drop, sid);
 }
 
-/* table_tell_sets tells all sets that a socket's doorbell rang. */
-void table_tell_sets(int sid)
+/* table_notify_sets tells all sets that a socket's doorbell rang. */
+void table_notify_sets(int sid)
 {
-	each_set(set_tell, sid);
+	each_set(set_notify, sid);
 }

@@ -13,7 +13,7 @@
 
 enum {
 	KIND_SEND = 1,
-	KIND_LOOK,
+	KIND_SYNC,
 	KIND_FIN
 };
 
@@ -47,8 +47,8 @@ static int page_in(const void *buf, size_t len)
 	return madvise((void *)from, to - from, MADV_POPULATE_READ) < 0 ? -EFAULT : 0;
 }
 
-/* kernel_send sends what fits, at most MOST. */
-ssize_t kernel_send(struct conn *c, const void *buf, size_t len)
+/* bpf_send sends what fits, at most MOST. */
+ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 {
 	struct page *page = (struct page *)c->own;
 	uint64_t before = c->head;
@@ -68,13 +68,13 @@ ssize_t kernel_send(struct conn *c, const void *buf, size_t len)
 	return err ? err : (ssize_t)(c->head - before);
 }
 
-/* kernel_look has both ends told what the other says. */
-void kernel_look(struct conn *c)
+/* bpf_sync has both ends told what the other says. */
+void bpf_sync(struct conn *c)
 {
-	submit(c, KIND_LOOK, NULL, 0);
+	submit(c, KIND_SYNC, NULL, 0);
 }
 
-void kernel_fin(struct conn *c)
+void bpf_fin(struct conn *c)
 {
 	submit(c, KIND_FIN, NULL, 0);
 }

@@ -3,4 +3,4 @@
 //go:build cgo
 // clang-format on
 
-#include "../src/edge.c"
+#include "../src/api.c"

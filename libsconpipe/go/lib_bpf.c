@@ -3,4 +3,4 @@
 //go:build cgo
 // clang-format on
 
-#include "../src/plain.c"
+#include "../src/bpf.c"

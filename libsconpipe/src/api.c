@@ -11,7 +11,7 @@
 /* The broker chooses by the distance of the two processes. */
 #define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_UNIX)
 
-static ssize_t edge(ssize_t result)
+static ssize_t public_result(ssize_t result)
 {
 	if (result >= 0)
 		return result;
@@ -50,18 +50,18 @@ int pd_socket(int domain, int type, int protocol)
 	int err;
 
 	if (domain != AF_INET)
-		return edge(-EAFNOSUPPORT);
+		return public_result(-EAFNOSUPPORT);
 	if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
 	    (protocol && protocol != IPPROTO_TCP))
-		return edge(-EPROTONOSUPPORT);
+		return public_result(-EPROTONOSUPPORT);
 	err = session_hello();
 	if (err)
-		return edge(err);
+		return public_result(err);
 	s = new_sock(KIND_NEW);
 	if (!s)
-		return edge(-ENOMEM);
+		return public_result(-ENOMEM);
 	s->nonblock = !!(type & SOCK_NONBLOCK);
-	return edge(publish(s));
+	return public_result(publish(s));
 }
 
 static struct sockaddr_in get_name(const uint8_t *from, uint16_t port)
@@ -197,7 +197,7 @@ static void end(struct sock *s)
 				end(s);                 \
 			table_put(s);                   \
 		}                                       \
-		edge(result_);                          \
+		public_result(result_);                          \
 	})
 
 int pd_bind(int sid, const struct sockaddr *addr, socklen_t len)
@@ -215,7 +215,7 @@ int pd_connect(int sid, const struct sockaddr *addr, socklen_t len)
 	return change(sid, connect_sock(s, addr, len));
 }
 
-static void tell_name(const struct sockaddr_in *name, struct sockaddr *addr,
+static void copy_name(const struct sockaddr_in *name, struct sockaddr *addr,
 		      socklen_t *len)
 {
 	if (!addr || !len)
@@ -294,7 +294,7 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 	made->spin_us = s->spin_us;
 	made->local = get_name(a.local, a.local_port);
 	made->remote = get_name(a.peer, a.peer_port);
-	tell_name(&made->remote, addr, len);
+	copy_name(&made->remote, addr, len);
 	return publish(made);
 }
 
@@ -308,7 +308,7 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 			result_ = s->kind == (wanted) ? (ssize_t)(call) : (wrong); \
 			table_put(s);                                              \
 		}                                                                  \
-		edge(result_);                                                     \
+		public_result(result_);                                                     \
 	})
 
 int pd_accept(int sid, struct sockaddr *addr, socklen_t *len)
@@ -366,11 +366,11 @@ static int shut(struct conn *c, int how)
 {
 	switch (how) {
 	case SHUT_RD:
-		return conn_deafen(c);
+		return conn_stop_recv(c);
 	case SHUT_WR:
 		return conn_fin(c);
 	case SHUT_RDWR:
-		conn_deafen(c);
+		conn_stop_recv(c);
 		conn_fin(c);
 		return 0;
 	default:
@@ -390,7 +390,7 @@ int pd_close(int sid)
 	if (!s || atomic_exchange(&s->closing, true)) {
 		if (s)
 			table_put(s);
-		return edge(-EBADF);
+		return public_result(-EBADF);
 	}
 	if (atomic_load(&s->sets))
 		table_leave_sets(sid);
@@ -404,7 +404,7 @@ static int name_of(const struct sockaddr_in *name, struct sockaddr *addr, sockle
 {
 	if (!addr || !len)
 		return -EFAULT;
-	tell_name(name, addr, len);
+	copy_name(name, addr, len);
 	return 0;
 }
 
@@ -424,31 +424,31 @@ int pd_epoll_create(int size)
 	int err;
 
 	if (size < 1)
-		return edge(-EINVAL);
+		return public_result(-EINVAL);
 	s = new_sock(KIND_SET);
 	if (!s)
-		return edge(-ENOMEM);
+		return public_result(-ENOMEM);
 	err = set_open(&s->set);
 	if (err) {
 		table_put(s);
-		return edge(err);
+		return public_result(err);
 	}
-	return edge(publish(s));
+	return public_result(publish(s));
 }
 
 int pd_epoll_ctl(int set, int op, int sid, struct epoll_event *event)
 {
 	if (op != EPOLL_CTL_DEL && !event)
-		return edge(-EFAULT);
+		return public_result(-EFAULT);
 	if (set == sid)
-		return edge(-EINVAL);
+		return public_result(-EINVAL);
 	return use(set, KIND_SET, -EINVAL, set_change(s->set, op, sid, event));
 }
 
 int pd_epoll_wait(int set, struct epoll_event *events, int most, int timeout)
 {
 	if (!events || most < 1)
-		return edge(-EINVAL);
+		return public_result(-EINVAL);
 	return use(set, KIND_SET, -EINVAL, set_wait(s->set, events, most, timeout));
 }
 

@@ -63,7 +63,7 @@ static ssize_t send_error(struct sock *s, struct conn *c, int err)
 	return err ? err : -EPIPE;
 }
 
-ssize_t plain_send(struct sock *s, const void *buf, size_t len)
+ssize_t unix_send(struct sock *s, const void *buf, size_t len)
 {
 	int64_t until = deadline(s->send_timeout_ns);
 	bool blocks = !s->nonblock && !until;
@@ -114,13 +114,13 @@ static ssize_t get(struct sock *s, void *buf, size_t len)
 	}
 }
 
-ssize_t plain_recv_copy(struct sock *s, void *buf, size_t len)
+ssize_t unix_recv_copy(struct sock *s, void *buf, size_t len)
 {
 	return len ? get(s, buf, len) : 0;
 }
 
-/* plain_recv returns a buffer of the library's own: of conn_recv. */
-ssize_t plain_recv(struct sock *s, size_t len, void **buf)
+/* unix_recv returns a buffer of the library's own: of conn_recv. */
+ssize_t unix_recv(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
 	size_t most = len < MOST_SPARE ? len : MOST_SPARE;
@@ -133,17 +133,17 @@ ssize_t plain_recv(struct sock *s, size_t len, void **buf)
 		return -ENOMEM;
 	n = get(s, *buf, most);
 	if (n <= 0)
-		plain_done(c, *buf);
+		unix_done(c, *buf);
 	return n;
 }
 
-/* plain_done takes a buffer back. */
-void plain_done(struct conn *c, void *buf)
+/* unix_done takes a buffer back. */
+void unix_done(struct conn *c, void *buf)
 {
 	free(atomic_exchange(&c->spare, buf));
 }
 
-int plain_shut(struct conn *c, int how)
+int unix_shut(struct conn *c, int how)
 {
 	shutdown(c->fd, how);
 	return 0;
@@ -156,12 +156,12 @@ static short look(struct conn *c, short events)
 	return poll(&p, 1, 0) > 0 ? p.revents : 0;
 }
 
-bool plain_writable(struct conn *c)
+bool unix_writable(struct conn *c)
 {
 	return look(c, POLLOUT);
 }
 
-uint32_t plain_readable(struct conn *c)
+uint32_t unix_readable(struct conn *c)
 {
 	short ready = look(c, POLLIN | POLLRDHUP);
 	uint32_t events = ready & POLLIN ? EPOLLIN : 0;
@@ -173,8 +173,8 @@ uint32_t plain_readable(struct conn *c)
 	return events | EPOLLIN | (how_ended(NULL, c) ? EPOLLERR | EPOLLHUP : EPOLLRDHUP);
 }
 
-/* plain_mark changes when bytes have come, when there is room, and at the end. */
-uint64_t plain_mark(struct conn *c)
+/* unix_progress changes when bytes have come, when there is room, and at the end. */
+uint64_t unix_progress(struct conn *c)
 {
 	short ready = look(c, POLLOUT | POLLRDHUP);
 	int queued = 0;
@@ -184,7 +184,7 @@ uint64_t plain_mark(struct conn *c)
 	       8 * !!(ready & POLLHUP) + 16 * (atomic_load(&c->got) + queued);
 }
 
-size_t plain_size(struct conn *c)
+size_t unix_size(struct conn *c)
 {
 	socklen_t len = sizeof(int);
 	int size = 0;

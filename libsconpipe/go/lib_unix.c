@@ -3,4 +3,4 @@
 //go:build cgo
 // clang-format on
 
-#include "../src/kernel.c"
+#include "../src/unix.c"
