@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
 // lookConntrack asks ctnetlink for its statistics.
@@ -27,16 +27,16 @@ func lookConntrack(h host) sight {
 }
 
 func askConntrack() error {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	s, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
 	if err != nil {
 		return fmt.Errorf("open netfilter socket: %w", err)
 	}
-	defer c.Close()
+	defer s.Close()
 	const getStatsCPU = unix.NFNL_SUBSYS_CTNETLINK<<8 | 4 // IPCTNL_MSG_CT_GET_STATS_CPU
-	_, err = c.Execute(netlink.Message{
-		Header: netlink.Header{Type: getStatsCPU, Flags: netlink.Request | netlink.Dump},
-		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}, // struct nfgenmsg
-	})
+	err = s.Request(nlmsg.Request{
+		Type: getStatsCPU, Flags: unix.NLM_F_DUMP,
+		Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}, // struct nfgenmsg
+	}, func(nlmsg.Message) {})
 	if err != nil {
 		return fmt.Errorf("ask ctnetlink for statistics: %w", err)
 	}

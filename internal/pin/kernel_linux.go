@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,12 +13,12 @@ import (
 	"strings"
 
 	"github.com/mdlayher/genetlink"
-	mdlayher "github.com/mdlayher/netlink"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
 // linux is the Kernel of this machine.
@@ -181,7 +182,7 @@ func pollers(ifindex int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := mdlayher.NewAttributeEncoder()
+	e := nlmsg.NewEncoder()
 	e.Uint32(napiIfindex, uint32(ifindex))
 	attrs, err := e.Encode()
 	if err != nil {
@@ -189,28 +190,22 @@ func pollers(ifindex int) ([]int, error) {
 	}
 	answers, err := c.Execute(genetlink.Message{
 		Header: genetlink.Header{Command: netdevNAPIGet, Version: family.Version}, Data: attrs,
-	}, family.ID, mdlayher.Request|mdlayher.Dump)
+	}, family.ID, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	if err != nil {
 		return nil, err
 	}
 	type napi struct{ id, pid uint32 }
 	var all []napi
 	for _, m := range answers {
-		d, err := mdlayher.NewAttributeDecoder(m.Data)
-		if err != nil {
-			return nil, err
-		}
 		var n napi
-		for d.Next() {
-			switch d.Type() {
-			case napiID:
-				n.id = d.Uint32()
-			case napiPID:
-				n.pid = d.Uint32()
+		for typ, data := range nlmsg.Attributes(m.Data) {
+			switch {
+			case len(data) != 4:
+			case typ == napiID:
+				n.id = binary.NativeEndian.Uint32(data)
+			case typ == napiPID:
+				n.pid = binary.NativeEndian.Uint32(data)
 			}
-		}
-		if err := d.Err(); err != nil {
-			return nil, err
 		}
 		if n.pid != 0 {
 			all = append(all, n)

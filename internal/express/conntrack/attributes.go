@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -70,17 +69,17 @@ func (t Tuple) String() string {
 }
 
 // encode writes the inside of a tuple attribute.
-func (t Tuple) encode(ae *netlink.AttributeEncoder) error {
+func (t Tuple) encode(ae *nlmsg.Encoder) error {
 	src, dst := uint16(attrV4Src), uint16(attrV4Dst)
 	if t.Src.Addr().Is6() {
 		src, dst = attrV6Src, attrV6Dst
 	}
-	ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
+	ae.Nested(attrTupleIP, func(ae *nlmsg.Encoder) error {
 		ae.Bytes(src, t.Src.Addr().AsSlice())
 		ae.Bytes(dst, t.Dst.Addr().AsSlice())
 		return nil
 	})
-	ae.Nested(attrTupleProto, func(ae *netlink.AttributeEncoder) error {
+	ae.Nested(attrTupleProto, func(ae *nlmsg.Encoder) error {
 		ae.Uint8(attrProtoNum, t.Proto)
 		ae.Uint16(attrProtoSrcPort, t.Src.Port())
 		ae.Uint16(attrProtoDstPort, t.Dst.Port())

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -160,15 +159,15 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	if u.Acknowledged {
 		forget |= tcpUnacknowledged
 	}
-	err := c.request(msgNew, netlink.Acknowledge, conn.Orig, func(ae *netlink.AttributeEncoder) {
+	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
 		if conn.Zone != 0 {
 			ae.Uint16(attrZone, conn.Zone)
 		}
 		if u.Timeout != 0 {
 			ae.Uint32(attrTimeout, uint32(u.Timeout/time.Second))
 		}
-		ae.Nested(attrProtoInfo, func(ae *netlink.AttributeEncoder) error {
-			ae.Nested(attrProtoInfoTCP, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(attrProtoInfo, func(ae *nlmsg.Encoder) error {
+			ae.Nested(attrProtoInfoTCP, func(ae *nlmsg.Encoder) error {
 				if u.State != 0 {
 					ae.Uint8(attrTCPState, u.State)
 				}
@@ -190,7 +189,7 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 // Dump calls fn for every connection in the table. What fn is given comes from
 // the kernel in pieces: connections may come and go meanwhile.
 func (c *Client) Dump(fn func(Conn)) error {
-	err := c.dump.do(msgGet, netlink.Dump, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if conn, ok := parseConn(m.Data); ok {
 			fn(conn)
 		}
@@ -203,9 +202,9 @@ func (c *Client) Dump(fn func(Conn)) error {
 
 // request sends a request about one connection, to which more adds attributes,
 // and calls reply with the message that answers it.
-func (c *Client) request(msg uint16, flags netlink.HeaderFlags, t Tuple,
-	more func(*netlink.AttributeEncoder), reply func(nlmsg.Message)) error {
-	ae := netlink.NewAttributeEncoder()
+func (c *Client) request(msg uint16, flags uint16, t Tuple,
+	more func(*nlmsg.Encoder), reply func(nlmsg.Message)) error {
+	ae := nlmsg.NewEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.Nested(attrTupleOrig, t.encode)
 	if more != nil {
@@ -227,14 +226,12 @@ func (c *Client) request(msg uint16, flags netlink.HeaderFlags, t Tuple,
 }
 
 // do sends a ctnetlink request, and calls reply for each answer.
-func (a *asker) do(msg uint16, flags netlink.HeaderFlags, family byte, attrs []byte, reply func(nlmsg.Message)) error {
+func (a *asker) do(msg uint16, flags uint16, family byte, attrs []byte, reply func(nlmsg.Message)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.sock.Request(netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | msg),
-			Flags: flags,
-		},
-		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
+	return a.sock.Request(nlmsg.Request{
+		Type:  unix.NFNL_SUBSYS_CTNETLINK<<8 | msg,
+		Flags: flags,
+		Data:  append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
 	}, reply)
 }

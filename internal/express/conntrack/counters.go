@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -37,7 +36,7 @@ type Counted struct {
 
 // DumpCounters calls fn for every connection that is counted, as Dump does.
 func (c *Client) DumpCounters(fn func(Counted)) error {
-	err := c.dump.do(msgGet, netlink.Dump, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if counted, ok := parseCounted(m.Data); ok {
 			fn(counted)
 		}

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
@@ -76,8 +76,8 @@ func TestCountersStay(t *testing.T) {
 	ns, client := tracked(t)
 	nstest.Run(t, ns, "sysctl -q -w net.netfilter.nf_conntrack_acct=1")
 	tuple := send(t, ns)
-	err := client.request(msgNew, netlink.Acknowledge, tuple, func(ae *netlink.AttributeEncoder) {
-		ae.Nested(attrCountersOrig, func(ae *netlink.AttributeEncoder) error {
+	err := client.request(msgNew, unix.NLM_F_ACK, tuple, func(ae *nlmsg.Encoder) {
+		ae.Nested(attrCountersOrig, func(ae *nlmsg.Encoder) error {
 			ae.Uint64(attrCountersPackets, 1000)
 			ae.Uint64(attrCountersBytes, 100_000)
 			return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -100,16 +99,16 @@ type inner struct {
 
 // lookInside asks about a device in another namespace, which has a number.
 func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.IFLA_TARGET_NETNSID, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsid))},
-		{Type: unix.IFLA_EXT_MASK, Data: binary.NativeEndian.AppendUint32(nil, skipLinkStats)},
-	})
+	e := nlmsg.NewEncoder()
+	e.Uint32(unix.IFLA_TARGET_NETNSID, uint32(nsid))
+	e.Uint32(unix.IFLA_EXT_MASK, skipLinkStats)
+	attrs, err := e.Encode()
 	if err != nil {
 		return dev, err
 	}
 	header := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(header[4:], uint32(index))
-	request := netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK}, Data: append(header, attrs...)}
+	request := nlmsg.Request{Type: unix.RTM_GETLINK, Data: append(header, attrs...)}
 	err = s.Request(request, func(m nlmsg.Message) {
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			return

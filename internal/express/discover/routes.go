@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -46,9 +45,9 @@ func readExits() (exits, error) {
 	defer sock.Close()
 	found := make(exits)
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		err = sock.Request(netlink.Message{
-			Header: netlink.Header{Type: unix.RTM_GETROUTE, Flags: netlink.Dump},
-			Data:   append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
+		err = sock.Request(nlmsg.Request{
+			Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_DUMP,
+			Data: append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
 		}, found.add)
 		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP)) { // a kernel without IPv6
 			return nil, err

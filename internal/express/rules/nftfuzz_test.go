@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -32,9 +31,9 @@ func FuzzNFTRule(f *testing.F) {
 			f.Fatal(err)
 		}
 		defer sock.Close()
-		err = sock.Request(netlink.Message{
-			Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: netlink.Dump},
-			Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+		err = sock.Request(nlmsg.Request{
+			Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: unix.NLM_F_DUMP,
+			Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
 		}, func(m nlmsg.Message) { f.Add(bytes.Clone(m.Data[sizeofNfgenmsg:])) })
 		if err != nil {
 			f.Fatal(err)
@@ -61,10 +60,10 @@ func FuzzNFTRule(f *testing.F) {
 // TestHookDevices holds that devices are known by which a chain is registered,
 // also where new kernels name many at once.
 func TestHookDevices(t *testing.T) {
-	devices, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: 1, Data: []byte("eth0\x00")},
-		{Type: 2, Data: []byte("veth\x00")},
-	})
+	e := nlmsg.NewEncoder()
+	e.Bytes(1, []byte("eth0\x00"))
+	e.Bytes(2, []byte("veth\x00"))
+	devices, err := e.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -130,8 +129,8 @@ func (r *nftReader) readOnce() error {
 }
 
 // request sends a request about a family, or all of them.
-func (r *nftReader) request(msg uint16, family byte, flags netlink.HeaderFlags, ask map[uint16]string, reply func(nlmsg.Message)) error {
-	ae := netlink.NewAttributeEncoder()
+func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint16]string, reply func(nlmsg.Message)) error {
+	ae := nlmsg.NewEncoder()
 	for typ, name := range ask {
 		ae.String(typ, name)
 	}
@@ -139,9 +138,9 @@ func (r *nftReader) request(msg uint16, family byte, flags netlink.HeaderFlags, 
 	if err != nil {
 		return err
 	}
-	err = r.sock.Request(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, data...), // struct nfgenmsg
+	err = r.sock.Request(nlmsg.Request{
+		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | msg, Flags: flags,
+		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, data...), // struct nfgenmsg
 	}, reply)
 	if errors.Is(err, unix.ENOENT) { // what was listed is gone
 		return errChanged
@@ -155,7 +154,7 @@ const sizeofNfgenmsg = 4
 // dump asks for all objects of a kind and calls fn with each one's family and
 // attributes.
 func (r *nftReader) dump(msg uint16, family byte, ask map[uint16]string, fn func(family byte, a attrs)) error {
-	return r.request(msg, family, netlink.Dump, ask, func(m nlmsg.Message) {
+	return r.request(msg, family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
 		if len(m.Data) >= sizeofNfgenmsg {
 			fn(m.Data[0], parseAttrs(m.Data[sizeofNfgenmsg:]))
 		}

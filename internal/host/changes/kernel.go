@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -134,7 +133,7 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 	k := newKnown()
 	for _, dump := range []struct {
 		what   string
-		typ    netlink.HeaderType
+		typ    uint16
 		family byte
 		header int // size of what the request begins with, the family first
 	}{
@@ -150,10 +149,7 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 		data := make([]byte, dump.header)
 		data[0] = dump.family
 		// It does no harm if a change cuts the dump in two: that is announced.
-		err := ask.Request(netlink.Message{
-			Header: netlink.Header{Type: dump.typ, Flags: netlink.Dump},
-			Data:   data,
-		}, func(m nlmsg.Message) { k.judge(m) })
+		err := ask.Request(nlmsg.Request{Type: dump.typ, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) { k.judge(m) })
 		if dump.family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a kernel without IPv6
 		}

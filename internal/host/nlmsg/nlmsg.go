@@ -1,5 +1,9 @@
-// Package nlmsg reads netlink messages without allocating: a Socket receives
-// them, iterators take them apart. Requests are built with mdlayher/netlink.
+// Package nlmsg is SCON's netlink messages, for what vishvananda/netlink does not
+// do: a Socket receives without allocating, filters in the kernel and sees
+// overruns; Commands sends requests in batches. Iterators take messages apart.
+//
+// It stands on mdlayher/netlink, as google/nftables does; no other package
+// imports that.
 package nlmsg
 
 import (
@@ -28,6 +32,13 @@ func (m Message) err() error {
 	}
 	return nil
 }
+
+// Encoder encodes the attributes of a request, in host byte order unless told
+// otherwise.
+type Encoder = netlink.AttributeEncoder
+
+// NewEncoder returns an Encoder of no attributes.
+func NewEncoder() *Encoder { return netlink.NewAttributeEncoder() }
 
 // Messages walks the messages of one datagram. It ends at the first one that
 // is malformed.

@@ -76,11 +76,11 @@ func listen(t *testing.T, opts Options) (*Socket, string) {
 }
 
 // getLink asks for one device by its number, or for all with the dump flag.
-func getLink(index uint32, flags netlink.HeaderFlags) netlink.Message {
+func getLink(index uint32, flags uint16) Request {
 	header := binary.NativeEndian.AppendUint32(make([]byte, 4), index)
-	return netlink.Message{
-		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: flags},
-		Data:   append(header, make([]byte, unix.SizeofIfInfomsg-len(header))...),
+	return Request{
+		Type: unix.RTM_GETLINK, Flags: flags,
+		Data: append(header, make([]byte, unix.SizeofIfInfomsg-len(header))...),
 	}
 }
 
@@ -89,13 +89,13 @@ func TestRequest(t *testing.T) {
 	nstest.Run(t, ns, "ip link add d0 type bridge")
 	for _, tc := range []struct {
 		name    string
-		request netlink.Message
+		request Request
 		want    string
 	}{
 		{"one", getLink(1, 0), "1 replies, <nil>"},
 		{"none", getLink(12345, 0), "0 replies, no such device"},
-		{"dump", getLink(0, netlink.Dump), "2 replies, <nil>"},
-		{"acknowledged", getLink(1, netlink.Acknowledge), "1 replies, <nil>"},
+		{"dump", getLink(0, unix.NLM_F_DUMP), "2 replies, <nil>"},
+		{"acknowledged", getLink(1, unix.NLM_F_ACK), "1 replies, <nil>"},
 		{"after one whose acknowledgement was left", getLink(12345, 0), "0 replies, no such device"},
 	} {
 		replies := 0

@@ -3,8 +3,7 @@ package devices
 import (
 	"fmt"
 
-	attributes "github.com/mdlayher/netlink"
-
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -29,7 +28,7 @@ func (above) prepare(h *Host, c *cni.Conf) error {
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
 	}
-	return h.rt.do(setUp(index))
+	return h.rt.Do(setUp(index))
 }
 
 // Attributes of IFLA_INFO_DATA, as in linux/if_link.h.
@@ -48,9 +47,9 @@ func (a above) make(h *Host, s Spec, m Made) error {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
 	}
-	return h.rt.do(newLink(link{
+	return h.rt.Do(newLink(link{
 		name: s.Name, kind: a.kind, mac: m.MAC, mtu: s.Conf.MTU, lower: master, netns: s.Netns,
-		data: func(e *attributes.AttributeEncoder) {
+		data: func(e *nlmsg.Encoder) {
 			if a.kind == cni.IPvlan || a.kind == cni.IPvtap {
 				e.Uint16(ipvlanMode, ipvlanModes[s.Conf.Mode])
 				return

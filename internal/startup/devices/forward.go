@@ -12,9 +12,9 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
@@ -22,7 +22,7 @@ import (
 
 // gateways are the addresses of a network's gateway, one of each range, on one
 // of the host's devices.
-func gateways(index int, c *cni.Conf) (todo []message) {
+func gateways(index int, c *cni.Conf) (todo []nlmsg.Command) {
 	for _, set := range c.Sets {
 		for _, r := range set {
 			todo = append(todo, newAddr(index, netip.PrefixFrom(r.Gateway, r.Subnet.Bits())))
@@ -52,10 +52,10 @@ func allowIPv6(device string) error {
 	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"}})
 }
 
-func setAlias(index int, alias string) message {
-	e := netlink.NewAttributeEncoder()
+func setAlias(index int, alias string) nlmsg.Command {
+	e := nlmsg.NewEncoder()
 	e.String(unix.IFLA_IFALIAS, alias)
-	return message{what: fmt.Sprintf("name device %d", index), typ: unix.RTM_NEWLINK, data: append(ifinfo(index, 0, 0), encoded(e)...)}
+	return nlmsg.Command{What: fmt.Sprintf("name device %d", index), Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
 }
 
 // randomMAC is for a bridge, which would else take that of a port.

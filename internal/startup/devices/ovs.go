@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -41,7 +42,7 @@ func (o ovs) prepare(h *Host, c *cni.Conf) error {
 		if err := hostEnd(c.Bridge, c); err != nil {
 			return err
 		}
-		if err := h.rt.do(append([]message{setUp(index)}, gateways(index, c)...)...); err != nil {
+		if err := h.rt.Do(append([]nlmsg.Command{setUp(index)}, gateways(index, c)...)...); err != nil {
 			return err
 		}
 	}
@@ -58,12 +59,12 @@ func findSwitch(bridge string) error {
 }
 
 func (ovs) make(h *Host, s Spec, m Made) (err error) {
-	if err := h.rt.do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, delPort(s.Host), h.rt.do(delLink(s.Host)))
+			err = errors.Join(err, delPort(s.Host), h.rt.Do(delLink(s.Host)))
 		}
 	}()
 	// The user-space datapath leaves frames to the host as well.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
@@ -50,14 +51,14 @@ type Made struct {
 // Host is the namespace in which containers have their ports. It is safe for
 // concurrent use; devices are made one after the other, as the kernel would.
 type Host struct {
-	rt     *conn
+	rt     *nlmsg.Commands
 	groups sync.Mutex // of changes of rules
 	routes routes
 }
 
 // Open works in the namespace of the calling thread.
 func Open() (*Host, error) {
-	rt, err := dial()
+	rt, err := nlmsg.OpenCommands()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func Open() (*Host, error) {
 // Close ends the work; devices stay.
 func (h *Host) Close() {
 	h.routes.close()
-	h.rt.close()
+	h.rt.Close()
 }
 
 // A maker makes devices of one kind.
@@ -164,7 +165,7 @@ func (s Spec) inside(fn func() error) error {
 // settle returns when the host can send to the container: its end of a pair has
 // a carrier since the container's is up, and a bridge since it has such a port.
 func (h *Host) settle(s Spec) error {
-	var todo []message
+	var todo []nlmsg.Command
 	for _, name := range []string{s.Host, s.Conf.Bridge} {
 		if name == "" {
 			continue
@@ -176,7 +177,7 @@ func (h *Host) settle(s Spec) error {
 	if len(todo) == 0 {
 		return nil
 	}
-	return h.rt.do(todo...)
+	return h.rt.Do(todo...)
 }
 
 // Remove takes a container's device away by its end on the host, and what else
@@ -193,7 +194,7 @@ func (h *Host) Remove(n *cni.Network, host string) error {
 			return err
 		}
 	}
-	return h.rt.do(delLink(host))
+	return h.rt.Do(delLink(host))
 }
 
 // Sweep takes away what devices of a network left on the host that are gone.
@@ -217,26 +218,26 @@ func HasHost(kind string) bool {
 // RemoveInside takes the device away in the namespace of the calling thread; one
 // that is gone is no error.
 func RemoveInside(name string) error {
-	rt, err := dial()
+	rt, err := nlmsg.OpenCommands()
 	if err != nil {
 		return err
 	}
-	defer rt.close()
-	return rt.do(delLink(name))
+	defer rt.Close()
+	return rt.Do(delLink(name))
 }
 
 // configure gives the device addresses and routes, in the container.
 func configure(s Spec, routed bool) error {
-	rt, err := dial()
+	rt, err := nlmsg.OpenCommands()
 	if err != nil {
 		return err
 	}
-	defer rt.close()
+	defer rt.Close()
 	index, err := indexOf(s.Name)
 	if err != nil {
 		return err
 	}
-	todo := []message{setUp(index)}
+	todo := []nlmsg.Command{setUp(index)}
 	if s.Loopback {
 		todo = append(todo, setUp(1))
 	}
@@ -258,7 +259,7 @@ func configure(s Spec, routed bool) error {
 		}
 		todo = append(todo, addRoute(index, dst, gw))
 	}
-	if err := rt.do(todo...); err != nil {
+	if err := rt.Do(todo...); err != nil {
 		return err
 	}
 	if s.Conf.Tap {
@@ -269,12 +270,12 @@ func configure(s Spec, routed bool) error {
 
 // addressOf is one address. Where only the host is a neighbour, the rest of the
 // subnet is behind the gateway.
-func addressOf(index int, l ipam.Lease, routed bool) []message {
+func addressOf(index int, l ipam.Lease, routed bool) []nlmsg.Command {
 	if !routed {
-		return []message{newAddr(index, l.Address)}
+		return []nlmsg.Command{newAddr(index, l.Address)}
 	}
 	addr, gw := l.Address.Addr(), l.Gateway
-	return []message{
+	return []nlmsg.Command{
 		newAddr(index, netip.PrefixFrom(addr, addr.BitLen())),
 		newRoute(index, netip.PrefixFrom(gw, gw.BitLen()), netip.Addr{}),
 		newRoute(index, l.Address.Masked(), gw),

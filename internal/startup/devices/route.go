@@ -36,7 +36,7 @@ func (tcRouting) prepare(h *Host, c *cni.Conf) error {
 	if err != nil {
 		return fmt.Errorf("master: look for device %s: %w", c.Master, err)
 	}
-	if err := h.rt.do(setUp(port.Attrs().Index)); err != nil {
+	if err := h.rt.Do(setUp(port.Attrs().Index)); err != nil {
 		return err
 	}
 	// Frames for containers have their MAC addresses.
@@ -59,12 +59,12 @@ func (tcRouting) make(h *Host, s Spec, m Made) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
 	}
-	if err := h.rt.do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.rt.do(delLink(s.Host)))
+			err = errors.Join(err, h.rt.Do(delLink(s.Host)))
 		}
 	}()
 	end, err := indexOf(s.Host)

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
-	attributes "github.com/mdlayher/netlink"
-
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -20,7 +19,7 @@ func (ptp) macs(s Spec) Made { return macsOf(s.Leases) }
 func (ptp) prepare(*Host, *cni.Conf) error { return nil }
 
 func (ptp) make(h *Host, s Spec, m Made) error {
-	if err := h.rt.do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
 		return err
 	}
 	return h.routeTo(s)
@@ -31,7 +30,7 @@ func (ptp) make(h *Host, s Spec, m Made) error {
 func (h *Host) routeTo(s Spec) (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.rt.do(delLink(s.Host)))
+			err = errors.Join(err, h.rt.Do(delLink(s.Host)))
 		}
 	}()
 	index, err := indexOf(s.Host)
@@ -41,7 +40,7 @@ func (h *Host) routeTo(s Spec) (err error) {
 	if err := hostEnd(s.Host, s.Conf); err != nil {
 		return err
 	}
-	var todo []message
+	var todo []nlmsg.Command
 	for _, l := range s.Leases {
 		addr := l.Address.Addr()
 		if l.Gateway.IsValid() {
@@ -49,7 +48,7 @@ func (h *Host) routeTo(s Spec) (err error) {
 		}
 		todo = append(todo, newRoute(index, netip.PrefixFrom(addr, addr.BitLen()), netip.Addr{}))
 	}
-	return h.rt.do(todo...)
+	return h.rt.Do(todo...)
 }
 
 // netkit is a pair as ptp's, of the kernel's device for containers (6.7).
@@ -78,7 +77,7 @@ const (
 func (netkit) make(h *Host, s Spec, m Made) error {
 	l := pair("netkit", s, m, 0)
 	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
-	l.data = func(e *attributes.AttributeEncoder) {
+	l.data = func(e *nlmsg.Encoder) {
 		mode := uint32(netkitL2)
 		if s.Conf.Mode == "l3" {
 			mode = netkitL3
@@ -86,7 +85,7 @@ func (netkit) make(h *Host, s Spec, m Made) error {
 		e.Uint32(netkitMode, mode)
 		e.Bytes(netkitPeerInfo, peer.encode())
 	}
-	if err := h.rt.do(newLink(l)); err != nil {
+	if err := h.rt.Do(newLink(l)); err != nil {
 		return err
 	}
 	return h.routeTo(s)

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 
-	attributes "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -27,7 +27,7 @@ func (veth) make(h *Host, s Spec, m Made) error {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
 	}
-	return h.rt.do(newLink(pair("veth", s, m, bridge)))
+	return h.rt.Do(newLink(pair("veth", s, m, bridge)))
 }
 
 // pair is a device pair in one request: the host's end, up and a port of a
@@ -37,7 +37,7 @@ func pair(kind string, s Spec, m Made, bridge int) link {
 	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
 	return link{
 		name: s.Host, kind: kind, up: true, mac: m.HostMAC, mtu: s.Conf.MTU, master: bridge,
-		data: func(e *attributes.AttributeEncoder) { e.Bytes(vethInfoPeer, peer.encode()) },
+		data: func(e *nlmsg.Encoder) { e.Bytes(vethInfoPeer, peer.encode()) },
 	}
 }
 
@@ -50,7 +50,7 @@ const madeBySCON = "made by scon for its containers"
 // ensureBridge makes the bridge if it is missing, and gives it the gateways'
 // addresses.
 func (h *Host) ensureBridge(c *cni.Conf) error {
-	err := h.rt.do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: randomMAC()}))
+	err := h.rt.Do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: randomMAC()}))
 	fresh := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -59,7 +59,7 @@ func (h *Host) ensureBridge(c *cni.Conf) error {
 	if err != nil {
 		return err
 	}
-	todo := []message{setUp(index)}
+	todo := []nlmsg.Command{setUp(index)}
 	if fresh {
 		todo = append(todo, setAlias(index, madeBySCON))
 	}
@@ -71,7 +71,7 @@ func (h *Host) ensureBridge(c *cni.Conf) error {
 	if c.IsGateway {
 		todo = append(todo, gateways(index, c)...)
 	}
-	return h.rt.do(todo...)
+	return h.rt.Do(todo...)
 }
 
 // removeBridge takes a bridge away that SCON has made and that has no ports.
@@ -95,5 +95,5 @@ func (h *Host) removeBridge(name string) error {
 			return nil
 		}
 	}
-	return h.rt.do(delLink(name))
+	return h.rt.Do(delLink(name))
 }

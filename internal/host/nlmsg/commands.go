@@ -1,0 +1,126 @@
+package nlmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Commands is a socket of NETLINK_ROUTE for requests that the kernel only
+// acknowledges. Its calls block: the kernel answers before it returns from
+// sending, so the runtime's poller would only cost time. It is safe for
+// concurrent use.
+type Commands struct {
+	mu  sync.Mutex // one batch at a time
+	fd  int
+	seq uint32
+	buf [8 << 10]byte
+}
+
+// OpenCommands opens a socket in the network namespace of the calling thread.
+func OpenCommands() (*Commands, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	// Acknowledgements without the request, and with the kernel's error text.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	return &Commands{fd: fd}, nil
+}
+
+// Close closes the socket.
+func (c *Commands) Close() { unix.Close(c.fd) }
+
+// Command is a request that the kernel acknowledges.
+type Command struct {
+	What  string // for errors: "make veth v0"
+	Type  uint16
+	Flags uint16 // NLM_F_*; NLM_F_REQUEST and NLM_F_ACK go without saying
+	Data  []byte
+	// Allow is an error that is ignored, such as EEXIST.
+	Allow unix.Errno
+}
+
+// Do sends commands in one datagram; the kernel carries them out in their order,
+// those after a refused one included. It returns the first error.
+func (c *Commands) Do(commands ...Command) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.seq + 1
+	if err := c.send(c.encode(commands)); err != nil {
+		return fmt.Errorf("%s: %w", commands[0].What, err)
+	}
+	var refused error
+	for answered := 0; answered < len(commands); {
+		n, err := unix.Read(c.fd, c.buf[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: read acknowledgement: %w", commands[answered].What, err)
+		}
+		for r := range Messages(c.buf[:n]) {
+			if r.Type != unix.NLMSG_ERROR || r.Sequence < first {
+				continue
+			}
+			m := commands[r.Sequence-first]
+			answered++
+			if err := ackError(r.Data); err != nil && refused == nil && !errors.Is(err, m.Allow) {
+				refused = fmt.Errorf("%s: %w", m.What, err)
+			}
+		}
+	}
+	return refused
+}
+
+// encode numbers commands and puts them into one datagram.
+func (c *Commands) encode(commands []Command) (out []byte) {
+	for _, m := range commands {
+		c.seq++
+		out = binary.NativeEndian.AppendUint32(out, uint32(unix.NLMSG_HDRLEN+len(m.Data)))
+		out = binary.NativeEndian.AppendUint16(out, m.Type)
+		out = binary.NativeEndian.AppendUint16(out, m.Flags|unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+		out = binary.NativeEndian.AppendUint32(out, c.seq)
+		out = binary.NativeEndian.AppendUint32(out, 0)
+		out = append(out, m.Data...)
+		for len(out)%unix.NLMSG_ALIGNTO != 0 {
+			out = append(out, 0)
+		}
+	}
+	return out
+}
+
+func (c *Commands) send(out []byte) error {
+	for {
+		err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// ackError is the error in an acknowledgement, with the kernel's text if there is
+// one.
+func ackError(b []byte) error {
+	if len(b) < 4 {
+		return unix.EBADMSG
+	}
+	errno := -int32(binary.NativeEndian.Uint32(b))
+	if errno <= 0 {
+		return nil
+	}
+	const attrText = 1 // NLMSGERR_ATTR_MSG
+	const header = 4 + unix.NLMSG_HDRLEN
+	if len(b) > header {
+		for typ, text := range Attributes(b[header:]) {
+			if typ == attrText && len(text) > 1 {
+				return fmt.Errorf("%w: %s", unix.Errno(errno), text[:len(text)-1])
+			}
+		}
+	}
+	return unix.Errno(errno)
+}
