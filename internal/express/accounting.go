@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
-// counting tells whether conntrack counts the packets of new connections. It
+// counting reports whether conntrack counts the packets of new connections. It
 // does not by default, and then there is nothing to look for.
 func counting() bool {
 	setting, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")

@@ -22,7 +22,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// A container from the pool is on the express way from its first connection:
+// A container from the pool is on the express path from its first connection:
 // its port was hooked before it came.
 func TestPooledContainerGoesExpress(t *testing.T) {
 	t.Parallel()

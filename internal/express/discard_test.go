@@ -58,7 +58,7 @@ func (d *denied) send(n int) {
 	}
 }
 
-// arrives tells whether a datagram reaches edge.
+// arrives reports whether a datagram reaches edge.
 func (d *denied) arrives() bool {
 	_ = d.to.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, err := d.to.Read(make([]byte, 100))

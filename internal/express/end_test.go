@@ -34,7 +34,7 @@ func TestConntrackDelete(t *testing.T) {
 	}
 }
 
-// How a connection ends is nothing that an express way may touch.
+// How a connection ends is nothing that an express path may touch.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -196,7 +196,7 @@ func conentryFinding(f api.Flow) api.Finding {
 	}
 	return api.Finding{
 		Level: "note", What: f.Orig.String() + " is being composed",
-		Why: "no packet of it has been seen at the end of the regular way since the rules, routes or links changed: " +
+		Why: "no packet of it has been seen at the end of the regular path since the rules, routes or links changed: " +
 			"it is dropped, it is for this host itself or for the container that sent it, it has been silent, " +
 			"or something on its way makes another packet of it (another container that forwards it, a VRF, a rule about the TTL)",
 	}
@@ -230,7 +230,7 @@ func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 	}
 }
 
-// isOfHost tells whether one end of a connection is a socket of this host.
+// isOfHost reports whether one end of a connection is a socket of this host.
 func isOfHost(c conntrack.Conn) bool {
 	addrs, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {

@@ -109,7 +109,7 @@ func (v view) discardFlow(e *contable.Discard, dropped contable.Discarded, p *ho
 	return flow
 }
 
-// wayBetween names the regular way of a connection of two containers.
+// wayBetween names the regular path of a connection of two containers.
 func wayBetween(p, peer *hooks.Port, f contable.Flow) string {
 	switch {
 	case !f.Decided:

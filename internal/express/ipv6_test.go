@@ -64,7 +64,7 @@ func TestIPv6(t *testing.T) {
 }
 
 // A tunnel whose packets have checksums gives device packets with a sum of the
-// whole, which has to be right behind the express way.
+// whole, which has to be right behind the express path.
 func TestIPv6OfTunnel(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{IPv6: true})

@@ -19,7 +19,7 @@ type between struct {
 	setUp   string // in device
 	connect func(b *scontest.Bed, proto string) *scontest.Connection
 	ipv6    bool
-	// untracked tells that conntrack sees nothing of it.
+	// untracked means that conntrack sees nothing of it.
 	untracked bool
 }
 

@@ -18,10 +18,10 @@ type rule struct {
 	add, remove string // commands in device
 	prepare     string // before anything goes express
 	tidy        string // at the end
-	// both tells that what container 1 receives stops as well, receives that
+	// both means that what container 1 receives stops as well, receives that
 	// this is all.
 	both, receives bool
-	// silent tells that nobody announces it.
+	// silent means that nobody announces it.
 	silent bool
 }
 

@@ -18,7 +18,7 @@ const (
 	msgGet = 1
 )
 
-// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
 const sizeofNfgenmsg = 4
 
 // Attributes (linux/netfilter/nfnetlink_conntrack.h); integers are in network
@@ -56,7 +56,7 @@ const (
 	attrHelpName = 1
 )
 
-// String writes a tuple as conntrack's users read it.
+// String writes a tuple as conntrack(8) shows it.
 func (t Tuple) String() string {
 	proto := fmt.Sprint(t.Proto)
 	switch t.Proto {
@@ -68,7 +68,7 @@ func (t Tuple) String() string {
 	return fmt.Sprintf("%s %v > %v", proto, t.Src, t.Dst)
 }
 
-// encode writes the inside of a tuple attribute.
+// encode writes the payload of a tuple attribute.
 func (t Tuple) encode(ae *nlmsg.Encoder) error {
 	src, dst := uint16(attrV4Src), uint16(attrV4Dst)
 	if t.Src.Addr().Is6() {
@@ -88,8 +88,8 @@ func (t Tuple) encode(ae *nlmsg.Encoder) error {
 	return nil
 }
 
-// parseConn reads a message, struct nfgenmsg first. It reports false if that
-// is not a whole TCP or UDP connection.
+// parseConn parses a message, which begins with struct nfgenmsg. It reports
+// false if the message is not a complete TCP or UDP connection.
 func parseConn(b []byte) (c Conn, ok bool) {
 	if len(b) < sizeofNfgenmsg {
 		return Conn{}, false
@@ -124,7 +124,7 @@ func parseConn(b []byte) (c Conn, ok bool) {
 	return c, c.Orig.whole() && c.Reply.whole()
 }
 
-// parseTuple reads the inside of a tuple attribute.
+// parseTuple parses the payload of a tuple attribute.
 func parseTuple(b []byte) (t Tuple) {
 	var src, dst netip.Addr
 	var sport, dport uint16
@@ -163,7 +163,7 @@ func (t Tuple) whole() bool {
 		t.Src.IsValid() && t.Dst.IsValid() && t.Src.Addr().Is4() == t.Dst.Addr().Is4()
 }
 
-// parseTCP reads the inside of a protocol information attribute.
+// parseTCP parses the payload of a protocol information attribute.
 func (c *Conn) parseTCP(b []byte) {
 	for typ, data := range nlmsg.Attributes(b) {
 		if typ != attrProtoInfoTCP {
@@ -182,7 +182,7 @@ func (c *Conn) parseTCP(b []byte) {
 	}
 }
 
-// parseHelper reads the inside of a helper attribute.
+// parseHelper parses the payload of a helper attribute.
 func parseHelper(b []byte) string {
 	for typ, data := range nlmsg.Attributes(b) {
 		if typ == attrHelpName {

@@ -1,7 +1,7 @@
 // Package conntrack reads the kernel's connection tracking table over
 // ctnetlink, makes single connections tolerate packets that conntrack did not
-// see, and follows what leaves the table. It works on the network namespace of
-// the calling thread and knows TCP and UDP over IPv4 and IPv6.
+// see, and follows connections that leave the table. It works on the network
+// namespace of the calling thread and knows TCP and UDP over IPv4 and IPv6.
 package conntrack
 
 import (
@@ -36,9 +36,9 @@ const (
 
 // Bits of Conn.TCPFlags (IP_CT_TCP_FLAG_*).
 const (
-	tcpBeLiberal      = 0x08 // judge no packet by its sequence numbers
-	tcpUnacknowledged = 0x10 // data was seen, and not yet that it has arrived
-	tcpMaxAckSet      = 0x20 // judge a RST by the highest acknowledgement seen
+	tcpBeLiberal      = 0x08 // accept every sequence number
+	tcpUnacknowledged = 0x10 // data was seen, and no acknowledgement of it
+	tcpMaxAckSet      = 0x20 // check a RST against the highest acknowledgement seen
 )
 
 // Tuple is one direction of a connection.
@@ -47,15 +47,15 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Reverse returns the tuple of packets that go the other way, without any
-// address translation.
+// Reverse returns the tuple of the opposite direction, without address
+// translation.
 func (t Tuple) Reverse() Tuple {
 	return Tuple{t.Proto, t.Dst, t.Src}
 }
 
 // Conn is a connection as the kernel tracks it.
 type Conn struct {
-	Orig, Reply Tuple // Reply is as its packets arrive: after translation
+	Orig, Reply Tuple // Reply is after address translation, as its packets arrive
 	ID          uint32
 	Status      uint32 // IPS_*
 	Mark        uint32
@@ -63,7 +63,7 @@ type Conn struct {
 	Timeout     time.Duration // until it expires without packets; seconds
 	TCPState    uint8         // TCP only; TCPEstablished, ...
 	TCPFlags    [2]uint8      // TCP only; of the original and the reply direction
-	Helper      string        // the conntrack helper that reads along, "" for none
+	Helper      string        // the conntrack helper of the connection, "" for none
 	SeqAdj      bool          // sequence numbers are rewritten
 }
 
@@ -77,16 +77,16 @@ func (c Conn) Unacknowledged() bool {
 // kept when the table is full.
 func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
 
-// Confirmed reports whether the first packet made it through every chain.
+// Confirmed reports whether the first packet passed every chain.
 func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
 
-// Dying reports whether the entry is on its way out of the table.
+// Dying reports whether the entry is being removed from the table.
 func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
 
 // Client asks the kernel about connections. It is safe for concurrent use.
 type Client struct {
 	single asker // for requests about one connection
-	dump   asker // apart, so that those need not wait for a long dump
+	dump   asker // another socket, so that single requests do not wait for a long dump
 }
 
 // asker is a socket for requests, one at a time.
@@ -138,11 +138,11 @@ func (c *Client) Get(t Tuple) (conn Conn, err error) {
 	return conn, nil
 }
 
-// TCPUpdate is what conntrack is told about a TCP connection of which it has
-// not seen every packet.
+// TCPUpdate is what UpdateTCP corrects of a TCP connection of which conntrack
+// has not seen every packet.
 type TCPUpdate struct {
-	// Acknowledged tells that all data has been: without it conntrack keeps an
-	// idle connection for minutes instead of days.
+	// Acknowledged means that all data has been acknowledged. Without it
+	// conntrack keeps an idle connection for minutes instead of days.
 	Acknowledged bool
 	// State is the connection's, TCPEstablished or TCPClosed; 0 leaves it.
 	State uint8
@@ -150,10 +150,10 @@ type TCPUpdate struct {
 	Timeout time.Duration
 }
 
-// UpdateTCP makes conntrack accept packets of one TCP connection whose sequence
-// numbers do not fit what it saw, and forget the acknowledgement that it would
-// judge a RST by, in both directions. Beyond that only what u says changes. The
-// error wraps ErrNotFound if the connection is gone.
+// UpdateTCP makes conntrack accept packets of one TCP connection whose
+// sequence numbers do not fit what it saw, and forget the acknowledgement that
+// it would check a RST against, in both directions. Apart from that it changes
+// only what u says. The error wraps ErrNotFound if the connection is gone.
 func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	forget := byte(tcpMaxAckSet)
 	if u.Acknowledged {
@@ -186,8 +186,8 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	return nil
 }
 
-// Dump calls fn for every connection in the table. What fn is given comes from
-// the kernel in pieces: connections may come and go meanwhile.
+// Dump calls fn for every connection in the table. The kernel lists them in
+// pieces: connections may come and go meanwhile.
 func (c *Client) Dump(fn func(Conn)) error {
 	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if conn, ok := parseConn(m.Data); ok {
@@ -200,8 +200,8 @@ func (c *Client) Dump(fn func(Conn)) error {
 	return nil
 }
 
-// request sends a request about one connection, to which more adds attributes,
-// and calls reply with the message that answers it.
+// request sends a request about one connection and calls reply with the
+// answer. more adds attributes to the request.
 func (c *Client) request(msg uint16, flags uint16, t Tuple,
 	more func(*nlmsg.Encoder), reply func(nlmsg.Message)) error {
 	ae := nlmsg.NewEncoder()

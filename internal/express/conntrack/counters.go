@@ -18,9 +18,8 @@ const (
 	attrCountersBytes   = 2
 )
 
-// Counters are what conntrack has seen of one direction of a connection. A
-// packet is an skb, whatever it is segmented into later; its bytes are those of
-// the IP packet.
+// Counters are what conntrack has counted of one direction of a connection. A
+// packet is an skb, before segmentation; its bytes are those of the IP packet.
 type Counters struct {
 	Packets, Bytes uint64
 }
@@ -47,8 +46,8 @@ func (c *Client) DumpCounters(fn func(Counted)) error {
 	return nil
 }
 
-// parseCounted reads a message, struct nfgenmsg first. It reports false if that
-// is not of a connection that is counted.
+// parseCounted parses a message, which begins with struct nfgenmsg. It reports
+// false if conntrack does not count the connection.
 func parseCounted(b []byte) (c Counted, ok bool) {
 	if len(b) < sizeofNfgenmsg {
 		return Counted{}, false
@@ -70,7 +69,7 @@ func parseCounted(b []byte) (c Counted, ok bool) {
 	return c, ok && c.Orig.whole()
 }
 
-// parseCounters reads the inside of a counters attribute.
+// parseCounters parses the payload of a counters attribute.
 func parseCounters(b []byte) (c Counters) {
 	for typ, data := range nlmsg.Attributes(b) {
 		if len(data) != 8 {

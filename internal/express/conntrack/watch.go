@@ -19,30 +19,30 @@ const (
 	watchQueue = 1024
 )
 
-// Destroyed tells that a connection left the table.
+// Destroyed is a connection that has left the table.
 type Destroyed struct {
 	Orig, Reply Tuple
 	ID          uint32 // Conn.ID: a new connection may have the same tuples
-	// Overrun says instead that any number of connections may have left
-	// unseen; the other fields are empty.
+	// Overrun means that any number of connections may have left unseen; the
+	// other fields are empty.
 	Overrun bool
 }
 
-// WatchDestroy follows what leaves the table of the calling thread's namespace,
-// from when it returns until ctx ends. A slow receiver finds an Overrun rather
-// than holding up the kernel. The channel is closed after ctx ended, or when
-// the kernel can no longer be listened to.
+// WatchDestroy follows connections that leave the table of the calling
+// thread's namespace, from when it returns until ctx ends. A slow receiver
+// gets an Overrun; it does not block the kernel. The channel is closed after
+// ctx has ended, or when the socket fails.
 //
-// The kernel may not tell of connections that were there before, unless
-// somebody listened: it prepares them for that when they begin.
+// The kernel may not announce the end of connections that are older than the
+// first listener: it prepares them for that when they begin.
 //
-// filter is a loaded eBPF socket filter that keeps messages of no interest
-// from waking the process; 0 means none.
+// filter is a loaded eBPF socket filter, so that messages of no interest do
+// not wake the process; 0 passes all.
 func WatchDestroy(ctx context.Context, filter int) (<-chan Destroyed, error) {
 	return watchDestroy(ctx, filter, watchBuffer)
 }
 
-// watchDestroy is WatchDestroy with a receive buffer of so many bytes.
+// watchDestroy is WatchDestroy with a receive buffer of that size in bytes.
 func watchDestroy(ctx context.Context, filter, buffer int) (<-chan Destroyed, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{
 		Family:  unix.NETLINK_NETFILTER,
@@ -82,7 +82,8 @@ func watchDestroy(ctx context.Context, filter, buffer int) (<-chan Destroyed, er
 	return events, nil
 }
 
-// parseDestroyed reads a message, struct nfgenmsg first, as far as needed.
+// parseDestroyed parses the fields that are needed of a message, which begins
+// with struct nfgenmsg.
 func parseDestroyed(b []byte) (d Destroyed, ok bool) {
 	if len(b) < sizeofNfgenmsg {
 		return Destroyed{}, false

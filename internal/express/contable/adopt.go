@@ -8,9 +8,9 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// Adopt takes over what an earlier daemon left in the table: Conentries whose
-// connection get still finds and whose port keep approves stay as they
-// are, packets never notice; all others are removed. It returns how many stay.
+// Adopt takes over what an earlier daemon left in the table. Conentries whose
+// connection get still finds, and whose port keep approves, stay as they are;
+// packets do not notice. All others are removed. It returns how many stay.
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	for i := range t.halves {
 		h := &t.halves[i]
@@ -27,8 +27,8 @@ func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (connt
 	return len(t.entries)
 }
 
-// revive makes a Conentry of the slot of a container's direction, or nil if its
-// two halves do not belong together or conntrack disagrees.
+// revive returns the Conentry whose outbound slot this is, or nil if its two
+// halves do not belong together or conntrack disagrees.
 func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) *Conentry {
 	out := &t.halves[outbound]
 	if out.State != datapath.SlotOpen || int(out.Twin) >= len(t.halves) {
@@ -58,12 +58,12 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 	}
 	e.activity.begin(now, 0)
 	if peer != 0 && !e.initiator {
-		e.turn()
+		e.swapEnds()
 	}
 	return e
 }
 
-// tagged tells whether the programs find a slot by its key.
+// tagged reports whether the programs find a slot by its key.
 func (t *Table) tagged(slot uint32) bool {
 	k := t.halves[slot].Key
 	h := t.hash(datapath.Key{Addrs: k.Addrs, Ports: k.Ports, Side: k.Side})
@@ -73,12 +73,13 @@ func (t *Table) tagged(slot uint32) bool {
 	return found == tag(h) && slices.Contains(buckets[:], bucket)
 }
 
-// translates tells whether a half makes packets of one tuple ones of the other.
+// translates reports whether a half turns packets of one tuple into packets of
+// another.
 func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 	return translation{h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta} == translate(from, to)
 }
 
-// Clear removes everything, what this Table does not know included.
+// Clear removes everything, including what this Table does not know.
 func (t *Table) Clear() {
 	t.clear(func(uint32) bool { return true })
 	for e := range t.entries {

@@ -1,9 +1,10 @@
-// Package contable is the daemon's side of the Contables (scon.txt, section
-// V-B): it places Conentries into the kernel's table, finds the idle ones and
-// removes them. The decisions in them are recorded by the programs.
+// Package contable is the daemon's side of the Contables ("Intelligent Packet
+// Processing for Performant Containers in IoT", section V-B1): it places
+// Conentries into the kernel's table, finds idle ones and removes them. The
+// programs record the decisions in them.
 //
 // A Conentry is two slots of the table, one per direction. Only this package
-// places and empties slots; a Table belongs to one goroutine.
+// fills and empties slots. A Table belongs to one goroutine.
 package contable
 
 import (
@@ -26,8 +27,8 @@ var (
 	ErrFamily = errors.New("the addresses are of different families")
 )
 
-// quarantine is how long a closed slot keeps its key: no program that looked
-// at it before can still be doing so afterwards.
+// quarantine is how long a closed slot keeps its key. No program that has
+// found the slot before can still be using it afterwards.
 const quarantine = 100 * time.Millisecond
 
 // Options bound a Table.
@@ -44,11 +45,11 @@ type Options struct {
 type Conentry struct {
 	// Port is the ifindex of the container's bridge port.
 	Port int
-	// Peer is that of the container at the other end, which did not open the
-	// connection; 0 if the other end is outside.
+	// Peer is the port of the container at the other end, which did not open
+	// the connection; 0 if the other end is outside.
 	Peer int
-	// Untracked tells that conntrack does not see the connection: Conn has its
-	// tuples only.
+	// Untracked means that conntrack does not see the connection. Conn then
+	// holds only its tuples.
 	Untracked bool
 	// Conn is the connection as conntrack had it when it was composed.
 	Conn conntrack.Conn
@@ -57,11 +58,11 @@ type Conentry struct {
 
 	outbound  uint32 // slot of the packets that the container sends
 	inbound   uint32 // slot of the packets that it receives
-	marker    uint32 // slot with the key of the wire, if isMarked: pair.go
+	marker    uint32 // slot with the key of the wire, if isMarked; see pair.go
 	isMarked  bool
 	initiator bool // the container opened the connection: outbound is original
 	activity  activity
-	told      told
+	reported  reported
 }
 
 // Table is the set of all Conentries.
@@ -75,7 +76,7 @@ type Table struct {
 
 	entries  map[*Conentry]struct{}
 	bySlot   []*Conentry
-	byTuple  map[datapath.Key]*Conentry // by both tuples, as keys of the wire
+	byTuple  map[datapath.Key]*Conentry // by both tuples, with the keys of packets from the wire
 	perPort  map[int]int
 	retired  []closedSlots
 	returned rhythms
@@ -95,8 +96,8 @@ type Totals struct {
 	SentPackets, SentBytes uint64
 }
 
-// New returns the table that lies in m. Whatever is in there is left alone until
-// Adopt or Clear.
+// New returns the table in m. It leaves the contents alone until Adopt or
+// Clear.
 func New(m datapath.Memory, o Options) *Table {
 	return &Table{
 		opts:     o,
@@ -116,8 +117,8 @@ func New(m datapath.Memory, o Options) *Table {
 	}
 }
 
-// Slots returns how many slots a table for so many connections needs: at most
-// half of them are ever in use, so that placing practically never fails.
+// Slots returns how many slots a table for that many connections needs. At
+// most half of them are ever in use, so placing practically never fails.
 func Slots(connections int) uint32 {
 	slots := uint32(64)
 	for slots < uint32(4*connections) {
@@ -126,9 +127,10 @@ func Slots(connections int) uint32 {
 	return slots
 }
 
-// Compose publishes a Conentry for a connection of the container at here with the
-// outside. tuple is the direction of the container's own packets, one of conn's
-// two. It stays without effect until the programs see what the regular way decides.
+// Compose publishes a Conentry for a connection between the container at here
+// and the outside. tuple is the direction of the container's own packets, one
+// of conn's two. The Conentry has no effect until the programs see the
+// decision of the regular path.
 func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, now time.Time) (*Conentry, error) {
 	if !oneFamily(conn.Orig.Src, conn.Orig.Dst, conn.Reply.Src, conn.Reply.Dst) {
 		return nil, ErrFamily
@@ -147,8 +149,8 @@ func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, no
 	return e, nil
 }
 
-// place publishes both halves of a Conentry: what its container sends enters at
-// here, what it receives at there.
+// place publishes both halves of a Conentry. The container's packets enter at
+// here, those for it at there.
 func (t *Table) place(e *Conentry, here, there End) (err error) {
 	tuple, wire := e.containerTuple(), e.wireTuple()
 	out, in := t.KeyOf(tuple, here.Port), t.KeyOf(wire, there.Port)
@@ -172,7 +174,7 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 	return nil
 }
 
-// Initiator tells whether the container opened the connection.
+// Initiator reports whether the container opened the connection.
 func (e *Conentry) Initiator() bool { return e.initiator }
 
 // containerTuple is the direction of the container's own packets.
@@ -203,7 +205,7 @@ func (t *Table) insert(e *Conentry) {
 	}
 }
 
-// allSlots are those that a Conentry has.
+// allSlots lists the slots of a Conentry.
 func (e *Conentry) allSlots() []uint32 {
 	if e.isMarked {
 		return []uint32{e.outbound, e.inbound, e.marker}
@@ -211,10 +213,11 @@ func (e *Conentry) allSlots() []uint32 {
 	return []uint32{e.outbound, e.inbound}
 }
 
-// publish fills a reserved slot and opens it: the tag is written last.
+// publish fills a reserved slot and opens it. The tag is written last.
 func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
 	if key.Side>>datapath.SideShift != 0 {
-		// Should it go idle and come back, it is a candidate as soon as at first.
+		// If it goes idle and returns, it becomes a candidate as soon as the
+		// first time.
 		atomic.StoreUint64(t.count(t.hash(key)), 0)
 	}
 	h := &t.halves[index]
@@ -238,12 +241,12 @@ func (t *Table) LenOf(port int) int { return t.perPort[port] + t.joined[port] }
 func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
 	e := t.byTuple[t.KeyOf(tuple, 0)]
 	if e == nil || tuple != e.Conn.Orig && tuple != e.Conn.Reply {
-		return nil // or another one's addresses of IPv6 have that digest
+		return nil // or an IPv6 connection with the same digest of its addresses
 	}
 	return e
 }
 
-// oneFamily tells whether addresses are all of IPv4 or all of IPv6.
+// oneFamily reports whether addresses are all of IPv4 or all of IPv6.
 func oneFamily(all ...netip.AddrPort) bool {
 	for _, a := range all {
 		if !a.IsValid() || a.Addr().Is4() != all[0].Addr().Is4() {
@@ -263,9 +266,9 @@ func (t *Table) All(fn func(*Conentry)) {
 	}
 }
 
-// Totals sums the express packets of all Conentries that ever were, by port
-// (0 for the ports that are gone) and over all. Those between two containers are
-// packets of both.
+// Totals sums the express packets of all Conentries since the start, by port
+// (0 for ports that are gone) and in all. Packets between two containers count
+// for both ports.
 func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
 	byPort, all = maps.Clone(t.past), t.pastAll
 	for e := range t.entries {
@@ -277,8 +280,8 @@ func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
 	return byPort, all
 }
 
-// account adds the packets of a Conentry to those of its ports, and returns all
-// with them.
+// account adds the packets of a Conentry to those of its ports, and returns
+// all increased by them.
 func (t *Table) account(byPort map[int]Totals, all Totals, e *Conentry) Totals {
 	sum := t.express(e)
 	byPort[e.Port] = byPort[e.Port].plus(sum)
@@ -288,8 +291,8 @@ func (t *Table) account(byPort map[int]Totals, all Totals, e *Conentry) Totals {
 	return all.plus(sum)
 }
 
-// ForgetPort retires all Conentries of a port that is gone. Another device may
-// get its ifindex, so what remains is accounted to port 0.
+// ForgetPort retires all Conentries of a port that is gone. Its counts move to
+// port 0, since another device may get the ifindex.
 func (t *Table) ForgetPort(port int, now time.Time) {
 	for e := range t.entries {
 		if e.Has(port) {
@@ -320,7 +323,7 @@ func (s Totals) plus(o Totals) Totals {
 	}
 }
 
-// reversed is what the container at the other end makes of it.
+// reversed is the same as counted by the container at the other end.
 func (s Totals) reversed() Totals {
 	s.SentPackets, s.SentBytes = s.Packets-s.SentPackets, s.Bytes-s.SentBytes
 	return s
@@ -355,13 +358,13 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 
-// closedSlots wait until no program can be looking at them.
+// closedSlots wait until no program can be using them.
 type closedSlots struct {
 	e     *Conentry
 	since time.Time
 }
 
-// Release empties the slots of Conentries that were retired long enough ago.
+// Release empties the slots of Conentries whose quarantine is over.
 func (t *Table) Release(now time.Time) {
 	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
 		e := t.retired[0].e

@@ -8,10 +8,10 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// Discard is a connection of a container whose packets Netfilter drops, so that
-// conntrack has none (Confilter -1 of scon.txt, section V-B2). Its packets are
-// dropped at once while the programs see Netfilter drop one of them now and
-// then.
+// Discard is a connection of a container whose packets Netfilter drops, so
+// that conntrack does not know it (Confilter -1, section V-B2 of the paper).
+// The programs drop its packets at once as long as they see Netfilter drop one
+// of them now and then.
 type Discard struct {
 	// Port is the ifindex of the container's bridge port.
 	Port int
@@ -24,13 +24,13 @@ type Discard struct {
 	seen uint32 // LeaseFrom at the last sweep
 }
 
-// closedDiscard waits until no program can be looking at it.
+// closedDiscard waits until no program can be using it.
 type closedDiscard struct {
 	*Discard
 	since time.Time
 }
 
-// Discarded are the packets dropped at once.
+// Discarded counts the packets that the programs dropped.
 type Discarded struct {
 	Packets, Bytes uint64
 }
@@ -67,7 +67,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	return nil
 }
 
-// room tells whether a container may have one more entry.
+// room returns an error if a container may have no further entry.
 func (t *Table) room(port int) error {
 	if t.Len() >= t.opts.Connections {
 		return ErrFull
@@ -86,7 +86,7 @@ func (t *Table) Discards(fn func(*Discard, Discarded)) {
 	}
 }
 
-// Dropping tells whether Netfilter was seen to drop a packet of a discard.
+// Dropping reports whether Netfilter was seen to drop a packet of a discard.
 func (t *Table) Dropping(d *Discard) bool {
 	h := &t.halves[d.slot]
 	return h.OutDev != 0 && atomic.LoadUint32(&h.Generation) == t.settings.Generation
@@ -98,7 +98,7 @@ func (t *Table) dropped(d *Discard) Discarded {
 	return Discarded{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)}
 }
 
-// Discarded sums what all discards that ever were have dropped.
+// Discarded sums what all discards have dropped since the start.
 func (t *Table) Discarded() Discarded {
 	sum := t.pastDiscarded
 	for _, d := range t.discards {
@@ -124,14 +124,14 @@ func (t *Table) RetireDiscard(d *Discard, now time.Time) {
 	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, now})
 }
 
-// leave takes one entry off a container's share.
+// leave removes one entry from a container's share.
 func (t *Table) leave(port int) {
 	if t.perPort[port]--; t.perPort[port] == 0 {
 		delete(t.perPort, port)
 	}
 }
 
-// releaseDiscards empties the slots of those that were retired long enough ago.
+// releaseDiscards empties the slots of those whose quarantine is over.
 func (t *Table) releaseDiscards(now time.Time) {
 	for len(t.retiredDiscards) > 0 && now.Sub(t.retiredDiscards[0].since) >= quarantine {
 		d := t.retiredDiscards[0].Discard
@@ -141,9 +141,8 @@ func (t *Table) releaseDiscards(now time.Time) {
 	}
 }
 
-// sweepDiscards retires those that have had no packet dropped since the last
-// sweep, and those that a program has closed: their packets, if there are any,
-// get through now.
+// sweepDiscards retires discards of which no packet was dropped since the last
+// sweep, and those that a program has closed. Packets of the latter pass now.
 func (t *Table) sweepDiscards(now time.Time) {
 	for _, d := range t.discards {
 		h := &t.halves[d.slot]
@@ -155,6 +154,6 @@ func (t *Table) sweepDiscards(now time.Time) {
 	}
 }
 
-// undecidedDiscard is how long a discard may wait for the first packet to be
+// undecidedDiscard is how long a discard may wait for its first packet to be
 // dropped.
 const undecidedDiscard = 2 * time.Second

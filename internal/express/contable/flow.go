@@ -9,20 +9,20 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// Flow is what can be seen of a Conentry at one moment. Pairs are the
-// connection's original and reply direction.
+// Flow is a Conentry as seen at one moment. Pairs are the original and the
+// reply direction of the connection.
 type Flow struct {
 	Port, Peer     int
 	Conn           conntrack.Conn
-	Decided        bool // at least one direction knows its decision
+	Decided        bool // the decision of at least one direction is recorded
 	Packets, Bytes [2]uint64
 	Age, Idle      time.Duration
 	Lease          uint32 // jiffies left of the longer lease
-	Oif            int    // 0 until the way out was seen
-	Bridged        bool   // either way without a hop of IP
+	Oif            int    // 0 until it is recorded
+	Bridged        bool   // one direction is bridged, without an IP hop
 	NextHop        net.HardwareAddr
-	// Overlay is the device that packets really leave by if they skip Oif, a
-	// VXLAN device, and are put on the wire beneath; else 0.
+	// Overlay is the device that packets leave by if they skip Oif, a VXLAN
+	// device; 0 otherwise.
 	Overlay int
 }
 

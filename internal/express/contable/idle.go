@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// maxIdle bounds what a connection's own rhythm can stretch the idle time to.
+	// maxIdle bounds how far a connection's own interval can stretch the idle
+	// time.
 	maxIdle = 10 * time.Minute
-	// undecided is how long a Conentry whose packets enter the regular way may
-	// wait for one to leave. Those of connections that never reach an uplink,
-	// as to the host itself, never do.
+	// undecided is how long a Conentry may wait for a packet that has entered
+	// the regular path to leave it. Packets that never reach an uplink, such
+	// as those to the host itself, never do.
 	undecided = 5 * time.Second
-	// discouraged is the count of packets that such a connection starts again
-	// from: the programs count to 65535 before they begin anew.
+	// discouraged is the packet count from which such a connection starts
+	// again. The programs count to 65535 before they start from zero.
 	discouraged = 1<<15 + 1
 )
 
-// activity follows when a Conentry was last used. The programs leave only
-// counters, so it is as exact as the time between two sweeps.
+// activity is when a Conentry was last used. The programs keep only counters,
+// so it is as exact as the time between two sweeps.
 type activity struct {
 	mark  uint64 // changes with every packet
 	last  time.Time
@@ -32,25 +33,25 @@ func (a *activity) begin(now time.Time, rhythm time.Duration) {
 	a.limit = min(2*rhythm, maxIdle)
 }
 
-// look notes whether there was a packet since the last look.
+// look notes whether a packet was counted since the last look.
 func (a *activity) look(mark uint64, now time.Time) {
 	if mark != a.mark {
 		a.mark, a.last = mark, now
 	}
 }
 
-// decided tells whether the decision about either direction was ever seen.
+// decided reports whether the decision of either direction was ever recorded.
 func (t *Table) decided(e *Conentry) bool {
 	return t.halves[e.outbound].OutDev != 0 || t.halves[e.inbound].OutDev != 0
 }
 
-// entered tells whether a packet was seen to enter the regular way and not to
-// leave it.
+// entered reports whether a packet was seen to enter the regular path and not
+// to leave it.
 func (t *Table) entered(e *Conentry) bool {
 	return t.halves[e.outbound].Probe != 0 || t.halves[e.inbound].Probe != 0
 }
 
-// closed tells whether a program has seen the connection end.
+// closed reports whether a program has seen the connection end.
 func (t *Table) closed(e *Conentry) bool {
 	return t.halves[e.outbound].State == datapath.SlotClosed || t.halves[e.inbound].State == datapath.SlotClosed
 }
@@ -65,7 +66,8 @@ func (t *Table) discourage(e *Conentry) {
 	}
 }
 
-// mark folds everything that a packet changes in a Conentry, express or not.
+// mark combines everything in a Conentry that a packet changes, express or
+// regular.
 func (t *Table) mark(e *Conentry) uint64 {
 	var mark uint64
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
@@ -75,15 +77,15 @@ func (t *Table) mark(e *Conentry) uint64 {
 	return mark
 }
 
-// Sweep retires what has been idle for too long and releases what was retired.
-// It returns how many Conentries it retired.
+// Sweep retires Conentries that have been idle for too long and releases those
+// whose quarantine is over. It returns how many it retired.
 func (t *Table) Sweep(now time.Time) int {
 	retired := 0
 	for e := range t.entries {
 		e.activity.look(t.mark(e), now)
 		idle := now.Sub(e.activity.last)
 		switch {
-		case t.closed(e): // and the event of it was lost
+		case t.closed(e): // and its event was lost
 			t.Retire(e, now)
 			retired++
 		case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
@@ -102,12 +104,13 @@ func (t *Table) Sweep(now time.Time) int {
 	return retired
 }
 
-// rhythms remembers connections that were retired for being idle. One that
-// comes back has shown its rhythm, and is kept for twice as long: the sensor
-// that speaks every 30 s (scon.txt leaves open how to choose the idle time).
+// rhythms remembers connections that were retired for being idle, with the
+// time of their last packet. One that returns has shown its interval and is
+// kept twice as long: a sensor that sends every 30 s. The paper leaves the
+// choice of the idle time open.
 type rhythms map[datapath.Key]time.Time // last packet
 
-// maxRhythms bounds the memory of connections that never come back.
+// maxRhythms bounds the memory of connections that never return.
 const maxRhythms = 4096
 
 func (r rhythms) put(t datapath.Key, last, now time.Time) {
@@ -116,7 +119,8 @@ func (r rhythms) put(t datapath.Key, last, now time.Time) {
 	}
 }
 
-// take returns how long ago a connection last spoke, 0 if that is not known.
+// take returns how long ago a connection had its last packet, 0 if that is not
+// known.
 func (r rhythms) take(t datapath.Key, now time.Time) time.Duration {
 	last, ok := r[t]
 	if !ok {

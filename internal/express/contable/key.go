@@ -34,7 +34,7 @@ func (t *Table) KeyOf(tuple conntrack.Tuple, port int) datapath.Key {
 	return k
 }
 
-// TupleOf is the reverse of KeyOf; addrs are of IPv6.
+// TupleOf is the reverse of KeyOf; addrs are those of an IPv6 connection.
 func TupleOf(k datapath.Key, addrs [4]uint64) (t conntrack.Tuple, port int) {
 	t.Proto = protoTCP
 	if k.Side&datapath.SideUDP != 0 {
@@ -49,14 +49,14 @@ func TupleOf(k datapath.Key, addrs [4]uint64) (t conntrack.Tuple, port int) {
 	return t, int(k.Side >> datapath.SideShift)
 }
 
-// tupleAt is the tuple of the packets that enter by a slot, and their port.
+// tupleAt returns the tuple and the port of packets that match a slot.
 func (t *Table) tupleAt(slot uint32) (tuple conntrack.Tuple, port int) {
 	h := &t.halves[slot]
 	return TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports, Side: h.Key.Side}, h.Addrs6)
 }
 
-// Addresses and ports stand in keys as they stand in packets: network order,
-// read by a little-endian machine.
+// Addresses and ports are in keys as in packets: network byte order, loaded as
+// little-endian integers.
 func native(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.LittleEndian.Uint32(b[:])
@@ -72,7 +72,7 @@ func packAddrs(src, dst netip.Addr) uint64 {
 	return uint64(native(src)) | uint64(native(dst))<<32
 }
 
-// native6 are source and destination, zero if they are not of IPv6.
+// native6 returns source and destination, zero if they are not IPv6.
 func native6(t conntrack.Tuple) (addrs [4]uint64) {
 	if t.Src.Addr().Is4() {
 		return addrs
@@ -96,7 +96,7 @@ func packPorts(src, dst uint16) uint32 {
 	return uint32(bits.ReverseBytes16(src)) | uint32(bits.ReverseBytes16(dst))<<16
 }
 
-// hash is bpf/lib/contable.h's.
+// hash is the same function as in bpf/lib/contable.h.
 func (t *Table) hash(k datapath.Key) uint64 {
 	h := (k.Addrs ^ t.settings.Seed) * 0x9e3779b97f4a7c15
 	h ^= h >> 32
@@ -104,7 +104,7 @@ func (t *Table) hash(k datapath.Key) uint64 {
 	return h ^ h>>32
 }
 
-// digest is bpf/lib/packet.h's.
+// digest is the same function as in bpf/lib/packet.h.
 func (t *Table) digest(addrs [4]uint64) uint64 {
 	d := addrs[0] ^ t.settings.Seed
 	for i, next := range addrs {
@@ -121,30 +121,30 @@ func (t *Table) digest(addrs [4]uint64) uint64 {
 	return d
 }
 
-// count is where the programs count the packets of a candidate: 48 bits of its
-// hash, then the count.
+// count returns the word in which the programs count a candidate's packets: 48
+// bits of its hash, then the count.
 func (t *Table) count(hash uint64) *uint64 {
 	return &t.counts[hash%uint64(len(t.counts))]
 }
 
-// buckets are the two where the programs look for a key, in their order.
+// buckets returns the two buckets of a key, in the order in which the programs
+// search them.
 func (t *Table) buckets(hash uint64) [2]uint32 {
 	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}
 }
 
-// tag is what the programs look for in a bucket's word. It is odd, never 0.
+// tag is what the programs compare in a bucket's word. It is odd, never 0.
 func tag(hash uint64) uint16 {
 	return uint16(hash>>48) | 1
 }
 
-// setTag publishes a slot to the programs, or takes it from them with tag 0.
+// setTag makes a slot visible to the programs, or hides it with tag 0.
 func (t *Table) setTag(slot uint32, tag uint16) {
 	word, shift := &t.tags[slot/datapath.BucketSlots], 16*(slot%datapath.BucketSlots)
 	atomic.StoreUint64(word, *word&^(0xffff<<shift)|uint64(tag)<<shift)
 }
 
-// reserve takes a free slot for a key, of its two buckets in the one that has
-// more room.
+// reserve takes a free slot for a key, in the roomier of its two buckets.
 func (t *Table) reserve(k datapath.Key) (uint32, error) {
 	var free [2][]uint32
 	for i, bucket := range t.buckets(t.hash(k)) {
@@ -170,15 +170,16 @@ func (t *Table) reserve(k datapath.Key) (uint32, error) {
 	return roomier[0], nil
 }
 
-// empty makes a slot free: the tag goes first.
+// empty frees a slot. The tag is removed first.
 func (t *Table) empty(slot uint32) {
 	t.setTag(slot, 0)
 	t.halves[slot] = datapath.Half{}
 }
 
-// translation is what makes a packet of one tuple one of another, as a half has
-// it: the new ports, and of IPv4 the new addresses; and what the sums of the
-// pseudo header and of the ports grow by, in ones' complement and network order.
+// translation turns a packet of one tuple into one of another, as a half
+// stores it: the new ports and, for IPv4, the new addresses; and how much the
+// sums of the pseudo header and of the ports change, in ones' complement and
+// network byte order.
 type translation struct {
 	addrs                uint64
 	ports                uint32
@@ -200,7 +201,7 @@ func translate(from, to conntrack.Tuple) (t translation) {
 	return t
 }
 
-// delta is 0 only where nothing changes.
+// delta is 0 only if nothing changes.
 func delta(from, to []uint64) uint16 {
 	if slices.Equal(from, to) {
 		return 0

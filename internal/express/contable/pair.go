@@ -9,27 +9,28 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// Connections between two containers. Both halves have the key of a container's
-// port then. Of one that conntrack knows there is a third slot, the marker: never
-// open, with the key that packets from the wire would have. By it the filter of
-// conntrack's messages (bpf/conntrack_end.bpf.c) finds that there is a Conentry,
-// without knowing its ports.
+// Connections between two containers. Both halves have the key of a
+// container's port. A connection that conntrack knows has a third slot, the
+// marker: it is never open, and has the key of packets from the wire. With it
+// the filter of conntrack's messages (bpf/conntrack_end.bpf.c) finds that a
+// Conentry exists, without knowing its ports.
 
-// End is where packets of one end of a connection enter; zero is the wire.
+// End is where packets of one end of a connection enter; the zero End is the
+// wire.
 type End struct {
 	Port   int // ifindex of the container's bridge port
 	Bridge int // and of the device that IP sees them come by
 }
 
-// Has tells whether a port is the one of either end.
+// Has reports whether either end of the connection is at a port.
 func (e *Conentry) Has(port int) bool { return port != 0 && (e.Port == port || e.Peer == port) }
 
-// Undecided tells that no packet was seen at the end of the regular way yet.
+// Undecided reports whether no decision was recorded yet.
 func (t *Table) Undecided(e *Conentry) bool { return !t.decided(e) }
 
-// Join makes a Conentry one between two containers: the packets that its container
-// receives enter there. That must be found out before any
-// decision was seen. The container that opened the connection is accounted for it.
+// Join turns a Conentry into one between two containers: packets for its
+// container enter at there. It fails once a decision was recorded. The
+// connection counts for the container that opened it.
 func (t *Table) Join(e *Conentry, there End) (err error) {
 	if e.Peer != 0 || t.decided(e) {
 		return ErrExists
@@ -55,16 +56,16 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	e.marker, e.isMarked, e.inbound = e.inbound, true, inbound
 	t.makeMarker(e.marker)
 	if !e.initiator {
-		e.turn()
+		e.swapEnds()
 	}
 	t.insert(e)
 	return nil
 }
 
 // Pair publishes a Conentry for a connection between two containers that
-// conntrack does not see: the bridge alone, or rules that say so, keep it from
-// there. tuple is what the container at here sends. Who opened the connection is
-// not known: whoever has the higher port is taken for it.
+// conntrack does not see, because only a bridge forwards it or rules say
+// notrack. tuple is what the container at here sends. Which container opened
+// the connection is not known: the one with the higher port is assumed.
 func (t *Table) Pair(here, there End, tuple conntrack.Tuple, now time.Time) (*Conentry, error) {
 	if !oneFamily(tuple.Src, tuple.Dst) {
 		return nil, ErrFamily
@@ -86,24 +87,27 @@ func (t *Table) Pair(here, there End, tuple conntrack.Tuple, now time.Time) (*Co
 	return e, nil
 }
 
-// opens tells whether a tuple is taken for the original one of its connection.
+// opens reports whether a tuple is assumed to be the original one of its
+// connection.
 func opens(t conntrack.Tuple) bool { return t.Src.Port() >= t.Dst.Port() }
 
-// RetireDiscardOf removes the discard of what a container sends, if there is one.
+// RetireDiscardOf removes the discard for packets that a container sends, if
+// there is one.
 func (t *Table) RetireDiscardOf(port int, tuple conntrack.Tuple, now time.Time) {
 	if d := t.discards[t.KeyOf(tuple, port)]; d != nil {
 		t.RetireDiscard(d, now)
 	}
 }
 
-// turn has the container at the other end be the one that a Conentry is of.
-func (e *Conentry) turn() {
+// swapEnds makes the container at the other end the one that a Conentry
+// belongs to.
+func (e *Conentry) swapEnds() {
 	e.Port, e.Peer = e.Peer, e.Port
 	e.outbound, e.inbound = e.inbound, e.outbound
 	e.initiator = !e.initiator
 }
 
-// part takes a Conentry off those of its other end.
+// part removes a Conentry from those of its other end.
 func (t *Table) part(e *Conentry) {
 	if e.Peer == 0 {
 		return
@@ -113,7 +117,7 @@ func (t *Table) part(e *Conentry) {
 	}
 }
 
-// makeMarker makes a slot a marker.
+// makeMarker turns a slot into a marker.
 func (t *Table) makeMarker(slot uint32) {
 	h := &t.halves[slot]
 	h.State = datapath.SlotClosed
@@ -121,8 +125,8 @@ func (t *Table) makeMarker(slot uint32) {
 	h.Twin = slot
 }
 
-// reviveMarker finds the marker of a Conentry between two containers. err is why
-// conntrack knows none, if it does not: such a one has no marker.
+// reviveMarker finds the marker of a Conentry between two containers. err is
+// why conntrack does not know the connection; it then has no marker.
 func (t *Table) reviveMarker(e *Conentry, err error) bool {
 	if errors.Is(err, conntrack.ErrNotFound) {
 		tuple, _ := t.tupleAt(e.outbound)
@@ -143,7 +147,7 @@ func (t *Table) reviveMarker(e *Conentry, err error) bool {
 	return e.isMarked != e.Untracked
 }
 
-// slotOf finds the slot of a key.
+// slotOf returns the slot of a key.
 func (t *Table) slotOf(k datapath.Key) (slot uint32, ok bool) {
 	for _, bucket := range t.buckets(t.hash(k)) {
 		for slot := range uint32(datapath.BucketSlots) {

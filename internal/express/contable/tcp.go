@@ -2,40 +2,41 @@ package contable
 
 import "time"
 
-// Conntrack sees few of a TCP connection's packets: it may go on waiting for an
+// Conntrack sees few packets of a TCP connection, so it may wait for an
 // acknowledgement that went express. That matters once the connection falls
 // silent.
 
-// silent is how long a connection has had no packet when it is looked at.
+// silent is how long a connection must have had no packet.
 const silent = time.Second
 
-// silentAtOnce bounds how many connections one call of Silent gives.
+// silentAtOnce bounds how many connections one call of Silent returns.
 const silentAtOnce = 1000
 
-// told is what a TCP connection was like when conntrack was told last.
-type told struct {
+// reported is the state of a TCP connection when conntrack was last updated.
+type reported struct {
 	mark uint64 // of the activity
-	// ended is the mark when conntrack was first found to see an end, or 0.
+	// ended is the mark when conntrack was first found to have seen an end, 0
+	// if it has not.
 	ended uint64
 }
 
-// SeenEnded notes whether conntrack sees a silent connection ended, and tells
-// whether it has gone on since conntrack was first found to.
+// SeenEnded notes whether conntrack considers a silent connection ended, and
+// reports whether it has had packets since conntrack first did.
 func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 	switch {
 	case !ended:
-		e.told.ended = 0
-	case e.told.ended == 0:
-		e.told.ended = e.activity.mark
+		e.reported.ended = 0
+	case e.reported.ended == 0:
+		e.reported.ended = e.activity.mark
 	default:
-		return e.told.ended != e.activity.mark
+		return e.reported.ended != e.activity.mark
 	}
 	return false
 }
 
-// Silent calls fn for TCP connections that have fallen silent, once for each
-// time; acknowledged tells that all data has arrived. A Sweep that retires them
-// comes after it.
+// Silent calls fn for TCP connections that have fallen silent, once each time;
+// acknowledged means that all data has arrived. It must run before a Sweep,
+// which retires them.
 func (t *Table) Silent(now time.Time, fn func(e *Conentry, acknowledged bool)) {
 	left := silentAtOnce
 	for e := range t.entries {
@@ -46,17 +47,17 @@ func (t *Table) Silent(now time.Time, fn func(e *Conentry, acknowledged bool)) {
 			continue
 		}
 		e.activity.look(t.mark(e), now)
-		if now.Sub(e.activity.last) < silent || e.told.mark == e.activity.mark {
+		if now.Sub(e.activity.last) < silent || e.reported.mark == e.activity.mark {
 			continue
 		}
-		e.told.mark = e.activity.mark
+		e.reported.mark = e.activity.mark
 		fn(e, t.acknowledged(e))
 		left--
 	}
 }
 
-// acknowledged tells whether each side has acknowledged all that the other sent,
-// as far as that was seen.
+// acknowledged reports whether each side has acknowledged everything that the
+// other has sent, as far as the programs have seen.
 func (t *Table) acknowledged(e *Conentry) bool {
 	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
 	if out.OutDev == 0 || in.OutDev == 0 {

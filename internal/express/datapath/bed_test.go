@@ -21,7 +21,7 @@ const (
 )
 
 // bed is what most tests here lie in: a namespace with two pairs of devices,
-// and the programs loaded. Nothing forwards: tests play the regular way.
+// and the programs loaded. Nothing forwards: tests play the regular path.
 //
 //	inside ==== port   [SCON]   wire ==== outside
 type bed struct {

@@ -36,12 +36,12 @@ type counterSlots struct {
 // Delivery is how packets reach the container behind a port, and what they look
 // like at an uplink.
 type Delivery struct {
-	// Bare tells that packets have no MAC header at the device.
+	// Bare means that packets have no MAC header at the device.
 	Bare bool
-	// Queue tells that packets must be delivered through the port's queue,
+	// Queue means that packets must be delivered through the port's queue,
 	// because it has a qdisc or filters that would be skipped otherwise.
 	Queue bool
-	// Tunnel tells that the device is VXLAN's, and that express packets may skip
+	// Tunnel means that the device is VXLAN's, and that express packets may skip
 	// it: they are put straight on the wire beneath.
 	Tunnel bool
 	// MAC is the address of the container's device. Packets for another one stay

@@ -312,7 +312,7 @@ func (d *Datapath) programIDs() (tcfilter.Own, error) {
 	return own, nil
 }
 
-// Adopted tells whether Load found and took over a pinned table.
+// Adopted reports whether Load found and took over a pinned table.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
 // Memory is what the programs work on. It is valid until Close.

@@ -18,7 +18,7 @@ var changes = map[string]func(*way){
 	"DSCP washed": func(w *way) { w.enter.tos = 0x28 },
 }
 
-// What the regular way decides anew is recorded, but not used in the same
+// What the regular path decides anew is recorded, but not used in the same
 // jiffy: another CPU may still be reading the old decision.
 func TestChangedDecision(t *testing.T) {
 	for name, change := range changes {
@@ -128,7 +128,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// Only the packet that entered can show what the regular way made of it.
+// Only the packet that entered can show what the regular path made of it.
 func TestUntied(t *testing.T) {
 	for name, mangle := range map[string]func(*frame){
 		"TTL":             func(f *frame) { f.ttl-- },

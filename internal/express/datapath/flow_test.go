@@ -25,7 +25,7 @@ var (
 )
 
 // way is one direction of a connection: a packet as it enters, and what the
-// regular way makes of it.
+// regular path makes of it.
 type way struct {
 	start, end     datapath.Hook
 	enter, leave   frame
@@ -144,7 +144,7 @@ func (b *bed) express(f flow) {
 	b.decide(f.in)
 }
 
-// decide takes a packet the whole regular way, and waits until what was seen of
+// decide takes a packet the whole regular path, and waits until what was seen of
 // it may be used.
 func (b *bed) decide(w way) {
 	b.t.Helper()
@@ -152,14 +152,14 @@ func (b *bed) decide(w way) {
 	b.nextTick()
 }
 
-// regular takes a packet the whole regular way and returns the reasons that
+// regular takes a packet the whole regular path and returns the reasons that
 // were counted at both ends of it.
 func (b *bed) regular(w way) (enter, leave string) {
 	b.t.Helper()
 	return b.enters(w), b.leaves(w)
 }
 
-// enters takes a packet to the start of the regular way.
+// enters takes a packet to the start of the regular path.
 func (b *bed) enters(w way) (reason string) {
 	b.t.Helper()
 	data := w.enter.bytes()
@@ -170,7 +170,7 @@ func (b *bed) enters(w way) (reason string) {
 	return r.reason
 }
 
-// leaves takes a packet to the end of the regular way, and the token that may
+// leaves takes a packet to the end of the regular path, and the token that may
 // follow it into the container back to SCON.
 func (b *bed) leaves(w way) (reason string) {
 	b.t.Helper()
@@ -195,8 +195,8 @@ func (b *bed) returns(token result) {
 	}
 }
 
-// goesExpress checks that a packet goes the express way and becomes just what
-// the regular way makes of it.
+// goesExpress checks that a packet goes the express path and becomes just what
+// the regular path makes of it.
 func (b *bed) goesExpress(w way) {
 	b.t.Helper()
 	r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, Priority: 1})

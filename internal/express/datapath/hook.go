@@ -36,7 +36,7 @@ func (h Hook) String() string {
 }
 
 // egress tells the direction. Programs of SCON at an egress run ahead of other
-// people's, to see the regular way's decision; those at an ingress run after
+// people's, to see the regular path's decision; those at an ingress run after
 // them, so that nothing of theirs is skipped.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
 

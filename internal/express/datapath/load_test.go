@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// A new daemon finds the connections of the earlier one on the express way, and
+// A new daemon finds the connections of the earlier one on the express path, and
 // leaves them there.
 func TestAdoption(t *testing.T) {
 	f := masqueraded(tcp)

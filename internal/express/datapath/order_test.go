@@ -14,7 +14,7 @@ const (
 	peer     delivery = "straight into the container"
 	queue    delivery = "through the port's queue"
 	followed delivery = "through the port's queue, with a token behind it"
-	left     delivery = "as the regular way does"
+	left     delivery = "as the regular path does"
 )
 
 // deliver runs a hook on a packet for the container, and receives what was
@@ -78,7 +78,7 @@ func orderIntoTheContainer(t *testing.T, f flow) {
 	first := b.wantDelivery(datapath.ToContainer, regular, inside, followed)
 	second := b.wantDelivery(datapath.FromWire, next(), inside, followed)
 	if second.skb.Mark != f.in.mark || second.skb.Priority != f.in.priority {
-		t.Errorf("queued with mark %#x, priority %d; want %#x, %d as on the regular way",
+		t.Errorf("queued with mark %#x, priority %d; want %#x, %d as on the regular path",
 			second.skb.Mark, second.skb.Priority, f.in.mark, f.in.priority)
 	}
 	b.returns(first)
@@ -119,7 +119,7 @@ func TestPortWithQdisc(t *testing.T) {
 	b.nextTick()
 	r := b.wantDelivery(datapath.FromWire, f.in, inside, queue)
 	if r.skb.Mark != f.in.mark || r.skb.Priority != f.in.priority {
-		t.Errorf("mark %#x, priority %d; want %#x, %d as on the regular way", r.skb.Mark, r.skb.Priority, f.in.mark, f.in.priority)
+		t.Errorf("mark %#x, priority %d; want %#x, %d as on the regular path", r.skb.Mark, r.skb.Priority, f.in.mark, f.in.priority)
 	}
 
 	// The qdisc goes: a new decision.
@@ -131,7 +131,7 @@ func TestPortWithQdisc(t *testing.T) {
 	b.wantDelivery(datapath.FromWire, f.in, inside, peer)
 }
 
-// SCON's own packets pass the end of the regular way unseen.
+// SCON's own packets pass the end of the regular path unseen.
 func TestOwnPacketsPass(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)

@@ -24,7 +24,7 @@ var pinnedMaps = []string{
 }
 
 // MountBPFFS makes sure that dir is on a bpffs, mounting one if needed, and
-// tells whether it did. Several mounts on one directory hide each other's pins,
+// reports whether it did. Several mounts on one directory hide each other's pins,
 // so it looks first.
 func MountBPFFS(dir string) (mounted bool, err error) {
 	var st unix.Statfs_t

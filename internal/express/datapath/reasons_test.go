@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// A packet that only the regular way can judge goes there, whichever side it
+// A packet that only the regular path can judge goes there, whichever side it
 // enters from, and leaves no trace on its connection.
 func TestUnfitPackets(t *testing.T) {
 	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
@@ -154,7 +154,7 @@ func withOptions(b []byte) []byte {
 	return b
 }
 
-// A packet of a connection that is on the express way goes regular if what was
+// A packet of a connection that is on the express path goes regular if what was
 // decided does not hold for it, or no longer.
 func TestUnfitMoments(t *testing.T) {
 	for _, c := range moments {

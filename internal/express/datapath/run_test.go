@@ -57,7 +57,7 @@ func (b *bed) run(h datapath.Hook, data []byte, ctx skb) result {
 	return b.runAfter(b.liven, h, data, ctx)
 }
 
-// liven shows a sign of life. A packet that has entered the regular way did so
+// liven shows a sign of life. A packet that has entered the regular path did so
 // just now: a test takes longer than the way does.
 func (b *bed) liven() {
 	now := b.jiffies()

@@ -91,7 +91,7 @@ func device(l link.Link) int {
 	}
 }
 
-// Abandoned tells whether pinDir is of a datapath whose devices are all gone.
+// Abandoned reports whether pinDir is of a datapath whose devices are all gone.
 // One that never had any hooks is not: its namespace may be alive.
 func Abandoned(pinDir string) bool {
 	hooks, err := (&tcxHooker{pinDir: pinDir}).attached()

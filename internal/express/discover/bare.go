@@ -18,7 +18,7 @@ var formRawIP = fmt.Sprintf("unknown%d", unix.ARPHRD_RAWIP)
 
 // whyNotBare says why packets cannot go express by a device without MAC
 // addresses, "" if they can. Only those are taken that send whatever they are
-// given: a tunnel may want the route that the regular way has found for a packet,
+// given: a tunnel may want the route that the regular path has found for a packet,
 // which an express packet has not.
 func whyNotBare(l netlink.Link) string {
 	form := l.Attrs().EncapType
@@ -36,7 +36,7 @@ func whyNotBare(l netlink.Link) string {
 	return fmt.Sprintf("no MAC addresses, and not known to do without the route of each packet (a device of kind %s)", l.Type())
 }
 
-// pppIsBare tells whether the kernel takes the MAC header off what BPF programs
+// pppIsBare reports whether the kernel takes the MAC header off what BPF programs
 // redirect to a PPP device: Linux 6.6, and some stable kernels before.
 func pppIsBare() bool {
 	var u unix.Utsname

@@ -16,7 +16,7 @@ var (
 
 	expressPackets   = counter("scon_express_packets_total", "Packets that went express, of all containers, those that are gone included.")
 	expressBytes     = counter("scon_express_bytes_total", "Bytes of express packets, from the IP header on.")
-	regularPackets   = counter("scon_regular_packets_total", "Packets of containers that went the regular way, those of containers that are gone included.")
+	regularPackets   = counter("scon_regular_packets_total", "Packets of containers that took the regular path, including those of containers that are gone.")
 	discardedPackets = counter("scon_discarded_packets_total", "Packets dropped for a remembered drop of the firewall.")
 	uplinkPackets    = counter("scon_uplink_regular_packets_total", "Packets that stayed regular at the uplinks, the host's own included.", "reason")
 
@@ -24,7 +24,7 @@ var (
 	containerPaused  = gauge("scon_container_paused", "1 if all packets of a container go regular by 'scon pause'.", "container", "device")
 	containerPackets = counter("scon_container_express_packets_total", "Packets that a container sent or received express.", "container", "device", "direction")
 	containerBytes   = counter("scon_container_express_bytes_total", "Bytes of a container's express packets, from the IP header on.", "container", "device", "direction")
-	containerRegular = counter("scon_container_regular_packets_total", "Packets that a container sent or received the regular way.", "container", "device", "reason")
+	containerRegular = counter("scon_container_regular_packets_total", "Packets that a container sent or received on the regular path.", "container", "device", "reason")
 
 	changes    = counter("scon_changes_total", "Changes that made decisions stale since the daemon's start.", "kind")
 	lost       = counter("scon_messages_lost_total", "How often the kernel told more than was read in time since the daemon's start: everything is looked at anew then.", "source")

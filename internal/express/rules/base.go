@@ -43,11 +43,11 @@ type base struct {
 	drops    bool     // its policy: what reaches its end is dropped
 }
 
-// starting tells whether packets of an express connection never meet the
+// starting reports whether packets of an express connection never meet the
 // chain, but the first packets that a container sends may.
 func (b *base) starting() bool { return b.nat || b.hook == input || b.hook == output }
 
-// outer tells whether packets of a tunnel's ends meet the chain.
+// outer reports whether packets of a tunnel's ends meet the chain.
 func (b *base) outer() bool {
 	return !b.nat && slices.Contains([]hook{prerouting, input, output, postrouting, ingress, egress}, b.hook)
 }
@@ -144,7 +144,7 @@ func (b *base) meets(passesPort bool, port, devices []*Device) (met []*Device) {
 	return met
 }
 
-// is tells whether a device has a name, or one that begins like "name*".
+// is reports whether a device has a name, or one that begins like "name*".
 func (d *Device) is(name string) bool {
 	if prefix, ok := strings.CutSuffix(name, "*"); ok {
 		return strings.HasPrefix(d.Name, prefix)

@@ -5,12 +5,12 @@ import "strings"
 // step is one thing that a rule does to a packet, in order: most often it
 // checks a condition.
 type step struct {
-	// check tells whether packets get past the step. It is nil if the step
+	// check reports whether packets get past the step. It is nil if the step
 	// itself judges single packets, or must be met by each of them.
 	check func(*machine) truth
 	text  string
 	why   string // what is said when single packets are judged; "" is text
-	// expects tells that conntrack may expect other connections because of it.
+	// expects means that conntrack may expect other connections because of it.
 	expects bool
 }
 
@@ -64,7 +64,7 @@ func (r *rule) describe(why string) Rule {
 	return Rule{Table: r.chain.table, Chain: r.chain.name, Handle: r.handle, Text: strings.Join(words, " "), Why: why}
 }
 
-// decides tells whether a rule can end a packet's way through its chain, and
+// decides reports whether a rule can end a packet's way through its chain, and
 // calls each with the chains that it can send packets to.
 func (r *rule) decides(each func(*chain)) (decides bool) {
 	look := func(all []verdict) {

@@ -15,7 +15,7 @@ var commonConns = map[string]Conn{
 }
 
 // TestCommonRulesets holds that the rulesets that containers most often live
-// with leave their connections to the express way: none of them judges packets
+// with leave their connections to the express path: none of them judges packets
 // before it has accepted what is established.
 func TestCommonRulesets(t *testing.T) {
 	nftOnly := map[string]string{"nft": nft}

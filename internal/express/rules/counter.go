@@ -14,7 +14,7 @@ func newExactCounters(opts Options) exactCounters {
 	return c
 }
 
-// has tells whether a rule's counter is among them. Its names are that of the
+// has reports whether a rule's counter is among them. Its names are that of the
 // counter itself, and comments.
 func (c exactCounters) has(names ...string) (name string, ok bool) {
 	for _, name := range names {

@@ -15,11 +15,11 @@ type Flow struct {
 	Port    Device   // the container's bridge port
 	Inside  []Device // IP sees them come by one of these
 	Outside []Device // and routes them to one of these
-	// Forwarded tells that their destination is another host.
+	// Forwarded means that their destination is another host.
 	Forwarded bool
 }
 
-// Discardable tells whether the rules drop every packet of a flow, whatever is
+// Discardable reports whether the rules drop every packet of a flow, whatever is
 // in it, and do nothing else about it that takes the packet itself: answer,
 // log, queue, count for a limit. It names the rule that drops, or else one that
 // needs the packets, if there is any.
@@ -71,7 +71,7 @@ func newWalk(f Flow) *walk {
 	return w
 }
 
-// translated tells whether the packets may get another destination. Which one
+// translated reports whether the packets may get another destination. Which one
 // is left open.
 func (w *walk) translated(bases []*base) bool {
 	w.state = stateNew
@@ -86,7 +86,7 @@ func (w *walk) translated(bases []*base) bool {
 	return w.translates
 }
 
-// dropped tells whether the packets are dropped if routing sends them one way,
+// dropped reports whether the packets are dropped if routing sends them one way,
 // forward or input, and needed by no rule before that.
 func (w *walk) dropped(bases []*base, way hook) bool {
 	// With br_netfilter, IP's chains and the bridge's have another order.
@@ -122,7 +122,7 @@ func (w *walk) inOrder(bases []*base, at hook) (dropped bool) {
 	return dropped
 }
 
-// through follows packets through a base chain and tells whether it drops all.
+// through follows packets through a base chain and reports whether it drops all.
 func (w *walk) through(b *base) bool {
 	if b.nat && w.state == stateInvalid {
 		return false

@@ -23,9 +23,9 @@ type Conn struct {
 	Peer    Device   // that of the container at the other end, if there is one
 	Inside  []Device // its packets enter and leave the host's IP by one of them: the bridge
 	Outside []Device // and by one of these on the other side: the uplinks, or the other container's bridge
-	// Untracked tells that conntrack does not know the connection.
+	// Untracked means that conntrack does not know the connection.
 	Untracked bool
-	// Replies tells that the container's own packets are those of the reply
+	// Replies means that the container's own packets are those of the reply
 	// direction, as with a published port.
 	Replies bool
 }
@@ -63,7 +63,7 @@ type form struct {
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
 	bridged   bool      // the hook is one of a bridge's
-	// first tells that the packet belongs to no connection yet; firstState is
+	// first means that the packet belongs to no connection yet; firstState is
 	// conntrack's state of it then, 0 if that is not known. All flags of TCP and
 	// the DSCP of such packets vary.
 	first      bool
@@ -221,10 +221,10 @@ func (f *form) state() uint16 {
 	}
 }
 
-// begins tells whether the first packet that has a state makes a connection.
+// begins reports whether the first packet that has a state makes a connection.
 func begins(state uint16) bool { return state == stateNew || state == stateRelated }
 
-// connected tells whether conntrack has a connection for the packet.
+// connected reports whether conntrack has a connection for the packet.
 func (f *form) connected() bool {
 	return f.tracked && (!f.first || begins(f.firstState))
 }

@@ -70,7 +70,7 @@ func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
 func (k *compiler) step(s step) { k.rule.steps = append(k.rule.steps, s) }
 
 // silent are expressions that do nothing to what packets look like later on
-// the regular way, or what is seen at its end.
+// the regular path, or what is seen at its end.
 var silent = map[string]step{
 	"notrack": retracking("notrack"), "masq": translating("masquerade"), "nat": translating("nat"), "redir": translating("redirect"),
 }
@@ -251,7 +251,7 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 }
 
 // writePayload compiles a rewriting of packets. That of DSCP is seen at the end
-// of the regular way.
+// of the regular path.
 func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 	const dscpAndECN = 1 // in the IP header; of IPv6, the byte before as well
 	at, _, ok := k.register(e.number(unix.NFTA_PAYLOAD_SREG), length)

@@ -187,7 +187,7 @@ func (k *compiler) meta(e nftExpr) {
 }
 
 // setMeta compiles the setting of metadata. Mark and priority are seen at the
-// end of the regular way.
+// end of the regular path.
 func (k *compiler) setMeta(e nftExpr, key uint32) {
 	const length = 4
 	switch key {

@@ -25,16 +25,16 @@ type set struct {
 	holds uint32 // kind of the objects in a map of such, NFT_OBJECT_*
 	key   int    // length of a key in bytes
 	parts []int  // lengths of its fields, padded to 4 bytes
-	// judges tells that a look-up does more than look: its elements have
+	// judges means that a look-up does more than look: its elements have
 	// limits or quotas of their own.
 	judges bool
 	used   bool // by a rule
-	// unknown tells that the elements were not read, or that packets add some.
+	// unknown means that the elements were not read, or that packets add some.
 	unknown bool
-	// expires tells that elements go in silence.
+	// expires means that elements go in silence.
 	expires  bool
 	elements []element
-	// bounded tells that elements are boundaries: the last one that is not
+	// bounded means that elements are boundaries: the last one that is not
 	// above a key decides.
 	bounded  bool
 	fallback *element // catch-all

@@ -1,6 +1,6 @@
 // Package rules reads the packet filter of the network namespace of the
 // calling thread (nftables, and iptables in both of its kinds) and tells which
-// connections it may not leave to the express way: those that a rule could
+// connections it may not leave to the express path: those that a rule could
 // touch which judges single packets, by their number, their rate, their length
 // or whatever else differs between packets of one connection.
 //
@@ -49,7 +49,7 @@ func (r Rule) String() string {
 	return fmt.Sprintf("%s %s handle %d (%s)", r.Table, r.Chain, r.Handle, r.Why)
 }
 
-// ByCounter tells that nothing but a counter needs the packets that the user
+// ByCounter means that nothing but a counter needs the packets that the user
 // wants to be exact.
 func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
 
@@ -90,7 +90,7 @@ func Read(opts Options) (Ruleset, error) {
 	return r, nil
 }
 
-// Stale tells whether rules have changed in a way that nothing announces:
+// Stale reports whether rules have changed in a way that nothing announces:
 // those of iptables-legacy.
 func (r Ruleset) Stale() (bool, error) {
 	tables, err := readLegacyTables(r.opts)
@@ -166,7 +166,7 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 	return r
 }
 
-// expects tells whether a rule may have conntrack expect connections.
+// expects reports whether a rule may have conntrack expect connections.
 func expects(bases []*base) bool {
 	rules, chains := make(map[*rule]bool), make(map[*chain]bool)
 	for _, b := range bases {

@@ -6,7 +6,7 @@ import (
 )
 
 // silentTargets do nothing to packets, or nothing that is not seen at the end
-// of the regular way: marks, priority, DSCP.
+// of the regular path: marks, priority, DSCP.
 var silentTargets = []string{
 	"CLASSIFY", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
 }
@@ -42,7 +42,7 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	}
 }
 
-// flipsMark tells whether target CONNMARK (struct xt_connmark_tginfo1, 2) makes
+// flipsMark reports whether target CONNMARK (struct xt_connmark_tginfo1, 2) makes
 // another mark of a connection's with each packet: it inverts bits, or moves them.
 func flipsMark(revision int, info []byte) bool {
 	const set, save, toRight = 0, 1, 1

@@ -45,7 +45,7 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
-// addressIs takes in what an IPv6 address is now, and tells whether that is news.
+// addressIs takes in what an IPv6 address is now, and reports whether that is news.
 func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 	was, old := k.addresses[key]
 	if there {

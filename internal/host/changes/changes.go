@@ -1,5 +1,5 @@
 // Package changes tells of everything the kernel announces that can make the
-// express way decide otherwise than the regular way would: rules, devices,
+// express path decide otherwise than the regular path would: rules, devices,
 // addresses, routes, neighbours, forwarding tables, filters, settings, IPsec.
 // It works on the network namespace of the calling thread.
 //

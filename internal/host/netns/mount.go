@@ -37,7 +37,7 @@ func Replace(path string, by *os.File) error {
 	return nil
 }
 
-// HasBeneath tells whether the kernel has MOVE_MOUNT_BENEATH: an older one
+// HasBeneath reports whether the kernel has MOVE_MOUNT_BENEATH: an older one
 // refuses the flag before it looks at file descriptors.
 func HasBeneath() bool {
 	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)

@@ -39,7 +39,7 @@ type Arrangement struct {
 
 // Ousters are those programs of others that have SCON's place: last at an
 // ingress, so that express packets skip nothing, and first at an egress, to see
-// what the regular way has decided.
+// what the regular path has decided.
 func (a Arrangement) Ousters(at ebpf.AttachType) []Program {
 	switch {
 	case at == ebpf.AttachTCXIngress:
@@ -58,7 +58,7 @@ func (a Arrangement) Foreign() []Program {
 
 // Arranged looks at a place of a device, ebpf.AttachTCXIngress or
 // ebpf.AttachTCXEgress, in the namespace of the calling thread. With the
-// revision of an earlier look it only tells whether that is still current.
+// revision of an earlier look it only reports whether that is still current.
 func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrangement, current bool, err error) {
 	r, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
