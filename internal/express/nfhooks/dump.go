@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -54,15 +53,16 @@ func (r *Reader) dumpAll() (all []Hook, err error) {
 // dump lists the functions at one hook but for chains of nftables, which are
 // rules.
 func (r *Reader) dump(family, point uint8) (all []Hook, err error) {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: attrHookNum, Data: binary.BigEndian.AppendUint32(nil, uint32(point))},
-	})
+	e := nlmsg.NewEncoder()
+	e.ByteOrder = binary.BigEndian
+	e.Uint32(attrHookNum, uint32(point))
+	attrs, err := e.Encode()
 	if err != nil {
 		return nil, err
 	}
-	request := netlink.Message{
-		Header: netlink.Header{Type: subsysHook<<8 | msgHookGet, Flags: netlink.Dump},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	request := nlmsg.Request{
+		Type: subsysHook<<8 | msgHookGet, Flags: unix.NLM_F_DUMP,
+		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
 	}
 	err = r.sock.Request(request, func(m nlmsg.Message) {
 		if h, ok := parse(m.Data); ok {
