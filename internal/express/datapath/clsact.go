@@ -15,9 +15,9 @@ import (
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
-// clsactHooker attaches by tc filters, for kernels without tcx. Filters live
-// until they are removed, with or without a daemon. Those of SCON are known by
-// their names; a clsact qdisc that SCON made is known by a pin.
+// clsactHooker attaches tc filters, for kernels without tcx. Filters live
+// until they are removed, with or without a daemon. SCON's are recognised by
+// their names; a clsact qdisc that SCON added is recorded by a pin.
 type clsactHooker struct {
 	program chooser
 	pinDir  string
@@ -69,8 +69,7 @@ func (c *clsactHooker) detach(h Hook, ifindex int) error {
 	return c.dropQdisc(ifindex)
 }
 
-// attached looks at every device with a clsact qdisc: a filter needs no pin to
-// live.
+// attached looks at every device with a clsact qdisc: filters need no pins.
 func (c *clsactHooker) attached() ([]Attached, error) {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
@@ -109,7 +108,7 @@ func (c *clsactHooker) detachAll() error {
 	return errors.Join(errs...)
 }
 
-// filters lists those of both sides of a device; none if it is gone.
+// filters lists the filters of both sides of a device, none if it is gone.
 func filters(ifindex int) ([]tcfilter.Filter, error) {
 	ingress, err := tcfilter.Ingress(ifindex)
 	if err != nil && !gone(err) {
@@ -122,7 +121,7 @@ func filters(ifindex int) ([]tcfilter.Filter, error) {
 	return append(ingress, egress...), nil
 }
 
-// ensureQdisc adds a clsact qdisc if there is none, and remembers that it is
+// ensureQdisc adds a clsact qdisc if there is none, and records that it is
 // SCON's.
 func (c *clsactHooker) ensureQdisc(ifindex int) error {
 	err := netlink.QdiscAdd(clsactQdisc(ifindex))
@@ -135,8 +134,8 @@ func (c *clsactHooker) ensureQdisc(ifindex int) error {
 	return c.markQdisc(ifindex)
 }
 
-// checkQdisc looks whether the qdisc in the place of a clsact qdisc is one. It
-// may be an ingress qdisc, which has no egress.
+// checkQdisc checks that the qdisc in the place of a clsact qdisc is one. An
+// ingress qdisc may be there, which has no egress.
 func (c *clsactHooker) checkQdisc(ifindex int) error {
 	if c.isOurQdisc(ifindex) {
 		return nil
@@ -153,7 +152,7 @@ func (c *clsactHooker) checkQdisc(ifindex int) error {
 	return nil
 }
 
-// dropQdisc removes the qdisc if SCON made it and nobody uses it.
+// dropQdisc removes the qdisc if SCON added it and it has no filters.
 func (c *clsactHooker) dropQdisc(ifindex int) error {
 	if !c.isOurQdisc(ifindex) {
 		return nil
@@ -181,8 +180,8 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }
 
-// A directory on the bpffs, the only thing besides pins that lives there,
-// remembers across crashes that a qdisc is SCON's.
+// A directory on the bpffs, which may hold only pins and directories, records
+// across crashes that a qdisc is SCON's.
 func (c *clsactHooker) qdiscMark(ifindex int) string {
 	return filepath.Join(c.pinDir, fmt.Sprintf("qdisc_%d", ifindex))
 }

@@ -12,59 +12,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counters are the regular packets seen at one device.
+// Counters counts the regular packets of one device.
 type Counters struct {
 	Packets uint64
-	Reasons map[string]uint64 // those that are not zero
+	Reasons map[string]uint64 // only those that are not zero
 }
 
-// deviceMask is bpf/lib/maps.h's DEVICE_MASK, the others are its DEV_QUEUE and
-// DEV_TUNNEL.
+// deviceMask is DEVICE_MASK of bpf/lib/maps.h; the others are its DEV_QUEUE
+// and DEV_TUNNEL.
 const (
 	deviceMask   = 0xffff
 	deviceQueue  = 1 << 0
 	deviceTunnel = 1 << 1
 )
 
-// counterSlots tells which counters are given away, and guards the table of
-// devices.
+// counterSlots is which counters are in use. Its mutex also guards the table
+// of devices.
 type counterSlots struct {
 	mu   sync.Mutex
 	used map[uint16]int // ifindex by number
 }
 
-// Delivery is how packets reach the container behind a port, and what they look
-// like at an uplink.
+// Delivery is how packets reach the container behind a port, and which form
+// they have at an uplink.
 type Delivery struct {
 	// Bare means that packets have no MAC header at the device.
 	Bare bool
 	// Queue means that packets must be delivered through the port's queue,
-	// because it has a qdisc or filters that would be skipped otherwise.
+	// because they would skip its qdisc or filters otherwise.
 	Queue bool
-	// Tunnel means that the device is VXLAN's, and that express packets may skip
-	// it: they are put straight on the wire beneath.
+	// Tunnel means that the device is a VXLAN device that express packets may
+	// skip: they leave by the device beneath it.
 	Tunnel bool
-	// MAC is the address of the container's device. Packets for another one stay
-	// regular. It is 0 if it is not known, and then they do not.
+	// MAC is the address of the container's device; packets for another
+	// address stay regular. It is 0 if it is not known; all packets may then
+	// go express.
 	MAC [6]byte
-	// Longest is the longest packet that the container's device takes, from the IP
-	// header on, if that is less than its port takes; 0 otherwise.
+	// Longest is the length of the longest packet that the container's device
+	// accepts, from the IP header on, if its port accepts longer ones; 0
+	// otherwise.
 	Longest uint16
 }
 
-// Track makes the counters of a device, unless it has them, and says how
-// packets are delivered by it. Two devices whose numbers are the same modulo
-// 65536 share a place, which only one of them can have.
+// Track allocates the counters of a device, unless it has them, and sets how
+// packets are delivered at it. Devices whose ifindexes are equal modulo 65536
+// share an entry, which only one of them can have.
 func (d *Datapath) Track(ifindex int, how Delivery) error {
-	if ifindex > mostIfindex {
-		return fmt.Errorf("tracking device %d: its number is above %d; make it anew without naming one", ifindex, mostIfindex)
+	if ifindex > maxIfindex {
+		return fmt.Errorf("tracking device %d: its ifindex is above %d; create it again without choosing one", ifindex, maxIfindex)
 	}
 	c := &d.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	device := d.devices[ifindex&deviceMask]
 	if holder, tracked := c.holder(device); tracked && holder != ifindex {
-		return fmt.Errorf("tracking device %d: device %d has its place, as their numbers are the same modulo 65536; make one of them anew, so that it gets another number", ifindex, holder)
+		return fmt.Errorf("tracking device %d: device %d has the same ifindex modulo 65536; create one of them again, so that it gets another ifindex", ifindex, holder)
 	}
 	if device.Ifindex != uint32(ifindex) {
 		number, err := d.freeCounters()
@@ -91,7 +93,7 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	return nil
 }
 
-// Untrack gives up the counters and flags of a device.
+// Untrack releases the counters and the entry of a device.
 func (d *Datapath) Untrack(ifindex int) error {
 	c := &d.counters
 	c.mu.Lock()
@@ -105,25 +107,25 @@ func (d *Datapath) Untrack(ifindex int) error {
 	return d.setDevice(ifindex, expressDevice{})
 }
 
-// Tracked lists the devices that have counters, those of an earlier daemon
-// included.
+// Tracked lists the devices that have counters, including those of an earlier
+// daemon.
 func (d *Datapath) Tracked() []int {
 	d.counters.mu.Lock()
 	defer d.counters.mu.Unlock()
 	return slices.Collect(maps.Values(d.counters.used))
 }
 
-// holder returns the device that has a place in the table of devices.
+// holder returns the device that has an entry of the table of devices.
 func (c *counterSlots) holder(device expressDevice) (ifindex int, tracked bool) {
 	ifindex, tracked = c.used[device.Counters]
 	return ifindex, tracked && device.Ifindex == uint32(ifindex)
 }
 
-// setDevice tells the programs about a device.
+// setDevice writes the entry of a device.
 func (d *Datapath) setDevice(ifindex int, device expressDevice) error {
 	place := ifindex & deviceMask
 	if err := d.objs.Devices.Put(uint32(place), device); err != nil {
-		return fmt.Errorf("telling the programs about device %d: %w", ifindex, err)
+		return fmt.Errorf("writing the entry of device %d: %w", ifindex, err)
 	}
 	if d.devices[place] = device; device.Ifindex == 0 {
 		delete(d.devices, place)
@@ -131,7 +133,7 @@ func (d *Datapath) setDevice(ifindex int, device expressDevice) error {
 	return nil
 }
 
-// adoptDevices finds out what an earlier daemon has told the programs.
+// adoptDevices reads the entries that an earlier daemon wrote.
 func (d *Datapath) adoptDevices() error {
 	d.devices, d.bare = make(map[int]expressDevice), make(map[int]bool)
 	d.counters.used = make(map[uint16]int)
@@ -153,7 +155,7 @@ func (d *Datapath) adoptDevices() error {
 	return nil
 }
 
-// freeCounters returns the number of counters that nobody has, at zero.
+// freeCounters zeroes unused counters and returns their number.
 func (d *Datapath) freeCounters() (uint16, error) {
 	most := d.objs.Regular.MaxEntries()
 	for number := uint16(0); uint32(number) < most; number++ {
@@ -164,7 +166,7 @@ func (d *Datapath) freeCounters() (uint16, error) {
 	return 0, fmt.Errorf("all of the %d counters are taken", most)
 }
 
-// Counters reads the regular packets of a device; none if it is not tracked.
+// Counters reads the regular packets of a device, none if it is not tracked.
 func (d *Datapath) Counters(ifindex int) (Counters, error) {
 	counters := Counters{Reasons: make(map[string]uint64)}
 	d.counters.mu.Lock()
@@ -192,8 +194,8 @@ type Event struct {
 	// neither Closed nor Progress is set, the connection of Key has become a
 	// candidate for composing.
 	Closed bool
-	// Reset means that it was a RST; Stray, that its receiver will refuse its
-	// sequence number.
+	// Reset means that it was a RST. Stray means that the RST has a sequence
+	// number with which its receiver ignores it.
 	Reset, Stray bool
 	// Progress means that the sequence numbers of the TCP connection of Slot
 	// have advanced so much since the last such event that conntrack must
@@ -202,26 +204,27 @@ type Event struct {
 
 	Slot uint32
 	Key  Key
-	// Addrs6 are a candidate's addresses if it is of IPv6.
+	// Addrs6 are the addresses of an IPv6 candidate.
 	Addrs6 [4]uint64
 }
 
-// Key is one direction of a connection in the programs' form.
+// Key is one direction of a connection, as the programs store it.
 type Key struct {
-	Addrs uint64 // source, destination << 32, in network order; of IPv6 their digest
-	Ports uint32 // source, destination << 16, in network order
+	Addrs uint64 // source, destination << 32, in network byte order; for IPv6 their digest
+	Ports uint32 // source, destination << 16, in network byte order
 	Side  uint32 // ifindex of the container's port << SideShift, or 0; and flags
 }
 
-// What is in a key's Side: bpf/lib/packet.h's UDP_SIDE, IPV6_SIDE, SIDE_SHIFT.
+// The fields of a key's Side: UDP_SIDE, IPV6_SIDE, SIDE_SHIFT of
+// bpf/lib/packet.h.
 const (
 	SideUDP   = 1 << 0
 	SideIPv6  = 1 << 1
 	SideShift = 2
 )
 
-// mostIfindex is the highest number of a device that fits into a key's Side.
-const mostIfindex = 1<<(32-SideShift) - 1
+// maxIfindex is the highest ifindex that fits into a key's Side.
+const maxIfindex = 1<<(32-SideShift) - 1
 
 // ReadEvent waits for the next event. It returns ringbuf.ErrClosed after Close.
 func (d *Datapath) ReadEvent() (Event, error) {

@@ -1,7 +1,7 @@
 // Package datapath loads the express programs, attaches them to devices and
-// keeps them alive beyond the process: links and maps are pinned, so that a
-// daemon that dies leaves a working (and, without its heartbeat, inert) kernel
-// side, which the next daemon takes over.
+// keeps them alive beyond the process. Links and maps are pinned: a daemon
+// that dies leaves a working kernel side (inert without its heartbeat), which
+// the next daemon takes over.
 //
 // It is the only user of the types that bpf2go generates.
 package datapath
@@ -25,15 +25,15 @@ import (
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
-// Half is one direction of a Conentry as it lies in the kernel's table;
-// bpf/lib/maps.h documents its fields.
+// Half is one direction of a Conentry in the kernel's table; bpf/lib/maps.h
+// documents its fields.
 type Half = expressHalf
 
-// Outer is what a tunnel puts around the packets of a half.
+// Outer is the outer headers that a tunnel adds to the packets of a half.
 type Outer = expressOuter
 
-// Settings are the values that change while packets flow; bpf/lib/maps.h
-// documents them.
+// Settings are the values that change at run time; bpf/lib/maps.h documents
+// them.
 type Settings = expressSettings
 
 // States of a slot of the table.
@@ -41,21 +41,22 @@ const (
 	SlotEmpty  = uint8(expressSlotStateSLOT_EMPTY)
 	SlotOpen   = uint8(expressSlotStateSLOT_OPEN)
 	SlotClosed = uint8(expressSlotStateSLOT_CLOSED)
-	// SlotDiscard is open for packets that Netfilter drops.
+	// SlotDiscard is open and drops packets.
 	SlotDiscard = uint8(expressSlotStateSLOT_DISCARD)
 )
 
-// Flags of a Half: both ends are containers, at the same bridge.
+// Flags of a Half: its packets go to another container; they do so within a
+// bridge, without an IP hop.
 const (
 	PathBetween = 1 << 2 // bpf/lib/maps.h's PATH_BETWEEN
 	PathBridged = 1 << 3 // and its PATH_BRIDGED
 )
 
-// LayoutVersion is bpf/lib/maps.h's LAYOUT_VERSION: pinned maps of another
+// LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
 const LayoutVersion = 12
 
-// BucketSlots is how many slots share a word of tags.
+// BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
 
 // Memory is what the daemon and the programs share: the kernel's own, not a
@@ -64,13 +65,13 @@ type Memory struct {
 	Halves   []Half
 	Tags     []uint64 // one for each bucket of halves
 	Settings *Settings
-	// Candidates count the packets of connections without an entry, by the low
-	// bits of the hash of the container's direction.
+	// Candidates counts the packets of connections without an entry, by the
+	// low bits of the hash of the container's direction.
 	Candidates []uint64
 	Outers     Outers
 }
 
-// heartbeatLimit is how long the programs trust a silent daemon.
+// heartbeatLimit is how long the programs forward without a heartbeat.
 const heartbeatLimit = time.Second
 
 // minFrame is the shortest packet that the kernel runs a program on: an
@@ -80,12 +81,13 @@ const minFrame = 14
 // ErrUnsupported means that this kernel cannot run SCON's programs.
 var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Linux 5.15 or newer is needed)")
 
-// Options say what to load. All fields but ForceClsact are needed.
+// Options say what to load. All fields but ForceClsact are required.
 type Options struct {
 	// PinDir is a directory on a bpffs, of this network namespace alone.
 	PinDir string
-	// Slots of the table, a power of two, at least BucketSlots. Each connection
-	// takes two; a table more than half full may refuse one.
+	// Slots is the size of the table: a power of two, at least BucketSlots.
+	// Each connection takes two slots; a table more than half full may refuse
+	// one.
 	Slots uint32
 	// Admit is how many packets a connection sends regular before it is
 	// composed, 2..65535.
@@ -93,7 +95,7 @@ type Options struct {
 	// Lease is how long a decision is used before one packet goes regular
 	// again to confirm it, one jiffy to one second.
 	Lease time.Duration
-	// LeasePackets bounds a lease in packets of one direction. Of TCP the
+	// LeasePackets bounds a lease by packets of one direction. For TCP the
 	// programs let at most 4096 pass.
 	LeasePackets uint32
 	// ForceClsact attaches by clsact even where the kernel has tcx.
@@ -106,9 +108,9 @@ type Datapath struct {
 	objs     expressObjects
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
-	devices  map[int]expressDevice // as the programs know them, by place
-	bare     map[int]bool          // uplinks that are hooked without MAC header, by number
-	mapped   [][]byte              // what memory lies in
+	devices  map[int]expressDevice // the entries of the programs' table, by place
+	bare     map[int]bool          // uplinks that are hooked without MAC header, by ifindex
+	mapped   [][]byte              // the mappings of memory
 	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
@@ -120,9 +122,9 @@ type Datapath struct {
 }
 
 // Load takes over the pinned kernel side in o.PinDir if its layout and size
-// fit, else it starts with an empty one, a second later: when the old one has
-// become inert. Hooks that are attached from before run their old programs until
-// Attach.
+// fit. Otherwise it starts with an empty one, one second later, when the old
+// one has become inert. Hooks that are already attached run their old programs
+// until Attach.
 func Load(o Options) (_ *Datapath, err error) {
 	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
 		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
@@ -164,8 +166,8 @@ func Load(o Options) (_ *Datapath, err error) {
 	return d, nil
 }
 
-// loadObjects loads the programs over the pinned maps if they fit, else over
-// new ones, which take the place of what is pinned.
+// loadObjects loads the programs over the pinned maps if they fit, otherwise
+// over new maps that replace the pinned ones.
 func (d *Datapath) loadObjects() error {
 	spec, err := loadExpress()
 	if err != nil {
@@ -182,7 +184,7 @@ func (d *Datapath) loadObjects() error {
 	defer closeMaps(pinned)
 	d.adopted = len(pinned) > 0
 
-	// The section of the settings is no member of expressMaps.
+	// The section with the settings is no member of expressMaps.
 	var objs struct {
 		expressObjects
 		Shared *ebpf.Map `ebpf:".data.shared"`
@@ -219,7 +221,7 @@ func (d *Datapath) loadObjects() error {
 	})
 }
 
-// configure sets the sizes of maps, and what programs take for constants.
+// configure sets the sizes of maps and the constants of the programs.
 func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
 	spec.Maps[expressMapOuters].MaxEntries = d.opts.Slots
@@ -312,7 +314,7 @@ func (d *Datapath) programIDs() (tcfilter.Own, error) {
 	return own, nil
 }
 
-// Adopted reports whether Load found and took over a pinned table.
+// Adopted reports whether Load took over a pinned table.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
 // Memory is what the programs work on. It is valid until Close.
@@ -324,9 +326,9 @@ func (d *Datapath) Settings() *Settings { return d.memory.Settings }
 // Tick is the length of a jiffy, the unit of leases.
 func (d *Datapath) Tick() time.Duration { return d.tick }
 
-// EndFilter is the file descriptor of a socket filter for messages that
-// connections leave conntrack's table: it lets those of Conentries pass. It is
-// valid until Close.
+// EndFilter is the file descriptor of a socket filter for the messages of
+// connections that leave conntrack: it passes those of Conentries. It is valid
+// until Close.
 func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
 
 // Programs are those that Attach attaches.
@@ -335,8 +337,8 @@ func (d *Datapath) Programs() tcfilter.Own { return d.programs }
 // Mode is "tcx" or "clsact".
 func (d *Datapath) Mode() string { return d.hooker.mode() }
 
-// Beat shows the programs that the daemon lives; without it they become inert
-// within a second. Afterwards Settings().Heartbeat is the current jiffy.
+// Beat writes the heartbeat. Without it the programs become inert within a
+// second. Afterwards Settings().Heartbeat is the current jiffy.
 func (d *Datapath) Beat() error {
 	if _, err := d.objs.SconBeat.Run(&ebpf.RunOptions{Data: make([]byte, minFrame)}); err != nil {
 		return fmt.Errorf("running the heartbeat program: %w", err)
@@ -344,8 +346,8 @@ func (d *Datapath) Beat() error {
 	return nil
 }
 
-// Close lets go of the kernel side, which lives on in its pins. Closing again
-// is nothing.
+// Close releases the kernel side, which its pins keep alive. Closing twice is
+// harmless.
 func (d *Datapath) Close() error {
 	var errs []error
 	if d.drops != nil {
@@ -365,16 +367,17 @@ func (d *Datapath) Close() error {
 	return errors.Join(errs...)
 }
 
-// jiffy is the kernel's tick: the resolution of its coarse clocks.
+// jiffy is the length of the kernel's tick: the resolution of its coarse
+// clocks.
 func jiffy() time.Duration {
 	var res unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil || res.Nano() == 0 {
-		return 10 * time.Millisecond // the longest there is: leases end early
+		return 10 * time.Millisecond // the longest possible: leases end early
 	}
 	return time.Duration(res.Nano())
 }
 
-// linkPath is where the link of one hook is pinned.
+// linkPath is where the link of a hook is pinned.
 func linkPath(pinDir string, h Hook, ifindex int) string {
 	return filepath.Join(pinDir, fmt.Sprintf("%s_%d", h, ifindex))
 }

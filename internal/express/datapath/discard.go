@@ -10,11 +10,12 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// discardLease is how long a discard holds after a packet was seen to be
-// dropped: short, as what lets its packets pass may not be announced.
+// discardLease is how long a discard is used after Netfilter was seen to drop
+// a packet. It is short, since a change that lets its packets pass may not be
+// announced.
 const discardLease = 100 * time.Millisecond
 
-// watchDrops has the program run that sees which packets the kernel drops, and
+// watchDrops loads the program that sees which packets the kernel drops, and
 // why. It needs the kernel's BTF and drop reasons (Linux 5.18).
 func (d *Datapath) watchDrops() (err error) {
 	spec, err := loadDropped()
@@ -27,8 +28,8 @@ func (d *Datapath) watchDrops() (err error) {
 	var objs struct {
 		Dropped *ebpf.Program `ebpf:"scon_dropped"`
 	}
-	// The types read are the kernel's own. Modules have each as many as a guest
-	// of little memory has room for.
+	// Read only the kernel's own types. Those of its modules need more memory
+	// than a small guest has.
 	types := btf.NewCache()
 	own, err := types.Kernel()
 	if err != nil {
@@ -43,7 +44,7 @@ func (d *Datapath) watchDrops() (err error) {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("loading the program that sees packets dropped: %w", err)
+		return fmt.Errorf("loading the program that follows dropped packets: %w", err)
 	}
 	defer objs.Dropped.Close()
 	if d.drops, err = link.AttachTracing(link.TracingOptions{Program: objs.Dropped}); err != nil {
@@ -52,10 +53,10 @@ func (d *Datapath) watchDrops() (err error) {
 	return nil
 }
 
-// ErrNoDrops means that this kernel does not tell why it drops packets.
-var ErrNoDrops = errors.New("the kernel tells no drop reasons (Linux 5.18 with BTF is needed)")
+// ErrNoDrops means that this kernel does not report why it drops packets.
+var ErrNoDrops = errors.New("the kernel reports no drop reasons (Linux 5.18 with BTF is needed)")
 
-// Discards returns nil if Conentries can be discards, or why not.
+// Discards returns nil if Conentries can be discards, otherwise why not.
 func (d *Datapath) Discards() error {
 	if d.drops == nil {
 		return fmt.Errorf("%w: %w", ErrNoDrops, d.noDrops)

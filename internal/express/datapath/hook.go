@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Hook is one of the places where a packet meets SCON.
+// Hook is a place where packets pass SCON.
 type Hook int
 
 // The hooks in packet order.
@@ -35,13 +35,13 @@ func (h Hook) String() string {
 	return [...]string{"from_container", "to_wire", "from_wire", "to_container", "from_netkit"}[h]
 }
 
-// egress tells the direction. Programs of SCON at an egress run ahead of other
-// people's, to see the regular path's decision; those at an ingress run after
-// them, so that nothing of theirs is skipped.
+// egress tells the direction. At an egress SCON runs before the programs of
+// others, to see the decision of the regular path; at an ingress it runs after
+// them, so that express packets skip none.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
 
-// program is the one for a hook; bare tells that packets have no MAC header
-// there, as they may at an uplink.
+// program returns the one for a hook; bare means that packets have no MAC
+// header there, as at some uplinks.
 func (h Hook) program(p *expressPrograms, bare bool) *ebpf.Program {
 	switch {
 	case bare && h == ToWire:
@@ -58,15 +58,15 @@ type Attached struct {
 	Ifindex int
 }
 
-// hooker attaches programs to devices: by tcx or by clsact.
+// hooker attaches programs to devices, by tcx or by clsact.
 type hooker interface {
 	mode() string
-	// attach puts the program on the device, or in the place of SCON's own
-	// program that is there already.
+	// attach attaches the program to the device, or replaces SCON's own that
+	// is attached already.
 	attach(h Hook, ifindex int) error
 	// detach removes it; it is no error if the device or the hook is gone.
 	detach(h Hook, ifindex int) error
-	// attached lists the hooks that are in place, whoever put them there.
+	// attached lists the hooks in place, whoever attached them.
 	attached() ([]Attached, error)
 	close() error
 }
@@ -83,15 +83,15 @@ func (d *Datapath) newHooker() (hooker, error) {
 	if have, err := haveTCX(&d.objs.expressPrograms); err != nil || !have {
 		return clsact, err
 	}
-	// A kernel upgrade may have left filters of the older way.
+	// After a kernel upgrade tc filters may be left.
 	if err := clsact.detachAll(); err != nil {
 		return nil, err
 	}
 	return &tcxHooker{program: d.program, pinDir: o.PinDir}, nil
 }
 
-// haveTCX tries the real thing on the loopback device, which every namespace
-// has, with a program that touches nothing.
+// haveTCX attaches a program that touches nothing to the loopback device,
+// which every namespace has.
 func haveTCX(programs *expressPrograms) (bool, error) {
 	const loopback = 1
 	l, err := link.AttachTCX(link.TCXOptions{
@@ -108,14 +108,15 @@ func haveTCX(programs *expressPrograms) (bool, error) {
 	return true, l.Close()
 }
 
-// program is the one of a hook for a device that is tracked.
+// program returns the one of a hook for a tracked device.
 func (d *Datapath) program(h Hook, ifindex int) *ebpf.Program {
 	d.counters.mu.Lock()
 	defer d.counters.mu.Unlock()
 	return h.program(&d.objs.expressPrograms, d.bare[ifindex])
 }
 
-// Attach hooks a device that is tracked. Hooking it again puts the current program in place.
+// Attach hooks a tracked device. Hooking it again replaces the program by the
+// current one.
 func (d *Datapath) Attach(h Hook, ifindex int) error {
 	if err := d.hooker.attach(h, ifindex); err != nil {
 		return fmt.Errorf("attaching %s to device %d: %w", h, ifindex, err)
@@ -131,11 +132,11 @@ func (d *Datapath) Detach(h Hook, ifindex int) error {
 	return nil
 }
 
-// Attached lists all hooks in place, those of an earlier daemon included.
+// Attached lists all hooks in place, including those of an earlier daemon.
 func (d *Datapath) Attached() ([]Attached, error) { return d.hooker.attached() }
 
-// Remove detaches everything and removes every pin below pinDir, without
-// loading anything: it works after a crash. The programs go with their pins.
+// Remove detaches everything and removes every pin below pinDir. It loads
+// nothing, so it works after a crash. The programs go with their pins.
 func Remove(pinDir string) error {
 	clsact, tcx := &clsactHooker{pinDir: pinDir}, &tcxHooker{pinDir: pinDir}
 	err := errors.Join(clsact.detachAll(), tcx.detachAll())
@@ -157,5 +158,5 @@ func parsePin(path string) (Attached, bool) {
 	return Attached{}, false
 }
 
-// OnPort tells a container's bridge port from an uplink.
+// OnPort reports whether the hook is at a container's port, not at an uplink.
 func (h Hook) OnPort() bool { return h == FromContainer || h == ToContainer || h == FromNetkit }

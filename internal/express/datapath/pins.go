@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapSettings is the section of the settings; a pin's name can have no dots.
+// mapSettings is the section with the settings. The name of a pin can have no
+// dots.
 const (
 	mapSettings = ".data.shared"
 	pinSettings = "settings"
@@ -23,9 +24,9 @@ var pinnedMaps = []string{
 	expressMapEvents, expressMapOuters, expressMapRegular, expressMapSent, expressMapTags, mapSettings,
 }
 
-// MountBPFFS makes sure that dir is on a bpffs, mounting one if needed, and
-// reports whether it did. Several mounts on one directory hide each other's pins,
-// so it looks first.
+// MountBPFFS makes sure that dir is on a bpffs, and reports whether it mounted
+// one. Several mounts on one directory hide each other's pins, so it checks
+// first.
 func MountBPFFS(dir string) (mounted bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -47,8 +48,8 @@ func pinPath(pinDir, name string) string {
 	return filepath.Join(pinDir, name)
 }
 
-// openPinnedMaps returns the maps of an earlier daemon, or nothing if there are
-// none or if they do not fit the programs of this one.
+// openPinnedMaps returns the maps of an earlier daemon, none if there are none
+// or if they do not fit these programs.
 func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	maps := make(map[string]*ebpf.Map)
 	for _, name := range pinnedMaps {
@@ -71,9 +72,9 @@ func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.
 	return maps, nil
 }
 
-// outlast waits until the programs that an earlier daemon left over maps that do
-// not fit are inert and their packets have passed: its programs and those of
-// this one must not be active at a time.
+// outlast waits until the programs that an earlier daemon left over maps that
+// do not fit are inert and their packets have left. Its programs and the new
+// ones must not be active at the same time.
 func outlast(pinDir string) error {
 	const passing = 50 * time.Millisecond
 	pins, err := os.ReadDir(pinDir)
@@ -94,7 +95,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 }
 
 // pinMaps pins maps in place of those of an earlier daemon, whose layout may
-// have had others. Hooks stay.
+// have had other maps. Hooks stay.
 func pinMaps(pinDir string, maps map[string]*ebpf.Map) error {
 	if err := os.MkdirAll(pinDir, 0o700); err != nil {
 		return fmt.Errorf("making the pin directory: %w", err)
@@ -105,7 +106,7 @@ func pinMaps(pinDir string, maps map[string]*ebpf.Map) error {
 	}
 	for _, e := range old {
 		if _, isHook := parsePin(e.Name()); isHook || e.IsDir() {
-			continue // a directory is a mark: clsact.go
+			continue // a directory records a qdisc: clsact.go
 		}
 		if err := os.Remove(filepath.Join(pinDir, e.Name())); err != nil {
 			return fmt.Errorf("removing an old pin: %w", err)

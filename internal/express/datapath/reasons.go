@@ -1,6 +1,6 @@
 package datapath
 
-// reasonNames gives bpf/lib/reasons.h to people. Index 0 is no reason.
+// reasonNames names the reasons of bpf/lib/reasons.h. Index 0 is no reason.
 var reasonNames = [expressReasonREASONS]string{
 	expressReasonNOT_IP:          "not_ip",
 	expressReasonNOT_TCP_UDP:     "not_tcp_udp",

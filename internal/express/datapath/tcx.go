@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// tcxHooker attaches by tcx links (Linux 6.6). A pinned link keeps its program
-// attached when the daemon dies, and removing the pin detaches it.
+// tcxHooker attaches tcx links (Linux 6.6). A pinned link keeps its program
+// attached when the daemon dies; removing the pin detaches it.
 type tcxHooker struct {
 	program chooser
 	pinDir  string
@@ -32,7 +32,7 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 		return err
 	}
 	defer l.Close()
-	// Whoever took the hook away may have removed the directory.
+	// The directory may have been removed together with the hook.
 	if err := os.MkdirAll(t.pinDir, 0o700); err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func (t *tcxHooker) link(h Hook, ifindex int) (link.Link, error) {
 	return link.AttachTCX(opts)
 }
 
-// update puts the current program into a pinned link that still holds its
-// device, and reports whether there was one.
+// update replaces the program of a pinned link that still has its device, and
+// reports whether there was such a link.
 func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,15 +68,16 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 			return true, l.Update(t.program(h, ifindex))
 		}
 	}
-	// Its device is gone, or it is no link: the name is ours, make room.
+	// The device is gone, or the pin is no link. The name is SCON's: remove
+	// it.
 	if err := os.Remove(path); err != nil {
 		return false, fmt.Errorf("removing the stale pin %s: %w", path, err)
 	}
 	return false, nil
 }
 
-// device returns the ifindex that a link of tcx or of netkit holds, 0 if its
-// device is gone or it is another link.
+// device returns the ifindex of a tcx or netkit link, 0 if its device is gone
+// or it is another kind of link.
 func device(l link.Link) int {
 	info, err := l.Info()
 	switch {
@@ -91,8 +92,9 @@ func device(l link.Link) int {
 	}
 }
 
-// Abandoned reports whether pinDir is of a datapath whose devices are all gone.
-// One that never had any hooks is not: its namespace may be alive.
+// Abandoned reports whether pinDir belongs to a datapath whose devices are all
+// gone. A datapath that never had hooks is not abandoned: its namespace may be
+// alive.
 func Abandoned(pinDir string) bool {
 	hooks, err := (&tcxHooker{pinDir: pinDir}).attached()
 	if err != nil || len(hooks) == 0 {
@@ -112,8 +114,7 @@ func Abandoned(pinDir string) bool {
 	return true
 }
 
-// detach does not leave it to the missing pin: then the kernel would take its
-// time.
+// detach does not rely on removing the pin: the kernel would detach later.
 func (t *tcxHooker) detach(h Hook, ifindex int) error {
 	path := linkPath(t.pinDir, h, ifindex)
 	l, err := link.LoadPinnedLink(path, nil)

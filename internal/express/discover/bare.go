@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forms of packets, by the names that package netlink gives to ARPHRD_*: an IP
-// header first, as a device without addresses has it.
+// Link types of packets, as package netlink names ARPHRD_*: packets begin with
+// the IP header at a device without MAC addresses.
 const (
 	formNone = "none"
 	formPPP  = "ppp"
@@ -16,10 +16,10 @@ const (
 
 var formRawIP = fmt.Sprintf("unknown%d", unix.ARPHRD_RAWIP)
 
-// whyNotBare says why packets cannot go express by a device without MAC
-// addresses, "" if they can. Only those are taken that send whatever they are
-// given: a tunnel may want the route that the regular path has found for a packet,
-// which an express packet has not.
+// whyNotBare returns why packets cannot go express by a device without MAC
+// addresses, "" if they can. Only devices qualify that transmit what they are
+// given: a tunnel may need the route that the regular path has found for a
+// packet, which an express packet does not have.
 func whyNotBare(l netlink.Link) string {
 	form := l.Attrs().EncapType
 	switch l.Type() {
@@ -36,8 +36,9 @@ func whyNotBare(l netlink.Link) string {
 	return fmt.Sprintf("no MAC addresses, and not known to do without the route of each packet (a device of kind %s)", l.Type())
 }
 
-// pppIsBare reports whether the kernel takes the MAC header off what BPF programs
-// redirect to a PPP device: Linux 6.6, and some stable kernels before.
+// pppIsBare reports whether the kernel removes the MAC header from packets
+// that BPF programs redirect to a PPP device: Linux 6.6, and some stable
+// kernels before.
 func pppIsBare() bool {
 	var u unix.Utsname
 	var major, minor int

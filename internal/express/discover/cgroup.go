@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// containerID is what Docker, Podman, containerd and CRI-O call a container.
+// containerID matches the identifiers of containers of Docker, Podman,
+// containerd and CRI-O.
 var containerID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// readCgroup reads a process's cgroup file and says which runtime's container
-// the process is in; both are "" if it is in none.
+// readCgroup reads a process's cgroup file and returns the runtime and the
+// container of the process; both are "" if it is in none.
 func readCgroup(path string) (runtime, id string) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -19,8 +20,8 @@ func readCgroup(path string) (runtime, id string) {
 	return parseCgroup(string(b))
 }
 
-// parseCgroup takes /proc/PID/cgroup apart: a line for each hierarchy of
-// version 1, and one for version 2, with the path behind the second colon.
+// parseCgroup parses /proc/PID/cgroup: one line for each hierarchy of version
+// 1, one for version 2, with the path after the second colon.
 func parseCgroup(text string) (runtime, id string) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -34,8 +35,9 @@ func parseCgroup(text string) (runtime, id string) {
 	return "", ""
 }
 
-// cgroupOwner finds the innermost container in a cgroup's path. systemd puts
-// the runtime's name in front of the identifier, cgroupfs above it.
+// cgroupOwner finds the innermost container in the path of a cgroup. With
+// systemd the runtime's name precedes the identifier; with cgroupfs it is the
+// directory above.
 func cgroupOwner(path string) (runtime, id string) {
 	parts := strings.Split(path, "/")
 	for i := len(parts) - 1; i > 0; i-- {
@@ -62,8 +64,8 @@ func cgroupOwner(path string) (runtime, id string) {
 	return "", ""
 }
 
-// runtimeAbove guesses the runtime from what is above an identifier: Docker
-// has a folder of its own, containerd one per namespace.
+// runtimeAbove guesses the runtime from the directory above an identifier:
+// Docker has one of its own, containerd one per namespace.
 func runtimeAbove(path, above string) string {
 	switch {
 	case above == "docker":

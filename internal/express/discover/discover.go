@@ -1,6 +1,7 @@
-// Package discover reads from the kernel where containers hang and where their
-// traffic leaves: bridges, the bridge ports of containers, and uplinks. It
-// works on the network namespace of the calling thread.
+// Package discover reads from the kernel which devices containers are attached
+// to and which devices their traffic leaves by: bridges, bridge ports of
+// containers, and uplinks. It works on the network namespace of the calling
+// thread.
 package discover
 
 import (
@@ -14,30 +15,31 @@ import (
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
-// Auto as the only name of a list finds the devices from the kernel.
+// Auto as the only name of a list means all suitable devices.
 const Auto = "auto"
 
-// Options says which devices to look at.
+// Options say which devices to consider.
 type Options struct {
-	// Bridges are the bridges whose ports count, by name; none or Auto: every
-	// bridge with at least one container's port, and containers that are routed.
+	// Bridges are the bridges whose ports count, by name. None, or Auto: every
+	// bridge with at least one container's port, and containers that are
+	// routed.
 	Bridges []string
-	// Uplinks are the devices by which traffic leaves or enters, by name; none
-	// or Auto: every device that a route of any table goes out of and
-	// that has no containers behind it.
+	// Uplinks are the devices by which traffic leaves or enters, by name.
+	// None, or Auto: every device that a route of any table uses and that has
+	// no containers behind it.
 	Uplinks []string
-	// Lenient skips a device that is named and missing, or of another kind.
+	// Lenient skips a named device that is missing or of another kind.
 	Lenient bool
 }
 
-// Topology is what was found, each list in the order of device numbers.
+// Topology is what was found, each list sorted by ifindex.
 type Topology struct {
-	Links   []netlink.Link // all devices, by their numbers
+	Links   []netlink.Link // all devices
 	Bridges []Bridge
 	Ports   []Port
 	Uplinks []Uplink
-	Skipped []Skipped // devices one might expect above, and why they are not
-	// Qdiscs are the kinds of qdiscs at the root, by the device's number.
+	Skipped []Skipped // devices that a user may expect above, and why they are not
+	// Qdiscs are the kinds of root qdiscs, by ifindex.
 	Qdiscs map[int]string
 }
 
@@ -47,24 +49,24 @@ type Bridge struct {
 	Name  string
 }
 
-// Netkit is the kind of the kernel's pairs for containers (Linux 6.7).
+// Netkit is the kind of the kernel's device pairs for containers (Linux 6.7).
 const Netkit = "netkit"
 
-// Port is the end of a container's pair of devices that is a port of a bridge, or
-// to which a route to the container leads.
+// Port is the end of a container's device pair that is a bridge port, or that
+// a route to the container leads to.
 type Port struct {
 	Index     int
 	Name      string
 	Bridge    Bridge // zero if the container is routed
 	MTU       int    // bytes
-	PeerNSID  int    // of the container's namespace, as this namespace numbers it
+	PeerNSID  int    // ID of the container's namespace in this one
 	PeerIndex int    // of the other end, in the container's namespace
 	Up        bool   // both ends are up
-	Qdisc     string // the kind at the root, "noqueue" unless somebody shapes the traffic
+	Qdisc     string // the kind of the root qdisc, "noqueue" unless traffic is shaped
 	Kind      string // of the pair: "veth" or Netkit
 }
 
-// Routed reports whether the container is on no bridge: a route leads to it.
+// Routed reports whether a route leads to the container, not a bridge.
 func (p Port) Routed() bool { return p.Bridge.Index == 0 }
 
 // Inside is the device by which IP sees the container's packets enter and leave.
@@ -75,27 +77,27 @@ func (p Port) Inside() (index int, name string) {
 	return p.Bridge.Index, p.Bridge.Name
 }
 
-// Uplink is a device by which traffic of containers leaves or enters.
+// Uplink is a device by which containers' traffic leaves or enters.
 type Uplink struct {
 	Index int
 	Name  string
 	MTU   int // bytes
 	MAC   net.HardwareAddr
-	// TunnelPort is where a VXLAN device's packets go, by UDP over devices of this
-	// namespace; 0 for all other devices.
+	// TunnelPort is the UDP destination port of a VXLAN device that sends by
+	// devices of this namespace; 0 for all other devices.
 	TunnelPort uint16
 }
 
 // Bare reports whether packets have no MAC header at the uplink.
 func (u Uplink) Bare() bool { return u.MAC == nil }
 
-// Skipped is a device that cannot be used.
+// Skipped is a device that is not used, and why.
 type Skipped struct {
 	Dev, Reason string
 }
 
-// Scan reads the topology. It is an error if a device that the options name is
-// missing, unless they are lenient.
+// Scan reads the topology. A missing named device is an error, unless Lenient
+// is set.
 func Scan(opts Options) (Topology, error) {
 	links, err := whole(netlink.LinkList)
 	if err != nil {
@@ -127,9 +129,8 @@ func Scan(opts Options) (Topology, error) {
 	return s.found, nil
 }
 
-// ForeignIngress names a tc filter at the ingress of a device that is not
-// SCON's: packets that go express would never meet it. It is "" if there is
-// none.
+// ForeignIngress names a tc filter of another program at the ingress of a
+// device, which express packets would skip; "" if there is none.
 func ForeignIngress(ifindex int) (string, error) {
 	filters, err := tcfilter.Ingress(ifindex)
 	if err != nil {
@@ -143,13 +144,13 @@ func ForeignIngress(ifindex int) (string, error) {
 	return "", nil
 }
 
-// isAuto reports whether a list of names leaves it to the kernel's state.
+// isAuto reports whether a list of names means all suitable devices.
 func isAuto(names []string) bool {
 	return len(names) == 0 || len(names) == 1 && names[0] == Auto
 }
 
-// whole repeats a dump that a change cut in two. Where devices come and go all
-// the time that may happen more than once.
+// whole repeats a dump that a change interrupted. Where devices come and go
+// all the time that may happen more than once.
 func whole[T any](dump func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {

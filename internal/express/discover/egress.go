@@ -7,15 +7,15 @@ import (
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
-// noQueue is the qdisc of a device whose traffic nobody shapes.
+// noQueue is the qdisc of a device without traffic shaping.
 const noQueue = "noqueue"
 
-// unknown is the revision of an arrangement of programs that was not looked at.
+// unknown is the revision of programs that were not looked at.
 const unknown = 0
 
 // ShapesEgress reports whether packets for the container must leave by the
-// port's egress, because a qdisc or somebody's filters or programs there would
-// be skipped otherwise.
+// port's egress, because they would skip a qdisc, or filters or programs of
+// others there.
 func (p Port) ShapesEgress(own tcfilter.Own) (bool, error) {
 	if p.Qdisc != noQueue {
 		return true, nil
@@ -24,15 +24,15 @@ func (p Port) ShapesEgress(own tcfilter.Own) (bool, error) {
 	return foreign != "", err
 }
 
-// NetkitPrograms names a program of somebody else that the end on the host of a
-// netkit pair runs on packets for the container, "" if there is none.
+// NetkitPrograms names a program of others that the host's end of a netkit
+// pair runs on packets for the container, "" if there is none.
 func (p Port) NetkitPrograms(own tcfilter.Own) (string, error) {
 	return firstForeign(p.Index, ebpf.AttachNetkitPrimary, own)
 }
 
-// PastNetkit says who would miss packets that SCON's program in the transmit call
-// of a netkit container sends to the uplink, "" if nobody: a program behind it
-// there, or one at the port.
+// PastNetkit names a program that packets would skip if SCON's program in the
+// transmit call of a netkit container sent them to the uplink, "" if there is
+// none: one that runs after it there, or one at the port.
 func (p Port) PastNetkit(own tcfilter.Own) (string, error) {
 	there, _, err := own.Arranged(p.Index, ebpf.AttachNetkitPeer, unknown)
 	if err != nil {
@@ -52,9 +52,9 @@ func (p Port) PastNetkit(own tcfilter.Own) (string, error) {
 	return "", err
 }
 
-// Control says what at a device packets would meet that pass it, with the kind
-// of its qdisc, "" if nothing. Express packets of a container do not pass its
-// bridge.
+// Control names the qdisc, filter or program of others that packets pass at a
+// device, "" if there is none; qdisc is the kind of its qdisc. Express packets
+// of a container do not pass its bridge.
 func Control(ifindex int, qdisc string, own tcfilter.Own) (string, error) {
 	if qdisc != "" && qdisc != noQueue {
 		return "qdisc " + qdisc, nil
@@ -66,8 +66,7 @@ func Control(ifindex int, qdisc string, own tcfilter.Own) (string, error) {
 	return foreignAt(ifindex, tcfilter.Egress, ebpf.AttachTCXEgress, own)
 }
 
-// foreignAt names a filter or a program of somebody else at one side of a
-// device.
+// foreignAt names a filter or program of others at one side of a device.
 func foreignAt(ifindex int, list func(ifindex int) ([]tcfilter.Filter, error), at ebpf.AttachType, own tcfilter.Own) (string, error) {
 	filters, err := list(ifindex)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Container is who is behind a port.
+// Container is the container behind a port.
 type Container struct {
 	Name    string // as its runtime calls it; else the namespace's; else the port's
 	ID      string // 64 hexadecimal digits, or LXC's name; "" if it is not known
@@ -21,7 +21,7 @@ type Container struct {
 	PID     int    // of a process in the container, 0 if there is none
 }
 
-// Namer finds out who is behind a port. It is safe for concurrent use.
+// Namer identifies the containers behind ports. It is safe for concurrent use.
 type Namer struct {
 	at places
 
@@ -30,7 +30,7 @@ type Namer struct {
 	taken time.Time          // when seen was
 }
 
-// places are where to look.
+// places are where to look for containers.
 type places struct {
 	proc       string
 	netns      []string // directories with names of namespaces
@@ -39,10 +39,10 @@ type places struct {
 	containerd string // directory with a folder per namespace and task
 }
 
-// namedNamespaces is where ip(8) and CNI plugins name theirs.
+// namedNamespaces is where ip(8) and CNI plugins keep named namespaces.
 const namedNamespaces = "/run/netns"
 
-// usualPlaces are this machine's.
+// usualPlaces are those of this machine.
 func usualPlaces() places {
 	return places{
 		proc:       "/proc",
@@ -58,18 +58,18 @@ func NewNamer() *Namer { return &Namer{at: usualPlaces()} }
 
 const (
 	// settle is how long Name waits for a container that is about to start:
-	// its port is there before its processes are.
+	// its port exists before its processes.
 	settle = 4 * time.Second
-	// firstWait is the first of the ever longer pauses meanwhile.
+	// firstWait is the first of the increasing pauses until then.
 	firstWait = 50 * time.Millisecond
-	// fresh is how old a look at all processes may be to answer once more,
-	// when many ports are to be named at a time.
+	// fresh is how old a list of all namespaces may be to answer again, when
+	// many ports are named at a time.
 	fresh = 20 * time.Millisecond
 )
 
-// Name says who is behind a port. It takes its time, up to some seconds if
-// nobody shows up there: call it on a goroutine of its own. When ctx ends, it
-// says what it knows.
+// Name identifies the container behind a port. It takes up to some seconds if
+// it finds no container: call it in a goroutine of its own. When ctx ends, it
+// returns what it knows.
 func (n *Namer) Name(ctx context.Context, p Port) Container {
 	for wait, end := firstWait, time.Now().Add(settle); ; wait *= 2 {
 		c := n.identify(p)
@@ -84,7 +84,7 @@ func (n *Namer) Name(ctx context.Context, p Port) Container {
 	}
 }
 
-// identify says what is known of a port now.
+// identify returns what is known of a port now.
 func (n *Namer) identify(p Port) Container {
 	c := Container{Name: p.Name}
 	ns := n.namespace(p.PeerNSID)
@@ -109,15 +109,15 @@ func (n *Namer) identify(p Port) Container {
 			PID:     pid,
 		}
 	}
-	// A name of ip(8)'s is as good as a container's; one that a CNI plugin
-	// made up awaits the container.
+	// A name that a user gave with ip(8) counts as a container's; one that a
+	// CNI plugin made up does not.
 	if name := filepath.Base(ns.name); ns.name != "" && filepath.Dir(ns.name) == n.at.netns[0] && !isCNIName(name) {
 		c.Name, c.Runtime = name, "netns"
 	}
 	return c
 }
 
-// namespace returns the one with a number, or nil.
+// namespace returns the one with an ID, nil if there is none.
 func (n *Namer) namespace(nsid int) *namespace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (n *Namer) namespace(nsid int) *namespace {
 	return n.seen[nsid]
 }
 
-// Short is an identifier as people write it.
+// Short is an identifier as it is usually printed.
 func Short(id string) string {
 	const digits = 12
 	if containerID.MatchString(id) {
@@ -136,8 +136,8 @@ func Short(id string) string {
 	return id
 }
 
-// nsid returns the number that the calling thread's namespace gives the one
-// with that path, and false if it gives none.
+// nsid returns the ID of the namespace with that path in the calling thread's
+// namespace, false if it has none.
 func nsid(path string) (int, bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,11 +17,11 @@ type namespace struct {
 	pids []int  // of the processes in it, ascending
 }
 
-// inode tells namespaces apart.
+// inode identifies a namespace.
 type inode struct{ dev, ino uint64 }
 
-// Namespaces returns the network namespaces of this machine but the calling
-// thread's own, by their paths, each with a process in it or 0.
+// Namespaces returns the network namespaces of this machine except the calling
+// thread's, by their paths, each with a process in it or 0.
 func Namespaces() map[string]int {
 	at := usualPlaces()
 	var own unix.Stat_t
@@ -39,8 +39,8 @@ func Namespaces() map[string]int {
 	return paths
 }
 
-// look finds the namespaces of this machine that the calling thread's own has
-// numbered, by number.
+// look returns the namespaces of this machine that have an ID in the calling
+// thread's, by that ID.
 func look(at places) map[int]*namespace {
 	numbered := make(map[int]*namespace)
 	for _, ns := range all(at) {
@@ -51,7 +51,7 @@ func look(at places) map[int]*namespace {
 	return numbered
 }
 
-// all finds the namespaces of this machine. It looks at every process, but
+// all returns the namespaces of this machine. It looks at every process, but
 // opens each namespace only once.
 func all(at places) map[inode]*namespace {
 	all := make(map[inode]*namespace)
@@ -92,7 +92,7 @@ func all(at places) map[inode]*namespace {
 	return all
 }
 
-// entries lists a directory; one that is missing is empty.
+// entries lists a directory. A missing one is empty.
 func entries(dir string) []string {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -103,12 +103,12 @@ func entries(dir string) []string {
 	return list
 }
 
-// netnsOf is the network namespace of a process.
+// netnsOf returns the network namespace of a process.
 func netnsOf(proc string, pid int) string {
 	return filepath.Join(proc, strconv.Itoa(pid), "ns/net")
 }
 
-// isCNIName reports whether a namespace's name was made up for a container.
+// isCNIName reports whether a namespace's name was generated for a container.
 func isCNIName(name string) bool {
 	return strings.HasPrefix(name, "cni-") || strings.HasPrefix(name, "netns-")
 }

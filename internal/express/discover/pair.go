@@ -17,7 +17,7 @@ type Pair struct {
 	outer, inner *Device
 }
 
-// OpenPair opens the pair of a port, whose container has been found.
+// OpenPair opens the pair of a port whose container is known.
 func OpenPair(p Port, c Container) (*Pair, error) {
 	if c.Netns == "" {
 		return nil, errors.New("the container's namespace has neither a name nor a process")
@@ -42,15 +42,16 @@ func (v *Pair) Close() error {
 // Reception is how a container's device receives.
 type Reception struct {
 	MAC [6]byte // 0 if it has none of that length
-	// Longest is the longest packet that the pair lets pass to it, from the IP header
-	// on, if its MTU is smaller than the port's; 0 otherwise.
+	// Longest is the length of the longest packet that the pair passes to it,
+	// from the IP header on, if its MTU is smaller than the port's; 0
+	// otherwise.
 	Longest uint16
-	// Detour says why a packet in the port's queue may be delivered later than
-	// one that is behind it in the queue of the same CPU; "" if it is not.
+	// Detour is why a packet in the port's queue may be delivered after one
+	// that was queued later on the same CPU; "" if that cannot happen.
 	Detour string
 }
 
-// Reception looks at both ends of the pair, of which the outer one has an MTU.
+// Reception looks at both ends of the pair; mtu is that of the outer one.
 func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
 	inside, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
 	if err != nil {
@@ -79,10 +80,10 @@ func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
 	return r, nil
 }
 
-// ErrGone is that a container has left while it was looked at.
+// ErrGone means that a container has left meanwhile.
 var ErrGone = errors.New("the container is gone")
 
-// Attributes and values of rtnetlink for XDP, as in linux/if_link.h.
+// Attributes and values of rtnetlink for XDP (linux/if_link.h).
 const (
 	xdpAttached   = 2 // IFLA_XDP_ATTACHED
 	xdpNone       = 0 // XDP_ATTACHED_NONE
@@ -90,14 +91,14 @@ const (
 	skipLinkStats = 1 << 3
 )
 
-// inner is what matters of a device in another namespace.
+// inner is what matters of the container's device.
 type inner struct {
 	mac [6]byte
 	mtu int
 	xdp bool // it has an XDP program that runs ahead of the network stack
 }
 
-// lookInside asks about a device in another namespace, which has a number.
+// lookInside reads a device in another namespace, which has an ID here.
 func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 	e := nlmsg.NewEncoder()
 	e.Uint32(unix.IFLA_TARGET_NETNSID, uint32(nsid))
@@ -133,7 +134,7 @@ func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 	return dev, nil
 }
 
-// isNativeXDP reads the attribute IFLA_XDP.
+// isNativeXDP parses the attribute IFLA_XDP.
 func isNativeXDP(attribute []byte) (is bool) {
 	for typ, b := range nlmsg.Attributes(attribute) {
 		if typ == xdpAttached && len(b) == 1 {

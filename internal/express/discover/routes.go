@@ -10,20 +10,21 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// exits are the devices that routes go out of, by number, and what the routes are
-// like.
+// exits are the devices that routes use, by ifindex, and what is known of the
+// routes.
 type exits map[int]exit
 
 type exit uint8
 
 const (
-	further exit = 1 << iota // one leads further than to a single address on the link
-	judging                  // one may treat each packet differently
+	further exit = 1 << iota // a route leads further than to one address on the link
+	judging                  // a route may treat each packet differently
 )
 
-// encapsulation is what a route is like that does something of a kind to packets
-// (enum lwtunnel_encap_types). Most change every packet, so that none is seen to
-// leave as it entered; BPF programs and IOAM, which may mark one of many, need not.
+// encapsulation returns what is known of a route that encapsulates packets
+// (enum lwtunnel_encap_types). Most kinds change every packet, so that none
+// leaves as it entered; BPF programs and IOAM, which may mark one of many,
+// need not.
 func encapsulation(kind []byte) exit {
 	const bpf, ioam6 = 6, 9
 	if len(kind) != 2 {
@@ -35,8 +36,8 @@ func encapsulation(kind []byte) exit {
 	return 0
 }
 
-// readExits reads the unicast routes of all tables. There may be very many: it
-// keeps none of them.
+// readExits reads the unicast routes of all tables. There may be very many; it
+// keeps none.
 func readExits() (exits, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
 	if err != nil {
@@ -56,8 +57,7 @@ func readExits() (exits, error) {
 	return found, nil
 }
 
-// add takes up the devices of one route. What is too short to be a route adds
-// none.
+// add adds the devices of one route. It ignores messages that are too short.
 func (e exits) add(m nlmsg.Message) {
 	if m.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
 		return
@@ -81,7 +81,7 @@ func (e exits) add(m nlmsg.Message) {
 		case unix.RTA_DST:
 			dst, _ := netip.AddrFromSlice(data)
 			if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
-				return // each device has those
+				return // every device has those
 			}
 		case unix.RTA_GATEWAY, unix.RTA_VIA:
 			is |= further

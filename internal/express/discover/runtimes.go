@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// apiTimeout is how long a container engine has to answer.
+// apiTimeout bounds the answer of a container engine.
 const apiTimeout = time.Second
 
 // ask asks the container engines of this machine for a container's name, and
-// says which one knew it; both are "" if none did.
+// returns the engine that knew it; both are "" if none did.
 func (n *Namer) ask(id string) (name, runtime string) {
 	if name, err := dockerName(n.at.docker, id); err == nil {
 		return name, "docker"
 	}
-	if name, err := dockerName(n.at.podman, id); err == nil { // Podman speaks the same
+	if name, err := dockerName(n.at.podman, id); err == nil { // Podman has the same API
 		return name, "podman"
 	}
 	if name, err := containerdName(n.at.containerd, id); err == nil {
@@ -60,11 +60,11 @@ func dockerName(socket, id string) (string, error) {
 	return strings.TrimPrefix(container.Name, "/"), nil
 }
 
-// monitorsName is what conmon, which starts the containers of Podman and CRI-O and
-// stays, was told that the container of a process is called: Podman has no daemon
-// to be asked. It is "" if there is none.
+// monitorsName returns the container name that conmon was started with, the
+// monitor process of Podman and CRI-O: Podman has no daemon to ask. It is ""
+// if there is none.
 func monitorsName(proc string, pid int) string {
-	// While a container starts, its runtime is in between.
+	// While a container starts, its runtime is between them.
 	const most = 4
 	for range most {
 		parent, err := parentOf(proc, pid)
@@ -86,20 +86,21 @@ func monitorsName(proc string, pid int) string {
 	return ""
 }
 
-// parentOf is the parent of a process.
+// parentOf returns the parent of a process.
 func parentOf(proc string, pid int) (parent int, err error) {
 	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0, err
 	}
-	// "42 (name) S PARENT ...": the name may have anything in it.
+	// "42 (name) S PARENT ...": the name may contain anything.
 	var state rune
 	_, err = fmt.Sscanf(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " %c %d", &state, &parent)
 	return parent, err
 }
 
 // containerdName reads a task's OCI configuration in containerd's state: the
-// name that nerdctl or Kubernetes gave it, else its host name. It may be "".
+// name that nerdctl or Kubernetes gave it, else its host name, which may be
+// "".
 func containerdName(dir, id string) (string, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", id, "config.json"))
 	if err != nil || len(paths) == 0 {

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scan is a topology in the making.
+// scan is a topology under construction.
 type scan struct {
 	lenient bool // about devices that the user named
 	links   []netlink.Link
 	byIndex map[int]netlink.Link
 	exits   exits // unless the user named all devices
-	// occupied are the bridges that containers are on or will be, used or not;
-	// ported are those with any port.
+	// occupied are the bridges with containers, used or not; ported are those
+	// with any port.
 	occupied, ported map[int]bool
 	found            Topology
 }
@@ -43,7 +43,7 @@ func newScan(links []netlink.Link, lenient bool) *scan {
 	return s
 }
 
-// bridgeOf returns the bridge that a device is a port of, or nil.
+// bridgeOf returns the bridge of a bridge port, nil for other devices.
 func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
 	if master := s.byIndex[l.Attrs().MasterIndex]; master != nil && master.Type() == "bridge" {
 		return master
@@ -57,15 +57,15 @@ func isContainerPort(l netlink.Link) bool {
 	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
 }
 
-// isRouted reports whether a device is the end of a container's veth pair to
-// which nothing but a route to the container leads.
+// isRouted reports whether a device is the end of a container's veth pair that
+// only a route leads to.
 func (s *scan) isRouted(l netlink.Link) bool {
 	is, out := s.exits[l.Attrs().Index]
 	return out && is == 0 && l.Type() == "veth" && isContainerPort(l) && s.bridgeOf(l) == nil
 }
 
-// findPorts finds the bridges, named or with containers, and their ports; unless
-// bridges are named, the ports of containers that are routed, too.
+// findPorts finds the bridges, named or with containers, and their ports.
+// Unless bridges are named, it also finds the ports of routed containers.
 func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 	chosen := s.occupied
 	if !isAuto(names) {
@@ -130,8 +130,8 @@ func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
 	})
 }
 
-// whyNoPort says why what goes by a bridge port is not express; "" if the bridge
-// has no containers, and nobody would take what is behind the port for one.
+// whyNoPort returns why packets of a bridge port do not go express; "" if the
+// bridge has no containers and the port cannot be mistaken for a container's.
 func whyNoPort(l netlink.Link, occupied bool) string {
 	switch l.Type() {
 	case "veth", Netkit:
@@ -145,11 +145,10 @@ func whyNoPort(l netlink.Link, occupied bool) string {
 	return ""
 }
 
-// judgedRoute is why nothing goes express by a device.
+// judgedRoute is why nothing goes express by a device with such a route.
 const judgedRoute = "a route that leads there has a BPF program or IOAM (encap), which must see every packet"
 
-// findUplinks finds the devices that lead out among those that routes go out
-// of.
+// findUplinks finds the uplinks among the devices that routes use.
 func (s *scan) findUplinks() {
 	for _, l := range s.links {
 		index := l.Attrs().Index
@@ -167,7 +166,7 @@ func (s *scan) findUplinks() {
 	}
 }
 
-// nameUplinks takes the devices that the user named.
+// nameUplinks adds the uplinks that the user named.
 func (s *scan) nameUplinks(names []string) error {
 	for _, name := range names {
 		l, err := s.byName("uplink", name)
@@ -183,7 +182,7 @@ func (s *scan) nameUplinks(names []string) error {
 	return nil
 }
 
-// addUplink takes a device as an uplink if packets can go express by it.
+// addUplink adds a device as an uplink if packets can go express by it.
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
 	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr}
@@ -204,8 +203,8 @@ func (s *scan) addUplink(l netlink.Link) {
 	s.found.Uplinks = append(s.found.Uplinks, u)
 }
 
-// isFlowBased reports whether a tunnel device takes from a packet's route where to
-// send it, and drops a packet that has none.
+// isFlowBased reports whether a tunnel device takes the destination from the
+// route of each packet, and drops packets without one.
 func isFlowBased(l netlink.Link) bool {
 	switch l := l.(type) {
 	case *netlink.Vxlan:
@@ -223,7 +222,7 @@ func (s *scan) skip(l netlink.Link, reason string) {
 	s.found.Skipped = append(s.found.Skipped, Skipped{l.Attrs().Name, reason})
 }
 
-// refuse returns what is wrong with a device that the user named, or skips it.
+// refuse returns what is wrong with a named device, or skips it.
 func (s *scan) refuse(name string, err error) error {
 	if s.lenient {
 		s.found.Skipped = append(s.found.Skipped, Skipped{name, err.Error()})
@@ -232,7 +231,7 @@ func (s *scan) refuse(name string, err error) error {
 	return err
 }
 
-// byName finds a device that the user named as a bridge or an uplink.
+// byName returns a device that the user named as a bridge or an uplink.
 func (s *scan) byName(role, name string) (netlink.Link, error) {
 	for _, l := range s.links {
 		if l.Attrs().Name == name {

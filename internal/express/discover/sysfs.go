@@ -14,11 +14,11 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// A sysfs shows the devices of the namespace that it was mounted in, whoever
-// looks at it. So devices are recognised by their numbers: their own and their
-// peer's, which is their own again if they have none.
+// A sysfs shows the devices of the namespace in which it was mounted,
+// whichever process reads it. So devices are recognised by their ifindex and
+// their peer's, which is their own again if they have none.
 
-// Device is a device's directory in sysfs.
+// Device is the sysfs directory of a device.
 type Device struct{ dir *os.File }
 
 // OpenDevice opens a device of this namespace that has no peer.
@@ -29,7 +29,7 @@ func OpenDevice(name string, index int) (*Device, error) {
 // Close closes the directory.
 func (d *Device) Close() error { return d.dir.Close() }
 
-// Steers reports whether packets that the device receives may be handed to
+// Steers reports whether packets that the device receives may be passed to
 // another CPU (receive packet steering).
 func (d *Device) Steers() (bool, error) {
 	queues, err := openIn(d.dir, "queues", unix.O_DIRECTORY)
@@ -56,7 +56,7 @@ func (d *Device) Steers() (bool, error) {
 	return false, nil
 }
 
-// place is where a device is to be found.
+// place says where to find a device.
 type place struct {
 	namespace   string // path, "" for this one
 	pid         int    // of a process in it, 0 if there is none
@@ -64,8 +64,8 @@ type place struct {
 	index, peer int
 }
 
-// openDevice looks into this machine's sysfs or that of the process; else it
-// mounts one for the purpose, which takes CAP_SYS_ADMIN.
+// openDevice looks into this machine's sysfs or that of the process. Failing
+// that it mounts one, which takes CAP_SYS_ADMIN.
 func openDevice(p place) (*Device, error) {
 	tree := "/sys"
 	if p.pid != 0 {
@@ -108,12 +108,12 @@ func (p place) in(tree string) (*Device, error) {
 	return nil, fmt.Errorf("device %d in %s: %w", p.index, tree, fs.ErrNotExist)
 }
 
-// errNoSysfs means that somebody has put something else where a sysfs belongs.
+// errNoSysfs means that another file system is mounted where a sysfs belongs.
 var errNoSysfs = errors.New("not in a sysfs")
 
 // openIn opens a file of sysfs, in a directory of it or by its path. A
-// container's root may hold anything in its place, a pipe or a device: that is
-// found out before it is opened.
+// container's root may have anything in its place, a pipe or a device: it is
+// checked before it is opened.
 func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	at := unix.AT_FDCWD
 	if dir != nil {
@@ -135,7 +135,7 @@ func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// readIn reads a file of sysfs, none of which is longer than a page.
+// readIn reads a file of sysfs, which is never longer than a page.
 func readIn(dir *os.File, name string) (string, error) {
 	f, err := openIn(dir, name, 0)
 	if err != nil {
@@ -150,7 +150,7 @@ func readIn(dir *os.File, name string) (string, error) {
 	return string(b[:n]), nil
 }
 
-// number reads a file with a number, or -1.
+// number reads a number from a file, -1 if there is none.
 func number(dir *os.File, name string) int {
 	text, err := readIn(dir, name)
 	if err != nil {
@@ -163,7 +163,7 @@ func number(dir *os.File, name string) int {
 	return n
 }
 
-// mountSysfs mounts a sysfs of a namespace nowhere: it is gone with the last
+// mountSysfs mounts a sysfs of a namespace at no path: it ends with the last
 // file that is open in it.
 func mountSysfs(namespace string) (*os.File, error) {
 	var fd int

@@ -12,24 +12,25 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Snapshot is what the daemon counts at one moment.
+// Snapshot is what the daemon has counted at one moment.
 type Snapshot struct {
 	Status api.Status
 	// Started is when the daemon did.
 	Started time.Time
-	// ConentriesLimit is the most Conentries that there may be.
+	// ConentriesLimit is the maximum number of Conentries.
 	ConentriesLimit int
-	// Composed counts Conentries, Refused candidates by why they became none.
+	// Composed counts Conentries; Refused counts refused candidates, by
+	// reason.
 	Composed uint64
 	Refused  map[string]uint64
-	// Changes counts what made decisions stale, by its kind.
+	// Changes counts changes that made decisions stale, by kind.
 	Changes map[string]uint64
-	// Lost counts how often the kernel had more to tell than was read in time,
-	// by what it tells of.
+	// Lost counts how often the kernel dropped messages that were not read in
+	// time, by their source.
 	Lost map[string]uint64
 	// Pipe is the broker's state, nil without one.
 	Pipe *api.Pipe
-	// Heartbeats counts signs of life to the programs.
+	// Heartbeats counts heartbeats written.
 	Heartbeats uint64
 }
 
