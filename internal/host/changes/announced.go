@@ -29,6 +29,9 @@ func (a *announced) next() error {
 		err = nil
 		if a.lost != nil {
 			err = a.lost()
+			// A change between the two is in what was read: its message will be
+			// no news, though decisions were made before it.
+			a.out.emit(overrun(a.what + " state was read again"))
 		}
 	}
 	if err != nil {

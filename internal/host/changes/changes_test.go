@@ -453,13 +453,12 @@ func TestOverrun(t *testing.T) {
 		w.run(fmt.Sprintf("ip link set up0 mtu %d", 1000+i))
 	}
 	close(hold)
-	for {
+	for overruns := 0; overruns < 2; {
 		e := w.next()
 		if e.Kind == Overrun {
-			if !e.Stale || !e.Topology {
+			if overruns++; !e.Stale || !e.Topology {
 				t.Errorf("told %+v", e)
 			}
-			break
 		}
 	}
 	// The state was read anew: what is the case already is no news.
@@ -468,6 +467,38 @@ func TestOverrun(t *testing.T) {
 	}
 	if got, want := kinds(w.told("ip link set up0 mtu 1500")), "link topology stale"; got != want {
 		t.Errorf("after the overrun: told %q, want %q", got, want)
+	}
+}
+
+// A change that comes after an overrun was announced and before the state is
+// read again makes decisions stale, too.
+func TestChangeWithinOverrun(t *testing.T) {
+	w := newDevice(t)
+	hold, reached := make(chan struct{}), make(chan struct{})
+	var first, lost sync.Once
+	var changed, since atomic.Bool
+	w.watch(Options{OnStale: func(e Event) {
+		first.Do(func() { close(reached); <-hold })
+		if changed.Load() {
+			since.Store(true)
+		}
+		if e.Kind == Overrun {
+			lost.Do(func() {
+				w.run("ip link set up0 mtu 1400")
+				changed.Store(true)
+			})
+		}
+	}}, limits{buffer: 4 << 10, queue: queueLength})
+	w.run("ip rule add pref 77 table 254")
+	<-reached
+	for i := range 30 {
+		w.run(fmt.Sprintf("ip link set up0 mtu %d", 1000+i))
+	}
+	close(hold)
+	for deadline := time.Now().Add(patience); !since.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no decision was made stale after the change")
+		}
 	}
 }
 
