@@ -82,8 +82,7 @@ const (
 // generator makes a case.
 type generator struct {
 	*Case
-	ipv6  bool
-	bare  bool // the uplink has no MAC addresses
+	makeup
 	r     *rand.Rand
 	reset map[int]bool // connections, by a RST
 	// counting is set once there are rules that count packets.
@@ -94,7 +93,7 @@ type generator struct {
 
 func generate(seed uint64) *Case {
 	v := variants[variantOf(seed)]
-	g := generator{Case: &Case{Seed: seed}, ipv6: v.ipv6, bare: v.bare, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	g.BridgeAlone = g.r.IntN(2) == 0
 	g.conns()

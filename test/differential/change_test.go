@@ -2,8 +2,11 @@ package differential
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/scon-project/scon/internal/lab"
 )
 
 // change is what happens to device in the middle of a case. It is one event for
@@ -54,14 +57,14 @@ func (g *generator) plainChange() *change {
 			strings.ToLower(c.Proto.String()), c.Src.Port())}
 	case 3:
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.9 dev eth0", far),
-			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+			Undo: g.restoreRoute(far)}
 	case 4:
 		// The kernel answers other routes to nowhere only so often in a second.
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace blackhole %v", far),
-			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+			Undo: g.restoreRoute(far)}
 	case 5:
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.2 dev eth0 mtu lock 700", far),
-			Undo: fmt.Sprintf("ip route flush exact %v", far)}
+			Undo: g.restoreRoute(far)}
 	case 6:
 		if g.bare { // without neighbours
 			return &change{AtOnce: true, Script: "ip link set eth0 txqueuelen 400", Undo: "ip link set eth0 txqueuelen 500"}
@@ -85,6 +88,17 @@ func (g *generator) plainChange() *change {
 		g.note(r)
 		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting}
 	}
+}
+
+// restoreRoute undoes the change of the route to an address: where containers are
+// routed, each has a route that is there before.
+func (g *generator) restoreRoute(to netip.Addr) string {
+	for n := c1; g.routed && n < nodes; n++ {
+		if to == lab.ContainerAddr(n) {
+			return fmt.Sprintf("ip route replace %v/32 dev %s", to, lab.Port(n))
+		}
+	}
+	return fmt.Sprintf("ip route flush exact %v", to)
 }
 
 // blindsConntrack tells rules that keep packets from conntrack, so that others

@@ -59,6 +59,9 @@ func (p *pair) run(c *Case) (d *difference, err error) {
 
 // begin loads a case's rules, and removes what another has left behind.
 func (p *pair) begin(c *Case) error {
+	if err := p.both((*world).restored); err != nil {
+		return err
+	}
 	before, err := p.scon.generation()
 	if err != nil {
 		return err

@@ -157,7 +157,8 @@ type world struct {
 	shell  *shell
 	ends   [nodes]*wire
 	ct     *conntrack.Client
-	round  byte // of sentinels
+	built  state // each case begins in it
+	round  byte  // of sentinels
 }
 
 // settings are what a daemon is started with; the seed of a case decides.
@@ -242,6 +243,9 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 		w.bed.Up()
 		w.bed.WaitHooked(1)
 		w.bed.WaitHooked(2)
+	}
+	if w.built, err = w.current(); err != nil {
+		t.Fatal(err)
 	}
 	return w
 }
