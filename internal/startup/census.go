@@ -16,6 +16,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants bpf/inhabitants.bpf.c
@@ -37,9 +39,12 @@ type census struct {
 func newCensus(log *slog.Logger) *census {
 	c := new(census)
 	var objs inhabitantsObjects
-	err := rlimit.RemoveMemlock()
+	spec, err := loadInhabitants()
 	if err == nil {
-		err = loadInhabitantsObjects(&objs, nil)
+		err = rlimit.RemoveMemlock()
+	}
+	if err == nil {
+		err = bpfload.LoadAndAssign(spec, &objs, nil)
 	}
 	if err == nil {
 		c.iter, err = link.AttachIter(link.IterOptions{Program: objs.Inhabitants})

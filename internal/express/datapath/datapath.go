@@ -22,6 +22,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/bpfload"
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
@@ -189,7 +190,7 @@ func (d *Datapath) loadObjects() error {
 		expressObjects
 		Shared *ebpf.Map `ebpf:".data.shared"`
 	}
-	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{MapReplacements: pinned})
+	err = bpfload.LoadAndAssign(spec, &objs, &ebpf.CollectionOptions{MapReplacements: pinned})
 	d.objs, d.shared = objs.expressObjects, objs.Shared
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("loading the BPF programs: %w (root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed)", err)

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 // discardLease is how long a discard is used after Netfilter was seen to drop
@@ -35,7 +37,7 @@ func (d *Datapath) watchDrops() (err error) {
 	if err != nil {
 		return fmt.Errorf("reading the kernel's types: %w", err)
 	}
-	err = spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{
+	err = bpfload.LoadAndAssign(spec, &objs, &ebpf.CollectionOptions{
 		Cache:    types,
 		Programs: ebpf.ProgramOptions{KernelTypes: own},
 		MapReplacements: map[string]*ebpf.Map{

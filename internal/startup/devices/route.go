@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/bpfload"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
@@ -274,7 +275,7 @@ func loadRoutes(port int, id ebpf.ProgramID) (_ *route, err error) {
 		opts.MapReplacements = map[string]*ebpf.Map{"places": places}
 	}
 	r := new(route)
-	if err := spec.LoadAndAssign(&r.objects, &opts); err != nil {
+	if err := bpfload.LoadAndAssign(spec, &r.objects, &opts); err != nil {
 		return nil, fmt.Errorf("load the routing programs: %w", err)
 	}
 	return r, nil

@@ -1,0 +1,24 @@
+// Package bpfload loads BPF programs and maps.
+package bpfload
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+)
+
+// LogVariable is the environment variable that has the verifier's log written to
+// stderr when the kernel refuses a program. Errors have its last lines only.
+const LogVariable = "SCON_VERIFIER_LOG"
+
+// LoadAndAssign does what spec's method of that name does.
+func LoadAndAssign(spec *ebpf.CollectionSpec, to any, opts *ebpf.CollectionOptions) error {
+	err := spec.LoadAndAssign(to, opts)
+	var refused *ebpf.VerifierError
+	if os.Getenv(LogVariable) != "" && errors.As(err, &refused) {
+		fmt.Fprintf(os.Stderr, "%+v\n", refused)
+	}
+	return err
+}
