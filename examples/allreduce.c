@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-pipe-allreduce: a rank of a ring that sums vectors; ring.c does it.
+ * scon-pipe-allreduce: one rank of a ring that sums vectors (ring.c).
  *
  *	scon-pipe-allreduce RANK RANKS LISTEN NEXT [--bytes N] [--message N] [--cpu N]
  *
- * LISTEN and NEXT are addresses as way.h has them: this rank's own, and that of the
- * next one.
+ * LISTEN and NEXT are the addresses (transport.h) of this rank and of the next one.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -13,9 +12,9 @@
 #include <stdlib.h>
 
 #include "ring.h"
-#include "way.h"
+#include "transport.h"
 
-/* value is what rank r has at place i: sums of it are exact. */
+/* value is element i of rank r's vector. Its sums are exact. */
 static float value(int r, size_t i)
 {
 	return (i * 7 + r) % 64;
@@ -48,7 +47,7 @@ int main(int argc, char **argv)
 	size_t bytes = 200 << 20, message = 1 << 20, count, i;
 	int c, cpu = -1, rank = -1, ranks = 0;
 	struct ring *r;
-	struct way own;
+	struct transport own;
 	double cpu_s;
 	int64_t begun;
 	float *data;
@@ -73,20 +72,20 @@ int main(int argc, char **argv)
 				" [--bytes N] [--message N] [--cpu N]\n");
 		return 2;
 	}
-	way_pin(cpu);
-	own = way_parse(argv[optind + 2]);
+	transport_pin(cpu);
+	own = transport_parse(argv[optind + 2]);
 	r = ring_open(rank, ranks, argv[optind + 2], argv[optind + 3]);
 	count = bytes / sizeof(float);
-	data = way_buffer(&own, count * sizeof(float));
+	data = transport_buffer(&own, count * sizeof(float));
 	for (i = 0; i < count; i++)
 		data[i] = value(rank, i);
-	ring_meet(r);
-	begun = way_now_ns();
-	cpu_s = way_cpu_seconds(0);
+	ring_barrier(r);
+	begun = transport_now_ns();
+	cpu_s = transport_cpu_seconds(0);
 	ring_allreduce(r, data, count, message);
-	cpu_s = way_cpu_seconds(0) - cpu_s;
-	printf("{\"seconds\": %.9f, \"cpu_s\": %.9f}\n", (way_now_ns() - begun) / 1e9,
-	       cpu_s);
+	cpu_s = transport_cpu_seconds(0) - cpu_s;
+	printf("{\"seconds\": %.9f, \"cpu_s\": %.9f}\n",
+	       (transport_now_ns() - begun) / 1e9, cpu_s);
 	check(data, count, ranks);
 	ring_close(r);
 	return 0;

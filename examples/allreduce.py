@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""A group of ranks that sum vectors, for Python, in the form of the collective
-libraries of machine learning, such as Gloo: a binding of ring.c.
+"""A process group for Python, as in collective libraries of machine learning such as
+Gloo: a binding of ring.c.
 
-    allreduce.py RANK ADDRESS...     the addresses of all ranks, as way.h has them
+    allreduce.py RANK ADDRESS...     the addresses of all ranks (transport.h)
 
-sums vectors of a million floats and checks the result.
+It sums vectors of a million floats and checks the result.
 """
 import array
 import ctypes
@@ -14,7 +14,7 @@ import sys
 
 
 class Group:
-    """All ranks, of which this process is one."""
+    """The group of all ranks; this process is one."""
 
     def __init__(self, rank, addresses, library="libscon-pipe-ring.so"):
         self.rank, self.size = rank, len(addresses)
@@ -26,11 +26,11 @@ class Group:
 
     def barrier(self):
         """Returns when all ranks have called it."""
-        self._ring.ring_meet(self._handle)
+        self._ring.ring_barrier(self._handle)
 
     def allreduce(self, vector, message=1 << 20):
-        """Gives every rank the sum of the vectors of all: anything with a writable
-        buffer of floats, such as array.array("f") or a tensor's numpy()."""
+        """Replaces the vector by the sum of all ranks' vectors: a writable buffer of
+        floats, such as array.array("f") or a tensor's numpy()."""
         view = memoryview(vector).cast("B")
         floats = (ctypes.c_float * (len(view) // ctypes.sizeof(ctypes.c_float))).from_buffer(view)
         self._ring.ring_allreduce(self._handle, floats, ctypes.c_size_t(len(floats)), ctypes.c_size_t(message))

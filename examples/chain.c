@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-pipe-chain: a chain of network services (paper: PipeDevice, V-E2).
+ * scon-pipe-chain: a chain of network services (PipeDevice, Section V-E2).
  *
- *	client ──▶ firewall ──▶ balancer ──▶ decrypter, any of some
+ *	client ──▶ firewall ──▶ balancer ──▶ one of several decrypters
  *	   ◀──────────◀────────────◀────────────┘
  *
  *	scon-pipe-chain decrypter LISTEN
@@ -10,16 +10,15 @@
  *	scon-pipe-chain firewall LISTEN BALANCER
  *	scon-pipe-chain client FIREWALL [--requests N] [--size N]
  *
- * with --cpu N for each of them. Addresses are those of way.h.
+ * Each takes --cpu N. Addresses are described in transport.h.
  *
- * A request has the addresses that a packet would have, and a message that is
- * encrypted with AES-128-GCM. The firewall denies some by their addresses, the
- * balancer chooses a decrypter by them, and that one decrypts. What the client gets
- * back is the verdict on a request. It has a number of requests under way, and ends
- * when it has got all verdicts and found them right.
+ * A request has a packet's addresses and a message encrypted with AES-128-GCM. The
+ * firewall denies some requests by their addresses, the balancer chooses a decrypter by
+ * them, and the decrypter decrypts. The client gets a verdict on each request. It keeps
+ * a window of requests in flight, checks the verdicts, and ends after the last one.
  *
- * A service has one thread for what goes forth and one for each service behind it,
- * for what comes back. All of them end when the client does.
+ * A service has one thread for requests and one for the verdicts of each service
+ * behind it. All end with the client.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -29,17 +28,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "way.h"
+#include "transport.h"
 
 #define MOST_SIZE (1 << 20)
 #define MOST_BEHIND 16
-#define WINDOW 64 /* requests under way */
+#define WINDOW 64 /* requests in flight */
 
 struct request {
 	uint64_t number, nonce;
 	uint32_t src, dst; /* addresses */
 	uint16_t sport, dport;
-	uint32_t size; /* of the message behind */
+	uint32_t size; /* of the message that follows */
 	uint8_t tag[16];
 };
 
@@ -50,17 +49,17 @@ struct verdict {
 		DENIED,
 		BROKEN
 	} what;
-	uint32_t sum; /* of the bytes, when it is done */
+	uint32_t sum; /* of the decrypted bytes */
 };
 
-/* A service's neighbours. */
-struct link {
-	struct way way;
+/* The connections of a service. */
+struct neighbour {
+	struct transport transport;
 	int sock;
 };
 
-static struct link front; /* who sends requests */
-static struct link behind[MOST_BEHIND];
+static struct neighbour front; /* requests come from here */
+static struct neighbour behind[MOST_BEHIND];
 static int count; /* of behind */
 static pthread_mutex_t to_front = PTHREAD_MUTEX_INITIALIZER;
 
@@ -82,32 +81,34 @@ static uint32_t sum_of(const uint8_t *message, size_t len)
 	return sum;
 }
 
-/* request receives one and its message; false when there are no more. */
-static bool receive_request(const struct link *from, struct request *r, uint8_t *message)
+/* receive_request receives a request and its message; false at the end. */
+static bool receive_request(const struct neighbour *from, struct request *r,
+			    uint8_t *message)
 {
-	if (!way_recv_all(&from->way, from->sock, r, sizeof(*r)))
+	if (!transport_recv_all(&from->transport, from->sock, r, sizeof(*r)))
 		return false;
 	errno = 0;
 	if (r->size > MOST_SIZE)
 		die("request %llu has %u bytes", (unsigned long long)r->number, r->size);
-	if (r->size && !way_recv_all(&from->way, from->sock, message, r->size))
+	if (r->size &&
+	    !transport_recv_all(&from->transport, from->sock, message, r->size))
 		die("request %llu has no message", (unsigned long long)r->number);
 	return true;
 }
 
-static void forward(const struct link *to, const struct request *r)
+static void forward(const struct neighbour *to, const struct request *r)
 {
-	way_send(&to->way, to->sock, r, sizeof(*r) + r->size);
+	transport_send(&to->transport, to->sock, r, sizeof(*r) + r->size);
 }
 
 static void answer(struct verdict v)
 {
 	pthread_mutex_lock(&to_front);
-	way_send(&front.way, front.sock, &v, sizeof(v));
+	transport_send(&front.transport, front.sock, &v, sizeof(v));
 	pthread_mutex_unlock(&to_front);
 }
 
-/* The services. Each is called for a request. */
+/* The services: each handles one request. */
 
 static void balance(const struct request *r)
 {
@@ -117,7 +118,7 @@ static void balance(const struct request *r)
 	forward(&behind[(hash >> 16) % count], r);
 }
 
-/* Rules of the firewall, looked at in order. */
+/* Rules of the firewall; the first match decides. */
 static const struct rule {
 	uint32_t net, mask;
 	uint16_t dport; /* 0: any */
@@ -170,13 +171,13 @@ static void decrypt(const struct request *r)
 	answer(v);
 }
 
-/* bring_back takes verdicts to the front. */
+/* bring_back forwards verdicts to the front. */
 static void *bring_back(void *from)
 {
-	const struct link *l = from;
+	const struct neighbour *l = from;
 	struct verdict v;
 
-	while (way_recv_all(&l->way, l->sock, &v, sizeof(v)))
+	while (transport_recv_all(&l->transport, l->sock, &v, sizeof(v)))
 		answer(v);
 	return NULL;
 }
@@ -184,10 +185,10 @@ static void *bring_back(void *from)
 static void report(double seconds, double cpu_s_before)
 {
 	printf("{\"seconds\": %.9f, \"cpu_s\": %.9f}\n", seconds,
-	       way_cpu_seconds(0) - cpu_s_before);
+	       transport_cpu_seconds(0) - cpu_s_before);
 }
 
-/* serve has a service work on all requests. */
+/* serve handles all requests. */
 static void serve(const char *listen_at, void (*service)(const struct request *))
 {
 	pthread_t threads[MOST_BEHIND];
@@ -196,41 +197,41 @@ static void serve(const char *listen_at, void (*service)(const struct request *)
 	int64_t begun;
 	double cpu_s;
 
-	front.way = way_parse(listen_at);
-	listener = way_listen(&front.way, 1);
-	way_ready();
-	front.sock = way_accept(&front.way, listener);
+	front.transport = transport_parse(listen_at);
+	listener = transport_listen(&front.transport, 1);
+	transport_ready();
+	front.sock = transport_accept(&front.transport, listener);
 	for (i = 0; i < count; i++) {
 		errno = pthread_create(&threads[i], NULL, bring_back, &behind[i]);
 		if (errno)
 			die("start a thread");
 	}
 	for (i = 0; i < 2; i++)
-		both[i] = way_buffer(&front.way, sizeof(*r) + MOST_SIZE);
-	begun = way_now_ns();
-	cpu_s = way_cpu_seconds(0);
+		both[i] = transport_buffer(&front.transport, sizeof(*r) + MOST_SIZE);
+	begun = transport_now_ns();
+	cpu_s = transport_cpu_seconds(0);
 	for (turn = 0;; turn = !turn) {
 		r = both[turn];
 		for (i = 0; i < count; i++)
-			way_reuse(&behind[i].way, behind[i].sock, r);
+			transport_reuse(&behind[i].transport, behind[i].sock, r);
 		if (!receive_request(&front, r, (uint8_t *)(r + 1)))
 			break;
 		service(r);
 	}
 	for (i = 0; i < count; i++)
-		way_finish(&behind[i].way, behind[i].sock);
+		transport_finish(&behind[i].transport, behind[i].sock);
 	for (i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
-	way_finish(&front.way, front.sock);
-	way_close(&front.way, front.sock);
-	way_close(&front.way, listener);
-	report((way_now_ns() - begun) / 1e9, cpu_s);
+	transport_finish(&front.transport, front.sock);
+	transport_close(&front.transport, front.sock);
+	transport_close(&front.transport, listener);
+	report((transport_now_ns() - begun) / 1e9, cpu_s);
 }
 
 /* The client. */
 
-/* MOST_MADE messages are encrypted before, and sent again and again: encrypting is
- * not what the chain does. */
+/* MOST_MADE messages are encrypted in advance and sent repeatedly: encryption is not a
+ * part of the chain. */
 #define MOST_MADE 1024
 
 static struct {
@@ -242,13 +243,13 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t fewer;
 	int under_way;
-	uint8_t *want; /* what each verdict has to be, 0 when it has come */
+	uint8_t *want; /* the expected verdicts, 0 once received */
 } client = { .requests = 10000,
 	     .size = 1500,
 	     .lock = PTHREAD_MUTEX_INITIALIZER,
 	     .fewer = PTHREAD_COND_INITIALIZER };
 
-static void make_messages(const struct way *w)
+static void make_messages(const struct transport *t)
 {
 	EVP_CIPHER_CTX *ctx = EVP_CIPHER_CTX_new();
 	uint8_t *plain = calloc(1, client.size), nonce[12];
@@ -257,7 +258,7 @@ static void make_messages(const struct way *w)
 	if (!ctx || !plain)
 		die("get memory");
 	for (i = 0; i < MOST_MADE && i < client.requests; i++) {
-		struct request *r = way_buffer(w, sizeof(*r) + client.size);
+		struct request *r = transport_buffer(t, sizeof(*r) + client.size);
 		uint8_t *message = (uint8_t *)(r + 1);
 		int n;
 
@@ -278,7 +279,7 @@ static void make_messages(const struct way *w)
 	free(plain);
 }
 
-/* address gives the n-th request addresses: of eight networks, one is denied. */
+/* address sets the n-th request's addresses: one of eight networks is denied. */
 static void address(struct request *r, uint64_t n)
 {
 	r->number = n;
@@ -290,13 +291,13 @@ static void address(struct request *r, uint64_t n)
 
 static void *receive_verdicts(void *unused)
 {
-	struct link *l = &behind[0];
+	struct neighbour *l = &behind[0];
 	struct verdict v;
 	uint64_t n;
 
 	(void)unused;
 	for (n = 0; n < client.requests; n++) {
-		if (!way_recv_all(&l->way, l->sock, &v, sizeof(v)))
+		if (!transport_recv_all(&l->transport, l->sock, &v, sizeof(v)))
 			die("the chain is gone");
 		errno = 0;
 		if (v.number >= client.requests || !v.what ||
@@ -304,7 +305,7 @@ static void *receive_verdicts(void *unused)
 		    (v.what == DONE && v.sum != client.sums[v.number % MOST_MADE]))
 			die("request %llu: verdict %d, sum %u",
 			    (unsigned long long)v.number, v.what, v.sum);
-		client.want[v.number] = 0; /* there is no second one */
+		client.want[v.number] = 0; /* a second one is an error */
 		pthread_mutex_lock(&client.lock);
 		client.under_way--;
 		pthread_cond_signal(&client.fewer);
@@ -315,25 +316,25 @@ static void *receive_verdicts(void *unused)
 
 static void ask(void)
 {
-	struct link *l = &behind[0];
+	struct neighbour *l = &behind[0];
 	pthread_t receiver;
 	int64_t begun;
 	double cpu_s;
 	uint64_t n;
 
-	make_messages(&l->way);
+	make_messages(&l->transport);
 	client.want = calloc(client.requests, 1);
 	if (!client.want)
 		die("get memory");
-	begun = way_now_ns();
-	cpu_s = way_cpu_seconds(0);
+	begun = transport_now_ns();
+	cpu_s = transport_cpu_seconds(0);
 	errno = pthread_create(&receiver, NULL, receive_verdicts, NULL);
 	if (errno)
 		die("start a thread");
 	for (n = 0; n < client.requests; n++) {
 		struct request *r = client.made[n % MOST_MADE];
 
-		way_reuse(&l->way, l->sock, r);
+		transport_reuse(&l->transport, l->sock, r);
 		address(r, n);
 		pthread_mutex_lock(&client.lock);
 		while (client.under_way == WINDOW)
@@ -344,8 +345,8 @@ static void ask(void)
 		forward(l, r);
 	}
 	pthread_join(receiver, NULL);
-	report((way_now_ns() - begun) / 1e9, cpu_s);
-	way_finish(&l->way, l->sock);
+	report((transport_now_ns() - begun) / 1e9, cpu_s);
+	transport_finish(&l->transport, l->sock);
 }
 
 static int usage(void)
@@ -385,12 +386,12 @@ int main(int argc, char **argv)
 	if (strcmp(role, "client") && optind < argc)
 		listen_at = argv[optind++];
 	for (; optind < argc && count < MOST_BEHIND; optind++, count++)
-		behind[count].way = way_parse(argv[optind]);
+		behind[count].transport = transport_parse(argv[optind]);
 	if (client.size < 1 || client.size > MOST_SIZE || client.requests < 1)
 		return usage();
-	way_pin(cpu);
+	transport_pin(cpu);
 	for (c = 0; c < count; c++)
-		behind[c].sock = way_connect(&behind[c].way);
+		behind[c].sock = transport_connect(&behind[c].transport);
 	if (!strcmp(role, "decrypter") && listen_at && !count)
 		serve(listen_at, decrypt);
 	else if (!strcmp(role, "balancer") && count)
@@ -402,6 +403,6 @@ int main(int argc, char **argv)
 	else
 		return usage();
 	for (c = 0; c < count; c++)
-		way_close(&behind[c].way, behind[c].sock);
+		transport_close(&behind[c].transport, behind[c].sock);
 	return 0;
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-pipe-load: sends messages one way, or to and fro, and measures.
+ * scon-pipe-load: measures throughput, or round trips with --turns.
  *
- *	scon-pipe-load listen WAY:ADDRESS [OPTION...]
- *	scon-pipe-load connect WAY:ADDRESS [OPTION...]
+ *	scon-pipe-load listen TRANSPORT:ADDRESS [OPTION...]
+ *	scon-pipe-load connect TRANSPORT:ADDRESS [OPTION...]
  *
- * Both ends want the same options. "scon pipe bench" runs it.
+ * Both ends take the same options. "scon pipe bench" runs it.
  *
- * The way of a stream:
+ * Throughput:
  *
- * 1. connect opens its connections, and says by the first one when to measure:
- *    both ends look at the same clock.
- * 2. It sends to its connections in turn, messages with a number each.
- * 3. listen receives what there is, checks the numbers, and notes bytes and
- *    processor time at the beginning and the end of the time to measure.
- * 4. At the end it sends back how many bytes came, and connect compares.
+ * 1. connect opens its connections and sends the period to measure by the first one:
+ *    both ends read the same clock.
+ * 2. It sends numbered messages to its connections, round robin.
+ * 3. listen receives, checks the numbers, and records bytes and processor time at the
+ *    beginning and the end of the period.
+ * 4. At the end it returns the number of bytes received, and connect compares.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,24 +28,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "way.h"
+#include "transport.h"
 
-#define LEAST_ROOM (64 << 10) /* to receive into */
-#define TICK_BYTES (32 << 10) /* between two looks at the clock */
-#define MARGIN_NS INT64_C(20000000) /* that a sender goes on for */
+#define LEAST_ROOM (64 << 10) /* of a receive */
+#define TICK_BYTES (32 << 10) /* between readings of the clock */
+#define MARGIN_NS INT64_C(20000000) /* that a sender continues after the period */
 #define MOST_TURNS (1 << 21)
 #define EVENTS 64
-#define BUFFERS 8 /* that are sent by in turn */
+#define BUFFERS 8 /* of messages, used round robin */
 
 static struct options {
 	bool turns;
-	bool until_end; /* of the connection, or of the other end */
+	bool until_end; /* send until the connection or the peer ends */
 	size_t size;
 	double warm_s, seconds;
 	int connections;
 	int cpu;
 	int sockmap; /* -1: none */
-	pid_t also; /* whose processor time counts, too; 0: nobody's */
+	pid_t also; /* process whose processor time is added, 0 for none */
 } opt = { .size = 64 << 10,
 	  .warm_s = 0.1,
 	  .seconds = 0.5,
@@ -53,9 +53,9 @@ static struct options {
 	  .cpu = -1,
 	  .sockmap = -1 };
 
-static struct way way;
+static struct transport transport;
 
-/* When to measure. */
+/* The period to measure. */
 struct period {
 	int64_t from, until;
 };
@@ -66,10 +66,10 @@ struct reading {
 	double cpu_s;
 };
 
-/* A meter reads at the beginning and at the end of its period. */
+/* A meter records at the beginning and the end of the period. */
 struct meter {
 	struct period period;
-	uint64_t bytes, looked; /* so far, and when the clock was looked at */
+	uint64_t bytes, looked; /* so far; at the last reading of the clock */
 	int readings;
 	struct reading begin, end;
 };
@@ -82,11 +82,12 @@ static void tick(struct meter *m, size_t bytes)
 	if (m->bytes - m->looked < TICK_BYTES || m->readings == 2)
 		return;
 	m->looked = m->bytes;
-	r.at = way_now_ns();
+	r.at = transport_now_ns();
 	if (r.at < (m->readings ? m->period.until : m->period.from))
 		return;
 	r.bytes = m->bytes;
-	r.cpu_s = way_cpu_seconds(0) + (opt.also ? way_cpu_seconds(opt.also) : 0);
+	r.cpu_s = transport_cpu_seconds(0) +
+		  (opt.also ? transport_cpu_seconds(opt.also) : 0);
 	*(m->readings++ ? &m->end : &m->begin) = r;
 }
 
@@ -103,8 +104,8 @@ static void report(const struct meter *m)
 }
 
 /*
- * redirected puts a connection of TCP into the map of the mode sockmap: its key is
- * the client's port, and at which end it is.
+ * redirected adds a TCP socket to the map of the mode sockmap. The key is the client's
+ * port and the end.
  */
 static void redirect(int sock, bool client)
 {
@@ -127,7 +128,7 @@ static void redirect(int sock, bool client)
 		die("put a connection into the map");
 }
 
-/* Streams. */
+/* Throughput. */
 
 static void stamp(char *message, uint64_t number)
 {
@@ -135,7 +136,7 @@ static void stamp(char *message, uint64_t number)
 		memcpy(message, &number, sizeof(number));
 }
 
-/* verify the numbers of the messages that begin in a piece of a stream. */
+/* verify checks the numbers of the messages that begin in a piece of a stream. */
 static void verify(const char *piece, uint64_t pos, size_t len)
 {
 	uint64_t number = (pos + opt.size - 1) / opt.size, got;
@@ -153,53 +154,54 @@ static void verify(const char *piece, uint64_t pos, size_t len)
 	}
 }
 
-/* receive_room is how many bytes are received at most at once. */
+/* receive_room is the most bytes of a receive. */
 static size_t receive_room(void)
 {
 	return opt.size > LEAST_ROOM ? opt.size : LEAST_ROOM;
 }
 
-/* send_stream sends a little more than the time takes, so that the other end has
- * something to look at the clock for. */
+/* send_stream sends a little longer than the period: the peer reads the clock when it
+ * receives. */
 static void send_stream(int *socks)
 {
-	int64_t now = way_now_ns();
+	int64_t now = transport_now_ns();
 	struct meter m = { 0 };
 	uint64_t number, came, enough = UINT64_MAX;
 	struct {
 		char *message;
-		int sock; /* that it was sent by */
+		int sock; /* that has sent it */
 	} buffers[BUFFERS];
 	unsigned int turn = 0;
 	int i;
 
 	for (i = 0; i < BUFFERS; i++) {
-		buffers[i].message = way_buffer(&way, opt.size);
+		buffers[i].message = transport_buffer(&transport, opt.size);
 		buffers[i].sock = socks[0];
 	}
 
 	m.period.from = now + opt.warm_s * 1e9;
 	m.period.until = m.period.from + opt.seconds * 1e9;
-	way_send(&way, socks[0], &m.period, sizeof(m.period));
+	transport_send(&transport, socks[0], &m.period, sizeof(m.period));
 	for (number = 0; now < m.period.until + MARGIN_NS || m.bytes < enough; number++) {
 		for (i = 0; i < opt.connections; i++) {
 			char *message = buffers[turn % BUFFERS].message;
 
-			way_reuse(&way, buffers[turn % BUFFERS].sock, message);
+			transport_reuse(&transport, buffers[turn % BUFFERS].sock,
+					message);
 			stamp(message, number);
-			way_send(&way, socks[i], message, opt.size);
+			transport_send(&transport, socks[i], message, opt.size);
 			buffers[turn++ % BUFFERS].sock = socks[i];
 			tick(&m, opt.size);
 		}
 		if (m.readings < 2 && opt.connections == 1)
 			continue;
-		now = way_now_ns();
+		now = transport_now_ns();
 		if (m.readings == 2)
 			enough = m.end.bytes + 4 * receive_room();
 	}
 	for (i = 0; i < opt.connections; i++)
-		way_finish(&way, socks[i]);
-	if (!way_recv_all(&way, socks[0], &came, sizeof(came)))
+		transport_finish(&transport, socks[i]);
+	if (!transport_recv_all(&transport, socks[0], &came, sizeof(came)))
 		die("the other end is gone");
 	errno = 0;
 	if (came != m.bytes)
@@ -208,16 +210,16 @@ static void send_stream(int *socks)
 	report(&m);
 }
 
-/* receive takes what one connection has; false at its end. */
+/* receive reads from one connection; false at its end. */
 static bool receive(struct meter *m, int sock, uint64_t *pos, char *spare, size_t room)
 {
 	const void *at;
-	size_t n = way_get(&way, sock, spare, room, &at);
+	size_t n = transport_get(&transport, sock, spare, room, &at);
 
 	if (!n)
 		return false;
 	verify(at, *pos, n);
-	way_done(&way, sock, n);
+	transport_done(&transport, sock, n);
 	*pos += n;
 	tick(m, n);
 	return true;
@@ -227,49 +229,49 @@ static void receive_stream(int *socks)
 {
 	size_t room = receive_room();
 	uint64_t *pos = calloc(opt.connections, sizeof(*pos));
-	char *spare = way_buffer(&way, room);
+	char *spare = transport_buffer(&transport, room);
 	struct epoll_event events[EVENTS];
 	int set, left = opt.connections, i;
 	struct meter m = { 0 };
 
 	if (!pos)
 		die("get memory");
-	if (!way_recv_all(&way, socks[0], &m.period, sizeof(m.period)))
+	if (!transport_recv_all(&transport, socks[0], &m.period, sizeof(m.period)))
 		die("the other end is gone");
 	if (opt.connections == 1) {
 		while (receive(&m, socks[0], pos, spare, room))
 			;
 		left = 0;
 	}
-	set = left ? way_set(&way) : -1;
+	set = left ? transport_set(&transport) : -1;
 	for (i = 0; i < left; i++)
-		way_set_add(&way, set, socks[i], i);
+		transport_set_add(&transport, set, socks[i], i);
 	while (left) {
-		int n = way_set_wait(&way, set, events, EVENTS);
+		int n = transport_set_wait(&transport, set, events, EVENTS);
 
 		while (n-- > 0) {
 			i = events[n].data.u32;
 			if (receive(&m, socks[i], &pos[i], spare, room))
 				continue;
-			way_set_remove(&way, set, socks[i]);
+			transport_set_remove(&transport, set, socks[i]);
 			left--;
 		}
 	}
-	way_send(&way, socks[0], &m.bytes, sizeof(m.bytes));
+	transport_send(&transport, socks[0], &m.bytes, sizeof(m.bytes));
 	report(&m);
 }
 
-/* Until somebody is killed. */
+/* Until an end is killed. */
 
-#define GOING (8 << 20) /* bytes, after which it is not the beginning any more */
+#define GOING (8 << 20) /* bytes after which the stream is steady */
 
 static void tell_end(void)
 {
-	printf("{\"ended_ns\": %lld}\n", (long long)way_now_ns());
+	printf("{\"ended_ns\": %lld}\n", (long long)transport_now_ns());
 	exit(0);
 }
 
-/* going tells who started the program that bytes go. */
+/* going reports on stdout that the stream is steady. */
 static void going(size_t bytes)
 {
 	static size_t gone;
@@ -283,11 +285,11 @@ static void going(size_t bytes)
 
 static void send_on(int sock)
 {
-	char *message = way_buffer(&way, opt.size);
+	char *message = transport_buffer(&transport, opt.size);
 
 	for (;;) {
-		way_reuse(&way, sock, message);
-		way_send(&way, sock, message, opt.size);
+		transport_reuse(&transport, sock, message);
+		transport_send(&transport, sock, message, opt.size);
 		going(opt.size);
 	}
 }
@@ -295,24 +297,24 @@ static void send_on(int sock)
 static void receive_on(int sock)
 {
 	size_t room = receive_room(), n;
-	char *spare = way_buffer(&way, room);
+	char *spare = transport_buffer(&transport, room);
 	const void *at;
 
-	while ((n = way_get(&way, sock, spare, room, &at))) {
-		way_done(&way, sock, n);
+	while ((n = transport_get(&transport, sock, spare, room, &at))) {
+		transport_done(&transport, sock, n);
 		going(n);
 	}
 	tell_end();
 }
 
-/* To and fro. */
+/* Round trips. */
 
 static void answer_turns(int *socks)
 {
-	char *message = way_buffer(&way, opt.size);
+	char *message = transport_buffer(&transport, opt.size);
 
-	while (way_recv_all(&way, socks[0], message, opt.size))
-		way_send(&way, socks[0], message, opt.size);
+	while (transport_recv_all(&transport, socks[0], message, opt.size))
+		transport_send(&transport, socks[0], message, opt.size);
 }
 
 static int by_value(const void *a, const void *b)
@@ -325,21 +327,22 @@ static int by_value(const void *a, const void *b)
 static void take_turns(int *socks)
 {
 	uint32_t *took = calloc(MOST_TURNS, sizeof(*took));
-	char *message = way_buffer(&way, opt.size), *back = way_buffer(&way, opt.size);
-	int64_t begun = way_now_ns(), before = begun, now;
+	char *message = transport_buffer(&transport, opt.size),
+	     *back = transport_buffer(&transport, opt.size);
+	int64_t begun = transport_now_ns(), before = begun, now;
 	uint64_t number;
 	size_t n = 0;
 
 	if (!took)
 		die("get memory");
-	/* On a busy machine the first may take longer than all should. */
+	/* The first one may take very long on a busy machine. */
 	for (number = 0; before - begun < (opt.warm_s + opt.seconds) * 1e9 || !n;
 	     number++) {
 		stamp(message, number);
-		way_send(&way, socks[0], message, opt.size);
-		if (!way_recv_all(&way, socks[0], back, opt.size))
+		transport_send(&transport, socks[0], message, opt.size);
+		if (!transport_recv_all(&transport, socks[0], back, opt.size))
 			die("the other end is gone");
-		now = way_now_ns();
+		now = transport_now_ns();
 		errno = 0;
 		if (memcmp(message, back, opt.size))
 			die("message %llu came back as another one",
@@ -348,24 +351,24 @@ static void take_turns(int *socks)
 			took[n++] = now - before;
 		before = now;
 	}
-	way_finish(&way, socks[0]);
+	transport_finish(&transport, socks[0]);
 	qsort(took, n, sizeof(*took), by_value);
 	printf("{\"turns\": %zu, \"p50_us\": %.3f, \"p99_us\": %.3f}\n", n,
 	       took[n / 2] / 1e3, took[n * 99 / 100] / 1e3);
 }
 
-/* greet: after a byte to and fro both ends have all that they need, and what is
- * sent from now on is redirected. */
+/* greet sends a byte each way: then both ends are in the map, and further bytes are
+ * redirected. */
 static void greet(int sock, bool first)
 {
 	char byte = 0;
 
 	if (first)
-		way_send(&way, sock, &byte, 1);
-	if (!way_recv_all(&way, sock, &byte, 1))
+		transport_send(&transport, sock, &byte, 1);
+	if (!transport_recv_all(&transport, sock, &byte, 1))
 		die("the other end is gone");
 	if (!first)
-		way_send(&way, sock, &byte, 1);
+		transport_send(&transport, sock, &byte, 1);
 }
 
 static void run(bool listens)
@@ -375,15 +378,16 @@ static void run(bool listens)
 	if (!socks)
 		die("get memory");
 	if (listens) {
-		listener = way_listen(&way, opt.connections);
-		way_ready();
+		listener = transport_listen(&transport, opt.connections);
+		transport_ready();
 	}
 	for (i = 0; i < opt.connections; i++) {
-		socks[i] = listens ? way_accept(&way, listener) : way_connect(&way);
+		socks[i] = listens ? transport_accept(&transport, listener) :
+				     transport_connect(&transport);
 		redirect(socks[i], !listens);
 		greet(socks[i], listens);
 	}
-	way_lost = opt.until_end ? tell_end : NULL;
+	transport_lost = opt.until_end ? tell_end : NULL;
 	if (opt.until_end)
 		(listens ? receive_on : send_on)(socks[0]);
 	else if (opt.turns)
@@ -391,9 +395,9 @@ static void run(bool listens)
 	else
 		(listens ? receive_stream : send_stream)(socks);
 	for (i = 0; i < opt.connections; i++)
-		way_close(&way, socks[i]);
+		transport_close(&transport, socks[i]);
 	if (listens)
-		way_close(&way, listener);
+		transport_close(&transport, listener);
 }
 
 static void raise_files(void)
@@ -466,18 +470,18 @@ int main(int argc, char **argv)
 	if (argc - optind != 2 || (!listens && strcmp(argv[optind], "connect")) ||
 	    !opt.size || opt.connections < 1 || (opt.turns && opt.connections > 1)) {
 		fprintf(stderr,
-			"usage: scon-pipe-load listen|connect WAY:ADDRESS"
+			"usage: scon-pipe-load listen|connect TRANSPORT:ADDRESS"
 			" [--turns|--until-end] [--size BYTES] [--warm S] [--seconds S]"
 			" [--connections N] [--cpu N] [--wait usual|sleep|look]"
 			" [--sockmap FD] [--also PID]\n");
 		return 2;
 	}
-	way = way_parse(argv[optind + 1]);
-	way.wait = !strcmp(wait, "look")  ? WAIT_LOOK :
-		   !strcmp(wait, "sleep") ? WAIT_SLEEP :
-					    WAIT_USUAL;
+	transport = transport_parse(argv[optind + 1]);
+	transport.wait = !strcmp(wait, "look")	? WAIT_LOOK :
+			 !strcmp(wait, "sleep") ? WAIT_SLEEP :
+						  WAIT_USUAL;
 	raise_files();
-	way_pin(opt.cpu);
+	transport_pin(opt.cpu);
 	run(listens);
 	return 0;
 }

@@ -9,16 +9,16 @@
 #include <unistd.h>
 
 #include "memory.h"
-#include "way.h"
+#include "transport.h"
 
-#define SIZE (4 << 20) /* as the largest rings of the pipe */
+#define SIZE (4 << 20) /* of the pipe's largest rings */
 #define LINE 128
-#define PIECE (64 << 10) /* the other end begins with one while the next is copied */
+#define PIECE (64 << 10) /* the receiver copies one while the sender copies the next */
 #define PATIENCE_NS INT64_C(10000000000)
 
 struct lane {
-	_Alignas(LINE) _Atomic uint64_t head; /* bytes that came in */
-	_Alignas(LINE) _Atomic uint64_t tail; /* and out */
+	_Alignas(LINE) _Atomic uint64_t head; /* bytes written */
+	_Alignas(LINE) _Atomic uint64_t tail; /* bytes read */
 	_Alignas(LINE) atomic_bool end;
 	_Alignas(4096) char bytes[SIZE];
 };
@@ -59,13 +59,13 @@ struct memory *memory_make(const char *path)
 	return map(fd);
 }
 
-struct memory *memory_meet(const char *path)
+struct memory *memory_open(const char *path)
 {
-	int64_t until = way_now_ns() + PATIENCE_NS;
+	int64_t until = transport_now_ns() + PATIENCE_NS;
 	int fd;
 
 	while ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0) {
-		if (errno != ENOENT || way_now_ns() > until)
+		if (errno != ENOENT || transport_now_ns() > until)
 			die("open memory");
 		usleep(1000);
 	}

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way of the data: a vector is messages, and each of them begins at another rank.
+ * Ring allreduce. A vector is divided into messages, each of which begins at another
+ * rank:
  *
- * 1. reduce: it goes round. Each rank adds its own to what it receives, and sends the
- *    sum on; the last one, which is the one before the first, keeps it.
- * 2. spread: from there the sum goes round, and takes the place of what was there.
+ * 1. reduce: the message goes around. Each rank adds its own values to what it receives
+ *    and sends the sum on. The last rank, the one before the first, keeps it.
+ * 2. spread: from there the sum goes around and replaces the values.
  *
- * A message is received and sent on in pieces. So a piece is in a cache still when it
- * is sent, the vector is read once and written once, and all ranks work at the same
- * time.
+ * A message is received and sent on in pieces. So a piece is still cached when it is
+ * sent, the vector is read once and written once, and all ranks work at the same time.
  *
- * All ranks take the messages in the same order. So nobody waits in vain, however few
- * bytes a connection holds: the first message that is not through waits for none behind
- * it. As many messages as there are ranks are reduced, and then spread: each rank sends
- * its own before it needs what the others have summed.
+ * All ranks handle the messages in the same order, so there is no deadlock, however few
+ * bytes a connection holds: no message waits for a later one. As many messages as there
+ * are ranks are reduced, then spread: each rank sends its own before it needs the
+ * others' sums.
  *
- * What takes the place of a message has in it what that message was: so it was read,
- * whatever the engine.
+ * A sum that arrives contains the rank's own message, so that was read, whatever the
+ * engine: its memory can be overwritten.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,20 +26,20 @@
 #endif
 
 #include "ring.h"
-#include "way.h"
+#include "transport.h"
 
 #define PIECE (256 << 10)
-/* An engine may read one still when the next is made. */
+/* An engine may still read one while the next is computed. */
 #define SUMS 2
-#define LINE 64 /* of a cache */
+#define LINE 64 /* cache line */
 
 struct ring {
 	int rank, ranks;
-	struct way own, next;
+	struct transport own, next;
 	int listener, from_previous, to_next; /* sockets */
-	float *sums[SUMS]; /* pieces to send on */
-	size_t sum_count; /* that there were */
-	void *spare; /* for a piece that does not lie in the pipe */
+	float *sums[SUMS]; /* buffers of pieces to send on */
+	size_t sum_count; /* sums computed so far */
+	void *spare; /* for a piece that is not received in place */
 
 	/* Of the vector: */
 	char *data;
@@ -53,13 +53,13 @@ static size_t piece_of(size_t len)
 
 static void send_on(const struct ring *r, const void *from, size_t len)
 {
-	way_send(&r->next, r->to_next, from, len);
+	transport_send(&r->next, r->to_next, from, len);
 }
 
-/* get receives at most len bytes, but whole floats. done gives them back. */
+/* get receives at most len bytes, whole floats. done releases them. */
 static size_t get(const struct ring *r, size_t len, const void **at)
 {
-	size_t n = way_get(&r->own, r->from_previous, r->spare, len, at), rest;
+	size_t n = transport_get(&r->own, r->from_previous, r->spare, len, at), rest;
 
 	errno = 0;
 	if (!n)
@@ -69,9 +69,9 @@ static size_t get(const struct ring *r, size_t len, const void **at)
 		return n;
 	if (*at != r->spare)
 		memcpy(r->spare, *at, n);
-	way_done(&r->own, r->from_previous, n);
+	transport_done(&r->own, r->from_previous, n);
 	*at = r->spare;
-	if (!way_recv_all(&r->own, r->from_previous, (char *)r->spare + n, rest))
+	if (!transport_recv_all(&r->own, r->from_previous, (char *)r->spare + n, rest))
 		die("the rank before is gone");
 	return n + rest;
 }
@@ -79,10 +79,10 @@ static size_t get(const struct ring *r, size_t len, const void **at)
 static void done(const struct ring *r, const void *at, size_t len)
 {
 	if (at != r->spare)
-		way_done(&r->own, r->from_previous, len);
+		transport_done(&r->own, r->from_previous, len);
 }
 
-/* add: a piece may begin anywhere. */
+/* add sums two pieces, of any alignment. */
 static void add(float *sum, const float *own, const char *piece, size_t count)
 {
 	size_t i;
@@ -95,16 +95,16 @@ static void add(float *sum, const float *own, const char *piece, size_t count)
 	}
 }
 
-/* sum_to_send is where the next one can be made. */
+/* sum_to_send is the buffer for the next sum. */
 static float *sum_to_send(struct ring *r)
 {
 	float *sum = r->sums[r->sum_count++ % SUMS];
 
-	way_reuse(&r->next, r->to_next, sum);
+	transport_reuse(&r->next, r->to_next, sum);
 	return sum;
 }
 
-/* place of the n-th message. The last one may be short. */
+/* place of the n-th message in the vector. The last one may be short. */
 static char *place(const struct ring *r, size_t n, size_t *len)
 {
 	size_t from = n * r->message;
@@ -113,7 +113,7 @@ static char *place(const struct ring *r, size_t n, size_t *len)
 	return r->data + from;
 }
 
-/* hops is how far the n-th message has come here, from where it begins. */
+/* hops is the number of ranks from the n-th message's first one to this one. */
 static int hops(const struct ring *r, size_t n)
 {
 	return (r->rank + r->ranks - n % r->ranks) % r->ranks;
@@ -143,8 +143,8 @@ static void reduce(struct ring *r, size_t n)
 	}
 }
 
-/* put copies past the caches, where that can be: nobody reads a result soon, and what
- * is written over need not be read first. */
+/* put copies with non-temporal stores where there are any: the result is not read soon,
+ * and its cache lines need not be fetched. */
 static void put(char *to, const char *from, size_t len)
 {
 #ifdef __SSE2__
@@ -165,7 +165,7 @@ static void put(char *to, const char *from, size_t len)
 	memcpy(to, from, len);
 }
 
-/* spread begins where reduce has ended. What comes is sent on from where it lies. */
+/* spread begins where reduce has ended. Pieces are sent on from where they lie. */
 static void spread(struct ring *r, size_t n)
 {
 	int come = (hops(r, n) + 1) % r->ranks;
@@ -178,8 +178,8 @@ static void spread(struct ring *r, size_t n)
 	}
 	while (left) {
 		const void *piece;
-		size_t len =
-			way_get(&r->own, r->from_previous, own, piece_of(left), &piece);
+		size_t len = transport_get(&r->own, r->from_previous, own, piece_of(left),
+					   &piece);
 
 		errno = 0;
 		if (!len)
@@ -188,7 +188,7 @@ static void spread(struct ring *r, size_t n)
 			send_on(r, piece, len);
 		if (piece != own)
 			put(own, piece, len);
-		way_done(&r->own, r->from_previous, len);
+		transport_done(&r->own, r->from_previous, len);
 		own += len;
 		left -= len;
 	}
@@ -209,22 +209,22 @@ void ring_allreduce(struct ring *r, float *data, size_t count, size_t message)
 		for (n = from; n < to; n++)
 			spread(r, n);
 	}
-	way_reuse(&r->next, r->to_next, r->data);
+	transport_reuse(&r->next, r->to_next, r->data);
 }
 
-/* A byte goes round twice. */
-void ring_meet(struct ring *r)
+/* A byte goes around twice. */
+void ring_barrier(struct ring *r)
 {
 	char byte = 0;
 	int round;
 
 	for (round = 0; round < 2; round++) {
 		if (!r->rank)
-			way_send(&r->next, r->to_next, &byte, 1);
-		if (!way_recv_all(&r->own, r->from_previous, &byte, 1))
+			transport_send(&r->next, r->to_next, &byte, 1);
+		if (!transport_recv_all(&r->own, r->from_previous, &byte, 1))
 			die("the rank before is gone");
 		if (r->rank)
-			way_send(&r->next, r->to_next, &byte, 1);
+			transport_send(&r->next, r->to_next, &byte, 1);
 	}
 }
 
@@ -237,14 +237,14 @@ struct ring *ring_open(int rank, int ranks, const char *own, const char *next)
 		die("get memory");
 	r->rank = rank;
 	r->ranks = ranks;
-	r->own = way_parse(own);
-	r->next = way_parse(next);
-	r->listener = way_listen(&r->own, 1);
-	r->to_next = way_connect(&r->next);
-	r->from_previous = way_accept(&r->own, r->listener);
+	r->own = transport_parse(own);
+	r->next = transport_parse(next);
+	r->listener = transport_listen(&r->own, 1);
+	r->to_next = transport_connect(&r->next);
+	r->from_previous = transport_accept(&r->own, r->listener);
 	for (i = 0; i < SUMS; i++)
-		r->sums[i] = way_buffer(&r->next, PIECE);
-	r->spare = way_buffer(&r->own, PIECE);
+		r->sums[i] = transport_buffer(&r->next, PIECE);
+	r->spare = transport_buffer(&r->own, PIECE);
 	return r;
 }
 
@@ -252,11 +252,11 @@ void ring_close(struct ring *r)
 {
 	int i;
 
-	way_close(&r->next, r->to_next);
-	way_close(&r->own, r->from_previous);
-	way_close(&r->own, r->listener);
+	transport_close(&r->next, r->to_next);
+	transport_close(&r->own, r->from_previous);
+	transport_close(&r->own, r->listener);
 	for (i = 0; i < SUMS; i++)
-		way_buffer_free(&r->next, r->sums[i]);
-	way_buffer_free(&r->own, r->spare);
+		transport_buffer_free(&r->next, r->sums[i]);
+	transport_buffer_free(&r->own, r->spare);
 	free(r);
 }

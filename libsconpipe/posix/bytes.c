@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of moving bytes. */
+/* Sending and receiving. */
 #include "posix.h"
 
 void case_echo(void)

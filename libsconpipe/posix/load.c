@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Load between two processes until one of them ends: "server ADDRESS" tells its
- * port, and reads what a client sends; "client ADDRESS PORT" says when it has
- * connected, and sends; so does "poller", which waits by poll. Both say how it ended,
- * with how many bytes. "victim ADDRESS" serves clients that may be hostile, one after the
- * other, until its standard input ends. "looker ADDRESS [PORT]" moves so much that a
- * connection may go over, and then looks for more without waiting for it, until there is
- * some; the client sends that at a sign by standard input.
+ * Load between two processes until one of them ends. "server ADDRESS" prints its port
+ * and reads what a client sends. "client ADDRESS PORT" prints that it has connected, and
+ * sends; so does "poller", which waits by poll. Both print how it ended, with the number
+ * of bytes. "victim ADDRESS" serves clients that may be hostile, one after the other,
+ * until its standard input ends. "looker ADDRESS [PORT]" transfers enough bytes for a
+ * connection to move, and then polls without waiting until there are more; the client
+ * sends these after a line on its standard input.
  */
 #include <arpa/inet.h>
 
@@ -27,7 +27,7 @@ static void ended(uint64_t bytes, ssize_t n)
 	       n ? strerrorname_np(errno) : "EOF");
 }
 
-/* listen_at tells its port. */
+/* listen_at prints its port. */
 static int listen_at(const char *address)
 {
 	struct sockaddr_in name = name_of(address, "0");
@@ -57,7 +57,7 @@ void load_server(const char *address)
 	ended(pos, n);
 }
 
-/* send_some sends what a socket that does not block takes. */
+/* send_some sends as much as a non-blocking socket takes. */
 static ssize_t send_some(int fd, const void *buf, size_t len)
 {
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
@@ -91,7 +91,7 @@ void load_client(const char *address, const char *port, bool polls)
 	ended(pos, n);
 }
 
-/* talk says after each piece what the bytes since the beginning come to. */
+/* talk answers each piece with the sum of all bytes so far. */
 static void talk(int fd)
 {
 	static unsigned char buf[100000];

@@ -62,8 +62,7 @@ void nonblock(int fd, bool on)
 	     "fcntl");
 }
 
-/* Bytes go to and fro until what would take the connection over has had the time
- * to do it. */
+/* One byte a millisecond each way gives the library time to move the connection. */
 void warm_up(struct pair p)
 {
 	char byte = 1;
@@ -93,7 +92,7 @@ struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len)
 	need(connect(p.a, name, len) == 0, "connect");
 	p.b = accept(listener, NULL, NULL);
 	need(p.b >= 0, "accept");
-	/* Small pieces shall not wait for each other. */
+	/* Small sends are not delayed. */
 	setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(p.b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	warm_up(p);
@@ -141,7 +140,7 @@ size_t drain(int fd)
 	size_t got = 0;
 	int quiet = 0;
 
-	/* What TCP has on its way comes after a moment. */
+	/* TCP may have bytes in flight. */
 	while (quiet < 20) {
 		ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
 
@@ -214,8 +213,7 @@ pthread_t start(void *(*fn)(void *), int fd)
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/* The library is there before the sanitizer's, also in images that get no
- * environment. */
+/* The library is loaded before the sanitizer's, also in images without environment. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

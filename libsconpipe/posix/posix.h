@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A table of what stream sockets do. Each case prints what it sees; the output on
- * TCP and under "scon run" has to be the same. Cases are functions in the file of
- * their topic.
+ * Cases of what stream sockets do. Each case prints its results; the output on TCP and
+ * under "scon run" has to be the same. Cases are functions in the file of their topic.
  */
 #ifndef POSIX_H
 #define POSIX_H
@@ -34,30 +33,30 @@
 #define SANITIZED
 #endif
 
-/* Two ends of a connection: who connected, who was accepted. */
+/* A connection: a is the client's end, b the server's. */
 struct pair {
 	int a, b;
 };
 
-struct pair make_pair(void); /* that has moved bytes both ways */
-struct pair cold_pair(int before); /* that has moved none; before: the client's, or -1 */
+struct pair make_pair(void); /* warmed up */
+struct pair cold_pair(int before); /* not warmed up; before: the client's socket, or -1 */
 struct pair pair_at(struct sockaddr *name, socklen_t len); /* likewise */
 struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len);
 int listener_at(const struct sockaddr *name, socklen_t len);
-void warm_up(struct pair p);
+void warm_up(struct pair p); /* transfers bytes until the connection has moved */
 void close_pair(struct pair p);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void result(const char *what, long n); /* and errno, when that is -1 */
+void result(const char *what, long n); /* prints n, and errno if n is -1 */
 void events(const char *what, unsigned int events);
-void need(bool condition, const char *what); /* to go on */
+void need(bool condition, const char *what); /* exits if it does not hold */
 void nonblock(int fd, bool on);
 void pause_ms(int ms);
-void fill_out(int fd); /* until it takes no more */
-size_t drain(int fd); /* of what has come */
+void fill_out(int fd); /* sends until a send would block */
+size_t drain(int fd); /* reads what has arrived */
 void send_stream(int fd, size_t len);
 void recv_stream(int fd, size_t len); /* and checks it */
-void stream_both(struct pair p); /* both ways, one after the other */
-/* byte_at is a stream's content. */
+void stream_both(struct pair p); /* in both directions, one after the other */
+/* byte_at is the content of a stream. */
 static inline unsigned char byte_at(uint64_t pos)
 {
 	return (pos * 2654435761u >> 13) ^ pos;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of how servers share their work, and of sets in sets. */
+/* Servers with several processes or threads, nested sets, sendfile and splice. */
 #include "posix.h"
 
 #define STREAM (1 << 20)
@@ -20,7 +20,7 @@ static int listener_of(struct sockaddr_in *name, int reuse)
 	return fd;
 }
 
-/* serve answers connections until one says that it is the last. */
+/* serve answers connections until one announces that it is the last. */
 static void serve(int listener)
 {
 	unsigned char last = 0;
@@ -59,7 +59,7 @@ static void workers_end(void)
 	}
 }
 
-/* Workers that were forked before share a listener. */
+/* Forked workers share a listener. */
 void case_prefork(void)
 {
 	struct sockaddr_in name = { 0 };
@@ -76,7 +76,7 @@ void case_prefork(void)
 	close(listener);
 }
 
-/* Workers have a listener each, at one port. */
+/* Workers have a listener each at one port (SO_REUSEPORT). */
 void case_reuseport(void)
 {
 	struct sockaddr_in name = { 0 };
@@ -101,7 +101,7 @@ void case_reuseport(void)
 	}
 }
 
-/* A child for each connection, which the parent gives it at once. */
+/* One child for each connection. */
 void case_forkserver(void)
 {
 	struct sockaddr_in name = { 0 };
@@ -152,7 +152,7 @@ static void *later(void *fd)
 	return NULL;
 }
 
-/* A set is waited for by poll, and by another set. */
+/* poll and another set wait for a set. */
 void case_nested(void)
 {
 	struct pair p = make_pair();
@@ -190,7 +190,7 @@ static void *set_on(void *set)
 	return (void *)(intptr_t)epoll_wait((intptr_t)set, &e, 1, 2000);
 }
 
-/* Threads wait for one set; of each event one hears. */
+/* Threads wait for one set; each event goes to one of them. */
 void case_crowd(void)
 {
 	struct pair p = make_pair();
@@ -214,7 +214,7 @@ void case_crowd(void)
 	close_pair(p);
 }
 
-/* What splice and sendfile refuse. */
+/* Errors of splice and sendfile. */
 void case_refusals(void)
 {
 	struct pair p = make_pair(), q = make_pair();
@@ -254,7 +254,7 @@ void case_refusals(void)
 	close_pair(q);
 }
 
-/* A pipe that has more than the other end takes: what fits goes. */
+/* A pipe has more bytes than the peer takes: splice sends what fits. */
 void case_splicefull(void)
 {
 	static char buf[65536];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Receivers that wait for edges, and take less than they asked for, or what FIONREAD
- * said, for all that there is: as nginx does. */
+/* Receivers with EPOLLET that take a short read, or FIONREAD, as the end of what there
+ * is, as nginx does. */
 #include "posix.h"
 
 #define CONNECTIONS 20
 #define BYTES 20000000
 #define PATIENCE_MS 5000
 
-/* send_pieces sends BYTES by pieces of all sizes. */
+/* send_pieces sends BYTES in pieces of all sizes. */
 static void *send_pieces(void *descriptor)
 {
 	static char piece[50000];
@@ -25,7 +25,7 @@ static void *send_pieces(void *descriptor)
 	return NULL;
 }
 
-/* take reads until it believes that there is no more. */
+/* take reads until there seems to be no more. */
 static size_t take(int fd, size_t size)
 {
 	static char buf[70000];
@@ -43,7 +43,7 @@ static size_t take(int fd, size_t size)
 		if (left < 0)
 			need(ioctl(fd, FIONREAD, &left) == 0, "FIONREAD");
 		else if ((left -= n) < 0)
-			break; /* it has come since: there will be an edge */
+			break; /* arrived since: there will be an edge */
 	}
 	return got;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of signals that come while a call waits, and of threads that end there. */
+/* Signals and cancellation while a call waits. */
 #include "posix.h"
 
 static volatile sig_atomic_t signals;
@@ -20,7 +20,7 @@ static void handle(int flags)
 
 static sigset_t blocked, old;
 
-/* pend has a signal wait for its mask to be lifted. */
+/* pend sends a signal that is blocked. */
 static void pend(void)
 {
 	handle(0);
@@ -108,7 +108,7 @@ static void *interrupt(void *fd)
 	return NULL;
 }
 
-/* What has come or gone before a signal counts, whether calls go on or not. */
+/* A signal after some bytes were transferred. */
 void case_partly(void)
 {
 	struct pair p = make_pair();
@@ -197,7 +197,7 @@ static void *write_on(void *fd)
 	return (void *)(intptr_t)write((intptr_t)fd, big, sizeof(big));
 }
 
-/* A thread that is ended while it waits leaves the connection as it was. */
+/* A thread that is cancelled while it waits leaves the connection intact. */
 void case_cancel(void)
 {
 	void *(*waits[])(void *) = { read_on, poll_on, select_on, epoll_on };
@@ -233,7 +233,7 @@ static void *shut_down(void *fd)
 	return NULL;
 }
 
-/* What waits for two ends at a time. */
+/* A thread polls both ends. */
 void case_wakepoll(void)
 {
 	struct pair p = make_pair(), q = make_pair();

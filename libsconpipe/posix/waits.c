@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of waiting: poll, select, epoll. */
+/* poll, select, epoll. */
 #include "posix.h"
 
 static unsigned int poll_one(int fd, short wanted, int timeout)

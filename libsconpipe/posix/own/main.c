@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An image that makes its own system calls, as Go's do: it copies its standard
- * input to its standard output. Its notes say that it is one.
+ * A program that makes its own system calls, as Go's do, and has a Go note: it copies
+ * standard input to standard output.
  */
 #include <elf.h>
 #include <stddef.h>

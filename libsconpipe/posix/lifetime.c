@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of descriptors, processes, ends, time, signals and threads. */
+/* Descriptors, fork, shutdown and close, timeouts, threads. */
 #include "posix.h"
 
 void case_dup(void)
@@ -358,7 +358,7 @@ void case_nbconnect(void)
 	close(a);
 }
 
-/* The other end's process is killed: what it has sent comes, then the end. */
+/* The peer's process is killed: its bytes arrive, then the end. */
 void case_killed(void)
 {
 	struct pair p = make_pair();
@@ -412,7 +412,7 @@ static void *shut_later(void *fd)
 	return NULL;
 }
 
-/* Another thread's shutdown wakes who sleeps. */
+/* A shutdown wakes another thread that sleeps. */
 void case_wakeshut(void)
 {
 	struct pair p = make_pair(), q = make_pair();
@@ -447,7 +447,7 @@ void case_urgent(void)
 	close_pair(p);
 }
 
-/* A program that closes all it does not know, and goes on with the others. */
+/* A program closes all descriptors that it does not know. */
 void case_closefrom(void)
 {
 	struct pair p = make_pair();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of addresses, and of sockets that begin or end otherwise. */
+/* Addresses, accept flags, failed and ended connections, options. */
 #include "posix.h"
 
 static int family_of(int fd, int (*fn)(int, struct sockaddr *, socklen_t *))
@@ -22,7 +22,7 @@ void case_v6(void)
 	close_pair(p);
 }
 
-/* A listener of both families has a client of IPv4. */
+/* A dual-stack listener has an IPv4 client. */
 void case_dual(void)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
@@ -89,7 +89,7 @@ void case_refused(void)
 	close(a);
 }
 
-/* A socket lets its connection go, and has another one. */
+/* A socket is disconnected and connected again. */
 void case_disconnect(void)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET,
@@ -113,7 +113,7 @@ void case_disconnect(void)
 	close_pair(p);
 }
 
-/* Reset with an error that is asked for, and not read. */
+/* A reset, asked for by SO_ERROR instead of read. */
 void case_soerror(void)
 {
 	struct pair p = make_pair();
@@ -137,7 +137,7 @@ void case_soerror(void)
 	close(p.b);
 }
 
-/* Options that come when bytes have gone already. */
+/* Options set after bytes were sent. */
 void case_lowat(void)
 {
 	struct pair p = make_pair();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases of odd arguments, and of what is done before or while a connection goes over. */
+/* Odd arguments, and calls before or while a connection moves. */
 #include <limits.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
 #include "posix.h"
 
-/* What the compiler shall not see. */
+/* Values hidden from the compiler. */
 static volatile int less_than_none = -1;
 static void *volatile nowhere;
 
@@ -85,7 +85,7 @@ void case_nowhere(void)
 	close_pair(p);
 }
 
-/* Times that are none, or that nobody sees the end of: a signal ends those. */
+/* Invalid times, and times so long that a signal ends the wait. */
 void case_times(void)
 {
 	struct timespec odd = { 0, 1000000000 }, before = { -1, 0 },
@@ -133,7 +133,7 @@ struct pair cold_pair(int before)
 	return p;
 }
 
-/* answer has bytes go the other way, for long enough to go over. */
+/* answer sends back, long enough for the connection to move. */
 static void answer(struct pair p)
 {
 	char byte = 1;
@@ -145,7 +145,7 @@ static void answer(struct pair p)
 	}
 }
 
-/* A byte that is not in the stream, before the connection would go over. */
+/* Urgent data before the connection would move. */
 void case_urgentfirst(void)
 {
 	struct pair p = cold_pair(-1);
@@ -162,7 +162,7 @@ void case_urgentfirst(void)
 	close_pair(p);
 }
 
-/* What knows a socket before it is connected hears of it afterwards. */
+/* A set that has the socket before it is connected. */
 void case_setfirst(void)
 {
 	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT | EPOLLET };
@@ -196,7 +196,7 @@ void case_dupfirst(void)
 	close_pair(p);
 }
 
-/* A socket that was connected to one and then to another one. */
+/* A socket that is disconnected and connected again. */
 void case_reconnect(void)
 {
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
@@ -216,7 +216,7 @@ void case_reconnect(void)
 	close_pair(q);
 }
 
-/* An error that comes after bytes is the next call's. */
+/* An error after bytes is returned by the next call. */
 void case_cut(void)
 {
 	struct linger now = { .l_onoff = 1 };
@@ -253,7 +253,7 @@ void case_readv2(void)
 	close_pair(p);
 }
 
-/* Options of TCP's own, of which what was received speaks. */
+/* Options whose results come with received bytes. */
 void case_tcponly(void)
 {
 	struct pair p = make_pair();
@@ -333,7 +333,7 @@ void case_smallstack(void)
 	close_pair(p);
 }
 
-/* Sets larger than their type, as some programs make. */
+/* Sets larger than fd_set, as some programs make. */
 void case_highselect(void)
 {
 	static unsigned long bits[65536 / 8 / sizeof(long)];
@@ -390,7 +390,7 @@ static void cancel(const char *what, void *(*fn)(void *), int fd)
 		say("%s: %s", what, how == PTHREAD_CANCELED ? "cancelled" : "ended");
 }
 
-/* Of a connection that is TCP's again. */
+/* A connection that has returned to TCP. */
 void case_cancelagain(void)
 {
 	struct pair p = make_pair();
@@ -402,8 +402,7 @@ void case_cancelagain(void)
 	close_pair(p);
 }
 
-/* Messages that were not sent whole are the last; those that are received have a
- * time. */
+/* sendmmsg ends with a message that was not sent whole; recvmmsg has a timeout. */
 void case_mmore(void)
 {
 	struct pair p = make_pair();
@@ -436,7 +435,7 @@ void case_mmore(void)
 	close_pair(p);
 }
 
-static volatile bool reads; /* a child's thread does, its parent's only waits */
+static volatile bool reads; /* the child's thread reads, the parent's only waits */
 
 static void *poll_three(void *fd)
 {
@@ -459,7 +458,7 @@ static void write_three(int fd)
 	}
 }
 
-/* A child's thread waits where one of its parent's did when it forked. */
+/* A child's thread waits where a thread of the parent waited at the fork. */
 void case_forkthreads(void)
 {
 	struct pair p = make_pair();
@@ -524,7 +523,7 @@ static void *write_pieces(void *fd)
 	return NULL;
 }
 
-/* One thread waits for a connection while another one has it go over. */
+/* One thread waits for a connection while another moves it. */
 void case_pollers(void)
 {
 	pthread_t t[PAIRS][4];
@@ -532,7 +531,7 @@ void case_pollers(void)
 	int i, j;
 
 #ifdef __SANITIZE_THREAD__
-	return; /* that takes what recv throws away for bytes at NULL */
+	return; /* it reports that recv discards bytes to NULL */
 #endif
 	for (i = 0; i < PAIRS; i++) {
 		p[i] = cold_pair(-1);
@@ -549,7 +548,7 @@ void case_pollers(void)
 	say("all came");
 }
 
-/* To write files is forbidden, and ends a process: connections are none. */
+/* RLIMIT_FSIZE: a write to a file ends the process, one to a connection does not. */
 void case_nofiles(void)
 {
 	struct rlimit none = { 0 };

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Cases of connections that another image gets, or another process. The image is
- * this program: "image FD LEFT", or its static twin, which no library is preloaded
- * into.
+ * Connections that are passed to another image or another process. The image is this
+ * program: "image FD LEFT", or its static twin, into which no library is preloaded.
  */
 #include <spawn.h>
 
 #include "posix.h"
 
-#define LEFT 5000 /* bytes that nobody has read when it leaves */
+#define LEFT 5000 /* bytes unread when the connection is passed */
 #define STREAM (1 << 20)
 
 extern char **environ;
 
-/* serve is what has got the connection: it reads what was left, then a stream, and
- * answers by one. */
+/* image_serve has got the connection: it reads what was left, then a stream, and
+ * answers with one. */
 void image_serve(const char *descriptor, const char *left)
 {
 	int fd = atoi(descriptor);
@@ -64,7 +63,7 @@ static const char *twin(void)
 	return beside(".static");
 }
 
-/* client is the other end, when somebody else has this one. */
+/* client is the peer of an image. */
 static void client(struct pair p, pid_t server)
 {
 	int status = 0;
@@ -108,7 +107,7 @@ void case_execstatic(void)
 	exec_of(twin(), 0, environ);
 }
 
-/* A process becomes another image, and goes on with its own connections. */
+/* A process execs, and uses its connections afterwards. */
 void case_execown(void)
 {
 	pid_t child = fork();
@@ -128,7 +127,7 @@ void case_execown(void)
 	say("status %d", WEXITSTATUS(status));
 }
 
-/* As inetd does it. */
+/* As inetd does: standard input and output. */
 void case_execdup(void)
 {
 	struct pair p = make_pair();
@@ -180,8 +179,7 @@ void case_spawnstatic(void)
 	spawn_of(twin(), 0);
 }
 
-/* A program gets it as its standard input: with some of it there already, and the
- * rest later. */
+/* As standard input, with a part of the stream there already. */
 static void filter_by(const char *program, const char *first, const char *then)
 {
 	struct pair p = make_pair();
@@ -206,20 +204,20 @@ static void filter_by(const char *program, const char *first, const char *then)
 	close(p.a);
 }
 
-/* One that reads by the C library's streams. */
+/* The image reads by stdio. */
 void case_filter(void)
 {
 	filter_by("sort", "", "c\nb\na\n");
 	filter_by("sort", "b\na\n", "d\nc\n");
 }
 
-/* One that makes its own system calls. */
+/* The image makes its own system calls. */
 void case_own(void)
 {
 	filter_by(beside(".own"), "", "c\nb\na\n");
 }
 
-/* A shell and its child get it. */
+/* To a shell and its child. */
 void case_shell(void)
 {
 	struct pair p = make_pair();
@@ -240,7 +238,7 @@ void case_shell(void)
 	close_pair(p);
 }
 
-/* Images that get it, and do nothing with it: who has it goes on. */
+/* Images that inherit it and do not use it. */
 void case_leaked(void)
 {
 	struct pair p = make_pair();
@@ -271,7 +269,7 @@ void case_leaked(void)
 	close_pair(p);
 }
 
-/* exec that fails leaves all as it was. */
+/* A failed exec changes nothing. */
 void case_execfails(void)
 {
 	struct pair p = make_pair();
@@ -322,7 +320,7 @@ static int take(int from)
 	return fd;
 }
 
-/* Another process gets it in a message. */
+/* To another process, by SCM_RIGHTS. */
 void case_rights(void)
 {
 	struct pair p;
