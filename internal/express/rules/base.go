@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// hook is where a base chain sees packets (netfilter's names).
+// hook is where a base chain sees packets, by netfilter's names.
 type hook string
 
 const (
@@ -16,7 +16,7 @@ const (
 	postrouting hook = "postrouting"
 	ingress     hook = "ingress" // of devices
 	egress      hook = "egress"
-	// The bridge's own, where IP has not seen the packet yet or has let it go. Its
+	// The hooks of bridges, before or after IP has seen the packet. The
 	// forward hook sees what stays within the bridge.
 	bridgePrerouting  hook = "bridge prerouting"
 	bridgeInput       hook = "bridge input"
@@ -25,7 +25,7 @@ const (
 	bridgePostrouting hook = "bridge postrouting"
 )
 
-// Priorities of what the kernel itself does at IP's hooks.
+// Priorities of the kernel's own functions at the hooks of IP.
 const (
 	priorityConntrack = -200
 	priorityDNAT      = -100
@@ -38,21 +38,21 @@ type base struct {
 	hook     hook
 	families []family // of the packets that come to it
 	priority int32
-	devices  []string // of ingress and egress, "eth*" for all that begin so
+	devices  []string // of ingress and egress, "eth*" for all with that prefix
 	nat      bool     // of type nat: it sees the first packet of a connection only
 	drops    bool     // its policy: what reaches its end is dropped
 }
 
-// starting reports whether packets of an express connection never meet the
-// chain, but the first packets that a container sends may.
+// starting reports whether the chain sees no packets of an express connection,
+// but may see the first packets that a container sends.
 func (b *base) starting() bool { return b.nat || b.hook == input || b.hook == output }
 
-// outer reports whether packets of a tunnel's ends meet the chain.
+// outer reports whether the chain sees the outer packets of a tunnel.
 func (b *base) outer() bool {
 	return !b.nat && slices.Contains([]hook{prerouting, input, output, postrouting, ingress, egress}, b.hook)
 }
 
-// stages are the stages of address translation that packets may be in.
+// stages returns the stages of address translation that packets may be in.
 func (b *base) stages() []stage {
 	switch b.hook {
 	case ingress, bridgePrerouting, bridgeInput, bridgeForward:
@@ -68,7 +68,7 @@ func (b *base) stages() []stage {
 	}
 }
 
-// around tells the stages before and after a priority.
+// around returns the stages before and after a priority.
 func around(priority, of int32, before, after stage) []stage {
 	switch {
 	case priority < of:
@@ -80,13 +80,13 @@ func around(priority, of int32, before, after stage) []stage {
 	}
 }
 
-// unknownDevice stands for one that is not known.
+// unknownDevice stands for a device that is not known.
 var unknownDevice = []*Device{nil}
 
-// ways calls fn for each pair of devices that packets of one direction may
-// meet at the hook: one of them nil where it is not known, or is none. Without
-// a call they do not meet the chain.
-func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
+// devicePairs calls fn for each pair of devices with which packets of one
+// direction may pass the hook. A device is nil where it is not known or there
+// is none. Without a call the packets do not pass the chain.
+func (b *base) devicePairs(c *Conn, outward bool, fn func(iif, oif *Device)) {
 	inside, outside := pointers(c.Inside), pointers(c.Outside)
 	port, peer := pointer(&c.Port), pointer(&c.Peer)
 	between := c.Peer.Name != "" // two containers, or all is unknown
@@ -101,12 +101,12 @@ func (b *base) ways(c *Conn, outward bool, fn func(iif, oif *Device)) {
 		fn(nil, nil)
 	case forward:
 		each(from, func(iif *Device) { each(to, func(oif *Device) { fn(iif, oif) }) })
-	case postrouting: // newer kernels tell rules of iif as well
+	case postrouting: // newer kernels also let rules match iif
 		each(to, func(d *Device) { fn(nil, d) })
 	case ingress:
-		each(b.meets(outward || between, enters, from), func(d *Device) { fn(d, nil) })
+		each(b.hooked(outward || between, enters, from), func(d *Device) { fn(d, nil) })
 	case egress:
-		each(b.meets(!outward || between, leaves, to), func(d *Device) { fn(nil, d) })
+		each(b.hooked(!outward || between, leaves, to), func(d *Device) { fn(nil, d) })
 	case bridgePrerouting, bridgeInput:
 		if outward || between {
 			fn(enters[0], nil)
@@ -130,9 +130,9 @@ func pointer(d *Device) []*Device {
 	return []*Device{d}
 }
 
-// meets returns those of devices, and of port if that is passed, whose hook the
-// chain is registered at.
-func (b *base) meets(passesPort bool, port, devices []*Device) (met []*Device) {
+// hooked returns those of devices, and of port if passed, at whose hook the
+// chain is registered.
+func (b *base) hooked(passesPort bool, port, devices []*Device) (met []*Device) {
 	if passesPort {
 		devices = slices.Concat(port, devices)
 	}
@@ -144,7 +144,7 @@ func (b *base) meets(passesPort bool, port, devices []*Device) (met []*Device) {
 	return met
 }
 
-// is reports whether a device has a name, or one that begins like "name*".
+// is reports whether a device has a name, or one that matches "name*".
 func (d *Device) is(name string) bool {
 	if prefix, ok := strings.CutSuffix(name, "*"); ok {
 		return strings.HasPrefix(d.Name, prefix)
@@ -169,7 +169,7 @@ func pointers(devices []Device) []*Device {
 	return all
 }
 
-// form makes a form with what all packets have in common at the hook.
+// form returns a form with what all packets have in common at the hook.
 func (b *base) form(c *Conn) form {
 	f := form{conn: c}
 	switch b.hook {
@@ -192,7 +192,7 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 			f.reply, f.outward = reply, reply == c.Replies
 			for _, s := range b.stages() {
 				f.fill(s)
-				b.ways(c, f.outward, func(iif, oif *Device) {
+				b.devicePairs(c, f.outward, func(iif, oif *Device) {
 					f.iif, f.oif = iif, oif
 					f.oneWay = false
 					fn(&f)
@@ -206,7 +206,7 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 	}
 }
 
-// meeting are the families of a connection's packets that come to the chain.
+// meeting returns the families of a connection's packets that pass the chain.
 func (b *base) meeting(c *Conn) (met []family) {
 	for _, f := range c.families() {
 		if slices.Contains(b.families, f) {
@@ -216,15 +216,15 @@ func (b *base) meeting(c *Conn) (met []family) {
 	return met
 }
 
-// firstForms calls fn for each form that packets may have at the hook that a
-// container sends and that belong to no connection.
+// firstForms calls fn for each form that packets of no connection, sent by a
+// container, may have at the hook.
 func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 	f := b.form(c)
 	f.first, f.firstState, f.outward = true, state, true
 	for _, f.family = range b.meeting(c) {
 		for _, s := range b.stages() {
 			f.fill(s)
-			b.ways(c, true, func(iif, oif *Device) {
+			b.devicePairs(c, true, func(iif, oif *Device) {
 				f.iif, f.oif = iif, oif
 				fn(&f)
 			})
@@ -232,8 +232,8 @@ func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 	}
 }
 
-// follow follows a connection's packets through the chain and tells of each
-// rule hit that judges single packets, until hit returns false.
+// follow follows a connection's packets through the chain and calls hit for
+// each rule reached that judges single packets, until hit returns false.
 func (b *base) follow(c *Conn, oneWay bool, hit func(r *rule, why string) bool) {
 	m := machine{hit: hit}
 	b.forms(c, oneWay, func(f *form) {
@@ -244,9 +244,9 @@ func (b *base) follow(c *Conn, oneWay bool, hit func(r *rule, why string) bool) 
 	})
 }
 
-// findHits adds all rules to hits that judge single packets, wherever they
-// stand in the chain or in those it leads to, and these to chains. It reports
-// whether there are any.
+// findHits adds to hits all rules that judge single packets, in the chain or
+// in chains that it leads to, and those chains to chains. It reports whether
+// there are any.
 func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool) {
 	rules, reached := make(map[*rule]bool), make(map[*chain]bool)
 	b.chain.reach(rules, reached)
@@ -258,7 +258,7 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 		return true
 	}}
 	for _, untracked := range []bool{false, true} {
-		// One way, for then packets may be new as well as established.
+		// In one direction: then packets may be new as well as established.
 		b.forms(&Conn{Untracked: untracked}, true, func(f *form) {
 			m.form = f
 			for r := range rules {

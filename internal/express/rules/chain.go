@@ -2,14 +2,14 @@ package rules
 
 import "strings"
 
-// step is one thing that a rule does to a packet, in order: most often it
-// checks a condition.
+// step is one thing that a rule does to a packet, in order. Most steps check a
+// condition.
 type step struct {
-	// check reports whether packets get past the step. It is nil if the step
-	// itself judges single packets, or must be met by each of them.
+	// check returns whether packets pass the step. It is nil if the step
+	// itself judges single packets, or needs every packet.
 	check func(*machine) truth
 	text  string
-	why   string // what is said when single packets are judged; "" is text
+	why   string // what judges single packets; "" is text
 	// expects means that conntrack may expect other connections because of it.
 	expects bool
 }
@@ -33,13 +33,13 @@ type verdict struct {
 	target *chain // of jump and goTo
 }
 
-// rule is a rule, made for following.
+// rule is a rule, compiled so that packets can be followed.
 type rule struct {
 	chain    *chain
 	handle   uint64
 	steps    []step
-	verdicts []verdict // one: if no step has come to another
-	maps     []*set    // verdict maps that steps come to others by
+	verdicts []verdict // one: if no step has produced another
+	maps     []*set    // verdict maps that steps produce verdicts from
 	ending   string    // text of the verdict
 }
 
@@ -64,8 +64,8 @@ func (r *rule) describe(why string) Rule {
 	return Rule{Table: r.chain.table, Chain: r.chain.name, Handle: r.handle, Text: strings.Join(words, " "), Why: why}
 }
 
-// decides reports whether a rule can end a packet's way through its chain, and
-// calls each with the chains that it can send packets to.
+// decides reports whether a rule can end a packet's traversal of its chain,
+// and calls each with the chains that it can send packets to.
 func (r *rule) decides(each func(*chain)) (decides bool) {
 	look := func(all []verdict) {
 		for _, v := range all {
@@ -84,7 +84,7 @@ func (r *rule) decides(each func(*chain)) (decides bool) {
 	return decides
 }
 
-// reach adds all rules to set that can be reached from a chain.
+// reach adds to set all rules that can be reached from a chain.
 func (c *chain) reach(set map[*rule]bool, chains map[*chain]bool) {
 	if chains[c] {
 		return
@@ -100,26 +100,28 @@ func (c *chain) reach(set map[*rule]bool, chains map[*chain]bool) {
 type machine struct {
 	*form
 	registers [64]octet
-	// verdicts that a step has come to: several if it is not known which.
+	// verdicts that a step has produced: several if it is not known which
+	// applies.
 	verdicts []verdict
 	hit      func(r *rule, why string) bool // returns whether to go on
 	stopped  bool
-	budget   int // of rules: chains that jump to each other multiply
+	budget   int // of rules: chains that jump to each other multiply them
 
 	dropper    *rule // the latest one met that drops
 	translates bool  // a rule met may translate addresses
 	retracks   bool  // a rule met may change what conntrack knows of packets
 }
 
-// maxRules is how many rules a packet is followed through before it is taken
-// for touched. A packet meets fewer in the kernel, but there it is known which.
+// maxRules is how many rules a packet is followed through before it counts as
+// touched. In the kernel a packet traverses fewer, but there the branch is
+// known.
 const maxRules = 1 << 17
 
-// maxDepth is more than the kernel lets chains jump deep.
+// maxDepth is more than the depth of jumps that the kernel allows.
 const maxDepth = 64
 
-// outcome is where packets may be after a chain: several bits if it is not
-// known which, or not the same for all.
+// outcome is where packets may be after a chain: several bits if that is not
+// known, or not the same for all.
 type outcome uint8
 
 const (
@@ -160,7 +162,7 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 }
 
 // follow follows packets from a rule with a verdict, and returns where they
-// may be after that.
+// may be afterwards.
 func (m *machine) follow(r *rule, v verdict, depth int) outcome {
 	switch v.kind {
 	case accepts:
@@ -180,7 +182,7 @@ func (m *machine) follow(r *rule, v verdict, depth int) outcome {
 	}
 }
 
-// meet follows packets through one rule, to m.verdicts.
+// meet follows packets through one rule and sets m.verdicts.
 func (m *machine) meet(r *rule) truth {
 	t := yes
 	why := ""
@@ -222,12 +224,12 @@ func (m *machine) touch(r *rule, why string) {
 	}
 }
 
-// always is a step that has no say about express packets.
+// always is a step without effect on express packets.
 func always(text string) step {
 	return step{text: text, check: func(*machine) truth { return yes }}
 }
 
-// translating is a step that may give first packets other addresses.
+// translating is a step that may translate the addresses of first packets.
 func translating(text string) step {
 	return step{text: text, check: func(m *machine) truth {
 		m.translates = true
@@ -235,8 +237,7 @@ func translating(text string) step {
 	}}
 }
 
-// retracking is a step that may keep conntrack from knowing first packets as it
-// would.
+// retracking is a step that may change how conntrack tracks first packets.
 func retracking(text string) step {
 	return step{text: text, check: func(m *machine) truth {
 		m.retracks = true
@@ -244,16 +245,16 @@ func retracking(text string) step {
 	}}
 }
 
-// expecting is a step by which conntrack may read along in connections and expect
+// expecting is a step by which conntrack may parse connections and expect
 // others, whose first packets are RELATED.
 func expecting(s step) step {
 	s.expects = true
 	return s
 }
 
-// zoning is a step that may put packets into a zone of conntrack's. There nobody
-// finds the connection who does not know the zone: that conntrack does not know it
-// is not certain.
+// zoning is a step that may put packets into a conntrack zone. A connection in
+// a zone is found only with the zone, so that conntrack does not know the
+// connection is not certain.
 func zoning(text string) step {
 	return step{text: text, why: "ct zone", check: func(m *machine) truth {
 		m.retracks = true
@@ -275,8 +276,8 @@ func judging(text, why string) step {
 	return step{text: text, why: why, check: func(*machine) truth { return varies }}
 }
 
-// needing is a step that every packet must meet, since it counts, reports or
-// changes it.
+// needing is a step that every packet has to pass, since it counts, reports or
+// changes the packet.
 func needing(text, why string) step {
 	return step{text: text, why: why}
 }

@@ -3,7 +3,7 @@ package rules
 import "bytes"
 
 // exactCounters are the counters that must miss no packet, by name, and
-// whether a rule has been read that has them.
+// whether a rule with them was read.
 type exactCounters map[string]bool
 
 func newExactCounters(opts Options) exactCounters {
@@ -14,8 +14,8 @@ func newExactCounters(opts Options) exactCounters {
 	return c
 }
 
-// has reports whether a rule's counter is among them. Its names are that of the
-// counter itself, and comments.
+// has reports whether a rule's counter is among them. Its names are the
+// counter's own and comments.
 func (c exactCounters) has(names ...string) (name string, ok bool) {
 	for _, name := range names {
 		if _, ok := c[name]; ok {
@@ -31,8 +31,8 @@ const exactCounter = "exact counter "
 // counting is a step that counts each packet.
 func counting(text, name string) step { return needing(text, exactCounter+name) }
 
-// MissingCounters lists those of Options.ExactCounters that no rule has that
-// packets of an established connection may meet.
+// MissingCounters lists those of Options.ExactCounters that are in no rule
+// which packets of an established connection may reach.
 func (r Ruleset) MissingCounters() (names []string) {
 	for _, name := range r.opts.ExactCounters {
 		if !r.exact[name] {
@@ -42,7 +42,7 @@ func (r Ruleset) MissingCounters() (names []string) {
 	return names
 }
 
-// udataComment reads the comment that nft keeps with a rule or a chain.
+// udataComment returns the comment that nft stores with a rule or a chain.
 func udataComment(data []byte) string {
 	const comment = 0 // NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_CHAIN_COMMENT
 	for len(data) >= 2 {
@@ -58,7 +58,7 @@ func udataComment(data []byte) string {
 	return ""
 }
 
-// cString reads a string up to the zero byte at its end.
+// cString returns a string up to its terminating zero byte.
 func cString(b []byte) string {
 	text, _, _ := bytes.Cut(b, []byte{0})
 	return string(text)

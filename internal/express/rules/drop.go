@@ -7,9 +7,9 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
-// Flow are the packets of one tuple that a container sends and that belong to
+// Flow is the packets of one tuple that a container sends and that belong to
 // no connection: no fragments, without IP options, addressed to the bridge's
-// own MAC address. What is left empty is not known.
+// own MAC address. Empty fields are not known.
 type Flow struct {
 	Tuple   conntrack.Tuple
 	Port    Device   // the container's bridge port
@@ -19,21 +19,21 @@ type Flow struct {
 	Forwarded bool
 }
 
-// Discardable reports whether the rules drop every packet of a flow, whatever is
-// in it, and do nothing else about it that takes the packet itself: answer,
-// log, queue, count for a limit. It names the rule that drops, or else one that
+// Discardable reports whether the rules drop every packet of a flow, whatever
+// its contents, and do nothing else that needs the packet itself: answer, log,
+// queue, count for a limit. It returns the rule that drops, otherwise one that
 // needs the packets, if there is any.
 //
-// The ruleset must have been read with Options.Drops. The caller sees to it that
-// conntrack has no connection of that tuple, nor gets one from the other side,
-// and that nothing answers before the rules: the TTL, the MTU, routing.
+// The ruleset must have been read with Options.Drops. The caller makes sure
+// that conntrack has no connection of that tuple and gets none from the other
+// side, and that nothing answers before the rules: the TTL, the MTU, routing.
 func (r Ruleset) Discardable(f Flow) (by Rule, ok bool) {
 	if !r.opts.Drops {
 		return Rule{}, false
 	}
 	w := newWalk(f)
 	translated := w.translated(r.whole)
-	// A state that is not known stands for untracked, and for other zones.
+	// An unknown state stands for untracked, and for other zones.
 	for _, w.state = range []uint16{stateNew, stateInvalid, 0, stateRelated} {
 		if w.state == 0 && !w.retracks || w.state == stateRelated && !r.expects {
 			continue
@@ -48,7 +48,7 @@ func (r Ruleset) Discardable(f Flow) (by Rule, ok bool) {
 	return w.by, true
 }
 
-// walk follows the packets of a flow through base chains.
+// walk is the traversal of base chains by the packets of a flow.
 type walk struct {
 	machine
 	conn    Conn
@@ -62,7 +62,7 @@ func newWalk(f Flow) *walk {
 		Conn: conntrack.Conn{Orig: f.Tuple},
 		Port: f.Port, Inside: f.Inside, Outside: f.Outside,
 	}}
-	// What becomes of their source is left open.
+	// Their source after translation is not known.
 	w.conn.Reply.Proto, w.conn.Reply.Src = f.Tuple.Proto, f.Tuple.Dst
 	w.hit = func(r *rule, why string) bool {
 		w.needing = r.describe(why)
@@ -71,8 +71,8 @@ func newWalk(f Flow) *walk {
 	return w
 }
 
-// translated reports whether the packets may get another destination. Which one
-// is left open.
+// translated reports whether the packets may get another destination, which is
+// not known.
 func (w *walk) translated(bases []*base) bool {
 	w.state = stateNew
 	for _, b := range bases {
@@ -86,10 +86,10 @@ func (w *walk) translated(bases []*base) bool {
 	return w.translates
 }
 
-// dropped reports whether the packets are dropped if routing sends them one way,
-// forward or input, and needed by no rule before that.
+// dropped reports whether the packets are dropped if they are routed to the
+// forward or the input hook, and no rule before that needs them.
 func (w *walk) dropped(bases []*base, way hook) bool {
-	// With br_netfilter, IP's chains and the bridge's have another order.
+	// With br_netfilter, the order of IP's chains and the bridge's differs.
 	dropped := w.anywhere(bases, ingress, bridgePrerouting, bridgeInput, prerouting) ||
 		w.inOrder(bases, way) || way == forward && w.inOrder(bases, postrouting)
 	return dropped && !w.stopped
@@ -105,8 +105,8 @@ func (w *walk) anywhere(bases []*base, hooks ...hook) (dropped bool) {
 	return dropped
 }
 
-// inOrder follows packets through the base chains of a hook, as long as none
-// of them drops all. Those of one priority have no order.
+// inOrder follows packets through the base chains of a hook until one drops
+// all. Chains of one priority have no order.
 func (w *walk) inOrder(bases []*base, at hook) (dropped bool) {
 	var priority int32
 	for _, b := range bases {
@@ -122,7 +122,8 @@ func (w *walk) inOrder(bases []*base, at hook) (dropped bool) {
 	return dropped
 }
 
-// through follows packets through a base chain and reports whether it drops all.
+// through follows packets through a base chain and reports whether it drops
+// all.
 func (w *walk) through(b *base) bool {
 	if b.nat && w.state == stateInvalid {
 		return false
@@ -137,8 +138,8 @@ func (w *walk) through(b *base) bool {
 		}
 		left |= after
 	})
-	// An ingress chain is of some devices only, and one of type nat needs a
-	// connection.
+	// An ingress chain belongs to some devices only, and one of type nat sees
+	// only connections.
 	if w.stopped || left != dropped || b.hook == ingress || b.nat && !begins(w.state) {
 		return false
 	}

@@ -16,7 +16,7 @@ type Device struct {
 }
 
 // Conn is a connection of a container, and the devices that its packets may
-// meet. What is left empty is not known, and may be anything.
+// pass. Empty fields are not known and may be anything.
 type Conn struct {
 	conntrack.Conn
 	Port    Device   // the container's bridge port
@@ -39,7 +39,7 @@ const (
 	statusDstNAT    = 1 << 5
 )
 
-// State of a packet (NF_CT_STATE_BIT), as nftables and iptables number it.
+// States of a packet (NF_CT_STATE_BIT), numbered as in nftables and iptables.
 const (
 	stateInvalid     = 1 << 0
 	stateEstablished = 1 << 1
@@ -48,8 +48,8 @@ const (
 )
 
 // form is what all packets of one direction of a connection have in common at
-// one hook. Express packets have neither IP options nor are they fragments,
-// and no SYN, FIN or RST.
+// one hook. Express packets are no fragments, have no IP options, and are no
+// SYN, FIN or RST.
 type form struct {
 	conn      *Conn
 	family    family
@@ -64,7 +64,7 @@ type form struct {
 	layer3    bool      // the hook is one of IP's
 	bridged   bool      // the hook is one of a bridge's
 	// first means that the packet belongs to no connection yet; firstState is
-	// conntrack's state of it then, 0 if that is not known. All flags of TCP and
+	// conntrack's state of it then, 0 if that is not known. All TCP flags and
 	// the DSCP of such packets vary.
 	first      bool
 	firstState uint16
@@ -78,7 +78,7 @@ const (
 	ipv6
 )
 
-// families are those that packets of a connection may have.
+// families returns those that packets of a connection may have.
 func (c *Conn) families() []family {
 	switch a := c.Orig.Src.Addr(); {
 	case a.Is4():
@@ -98,7 +98,7 @@ func (f *form) network() []octet {
 	return f.headers[:20]
 }
 
-// protocol is the byte that says what is behind the IP header.
+// protocol is the byte that holds the transport protocol.
 func (f *form) protocol() []octet {
 	if f.family == ipv6 {
 		return f.headers[6:7]
@@ -120,7 +120,7 @@ func (f *form) destination() []octet {
 	return f.headers[16:20]
 }
 
-// tos is the traffic class, which in IPv6 is in two halves.
+// tos is the traffic class, which is split over two bytes in IPv6.
 func (f *form) tos() octet {
 	if f.family == ipv4 {
 		return f.headers[1]
@@ -129,8 +129,8 @@ func (f *form) tos() octet {
 	return octet{a.value<<4 | b.value>>4, a.known<<4 | b.known>>4, a.varies<<4 | b.varies>>4}
 }
 
-// ecn are the bits that vary in the second byte of the header, if the DSCP does
-// not: of IPv6 the flow label is in there as well.
+// ecn is the bits that vary in the second byte of the header if the DSCP does
+// not. In IPv6 the flow label is there as well.
 func (f *form) ecn() uint8 {
 	if f.family == ipv6 {
 		return 0x3f
@@ -138,7 +138,7 @@ func (f *form) ecn() uint8 {
 	return 0x03
 }
 
-// stage is how far address translation has got.
+// stage is the progress of address translation.
 type stage int
 
 const (
@@ -229,7 +229,8 @@ func (f *form) connected() bool {
 	return f.tracked && (!f.first || begins(f.firstState))
 }
 
-// status is what is known of the connection's status, and which bits of it.
+// status returns what is known of the connection's status, and which bits of
+// it.
 func (f *form) status() (value, mask uint32) {
 	if f.conn.Status == 0 || f.first {
 		return 0, 0
@@ -243,7 +244,7 @@ func (f *form) status() (value, mask uint32) {
 	return value, mask
 }
 
-// setAddr sets what is known of an address; the octets behind it are not known.
+// setAddr sets what is known of an address; the octets after it are not known.
 func setAddr(octets []octet, a netip.Addr) {
 	clear(octets)
 	if b := a.AsSlice(); len(b) <= len(octets) {
@@ -259,7 +260,7 @@ func setPort(octets []octet, a netip.AddrPort) {
 	clear(octets)
 }
 
-// name is a device's name as the rules compare it.
+// name is a device's name as rules compare it.
 func (d *Device) name() (name [unix.IFNAMSIZ]byte) {
 	copy(name[:unix.IFNAMSIZ-1], d.Name)
 	return name

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h, and ip6_tables.h
-// for IPv6): a table is one piece of memory with rules one behind the other. Each
-// has an IP part, matches, and a target; chains begin at known places, or behind
-// a rule with target ERROR, which holds their name.
+// The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h,
+// ip6_tables.h for IPv6). A table is one block of memory with consecutive
+// rules. Each rule has an IP part, matches, and a target. Chains begin at
+// known offsets, or after a rule with target ERROR, which holds their name.
 const (
 	legacyNameSize      = 32
 	legacyInfoSize      = legacyNameSize + 4 + 5*4 + 5*4 + 4 + 4
@@ -27,8 +27,8 @@ const (
 type legacyForm struct {
 	family family
 	name   string
-	// Of struct ipt_entry and ip6t_entry: the size, and where target_offset,
-	// next_offset and the counters are, up to its end.
+	// Of struct ipt_entry and ip6t_entry: the size, and the offsets of
+	// target_offset, next_offset and the counters.
 	size, target, next, counters int
 	// Of struct ipt_ip and ip6t_ip6.
 	address                int // length of one; two, and their masks
@@ -54,7 +54,7 @@ var legacyForms = map[family]*legacyForm{
 	},
 }
 
-var errMalformed = errors.New("the kernel's answer has a format that is not known")
+var errMalformed = errors.New("the kernel's answer has an unknown format")
 
 // legacyLayout is where a table's built-in chains begin, by hook number.
 type legacyLayout struct {
@@ -87,7 +87,7 @@ var legacyHooks = map[int]hook{
 // legacyPriorities are the tables' priorities (enum nf_ip_hook_priorities).
 var legacyPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 
-// legacyBase makes a base chain of a table.
+// legacyBase returns a base chain of a table.
 func legacyBase(f family, table string, c *chain, h hook) *base {
 	b := &base{chain: c, hook: h, families: []family{f}, priority: legacyPriorities[table]}
 	if table == "nat" {
@@ -99,7 +99,7 @@ func legacyBase(f family, table string, c *chain, h hook) *base {
 	return b
 }
 
-// legacyEntry is one rule as it lies in the table.
+// legacyEntry is one rule as stored in the table.
 type legacyEntry struct {
 	at      uint32
 	ip      []byte
@@ -114,7 +114,7 @@ type extension struct {
 	info     []byte
 }
 
-// parse reads the rules of a table.
+// parse parses the rules of a table.
 func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 	p := legacyParser{exact: exact, legacyForm: t.form, table: t.form.name + " " + t.name, chains: make(map[uint32]*chain)}
 	if err := p.split(t.entries); err != nil {
@@ -167,7 +167,7 @@ func (p *legacyParser) begin(at uint32, name string) *chain {
 	return c
 }
 
-// split finds the entries, and the beginnings of the chains that users made.
+// split finds the entries, and where user-defined chains begin.
 func (p *legacyParser) split(b []byte) error {
 	for at := 0; at < len(b); {
 		e, size, err := p.parseEntry(b[at:])
@@ -216,7 +216,7 @@ func parseExtension(b []byte) (x extension, size int, err error) {
 	return extension{cString(b[2 : 2+extensionName]), int(b[extensionHeader-1]), b[extensionHeader:size]}, size, nil
 }
 
-// fill puts the rules into their chains. A chain goes on until another begins.
+// fill adds the rules to their chains. A chain ends where another begins.
 func (p *legacyParser) fill() error {
 	var c *chain
 	for i, e := range p.entries {
@@ -239,7 +239,7 @@ func (p *legacyParser) fill() error {
 	return nil
 }
 
-// rule makes one rule; next is where the one behind it lies.
+// rule compiles one rule; next is the offset of the one after it.
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
 	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
 	r.steps = append(r.steps, p.ipPart(e.ip))
@@ -266,8 +266,8 @@ func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error)
 	return r, err
 }
 
-// verdict makes a verdict of a standard target: -1 - NF_DROP, NF_ACCEPT, ..., or
-// where the packet goes on.
+// verdict returns the verdict of a standard target: -1 - NF_DROP, NF_ACCEPT,
+// ..., or the offset where the packet continues.
 func (p *legacyParser) verdict(code int32, isGoto bool, next uint32) (verdict, string, error) {
 	const drop, accept, queue, toCaller = -1, -2, -4, -5
 	switch {
@@ -293,7 +293,7 @@ func (p *legacyParser) verdict(code int32, isGoto bool, next uint32) (verdict, s
 	return verdict{kind: jump, target: target}, "-j " + target.name, nil
 }
 
-// What a rule inverts, in struct ipt_ip and ip6t_ip6.
+// The inverted conditions of a rule, in struct ipt_ip and ip6t_ip6.
 const (
 	invertIn, invertOut             = 1, 2
 	invertSource, invertDestination = 8, 16
@@ -306,7 +306,7 @@ func (l *legacyForm) addresses(ip []byte) (src, dst, srcMask, dstMask []byte) {
 	return ip[:n], ip[n : 2*n], ip[2*n : 3*n], ip[3*n : 4*n]
 }
 
-// ipPart checks what each rule of iptables-legacy begins with.
+// ipPart checks the IP part of a rule of iptables-legacy.
 func (l *legacyForm) ipPart(ip []byte) step {
 	inverted := func(bit byte) bool { return ip[l.inverted]&bit != 0 }
 	device := func(d *Device, name, mask int) truth {
@@ -340,7 +340,7 @@ func (l *legacyForm) ipPart(ip []byte) step {
 	}}
 }
 
-// ipText writes the IP part as iptables does.
+// ipText formats the IP part as iptables does.
 func (l *legacyForm) ipText(ip []byte) string {
 	var words []string
 	add := func(inverted byte, option, value string) {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacySources say how to ask for the tables of each family. names lists the
-// tables that iptables-legacy has made in the namespace; to ask for another one
-// would make it.
+// legacySources says how to read the tables of each family. names lists the
+// tables that iptables-legacy has created in the namespace; reading another
+// one would create it.
 var legacySources = []legacySource{
 	{legacyForms[ipv4], "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.IPPROTO_IP},
 	{legacyForms[ipv6], "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.IPPROTO_IPV6},
@@ -41,8 +41,8 @@ type legacyTable struct {
 	entries []byte
 }
 
-// readLegacyTables reads the tables; nat, which sees the first packet of a
-// connection only, if that is asked for.
+// readLegacyTables reads the tables. It reads nat, which sees only the first
+// packet of a connection, if that is asked for.
 func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 	for _, s := range legacySources {
 		more, err := s.read(opts)
@@ -111,8 +111,8 @@ func (s legacySource) readTable(fd int, name string, opts Options) (t legacyTabl
 	return t, err
 }
 
-// getsockopt reads an option whose request stands in the buffer of the answer,
-// and returns the answer's length.
+// getsockopt reads an option whose request is in the buffer of the answer, and
+// returns the length of the answer.
 func getsockopt(fd, level, option int, buf []byte) (int, error) {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),

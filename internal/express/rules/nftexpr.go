@@ -11,13 +11,13 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// nftExpr is one expression of a rule of nftables, as netlink brings it.
+// nftExpr is one expression of an nftables rule, as netlink carries it.
 type nftExpr struct {
 	name string
 	attrs
 }
 
-// expressions takes a list of expressions apart.
+// expressions parses a list of expressions.
 func expressions(list []byte) (all []nftExpr) {
 	for _, data := range nlmsg.Attributes(list) {
 		all = append(all, expression(data))
@@ -25,25 +25,27 @@ func expressions(list []byte) (all []nftExpr) {
 	return all
 }
 
-// expression takes one expression apart; of nothing it makes one without name.
+// expression parses one expression; without data it returns one without a
+// name.
 func expression(data []byte) nftExpr {
 	a := parseAttrs(data)
 	return nftExpr{a.text(unix.NFTA_EXPR_NAME), a.nested(unix.NFTA_EXPR_DATA)}
 }
 
-// compiler makes a rule of nftables ready for following.
+// compiler compiles a rule of nftables, so that packets can be followed.
 type compiler struct {
 	*nftReader
 	table tableKey
 	rule  *rule
 	// comments are those of the rule and of its chain.
 	comments []string
-	// family is that of the packets that the rule is about, as far as it says so.
+	// family is that of the packets that the rule matches, as far as it says
+	// so.
 	family family
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
-	// flips are the registers that hold a connection's mark with bits inverted or
-	// moved: another one with each packet that sets it so.
+	// flips are the registers that hold a connection's mark with bits inverted
+	// or moved: a different one with each packet that sets it.
 	flips [16]bool
 }
 
@@ -69,8 +71,8 @@ func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
 
 func (k *compiler) step(s step) { k.rule.steps = append(k.rule.steps, s) }
 
-// silent are expressions that do nothing to what packets look like later on
-// the regular path, or what is seen at its end.
+// silent are expressions that do not change packets, or only in ways that are
+// seen at the end of the regular path.
 var silent = map[string]step{
 	"notrack": retracking("notrack"), "masq": translating("masquerade"), "nat": translating("nat"), "redir": translating("redirect"),
 }
@@ -133,18 +135,18 @@ func (k *compiler) add(e nftExpr) {
 	}
 }
 
-// properNames are what nft calls some expressions.
+// properNames are nft's names of some expressions.
 var properNames = map[string]string{"connlimit": "ct count", "flow_offload": "flow add"}
 
-// counter compiles a counter, which has a name or none.
+// counter compiles a counter, named or not.
 func (k *compiler) counter(text string, named ...string) {
 	if name, ok := k.exact.has(append(named, k.comments...)...); ok {
 		k.step(counting(text, name))
 	}
 }
 
-// register returns where a register lies in the machine's, in bytes, and what
-// it holds. ok is false if there is none of that number.
+// register returns the offset of a register in the machine's, in bytes, and
+// what it holds. ok is false if no such register exists.
 func (k *compiler) register(number uint32, length int) (at int, holds *source, ok bool) {
 	switch {
 	case number >= unix.NFT_REG_1 && number <= unix.NFT_REG_4:
@@ -160,7 +162,7 @@ func (k *compiler) register(number uint32, length int) (at int, holds *source, o
 	return at, &k.loaded[at/4], true
 }
 
-// strange is a step for an expression that does not make sense here.
+// strange adds a step for an expression that makes no sense here.
 func (k *compiler) strange(e nftExpr) { k.step(needing(e.name, "not known to SCON: "+e.name)) }
 
 // load compiles a load of up to length bytes into a register.
@@ -194,8 +196,8 @@ func vary(octets []octet) {
 	}
 }
 
-// use compiles a use of a register that neither checks nor loads anything: if
-// its content varies, the packets are treated one by one.
+// use compiles a use of a register that neither checks nor loads anything. If
+// its content varies, packets are treated one by one.
 func (k *compiler) use(e nftExpr, sreg uint16, length int, text string) {
 	at, holds, ok := k.register(e.number(sreg), length)
 	if !ok {
@@ -226,8 +228,8 @@ func (k *compiler) payload(e nftExpr) {
 	})
 }
 
-// loadPayload loads bytes of a packet. Behind what forms know of it is nothing
-// but data; the link layer's addresses are the same in all packets.
+// loadPayload loads bytes of a packet. Beyond what forms know there is only
+// data; the link layer addresses are the same in all packets.
 func (f *form) loadPayload(base uint32, offset int, to []octet) {
 	const linkHeader, etherType = 18, 12 // Ethernet's, with a VLAN tag
 	var header []octet
@@ -250,8 +252,8 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 	}
 }
 
-// writePayload compiles a rewriting of packets. That of DSCP is seen at the end
-// of the regular path.
+// writePayload compiles a change of packets. A change of the DSCP is seen at
+// the end of the regular path.
 func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 	const dscpAndECN = 1 // in the IP header; of IPv6, the byte before as well
 	at, _, ok := k.register(e.number(unix.NFTA_PAYLOAD_SREG), length)
@@ -321,8 +323,8 @@ func (k *compiler) inRange(e nftExpr) {
 	}})
 }
 
-// bitwise compiles (register & mask) ^ xor; the other operations on registers
-// are the same for all packets if what they take is.
+// bitwise compiles (register & mask) ^ xor. The other operations on registers
+// are the same for all packets if their operands are.
 func (k *compiler) bitwise(e nftExpr) {
 	const sreg2 = 8 // NFTA_BITWISE_SREG2
 	length := int(e.number(unix.NFTA_BITWISE_LEN))
@@ -357,7 +359,7 @@ func (k *compiler) bitwise(e nftExpr) {
 		}})
 		return
 	}
-	const and, or = 3, 4 // NFT_BITWISE_*, which make no other mark the second time
+	const and, or = 3, 4 // NFT_BITWISE_*, which change a mark only once
 	flips = flips || isMark && e.number(op) != and && e.number(op) != or
 	second := e.number(sreg2)
 	from2, _, ok := k.register(second, length)
@@ -367,8 +369,8 @@ func (k *compiler) bitwise(e nftExpr) {
 	})
 }
 
-// mix compiles the making of a value that is not followed further: it varies
-// if what it is made of does.
+// mix compiles a value that is not followed further: it varies if its operands
+// do.
 func (k *compiler) mix(at, length int, result *source, src source, variesIn func(*machine) bool) {
 	src.format = hex
 	*result = src
@@ -396,7 +398,7 @@ func (k *compiler) byteorder(e nftExpr) {
 		return // the kernel converts whole units
 	}
 	*result = *holds
-	if length%size != 0 { // what else is in there is unclear
+	if length%size != 0 { // the rest is not known
 		k.mix(at, length, result, *holds, func(m *machine) bool { return doubt(m.registers[from:from+length]) == varies })
 		return
 	}
@@ -412,7 +414,7 @@ func (k *compiler) byteorder(e nftExpr) {
 	}})
 }
 
-// swapIndex is where a byte comes from when host order and network order are
+// swapIndex is the origin of a byte when host order and network order are
 // exchanged.
 func swapIndex(i, size int) int {
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
@@ -460,8 +462,9 @@ func (k *compiler) numgen(e nftExpr) {
 	k.load(e, dreg, length, source{text: "numgen random"}, varying)
 }
 
-// exthdr compiles loads and changes of TCP options. Express packets have no
-// options of IP and no extension headers, and what looks for options of other protocols finds none.
+// exthdr compiles loads and changes of TCP options. Express packets have no IP
+// options and no extension headers, and looks for options of other protocols
+// find none.
 func (k *compiler) exthdr(e nftExpr) {
 	const exthdrSreg, ofTCP = 8, 1
 	optional := e.number(unix.NFTA_EXTHDR_FLAGS)&unix.NFT_EXTHDR_F_PRESENT != 0
@@ -491,7 +494,7 @@ func (k *compiler) target(e nftExpr) {
 	}
 }
 
-// keyText names what a key is made of.
+// keyText describes a key.
 func (k *compiler) keyText(at, length int) string {
 	var parts []string
 	for i := at / 4; i < min((at+length+3)/4, len(k.loaded)); i++ {
@@ -502,7 +505,7 @@ func (k *compiler) keyText(at, length int) string {
 	return strings.Join(parts, " . ")
 }
 
-// what names a source without what was done to it since.
+// what names a source without the operations on it.
 func (s *source) what() string {
 	name, _, _ := strings.Cut(s.text, " & ")
 	return name

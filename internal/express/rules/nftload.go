@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the metadata and connection keys of nftables are known to hold.
+// Metadata and connection keys of nftables, and what is known of them.
 
 // part is a part of a packet.
 type part struct {
@@ -49,7 +49,7 @@ var namedParts = map[part]source{
 	{transport, 14, 2}: {"tcp window", bigEndian},
 }
 
-// namedParts6 are those of the header of IPv6.
+// namedParts6 are those of the IPv6 header.
 var namedParts6 = map[part]source{
 	{network, 0, 2}:   {"ip6 dscp", hex},
 	{network, 4, 2}:   {"ip6 length", bigEndian},
@@ -86,7 +86,7 @@ type metaKey struct {
 // layer3Name is what nft calls the family of a packet.
 const layer3Name = "meta nfproto"
 
-// metaKeys are those that are known here (enum nft_meta_keys).
+// metaKeys are the known ones (enum nft_meta_keys).
 var metaKeys = map[uint32]metaKey{
 	unix.NFT_META_LEN:         {"meta length", 4, hostEndian, varying},
 	unix.NFT_META_PROTOCOL:    {"meta protocol", 2, hex, protocolOfLink},
@@ -125,7 +125,7 @@ var metaKeys = map[uint32]metaKey{
 	34:                        {"sdifname", unix.IFNAMSIZ, deviceName, unknown},
 }
 
-// protocolOfLink loads what a bridge knows as well as IP.
+// protocolOfLink loads the EtherType, which a bridge knows as well as IP.
 func protocolOfLink(m *machine, to []octet) {
 	clear(to)
 	if m.layer3 || m.bridged {
@@ -146,7 +146,7 @@ func (f family) nfproto() byte {
 
 func layer3Protocol(m *machine, to []octet) { inLayer3(m.family.nfproto())(m, to) }
 
-// inLayer3 loads what all IP packets have at IP's own hooks.
+// inLayer3 loads what all IP packets have at the hooks of IP.
 func inLayer3(value ...byte) func(*machine, []octet) {
 	return func(m *machine, to []octet) {
 		clear(to)
@@ -206,14 +206,14 @@ type ctKey struct {
 	load   func(m *machine, to []octet, end ctEnd)
 }
 
-// ctEnd says which address of a connection a key is about.
+// ctEnd says which address of a connection a key means.
 type ctEnd struct {
 	key     uint32
 	whole   bool // with a direction
 	ofReply bool // which is this one
 }
 
-// ctKeys are those that are known here (enum nft_ct_keys).
+// ctKeys are the known ones (enum nft_ct_keys).
 var ctKeys = map[uint32]ctKey{
 	unix.NFT_CT_STATE: {"ct state", 4, ctState, func(m *machine, to []octet, _ ctEnd) {
 		if state := m.state(); state != 0 {
@@ -337,7 +337,7 @@ func address(b []byte) string {
 	return hex(b)
 }
 
-// prefix shows the leading bytes of an address.
+// prefix formats the leading bytes of an address.
 func prefix(b []byte) string {
 	var a [4]byte
 	copy(a[:], b)
@@ -355,7 +355,7 @@ func protocol(b []byte) string {
 	}
 }
 
-// deviceName shows a name, or the beginning of one: that is compared without
+// deviceName formats a name, or the prefix of one, which is compared without
 // the zero byte at its end.
 func deviceName(b []byte) string {
 	name := string(bytes.TrimRight(b, "\x00"))

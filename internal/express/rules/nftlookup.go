@@ -68,7 +68,8 @@ func (k *compiler) vmap(s *set, at, to int, text, why string) {
 	}})
 }
 
-// needsKnowing takes packets for judged one by one that may find any verdict.
+// needsKnowing counts packets as judged one by one if they may find any
+// verdict.
 func needsKnowing(t truth) truth {
 	if t == no {
 		return no
@@ -94,7 +95,7 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 			setKnown(m.registers[dst:], found[0].data)
 		case t == varies:
 			vary(m.registers[dst : dst+longest])
-			t = maybe // told where the value is used
+			t = maybe // reported where the value is used
 		default:
 			clear(m.registers[dst : dst+longest])
 		}
@@ -102,8 +103,8 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 	}})
 }
 
-// objref compiles the use of a named object, or of one that a map has for the
-// packet.
+// objref compiles the use of a named object, or of one that a map holds for
+// the packet.
 func (k *compiler) objref(e nftExpr) {
 	const counter, ctHelper, ctTimeout, secmark, ctExpect = 1, 3, 7, 8, 9 // NFT_OBJECT_*
 	typ, name := e.number(unix.NFTA_OBJREF_IMM_TYPE), e.text(unix.NFTA_OBJREF_IMM_NAME)
@@ -113,7 +114,7 @@ func (k *compiler) objref(e nftExpr) {
 	}
 	switch {
 	case typ == counter && mapped:
-		if len(k.exact) > 0 { // which one of the map's it is, is not followed
+		if len(k.exact) > 0 { // which object of the map it is, is not known
 			k.step(counting("counter name "+name, "in "+name))
 		}
 	case typ == counter:
@@ -132,7 +133,7 @@ func (k *compiler) objref(e nftExpr) {
 	}
 }
 
-// objrefMap compiles the look-up of an object: packets go on that find one. It
+// objrefMap compiles the look-up of an object: packets that find one go on. It
 // returns the kind of the objects, and the map's name.
 func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 	name = e.text(unix.NFTA_OBJREF_SET_NAME)
@@ -153,8 +154,8 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 	return s.holds, "@" + name
 }
 
-// dynset compiles an update of a set by packets. If it brings expressions
-// along, look-ups in the set judge packets as well.
+// dynset compiles an update of a set by packets. If it has expressions,
+// look-ups in the set judge packets as well.
 func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)

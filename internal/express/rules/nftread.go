@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// attrs are the attributes of a netlink message or of a nested attribute; their
-// integers are in network byte order.
+// attrs are the attributes of a netlink message or of a nested attribute.
+// Their integers are in network byte order.
 type attrs []attr
 
 type attr struct {
@@ -108,7 +108,7 @@ func readNFTables(opts Options, exact exactCounters) ([]*base, error) {
 	return r.bases, err
 }
 
-// readOnce reads everything; it is of no use if the rules have changed
+// readOnce reads everything. The result is invalid if the rules have changed
 // meanwhile.
 func (r *nftReader) readOnce() error {
 	before, err := r.generation()
@@ -128,7 +128,7 @@ func (r *nftReader) readOnce() error {
 	return err
 }
 
-// request sends a request about a family, or all of them.
+// request sends a request about one family, or about all.
 func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint16]string, reply func(nlmsg.Message)) error {
 	ae := nlmsg.NewEncoder()
 	for typ, name := range ask {
@@ -142,17 +142,17 @@ func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint1
 		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | msg, Flags: flags,
 		Data: append([]byte{family, unix.NFNETLINK_V0, 0, 0}, data...), // struct nfgenmsg
 	}, reply)
-	if errors.Is(err, unix.ENOENT) { // what was listed is gone
+	if errors.Is(err, unix.ENOENT) { // a listed object is gone
 		return errChanged
 	}
 	return err
 }
 
-// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
 const sizeofNfgenmsg = 4
 
-// dump asks for all objects of a kind and calls fn with each one's family and
-// attributes.
+// dump lists all objects of a kind and calls fn with the family and the
+// attributes of each.
 func (r *nftReader) dump(msg uint16, family byte, ask map[uint16]string, fn func(family byte, a attrs)) error {
 	return r.request(msg, family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
 		if len(m.Data) >= sizeofNfgenmsg {
@@ -161,7 +161,7 @@ func (r *nftReader) dump(msg uint16, family byte, ask map[uint16]string, fn func
 	})
 }
 
-// generation is the number of the ruleset, which each change raises.
+// generation returns the number of the ruleset, which each change increases.
 func (r *nftReader) generation() (id uint32, err error) {
 	err = r.request(unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, 0, nil, func(m nlmsg.Message) {
 		if len(m.Data) >= sizeofNfgenmsg {
@@ -176,8 +176,8 @@ func (r *nftReader) generation() (id uint32, err error) {
 
 func (r *nftReader) tooMany() bool { return r.opts.Drops && r.rules > mostDropRules }
 
-// read reads the tables that have a base chain of interest: in a cluster the
-// others, with address translation only, are the long ones.
+// read reads the tables that have a relevant base chain. In a cluster the
+// others, with address translation only, are the large ones.
 func (r *nftReader) read() error {
 	const isDormant = 1 // NFT_TABLE_F_DORMANT
 	err := r.dump(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, nil, func(family byte, a attrs) {
@@ -224,9 +224,9 @@ func (r *nftReader) read() error {
 	return r.readElements()
 }
 
-// addChain takes a chain that was dumped.
+// addChain adds a chain that was dumped.
 func (r *nftReader) addChain(family byte, a attrs) {
-	if familyNames[family] == "" { // nothing that IP packets meet
+	if familyNames[family] == "" { // no family of IP packets
 		return
 	}
 	key := tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}
@@ -257,7 +257,7 @@ func (r *nftReader) addChain(family byte, a attrs) {
 	}
 }
 
-// familiesOf are the families of IP that chains of one of nftables' see.
+// familiesOf returns the IP families that chains of an nftables family see.
 func familiesOf(nfproto byte) []family {
 	switch nfproto {
 	case unix.NFPROTO_IPV4:
@@ -269,8 +269,8 @@ func familiesOf(nfproto byte) []family {
 	}
 }
 
-// hookOf names the hook of a base chain, "" if neither a container's packets nor
-// those of a tunnel's ends meet it.
+// hookOf returns the hook of a base chain, "" if it sees neither a container's
+// packets nor the outer packets of a tunnel.
 func hookOf(family byte, number uint32) hook {
 	const inetIngress = 5
 	switch family {
@@ -313,8 +313,8 @@ func hookOf(family byte, number uint32) hook {
 	}
 }
 
-// hookDevices lists the devices of an ingress or egress chain, "eth*" for all that
-// begin so.
+// hookDevices lists the devices of an ingress or egress chain, "eth*" for all
+// with that prefix.
 func hookDevices(at attrs) (patterns []string) {
 	const hookDevs, devName = 4, 1 // NFTA_HOOK_DEVS, NFTA_DEVICE_NAME
 	if name := at.text(unix.NFTA_HOOK_DEV); name != "" {
@@ -330,7 +330,7 @@ func hookDevices(at attrs) (patterns []string) {
 	return patterns
 }
 
-// verdict makes a verdict from an attribute of type nft_data that holds one.
+// verdict returns the verdict in an attribute of type nft_data.
 func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) {
 	const nfDrop, nfAccept, nfQueue = 0, 1, 3
 	a := parseAttrs(data).nested(unix.NFTA_DATA_VERDICT)
@@ -360,7 +360,7 @@ func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) 
 	}
 }
 
-// unknownChain stands for what may be there and was not found.
+// unknownChain stands for a chain that was not found.
 func unknownChain(table, name string) *chain {
 	c := &chain{table: table, name: name}
 	c.rules = []*rule{{chain: c, steps: []step{needing("", "not known to SCON")}, verdicts: []verdict{{}}}}

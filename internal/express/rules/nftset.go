@@ -10,8 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// maxElements is how many elements of a set are looked at, and mostElements how
-// many of all: what is in others is taken for unknown. It bounds the memory.
+// maxElements is how many elements of one set are read, and mostElements how
+// many in all, to bound the memory. Those of other sets are unknown.
 const (
 	maxElements  = 16384
 	mostElements = 65536
@@ -25,13 +25,13 @@ type set struct {
 	holds uint32 // kind of the objects in a map of such, NFT_OBJECT_*
 	key   int    // length of a key in bytes
 	parts []int  // lengths of its fields, padded to 4 bytes
-	// judges means that a look-up does more than look: its elements have
-	// limits or quotas of their own.
+	// judges means that look-ups have effects: elements have limits or quotas
+	// of their own.
 	judges bool
 	used   bool // by a rule
 	// unknown means that the elements were not read, or that packets add some.
 	unknown bool
-	// expires means that elements go in silence.
+	// expires means that elements expire without an announcement.
 	expires  bool
 	elements []element
 	// bounded means that elements are boundaries: the last one that is not
@@ -41,7 +41,7 @@ type set struct {
 }
 
 // element is a member of a set: one key, a range from low to high in each
-// field, or in a set of intervals without fields, a boundary.
+// field, or, in a set of intervals without fields, a boundary.
 type element struct {
 	low, high []byte
 	boundary  bool // nothing from here on
@@ -49,7 +49,7 @@ type element struct {
 	verdict   []verdict // one, in a verdict map
 }
 
-// readSets reads what sets a table has; their elements come later.
+// readSets reads the sets of a table, without their elements.
 func (r *nftReader) readSets(key tableKey) error {
 	r.sets[key] = make(map[string]*set)
 	return r.dump(unix.NFT_MSG_GETSET, key.family, map[uint16]string{unix.NFTA_SET_TABLE: key.name},
@@ -141,8 +141,8 @@ func (r *nftReader) addElement(s *set, a attrs) {
 	s.elements = append(s.elements, e)
 }
 
-// sort puts the elements in order when all are there. Where one interval ends and the next one
-// begins at the same key, the beginning comes last, so that it decides.
+// sort orders the elements when all are read. Where one interval ends and the
+// next begins at the same key, the beginning comes last, so that it decides.
 func (s *set) sort() {
 	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
 		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
@@ -160,7 +160,7 @@ func (s *set) sort() {
 	})
 }
 
-// all lists the elements, the catch-all element among them.
+// all lists the elements, including the catch-all element.
 func (s *set) all() []element {
 	if s.fallback == nil {
 		return s.elements
@@ -168,8 +168,8 @@ func (s *set) all() []element {
 	return append(s.elements[:len(s.elements):len(s.elements)], *s.fallback)
 }
 
-// find looks a key up. It returns the elements that packets may find, and
-// whether they find one.
+// find returns the elements that packets with a key may find, and whether they
+// find one.
 func (s *set) find(key []octet) (truth, []*element) {
 	if s.unknown || len(key) != s.key {
 		return maybe.and(doubt(key)), nil
@@ -190,7 +190,7 @@ func (s *set) find(key []octet) (truth, []*element) {
 	return t, found
 }
 
-// findInterval looks a key up among boundaries.
+// findInterval finds a key among boundaries.
 func (s *set) findInterval(key []octet) (truth, []*element) {
 	if t := doubt(key); t != yes {
 		all := make([]*element, 0, len(s.elements))
@@ -214,7 +214,7 @@ func (s *set) findInterval(key []octet) (truth, []*element) {
 	return yes, []*element{&s.elements[above-1]}
 }
 
-// findEqual looks a key up among single keys and ranges.
+// findEqual finds a key among single keys and ranges.
 func (s *set) findEqual(key []octet) (truth, []*element) {
 	if doubt(key) == yes && s.flags&unix.NFT_SET_INTERVAL == 0 {
 		i, ok := sort.Find(len(s.elements), func(i int) int {
@@ -241,7 +241,7 @@ func (s *set) findEqual(key []octet) (truth, []*element) {
 	return t, found
 }
 
-// fields are the lengths of a key's parts.
+// fields returns the lengths of a key's fields.
 func (s *set) fields() []int {
 	if len(s.parts) == 0 {
 		return []int{s.key}

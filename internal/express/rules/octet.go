@@ -2,21 +2,21 @@ package rules
 
 import "encoding/binary"
 
-// octet is a byte of a packet, as far as it is known of all packets of a
-// connection: bits that are known, bits that are unknown but the same in every
-// packet, and bits that vary between packets.
+// octet is what is known of a byte in all packets of a connection: bits that
+// are known, bits that are unknown but the same in every packet, and bits that
+// vary between packets.
 type octet struct {
 	value, known, varies uint8
 }
 
-// truth is what is known about a condition, of all packets of a connection.
+// truth is the result of a condition over all packets of a connection.
 type truth uint8
 
 const (
-	no     truth = iota // no packet meets it
+	no     truth = iota // no packet fulfils it
 	yes                 // every packet does
 	maybe               // every packet, or none
-	varies              // some may, others not: it judges single packets
+	varies              // some packets, others not: it judges single packets
 )
 
 // and is the truth of both conditions together.
@@ -42,8 +42,8 @@ func truthOf(b bool) truth {
 	return no
 }
 
-// doubt is the truth of a condition that depends on what is not known of
-// octets: yes if all is known.
+// doubt is the truth of a condition that depends on the unknown bits of
+// octets: yes if all are known.
 func doubt(octets []octet) truth {
 	t := yes
 	for _, o := range octets {
@@ -108,7 +108,7 @@ func portBetween(port []octet, low, high uint16) truth {
 	return between(port, binary.BigEndian.AppendUint16(nil, low), binary.BigEndian.AppendUint16(nil, high))
 }
 
-// known are octets of which everything is known.
+// known returns octets that are fully known.
 func known(value ...byte) []octet {
 	octets := make([]octet, len(value))
 	setKnown(octets, value)

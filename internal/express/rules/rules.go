@@ -1,12 +1,13 @@
-// Package rules reads the packet filter of the network namespace of the
-// calling thread (nftables, and iptables in both of its kinds) and tells which
-// connections it may not leave to the express path: those that a rule could
-// touch which judges single packets, by their number, their rate, their length
-// or whatever else differs between packets of one connection.
+// Package rules reads the packet filter of the calling thread's network
+// namespace (nftables, and iptables of both kinds) and finds the connections
+// that must not go express: those that may reach a rule which judges single
+// packets, by their number, rate, length or anything else that differs between
+// packets of one connection.
 //
-// A rule is followed with what is known of a connection's packets, which is
-// not all: a condition holds for every packet, for none, or maybe. What this
-// package does not know counts as a judgement of single packets.
+// It follows packets through the rules with what is known of a connection's
+// packets, which is not everything: a condition holds for every packet, for
+// none, or perhaps. What this package does not know counts as a judgement of
+// single packets.
 package rules
 
 import (
@@ -19,16 +20,16 @@ import (
 	"github.com/scon-project/scon/internal/express/nfhooks"
 )
 
-// Options say what else a rule needs every packet for.
+// Options say what to read, and what else a rule needs every packet for.
 type Options struct {
-	// ExactCounters are counters that must miss no packet: named ones of
-	// nftables, and those of rules or of nftables' chains with such a comment.
+	// ExactCounters are counters that must miss no packet: named counters of
+	// nftables, and those of rules or nftables chains with such a comment.
 	ExactCounters []string
 	// Foreign are functions at Netfilter's hooks that are no rules: what passes
 	// them stays regular.
 	Foreign []nfhooks.Hook
-	// Drops reads as well what only the first packet of a connection meets,
-	// and what packets for this host do: Discardable needs it.
+	// Drops also reads what only the first packet of a connection reaches, and
+	// what packets for this host reach. Discardable needs it.
 	Drops bool
 }
 
@@ -37,11 +38,11 @@ type Rule struct {
 	Table  string // "inet filter"; "iptables-legacy filter"
 	Chain  string
 	Handle uint64 // nftables' handle; in iptables-legacy the number in its chain
-	Text   string // what it says, nearly as nft writes it
+	Text   string // the rule, nearly as nft prints it
 	Why    string // what in it judges single packets: "limit"
 }
 
-// String names the rule for its owner: "ip filter FORWARD handle 7 (limit)".
+// String identifies the rule: "ip filter FORWARD handle 7 (limit)".
 func (r Rule) String() string {
 	if r.Handle == 0 {
 		return fmt.Sprintf("%s %s (%s)", r.Table, r.Chain, r.Why)
@@ -49,12 +50,12 @@ func (r Rule) String() string {
 	return fmt.Sprintf("%s %s handle %d (%s)", r.Table, r.Chain, r.Handle, r.Why)
 }
 
-// ByCounter means that nothing but a counter needs the packets that the user
-// wants to be exact.
+// ByCounter reports whether only a counter that the user wants to be exact
+// needs the packets.
 func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
 
-// Ruleset is what Read has read, reduced to what can lead to a rule that
-// judges single packets. It does not change, and may be used concurrently.
+// Ruleset is the rules that were read, reduced to what can lead to a rule that
+// judges single packets. It does not change and is safe for concurrent use.
 type Ruleset struct {
 	bases     []*base
 	outer     []*base // those that packets of a tunnel's ends meet
@@ -66,8 +67,8 @@ type Ruleset struct {
 	legacy    uint64  // digest of iptables-legacy's tables
 }
 
-// Read reads the ruleset. It is never empty for want of a right to read it:
-// that is an error.
+// Read reads the ruleset. A missing right to read it is an error, never an
+// empty ruleset.
 func Read(opts Options) (Ruleset, error) {
 	exact := newExactCounters(opts)
 	bases, err := readNFTables(opts, exact)
@@ -90,8 +91,8 @@ func Read(opts Options) (Ruleset, error) {
 	return r, nil
 }
 
-// Stale reports whether rules have changed in a way that nothing announces:
-// those of iptables-legacy.
+// Stale reports whether rules have changed without an announcement: those of
+// iptables-legacy.
 func (r Ruleset) Stale() (bool, error) {
 	tables, err := readLegacyTables(r.opts)
 	if err != nil {
@@ -100,12 +101,12 @@ func (r Ruleset) Stale() (bool, error) {
 	return digest(tables) != r.legacy, nil
 }
 
-// ErrTooMany says that there are more rules than Options.Drops reads: in a
-// cluster they may be so many that nothing else could be done meanwhile.
-var ErrTooMany = errors.New("more rules than are followed to tell what they drop")
+// ErrTooMany means that there are more rules than Options.Drops reads. In a
+// cluster there may be so many that reading them would take too long.
+var ErrTooMany = errors.New("too many rules to find out which packets they drop")
 
-// mostDropRules bounds what Options.Drops reads: rules of nftables, and bytes of
-// a table of iptables-legacy.
+// mostDropRules and mostDropBytes bound what Options.Drops reads: rules of
+// nftables, and bytes of a table of iptables-legacy.
 const (
 	mostDropRules = 4096
 	mostDropBytes = 1 << 20
@@ -114,10 +115,10 @@ const (
 // errChanged means that the rules have changed while they were read.
 var errChanged = errors.New("rules changed while they were read")
 
-// attempts is how often rules that change meanwhile are read anew.
+// attempts is how often rules that change meanwhile are read again.
 const attempts = 5
 
-// retry reads until the rules have kept still.
+// retry reads until the rules have not changed meanwhile.
 func retry(read func() error) (err error) {
 	for range attempts {
 		if err = read(); !errors.Is(err, errChanged) {
@@ -127,8 +128,8 @@ func retry(read func() error) (err error) {
 	return err
 }
 
-// newRuleset keeps of the base chains what decides whether packets come to a
-// rule that judges them one by one.
+// newRuleset keeps of the base chains what decides whether packets reach a
+// rule that judges single packets.
 func newRuleset(bases []*base, opts Options) Ruleset {
 	r := Ruleset{opts: opts}
 	hits, chains := make(map[*rule]bool), make(map[*chain]bool)
@@ -185,7 +186,7 @@ func expects(bases []*base) bool {
 func (r Ruleset) PerPacket() []Rule { return r.perPacket }
 
 // Touches finds a rule that judges single packets and that packets of a
-// connection may meet, in either direction.
+// connection may reach, in either direction.
 func (r Ruleset) Touches(c Conn) (found Rule, touched bool) {
 	oneWay := c.Status != 0 && c.Status&statusSeenReply == 0
 	for _, b := range r.bases {

@@ -8,9 +8,9 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
-// TouchesTunnel finds a rule that judges single packets and that packets of a
-// tunnel may meet, UDP over IPv4 to a port, which this machine sends or gets.
-// Nothing else is known of them.
+// TouchesTunnel finds a rule that judges single packets and that the outer
+// packets of a tunnel may reach: UDP over IPv4 to a port, sent or received by
+// this host. Nothing else is known of them.
 func (r Ruleset) TouchesTunnel(port uint16) (found Rule, touched bool) {
 	to := netip.AddrPortFrom(netip.Addr{}, port)
 	conn := Conn{Conn: conntrack.Conn{
@@ -29,7 +29,7 @@ func (r Ruleset) TouchesTunnel(port uint16) (found Rule, touched bool) {
 	return found, touched
 }
 
-// followOuter is follow for packets of a tunnel, in one direction.
+// followOuter is follow for the outer packets of a tunnel, in one direction.
 func (b *base) followOuter(c *Conn, hit func(r *rule, why string) bool) {
 	f := b.form(c)
 	f.family, f.oneWay = ipv4, true

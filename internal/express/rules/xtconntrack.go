@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// What a match on conntrack checks (XT_CONNTRACK_*).
+// The conditions of a match on conntrack (XT_CONNTRACK_*).
 const (
 	checkState = 1 << iota
 	checkProto
@@ -55,7 +55,7 @@ func (m *machine) inState(mask uint16) truth {
 	return no
 }
 
-// translations are the bits of a state that tell of address translation.
+// translations are the state bits of address translation.
 func (m *machine) translations() (bits uint16) {
 	if m.conn.Status&statusSrcNAT != 0 {
 		bits |= xtStateSNAT
@@ -76,7 +76,7 @@ func xtStateText(mask uint16) string {
 	return strings.Join(names, ",")
 }
 
-// xtConntrack reads xt_conntrack_mtinfo1, 2 and 3.
+// xtConntrack compiles xt_conntrack_mtinfo1, 2 and 3.
 func xtConntrack(revision int, info []byte) (step, bool) {
 	if revision < 1 || revision > 3 || len(info) < map[int]int{1: 152, 2: 154, 3: 162}[revision] {
 		return step{}, false

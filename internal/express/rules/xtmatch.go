@@ -8,28 +8,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The extensions of iptables, as the kernel stores them (linux/netfilter/xt_*.h):
-// the same in iptables-legacy and, as expressions `match` and `target`, in
-// iptables-nft.
+// The extensions of iptables as the kernel stores them
+// (linux/netfilter/xt_*.h). They are the same in iptables-legacy and, as the
+// expressions `match` and `target`, in iptables-nft.
 
-// constantMatches give all packets of a connection one answer, but which is
-// not followed here. Sets of ipset change in silence, as routes and marks do:
-// that is left to the lease.
+// constantMatches have the same result for all packets of a connection, which
+// is not followed here. Sets of ipset change without an announcement, as
+// routes and marks do: the lease covers that.
 var constantMatches = []string{
 	"addrtype", "cgroup", "cluster", "connlabel", "connmark", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner",
 	"policy", "realm", "rpfilter",
 }
 
-// varyingMatches look at what differs between packets, and no more than look:
-// if a condition behind them excludes a packet, it does not matter.
+// varyingMatches check what differs between packets and have no side effects:
+// if a later condition excludes a packet, they do not matter.
 var varyingMatches = []string{
 	"bpf", "connbytes", "cpu", "ecn", "hl", "length", "string", "tcpmss", "time", "ttl", "u32",
 }
 
-// Matches on other protocols than those that go express, and on extension headers.
+// Matches on protocols that do not go express, and on extension headers.
 var foreignMatches = []string{"ah", "dccp", "dst", "esp", "frag", "hbh", "icmp", "icmp6", "ipcomp", "mh", "rt", "sctp"}
 
-// xtMatch makes a step of a match. Matches that are not known judge packets.
+// xtMatch compiles a match. Unknown matches judge single packets.
 func xtMatch(name string, revision int, info []byte) step {
 	text := "-m " + name
 	switch {
@@ -50,8 +50,8 @@ func xtMatch(name string, revision int, info []byte) step {
 	return needing(text, name)
 }
 
-// xtMatches read the matches that are followed. They report false if they do
-// not know the revision, or info is cut short.
+// xtMatches compile the matches that are followed. They report false if the
+// revision is unknown or info is too short.
 var xtMatches = map[string]func(revision int, info []byte) (step, bool){
 	"tcp":       xtTCP,
 	"udp":       xtUDP,
@@ -69,8 +69,8 @@ var xtMatches = map[string]func(revision int, info []byte) (step, bool){
 func native16(b []byte, at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
 func native32(b []byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 
-// xtPorts checks ranges of ports at the beginning of xt_tcp and xt_udp. The
-// lowest bits of inverted are about the two of them.
+// xtPorts checks the port ranges at the beginning of xt_tcp and xt_udp. The
+// lowest bits of inverted belong to the two of them.
 func xtPorts(m *machine, info []byte, inverted byte) truth {
 	source := portBetween(m.transport[0:2], native16(info, 0), native16(info, 2)).invert(inverted&1 != 0)
 	destination := portBetween(m.transport[2:4], native16(info, 4), native16(info, 6)).invert(inverted&2 != 0)
@@ -186,7 +186,8 @@ func xtIPRange(revision int, info []byte) (step, bool) {
 	}}, true
 }
 
-// rangeEnd shows an address of either family: one of IPv4 has nothing behind it.
+// rangeEnd formats an address of either family. An IPv4 address has zeros
+// after it.
 func rangeEnd(info []byte) string {
 	if [12]byte(info[4:16]) == [12]byte{} {
 		return address(info[:4])
@@ -242,8 +243,8 @@ func xtStatistic(_ int, info []byte) (step, bool) {
 	return judging("-m statistic --mode random", "statistic"), true
 }
 
-// xtSet looks into a set of ipset; if it compares the counters that the set has
-// for each element, it judges packets.
+// xtSet looks packets up in a set of ipset. If it compares the counters of
+// elements, it judges single packets.
 func xtSet(revision int, info []byte) (step, bool) {
 	const size = 44
 	var packets, bytes int // where their operators are, 0 for no comparison

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// silentTargets do nothing to packets, or nothing that is not seen at the end
-// of the regular path: marks, priority, DSCP.
+// silentTargets do not change packets, or only in ways that are seen at the
+// end of the regular path: marks, priority, DSCP.
 var silentTargets = []string{
 	"CLASSIFY", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
 }
 
-// Targets that set how conntrack and translation treat a connection, which is
-// what its packets are like.
+// Targets that set how conntrack and address translation treat a connection,
+// which is the same for all its packets.
 var (
 	retrackingTargets  = []string{"NOTRACK"}
 	translatingTargets = []string{"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"}
 )
 
-// xtTarget makes a step of a target, and the verdict that it comes to.
-// Targets that are not known need every packet.
+// xtTarget compiles a target and returns its verdict. Unknown targets need
+// every packet.
 func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending string) {
 	text := "-j " + name
 	switch {
@@ -42,8 +42,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	}
 }
 
-// flipsMark reports whether target CONNMARK (struct xt_connmark_tginfo1, 2) makes
-// another mark of a connection's with each packet: it inverts bits, or moves them.
+// flipsMark reports whether target CONNMARK (struct xt_connmark_tginfo1, 2)
+// changes a connection's mark with each packet, by inverting or moving bits.
 func flipsMark(revision int, info []byte) bool {
 	const set, save, toRight = 0, 1, 1
 	if revision < 1 || revision > 2 || len(info) < 15 {
@@ -64,8 +64,8 @@ func flipsMark(revision int, info []byte) bool {
 	return mode == set && value&^cleared != 0 || mode == save && taken&^cleared != 0
 }
 
-// xtCT makes a step of target CT (struct xt_ct_target_info), which may put packets into a zone
-// and have a helper read along.
+// xtCT compiles target CT (struct xt_ct_target_info), which may put packets
+// into a zone or assign a helper.
 func xtCT(text string, info []byte) (s step) {
 	const zoneOfEither, zoneOfMark, helper = 1<<2 | 1<<3, 1 << 4, 12 // XT_CT_ZONE_DIR_*, XT_CT_ZONE_MARK
 	s = retracking(text)

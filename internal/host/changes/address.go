@@ -10,15 +10,16 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// addressState is what is compared of an IPv6 address: each router advertisement
-// announces it anew, with other lifetimes.
+// addressState is what is compared of an IPv6 address. Each router
+// advertisement announces it again, with new lifetimes.
 type addressState struct {
 	bits  uint8
 	flags uint32
 }
 
-// address judges a message about an address: stale, but for link-local ones,
-// which no forwarded packet has, and for those of IPv6 that are as before.
+// address evaluates a message about an address. It makes decisions stale,
+// except for link-local addresses, which no forwarded packet has, and
+// unchanged IPv6 addresses.
 func (k *known) address(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofIfAddrmsg {
 		return Event{}, false
@@ -45,7 +46,8 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
-// addressIs takes in what an IPv6 address is now, and reports whether that is news.
+// addressIs stores the state of an IPv6 address, and reports whether it has
+// changed.
 func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 	was, old := k.addresses[key]
 	if there {
@@ -56,8 +58,8 @@ func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 	return !key.addr.IsLinkLocalUnicast() && (old != there || there && was != is)
 }
 
-// route judges a message about a route: stale, but for those that the
-// kernel keeps along with an address.
+// route evaluates a message about a route. It makes decisions stale, except
+// for routes that the kernel adds along with an address.
 func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return Event{}, false
@@ -81,7 +83,7 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 		}
 	}
 	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
-		return Event{}, false // each device has those
+		return Event{}, false // every device has those
 	}
 	return Event{
 		Kind:     Route,
@@ -92,17 +94,18 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
-// sizeofNetconfmsg is what attributes follow: struct netconfmsg, padded.
+// sizeofNetconfmsg is the size of struct netconfmsg with padding, which
+// attributes follow.
 const sizeofNetconfmsg = 4
 
 type netconfKey struct {
 	family    byte
-	ifindex   int32 // -1 all devices, -2 those to come
+	ifindex   int32 // -1 for all devices, -2 for new ones
 	attribute uint16
 }
 
-// netconfMessage judges a message about IP's settings on a device: a value
-// that differs from the one before. A new device brings values of its own.
+// netconfMessage evaluates a message about IP settings of a device: a changed
+// value. A new device has values of its own.
 func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 	const netconfaIfindex = 1
 	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET && m.Data[0] != unix.AF_INET6 {

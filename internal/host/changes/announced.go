@@ -12,9 +12,10 @@ type announced struct {
 	*nlmsg.Socket
 	out  *output
 	what string // is announced, for logs
-	// judge says what a message means, and false if that is nothing.
+	// judge returns what a message means, false if it is irrelevant.
 	judge func(nlmsg.Message) (Event, bool)
-	// lost, if not nil, reads anew what judge compares messages with.
+	// lost, if not nil, reads again the state that judge compares messages
+	// with.
 	lost func() error
 }
 

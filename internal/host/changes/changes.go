@@ -1,10 +1,10 @@
-// Package changes tells of everything the kernel announces that can make the
-// express path decide otherwise than the regular path would: rules, devices,
+// Package changes follows everything the kernel announces that can make the
+// express path decide differently from the regular path: rules, devices,
 // addresses, routes, neighbours, forwarding tables, filters, settings, IPsec.
 // It works on the network namespace of the calling thread.
 //
-// What nobody announces (sysctls without a netconf message, ipsets,
-// iptables-legacy run without its lock) is left to the lease.
+// Changes without an announcement (sysctls without a netconf message, ipsets,
+// iptables-legacy without its lock) are covered by the lease.
 package changes
 
 import (
@@ -36,51 +36,51 @@ func (k Kind) String() string {
 	}[k]
 }
 
-// Event is one change. Changes that are neither Stale nor touch the Topology
-// are not told.
+// Event is one change. Changes that are neither Stale nor concern the Topology
+// are not reported.
 type Event struct {
 	Kind     Kind
-	Ifindex  int    // of the device concerned, 0 if it is none or several
-	Gone     bool   // the device is there no more
+	Ifindex  int    // of the device concerned, 0 for none or several
+	Gone     bool   // the device does not exist any more
 	Reason   string // for logs: "nftables generation 17 by nft"
-	Topology bool   // what package discover found may be out of date
-	Stale    bool   // decisions may be: each has to be seen anew
+	Topology bool   // what package discover found may be outdated
+	Stale    bool   // decisions may be wrong: each has to be confirmed
 }
 
-// Options says what to do at a change.
+// Options say what to do at a change.
 type Options struct {
-	// OnStale is called for every stale change at once, on the goroutine that
-	// read it and before the event is queued. It must not block, and may be
-	// called by several goroutines at a time.
+	// OnStale is called for every stale change at once, in the goroutine that
+	// read it and before the event is queued. It must not block, and several
+	// goroutines may call it at a time.
 	OnStale func(Event)
 }
 
-// queueLength is how many events wait for the receiver before they are
-// replaced by one Overrun.
+// queueLength is how many events wait for the receiver before one Overrun
+// replaces them.
 const queueLength = 256
 
 // buffer is the size of the kernel's receive buffers in bytes: thousands of
 // messages.
 const buffer = 4 << 20
 
-// Watch tells of changes from when it returns until ctx ends. After that, or
-// when a source of changes fails, the channel is closed: whoever receives from
-// it while ctx lasts has to take it that changes go by unseen.
+// Watch reports changes from when it returns until ctx ends. After that, or
+// when a source fails, the channel is closed: if ctx has not ended, changes
+// are being missed.
 func Watch(ctx context.Context, opts Options) (<-chan Event, error) {
 	return watch(ctx, opts, limits{buffer: buffer, queue: queueLength, lock: legacyLock})
 }
 
-// limits are what tests make smaller or put elsewhere.
+// limits are what tests reduce or redirect.
 type limits struct {
 	buffer int    // bytes
 	queue  int    // events
 	lock   string // the lock file of iptables-legacy
 }
 
-// source reads one kind of announcement.
+// source reads announcements of one kind.
 type source interface {
-	// next waits for announcements and emits what they mean. After an error
-	// the source is of no more use.
+	// next waits for announcements and emits events. After an error the source
+	// is unusable.
 	next() error
 	// Close ends a next that waits.
 	Close() error
@@ -110,7 +110,7 @@ func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err err
 	var readers sync.WaitGroup
 	for _, s := range sources {
 		readers.Go(func() {
-			defer cancel() // one that fails ends the others
+			defer cancel() // if one fails, all end
 			for {
 				err := s.next()
 				if ctx.Err() != nil {
@@ -133,19 +133,19 @@ func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err err
 	return out.events, nil
 }
 
-// overrun is the event that stands for any number of unknown ones.
+// overrun returns the event that stands for any number of unknown ones.
 func overrun(reason string) Event {
 	return Event{Kind: Overrun, Reason: reason, Topology: true, Stale: true}
 }
 
-// output is where the sources' events go.
+// output receives the events of the sources.
 type output struct {
 	onStale func(Event)
-	mu      sync.Mutex // of those who send
+	mu      sync.Mutex // serialises senders
 	events  chan Event
 }
 
-// emit tells of a change; it never waits for the receiver.
+// emit reports a change. It never waits for the receiver.
 func (o *output) emit(e Event) {
 	if e.Stale && o.onStale != nil {
 		o.onStale(e)

@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
-// filter judges a message about a tc filter. SCON's own are no news, unless
-// somebody takes one away.
+// filter evaluates a message about a tc filter. SCON's own are ignored, unless
+// another program removes them.
 func (k *known) filter(m nlmsg.Message) (Event, bool) {
 	f, ok := tcfilter.Parse(m.Data)
 	if !ok || f.Own() && added(m.Type) {
@@ -32,8 +32,9 @@ func (k *known) filter(m nlmsg.Message) (Event, bool) {
 	}, true
 }
 
-// qdisc judges a message about a qdisc. One that only holds filters decides
-// nothing, but may take them along when it goes, or bring those of a block.
+// qdisc evaluates a message about a qdisc. A qdisc that only holds filters
+// decides nothing, but its filters may go with it, or come with it from a
+// block.
 func (k *known) qdisc(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < nl.SizeofTcMsg {
 		return Event{}, false

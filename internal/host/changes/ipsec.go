@@ -12,8 +12,8 @@ import (
 // policyGroup is the multicast group XFRMNLGRP_POLICY.
 const policyGroup = 4
 
-// openIPsec follows IPsec policies: a new one may claim connections that have
-// gone in the clear. It returns nil on a kernel without IPsec.
+// openIPsec follows IPsec policies: a new one may apply to connections that
+// have been sent in the clear. It returns nil on a kernel without IPsec.
 func openIPsec(out *output, l limits) (source, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_XFRM, Groups: []uint32{policyGroup}, Buffer: l.buffer})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {

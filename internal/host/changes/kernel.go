@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// groups are the multicast groups of rtnetlink that tell of IP.
+// groups are the multicast groups of rtnetlink that concern IP.
 var groups = []uint32{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_NEIGH,
@@ -52,14 +52,14 @@ func openKernel(out *output, l limits) (_ source, err error) {
 	if k.ask, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
 		return nil, err
 	}
-	// Listening began before the state is read, so nothing falls in between.
+	// The socket listens before the state is read, so no change is missed.
 	if err := k.read(); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-// read reads the state, after which announcements are told by what they change.
+// read reads the state that announcements are compared with.
 func (k *kernel) read() (err error) {
 	k.state, err = readKnown(k.ask)
 	return err
@@ -75,8 +75,8 @@ func (k *kernel) Close() error {
 	return errors.Join(errs...)
 }
 
-// known is the state that announcements are compared with: the kernel also
-// announces what has not changed, or does not matter.
+// known is the state that announcements are compared with. The kernel also
+// announces what has not changed or does not matter.
 type known struct {
 	devices    map[int32]device
 	ports      map[int32]port
@@ -97,8 +97,8 @@ func newKnown() *known {
 	}
 }
 
-// judge takes an announcement in and says what it means. It reports false if
-// no decision and no topology depends on it.
+// judge takes an announcement into the state and returns what it means. It
+// reports false if no decision and no topology depends on it.
 func (k *known) judge(m nlmsg.Message) (Event, bool) {
 	switch m.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -148,7 +148,8 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 	} {
 		data := make([]byte, dump.header)
 		data[0] = dump.family
-		// It does no harm if a change cuts the dump in two: that is announced.
+		// A dump that a change interrupts is harmless: the change is
+		// announced.
 		err := ask.Request(nlmsg.Request{Type: dump.typ, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) { k.judge(m) })
 		if dump.family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a kernel without IPv6
@@ -160,8 +161,8 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 	return k, nil
 }
 
-// added reports whether a message type of rtnetlink is the one that tells of
-// something new; each kind has four types, in this order: new, del, get, set.
+// added reports whether a message type of rtnetlink announces a new object.
+// Each kind has four types, in this order: new, del, get, set.
 func added(typ uint16) bool {
 	return typ%4 == 0
 }

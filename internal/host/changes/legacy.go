@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyLock is the file that iptables-legacy holds a lock on while it works.
+// legacyLock is the file that iptables-legacy locks while it works.
 const legacyLock = "/run/xtables.lock"
 
 // legacy follows iptables-legacy, whose changes the kernel does not announce:
-// each run of it that takes the lock ends with closing the lock file. A run
-// that only reads counts as well, and so does one in another namespace.
+// each run that takes the lock ends with closing the lock file. So do runs
+// that only read, and runs in other namespaces.
 type legacy struct {
 	*os.File // inotify
 	out      *output
@@ -23,8 +23,8 @@ type legacy struct {
 	buf      [4096]byte
 }
 
-// openLegacy watches the lock file's directory rather than the file: the first
-// run makes the file, and a clean-up may remove it.
+// openLegacy watches the directory of the lock file, not the file: the first
+// run creates the file, and a clean-up may remove it.
 func openLegacy(out *output, l limits) (_ source, err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -53,8 +53,8 @@ func (l *legacy) next() error {
 	return nil
 }
 
-// parseInotify reports whether events are about a file of that name, and
-// whether events are missing.
+// parseInotify reports whether there are events about a file of that name, and
+// whether events were lost.
 func parseInotify(b []byte, name string) (found, lost bool) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		mask := binary.NativeEndian.Uint32(b[4:])

@@ -20,23 +20,23 @@ type device struct {
 	address   string // link-layer
 	master    uint32
 	group     uint32
-	xdp       string // what programs it has
+	xdp       string // its XDP programs
 	settings  string // of a VXLAN device or a bridge
-	peer      uint32 // index of a veth's other end, or of a device beneath
-	peerNSID  uint32 // of that one's namespace
+	peer      uint32 // ifindex of a veth's other end, or of the lower device
+	peerNSID  uint32 // ID of its namespace
 }
 
-// port is a bridge port: the bytes of its state and its flags, by attribute.
+// port is a bridge port: its state and flags, by attribute.
 type port [64]byte
 
-// forwards reports whether a bridge port lets packets pass.
+// forwards reports whether a bridge port forwards packets.
 func (p port) forwards() bool {
 	const forwarding = 3 // BR_STATE_FORWARDING
 	return p[unix.IFLA_BRPORT_STATE] == forwarding
 }
 
-// link judges a message about a device, or, if it is of the bridge's family,
-// about a port.
+// link evaluates a message about a device or, in the bridge's family, about a
+// port.
 func (k *known) link(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return Event{}, false
@@ -64,9 +64,8 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	default:
 		diff := was.diff(is)
 		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
-		// No packet was decided to go by a device that was not up. One that
-		// comes up may bring routes to life, but as a bridge port it only adds
-		// a destination.
+		// No decision uses a device that was down. A device that comes up may
+		// activate routes; a bridge port only adds a destination.
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
@@ -75,10 +74,10 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	return e, true
 }
 
-// otherEnd is the difference that concerns the topology alone.
+// otherEnd is the difference that concerns only the topology.
 const otherEnd = "other end"
 
-// diff says what makes decisions by way of a device differ.
+// diff returns what has changed of a device that decisions depend on.
 func (d device) diff(to device) string {
 	var what []string
 	if d.name != to.name { // rules name devices
@@ -147,8 +146,9 @@ func parseDevice(b []byte) (d device) {
 	return d
 }
 
-// parseSettings returns those that decisions depend on of a VXLAN device, all of them,
-// or of a bridge, which has counters and timers among them; "" of another device.
+// parseSettings returns the settings that decisions depend on: all of a VXLAN
+// device, those of a bridge without its counters and timers, "" of other
+// devices.
 func parseSettings(info []byte) string {
 	var kind, settings string
 	for typ, data := range nlmsg.Attributes(info) {
@@ -168,8 +168,8 @@ func parseSettings(info []byte) string {
 	return ""
 }
 
-// bridgeSettings say which packets a bridge tells apart by VLAN, and whether it
-// shows them to Netfilter.
+// bridgeSettings are the attributes that say which packets a bridge separates
+// by VLAN, and whether Netfilter sees them.
 func bridgeSettings(data []byte) string {
 	var b strings.Builder
 	for typ, value := range nlmsg.Attributes(data) {
@@ -181,7 +181,7 @@ func bridgeSettings(data []byte) string {
 	return b.String()
 }
 
-// bridgePort judges a message about a bridge port: a change of one that
+// bridgePort evaluates a message about a bridge port: a change of one that
 // forwards.
 func (k *known) bridgePort(index int32, m nlmsg.Message) (Event, bool) {
 	was := k.ports[index]
@@ -206,7 +206,7 @@ func parsePort(b []byte) (p port) {
 			continue
 		}
 		for typ, data := range nlmsg.Attributes(data) {
-			// Spanning tree's own flags come and go with its packets.
+			// Spanning tree's own flags change with its packets.
 			if len(data) == 1 && int(typ) < len(p) &&
 				typ != unix.IFLA_BRPORT_TOPOLOGY_CHANGE_ACK && typ != unix.IFLA_BRPORT_CONFIG_PENDING {
 				p[typ] = data[0]
@@ -216,8 +216,8 @@ func parsePort(b []byte) (p port) {
 	return p
 }
 
-// vlan judges a message about the VLANs of a bridge or of one of its ports.
-// Those that a port gets when it joins the bridge matter to nobody yet.
+// vlan evaluates a message about the VLANs of a bridge or of one of its ports.
+// Those that a port gets when it joins the bridge concern no decision yet.
 func (k *known) vlan(m nlmsg.Message) (Event, bool) {
 	const sizeofVlanMsg = 8 // struct br_vlan_msg
 	if len(m.Data) < sizeofVlanMsg {
@@ -236,7 +236,7 @@ func (k *known) vlan(m nlmsg.Message) (Event, bool) {
 	}, isUp
 }
 
-// name is a device's name for a log.
+// name is the name of a device, for logs.
 func (k *known) name(index int32) string {
 	if d, ok := k.devices[index]; ok {
 		return d.name

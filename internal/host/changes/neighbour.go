@@ -20,21 +20,21 @@ type neighbourKey struct {
 	addr    netip.Addr
 }
 
-// fdbKey is a MAC address in the table of a bridge, or of a tunnel device that
-// has one of its own.
+// fdbKey is a MAC address in the forwarding table of a bridge or a tunnel
+// device.
 type fdbKey struct {
 	table int32
 	mac   mac
 	vlan  uint16
 }
 
-// fdbEntry is where that leads: a port, and the far end of a tunnel.
+// fdbEntry is its destination: a port, and the remote end of a tunnel.
 type fdbEntry struct {
 	port int32
 	dst  netip.Addr
 }
 
-// validStates are those in which a neighbour's address is made use of.
+// validStates are those in which the kernel uses a neighbour's address.
 const validStates = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE |
 	unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 
@@ -50,7 +50,7 @@ type ndmsg struct {
 	master  int32
 }
 
-// neighbour judges a message about an IP neighbour or a forwarding table.
+// neighbour evaluates a message about an IP neighbour or a forwarding table.
 func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofNdMsg {
 		return Event{}, false
@@ -66,8 +66,8 @@ func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 	}
 }
 
-// resolved judges what is known of a neighbour. Learning one makes no decision
-// stale, nor does one that is asked again and answers the same.
+// resolved evaluates the state of a neighbour. A newly learned neighbour makes
+// no decision stale, nor does one that is confirmed unchanged.
 func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	key := neighbourKey{n.ifindex, n.dst}
 	was, old := k.neighbours[key]
@@ -86,9 +86,9 @@ func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	}
 }
 
-// fdbMessage judges what is known of a MAC address.
+// fdbMessage evaluates the entry of a MAC address.
 func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
-	if n.mac[0]&1 != 0 { // groups never go express
+	if n.mac[0]&1 != 0 { // multicast never goes express
 		return Event{}, false
 	}
 	key := fdbKey{n.master, n.mac, n.vlan}
@@ -99,12 +99,12 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	was, old := k.fdb[key]
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
 	if !valid {
-		if was.port != n.ifindex { // it moved before
+		if was.port != n.ifindex { // it has moved already
 			return Event{}, false
 		}
 		delete(k.fdb, key)
 		e.Reason = fmt.Sprintf("%v is gone from %s", n.mac, k.name(n.ifindex))
-		return e, old && k.devices[n.ifindex].up // else it went with the device
+		return e, old && k.devices[n.ifindex].up // otherwise it was removed with the device
 	}
 	k.fdb[key] = is
 	e.Reason = fmt.Sprintf("%v moved from %s to %s", n.mac, k.name(was.port), k.name(n.ifindex))

@@ -11,17 +11,17 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// newGeneration is the message that ends every transaction on the ruleset.
+// newGeneration is the message that ends every transaction of nftables.
 const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 
-// sizeofNfgenmsg is what attributes follow: struct nfgenmsg.
+// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
 const sizeofNfgenmsg = 4
 
-// openRuleset follows nftables, and so iptables-nft.
+// openRuleset follows nftables, which iptables-nft uses as well.
 func openRuleset(out *output, l limits) (source, error) {
-	// The kernel announces every object of a transaction. Only the end of it
-	// is let through, so a set with a million elements cannot fill the buffer.
-	// The type stands in host order where the filter reads network order.
+	// The kernel announces every object of a transaction. The filter passes
+	// only its end, so a set with a million elements cannot fill the buffer.
+	// The type is in host order; the filter loads it in network order.
 	typ := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, newGeneration))
 	sock, err := nlmsg.Open(nlmsg.Options{
 		Family: unix.NETLINK_NETFILTER,
@@ -44,8 +44,8 @@ func judgeGeneration(m nlmsg.Message) (Event, bool) {
 	return Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true}, m.Type == newGeneration
 }
 
-// generationReason says which generation of rules a message announces, and
-// whose work it is.
+// generationReason returns which generation of the rules a message announces,
+// and which program caused it.
 func generationReason(b []byte) string {
 	var id uint32
 	by := "somebody"

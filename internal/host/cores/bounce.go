@@ -1,4 +1,4 @@
-// Package cores finds out how far processors are from each other.
+// Package cores measures the distance between processors.
 package cores
 
 import (
@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounce says how to measure a distance.
+// Bounce are the parameters of a measurement.
 type Bounce struct {
 	Turns    int           // how often the cache line goes back and forth in a batch
 	Batches  int           // how many results there are
 	Patience time.Duration // how long it may take on a machine with other work
 }
 
-// Measure lets two threads on processors a and b pass a cache line back and
+// Measure has two threads on processors a and b pass a cache line back and
 // forth. It returns the time in nanoseconds that the line takes to the other
-// processor, of each batch.
+// processor, for each batch.
 func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 	var line struct {
 		_    [64]byte
@@ -29,9 +29,9 @@ func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 	}
 	stop := time.Now().Add(o.Patience)
 	turns := int64(o.Turns)
-	var gone atomic.Bool // one of the two has given up
-	// play waits for the line to show every turn of its parity and writes the
-	// next; it gives up when the time is over.
+	var gone atomic.Bool // one thread has timed out
+	// play waits for each value of its parity and writes the next one, until
+	// the time is over.
 	play := func(cpu int, parity int64, batches []float64) (err error) {
 		defer func() { gone.Store(gone.Load() || err != nil) }()
 		unpin, err := Pin(cpu)
@@ -69,7 +69,8 @@ func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 	return batches, nil
 }
 
-// Pin binds the calling goroutine to a thread and that to one CPU, until unpin.
+// Pin locks the calling goroutine to a thread and the thread to one CPU, until
+// unpin.
 func Pin(cpu int) (unpin func(), err error) {
 	runtime.LockOSThread()
 	var before, one unix.CPUSet

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nearest are a processor of each set, two of them that share their last cache
-// if there are such, two different ones if there are such.
+// Nearest returns one processor of each set: two that share their last-level
+// cache if there are such, otherwise two different ones if possible.
 func Nearest(a, b *unix.CPUSet) (int, int) { return nearest(members(a), members(b), groups()) }
 
 func nearest(as, bs []int, group map[int]string) (int, int) {
@@ -51,7 +51,8 @@ func members(set *unix.CPUSet) (all []int) {
 	return all
 }
 
-// groups are who shares the last cache, of each processor, as the kernel tells.
+// groups returns the processors that share the last-level cache, for each
+// processor, from sysfs.
 var groups = sync.OnceValue(func() map[int]string { return lastCaches(os.DirFS("/sys/devices/system/cpu")) })
 
 func lastCaches(cpus fs.FS) map[int]string {

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// New makes a namespace without a name: it is there as long as the file is open,
-// or something else holds it.
+// New creates a namespace without a name. It lives as long as the file is open
+// or another reference exists.
 func New() (ns *os.File, err error) {
 	err = Scratch(func() (err error) {
 		ns, err = openOwn()
@@ -15,9 +15,9 @@ func New() (ns *os.File, err error) {
 	return ns, err
 }
 
-// Reopen opens a namespace by a file of its own, not of the mount by which it
-// was opened: where /run is shared, Linux 6.12 cannot remove a mount again that
-// is a copy of one which Replace has taken away.
+// Reopen opens a namespace by a file that does not refer to the mount by which
+// it was opened: where /run is shared, Linux 6.12 cannot remove a mount that
+// is a copy of one that Replace has removed.
 func Reopen(ns *os.File) (inner *os.File, err error) {
 	err = Do(FdPath(ns), func() (err error) {
 		inner, err = openOwn()

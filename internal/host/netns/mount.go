@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoBeneath is wrapped when the kernel cannot mount beneath a mount: it is
-// older than 6.5.
+// ErrNoBeneath is wrapped when the kernel cannot mount beneath a mount (before
+// Linux 6.5).
 var ErrNoBeneath = errors.New("this kernel cannot mount beneath a mount")
 
 // moveMountBeneath is MOVE_MOUNT_BENEATH.
 const moveMountBeneath = 0x200
 
-// Replace lets a path, at which a namespace is mounted, stand for another one.
-// At no moment does it stand for none: the other is mounted beneath, then what
-// is on top of it goes.
+// Replace makes a path at which a namespace is mounted refer to another one.
+// At no moment does it refer to none: the other one is mounted beneath, then
+// the mount on top is removed.
 func Replace(path string, by *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, FdPath(by), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -37,15 +37,14 @@ func Replace(path string, by *os.File) error {
 	return nil
 }
 
-// HasBeneath reports whether the kernel has MOVE_MOUNT_BENEATH: an older one
-// refuses the flag before it looks at file descriptors.
+// HasBeneath reports whether the kernel has MOVE_MOUNT_BENEATH. An older one
+// rejects the flag before it looks at file descriptors.
 func HasBeneath() bool {
 	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)
 	return !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS)
 }
 
-// Owner is the number of the user namespace that a network namespace belongs
-// to, in whose eyes its administrators are.
+// Owner returns the inode of the user namespace that owns a network namespace.
 func Owner(ns *os.File) (uint64, error) {
 	fd, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_USERNS)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Create makes a network namespace that ip(8) knows by its name. The error
-// wraps ErrExist if there is one already.
+// Create creates a network namespace with a name for ip(8). The error wraps
+// ErrExist if the name is taken.
 func Create(name string) error {
 	return makeName(name, func() error {
 		return Scratch(func() error { return nameIt(name) })
 	})
 }
 
-// Attach gives a namespace that is there a name, as "ip netns attach" does. The
-// error wraps ErrExist if there is one of that name already.
-// It is named from within, for the reason of Reopen.
+// Attach names an existing namespace, as "ip netns attach" does. The error
+// wraps ErrExist if the name is taken. It mounts from within the namespace,
+// for the reason given at Reopen.
 func Attach(name, path string) error {
 	return makeName(name, func() error { return Do(path, func() error { return nameIt(name) }) })
 }
@@ -30,7 +30,7 @@ func nameIt(name string) error {
 	return unix.Mount(Path(""), Path(name), "none", unix.MS_BIND, "")
 }
 
-// makeName makes a name and has mount fill it.
+// makeName creates a name and calls mount to fill it.
 func makeName(name string, mount func() error) (err error) {
 	if err := checkName(name); err != nil {
 		return err
@@ -53,14 +53,14 @@ func makeName(name string, mount func() error) (err error) {
 	return nil
 }
 
-// Delete removes a name from ip(8)'s list. The namespace itself goes with the
-// last process, handle and name that holds it.
+// Delete removes a name from ip(8)'s list. The namespace ends with the last
+// process, handle or name that refers to it.
 func Delete(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	err := unix.Unmount(Path(name), unix.MNT_DETACH)
-	// EINVAL: a file without a mount, left by a creation that was cut off.
+	// EINVAL: a file without a mount, left by an interrupted creation.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete namespace %q: unmount: %w", name, err)
 	}
@@ -74,7 +74,7 @@ func Delete(name string) error {
 	return nil
 }
 
-// checkName refuses what would not be a file in runDir.
+// checkName rejects names that would not be a file in runDir.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || name != filepath.Base(name) {
 		return fmt.Errorf("namespace name %q: want a bare name", name)
@@ -82,9 +82,9 @@ func checkName(name string) error {
 	return nil
 }
 
-// shareRunDir makes runDir a shared mount as ip(8) does, so that a name that is
-// removed here goes away in every other mount namespace too, and does not keep
-// the network namespace alive there.
+// shareRunDir makes runDir a shared mount as ip(8) does, so that a name that
+// is removed here is also removed in every other mount namespace and does not
+// keep the network namespace alive there.
 func shareRunDir() error {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return err

@@ -1,9 +1,8 @@
-// Package netns enters, makes and removes network namespaces. It is the only
-// place of SCON that changes the namespace of a thread.
+// Package netns enters, creates and removes network namespaces. No other
+// package changes the namespace of a thread.
 //
-// Namespaces are entered by file descriptor and nothing is mounted on the way:
-// `ip netns exec` mounts /sys anew, which hides a bpffs and with it every
-// pinned object.
+// Namespaces are entered by file descriptor, without mounts: `ip netns exec`
+// mounts /sys again, which hides a bpffs and every pinned object.
 package netns
 
 import (
@@ -22,17 +21,17 @@ import (
 const runDir = "/run/netns"
 
 var (
-	// ErrNotExist is wrapped when there is no namespace of that name or path.
+	// ErrNotExist is wrapped when no namespace has that name or path.
 	ErrNotExist = errors.New("no such namespace")
-	// ErrNotNetns is wrapped when the path is of something else.
+	// ErrNotNetns is wrapped when the path is not a network namespace.
 	ErrNotNetns = errors.New("not a network namespace")
-	// ErrExist is wrapped when a namespace of that name is already there.
+	// ErrExist is wrapped when a namespace of that name exists.
 	ErrExist = errors.New("namespace exists")
 )
 
-// Path returns the file that stands for a namespace: a bare name is one of
-// ip(8)'s, anything with a slash is a path, and "" is the namespace of the
-// calling thread.
+// Path returns the file of a namespace: a bare name is one of ip(8)'s,
+// anything with a slash is a path, and "" is the namespace of the calling
+// thread.
 func Path(nameOrPath string) string {
 	switch {
 	case nameOrPath == "":
@@ -44,8 +43,8 @@ func Path(nameOrPath string) string {
 	}
 }
 
-// Open returns a handle to a namespace, which keeps the namespace alive until
-// it is closed. The error wraps ErrNotExist or ErrNotNetns.
+// Open returns a handle that keeps the namespace alive until it is closed. The
+// error wraps ErrNotExist or ErrNotNetns.
 func Open(nameOrPath string) (*os.File, error) {
 	f, err := os.Open(Path(nameOrPath))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,8 +61,8 @@ func Open(nameOrPath string) (*os.File, error) {
 	return f, nil
 }
 
-// Inode returns the number that tells namespaces apart: two handles of one
-// namespace have the same.
+// Inode returns the number that identifies a namespace: it is the same for all
+// handles of one namespace.
 func Inode(nameOrPath string) (uint64, error) {
 	f, err := Open(nameOrPath)
 	if err != nil {
@@ -77,9 +76,10 @@ func Inode(nameOrPath string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// Enter moves the calling thread into a namespace for good. The caller holds
-// the thread with runtime.LockOSThread; other threads stay where they are, so a
-// process that wants to be there as a whole executes itself anew afterwards.
+// Enter moves the calling thread into a namespace for good. The caller has
+// locked the goroutine with runtime.LockOSThread. Other threads stay where
+// they are, so a process that wants to move as a whole executes itself again
+// afterwards.
 func Enter(nameOrPath string) error {
 	f, err := Open(nameOrPath)
 	if err != nil {
@@ -92,17 +92,18 @@ func Enter(nameOrPath string) error {
 	return nil
 }
 
-// Do calls fn on a thread that is in a namespace, and returns its error.
-// Sockets that fn opens and processes that it starts belong to the namespace;
-// goroutines that it starts run elsewhere. Calls nest.
+// Do calls fn on a thread in a namespace, and returns its error. Sockets that
+// fn opens and processes that it starts belong to the namespace; goroutines
+// that it starts run elsewhere. Calls nest.
 //
-// Should the way back fail, the thread is never unlocked: it ends with the
-// calling goroutine instead of serving others in the wrong namespace.
+// If leaving the namespace fails, the thread is never unlocked: it ends with
+// the calling goroutine and never runs others in the wrong namespace.
 func Do(nameOrPath string, fn func() error) error {
 	return visit(fmt.Sprintf("namespace %q", nameOrPath), func() error { return Enter(nameOrPath) }, fn)
 }
 
-// visit calls fn on a thread that has entered a namespace, and leaves it again.
+// visit calls fn on a thread that has entered a namespace, and leaves the
+// namespace again.
 func visit(what string, enter, fn func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := Open("")

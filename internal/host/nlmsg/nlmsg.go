@@ -21,8 +21,8 @@ type Message struct {
 	Data     []byte // what follows the header; valid until the next read
 }
 
-// err returns the error that an NLMSG_ERROR or NLMSG_DONE message brings, and
-// nil for an acknowledgement and every other message.
+// err returns the error of an NLMSG_ERROR or NLMSG_DONE message, and nil for
+// an acknowledgement and every other message.
 func (m Message) err() error {
 	if m.Type != unix.NLMSG_ERROR && m.Type != unix.NLMSG_DONE || len(m.Data) < 4 {
 		return nil
@@ -40,8 +40,8 @@ type Encoder = netlink.AttributeEncoder
 // NewEncoder returns an Encoder of no attributes.
 func NewEncoder() *Encoder { return netlink.NewAttributeEncoder() }
 
-// Messages walks the messages of one datagram. It ends at the first one that
-// is malformed.
+// Messages iterates over the messages of one datagram. It stops at a malformed
+// one.
 func Messages(b []byte) iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for len(b) >= unix.NLMSG_HDRLEN {
@@ -62,9 +62,9 @@ func Messages(b []byte) iter.Seq[Message] {
 	}
 }
 
-// Attributes walks the attributes of a message or of a nested attribute and
-// gives each one's type, without the flags for nesting and byte order, and its
-// payload. It ends at the first one that is malformed.
+// Attributes iterates over the attributes of a message or of a nested
+// attribute: the type, without the flags for nesting and byte order, and the
+// payload. It stops at a malformed one.
 func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.NLA_HDRLEN {

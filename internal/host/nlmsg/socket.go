@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOverrun says that the kernel had to drop messages. What was queued behind
-// the gap is dropped as well: read the state anew, then listen on.
+// ErrOverrun means that the kernel has dropped messages. What was queued after
+// the gap is dropped as well: read the state again, then go on receiving.
 var ErrOverrun = errors.New("messages were lost")
 
-// datagram is the size of the buffer that a datagram is read into, in bytes.
-// The kernel builds none beyond 32 KiB.
+// datagram is the size of the receive buffer in bytes. The kernel sends at
+// most 32 KiB.
 const datagram = 64 << 10
 
-// Options says what a socket is for.
+// Options say what a socket is for.
 type Options struct {
 	Family int      // NETLINK_ROUTE, ...
 	Groups []uint32 // multicast groups to listen to, by number
-	// Filter is run in the kernel on every datagram, before that takes up any
-	// of the buffer; nil passes all.
+	// Filter runs in the kernel on every datagram before it is queued; nil
+	// passes all.
 	Filter []bpf.Instruction
 	// Program is the same as a loaded eBPF socket filter; 0 passes all.
 	Program int
-	// Buffer is the size of the kernel's receive buffer in bytes, beyond the
-	// sysctl's limit if need be; 0 leaves it at the default.
+	// Buffer is the size of the kernel's receive buffer in bytes, which may
+	// exceed the limit of the sysctl; 0 leaves the default.
 	Buffer int
 }
 
@@ -98,13 +98,13 @@ func attach(conn *netlink.Conn, program int) error {
 	return errors.Join(err, attached)
 }
 
-// Close closes the socket and ends a Receive that waits.
+// Close closes the socket and ends a waiting Receive.
 func (s *Socket) Close() error {
 	return s.conn.Close()
 }
 
-// Receive waits for a datagram and calls fn for each of its messages. After
-// ErrOverrun it can be called again, after any other error it cannot.
+// Receive waits for a datagram and calls fn for each of its messages. It can
+// be called again after ErrOverrun, but not after another error.
 func (s *Socket) Receive(fn func(Message)) error {
 	if err := s.raw.Read(s.read); err != nil {
 		return err
@@ -118,8 +118,7 @@ func (s *Socket) Receive(fn func(Message)) error {
 	return nil
 }
 
-// readOnce tries to read one datagram and reports whether Receive has to wait
-// no longer.
+// readOnce tries to read one datagram, and reports whether Receive can return.
 func (s *Socket) readOnce(fd uintptr) bool {
 	for {
 		s.n, s.err = unix.Read(int(fd), s.buf[:])
@@ -136,9 +135,9 @@ func (s *Socket) readOnce(fd uintptr) bool {
 	}
 }
 
-// drain empties the socket's queue after an overrun. The kernel goes on
-// dropping messages in silence until the queue was empty once, so only what
-// comes after that is without a gap.
+// drain empties the socket's queue after an overrun. The kernel drops messages
+// silently until the queue has been empty once, so only what comes later is
+// without gaps.
 func (s *Socket) drain(fd int) error {
 	for {
 		_, err := unix.Read(fd, s.buf[:])

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Left returns a function that fails the test if there are namespaces whose
-// names begin with a prefix, children of this process, or more open files than
-// now.
+// Left returns a function that fails the test if there are namespaces with
+// that prefix, children of this process, or more open files than at the call
+// of Left.
 func Left(t testing.TB) (check func(prefix string)) {
 	t.Helper()
 	before := openFiles(t)

@@ -1,5 +1,5 @@
-// Package nstest gives a test network namespaces of its own, which are gone
-// when the test ends.
+// Package nstest creates network namespaces for a test and removes them when
+// it ends.
 package nstest
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// made counts the namespaces of this process, for names that differ.
+// made counts the namespaces of this process, for unique names.
 var made atomic.Uint32
 
-// New makes a namespace with the loopback device up and returns its name,
+// New creates a namespace with the loopback device up and returns its name,
 // which ip(8) knows.
 func New(t testing.TB) string {
 	t.Helper()
@@ -45,8 +45,8 @@ func Do(t testing.TB, ns string, fn func()) {
 	}
 }
 
-// Run runs commands in a namespace, one on each line and without any quoting,
-// and returns what the last one printed. The test ends if one fails.
+// Run runs commands in a namespace, one per line and without quoting, and
+// returns the output of the last one. The test ends if one fails.
 func Run(t testing.TB, ns, commands string) (out string) {
 	t.Helper()
 	for line := range strings.Lines(commands) {

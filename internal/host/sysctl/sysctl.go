@@ -1,4 +1,4 @@
-// Package sysctl sets the kernel's settings of the calling thread's network
+// Package sysctl writes kernel settings of the calling thread's network
 // namespace.
 package sysctl
 
@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// Setting is a file below /proc/sys and what is written there.
+// Setting is a file below /proc/sys and its value.
 type Setting struct {
 	Name, Value string
 }
 
-// Set sets what the kernel has: IPv6 and br_netfilter may be absent.
+// Set writes those settings that the kernel has: IPv6 and br_netfilter may be
+// absent.
 func Set(settings []Setting) error {
 	for _, s := range settings {
 		err := os.WriteFile("/proc/sys/"+s.Name, []byte(s.Value), 0)

@@ -1,5 +1,5 @@
-// Package tcfilter reads the kernel's messages about traffic control filters
-// and tells SCON's own from other people's.
+// Package tcfilter reads tc filters and tcx programs, and separates SCON's own
+// from those of others.
 package tcfilter
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// ownPrefix is what the names of SCON's programs, and so of its filters, begin
-// with.
+// ownPrefix is the prefix of the names of SCON's programs, and so of its
+// filters.
 const ownPrefix = "scon_"
 
 // sizeofTcmsg is the size of struct tcmsg, which attributes follow.
@@ -25,7 +25,7 @@ const sizeofTcmsg = nl.SizeofTcMsg
 // Filter is one filter of a device.
 type Filter struct {
 	Ifindex  int
-	Handle   uint32 // 0: not a filter, but all that share a priority
+	Handle   uint32 // 0 for all filters of one priority
 	Parent   uint32 // the qdisc or class it is on
 	Priority uint16
 	Kind     string // "bpf", "u32", ...
@@ -38,7 +38,7 @@ func (f Filter) Own() bool {
 }
 
 // Shared reports whether the filter is on a block, which several devices may
-// share: the message does not say which.
+// share. The message does not name them.
 func (f Filter) Shared() bool {
 	const magicBlock = -1 // TCM_IFINDEX_MAGIC_BLOCK
 	return f.Ifindex == magicBlock
@@ -53,8 +53,8 @@ func (f Filter) String() string {
 	return s
 }
 
-// Parse reads the payload of an RTM_NEWTFILTER or RTM_DELTFILTER message. It
-// reports false if that is too short to be one.
+// Parse parses the payload of an RTM_NEWTFILTER or RTM_DELTFILTER message. It
+// reports false if it is too short.
 func Parse(b []byte) (f Filter, ok bool) {
 	if len(b) < sizeofTcmsg {
 		return Filter{}, false
@@ -83,14 +83,13 @@ func Parse(b []byte) (f Filter, ok bool) {
 }
 
 // Ingress lists the filters at the ingress of a device, in the namespace of
-// the calling thread. There are none on a device without clsact or ingress
-// qdisc.
+// the calling thread. A device without clsact or ingress qdisc has none.
 func Ingress(ifindex int) ([]Filter, error) {
 	return list(ifindex, netlink.HANDLE_MIN_INGRESS)
 }
 
-// Egress lists the filters at the egress of a device in the same way; those of
-// its other qdiscs do not count.
+// Egress lists the filters at the egress of a device in the same way, without
+// those of its other qdiscs.
 func Egress(ifindex int) ([]Filter, error) {
 	return list(ifindex, netlink.HANDLE_MIN_EGRESS)
 }
@@ -111,7 +110,7 @@ func list(ifindex int, parent uint32) ([]Filter, error) {
 	return filters, nil
 }
 
-// text reads a string that ends with a zero byte.
+// text returns a string up to its terminating zero byte.
 func text(b []byte) string {
 	return string(bytes.TrimRight(b, "\x00"))
 }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is a program of tcx at a device.
+// Program is a tcx program at a device.
 type Program struct {
 	ID   ebpf.ProgramID
-	Name string // "" if it takes more rights to know
+	Name string // "" without the right to read it
 }
 
 // String names a program as bpftool(8) finds it.
@@ -23,23 +23,23 @@ func (p Program) String() string {
 	return fmt.Sprintf("tcx program %s, id %d", p.Name, p.ID)
 }
 
-// Own are the programs that are SCON's.
+// Own is the set of SCON's programs.
 type Own map[ebpf.ProgramID]bool
 
-// Arrangement is what tcx runs at one place.
+// Arrangement is the order of the tcx programs at one side of a device.
 type Arrangement struct {
-	// Revision changes with each change of the programs; 0 on kernels before
-	// Linux 6.6, which have none.
+	// Revision changes with each change of the programs. It is 0 on kernels
+	// before Linux 6.6, which have no tcx.
 	Revision uint64
 	Own      bool // SCON's program is among them
-	// The programs of others that run before SCON's and after it; all are
-	// Before if there is none.
+	// The programs of others that run before SCON's and after it. All are in
+	// Before if SCON's is not there.
 	Before, After []Program
 }
 
-// Ousters are those programs of others that have SCON's place: last at an
-// ingress, so that express packets skip nothing, and first at an egress, to see
-// what the regular path has decided.
+// Ousters returns the programs of others that have taken SCON's place: last at
+// an ingress, so that express packets skip none, and first at an egress, to
+// see the decision of the regular path.
 func (a Arrangement) Ousters(at ebpf.AttachType) []Program {
 	switch {
 	case at == ebpf.AttachTCXIngress:
@@ -56,9 +56,9 @@ func (a Arrangement) Foreign() []Program {
 	return append(a.Before[:len(a.Before):len(a.Before)], a.After...)
 }
 
-// Arranged looks at a place of a device, ebpf.AttachTCXIngress or
-// ebpf.AttachTCXEgress, in the namespace of the calling thread. With the
-// revision of an earlier look it only reports whether that is still current.
+// Arranged returns the programs at one side of a device, ebpf.AttachTCXIngress
+// or ebpf.AttachTCXEgress, in the namespace of the calling thread. If the
+// revision is still the known one, it only reports that.
 func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrangement, current bool, err error) {
 	r, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
@@ -84,7 +84,7 @@ func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrang
 	return a, false, nil
 }
 
-// program looks a program up. To open one that is not one's own takes
+// program returns the name of a program. Opening programs of others takes
 // CAP_SYS_ADMIN.
 func program(id ebpf.ProgramID) Program {
 	p := Program{ID: id}
