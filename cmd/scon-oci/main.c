@@ -12,7 +12,7 @@
  * the verb, or variables of the environment:
  *
  *	--scon-runtime PATH   SCON_RUNTIME   the other one; default runc
- *	--scon-socket PATH    SCON_SOCKET    the daemon's
+ *	--scon-socket PATH    SCON_SOCKET    the startup service's
  *	--scon-network NAME   SCON_NETWORK   for containers that name none
  */
 #include <ctype.h>

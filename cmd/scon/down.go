@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -22,11 +26,11 @@ func (t *tool) newDownCommand() *cobra.Command {
 	var stateDir, namespace string
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop the daemon and remove everything it owns, also after a crash",
+		Short: "Stop all services and remove everything they own, also after a crash",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// A socket elsewhere is that of another daemon, with its
-			// own directory.
+			// A socket elsewhere is that of another daemon, in another
+			// state directory.
 			if t.socket != "" && !cmd.Flags().Changed("state-dir") {
 				stateDir = filepath.Dir(t.socket)
 			}
@@ -38,7 +42,7 @@ func (t *tool) newDownCommand() *cobra.Command {
 		},
 	}
 	addStateDirFlag(cmd, &stateDir)
-	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the daemon was)")
+	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the service was)")
 	return cmd
 }
 
@@ -46,89 +50,115 @@ func (t *tool) down(dir, namespace string) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
-	s, err := t.readState(dir)
-	if err != nil {
-		return err
+	var stopped []string
+	for _, u := range slices.Backward(t.units) { // express last: the directory of all is its own
+		pid, err := t.downOne(u, dir, namespace)
+		if err != nil {
+			return err
+		}
+		if pid != 0 {
+			stopped = append(stopped, fmt.Sprintf("the %s (pid %d)", u.name, pid))
+		}
 	}
-	o := express.Options{
-		StateDir: dir,
-		Socket:   cmp.Or(t.socket, s.Socket, state.Socket(dir)),
-		Netns:    cmp.Or(namespace, s.Netns),
-		Version:  version(),
-	}
-	pid, err := t.stop(api.Dial(o.Socket))
-	if err != nil {
-		return err
-	}
-	if err := t.removeAll(o, s.PID); err != nil {
-		return err
-	}
+	slices.Reverse(stopped)
 	word := "No daemon was running"
-	if pid != 0 {
-		word = fmt.Sprintf("Stopped the daemon (pid %d)", pid)
+	if last := len(stopped) - 1; last == 0 {
+		word = "Stopped " + stopped[0]
+	} else if last > 0 {
+		word = "Stopped " + strings.Join(stopped[:last], ", ") + " and " + stopped[last]
 	}
-	_, err = fmt.Fprintf(t.stdout, "%s; nothing of SCON is left.\n", word)
+	_, err := fmt.Fprintf(t.stdout, "%s; nothing of SCON is left.\n", word)
 	return err
 }
 
+// downOne stops a service and removes everything it owns. It returns the process
+// number of the service, 0 if it did not run.
+func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
+	s, err := t.readState(u.Dir(dir))
+	if err != nil {
+		return 0, err
+	}
+	o := service.Options{
+		StateDir: dir,
+		Socket:   cmp.Or(s.Socket, u.Socket(dir)),
+		Netns:    cmp.Or(namespace, s.Netns),
+		Version:  version(),
+	}
+	if u.Service == state.Express {
+		o.Socket = cmp.Or(t.socket, o.Socket)
+	}
+	if pid, err = t.stop(u, o.Socket); err != nil {
+		return 0, err
+	}
+	return pid, t.removeAll(u, o, s.PID)
+}
+
 // removeAll takes away what is in the kernel and in the state directory, when
-// no daemon lives there.
-func (t *tool) removeAll(o express.Options, pid int) error {
-	unlock, err := state.Lock(o.StateDir)
+// the service does not live there.
+func (t *tool) removeAll(u unit, o service.Options, pid int) error {
+	unlock, err := state.Lock(u.Dir(o.StateDir))
 	if errors.Is(err, state.ErrLocked) {
-		return fmt.Errorf("a daemon (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", pid, o.StateDir, o.Socket, pid)
+		return fmt.Errorf("a %s (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", u.name, pid, u.Dir(o.StateDir), o.Socket, pid)
 	}
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	err = t.clean(o)
-	if errors.Is(err, netns.ErrNotExist) {
-		// Its devices went with it, and the programs with them.
+	o.Logger = slog.New(slog.DiscardHandler)
+	err = clean(u, o)
+	if errors.Is(err, netns.ErrNotExist) && u.Service != state.Express {
+		err = nil // its devices went with it
+	} else if errors.Is(err, netns.ErrNotExist) {
+		// The programs went with the devices.
 		fmt.Fprintf(t.stderr, "scon: warning: %v; nothing to detach there\n", err)
 		err = express.CleanAbandoned()
 	}
 	if err != nil {
 		return err
 	}
-	return state.Remove(o.StateDir)
+	return u.Remove(o.StateDir)
 }
 
-// clean takes away what is in the kernel, in the daemon's namespace.
-func (t *tool) clean(o express.Options) error {
+// clean takes away what is in the kernel, in the service's namespace.
+func clean(u unit, o service.Options) error {
 	if o.Netns == "" {
-		return t.daemon.clean(o)
+		return u.clean(o)
 	}
-	return netns.Do(o.Netns, func() error { return t.daemon.clean(o) })
+	return netns.Do(o.Netns, func() error { return u.clean(o) })
 }
 
-// stop asks a daemon to end, waits until it has, and returns its process
+// stop asks a service to end, waits until it has, and returns its process
 // number, 0 when none answers.
-func (t *tool) stop(c *api.Client) (pid int, err error) {
-	status, err := c.Status()
-	if errors.Is(err, api.ErrNotRunning) {
-		return 0, nil
-	}
-	if err != nil {
+func (t *tool) stop(u unit, socket string) (pid int, err error) {
+	p, err := u.process(socket)
+	if p.PID == 0 || err != nil {
 		return 0, err
 	}
-	// A handle taken now is of the daemon, whoever has its number later.
-	handle, err := unix.PidfdOpen(status.PID, 0)
+	// A handle taken now is of the service, whoever has its number later.
+	handle, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
-		return 0, fmt.Errorf("watch the daemon (pid %d): %w", status.PID, err)
+		return 0, fmt.Errorf("watch the %s (pid %d): %w", u.name, p.PID, err)
 	}
 	defer unix.Close(handle)
-	if err := c.Stop(); err != nil {
+	progress := func() (int, int) { return 0, 0 }
+	if u.Service == state.Express {
+		status, err := api.Dial(socket).Status()
+		if err != nil {
+			return 0, err
+		}
+		progress = unhooking(status)
+	}
+	if err := u.dial(socket).Stop(); err != nil {
 		return 0, err
 	}
-	pace := cli.NewPace(t.stderr, "unhooking devices", unhooking(status))
+	pace := cli.NewPace(t.stderr, "unhooking devices", progress)
 	defer pace.End()
 	for !ends(handle) {
 		if pace.Stuck(time.Now()) {
-			return 0, fmt.Errorf("the daemon (pid %d) has not ended and made no progress for %v; its log says why", status.PID, cli.Standstill)
+			return 0, fmt.Errorf("the %s (pid %d) has not ended and made no progress for %v; its log says why", u.name, p.PID, cli.Standstill)
 		}
 	}
-	return status.PID, nil
+	return p.PID, nil
 }
 
 // unhooking counts the hooks that a daemon has taken away: for each device the

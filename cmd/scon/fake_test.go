@@ -10,20 +10,34 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/host/netns"
+	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/service"
+	startupcontrol "github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
 )
 
-// fakeDaemon has the life cycle and the answers of a daemon, and no kernel
-// side. SCON_TEST_DAEMON makes it misbehave.
-var fakeDaemon = daemonSide{run: fakeRun, clean: fakeClean}
+// fakeUnits have the life cycle and the answers of the services, and no kernel
+// side. SCON_TEST_DAEMON, SCON_TEST_STARTUP and SCON_TEST_PIPE make them
+// misbehave.
+func fakeUnits() []unit {
+	all := units()
+	for i := range all {
+		u := all[i]
+		all[i].run = func(ctx context.Context, o service.Options) error { return fakeRun(ctx, u, o) }
+		all[i].clean = func(o service.Options) error { return fakeClean(u, o) }
+	}
+	return all
+}
 
-// fakeLife bounds a daemon that a script has left behind.
+// fakeLife bounds a service that a script has left behind.
 const fakeLife = time.Minute
 
-func fakeRun(ctx context.Context, o express.Options) error {
-	switch os.Getenv("SCON_TEST_DAEMON") {
+func fakeRun(ctx context.Context, u unit, o service.Options) error {
+	word := map[state.Service]string{
+		state.Express: "SCON_TEST_DAEMON", state.Startup: "SCON_TEST_STARTUP", state.Pipe: "SCON_TEST_PIPE",
+	}[u.Service]
+	switch os.Getenv(word) {
 	case "fail":
 		o.Logger.Info("loading")
 		return errors.New("load programs: the verifier says no")
@@ -33,31 +47,40 @@ func fakeRun(ctx context.Context, o express.Options) error {
 		<-ctx.Done()
 		return nil
 	}
-	unlock, err := state.Lock(o.StateDir)
+	unlock, err := state.Lock(u.Dir(o.StateDir))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l, err := api.Listen(o.Socket, o.Config.SocketGroup)
+	ctx, stop := context.WithTimeout(ctx, fakeLife)
+	defer stop()
+	b := &fakeBackend{stop: stop}
+	server := service.Server{Service: u.Service, Handler: api.Handler(b), Failed: stop}
+	process := api.Process{PID: os.Getpid(), Version: "test"}
+	switch u.Service {
+	case state.Express:
+		server.Group = o.Config.SocketGroup
+	case state.Startup:
+		server.Handler = startupcontrol.Handler(b, process, nil)
+		if o.Config.Startup.Enabled {
+			server.Handler = startupcontrol.Handler(b, process, fakeAgent{})
+		}
+	case state.Pipe:
+		server.Handler = pipecontrol.Handler(b, process, fakeBroker{})
+	}
+	served, err := service.Serve(ctx, o, server)
 	if err != nil {
 		return err
 	}
-	s := state.State{PID: os.Getpid(), Netns: o.Netns, Socket: o.Socket, Version: o.Version, Config: o.Config}
-	if err := s.Write(o.StateDir); err != nil {
-		return err
-	}
-	ctx, stop := context.WithTimeout(ctx, fakeLife)
-	defer stop()
-	o.Ready()
-	b := &fakeBackend{stop: stop, pipe: o.Config.Pipe.Enabled}
-	if o.Config.Startup.Enabled {
-		return api.Serve(ctx, l, fakeStarter{Backend: b})
-	}
-	return api.Serve(ctx, l, b)
+	<-served
+	return nil
 }
 
 // fakeClean writes down what it was asked to clean.
-func fakeClean(o express.Options) error {
+func fakeClean(u unit, o service.Options) error {
+	if u.Service != state.Express {
+		return nil
+	}
 	inode, err := netns.Inode("")
 	if err != nil {
 		return err
@@ -67,10 +90,7 @@ func fakeClean(o express.Options) error {
 }
 
 // fakeBackend knows the containers web and db.
-type fakeBackend struct {
-	stop func()
-	pipe bool
-}
+type fakeBackend struct{ stop func() }
 
 func known(container string) error {
 	if container == "" || container == "web" || container == "db" {
@@ -153,49 +173,45 @@ func (b *fakeBackend) Stop() error {
 	return nil
 }
 
-// Pipe has two names and one connection.
-func (b *fakeBackend) Pipe() (api.Pipe, error) {
-	if !b.pipe {
-		return api.Pipe{}, &api.Error{Status: 404, Message: "this daemon has no pipe: set pipe.enabled in its configuration"}
-	}
-	server := api.PipeParty{PID: 22, Command: "server", Netns: 4026531840}
-	return api.Pipe{
+// fakeBroker has two names and one connection.
+type fakeBroker struct{}
+
+func (fakeBroker) Status() pipecontrol.Pipe {
+	server := pipecontrol.PipeParty{PID: 22, Command: "server", Netns: 4026531840}
+	return pipecontrol.Pipe{
 		Socket: "/run/scon/pipe/pipe.sock", Engines: []string{"sealed"}, Processes: 2,
 		MemoryBytes: 327_680, MemoryLimit: 256 << 20, Made: 7, Grown: 3, SentBytes: 5_000_000,
 		Refused: map[string]uint64{"allow list": 2},
-		Names: []api.PipeName{
+		Names: []pipecontrol.PipeName{
 			{Name: "10.0.0.2:7000", PipeParty: server, Engines: []string{"bpf", "sealed"}, Listening: true, Waiting: 1, Backlog: 8},
 			{Name: "10.0.0.2:7001", PipeParty: server, Engines: []string{"bpf"}},
 		},
-		Connections: []api.PipeConnection{{
+		Connections: []pipecontrol.PipeConnection{{
 			ID: 7, Name: "10.0.0.2:7000", Engine: "sealed", AgeMS: 2000,
-			Client: api.PipeEnd{PipeParty: api.PipeParty{PID: 11, Command: "client\n"}, SentBytes: 1_000_000, RingBytes: 256 << 10},
-			Server: api.PipeEnd{PipeParty: server, SentBytes: 10, RingBytes: 64 << 10},
+			Client: pipecontrol.PipeEnd{PipeParty: pipecontrol.PipeParty{PID: 11, Command: "client\n"}, SentBytes: 1_000_000, RingBytes: 256 << 10},
+			Server: pipecontrol.PipeEnd{PipeParty: server, SentBytes: 10, RingBytes: 64 << 10},
 		}},
-	}, nil
+	}
 }
 
-// fakeStarter has the network net, with a pool and a container.
-type fakeStarter struct {
-	api.Backend
-	api.Starter
-}
+// fakeAgent has the network net, with a pool and a container.
+type fakeAgent struct{ startupcontrol.Agent }
 
-func (fakeStarter) Startup() (api.Startup, error) {
-	return api.Startup{
-		Networks: []api.StartupNetwork{
+func (fakeAgent) Startup() (startupcontrol.Startup, error) {
+	return startupcontrol.Startup{
+		Networks: []startupcontrol.StartupNetwork{
 			{Name: "bare", Kind: "ptp"},
-			{Name: "net", Kind: "veth", Addresses: 9, Pool: &api.StartupPool{Ready: 8, Target: 8, Taken: 1, Made: 9, Bytes: 2_097_152}},
+			{Name: "net", Kind: "veth", Addresses: 9, Pool: &startupcontrol.StartupPool{Ready: 8, Target: 8, Taken: 1, Made: 9, Bytes: 2_097_152}},
 		},
-		Stages:     map[string]api.StartupStage{"add_cni": {Limit: 4, Ended: 3}},
+		Stages:     map[string]startupcontrol.StartupStage{"add_cni": {Limit: 4, Ended: 3}},
 		HandedOver: 1, InPlace: map[string]uint64{"the pool is empty": 2},
-		Attachments: []api.StartupAttachment{
+		Attachments: []startupcontrol.StartupAttachment{
 			{Network: "net", Container: "web", IfName: "eth0", Host: "scp1", Addresses: []string{"10.88.0.2/16"}, Pooled: true},
 		},
 	}, nil
 }
 
-func (fakeStarter) FillStartupPool(_ context.Context, f api.StartupFill) error {
+func (fakeAgent) FillStartupPool(_ context.Context, f startupcontrol.StartupFill) error {
 	if f.Network != "net" {
 		return &api.Error{Status: 404, Message: "network is not known"}
 	}

@@ -8,9 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/state"
 )
 
 func (t *tool) newPipeCommand() *cobra.Command {
@@ -18,7 +19,7 @@ func (t *tool) newPipeCommand() *cobra.Command {
 		Use:   "pipe",
 		Short: "Bulk data between containers: who exchanges it, and what works here",
 	}
-	cmd.AddCommand(t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
+	cmd.AddCommand(t.newPipeServeCommand(), t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
 	return cmd
 }
 
@@ -31,14 +32,14 @@ func (t *tool) newPipeStatCommand() *cobra.Command {
 }
 
 // newPipeReadCommand shows the broker's state in one way or the other.
-func (t *tool) newPipeReadCommand(use, short string, show func(api.Pipe) error) *cobra.Command {
+func (t *tool) newPipeReadCommand(use, short string, show func(control.Pipe) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := t.client().Pipe()
+			p, err := control.Dial(t.socketOf(state.Pipe)).Pipe()
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ func (t *tool) newPipeReadCommand(use, short string, show func(api.Pipe) error) 
 	return cmd
 }
 
-func (t *tool) printPipeList(p api.Pipe) error {
+func (t *tool) printPipeList(p control.Pipe) error {
 	if len(p.Names) == 0 && len(p.Connections) == 0 {
 		_, err := fmt.Fprintf(t.stdout, "Nobody uses the pipe: %s is its socket.\n", cli.Printable(p.Socket))
 		return err
@@ -71,20 +72,20 @@ func (t *tool) printPipeList(p api.Pipe) error {
 	fmt.Fprintln(t.stdout)
 	connections := cli.NewTable(">ID", "CLIENT", "SERVER", "NAME", "ENGINE", ">SENT", ">BACK", ">RING", ">BACK", ">AGE", "STATE")
 	for _, c := range p.Connections {
-		state := "open"
+		condition := "open"
 		if c.Over {
-			state = "over"
+			condition = "over"
 		}
 		connections.Add(c.ID, process(c.Client.PipeParty), process(c.Server.PipeParty), c.Name, c.Engine,
 			bytesText(c.Client.SentBytes), bytesText(c.Server.SentBytes),
-			bytesText(c.Client.RingBytes), bytesText(c.Server.RingBytes), millis(c.AgeMS), state)
+			bytesText(c.Client.RingBytes), bytesText(c.Server.RingBytes), millis(c.AgeMS), condition)
 	}
 	return connections.Print(t.stdout)
 }
 
-func process(p api.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.PID) }
+func process(p control.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.PID) }
 
-func (t *tool) printPipeStat(p api.Pipe) error {
+func (t *tool) printPipeStat(p control.Pipe) error {
 	fmt.Fprintf(t.stdout, "socket       %s\n", cli.Printable(p.Socket))
 	fmt.Fprintf(t.stdout, "engines      %s\n", cli.OrDash(strings.Join(p.Engines, " ")))
 	if p.CopyDevice != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -18,12 +19,12 @@ type tool struct {
 	args           []string // the command line, without the program's name
 	socket         string   // --socket, "" where not given
 	config         string   // read without --config, where there is such a file
-	daemon         daemonSide
+	units          []unit
 	pinHost        func() *pin.Host // the machine of "scon pin"
 }
 
 func newTool(stdout, stderr io.Writer) *tool {
-	return &tool{stdout: stdout, stderr: stderr, config: config.DefaultPath, daemon: realDaemon, pinHost: thisPinHost}
+	return &tool{stdout: stdout, stderr: stderr, config: config.DefaultPath, units: units(), pinHost: thisPinHost}
 }
 
 func (t *tool) run(args []string) int {
@@ -57,9 +58,9 @@ func (t *tool) newRootCommand() *cobra.Command {
 }
 
 // client talks to the daemon of --socket.
-func (t *tool) client() *api.Client {
-	if t.socket != "" {
-		return api.Dial(t.socket)
-	}
-	return api.Dial(state.Socket(state.DefaultDir))
+func (t *tool) client() *api.Client { return api.Dial(t.socketOf(state.Express)) }
+
+// socketOf is --socket, or where a service listens by default.
+func (t *tool) socketOf(s state.Service) string {
+	return cmp.Or(t.socket, s.Socket(state.DefaultDir))
 }

@@ -28,7 +28,7 @@ func (t *tool) newRunCommand() *cobra.Command {
 		Long: `Run a program whose TCP connections go over to the pipe.
 
 A connection goes over when both its ends' programs run so, on this machine, and
-the daemon has the pipe: pipe.enabled in its configuration. All others stay what
+the pipe's broker runs: pipe.enabled in the configuration. All others stay what
 they are. docs/run.md says what works, and how a container does it. A program that
 nothing can be preloaded into runs as well, after a line on stderr that says why.
 
@@ -100,7 +100,7 @@ func pipeAnswers() error {
 	}
 	conn, err := net.Dial("unixpacket", socket)
 	if err != nil {
-		return fmt.Errorf("nobody answers at %s; set pipe.enabled in the daemon's configuration: %w", cli.Printable(socket), err)
+		return fmt.Errorf("no pipe broker answers at %s; set pipe.enabled in the configuration, then start it with 'scon up': %w", cli.Printable(socket), err)
 	}
 	return conn.Close()
 }

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		"scon": func() {
 			t := newTool(os.Stdout, os.Stderr)
 			t.config = filepath.Join(os.Getenv("WORK"), "usual.yaml")
-			t.daemon = fakeDaemon
+			t.units = fakeUnits()
 			t.pinHost = fakePinHost
 			os.Exit(t.run(os.Args[1:]))
 		},

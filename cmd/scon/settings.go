@@ -12,11 +12,11 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
 
-// settings are the flags that `up` and `daemon` share.
+// settings are the flags that `up` and the services share.
 type settings struct {
 	netns    string
 	bridge   string
@@ -26,12 +26,16 @@ type settings struct {
 }
 
 func (s *settings) addFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
 	cli.AddNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
-	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
-	f.StringVar(&s.uplink, "uplink", "auto", "`devices` their traffic leaves and enters by: auto or a,b")
 	addConfigFlag(cmd, &s.config)
 	addStateDirFlag(cmd, &s.stateDir)
+}
+
+// addDeviceFlags adds those of express alone.
+func (s *settings) addDeviceFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
+	f.StringVar(&s.uplink, "uplink", "auto", "`devices` their traffic leaves and enters by: auto or a,b")
 }
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
@@ -40,19 +44,19 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 
 func addStateDirFlag(cmd *cobra.Command, dir *string) {
 	*dir = state.DefaultDir
-	cmd.Flags().Var((*cli.NonEmpty)(dir), "state-dir", "`directory` for socket, lock and log")
+	cmd.Flags().Var((*cli.NonEmpty)(dir), "state-dir", "`directory` of all services for sockets, locks and logs")
 }
 
-// options are what the flags, over the file, over the defaults say. Paths are
-// absolute.
-func (s *settings) options(cmd *cobra.Command, t *tool) (express.Options, error) {
-	o := express.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
+// options are what the flags, over the file, over the defaults say for a service.
+// Paths are absolute. --socket is the service's.
+func (s *settings) options(cmd *cobra.Command, t *tool, u unit) (service.Options, error) {
+	o := service.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
 	var err error
 	if o.Config, err = s.load(cmd, t.config); err != nil {
 		return o, err
 	}
 	if o.Socket == "" {
-		o.Socket = state.Socket(s.stateDir)
+		o.Socket = u.Socket(s.stateDir)
 	}
 	paths := []*string{&o.StateDir, &o.Socket}
 	if strings.Contains(o.Netns, "/") {
@@ -90,7 +94,7 @@ func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error)
 		flag, value string
 		field       *config.Devices
 	}{{"bridge", s.bridge, &c.Bridges}, {"uplink", s.uplink, &c.Uplinks}} {
-		if !cmd.Flags().Changed(d.flag) {
+		if f := cmd.Flags().Lookup(d.flag); f == nil || !f.Changed {
 			continue
 		}
 		if *d.field, err = config.ParseDevices(d.value); err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/startup"
+	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/state"
 )
 
 func (t *tool) newStartupCommand() *cobra.Command {
@@ -19,7 +21,7 @@ func (t *tool) newStartupCommand() *cobra.Command {
 		Use:   "startup",
 		Short: "Start containers' networks: what is ready, measured and tuned",
 	}
-	cmd.AddCommand(t.newStartupStatusCommand(), t.newStartupPoolCommand())
+	cmd.AddCommand(t.newStartupServeCommand(), t.newStartupStatusCommand(), t.newStartupPoolCommand())
 	return cmd
 }
 
@@ -56,7 +58,7 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 				if len(args) == 0 || fill < 1 {
 					return cli.Usagef(cmd, "--fill wants a network, and at least 1 namespace")
 				}
-				if err := t.client().FillStartupPool(api.StartupFill{Network: args[0], Count: fill}); err != nil {
+				if err := control.Dial(t.socketOf(state.Startup)).FillStartupPool(control.StartupFill{Network: args[0], Count: fill}); err != nil {
 					return err
 				}
 			}
@@ -64,7 +66,7 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			pools := []api.StartupNetwork{}
+			pools := []control.StartupNetwork{}
 			for _, n := range s.Networks {
 				if n.Pool != nil && (len(args) == 0 || n.Name == args[0]) {
 					pools = append(pools, n)
@@ -84,16 +86,16 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 	return cmd
 }
 
-// startup asks the daemon about its agent.
-func (t *tool) startup() (api.Startup, error) {
-	s, err := t.client().Startup()
+// startup asks the startup service about its agent.
+func (t *tool) startup() (control.Startup, error) {
+	s, err := control.Dial(t.socketOf(state.Startup)).Startup()
 	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
-		return s, errors.New("this daemon gives containers no network: set startup.enabled in its configuration")
+		return s, errors.New("the startup service has no agent: set startup.enabled in the configuration")
 	}
 	return s, err
 }
 
-func (t *tool) printStartup(s api.Startup) error {
+func (t *tool) printStartup(s control.Startup) error {
 	fmt.Fprintf(t.stdout, "attached  %d, since the start %d from a pool\n", len(s.Attachments), s.HandedOver)
 	for _, why := range slices.Sorted(maps.Keys(s.InPlace)) {
 		fmt.Fprintf(t.stdout, "in place  %d: %s\n", s.InPlace[why], cli.Printable(why))
@@ -135,7 +137,7 @@ func (t *tool) printStartup(s api.Startup) error {
 	return attachments.Print(t.stdout)
 }
 
-func (t *tool) printPools(pools []api.StartupNetwork) error {
+func (t *tool) printPools(pools []control.StartupNetwork) error {
 	if len(pools) == 0 {
 		_, err := fmt.Fprintln(t.stdout, "No pool: a network has one from startup.networks, or its first ADD, on.")
 		return err

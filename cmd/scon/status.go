@@ -3,35 +3,91 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/state"
 )
 
 func (t *tool) newStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what goes express, per container, and why the rest does not",
+		Short: "Show what goes express, per container, why the rest does not, and which services run",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			services := t.services()
 			s, err := t.client().Status()
+			if err != nil && !asJSON {
+				for _, other := range services {
+					if other.Running {
+						fmt.Fprintln(t.stdout, other.line())
+					}
+				}
+			}
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return t.printJSON(s)
+				return t.printJSON(statusDocument{s, services})
 			}
-			return t.printStatus(s)
+			return t.printStatus(s, services)
 		},
 	}
 	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
-func (t *tool) printStatus(s api.Status) error {
+// statusDocument is what `scon status --json` prints.
+type statusDocument struct {
+	api.Status
+	Services []serviceStatus `json:"services"`
+}
+
+// serviceStatus is one of the three services.
+type serviceStatus struct {
+	Name    string `json:"name"` // express, startup or pipe
+	Running bool   `json:"running"`
+	PID     int    `json:"pid"` // 0 if it does not run
+	Version string `json:"version"`
+	Socket  string `json:"socket"`
+	// Error is why it is not known whether the service runs, or absent.
+	Error string `json:"error,omitempty"`
+}
+
+// services asks every service for its process.
+func (t *tool) services() (all []serviceStatus) {
+	dir := filepath.Dir(t.socketOf(state.Express))
+	for _, u := range t.units {
+		s := serviceStatus{Name: string(u.Service), Socket: u.Socket(dir)}
+		if u.Service == state.Express {
+			s.Name, s.Socket = "express", t.socketOf(u.Service)
+		}
+		p, err := u.process(s.Socket)
+		if err != nil {
+			s.Error = err.Error()
+		}
+		s.Running, s.PID, s.Version = p.PID != 0, p.PID, p.Version
+		all = append(all, s)
+	}
+	return all
+}
+
+func (s serviceStatus) line() string {
+	word := "not running"
+	switch {
+	case s.Error != "":
+		word = cli.Printable(s.Error)
+	case s.Running:
+		word = fmt.Sprintf("pid %d, scon %s", s.PID, s.Version)
+	}
+	return fmt.Sprintf("%-8s  %s", s.Name, word)
+}
+
+func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t.stdout, "%-8s  "+format+"\n", append([]any{name}, args...)...)
 	}
@@ -44,6 +100,9 @@ func (t *tool) printStatus(s api.Status) error {
 	line("entries", "%d", s.Totals.Entries)
 	if why := mostFirst(s.Reasons); why != "" {
 		line("uplinks", "regular there: %s", cli.Printable(why))
+	}
+	for _, other := range services[1:] {
+		fmt.Fprintln(t.stdout, other.line())
 	}
 	fmt.Fprintln(t.stdout)
 

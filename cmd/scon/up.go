@@ -25,6 +25,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -32,33 +33,34 @@ func (t *tool) newUpCommand() *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the daemon in the background",
-		Args:  cli.NoArgs,
+		Short: "Start the services that the settings enable, in the background",
+		Long: `Start the services that the settings enable, in the background: express always,
+the startup service with startup.enabled or docker.enabled, the pipe's broker
+with pipe.enabled. --socket is that of express; the others are beside it in
+--state-dir.`,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := s.options(cmd, t)
+			o, err := s.options(cmd, t, t.unit(state.Express))
 			if err != nil {
 				return err
 			}
-			args, err := s.arguments(cmd, o)
-			if err != nil {
-				return err
-			}
-			return t.up(o, args)
+			return t.up(o, func(u unit, o service.Options) ([]string, error) { return s.arguments(cmd, u, o) })
 		},
 	}
 	s.addFlags(cmd)
+	s.addDeviceFlags(cmd)
 	return cmd
 }
 
-// arguments are the command line of the daemon for the flags of up. Its paths
-// are absolute: the daemon works in /.
-func (s *settings) arguments(cmd *cobra.Command, o express.Options) ([]string, error) {
-	args := []string{"daemon", "--socket", o.Socket, "--state-dir", o.StateDir}
+// arguments are the command line of a service for the flags of up. Its paths
+// are absolute: the service works in /.
+func (s *settings) arguments(cmd *cobra.Command, u unit, o service.Options) ([]string, error) {
+	args := append(slices.Clone(u.command), "--socket", o.Socket, "--state-dir", o.StateDir)
 	if o.Netns != "" {
 		args = append(args, "--netns", o.Netns)
 	}
 	for _, name := range []string{"bridge", "uplink"} {
-		if f := cmd.Flags().Lookup(name); f.Changed {
+		if f := cmd.Flags().Lookup(name); f.Changed && u.Service == state.Express {
 			args = append(args, "--"+name, f.Value.String())
 		}
 	}
@@ -72,58 +74,93 @@ func (s *settings) arguments(cmd *cobra.Command, o express.Options) ([]string, e
 	return args, nil
 }
 
-func (t *tool) up(o express.Options, args []string) error {
+// of is the options of a service, for those of express.
+func (u unit) of(o service.Options) service.Options {
+	if u.Service != state.Express {
+		o.Socket = u.Socket(o.StateDir)
+	}
+	return o
+}
+
+// up starts the services that are enabled and do not run. Without the pipe
+// everything else comes up; any other failure ends those that were started.
+func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]string, error)) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
 	if _, err := netns.Inode(o.Netns); err != nil {
 		return err
 	}
-	running, err := t.running(o)
-	if err != nil {
-		return err
+	var missing []unit
+	for _, u := range t.units {
+		pid, err := t.running(u, u.of(o))
+		if err != nil {
+			return err
+		}
+		if pid == 0 && u.enabled(o.Config) {
+			missing = append(missing, u)
+		}
 	}
-	if running != nil {
-		return t.printUp("scon is already up", *running, o)
+	var started []unit
+	for _, u := range missing {
+		args, err := arguments(u, u.of(o))
+		if err == nil {
+			err = t.start(u, u.of(o), args)
+		}
+		if err != nil && u.Service == state.Pipe {
+			fmt.Fprintf(t.stderr, "scon: warning: the pipe does not work, everything else does: %v\n", err)
+			continue
+		}
+		if err != nil {
+			for _, s := range slices.Backward(started) {
+				_, stopErr := t.stop(s, s.of(o).Socket)
+				err = errors.Join(err, stopErr)
+			}
+			return err
+		}
+		started = append(started, u)
 	}
-	status, err := t.start(o, args)
-	if err != nil {
-		return err
+	word := "scon is up"
+	if len(missing) == 0 {
+		word = "scon is already up"
 	}
-	return t.printUp("scon is up", status, o)
+	return t.printUp(word, o)
 }
 
-// running is the status of a daemon that was started with the same options,
-// nil when none answers. Another daemon in the same place is an error.
-func (t *tool) running(o express.Options) (*api.Status, error) {
-	s, err := t.readState(o.StateDir)
+// running is the process of a service that was started with the same options, 0
+// when none answers. Another one in the same place is an error.
+func (t *tool) running(u unit, o service.Options) (pid int, err error) {
+	s, err := t.readState(u.Dir(o.StateDir))
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	status, err := api.Dial(cmp.Or(s.Socket, o.Socket)).Status()
-	if errors.Is(err, api.ErrNotRunning) {
-		return nil, nil
+	p, err := u.process(cmp.Or(s.Socket, o.Socket))
+	if p.PID == 0 || err != nil {
+		return 0, err
 	}
-	if err != nil {
-		return nil, err
+	other := "another SCON is running"
+	if u.Service != state.Express {
+		other = "another " + u.name + " is running"
 	}
-	other := fmt.Sprintf("another SCON is running (pid %d, netns %s)", status.PID, cmp.Or(s.Netns, "the machine's own"))
-	same, err := sameNetns(status.PID, o.Netns)
+	other = fmt.Sprintf("%s (pid %d, netns %s)", other, p.PID, cmp.Or(s.Netns, "the machine's own"))
+	same, err := sameNetns(p.PID, o.Netns)
 	switch {
 	case err != nil:
-		return nil, err
+		return 0, err
 	case !same:
-		return nil, fmt.Errorf("%s; give this one its own --state-dir", other)
+		return 0, fmt.Errorf("%s; give this one its own --state-dir", other)
+	case !u.enabled(o.Config):
+		return 0, fmt.Errorf("%s, and the settings have none; stop it with 'scon down'", other)
 	case s.PID == 0: // it did not say more
-		return &status, nil
+		return p.PID, nil
 	case s.Socket != o.Socket:
-		return nil, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
+		return 0, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
 	case s.Version != o.Version:
-		return nil, fmt.Errorf("%s: version %s, this is %s; to replace it: 'scon down', then 'scon up'", other, s.Version, o.Version)
-	case !reflect.DeepEqual(s.Config, o.Config):
-		return nil, fmt.Errorf("%s with other settings; stop it with 'scon down'", other)
+		return 0, fmt.Errorf("%s: version %s, this is %s; to replace it: 'scon down', then 'scon up'", other, s.Version, o.Version)
+	case !reflect.DeepEqual(u.settings(s.Config), u.settings(o.Config)):
+		return 0, fmt.Errorf("%s with other settings; stop it with 'scon down'", other)
 	}
-	return &status, nil
+	return p.PID, nil
 }
 
 // readState is the state in dir, zero when there is none or it makes no sense.
@@ -149,50 +186,53 @@ func sameNetns(pid int, namespace string) (bool, error) {
 	return theirs == ours, err
 }
 
-// start runs the daemon in a session of its own and waits until it answers.
-func (t *tool) start(o express.Options, args []string) (status api.Status, err error) {
-	log, err := createLog(o.StateDir)
+// start runs a service in a session of its own and waits until it answers.
+func (t *tool) start(u unit, o service.Options, args []string) error {
+	log, err := createLog(u.Dir(o.StateDir))
 	if err != nil {
-		return status, err
+		return err
 	}
 	defer log.Close()
 	path, err := executable()
 	if err != nil {
-		return status, err
+		return err
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return status, fmt.Errorf("start the daemon: %w", err)
+		return fmt.Errorf("start the %s: %w", u.name, err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 
-	pace := cli.NewPace(t.stderr, "hooking devices", hooking(o))
+	progress := func() (int, int) { return 0, 0 }
+	if u.Service == state.Express {
+		progress = hooking(o)
+	}
+	pace := cli.NewPace(t.stderr, "hooking devices", progress)
 	defer pace.End()
 	for {
-		// Another daemon may answer there while ours finds out.
-		status, err = api.Dial(o.Socket).Status()
-		if err == nil && status.PID == cmd.Process.Pid {
-			return status, nil
+		// Another one may answer there while ours finds out.
+		if p, err := u.process(o.Socket); err == nil && p.PID == cmd.Process.Pid {
+			return nil
 		}
 		select {
 		case <-ended:
-			return status, fmt.Errorf("%s (log: %s)", lastWords(log.Name()), log.Name())
+			return fmt.Errorf("%s (log: %s)", lastWords(u.name, log.Name()), log.Name())
 		case <-time.After(cli.PollInterval):
 		}
 		if pace.Stuck(time.Now()) {
 			stopLate(cmd.Process, ended)
-			return status, fmt.Errorf("the daemon did not answer at %s, made no progress for %v and was stopped (log: %s)", o.Socket, cli.Standstill, log.Name())
+			return fmt.Errorf("the %s did not answer at %s, made no progress for %v and was stopped (log: %s)", u.name, o.Socket, cli.Standstill, log.Name())
 		}
 	}
 }
 
 // hooking counts the hooks that a daemon has put in place, of those that it
 // should.
-func hooking(o express.Options) func() (done, total int) {
+func hooking(o service.Options) func() (done, total int) {
 	expected := sync.OnceValue(func() (n int) {
 		_ = netns.Do(o.Netns, func() error {
 			topology, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks})
@@ -210,7 +250,7 @@ func hooking(o express.Options) func() (done, total int) {
 	}
 }
 
-// stopLate ends a daemon that did not answer: kindly, then by force. What it
+// stopLate ends a service that did not answer: kindly, then by force. What it
 // may leave in the kernel is for `scon down`.
 func stopLate(p *os.Process, ended <-chan error) {
 	_ = p.Signal(syscall.SIGTERM)
@@ -222,7 +262,7 @@ func stopLate(p *os.Process, ended <-chan error) {
 	}
 }
 
-// createLog makes the daemon's log; the one before is kept.
+// createLog makes a service's log; the one before is kept.
 func createLog(dir string) (*os.File, error) {
 	if err := state.Make(dir); err != nil {
 		return nil, err
@@ -238,12 +278,12 @@ func createLog(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lastWords are why a daemon ended: its own error, else the last three lines
+// lastWords are why a service ended: its own error, else the last three lines
 // of its log.
-func lastWords(log string) string {
+func lastWords(name, log string) string {
 	f, err := os.Open(log)
 	if err != nil {
-		return "the daemon ended, and its log is gone"
+		return "the " + name + " ended, and its log is gone"
 	}
 	defer f.Close()
 	var lines []string
@@ -255,12 +295,17 @@ func lastWords(log string) string {
 		lines = lines[max(0, len(lines)-3):]
 	}
 	if len(lines) == 0 {
-		return "the daemon ended without a word"
+		return "the " + name + " ended without a word"
 	}
-	return "the daemon ended: " + strings.Join(lines, "; ")
+	return "the " + name + " ended: " + strings.Join(lines, "; ")
 }
 
-func (t *tool) printUp(word string, s api.Status, o express.Options) error {
+// printUp prints what runs now.
+func (t *tool) printUp(word string, o service.Options) error {
+	s, err := api.Dial(o.Socket).Status()
+	if err != nil {
+		return err
+	}
 	var containers, uplinks []string
 	for _, c := range s.Containers {
 		containers = append(containers, cli.Printable(cmp.Or(c.Name, c.ID, c.Dev)))
@@ -270,12 +315,17 @@ func (t *tool) printUp(word string, s api.Status, o express.Options) error {
 			uplinks = append(uplinks, cli.Printable(h.Dev))
 		}
 	}
-	_, err := fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",
+	fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",
 		word, s.State, s.Mode, s.PID,
 		cmp.Or(few(containers), "none yet: they are hooked as they come"),
 		cmp.Or(few(uplinks), "none yet: they are hooked as they come"),
 		filepath.Clean(state.Log(o.StateDir)))
-	return err
+	for _, u := range t.units[1:] {
+		if p, err := u.process(u.Socket(o.StateDir)); err == nil && p.PID != 0 {
+			fmt.Fprintf(t.stdout, "  %-10s  pid %d, log %s\n", u.Service, p.PID, state.Log(u.Dir(o.StateDir)))
+		}
+	}
+	return nil
 }
 
 // few names the first of many.

@@ -2,17 +2,76 @@ package main
 
 import (
 	"context"
+	"errors"
 
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/pipe"
+	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/startup"
+	startupcontrol "github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/state"
 )
 
-// daemonSide is what changes the kernel; tests put something harmless here.
-type daemonSide struct {
-	// run is the daemon. It returns when ctx ends or a client stops it.
-	run func(ctx context.Context, o express.Options) error
+// unit is one of the three services as the command line knows it.
+type unit struct {
+	state.Service
+	name     string   // in messages
+	command  []string // that runs it in the foreground
+	enabled  func(config.Config) bool
+	settings func(config.Config) config.Config // as far as the service reads them
+	require  func() error                      // what it cannot start without
+	dial     func(socket string) *api.Service
 
-	// clean removes everything a dead daemon left behind.
-	clean func(o express.Options) error
+	// run is the service. It returns when ctx ends or a client stops it.
+	run func(ctx context.Context, o service.Options) error
+	// clean removes everything that the service left behind when it died.
+	clean func(o service.Options) error
 }
 
-var realDaemon = daemonSide{run: express.Run, clean: express.Clean}
+// units are the services in the order in which they are started.
+func units() []unit {
+	return []unit{
+		{
+			Service: state.Express, name: "daemon", command: []string{"daemon"},
+			enabled: func(config.Config) bool { return true }, settings: config.Config.OfExpress,
+			require: doctor.Require, dial: func(socket string) *api.Service { return api.Dial(socket).Service },
+			run: express.Run, clean: express.Clean,
+		},
+		{
+			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},
+			enabled: config.Config.HasStartup, settings: config.Config.OfStartup,
+			require: doctor.RequireRoot, dial: func(socket string) *api.Service { return startupcontrol.Dial(socket).Service },
+			run: startup.Run, clean: startup.Clean,
+		},
+		{
+			Service: state.Pipe, name: "pipe broker", command: []string{"pipe", "serve"},
+			enabled: func(c config.Config) bool { return c.Pipe.Enabled }, settings: config.Config.OfPipe,
+			require: doctor.RequireRoot, dial: func(socket string) *api.Service { return pipecontrol.Dial(socket).Service },
+			run: pipe.Run, clean: pipe.Clean,
+		},
+	}
+}
+
+// unit is the one of a service.
+func (t *tool) unit(s state.Service) unit {
+	for _, u := range t.units {
+		if u.Service == s {
+			return u
+		}
+	}
+	panic("no service " + s)
+}
+
+// process asks a service for its process, and returns a zero one if nothing
+// answers.
+func (u unit) process(socket string) (api.Process, error) {
+	p, err := u.dial(socket).Process()
+	if errors.Is(err, api.ErrNotRunning) {
+		return api.Process{}, nil
+	}
+	return p, err
+}

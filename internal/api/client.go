@@ -18,136 +18,116 @@ import (
 // callTimeout bounds one call; the longest answer is a full table of flows.
 const callTimeout = 30 * time.Second
 
-var _ Backend = (*Client)(nil)
+// Identity is what error messages say about a service.
+type Identity struct {
+	Name  string // "daemon"
+	Start string // how to start it: "start one with 'scon up'"
+}
 
-// Client asks a daemon over its socket. Its methods are Backend's; a daemon
-// that does not answer is ErrNotRunning, a refusal is *Error.
-type Client struct {
+// Service is a service as its clients see it. The error of a call is
+// ErrNotRunning if nothing answers at the socket, and *Error if the service
+// refuses the request.
+type Service struct {
+	id     Identity
 	socket string
 	http   http.Client
 }
 
-// Dial makes a client of the daemon at the unix socket. Nothing is opened
-// until a call, and nothing stays open after it.
-func Dial(socket string) *Client {
+// Connect makes a client of the service at a unix socket. It opens nothing
+// before a call, and a call leaves nothing open.
+func Connect(id Identity, socket string) *Service {
 	var d net.Dialer
-	return &Client{
+	return &Service{
+		id:     id,
 		socket: socket,
-		http: http.Client{
-			Timeout: callTimeout,
-			Transport: &http.Transport{
-				DisableKeepAlives: true,
-				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return d.DialContext(ctx, "unix", socket)
-				},
+		http: http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return d.DialContext(ctx, "unix", socket)
 			},
-		},
+		}},
 	}
 }
 
-// Status is the daemon's state.
-func (c *Client) Status() (s Status, err error) {
-	return s, c.get("/v1/status", nil, &s)
+// Process is what every service tells of its process at StatusPath.
+type Process struct {
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
 }
 
-// Flows are the Conentries of one container, or of all.
-func (c *Client) Flows(container string) (f []Flow, err error) {
-	return f, c.get("/v1/flows", url.Values{"container": {container}}, &f)
+// Process returns the service's process.
+func (s *Service) Process() (p Process, err error) {
+	return p, s.Get(StatusPath, nil, &p)
 }
 
-// Explain says why a subject is, or is not, on the express way.
-func (c *Client) Explain(subject string) (e Explanation, err error) {
-	return e, c.get("/v1/explain", url.Values{"subject": {subject}}, &e)
-}
-
-// Metrics writes what the daemon counts in Prometheus' text format.
-func (c *Client) Metrics(w io.Writer) error {
-	req, err := http.NewRequest(http.MethodGet, "http://scon"+MetricsPath, nil)
-	if err != nil {
-		return fmt.Errorf("ask for metrics: %w", err)
-	}
-	text, err := c.ask(req)
+// Metrics writes the service's counters in Prometheus' text format.
+func (s *Service) Metrics(w io.Writer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	text, err := s.ask(ctx, http.MethodGet, MetricsPath, nil)
 	if err != nil {
 		return err
 	}
 	defer text.Close()
 	if _, err := io.Copy(w, text); err != nil {
-		return fmt.Errorf("read the metrics of the daemon at %s: %w", c.socket, err)
+		return fmt.Errorf("read the metrics of the %s at %s: %w", s.id.Name, s.socket, err)
 	}
 	return nil
 }
 
-// Flush takes the Conentries of one container, or of all, away.
-func (c *Client) Flush(container string) (n int, err error) {
-	var f flushed
-	err = c.post("/v1/flush", container, &f)
-	return f.Flushed, err
+// Stop asks the service to end; it returns before the service has.
+func (s *Service) Stop() error { return s.Post(stopPath, struct{}{}, &struct{}{}) }
+
+// Get reads the JSON document at a path.
+func (s *Service) Get(path string, q url.Values, answer any) error {
+	return s.call(http.MethodGet, path+"?"+q.Encode(), nil, answer)
 }
 
-// Pause makes every packet of one container, or of all, go regular.
-func (c *Client) Pause(container string) error {
-	return c.post("/v1/pause", container, &struct{}{})
-}
-
-// Resume ends a Pause.
-func (c *Client) Resume(container string) error {
-	return c.post("/v1/resume", container, &struct{}{})
-}
-
-// Stop asks the daemon to end; it returns before the daemon has.
-func (c *Client) Stop() error {
-	return c.post("/v1/stop", "", &struct{}{})
-}
-
-func (c *Client) get(path string, q url.Values, answer any) error {
-	req, err := http.NewRequest(http.MethodGet, "http://scon"+path+"?"+q.Encode(), nil)
-	if err != nil {
-		return fmt.Errorf("ask for %s: %w", path, err)
-	}
-	return c.do(req, answer)
-}
-
-func (c *Client) post(path, container string, answer any) error {
-	return c.send(path, change{container}, answer)
-}
-
-// send posts a document.
-func (c *Client) send(path string, document, answer any) error {
+// Post sends a JSON document to a path, and reads the answer.
+func (s *Service) Post(path string, document, answer any) error {
 	body, err := json.Marshal(document)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", path, err)
 	}
-	req, err := http.NewRequest(http.MethodPost, "http://scon"+path, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("ask for %s: %w", path, err)
-	}
-	return c.do(req, answer)
+	return s.call(http.MethodPost, path, bytes.NewReader(body), answer)
 }
 
-func (c *Client) do(req *http.Request, answer any) error {
-	document, err := c.ask(req)
+// Stream returns a stream of JSON documents, which lasts until ctx ends or the
+// service does. The caller closes it.
+func (s *Service) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
+	return s.ask(ctx, http.MethodGet, path, nil)
+}
+
+func (s *Service) call(method, target string, body io.Reader, answer any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	document, err := s.ask(ctx, method, target, body)
 	if err != nil {
 		return err
 	}
 	defer document.Close()
 	if err := json.NewDecoder(document).Decode(answer); err != nil {
-		return fmt.Errorf("read the answer of the daemon at %s: %w", c.socket, err)
+		return fmt.Errorf("read the answer of the %s at %s: %w", s.id.Name, s.socket, err)
 	}
 	return nil
 }
 
 // ask returns the body of an answer that is no refusal, for the caller to close.
-func (c *Client) ask(req *http.Request) (io.ReadCloser, error) {
-	resp, err := c.http.Do(req)
+func (s *Service) ask(ctx context.Context, method, target string, body io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://scon"+target, body)
+	if err != nil {
+		return nil, fmt.Errorf("ask for %s: %w", target, err)
+	}
+	resp, err := s.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("%w at %s; start one with 'scon up'", ErrNotRunning, c.socket)
+		return nil, &notRunningError{s.id, s.socket}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("not allowed to use %s; run as root, or to read as a member of the group in the config's socket_group", c.socket)
+		return nil, fmt.Errorf("not allowed to use %s; run as root, or to read as a member of the group in the config's socket_group", s.socket)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return nil, fmt.Errorf("the daemon at %s closed the connection: it is about to end, or has too many clients", c.socket)
+		return nil, fmt.Errorf("the %s at %s closed the connection: it is about to end, or has too many clients", s.id.Name, s.socket)
 	case err != nil:
-		return nil, fmt.Errorf("ask the daemon at %s: %w", c.socket, err)
+		return nil, fmt.Errorf("ask the %s at %s: %w", s.id.Name, s.socket, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil
@@ -155,7 +135,7 @@ func (c *Client) ask(req *http.Request) (io.ReadCloser, error) {
 	defer resp.Body.Close()
 	var r refusal
 	if err := json.NewDecoder(resp.Body).Decode(&r); err != nil || r.Error == "" {
-		r.Error = fmt.Sprintf("the daemon at %s answered %s to %s", c.socket, resp.Status, req.URL.Path)
+		r.Error = fmt.Sprintf("the %s at %s answered %s to %s", s.id.Name, s.socket, resp.Status, req.URL.Path)
 	}
 	return nil, &Error{Status: resp.StatusCode, Message: r.Error}
 }

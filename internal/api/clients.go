@@ -89,12 +89,21 @@ func withClient(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, clientKey{}, conn)
 }
 
+// PeerPID is the process at the other end of a request's connection, 0 if it is
+// not known.
+func PeerPID(r *http.Request) int {
+	if c, ok := r.Context().Value(clientKey{}).(*client); ok {
+		return c.pid
+	}
+	return 0
+}
+
 // guard refuses those who may only read what is not reading.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := r.Context().Value(clientKey{}).(*client)
 		if r.Method != http.MethodGet && (!ok || !c.master) {
-			reply(w, http.StatusForbidden, refusal{"only root may change anything; the members of the socket's group may read"})
+			Reply(w, http.StatusForbidden, refusal{"only root may change anything; the members of the socket's group may read"})
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -7,14 +7,27 @@ import (
 )
 
 var (
-	// ErrNotRunning is what a Client's calls end with when nothing listens
-	// on the socket.
-	ErrNotRunning = errors.New("no daemon answers")
+	// ErrNotRunning is what the calls of a Service end with when nothing
+	// listens on the socket.
+	ErrNotRunning = errors.New("no service answers")
 
 	// ErrInUse is what Listen ends with when another daemon answers on the
 	// socket.
 	ErrInUse = errors.New("another daemon answers")
 )
+
+// notRunningError is ErrNotRunning, and says which service it is of and how to
+// start it.
+type notRunningError struct {
+	id     Identity
+	socket string
+}
+
+func (e *notRunningError) Error() string {
+	return fmt.Sprintf("no %s answers at %s; %s", e.id.Name, e.socket, e.id.Start)
+}
+
+func (e *notRunningError) Is(target error) bool { return target == ErrNotRunning }
 
 // UnknownContainerError is for a Backend to refuse a container's name with.
 type UnknownContainerError struct {

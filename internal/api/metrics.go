@@ -19,9 +19,9 @@ const maxScrapers = 8
 
 // ServeMetrics answers GET /metrics, and nothing else, on l until ctx ends, then
 // closes l. Whoever can connect may read.
-func ServeMetrics(ctx context.Context, l net.Listener, b Backend) error {
+func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) error) error {
 	mux := http.NewServeMux()
-	mux.Handle(MetricsPath, scrape(b.Metrics))
+	mux.Handle(MetricsPath, scrape(write))
 	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux})
 }
 
@@ -29,13 +29,12 @@ func ServeMetrics(ctx context.Context, l net.Listener, b Backend) error {
 type scrape func(w io.Writer) error
 
 func (write scrape) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		refuseMethod(w, r, http.MethodGet)
+	if RefuseMethod(w, r, http.MethodGet) {
 		return
 	}
 	var text bytes.Buffer
 	if err := write(&text); err != nil {
-		reply(w, http.StatusInternalServerError, refusal{err.Error()})
+		Reply(w, http.StatusInternalServerError, refusal{err.Error()})
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

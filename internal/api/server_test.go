@@ -92,7 +92,7 @@ func serve(t *testing.T, b api.Backend, group string) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error)
-	go func() { served <- api.Serve(ctx, l, b) }()
+	go func() { served <- api.Serve(ctx, l, api.Handler(b)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -280,7 +280,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"POST", "/v1/flush", `{"contaner": "web"}`, 400, `read body: json: unknown field "contaner"`},
 		{"POST", "/v1/flush", `{} {}`, 400, `read body: more than one JSON document`},
 		{"POST", "/v1/flush", `{"container": "` + strings.Repeat("a", 5000) + `"}`, 400, `read body: http: request body too large`},
-		{"POST", "/v1/stop", `{"container": "web"}`, 400, `stop takes no container`},
+		{"POST", "/v1/stop", `{"container": "web"}`, 400, `read body: json: unknown field "container"`},
 	} {
 		b := &backend{}
 		w := httptest.NewRecorder()

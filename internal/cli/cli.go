@@ -35,7 +35,7 @@ func NewRoot(short string, socket *string, stdout, stderr io.Writer) *cobra.Comm
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.PersistentFlags().Var((*NonEmpty)(socket), "socket",
-		"the daemon's unix socket, a `path` (default \""+state.Socket(state.DefaultDir)+"\")")
+		"the service's unix socket, a `path` (default \""+state.Express.Socket(state.DefaultDir)+"\", or startup.sock, pipe.sock beside it)")
 	root.SetFlagErrorFunc(flagError)
 	return root
 }

@@ -62,8 +62,8 @@ type Config struct {
 	// Log says how much the daemon tells, and in which form.
 	Log Log
 
-	// Metrics is the address, IP:PORT, at which Prometheus may fetch metrics
-	// from outside the socket. "", the default, means nowhere.
+	// Metrics is the address, IP:PORT, at which Prometheus may fetch the metrics
+	// of express from outside the socket. "", the default, means nowhere.
 	Metrics string
 
 	// SocketGroup is the name of the group that may ask the daemon; changing
@@ -80,6 +80,30 @@ type Config struct {
 	// Docker makes networks for Docker.
 	Docker Docker
 }
+
+// OfExpress is the configuration as far as express reads it.
+func (c Config) OfExpress() Config {
+	d := Default()
+	c.Startup, c.Pipe, c.Docker = d.Startup, d.Pipe, d.Docker
+	return c
+}
+
+// OfStartup is the configuration as far as the startup service reads it.
+func (c Config) OfStartup() Config {
+	d := Default()
+	d.Log, d.Startup, d.Docker = c.Log, c.Startup, c.Docker
+	return d
+}
+
+// OfPipe is the configuration as far as the pipe's broker reads it.
+func (c Config) OfPipe() Config {
+	d := Default()
+	d.Log, d.Pipe = c.Log, c.Pipe
+	return d
+}
+
+// HasStartup tells whether there is to be a startup service.
+func (c Config) HasStartup() bool { return c.Startup.Enabled || c.Docker.Enabled }
 
 // Log is the form of the daemon's log.
 type Log struct {

@@ -33,7 +33,7 @@ var keys = slices.Concat([]key{
 	exactCounters,
 	logLevel,
 	logFormat,
-	metrics,
+	metrics("metrics", func(c *Config) *string { return &c.Metrics }),
 	socketGroup,
 }, startupKeys, pipeKeys, dockerKeys)
 
@@ -199,28 +199,32 @@ var logFormat = key{
 	},
 }
 
-var metrics = key{
-	name: "metrics",
-	read: func(c *Config, n ast.Node) error {
-		s, ok := n.(*ast.StringNode)
-		if !ok {
-			return fmt.Errorf("is %s: %s", describe(n), wantMetrics)
-		}
-		c.Metrics = s.Value
-		if strings.HasPrefix(s.Value, ":") {
-			c.Metrics = "127.0.0.1" + s.Value
-		}
-		return nil
-	},
-	check: func(c *Config) error {
-		if c.Metrics == "" {
+// metrics is a key that takes the address at which Prometheus may fetch metrics.
+func metrics(name string, field func(*Config) *string) key {
+	return key{
+		name: name,
+		read: func(c *Config, n ast.Node) error {
+			s, ok := n.(*ast.StringNode)
+			if !ok {
+				return fmt.Errorf("is %s: %s", describe(n), wantMetrics)
+			}
+			*field(c) = s.Value
+			if strings.HasPrefix(s.Value, ":") {
+				*field(c) = "127.0.0.1" + s.Value
+			}
 			return nil
-		}
-		if addr, err := netip.ParseAddrPort(c.Metrics); err != nil || addr.Port() == 0 {
-			return fmt.Errorf("is %q: %s", c.Metrics, wantMetrics)
-		}
-		return nil
-	},
+		},
+		check: func(c *Config) error {
+			address := *field(c)
+			if address == "" {
+				return nil
+			}
+			if addr, err := netip.ParseAddrPort(address); err != nil || addr.Port() == 0 {
+				return fmt.Errorf("is %q: %s", address, wantMetrics)
+			}
+			return nil
+		},
+	}
 }
 
 const wantMetrics = "want an IP address and a port such as 127.0.0.1:9477, or \"\" for none"

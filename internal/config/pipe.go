@@ -24,6 +24,9 @@ type Pipe struct {
 	// CopyDevice says whether a device copies for the engine copier, if the
 	// helper program for it is there and finds one; default false.
 	CopyDevice bool
+
+	// Metrics is Config.Metrics of the broker.
+	Metrics string
 }
 
 func defaultPipe() Pipe { return Pipe{MemoryLimit: 256 << 20} }
@@ -33,6 +36,7 @@ var pipeKeys = []key{
 	pipeAllow,
 	size("pipe.memory_limit", 1<<20, 64<<30, func(c *Config) *int64 { return &c.Pipe.MemoryLimit }),
 	flag("pipe.copy_device", func(c *Config) *bool { return &c.Pipe.CopyDevice }),
+	metrics("pipe.metrics", func(c *Config) *string { return &c.Pipe.Metrics }),
 }
 
 const wantGroups = "want a list of IPv4 networks such as [172.17.0.0/16], [] for none"

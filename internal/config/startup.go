@@ -34,6 +34,9 @@ type Startup struct {
 	// none (the default). The latest are in memory in any case.
 	StageLog string
 
+	// Metrics is Config.Metrics of the startup service.
+	Metrics string
+
 	Pool   Pool
 	Limits Limits
 }
@@ -87,6 +90,7 @@ var startupKeys = []key{
 	envNetworks,
 	duration("startup.address_cooldown", 0, time.Hour, func(c *Config) *time.Duration { return &c.Startup.AddressCooldown }),
 	stageLog,
+	metrics("startup.metrics", func(c *Config) *string { return &c.Startup.Metrics }),
 	number("startup.pool.warm_target", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.WarmTarget }),
 	number("startup.pool.minimum", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.Minimum }),
 	number("startup.pool.maximum", "namespaces", 0, mostNamespaces, func(c *Config) *int { return &c.Startup.Pool.Maximum }),

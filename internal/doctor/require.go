@@ -15,6 +15,14 @@ func Require() error {
 	return require(thisHost(), func() error { return features.HaveProgramType(ebpf.SchedCLS) })
 }
 
+// RequireRoot refuses everybody but root.
+func RequireRoot() error {
+	if !thisHost().isRoot() {
+		return errors.New("need root for network namespaces and devices: run it with sudo")
+	}
+	return nil
+}
+
 func require(h host, tryBPF func() error) error {
 	if !h.isRoot() {
 		return errors.New("need root to load BPF programs: run it with sudo")

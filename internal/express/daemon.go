@@ -11,13 +11,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
@@ -26,43 +23,15 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
-	"github.com/scon-project/scon/internal/pipe"
-	"github.com/scon-project/scon/internal/startup"
-	"github.com/scon-project/scon/internal/startup/docker"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
 
 // Options say where and how to work.
-type Options struct {
-	Config   config.Config
-	StateDir string // lock, log and daemon.json
-	Socket   string
-	Netns    string // as given by --netns, for those who read daemon.json
-	Logger   *slog.Logger
-	Version  string
-	// Ready is called once when the socket answers. It may be nil.
-	Ready func()
-}
+type Options = service.Options
 
 // forceClsact is set by tests: hook by clsact even where the kernel has tcx.
 var forceClsact bool
-
-// memoryLimit is how many bytes the daemon's own memory may grow to before it
-// is collected, whatever is left by that: a list of all Conentries is several
-// times their size. With the table and the program, which count as resident as
-// well, a daemon of the default size stays below 30 MB. One with an agent has
-// more: it would else collect all the time that a hundred containers start, on
-// CPUs that they need.
-func memoryLimit(c config.Config) int64 {
-	limit := 2<<20 + int64(max(c.Connections, 8192))<<10
-	if c.Startup.Enabled {
-		limit += agentMemory
-	}
-	return limit
-}
-
-// agentMemory is for the agent's requests, records and ports, in bytes.
-const agentMemory = 32 << 20
 
 // Daemon is what Run runs: the loop, and the modules that it drives. Each module
 // owns its state and says which goroutines may call it.
@@ -82,16 +51,12 @@ type Daemon struct {
 	counts    counts
 
 	namer  *discover.Namer
-	agent  *startup.Agent              // nil unless it is enabled
-	broker *pipe.Broker                // nil unless it is enabled, and works
-	noPipe error                       // why it does not
-	driver *docker.Driver              // nil unless it is enabled
-	obeys  atomic.Pointer[pipe.Broker] // the same, for who hears of changed rules
+	owners owners
 
 	ctx    context.Context // ends with Run
 	stop   context.CancelFunc
 	calls  chan func()    // of API clients, run in the loop
-	owners sync.WaitGroup // goroutines that name the agent's containers
+	naming sync.WaitGroup // goroutines that follow the owners of devices
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -105,7 +70,6 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer unlock()
-	debug.SetMemoryLimit(memoryLimit(o.Config))
 	pins, err := openPins()
 	if err != nil {
 		return err
@@ -117,7 +81,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		namer: discover.NewNamer(),
 		calls: make(chan func()),
 	}
-	defer func() { stop(); d.owners.Wait() }()
+	defer func() { stop(); d.naming.Wait() }()
 	defer func() {
 		// Nothing half-done stays, but what an earlier daemon left does.
 		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {
@@ -137,6 +101,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { stop(); err = errors.Join(err, d.hooks.Close(), d.policy.close()) }()
 
+	d.naming.Go(d.followOwners)
+
 	sources, err := d.watch(ctx)
 	if err != nil {
 		return err
@@ -145,34 +111,17 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.begin(); err != nil {
 		return err
 	}
-	if err := d.startAgent(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.stopAgent()) }()
-	d.startBroker()
-	defer func() { err = errors.Join(err, d.stopBroker()) }()
-	if err := d.startDriver(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.stopDriver()) }()
 	served, err := d.serve(ctx)
 	if err != nil {
 		return err
-	}
-	if o.Ready != nil {
-		o.Ready()
-	}
-	if err := dropProgramPages(); err != nil {
-		d.log.Debug("after the start", "error", err)
 	}
 	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.hooks.Ports()), "uplinks", len(d.hooks.Uplinks()), "conentries", d.table.Len())
 
 	err = d.loop(ctx, sources)
 	stop()
 	<-served
-	err = errors.Join(err, d.stopDriver(), d.stopAgent(), d.stopBroker())
 	d.heartbeat.rest()
-	return errors.Join(err, pins.remove(), state.Remove(o.StateDir))
+	return errors.Join(err, pins.remove(), state.Express.Remove(o.StateDir))
 }
 
 // load loads the datapath and makes the table over it.
@@ -201,7 +150,7 @@ func (d *Daemon) load(pinDir string) error {
 // assemble connects the modules. Each is given what it asks of the others.
 func (d *Daemon) assemble() (err error) {
 	c := d.opts.Config
-	d.heartbeat = newHeartbeat(d.dp, d.log, d.recheckPipe)
+	d.heartbeat = newHeartbeat(d.dp, d.log)
 	d.policy, err = openPolicy(rules.Options{ExactCounters: c.ExactCounters}, d.log, d.heartbeat.beatDuring)
 	if err != nil {
 		return err
@@ -213,7 +162,7 @@ func (d *Daemon) assemble() (err error) {
 		Logger:   d.log,
 
 		Identify:      d.nameOf,
-		Owner:         d.ownedBy,
+		Owner:         d.owners.container,
 		TouchesTunnel: func(port uint16) (rules.Rule, bool) { return d.policy.TouchesTunnel(port) },
 
 		NewGeneration:  d.heartbeat.newGeneration,
@@ -321,50 +270,11 @@ func (d *Daemon) begin() error {
 }
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
-func (d *Daemon) serve(ctx context.Context) (_ <-chan struct{}, err error) {
-	metrics, err := listenMetrics(d.opts.Config.Metrics)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil && metrics != nil {
-			metrics.Close()
-		}
-	}()
-	l, err := api.Listen(d.opts.Socket, d.opts.Config.SocketGroup)
-	if err != nil {
-		return nil, err
-	}
-	word := state.State{
-		PID: pid(), Netns: d.opts.Netns, Socket: d.opts.Socket,
-		Version: d.opts.Version, Config: d.opts.Config,
-	}
-	if err := word.Write(d.opts.StateDir); err != nil {
-		l.Close()
-		return nil, err
-	}
-	var b api.Backend = backend{d, ctx}
-	if d.agent != nil {
-		b = starter{backend{d, ctx}, d.agent}
-	}
-	var servers sync.WaitGroup
-	servers.Go(func() {
-		if err := api.Serve(ctx, l, b); err != nil {
-			d.log.Error("serving clients", "error", err)
-			d.stop()
-		}
+func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
+	b := backend{d, ctx}
+	return service.Serve(ctx, d.opts, service.Server{
+		Service: state.Express, Group: d.opts.Config.SocketGroup,
+		Metrics: d.opts.Config.Metrics, WriteMetrics: b.Metrics,
+		Handler: api.Handler(b), Failed: d.stop,
 	})
-	if metrics != nil {
-		servers.Go(func() {
-			if err := api.ServeMetrics(ctx, metrics, b); err != nil {
-				d.log.Error("serving metrics", "error", err)
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		servers.Wait()
-	}()
-	return done, nil
 }

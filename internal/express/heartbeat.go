@@ -22,9 +22,6 @@ const beatInterval = 200 * time.Millisecond
 type heartbeat struct {
 	dp  *datapath.Datapath
 	log *slog.Logger
-	// raised is called after each new generation, in the same goroutine. It may
-	// be nil.
-	raised func()
 
 	mu     sync.Mutex // guards the fields below, and is held while the heartbeat is written
 	heard  uint64     // changes of the rules
@@ -35,8 +32,8 @@ type heartbeat struct {
 
 // newHeartbeat returns that of a datapath. The rules that exist have not been
 // read.
-func newHeartbeat(dp *datapath.Datapath, log *slog.Logger, raised func()) *heartbeat {
-	return &heartbeat{dp: dp, log: log, raised: raised, heard: 1}
+func newHeartbeat(dp *datapath.Datapath, log *slog.Logger) *heartbeat {
+	return &heartbeat{dp: dp, log: log, heard: 1}
 }
 
 // newGeneration makes every decision stale at once. Any goroutine may call it.
@@ -44,9 +41,6 @@ func (h *heartbeat) newGeneration(reason string) {
 	generation := &h.dp.Settings().Generation
 	if atomic.AddUint32(generation, 1) == 0 {
 		atomic.AddUint32(generation, 1)
-	}
-	if h.raised != nil {
-		h.raised()
 	}
 	h.log.Debug("new generation", "reason", reason)
 }

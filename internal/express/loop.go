@@ -9,6 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/service"
 )
 
 // sweepInterval is how often idle Conentries are looked for.
@@ -19,6 +20,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 	beat, sweep := time.NewTicker(beatInterval), time.NewTicker(sweepInterval)
 	defer beat.Stop()
 	defer sweep.Stop()
+	watchdog := service.NewWatchdog()
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,9 +51,11 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 		case <-d.hooks.Due():
 			d.hooks.Look()
 		case <-beat.C:
-			if err := d.beat(time.Now()); err != nil {
+			now := time.Now()
+			if err := d.beat(now); err != nil {
 				return err
 			}
+			watchdog.Beat(now)
 		case now := <-sweep.C:
 			if err := d.sweep(now); err != nil {
 				return err
@@ -147,8 +151,5 @@ func (d *Daemon) readRules(now time.Time) error {
 	d.composer.RulesChanged(now)
 	d.hooks.SetTunnels()
 	d.heartbeat.rulesRead(change)
-	if d.agent != nil {
-		d.agent.RulesChanged()
-	}
 	return d.heartbeat.beat()
 }

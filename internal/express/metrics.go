@@ -1,8 +1,6 @@
 package express
 
 import (
-	"fmt"
-	"net"
 	"sync/atomic"
 
 	"github.com/scon-project/scon/internal/express/metrics"
@@ -35,9 +33,6 @@ func (v view) snapshot() (metrics.Snapshot, error) {
 	for why, n := range v.composer.Refused() {
 		s.Refused[string(why)] = n
 	}
-	if v.broker != nil {
-		s.Pipe = new(v.broker.Status())
-	}
 	for kind := range v.counts.changes {
 		n := v.counts.changes[kind].Load()
 		if kind := changes.Kind(kind); kind == changes.Overrun {
@@ -47,16 +42,4 @@ func (v view) snapshot() (metrics.Snapshot, error) {
 		}
 	}
 	return s, nil
-}
-
-// listenMetrics opens the metrics' own address; "" is none.
-func listenMetrics(addr string) (net.Listener, error) {
-	if addr == "" {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("offer metrics: %w", err)
-	}
-	return l, nil
 }

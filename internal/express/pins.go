@@ -231,7 +231,7 @@ func Clean(o Options) error {
 		return err
 	}
 	defer p.unlock()
-	return errors.Join(cleanAgent(o), p.remove(), state.Remove(o.StateDir))
+	return errors.Join(p.remove(), state.Express.Remove(o.StateDir))
 }
 
 func pid() int { return os.Getpid() }

@@ -14,7 +14,6 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/hooks"
-	"github.com/scon-project/scon/internal/pipe"
 )
 
 // view reads the modules' state for clients and changes nothing. Its methods run
@@ -29,12 +28,11 @@ type view struct {
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
 	counts    *counts
-	broker    *pipe.Broker
 }
 
 func (d *Daemon) view() view {
 	return view{
-		&d.opts, d.started, d.dp, d.heartbeat, d.table, &d.policy, d.hooks, d.composer, &d.counts, d.broker,
+		&d.opts, d.started, d.dp, d.heartbeat, d.table, &d.policy, d.hooks, d.composer, &d.counts,
 	}
 }
 

@@ -6,20 +6,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/pipe/control"
 )
 
 // Status is what there is now.
-func (b *Broker) Status() api.Pipe {
+func (b *Broker) Status() control.Pipe {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := api.Pipe{
+	s := control.Pipe{
 		Socket: b.opts.Socket, Engines: []string{}, Processes: len(b.sessions),
 		MemoryBytes: b.used, MemoryLimit: b.opts.MemoryLimit,
 		Made: b.counts.Connections, Grown: b.counts.Grown, SentBytes: b.counts.Bytes,
 		Refused:     maps.Clone(b.counts.Refused),
-		Names:       []api.PipeName{},
-		Connections: []api.PipeConnection{},
+		Names:       []control.PipeName{},
+		Connections: []control.PipeConnection{},
 	}
 	for e := Sealed; e <= lastEngine; e++ {
 		if b.has(e) {
@@ -32,13 +32,13 @@ func (b *Broker) Status() api.Pipe {
 		}
 	}
 	for n := range b.names {
-		s.Names = append(s.Names, api.PipeName{
+		s.Names = append(s.Names, control.PipeName{
 			Name: n.addr.String(), PipeParty: n.owner.party.api(), Engines: n.engines.names(),
 			Listening: n.ready != nil, Waiting: len(n.waiting), Backlog: n.backlog,
 		})
 	}
 	for c := range b.connections {
-		conn := api.PipeConnection{
+		conn := control.PipeConnection{
 			ID: c.number, Name: c.name.String(), Engine: c.engine.String(), Over: c.over,
 			AgeMS:  time.Since(c.begun).Milliseconds(),
 			Client: c.ends[0].status(), Server: c.ends[1].status(),
@@ -46,20 +46,20 @@ func (b *Broker) Status() api.Pipe {
 		s.SentBytes += conn.Client.SentBytes + conn.Server.SentBytes
 		s.Connections = append(s.Connections, conn)
 	}
-	slices.SortFunc(s.Names, func(a, b api.PipeName) int {
+	slices.SortFunc(s.Names, func(a, b control.PipeName) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Netns, b.Netns))
 	})
-	slices.SortFunc(s.Connections, func(a, b api.PipeConnection) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(s.Connections, func(a, b control.PipeConnection) int { return cmp.Compare(a.ID, b.ID) })
 	return s
 }
 
-func (e *end) status() api.PipeEnd {
-	return api.PipeEnd{
+func (e *end) status() control.PipeEnd {
+	return control.PipeEnd{
 		PipeParty: e.party.api(), Addr: e.addr.String(),
 		SentBytes: e.memory.sent(), RingBytes: e.memory.size(), Closed: e.left,
 	}
 }
 
-func (p Party) api() api.PipeParty {
-	return api.PipeParty{PID: p.PID, Command: p.Command, Netns: p.Netns}
+func (p Party) api() control.PipeParty {
+	return control.PipeParty{PID: p.PID, Command: p.Command, Netns: p.Netns}
 }

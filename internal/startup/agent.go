@@ -28,6 +28,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/cni"
@@ -41,8 +42,6 @@ type Options struct {
 	Socket   string // where clients find it; "" for those who work without an agent
 	Netns    string // as given by --netns, for those who work without an agent
 	Logger   *slog.Logger
-	// Owned is told which container has got a device of the host. It may be nil.
-	Owned func(host string, o Owner)
 	// Wait for another agent that works in StateDir, instead of ErrBusy.
 	Wait bool
 }
@@ -73,8 +72,10 @@ type Agent struct {
 	networks map[string]*network // by name
 	records  map[string]*Record  // by key
 	owners   map[string]Owner    // by the device on the host
-	inPlace  map[string]uint64   // why containers got no pooled namespace
-	handed   uint64              // pooled namespaces
+	// listeners are told of changes of owners.
+	listeners map[chan []api.Owner]bool
+	inPlace   map[string]uint64 // why containers got no pooled namespace
+	handed    uint64            // pooled namespaces
 	// displaced is when the latest of the runtimes' namespaces was.
 	displaced time.Time
 	began     map[string]began // stages of scon-oci, by container
@@ -88,7 +89,7 @@ func New(o Options) (_ *Agent, err error) {
 	a := &Agent{
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
 		networks: make(map[string]*network), records: make(map[string]*Record),
-		owners: make(map[string]Owner), inPlace: make(map[string]uint64),
+		owners: make(map[string]Owner), listeners: make(map[chan []api.Owner]bool), inPlace: make(map[string]uint64),
 		rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
 		claims: make(map[string]*cni.Conf),
 	}
@@ -232,6 +233,9 @@ func (a *Agent) Close() error {
 	a.background.Wait()
 	a.mu.Lock()
 	a.closed = true
+	for listener := range a.listeners {
+		a.endStream(listener)
+	}
 	networks := slices.Collect(maps.Values(a.networks))
 	used := make(map[string]bool)
 	for _, r := range a.records {

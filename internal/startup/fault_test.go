@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // wantWhole fails unless the agent starts again, a container gets a network and
@@ -182,7 +182,7 @@ func TestAgentStopped(t *testing.T) {
 // The socket is not in the state directory, or the configuration names one of
 // nobody's: who works without the agent takes no other container's network away.
 func TestSocketElsewhere(t *testing.T) {
-	t.Setenv(socketEnv, "run/scon.sock")
+	t.Setenv(socketEnv, "run/startup.sock")
 	b := newBed(t)
 	if err := os.Mkdir(filepath.Dir(b.socket()), 0o700); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestSocketElsewhere(t *testing.T) {
 		t.Errorf("%d records are left, want 1", n)
 	}
 	b.ping(two)
-	wrong := strings.ReplaceAll(b.conf(), b.socket(), b.dir+"/nobody/scon.sock")
+	wrong := strings.ReplaceAll(b.conf(), b.socket(), b.dir+"/nobody/startup.sock")
 	b.want(b.cni("DEL", "x", netns.Path(two), wrong))
 	b.ping(two)
 	b.start()
@@ -513,7 +513,7 @@ func TestThousandCycles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: 4}); err != nil {
+	if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 4}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "no more files are open than before", func() bool { return count() <= before+8 })

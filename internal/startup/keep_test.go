@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // Somebody who takes all rules away does not take a container's security group,
@@ -25,7 +25,7 @@ func TestFlushedRuleset(t *testing.T) {
 	b.start(reconcileEnv+"=100ms", configEnv+fmt.Sprintf("=  networks: [%s]\n  pool: {warm_target: 1, minimum: 0}", file))
 	fill := func() {
 		t.Helper()
-		if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: 1}); err != nil {
+		if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // kindConf is a network of a kind, above m0 where it has a master.
@@ -49,7 +49,7 @@ func TestKinds(t *testing.T) {
 			b.want(a)
 			b.want(b.cni("DEL", "c", netns.Path(pods[0]), conf))
 			b.want(b.cni("STATUS", "", "", conf))
-			if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: 2}); err != nil {
+			if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 2}); err != nil {
 				t.Fatal(err)
 			}
 			before := b.state().HandedOver // the first one's may have been ready

@@ -18,11 +18,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // bin is a directory with scon-cni, and with the test's program as scon.
@@ -167,12 +168,6 @@ func setFault() {
 	}
 }
 
-// agentBackend is what a daemon answers with, as far as it is the agent's.
-type agentBackend struct {
-	api.Backend
-	api.Starter
-}
-
 func runAgent(dir string) error {
 	setFault()
 	setPauses(dir)
@@ -185,22 +180,17 @@ func runAgent(dir string) error {
 			return err
 		}
 	}
-	a, err := New(Options{Config: c.Startup, StateDir: dir, Socket: socketIn(dir), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
-	if err != nil {
-		return err
-	}
-	l, err := api.Listen(socketIn(dir), "")
-	if err != nil {
-		return errors.Join(err, a.Close())
-	}
+	c.Startup.Enabled = true
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	return errors.Join(api.Serve(ctx, l, agentBackend{Starter: a}), a.Close())
+	return Run(ctx, service.Options{
+		Config: c, StateDir: dir, Socket: socketIn(dir), Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
 }
 
 // socketIn is where the agent of a directory listens.
 func socketIn(dir string) string {
-	return filepath.Join(dir, cmp.Or(os.Getenv(socketEnv), "scon.sock"))
+	return filepath.Join(dir, cmp.Or(os.Getenv(socketEnv), "startup.sock"))
 }
 
 // bed is a host in a namespace of its own, with or without an agent.
@@ -273,9 +263,9 @@ func (b *bed) stop() {
 }
 
 // state is what the agent says of itself.
-func (b *bed) state() api.Startup {
+func (b *bed) state() control.Startup {
 	b.t.Helper()
-	s, err := api.Dial(b.socket()).Startup()
+	s, err := control.Dial(b.socket()).Startup()
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -307,7 +297,7 @@ func (b *bed) withPool(n int, env ...string) {
 	if n == 0 {
 		return
 	}
-	if err := api.Dial(b.socket()).FillStartupPool(api.StartupFill{Network: "net", Count: n}); err != nil {
+	if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: n}); err != nil {
 		b.t.Fatal(err)
 	}
 }

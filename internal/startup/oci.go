@@ -12,9 +12,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // The annotation that names a container's network, and the variable of its
@@ -27,7 +27,7 @@ const (
 // OCI prepares what scon-oci is about to do: a create waits for its turn, and
 // the container's configuration gets a pooled namespace; a start waits for its
 // turn. When it is done, its place is free; a delete then takes the device away.
-func (a *Agent) OCI(o api.OCI) error {
+func (a *Agent) OCI(o control.OCI) error {
 	switch {
 	case o.ID == "":
 		return errors.New("no container is named")
@@ -57,7 +57,7 @@ func (a *Agent) ociBegin(s Stage, id string) {
 }
 
 // ociDone ends a container's stage, and its attachments if it was deleted.
-func (a *Agent) ociDone(o api.OCI) error {
+func (a *Agent) ociDone(o control.OCI) error {
 	a.mu.Lock()
 	b := a.began[o.ID]
 	delete(a.began, o.ID)
@@ -77,7 +77,7 @@ func (a *Agent) ociDone(o api.OCI) error {
 // ociCreate puts the path of a wired namespace into a container's
 // configuration. A container that names no network, or has a namespace of its
 // runtime's, keeps what it has.
-func (a *Agent) ociCreate(o api.OCI) (err error) {
+func (a *Agent) ociCreate(o control.OCI) (err error) {
 	file, err := readBundle(o.Bundle)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ type pendingStart struct {
 
 // ociStart makes a device in place for a container that could not get a pooled
 // namespace: there is a process now.
-func (a *Agent) ociStart(o api.OCI) error {
+func (a *Agent) ociStart(o control.OCI) error {
 	a.mu.Lock()
 	p, ok := a.pending[o.ID]
 	delete(a.pending, o.ID)
@@ -214,7 +214,7 @@ func readBundle(dir string) (*bundle, error) {
 // networkFor returns the name of the network that a container gets, "" for none:
 // that of its annotation; of its environment, which may be its image's, only if
 // the settings list that network; or the one that scon-oci was called with.
-func (a *Agent) networkFor(o api.OCI, b *bundle) string {
+func (a *Agent) networkFor(o control.OCI, b *bundle) string {
 	if name := b.spec.Annotations[networkAnnotation]; name != "" {
 		return name
 	}

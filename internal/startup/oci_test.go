@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // wanted is the annotation of a container that wants the network.
@@ -222,7 +222,7 @@ func TestOCINetwork(t *testing.T) {
 		{`"scon.network": "net"`, "listed", "default", "net"},
 		{`"scon.network": ""`, "net", "", ""},
 	} {
-		if got := a.networkFor(api.OCI{ID: "c", Network: c.caller}, withEnv(c.annotation, c.env)); got != c.want {
+		if got := a.networkFor(control.OCI{ID: "c", Network: c.caller}, withEnv(c.annotation, c.env)); got != c.want {
 			t.Errorf("%+v: got %q", c, got)
 		}
 	}

@@ -1,9 +1,27 @@
 package startup
 
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
 // Owner is whose a device of the host is.
 type Owner struct {
 	Netns       string // path of the namespace with its other end
 	ContainerID string // "" in the pool
+}
+
+// api is the owner for other processes.
+func (o Owner) api(host string) api.Owner {
+	netns := o.Netns
+	if rest, ok := strings.CutPrefix(netns, "/proc/self/"); ok {
+		netns = fmt.Sprintf("/proc/%d/%s", os.Getpid(), rest)
+	}
+	return api.Owner{Host: host, Netns: netns, Container: o.ContainerID}
 }
 
 // own says whose a device will be, before it is there.
@@ -12,23 +30,63 @@ func (a *Agent) own(host string, o Owner) {
 		return
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.owners[host] = o
-	a.mu.Unlock()
-	if a.opts.Owned != nil && o.ContainerID != "" {
-		a.opts.Owned(host, o)
-	}
+	a.publish(o.api(host))
 }
 
 func (a *Agent) disown(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.owners, host)
+	if _, ok := a.owners[host]; ok {
+		delete(a.owners, host)
+		a.publish(api.Owner{Host: host, Gone: true})
+	}
 }
 
-// Owner is whose a device of the host is; false if it is none of the agent's.
-func (a *Agent) Owner(host string) (Owner, bool) {
+// ownersAhead is how many changes a listener may be behind before it is
+// dropped.
+const ownersAhead = 1024
+
+// Owners returns whose the devices of the host are, and the changes from then on.
+// The channel is closed when ctx or the agent ends, or when the listener does not
+// keep up.
+func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o, ok := a.owners[host]
-	return o, ok
+	now = []api.Owner{}
+	for host, o := range a.owners {
+		now = append(now, o.api(host))
+	}
+	listener := make(chan []api.Owner, ownersAhead)
+	if a.closed {
+		close(listener)
+		return now, listener
+	}
+	a.listeners[listener] = true
+	context.AfterFunc(ctx, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.endStream(listener)
+	})
+	return now, listener
+}
+
+// publish tells every listener of a change. The caller holds the lock.
+func (a *Agent) publish(o api.Owner) {
+	for listener := range a.listeners {
+		select {
+		case listener <- []api.Owner{o}:
+		default:
+			a.endStream(listener)
+		}
+	}
+}
+
+// endStream ends a listener's stream, once. The caller holds the lock.
+func (a *Agent) endStream(listener chan []api.Owner) {
+	if a.listeners[listener] {
+		delete(a.listeners, listener)
+		close(listener)
+	}
 }

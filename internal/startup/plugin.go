@@ -95,10 +95,10 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 }
 
 // socketOf is where the configuration's agent listens.
-func socketOf(c *cni.Conf) string { return cmp.Or(c.Socket, state.Socket(state.DefaultDir)) }
+func socketOf(c *cni.Conf) string { return cmp.Or(c.Socket, state.Startup.Socket(state.DefaultDir)) }
 
 func noAgent(c *cni.Conf) error {
-	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: start one with 'scon up', its configuration with startup.enabled", socketOf(c)), "agentDown is \"error\"")
+	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: set startup.enabled in the configuration, then start it with 'scon up'", socketOf(c)), "agentDown is \"error\"")
 }
 
 func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err error) {

@@ -86,6 +86,7 @@ const (
 // killed leaves a whole record or none. It is not written through to the disk:
 // what is there after a reboot is worth nothing.
 //
+//	startup/                      the service's own directory: see package state
 //	startup/boot                  the boot that everything here belongs to
 //	startup/home                  the network namespace of the latest agent: number, path
 //	startup/NUMBER/               of that namespace:
@@ -284,7 +285,12 @@ func (s *store) removeAll() error {
 	if err != nil || slices.ContainsFunc(left, fs.DirEntry.IsDir) {
 		return err
 	}
-	return os.RemoveAll(shared)
+	for _, name := range []string{"home", "boot"} {
+		if err := os.Remove(filepath.Join(shared, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the agent's directory: %w", err)
+		}
+	}
+	return nil
 }
 
 // putNetwork writes down what was prepared, getNetworks reads it. What an earlier
@@ -350,6 +356,9 @@ func discardOtherBoot(dir string) error {
 		left = nil
 	}
 	for _, f := range left {
+		if slices.Contains(state.Files, f.Name()) {
+			continue // of the service that runs
+		}
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
 	}
 	if err == nil {

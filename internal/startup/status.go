@@ -11,19 +11,20 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
-var _ api.Starter = (*Agent)(nil)
+var _ control.Agent = (*Agent)(nil)
 
 // Startup is the agent's state.
-func (a *Agent) Startup() (api.Startup, error) {
-	s := api.Startup{
-		Networks: []api.StartupNetwork{}, Attachments: []api.StartupAttachment{},
-		Stages: make(map[string]api.StartupStage), TimeoutMS: a.gates.timeout().Milliseconds(),
+func (a *Agent) Startup() (control.Startup, error) {
+	s := control.Startup{
+		Networks: []control.StartupNetwork{}, Attachments: []control.StartupAttachment{},
+		Stages: make(map[string]control.StartupStage), TimeoutMS: a.gates.timeout().Milliseconds(),
 	}
 	ended := a.stages.counts()
 	for stage, g := range a.gates.states() {
-		s.Stages[string(stage)] = api.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: ended[stage]}
+		s.Stages[string(stage)] = control.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: ended[stage]}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -32,7 +33,7 @@ func (a *Agent) Startup() (api.Startup, error) {
 		s.Networks = append(s.Networks, n.status())
 	}
 	for _, r := range a.records {
-		at := api.StartupAttachment{
+		at := control.StartupAttachment{
 			Network: r.Network.Name, Container: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Host: r.Host,
 			Addresses: []string{}, Pooled: r.Pooled != "",
 		}
@@ -41,21 +42,21 @@ func (a *Agent) Startup() (api.Startup, error) {
 		}
 		s.Attachments = append(s.Attachments, at)
 	}
-	slices.SortFunc(s.Networks, func(x, y api.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
-	slices.SortFunc(s.Attachments, func(x, y api.StartupAttachment) int {
+	slices.SortFunc(s.Networks, func(x, y control.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(s.Attachments, func(x, y control.StartupAttachment) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Container, y.Container), cmp.Compare(x.IfName, y.IfName))
 	})
 	return s, nil
 }
 
-func (n *network) status() api.StartupNetwork {
-	s := api.StartupNetwork{Name: n.conf.Name, Kind: n.conf.Kind}
+func (n *network) status() control.StartupNetwork {
+	s := control.StartupNetwork{Name: n.conf.Name, Kind: n.conf.Kind}
 	if n.space != nil {
 		s.Addresses = n.space.Taken()
 	}
 	if n.pool != nil {
 		p := n.pool.Stats()
-		s.Pool = &api.StartupPool{
+		s.Pool = &control.StartupPool{
 			Ready: p.Ready, Target: p.Target, Displaced: p.Displaced, Taken: p.Taken, Missed: p.Missed,
 			Made: p.Made, Recycled: p.Recycled, Failure: p.Failure, Bytes: int64(p.Ready) * config.NamespaceMemory,
 		}
@@ -64,11 +65,11 @@ func (n *network) status() api.StartupNetwork {
 }
 
 // StartupEvents are stages that have ended.
-func (a *Agent) StartupEvents(from uint64) (api.StartupEvents, error) {
+func (a *Agent) StartupEvents(from uint64) (control.StartupEvents, error) {
 	events, next := a.stages.since(from)
-	all := api.StartupEvents{Events: []api.StartupEvent{}, Next: next}
+	all := control.StartupEvents{Events: []control.StartupEvent{}, Next: next}
 	for _, e := range events {
-		all.Events = append(all.Events, api.StartupEvent{
+		all.Events = append(all.Events, control.StartupEvent{
 			Container: e.Container, Stage: string(e.Stage), BeginNS: e.BeginNS, EndNS: e.EndNS, WaitNS: e.WaitNS,
 		})
 	}
@@ -76,7 +77,7 @@ func (a *Agent) StartupEvents(from uint64) (api.StartupEvents, error) {
 }
 
 // SetStartupLimits changes the limits of the stages.
-func (a *Agent) SetStartupLimits(l api.StartupLimits) error {
+func (a *Agent) SetStartupLimits(l control.StartupLimits) error {
 	c := config.Default()
 	c.Startup.Limits = config.Limits{
 		NetNS: l.NetNS, AddCNI: l.AddCNI, Cgroup: l.Cgroup, AttachIf: l.AttachIf, StartVM: l.StartVM,
@@ -90,7 +91,7 @@ func (a *Agent) SetStartupLimits(l api.StartupLimits) error {
 }
 
 // FillStartupPool brings the pool of a network to so many namespaces.
-func (a *Agent) FillStartupPool(ctx context.Context, f api.StartupFill) error {
+func (a *Agent) FillStartupPool(ctx context.Context, f control.StartupFill) error {
 	a.mu.Lock()
 	n := a.networks[f.Network]
 	a.mu.Unlock()

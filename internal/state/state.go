@@ -1,10 +1,17 @@
-// Package state is the directory in which a daemon leaves word of itself, for
-// `scon up` and `scon down` to find it by, also after a crash.
+// Package state is the directory in which the services leave word of themselves,
+// for `scon up` and `scon down` to find them by, also after a crash.
 //
-//	lock         held (flock) by the daemon as long as it lives
+//	scon.sock, startup.sock, pipe.sock   the services' sockets, unless they are elsewhere
+//	lock, daemon.json, scon.log          of express
+//	startup/lock ...                     of the startup service, with its records
+//	broker/lock ...                      of the pipe's broker
+//	pipe/                                what containers mount: pipe.sock
+//
+// Each service has a directory with:
+//
+//	lock         held (flock) by the service as long as it lives
 //	daemon.json  State
-//	scon.sock    the socket, unless it is elsewhere
-//	scon.log     the log of a daemon that `scon up` started, scon.log.old of
+//	scon.log     the log of a service that `scon up` started, scon.log.old of
 //	             the one before
 package state
 
@@ -23,18 +30,43 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// DefaultDir is the state directory of a daemon that is given none.
+// DefaultDir is the state directory of a service that is given none.
 const DefaultDir = "/run/scon"
 
 var (
 	// ErrCorrupt is what Read ends with when daemon.json makes no sense.
 	ErrCorrupt = errors.New("corrupt")
 
-	// ErrLocked is what Lock ends with when another daemon lives here.
+	// ErrLocked is what Lock ends with when the service lives here already.
 	ErrLocked = errors.New("another SCON is running")
 )
 
-// State is what `scon up` and `scon down` have to know of a daemon.
+// Service is one of SCON's services, by the name of its socket.
+type Service string
+
+// The services.
+const (
+	Express Service = "scon"
+	Startup Service = "startup"
+	Pipe    Service = "pipe"
+)
+
+// Dir is the service's own directory, below the state directory of all.
+func (s Service) Dir(root string) string {
+	switch s {
+	case Startup:
+		return filepath.Join(root, "startup")
+	case Pipe:
+		return filepath.Join(root, "broker")
+	default:
+		return root
+	}
+}
+
+// Socket is where the service listens unless told otherwise.
+func (s Service) Socket(root string) string { return filepath.Join(root, string(s)+".sock") }
+
+// State is what `scon up` and `scon down` have to know of a service.
 type State struct {
 	PID     int           `json:"pid"`
 	Netns   string        `json:"netns"`  // as given by --netns, "" for the machine's own
@@ -42,10 +74,6 @@ type State struct {
 	Version string        `json:"version"`
 	Config  config.Config `json:"config"`
 }
-
-// Socket is where the daemon of a state directory listens unless told
-// otherwise.
-func Socket(dir string) string { return filepath.Join(dir, "scon.sock") }
 
 // Log is where `scon up` has the daemon's log written.
 func Log(dir string) string { return filepath.Join(dir, "scon.log") }
@@ -90,18 +118,26 @@ func (s State) Write(dir string) error {
 	return nil
 }
 
-// Remove takes away all that a daemon left in dir, and dir itself where that is
-// possible; nothing there is no error. The caller holds the lock.
-func Remove(dir string) error {
-	for _, name := range []string{"daemon.json", "daemon.json.new", "scon.sock", "scon.sock.new", "scon.log", "scon.log.old", "lock"} {
-		err := os.Remove(filepath.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// Remove takes away all that the service left below root, and root itself where
+// that is possible; nothing there is no error. The caller holds the lock.
+func (s Service) Remove(root string) error {
+	dir, socket := s.Dir(root), s.Socket(root)
+	paths := []string{socket, socket + ".new"}
+	for _, name := range Files {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove state: %w", err)
 		}
 	}
 	_ = os.Remove(dir) // may hold other files, or be systemd's mount
+	_ = os.Remove(root)
 	return nil
 }
+
+// Files are the names of what a service has in its directory.
+var Files = []string{"daemon.json", "daemon.json.new", "scon.log", "scon.log.old", "lock"}
 
 // Make makes dir where it is missing. Everybody may pass through it, whatever the
 // umask: the socket has rights of its own.

@@ -41,7 +41,7 @@ func TestRemove(t *testing.T) {
 	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := state.Remove(dir); err != nil {
+	if err := state.Express.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(dir)
@@ -52,7 +52,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("read after Remove: %v", err)
 	}
 	os.Remove(foreign)
-	if err := errors.Join(state.Remove(dir), state.Remove(dir)); err != nil {
+	if err := errors.Join(state.Express.Remove(dir), state.Express.Remove(dir)); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/pipe/control"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 	pipeConfig = "pipe: {enabled: true}\n"
 	// pipeMount is what docs/pipe.md tells to give a container, with the state
 	// directory of these tests.
-	pipeMount = "/run/scon/state/pipe:/run/scon/pipe"
+	pipeMount = "/run/scon/pipe:/run/scon/pipe"
 	pipePort  = 7000
 )
 
@@ -53,7 +53,7 @@ func writeConfig(t *testing.T, text string) string {
 }
 
 // pipe is what `scon pipe stat --json` prints.
-func (s *SCON) pipe(t *testing.T) (p api.Pipe) {
+func (s *SCON) pipe(t *testing.T) (p control.Pipe) {
 	t.Helper()
 	if err := s.read(&p, "pipe", "stat"); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func (s *SCON) pipe(t *testing.T) (p api.Pipe) {
 // metric is the sum of a metric's values, of all its labels or of one.
 func (s *SCON) metric(t *testing.T, name, label string) (sum float64) {
 	t.Helper()
-	socket := fmt.Sprintf("/proc/%d/root/run/scon/scon.sock", s.machine.init.Process.Pid)
+	socket := fmt.Sprintf("/proc/%d/root/run/scon/pipe.sock", s.machine.init.Process.Pid)
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

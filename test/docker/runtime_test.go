@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // podNetwork is a network of the agent's, podConfig the daemon's settings with
@@ -50,7 +50,7 @@ func newStarter(t *testing.T, m *Machine, lists string) *SCON {
 }
 
 // startup is what `scon startup status --json` prints.
-func (s *SCON) startup(t *testing.T) (st api.Startup) {
+func (s *SCON) startup(t *testing.T) (st control.Startup) {
 	t.Helper()
 	if err := s.read(&st, "startup", "status"); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func (s *SCON) startup(t *testing.T) (st api.Startup) {
 }
 
 // attached waits until as many containers have a device, and returns them.
-func (s *SCON) attached(t *testing.T, n int) (attached []api.StartupAttachment) {
+func (s *SCON) attached(t *testing.T, n int) (attached []control.StartupAttachment) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d are attached", n), func() error {
 		if attached = s.startup(t).Attachments; len(attached) != n {

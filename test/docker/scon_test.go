@@ -45,8 +45,8 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 			out, err := s.command(args...).CombinedOutput()
 			t.Logf("scon %s: %v\n%s", args[0], err, out)
 		}
-		out, _ := m.Command("tail", "-n", "50", "/run/scon/state/scon.log").CombinedOutput()
-		t.Logf("log of the daemon:\n%s", out)
+		out, _ := m.Command("tail", "-n", "50", "/run/scon/scon.log", "/run/scon/startup/scon.log", "/run/scon/broker/scon.log").CombinedOutput()
+		t.Logf("logs of the services:\n%s", out)
 	})
 	s.Up(t)
 	return s
@@ -55,13 +55,13 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 // command prepares a command of scon's. It runs in the host's own network
 // namespace: that --netns leads the daemon to the machine's is part of the test.
 func (s *SCON) command(args ...string) *exec.Cmd {
-	return s.machine.enter(s.bin, append(args, "--socket", "/run/scon/scon.sock"))
+	return s.machine.enter(s.bin, args)
 }
 
 // Up starts the daemon, and waits until it is active.
 func (s *SCON) Up(t *testing.T) {
 	t.Helper()
-	output(t, s.command(append([]string{"up", "--netns", hostNetns, "--state-dir", "/run/scon/state"}, s.flags...)...))
+	output(t, s.command(append([]string{"up", "--netns", hostNetns}, s.flags...)...))
 	eventually(t, "start of the daemon", func() error {
 		if st := s.Status(t); st.State != api.StateActive {
 			return fmt.Errorf("state is %q", st.State)
@@ -74,7 +74,7 @@ func (s *SCON) Up(t *testing.T) {
 // there is all right.
 func (s *SCON) Down(t *testing.T) {
 	t.Helper()
-	output(t, s.command("down", "--netns", hostNetns, "--state-dir", "/run/scon/state"))
+	output(t, s.command("down", "--netns", hostNetns))
 }
 
 // Kill ends the daemon with SIGKILL.

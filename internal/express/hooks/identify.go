@@ -52,12 +52,19 @@ func (h *Hooks) SetContainer(i Identified) {
 		i.close()
 		return
 	}
-	i.port.Container, i.port.pair = i.container, i.pair
+	i.port.Container = i.container
+	if i.pair != nil {
+		i.port.closePair()
+		i.port.pair = i.pair
+	}
 	if c, ok := h.opts.Owner(i.port.Name); ok { // perhaps only since the search began
 		i.port.Container = c
 	}
 	h.delivery.set(i.port)
 }
+
+// Identify looks for the container behind a hooked port again.
+func (h *Hooks) Identify(p *Port) { h.identify(p, p.Port) }
 
 // identify finds the container behind a port in a goroutine. at is the port as it
 // is now, which the loop may change meanwhile.

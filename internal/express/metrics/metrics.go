@@ -1,8 +1,5 @@
-// Package metrics writes what the daemon counts for Prometheus, in its text
-// format. docs/metrics.md lists the names; a test holds it to this package.
-//
-// The format is written by hand: Prometheus' own library takes 2 MB of memory,
-// a fifteenth of what the daemon may. The tests read it back with that library.
+// Package metrics writes what express counts for Prometheus. docs/metrics.md
+// lists the names; a test holds it to this package.
 package metrics
 
 import (
@@ -10,6 +7,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/metrics"
 )
 
 // Snapshot is what the daemon has counted at one moment.
@@ -28,25 +26,23 @@ type Snapshot struct {
 	// Lost counts how often the kernel dropped messages that were not read in
 	// time, by their source.
 	Lost map[string]uint64
-	// Pipe is the broker's state, nil without one.
-	Pipe *api.Pipe
 	// Heartbeats counts heartbeats written.
 	Heartbeats uint64
 }
 
 // Write writes a snapshot, and how the calling process does.
 func Write(w io.Writer, s Snapshot) error {
-	p := make(page)
+	p := page{make(metrics.Page)}
 	p.daemon(s)
 	p.totals(s.Status)
 	for _, c := range s.Status.Containers {
 		p.container(c)
 	}
-	if s.Pipe != nil {
-		p.pipe(*s.Pipe)
-	}
-	if err := p.process(s.Started); err != nil {
+	if err := p.Process(s.Started); err != nil {
 		return err
 	}
-	return p.write(w)
+	return p.Write(w)
 }
+
+// page is what of a snapshot goes onto a page.
+type page struct{ metrics.Page }

@@ -1,22 +1,17 @@
 package metrics_test
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"slices"
-	"strings"
+	"io"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
+	"github.com/scon-project/scon/internal/metrics/metricstest"
 )
 
 // snapshot has something of everything.
@@ -37,39 +32,17 @@ var snapshot = metrics.Snapshot{
 	Refused: map[string]uint64{"untracked": 2},
 	Changes: map[string]uint64{"ruleset": 3},
 	Lost:    map[string]uint64{"conntrack": 1},
-	Pipe: &api.Pipe{
-		Engines: []string{"sealed"}, Processes: 2, MemoryBytes: 131072, MemoryLimit: 1 << 28, Made: 5, Grown: 3, SentBytes: 77,
-		Refused: map[string]uint64{"network": 4}, Connections: []api.PipeConnection{{Engine: "sealed"}},
-	},
 }
 
 // write is what Prometheus gets of a snapshot.
-func write(t *testing.T, s metrics.Snapshot) (text string, families map[string]*dto.MetricFamily) {
+func write(t *testing.T, s metrics.Snapshot) map[string]*dto.MetricFamily {
 	t.Helper()
-	var buf bytes.Buffer
-	if err := metrics.Write(&buf, s); err != nil {
-		t.Fatal(err)
-	}
-	text = buf.String()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(&buf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text, families
+	return metricstest.Parse(t, func(w io.Writer) error { return metrics.Write(w, s) })
 }
 
 // Prometheus reads the values that the daemon has.
 func TestWrite(t *testing.T) {
-	_, families := write(t, snapshot)
-	got := make(map[string]float64)
-	for name, f := range families {
-		for _, m := range f.Metric {
-			if strings.HasPrefix(name, "scon_") {
-				got[series(name, m)] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
+	got := metricstest.Values(write(t, snapshot))
 	want := map[string]float64{
 		`scon_build_info{kernel="6.1.0-test",mode="tcx",version="v1"}`: 1,
 
@@ -96,11 +69,6 @@ func TestWrite(t *testing.T) {
 		`scon_changes_total{kind="ruleset"}`:           3,
 		`scon_messages_lost_total{source="conntrack"}`: 1,
 		`scon_heartbeats_total`:                        11,
-
-		`scon_pipe_processes`: 2, `scon_pipe_connections{engine="sealed"}`: 1,
-		`scon_pipe_memory_bytes`: 131072, `scon_pipe_memory_limit_bytes`: 1 << 28,
-		`scon_pipe_connections_made_total`: 5, `scon_pipe_connections_refused_total{reason="network"}`: 4,
-		`scon_pipe_rings_grown_total`: 3, `scon_pipe_sent_bytes_total`: 77,
 	}
 	for name, value := range map[string]float64{
 		"scon_container_conentries{%s}": 2, "scon_container_paused{%s}": 1,
@@ -118,33 +86,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// series writes a metric's name as Prometheus does.
-func series(name string, m *dto.Metric) string {
-	var labels []string
-	for _, l := range m.Label {
-		labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
-	}
-	if len(labels) == 0 {
-		return name
-	}
-	return name + "{" + strings.Join(labels, ",") + "}"
-}
-
-// Names, units and help are as Prometheus' users expect them.
-func TestLint(t *testing.T) {
-	text, _ := write(t, snapshot)
-	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-}
-
 // How the process does is told, too.
 func TestProcess(t *testing.T) {
-	_, families := write(t, metrics.Snapshot{Started: time.UnixMilli(1234567)})
+	families := write(t, metrics.Snapshot{Started: time.UnixMilli(1234567)})
 	process := func(name string) float64 {
 		m := families[name].Metric[0]
 		return m.GetGauge().GetValue() + m.GetCounter().GetValue()
@@ -167,7 +111,7 @@ func TestProcess(t *testing.T) {
 func TestNoText(t *testing.T) {
 	s := snapshot
 	s.Status.Containers = []api.Container{{Name: "\xffweb\\", Dev: "veth1"}}
-	_, families := write(t, s)
+	families := write(t, s)
 	if got := families["scon_container_paused"].Metric[0].Label[0].GetValue(); got != `?web\` {
 		t.Errorf("got %q", got)
 	}
@@ -175,32 +119,5 @@ func TestNoText(t *testing.T) {
 
 // docs/metrics.md has every metric with its kind, its labels and its help.
 func TestDocument(t *testing.T) {
-	content, err := os.ReadFile("../../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for line := range strings.Lines(string(content)) {
-		if strings.HasPrefix(line, "| `scon_") && strings.Count(line, " | ") == 3 {
-			got = append(got, strings.TrimSpace(line))
-		}
-	}
-	_, families := write(t, snapshot)
-	var want []string
-	for name, f := range families {
-		if !strings.HasPrefix(name, "scon_") {
-			continue
-		}
-		var labels []string
-		for _, l := range f.Metric[0].Label {
-			labels = append(labels, "`"+l.GetName()+"`")
-		}
-		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |",
-			name, strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp()))
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/metrics.md differs (-code +document):\n%s", diff)
-	}
+	metricstest.WantDocumented(t, "../../../docs/metrics.md", "express", write(t, snapshot))
 }

@@ -53,6 +53,8 @@ type Options struct {
 	// read it and before the event is queued. It must not block, and several
 	// goroutines may call it at a time.
 	OnStale func(Event)
+	// RulesOnly is for those who need to hear of rules alone.
+	RulesOnly bool
 }
 
 // queueLength is how many events wait for the receiver before one Overrun
@@ -94,7 +96,11 @@ func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err err
 			s.Close()
 		}
 	}
-	for _, open := range []func(*output, limits) (source, error){openRuleset, openLegacy, openKernel, openIPsec} {
+	open := []func(*output, limits) (source, error){openRuleset, openLegacy, openKernel, openIPsec}
+	if opts.RulesOnly {
+		open = open[:2]
+	}
+	for _, open := range open {
 		s, err := open(out, l)
 		if err != nil {
 			closeAll()

@@ -51,7 +51,7 @@ func fakeDaemon(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := api.Serve(ctx, l, backend); err != nil {
+	if err := api.Serve(ctx, l, api.Handler(backend)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

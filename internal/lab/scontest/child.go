@@ -18,6 +18,10 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/startup"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // childEnv holds the task of a process that is no test, but a daemon.
@@ -39,6 +43,7 @@ func Main(m *testing.M, forceClsact func()) (status int) {
 
 // Task is what a child does.
 type Task struct {
+	Service  state.Service // "": express
 	Config   config.Config
 	StateDir string
 	Socket   string
@@ -84,19 +89,26 @@ func child(spec string, forceClsact func()) int {
 }
 
 func (t Task) run(ctx context.Context) error {
-	o := express.Options{
+	o := service.Options{
 		Config:   t.Config,
 		StateDir: t.StateDir,
 		Socket:   t.Socket,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Version:  "test",
 	}
+	run, clean := express.Run, express.Clean
+	switch t.Service {
+	case state.Startup:
+		run, clean = startup.Run, startup.Clean
+	case state.Pipe:
+		run, clean = pipe.Run, pipe.Clean
+	}
 	if t.Clean {
-		return express.Clean(o)
+		return clean(o)
 	}
 	others := goleak.IgnoreCurrent()
 	before := openFiles()
-	if err := express.Run(ctx, o); err != nil {
+	if err := run(ctx, o); err != nil {
 		return err
 	}
 	if err := goleak.Find(others); err != nil {

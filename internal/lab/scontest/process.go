@@ -21,13 +21,13 @@ import (
 
 // Process is a daemon, or what should become one.
 type Process struct {
-	*api.Client
-	t     *testing.T
-	Cmd   *exec.Cmd
-	log   string        // file
-	ready chan struct{} // closed when its socket answers
-	ended chan struct{} // closed when it has ended
-	err   error         // then: how
+	*api.Client // of express; other services have the methods of api.Service
+	t           *testing.T
+	Cmd         *exec.Cmd
+	log         string        // file
+	ready       chan struct{} // closed when its socket answers
+	ended       chan struct{} // closed when it has ended
+	err         error         // then: how
 }
 
 // Launch starts a process in device. It ends with the test.
@@ -76,7 +76,7 @@ func (p *Process) run(started chan<- error) {
 // watch waits until it is this process that answers at the socket.
 func (p *Process) watch() {
 	for {
-		if s, err := p.Status(); err == nil && s.PID == p.Cmd.Process.Pid {
+		if s, err := p.Process(); err == nil && s.PID == p.Cmd.Process.Pid {
 			close(p.ready)
 			return
 		}
@@ -181,8 +181,19 @@ func (b *Bed) StateDir() string { return filepath.Join(b.Dir, "state") }
 // Task is that of a daemon with the test's configuration.
 func (b *Bed) Task() Task {
 	return Task{
-		Config: b.Config, StateDir: b.StateDir(), Socket: state.Socket(b.StateDir()), Clsact: b.Clsact, SCON: b.SCON,
+		Config: b.Config, StateDir: b.StateDir(), Socket: state.Express.Socket(b.StateDir()), Clsact: b.Clsact, SCON: b.SCON,
 	}
+}
+
+// Serve starts another service beside the daemon, with the test's configuration,
+// and waits until it answers.
+func (b *Bed) Serve(s state.Service) *Process {
+	b.T.Helper()
+	o := b.Task()
+	o.Service, o.Socket = s, s.Socket(o.StateDir)
+	p := b.Launch(o)
+	p.WaitReady()
+	return p
 }
 
 // Up starts the daemon, and waits until it answers.

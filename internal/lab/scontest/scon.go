@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // sconCommand is the command line of scon that does a task. Its configuration
@@ -16,7 +18,11 @@ func (t Task) sconCommand(dir string) ([]string, error) {
 	}
 	file := filepath.Join(dir, "scon.yaml")
 	err := os.WriteFile(file, []byte(yamlOf(t.Config)), 0o644)
-	return []string{t.SCON, "daemon", "--config", file, "--state-dir", t.StateDir, "--socket", t.Socket}, err
+	verb := []string{"daemon"}
+	if t.Service == state.Startup || t.Service == state.Pipe {
+		verb = []string{string(t.Service), "serve"}
+	}
+	return slices.Concat([]string{t.SCON}, verb, []string{"--config", file, "--state-dir", t.StateDir, "--socket", t.Socket}), err
 }
 
 // yamlOf writes a configuration as its file has it, with a log of everything.
@@ -39,5 +45,8 @@ flush_idle: %v
 log:
   level: debug
 socket_group: %q
-`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeasePackets, c.FlushIdle, c.SocketGroup)
+startup: {enabled: %v}
+pipe: {enabled: %v}
+`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeasePackets, c.FlushIdle, c.SocketGroup,
+		c.Startup.Enabled, c.Pipe.Enabled)
 }

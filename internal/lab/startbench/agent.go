@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -26,12 +28,18 @@ const (
 	agentStop  = 30 * time.Second
 )
 
-// agent is "scon daemon" in the host's namespace.
+// agent is the startup service in the host's namespace, with express beside it.
 type agent struct {
-	cmd    *exec.Cmd
-	says   bytes.Buffer // belongs to the process until ended is closed
-	ended  chan struct{}
-	client *api.Client
+	services []*process
+	client   *control.Client
+}
+
+// process is one of these services.
+type process struct {
+	cmd   *exec.Cmd
+	says  bytes.Buffer // belongs to the process until ended is closed
+	ended chan struct{}
+	asked *api.Service
 }
 
 // agentDir has the agent's state and socket. It is short, as a socket's path has
@@ -77,56 +85,61 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 	if err := os.WriteFile(config, text, 0o644); err != nil {
 		return nil, err
 	}
-	a := &agent{
-		cmd:    exec.Command(scon, "daemon", "--netns", b.host.name, "--config", config, "--state-dir", b.agentDir()),
-		ended:  make(chan struct{}),
-		client: api.Dial(state.Socket(b.agentDir())),
-	}
-	a.cmd.Stdout, a.cmd.Stderr = &a.says, &a.says
-	// Ctrl-C is for the bench, which stops the agent in order.
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := a.start(); err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
-	}
-	err = b.group.add(a.cmd.Process.Pid)
-	if err == nil {
-		err = a.wait(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), a.stop())
+	startup := control.Dial(state.Startup.Socket(b.agentDir()))
+	a := &agent{client: startup}
+	for _, p := range []*process{
+		{cmd: exec.Command(scon, "daemon"), asked: api.Dial(state.Express.Socket(b.agentDir())).Service},
+		{cmd: exec.Command(scon, "startup", "serve"), asked: startup.Service},
+	} {
+		p.cmd.Args = append(p.cmd.Args, "--netns", b.host.name, "--config", config, "--state-dir", b.agentDir())
+		err := p.start()
+		if err == nil {
+			a.services = append(a.services, p)
+			err = b.group.add(p.cmd.Process.Pid)
+		}
+		if err == nil {
+			err = p.wait(ctx)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("start the agent: %w", err), a.stop())
+		}
 	}
 	return a, nil
 }
 
-// start starts the agent on a thread that lives as long as it does: with the
-// thread that has started it the agent would end, too.
-func (a *agent) start() error {
+// start starts the process on a thread that lives as long as it does: with the
+// thread that has started it the process would end, too.
+func (p *process) start() error {
+	p.ended = make(chan struct{})
+	p.cmd.Stdout, p.cmd.Stderr = &p.says, &p.says
+	// Ctrl-C is for the bench, which stops the agent in order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := a.cmd.Start()
+		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			a.cmd.Wait()
-			close(a.ended)
+			p.cmd.Wait()
+			close(p.ended)
 		}
 	}()
 	return <-started
 }
 
-// wait returns when the agent answers.
-func (a *agent) wait(ctx context.Context) error {
+// wait returns when the process answers.
+func (p *process) wait(ctx context.Context) error {
 	deadline := time.After(agentStart)
 	for {
-		_, err := a.client.Status()
+		_, err := p.asked.Process()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-a.ended:
+		case <-p.ended:
 			return errors.New("it ended by itself")
 		case <-deadline:
 			return fmt.Errorf("no answer after %v: %w", agentStart, err)
@@ -135,25 +148,41 @@ func (a *agent) wait(ctx context.Context) error {
 	}
 }
 
-// used is the agent's processor time so far.
-func (a *agent) used() (time.Duration, error) { return bench.ProcessTime(a.cmd.Process.Pid) }
+// used is the services' processor time so far.
+func (a *agent) used() (sum time.Duration, err error) {
+	for _, p := range a.services {
+		t, err := bench.ProcessTime(p.cmd.Process.Pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += t
+	}
+	return sum, nil
+}
 
-// stop ends the agent as a service manager does.
-func (a *agent) stop() error {
-	a.cmd.Process.Signal(syscall.SIGTERM)
+// stop ends the services as a service manager does.
+func (a *agent) stop() (err error) {
+	for _, p := range slices.Backward(a.services) {
+		err = errors.Join(err, p.stop())
+	}
+	return err
+}
+
+func (p *process) stop() error {
+	p.cmd.Process.Signal(syscall.SIGTERM)
 	var err error
 	select {
-	case <-a.ended:
+	case <-p.ended:
 	case <-time.After(agentStop):
-		a.cmd.Process.Kill()
-		<-a.ended
+		p.cmd.Process.Kill()
+		<-p.ended
 		err = fmt.Errorf("still there after %v; killed", agentStop)
 	}
-	if err == nil && !a.cmd.ProcessState.Success() {
-		err = errors.New(a.cmd.ProcessState.String())
+	if err == nil && !p.cmd.ProcessState.Success() {
+		err = errors.New(p.cmd.ProcessState.String())
 	}
 	if err != nil {
-		return fmt.Errorf("stop the agent: %w: %s", err, bytes.TrimSpace(a.says.Bytes()))
+		return fmt.Errorf("stop the agent: %w: %s", err, bytes.TrimSpace(p.says.Bytes()))
 	}
 	return nil
 }
@@ -166,7 +195,7 @@ func (b *bed) fill(ctx context.Context, n int) error {
 	}
 	networks := max(1, b.mode.Tenants)
 	for t := range networks {
-		f := api.StartupFill{Network: tenantName(b.mode, t), Count: (n+networks-1)/networks + minimum}
+		f := control.StartupFill{Network: tenantName(b.mode, t), Count: (n+networks-1)/networks + minimum}
 		if err := b.agent.client.FillStartupPool(f); err != nil {
 			return fmt.Errorf("fill the pool: %w", err)
 		}

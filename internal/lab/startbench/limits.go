@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/startup/control"
 )
 
 // Limits are how many containers may be in a stage at once, by the stage's name
@@ -64,7 +64,7 @@ func (l Limits) settings() object {
 
 // set sets the limits of an agent that is at work.
 func (l Limits) set(a *agent) error {
-	return a.client.SetStartupLimits(api.StartupLimits{
+	return a.client.SetStartupLimits(control.StartupLimits{
 		AddCNI: l["add_cni"], Cgroup: l["cgroup"], StartVM: l["start_vm"], TimeoutMS: 20_000,
 	})
 }

@@ -54,7 +54,7 @@ func tenantName(m Mode, tenant int) string {
 func (b *bed) sconPlugin(m Mode, tenant int) object {
 	p := object{
 		"type":   "scon-cni",
-		"socket": state.Socket(b.agentDir()),
+		"socket": state.Startup.Socket(b.agentDir()),
 		"ipam":   object{"type": "scon", "subnet": subnet, "gateway": gateway, "routes": []object{{"dst": "0.0.0.0/0"}}},
 	}
 	switch m.Kind {
@@ -111,7 +111,7 @@ func (b *bed) sconOrder(m Mode, o *Order) error {
 		return err
 	}
 	o.Wrapper = wrapper
-	o.Env = []string{"SCON_SOCKET=" + state.Socket(b.agentDir()), "SCON_RUNTIME=" + o.Runtime}
+	o.Env = []string{"SCON_SOCKET=" + state.Startup.Socket(b.agentDir()), "SCON_RUNTIME=" + o.Runtime}
 	if m.OCI {
 		o.PathGiven = true
 		o.Env = append(o.Env, "SCON_NETWORK="+networkName)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What scon-cni and scon-oci share: one request to the agent in the daemon, and
+ * What scon-cni and scon-oci share: one request to the agent in the startup service, and
  * the way to the program scon.
  *
  * They are C because a container waits for each of them: a static program is
@@ -13,7 +13,7 @@
 
 #include <stddef.h>
 
-#define DEFAULT_SOCKET "/run/scon/scon.sock"
+#define DEFAULT_SOCKET "/run/scon/startup.sock"
 
 /* Bytes that grow as they are added to. */
 struct text {

@@ -249,7 +249,7 @@ func (c *Conf) complete() error {
 		return fmt.Errorf("name has %d bytes: want at most %d", len(c.Name), mostName)
 	}
 	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || len(c.Socket) > mostSocket) {
-		return fmt.Errorf("socket is %q: want an absolute path of at most %d bytes, such as %s", c.Socket, mostSocket, state.Socket(state.DefaultDir))
+		return fmt.Errorf("socket is %q: want an absolute path of at most %d bytes, such as %s", c.Socket, mostSocket, state.Startup.Socket(state.DefaultDir))
 	}
 	if err := oneOf("agentDown", &c.AgentDown, DownInPlace, DownError); err != nil {
 		return err

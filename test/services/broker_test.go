@@ -1,25 +1,28 @@
-package express_test
+package services
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/state"
 )
 
-// A daemon with a pipe has its socket, tells of who is there, and takes it away.
+// The broker has its socket, tells of who is there, and takes it away.
 func TestBroker(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Pipe.Enabled = true }})
-	client := api.Dial(state.Socket(b.StateDir()))
+	broker := b.Serve(state.Pipe)
+	client := control.Dial(state.Pipe.Socket(b.StateDir()))
 	conn, err := net.Dial("unixpacket", pipe.Socket(b.StateDir()))
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +42,10 @@ func TestBroker(t *testing.T) {
 	if !strings.Contains(text.String(), "scon_pipe_memory_limit_bytes 268435456\n") {
 		t.Error(text.String())
 	}
+	broker.Terminate()
+	if _, err := os.Stat(pipe.Socket(b.StateDir())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket: %v", err)
+	}
 }
 
 // What is in the way of the pipe is in the way of nothing else.
@@ -52,7 +59,10 @@ func TestBrokenBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Up()
-	if _, err := api.Dial(state.Socket(b.StateDir())).Pipe(); err == nil || !strings.Contains(err.Error(), "make the socket's directory") {
-		t.Error(err)
+	task := b.Task()
+	task.Service, task.Socket = state.Pipe, state.Pipe.Socket(task.StateDir)
+	if words := b.Launch(task).Refused(); !strings.Contains(words, "make the socket's directory") {
+		t.Error(words)
 	}
+	b.Outgoing("udp", 1).GoExpress()
 }

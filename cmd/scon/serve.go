@@ -14,46 +14,66 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/state"
 )
 
-func (t *tool) newDaemonCommand() *cobra.Command {
+// newServeCommand runs a service in the foreground.
+func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
-		Use:   "daemon",
-		Short: "Run in the foreground (what systemd runs)",
+		Use:   use,
+		Short: short,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := s.options(cmd, t)
+			u := t.unit(which)
+			o, err := s.options(cmd, t, u)
 			if err != nil {
 				return err
 			}
-			return t.runDaemon(o)
+			return t.serve(u, o)
 		},
 	}
 	s.addFlags(cmd)
+	if which == state.Express {
+		s.addDeviceFlags(cmd)
+	}
 	return cmd
 }
 
-func (t *tool) runDaemon(o express.Options) error {
-	if err := doctor.Require(); err != nil {
+func (t *tool) newDaemonCommand() *cobra.Command {
+	return t.newServeCommand(state.Express, "daemon", "Run express in the foreground (what systemd runs)")
+}
+
+func (t *tool) newStartupServeCommand() *cobra.Command {
+	return t.newServeCommand(state.Startup, "serve", "Run the startup service in the foreground (what systemd runs)")
+}
+
+func (t *tool) newPipeServeCommand() *cobra.Command {
+	return t.newServeCommand(state.Pipe, "serve", "Run the pipe's broker in the foreground (what systemd runs)")
+}
+
+// serve runs a service in this process.
+func (t *tool) serve(u unit, o service.Options) error {
+	if err := u.require(); err != nil {
 		return err
 	}
 	if err := enter(o.Netns, t.args); err != nil {
 		return err
 	}
-	// A device that is named and missing is found before anything is loaded.
-	if _, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks}); err != nil {
-		return err
+	if u.Service == state.Express {
+		// A device that is named and missing is found before anything is loaded.
+		if _, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks}); err != nil {
+			return err
+		}
 	}
 	o.Logger = newLogger(t.stderr, o.Config.Log)
 	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return t.daemon.run(ctx, o)
+	return u.run(ctx, o)
 }
 
 // enteredEnv says to the program that enter started that it is where it

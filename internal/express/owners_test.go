@@ -38,6 +38,7 @@ func TestPooledContainerGoesExpress(t *testing.T) {
 		c.Startup.Enabled, c.Startup.Networks = true, []string{network}
 		c.Startup.Pool.WarmTarget, c.Startup.Pool.Minimum = 1, 1
 	}})
+	b.Serve(state.Startup)
 	port := func() (c api.Container, found bool) {
 		for _, c := range b.Status().Containers {
 			if strings.HasPrefix(c.Dev, "scp") {
@@ -59,7 +60,7 @@ func TestPooledContainerGoesExpress(t *testing.T) {
 		t.Fatal(err)
 	}
 	const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	create(t, state.Socket(b.StateDir()), id, dir)
+	create(t, state.Startup.Socket(b.StateDir()), id, dir)
 	where := netnsOf(t, filepath.Join(dir, "config.json"))
 	if err := netns.Attach(filepath.Base(b.Node("c9")), b.Seen(where)); err != nil {
 		t.Fatal(err)
@@ -84,6 +85,7 @@ func TestAttachedContainerGoesExpress(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) {
 		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
 	}})
+	b.Serve(state.Startup)
 	name := filepath.Base(b.Node("c9"))
 	if err := netns.Create(name); err != nil {
 		t.Fatal(err)
@@ -91,8 +93,8 @@ func TestAttachedContainerGoesExpress(t *testing.T) {
 	t.Cleanup(func() { _ = netns.Delete(name) })
 	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "lab", "type": "scon-cni", "socket": %q, "bridge": "docker0",
 		"ipam": {"type": "scon", "subnet": "172.17.0.0/16", "rangeStart": "172.17.0.200", "gateway": "172.17.0.1",
-		"routes": [{"dst": "0.0.0.0/0"}]}}`, state.Socket(b.StateDir()))
-	ask(t, state.Socket(b.StateDir()), "/v1/cni", conf, map[string]string{
+		"routes": [{"dst": "0.0.0.0/0"}]}}`, state.Startup.Socket(b.StateDir()))
+	ask(t, state.Startup.Socket(b.StateDir()), "/v1/cni", conf, map[string]string{
 		"Cni-Command": "ADD", "Cni-Containerid": "c9", "Cni-Netns": netns.Path(name), "Cni-Ifname": "eth0", "Cni-Path": "/",
 	})
 	c := b.Connect("tcp", "c9", lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0)).GoExpress()

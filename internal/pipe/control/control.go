@@ -1,6 +1,12 @@
-package api
+// Package control is the contract between the pipe's broker and the operator's
+// clients. The one with applications is package pipe's.
+package control
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/scon-project/scon/internal/api"
+)
 
 // Pipe is what `scon pipe ls --json` and `scon pipe stat --json` print.
 type Pipe struct {
@@ -13,7 +19,7 @@ type Pipe struct {
 	MemoryBytes int64 `json:"memory_bytes"`
 	MemoryLimit int64 `json:"memory_limit"`
 	// Made counts connections, Grown rings that grew, SentBytes what ends say to
-	// have sent, Refused connections by reason; all since the daemon's start.
+	// have sent, Refused connections by reason; all since the broker's start.
 	Made        uint64            `json:"made"`
 	Grown       uint64            `json:"grown"`
 	SentBytes   uint64            `json:"sent_bytes"`
@@ -59,24 +65,35 @@ type PipeEnd struct {
 	Closed    bool   `json:"closed"`
 }
 
-// Piper is a Backend with a broker.
-type Piper interface {
-	Pipe() (Pipe, error)
+// Broker carries bulk data between containers.
+type Broker interface {
+	Status() Pipe
 }
 
-// handlePipe adds the broker's route.
+// Handler is the broker's server without its socket.
 //
+//	GET  /v1/status  api.Process
 //	GET  /v1/pipe    Pipe
-func handlePipe(mux *http.ServeMux, p Piper) {
-	mux.Handle("/v1/pipe", method{http.MethodGet, func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		if _, err := query(r, ""); err != nil {
-			return nil, err
-		}
-		return p.Pipe()
-	}})
+func Handler(c api.Control, p api.Process, b Broker) http.Handler {
+	m := api.NewMux(c)
+	m.Get(api.StatusPath, "", func(*http.Request, string) (any, error) { return p, nil })
+	m.Get(pipePath, "", func(*http.Request, string) (any, error) { return b.Status(), nil })
+	return m
+}
+
+const pipePath = "/v1/pipe"
+
+// Client asks the broker over its socket.
+type Client struct{ *api.Service }
+
+// Dial makes a client of the broker at the unix socket.
+func Dial(socket string) *Client {
+	return &Client{api.Connect(api.Identity{
+		Name: "pipe broker", Start: "set pipe.enabled in the configuration, then start it with 'scon up'",
+	}, socket)}
 }
 
 // Pipe is the state of the broker.
 func (c *Client) Pipe() (p Pipe, err error) {
-	return p, c.get("/v1/pipe", nil, &p)
+	return p, c.Get(pipePath, nil, &p)
 }

@@ -1,0 +1,116 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+)
+
+// The contract of express: `scon daemon` and its clients.
+
+// Backend is what express does for its clients. A container is given by
+// name or ID; "" stands for all of them, and one that does not exist is
+// refused with *UnknownContainerError.
+type Backend interface {
+	Control
+	Status() (Status, error)
+	Flows(container string) ([]Flow, error)
+
+	// Explain takes what ParseSubject reads.
+	Explain(subject string) (Explanation, error)
+
+	// Flush takes Conentries away and says how many.
+	Flush(container string) (int, error)
+
+	Pause(container string) error
+	Resume(container string) error
+}
+
+// Handler is the server of express without its socket, for clients that may do
+// everything.
+//
+//	GET  /v1/status                      Status
+//	GET  /v1/flows?container=C           [Flow]
+//	GET  /v1/explain?subject=S           Explanation
+//	POST /v1/flush   {"container": "C"}  {"flushed": N}
+//	POST /v1/pause   {"container": "C"}  {}
+//	POST /v1/resume  {"container": "C"}  {}
+func Handler(b Backend) http.Handler {
+	m := NewMux(b)
+	changes := func(path string, answer func(container string) (any, error)) {
+		Post(m, path, func(_ *http.Request, c change) (any, error) { return answer(c.Container) })
+	}
+	m.Get(StatusPath, "", func(*http.Request, string) (any, error) {
+		s, err := b.Status()
+		return s.whole(), err
+	})
+	m.Get("/v1/flows", "container", func(_ *http.Request, c string) (any, error) {
+		flows, err := b.Flows(c)
+		return flowList(list(flows)), err
+	})
+	m.Get("/v1/explain", "subject", func(_ *http.Request, s string) (any, error) {
+		if _, err := ParseSubject(s); err != nil {
+			return nil, err
+		}
+		e, err := b.Explain(s)
+		return e.whole(), err
+	})
+	changes("/v1/flush", func(c string) (any, error) {
+		n, err := b.Flush(c)
+		return flushed{n}, err
+	})
+	changes("/v1/pause", func(c string) (any, error) { return struct{}{}, b.Pause(c) })
+	changes("/v1/resume", func(c string) (any, error) { return struct{}{}, b.Resume(c) })
+	return m
+}
+
+// flushed is the answer to a flush.
+type flushed struct {
+	Flushed int `json:"flushed"`
+}
+
+// change is the body of a request that changes something.
+type change struct {
+	Container string `json:"container,omitempty"`
+}
+
+var _ Backend = (*Client)(nil)
+
+// Client asks express over its socket. Its methods are Backend's.
+type Client struct{ *Service }
+
+// Dial makes a client of the express service at the unix socket.
+func Dial(socket string) *Client {
+	return &Client{Connect(Identity{Name: "daemon", Start: "start one with 'scon up'"}, socket)}
+}
+
+// Status is the daemon's state.
+func (c *Client) Status() (s Status, err error) {
+	return s, c.Get(StatusPath, nil, &s)
+}
+
+// Flows are the Conentries of one container, or of all.
+func (c *Client) Flows(container string) (f []Flow, err error) {
+	return f, c.Get("/v1/flows", url.Values{"container": {container}}, &f)
+}
+
+// Explain says why a subject is, or is not, on the express way.
+func (c *Client) Explain(subject string) (e Explanation, err error) {
+	return e, c.Get("/v1/explain", url.Values{"subject": {subject}}, &e)
+}
+
+// Flush takes the Conentries of one container, or of all, away.
+func (c *Client) Flush(container string) (n int, err error) {
+	var f flushed
+	err = c.Post("/v1/flush", change{container}, &f)
+	return f.Flushed, err
+}
+
+// Pause makes every packet of one container, or of all, go regular.
+func (c *Client) Pause(container string) error {
+	return c.Post("/v1/pause", change{container}, &struct{}{})
+}
+
+// Resume ends a Pause.
+func (c *Client) Resume(container string) error {
+	return c.Post("/v1/resume", change{container}, &struct{}{})
+}

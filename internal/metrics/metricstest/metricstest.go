@@ -1,0 +1,107 @@
+// Package metricstest is what tests of the services' metrics share.
+package metricstest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Parse is what Prometheus gets of what write writes. Names, units and help have
+// to be as Prometheus' users expect them.
+func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFamily {
+	t.Helper()
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.New(bytes.NewReader(text.Bytes())).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// Values are those of SCON's own series, by their names as Prometheus writes
+// them.
+func Values(families map[string]*dto.MetricFamily) map[string]float64 {
+	values := make(map[string]float64)
+	for name, f := range families {
+		for _, m := range f.Metric {
+			if strings.HasPrefix(name, "scon_") {
+				values[series(name, m)] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return values
+}
+
+func series(name string, m *dto.Metric) string {
+	var labels []string
+	for _, l := range m.Label {
+		labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+	}
+	if len(labels) == 0 {
+		return name
+	}
+	return name + "{" + strings.Join(labels, ",") + "}"
+}
+
+// WantDocumented fails unless the document has every family of a service with its
+// kind, its labels and its help, and no other of that service. Express has those
+// that are of no other service.
+func WantDocumented(t *testing.T, document, service string, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	content, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serviceOf := func(name string) string {
+		for _, other := range []string{"startup", "pipe"} {
+			if strings.HasPrefix(name, "scon_"+other+"_") {
+				return other
+			}
+		}
+		return "express"
+	}
+	var got, want []string
+	for line := range strings.Lines(string(content)) {
+		if name, is := strings.CutPrefix(line, "| `"); is && strings.HasPrefix(name, "scon_") && strings.Count(line, " | ") == 3 && serviceOf(name) == service {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	for name, f := range families {
+		if !strings.HasPrefix(name, "scon_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.Metric[0].Label {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |",
+			name, strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp()))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s differs (-code +document):\n%s", document, diff)
+	}
+}

@@ -1,0 +1,44 @@
+package pipe
+
+import (
+	"io"
+	"time"
+
+	"github.com/scon-project/scon/internal/metrics"
+	"github.com/scon-project/scon/internal/pipe/control"
+)
+
+var (
+	processesGauge   = metrics.Gauge("scon_pipe_processes", "Processes that are connected to the pipe's broker.")
+	connectionsGauge = metrics.Gauge("scon_pipe_connections", "Connections of the pipe.", "engine")
+	memoryGauge      = metrics.Gauge("scon_pipe_memory_bytes", "Memory of the pipe's rings.")
+	limitGauge       = metrics.Gauge("scon_pipe_memory_limit_bytes", "What the pipe's rings may take.")
+	madeCounter      = metrics.Counter("scon_pipe_connections_made_total", "Connections of the pipe since the broker's start.")
+	refusedCounter   = metrics.Counter("scon_pipe_connections_refused_total", "Connections of the pipe that were refused since the broker's start.", "reason")
+	grownCounter     = metrics.Counter("scon_pipe_rings_grown_total", "Rings of the pipe that became larger since the broker's start.")
+	sentCounter      = metrics.Counter("scon_pipe_sent_bytes_total", "Bytes that ends of the pipe say to have sent since the broker's start.")
+)
+
+// writeMetrics writes the broker's state in Prometheus' text format.
+func writeMetrics(w io.Writer, s control.Pipe, started time.Time) error {
+	p := make(metrics.Page)
+	p.Put(processesGauge, float64(s.Processes))
+	byEngine := make(map[string]uint64)
+	for _, name := range s.Engines {
+		byEngine[name] = 0
+	}
+	for _, c := range s.Connections {
+		byEngine[c.Engine]++
+	}
+	p.Each(connectionsGauge, byEngine)
+	p.Put(memoryGauge, float64(s.MemoryBytes))
+	p.Put(limitGauge, float64(s.MemoryLimit))
+	p.Put(madeCounter, float64(s.Made))
+	p.Each(refusedCounter, s.Refused)
+	p.Put(grownCounter, float64(s.Grown))
+	p.Put(sentCounter, float64(s.SentBytes))
+	if err := p.Process(started); err != nil {
+		return err
+	}
+	return p.Write(w)
+}

@@ -1,0 +1,178 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/startup/cni"
+)
+
+// Agent gives containers their network.
+type Agent interface {
+	// CNI answers a plugin's request of the process pid with what it is to
+	// print; failed is for its exit status.
+	CNI(pid int, r cni.Request) (document []byte, failed bool)
+	OCI(OCI) error
+
+	Startup() (Startup, error)
+	StartupEvents(from uint64) (StartupEvents, error)
+	SetStartupLimits(StartupLimits) error
+	FillStartupPool(ctx context.Context, f StartupFill) error
+
+	// Owners returns whose the devices of the host are, and the changes from
+	// then on, until ctx ends or the agent does.
+	Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner)
+}
+
+// maxConf bounds a network configuration, in bytes: a GC lists all attachments.
+const maxConf = 1 << 20
+
+// Handler is the server of the startup service without its socket. Without an
+// agent it has what every service has.
+//
+//	GET  /v1/status          api.Process
+//	POST /v1/cni             a plugin's environment in headers, its input as the
+//	                         body: 200 and a result, or 400 and CNI's error
+//	POST /v1/oci             an OCI in headers: {}
+//	GET  /v1/startup         Startup
+//	GET  /v1/startup/stages?from=N   StartupEvents
+//	POST /v1/startup/limits  StartupLimits: {}
+//	POST /v1/startup/fill    StartupFill: {} when it is full
+//	GET  /v1/startup/owners  lines of [api.Owner]
+func Handler(c api.Control, p api.Process, a Agent) http.Handler {
+	m := api.NewMux(c)
+	m.Get(api.StatusPath, "", func(*http.Request, string) (any, error) { return p, nil })
+	if a == nil {
+		return m
+	}
+	m.HandleFunc("/v1/cni", func(w http.ResponseWriter, r *http.Request) { handleCNI(w, r, a) })
+	m.HandleFunc("/v1/oci", func(w http.ResponseWriter, r *http.Request) { handleOCI(w, r, a) })
+	m.Get(statusPath, "", func(*http.Request, string) (any, error) { return a.Startup() })
+	m.Get(stagesPath, "from", func(_ *http.Request, text string) (any, error) {
+		from, err := strconv.ParseUint("0"+text, 10, 64)
+		if err != nil {
+			return nil, &api.Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("from is %q: want a whole number", text)}
+		}
+		return a.StartupEvents(from)
+	})
+	api.Post(m, limitsPath, func(_ *http.Request, l StartupLimits) (any, error) {
+		return struct{}{}, a.SetStartupLimits(l)
+	})
+	api.Post(m, fillPath, func(r *http.Request, f StartupFill) (any, error) {
+		return struct{}{}, a.FillStartupPool(r.Context(), f)
+	})
+	m.HandleFunc(api.OwnersPath, func(w http.ResponseWriter, r *http.Request) { streamOwners(w, r, a) })
+	return m
+}
+
+const (
+	statusPath = "/v1/startup"
+	stagesPath = "/v1/startup/stages"
+	limitsPath = "/v1/startup/limits"
+	fillPath   = "/v1/startup/fill"
+)
+
+func handleOCI(w http.ResponseWriter, r *http.Request, a Agent) {
+	if api.RefuseMethod(w, r, http.MethodPost) {
+		return
+	}
+	h := r.Header
+	err := a.OCI(OCI{
+		Verb: h.Get("Oci-Verb"), Outcome: h.Get("Oci-Outcome"), ID: h.Get("Oci-Id"),
+		Bundle: h.Get("Oci-Bundle"), PidFile: h.Get("Oci-Pidfile"), Network: h.Get("Oci-Network"),
+	})
+	if err != nil {
+		api.Refuse(w, err)
+		return
+	}
+	api.Reply(w, http.StatusOK, struct{}{})
+}
+
+func handleCNI(w http.ResponseWriter, r *http.Request, a Agent) {
+	if api.RefuseMethod(w, r, http.MethodPost) {
+		return
+	}
+	input, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxConf))
+	if err != nil {
+		api.Reply(w, http.StatusBadRequest, types.NewError(types.ErrIOFailure, fmt.Sprintf("read the network configuration: %v", err), ""))
+		return
+	}
+	request := cni.Request{
+		Command:     r.Header.Get("Cni-Command"),
+		ContainerID: r.Header.Get("Cni-Containerid"),
+		Netns:       r.Header.Get("Cni-Netns"),
+		IfName:      r.Header.Get("Cni-Ifname"),
+		Args:        r.Header.Get("Cni-Args"),
+		Path:        r.Header.Get("Cni-Path"),
+		Input:       input,
+	}
+	document, failed := a.CNI(api.PeerPID(r), request)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(document)))
+	if failed {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	_, _ = w.Write(document)
+	if err := http.NewResponseController(w).Flush(); err != nil && !failed && request.Command == "ADD" {
+		// The client has given up, and has perhaps said DEL before this was done.
+		request.Command = "DEL"
+		a.CNI(api.PeerPID(r), request)
+	}
+}
+
+// streamTimeout is how long a client of a stream may not read.
+const streamTimeout = 5 * time.Second
+
+func streamOwners(w http.ResponseWriter, r *http.Request, a Agent) {
+	if api.RefuseMethod(w, r, http.MethodGet) {
+		return
+	}
+	control, lines := http.NewResponseController(w), json.NewEncoder(w)
+	w.Header().Set("Content-Type", "application/jsonl")
+	now, changes := a.Owners(r.Context())
+	for line, more := now, true; more; line, more = <-changes {
+		if control.SetWriteDeadline(time.Now().Add(streamTimeout)) != nil || lines.Encode(line) != nil || control.Flush() != nil {
+			return
+		}
+	}
+}
+
+// Client asks the startup service over its socket.
+type Client struct{ *api.Service }
+
+// Dial makes a client of the startup service at the unix socket.
+func Dial(socket string) *Client {
+	return &Client{api.Connect(api.Identity{
+		Name: "startup service", Start: "set startup.enabled in the configuration, then start it with 'scon up'",
+	}, socket)}
+}
+
+// Startup is the state of the agent that gives containers their network.
+func (c *Client) Startup() (s Startup, err error) {
+	return s, c.Get(statusPath, nil, &s)
+}
+
+// StartupEvents are stages of containers' starts, from a number on.
+func (c *Client) StartupEvents(from uint64) (e StartupEvents, err error) {
+	return e, c.Get(stagesPath, url.Values{"from": {strconv.FormatUint(from, 10)}}, &e)
+}
+
+// SetStartupLimits changes how many containers may be in a stage at a time,
+// until the service ends.
+func (c *Client) SetStartupLimits(l StartupLimits) error {
+	return c.Post(limitsPath, l, &struct{}{})
+}
+
+// FillStartupPool returns when so many namespaces are ready.
+func (c *Client) FillStartupPool(f StartupFill) error {
+	return c.Post(fillPath, f, &struct{}{})
+}

@@ -1,0 +1,52 @@
+package startup
+
+import (
+	"io"
+	"time"
+
+	"github.com/scon-project/scon/internal/metrics"
+	"github.com/scon-project/scon/internal/startup/control"
+)
+
+var (
+	attachments = metrics.Gauge("scon_startup_attachments", "Devices of containers.", "network")
+	addresses   = metrics.Gauge("scon_startup_addresses", "Addresses that are leased, those of the pool among them.", "network")
+	handedOver  = metrics.Counter("scon_startup_handed_over_total", "Pooled namespaces that containers got since the service's start.")
+	madeInPlace = metrics.Counter("scon_startup_in_place_total", "Containers whose device was made in their own namespace since the service's start.", "reason")
+	poolReady   = metrics.Gauge("scon_startup_pool_ready", "Wired namespaces that are ready.", "network")
+	poolTarget  = metrics.Gauge("scon_startup_pool_target", "Wired namespaces that are to be ready.", "network")
+	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that came while the pool was empty since the service's start.", "network")
+	stageInside = metrics.Gauge("scon_startup_stage_containers", "Containers in a stage.", "stage")
+	stageWait   = metrics.Gauge("scon_startup_stage_waiting", "Containers that wait for a stage.", "stage")
+	stageEnded  = metrics.Counter("scon_startup_stage_ended_total", "Containers that have left a stage since the service's start.", "stage")
+)
+
+// writeMetrics writes the service's state in Prometheus' text format.
+func writeMetrics(w io.Writer, s control.Startup, started time.Time) error {
+	p := make(metrics.Page)
+	byNetwork := make(map[string]uint64)
+	for _, n := range s.Networks {
+		byNetwork[n.Name] = 0
+		p.Put(addresses, float64(n.Addresses), n.Name)
+		if n.Pool != nil {
+			p.Put(poolReady, float64(n.Pool.Ready), n.Name)
+			p.Put(poolTarget, float64(n.Pool.Target), n.Name)
+			p.Put(poolMissed, float64(n.Pool.Missed), n.Name)
+		}
+	}
+	for _, a := range s.Attachments {
+		byNetwork[a.Network]++
+	}
+	p.Each(attachments, byNetwork)
+	p.Put(handedOver, float64(s.HandedOver))
+	p.Each(madeInPlace, s.InPlace)
+	for name, stage := range s.Stages {
+		p.Put(stageInside, float64(stage.Inside), name)
+		p.Put(stageWait, float64(stage.Waiting), name)
+		p.Put(stageEnded, float64(stage.Ended), name)
+	}
+	if err := p.Process(started); err != nil {
+		return err
+	}
+	return p.Write(w)
+}

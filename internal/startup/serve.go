@@ -1,0 +1,157 @@
+package startup
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/startup/docker"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// Run is the startup service: the agent and Docker's network driver, as far as
+// they are enabled. It works until ctx ends or a client stops it. Attachments and
+// Docker's networks stay.
+func Run(ctx context.Context, o service.Options) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	unlock, err := state.Lock(state.Startup.Dir(o.StateDir))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s := &server{stop: stop, started: time.Now()}
+	if err := s.start(o); err != nil {
+		return errors.Join(err, s.close())
+	}
+	var rules <-chan changes.Event // without an agent nil
+	if s.agent != nil {
+		rules, err = changes.Watch(ctx, changes.Options{RulesOnly: true, OnStale: func(changes.Event) { s.agent.RulesChanged() }})
+		if err != nil {
+			return errors.Join(err, s.close())
+		}
+	}
+	c := o.Config
+	served, err := service.Serve(ctx, o, service.Server{
+		Service: state.Startup, Metrics: c.Startup.Metrics, WriteMetrics: s.Metrics,
+		Handler: control.Handler(s, api.Process{PID: os.Getpid(), Version: o.Version}, s.contract()), Failed: stop,
+	})
+	if err != nil {
+		stop()
+		return errors.Join(err, s.close())
+	}
+	o.Logger.Info("startup is up", "agent", s.agent != nil, "docker_driver", s.driver != nil)
+	go service.NewWatchdog().Probe(ctx, probe(o.Socket))
+	err = attend(ctx, rules)
+	stop()
+	<-served
+	return errors.Join(err, s.close(), state.Startup.Remove(o.StateDir))
+}
+
+// attend waits for the end of ctx; changes are seen to where they are heard of.
+func attend(ctx context.Context, rules <-chan changes.Event) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-rules:
+			if !ok && ctx.Err() == nil {
+				return errors.New("the kernel no longer tells of changes of rules")
+			}
+			if !ok {
+				return nil
+			}
+		}
+	}
+}
+
+// probe asks the service over its own socket: it proves that the agent's lock can
+// be taken.
+func probe(socket string) func() error {
+	client := control.Dial(socket)
+	return func() error {
+		_, err := client.Startup()
+		if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
+			return nil // without an agent
+		}
+		return err
+	}
+}
+
+// server is what the service consists of.
+type server struct {
+	stop    func()
+	started time.Time
+	agent   *Agent         // nil unless it is enabled
+	driver  *docker.Driver // nil unless it is enabled
+}
+
+func (s *server) start(o service.Options) (err error) {
+	if c := o.Config.Startup; c.Enabled {
+		s.agent, err = New(Options{Config: c, StateDir: o.StateDir, Socket: o.Socket, Netns: o.Netns, Logger: o.Logger})
+		if err != nil {
+			return err
+		}
+	}
+	if c := o.Config.Docker; c.Enabled {
+		s.driver, err = docker.New(docker.Options{Socket: c.Socket, Dir: c.Directory, Logger: o.Logger})
+	}
+	return err
+}
+
+func (s *server) close() (err error) {
+	if s.driver != nil {
+		err = s.driver.Close()
+	}
+	if s.agent != nil {
+		err = errors.Join(err, s.agent.Close())
+	}
+	return err
+}
+
+// contract is the agent as its clients know it, nil if there is none.
+func (s *server) contract() control.Agent {
+	if s.agent == nil {
+		return nil
+	}
+	return s.agent
+}
+
+// Stop ends the service.
+func (s *server) Stop() error {
+	s.stop()
+	return nil
+}
+
+// Metrics writes what the service counts.
+func (s *server) Metrics(w io.Writer) error {
+	var state control.Startup
+	if s.agent != nil {
+		var err error
+		if state, err = s.agent.Startup(); err != nil {
+			return err
+		}
+	}
+	return writeMetrics(w, state, s.started)
+}
+
+// Clean takes away what a startup service left that died, and that no container
+// has. The caller holds the lock of the service's directory.
+func Clean(o service.Options) error {
+	if WasAt(o.StateDir) {
+		a, err := New(Options{Config: o.Config.Startup, StateDir: o.StateDir, Socket: o.Socket, Netns: o.Netns, Logger: o.Logger})
+		if err != nil {
+			return err
+		}
+		if err := a.Close(); err != nil {
+			return err
+		}
+	}
+	return state.Startup.Remove(o.StateDir)
+}
