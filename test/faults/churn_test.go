@@ -10,9 +10,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Hundreds of containers that start and stop in a minute are hooked, go express
-// and leave nothing: no hook, pin, slot, file descriptor, nor memory. Others'
-// traffic goes on all the time.
+// Hundreds of containers that start and stop within a minute are hooked, go
+// express and leave no hook, pin, slot, file descriptor or memory behind.
+// Traffic of other containers continues throughout.
 func TestContainersComeAndGo(t *testing.T) {
 	t.Parallel()
 	const pace = time.Minute / 300
@@ -68,8 +68,8 @@ func stopAll(all []*container) []*container {
 	return nil
 }
 
-// quiet waits until only the lab's own container is hooked, and counts what the
-// daemon has open, pinned and in its maps.
+// quiet waits until only the lab's own container is hooked, and counts the
+// daemon's file descriptors, pins and map entries.
 func quiet(b *scontest.Bed) map[string]int {
 	b.T.Helper()
 	scontest.Eventually(b.T, "only the lab's container is hooked", func() error {
@@ -85,7 +85,7 @@ func quiet(b *scontest.Bed) map[string]int {
 	return held
 }
 
-// devices counts the devices that the programs know.
+// devices counts the entries of the map of devices.
 func devices(b *scontest.Bed) (n int) {
 	b.T.Helper()
 	var index uint32

@@ -15,9 +15,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon whose clock is years away from the kernel's, as in a container that
-// was moved, works like any other: leases, heartbeat and idle times are counted
-// by the kernel, or from one moment to another.
+// A daemon whose clock differs from the kernel's by years, as in a migrated
+// container, works like any other: leases, heartbeat and idle times use the
+// kernel's jiffies or differences of the monotonic clock.
 func TestOtherClock(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
@@ -47,7 +47,7 @@ func TestOtherClock(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// timeNamespace names that of a process.
+// timeNamespace returns the name of a process's time namespace.
 func timeNamespace(t *testing.T, process string) string {
 	t.Helper()
 	name, err := os.Readlink("/proc/" + process + "/ns/time")
@@ -57,8 +57,8 @@ func timeNamespace(t *testing.T, process string) string {
 	return name
 }
 
-// A step of the wall clock moves nothing: in the daemon, no time is compared but
-// by the monotonic clock's reading, which none of these leaves in it.
+// A step of the wall clock has no effect: the daemon compares times only by
+// their monotonic readings, which none of the listed functions strips.
 func TestNoWallClock(t *testing.T) {
 	t.Parallel()
 	wall := []string{
@@ -96,7 +96,7 @@ func TestNoWallClock(t *testing.T) {
 	}
 }
 
-// daemonFolders are those below internal/ that decide in the daemon.
+// daemonFolders are the folders below internal/ with the daemon's decisions.
 var daemonFolders = []string{
 	"express", "express/*", "host/changes", "host/nlmsg", "host/tcfilter", "state",
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Connections that come and go by the ten thousands, short ones and ones that
-// go express, leave nothing in the maps, nor in the daemon.
+// Tens of thousands of connections, short ones and express ones, leave nothing
+// in the maps or in the daemon.
 func TestConnectionsComeAndGo(t *testing.T) {
 	const clients, servers = 8, 8
 	each := long(20_000, 100_000) / clients
@@ -64,8 +64,9 @@ func TestConnectionsComeAndGo(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// useOnce opens a connection, has some words of it come back, and ends it in one
-// of three ways. It waits in system calls: no other goroutine gets its thread.
+// useOnce opens a connection, exchanges some bytes and closes it in one of
+// three ways. It blocks in system calls, so that no other goroutine gets its
+// thread.
 func useOnce(to unix.Sockaddr, n int) (err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -101,7 +102,7 @@ func useOnce(to unix.Sockaddr, n int) (err error) {
 	return nil
 }
 
-// startAnswers answers streams at edge with what they bring, until the test ends.
+// startAnswers echoes TCP streams at edge until the test ends.
 func startAnswers(b *scontest.Bed) (at unix.Sockaddr) {
 	b.T.Helper()
 	err := b.Do(lab.Edge, func() error {
@@ -131,8 +132,8 @@ func startAnswers(b *scontest.Bed) (at unix.Sockaddr) {
 	return at
 }
 
-// settled waits until no connection has a Conentry nor a slot of the table, and
-// returns what the daemon has open.
+// settled waits until no connection has a Conentry or a slot, and counts the
+// daemon's file descriptors.
 func settled(b *scontest.Bed) map[string]int {
 	b.T.Helper()
 	scontest.Eventually(b.T, "the table is empty", func() error {

@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// container is one that comes and goes while the lab's stay.
+// container is a container besides those of the lab.
 type container struct {
 	b    *scontest.Bed
 	name string // of its namespace
@@ -20,11 +20,11 @@ type container struct {
 	addr netip.Addr
 }
 
-// containers counts those of this process.
+// containers numbers the containers of this process.
 var containers atomic.Uint32
 
-// startContainer starts a container as Docker does: a namespace, a veth pair, a
-// port of the bridge. It ends with the test.
+// startContainer creates a container as Docker does: a namespace, a veth pair,
+// a bridge port. It ends with the test.
 func startContainer(b *scontest.Bed) *container {
 	b.T.Helper()
 	n := containers.Add(1)
@@ -46,7 +46,7 @@ func startContainer(b *scontest.Bed) *container {
 	return c
 }
 
-// stop ends the container, its devices included. Stopping again is nothing.
+// stop removes the container and its devices. Stopping twice is allowed.
 func (c *container) stop() {
 	c.b.T.Helper()
 	if c.name == "" {

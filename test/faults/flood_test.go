@@ -14,9 +14,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A flood of a million 5-tuples from one container pushes no other's Conentry
-// out and keeps no other's traffic from the express way, neither while it lasts
-// nor afterwards. The daemon's memory and processor time stay bounded.
+// A flood of a million 5-tuples from one container evicts no Conentry of
+// another and does not keep another's traffic regular, neither during the
+// flood nor afterwards. The daemon's memory and processor time stay bounded.
 func TestFlood(t *testing.T) {
 	b := newExpress(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
 	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // or conntrack's table is full
@@ -60,14 +60,14 @@ func TestFlood(t *testing.T) {
 	stream.Stop(t)
 }
 
-// unknownPackets counts packets of a container without a Conentry.
+// unknownPackets counts a container's packets without a Conentry.
 func unknownPackets(b *scontest.Bed, n int) uint64 {
 	b.T.Helper()
 	c, _ := b.Container(n)
 	return c.Reasons["no_entry"]
 }
 
-// processorTime is what the daemon has used so far.
+// processorTime returns the processor time that the daemon has used.
 func processorTime(b *scontest.Bed) time.Duration {
 	b.T.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.Daemon.Cmd.Process.Pid))
@@ -88,17 +88,18 @@ func processorTime(b *scontest.Bed) time.Duration {
 	return time.Duration(ticks) * time.Second / 100
 }
 
-// Where a flood goes: ports of addresses behind edge that do not answer.
+// Destinations of a flood: addresses behind edge that do not answer, with
+// portsEach ports each.
 const portsEach = 10_000
 
-// floodTo is the destination of tuple i.
+// floodTo returns the destination of tuple i.
 func floodTo(i int) netip.AddrPort {
 	n := i / portsEach
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)}), uint16(20000+i%portsEach))
 }
 
-// flood sends packets of so many distinct 5-tuples from one of the lab's
-// containers, each of them in a row, and many in one system call.
+// flood sends one packet for each of n distinct 5-tuples from a container of
+// the lab, many per system call.
 func flood(b *scontest.Bed, container, tuples, packets int) {
 	b.T.Helper()
 	w := b.OpenWire(lab.Container(container))

@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that hangs lets go of the express way within a second, however long
-// it hangs, and takes it up again where it was.
+// A hanging daemon's programs are inert within a second, for however long it
+// hangs, and express again when it continues.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -36,8 +36,8 @@ func TestHang(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Rules that change while the daemon hangs hold from the lease's end on, and the
-// moment in which it wakes up lets nothing pass by what it knew before.
+// Rules that change while the daemon hangs apply from the end of the lease on,
+// and no packet passes by an old decision when it continues.
 func TestRulesWhileHanging(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})

@@ -8,9 +8,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that is killed at any instant, its start included, breaks no
-// connection, loses no packet and lets none overtake another. The programs are
-// inert a second later; the next daemon takes its Conentries over.
+// A daemon that is killed at any time, during its start included, breaks no
+// connection and neither loses nor reorders packets. The programs are inert a
+// second later; the next daemon adopts its Conentries.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const kills, looks = 100, 10
@@ -25,7 +25,7 @@ func TestKill(t *testing.T) {
 	}
 	for kill := range kills {
 		if kill%(kills/looks) == 0 {
-			killAndLook(b, all)
+			killAndAdopt(b, all)
 			continue
 		}
 		// Three of four are killed while they start, which takes about 100 ms.
@@ -47,9 +47,9 @@ func TestKill(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// killAndLook kills the daemon while everything goes express, and starts the
+// killAndAdopt kills the daemon while all traffic is express, and starts the
 // next one when the programs are inert.
-func killAndLook(b *scontest.Bed, all []*scontest.Traffic) {
+func killAndAdopt(b *scontest.Bed, all []*scontest.Traffic) {
 	b.T.Helper()
 	b.Daemon.Kill()
 	b.Up()

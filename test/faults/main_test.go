@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// scon is the command that all tests run.
+// scon is the path of the command under test.
 var scon string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -47,7 +47,8 @@ func newExpress(t *testing.T, l scontest.Layout) *scontest.Bed {
 	return b
 }
 
-// long is short in `make test`, and long in `make test-long`.
+// long returns the size of a test: the first for `make test`, the second for
+// `make test-long`.
 func long[T any](short, long T) T {
 	if os.Getenv("SCON_LONG") == "1" {
 		return long

@@ -12,11 +12,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Traffic follows what happens to the network as without SCON. internal/express
-// tests an uplink that goes down and up, another address and another uplink.
+// Changes of the network affect traffic as they do without SCON. internal/express
+// tests uplinks that go down and up, another address and another uplink.
 
-// An uplink that is deleted and made anew under its name carries on; nothing of
-// the old one is left.
+// An uplink that is deleted and created again under its name works again;
+// nothing of the old one is left.
 func TestUplinkMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -46,7 +46,7 @@ func TestUplinkMadeAnew(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// uplinkHooks counts the hooks that are at no container's port.
+// uplinkHooks counts the hooks at devices other than containers' ports.
 func uplinkHooks(b *scontest.Bed) (n int) {
 	b.T.Helper()
 	for _, h := range b.Status().Hooks {
@@ -57,7 +57,7 @@ func uplinkHooks(b *scontest.Bed) (n int) {
 	return n
 }
 
-// A gateway's MAC address that is no longer its own is used no longer.
+// A gateway's former MAC address is not used any more.
 func TestStaleGatewayMAC(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -84,7 +84,8 @@ func TestStaleGatewayMAC(t *testing.T) {
 	}
 }
 
-// Another gateway on the same uplink gets all packets at once.
+// When the gateway on an uplink changes, the new one receives all packets at
+// once.
 func TestOtherGateway(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -116,15 +117,15 @@ func TestOtherGateway(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// addFar gives edge an address beyond the wire's network.
+// addFar gives edge an address outside the wire's network.
 func addFar(b *scontest.Bed) netip.Addr {
 	b.T.Helper()
 	b.Sh(lab.Edge, "ip addr add 10.99.0.1/32 dev lo")
 	return netip.MustParseAddr("10.99.0.1")
 }
 
-// A container with another MAC address gets its packets there, one with another
-// address leaves no Conentry of the old one in use.
+// A container with a new MAC address receives its packets there; with a new IP
+// address no Conentry of the old one stays in use.
 func TestContainerChangesAddress(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -148,8 +149,8 @@ func TestContainerChangesAddress(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A bridge that is deleted under traffic takes its hooks and Conentries along;
-// what is on the new one is hooked.
+// Deleting a bridge under traffic removes its hooks and Conentries; ports of
+// its successor are hooked.
 func TestBridgeDeleted(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
@@ -177,7 +178,8 @@ func TestBridgeDeleted(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A port that moves to another bridge, and back, is the new bridge's at once.
+// A port that moves to another bridge, and back, is handled as the new
+// bridge's at once.
 func TestPortMoves(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -203,7 +205,7 @@ func TestPortMoves(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// settle waits until the daemon has heard of all that was before.
+// settle waits until the daemon has processed all earlier changes.
 func settle(b *scontest.Bed) {
 	b.T.Helper()
 	before := b.Status().Generation
@@ -218,7 +220,7 @@ func settle(b *scontest.Bed) {
 	})
 }
 
-// count counts the next frames that look like one.
+// count counts the next frames that match.
 func count(w *scontest.Wire, frames int, like func([]byte) bool) (n int) {
 	seen := 0
 	w.Receive(func(f []byte) bool {

@@ -16,10 +16,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Announcements that the kernel has to drop are never changes missed: when the
-// daemon gets to run again, rules hold, connections that ended have no
-// Conentry, containers that came are hooked. So it is with buffers that hold
-// next to nothing for good.
+// Lost netlink messages are never missed changes: when the daemon runs again,
+// rules apply, ended connections have no Conentry, new containers are hooked.
+// The same holds with minimal receive buffers throughout.
 func TestOverrun(t *testing.T) {
 	t.Parallel()
 	const each = 100
@@ -78,7 +77,7 @@ func TestOverrun(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// want tells whether so many of the connections have Conentries.
+// want reports whether n of the connections have Conentries.
 func (p *pairs) want(b *scontest.Bed, least, most int) error {
 	b.T.Helper()
 	got := 0
@@ -93,7 +92,7 @@ func (p *pairs) want(b *scontest.Bed, least, most int) error {
 	return nil
 }
 
-// hooked tells whether the daemon has hooked the container.
+// hooked returns an error unless the daemon has hooked the container.
 func (c *container) hooked() error {
 	c.b.T.Helper()
 	s := c.b.Status()
@@ -105,7 +104,7 @@ func (c *container) hooked() error {
 	return fmt.Errorf("not hooked: %s; containers: %+v, skipped: %+v", c.port, s.Containers, s.Skipped)
 }
 
-// changeMuch makes thousands of changes, and takes them back.
+// changeMuch makes thousands of changes and reverts them.
 func changeMuch(b *scontest.Bed) {
 	b.T.Helper()
 	var routes, rules strings.Builder
@@ -128,12 +127,12 @@ func changeMuch(b *scontest.Bed) {
 	}
 }
 
-// listener is a netlink socket of the daemon that listens to multicast groups.
+// listener is a netlink socket of the daemon with multicast groups.
 type listener struct {
 	protocol, dropped, inode string
 }
 
-// listeners reads the kernel's list.
+// listeners reads the daemon's sockets from /proc/net/netlink.
 func listeners(b *scontest.Bed) []listener {
 	b.T.Helper()
 	pid := b.Daemon.Cmd.Process.Pid
@@ -151,8 +150,8 @@ func listeners(b *scontest.Bed) []listener {
 	return found
 }
 
-// shrinkBuffers makes the receive buffers of the daemon's listeners as small as
-// the kernel lets them be.
+// shrinkBuffers sets the receive buffers of the daemon's listeners to the
+// kernel's minimum.
 func shrinkBuffers(b *scontest.Bed) {
 	b.T.Helper()
 	wanted := make(map[string]bool)
@@ -192,8 +191,8 @@ func shrinkBuffers(b *scontest.Bed) {
 	}
 }
 
-// wantDropped fails unless the kernel has dropped announcements of rules and of
-// the network.
+// wantDropped fails unless the kernel has dropped messages about rules and
+// about the network.
 func wantDropped(b *scontest.Bed) {
 	b.T.Helper()
 	dropped := make(map[string]bool)

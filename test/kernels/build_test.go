@@ -14,11 +14,11 @@ import (
 // dir holds the binaries while the tests run.
 var dir string
 
-// building is held while one of them is made.
+// building is held while a binary is built.
 var building sync.Mutex
 
-// build builds scon, scon-lab, or the tests of a package ("datapath.test"), for an
-// architecture and returns the path. Binaries are static.
+// build builds scon, scon-lab, or the tests of a package ("datapath.test") for
+// an architecture, statically linked, and returns the path.
 func build(t *testing.T, arch, name string) string {
 	t.Helper()
 	building.Lock()
@@ -46,8 +46,8 @@ func programs(t *testing.T, arch string) map[string]string {
 	return map[string]string{"/opt/scon": build(t, arch, "scon"), "/opt/scon-lab": build(t, arch, "scon-lab")}
 }
 
-// buildC builds a program of C for this machine's architecture and returns the
-// path. It is static.
+// buildC builds a C program for this machine's architecture, statically
+// linked, and returns the path.
 func buildC(t *testing.T, name string) string {
 	t.Helper()
 	building.Lock()
@@ -59,7 +59,7 @@ func buildC(t *testing.T, name string) string {
 	return filepath.Join(root, path)
 }
 
-// addFolder adds a folder's files, if it is there, to those of a guest.
+// addFolder adds the files of a folder, if it exists, to those of a guest.
 func addFolder(t *testing.T, files map[string]string, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -8,15 +8,16 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// baselineFile holds, by ratio of modes and metric, what express messages may
-// cost. Nothing writes it: whoever makes them dearer raises it by hand.
+// baselineFile holds the allowed cost of express messages by ratio of modes
+// and metric. It is edited by hand, by commits that make messages more
+// expensive.
 const baselineFile = root + "/results/cost-baseline.json"
 
 // tolerance of the baseline: counted instructions repeat to 0.5 %.
 const tolerance = 0.02
 
-// Express messages cost no more instructions than they did. Ratios to other
-// modes of the same boot leave out what another kernel costs.
+// Express messages take no more instructions than the baseline allows. Ratios
+// to other modes of the same boot exclude the cost of the kernel itself.
 func TestCost(t *testing.T) {
 	text, err := os.ReadFile(baselineFile)
 	if err != nil {

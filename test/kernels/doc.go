@@ -1,4 +1,3 @@
-// Package kernels tests SCON on Debian's kernels, each in a guest of its own:
-// those that hook devices by clsact and those that have tcx, and those without
-// type information (BTF).
+// Package kernels tests SCON on Debian's kernels, each in a guest of its own: with
+// clsact, with tcx, and without type information (BTF).
 package kernels

@@ -13,8 +13,8 @@ import (
 //go:embed express.sh
 var expressScript string
 
-// The programs load, devices are hooked as the kernel can, connections go
-// express both ways, and nothing is left.
+// The programs load, devices are hooked in the way that the kernel supports,
+// connections go express in both directions, and nothing is left behind.
 func TestExpress(t *testing.T) {
 	for _, g := range guests {
 		if !*full && !g.short {

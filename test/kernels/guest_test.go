@@ -13,23 +13,21 @@ type guest struct {
 	name   string
 	kernel string
 	arch   string
-	// cpus is how many a guest has for tests that need several. It is 1 where
-	// the kernel itself lets packets overtake each other: before Linux 6.5
-	// packets wait for ksoftirqd while their sender moves on to another CPU, and
-	// overtakes them from there. No test of order could pass.
+	// cpus is the number of CPUs for tests that need several. It is 1 where the
+	// kernel itself reorders packets: before Linux 6.5 packets wait for
+	// ksoftirqd while their sender moves to another CPU and sends from there.
 	cpus  int
 	mode  string // how devices are hooked: "clsact" or "tcx"
 	noBTF bool
 	short bool // also in the short form
-	// hardware tells that there is a suite for its kernel with drivers of hardware.
+	// hardware is set if a suite runs on its kernel with drivers of hardware.
 	hardware bool
-	// skips are the tests that cannot run there, of each package, in order.
-	// Any other that is skipped has failed, and so has one of these that is
-	// not.
+	// skips are the tests of each package that cannot run there, in order. A
+	// skip of any other test is a failure, and so is a run of one of these.
 	skips map[string][]string
 }
 
-// guests are in the order in which they are run.
+// guests are in the order in which they run.
 var guests = []guest{
 	{name: "6.1", kernel: "6.1", arch: "amd64", cpus: 1, mode: "clsact", short: true, skips: sinceLinux61},
 	{name: "6.12", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", short: true, hardware: true},
@@ -38,8 +36,9 @@ var guests = []guest{
 	{name: "6.12 arm64", kernel: "6.12", arch: "arm64", cpus: 2, mode: "tcx"},
 }
 
-// sinceLinux61 are the tests of what came later: tcx with 6.6, mounts beneath
-// others with 6.5, netkit with 6.7, new names of devices that are up with 6.2.
+// sinceLinux61 are the tests of features newer than Linux 6.1: tcx (6.6),
+// mounts beneath others (6.5), netkit (6.7), renaming devices that are up
+// (6.2).
 var sinceLinux61 = map[string][]string{
 	"internal/host/changes": {"TestRename"},
 	"internal/express/datapath": {
@@ -57,22 +56,22 @@ var sinceLinux61 = map[string][]string{
 	"test/differential": {"TestDifferentialNetkit"},
 }
 
-// withOldNFT are the tests of what the guests' nft makes of a protocol that stands
-// beside networks, a change of byte order of one octet: new kernels refuse it.
+// withOldNFT are the tests of byteorder expressions of one octet, which the
+// guests' nft emits for a protocol beside networks: newer kernels refuse them.
 var withOldNFT = map[string][]string{
 	"internal/express/rules": {"TestNFTWays/map_of_networks_and_its_protocol", "TestNFTWays/map_of_networks_and_protocols"},
 }
 
-// withoutBTF are the tests of what needs the kernel's type information.
+// withoutBTF are the tests that need the kernel's type information.
 var withoutBTF = map[string][]string{
 	"internal/express": {"TestDiscard", "TestDiscardEndsWithConnection"},
 }
 
-// hideBTF takes the kernel's type information away, from everybody who looks
-// for it where a kernel without it has none either.
+// hideBTF hides the kernel's type information at all paths where a kernel
+// without it has none.
 const hideBTF = "mount -t tmpfs -o ro tmpfs /sys/kernel/btf\n"
 
-// job is what a guest does.
+// job is the work of a guest.
 type job struct {
 	command string
 	files   map[string]string // path in the guest -> path here; scon is in /opt
@@ -82,11 +81,11 @@ type job struct {
 	hardware bool
 }
 
-// run has a guest do a job and returns how it ended. The kernel must have had
-// nothing to complain of.
+// run runs a job in a guest and returns the result. A warning in the kernel's log is
+// a failure.
 //
-// The guest's clock counts instructions: it does not run on while this machine
-// is busy, and nobody waits while the guest sleeps.
+// The guest's clock counts instructions: it stands still while this machine is
+// busy, and skips the time in which the guest sleeps.
 func (g guest) run(t *testing.T, j job) vm.Result {
 	t.Helper()
 	if g.noBTF {
@@ -116,7 +115,7 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	return r
 }
 
-// output is what a guest printed that had to do its job.
+// output returns what a guest printed; the job must succeed.
 func (g guest) output(t *testing.T, j job) string {
 	t.Helper()
 	r := g.run(t, j)

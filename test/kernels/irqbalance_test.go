@@ -11,7 +11,7 @@ import (
 //go:embed irqbalance.sh
 var irqbalanceScript string
 
-// irqbalanceWorks is what irqbalance.sh prints.
+// irqbalanceWorks is the expected output of irqbalance.sh.
 const irqbalanceWorks = `before: /usr/sbin/irqbalance --foreground --powerthresh=1 
 applied: /usr/sbin/irqbalance --foreground --powerthresh=1 --banirq=N --banirq=N --banirq=N 
 placed on: 0
@@ -21,8 +21,8 @@ restored: /usr/sbin/irqbalance --foreground --powerthresh=1
 as before
 `
 
-// scon pin edits the settings of a real irqbalance, restarts it, and both are as
-// before after a restore.
+// scon pin edits the settings of a real irqbalance and restarts it; restore
+// undoes both.
 func TestIrqbalance(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")

@@ -9,7 +9,7 @@ import (
 
 var full = flag.Bool("full", false, "run all tests of what depends on the kernel, on every kernel")
 
-// root is the module's.
+// root is the root of the module.
 const root = "../.."
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 //go:embed service.sh
 var serviceScript string
 
-// serviceWorks is what service.sh prints.
+// serviceWorks is the expected output of service.sh.
 var serviceWorks = regexp.MustCompile(`^verified
 started: works
 /run/scon/scon.sock srw-rw---- scon

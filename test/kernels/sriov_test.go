@@ -18,18 +18,18 @@ import (
 //go:embed sriov.sh
 var sriovScript string
 
-// sriovTopology is the paper's Fig. 2.
+// sriovTopology is Fig. 2 of the SCON paper.
 const sriovTopology = "sriov.yaml"
 
-// sriovNodes are the CPUs of the guest's NUMA nodes, as many at the nodes of the
-// containers' cards as the paper's host has.
+// sriovNodes are the CPUs of the guest's NUMA nodes; the nodes of the
+// containers' cards have as many as the paper's host.
 var sriovNodes = []string{"0", "1-8", "9", "10-17"}
 
-// sriovPorts are the node of each port's card, and the cable between them. All
-// have virtual functions.
+// sriovPorts are the node of each port's card, and the cables between ports.
+// All ports have virtual functions.
 var sriovPorts = []struct{ node, cable int }{{1, 1}, {1, 2}, {3, 2}, {3, 3}, {0, 1}, {2, 3}}
 
-// sriovHardware is the paper's three hosts in one.
+// sriovHardware combines the paper's three hosts in one.
 func sriovHardware() []string {
 	hw := []string{"-M", "q35", "-smp", "18,sockets=18,cores=1,threads=1"}
 	for node, cpus := range sriovNodes {
@@ -46,12 +46,13 @@ func sriovHardware() []string {
 	return hw
 }
 
-// document finds what scon printed: the status of a policy, or latencies.
+// document finds the JSON that scon printed: a policy's status or latencies.
 var document = regexp.MustCompile(`(?s)\n=== (\w+)\n(\{.*?\n\})\n===\n`)
 
-// The paper's Fig. 2 by a topology file: three containers in line over virtual
-// functions of real ports, flows that enter and leave anywhere, links that delay
-// and lose; interrupts on a core or a NUMA node each; and everything as before.
+// Fig. 2 of the SCON paper from a topology file: three containers in line over
+// virtual functions of real ports, flows with any entry and exit, links with
+// delay and loss, interrupts bound to a core or a NUMA node each, and
+// everything restored at the end.
 func TestSRIOV(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")
@@ -116,8 +117,8 @@ var (
 	losing = regexp.MustCompile(`\nloses: flow 7003: (\d+) of 200\n`)
 )
 
-// checkImpaired looks at what netem did to two links: 30 ms in each direction of
-// one, one in ten packets of the other.
+// checkImpaired checks netem's effect on two links: 30 ms in each direction of
+// one, a loss of one packet in ten on the other.
 func checkImpaired(t *testing.T, out string) {
 	t.Helper()
 	if m := delays.FindStringSubmatch(out); m == nil {
@@ -136,8 +137,8 @@ func checkImpaired(t *testing.T, out string) {
 	}
 }
 
-// checkLatencies looks at the flows' latencies: one loses packets, and none over
-// the delayed link comes before its time.
+// checkLatencies checks the flows' latencies: one flow loses packets, and no
+// packet over the delayed link arrives too early.
 func checkLatencies(t *testing.T, r latency.Result) {
 	t.Helper()
 	for _, mode := range []string{"port7000", "port7001", "port7002", "port7003"} {
@@ -160,20 +161,20 @@ func checkLatencies(t *testing.T, r latency.Result) {
 	}
 }
 
-// queueVector is the interrupt of a queue of a port or of a virtual function.
+// queueVector is the interrupt of a queue of a port or virtual function.
 var queueVector = regexp.MustCompile(`-[rt]x-0$`)
 
-// deviceNode is the node of each port, and of the functions of ports in
-// containers, which are below VLANs but for two.
+// deviceNode is the NUMA node of each port and of the containers' virtual
+// functions, all but two of which are below VLAN devices.
 var deviceNode = map[string]int{
 	"port0": 1, "port1": 1, "port2": 3, "port3": 3, "port4": 0, "port5": 2,
 	"vf-to0": 0, "vf-to1": 0, "vf-to2": 0, "vf-in": 1, "right": 1, "vf-right": 1,
 	"left": 3, "vf-left": 3, "vf-eg": 3, "vf-from0": 2, "vf-from1": 2, "vf-from2": 2,
 }
 
-// checkVectors looks at where the kernel delivers the queues' interrupts: at the
-// card's node; under core each device's on a CPU of its own, where there are as
-// many.
+// checkVectors checks where the kernel delivers the queues' interrupts: at the
+// card's node; with policy core, each device's at a CPU of its own where there
+// are enough.
 func checkVectors(t *testing.T, policy string, s pin.Status) {
 	t.Helper()
 	devices := make(map[string]string) // by the CPU

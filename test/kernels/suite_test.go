@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// suite is what one guest tests: packages, one after the other.
+// suite is the work of one guest: packages, tested one after the other.
 type suite struct {
 	name     string
 	packages []string
@@ -25,13 +25,13 @@ type suite struct {
 	programs bool     // needs scon-cni and scon-oci, which are C: guests of this machine's architecture
 }
 
-// has tells whether a test, or a part of one, is of the suite.
+// has reports whether a test or subtest belongs to the suite.
 func (s suite) has(test string) bool {
 	test, _, _ = strings.Cut(test, "/")
 	return (len(s.only) == 0 || slices.Contains(s.only, test)) && !slices.Contains(s.leftOut, test)
 }
 
-// flags are those of its test binaries, as a shell reads them.
+// flags are the flags of its test binaries, quoted for a shell.
 func (s suite) flags() string {
 	flags := "-test.v " + s.args
 	if len(s.only) > 0 {
@@ -43,7 +43,7 @@ func (s suite) flags() string {
 	return flags
 }
 
-// anyOf is a pattern of tests' names.
+// anyOf is a pattern that matches any of the tests' names.
 func anyOf(tests []string) string { return "'^(" + strings.Join(tests, "|") + ")$'" }
 
 var suites = []suite{
@@ -60,37 +60,36 @@ var suites = []suite{
 	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
 }
 
-// ownLogic are the daemon's tests of what it makes of its settings, files, table
-// and clients. No kernel changes that, and here each would take seconds.
+// ownLogic are the daemon's tests of settings, files, table and clients. They
+// do not depend on the kernel, and each would take seconds here.
 var ownLogic = []string{
 	"TestAdmit", "TestCorruptState", "TestExplainTracked", "TestIdle", "TestMetrics", "TestMetricsElsewhere", "TestMetricsOnly",
 	"TestMissingDevice", "TestPausedLease", "TestPinsOfAnother", "TestPinsOfLiving", "TestSecondDaemon", "TestShare",
 	"TestTotalsGrow", "TestUncounted",
 }
 
-// kinds are the tests of containers' devices and how they get them, in which a
-// kernel has its part.
+// kinds are the tests of containers' devices that depend on the kernel.
 var kinds = []string{
 	"TestInPlace", "TestKinds", "TestMarked", "TestQoS", "TestRouting", "TestRules", "TestSwap", "TestTap", "TestTenantsApart",
 }
 
-// hostile are the pipe's tests of what processes do that have no library.
+// hostile are the pipe's tests with processes that do not use the library.
 var hostile = []string{
 	"TestCopierDrains", "TestCopierHoles", "TestCopierLies", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestLoanLies", "TestLoanOfWhat",
 	"TestReplayedDoorbell", "TestRingEnd", "TestSealedIsReadOnly",
 }
 
-// stress are those that do very often what others do, too. An emulator takes
-// minutes for each, and makes a daemon that keeps up with nothing.
+// stress are tests that repeat often what other tests do once. In an emulator
+// each takes minutes, and the daemon cannot keep up.
 var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers"}
 
-// drivers are those that need what kernels for virtual machines have not.
+// drivers are tests that need drivers which kernels for virtual machines lack.
 var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
 
-// order are those whose packets may overtake each other only from another CPU.
+// order are tests whose packets can be reordered only between CPUs.
 var order = []string{"TestNetkitOrder", "TestOrder", "TestOrderBetweenContainers"}
 
-// testedBy returns the package that a test binary is of.
+// testedBy returns the package of a test binary.
 func testedBy(binary string) (pkg string, ok bool) {
 	for _, s := range suites {
 		for _, p := range s.packages {
@@ -104,7 +103,7 @@ func testedBy(binary string) (pkg string, ok bool) {
 
 func binaryOf(pkg string) string { return filepath.Base(pkg) + ".test" }
 
-// Every test of what depends on the kernel passes on each.
+// Every test that depends on the kernel passes on each kernel.
 func TestTests(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")
@@ -122,7 +121,7 @@ func TestTests(t *testing.T) {
 	}
 }
 
-// The tests that a suite names exist.
+// All tests that the suites name exist.
 func TestNamed(t *testing.T) {
 	for _, s := range suites {
 		named := slices.Concat(s.only, s.leftOut)
@@ -189,11 +188,11 @@ func (g guest) test(t *testing.T, s suite) {
 	}
 }
 
-// verdict is what a test prints when it ends.
+// verdict matches the line that a test prints when it ends.
 var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) \(`)
 
-// check looks at what a package's tests printed: they passed, and those that
-// were skipped are the ones that had to be.
+// check checks the output of a package's tests: all passed, and exactly the
+// expected ones were skipped.
 func check(t *testing.T, pkg, out string, skips []string) {
 	t.Helper()
 	tests := make(map[string][]string)

@@ -11,8 +11,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Conntrack compares a RST with the highest acknowledgement that it saw. Half
-// the sequence space later that would lie in the RST's future.
+// Conntrack compares a RST's sequence number with the highest acknowledgement
+// that it saw. After half of the sequence space that acknowledgement would be
+// in the RST's future.
 func TestRSTIsNotJudgedByStaleMaxAck(t *testing.T) {
 	t.Parallel()
 	const far = 1<<31 + 64<<20
@@ -52,9 +53,9 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A data packet that conntrack sees, whose acknowledgement it does not, makes
-// it wait for that for five minutes, as if its receiver were dead. A connection
-// that falls silent may be silent for days.
+// If conntrack sees a data packet but not its acknowledgement, it uses the
+// timeout for unacknowledged data, five minutes, as if the receiver were dead.
+// A connection that falls silent must keep the timeout of days.
 func TestIdleConnectionKeepsItsTimeout(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Second }})

@@ -16,7 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// trackedConn is what conntrack says of a connection.
+// trackedConn is conntrack's entry of a connection.
 type trackedConn struct {
 	line    string
 	timeout int // seconds
@@ -25,7 +25,7 @@ type trackedConn struct {
 
 var trackedLine = regexp.MustCompile(`(?m)^(?:tcp|udp) +\d+ +(\d+) .* id=(\d+)$`)
 
-// tracked finds a connection in conntrack, which must know it.
+// tracked returns a connection's entry in conntrack, which must exist.
 func tracked(c *scontest.Connection) trackedConn {
 	c.B.T.Helper()
 	out := c.B.Sh(lab.Device, fmt.Sprintf("conntrack -L -o id -p %s --orig-src %v --orig-port-src %d",
@@ -41,9 +41,9 @@ func tracked(c *scontest.Connection) trackedConn {
 	return trackedConn{found[0], timeout, found[2]}
 }
 
-// A connection that has gone express is as far as it likes from what conntrack
-// saw last. What returns to the regular way is still of this connection: the
-// lab's rules drop what is INVALID.
+// While a connection is express it leaves the window that conntrack knows. Its
+// first regular packet afterwards must not be INVALID, which the lab's rules
+// drop.
 func TestFirstRegularPacketIsNotInvalid(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
@@ -69,8 +69,8 @@ func TestFirstRegularPacketIsNotInvalid(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// One RST suffices: its receiver gets it, the Conentry goes, and conntrack
-// keeps the connection for no longer than any that is closed.
+// One RST is enough: the receiver gets it, the Conentry is removed, and
+// conntrack keeps the connection no longer than any closed one.
 func TestSingleRSTEndsEntry(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
@@ -96,7 +96,7 @@ func TestSingleRSTEndsEntry(t *testing.T) {
 }
 
 // While packets flow, the regular ones among them refresh conntrack's timeout,
-// also when the firewall is loaded anew.
+// also across a reload of the rules.
 func TestLiveFlowDoesNotExpire(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -129,8 +129,8 @@ func TestLiveFlowDoesNotExpire(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A flow without an answer stays one to conntrack, with the short timeout, and
-// one that was answered gets the long one.
+// A flow without replies stays unreplied in conntrack, with the short timeout;
+// one with replies gets the long timeout.
 func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -152,8 +152,8 @@ func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 	numbers.WantAll(t, "numbers without an answer")
 }
 
-// Two connections that look alike get different ports outside: requests arrive
-// from these, and replies where they belong.
+// Two connections with equal tuples get different ports outside: requests
+// arrive from these, and replies reach the right container.
 func TestRepliesReachWhoAsked(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -180,8 +180,8 @@ func TestRepliesReachWhoAsked(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// While only requests flow they alone go express. The first reply finds its way
-// back to who asked.
+// While only requests flow, only they are express. The first reply reaches the
+// sender.
 func TestReplyToOneWayFlow(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -204,8 +204,8 @@ func TestReplyToOneWayFlow(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A connection that has lost its Conentry for having been idle gets another, and
-// conntrack takes it for what it was.
+// A connection that lost its Conentry for being idle gets a new one, and
+// conntrack's state of it is unchanged.
 func TestIdleFlowIsCollectedAndComesBack(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Second }})

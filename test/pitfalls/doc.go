@@ -1,4 +1,3 @@
-// Package pitfalls tests what went wrong for users of other fast paths: each
-// test is named after what it protects. docs/pitfalls.md lists the cases, with
-// the tests here and elsewhere.
+// Package pitfalls tests for known defects of other fast paths. docs/pitfalls.md
+// lists the cases with their tests, here and elsewhere.
 package pitfalls

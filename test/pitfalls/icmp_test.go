@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// An ICMP error is about a connection that conntrack has to find. What it says
-// reaches the container's socket, whoever says it and whoever opened the
+// Conntrack relates an ICMP error to its connection. It reaches the
+// container's socket, whichever host sends it and whichever end opened the
 // connection.
 func TestICMPErrorsReachTheContainer(t *testing.T) {
 	t.Parallel()
@@ -60,13 +60,13 @@ func TestICMPErrorsReachTheContainer(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// icmpError is an ICMP message about a packet.
+// icmpError is an ICMP error about a packet.
 type icmpError struct {
 	kind, code byte
 	mtu        uint16
 }
 
-// frame is the message in a frame, with the packet that it is about.
+// frame returns the ICMP error, which quotes the packet, as a frame.
 func (e icmpError) frame(to, from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	f := scontest.Frame(to, from, netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0), string(quoted))
 	ip, icmp := f[scontest.IPAt:scontest.UDPAt], f[scontest.UDPAt:]
@@ -80,8 +80,8 @@ func (e icmpError) frame(to, from net.HardwareAddr, src, dst netip.Addr, quoted 
 	return f
 }
 
-// What the container's kernel says of a packet that went express is translated
-// as the packet was.
+// An ICMP error of the container's kernel about an express packet is
+// translated like the packet.
 func TestICMPErrorsOfTheContainerReachOutside(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -11,8 +11,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// From when a policy asks for IPsec, no packet leaves in the clear any more: not
-// one of a connection that did before.
+// Once a policy requires IPsec, no packet leaves in the clear, not even of a
+// connection that was express before.
 func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -36,9 +36,9 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A packet that was decrypted enters by the uplink a second time, as if it had
-// come in the clear. One that did come in the clear is no such packet: the policy
-// keeps it out, also when SCON has seen many that were let in.
+// A decrypted packet enters by the uplink a second time, like a cleartext one.
+// A real cleartext packet stays subject to the policy, which drops it, also
+// after many decrypted ones were let in.
 func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -90,7 +90,7 @@ func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// canIPsec tells whether the kernel takes a state.
+// canIPsec reports whether the kernel accepts an ESP state.
 func canIPsec(state string) bool {
 	words := strings.Fields(state)
 	return netns.Scratch(func() error { return exec.Command(words[0], words[1:]...).Run() }) == nil

@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that takes over has one program at each place, and leaves others'
-// filters alone, however often it was killed.
+// A daemon that takes over has one program at each hook and leaves filters of
+// others alone, however often it was killed.
 func TestRestartLeavesOneProgramEach(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -45,8 +45,8 @@ func TestRestartLeavesOneProgramEach(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Who captures on the bridge misses packets that go express. Pausing the
-// container shows them there, while the connection goes on.
+// A capture at the bridge misses express packets. Pausing the container shows
+// them there, while the connection continues.
 func TestPauseShowsPacketsAtTheBridge(t *testing.T) {
 	t.Parallel()
 	const pings = 50

@@ -29,7 +29,8 @@ func flannelWays(b *scontest.Bed, proto string) map[string]*scontest.Connection 
 	}
 }
 
-// skipped sends pings until nearly all of their packets skip flannel.1, both ways.
+// skipped sends pings until nearly all of their packets bypass flannel.1 in
+// both directions.
 func skipped(c *scontest.Connection) {
 	t := c.B.T
 	t.Helper()
@@ -47,7 +48,8 @@ func skipped(c *scontest.Connection) {
 	})
 }
 
-// passed are the packets that a device of device's has received and sent.
+// passed returns the packets that a device of node device has received and
+// sent.
 func passed(b *scontest.Bed, dev string) (packets [2]uint64) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
@@ -63,7 +65,7 @@ func passed(b *scontest.Bed, dev string) (packets [2]uint64) {
 	return packets
 }
 
-// outer is what a VXLAN packet on the wire has around the inner one.
+// outer are the outer headers of a VXLAN packet.
 type outer struct {
 	src, dst   netip.Addr
 	tos, ttl   byte
@@ -72,8 +74,8 @@ type outer struct {
 	inner      []byte // frame
 }
 
-// readOuter reads a frame that carries another one to a port. It is an error if
-// anything of the outer headers is wrong.
+// readOuter parses a VXLAN frame to a port. Any incorrect outer header is an
+// error.
 func readOuter(frame []byte, port uint16) (o outer, carries bool, err error) {
 	if len(frame) < vxlanAt+8+scontest.UDPAt || !isUDP(frame) || binary.BigEndian.Uint16(frame[scontest.UDPAt+2:]) != port {
 		return o, false, nil
@@ -102,18 +104,19 @@ func readOuter(frame []byte, port uint16) (o outer, carries bool, err error) {
 	return o, true, err
 }
 
-// zeroSum is a UDP packet without its checksum.
+// zeroSum returns a UDP packet without its checksum.
 func zeroSum(frame []byte) []byte {
 	f := slices.Clone(frame)
 	f[scontest.UDPAt+6], f[scontest.UDPAt+7] = 0, 0
 	return f
 }
 
-// innerPort is the destination port of the inner packet.
+// innerPort returns the destination port of the inner packet.
 func (o outer) innerPort() uint16 { return binary.BigEndian.Uint16(o.inner[scontest.UDPAt+2:]) }
 
-// outers are the packets on their way to edge's port of a connection by flannel
-// since the last call. Where checksums are left to devices there are none yet.
+// outers returns the outer headers of a flannel connection's packets to edge's
+// port since the last call. Checksums that are left to devices are not there
+// yet.
 func outers(w *scontest.Wire, c *scontest.Connection) (all []outer) {
 	c.B.T.Helper()
 	for _, p := range w.Arrived(func([]byte) bool { return true }) {
@@ -129,8 +132,8 @@ func outers(w *scontest.Wire, c *scontest.Connection) (all []outer) {
 	return all
 }
 
-// By VXLAN as flannel has it, traffic goes express both ways, arrives, and is on
-// the wire as the kernel would have put it there.
+// Through VXLAN as flannel sets it up, traffic goes express in both directions
+// and looks on the wire as the kernel would send it.
 func TestFlannel(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -166,8 +169,8 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// What an agent says of the overlay holds at once: where a machine is, and
-// under which address.
+// Changes by the overlay's agent apply at once: the machine of a MAC address,
+// and its IP address.
 func TestFlannelAgent(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -201,8 +204,8 @@ func TestFlannelAgent(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Where no agent says which machine a MAC address is behind, all of those get every
-// packet that may have it.
+// Without an FDB entry for a MAC address, every machine of the overlay
+// receives each packet to it.
 func TestFlannelTwoMachines(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -235,8 +238,8 @@ func TestFlannelTwoMachines(t *testing.T) {
 	}
 }
 
-// stops checks that nothing of a connection arrives any more after a command,
-// and again after another one.
+// stops checks that no packet of a connection arrives after a command, nor
+// after a second one.
 func stops(c *scontest.Connection, command, back string) {
 	t := c.B.T
 	t.Helper()
@@ -282,8 +285,8 @@ func stops(c *scontest.Connection, command, back string) {
 	}
 }
 
-// Rules of the machine about the overlay's own packets hold, out and in, and so
-// do those about the inner ones.
+// Rules about the overlay's own packets apply, out and in, and so do rules
+// about the inner packets.
 func TestFlannelRules(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -306,7 +309,7 @@ func TestFlannelRules(t *testing.T) {
 	}
 }
 
-// A limit on the overlay's own packets is for all of them.
+// A rate limit on the overlay's own packets applies to all of them.
 func TestFlannelLimit(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -331,7 +334,7 @@ func TestFlannelLimit(t *testing.T) {
 	}
 }
 
-// counted is the packets of a counter in device's table outer.
+// counted returns the packets of a counter in table outer of node device.
 func counted(b *scontest.Bed, name string) (packets uint64) {
 	b.T.Helper()
 	out := b.Sh(lab.Device, "nft list counter ip outer "+name)
@@ -348,7 +351,7 @@ const (
 	innerAt = vxlanAt + 8
 )
 
-// mendOuter makes the checksums right that a change of headers has made wrong.
+// mendOuter recomputes the checksums after a change of headers.
 func mendOuter(f []byte) {
 	for _, ip := range [][]byte{f[innerAt+scontest.IPAt:][:20], f[scontest.IPAt:][:20]} {
 		ip[10], ip[11] = 0, 0
@@ -357,8 +360,8 @@ func mendOuter(f []byte) {
 	mendUDP(f)
 }
 
-// What arrives in a tunnel reaches the container if the stack would have unpacked
-// it, and as the stack would have: whatever goes express, and whatever does not.
+// A packet that arrives in a tunnel reaches the container exactly if the
+// kernel would decapsulate it, and in the same form, express or not.
 func TestFlannelUnpacks(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -436,14 +439,14 @@ func TestFlannelUnpacks(t *testing.T) {
 	}
 }
 
-// mendUDP makes the outer UDP checksum right.
+// mendUDP recomputes the outer UDP checksum.
 func mendUDP(f []byte) {
 	f[scontest.UDPAt+6], f[scontest.UDPAt+7] = 0, 0
 	binary.BigEndian.PutUint16(f[scontest.UDPAt+6:], udpSum(f))
 }
 
-// Bursts keep their order while leases end and packets change between the
-// stack's way and the short one.
+// Bursts keep their order while leases end and packets alternate between the
+// kernel's path and the bypass.
 func TestFlannelOrder(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{
@@ -464,8 +467,8 @@ func TestFlannelOrder(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// By VXLAN as Docker's overlay networks have it, a port of the containers' own
-// bridge, nothing goes express, and everything arrives.
+// Through VXLAN as Docker's overlay networks use it, as a port of the
+// containers' bridge, all packets stay regular and arrive.
 func TestDockerOverlay(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {

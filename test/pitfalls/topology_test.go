@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A machine that shows up at another port of the bridge gets its packets there,
-// as one that has moved to another access point.
+// A station that appears at another bridge port, as one that roamed to another
+// access point, receives its packets there.
 func TestRoamingLeavesNoStalePort(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -69,7 +69,7 @@ func TestRoamingLeavesNoStalePort(t *testing.T) {
 	}
 }
 
-// hardwareAddr is the MAC address of a node's device.
+// hardwareAddr returns the MAC address of a node's device.
 func hardwareAddr(b *scontest.Bed, node, dev string) (mac net.HardwareAddr) {
 	b.T.Helper()
 	err := b.Do(node, func() error {
@@ -102,8 +102,8 @@ func secondWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	}
 }
 
-// uplinks are devices that a route may lead out of, and the commands that make
-// them.
+// uplinks are devices that a route may lead out of, and the commands that
+// create them.
 var uplinks = map[string]struct {
 	dev, device, edge string
 	regular           bool // packets do not go express both ways
@@ -148,8 +148,8 @@ const bridged = `
 	ip link set vx0 master lan0
 	ip link set vx0 up`
 
-// Whatever device a route leads out of, packets leave and enter by that one, in
-// a form that arrives.
+// Whichever kind of device a route leads out of, packets leave and enter by it
+// in a valid form.
 func TestUplinkOfAnyKind(t *testing.T) {
 	t.Parallel()
 	for name, u := range uplinks {
@@ -190,7 +190,7 @@ func TestUplinkOfAnyKind(t *testing.T) {
 	}
 }
 
-// hasVLAN tells whether the kernel makes VLAN devices.
+// hasVLAN reports whether the kernel can create VLAN devices.
 func hasVLAN() bool {
 	return netns.Scratch(func() error {
 		if err := exec.Command("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1").Run(); err != nil {
@@ -200,8 +200,8 @@ func hasVLAN() bool {
 	}) == nil
 }
 
-// setBridgeFilter says whether Netfilter looks into device's bridges, as it does
-// where br_netfilter is loaded.
+// setBridgeFilter switches Netfilter's calls in device's bridges on or off;
+// br_netfilter switches them on when it is loaded.
 func setBridgeFilter(b *scontest.Bed, call string) {
 	b.T.Helper()
 	_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -214,7 +214,7 @@ func setBridgeFilter(b *scontest.Bed, call string) {
 }
 
 // An overlay that is a port of the containers' bridge leads to other machines
-// without any route: its traffic is nothing for SCON, which says so.
+// without a route: its traffic stays regular, and SCON reports that.
 func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -251,8 +251,8 @@ func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 	}
 }
 
-// A way out without MAC addresses, such as PPPoE's, gets packets without a MAC
-// header, and what enters by it gets one.
+// An uplink without MAC addresses, such as PPPoE's, gets packets without a MAC
+// header, and what arrives there gets one.
 func TestUplinkWithoutMAC(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -280,8 +280,8 @@ func TestUplinkWithoutMAC(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A VPN within a container is one connection outside: its packets go express,
-// and what is in them arrives.
+// A VPN in a container is one connection outside: its packets go express, and
+// the inner packets arrive.
 func TestTunnelOutOfContainer(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -319,8 +319,8 @@ func TestTunnelOutOfContainer(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Replies that enter by another uplink than requests leave by find their way,
-// and both go express.
+// Replies that enter by another uplink than requests leave by arrive, and both
+// go express.
 func TestAsymmetricRoute(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})

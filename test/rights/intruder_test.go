@@ -17,11 +17,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// intruderEnv holds the target of a process that is no test, but somebody who
-// looks for a way in.
+// intruderEnv holds the target of a process that runs the attacks instead of
+// tests.
 const intruderEnv = "SCON_TEST_INTRUDER"
 
-// target is what an intruder goes for.
+// target is what the attacks aim at.
 type target struct {
 	Pins    []string // in the daemon's mount namespace: maps
 	Map     ebpf.MapID
@@ -30,13 +30,13 @@ type target struct {
 	PID     int // the daemon's
 }
 
-// A try is one way in: it succeeds with nil.
+// A try is one attack: nil means that it succeeded.
 type try struct {
 	name string
 	do   func(target) error
 }
 
-// tries of whoever has an account on the machine.
+// tries are the attacks of a local user.
 var tries = []try{
 	{"list the pins", func(o target) error {
 		_, err := os.ReadDir(filepath.Dir(o.Pins[0]))
@@ -113,7 +113,7 @@ var tries = []try{
 	}},
 }
 
-// intrude tries everything, and prints how it ends.
+// intrude runs all attacks and prints their results.
 func intrude(spec string) {
 	var o target
 	if err := json.Unmarshal([]byte(spec), &o); err != nil {
@@ -125,8 +125,8 @@ func intrude(spec string) {
 	}
 }
 
-// asIntruder tries everything with the rights that a command line of nsenter
-// and setpriv gives, and returns how it ends.
+// asIntruder runs all attacks with the privileges that the arguments of
+// nsenter and setpriv leave, and returns the results.
 func asIntruder(t *testing.T, b *scontest.Bed, o target, rights ...string) map[string]string {
 	t.Helper()
 	spec, err := json.Marshal(o)
@@ -151,7 +151,7 @@ func asIntruder(t *testing.T, b *scontest.Bed, o target, rights ...string) map[s
 	return outcome
 }
 
-// program is a copy of this program that everybody may run.
+// program is a copy of the test binary that every user may execute.
 func program(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "scon-rights-")

@@ -1,5 +1,5 @@
-// Package rights tests that what SCON has in the kernel and in its process is
-// out of others' reach, and that its words give away nothing of containers.
+// Package rights tests that unprivileged processes cannot reach SCON's objects in
+// the kernel or its memory, and that its output reveals nothing of containers.
 package rights
 
 import (

@@ -11,9 +11,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Nobody but root gets at maps, programs, links and memory, on a bpffs that
-// everybody may look into; nor does root without the capabilities that
-// containers do not have. Root, as the daemon is, does.
+// Without root, maps, programs, links and the daemon's memory are out of
+// reach, even on a bpffs that every user may list; so they are for root
+// without the capabilities that containers lack. Root with the daemon's
+// capabilities reaches them.
 func TestKernelSide(t *testing.T) {
 	b := scontest.New(t, scontest.Layout{})
 	out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "mount", "-t", "bpf", "-o", "mode=0777", "bpf", "/sys/fs/bpf").CombinedOutput()
@@ -47,7 +48,7 @@ func denied(outcome string) bool {
 	return strings.Contains(outcome, "permission denied") || strings.Contains(outcome, "operation not permitted")
 }
 
-// goal is the daemon of a bed.
+// goal is the target that a lab's daemon is.
 func goal(t *testing.T, b *scontest.Bed) target {
 	t.Helper()
 	o := target{PID: b.Daemon.Cmd.Process.Pid}

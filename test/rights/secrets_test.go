@@ -13,9 +13,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// What the daemon writes and says gives nothing away of what containers run:
-// their environment, command lines and data; nor of its own environment. It logs
-// everything that it can.
+// The daemon's output and log reveal nothing of what containers run
+// (environment, command lines, data), nor its own environment. It logs at the
+// most verbose level.
 func TestSecrets(t *testing.T) {
 	const secret = "hunter2"
 	t.Setenv("SCON_TEST_PASSWORD", secret+"-of-the-daemon")

@@ -1,5 +1,5 @@
-// Package upgrade tests that one build of scon takes another's place under
-// traffic: nothing is lost or overtaken, and never do the programs of both act.
+// Package upgrade tests that one build of scon replaces another under traffic: no
+// packet is lost or reordered, and the programs of both never act at once.
 package upgrade
 
 import (

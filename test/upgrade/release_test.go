@@ -25,11 +25,12 @@ var (
 	v3 = &release{name: "v2.0.0", layout: datapath.LayoutVersion + 1}
 )
 
-// layoutSource is where the layout has its number, which the programs do not
-// know.
+// layoutSource is the file with the layout's version, which the programs do
+// not contain.
 const layoutSource = "../../internal/express/datapath/datapath.go"
 
-// build makes the program in dir, of these sources but for the layout's number.
+// build builds the program in dir from these sources with another layout
+// version.
 func (r *release) build(dir string) error {
 	r.program = filepath.Join(dir, r.name)
 	overlay, err := r.overlay(dir)
@@ -44,7 +45,7 @@ func (r *release) build(dir string) error {
 	return nil
 }
 
-// overlay tells the go tool what to read in place of layoutSource.
+// overlay writes the file for go build -overlay that replaces layoutSource.
 func (r *release) overlay(dir string) (list string, err error) {
 	text, err := os.ReadFile(layoutSource)
 	if err != nil {

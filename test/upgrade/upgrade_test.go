@@ -15,15 +15,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// ways are how a daemon ends before the next one begins.
+// ways are how a daemon ends before its successor starts.
 var ways = map[string]func(*scontest.Process){
 	"killed":     (*scontest.Process).Kill,
 	"terminated": (*scontest.Process).Terminate,
 }
 
-// A new release takes the place of one that was killed or has ended. It keeps
-// the Conentries if it was killed and the layout is the same; else it begins
-// with none. The traffic does not notice.
+// A new release replaces one that was killed or has ended. It adopts the
+// Conentries if the old one was killed and has the same layout; else it starts
+// with an empty table. Traffic is not affected.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	for how, end := range ways {
@@ -62,7 +62,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Releases take turns, of both layouts; the traffic goes on all the time.
+// Releases of both layouts alternate under continuous traffic.
 func TestTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
@@ -84,7 +84,7 @@ func TestTakeTurns(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Once a release of another layout has put its table in place, nothing goes by
+// Once a release with another layout has installed its table, no packet uses
 // the old one, even while the old programs are attached.
 func TestNeverBoth(t *testing.T) {
 	t.Parallel()
@@ -112,8 +112,8 @@ func TestNeverBoth(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// Settings that change with the release: what they exclude goes, the rest stays
-// or comes back, and the traffic goes on.
+// A release with other settings drops the containers that they exclude and
+// keeps or regains the others; traffic continues.
 func TestOtherSettings(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -161,7 +161,7 @@ func TestOtherSettings(t *testing.T) {
 	}
 }
 
-// A release is refused, and says why, as long as another one runs.
+// A release that starts beside a running one is refused with the reason.
 func TestRefusedBeside(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
@@ -182,7 +182,7 @@ func TestRefusedBeside(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// bed is a lab with a release in it.
+// bed is a lab that a release runs in.
 type bed struct{ *scontest.Bed }
 
 func up(t *testing.T, r *release, l scontest.Layout) *bed {
@@ -193,7 +193,7 @@ func up(t *testing.T, r *release, l scontest.Layout) *bed {
 	return b
 }
 
-// replace starts another *release, and waits until it answers.
+// replace starts another *release and waits until it answers.
 func (b *bed) replace(r *release) {
 	b.T.Helper()
 	b.SCON = r.program
@@ -203,7 +203,7 @@ func (b *bed) replace(r *release) {
 	}
 }
 
-// wantOneEach fails unless one program is at each hook.
+// wantOneEach fails unless each hook has exactly one program.
 func (b *bed) wantOneEach() {
 	b.T.Helper()
 	for _, dev := range []string{lab.Uplink, lab.Port(1)} {
@@ -234,7 +234,7 @@ func (b *bed) table() table {
 	return table{id, scontest.ExpressIn(b.T, m)}
 }
 
-// openTable opens the pinned table, which may be replaced at this moment.
+// openTable opens the pinned table, which may be replaced at the same time.
 func (b *bed) openTable() (m *ebpf.Map) {
 	b.T.Helper()
 	scontest.Eventually(b.T, "a table is pinned", func() (err error) {
@@ -248,7 +248,7 @@ func (b *bed) openTable() (m *ebpf.Map) {
 	return m
 }
 
-// exists tells whether anybody still holds a map.
+// exists reports whether a map still has references.
 func exists(t *testing.T, id ebpf.MapID) bool {
 	t.Helper()
 	m, err := ebpf.NewMapFromID(id)

@@ -19,8 +19,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A stream goes on when the way out becomes narrower, and wider again, in
-// segments that fit: also where the container leaves cutting them to others.
+// A stream survives a decrease and an increase of the path MTU, with segments
+// that fit, also where the container leaves segmentation to the device.
 func TestStreamFitsNarrowerWay(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -51,8 +51,7 @@ func TestStreamFitsNarrowerWay(t *testing.T) {
 	}
 }
 
-// What is sent as one packet, to be cut into datagrams on the way, arrives as
-// datagrams of their own length.
+// A UDP GSO packet arrives as datagrams of the right size.
 func TestSegmentedDatagramsKeepTheirSize(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
@@ -72,8 +71,8 @@ func TestSegmentedDatagramsKeepTheirSize(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// udpWay is one direction of a UDP connection, as frames: what one end sends,
-// and what arrives at the other.
+// udpWay is one direction of a UDP connection: a frame as one end sends it,
+// and as it arrives at the other.
 type udpWay struct {
 	from, to *scontest.Wire
 	frame    []byte // without a payload; the gateway's MAC address is its receiver's
@@ -81,8 +80,8 @@ type udpWay struct {
 	node     string // the receiver's
 }
 
-// udpWays are both directions of a connection of container 1 with edge that the
-// container opened. The receivers are plain sockets.
+// udpWays returns both directions of a connection that container 1 opened to
+// edge. The receivers are plain sockets.
 func udpWays(c *scontest.Connection) map[string]udpWay {
 	b := c.B
 	b.T.Helper()
@@ -107,7 +106,7 @@ func endpoint(ip string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(ip), port)
 }
 
-// with is the way's frame with a payload, and a UDP checksum unless sum is 0.
+// with returns the frame with a payload, and a UDP checksum unless sum is 0.
 func (w udpWay) with(payload []byte, sum func(f []byte) uint16) []byte {
 	f := append(bytes.Clone(w.frame), payload...)
 	ip := f[scontest.IPAt:scontest.UDPAt]
@@ -121,14 +120,14 @@ func (w udpWay) with(payload []byte, sum func(f []byte) uint16) []byte {
 	return f
 }
 
-// udpSum is the checksum that a UDP packet should have.
+// udpSum returns the correct checksum of a UDP packet.
 func udpSum(f []byte) uint16 {
 	udp := f[scontest.UDPAt:]
 	pseudo := binary.BigEndian.AppendUint16([]byte{0, unix.IPPROTO_UDP}, uint16(len(udp)))
 	return ^onesSum(uint32(onesSum(uint32(onesSum(0, pseudo)), f[scontest.IPAt+12:scontest.UDPAt])), udp)
 }
 
-// onesSum adds bytes to a sum in one's complement.
+// onesSum adds bytes to a one's complement sum.
 func onesSum(sum uint32, b []byte) uint16 {
 	for i := 0; i+1 < len(b); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(b[i:]))
@@ -140,9 +139,9 @@ func onesSum(sum uint32, b []byte) uint16 {
 	return uint16(sum>>16 + sum)
 }
 
-// eventuallyExpress sends some packets until all of them went express but for
-// two, with which leases may have ended: whoever changes rules on this machine
-// makes them regular for a while.
+// eventuallyExpress sends some packets until all but two are express. Two may
+// renew leases; changes of rules by others on this machine make more of them
+// regular for a while.
 func eventuallyExpress(c *scontest.Connection, count uint64, send func()) {
 	c.B.T.Helper()
 	scontest.Eventually(c.B.T, fmt.Sprintf("%d packets go express", count), func() error {
@@ -157,8 +156,8 @@ func eventuallyExpress(c *scontest.Connection, count uint64, send func()) {
 	})
 }
 
-// A packet that was damaged on its way arrives as damaged as it was: its
-// receiver sees that, and counts it.
+// A packet with a wrong checksum arrives with a wrong checksum: the receiver
+// detects and counts it.
 func TestDamagedPacketStaysDamaged(t *testing.T) {
 	t.Parallel()
 	const count = 20
@@ -188,7 +187,7 @@ func TestDamagedPacketStaysDamaged(t *testing.T) {
 	}
 }
 
-// checksumErrors counts the UDP packets that a node has found damaged.
+// checksumErrors returns a node's count of UDP packets with a wrong checksum.
 func checksumErrors(b *scontest.Bed, node string) (n int) {
 	b.T.Helper()
 	err := b.Do(node, func() error {
@@ -219,8 +218,8 @@ func checksumErrors(b *scontest.Bed, node string) (n int) {
 	return n
 }
 
-// Ethernet makes short packets longer. What it adds ends with its network, and
-// what it adds is not what was sent.
+// Ethernet padding is removed at the IP layer: it is not forwarded, and it is
+// not part of the data.
 func TestPaddingGoesNoFurther(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -254,8 +253,8 @@ func isUDP(f []byte) bool {
 	return len(f) >= scontest.UDPAt+8 && f[12] == 0x08 && f[13] == 0 && f[scontest.IPAt+9] == unix.IPPROTO_UDP
 }
 
-// A packet that is delivered into the container's namespace is for the container
-// there, and one that is for another machine is delivered nowhere.
+// A packet that is delivered into the container's namespace is PACKET_HOST
+// there, and one for another MAC address is not delivered.
 func TestDeliveredPacketIsForTheHost(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -14,9 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A container that calls a published port by the machine's own address gets
-// there by the bridge and back, whether the port is another container's or its
-// own.
+// A container reaches a published port at the machine's own address, whether
+// it is another container's port or its own.
 func TestHairpin(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -46,8 +45,8 @@ func TestHairpin(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Containers of a bridge talk to each other as they did: whether Netfilter looks
-// into bridges or not, and then there is no conntrack to ask.
+// Containers on one bridge communicate as before, with or without
+// bridge-nf-call-iptables; without it there is no conntrack to ask.
 func TestSameBridge(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"0", "1"} {
@@ -71,8 +70,8 @@ func TestSameBridge(t *testing.T) {
 	}
 }
 
-// Groups are served as before: every member gets every packet, once, and none
-// goes express, however many there are.
+// Multicast and broadcast packets reach every member once, and none goes
+// express.
 func TestMulticastAndBroadcast(t *testing.T) {
 	t.Parallel()
 	const count = 100
@@ -120,7 +119,7 @@ func TestMulticastAndBroadcast(t *testing.T) {
 	}
 }
 
-// broadcasting lets a socket send to all.
+// broadcasting allows a socket to send to broadcast addresses.
 func broadcasting(_, _ string, raw syscall.RawConn) (err error) {
 	control := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
@@ -131,8 +130,8 @@ func broadcasting(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// The same addresses and ports may soon belong to another connection, which the
-// rules by now translate to another container.
+// The same addresses and ports may soon belong to a new connection, which the
+// rules then translate to another container.
 func TestReusedTupleFollowsNewMapping(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -161,8 +160,9 @@ func TestReusedTupleFollowsNewMapping(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Containers that share a network namespace, as a pod's do, share its port of
-// the bridge. Their connections are told apart as those of one container are.
+// Containers that share a network namespace, such as those of a pod, share a
+// bridge port. Their connections are distinguished like those of one
+// container.
 func TestContainersInOneNamespace(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

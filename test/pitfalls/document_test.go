@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// root is the module's.
+// root is the root of the module.
 const root = "../.."
 
 var (
@@ -20,8 +20,9 @@ var (
 	numbered  = regexp.MustCompile(`^\| (\d+) \|`)
 )
 
-// docs/pitfalls.md has each case, with a test or the reason why it cannot occur.
-// It names tests that exist, and all of this folder.
+// docs/pitfalls.md lists each case with a test or with the reason why it
+// cannot occur. The tests that it names exist, and it names all tests of this
+// folder.
 func TestTableIsComplete(t *testing.T) {
 	table, err := os.ReadFile(filepath.Join(root, "docs/pitfalls.md"))
 	if err != nil {
@@ -62,7 +63,7 @@ func TestTableIsComplete(t *testing.T) {
 	}
 }
 
-// testsOf are the tests of a folder.
+// testsOf returns the names of a folder's tests.
 func testsOf(t *testing.T, folder string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))

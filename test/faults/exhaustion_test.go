@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A full table keeps what it has, everything else goes regular; whose place is
-// free again takes the next.
+// A full table keeps its entries, and all other connections stay regular; a
+// slot that becomes free is used again.
 func TestTableFull(t *testing.T) {
 	t.Parallel()
 	const most, more = 64, 32
@@ -41,8 +41,9 @@ func TestTableFull(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Events that find no place in the ring buffer cost nothing but time: what ended
-// meanwhile has no Conentry, what is new gets one.
+// Events that do not fit into the ring buffer delay the daemon and nothing
+// else: connections that ended meanwhile lose their Conentries, new ones get
+// theirs.
 func TestEventsLost(t *testing.T) {
 	t.Parallel()
 	const tuples = 20_000 // of which about 6,500 find a place
@@ -66,8 +67,8 @@ func TestEventsLost(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A start that runs out of file descriptors, wherever it is, ends with an error
-// that says so, and leaves nothing.
+// A start that runs out of file descriptors, at any point, fails with an error
+// that says so and leaves nothing behind.
 func TestDescriptorsShort(t *testing.T) {
 	t.Parallel()
 	const runtime = 8 // with fewer, Go's runtime gives up before main
@@ -99,7 +100,8 @@ func TestDescriptorsShort(t *testing.T) {
 	}
 }
 
-// A table that memory is too short for is refused, and nothing is left.
+// A table that does not fit into memory is refused, and nothing is left
+// behind.
 func TestMemoryShort(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, scontest.Layout{Config: func(c *config.Config) { c.Connections = 1 << 20 }})
@@ -115,7 +117,7 @@ func TestMemoryShort(t *testing.T) {
 	c.MustPing(5)
 }
 
-// limited writes a program that runs scon by way of other commands.
+// limited writes a script that runs scon through other commands.
 func limited(b *scontest.Bed, by string) string {
 	b.T.Helper()
 	file := filepath.Join(b.Dir, "limited")
@@ -125,8 +127,7 @@ func limited(b *scontest.Bed, by string) string {
 	return file
 }
 
-// memoryGroup makes a control group, within the test's own, for processes that
-// take no more memory than that.
+// memoryGroup creates a cgroup with a memory limit below the test's own.
 func memoryGroup(t *testing.T, limit int) string {
 	t.Helper()
 	groups, err := os.ReadFile("/proc/self/cgroup")

@@ -14,20 +14,20 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// pairs are many UDP connections of a container with one echo at edge, which
-// are used one after the other.
+// pairs are many UDP connections of a container to one echo server at edge,
+// used one after the other.
 type pairs struct {
 	echo    netip.AddrPort
 	clients []net.Conn
 }
 
-// openPairs opens n connections of one of the lab's containers.
+// openPairs opens n connections of a container of the lab.
 func openPairs(b *scontest.Bed, container, n int) *pairs {
 	b.T.Helper()
 	return openPairsIn(b, b.Node(lab.Container(container)), n)
 }
 
-// openPairsIn opens n connections of a container by its namespace.
+// openPairsIn opens n connections in a container's namespace.
 func openPairsIn(b *scontest.Bed, namespace string, n int) *pairs {
 	b.T.Helper()
 	p := &pairs{echo: startEcho(b), clients: make([]net.Conn, n)}
@@ -46,14 +46,14 @@ func openPairsIn(b *scontest.Bed, namespace string, n int) *pairs {
 	return p
 }
 
-// close closes the container's ends.
+// close closes the container's sockets.
 func (p *pairs) close() {
 	for _, c := range p.clients {
 		c.Close()
 	}
 }
 
-// pass has a datagram of each connection come back.
+// pass sends a datagram on each connection and waits for its echo.
 func (p *pairs) pass(t *testing.T) {
 	t.Helper()
 	buf := make([]byte, 100)
@@ -69,7 +69,7 @@ func (p *pairs) pass(t *testing.T) {
 	}
 }
 
-// startEcho answers datagrams at edge, until the test ends.
+// startEcho echoes datagrams at edge until the test ends.
 func startEcho(b *scontest.Bed) netip.AddrPort {
 	b.T.Helper()
 	var echo *net.UDPConn

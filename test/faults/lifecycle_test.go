@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that ends under load, by SIGTERM or by `scon down`, loses nothing
-// and leaves nothing.
+// A daemon that ends under load, by SIGTERM or `scon down`, loses no packet
+// and leaves nothing behind.
 func TestEndUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, scontest.Layout{})
@@ -37,7 +37,8 @@ func TestEndUnderLoad(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A second daemon is refused, `scon up` finds the first one, and that goes on.
+// A second daemon is refused, `scon up` reports the running one, and that one
+// continues.
 func TestSecondStart(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -65,8 +66,8 @@ func TestSecondStart(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// A daemon that starts among a thousand live connections takes them up, and
-// breaks none.
+// A daemon that starts among a thousand live connections composes them without
+// breaking one.
 func TestStartAmongMany(t *testing.T) {
 	t.Parallel()
 	const many = 1000
@@ -90,8 +91,8 @@ func TestStartAmongMany(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A bpffs that is unmounted under the daemon takes its pins along: it says so,
-// nothing breaks, and the next start repairs it.
+// Unmounting the bpffs under the daemon removes its pins: the daemon reports
+// that, nothing breaks, and the next start repairs it.
 func TestPinsUnmounted(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -116,8 +117,8 @@ func TestPinsUnmounted(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A state directory that cannot be written is named in the refusal, and nothing
-// is left of the attempt. One that fills up later harms nothing.
+// A daemon that cannot write its state directory is refused with its name and
+// leaves nothing behind. A state directory that fills up later does no harm.
 func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	for name, mount := range map[string]struct{ options, fill, want string }{
@@ -151,7 +152,7 @@ func TestStateDirectory(t *testing.T) {
 	}
 }
 
-// inMounts runs a command among the daemon's mounts.
+// inMounts runs a command in the daemon's mount namespace.
 func inMounts(b *scontest.Bed, args ...string) {
 	b.T.Helper()
 	out, err := exec.Command("nsenter", append([]string{"--mount=" + b.Mounts()}, args...)...).CombinedOutput()
@@ -160,7 +161,7 @@ func inMounts(b *scontest.Bed, args ...string) {
 	}
 }
 
-// command runs scon where the daemon is, and returns what it prints.
+// command runs scon in the daemon's namespaces and returns its output.
 func command(b *scontest.Bed, args ...string) string {
 	b.T.Helper()
 	args = append([]string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device), scon}, args...)

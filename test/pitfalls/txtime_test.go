@@ -16,8 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A packet that a container gives a time to be sent at has it at the uplink,
-// where the queueing discipline holds it until then: so BBR and fq pace.
+// A packet's delivery time (SO_TXTIME) is kept up to the uplink, whose qdisc
+// holds it until then: BBR and fq pace by it.
 func TestTimeToSendIsKept(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -61,7 +61,7 @@ func TestTimeToSendIsKept(t *testing.T) {
 	}
 }
 
-// sendAt sends a datagram that is to leave at a time of CLOCK_MONOTONIC.
+// sendAt sends a datagram with a delivery time of CLOCK_MONOTONIC.
 func sendAt(t *testing.T, c net.Conn, at uint64) {
 	t.Helper()
 	control := make([]byte, unix.CmsgSpace(8))
@@ -74,8 +74,8 @@ func sendAt(t *testing.T, c net.Conn, at uint64) {
 	}
 }
 
-// stampsAtUplink reads the time to be sent at of the latest packet of a port
-// that left by the uplink, by a program behind SCON's.
+// stampsAtUplink records the delivery time of the latest packet to a port that
+// left by the uplink, with a program behind SCON's.
 func stampsAtUplink(b *scontest.Bed, port uint16) (latest func() uint64) {
 	b.T.Helper()
 	stamps, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})

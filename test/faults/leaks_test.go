@@ -10,8 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// wantNothingLeft fails if anything of SCON is in the lab: programs, filters,
-// pins, files.
+// wantNothingLeft fails if the lab has programs, filters, pins or files of
+// SCON.
 func wantNothingLeft(b *scontest.Bed) {
 	b.T.Helper()
 	if b.BPFFSMounted() {
@@ -26,7 +26,7 @@ func wantNothingLeft(b *scontest.Bed) {
 	}
 }
 
-// atLeast tells whether there are so many Conentries.
+// atLeast reports whether there are n Conentries or more.
 func atLeast(b *scontest.Bed, n int) error {
 	if got := b.Status().Totals.Entries; got < n {
 		return fmt.Errorf("%d Conentries, want at least %d", got, n)
@@ -34,7 +34,7 @@ func atLeast(b *scontest.Bed, n int) error {
 	return nil
 }
 
-// files counts what the daemon's file descriptors are.
+// files counts the daemon's file descriptors by kind.
 func files(b *scontest.Bed) map[string]int {
 	b.T.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", b.Daemon.Cmd.Process.Pid)
@@ -54,8 +54,8 @@ func files(b *scontest.Bed) map[string]int {
 	return kinds
 }
 
-// wantHeld fails if the daemon holds more of anything than before. A client's
-// socket may be open for another moment.
+// wantHeld fails if the daemon has more of any kind of file descriptor than
+// before. A client's socket may take a moment to close.
 func wantHeld(b *scontest.Bed, look func(*scontest.Bed) map[string]int, before map[string]int) {
 	b.T.Helper()
 	scontest.Eventually(b.T, "the daemon holds no more than before", func() error {
@@ -68,8 +68,8 @@ func wantHeld(b *scontest.Bed, look func(*scontest.Bed) map[string]int, before m
 	})
 }
 
-// waitOneWay waits until packets of the original direction go express, by a
-// Conentry that may be new.
+// waitOneWay waits until packets of the original direction go express,
+// possibly with a new Conentry.
 func waitOneWay(c *scontest.Connection) {
 	c.B.T.Helper()
 	var last uint64

@@ -23,8 +23,8 @@ const (
 	ack
 )
 
-// Packets that another container forges, of a connection's own tuple and with
-// whatever MAC address, end neither its Conentry nor the connection.
+// Packets that another container forges, with a connection's own tuple and any
+// MAC address, end neither its Conentry nor the connection.
 func TestForgedEnd(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
@@ -50,8 +50,8 @@ func TestForgedEnd(t *testing.T) {
 	}
 }
 
-// A connection whose end somebody has forged, as it is liberal, has not ended:
-// conntrack is told so once it falls silent.
+// Conntrack, which SCON makes liberal, accepts a forged end of a connection.
+// SCON restores its state once the connection falls silent.
 func TestForgedEndIsTakenBack(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
@@ -76,9 +76,9 @@ func TestForgedEndIsTakenBack(t *testing.T) {
 	c.MustPing(10)
 }
 
-// What the rules make of a packet that comes by one bridge is not decided for the
-// same packet by another: two containers that work together, of which one may send
-// and the other may not, get nothing out that way.
+// The decision about a packet that arrives by one bridge is not applied to the
+// same packet from another bridge: of two cooperating containers, one that may
+// send and one that may not, the latter gets nothing out.
 func TestForgedDecision(t *testing.T) {
 	t.Parallel()
 	docker1 := net.HardwareAddr{0x02, 0x42, 0xac, 0x12, 0, 1}
@@ -131,7 +131,7 @@ func TestForgedDecision(t *testing.T) {
 	}
 }
 
-// containerTuple is a connection as its container sends it.
+// containerTuple returns a connection's tuple as its container sends it.
 func containerTuple(b *scontest.Bed, initiator bool, c *scontest.Connection) (src, dst netip.AddrPort) {
 	of := func(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
 	if initiator {
@@ -140,7 +140,8 @@ func containerTuple(b *scontest.Bed, initiator bool, c *scontest.Connection) (sr
 	return of(c.Server.LocalAddr()), of(c.Server.RemoteAddr())
 }
 
-// wantSame fails unless a connection goes express by the Conentry that it had.
+// wantSame fails unless a connection goes express with the Conentry that it
+// had.
 func wantSame(c *scontest.Connection, ageMS int64) {
 	c.B.T.Helper()
 	f, err := c.Flow()
@@ -154,20 +155,19 @@ func wantSame(c *scontest.Connection, ageMS int64) {
 	c.GoExpress()
 }
 
-// learnMAC has the bridge learn again where container 1 is.
+// learnMAC makes the bridge learn the port of container 1 again.
 func learnMAC(b *scontest.Bed) {
 	b.T.Helper()
 	b.Sh(lab.Container(1), "ping -c 1 -W 1 172.17.0.1")
 }
 
-// containerMAC is that of a container's eth0.
+// containerMAC returns the MAC address of a container's eth0.
 func containerMAC(b *scontest.Bed, n int) net.HardwareAddr {
 	b.T.Helper()
 	return b.OpenWire(lab.Container(n)).Iface.HardwareAddr
 }
 
-// segment is a TCP packet that carries nothing, with a sequence number that
-// nobody expects.
+// segment returns an empty TCP segment with an unexpected sequence number.
 func segment(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
 	payload := make([]byte, 12)
 	f := scontest.Frame(to, from, src, dst, string(payload))
@@ -186,7 +186,7 @@ func segment(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []b
 	return f
 }
 
-// sum is the Internet checksum's, not inverted.
+// sum returns the Internet checksum, not inverted.
 func sum(b []byte, s uint32) uint16 {
 	for i := 0; i < len(b); i += 2 {
 		s += uint32(binary.BigEndian.Uint16(b[i:]))
