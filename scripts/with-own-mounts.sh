@@ -10,10 +10,9 @@ if [ "${OWN_MOUNTS:-}" != yes ]; then
 	OWN_MOUNTS=yes exec unshare --mount "$0" "$@"
 fi
 unset OWN_MOUNTS
-mkdir -p /run/netns
-mount -t tmpfs tmpfs /run/netns
-for records in /run/scon-lab /run/scon-latency; do
-	[ ! -d "$records" ] || mount -t tmpfs tmpfs "$records"
+for records in /run/netns /run/scon-lab /run/scon-latency; do
+	mkdir -p "$records"
+	mount -t tmpfs tmpfs "$records"
 done
 if mountpoint --quiet /sys/fs/bpf; then
 	mount -t bpf bpf /sys/fs/bpf

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// largest is how many bytes the program may have, built as "make build" builds it.
+const largest = 14 << 20
+
+// The product's program has no laboratory in it: what measures is scon-lab.
+func TestLinksNoLaboratory(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatalf("list the packages that scon links: %v", err)
+	}
+	for _, pkg := range strings.Fields(string(out)) {
+		for _, prefix := range []string{
+			"github.com/scon-project/scon/internal/lab", "github.com/scon-project/scon/results",
+			"gonum.org/", "golang.org/x/image/", "golang.org/x/text/", "github.com/santhosh-tekuri/jsonschema/", "github.com/HdrHistogram/",
+			"fortio.org/", "github.com/eclipse/paho",
+		} {
+			if strings.HasPrefix(pkg, prefix) {
+				t.Errorf("scon links %s", pkg)
+			}
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scon")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w -funcalign=16", "-o", file, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", info.Size())
+	if info.Size() > largest {
+		t.Errorf("scon has %d bytes, %d at most: \"go tool nm -size -sort size\" shows of what", info.Size(), largest)
+	}
+}

@@ -1,0 +1,101 @@
+// Lanes runs "go test -json" with its arguments, in two lanes at the same time:
+// most tests wait for timers and leases of the kernel, so that one lane leaves
+// half of the processors idle. Each lane has mounts of its own, runs its packages
+// one after the other, and prints whole lines.
+//
+//	lanes ARG... ./...      all packages
+//	lanes ARG... PACKAGE    as gotestsum asks for a test again: one lane
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// second are the packages of the second lane: guests, programs, and what needs no
+// silence of others to see what the kernel does. All others are in the first.
+var second = []string{
+	"cmd/", "internal/cli", "internal/express/datapath", "internal/express/rules", "internal/lab", "internal/pipe", "libsconpipe/",
+	"test/differential", "test/figures", "test/kernels", "test/upgrade",
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "lanes:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	all := slices.Index(args, "./...")
+	if all < 0 {
+		return (&output{}).lane(args)
+	}
+	list, err := exec.Command("go", "list", "./...").Output()
+	if err != nil {
+		return fmt.Errorf("list the packages: %w", err)
+	}
+	var lanes [2][]string
+	for _, pkg := range strings.Fields(string(list)) {
+		i := 0
+		if slices.ContainsFunc(second, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) }) {
+			i = 1
+		}
+		lanes[i] = append(lanes[i], pkg)
+	}
+	args = slices.Delete(slices.Clone(args), all, all+1)
+	var out output
+	var errs [len(lanes)]error
+	var running sync.WaitGroup
+	for i, packages := range lanes {
+		running.Go(func() { errs[i] = out.lane(slices.Concat(args, packages)) })
+	}
+	running.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// output is the standard output of all lanes.
+type output struct {
+	lock sync.Mutex
+}
+
+// lane runs the tests of some packages, one after the other.
+func (o *output) lane(args []string) error {
+	cmd := exec.Command("scripts/with-own-mounts.sh", slices.Concat([]string{"go", "test", "-json", "-p", "1"}, args)...)
+	cmd.Stderr = os.Stderr
+	events, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	reader := bufio.NewReader(events)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if len(line) > 0 {
+			o.write(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return cmd.Wait()
+}
+
+func (o *output) write(line []byte) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	os.Stdout.Write(append(bytes.TrimRight(line, "\n"), '\n'))
+}
