@@ -1,17 +1,66 @@
 #!/bin/sh
-# Shows a real container on the express way, if Docker is running: it sends to a
-# machine outside, which is a network namespace made for it. In the end all that
-# this makes is removed.
+# Shows a real container on the express path: it sends to a machine outside, which
+# is a network namespace made for it. The container is of the Docker that runs here,
+# or, where none runs or SCON is up already, of a Docker engine in namespaces of its
+# own. At the end everything that this makes is removed.
 set -eu
 cd "$(dirname "$0")/.."
 
-if ! docker info >/dev/null 2>&1; then
-	echo "Docker is not running here: no real container is shown."
-	exit 0
-fi
-if bin/scon status >/dev/null 2>&1; then
-	echo "SCON is up here already: no real container is shown, to leave it alone."
-	exit 0
+# own_machine runs this script in namespaces of its own, whose processes end with it.
+own_machine() {
+	group=scon-demo-$$
+	made=
+	trap remove_machine EXIT
+	trap 'exit 1' INT TERM
+	[ -d /etc/docker ] || { mkdir -p /etc/docker && made=yes; }
+	env -u DOCKER_HOST -u DOCKER_CONTEXT unshare --mount --pid --net --fork --kill-child "$0" --own-machine $group
+	exit
+}
+
+# remove_machine removes what outlives the namespaces.
+remove_machine() {
+	find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || :
+	[ -z "$made" ] || rmdir /etc/docker
+}
+
+# set_up_machine mounts what the machine keeps for itself, and starts a Docker engine.
+set_up_machine() {
+	mount --make-rprivate /
+	mount -t proc proc /proc
+	mount -t tmpfs -o mode=755 tmpfs /run
+	mount -t tmpfs tmpfs /etc/docker
+	mkdir /run/cgroup /run/netns
+	# sysfs shows the devices of the network namespace that mounted it.
+	if mountpoint -q /sys/fs/cgroup; then
+		mount --rbind /sys/fs/cgroup /run/cgroup
+		mount -t sysfs sysfs /sys
+		mount --move /run/cgroup /sys/fs/cgroup
+	else
+		mount -t sysfs sysfs /sys
+		mount -t cgroup2 cgroup2 /sys/fs/cgroup
+	fi
+	mount -t bpf bpf /sys/fs/bpf
+	ip link set lo up
+	dockerd --storage-driver=vfs --data-root=/run/docker-data --exec-opt=native.cgroupdriver=cgroupfs \
+		--log-level=error --cgroup-parent="/$1" >/run/dockerd.log 2>&1 &
+	engine=$!
+	for _ in $(seq 300); do
+		docker info >/dev/null 2>&1 && return
+		kill -0 $engine 2>/dev/null || break
+		sleep 0.1
+	done
+	echo "dockerd does not start:" >&2
+	cat /run/dockerd.log >&2
+	exit 1
+}
+
+whose="the Docker that is running here"
+engine=
+if [ "${1:-}" = --own-machine ]; then
+	whose="a Docker engine in namespaces of its own"
+	set_up_machine "$2"
+elif ! docker info >/dev/null 2>&1 || bin/scon status >/dev/null 2>&1; then
+	own_machine
 fi
 
 name=scon-demo-$$ # of the namespace, the image and the container
@@ -29,12 +78,16 @@ clean_up() {
 	ip link delete scon-demo
 	ip netns delete $name
 	rm -r "$files"
+	if [ -n "$engine" ]; then
+		kill "$engine"
+		wait "$engine"
+	fi
 }
 trap 'clean_up >/dev/null 2>&1' EXIT
 trap 'exit 1' INT TERM
 
 echo
-echo "A container of the Docker that is running here sends 128 MiB to $outside:"
+echo "A container of $whose sends 128 MiB to $outside:"
 echo
 
 ip netns add $name

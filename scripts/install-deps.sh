@@ -12,7 +12,7 @@ set -eu
 # examples decrypt with.
 build="gcc libc6-dev libssl-dev"
 # The lab, and the container of the demo.
-demo="iproute2 iptables nftables busybox-static:busybox"
+demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd"
 # Compiling bpf/, and the programs that tests run.
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	bpftool conntrack ethtool ipset iputils-ping procps util-linux
