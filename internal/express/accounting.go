@@ -12,14 +12,14 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
-// counting reports whether conntrack counts the packets of new connections. It
-// does not by default, and then there is nothing to look for.
+// counting reports whether conntrack counts the packets of new connections,
+// which it does not by default.
 func counting() bool {
 	setting, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
 	return err == nil && strings.TrimSpace(string(setting)) == "1"
 }
 
-// countRegular gives flows what conntrack counts of them, if it does.
+// countRegular adds conntrack's counters to flows, where it has some.
 func countRegular(ct *conntrack.Client, flows []api.Flow) error {
 	byTuple := make(map[conntrack.Tuple]*api.Flow, len(flows))
 	for i := range flows {
@@ -40,7 +40,7 @@ func countRegular(ct *conntrack.Client, flows []api.Flow) error {
 	})
 }
 
-// tracked is the tuple by which conntrack knows a flow.
+// tracked returns the original tuple of a flow, by which conntrack knows it.
 func tracked(f api.Flow) (t conntrack.Tuple, err error) {
 	src, err := netip.ParseAddr(f.Orig.Src)
 	if err != nil {

@@ -60,7 +60,7 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
-// tally is how many packets somebody has counted, and their bytes.
+// tally is a count of packets and bytes.
 type tally = conntrack.Counters
 
 func plus(a, b tally) tally {

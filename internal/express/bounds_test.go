@@ -78,7 +78,7 @@ func TestIdle(t *testing.T) {
 		}
 		return nil
 	})
-	// It would have been composed anew otherwise.
+	// It would have been composed again otherwise.
 	before := c.MustFlow()
 	c.MustPing(1)
 	if f := c.MustFlow(); f.AgeMS < before.AgeMS || f.ExpressPackets[0] < before.ExpressPackets[0] {

@@ -39,7 +39,7 @@ func TestNeighbourMoves(t *testing.T) {
 	f := b.StartTraffic()
 	f.WaitExpress()
 	for i, learn := range []struct{ node, commands string }{
-		{lab.Device, "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:10 nud reachable dev eth0"}, // somebody says so
+		{lab.Device, "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:10 nud reachable dev eth0"}, // a static entry
 		{lab.Edge, "ip neigh flush dev eth0"},                                                      // it asks, and is heard
 	} {
 		mac := fmt.Sprintf("02:00:00:00:00:1%d", i)

@@ -1,10 +1,10 @@
-// Package express is SCON's long-running side: it hooks the devices of one
-// network namespace, composes Conentries for their connections, and takes
-// decisions back when anything that they rest on changes.
+// Package express is the express daemon: it hooks the devices of one network
+// namespace, composes Conentries for their connections, and withdraws
+// decisions when anything that they depend on changes.
 //
-// The process lives in that namespace. One goroutine, the loop, owns all
-// state; it also beats the heart of the programs, so that they become inert
-// when it hangs.
+// The process lives in that namespace. One goroutine, the loop, owns the state
+// of all modules. Only the loop writes the heartbeat, so the programs become
+// inert when it hangs.
 package express
 
 import (
@@ -83,7 +83,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { stop(); d.naming.Wait() }()
 	defer func() {
-		// Nothing half-done stays, but what an earlier daemon left does.
+		// Nothing incomplete stays, except what an earlier daemon left.
 		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {
 			err = errors.Join(err, pins.remove())
 		}
@@ -193,7 +193,7 @@ type sources struct {
 	events    <-chan datapath.Event
 }
 
-// drain waits until nobody calls newGeneration any more. The context has ended.
+// drain waits until no source calls stale any more. The context has ended.
 func (s sources) drain() {
 	for range s.changes {
 	}
@@ -201,8 +201,8 @@ func (s sources) drain() {
 	}
 }
 
-// watch starts to listen, before anything is looked at, so that no change in
-// between is missed.
+// watch starts to listen before any state is read, so that no change is
+// missed.
 func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
 	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale}); err != nil {
 		return s, err
@@ -214,7 +214,7 @@ func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
 	return s, nil
 }
 
-// readEvents forwards what the programs tell. It ends with the datapath.
+// readEvents forwards the events of the programs. It ends with the datapath.
 func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 	events := make(chan datapath.Event, 256)
 	go func() {

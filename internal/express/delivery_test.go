@@ -117,7 +117,7 @@ func TestDeliveryThroughQueue(t *testing.T) {
 	wantQueued(false)
 }
 
-// Packets for a MAC address that is nobody's reach every container, and none of
+// Packets for an unused MAC address reach every container, and none of
 // them takes them: neither does the one whose connection goes express.
 func TestMACOfNobody(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 )
 
-// explain is the part of Explain that SCON itself knows.
+// explain is the part of Explain that needs only SCON's own state.
 func (v view) explain(subject string, s api.Subject) (x api.Explanation, err error) {
 	x.Subject = subject
 	if v.heartbeat.isPaused() {
@@ -59,7 +59,7 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		}
 		what := fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name)
 		if p.Routed() {
-			what = fmt.Sprintf("device %s, by which the container is routed, is hooked", p.Name)
+			what = fmt.Sprintf("device %s, which the route to the container uses, is hooked", p.Name)
 		}
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, deliveryFindings(p)...)
@@ -116,7 +116,7 @@ func (v view) explainFlow(s api.Subject, x *api.Explanation) error {
 			x.Findings = append(x.Findings, conentryFinding(f))
 			if s, left := v.leftOut(f); left {
 				x.Findings = append(x.Findings, api.Finding{
-					Level: "note", What: "a way of its packets is by " + s.Dev + ", which is not hooked", Why: s.Reason,
+					Level: "note", What: "a path of its packets uses " + s.Dev + ", which is not hooked", Why: s.Reason,
 				})
 			}
 		}
@@ -124,8 +124,8 @@ func (v view) explainFlow(s api.Subject, x *api.Explanation) error {
 	return nil
 }
 
-// leftOut finds the device that is not hooked by which a connection's packets
-// leave, if it is still being composed.
+// leftOut returns the device that is not hooked and that a connection's
+// packets leave by, if the connection is still being composed.
 func (v view) leftOut(f api.Flow) (s discover.Skipped, left bool) {
 	if f.State != api.FlowComposing || len(v.hooks.Skipped()) == 0 {
 		return s, false
@@ -147,8 +147,8 @@ func (v view) leftOut(f api.Flow) (s discover.Skipped, left bool) {
 	return s, false
 }
 
-// mostTracked bounds how many connections are explained of those that only
-// conntrack knows: a pattern may be an address.
+// mostTracked bounds how many connections are explained that only conntrack
+// knows. A pattern may match very many.
 const mostTracked = 100
 
 // matching lists connections in conntrack.
@@ -162,7 +162,8 @@ func matching(ct *conntrack.Client, s api.Subject) (found []conntrack.Conn, err 
 	return found, err
 }
 
-// trackedFindings are about connections that conntrack has and SCON has not.
+// trackedFindings are about connections that conntrack knows and SCON does
+// not.
 func (v view) trackedFindings(tracked []conntrack.Conn) (all []api.Finding) {
 	for _, c := range tracked {
 		all = append(all, v.trackedFinding(c))
@@ -196,13 +197,13 @@ func conentryFinding(f api.Flow) api.Finding {
 	}
 	return api.Finding{
 		Level: "note", What: f.Orig.String() + " is being composed",
-		Why: "no packet of it has been seen at the end of the regular path since the rules, routes or links changed: " +
-			"it is dropped, it is for this host itself or for the container that sent it, it has been silent, " +
-			"or something on its way makes another packet of it (another container that forwards it, a VRF, a rule about the TTL)",
+		Why: "no packet of it has reached the end of the regular path since the rules, routes or links changed: " +
+			"its packets are dropped, are for this host itself or for the container that sent them, it has been silent, " +
+			"or its packets are changed on the path (by another container that forwards them, a VRF, a rule about the TTL)",
 	}
 }
 
-// wayText says what packets between two containers do without.
+// wayText says what packets between two containers skip.
 var wayText = map[string]string{
 	api.WayBridged: "within a bridge",
 	api.WayHairpin: "by this host back into a bridge",
@@ -220,7 +221,7 @@ func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 	if isOfHost(c) {
 		return api.Finding{
 			Level: "note", What: orig + " stays regular: one end is this host itself",
-			Why: "a local socket's packets have to pass routing and the rules for input and output, of which nothing can be left out",
+			Why: "packets of a local socket must pass routing and the input and output rules, none of which can be skipped",
 		}
 	}
 	return api.Finding{
@@ -275,7 +276,7 @@ func byCount[K ~string](counts map[K]uint64) []K {
 func noUplink() api.Finding {
 	return api.Finding{
 		Level: "fail", What: "no uplink is hooked",
-		Why:    "no route leaves by a device that can be one and is no container's",
+		Why:    "no route uses a device that can be an uplink",
 		Remedy: "name one with --uplink; 'scon status' lists the devices that were skipped",
 	}
 }

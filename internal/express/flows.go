@@ -109,14 +109,14 @@ func (v view) discardFlow(e *contable.Discard, dropped contable.Discarded, p *ho
 	return flow
 }
 
-// wayBetween names the regular path of a connection of two containers.
+// wayBetween returns which regular path packets between two containers take.
 func wayBetween(p, peer *hooks.Port, f contable.Flow) string {
 	switch {
 	case !f.Decided:
 		return api.WayContainers
 	case p.Bridge.Index != peer.Bridge.Index || p.Routed():
 		return api.WayRouted
-	case !f.Bridged || f.Conn.Orig != f.Conn.Reply.Reverse(): // Netfilter may see to it in the bridge
+	case !f.Bridged || f.Conn.Orig != f.Conn.Reply.Reverse(): // Netfilter may translate in the bridge
 		return api.WayHairpin
 	default:
 		return api.WayBridged

@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// counter is somebody's program that counts packets and lets them pass.
+// counter is another program, which counts packets and lets them pass.
 type counter struct {
 	*ebpf.Program
 	met *ebpf.Map
@@ -204,8 +204,8 @@ func TestXDPAtBridge(t *testing.T) {
 	c.GoExpress()
 }
 
-// Hooks that somebody takes away by removing their pins come back, and a daemon
-// that is killed then is replaced by one that begins anew.
+// Hooks that are removed together with their pins come back, and a daemon that
+// is killed then is replaced by one that starts without state.
 func TestPinsTakenAway(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -227,7 +227,7 @@ func TestPinsTakenAway(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Hooks that somebody takes away together with filters of his own come back.
+// Hooks that are removed together with filters of others come back.
 func TestHooksTakenAway(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Clsact: true})

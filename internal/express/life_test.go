@@ -65,7 +65,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 }
 
 // What an earlier daemon pinned is taken over only if it fits; else the next
-// one begins anew, and packets never notice.
+// one starts without state, and packets never notice.
 func TestPinsOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, alter := range map[string]func(b *scontest.Bed) error{

@@ -70,7 +70,7 @@ func lost(ctx context.Context, what string) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("the kernel no longer tells of %s", what)
+	return fmt.Errorf("the kernel no longer reports %s", what)
 }
 
 // changed takes a change of the network and those that are queued behind it, so

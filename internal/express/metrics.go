@@ -7,14 +7,13 @@ import (
 	"github.com/scon-project/scon/internal/host/changes"
 )
 
-// counts are for metrics, since the daemon's start. The loop counts, but for
-// changes.
+// counts are for the metrics, since the daemon's start.
 type counts struct {
-	overruns uint64                             // conntrack's messages were lost
-	changes  [changes.Overrun + 1]atomic.Uint64 // by their kind, counted where they are heard of
+	overruns uint64                             // how often conntrack's messages were lost; the loop counts
+	changes  [changes.Overrun + 1]atomic.Uint64 // by kind; the goroutines that read changes count them
 }
 
-// snapshot is what metrics are made of.
+// snapshot returns what the metrics are made of.
 func (v view) snapshot() (metrics.Snapshot, error) {
 	status, err := v.status()
 	if err != nil {

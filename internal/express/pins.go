@@ -22,12 +22,14 @@ const (
 	bpffs = "/sys/fs/bpf"
 	// pinRoot holds one directory of pins for each network namespace.
 	pinRoot = bpffs + "/scon"
-	// mountMark is a directory that says that SCON mounted the bpffs.
+	// mountMark is a directory whose presence means that SCON mounted the
+	// bpffs.
 	mountMark = pinRoot + "/mounted"
 )
 
-// pins is the pin directory of this network namespace, locked: two daemons in
-// one namespace would fight over its devices, whatever their state directories.
+// pins is the pin directory of this network namespace, locked. Two daemons in
+// one namespace would fight over its devices, even with different state
+// directories.
 type pins struct {
 	dir   string
 	lock  *os.File
@@ -75,8 +77,8 @@ func openPins() (_ *pins, err error) {
 	return p, nil
 }
 
-// abandon takes back what openPins has made, without a file descriptor: there
-// may be none left. What is in use stays, for it is not empty.
+// abandon undoes openPins without a file descriptor, since none may be left.
+// What is in use stays, since it is not empty.
 func (p *pins) abandon(mounted bool) {
 	if p.lock != nil {
 		p.unlock()
@@ -90,13 +92,14 @@ func (p *pins) abandon(mounted bool) {
 	}
 }
 
-// pinDir is that of a network namespace.
+// pinDir returns that of a network namespace.
 func pinDir(inode uint64) string {
 	return filepath.Join(pinRoot, strconv.FormatUint(inode, 10))
 }
 
-// lockPins takes a pin directory until the file is closed. The error wraps
-// EWOULDBLOCK if a daemon that lives has it, or one has just removed it.
+// lockPins locks a pin directory until the file is closed. The error wraps
+// EWOULDBLOCK if a living daemon holds the lock, or one has just removed the
+// directory.
 func lockPins(dir string, patience time.Duration) (_ *os.File, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -127,7 +130,7 @@ func lockPins(dir string, patience time.Duration) (_ *os.File, err error) {
 func (p *pins) unlock() { p.lock.Close() }
 
 // remove detaches every hook and removes every pin of this namespace, and the
-// bpffs if SCON mounted it and nobody else uses it.
+// bpffs if SCON mounted it and it is empty.
 func (p *pins) remove() error {
 	if err := datapath.Remove(p.dir); err != nil {
 		return err
@@ -136,8 +139,8 @@ func (p *pins) remove() error {
 	return removeRoot()
 }
 
-// removeRoot removes what the pin directories of all namespaces share, if this
-// was the last of them.
+// removeRoot removes what the pin directories of all namespaces share, if the
+// last of them is gone.
 func removeRoot() error {
 	_, err := os.Stat(mountMark)
 	mounted := err == nil
@@ -153,7 +156,7 @@ func removeRoot() error {
 	}
 	os.Remove(mountMark)
 	if err := os.Remove(pinRoot); err != nil {
-		// Somebody has just begun there; the bpffs is his to unmount.
+		// Another daemon has just started; it unmounts the bpffs.
 		if mounted {
 			return os.Mkdir(mountMark, 0o700)
 		}
@@ -170,9 +173,9 @@ func removeRoot() error {
 	return nil
 }
 
-// Hooked counts the hooks that are pinned for a network namespace, two for each
-// device; without tcx, a remembered qdisc stands for both of its device. They
-// become ever more as a daemon begins, ever fewer as it ends.
+// Hooked counts the hooks that are pinned for a network namespace, two for
+// each device. Without tcx, a recorded qdisc stands for both of its device.
+// The number grows while a daemon starts, and shrinks while it ends.
 func Hooked(namespace string) (n int, err error) {
 	inode, err := netns.Inode(namespace)
 	if err != nil {
@@ -203,8 +206,8 @@ func CleanAbandoned() error {
 	return removeRoot()
 }
 
-// cleanAbandoned leaves a daemon alone that lives: its devices may be back
-// before it ends.
+// cleanAbandoned leaves living daemons alone: their devices may return before
+// they end.
 func cleanAbandoned(dir string) error {
 	lock, err := lockPins(dir, 0)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
@@ -220,11 +223,11 @@ func cleanAbandoned(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// preloaded tells the files that the kernel itself puts into every bpffs.
+// preloaded reports whether the kernel itself has put a file into the bpffs.
 func preloaded(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".debug") }
 
-// Clean removes everything that a daemon left in this namespace when it died.
-// It refuses while one is alive.
+// Clean removes everything that a dead daemon left in this namespace. It fails
+// while one is alive.
 func Clean(o Options) error {
 	p, err := openPins()
 	if err != nil {

@@ -22,9 +22,10 @@ type policy struct {
 	drops   drops
 }
 
-// drops are the rules with all that decides about first packets. Reading them
-// takes longer than what Conentries need, so they are read only when a
-// connection seems to be dropped, and once for each version of the rules.
+// drops are the rules with everything that decides about first packets.
+// Reading them takes longer than what Conentries need, so they are read only
+// when a connection seems to be dropped, and once for each version of the
+// rules.
 type drops struct {
 	version uint64
 	rules   rules.Ruleset
@@ -46,7 +47,7 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 
 func (p *policy) close() error { return p.foreign.Close() }
 
-// read reads the rules anew. An error is logged once and kept in p.err.
+// read reads the rules again. An error is logged once and kept in p.err.
 func (p *policy) read() error {
 	foreign, err := p.foreign.Foreign()
 	p.opts.Foreign = foreign
@@ -106,7 +107,7 @@ func (p *policy) unreadFinding() (f api.Finding, unread bool) {
 	}
 	return api.Finding{
 		Level: "fail", What: "every packet goes regular: the rules could not be read",
-		Why: p.err.Error(), Remedy: "it is tried again every second; 'scon doctor' tells more",
+		Why: p.err.Error(), Remedy: "SCON retries every second; 'scon doctor' has the details",
 	}, true
 }
 

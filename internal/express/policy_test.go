@@ -21,7 +21,7 @@ type rule struct {
 	// both means that what container 1 receives stops as well, receives that
 	// this is all.
 	both, receives bool
-	// silent means that nobody announces it.
+	// silent means that it is not announced.
 	silent bool
 }
 

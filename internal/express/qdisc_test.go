@@ -96,7 +96,7 @@ func need(b *scontest.Bed, try, undo string) {
 func TestFilterAtUplinkEgress(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
-	b.Sh(lab.Device, "tc qdisc add dev eth0 clsact") // of somebody who was there first
+	b.Sh(lab.Device, "tc qdisc add dev eth0 clsact") // of another program, before SCON
 	b.Up()
 	taken, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
 	for range 2 {
@@ -146,7 +146,7 @@ func TestQdiscAtPort(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A device that has somebody's ingress filter when the daemon starts is left
+// A device that has another program's ingress filter when the daemon starts is left
 // alone as well.
 func TestForeignFilterAtStart(t *testing.T) {
 	t.Parallel()
@@ -192,7 +192,7 @@ func TestForeignFilterInBlock(t *testing.T) {
 	inside.GoExpress()
 }
 
-// A port with somebody's ingress filter, which has to see every packet, is left
+// A port with another program's ingress filter, which has to see every packet, is left
 // alone while it has it.
 func TestForeignFilter(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ func waitLost(t *testing.T, from, to net.Conn) {
 }
 
 // Replies that enter by another uplink than requests leave by are express, until
-// that uplink's filter of reverse paths is switched on, which nobody announces:
+// that uplink's filter of reverse paths is switched on, which is not announced:
 // then they are dropped, as the regular path drops them.
 func TestReversePath(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,7 @@ func idle(t *testing.T) *Daemon {
 	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil)}
 }
 
-// The loop ends with an error when it can no longer hear of something, whatever
-// that is.
+// The loop ends with an error when any of its sources ends.
 func TestSourceEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*sources){

@@ -371,7 +371,7 @@ func loseUplink(b *scontest.Bed, remove string) {
 	f.Stream.Stop(b.T)
 }
 
-// A tunnel that takes the far end of each packet from its route (external) loses
+// A tunnel that takes the remote end of each packet from its route (external) loses
 // none: packets without that route do not go by it.
 func TestUplinkByRoute(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
 
 func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name, Index: p.Index} }
 
-// RulesChanged applies rules that were just read: discards are decided anew, and
+// RulesChanged applies rules that were just read: discards are decided again, and
 // Conentries that a rule may touch which judges single packets are removed.
 func (c *Composer) RulesChanged(now time.Time) {
 	c.RetireDiscards(now)

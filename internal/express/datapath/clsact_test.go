@@ -89,7 +89,7 @@ func TestClsactBesideIngress(t *testing.T) {
 	b.wantAttached()
 }
 
-// addFilter adds somebody else's filter at both sides of a device.
+// addFilter adds another program's filter at both sides of a device.
 func (b *bed) addFilter(dev string, priority uint16) {
 	b.t.Helper()
 	index, program := indexOf(b.t, b.ns, dev), foreign(b.t)

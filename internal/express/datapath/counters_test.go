@@ -7,15 +7,15 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// A device whose number falls on another's place is refused, and told why.
+// A device that shares another's entry is refused; the error says why.
 func TestTrackSharedPlace(t *testing.T) {
 	b := newBed(t)
 	err := b.Track(b.port+1<<16, datapath.Delivery{})
-	if err == nil || !strings.Contains(err.Error(), "make one of them anew") {
+	if err == nil || !strings.Contains(err.Error(), "create one of them again") {
 		t.Errorf("Track = %v", err)
 	}
 	b.Untrack(b.port)
 	if err := b.Track(b.port+1<<16, datapath.Delivery{}); err != nil {
-		t.Errorf("the place is free: %v", err)
+		t.Errorf("the entry is free: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ var changes = map[string]func(*way){
 	"DSCP washed": func(w *way) { w.enter.tos = 0x28 },
 }
 
-// What the regular path decides anew is recorded, but not used in the same
+// A new decision of the regular path is recorded, but not used in the same
 // jiffy: another CPU may still be reading the old decision.
 func TestChangedDecision(t *testing.T) {
 	for name, change := range changes {
@@ -217,7 +217,7 @@ func TestGenerationChangesUnderway(t *testing.T) {
 	}
 }
 
-// While nobody vouches for the programs, they record nothing.
+// Without a heartbeat the programs record nothing.
 func TestInertAtTheEnd(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
@@ -320,8 +320,8 @@ func TestForAnotherDevice(t *testing.T) {
 	b.goesExpress(f.in)
 }
 
-// SYN, FIN and RST end both directions at once, whoever sends them, and the
-// daemon hears of it once.
+// SYN, FIN and RST end both directions at once, whichever side sends them, and the
+// daemon gets one event.
 func TestEnd(t *testing.T) {
 	for name, flag := range map[string]uint8{"SYN": flagSYN, "FIN": flagFIN | flagACK, "RST": flagRST} {
 		for _, dir := range []string{"out", "in"} {

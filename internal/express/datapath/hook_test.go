@@ -96,7 +96,7 @@ func (b *bed) everywhere() []datapath.Attached {
 	}
 }
 
-// foreign loads somebody else's program, which lets everything pass.
+// foreign loads another program's program, which lets everything pass.
 func foreign(t *testing.T) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -75,7 +75,7 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
-// Nobody can use the Conentry of somebody else: not another container, not the
+// No packet can use the Conentry of another connection: not of another container, not the
 // wire, not the other protocol.
 func TestForeignPackets(t *testing.T) {
 	for family, f := range families(masqueraded(tcp), masqueraded6(tcp)) {

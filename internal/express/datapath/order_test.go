@@ -18,7 +18,7 @@ const (
 )
 
 // deliver runs a hook on a packet for the container, and receives what was
-// delivered through the queue at its far end, which must be w's packet.
+// delivered through the queue at its other end, which must be w's packet.
 func (b *bed) deliver(h datapath.Hook, w way, inside device) (delivery, result) {
 	b.t.Helper()
 	data, ctx := w.enter.bytes(), skb{Mark: w.inMark}

@@ -29,7 +29,7 @@ func hasTCX(t *testing.T) bool {
 	return version >= 6<<16|6<<8
 }
 
-// Whoever was there first stays, and sees all that enters before SCON, and all
+// A program that was attached before stays, and sees all that enters before SCON, and all
 // that leaves after SCON.
 func TestTCXOrder(t *testing.T) {
 	needTCX(t)

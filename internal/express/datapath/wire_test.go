@@ -49,7 +49,7 @@ func (b *bed) await(is func() bool, or string) {
 	}
 }
 
-// device is the far end of one of the bed's pairs, for frames.
+// device is the other end of one of the bed's pairs, for frames.
 type device struct {
 	t  *testing.T
 	fd int

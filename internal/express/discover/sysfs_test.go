@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container may put anything where its sysfs should be, a file that nobody
-// writes to included: it is not believed, and nobody waits for it.
+// A container may put anything where its sysfs should be, including a FIFO
+// without a writer: it is not believed, and opening it does not block.
 func TestForgedSysfs(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "class/net/eth0/queues/rx-0")

@@ -61,7 +61,7 @@ func TestNewcomerAlone(t *testing.T) {
 	}
 }
 
-// Where there is never a lull, nobody waits longer than the maxWait time.
+// Where there is never a lull, no port waits longer than maxWait.
 func TestBacklogWithoutALull(t *testing.T) {
 	t.Parallel()
 	n := newBacklog()
@@ -106,7 +106,7 @@ func TestBacklogLeaveTime(t *testing.T) {
 	}
 }
 
-// Those that cannot be hooked are not tried without end, and hold nobody up.
+// Ports that cannot be hooked are not retried without end, and delay no other.
 func TestBacklogThatCannotBeHooked(t *testing.T) {
 	t.Parallel()
 	n := newBacklog()

@@ -27,7 +27,7 @@ func newNaming() naming {
 	return naming{ctx: ctx, cancel: cancel, answers: make(chan Identified, 64)}
 }
 
-// close waits for the goroutines, and closes what they opened for nobody.
+// close waits for the goroutines, and closes the pairs that no port got.
 func (n *naming) close() {
 	n.cancel()
 	n.running.Wait()

@@ -39,7 +39,7 @@ type arrangement struct {
 }
 
 // maxMoves is how often SCON's program moves before the device is left to the
-// others. After calm without a move it starts anew.
+// others. After calm without a move the count starts again.
 const (
 	maxMoves = 5
 	calm     = time.Minute

@@ -39,7 +39,7 @@ func guess() (all []Hook, err error) {
 	return all, err
 }
 
-// hasServices tells whether IPVS lists anything behind its heading of three
+// hasServices reports whether IPVS lists anything behind its heading of three
 // lines.
 func hasServices(path string) (bool, error) {
 	f, err := os.Open(path)

@@ -111,7 +111,7 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 	return all, nil
 }
 
-// onTheWay tells whether forwarded packets pass a hook: of a bridge all of them,
+// onTheWay reports whether forwarded packets pass a hook: of a bridge all of them,
 // for a packet enters the host's IP layer, and leaves it, by the bridge's input
 // and output.
 func (h Hook) onTheWay() bool {

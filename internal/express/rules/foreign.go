@@ -9,7 +9,7 @@ import (
 // foreignTable stands for the table of a function that is no rule.
 const foreignTable = "netfilter"
 
-// Foreign tells whether this is a function at one of Netfilter's hooks, and no
+// Foreign reports whether this is a function at one of Netfilter's hooks, and no
 // rule.
 func (r Rule) Foreign() bool { return r.Table == foreignTable }
 

@@ -25,7 +25,7 @@ func addressMessage(typ uint16, addr string, flags, lifetime uint32) nlmsg.Messa
 	return nlmsg.Message{Type: typ, Data: b}
 }
 
-// Each router advertisement has the kernel tell of addresses anew: that makes no
+// Each router advertisement makes the kernel announce addresses again: that makes no
 // decision stale, and neither do addresses that no forwarded packet has.
 func TestIPv6Addresses(t *testing.T) {
 	const there, gone = unix.RTM_NEWADDR, unix.RTM_DELADDR

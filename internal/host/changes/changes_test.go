@@ -461,7 +461,7 @@ func TestOverrun(t *testing.T) {
 			}
 		}
 	}
-	// The state was read anew: what is the case already is no news.
+	// The state was read again: what has not changed is not reported.
 	if got := kinds(w.told("ip link set up0 mtu 1029")); got != "" {
 		t.Errorf("told %q of no change", got)
 	}
