@@ -13,26 +13,27 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Case is rules, connections, and what happens to them, in steps.
+// Case is a ruleset, connections, and steps of packets and changes.
 type Case struct {
 	Seed uint64
-	// Liberal says that conntrack judges no packet of TCP by its window.
+	// Liberal switches off conntrack's check of TCP windows.
 	Liberal bool
-	// BridgeAlone says that Netfilter's hooks of IP do not see what stays within the
-	// bridge, and neither does conntrack.
+	// BridgeAlone switches off bridge-nf-call-iptables: neither Netfilter's IP hooks
+	// nor conntrack see packets within the bridge.
 	BridgeAlone bool
 	Rules       ruleset
 	Conns       []conn
 	Steps       []step
 }
 
-// step is packets that are sent one after the other, and compared.
+// step is a sequence of packets whose fates are compared, with a change before
+// or during it.
 type step struct {
 	Change *change       // before the packets, or while they are sent
 	Items  []item        //
 	Pause  time.Duration // before the packets, in the world with SCON
-	// Settle is set where a packet may change what decisions rest on: the daemon
-	// is given the time to hear of that.
+	// Settle is set if a packet may invalidate decisions: the daemon gets time to
+	// process that.
 	Settle bool
 }
 
@@ -45,8 +46,8 @@ type item struct {
 	Seed uint64 // of its details
 }
 
-// segmentIDs are how many IP ids an item has: each segment of its packet takes
-// the next.
+// segmentIDs is the number of IP ids of an item: each segment of a GSO packet
+// takes the next one.
 const segmentIDs = 16
 
 func (i item) String() string {
@@ -61,7 +62,7 @@ func (c *Case) String() string {
 		fmt.Fprintf(&b, "connection %d: %v\n", i, conn)
 	}
 	for i, s := range c.Steps {
-		fmt.Fprintf(&b, "step %d, after %v%s\n", i, s.Pause, map[bool]string{true: ", and time to hear of it"}[s.Settle])
+		fmt.Fprintf(&b, "step %d, after %v%s\n", i, s.Pause, map[bool]string{true: ", then settle"}[s.Settle])
 		if s.Change != nil {
 			fmt.Fprintf(&b, "  %v\n", s.Change)
 		}
@@ -72,14 +73,14 @@ func (c *Case) String() string {
 	return b.String()
 }
 
-// jiffies are how long it takes until a decision that was seen is in force, and
-// composing is how long the daemon takes for a connection, about.
+// jiffies is the time until a learned decision takes effect, composing about the
+// time that the daemon needs to compose a connection.
 const (
 	jiffies   = 9 * time.Millisecond
 	composing = 8 * time.Millisecond
 )
 
-// generator makes a case.
+// generator generates a case.
 type generator struct {
 	*Case
 	makeup
@@ -109,8 +110,8 @@ func generate(seed uint64) *Case {
 	return g.Case
 }
 
-// conns makes connections whose ports are all different, so that none has to
-// be given another port.
+// conns generates connections with distinct ports, so that NAT never has to
+// choose another one.
 func (g *generator) conns() {
 	for i := range 2 + g.r.IntN(3) {
 		port := func(base int) uint16 { return uint16(base + 100*i + g.r.IntN(100)) }
@@ -147,7 +148,7 @@ func (g *generator) conns() {
 	}
 }
 
-// containerAddr is that of a container in the case's family.
+// containerAddr returns a container's address in the case's family.
 func (g *generator) containerAddr(n int) netip.Addr {
 	if g.ipv6 {
 		return lab.ContainerAddr6(n)
@@ -155,7 +156,7 @@ func (g *generator) containerAddr(n int) netip.Addr {
 	return lab.ContainerAddr(n)
 }
 
-// item adds a packet to a step, unless the connection has been reset.
+// item adds an item to a step, unless its connection has been reset.
 func (g *generator) item(s *step, kind string, conn, dir int) {
 	if g.reset[conn] {
 		return
@@ -168,7 +169,8 @@ func (g *generator) item(s *step, kind string, conn, dir int) {
 	s.Items = append(s.Items, item{Kind: kind, Conn: conn, Dir: dir, ID: uint16(id * segmentIDs), Seed: g.r.Uint64()})
 }
 
-// each adds a step with a packet of each connection, of TCP and of UDP.
+// each adds a step with one packet of each connection, of one kind for TCP and
+// another for UDP.
 func (g *generator) each(pause time.Duration, tcp, udp string, dir int) {
 	s := step{Pause: pause}
 	for i, c := range g.Conns {
@@ -179,21 +181,22 @@ func (g *generator) each(pause time.Duration, tcp, udp string, dir int) {
 	g.Steps = append(g.Steps, s)
 }
 
-// open begins all connections, as far as the rules allow.
+// open begins all connections that the rules allow.
 func (g *generator) open() {
 	g.each(0, "SYN", "data", orig)
 	g.each(0, "SYN ACK", "data", reply)
 	g.admit()
 }
 
-// admit sends as many packets as it takes for the express way, and some by it.
+// admit sends enough packets for connections to become express, and some
+// express ones.
 func (g *generator) admit() {
 	g.rounds(0, 3)
 	g.rounds(composing, 1)
 	g.rounds(jiffies, 5)
 }
 
-// rounds are steps of packets there and back of each connection.
+// rounds adds a step with n packets of each connection in both directions.
 func (g *generator) rounds(pause time.Duration, n int) {
 	s := step{Pause: pause}
 	for range n {
@@ -205,7 +208,8 @@ func (g *generator) rounds(pause time.Duration, n int) {
 	g.Steps = append(g.Steps, s)
 }
 
-// happens is a change, and perhaps packets before the daemon has heard of it.
+// happens adds a change, with packets before the daemon has processed it where
+// the change allows that.
 func (g *generator) happens(c *change) {
 	s := step{Change: c}
 	if c.AtOnce {
@@ -219,7 +223,7 @@ func (g *generator) happens(c *change) {
 	g.Steps = append(g.Steps, s)
 }
 
-// mix is packets of all kinds.
+// mix adds packets of all kinds.
 func (g *generator) mix(pause time.Duration) {
 	s := step{Pause: pause}
 	for range 20 + g.r.IntN(40) {
@@ -236,7 +240,7 @@ func (g *generator) mix(pause time.Duration) {
 	g.Steps = append(g.Steps, s)
 }
 
-// close ends connections, and uses them after that.
+// close ends connections, and sends packets of them afterwards.
 func (g *generator) close() {
 	if g.r.IntN(2) == 0 {
 		return
@@ -259,7 +263,7 @@ const (
 	ofUnsettling = 2
 )
 
-// pick chooses a kind, and tells which list it is of.
+// pick chooses a kind and returns the list that it is in.
 func (g *generator) pick() (list int, k kind) {
 	all := slices.Concat(allKinds...)
 	sum := 0

@@ -14,22 +14,22 @@ import (
 type change struct {
 	Script string
 	Undo   string
-	// Quiet is set if it is about connections: no generation comes with it.
+	// Quiet is set if it changes only connections: the generation stays.
 	Quiet bool
-	// AtOnce is set if packets may follow before the daemon has heard: what they
-	// pass by then makes no difference later.
+	// AtOnce is set if packets may follow before the daemon has processed it:
+	// their fate does not affect later packets.
 	AtOnce bool
 }
 
 func (c change) String() string {
 	when := ""
 	if c.AtOnce {
-		when = ", which the packets do not wait for"
+		when = ", with packets at once"
 	}
 	return fmt.Sprintf("change%s:\n%s", when, c.Script)
 }
 
-// change makes a change that the connections may feel.
+// change generates a change that may affect the connections.
 func (g *generator) change() *change {
 	change := g.plainChange()
 	if g.ipv6 {
@@ -38,7 +38,8 @@ func (g *generator) change() *change {
 	return change
 }
 
-// changeOverIPv6 makes a change of IPv4 one of IPv6, whose MTU is never as low.
+// changeOverIPv6 translates changes of IPv4 to IPv6, whose minimum MTU is
+// 1280.
 var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", "fd00:17::2",
 	"ip rule", "ip -6 rule", "route flush", "-6 route flush", "conntrack -D", "conntrack -D -f ipv6",
 	"mtu lock 700", "mtu lock 1290", "mtu 900", "mtu 1290")
@@ -59,7 +60,7 @@ func (g *generator) plainChange() *change {
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.9 dev eth0", far),
 			Undo: g.restoreRoute(far)}
 	case 4:
-		// The kernel answers other routes to nowhere only so often in a second.
+		// The kernel rate-limits its answers about other unreachable routes.
 		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace blackhole %v", far),
 			Undo: g.restoreRoute(far)}
 	case 5:
@@ -90,8 +91,8 @@ func (g *generator) plainChange() *change {
 	}
 }
 
-// restoreRoute undoes the change of the route to an address: where containers are
-// routed, each has a route that is there before.
+// restoreRoute undoes a change of the route to an address. A routed container
+// has a route of its own.
 func (g *generator) restoreRoute(to netip.Addr) string {
 	for n := c1; g.routed && n < nodes; n++ {
 		if to == lab.ContainerAddr(n) {
@@ -101,20 +102,20 @@ func (g *generator) restoreRoute(to netip.Addr) string {
 	return fmt.Sprintf("ip route flush exact %v", to)
 }
 
-// blindsConntrack tells rules that keep packets from conntrack, so that others
-// are outside of the window that it knows.
+// blindsConntrack reports whether a rule hides packets from conntrack, so that
+// later ones are outside of the window that it knows.
 func (r rule) blindsConntrack() bool { return strings.Contains(r.Text, "notrack") }
 
-// needsLease tells rules that are about what conntrack remembers: its counters,
-// which miss the packets that went express before the rule came, and its marks,
-// by which a packet of one direction decides about the other; that is noticed
-// when a lease ends.
+// needsLease reports whether a rule depends on conntrack's counters, which
+// lack the express packets before the rule, or on conntrack's marks, by which
+// a packet of one direction decides about the other: that takes effect when a
+// lease ends.
 func (r rule) needsLease() bool {
 	return slices.ContainsFunc([]string{"connbytes", "ct original packets", "ct reply packets", "ct mark set", "CONNMARK"},
 		func(words string) bool { return strings.Contains(r.Text, words) })
 }
 
-// insert puts a rule first into its chain.
+// insert inserts a rule at the start of its chain.
 func (r ruleset) insert(first rule) string {
 	c := chainOf(first.Chain)
 	if r.Tool == nft {
@@ -138,7 +139,7 @@ func (r ruleset) flush(chain string) string {
 	return r.amend(table, "-F "+name)
 }
 
-// amend has iptables change one table, in one go.
+// amend changes one table with iptables-restore.
 func (r ruleset) amend(table, line string) string {
 	return fmt.Sprintf("%s --noflush <<'END'\n*%s\n%s\nCOMMIT\nEND", r.restore(), table, line)
 }

@@ -9,19 +9,20 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// excuse is a difference that docs/safety.md documents.
+// excuse is a permitted difference, documented in docs/safety.md.
 type excuse int
 
 const (
 	notExcused excuse = iota
-	// Conntrack finds a packet with a wrong checksum INVALID, the express way
-	// passes it on, and the receiver drops it.
+	// A packet with a wrong checksum: INVALID to conntrack, forwarded by the express
+	// path, dropped by the receiver.
 	wrongChecksum
-	// The daemon has not heard of a change yet.
+	// The daemon has not processed a change yet.
 	notHeard
 )
 
-// idOf is the IP id of a frame, or the end of its flow label; 0 if it has none.
+// idOf returns a frame's IP id, or the low bits of its flow label; 0 if it has
+// none.
 func idOf(data string) uint16 {
 	if len(data) < ethLen+8 {
 		return 0
@@ -32,15 +33,15 @@ func idOf(data string) uint16 {
 	return binary.BigEndian.Uint16([]byte(data[ethLen+4:]))
 }
 
-// itemOf is the item of a packet with an IP id.
+// itemOf returns the item of a packet with an IP id.
 func itemOf(id uint16) uint16 { return id - id%segmentIDs }
 
-// causes tells which item a packet comes from.
+// causes finds the item that a packet results from.
 type causes []shot
 
-// of is the item that a packet comes from: by its own id, by that of the packet
-// that an ICMP error quotes, or by what a RST of device answers; 0 if it cannot
-// be told.
+// of returns the item that a packet results from: by its own id, by the id of
+// the packet that an ICMP error quotes, or by the packet that a RST of device
+// answers; 0 if unknown.
 func (all causes) of(c captured) uint16 {
 	b := []byte(c.data)
 	l4At := l4Of(b)
@@ -61,8 +62,8 @@ func (all causes) of(c captured) uint16 {
 	}
 }
 
-// answered finds what device answers with a RST; it does not answer packets with
-// a wrong checksum.
+// answered finds the packet that device answers with a RST; it does not answer
+// packets with a wrong checksum.
 func (all causes) answered(rst []byte) uint16 {
 	src, dst := tupleOf(rst)
 	l4At := l4Of(rst)
@@ -78,7 +79,7 @@ func (all causes) answered(rst []byte) uint16 {
 	return 0
 }
 
-// compare finds the first packet whose fate was not the same.
+// compare returns the first packet with different fates.
 func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *difference {
 	if slices.EqualFunc(plain, scon, k.alike) {
 		return nil
@@ -113,13 +114,13 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 		if i < len(plain) && i < len(scon) && k.alike(plain[i], scon[i]) {
 			continue
 		}
-		return &difference{what: fmt.Sprintf("packets that nobody sent, or another order, from the %dth on\nwithout SCON: %swith SCON: %s",
+		return &difference{what: fmt.Sprintf("unexpected packets or another order, from packet %d on\nwithout SCON: %swith SCON: %s",
 			i, list(plain[min(i, len(plain)):]), list(scon[min(i, len(scon)):]))}
 	}
 	return nil
 }
 
-// dscpOf are the bits of a frame's header that the DSCP is in.
+// dscpOf returns the DSCP bits of a frame's header.
 func dscpOf(b []byte) [2]byte {
 	if isIPv6(b) {
 		return [2]byte{b[ethLen] & 0x0f, b[ethLen+1] & 0xc0}
@@ -127,8 +128,8 @@ func dscpOf(b []byte) [2]byte {
 	return [2]byte{b[ethLen+1] & 0xfc}
 }
 
-// likeOthers tells whether a packet's fate with SCON is that of the latest sound
-// packet of its direction there: rewritten in the same way, and nothing else.
+// likeOthers reports whether a packet's fate with SCON is that of the latest
+// valid packet of its direction: rewritten in the same way, and nothing else.
 func (t *talk) likeOthers(s shot, got []captured) bool {
 	ref, sent := t.model[s.dir], t.modelSent[s.dir]
 	if len(got) == 0 && s.excuse == notHeard {
@@ -164,7 +165,7 @@ func (t *talk) likeOthers(s shot, got []captured) bool {
 	if len(want) < at+2 {
 		return false
 	}
-	// What is wrong with the checksum is as wrong afterwards.
+	// The checksum's error must stay the same.
 	copy(want[at:], out[at:at+2])
 	wrong := func(b []byte) uint16 {
 		s := sum(b[addrs:])
@@ -191,5 +192,5 @@ func list(all []captured) string {
 	return b.String()
 }
 
-// decode writes a frame for people.
+// decode formats a frame.
 func decode(data string) string { return "\n" + describe(data) }

@@ -15,12 +15,12 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// flushConntrack forgets all connections.
+// flushConntrack removes all connections from conntrack.
 func (w *world) flushConntrack() error {
 	return netns.Do(w.bed.Node(lab.Device), func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }
 
-// connections are what device's conntrack knows, but for times and counters.
+// connections returns device's conntrack table without timeouts and counters.
 func (w *world) connections(k chance) ([]string, error) {
 	all := make(map[string]bool)
 	err := w.ct.Dump(func(c conntrack.Conn) {
@@ -37,7 +37,7 @@ func (w *world) connections(k chance) ([]string, error) {
 	return slices.Sorted(maps.Keys(all)), err
 }
 
-// compareConntrack compares what conntrack has made of a case.
+// compareConntrack compares the conntrack tables after a case.
 func (p *pair) compareConntrack(k chance) (*difference, error) {
 	plain, err := p.plain.connections(k)
 	if err != nil {
@@ -50,8 +50,8 @@ func (p *pair) compareConntrack(k chance) (*difference, error) {
 	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }
 
-// tracked tells whether conntrack has all connections that have a Conentry, but for
-// those that SCON says it does not see.
+// tracked reports whether conntrack has every connection with a Conentry,
+// except those that SCON lists as untracked.
 func (w *world) tracked() (bool, error) {
 	flows, err := w.bed.Daemon.Flows("")
 	if err != nil {

@@ -14,10 +14,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// pairs is how many pairs of worlds run cases at the same time: mostly they wait.
+// pairs is the number of pairs of worlds that run cases concurrently: they
+// mostly wait.
 const pairs = 9
 
-// variants are how daemons are started. A case runs with that of its seed.
+// variants are the settings of daemons and worlds. A case's seed selects one.
 var variants = []settings{
 	{lease: time.Second, leasePackets: 65536},
 	{lease: 50 * time.Millisecond, leasePackets: 16},
@@ -32,10 +33,11 @@ var variants = []settings{
 
 func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
 
-// Every packet has the same fate with SCON, and the same bytes where it arrives.
+// Every packet has the same fate with and without SCON, and the same bytes
+// where it arrives.
 func TestDifferential(t *testing.T) { compareFates(t, variants) }
 
-// Nor does it matter that the containers' devices are netkit pairs.
+// The same with netkit pairs as the containers' devices.
 func TestDifferentialNetkit(t *testing.T) {
 	scontest.NeedNetkit(t)
 	with := slices.Clone(variants)
@@ -45,7 +47,7 @@ func TestDifferentialNetkit(t *testing.T) {
 	compareFates(t, with)
 }
 
-// compareFates runs the cases, in worlds that are made as the variants say.
+// compareFates runs the cases in worlds of the given variants.
 func compareFates(t *testing.T, variants []settings) {
 	t.Helper()
 	first := *seed
@@ -83,7 +85,7 @@ func compareFates(t *testing.T, variants []settings) {
 	wantExpress(t, all)
 }
 
-// check runs a case, and makes it smaller if there is a difference.
+// check runs a case, and shrinks it if there is a difference.
 func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	p.cases++
 	d, err := p.run(c)
@@ -149,8 +151,8 @@ func wantExpress(t *testing.T, all []*pair) {
 	}
 }
 
-// pin keeps the calling goroutine on one CPU: packets that it sends do not
-// overtake each other. Its thread ends with it.
+// pin binds the calling goroutine to one CPU, so that its packets are not
+// reordered. Its thread ends with it.
 func pin(n int) error {
 	runtime.LockOSThread()
 	var cpus unix.CPUSet

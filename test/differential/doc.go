@@ -1,4 +1,4 @@
-// Package differential runs the same packets through two equal worlds, one
-// with SCON and one without, and compares what comes out of them, byte for
-// byte. docs/differential.md says what a case is made of and how to replay one.
+// Package differential sends the same packets through two equal worlds, one with
+// SCON and one without, and compares the output byte for byte.
+// docs/differential.md describes cases and how to replay one.
 package differential

@@ -11,14 +11,14 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// kind is a kind of packets.
+// kind is a kind of packet.
 type kind struct {
 	name   string
 	weight int
 	make   func(m *maker)
 }
 
-// Opening packets, which only begin connections.
+// opening packets begin or end connections.
 var opening = []kind{
 	{"SYN", 0, func(m *maker) {
 		f := m.data(0)
@@ -38,15 +38,15 @@ var opening = []kind{
 	}},
 }
 
-// otherWindow are packets that conntrack finds INVALID, unless it is liberal, as
-// SCON makes it for a connection that goes express (docs/safety.md).
+// otherWindow packets are INVALID to conntrack unless it is liberal, as SCON
+// makes it for express connections (docs/safety.md).
 const otherWindow = "other window"
 
-// loneRST is the last packet of its connection: conntrack leaves open which RST
-// ends one, and SCON tells it (docs/safety.md).
+// loneRST is the last packet of its connection: which RST ends one is up to
+// conntrack, and SCON tells it (docs/safety.md).
 const loneRST = "lone RST"
 
-// kinds are those that are sent at any time.
+// kinds are packets that may be sent at any time.
 var kinds = []kind{
 	{"data", 60, func(m *maker) { m.send(m.data(1 + m.r.IntN(64))) }},
 	{"long", 6, func(m *maker) { m.send(m.data(500 + m.r.IntN(900))) }},
@@ -247,8 +247,8 @@ var kinds = []kind{
 	}},
 }
 
-// unsound have wrong checksums, so that conntrack finds them INVALID: they are not
-// sent where rules count packets or look at what conntrack says of them.
+// unsound packets have wrong checksums and are INVALID to conntrack: they are
+// not sent where rules count packets or match conntrack's state.
 var unsound = []kind{
 	{"wrong checksum", 4, func(m *maker) {
 		b := m.some().bytes()
@@ -276,8 +276,8 @@ var unsound = []kind{
 	}},
 }
 
-// unsettling are those that may end connections in conntrack, or move a MAC
-// address to another port.
+// unsettling packets may end connections in conntrack or move a MAC address to
+// another port.
 var unsettling = []kind{
 	{"other destination MAC", 2, func(m *maker) {
 		f := m.some()
@@ -316,7 +316,8 @@ var unsettling = []kind{
 	{loneRST, 1, func(m *maker) { m.flagged(func(t *layers.TCP) { t.RST, t.ACK = true, m.r.IntN(2) == 0 }) }},
 }
 
-// fragments adds a packet in pieces: whole, out of order, or without one.
+// fragments adds a packet in fragments: in order, reversed, or with one
+// missing.
 func fragments(m *maker) {
 	b := m.data(100 + m.r.IntN(1200)).bytes()
 	head, rest := b[:m.l4At()], b[m.l4At():]
@@ -349,7 +350,7 @@ func fragments(m *maker) {
 	}
 }
 
-// fragment6 is a piece of a packet of IPv6, from a place on.
+// fragment6 returns a fragment of an IPv6 packet.
 func (m *maker) fragment6(head, piece []byte, at int, more bool) []byte {
 	header := []byte{byte(m.Proto), 0, byte(at >> 8), byte(at), 0, 0, byte(m.id >> 8), byte(m.id)}
 	if more {
@@ -361,8 +362,8 @@ func (m *maker) fragment6(head, piece []byte, at int, more bool) []byte {
 	return f
 }
 
-// icmpError adds what the receiver of the other direction's latest packet, or
-// a router before it, answers.
+// icmpError adds an ICMP error about the latest packet of the other direction,
+// from its receiver or a router before it.
 func icmpError(m *maker) {
 	last := m.last[1-m.dir]
 	if last.data == "" {
@@ -394,8 +395,8 @@ func icmpError(m *maker) {
 	m.frame(f.bytes()).node = v.node
 }
 
-// takesUDPSegments tells whether a packet socket takes a UDP packet to be cut
-// into segments: since Linux 6.2.
+// takesUDPSegments reports whether packet sockets accept UDP GSO packets:
+// since Linux 6.2.
 var takesUDPSegments = sync.OnceValue(func() bool {
 	version, err := bpffeatures.LinuxVersionCode()
 	return err != nil || version >= 6<<16|2<<8

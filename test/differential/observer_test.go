@@ -21,13 +21,13 @@ const (
 	skbPriority = 32
 )
 
-// sourceAt is where the observer writes: into the source MAC address, behind its
-// first two bytes.
+// sourceAt is the offset that the observer writes to: the source MAC address
+// without its first two bytes.
 const sourceAt = 8
 
-// observe has device's uplink write a packet's mark and priority into the packet
-// that leaves: both count for queues and filters there. Of the priority those
-// bytes are written that a class like 1:2 has.
+// observe attaches a program to device's uplink that writes mark and priority
+// of a packet into it: both matter to queues and filters there. Of the
+// priority it writes the bytes of a class such as 1:2.
 func observe(t *testing.T, w *world) {
 	t.Helper()
 	err := w.bed.Do(lab.Device, func() error {
@@ -65,7 +65,7 @@ func observe(t *testing.T, w *world) {
 	}
 }
 
-// attach puts a program at the end of a device's egress.
+// attach attaches a program at the end of a device's egress.
 func attach(t *testing.T, prog *ebpf.Program, index int) error {
 	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: prog, Attach: ebpf.AttachTCXEgress})
 	if err == nil {

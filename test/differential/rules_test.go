@@ -9,7 +9,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// ruleset is what a tool loads in the place of all that is there.
+// ruleset is loaded in place of all other rules.
 type ruleset struct {
 	Tool   tool
 	Family string // of the table of nft: ip, ip6 or inet
@@ -40,7 +40,7 @@ func (r ruleset) String() string {
 	return b.String()
 }
 
-// chain is one that rules of a case are in.
+// chain is a chain of the case's rules.
 type chain struct {
 	name string
 	nft  string // table and header
@@ -62,7 +62,7 @@ var chains = []chain{
 	{"egress", "netdev diff type filter hook egress device eth0 priority 0", ""},
 }
 
-// texts are the rules of a chain.
+// texts returns the rules of a chain.
 func (r ruleset) texts(chain string) (texts []string) {
 	for _, r := range r.Rules {
 		if r.Chain == chain {
@@ -72,7 +72,8 @@ func (r ruleset) texts(chain string) (texts []string) {
 	return texts
 }
 
-// script loads the rules and takes away all others, those of other tools too.
+// script loads the rules and removes all others, those of other tools
+// included.
 func (r ruleset) script() string {
 	switch r.Tool {
 	case nft:
@@ -82,7 +83,7 @@ func (r ruleset) script() string {
 	}
 }
 
-// restore is the program that loads rules of iptables.
+// restore returns the iptables-restore command of the tool.
 func (r ruleset) restore() string {
 	if r.IPv6 {
 		return strings.Replace(string(r.Tool), "ip", "ip6", 1) + "-restore"
@@ -90,7 +91,7 @@ func (r ruleset) restore() string {
 	return string(r.Tool) + "-restore"
 }
 
-// empty empties the tables of iptables.
+// empty empties iptables' tables.
 func (r ruleset) empty() string { return r.xtScript() }
 
 // sets are those of the ruleset's family.
@@ -117,7 +118,7 @@ var overIPv6 = strings.NewReplacer(
 	"198.18.0.0/18", "2001:db8:18::/114", "198.18.0.0-198.18.63.255", "2001:db8:18::-2001:db8:18::3fff",
 )
 
-// forIPv6 makes a rule for IPv4 one for IPv6, if there is such a rule.
+// forIPv6 translates a rule to IPv6, if there is such a rule.
 func forIPv6(text string) (string, bool) {
 	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32"} {
 		if strings.Contains(text, only) {
@@ -280,7 +281,7 @@ var features = []feature{
 	{"egress", "ip protocol tcp ip dscp set 18", ""},
 }
 
-// rules makes a ruleset for the connections.
+// rules generates a ruleset for the connections.
 func (g *generator) rules() {
 	g.Rules.Tool = []tool{nft, nft, xtNft, legacy}[g.r.IntN(4)]
 	g.Rules.Family, g.Rules.IPv6 = []string{"ip", "ip", "inet"}[g.r.IntN(3)], g.ipv6
@@ -306,8 +307,7 @@ func (g *generator) rules() {
 	}
 }
 
-// translate makes the rules that a connection cannot be without, and sometimes
-// others.
+// translate adds the NAT rules that a connection needs, and sometimes others.
 func (g *generator) translate(c conn) {
 	proto, port := strings.ToLower(c.Proto.String()), c.Dst.Port()
 	match := fmt.Sprintf("%s dport %d", proto, port)
@@ -335,7 +335,7 @@ func (g *generator) translate(c conn) {
 	}
 }
 
-// add adds a rule in the words of the ruleset's tool.
+// add adds a rule in the syntax of the ruleset's tool.
 func (g *generator) add(chain, nftText, xtText string) {
 	text := xtText
 	if g.Rules.Tool == nft {
@@ -347,7 +347,7 @@ func (g *generator) add(chain, nftText, xtText string) {
 	g.Rules.Rules = append(g.Rules.Rules, rule{chain, text})
 }
 
-// feature makes a rule about one of the connections.
+// feature generates a rule about one of the connections.
 func (g *generator) feature() rule {
 	for {
 		f, c := features[g.r.IntN(len(features))], g.Conns[g.r.IntN(len(g.Conns))]
@@ -357,7 +357,8 @@ func (g *generator) feature() rule {
 	}
 }
 
-// text is the rule for a tool, unless there is none about such a connection.
+// text returns the rule for a tool; ok is false if there is none about such a
+// connection.
 func (f feature) text(c conn, t tool) (text string, ok bool) {
 	text = f.xt
 	if t == nft {
@@ -375,26 +376,26 @@ func (f feature) text(c conn, t tool) (text string, ok bool) {
 	return matchConn(text, c, t), true
 }
 
-// note remembers what kind of rules there are.
+// note records the properties of a rule.
 func (g *generator) note(r rule) {
 	g.counting = g.counting || r.counts()
 	g.tracking = g.tracking || r.tracks()
 }
 
-// tracks tells whether a rule looks at what conntrack says of a packet.
+// tracks reports whether a rule matches conntrack's state.
 func (r rule) tracks() bool {
 	return slices.ContainsFunc([]string{"ct ", "conntrack", "-m state", "connmark", "CONNMARK"},
 		func(word string) bool { return strings.Contains(r.Text, word) })
 }
 
-// counts tells whether a rule counts packets.
+// counts reports whether a rule counts packets.
 func (r rule) counts() bool {
 	return slices.ContainsFunc([]string{"limit", "quota", "numgen inc", "statistic --mode nth", "packets", "recent"},
 		func(word string) bool { return strings.Contains(r.Text, word) })
 }
 
-// matchConn writes a connection into the text of a rule. Its far end has the
-// same address and port on all of the way, unless it is translated.
+// matchConn writes a connection into a rule. The address and port of its outer
+// end are the same everywhere, unless NAT changes them.
 func matchConn(text string, c conn, t tool) string {
 	proto, far, toFar := strings.ToLower(c.Proto.String()), c.Dst, true
 	if c.From == edge {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pair is two worlds.
+// pair is two worlds of the same makeup, one with SCON.
 type pair struct {
 	plain, scon *world
 	tool        tool // of the rules that are there
@@ -17,7 +17,7 @@ type pair struct {
 	sent        uint64 // sound packets of all cases so far
 }
 
-// difference is a packet whose fate was not the same in both worlds.
+// difference is a packet with another fate in the world with SCON.
 type difference struct {
 	step int
 	what string
@@ -27,14 +27,14 @@ func (d *difference) String() string {
 	return fmt.Sprintf("step %d: %s", d.step, d.what)
 }
 
-// both runs something in both worlds at the same time.
+// both runs fn in both worlds concurrently.
 func (p *pair) both(fn func(w *world) error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- fn(p.plain) }()
 	return errors.Join(fn(p.scon), <-failed)
 }
 
-// run runs a case, up to the first difference.
+// run runs a case up to the first difference.
 func (p *pair) run(c *Case) (d *difference, err error) {
 	if err := p.begin(c); err != nil {
 		return nil, err
@@ -57,7 +57,8 @@ func (p *pair) run(c *Case) (d *difference, err error) {
 	return p.compareConntrack(k)
 }
 
-// begin loads a case's rules, and removes what another has left behind.
+// begin waits until both worlds are as they were built, then loads the case's
+// rules and removes connections and packets of earlier cases.
 func (p *pair) begin(c *Case) error {
 	if err := p.both((*world).restored); err != nil {
 		return err
@@ -89,7 +90,7 @@ func (p *pair) begin(c *Case) error {
 	return p.both(func(w *world) error { _, err := w.collect(); return err })
 }
 
-// undo takes back a case's changes.
+// undo reverts a case's changes.
 func (p *pair) undo(c *Case) error {
 	var script strings.Builder
 	for _, s := range c.Steps {
@@ -121,7 +122,7 @@ func (p *pair) step(k chance, talks []*talk, s step) (*difference, error) {
 			shots[i].excuse = notHeard
 		}
 	}
-	// The world with SCON goes first, so that the daemon has had less time.
+	// The world with SCON first, so that the daemon has had less time.
 	scon, err := p.scon.fire(shots)
 	if err != nil {
 		return nil, err
@@ -145,7 +146,7 @@ func (p *pair) step(k chance, talks []*talk, s step) (*difference, error) {
 	return d, nil
 }
 
-// shots are the frames of a step's items.
+// shots returns the frames of a step's items.
 func (s step) shots(talks []*talk) (shots []shot) {
 	for _, it := range s.Items {
 		m := &maker{
@@ -153,7 +154,7 @@ func (s step) shots(talks []*talk) (shots []shot) {
 			r: rand.New(rand.NewPCG(it.Seed, 1)),
 		}
 		if it.Dir == reply && !m.learned {
-			continue // nothing has arrived that could be answered
+			continue // nothing has arrived yet
 		}
 		kindOf(it.Kind).make(m)
 		shots = append(shots, m.shots...)
@@ -161,7 +162,7 @@ func (s step) shots(talks []*talk) (shots []shot) {
 	return shots
 }
 
-// fire sends packets, and returns what arrives.
+// fire sends frames and returns what arrives.
 func (w *world) fire(shots []shot) ([]captured, error) {
 	for _, s := range shots {
 		if err := w.ends[s.node].send(s.offload, s.frame); err != nil {
@@ -171,7 +172,7 @@ func (w *world) fire(shots []shot) ([]captured, error) {
 	return w.collect()
 }
 
-// learn shows the connections what has become of their packets.
+// learn updates the connections by what has become of their packets.
 func learn(k chance, talks []*talk, shots []shot, plain, scon []captured) {
 	for _, s := range shots {
 		t := talks[s.conn]
@@ -190,7 +191,7 @@ func learn(k chance, talks []*talk, shots []shot, plain, scon []captured) {
 	}
 }
 
-// arrived finds where a packet arrived.
+// arrived finds the packet that a frame became.
 func (s shot) arrived(all []captured) (c captured, ok bool) {
 	i := slices.IndexFunc(all, func(c captured) bool {
 		return c.to != s.node && len(c.data) >= l4Of(c.data)+udpLen && idOf(c.data) == idOf(string(s.frame)) &&

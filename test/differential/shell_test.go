@@ -11,8 +11,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// shell is an sh(1) in device, with the mounts of the world's daemon. It stays:
-// a case costs the start of the tools that it uses, and no more.
+// shell is a long-running sh(1) in device with the mounts of the world's
+// daemon, so that a case starts only the tools that it uses.
 type shell struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -41,10 +41,10 @@ func (s *shell) close() {
 	_ = s.cmd.Wait()
 }
 
-// done is what the shell prints behind a script, with its exit status.
+// done precedes the exit status behind a script's output.
 const done = "--done-- "
 
-// run runs a script, up to the first command that fails.
+// run runs a script up to the first command that fails.
 func (s *shell) run(script string) error {
 	if script == "" {
 		return nil

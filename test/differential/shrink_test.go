@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// shrinking bounds how long a case is made smaller.
+// shrinking bounds the time that shrinking a case takes.
 const shrinking = 30 * time.Second
 
-// shrink leaves out of a case what the difference does not need. It returns the
-// smallest case that still has one, and that difference.
+// shrink removes parts of a case that the difference does not need. It returns
+// the smallest case that still has one, and that difference.
 func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 	end := time.Now().Add(shrinking)
 	differs := func(smaller *Case) (bool, error) {
@@ -34,7 +34,7 @@ func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 	return c, d, nil
 }
 
-// leaveOut tries to leave out ever smaller parts.
+// leaveOut tries to remove ever smaller parts.
 func leaveOut(now func() *Case, without func(c *Case, from, n int) (*Case, bool), differs func(*Case) (bool, error)) error {
 	for n := 64; n > 0; n /= 2 {
 		for from := 0; ; {
@@ -54,7 +54,7 @@ func leaveOut(now func() *Case, without func(c *Case, from, n int) (*Case, bool)
 	return nil
 }
 
-// size is how much there is to leave out.
+// size is the number of removable parts.
 func (c *Case) size() int {
 	n := len(c.Rules.Rules) + len(c.Steps)
 	for _, s := range c.Steps {
@@ -63,7 +63,7 @@ func (c *Case) size() int {
 	return n
 }
 
-// cut leaves out n of a list from the one numbered from on.
+// cut removes n elements of a list from an index on.
 func cut[T any](list []T, from, n int) []T {
 	return slices.Delete(slices.Clone(list), min(from, len(list)), min(from+n, len(list)))
 }
@@ -80,7 +80,7 @@ func (c Case) withoutRules(from, n int) (*Case, bool) {
 	return &c, any
 }
 
-// withoutItems counts the items of all steps.
+// withoutItems numbers the items of all steps.
 func (c Case) withoutItems(from, n int) (*Case, bool) {
 	any := false
 	c.Steps = slices.Clone(c.Steps)

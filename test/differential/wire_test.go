@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// wire is a packet socket on eth0 of a node: what is sent by it comes from that
-// node, and it sees what arrives there.
+// wire is a packet socket at a node's eth0, which sends as the node and
+// receives what arrives there.
 type wire struct {
 	fd    int
 	index int // of the device
@@ -25,8 +25,8 @@ type wire struct {
 	bare bool
 }
 
-// offload is what a packet carries beside its bytes: which checksum is to be
-// completed and which segments are to be made of it (struct virtio_net_hdr).
+// offload is a packet's virtio header (struct virtio_net_hdr): the checksum to
+// complete and the segments to cut.
 type offload struct {
 	partial            bool
 	gsoType            uint8
@@ -55,8 +55,8 @@ func (o offload) bytes() []byte {
 	return b
 }
 
-// captured is a packet that arrived at a node. Two are the same for whoever
-// receives them if they are equal.
+// captured is a packet that arrived at a node. Equal values are the same to
+// the receiver.
 type captured struct {
 	to       int    // node
 	pkttype  uint8  // PACKET_HOST, ...: for whom it is by its MAC address
@@ -65,7 +65,7 @@ type captured struct {
 	data     string
 }
 
-// openWire opens a packet socket on eth0 of a node.
+// openWire opens a packet socket at a node's eth0.
 func openWire(b *scontest.Bed, node string) (*wire, error) {
 	w := &wire{fd: -1, buf: make([]byte, 128<<10)}
 	err := b.Do(node, func() error {
@@ -96,8 +96,7 @@ func openWire(b *scontest.Bed, node string) (*wire, error) {
 
 func (w *wire) close() { unix.Close(w.fd) }
 
-// openBare makes a tun device in the place of device's uplink, and stands at its
-// other end.
+// openBare replaces device's uplink by a tun device and opens its other end.
 func openBare(b *scontest.Bed) *wire {
 	file := b.OpenTun(lab.Device, lab.Uplink, true)
 	// Fd has made it blocking.
@@ -108,7 +107,7 @@ func openBare(b *scontest.Bed) *wire {
 	return &wire{fd: fd, buf: make([]byte, 128<<10), bare: true}
 }
 
-// sendBare sends what is in a frame if it is IP and for the uplink.
+// sendBare sends the IP packet in a frame if the frame is for the uplink.
 func (w *wire) sendBare(o offload, frame []byte) error {
 	if len(frame) <= ethLen || string(frame[:6]) != string(uplinkMAC) {
 		return nil
@@ -148,7 +147,7 @@ func (w *wire) receiveBare() (c captured, ok bool, err error) {
 	return c, true, nil
 }
 
-// drain adds what has arrived at a node's end to what others have got.
+// drain appends what has arrived at a node's end.
 func (w *wire) drain(node int, got []captured) ([]captured, error) {
 	for {
 		c, ok, err := w.receive()
@@ -174,7 +173,7 @@ func (w *wire) send(o offload, frame []byte) error {
 	return nil
 }
 
-// receive returns the next packet; ok is false if there is none now.
+// receive returns the next packet; ok is false if there is none.
 func (w *wire) receive() (c captured, ok bool, err error) {
 	if w.bare {
 		return w.receiveBare()
@@ -200,8 +199,8 @@ func (w *wire) receive() (c captured, ok bool, err error) {
 	return c, true, nil
 }
 
-// normal is an offload without what is no difference to the receiver: whether a
-// checksum has been looked at already, and how the bytes lie in memory.
+// normal clears bits of an offload that make no difference to the receiver:
+// whether the checksum was verified already, and the memory layout.
 func normal(head []byte) string {
 	head[0] &= needsCsum
 	head[2], head[3] = 0, 0

@@ -131,8 +131,8 @@ ip link set eth0 up
 ip addr add 10.77.0.1/24 dev eth0
 `
 
-// setUpRouted takes the containers off the bridge: a route leads to each. Their
-// next hop has the MAC address that the bridge had.
+// setUpRouted takes the containers off the bridge and adds a route to each.
+// The next hop's MAC address is the one that the bridge had.
 var setUpRouted = routeTo(c1) + routeTo(c2)
 
 func routeTo(n int) string {
@@ -146,10 +146,10 @@ sysctl -q -w net.ipv4.conf.%[1]s.send_redirects=0
 `, lab.Port(n), bridgeMAC, routedAddr(n), lab.ContainerAddr(n), nodeMACs[n])
 }
 
-// routedAddr is device's address at the port of a container that is routed.
+// routedAddr is device's address at the port of a routed container.
 func routedAddr(n int) netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 17, byte(n)}) }
 
-// world is a lab with packet sockets at all ends, and perhaps a daemon.
+// world is a lab with packet sockets at all ends, with or without a daemon.
 type world struct {
 	bed    *scontest.Bed
 	scon   bool
@@ -161,14 +161,15 @@ type world struct {
 	round  byte  // of sentinels
 }
 
-// settings are what a daemon is started with; the seed of a case decides.
+// settings are the daemon's settings and the world's makeup, selected by a
+// case's seed.
 type settings struct {
 	lease        time.Duration
 	leasePackets int
 	makeup
 }
 
-// makeup is what a world is made of.
+// makeup is the structure of a world.
 type makeup struct {
 	ipv6    bool
 	bare    bool // the uplink has no MAC addresses
@@ -178,7 +179,7 @@ type makeup struct {
 	netkit  bool // the containers have netkit pairs
 }
 
-// newWorld builds a world that is gone when the test ends.
+// newWorld builds a world that is removed when the test ends.
 func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
 	w := &world{scon: scon, makeup: s.makeup}
@@ -255,7 +256,7 @@ const sentinelType = 0x88b5
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// sentinels are packets that arrive at every end behind all that is under way.
+// sentinels are packets that arrive at every end behind all earlier packets.
 func (m makeup) sentinels(round byte) (frames [nodes][]byte) {
 	for n := c1; n < nodes; n++ {
 		if m.routed {
@@ -271,23 +272,23 @@ func (m makeup) sentinels(round byte) (frames [nodes][]byte) {
 	return frames
 }
 
-// question is for an address of device's, from somebody who has none: it answers,
-// and does not remember it.
+// question is an ARP request for an address of device from a sender without
+// one: device answers and does not remember the sender.
 func question(round byte, from net.HardwareAddr, addr netip.Addr) []byte {
 	asks := net.HardwareAddr{2, 0, 0, sentinelType >> 8, sentinelType & 0xff, round}
 	return slices.Concat(broadcast, from, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, asks, make([]byte, 4),
 		make([]byte, 6), addr.AsSlice())
 }
 
-// isSentinel tells whether a sentinel of a round has arrived.
+// isSentinel reports whether a packet is a round's sentinel.
 func isSentinel(c captured, round byte) bool {
 	b := []byte(c.data)
 	return binary.BigEndian.Uint16(b[12:]) == sentinelType && b[14] == round ||
 		binary.BigEndian.Uint16(b[3:]) == sentinelType && b[5] == round
 }
 
-// isOwn tells what device says of its own accord, at any time: who is to send it
-// multicast (IGMP, MLD), and where others are (ARP, neighbour discovery).
+// isOwn reports whether device sends a packet on its own at any time:
+// multicast membership (IGMP, MLD), ARP and neighbour discovery.
 func isOwn(c captured) bool {
 	const igmp, hopByHop, icmp6, firstQuery, lastReport = 2, 0, 58, 130, 143
 	if isIPv6(c.data) && len(c.data) > ethLen+ip6Len+8 {
@@ -300,9 +301,9 @@ func isOwn(c captured) bool {
 	return c.data[12:14] == "\x08\x06" || len(c.data) > ethLen+9 && c.data[12:14] == "\x08\x00" && c.data[ethLen+9] == igmp
 }
 
-// collect returns what has arrived at the ends since the last time, in order.
-// Packets are handled as they are sent, one hop after the other; two rounds of
-// sentinels follow them over as many hops as there are.
+// collect returns what has arrived at the ends since the last call, in order.
+// Packets are processed in order, hop by hop; two rounds of sentinels follow
+// them over the maximum number of hops.
 func (w *world) collect() (got []captured, err error) {
 	var arrived [nodes]int
 	for round := 1; round <= 2; round++ {
@@ -347,17 +348,17 @@ func (w *world) collect() (got []captured, err error) {
 	return got, nil
 }
 
-// generation is that of the daemon's decisions.
+// generation returns the generation of the daemon's decisions.
 func (w *world) generation() (uint32, error) {
 	s, err := w.bed.Daemon.Status()
 	return s.Generation, err
 }
 
-// noticing is how long the daemon may take to hear of a change.
+// noticing bounds the time in which the daemon processes a change.
 const noticing = time.Second
 
-// settle waits until the daemon has heard of a change that was made when its
-// decisions were of an earlier generation. Some changes turn out to be none.
+// settle waits until the daemon has processed a change, by a generation other
+// than before. Some changes turn out to have no effect.
 func (w *world) settle(before uint32) error {
 	for deadline := time.Now().Add(noticing); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		now, err := w.generation()
@@ -368,8 +369,8 @@ func (w *world) settle(before uint32) error {
 	return nil
 }
 
-// calm waits until the daemon has heard of what packets have changed: there are
-// Conentries only of connections that conntrack has, and no new generation comes.
+// calm waits until the daemon has processed the effects of packets: Conentries
+// exist only for connections in conntrack, and the generation is stable.
 func (w *world) calm() error {
 	last, err := w.generation()
 	for deadline := time.Now().Add(scontest.Patience); err == nil; {

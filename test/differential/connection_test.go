@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// conn is a connection of a case, as whoever begins it sees it.
+// conn is a connection of a case, as its client sees it.
 type conn struct {
 	Kind     string // how it goes: out, published, routed, lan, hairpin
 	Proto    layers.IPProtocol
@@ -28,15 +28,15 @@ const (
 	reply
 )
 
-// view is how one end of a connection sees it.
+// view is the connection as one end sees it.
 type view struct {
 	node     int
 	from, to net.HardwareAddr
 	src, dst netip.AddrPort
 }
 
-// talk is a connection under way. Both worlds are given what the one without
-// SCON makes of it.
+// talk is the state of a connection. Packets of both worlds are made from what
+// arrives in the world without SCON.
 type talk struct {
 	conn
 	views   [2]view
@@ -58,8 +58,8 @@ func newTalk(c conn) *talk {
 	return t
 }
 
-// nextHop is where a node sends what is for an address of another, or for one that
-// device translates.
+// nextHop returns the MAC address that a node sends to for an address of
+// another node, or for one that device translates.
 func nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
 	switch {
 	case from == edge:
@@ -71,7 +71,7 @@ func nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
 	}
 }
 
-// learn takes a sound packet that has arrived.
+// learn records a valid packet that has arrived.
 func (t *talk) learn(s shot, c captured, k chance) {
 	src, dst := tupleOf([]byte(c.data))
 	if !k.ports[src.Port()] || !k.ports[dst.Port()] {
@@ -86,7 +86,8 @@ func (t *talk) learn(s shot, c captured, k chance) {
 	t.learned = true
 }
 
-// acknowledge takes a packet that has arrived, if it is as its receiver expects.
+// acknowledge records the sequence number of a packet that has arrived, if its
+// receiver expects it.
 func (t *talk) acknowledge(s shot, c captured) {
 	src, dst := tupleOf([]byte(c.data))
 	if back := t.views[1-s.dir]; c.to == back.node && dst == back.src && src == back.dst {
@@ -94,7 +95,7 @@ func (t *talk) acknowledge(s shot, c captured) {
 	}
 }
 
-// imitate takes what has become of a sound packet in the world with SCON.
+// imitate records the fate of a valid packet in the world with SCON.
 func (t *talk) imitate(s shot, all []captured) {
 	c, ok := s.arrived(all)
 	if t.lost[s.dir] = !ok; ok {
@@ -102,7 +103,7 @@ func (t *talk) imitate(s shot, all []captured) {
 	}
 }
 
-// form is a sound packet of a direction with a payload.
+// form returns a valid packet of a direction with a payload.
 func (t *talk) form(dir int, id uint16, payload []byte) form {
 	v := t.views[dir]
 	f := form{

@@ -8,7 +8,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// chance masks what device's kernel chooses at random.
+// chance masks values that device's kernel chooses at random.
 type chance struct {
 	ports map[uint16]bool // that a case names; others were chosen
 	reset map[uint16]bool // ports of whoever began a connection that was reset
@@ -39,7 +39,7 @@ func chanceIn(c *Case) chance {
 	return chance{ports, reset}
 }
 
-// alike tells whether two packets differ by chance only.
+// alike reports whether two packets differ in random values only.
 func (k chance) alike(a, b captured) bool {
 	if k.known(a) == k.known(b) {
 		return true
@@ -49,14 +49,14 @@ func (k chance) alike(a, b captured) bool {
 	return (k.chosen(a) || k.chosen(b)) && all.known(a) == all.known(b)
 }
 
-// chosen tells whether a packet has a port that the case does not name.
+// chosen reports whether a packet has a port that the case does not name.
 func (k chance) chosen(c captured) bool {
 	b := []byte(c.data)
 	return len(b) >= ethLen+ipLen && k.maskPorts(b, ethLen)
 }
 
-// known masks the id of ICMP packets, which may be device's own, and ports that a
-// translation has chosen because the right one was taken.
+// known masks the id of ICMP packets, which may be device's own, and ports
+// that NAT chose because the preferred one was taken.
 func (k chance) known(c captured) captured {
 	b := []byte(c.data)
 	if isIPv6(b) && len(b) >= ethLen+ip6Len+8 {
@@ -81,8 +81,7 @@ func (k chance) known(c captured) captured {
 	return c
 }
 
-// known6 masks, of IPv6, the identification of fragments, and ports that a
-// translation has chosen.
+// known6 does the same for IPv6, where fragments have an identification.
 func (k chance) known6(b []byte) {
 	const identification = 4 // in the fragment header
 	at := ethLen + ip6Len
@@ -104,8 +103,8 @@ func isICMPError(kind byte) bool {
 	return kind == 3 || kind == 4 || kind == 5 || kind == 11 || kind == 12
 }
 
-// behindExtensions is where a packet of IPv6 goes on behind extension headers that
-// begin at a place, and with what.
+// behindExtensions skips the IPv6 extension headers that begin at an offset,
+// and returns the offset and protocol behind them.
 func behindExtensions(b []byte, at int, proto layers.IPProtocol) (int, layers.IPProtocol) {
 	for at+8 <= len(b) && (proto == layers.IPProtocolIPv6HopByHop || proto == layers.IPProtocolIPv6Routing || proto == layers.IPProtocolIPv6Destination) {
 		at, proto = at+8*(1+int(b[at+1])), layers.IPProtocol(b[at])
@@ -113,8 +112,8 @@ func behindExtensions(b []byte, at int, proto layers.IPProtocol) (int, layers.IP
 	return at, proto
 }
 
-// maskPorts masks ports that the case does not name, if there are any in the IP
-// packet at a place, and the checksums that they are in.
+// maskPorts masks the ports of the IP packet at an offset that the case does
+// not name, and the checksums over them.
 func (k chance) maskPorts(b []byte, ip int) (masked bool) {
 	at, checksum, proto := ip+ip6Len, 0, layers.IPProtocol(b[ip+6])
 	if b[ip]>>4 == 6 {
@@ -152,7 +151,7 @@ func (k chance) maskPorts(b []byte, ip int) (masked bool) {
 	return masked
 }
 
-// mask overwrites n bytes, as far as they are there.
+// mask zeroes up to n bytes.
 func mask(b []byte, at, n int) {
 	for i := at; i < min(at+n, len(b)); i++ {
 		b[i] = 0

@@ -32,13 +32,13 @@ type maker struct {
 	shots []shot
 }
 
-// frame adds a frame that the direction's sender sends.
+// frame adds a frame from the direction's sender.
 func (m *maker) frame(b []byte) *shot {
 	m.shots = append(m.shots, shot{item: m.item, node: m.views[m.dir].node, frame: b, conn: m.index, dir: m.dir})
 	return &m.shots[len(m.shots)-1]
 }
 
-// payload is n bytes that no other packet has.
+// payload returns n bytes that are unique to the packet.
 func (m *maker) payload(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -47,18 +47,18 @@ func (m *maker) payload(n int) []byte {
 	return b
 }
 
-// data is the form of the next packet with n bytes.
+// data returns the direction's next packet with n bytes.
 func (m *maker) data(n int) form { return m.form(m.dir, m.id, m.payload(n)) }
 
-// some is a sound packet of some length, to be damaged.
+// some returns a valid packet of random length, to be damaged.
 func (m *maker) some() form { return m.data(m.r.IntN(200)) }
 
-// send adds a sound packet.
+// send adds a valid packet.
 func (m *maker) send(f form) {
 	m.count(f, m.frame(f.bytes())).sound = true
 }
 
-// count has the sender take a packet for sent.
+// count advances the sender's sequence number by a packet.
 func (m *maker) count(f form, s *shot) *shot {
 	if !m.isTCP() {
 		return s
@@ -75,7 +75,7 @@ func (m *maker) isTCP() bool { return m.Proto == layers.IPProtocolTCP }
 
 func (m *maker) isIPv6() bool { return m.Src.Addr().Is6() }
 
-// l4At is where TCP or UDP begin in the connection's sound packets.
+// l4At returns the offset of TCP or UDP in the connection's valid packets.
 func (m *maker) l4At() int {
 	if m.isIPv6() {
 		return ethLen + ip6Len
@@ -83,7 +83,7 @@ func (m *maker) l4At() int {
 	return ethLen + ipLen
 }
 
-// checksumAt is where the checksum of TCP or UDP is.
+// checksumAt returns the offset of the TCP or UDP checksum.
 func (m *maker) checksumAt() int {
 	if m.isTCP() {
 		return m.l4At() + 16
@@ -91,7 +91,7 @@ func (m *maker) checksumAt() int {
 	return m.l4At() + 6
 }
 
-// flagged adds a TCP packet with flags that it should not have now.
+// flagged adds a TCP packet with unexpected flags.
 func (m *maker) flagged(set func(t *layers.TCP)) {
 	if !m.isTCP() {
 		return
@@ -101,7 +101,7 @@ func (m *maker) flagged(set func(t *layers.TCP)) {
 	m.frame(f.bytes())
 }
 
-// fixTCP makes the checksum of a TCP packet right.
+// fixTCP corrects a packet's TCP checksum.
 func (m *maker) fixTCP(b []byte) {
 	at := m.l4At()
 	b[at+16], b[at+17] = 0, 0
@@ -109,7 +109,7 @@ func (m *maker) fixTCP(b []byte) {
 	binary.BigEndian.PutUint16(b[at+16:], ^sum(b[addrsOf(b):at], []byte{0, 6, byte(n >> 8), byte(n)}, b[at:]))
 }
 
-// partial adds a packet whose checksum is to be completed.
+// partial adds a packet whose checksum the device completes.
 func (m *maker) partial(f form, o offload) {
 	b := f.bytes()
 	at := m.l4At()
@@ -120,7 +120,7 @@ func (m *maker) partial(f form, o offload) {
 	m.count(f, m.frame(b)).offload = o
 }
 
-// odd is a length that is not n.
+// odd returns a length other than n.
 func (m *maker) odd(n int) uint16 {
 	choices := []int{0, 1, 2, 7, 8, 19, 20, 27, 28, 39, 40, 255, n - 1, n + 1, n + 100, 65535, n - 4}
 	return uint16(max(choices[m.r.IntN(len(choices))], 0))
@@ -135,7 +135,7 @@ var otherAddrs6 = func() (all [10]netip.Addr) {
 	return all
 }()
 
-// otherAddr is an address that is not the sender's.
+// otherAddr returns an address other than the sender's.
 func (m *maker) otherAddr() netip.Addr {
 	all := [][4]byte{{172, 17, 0, 2}, {172, 17, 0, 3}, {172, 17, 0, 77}, {10, 77, 0, 1}, {10, 77, 0, 55}, {127, 0, 0, 1},
 		{0, 0, 0, 0}, {198, 19, 99, 1}, {172, 17, 0, 1}, {224, 0, 0, 1}}

@@ -20,13 +20,13 @@ const (
 	tcpLen = 20
 )
 
-// isIPv6 tells whether a frame says that it has a packet of IPv6.
+// isIPv6 reports whether a frame's EtherType is IPv6.
 func isIPv6[T string | []byte](b T) bool {
 	return len(b) >= ethLen && b[12] == 0x86 && b[13] == 0xdd
 }
 
-// l4Of is where TCP or UDP begin in a frame without VLAN tag, options and
-// extension headers.
+// l4Of returns the offset of TCP or UDP in a frame without VLAN tag, IP
+// options and extension headers.
 func l4Of[T string | []byte](b T) int {
 	if isIPv6(b) {
 		return ethLen + ip6Len
@@ -34,8 +34,7 @@ func l4Of[T string | []byte](b T) int {
 	return ethLen + ipLen
 }
 
-// protoOf is what a frame has behind the IP header; the frame has as much as one
-// of IPv4.
+// protoOf returns the protocol of a frame that has at least an IPv4 header.
 func protoOf[T string | []byte](b T) layers.IPProtocol {
 	if isIPv6(b) {
 		return layers.IPProtocol(b[ethLen+6])
@@ -43,7 +42,7 @@ func protoOf[T string | []byte](b T) layers.IPProtocol {
 	return layers.IPProtocol(b[ethLen+9])
 }
 
-// addrsOf is where the addresses are.
+// addrsOf returns the offset of the IP addresses.
 func addrsOf[T string | []byte](b T) int {
 	if isIPv6(b) {
 		return ethLen + 8
@@ -51,8 +50,8 @@ func addrsOf[T string | []byte](b T) int {
 	return ethLen + 12
 }
 
-// form is what a sound packet looks like. Of IPv6, tos is the traffic class, ttl
-// the hop limit, and id the flow label.
+// form holds the header fields of a valid packet. For IPv6, tos is the traffic
+// class, ttl the hop limit and id the flow label.
 type form struct {
 	from, to  net.HardwareAddr
 	tos, ttl  uint8
@@ -70,7 +69,7 @@ type form struct {
 	noUDPSums bool
 }
 
-// bytes6 is bytes for IPv6.
+// bytes6 is bytes() for IPv6.
 func (f form) bytes6() []byte {
 	ip := layers.IPv6{
 		Version: 6, TrafficClass: f.tos, FlowLabel: uint32(f.id), HopLimit: f.ttl, NextHeader: f.proto,
@@ -118,7 +117,7 @@ func serialize(all []gopacket.SerializableLayer) []byte {
 	return buf.Bytes()
 }
 
-// bytes is the frame, with all lengths and checksums as they should be.
+// bytes returns the frame with correct lengths and checksums.
 func (f form) bytes() []byte {
 	if f.dst.Addr().Is6() {
 		return f.bytes6()
@@ -154,7 +153,7 @@ func (f form) bytes() []byte {
 	return b
 }
 
-// sum is the ones' complement sum of bytes.
+// sum returns the one's complement sum of bytes.
 func sum(parts ...[]byte) uint16 {
 	var s uint32
 	for _, p := range parts {
@@ -168,7 +167,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// fixIP makes the checksum of a frame's IP header right, if it has one.
+// fixIP corrects the checksum of a frame's IP header, if it has one.
 func fixIP(b []byte) {
 	if isIPv6(b) {
 		return
@@ -182,8 +181,8 @@ func fixIP(b []byte) {
 	binary.BigEndian.PutUint16(ip[10:], ^sum(ip))
 }
 
-// tupleOf reads addresses and ports of a frame with an IP header; ports that it
-// does not have are 0.
+// tupleOf returns addresses and ports of a frame with an IP header; missing
+// ports are 0.
 func tupleOf(b []byte) (src, dst netip.AddrPort) {
 	var ports [4]byte
 	if isIPv6(b) {
@@ -202,7 +201,7 @@ func tupleOf(b []byte) (src, dst netip.AddrPort) {
 		netip.AddrPortFrom(addr(ethLen+16), binary.BigEndian.Uint16(ports[2:]))
 }
 
-// describe decodes a frame for people.
+// describe decodes a frame.
 func describe(b string) string {
 	p := gopacket.NewPacket([]byte(b), layers.LayerTypeEthernet, gopacket.Default)
 	return p.Dump()
