@@ -16,11 +16,11 @@ import (
 
 const newerKernel = "run Linux 5.15 or newer"
 
-func lookBPF(host) sight {
+func checkBPF(host) result {
 	if err := features.HaveProgramType(ebpf.SchedCLS); err != nil {
-		return sight{fail, err.Error(), bpfRemedy(err)}
+		return result{fail, err.Error(), bpfRemedy(err)}
 	}
-	return sight{ok, "a program was loaded", ""}
+	return result{ok, "a program was loaded", ""}
 }
 
 // compile loads a program and returns ebpf.ErrNotSupported if the kernel interprets
@@ -43,43 +43,43 @@ func compile() error {
 	return err
 }
 
-// compiled tells by the result of compile whether the JIT is on.
-func compiled(err error) sight {
+// compiled is the finding for a result of compile.
+func compiled(err error) result {
 	switch {
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return sight{warn, "off: a program was not compiled", "sysctl -w net.core.bpf_jit_enable=1 in the initial network namespace, or a kernel with CONFIG_BPF_JIT"}
+		return result{warn, "off: a program was not compiled", "sysctl -w net.core.bpf_jit_enable=1 in the initial network namespace, or a kernel with CONFIG_BPF_JIT"}
 	case err != nil:
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	}
-	return sight{ok, "on: a program was compiled", ""}
+	return result{ok, "on: a program was compiled", ""}
 }
 
-func lookRedirectPeer(host) sight {
+func checkRedirectPeer(host) result {
 	return probed(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectPeer))
 }
 
-func lookMmapable(host) sight {
+func checkMmapable(host) result {
 	return probed(features.HaveMapFlag(features.BPF_F_MMAPABLE))
 }
 
-func lookRingBuffer(host) sight {
+func checkRingBuffer(host) result {
 	return probed(features.HaveMapType(ebpf.RingBuf))
 }
 
-// probed is the result of a feature's probe that SCON cannot do without.
-func probed(err error) sight {
+// probed is the result of the probe of a required feature.
+func probed(err error) result {
 	switch {
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return sight{fail, "the kernel has none", newerKernel}
+		return result{fail, "not in this kernel", newerKernel}
 	case err != nil:
-		return sight{fail, err.Error(), bpfRemedy(err)}
+		return result{fail, err.Error(), bpfRemedy(err)}
 	default:
-		return sight{ok, "tried", ""}
+		return result{ok, "tried", ""}
 	}
 }
 
-// lookTCX attaches a program to the loopback of a namespace of its own.
-func lookTCX(host) sight {
+// checkTCX attaches a program to the loopback of a namespace of its own.
+func checkTCX(host) result {
 	err := netns.Scratch(func() error {
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Type: ebpf.SchedCLS,
@@ -100,21 +100,21 @@ func lookTCX(host) sight {
 		return l.Close()
 	})
 	if err != nil {
-		return sight{note, "none: " + err.Error(), fmt.Sprintf("run Linux %v or newer", tcxSince)}
+		return result{note, "not available: " + err.Error(), fmt.Sprintf("run Linux %v or newer", tcxSince)}
 	}
-	return sight{ok, "tried", ""}
+	return result{ok, "tried", ""}
 }
 
-// jiffiesWatch is how long the kernel's clock is watched to find its rate.
+// jiffiesWatch is how long jiffies are counted to find their rate.
 const jiffiesWatch = 100 * time.Millisecond
 
-// lookJiffies counts jiffies over a moment: few kernels show their CONFIG_HZ.
-func lookJiffies(host) sight {
+// checkJiffies counts jiffies: few kernels publish their CONFIG_HZ.
+func checkJiffies(host) result {
 	hz, err := jiffiesPerSecond()
 	if err != nil {
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	}
-	return sight{ok, fmt.Sprintf("HZ = %d: %v", hz, time.Second/time.Duration(hz)), ""}
+	return result{ok, fmt.Sprintf("HZ = %d: %v", hz, time.Second/time.Duration(hz)), ""}
 }
 
 func jiffiesPerSecond() (int, error) {
@@ -146,7 +146,7 @@ func jiffiesPerSecond() (int, error) {
 	return nearestHZ(float64(last-first) / end.Sub(start).Seconds()), nil
 }
 
-// nearestHZ is the CONFIG_HZ that a measured rate is nearest to.
+// nearestHZ is the CONFIG_HZ nearest to a measured rate.
 func nearestHZ(rate float64) int {
 	best := 100
 	for _, hz := range []int{250, 300, 1000} {
@@ -161,15 +161,15 @@ func distance(rate float64, hz int) float64 {
 	return max(rate-float64(hz), float64(hz)-rate)
 }
 
-// lookNetkit makes a pair of netkit devices in a namespace of its own.
-func lookNetkit(host) sight {
+// checkNetkit makes a pair of netkit devices in a namespace of its own.
+func checkNetkit(host) result {
 	err := netns.Scratch(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "scon0"
 		return netlink.LinkAdd(&netlink.Netkit{LinkAttrs: attrs})
 	})
 	if err != nil {
-		return sight{note, "none: " + err.Error(), "run Linux 6.7 or newer with CONFIG_NETKIT"}
+		return result{note, "not available: " + err.Error(), "run Linux 6.7 or newer with CONFIG_NETKIT"}
 	}
-	return sight{ok, "tried", ""}
+	return result{ok, "tried", ""}
 }

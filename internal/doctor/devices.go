@@ -12,7 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/express/discover"
 )
 
-// findDevices says what a daemon would hook in the namespace, and what not.
+// findDevices lists the devices of the namespace that a daemon hooks, and those
+// that it does not.
 func findDevices() []api.Finding {
 	top, err := discover.Scan(discover.Options{})
 	if err != nil {
@@ -49,7 +50,7 @@ func findDevices() []api.Finding {
 	return found
 }
 
-// translated names uplinks that are bridges which Netfilter looks into.
+// translated finds uplinks that are bridges with bridge netfilter.
 func translated(top discover.Topology) (found []api.Finding) {
 	const setting = "net.bridge.bridge-nf-call-iptables"
 	value, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(setting, ".", "/"))
@@ -60,24 +61,24 @@ func translated(top discover.Topology) (found []api.Finding) {
 		isUplink := func(l netlink.Link) bool { return l.Attrs().Index == u.Index && l.Type() == "bridge" }
 		if slices.ContainsFunc(top.Links, isUplink) {
 			found = append(found, api.Finding{
-				Level: note, What: fmt.Sprintf("what enters by bridge %s stays regular", u.Name),
-				Why:    setting + " is on: addresses are translated before the bridge itself has the packet",
-				Remedy: "sysctl -w " + setting + "=0, if no iptables rule is for packets within a bridge",
+				Level: note, What: fmt.Sprintf("packets that enter by bridge %s stay regular", u.Name),
+				Why:    setting + " is on: addresses are translated before the bridge device receives the packet",
+				Remedy: "sysctl -w " + setting + "=0, if no iptables rule concerns packets within a bridge",
 			})
 		}
 	}
 	return found
 }
 
-// controlled names bridges whose ports stay regular because packets meet
-// something at the bridge itself.
+// controlled finds bridges whose ports stay regular because the bridge device has
+// a qdisc or a filter.
 func controlled(top discover.Topology) (found []api.Finding) {
 	for _, b := range top.Bridges {
 		what, err := discover.Control(b.Index, top.Qdiscs[b.Index], nil)
 		if err == nil && what != "" {
 			found = append(found, api.Finding{
 				Level: warn, What: fmt.Sprintf("containers of bridge %s stay regular", b.Name),
-				Why:    "their packets must meet what it has: " + what,
+				Why:    "their packets must pass its " + what,
 				Remedy: "shape or filter at the uplink or at the containers' ports",
 			})
 		}
@@ -85,7 +86,7 @@ func controlled(top discover.Topology) (found []api.Finding) {
 	return found
 }
 
-// hookable says whether a device may be hooked.
+// hookable reports whether a device may be hooked.
 func hookable(role string, ifindex int, name string) api.Finding {
 	filter, err := discover.ForeignIngress(ifindex)
 	switch {
@@ -94,8 +95,8 @@ func hookable(role string, ifindex int, name string) api.Finding {
 	case filter != "":
 		return api.Finding{
 			Level: warn, What: fmt.Sprintf("%s %s stays regular", role, name),
-			Why:    "its ingress filter " + filter + " must see every packet",
-			Remedy: "take the filter away if nothing needs it",
+			Why:    "its ingress filter " + filter + " must process every packet",
+			Remedy: "remove the filter if nothing needs it",
 		}
 	default:
 		return api.Finding{Level: ok, What: fmt.Sprintf("%s %s can be hooked", role, name)}

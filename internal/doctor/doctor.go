@@ -1,9 +1,8 @@
-// Package doctor looks at a machine, with or without a daemon, with or
-// without root: what is here of all that SCON uses, what is lost without it,
-// how to mend it.
+// Package doctor checks a machine, with or without a daemon, with or
+// without root: what SCON needs, what is missing, and how to fix it.
 //
-// A thing is tried where that leaves nothing behind; versions and settings are
-// read only where it cannot be tried.
+// A feature is tried where that leaves nothing behind; versions and settings are
+// read where it cannot be tried.
 package doctor
 
 import "github.com/scon-project/scon/internal/api"
@@ -11,143 +10,143 @@ import "github.com/scon-project/scon/internal/api"
 // Levels of a capability and of a finding.
 const (
 	ok   = "ok"
-	note = "note" // a lesser way is taken, or it could not be looked at
-	warn = "warn" // something stays regular that need not
-	fail = "fail" // no daemon can run
+	note = "note" // a fallback is used, or the check was not possible
+	warn = "warn" // connections stay regular that need not
+	fail = "fail" // the daemon cannot run
 )
 
-// A capability is one thing that SCON uses.
+// A capability is a feature of the machine that SCON uses.
 type capability struct {
 	name      string
 	purpose   string // what SCON uses it for
 	without   string // what is lost
-	needsRoot bool   // to be looked at
-	look      func(h host) sight
+	needsRoot bool   // for the check
+	check     func(h host) result
 }
 
-// sight is what was found of a capability.
-type sight struct {
+// result is what was found of a capability.
+type result struct {
 	level  string
 	found  string
 	remedy string // "" when there is nothing to mend
 }
 
-// unseen is what only root could look at; the remedy stands at lookRoot.
-var unseen = sight{level: note, found: "not looked at without root"}
+// unchecked is the result of a check that needs root; checkRoot has the remedy.
+var unchecked = result{level: note, found: "not checked: needs root"}
 
-// capabilities stand from what nothing works without to what is nice to have.
+// capabilities are ordered from required to optional.
 var capabilities = []capability{
 	{
-		name: "root", look: lookRoot,
-		purpose: "load programs, follow conntrack and rules",
-		without: "no daemon; half of this list cannot be looked at",
+		name: "root", check: checkRoot,
+		purpose: "load programs, track conntrack and rules",
+		without: "no daemon; half of these checks are skipped",
 	},
 	{
-		name: "kernel", look: lookKernel,
+		name: "kernel", check: checkKernel,
 		purpose: "redirect_peer, mmapable arrays, ring buffer, links",
 		without: "no daemon",
 	},
 	{
-		name: "BPF", look: lookBPF, needsRoot: true,
-		purpose: "the programs of the express way",
+		name: "BPF", check: checkBPF, needsRoot: true,
+		purpose: "express programs",
 		without: "no daemon",
 	},
 	{
-		name: "redirect_peer", look: lookRedirectPeer, needsRoot: true,
-		purpose: "put packets straight into a container's namespace",
+		name: "redirect_peer", check: checkRedirectPeer, needsRoot: true,
+		purpose: "deliver packets directly into a container's namespace",
 		without: "no daemon",
 	},
 	{
-		name: "mmapable arrays", look: lookMmapable, needsRoot: true,
-		purpose: "place Conentries and read counters without a system call",
+		name: "mmapable arrays", check: checkMmapable, needsRoot: true,
+		purpose: "write Conentries and read counters without a system call",
 		without: "no daemon",
 	},
 	{
-		name: "BPF ring buffer", look: lookRingBuffer, needsRoot: true,
-		purpose: "hear of connections to compose and to flush",
+		name: "BPF ring buffer", check: checkRingBuffer, needsRoot: true,
+		purpose: "report connections to compose and to flush",
 		without: "no daemon",
 	},
 	{
-		name: "bpffs", look: lookBPFFS,
-		purpose: "keep programs and Conentries over a restart of the daemon",
+		name: "bpffs", check: checkBPFFS,
+		purpose: "keep programs and Conentries across a restart of the daemon",
 		without: "no daemon",
 	},
 	{
-		name: "ctnetlink", look: lookConntrack, needsRoot: true,
-		purpose: "ask for a connection's NAT and state, hear of its end",
+		name: "ctnetlink", check: checkConntrack, needsRoot: true,
+		purpose: "read a connection's NAT and state, and be notified of its end",
 		without: "no daemon",
 	},
 	{
-		name: "BPF JIT", look: lookJIT,
+		name: "BPF JIT", check: checkJIT,
 		purpose: "run the programs as machine code",
-		without: "they are interpreted, and may cost more than they save",
+		without: "programs are interpreted and may cost more than they save",
 	},
 	{
-		name: "tcx", look: lookTCX, needsRoot: true,
-		purpose: "attach beside other people's programs",
+		name: "tcx", check: checkTCX, needsRoot: true,
+		purpose: "attach beside programs of others",
 		without: "clsact is used: about 400 instructions a packet more",
 	},
 	{
-		name: "jiffies", look: lookJiffies, needsRoot: true,
-		purpose: "the grain of leases and heartbeat",
+		name: "jiffies", check: checkJiffies, needsRoot: true,
+		purpose: "resolution of leases and heartbeat",
 	},
 	{
-		name: "ip_forward", look: lookForward,
-		purpose: "the regular way between containers and outside",
-		without: "no connection gets through that could go express",
+		name: "ip_forward", check: checkForward,
+		purpose: "the kernel's path between containers and other machines",
+		without: "no connection is forwarded, so none goes express",
 	},
 	{
-		name: "ipv6_forwarding", look: lookForward6,
+		name: "ipv6_forwarding", check: checkForward6,
 		purpose: "the same over IPv6",
-		without: "no connection over IPv6 gets through that could go express",
+		without: "no IPv6 connection is forwarded, so none goes express",
 	},
 	{
-		name: "nftables", look: lookNFTables, needsRoot: true,
-		purpose: "hear of every change of rules at once",
-		without: "a change of rules is seen when the lease ends, within 1 s",
+		name: "nftables", check: checkNFTables, needsRoot: true,
+		purpose: "be notified of rule changes",
+		without: "a rule change takes effect when the lease ends, within 1 s",
 	},
 	{
-		name: "iptables-legacy", look: lookLegacy, needsRoot: true,
-		purpose: "rules whose changes nothing announces",
+		name: "iptables-legacy", check: checkLegacy, needsRoot: true,
+		purpose: "rules that send no change notification",
 	},
 	{
-		name: "br_netfilter", look: lookBridgeNetfilter,
+		name: "br_netfilter", check: checkBridgeNetfilter,
 		purpose: "iptables for packets within one bridge",
-		without: "packets within one bridge meet no rule: they are layer 2 only",
+		without: "packets within one bridge pass no rule",
 	},
 	{
-		name: "conntrack accounting", look: lookAccounting,
+		name: "conntrack accounting", check: checkAccounting,
 		purpose: "packets and bytes in 'conntrack -L'",
-		without: "'scon flows' has SCON's own counters",
+		without: "use the counters of 'scon flows'",
 	},
 	{
-		name: "container runtimes", look: lookRuntimes,
-		purpose: "the names of containers",
-		without: "containers are called by their namespace or port",
+		name: "container runtimes", check: checkRuntimes,
+		purpose: "container names",
+		without: "containers are named by their namespace or port",
 	},
 	{
-		name: "BTF", look: lookBTF,
-		purpose: "see why Netfilter drops a packet, for discard entries",
+		name: "BTF", check: checkBTF,
+		purpose: "learn why Netfilter drops a packet, for discard entries",
 		without: "no discard entries: dropped packets stay regular",
 	},
 	{
-		name: "netkit", look: lookNetkit, needsRoot: true,
-		purpose: "container devices without the veth hop",
+		name: "netkit", check: checkNetkit, needsRoot: true,
+		purpose: "container devices without the cost of veth",
 		without: "veth only, some percent above native",
 	},
 	{
-		name: "nft flowtable", look: lookFlowtable, needsRoot: true,
-		purpose: "the rival in 'scon bench'",
-		without: "'scon bench' leaves that mode out",
+		name: "nft flowtable", check: checkFlowtable, needsRoot: true,
+		purpose: "the mode flowtable of 'scon bench'",
+		without: "'scon bench' skips that mode",
 	},
 }
 
-// Options are what of the daemon's settings there is to look at.
+// Options are the daemon's settings that checks depend on.
 type Options struct {
 	ExactCounters []string // counters of rules that must miss no packet
 }
 
-// Examine looks at the machine and at the network namespace of the calling
+// Examine checks the machine and the network namespace of the calling
 // goroutine's thread, which must be locked when it is not the process's own.
 func Examine(o Options) api.Doctor {
 	h := thisHost()
@@ -166,9 +165,9 @@ func examine(h host) api.Doctor { return examineAll(h, capabilities) }
 func examineAll(h host, all []capability) api.Doctor {
 	d := api.Doctor{Kernel: h.release, Findings: []api.Finding{}}
 	for _, c := range all {
-		s := unseen
+		s := unchecked
 		if h.isRoot() || !c.needsRoot {
-			s = c.look(h)
+			s = c.check(h)
 		}
 		d.Capabilities = append(d.Capabilities, api.Capability{
 			Name: c.name, Level: s.level, Found: s.found,

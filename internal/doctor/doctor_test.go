@@ -45,51 +45,51 @@ func TestLook(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		look  func(host) sight
+		check func(host) result
 		files map[string]string
 		level string
 		found string
 	}{
-		{"JIT on", lookJIT, files(jit, "1\n"), ok, "net.core.bpf_jit_enable = 1"},
-		{"JIT off", lookJIT, files(jit, "0\n"), warn, "net.core.bpf_jit_enable = 0"},
-		{"JIT of another kernel", func(host) sight { return compiled(fmt.Errorf("JIT disabled: %w", ebpf.ErrNotSupported)) }, nil, warn, "off: a program was not compiled"},
-		{"JIT not readable", func(host) sight { return compiled(errors.New("denied")) }, nil, note, "denied"},
-		{"BTF", lookBTF, files("/sys/kernel/btf/vmlinux", ""), ok, "/sys/kernel/btf/vmlinux"},
-		{"no BTF", lookBTF, nil, note, "no /sys/kernel/btf/vmlinux"},
-		{"forwards", lookForward, files("/proc/sys/net/ipv4/ip_forward", "1\n"), ok, "net.ipv4.ip_forward = 1"},
-		{"forwards IPv6", lookForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "1\n"), ok, "net.ipv6.conf.all.forwarding = 1"},
-		{"does not forward IPv6", lookForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "0\n"), note, "net.ipv6.conf.all.forwarding = 0"},
-		{"no IPv6", lookForward6, nil, note, "no net.ipv6.conf.all.forwarding"},
-		{"does not forward", lookForward, files("/proc/sys/net/ipv4/ip_forward", "0\n"), warn, "net.ipv4.ip_forward = 0"},
-		{"bpffs", lookBPFFS, files(mounts, "none /sys/fs/bpf bpf rw 0 0\n"), ok, "mounted at /sys/fs/bpf"},
+		{"JIT on", checkJIT, files(jit, "1\n"), ok, "net.core.bpf_jit_enable = 1"},
+		{"JIT off", checkJIT, files(jit, "0\n"), warn, "net.core.bpf_jit_enable = 0"},
+		{"JIT of another kernel", func(host) result { return compiled(fmt.Errorf("JIT disabled: %w", ebpf.ErrNotSupported)) }, nil, warn, "off: a program was not compiled"},
+		{"JIT not readable", func(host) result { return compiled(errors.New("denied")) }, nil, note, "denied"},
+		{"BTF", checkBTF, files("/sys/kernel/btf/vmlinux", ""), ok, "/sys/kernel/btf/vmlinux"},
+		{"no BTF", checkBTF, nil, note, "no /sys/kernel/btf/vmlinux"},
+		{"forwards", checkForward, files("/proc/sys/net/ipv4/ip_forward", "1\n"), ok, "net.ipv4.ip_forward = 1"},
+		{"forwards IPv6", checkForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "1\n"), ok, "net.ipv6.conf.all.forwarding = 1"},
+		{"does not forward IPv6", checkForward6, files("/proc/sys/net/ipv6/conf/all/forwarding", "0\n"), note, "net.ipv6.conf.all.forwarding = 0"},
+		{"no IPv6", checkForward6, nil, note, "no net.ipv6.conf.all.forwarding"},
+		{"does not forward", checkForward, files("/proc/sys/net/ipv4/ip_forward", "0\n"), warn, "net.ipv4.ip_forward = 0"},
+		{"bpffs", checkBPFFS, files(mounts, "none /sys/fs/bpf bpf rw 0 0\n"), ok, "mounted at /sys/fs/bpf"},
 		{
-			"bpffs elsewhere", lookBPFFS,
+			"bpffs elsewhere", checkBPFFS,
 			files(mounts, "none /mnt bpf rw 0 0\n", types, "nodev\tproc\nnodev\tbpf\n\text4\n", "/sys/fs/bpf/.", ""),
 			ok, "not mounted; 'scon up' mounts it at /sys/fs/bpf",
 		},
 		{
-			"bpffs not built", lookBPFFS,
+			"bpffs not built", checkBPFFS,
 			files(mounts, "", types, "nodev\tproc\n\text4\n", "/sys/fs/bpf/.", ""),
-			fail, "no file system of type bpf",
+			fail, "the kernel has no bpffs",
 		},
-		{"no /sys", lookBPFFS, files(mounts, "", types, "nodev\tbpf\n"), fail, "no /sys/fs/bpf"},
-		{"Docker and Podman", lookRuntimes, files("/run/podman/podman.sock", "", "/run/docker.sock", ""), ok, "Docker, Podman"},
-		{"no runtime", lookRuntimes, nil, note, "no runtime's socket"},
-		{"br_netfilter", lookBridgeNetfilter, files("/proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"), ok, "net.bridge.bridge-nf-call-iptables = 1"},
-		{"no br_netfilter", lookBridgeNetfilter, nil, ok, "not loaded"},
-		{"accounting", lookAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "1\n"), note, "on: it counts regular packets only"},
-		{"no accounting", lookAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "0\n"), ok, "off"},
+		{"no /sys", checkBPFFS, files(mounts, "", types, "nodev\tbpf\n"), fail, "no /sys/fs/bpf"},
+		{"Docker and Podman", checkRuntimes, files("/run/podman/podman.sock", "", "/run/docker.sock", ""), ok, "Docker, Podman"},
+		{"no runtime", checkRuntimes, nil, note, "no socket of a runtime"},
+		{"br_netfilter", checkBridgeNetfilter, files("/proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"), ok, "net.bridge.bridge-nf-call-iptables = 1"},
+		{"no br_netfilter", checkBridgeNetfilter, nil, ok, "not loaded"},
+		{"accounting", checkAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "1\n"), note, "on: it counts regular packets only"},
+		{"no accounting", checkAccounting, files("/proc/sys/net/netfilter/nf_conntrack_acct", "0\n"), ok, "off"},
 		{
-			"legacy tables", lookLegacy,
+			"legacy tables", checkLegacy,
 			files("/proc/thread-self/net/ip_tables_names", "nat\nfilter\n", "/proc/thread-self/net/ip6_tables_names", "raw\n"),
 			note, "ip nat, ip filter, ip6 raw: a change is seen by xtables' lock file, or when the lease ends, within 1 s",
 		},
-		{"no legacy tables", lookLegacy, files("/proc/thread-self/net/ip_tables_names", ""), ok, "no tables"},
-		{"no legacy at all", lookLegacy, nil, ok, "no tables"},
-		{"kernel", lookKernel, nil, ok, "6.1.0-18-amd64"},
-		{"root", lookRoot, nil, ok, "root"},
+		{"no legacy tables", checkLegacy, files("/proc/thread-self/net/ip_tables_names", ""), ok, "no tables"},
+		{"no legacy at all", checkLegacy, nil, ok, "no tables"},
+		{"kernel", checkKernel, nil, ok, "6.1.0-18-amd64"},
+		{"root", checkRoot, nil, ok, "root"},
 	} {
-		got := c.look(fixture(t, c.files))
+		got := c.check(fixture(t, c.files))
 		if got.level != c.level || got.found != c.found {
 			t.Errorf("%s: got %s %q, want %s %q", c.name, got.level, got.found, c.level, c.found)
 		}
@@ -107,30 +107,30 @@ func TestJITInNetworkNamespace(t *testing.T) {
 		if _, err := h.sysctl("net.core.bpf_jit_enable"); err == nil {
 			t.Skip("this kernel shows the sysctl in every network namespace")
 		}
-		if got := lookJIT(h); got.level != ok || got.found != "on: a program was compiled" {
+		if got := checkJIT(h); got.level != ok || got.found != "on: a program was compiled" {
 			t.Errorf("got %+v", got)
 		}
 	})
 }
 
 func TestOldKernelFails(t *testing.T) {
-	if got := lookKernel(host{release: "5.10.0"}); got.level != fail || got.remedy != "run Linux 5.15 or newer" {
+	if got := checkKernel(host{release: "5.10.0"}); got.level != fail || got.remedy != "run Linux 5.15 or newer" {
 		t.Errorf("got %+v", got)
 	}
 }
 
-// TestExamine looks at the machine that the test runs on, which has all that
+// TestExamine checks the machine that the test runs on, which has all that
 // the other tests need.
 func TestExamine(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("need root to look at BPF: run 'sudo make test'")
+		t.Fatal("need root to check BPF: run 'sudo make test'")
 	}
 	d := Examine(Options{})
 	if len(d.Capabilities) != len(capabilities) || d.Kernel == "" {
 		t.Errorf("got %d capabilities of kernel %q", len(d.Capabilities), d.Kernel)
 	}
 	for _, c := range d.Capabilities {
-		if c.Level == fail || c.Found == "" || c.For == "" || c.Found == "not looked at without root" {
+		if c.Level == fail || c.Found == "" || c.For == "" || c.Found == "not checked: needs root" {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -144,7 +144,7 @@ func TestExamineWithoutRoot(t *testing.T) {
 		if c.Name == "" || c.For == "" {
 			t.Errorf("without a name or a purpose: %+v", c)
 		}
-		if capabilities[i].needsRoot && (c.Level != note || c.Found != "not looked at without root") {
+		if capabilities[i].needsRoot && (c.Level != note || c.Found != "not checked: needs root") {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -27,7 +27,7 @@ func TestFindRules(t *testing.T) {
 	nstest.Run(t, nstest.New(t), rules) // a rule whose module has to be loaded takes another handle
 	ns := nstest.New(t)
 	nstest.Run(t, ns, rules)
-	const remedy = "put a rule that accepts established connections before it, if it is about new ones"
+	const remedy = "accept established connections in an earlier rule, if this one concerns new connections"
 	finding := func(rule, says string) api.Finding {
 		return api.Finding{
 			Level: note, What: "rule " + rule + " judges single packets and keeps 0 connections regular",
@@ -44,7 +44,7 @@ func TestFindRules(t *testing.T) {
 		if diff := cmp.Diff(want, findRules(Options{})); diff != "" {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
-		s := lookNFTables(thisHost())
+		s := checkNFTables(thisHost())
 		if want := "inet mine, ip filter, ip mangle"; s.level != ok || s.found != want {
 			t.Errorf("got %+v, want %q", s, want)
 		}
@@ -77,13 +77,13 @@ func TestFindRulesOfExactCounters(t *testing.T) {
 	nstest.Do(t, ns, func() {
 		want := []api.Finding{
 			{
-				Level: warn, What: `exact_counters names "web", which is no counter that forwarded packets meet`,
-				Why:    "no rule counts by a counter of that name, or has a counter and that comment",
-				Remedy: "name the rule's comment or its counter as 'nft list ruleset' or 'iptables-save' show it",
+				Level: warn, What: `exact_counters names "web", but no rule for forwarded packets has that counter`,
+				Why:    "no rule uses a counter of that name, or has a counter and that comment",
+				Remedy: "use the rule's comment or counter name from 'nft list ruleset' or 'iptables-save'",
 			},
 			{
 				Level: note, What: "rule ip filter FORWARD handle 2 (exact counter billing) judges single packets and keeps 0 connections regular",
-				Why: "it says: meta l4proto udp counter accept", Remedy: "take its name from exact_counters, if it may miss express packets",
+				Why: "it says: meta l4proto udp counter accept", Remedy: "remove its name from exact_counters, if it may miss express packets",
 			},
 		}
 		if diff := cmp.Diff(want, findRules(Options{ExactCounters: []string{"billing", "web"}})); diff != "" {
@@ -127,7 +127,7 @@ func TestFindDevices(t *testing.T) {
 	nstest.Run(t, ns, "tc qdisc add dev br0 root tbf rate 100mbit burst 64k latency 400ms")
 	check([]api.Finding{
 		{
-			Level: warn, What: "containers of bridge br0 stay regular", Why: "their packets must meet what it has: qdisc tbf",
+			Level: warn, What: "containers of bridge br0 stay regular", Why: "their packets must pass its qdisc tbf",
 			Remedy: "shape or filter at the uplink or at the containers' ports",
 		},
 		{Level: ok, What: "port port0 of br0 can be hooked"},
@@ -147,7 +147,7 @@ func TestFindDevices(t *testing.T) {
 	}
 }
 
-// A bridge that is an uplink is named while Netfilter looks into bridges.
+// A bridge that is an uplink is reported while bridge netfilter is on.
 func TestFindTranslated(t *testing.T) {
 	settings := map[string]int{"net.bridge.bridge-nf-call-iptables=0": 0, "net.bridge.bridge-nf-call-iptables=1": 1}
 	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil { // it does not
@@ -166,7 +166,7 @@ func TestFindTranslated(t *testing.T) {
 		nstest.Do(t, ns, func() {
 			named := 0
 			for _, f := range findDevices() {
-				if strings.Contains(f.What, "what enters by bridge lan0") {
+				if strings.Contains(f.What, "packets that enter by bridge lan0") {
 					named++
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is the machine that is looked at; tests put a fixture here.
+// host is the checked machine; tests use a fixture.
 type host struct {
 	root    string // where /proc, /sys, /run and /boot are, "/" but in tests
 	euid    int

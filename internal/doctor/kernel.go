@@ -6,101 +6,101 @@ import (
 	"strings"
 )
 
-func lookRoot(h host) sight {
+func checkRoot(h host) result {
 	if !h.isRoot() {
-		return sight{note, fmt.Sprintf("user %d", h.euid), "run 'sudo scon doctor'"}
+		return result{note, fmt.Sprintf("user %d", h.euid), "run 'sudo scon doctor'"}
 	}
-	return sight{ok, "root", ""}
+	return result{ok, "root", ""}
 }
 
-func lookKernel(h host) sight {
+func checkKernel(h host) result {
 	v, err := parseVersion(h.release)
 	switch {
 	case err != nil:
-		return sight{fail, err.Error(), fmt.Sprintf("run Linux %v or newer", floor)}
+		return result{fail, err.Error(), fmt.Sprintf("run Linux %v or newer", floor)}
 	case v.before(floor):
-		return sight{fail, h.release, fmt.Sprintf("run Linux %v or newer", floor)}
+		return result{fail, h.release, fmt.Sprintf("run Linux %v or newer", floor)}
 	default:
-		return sight{ok, h.release, ""}
+		return result{ok, h.release, ""}
 	}
 }
 
-// lookJIT reads the sysctl, which only the initial network namespace has and only
+// checkJIT reads the sysctl, which only the initial network namespace has and only
 // root may read. In another namespace it loads a program.
-func lookJIT(h host) sight {
+func checkJIT(h host) result {
 	const name = "net.core.bpf_jit_enable"
 	value, err := h.sysctl(name)
 	switch {
 	case err != nil && !h.isRoot():
-		return unseen
+		return unchecked
 	case err != nil:
 		return compiled(compile())
 	case value == "0":
-		return sight{warn, name + " = 0", "sysctl -w " + name + "=1"}
+		return result{warn, name + " = 0", "sysctl -w " + name + "=1"}
 	default:
-		return sight{ok, name + " = " + value, ""}
+		return result{ok, name + " = " + value, ""}
 	}
 }
 
-func lookBTF(h host) sight {
+func checkBTF(h host) result {
 	if !h.exists("/sys/kernel/btf/vmlinux") {
-		return sight{note, "no /sys/kernel/btf/vmlinux", ""}
+		return result{note, "no /sys/kernel/btf/vmlinux", ""}
 	}
-	return sight{ok, "/sys/kernel/btf/vmlinux", ""}
+	return result{ok, "/sys/kernel/btf/vmlinux", ""}
 }
 
-func lookForward(h host) sight {
+func checkForward(h host) result {
 	const name = "net.ipv4.ip_forward"
 	value, err := h.sysctl(name)
 	switch {
 	case err != nil:
-		return sight{warn, "no " + name, ""}
+		return result{warn, "no " + name, ""}
 	case value != "1":
-		return sight{warn, name + " = " + value, "sysctl -w " + name + "=1 (Docker does it when it starts)"}
+		return result{warn, name + " = " + value, "sysctl -w " + name + "=1 (Docker does it when it starts)"}
 	default:
-		return sight{ok, name + " = 1", ""}
+		return result{ok, name + " = 1", ""}
 	}
 }
 
-// lookForward6 takes it for no fault: most machines have no containers with IPv6.
-func lookForward6(h host) sight {
+// checkForward6 reports a note only: most machines have no containers with IPv6.
+func checkForward6(h host) result {
 	const name = "net.ipv6.conf.all.forwarding"
 	value, err := h.sysctl(name)
 	switch {
 	case err != nil:
-		return sight{note, "no " + name, ""}
+		return result{note, "no " + name, ""}
 	case value != "1":
-		return sight{note, name + " = " + value, "sysctl -w " + name + "=1 (Docker does it where a network has IPv6)"}
+		return result{note, name + " = " + value, "sysctl -w " + name + "=1 (Docker does it where a network has IPv6)"}
 	default:
-		return sight{ok, name + " = 1", ""}
+		return result{ok, name + " = 1", ""}
 	}
 }
 
-// lookBPFFS tells of a bpffs at /sys/fs/bpf, or one that could be mounted there.
-func lookBPFFS(h host) sight {
+// checkBPFFS reports whether bpffs is, or can be, mounted at /sys/fs/bpf.
+func checkBPFFS(h host) result {
 	const dir = "/sys/fs/bpf"
 	mounts, err := h.read("/proc/thread-self/mounts")
 	if err != nil {
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	}
 	for sc := bufio.NewScanner(strings.NewReader(mounts)); sc.Scan(); {
 		if f := strings.Fields(sc.Text()); len(f) > 2 && f[1] == dir && f[2] == "bpf" {
-			return sight{ok, "mounted at " + dir, ""}
+			return result{ok, "mounted at " + dir, ""}
 		}
 	}
 	types, err := h.read("/proc/filesystems")
 	switch {
 	case err != nil:
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	case !h.exists(dir):
-		return sight{fail, "no " + dir, "mount -t sysfs sysfs /sys, on a kernel with CONFIG_BPF_SYSCALL"}
+		return result{fail, "no " + dir, "mount -t sysfs sysfs /sys, on a kernel with CONFIG_BPF_SYSCALL"}
 	}
 	for sc := bufio.NewScanner(strings.NewReader(types)); sc.Scan(); {
 		if f := strings.Fields(sc.Text()); f[len(f)-1] == "bpf" {
-			return sight{ok, "not mounted; 'scon up' mounts it at " + dir, ""}
+			return result{ok, "not mounted; 'scon up' mounts it at " + dir, ""}
 		}
 	}
-	return sight{fail, "no file system of type bpf", "run a kernel with CONFIG_BPF_SYSCALL"}
+	return result{fail, "the kernel has no bpffs", "run a kernel with CONFIG_BPF_SYSCALL"}
 }
 
 // runtimes are the container runtimes by the sockets they listen on.
@@ -112,7 +112,7 @@ var runtimes = []struct{ name, socket string }{
 	{"CRI-O", "/run/crio/crio.sock"},
 }
 
-func lookRuntimes(h host) sight {
+func checkRuntimes(h host) result {
 	var found []string
 	for _, r := range runtimes {
 		if h.exists(r.socket) {
@@ -120,7 +120,7 @@ func lookRuntimes(h host) sight {
 		}
 	}
 	if len(found) == 0 {
-		return sight{note, "no runtime's socket", ""}
+		return result{note, "no socket of a runtime", ""}
 	}
-	return sight{ok, strings.Join(found, ", "), ""}
+	return result{ok, strings.Join(found, ", "), ""}
 }

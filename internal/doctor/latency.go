@@ -12,48 +12,48 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// unknown is the level of what could not be looked at.
+// unknown is the level of a check that was not possible.
 const unknown = "unknown"
 
-// A preparation is something that matters to latency, or that the paper "Applicability
-// of Hardware-Supported Containers in Low-Latency Networking" has changed on its
-// host (section III-B).
+// A preparation is a setting of the machine that affects latency, or that the paper
+// "Applicability of Hardware-Supported Containers in Low-Latency Networking",
+// section III-B, changed on its host.
 type preparation struct {
 	name  string
-	paper string // what it did
-	look  func(h host) sight
+	paper string // the setting in the paper
+	check func(h host) result
 	// tried is the option of 'scon pin apply' with which 'scon pin advise' tries
 	// it, "" where it has none.
 	tried string
 }
 
-// preparations stand in the paper's order, then what it did to interrupts, then
-// what SCON knows besides.
+// preparations are in the paper's order: host, interrupts; then those that the
+// paper does not mention.
 var preparations = []preparation{
-	{"real-time kernel", "on (PREEMPT_RT)", lookRealTime, ""},
-	{"sleep states", "off", lookSleep, "--power"},
-	{"idle polling", "on (idle=poll)", lookIdlePolling, ""},
-	{"governor", "performance on all cores", lookGovernor, "--power"},
-	{"RCU callbacks", "off the cores with packets (rcu_nocbs)", lookRCU, ""},
-	{"logging", "off", lookLogging, ""},
-	{"irqaffinity", "core 0 (irqaffinity=0)", lookIRQAffinity, ""},
-	{"SMT", "off", lookSMT, ""},
-	{"slices", "user and system on core 0", lookSlices, ""},
-	{"isolated CPUs", "none: it says that isolation from the kernel is impossible", lookIsolated, ""},
-	{"irqbalance", "interrupts are pinned, so it must not run", lookIrqbalance, ""},
-	{"interrupts", "a core each, or the card's NUMA node", lookInterrupts, ""},
-	{"queues", "one per device, for a single flow", lookQueues, ""},
-	{"packet steering", "not said", lookSteering, "--steer rps"},
-	{"polling threads", "not used: softirqs, which ksoftirqd takes over in floods", lookThreads, "--steer threaded"},
+	{"real-time kernel", "on (PREEMPT_RT)", checkRealTime, ""},
+	{"sleep states", "off", checkSleep, "--power"},
+	{"idle polling", "on (idle=poll)", checkIdlePolling, ""},
+	{"governor", "performance on all cores", checkGovernor, "--power"},
+	{"RCU callbacks", "off the cores with packets (rcu_nocbs)", checkRCU, ""},
+	{"logging", "off", checkLogging, ""},
+	{"irqaffinity", "core 0 (irqaffinity=0)", checkIRQAffinity, ""},
+	{"SMT", "off", checkSMT, ""},
+	{"slices", "user and system on core 0", checkSlices, ""},
+	{"isolated CPUs", "none: the paper calls isolation from the kernel impossible", checkIsolated, ""},
+	{"irqbalance", "interrupts are pinned, so it must not run", checkIrqbalance, ""},
+	{"interrupts", "a core each, or the card's NUMA node", checkInterrupts, ""},
+	{"queues", "one per device, for a single flow", checkQueues, ""},
+	{"packet steering", "not mentioned", checkSteering, "--steer rps"},
+	{"polling threads", "not used: softirqs, which ksoftirqd takes over under load", checkThreads, "--steer threaded"},
 }
 
-// Latency looks at how the machine is prepared for low latency.
+// Latency checks how the machine is prepared for low latency.
 func Latency() api.LatencyDoctor { return latencyOf(thisHost()) }
 
 func latencyOf(h host) api.LatencyDoctor {
 	d := api.LatencyDoctor{Kernel: h.release}
 	for _, p := range preparations {
-		s := p.look(h)
+		s := p.check(h)
 		d.Preparations = append(d.Preparations, api.Preparation{
 			Name: p.name, Paper: p.paper, Level: s.level, Found: s.found, Remedy: s.remedy, Seen: p.measured(),
 		})
@@ -69,8 +69,8 @@ func (p preparation) measured() string {
 	return "not measured here: 'scon pin advise' tries " + p.tried
 }
 
-// unreadable is what is said of a file that is not there or not for this user.
-func unreadable(err error) sight { return sight{unknown, err.Error(), ""} }
+// unreadable is the result for a file that is missing or not readable.
+func unreadable(err error) result { return result{unknown, err.Error(), ""} }
 
 // bootOption is the value of an option of the kernel's command line.
 func (h host) bootOption(name string) (value string, found bool, err error) {
@@ -87,16 +87,16 @@ func (h host) bootOption(name string) (value string, found bool, err error) {
 	return value, found, nil
 }
 
-func lookRealTime(h host) sight {
+func checkRealTime(h host) result {
 	if value, _ := h.read("/sys/kernel/realtime"); value == "1" {
-		return sight{ok, "/sys/kernel/realtime = 1", ""}
+		return result{ok, "/sys/kernel/realtime = 1", ""}
 	}
 	version, err := h.read("/proc/version")
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case strings.Contains(version, "PREEMPT_RT"):
-		return sight{ok, "PREEMPT_RT", ""}
+		return result{ok, "PREEMPT_RT", ""}
 	}
 	kind := "not preemptible by default"
 	for _, word := range []string{"PREEMPT_DYNAMIC", "PREEMPT"} {
@@ -105,14 +105,14 @@ func lookRealTime(h host) sight {
 			break
 		}
 	}
-	return sight{note, kind, "install a real-time kernel (Debian: linux-image-rt-" + runtime.GOARCH + ")"}
+	return result{note, kind, "install a real-time kernel (Debian: linux-image-rt-" + runtime.GOARCH + ")"}
 }
 
-// deepUS is the latency of the idle states that a core does without when it is
-// to answer at once.
+// deepUS is the exit latency, in microseconds, above which an idle state delays a
+// core's answer.
 const deepUS = 2
 
-func lookSleep(h host) sight {
+func checkSleep(h host) result {
 	states, err := filepath.Glob(h.path("/sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*"))
 	if err != nil {
 		return unreadable(err)
@@ -129,25 +129,25 @@ func lookSleep(h host) sight {
 	}
 	switch {
 	case len(states) == 0:
-		return sight{unknown, "the machine below, or the firmware, decides how CPUs sleep", ""}
+		return result{unknown, "not visible: the hypervisor or the firmware controls idle states", ""}
 	case len(deep) > 0:
-		return sight{note, "used: " + strings.Join(sortedKeys(deep), ", "), "scon pin apply --policy none --power; or processor.max_cstate=1 intel_idle.max_cstate=0 at boot"}
+		return result{note, "used: " + strings.Join(sortedKeys(deep), ", "), "scon pin apply --policy none --power; or processor.max_cstate=1 intel_idle.max_cstate=0 at boot"}
 	}
-	return sight{ok, "none deeper than C1 is used", ""}
+	return result{ok, "no state deeper than C1 is used", ""}
 }
 
-func lookIdlePolling(h host) sight {
+func checkIdlePolling(h host) result {
 	value, found, err := h.bootOption("idle")
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case found && value == "poll":
-		return sight{ok, "idle=poll", ""}
+		return result{ok, "idle=poll", ""}
 	}
-	return sight{note, "no idle=poll: CPUs sleep when there is nothing to do", "idle=poll at boot; it costs the power of full load"}
+	return result{note, "no idle=poll: idle CPUs sleep", "idle=poll at boot; idle CPUs then use as much power as busy ones"}
 }
 
-func lookGovernor(h host) sight {
+func checkGovernor(h host) result {
 	files, err := filepath.Glob(h.path("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
 	if err != nil {
 		return unreadable(err)
@@ -160,28 +160,28 @@ func lookGovernor(h host) sight {
 	}
 	switch {
 	case len(files) == 0:
-		return sight{unknown, "none: the machine below, or the firmware, sets the frequency", ""}
+		return result{unknown, "not visible: the hypervisor or the firmware sets the frequency", ""}
 	case len(others) > 0:
-		return sight{note, strings.Join(sortedKeys(others), ", "), "scon pin apply --policy none --power; or cpupower frequency-set -g performance"}
+		return result{note, strings.Join(sortedKeys(others), ", "), "scon pin apply --policy none --power; or cpupower frequency-set -g performance"}
 	}
-	return sight{ok, "performance", ""}
+	return result{ok, "performance", ""}
 }
 
-func lookRCU(h host) sight {
+func checkRCU(h host) result {
 	value, found, err := h.bootOption("rcu_nocbs")
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case found:
-		return sight{ok, strings.TrimSuffix("rcu_nocbs="+value, "="), ""}
+		return result{ok, strings.TrimSuffix("rcu_nocbs="+value, "="), ""}
 	}
-	return sight{note, "no rcu_nocbs: callbacks run in softirqs of every CPU", "rcu_nocbs=CPUS rcu_nocb_poll at boot, with a kernel that has CONFIG_RCU_NOCB_CPU"}
+	return result{note, "no rcu_nocbs: callbacks run in softirqs of every CPU", "rcu_nocbs=CPUS rcu_nocb_poll at boot, with a kernel that has CONFIG_RCU_NOCB_CPU"}
 }
 
-// loggers are the processes that write logs.
+// loggers are the known log daemons.
 var loggers = []string{"rsyslogd", "syslog-ng", "systemd-journal", "auditd"}
 
-func lookLogging(h host) sight {
+func checkLogging(h host) result {
 	running, err := h.processes()
 	if err != nil {
 		return unreadable(err)
@@ -193,41 +193,41 @@ func lookLogging(h host) sight {
 		}
 	}
 	if len(found) > 0 {
-		return sight{note, "run: " + strings.Join(found, ", "), "systemctl stop rsyslog auditd; Storage=none in journald.conf; audit=0 at boot"}
+		return result{note, "running: " + strings.Join(found, ", "), "systemctl stop rsyslog auditd; Storage=none in journald.conf; audit=0 at boot"}
 	}
-	return sight{ok, "no logger runs", ""}
+	return result{ok, "no logger runs", ""}
 }
 
-func lookIRQAffinity(h host) sight {
+func checkIRQAffinity(h host) result {
 	value, found, err := h.bootOption("irqaffinity")
 	if err != nil {
 		return unreadable(err)
 	}
 	if found {
-		return sight{ok, "irqaffinity=" + value, ""}
+		return result{ok, "irqaffinity=" + value, ""}
 	}
 	mask, err := h.read("/proc/irq/default_smp_affinity")
 	if err != nil {
 		return unreadable(err)
 	}
-	return sight{note, "no irqaffinity; new interrupts may come to CPUs of mask " + mask, "irqaffinity=0 at boot, and scon pin apply for those of the network"}
+	return result{note, "no irqaffinity; new interrupts go to CPUs of mask " + mask, "irqaffinity=0 at boot, and scon pin apply for network interrupts"}
 }
 
-func lookSMT(h host) sight {
+func checkSMT(h host) result {
 	active, err := h.read("/sys/devices/system/cpu/smt/active")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return sight{ok, "this kernel has none", ""}
+		return result{ok, "this kernel has none", ""}
 	case err != nil:
 		return unreadable(err)
 	case active == "1":
-		return sight{note, "on", "echo off >/sys/devices/system/cpu/smt/control; or nosmt at boot"}
+		return result{note, "on", "echo off >/sys/devices/system/cpu/smt/control; or nosmt at boot"}
 	}
-	return sight{ok, "off", ""}
+	return result{ok, "off", ""}
 }
 
-// lookSlices tells where systemd lets users and services run.
-func lookSlices(h host) sight {
+// checkSlices tells where systemd lets users and services run.
+func checkSlices(h host) result {
 	all, err := h.read("/sys/devices/system/cpu/online")
 	if err != nil {
 		return unreadable(err)
@@ -246,14 +246,14 @@ func lookSlices(h host) sight {
 	}
 	switch {
 	case !seen:
-		return sight{unknown, "no slices: systemd does not run here", ""}
+		return result{unknown, "no slices: systemd is not running", ""}
 	case len(open) > 0:
-		return sight{note, strings.Join(open, ", ") + ": all CPUs", "systemctl set-property --runtime " + open[0] + " AllowedCPUs=0"}
+		return result{note, strings.Join(open, ", ") + ": all CPUs", "systemctl set-property --runtime " + open[0] + " AllowedCPUs=0"}
 	}
-	return sight{ok, "restricted", ""}
+	return result{ok, "restricted", ""}
 }
 
-func lookIsolated(h host) sight {
+func checkIsolated(h host) result {
 	var found []string
 	for _, name := range []string{"isolated", "nohz_full"} {
 		value, err := h.read("/sys/devices/system/cpu/" + name)
@@ -262,23 +262,23 @@ func lookIsolated(h host) sight {
 		}
 	}
 	if len(found) > 0 {
-		return sight{note, strings.Join(found, ", ") + ": scon pin places nothing there", ""}
+		return result{note, strings.Join(found, ", ") + ": scon pin places no work there", ""}
 	}
-	return sight{ok, "none", ""}
+	return result{ok, "none", ""}
 }
 
-func lookIrqbalance(h host) sight {
+func checkIrqbalance(h host) result {
 	running, err := h.processes()
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case running["irqbalance"]:
-		return sight{note, "runs: it moves interrupts every 10 s", "scon pin apply has it leave alone what is pinned; or systemctl stop irqbalance"}
+		return result{note, "running: it moves interrupts every 10 s", "scon pin apply excludes pinned interrupts from it; or systemctl stop irqbalance"}
 	}
-	return sight{ok, "does not run", ""}
+	return result{ok, "not running", ""}
 }
 
-func lookQueues(h host) sight {
+func checkQueues(h host) result {
 	dirs, err := filepath.Glob(h.path("/sys/class/net/*/device"))
 	if err != nil {
 		return unreadable(err)
@@ -293,19 +293,19 @@ func lookQueues(h host) sight {
 	}
 	switch {
 	case len(dirs) == 0:
-		return sight{unknown, "no hardware device in this network namespace", ""}
+		return result{unknown, "no hardware device in this network namespace", ""}
 	case len(many) > 0:
-		return sight{note, strings.Join(many, ", "), "ethtool -L DEVICE combined 1, if there is a single flow"}
+		return result{note, strings.Join(many, ", "), "ethtool -L DEVICE combined 1, if there is a single flow"}
 	}
-	return sight{ok, "one per device", ""}
+	return result{ok, "one per device", ""}
 }
 
-// lookInterrupts tells what scon pin has in force.
-func lookInterrupts(h host) sight {
+// checkInterrupts tells what scon pin has in force.
+func checkInterrupts(h host) result {
 	if h.exists("/var/lib/scon/pin.json") {
-		return sight{ok, "scon pin is in force: 'scon pin status'", ""}
+		return result{ok, "pinned by scon pin: 'scon pin status'", ""}
 	}
-	return sight{note, "scon pin has placed none", "scon pin plan --policy core; scon pin advise"}
+	return result{note, "not pinned", "scon pin plan --policy core; scon pin advise"}
 }
 
 // devicesWith are the devices of this namespace that a file of theirs says
@@ -325,26 +325,26 @@ func (h host) devicesWith(pattern string) ([]string, error) {
 	return sortedKeys(devices), nil
 }
 
-func lookSteering(h host) sight {
+func checkSteering(h host) result {
 	devices, err := h.devicesWith("queues/rx-*/rps_cpus")
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case len(devices) > 0:
-		return sight{note, "RPS at " + strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/queues/rx-0/rps_cpus"}
+		return result{note, "RPS at " + strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/queues/rx-0/rps_cpus"}
 	}
-	return sight{ok, "none", "scon pin advise tells whether it helps here"}
+	return result{ok, "none", "scon pin advise measures whether it helps"}
 }
 
-func lookThreads(h host) sight {
+func checkThreads(h host) result {
 	devices, err := h.devicesWith("threaded")
 	switch {
 	case err != nil:
 		return unreadable(err)
 	case len(devices) > 0:
-		return sight{note, strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/threaded"}
+		return result{note, strings.Join(devices, ", "), "echo 0 >/sys/class/net/DEVICE/threaded"}
 	}
-	return sight{ok, "none", "scon pin advise tells whether they help here"}
+	return result{ok, "none", "scon pin advise measures whether they help"}
 }
 
 // processes are the names of those that run.

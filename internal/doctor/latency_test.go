@@ -56,9 +56,9 @@ func TestLatency(t *testing.T) {
 		"real-time kernel": "PREEMPT_DYNAMIC",
 		"sleep states":     "used: C6 (400 us)",
 		"governor":         "powersave",
-		"logging":          "run: rsyslogd",
+		"logging":          "running: rsyslogd",
 		"slices":           "system.slice: all CPUs",
-		"isolated CPUs":    "isolated 3: scon pin places nothing there",
+		"isolated CPUs":    "isolated 3: scon pin places no work there",
 		"queues":           "eth0 has 2",
 		"packet steering":  "RPS at eth0",
 		"polling threads":  "eth0",
@@ -72,9 +72,9 @@ func TestLatency(t *testing.T) {
 		}
 	}
 
-	// Nothing to look at is no reason to guess.
+	// An empty machine has no finding.
 	for _, p := range latencyOf(fixture(t, nil)).Preparations {
-		if p.Level == note && !strings.HasPrefix(p.Found, "scon pin has placed none") {
+		if p.Level == note && !strings.HasPrefix(p.Found, "not pinned") {
 			t.Errorf("an empty machine: %+v", p)
 		}
 	}

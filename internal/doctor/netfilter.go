@@ -13,17 +13,17 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// lookConntrack asks ctnetlink for its statistics.
-func lookConntrack(h host) sight {
+// checkConntrack asks ctnetlink for its statistics.
+func checkConntrack(h host) result {
 	if err := askConntrack(); err != nil {
-		return sight{fail, err.Error(), "run a kernel with CONFIG_NF_CT_NETLINK; modprobe nf_conntrack_netlink"}
+		return result{fail, err.Error(), "run a kernel with CONFIG_NF_CT_NETLINK; modprobe nf_conntrack_netlink"}
 	}
 	count, countErr := h.sysctl("net.netfilter.nf_conntrack_count")
 	most, mostErr := h.sysctl("net.netfilter.nf_conntrack_max")
 	if countErr != nil || mostErr != nil {
-		return sight{ok, "answers", ""}
+		return result{ok, "answers", ""}
 	}
-	return sight{ok, fmt.Sprintf("%s of at most %s connections", count, most), ""}
+	return result{ok, fmt.Sprintf("%s of at most %s connections", count, most), ""}
 }
 
 func askConntrack() error {
@@ -43,31 +43,31 @@ func askConntrack() error {
 	return nil
 }
 
-// lookAccounting tells whose counters miss the packets that go express.
-func lookAccounting(h host) sight {
+// checkAccounting tells whose counters miss the packets that go express.
+func checkAccounting(h host) result {
 	const name = "net.netfilter.nf_conntrack_acct"
 	value, err := h.sysctl(name)
 	switch {
 	case err != nil:
-		return sight{note, "no " + name, ""}
+		return result{note, "no " + name, ""}
 	case value == "0":
-		return sight{ok, "off", ""}
+		return result{ok, "off", ""}
 	default:
-		return sight{note, "on: it counts regular packets only", "take counters from 'scon flows --json'"}
+		return result{note, "on: it counts regular packets only", "take counters from 'scon flows --json'"}
 	}
 }
 
-func lookBridgeNetfilter(h host) sight {
+func checkBridgeNetfilter(h host) result {
 	const name = "net.bridge.bridge-nf-call-iptables"
 	value, err := h.sysctl(name)
 	if err != nil {
-		return sight{ok, "not loaded", ""}
+		return result{ok, "not loaded", ""}
 	}
-	return sight{ok, name + " = " + value, ""}
+	return result{ok, name + " = " + value, ""}
 }
 
-// lookLegacy reads which tables iptables-legacy has made in the namespace.
-func lookLegacy(h host) sight {
+// checkLegacy reads which tables iptables-legacy has made in the namespace.
+func checkLegacy(h host) result {
 	var tables []string
 	for _, family := range []struct{ prefix, file string }{{"ip", "ip_tables_names"}, {"ip6", "ip6_tables_names"}} {
 		names, err := h.read("/proc/thread-self/net/" + family.file)
@@ -75,23 +75,23 @@ func lookLegacy(h host) sight {
 			continue
 		}
 		if err != nil {
-			return sight{note, err.Error(), ""}
+			return result{note, err.Error(), ""}
 		}
 		for _, name := range strings.Fields(names) {
 			tables = append(tables, family.prefix+" "+name)
 		}
 	}
 	if len(tables) == 0 {
-		return sight{ok, "no tables", ""}
+		return result{ok, "no tables", ""}
 	}
-	return sight{
+	return result{
 		note, strings.Join(tables, ", ") + ": a change is seen by xtables' lock file, or when the lease ends, within 1 s",
 		"move the rules to iptables-nft (update-alternatives --config iptables)",
 	}
 }
 
-// lookFlowtable makes a flowtable in a namespace of its own.
-func lookFlowtable(host) sight {
+// checkFlowtable makes a flowtable in a namespace of its own.
+func checkFlowtable(host) result {
 	err := netns.Scratch(func() error {
 		c, err := nftables.New()
 		if err != nil {
@@ -106,7 +106,7 @@ func lookFlowtable(host) sight {
 		return c.Flush()
 	})
 	if err != nil {
-		return sight{note, "none: " + err.Error(), "run a kernel with CONFIG_NF_FLOW_TABLE"}
+		return result{note, "not available: " + err.Error(), "run a kernel with CONFIG_NF_FLOW_TABLE"}
 	}
-	return sight{ok, "tried", ""}
+	return result{ok, "tried", ""}
 }

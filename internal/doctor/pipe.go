@@ -15,156 +15,156 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// pipeCapabilities are what the pipe's broker uses. Without one of the first
-// three there is no pipe, but everything else.
+// pipeCapabilities are the features that the pipe's broker uses. The first three
+// are required; SCON works without the pipe.
 var pipeCapabilities = []capability{
 	{
-		name: "root", look: lookRoot,
+		name: "root", check: checkRoot,
 		purpose: "load the program of the engine bpf and read the network namespaces of sockets",
 		without: "no pipe",
 	},
 	{
-		name: "namespaces", look: lookNetnsOf, needsRoot: true,
-		purpose: "find the network namespace of a process that connects",
+		name: "namespaces", check: checkNetnsOf, needsRoot: true,
+		purpose: "find the network namespace of a connecting process",
 		without: "no pipe",
 	},
 	{
-		name: "pidfd", look: lookPidfd,
-		purpose: "hear of a process's death",
+		name: "pidfd", check: checkPidfd,
+		purpose: "be notified of the end of a process",
 		without: "no pipe",
 	},
 	{
-		name: "SO_PEERPIDFD", look: lookPeerPidfd,
-		purpose: "know for certain which process has connected",
-		without: "it is looked up by its number, which another one has if it ended in between",
+		name: "SO_PEERPIDFD", check: checkPeerPidfd,
+		purpose: "identify the connecting process without a race",
+		without: "the process is identified by its PID, which may have been reused",
 	},
 	{
-		name: "bpf", look: lookSockopt, needsRoot: true,
-		purpose: "the engine of that name, the default: a program that copies into rings that only receivers map",
+		name: "bpf", check: checkSockopt, needsRoot: true,
+		purpose: "the engine bpf, the default: a program copies into rings that only receivers map",
 		without: "no engine bpf",
 	},
 	{
-		name: "cgroup 2", look: lookCgroup,
-		purpose: "attach that program to the broker's own sockets",
+		name: "cgroup 2", check: checkCgroup,
+		purpose: "attach the program of the engine bpf to the broker's sockets",
 		without: "no engine bpf",
 	},
 	{
-		name: "sealed", look: lookSeals,
-		purpose: "the engine of that name: memory that only its sender can write",
+		name: "sealed", check: checkSeals,
+		purpose: "the engine sealed: memory that only its sender can write",
 		without: "no engine sealed",
 	},
 	{
-		name: "copy device", look: lookCopyDevice,
-		purpose: "copy for the engine copier without a processor",
+		name: "copy device", check: checkCopyDevice,
+		purpose: "the engine copier: copy without a processor",
 	},
 	{
-		name: "open files", look: lookFiles,
+		name: "open files", check: checkFiles,
 		purpose: "four for each connection, and up to four more until both ends have mapped their memory",
 	},
 }
 
-// Pipe looks at what the pipe needs.
+// Pipe checks what the pipe needs.
 func Pipe() api.Doctor { return examineAll(thisHost(), pipeCapabilities) }
 
-func lookSockopt(host) sight {
+func checkSockopt(host) result {
 	if err := features.HaveProgramType(ebpf.CGroupSockopt); err != nil {
-		return sight{fail, err.Error(), bpfRemedy(err)}
+		return result{fail, err.Error(), bpfRemedy(err)}
 	}
 	for _, helper := range []asm.BuiltinFunc{asm.FnProbeReadUser, asm.FnSkStorageGet, asm.FnLoop, asm.FnSetRetval} {
 		if err := features.HaveProgramHelper(ebpf.CGroupSockopt, helper); err != nil {
-			return sight{fail, fmt.Sprintf("%v: %v", helper, err), "run Linux 6.1 or newer"}
+			return result{fail, fmt.Sprintf("%v: %v", helper, err), "run Linux 6.1 or newer"}
 		}
 	}
-	return sight{ok, "programs at setsockopt have what it needs", ""}
+	return result{ok, "programs at setsockopt have the helpers that it needs", ""}
 }
 
-func lookCgroup(h host) sight {
+func checkCgroup(h host) result {
 	mounts, err := h.read("/proc/self/mountinfo")
 	if err != nil || !strings.Contains(mounts, " - cgroup2 ") {
-		return sight{fail, "it is not mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified"}
+		return result{fail, "not mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified"}
 	}
-	return sight{ok, "mounted", ""}
+	return result{ok, "mounted", ""}
 }
 
-// lookCopyDevice asks the helper. What it finds was never measured.
-func lookCopyDevice(host) sight {
+// checkCopyDevice asks the helper. No such device has been measured.
+func checkCopyDevice(host) result {
 	helper, err := pipe.FindCopyHelper()
 	if err != nil {
-		return sight{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
+		return result{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
 	}
 	name, err := pipe.LookForDevice(helper)
 	if err != nil {
-		return sight{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
+		return result{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
 	}
-	return sight{ok, name + ", not measured; used with pipe.copy_device", ""}
+	return result{ok, name + ", not measured; used with pipe.copy_device", ""}
 }
 
-// lookNetnsOf asks for what the broker has to know of a process's socket.
-func lookNetnsOf(host) sight {
+// checkNetnsOf reads what the broker needs to know of a process's socket.
+func checkNetnsOf(host) result {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return sight{fail, err.Error(), ""}
+		return result{fail, err.Error(), ""}
 	}
 	defer unix.Close(fd)
 	if _, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
-		return sight{fail, fmt.Sprintf("SO_NETNS_COOKIE: %v", err), newerKernel}
+		return result{fail, fmt.Sprintf("SO_NETNS_COOKIE: %v", err), newerKernel}
 	}
 	ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
 	if err != nil {
-		return sight{fail, fmt.Sprintf("SIOCGSKNS: %v", err), "give the service CAP_NET_ADMIN"}
+		return result{fail, fmt.Sprintf("SIOCGSKNS: %v", err), "give the service CAP_NET_ADMIN"}
 	}
 	unix.Close(ns)
-	return sight{ok, "SO_NETNS_COOKIE and SIOCGSKNS work", ""}
+	return result{ok, "SO_NETNS_COOKIE and SIOCGSKNS work", ""}
 }
 
-func lookPidfd(host) sight {
+func checkPidfd(host) result {
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
-		return sight{fail, fmt.Sprintf("pidfd_open: %v", err), newerKernel}
+		return result{fail, fmt.Sprintf("pidfd_open: %v", err), newerKernel}
 	}
 	unix.Close(fd)
-	return sight{ok, "pidfd_open works", ""}
+	return result{ok, "pidfd_open works", ""}
 }
 
-func lookPeerPidfd(host) sight {
+func checkPeerPidfd(host) result {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
 	fd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if err != nil {
-		return sight{note, fmt.Sprintf("not there: %v", err), "run Linux 6.5 or newer"}
+		return result{note, fmt.Sprintf("not available: %v", err), "run Linux 6.5 or newer"}
 	}
 	unix.Close(fd)
-	return sight{ok, "there", ""}
+	return result{ok, "available", ""}
 }
 
-func lookSeals(host) sight {
+func checkSeals(host) result {
 	fd, err := unix.MemfdCreate("scon-doctor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return sight{fail, fmt.Sprintf("memfd_create: %v", err), newerKernel}
+		return result{fail, fmt.Sprintf("memfd_create: %v", err), newerKernel}
 	}
 	defer unix.Close(fd)
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
-		return sight{fail, fmt.Sprintf("F_SEAL_FUTURE_WRITE: %v", err), newerKernel}
+		return result{fail, fmt.Sprintf("F_SEAL_FUTURE_WRITE: %v", err), newerKernel}
 	}
 	if _, err := unix.Pwrite(fd, []byte{0}, 0); !errors.Is(err, unix.EPERM) {
-		return sight{fail, fmt.Sprintf("a sealed file was written: %v", err), newerKernel}
+		return result{fail, fmt.Sprintf("a sealed file could be written: %v", err), newerKernel}
 	}
-	return sight{ok, "memory was sealed", ""}
+	return result{ok, "memory was sealed", ""}
 }
 
-// manyFiles suffice for the paper's connections.
+// manyFiles are enough for the 4096 connections of 'scon pipe bench'.
 const manyFiles = 32768
 
-func lookFiles(host) sight {
+func checkFiles(host) result {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return sight{note, err.Error(), ""}
+		return result{note, err.Error(), ""}
 	}
-	s := sight{ok, fmt.Sprintf("%d may be open", r.Max), ""}
+	s := result{ok, fmt.Sprintf("%d may be open", r.Max), ""}
 	if r.Max < manyFiles {
 		s.level, s.remedy = note, fmt.Sprintf("set LimitNOFILE=%d for the service", manyFiles)
 	}

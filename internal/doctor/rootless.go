@@ -10,11 +10,11 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// rootlessWays are programs that carry the packets of containers without root
-// between their network namespace and sockets of their user's.
+// rootlessWays are programs that forward the packets of rootless containers
+// between their network namespace and sockets of their user.
 var rootlessWays = []string{"pasta", "pasta.avx2", "slirp4netns"}
 
-// findRootless names containers whose traffic no device of this machine has.
+// findRootless finds containers whose traffic passes no device of this machine.
 func findRootless(h host) (found []api.Finding) {
 	processes, err := fs.ReadDir(os.DirFS(h.path("/proc")), ".")
 	if err != nil {

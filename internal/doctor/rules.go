@@ -13,28 +13,28 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// lookNFTables names the tables of nftables: "ip nat, inet filter".
-func lookNFTables(host) sight {
+// checkNFTables names the tables of nftables: "ip nat, inet filter".
+func checkNFTables(host) result {
 	c, err := nftables.New()
 	if err != nil {
-		return sight{warn, fmt.Sprintf("open netfilter socket: %v", err), ""}
+		return result{warn, fmt.Sprintf("open netfilter socket: %v", err), ""}
 	}
 	tables, err := c.ListTables()
 	if err != nil {
-		return sight{warn, fmt.Sprintf("list nftables tables: %v", err), "run a kernel with CONFIG_NF_TABLES"}
+		return result{warn, fmt.Sprintf("list nftables tables: %v", err), "run a kernel with CONFIG_NF_TABLES"}
 	}
 	if len(tables) == 0 {
-		return sight{ok, "no rules", ""}
+		return result{ok, "no rules", ""}
 	}
 	var names []string
 	for _, t := range tables {
 		names = append(names, tableName(t))
 	}
-	return sight{ok, strings.Join(names, ", "), ""}
+	return result{ok, strings.Join(names, ", "), ""}
 }
 
-// findRules names the rules that judge single packets, and how many of the
-// connections that conntrack knows each keeps regular.
+// findRules lists the rules that judge single packets, and how many of the
+// connections in conntrack each keeps regular.
 func findRules(o Options) []api.Finding {
 	foreign, err := listForeign()
 	var ruleset rules.Ruleset
@@ -44,7 +44,7 @@ func findRules(o Options) []api.Finding {
 	if err != nil {
 		return []api.Finding{{
 			Level: fail, What: "every packet goes regular: the rules could not be read", Why: err.Error(),
-			Remedy: "run as root; report a format that is not known",
+			Remedy: "run as root; report an unknown format as a bug",
 		}}
 	}
 	found := findMissingCounters(ruleset)
@@ -61,12 +61,12 @@ func findRules(o Options) []api.Finding {
 		if err == nil {
 			what += fmt.Sprintf(" and keeps %s regular", connections(kept[name(r)]))
 		}
-		remedy := "put a rule that accepts established connections before it, if it is about new ones"
+		remedy := "accept established connections in an earlier rule, if this one concerns new connections"
 		if r.Foreign() {
-			remedy = "remove it if it is not needed: it is no rule, so nothing is known of what it does"
+			remedy = "remove it if nothing needs it: it is not a rule, so its effect is unknown"
 		}
 		if r.ByCounter() {
-			remedy = "take its name from exact_counters, if it may miss express packets"
+			remedy = "remove its name from exact_counters, if it may miss express packets"
 		}
 		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy})
 	}
@@ -83,7 +83,7 @@ func listForeign() ([]nfhooks.Hook, error) {
 	return r.Foreign()
 }
 
-// findBlind says what of Netfilter's hooks this kernel does not list.
+// findBlind reports the Netfilter hooks that this kernel does not list.
 func findBlind() []api.Finding {
 	r, err := nfhooks.Open()
 	if err != nil {
@@ -100,20 +100,19 @@ func findBlind() []api.Finding {
 	}}
 }
 
-// findMissingCounters names what the settings say of counters that are not
-// there.
+// findMissingCounters reports names in exact_counters that no counter has.
 func findMissingCounters(ruleset rules.Ruleset) (found []api.Finding) {
 	for _, name := range ruleset.MissingCounters() {
 		found = append(found, api.Finding{
-			Level: warn, What: fmt.Sprintf("exact_counters names %q, which is no counter that forwarded packets meet", name),
-			Why:    "no rule counts by a counter of that name, or has a counter and that comment",
-			Remedy: "name the rule's comment or its counter as 'nft list ruleset' or 'iptables-save' show it",
+			Level: warn, What: fmt.Sprintf("exact_counters names %q, but no rule for forwarded packets has that counter", name),
+			Why:    "no rule uses a counter of that name, or has a counter and that comment",
+			Remedy: "use the rule's comment or counter name from 'nft list ruleset' or 'iptables-save'",
 		})
 	}
 	return found
 }
 
-// ruleName is what two readings of a rule have in common.
+// ruleName identifies a rule.
 type ruleName struct {
 	table, chain string
 	handle       uint64
@@ -158,7 +157,7 @@ func countKept(ruleset rules.Ruleset) (map[ruleName]int, error) {
 	return kept, err
 }
 
-// tableName is the family, in nft's words, and the name.
+// tableName is the table's family, as nft names it, and its name.
 func tableName(t *nftables.Table) string {
 	family := fmt.Sprintf("family %d", t.Family)
 	switch t.Family {
