@@ -16,8 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
-// containerdConfig has scon-cni for pods, and the runtimes runc and scon, which
-// is scon-oci.
+// containerdConfig configures scon-cni for pods, and the runtimes runc and
+// scon (scon-oci).
 const containerdConfig = `version = 2
 root = "/run/containerd-data"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
@@ -41,7 +41,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         BinaryName = "%s"
 `
 
-// Containerd is a containerd on a machine of its own, and a client of its CRI.
+// Containerd is a containerd on a machine of its own, with a client of its
+// CRI.
 type Containerd struct {
 	*Machine
 	cgroup string
@@ -50,8 +51,8 @@ type Containerd struct {
 	client cri.RuntimeServiceClient
 }
 
-// startContainerd boots a machine and a containerd on it, whose lists of
-// networks are in a folder. Both end with the test.
+// startContainerd boots a machine and a containerd on it, with CNI
+// configuration lists from a folder. Both end with the test.
 func startContainerd(t *testing.T, lists string) *Containerd {
 	t.Helper()
 	if _, err := exec.LookPath("containerd"); err != nil {
@@ -104,8 +105,8 @@ func (c *Containerd) start(t *testing.T) {
 	background(t, c.daemon)
 }
 
-// restart ends the daemon with a signal and starts it again; its containers live
-// on.
+// restart ends the daemon with a signal and starts it again; its containers
+// keep running.
 func (c *Containerd) restart(t *testing.T, signal string) {
 	t.Helper()
 	c.Sh(t, fmt.Sprintf("p=$(pgrep -x containerd); kill -%s $p; while kill -0 $p 2>/dev/null; do sleep 0.05; done", signal))
@@ -130,7 +131,7 @@ func (c *Containerd) waitReady(t *testing.T) {
 	})
 }
 
-// importImage imports the image of pods: busybox that sleeps.
+// importImage imports the pods' image: busybox with sleep.
 func (c *Containerd) importImage(t *testing.T, dir string) {
 	t.Helper()
 	busybox, err := exec.LookPath("busybox")
@@ -155,7 +156,7 @@ func (c *Containerd) importImage(t *testing.T, dir string) {
 	output(t, c.Command("ctr", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", image))
 }
 
-// pod is what a pod of that name is made from.
+// pod returns the configuration of a pod.
 func (c *Containerd) pod(name string) *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test"},
@@ -177,7 +178,7 @@ func (c *Containerd) run(t *testing.T, name, runtime string) (id string) {
 	return r.PodSandboxId
 }
 
-// address of a pod, as containerd has it.
+// address returns a pod's address as containerd reports it.
 func (c *Containerd) address(t *testing.T, id string) string {
 	t.Helper()
 	r, err := c.client.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: id})
@@ -204,8 +205,8 @@ func (m *Machine) ping(t *testing.T, address string) {
 	m.Sh(t, "ping -n -q -c 1 -W 5 "+address)
 }
 
-// TestPods has containerd start pods whose namespaces the agent replaces by
-// wired ones. They outlive the agent and containerd.
+// TestPods starts pods with containerd, whose namespaces the agent replaces by
+// prepared ones. They survive restarts of the agent and of containerd.
 func TestPods(t *testing.T) {
 	lists := writeNetwork(t)
 	c := startContainerd(t, lists)
@@ -259,7 +260,7 @@ func TestPods(t *testing.T) {
 	s.wantClean(t)
 }
 
-// TestTasks has containerd start a container without CNI, by scon-oci.
+// TestTasks starts a containerd container without CNI, by scon-oci.
 func TestTasks(t *testing.T) {
 	lists := writeNetwork(t)
 	c := startContainerd(t, lists)
@@ -308,7 +309,7 @@ func TestTasks(t *testing.T) {
 	s.wantClean(t)
 }
 
-// end ends and removes a container of ctr's.
+// end ends and removes a container of ctr.
 func (c *Containerd) end(name string) error {
 	ctr := func(args ...string) error {
 		out, err := c.Command("ctr", append([]string{"--namespace", "k8s.io"}, args...)...).CombinedOutput()

@@ -2,8 +2,8 @@ package docker
 
 import "testing"
 
-// TestDaemonRestart ends and starts the daemon under load. Not a byte may get
-// lost, and the same connections go express again.
+// TestDaemonRestart restarts the daemon under load. No byte is lost, and the
+// same connections go express again.
 func TestDaemonRestart(t *testing.T) {
 	e := Start(t)
 	e.RunEcho(t, "echo")
@@ -44,13 +44,13 @@ func TestDaemonRestart(t *testing.T) {
 	}
 }
 
-// expectExpress waits until a load goes express in both directions.
+// expectExpress waits until a load is express in both directions.
 func (s *SCON) expectExpress(t *testing.T, l *load, proto string) {
 	t.Helper()
 	s.waitExpress(t, from("echo", proto, l.port()), func() { l.proceed(t, proto, 1) })
 }
 
-// wantUnbroken stops loads, whose every byte has to have come back.
+// wantUnbroken stops loads and fails unless every byte came back.
 func wantUnbroken(t *testing.T, loads ...*load) {
 	t.Helper()
 	for _, l := range loads {

@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// TestDiscovery has a daemon that runs already find containers as they start,
-// in networks that are created later, and leave an internal network alone.
+// TestDiscovery checks that a running daemon finds containers as they start,
+// in networks created later, and ignores an internal network.
 func TestDiscovery(t *testing.T) {
 	e := Start(t)
 	folder := t.TempDir()
@@ -43,8 +43,8 @@ func TestDiscovery(t *testing.T) {
 }
 
 // testInternal checks that a container of an internal network reaches its
-// neighbour but nothing outside, even with a route there, which some versions of
-// Docker set.
+// neighbour but nothing outside, even with a route there, which some versions
+// of Docker set.
 func testInternal(t *testing.T, e *Engine, s *SCON) {
 	e.Docker(t, "network", "create", "--internal", "--subnet", "172.31.0.0/24", "inside")
 	t.Cleanup(func() { e.Docker(t, "network", "rm", "inside") })

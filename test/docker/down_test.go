@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// TestDownLeavesNothing compares the machine before `scon up` with the machine
-// after `scon down`, with a container that talks all the while.
+// TestDownLeavesNothing compares the machine before `scon up` and after `scon
+// down`, with a container under traffic throughout.
 func TestDownLeavesNothing(t *testing.T) {
 	e := Start(t)
 	e.RunEcho(t, "echo")
@@ -47,8 +47,8 @@ func TestDownLeavesNothing(t *testing.T) {
 	wantUnbroken(t, stream)
 }
 
-// settings shows the machine's network sysctls and rules. The counters of the
-// rules and of conntrack live on, so they are left out.
+// settings returns the machine's network sysctls and rules, without counters
+// of rules and of conntrack.
 func (m *Machine) settings(t *testing.T) string {
 	t.Helper()
 	return m.Sh(t, `
@@ -59,14 +59,13 @@ func (m *Machine) settings(t *testing.T) string {
 		ip -4 route show table all`)
 }
 
-// files shows what is pinned, and the sockets. The kernel itself has files in a
-// new bpffs.
+// files lists pins and sockets, without the kernel's own files in a new bpffs.
 func (m *Machine) files(t *testing.T) string {
 	t.Helper()
 	return m.Sh(t, "find /sys/fs/bpf; find /run -type s")
 }
 
-// attached shows what is attached to the machine's devices.
+// attached lists what is attached to the machine's devices.
 func (m *Machine) attached(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -123,7 +122,7 @@ func showAttached(b *strings.Builder, l netlink.Link) error {
 	return nil
 }
 
-// difference shows the lines that only one of two texts has.
+// difference returns the lines that only one of two texts has.
 func difference(before, after string) string {
 	var b strings.Builder
 	only := func(sign, in, other string) {

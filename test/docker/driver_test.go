@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// inVain is how long a connection is tried that must not come about.
+// inVain is how long to try a connection that must fail.
 const inVain = time.Second
 
 // driverConfig are the daemon's settings with Docker's network driver. Its
@@ -25,8 +25,8 @@ func newDriver(t *testing.T, m *Machine) *SCON {
 	return newSCON(t, m, "--config", config)
 }
 
-// createNetwork makes a network of the driver's, which the end of the test
-// removes, and returns the name of its bridge.
+// createNetwork creates a network with the driver, removed at the end of the
+// test, and returns the name of its bridge.
 func (e *Engine) createNetwork(t *testing.T, name string, options ...string) (bridge string) {
 	t.Helper()
 	id := e.Docker(t, append(append([]string{"network", "create", "-d", "scon"}, options...), name)...)
@@ -34,10 +34,9 @@ func (e *Engine) createNetwork(t *testing.T, name string, options ...string) (br
 	return "scon-" + id[:10]
 }
 
-// TestDriver has containers in networks of SCON's own driver: they are reached
-// and reach others as those of Docker's bridge driver, on the express way, across
-// restarts of either daemon, and nothing is left in the end. There is no plain
-// way beside it.
+// TestDriver has containers in networks of SCON's driver: they can reach and
+// be reached like those of Docker's bridge driver, express, across restarts of
+// either daemon, and nothing is left at the end. There is no run without SCON.
 func TestDriver(t *testing.T) {
 	e := Start(t)
 	s := newDriver(t, e.Machine)
@@ -167,8 +166,8 @@ func TestDriver(t *testing.T) {
 	})
 }
 
-// wantReach fails unless a container can open a TCP connection to an address, or
-// cannot.
+// wantReach fails unless a container can, or cannot, open a TCP connection to
+// an address.
 func (c *Container) wantReach(t *testing.T, addr string, want bool) {
 	t.Helper()
 	limit := inVain

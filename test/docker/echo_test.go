@@ -15,9 +15,8 @@ const (
 	echoPort = 7000
 )
 
-// RunEcho starts a container that sends back what it receives on TCP and UDP
-// port 7000, and publishes the ports under the same number. It is this test
-// binary.
+// RunEcho starts a container that echoes TCP and UDP port 7000, and publishes
+// both under the same number. The server is this test binary.
 func (e *Engine) RunEcho(t *testing.T, name string, options ...string) *Container {
 	t.Helper()
 	self, err := os.Executable()

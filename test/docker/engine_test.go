@@ -18,8 +18,8 @@ type Engine struct {
 	daemon []string // the command line of dockerd
 }
 
-// Start boots a machine and a Docker engine on it, as Debian ships it, with
-// further flags. Both end with the test.
+// Start boots a machine and Debian's Docker engine on it, with further flags.
+// Both end with the test.
 func Start(t *testing.T, flags ...string) *Engine {
 	t.Helper()
 	cgroup := fmt.Sprintf("scon-docker-%d", os.Getpid())
@@ -65,13 +65,13 @@ func (e *Engine) restart(t *testing.T) {
 	e.startDaemon(t)
 }
 
-// Docker runs one command of the Docker client and returns what it prints.
+// Docker runs a command of the Docker client and returns its output.
 func (e *Engine) Docker(t *testing.T, args ...string) string {
 	t.Helper()
 	return strings.TrimSpace(output(t, e.Command("docker", args...)))
 }
 
-// Spec says how to run a container.
+// Spec is how to run a container.
 type Spec struct {
 	Name, Image string
 	Options     []string // of `docker run`
@@ -105,7 +105,7 @@ func (e *Engine) Run(t *testing.T, s Spec) *Container {
 	return c
 }
 
-// Exec prepares the arguments of a command inside the container, which reads
+// Exec prepares the arguments of a command in the container that reads
 // standard input.
 func (c *Container) Exec(args ...string) []string {
 	return append([]string{"exec", "--interactive", c.Name}, args...)
@@ -150,7 +150,7 @@ func (c *Container) Remove(t *testing.T) {
 	c.engine.Docker(t, "rm", "--force", c.Name)
 }
 
-// removeCgroups removes a group with all below it from every hierarchy:
+// removeCgroups removes a cgroup and all below it from every hierarchy:
 // /sys/fs/cgroup is one (version 2), or has one in each folder (version 1).
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()

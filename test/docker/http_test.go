@@ -15,7 +15,7 @@ import (
 )
 
 // nginxConf serves /www on port 80 with sendfile(2) and on port 81 without:
-// pages of the page cache, and copies, leave the container in different ways.
+// pages of the page cache and copies leave the container on different paths.
 const nginxConf = `daemon off;
 worker_processes 1;
 error_log stderr;
@@ -30,8 +30,8 @@ http {
 }
 `
 
-// RunNginx starts a web server that shows a folder of this machine. Both ports,
-// 8080 with and 8081 without sendfile, are published.
+// RunNginx starts a web server for a folder of this machine and publishes
+// ports 8080 with and 8081 without sendfile.
 func (e *Engine) RunNginx(t *testing.T, name, folder string, options ...string) *Container {
 	t.Helper()
 	e.Import(t, Image{
@@ -51,8 +51,8 @@ func (e *Engine) RunNginx(t *testing.T, name, folder string, options ...string) 
 	return c
 }
 
-// TestHTTPThroughPublishedPort has one kept-alive connection from outside carry
-// small pages and a big file.
+// TestHTTPThroughPublishedPort fetches small pages and a large file over one
+// kept-alive connection from outside.
 func TestHTTPThroughPublishedPort(t *testing.T) {
 	e := Start(t)
 	folder := t.TempDir()
@@ -132,7 +132,7 @@ func newClient(t *testing.T, e *Engine, port int) *client {
 	return c
 }
 
-// fetch gets a page whole.
+// fetch reads a page completely.
 func (c *client) fetch(name string) ([]byte, error) {
 	resp, err := c.http.Get(c.base + name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *client) fetch(name string) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// get gets a page that has to have a checksum.
+// get reads a page and compares its checksum.
 func (c *client) get(t *testing.T, name string, sum [sha256.Size]byte) {
 	t.Helper()
 	body, err := c.fetch(name)
@@ -164,7 +164,7 @@ func (c *client) get(t *testing.T, name string, sum [sha256.Size]byte) {
 // port is the edge's port of the connection.
 func (c *client) port() uint16 { return localPort(c.conn.Load()) }
 
-// carried returns how many bytes traffic sent and received.
+// carried returns the bytes that traffic sent and received.
 func (c *client) carried(traffic func()) [2]uint64 {
 	conn := c.conn.Load()
 	sent, received := conn.sent.Load(), conn.received.Load()

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// packages are the Debian packages of the programs that the tests need.
+// packages are the Debian packages with the programs that the tests need.
 var packages = map[string]string{
 	"busybox":       "busybox-static",
 	"docker":        "docker.io",
@@ -35,14 +35,14 @@ var packages = map[string]string{
 	"tc":            "iproute2",
 }
 
-// Image says what is in an image besides busybox.
+// Image is the content of an image besides busybox.
 type Image struct {
 	Name     string
 	Programs []string          // names of installed programs; their libraries follow
 	Files    map[string]string // path in the image to contents
 }
 
-// Import makes an image from programs of this machine: no registry is needed.
+// Import creates an image from programs of this machine, without a registry.
 func (e *Engine) Import(t *testing.T, img Image) {
 	t.Helper()
 	var rootfs bytes.Buffer

@@ -11,7 +11,7 @@ import (
 )
 
 // TestIperf runs iperf3 in a container against a server outside: TCP and UDP,
-// the data going out and coming in.
+// data in either direction.
 func TestIperf(t *testing.T) {
 	e := Start(t)
 	e.Import(t, Image{Name: "iperf3", Programs: []string{"iperf3"}})
@@ -45,7 +45,7 @@ func TestIperf(t *testing.T) {
 	})
 }
 
-// iperfResult is what a run of iperf3 tells.
+// iperfResult is the result of a run of iperf3.
 type iperfResult struct {
 	received uint64 // bytes
 	lost     int    // datagrams
@@ -87,8 +87,8 @@ func runIperf(t *testing.T, c *Container, flags ...string) iperfResult {
 	return result
 }
 
-// udpOverflows counts the datagrams that full socket buffers of a network
-// namespace have lost.
+// udpOverflows returns a network namespace's count of datagrams lost to full
+// socket buffers.
 func (m *Machine) udpOverflows(t *testing.T, namespace string) (n int) {
 	t.Helper()
 	out := output(t, m.enter("nstat", []string{"-asz", "UdpRcvbufErrors"}, "--net="+namespace))
@@ -101,10 +101,9 @@ func (m *Machine) udpOverflows(t *testing.T, namespace string) (n int) {
 	return 0
 }
 
-// watch looks at the new entries that match until it is stopped, and returns
-// the one that carried the most at the time it was seen last: iperf3 has a
-// connection for control too, and closes both at the end. An UDP entry of the
-// run before may still be there.
+// watch polls new entries that match until it is stopped, and returns the one
+// with the most traffic: iperf3 has a control connection too, and closes both
+// at the end. A UDP entry of the previous run may still exist.
 func (s *SCON) watch(t *testing.T, match flowMatch) (stop func() api.Flow) {
 	t.Helper()
 	if s == nil {
@@ -142,8 +141,8 @@ func (s *SCON) watch(t *testing.T, match flowMatch) (stop func() api.Flow) {
 	}
 }
 
-// wantMostly fails unless an entry that was watched carried most of the data.
-// What it carried before it was composed and after it was last seen is missing.
+// wantMostly fails unless the watched entry carried most of the data. Data
+// before it was composed and after it was last polled is missing.
 func (s *SCON) wantMostly(t *testing.T, f api.Flow, direction int, data uint64) {
 	t.Helper()
 	if s == nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// load is traffic from the edge to an echo container that goes on until it is
-// stopped, and checks every byte that comes back.
+// load is traffic from the edge to an echo container until it is stopped;
+// every byte that comes back is checked.
 type load struct {
 	conn     net.Conn
 	received atomic.Uint64 // payload bytes that came back right
@@ -23,7 +23,7 @@ type load struct {
 }
 
 // startStream starts a TCP stream of random bytes, at most 32 MB/s: every byte
-// has to come back in its place.
+// must come back in order.
 func startStream(t *testing.T, e *Engine) *load {
 	t.Helper()
 	return startLoad(t, e, "tcp4", func(l *load) error {
@@ -33,8 +33,8 @@ func startStream(t *testing.T, e *Engine) *load {
 	})
 }
 
-// startExchange starts UDP requests, a thousand a second at most: each must be
-// answered before the next leaves, and none is sent twice.
+// startExchange starts UDP requests, at most a thousand a second: each must be
+// answered before the next one, and none is repeated.
 func startExchange(t *testing.T, e *Engine) *load {
 	t.Helper()
 	return startLoad(t, e, "udp4", (*load).exchange)
@@ -52,7 +52,7 @@ func startLoad(t *testing.T, e *Engine, network string, run func(*load) error) *
 	return l
 }
 
-// stop ends the load and returns what was wrong with it.
+// stop ends the load and returns its error.
 func (l *load) stop() error {
 	close(l.stopping)
 	_ = l.conn.SetReadDeadline(time.Now().Add(patience))
@@ -63,7 +63,7 @@ func (l *load) stop() error {
 // port is the edge's port of the connection.
 func (l *load) port() uint16 { return localPort(l.conn) }
 
-// proceed waits until that many more bytes came back.
+// proceed waits until n more bytes have come back.
 func (l *load) proceed(t *testing.T, what string, bytes uint64) {
 	t.Helper()
 	want := l.received.Load() + bytes

@@ -33,15 +33,15 @@ const (
 //go:embed machine.sh
 var machineScript string
 
-// Machine is a host under test with an edge outside: namespaces that nobody
-// else sees. The package comment draws it.
+// Machine is a host under test with an edge outside, in namespaces of its own.
+// The package comment draws it.
 type Machine struct {
 	init  *exec.Cmd
 	stdin io.Closer
 }
 
-// newMachine boots a machine, which the end of the test takes down with
-// everything that runs inside.
+// newMachine boots a machine, removed with everything in it at the end of the
+// test.
 func newMachine(t *testing.T) *Machine {
 	t.Helper()
 	m := &Machine{init: exec.Command("sh", "-c", machineScript)}
@@ -70,14 +70,14 @@ func newMachine(t *testing.T) *Machine {
 	return m
 }
 
-// close ends the first process, and returns when the kernel has killed all
+// close ends the first process and returns when the kernel has killed the
 // others.
 func (m *Machine) close() {
 	m.stdin.Close()
 	_ = m.init.Wait() // the status of a shell whose input ended says nothing
 }
 
-// edge is the path of the edge's network namespace.
+// edge returns the path of the edge's network namespace.
 func (m *Machine) edge() string {
 	return fmt.Sprintf("/proc/%d/root/run/netns/edge", m.init.Process.Pid)
 }
@@ -114,8 +114,8 @@ func (m *Machine) DialEdge(network, addr string) (net.Conn, error) {
 	return dial(m.edge(), network, addr, patience)
 }
 
-// ListenEdge listens at an address of the edge until the end of the test, and
-// returns it with its port. Who connects gets a closed connection.
+// ListenEdge listens at an address of the edge until the end of the test and
+// returns it with its port. Connections are closed at once.
 func (m *Machine) ListenEdge(t *testing.T, addr string) string {
 	t.Helper()
 	var l net.Listener
@@ -139,8 +139,8 @@ func (m *Machine) ListenEdge(t *testing.T, addr string) string {
 	return l.Addr().String()
 }
 
-// dial opens a connection from a network namespace. A socket stays in the one
-// that it was made in, whichever thread uses it.
+// dial opens a connection from a network namespace. A socket stays in the
+// namespace that it was created in.
 func dial(from, network, addr string, limit time.Duration) (conn net.Conn, err error) {
 	err = netns.Do(from, func() error {
 		conn, err = net.DialTimeout(network, addr, limit)

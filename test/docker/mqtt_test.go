@@ -11,7 +11,8 @@ import (
 )
 
 // TestMQTTPublisher has a publisher in a container send messages to a broker
-// outside, in one connection, and a subscriber outside receive all in order.
+// outside over one connection, and a subscriber outside receive all of them in
+// order.
 func TestMQTTPublisher(t *testing.T) {
 	const messages = 4000
 	e := Start(t)
@@ -65,8 +66,8 @@ func startBroker(t *testing.T, e *Engine) {
 	})
 }
 
-// subscribe starts a subscriber at the edge and returns what it receives. It is
-// subscribed when it returns.
+// subscribe starts a subscriber at the edge and returns its messages. It
+// returns after the subscription.
 func subscribe(t *testing.T, e *Engine, topic string) <-chan string {
 	t.Helper()
 	r, w := io.Pipe()
@@ -113,7 +114,7 @@ func startPublisher(t *testing.T, c *Container, topic string) func(message strin
 	}
 }
 
-// receive takes the next message, which has to be the one that is expected.
+// receive takes the next message, which must be the expected one.
 func receive(t *testing.T, lines <-chan string, want string) {
 	t.Helper()
 	select {

@@ -13,8 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
-// buildStaticLoad builds the load program of the pipe, for an image without
-// libraries, and returns the folder that it is alone in.
+// buildStaticLoad builds the pipe's load program for an image without
+// libraries, and returns the folder that contains only it.
 func buildStaticLoad(t *testing.T) (folder string) {
 	t.Helper()
 	build, folder := t.TempDir(), t.TempDir()
@@ -41,7 +41,7 @@ func startPipe(t *testing.T) (c *Containerd, s *SCON) {
 	return c, newSCON(t, c.Machine, "--config", writeConfig(t, fmt.Sprintf(podConfig, listOf(lists))+pipeConfig))
 }
 
-// awaitName waits until somebody listens in the pipe.
+// awaitName waits until a name is bound in the pipe.
 func (s *SCON) awaitName(t *testing.T) {
 	t.Helper()
 	eventually(t, "a name", func() error {
@@ -52,8 +52,7 @@ func (s *SCON) awaitName(t *testing.T) {
 	})
 }
 
-// wantCarried fails unless a connection was made, through which bytes went, and
-// that is over.
+// wantCarried fails unless a connection was made, carried bytes and has ended.
 func (s *SCON) wantCarried(t *testing.T) {
 	t.Helper()
 	eventually(t, "end of the connection", func() error {
@@ -65,7 +64,7 @@ func (s *SCON) wantCarried(t *testing.T) {
 }
 
 // TestPipePods has pods with the runtime's own seccomp profile exchange bytes
-// through the pipe: a hostPath volume of Kubernetes comes to containerd as this
+// through the pipe: containerd sees a Kubernetes hostPath volume as this
 // mount.
 func TestPipePods(t *testing.T) {
 	programs := buildStaticLoad(t)
@@ -118,8 +117,8 @@ func TestPipePods(t *testing.T) {
 	s.wantCarried(t)
 }
 
-// TestPipeTasks has containers of containerd's own client exchange bytes through
-// the pipe, with the option of docs/pipe.md.
+// TestPipeTasks has containers of ctr exchange bytes through the pipe, with
+// the option from docs/pipe.md.
 func TestPipeTasks(t *testing.T) {
 	programs := buildStaticLoad(t)
 	c, s := startPipe(t)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// buildRunLibrary builds what unmodified programs get preloaded and returns its
-// path.
+// buildRunLibrary builds the library that unmodified programs preload and
+// returns its path.
 func buildRunLibrary(t *testing.T) string {
 	t.Helper()
 	if out, err := exec.Command("make", "-C", "../..", "libsconpipe").CombinedOutput(); err != nil {
@@ -23,9 +23,9 @@ func buildRunLibrary(t *testing.T) string {
 	return path
 }
 
-// TestPipeRun has a program as it is go over to the pipe in containers with
-// Docker's own seccomp profile, one of them not root, by the option of
-// docs/run.md; and stay on TCP without it.
+// TestPipeRun has an unmodified program switch to the pipe in containers with
+// Docker's own seccomp profile, one of them not root, with the option from
+// docs/run.md; without it the program stays on TCP.
 func TestPipeRun(t *testing.T) {
 	e := Start(t)
 	library := buildRunLibrary(t)

@@ -29,7 +29,7 @@ const (
 // pipeEngines that both sides have to ask for, and the default.
 var pipeEngines = []string{"bpf", "copier", "sealed"}
 
-// buildPipeLoad builds the load program of the pipe and returns its path.
+// buildPipeLoad builds the pipe's load program and returns its path.
 func buildPipeLoad(t *testing.T) string {
 	t.Helper()
 	if out, err := exec.Command("make", "-C", "../..", "examples").CombinedOutput(); err != nil {
@@ -52,7 +52,7 @@ func writeConfig(t *testing.T, text string) string {
 	return path
 }
 
-// pipe is what `scon pipe stat --json` prints.
+// pipe returns the output of `scon pipe stat --json`.
 func (s *SCON) pipe(t *testing.T) (p control.Pipe) {
 	t.Helper()
 	if err := s.read(&p, "pipe", "stat"); err != nil {
@@ -61,7 +61,7 @@ func (s *SCON) pipe(t *testing.T) (p control.Pipe) {
 	return p
 }
 
-// metric is the sum of a metric's values, of all its labels or of one.
+// metric returns the sum of a metric's values, over all labels or for one.
 func (s *SCON) metric(t *testing.T, name, label string) (sum float64) {
 	t.Helper()
 	socket := fmt.Sprintf("/proc/%d/root/run/scon/pipe.sock", s.machine.init.Process.Pid)

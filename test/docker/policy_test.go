@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestFirewallInMidStream drops a connection that is express, and takes the
-// rule back: the one ends the traffic, the other lets it go on.
+// TestFirewallInMidStream adds a rule that drops an express connection and
+// removes it: traffic stops and continues.
 func TestFirewallInMidStream(t *testing.T) {
 	e := Start(t)
 	e.RunEcho(t, "echo")
@@ -45,8 +45,8 @@ func TestFirewallInMidStream(t *testing.T) {
 	}
 }
 
-// stands waits until nothing of a load comes back any more, then fails if
-// anything does for longer than a lease lasts. It returns how long the wait was.
+// stands waits until nothing of a load comes back, then fails if anything does
+// within two leases. It returns how long the first wait took.
 func (l *load) stands(t *testing.T) time.Duration {
 	t.Helper()
 	last := l.received.Load()

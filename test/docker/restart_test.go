@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestContainerRestart stops and starts a web server under load, then has
-// another container take over its address and its published port.
+// TestContainerRestart restarts a web server under load, then has another
+// container take over its address and published port.
 func TestContainerRestart(t *testing.T) {
 	e := Start(t)
 	e.Docker(t, "network", "create", "--subnet", "172.30.0.0/24", "blue")
@@ -65,8 +65,8 @@ func folderWith(t *testing.T, name string) string {
 	return folder
 }
 
-// visits is load that knows about failure: clients that ask a web server for
-// its name all the time, on connections that they keep while those work.
+// visits is load that tolerates failures: clients that ask a web server for
+// its name all the time, over connections that they keep while those work.
 type visits struct {
 	stopping context.CancelFunc
 	visitors sync.WaitGroup
@@ -108,7 +108,7 @@ func (v *visits) visit(t *testing.T, ctx context.Context, c *client) {
 	}
 }
 
-// count is how many answers said a name.
+// count returns the number of answers with a name.
 func (v *visits) count(name string) uint64 {
 	n, ok := v.answers.Load(name)
 	if !ok {
@@ -117,8 +117,8 @@ func (v *visits) count(name string) uint64 {
 	return n.(*atomic.Uint64).Load()
 }
 
-// expectVisits waits until the load is answered by a container, and until the
-// connection of another client to it is express.
+// expectVisits waits until a container answers the load, and until another
+// client's connection to it is express.
 func (s *SCON) expectVisits(t *testing.T, e *Engine, v *visits, name string) {
 	t.Helper()
 	begin := v.count(name)

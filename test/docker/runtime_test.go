@@ -58,7 +58,7 @@ func (s *SCON) startup(t *testing.T) (st control.Startup) {
 	return st
 }
 
-// attached waits until as many containers have a device, and returns them.
+// attached waits until n containers have a device, and returns them.
 func (s *SCON) attached(t *testing.T, n int) (attached []control.StartupAttachment) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d are attached", n), func() error {
@@ -70,7 +70,7 @@ func (s *SCON) attached(t *testing.T, n int) (attached []control.StartupAttachme
 	return attached
 }
 
-// wantAttached fails unless one container has its device from the pool, and
+// wantAttached fails unless one container has a device from the pool, and
 // returns its address.
 func (s *SCON) wantAttached(t *testing.T) (address string) {
 	t.Helper()
@@ -82,8 +82,8 @@ func (s *SCON) wantAttached(t *testing.T) (address string) {
 	return address
 }
 
-// wantClean waits until no container has a device and nothing is on the machine
-// but what the pool has ready, whose namespaces have no names.
+// wantClean waits until no container has a device and the machine has nothing
+// but the pool's prepared devices, whose namespaces have no names.
 func (s *SCON) wantClean(t *testing.T) {
 	t.Helper()
 	s.attached(t, 0)
@@ -120,7 +120,7 @@ func exchange(t *testing.T, from, address string) {
 }
 
 // TestRuntime has Docker start containers with scon-oci: one that names a
-// network has it from the agent's pool, all others have Docker's.
+// network gets it from the agent's pool, all others get Docker's.
 func TestRuntime(t *testing.T) {
 	bin, err := buildSCON()
 	if err != nil {

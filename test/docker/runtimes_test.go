@@ -19,7 +19,7 @@ import (
 // containers by name, their connections go express, and nothing is left of those
 // that go.
 
-// needs skips a test where a program is missing that install-deps.sh installs.
+// needs skips a test if a program is missing that install-deps.sh installs.
 func needs(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -27,8 +27,7 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// edgeEcho sends back at the edge what arrives there on TCP and UDP, until the
-// end of the test.
+// edgeEcho echoes TCP and UDP at the edge until the end of the test.
 func (m *Machine) edgeEcho(t *testing.T) {
 	t.Helper()
 	err := netns.Do(m.edge(), func() error {
@@ -51,8 +50,8 @@ func (m *Machine) edgeEcho(t *testing.T) {
 	}
 }
 
-// wantExpressFrom fails unless connections of a container to the edge go express,
-// which is in the network namespace of that path.
+// wantExpressFrom fails unless connections of a container to the edge go
+// express. The path is that of its network namespace.
 func (s *SCON) wantExpressFrom(t *testing.T, name, from string) {
 	t.Helper()
 	s.waitHooked(t, name)
@@ -105,7 +104,7 @@ func (m *Machine) netnsOf(pid string) string {
 	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", m.init.Process.Pid, strings.TrimSpace(pid))
 }
 
-// TestPodman has Podman make containers, with networks of netavark's.
+// TestPodman has Podman create containers in netavark's networks.
 func TestPodman(t *testing.T) {
 	needs(t, "podman")
 	cgroup := fmt.Sprintf("scon-podman-%d", os.Getpid())
@@ -146,7 +145,7 @@ func TestPodman(t *testing.T) {
 	s.wantNone(t)
 }
 
-// TestLXC has LXC start a container on the bridge that it calls lxcbr0.
+// TestLXC has LXC start a container on its bridge lxcbr0.
 func TestLXC(t *testing.T) {
 	needs(t, "lxc-start")
 	m := newMachine(t)
@@ -187,8 +186,8 @@ lxc.net.0.ipv4.gateway = 10.0.3.1
 	}
 }
 
-// stockNetworks are lists of CNI's own plugins: the bridge of k3s's and flannel's
-// name, and a route to each pod.
+// stockNetworks are configuration lists of CNI's reference plugins: a bridge
+// with the name that k3s and flannel use, and a route to each pod.
 var stockNetworks = map[string]string{
 	"bridge": `{"cniVersion": "1.0.0", "name": "stock", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
 		"ipMasq": true, "hairpinMode": true, "ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24"}}]}`,
@@ -196,7 +195,8 @@ var stockNetworks = map[string]string{
 		"ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
 }
 
-// TestStockPlugins has containerd start pods in networks of CNI's own plugins.
+// TestStockPlugins has containerd start pods in networks of CNI's reference
+// plugins.
 func TestStockPlugins(t *testing.T) {
 	for name, network := range stockNetworks {
 		t.Run(name, func(t *testing.T) {

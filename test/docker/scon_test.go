@@ -13,22 +13,22 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// SCON is a daemon that works in a machine's network namespace. A nil SCON
-// stands for the regular way: it asserts nothing.
+// SCON is the services in a machine's network namespace. A nil SCON stands for
+// a run without SCON: it asserts nothing.
 type SCON struct {
 	machine *Machine
 	bin     string
 	flags   []string // of scon up
 }
 
-// bothWays runs traffic plain, then with SCON.
+// bothWays runs traffic without SCON, then with SCON.
 func bothWays(t *testing.T, m *Machine, traffic func(t *testing.T, s *SCON)) {
 	t.Run("plain", func(t *testing.T) { traffic(t, nil) })
 	t.Run("scon", func(t *testing.T) { traffic(t, newSCON(t, m)) })
 }
 
-// newSCON starts SCON on a machine until the end of the test, with further flags
-// of scon up.
+// newSCON starts SCON on a machine until the end of the test, with further
+// flags of scon up.
 func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 	t.Helper()
 	bin, err := buildSCON()
@@ -127,8 +127,7 @@ func (s *SCON) container(t *testing.T, name string) (api.Container, bool) {
 	return api.Container{}, false
 }
 
-// waitHooked waits until the daemon works for a container, and logs for how
-// long.
+// waitHooked waits until a container is hooked, and logs how long that took.
 func (s *SCON) waitHooked(t *testing.T, name string) {
 	t.Helper()
 	if s == nil {
@@ -153,7 +152,8 @@ func (s *SCON) waitHooked(t *testing.T, name string) {
 	t.Logf("container %s was in the status, with hooks, after %v", name, took)
 }
 
-// waitGone waits until nothing of a container is left, and logs for how long.
+// waitGone waits until nothing of a container is left, and logs how long that
+// took.
 func (s *SCON) waitGone(t *testing.T, name string) {
 	t.Helper()
 	if s == nil {
@@ -173,17 +173,17 @@ func (s *SCON) waitGone(t *testing.T, name string) {
 	t.Logf("nothing of container %s was left after %v", name, took)
 }
 
-// a flowMatch picks a connection.
+// A flowMatch selects a connection.
 type flowMatch func(api.Flow) bool
 
-// from picks the connection of a container that began at a port of the edge.
+// from selects a container's connection that began at a port of the edge.
 func from(container, proto string, port uint16) flowMatch {
 	return func(f api.Flow) bool {
 		return f.Container == container && f.Proto == proto && f.Orig.Src == edgeAddr && f.Orig.Sport == port
 	}
 }
 
-// to picks the connection of a container that goes to a port of the edge.
+// to selects a container's connection to a port of the edge.
 func to(container, proto string, port uint16) flowMatch {
 	return func(f api.Flow) bool {
 		return f.Container == container && f.Proto == proto && f.Orig.Dst == edgeAddr && f.Orig.Dport == port
@@ -202,8 +202,8 @@ func (s *SCON) flow(t *testing.T, match flowMatch) (api.Flow, error) {
 	return api.Flow{}, fmt.Errorf("no entry for the connection, but %d others: %+v", len(flows), flows)
 }
 
-// waitExpress waits until packets of a connection went express in both
-// directions from now on. Nudge makes some.
+// waitExpress waits until packets of a connection go express in both
+// directions. nudge sends some.
 func (s *SCON) waitExpress(t *testing.T, match flowMatch, nudge func()) {
 	t.Helper()
 	if s == nil {
@@ -230,13 +230,13 @@ func (s *SCON) waitExpress(t *testing.T, match flowMatch, nudge func()) {
 	t.Logf("express in both directions after %v", took)
 }
 
-// expressShare is the part of a connection's bytes that has to go express. The
-// rest is for the packets that renew the lease.
+// expressShare is the share of a connection's bytes that has to go express.
+// The rest are packets that renew the lease.
 const expressShare = 0.9
 
-// wantExpress runs traffic on an open connection that is express already. It
-// fails unless the bytes that traffic says it carried, in the original and the
-// reply direction, went express, and at least a packet in each.
+// wantExpress runs traffic on an open express connection. It fails unless the
+// bytes that traffic reports, in original and reply direction, went express,
+// with at least one packet in each.
 func (s *SCON) wantExpress(t *testing.T, match flowMatch, traffic func() [2]uint64) {
 	t.Helper()
 	if s == nil {

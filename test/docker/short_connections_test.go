@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestShortConnections makes 1000 connections in a row, each for one page. None
-// may fail, and no entry may stay.
+// TestShortConnections makes 1000 connections in a row for one page each. None
+// fails, and no entry is left.
 func TestShortConnections(t *testing.T) {
 	e := Start(t)
 	folder := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTopologyOfContainers builds a line whose middle is a container of Docker,
-// and takes it down again.
+// TestTopologyOfContainers builds a line with a Docker container in the
+// middle, and removes it.
 func TestTopologyOfContainers(t *testing.T) {
 	e := Start(t)
 	e.Import(t, Image{Name: "box"})
