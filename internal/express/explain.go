@@ -86,7 +86,7 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 }
 
 // deliveryFindings say how express packets leave and reach a container, where
-// that is not the usual way.
+// that is not the default.
 func deliveryFindings(p *hooks.Port) (all []api.Finding) {
 	switch hooked, past := p.Netkit(); {
 	case hooked:

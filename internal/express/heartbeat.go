@@ -23,17 +23,17 @@ type heartbeat struct {
 	dp  *datapath.Datapath
 	log *slog.Logger
 
-	mu     sync.Mutex // guards the fields below, and is held while the heartbeat is written
-	heard  uint64     // changes of the rules
-	read   uint64     // those of them that the loop has read
-	paused bool
-	beats  uint64 // since the start
+	mu      sync.Mutex // guards the fields below, and is held while the heartbeat is written
+	changed uint64     // changes of the rules
+	read    uint64     // those of them that the loop has read
+	paused  bool
+	beats   uint64 // since the start
 }
 
 // newHeartbeat returns that of a datapath. The rules that exist have not been
 // read.
 func newHeartbeat(dp *datapath.Datapath, log *slog.Logger) *heartbeat {
-	return &heartbeat{dp: dp, log: log, heard: 1}
+	return &heartbeat{dp: dp, log: log, changed: 1}
 }
 
 // newGeneration makes every decision stale at once. Any goroutine may call it.
@@ -50,7 +50,7 @@ func (h *heartbeat) newGeneration(reason string) {
 func (h *heartbeat) rulesChanged(reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.heard++
+	h.changed++
 	h.makeInert()
 	h.newGeneration(reason)
 }
@@ -60,7 +60,7 @@ func (h *heartbeat) rulesChanged(reason string) {
 func (h *heartbeat) unread() (change uint64, is bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.heard, h.heard != h.read
+	return h.changed, h.changed != h.read
 }
 
 // rulesRead says that the rules were read after a change.
@@ -75,7 +75,7 @@ func (h *heartbeat) rulesRead(change uint64) {
 func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused || h.read != h.heard {
+	if h.paused || h.read != h.changed {
 		return nil
 	}
 	h.beats++

@@ -132,7 +132,7 @@ func (d *Daemon) beat(now time.Time) error {
 
 // sweep does what is due once a second.
 func (d *Daemon) sweep(now time.Time) error {
-	d.tcp.TellSilent(now)
+	d.tcp.UpdateSilent(now)
 	d.table.Sweep(now)
 	d.hooks.Poll(now)
 	if reason := d.policy.changedUnannounced(); reason != "" {

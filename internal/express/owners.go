@@ -13,8 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// owners are whose devices the startup service has made, as it tells. Their
-// containers need no search. Without that service there are none, and containers
+// owners are the containers whose devices the startup service has created, as it
+// reports them. They need no search. Without that service there are none, and containers
 // are found as all others are.
 type owners struct {
 	mu     sync.Mutex

@@ -38,7 +38,7 @@ type Ports interface {
 type Rules interface {
 	// PerPacket lists the rules that judge single packets.
 	PerPacket() []rules.Rule
-	// Touches finds such a rule that a connection may meet.
+	// Touches finds such a rule that a connection may reach.
 	Touches(rules.Conn) (rules.Rule, bool)
 	// Discardable reports whether the rules certainly drop every packet of a
 	// connection that conntrack does not know. It may take long.

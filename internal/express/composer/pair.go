@@ -44,7 +44,7 @@ func (c *Composer) end(p *discover.Port, addr netip.Addr) contable.End {
 }
 
 // join takes a candidate that has a Conentry already: packets of tuple enter at
-// the port p. While no decision was seen, the other end may turn out to be a
+// the port p. While no decision was seen, the other end may prove to be a
 // container. It returns why the connection stays regular, if it does.
 func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
 	if e.Has(p.Index) || !c.table.Undecided(e) {

@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// Connections that may meet a rule which judges single packets stay regular.
+// Connections that may reach a rule which judges single packets stay regular.
 
 // subject is what the rules are asked about, beside the connection itself.
 type subject struct {
@@ -54,7 +54,7 @@ func (c *Composer) KeptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
 }
 
 // touches finds a rule that judges single packets and that a connection of a
-// container may meet.
+// container may reach.
 func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
 	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
 	if p == nil || s.peer != 0 && peer == nil {

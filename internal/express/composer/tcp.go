@@ -15,7 +15,7 @@ import (
 // TCP keeps conntrack's view of TCP connections true. Conntrack sees few packets
 // of a connection with a Conentry, so TCP corrects it in four cases: a silent
 // connection whose data has all arrived would expire after minutes; sequence
-// numbers that have moved on too far need new ones to compare with; a forged end
+// numbers that have advanced too much need new ones to compare with; a forged end
 // closes a connection that goes on; and a RST is judged by outdated numbers.
 //
 // It owns the list of RSTs that conntrack is about to see.
@@ -34,9 +34,9 @@ func NewTCP(table *contable.Table, ct *conntrack.Client, log *slog.Logger) *TCP 
 	return t
 }
 
-// TellSilent tells conntrack about connections that have fallen silent. It is
+// UpdateSilent updates conntrack about connections that have fallen silent. It is
 // called once a second, before Table.Sweep.
-func (t *TCP) TellSilent(now time.Time) {
+func (t *TCP) UpdateSilent(now time.Time) {
 	limits, err := readTimeouts()
 	if err != nil {
 		t.log.Debug("updating silent connections", "error", err)
@@ -44,12 +44,12 @@ func (t *TCP) TellSilent(now time.Time) {
 	}
 	t.table.Silent(now, func(e *contable.Conentry, acknowledged bool) {
 		if !e.Untracked {
-			t.tellSilent(e, acknowledged, limits)
+			t.updateSilent(e, acknowledged, limits)
 		}
 	})
 }
 
-func (t *TCP) tellSilent(e *contable.Conentry, acknowledged bool, limits timeouts) {
+func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, limits timeouts) {
 	conn, err := t.ct.Get(e.Conn.Orig)
 	if err != nil || conn.ID != e.Conn.ID {
 		return // the announcement of its end is under way
@@ -72,7 +72,7 @@ func (t *TCP) tellSilent(e *contable.Conentry, acknowledged bool, limits timeout
 }
 
 // MovedOn makes conntrack forget a connection's highest acknowledgements, and
-// that it waits for any: the sequence numbers have moved on too far to compare.
+// that it waits for any: the sequence numbers have advanced too much to compare.
 func (t *TCP) MovedOn(e *contable.Conentry) {
 	if e.Untracked {
 		return

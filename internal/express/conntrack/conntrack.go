@@ -73,7 +73,7 @@ func (c Conn) Unacknowledged() bool {
 	return (c.TCPFlags[0]|c.TCPFlags[1])&tcpUnacknowledged != 0
 }
 
-// Assured reports whether packets were seen both ways, so that the entry is
+// Assured reports whether packets were seen in both directions, so that the entry is
 // kept when the table is full.
 func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
 

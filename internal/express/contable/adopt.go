@@ -15,7 +15,7 @@ func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (connt
 	for i := range t.halves {
 		h := &t.halves[i]
 		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot[uint32(i)] != nil {
-			continue // empty, or found by way of its twin
+			continue // empty, or found through its twin
 		}
 		e := t.revive(uint32(i), get, now)
 		if e == nil || !keep(e.Port) || e.Peer != 0 && !keep(e.Peer) {

@@ -354,7 +354,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
 	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
 	t.leave(e.Port)
-	t.part(e)
+	t.leavePeer(e)
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 

@@ -107,8 +107,8 @@ func (e *Conentry) swapEnds() {
 	e.initiator = !e.initiator
 }
 
-// part removes a Conentry from those of its other end.
-func (t *Table) part(e *Conentry) {
+// leavePeer removes a Conentry from those of its other end.
+func (t *Table) leavePeer(e *Conentry) {
 	if e.Peer == 0 {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// delivery tells the programs how packets reach each container: straight into its
+// delivery sets for the programs how packets reach each container: straight into its
 // namespace, or through its port's queue where they would skip or overtake
 // something otherwise. Packet steering, XDP programs and changes within the
 // container are not announced: they are polled once a second.
@@ -20,7 +20,7 @@ type delivery struct {
 	newGeneration func(reason string)
 }
 
-// reception is what the programs were told about a port.
+// reception is what was set for a port.
 type reception struct {
 	queue   string  // why packets take its queue, "" if they do not
 	mac     [6]byte // of the container's device, 0 if that is not known
@@ -43,7 +43,7 @@ func (d *delivery) poll(p *Port) {
 	}
 }
 
-// set tells the programs how a port delivers. Decisions that were recorded since
+// set writes how a port delivers. Decisions that were recorded since
 // the change are stale.
 func (d *delivery) set(p *Port) {
 	r, err := d.reception(p)

@@ -1,6 +1,6 @@
 // Package hooks keeps SCON's programs where they belong: on the ports of
 // containers and on the uplinks, between the programs of others, and only where
-// express packets skip nothing that they have to meet.
+// express packets skip nothing that they must pass.
 //
 // Hooks owns what is attached where, and what is known of the devices on the
 // regular path. It belongs to the daemon's loop: no other goroutine may call its
@@ -36,7 +36,7 @@ type Options struct {
 	// Owner is the container that a device was made for, if that is known.
 	Owner func(dev string) (discover.Container, bool)
 	// TouchesTunnel finds a rule that judges single packets and that packets to
-	// a UDP port, of a VXLAN device, may meet.
+	// a UDP port, of a VXLAN device, may reach.
 	TouchesTunnel func(port uint16) (rules.Rule, bool)
 
 	// NewGeneration makes every decision stale.
@@ -116,7 +116,7 @@ func (h *Hooks) Close() error {
 func (h *Hooks) Scan() error { return h.scan(false) }
 
 // Look makes what is hooked equal to what should be. Devices may be missing, and
-// new ports wait for their turn.
+// new ports are hooked in batches.
 func (h *Hooks) Look() {
 	if err := h.scan(true); err != nil {
 		h.opts.Logger.Error("looking for containers", "error", err)

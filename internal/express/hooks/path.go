@@ -22,7 +22,7 @@ type path struct {
 	// each bridge and each port of a routed container.
 	inside  map[int][]rules.Device
 	outside []rules.Device // those of the uplinks
-	// controls is, for the same bridges and ports, what packets must meet there
+	// controls is, for the same bridges and ports, what packets must pass there
 	// that express ones skip.
 	controls map[int]string
 	xdp      map[int]bool // devices with XDP programs
@@ -68,7 +68,7 @@ func (p *path) controlsOf(skipped map[int][]rules.Device, qdiscs map[int]string,
 				what = err.Error() // in doubt
 			}
 			if what != "" {
-				controls[under] = fmt.Sprintf("packets of its bridge must meet what %s has: %s", dev.Name, what)
+				controls[under] = fmt.Sprintf("packets of its bridge must pass what %s has: %s", dev.Name, what)
 			}
 		}
 	}

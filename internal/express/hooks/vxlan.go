@@ -31,7 +31,7 @@ func (h *Hooks) KeptTunnels() (all []Tunnel) {
 	return all
 }
 
-// SetTunnels tells the programs which VXLAN devices may be skipped. The loop
+// SetTunnels sets for the programs which VXLAN devices may be skipped. The loop
 // calls it when the rules have changed, too.
 func (h *Hooks) SetTunnels() {
 	for index, t := range h.tunnels {

@@ -262,7 +262,7 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 		b.forms(&Conn{Untracked: untracked}, true, func(f *form) {
 			m.form = f
 			for r := range rules {
-				m.meet(r)
+				m.apply(r)
 			}
 		})
 	}

@@ -107,9 +107,9 @@ type machine struct {
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply them
 
-	dropper    *rule // the latest one met that drops
-	translates bool  // a rule met may translate addresses
-	retracks   bool  // a rule met may change what conntrack knows of packets
+	dropper    *rule // the latest one reached that drops
+	translates bool  // a rule reached may translate addresses
+	retracks   bool  // a rule reached may change what conntrack knows of packets
 }
 
 // maxRules is how many rules a packet is followed through before it counts as
@@ -140,7 +140,7 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 		if m.stopped {
 			return left
 		}
-		met := m.meet(r)
+		met := m.apply(r)
 		if met == no {
 			continue
 		}
@@ -182,8 +182,8 @@ func (m *machine) follow(r *rule, v verdict, depth int) outcome {
 	}
 }
 
-// meet follows packets through one rule and sets m.verdicts.
-func (m *machine) meet(r *rule) truth {
+// apply follows packets through one rule and sets m.verdicts.
+func (m *machine) apply(r *rule) truth {
 	t := yes
 	why := ""
 	m.verdicts = nil

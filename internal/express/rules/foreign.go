@@ -14,7 +14,7 @@ const foreignTable = "netfilter"
 func (r Rule) Foreign() bool { return r.Table == foreignTable }
 
 // A function at Netfilter's hooks that is no rule judges single packets for all
-// that is known: it is a base chain with one rule, which every packet meets.
+// that is known: it is a base chain with one rule, which every packet reaches.
 func foreignBases(hooks []nfhooks.Hook) (bases []*base) {
 	for _, h := range hooks {
 		at, ok := hookNames[h.Family][h.Point]

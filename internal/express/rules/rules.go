@@ -58,7 +58,7 @@ func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
 // judges single packets. It does not change and is safe for concurrent use.
 type Ruleset struct {
 	bases     []*base
-	outer     []*base // those that packets of a tunnel's ends meet
+	outer     []*base // those that see the outer packets of a tunnel
 	perPacket []Rule
 	opts      Options
 	exact     exactCounters

@@ -44,7 +44,7 @@ func TestIPv6Addresses(t *testing.T) {
 		{addressMessage(there, "fe80::1", 0, 1000), false},
 		{addressMessage(gone, "fe80::1", 0, 1000), false},
 	} {
-		e, news := k.judge(step.m)
+		e, news := k.evaluate(step.m)
 		if news != step.news || news && (!e.Stale || e.Kind != Address || e.Ifindex != 3) {
 			t.Errorf("message %d: %+v, %v; want %v", i, e, news, step.news)
 		}

@@ -12,16 +12,16 @@ type announced struct {
 	*nlmsg.Socket
 	out  *output
 	what string // is announced, for logs
-	// judge returns what a message means, false if it is irrelevant.
-	judge func(nlmsg.Message) (Event, bool)
-	// lost, if not nil, reads again the state that judge compares messages
+	// evaluate returns what a message means, false if it is irrelevant.
+	evaluate func(nlmsg.Message) (Event, bool)
+	// lost, if not nil, reads again the state that evaluate compares messages
 	// with.
 	lost func() error
 }
 
 func (a *announced) next() error {
 	err := a.Receive(func(m nlmsg.Message) {
-		if e, ok := a.judge(m); ok {
+		if e, ok := a.evaluate(m); ok {
 			a.out.emit(e)
 		}
 	})

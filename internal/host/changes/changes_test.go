@@ -546,7 +546,7 @@ func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
 		{"those that a bridge begins with", 5, unix.RTM_NEWVLAN, false},
 	} {
 		m := nlmsg.Message{Type: tc.typ, Data: binary.NativeEndian.AppendUint32(make([]byte, 4), tc.index)}
-		if e, ok := k.judge(m); ok != tc.stale || e.Kind != Link || !e.Stale {
+		if e, ok := k.evaluate(m); ok != tc.stale || e.Kind != Link || !e.Stale {
 			t.Errorf("%s: told %v %+v, want %v", tc.name, ok, e, tc.stale)
 		}
 	}
@@ -561,8 +561,8 @@ func FuzzJudge(f *testing.F) {
 	f.Fuzz(func(t *testing.T, typ uint16, b []byte) {
 		k := newKnown()
 		m := nlmsg.Message{Type: typ, Data: b}
-		k.judge(m)
-		if e, ok := k.judge(m); ok && e.Stale && (e.Kind == Neighbour || e.Kind == FDB || e.Kind == Netconf) {
+		k.evaluate(m)
+		if e, ok := k.evaluate(m); ok && e.Stale && (e.Kind == Neighbour || e.Kind == FDB || e.Kind == Netconf) {
 			t.Errorf("the same again is stale: %+v", e)
 		}
 	})

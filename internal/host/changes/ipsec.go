@@ -22,7 +22,7 @@ func openIPsec(out *output, l limits) (source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch IPsec policies: %w", err)
 	}
-	return &announced{Socket: sock, out: out, what: "IPsec policy", judge: judgePolicy}, nil
+	return &announced{Socket: sock, out: out, what: "IPsec policy", evaluate: judgePolicy}, nil
 }
 
 func judgePolicy(nlmsg.Message) (Event, bool) {

@@ -37,7 +37,7 @@ type kernel struct {
 
 func openKernel(out *output, l limits) (_ source, err error) {
 	k := &kernel{announced: announced{out: out, what: "rtnetlink"}}
-	k.judge = func(m nlmsg.Message) (Event, bool) { return k.state.judge(m) }
+	k.evaluate = func(m nlmsg.Message) (Event, bool) { return k.state.evaluate(m) }
 	k.lost = k.read
 	defer func() {
 		if err != nil {
@@ -97,9 +97,9 @@ func newKnown() *known {
 	}
 }
 
-// judge takes an announcement into the state and returns what it means. It
+// evaluate takes an announcement into the state and returns what it means. It
 // reports false if no decision and no topology depends on it.
-func (k *known) judge(m nlmsg.Message) (Event, bool) {
+func (k *known) evaluate(m nlmsg.Message) (Event, bool) {
 	switch m.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return k.link(m)
@@ -150,7 +150,7 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 		data[0] = dump.family
 		// A dump that a change interrupts is harmless: the change is
 		// announced.
-		err := ask.Request(nlmsg.Request{Type: dump.typ, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) { k.judge(m) })
+		err := ask.Request(nlmsg.Request{Type: dump.typ, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) { k.evaluate(m) })
 		if dump.family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a kernel without IPv6
 		}

@@ -37,7 +37,7 @@ func openRuleset(out *output, l limits) (source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch nftables: %w", err)
 	}
-	return &announced{Socket: sock, out: out, what: "nftables", judge: judgeGeneration}, nil
+	return &announced{Socket: sock, out: out, what: "nftables", evaluate: judgeGeneration}, nil
 }
 
 func judgeGeneration(m nlmsg.Message) (Event, bool) {

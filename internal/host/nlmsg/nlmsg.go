@@ -33,8 +33,8 @@ func (m Message) err() error {
 	return nil
 }
 
-// Encoder encodes the attributes of a request, in host byte order unless told
-// otherwise.
+// Encoder encodes the attributes of a request, in host byte order by
+// default.
 type Encoder = netlink.AttributeEncoder
 
 // NewEncoder returns an Encoder of no attributes.
