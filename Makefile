@@ -122,12 +122,10 @@ install: build
 	$(Q)install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
 	$(Q)install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
 	$(Q)test ! -e bin/scon-pipe-cuda || install -D -m 755 bin/scon-pipe-cuda $(DESTDIR)$(PREFIX)/bin/scon-pipe-cuda
-	$(Q)install -D -m 644 packaging/scon.service $(DESTDIR)$(PREFIX)/lib/systemd/system/scon.service
+	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
 	$(Q)$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
 	$(Q)$(MAKE) -C examples OUT=$(CURDIR)/bin install
-	$(Q)install -D -m 644 packaging/scon-pipe.conf $(DESTDIR)$(PREFIX)/share/scon/scon-pipe.conf
-	$(Q)install -D -m 644 packaging/scon-docker.conf $(DESTDIR)$(PREFIX)/share/scon/scon-docker.conf
-	$(Q)install -D -m 644 packaging/scon-startup.conf $(DESTDIR)$(PREFIX)/share/scon/scon-startup.conf
 	$(Q)install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	$(Q)install -D -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json

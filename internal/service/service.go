@@ -78,6 +78,8 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		<-ctx.Done()
+		notify(stopping) // what follows may take longer than systemd waits for a beat
 		servers.Wait()
 	}()
 	return done, nil

@@ -7,7 +7,10 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-const ready = daemon.SdNotifyReady
+const (
+	ready    = daemon.SdNotifyReady
+	stopping = daemon.SdNotifyStopping
+)
 
 // notify tells systemd. A service that systemd did not start has nobody to tell.
 func notify(word string) { _, _ = daemon.SdNotify(false, word) }

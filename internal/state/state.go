@@ -118,8 +118,9 @@ func (s State) Write(dir string) error {
 	return nil
 }
 
-// Remove takes away all that the service left below root, and root itself where
-// that is possible; nothing there is no error. The caller holds the lock.
+// Remove takes away all that the service left below root, and its directory where
+// that is possible; nothing there is no error. The caller holds the lock. Root
+// itself goes with express, if no other service has anything there.
 func (s Service) Remove(root string) error {
 	dir, socket := s.Dir(root), s.Socket(root)
 	paths := []string{socket, socket + ".new"}
@@ -132,7 +133,6 @@ func (s Service) Remove(root string) error {
 		}
 	}
 	_ = os.Remove(dir) // may hold other files, or be systemd's mount
-	_ = os.Remove(root)
 	return nil
 }
 

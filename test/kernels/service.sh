@@ -1,13 +1,19 @@
-# scon.service as systemd runs it, in the machine's own network namespace, with
-# a container behind a bridge and a connection out of it. Prints what became of
-# it: a line for each step.
+# The three units as systemd runs them, in the machine's own network namespace, with
+# the traffic of each: a container behind a bridge and a connection out of it,
+# containers of scon-cni, and two namespaces that exchange bytes by the pipe. Prints
+# what became of it: a line for each step.
 #
 #	 edge                 this machine                     container
 #	+-----------+    +-------------------------+    +-----------------+
 #	| 10.77.0.2 |====| 10.77.0.1    172.17.0.1 |====| 172.17.0.2      |
 #	+-----------+    +-------------------------+    +-----------------+
+#	 left             right
+#	+-----------+    +-----------+
+#	| 10.1.0.1  |====| 10.1.0.2  |
+#	+-----------+    +-----------+
 set -e
-trap 'journalctl --unit scon --output cat --no-pager >&2' EXIT
+trap 'journalctl --unit scon --unit scon-startup --unit scon-pipe --output cat --no-pager >&2' EXIT
+units='scon scon-startup scon-pipe'
 
 id=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
 
@@ -47,7 +53,19 @@ build() {
 	iptables-legacy -A FORWARD -p tcp --dport 9 -m limit --limit 1/s -j ACCEPT
 
 	groupadd scon
-	sed -i 's/^socket_group: .*/socket_group: scon/; s/^metrics: .*/metrics: 127.0.0.1:9477/' /etc/scon/scon.yaml
+	sed -i 's/^socket_group: .*/socket_group: scon/; s/^metrics: .*/metrics: 127.0.0.1:9477/
+		s/^  enabled: false/  enabled: true/' /etc/scon/scon.yaml
+	sed -i '/^docker:/,$ s/enabled: true/enabled: false/' /etc/scon/scon.yaml
+
+	ip netns add left
+	ip netns add right
+	ip link add eth0 netns left type veth peer name eth0 netns right
+	ip -n left address add 10.1.0.1/24 dev eth0
+	ip -n right address add 10.1.0.2/24 dev eth0
+	for end in left right; do
+		ip -n $end link set lo up
+		ip -n $end link set eth0 up
+	done
 
 	ip netns exec edge socat TCP4-LISTEN:7000,fork EXEC:cat &
 	sleep 1
@@ -86,40 +104,138 @@ express_packets() {
 	scon status --json | sed -n 's/^    "express_packets": \([0-9]*\).*/\1/p'
 }
 
-with() { # SETTING...
-	mkdir -p /run/systemd/system/scon.service.d
+# What each service is there for; each is tried for some seconds.
+goes() { # UNIT
+	tries=0
+	while [ $tries -lt 40 ]; do
+		tries=$((tries + 1))
+		try_$(echo $1 | tr - _) && return
+		sleep 0.25
+	done
+	return 1
+}
+
+try_scon() {
+	before=$(express_packets 2>/dev/null) || return 1
+	sleep 1
+	test "$(express_packets 2>/dev/null || echo 0)" -gt "${before:-0}"
+}
+
+conf='{"cniVersion": "1.0.0", "name": "net", "type": "scon-cni", "bridge": "scon0", "isGateway": true, "agentDown": "error",
+	"ipam": {"type": "scon", "subnet": "10.88.0.0/16"}}'
+
+cni() { # VERB
+	echo "$conf" | CNI_COMMAND=$1 CNI_CONTAINERID=pod CNI_NETNS=/run/netns/pod CNI_IFNAME=eth0 CNI_PATH=/usr/local/bin \
+		scon-cni >/tmp/cni 2>&1
+}
+
+try_scon_startup() {
+	ip netns add pod
+	cni ADD && ip -n pod address show dev eth0 | grep -q 'inet 10.88' && cni DEL
+	result=$?
+	ip netns delete pod
+	return $result
+}
+
+try_scon_pipe() {
+	for engine in bpf sealed; do
+		ip netns exec right scon-pipe-load listen $engine:0.0.0.0:7000 --seconds 0.2 --warm 0.1 >/tmp/listen 2>&1 &
+		listener=$!
+		sleep 0.5
+		# As the root of a container: another user than the broker, without rights.
+		ip netns exec left setpriv --bounding-set=-all --inh-caps=-all \
+			scon-pipe-load connect $engine:10.1.0.2:7000 --seconds 0.2 --warm 0.1 >/tmp/connect 2>&1
+		result=$?
+		kill $listener 2>/dev/null || true
+		wait $listener 2>/dev/null || true
+		[ $result = 0 ] || return 1
+	done
+}
+
+others() { # UNIT
+	for unit in $units; do
+		[ $unit = $1 ] || echo $unit
+	done
+}
+
+restarts() { systemctl show --property NRestarts --value $1; }
+
+with() { # UNIT SETTING...
+	directory=/run/systemd/system/$1.service.d
+	shift
+	mkdir -p $directory
 	{
 		echo '[Service]'
 		for setting; do echo "$setting"; done
-	} >/run/systemd/system/scon.service.d/test.conf
+	} >$directory/test.conf
 	systemctl daemon-reload
 }
 
 build
-systemd-analyze verify scon.service && echo verified
-systemctl start scon
+systemd-analyze verify scon.service scon-startup.service scon-pipe.service && echo verified
+systemctl start $units
 echo "started: $(outcome)"
-stat -c '%n %A %G' /run/scon/scon.sock
+for unit in $units; do
+	goes $unit && echo "$unit goes"
+done
+stat -c '%n %A %G' /run/scon/*.sock /run/scon/pipe/pipe.sock
 wget -q -O - http://127.0.0.1:9477/metrics | grep '^scon_' >/dev/null && echo 'gives metrics'
-systemd-analyze security --offline=yes /usr/local/lib/systemd/system/scon.service | tail -1 | LC_ALL=C sed 's/[^ -~]//g'
+scon status --json | grep -c '"running": true'
+for unit in $units; do
+	systemd-analyze security --offline=yes /usr/local/lib/systemd/system/$unit.service | tail -1 | LC_ALL=C sed 's/[^ -~]//g'
+done
 
-systemctl kill --signal KILL scon
-sleep 1
-echo "killed: $(outcome), restarts $(systemctl show --property NRestarts --value scon)"
-before=$(express_packets)
-sleep 1
-test "$(express_packets)" -gt "$before" && echo 'packets go express again'
+# One that is killed, or hangs, comes back; the others do not notice.
+for unit in $units; do
+	systemctl kill --signal KILL $unit
+	for other in $(others $unit); do
+		goes $other && echo "$unit killed: $other goes"
+	done
+	goes $unit && echo "$unit killed: restarts $(restarts $unit)"
+done
+for unit in $units; do
+	with $unit WatchdogSec=3
+	systemctl restart $unit
+	goes $unit || true
+	kill -STOP $(systemctl show --property MainPID --value $unit)
+	for other in $(others $unit); do
+		goes $other && echo "$unit hung: $other goes"
+	done
+	tries=0
+	while [ "$(restarts $unit)" -lt 1 ] && [ $tries -lt 100 ]; do
+		tries=$((tries + 1))
+		sleep 0.25
+	done
+	goes $unit && echo "$unit hung: restarts $(restarts $unit)"
+	journalctl --unit $unit --output cat --no-pager | grep -q 'Watchdog timeout' && echo "$unit hung: the watchdog saw it"
+	rm -r /run/systemd/system/$unit.service.d
+done
+systemctl daemon-reload
 
-systemctl stop scon
-systemctl show --property ActiveState,Result scon
+for unit in $units; do
+	systemctl stop $unit
+	systemctl show --property ActiveState,Result $unit
+	for other in $(others $unit); do
+		systemctl --quiet is-active $other && goes $other && echo "$unit stopped: $other goes"
+	done
+done
 tc qdisc show | grep clsact || true
-find /sys/fs/bpf/scon /run/scon 2>/dev/null || true
+find /sys/fs/bpf/scon /run/scon -not -type d 2>/dev/null || true
 
 for capability in $(systemctl show --property CapabilityBoundingSet --value scon); do
-	with Restart=no "CapabilityBoundingSet=~$capability"
-	systemctl start scon
+	with scon Restart=no "CapabilityBoundingSet=~$capability"
+	systemctl start scon || true
 	unnamed=0
 	echo "without $capability: $(outcome)"
 	systemctl stop scon
 	systemctl reset-failed scon 2>/dev/null || true
+done
+for unit in scon-startup scon-pipe; do
+	for capability in $(systemctl show --property CapabilityBoundingSet --value $unit); do
+		with $unit Restart=no "CapabilityBoundingSet=~$capability"
+		systemctl start $unit || true
+		if try_$(echo $unit | tr - _); then echo "$unit without $capability: works"; else echo "$unit without $capability: does not work"; fi
+		systemctl stop $unit
+		systemctl reset-failed $unit 2>/dev/null || true
+	done
 done
