@@ -14,10 +14,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Every packet of a container is counted by conntrack or by SCON, and never by
-// both: together they have what its device has, and the uplink, packet by packet
-// and byte by byte. A packet is what the device counts as one: with offloads,
-// many segments.
+// Every packet of a container is counted by conntrack or by SCON, never by
+// both: their sum equals what the container's device and the uplink count, in
+// packets and bytes. A packet is what the device counts as one: many segments,
+// with offloads.
 func TestAccounting(t *testing.T) {
 	t.Parallel()
 	const containers = 2
@@ -71,14 +71,14 @@ func minus(a, b tally) tally {
 	return tally{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
 }
 
-// pair is what a container, or all of them, have sent and received.
+// pair is what one container, or all of them, have sent and received.
 type pair [2]tally
 
 func (p pair) plus(o pair) pair { return pair{plus(p[0], o[0]), plus(p[1], o[1])} }
 
 func (p pair) minus(o pair) pair { return pair{minus(p[0], o[0]), minus(p[1], o[1])} }
 
-// ip is a device's frames without their Ethernet headers.
+// ip returns the counts of a device's frames without their Ethernet headers.
 func (p pair) ip() pair {
 	for i := range p {
 		p[i].Bytes -= 14 * p[i].Packets
@@ -86,15 +86,15 @@ func (p pair) ip() pair {
 	return p
 }
 
-// accounts compare who counts what.
+// accounts compares the counters of conntrack, SCON and the devices.
 type accounts struct {
 	b             *scontest.Bed
 	before        []pair // devices of the containers
 	beforeOutside pair   // the uplink
 }
 
-// newAccounts begins to count. Nothing but TCP and UDP goes over the wires from
-// now on: neighbours are known, and the bridge keeps its groups to itself.
+// newAccounts starts to count. From now on only TCP and UDP cross the wires:
+// neighbours are known, and the bridge sends no multicast of its own.
 func newAccounts(b *scontest.Bed) *accounts {
 	b.Sh(lab.Device, `
 		sysctl -q -w net.netfilter.nf_conntrack_acct=1
@@ -120,7 +120,7 @@ func newAccounts(b *scontest.Bed) *accounts {
 	return a
 }
 
-// keepNeighbours makes a node's neighbours last.
+// keepNeighbours makes a node's neighbours permanent.
 func keepNeighbours(b *scontest.Bed, node string) {
 	var neighbours []struct{ Dst, Dev, Lladdr string }
 	if err := json.Unmarshal([]byte(b.Sh(node, "ip -j neigh show")), &neighbours); err != nil {
@@ -131,7 +131,7 @@ func keepNeighbours(b *scontest.Bed, node string) {
 	}
 }
 
-// deviceCounts is what a device has counted.
+// deviceCounts returns the counters of a device.
 func deviceCounts(b *scontest.Bed, node, dev string) pair {
 	var links []struct {
 		Stats64 struct{ Rx, Tx tally }
@@ -153,7 +153,7 @@ func (a *accounts) bursts(all []*scontest.Connection) {
 	}
 }
 
-// wantSums waits until the last packets have been counted, by all the same.
+// wantSums waits until all have counted the last packets alike.
 func (a *accounts) wantSums(when string) {
 	a.b.T.Helper()
 	scontest.Eventually(a.b.T, "the counters add up "+when, func() error {
@@ -175,7 +175,7 @@ func (a *accounts) wantSums(when string) {
 	})
 }
 
-// regular is what conntrack has of container n.
+// regular returns conntrack's counters of container n.
 func (a *accounts) regular(n int) (sum pair) {
 	addr := lab.ContainerAddr(n)
 	for _, c := range trackedConns(a.b) {
@@ -189,7 +189,7 @@ func (a *accounts) regular(n int) (sum pair) {
 	return sum
 }
 
-// published is container n's address if that is what a port of device leads to.
+// published returns container n's address if a port of device leads to it.
 func published(addr netip.AddrPort, n int) (to netip.Addr) {
 	for _, p := range lab.Publications(n) {
 		if p.Device == addr.Port() {
@@ -199,13 +199,13 @@ func published(addr netip.AddrPort, n int) (to netip.Addr) {
 	return to
 }
 
-// express is what SCON has of container n.
+// express returns SCON's counters of container n.
 func (a *accounts) express(n int) pair {
 	c, _ := a.b.Container(n)
 	return pair{tally(c.ExpressSent), tally(c.ExpressReceived)}
 }
 
-// trackedConns lists what conntrack counts in device.
+// trackedConns lists the connections that conntrack counts in device.
 func trackedConns(b *scontest.Bed) (all []conntrack.Counted) {
 	err := b.Do(lab.Device, func() error {
 		ct, err := conntrack.Open()
@@ -221,8 +221,7 @@ func trackedConns(b *scontest.Bed) (all []conntrack.Counted) {
 	return all
 }
 
-// wantFlowSums wants each flow to have what conntrack counts next to what SCON
-// does.
+// wantFlowSums fails unless each flow has conntrack's counters beside SCON's.
 func wantFlowSums(t *testing.T, b *scontest.Bed) {
 	t.Helper()
 	regular := make(map[api.Tuple][2]tally)
@@ -247,7 +246,7 @@ func wantFlowSums(t *testing.T, b *scontest.Bed) {
 	}
 }
 
-// A container's totals never fall, whatever happens to its connections.
+// A container's totals never decrease, whatever happens to its connections.
 func TestTotalsGrow(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -275,7 +274,7 @@ func TestTotalsGrow(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// Without nf_conntrack_acct there is nothing to add up.
+// Without nf_conntrack_acct there are no counters to add.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -10,8 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A connection that conntrack has picked up in the middle while no daemon was
-// there is taken over only if the next one would compose it.
+// A connection that conntrack has picked up in the middle, while no daemon
+// ran, is taken over only if the next daemon would compose it.
 func TestAdoptPickedUp(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -38,7 +38,7 @@ func TestAdoptPickedUp(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// readAll reads what the server's end has been sent.
+// readAll reads what the server's end was sent.
 func readAll(c *scontest.Connection, n int) error {
 	if err := c.Server.SetReadDeadline(time.Now().Add(scontest.Patience)); err != nil {
 		return err
@@ -47,8 +47,8 @@ func readAll(c *scontest.Connection, n int) error {
 	return err
 }
 
-// Nothing goes express by the heartbeat of a daemon that was killed, once the
-// next one has begun: it need not have read the rules.
+// Nothing goes express by the heartbeat of a killed daemon once the next one
+// has started: it may not have read the rules.
 func TestBeginInert(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -68,7 +68,7 @@ func TestBeginInert(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// No lease is left of what does not go express.
+// Connections that do not go express have no lease left.
 func TestPausedLease(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -15,7 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A connection gets a Conentry with the packet that it is told to, no sooner.
+// A connection gets a Conentry with the packet number that is configured, not
+// before.
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	const admit = 30
@@ -35,7 +36,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// A container that uses its share up keeps none from the others.
+// A container that has used up its share does not affect the others.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	const connections, share = 64, 10 // percent
@@ -58,8 +59,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Conentries without packets go; a connection that comes back is kept for twice
-// as long as it was silent.
+// Idle Conentries are removed. A connection that returns is kept for twice as
+// long as it was silent.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	const idle, rhythm = time.Second, 3 * time.Second
@@ -86,8 +87,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// A container that opens connections without end harms no other one, nor the
-// machine's memory.
+// A container that opens connections without end affects neither other
+// containers nor the memory of the machine.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{

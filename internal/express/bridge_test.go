@@ -9,8 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Whoever shapes or filters at the bridge itself, where packets of all its
-// containers pass, meets each of them.
+// Qdiscs and filters at the bridge itself see each packet of its containers.
 func TestQdiscAtBridge(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -10,13 +10,13 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Traffic follows what happens to the way out, as without SCON.
+// Traffic follows changes of the outgoing path, as without SCON.
 
-// An uplink that was down carries on when it is up.
+// Traffic continues when an uplink that was down is up again.
 func TestUplinkDown(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
-	// What is masqueraded would end with the device.
+	// Masqueraded connections would end with the device.
 	f := b.TrafficOver(b.Incoming("tcp", 1), b.Incoming("udp", 1))
 	f.WaitExpress()
 	for range 2 {
@@ -32,7 +32,7 @@ func TestUplinkDown(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A neighbour with a new MAC address gets its packets there.
+// Packets follow a neighbour's new MAC address.
 func TestNeighbourMoves(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -55,8 +55,8 @@ func TestNeighbourMoves(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// An address that goes takes the connections along that are translated to it;
-// packets leave with the new one.
+// Connections end with the address that they are translated to; packets leave
+// with the new one.
 func TestAddressChanges(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -75,7 +75,7 @@ func TestAddressChanges(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A route that leads out of another uplink, which came up live, is followed.
+// A new route by another uplink, which has come up since, is followed.
 func TestSecondUplink(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

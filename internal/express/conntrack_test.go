@@ -19,8 +19,8 @@ const (
 	stateTimeWait = 7
 )
 
-// Conntrack follows how an express connection ends, step by step: who looks at
-// its table sees no connection that is established no longer.
+// Conntrack follows each step by which an express connection ends: its table
+// shows no ended connection as established.
 func TestConntrackState(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -48,7 +48,7 @@ func closeWrite(t *testing.T, c net.Conn) {
 	}
 }
 
-// wantState waits until conntrack has a connection in one of some states.
+// wantState waits until conntrack has a connection in one of several states.
 func wantState(c *scontest.Connection, least, most uint8) {
 	c.B.T.Helper()
 	orig := conntrack.Tuple{

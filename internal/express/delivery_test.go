@@ -38,7 +38,7 @@ func waitDelivery(b *scontest.Bed, why string) {
 	})
 }
 
-// queuedPackets is how many packets the host's end has put into the queue.
+// queuedPackets returns how many packets the host's end has transmitted.
 func queuedPackets(b *scontest.Bed) (n uint64) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
@@ -54,8 +54,9 @@ func queuedPackets(b *scontest.Bed) (n uint64) {
 	return n
 }
 
-// Packets take the port's queue while a program or packet steering in the
-// container would be skipped or overtaken, and not a second longer.
+// Packets take the port's queue while they would skip or overtake a program or
+// packet steering in the container, and return to the direct path within a
+// second.
 func TestDeliveryThroughQueue(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -117,8 +118,8 @@ func TestDeliveryThroughQueue(t *testing.T) {
 	wantQueued(false)
 }
 
-// Packets for an unused MAC address reach every container, and none of
-// them takes them: neither does the one whose connection goes express.
+// Packets for an unused MAC address reach every container, and none accepts
+// them, including the one whose connection goes express.
 func TestMACOfNobody(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -136,8 +137,8 @@ func TestMACOfNobody(t *testing.T) {
 	replies.Proceed(t, 100)
 }
 
-// Behind a bridge that steers its packets, those out of a container could
-// overtake each other: its ports are not hooked.
+// Ports of a bridge that steers its packets are not hooked: packets out of a
+// container could overtake each other.
 func TestSteeringBridge(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -160,8 +161,8 @@ func TestSteeringBridge(t *testing.T) {
 	c.GoExpress()
 }
 
-// A veth pair drops what is longer than its receiver's MTU allows, and so it does
-// where that is smaller than the port's. What fits is express.
+// A veth pair drops packets that exceed its receiver's MTU, also where that is
+// smaller than the port's. Packets that fit go express.
 func TestSmallerMTUInside(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A container that starts is hooked, and one that stops takes its Conentries
-// along, while others' packets go on.
+// A container that starts is hooked, and one that stops loses its Conentries,
+// while packets of others continue.
 func TestContainerComesAndGoes(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -51,7 +51,7 @@ func TestContainerComesAndGoes(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// A burst of containers is hooked as well as one.
+// A burst of containers is hooked.
 func TestManyContainers(t *testing.T) {
 	t.Parallel()
 	const many = 50
@@ -94,7 +94,7 @@ func TestManyContainers(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// A port that moves to another bridge loses its Conentries, and gets others
+// A port that moves to another bridge loses its Conentries and gets new ones
 // there.
 func TestPortMoves(t *testing.T) {
 	t.Parallel()
@@ -123,8 +123,8 @@ func TestPortMoves(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A device that is named may go and come back while the daemon lives, and the
-// others are cared for meanwhile.
+// A named device may disappear and return while the daemon runs; the others
+// are not affected.
 func TestNamedDeviceGoes(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {

@@ -16,8 +16,8 @@ import (
 
 const deniedPort = 7777
 
-// denied is a container that sends, from a published port, to one of edge which
-// the rules of device do not let it reach: over IPv6 where the lab has it.
+// denied is a container that sends, from a published port, to a port of edge
+// that the rules of device deny: over IPv6 where the lab has it.
 type denied struct {
 	b        *scontest.Bed
 	from, to *net.UDPConn
@@ -47,7 +47,7 @@ func newDenied(b *scontest.Bed, rule string) *denied {
 	return d
 }
 
-// send sends so many datagrams, a millisecond apart.
+// send sends that many datagrams, one millisecond apart.
 func (d *denied) send(n int) {
 	d.b.T.Helper()
 	for range n {
@@ -74,7 +74,7 @@ func (d *denied) flow() (api.Flow, bool) {
 	return api.Flow{}, false
 }
 
-// waitDiscard sends until packets are dropped at once.
+// waitDiscard sends until packets are discarded.
 func (d *denied) waitDiscard() api.Flow {
 	d.b.T.Helper()
 	var found api.Flow
@@ -90,7 +90,7 @@ func (d *denied) waitDiscard() api.Flow {
 	return found
 }
 
-// needReasons skips where the kernel does not tell why it drops packets.
+// needReasons skips the test where the kernel does not report drop reasons.
 func needReasons(t *testing.T) {
 	t.Helper()
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
@@ -98,8 +98,8 @@ func needReasons(t *testing.T) {
 	}
 }
 
-// What the rules drop for certain, and Netfilter is seen to drop, is dropped at
-// once; all is as before as soon as the rules let it pass.
+// Packets that the rules certainly drop, and that Netfilter is seen to drop,
+// are discarded. As soon as the rules accept them, they pass.
 func TestDiscard(t *testing.T) {
 	t.Parallel()
 	needReasons(t)
@@ -140,8 +140,8 @@ func testDiscard(t *testing.T, b *scontest.Bed) {
 	}
 }
 
-// A packet that the other side gets through makes a connection, whose answers
-// the rules let pass.
+// A packet from the other side that passes creates a connection, whose replies
+// the rules accept.
 func TestDiscardEndsWithConnection(t *testing.T) {
 	t.Parallel()
 	needReasons(t)
@@ -162,8 +162,8 @@ func TestDiscardEndsWithConnection(t *testing.T) {
 	}
 }
 
-// Packets that a rule answers, counts or lets pass now and then are the rules'
-// alone.
+// Packets that a rule rejects, counts or accepts now and then are never
+// discarded.
 func TestNoDiscard(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{

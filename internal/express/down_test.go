@@ -19,8 +19,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// After its end nothing of SCON is left, and all of other people's is: whether
-// the daemon ended or was killed, and however it hooks.
+// After the daemon has ended or was killed, nothing of SCON is left and
+// everything of others is, with tcx and with clsact.
 func TestDown(t *testing.T) {
 	t.Parallel()
 	for _, clsact := range []bool{false, true} {
@@ -60,7 +60,7 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// addForeign gives the devices qdiscs and filters that are not SCON's.
+// addForeign adds qdiscs and filters of others to the devices.
 func addForeign(b *scontest.Bed) {
 	b.T.Helper()
 	b.Sh(lab.Device, `
@@ -70,8 +70,8 @@ func addForeign(b *scontest.Bed) {
 		tc filter add dev veth2 ingress protocol ip prio 7 u32 match u32 0 0 classid 1:1`)
 }
 
-// addForeignTCX gives them programs, where the kernel has tcx, and returns a
-// count of what the one at container 1's port has seen.
+// addForeignTCX adds tcx programs, where the kernel has tcx, and returns a
+// function that counts the packets of the one at container 1's port.
 func addForeignTCX(b *scontest.Bed) (seen func() uint64, ok bool) {
 	b.T.Helper()
 	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -120,7 +120,7 @@ func addForeignTCX(b *scontest.Bed) (seen func() uint64, ok bool) {
 	}, err == nil
 }
 
-// look describes all that SCON touches.
+// look describes everything that SCON changes.
 func look(b *scontest.Bed) string {
 	b.T.Helper()
 	var all strings.Builder
@@ -141,7 +141,7 @@ func look(b *scontest.Bed) string {
 	return all.String()
 }
 
-// A second daemon is refused and does no harm to the first.
+// A second daemon is refused and does not affect the first.
 func TestSecondDaemon(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -168,7 +168,7 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
-// A state directory in any state is good enough to start in.
+// A daemon starts with any contents of its state directory.
 func TestCorruptState(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -195,8 +195,8 @@ func TestCorruptState(t *testing.T) {
 	}
 }
 
-// A namespace that goes with all its devices takes no daemon along, and keeps
-// none from ending.
+// A namespace that ends with all its devices neither ends its daemon nor keeps
+// it from ending.
 func TestNamespaceGone(t *testing.T) {
 	t.Parallel()
 	for _, clsact := range []bool{false, true} {
@@ -218,7 +218,7 @@ func TestNamespaceGone(t *testing.T) {
 	}
 }
 
-// A device that is named and missing is named in the refusal, too.
+// The error names a named device that is missing.
 func TestMissingDevice(t *testing.T) {
 	t.Parallel()
 	for role, set := range map[string]func(*config.Config){

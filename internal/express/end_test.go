@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A connection that conntrack is told to forget loses its Conentry at once, and
-// goes on as it does without SCON: picked up where it is.
+// A connection that is deleted from conntrack loses its Conentry at once, and
+// continues as without SCON: picked up in the middle.
 func TestConntrackDelete(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -34,7 +34,7 @@ func TestConntrackDelete(t *testing.T) {
 	}
 }
 
-// How a connection ends is nothing that an express path may touch.
+// SCON does not change how connections end.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -77,7 +77,7 @@ func TestEnd(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// The next connection of the same addresses and ports has a Conentry of its
+// The next connection with the same addresses and ports gets a Conentry of its
 // own, however the one before has ended.
 func TestReuse(t *testing.T) {
 	t.Parallel()

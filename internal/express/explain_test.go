@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Connections without a Conentry are explained by what conntrack knows.
+// Connections without a Conentry are explained from conntrack.
 func TestExplainTracked(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
@@ -34,7 +34,7 @@ func TestExplainTracked(t *testing.T) {
 	}
 }
 
-// Listing more connections than one asks for takes no end.
+// Explaining more connections than the limit does not take forever.
 func TestExplainMany(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
@@ -52,8 +52,8 @@ func TestExplainMany(t *testing.T) {
 	}
 }
 
-// A connection that leaves by a device which is not hooked is told by which, and
-// why.
+// A connection that leaves by a device which is not hooked is explained by
+// that device and the reason.
 func TestExplainLeftOut(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})

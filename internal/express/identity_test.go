@@ -11,7 +11,7 @@ import (
 )
 
 // forge are packets that look like another container's, or like a connection's
-// but for one thing. They meet what they would meet without SCON.
+// except for one field. They are treated as without SCON.
 func TestForgedPackets(t *testing.T) {
 	t.Parallel()
 	const count = 20

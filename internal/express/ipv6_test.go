@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// directions6 are the ways to connect over IPv6.
+// directions6 are the directions of connections over IPv6.
 var directions6 = map[string]func(b *scontest.Bed, proto string, n int) *scontest.Connection{
 	"masqueraded": (*scontest.Bed).Outgoing6,
 	"published":   (*scontest.Bed).Incoming6,
@@ -24,7 +24,8 @@ var directions6 = map[string]func(b *scontest.Bed, proto string, n int) *scontes
 	},
 }
 
-// newExpress6 is a lab with a daemon, in which edge finds the containers itself.
+// newExpress6 is a lab with a daemon in which edge resolves the containers
+// itself.
 func newExpress6(t *testing.T, l scontest.Layout) *scontest.Bed {
 	t.Helper()
 	l.IPv6 = true
@@ -34,8 +35,8 @@ func newExpress6(t *testing.T, l scontest.Layout) *scontest.Bed {
 	return b
 }
 
-// Everything arrives as it was sent, and nearly all of it express, with offloads
-// and without.
+// All bytes arrive as they were sent, nearly all of them express, with and
+// without offloads.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]scontest.Layout{
@@ -63,8 +64,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// A tunnel whose packets have checksums gives device packets with a sum of the
-// whole, which has to be right behind the express path.
+// A tunnel with checksums gives device packets with a sum over the whole
+// packet, which has to be right after the express path.
 func TestIPv6OfTunnel(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{IPv6: true})
@@ -99,7 +100,7 @@ func TestIPv6OfTunnel(t *testing.T) {
 	}
 }
 
-// A change of policy stops packets of IPv6 as it does those of IPv4.
+// A change of policy stops IPv6 packets as it does IPv4 packets.
 func TestIPv6Policy(t *testing.T) {
 	t.Parallel()
 	b := newExpress6(t, scontest.Layout{})
@@ -144,8 +145,8 @@ func TestIPv6Policy(t *testing.T) {
 	}
 }
 
-// A rule of IPv6 that judges single packets keeps those connections regular that
-// it is about.
+// An IPv6 rule that judges single packets keeps regular the connections that
+// it matches.
 func TestIPv6PerPacketRules(t *testing.T) {
 	t.Parallel()
 	b := newExpress6(t, scontest.Layout{})
@@ -182,8 +183,8 @@ func TestIPv6PerPacketRules(t *testing.T) {
 	}
 }
 
-// Who answers for a neighbour changes, a connection leaves conntrack, the daemon
-// dies: what is under way over IPv6 goes on.
+// The MAC address of a neighbour changes, a connection leaves conntrack, the
+// daemon dies: connections over IPv6 continue.
 func TestIPv6Changes(t *testing.T) {
 	t.Parallel()
 	b := newExpress6(t, scontest.Layout{})
@@ -220,8 +221,8 @@ func TestIPv6Changes(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// What is longer than the way out is answered by Packet Too Big, and what has no
-// hops left by Time Exceeded.
+// Packets longer than the outgoing MTU are answered by Packet Too Big, those
+// without hops left by Time Exceeded.
 func TestIPv6Errors(t *testing.T) {
 	t.Parallel()
 	b := newExpress6(t, scontest.Layout{})

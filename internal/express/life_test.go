@@ -11,8 +11,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that is killed breaks no connection. Packets go express for a second,
-// then regular; the next daemon takes its Conentries over.
+// A killed daemon breaks no connection. Packets go express for a second, then
+// regular; the next daemon takes the Conentries over.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	for _, clsact := range []bool{false, true} {
@@ -45,7 +45,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// Killed at any moment, also of its start.
+// The daemon is killed at any moment, including its start.
 func TestKillAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -64,8 +64,8 @@ func TestKillAtAnyMoment(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// What an earlier daemon pinned is taken over only if it fits; else the next
-// one starts without state, and packets never notice.
+// What an earlier daemon pinned is taken over only if it fits. Otherwise the
+// next one starts without state; packets do not notice.
 func TestPinsOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, alter := range map[string]func(b *scontest.Bed) error{

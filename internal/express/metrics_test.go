@@ -28,7 +28,7 @@ func newMetered(t *testing.T) *scontest.Bed {
 	return scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Metrics = metricsAddr }})
 }
 
-// scraper asks the metrics' own address as Prometheus does.
+// scraper requests the metrics' own address as Prometheus does.
 func scraper(b *scontest.Bed) *http.Client {
 	return &http.Client{Timeout: scontest.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -42,7 +42,7 @@ func scraper(b *scontest.Bed) *http.Client {
 	}}
 }
 
-// parse reads Prometheus' text format.
+// parse parses Prometheus' text format.
 func parse(t *testing.T, text io.Reader) map[string]*dto.MetricFamily {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -67,7 +67,7 @@ func scrape(t *testing.T, b *scontest.Bed) map[string]*dto.MetricFamily {
 	return parse(t, resp.Body)
 }
 
-// value sums up the series of a name with a label, or all of them if it is "".
+// value adds the series of a name with a label, or all of them if it is "".
 func value(families map[string]*dto.MetricFamily, name, label string) (sum uint64) {
 	for _, m := range families[name].GetMetric() {
 		match := label == ""
@@ -81,7 +81,7 @@ func value(families map[string]*dto.MetricFamily, name, label string) (sum uint6
 	return sum
 }
 
-// Prometheus gets what the daemon says of itself.
+// The metrics agree with the daemon's status.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	b := newMetered(t)
@@ -153,7 +153,7 @@ func TestMetricsOnly(t *testing.T) {
 	b.Status() // it has not stopped
 }
 
-// A daemon that cannot offer its metrics where it was told to does not start.
+// A daemon that cannot listen on the configured address does not start.
 func TestMetricsElsewhere(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.Metrics = "192.0.2.1:9477" }})

@@ -13,7 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// shortcuts counts the hooks at transmit calls of netkit containers.
+// shortcuts counts the hooks in transmit calls of netkit containers.
 func shortcuts(b *scontest.Bed) (n int) {
 	for _, h := range b.Status().Hooks {
 		if h.Hook == "from_netkit" {
@@ -24,7 +24,7 @@ func shortcuts(b *scontest.Bed) (n int) {
 }
 
 // received counts the packets that came in by the container's port. Those that
-// leave its transmit call do not.
+// leave from its transmit call do not.
 func received(b *scontest.Bed) (n uint64) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
@@ -40,8 +40,8 @@ func received(b *scontest.Bed) (n uint64) {
 	return n
 }
 
-// Packets of a netkit container go express both ways, and out of it by its own
-// transmit call.
+// Packets of a netkit container go express in both directions, and leave from
+// its own transmit call.
 func TestNetkit(t *testing.T) {
 	t.Parallel()
 	scontest.NeedNetkit(t)
@@ -72,7 +72,7 @@ func TestNetkit(t *testing.T) {
 	}
 }
 
-// Programs of others at the port, and at the pair's end on the host, meet every
+// Programs of others at the port, and at the host's end of the pair, see every
 // packet, and packets stay express.
 func TestNetkitForeign(t *testing.T) {
 	t.Parallel()
@@ -115,7 +115,8 @@ func TestNetkitForeign(t *testing.T) {
 	})
 }
 
-// attachNetkit attaches it to the container's pair, behind what is there.
+// attachNetkit attaches the program to the container's pair, after those that
+// are there.
 func (c counter) attachNetkit(b *scontest.Bed, at ebpf.AttachType) (l link.Link) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
@@ -132,8 +133,7 @@ func (c counter) attachNetkit(b *scontest.Bed, at ebpf.AttachType) (l link.Link)
 	return l
 }
 
-// A daemon that was killed leaves the hook, and the next one takes it over or
-// away.
+// A killed daemon leaves the hook. The next one takes it over or removes it.
 func TestNetkitRestart(t *testing.T) {
 	t.Parallel()
 	scontest.NeedNetkit(t)
@@ -163,8 +163,9 @@ func TestNetkitRestart(t *testing.T) {
 	}
 }
 
-// Packets out of a netkit container do not overtake each other while they change
-// ways all the time; those of one CPU, if several send by the same socket.
+// Packets out of a netkit container do not overtake each other while they
+// switch paths all the time. If several CPUs send by one socket, this holds
+// for those of each CPU.
 func TestNetkitOrder(t *testing.T) {
 	t.Parallel()
 	scontest.NeedNetkit(t)

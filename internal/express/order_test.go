@@ -13,8 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// steer has a device of a node hand its packets to these CPUs, wherever they
-// arrive; "1" is the first one, "0" none.
+// steer makes a device of a node pass its packets to these CPUs; "1" is the
+// first one, "0" none.
 func steer(b *scontest.Bed, node, dev, cpus string) {
 	b.T.Helper()
 	out, err := exec.Command("ip", "netns", "exec", filepath.Base(b.Node(node)), // it mounts the namespace's sysfs
@@ -25,8 +25,8 @@ func steer(b *scontest.Bed, node, dev, cpus string) {
 }
 
 // Packets of a connection do not overtake each other, neither into a container
-// nor out, while they change ways all the time. They travel in bursts, so that
-// many are between two softirqs at any moment.
+// nor out of it, while they switch paths all the time. They travel in bursts,
+// so that many are between two softirqs at any moment.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -53,8 +53,8 @@ func TestOrder(t *testing.T) {
 // sending is how numbers are sent.
 type sending func(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *scontest.Numbers
 
-// keepOrder changes the ways of a connection under bursts of numbers, of which the
-// requests are sent in some way.
+// keepOrder switches the path of a connection during bursts of numbered
+// packets.
 func keepOrder(t *testing.T, b *scontest.Bed, c *scontest.Connection, send sending) {
 	t.Helper()
 	for _, node := range []string{lab.Edge, lab.Container(1)} {

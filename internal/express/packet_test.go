@@ -13,7 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// A packet of an express connection that is longer than the way out is answered
+// A packet of an express connection that exceeds the outgoing MTU is answered
 // as without SCON: fragmentation needed.
 func TestTooLong(t *testing.T) {
 	t.Parallel()
@@ -39,7 +39,8 @@ func TestTooLong(t *testing.T) {
 	c.GoExpress()
 }
 
-// A packet whose hops end is answered by device, and the connection goes on.
+// A packet whose TTL expires is answered by device, and the connection
+// continues.
 func TestHopsEnd(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -88,7 +89,7 @@ func TestFragments(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A UDP packet without a checksum has none at its end.
+// A UDP packet without a checksum arrives without one.
 func TestNoChecksum(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

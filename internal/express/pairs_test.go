@@ -13,23 +13,23 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// between is a way from container 1 to container 2.
+// between is a path from container 1 to container 2.
 type between struct {
 	way     string
 	setUp   string // in device
 	connect func(b *scontest.Bed, proto string) *scontest.Connection
 	ipv6    bool
-	// untracked means that conntrack sees nothing of it.
+	// untracked means that conntrack does not see it.
 	untracked bool
 }
 
-// Where device's bridge does not show its packets to Netfilter.
+// Device's bridge does not show its packets to Netfilter.
 const bridgeAlone = `
 	sysctl -q -w net.bridge.bridge-nf-call-iptables=0
 	sysctl -q -w net.bridge.bridge-nf-call-ip6tables=0`
 
-// Device leads containers to each other's published ports, and answers come back
-// to it.
+// Device forwards containers to each other's published ports, and replies
+// return to it.
 const hairpin = `
 	iptables-nft -t nat -I PREROUTING -i docker0 -d 10.77.0.1 -p tcp --dport 8002 -j DNAT --to 172.17.0.3:80
 	iptables-nft -t nat -I PREROUTING -i docker0 -d 10.77.0.1 -p udp --dport 8002 -j DNAT --to 172.17.0.3:80
@@ -81,7 +81,7 @@ var betweens = map[string]between{
 	"routed":              {way: api.WayRouted, connect: bySecondBridge},
 }
 
-// newBetween is a bed where container 1 reaches container 2 that way.
+// newBetween is a bed where container 1 reaches container 2 by that path.
 func newBetween(t *testing.T, w between, l scontest.Layout) *scontest.Bed {
 	t.Helper()
 	l.Containers, l.IPv6 = 2, w.ipv6
@@ -98,7 +98,8 @@ func newBetween(t *testing.T, w between, l scontest.Layout) *scontest.Bed {
 	return b
 }
 
-// Everything arrives as it was sent, and nearly all of it express, both ways.
+// All bytes arrive as they were sent, nearly all of them express, in both
+// directions.
 func TestBetweenContainers(t *testing.T) {
 	t.Parallel()
 	for name, w := range betweens {
@@ -122,7 +123,7 @@ func TestBetweenContainers(t *testing.T) {
 	}
 }
 
-// Packets do not overtake each other while they change ways.
+// Packets do not overtake each other while they switch paths.
 func TestOrderBetweenContainers(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"bridged", "bridged and tracked", "routed"} {
@@ -135,8 +136,8 @@ func TestOrderBetweenContainers(t *testing.T) {
 	}
 }
 
-// stops waits until nothing of a connection arrives any more, for as long as the
-// bound of what made it stop.
+// stops waits until nothing of a connection arrives any more, at most for the
+// time that the change may take to apply.
 func stops(t *testing.T, c *scontest.Connection, bound time.Duration, change func()) {
 	t.Helper()
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
@@ -151,7 +152,7 @@ func stops(t *testing.T, c *scontest.Connection, bound time.Duration, change fun
 	_ = n.Stop()
 }
 
-// What the bridge or its rules would not let pass any more does not go express.
+// What the bridge or its rules no longer forward does not go express.
 func TestPolicyBetweenContainers(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -184,8 +185,8 @@ func TestPolicyBetweenContainers(t *testing.T) {
 	}
 }
 
-// Rules that judge single packets keep those connections regular that may meet
-// them within a bridge or between two, and no other ones.
+// Rules that judge single packets keep regular only the connections that may
+// reach them, within a bridge or between two.
 func TestRulesBetweenContainers(t *testing.T) {
 	t.Parallel()
 	const inBridge = "nft add table bridge f\nnft add chain bridge f f { type filter hook forward priority 0 ; }\n"
@@ -221,8 +222,8 @@ func TestRulesBetweenContainers(t *testing.T) {
 	}
 }
 
-// A Conentry of two containers lives and ends as others do, and outlives a daemon
-// that is killed.
+// A Conentry of two containers behaves like others, and survives a killed
+// daemon.
 func TestLifeBetweenContainers(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"bridged", "bridged and tracked", "hairpin"} {
@@ -264,7 +265,8 @@ func TestLifeBetweenContainers(t *testing.T) {
 	}
 }
 
-// Once conntrack sees what it has not, connections are tracked, and go on.
+// When conntrack begins to see connections that it did not, they are tracked
+// and continue.
 func TestUntrackedIsTracked(t *testing.T) {
 	t.Parallel()
 	b := newBetween(t, betweens["bridged"], scontest.Layout{})

@@ -9,12 +9,12 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// routedPort is what device publishes for the container that is routed, whose
-// address is 172.18.0.9.
+// routedPort is published by device for the routed container, whose address is
+// 172.18.0.9.
 const routedPort = 8099
 
-// route takes container 2 off the bridge: a route leads to it, as the CNI plugin
-// ptp and Calico have it.
+// route takes container 2 off the bridge and routes to it, as the CNI plugin
+// ptp and Calico do.
 func route(b *scontest.Bed) {
 	b.T.Helper()
 	b.Sh(lab.Device, `
@@ -36,7 +36,7 @@ func route(b *scontest.Bed) {
 		ip route add default via 169.254.1.1`)
 }
 
-// leftOf tells what is left of a device that is gone.
+// leftOf returns what is left of a device that is gone.
 func leftOf(b *scontest.Bed, dev string) error {
 	s := b.Status()
 	for _, h := range s.Hooks {
@@ -55,8 +55,8 @@ func leftOf(b *scontest.Bed, dev string) error {
 	return nil
 }
 
-// A container on no bridge, to which a route leads, goes express as others do,
-// under the rules for the device that its packets come by.
+// A routed container, on no bridge, goes express as others do, under the rules
+// for the device that its packets come by.
 func TestRoutedContainer(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]scontest.Layout{"tcx": {}, "clsact": {Clsact: true}, "offloads": {Offload: true}} {
@@ -95,7 +95,7 @@ func TestRoutedContainer(t *testing.T) {
 			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
 			c.GoExpress()
 
-			// Its address moves to the bridge: what was routed there is no longer.
+			// Its address moves to the bridge: the route is gone.
 			b.Sh(lab.Device, "ip link del cali2")
 			scontest.Eventually(t, "nothing of it is left", func() error { return leftOf(b, "cali2") })
 			b.WantNoInvalid()

@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// perPacket are rules that judge single packets of one port of edge, and what
-// takes them away; %d is the port.
+// perPacket are rules that judge single packets of one port of edge, and the
+// commands that remove them; %d is the port.
 var perPacket = map[string]struct{ add, remove, names string }{
 	"nft limit": {
 		add: `nft add table ip judge
@@ -42,8 +42,8 @@ var perPacket = map[string]struct{ add, remove, names string }{
 	},
 }
 
-// A rule that judges single packets keeps the connections regular that it is
-// about, and no others: those to come and those that were express.
+// A rule that judges single packets keeps regular the connections that it
+// matches, and no others: new ones and those that were express.
 func TestPerPacketRules(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -73,7 +73,7 @@ func TestPerPacketRules(t *testing.T) {
 	}
 }
 
-// Rules name devices: a port that gets the name of one of them comes under it.
+// Rules name devices: a renamed port comes under the rules of its new name.
 func TestPerPacketRuleByNewName(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -119,8 +119,8 @@ func wantExplained(c *scontest.Connection, rule string) {
 	}
 }
 
-// Rules that are there when the daemon starts count as well, and a limit on new
-// connections is none on those that go express.
+// Rules that exist when the daemon starts count as well. A limit on new
+// connections does not keep express ones regular.
 func TestRulesAtStart(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -141,8 +141,8 @@ func TestRulesAtStart(t *testing.T) {
 	}
 }
 
-// From when a rule that judges single packets is there, each packet meets it,
-// however long it takes to read the rules.
+// As soon as a rule that judges single packets exists, each packet reaches it,
+// however long reading the rules takes.
 func TestPerPacketRuleMissesNothing(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -169,8 +169,8 @@ func TestPerPacketRuleMissesNothing(t *testing.T) {
 	}
 }
 
-// A counter that the settings name misses no packet, and keeps no more
-// connections regular than those that it counts.
+// A counter that the settings name misses no packet, and keeps only the
+// connections regular that it counts.
 func TestExactCounters(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.ExactCounters = []string{"billing"} }})
@@ -192,7 +192,7 @@ func TestExactCounters(t *testing.T) {
 	other.GoExpress()
 }
 
-// metBy reads how many packets a named counter has met.
+// metBy returns how many packets a named counter has counted.
 func metBy(b *scontest.Bed, counter string) (packets int) {
 	b.T.Helper()
 	out := b.Sh(lab.Device, "nft list counter "+counter)

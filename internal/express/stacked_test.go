@@ -7,8 +7,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Where IP sees containers by a VLAN on their bridge, they go express as by the
-// bridge itself.
+// Where IP sees containers by a VLAN on their bridge, they go express as
+// without the VLAN.
 func TestStackedOnBridge(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{Containers: 1})

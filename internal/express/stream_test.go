@@ -7,7 +7,7 @@ import (
 )
 
 // Bytes arrive as they were sent, in packets of any size, while receivers
-// verify every checksum; and they do go express.
+// verify every checksum; and they go express.
 func TestBytesArrive(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]scontest.Layout{

@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// How packets are treated that rules mark: express ones as the others.
+// The treatment of packets that rules mark: the same for express ones.
 
 // dscpOf is the DSCP, 0..63, with which a node's client gets the server's next
 // packet.
@@ -28,8 +28,8 @@ func dscpOf(c *scontest.Connection, wire *scontest.Wire) (all []byte) {
 	return all
 }
 
-// Packets leave with the DSCP that a rule gives them, and with another one as
-// soon as it does.
+// Packets leave with the DSCP that a rule sets, and with another one as soon
+// as the rule changes.
 func TestDSCPOfRule(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -57,7 +57,7 @@ func TestDSCPOfRule(t *testing.T) {
 	}
 }
 
-// Packets leave with the DSCP that their sender gives each.
+// Packets leave with the DSCP that their sender sets in each.
 func TestDSCPOfSender(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -75,12 +75,12 @@ func TestDSCPOfSender(t *testing.T) {
 	c.GoExpress()
 }
 
-// classes gives the uplink two classes, 1:10 and the usual 1:20.
+// classes gives the uplink two classes, 1:10 and the default 1:20.
 const classes = `tc qdisc add dev eth0 root handle 1: htb default 20
 	tc class add dev eth0 parent 1: classid 1:10 htb rate 100mbit
 	tc class add dev eth0 parent 1: classid 1:20 htb rate 100mbit`
 
-// Packets wait in the class that the priority names which a rule gives them.
+// Packets are queued in the class of the priority that a rule sets.
 func TestPriorityOfRule(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -98,7 +98,7 @@ func TestPriorityOfRule(t *testing.T) {
 	wantClass(b, c, "1:10")
 }
 
-// wantClass fails unless a class of eth0 meets the packets, most of them
+// wantClass fails unless a class of eth0 counts the packets, most of them
 // express.
 func wantClass(b *scontest.Bed, c *scontest.Connection, class string) {
 	b.T.Helper()
@@ -111,7 +111,7 @@ func wantClass(b *scontest.Bed, c *scontest.Connection, class string) {
 	}
 }
 
-// A filter of the uplink's qdisc sees the mark that a rule gives packets.
+// A filter of the uplink's qdisc sees the mark that a rule sets.
 func TestMarkOfRule(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -134,8 +134,8 @@ func TestMarkOfRule(t *testing.T) {
 	wantClass(b, c, "1:10")
 }
 
-// twoUplinks gives device a second way to edge, by eth1, which table 100 leads
-// to, and edge an address that both lead to.
+// twoUplinks gives device a second path to edge, by eth1 and table 100, and
+// edge an address that both lead to.
 func twoUplinks(b *scontest.Bed) netip.AddrPort {
 	b.T.Helper()
 	b.Sh(lab.Edge, "ip addr add 10.99.0.1/32 dev lo")
@@ -161,8 +161,8 @@ func wantUplink(c *scontest.Connection, dev string) {
 	}
 }
 
-// Connections take the uplink that their mark chooses, each its own, and another
-// one as soon as the rule that marks is another.
+// Connections take the uplink that their mark selects, and another one as soon
+// as the rule that marks them changes.
 func TestUplinkByMark(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -182,7 +182,7 @@ func TestUplinkByMark(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Containers take the uplink that their address chooses.
+// Containers take the uplink that their address selects.
 func TestUplinkBySource(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})

@@ -19,8 +19,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// uplink is a kind of device that a route may lead out of: the lab's second
-// uplink, lab.Second, or one that a test makes in its place.
+// uplink is a kind of device that a route may use: the lab's second uplink,
+// lab.Second, or one that a test creates in its place.
 type uplink struct {
 	kind   string                // as lab.Options.Uplink; or
 	lay    func(b *scontest.Bed) // makes the device in device and edge
@@ -47,7 +47,7 @@ var uplinks = map[string]uplink{
 	"bridge with a bond": {lay: bridgedBond, change: failOver},
 }
 
-// layPorts makes two wires between device and edge, p1 and p2, both down.
+// layPorts creates two wires between device and edge, p1 and p2, both down.
 func layPorts(b *scontest.Bed) {
 	b.T.Helper()
 	layPort(b, "p1")
@@ -85,8 +85,8 @@ func bonded(mode string) func(*scontest.Bed) {
 	}
 }
 
-// aggregated has a bond at both ends that asks the other one which ports to use:
-// until both have agreed, packets get lost.
+// aggregated has a bond at both ends that negotiates which ports to use
+// (LACP). Until both have agreed, packets are lost.
 func aggregated(b *scontest.Bed) {
 	b.T.Helper()
 	bonded("802.3ad lacp_rate fast")(b)
@@ -165,8 +165,8 @@ func bridgedBond(b *scontest.Bed) {
 	bridgePorts(b, lab.Device, "up0", "lan0")
 }
 
-// failOver makes the other port of device's bond the active one, which sends
-// everything from then on.
+// failOver activates the other port of device's bond, which sends everything
+// from then on.
 func failOver(b *scontest.Bed) {
 	b.T.Helper()
 	name, active := "up0", "p2"
@@ -237,9 +237,10 @@ func overSecond(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	return all
 }
 
-// Whatever device a route leads out of, packets of both families go express by
-// it, both ways, and all arrives. Where the way below it changes, they take the
-// new one; where the device goes, what has another route takes that.
+// Packets of both families go express in both directions by every kind of
+// device that a route can use, and all arrive. When the path below it changes,
+// they take the new one; when the device is removed, connections with another
+// route take that.
 func TestUplinkKinds(t *testing.T) {
 	t.Parallel()
 	for name, kind := range uplinks {
@@ -304,7 +305,7 @@ func (u uplink) test(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// needKind skips a test where the lab cannot have a second uplink of a kind.
+// needKind skips a test where the lab cannot create a second uplink of a kind.
 func needKind(t *testing.T, kind string) {
 	t.Helper()
 	if kind == "" {
@@ -342,8 +343,8 @@ func awaitSecond(b *scontest.Bed) {
 	}
 }
 
-// loseUplink removes up0, by which replies leave until then, while packets
-// flow: they leave by eth0 instead.
+// loseUplink removes up0, by which replies have left, while packets flow: they
+// leave by eth0 instead.
 func loseUplink(b *scontest.Bed, remove string) {
 	b.T.Helper()
 	b.Sh(lab.Edge, `

@@ -34,8 +34,8 @@ func TestUplinkVLAN(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A bridge that filters VLANs lets pass what it did, and no more: a port that
-// leaves the bridge's VLAN loses its connections, and gets them back.
+// A bridge that filters VLANs forwards what it did before: a port that leaves
+// the VLAN of the bridge loses its connections, and gets them back.
 func TestBridgeVLAN(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})

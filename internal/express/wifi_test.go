@@ -11,9 +11,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Wi-Fi, as far as radios of software show it: device is a station, edge has two
-// access points on a bridge. It wants the three radios that mac80211_hwsim makes
-// when it is loaded.
+// Wi-Fi with simulated radios: device is a station, edge has two access points
+// on a bridge. It needs the three radios that mac80211_hwsim creates when it
+// is loaded.
 func TestUplinkWiFi(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"hostapd", "iw"} {
