@@ -5,9 +5,10 @@
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
 #
-# V=1 shows the commands. demo, check and test install what is missing with apt;
+# V=1 shows the commands. TAGS=pprof has the services serve Go profiles. demo, check and test install what is missing with apt;
 # scripts/install-deps.sh says what.
 
+TAGS    ?=
 PREFIX  ?= /usr/local
 DESTDIR ?=
 CC      ?= cc
@@ -31,7 +32,7 @@ export PATH := $(PATH):/usr/local/go/bin
 .PHONY: build cuda libsconpipe examples generate check-generated lint check test test-long test-kernels demo install clean root
 
 # The sockets speak HTTP/1.1: HTTP/2 is not linked.
-SCONFLAGS := -trimpath -tags nethttpomithttp2
+SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)"
 
 build:
 	$(call say,GO,bin/scon)
@@ -78,6 +79,7 @@ check-generated:
 lint:
 	$(call say,LINT,./...)
 	$(Q)go vet ./...
+	$(Q)go vet -tags pprof ./cmd/scon
 	$(Q)go tool staticcheck ./...
 	$(Q)scripts/check-run-layers.sh
 	$(Q)test -z "$$(gofmt -l . | tee /dev/stderr)"

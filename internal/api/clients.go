@@ -98,11 +98,16 @@ func PeerPID(r *http.Request) int {
 	return 0
 }
 
+// MayChange tells whether a request is one of a client that may change things.
+func MayChange(r *http.Request) bool {
+	c, ok := r.Context().Value(clientKey{}).(*client)
+	return ok && c.master
+}
+
 // guard refuses those who may only read what is not reading.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, ok := r.Context().Value(clientKey{}).(*client)
-		if r.Method != http.MethodGet && (!ok || !c.master) {
+		if r.Method != http.MethodGet && !MayChange(r) {
 			Reply(w, http.StatusForbidden, refusal{"only root may change anything; the members of the socket's group may read"})
 			return
 		}

@@ -72,14 +72,23 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
 // 500.
 type Mux struct{ http.ServeMux }
 
+// AddDebug adds routes for debugging to those of every service, if it is set. The
+// program sets it before any service is made.
+var AddDebug func(m *Mux)
+
 // NewMux has the routes of every service:
 //
 //	GET  /metrics    text for Prometheus
 //	POST /v1/stop    {}
+//
+// and those of AddDebug.
 func NewMux(c Control) *Mux {
 	m := new(Mux)
 	m.Handle(MetricsPath, scrape(c.Metrics))
 	Post(m, stopPath, func(*http.Request, struct{}) (any, error) { return struct{}{}, c.Stop() })
+	if AddDebug != nil {
+		AddDebug(m)
+	}
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		Reply(w, http.StatusNotFound, refusal{fmt.Sprintf("no route %q", r.URL.Path)})
 	})
