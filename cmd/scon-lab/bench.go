@@ -24,11 +24,11 @@ func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: cli.LabCommands["bench"],
-		Long: `Measure native, container and express side by side in a lab of its own, and
-nftables' flowtable and netkit where the kernel has them.
+		Long: `Measure native, container and express side by side in a private lab, and
+nftables' flowtable and netkit if the kernel supports them.
 
-The modes take turns in every round. Shown are the medians, and the ratios of
-medians with their 95 % intervals; --json writes all samples to a file.
+Each round measures every mode once. The table shows medians, and ratios of
+medians with 95 % confidence intervals; --json writes all samples to a file.
 Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: cli.KnownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -113,18 +113,17 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
-	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "by VXLAN, as flannel has it; names begin with vxlan_ then")
-	cmd.Flags().StringVar(&o.uplink, "uplink", "", "by an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; names begin with it then")
+	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "measure over VXLAN, as set up by flannel; metrics are named vxlan_...")
+	cmd.Flags().StringVar(&o.uplink, "uplink", "", "measure over an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; metrics are named after it")
 	var ways []string
 	for _, w := range bench.Ways {
 		ways = append(ways, w.Name)
 	}
-	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, by a `way`: "+strings.Join(ways, ", "))
-	cmd.Flags().IntVar(&o.family, "family", 4, "4 or 6: over IPv4 or IPv6; the `number` is in the metrics' names if it is 6")
+	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, on a `path`: "+strings.Join(ways, ", "))
+	cmd.Flags().IntVar(&o.family, "family", 4, "IP `version`, 4 or 6; metrics of IPv6 have a 6 in their name")
 }
 
-// run carries out an experiment and shows what it found, also if it was
-// interrupted or is incomplete.
+// run carries out an experiment and prints its result, also an incomplete one.
 func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 	if o.rounds < 1 {
 		return cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
@@ -136,7 +135,7 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 	here := e.Here()
 	for _, m := range e.Modes {
 		if len(o.modes) > 0 && !slices.Contains(here.Modes, m) {
-			return fmt.Errorf("--modes %s: this kernel has none (%s); 'scon bench cost' measures it in a guest", m.Name, needs[m])
+			return fmt.Errorf("--modes %s: this kernel does not support it (%s); 'scon bench cost' measures it in a guest", m.Name, needs[m])
 		}
 	}
 	return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
@@ -144,13 +143,13 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 	})
 }
 
-// needs are the settings of kernels without which a mode cannot be measured.
+// needs are the kernel settings that a mode requires.
 var needs = map[bench.Mode]string{
 	bench.Flowtable: "CONFIG_NFT_FLOW_OFFLOAD",
 	bench.Netkit:    "CONFIG_NETKIT, Linux 6.7",
 }
 
-// choose leaves the modes that are wanted.
+// choose applies the flags to an experiment.
 func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Experiment, error) {
 	switch {
 	case o.overlay && o.uplink != "":
@@ -185,7 +184,7 @@ func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Exp
 	return e, nil
 }
 
-// show measures and shows what was found.
+// show measures, writes the result and prints its table.
 func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*bench.Result, error)) error {
 	if err := checkOutput(o.json); err != nil {
 		return err
@@ -206,8 +205,8 @@ func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*
 	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
 }
 
-// checkOutput tells, ahead of a long run, whether it can write its files; ""
-// is none.
+// checkOutput checks before a long run that its files can be written; "" is no
+// file.
 func checkOutput(paths ...string) error {
 	for _, path := range paths {
 		if path == "" {
@@ -220,10 +219,10 @@ func checkOutput(paths ...string) error {
 	return nil
 }
 
-// interrupted is what a run ends with that was ended by a signal.
+// interrupted is the error of a run that a signal ended.
 func interrupted(measured bool) error {
 	if !measured {
-		return errors.New("interrupted before anything was measured")
+		return errors.New("interrupted before the first sample")
 	}
-	return errors.New("interrupted; what was measured so far is shown")
+	return errors.New("interrupted; the samples taken so far are shown")
 }

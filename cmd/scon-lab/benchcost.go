@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
-// costOptions are the flags of what counts instructions.
+// costOptions are the flags of the commands that count instructions.
 type costOptions struct {
 	benchOptions
 	steps []string
@@ -26,7 +26,7 @@ func (o *costOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&o.steps, "steps", nil, "measure only these `steps`, such as udp_64,tcp_rr_64,tcp_crr")
 }
 
-// experiment is Cost, as far as it is wanted.
+// experiment is Cost with the modes and steps of the flags.
 func (o *costOptions) experiment(cmd *cobra.Command) (bench.Experiment, error) {
 	if o.rounds < 1 {
 		return bench.Experiment{}, cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
@@ -47,12 +47,12 @@ func newBenchCostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cost",
 		Short: "Count " + bench.Cost.Short,
-		Long: `Count the instructions of messages in native, container, flowtable, express and netkit, which is
-express with a netkit pair (Linux 6.7).
+		Long: `Count the instructions per message in native, container, flowtable, express and
+netkit (express with a netkit pair, Linux 6.7).
 
-A Debian kernel boots under QEMU, which counts instructions: no processor's
-counters are needed, and other work on this machine does not change the figures.
-Kernels are fetched with apt and kept.`,
+A Debian kernel runs under QEMU, which counts instructions. This needs no hardware
+counters, and other load on this machine does not change the figures. Kernels are
+fetched with apt and cached.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := o.experiment(cmd)
@@ -71,11 +71,11 @@ Kernels are fetched with apt and kept.`,
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&where.Kernel, "kernel", "6.12", "`version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
 	cmd.Flags().StringVar(&where.Arch, "arch", runtime.GOARCH, "`architecture` of the guest: "+strings.Join(vm.Architectures(), ", "))
-	cmd.Flags().StringVar(&where.Executable, "executable", "", "scon for the guest, a `path` with scon-lab beside it (default those that run here)")
+	cmd.Flags().StringVar(&where.Executable, "executable", "", "`path` of scon for the guest, with scon-lab beside it (default: those of this machine)")
 	return cmd
 }
 
-// checkGuest refuses a guest that there is none of.
+// checkGuest refuses an unknown kernel or architecture.
 func checkGuest(cmd *cobra.Command, where bench.CountOptions) error {
 	for _, f := range []struct {
 		flag, value string
@@ -88,7 +88,7 @@ func checkGuest(cmd *cobra.Command, where bench.CountOptions) error {
 	return nil
 }
 
-// newBenchCountCommand is what bench cost runs in the guest.
+// newBenchCountCommand is the part of bench cost that runs in the guest.
 func newBenchCountCommand() *cobra.Command {
 	var o costOptions
 	cmd := &cobra.Command{

@@ -22,7 +22,7 @@ func otherExperiments() []bench.Experiment {
 	return slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment()})
 }
 
-// newBenchShowCommand prints the tables of documents from the files of results.
+// newBenchShowCommand prints the tables that documents show.
 func newBenchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show FILE [NAME]",

@@ -24,15 +24,15 @@ func newBenchFiguresCommand() *cobra.Command {
 		Short: "Reproduce the paper's figures with nginx, mosquitto and iperf3",
 		Long: `Reproduce the paper's figures with nginx, mosquitto and iperf3.
 
-Without a FIGURE, all of ` + strings.Join(figures.IDs(), ", ") + ` are measured, which takes about 13
-minutes, or less than two with --quick. The results go to DIR as JSON, the plots
-as PNG, and figures.md shows the paper's figures beside ours. Ctrl-C ends the run
-and keeps the samples taken so far.`,
+Without FIGURE, this measures all of ` + strings.Join(figures.IDs(), ", ") + ` in about 13
+minutes, or in less than two with --quick. It writes results to DIR as JSON, plots as
+PNG, and figures.md, which shows the paper's figures beside the measured ones. Ctrl-C
+ends the run and keeps the samples taken so far.`,
 		ValidArgs: figures.IDs(),
 		Args:      knownFigures,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if draw && (quick || len(ids) > 0) {
-				return cli.Usagef(cmd, "--draw draws all that is there: it takes no figure and no --quick")
+				return cli.Usagef(cmd, "--draw draws all results in DIR: it takes no figure and no --quick")
 			}
 			if draw {
 				return figures.Draw(dir)
@@ -45,12 +45,12 @@ and keeps the samples taken so far.`,
 		},
 	}
 	cmd.Flags().BoolVar(&quick, "quick", false, "take fewer and shorter samples")
-	cmd.Flags().BoolVar(&draw, "draw", false, "draw what is in DIR already and measure nothing")
+	cmd.Flags().BoolVar(&draw, "draw", false, "draw the results in DIR without measuring")
 	cmd.Flags().StringVar(&dir, "dir", dir, "`folder` of results, report and plots")
 	return cmd
 }
 
-// knownFigures refuses figures that cannot be measured.
+// knownFigures refuses unknown figures.
 func knownFigures(cmd *cobra.Command, ids []string) error {
 	for _, id := range ids {
 		if !slices.Contains(figures.IDs(), id) {
@@ -65,7 +65,7 @@ func runFigures(cmd *cobra.Command, o figures.Options) error {
 	defer stop()
 	err := figures.Run(ctx, o)
 	if err != nil && ctx.Err() != nil {
-		err = errors.New("interrupted; what was measured so far is kept")
+		err = errors.New("interrupted; the samples taken so far are kept")
 	}
 	if _, statErr := os.Stat(filepath.Join(o.Dir, "figures.md")); statErr == nil {
 		fmt.Fprintln(cmd.OutOrStdout(), "report:", filepath.Join(o.Dir, "figures.md"))

@@ -17,25 +17,24 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// newLabCommand returns "scon lab", which builds a gateway with containers out
-// of network namespaces, to try things in.
+// newLabCommand returns "scon lab", which builds a test network from network
+// namespaces.
 func newLabCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: cli.LabCommands["lab"],
-		Long: `Build a gateway with containers out of network namespaces.
+		Long: `Build a gateway with containers from network namespaces.
 
-Its nodes are "edge", a machine outside; "device", the gateway with a bridge and
-NAT; and the containers "c1" to "cN". What runs natively is a process in
-"device", so "native" is another name of it. Namespaces are named after the
-nodes: scon-edge, scon-device, scon-c1.
+The nodes are "edge", an external machine; "device", the gateway with a bridge and
+NAT; and the containers "c1" to "cN". A native process runs in "device", so "native"
+is an alias of it. Namespaces are named after the nodes: scon-edge, scon-device,
+scon-c1.
 
-"up --topology FILE" builds nodes and links of your own instead, from a file in
-containerlab's form; their namespaces are scon-NAME-NODE. docs/topologies.md
-describes it.
+"up --topology FILE" builds the nodes and links of a file in containerlab's format
+instead, in namespaces scon-NAME-NODE. docs/topologies.md describes the format.
 
-With the docker rules, port 8000+n of device leads to port 80 of container n,
-and port 5200+n to its port 5201, for TCP and for UDP.`,
+With the docker rules, port 8000+n of device is forwarded to port 80 of container n,
+and port 5200+n to its port 5201, for TCP and UDP.`,
 		Example: `  scon lab up --containers 2
   scon daemon --netns scon-device
   scon lab exec edge -- iperf3 -s -D
@@ -52,7 +51,7 @@ func newLabUpCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Build the lab, or adjust the one that is up",
+		Short: "Build the lab, or change the existing one",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file != "" {
@@ -70,10 +69,10 @@ func newLabUpCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&opts.Containers, "containers", 2, "number of containers")
 	cmd.Flags().StringVar(&opts.Rules, "rules", lab.RulesDocker,
-		"rules of device: docker, none (masquerading alone), or a file of iptables-save or nft")
-	cmd.Flags().BoolVar(&opts.IPv6, "ipv6", false, "addresses and rules of IPv6 as well: edge is fd00:77::2, c1 fd00:17::2")
-	cmd.Flags().StringVar(&opts.Overlay, "overlay", "", "join device and edge by VXLAN as well, as flannel or docker does: edge is 10.244.1.1 or 10.0.0.254 there")
-	cmd.Flags().StringVar(&opts.Uplink, "uplink", "", "join device and edge by a second uplink of this `kind` as well: "+
+		"rules of device: docker, none (masquerading only), or a `file` for iptables-restore or nft")
+	cmd.Flags().BoolVar(&opts.IPv6, "ipv6", false, "add IPv6 addresses and rules: edge is fd00:77::2, c1 fd00:17::2")
+	cmd.Flags().StringVar(&opts.Overlay, "overlay", "", "also connect device and edge by VXLAN, as flannel or docker does; edge is 10.244.1.1 or 10.0.0.254 there")
+	cmd.Flags().StringVar(&opts.Uplink, "uplink", "", "also connect device and edge by a second uplink of this `kind`: "+
 		strings.Join(lab.UplinkKinds(), ", ")+"; edge is 10.78.0.2 there")
 	cmd.Flags().Var((*cli.NonEmpty)(&file), "topology", "build the nodes and links of this `file` instead")
 	return cmd
@@ -96,7 +95,7 @@ func printLab(out io.Writer, l *lab.Lab) error {
 func newLabExecCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec [NAME/]NODE -- CMD [ARG...]",
-		Short: "Run a command in a node; the exit status is the command's",
+		Short: "Run a command in a node; its exit status is returned",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return execInLab(args[0], args[1:])
@@ -104,8 +103,8 @@ func newLabExecCommand() *cobra.Command {
 	}
 }
 
-// execInLab replaces this process by a command in a node, so that the command
-// has its terminal, its signals and its exit status. It returns on error only.
+// execInLab replaces this process with a command in a node, which keeps the terminal
+// and receives signals; its exit status is returned. execInLab returns on error only.
 func execInLab(node string, argv []string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -129,7 +128,7 @@ func execInLab(node string, argv []string) error {
 func newLabDownCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove the lab and every topology that is up",
+		Short: "Remove the lab and all topologies",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.Join(lab.Down(""), downTopologies())

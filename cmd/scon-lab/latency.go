@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/topology"
 )
 
-// newLatencyCommand returns "scon latency", which measures how long packets take
+// newLatencyCommand returns "scon latency", which measures the latency of packets
 // through lines of containers.
 func newLatencyCommand() *cobra.Command {
 	var o latencyOptions
@@ -28,16 +28,16 @@ func newLatencyCommand() *cobra.Command {
 		Long: `Measure the latency of every packet through lines of containers.
 
 Each mode "nN" is a line of N network namespaces that forward datagrams of 64
-bytes; with --topology, each flow of a file is one. Taps at both ends note when a
-packet passes and what interrupted its CPU meanwhile. Packets are sent at a
-constant rate, whatever became of those before.
+bytes; with --topology, each flow of the file is a mode. Taps at both ends record
+when a packet passes and what interrupted its CPU in between. Packets are sent at a
+constant rate, independent of earlier ones.
 
---ramp looks for the highest rate without loss first, and measures there.
+--ramp first finds the highest rate without loss, and measures at that rate.
 --express measures lines of gateways with bridge and NAT, with and without SCON.
 
-With --dir, the packets of all rounds go to DIR/raw, those of the worst round to
-MODE.hgrm, MODE.hlog and MODE-worst.csv. Ctrl-C ends a run and keeps what was
-measured so far.`,
+With --dir, the packets of all rounds are written to DIR/raw, those of the worst
+round to MODE.hgrm, MODE.hlog and MODE-worst.csv. Ctrl-C ends a run and keeps the
+rounds measured so far.`,
 		Example: `  scon latency --nodes 1,64 --rate 17300 --duration 3s --json result.json
   scon latency --nodes 8 --ramp
   scon latency --topology diamond.yaml`,
@@ -57,7 +57,7 @@ measured so far.`,
 	f.BoolVar(&o.ramp, "ramp", false, "measure at the highest rate without loss")
 	f.DurationVar(&o.Duration, "duration", 3*time.Second, "how `long` each round sends")
 	f.IntVar(&o.Repeats, "repeats", 3, "`number` of rounds; every round measures each mode once")
-	f.StringVar(&o.pin, "pin", string(latency.PinCore), "where the packets are sent and forwarded: core (one CPU) or none (any)")
+	f.StringVar(&o.pin, "pin", string(latency.PinCore), "CPU that sends and forwards: core (one CPU) or none (any)")
 	f.Var((*cli.NonEmpty)(&o.json), "json", "write the result to this `file`")
 	f.Var((*cli.NonEmpty)(&o.Dir), "dir", "write packets and histograms to this `folder`")
 	cmd.AddCommand(newLatencyShowCommand(), newLatencyFiguresCommand(), newLatencyGenerateCommand())
@@ -89,9 +89,9 @@ func newLatencyFiguresCommand() *cobra.Command {
 		Short: "Measure and draw the paper's figures for this machine",
 		Long: `Measure and draw the paper's figures for this machine.
 
-Writes latency.json, latency-max.json, latency-max-any.json and
-latency-express.json to DIR, the report latency.md beside them, and plots and
-histograms to DIR/latency. It takes about ten minutes, or one with --quick.`,
+This writes latency.json, latency-max.json, latency-max-any.json,
+latency-express.json and the report latency.md to DIR, and plots and histograms to
+DIR/latency. It takes about ten minutes, or one with --quick.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if draw {
@@ -108,13 +108,13 @@ histograms to DIR/latency. It takes about ten minutes, or one with --quick.`,
 				return cli.NewProgress(os.Stderr)
 			})
 			if errors.Is(err, context.Canceled) {
-				return errors.New("interrupted; the parts that are complete are kept, and --draw draws them")
+				return errors.New("interrupted; complete parts are kept, and --draw draws them")
 			}
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&quick, "quick", false, "take fewer and shorter samples")
-	cmd.Flags().BoolVar(&draw, "draw", false, "draw what is in DIR already and measure nothing")
+	cmd.Flags().BoolVar(&draw, "draw", false, "draw the results in DIR without measuring")
 	cmd.Flags().StringVar(&dir, "dir", dir, "`folder` of results, report and plots")
 	return cmd
 }
@@ -149,15 +149,15 @@ func (o *latencyOptions) check(cmd *cobra.Command) (err error) {
 	case o.file != "" && (given("nodes") || o.Express):
 		return cli.Usagef(cmd, "--nodes and --express are for lines, not for --topology")
 	case o.ramp && given("rate"):
-		return cli.Usagef(cmd, "--ramp finds the rate itself: leave --rate out")
+		return cli.Usagef(cmd, "--ramp finds the rate: omit --rate")
 	case o.Rate < 1 || o.Rate > maxRate:
 		return cli.Usagef(cmd, "--rate %v: want 1 to %.0f packets per second", o.Rate, maxRate)
 	case o.Duration <= 0:
 		return cli.Usagef(cmd, "--duration %v: want more than 0", o.Duration)
 	case !o.ramp && o.Rate*o.Duration.Seconds() < 1:
-		return cli.Usagef(cmd, "--rate %v for %v is no packet at all", o.Rate, o.Duration)
+		return cli.Usagef(cmd, "--rate %v for %v is less than one packet", o.Rate, o.Duration)
 	case !o.ramp && o.Rate*o.Duration.Seconds() > maxPackets:
-		return cli.Usagef(cmd, "--rate %v for %v are too many packets to keep: want %.0f at most", o.Rate, o.Duration, maxPackets)
+		return cli.Usagef(cmd, "--rate %v for %v are too many packets: want %.0f at most", o.Rate, o.Duration, maxPackets)
 	case o.Repeats < 1:
 		return cli.Usagef(cmd, "--repeats %d: want at least 1", o.Repeats)
 	case o.pin != string(latency.PinCore) && o.pin != string(latency.PinNone):
@@ -183,7 +183,7 @@ func (o *latencyOptions) check(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// run measures and shows what was found, also if it was interrupted.
+// run measures and prints the result, also that of an interrupted run.
 func (o *latencyOptions) run(cmd *cobra.Command) error {
 	if err := checkOutput(o.json); err != nil {
 		return err

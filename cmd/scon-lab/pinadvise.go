@@ -48,15 +48,14 @@ func (t *tool) newPinAdviseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "advise",
 		Short: cli.LabCommands["pin advise"],
-		Long: `Measure candidates, and recommend what was better beyond noise, if anything.
+		Long: `Measure placements and recommend one that is better beyond noise, if any.
 
-A line of network namespaces is built and measured as by 'scon latency', with
-nothing changed, with each candidate, and with nothing again, in every round.
-Candidates are the policies and ways of steering that change something for the
-line's veths or for the CPUs; where hardware interrupts are best no line of
-namespaces can tell. A candidate is recommended if in p50, p99 or p99.9 it was
-better beyond noise, and in none worse, and lost no more packets. Everything is
-restored after each measurement.`,
+This builds a line of network namespaces and measures it as 'scon latency' does: in
+each round unchanged, with each candidate, and unchanged again. Candidates are the
+policies and steering methods that affect the line's veth devices or the CPUs. The
+line has no hardware interrupts, so their placement is not compared. A candidate is
+recommended if p50, p99 or p99.9 improves beyond noise, none of them gets worse, and
+no more packets are lost. All settings are restored after each measurement.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -76,7 +75,7 @@ restored after each measurement.`,
 	flags.IntVar(&f.nodes, "nodes", 4, fmt.Sprintf("length of the line, 1 to %d", topology.MaxLine))
 	flags.Float64Var(&f.rate, "rate", latency.Rate, "packets per second")
 	flags.DurationVar(&f.duration, "duration", time.Second, "how `long` each measurement sends")
-	flags.IntVar(&f.rounds, "rounds", 0, "`number` of rounds (default: two more than a result needs)")
+	flags.IntVar(&f.rounds, "rounds", 0, "`number` of rounds (default: two more than the minimum)")
 	cli.AddJSONFlag(cmd, &f.json)
 	return cmd
 }
@@ -92,7 +91,7 @@ func (f *adviseFlags) check(cmd *cobra.Command) error {
 	case f.rate*f.duration.Seconds() < 1000:
 		return cli.Usagef(cmd, "--rate %v for %v are too few packets for a p99.9: want 1000", f.rate, f.duration)
 	case f.rate*f.duration.Seconds() > maxPackets:
-		return cli.Usagef(cmd, "--rate %v for %v are too many packets to keep: want %.0f at most", f.rate, f.duration, maxPackets)
+		return cli.Usagef(cmd, "--rate %v for %v are too many packets: want %.0f at most", f.rate, f.duration, maxPackets)
 	case f.rounds < 0 || cmd.Flags().Changed("rounds") && f.rounds < 1:
 		return cli.Usagef(cmd, "--rounds %d: want at least 1", f.rounds)
 	}
@@ -168,8 +167,8 @@ func (t *tool) printAdvice(a advice) error {
 	if err := table.Print(out); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nRatios to doing nothing: medians of %d rounds, with the bounds of the sign test; all comparisons together err in 1 of 20 runs.\n", a.Rounds)
-	fmt.Fprintf(out, "%s, Linux %s; %d nodes, %.0f packets/s, %v s each; load average before %s, after %s.\nHardware interrupts were not compared: the line has none.\n\n",
+	fmt.Fprintf(out, "\nRatios to the unchanged machine: medians of %d rounds with sign-test bounds; the error rate of all comparisons together is 5 %%.\n", a.Rounds)
+	fmt.Fprintf(out, "%s, Linux %s; %d nodes, %.0f packets/s, %v s each; load average before %s, after %s.\nHardware interrupts are not compared: the line has none.\n\n",
 		a.Machine, a.Kernel, a.Nodes, a.Rate, a.DurationS, a.LoadBefore, a.LoadAfter)
 	if a.Recommended == "" {
 		fmt.Fprintf(out, "Recommended: nothing. %s.\n", a.Why)

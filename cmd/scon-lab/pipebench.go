@@ -19,13 +19,13 @@ func newPipeBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: cli.LabCommands["pipe bench"],
-		Long: `Measure how two containers exchange bulk data by the pipe's engines, and by TCP,
-a UNIX socket and sockmap, in a lab of its own with a broker of its own.
+		Long: `Measure the bulk data exchange of two containers by the pipe's engines, TCP, a UNIX
+socket and sockmap, in a private lab with a private broker.
 
-The modes take turns in every round: ` + strings.Join(pipebench.ModeNames(false), ", ") + `.
---apps measures applications instead: a ring all-reduce of eight ranks, a chain
-of services, and iperf3 as it is. Everything is gone when the command ends, also
-by Ctrl-C, which keeps the samples taken so far.`,
+Each round measures every mode once: ` + strings.Join(pipebench.ModeNames(false), ", ") + `.
+--apps measures applications instead: a ring all-reduce of eight ranks, a chain of
+services, and unmodified iperf3. The command removes everything when it ends. Ctrl-C
+ends it and keeps the samples taken so far.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if show.rounds < 1 {

@@ -19,23 +19,22 @@ import (
 	"github.com/scon-project/scon/internal/lab/profile"
 )
 
-// newProfileCommand returns "scon profile", which shows where the time of a
-// packet's way goes.
+// newProfileCommand returns "scon profile", which shows where a packet's time goes.
 func newProfileCommand() *cobra.Command {
 	var o profileOptions
 	cmd := &cobra.Command{
 		Use:   "profile",
 		Short: cli.LabCommands["profile"],
-		Long: `Show where the time of a packet's way goes, layer by layer, and what this
-machine's packet filter costs.
+		Long: `Show where a packet's time goes, layer by layer, and the cost of this machine's
+packet filter.
 
-Without --container, datagrams of 64 bytes are sent from a native process and
-from a container, with and without SCON, in a lab of its own. With --container,
-the packets of a container of this machine are watched, as they come.
+Without --container, a native process and a container send datagrams of 64 bytes,
+with and without SCON, in a private lab. With --container, the traffic of a container
+of this machine is traced.
 
-No packet is changed or refused. A few are followed, one at a time on each CPU;
-what that costs is measured and shown. However the command ends, the kernel
-removes what it attached.`,
+No packet is changed or dropped. Few packets are traced, one at a time on each CPU;
+the cost of tracing is measured and shown. The kernel removes the tracing programs
+when the command ends, however it ends.`,
 		Example: `  scon profile --png profile.png
   scon profile --container web --for 5s`,
 		Args: cli.NoArgs,
@@ -49,11 +48,11 @@ removes what it attached.`,
 	f := cmd.Flags()
 	f.StringVar(&o.mode, "mode", "all", "in the lab: native, container, express or all")
 	f.IntVar(&o.rounds, "rounds", 6, "in the lab: `number` of rounds; every round measures each mode once")
-	f.Var((*cli.NonEmpty)(&o.container), "container", "watch this container of this machine, by `name` or ID")
-	f.DurationVar(&o.duration, "for", 5*time.Second, "how `long` to watch the container")
+	f.Var((*cli.NonEmpty)(&o.container), "container", "trace this container of this machine, by `name` or ID")
+	f.DurationVar(&o.duration, "for", 5*time.Second, "how `long` to trace the container")
 	cli.AddNetnsFlag(cmd, &o.netns, "where the container's bridge is, a `name` of ip-netns or a path (default: this namespace)")
 	f.Var((*cli.NonEmpty)(&o.json), "json", "write the profile to this `file`")
-	f.Var((*cli.NonEmpty)(&o.png), "png", "draw the ways as stacked bars in this `file`")
+	f.Var((*cli.NonEmpty)(&o.png), "png", "draw the layers as stacked bars in this `file`")
 	cmd.AddCommand(newProfileShowCommand())
 	return cmd
 }
@@ -76,7 +75,7 @@ func newProfileShowCommand() *cobra.Command {
 			return errors.Join(err, p.WriteTable(cmd.OutOrStdout()))
 		},
 	}
-	cmd.Flags().Var((*cli.NonEmpty)(&png), "png", "draw it in this `file`, too")
+	cmd.Flags().Var((*cli.NonEmpty)(&png), "png", "also draw it in this `file`")
 	return cmd
 }
 
@@ -120,7 +119,7 @@ func (o *profileOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// run measures and shows what was found, also if it was interrupted.
+// run measures and prints the result, also that of an interrupted run.
 func (o *profileOptions) run(cmd *cobra.Command) error {
 	if err := checkOutput(o.json, o.png); err != nil {
 		return err

@@ -23,15 +23,14 @@ func newStartupBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: cli.LabCommands["startup bench"],
-		Long: `Measure how soon containers that start at once are up with their network.
+		Long: `Measure the start of many containers at once, with their network.
 
-A sample is the time until the last of --count containers has started and has
-answered a ping. Networks take turns in every round. A network is one of
+A sample is the time until the last of --count containers has started and answered a
+ping. Each round measures every network once. A network is one of
 ` + strings.Join(startbench.Networks, ", ") + `,
 with options: NAME+qos, NAME+rules=N, NAME+tenants=N, NAME+kind=KIND,
-NAME+admission, NAME+oci. Everything happens in a network namespace and a cgroup
-of its own, and is gone when the command ends, also by Ctrl-C, which keeps the
-samples taken so far.`,
+NAME+admission, NAME+oci. The bench runs in a private network namespace and cgroup,
+which it removes when it ends. Ctrl-C ends it and keeps the samples taken so far.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd, show.rounds)
@@ -57,9 +56,9 @@ samples taken so far.`,
 	flags.IntVar(&show.rounds, "rounds", 10, "`number` of rounds; every round measures each network once")
 	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
 	flags.StringToIntVar(&f.limits, "limits", nil,
-		"how many containers may be in a `stage` at once, for NAME+admission: add_cni=N,cgroup=N,start_vm=N "+
-			"(default: what scon startup tune found here, else four for each CPU)")
-	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` that scon startup tune keeps its results in")
+		"maximum number of containers in a `stage` at once, for NAME+admission: add_cni=N,cgroup=N,start_vm=N "+
+			"(default: the result of scon startup tune, else four per CPU)")
+	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` with the results of scon startup tune")
 	flags.StringVar(&f.plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }
@@ -74,14 +73,14 @@ type startupFlags struct {
 	tuned             string
 }
 
-// defaultTuned is where tune keeps what it found.
+// defaultTuned is where tune stores its results.
 const defaultTuned = "/var/lib/scon/tuned.json"
 
 func (f *startupFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.runtime, "runtime", startbench.RuntimeRunc, "`name` of the runtime: "+strings.Join(startbench.Runtimes, ", "))
 	flags.StringVar(&f.launcher, "launcher", startbench.LauncherDirect,
-		"`name` of the launcher: direct calls plugins and runtime, cri asks containerd for a pod")
+		"`name` of the launcher: direct calls plugins and runtime, cri requests a pod from containerd")
 	flags.IntVar(&f.count, "count", 50, "`number` of containers that start at once")
 }
 
@@ -125,7 +124,7 @@ func (f *startupFlags) options(cmd *cobra.Command, rounds int) (o startbench.Opt
 	return o, err
 }
 
-// chooseLimits are those given, those kept, or the default.
+// chooseLimits returns the limits of the flag, those stored by tune, or the default.
 func (f *startupFlags) chooseLimits(cmd *cobra.Command, o startbench.Options) (startbench.Limits, error) {
 	given := startbench.Limits(f.limits)
 	if err := given.Check(); err != nil {

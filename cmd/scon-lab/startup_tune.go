@@ -22,14 +22,13 @@ func newStartupTuneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune",
 		Short: cli.LabCommands["startup tune"],
-		Long: `Search the admission limits under which containers start soonest.
+		Long: `Search the admission limits with the shortest start time.
 
-Every trial is a start of --count containers under limits of the stages add_cni,
-cgroup and start_vm. Bayesian optimisation and random search take turns and have
-the same number of trials. What both find is measured again, beside no limits,
-also with --others containers. The limits found are kept in --tuned, by machine,
-kernel, runtime and network; scon startup bench uses them. Ctrl-C ends the search
-and keeps nothing.`,
+Each trial starts --count containers with limits for the stages add_cni, cgroup and
+start_vm. Bayesian optimisation and random search alternate, with the same number of
+trials. The best limits of both are measured again, compared with no limits, also
+with --others containers. The result is stored in --tuned by machine, kernel, runtime
+and network; scon startup bench uses it. Ctrl-C ends the search and stores nothing.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.networks, f.steps = []string{network + "+admission"}, []string{startbench.StepStart}
@@ -54,11 +53,11 @@ and keeps nothing.`,
 	f.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&network, "network", startbench.NetworkSconPool, "`network` to tune: scon-pool or scon-nopool, with options")
-	flags.IntVar(&o.Trials, "trials", 25, "`number` of trials of each way of searching")
-	flags.IntVar(&o.Checks, "checks", 10, "`number` of times that what was found is measured again")
-	flags.IntSliceVar(&o.Others, "others", nil, "`numbers` of containers that the limits are checked with, too")
-	flags.Uint64Var(&o.Seed, "seed", 1, "`number` that both ways of searching begin with")
-	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` to keep the result in")
+	flags.IntVar(&o.Trials, "trials", 25, "`number` of trials of each search method")
+	flags.IntVar(&o.Checks, "checks", 10, "`number` of repeated measurements of the best limits")
+	flags.IntSliceVar(&o.Others, "others", nil, "also measure the best limits with these `numbers` of containers")
+	flags.Uint64Var(&o.Seed, "seed", 1, "random `seed` of both search methods")
+	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` to store the result in")
 	flags.StringVar(&jsonFile, "json", "", "write all trials to this `file`")
 	return cmd
 }
@@ -68,7 +67,7 @@ func runTune(cmd *cobra.Command, o startbench.SearchOptions, tuned, jsonFile str
 	defer stop()
 	found, err := startbench.Search(ctx, o)
 	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; nothing is kept")
+		err = errors.New("interrupted; nothing is stored")
 	}
 	if found == nil {
 		return err
@@ -87,6 +86,6 @@ func runTune(cmd *cobra.Command, o startbench.SearchOptions, tuned, jsonFile str
 	if err := found.Keep(tuned); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "\nSettings (startup.limits of scon.yaml): %s; kept in %s\n", found.Best["bayes"], tuned)
+	fmt.Fprintf(cmd.OutOrStdout(), "\nSettings (startup.limits of scon.yaml): %s; stored in %s\n", found.Best["bayes"], tuned)
 	return nil
 }

@@ -44,7 +44,7 @@ func upTopology(cmd *cobra.Command, file string) error {
 	defer stop()
 	l, err := upWithPace(ctx, cmd.ErrOrStderr(), t)
 	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted; nothing is left of the topology")
+		return errors.New("interrupted; the topology is removed")
 	}
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func upTopology(cmd *cobra.Command, file string) error {
 	return out.Print(cmd.OutOrStdout())
 }
 
-// upWithPace shows how far the building is, if it takes long.
+// upWithPace builds a topology and shows the progress if that takes long.
 func upWithPace(ctx context.Context, stderr io.Writer, t *topology.Topology) (*topology.Lab, error) {
 	var done, total atomic.Int64
 	pace := cli.NewPace(stderr, "building", func() (int, int) { return int(done.Load()), int(total.Load()) })
@@ -79,8 +79,8 @@ func upWithPace(ctx context.Context, stderr io.Writer, t *topology.Topology) (*t
 	}})
 }
 
-// findNode finds a node of the lab or of a topology by NODE, or NAME/NODE where
-// several have it, and returns what enters it.
+// findNode finds a node of the lab or of a topology by NODE, or by NAME/NODE if the
+// name is ambiguous, and returns a function that enters its namespace.
 func findNode(name string) (enter func() error, err error) {
 	topologies, err := topology.List("")
 	if err != nil {
@@ -112,7 +112,7 @@ func findNode(name string) (enter func() error, err error) {
 	case err != nil:
 		return nil, err
 	case len(found) > 1:
-		return nil, fmt.Errorf("several have a node %q: name one of %s", name, strings.Join(found, ", "))
+		return nil, fmt.Errorf("node %q exists several times: use one of %s", name, strings.Join(found, ", "))
 	case len(found) == 1:
 		return enter, nil
 	case l != nil:

@@ -7,11 +7,11 @@ const LabProgram = "scon-lab"
 // they do.
 var LabCommands = map[string]string{
 	"bench":         "Measure native, container and express side by side",
-	"lab":           "Build a gateway with containers out of network namespaces",
+	"lab":           "Build a gateway with containers from network namespaces",
 	"latency":       "Measure the latency of every packet through lines of containers",
-	"pin advise":    "Measure candidates, and recommend what was better beyond noise, if anything",
+	"pin advise":    "Measure placements and recommend one that is better beyond noise, if any",
 	"pipe bench":    "Measure the pipe's engines beside TCP, UNIX sockets and sockmap",
-	"profile":       "Show where the time of a packet's way goes, layer by layer",
-	"startup bench": "Measure how soon containers that start at once are up with their network",
-	"startup tune":  "Search the admission limits under which containers start soonest",
+	"profile":       "Show where a packet's time goes, layer by layer",
+	"startup bench": "Measure the start of many containers at once, with their network",
+	"startup tune":  "Search the admission limits with the shortest start time",
 }
