@@ -12,23 +12,23 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// step is one thing to do. What it makes it notes with builder.undo at once,
-// so that it may fail anywhere.
+// step is one step of the construction. It registers everything that it creates with
+// builder.undo at once, so that it may fail anywhere.
 type step struct {
 	name string
 	do   func() error
 }
 
-// builder brings a lab up. Every step finds what is there already.
+// builder builds a lab. Each step keeps what exists already.
 type builder struct {
 	*Lab
 	opts  Options
 	rules ruleset
 	nodes map[string]*netlink.Handle // routing sockets in the nodes
-	undos []func() error             // what takes back the steps so far, oldest first
+	undos []func() error             // undo functions of the steps so far, oldest first
 }
 
-// up is Up with a fault that tests may return before a step.
+// up is Up with fault injection: tests may return an error before a step.
 func up(opts Options, fault func(step string) error) (l *Lab, err error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func up(opts Options, fault func(step string) error) (l *Lab, err error) {
 	return b.Lab, nil
 }
 
-// validate refuses what no lab can be built from.
+// validate refuses invalid options.
 func (o Options) validate() error {
 	if o.Containers < 0 || o.Containers > MaxContainers {
 		return fmt.Errorf("build the lab: %d containers: want 0 to %d", o.Containers, MaxContainers)
@@ -80,8 +80,8 @@ func (o Options) validate() error {
 	return nil
 }
 
-// plan lists the steps. What cannot be taken back comes last, and rules that
-// are wrong are refused before that.
+// plan lists the steps. Steps that cannot be undone come last; wrong rules are
+// refused before them.
 func (b *builder) plan() []step {
 	steps := []step{
 		{"make edge", func() error { return b.makeNode(Edge) }},
@@ -111,7 +111,7 @@ func (b *builder) plan() []step {
 		step{"remove surplus containers", b.removeSurplus})
 }
 
-// undo notes what takes back the thing just done.
+// undo registers the function that undoes the last action.
 func (b *builder) undo(fn func() error) {
 	b.undos = append(b.undos, fn)
 }
@@ -121,7 +121,7 @@ func (b *builder) takeBack() []error {
 	var errs []error
 	for _, undo := range slices.Backward(b.undos) {
 		if err := undo(); err != nil {
-			errs = append(errs, fmt.Errorf("take back: %w", err))
+			errs = append(errs, fmt.Errorf("undo: %w", err))
 		}
 	}
 	return errs

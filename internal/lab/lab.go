@@ -1,4 +1,4 @@
-// Package lab builds a gateway with containers out of network namespaces.
+// Package lab builds a gateway with containers from network namespaces.
 //
 //	 edge                      device                                c1
 //	+-----------+   +-------------------------------+   +---------------+
@@ -8,11 +8,10 @@
 //	                |                         veth2 |----- c2 ...
 //	                +-------------------------------+
 //
-// device is the gateway: it forwards between its uplink and its bridge under
-// the rules of Options.Rules. edge is a machine outside, device's default
-// gateway. c1..cN hang on the bridge as Docker's containers do, with Docker's
-// addresses. What runs natively is a process in device, so native is another
-// name of that node.
+// device is the gateway: it forwards between its uplink and its bridge with the
+// rules of Options.Rules. edge is an external machine, device's default gateway.
+// c1..cN are attached to the bridge like Docker's containers, with Docker's
+// addresses. A native process runs in device, so native is an alias of that node.
 package lab
 
 import (
@@ -32,14 +31,14 @@ const DefaultPrefix = "scon-"
 // MaxContainers is the largest Options.Containers.
 const MaxContainers = 200
 
-// Devices in the nodes, named as on a Docker machine. Container n is on port
+// Devices in the nodes, named as on a Docker host. Container n is attached to port
 // veth<n> of Bridge.
 const (
-	Uplink = "eth0"    // device's and edge's end of the wire between them
+	Uplink = "eth0"    // both ends of the veth pair between device and edge
 	Bridge = "docker0" // in device
 )
 
-// Addresses of the nodes. Labs do not see each other, so all have the same.
+// Addresses of the nodes. Labs are isolated from each other, so all use the same.
 var (
 	EdgeAddr   = netip.MustParseAddr("10.77.0.2")
 	DeviceAddr = netip.MustParseAddr("10.77.0.1")  // on Uplink
@@ -49,7 +48,7 @@ var (
 	bridgeNet = netip.MustParsePrefix("172.17.0.0/16")
 )
 
-// The same of IPv6, in labs that have it.
+// IPv6 addresses, in labs with IPv6.
 var (
 	EdgeAddr6   = netip.MustParseAddr("fd00:77::2")
 	DeviceAddr6 = netip.MustParseAddr("fd00:77::1")
@@ -62,49 +61,48 @@ var (
 // ErrDown is wrapped when there is no lab.
 var ErrDown = errors.New(`the lab is not up; "scon lab up" builds it`)
 
-// Options say what lab to build.
+// Options of a lab.
 type Options struct {
-	// Prefix begins the names of the namespaces, so that labs stand side by
-	// side. "" means DefaultPrefix.
+	// Prefix of the names of the namespaces, so that several labs can exist. ""
+	// means DefaultPrefix.
 	Prefix string
-	// Containers is their number, 0 to MaxContainers.
+	// Containers is the number of containers, 0 to MaxContainers.
 	Containers int
-	// Netkit is how many of the containers, the last ones, have a netkit pair
-	// instead of a veth pair, for which it takes Linux 6.7.
+	// Netkit is the number of containers, the last ones, with a netkit pair instead
+	// of a veth pair. It requires Linux 6.7.
 	Netkit int
-	// Rules is what device filters and translates by: RulesDocker,
-	// RulesNone, or the path of a file in iptables-save's format or with an
-	// nft script. "" means RulesDocker.
+	// Rules are device's filter and NAT rules: RulesDocker, RulesNone, or the path
+	// of a file in iptables-save's format or with an nft script. "" means
+	// RulesDocker.
 	Rules string
-	// NoOffload switches checksum and segmentation offloads off on every
-	// link, so that all packets carry a full checksum, which receivers
-	// verify, and none is larger than the MTU. It stays until Close.
+	// NoOffload disables checksum and segmentation offloads on every link, so that
+	// all packets carry a full checksum, which receivers verify, and none is larger
+	// than the MTU. It applies until Close.
 	NoOffload bool
-	// IPv6 gives the nodes addresses of IPv6 as well, and device rules for them:
-	// with RulesDocker those of IPv4, with RulesNone the same masquerading, with a
-	// file whatever that has.
+	// IPv6 adds IPv6 addresses to the nodes and IPv6 rules to device: with
+	// RulesDocker those of IPv4, with RulesNone the same masquerading, with a file
+	// its content.
 	IPv6 bool
-	// Overlay joins device and edge by VXLAN as well: OverlayFlannel or
-	// OverlayDocker. "" means none more. It stays until Close.
+	// Overlay also connects device and edge by VXLAN: OverlayFlannel or
+	// OverlayDocker; "" means no overlay. It applies until Close.
 	Overlay string
-	// Uplink joins device and edge by a second uplink, Second, of a kind of
-	// UplinkKinds. "" means none. It stays until Close.
+	// Uplink also connects device and edge by a second uplink, Second, of a kind in
+	// UplinkKinds; "" means none. It applies until Close.
 	Uplink string
 }
 
-// Lab is a lab that is up.
+// Lab is an existing lab.
 type Lab struct {
 	prefix string
 }
 
-// Up builds the lab. One of the same prefix that is there already is adjusted
-// to opts: connections through nodes that stay are not cut. After an error
-// nothing is left that was not there before.
+// Up builds the lab, or changes an existing one of the same prefix to match opts:
+// connections through nodes that stay are not cut. After an error nothing new is left.
 func Up(opts Options) (*Lab, error) {
 	return up(opts, func(string) error { return nil })
 }
 
-// Open returns the lab of a prefix ("" means DefaultPrefix) that is up already.
+// Open returns the existing lab of a prefix ("" means DefaultPrefix).
 // The error wraps ErrDown if there is none.
 func Open(prefix string) (*Lab, error) {
 	l := &Lab{prefix: withDefault(prefix, DefaultPrefix)}
@@ -118,13 +116,13 @@ func Open(prefix string) (*Lab, error) {
 	return l, nil
 }
 
-// Down removes the lab of a prefix ("" means DefaultPrefix), whole or half
-// built. It is no error if there is none.
+// Down removes the lab of a prefix ("" means DefaultPrefix), also a partially built
+// one. A missing lab is no error.
 func Down(prefix string) error {
 	return (&Lab{prefix: withDefault(prefix, DefaultPrefix)}).Close()
 }
 
-// Close removes the lab. Processes in it live on without a network.
+// Close removes the lab. Its processes continue without a network.
 func (l *Lab) Close() error {
 	nodes, err := l.Nodes()
 	if err != nil {
@@ -172,7 +170,7 @@ func (l *Lab) Enter(node string) error {
 	return netns.Enter(l.Node(node))
 }
 
-// check tells whether the lab has a node.
+// check returns an error if the lab does not have the node.
 func (l *Lab) check(node string) error {
 	if _, err := os.Stat(l.Node(node)); err == nil {
 		return nil

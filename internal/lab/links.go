@@ -14,17 +14,17 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// carrierTimeout is how long a new link may take until packets pass it.
+// carrierTimeout is how long a new link may take to get a carrier.
 const carrierTimeout = 5 * time.Second
 
-// wire names a pair of devices between two nodes.
+// wire is a veth pair between two nodes.
 type wire struct {
 	node, dev         string
 	peerNode, peerDev string
 	netkit            bool
 }
 
-// HasNetkit tells whether this kernel has netkit pairs (Linux 6.7).
+// HasNetkit reports whether this kernel supports netkit pairs (Linux 6.7).
 func HasNetkit() bool {
 	return netns.Scratch(func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -33,15 +33,15 @@ func HasNetkit() bool {
 	}) == nil
 }
 
-// uplink is the wire between device and edge.
+// uplink is the veth pair between device and edge.
 var uplink = wire{node: Device, dev: Uplink, peerNode: Edge, peerDev: Uplink}
 
-// port is the wire between device and container n.
+// port is the veth pair between device and container n.
 func port(n int) wire {
 	return wire{node: Device, dev: Port(n), peerNode: Container(n), peerDev: "eth0"}
 }
 
-// dockerMAC returns the MAC address that Docker makes of an IPv4 address:
+// dockerMAC returns the MAC address that Docker derives from an IPv4 address:
 // 172.17.0.2 has 02:42:ac:11:00:02.
 func dockerMAC(addr netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x42}, addr.AsSlice()...)
@@ -55,7 +55,7 @@ func ifAddr(addr netip.Addr, network netip.Prefix) *netlink.Addr {
 	}}
 }
 
-// configure gives a device its address and switches it on.
+// configure sets a device's address and sets it up.
 func configure(h *netlink.Handle, dev string, addr *netlink.Addr) error {
 	link, err := h.LinkByName(dev)
 	if err != nil {
@@ -67,14 +67,14 @@ func configure(h *netlink.Handle, dev string, addr *netlink.Addr) error {
 	return setUp(h, dev)
 }
 
-// setUp switches a device on.
+// setUp sets a device up.
 func setUp(h *netlink.Handle, dev string) error {
 	link, err := h.LinkByName(dev)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", dev, err)
 	}
 	if err := h.LinkSetUp(link); err != nil {
-		return fmt.Errorf("switch %s on: %w", dev, err)
+		return fmt.Errorf("set %s up: %w", dev, err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func enslave(h *netlink.Handle, dev, bridge string) error {
 	return nil
 }
 
-// defaultRoute sends everything to a gateway.
+// defaultRoute adds a default route.
 func defaultRoute(h *netlink.Handle, gateway netip.Addr) error {
 	route := &netlink.Route{
 		Dst: &net.IPNet{IP: make(net.IP, gateway.BitLen()/8), Mask: net.CIDRMask(0, gateway.BitLen())},
@@ -107,7 +107,7 @@ func defaultRoute(h *netlink.Handle, gateway netip.Addr) error {
 	return nil
 }
 
-// hasLink tells whether a device is there.
+// hasLink reports whether a device exists.
 func hasLink(h *netlink.Handle, dev string) (bool, error) {
 	_, err := h.LinkByName(dev)
 	var missing netlink.LinkNotFoundError
@@ -120,8 +120,8 @@ func hasLink(h *netlink.Handle, dev string) (bool, error) {
 	return true, nil
 }
 
-// deleteLink removes a device, and the other end of a wire with it. One that is
-// gone already is no error.
+// deleteLink removes a device, and with it the peer of a veth. A missing device is
+// no error.
 func deleteLink(h *netlink.Handle, dev string) error {
 	link, err := h.LinkByName(dev)
 	var missing netlink.LinkNotFoundError
@@ -137,7 +137,7 @@ func deleteLink(h *netlink.Handle, dev string) error {
 	return nil
 }
 
-// removeLinks removes the wires, bridges, bonds and tunnels of the current namespace.
+// removeLinks removes the veths, bridges, bonds and tunnels of the current namespace.
 func removeLinks() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -147,7 +147,7 @@ func removeLinks() error {
 	for _, link := range links {
 		switch link.(type) {
 		case *netlink.Veth, *netlink.Netkit, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
-			// The other end of a wire goes with the first.
+			// Removing one end of a veth pair removes the other.
 			if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))
 			}
@@ -156,7 +156,7 @@ func removeLinks() error {
 	return errors.Join(errs...)
 }
 
-// waitForCarrier returns when packets pass a device.
+// waitForCarrier returns when a device has a carrier.
 func waitForCarrier(h *netlink.Handle, dev string) error {
 	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(2 * time.Millisecond) {
 		link, err := h.LinkByName(dev)
@@ -172,7 +172,7 @@ func waitForCarrier(h *netlink.Handle, dev string) error {
 	}
 }
 
-// stopOffloads switches the offloads of a device of the current namespace off.
+// stopOffloads disables the offloads of a device of the current namespace.
 func stopOffloads(dev string) error {
 	cmd := exec.Command("ethtool", "-K", dev,
 		"rx", "off", "tx", "off", "sg", "off", "tso", "off", "gso", "off", "gro", "off")

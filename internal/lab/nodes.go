@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// Nodes that every lab has.
+// Nodes of every lab.
 const (
 	Edge   = "edge"
 	Device = "device"
@@ -45,7 +45,7 @@ func Port(n int) string {
 	return "veth" + strconv.Itoa(n)
 }
 
-// Nodes returns the names of the nodes that are there: edge, device, c1...
+// Nodes returns the names of the existing nodes: edge, device, c1...
 func (l *Lab) Nodes() ([]string, error) {
 	dir := filepath.Dir(l.Node(Edge))
 	files, err := os.ReadDir(dir)
@@ -75,8 +75,7 @@ func (l *Lab) Addr(node string) netip.Addr {
 	}
 }
 
-// order returns a node's place in the list of nodes, which for a container is
-// behind its number, or -1 if that is not a node's name.
+// order returns a node's position in the list of nodes, -1 for an unknown name.
 func order(node string) int {
 	if i := slices.Index([]string{Edge, Device}, node); i >= 0 {
 		return i
@@ -104,12 +103,12 @@ func (l *Lab) namespace(node string) string {
 	return l.prefix + node
 }
 
-// remove takes a node away, with its links: a process in it keeps the
-// namespace, but not the other end of a wire.
+// remove removes a node and its links: a process in it keeps the namespace, but not
+// the peers of its veth devices.
 func (l *Lab) remove(node string) error {
 	var errs []error
 	err := netns.Do(l.Node(node), removeLinks)
-	// A name without a namespace is left by a creation that was cut off.
+	// An interrupted creation leaves a name without a namespace.
 	if err != nil && !errors.Is(err, netns.ErrNotNetns) {
 		errs = append(errs, fmt.Errorf("remove %s: %w", node, err))
 	}

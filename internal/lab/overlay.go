@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Options.Overlay may be: the two forms in which VXLAN joins containers of
-// several machines. edge is the second machine.
+// Values of Options.Overlay: two ways of connecting containers of several machines by
+// VXLAN. edge is the second machine.
 //
 //	flannel   c1 ── docker0 ── routes ── flannel.1 ══ VNI 1, port 8472 ══ flannel.1 ── edge, 10.244.1.1
 //	docker    c1 ── br0 ── vxlan0 ══ VNI 4097, port 4789 ══ vxlan0 ── br0 ── edge, 10.0.0.254
 //
-// In both, neighbours and forwarding entries are permanent, as agents set them.
-// The rules of device are for br0 as well, as br_netfilter has it; those of Docker
-// do not let it pass.
+// In both, neighbour and forwarding entries are permanent, as agents set them. With
+// br_netfilter, device's rules apply to br0 as well; Docker's rules drop its packets.
 const (
 	OverlayFlannel = "flannel"
 	OverlayDocker  = "docker"
@@ -26,7 +25,7 @@ const (
 // Devices of the overlays, in device and in edge.
 const (
 	Flannel       = "flannel.1"
-	OverlayVXLAN  = "vxlan0" // the port of OverlayBridge that leads to the other machine
+	OverlayVXLAN  = "vxlan0" // the port of OverlayBridge to the other machine
 	OverlayBridge = "br0"
 )
 
@@ -53,12 +52,12 @@ func OverlayAddr(n int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// overlayPort is the wire between device and the second device of container n.
+// overlayPort is the veth pair between device and the second device of container n.
 func overlayPort(n int) wire {
 	return wire{node: Device, dev: fmt.Sprintf("vetho%d", n), peerNode: Container(n), peerDev: "eth1"}
 }
 
-// makeOverlay joins device and edge by the overlay that the options name.
+// makeOverlay connects device and edge by the overlay of the options.
 func (b *builder) makeOverlay() error {
 	switch b.opts.Overlay {
 	case OverlayFlannel:
@@ -76,7 +75,7 @@ type vtep struct {
 
 var vteps = [2]vtep{{Device, DeviceAddr}, {Edge, EdgeAddr}}
 
-// makeVXLAN makes a VXLAN device unless it is there, and returns it.
+// makeVXLAN makes a VXLAN device unless it exists, and returns it.
 func (b *builder) makeVXLAN(at vtep, link netlink.Vxlan) (netlink.Link, error) {
 	h, name := b.nodes[at.node], link.Name
 	there, err := hasLink(h, name)
@@ -101,7 +100,7 @@ func (b *builder) makeVXLAN(at vtep, link netlink.Vxlan) (netlink.Link, error) {
 	return made, nil
 }
 
-// leadTo says which machine a MAC address is behind, and whose it is.
+// leadTo adds the forwarding and neighbour entries of a remote MAC address.
 func leadTo(h *netlink.Handle, dev netlink.Link, mac net.HardwareAddr, machine, addr netip.Addr) error {
 	for _, n := range []netlink.Neigh{
 		{Family: unix.AF_BRIDGE, Flags: unix.NTF_SELF, IP: machine.AsSlice()},
@@ -151,8 +150,8 @@ func (b *builder) makeFlannel() error {
 	return configure(b.nodes[Edge], "lo", ifAddr(FlannelEdge, netip.PrefixFrom(FlannelEdge, 32)))
 }
 
-// makeDockerOverlay makes the bridges, with a VXLAN device each, and plugs the
-// containers into device's.
+// makeDockerOverlay makes the bridges, each with a VXLAN device, and attaches the
+// containers to device's bridge.
 func (b *builder) makeDockerOverlay() error {
 	for i, at := range vteps {
 		h := b.nodes[at.node]
@@ -188,8 +187,7 @@ func (b *builder) makeDockerOverlay() error {
 	return nil
 }
 
-// beyond are the addresses on the docker overlay that a node reaches by the
-// other one.
+// beyond are the addresses of the docker overlay that are behind the other node.
 func (b *builder) beyond(node string) (addrs []netip.Addr) {
 	if node == Device {
 		return []netip.Addr{OverlayEdge}
@@ -241,7 +239,7 @@ func (b *builder) plugOverlay(n int) error {
 	return configure(b.nodes[w.peerNode], w.peerDev, ifAddr(OverlayAddr(n), overlayNet))
 }
 
-// setMTU bounds the length of a device's packets.
+// setMTU sets a device's MTU.
 func setMTU(h *netlink.Handle, dev string, mtu int) error {
 	link, err := h.LinkByName(dev)
 	if err != nil {

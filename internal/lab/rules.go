@@ -11,12 +11,12 @@ import (
 	"text/template"
 )
 
-// What Options.Rules may be besides a file.
+// Values of Options.Rules besides a file.
 const (
 	// RulesDocker are the chains and rules of Docker 20.10 with every
 	// container's Publications, loaded with iptables-nft.
 	RulesDocker = "docker"
-	// RulesNone forward everything and masquerade what leaves the bridge.
+	// RulesNone forwards everything and masquerades packets that leave the bridge.
 	RulesNone = "none"
 )
 
@@ -42,11 +42,11 @@ func Publications(n int) []Publication {
 	}
 }
 
-// inPlaceOfAll begins an nft script, which is carried out at once and whole. It
-// stands on the script's first line, so that its lines keep their numbers.
+// inPlaceOfAll is the beginning of an nft script, which is applied atomically. It is
+// on the script's first line, so that line numbers in errors stay correct.
 const inPlaceOfAll = "flush ruleset; "
 
-// ruleset is text for the tool that loads it.
+// ruleset is the input of iptables-restore or nft.
 type ruleset struct {
 	text     string
 	iptables bool   // in iptables-save's format, else an nft script
@@ -75,8 +75,8 @@ func readRules(name string, containers int, v6 bool) (ruleset, error) {
 	return ruleset{text: inPlaceOfAll + string(text)}, nil
 }
 
-// isIPTables tells iptables-save's format, which opens with "*TABLE", from an
-// nft script.
+// isIPTables reports whether rules are in iptables-save's format, which begins with
+// "*TABLE", or an nft script.
 func isIPTables(text string) bool {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -87,14 +87,14 @@ func isIPTables(text string) bool {
 	return false
 }
 
-// container is what the docker rules need to know of one.
+// container is the template data of a container in the docker rules.
 type container struct {
 	Addr  string
-	Host  string // the address as it stands in front of a port
+	Host  string // the address as written before a port
 	Ports []Publication
 }
 
-// overIPv6 makes rules for IPv4 ones for IPv6.
+// overIPv6 converts IPv4 rules to IPv6.
 var overIPv6 = strings.NewReplacer(
 	"table ip ", "table ip6 ", "ip saddr", "ip6 saddr",
 	bridgeNet.String(), bridgeNet6.String(), "127.0.0.0/8", "::1/128", "/32", "/128")
@@ -110,7 +110,7 @@ func LoadDockerRules(network netip.Prefix) error {
 	return rules.load()
 }
 
-// expandDocker writes out the docker rules.
+// expandDocker executes the template of the docker rules.
 func expandDocker(containers int, v6 bool) (r ruleset, err error) {
 	r.iptables = true
 	if r.text, err = expand(containers, func(n int) (addr, host string) {
@@ -144,8 +144,7 @@ func expand(containers int, address func(n int) (addr, host string)) (string, er
 	return text.String(), nil
 }
 
-// check has the tool read the rules in the current namespace and changes
-// nothing.
+// check validates the rules in the current namespace without changing anything.
 func (r ruleset) check() error {
 	if r.iptables {
 		return r.run("iptables", "iptables-nft-restore", "--test")
@@ -153,8 +152,8 @@ func (r ruleset) check() error {
 	return r.run("nftables", "nft", "--check", "--file", "-")
 }
 
-// load puts the rules in the place of all that the current namespace has. At no
-// time are there none: connections go on.
+// load atomically replaces all rules of the current namespace, so that connections
+// survive.
 func (r ruleset) load() error {
 	if !r.iptables {
 		return r.run("nftables", "nft", "--file", "-")
@@ -163,7 +162,7 @@ func (r ruleset) load() error {
 	if err != nil {
 		return err
 	}
-	// It replaces each table at once, and leaves those alone that r has not.
+	// It replaces each table atomically, and keeps tables that r does not have.
 	if err := r.run("iptables", "iptables-nft-restore"); err != nil {
 		return err
 	}
@@ -190,7 +189,7 @@ func listTables() (tables []string, err error) {
 	return tables, err
 }
 
-// has tells whether rules in iptables-save's format are of a table.
+// has reports whether rules in iptables-save's format have a table.
 func (r ruleset) has(table string) bool {
 	family, name, _ := strings.Cut(table, " ")
 	text := map[string]string{"ip": r.text, "ip6": r.text6}[family]
@@ -202,7 +201,7 @@ func (r ruleset) has(table string) bool {
 	return false
 }
 
-// run gives the rules to a tool of a Debian package.
+// run passes the rules to a tool of a Debian package.
 func (r ruleset) run(debianPackage, tool string, args ...string) error {
 	cmd := exec.Command(tool, args...)
 	cmd.Stdin = strings.NewReader(r.text)

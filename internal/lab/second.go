@@ -18,23 +18,22 @@ import (
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
-// Second is the device of the second uplink, of the kind that Options.Uplink
-// names, in device and in edge:
+// Second is the device of the second uplink, of the kind of Options.Uplink, in device
+// and edge:
 //
 //	edge up0 10.78.0.2, fd00:78::2 ==== 10.78.0.1, fd00:78::1 up0 device
 const Second = "up0"
 
-// What Options.Uplink may be.
+// Values of Options.Uplink.
 const (
 	UplinkVLAN      = "vlan"      // tag 5 over Uplink
 	UplinkMacvlan   = "macvlan"   // over Uplink
-	UplinkBond      = "bond"      // of two wires, which addresses and ports choose between
-	UplinkBridge    = "bridge"    // with a wire as its port; bridged packets meet no rules
+	UplinkBond      = "bond"      // of two veth pairs, hashed by addresses and ports
+	UplinkBridge    = "bridge"    // with a veth as its port; bridged packets pass no rules
 	UplinkWireGuard = "wireguard" // over Uplink
 )
 
-// FirstPort and SecondPort are the wires' ends below a bond, the first that below
-// a bridge.
+// FirstPort and SecondPort are the ports of a bond; FirstPort is that of a bridge.
 const (
 	FirstPort  = "p1"
 	SecondPort = "p2"
@@ -69,7 +68,7 @@ var kinds = []kind{
 	{name: UplinkBond, ports: []string{FirstPort, SecondPort}, link: func(a netlink.LinkAttrs) netlink.Link {
 		bond := netlink.NewLinkBond(a)
 		bond.Mode, bond.XmitHashPolicy = netlink.BOND_MODE_BALANCE_XOR, netlink.BOND_XMIT_HASH_POLICY_LAYER3_4
-		bond.Miimon = 20 // ms between two looks at the ports
+		bond.Miimon = 20 // ms between two checks of the ports
 		return bond
 	}},
 	{name: UplinkBridge, ports: []string{FirstPort}, link: func(a netlink.LinkAttrs) netlink.Link {
@@ -80,7 +79,7 @@ var kinds = []kind{
 	}},
 }
 
-// UplinkKinds lists what Options.Uplink may be.
+// UplinkKinds lists the values of Options.Uplink.
 func UplinkKinds() (names []string) {
 	for _, k := range kinds {
 		names = append(names, k.name)
@@ -88,7 +87,7 @@ func UplinkKinds() (names []string) {
 	return names
 }
 
-// kind is that of the options; the zero value if they name none.
+// kind is the kind of the options, the zero value without one.
 func (o Options) kind() (k kind) {
 	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == o.Uplink }); i >= 0 {
 		k = kinds[i]
@@ -104,7 +103,7 @@ func (k kind) wires() (all []wire) {
 	return all
 }
 
-// makeSecond joins device and edge by the second uplink.
+// makeSecond connects device and edge by the second uplink.
 func (b *builder) makeSecond() error {
 	k := b.opts.kind()
 	for _, w := range k.wires() {
@@ -134,7 +133,7 @@ func (b *builder) makeSecond() error {
 	return b.fitSecond()
 }
 
-// addSecond makes the device in a node, unless it is there.
+// addSecond makes the device in a node, unless it exists.
 func (b *builder) addSecond(node string, k kind) (isNew bool, err error) {
 	h := b.nodes[node]
 	there, err := hasLink(h, Second)
@@ -178,7 +177,7 @@ func (b *builder) addSecond(node string, k kind) (isNew bool, err error) {
 	return true, nil
 }
 
-// sameKind refuses a second uplink of before that is of another kind.
+// sameKind refuses an existing second uplink of another kind.
 func sameKind(h *netlink.Handle, want netlink.Link) error {
 	link, err := h.LinkByName(Second)
 	if err != nil {
@@ -190,8 +189,8 @@ func sameKind(h *netlink.Handle, want netlink.Link) error {
 	return nil
 }
 
-// unfilterBridges keeps Netfilter out of the bridges of the current namespace:
-// what enters by a bridge that it looks into goes regular.
+// unfilterBridges disables bridge netfilter in the current namespace: packets that
+// enter by a bridge with it stay regular.
 func unfilterBridges() error {
 	return sysctl.Set([]sysctl.Setting{
 		{Name: "net/bridge/bridge-nf-call-iptables", Value: "0"},
@@ -199,7 +198,7 @@ func unfilterBridges() error {
 	})
 }
 
-// exchangeKeys makes each end of the tunnel the other one's only peer.
+// exchangeKeys makes each end of the tunnel the only peer of the other.
 func (b *builder) exchangeKeys() error {
 	var private, public [2]string
 	for i := range vteps {
@@ -222,7 +221,7 @@ func (b *builder) exchangeKeys() error {
 	return nil
 }
 
-// fitSecond makes the packets of containers fit into the second uplink.
+// fitSecond lowers the MTU of the containers to that of the second uplink.
 func (b *builder) fitSecond() error {
 	second, err := b.nodes[Device].LinkByName(Second)
 	if err != nil {
@@ -244,8 +243,7 @@ func (b *builder) fitSecond() error {
 	return nil
 }
 
-// secondEnds are the ends of the second uplink that tell whether they have a
-// carrier.
+// secondEnds are the ends of the second uplink that report a carrier.
 func (b *builder) secondEnds() []wire {
 	if b.opts.Uplink == "" || b.opts.Uplink == UplinkWireGuard {
 		return nil

@@ -47,7 +47,7 @@ func (b *builder) setSysctls() error {
 	return sysctl.Set(deviceSysctls6)
 }
 
-// address is configure with an address of each family that the lab has.
+// address is configure for each address family of the lab.
 func (b *builder) address(node, dev string, v4, v6 *netlink.Addr) error {
 	if err := configure(b.nodes[node], dev, v4); err != nil || !b.opts.IPv6 {
 		return err
@@ -55,7 +55,7 @@ func (b *builder) address(node, dev string, v4, v6 *netlink.Addr) error {
 	return configure(b.nodes[node], dev, v6)
 }
 
-// route is defaultRoute for each family that the lab has.
+// route is defaultRoute for each address family of the lab.
 func (b *builder) route(node string, v4, v6 netip.Addr) error {
 	if err := defaultRoute(b.nodes[node], v4); err != nil || !b.opts.IPv6 {
 		return err
@@ -63,7 +63,7 @@ func (b *builder) route(node string, v4, v6 netip.Addr) error {
 	return defaultRoute(b.nodes[node], v6)
 }
 
-// makeWire lays a wire unless it is there.
+// makeWire makes a veth pair unless it exists.
 func (b *builder) makeWire(w wire, peerMAC net.HardwareAddr) error {
 	h := b.nodes[w.node]
 	here, err := hasLink(h, w.dev)
@@ -77,8 +77,8 @@ func (b *builder) makeWire(w wire, peerMAC net.HardwareAddr) error {
 	if here && there {
 		return nil
 	}
-	// An end alone leads into a namespace that lost its name while a process
-	// kept it.
+	// A single end has its peer in a namespace whose name is gone while a process
+	// keeps it.
 	if err := deleteLink(h, w.dev); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *builder) makeWire(w wire, peerMAC net.HardwareAddr) error {
 	return nil
 }
 
-// pair is a wire's devices.
+// pair is the two devices of a wire.
 func (w wire) pair(attrs netlink.LinkAttrs, peer netlink.NsFd, peerMAC net.HardwareAddr) netlink.Link {
 	if w.netkit {
 		kit := &netlink.Netkit{
@@ -115,7 +115,7 @@ func (w wire) pair(attrs netlink.LinkAttrs, peer netlink.NsFd, peerMAC net.Hardw
 	return veth
 }
 
-// makeUplink lays the wire between device and edge.
+// makeUplink makes the veth pair between device and edge.
 func (b *builder) makeUplink() error {
 	if err := b.makeWire(uplink, nil); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (b *builder) makeBridge() error {
 	return b.address(Device, Bridge, ifAddr(BridgeAddr, bridgeNet), ifAddr(BridgeAddr6, bridgeNet6))
 }
 
-// plug connects container n to the bridge.
+// plug attaches container n to the bridge.
 func (b *builder) plug(n int) error {
 	w := port(n)
 	w.netkit = n > b.opts.Containers-b.opts.Netkit
@@ -168,7 +168,7 @@ func (b *builder) plug(n int) error {
 	return b.route(w.peerNode, BridgeAddr, BridgeAddr6)
 }
 
-// wires are all wires of the lab that is built.
+// wires are all veth pairs of the lab.
 func (b *builder) wires() []wire {
 	wires := append([]wire{uplink}, b.opts.kind().wires()...)
 	for n := 1; n <= b.opts.Containers; n++ {
@@ -180,7 +180,7 @@ func (b *builder) wires() []wire {
 	return wires
 }
 
-// stopOffloads switches the offloads off on both ends of every wire.
+// stopOffloads disables the offloads on both ends of every veth pair.
 func (b *builder) stopOffloads() error {
 	for _, w := range b.wires() {
 		err := errors.Join(
@@ -193,7 +193,7 @@ func (b *builder) stopOffloads() error {
 	return nil
 }
 
-// waitForCarrier returns when packets pass every wire.
+// waitForCarrier returns when every veth pair has a carrier.
 func (b *builder) waitForCarrier() error {
 	for _, w := range append(b.wires(), b.secondEnds()...) {
 		if err := waitForCarrier(b.nodes[w.node], w.dev); err != nil {
@@ -206,7 +206,7 @@ func (b *builder) waitForCarrier() error {
 	return nil
 }
 
-// removeSurplus removes the containers of a larger lab that was there before.
+// removeSurplus removes surplus containers of an existing larger lab.
 func (b *builder) removeSurplus() error {
 	nodes, err := b.Nodes()
 	if err != nil {

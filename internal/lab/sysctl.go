@@ -2,15 +2,15 @@ package lab
 
 import "github.com/scon-project/scon/internal/host/sysctl"
 
-// nodeSysctls hold in every node of a lab without IPv6, as Docker's default
-// network is: its links are free of neighbour discovery.
+// nodeSysctls apply to every node of a lab without IPv6, like Docker's default
+// network: its links have no neighbour discovery.
 var nodeSysctls = []sysctl.Setting{
 	{Name: "net/ipv6/conf/all/disable_ipv6", Value: "1"},
 	{Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
 }
 
-// nodeSysctls6 hold in every node of a lab with IPv6: addresses are of use at
-// once, and nobody looks for routers.
+// nodeSysctls6 apply to every node of a lab with IPv6: no duplicate address
+// detection, no router solicitation.
 var nodeSysctls6 = []sysctl.Setting{
 	{Name: "net/ipv6/conf/all/disable_ipv6", Value: "0"},
 	{Name: "net/ipv6/conf/default/disable_ipv6", Value: "0"},
@@ -20,14 +20,14 @@ var nodeSysctls6 = []sysctl.Setting{
 	{Name: "net/ipv6/conf/default/router_solicitations", Value: "0"},
 }
 
-// deviceSysctls6 are deviceSysctls of IPv6.
+// deviceSysctls6 are the deviceSysctls of IPv6.
 var deviceSysctls6 = []sysctl.Setting{
 	{Name: "net/ipv6/conf/all/forwarding", Value: "1"},
 	{Name: "net/bridge/bridge-nf-call-ip6tables", Value: "1"},
 }
 
-// deviceSysctls make device what Docker and systemd make of a machine.
-// They go before the links, which take over conf/default.
+// deviceSysctls are the settings that Docker and systemd make. They are set before
+// the links are made, which inherit conf/default.
 var deviceSysctls = []sysctl.Setting{
 	{Name: "net/ipv4/ip_forward", Value: "1"},
 	{Name: "net/ipv4/conf/default/rp_filter", Value: "2"},

@@ -14,7 +14,7 @@ func runTool(cmd *exec.Cmd, debianPackage string) error {
 	return err
 }
 
-// outputOf is runTool for a program whose output is of interest.
+// outputOf is runTool that returns the program's output.
 func outputOf(cmd *exec.Cmd, debianPackage string) (string, error) {
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {

@@ -16,7 +16,8 @@ const (
 )
 
 // Quick compares throughput, latency and softirq time of small messages
-// (scon.txt, Fig. 11, 12 and 15).
+// ("Intelligent Packet Processing for Performant Containers in IoT", section VI, Fig. 11,
+// 12 and 15).
 var Quick = Experiment{
 	Name:   "quick",
 	Short:  "messages per second, round trips and softirq time of small messages",
