@@ -59,7 +59,7 @@ build() {
 
 	ip netns add left
 	ip netns add right
-	ip link add eth0 netns left type veth peer name eth0 netns right
+	ip -n left link add eth0 type veth peer name eth0 netns right
 	ip -n left address add 10.1.0.1/24 dev eth0
 	ip -n right address add 10.1.0.2/24 dev eth0
 	for end in left right; do

@@ -1,10 +1,24 @@
 package services
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }
+// built has programs that tests build.
+var built string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "scon-services-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built)
+	return scontest.Main(m, nil)
+}

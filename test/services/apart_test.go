@@ -1,0 +1,252 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/internal/pipe"
+	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
+	startupcontrol "github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/state"
+)
+
+// A service that is killed, and comes back, is noticed by neither of the others:
+// express packets, containers that get their network, and bytes through the pipe go
+// on.
+func TestApart(t *testing.T) {
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
+		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
+		c.Pipe.Enabled = true
+	}})
+	startup, broker := b.Serve(state.Startup), b.Serve(state.Pipe)
+	packets := b.StartTraffic()
+	stays := newPod(b, "stays")
+	stays.ask("ADD")
+	bytes := startLoad(b)
+
+	goOn := map[state.Service]func(){
+		state.Express: packets.Proceed,
+		state.Startup: func() {
+			b.T.Helper()
+			comes := newPod(b, "comes")
+			comes.ask("ADD")
+			comes.ask("DEL")
+			comes.remove()
+		},
+		state.Pipe: bytes.proceed,
+	}
+	for _, victim := range []state.Service{state.Express, state.Startup, state.Pipe} {
+		packets.WaitExpress()
+		switch victim {
+		case state.Express:
+			b.Daemon.Kill()
+		case state.Startup:
+			startup.Kill()
+		case state.Pipe:
+			broker.Kill()
+		}
+		for service, proceed := range goOn {
+			if service != victim {
+				proceed()
+			}
+		}
+		if victim != state.Express {
+			packets.WaitExpress()
+		}
+		switch victim {
+		case state.Express:
+			b.Up()
+		case state.Startup:
+			startup = b.Serve(state.Startup)
+		case state.Pipe:
+			broker = b.Serve(state.Pipe)
+			bytes.stop() // its connections ended with the broker
+			bytes = startLoad(b)
+			goOn[state.Pipe] = bytes.proceed
+		}
+		for _, proceed := range goOn {
+			proceed()
+		}
+	}
+	s, err := startupcontrol.Dial(state.Startup.Socket(b.StateDir())).Startup()
+	if err != nil || len(s.Attachments) != 1 || s.Attachments[0].Container != "stays" {
+		t.Errorf("the container that stays: %+v, %v", s.Attachments, err)
+	}
+	stays.ask("DEL")
+	bytes.stop()
+	packets.WaitExpress()
+	packets.WantUnbroken()
+	b.WantNoInvalid()
+}
+
+// pod is a container without processes, as a runtime makes one for CNI.
+type pod struct {
+	b        *scontest.Bed
+	id, name string
+}
+
+func newPod(b *scontest.Bed, id string) *pod {
+	b.T.Helper()
+	p := &pod{b, id, filepath.Base(b.Node(id))}
+	if err := netns.Create(p.name); err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { _ = netns.Delete(p.name) })
+	return p
+}
+
+func (p *pod) remove() {
+	p.b.T.Helper()
+	if err := netns.Delete(p.name); err != nil {
+		p.b.T.Fatal(err)
+	}
+}
+
+// ask asks the startup service as scon-cni does.
+func (p *pod) ask(verb string) {
+	t := p.b.T
+	t.Helper()
+	socket := state.Startup.Socket(p.b.StateDir())
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lab", "type": "scon-cni", "socket": %q, "bridge": %q,
+		"ipam": {"type": "scon", "subnet": "172.17.0.0/16", "rangeStart": "172.17.0.200", "gateway": "172.17.0.1"}}`, socket, lab.Bridge)
+	client := http.Client{Timeout: scontest.Patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	request, err := http.NewRequest(http.MethodPost, "http://scon/v1/cni", strings.NewReader(conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Cni-Command": verb, "Cni-Containerid": p.id, "Cni-Netns": netns.Path(p.name), "Cni-Ifname": "eth0", "Cni-Path": "/",
+	} {
+		request.Header.Set(name, value)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, _ := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s of %s: %s: %s", verb, p.id, response.Status, answer)
+	}
+}
+
+// load is a program in container 1 that sends to one in container 2 by the pipe.
+type load struct {
+	b    *scontest.Bed
+	ends []end
+}
+
+func startLoad(b *scontest.Bed) *load {
+	b.T.Helper()
+	program := buildLoad(b.T)
+	l := &load{b: b}
+	b.T.Cleanup(l.stop)
+	l.start("c2", program, "listen", "sealed:0.0.0.0:7000")
+	scontest.Eventually(b.T, "a process listens", func() error {
+		p, err := l.status()
+		if err == nil && (len(p.Names) == 0 || !p.Names[0].Listening) {
+			err = fmt.Errorf("%+v", p.Names)
+		}
+		return err
+	})
+	l.start("c1", program, "connect", fmt.Sprintf("sealed:%v:7000", b.Addr("c2")))
+	return l
+}
+
+func (l *load) start(node, program string, args ...string) {
+	l.b.T.Helper()
+	cmd := exec.Command("nsenter", append([]string{"--net=" + l.b.Node(node), program}, append(args, "--seconds", "600")...)...)
+	cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+pipe.Socket(l.b.StateDir()))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error), make(chan struct{})
+	go func() { // on a thread that lives as long as the program: they die together
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		l.b.T.Fatal(err)
+	}
+	l.ends = append(l.ends, end{cmd.Process, ended})
+}
+
+// end is one of the programs.
+type end struct {
+	*os.Process
+	ended chan struct{}
+}
+
+func (l *load) status() (pipecontrol.Pipe, error) {
+	return pipecontrol.Dial(state.Pipe.Socket(l.b.StateDir())).Pipe()
+}
+
+// stop ends the programs; a second time it does nothing.
+func (l *load) stop() {
+	for _, e := range l.ends {
+		_ = e.Kill()
+		<-e.ended
+	}
+	l.ends = nil
+}
+
+// sent is what went through the pipe since the broker's start.
+func (l *load) sent() (uint64, error) {
+	p, err := l.status()
+	return p.SentBytes, err
+}
+
+// proceed waits until some more has gone through the pipe.
+func (l *load) proceed() {
+	l.b.T.Helper()
+	before, err := l.sent()
+	if err != nil {
+		l.b.T.Fatal(err)
+	}
+	scontest.Eventually(l.b.T, "bytes go through the pipe", func() error {
+		now, err := l.sent()
+		if err == nil && now < before+1<<20 {
+			err = fmt.Errorf("%d bytes, before %d", now, before)
+		}
+		return err
+	})
+}
+
+// buildLoad builds scon-pipe-load.
+func buildLoad(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(built, "scon-pipe-load")
+	for _, args := range [][]string{
+		{"-C", "../../libsconpipe", "OUT=" + built},
+		{"-C", "../../examples", "OUT=" + built, out},
+	} {
+		if text, err := exec.Command("make", args...).CombinedOutput(); err != nil {
+			t.Fatalf("make %v: %v: %s", args, err, text)
+		}
+	}
+	return out
+}
