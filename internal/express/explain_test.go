@@ -76,7 +76,7 @@ func TestExplainLeftOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range x.Findings {
-			if strings.Contains(f.What, "is by eth1, which is not hooked") && strings.Contains(f.Why, "u32 filter, pref 7") {
+			if strings.Contains(f.What, "uses eth1, which is not hooked") && strings.Contains(f.Why, "u32 filter, pref 7") {
 				return nil
 			}
 		}
