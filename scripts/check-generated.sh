@@ -1,6 +1,5 @@
 #!/bin/sh
-# Fails if the generated files of internal/ differ from what their sources in
-# bpf/ make now.
+# Fails if generated files of internal/ are not what their sources generate now.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -12,6 +11,6 @@ cp -r go.mod go.sum bpf internal "$fresh"
 (cd "$fresh" && go generate ./internal/...)
 if ! diff --recursive --brief internal "$fresh/internal"; then
 	clang --version | head -1
-	echo "generated files differ from what their source makes: \"make generate\" (with Debian 12's clang 14) mends that" >&2
+	echo "generated files are outdated: run \"make generate\" with the clang 14 of Debian 12" >&2
 	exit 1
 fi

@@ -1,18 +1,18 @@
-# First process of a machine under test: mounts what the machine keeps for
-# itself, draws its network, says "ready", and stays until standard input ends.
+# First process of a machine under test: mounts the machine's own file systems,
+# creates its network, prints "ready", and runs until standard input ends.
 set -e
 
-# No mount may travel back to the host.
+# No mount may propagate to the host.
 mount --make-rprivate /
 mount -t proc proc /proc
 
-# /run is fresh: it holds Docker's sockets, xtables.lock and ip(8)'s names. Were
-# the host's visible, dockerd would use a containerd that listens in
-# /run/containerd, and leave its own files there.
+# An empty /run for Docker's sockets, xtables.lock and ip(8)'s names. With the
+# host's /run, dockerd would use a containerd that listens in /run/containerd,
+# and leave its own files there.
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/cgroup /run/netns /run/docker-data
 
-# dockerd writes a key to /etc/docker, whatever --data-root says.
+# dockerd writes a key to /etc/docker, regardless of --data-root.
 mkdir -p /etc/docker
 mount -t tmpfs tmpfs /etc/docker
 
@@ -26,10 +26,10 @@ else
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
 fi
 
-# An own bpffs: what is pinned in it is this machine's.
+# A bpffs for the machine's own pins.
 mount -t bpf bpf /sys/fs/bpf
 
-# The names must not hang on a file in /proc, which ends with this process.
+# The name must not be a bind mount of a file in /proc, which ends with this process.
 ip netns attach host $$
 ip netns add edge
 ip link set lo up
@@ -43,9 +43,9 @@ ip -n edge link set wire up
 
 echo ready
 
-# The shell's wait also reaps orphans, which a first process must: a daemon that
-# was killed would stay a zombie, and look alive. A background job reads from
-# /dev/null unless told otherwise, hence descriptor 3.
+# wait also reaps orphans, as a first process must: a killed daemon would stay a
+# zombie and look alive. Background jobs read from /dev/null by default, hence
+# descriptor 3.
 exec 3<&0
 cat <&3 >/dev/null &
 wait $!

@@ -29,7 +29,7 @@ func TestContainersComeAndGo(t *testing.T) {
 	express := 0
 	for i := range starts {
 		<-pause.C
-		if i == starts/5 { // all that is kept for the next ones is there
+		if i == starts/5 { // by now everything that is kept for later ones exists
 			living = stopAll(living)
 			held, resident = quiet(b), b.Daemon.Resident()
 		}
@@ -45,7 +45,7 @@ func TestContainersComeAndGo(t *testing.T) {
 				p.pass(t)
 				return p.want(b, 2, 2)
 			})
-			p.close() // it would keep the namespace
+			p.close() // an open socket keeps the namespace
 			express++
 		}
 	}

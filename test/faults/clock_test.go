@@ -38,7 +38,7 @@ func TestOtherClock(t *testing.T) {
 	time.Sleep(2 * time.Second) // two leases
 	f.WaitExpress()
 
-	// The next daemon lives by another clock.
+	// The next daemon has another clock.
 	b.Daemon.Kill()
 	b.SCON = scon
 	b.Up()

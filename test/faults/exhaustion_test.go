@@ -46,7 +46,7 @@ func TestTableFull(t *testing.T) {
 // theirs.
 func TestEventsLost(t *testing.T) {
 	t.Parallel()
-	const tuples = 20_000 // of which about 6,500 find a place
+	const tuples = 20_000 // about 6,500 of them fit
 	b := newExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) { c.Admit = 2 }})
 	ended := make([]*scontest.Connection, 20)
 	for i := range ended {
@@ -94,7 +94,7 @@ func TestDescriptorsShort(t *testing.T) {
 		wantNothingLeft(b)
 		c.MustPing(1)
 	}
-	// The BPF library may take a probe's failure for an old kernel.
+	// The BPF library may report a failed probe as a missing kernel feature.
 	if refused < 5 || told < refused-1 {
 		t.Errorf("%d starts were refused, %d said why", refused, told)
 	}

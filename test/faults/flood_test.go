@@ -19,7 +19,7 @@ import (
 // flood nor afterwards. The daemon's memory and processor time stay bounded.
 func TestFlood(t *testing.T) {
 	b := newExpress(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
-	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // or conntrack's table is full
+	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // else conntrack's table fills up
 	c := b.Outgoing("udp", 2).GoExpress()
 	stream := scontest.StartStream(b.Incoming("tcp", 2).GoExpress())
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
@@ -38,7 +38,7 @@ func TestFlood(t *testing.T) {
 		express := after.ExpressPackets[0] - before.ExpressPackets[0]
 		t.Logf("%d x %d packets in %v: %v of the daemon, %d MB resident, %d of %d packets of the other express",
 			f.tuples, f.packets, took, cpu, b.Daemon.Resident()>>20, express, sent)
-		// A machine with too much to do may keep the daemon from its heartbeat.
+		// On a busy machine the daemon may miss a heartbeat.
 		if after.AgeMS < before.AgeMS || express == 0 || unknown > 10 {
 			t.Errorf("the other's Conentry was %+v, is %+v; %d of its packets were not known", before, after, unknown)
 		}

@@ -132,7 +132,7 @@ func TestContainerChangesAddress(t *testing.T) {
 	c := b.Incoming("udp", 1).GoExpress()
 	for i := range 3 {
 		b.Sh(lab.Container(1), fmt.Sprintf("ip link set eth0 address 02:00:00:00:02:%02d", i))
-		b.Sh(lab.Container(1), "ping -c 1 -W 1 172.17.0.1") // it has something to say
+		b.Sh(lab.Container(1), "ping -c 1 -W 1 172.17.0.1") // it sends a packet
 		c.GoExpress()
 	}
 	out := b.Outgoing("tcp", 1).GoExpress()
@@ -192,7 +192,7 @@ func TestPortMoves(t *testing.T) {
 		n.Proceed(t, 100)
 		b.Sh(lab.Device, "ip link set veth1 master br1") // which leads nowhere
 		settle(b)
-		time.Sleep(50 * time.Millisecond) // what was under way
+		time.Sleep(50 * time.Millisecond) // packets on the way
 		passed := n.Arrived.Load()
 		time.Sleep(500 * time.Millisecond)
 		if now := n.Arrived.Load(); now != passed {

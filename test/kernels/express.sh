@@ -1,6 +1,6 @@
-# The whole of SCON from its command line, with one connection of each kind in a
-# lab: opened by the container, by the other side, or between two containers, TCP
-# or UDP. All six must go express in both directions. Prints two JSON documents: status and flows.
+# SCON from its command line, with one connection of each kind in a lab: opened by
+# the container, by the other side, or between two containers, TCP or UDP. All six
+# must go express in both directions. Prints two JSON documents: status and flows.
 set -e
 PATH=/opt:$PATH
 

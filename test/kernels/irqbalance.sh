@@ -1,5 +1,5 @@
-# irqbalance below systemd: it leaves alone what scon pin has placed, and is as it
-# was afterwards. Prints a line for each step.
+# irqbalance under systemd: it does not move interrupts that scon pin has placed, and
+# is restored afterwards. Prints a line for each step.
 set -e
 PATH=/opt:$PATH
 

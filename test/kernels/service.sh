@@ -1,7 +1,7 @@
 # The three units as systemd runs them, in the machine's own network namespace, with
 # the traffic of each: a container behind a bridge and a connection out of it,
 # containers of scon-cni, and two namespaces that exchange bytes by the pipe. Prints
-# what became of it: a line for each step.
+# a line with the outcome of each step.
 #
 #	 edge                 this machine                     container
 #	+-----------+    +-------------------------+    +-----------------+
@@ -18,8 +18,8 @@ units='scon scon-startup scon-pipe'
 id=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
 
 build() {
-	# A process in a container, as runtimes leave it: no name of its namespace,
-	# a sysfs of its own, and a control group that says whose it is.
+	# A process in a container as runtimes create it: an unnamed network namespace,
+	# a sysfs of its own, and a cgroup with the container's name.
 	unshare --net --mount sh -c 'mount -t sysfs sysfs /sys; exec sleep 10000' &
 	container=$!
 	mkdir -p /sys/fs/cgroup/docker/$id
@@ -74,8 +74,7 @@ build() {
 
 groupadd() { echo "$1:x:900:" >>/etc/group; }
 
-# outcome waits until the service does all that it is there for, or until it is
-# plain that it will not.
+# outcome waits until the service works completely, or until it certainly does not.
 outcome() {
 	tries=0
 	while [ $tries -lt 60 ]; do
@@ -86,7 +85,7 @@ outcome() {
 			return
 		fi
 		scon flows --json 2>/dev/null | grep -q '"state": "express"' || continue
-		# A container has some seconds to show who it is.
+		# The daemon takes some seconds to identify a container.
 		if scon status --json | grep -q "\"id\": \"$id\""; then
 			echo works
 			return

@@ -36,10 +36,10 @@ node() { n=$1; shift; ip netns exec "scon-fig2-$n" "$@"; }
 
 links() { ip -o link show | sed 's/^[0-9]*: \([^:@]*\).* mtu \([0-9]*\) .*/\1 \2/' | sort; }
 
-# quietly shows what a command says only if it fails.
+# quietly prints the output of a command only if it fails.
 quietly() { "$@" >/tmp/said 2>&1 || { cat /tmp/said; return 1; }; }
 
-# up builds the topology, and counts what comes out of it.
+# up builds the topology and counts the packets that leave it.
 up() {
 	quietly scon lab up --topology /opt/sriov.yaml
 	node out nft -f - <<-END
@@ -64,11 +64,11 @@ up() {
 	done
 }
 
-# arrived is how many packets of a flow got out at the end.
+# arrived prints the number of a flow's packets that left at the end.
 arrived() { node out nft list table ip seen | sed -n "s/.*dport $1 counter packets \([0-9]*\) .*/\1/p"; }
 
-# flow sends 200 frames of 64 bytes and says how many arrived, when the second
-# argument's number has or 10 s are over.
+# flow sends 200 frames of 64 bytes and prints how many arrived, after as many as the
+# second argument says or after 10 s.
 flow() {
 	before=$(arrived "$1")
 	for burst in 1 2 3 4; do
@@ -82,7 +82,7 @@ flow() {
 	echo "flow $1: $(($(arrived "$1") - before)) of 200"
 }
 
-# stir has an interrupt of every queue come: an interrupt moves when it next does.
+# stir triggers an interrupt of every queue: an interrupt moves when it next occurs.
 # The links' addresses are by their order in the file.
 stir() {
 	for to in 1 3 5; do
@@ -95,7 +95,7 @@ stir() {
 	node lxc1 ping -q -c 5 -i 0.05 10.99.0.9 >/dev/null
 }
 
-# shortest time to a link's other end and back: NODE ADDRESS
+# shortest prints the minimum round-trip time over a link: NODE ADDRESS
 shortest() { node "$1" ping -q -c 5 -i 0.1 "$2" | sed -n 's,^rtt[^=]*= \([0-9.]*\)/.*,\1,p'; }
 
 affinities() { (cd /proc/irq && grep . */smp_affinity_list); }
@@ -143,7 +143,7 @@ done
 scon pin restore
 affinities | cmp - /tmp/before && echo "affinities as before"
 
-# What is gone with its VFs is left, the rest restored.
+# Devices that went with their VFs are skipped, the others restored.
 quietly scon pin apply --policy core
 scon lab down
 links | cmp - /tmp/links && echo "links as before, again"

@@ -193,7 +193,7 @@ func TestReplyToOneWayFlow(t *testing.T) {
 			c.WaitExpressOneWay()
 			numbers.WantAll(t, "requests")
 			for range 20 {
-				// The client's socket takes nothing but from where it sends to.
+				// The client's socket is connected.
 				if err := scontest.Pass(c.Server, c.Client, 100); err != nil {
 					t.Fatal(err)
 				}

@@ -43,7 +43,7 @@ func TestICMPErrorsReachTheContainer(t *testing.T) {
 				b := b.In(t)
 				c := c.In(b).GoExpress()
 				f := c.MustFlow()
-				// What the container sends is seen outside with these.
+				// The container's address and port as seen outside.
 				from, to := endpoint(f.Reply.Dst, f.Reply.Dport), endpoint(f.Reply.Src, f.Reply.Sport)
 				if c.From == lab.Edge {
 					from, to = endpoint(f.Orig.Dst, f.Orig.Dport), endpoint(f.Orig.Src, f.Orig.Sport)

@@ -54,7 +54,7 @@ func TestPauseShowsPacketsAtTheBridge(t *testing.T) {
 	c, other := b.Outgoing("udp", 1).GoExpress(), b.Outgoing("udp", 2).GoExpress()
 	bridge := b.OpenDevice(lab.Device, lab.Bridge)
 	seen := func(c *scontest.Connection) int {
-		bridge.Arrived(isUDP) // what came so far
+		bridge.Arrived(isUDP) // discard earlier frames
 		c.MustPing(pings)
 		return len(bridge.Arrived(func(f []byte) bool {
 			return isUDP(f) && binary.BigEndian.Uint16(f[scontest.UDPAt:]) == c.Port()

@@ -209,7 +209,7 @@ func TestFlannelAgent(t *testing.T) {
 func TestFlannelTwoMachines(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
-	const second = "10.77.0.9" // nobody
+	const second = "10.77.0.9" // unused address
 	b.Sh(lab.Device, "ip neigh replace "+second+" lladdr "+hardwareAddr(b, lab.Edge, lab.Uplink).String()+" dev eth0 nud permanent")
 	c := flannelWays(b, "udp")["outgoing udp"]
 	skipped(c.GoExpress())
@@ -248,7 +248,7 @@ func stops(c *scontest.Connection, command, back string) {
 	buf := make([]byte, 1500)
 	silence := func() error {
 		for _, e := range c.Ends() {
-			for err := error(nil); err == nil; { // what came before
+			for err := error(nil); err == nil; { // discard earlier packets
 				_ = e[1].SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 				_, err = e[1].Read(buf)
 			}
@@ -277,7 +277,7 @@ func stops(c *scontest.Connection, command, back string) {
 		_, err := c.Server.Read(buf)
 		return err
 	})
-	for _, e := range c.Ends() { // what was under way
+	for _, e := range c.Ends() { // packets on the way
 		for err := error(nil); err == nil; {
 			_ = e[1].SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			_, err = e[1].Read(buf)
@@ -383,9 +383,9 @@ func TestFlannelUnpacks(t *testing.T) {
 	}
 	for name, k := range map[string]struct {
 		change  func([]byte)
-		broken  bool // its checksums are not mended
+		broken  bool // its checksums stay wrong
 		refused bool
-		ecn     byte // it has inside
+		ecn     byte // of the inner packet
 	}{
 		"intact":                    {change: func([]byte) {}},
 		"another network":           {change: func(f []byte) { f[vxlanAt+6] = 2 }, refused: true},

@@ -38,7 +38,7 @@ func TestStreamFitsNarrowerWay(t *testing.T) {
 				b.Sh(lab.Device, "ip link set eth0 mtu "+strconv.Itoa(mtu))
 				send()
 				c.GoExpress()
-				// The IP header and TCP's, which has timestamps.
+				// IP header, and TCP header with timestamps.
 				if mss := scontest.Option(t, c.Client, unix.IPPROTO_TCP, unix.TCP_MAXSEG); mss > mtu-40 {
 					t.Errorf("segments of %d bytes on a way for packets of %d", mss, mtu)
 				}
@@ -173,13 +173,13 @@ func TestDamagedPacketStaysDamaged(t *testing.T) {
 					way.from.Send(way.with([]byte("damage"), func(f []byte) uint16 { return udpSum(f) ^ 0x0100 }))
 				}
 				way.from.Send(way.with([]byte("intact"), udpSum))
-				// This one arrives, and none before it.
+				// Only this one arrives.
 				if got, err := scontest.ReadDatagram(way.receiver); err != nil || got != "intact" {
 					t.Fatalf("read %q, %v", got, err)
 				}
 				wrong = checksumErrors(b, way.node) - before
 			})
-			// Of those that go regular conntrack finds that they are INVALID.
+			// Regular ones are INVALID to conntrack.
 			if wrong < count-2 {
 				t.Errorf("the receiver counts %d wrong checksums of %d", wrong, count)
 			}
@@ -227,7 +227,7 @@ func TestPaddingGoesNoFurther(t *testing.T) {
 	for name, way := range udpWays(c) {
 		t.Run(name, func(t *testing.T) {
 			eventuallyExpress(c.In(b.In(t)), 10, func() {
-				way.to.Arrived(isUDP) // what came so far
+				way.to.Arrived(isUDP) // discard earlier frames
 				for size := range 5 {
 					for _, sum := range []func([]byte) uint16{nil, udpSum} {
 						payload := []byte("abcd")[:size]
@@ -262,7 +262,7 @@ func TestDeliveredPacketIsForTheHost(t *testing.T) {
 	const count = 50
 	inside := b.OpenWire(lab.Container(1))
 	eventuallyExpress(c, 2*count, func() {
-		inside.Arrived(isUDP) // what came so far
+		inside.Arrived(isUDP) // discard earlier frames
 		c.MustPing(count)
 		packets := inside.Arrived(isUDP)
 		for _, p := range packets {

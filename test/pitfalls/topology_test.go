@@ -22,7 +22,7 @@ func TestRoamingLeavesNoStalePort(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
 	c := b.Incoming("udp", 1).GoExpress()
 	mac := hardwareAddr(b, lab.Container(1), "eth0")
-	b.Sh(lab.Container(1), "ip addr flush dev eth0") // it says nothing any more
+	b.Sh(lab.Container(1), "ip addr flush dev eth0") // it sends nothing any more
 	b.Sh(lab.Container(2), `
 		ip addr flush dev eth0
 		ip link set eth0 address `+mac.String()+`
@@ -58,7 +58,7 @@ func TestRoamingLeavesNoStalePort(t *testing.T) {
 			n++
 		}
 	}
-	drain() // what came before
+	drain() // discard earlier frames
 	for range 50 {
 		if err := arrive(scontest.Patience); err != nil {
 			t.Fatal(err)
@@ -137,7 +137,7 @@ var uplinks = map[string]struct {
 		dev:    "lan0",
 		device: bridged,
 		edge:   "ip link add lan0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
-		// What enters was translated before it is seen at the bridge itself.
+		// At the bridge itself, incoming packets are already translated.
 		regular: true,
 	},
 }

@@ -93,7 +93,7 @@ func stampsAtUplink(b *scontest.Bed, port uint16) (latest func() uint64) {
 			asm.LoadMem(asm.R7, asm.R6, tstamp, asm.DWord),
 			asm.LoadMapValue(asm.R1, stamps.FD(), 0),
 			asm.StoreMem(asm.R1, 0, asm.R7, asm.DWord),
-			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // on to the next one
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: the next program
 			asm.Return(),
 		},
 	})

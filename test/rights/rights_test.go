@@ -37,7 +37,7 @@ func TestKernelSide(t *testing.T) {
 	}
 	const usual = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap"
 	for name, outcome := range asIntruder(t, b, o, "--bounding-set="+usual) {
-		// Pins are out of sight in a container, which has mounts of its own.
+		// A container, with its own mounts, does not see pins.
 		if !strings.Contains(name, "pin") && !denied(outcome) {
 			t.Errorf("a container's root: %s: %s", name, outcome)
 		}
