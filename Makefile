@@ -34,12 +34,11 @@ export PATH := $(PATH):/usr/local/go/bin
 # The sockets speak HTTP/1.1: HTTP/2 is not linked.
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)"
 
-build:
+build: bin/scon-cni bin/scon-oci examples
 	$(call say,GO,bin/scon)
 	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=16 -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
 	$(call say,GO,bin/scon-lab)
 	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-lab ./cmd/scon-lab
-	$(Q)$(MAKE) bin/scon-cni bin/scon-oci examples
 	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
 # Static: a container waits until they have started.

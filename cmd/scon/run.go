@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"debug/buildinfo"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -182,7 +181,9 @@ func linked(path string) (elf.Machine, error) {
 		return 0, fmt.Errorf("%s is no program: %w", cli.Printable(path), err)
 	}
 	defer f.Close()
-	if _, err := buildinfo.ReadFile(path); err == nil {
+	// Go's linker writes this section. Package debug/buildinfo would link readers of
+	// the formats of other systems.
+	if f.Section(".go.buildinfo") != nil {
 		return 0, staysTCP{cli.Printable(path) + " is written in Go: it makes its own system calls"}
 	}
 	for _, p := range f.Progs {
