@@ -30,12 +30,9 @@ func Run(ctx context.Context, o service.Options) (err error) {
 	if err := s.start(o); err != nil {
 		return errors.Join(err, s.close())
 	}
-	var rules <-chan changes.Event // without an agent nil
-	if s.agent != nil {
-		rules, err = changes.Watch(ctx, changes.Options{RulesOnly: true, OnStale: func(changes.Event) { s.agent.RulesChanged() }})
-		if err != nil {
-			return errors.Join(err, s.close())
-		}
+	rules, err := changes.Watch(ctx, changes.Options{RulesOnly: true, OnStale: func(changes.Event) { s.rulesChanged() }})
+	if err != nil {
+		return errors.Join(err, s.close())
 	}
 	c := o.Config
 	served, err := service.Serve(ctx, o, service.Server{
@@ -113,6 +110,17 @@ func (s *server) close() (err error) {
 		err = errors.Join(err, s.agent.Close())
 	}
 	return err
+}
+
+// rulesChanged has the agent and the driver look whether their rules are still
+// there. It returns at once.
+func (s *server) rulesChanged() {
+	if s.agent != nil {
+		s.agent.RulesChanged()
+	}
+	if s.driver != nil {
+		s.driver.RulesChanged()
+	}
 }
 
 // contract is the agent as its clients know it, nil if there is none.

@@ -76,6 +76,15 @@ func TestDriver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.from.wantReach(t, c.to, c.ok) })
 	}
+	t.Run("after another program removed the driver's rules", func(t *testing.T) {
+		output(t, e.Command("nft", "delete", "table", "inet", "scon_docker"))
+		eventually(t, "the rules are restored", func() error {
+			return e.Command("nft", "list", "table", "inet", "scon_docker").Run()
+		})
+		other.wantReach(t, direct, false)
+		other.wantReach(t, published, true)
+		docker0.wantReach(t, direct, false)
+	})
 	t.Run("from the host", func(t *testing.T) {
 		for _, at := range []string{"127.0.0.1:8080", published, direct} {
 			e.Sh(t, "busybox wget -q -O /dev/null http://"+at+"/page")
