@@ -59,6 +59,10 @@ type Config struct {
 	// comment. Connections that they count stay regular. Default none.
 	ExactCounters []string
 
+	// Regular selects devices and containers whose policy is made elsewhere:
+	// what passes them stays regular. Default none.
+	Regular []Selector
+
 	// Log says how much the daemon tells, and in which form.
 	Log Log
 

@@ -64,6 +64,7 @@ lease: 10ms
 lease_packets: 16777216
 flush_idle: 1h
 exact_counters: [billing, "of a chain"]
+regular: [eth1, name=db, label=a.b, "label=c=d=e"]
 log: {level: debug, format: json}
 metrics: 10.0.0.1:9477
 socket_group: "docker"
@@ -81,6 +82,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 	if err != nil {
 		t.Fatal(err)
 	}
+	exactly := "d=e"
 	want := config.Config{
 		Bridges:           config.Devices{"docker0", "br-lan"},
 		Uplinks:           config.Devices{"eth0"},
@@ -91,6 +93,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 		LeasePackets:      16777216,
 		FlushIdle:         time.Hour,
 		ExactCounters:     []string{"billing", "of a chain"},
+		Regular:           []config.Selector{{Device: "eth1"}, {Name: "db"}, {Label: "a.b"}, {Label: "c", Value: &exactly}},
 		Log:               config.Log{Level: slog.LevelDebug, Format: config.FormatJSON},
 		Metrics:           "10.0.0.1:9477",
 		SocketGroup:       "docker",
@@ -286,6 +289,25 @@ func FuzzParseDevices(f *testing.F) {
 			t.Errorf("%q was taken: %v", s, err)
 		}
 	})
+}
+
+func TestRegular(t *testing.T) {
+	for content, want := range map[string]string{
+		"eth1":              "want a list of devices",
+		"[name=]":           "has \"name=\"",
+		"[label=]":          "has \"label=\"",
+		"[label==x]":        "has \"label==x\"",
+		"[image=nginx]":     "has \"image=nginx\"",
+		"[a/b]":             "has \"a/b\"",
+		"[eth1, eth1]":      "names \"eth1\" twice",
+		"[\"\"]":            "has \"\"",
+		"[name=a, label=b]": "",
+	} {
+		_, err := config.Read("f", strings.NewReader("regular: "+content+"\n"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", content, err, want)
+		}
+	}
 }
 
 func TestStartupSettings(t *testing.T) {

@@ -31,6 +31,7 @@ var keys = slices.Concat([]key{
 	number("lease_packets", "packets", 16, 1<<24, func(c *Config) *int { return &c.LeasePackets }),
 	duration("flush_idle", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.FlushIdle }),
 	exactCounters,
+	regular,
 	logLevel,
 	logFormat,
 	metrics("metrics", func(c *Config) *string { return &c.Metrics }),

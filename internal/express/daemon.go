@@ -159,6 +159,7 @@ func (d *Daemon) assemble() (err error) {
 		Datapath: d.dp,
 		Bridges:  c.Bridges,
 		Uplinks:  c.Uplinks,
+		Regular:  c.Regular,
 		Logger:   d.log,
 
 		Identify:      d.nameOf,

@@ -57,6 +57,12 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 				Remedy: "scon resume --container " + p.Container.Name,
 			})
 		}
+		if why := p.Withheld(); why != "" {
+			x.Findings = append(x.Findings, api.Finding{
+				Level: "warn", What: fmt.Sprintf("%s stays regular", p.Container.Name), Why: why,
+				Remedy: "change the setting regular, if it should go express",
+			})
+		}
 		what := fmt.Sprintf("port %s of bridge %s is hooked", p.Name, p.Bridge.Name)
 		if p.Routed() {
 			what = fmt.Sprintf("device %s, which the route to the container uses, is hooked", p.Name)

@@ -19,6 +19,11 @@ type Container struct {
 	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "netns"; "" if none is known
 	Netns   string // path of the network namespace, "" if it was not found
 	PID     int    // of a process in the container, 0 if there is none
+	// Labels are those of its engine; of containerd and CRI-O the annotations.
+	Labels map[string]string
+	// Unknown tells that there is a container whose engine did not answer: its
+	// name may be another one, and it may have labels.
+	Unknown bool
 }
 
 // Namer identifies the containers behind ports. It is safe for concurrent use.
@@ -100,13 +105,15 @@ func (n *Namer) identify(p Port) Container {
 		if id == "" {
 			continue
 		}
-		name, by := n.ask(id)
+		found, by := n.ask(id)
 		return Container{
-			Name:    cmp.Or(name, monitorsName(n.at.proc, pid), Short(id)),
+			Name:    cmp.Or(found.name, monitorsName(n.at.proc, pid), Short(id)),
 			ID:      id,
 			Runtime: cmp.Or(by, runtime),
 			Netns:   c.Netns,
 			PID:     pid,
+			Labels:  found.labels,
+			Unknown: by == "" && runtime != "lxc",
 		}
 	}
 	// A name that a user gave with ip(8) counts as a container's; one that a

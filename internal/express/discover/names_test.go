@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -139,7 +140,7 @@ func TestIdentify(t *testing.T) {
 		{
 			"Docker without its engine",
 			func(n *named) { n.process(42, n.d.c, "/docker/"+idA) },
-			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "42/ns/net", PID: 42},
+			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "42/ns/net", PID: 42, Unknown: true},
 		},
 		{
 			"Docker",
@@ -156,7 +157,7 @@ func TestIdentify(t *testing.T) {
 				n.process(42, n.d.c, "/docker/"+idA)
 				n.engine(n.namer.at.docker, idB, "other")
 			},
-			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "42/ns/net", PID: 42},
+			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "42/ns/net", PID: 42, Unknown: true},
 		},
 		{
 			"Docker with a cgroup parent",
@@ -183,7 +184,7 @@ func TestIdentify(t *testing.T) {
 				n.write("41/cmdline", "/usr/bin/crun\x00create\x00")
 				n.write("40/cmdline", "/usr/bin/conmon\x00--api-version\x001\x00-n\x00web\x00")
 			},
-			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42},
+			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42, Unknown: true},
 		},
 		{
 			"Podman whose monitor is gone",
@@ -192,7 +193,7 @@ func TestIdentify(t *testing.T) {
 				n.write("42/stat", "42 (sh) S 1 42 42 0")
 				n.write("1/cmdline", "/sbin/init\x00-n\x00web\x00")
 			},
-			Container{Name: idA[:12], ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42},
+			Container{Name: idA[:12], ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42, Unknown: true},
 		},
 		{
 			"containerd",
@@ -200,7 +201,7 @@ func TestIdentify(t *testing.T) {
 				n.process(42, n.d.c, "/default/"+idA)
 				n.write("task/default/"+idA+"/config.json", `{"hostname": "h", "annotations": {"nerdctl/name": "web"}}`)
 			},
-			Container{Name: "web", ID: idA, Runtime: "containerd", Netns: "42/ns/net", PID: 42},
+			Container{Name: "web", ID: idA, Runtime: "containerd", Netns: "42/ns/net", PID: 42, Labels: map[string]string{"nerdctl/name": "web"}},
 		},
 		{
 			"a pod",
@@ -210,7 +211,7 @@ func TestIdentify(t *testing.T) {
 				n.link("netns/cni-1", n.d.c)
 				n.write("task/k8s.io/"+idA+"/config.json", `{"annotations": {"io.kubernetes.cri.sandbox-name": "web-0"}}`)
 			},
-			Container{Name: "web-0", ID: idA, Runtime: "containerd", Netns: "netns/cni-1", PID: 42},
+			Container{Name: "web-0", ID: idA, Runtime: "containerd", Netns: "netns/cni-1", PID: 42, Labels: map[string]string{"io.kubernetes.cri.sandbox-name": "web-0"}},
 		},
 		{
 			"a tool of the host's besides a container",
@@ -218,7 +219,7 @@ func TestIdentify(t *testing.T) {
 				n.process(41, n.d.c, "/system.slice")
 				n.process(42, n.d.c, "/docker/"+idA)
 			},
-			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "41/ns/net", PID: 42},
+			Container{Name: idA[:12], ID: idA, Runtime: "docker", Netns: "41/ns/net", PID: 42, Unknown: true},
 		},
 		{
 			"processes elsewhere",
@@ -244,7 +245,7 @@ func TestIdentify(t *testing.T) {
 			tc.setup(n)
 			got := n.identify()
 			got.Netns = strings.TrimPrefix(got.Netns, n.namer.at.proc+"/")
-			if got != tc.want {
+			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
@@ -306,7 +307,7 @@ func TestNameOfNamedNamespace(t *testing.T) {
 	port := d.scan(Options{}).Ports[0]
 	var c Container
 	nstest.Do(t, d.ns, func() { c = NewNamer().Name(t.Context(), port) })
-	if want := (Container{Name: d.c, Runtime: "netns", Netns: netns.Path(d.c)}); c != want {
+	if want := (Container{Name: d.c, Runtime: "netns", Netns: netns.Path(d.c)}); !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
 }

@@ -19,23 +19,29 @@ import (
 // apiTimeout bounds the answer of a container engine.
 const apiTimeout = time.Second
 
-// ask asks the container engines of this machine for a container's name, and
-// returns the engine that knew it; both are "" if none did.
-func (n *Namer) ask(id string) (name, runtime string) {
-	if name, err := dockerName(n.at.docker, id); err == nil {
-		return name, "docker"
-	}
-	if name, err := dockerName(n.at.podman, id); err == nil { // Podman has the same API
-		return name, "podman"
-	}
-	if name, err := containerdName(n.at.containerd, id); err == nil {
-		return name, "containerd"
-	}
-	return "", ""
+// engineContainer is a container as its engine knows it.
+type engineContainer struct {
+	name   string // may be ""
+	labels map[string]string
 }
 
-// dockerName asks Docker's API behind a unix socket.
-func dockerName(socket, id string) (string, error) {
+// ask asks the container engines of this machine for a container, and returns
+// the engine that knew it, "" if none did.
+func (n *Namer) ask(id string) (c engineContainer, runtime string) {
+	if c, err := askDocker(n.at.docker, id); err == nil {
+		return c, "docker"
+	}
+	if c, err := askDocker(n.at.podman, id); err == nil { // Podman has the same API
+		return c, "podman"
+	}
+	if c, err := readContainerd(n.at.containerd, id); err == nil {
+		return c, "containerd"
+	}
+	return engineContainer{}, ""
+}
+
+// askDocker asks Docker's API behind a unix socket.
+func askDocker(socket, id string) (c engineContainer, err error) {
 	client := http.Client{
 		Timeout: apiTimeout,
 		Transport: &http.Transport{
@@ -47,17 +53,20 @@ func dockerName(socket, id string) (string, error) {
 	}
 	resp, err := client.Get("http://localhost/containers/" + id + "/json")
 	if err != nil {
-		return "", fmt.Errorf("ask %s for container %s: %w", socket, id, err)
+		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("ask %s for container %s: %s", socket, id, resp.Status)
+		return c, fmt.Errorf("ask %s for container %s: %s", socket, id, resp.Status)
 	}
-	var container struct{ Name string }
+	var container struct {
+		Name   string
+		Config struct{ Labels map[string]string }
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&container); err != nil {
-		return "", fmt.Errorf("ask %s for container %s: %w", socket, id, err)
+		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
-	return strings.TrimPrefix(container.Name, "/"), nil
+	return engineContainer{strings.TrimPrefix(container.Name, "/"), container.Config.Labels}, nil
 }
 
 // monitorsName returns the container name that conmon was started with, the
@@ -98,28 +107,29 @@ func parentOf(proc string, pid int) (parent int, err error) {
 	return parent, err
 }
 
-// containerdName reads a task's OCI configuration in containerd's state: the
+// readContainerd reads a task's OCI configuration in containerd's state: the
 // name that nerdctl or Kubernetes gave it, else its host name, which may be
 // "".
-func containerdName(dir, id string) (string, error) {
+func readContainerd(dir, id string) (c engineContainer, err error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", id, "config.json"))
 	if err != nil || len(paths) == 0 {
-		return "", fmt.Errorf("look for container %s in %s: %w", id, dir, cmp.Or(err, os.ErrNotExist))
+		return c, fmt.Errorf("look for container %s in %s: %w", id, dir, cmp.Or(err, os.ErrNotExist))
 	}
 	b, err := os.ReadFile(paths[0])
 	if err != nil {
-		return "", fmt.Errorf("look for container %s: %w", id, err)
+		return c, fmt.Errorf("look for container %s: %w", id, err)
 	}
 	var config struct {
 		Hostname    string
 		Annotations map[string]string
 	}
 	if err := json.Unmarshal(b, &config); err != nil {
-		return "", fmt.Errorf("read %s: %w", paths[0], err)
+		return c, fmt.Errorf("read %s: %w", paths[0], err)
 	}
-	return cmp.Or(
+	name := cmp.Or(
 		config.Annotations["nerdctl/name"],
 		config.Annotations["io.kubernetes.cri.sandbox-name"],
 		config.Hostname,
-	), nil
+	)
+	return engineContainer{name, config.Annotations}, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/rules"
@@ -28,7 +29,9 @@ type Options struct {
 	Datapath *datapath.Datapath
 	// Bridges and Uplinks are those of discover.Options.
 	Bridges, Uplinks []string
-	Logger           *slog.Logger
+	// Regular selects what stays regular.
+	Regular []config.Selector
+	Logger  *slog.Logger
 
 	// Identify finds the container behind a port. It may take seconds and is
 	// called by several goroutines.
@@ -69,6 +72,7 @@ type Hooks struct {
 	steering steering
 	tunnels  map[int]*tunnel
 	programs programs
+	declared declared
 	backlog  backlog
 	schedule schedule
 	naming   naming
@@ -90,6 +94,7 @@ func New(o Options) (*Hooks, error) {
 		steering: newSteering(),
 		tunnels:  make(map[int]*tunnel),
 		programs: newPrograms(o.Datapath.Programs()),
+		declared: newDeclared(o.Regular),
 		backlog:  newBacklog(),
 		schedule: newSchedule(),
 		naming:   newNaming(),
@@ -159,7 +164,7 @@ func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int
 	ports := make(map[int]discover.Port)
 	for _, p := range topology.Ports {
 		inside, _ := p.Inside()
-		why := cmp.Or(h.steering.why(p), h.path.controls[inside])
+		why := cmp.Or(h.declared.device(p.Name), h.steering.why(p), h.path.controls[inside])
 		if why == "" && (h.ports[p.Index] == nil || changed.has(p)) {
 			why = h.unhookable(p.Index)
 		}
@@ -176,7 +181,7 @@ func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int
 func (h *Hooks) hookableUplinks(topology discover.Topology) map[int]discover.Uplink {
 	uplinks := make(map[int]discover.Uplink)
 	for _, u := range topology.Uplinks {
-		if why := h.unhookable(u.Index); why != "" {
+		if why := cmp.Or(h.declared.device(u.Name), h.unhookable(u.Index)); why != "" {
 			h.skip(u.Name, why)
 			continue
 		}
@@ -292,7 +297,7 @@ func (h *Hooks) isHooked(ifindex int) bool {
 // Port returns a hooked port, nil if there is none with that ifindex. It is the
 // same until the port is no longer hooked.
 func (h *Hooks) Port(ifindex int) *discover.Port {
-	if p := h.ports[ifindex]; p != nil {
+	if p := h.ports[ifindex]; p != nil && p.withheld == "" {
 		return &p.Port
 	}
 	return nil

@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/scon-project/scon/internal/express/discover"
 )
@@ -57,9 +58,11 @@ func (h *Hooks) SetContainer(i Identified) {
 		i.port.closePair()
 		i.port.pair = i.pair
 	}
-	if c, ok := h.opts.Owner(i.port.Name); ok { // perhaps only since the search began
+	c, unnamed := h.opts.Owner(i.port.Name) // perhaps only since the search began
+	if unnamed {
 		i.port.Container = c
 	}
+	h.withhold(i.port, !unnamed && h.declared.isIdentified(i.container))
 	h.delivery.set(i.port)
 }
 
@@ -71,14 +74,35 @@ func (h *Hooks) Identify(p *Port) { h.identify(p, p.Port) }
 func (h *Hooks) identify(p *Port, at discover.Port) {
 	n := &h.naming
 	n.running.Go(func() {
-		i := h.search(p, at)
-		select {
-		case n.answers <- i:
-		case <-n.ctx.Done():
-			i.close()
+		wait := firstRetry
+		for range identifyRetries {
+			i := h.search(p, at)
+			done := !h.declared.containers || h.declared.isIdentified(i.container)
+			select {
+			case n.answers <- i:
+			case <-n.ctx.Done():
+				i.close()
+				return
+			}
+			if done {
+				return
+			}
+			select {
+			case <-time.After(wait):
+			case <-n.ctx.Done():
+				return
+			}
+			wait = min(2*wait, time.Minute)
 		}
 	})
 }
+
+// Where the settings keep containers regular, a port is withheld until its
+// container is identified, which is tried again after increasing pauses.
+const (
+	firstRetry      = 2 * time.Second
+	identifyRetries = 16
+)
 
 func (h *Hooks) search(p *Port, at discover.Port) Identified {
 	i := Identified{port: p, container: h.opts.Identify(h.naming.ctx, at)}

@@ -14,6 +14,7 @@ type Port struct {
 	// port's name only.
 	Container discover.Container
 
+	withheld string         // as Withheld has it
 	pair     *discover.Pair // nil until the container is identified
 	delivery reception
 	netkit   netkit
@@ -97,6 +98,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 		}
 		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
 		h.ports[index] = p
+		h.withhold(p, false)
 		h.delivery.setNetkit(p)
 		h.opts.Logger.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
 		h.identify(p, w)

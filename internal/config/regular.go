@@ -1,0 +1,74 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Selector selects what the setting regular keeps regular. One of Device, Name
+// and Label is not "".
+type Selector struct {
+	Device string  // a port or an uplink
+	Name   string  // a container's name or identifier
+	Label  string  // a label of a container's; its value is Value, any if that is nil
+	Value  *string `json:",omitempty"`
+}
+
+// String is the selector as the settings have it.
+func (s Selector) String() string {
+	switch {
+	case s.Name != "":
+		return "name=" + s.Name
+	case s.Label != "" && s.Value != nil:
+		return "label=" + s.Label + "=" + *s.Value
+	case s.Label != "":
+		return "label=" + s.Label
+	}
+	return s.Device
+}
+
+func parseSelector(text string) (s Selector, ok bool) {
+	key, value, isPair := strings.Cut(text, "=")
+	switch {
+	case !isPair:
+		return Selector{Device: text}, validDevice(text)
+	case key == "name":
+		return Selector{Name: value}, value != ""
+	case key == "label":
+		label, want, exact := strings.Cut(value, "=")
+		s.Label = label
+		if exact {
+			s.Value = &want
+		}
+		return s, label != ""
+	}
+	return s, false
+}
+
+const wantSelectors = "want a list of devices, name=CONTAINER, label=KEY or label=KEY=VALUE, such as [eth1, name=db]; [] for none"
+
+var regular = key{
+	name: "regular",
+	read: func(c *Config, n ast.Node) error {
+		list, ok := texts(n)
+		if !ok {
+			return fmt.Errorf("is %s: %s", describe(n), wantSelectors)
+		}
+		c.Regular = nil
+		for i, text := range list {
+			s, ok := parseSelector(text)
+			if !ok {
+				return fmt.Errorf("has %q: %s", text, wantSelectors)
+			}
+			if slices.Contains(list[:i], text) {
+				return fmt.Errorf("names %q twice", text)
+			}
+			c.Regular = append(c.Regular, s)
+		}
+		return nil
+	},
+	check: func(*Config) error { return nil },
+}
