@@ -16,13 +16,14 @@ const module = "github.com/scon-project/scon/"
 // listed is what `go list` tells of a package.
 type listed struct {
 	ImportPath string
-	Deps       []string
+	Imports    []string // direct ones
+	Deps       []string // all
 }
 
 // list lists packages with everything that they import, also by way of others.
 func list(t *testing.T, patterns ...string) (all []listed) {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Deps"}, patterns...)...)
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,Deps"}, patterns...)...)
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -72,6 +73,15 @@ func TestArrows(t *testing.T) {
 					t.Errorf("%s imports %s", p.ImportPath, dep)
 				}
 			}
+		}
+	}
+}
+
+// Netlink has two stacks: vishvananda/netlink, and mdlayher/netlink below nlmsg.
+func TestNetlinkStacks(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		if slices.Contains(p.Imports, "github.com/mdlayher/netlink") && !in(p.ImportPath, "internal/host/nlmsg") {
+			t.Errorf("%s imports mdlayher/netlink; internal/host/nlmsg is for that", p.ImportPath)
 		}
 	}
 }

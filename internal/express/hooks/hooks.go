@@ -70,7 +70,7 @@ type Hooks struct {
 	delivery delivery
 	path     path
 	steering steering
-	tunnels  map[int]*tunnel
+	tunnels  tunnels
 	programs programs
 	declared declared
 	backlog  backlog
@@ -92,7 +92,10 @@ func New(o Options) (*Hooks, error) {
 		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
 		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration},
 		steering: newSteering(),
-		tunnels:  make(map[int]*tunnel),
+		tunnels: tunnels{
+			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
+			open: make(map[int]*tunnel),
+		},
 		programs: newPrograms(o.Datapath.Programs()),
 		declared: newDeclared(o.Regular),
 		backlog:  newBacklog(),
@@ -110,9 +113,7 @@ func (h *Hooks) Close() error {
 		p.closePair()
 	}
 	h.steering.close()
-	for _, t := range h.tunnels {
-		t.device.Close()
-	}
+	h.tunnels.close()
 	return h.delivery.links.Close()
 }
 

@@ -2,17 +2,28 @@ package hooks
 
 import (
 	"cmp"
+	"log/slog"
 	"maps"
 	"math/bits"
 	"slices"
 
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// tunnel is a VXLAN device among the uplinks. Express packets may skip it and the
-// stack beneath: they leave with the headers that it gives them, and are
-// decapsulated where they arrive.
+// tunnels are the VXLAN devices among the uplinks. Express packets may skip them
+// and the stack beneath: they leave with the headers that the device gives them,
+// and are decapsulated where they arrive.
+type tunnels struct {
+	dp            *datapath.Datapath
+	log           *slog.Logger
+	newGeneration func(reason string)
+	touches       func(port uint16) (rules.Rule, bool)
+	open          map[int]*tunnel
+}
+
+// tunnel is one VXLAN device.
 type tunnel struct {
 	device *discover.Device
 	kept   string // why packets do not skip it, "" if they do
@@ -23,85 +34,98 @@ type Tunnel struct{ Dev, Why string }
 
 // KeptTunnels lists the VXLAN devices that express packets do not skip.
 func (h *Hooks) KeptTunnels() (all []Tunnel) {
-	for _, index := range slices.Sorted(maps.Keys(h.tunnels)) {
-		if t := h.tunnels[index]; t.kept != "" {
+	for _, index := range slices.Sorted(maps.Keys(h.tunnels.open)) {
+		if t := h.tunnels.open[index]; t.kept != "" {
 			all = append(all, Tunnel{h.uplinks[index].Name, t.kept})
 		}
 	}
 	return all
 }
 
-// SetTunnels sets for the programs which VXLAN devices may be skipped. The loop
+// SetTunnels tells the programs which VXLAN devices may be skipped. The loop
 // calls it when the rules have changed, too.
-func (h *Hooks) SetTunnels() {
-	for index, t := range h.tunnels {
-		if h.uplinks[index].TunnelPort == 0 {
+func (h *Hooks) SetTunnels() { h.tunnels.set(h.uplinks, h.qdiscs, h.path.xdp) }
+
+// set decides about the VXLAN devices among uplinks. qdiscs and xdp are what the
+// devices have, by ifindex.
+func (v *tunnels) set(uplinks map[int]discover.Uplink, qdiscs map[int]string, xdp map[int]bool) {
+	for index, t := range v.open {
+		if uplinks[index].TunnelPort == 0 {
 			t.device.Close()
-			delete(h.tunnels, index)
+			delete(v.open, index)
 		}
 	}
 	var port uint16
-	for _, index := range slices.Sorted(maps.Keys(h.uplinks)) {
-		u := h.uplinks[index]
+	for _, index := range slices.Sorted(maps.Keys(uplinks)) {
+		u := uplinks[index]
 		if u.TunnelPort == 0 {
 			continue
 		}
-		kept := h.keepsTunnel(u, port)
+		kept := ""
+		switch {
+		case port != 0 && port != u.TunnelPort:
+			kept = "only one port of VXLAN is looked for, and other devices use another"
+		case xdp[index]:
+			kept = "an XDP program at " + u.Name
+		default:
+			kept = v.keeps(u, qdiscs[index])
+		}
 		if kept == "" {
 			port = u.TunnelPort
 		}
-		h.setTunnel(u, kept)
+		v.setOne(u, kept)
 	}
-	h.opts.Datapath.Settings().TunnelPort = uint32(bits.ReverseBytes16(port))
+	v.dp.Settings().TunnelPort = uint32(bits.ReverseBytes16(port))
 }
 
-func (h *Hooks) setTunnel(u discover.Uplink, kept string) {
-	t := h.tunnels[u.Index]
+// setOne writes whether packets skip a device, if that has changed.
+func (v *tunnels) setOne(u discover.Uplink, kept string) {
+	t := v.open[u.Index]
 	if t != nil && t.kept == kept {
 		return
 	}
 	if t == nil {
 		device, err := discover.OpenDevice(u.Name, u.Index)
 		if err != nil {
-			h.opts.Logger.Debug("opening a VXLAN device", "dev", u.Name, "error", err)
+			v.log.Debug("opening a VXLAN device", "dev", u.Name, "error", err)
 			return // it is gone
 		}
 		t = &tunnel{device: device}
-		h.tunnels[u.Index] = t
+		v.open[u.Index] = t
 		kept = cmp.Or(kept, t.steers())
 	}
 	t.kept = kept
-	if err := h.opts.Datapath.Track(u.Index, datapath.Delivery{Queue: true, Tunnel: kept == ""}); err != nil {
-		h.opts.Logger.Error("tracking a VXLAN device", "dev", u.Name, "error", err)
+	if err := v.dp.Track(u.Index, datapath.Delivery{Queue: true, Tunnel: kept == ""}); err != nil {
+		v.log.Error("tracking a VXLAN device", "dev", u.Name, "error", err)
 		return
 	}
-	h.opts.NewGeneration("what skips " + u.Name)
-	h.opts.Logger.Debug("tunnel", "dev", u.Name, "kept", kept)
+	v.newGeneration("what skips " + u.Name)
+	v.log.Debug("tunnel", "dev", u.Name, "kept", kept)
 }
 
-// keepsTunnel returns what packets would skip with a VXLAN device, "" if nothing.
-// port is that of other devices that are skipped, or 0.
-func (h *Hooks) keepsTunnel(u discover.Uplink, port uint16) string {
-	if port != 0 && port != u.TunnelPort {
-		return "only one port of VXLAN is looked for, and other devices use another"
-	}
-	if h.path.xdp[u.Index] {
-		return "an XDP program at " + u.Name
-	}
-	control, err := discover.Control(u.Index, h.qdiscs[u.Index], h.opts.Datapath.Programs())
+// keeps returns what packets would skip with a VXLAN device, "" if nothing; qdisc
+// is the kind of its qdisc.
+func (v *tunnels) keeps(u discover.Uplink, qdisc string) string {
+	control, err := discover.Control(u.Index, qdisc, v.dp.Programs())
 	if err != nil {
 		return err.Error() // in doubt
 	}
 	if control != "" {
 		return control + " at " + u.Name
 	}
-	if rule, touched := h.opts.TouchesTunnel(u.TunnelPort); touched {
+	if rule, touched := v.touches(u.TunnelPort); touched {
 		return "a rule that judges single packets may touch the tunnel's own: " + rule.String()
 	}
-	if t := h.tunnels[u.Index]; t != nil {
+	if t := v.open[u.Index]; t != nil {
 		return t.steers()
 	}
 	return ""
+}
+
+func (v *tunnels) close() {
+	for _, t := range v.open {
+		t.device.Close()
+	}
 }
 
 // steers returns that a VXLAN device steers packets to other CPUs, where those
