@@ -8,60 +8,60 @@ import (
 	"slices"
 )
 
-// Sample is what one run of a measurement has found.
+// Sample is the result of one measurement.
 type Sample struct {
 	P50, P99, P999 float64 // microseconds
 	Lost           float64 // packets
 }
 
-// Measure runs a measurement with what is in force.
+// Measure measures with the current settings.
 type Measure func(ctx context.Context) (Sample, error)
 
-// Candidate is what Advise tries.
+// Candidate is a plan that Advise measures.
 type Candidate struct {
 	Name string `json:"name"`
 	Plan Plan   `json:"plan"`
 }
 
-// Advice is what came of trying.
+// Advice is the result of Advise.
 type Advice struct {
 	Rounds int `json:"rounds"`
-	// Recommended is the name of the best candidate that was better beyond
-	// noise, "" if doing nothing is best.
+	// Recommended is the name of the best candidate that is better beyond noise, ""
+	// without one.
 	Recommended string `json:"recommended"`
-	// Why says, for people, what the recommendation rests on.
+	// Why explains the recommendation.
 	Why string `json:"why"`
-	// Control compares doing nothing with itself.
+	// Control compares the unchanged machine with itself.
 	Control  Verdict   `json:"control"`
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// Verdict compares a candidate with doing nothing.
+// Verdict compares a candidate with the unchanged machine.
 type Verdict struct {
 	Name string `json:"name"`
-	// Ratios of the candidate's percentiles over those of doing nothing in the
+	// Ratios of the candidate's percentiles to those of the unchanged machine in the
 	// same round.
 	P50  Ratio `json:"p50"`
 	P99  Ratio `json:"p99"`
 	P999 Ratio `json:"p999"`
-	// Lost is how many packets were lost more in all rounds together.
+	// Lost is the number of additional lost packets in all rounds.
 	Lost float64 `json:"lost"`
 	// Better in one percentile at least, and Worse in one at least, beyond noise.
 	Better bool `json:"better"`
 	Worse  bool `json:"worse"`
-	// Refused is what the kernel did not take of it: it was not tried.
+	// Refused is the setting that the kernel refused; the candidate was not measured.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Ratio is a median over rounds, with the bounds that hold the true one so
-// often that one of all the comparisons errs in 20 repeats.
+// Ratio is a median over rounds with its confidence bounds: the error rate of all
+// comparisons together is 5 %.
 type Ratio struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
 }
 
-// below and above tell whether all of a ratio is on one side of 1.
+// below and above report whether the whole interval is on one side of 1.
 func (r Ratio) below() bool { return r.High < 1 }
 func (r Ratio) above() bool { return r.Low > 1 }
 
@@ -69,14 +69,14 @@ var (
 	// ErrApplied is returned when a plan is in force that would be compared with
 	// itself.
 	ErrApplied = errors.New("a plan is applied: 'scon pin restore' takes it away")
-	// ErrRounds is wrapped when no result could be told from noise.
+	// ErrRounds is wrapped when there are too few rounds for any result.
 	ErrRounds = errors.New("too few rounds")
 )
 
-// errorRate is how often one of all comparisons may be wrong.
+// errorRate is the permitted error rate of all comparisons together.
 const errorRate = 0.05
 
-// MinRounds is how many rounds a number of candidates needs at least.
+// MinRounds is the minimum number of rounds for a number of candidates.
 func MinRounds(candidates int) int {
 	n := 1
 	for 2*math.Pow(0.5, float64(n)) > level(candidates) {
@@ -85,14 +85,14 @@ func MinRounds(candidates int) int {
 	return n
 }
 
-// level is the rate of one comparison: of three percentiles of each candidate and
-// the control.
+// level is the error rate of one comparison: there are three percentiles of each
+// candidate and the control.
 func level(candidates int) float64 { return errorRate / float64(3*(candidates+1)) }
 
-// Advise applies, measures and restores each candidate in each round, between
-// two measurements of doing nothing, which are also compared with each other:
-// where these differ, nothing can be told. The order of the candidates changes
-// from round to round. Progress is called before each of its steps.
+// Advise applies, measures and restores each candidate in each round, between two
+// measurements of the unchanged machine. These are compared with each other: if they
+// differ, nothing is recommended. The order of the candidates changes from round to
+// round. Progress is called before each step.
 func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, measure Measure, progress func(done, total int, what string)) (Advice, error) {
 	if least := MinRounds(len(candidates)); rounds < least {
 		return Advice{}, fmt.Errorf("%w: %d candidates need %d at least", ErrRounds, len(candidates), least)
@@ -140,7 +140,7 @@ func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, m
 	return a, nil
 }
 
-// trial runs measurements one after the other.
+// trial runs the measurements.
 type trial struct {
 	host        *Host
 	measure     Measure
@@ -163,8 +163,7 @@ func (t *trial) run(ctx context.Context, what string) (Sample, error) {
 	return s, nil
 }
 
-// try measures with a candidate in force, and restores what was there before,
-// whatever happens.
+// try measures with a candidate applied, and always restores the settings.
 func (t *trial) try(ctx context.Context, c Candidate) (s Sample, refused string, err error) {
 	results, err := t.host.Apply(c.Plan)
 	if err != nil {
@@ -198,7 +197,7 @@ func between(first, last []Sample) []Sample {
 	return middle
 }
 
-// compare has each round's ratios, of which it takes medians.
+// compare takes the medians of the rounds' ratios.
 func compare(name string, is, was []Sample, candidates int) Verdict {
 	v := Verdict{Name: name}
 	ratio := func(of func(Sample) float64) Ratio {
@@ -222,9 +221,8 @@ func compare(name string, is, was []Sample, candidates int) Verdict {
 	return v
 }
 
-// medianRatio is the median, and the bounds of the sign test: so many ratios from
-// both ends are left out as would lie on one side of the true median less often
-// than the error allows. It assumes nothing of how they are distributed.
+// medianRatio is the median with the bounds of the sign test, which assumes no
+// distribution.
 func medianRatio(ratios []float64, level float64) Ratio {
 	sorted := slices.Sorted(slices.Values(ratios))
 	n := len(sorted)
@@ -245,7 +243,7 @@ func medianRatio(ratios []float64, level float64) Ratio {
 	return Ratio{Median: median, Low: sorted[at], High: sorted[n-1-at]}
 }
 
-// conclude picks the best of what was better and in nothing worse.
+// conclude picks the best candidate that is better and in no percentile worse.
 func (a *Advice) conclude() {
 	if a.Control.Better || a.Control.Worse {
 		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady to tell",
@@ -268,8 +266,8 @@ func (a *Advice) conclude() {
 
 func (r Ratio) String() string { return fmt.Sprintf("%.2f [%.2f, %.2f]", r.Median, r.Low, r.High) }
 
-// Candidates are the plans for a machine that differ from each other and from
-// doing nothing.
+// Candidates are the plans for a machine that differ from each other and change
+// something.
 func Candidates(s Snapshot, devices []string) ([]Candidate, error) {
 	var all []Candidate
 	var seen [][]Setting
@@ -289,7 +287,7 @@ func Candidates(s Snapshot, devices []string) ([]Candidate, error) {
 	return all, nil
 }
 
-// candidateOptions are in the order of how much they change.
+// candidateOptions are ordered by how much they change.
 func candidateOptions() []Options {
 	var all []Options
 	for _, steer := range Steers {
@@ -304,7 +302,7 @@ func candidateOptions() []Options {
 	return all
 }
 
-// Name is a plan's options as the command line has them.
+// Name is a plan's options as command-line flags.
 func (o Options) Name() string {
 	name := fmt.Sprintf("--policy %s", o.Policy)
 	if o.Steer != Direct {

@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is what became of a setting.
+// Result is the outcome of a setting.
 type Result struct {
 	Setting
 	Before string `json:"before"`
-	// Effective is what the kernel made of an interrupt's CPUs.
+	// Effective is the effective affinity of an interrupt.
 	Effective string `json:"effective,omitempty"`
-	// Refused says why the kernel did not take it; "" if it did.
+	// Refused is why the kernel refused it, "" if it did not.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Apply carries a plan out. What an earlier one has changed is restored first.
-// What was there is on disk before the first change. A setting that the kernel
-// refuses is left as it is and said; any other error undoes everything.
+// Apply applies a plan. It first restores the settings of an earlier plan. The previous
+// values are on disk before the first change. A setting that the kernel refuses is
+// kept and reported; any other error undoes everything.
 func (h *Host) Apply(p Plan) (results []Result, err error) {
 	unlock, err := h.lock()
 	if err != nil {
@@ -70,9 +70,9 @@ func (h *Host) Apply(p Plan) (results []Result, err error) {
 	return results, nil
 }
 
-// refused tells a kernel's no from what must not happen: EIO is of an interrupt
-// that the kernel itself places, EINVAL of CPUs that are not its to take,
-// ENOENT of a queue that has no such setting.
+// refused reports whether an error is a refusal: EIO for an interrupt that the kernel
+// manages, EINVAL for CPUs that it does not accept, ENOENT for a queue without the
+// setting.
 func refused(err error) bool {
 	for _, no := range []error{unix.EIO, unix.EINVAL, unix.EPERM, unix.EOPNOTSUPP, unix.EBUSY, ErrGone, errNoThread} {
 		if errors.Is(err, no) {
@@ -82,7 +82,7 @@ func refused(err error) bool {
 	return false
 }
 
-// step is where tests cut the work off.
+// step is where tests inject faults.
 func (h *Host) step(name string) error {
 	if h.fault == nil {
 		return nil

@@ -14,28 +14,28 @@ func (h *Host) Capture() (Snapshot, error) {
 	s := Snapshot{Devices: []Device{}, Containers: []Container{}, Isolated: CPUs{}, NohzFull: CPUs{}}
 	s.Kernel, _ = h.read("/proc/sys/kernel/osrelease")
 	if err := h.cpus(&s); err != nil {
-		return Snapshot{}, fmt.Errorf("look at the CPUs: %w", err)
+		return Snapshot{}, fmt.Errorf("read the CPUs: %w", err)
 	}
 	if !h.OnlyNetns {
 		irqbalance, err := h.findIrqbalance()
 		if err != nil {
-			return Snapshot{}, fmt.Errorf("look at irqbalance: %w", err)
+			return Snapshot{}, fmt.Errorf("read the state of irqbalance: %w", err)
 		}
 		s.Irqbalance = irqbalance
 	}
 	var err error
 	if s.Containers, err = h.containers(s.online()); err != nil {
-		return Snapshot{}, fmt.Errorf("look at the containers: %w", err)
+		return Snapshot{}, fmt.Errorf("read the containers: %w", err)
 	}
 	if s.Devices, err = h.devices(); err != nil {
-		return Snapshot{}, fmt.Errorf("look at the network devices: %w", err)
+		return Snapshot{}, fmt.Errorf("read the network devices: %w", err)
 	}
 	return s, nil
 }
 
 const cpuDir = "/sys/devices/system/cpu"
 
-// cpus reads the CPUs and what was said of them at boot.
+// cpus reads the CPUs and their boot options.
 func (h *Host) cpus(s *Snapshot) error {
 	text, err := h.read(cpuDir + "/online")
 	if err != nil {
@@ -102,7 +102,7 @@ func (h *Host) nodes() (map[int]int, error) {
 	return nodes, nil
 }
 
-// idle are the states that a CPU sleeps in.
+// idle are the idle states of a CPU.
 func (h *Host) idle(cpu string) []Idle {
 	dirs, _ := filepath.Glob(h.path(cpu + "/cpuidle/state[0-9]*"))
 	var states []Idle
@@ -132,10 +132,10 @@ func (h *Host) number(name string, otherwise int) int {
 	return n
 }
 
-// allowed is the line of a process's status with the CPUs that it may run on.
+// allowed is the line of /proc/PID/status with the CPUs that a process may use.
 var allowed = regexp.MustCompile(`(?m)^Cpus_allowed_list:\s*(\S*)$`)
 
-// containers are the namespaces whose processes may not run everywhere.
+// containers are the namespaces whose processes are restricted to some CPUs.
 func (h *Host) containers(online CPUs) ([]Container, error) {
 	found := []Container{}
 	for _, ns := range h.Namespaces {

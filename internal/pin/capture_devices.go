@@ -92,8 +92,7 @@ func (h *Host) devicesOf(ns string) ([]Device, error) {
 	return list, nil
 }
 
-// deviceDir is where a device's link in class/net leads to: the parent of
-// "net", below the tree.
+// deviceDir is the target of a device's link in class/net: the parent of "net".
 func (t tree) deviceDir(name string) (string, error) {
 	link, err := os.Readlink(t.dir + "/class/net/" + name)
 	if err != nil {
@@ -102,8 +101,8 @@ func (t tree) deviceDir(name string) (string, error) {
 	return path.Dir(path.Dir(path.Join("class/net", link))), nil
 }
 
-// owner tells a device from a later one of its name: its number in its
-// namespace, and the namespace's.
+// owner distinguishes a device from a later one of its name: the ifindex and the
+// namespace's inode.
 func owner(t tree, ns, name string) (string, error) {
 	index, err := readFile(t.dir + "/class/net/" + name + "/ifindex")
 	if err != nil || t.file == nil {
@@ -138,8 +137,8 @@ func (q Queue) number() int {
 	return n
 }
 
-// hardware reads what a device is made of: the nearest directory above it that
-// has interrupts is the card's. Cards are the same in every namespace's sysfs.
+// hardware finds a device's card: the nearest parent directory with interrupts. Cards
+// are the same in every namespace's sysfs.
 func (h *Host) hardware(where string, d *Device) error {
 	t := tree{dir: h.path("/sys")}
 	d.Driver = linkName(t.dir + "/" + where + "/driver")
@@ -172,7 +171,7 @@ func linkName(name string) string {
 	return path.Base(link)
 }
 
-// irqs are those of a PCI card: its messages, else its line.
+// irqs are the interrupts of a PCI card: MSI, else the line.
 func (t tree) irqs(dir string) []int {
 	entries, _ := os.ReadDir(t.dir + "/" + dir + "/msi_irqs")
 	var irqs []int
@@ -191,8 +190,8 @@ func (t tree) irqs(dir string) []int {
 	return irqs
 }
 
-// irqsNamed are the interrupts whose handlers are named after a device: those
-// of a board's own, which is on no bus that says more.
+// irqsNamed are the interrupts whose handlers are named after a device, for devices
+// of a board that are on no bus with more information.
 func (h *Host) irqsNamed(name string) ([]int, error) {
 	dirs, err := filepath.Glob(h.path("/sys/kernel/irq/[0-9]*"))
 	if err != nil {
@@ -215,7 +214,7 @@ func (h *Host) irqsNamed(name string) ([]int, error) {
 	return irqs, nil
 }
 
-// actions are the names of an interrupt's handlers, "" where it has none.
+// actions are the names of an interrupt's handlers, "" without one.
 func (h *Host) actions(irq int) string {
 	text, _ := h.read(fmt.Sprintf("/sys/kernel/irq/%d/actions", irq))
 	return text
@@ -245,8 +244,7 @@ func (h *Host) vectors(irqs []int, d *Device) error {
 	return nil
 }
 
-// unseen are network cards on PCI whose devices are in no namespace that was
-// looked into: their interrupts are everybody's.
+// unseen are PCI network cards whose devices are in no examined namespace.
 func (h *Host) unseen(seen []Device) ([]Device, error) {
 	t := tree{dir: h.path("/sys")}
 	dirs, err := filepath.Glob(t.dir + "/bus/pci/devices/*")

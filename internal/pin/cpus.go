@@ -40,7 +40,7 @@ func parseList(text string) (CPUs, error) {
 	return newCPUs(ids...), nil
 }
 
-// maxCPUs is more than any kernel is built for.
+// maxCPUs is above every kernel's NR_CPUS.
 const maxCPUs = 1 << 14
 
 // parseMask reads a mask as the kernel writes it: hexadecimal, a comma before

@@ -1,10 +1,10 @@
 // Package pin places the work of networking on CPUs: hardware interrupts, the
-// steering of packets, the threads that poll devices, and the CPUs' sleep.
+// steering of packets, the threads that poll devices, and idle states.
 //
 //	Capture   reads the machine into a Snapshot
-//	New       makes a Plan of it: a pure function that says why for each line
-//	Apply     carries it out; what was there is on disk before the first change
-//	Look      reads back what the kernel made of it
-//	Restore   brings back what was there, also after a crash
-//	Advise    measures candidates, and recommends what was better beyond noise
+//	New       makes a Plan of it: a pure function that gives a reason for each setting
+//	Apply     applies it; the previous values are on disk before the first change
+//	Look      reads back the current settings
+//	Restore   restores the previous values, also after a crash
+//	Advise    measures candidates, and recommends one that is better beyond noise
 package pin

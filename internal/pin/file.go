@@ -7,8 +7,7 @@ import (
 	"path/filepath"
 )
 
-// replaceFile gives a file new content, at once and for good, with the rights
-// that it had.
+// replaceFile replaces a file atomically and durably, and keeps its mode.
 func replaceFile(path string, content []byte) (err error) {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
@@ -34,7 +33,7 @@ func replaceFile(path string, content []byte) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// syncDir makes a rename in a directory last.
+// syncDir makes a rename in a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -11,24 +11,23 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// DefaultState is the directory where what was there before is kept.
+// DefaultState is the directory of the previous values.
 const DefaultState = "/var/lib/scon"
 
-// Host is a machine that is looked at and changed.
+// Host is the machine to examine and change.
 type Host struct {
 	// Root is where /proc, /sys, /etc and /run are.
 	Root string
-	// State is the directory for what was there before.
+	// State is the directory of the previous values.
 	State string
-	// Namespaces are looked into, beside the calling thread's own.
+	// Namespaces to examine besides the calling thread's.
 	Namespaces []Namespace
-	// Kernel does what has no file.
+	// Kernel does what no file in /proc or /sys offers.
 	Kernel Kernel
-	// OnlyNetns leaves out all that is the whole machine's: interrupts, governors,
-	// irqbalance.
+	// OnlyNetns excludes machine-wide settings: interrupts, governors, irqbalance.
 	OnlyNetns bool
 
-	// fault is called before each step; what it returns ends the work there.
+	// fault is called before each step; an error that it returns ends the work.
 	fault func(step string) error
 }
 
@@ -38,7 +37,7 @@ type Namespace struct {
 	PID  int    // of a process in it, 0 if none is known
 }
 
-// Kernel is what has no file in /proc or /sys.
+// Kernel is the part of the machine that has no file in /proc or /sys.
 type Kernel interface {
 	// Veths are the veth devices of a namespace.
 	Veths(netns string, others []Namespace) (map[string]Veth, error)
@@ -69,9 +68,8 @@ func (t tree) close() {
 	}
 }
 
-// sysfs opens the sysfs of a namespace, "" for this thread's. A sysfs shows the
-// devices of the namespace that it was mounted in, so one is mounted for the
-// purpose, nowhere.
+// sysfs opens the sysfs of a namespace, "" for this thread's. A sysfs shows the devices
+// of the namespace that it was mounted in, so a detached one is mounted.
 func (h *Host) sysfs(namespace string) (tree, error) {
 	if h.Root != "/" { // a fixture
 		if namespace == "" {
@@ -101,7 +99,7 @@ func (h *Host) sysfs(namespace string) (tree, error) {
 
 func (h *Host) path(name string) string { return filepath.Join(h.Root, name) }
 
-// read is a file of one value, without the line's end.
+// read reads a file of one value, without the newline.
 func (h *Host) read(name string) (string, error) { return readFile(h.path(name)) }
 
 func readFile(path string) (string, error) {
@@ -109,7 +107,7 @@ func readFile(path string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// writeFile writes a value into a file of the kernel's, which must be there.
+// writeFile writes a value into an existing file of the kernel.
 func writeFile(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ type Irqbalance struct {
 	Unit bool   `json:"unit"` // systemd runs it
 }
 
-// irqbalanceFiles are where distributions keep its settings.
+// irqbalanceFiles are the settings files of distributions.
 var irqbalanceFiles = []string{"/etc/default/irqbalance", "/etc/sysconfig/irqbalance"}
 
 // findIrqbalance finds the daemon if it runs.
@@ -66,7 +66,7 @@ func argsIn(content []byte) string {
 	return strings.Trim(strings.TrimSpace(string(all[len(all)-1][1])), `"'`)
 }
 
-// What stands above our line, at the end of the file or in a file of its own.
+// The comment above our line, at the end of the file or in a separate file.
 const (
 	argsMark = "# by 'scon pin apply'; 'scon pin restore' takes this away"
 	fileMark = "# by 'scon pin apply'; 'scon pin restore' takes this file away"
@@ -75,8 +75,8 @@ const (
 // ours is our part of the file.
 var ours = regexp.MustCompile(`\n?(` + regexp.QuoteMeta(argsMark) + `|` + regexp.QuoteMeta(fileMark) + `)\nIRQBALANCE_ARGS="[^\n]*"\n`)
 
-// setIrqbalance adds our line to the settings, or takes it away where the rest
-// says the same without it, and restarts the daemon.
+// setIrqbalance adds our line to the settings, or removes it if the rest has the same
+// effect without it, and restarts the daemon.
 func (h *Host) setIrqbalance(file, args string) error {
 	path := h.path(file)
 	content, err := os.ReadFile(path)

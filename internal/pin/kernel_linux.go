@@ -24,7 +24,7 @@ import (
 // linux is the Kernel of this machine.
 type linux struct{}
 
-// Veths finds the other ends by the numbers that namespaces give each other.
+// Veths finds the peers by namespace IDs.
 func (l linux) Veths(ns string, others []Namespace) (map[string]Veth, error) {
 	veths := make(map[string]Veth)
 	type end struct {
@@ -79,7 +79,7 @@ func (l linux) Veths(ns string, others []Namespace) (map[string]Veth, error) {
 	return veths, nil
 }
 
-// lookAtPeer fills in what is known of a veth's other end.
+// lookAtPeer adds what is known of a veth's peer.
 func (l linux) lookAtPeer(v *Veth, ns string, index int) {
 	_ = netns.Do(ns, func() error {
 		link, err := netlink.LinkByIndex(index)
@@ -143,8 +143,7 @@ const (
 	napiPID       = 4
 )
 
-// Threads asks the kernel; one that does not know (before Linux 6.8) is asked
-// for the threads' names.
+// Threads asks the kernel; before Linux 6.8 it finds the threads by their names.
 func (linux) Threads(ns, device string) (threads []Thread, err error) {
 	var pids []int
 	err = netns.Do(ns, func() error {
@@ -219,8 +218,8 @@ func pollers(ifindex int) ([]int, error) {
 	return pids, nil
 }
 
-// pollersByName finds threads named napi/DEVICE-NUMBER. Devices of one name in
-// several namespaces are told apart by nobody.
+// pollersByName finds threads named napi/DEVICE-NUMBER. It cannot distinguish devices of
+// one name in several namespaces.
 func pollersByName(device string) ([]int, error) {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -285,8 +284,8 @@ func (linux) SetThread(t Thread) error {
 	return nil
 }
 
-// RestartIrqbalance asks systemd. Where that does not run, its user was told to
-// do it.
+// RestartIrqbalance asks systemd. Without systemd the plan's notes ask the user to
+// restart it.
 func (linux) RestartIrqbalance() error {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return nil

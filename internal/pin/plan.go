@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Options say what to plan.
+// Options of a plan.
 type Options struct {
 	Policy Policy `json:"policy"`
 	Steer  Steer  `json:"steer"`
@@ -17,19 +17,19 @@ type Options struct {
 	Devices []string `json:"devices,omitempty"`
 }
 
-// Plan is what is to be changed, in the order in which it is.
+// Plan is the settings to change, in order.
 type Plan struct {
 	Options
 	Settings []Setting `json:"settings"`
-	// Notes say what was left as it is, and what to know of the rest.
+	// Notes say what stays unchanged, and remarks on the rest.
 	Notes []string `json:"notes"`
 }
 
-// ErrNoDevice is wrapped when there is no device of a name.
+// ErrNoDevice is wrapped when no device has a name.
 var ErrNoDevice = errors.New("no such device")
 
-// fifo is the priority of threads that poll: the middle, where the kernel puts
-// the threads of interrupts.
+// fifo is the priority of polling threads: the middle, as for the kernel's interrupt
+// threads.
 const fifo = 50
 
 // New makes the plan for a machine. The same snapshot gives the same plan.
@@ -95,19 +95,18 @@ func newNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// planner is a plan in the making.
+// planner builds a plan.
 type planner struct {
 	Snapshot
 	plan Plan
-	// all are the CPUs that work may be placed on, rest the one for what is no
-	// queue's.
+	// all are the usable CPUs, rest the one for interrupts that belong to no queue.
 	all  CPUs
 	rest int
 	// local are the CPUs near each device, by title.
 	local map[string]CPUs
-	// given counts the queues that each CPU got.
+	// given counts the queues of each CPU.
 	given map[int]int
-	// used are the CPUs that work was placed on.
+	// used are the CPUs that got work.
 	used CPUs
 }
 
@@ -120,8 +119,8 @@ func (p *planner) note(format string, args ...any) {
 
 func (p *planner) add(s Setting) { p.plan.Settings = append(p.plan.Settings, s) }
 
-// usable finds the CPUs for work: not those that were taken from the scheduler
-// or the tick, nor those that containers have to themselves.
+// usable finds the CPUs for work: not isolated ones, not those without a tick, nor
+// those reserved by containers.
 func (p *planner) usable() {
 	p.local, p.given = make(map[string]CPUs), make(map[int]int)
 	p.all = p.online()
@@ -146,8 +145,9 @@ func (p *planner) usable() {
 	p.rest = p.all[0]
 }
 
-// manyCores is how many cores a node must have for the first to be left to all
-// other interrupts, as the paper's host does with irqaffinity=0.
+// manyCores is the number of cores of a node above which the first core is left to all
+// other interrupts, as by irqaffinity=0 in "Applicability of Hardware-Supported
+// Containers in Low-Latency Networking", section III-B.
 const manyCores = 4
 
 // near finds the CPUs of a device's node.
@@ -173,7 +173,7 @@ func nodeless(d Device) int {
 	return 0
 }
 
-// where says, for people, which CPUs are near a device.
+// where describes the CPUs near a device.
 func (p *planner) where(d Device) string {
 	switch {
 	case len(p.nodes()) < 2:
@@ -184,7 +184,7 @@ func (p *planner) where(d Device) string {
 	return fmt.Sprintf("%s is at NUMA node %d", d.title(), d.Node)
 }
 
-// irqbalance is told to keep away from what is pinned.
+// irqbalance excludes pinned interrupts from irqbalance.
 func (p *planner) irqbalance(devices []Device) {
 	if p.Irqbalance == nil || p.plan.Policy == None {
 		return
@@ -211,7 +211,7 @@ func (p *planner) irqbalance(devices []Device) {
 	}
 }
 
-// overcommitted says which CPUs have more than one queue.
+// overcommitted lists the CPUs with more than one queue.
 func (p *planner) overcommitted() {
 	if p.plan.Policy != Core {
 		return
@@ -228,7 +228,7 @@ func (p *planner) overcommitted() {
 	}
 }
 
-// power keeps awake the CPUs that work is placed on.
+// power keeps the CPUs that get work awake.
 func (p *planner) power() {
 	if !p.plan.Power {
 		return
@@ -266,7 +266,7 @@ func (p *planner) power() {
 	}
 }
 
-// shallowUS is the latency of the idle states that stay allowed.
+// shallowUS is the exit latency up to which idle states stay enabled.
 const shallowUS = 2
 
 func zeroOne(b bool) string {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// key tells devices apart: names repeat from namespace to namespace.
+// key identifies a device: names repeat across namespaces.
 func (d Device) key() string { return d.Netns + "|" + d.title() }
 
 // queueNumber ends the names of interrupts that are a queue's: eth0-TxRx-3,
@@ -46,7 +46,7 @@ func (d Device) groups() (queues []group, others []Vector) {
 	return queues, others
 }
 
-// hardware places a device's interrupts, and what follows from where they are.
+// hardware places a device's interrupts, and the settings that depend on them.
 func (p *planner) hardware(d Device) {
 	queues, others := d.groups()
 	if len(d.Vectors) == 0 {
@@ -120,8 +120,8 @@ func (p *planner) irq(d Device, v Vector, cpus CPUs, why string) {
 	})
 }
 
-// xps lets each CPU send by the queue whose interrupt comes to it; the others
-// take the queues in turn.
+// xps assigns to each CPU the transmit queue whose interrupt it handles; other CPUs get
+// the queues in turn.
 func (p *planner) xps(d Device, placed []CPUs) {
 	if len(d.TX) < 2 || len(placed) < len(d.TX) || p.plan.Policy != Spread && p.plan.Policy != Core {
 		return

@@ -1,8 +1,7 @@
 package pin
 
-// veth places what there is to place of a veth device: nothing, unless its
-// packets are to be steered. They are handled by the CPU that sends them, to
-// the end.
+// veth places a veth device's work: only if its packets are steered, since otherwise the
+// sending CPU processes them.
 func (p *planner) veth(d Device) {
 	switch p.plan.Steer {
 	case Direct:

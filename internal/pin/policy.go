@@ -21,10 +21,10 @@ const (
 // Policies are in the order of the list above.
 var Policies = []Policy{None, Spread, NUMA, Single, Core}
 
-// Steer is what is done with packets behind the interrupt.
+// Steer is where packets are processed after the interrupt.
 type Steer string
 
-// The ways of steering.
+// The steering methods.
 const (
 	Direct   Steer = "none"     // the CPU that got the interrupt, or sent into the veth, does it all
 	RPS      Steer = "rps"      // it hands them to the others of the policy
@@ -37,7 +37,7 @@ var Steers = []Steer{Direct, RPS, Threaded}
 // ParsePolicy finds a policy by its name.
 func ParsePolicy(name string) (Policy, error) { return parse("policy", name, Policies) }
 
-// ParseSteer finds a way of steering by its name.
+// ParseSteer finds a steering method by its name.
 func ParseSteer(name string) (Steer, error) { return parse("way of steering", name, Steers) }
 
 func parse[T ~string](what, name string, all []T) (T, error) {
