@@ -42,6 +42,17 @@ without cap_net_admin: failed
 without cap_sys_ptrace: works, but does not know the container
 without cap_perfmon: failed
 without cap_bpf: failed
+scon-startup without cap_dac_override: works
+scon-startup without cap_net_bind_service: works
+scon-startup without cap_net_admin: does not work
+scon-startup without cap_net_raw: works
+scon-startup without cap_sys_ptrace: does not work
+scon-startup without cap_sys_admin: does not work
+scon-startup without cap_perfmon: works
+scon-startup without cap_bpf: works
+scon-pipe without cap_net_admin: does not work
+scon-pipe without cap_perfmon: does not work
+scon-pipe without cap_bpf: does not work
 `)
 
 // apart is what service.sh prints of each unit to which something happens while the
