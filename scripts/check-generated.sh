@@ -7,7 +7,7 @@ fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 trap 'exit 1' INT TERM
 
-cp -r go.mod go.sum bpf internal "$fresh"
+cp -r go.mod go.sum bpf internal libsconpipe "$fresh"
 (cd "$fresh" && go generate ./internal/...)
 if ! diff --recursive --brief internal "$fresh/internal"; then
 	clang --version | head -1

@@ -11,6 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/pipe/copier"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -108,7 +109,7 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 		Short: "Show what of the pipe works on this machine, and how to mend it",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			d := doctor.Pipe()
+			d := doctor.Pipe(copier.FindDevice)
 			if asJSON {
 				return t.printJSON(d)
 			}

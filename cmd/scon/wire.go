@@ -10,6 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/pipe"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/pipe/copier"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup"
 	startupcontrol "github.com/scon-project/scon/internal/startup/control"
@@ -51,7 +52,10 @@ func units() []unit {
 			Service: state.Pipe, name: "pipe broker", command: []string{"pipe", "serve"},
 			enabled: func(c config.Config) bool { return c.Pipe.Enabled }, settings: config.Config.OfPipe,
 			require: doctor.RequireRoot, dial: func(socket string) *api.Service { return pipecontrol.Dial(socket).Service },
-			run: pipe.Run, clean: pipe.Clean,
+			run: func(ctx context.Context, o service.Options) error {
+				return pipe.Run(ctx, o, copier.Configured(o.Config.Pipe.CopyDevice, o.Logger))
+			},
+			clean: pipe.Clean,
 		},
 	}
 }

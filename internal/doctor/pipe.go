@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -12,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/pipe"
 )
 
 // pipeCapabilities are the features that the pipe's broker uses. The first three
@@ -54,7 +54,7 @@ var pipeCapabilities = []capability{
 		without: "no engine sealed",
 	},
 	{
-		name: "copy device", check: checkCopyDevice,
+		name:    "copy device", // check: see Pipe
 		purpose: "the engine copier: copy without a processor",
 	},
 	{
@@ -63,8 +63,17 @@ var pipeCapabilities = []capability{
 	},
 }
 
-// Pipe checks what the pipe needs.
-func Pipe() api.Doctor { return examineAll(thisHost(), pipeCapabilities) }
+// Pipe checks what the pipe needs. Device finds the device that copies for the engine
+// copier.
+func Pipe(device func() (name string, err error)) api.Doctor {
+	all := slices.Clone(pipeCapabilities)
+	for i := range all {
+		if all[i].check == nil {
+			all[i].check = func(host) result { return checkCopyDevice(device) }
+		}
+	}
+	return examineAll(thisHost(), all)
+}
 
 func checkSockopt(host) result {
 	if err := features.HaveProgramType(ebpf.CGroupSockopt); err != nil {
@@ -86,13 +95,9 @@ func checkCgroup(h host) result {
 	return result{ok, "mounted", ""}
 }
 
-// checkCopyDevice asks the helper. No such device has been measured.
-func checkCopyDevice(host) result {
-	helper, err := pipe.FindCopyHelper()
-	if err != nil {
-		return result{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
-	}
-	name, err := pipe.LookForDevice(helper)
+// checkCopyDevice reports the device. No such device has been measured.
+func checkCopyDevice(device func() (string, error)) result {
+	name, err := device()
 	if err != nil {
 		return result{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
 	}

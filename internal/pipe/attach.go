@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/bpf"
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // attachment is one end of a TCP connection whose process would go over to the
@@ -80,7 +83,7 @@ func (s *session) attach(fd int) (answer reply, err error) {
 		client, server = b.attach.waiting[a.tcp.asServer()], a
 	}
 	if client == nil || server == nil {
-		if a.doorbell, err = doorbells(); err != nil {
+		if a.doorbell, err = engine.Doorbells(); err != nil {
 			return answer, err
 		}
 		b.attach.waiting[a.tcp] = a
@@ -124,7 +127,8 @@ func (b *Broker) pair(client, server *attachment) {
 	c := &connection{b: b, begun: time.Now(), name: server.local, attached: true}
 	both := [2]*attachment{client, server}
 	for i, a := range both {
-		c.ends[i] = &end{connection: c, owner: a.owner, party: a.owner.party, addr: a.local, sees: a.peer, doorbell: -1, id: a.id, cookie: a.cookie}
+		c.ends[i] = newEnd(c, a.owner, a.local, a.peer)
+		c.ends[i].id, c.ends[i].cookie = a.id, a.cookie
 	}
 	err := b.prepare(c, both)
 	b.mu.Lock()
@@ -144,9 +148,9 @@ func (b *Broker) pair(client, server *attachment) {
 			a.close()
 		}
 		// Either way there is news for the other end.
-		for _, fd := range []int{c.ends[i].doorbell, a.doorbell[0]} {
+		for _, fd := range []int{c.ends[i].Doorbell, a.doorbell[0]} {
 			if fd >= 0 {
-				ringBell(fd)
+				engine.Signal(fd)
 			}
 		}
 	}
@@ -172,7 +176,7 @@ func (b *Broker) prepare(c *connection, both [2]*attachment) error {
 	}
 	b.mu.Lock()
 	for i, a := range both {
-		c.ends[i].doorbell, a.doorbell[0] = a.doorbell[0], -1
+		c.ends[i].Doorbell, a.doorbell[0] = a.doorbell[0], -1
 	}
 	b.mu.Unlock()
 	if err := c.open(); err != nil {
@@ -183,7 +187,7 @@ func (b *Broker) prepare(c *connection, both [2]*attachment) error {
 		return nil
 	}
 	for _, e := range c.ends {
-		if _, _, err := e.memory.grow(size); err != nil {
+		if err := e.Memory.(*bpf.Memory).GrowNow(size); err != nil {
 			return err
 		}
 	}
@@ -230,14 +234,14 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		return answer, a.err
 	case a.end == nil:
 		return answer, unix.EAGAIN
-	case a.end.memory == nil:
+	case a.end.Memory == nil:
 		return answer, unix.ECONNRESET // it is over again
 	}
 	e := a.end
 	answer = reply{ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr}
-	files, size := e.memory.files()
+	files, size := e.Memory.Files()
 	generation := uint32(0)
-	if later, sizeLater, err := e.memory.ring(1); err == nil {
+	if later, sizeLater, err := e.Memory.Ring(1); err == nil {
 		files[1], size, generation = later[0], sizeLater, 1
 	}
 	if e == e.connection.ends[0] {
@@ -248,7 +252,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		return reply{}, err
 	}
 	if generation > 0 {
-		e.memory.given(generation)
+		e.Memory.Given(generation)
 	}
 	delete(s.attachments, id)
 	s.ends[id] = e
@@ -294,7 +298,7 @@ func (b *Broker) detach(fd int) error {
 	}
 	k, was := b.detachOf(cookie)
 	if k != nil {
-		if err := k.quiet(); err != nil {
+		if err := k.Quiesce(); err != nil {
 			return fmt.Errorf("wait for calls of the program: %w", err)
 		}
 	}
@@ -306,7 +310,7 @@ func (b *Broker) detach(fd int) error {
 
 // detachOf detaches the connection of a TCP socket, and says whether there was one.
 // It returns the program that may be at work still, if there is any.
-func (b *Broker) detachOf(cookie uint64) (_ *program, was bool) {
+func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.connections {
@@ -329,7 +333,7 @@ func (b *Broker) detachAll() {
 	b.attach.round++
 	for _, a := range b.attach.waiting {
 		a.err = errRulesChanged
-		ringBell(a.doorbell[1])
+		engine.Signal(a.doorbell[1])
 	}
 	clear(b.attach.waiting)
 	for c := range b.connections {

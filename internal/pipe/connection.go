@@ -3,10 +3,14 @@ package pipe
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/bpf"
+	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/sealed"
+	unixengine "github.com/scon-project/scon/internal/pipe/unix"
 )
 
 // connection joins two ends. The broker's lock guards all of it.
@@ -28,8 +32,7 @@ type connection struct {
 	checking bool // a proof is under way
 	again    bool // rules have changed since it began
 
-	worker   *worker   // of the engine copier
-	carriage *carriage // with it, nil if there is none
+	carriage engine.Carriage // of the engine copier; nil: there is none
 
 	// attached: beside a TCP connection, which tells the ends of each other's end.
 	attached bool
@@ -37,15 +40,14 @@ type connection struct {
 
 // end is what one process has of a connection.
 type end struct {
+	engine.End
 	connection *connection
 	owner      *session // of the server's: who listens, until it is accepted
 	party      Party
 	addr       netip.AddrPort // its own, as its TCP socket has it
 	sees       netip.AddrPort // the peer's, likewise
-	doorbell   int            // this end's socket; the other end is its peer
-	memory     memory
-	told       uint64 // bytes that it says to have sent, when it closes
-	messages   uint32 // likewise
+	sentUnix   uint64         // bytes that it says to have sent when it closes, of the engine unix
+	messages   uint32         // likewise
 	left       bool
 	id         uint32 // its owner's number of it, of an attached one
 	cookie     uint64 // of its TCP socket, likewise
@@ -55,6 +57,13 @@ type end struct {
 type charge struct {
 	netns uint64
 	bytes int64
+}
+
+func newEnd(c *connection, owner *session, addr, sees netip.AddrPort) *end {
+	return &end{
+		End:        engine.End{Netns: owner.party.Netns, Doorbell: -1},
+		connection: c, owner: owner, party: owner.party, addr: addr, sees: sees,
+	}
 }
 
 // connect makes a connection of the process's own TCP connection to a name, and puts
@@ -81,8 +90,8 @@ func (s *session) connect(r request) (answer reply, err error) {
 		return answer, err
 	}
 	c := &connection{b: b, begun: time.Now(), name: client.peer, to: n}
-	c.ends[0] = &end{connection: c, owner: s, party: s.party, addr: client.local, sees: client.peer, doorbell: -1}
-	c.ends[1] = &end{connection: c, owner: n.owner, party: n.owner.party, addr: tcp[1].local, sees: tcp[1].peer, doorbell: -1}
+	c.ends[0] = newEnd(c, s, client.local, client.peer)
+	c.ends[1] = newEnd(c, n.owner, tcp[1].local, tcp[1].peer)
 	if !b.allows(c.ends) {
 		b.refuse("allow list")
 		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", client.local, client.peer, unix.EACCES)
@@ -119,7 +128,7 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
 	for _, e := range c.ends {
-		err := c.charge(e.party.Netns, c.engine.rings()*smallestRing)
+		err := c.charge(e.party.Netns, c.engine.rings()*engine.SmallestRing)
 		if err == nil {
 			continue
 		}
@@ -130,12 +139,6 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 		}
 		b.counts.Refused["memory"]++
 		return err
-	}
-	if c.engine == Copier {
-		if c.worker, err = b.takeWorker(); err != nil {
-			c.free()
-			return err
-		}
 	}
 	return nil
 }
@@ -190,85 +193,64 @@ func (b *Broker) allows(ends [2]*end) bool {
 }
 
 // has says whether an engine works here. The lock is held.
-func (b *Broker) has(e Engine) bool { return e != BPF || b.noProgram == nil }
+func (b *Broker) has(e Engine) bool {
+	switch e {
+	case BPF:
+		return b.noProgram == nil
+	case Copier:
+		return b.copier != nil
+	}
+	return true
+}
 
 // loadProgram loads the engine bpf when it is first wanted.
 func (b *Broker) loadProgram(wanted engineSet) {
 	if !wanted.has(BPF) || b.program != nil || b.noProgram != nil {
 		return
 	}
-	if b.program, b.noProgram = newProgram(); b.noProgram != nil {
+	if b.program, b.noProgram = bpf.New(b.log, &b.mu); b.noProgram != nil {
 		b.log.Error("the pipe's engine bpf does not work", "error", b.noProgram)
 	}
 }
 
-// mostHelpers: a worker whose helper copies has little to do itself, and the device
-// has memory for few of them.
-const mostHelpers = 2
-
-// takeWorker chooses the worker that has least to do. There is one for each
-// processor at most, started when there are connections for it. The lock is
-// held.
-func (b *Broker) takeWorker() (*worker, error) {
-	var best *worker
-	for _, w := range b.workers {
-		if best == nil || w.count < best.count {
-			best = w
-		}
-	}
-	most := runtime.NumCPU()
-	if b.opts.CopyHelper != "" {
-		most = min(most, mostHelpers)
-	}
-	if (best == nil || best.count > 0) && len(b.workers) < most {
-		w, err := newWorker(b.log, b.opts.CopyHelper)
-		if err != nil {
-			return nil, err
-		}
-		b.workers = append(b.workers, w)
-		best = w
-	}
-	best.count++
-	return best, nil
-}
-
-// open makes doorbells and memory.
-func (c *connection) open() error {
+// open makes doorbells and memory. It is called without the lock.
+func (c *connection) open() (err error) {
+	ends := [2]*engine.End{&c.ends[0].End, &c.ends[1].End}
 	switch c.engine {
 	case Copier:
-		return openCarried(c.worker, c)
+		c.carriage, err = c.b.copier.Open(ends, c.lost)
+		return err
 	case Unix:
-		return openPlain(c)
+		return unixengine.Open(ends)
 	}
 	if !c.attached {
-		pair, err := doorbells()
+		pair, err := engine.Doorbells()
 		if err != nil {
 			return err
 		}
-		c.ends[0].doorbell, c.ends[1].doorbell = pair[0], pair[1]
+		ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	}
 	if c.engine == BPF {
-		return openCopied(c.b.program, c)
+		return c.b.program.Open(ends)
 	}
-	return openSealed(c)
-}
-
-// doorbells makes the sockets by which two ends wake each other.
-func doorbells() (pair [2]int, err error) {
-	pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return [2]int{-1, -1}, fmt.Errorf("make doorbells: %w", err)
-	}
-	return pair, nil
+	return sealed.Open(ends)
 }
 
 // reply tells an end what it has got.
 func (e *end) reply(id uint32) reply {
-	files, size := e.memory.files()
+	files, size := e.Memory.Files()
 	return reply{
 		ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr, Size: size,
-		files: append([]int{e.doorbell}, files...),
+		files: append([]int{e.Doorbell}, files...),
 	}
+}
+
+// sent is how many bytes the end says to have sent.
+func (e *end) sent() uint64 {
+	if e.connection.engine == Unix { // which nobody counts but the process
+		return e.sentUnix
+	}
+	return e.Memory.Sent()
 }
 
 func (e *end) peer() *end {
@@ -281,7 +263,7 @@ func (e *end) peer() *end {
 // grow makes the ring larger that an end sends to.
 func (e *end) grow(wanted uint64) (answer reply, err error) {
 	c := e.connection
-	size, before := ringSize(wanted), e.memory.size()
+	size, before := ringSize(wanted), e.Memory.Size()
 	if c.over || size <= before {
 		return answer, unix.EINVAL
 	}
@@ -290,11 +272,7 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 		c.b.counts.Refused["memory"]++
 		return answer, err
 	}
-	if m, ok := e.memory.(*copied); ok {
-		err = m.growBehind(size)
-	} else {
-		answer.files, answer.Generation, err = e.memory.grow(size)
-	}
+	answer.files, answer.Generation, err = e.Memory.Grow(size)
 	if err != nil {
 		c.b.discharge(c.held[len(c.held)-1])
 		c.held = c.held[:len(c.held)-1]
@@ -371,7 +349,11 @@ func (c *connection) part(e *end) {
 		return
 	}
 	c.over = true
-	c.carriage.leave(e)
+	if e == c.ends[0] {
+		c.carriage.Leave(0)
+	} else {
+		c.carriage.Leave(1)
+	}
 }
 
 // reset ends it at once.
@@ -379,13 +361,11 @@ func (c *connection) reset() {
 	c.died = true
 	if c.carriage != nil {
 		c.over = true
-		c.carriage.hangUp()
+		c.carriage.HangUp()
 		return
 	}
 	for _, e := range c.ends {
-		if m, ok := e.memory.(*copied); ok {
-			m.unbind()
-		}
+		e.Memory.Stop()
 	}
 	c.hangUp()
 }
@@ -401,7 +381,7 @@ func (c *connection) lost() {
 func (c *connection) hangUp() {
 	if !c.over {
 		c.over = true
-		_ = unix.Shutdown(c.ends[0].doorbell, unix.SHUT_RDWR)
+		_ = unix.Shutdown(c.ends[0].Doorbell, unix.SHUT_RDWR)
 	}
 }
 
@@ -409,10 +389,10 @@ func (c *connection) hangUp() {
 func (c *connection) free() {
 	var bytes, messages uint64
 	for _, e := range c.ends {
-		if e.memory != nil {
-			c.b.counts.Bytes += e.memory.sent()
+		if e.Memory != nil {
+			c.b.counts.Bytes += e.sent()
 			if e.messages > 0 {
-				bytes, messages = bytes+e.memory.sent(), messages+uint64(e.messages)
+				bytes, messages = bytes+e.sent(), messages+uint64(e.messages)
 			}
 		}
 	}
@@ -420,20 +400,17 @@ func (c *connection) free() {
 		c.to.message = bytes / messages
 	}
 	for _, e := range c.ends {
-		if e.memory != nil {
-			e.memory.close()
-			e.memory = nil
+		if e.Memory != nil {
+			e.Memory.Close()
+			e.Memory = nil
 		}
-		if e.doorbell >= 0 {
-			unix.Close(e.doorbell)
-			e.doorbell = -1
+		if e.Doorbell >= 0 {
+			unix.Close(e.Doorbell)
+			e.Doorbell = -1
 		}
 	}
 	if c.carriage != nil {
-		c.carriage.forget()
-	}
-	if c.worker != nil {
-		c.worker.count--
+		c.carriage.Forget()
 	}
 	for _, h := range c.held {
 		c.b.discharge(h)

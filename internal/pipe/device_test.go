@@ -17,6 +17,7 @@ import (
 
 	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // cuda builds scon-pipe-cuda and a mock of libcuda, and returns their folder. No
@@ -131,7 +132,7 @@ func TestCopyDevice(t *testing.T) {
 					t.Errorf("the device has copied %d bytes", sum)
 				}
 			})
-			b, socket := serve(t, func(o *pipe.Options) { o.CopyHelper = m.path })
+			b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(m.path) })
 			runTopic(t, nstest.New(t), socket, "connect", "ENGINE=copier")
 			awaitDevice(t, b, mockName)
 			for _, topic := range []string{"partial", "loan", "fullring", "halfclose", "peerdeath"} {
@@ -146,7 +147,7 @@ func TestCopyDevice(t *testing.T) {
 func TestCopyDeviceDies(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, "")
-	b, socket := serve(t, func(o *pipe.Options) { o.CopyHelper = m.path })
+	b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(m.path) })
 	runTopic(t, nstest.New(t), socket, "connect", "ENGINE=copier")
 	awaitDevice(t, b, mockName)
 	killed := make(chan error, 1)
@@ -171,7 +172,7 @@ func TestNoCopyDevice(t *testing.T) {
 	t.Parallel()
 	for name, helper := range map[string]string{"none": "/nonexistent", "another program": "/bin/false"} {
 		t.Run(name, func(t *testing.T) {
-			b, socket := serve(t, func(o *pipe.Options) { o.CopyHelper = helper })
+			b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(helper) })
 			runTopic(t, nstest.New(t), socket, "fullring", "ENGINE=copier")
 			if name := b.Status().CopyDevice; name != "" {
 				t.Errorf("the device is %q", name)
@@ -183,11 +184,11 @@ func TestNoCopyDevice(t *testing.T) {
 // What doctor says of a helper is what it found.
 func TestLookForCopyDevice(t *testing.T) {
 	t.Parallel()
-	name, err := pipe.LookForDevice(newMock(t, "").path)
+	name, err := copier.LookForDevice(newMock(t, "").path)
 	if err != nil || name != mockName {
 		t.Errorf("%q, %v", name, err)
 	}
-	if _, err := pipe.LookForDevice("/bin/false"); err == nil {
+	if _, err := copier.LookForDevice("/bin/false"); err == nil {
 		t.Error("a device was found by a program that fails")
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/cores"
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // The engine follows from what both sides accept, what works, and the distance.
 func TestChoose(t *testing.T) {
 	const usual = 1<<BPF | 1<<Unix // what the library accepts by default
 	broken := &Broker{noProgram: errMessage}
+	copies := &Broker{copier: struct{ engine.Carrier }{}}
 	for _, c := range []struct {
 		b    *Broker
 		both engineSet
@@ -25,9 +27,11 @@ func TestChoose(t *testing.T) {
 		{broken, 1 << BPF, near, 0},
 		{&Broker{}, 1 << BPF, far, BPF},
 		{&Broker{}, 1 << Unix, near, Unix},
-		{&Broker{}, usual | 1<<Sealed | 1<<Copier, near, Sealed},
+		{copies, usual | 1<<Sealed | 1<<Copier, near, Sealed},
 		{&Broker{}, usual | 1<<Sealed, far, Unix},
-		{&Broker{}, 1<<Copier | 1<<Unix, near, Copier},
+		{copies, 1<<Copier | 1<<Unix, near, Copier},
+		{&Broker{}, 1<<Copier | 1<<Unix, near, Unix},
+		{&Broker{}, 1 << Copier, near, 0},
 		{&Broker{}, 1<<7 | 1, near, 0},
 	} {
 		if got := c.b.choose(c.both, c.d); got != c.want {

@@ -1,6 +1,10 @@
 package pipe
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
+)
 
 // Engine is what copies a connection's bytes.
 type Engine uint32
@@ -30,7 +34,7 @@ func (e Engine) String() string {
 	return engineNames[e]
 }
 
-// rings that a way of it takes.
+// rings that a direction of it takes.
 func (e Engine) rings() int64 {
 	switch e {
 	case Copier:
@@ -58,41 +62,11 @@ func (s engineSet) names() []string {
 	return names
 }
 
-// Sizes of rings in bytes, all powers of four times the smallest.
-const (
-	smallestRing = 64 << 10
-	largestRing  = 4 << 20
-)
-
 // ringSize is the size next to what is wanted that a ring can have.
 func ringSize(wanted uint64) uint64 {
-	size := uint64(smallestRing)
-	for size < wanted && size < largestRing {
+	size := uint64(engine.SmallestRing)
+	for size < wanted && size < engine.LargestRing {
 		size *= 4
 	}
 	return size
-}
-
-// pageSize of the page of counters that each end has beside its rings.
-const pageSize = 4096
-
-// memory is what an engine holds for one end of a connection. The broker calls
-// it with its lock held.
-type memory interface {
-	// files are what the end gets when it is made: its own page and its ring.
-	files() ([]int, uint64)
-	// mapped hears that the end has mapped what it writes to.
-	mapped(generation uint32) error
-	// ring is what the end reads from, in a later generation than files gave,
-	// or in the first one where that depends on the peer.
-	ring(generation uint32) ([]int, uint64, error)
-	// given hears that the end has got what ring returned.
-	given(generation uint32)
-	// grow makes the ring that this end sends to larger.
-	grow(size uint64) (files []int, generation uint32, err error)
-	// size of the ring that this end sends to.
-	size() uint64
-	// sent is how many bytes the end says to have sent.
-	sent() uint64
-	close()
 }

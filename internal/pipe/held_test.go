@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 	"unsafe"
@@ -137,6 +138,27 @@ func absent(t *testing.T) (memory []byte, touched func()) {
 	}
 }
 
+// holdLock keeps a socket's lock until the test ends, by a call that waits for memory.
+func holdLock(t *testing.T, fd int) {
+	t.Helper()
+	memory, touched := absent(t)
+	filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
+	go func() {
+		runtime.LockOSThread() // which ends with the goroutine
+		var all unix.Sigset_t
+		for i := range all.Val {
+			all.Val[i] = ^all.Val[i]
+		}
+		// A signal of the runtime would end the wait.
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, nil); err != nil {
+			t.Error(err)
+		}
+		_, _, _ = unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			uintptr(unsafe.Pointer(&filter)), unsafe.Sizeof(filter), 0)
+	}()
+	touched()
+}
+
 // An application that keeps its doorbell's lock, by a call of the kernel that waits
 // for memory, keeps nobody else.
 func TestHeldDoorbell(t *testing.T) {
@@ -146,13 +168,7 @@ func TestHeldDoorbell(t *testing.T) {
 			b, socket := serve(t, nil)
 			a, other := greeted(t, socket), greeted(t, socket)
 			first, _ := connect(a, other, engine)
-			memory, touched := absent(t)
-			filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
-			go func() {
-				_, _, _ = unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(first.files[0]), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-					uintptr(unsafe.Pointer(&filter)), unsafe.Sizeof(filter), 0)
-			}()
-			touched()
+			holdLock(t, first.files[0])
 			other.conn.Close()
 			a.conn.Close()
 			comes(t, "the end of the connection", func() bool {

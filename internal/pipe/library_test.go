@@ -17,13 +17,14 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // serve starts a broker that is gone, with all that it held, when the test ends.
 func serve(t testing.TB, change func(*pipe.Options)) (b *pipe.Broker, socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "p")
-	o := pipe.Options{Socket: socket, MemoryLimit: 1 << 30, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	o := pipe.Options{Socket: socket, MemoryLimit: 1 << 30, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	if testing.Verbose() {
 		o.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

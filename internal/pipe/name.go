@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // name is an address and a port that a process listens on, or will.
@@ -102,7 +104,7 @@ func (n *name) enqueue(e *end) error {
 
 // signal rings once for a connection that waits. A doorbell that is full rings again
 // as connections are accepted.
-func (n *name) signal() { n.unrung = !ringBell(int(n.ready.Fd())) || n.unrung }
+func (n *name) signal() { n.unrung = !engine.Signal(int(n.ready.Fd())) || n.unrung }
 
 // accept hands over the connection that has waited longest.
 func (s *session) accept(r request) (answer reply, err error) {

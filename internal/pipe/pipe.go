@@ -12,8 +12,8 @@
 //  3. Another process connects a TCP socket of its own to that name and hands it over.
 //     Random bytes of the broker have to cross that TCP connection both ways
 //     (proof.go): the network decides who may talk to whom.
-//  4. An engine makes the memory (sealed.go, bpf.go, carried.go), each end gets what it
-//     may have, and a socket to wake the other one with.
+//  4. An engine (a folder each) makes the memory, each end gets what it may have, and
+//     a socket to wake the other one with.
 //  5. When a process dies its pidfd says so, and the broker ends its
 //     connections. When rules change each connection proves itself again
 //     (recheck.go).
@@ -30,13 +30,19 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/scon-project/scon/internal/pipe/bpf"
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // Socket is where a broker with that state directory has its socket: in a
 // directory of its own, which is what a container mounts.
 func Socket(stateDir string) string { return filepath.Join(stateDir, "pipe", "pipe.sock") }
 
-// Options say how to work. All fields but Allow and CopyHelper are needed.
+// NewCopier makes the engine copier. The lock is the broker's.
+type NewCopier func(log *slog.Logger, lock sync.Locker) engine.Carrier
+
+// Options say how to work. All fields but Allow and Copier are needed.
 type Options struct {
 	// Socket is the path that containers connect to.
 	Socket string
@@ -46,10 +52,9 @@ type Options struct {
 	// MemoryLimit bounds all rings together, in bytes. A container may hold half
 	// of it.
 	MemoryLimit int64
-	// CopyHelper is the path of a program that has a device copy for the engine
-	// copier, as internal/pipe/copier/cuda does. "": processors copy.
-	CopyHelper string
-	Logger     *slog.Logger
+	// Copier makes the engine of that name, as copier.New does. nil: there is none.
+	Copier NewCopier
+	Logger *slog.Logger
 }
 
 // Broker answers the processes that use the pipe.
@@ -72,10 +77,9 @@ type Broker struct {
 	used        int64            // bytes of rings
 	usedBy      map[uint64]int64 // of them, by the container's namespace
 	counts      Counts
-	program     *program // nil until it is wanted
-	noProgram   error    // why it does not work, when that is known
-	workers     []*worker
-	regions     int // that applications lend the workers
+	program     *bpf.Program   // nil until it is wanted
+	noProgram   error          // why it does not work, when that is known
+	copier      engine.Carrier // nil: there is none
 	attach      attachments
 }
 
@@ -101,6 +105,9 @@ func New(o Options) (*Broker, error) {
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		usedBy: make(map[uint64]int64), changed: make(chan time.Time, 1),
 		counts: Counts{Refused: make(map[string]uint64)},
+	}
+	if o.Copier != nil {
+		b.copier = o.Copier(o.Logger, &b.mu)
 	}
 	b.proofs.init()
 	b.distances.init()
@@ -149,11 +156,11 @@ func (b *Broker) Close() error {
 	}
 	b.mu.Unlock()
 	b.running.Wait()
-	for _, w := range b.workers { // first: their helpers are in the program's cgroup
-		err = errors.Join(err, w.close())
+	if b.copier != nil { // first: its helpers are in the program's cgroup
+		err = errors.Join(err, b.copier.Close())
 	}
 	if b.program != nil {
-		err = errors.Join(err, b.program.close())
+		err = errors.Join(err, b.program.Close())
 	}
 	if b.attach.ends != nil {
 		err = errors.Join(err, b.attach.ends.close())

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -359,15 +358,6 @@ func TestHeldTCP(t *testing.T) {
 	b, socket := serve(t, nil)
 	rude, peer, other := greeted(t, socket), greeted(t, socket), greeted(t, socket)
 	bind := message{op: opBind, engines: 1 << pipe.Unix, name: loopback}
-	hold := func(fd int) {
-		memory, touched := absent(t)
-		filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
-		go func() {
-			_, _, _ = unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-				uintptr(unsafe.Pointer(&filter)), unsafe.Sizeof(filter), 0)
-		}()
-		touched()
-	}
 	tcp := func(m message) int {
 		fd, err := m.tcp()
 		if err != nil {
@@ -385,7 +375,7 @@ func TestHeldTCP(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: where})
-	hold(client)
+	holdLock(t, client)
 	b.RecheckNow()
 	over := 0
 	for _, c := range b.Status().Connections {
@@ -401,8 +391,8 @@ func TestHeldTCP(t *testing.T) {
 	held := greeted(t, socket)
 	mine := held.sendWith(message{op: opBind, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(listener))
 	held.must(message{op: opListen, id: mine.id, arg: 4})
-	hold(late)
-	hold(listener)
+	holdLock(t, late)
+	holdLock(t, listener)
 	if a := rude.sendWith(message{op: opConnect, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(late)); a.errno != unix.ETIMEDOUT {
 		t.Errorf("%+v", a)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // preload builds what "scon run" preloads, and the table of what sockets do.
@@ -411,7 +412,7 @@ func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 
 // serveBroker is a broker in a process of its own.
 func serveBroker(socket string) int {
-	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

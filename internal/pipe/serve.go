@@ -15,8 +15,9 @@ import (
 )
 
 // Run is the pipe service: the broker, which hears of changed rules, and answers
-// operators at a socket of its own. It works until ctx ends or a client stops it.
-func Run(ctx context.Context, o service.Options) (err error) {
+// operators at a socket of its own. It works until ctx ends or a client stops it. The
+// engine copier is as in Options.
+func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	unlock, err := state.Lock(state.Pipe.Dir(o.StateDir))
@@ -25,14 +26,8 @@ func Run(ctx context.Context, o service.Options) (err error) {
 	}
 	defer unlock()
 	c := o.Config.Pipe
-	helper := ""
-	if c.CopyDevice {
-		if helper, err = FindCopyHelper(); err != nil {
-			o.Logger.Warn("no device copies for the pipe, processors do", "error", err)
-		}
-	}
 	b, err := New(Options{
-		Socket: Socket(o.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, CopyHelper: helper, Logger: o.Logger,
+		Socket: Socket(o.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, Copier: copier, Logger: o.Logger,
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // session is one process.
@@ -265,16 +267,16 @@ func (s *session) do(r request) reply {
 	case opConnect:
 		answer, err = s.connect(r)
 	case opMapped:
-		err = s.onEnd(r, func(e *end) error { return e.memory.mapped(r.Arg) })
+		err = s.onEnd(r, func(e *end) error { return e.Memory.Mapped(r.Arg) })
 	case opRing:
 		err = s.onEnd(r, func(e *end) error {
 			var ringErr error
-			answer.files, answer.Size, ringErr = e.memory.ring(r.Arg)
+			answer.files, answer.Size, ringErr = e.Memory.Ring(r.Arg)
 			answer.Generation = r.Arg
 			if err := keep(&answer, ringErr); err != nil {
 				return err
 			}
-			e.memory.given(r.Arg)
+			e.Memory.Given(r.Arg)
 			return nil
 		})
 	case opGrow:
@@ -293,12 +295,12 @@ func (s *session) do(r request) reply {
 			return nil
 		})
 	case opLend:
-		err = s.onCarried(r, func(m *carried) (err error) {
-			answer.Generation, err = m.lend(r.file)
+		err = s.onLender(r, func(m engine.Lender) (err error) {
+			answer.Generation, err = m.Lend(r.file)
 			return err
 		})
 	case opTakeBack:
-		err = s.onCarried(r, func(m *carried) error { return m.takeBack(r.Arg) })
+		err = s.onLender(r, func(m engine.Lender) error { return m.TakeBack(r.Arg) })
 	case opAttach:
 		answer, err = s.attach(r.file)
 	case opAttached:
@@ -370,7 +372,7 @@ func (s *session) wake(id uint32) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if e := s.ends[id]; e != nil {
-		e.wake()
+		e.Memory.Wake()
 		return nil
 	}
 	if n := s.names[id]; n != nil && n.ready != nil {
@@ -380,10 +382,10 @@ func (s *session) wake(id uint32) error {
 	return unix.EBADF
 }
 
-// onCarried is onEnd for what only the engine copier has.
-func (s *session) onCarried(r request, fn func(*carried) error) error {
+// onLender is onEnd for an end that lends buffers.
+func (s *session) onLender(r request, fn func(engine.Lender) error) error {
 	return s.onEnd(r, func(e *end) error {
-		m, ok := e.memory.(*carried)
+		m, ok := e.Memory.(engine.Lender)
 		if !ok {
 			return unix.EINVAL
 		}
@@ -422,7 +424,7 @@ func (s *session) closeHandle(r request) (*name, error) {
 	defer s.b.mu.Unlock()
 	id := r.ID
 	if e := s.ends[id]; e != nil {
-		e.told, e.messages = r.Size, r.Arg
+		e.sentUnix, e.messages = r.Size, r.Arg
 		delete(s.ends, id)
 		e.connection.leave(e)
 		return nil, nil

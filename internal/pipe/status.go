@@ -26,10 +26,8 @@ func (b *Broker) Status() control.Pipe {
 			s.Engines = append(s.Engines, e.String())
 		}
 	}
-	for _, w := range b.workers {
-		if d, ok := w.stack.(*device); ok && s.CopyDevice == "" {
-			s.CopyDevice = d.name()
-		}
+	if b.copier != nil {
+		s.CopyDevice = b.copier.Device()
 	}
 	for n := range b.names {
 		s.Names = append(s.Names, control.PipeName{
@@ -56,7 +54,7 @@ func (b *Broker) Status() control.Pipe {
 func (e *end) status() control.PipeEnd {
 	return control.PipeEnd{
 		PipeParty: e.party.api(), Addr: e.addr.String(),
-		SentBytes: e.memory.sent(), RingBytes: e.memory.size(), Closed: e.left,
+		SentBytes: e.sent(), RingBytes: e.Memory.Size(), Closed: e.left,
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 	sconpipe "github.com/scon-project/scon/libsconpipe/go"
 )
 
@@ -70,7 +71,7 @@ func serve(socket string) (*pipe.Broker, error) {
 	if err := os.Setenv("SCON_PIPE_SOCKET", socket); err != nil {
 		return nil, err
 	}
-	return pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+	return pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 30, Copier: copier.New(""), Logger: slog.New(slog.DiscardHandler)})
 }
 
 // gone waits until nothing is left of the tests' connections.

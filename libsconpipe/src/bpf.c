@@ -6,23 +6,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "entry.h"
 #include "pipe.h"
-
-#define SOL_PIPE 0x5043
-#define MOST (256 << 10) /* bytes of a call */
-
-enum {
-	KIND_SEND = 1,
-	KIND_SYNC,
-	KIND_FIN
-};
-
-struct entry {
-	uint32_t kind;
-	uint32_t len;
-	uint64_t src;
-	uint64_t unused[2];
-};
 
 static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "../include/sconpipe.h"
+#include "page.h"
 #include "wire.h"
 
 #define PAGE 4096
@@ -48,47 +49,6 @@ static inline void full_fence(void)
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
-
-/* A cache line, so that the two ends do not fight for one. */
-#define LINE 128
-
-/* What one end says to the other; only it writes. Bytes are counted from the
- * connection's start, so head - tail of the other are in the ring. */
-struct side {
-	_Alignas(LINE) _Atomic uint64_t head; /* bytes that it has sent */
-	_Atomic uint64_t switch_at; /* head when it began to send to the ring of */
-	_Atomic uint32_t generation; /* this generation */
-	_Atomic uint32_t fin; /* it sends no more */
-	_Alignas(LINE) _Atomic uint64_t tail; /* bytes that it has given back */
-	_Alignas(LINE) _Atomic uint32_t
-		read_wait; /* each new value: ring when there is more to read */
-	_Atomic uint32_t write_wait; /* each new value: ring when there is room */
-	_Atomic uint32_t deaf; /* it receives no more */
-};
-
-/* Bytes that a sender by the engine copier has left where they lie. */
-struct loan {
-	uint64_t start, end; /* positions */
-	uint64_t offset; /* in the region */
-	_Atomic uint32_t region; /* the broker's number of it; 0: they are in the ring */
-	uint32_t unused;
-};
-
-#define MOST_LOANS 64
-
-/* The page of an end whose bytes others copy: of bpf the kernel, of copier the
- * broker. internal/pipe/bpf/pipe_copy.bpf.c and internal/pipe/shared.go have the same. */
-struct page {
-	struct side own; /* they read */
-	struct side peer; /* they write, as the peer says */
-	_Alignas(LINE) _Atomic uint64_t sent; /* they write: bytes they have taken, of
-						 copier or are about to */
-	/* Of bpf, they write: */
-	_Atomic uint64_t switch_at; /* bytes when they went over to the ring of this */
-	_Atomic uint64_t size; /* size; 0: it is the first one */
-	_Alignas(LINE) _Atomic uint64_t lent; /* of copier: how many loans there were */
-	_Alignas(LINE) struct loan loans[MOST_LOANS];
-};
 
 _Static_assert(sizeof(struct page) <= PAGE, "a page");
 

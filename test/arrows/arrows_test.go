@@ -86,6 +86,17 @@ func TestNetlinkStacks(t *testing.T) {
 	}
 }
 
+// The engine copier is registered with the broker by the programs; nothing imports it.
+func TestCopier(t *testing.T) {
+	for _, p := range list(t, "./internal/...") {
+		for _, dep := range p.Deps {
+			if in(dep, "internal/pipe/copier") && !in(p.ImportPath, "internal/pipe/copier", "internal/lab") {
+				t.Errorf("%s imports %s", p.ImportPath, dep)
+			}
+		}
+	}
+}
+
 // The program that runs as a service links nothing that only measuring needs.
 func TestLinked(t *testing.T) {
 	for _, p := range list(t, "./cmd/scon") {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // brokerArgs make this executable call ServeBroker, with the socket's path.
@@ -26,7 +27,7 @@ const memoryLimit = 2 << 30
 // its processor time can be told. It says when it is ready, and ends with in.
 func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	b, err := pipe.New(pipe.Options{
-		Socket: socket, MemoryLimit: memoryLimit,
+		Socket: socket, MemoryLimit: memoryLimit, Copier: copier.New(""),
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/host/programs"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // mode is a way of two processes to exchange bytes.
@@ -77,7 +78,7 @@ func (m mode) missing() error {
 	if len(m.needs) == 0 {
 		return nil
 	}
-	for _, c := range doctor.Pipe().Capabilities {
+	for _, c := range doctor.Pipe(copier.FindDevice).Capabilities {
 		if slices.Contains(append(m.needs, "root", "namespaces", "pidfd"), c.Name) && c.Level == "fail" {
 			return errors.New(c.Name + ": " + c.Found + "; see 'scon pipe doctor'")
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/pipe/copier"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/state"
@@ -101,7 +102,10 @@ func (t Task) run(ctx context.Context) error {
 	case state.Startup:
 		run, clean = startup.Run, startup.Clean
 	case state.Pipe:
-		run, clean = pipe.Run, pipe.Clean
+		clean = pipe.Clean
+		run = func(ctx context.Context, o service.Options) error {
+			return pipe.Run(ctx, o, copier.Configured(o.Config.Pipe.CopyDevice, o.Logger))
+		}
 	}
 	if t.Clean {
 		return clean(o)

@@ -1,3 +1,5 @@
+//go:build ignore
+
 // SPDX-License-Identifier: GPL-2.0
 /*
  * pipe_copy: the pipe's engine "bpf" (docs/pipe.md).
@@ -15,11 +17,11 @@
 #include <linux/errno.h>
 #include <bpf/bpf_helpers.h>
 
+#include "../../../libsconpipe/src/entry.h"
+
 #define always_inline static __always_inline
 
-#define SOL_PIPE 0x5043
 #define PAGE 4096
-#define MOST (256 << 10) /* bytes that a call copies */
 /* Pieces of a copy: near a ring's end, one for each bit of its size. */
 #define MOST_PIECES 64
 
@@ -27,45 +29,6 @@
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 /* A store and a full memory barrier. */
 #define PUBLISH(x, value) ((void)__sync_lock_test_and_set(&(x), (value)))
-
-enum kind {
-	KIND_SEND = 1, /* copy up to len bytes from src */
-	KIND_LOOK, /* only update the pages */
-	KIND_FIN, /* end of the stream */
-};
-
-struct entry {
-	__u32 kind;
-	__u32 len;
-	__u64 src;
-	__u64 unused[2];
-};
-
-/* State published by one end; the same as in libsconpipe/src/pipe.h. */
-struct side {
-	__u64 head;
-	__u64 switch_at;
-	__u32 generation;
-	__u32 fin;
-	__u8 pad[104];
-	__u64 tail;
-	__u8 pad_too[120];
-	__u32 read_wait;
-	__u32 write_wait;
-	__u32 deaf;
-	__u8 pad_last[116];
-};
-
-/* An end's page. Only its process maps it, and may write anything. */
-struct page {
-	struct side own; /* written by the process, read by the program */
-	struct side peer; /* the peer's state, written by the program */
-	/* Of the data sent, written by the program: */
-	__u64 sent; /* bytes */
-	__u64 switch_at; /* bytes before the ring of this size */
-	__u64 size;
-	__u8 rest[PAGE - 2 * sizeof(struct side) - 24];
-};
 
 /* State of an end that no process can map. */
 struct place {
@@ -283,7 +246,7 @@ always_inline int act(struct place *p, const struct entry *e)
 	case KIND_SEND:
 		err = send(p, own, peer, e->len, e->src);
 		break;
-	case KIND_LOOK:
+	case KIND_SYNC:
 		break;
 	case KIND_FIN:
 		p->fin = 1;

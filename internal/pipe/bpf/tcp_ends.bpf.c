@@ -1,3 +1,5 @@
+//go:build ignore
+
 // SPDX-License-Identifier: GPL-2.0
 /*
  * tcp_ends: identifies the two ends of a TCP connection (docs/run.md).

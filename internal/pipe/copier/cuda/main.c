@@ -30,49 +30,10 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "queue.h"
 
 #define ORDERS 3
 #define QUEUES 4
-
-/* As internal/pipe/queue.go has them. */
-#define QUEUE_DEPTH 1024
-
-struct entry {
-	uint8_t kind, unused;
-	uint16_t cid;
-	uint32_t len;
-	uint64_t src, dst; /* a region's number, and an offset there, 32 bits each */
-	uint32_t conn;
-	uint16_t table, seq;
-};
-
-enum {
-	KIND_COMPLETED = 2,
-	KIND_FAILED
-};
-
-struct position {
-	_Alignas(128) _Atomic uint32_t n;
-};
-
-struct queues {
-	struct position submitted, taken, completed, returned;
-	struct position sleeps; /* 1: it wants to be woken */
-	struct entry submissions[QUEUE_DEPTH], completions[QUEUE_DEPTH];
-};
-
-/* As internal/pipe/device.go has it. */
-struct order {
-	uint32_t op, region;
-	uint64_t size;
-};
-
-enum {
-	ORDER_ADD = 1, /* a region; its file comes with it */
-	ORDER_DROP,
-	ORDER_BEGIN, /* to take submissions */
-	ORDER_WAKE
-};
 
 struct region {
 	struct region *next;
@@ -100,7 +61,7 @@ struct slot {
 /* How often it looks in vain before it sleeps. */
 #define MOST_VAIN 2000
 
-static struct queues *queues;
+static struct queue_memory *queues;
 static struct region *regions[BUCKETS];
 static struct slot slots[SLOTS];
 static unsigned int begun, finished; /* entries */

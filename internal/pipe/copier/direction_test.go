@@ -1,8 +1,10 @@
-package pipe
+package copier
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // goesOver is a sender that has put 500 bytes more into its first ring, and after
@@ -33,10 +35,10 @@ func TestSenderGoesOver(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer q.close()
-				first, second := &shared{size: smallestRing}, &shared{size: 4 * smallestRing}
-				y := &way{
+				first, second := &shared{size: engine.SmallestRing}, &shared{size: 4 * engine.SmallestRing}
+				y := &direction{
 					carriage: &carriage{worker: &worker{stack: newSoftware(q)}},
-					from:     &carried{send: []*shared{first, second}},
+					from:     &memory{send: []*shared{first, second}},
 					send:     ring{shared: first}, offered: from,
 				}
 				y.copied.Store(from)

@@ -1,33 +1,14 @@
-package pipe
+package copier
+
+//go:generate go run ../genlayout copier queue_layout.go cuda/queue.h
 
 import (
 	"fmt"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// entry is what the broker asks a stack for, and the stack's answer: the
-// paper's Fig. 6. A stack looks at Kind, Len, Src and Dst; the rest is the
-// broker's own.
-type entry struct {
-	Kind  uint8
-	_     uint8
-	CID   uint16 // of the container that sends
-	Len   uint32 // bytes
-	Src   place
-	Dst   place
-	Conn  uint32
-	Table uint16 // of the connection: the client's, the server's send buffer table
-	Seq   uint16 // of the entry there
-}
-
-// What an entry's Kind can be.
-const (
-	kindGeneralSend uint8 = iota + 1 // copy
-	kindCompleted                    // it is done
-	kindFailed                       // it could not be done
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // place is where bytes lie: the region's number in the upper half, which holds
@@ -38,30 +19,13 @@ func placeOf(region uint32, offset uint64) place { return place(uint64(region)<<
 func (p place) region() uint32                   { return uint32(p >> 32) }
 func (p place) offset() uint64                   { return uint64(uint32(p)) }
 
-// queueDepth is the paper's (section IV).
-const queueDepth = 1024
-
 // queues are a core's submission and completion queue, in memory that can be
-// shared: internal/pipe/copier/cuda has the same. Each has one writer and one reader, so
+// shared with a helper (cuda/queue.h). Each has one writer and one reader, so
 // there are no locks.
 type queues struct {
 	memory []byte
 	file   int // -1 if it is not shared
 	*queueMemory
-}
-
-type queueMemory struct {
-	submitted, taken    position // of the submission queue
-	completed, returned position // of the completion queue
-	sleeps              position // 1: who takes submissions wants to be woken
-	submissions         [queueDepth]entry
-	completions         [queueDepth]entry
-}
-
-// position counts entries, in a cache line of its own.
-type position struct {
-	n atomic.Uint32
-	_ [124]byte
 }
 
 // newQueues makes them; a file of them is there if name is given.
@@ -70,7 +34,7 @@ func newQueues(name string) (q *queues, err error) {
 	size := int(unsafe.Sizeof(queueMemory{}))
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if name != "" {
-		if q.file, err = sealedFile(name, uint64(size)); err != nil {
+		if q.file, err = engine.MemoryFile(name, uint64(size)); err != nil {
 			return nil, err
 		}
 		flags = unix.MAP_SHARED
@@ -94,40 +58,40 @@ func (q *queues) close() {
 
 // submit adds an entry, if there is room for it and for its completion.
 func (q *queues) submit(e entry) bool {
-	n := q.submitted.n.Load()
-	if n-q.returned.n.Load() == queueDepth {
+	n := q.Submitted.N.Load()
+	if n-q.Returned.N.Load() == queueDepth {
 		return false
 	}
-	q.submissions[n%queueDepth] = e
-	q.submitted.n.Store(n + 1)
+	q.Submissions[n%queueDepth] = e
+	q.Submitted.N.Store(n + 1)
 	return true
 }
 
 // take is the stack's: the next entry to carry out.
 func (q *queues) take() (e entry, ok bool) {
-	n := q.taken.n.Load()
-	if n == q.submitted.n.Load() {
+	n := q.Taken.N.Load()
+	if n == q.Submitted.N.Load() {
 		return e, false
 	}
-	e = q.submissions[n%queueDepth]
-	q.taken.n.Store(n + 1)
+	e = q.Submissions[n%queueDepth]
+	q.Taken.N.Store(n + 1)
 	return e, true
 }
 
 // complete is the stack's: an entry was carried out.
 func (q *queues) complete(e entry) {
-	n := q.completed.n.Load()
-	q.completions[n%queueDepth] = e
-	q.completed.n.Store(n + 1)
+	n := q.Completed.N.Load()
+	q.Completions[n%queueDepth] = e
+	q.Completed.N.Store(n + 1)
 }
 
 // next is a completion.
 func (q *queues) next() (e entry, ok bool) {
-	n := q.returned.n.Load()
-	if n == q.completed.n.Load() {
+	n := q.Returned.N.Load()
+	if n == q.Completed.N.Load() {
 		return e, false
 	}
-	e = q.completions[n%queueDepth]
-	q.returned.n.Store(n + 1)
+	e = q.Completions[n%queueDepth]
+	q.Returned.N.Store(n + 1)
 	return e, true
 }

@@ -1,4 +1,4 @@
-package pipe
+package bpf
 
 import (
 	"fmt"

@@ -1,33 +1,40 @@
-package pipe
+// Package bpf is the engine of that name: a program in the kernel copies from the sender's
+// memory into a ring that only the receiver maps.
+package bpf
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy bpf/pipe_copy.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy pipe_copy.bpf.c
 
-// program is the kernel side of the engine bpf. It is loaded with the first
+// Program is the kernel side of the engine bpf. It is loaded with the first
 // connection that wants it.
 //
 // An end's slot selects its page and its rings in the program's maps. A slot is
 // used again only when no program can still be at work for the end that had it.
-type program struct {
+type Program struct {
+	log    *slog.Logger
+	lock   sync.Locker // the broker's
 	objs   pipecopyObjects
 	link   link.Link
-	blank  *ebpf.Map      // for quiet
+	blank  *ebpf.Map      // for Quiesce
 	leave  func() error   // the cgroup
 	behind sync.WaitGroup // who makes spares and frees slots
 
 	mu     sync.Mutex
 	slots  []uint32  // free ones
-	spares []*copied // memory for ends to come
+	spares []*Memory // memory for ends to come
 	making int       // of them, under way
 	over   bool
 }
@@ -40,17 +47,17 @@ const (
 	mostSpares = 64
 )
 
-// newProgram loads the program for sockets that this process makes from now on.
-func newProgram() (_ *program, err error) {
+// New loads the program for sockets that this process makes from now on.
+func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	spec, err := loadPipecopy()
 	if err != nil {
 		return nil, fmt.Errorf("read the BPF object: %w", err)
 	}
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
-		spec.Maps[name].MaxEntries = mostSlots + 1 // the last one is quiet's
+		spec.Maps[name].MaxEntries = mostSlots + 1 // the last one is Quiesce's
 	}
-	k := &program{}
-	if k.blank, err = newMap(pageSize); err != nil {
+	k := &Program{log: log, lock: lock}
+	if k.blank, err = newMap(engine.PageSize); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -81,8 +88,8 @@ func newProgram() (_ *program, err error) {
 	return k, nil
 }
 
-// close takes the kernel side away. Its connections are gone.
-func (k *program) close() error {
+// Close takes the kernel side away. Its connections are gone.
+func (k *Program) Close() error {
 	k.mu.Lock()
 	k.over = true
 	k.mu.Unlock()
@@ -94,20 +101,20 @@ func (k *program) close() error {
 	return errors.Join(err, k.leave(), k.objs.Close(), k.blank.Close())
 }
 
-// quiet returns when no call copies any more that was under way: to put something
+// Quiesce returns when no call copies any more that was under way: to put something
 // into a map of maps waits for that.
-func (k *program) quiet() error {
+func (k *Program) Quiesce() error {
 	return k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD()))
 }
 
 // rings are the maps of rings by their class.
-func (k *program) rings() [4]*ebpf.Map {
+func (k *Program) rings() [4]*ebpf.Map {
 	return [4]*ebpf.Map{k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m}
 }
 
-// classOf a ring's size, which is one of ringSize.
+// classOf a ring's size, which is one of a ring can have.
 func classOf(size uint64) (class uint32) {
-	for size > smallestRing {
+	for size > engine.SmallestRing {
 		size /= 4
 		class++
 	}
@@ -115,7 +122,7 @@ func classOf(size uint64) (class uint32) {
 }
 
 // take returns memory for an end: a spare, or new.
-func (k *program) take() (*copied, error) {
+func (k *Program) take() (*Memory, error) {
 	k.mu.Lock()
 	k.refill()
 	if n := len(k.spares); n > 0 {
@@ -129,7 +136,7 @@ func (k *program) take() (*copied, error) {
 }
 
 // refill has spares made, when there is less than half of them. The lock is held.
-func (k *program) refill() {
+func (k *Program) refill() {
 	if k.over || len(k.spares)+k.making > mostSpares/2 {
 		return
 	}
@@ -148,19 +155,19 @@ func (k *program) refill() {
 }
 
 // make makes memory for an end, with a slot of its own.
-func (k *program) make() (*copied, error) {
+func (k *Program) make() (*Memory, error) {
 	k.mu.Lock()
 	if len(k.slots) == 0 {
 		k.mu.Unlock()
 		return nil, fmt.Errorf("%d ends are in use: %w", mostSlots, unix.ENOBUFS)
 	}
-	m := &copied{k: k, slot: k.slots[len(k.slots)-1]}
+	m := &Memory{k: k, slot: k.slots[len(k.slots)-1]}
 	k.slots = k.slots[:len(k.slots)-1]
 	k.mu.Unlock()
 	// They wait for the kernel together.
 	page := make(chan error, 1)
 	go func() { page <- m.makePage() }()
-	_, err := m.makeRing(smallestRing)
+	_, err := m.makeRing(engine.SmallestRing)
 	if err = errors.Join(err, <-page); err != nil {
 		m.closeMaps()
 		k.reap(m.slot)
@@ -169,21 +176,23 @@ func (k *program) make() (*copied, error) {
 	return m, nil
 }
 
-// copied is one end's memory of the engine bpf: a page and rings that only this
+// Memory is one end's: a page and rings that only this
 // end maps.
-type copied struct {
-	k     *program
-	e     *end
+type Memory struct {
+	k     *Program
+	e     *engine.End
+	peer  *Memory
 	slot  uint32
 	page  placed
-	rings []copiedRing
+	rings []ring
 
 	growing bool           // the ring; the broker's lock guards it
+	closed  bool           // likewise
 	under   sync.WaitGroup // who makes it
 }
 
-// copiedRing is one generation of a ring that this end receives by.
-type copiedRing struct {
+// ring is one generation of a ring that this end receives by.
+type ring struct {
 	placed
 	size uint64
 }
@@ -210,22 +219,24 @@ func (p *placed) close() {
 	}
 }
 
-// openCopied makes the memory of both ends, and binds their doorbells to it.
-func openCopied(k *program, c *connection) error {
-	var all [2]*copied
-	for i, e := range c.ends {
+// Open makes the memory of both ends, and binds their doorbells to it.
+func (k *Program) Open(ends [2]*engine.End) error {
+	var all [2]*Memory
+	for i, e := range ends {
 		m, err := k.take()
 		if err != nil {
 			return err
 		}
-		m.e, e.memory, all[i] = e, m, m
+		m.e, e.Memory, all[i] = e, m, m
+		m.peer = m // until there is the other one
 	}
 	for i, m := range all {
-		place := pipecopyPlace{Slot: m.slot, Peer: all[1-i].slot}
+		m.peer = all[1-i]
+		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot}
 		if err := k.objs.Newest.Put(m.slot, uint32(0)); err != nil {
 			return fmt.Errorf("note a ring: %w", err)
 		}
-		if err := k.objs.Places.Put(int32(m.e.doorbell), place); err != nil {
+		if err := k.objs.Places.Put(int32(m.e.Doorbell), place); err != nil {
 			return fmt.Errorf("bind a doorbell: %w", err)
 		}
 	}
@@ -244,7 +255,7 @@ func newMap(size uint64) (*ebpf.Map, error) {
 }
 
 // newMemory makes one, and places it in a map of maps.
-func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
+func (k *Program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
 	m, err := newMap(size)
 	if err != nil {
 		return p, err
@@ -256,36 +267,36 @@ func (k *program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed
 	return placed{memory: m}, nil
 }
 
-func (m *copied) makePage() (err error) {
-	m.page, err = m.k.newMemory(m.k.objs.Pages, m.slot, pageSize)
+func (m *Memory) makePage() (err error) {
+	m.page, err = m.k.newMemory(m.k.objs.Pages, m.slot, engine.PageSize)
 	return err
 }
 
 // makeRing makes the next generation of the ring that this end receives by.
-func (m *copied) makeRing(size uint64) (generation uint32, err error) {
+func (m *Memory) makeRing(size uint64) (generation uint32, err error) {
 	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 	if err != nil {
 		return 0, err
 	}
-	m.rings = append(m.rings, copiedRing{r, size})
+	m.rings = append(m.rings, ring{r, size})
 	return uint32(len(m.rings) - 1), nil
 }
 
-func (m *copied) files() ([]int, uint64) {
+func (m *Memory) Files() ([]int, uint64) {
 	return []int{m.page.file(), m.rings[0].file()}, m.rings[0].size
 }
 
-func (m *copied) mapped(generation uint32) error {
+func (m *Memory) Mapped(generation uint32) error {
 	if generation != 0 || m.page.taken {
 		return unix.EINVAL
 	}
 	m.page.taken = true
 	m.page.close()
-	m.given(0)
+	m.Given(0)
 	return nil
 }
 
-func (m *copied) ring(generation uint32) ([]int, uint64, error) {
+func (m *Memory) Ring(generation uint32) ([]int, uint64, error) {
 	if generation == 0 || int(generation) >= len(m.rings) {
 		return nil, 0, unix.EAGAIN
 	}
@@ -296,77 +307,82 @@ func (m *copied) ring(generation uint32) ([]int, uint64, error) {
 	return []int{r.file()}, r.size, nil
 }
 
-func (m *copied) given(generation uint32) {
+func (m *Memory) Given(generation uint32) {
 	m.rings[generation].taken = true
 	m.rings[generation].close()
 }
 
-func (m *copied) grow(size uint64) (files []int, generation uint32, err error) {
-	peer := m.e.peer().memory.(*copied)
-	if generation, err = peer.makeRing(size); err != nil {
-		return nil, 0, err
+// GrowNow does what Grow does, and waits for the kernel.
+func (m *Memory) GrowNow(size uint64) error {
+	generation, err := m.peer.makeRing(size)
+	if err != nil {
+		return err
 	}
-	if err := m.k.objs.Newest.Put(peer.slot, generation<<8|classOf(size)); err != nil {
-		return nil, 0, fmt.Errorf("note a ring: %w", err)
+	if err := m.k.objs.Newest.Put(m.peer.slot, generation<<8|classOf(size)); err != nil {
+		return fmt.Errorf("note a ring: %w", err)
 	}
-	return nil, generation, nil
+	return nil
 }
 
-// growBehind does what grow does without waiting for the kernel: programs go over when
-// the ring is there. The broker's lock is held.
-func (m *copied) growBehind(size uint64) error {
-	peer, b := m.e.peer().memory.(*copied), m.e.connection.b
+// Grow has the ring made without waiting for the kernel: programs go over when it is
+// there.
+func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
+	peer := m.peer
 	if peer.growing {
-		return unix.EBUSY
+		return nil, 0, unix.EBUSY
 	}
 	peer.growing = true
 	peer.under.Add(1)
 	m.k.behind.Go(func() {
 		defer peer.under.Done()
 		r, err := m.k.newMemory(m.k.rings()[classOf(size)], peer.slot, size)
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		m.k.lock.Lock()
+		defer m.k.lock.Unlock()
 		peer.growing = false
-		if err == nil && peer.e.memory == memory(peer) {
-			peer.rings = append(peer.rings, copiedRing{r, size})
+		if err == nil && !peer.closed {
+			peer.rings = append(peer.rings, ring{r, size})
 			err = m.k.objs.Newest.Put(peer.slot, uint32(len(peer.rings)-1)<<8|classOf(size))
 		} else {
 			r.close()
 		}
 		if err != nil {
-			b.log.Error("enlarge a ring", "error", err)
+			m.k.log.Error("enlarge a ring", "error", err)
 		}
 	})
-	return nil
+	return nil, 0, nil
 }
 
-func (m *copied) size() uint64 {
-	peer := m.e.peer().memory.(*copied)
-	return peer.rings[len(peer.rings)-1].size
+func (m *Memory) Size() uint64 {
+	rings := m.peer.rings
+	return rings[len(rings)-1].size
 }
 
-func (m *copied) sent() uint64 {
+func (m *Memory) Sent() uint64 {
 	var p pipecopyPlace
-	if err := m.k.objs.Places.Lookup(int32(m.e.doorbell), &p); err != nil {
+	if err := m.k.objs.Places.Lookup(int32(m.e.Doorbell), &p); err != nil {
 		return 0
 	}
 	return p.Head
 }
 
-// unbind takes the places of both doorbells away: no call from now on copies. One
+// Stop takes the places of both doorbells away: no call from now on copies. One
 // under way has the socket's lock, which is not waited for: whoever has the socket
 // can keep that for as long as he likes.
-func (m *copied) unbind() {
-	for _, e := range m.e.connection.ends {
-		_ = m.k.objs.Places.Delete(int32(e.doorbell))
+func (m *Memory) Stop() {
+	for _, e := range []*engine.End{m.e, m.peer.e} {
+		_ = m.k.objs.Places.Delete(int32(e.Doorbell))
 	}
 }
 
-// close takes the places of both doorbells away at once, for both lead to this
+// Wake signals the doorbell, by its other end.
+func (m *Memory) Wake() { engine.Signal(m.peer.e.Doorbell) }
+
+// Close takes the places of both doorbells away at once, for both lead to this
 // slot, and then frees the slot when no program can be at work with it. They may
 // be away already, by the peer's close.
-func (m *copied) close() {
-	m.unbind()
+func (m *Memory) Close() {
+	m.Stop()
+	m.closed = true
 	m.closeMaps()
 	m.k.behind.Go(func() {
 		m.under.Wait() // what comes into the slot still
@@ -374,7 +390,7 @@ func (m *copied) close() {
 	})
 }
 
-func (m *copied) closeMaps() {
+func (m *Memory) closeMaps() {
 	m.page.close()
 	for i := range m.rings {
 		m.rings[i].close()
@@ -383,7 +399,7 @@ func (m *copied) closeMaps() {
 
 // reap frees a slot. Taking something out of a map of maps waits for programs
 // that may have found it there.
-func (k *program) reap(slot uint32) {
+func (k *Program) reap(slot uint32) {
 	var under sync.WaitGroup
 	var failed atomic.Bool
 	for _, outer := range []*ebpf.Map{k.objs.Pages, k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m} {

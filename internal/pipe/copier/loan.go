@@ -1,8 +1,9 @@
-package pipe
+package copier
 
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,18 +13,7 @@ import (
 // some positions of the stream where. They count as the ring's all the same, and the
 // sender can take a loan back by copying its bytes there: libsconpipe/src/loan.c.
 
-// loanEntry is a loan as the application has noted it; libsconpipe/src/pipe.h has
-// the same.
-type loanEntry struct {
-	Start, End uint64 // positions
-	Offset     uint64 // in the region
-	Region     uint32 // 1 and up; 0: the bytes are in the ring
-	_          uint32
-}
-
 const (
-	// mostLoans are in a page.
-	mostLoans = 64
 	// mostRegions that an end lends at a time; mostRegionsOfAll bounds how many
 	// mappings that takes.
 	mostRegions      = 8
@@ -34,9 +24,15 @@ const (
 	lentSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_FUTURE_WRITE
 )
 
+// span is a loan as it was read.
+type span struct {
+	start, end uint64 // positions
+	offset     uint64 // in the region
+}
+
 // newLent maps memory of an application. Its pages have to be there, so that
 // reading them takes none of the broker's.
-func newLent(file int) (*shared, error) {
+func (c *Copier) newLent(file int) (*shared, error) {
 	seals, err := unix.FcntlInt(uintptr(file), unix.F_GET_SEALS, 0)
 	if err != nil || seals&lentSeals != lentSeals {
 		return nil, fmt.Errorf("borrow memory that can be taken away: %w", unix.EPERM)
@@ -48,15 +44,19 @@ func newLent(file int) (*shared, error) {
 	if st.Size <= 0 || st.Size > mostLent || st.Blocks*512 < st.Size {
 		return nil, fmt.Errorf("borrow %d bytes, of which %d are there: %w", st.Size, st.Blocks*512, unix.EINVAL)
 	}
-	m := &shared{size: uint64(st.Size), file: -1}
+	m := &shared{size: uint64(st.Size), file: -1, kept: -1}
 	if m.memory, err = unix.Mmap(file, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map memory of %d bytes: %w", st.Size, err)
+	}
+	if err := c.keep(m, file); err != nil {
+		m.unmap()
+		return nil, err
 	}
 	return m, nil
 }
 
-// lend takes memory to copy from, and returns its number.
-func (m *carried) lend(file int) (number uint32, err error) {
+// Lend takes memory to copy from, and returns its number.
+func (m *memory) Lend(file int) (number uint32, err error) {
 	if file < 0 {
 		return 0, unix.EBADF
 	}
@@ -64,17 +64,17 @@ func (m *carried) lend(file int) (number uint32, err error) {
 	for i < mostRegions && m.lending[i] {
 		i++
 	}
-	b := m.e.connection.b
-	if i == mostRegions || b.regions == mostRegionsOfAll {
-		return 0, fmt.Errorf("%d regions are lent, %d by this end: %w", b.regions, i, unix.ENOBUFS)
+	c := m.carriage.copier
+	if i == mostRegions || c.regions == mostRegionsOfAll {
+		return 0, fmt.Errorf("%d regions are lent, %d by this end: %w", c.regions, i, unix.ENOBUFS)
 	}
-	r, err := newLent(file)
+	r, err := c.newLent(file)
 	if err != nil {
 		return 0, err
 	}
 	m.lending[i] = true
-	b.regions++
-	g := m.e.connection.carriage
+	c.regions++
+	g := m.carriage
 	g.worker.do(func() {
 		if g.gone {
 			r.unmap()
@@ -88,36 +88,36 @@ func (m *carried) lend(file int) (number uint32, err error) {
 	return uint32(i) + 1, nil
 }
 
-// takeBack hears that memory is lent no more.
-func (m *carried) takeBack(number uint32) error {
+// TakeBack hears that memory is lent no more.
+func (m *memory) TakeBack(number uint32) error {
 	if number == 0 || number > mostRegions || !m.lending[number-1] {
 		return unix.EINVAL
 	}
 	i := number - 1
 	m.lending[i] = false
-	m.e.connection.b.regions--
-	g := m.e.connection.carriage
+	m.carriage.copier.regions--
+	g := m.carriage
 	g.worker.do(func() {
 		if r := m.lent[i]; r != nil {
 			m.lent[i] = nil
-			way := g.wayOf(m)
-			way.leaving = append(way.leaving, r)
-			way.letGo()
+			y := g.outgoing(m)
+			y.leaving = append(y.leaving, r)
+			y.letGo()
 		}
 	})
 	return nil
 }
 
-// wayOf is the one that an end sends by.
-func (g *carriage) wayOf(m *carried) *way {
+// outgoing is the one that an end sends by.
+func (g *carriage) outgoing(m *memory) *direction {
 	if m == g.ends[1] {
-		return g.ways[1]
+		return g.directions[1]
 	}
-	return g.ways[0]
+	return g.directions[0]
 }
 
 // letGo forgets regions that no copy uses any more.
-func (y *way) letGo() {
+func (y *direction) letGo() {
 	if y.table.count > 0 {
 		return
 	}
@@ -128,35 +128,35 @@ func (y *way) letGo() {
 }
 
 // source is where the next n bytes are, and how many of them in one piece.
-func (y *way) source(n uint64) (place, uint64, error) {
+func (y *direction) source(n uint64) (place, uint64, error) {
 	p := y.from.page.page()
-	if y.loan.End <= y.offered {
+	if y.loan.end <= y.offered {
 		if err := y.nextLoan(p); err != nil {
 			return 0, 0, err
 		}
 	}
 	l := &y.loan
-	if l.End <= y.offered {
+	if l.end <= y.offered {
 		return y.send.place(y.offered), y.send.piece(y.offered, n), nil
 	}
-	if y.offered < l.Start {
-		return y.send.place(y.offered), y.send.piece(y.offered, min(n, l.Start-y.offered)), nil
+	if y.offered < l.start {
+		return y.send.place(y.offered), y.send.piece(y.offered, min(n, l.start-y.offered)), nil
 	}
-	n = min(n, l.End-y.offered)
+	n = min(n, l.end-y.offered)
 	// In this order: the sender looks here after it has taken a loan back.
-	store64(&p.Sent, y.offered+n)
-	switch number := load32(&p.Loans[(y.loans-1)%mostLoans].Region); {
+	p.Sent.Store(y.offered + n)
+	switch number := p.Loans[(y.loans-1)%mostLoans].Region.Load(); {
 	case number == 0:
 		return y.send.place(y.offered), y.send.piece(y.offered, n), nil
 	case number > mostRegions || y.from.lent[number-1] == nil:
 		if y.carriage.worker.behind() { // it may have been lent just now
 			return 0, 0, nil
 		}
-		return 0, 0, errLies
+		return 0, 0, errProtocol
 	default:
-		r, at := y.from.lent[number-1], l.Offset+(y.offered-l.Start)
+		r, at := y.from.lent[number-1], l.offset+(y.offered-l.start)
 		if at > r.size || n > r.size-at {
-			return 0, 0, errLies
+			return 0, 0, errProtocol
 		}
 		return placeOf(r.region, at), n, nil
 	}
@@ -164,15 +164,15 @@ func (y *way) source(n uint64) (place, uint64, error) {
 
 // nextLoan reads the next one from the page, if there is one. A head that was read
 // before has all loans of its bytes.
-func (y *way) nextLoan(p *page) error {
-	lent := load64(&p.Lent)
+func (y *direction) nextLoan(p *page) error {
+	lent := p.Lent.Load()
 	if lent == y.loans {
 		return nil
 	}
 	from := &p.Loans[y.loans%mostLoans]
-	l := loanEntry{Start: load64(&from.Start), End: load64(&from.End), Offset: load64(&from.Offset)}
-	if lent-y.loans > mostLoans || l.Start < y.offered || l.End <= l.Start || l.Offset > math.MaxUint32 {
-		return errLies
+	l := span{atomic.LoadUint64(&from.Start), atomic.LoadUint64(&from.End), atomic.LoadUint64(&from.Offset)}
+	if lent-y.loans > mostLoans || l.start < y.offered || l.end <= l.start || l.offset > math.MaxUint32 {
+		return errProtocol
 	}
 	y.loans++
 	y.loan = l

@@ -1,4 +1,4 @@
-package pipe
+package copier
 
 import "log/slog"
 
@@ -80,8 +80,8 @@ func (s *software) copy(e entry) (done bool) {
 			done = false
 		}
 	}()
-	from, to := s.regions[e.Src.region()], s.regions[e.Dst.region()]
-	from, to = from[e.Src.offset():], to[e.Dst.offset():]
+	src, dst := place(e.Src), place(e.Dst)
+	from, to := s.regions[src.region()][src.offset():], s.regions[dst.region()][dst.offset():]
 	copy(to[:e.Len], from[:e.Len])
 	return true
 }

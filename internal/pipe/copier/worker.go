@@ -1,4 +1,4 @@
-package pipe
+package copier
 
 import (
 	"errors"
@@ -29,8 +29,8 @@ type worker struct {
 	// The thread's own.
 	over      bool
 	carriages map[uint32]*carriage
-	ends      map[int32]*carried // by what epoll knows them by
-	active    []*way
+	ends      map[int32]*memory // by what epoll knows them by
+	active    []*direction
 	last      uint32 // number that was given
 }
 
@@ -46,7 +46,7 @@ const (
 func newWorker(log *slog.Logger, helper string) (w *worker, err error) {
 	w = &worker{
 		log: log, epoll: -1, wakeup: -1, done: make(chan struct{}),
-		carriages: make(map[uint32]*carriage), ends: make(map[int32]*carried),
+		carriages: make(map[uint32]*carriage), ends: make(map[int32]*memory),
 	}
 	defer func() {
 		if err != nil {
@@ -150,7 +150,7 @@ func (w *worker) leave(r *shared) {
 }
 
 // enlarge tells of larger rings of one way.
-func (g *carriage) enlarge(from *carried, send *shared, to *carried, recv *shared) {
+func (g *carriage) enlarge(from *memory, send *shared, to *memory, recv *shared) {
 	w := g.worker
 	w.do(func() {
 		if g.gone {
@@ -166,30 +166,26 @@ func (g *carriage) enlarge(from *carried, send *shared, to *carried, recv *share
 	})
 }
 
-// leave hears that an end has left: its peer still gets what it has sent.
-func (g *carriage) leave(e *end) {
+// Leave hears that an end has left: its peer still gets what it has sent.
+func (g *carriage) Leave(i int) {
 	g.worker.do(func() {
-		i := 0
-		if e.memory == memory(g.ends[1]) {
-			i = 1
-		}
 		if g.gone {
 			return
 		}
-		g.ways[1-i].over = true
-		g.ways[i].last = true
-		if g.ways[i].end(); !g.ways[i].over {
-			g.ways[1-i].deafen()
+		g.directions[1-i].over = true
+		g.directions[i].last = true
+		if g.directions[i].end(); !g.directions[i].over {
+			g.directions[1-i].deafen()
 		}
 		g.worker.look(g)
 	})
 }
 
-// hangUp ends it at once.
-func (g *carriage) hangUp() { g.worker.do(g.reset) }
+// HangUp ends it at once.
+func (g *carriage) HangUp() { g.worker.do(g.reset) }
 
 func (g *carriage) reset() {
-	for i, y := range g.ways {
+	for i, y := range g.directions {
 		y.over = true
 		if !g.gone {
 			g.ends[i].hangUp()
@@ -197,8 +193,9 @@ func (g *carriage) reset() {
 	}
 }
 
-// forget gives back what it has. Nobody has it any more.
-func (g *carriage) forget() {
+// Forget gives back what it has. Nobody has it any more.
+func (g *carriage) Forget() {
+	g.worker.count--
 	g.worker.do(func() {
 		g.reset()
 		g.gone = true
@@ -208,13 +205,13 @@ func (g *carriage) forget() {
 
 // bury releases it once no copy is under way.
 func (w *worker) bury(g *carriage) {
-	if g.ways[0].table.count+g.ways[1].table.count > 0 {
+	if g.directions[0].table.count+g.directions[1].table.count > 0 {
 		return
 	}
 	for _, m := range g.ends {
 		delete(w.ends, m.number)
-		for _, memory := range [][]*shared{m.send, m.recv, m.lent[:]} {
-			for _, r := range memory {
+		for _, all := range [][]*shared{m.send, m.recv, m.lent[:]} {
+			for _, r := range all {
 				if r != nil {
 					w.stack.drop(r.region)
 				}
@@ -229,18 +226,18 @@ func (w *worker) bury(g *carriage) {
 func (w *worker) fail(g *carriage, err error) {
 	w.log.Debug("pipe: end a connection", "error", err)
 	g.reset()
-	go g.ends[0].e.connection.lost() // it may have to wait for the lock
+	go g.lost() // it may have to wait for the lock
 }
 
 // look has both ways of a connection looked at.
 func (w *worker) look(g *carriage) {
-	for _, y := range g.ways {
+	for _, y := range g.directions {
 		w.list(y)
 	}
 }
 
 // list has a way looked at.
-func (w *worker) list(y *way) {
+func (w *worker) list(y *direction) {
 	y.vain, y.wantsRoom = 0, false
 	if !y.listed && !y.over {
 		y.listed = true
@@ -298,18 +295,18 @@ func (w *worker) work() {
 
 // rang answers a doorbell. One that is at its end is not looked at again: the
 // session's end is heard of elsewhere.
-func (w *worker) rang(m *carried) {
+func (w *worker) rang(m *memory) {
 	var bytes [256]byte
 	n, err := unix.Read(m.bell, bytes[:])
 	if n == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, m.bell, nil)
 		return
 	}
-	g := m.e.connection.carriage
-	sends := g.wayOf(m)
+	g := m.carriage
+	sends := g.outgoing(m)
 	w.list(sends)
-	gets := g.ways[1-sends.number]
-	if gets.wantsRoom || load32(&m.page.page().Own.Deaf) != 0 {
+	gets := g.directions[1-sends.number]
+	if gets.wantsRoom || m.page.page().Own.Deaf.Load() != 0 {
 		w.list(gets)
 	}
 }
@@ -341,7 +338,7 @@ func (w *worker) pass(most int) {
 // finish passes a completion on.
 func (w *worker) finish(e entry) {
 	g := w.carriages[e.Conn]
-	y := g.ways[e.Table&1]
+	y := g.directions[e.Table&1]
 	y.done(e.Seq)
 	if e.Kind != kindCompleted {
 		w.fail(g, fmt.Errorf("copy %d bytes: not done", e.Len))
@@ -367,14 +364,14 @@ func (w *worker) retire(most int) {
 
 // keep passes on what is no bytes, and says whether the way is to be looked at
 // again.
-func (y *way) keep(most int) bool {
+func (y *direction) keep(most int) bool {
 	if y.table.count > 0 {
 		return true
 	}
 	if y.over {
 		return false
 	}
-	if load32(&y.to.page.page().Own.Deaf) != 0 {
+	if y.to.page.page().Own.Deaf.Load() != 0 {
 		y.deafen()
 	}
 	if y.end(); y.over {

@@ -1,14 +1,18 @@
-package pipe
+package copier
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // helperProgram has a GPU copy: internal/pipe/copier/cuda.
@@ -17,9 +21,21 @@ const helperProgram = "scon-pipe-cuda"
 // lookPatience is how long it may take to find a device.
 const lookPatience = 20 * time.Second
 
-// FindCopyHelper returns the path of the program for Options.CopyHelper: beside
+// Configured is New with the helper that is installed, if a device shall copy.
+func Configured(device bool, log *slog.Logger) func(*slog.Logger, sync.Locker) engine.Carrier {
+	if !device {
+		return New("")
+	}
+	helper, err := FindHelper()
+	if err != nil {
+		log.Warn("no device copies for the pipe, processors do", "error", err)
+	}
+	return New(helper)
+}
+
+// FindHelper returns the path of the program for New: beside
 // this one, or in $PATH.
-func FindCopyHelper() (string, error) {
+func FindHelper() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		path := filepath.Join(filepath.Dir(self), helperProgram)
 		if _, err := os.Stat(path); err == nil {
@@ -31,6 +47,15 @@ func FindCopyHelper() (string, error) {
 		return "", fmt.Errorf("%s is not there: make cuda", helperProgram)
 	}
 	return path, nil
+}
+
+// FindDevice returns the name of the device that a helper beside this program finds.
+func FindDevice() (name string, err error) {
+	helper, err := FindHelper()
+	if err != nil {
+		return "", err
+	}
+	return LookForDevice(helper)
 }
 
 // LookForDevice asks a copy helper for the device that it finds.

@@ -1,4 +1,4 @@
-package pipe
+package copier
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,8 +33,9 @@ type device struct {
 	// The worker's thread's own.
 	serves bool // the helper takes submissions
 	passes int
-	seen   uint32    // completions when that was looked at last
-	since  time.Time // when it was seen first that there are no more
+	files  map[uint32]int // of regions
+	seen   uint32         // completions when that was looked at last
+	since  time.Time      // when it was seen first that there are no more
 }
 
 // States of a helper.
@@ -43,19 +43,6 @@ const (
 	helperStarts int32 = iota
 	helperReady
 	helperGone
-)
-
-// order is what the helper is told; internal/pipe/copier/cuda has the same.
-type order struct {
-	op, region uint32
-	size       uint64
-}
-
-const (
-	orderAdd   uint32 = iota + 1 // a region; its file comes with it
-	orderDrop                    // no entry names it any more
-	orderBegin                   // to take submissions
-	orderWake                    // from sleep
 )
 
 const (
@@ -74,7 +61,7 @@ func newDevice(log *slog.Logger, program string, q *queues) (*device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a socket for a helper: %w", err)
 	}
-	d := &device{software: newSoftware(q), log: log, helper: exec.Command(program, "serve"), orders: pair[0]}
+	d := &device{software: newSoftware(q), log: log, helper: exec.Command(program, "serve"), orders: pair[0], files: make(map[uint32]int)}
 	theirs := os.NewFile(uintptr(pair[1]), "orders")
 	defer theirs.Close()
 	file, err := unix.FcntlInt(uintptr(q.file), unix.F_DUPFD_CLOEXEC, 0)
@@ -125,31 +112,23 @@ func (d *device) add(region uint32, m *shared) error {
 	if err := d.software.add(region, m); err != nil {
 		return err
 	}
+	d.files[region] = m.kept
 	d.tellOf(region)
 	return nil
 }
 
 func (d *device) drop(region uint32) {
 	d.software.drop(region)
-	d.tell(order{op: orderDrop, region: region}, -1)
+	delete(d.files, region)
+	d.tell(order{Op: orderDrop, Region: region}, -1)
 }
 
-// tellOf gives the helper a region's memory: by its mapping, for its file may be
-// closed.
+// tellOf gives the helper a region's memory.
 func (d *device) tellOf(region uint32) {
 	if !d.serves {
 		return
 	}
-	m := d.regions[region]
-	at := uintptr(unsafe.Pointer(&m[0]))
-	path := fmt.Sprintf("/proc/self/map_files/%x-%x", at, at+uintptr(len(m)))
-	file, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		d.lose(fmt.Errorf("open memory of %d bytes by %s: %w", len(m), path, err))
-		return
-	}
-	defer unix.Close(file)
-	d.tell(order{op: orderAdd, region: region, size: uint64(len(m))}, file)
+	d.tell(order{Op: orderAdd, Region: region, Size: uint64(len(d.regions[region]))}, d.files[region])
 }
 
 // tell gives an order, and a file unless that is -1.
@@ -157,9 +136,9 @@ func (d *device) tell(o order, file int) {
 	if !d.serves {
 		return
 	}
-	b := binary.NativeEndian.AppendUint32(nil, o.op)
-	b = binary.NativeEndian.AppendUint32(b, o.region)
-	b = binary.NativeEndian.AppendUint64(b, o.size)
+	b := binary.NativeEndian.AppendUint32(nil, o.Op)
+	b = binary.NativeEndian.AppendUint32(b, o.Region)
+	b = binary.NativeEndian.AppendUint64(b, o.Size)
 	var oob []byte
 	if file >= 0 {
 		oob = unix.UnixRights(file)
@@ -197,14 +176,14 @@ func (d *device) kick() {
 	case state == helperGone && d.serves:
 		// It has its memory no more, so nothing of it comes late.
 		d.serves = false
-		d.q.taken.n.Store(d.q.completed.n.Load())
+		d.q.Taken.N.Store(d.q.Completed.N.Load())
 	}
 	if !d.serves {
 		d.software.kick()
 		return
 	}
-	if d.q.taken.n.Load() != d.q.submitted.n.Load() && d.q.sleeps.n.CompareAndSwap(1, 0) {
-		d.tell(order{op: orderWake}, -1)
+	if d.q.Taken.N.Load() != d.q.Submitted.N.Load() && d.q.Sleeps.N.CompareAndSwap(1, 0) {
+		d.tell(order{Op: orderWake}, -1)
 	}
 	d.watch()
 }
@@ -215,7 +194,7 @@ func (d *device) handOver() {
 	for region := range d.regions {
 		d.tellOf(region)
 	}
-	d.tell(order{op: orderBegin}, -1)
+	d.tell(order{Op: orderBegin}, -1)
 }
 
 // watch loses a helper that does not go on with what was submitted.
@@ -223,8 +202,8 @@ func (d *device) watch() {
 	if d.passes++; d.passes%passesPerTime != 0 {
 		return
 	}
-	switch done := d.q.completed.n.Load(); {
-	case done != d.seen || done == d.q.submitted.n.Load():
+	switch done := d.q.Completed.N.Load(); {
+	case done != d.seen || done == d.q.Submitted.N.Load():
 		d.seen, d.since = done, time.Time{}
 	case d.since.IsZero():
 		d.since = time.Now()

@@ -1,4 +1,4 @@
-package pipe
+package copier
 
 import (
 	"errors"
@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// way is one direction of a connection of the engine copier: from the sender's
+// direction is one of a connection: from the sender's
 // ring to the receiver's. It belongs to a worker's thread. Positions count the
 // bytes of the stream, as the applications' do.
 //
-// The way of a piece:
+// Stages of a piece:
 //
 //  1. offer reads how far the sender has come, and how far the receiver; what
 //     cannot be ends the connection.
@@ -20,10 +20,10 @@ import (
 //  3. The stack copies it.
 //  4. done frees it in the sender's ring, shows it in the receiver's, and rings
 //     for whoever waits.
-type way struct {
+type direction struct {
 	carriage *carriage
 	number   uint16 // of the table
-	from, to *carried
+	from, to *memory
 
 	send, recv ring
 	offered    uint64 // up to where copies are under way
@@ -31,16 +31,16 @@ type way struct {
 	copied     atomic.Uint64 // up to where they are done; Status reads it
 
 	loans   uint64    // how many were read
-	loan    loanEntry // the newest of them
+	loan    span      // the newest of them
 	leaving []*shared // regions that are lent no more
 
-	rungRead, rungWrite uint32 // what the applications waited for when they were rung last
-	armed               uint32 // how often they were asked to ring
-	wantsRoom           bool   // the receiver was
-	listed              bool   // with the worker, as one to look at
-	vain                int    // how often there was nothing to do
-	last                bool   // the sender has left: no more comes
-	over                bool
+	signaledRead, signaledWrite uint32 // what the applications waited for when they were rung last
+	armed                       uint32 // how often they were asked to ring
+	wantsRoom                   bool   // the receiver was
+	listed                      bool   // with the worker, as one to look at
+	vain                        int    // how often there was nothing to do
+	last                        bool   // the sender has left: no more comes
+	over                        bool
 }
 
 // ring is a generation of a ring in use.
@@ -85,11 +85,11 @@ const (
 	mostPiece = 128 << 10
 )
 
-// errLies is what an application has written that cannot be.
-var errLies = errors.New("positions that cannot be")
+// errProtocol is of positions that a process has written and that cannot be.
+var errProtocol = errors.New("impossible positions")
 
 // offer submits what can be copied. It returns false if nothing can.
-func (y *way) offer(w *worker) (some bool, err error) {
+func (y *direction) offer(w *worker) (some bool, err error) {
 	for int(y.table.count) < min(w.stack.depth(), tableDepth) {
 		n, err := y.ready()
 		if n == 0 || err != nil {
@@ -102,7 +102,7 @@ func (y *way) offer(w *worker) (some bool, err error) {
 		seq := (y.table.first + y.table.count) % tableDepth
 		if !w.queues.submit(entry{
 			Kind: kindGeneralSend, CID: y.from.cid, Len: uint32(n), Conn: y.carriage.number, Table: y.number, Seq: seq,
-			Src: from, Dst: y.recv.place(y.offered),
+			Src: uint64(from), Dst: uint64(y.recv.place(y.offered)),
 		}) {
 			return some, nil
 		}
@@ -115,7 +115,7 @@ func (y *way) offer(w *worker) (some bool, err error) {
 }
 
 // ready is how many bytes can be copied next.
-func (y *way) ready() (n uint64, err error) {
+func (y *direction) ready() (n uint64, err error) {
 	waiting, err := y.waiting()
 	if err != nil || waiting == 0 {
 		return 0, err
@@ -130,7 +130,7 @@ func (y *way) ready() (n uint64, err error) {
 
 // waiting is how many bytes the sender has put into its ring that were not
 // offered; of one generation.
-func (y *way) waiting() (uint64, error) { return y.waitingIn(&y.from.page.page().Own) }
+func (y *direction) waiting() (uint64, error) { return y.waitingIn(&y.from.page.page().Own) }
 
 // stated is what a sender says while it goes on: each call reads it anew.
 type stated interface {
@@ -139,11 +139,11 @@ type stated interface {
 	switchAt() uint64
 }
 
-func (s *side) head() uint64       { return load64(&s.Head) }
-func (s *side) generation() uint32 { return load32(&s.Generation) }
-func (s *side) switchAt() uint64   { return load64(&s.SwitchAt) }
+func (s *side) head() uint64       { return s.Head.Load() }
+func (s *side) generation() uint32 { return s.Generation.Load() }
+func (s *side) switchAt() uint64   { return s.SwitchAt.Load() }
 
-func (y *way) waitingIn(own stated) (uint64, error) {
+func (y *direction) waitingIn(own stated) (uint64, error) {
 	// In this order: a head beyond a switch shows that there was one.
 	head := own.head()
 	generation := own.generation()
@@ -159,51 +159,51 @@ func (y *way) waitingIn(own stated) (uint64, error) {
 				if y.carriage.worker.behind() { // it may be a ring that was made just now
 					return 0, nil
 				}
-				return 0, errLies
+				return 0, errProtocol
 			}
 			y.carriage.worker.leave(y.send.shared)
 			y.send = ring{y.from.send[generation], generation, at}
 		case at < y.offered || at > head:
-			return 0, errLies
+			return 0, errProtocol
 		default:
 			head = at
 		}
 	}
 	if _, ok := y.send.room(head, y.copied.Load()); !ok || head < y.offered {
-		return 0, errLies
+		return 0, errProtocol
 	}
 	return head - y.offered, nil
 }
 
 // room of the receiver's ring. When the receiver has left the one before, a
 // larger one takes over.
-func (y *way) room() (uint64, error) {
-	tail := load64(&y.to.page.page().Own.Tail)
+func (y *direction) room() (uint64, error) {
+	tail := y.to.page.page().Own.Tail.Load()
 	if newest := uint32(len(y.to.recv)) - 1; newest != y.recv.generation && y.mayLeave(tail) {
 		y.carriage.worker.leave(y.recv.shared)
 		y.recv = ring{y.to.recv[newest], newest, y.offered}
 		peer := &y.to.page.page().Peer
-		store64(&peer.SwitchAt, y.offered)
-		store32(&peer.Generation, newest)
+		peer.SwitchAt.Store(y.offered)
+		peer.Generation.Store(newest)
 	}
 	if tail > y.copied.Load() {
-		return 0, errLies
+		return 0, errProtocol
 	}
 	room, ok := y.recv.room(y.offered, tail)
 	if !ok {
-		return 0, errLies
+		return 0, errProtocol
 	}
 	return room, nil
 }
 
 // mayLeave says whether the receiver's ring can be left: the receiver has begun
 // with it, or never will.
-func (y *way) mayLeave(tail uint64) bool {
+func (y *direction) mayLeave(tail uint64) bool {
 	return y.table.count == 0 && (tail > y.recv.start || y.offered == y.recv.start)
 }
 
 // done hears that an entry was carried out.
-func (y *way) done(seq uint16) {
+func (y *direction) done(seq uint16) {
 	y.table.entries[seq%tableDepth].done = true
 	copied := y.copied.Load()
 	for y.table.count > 0 && y.table.entries[y.table.first].done {
@@ -214,33 +214,33 @@ func (y *way) done(seq uint16) {
 	y.copied.Store(copied)
 	y.letGo()
 	// The sender first: whoever hears of the bytes may reuse what they came from.
-	store64(&y.from.page.page().Peer.Tail, copied)
-	store64(&y.to.page.page().Peer.Head, copied)
-	y.ringReceiver()
-	y.ringSender()
+	y.from.page.page().Peer.Tail.Store(copied)
+	y.to.page.page().Peer.Head.Store(copied)
+	y.signalReceiver()
+	y.signalSender()
 }
 
-func (y *way) ringReceiver() {
-	if wait := load32(&y.to.page.page().Own.ReadWait); wait != y.rungRead {
-		y.rungRead = wait
-		y.to.rouse()
+func (y *direction) signalReceiver() {
+	if wait := y.to.page.page().Own.ReadWait.Load(); wait != y.signaledRead {
+		y.signaledRead = wait
+		y.to.Wake()
 	}
 }
 
-// ringSender waits until there is room to go on, as the library does.
-func (y *way) ringSender() {
+// signalSender waits until there is room to go on, as the library does.
+func (y *direction) signalSender() {
 	own := &y.from.page.page().Own
-	wait := load32(&own.WriteWait)
-	if wait == y.rungWrite || load64(&own.Head)-y.copied.Load() > y.send.size/2 {
+	wait := own.WriteWait.Load()
+	if wait == y.signaledWrite || own.Head.Load()-y.copied.Load() > y.send.size/2 {
 		return
 	}
-	y.rungWrite = wait
-	y.from.rouse()
+	y.signaledWrite = wait
+	y.from.Wake()
 }
 
 // end passes on that the sender sends no more, and hangs up on the receiver when
 // it has left.
-func (y *way) end() {
+func (y *direction) end() {
 	if y.over || y.table.count > 0 {
 		return
 	}
@@ -250,9 +250,9 @@ func (y *way) end() {
 	}
 	own, peer := &y.from.page.page().Own, &y.to.page.page().Peer
 	// The head was read before: what came after it is for the next time.
-	if load32(&own.Fin) != 0 && load32(&peer.Fin) == 0 && load64(&own.Head) == y.offered {
-		store32(&peer.Fin, 1)
-		y.to.rouse()
+	if own.Fin.Load() != 0 && peer.Fin.Load() == 0 && own.Head.Load() == y.offered {
+		peer.Fin.Store(1)
+		y.to.Wake()
 	}
 	if y.last {
 		y.over = true
@@ -262,29 +262,26 @@ func (y *way) end() {
 
 // arm asks the sender to ring, or the receiver if it is room that is wanting, and
 // returns whether there is something to do already.
-func (y *way) arm() bool {
+func (y *direction) arm() bool {
 	y.armed++
-	store32(&y.from.page.page().Peer.ReadWait, y.armed)
+	y.from.page.page().Peer.ReadWait.Store(y.armed)
 	waiting, err := y.waiting()
 	if waiting == 0 || err != nil {
 		return err != nil
 	}
 	y.wantsRoom = true
-	store32(&y.to.page.page().Peer.WriteWait, y.armed)
+	y.to.page.page().Peer.WriteWait.Store(y.armed)
 	n, err := y.ready()
 	return n > 0 || err != nil
 }
 
 // deafen tells the sender that nobody reads any more.
-func (y *way) deafen() {
-	if peer := &y.from.page.page().Peer; load32(&peer.Deaf) == 0 {
-		store32(&peer.Deaf, 1)
-		y.from.rouse()
+func (y *direction) deafen() {
+	if peer := &y.from.page.page().Peer; peer.Deaf.Load() == 0 {
+		peer.Deaf.Store(1)
+		y.from.Wake()
 	}
 }
 
-// rouse wakes an application.
-func (m *carried) rouse() { ringBell(m.bell) }
-
-// hangUp wakes it for good.
-func (m *carried) hangUp() { _ = unix.Shutdown(m.bell, unix.SHUT_RDWR) }
+// hangUp wakes a process for good.
+func (m *memory) hangUp() { _ = unix.Shutdown(m.bell, unix.SHUT_RDWR) }

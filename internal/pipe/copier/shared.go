@@ -1,0 +1,71 @@
+package copier
+
+//go:generate go run ../genlayout copier page_layout.go ../../../libsconpipe/src/page.h
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
+)
+
+// shared is memory of the engine copier that one application and the broker
+// map. Its size is fixed: nobody can make the other one fault by cutting it.
+type shared struct {
+	size   uint64
+	kept   int    // file for a helper to map, -1 where there is none
+	file   int    // -1 when the application has it; the broker's lock guards it
+	memory []byte // the worker's, once it has the connection
+	region uint32 // its number with the worker's stack
+}
+
+func (c *Copier) newShared(what string, size uint64) (m *shared, err error) {
+	m = &shared{size: size, file: -1, kept: -1}
+	if m.file, err = engine.MemoryFile(what, size); err != nil {
+		return nil, err
+	}
+	if m.memory, err = unix.Mmap(m.file, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		m.given()
+		return nil, fmt.Errorf("map a %s of %d bytes: %w", what, size, err)
+	}
+	if err := c.keep(m, m.file); err != nil {
+		m.given()
+		m.unmap()
+		return nil, err
+	}
+	return m, nil
+}
+
+// keep keeps a file of memory if there is a helper, which maps it later.
+func (c *Copier) keep(m *shared, file int) (err error) {
+	if c.helper == "" {
+		return nil
+	}
+	if m.kept, err = unix.FcntlInt(uintptr(file), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("keep a file for a helper: %w", err)
+	}
+	return nil
+}
+
+// given hears that the application has mapped it.
+func (m *shared) given() {
+	if m.file >= 0 {
+		unix.Close(m.file)
+		m.file = -1
+	}
+}
+
+func (m *shared) unmap() {
+	if m.memory != nil {
+		_ = unix.Munmap(m.memory)
+		m.memory = nil
+	}
+	if m.kept >= 0 {
+		unix.Close(m.kept)
+		m.kept = -1
+	}
+}
+
+func (m *shared) page() *page { return (*page)(unsafe.Pointer(&m.memory[0])) }
