@@ -11,9 +11,9 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// attachment is one end of a TCP connection whose process would go over to the
-// pipe (docs/run.md). It waits until the other end's does, too; then the two get
-// a connection, and keep the TCP connection beside it.
+// attachment is one end of a TCP connection whose process requests the pipe
+// (docs/run.md). When the other end's process does so too, the two get a connection of
+// the pipe beside the TCP connection.
 type attachment struct {
 	owner    *session
 	id       uint32
@@ -21,10 +21,10 @@ type attachment struct {
 	cookie   uint64 // the kernel's, of the TCP socket
 	local    netip.AddrPort
 	peer     netip.AddrPort
-	doorbell [2]int // its own, the other end's; -1 when somebody else has it
-	end      *end   // when there is a connection
-	err      error  // why there will be none
-	round    uint64 // of the network's rules
+	doorbell [2]int // its own, the other end's; -1 once handed over
+	end      *end   // once there is a connection
+	err      error  // why there is none
+	round    uint64 // of the network's rules at the request
 }
 
 // attachedRings are how large the rings may be from the beginning, while all rings
@@ -35,7 +35,7 @@ var attachedRings = [...]struct {
 	share int64 // one of so many
 }{{4 << 20, 8}, {1 << 20, 4}}
 
-// attachments are those that wait for their other end. The broker's lock guards
+// attachments are waiting for their other end. The broker's lock guards
 // it.
 type attachments struct {
 	ends    *tcpEnds // nil until it is wanted
@@ -44,7 +44,7 @@ type attachments struct {
 	round   uint64 // of the network's rules: they may have changed so often
 }
 
-// attach looks at the TCP socket of a process, and waits for the other end.
+// attach reads the TCP socket of a process and registers it for its other end.
 // No os.File: it would alter whether the process's socket blocks.
 func (s *session) attach(fd int) (answer reply, err error) {
 	b := s.b
@@ -112,7 +112,7 @@ func (b *Broker) loadAttaching() (*tcpEnds, error) {
 	at := &b.attach
 	if at.ends == nil && at.noEnds == nil {
 		if at.ends, at.noEnds = newTCPEnds(); at.noEnds != nil {
-			b.log.Error("the pipe does not take over TCP connections", "error", at.noEnds)
+			b.log.Error("the pipe cannot attach TCP connections", "error", at.noEnds)
 		}
 	}
 	b.loadProgram(1 << BPF)
@@ -147,7 +147,7 @@ func (b *Broker) pair(client, server *attachment) {
 		} else if a.owner.attachments[a.id] != a {
 			a.close()
 		}
-		// Either way there is news for the other end.
+		// In both cases notify both ends.
 		for _, fd := range []int{c.ends[i].Doorbell, a.doorbell[0]} {
 			if fd >= 0 {
 				engine.Signal(fd)
@@ -222,7 +222,7 @@ func (c *connection) chargeBoth(size int64) bool {
 	return true
 }
 
-// attached hands an end over that has found its other one.
+// attached returns an end whose other end has come.
 func (s *session) attached(id uint32) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -273,7 +273,7 @@ func (s *session) drop(a *attachment) {
 	case a.err != nil:
 		a.close()
 	}
-	// Else it is being paired, which sees that it has gone.
+	// Otherwise pair is running and will notice.
 }
 
 func (a *attachment) close() {
@@ -285,9 +285,8 @@ func (a *attachment) close() {
 	}
 }
 
-// detach has the connection go on by TCP whose socket this is: nothing comes by its
-// rings any more when it returns, also if they were taken away before. Whoever has the
-// socket may say so, and not only its owner.
+// detach moves a connection back to TCP. When it returns, no byte goes by its rings any
+// more, even if they were removed before. Any process that has the socket may ask.
 func (b *Broker) detach(fd int) error {
 	if fd < 0 {
 		return unix.EBADF
@@ -322,11 +321,10 @@ func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 	return b.program, false
 }
 
-// errRulesChanged has an end be attached anew: what was known of the network when it
-// was attached may not hold any more.
+// errRulesChanged makes a process attach again: the rules have changed since its request.
 var errRulesChanged = fmt.Errorf("the network's rules have changed meanwhile: %w", unix.ESTALE)
 
-// detachAll has TCP take over again, with what the network's rules say now.
+// detachAll moves all attached connections back to TCP, under the current rules.
 func (b *Broker) detachAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,34 +11,33 @@ import (
 	"github.com/scon-project/scon/internal/host/cores"
 )
 
-// contest lets a ring and a UNIX socket compete between two processors, by what
-// the engines do there: one side copies pieces in, the other one copies them
-// out. It returns the shortest time that a round of each took.
-type contest struct {
+// calibration compares a ring with a UNIX socket between two processors, by the copies
+// that the engines make: one side writes pieces, the other reads them.
+type calibration struct {
 	rounds   int
 	pieces   int // of a round
-	piece    int // bytes, a part of contestRing
+	piece    int // bytes, a part of calibrationRing
 	patience time.Duration
 }
 
-const contestRing = 1 << 20
+const calibrationRing = 1 << 20
 
 var errBusy = errors.New("other work keeps the processors busy")
 
-// hold holds it between processors a and b.
-func (o contest) hold(a, b int) (ring, socket time.Duration, err error) {
+// run measures between processors a and b. It returns the shortest round of each.
+func (o calibration) run(a, b int) (ring, socket time.Duration, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, fmt.Errorf("make a pair of sockets: %w", err)
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	memory, err := unix.Mmap(-1, 0, contestRing, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	memory, err := unix.Mmap(-1, 0, calibrationRing, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return 0, 0, fmt.Errorf("map a ring: %w", err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	r := &race{contest: o, pair: pair, memory: memory, stop: time.Now().Add(o.patience)}
+	r := &transfer{calibration: o, pair: pair, memory: memory, stop: time.Now().Add(o.patience)}
 	reader := make(chan error, 1)
 	go func() { reader <- r.run(b, r.read) }()
 	err = r.run(a, r.write)
@@ -51,13 +50,13 @@ func (o contest) hold(a, b int) (ring, socket time.Duration, err error) {
 	return r.ring, r.socket, nil
 }
 
-// race is one contest under way.
-type race struct {
-	contest
+// transfer is one calibration in progress.
+type transfer struct {
+	calibration
 	pair         [2]int
 	memory       []byte
 	stop         time.Time
-	gone         atomic.Bool // one of the two has given up
+	gone         atomic.Bool // one side has failed
 	_            [128]byte
 	head         atomic.Int64 // pieces in the ring
 	_            [128]byte
@@ -66,7 +65,7 @@ type race struct {
 	ring, socket time.Duration // the reader's
 }
 
-func (r *race) run(cpu int, side func([]byte) error) (err error) {
+func (r *transfer) run(cpu int, side func([]byte) error) (err error) {
 	defer func() { r.gone.Store(r.gone.Load() || err != nil) }()
 	unpin, err := cores.Pin(cpu)
 	if err != nil {
@@ -77,7 +76,7 @@ func (r *race) run(cpu int, side func([]byte) error) (err error) {
 }
 
 // await waits until n has come to at least want.
-func (r *race) await(n *atomic.Int64, want int64) error {
+func (r *transfer) await(n *atomic.Int64, want int64) error {
 	for spins := 1; n.Load() < want; spins++ {
 		if spins%(1<<12) == 0 && (r.gone.Load() || time.Now().After(r.stop)) {
 			return errBusy
@@ -86,17 +85,17 @@ func (r *race) await(n *atomic.Int64, want int64) error {
 	return nil
 }
 
-func (r *race) slot(piece int64) []byte {
-	at := int(piece) * r.piece % contestRing
+func (r *transfer) slot(piece int64) []byte {
+	at := int(piece) * r.piece % calibrationRing
 	return r.memory[at : at+r.piece]
 }
 
-// write is the one side: in each round the ring's pieces, then the socket's.
-func (r *race) write(buf []byte) error {
+// write is the writing side: in each round the ring's pieces, then the socket's.
+func (r *transfer) write(buf []byte) error {
 	for round := range int64(r.rounds) {
 		for i := range int64(r.pieces) {
 			n := round*int64(r.pieces) + i
-			if err := r.await(&r.tail, n+1-int64(contestRing/r.piece)); err != nil {
+			if err := r.await(&r.tail, n+1-int64(calibrationRing/r.piece)); err != nil {
 				return err
 			}
 			copy(r.slot(n), buf)
@@ -116,8 +115,8 @@ func (r *race) write(buf []byte) error {
 	return nil
 }
 
-// read is the other one, and has the clock.
-func (r *race) read(buf []byte) error {
+// read is the reading side, which takes the time.
+func (r *transfer) read(buf []byte) error {
 	for round := range int64(r.rounds) {
 		if err := r.await(&r.head, round*int64(r.pieces)+1); err != nil {
 			return err

@@ -26,15 +26,15 @@ type connection struct {
 	over   bool
 	died   bool // not both ends have left in good order
 
-	// tcp are the two sockets of the connection's own TCP, by which it proves that the
-	// network lets it be. They do not change.
+	// tcp are the two sockets of the connection's own TCP, by which it proves itself.
+	// They do not change.
 	tcp      [2]*tcpSocket
 	checking bool // a proof is under way
 	again    bool // rules have changed since it began
 
 	carriage engine.Carriage // of the engine copier; nil: there is none
 
-	// attached: beside a TCP connection, which tells the ends of each other's end.
+	// attached: a TCP connection of the processes exists beside it and reports EOF.
 	attached bool
 }
 
@@ -42,7 +42,7 @@ type connection struct {
 type end struct {
 	engine.End
 	connection *connection
-	owner      *session // of the server's: who listens, until it is accepted
+	owner      *session // of the server's end, the listener's until it is accepted
 	party      Party
 	addr       netip.AddrPort // its own, as its TCP socket has it
 	sees       netip.AddrPort // the peer's, likewise
@@ -53,7 +53,7 @@ type end struct {
 	cookie     uint64 // of its TCP socket, likewise
 }
 
-// charge is what counts against a container's share of the memory.
+// charge is memory that counts against a container's share.
 type charge struct {
 	netns uint64
 	bytes int64
@@ -103,7 +103,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	if err := c.begin(r.Engines, n.engines, d); err != nil {
 		return answer, err
 	}
-	// Not with the lock: it may take the kernel milliseconds.
+	// Without the lock: the kernel may take milliseconds.
 	err = c.open()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	return answer, err
 }
 
-// begin chooses the engine and counts the memory.
+// begin chooses the engine and charges the memory.
 func (c *connection) begin(client, server engineSet, d distance) (err error) {
 	b := c.b
 	b.mu.Lock()
@@ -167,8 +167,8 @@ func (c *connection) join(s *session, n *name) (answer reply, err error) {
 	return answer, nil
 }
 
-// someoneListens says whether a probe to a port is worth it: others than the
-// broker's names shall not see one.
+// someoneListens reports whether a name has the port: no token is sent to other
+// programs' ports.
 func (b *Broker) someoneListens(port uint16) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,7 +180,7 @@ func (b *Broker) someoneListens(port uint16) bool {
 	return false
 }
 
-// allows asks the operator's list: all addresses that the kernel has for the two TCP
+// allows applies the operator's list: all addresses that the kernel has for the two TCP
 // sockets, before and after any translation, have to be in one group.
 func (b *Broker) allows(ends [2]*end) bool {
 	for _, group := range b.opts.Allow {
@@ -192,7 +192,7 @@ func (b *Broker) allows(ends [2]*end) bool {
 	return len(b.opts.Allow) == 0
 }
 
-// has says whether an engine works here. The lock is held.
+// has reports whether an engine works here. The lock is held.
 func (b *Broker) has(e Engine) bool {
 	switch e {
 	case BPF:
@@ -203,13 +203,13 @@ func (b *Broker) has(e Engine) bool {
 	return true
 }
 
-// loadProgram loads the engine bpf when it is first wanted.
+// loadProgram loads the engine bpf on first use.
 func (b *Broker) loadProgram(wanted engineSet) {
 	if !wanted.has(BPF) || b.program != nil || b.noProgram != nil {
 		return
 	}
 	if b.program, b.noProgram = bpf.New(b.log, &b.mu); b.noProgram != nil {
-		b.log.Error("the pipe's engine bpf does not work", "error", b.noProgram)
+		b.log.Error("the pipe's engine bpf is not available", "error", b.noProgram)
 	}
 }
 
@@ -236,7 +236,7 @@ func (c *connection) open() (err error) {
 	return sealed.Open(ends)
 }
 
-// reply tells an end what it has got.
+// reply returns an end's addresses, engine and files.
 func (e *end) reply(id uint32) reply {
 	files, size := e.Memory.Files()
 	return reply{
@@ -260,7 +260,7 @@ func (e *end) peer() *end {
 	return e.connection.ends[0]
 }
 
-// grow makes the ring larger that an end sends to.
+// grow enlarges the ring that an end sends to.
 func (e *end) grow(wanted uint64) (answer reply, err error) {
 	c := e.connection
 	size, before := ringSize(wanted), e.Memory.Size()
@@ -283,7 +283,7 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 	return answer, nil
 }
 
-// charge counts memory against the limit and the container's half of it.
+// charge counts memory against the limit and the container's half.
 func (c *connection) charge(netns uint64, bytes int64) error {
 	b := c.b
 	if b.used+bytes > b.opts.MemoryLimit || b.usedBy[netns]+bytes > b.opts.MemoryLimit/2 {
@@ -302,10 +302,10 @@ func (b *Broker) discharge(h charge) {
 	}
 }
 
-// leave ends one end in good order: what it has sent can still be read.
+// leave closes one end: its peer can still read what it has sent.
 func (c *connection) leave(e *end) {
 	e.left = true
-	c.part(e)
+	c.notifyPeer(e)
 	if c.attached {
 		c.detach()
 	} else if e.peer().left {
@@ -313,17 +313,17 @@ func (c *connection) leave(e *end) {
 	}
 }
 
-// abort tells the other side of a connection whose process has died.
+// abort notifies the peer of a process that has died.
 func (c *connection) abort() {
 	for _, e := range c.ends {
 		if e.owner.over && !e.left {
 			e.left, c.died = true, true
-			c.part(e)
+			c.notifyPeer(e)
 		}
 	}
 }
 
-// settle gives back what was aborted.
+// settle releases an aborted connection.
 func (c *connection) settle() {
 	if c.attached {
 		c.detach()
@@ -342,8 +342,8 @@ func (c *connection) detach() {
 	c.free()
 }
 
-// part tells the peer of an end that has left.
-func (c *connection) part(e *end) {
+// notifyPeer tells the peer that an end has left.
+func (c *connection) notifyPeer(e *end) {
 	if c.carriage == nil {
 		c.hangUp()
 		return
@@ -356,7 +356,7 @@ func (c *connection) part(e *end) {
 	}
 }
 
-// reset ends it at once.
+// reset ends the connection at once.
 func (c *connection) reset() {
 	c.died = true
 	if c.carriage != nil {
@@ -370,14 +370,14 @@ func (c *connection) reset() {
 	c.hangUp()
 }
 
-// lost hears that a worker has ended it.
+// lost is called when the engine has ended the connection.
 func (c *connection) lost() {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	c.over, c.died = true, true
 }
 
-// hangUp wakes both ends for good: their sockets are at their end.
+// hangUp shuts both doorbells down.
 func (c *connection) hangUp() {
 	if !c.over {
 		c.over = true
@@ -385,7 +385,7 @@ func (c *connection) hangUp() {
 	}
 }
 
-// free gives everything back.
+// free releases everything.
 func (c *connection) free() {
 	var bytes, messages uint64
 	for _, e := range c.ends {

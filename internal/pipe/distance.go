@@ -25,7 +25,7 @@ const (
 	far           // so far that a UNIX socket is faster than a ring
 )
 
-// mustChoose says whether the distance makes a difference to the choice.
+// mustChoose reports whether the distance affects the choice.
 func mustChoose(both engineSet) bool {
 	return both.has(Unix) && bits.OnesCount32(uint32(both)) > 1
 }
@@ -40,14 +40,13 @@ func (b *Broker) choose(both engineSet, d distance) Engine {
 	return 0
 }
 
-// distances are what was measured of late.
+// distances caches measurements.
 type distances struct {
 	mu sync.Mutex // guards what follows, and lets one measure at a time
 	of map[measurement]measured
 }
 
-// measurement is what makes a difference: two processors, and whether messages are
-// small.
+// measurement is the key: two processors, and whether messages are small.
 type measurement struct {
 	first, second int
 	small         bool
@@ -58,12 +57,12 @@ type measured struct {
 	d  distance
 }
 
-// measureAgain: virtual processors move.
+// measureAgain is how long a result holds: virtual processors move.
 const measureAgain = 10 * time.Second
 
-// contests, of large messages and of small ones, take some milliseconds each. On a
-// busy machine the two processors may not meet in time: nobody waits for long.
-var contests = map[bool]contest{
+// calibrations, for large and for small messages, take some milliseconds each. On a busy
+// machine the two processors may not run at the same time: the wait is bounded.
+var calibrations = map[bool]calibration{
 	false: {rounds: 4, pieces: 32, piece: 64 << 10, patience: 30 * time.Millisecond},
 	true:  {rounds: 4, pieces: 512, piece: 1 << 10, patience: 30 * time.Millisecond},
 }
@@ -71,7 +70,7 @@ var contests = map[bool]contest{
 func (d *distances) init() { d.of = make(map[measurement]measured) }
 
 // between two processes: of the nearest two processors that they may run on, for
-// messages of their size. What cannot be found out is near.
+// messages of their size. Without a result it is near.
 func (d *distances) between(a, b int, small bool) distance {
 	var sets [2]unix.CPUSet
 	for i, pid := range []int{a, b} {
@@ -90,7 +89,7 @@ func (d *distances) between(a, b int, small bool) distance {
 		return m.d
 	}
 	m := measured{time.Now(), near}
-	ring, socket, err := contests[small].hold(what.first, what.second)
+	ring, socket, err := calibrations[small].run(what.first, what.second)
 	switch {
 	case err != nil:
 		m.d = d.of[what].d

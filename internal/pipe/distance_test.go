@@ -60,7 +60,7 @@ func TestDistances(t *testing.T) {
 	}
 }
 
-// A ring and a socket carry all bytes of a contest, and nobody waits for long
+// A ring and a socket carry all bytes of a calibration, and nobody waits for long
 // for a processor that is not there.
 func TestContest(t *testing.T) {
 	t.Parallel()
@@ -73,13 +73,13 @@ func TestContest(t *testing.T) {
 		t.Skip("missing: a second CPU")
 	}
 	for _, piece := range []int{1 << 10, 64 << 10} {
-		ring, socket, err := contest{rounds: 2, pieces: 2500, piece: piece, patience: 20 * time.Second}.hold(a, b)
+		ring, socket, err := calibration{rounds: 2, pieces: 2500, piece: piece, patience: 20 * time.Second}.run(a, b)
 		if err != nil || ring <= 0 || socket <= 0 {
 			t.Errorf("pieces of %d: %v, %v, %v", piece, ring, socket, err)
 		}
 	}
 	for _, o := range []struct{ a, b int }{{a, 1023}, {1023, b}} {
-		if _, _, err := contests[false].hold(o.a, o.b); err == nil {
+		if _, _, err := calibrations[false].run(o.a, o.b); err == nil {
 			t.Errorf("on CPUs %d and %d", o.a, o.b)
 		}
 	}

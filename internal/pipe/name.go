@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// name is an address and a port that a process listens on, or will.
+// name is an address and a port that a process has bound.
 type name struct {
 	owner   *session
 	addr    netip.AddrPort
@@ -25,20 +25,20 @@ type name struct {
 	// Guarded by the broker's lock.
 	backlog int
 	waiting []*end   // the server's ends of connections that nobody has accepted
-	ready   *os.File // doorbell of the backlog, nil before it listens
-	owners  *os.File // the other end of it: at its end when the name is gone
-	unrung  bool     // that was full: not each connection that waits has rung
-	message uint64   // bytes of one, in the connection that ended last; 0 before
+	ready   *os.File // doorbell of the backlog, nil until it listens
+	owners  *os.File // the process's end of it; EOF when the name is removed
+	unrung  bool     // the doorbell was full: some waiting connections have no packet
+	message uint64   // mean size in the connection that ended last, bytes; 0: none
 }
 
 const (
-	// mostSmall is how large messages may be on an average to count as small.
+	// mostSmall is the largest mean size of small messages, in bytes.
 	mostSmall = 4 << 10
-	// fewestMessages that say something about those of the next connection.
+	// fewestMessages is how many a connection needs for a mean that counts.
 	fewestMessages = 16
 )
 
-// sendsSmall says whether the next connection is likely to carry small messages.
+// sendsSmall reports whether the next connection is likely to carry small messages.
 func (n *name) sendsSmall() bool {
 	n.owner.b.mu.Lock()
 	defer n.owner.b.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *session) bind(r request) (answer reply, err error) {
 	return reply{ID: id, Local: n.addr}, nil
 }
 
-// listen lets connections come to a name.
+// listen opens a name for connections.
 func (s *session) listen(r request) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -102,11 +102,11 @@ func (n *name) enqueue(e *end) error {
 	return nil
 }
 
-// signal rings once for a connection that waits. A doorbell that is full rings again
-// as connections are accepted.
+// signal sends one packet for a waiting connection. A full doorbell gets the rest as
+// connections are accepted.
 func (n *name) signal() { n.unrung = !engine.Signal(int(n.ready.Fd())) || n.unrung }
 
-// accept hands over the connection that has waited longest.
+// accept returns the connection that has waited longest.
 func (s *session) accept(r request) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -138,10 +138,10 @@ func (s *session) accept(r request) (answer reply, err error) {
 	return answer, nil
 }
 
-// remove takes a name away, and what waits there. The lock is held.
+// remove deletes a name and the connections that wait there. The lock is held.
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
-	go func() { // not with the lock: it may hang
+	go func() { // without the lock: it may hang
 		n.tcp.file.Close()
 		close(n.freed)
 	}()
@@ -157,7 +157,7 @@ func (n *name) remove() {
 	}
 }
 
-// awaitFree waits until somebody else can have the name, if the process lets it.
+// awaitFree waits until the name can be bound again, for a limited time.
 func (n *name) awaitFree() {
 	select {
 	case <-n.freed:
@@ -165,7 +165,7 @@ func (n *name) awaitFree() {
 	}
 }
 
-// acceptAll takes in who connects by TCP, until the name is removed.
+// acceptAll accepts TCP connections until the name is removed.
 func (n *name) acceptAll() {
 	b := n.owner.b
 	for n.tcp.readable(time.Time{}) == nil {

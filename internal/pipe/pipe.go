@@ -42,7 +42,7 @@ func Socket(stateDir string) string { return filepath.Join(stateDir, "pipe", "pi
 // NewCopier makes the engine copier. The lock is the broker's.
 type NewCopier func(log *slog.Logger, lock sync.Locker) engine.Carrier
 
-// Options say how to work. All fields but Allow and Copier are needed.
+// Options configure a Broker. All fields but Allow and Copier are needed.
 type Options struct {
 	// Socket is the path that containers connect to.
 	Socket string
@@ -118,8 +118,8 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// listen makes the socket. Everybody may connect who can see it: that is what
-// it is mounted for.
+// listen makes the socket. Any process that can see it may connect: it is mounted for
+// that.
 func listen(path string) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -133,7 +133,7 @@ func listen(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: another broker answers there", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("clear the way for socket %s: %w", path, err)
+		return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -146,7 +146,7 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Close ends all connections and takes the socket away.
+// Close ends all connections and removes the socket.
 func (b *Broker) Close() error {
 	b.stop()
 	err := b.listener.Close()
@@ -168,15 +168,15 @@ func (b *Broker) Close() error {
 	return err
 }
 
-// serve takes processes in.
+// serve accepts processes.
 func (b *Broker) serve() {
 	for {
 		conn, err := b.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of files: those that are there go on
-			b.log.Warn("pipe: take a process in", "error", err)
+		if err != nil { // no more files: existing sessions continue
+			b.log.Warn("pipe: accept a process", "error", err)
 			if !b.pause() {
 				return
 			}
@@ -186,7 +186,7 @@ func (b *Broker) serve() {
 	}
 }
 
-// pause waits a moment for what there is too little of; false if the broker ends.
+// pause waits until resources may be free again; false if the broker ends.
 func (b *Broker) pause() bool {
 	select {
 	case <-time.After(100 * time.Millisecond):

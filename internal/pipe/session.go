@@ -15,17 +15,16 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// session is one process.
+// session is the connection of one process to the broker.
 type session struct {
 	b      *Broker
 	conn   *net.UnixConn
 	party  Party
 	cookie uint64 // the kernel's, of the process's network namespace
 	pidfd  *os.File
-	calls  chan struct{} // one at a time on sockets that the process has, too: guard
+	calls  chan struct{} // holds a value while a call on a shared socket runs: guard
 
-	// Guarded by the broker's lock. The client knows these by their numbers,
-	// which are its own: it cannot name what another session has.
+	// Guarded by the broker's lock. The numbers are valid in this session only.
 	names map[uint32]*name
 	ends  map[uint32]*end
 	over  bool
@@ -41,28 +40,28 @@ type Party struct {
 }
 
 const (
-	// mostHandles bounds what one process may have open.
+	// mostHandles bounds the open handles of one process.
 	mostHandles = 16384
-	// writeTimeout is how long a client may not read its reply.
+	// writeTimeout limits how long a client may leave its reply unread.
 	writeTimeout = time.Second
 )
 
-// attend answers a process until it ends.
+// attend serves a process until it ends.
 func (b *Broker) attend(conn *net.UnixConn) {
 	defer conn.Close()
 	s, err := b.begin(conn)
 	if err != nil {
-		b.log.Debug("pipe: take a process in", "error", err)
+		b.log.Debug("pipe: accept a process", "error", err)
 		return
 	}
 	defer s.end()
 	b.running.Go(s.watch)
 	if err := s.answer(); err != nil {
-		b.log.Debug("pipe: a process is let go", "pid", s.party.PID, "error", err)
+		b.log.Debug("pipe: disconnect a process", "pid", s.party.PID, "error", err)
 	}
 }
 
-// begin finds out who has connected.
+// begin identifies the process and registers the session.
 func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
 	s := &session{b: b, conn: conn, calls: make(chan struct{}, 1), names: make(map[uint32]*name), ends: make(map[uint32]*end),
 		attachments: make(map[uint32]*attachment)}
@@ -162,8 +161,8 @@ func peerPidfd(fd, pid int) (int, error) {
 	return pidfd, nil
 }
 
-// watch ends the session when its process has died: a child may have the socket
-// still. Its connections end at once, whatever a request of it waits for.
+// watch ends the session when its process dies: a child may still have the socket. The
+// connections end at once, even while a request waits.
 func (s *session) watch() {
 	defer s.conn.Close()
 	defer s.leave()
@@ -174,8 +173,8 @@ func (s *session) watch() {
 	_ = raw.Read(func(fd uintptr) bool { return hasEnded(int(fd)) })
 }
 
-// answer reads requests and replies to them. A client that says what it must
-// not is let go.
+// answer reads requests and replies to them. It disconnects a client that violates the
+// protocol.
 func (s *session) answer() error {
 	buf, oob := make([]byte, messageSize+1), make([]byte, unix.CmsgSpace(4))
 	greeted := false
@@ -197,7 +196,7 @@ func (s *session) answer() error {
 	}
 }
 
-// reply does what a packet asks for, and says how that went.
+// reply executes a request and sends the result.
 func (s *session) reply(packet []byte, file int, greeted *bool) error {
 	r, err := parseRequest(packet)
 	if err != nil {
@@ -211,7 +210,7 @@ func (s *session) reply(packet []byte, file int, greeted *bool) error {
 	return s.send(s.do(r))
 }
 
-// received is the file that came with a packet, or -1 if it was not one.
+// received returns the file of a packet, or -1 unless there is exactly one.
 func received(oob []byte) int {
 	var all []int
 	messages, err := unix.ParseSocketControlMessage(oob)
@@ -248,7 +247,7 @@ func (s *session) send(r reply) error {
 	return nil
 }
 
-// do carries a request out. What goes wrong becomes an errno.
+// do executes a request. An error becomes an errno.
 func (s *session) do(r request) reply {
 	var answer reply
 	var err error
@@ -347,7 +346,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// errnoOf is what the client is told of an error.
+// errnoOf returns the errno that the client gets for an error.
 func errnoOf(err error) uint32 {
 	var errno unix.Errno
 	if errors.As(err, &errno) && errno != 0 {
@@ -356,7 +355,7 @@ func errnoOf(err error) uint32 {
 	return uint32(unix.EIO)
 }
 
-// onEnd calls fn for the end that a request is about, with the lock held.
+// onEnd calls fn for the end that a request names, with the lock held.
 func (s *session) onEnd(r request, fn func(*end) error) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -367,7 +366,7 @@ func (s *session) onEnd(r request, fn func(*end) error) error {
 	return fn(e)
 }
 
-// wake rings a doorbell of the session's own.
+// wake signals a doorbell of this session.
 func (s *session) wake(id uint32) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -393,7 +392,7 @@ func (s *session) onLender(r request, fn func(engine.Lender) error) error {
 	})
 }
 
-// newID is a number that the session does not use. The lock is held.
+// newID returns a number that the session does not use. The lock is held.
 func (s *session) newID() (uint32, error) {
 	if s.over {
 		return 0, unix.ECONNABORTED
@@ -418,7 +417,7 @@ func (s *session) close(r request) error {
 	return err
 }
 
-// closeHandle ends what a number is of, and returns the name if it is one.
+// closeHandle closes the handle of a number, and returns the name if it is one.
 func (s *session) closeHandle(r request) (*name, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -441,17 +440,17 @@ func (s *session) closeHandle(r request) (*name, error) {
 	return nil, unix.EBADF
 }
 
-// leave lets everything go that the process had.
+// leave releases everything that the process had.
 func (s *session) leave() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	s.over = true
-	// To give back takes longer than to tell: nobody waits for that of others.
+	// Notify all peers before the slower release.
 	for _, e := range s.ends {
 		e.connection.abort()
 	}
 	for _, e := range s.ends {
-		if s.b.connections[e.connection] { // not by its other end already
+		if s.b.connections[e.connection] { // unless its other end has done so
 			e.connection.settle()
 		}
 	}
@@ -465,7 +464,7 @@ func (s *session) leave() {
 	clear(s.names)
 }
 
-// end forgets the process.
+// end removes the session.
 func (s *session) end() {
 	s.leave()
 	s.b.mu.Lock()
@@ -474,7 +473,7 @@ func (s *session) end() {
 	s.release()
 }
 
-// release closes what identify has opened. Watch ends with it.
+// release closes the files of identify, which ends watch.
 func (s *session) release() {
 	if s.pidfd != nil {
 		s.pidfd.Close()

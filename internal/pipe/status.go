@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe/control"
 )
 
-// Status is what there is now.
+// Status returns names, connections and sums.
 func (b *Broker) Status() control.Pipe {
 	b.mu.Lock()
 	defer b.mu.Unlock()

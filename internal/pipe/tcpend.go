@@ -15,9 +15,9 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends bpf/tcp_ends.bpf.c
 
-// tcpEnd tells one end of a TCP connection from all others of the machine,
-// whatever their addresses are and whoever translates them: the sequence numbers
-// that it began with, 64 bits that nobody knows who does not see its packets.
+// tcpEnd identifies one end of a TCP connection by its initial sequence numbers,
+// independently of addresses and their translation: 64 bits that are known only to
+// those who see its packets.
 type tcpEnd struct {
 	sent, received uint32
 }
@@ -36,20 +36,20 @@ type tcpEnds struct {
 func newTCPEnds() (*tcpEnds, error) {
 	t := &tcpEnds{}
 	if err := loadTcpendsObjects(&t.objs, nil); err != nil {
-		return nil, fmt.Errorf("load the program that looks at TCP sockets: %w", err)
+		return nil, fmt.Errorf("load the program that reads TCP sockets: %w", err)
 	}
 	return t, nil
 }
 
 func (t *tcpEnds) close() error { return t.objs.Close() }
 
-// readings bounds how often a socket is looked at: its counters move, and are
-// believed when they have led to the same twice.
+// readings bounds how often a socket's counters are read: two equal results in a row
+// are valid.
 const readings = 16
 
 var errNoTCP = fmt.Errorf("no socket of an established TCP connection: %w", unix.ENOTSOCK)
 
-// of looks at a socket.
+// of reads a socket's sequence numbers.
 func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 	defer func() { _ = t.objs.Asked.Delete(int32(fd)) }()
 	iter, err := link.AttachIter(link.IterOptions{Program: t.objs.TcpEnds, Map: t.objs.Asked})
 	if err != nil {
-		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
 	}
 	defer iter.Close()
 	var last tcpEnd
@@ -73,18 +73,18 @@ func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 		}
 		last = now
 	}
-	return tcpEnd{}, fmt.Errorf("look at a TCP socket: its counters do not settle: %w", unix.EBUSY)
+	return tcpEnd{}, fmt.Errorf("read a TCP socket: its counters do not settle: %w", unix.EBUSY)
 }
 
 func read(iter *link.Iter) (tcpEnd, error) {
 	r, err := iter.Open()
 	if err != nil {
-		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
 	}
 	defer r.Close()
 	content, err := io.ReadAll(r)
 	if err != nil {
-		return tcpEnd{}, fmt.Errorf("look at a TCP socket: %w", err)
+		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
 	}
 	var e tcpendsTcpEnd
 	if err := binary.Read(bytes.NewReader(content), binary.NativeEndian, &e); err != nil {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The public calls: what is wrong becomes -1 and errno here. */
+/* The public calls: -errno becomes -1 and errno here. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -163,8 +163,8 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	return 0;
 }
 
-/* end gives back what a socket has of the broker, and wakes who waits for it. It may
- * be called again. */
+/* end releases what a socket has at the broker, and wakes waiting threads. It may be
+ * called again. */
 static void end(struct sock *s)
 {
 	enum kind kind = s->kind;
@@ -182,8 +182,8 @@ static void end(struct sock *s)
 	}
 }
 
-/* change calls fn for a socket whose kind may change. What one has become that is
- * being closed meanwhile, pd_close may not have seen. */
+/* change evaluates a call for a socket whose kind may change. pd_close may have missed
+ * the new kind, so a socket that is closing is ended here. */
 #define change(sid, call)                               \
 	({                                              \
 		struct sock *s = table_get(sid);        \

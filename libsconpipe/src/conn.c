@@ -12,7 +12,7 @@
 
 #include "pipe.h"
 
-/* How often a peer's death is looked for by those who do not sleep. */
+/* How often spinning threads check whether the peer has died. */
 #define CHECK_NS 10000000
 
 static int64_t coarse_ns(void)
@@ -150,7 +150,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	return 0;
 }
 
-/* conn_free gives memory back. Nobody uses the connection any more. */
+/* conn_free frees a connection that no thread uses. */
 void conn_free(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
@@ -174,7 +174,7 @@ void conn_free(struct conn *c)
 	free(c);
 }
 
-/* conn_close ends it in good order, and wakes everybody who waits in it. */
+/* conn_close closes a connection, and wakes all threads that wait in it. */
 void conn_close(struct conn *c)
 {
 	struct wire_request q = { .op = OP_CLOSE,
@@ -214,8 +214,8 @@ struct side *conn_peer(struct conn *c)
 }
 
 /*
- * conn_poll hears of the doorbell and of the peer's end. It leaves the bytes to
- * those who sleep: one that is taken away wakes nobody.
+ * conn_poll reads the doorbell's state. It leaves the bytes for sleeping threads: a
+ * consumed byte wakes none.
  */
 void conn_poll(struct conn *c)
 {
@@ -252,7 +252,7 @@ static void drain(struct conn *c)
 	conn_poll(c);
 }
 
-/* conn_check looks at the doorbell now and then. */
+/* conn_check polls the doorbell at intervals. */
 void conn_check(struct conn *c)
 {
 	if (coarse_ns() - atomic_load_explicit(&c->looked_ns, memory_order_relaxed) >

@@ -3,9 +3,9 @@
  * One connection of the process to the broker, made when it is first needed and
  * again when the broker was started anew.
  *
- * A broker that does not answer, because it was stopped or hangs, is as one that has
- * ended: the connection is given up, and with it what the process has there. An
- * answer that comes later finds nobody, and the kernel closes its files.
+ * An unresponsive broker, stopped or hanging, is treated as dead: the connection is
+ * closed with all that the process has there. The kernel closes the files of a late
+ * answer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,13 +41,13 @@ void session_settings(void)
 		settled = strdup(path);
 }
 
-/* interrupted says whether a call is to be made again. */
+/* interrupted reports whether a call has to be repeated. */
 static bool interrupted(int64_t begun)
 {
 	return errno == EINTR && now_ns() - begun < ANSWER_S * INT64_C(1000000000);
 }
 
-/* unanswered is what a call's errno means that has a time limit. */
+/* unanswered reports whether a call with a time limit has expired. */
 static bool unanswered(void)
 {
 	return errno == EAGAIN || errno == EINTR;
