@@ -9,7 +9,7 @@
 
 /* bad_address says whether no program maps anything at an address: the kernel returns
  * EFAULT there. */
-static inline bool bad_address(const void *at)
+__attribute__((access(none, 1))) static inline bool bad_address(const void *at)
 {
 	return (uintptr_t)at < 4096 || (intptr_t)at < 0;
 }
