@@ -7,21 +7,22 @@ const wireVersion = 3
 const (
 	// arg: version. The first request of a session, the same in all versions.
 	opHello = 1
-	// engines; with a TCP socket of the process that listens: a name. Reply: id, local.
+	// engines; with a TCP socket of the process that listens: a name. Reply: id,
+	// local.
 	opBind = 2
 	// id, arg: backlog. Reply: a socket with a packet for each connection that waits,
 	// at its end when the name is gone.
 	opListen = 3
 	// id. Reply: an end, as OP_CONNECT's, or EAGAIN.
 	opAccept = 4
-	// engines; with a TCP socket of the process that is connected to a name. Reply: id,
-	// engine, size, names; files: doorbell, own page, ring; of copier the ring to send
-	// by, then the ring to receive by.
+	// engines; with a TCP socket of the process that is connected to a name. Reply:
+	// id, engine, size, names; files: doorbell, own page, ring; of copier the ring to
+	// send by, then the ring to receive by.
 	opConnect = 5
 	// id, arg: generation: the end has mapped what it writes to.
 	opMapped = 6
-	// id, arg: generation. Reply: size, generation; files: for generation 0 of sealed the
-	// peer's page, then the ring. EAGAIN if it is not ready.
+	// id, arg: generation. Reply: size, generation; files: for generation 0 of sealed
+	// the peer's page, then the ring. EAGAIN if it is not ready.
 	opRing = 7
 	// id, size. Reply: size, generation; files: of sealed the new ring.
 	opGrow = 8
@@ -34,11 +35,11 @@ const (
 	// With a TCP socket. Reply: id; file: doorbell, signaled when OP_ATTACHED has an
 	// answer.
 	opAttach = 12
-	// id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files: page,
-	// ring. EAGAIN while the other end has not come.
+	// id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files:
+	// page, ring. EAGAIN while the other end has not come.
 	opAttached = 13
-	// With a TCP socket that is attached: both ends go on by TCP. After the reply no byte
-	// goes by the rings.
+	// With a TCP socket that is attached: both ends go on by TCP. After the reply no
+	// byte goes by the rings.
 	opDetach = 14
 	// id; with memory to send from. Reply: generation: its number. Of copier.
 	opLend = 15

@@ -50,8 +50,9 @@ int pd_accept(int sid, struct sockaddr *addr, socklen_t *len);
  * pd_connect connects to a name. It returns when the connection waits to be
  * accepted, also on a socket that does not block. ECONNREFUSED: nobody listens
  * there, or the backlog is full. ETIMEDOUT, EHOSTUNREACH and other errors of
- * connect(2): the network does not let the process's TCP through. EACCES: the operator's allow list does not. EPROTONOSUPPORT:
- * the two sides have no engine in common. ENOBUFS: no memory for rings.
+ * connect(2): the network does not let the process's TCP through. EACCES: the operator's
+ * allow list does not. EPROTONOSUPPORT: the two sides have no engine in common. ENOBUFS:
+ * no memory for rings.
  */
 int pd_connect(int sid, const struct sockaddr *addr, socklen_t len);
 

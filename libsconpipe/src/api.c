@@ -197,7 +197,7 @@ static void end(struct sock *s)
 				end(s);                 \
 			table_put(s);                   \
 		}                                       \
-		public_result(result_);                          \
+		public_result(result_);                 \
 	})
 
 int pd_bind(int sid, const struct sockaddr *addr, socklen_t len)
@@ -308,7 +308,7 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 			result_ = s->kind == (wanted) ? (ssize_t)(call) : (wrong); \
 			table_put(s);                                              \
 		}                                                                  \
-		public_result(result_);                                                     \
+		public_result(result_);                                            \
 	})
 
 int pd_accept(int sid, struct sockaddr *addr, socklen_t *len)

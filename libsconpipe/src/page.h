@@ -38,7 +38,8 @@ struct side {
 struct loan {
 	uint64_t start, end; /* positions */
 	uint64_t offset; /* in the region */
-	_Atomic uint32_t region; /* the broker's number, 1 and up; 0: the bytes are in the ring */
+	_Atomic uint32_t
+		region; /* the broker's number, 1 and up; 0: the bytes are in the ring */
 	uint32_t unused;
 };
 

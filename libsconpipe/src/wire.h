@@ -14,21 +14,22 @@
 enum wire_op {
 	/* arg: version. The first request of a session, the same in all versions. */
 	OP_HELLO = 1,
-	/* engines; with a TCP socket of the process that listens: a name. Reply: id, local. */
+	/* engines; with a TCP socket of the process that listens: a name. Reply: id,
+	 * local. */
 	OP_BIND,
 	/* id, arg: backlog. Reply: a socket with a packet for each connection that waits,
 	 * at its end when the name is gone. */
 	OP_LISTEN,
 	/* id. Reply: an end, as OP_CONNECT's, or EAGAIN. */
 	OP_ACCEPT,
-	/* engines; with a TCP socket of the process that is connected to a name. Reply: id,
-	 * engine, size, names; files: doorbell, own page, ring; of copier the ring to send
-	 * by, then the ring to receive by. */
+	/* engines; with a TCP socket of the process that is connected to a name. Reply:
+	 * id, engine, size, names; files: doorbell, own page, ring; of copier the ring to
+	 * send by, then the ring to receive by. */
 	OP_CONNECT,
 	/* id, arg: generation: the end has mapped what it writes to. */
 	OP_MAPPED,
-	/* id, arg: generation. Reply: size, generation; files: for generation 0 of sealed the
-	 * peer's page, then the ring. EAGAIN if it is not ready. */
+	/* id, arg: generation. Reply: size, generation; files: for generation 0 of sealed
+	 * the peer's page, then the ring. EAGAIN if it is not ready. */
 	OP_RING,
 	/* id, size. Reply: size, generation; files: of sealed the new ring. */
 	OP_GROW,
@@ -41,11 +42,11 @@ enum wire_op {
 	/* With a TCP socket. Reply: id; file: doorbell, signaled when OP_ATTACHED has an
 	 * answer. */
 	OP_ATTACH,
-	/* id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files: page,
-	 * ring. EAGAIN while the other end has not come. */
+	/* id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files:
+	 * page, ring. EAGAIN while the other end has not come. */
 	OP_ATTACHED,
-	/* With a TCP socket that is attached: both ends go on by TCP. After the reply no byte
-	 * goes by the rings. */
+	/* With a TCP socket that is attached: both ends go on by TCP. After the reply no
+	 * byte goes by the rings. */
 	OP_DETACH,
 	/* id; with memory to send from. Reply: generation: its number. Of copier. */
 	OP_LEND,

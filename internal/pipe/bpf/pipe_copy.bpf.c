@@ -1,4 +1,6 @@
+// clang-format off
 //go:build ignore
+/* clang-format on */
 
 // SPDX-License-Identifier: GPL-2.0
 /*

@@ -27,7 +27,8 @@ struct entry {
 	uint64_t src; /* a region's number, and an offset there, 32 bits each */
 	uint64_t dst;
 	uint32_t conn;
-	uint16_t table; /* of the connection: the client's, the server's send buffer table */
+	uint16_t table; /* of the connection: the client's, the server's send buffer table
+			 */
 	uint16_t seq; /* of the entry there */
 };
 
