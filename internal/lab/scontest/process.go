@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -233,16 +232,32 @@ func (b *Bed) Clean() error {
 	return nil
 }
 
-// Resident is how much memory the process takes, in bytes.
+// Resident is how much memory the process takes, in bytes, with the pages of the
+// program and of the table that it maps.
 func (p *Process) Resident() int64 {
+	resident, _ := p.memory()
+	return resident
+}
+
+// Private is the part of Resident that is the process's own, in bytes: its heap
+// and stacks. Pages of the program are the page cache's, and the kernel has the
+// table in any case.
+func (p *Process) Private() int64 {
+	resident, shared := p.memory()
+	return resident - shared
+}
+
+// memory reads what is resident, and what of that is mapped from files.
+func (p *Process) memory() (resident, shared int64) {
 	p.t.Helper()
 	statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "statm"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
-	if err != nil {
+	var size int64
+	if _, err := fmt.Sscan(string(statm), &size, &resident, &shared); err != nil {
 		p.t.Fatal(err)
 	}
-	return pages * int64(os.Getpagesize())
+	page := int64(os.Getpagesize())
+	return resident * page, shared * page
 }
