@@ -39,9 +39,13 @@ func (b backend) Status() (api.Status, error) {
 
 // Flows lists Conentries, with what conntrack counts of them.
 func (b backend) Flows(container string) ([]api.Flow, error) {
-	flows, err := inLoop(b, func(d *Daemon) ([]api.Flow, error) { return d.view().flows(container) })
-	if err != nil || len(flows) == 0 || !counting() {
-		return flows, err
+	flows := []api.Flow{}
+	if err := b.eachFlow(container, func(_ view, f api.Flow) { flows = append(flows, f) }); err != nil {
+		return nil, err
+	}
+	sortFlows(flows)
+	if len(flows) == 0 || !counting() {
+		return flows, nil
 	}
 	return flows, countRegular(b.d.ct, flows)
 }
@@ -52,9 +56,32 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 	if err != nil {
 		return api.Explanation{}, err
 	}
-	x, err := inLoop(b, func(d *Daemon) (api.Explanation, error) { return d.view().explain(subject, s) })
-	if err != nil || s.Container != "" || len(x.Flows) > 0 {
+	x := api.Explanation{Subject: subject}
+	_, err = inLoop(b, func(d *Daemon) (struct{}, error) { return struct{}{}, d.view().explain(s, &x) })
+	if err != nil {
 		return x, err
+	}
+	found := make(map[api.Tuple][]api.Finding) // by the flow's original tuple
+	err = b.eachFlow(s.Container, func(v view, f api.Flow) {
+		switch {
+		case s.Container == "" && !s.Match(f):
+			return
+		case s.Container == "":
+			found[f.Orig] = append(found[f.Orig], v.flowFindings(f)...)
+		}
+		x.Flows = append(x.Flows, f)
+		x.Express = x.Express || f.State == api.FlowExpress && v.forwards()
+	})
+	if err != nil {
+		return x, err
+	}
+	sortFlows(x.Flows)
+	for _, f := range x.Flows {
+		x.Findings = append(x.Findings, found[f.Orig]...)
+		delete(found, f.Orig)
+	}
+	if s.Container != "" || len(x.Flows) > 0 {
+		return x, nil
 	}
 	tracked, err := matching(b.d.ct, s)
 	if err != nil {

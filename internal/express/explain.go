@@ -19,9 +19,8 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 )
 
-// explain is the part of Explain that needs only SCON's own state.
-func (v view) explain(subject string, s api.Subject) (x api.Explanation, err error) {
-	x.Subject = subject
+// explain adds what concerns all connections, or a container, to an explanation.
+func (v view) explain(s api.Subject, x *api.Explanation) error {
 	if v.heartbeat.isPaused() {
 		x.Findings = append(x.Findings, api.Finding{
 			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
@@ -30,25 +29,16 @@ func (v view) explain(subject string, s api.Subject) (x api.Explanation, err err
 	if f, unread := v.policy.unreadFinding(); unread {
 		x.Findings = append(x.Findings, f)
 	}
-	if s.Container != "" {
-		err = v.explainContainer(s.Container, &x)
-	} else {
-		err = v.explainFlow(s, &x)
+	if s.Container == "" {
+		return nil
 	}
-	x.Express = x.Express && !v.heartbeat.isPaused() && v.policy.err == nil
-	return x, err
+	return v.explainContainer(s.Container, x)
 }
 
 func (v view) explainContainer(name string, x *api.Explanation) error {
 	ports, err := v.portsOf(name)
 	if err != nil {
 		return err
-	}
-	if x.Flows, err = v.flows(name); err != nil {
-		return err
-	}
-	for _, f := range x.Flows {
-		x.Express = x.Express || f.State == api.FlowExpress
 	}
 	for _, p := range ports {
 		if v.composer.IsPaused(p.Index) {
@@ -109,25 +99,18 @@ func deliveryFindings(p *hooks.Port) (all []api.Finding) {
 	return all
 }
 
-// explainFlow looks for Conentries.
-func (v view) explainFlow(s api.Subject, x *api.Explanation) error {
-	all, err := v.flows("")
-	if err != nil {
-		return err
+// forwards reports whether express packets are forwarded at all.
+func (v view) forwards() bool { return !v.heartbeat.isPaused() && v.policy.err == nil }
+
+// flowFindings are what there is to say of a Conentry.
+func (v view) flowFindings(f api.Flow) []api.Finding {
+	found := []api.Finding{conentryFinding(f)}
+	if s, left := v.leftOut(f); left {
+		found = append(found, api.Finding{
+			Level: "note", What: "a path of its packets uses " + s.Dev + ", which is not hooked", Why: s.Reason,
+		})
 	}
-	for _, f := range all {
-		if s.Match(f) {
-			x.Flows = append(x.Flows, f)
-			x.Express = x.Express || f.State == api.FlowExpress
-			x.Findings = append(x.Findings, conentryFinding(f))
-			if s, left := v.leftOut(f); left {
-				x.Findings = append(x.Findings, api.Finding{
-					Level: "note", What: "a path of its packets uses " + s.Dev + ", which is not hooked", Why: s.Reason,
-				})
-			}
-		}
-	}
-	return nil
+	return found
 }
 
 // leftOut returns the device that is not hooked and that a connection's

@@ -13,35 +13,58 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 )
 
-// flows lists Conentries, those of one container if it is given, busiest first.
-func (v view) flows(container string) ([]api.Flow, error) {
+// pieceSlots is how many slots of the table a reader looks at before the loop goes
+// on with other work: some milliseconds.
+const pieceSlots = 1 << 14
+
+// eachFlow calls fn in the loop for each Conentry, those of one container if it
+// is given. It never holds the loop for long: a heartbeat is due between two
+// pieces of the table. Conentries that come or go meanwhile may be left out.
+func (b backend) eachFlow(container string, fn func(view, api.Flow)) error {
+	for piece := uint32(0); ; {
+		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.view().flows(container, piece, fn) })
+		if err != nil || next == 0 {
+			return err
+		}
+		piece = next
+	}
+}
+
+// flows calls fn for the flows of a piece of the table, and with the last one for
+// all discards, which are few.
+func (v view) flows(container string, piece uint32, fn func(view, api.Flow)) (next uint32, err error) {
 	var ports []*hooks.Port
 	if container != "" {
-		var err error
 		if ports, err = v.portsOf(container); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
-	flows := make([]api.Flow, 0, v.table.Len())
 	wanted := func(index int) bool {
 		p := v.hooks.Ports()[index]
 		return p != nil && (container == "" || slices.Contains(ports, p))
 	}
-	v.table.All(func(e *contable.Conentry) {
+	next = v.table.Piece(piece, pieceSlots, func(e *contable.Conentry) {
 		if wanted(e.Port) || wanted(e.Peer) {
-			flows = append(flows, v.flow(e))
+			fn(v, v.flow(e))
 		}
 	})
+	if next != 0 {
+		return next, nil
+	}
 	v.table.Discards(func(e *contable.Discard, dropped contable.Discarded) {
 		if p := v.hooks.Ports()[e.Port]; wanted(e.Port) {
-			flows = append(flows, v.discardFlow(e, dropped, p))
+			fn(v, v.discardFlow(e, dropped, p))
 		}
 	})
+	return 0, nil
+}
+
+// sortFlows sorts flows, the busiest first.
+func sortFlows(flows []api.Flow) {
 	slices.SortFunc(flows, func(a, b api.Flow) int {
 		busy := func(f api.Flow) uint64 { return f.ExpressPackets[0] + f.ExpressPackets[1] }
 		return cmp.Or(cmp.Compare(busy(b), busy(a)), a.Orig.Compare(b.Orig))
 	})
-	return flows, nil
 }
 
 func (v view) flow(e *contable.Conentry) api.Flow {

@@ -266,6 +266,22 @@ func (t *Table) All(fn func(*Conentry)) {
 	}
 }
 
+// Piece calls fn for the Conentries in n slots of the table, from the slot on that
+// an earlier call has returned, 0 at first. It returns 0 at the end of the table.
+// All pieces together have each Conentry once that is there all the time.
+func (t *Table) Piece(from uint32, n uint32, fn func(*Conentry)) (next uint32) {
+	end := min(uint64(from)+uint64(n), uint64(len(t.bySlot)))
+	for slot := uint64(from); slot < end; slot++ {
+		if e := t.bySlot[slot]; e != nil && e.outbound == uint32(slot) {
+			fn(e)
+		}
+	}
+	if end == uint64(len(t.bySlot)) {
+		return 0
+	}
+	return uint32(end)
+}
+
 // Totals sums the express packets of all Conentries since the start, by port
 // (0 for ports that are gone) and in all. Packets between two containers count
 // for both ports.

@@ -282,6 +282,36 @@ func TestAll(t *testing.T) {
 	}
 }
 
+// Pieces of the table have each Conentry once, also when others come and go
+// between them.
+func TestPiece(t *testing.T) {
+	b := newBed(t, options())
+	const stay = 10
+	for i := range stay {
+		b.compose(7, masqueraded(i), true, start)
+	}
+	gone := b.compose(7, masqueraded(stay), true, start)
+	visited, pieces := make(map[uint32]int), 0
+	for next := uint32(0); ; {
+		next = b.Piece(next, 5, func(e *contable.Conentry) { visited[e.Conn.ID]++ })
+		if pieces++; pieces == 2 {
+			b.Retire(gone, start)
+			b.compose(7, masqueraded(stay+1), true, start)
+		}
+		if next == 0 {
+			break
+		}
+	}
+	for i := range uint32(stay) {
+		if visited[i] != 1 {
+			t.Errorf("connection %d was visited %d times", i, visited[i])
+		}
+	}
+	if visited[stay] > 1 || visited[stay+1] > 1 || pieces < 2 {
+		t.Errorf("visited %v in %d pieces", visited, pieces)
+	}
+}
+
 // Clear also removes what this table never knew.
 func TestClear(t *testing.T) {
 	b := newBed(t, options())
