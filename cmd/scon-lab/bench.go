@@ -115,11 +115,11 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "measure over VXLAN, as set up by flannel; metrics are named vxlan_...")
 	cmd.Flags().StringVar(&o.uplink, "uplink", "", "measure over an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; metrics are named after it")
-	var ways []string
-	for _, w := range bench.Ways {
-		ways = append(ways, w.Name)
+	var paths []string
+	for _, p := range bench.Paths {
+		paths = append(paths, p.Name)
 	}
-	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, on a `path`: "+strings.Join(ways, ", "))
+	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
 	cmd.Flags().IntVar(&o.family, "family", 4, "IP `version`, 4 or 6; metrics of IPv6 have a 6 in their name")
 }
 

@@ -11,30 +11,30 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// peerArgs make this executable call peer.Main.
+// peerArgs are the arguments with which this executable calls peer.Main.
 var peerArgs = []string{"bench", "peer"}
 
-// bed is the lab with a traffic peer in each node, and SCON's daemon while the
-// mode is Express.
+// bed is a lab with a traffic peer in each node. In mode Express it also runs
+// SCON's daemon.
 type bed struct {
-	lab       *lab.Lab
-	uplink    string                // device that routes lead out of
-	wire      string                // device that all its packets cross, a flowtable's too
-	settings  string                // of the daemon
-	ports     []string              // of the containers that are measured
-	nodes     []string              // with peers
-	peers     map[string]*peer.Peer // by node
-	daemon    *daemon               // nil in other modes
-	flowtable bool                  // is loaded
-	far       string                // node of servers
-	server    netip.Addr            // where they listen
-	reach     netip.Addr            // where they are called, if that is another address
-	between   bool                  // both ends are containers
-	firstCPU  int
-	secondCPU int
+	lab        *lab.Lab
+	uplink     string                // device of the measured routes
+	wire       string                // device that all packets of the uplink cross, also those of a flowtable
+	settings   string                // the daemon's settings
+	ports      []string              // ports of the measured containers
+	nodes      []string              // nodes with a peer
+	peers      map[string]*peer.Peer // by node
+	daemon     *daemon               // nil in other modes
+	flowtable  bool                  // whether the flowtable is loaded
+	serverNode string                // node of the servers
+	server     netip.Addr            // address that the servers listen on
+	reach      netip.Addr            // address that clients connect to, if it differs from server
+	between    bool                  // both ends are containers
+	firstCPU   int
+	secondCPU  int
 }
 
-// openBed builds a lab of its own for an experiment and starts the peers.
+// openBed builds a lab for one experiment and starts the peers.
 func openBed(e Experiment) (*bed, error) {
 	b, err := openLab(e)
 	if err != nil {
@@ -46,20 +46,20 @@ func openBed(e Experiment) (*bed, error) {
 	return b, nil
 }
 
-// openLab builds a lab of its own, without peers.
+// openLab builds a lab for one experiment, without peers.
 func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{
 		uplink: lab.Uplink, wire: lab.Uplink,
 		ports: []string{lab.Port(1)}, nodes: []string{lab.Edge, Native.node, Container.node},
-		peers: map[string]*peer.Peer{}, far: lab.Edge, server: lab.EdgeAddr,
+		peers: map[string]*peer.Peer{}, serverNode: lab.Edge, server: lab.EdgeAddr,
 	}
 	opts := labOptions(1)
 	switch {
-	case e.Way != nil:
+	case e.Path != nil:
 		b.between, opts.Containers = true, 2
 	case e.Uplink != "":
 		b.server, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
-		// A wire of the lab below a bridge is like a container's.
+		// The lab's wire below a bridge looks like a container's port.
 		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
 		b.server, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel
@@ -79,13 +79,13 @@ func openLab(e Experiment) (b *bed, err error) {
 	if !b.between {
 		return b, nil
 	}
-	if err := e.Way.take(b); err != nil {
+	if err := e.Path.setUp(b); err != nil {
 		return nil, errors.Join(err, b.lab.Close())
 	}
 	return b, nil
 }
 
-// labOptions of the bed's lab, with one container or more.
+// labOptions returns the options of the bed's lab.
 func labOptions(containers int) lab.Options {
 	return lab.Options{
 		Prefix:     fmt.Sprintf("sconbench%d-", os.Getpid()),
@@ -94,7 +94,7 @@ func labOptions(containers int) lab.Options {
 	}
 }
 
-// Close ends everything that runs in the lab and removes it.
+// Close ends all processes in the lab and removes it.
 func (b *bed) Close() error {
 	return errors.Join(b.clear(), b.stopPeers(), b.lab.Close())
 }
@@ -123,8 +123,8 @@ func (b *bed) distance() (Distance, error) {
 	return measureDistance(b.firstCPU, b.secondCPU)
 }
 
-// ready begins each mode without connections from before, without anything of
-// SCON's except in Express, and without a flowtable except in Flowtable.
+// ready prepares the bed for a mode: conntrack is empty, SCON is attached only in
+// Express, and a flowtable is loaded only in Flowtable.
 func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if err := b.lab.Do(lab.Device, forgetConnections); err != nil {
 		return err
@@ -164,10 +164,10 @@ func (b *bed) clear() error {
 	return err
 }
 
-// take runs a step's traffic and checks which way it went.
+// take runs a step's traffic and checks which path the packets took.
 func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err error) {
 	defer func() {
-		if err != nil && ctx.Err() == nil { // peers may be stuck in the run
+		if err != nil && ctx.Err() == nil { // the peers may be stuck in the run
 			err = errors.Join(err, b.stopPeers(), b.startPeers())
 		}
 	}()
@@ -189,7 +189,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 	if err != nil {
 		return Sample{}, err
 	}
-	served, driven, err := peer.Run(ctx, b.peers[b.far], b.peers[mode.node], spec)
+	served, driven, err := peer.Run(ctx, b.peers[b.serverNode], b.peers[mode.node], spec)
 	if err != nil {
 		return Sample{}, err
 	}

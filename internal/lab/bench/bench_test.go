@@ -13,7 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// TestMain makes this executable a traffic peer or a daemon when the bed starts
+// TestMain runs this executable as a traffic peer or a daemon when the bed starts
 // it as one.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], peerArgs) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// tiny is the whole of quick and short in native and container, each step just
+// tiny returns quick and short in modes native and container. Each step is just
 // long enough to count something.
 func tiny() Experiment {
 	e := Quick
@@ -73,7 +73,7 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 	interrupt := &interruptAt{after: 3}
 	ctx := interrupt.context(t)
 	e := tiny()
-	e.Steps[3].Spec.Duration = time.Minute // the interrupt comes in the middle
+	e.Steps[3].Spec.Duration = time.Minute // the interrupt comes during this step
 	result, err := Run(ctx, e, Options{Progress: interrupt})
 	if err == nil || result == nil || !result.Interrupted {
 		t.Fatalf("result %v, error %v; want an interrupted result", result, err)

@@ -11,37 +11,38 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Way is one from container 1 to container 2, where the server is then.
-type Way struct {
+// Path is a path from container 1 to container 2, which then runs the server.
+type Path struct {
 	Name  string
 	Short string
-	// flowtable tells that the kernel's own fast path takes it, too.
+	// flowtable is set if the kernel's flowtable also accelerates this path.
 	flowtable bool
-	device    string     // commands that make it, in device
-	container string     // and in container 2
-	listen    netip.Addr // the server's address
-	reach     netip.Addr // by which it is called, if it is another
+	device    string     // shell commands that set it up in device
+	container string     // shell commands that set it up in container 2
+	listen    netip.Addr // address that the server listens on
+	reach     netip.Addr // address that clients connect to, if it differs from listen
 }
 
-// Whether Netfilter looks into device's bridges. Without br_netfilter it does not.
+// These commands set whether Netfilter filters bridged packets in device. Without
+// br_netfilter it does not.
 const (
 	bridgeAlone   = "[ ! -e /proc/sys/net/bridge ] || sysctl -q -w net.bridge.bridge-nf-call-iptables=0\n"
-	bridgeTracked = "[ -e /proc/sys/net/bridge ] || { echo 'Netfilter looks into no bridge: modprobe br_netfilter'; exit 1; }\n" +
+	bridgeTracked = "[ -e /proc/sys/net/bridge ] || { echo 'Netfilter does not filter bridged packets: modprobe br_netfilter'; exit 1; }\n" +
 		"sysctl -q -w net.bridge.bridge-nf-call-iptables=1\n"
 )
 
-// Ways are those that traffic between containers takes.
-var Ways = []Way{
+// Paths are the paths between two containers.
+var Paths = []Path{
 	{
-		Name: "bridged", Short: "within a bridge that Netfilter does not look into",
+		Name: "bridged", Short: "within a bridge that Netfilter does not filter",
 		device: bridgeAlone, listen: lab.ContainerAddr(2),
 	},
 	{
-		Name: "tracked", Short: "within a bridge that Netfilter looks into",
+		Name: "tracked", Short: "within a bridge that Netfilter filters",
 		device: bridgeTracked, listen: lab.ContainerAddr(2),
 	},
 	{
-		Name: "hairpin", Short: "by a published port back into the bridge", flowtable: true,
+		Name: "hairpin", Short: "through a published port back into the bridge", flowtable: true,
 		device: bridgeAlone + fmt.Sprintf(`
 			iptables-nft -t nat -I PREROUTING -i docker0 -d %s -j DNAT --to %s
 			iptables-nft -t nat -I POSTROUTING -s 172.17.0.0/16 -o docker0 -j MASQUERADE`, lab.DeviceAddr, lab.ContainerAddr(2)),
@@ -64,47 +65,48 @@ var Ways = []Way{
 	},
 }
 
-// Between returns the experiment with its traffic between two containers, by a
-// way: quick-routed. What crosses the uplink or takes no container is left out.
-func (e Experiment) Between(way string) (Experiment, error) {
-	i := slices.IndexFunc(Ways, func(w Way) bool { return w.Name == way })
+// Between returns the experiment with its traffic between two containers on the
+// named path, for example quick-routed. It drops steps and modes that need the
+// uplink or no container.
+func (e Experiment) Between(path string) (Experiment, error) {
+	i := slices.IndexFunc(Paths, func(p Path) bool { return p.Name == path })
 	if i < 0 {
-		return Experiment{}, fmt.Errorf("want %s", strings.Join(wayNames(), ", "))
+		return Experiment{}, fmt.Errorf("want %s", strings.Join(pathNames(), ", "))
 	}
 	if e.IPv6 || e.Overlay || e.Uplink != "" {
-		return Experiment{}, fmt.Errorf("over IPv4 only, by no overlay or uplink")
+		return Experiment{}, fmt.Errorf("IPv4 only, without an overlay or another uplink")
 	}
-	return e.by(&Ways[i]), nil
+	return e.on(&Paths[i]), nil
 }
 
-// by returns the experiment with its traffic by a way between two containers.
-func (e Experiment) by(w *Way) Experiment {
-	e.Name, e.Short, e.Way = e.Name+"-"+w.Name, e.Short+", between two containers "+w.Short, w
-	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool { return m == Native || m.netkit || m.flowtable && !w.flowtable })
+// on returns the experiment with its traffic between two containers on a path.
+func (e Experiment) on(p *Path) Experiment {
+	e.Name, e.Short, e.Path = e.Name+"-"+p.Name, e.Short+", between two containers "+p.Short, p
+	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool { return m == Native || m.netkit || m.flowtable && !p.flowtable })
 	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool { return s.Softirq })
 	return e
 }
 
-func wayNames() (names []string) {
-	for _, w := range Ways {
-		names = append(names, w.Name)
+func pathNames() (names []string) {
+	for _, p := range Paths {
+		names = append(names, p.Name)
 	}
 	return names
 }
 
-// take makes the way in a bed whose lab has two containers.
-func (w *Way) take(b *bed) error {
+// setUp sets up the path in a bed whose lab has two containers.
+func (p *Path) setUp(b *bed) error {
 	b.ports = []string{lab.Port(1), lab.Port(2)}
-	b.far, b.server, b.reach = lab.Container(2), w.listen, w.reach
-	b.nodes = append(b.nodes, b.far)
-	for node, commands := range map[string]string{lab.Device: w.device, lab.Container(2): w.container} {
+	b.serverNode, b.server, b.reach = lab.Container(2), p.listen, p.reach
+	b.nodes = append(b.nodes, b.serverNode)
+	for node, commands := range map[string]string{lab.Device: p.device, lab.Container(2): p.container} {
 		out, err := []byte(nil), error(nil)
 		cmd := exec.CommandContext(context.Background(), "sh", "-ec", commands)
 		if startErr := b.lab.Do(node, func() error { out, err = cmd.CombinedOutput(); return nil }); startErr != nil {
 			return startErr
 		}
 		if err != nil {
-			return fmt.Errorf("make the way %s in %s: %w: %s", w.Name, node, err, out)
+			return fmt.Errorf("set up the path %s in %s: %w: %s", p.Name, node, err, out)
 		}
 	}
 	return nil

@@ -9,19 +9,20 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// costCount messages, exchanges or connections are a sample: enough that a
-// tick of the guest's clock, or the daemon's heartbeat, adds next to nothing.
+// costCount is the number of messages, exchanges or connections in a sample. It is
+// large enough that a tick of the guest's clock or the daemon's heartbeat adds next
+// to nothing.
 const (
 	costCount       = 5000
 	costConnections = 1000
 )
 
-// Cost counts the instructions of messages of several sizes: one way, there and
-// back, and a whole TCP connection. It means something only in a guest whose
+// Cost counts the instructions per message for several sizes, one-way and round
+// trip, and those of a whole TCP connection. It is meaningful only in a guest whose
 // clock counts instructions: see CountInGuest.
 var Cost = Experiment{
 	Name:    "cost",
-	Short:   "instructions per message in a guest that counts them",
+	Short:   "instructions per message in a guest whose clock counts them",
 	Modes:   []Mode{Native, Container, Flowtable, Express, Netkit},
 	Rounds:  3,
 	Counted: true,
@@ -42,8 +43,8 @@ var Cost = Experiment{
 	},
 }
 
-// costStep yields NAME_insn, instructions for each message, exchange or
-// connection.
+// costStep returns the step of metric NAME_insn: instructions per message, exchange
+// or connection.
 func costStep(name, proto string, pattern peer.Pattern, size int) Step {
 	metric := name + "_insn"
 	count := costCount
@@ -57,17 +58,17 @@ func costStep(name, proto string, pattern peer.Pattern, size int) Step {
 		OneCPU:     true,
 		FewExpress: pattern == peer.Connections,
 		Values: func(m Measurement) map[string]float64 {
-			// The clock counts an instruction as a nanosecond.
+			// The clock advances by one nanosecond per instruction.
 			return map[string]float64{metric: float64(m.Driven.Elapsed) / float64(m.Driven.Messages)}
 		},
 	}
 }
 
-// countingBed measures in lockstep, without peers.
+// countingBed measures with peer.Lockstep instead of peer processes.
 type countingBed struct{ *bed }
 
-// Count carries out Cost, or some of it, on this machine, whose clock must
-// count instructions.
+// Count runs Cost, or some of its steps, on this machine, whose clock must count
+// instructions.
 func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
 		b, err := openLab(e)
@@ -83,7 +84,7 @@ func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, erro
 	if err != nil {
 		return Sample{}, err
 	}
-	driven, err := peer.Lockstep(b.lab.Node(b.far), b.lab.Node(mode.node), spec)
+	driven, err := peer.Lockstep(b.lab.Node(b.serverNode), b.lab.Node(mode.node), spec)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -94,7 +95,7 @@ func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, erro
 	return after.since(before).sample(mode, step, Measurement{Served: driven, Driven: driven})
 }
 
-// countedFootnote says how the figures of Cost were taken.
+// countedFootnote describes how the figures of Cost were measured.
 func (r *Result) countedFootnote() string {
 	lines := []string{
 		fmt.Sprintf("%s, Linux %s; medians of %d rounds, modes interleaved in one boot.", r.Machine, r.Kernel, r.Rounds),
@@ -103,7 +104,8 @@ func (r *Result) countedFootnote() string {
 	return strings.Join(append(lines, r.problems()...), "\n")
 }
 
-// widest is the largest distance of a sample from its median, over that median.
+// widest returns the largest deviation of a sample from its median, relative to
+// that median.
 func (r *Result) widest() (widest float64) {
 	for _, metrics := range r.Modes {
 		for _, samples := range metrics {

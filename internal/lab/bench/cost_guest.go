@@ -18,39 +18,39 @@ import (
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
-// CountOptions say where to count instructions.
+// CountOptions select the guest in which instructions are counted.
 type CountOptions struct {
 	// Kernel is one of vm.Kernels.
 	Kernel string
 	// Arch is Go's name of the guest's architecture. Default: this machine's.
 	Arch string
-	// Executable is scon for that architecture, linked statically, with scon-lab
+	// Executable is scon for that architecture, statically linked, with scon-lab
 	// beside it. Default: those of this process.
 	Executable string
-	// Rounds to go through; 0 for the experiment's own number.
+	// Rounds to measure; 0 for the experiment's default.
 	Rounds int
-	// Progress is told about every step.
+	// Progress receives a report of every step.
 	Progress Progress
 }
 
-// countTimeout bounds a guest's work: a whole run takes some minutes on an idle
+// countTimeout bounds the run of a guest. A whole run takes some minutes on an idle
 // machine.
 const countTimeout = time.Hour
 
-// noNetkit is the guests' kernel that is older than netkit.
+// noNetkit is the guest kernel that is older than netkit.
 const noNetkit = "6.1"
 
-// What the guest's scon prints: a line for each step, one for each sample as
-// JSON, and the result as JSON.
+// The guest's scon prints one line per step, one per sample as JSON, and the result
+// as JSON.
 const (
 	stepMark   = "=== step "
 	sampleMark = "=== sample "
 	resultMark = "=== result\n"
 )
 
-// CountInGuest boots a guest that counts instructions and has it carry out Cost
-// or some of it. As with Run, there may be a result with an error: when ctx ends,
-// of the samples so far.
+// CountInGuest boots a guest that counts instructions and runs Cost or some of its
+// steps there. As with Run, a result may come with an error: when ctx ends, it has
+// the samples so far.
 func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, error) {
 	if o.Arch == "" {
 		o.Arch = runtime.GOARCH
@@ -63,8 +63,8 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 		return nil, err
 	}
 	if o.Kernel == noNetkit {
-		if e = e.on(true, false); len(e.Modes) == 0 {
-			return nil, fmt.Errorf("mode netkit: Linux %s has none", o.Kernel)
+		if e = e.supported(true, false); len(e.Modes) == 0 {
+			return nil, fmt.Errorf("mode netkit: Linux %s does not support it", o.Kernel)
 		}
 	}
 	started := time.Now()
@@ -82,24 +82,25 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	}
 	said, text, found := strings.Cut(r.Output, resultMark)
 	if !found {
-		return guest.interrupted(started), fmt.Errorf("the guest has no result: %s", withoutMarks(said))
+		return guest.interrupted(started), fmt.Errorf("the guest printed no result: %s", withoutMarks(said))
 	}
-	text, _, _ = strings.Cut(text, "\n") // errors follow, which the result has, too
+	text, _, _ = strings.Cut(text, "\n") // the errors that follow are in the result, too
 	result, err := parseResult([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("read the guest's result: %w", err)
 	}
-	result.took(started) // the guest's clock counts instructions
+	result.took(started) // the guest's clock counts instructions, not time
 	if n := len(result.Errors); n > 0 {
 		err = fmt.Errorf("%d errors; the first: %s", n, result.Errors[0])
 	}
 	if r.Complaints != "" {
-		err = errors.Join(err, errors.New("the guest's kernel complains: "+r.Complaints))
+		err = errors.Join(err, errors.New("the guest's kernel logged: "+r.Complaints))
 	}
 	return result, err
 }
 
-// withoutMarks is what a guest said besides the lines that are read here.
+// withoutMarks returns the guest's output without the lines that guestReader
+// parses.
 func withoutMarks(said string) string {
 	var rest strings.Builder
 	for line := range strings.Lines(said) {
@@ -110,8 +111,8 @@ func withoutMarks(said string) string {
 	return strings.TrimSpace(rest.String())
 }
 
-// countCommand is what the guest does. A signal that preempts a thread costs
-// instructions.
+// countCommand returns the command that the guest runs. Asynchronous preemption is
+// off, since its signals cost instructions.
 func countCommand(e Experiment, rounds int) string {
 	var modes, steps []string
 	for _, m := range e.Modes {
@@ -120,24 +121,24 @@ func countCommand(e Experiment, rounds int) string {
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
-	family, way, modules := 4, "", ""
+	family, path, modules := 4, "", ""
 	if e.IPv6 {
 		family = 6
 	}
 	if e.Overlay {
-		way = " --overlay"
+		path = " --overlay"
 	}
 	if e.Uplink != "" {
-		way = " --uplink " + e.Uplink
+		path = " --uplink " + e.Uplink
 	}
-	if e.Way != nil {
-		way, modules = " --between "+e.Way.Name, "modprobe br_netfilter\n"
+	if e.Path != nil {
+		path, modules = " --between "+e.Path.Name, "modprobe br_netfilter\n"
 	}
 	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon-lab bench count --rounds %d --family %d%s --modes %s --steps %s\n",
-		rounds, family, way, strings.Join(modes, ","), strings.Join(steps, ","))
+		rounds, family, path, strings.Join(modes, ","), strings.Join(steps, ","))
 }
 
-// files are those of the guest: scon and scon-lab.
+// files returns the files to put into the guest: scon and scon-lab.
 func (o CountOptions) files() (map[string]string, error) {
 	scon, lab := o.Executable, "/proc/self/exe"
 	if scon == "" {
@@ -156,11 +157,12 @@ func (o CountOptions) files() (map[string]string, error) {
 	return map[string]string{"/opt/scon": scon, "/opt/scon-lab": lab}, nil
 }
 
-// runsAlone tells whether an executable can run in a guest.
+// runsAlone returns an error if the executable cannot run in a guest of that
+// architecture.
 func runsAlone(path, arch string) error {
 	f, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("look at scon for the guest: %w", err)
+		return fmt.Errorf("inspect scon for the guest: %w", err)
 	}
 	defer f.Close()
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
@@ -168,19 +170,19 @@ func runsAlone(path, arch string) error {
 		return fmt.Errorf("scon for the guest is for %v, not %s: build it with GOARCH=%[2]s and name it with --executable", f.Machine, arch)
 	}
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return errors.New("scon for the guest needs libraries, which the guest has not: build it with CGO_ENABLED=0, as make does")
+		return errors.New("scon for the guest needs shared libraries, which the guest lacks: build it with CGO_ENABLED=0, as make does")
 	}
 	return nil
 }
 
-// guestReader tells the progress of a guest by what it prints, and keeps its
+// guestReader parses a guest's output: it reports the progress and keeps the
 // samples.
 type guestReader struct {
 	experiment Experiment
 	rounds     int
 	progress   Progress
 	line       []byte
-	result     *Result // nil until there is a sample
+	result     *Result // nil until the first sample
 }
 
 func (r *guestReader) Write(b []byte) (int, error) {
@@ -212,7 +214,7 @@ func (r *guestReader) tell(step string) {
 func (r *guestReader) keep(line []byte) {
 	var s guestSample
 	if json.Unmarshal(line, &s) != nil {
-		return // the guest ended amid the line
+		return // the guest ended within the line
 	}
 	if r.result == nil {
 		r.result = newResult(r.experiment, r.rounds)
@@ -221,8 +223,8 @@ func (r *guestReader) keep(line []byte) {
 	r.result.add(s.Sample)
 }
 
-// interrupted is the result of a guest that did not come to its end; nil if it
-// has no sample.
+// interrupted returns the result of a guest that ended early, or nil if there is no
+// sample.
 func (r *guestReader) interrupted(started time.Time) *Result {
 	if r.result != nil {
 		r.result.Interrupted = true
@@ -232,13 +234,14 @@ func (r *guestReader) interrupted(started time.Time) *Result {
 	return r.result
 }
 
-// guestSample is a sample and where it was taken.
+// guestSample is a sample with the guest's kernel and machine.
 type guestSample struct {
 	Kernel, Machine string
 	Sample          Sample
 }
 
-// GuestOptions make Count write the lines that CountInGuest reads.
+// GuestOptions returns options with which Count writes the lines that CountInGuest
+// reads.
 func GuestOptions(rounds int, w io.Writer) Options {
 	return Options{Rounds: rounds, Progress: guestProgress{w}, Taken: func(r *Result, s Sample) {
 		if line, err := json.Marshal(guestSample{r.Kernel, r.Machine, s}); err == nil {
@@ -255,7 +258,7 @@ func (p guestProgress) Step(done, total int, next string) {
 
 func (guestProgress) Done() {}
 
-// WriteGuestResult writes the result as CountInGuest reads it.
+// WriteGuestResult writes the result in the form that CountInGuest reads.
 func (r *Result) WriteGuestResult(w io.Writer) error {
 	if _, err := io.WriteString(w, "\n"+resultMark); err != nil {
 		return err

@@ -14,17 +14,17 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// told keeps what a progress was told.
-type told struct {
+// recorder is a Progress that records the steps it receives.
+type recorder struct {
 	quiet
 	steps []string
 }
 
-func (p *told) Step(_, _ int, next string) { p.steps = append(p.steps, next) }
+func (p *recorder) Step(_, _ int, next string) { p.steps = append(p.steps, next) }
 
-// The host follows the guest's steps, however the console cuts its lines.
+// The host follows the guest's steps wherever the console splits the lines.
 func TestGuestProgress(t *testing.T) {
-	var p told
+	var p recorder
 	reader := &guestReader{progress: &p}
 	lines := &strings.Builder{}
 	guest := GuestOptions(2, lines).Progress
@@ -37,11 +37,11 @@ func TestGuestProgress(t *testing.T) {
 		}
 	}
 	if got := strings.Join(p.steps, "; "); got != "round 1 of 2, native udp_64; express" {
-		t.Errorf("told %q", got)
+		t.Errorf("recorded %q", got)
 	}
 }
 
-// What a guest has measured is there when it does not come to its end.
+// The samples of a guest that ends early are kept.
 func TestGuestIsInterrupted(t *testing.T) {
 	e := Experiment{Name: "cost", Counted: true, Modes: []Mode{Native, Express}, Steps: []Step{costStep("udp_64", "udp", peer.Stream, 64)}}
 	reader := &guestReader{experiment: e, rounds: 3, progress: quiet{}}
@@ -103,13 +103,13 @@ func TestRunsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := runsAlone(sh, runtime.GOARCH); err == nil || !strings.Contains(err.Error(), "needs libraries") {
+	if err := runsAlone(sh, runtime.GOARCH); err == nil || !strings.Contains(err.Error(), "needs shared libraries") {
 		t.Errorf("a shell that is linked dynamically: %v", err)
 	}
 }
 
-// Every step of Cost runs without a guest, too, if not for figures: none gets
-// stuck, and its messages cross the uplink.
+// Every step of Cost also runs without a guest, though its figures mean nothing
+// then: no step hangs, and its messages cross the uplink.
 func TestLockstepInTheLab(t *testing.T) {
 	needRoot(t)
 	b, err := openLab(Experiment{})

@@ -2,19 +2,19 @@ package bench
 
 import "context"
 
-// Bed is where an experiment of another package takes place.
+// Bed is the testbed of an experiment in another package.
 type Bed interface {
-	// Ready makes the bed ready for a mode.
+	// Ready prepares the bed for a mode.
 	Ready(ctx context.Context, mode Mode) error
 	// Clear undoes Ready.
 	Clear() error
-	// Take measures one sample of a step; the bed is ready for the mode.
+	// Take measures one sample of a step after Ready.
 	Take(ctx context.Context, mode Mode, step Step) (Sample, error)
 	// Close removes the bed.
 	Close() error
 }
 
-// RunBed carries out an experiment in a bed that it opens and closes; see Run.
+// RunBed runs an experiment in a bed that it opens and closes; see Run.
 func RunBed(ctx context.Context, e Experiment, o Options, open func() (Bed, error)) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
 		b, err := open()
@@ -25,7 +25,7 @@ func RunBed(ctx context.Context, e Experiment, o Options, open func() (Bed, erro
 	})
 }
 
-// customBed is a Bed as a testbed.
+// customBed makes a Bed a testbed.
 type customBed struct{ Bed }
 
 func (b customBed) ready(ctx context.Context, mode Mode) error { return b.Ready(ctx, mode) }
@@ -36,8 +36,8 @@ func (b customBed) take(ctx context.Context, mode Mode, step Step) (Sample, erro
 	return b.Take(ctx, mode, step)
 }
 
-// distance says on what kind of machine a run took place; on a busy one the two
-// CPUs may not meet in time, which is no reason to measure nothing.
+// distance measures the distance of the two CPUs. On a busy machine they may fail
+// to exchange the cache line in time; the run continues without a distance then.
 func (customBed) distance() (Distance, error) {
 	a, b, err := TwoCPUs()
 	if err != nil {

@@ -18,28 +18,28 @@ import (
 	"github.com/scon-project/scon/internal/host/programs"
 )
 
-// How long the daemon may take until it is active, and until it has ended.
+// Time limits for the daemon to become active and to exit.
 const (
-	daemonStart = 30 * time.Second // several may start at a time
+	daemonStart = 30 * time.Second // several daemons may start at the same time
 	daemonStop  = 10 * time.Second
 )
 
-// errEnded says that the daemon ended without being told to.
-var errEnded = errors.New("it ended by itself")
+// errEnded means that the daemon exited without being stopped.
+var errEnded = errors.New("it exited unexpectedly")
 
 // daemon is SCON's daemon as a child process.
 type daemon struct {
 	command *exec.Cmd
-	output  bytes.Buffer // belongs to the process until ended is closed
+	output  bytes.Buffer // owned by the process until ended is closed
 	ended   chan struct{}
 	client  *api.Client
-	dir     string   // of its state and socket
-	ports   []string // of the containers whose packets count
+	dir     string   // holds its state and socket
+	ports   []string // ports of the containers whose packets are counted
 	uplink  string
 }
 
-// startDaemonAt starts the daemon in a namespace, with settings that are not the
-// defaults, and waits until it is active at a container's port and an uplink.
+// startDaemonAt starts the daemon in a namespace with the given settings and waits
+// until it is active at a container's port and an uplink.
 func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d *daemon, err error) {
 	scon, err := programs.Find("scon")
 	if err != nil {
@@ -60,11 +60,11 @@ func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d
 			"--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket),
 	}
 	d.command.Stdout, d.command.Stderr = &d.output, &d.output
-	// Ctrl-C is for the bench, which stops the daemon in order; if the bench
-	// is killed, the daemon goes too.
+	// Ctrl-C must only reach the bench, which then stops the daemon. If the bench
+	// is killed, the kernel ends the daemon.
 	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	// The machine's own settings are not for the lab.
-	err = os.WriteFile(config, []byte("# the bench's\n"+settings), 0o644)
+	// The machine's own settings do not apply in the lab.
+	err = os.WriteFile(config, []byte("# written by scon bench\n"+settings), 0o644)
 	if err == nil {
 		err = d.command.Start()
 	}
@@ -85,7 +85,7 @@ func startDaemonAt(ctx context.Context, netns, port, uplink, settings string) (d
 	return d, nil
 }
 
-// waitActive returns when packets of the lab's containers can go express.
+// waitActive waits until the lab's containers can use the express path.
 func (d *daemon) waitActive(ctx context.Context) error {
 	deadline := time.After(daemonStart)
 	for {
@@ -105,7 +105,7 @@ func (d *daemon) waitActive(ctx context.Context) error {
 	}
 }
 
-// activeAt tells whether the express way is open at all of the devices.
+// activeAt reports whether the express path is active at all of the devices.
 func activeAt(status api.Status, devs ...string) bool {
 	hooked := map[string]bool{}
 	for _, hook := range status.Hooks {
@@ -119,7 +119,7 @@ func activeAt(status api.Status, devs ...string) bool {
 	return status.State == api.StateActive
 }
 
-// read adds what the daemon counts to a reading.
+// read adds the daemon's counters to a reading.
 func (d *daemon) read(r *reading) error {
 	status, err := d.client.Status()
 	if err != nil {
@@ -143,11 +143,11 @@ func (d *daemon) read(r *reading) error {
 	return err
 }
 
-// processTime is the processor time of all threads of a process so far, also of
-// those that have ended.
+// processTime returns the processor time that all threads of a process have used,
+// including threads that have exited.
 func processTime(pid int) (time.Duration, error) {
-	// The kernel's number of another process's clock: its pid inverted, and 2
-	// for the scheduler's own count.
+	// The clock id of another process: its inverted pid, shifted, and 2 for the
+	// scheduler's clock.
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
 		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
@@ -155,7 +155,8 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// stop ends the daemon as a service manager does and removes its files.
+// stop ends the daemon with SIGTERM, as a service manager does, and removes its
+// files.
 func (d *daemon) stop() error {
 	var err error
 	d.command.Process.Signal(syscall.SIGTERM)
@@ -164,7 +165,7 @@ func (d *daemon) stop() error {
 	case <-time.After(daemonStop):
 		d.command.Process.Kill()
 		<-d.ended
-		err = fmt.Errorf("stop the daemon: still there after %v; killed", daemonStop)
+		err = fmt.Errorf("stop the daemon: it did not exit within %v and was killed", daemonStop)
 	}
 	if err == nil && !d.command.ProcessState.Success() {
 		err = fmt.Errorf("stop the daemon: %v: %s", d.command.ProcessState, bytes.TrimSpace(d.output.Bytes()))

@@ -16,9 +16,9 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// fakeDaemon answers like a daemon whose container sent 90 packets express and
-// 10 regular. In a namespace called "broken" it ends with an error, in one
-// called "stubborn" it is never active.
+// fakeDaemon answers like a daemon whose container sent 90 packets express and 10
+// regular. In a namespace named "broken" it exits with an error, in one named
+// "stubborn" it never becomes active.
 func fakeDaemon(args []string) int {
 	flags := flag.NewFlagSet("daemon", flag.ContinueOnError)
 	netns := flags.String("netns", "", "")
@@ -58,7 +58,7 @@ func fakeDaemon(args []string) int {
 	return 0
 }
 
-// fakeBackend knows nothing but its status.
+// fakeBackend implements only the status request.
 type fakeBackend struct {
 	api.Backend
 	status api.Status
@@ -92,7 +92,7 @@ func TestDaemonIsStartedReadAndStopped(t *testing.T) {
 func TestDaemonThatDoesNotStart(t *testing.T) {
 	_, err := startDaemonAt(t.Context(), "broken", lab.Port(1), lab.Uplink, "")
 	if err == nil || !strings.Contains(err.Error(), "no bridge here") {
-		t.Errorf("error %v, want the daemon's own words", err)
+		t.Errorf("error %v, want the daemon's error output", err)
 	}
 }
 
@@ -101,10 +101,10 @@ func TestDaemonThatIsNeverActiveIsStopped(t *testing.T) {
 	defer cancel()
 	_, err := startDaemonAt(ctx, "stubborn", lab.Port(1), lab.Uplink, "")
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v, want the end of the waiting", err)
+		t.Errorf("error %v, want the timeout", err)
 	}
 	if strings.Contains(fmt.Sprint(err), "killed") {
-		t.Errorf("it was not stopped in order: %v", err)
+		t.Errorf("the daemon was not stopped: %v", err)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestProcessTimeIsOfTheWholeProcess(t *testing.T) {
 	if after <= before {
 		t.Errorf("processor time went from %v to %v", before, after)
 	}
-	if _, err := processTime(1 << 22); err == nil { // above any pid
-		t.Error("no error about a process that is not there")
+	if _, err := processTime(1 << 22); err == nil { // larger than any pid
+		t.Error("no error for a process that does not exist")
 	}
 }

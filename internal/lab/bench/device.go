@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetConnections empties the connection tracking of the current namespace.
+// forgetConnections flushes the conntrack table of the current namespace.
 func forgetConnections() error {
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-		return fmt.Errorf("empty the connection tracking: %w", err)
+		return fmt.Errorf("flush conntrack: %w", err)
 	}
 	return nil
 }
 
-// nothingAttached refuses BPF programs at the devices of the current namespace:
-// with one there, it would not be a plain container that is measured.
+// nothingAttached returns an error if BPF programs are attached to devices of the
+// current namespace: they would distort the measurement of a plain container.
 func nothingAttached() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -28,7 +28,7 @@ func nothingAttached() error {
 	for _, l := range links {
 		n, err := countPrograms(l)
 		if err != nil {
-			return fmt.Errorf("look for programs at %s: %w", l.Attrs().Name, err)
+			return fmt.Errorf("list the BPF programs at %s: %w", l.Attrs().Name, err)
 		}
 		if n > 0 {
 			return fmt.Errorf("%d BPF programs are still attached to %s", n, l.Attrs().Name)
@@ -37,12 +37,12 @@ func nothingAttached() error {
 	return nil
 }
 
-// countPrograms at a device, by tcx or as a filter of tc.
+// countPrograms returns the number of tcx programs and tc filters at a device.
 func countPrograms(l netlink.Link) (int, error) {
 	n := 0
 	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: hook})
-		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) { // a kernel without tcx
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) { // this kernel has no tcx
 			continue
 		}
 		if err != nil {

@@ -7,13 +7,14 @@ import (
 	"github.com/scon-project/scon/internal/host/cores"
 )
 
-// Distance is how far apart two CPUs are: virtual CPUs move between the cores
-// and sockets of their host, and with them every figure that needs two of them.
+// Distance is the communication delay between two CPUs. A hypervisor moves virtual
+// CPUs between cores and sockets, which changes every figure that needs two of
+// them.
 type Distance struct {
-	// NS is the median time that a written cache line takes to the other
-	// CPU, in nanoseconds.
+	// NS is the median time in nanoseconds until the other CPU sees a write to a
+	// cache line.
 	NS float64 `json:"ns"`
-	// Class is NEAR, FAR or ONE; figures of different classes do not compare.
+	// Class is NEAR, FAR or ONE. Figures of different classes are not comparable.
 	Class string `json:"class"`
 }
 
@@ -27,19 +28,19 @@ func (d Distance) String() string {
 	return fmt.Sprintf("%s (%.0f ns)", d.Class, d.NS)
 }
 
-// Classes of a Distance, and the bound between them in nanoseconds.
+// Classes of a Distance, and the limit between them in nanoseconds.
 const (
 	Near   = "NEAR"
 	Far    = "FAR"
-	OneCPU = "ONE" // there is only one CPU to run on
+	OneCPU = "ONE" // this process may use only one CPU
 
 	nearBelow = 150
 )
 
-// bounce takes some 10 ms on an idle machine.
+// bounce takes about 10 ms on an idle machine.
 var bounce = cores.Bounce{Turns: 2000, Batches: 15, Patience: 10 * time.Second}
 
-// measureDistance lets two threads pass a cache line back and forth.
+// measureDistance has two threads pass a cache line back and forth.
 func measureDistance(a, b int) (Distance, error) {
 	if a == b {
 		return Distance{Class: OneCPU}, nil

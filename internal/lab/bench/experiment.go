@@ -1,17 +1,17 @@
-// Package bench measures what a container's network costs, side by side with a
-// native process and with the express way.
+// Package bench measures the network cost of a container, compared with a native
+// process and with the express path.
 //
-// The way of an experiment:
+// An experiment runs as follows:
 //
 //  1. An Experiment is data: modes, steps and the metrics that a step yields.
 //  2. Run builds the bed: the lab's namespaces and a traffic peer in each node.
-//  3. It goes through the rounds; each round measures every mode in turn, so
-//     that what changes on the machine meanwhile meets all modes alike.
-//  4. Before a mode the bed is made ready for it (Express starts a daemon), and
-//     after each measurement it is asked whether the packets really went the
-//     way that the mode stands for; if not, the sample is an error.
-//  5. The Result holds all samples, ratios of medians with their intervals, and
-//     writes itself as JSON and as a table.
+//  3. Each round measures every mode in turn, so that changes of the machine
+//     affect all modes alike.
+//  4. Before a mode the bed is prepared for it (Express starts a daemon). After
+//     each measurement, counters show which path the packets took; if it is not
+//     the mode's path, the sample is an error.
+//  5. The Result holds all samples and the ratios of medians with their
+//     intervals, and writes itself as JSON and as a table.
 package bench
 
 import (
@@ -25,33 +25,33 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// Mode is a way for a process on the device to reach the edge.
+// Mode is a network path from a process on the device to the edge.
 type Mode struct {
 	Name string
-	// node of the lab that the process is in.
+	// node is the lab node of the process.
 	node string
-	// express says that a daemon is at work.
+	// express is set if the daemon runs.
 	express bool
-	// flowtable says that nftables has one.
+	// flowtable is set if nftables has a flowtable.
 	flowtable bool
-	// netkit says that the node has a netkit pair.
+	// netkit is set if the node has a netkit pair.
 	netkit bool
 }
 
 var (
-	// Native is a process of the device itself.
+	// Native is a process in the device's own namespace.
 	Native = Mode{Name: "native", node: "device"}
-	// Container is behind bridge, NAT and Docker's own rules.
+	// Container is a container behind a bridge, NAT and Docker's rules.
 	Container = Mode{Name: "container", node: "c1"}
-	// Flowtable is the same container with the kernel's own fast path.
+	// Flowtable is the same container with the kernel's flowtable.
 	Flowtable = Mode{Name: "flowtable", node: "c1", flowtable: true}
-	// Express is the same container with SCON at work.
+	// Express is the same container with SCON's daemon running.
 	Express = Mode{Name: "express", node: "c1", express: true}
 	// Netkit is Express for a container with a netkit pair.
 	Netkit = Mode{Name: "netkit", node: "c2", express: true, netkit: true}
 )
 
-// Metric is one figure that a step yields.
+// Metric is one figure of a step.
 type Metric struct {
 	Name string
 	Unit string
@@ -61,30 +61,28 @@ type Metric struct {
 type Step struct {
 	Name    string
 	Metrics []Metric
-	// Spec of the traffic; the runner fills in server address and CPUs.
+	// Spec of the traffic; the runner sets the server's address and the CPUs.
 	Spec peer.Spec
-	// OneCPU puts both ends on one CPU, which makes round trips repeatable.
+	// OneCPU runs both ends on one CPU, which makes round trips repeatable.
 	OneCPU bool
-	// Softirq measures the time in softirqs as well, which slows the traffic
-	// down a little.
+	// Softirq also measures the softirq time, which slows the traffic down
+	// slightly.
 	Softirq bool
-	// FewExpress says that most packets may stay regular, in Flowtable, too,
-	// because the connections are too short to become known.
+	// FewExpress is set if most packets may stay regular, also in Flowtable,
+	// because the connections are too short to be admitted.
 	FewExpress bool
-	// Values of the metrics from what was measured.
+	// Values computes the metrics from a measurement.
 	Values func(Measurement) map[string]float64
-	// Traffic stands in for Spec, OneCPU, Softirq and Values; RunTraffic
-	// carries it out.
+	// Traffic replaces Spec, OneCPU, Softirq and Values; RunTraffic runs it.
 	Traffic Traffic
 }
 
-// Measurement is what a step is computed from.
+// Measurement is the input of Step.Values.
 type Measurement struct {
 	Served, Driven peer.Report
-	// UplinkPackets of both directions.
+	// UplinkPackets counts both directions.
 	UplinkPackets uint64
-	// SoftirqTime is the time of the network softirqs on all CPUs, 0 without
-	// Step.Softirq.
+	// SoftirqTime is the network softirq time of all CPUs, 0 without Step.Softirq.
 	SoftirqTime time.Duration
 	// DaemonTime is the processor time of SCON's daemon, 0 without one.
 	DaemonTime time.Duration
@@ -93,35 +91,35 @@ type Measurement struct {
 // Experiment is a set of steps to measure in a set of modes.
 type Experiment struct {
 	Name  string
-	Short string // one line for the help
+	Short string // one line for --help
 	Modes []Mode
 	Steps []Step
-	// Rounds unless the user says otherwise.
+	// Rounds is the default number of rounds.
 	Rounds int
-	// IPv6 says that the steps' traffic is of IPv6.
+	// IPv6 is set if the steps' traffic uses IPv6.
 	IPv6 bool
-	// Overlay says that the traffic is by VXLAN, as flannel has it.
+	// Overlay is set if the traffic crosses a VXLAN overlay like flannel's.
 	Overlay bool
-	// Uplink is the kind of the uplink that the traffic is by, as
+	// Uplink is the kind of uplink that the traffic crosses, as in
 	// lab.Options.Uplink; "" for lab.Uplink.
 	Uplink string
-	// Way of the traffic if it is between two containers, else nil.
-	Way *Way
-	// Containers that RunTraffic needs; 0 for one.
+	// Path of traffic between two containers, nil for other traffic.
+	Path *Path
+	// Containers that RunTraffic needs; 0 means one.
 	Containers int
-	// Counted says that the samples are counted instructions: they are the
-	// same again to a few thousandths, and shown that way.
+	// Counted is set if the samples are instruction counts, which repeat to within
+	// a few thousandths and are shown with more digits.
 	Counted bool
-	// Pairs of modes that are compared; none means those that are of interest
-	// in the lab.
+	// Pairs of modes to compare; nil for the default pairs of the lab.
 	Pairs [][2]string
-	// Against are the modes the ratios to which a summary keeps; nil keeps all.
+	// Against limits the ratios of a summary to those relative to these modes; nil
+	// keeps all.
 	Against []string
-	// Table writes the result for people instead of Result.WriteTable.
+	// Table replaces Result.WriteTable.
 	Table func(r *Result, w io.Writer) error
 }
 
-// metrics of all steps in their order.
+// metrics returns the metrics of all steps in order.
 func (e Experiment) metrics() []Metric {
 	var all []Metric
 	for _, step := range e.Steps {
@@ -130,7 +128,7 @@ func (e Experiment) metrics() []Metric {
 	return all
 }
 
-// units of all metrics by their name.
+// units returns the units of all metrics by name.
 func (e Experiment) units() map[string]string {
 	units := map[string]string{}
 	for _, m := range e.metrics() {
@@ -149,21 +147,21 @@ func (e Experiment) OverIPv6() Experiment {
 	return e.renamed(rename)
 }
 
-// OverVXLAN returns the experiment with the same steps by the lab's flannel
-// overlay, without nftables' flowtable: quick_vxlan, vxlan_udp_64.
+// OverVXLAN returns the experiment with the same steps across the lab's flannel
+// overlay, without mode flowtable: quick_vxlan, vxlan_udp_64.
 func (e Experiment) OverVXLAN() Experiment {
 	e.Name, e.Short, e.Overlay = e.Name+"_vxlan", e.Short+", over VXLAN", true
-	return e.on(false, true).renamed(func(name string) string { return "vxlan_" + name })
+	return e.supported(false, true).renamed(func(name string) string { return "vxlan_" + name })
 }
 
-// OverUplink returns the experiment with the same steps by the lab's second
+// OverUplink returns the experiment with the same steps across the lab's second
 // uplink, of a kind of lab.UplinkKinds: quick_vlan, vlan_udp_64.
 func (e Experiment) OverUplink(kind string) Experiment {
 	e.Name, e.Short, e.Uplink = e.Name+"_"+kind, e.Short+", over "+kind, kind
 	return e.renamed(func(name string) string { return kind + "_" + name })
 }
 
-// renamed returns the experiment with other names of steps and metrics.
+// renamed returns the experiment with its steps and metrics renamed.
 func (e Experiment) renamed(rename func(string) string) Experiment {
 	e.Steps = slices.Clone(e.Steps)
 	for i := range e.Steps {
@@ -185,24 +183,24 @@ func (e Experiment) renamed(rename func(string) string) Experiment {
 	return e
 }
 
-// Here returns the experiment without what this kernel does not have.
-func (e Experiment) Here() Experiment { return e.on(HasFlowtable(), lab.HasNetkit()) }
+// Here returns the experiment without the modes that this kernel does not support.
+func (e Experiment) Here() Experiment { return e.supported(HasFlowtable(), lab.HasNetkit()) }
 
-// on returns the experiment for a kernel with a flowtable or without, and with
-// netkit or without.
-func (e Experiment) on(flowtable, netkit bool) Experiment {
+// supported returns the experiment for a kernel with or without flowtables and with
+// or without netkit.
+func (e Experiment) supported(flowtable, netkit bool) Experiment {
 	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
 		return m.flowtable && !flowtable || m.netkit && !netkit
 	})
 	return e
 }
 
-// hasNetkit tells whether a mode needs a container with a netkit pair.
+// hasNetkit reports whether a mode needs a container with a netkit pair.
 func (e Experiment) hasNetkit() bool {
 	return slices.ContainsFunc(e.Modes, func(m Mode) bool { return m.netkit })
 }
 
-// Only returns the experiment with some of its modes.
+// Only returns the experiment with the named modes only.
 func (e Experiment) Only(names []string) (Experiment, error) {
 	var modes []Mode
 	for _, name := range names {
@@ -216,7 +214,7 @@ func (e Experiment) Only(names []string) (Experiment, error) {
 	return e, nil
 }
 
-// OnlySteps returns the experiment with some of its steps.
+// OnlySteps returns the experiment with the named steps only.
 func (e Experiment) OnlySteps(names []string) (Experiment, error) {
 	var steps []Step
 	for _, name := range names {

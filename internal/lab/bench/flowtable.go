@@ -9,17 +9,17 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// flowtableTable is the flowtable's table, beside Docker's rules, and
-// flowtableTable6 that for IPv6.
+// flowtableTable is the nftables table of the flowtable, separate from Docker's
+// rules. flowtableTable6 is the one for IPv6.
 const (
 	flowtableTable  = "ip sconbench"
 	flowtableTable6 = "ip6 sconbench"
 )
 
-// flowtableRules offload every connection that Docker's rules let pass. Only
-// with its port among the devices do a container's packets leave the bridge out
-// in both directions; with the uplink alone conntrack says OFFLOAD, too, and the
-// bridge sees them all the same (reading.check does not accept that).
+// flowtableRules offload every connection that Docker's rules accept. A container's
+// packets bypass the bridge in both directions only if its port is among the
+// devices. With the uplink alone, conntrack reports OFFLOAD although the bridge
+// still handles every packet; reading.check rejects that.
 const flowtableRules = `table %s {
 	flowtable fast {
 		hook ingress priority filter
@@ -32,14 +32,15 @@ const flowtableRules = `table %s {
 }
 `
 
-// loadFlowtable puts the kernel's fast path into the current namespace, at
-// devices by which packets to an address and back arrive.
+// loadFlowtable loads a flowtable into the current namespace, at the devices on
+// which packets to an address and back arrive.
 func loadFlowtable(to netip.Addr, devices []string) error {
 	return nft(fmt.Sprintf(flowtableRules, tableFor(to), strings.Join(devices, ", ")))
 }
 
-// wireOf is the device that the packets of a second uplink cross, a flowtable's
-// too: that sees through VLAN devices and bridges, and sends by those beneath.
+// wireOf returns the device that packets of a second uplink cross, also with a
+// flowtable. A flowtable resolves VLAN devices and bridges to the devices below
+// them.
 func wireOf(kind string) string {
 	switch kind {
 	case lab.UplinkVLAN:
@@ -62,7 +63,7 @@ func tableFor(to netip.Addr) string {
 	return flowtableTable
 }
 
-// nft runs a script in the current namespace.
+// nft runs an nft script in the current namespace.
 func nft(script string) error {
 	cmd := exec.Command("nft", "--file", "-")
 	cmd.Stdin = strings.NewReader(script)

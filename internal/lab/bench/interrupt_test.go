@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// interruptAt is a Progress that cancels a run while a step is under way, as
-// Ctrl-C does.
+// interruptAt is a Progress that cancels a run during a step, as Ctrl-C does.
 type interruptAt struct {
-	after  int // steps that may end
+	after  int // number of steps that may complete
 	cancel context.CancelFunc
 }
 

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Over IPv6 everything has names of its own, and yields what it does over IPv4.
+// Over IPv6 all steps and metrics have names of their own and yield the same values
+// as over IPv4.
 func TestOverIPv6(t *testing.T) {
 	e := Cost.OverIPv6()
 	if e.Name != "cost6" || !e.IPv6 || Cost.IPv6 || len(e.Steps) != len(Cost.Steps) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describeMachine names the hardware: "MODEL, N CPUs, ARCH".
+// describeMachine returns the hardware as "MODEL, N CPUs, ARCH".
 func describeMachine() string {
 	model := deviceModel("/proc/device-tree/model")
 	if model == "" {
@@ -26,8 +26,8 @@ func describeMachine() string {
 	return fmt.Sprintf("%s, %d CPUs, %s", model, runtime.NumCPU(), runtime.GOARCH)
 }
 
-// deviceModel reads the name that a device tree gives the board, "" where there
-// is no device tree.
+// deviceModel reads the board's name from the device tree; "" without a device
+// tree.
 func deviceModel(path string) string {
 	name, err := os.ReadFile(path)
 	if err != nil {
@@ -36,8 +36,8 @@ func deviceModel(path string) string {
 	return strings.TrimSpace(strings.TrimRight(string(name), "\x00"))
 }
 
-// parseCPUModel reads the first "model name" of /proc/cpuinfo, "" where the
-// architecture writes none.
+// parseCPUModel returns the first "model name" of /proc/cpuinfo; "" on
+// architectures without that line.
 func parseCPUModel(r io.Reader) string {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
@@ -49,7 +49,7 @@ func parseCPUModel(r io.Reader) string {
 	return ""
 }
 
-// kernelRelease is what uname -r prints.
+// kernelRelease returns the output of uname -r.
 func kernelRelease() string {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -58,8 +58,8 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// TwoCPUs picks where the two ends of a run go: the first and the last CPU that
-// this process may use, which are the same where it may use only one.
+// TwoCPUs returns the CPUs for the two ends of a run: the first and the last CPU
+// that this process may use. They are the same if it may use only one.
 func TwoCPUs() (first, last int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

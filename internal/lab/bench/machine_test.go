@@ -10,7 +10,7 @@ import (
 func TestParseCPUModel(t *testing.T) {
 	for file, want := range map[string]string{
 		"testdata/cpuinfo-amd64": "Intel(R) Celeron(R) N4500 @ 1.10GHz",
-		"testdata/cpuinfo-arm64": "", // the device tree has the name
+		"testdata/cpuinfo-arm64": "", // the name is in the device tree
 	} {
 		f, err := os.Open(file)
 		if err != nil {

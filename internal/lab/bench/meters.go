@@ -13,32 +13,32 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench/peer"
 )
 
-// nearlyAll of the packets have to go the way that a mode stands for. The rest
-// are the first ones of a connection and those that renew its lease.
+// nearlyAll is the share of the packets that must take the mode's path. The rest
+// are the first packets of a connection and those that renew its lease.
 const nearlyAll = 0.9
 
-// meters are read before and after a measurement.
+// meters are the counters that are read before and after a measurement.
 type meters struct {
 	lab     *lab.Lab
 	wire    string
 	softirq *softirqMeter // nil without Step.Softirq
-	daemon  *daemon       // nil without one
-	between bool          // nothing crosses the uplink
+	daemon  *daemon       // nil in modes without a daemon
+	between bool          // no packet crosses the uplink
 }
 
-// reading is what the meters show; all of it only grows.
+// reading holds the values of the meters, which only grow.
 type reading struct {
-	// Packets of both directions by the device's own counters. The bridge
-	// sees those that take a container's regular way.
+	// Packets of both directions by the devices' own counters. The bridge counts
+	// those on a container's regular path.
 	uplink, bridge uint64
-	// Packets of the container by the daemon's counters, and why the regular
-	// ones were that.
+	// Packets of the container by the daemon's counters, and the reasons of the
+	// regular ones.
 	express, regular uint64
 	reasons          map[string]uint64
 
 	softirqTime time.Duration // of all CPUs
-	daemonTime  time.Duration // of the processor
-	between     bool          // nothing crosses the uplink: its counter and the bridge's tell nothing
+	daemonTime  time.Duration // processor time of the daemon
+	between     bool          // no packet crosses the uplink: the counters of uplink and bridge are meaningless
 }
 
 func (m meters) read() (r reading, err error) {
@@ -66,7 +66,8 @@ func (m meters) read() (r reading, err error) {
 	return r, nil
 }
 
-// countPackets of both directions of a device of the current namespace.
+// countPackets returns the packets of both directions of a device in the current
+// namespace.
 func countPackets(dev string) (uint64, error) {
 	l, err := netlink.LinkByName(dev)
 	if err != nil {
@@ -76,7 +77,7 @@ func countPackets(dev string) (uint64, error) {
 	return statistics.RxPackets + statistics.TxPackets, nil
 }
 
-// since is what was added to an earlier reading.
+// since returns the difference from an earlier reading.
 func (r reading) since(before reading) reading {
 	reasons := map[string]uint64{}
 	for reason, n := range r.reasons {
@@ -96,7 +97,7 @@ func (r reading) since(before reading) reading {
 	}
 }
 
-// sample is what a step yields, if the packets went the mode's way.
+// sample returns the sample of a step if the packets took the mode's path.
 func (r reading) sample(mode Mode, step Step, m Measurement) (Sample, error) {
 	if err := r.check(mode, step); err != nil {
 		return Sample{}, err
@@ -114,7 +115,8 @@ func (r reading) sample(mode Mode, step Step, m Measurement) (Sample, error) {
 	return s, nil
 }
 
-// expressShare of the container's packets as the daemon counts them, 0 to 1.
+// expressShare is the express share of the container's packets by the daemon's
+// counters, 0 to 1.
 func (r reading) expressShare() float64 {
 	if r.express == 0 {
 		return 0
@@ -122,8 +124,8 @@ func (r reading) expressShare() float64 {
 	return float64(r.express) / float64(r.express+r.regular)
 }
 
-// check refuses a measurement whose packets did not go the way that the mode
-// stands for. The kernel's counters are asked as well as the daemon's.
+// check returns an error if the packets did not take the mode's path. It uses the
+// kernel's counters as well as the daemon's.
 func (r reading) check(mode Mode, step Step) error {
 	if (mode.express || mode.flowtable) && step.FewExpress {
 		return nil
@@ -131,16 +133,16 @@ func (r reading) check(mode Mode, step Step) error {
 	byBridge := float64(r.bridge) / float64(max(r.uplink, 1))
 	switch {
 	case !r.between && mode == Container && byBridge < nearlyAll:
-		return fmt.Errorf("only %.1f %% of the packets went by the bridge, which a container's do", 100*byBridge)
+		return fmt.Errorf("only %.1f %% of the packets crossed the bridge, want nearly all of a container's", 100*byBridge)
 	case !r.between && mode != Container && byBridge > 1-nearlyAll:
-		return fmt.Errorf("%.1f %% of the packets went by the bridge%s", 100*byBridge, r.why())
+		return fmt.Errorf("%.1f %% of the packets crossed the bridge%s", 100*byBridge, r.why())
 	case mode.express && r.expressShare() < nearlyAll:
 		return fmt.Errorf("only %.1f %% of the packets went express%s", 100*r.expressShare(), r.why())
 	}
 	return nil
 }
 
-// why lists the reasons for regular packets, the most frequent first.
+// why lists the reasons of regular packets, the most frequent first.
 func (r reading) why() string {
 	if len(r.reasons) == 0 {
 		return ""

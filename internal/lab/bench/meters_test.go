@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCheckRefusesTheWrongWay(t *testing.T) {
+func TestCheckRefusesTheWrongPath(t *testing.T) {
 	long, short := Step{Name: "long"}, Step{Name: "short", FewExpress: true}
 	reasons := map[string]uint64{"lease": 3, "too_long": 700}
 	for _, c := range []struct {
@@ -13,10 +13,10 @@ func TestCheckRefusesTheWrongWay(t *testing.T) {
 		mode Mode
 		step Step
 		used reading
-		want string // part of the error, "" for none
+		want string // substring of the error, "" for none
 	}{
 		{"native past the bridge", Native, long, reading{uplink: 1000}, ""},
-		{"native by the bridge", Native, long, reading{uplink: 1000, bridge: 1000}, "by the bridge"},
+		{"native by the bridge", Native, long, reading{uplink: 1000, bridge: 1000}, "crossed the bridge"},
 		{"container by the bridge", Container, long, reading{uplink: 1000, bridge: 1000}, ""},
 		{"container past the bridge", Container, long, reading{uplink: 1000, bridge: 60}, "only 6.0 %"},
 		{"express past the bridge", Express, long,
@@ -24,13 +24,13 @@ func TestCheckRefusesTheWrongWay(t *testing.T) {
 		{"express by the bridge", Express, long,
 			reading{uplink: 1000, bridge: 700, express: 300, regular: 700, reasons: reasons}, "reasons: too_long 700, lease 3"},
 		{"express only for the daemon", Express, long,
-			reading{uplink: 1000, bridge: 1000, express: 1000}, "100.0 % of the packets went by the bridge"},
+			reading{uplink: 1000, bridge: 1000, express: 1000}, "100.0 % of the packets crossed the bridge"},
 		{"express only for the bridge", Express, long,
 			reading{uplink: 1000, express: 300, regular: 700}, "only 30.0 %"},
 		{"no packet", Express, long, reading{}, "only 0.0 %"},
 		{"express, short connections", Express, short, reading{uplink: 1000, bridge: 1000}, ""},
 		{"flowtable past the bridge", Flowtable, long, reading{uplink: 1000, bridge: 2}, ""},
-		{"flowtable of the uplink alone", Flowtable, long, reading{uplink: 1000, bridge: 1000}, "by the bridge"},
+		{"flowtable of the uplink alone", Flowtable, long, reading{uplink: 1000, bridge: 1000}, "crossed the bridge"},
 		{"flowtable, short connections", Flowtable, short, reading{uplink: 1000, bridge: 600}, ""},
 		{"container, short connections", Container, short, reading{uplink: 1000}, "only 0.0 %"},
 	} {

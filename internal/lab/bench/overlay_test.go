@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Over VXLAN everything has names of its own, and no flowtable.
+// Over VXLAN all steps have names of their own, and there is no mode flowtable.
 func TestOverVXLAN(t *testing.T) {
 	e := Quick.OverVXLAN()
 	if e.Name != "quick_vxlan" || !e.Overlay || Quick.Overlay || len(e.Modes) != 4 {
@@ -20,7 +20,8 @@ func TestOverVXLAN(t *testing.T) {
 	}
 }
 
-// Over an uplink of each kind everything has names of its own, and messages cross it.
+// Over each kind of uplink all steps have names of their own, and the messages
+// cross that uplink.
 func TestOverUplink(t *testing.T) {
 	needRoot(t)
 	for _, kind := range lab.UplinkKinds() {
@@ -40,7 +41,7 @@ func TestOverUplink(t *testing.T) {
 		step.Spec.Count, step.Spec.WarmUp = 20, 2
 		for _, mode := range []Mode{Native, Container} {
 			if s, err := (countingBed{b}).take(t.Context(), mode, step); err != nil || s.UplinkPackets < 42 {
-				t.Errorf("%s by %s: %d packets crossed %s: %v", mode.Name, kind, s.UplinkPackets, lab.Second, err)
+				t.Errorf("%s over %s: %d packets crossed %s: %v", mode.Name, kind, s.UplinkPackets, lab.Second, err)
 			}
 		}
 		if err := b.Close(); err != nil {

@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// quickDuration of each step. Many short rounds bring the modes closer
-	// together in time than few long ones; twelve of seven steps take about
-	// 25 s for each mode.
+	// quickDuration of each step. Many short rounds measure the modes closer
+	// together in time than few long ones. Twelve rounds of seven steps take about
+	// 25 s per mode.
 	quickDuration = 200 * time.Millisecond
-	// warmUp is long enough for a connection to go express.
+	// warmUp messages are enough for a connection to become express.
 	warmUp = 50
 )
 
 // Quick compares throughput, latency and softirq time of small messages
-// ("Intelligent Packet Processing for Performant Containers in IoT", section VI, Fig. 11,
-// 12 and 15).
+// ("Intelligent Packet Processing for Performant Containers in IoT", section VI,
+// Fig. 11, 12 and 15).
 var Quick = Experiment{
 	Name:   "quick",
 	Short:  "messages per second, round trips and softirq time of small messages",
@@ -34,7 +34,7 @@ var Quick = Experiment{
 	},
 }
 
-// stream counts messages per second at the receiver, the two ends on two CPUs.
+// stream counts messages per second at the receiver, with the two ends on two CPUs.
 func stream(name, proto string, size int) Step {
 	metric := name + "_msgs"
 	return Step{
@@ -48,7 +48,7 @@ func stream(name, proto string, size int) Step {
 	}
 }
 
-// requests takes the times of 64-byte round trips, both ends on one CPU.
+// requests measures 64-byte round trips with both ends on one CPU.
 func requests(name, proto string) Step {
 	p50, p99 := name+"_p50_us", name+"_p99_us"
 	return Step{
@@ -66,11 +66,11 @@ func requests(name, proto string) Step {
 	}
 }
 
-// softirq takes the softirq time per packet that crosses the uplink, in either
+// softirq measures the softirq time per packet that crosses the uplink, in either
 // direction, of 64-byte UDP round trips. Both ends run on one CPU, so that every
-// packet is worked off by itself: batches of changing size, drops at a full
-// socket and wake-ups of another CPU stay out of the figure. The edge's share is
-// in it, which is the same in all modes.
+// packet is processed by itself: varying batches, drops at a full socket and
+// wake-ups of another CPU do not affect the figure. It includes the edge's share,
+// which is the same in all modes.
 func softirq() Step {
 	const metric = "softirq_ns_per_packet"
 	return Step{

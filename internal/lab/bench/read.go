@@ -10,7 +10,7 @@ import (
 )
 
 // ReadResult reads a file that Result.WriteFile wrote, of an experiment of this
-// package or of the others.
+// package or one of the others.
 func ReadResult(path string, others ...Experiment) (*Result, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -34,8 +34,8 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 		for _, kind := range lab.UplinkKinds() {
 			others = append(others, e.OverUplink(kind))
 		}
-		for _, w := range Ways {
-			others = append(others, e.by(&w))
+		for _, p := range Paths {
+			others = append(others, e.on(&p))
 		}
 	}
 	for _, e := range others {
@@ -44,5 +44,5 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 			return &r, nil
 		}
 	}
-	return nil, errors.New("it is none of scon bench")
+	return nil, errors.New("it is not a result of scon bench")
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The tables in documents are those of the committed results.
+// The tables in the documents are those of the committed results.
 func TestDocumentsShowResults(t *testing.T) {
 	for _, c := range []struct {
 		document, file string

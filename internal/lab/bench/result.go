@@ -10,28 +10,28 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// Result is what an experiment found, and the file that it writes.
+// Result is the outcome of an experiment, and the content of its file.
 type Result struct {
 	Experiment string `json:"experiment"`
 	Kernel     string `json:"kernel"`
 	Machine    string `json:"machine"`
-	// Rounds that were asked for; an interrupted or failed one left fewer
+	// Rounds that were requested; an interrupted run or a failed round has fewer
 	// samples.
 	Rounds int `json:"rounds"`
-	// Modes holds the samples by mode and metric, in the order of the rounds; of
-	// a summary, five numbers instead: see Summarize.
+	// Modes holds the samples by mode and metric, in the order of the rounds. A
+	// summary has five numbers instead: see Summarize.
 	Modes map[string]map[string][]float64 `json:"modes"`
-	// Summary says that the samples are left out. ModeOrder has the modes then, in
+	// Summary is set if the samples are left out. ModeOrder then holds the modes in
 	// the order in which they were measured.
 	Summary   bool     `json:"summary,omitempty"`
 	ModeOrder []string `json:"mode_order,omitempty"`
 	// Ratios holds the ratios of medians by "MODE/MODE" and metric.
 	Ratios map[string]map[string]Interval `json:"ratios"`
 
-	// GapClosed is, by metric, how much of the way from container to native
-	// express has gone.
+	// GapClosed is, by metric, the part of the difference between container and
+	// native that express removes.
 	GapClosed map[string]Interval `json:"gap_closed,omitempty"`
-	// Spread is the distance of the quartiles over the median.
+	// Spread is the interquartile range divided by the median.
 	Spread map[string]map[string]float64 `json:"spread"`
 	// Units of the metrics.
 	Units map[string]string `json:"units"`
@@ -40,17 +40,17 @@ type Result struct {
 		Before Distance `json:"before"`
 		After  Distance `json:"after"`
 	} `json:"cpu_distance"`
-	// Samples tell more about every measurement, in the order taken.
+	// Samples hold details of every measurement, in the order in which they were
+	// taken.
 	Samples []Sample `json:"samples,omitempty"`
-	// Errors of samples that are missing because of them, and those after
-	// which a sample was taken again.
+	// Errors of missing samples, and errors of samples that were measured again.
 	Errors      []string  `json:"errors"`
 	Retries     []string  `json:"retries"`
 	Interrupted bool      `json:"interrupted"`
 	Started     time.Time `json:"started"`
-	Seconds     float64   `json:"seconds"` // the whole run, set-up included
+	Seconds     float64   `json:"seconds"` // of the whole run, including set-up
 
-	// What the table shows, in this order.
+	// Content of the table, in this order.
 	modes   []Mode
 	metrics []Metric
 	counted bool // Experiment.Counted
@@ -65,22 +65,22 @@ type Sample struct {
 	Mode   string             `json:"mode"`
 	Step   string             `json:"step"`
 	Values map[string]float64 `json:"values"`
-	// Lost are the messages of a stream that were sent and did not arrive.
+	// Lost counts the messages of a stream that were sent and did not arrive.
 	Lost uint64 `json:"lost"`
-	// UplinkPackets are the packets that crossed the device's uplink in both
-	// directions, as its counters have them.
+	// UplinkPackets counts the packets that crossed the device's uplink in both
+	// directions, by its own counters.
 	UplinkPackets uint64 `json:"uplink_packets"`
-	// BridgePackets are the packets that went by the bridge, which is where
-	// the regular way of a container leads.
+	// BridgePackets counts the packets that crossed the bridge, which is on a
+	// container's regular path.
 	BridgePackets uint64 `json:"bridge_packets"`
-	// ExpressShare of the container's packets, as the daemon counted them;
-	// 0 in other modes.
+	// ExpressShare of the container's packets by the daemon's counters; 0 in other
+	// modes.
 	ExpressShare float64 `json:"express_share"`
-	// Detail is more of a measurement, as its experiment has it.
+	// Detail holds data of the experiment's own format.
 	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
-// ratios that are of interest, as far as their modes were measured.
+// ratios are the pairs of modes that are compared if both were measured.
 var ratios = [][2]string{
 	{Express.Name, Native.Name},
 	{Container.Name, Native.Name},
@@ -94,7 +94,7 @@ var ratios = [][2]string{
 	{Netkit.Name, Flowtable.Name},
 }
 
-// newResult of an experiment on this machine, without samples yet.
+// newResult returns a result of an experiment on this machine, without samples.
 func newResult(e Experiment, rounds int) *Result {
 	return &Result{
 		Experiment: e.Name,
@@ -115,7 +115,7 @@ func newResult(e Experiment, rounds int) *Result {
 	}
 }
 
-// pairs to compare.
+// pairs returns the pairs of modes to compare.
 func (e Experiment) pairs() [][2]string {
 	if e.Pairs == nil {
 		return ratios
@@ -123,7 +123,7 @@ func (e Experiment) pairs() [][2]string {
 	return e.Pairs
 }
 
-// add takes a sample's values in.
+// add adds a sample to the result.
 func (r *Result) add(s Sample) {
 	if r.Modes[s.Mode] == nil {
 		r.Modes[s.Mode] = map[string][]float64{}
@@ -134,13 +134,13 @@ func (r *Result) add(s Sample) {
 	r.Samples = append(r.Samples, s)
 }
 
-// summarize computes everything that follows from the samples.
+// summarize computes ratios, spread and gaps from the samples.
 func (r *Result) summarize() {
 	r.Spread = map[string]map[string]float64{}
 	for mode, metrics := range r.Modes {
 		r.Spread[mode] = map[string]float64{}
 		for metric, samples := range metrics {
-			// Of a median of 0 there is none.
+			// A median of 0 has no spread.
 			if s := spread(samples); !math.IsNaN(s) && !math.IsInf(s, 0) {
 				r.Spread[mode][metric] = s
 			}
@@ -155,8 +155,8 @@ func (r *Result) summarize() {
 	r.GapClosed = r.compare(gapClosed, Express.Name, Container.Name, Native.Name)
 }
 
-// compare estimates a statistic of several modes for each metric that all of
-// them have samples of.
+// compare estimates a statistic of several modes for each metric that all of them
+// have measured.
 func (r *Result) compare(statistic func(...[]float64) float64, modes ...string) map[string]Interval {
 	intervals := map[string]Interval{}
 	for _, metric := range r.metrics {

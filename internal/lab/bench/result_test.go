@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// sampled is a result with the given samples of one metric by mode.
+// sampled returns a result with the given samples of one metric by mode.
 func sampled(modes map[string][]float64) *Result {
 	e := Experiment{
 		Name:  "test",
@@ -27,7 +27,7 @@ func sampled(modes map[string][]float64) *Result {
 	return r
 }
 
-// The schema that scripts rely on.
+// Scripts rely on this schema.
 func TestResultSchema(t *testing.T) {
 	r := sampled(map[string][]float64{
 		"native":    {100, 100, 100},
@@ -72,7 +72,7 @@ func TestResultSchema(t *testing.T) {
 	}
 }
 
-// The metrics that scripts rely on.
+// Scripts rely on these metrics.
 func TestMetrics(t *testing.T) {
 	for _, c := range []struct {
 		experiment Experiment
@@ -101,7 +101,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Every two modes are compared, in one order.
+// Every pair of modes is compared in one of the two orders.
 func TestEveryPairHasARatio(t *testing.T) {
 	compared := map[[2]string]bool{}
 	for _, pair := range Cost.pairs() {
@@ -129,7 +129,7 @@ func TestRatiosOfMissingModesAreLeftOut(t *testing.T) {
 func TestWriteFileLeavesTheOldOneOnError(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "result.json")
-	if err := os.Mkdir(path, 0o755); err != nil { // cannot be replaced by a file
+	if err := os.Mkdir(path, 0o755); err != nil { // a file cannot replace a directory
 		t.Fatal(err)
 	}
 	if err := sampled(nil).WriteFile(path); err == nil || !strings.Contains(err.Error(), path) {

@@ -9,48 +9,47 @@ import (
 
 // Options for Run.
 type Options struct {
-	// Rounds to go through; 0 for the experiment's own number.
+	// Rounds to measure; 0 for the experiment's default.
 	Rounds int
-	// Progress is told about every step.
+	// Progress receives a report of every step.
 	Progress Progress
-	// Taken is told about every sample of the result; nil is nobody.
+	// Taken is called with every sample of the result, if it is not nil.
 	Taken func(*Result, Sample)
 }
 
 // Progress follows the steps of a run.
 type Progress interface {
-	// Step reports that done of total steps are over, and which comes next.
+	// Step reports that done of total steps are complete, and names the next one.
 	Step(done, total int, next string)
 	// Done ends the report.
 	Done()
 }
 
-// testbed is where a run measures.
+// testbed is the environment in which a run measures.
 type testbed interface {
-	// ready makes the bed ready for a mode.
+	// ready prepares the bed for a mode.
 	ready(ctx context.Context, mode Mode) error
 	// clear undoes ready.
 	clear() error
-	// take measures one sample of a step; the bed is ready for the mode.
+	// take measures one sample of a step; ready was called for the mode.
 	take(ctx context.Context, mode Mode, step Step) (Sample, error)
-	// distance of the CPUs that the traffic runs on.
+	// distance measures the distance of the CPUs that the traffic runs on.
 	distance() (Distance, error)
 }
 
-// Run carries out an experiment. It returns a result whenever there are
-// samples, also with an error: of a cancelled context, or of single samples,
-// which the result lists.
+// Run runs an experiment. If there are samples, it returns a result even with an
+// error: of a cancelled context, or of single samples, which the result lists.
 func Run(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) { return openBed(e) })
 }
 
-// closableBed is a testbed that somebody has to close.
+// closableBed is a testbed that its opener closes.
 type closableBed interface {
 	testbed
 	Close() error
 }
 
-// runIn carries out an experiment in a bed that it opens and closes.
+// runIn runs an experiment in a bed that it opens and closes.
 func runIn(ctx context.Context, e Experiment, o Options, open func() (closableBed, error)) (result *Result, err error) {
 	started := time.Now()
 	bed, err := open()
@@ -65,7 +64,7 @@ func runIn(ctx context.Context, e Experiment, o Options, open func() (closableBe
 	return result, err
 }
 
-// took notes when the whole run was.
+// took records the start and the duration of the whole run.
 func (r *Result) took(started time.Time) {
 	r.Started, r.Seconds = started, time.Since(started).Seconds()
 }
@@ -113,12 +112,12 @@ func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Resu
 	return result, nil
 }
 
-// attempts at a sample: other work on the machine can keep the traffic from its
-// CPUs for so long that a sample is worth nothing.
+// attempts per sample: other work on the machine can keep the traffic from its CPUs
+// for so long that a sample is useless.
 const attempts = 3
 
-// visit measures all steps of one mode in one round. What goes wrong is listed
-// in the result, except when it is the cancellation.
+// visit measures all steps of one mode in one round. It records errors in the
+// result, except that of the cancelled context.
 func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int), keep func(Sample)) {
 	note := func(list *[]string, what string, err error) {
 		if err != nil && ctx.Err() == nil {

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// fakeBed writes down what it is asked for.
+// fakeBed logs its calls.
 type fakeBed struct {
 	log     []string
 	measure func(mode Mode, step Step) (Sample, error)
-	failing Mode // that cannot be made ready
+	failing Mode // ready returns an error for this mode
 }
 
 func (b *fakeBed) ready(_ context.Context, mode Mode) error {
@@ -163,13 +163,13 @@ func TestInterruptedRunKeepsItsSamples(t *testing.T) {
 	}
 }
 
-// The kernel's own fast path is never left out where there is one.
+// Mode flowtable is measured on every kernel that supports it.
 func TestFlowtableTakesPart(t *testing.T) {
 	for _, e := range []Experiment{Quick, Short(1), Cost} {
-		if got := e.on(true, true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
+		if got := e.supported(true, true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
 			t.Errorf("%s on a kernel with a flowtable: modes %v", e.Name, got)
 		}
-		got := e.on(false, true).Modes
+		got := e.supported(false, true).Modes
 		if slices.Contains(got, Flowtable) || len(got) != len(e.Modes)-1 {
 			t.Errorf("%s on a kernel without a flowtable: modes %v", e.Name, got)
 		}
@@ -178,7 +178,7 @@ func TestFlowtableTakesPart(t *testing.T) {
 
 func TestNetkitTakesPart(t *testing.T) {
 	for _, e := range []Experiment{Quick, Cost} {
-		if with, without := e.on(true, true), e.on(true, false); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
+		if with, without := e.supported(true, true), e.supported(true, false); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
 			t.Errorf("%s: modes %v on a kernel with netkit, %v on another", e.Name, with.Modes, without.Modes)
 		}
 	}

@@ -7,12 +7,12 @@ import (
 // ShortConnections is the default number of connections in Short.
 const ShortConnections = 10_000
 
-// Short compares connections of one request each, which end before the express
-// way can pay: what SCON costs where it does not help.
+// Short compares connections of one request each, which end before the express path
+// pays off. It shows SCON's cost where SCON does not help.
 func Short(connections int) Experiment {
 	return Experiment{
 		Name:   "short",
-		Short:  "TCP connections of one request each, where the express way cannot pay",
+		Short:  "TCP connections of one request each, too short for the express path to pay off",
 		Modes:  []Mode{Container, Flowtable, Express},
 		Rounds: 6,
 		Steps: []Step{{
@@ -33,10 +33,10 @@ func Short(connections int) Experiment {
 	}
 }
 
-// shortValues: the total time of all connections is the judge. The processor
-// time per connection is that of both ends, with the softirqs on top of them,
-// and of the daemon, which may run on another CPU and then stays out of the
-// total time.
+// shortValues computes the metrics. The total time of all connections is the main
+// one. The processor time per connection includes both ends, the softirqs that
+// interrupt them, and the daemon, which may run on another CPU and then does not
+// affect the total time.
 func shortValues(m Measurement) map[string]float64 {
 	cpu := m.Served.CPU + m.Driven.CPU + m.DaemonTime
 	return map[string]float64{

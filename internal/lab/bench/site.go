@@ -13,22 +13,22 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Traffic is what a step does with real programs in the lab's nodes. It returns
-// the values of the step's metrics, and ends every process that it started.
+// Traffic runs real programs in the lab's nodes for a step. It returns the values
+// of the step's metrics and ends every process that it started.
 type Traffic func(ctx context.Context, s *Site) (map[string]float64, error)
 
-// Site is where Traffic runs.
+// Site is the environment of Traffic.
 type Site struct {
 	Mode Mode
-	// FirstCPU is where the device's ends run, SecondCPU where the edge's do,
-	// and both ends of what is measured on one CPU.
+	// FirstCPU runs the ends on the device, SecondCPU those at the edge.
+	// Measurements on one CPU run both ends on SecondCPU.
 	FirstCPU, SecondCPU int
 
 	lab    *lab.Lab
 	daemon *daemon // nil except in Express
 }
 
-// Node that the mode's n-th process is in, counted from 1.
+// Node returns the node of the mode's n-th process, counted from 1.
 func (s *Site) Node(n int) string {
 	if s.Mode.node == lab.Device {
 		return lab.Device
@@ -36,8 +36,8 @@ func (s *Site) Node(n int) string {
 	return lab.Container(n)
 }
 
-// Server returns the address that a server in Node(1) listens on, and the one
-// that clients at the edge reach it by: a published port, if it is in a
+// Server returns the address that a server in Node(1) listens on, and the address
+// that clients at the edge connect to: a published port if the server is in a
 // container.
 func (s *Site) Server() (listen, reach netip.AddrPort) {
 	published := lab.Publications(1)[0]
@@ -52,8 +52,8 @@ func (s *Site) Server() (listen, reach netip.AddrPort) {
 // Do calls fn in a node; see lab.Lab.Do.
 func (s *Site) Do(node string, fn func() error) error { return s.lab.Do(node, fn) }
 
-// Start starts cmd in a node on one CPU. Ctrl-C does not reach it, and it ends
-// with this process.
+// Start starts cmd in a node on one CPU. Ctrl-C does not reach it, and the kernel
+// kills it when this process ends.
 func (s *Site) Start(node string, cpu int, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return s.lab.Do(node, func() error {
@@ -66,7 +66,7 @@ func (s *Site) Start(node string, cpu int, cmd *exec.Cmd) error {
 	})
 }
 
-// DaemonTime is the processor time of SCON's daemon so far, 0 without one.
+// DaemonTime returns the processor time that SCON's daemon has used, 0 without one.
 func (s *Site) DaemonTime() (time.Duration, error) {
 	if s.daemon == nil {
 		return 0, nil
@@ -74,7 +74,7 @@ func (s *Site) DaemonTime() (time.Duration, error) {
 	return processTime(s.daemon.command.Process.Pid)
 }
 
-// RunTraffic carries out an experiment whose steps have Traffic, or a Spec.
+// RunTraffic runs an experiment whose steps have Traffic or a Spec.
 func RunTraffic(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return runIn(ctx, e, o, func() (closableBed, error) {
 		b, err := openBed(e)
@@ -91,8 +91,8 @@ func RunTraffic(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	})
 }
 
-// siteBed is a bed in which real programs run, with as many containers as they
-// need.
+// siteBed is a bed for real programs, with as many containers as the experiment
+// needs.
 type siteBed struct{ *bed }
 
 func (b siteBed) ready(ctx context.Context, mode Mode) error {
@@ -125,7 +125,7 @@ func (b siteBed) take(ctx context.Context, mode Mode, step Step) (Sample, error)
 	return after.since(before).sample(mode, step, Measurement{})
 }
 
-// HasFlowtable tells whether this kernel has nftables' flowtables.
+// HasFlowtable reports whether this kernel supports nftables' flowtables.
 func HasFlowtable() bool {
 	return netns.Scratch(func() error {
 		return nft("table ip t { flowtable f { hook ingress priority 0; devices = { lo }; }\n" +

@@ -11,9 +11,9 @@ import (
 
 //go:generate go tool bpf2go -target bpfel -cc clang -type softirq_time -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" softirq ../bpf/softirq.bpf.c
 
-// softirqMeter measures how long the CPUs of this machine work in the network
-// softirqs, NET_RX and NET_TX. It counts only while it is open, because its
-// two probes cost every softirq about 0.1 us.
+// softirqMeter measures the time that this machine's CPUs spend in the network
+// softirqs, NET_RX and NET_TX. It is open only when needed, because its two probes
+// add about 0.1 us to every softirq.
 type softirqMeter struct {
 	objects softirqObjects
 	links   []link.Link
@@ -41,14 +41,14 @@ func openSoftirqMeter() (*softirqMeter, error) {
 	return m, nil
 }
 
-// Total is the time spent since the meter was opened, over all CPUs.
+// Total returns the time since the meter was opened, over all CPUs.
 func (m *softirqMeter) Total() (time.Duration, error) {
 	total, _, err := m.read()
 	return total, err
 }
 
-// read returns the time spent since the meter was opened, over all CPUs, and
-// the part of it on top of the watched process.
+// read returns the time since the meter was opened, over all CPUs, and the part of
+// it that interrupted the watched process.
 func (m *softirqMeter) read() (total, watched time.Duration, err error) {
 	var perCPU []softirqSoftirqTime
 	if err := m.objects.SoftirqTimes.Lookup(uint32(0), &perCPU); err != nil {

@@ -28,8 +28,8 @@ func TestSoftirqTimeGrowsWithTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One packet's way through the loopback device takes more than this on
-	// any machine.
+	// Any machine takes longer than this to pass one packet through the loopback
+	// device.
 	if used := after - before; used < 1000*50 {
 		t.Errorf("1000 packets took %v in softirqs", used)
 	}

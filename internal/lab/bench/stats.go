@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Interval is an estimate with the bounds that hold it in 95 of 100 repeats.
+// Interval is an estimate with its 95 % confidence bounds.
 type Interval struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
@@ -16,17 +16,17 @@ type Interval struct {
 // resamples of a bootstrap; more change the bounds by less than their spread.
 const resamples = 2000
 
-// median of the samples; the mean of the two in the middle where their number
-// is even, NaN where there are none.
+// median of the samples: the mean of the middle two if their number is even, NaN
+// without samples.
 func median(samples []float64) float64 { return quantile(0.5, samples) }
 
-// spread is the distance of the quartiles over the median: the middle half of
-// the samples lies that close together.
+// spread is the interquartile range divided by the median.
 func spread(samples []float64) float64 {
 	return (quantile(0.75, samples) - quantile(0.25, samples)) / median(samples)
 }
 
-// quantile lies between the neighbours of rank p*(n-1); NaN without samples.
+// quantile interpolates between the neighbours of rank p*(n-1); NaN without
+// samples.
 func quantile(p float64, samples []float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	n := len(sorted)
@@ -41,9 +41,9 @@ func quantile(p float64, samples []float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[below+1]-sorted[below])
 }
 
-// bootstrap estimates a statistic of several sets of samples. Each resample
-// draws from every set as many samples as it has, with replacement. The same
-// samples give the same interval. It needs at least one sample in each set.
+// bootstrap estimates a statistic of several sets of samples, each with at least
+// one sample. Each resample draws from every set as many samples as it has, with
+// replacement. The same samples always give the same interval.
 func bootstrap(statistic func(sets ...[]float64) float64, sets ...[]float64) Interval {
 	random := rand.New(rand.NewPCG(1, uint64(len(sets))))
 	drawn := make([][]float64, len(sets))
@@ -66,19 +66,19 @@ func bootstrap(statistic func(sets ...[]float64) float64, sets ...[]float64) Int
 	}
 }
 
-// finite tells whether all of an interval can be written as a number.
+// finite reports whether all numbers of the interval are finite.
 func (i Interval) finite() bool {
 	sum := i.Median + i.Low + i.High
 	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
 }
 
-// ratioOfMedians is the first set's median over the second's.
+// ratioOfMedians is the first set's median divided by the second's.
 func ratioOfMedians(sets ...[]float64) float64 {
 	return median(sets[0]) / median(sets[1])
 }
 
-// gapClosed is how much of the way from the second set's median to the third's
-// the first set's has gone: 0 none of it, 1 all of it.
+// gapClosed is the part of the difference between the second set's median and the
+// third's that the first set's removes: 0 none, 1 all.
 func gapClosed(sets ...[]float64) float64 {
 	from, to := median(sets[1]), median(sets[2])
 	return (median(sets[0]) - from) / (to - from)
@@ -87,11 +87,12 @@ func gapClosed(sets ...[]float64) float64 {
 // RatioOfMedians estimates the ratio of the medians of two sets of samples.
 func RatioOfMedians(a, b []float64) Interval { return bootstrap(ratioOfMedians, a, b) }
 
-// Quantile lies between the neighbours of rank p*(n-1); NaN without samples.
+// Quantile interpolates between the neighbours of rank p*(n-1); NaN without
+// samples.
 func Quantile(p float64, samples []float64) float64 { return quantile(p, samples) }
 
-// Quartiles returns the median of samples, and as Low and High the bounds of
-// their middle half; NaN without samples.
+// Quartiles returns the median of samples, with the quartiles as Low and High; NaN
+// without samples.
 func Quartiles(samples []float64) Interval {
 	return Interval{
 		Median: median(samples),

@@ -37,7 +37,7 @@ func TestMedianLeavesTheOrder(t *testing.T) {
 	}
 }
 
-// noisy samples around a centre, of relative width 2*noise.
+// noisy returns samples around a centre, with a relative width of 2*noise.
 func noisy(seed uint64, n int, centre, noise float64) []float64 {
 	random := rand.New(rand.NewPCG(seed, 0))
 	samples := make([]float64, n)
@@ -61,8 +61,8 @@ func TestBootstrapOfEqualSamplesIsAPoint(t *testing.T) {
 	}
 }
 
-// Of many experiments with a known ratio, about 95 % must have it in their
-// interval; fewer would say that the intervals promise too much.
+// About 95 % of many experiments with a known ratio must have it in their interval.
+// Fewer would mean that the intervals are too narrow.
 func TestBootstrapHoldsTheTrueRatio(t *testing.T) {
 	const trials = 200
 	held := 0

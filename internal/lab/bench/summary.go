@@ -13,10 +13,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// Summarize replaces the samples by their five-number summary: the least, the
-// lower quartile, the median, the upper quartile and the greatest. Tables and
-// charts of a summary are those of its result: the quartiles of the five numbers
-// are those of the samples. Ratios that no table shows are left out.
+// Summarize replaces the samples by their five-number summary: minimum, lower
+// quartile, median, upper quartile and maximum. Tables and charts of a summary
+// equal those of its result, since the quartiles of the five numbers are those of
+// the samples. It drops ratios that no table shows.
 func (r *Result) Summarize() {
 	if r.Summary {
 		return
@@ -37,7 +37,7 @@ func (r *Result) Summarize() {
 	r.Samples = nil
 }
 
-// MeasuredModes are the modes in the order in which they were measured first.
+// MeasuredModes returns the modes in the order in which they were first measured.
 func (r *Result) MeasuredModes() []string {
 	if r.Summary {
 		return r.ModeOrder
@@ -51,8 +51,8 @@ func (r *Result) MeasuredModes() []string {
 	return modes
 }
 
-// Summaries are summaries of results by name: a file of results/ has those of one
-// kind.
+// Summaries holds summaries of results by name. Each file of results/ has those of
+// one kind.
 type Summaries map[string]json.RawMessage
 
 // ReadSummaries reads a file that Update wrote.
@@ -68,14 +68,14 @@ func ReadSummaries(path string) (Summaries, error) {
 	for name, text := range s {
 		var r struct{ Summary bool }
 		if err := json.Unmarshal(text, &r); err != nil || !r.Summary {
-			return nil, fmt.Errorf("read summaries %s: %q is none", path, name)
+			return nil, fmt.Errorf("read summaries %s: %q is not a summary", path, name)
 		}
 	}
 	return s, nil
 }
 
-// Update adds summaries to a file, which is made if need be, or replaces those of
-// the same names.
+// Update adds summaries to a file, which it creates if needed, and replaces those
+// of the same names.
 func (s Summaries) Update(path string) error {
 	all, err := ReadSummaries(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +85,7 @@ func (s Summaries) Update(path string) error {
 		return err
 	}
 	maps.Copy(all, s)
-	// A line for each: a change of one result is a change of one line.
+	// One line per summary: a change of one result changes one line.
 	var text strings.Builder
 	separator := "{\n"
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -96,10 +96,11 @@ func (s Summaries) Update(path string) error {
 	return output.Write(path, []byte(text.String()))
 }
 
-// Names of the summaries, sorted.
+// Names returns the sorted names of the summaries.
 func (s Summaries) Names() []string { return slices.Sorted(maps.Keys(s)) }
 
-// Result of a name, of an experiment of this package or of the others.
+// Result returns the result of a name, of an experiment of this package or one of
+// the others.
 func (s Summaries) Result(name string, others ...Experiment) (*Result, error) {
 	text, ok := s[name]
 	if !ok {

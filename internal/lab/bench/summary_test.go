@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A summary has no samples, the table of its result, and only the ratios that
-// are shown.
+// A summary has no samples, only the ratios that are shown, and the same table as
+// its result.
 func TestSummaryHasTheTableOfItsResult(t *testing.T) {
 	for _, rounds := range []int{1, 2, 3, 4, 7, 12} {
 		e := tiny()
@@ -44,7 +44,7 @@ func TestSummaryHasTheTableOfItsResult(t *testing.T) {
 	}
 }
 
-// A file of summaries keeps those that are not replaced.
+// Update keeps the summaries that it does not replace.
 func TestSummariesUpdate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.json")
 	for _, s := range []Summaries{
@@ -62,7 +62,7 @@ func TestSummariesUpdate(t *testing.T) {
 	if r, err := s.Result("a"); err != nil || r.Rounds != 2 {
 		t.Errorf("a: %+v, %v", r, err)
 	}
-	for name, want := range map[string]string{"b": "it is none of scon bench", "c": `no result "c", but a, b`} {
+	for name, want := range map[string]string{"b": "it is not a result of scon bench", "c": `no result "c", but a, b`} {
 		if _, err := s.Result(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
@@ -71,11 +71,11 @@ func TestSummariesUpdate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ReadSummaries(path); err == nil {
-		t.Error("a result is taken for summaries")
+		t.Error("a result was accepted as summaries")
 	}
 }
 
-// What is committed of results is small: samples are not.
+// The committed results are small summaries without samples.
 func TestCommittedResultsAreSummaries(t *testing.T) {
 	const mostFiles, mostBytes = 20, 1_000_000
 	files, bytes := 0, int64(0)

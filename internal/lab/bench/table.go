@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WriteTable writes the result for people, in Markdown: the medians with their
-// spread, the ratios with their intervals, and what they hold for.
+// WriteTable writes the result as Markdown: the medians with their spread, the
+// ratios with their intervals, and a footnote.
 func (r *Result) WriteTable(w io.Writer) error {
 	if r.table != nil {
 		return r.table(r, w)
@@ -51,17 +51,16 @@ func (r *Result) WriteTable(w io.Writer) error {
 	return r.WriteFootnote(w)
 }
 
-// WriteFootnote writes where and how the figures were taken, and what is
-// missing.
+// WriteFootnote writes the machine, the method and the missing samples.
 func (r *Result) WriteFootnote(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "\n%s\n", r.footnote())
 	return err
 }
 
-// showsGap tells whether the table has a column of GapClosed.
+// showsGap reports whether the table has a column of GapClosed.
 func (r *Result) showsGap() bool { return len(r.GapClosed) > 0 && !r.counted }
 
-// has tells whether any mode has samples of a metric.
+// has reports whether any mode has samples of a metric.
 func (r *Result) has(metric Metric) bool {
 	for _, mode := range r.modes {
 		if len(r.Modes[mode.Name][metric.Name]) > 0 {
@@ -71,7 +70,7 @@ func (r *Result) has(metric Metric) bool {
 	return false
 }
 
-// medianCell shows a median and how far the middle half of the samples spreads.
+// medianCell formats a median and the relative spread of the samples.
 func (r *Result) medianCell(mode, metric string) string {
 	samples := r.Modes[mode][metric]
 	if len(samples) == 0 {
@@ -94,7 +93,7 @@ func (r *Result) ratioCell(intervals map[string]Interval, metric string) string 
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", i.Median, i.Low, i.High)
 }
 
-// number shows three digits, and large numbers in full.
+// number formats three significant digits, and large numbers in full.
 func number(x float64) string {
 	if x >= 100 {
 		return fmt.Sprintf("%.0f", x)
@@ -102,7 +101,7 @@ func number(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// footnote says where and how the figures were taken.
+// footnote describes the machine and the method.
 func (r *Result) footnote() string {
 	if r.counted {
 		return r.countedFootnote()
@@ -115,7 +114,7 @@ func (r *Result) footnote() string {
 	return strings.Join(append(lines, r.problems()...), "\n")
 }
 
-// problems tell what a result lacks.
+// problems lists what is missing or was measured again.
 func (r *Result) problems() (lines []string) {
 	if r.Interrupted {
 		lines = append(lines, "Interrupted: the rounds are not complete.")
@@ -129,7 +128,7 @@ func (r *Result) problems() (lines []string) {
 	return lines
 }
 
-// WriteMarkdown writes rows, the first of them the head, in columns.
+// WriteMarkdown writes rows as an aligned table; the first row is the head.
 func WriteMarkdown(w io.Writer, rows [][]string) error {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

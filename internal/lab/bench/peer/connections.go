@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// serveConnections answers one request on each of the spec's connections and
-// closes it, as a web server without keep-alive does.
+// serveConnections answers one request on each of the spec's connections and closes
+// it, like a web server without keep-alive.
 func serveConnections(listener socket, spec Spec) (Report, error) {
 	var cpu time.Duration
 	var start time.Time
@@ -35,7 +35,7 @@ func serveConnection(listener socket, message []byte) error {
 	return s.send(message)
 }
 
-// driveConnections takes the time of one connection after the other.
+// driveConnections measures the duration of one connection after the other.
 func driveConnections(spec Spec) (Report, error) {
 	message := make([]byte, spec.Size)
 	for range spec.WarmUp {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// serveFlows confirms every flow of one connection with a byte when all of it
-// is there.
+// serveFlows confirms each flow of one connection with a byte once it is complete.
 func serveFlows(s socket, spec Spec) (Report, error) {
 	var report Report
 	flow := make([]byte, slices.Max(spec.Sizes))
@@ -27,8 +26,8 @@ func serveFlows(s socket, spec Spec) (Report, error) {
 	}
 }
 
-// driveFlows takes the time of one flow after the other: until the server has
-// confirmed it.
+// driveFlows measures the duration of one flow after the other, up to the server's
+// confirmation.
 func driveFlows(s socket, spec Spec) (Report, error) {
 	if err := s.setTimeout(answerTimeout); err != nil {
 		return Report{}, err

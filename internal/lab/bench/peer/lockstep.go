@@ -9,15 +9,15 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// Lockstep runs both ends of Spec on the calling thread: whatever is sent at
-// one end is received at the other before anything else is sent. On a single
-// CPU a packet has arrived when its send returns, so that nobody sleeps and no
-// other process runs meanwhile: the time is that of the packets.
+// Lockstep runs both ends of Spec on the calling thread: each message is received
+// at one end before the next is sent. On a single CPU a packet has arrived when its
+// send returns, so that neither end sleeps and no other process runs in between.
+// The time is therefore that of the packets alone.
 //
-// Counted are Spec.Count messages (Stream), exchanges (RequestResponse) or
-// connections, rounded up to whole parts; Spec.Duration and the CPUs mean nothing
-// here. Report.Elapsed is the median of the parts, times their number. A packet
-// that gets lost is an error.
+// It measures Spec.Count messages (Stream), exchanges (RequestResponse) or
+// connections, rounded up to whole parts. It ignores Spec.Duration and the CPUs.
+// Report.Elapsed is the median of the parts times their number. A lost packet is an
+// error.
 func Lockstep(serverNetns, driverNetns string, spec Spec) (report Report, err error) {
 	if spec.Count < 1 || spec.Size < 1 {
 		return Report{}, fmt.Errorf("%d messages of %d bytes: want at least 1 of 1", spec.Count, spec.Size)
@@ -60,7 +60,7 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 		}
 		pause(time.Millisecond)
 	}
-	runtime.GC() // not while it counts
+	runtime.GC() // not during the count
 	for range settling {
 		if err := step(); err != nil {
 			return Report{}, err
@@ -82,22 +82,22 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 	return Report{Messages: n, Total: n, Elapsed: time.Duration(len(times)) * times[len(times)/2]}, nil
 }
 
-// parts of equal numbers of messages are timed, and the one in the middle
-// counts for all: what else happens now and then is in few of them.
+// parts of equal numbers of messages are timed, and the median counts for all:
+// occasional disturbances affect few of them.
 const parts = 10
 
-// settling messages follow the warm-up without pauses: the first one after a
+// settling messages follow the warm-up without pauses: the first message after a
 // pause takes longer.
 const settling = 20
 
-// pair is both ends of one connection.
+// pair holds both ends of one connection.
 type pair struct {
 	driver, server socket
-	connected      bool // server is a socket of its own
+	connected      bool // server is an accepted socket, not the listener
 	message        []byte
 }
 
-// openPair connects. The first message has arrived when it returns.
+// openPair connects the two ends. The first message has arrived when it returns.
 func openPair(listener socket, spec Spec, message []byte) (p *pair, err error) {
 	p = &pair{server: listener, message: message}
 	if p.driver, err = dial(spec.Proto, spec.Address); err != nil {
@@ -130,7 +130,7 @@ func openPair(listener socket, spec Spec, message []byte) (p *pair, err error) {
 	return p, p.server.receiveAll(message)
 }
 
-// close begins at the server.
+// close closes the server's end first.
 func (p *pair) close() {
 	if p.connected {
 		p.server.close()
@@ -155,8 +155,8 @@ func (p *pair) exchange() error {
 	return p.driver.receiveAll(p.message)
 }
 
-// connectAskClose is a whole connection with one exchange, which the server
-// closes first, as a web server without keep-alive does.
+// connectAskClose runs a whole connection with one exchange. The server closes
+// first, like a web server without keep-alive.
 func connectAskClose(listener socket, spec Spec, message []byte) error {
 	p, err := openPair(listener, spec, message)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// grace is what a run may take beyond its own duration.
+// grace is the time that a run may take beyond its own duration.
 const grace = 10 * time.Second
 
-// patience with a process that has to end.
+// patience is the time that a process may take to exit.
 const patience = 5 * time.Second
 
 // Peer is a running peer process.
@@ -32,11 +32,11 @@ type Peer struct {
 
 // Options for Start.
 type Options struct {
-	// Node names the peer in errors.
+	// Node is the peer's name in errors.
 	Node string
-	// Netns is the name or path of the namespace to work in.
+	// Netns is the name or path of the peer's namespace.
 	Netns string
-	// Args make this executable call Main.
+	// Args are the arguments with which this executable calls Main.
 	Args []string
 }
 
@@ -44,9 +44,9 @@ type Options struct {
 func Start(o Options) (*Peer, error) {
 	command := exec.Command("/proc/self/exe", o.Args...)
 	command.Stderr = os.Stderr
-	// A signal to preempt would only interrupt system calls.
+	// Preemption signals would only interrupt system calls.
 	command.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1")
-	// Ctrl-C is for the bench, which then ends its peers in order.
+	// Ctrl-C must only reach the bench, which then ends its peers.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	orders, err := command.StdinPipe()
 	if err != nil {
@@ -64,7 +64,7 @@ func Start(o Options) (*Peer, error) {
 	return p, nil
 }
 
-// read hands on the answers of the process up to its end.
+// read forwards the answers of the process until it exits.
 func (p *Peer) read(output io.Reader) {
 	defer close(p.answers)
 	decoder := json.NewDecoder(output)
@@ -77,12 +77,12 @@ func (p *Peer) read(output io.Reader) {
 	}
 }
 
-// Close ends the process, also in the middle of a run.
+// Close ends the process, also during a run.
 func (p *Peer) Close() error {
 	p.orders.Close()
 	stop := time.AfterFunc(patience, func() { p.command.Process.Kill() })
 	defer stop.Stop()
-	for range p.answers { // nobody waits for these any more
+	for range p.answers { // drain the remaining answers
 	}
 	if err := p.command.Wait(); err != nil {
 		return fmt.Errorf("end peer %s: %w", p.node, err)
@@ -90,8 +90,8 @@ func (p *Peer) Close() error {
 	return nil
 }
 
-// Run lets two peers exchange messages. After an error, a cancelled context
-// included, both may still be at it and can only be closed.
+// Run has two peers exchange messages. After an error, including a cancelled
+// context, both may still be running and can only be closed.
 func Run(ctx context.Context, server, driver *Peer, spec Spec) (served, driven Report, err error) {
 	if err := spec.check(); err != nil {
 		return Report{}, Report{}, err
@@ -127,7 +127,7 @@ func Run(ctx context.Context, server, driver *Peer, spec Spec) (served, driven R
 
 func (p *Peer) order(o order) error {
 	if err := json.NewEncoder(p.orders).Encode(o); err != nil {
-		return fmt.Errorf("order peer %s to %s: %w", p.node, o.Role, err)
+		return fmt.Errorf("send peer %s the order to %s: %w", p.node, o.Role, err)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *Peer) report(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	if a.Report == nil {
-		return Report{}, errors.New("peer " + p.node + " gave no report")
+		return Report{}, errors.New("peer " + p.node + " sent no report")
 	}
 	return *a.Report, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// TestMain makes this executable a peer when a test starts it as one.
+// TestMain runs this executable as a peer when a test starts it as one.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], []string{"peer"}) {
 		Main(os.Stdin, os.Stdout)
@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// newPair starts two peers in one namespace, which talk over its loopback.
+// newPair starts two peers in one namespace, which communicate over its loopback
+// device.
 func newPair(t *testing.T) (server, driver *Peer) {
 	t.Helper()
 	ns := nstest.New(t)
@@ -58,7 +59,7 @@ func TestStreamCountsEveryMessage(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, %d bytes: %v", proto, size, err)
 			}
-			// On one CPU and with a large buffer nothing is lost.
+			// With one CPU and a large buffer no message is lost.
 			if served.Total != driven.Total {
 				t.Errorf("%s, %d bytes: %d of %d messages were counted", proto, size, served.Total, driven.Total)
 			}
@@ -151,7 +152,7 @@ func TestCancelledRunEndsAtOnce(t *testing.T) {
 	server, driver := newPair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer time.AfterFunc(50*time.Millisecond, cancel).Stop()
-	// Far beyond the patience of a test run; Close has to end the peers too.
+	// The duration exceeds any test run; Close must end the peers.
 	_, _, err := Run(ctx, server, driver, loopback(Spec{
 		Pattern: RequestResponse, Proto: "tcp", Size: 64, Duration: time.Hour,
 	}))

@@ -10,18 +10,18 @@ import (
 	"runtime/debug"
 )
 
-// Main is a peer process: it carries out the orders of in, one after the
-// other, and writes the answers to out. When in ends it ends the process at
-// once, whatever is under way, so that no peer outlives its bench.
+// Main is the main function of a peer process: it executes the orders that it reads
+// from in, one after the other, and writes the answers to out. When in ends, the
+// process exits at once, also during an order, so that no peer outlives its bench.
 func Main(in io.Reader, out io.Writer) {
-	// A thread in a call that the scheduler does not know of keeps its
-	// processor slot, and a collection would wait for it.
+	// A thread in a raw system call keeps its processor slot, and a garbage
+	// collection would wait for it.
 	runtime.GOMAXPROCS(4)
 	debug.SetGCPercent(-1)
 
 	orders := make(chan order)
 	go func() {
-		runtime.LockOSThread() // the pinned one
+		runtime.LockOSThread() // the thread that orders pin to a CPU
 		answers := json.NewEncoder(out)
 		for o := range orders {
 			if err := carryOut(o, answers); err != nil {
@@ -65,7 +65,8 @@ func carryOut(o order, answers *json.Encoder) error {
 	return answers.Encode(answer{Report: &report})
 }
 
-// runServer serves one run; it tells the port as soon as a driver may come.
+// runServer serves one run. It calls listening with the port once a driver may
+// connect.
 func runServer(spec Spec, listening func(port uint16) error) (Report, error) {
 	if err := pin(spec.ServerCPU); err != nil {
 		return Report{}, err

@@ -1,19 +1,19 @@
 // Package peer is the bench's traffic generator: two processes, each in the
-// namespace of a lab node, that exchange messages over blocking sockets with
-// one system call per message.
+// namespace of a lab node, that exchange messages over blocking sockets with one
+// system call per message.
 //
-// The way of one run:
+// A run has these steps:
 //
-//  1. Start puts a peer process into a namespace; it reads orders from its
-//     standard input and ends when that closes.
-//  2. Run orders one peer to serve and gets the port that it listens on.
-//  3. Run orders the other peer to drive: it connects, warms up at a gentle
-//     pace so that the connection can become known to an accelerator, and
-//     sends the counted messages.
-//  4. The driver ends the connection, and both report what they counted.
+//  1. Start starts a peer process in a namespace. It reads orders from its
+//     standard input and exits when that is closed.
+//  2. Run orders one peer to serve and receives the port that it listens on.
+//  3. Run orders the other peer to drive: it connects, warms up at a low rate
+//     so that an accelerator can learn the connection, and sends the counted
+//     messages.
+//  4. The driver ends the connection, and both report their counts.
 //
-// Every run works on one thread pinned to one CPU, and calls the kernel
-// directly: Go's net package would put its poller between message and socket.
+// Each run uses one thread pinned to one CPU and raw system calls: Go's net package
+// would put its poller between message and socket.
 package peer
 
 import (
@@ -24,51 +24,51 @@ import (
 	"time"
 )
 
-// Pattern is the order in which messages flow.
+// Pattern is the order in which messages are exchanged.
 type Pattern string
 
 const (
-	// Stream sends as many messages as possible one way for Spec.Duration;
+	// Stream sends as many messages as possible in one direction for Spec.Duration;
 	// the server counts them.
 	Stream Pattern = "stream"
-	// RequestResponse sends one request, waits for the response, and so on
-	// for Spec.Duration; the driver takes every round trip's time.
+	// RequestResponse repeats one request and its response for Spec.Duration; the
+	// driver measures each round trip.
 	RequestResponse Pattern = "rr"
-	// Connections opens Spec.Count TCP connections one after the other, each
-	// with one request and one response.
+	// Connections opens Spec.Count TCP connections one after the other, each with
+	// one request and one response.
 	Connections Pattern = "connections"
-	// Flows sends Spec.Count flows of changing size over one TCP connection,
-	// one after the other; the driver takes the time until the server has
-	// confirmed each.
+	// Flows sends Spec.Count flows of several sizes over one TCP connection, one
+	// after the other; the driver measures the time until the server has confirmed
+	// each.
 	Flows Pattern = "flows"
 )
 
-// Spec says what two peers do together.
+// Spec describes a run of two peers.
 type Spec struct {
 	Pattern Pattern `json:"pattern"`
 	// Proto is "tcp" or "udp".
 	Proto string `json:"proto"`
 	// Size of every message in bytes, at least 1.
 	Size int `json:"size"`
-	// Sizes of Flows in bytes, in turn.
+	// Sizes of Flows in bytes, used in turn.
 	Sizes []int `json:"sizes,omitempty"`
 	// Duration of the counted part of Stream and RequestResponse.
 	Duration time.Duration `json:"duration"`
 	// Count of Connections or Flows.
 	Count int `json:"count"`
-	// WarmUp messages, or connections, go ahead of the counted ones, one
-	// each millisecond.
+	// WarmUp is the number of messages, or connections, before the counted ones,
+	// one per millisecond.
 	WarmUp int `json:"warm_up"`
-	// Address of the server; Run fills in the port.
+	// Address of the server; Run sets the port.
 	Address netip.AddrPort `json:"address"`
-	// Reach is the address that the driver reaches it by, if it is another.
+	// Reach is the address that the driver connects to, if it differs from Address.
 	Reach netip.Addr `json:"reach"`
-	// ServerCPU and DriverCPU are where the two ends run.
+	// ServerCPU and DriverCPU are the CPUs of the two ends.
 	ServerCPU int `json:"server_cpu"`
 	DriverCPU int `json:"driver_cpu"`
 }
 
-// reachAt is where the driver reaches a server that listens on a port.
+// reachAt returns the address and port that the driver connects to.
 func (s Spec) reachAt(port uint16) netip.AddrPort {
 	if s.Reach.IsValid() {
 		return netip.AddrPortFrom(s.Reach, port)
@@ -76,27 +76,27 @@ func (s Spec) reachAt(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(s.Address.Addr(), port)
 }
 
-// Report is what one end counted.
+// Report is the count of one end.
 type Report struct {
-	// Messages between the first and the last reading of the clock; at the
-	// driver those sent or answered, at the server those received.
+	// Messages between the first and the last reading of the clock: at the driver
+	// those sent or answered, at the server those received.
 	Messages uint64 `json:"messages"`
-	// Elapsed is the time in which the Messages passed.
+	// Elapsed is the time in which Messages passed.
 	Elapsed time.Duration `json:"elapsed"`
-	// Total of all counted messages, the tail after the last reading of the
-	// clock included.
+	// Total counts all messages, including those after the last reading of the
+	// clock.
 	Total uint64 `json:"total"`
-	// CPU is the processor time of the end's thread during Elapsed, the
-	// softirqs that ran on top of it included.
+	// CPU is the processor time of the end's thread during Elapsed, including
+	// softirqs that interrupted it.
 	CPU time.Duration `json:"cpu"`
-	// P50, P99, P999 and Max of the round trips, or of whole connections.
+	// P50, P99, P999 and Max of the round trips or connections.
 	P50  time.Duration `json:"p50"`
 	P99  time.Duration `json:"p99"`
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 }
 
-// PerSecond is the rate of messages.
+// PerSecond returns the rate of messages.
 func (r Report) PerSecond() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -119,14 +119,14 @@ type order struct {
 }
 
 // answer is one line from a peer process. A server answers twice: with its port
-// when it listens, with its report at the end.
+// when it listens, and with its report at the end.
 type answer struct {
 	Port   uint16  `json:"port,omitempty"`
 	Report *Report `json:"report,omitempty"`
 	Error  string  `json:"error,omitempty"`
 }
 
-// check refuses a spec that no peer could run.
+// check returns an error if the spec is invalid.
 func (s Spec) check() error {
 	switch {
 	case s.Proto != "tcp" && s.Proto != "udp":

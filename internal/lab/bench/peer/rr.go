@@ -8,10 +8,10 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// answerTimeout is how long a request may stay without its response.
+// answerTimeout is the time limit for a response.
 const answerTimeout = 2 * time.Second
 
-// serveUDPRequests sends every message back, up to the one that says finished.
+// serveUDPRequests echoes every message, up to and including the finished message.
 func serveUDPRequests(s socket, spec Spec) (Report, error) {
 	if err := s.answerOnlyFirst(); err != nil {
 		return Report{}, err
@@ -34,7 +34,7 @@ func serveUDPRequests(s socket, spec Spec) (Report, error) {
 	}
 }
 
-// serveTCPRequests sends every message of one connection back.
+// serveTCPRequests echoes every message of one connection.
 func serveTCPRequests(s socket, spec Spec) (Report, error) {
 	var report Report
 	message := make([]byte, spec.Size)
@@ -53,7 +53,7 @@ func serveTCPRequests(s socket, spec Spec) (Report, error) {
 	}
 }
 
-// driveRequests takes the time of one round trip after the other.
+// driveRequests measures one round trip after the other.
 func driveRequests(s socket, spec Spec) (Report, error) {
 	if err := s.setTimeout(answerTimeout); err != nil {
 		return Report{}, err
@@ -98,7 +98,8 @@ func ask(s socket, message []byte) error {
 	return nil
 }
 
-// newTimes holds times up to a minute in nanoseconds, to three digits.
+// newTimes returns a histogram of nanoseconds up to a minute, with three
+// significant digits.
 func newTimes() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(time.Minute), 3)
 }

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer of a UDP server in bytes: what a fast sender may be ahead.
+// receiveBuffer of a UDP server in bytes; it bounds the backlog of a fast sender.
 const receiveBuffer = 8 << 20
 
-// errClosed says that the other end closed the connection.
+// errClosed means that the other end closed the connection.
 var errClosed = errors.New("connection closed by the other end")
 
-// socket is a blocking socket of IPv4 or IPv6. Its calls go to the kernel without telling
-// Go's scheduler, which would otherwise hand the thread's work to another
-// thread at every wait.
+// socket is a blocking socket of IPv4 or IPv6. It uses raw system calls, which Go's
+// scheduler does not see; otherwise the scheduler would hand the thread's work to
+// another thread at every wait.
 type socket int
 
 func newSocket(proto string, address netip.Addr) (socket, error) {
@@ -36,7 +36,7 @@ func newSocket(proto string, address netip.Addr) (socket, error) {
 	return socket(fd), nil
 }
 
-// listen opens a socket on a free port of an address. A TCP socket waits for
+// listen opens a socket on a free port of an address. A TCP socket listens for
 // connections, a UDP socket is ready to receive.
 func listen(proto string, address netip.Addr) (s socket, port uint16, err error) {
 	s, err = newSocket(proto, address)
@@ -48,7 +48,7 @@ func listen(proto string, address netip.Addr) (s socket, port uint16, err error)
 			s.close()
 		}
 	}()
-	if proto == "udp" { // TCP tunes its own
+	if proto == "udp" { // TCP sizes its own buffer
 		if err := unix.SetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 			return -1, 0, fmt.Errorf("set the receive buffer: %w", err)
 		}
@@ -75,7 +75,7 @@ func listen(proto string, address netip.Addr) (s socket, port uint16, err error)
 	return s, uint16(name.(*unix.SockaddrInet4).Port), nil
 }
 
-// dial opens a socket to a server; TCP without Nagle's delay.
+// dial opens a socket to a server; TCP with TCP_NODELAY.
 func dial(proto string, server netip.AddrPort) (socket, error) {
 	s, err := newSocket(proto, server.Addr())
 	if err != nil {
@@ -94,7 +94,8 @@ func dial(proto string, server netip.AddrPort) (socket, error) {
 	return s, nil
 }
 
-// sockaddr is an address as the kernel has it: of IPv4, the beginning of raw.
+// sockaddr is an address in the kernel's format. For IPv4 only the beginning of raw
+// is used.
 type sockaddr struct {
 	raw    unix.RawSockaddrInet6
 	length uint32
@@ -102,7 +103,7 @@ type sockaddr struct {
 
 func rawAddress(a netip.AddrPort) *sockaddr {
 	s := &sockaddr{unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: a.Addr().As16()}, unix.SizeofSockaddrInet6}
-	port := &s.raw.Port // at the same place in both
+	port := &s.raw.Port // same offset in both families
 	if a.Addr().Is4() {
 		raw := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw))
 		*raw = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: a.Addr().As4()}
@@ -119,7 +120,7 @@ func (s socket) noDelay() error {
 	return nil
 }
 
-// setTimeout bounds every later receive; 0 waits for ever.
+// setTimeout bounds every later receive; 0 means no limit.
 func (s socket) setTimeout(d time.Duration) error {
 	timeout := unix.NsecToTimeval(d.Nanoseconds())
 	if err := unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
@@ -133,7 +134,7 @@ func (s socket) connect(server *sockaddr) error {
 		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(s),
 			uintptr(unsafe.Pointer(&server.raw)), uintptr(server.length))
 		switch errno {
-		case 0, unix.EISCONN: // EISCONN: the call before was interrupted
+		case 0, unix.EISCONN: // EISCONN: the interrupted call succeeded
 			return nil
 		case unix.EINTR, unix.EALREADY:
 		default:
@@ -142,7 +143,7 @@ func (s socket) connect(server *sockaddr) error {
 	}
 }
 
-// accept waits for a connection and returns it without Nagle's delay.
+// accept waits for a connection and returns it with TCP_NODELAY set.
 func (s socket) accept() (socket, error) {
 	for {
 		fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(s), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
@@ -156,8 +157,8 @@ func (s socket) accept() (socket, error) {
 	}
 }
 
-// answerOnlyFirst connects a UDP server to the sender of the next message,
-// which stays in the queue.
+// answerOnlyFirst connects a UDP server to the sender of the next message, which
+// stays in the queue.
 func (s socket) answerOnlyFirst() error {
 	from := sockaddr{length: unix.SizeofSockaddrInet6}
 	var b [1]byte
@@ -174,7 +175,7 @@ func (s socket) answerOnlyFirst() error {
 	}
 }
 
-// send writes one message; a partial write is an error, since a blocking socket
+// send writes one message. A partial write is an error, since a blocking socket
 // makes none.
 func (s socket) send(message []byte) error {
 	for {
@@ -192,7 +193,7 @@ func (s socket) send(message []byte) error {
 	}
 }
 
-// receive reads what is there, at least one byte; errClosed at the end of a
+// receive reads at least one byte of the available data; errClosed at the end of a
 // TCP connection.
 func (s socket) receive(buffer []byte) (int, error) {
 	for {
@@ -210,7 +211,7 @@ func (s socket) receive(buffer []byte) (int, error) {
 	}
 }
 
-// receiveAll fills the message.
+// receiveAll fills the whole message.
 func (s socket) receiveAll(message []byte) error {
 	for got := 0; got < len(message); {
 		n, err := s.receive(message[got:])

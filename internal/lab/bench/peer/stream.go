@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first byte of a UDP message says what it is for.
+// The first byte of a UDP message is its kind.
 const (
 	warming  = 'w'
 	counted  = 'c'
 	finished = 'e'
 )
 
-// clockEvery is how many messages pass between two readings of the clock.
+// clockEvery is the number of messages between two readings of the clock.
 const clockEvery = 64
 
-// serveUDPStream counts messages up to the first that says finished.
+// serveUDPStream counts messages up to the finished message.
 func serveUDPStream(s socket, spec Spec) (Report, error) {
 	if err := s.answerOnlyFirst(); err != nil {
 		return Report{}, err
@@ -37,7 +37,7 @@ func serveUDPStream(s socket, spec Spec) (Report, error) {
 			}
 			report.Total++
 			if report.Total%clockEvery == 0 {
-				// The first message started the clock.
+				// The first message started the clock and is not counted.
 				report.Messages = report.Total - 1
 				report.Elapsed = time.Since(start)
 			}
@@ -68,7 +68,7 @@ func driveUDPStream(s socket, spec Spec) (Report, error) {
 	return report, finishUDP(s, message)
 }
 
-// sendFor sends one message again and again.
+// sendFor sends one message repeatedly for a duration.
 func sendFor(s socket, message []byte, d time.Duration) (Report, error) {
 	var report Report
 	cpu, start := threadCPU(), time.Now()
@@ -86,8 +86,8 @@ func sendFor(s socket, message []byte, d time.Duration) (Report, error) {
 	return report, nil
 }
 
-// finishUDP says finished until the server says so too: its queue may still be
-// full, and then loses messages.
+// finishUDP sends the finished message until the server answers it: while the
+// server's queue is full, messages are lost.
 func finishUDP(s socket, message []byte) error {
 	message[0] = finished
 	if err := s.setTimeout(5 * time.Millisecond); err != nil {
@@ -102,16 +102,16 @@ func finishUDP(s socket, message []byte) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.ECONNREFUSED):
-			return nil // it understood an earlier one and is gone
+			return nil // the server read an earlier one and has exited
 		case !errors.Is(err, unix.EAGAIN):
 			return err
 		}
 	}
-	return errors.New("the server does not answer the end of the stream")
+	return errors.New("the server does not confirm the end of the stream")
 }
 
-// serveTCPStream counts whole messages of one connection up to its end; the
-// clock starts behind the warm-up.
+// serveTCPStream counts the whole messages of one connection up to its end. The
+// clock starts after the warm-up.
 func serveTCPStream(s socket, spec Spec) (Report, error) {
 	ahead := spec.WarmUp * spec.Size
 	var start time.Time
@@ -145,8 +145,8 @@ func serveTCPStream(s socket, spec Spec) (Report, error) {
 	return report, nil
 }
 
-// driveTCPStream sends for the spec's duration, closes, and waits until the
-// server has read everything.
+// driveTCPStream sends for the spec's duration, closes its side, and waits until
+// the server has read everything.
 func driveTCPStream(s socket, spec Spec) (Report, error) {
 	message := make([]byte, spec.Size)
 	for range spec.WarmUp {

@@ -16,11 +16,11 @@ func pin(cpu int) error {
 	if err := unix.SchedSetaffinity(0, &set); err != nil {
 		return fmt.Errorf("pin to CPU %d: %w", cpu, err)
 	}
-	runtime.Gosched() // do not begin on the CPU that was left
+	runtime.Gosched() // move to the new CPU now
 	return nil
 }
 
-// threadCPU is the processor time of the calling thread so far.
+// threadCPU returns the processor time of the calling thread so far.
 func threadCPU() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
@@ -29,7 +29,7 @@ func threadCPU() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// pause sleeps on the thread itself.
+// pause sleeps without releasing the thread to Go's scheduler.
 func pause(d time.Duration) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)

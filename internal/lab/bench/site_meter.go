@@ -15,24 +15,24 @@ import (
 
 // Usage is what a Meter has measured since it was opened.
 type Usage struct {
-	// Softirq is the time in the network softirqs on all CPUs.
+	// Softirq is the network softirq time of all CPUs.
 	Softirq time.Duration
-	// Above is the part of Softirq that is in the processor time of the
-	// watched process, too, because it ran on top of it.
+	// Above is the part of Softirq that the kernel also charges to the watched
+	// process, because it interrupted that process.
 	Above time.Duration
-	// UplinkPackets of both directions.
+	// UplinkPackets counts both directions.
 	UplinkPackets uint64
 }
 
-// Meter measures what Traffic costs the processors. Its probes cost every
-// softirq about 0.1 us.
+// Meter measures the processor cost of Traffic. Its probes add about 0.1 us to
+// every softirq.
 type Meter struct {
 	site    *Site
 	softirq *softirqMeter
-	packets uint64 // of the uplink at the beginning
+	packets uint64 // the uplink's count when the meter was opened
 }
 
-// OpenMeter begins to measure.
+// OpenMeter starts measuring.
 func (s *Site) OpenMeter() (m *Meter, err error) {
 	m = &Meter{site: s}
 	if m.packets, err = m.uplinkPackets(); err != nil {
@@ -44,7 +44,7 @@ func (s *Site) OpenMeter() (m *Meter, err error) {
 	return m, nil
 }
 
-// Watch names the process of Usage.Above, from now on.
+// Watch sets the process of Usage.Above.
 func (m *Meter) Watch(pid int) error {
 	if !includesSoftirqs() {
 		return nil
@@ -55,7 +55,7 @@ func (m *Meter) Watch(pid int) error {
 	return nil
 }
 
-// Usage since the meter was opened.
+// Usage returns the usage since the meter was opened.
 func (m *Meter) Usage() (u Usage, err error) {
 	if u.Softirq, u.Above, err = m.softirq.read(); err != nil {
 		return Usage{}, err
@@ -76,13 +76,12 @@ func (m *Meter) uplinkPackets() (n uint64, err error) {
 // Close stops measuring.
 func (m *Meter) Close() error { return m.softirq.Close() }
 
-// ProcessTime is the processor time of all threads of a process so far, also of
-// those that have ended.
+// ProcessTime returns the processor time that all threads of a process have used,
+// including threads that have exited.
 func ProcessTime(pid int) (time.Duration, error) { return processTime(pid) }
 
-// includesSoftirqs tells whether this kernel counts the softirqs on top of a
-// process as its processor time, as it does unless it was built to tell them
-// apart.
+// includesSoftirqs reports whether this kernel charges softirqs to the process that
+// they interrupt. It does unless it was built with CONFIG_IRQ_TIME_ACCOUNTING.
 var includesSoftirqs = sync.OnceValue(func() bool {
 	config, err := readKernelConfig()
 	return err != nil || !strings.Contains(config, "\nCONFIG_IRQ_TIME_ACCOUNTING=y")
