@@ -6,17 +6,17 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// cost is the processor time that traffic takes on the device: of the network
+// cost is the processor time that traffic uses on the device: of the network
 // softirqs, of the process that serves or sends, and of SCON's daemon.
 type cost struct {
 	*bench.Meter
 	site            *bench.Site
 	pid             int
-	process, daemon time.Duration // at the beginning
+	process, daemon time.Duration // at the start
 }
 
-// startCost begins to measure, with a process that is there already; 0 if
-// there is none yet.
+// startCost starts measuring with a process that already runs; pid is 0 if it does
+// not run yet.
 func startCost(s *bench.Site, pid int) (c *cost, err error) {
 	c = &cost{site: s}
 	if c.Meter, err = s.OpenMeter(); err != nil {
@@ -32,7 +32,7 @@ func startCost(s *bench.Site, pid int) (c *cost, err error) {
 	return c, nil
 }
 
-// watch names the process.
+// watch sets the process.
 func (c *cost) watch(pid int) (err error) {
 	c.pid = pid
 	if c.process, err = bench.ProcessTime(pid); err != nil {
@@ -41,9 +41,9 @@ func (c *cost) watch(pid int) (err error) {
 	return c.Watch(pid)
 }
 
-// values are the metrics NAME_softirq_pct, NAME_process_pct, which holds the
-// daemon's time, too, and NAME_cpu_pct, their sum. used is the processor time
-// of a process that has ended; 0 if it is still there.
+// values returns the metrics NAME_softirq_pct, NAME_process_pct, which includes the
+// daemon's time, and NAME_cpu_pct, their sum. used is the processor time of a
+// process that has exited; 0 if it still runs.
 func (c *cost) values(name string, elapsed, used time.Duration) (map[string]float64, error) {
 	usage, err := c.Usage()
 	if err != nil {

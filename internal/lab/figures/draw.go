@@ -13,27 +13,28 @@ import (
 	"github.com/scon-project/scon/internal/lab/profile"
 )
 
-// plotsDir holds the plots beside the results.
+// plotsDir is the folder of the plots, beside the results.
 const plotsDir = "figures"
 
-// results that were found.
+// results holds the results that were found.
 type results struct {
 	experiments map[string]*bench.Result // by source
-	profile     *profile.Profile         // or nil
-	summaries   bool                     // some are: without samples, and without plots beside them
+	profile     *profile.Profile         // nil if there is none
+	summaries   bool                     // some results are summaries: without samples, and without plots beside them
 }
 
-// summariesFile has the summaries of experiments whose results are not in a folder.
+// summariesFile has the summaries of experiments whose results are not in the
+// folder.
 const summariesFile = "figures.json"
 
-// has tells whether any of some sources was measured.
+// has reports whether any of the sources was measured.
 func (r results) has(sources []string) bool {
 	return slices.ContainsFunc(sources, func(s string) bool {
 		return r.experiments[s] != nil || s == profileSource && r.profile != nil
 	})
 }
 
-// readResults reads those that are in a folder.
+// readResults reads the results in a folder.
 func readResults(dir string) (found results, err error) {
 	found.experiments = map[string]*bench.Result{}
 	summaries, err := bench.ReadSummaries(filepath.Join(dir, summariesFile))
@@ -58,11 +59,11 @@ func readResults(dir string) (found results, err error) {
 	return found, err
 }
 
-// errNoResult says that there is nothing to draw.
+// errNoResult means that there is nothing to draw.
 var errNoResult = errors.New("no result")
 
-// Draw makes the report figures.md and the plots of the results in a folder,
-// which has to have one. Of summaries it makes the report alone.
+// Draw writes the report figures.md and the plots of the results in a folder, which
+// must hold at least one. For summaries it writes the report alone.
 func Draw(dir string) error {
 	found, err := readResults(dir)
 	if err != nil {
@@ -88,7 +89,7 @@ func Draw(dir string) error {
 	return errors.Join(drawCharts(plots, found), drawProfile(plots, found))
 }
 
-// drawCharts has the helper draw what was measured of all panels.
+// drawCharts has the helper draw all panels that were measured.
 func drawCharts(dir string, found results) error {
 	var charts []Chart
 	for _, f := range figures {

@@ -7,12 +7,12 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// estimate finds the number of a claim in the results. ok is false where it was
+// estimate computes the number of a claim from the results. ok is false if it was
 // not measured.
 type estimate func(results) (i bench.Interval, ok bool)
 
-// ratio of medians of a pair of modes: of one metric with its interval, or the
-// mean of several without.
+// ratio returns the estimate of the ratio of medians of a pair of modes: of one
+// metric with its interval, or the mean of several without one.
 func ratio(source, pair string, metrics ...string) estimate {
 	return func(found results) (bench.Interval, bool) {
 		if found.experiments[source] == nil {
@@ -22,7 +22,8 @@ func ratio(source, pair string, metrics ...string) estimate {
 	}
 }
 
-// gap is how much of the way from container to native express has gone.
+// gap returns the estimate of the part of the difference between container and
+// native that express removes.
 func gap(source string, metrics ...string) estimate {
 	return func(found results) (bench.Interval, bool) {
 		if found.experiments[source] == nil {
@@ -32,7 +33,8 @@ func gap(source string, metrics ...string) estimate {
 	}
 }
 
-// growth is the ratio of the medians of two metrics in one mode.
+// growth returns the estimate of the ratio of the medians of two metrics in one
+// mode.
 func growth(source, mode, to, from string) estimate {
 	return func(found results) (bench.Interval, bool) {
 		r := found.experiments[source]
@@ -43,7 +45,7 @@ func growth(source, mode, to, from string) estimate {
 	}
 }
 
-// mean of the estimates that are there. Of several it has no interval.
+// mean averages the available estimates. The mean of several has no interval.
 func mean(all map[string]bench.Interval, metrics []string) (bench.Interval, bool) {
 	var found []bench.Interval
 	for _, metric := range metrics {
@@ -64,7 +66,7 @@ func mean(all map[string]bench.Interval, metrics []string) (bench.Interval, bool
 	return bench.Interval{Median: total / float64(len(found)), Low: math.NaN(), High: math.NaN()}, true
 }
 
-// format shows an estimate, with its interval if it has one.
+// format formats an estimate, with its interval if it has one.
 func format(i bench.Interval) string {
 	if math.IsNaN(i.Low) {
 		return fmt.Sprintf("%.2f", i.Median)

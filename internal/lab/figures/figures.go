@@ -2,18 +2,17 @@
 // Processing for Performant Containers in IoT" (SCON) with real programs in the
 // lab: nginx, mosquitto, iperf3.
 //
-// The way of a run:
+// A run has these steps:
 //
-//  1. The figures that are asked for name their experiments; Check looks for
-//     the programs that those need.
-//  2. Run carries out one bench.Experiment after the other and writes each
-//     result to a file. What is there already of other experiments stays.
-//  3. Draw reads the files and makes the report and the plots of them: the
-//     paper's figure beside ours.
+//  1. The requested figures name their experiments; Check looks for the
+//     programs that those need.
+//  2. Run runs one bench.Experiment after the other and writes each result to
+//     a file. It keeps the existing results of other experiments.
+//  3. Draw reads the files and writes the report and the plots: the paper's
+//     numbers beside ours.
 //
-// Load generation over HTTP and MQTT, and drawing, are in a program of their
-// own, package helper, so that SCON's daemon does not carry their
-// libraries.
+// The load generators for HTTP and MQTT and the plotting are in package helper,
+// which runs as a process of its own.
 package figures
 
 import (
@@ -25,21 +24,21 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// Effort is how much is measured.
+// Effort is the amount of measuring.
 type Effort struct {
 	// Rounds of every experiment.
 	Rounds int
-	// HTTP, MQTT and Latency are how long their samples take.
+	// HTTP, MQTT and Latency are the durations of their samples.
 	HTTP, MQTT, Latency time.Duration
-	// Intervals of the MQTT messages, and how many messages of each.
+	// Intervals between MQTT messages, with the number of messages of each.
 	Intervals []Interval
-	// Sizes of the messages that go through iperf3 for a second each, bytes.
+	// Sizes of the messages that iperf3 sends for a second each, in bytes.
 	Sizes []int
 	// ProfileRounds of Fig. 4 and 13.
 	ProfileRounds int
-	// Flows in a sample.
+	// Flows per sample.
 	Flows int
-	// Containers at once, and the sizes of their messages.
+	// Containers that send at the same time, and the sizes of their messages.
 	Containers, ContainerSizes []int
 }
 
@@ -81,19 +80,19 @@ var (
 	}
 )
 
-// sizes of messages in the paper, bytes.
+// sizes of the paper's messages, in bytes.
 var sizes = []int{32, 64, 128, 256, 512, 1024}
 
-// warmUp is long enough for a connection to go express.
+// warmUp messages are enough for a connection to become express.
 const warmUp = 50
 
-// source is an experiment that figures are drawn from.
+// source is an experiment whose results figures are drawn from.
 type source struct {
 	name string
-	// experiment but for its name, modes and rounds.
+	// experiment without its name, modes and rounds.
 	experiment func(Effort) bench.Experiment
 	programs   []program
-	// takes says how long a step's sample takes, about.
+	// takes estimates the duration of a step's sample.
 	takes func(Effort, bench.Step) time.Duration
 }
 
@@ -111,14 +110,14 @@ var sources = []source{
 
 func aSecond(Effort, bench.Step) time.Duration { return iperfSeconds * time.Second }
 
-// prepare returns the experiment of a source as it is measured here.
+// prepare returns the experiment of a source with the modes of this machine.
 func (s source) prepare(e Effort) bench.Experiment {
 	x := s.named(e)
 	x.Rounds = e.Rounds
 	return x.Here()
 }
 
-// named is the experiment of a source with its name and all modes.
+// named returns the experiment of a source with its name and all modes.
 func (s source) named(e Effort) bench.Experiment {
 	x := s.experiment(e)
 	x.Name = s.name
@@ -126,7 +125,7 @@ func (s source) named(e Effort) bench.Experiment {
 	return x
 }
 
-// Experiments that write the results, for bench.ReadResult.
+// Experiments returns the experiments that write the results, for bench.ReadResult.
 func Experiments() []bench.Experiment {
 	var all []bench.Experiment
 	for _, s := range sources {
@@ -135,7 +134,7 @@ func Experiments() []bench.Experiment {
 	return all
 }
 
-// IDs of the figures that can be measured, as the paper numbers them.
+// IDs returns the paper's numbers of the figures that can be measured.
 func IDs() []string {
 	var ids []string
 	for _, f := range figures {
@@ -144,8 +143,8 @@ func IDs() []string {
 	return ids
 }
 
-// sourcesOf returns what has to be measured for some figures, and whether a
-// profile has; none means all.
+// sourcesOf returns the sources of some figures, and whether they need a profile;
+// no figures means all.
 func sourcesOf(ids []string) (chosen []source, profile bool, err error) {
 	var needed []string
 	for _, id := range ids {

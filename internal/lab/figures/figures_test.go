@@ -13,8 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/profile"
 )
 
-// found is a result of the tcp source: container is worse than native by half,
-// express between them.
+// found returns a result of the tcp source: container has half the rate of native,
+// express lies between them.
 func found(t *testing.T) results {
 	t.Helper()
 	of := func(mbps, softirq float64) map[string][]float64 {
@@ -65,7 +65,7 @@ func TestEveryFigureNamesWhatIsMeasured(t *testing.T) {
 						continue
 					}
 					if !metrics[p.source+" "+g.metric+l.metric] {
-						t.Errorf("Fig. %s shows %s of %s, which nobody measures", p.id, g.metric+l.metric, p.source)
+						t.Errorf("Fig. %s shows %s of %s, which is not measured", p.id, g.metric+l.metric, p.source)
 					}
 				}
 			}
@@ -182,7 +182,7 @@ func TestStackedChart(t *testing.T) {
 		t.Errorf("chart: %s", diff)
 	}
 	if _, ok := p.chart(results{}); ok {
-		t.Error("there is a chart of nothing")
+		t.Error("there is a chart without results")
 	}
 }
 
@@ -208,7 +208,7 @@ func TestReportShowsPaperBesideOurs(t *testing.T) {
 	}
 }
 
-// The committed report is that of the committed results.
+// The committed report is the one drawn from the committed results.
 func TestCommittedReportIsDrawnFromResults(t *testing.T) {
 	const dir = "../../../results"
 	committed, err := os.ReadFile(dir + "/figures.md")
@@ -243,7 +243,7 @@ func TestLayersOfAProfile(t *testing.T) {
 	if i, ok := callRatio(bench.Container, bench.Native)(found); !ok || i.Median != 1.9 {
 		t.Errorf("call: %v, %v; want 1.9", i, ok)
 	}
-	// 50 - 10 of the second layer, of 60 - 10 more in all.
+	// 50 - 10 of the second layer, of 60 - 10 more in total.
 	if i, ok := secondLayerShare(found); !ok || i.Median != 0.8 {
 		t.Errorf("second IP layer: %v, %v; want 0.8", i, ok)
 	}
@@ -251,6 +251,6 @@ func TestLayersOfAProfile(t *testing.T) {
 		t.Errorf("express, which was not measured: %v", i)
 	}
 	if i, ok := secondLayerShare(results{}); ok {
-		t.Errorf("share of nothing: %v", i)
+		t.Errorf("share of an empty profile: %v", i)
 	}
 }

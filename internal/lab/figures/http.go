@@ -11,14 +11,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// The load of Fig. 8: 2000 requests a second for a page of 64 bytes. The paper
-// does not say over how many connections.
+// Load of Fig. 8: 2000 requests per second for a page of 64 bytes. The paper does
+// not state the number of connections.
 const (
 	requestRate     = 2000
 	httpConnections = 4
 )
 
-// nginxConf is for one process, whose processor time is nginx's, and one page.
+// nginxConf configures one page and a single process, so that its processor time is
+// all of nginx's.
 const nginxConf = `daemon off;
 master_process off;
 pid %[1]s/nginx.pid;

@@ -15,15 +15,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// secondStep is a progress that ends the run, as Ctrl-C does, while the second
-// step is under way.
+// secondStep is a progress that cancels the run during the second step, as Ctrl-C
+// does.
 type secondStep struct {
 	steps  int
 	cancel context.CancelFunc
 }
 
 func (s *secondStep) Step(int, int, string) {
-	if s.steps++; s.steps == 3 { // each visit tells its first step twice
+	if s.steps++; s.steps == 3 { // each visit reports its first step twice
 		time.AfterFunc(300*time.Millisecond, s.cancel)
 	}
 }
@@ -45,7 +45,7 @@ func TestInterruptKeepsSamplesAndLeavesNothing(t *testing.T) {
 		IDs: []string{"10"},
 		Effort: figures.Effort{Rounds: 1, Intervals: []figures.Interval{
 			{Length: time.Millisecond, Messages: 20},
-			{Length: time.Second, Messages: 3600}, // the interrupt comes in the middle
+			{Length: time.Second, Messages: 3600}, // the interrupt comes during this step
 		}},
 		Dir:      dir,
 		Progress: &secondStep{cancel: cancel},

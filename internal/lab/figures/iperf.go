@@ -16,14 +16,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// iperfSeconds is the least that iperf3 can do.
+// iperfSeconds is iperf3's shortest duration.
 const iperfSeconds = 1
 
 // iperfPort of the first server at the edge.
 const iperfPort = 5201
 
-// tcpExperiment is Fig. 2a, 2b and 11: iperf3 sends messages from the device as
-// fast as it can.
+// tcpExperiment is Fig. 2a, 2b and 11: iperf3 sends messages from the device at
+// full speed.
 func tcpExperiment(e Effort) bench.Experiment {
 	return bench.Experiment{
 		Short: "throughput and softirq time of TCP messages through iperf3",
@@ -58,8 +58,8 @@ func iperfSteps(e Effort, proto string) (steps []bench.Step) {
 	return steps
 }
 
-// scaleExperiment is Fig. 16: several containers, or processes, send at once.
-// All of them share a CPU.
+// scaleExperiment is Fig. 16: several containers, or processes, send at the same
+// time and share a CPU.
 func scaleExperiment(e Effort) bench.Experiment {
 	x := bench.Experiment{Short: "throughput of one to four containers at once through iperf3"}
 	for _, size := range e.ContainerSizes {
@@ -113,15 +113,15 @@ func runIperf(ctx context.Context, s *bench.Site, name, proto string, size int) 
 	return values, nil
 }
 
-// iperfRun is what a client tells.
+// iperfRun is the outcome of one client.
 type iperfRun struct {
-	mbps    float64 // that arrived
+	mbps    float64 // received
 	elapsed time.Duration
 	cpu     time.Duration // of the client
 }
 
-// runClients has n nodes send at once, each to a server of its own. watch is
-// told the process of each client.
+// runClients has n nodes send at the same time, each to a server of its own. It
+// calls watch with the process of each client.
 func runClients(ctx context.Context, s *bench.Site, proto string, size, n int, watch func(pid int) error) ([]iperfRun, error) {
 	runs := make([]iperfRun, n)
 	together, ctx := errgroup.WithContext(ctx)
@@ -165,7 +165,7 @@ func runClient(ctx context.Context, s *bench.Site, node string, server netip.Add
 	return run, err
 }
 
-// iperfReport is the part of iperf3's report that matters.
+// iperfReport is the part of iperf3's report that is used here.
 type iperfReport struct {
 	Error string
 	End   struct {
@@ -173,7 +173,7 @@ type iperfReport struct {
 			Bytes   float64
 			Seconds float64
 		} `json:"sum_received"`
-		Sum struct { // of UDP, as it was sent
+		Sum struct { // UDP, counted by the sender
 			Bytes   float64
 			Seconds float64
 			Packets float64
@@ -190,7 +190,7 @@ func iperfError(out []byte) string {
 	return report.Error
 }
 
-// parseIperf reads a client's report.
+// parseIperf parses a client's report.
 func parseIperf(out []byte, proto string) (iperfRun, error) {
 	var report iperfReport
 	if err := json.Unmarshal(out, &report); err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/scon-project/scon/internal/lab/profile"
 )
 
-// profileSource is what Fig. 4 and 13 are drawn from; it is no experiment.
+// profileSource is the source of Fig. 4 and 13; it is a profile, not an experiment.
 const profileSource = "layers"
 
-// profilePlot is the plot of both.
+// profilePlot is the plot of both figures.
 const profilePlot = "layers.png"
 
-// profileTime of one measurement.
+// profileTime is the duration of one measurement.
 const profileTime = 300 * time.Millisecond
 
-// measureProfile follows packets through their layers and writes the profile.
+// measureProfile profiles the packets' layers and writes the profile.
 func measureProfile(ctx context.Context, dir string, rounds int, progress bench.Progress) error {
 	p, err := profile.Lab(ctx, profile.LabOptions{
 		Modes: profile.Modes, Rounds: rounds, Duration: profileTime, Progress: progress,
@@ -33,7 +33,7 @@ func measureProfile(ctx context.Context, dir string, rounds int, progress bench.
 	return err
 }
 
-// readProfile returns nil if there is none.
+// readProfile returns nil if there is no profile.
 func readProfile(dir string) (*profile.Profile, error) {
 	p, err := profile.ReadFile(resultPath(dir, profileSource))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,7 +42,7 @@ func readProfile(dir string) (*profile.Profile, error) {
 	return p, err
 }
 
-// drawProfile draws Fig. 13, of which Fig. 4 shows the first two bars.
+// drawProfile draws Fig. 13, whose first two bars are Fig. 4.
 func drawProfile(dir string, found results) error {
 	if found.profile == nil {
 		return nil
@@ -50,16 +50,17 @@ func drawProfile(dir string, found results) error {
 	return found.profile.WritePNG(filepath.Join(dir, profilePlot))
 }
 
-// callRatio is the ratio of two modes' times of the whole call that sends a
-// message.
+// callRatio returns the estimate of the ratio of two modes' times of the whole call
+// that sends a message.
 func callRatio(mode, to bench.Mode) estimate {
 	return func(found results) (bench.Interval, bool) {
 		return quotient(found.way(mode).CallNS, found.way(to).CallNS)
 	}
 }
 
-// secondLayerShare is the part of what a container's way has more than a native
-// one that the second IP layer, with its Netfilter hooks, takes.
+// secondLayerShare returns the part of the additional time of a container's path,
+// compared with the native path, that the second IP layer with its Netfilter hooks
+// takes.
 func secondLayerShare(found results) (bench.Interval, bool) {
 	more := func(of func(profile.Layer) bool) float64 {
 		return total(found.way(bench.Container), of) - total(found.way(bench.Native), of)
@@ -73,7 +74,7 @@ func isSecondLayer(l profile.Layer) bool {
 	return l.Hook != "" || strings.HasPrefix(l.Name, "2nd IP layer")
 }
 
-// way of a mode; a zero one if it was not measured.
+// way returns the profile of a mode, zero if it was not measured.
 func (r results) way(mode bench.Mode) (way profile.Way) {
 	if r.profile == nil {
 		return way
@@ -86,7 +87,7 @@ func (r results) way(mode bench.Mode) (way profile.Way) {
 	return way
 }
 
-// total time of some layers of a way, in nanoseconds.
+// total adds up the times of some layers, in nanoseconds.
 func total(way profile.Way, of func(profile.Layer) bool) (ns float64) {
 	for _, l := range way.Layers {
 		if of(l) {
@@ -96,7 +97,7 @@ func total(way profile.Way, of func(profile.Layer) bool) (ns float64) {
 	return ns
 }
 
-// quotient is an estimate without an interval, of times or rates.
+// quotient returns an estimate without an interval, of times or rates.
 func quotient(a, b float64) (bench.Interval, bool) {
 	return bench.Interval{Median: a / b, Low: math.NaN(), High: math.NaN()}, a > 0 && b > 0
 }

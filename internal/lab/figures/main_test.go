@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures/helper"
 )
 
-// TestMain lets the test's program be the helper and a traffic peer.
+// TestMain runs the test's executable as the helper or a traffic peer.
 func TestMain(m *testing.M) {
 	args := os.Args[1:]
 	switch {

@@ -18,13 +18,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// mqttRate is that of Fig. 9: a million messages in a minute.
+// mqttRate is the rate of Fig. 9: a million messages in a minute.
 const mqttRate = 1_000_000 / 60
 
-// brokerAddr is where mosquitto listens, at the edge.
+// brokerAddr is the address that mosquitto listens on, at the edge.
 var brokerAddr = netip.AddrPortFrom(lab.EdgeAddr, 1883)
 
-// brokerConf keeps every message: what is lost would be a fault of the network.
+// brokerConf makes mosquitto queue every message, so that only the network can lose
+// one.
 const brokerConf = `listener 1883 %s
 allow_anonymous true
 max_queued_messages 0
@@ -34,8 +35,8 @@ log_type error
 user root
 `
 
-// mqttExperiment is Fig. 9: a publisher on the device, broker and subscriber at
-// the edge, on another CPU.
+// mqttExperiment is Fig. 9: a publisher on the device; broker and subscriber at the
+// edge, on another CPU.
 func mqttExperiment(e Effort) bench.Experiment {
 	return bench.Experiment{
 		Short: "16,667 MQTT messages of 64 bytes a second through mosquitto",
@@ -59,7 +60,7 @@ func mqttExperiment(e Effort) bench.Experiment {
 	}
 }
 
-// intervalsExperiment is Fig. 10: the same at a gentle pace, all on one CPU.
+// intervalsExperiment is Fig. 10: the same at low rates, all on one CPU.
 func intervalsExperiment(e Effort) bench.Experiment {
 	x := bench.Experiment{Short: "latency of MQTT messages at intervals of 1 s to 1 ms"}
 	for _, i := range e.Intervals {
@@ -71,8 +72,8 @@ func intervalsExperiment(e Effort) bench.Experiment {
 				{Name: name + "_p50_us", Unit: "us"},
 				{Name: name + "_p99_us", Unit: "us"},
 			},
-			// The lease sends one packet a second the regular way, and few
-			// messages do not outweigh the beginning of the connections.
+			// The lease sends one packet a second on the regular path, and with few
+			// messages the first packets of the connections have a large share.
 			FewExpress: i.Length > time.Millisecond,
 			Traffic: func(ctx context.Context, s *bench.Site) (map[string]float64, error) {
 				values, err := runMQTT(ctx, s, name, s.SecondCPU, PublishOrder{Interval: i.Length, Messages: i.Messages})
@@ -95,8 +96,8 @@ func intervalTakes(e Effort, step bench.Step) time.Duration {
 	return 0
 }
 
-// runMQTT has the broker pass on the messages of one order. NAME_softirq_pct
-// and its like are of Fig. 9 only.
+// runMQTT sends the messages of one order through the broker. Only Fig. 9 uses
+// NAME_softirq_pct and the other metrics of processor time.
 func runMQTT(ctx context.Context, s *bench.Site, name string, publisherCPU int, what PublishOrder) (values map[string]float64, err error) {
 	stopBroker, err := startBroker(ctx, s)
 	if err != nil {
@@ -124,7 +125,7 @@ func runMQTT(ctx context.Context, s *bench.Site, name string, publisherCPU int, 
 	}()
 	reports := json.NewDecoder(bufio.NewReader(out))
 	var received Report
-	if err := reports.Decode(&received); err != nil { // it is ready
+	if err := reports.Decode(&received); err != nil { // the subscriber is ready
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}
 
@@ -155,7 +156,7 @@ func runMQTT(ctx context.Context, s *bench.Site, name string, publisherCPU int, 
 	return values, <-ended
 }
 
-// publish sends the messages and watches the process that does.
+// publish sends the messages and watches the sending process.
 func publish(ctx context.Context, s *bench.Site, cpu int, cost *cost, what PublishOrder) (sent Report, err error) {
 	out, in := io.Pipe()
 	publisher, err := order(ctx, s, s.Node(1), cpu, "publish", what, in)

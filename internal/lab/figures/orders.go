@@ -2,13 +2,13 @@ package figures
 
 import "time"
 
-// What the helper is told to do: one of these on its standard input, in JSON,
-// by the verb that is its first argument. It answers on its standard output.
+// An order is sent to the helper as JSON on its standard input; the verb is its
+// first argument. The helper answers on its standard output.
 
 // HTTPOrder is a load of requests at a constant rate ("http").
 type HTTPOrder struct {
 	URL         string        `json:"url"`
-	Rate        float64       `json:"rate"` // requests a second of all connections
+	Rate        float64       `json:"rate"` // requests per second on all connections together
 	Connections int           `json:"connections"`
 	Duration    time.Duration `json:"duration"`
 }
@@ -18,19 +18,18 @@ type PublishOrder struct {
 	Broker   string        `json:"broker"` // address and port
 	Interval time.Duration `json:"interval"`
 	Messages int           `json:"messages"`
-	WarmUp   int           `json:"warm_up"` // messages ahead, one a millisecond
+	WarmUp   int           `json:"warm_up"` // messages before the counted ones, one per millisecond
 }
 
-// SubscribeOrder receives them, up to the last ("subscribe"). Before the
-// report there is an empty one, which says that messages may come.
+// SubscribeOrder receives the messages up to the last ("subscribe"). An empty
+// report, before the final one, means that the subscriber is ready.
 type SubscribeOrder struct {
 	Broker string `json:"broker"`
 }
 
 // Report is the helper's answer.
 type Report struct {
-	// Messages are the requests that were answered, or the messages that were
-	// sent or received.
+	// Messages counts the answered requests, or the messages sent or received.
 	Messages int           `json:"messages"`
 	Elapsed  time.Duration `json:"elapsed"`
 	// CPU is the processor time of the process during Elapsed.
@@ -42,8 +41,8 @@ type Report struct {
 	Max  time.Duration `json:"max"`
 }
 
-// Chart is a bar chart to draw as PNG ("draw"): groups of bars with one bar of
-// each series, or one stacked bar for each group.
+// Chart is a bar chart to draw as PNG ("draw"): groups with one bar per series, or
+// one stacked bar per group.
 type Chart struct {
 	File    string   `json:"file"`
 	Title   string   `json:"title"`
@@ -54,8 +53,8 @@ type Chart struct {
 	Stacked bool     `json:"stacked"`
 }
 
-// Series has a value for each group; Low and High, if there, are the ends of
-// its whisker.
+// Series has a value for each group. Low and High, if set, are the ends of its
+// whiskers.
 type Series struct {
 	Name   string    `json:"name"`
 	Values []float64 `json:"values"`

@@ -11,21 +11,21 @@ import (
 type panel struct {
 	id, title, x, y string
 	source          string
-	// modes to show; none means all that were measured.
+	// modes to show; none means all measured modes.
 	modes []string
 	// groups of bars. With layers, each group is a prefix of their metrics.
 	groups []group
-	// layers to stack on each other in the bar of each mode.
+	// layers that are stacked in the bar of each mode.
 	layers []group
 }
 
-// group is a label and the metric that it stands for, or its beginning or end.
+// group is a label and a metric, or the prefix or suffix of one.
 type group struct{ label, metric string }
 
-// file name of the plot.
+// file returns the name of the plot's file.
 func (p panel) file() string { return "fig" + p.id + ".png" }
 
-// chart of what was measured of a panel, if anything was.
+// chart returns the chart of a panel, if anything of it was measured.
 func (p panel) chart(found results) (Chart, bool) {
 	r := found.experiments[p.source]
 	if r == nil {
@@ -40,7 +40,7 @@ func (p panel) chart(found results) (Chart, bool) {
 	return c, len(c.Groups) > 0 && len(c.Series) > 0
 }
 
-// shown are the modes that were measured and are to be seen.
+// shown returns the measured modes that the panel shows.
 func (p panel) shown(r *bench.Result) (modes []string) {
 	wanted := p.modes
 	if wanted == nil {
@@ -54,7 +54,7 @@ func (p panel) shown(r *bench.Result) (modes []string) {
 	return modes
 }
 
-// group makes groups of bars, one of each mode.
+// group adds groups of bars, one bar per mode.
 func (p panel) group(c *Chart, r *bench.Result) {
 	modes := p.shown(r)
 	series := make([]Series, len(modes))
@@ -76,7 +76,7 @@ func (p panel) group(c *Chart, r *bench.Result) {
 	}
 }
 
-// stack makes one bar of layers for each group and mode.
+// stack adds one bar of layers per group and mode.
 func (p panel) stack(c *Chart, r *bench.Result) {
 	modes := p.shown(r)
 	series := make([]Series, len(p.layers))
@@ -105,7 +105,7 @@ func (p panel) stack(c *Chart, r *bench.Result) {
 	}
 }
 
-// measured tells whether all modes have samples of a metric.
+// measured reports whether all modes have samples of a metric.
 func measured(r *bench.Result, modes []string, metric string) bool {
 	for _, mode := range modes {
 		if len(r.Modes[mode][metric]) == 0 {

@@ -6,17 +6,17 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// figure of the paper and what of it is measured here.
+// figure is a figure of the paper with the measurement that reproduces it.
 type figure struct {
 	id, title string
-	// how ours is obtained, where it is not as the paper's.
+	// how describes how our measurement differs from the paper's.
 	how     string
 	sources []string
 	panels  []panel
 	claims  []claim
 }
 
-// claim is what the paper's text says in a number.
+// claim is a number in the paper's text.
 type claim struct {
 	what  string
 	paper float64
@@ -24,9 +24,9 @@ type claim struct {
 	why   reason
 }
 
-// reason why ours should differ from the paper's.
+// reason explains an expected difference from the paper.
 type reason struct {
-	more bool // it makes ours more, not less
+	more bool // ours is expected to be larger, not smaller
 	text string
 }
 
@@ -228,7 +228,7 @@ var (
 	everyInterval      = []string{"interval_1000ms_p50_us", "interval_100ms_p50_us", "interval_10ms_p50_us", "interval_1ms_p50_us"}
 )
 
-// bySize has a group for every size of messages.
+// bySize returns a group for every message size.
 func bySize(format string) (groups []group) {
 	for _, size := range sizes {
 		groups = append(groups, group{fmt.Sprint(size), fmt.Sprintf(format, size)})
@@ -236,7 +236,7 @@ func bySize(format string) (groups []group) {
 	return groups
 }
 
-// every metric of a format, by size.
+// every returns the metrics of a format for all sizes.
 func every(format string) (metrics []string) {
 	for _, g := range bySize(format) {
 		metrics = append(metrics, g.metric)
@@ -244,7 +244,7 @@ func every(format string) (metrics []string) {
 	return metrics
 }
 
-// byContainers has a group for every number of containers.
+// byContainers returns a group for every number of containers.
 func byContainers(size int) (groups []group) {
 	for _, n := range Full.Containers {
 		groups = append(groups, group{fmt.Sprint(n), scaleMetric(size, n)})

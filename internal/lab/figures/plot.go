@@ -8,23 +8,23 @@ import (
 	"slices"
 )
 
-// Plot orders a plot of lines or points, for the helper.
+// Plot is the order for a plot of lines or points.
 type Plot struct {
 	File        string `json:"file"`
 	Title, X, Y string
-	// LogX and LogY make an axis logarithmic; values of 0 and less are left
-	// out then.
+	// LogX and LogY make an axis logarithmic, which leaves out values of 0 and
+	// less.
 	LogX, LogY bool
 	// Percentiles labels 1, 10, 100 on the X axis as 0 %, 90 %, 99 %.
 	Percentiles bool
 	Lines       []Line
 }
 
-// Line of a plot.
+// Line is one line of a plot.
 type Line struct {
 	Name string
 	X, Y []float64
-	// Points are not joined.
+	// Points draws points instead of a line.
 	Points bool
 }
 
@@ -34,7 +34,7 @@ func DrawPlots(plots []Plot) error { return haveDrawn("plot", plots) }
 // DrawCharts has the helper draw charts.
 func DrawCharts(charts []Chart) error { return haveDrawn("draw", charts) }
 
-// haveDrawn has the helper carry out an order of plots.
+// haveDrawn has the helper execute an order for plots.
 func haveDrawn(verb string, plots any) error {
 	order, err := json.Marshal(plots)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// program is one that experiments run.
+// program is a program that experiments run.
 type program struct {
 	name string
-	// get says how to come by it.
+	// get is the command that installs it.
 	get string
 }
 
@@ -33,10 +33,11 @@ var (
 // self is this executable, which also is the helper.
 var self = program{name: "/proc/self/exe"}
 
-// HelperArgs make this executable call helper.Main, with the order's verb.
+// HelperArgs are the arguments, before the order's verb, with which this executable
+// calls helper.Main.
 var HelperArgs = []string{"bench", "helper"}
 
-// path of the program: in $PATH, or where Debian keeps servers.
+// path finds the program in $PATH or in Debian's folders of servers.
 func (p program) path() (string, error) {
 	path, err := exec.LookPath(p.name)
 	if err != nil {
@@ -48,7 +49,8 @@ func (p program) path() (string, error) {
 	return path, nil
 }
 
-// Check tells which programs are missing for some figures; none means all.
+// Check returns an error that names the programs missing for some figures; no
+// figures means all.
 func Check(ids []string) error {
 	chosen, _, err := sourcesOf(ids)
 	if err != nil {
@@ -69,14 +71,14 @@ func Check(ids []string) error {
 	return errors.Join(errs...)
 }
 
-// patience with a program that has to listen, or to end.
+// patience is the time limit for a program to listen, or to exit.
 const patience = 5 * time.Second
 
-// process is a program at work in a node.
+// process is a running program in a node.
 type process struct {
 	*exec.Cmd
 	program program
-	output  bytes.Buffer // what it says when something is wrong
+	output  bytes.Buffer // standard error
 }
 
 // start starts a program in a node on one CPU. It is killed when ctx ends.
@@ -97,7 +99,7 @@ func (p program) start(ctx context.Context, s *bench.Site, node string, cpu int,
 	return running, nil
 }
 
-// end waits for a program that ends by itself.
+// end waits until the program exits.
 func (p *process) end() error {
 	if err := p.Wait(); err != nil {
 		return fmt.Errorf("run %s: %w: %s", p.program.name, err, bytes.TrimSpace(p.output.Bytes()))
@@ -105,15 +107,15 @@ func (p *process) end() error {
 	return nil
 }
 
-// stop ends a server.
+// stop terminates a server.
 func (p *process) stop() {
 	p.Process.Signal(syscall.SIGTERM)
 	defer time.AfterFunc(patience, func() { p.Process.Kill() }).Stop()
 	p.Wait()
 }
 
-// waitListening returns when a server in a node accepts connections. It makes
-// none itself, which iperf3 would take for a client.
+// waitListening waits until a server in a node listens. It opens no connection,
+// which iperf3 would treat as a client.
 func (p *process) waitListening(ctx context.Context, s *bench.Site, node string, port uint16) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -136,7 +138,8 @@ func (p *process) waitListening(ctx context.Context, s *bench.Site, node string,
 	}
 }
 
-// isListening looks for a listening socket in the text of /proc/net/tcp.
+// isListening reports whether the text of /proc/net/tcp has a listening socket on
+// the port.
 func isListening(sockets string, port uint16) bool {
 	const listen = "0A"
 	for line := range strings.Lines(sockets) {
@@ -157,7 +160,7 @@ func order(ctx context.Context, s *bench.Site, node string, cpu int, verb string
 	return self.start(ctx, s, node, cpu, strings.NewReader(string(line)), stdout, append(slices.Clone(HelperArgs), verb)...)
 }
 
-// carryOut has the helper carry out an order and returns its report.
+// carryOut has the helper execute an order and returns its report.
 func carryOut(ctx context.Context, s *bench.Site, node string, cpu int, verb string, what any) (r Report, err error) {
 	var out bytes.Buffer
 	p, err := order(ctx, s, node, cpu, verb, what, &out)
@@ -173,8 +176,8 @@ func carryOut(ctx context.Context, s *bench.Site, node string, cpu int, verb str
 	return r, nil
 }
 
-// microseconds of a duration.
+// microseconds converts a duration.
 func microseconds(d time.Duration) float64 { return d.Seconds() * 1e6 }
 
-// percent of one CPU that a time is.
+// percent returns a time as a percentage of one CPU.
 func percent(used, elapsed time.Duration) float64 { return 100 * float64(used) / float64(elapsed) }

@@ -23,7 +23,7 @@ func TestIsListening(t *testing.T) {
 func TestParseIperf(t *testing.T) {
 	for _, tc := range []struct {
 		name, proto, report string
-		mbps                float64 // 0 for an error
+		mbps                float64 // 0 means an error
 	}{
 		{"tcp", "tcp", `{"end": {"sum_sent": {"bytes": 9}, "sum_received": {"bytes": 1000000, "seconds": 0.5}}}`, 16},
 		{"udp", "udp", `{"end": {"sum": {"bytes": 1000000, "seconds": 1, "packets": 100, "lost_packets": 25}}}`, 6},
@@ -38,16 +38,16 @@ func TestParseIperf(t *testing.T) {
 	}
 }
 
-// told is a progress that writes down what it is told.
-type told struct{ done, total []int }
+// recorder is a progress that records its calls.
+type recorder struct{ done, total []int }
 
-func (p *told) Step(done, total int, _ string) {
+func (p *recorder) Step(done, total int, _ string) {
 	p.done, p.total = append(p.done, done), append(p.total, total)
 }
-func (*told) Done() {}
+func (*recorder) Done() {}
 
 func TestProgressAddsUp(t *testing.T) {
-	var progress told
+	var progress recorder
 	p := &plan{progress: &progress}
 	for _, steps := range [][]time.Duration{{time.Second, 3 * time.Second}, {2 * time.Second}} {
 		p.experiments = append(p.experiments, bench.Experiment{Rounds: 2, Modes: []bench.Mode{bench.Native}})

@@ -11,11 +11,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// alike is the largest distance of ours from the paper's number, over that, that
-// counts as the same.
+// alike is the largest relative deviation from the paper's number that counts as
+// equal.
 const alike = 0.1
 
-// writeReport writes what was found beside the paper's figures, in Markdown.
+// writeReport writes the results beside the paper's numbers, in Markdown.
 func writeReport(w io.Writer, found results) error {
 	p := &printer{w: w}
 	p.printf("# The paper's figures and ours\n\n")
@@ -67,7 +67,7 @@ func (p *printer) printf(format string, args ...any) {
 	}
 }
 
-// figure writes a section, or that there is nothing to show.
+// figure writes the section of a figure, also if nothing was measured.
 func (p *printer) figure(f figure, found results) {
 	p.printf("\n## Fig. %s: %s\n\n", f.id, f.title)
 	if !found.has(f.sources) {
@@ -94,7 +94,7 @@ func (p *printer) figure(f figure, found results) {
 	}
 }
 
-// difference is a sentence about ours and the paper's number.
+// difference returns a sentence that compares ours with the paper's number.
 func (c claim) difference(ours bench.Interval) string {
 	switch distance := ours.Median/c.paper - 1; {
 	case math.Abs(distance) <= alike:
@@ -115,7 +115,7 @@ func direction(distance float64) string {
 	return "More than in the paper"
 }
 
-// flowtable says why that mode is missing.
+// flowtable explains why mode flowtable is missing.
 func (p *printer) flowtable(found results) {
 	for _, r := range found.experiments {
 		if len(r.Modes[bench.Flowtable.Name]) > 0 {
@@ -125,7 +125,7 @@ func (p *printer) flowtable(found results) {
 	p.printf("The kernel's own fast path, nftables' flowtable: not available on this kernel; `scon bench cost` has it in a guest.\n")
 }
 
-// elsewhere says where the figures are that are not here.
+// elsewhere lists the figures that are reproduced elsewhere.
 func (p *printer) elsewhere() {
 	p.printf(`
 ## Figures that are not here

@@ -19,16 +19,15 @@ type Options struct {
 	IDs []string
 	// Effort to spend.
 	Effort Effort
-	// Dir is where results, report and plots go; it is made if need be.
+	// Dir is the folder of results, report and plots; it is created if needed.
 	Dir string
-	// Progress is told about every step, in thousandths of a second of the
-	// time that all of them take.
+	// Progress receives a report of every step, in milliseconds of the estimated
+	// duration of all steps.
 	Progress bench.Progress
 }
 
-// Run measures the figures and draws them. What was measured until ctx ended,
-// or besides samples that could not be had, is written and drawn all the same;
-// the error tells.
+// Run measures the figures and draws them. When ctx ends or samples fail, it writes
+// and draws what was measured and returns the error.
 func Run(ctx context.Context, o Options) error {
 	chosen, withProfile, err := sourcesOf(o.IDs)
 	if err != nil {
@@ -68,13 +67,13 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// resultPath of a source.
+// resultPath returns the file of a source's result.
 func resultPath(dir, source string) string { return filepath.Join(dir, source+".json") }
 
-// visitOverhead is what starting programs, or the daemon, adds to a step.
+// visitOverhead is the time per step for starting programs or the daemon.
 const visitOverhead = 300 * time.Millisecond
 
-// plan knows how long all experiments take, so that their progress adds up.
+// plan estimates the durations of all experiments, so that their progress adds up.
 type plan struct {
 	experiments []bench.Experiment
 	steps       [][]time.Duration // of a mode's visit, by experiment
@@ -97,13 +96,13 @@ func newPlan(chosen []source, e Effort, progress bench.Progress) *plan {
 	return p
 }
 
-// takes is how long an experiment takes.
+// takes returns the estimated duration of an experiment.
 func (p *plan) takes(i int) time.Duration {
 	x := p.experiments[i]
 	return time.Duration(x.Rounds*len(x.Modes)) * sum(p.steps[i])
 }
 
-// part is the progress of one experiment.
+// part returns the progress of one experiment.
 func (p *plan) part(i int) bench.Progress {
 	part := partialProgress{plan: p, steps: p.steps[i], name: p.experiments[i].Name}
 	for earlier := range i {
@@ -112,13 +111,13 @@ func (p *plan) part(i int) bench.Progress {
 	return part
 }
 
-// profileTakes is how long a profile takes: each mode is measured by all
-// waypoints, by two, and without any.
+// profileTakes returns the estimated duration of a profile: each mode is measured
+// with all waypoints, with two, and without any.
 func profileTakes(e Effort) time.Duration {
 	return time.Duration(e.ProfileRounds*len(profile.Modes)) * (3*profileTime + visitOverhead)
 }
 
-// last is the progress of what comes after all experiments.
+// last returns the progress of the work after all experiments.
 func (p *plan) last() bench.Progress {
 	last := lastProgress{plan: p}
 	for i := range p.experiments {
@@ -127,7 +126,7 @@ func (p *plan) last() bench.Progress {
 	return last
 }
 
-// lastProgress divides what is left of the time among its steps.
+// lastProgress divides the remaining time among its steps.
 type lastProgress struct {
 	*plan
 	before time.Duration
@@ -138,14 +137,14 @@ func (p lastProgress) Step(done, total int, next string) {
 	p.progress.Step(int(over.Milliseconds()), int(p.total.Milliseconds()), profileSource+", "+next)
 }
 
-// Done is for the whole.
+// Done does nothing: Run ends the progress.
 func (lastProgress) Done() {}
 
-// partialProgress turns the steps of one experiment into time of the whole.
+// partialProgress converts the steps of one experiment to time of the whole run.
 type partialProgress struct {
 	*plan
 	steps  []time.Duration
-	before time.Duration // that the experiments before this one take
+	before time.Duration // duration of the experiments before this one
 	name   string
 }
 
@@ -155,7 +154,7 @@ func (p partialProgress) Step(done, _ int, next string) {
 	p.progress.Step(int(over.Milliseconds()), int(p.total.Milliseconds()), p.name+", "+next)
 }
 
-// Done is for the whole.
+// Done does nothing: Run ends the progress.
 func (partialProgress) Done() {}
 
 func sum(times []time.Duration) (total time.Duration) {

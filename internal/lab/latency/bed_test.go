@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onOneCPU keeps the test on one CPU until unpin.
+// onOneCPU keeps the test on one CPU until unpin is called.
 func onOneCPU(t *testing.T) (unpin func()) {
 	t.Helper()
 	runtime.LockOSThread()

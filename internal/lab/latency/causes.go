@@ -7,30 +7,30 @@ import (
 	"strings"
 )
 
-// Cause is what may have delayed a packet.
+// Cause is a possible cause of a packet's delay.
 type Cause int
 
 // The first five are the events that the taps count, in their order.
 const (
 	Tick       Cause = iota // timer interrupt
-	Reschedule              // interrupt to schedule anew
-	Call                    // interrupt to call a function
-	Device                  // interrupt of a device
-	Squeeze                 // the softirq had used up its time
-	Softirqd                // ksoftirqd has taken over
-	Moved                   // another CPU has taken over; nothing else is known then
+	Reschedule              // rescheduling interrupt
+	Call                    // function call interrupt
+	Device                  // device interrupt
+	Squeeze                 // the softirq had used up its time budget
+	Softirqd                // ksoftirqd processed the packet
+	Moved                   // another CPU processed the packet; no other cause is known then
 	causes
 )
 
-// names of the causes, as in the tables and in JSON.
+// causeNames are the names in tables and in JSON.
 var causeNames = [causes]string{"tick", "reschedule", "call_function", "device", "time_squeeze", "ksoftirqd", "other_cpu"}
 
 func (c Cause) String() string { return causeNames[c] }
 
-// Causes is a set of them.
+// Causes is a set of causes.
 type Causes uint8
 
-// Has tells whether a cause is in the set.
+// Has reports whether a cause is in the set.
 func (s Causes) Has(c Cause) bool { return s&(1<<c) != 0 }
 
 func (s Causes) String() string {
@@ -43,7 +43,8 @@ func (s Causes) String() string {
 	return strings.Join(names, "+")
 }
 
-// causesOf a packet that has arrived; softirqd are the threads of that name.
+// causesOf returns the causes of a packet that has arrived. softirqd holds the ids
+// of the ksoftirqd threads.
 func causesOf(x sample, softirqd map[uint32]bool) (s Causes) {
 	if x.OutNs == 0 {
 		return 0
@@ -53,7 +54,7 @@ func causesOf(x sample, softirqd map[uint32]bool) (s Causes) {
 	}
 	for c, n := range x.Events {
 		if Cause(c) == Squeeze && n > 0 {
-			n-- // the first is the packet's own
+			n-- // the first is the packet's own softirq
 		}
 		if n != 0 {
 			s |= 1 << c
@@ -65,19 +66,20 @@ func causesOf(x sample, softirqd map[uint32]bool) (s Causes) {
 	return s
 }
 
-// CauseSummary is what a cause had to do with the delays of a run.
+// CauseSummary relates a cause to the delays of a run.
 type CauseSummary struct {
-	// Packets that met it, and of them those among the slowest thousandth.
+	// Packets affected by the cause, and the number of them among the slowest
+	// thousandth.
 	Packets int `json:"packets"`
 	Slowest int `json:"slowest"`
 	// P50US is their median latency in microseconds.
 	P50US float64 `json:"p50_us"`
 }
 
-// noCause names the packets that met none.
+// noCause names the packets without a cause.
 const noCause = "none"
 
-// summarizeCauses by their names, for those that were met.
+// summarizeCauses summarizes, by name, the causes that occurred.
 func summarizeCauses(s Samples) map[string]CauseSummary {
 	all := s.sorted(latencyNS)
 	slow := int64(quantile(all, 0.999))
@@ -106,7 +108,7 @@ func summarizeCauses(s Samples) map[string]CauseSummary {
 	return summary
 }
 
-// softirqdThreads finds the kernel's ksoftirqd threads.
+// softirqdThreads returns the ids of the kernel's ksoftirqd threads.
 func softirqdThreads() map[uint32]bool {
 	threads := map[uint32]bool{}
 	files, _ := filepath.Glob("/proc/[0-9]*/comm")

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The committed report is that of the committed summaries.
+// The committed report is the one drawn from the committed summaries.
 func TestCommittedReportIsDrawnFromSummaries(t *testing.T) {
 	const results = "../../../results/"
 	dir := t.TempDir()

@@ -7,20 +7,20 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TapCost is what the taps themselves cost a packet, in nanoseconds.
+// TapCost is the time that the taps add to a packet, in nanoseconds.
 type TapCost struct {
 	InNS  float64 `json:"in_ns"`
 	OutNS float64 `json:"out_ns"`
 }
 
-// costRuns of a program, of which the time is the mean, and costTries, of which
-// the median is taken.
+// costRuns is the number of runs of a program whose mean is taken, costTries the
+// number of means whose median is taken.
 const (
 	costRuns  = 200_000
 	costTries = 5
 )
 
-// cost runs the taps on a packet of their own.
+// cost runs the taps on a test packet.
 func (t *taps) cost() (c TapCost, err error) {
 	if err := t.begin(1, 1); err != nil {
 		return c, err
@@ -44,7 +44,7 @@ func (t *taps) cost() (c TapCost, err error) {
 	return c, nil
 }
 
-// frame puts a payload into Ethernet, IP and UDP.
+// frame wraps a payload in Ethernet, IP and UDP headers.
 func frame(payload []byte) []byte {
 	b := make([]byte, 42, 42+len(payload))
 	binary.BigEndian.PutUint16(b[12:], 0x0800)

@@ -19,7 +19,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// The parts that the figures need, by the names of their results.
+// The names of the results that the figures need.
 const (
 	paced     = "latency"         // at the paper's rate
 	fullCore  = "latency-max"     // at the highest rate without loss, on one CPU
@@ -27,7 +27,7 @@ const (
 	gatewayed = "latency-express" // lines of gateways with and without SCON
 )
 
-// Effort that measuring the figures takes.
+// Effort is the amount of measuring for the figures.
 type Effort struct {
 	Duration time.Duration // of each round at the paper's rate; half of it elsewhere
 	Repeats  int
@@ -36,13 +36,13 @@ type Effort struct {
 }
 
 var (
-	// Full is what results are kept of.
+	// Full is the effort of the committed results.
 	Full = Effort{4 * time.Second, 5, []int{1, 2, 4, 8, 16, 32, 64}, []int{1, 2, 4, 8}}
-	// Quick shows that everything works.
+	// Quick only shows that everything works.
 	Quick = Effort{500 * time.Millisecond, 3, []int{1, 4, 64}, []int{1, 2}}
 )
 
-// parts with their options.
+// parts returns the parts with their options.
 func (e Effort) parts() []struct {
 	name string
 	o    Options
@@ -59,9 +59,9 @@ func (e Effort) parts() []struct {
 	}
 }
 
-// MeasureFigures measures what the paper's figures show, and draws them. The
-// results go to a folder as JSON, the plots to DIR/latency, and latency.md has the
-// tables. What is finished is kept when ctx ends.
+// MeasureFigures measures the paper's figures and draws them. The results go to dir
+// as JSON, the plots to dir/latency, and the tables to dir/latency.md. When ctx
+// ends, it keeps what is finished.
 func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(part string) bench.Progress) error {
 	for _, part := range e.parts() {
 		part.o.Progress = progress(part.name)
@@ -77,13 +77,13 @@ func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(par
 	return DrawFigures(dir)
 }
 
-// filesDir keeps plots and histograms beside the results.
+// filesDir is the folder of plots and histograms, beside the results.
 const filesDir = "latency"
 
-// summariesFile has the summaries of parts whose results are not in a folder.
+// summariesFile has the summaries of parts whose results are not in the folder.
 const summariesFile = "latencies.json"
 
-// readParts reads the results that are in a folder, by the parts' names.
+// readParts reads the results in a folder, by the parts' names.
 func readParts(dir string) (found map[string]*Result, err error) {
 	summaries, err := bench.ReadSummaries(filepath.Join(dir, summariesFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -109,8 +109,8 @@ func readParts(dir string) (found map[string]*Result, err error) {
 	return found, nil
 }
 
-// DrawFigures draws the plots and the report of the results in a folder. Of
-// summaries it makes the report alone.
+// DrawFigures draws the plots and the report of the results in a folder. For
+// summaries it writes the report alone.
 func DrawFigures(dir string) error {
 	found, err := readParts(dir)
 	if err != nil {
@@ -139,10 +139,10 @@ func DrawFigures(dir string) error {
 	return writeReport(dir, found)
 }
 
-// plotFile of a figure.
+// plotFile returns the plot's file of a figure.
 func plotFile(dir, figure string) string { return filepath.Join(dir, filesDir, "fig"+figure+".png") }
 
-// allPlots of what was found, by the paper's figures.
+// allPlots returns the plots of the paper's figures that were measured.
 func allPlots(dir string, found map[string]*Result) (plots []figures.Plot, err error) {
 	if r := found[fullCore]; r != nil {
 		plots = append(plots, lossCurves(plotFile(dir, "3"), r), hdr(plotFile(dir, "5-core"), "at the highest rate, one CPU", lines(r, "", nil)))
@@ -169,7 +169,7 @@ func allPlots(dir string, found map[string]*Result) (plots []figures.Plot, err e
 	return plots, nil
 }
 
-// lossCurves are the paper's Fig. 3.
+// lossCurves returns the paper's Fig. 3.
 func lossCurves(file string, r *Result) figures.Plot {
 	p := figures.Plot{File: file, Title: "Fig. 3: loss by rate", X: "kpackets/s", Y: "loss, %", LogX: true}
 	for _, mode := range r.Order {
@@ -186,8 +186,8 @@ func lossCurves(file string, r *Result) figures.Plot {
 	return p
 }
 
-// lines of an HDR diagram: the distributions of the modes of lengths that are
-// wanted; nil wants all.
+// lines returns the lines of an HDR diagram: one distribution per mode whose name
+// has the suffix and whose length is wanted; nil wants all lengths.
 func lines(r *Result, suffix string, wanted func(nodes int) bool) (lines []figures.Line) {
 	for _, mode := range r.Order {
 		d := r.Details[mode]
@@ -197,7 +197,7 @@ func lines(r *Result, suffix string, wanted func(nodes int) bool) (lines []figur
 		l := figures.Line{Name: mode + suffix}
 		for i, point := range d.Distribution {
 			x := 1 / (1 - point.P)
-			if math.IsInf(x, 0) { // the highest of all
+			if math.IsInf(x, 0) { // the last percentile
 				x = l.X[i-1] * math.Pow(10, 0.1)
 			}
 			l.X, l.Y = append(l.X, x), append(l.Y, point.US)
@@ -207,13 +207,13 @@ func lines(r *Result, suffix string, wanted func(nodes int) bool) (lines []figur
 	return lines
 }
 
-// hdr is an HDR diagram, as the paper's Fig. 5 to 7.
+// hdr returns an HDR diagram, like the paper's Fig. 5 to 7.
 func hdr(file, title string, lines []figures.Line) figures.Plot {
 	return figures.Plot{File: file, Title: "Latency, " + title, X: "percentile", Y: "us",
 		LogX: true, LogY: true, Percentiles: true, Lines: lines}
 }
 
-// highestRates are the paper's Fig. 4.
+// highestRates returns the paper's Fig. 4.
 func highestRates(dir string, found map[string]*Result) (figures.Chart, bool) {
 	c := figures.Chart{File: plotFile(dir, "4"), Title: "Fig. 4: highest rate without loss", X: "line", Y: "kpackets/s"}
 	for _, of := range []struct{ name, label string }{{fullNone, "any CPU"}, {fullCore, "one CPU"}} {
@@ -235,10 +235,11 @@ func highestRates(dir string, found map[string]*Result) (figures.Chart, bool) {
 	return c, len(c.Series[0].Values) == len(c.Series[1].Values)
 }
 
-// shownOverTime are the lengths of the paper's Fig. 8.
+// shownOverTime are the modes of the paper's Fig. 8.
 var shownOverTime = []string{"n4", "n64"}
 
-// worstOverTime is the paper's Fig. 8, of the files that the measurement wrote.
+// worstOverTime returns the paper's Fig. 8, from the files that the measurement
+// wrote.
 func worstOverTime(dir string, r *Result) (figures.Plot, error) {
 	p := figures.Plot{File: plotFile(dir, "8"), Title: fmt.Sprintf("Fig. 8: the %d worst latencies, %.1f kpackets/s", worstPackets, Rate/1000.0),
 		X: "s", Y: "us", LogY: true}
@@ -272,7 +273,7 @@ func worstOverTime(dir string, r *Result) (figures.Plot, error) {
 	return p, nil
 }
 
-// writeReport writes latency.md: every table, beside its plots.
+// writeReport writes latency.md: all tables, beside the plots.
 func writeReport(dir string, found map[string]*Result) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "# Latencies of this machine\n\n"+

@@ -13,14 +13,16 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// worstPackets of a run are shown over time, as in the paper's Fig. 8.
+// worstPackets is the number of packets of a run that are shown over time, as in
+// the paper's Fig. 8.
 const worstPackets = 5000
 
-// histogram of latencies in nanoseconds up to a minute, to three digits.
+// histogram returns the latencies in nanoseconds, up to a minute, with three
+// significant digits.
 func histogram(s Samples) *hdrhistogram.Histogram {
 	h := hdrhistogram.New(1, 60e9, 3)
 	for _, p := range s.Packets {
-		h.RecordValue(max(1, min(p.LatencyNS, 60e9))) // in range
+		h.RecordValue(max(1, min(p.LatencyNS, 60e9))) // clamped to the range
 	}
 	if len(s.Packets) > 0 {
 		h.SetStartTimeMs(s.Packets[0].InNS / 1e6)
@@ -29,7 +31,7 @@ func histogram(s Samples) *hdrhistogram.Histogram {
 	return h
 }
 
-// writeRaw keeps every packet of a round: DIR/raw/MODE-ROUND.csv.gz.
+// writeRaw writes every packet of a round to DIR/raw/MODE-ROUND.csv.gz.
 func writeRaw(dir, mode string, round int, s Samples) error {
 	var file bytes.Buffer
 	zip := gzip.NewWriter(&file)
@@ -48,10 +50,10 @@ func writeRaw(dir, mode string, round int, s Samples) error {
 	return output.Write(filepath.Join(dir, rawDir, fmt.Sprintf("%s-%d.csv.gz", mode, round)), file.Bytes())
 }
 
-// rawDir keeps the packets of all rounds.
+// rawDir is the folder with the packets of all rounds.
 const rawDir = "raw"
 
-// writeWorst keeps what is drawn of a mode's worst round: MODE.hgrm and
+// writeWorst writes the data of a mode's worst round that is drawn: MODE.hgrm and
 // MODE.hlog for HdrHistogram's tools, and MODE-worst.csv.
 func writeWorst(dir, mode string, s Samples) error {
 	h := histogram(s)
@@ -84,7 +86,7 @@ func writeWorst(dir, mode string, s Samples) error {
 	return nil
 }
 
-// makeDirs for the files.
+// makeDirs creates the folders of the files.
 func makeDirs(dir string) error {
 	return os.MkdirAll(filepath.Join(dir, rawDir), 0o755)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/topology"
 )
 
-// containersNet has all addresses of a line: whatever a gateway gets from its
-// bridge, it translates.
+// containersNet covers all addresses of a line: a gateway translates every address
+// from its bridge.
 var containersNet = netip.MustParsePrefix("10.98.0.0/15")
 
 // openGateways builds lines of gateways, each with two modes: without SCON, and
@@ -36,8 +36,8 @@ func (m *measurement) openGateways(ctx context.Context) error {
 				return fmt.Errorf("make %s a gateway: %w", topology.Hop(hop), err)
 			}
 		}
-		// SCON looks at programs of others at its devices: hence the last tap
-		// is behind the last of them.
+		// SCON checks its devices for other programs: the last tap is therefore
+		// beyond SCON's last device.
 		ln, err := newLine(place{netns: l.Path(topology.In), dev: topology.Right},
 			place{netns: l.Path(topology.Out), dev: topology.Left, ingress: true},
 			l.Path(topology.Out), netip.AddrPortFrom(l.Addr(topology.Out), port))
@@ -54,9 +54,8 @@ func (m *measurement) openGateways(ctx context.Context) error {
 	return nil
 }
 
-// makeGateway makes the node that the calling thread is in what a machine with
-// Docker is to its containers: what comes from the left comes over a bridge, and
-// Docker's rules judge and translate it.
+// makeGateway turns the calling thread's namespace into a Docker host: packets from
+// the left cross a bridge, and Docker's rules filter and translate them.
 func makeGateway() error {
 	left, err := netlink.LinkByName(topology.Left)
 	if err != nil {
@@ -78,7 +77,7 @@ func makeGateway() error {
 	}
 	for _, a := range addrs {
 		if err := netlink.AddrDel(left, &a); err != nil {
-			return fmt.Errorf("take an address: %w", err)
+			return fmt.Errorf("remove an address: %w", err)
 		}
 		a.Label = ""
 		if err := netlink.AddrAdd(bridge, &a); err != nil {
@@ -90,7 +89,7 @@ func makeGateway() error {
 	}
 	for _, r := range routes {
 		if r.Gw == nil {
-			continue // the kernel's own, by the address
+			continue // the kernel adds this route with the address
 		}
 		r.LinkIndex = bridge.Attrs().Index
 		if err := netlink.RouteReplace(&r); err != nil {
@@ -103,17 +102,18 @@ func makeGateway() error {
 	return lab.LoadDockerRules(containersNet)
 }
 
-// daemons of the gateways of a line.
+// daemons are SCON's daemons in the gateways of a line.
 type daemons struct {
 	lab     *topology.Lab
 	hops    int
 	running []*bench.Daemon
 }
 
-// atOnce is how many daemons are started at a time.
+// atOnce is the number of daemons that are started at the same time.
 const atOnce = 4
 
-// start starts them, and returns when packets can go express everywhere.
+// start starts the daemons and waits until the express path is active in all of
+// them.
 func (d *daemons) start(ctx context.Context) error {
 	d.running = make([]*bench.Daemon, d.hops)
 	var group errgroup.Group
@@ -127,7 +127,7 @@ func (d *daemons) start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// stop stops those that were started.
+// stop stops the daemons that were started.
 func (d *daemons) stop(context.Context) error {
 	var errs []error
 	for _, daemon := range d.running {
@@ -139,7 +139,7 @@ func (d *daemons) stop(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// share of the packets that went express, in all gateways.
+// share returns the express share of the packets in all gateways.
 func (d *daemons) share() (float64, error) {
 	var express, all uint64
 	for _, daemon := range d.running {

@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// Packets through gateways go express with SCON, and none is lost.
+// With SCON, packets through gateways go express, and none is lost.
 func TestGateways(t *testing.T) {
 	open(t, 1)
 	check := nstest.Left(t)

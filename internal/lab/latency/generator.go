@@ -17,47 +17,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// generatorArgs make this executable call Generate.
+// generatorArgs are the arguments with which this executable calls Generate.
 var generatorArgs = []string{"latency", "generate"}
 
-// ttl of the packets: above the hops of the longest line.
+// ttl of the packets: larger than the hop count of the longest line.
 const ttl = 255
 
-// nice of the generator, so that others on its CPU hardly delay it.
+// nice is the generator's nice value, so that other processes on its CPU hardly
+// delay it.
 const nice = -20
 
-// leadTime is how long packets at the same rate, which do not count, go ahead of
+// leadTime is the time for which uncounted packets are sent at the same rate before
 // the others.
 const leadTime = 10 * time.Millisecond
 
 // order is one line to a generator.
 type order struct {
 	To       netip.AddrPort `json:"to"`
-	Run      uint32         `json:"run"` // 0 warms up: the taps let it pass
+	Run      uint32         `json:"run"` // 0 warms up: the taps ignore these packets
 	Schedule Schedule       `json:"schedule"`
 	CPUs     []int          `json:"cpus"`
 }
 
 // answer is one line from a generator.
 type answer struct {
-	Schedule Schedule `json:"schedule"` // with its start
+	Schedule Schedule `json:"schedule"` // with its start time
 	Sent     sent     `json:"sent"`
-	// CallNS is the mean time of a call that sends, with all the forwarding
-	// that the kernel does in it.
+	// CallNS is the mean duration of a send call, including the forwarding that the
+	// kernel does within it.
 	CallNS float64 `json:"call_ns"`
 	Error  string  `json:"error,omitempty"`
 }
 
-// Generate is a generator process in a line's first node: it carries out the
-// orders of in and writes the answers to out. When in ends it ends the process
-// at once.
+// Generate is the main function of a generator process in a line's first node: it
+// executes the orders that it reads from in and writes the answers to out. When in
+// ends, the process exits at once.
 func Generate(in io.Reader, out io.Writer) {
-	debug.SetGCPercent(-1) // a collection would be seen in the latencies
+	debug.SetGCPercent(-1) // a collection would show in the latencies
 	orders := make(chan order)
 	go func() {
-		runtime.LockOSThread() // the one that has the CPUs
+		runtime.LockOSThread() // the thread that orders pin to CPUs
 		answers := json.NewEncoder(out)
-		sockets := map[netip.AddrPort]int{} // a connection is known from its first packets
+		sockets := map[netip.AddrPort]int{} // kept, since a connection is admitted by its first packets
 		for o := range orders {
 			a, err := carryOut(o, sockets)
 			if err != nil {
@@ -124,8 +125,8 @@ func carryOut(o order, sockets map[netip.AddrPort]int) (a answer, err error) {
 	return a, err
 }
 
-// setPriority of the calling thread, and of its session where the scheduler knows
-// such groups.
+// setPriority sets the nice value of the calling thread, and that of its session if
+// the scheduler groups by session.
 func setPriority() error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, nice); err != nil {
 		return err
@@ -137,7 +138,7 @@ func setPriority() error {
 	return err
 }
 
-// setCPUs binds the calling thread.
+// setCPUs sets the CPU affinity of the calling thread.
 func setCPUs(cpus []int) error {
 	var set unix.CPUSet
 	for _, cpu := range cpus {
@@ -165,8 +166,9 @@ func dial(to netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// write sends a packet without telling Go's scheduler, which would hand the
-// thread's work to another one. What a device drops at once is lost, no error.
+// write sends a packet with a raw system call; otherwise Go's scheduler would hand
+// the thread's work to another thread. A packet that a device drops at once counts
+// as lost, not as an error.
 func write(fd int, packet []byte) error {
 	for {
 		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&packet[0])), uintptr(len(packet)))
@@ -180,8 +182,8 @@ func write(fd int, packet []byte) error {
 	}
 }
 
-// monotonic returns CLOCK_MONOTONIC in ns, the clock of the taps, without a
-// system call: Go's own clock is the same with another zero.
+// monotonic returns a function that reads CLOCK_MONOTONIC in ns, the taps' clock,
+// without a system call: Go's own clock differs by a constant.
 func monotonic() (now func() int64, err error) {
 	base := time.Now()
 	best, zero := time.Hour, int64(0)

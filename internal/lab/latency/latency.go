@@ -1,16 +1,18 @@
-// Package latency measures how long packets take through lines of containers,
-// packet by packet, at the wire.
+// Package latency measures the latency of packets through lines of containers,
+// packet by packet, at the wire. It reproduces the measurements of the paper
+// "Applicability of Hardware-Supported Containers in Low-Latency Networking"
+// (sections III and IV), called the paper below.
 //
-// The way of a packet:
+// A packet takes these steps:
 //
-//  1. A generator in the line's first node sends it when its schedule says so.
-//  2. tap_in notes the time when the first device sends it.
+//  1. A generator in the line's first node sends it according to its schedule.
+//  2. tap_in records the time when the first device sends it.
 //  3. The kernel forwards it from node to node.
-//  4. tap_out notes the time when the last forwarding node sends it, and what
-//     has interrupted the CPU meanwhile; there it ends.
+//  4. tap_out records the time when the last forwarding node sends it and the
+//     interruptions of the CPU since tap_in, and drops it.
 //
-// After a run the samples are read from memory shared with the taps, and every
-// packet's latency is computed from them and the schedule (sample.go).
+// After a run the samples are read from memory shared with the taps. Every packet's
+// latency is computed from them and the schedule (sample.go).
 package latency
 
 import (
@@ -19,15 +21,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// FrameBytes is the size of every packet with Ethernet's header and check sum,
-// as in the paper.
+// FrameBytes is the size of every packet with Ethernet's header and checksum, as in
+// the paper (section IV).
 const FrameBytes = 64
 
-// Rate of the paper's Fig. 7 and 8, in packets per second.
+// Rate of the paper's Fig. 7 and 8 (section IV-B), in packets per second.
 const Rate = 17300
 
-// Pin says where the generator may run, and with it the packets, which the
-// kernel forwards on the CPU that sends them.
+// Pin selects the CPUs of the generator, and with it those of the packets, which
+// the kernel forwards on the CPU that sends them.
 type Pin string
 
 const (
@@ -37,7 +39,8 @@ const (
 	PinNone Pin = "none"
 )
 
-// Metrics of every mode, the paper's percentiles in microseconds first.
+// Metrics of every mode. The first ones are the paper's percentiles in
+// microseconds.
 var Metrics = []bench.Metric{
 	{Name: "p50_us", Unit: "us"},
 	{Name: "p99_us", Unit: "us"},
@@ -50,10 +53,10 @@ var Metrics = []bench.Metric{
 	{Name: "rate_pps", Unit: "packets/s"},
 }
 
-// warmUp packets go ahead of those that count, one each millisecond: neighbours
-// are found, caches filled, and connections become known.
+// warmUp packets are sent before the counted ones, one per millisecond: they
+// resolve neighbours, fill caches and let SCON admit the connections.
 const warmUp = 100
 
-// settle is how long packets may be on their way after the last was sent, beside
-// what links delay them.
+// settle is the time that packets may need after the last one was sent, in addition
+// to the delay of the links.
 const settle = 20 * time.Millisecond

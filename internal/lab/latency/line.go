@@ -20,24 +20,24 @@ import (
 	"github.com/scon-project/scon/internal/lab/topology"
 )
 
-// port that the packets of a line without flows go to.
+// port is the destination port in a line without flows.
 const port = 7000
 
-// line is a way through nodes that are up, with a generator in the first and
-// somebody who listens in the last.
+// line is a path through nodes of a lab, with a generator in the first and a
+// listener in the last.
 type line struct {
-	in, out   place // of the taps
+	in, out   place // where the taps are
 	generator *generator
 	sink      *net.UDPConn
 	to        netip.AddrPort
-	settle    time.Duration // how long packets may be on their way
+	settle    time.Duration // time for the last packets to arrive
 }
 
-// openLine prepares a way along a path of a lab, which has to have a node
-// between its ends.
+// openLine prepares a line along a path of a lab, with at least one node between
+// its ends.
 func openLine(l *topology.Lab, path []string, port uint16) (*line, error) {
 	if len(path) < 3 {
-		return nil, fmt.Errorf("the way from %s to %s has no node between: want one at least", path[0], path[len(path)-1])
+		return nil, fmt.Errorf("the path from %s to %s has no node in between: want at least one", path[0], path[len(path)-1])
 	}
 	end, before := path[len(path)-1], path[len(path)-2]
 	ln, err := newLine(
@@ -51,10 +51,11 @@ func openLine(l *topology.Lab, path []string, port uint16) (*line, error) {
 	return ln, nil
 }
 
-// newLine prepares a way between taps to an address in a namespace.
+// newLine prepares a line between taps, to an address in a namespace.
 func newLine(in, out place, end string, to netip.AddrPort) (ln *line, err error) {
 	ln = &line{in: in, out: out, to: to, settle: settle}
-	// Nobody reads: what the taps let pass is dropped there without an answer.
+	// The socket is never read: it drops the warm-up packets that the taps pass,
+	// without an ICMP answer.
 	err = netns.Do(end, func() (err error) {
 		ln.sink, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(to))
 		return err
@@ -110,13 +111,13 @@ type generator struct {
 	stderr  bytes.Buffer
 }
 
-// startGenerator starts one in a namespace.
+// startGenerator starts a generator in a namespace.
 func startGenerator(namespace string) (*generator, error) {
 	g := &generator{cmd: exec.Command("/proc/self/exe", generatorArgs...)}
-	g.cmd.Args[0] = os.Args[0] // as it is called
+	g.cmd.Args[0] = os.Args[0] // the name under which this process was called
 	g.cmd.Stderr = &g.stderr
-	// Ctrl-C is for the measurement, which ends the generator. The scheduler
-	// weighs sessions against each other, hence one of its own.
+	// Ctrl-C must only reach the measurement, which ends the generator. The
+	// scheduler weighs sessions against each other, so the generator has its own.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := g.cmd.StdinPipe()
 	if err != nil {
@@ -133,8 +134,8 @@ func startGenerator(namespace string) (*generator, error) {
 	return g, nil
 }
 
-// carryOut has the generator carry out an order. When ctx ends, so does the
-// generator.
+// carryOut has the generator execute an order. When ctx ends, the generator is
+// killed.
 func (g *generator) carryOut(ctx context.Context, o order) (a answer, err error) {
 	stop := context.AfterFunc(ctx, func() { g.cmd.Process.Kill() })
 	defer stop()
@@ -145,7 +146,7 @@ func (g *generator) carryOut(ctx context.Context, o order) (a answer, err error)
 	case ctx.Err() != nil:
 		return a, ctx.Err()
 	case err != nil:
-		return a, fmt.Errorf("the generator has ended: %w: %s", err, bytes.TrimSpace(g.stderr.Bytes()))
+		return a, fmt.Errorf("the generator exited:  %w: %s", err, bytes.TrimSpace(g.stderr.Bytes()))
 	case a.Error != "":
 		return a, fmt.Errorf("generate packets: %s", a.Error)
 	}
@@ -153,7 +154,7 @@ func (g *generator) carryOut(ctx context.Context, o order) (a answer, err error)
 }
 
 func (g *generator) close() error {
-	g.stdin.Close() // it ends at once
+	g.stdin.Close() // it exits at once
 	err := g.cmd.Wait()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return nil // killed because the measurement was interrupted
@@ -161,7 +162,7 @@ func (g *generator) close() error {
 	return err
 }
 
-// allowedCPUs are those that this process may use, in their order.
+// allowedCPUs returns the CPUs that this process may use, in ascending order.
 func allowedCPUs() (cpus []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(os.Getpid(), &set); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// TestMain lets the test's program be the generator, or a daemon.
+// TestMain runs the test's executable as the generator or a daemon.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "daemon" {
 		if err := scontest.RunDaemon(os.Args[2:]); err != nil {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// finding of the paper, and what is found here.
+// finding is a finding of the paper with the corresponding result on this machine.
 type finding struct {
 	what, paper string
-	// here is "" if what it needs was not measured.
+	// here returns "" if the required results were not measured.
 	here func(found map[string]*Result) string
 }
 
@@ -56,12 +56,12 @@ var findings = []finding{
 	}},
 }
 
-// measuredIn tells whether a result has latencies of a mode.
+// measuredIn reports whether a result has latencies of a mode.
 func measuredIn(r *Result, mode string) bool {
 	return r != nil && r.Details[mode] != nil && len(r.Modes[mode]["p50_us"]) > 0
 }
 
-// microseconds of a metric's median.
+// microseconds formats the median of a metric.
 func microseconds(r *Result, mode, metric string) string {
 	if !measuredIn(r, mode) {
 		return ""
@@ -69,7 +69,7 @@ func microseconds(r *Result, mode, metric string) string {
 	return number(median(r.Modes[mode][metric])) + " us"
 }
 
-// highest latency of all rounds.
+// highest formats the highest latency of all rounds.
 func highest(r *Result, mode string) string {
 	if !measuredIn(r, mode) {
 		return ""
@@ -92,7 +92,7 @@ func lossFree(r *Result, mode string) string {
 	return fmt.Sprintf("%s kpackets/s", number(rate/1000))
 }
 
-// tlbMissed is the share of the dTLB's lookups that missed.
+// tlbMissed formats the share of dTLB lookups that missed.
 func tlbMissed(r *Result, mode string) string {
 	if !measuredIn(r, mode) {
 		return ""
@@ -107,7 +107,8 @@ func tlbMissed(r *Result, mode string) string {
 	return fmt.Sprintf("%.2g %%", percent)
 }
 
-// slowestMet is how many of the slowest thousandth of the packets met a cause.
+// slowestMet formats the share of the slowest thousandth of the packets that a
+// cause affected.
 func slowestMet(r *Result, mode string, c Cause) string {
 	if !measuredIn(r, mode) {
 		return ""
@@ -117,7 +118,7 @@ func slowestMet(r *Result, mode string, c Cause) string {
 	return fmt.Sprintf("%.0f %%", 100*math.Min(1, float64(d.Causes[c.String()].Slowest)/slowest))
 }
 
-// spelled has a value for each mode: "n1 1 us, n64 40 us".
+// spelled formats a value for each mode: "n1 1 us, n64 40 us".
 func spelled(r *Result, value func(mode string) string) string {
 	if r == nil {
 		return ""
@@ -131,7 +132,7 @@ func spelled(r *Result, value func(mode string) string) string {
 	return strings.Join(words, ", ")
 }
 
-// join values if all are there.
+// join joins the values, or returns "" if one is missing.
 func join(values ...string) string {
 	if slices.ContainsFunc(values, func(v string) bool { return v == "" || strings.HasPrefix(v, " ") }) {
 		return ""
@@ -139,7 +140,7 @@ func join(values ...string) string {
 	return strings.Join(values, ", ")
 }
 
-// findingsTable is the paper's findings beside ours.
+// findingsTable compares the paper's findings with ours.
 func findingsTable(found map[string]*Result) string {
 	rows := [][]string{{"finding of the paper", "there", "here"}}
 	for _, f := range findings {

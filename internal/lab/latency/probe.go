@@ -9,16 +9,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/topology"
 )
 
-// Probe measures one line again and again, with whatever is in force on the
-// machine meanwhile.
+// Probe measures one line repeatedly, under the current settings of the machine.
 type Probe struct {
 	m   *measurement
 	lab *topology.Lab
 }
 
-// OpenProbe builds a line, and takes those down that killed processes left. The
-// purpose, a word, is in the namespaces' names. The packets are sent on the last
-// CPU.
+// OpenProbe builds a line, and removes lines that killed processes have left. The
+// purpose, a word, is part of the namespaces' names. The packets are sent on the
+// last CPU.
 func OpenProbe(ctx context.Context, purpose string, nodes int, rate float64, duration time.Duration) (_ *Probe, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("measure latencies: network namespaces need root; try sudo")
@@ -55,7 +54,7 @@ func OpenProbe(ctx context.Context, purpose string, nodes int, rate float64, dur
 	return p, p.m.addLine(p.lab, &mode{name: modeName(nodes), nodes: nodes, rate: rate}, path, port)
 }
 
-// Namespaces are the paths of the line's, in its order.
+// Namespaces returns the paths of the line's namespaces, in order.
 func (p *Probe) Namespaces() []string {
 	var paths []string
 	for _, node := range p.lab.Topology.Nodes {
@@ -64,7 +63,7 @@ func (p *Probe) Namespaces() []string {
 	return paths
 }
 
-// Measure sends the line's packets once. The metrics are as Metrics has them.
+// Measure sends the line's packets once. It returns the metrics of Metrics.
 func (p *Probe) Measure(ctx context.Context) (map[string]float64, error) {
 	samples, _, err := p.m.send(ctx, p.m.modes[0], newSchedule(p.m.Rate, p.m.Duration))
 	if err != nil {
@@ -73,7 +72,7 @@ func (p *Probe) Measure(ctx context.Context) (map[string]float64, error) {
 	return samples.values(), nil
 }
 
-// Close takes the line down.
+// Close removes the line.
 func (p *Probe) Close() (err error) {
 	for i := len(p.m.undo) - 1; i >= 0; i-- {
 		err = errors.Join(err, p.m.undo[i]())

@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// A probe measures more than once, and leaves nothing behind.
+// A probe measures repeatedly and leaves nothing behind.
 func TestProbe(t *testing.T) {
 	left := nstest.Left(t)
 	const name = "probe"
@@ -21,7 +21,7 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	namespaces := p.Namespaces()
-	if len(namespaces) != 4 || !strings.Contains(namespaces[0], name) { // both ends are nodes, too
+	if len(namespaces) != 4 || !strings.Contains(namespaces[0], name) { // including both ends
 		t.Errorf("namespaces %q", namespaces)
 	}
 	for range 2 {

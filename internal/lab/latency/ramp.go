@@ -2,42 +2,42 @@ package latency
 
 import "context"
 
-// The rates of a ramp, in packets per second, and how they rise.
+// The rates of a ramp, in packets per second, and how they increase.
 const (
 	lowestRate  = 1000
 	highestRate = 2e6
 	rise        = 1.3
-	// precision is the distance of the highest loss-free rate from one with
-	// losses, over the rate, at which the search ends.
+	// precision is the relative difference between the highest loss-free rate and
+	// the lowest one with losses at which the search ends.
 	precision = 0.02
 	// beyond is the share of lost packets at which the curve ends.
 	beyond = 0.5
 )
 
-// Point of a loss curve.
+// Point is a point of a loss curve.
 type Point struct {
 	Rate float64 `json:"rate"`
-	// Loss is the smallest share of lost packets of the attempts at the rate.
+	// Loss is the smallest share of lost packets of all attempts at the rate.
 	Loss float64 `json:"loss"`
 	// Losses of each attempt.
 	Losses []float64 `json:"losses"`
 }
 
-// Curve is what a ramp has found, in the order of the rates.
+// Curve is the result of a ramp, in the order of the rates.
 type Curve struct {
 	Points []Point `json:"points"`
-	// LossFree is the highest rate without loss: no lower rate that was tried
-	// had any. 0: there is none.
+	// LossFree is the highest rate without loss, where no lower rate had losses
+	// either; 0 if there is none.
 	LossFree float64 `json:"loss_free_pps"`
 }
 
-// attempts at a rate that loses packets: the machine's other work may have been
-// the cause.
+// attempts at a rate that loses packets: other work on the machine may have caused
+// the loss.
 const attempts = 3
 
-// ramp raises the rate until half of the packets are lost, then looks for the
-// highest one without loss between the rates on both sides of it. try sends at a
-// rate and returns the share that was lost.
+// ramp raises the rate until half of the packets are lost, and then searches for
+// the highest rate without loss. try sends at a rate and returns the share of lost
+// packets.
 func ramp(ctx context.Context, try func(ctx context.Context, rate float64) (float64, error)) (c Curve, err error) {
 	take := func(rate float64) (Point, error) {
 		p := Point{Rate: rate, Loss: 1}
@@ -54,7 +54,7 @@ func ramp(ctx context.Context, try func(ctx context.Context, rate float64) (floa
 		c.insert(p)
 		return p, nil
 	}
-	low, high := 0.0, 0.0 // without loss, and with
+	low, high := 0.0, 0.0 // the highest rate without loss, the lowest with losses
 	for rate := float64(lowestRate); rate <= highestRate; rate *= rise {
 		p, err := take(rate)
 		if err != nil {
@@ -85,7 +85,7 @@ func ramp(ctx context.Context, try func(ctx context.Context, rate float64) (floa
 	return c, nil
 }
 
-// insert keeps the order of the rates.
+// insert inserts a point in the order of the rates.
 func (c *Curve) insert(p Point) {
 	at := len(c.Points)
 	for at > 0 && c.Points[at-1].Rate > p.Rate {

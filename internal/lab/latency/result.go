@@ -14,37 +14,37 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// Result is what a measurement found, and the file that it writes: in the schema
-// of the other experiments, with more about the latencies.
+// Result is the outcome of a measurement, and the content of its file: the schema
+// of the other experiments, with details of the latencies.
 type Result struct {
 	*bench.Result
-	// Line is what the modes' nodes are: one of the kinds below.
+	// Line is the kind of the modes' nodes, one of the kinds below.
 	Line       string  `json:"line"`
 	Pin        Pin     `json:"pin"`
 	FrameBytes int     `json:"frame_bytes"`
 	DurationS  float64 `json:"duration_s"`
-	// Order of the modes, and more about each.
+	// Order of the modes, and details of each.
 	Order   []string         `json:"order"`
 	Details map[string]*Mode `json:"details"`
 	TapCost TapCost          `json:"tap_cost"`
-	// NotAvailable are causes of delay that this machine does not tell.
+	// NotAvailable lists causes of delay that this machine does not report.
 	NotAvailable []string `json:"causes_not_available"`
 	Notes        []string `json:"notes"`
 }
 
 // Kinds of lines.
 const (
-	Routed   = "routed"   // nodes that forward by their routes alone
+	Routed   = "routed"   // nodes that only route
 	Gateways = "gateways" // nodes with bridge, NAT and Docker's rules
 	OfFile   = "topology" // nodes of a topology file
 )
 
-// Mode is what was found out about a mode.
+// Mode holds the details of a mode.
 type Mode struct {
-	Nodes  int     `json:"nodes"` // that forward
+	Nodes  int     `json:"nodes"` // number of forwarding nodes
 	Rounds []Round `json:"rounds"`
-	// Worst is the round whose highest latency is the highest; Causes and
-	// Distribution are that round's, as in the paper.
+	// Worst is the round with the highest latency. Causes and Distribution are
+	// those of that round, as in the paper.
 	Worst        int                     `json:"worst_round"`
 	Causes       map[string]CauseSummary `json:"causes"`
 	Distribution []Percentile            `json:"distribution"`
@@ -54,7 +54,7 @@ type Mode struct {
 	ExpressShare float64 `json:"express_share,omitempty"`
 }
 
-// Round tells what became of the packets of a round.
+// Round counts the packets of a round.
 type Round struct {
 	Round    int    `json:"round"` // from 1
 	Due      uint32 `json:"due"`
@@ -62,24 +62,25 @@ type Round struct {
 	Lost     uint32 `json:"lost"`
 	Skipped  uint32 `json:"skipped"`
 	Untapped uint32 `json:"untapped"`
-	// Overtaken by others.
+	// Overtaken counts packets that a later one overtook.
 	Overtaken uint32 `json:"overtaken"`
-	// BehindUS is the longest that the generator was behind its schedule, and
-	// CallUS the mean time of its calls.
+	// BehindUS is the generator's longest delay behind its schedule, CallUS the
+	// mean duration of its calls.
 	BehindUS float64 `json:"behind_us"`
 	CallUS   float64 `json:"call_us"`
-	// TLB of the line's CPUs; nil where nobody counts.
+	// TLB of the line's CPUs; nil if there is no counter.
 	TLB *TLB `json:"tlb,omitempty"`
 }
 
-// Percentile of a distribution: a share P of the packets took at most US.
+// Percentile is a point of a distribution: a share P of the packets took at most
+// US.
 type Percentile struct {
 	P  float64 `json:"p"`
 	US float64 `json:"us"`
 }
 
 // distribution has ten points for each ninth of the percentiles: 0 to 90 %, 90 to
-// 99 % and so on, as HDR diagrams show them.
+// 99 % and so on, as in HDR diagrams.
 func distribution(s Samples) (d []Percentile) {
 	all := s.sorted(latencyNS)
 	if len(all) == 0 {
@@ -95,7 +96,7 @@ func distribution(s Samples) (d []Percentile) {
 	return append(d, Percentile{1, quantile(all, 1) / 1000})
 }
 
-// add takes a round's samples in, and tells whether they are the worst so far.
+// add adds a round's samples and reports whether they are the worst so far.
 func (r *Result) add(mode string, round int, s Samples, a answer, tlb *TLB) (worst bool) {
 	m := r.Details[mode]
 	values := s.values()
@@ -122,7 +123,7 @@ func (r *Result) add(mode string, round int, s Samples, a answer, tlb *TLB) (wor
 	return true
 }
 
-// summarize computes what follows from the samples.
+// summarize computes ratios and spreads from the samples.
 func (r *Result) summarize() {
 	r.Spread = map[string]map[string]float64{}
 	for mode, metrics := range r.Modes {
@@ -135,9 +136,9 @@ func (r *Result) summarize() {
 	}
 }
 
-// PerNode is what one more node adds to the median latency, in microseconds: the
-// slope of the line through the modes whose names have a suffix, or those of plain
-// lines with "". It needs two of them, at one rate; ok tells whether there are.
+// PerNode returns what one more node adds to the median latency, in microseconds:
+// the slope over the modes whose names have the suffix, or over those without one
+// for "". It needs two such modes at the same rate; otherwise ok is false.
 func (r *Result) PerNode(suffix string) (us float64, ok bool) {
 	var nodes, p50 []float64
 	for _, mode := range r.Order {
@@ -146,7 +147,7 @@ func (r *Result) PerNode(suffix string) (us float64, ok bool) {
 			continue
 		}
 		if r.Details[mode].Curve != nil {
-			return 0, false // each has a rate of its own
+			return 0, false // each mode has a rate of its own
 		}
 		nodes = append(nodes, float64(length))
 		p50 = append(p50, bench.Quartiles(r.Modes[mode]["p50_us"]).Median)
@@ -158,10 +159,10 @@ func (r *Result) PerNode(suffix string) (us float64, ok bool) {
 	return slope, true
 }
 
-// modeName of a line.
+// modeName returns the name of a line.
 func modeName(nodes int) string { return fmt.Sprintf("n%d", nodes) }
 
-// expressSuffix of the modes with SCON.
+// expressSuffix ends the names of modes with SCON.
 const expressSuffix = "_express"
 
 // WriteFile writes the result as JSON.
@@ -193,15 +194,15 @@ func Parse(text []byte) (*Result, error) {
 		return nil, err
 	}
 	if r.Result == nil || r.Experiment != experiment {
-		return nil, errors.New("it is none of scon latency")
+		return nil, errors.New("it is not a result of scon latency")
 	}
 	return &r, nil
 }
 
-// experiment is the name in the file.
+// experiment is the experiment's name in the file.
 const experiment = "latency"
 
-// busy says how loaded the machine was.
+// busy returns the load averages.
 func busy() string {
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -23,44 +23,44 @@ type Options struct {
 	Topology *topology.Topology
 	// Express measures lines of gateways instead, with and without SCON.
 	Express bool
-	// Rate in packets per second; 0 raises the rate until packets are lost,
-	// and measures at the highest without loss.
+	// Rate in packets per second. 0 raises the rate until packets are lost, and
+	// measures at the highest rate without loss.
 	Rate     float64
 	Duration time.Duration // of each round
-	Repeats  int           // rounds; each measures every mode once
+	Repeats  int           // number of rounds; each measures every mode once
 	Pin      Pin
-	// Dir, if not "", gets the packets and histograms as files.
+	// Dir is the folder for packets and histograms; "" writes none.
 	Dir      string
 	Progress bench.Progress
 }
 
-// mode is one thing to measure.
+// mode is one line to measure.
 type mode struct {
 	name  string
 	nodes int
 	line  *line
 	rate  float64
-	// enter and leave, if there are, make the line ready for the mode.
+	// enter and leave, if set, prepare the line for the mode and undo that.
 	enter, leave func(ctx context.Context) error
-	// share of the packets so far that went express, if there is SCON.
+	// share, if set, returns the express share of the packets so far.
 	share func() (float64, error)
 }
 
-// measurement is a run of Run.
+// measurement is the state of Run.
 type measurement struct {
 	Options
 	result *Result
 	taps   *taps
-	tlb    *tlb // nil where nobody counts
+	tlb    *tlb // nil without counters
 	modes  []*mode
 	cpus   []int
 	run    uint32
-	done   int // steps, of total
+	done   int // done of total steps
 	total  int
 	undo   []func() error
 }
 
-// Run measures. With an error it returns what was measured so far, if anything.
+// Run measures. With an error it returns the results so far, if there are any.
 func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("measure latencies: network namespaces need root; try sudo")
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	return m.result, err
 }
 
-// distance of the CPUs, which a busy machine may not tell.
+// distance measures the distance of the CPUs, which fails on a busy machine.
 func (m *measurement) distance() bench.Distance {
 	d, err := bench.MeasureDistance()
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *measurement) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// openTLB has the CPUs count what their data TLBs do, where they can.
+// openTLB opens the dTLB counters of the CPUs, if there are any.
 func (m *measurement) openTLB() (err error) {
 	m.tlb, err = openTLB(m.cpus)
 	if errors.Is(err, errNoCounter) {
@@ -168,7 +168,7 @@ func (m *measurement) openTLB() (err error) {
 	return nil
 }
 
-// open builds what is to be measured.
+// open builds the lines of all modes.
 func (m *measurement) open(ctx context.Context) error {
 	switch {
 	case m.Topology != nil:
@@ -218,7 +218,7 @@ func (m *measurement) openFlows(ctx context.Context) error {
 	return nil
 }
 
-// up builds a topology for the time of the measurement.
+// up builds a topology that exists until the measurement ends.
 func (m *measurement) up(ctx context.Context, t *topology.Topology) (*topology.Lab, error) {
 	l, err := topology.Up(ctx, t, topology.Options{Dir: recordDir})
 	if err != nil {
@@ -228,19 +228,19 @@ func (m *measurement) up(ctx context.Context, t *topology.Topology) (*topology.L
 	return l, nil
 }
 
-// recordDir keeps the records of the lines while they are measured: "scon lab" has
-// nothing to do with them.
+// recordDir keeps the records of the lines while they are measured, separate from
+// those of "scon lab".
 const recordDir = "/run/scon-latency"
 
-// lineName is the topology's name of a line that this process has for a purpose.
+// lineName returns the topology's name of this process's line for a purpose.
 func lineName(purpose string, nodes int) string {
 	return fmt.Sprintf("%s%d-%d", purpose, os.Getpid(), nodes)
 }
 
-// lineOwner finds the process in such a name.
+// lineOwner matches the process id in such a name.
 var lineOwner = regexp.MustCompile(`^[a-z]+([0-9]+)-[0-9]+$`)
 
-// removeLeft removes the lines of processes that were killed.
+// removeLeft removes the lines of processes that no longer exist.
 func removeLeft() error {
 	labs, err := topology.List(recordDir)
 	if err != nil {
@@ -273,18 +273,18 @@ func (m *measurement) addLine(l *topology.Lab, mode *mode, path []string, port u
 	return nil
 }
 
-// rampStep is how long each rate of a ramp is held.
+// rampStep is the duration of each rate of a ramp.
 const rampStep = 250 * time.Millisecond
 
-// rampPackets is how many packets a run of a ramp may have, and the measurement at
-// the rate that it finds; that ends earlier if there would be more.
+// rampPackets limits the packets of a ramp's run, and of the measurement at the
+// rate that it finds, which ends earlier then.
 const rampPackets = 2 << 20
 
-// rampSteps is about how many a ramp has, for the progress.
+// rampSteps is the typical number of steps of a ramp, for the progress.
 const rampSteps = 40
 
-// rounds goes through the modes, one after the other in every round, so that what
-// changes on the machine meets all alike.
+// rounds measures the modes in turn in every round, so that changes of the machine
+// affect all modes alike.
 func (m *measurement) rounds(ctx context.Context) error {
 	m.total = m.Repeats * len(m.modes)
 	if m.Rate == 0 {
@@ -307,13 +307,13 @@ func (m *measurement) rounds(ctx context.Context) error {
 	return nil
 }
 
-// step shows the progress.
+// step reports the progress.
 func (m *measurement) step(format string, args ...any) {
 	m.Progress.Step(min(m.done, m.total-1), m.total, fmt.Sprintf(format, args...))
 	m.done++
 }
 
-// in makes a mode's line ready, and undoes that after fn.
+// in prepares a mode's line, calls fn, and undoes the preparation.
 func (m *measurement) in(ctx context.Context, mode *mode, fn func() error) (err error) {
 	if mode.enter != nil {
 		defer func() { err = errors.Join(err, mode.leave(context.WithoutCancel(ctx))) }()
@@ -324,7 +324,7 @@ func (m *measurement) in(ctx context.Context, mode *mode, fn func() error) (err 
 	return fn()
 }
 
-// ramp finds a mode's highest rate without loss, at which it is measured.
+// ramp finds a mode's highest rate without loss, which becomes its rate.
 func (m *measurement) ramp(ctx context.Context, mode *mode) error {
 	return m.in(ctx, mode, func() error {
 		c, err := ramp(ctx, func(ctx context.Context, rate float64) (float64, error) {

@@ -5,45 +5,44 @@ import (
 	"slices"
 )
 
-// sample is a packet as the taps have seen it.
+// sample holds the taps' record of a packet.
 type sample = tapsSample
 
 // Packet is a packet that has arrived.
 type Packet struct {
 	Number uint32
-	// DueNS, InNS and OutNS: when it was due and passed the taps, by
-	// CLOCK_MONOTONIC.
+	// DueNS, InNS and OutNS are the times when the packet was due and passed the
+	// taps, by CLOCK_MONOTONIC.
 	DueNS, InNS, OutNS int64
-	// LatencyNS is the time between the taps, and that of waiting for
-	// packets before it; see evaluate.
+	// LatencyNS is the time between the taps plus the time of waiting for earlier
+	// packets; see evaluate.
 	LatencyNS int64
-	// Causes that it has met, or a packet that it waited for.
+	// Causes of the packet's delay, or of the packet that it waited for.
 	Causes Causes
 }
 
-// WireNS is the time between the taps.
+// WireNS returns the time between the taps.
 func (p Packet) WireNS() int64 { return p.OutNS - p.InNS }
 
-// Samples is what became of a run's packets.
+// Samples holds the outcome of a run's packets.
 type Samples struct {
 	Schedule Schedule
-	Packets  []Packet // that arrived, by their numbers
-	// Lost passed the first tap and not the last; Untapped were sent and
-	// never passed the first.
+	Packets  []Packet // packets that arrived, by number
+	// Lost packets passed the first tap but not the last; Untapped packets were
+	// sent but never passed the first.
 	Lost, Untapped, Skipped uint32
-	// Overtaken by a packet with a higher number.
+	// Overtaken counts packets that one with a higher number overtook.
 	Overtaken uint32
 }
 
 // evaluate computes the latencies of a run.
 //
-// A packet's latency is its time between the taps and the time that it would have
-// waited for those before it, had all come when they were due: a queue before
-// the line, which takes one packet at a time. So a packet that was held up makes
-// those late that were due meanwhile, as in an open network, though the generator
-// was held up with it; and that the generator was late for reasons of its own does
-// not count. A line that is seen to take packets while others are on their way
-// needs no queue.
+// A packet's latency is its time between the taps plus the time it would have
+// waited for earlier packets if all had arrived on schedule: a queue in front of
+// the line, which takes one packet at a time. A delayed packet therefore also
+// delays the packets that become due meanwhile, as in an open network, although the
+// generator was blocked as well. Delays of the generator itself do not count. A
+// line that accepts packets while others are under way needs no queue.
 func evaluate(s Schedule, g sent, raw []sample, softirqd map[uint32]bool) Samples {
 	r := Samples{Schedule: s, Skipped: g.Skipped}
 	var free, lastOut int64 = math.MinInt64, math.MinInt64
@@ -76,8 +75,8 @@ func evaluate(s Schedule, g sent, raw []sample, softirqd map[uint32]bool) Sample
 	return r
 }
 
-// quantile is the smallest value that at least a share p of sorted values do not
-// exceed; NaN of none.
+// quantile returns the smallest value that at least a share p of the sorted values
+// do not exceed; NaN without values.
 func quantile(sorted []int64, p float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -86,7 +85,7 @@ func quantile(sorted []int64, p float64) float64 {
 	return float64(sorted[max(rank, 1)-1])
 }
 
-// sorted values of the packets.
+// sorted returns the sorted values of the packets.
 func (s Samples) sorted(value func(Packet) int64) []int64 {
 	values := make([]int64, len(s.Packets))
 	for i, p := range s.Packets {
@@ -98,7 +97,8 @@ func (s Samples) sorted(value func(Packet) int64) []int64 {
 
 func latencyNS(p Packet) int64 { return p.LatencyNS }
 
-// values of the metrics. Those of latencies are missing if nothing arrived.
+// values returns the metrics. Without arrived packets, those of latencies are
+// missing.
 func (s Samples) values() map[string]float64 {
 	v := map[string]float64{
 		"lost":     float64(s.Lost),
@@ -124,7 +124,7 @@ func (s Samples) loss() float64 {
 	return 1 - float64(len(s.Packets))/float64(s.Schedule.Packets)
 }
 
-// worst returns the n packets with the highest latencies, by their numbers.
+// worst returns the n packets with the highest latencies, by number.
 func (s Samples) worst(n int) []Packet {
 	packets := slices.Clone(s.Packets)
 	slices.SortStableFunc(packets, func(a, b Packet) int {

@@ -6,41 +6,40 @@ import (
 	"time"
 )
 
-// backlog is how many packets the generator may be behind its schedule, as a
-// network card that has as many in its ring; what is due before them is never
-// sent.
+// backlog is the number of packets that the generator may be behind its schedule,
+// like the ring of a network card. Packets that are further behind are never sent.
 const backlog = 1000
 
 // Schedule says when the packets of a run are due.
 type Schedule struct {
-	// Start is when the first is due, by CLOCK_MONOTONIC in ns.
+	// Start is the time when the first packet is due, by CLOCK_MONOTONIC in ns.
 	Start int64 `json:"start"`
 	// Rate in packets per second.
 	Rate float64 `json:"rate"`
-	// Packets in all.
+	// Packets is the number of packets.
 	Packets uint32 `json:"packets"`
 }
 
-// newSchedule of a rate for a time.
+// newSchedule returns the schedule of a rate for a duration.
 func newSchedule(rate float64, d time.Duration) Schedule {
 	return Schedule{Rate: rate, Packets: uint32(rate * d.Seconds())}
 }
 
-// Due is when a packet is due, by CLOCK_MONOTONIC in ns.
+// Due returns the time when a packet is due, by CLOCK_MONOTONIC in ns.
 func (s Schedule) Due(number uint32) int64 {
 	return s.Start + int64(float64(number)*1e9/s.Rate)
 }
 
-// sent is what the generator did.
+// sent counts the generator's packets.
 type sent struct {
 	Sent    uint32 `json:"sent"`
 	Skipped uint32 `json:"skipped"` // never sent: more than backlog behind
-	// Behind is the longest that a packet was sent after it was due, in ns.
+	// Behind is the longest delay of a packet behind its due time, in ns.
 	Behind int64 `json:"behind"`
 }
 
-// run sends the packets when they are due, and those that are late at once: a
-// packet that waits for another does not delay the schedule. now is the clock.
+// run sends the packets when they are due, and late packets at once: a packet that
+// waits for another does not delay the schedule. now reads the clock.
 func (s Schedule) run(now func() int64, send func(number uint32) error) (r sent, err error) {
 	most := int64(backlog * 1e9 / s.Rate)
 	for number := range s.Packets {
@@ -69,7 +68,7 @@ const mark = 0x73636f6e20746170
 // headers and before the check sum of four bytes.
 const payloadBytes = FrameBytes - 4 - 14 - 20 - 8
 
-// payload of the packets of a run.
+// payload returns the payload of a run's packets.
 func payload(run uint32) []byte {
 	b := make([]byte, payloadBytes)
 	binary.BigEndian.PutUint64(b, mark)
@@ -77,7 +76,7 @@ func payload(run uint32) []byte {
 	return b
 }
 
-// number puts a packet's number into a payload.
+// setNumber sets a packet's number in a payload.
 func setNumber(payload []byte, number uint32) {
 	binary.BigEndian.PutUint32(payload[12:], number)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// WriteTable writes the result for people, in Markdown.
+// WriteTable writes the result as Markdown.
 func (r *Result) WriteTable(w io.Writer) error {
 	var text strings.Builder
 	rows := [][]string{{"mode", "nodes", "packets/s", "p50, us", "p99, us", "p99.9, us", "max, us", "arrived", "lost", "skipped"}}
@@ -38,7 +38,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	return err
 }
 
-// causeTable has for each mode what its packets met on their way.
+// causeTable shows the causes of delay in each mode.
 func (r *Result) causeTable() string {
 	rows := [][]string{{"on the way, or before the packet waited for; worst round: packets (of the slowest 0.1 %), their median us", "none"}}
 	for c := range causes {
@@ -68,7 +68,7 @@ func (r *Result) causeTable() string {
 	return "\n" + markdown(rows)
 }
 
-// footnotes say where and how the figures were taken, and at what cost.
+// footnotes describe the machine, the method and the taps' cost.
 func (r *Result) footnotes() []string {
 	lines := []string{
 		fmt.Sprintf("%s, Linux %s; %d rounds of %.3g s in %.0f s, modes interleaved; %s; %d byte frames; pin: %s.",
@@ -118,7 +118,7 @@ func capitalize(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// number shows three digits, and large numbers in full.
+// number formats three significant digits, and large numbers in full.
 func number(x float64) string {
 	if x >= 100 {
 		return fmt.Sprintf("%.0f", x)
@@ -126,11 +126,11 @@ func number(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// markdown draws rows, the first of them the head, in columns.
+// markdown formats rows as an aligned table; the first row is the head.
 func markdown(rows [][]string) string {
 	var text strings.Builder
 	if err := bench.WriteMarkdown(&text, rows); err != nil {
-		panic(err) // a Builder has none
+		panic(err) // a Builder returns no error
 	}
 	return text.String()
 }

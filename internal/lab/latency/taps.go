@@ -13,10 +13,10 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// ErrUnsupported is wrapped when the kernel has no taps to offer.
-var ErrUnsupported = errors.New("this kernel cannot be tapped: it needs tcx (Linux 6.6)")
+// ErrUnsupported is wrapped if the kernel does not support the taps.
+var ErrUnsupported = errors.New("this kernel does not support latency measurement: it lacks tcx (Linux 6.6)")
 
-// Supported returns an error that wraps ErrUnsupported where latencies cannot be
+// Supported returns an error that wraps ErrUnsupported if latencies cannot be
 // measured.
 func Supported() error {
 	t, err := openTaps(1)
@@ -26,25 +26,26 @@ func Supported() error {
 	return t.Close()
 }
 
-// place is what a device in a namespace sends, or receives.
+// place is the sending or receiving side of a device in a namespace.
 type place struct {
 	netns, dev string
 	ingress    bool
 }
 
-// taps are the programs of the kernel side, loaded, with the memory that they
-// share with this process.
+// taps are the loaded BPF programs, with the memory that they share with this
+// process.
 type taps struct {
 	objects tapsObjects
 	memory  *ebpf.Memory
-	links   []link.Link // of the taps
-	traces  []link.Link // of the tracepoints
-	// missing are the causes that this kernel does not tell.
+	links   []link.Link // the attached taps
+	traces  []link.Link // the attached tracepoints
+	// missing lists the causes of delay that this kernel does not report.
 	missing []string
 }
 
-// openTaps loads them for runs of so many packets at most, and attaches the
-// tracepoints. The error wraps ErrUnsupported if the kernel is to blame.
+// openTaps loads the taps for runs of at most the given number of packets and
+// attaches the tracepoints. The error wraps ErrUnsupported if the kernel lacks a
+// feature.
 func openTaps(packets uint32) (t *taps, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
@@ -65,7 +66,7 @@ func openTaps(packets uint32) (t *taps, err error) {
 		}
 		return nil, err
 	}
-	// Try where nobody sees it, before anything is built.
+	// Attach in a scratch namespace first, before anything is built.
 	err = netns.Scratch(func() error { return errors.Join(t.attachAt(place{dev: "lo"}, t.objects.SconTapIn), t.detach()) })
 	if err != nil {
 		return nil, errors.Join(err, t.objects.Close())
@@ -100,7 +101,7 @@ func (t *taps) trace() {
 	}
 }
 
-// attach puts the taps at the ends of a line. After an error nothing is
+// attach attaches the taps at the ends of a line. After an error nothing is
 // attached.
 func (t *taps) attach(in, out place) error {
 	for _, p := range []struct {
@@ -141,7 +142,7 @@ func (t *taps) attachAt(at place, program *ebpf.Program) error {
 	return nil
 }
 
-// detach takes the taps away; the programs stay loaded.
+// detach detaches the taps; the programs stay loaded.
 func (t *taps) detach() error {
 	var errs []error
 	for _, l := range t.links {
@@ -160,10 +161,10 @@ func (t *taps) Close() error {
 	return errors.Join(err, t.objects.Close())
 }
 
-// begin has the taps note the packets of a run, in memory that is cleared.
+// begin clears the samples and has the taps record the packets of a run.
 func (t *taps) begin(run, packets uint32) error {
 	if most := t.objects.Samples.MaxEntries(); packets > most {
-		return fmt.Errorf("a run of %d packets: there is memory for %d", packets, most)
+		return fmt.Errorf("a run of %d packets: want at most %d", packets, most)
 	}
 	if _, err := t.memory.WriteAt(asBytes(make([]sample, packets)), 0); err != nil {
 		return fmt.Errorf("clear the samples: %w", err)
@@ -180,7 +181,7 @@ func (t *taps) read(packets uint32) ([]sample, error) {
 	return samples, nil
 }
 
-// asBytes is the memory of samples, which have the kernel side's layout.
+// asBytes returns the memory of samples, which have the layout of the BPF programs.
 func asBytes(samples []sample) []byte {
 	if len(samples) == 0 {
 		return nil

@@ -48,7 +48,7 @@ const (
 	drop = uint32(2)
 )
 
-// run has a tap see a frame, which it must not change.
+// run runs a tap on a frame, which it must not change.
 func run(t *testing.T, p *ebpf.Program, frame []byte) (verdict uint32) {
 	t.Helper()
 	verdict, out, err := p.Test(frame)
@@ -141,10 +141,10 @@ func TestTapsLeaveOthersAlone(t *testing.T) {
 	}
 }
 
-// What happens between the taps is told, as often as it happened.
+// The taps count each event between them as often as it happened.
 func TestTapsTellWhatHappened(t *testing.T) {
 	taps := open(t, 1)
-	for _, l := range taps.traces { // only what the test does
+	for _, l := range taps.traces { // only the test's own events
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestTapsTellWhatHappened(t *testing.T) {
 	unpin := onOneCPU(t)
 	defer unpin()
 	raise := make([]byte, 8*12)
-	binary.NativeEndian.PutUint64(raise, 3) // the softirq that receives
+	binary.NativeEndian.PutUint64(raise, 3) // the receive softirq, NET_RX
 	for _, tc := range []struct {
 		program *ebpf.Program
 		context []byte
@@ -196,13 +196,13 @@ func TestCostIsMeasured(t *testing.T) {
 	}
 }
 
-// quiet is a progress that nobody sees.
+// quiet is a progress that discards its reports.
 type quiet struct{}
 
 func (quiet) Step(int, int, string) {}
 func (quiet) Done()                 {}
 
-// bed is a line of three nodes that is up.
+// bed returns a running line of three nodes.
 func bed(t *testing.T, packets uint32) (*taps, *topology.Lab, *line) {
 	t.Helper()
 	taps := open(t, packets)
@@ -261,7 +261,7 @@ func TestEveryPacketIsMeasured(t *testing.T) {
 func TestLossIsCounted(t *testing.T) {
 	taps, l, ln := bed(t, 1000)
 	rules := filepath.Join(t.TempDir(), "rules")
-	// Behind the mark and the run, the lowest bits of the number.
+	// Offset 160: the lowest bits of the number, after the mark and the run.
 	text := "table ip t { chain c { type filter hook forward priority 0; udp dport 7000 @th,160,32 & 3 == 1 drop; }; }\n"
 	if err := os.WriteFile(rules, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func TestLossIsCounted(t *testing.T) {
 	}
 }
 
-// Other traffic goes on past the taps.
+// Other traffic passes the taps.
 func TestOtherTrafficPasses(t *testing.T) {
 	taps, l, ln := bed(t, 1000)
 	if err := taps.attach(ln.in, ln.out); err != nil {
@@ -316,7 +316,7 @@ func TestOtherTrafficPasses(t *testing.T) {
 }
 
 func TestRunWritesItsFiles(t *testing.T) {
-	open(t, 1) // or skip
+	open(t, 1) // skips the test if unsupported
 	dir := filepath.Join(t.TempDir(), "out")
 	check := nstest.Left(t)
 	r, err := Run(t.Context(), Options{Nodes: []int{1, 2}, Rate: 2000, Duration: 100 * time.Millisecond, Repeats: 2,
@@ -408,8 +408,8 @@ flows:
 	}
 }
 
-// Lines of a process that was killed go with the next measurement, those of one
-// that lives stay.
+// A measurement removes the lines of killed processes and keeps those of running
+// ones.
 func TestLinesOfTheKilledAreRemoved(t *testing.T) {
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {
@@ -440,7 +440,7 @@ func TestLinesOfTheKilledAreRemoved(t *testing.T) {
 	}
 }
 
-// stopper is a progress that ends the measurement when the first round begins.
+// stopper is a progress that cancels the measurement when the first round begins.
 type stopper struct{ stop func() }
 
 func (s stopper) Step(int, int, string) { time.AfterFunc(100*time.Millisecond, s.stop) }

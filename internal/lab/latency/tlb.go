@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoCounter is wrapped when the CPUs, or who runs them, count no such event.
+// errNoCounter is wrapped if the CPUs or the hypervisor do not count an event.
 var errNoCounter = errors.New("not available here")
 
-// event is what perf_event_open(2) counts.
+// event is an event of perf_event_open(2).
 type event struct {
 	kind   uint32
 	config uint64
 }
 
-// What the data TLBs of CPUs do, as in the paper's Fig. 4: lookups of loads, and
-// those that missed.
+// Events of the data TLBs, as in the paper's Fig. 4 (section IV-A): lookups of
+// loads, and those that missed.
 var (
 	tlbLoads  = event{unix.PERF_TYPE_HW_CACHE, unix.PERF_COUNT_HW_CACHE_DTLB | unix.PERF_COUNT_HW_CACHE_RESULT_ACCESS<<16}
 	tlbMisses = event{unix.PERF_TYPE_HW_CACHE, unix.PERF_COUNT_HW_CACHE_DTLB | unix.PERF_COUNT_HW_CACHE_RESULT_MISS<<16}
 )
 
-// dtlbMiss names what they tell.
+// dtlbMiss is the metric's name.
 const dtlbMiss = "dtlb_miss"
 
 // counter counts an event on some CPUs.
@@ -34,8 +34,8 @@ type counter struct {
 	files []int
 }
 
-// openCounter begins to count. The error wraps errNoCounter if nothing counts the
-// event.
+// openCounter starts counting. The error wraps errNoCounter if the event cannot be
+// counted.
 func openCounter(e event, cpus []int) (c *counter, err error) {
 	attr := unix.PerfEventAttr{
 		Type: e.kind, Config: e.config, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -52,11 +52,11 @@ func openCounter(e event, cpus []int) (c *counter, err error) {
 	return c, nil
 }
 
-// whyNoCounter says what the kernel's no means.
+// whyNoCounter explains the kernel's error.
 func whyNoCounter(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENODEV):
-		return "the kernel sees no such counter, as in most virtual machines"
+		return "the kernel has no such counter, as in most virtual machines"
 	case errors.Is(err, unix.ENOSYS):
 		return "the kernel has no perf events"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
@@ -65,8 +65,8 @@ func whyNoCounter(err error) string {
 	return err.Error()
 }
 
-// read is how often the event has happened, on all CPUs together. Where counters
-// take turns, it is extrapolated.
+// read returns the number of events on all CPUs. It extrapolates if the kernel
+// multiplexes counters.
 func (c *counter) read() (uint64, error) {
 	var sum uint64
 	for _, fd := range c.files {
@@ -93,12 +93,13 @@ func (c *counter) close() error {
 	return errors.Join(errs...)
 }
 
-// tlb counts on the CPUs of the lines.
+// tlb holds the counters on the lines' CPUs.
 type tlb struct {
 	loads, misses *counter
 }
 
-// openTLB begins to count. The error wraps errNoCounter where nothing counts.
+// openTLB starts counting. The error wraps errNoCounter if the events cannot be
+// counted.
 func openTLB(cpus []int) (t *tlb, err error) {
 	t = &tlb{}
 	if t.loads, err = openCounter(tlbLoads, cpus); err != nil {
@@ -110,13 +111,13 @@ func openTLB(cpus []int) (t *tlb, err error) {
 	return t, nil
 }
 
-// TLB is what the data TLBs of a line's CPUs did in a round.
+// TLB holds the data TLB's counts of a line's CPUs in a round.
 type TLB struct {
 	Loads  uint64 `json:"loads"`
 	Misses uint64 `json:"misses"`
 }
 
-// read is what they did so far; nil where nobody counts.
+// read returns the counts so far; nil without counters.
 func (t *tlb) read() (*TLB, error) {
 	if t == nil {
 		return nil, nil
@@ -131,7 +132,7 @@ func (t *tlb) read() (*TLB, error) {
 
 func (t *tlb) close() error { return errors.Join(t.loads.close(), t.misses.close()) }
 
-// since is what they did between two readings.
+// since returns the difference of two readings.
 func (t *TLB) since(before *TLB) *TLB {
 	if t == nil || before == nil {
 		return nil
@@ -139,8 +140,8 @@ func (t *TLB) since(before *TLB) *TLB {
 	return &TLB{t.Loads - before.Loads, t.Misses - before.Misses}
 }
 
-// percent of the loads that missed, in the worst round of a mode; ok tells whether
-// that was counted.
+// tlbPercent returns the percentage of loads that missed, in the worst round of a
+// mode. ok is false if it was not counted.
 func (m *Mode) tlbPercent() (percent float64, ok bool) {
 	for _, r := range m.Rounds {
 		if r.Round == m.Worst && r.TLB != nil && r.TLB.Loads > 0 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What happens while it counts is counted, on every CPU.
+// A counter counts the events of every CPU.
 func TestCounter(t *testing.T) {
 	c, err := openCounter(event{unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_PAGE_FAULTS}, allCPUs(t))
 	if errors.Is(err, errNoCounter) {
@@ -42,14 +42,14 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// A machine that cannot count an event says so.
+// A machine without a counter reports an error that wraps errNoCounter.
 func TestCounterThatIsNotThere(t *testing.T) {
 	_, err := openCounter(event{unix.PERF_TYPE_HW_CACHE, 0xffffff}, allCPUs(t))
 	if !errors.Is(err, errNoCounter) || !strings.HasPrefix(err.Error(), "not available here: ") {
 		t.Errorf("error %v", err)
 	}
 	for errno, want := range map[error]string{
-		unix.ENOENT: "the kernel sees no such counter", unix.EACCES: "see kernel.perf_event_paranoid", unix.EMFILE: unix.EMFILE.Error(),
+		unix.ENOENT: "the kernel has no such counter", unix.EACCES: "see kernel.perf_event_paranoid", unix.EMFILE: unix.EMFILE.Error(),
 	} {
 		if got := whyNoCounter(errno); !strings.Contains(got, want) {
 			t.Errorf("%v: %q, want %q in it", errno, got, want)
@@ -57,16 +57,16 @@ func TestCounterThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The worst round's misses are shown, and only where somebody counted.
+// The table shows the misses of the worst round, only if they were counted.
 func TestTLB(t *testing.T) {
 	var nobody *tlb
 	none, err := nobody.read()
 	if none != nil || err != nil || none.since(none) != nil {
-		t.Errorf("nobody counted %+v, %v", none, err)
+		t.Errorf("counts without counters: %+v, %v", none, err)
 	}
 	r := result(t)
 	if text := strings.Join(r.footnotes(), "\n"); strings.Contains(text, "dTLB") {
-		t.Errorf("nobody counted:\n%s", text)
+		t.Errorf("misses without counters:\n%s", text)
 	}
 	r.Details["n8"].Rounds[1].TLB = &TLB{Loads: 100, Misses: 99}
 	r.Details["n8"].Rounds[2].TLB = (&TLB{Loads: 1200, Misses: 130}).since(&TLB{Loads: 200, Misses: 5})

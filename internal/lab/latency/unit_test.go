@@ -12,16 +12,16 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// clock is one that the test moves.
+// clock is a clock that the test advances.
 type clock struct{ now int64 }
 
 func (c *clock) read() int64 { c.now += 10; return c.now }
 
 func TestScheduleIsKept(t *testing.T) {
-	s := Schedule{Start: 1000, Rate: 1e6, Packets: 5000} // one each 1000 ns
+	s := Schedule{Start: 1000, Rate: 1e6, Packets: 5000} // one per 1000 ns
 	for _, tc := range []struct {
 		name string
-		// stall is how long the call that sends packet 100 takes.
+		// stall is the duration of the call that sends packet 100.
 		stall            int64
 		skipped, delayed int
 	}{
@@ -58,7 +58,7 @@ func TestScheduleIsKept(t *testing.T) {
 			if n := int(r.Skipped); n < tc.skipped || n > tc.skipped*102/100 {
 				t.Errorf("%d skipped, want %d", n, tc.skipped)
 			}
-			// Each of them takes some 10 ns by itself.
+			// Each send takes about 10 ns by itself.
 			if delayed < tc.delayed*99/100 || delayed > tc.delayed*103/100 {
 				t.Errorf("%d were delayed, want about %d", delayed, tc.delayed)
 			}
@@ -90,7 +90,7 @@ func TestNewSchedule(t *testing.T) {
 	}
 }
 
-// at is a sample of a packet on CPU 0 between two times.
+// at returns the sample of a packet on CPU 0 between two times.
 func at(in, out uint64) sample { return sample{InNs: in, OutNs: out} }
 
 func latencies(s Samples) (all []int64) {
@@ -126,7 +126,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// Who waits for a packet that was held up is late for the same cause.
+// Packets that wait for a delayed packet have its causes.
 func TestCausesGoOnToThoseThatWait(t *testing.T) {
 	s := Schedule{Start: 1000, Rate: 1e7, Packets: 5}
 	raw := []sample{at(1000, 1150), at(1200, 1250), at(1300, 1320), at(1340, 1360)}
@@ -136,7 +136,8 @@ func TestCausesGoOnToThoseThatWait(t *testing.T) {
 	for _, p := range evaluate(s, sent{Sent: 4}, raw, nil).Packets {
 		got = append(got, p.Causes.String())
 	}
-	// The second is done 200 ns after the start, when the third becomes due.
+	// The second packet is complete 200 ns after the start, when the third becomes
+	// due.
 	if want := []string{"tick", "tick+call_function", "", ""}; !slices.Equal(got, want) {
 		t.Errorf("causes %q, want %q", got, want)
 	}
@@ -179,14 +180,14 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 	if !math.IsNaN(quantile(nil, 0.5)) {
-		t.Error("none have a quantile")
+		t.Error("no values have a quantile")
 	}
 	if got := quantile([]int64{7}, 0.999); got != 7 {
 		t.Errorf("of one: %v", got)
 	}
 }
 
-// thousand packets, 1 us each but for a few.
+// thousand returns a thousand packets of 1 us each, except for the slow ones.
 func thousand(slow ...int64) Samples {
 	s := Samples{Schedule: Schedule{Rate: 1000, Packets: 1000}}
 	for i := range uint32(1000) {
@@ -249,7 +250,7 @@ func TestCauses(t *testing.T) {
 		want string
 	}{
 		{with(sample{}), ""},
-		{with(sample{}, 0, 0, 0, 0, 1), ""}, // its own
+		{with(sample{}, 0, 0, 0, 0, 1), ""}, // its own softirq
 		{with(sample{}, 1, 0, 2, 0, 1), "tick+call_function"},
 		{with(sample{}, 0, 1, 0, 3, 2), "reschedule+device+time_squeeze"},
 		{with(sample{InThread: 7, OutThread: 15}), "ksoftirqd"},
@@ -279,7 +280,7 @@ func TestRamp(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		capacity float64 // packets per second
-		flaky    int     // every n-th attempt loses something, 0: none
+		flaky    int     // every n-th attempt loses something; 0 means none
 	}{
 		{"steady", 123_456, 0},
 		{"steady and slow", 1500, 0},
@@ -329,7 +330,7 @@ func TestRampWithoutGoodRate(t *testing.T) {
 	}
 }
 
-// result of lines with medians of 1 us and half a us for each node.
+// result returns lines with medians of 1 us plus half a us per node.
 func result(t *testing.T) *Result {
 	t.Helper()
 	r := &Result{Result: &bench.Result{Experiment: experiment, Modes: map[string]map[string][]float64{}},

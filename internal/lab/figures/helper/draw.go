@@ -16,14 +16,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// What all plots have in common.
+// Dimensions of all plots.
 const (
 	width, height = 5 * vg.Inch, 3 * vg.Inch
 	margin        = vg.Length(5)
-	groupWidth    = 0.75 // of a group's room is for its bars
+	groupWidth    = 0.75 // part of a group's width that its bars fill
 )
 
-// shades of the series, in their order, as the paper's: light to dark.
+// shades of the series, in order, like the paper's: light to dark.
 var shades = []color.Gray{{0xd8}, {0x8c}, {0x40}, {0xb0}}
 
 // drawAll draws charts as PNG files.
@@ -53,11 +53,11 @@ func drawOne(c figures.Chart) error {
 		return err
 	}
 	p.X.Min, p.X.Max = -0.5, float64(len(c.Groups))-0.5
-	p.Y.Max *= 1.35 // room for the legend
+	p.Y.Max *= 1.35 // space for the legend
 	return save(p, c.File)
 }
 
-// save leaves a margin, which plot.Save does not.
+// save adds a margin, which plot.Save does not.
 func save(p *plot.Plot, path string) (err error) {
 	image := vgimg.New(width, height)
 	p.Draw(vgdraw.Crop(vgdraw.New(image), margin, -2*margin, margin, -margin))
@@ -70,7 +70,7 @@ func save(p *plot.Plot, path string) (err error) {
 	return err
 }
 
-// barWidth lets n bars fill a group of a chart.
+// barWidth returns the width with which n bars fill a group of a chart.
 func barWidth(c figures.Chart, n int) vg.Length {
 	return width * 0.85 * groupWidth / vg.Length(len(c.Groups)*n)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// run carries out an order as the program does.
+// run executes an order like the program does.
 func run(t *testing.T, verb string, order any) (figures.Report, error) {
 	t.Helper()
 	in, err := json.Marshal(order)
@@ -45,7 +45,7 @@ func TestHTTPLoadCountsAndTimesRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Fortio asks once more on each connection, to warm up.
+	// Fortio sends one more request on each connection, to warm up.
 	if report.Messages == 0 || int(served.Load()) < report.Messages {
 		t.Errorf("%d requests counted, %d served", report.Messages, served.Load())
 	}
@@ -59,7 +59,7 @@ func TestHTTPLoadRefusesOtherThanPages(t *testing.T) {
 	defer server.Close()
 	_, err := run(t, "http", figures.HTTPOrder{URL: server.URL, Rate: 100, Connections: 1, Duration: 50 * time.Millisecond})
 	if err == nil {
-		t.Error("404 is taken for a page")
+		t.Error("a 404 was counted as a page")
 	}
 }
 
@@ -104,7 +104,7 @@ func TestDrawnPlotsArePictures(t *testing.T) {
 		},
 		{
 			File: filepath.Join(dir, "points.png"), X: "s", Y: "us", LogY: true,
-			// A logarithmic axis has no place for 0.
+			// 0 cannot be shown on a logarithmic axis.
 			Lines: []figures.Line{{Name: "n4", Points: true, X: []float64{0, 1, 2}, Y: []float64{0, 5, 7}}},
 		},
 	}
@@ -121,7 +121,7 @@ func TestDrawnPlotsArePictures(t *testing.T) {
 	}
 }
 
-// coloursOf a picture.
+// coloursOf returns the colours of a picture.
 func coloursOf(t *testing.T, file string) map[any]bool {
 	t.Helper()
 	f, err := os.Open(file)
@@ -155,10 +155,10 @@ func hasColour(colours map[any]bool, r, g, b, a uint32) bool {
 func TestUnknownOrdersAreRefused(t *testing.T) {
 	for _, args := range [][]string{nil, {"dance"}, {"http", "draw"}} {
 		if err := carryOut(args, strings.NewReader("{}"), &bytes.Buffer{}); err == nil {
-			t.Errorf("%q is carried out", args)
+			t.Errorf("%q was accepted", args)
 		}
 	}
 	if err := carryOut([]string{"draw"}, strings.NewReader("not json"), &bytes.Buffer{}); err == nil {
-		t.Error("nonsense is carried out")
+		t.Error("an invalid order was accepted")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// loadHTTP sends requests at a constant rate with fortio and takes the time of
-// each.
+// loadHTTP sends requests at a constant rate with fortio and measures the latency
+// of each.
 func loadHTTP(order figures.HTTPOrder, _ *json.Encoder) (figures.Report, error) {
 	log.SetLogLevel(log.Error)
 	latencies := newLatencies()
@@ -46,7 +46,7 @@ func loadHTTP(order figures.HTTPOrder, _ *json.Encoder) (figures.Report, error) 
 	return report, nil
 }
 
-// accessLog takes every request's time as it is; fortio's own histogram has
+// accessLog records the exact latency of every request; fortio's own histogram has
 // buckets.
 type accessLog struct{ *latencies }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// latencies collects times up to a minute, to three digits. The zero value is
-// not ready; see newLatencies.
+// latencies collects latencies up to a minute, with three significant digits. The
+// zero value is not usable; see newLatencies.
 type latencies struct {
 	mu        sync.Mutex
 	histogram *hdrhistogram.Histogram
@@ -23,7 +23,7 @@ func newLatencies() *latencies {
 func (l *latencies) add(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// What is out of range is an hour's hang, and not worth a failure.
+	// The value is clamped to the range, so that there is no error.
 	_ = l.histogram.RecordValue(min(max(1, int64(d)), int64(time.Minute)))
 }
 

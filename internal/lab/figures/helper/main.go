@@ -1,5 +1,5 @@
-// Package helper generates load and draws for package figures, in a process of
-// its own.
+// Package helper generates load and draws plots for package figures, in a process
+// of its own.
 package helper
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
-// memoryLimit of a load generator, which collects no garbage below it: a
-// collection would be seen in the latencies.
+// memoryLimit of a load generator. Below it the generator collects no garbage,
+// since a collection would show in the latencies.
 const memoryLimit = 256 << 20
 
-// Main carries out the order on standard input that the first argument names,
-// and returns the exit status.
+// Main executes the order on standard input. The first argument is its verb. Main
+// returns the exit status.
 func Main(args []string) int {
 	if err := carryOut(args, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "scon:", err)
@@ -47,8 +47,8 @@ func carryOut(args []string, in io.Reader, out io.Writer) error {
 	return fmt.Errorf("%q: want http, publish, subscribe, draw, plot or startup", args)
 }
 
-// verb reads an order, carries it out and writes the report. carryOut may
-// write others before.
+// verb reads an order, executes it and writes the report. carryOut may write other
+// reports before.
 func verb[Order any](carryOut func(Order, *json.Encoder) (figures.Report, error)) func(*json.Decoder, *json.Encoder) error {
 	return func(in *json.Decoder, out *json.Encoder) error {
 		var order Order
@@ -63,12 +63,11 @@ func verb[Order any](carryOut func(Order, *json.Encoder) (figures.Report, error)
 	}
 }
 
-// clock reads a clock of the kernel; CLOCK_MONOTONIC is the same in all
-// processes.
+// clock reads a clock of the kernel; CLOCK_MONOTONIC is the same in all processes.
 func clock(id int32) time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(id, &t); err != nil {
-		panic(err) // these clocks are everywhere
+		panic(err) // every kernel has these clocks
 	}
 	return time.Duration(t.Nano())
 }

@@ -18,8 +18,7 @@ import (
 // topic of all messages.
 const topic = "scon"
 
-// A message has 64 bytes: its kind, and at clockAt the time at which it was
-// sent.
+// A message has 64 bytes: its kind, and at clockAt the time at which it was sent.
 const (
 	messageSize = 64
 	clockAt     = 8
@@ -29,16 +28,16 @@ const (
 const (
 	warming = iota
 	counted
-	last // comes after the counted ones
+	last // sent after the counted messages
 )
 
-// patience with the broker.
+// patience is the time limit for the broker's answers.
 const patience = 10 * time.Second
 
-// publish sends messages of QoS 0 at a constant rate, as MQTTLoader does.
+// publish sends messages of QoS 0 at a constant rate, like MQTTLoader.
 func publish(order figures.PublishOrder, _ *json.Encoder) (figures.Report, error) {
 	runtime.LockOSThread()
-	// A sleep ends when it should, not up to 50 us later.
+	// Wake up on time instead of up to 50 us late.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return figures.Report{}, fmt.Errorf("set the timer slack: %w", err)
 	}
@@ -74,7 +73,7 @@ func publish(order figures.PublishOrder, _ *json.Encoder) (figures.Report, error
 	return report, client.Disconnect(&paho.Disconnect{})
 }
 
-// sleepUntil sleeps on the thread itself.
+// sleepUntil sleeps without releasing the thread to Go's scheduler.
 func sleepUntil(t time.Time) {
 	if d := time.Until(t); d > 0 {
 		left := unix.NsecToTimespec(int64(d))
@@ -83,8 +82,8 @@ func sleepUntil(t time.Time) {
 	}
 }
 
-// subscribe takes the time of every counted message from the publisher's call
-// to its arrival here.
+// subscribe measures the time of every counted message from the publisher's call to
+// its arrival.
 func subscribe(order figures.SubscribeOrder, out *json.Encoder) (figures.Report, error) {
 	latencies, done := newLatencies(), make(chan struct{})
 	client, err := connect("subscriber", order.Broker, func(message []byte) {
@@ -110,12 +109,12 @@ func subscribe(order figures.SubscribeOrder, out *json.Encoder) (figures.Report,
 	select {
 	case <-done:
 	case <-client.Done():
-		return figures.Report{}, fmt.Errorf("subscribe: the broker hung up")
+		return figures.Report{}, fmt.Errorf("subscribe: the broker closed the connection")
 	}
 	return latencies.report(), client.Disconnect(&paho.Disconnect{})
 }
 
-// connect to the broker with MQTT 5; received is told the messages that come.
+// connect connects to the broker with MQTT 5 and calls received with every message.
 func connect(name, broker string, received func(message []byte)) (*paho.Client, error) {
 	conn, err := net.DialTimeout("tcp4", broker, patience)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// hues of the lines, in their order: told apart by people who see few colours.
+// hues of the lines, in order. Readers with colour blindness can distinguish them.
 var hues = []color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x33, 0x33, 0xff}, {0x99, 0x99, 0x99, 0xff},
 }
 
-// plotAll draws plots of lines as PNG files.
+// plotAll draws line plots as PNG files.
 func plotAll(plots []figures.Plot, _ *json.Encoder) (figures.Report, error) {
 	for _, p := range plots {
 		if err := plotOne(p); err != nil {
@@ -48,7 +48,7 @@ func plotOne(order figures.Plot) error {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		p.Y.Min, p.Y.Max = decade(p.Y.Min, math.Floor), decade(p.Y.Max, math.Ceil)
 	}
-	if room := 1 + 0.2*float64(len(order.Lines)); order.LogY { // for the legend
+	if room := 1 + 0.2*float64(len(order.Lines)); order.LogY { // space for the legend
 		p.Y.Max *= math.Pow(10, room-1)
 	} else {
 		p.Y.Max *= room
@@ -59,7 +59,7 @@ func plotOne(order figures.Plot) error {
 	return save(p, order.File)
 }
 
-// addLine adds the points that the axes can show, if there are any.
+// addLine adds the points that the axes can show.
 func addLine(p *plot.Plot, order figures.Plot, l figures.Line, i int) error {
 	var points plotter.XYs
 	for j := range l.X {
@@ -93,12 +93,12 @@ func addLine(p *plot.Plot, order figures.Plot, l figures.Line, i int) error {
 	return nil
 }
 
-// decade is the power of ten next to a value.
+// decade returns the power of ten next to a value.
 func decade(x float64, round func(float64) float64) float64 {
 	return math.Pow(10, round(math.Log10(x)))
 }
 
-// percentileTicks of 1/(1-p).
+// percentileTicks labels an axis of 1/(1-p).
 type percentileTicks struct{}
 
 func (percentileTicks) Ticks(low, high float64) (ticks []plot.Tick) {

@@ -8,8 +8,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// whiskers are the lines from Low to High of a series, in the middle of its
-// bars: plotter.YErrorBars knows no offset in a group.
+// whiskers are the lines from Low to High of a series, in the middle of its bars.
+// plotter.YErrorBars does not support an offset within a group.
 type whiskers struct {
 	figures.Series
 	offset vg.Length
@@ -19,7 +19,7 @@ type whiskers struct {
 func (w whiskers) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	style := plot.New().X.LineStyle
-	const cap = 3 // points to each side
+	const cap = 3 // points on each side
 	for i := range w.Values {
 		at, low, high := x(float64(i))+w.offset, y(w.Low[i]), y(w.High[i])
 		c.StrokeLine2(style, at, low, at, high)

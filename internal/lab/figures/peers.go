@@ -8,8 +8,7 @@ import (
 )
 
 // roundTripsExperiment is Fig. 2c, 2d and 12: TCP requests and responses of the
-// same size, both ends on one CPU, by the bench's own peers as netperf's TCP_RR
-// does it.
+// same size, both ends on one CPU. The bench's peers replace netperf's TCP_RR.
 func roundTripsExperiment(e Effort) bench.Experiment {
 	x := bench.Experiment{Short: "mean and tail of TCP round trips of several sizes"}
 	for _, size := range sizes {
@@ -31,8 +30,8 @@ func roundTripsExperiment(e Effort) bench.Experiment {
 	return x
 }
 
-// flowSizes in bytes, as sensors, bulbs and speakers send them: 100 to 1400,
-// short ones more often. The paper gives the range only.
+// flowSizes are flow sizes of sensors, bulbs and speakers in bytes: 100 to 1400,
+// mostly short. The paper only states the range.
 var flowSizes = []int{100, 140, 200, 120, 300, 160, 500, 100, 240, 1400, 180, 700, 120, 400, 1000, 220}
 
 // flowsExperiment is Fig. 14.
