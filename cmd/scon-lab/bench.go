@@ -102,7 +102,7 @@ type benchOptions struct {
 	family  int
 	overlay bool
 	uplink  string
-	way     string
+	between string
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -119,7 +119,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	for _, p := range bench.Paths {
 		paths = append(paths, p.Name)
 	}
-	cmd.Flags().StringVar(&o.way, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
+	cmd.Flags().StringVar(&o.between, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
 	cmd.Flags().IntVar(&o.family, "family", 4, "IP `version`, 4 or 6; metrics of IPv6 have a 6 in their name")
 }
 
@@ -167,10 +167,10 @@ func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Exp
 	case o.family != 4:
 		return e, cli.Usagef(cmd, "--family %d: want 4 or 6", o.family)
 	}
-	if o.way != "" {
-		between, err := e.Between(o.way)
+	if o.between != "" {
+		between, err := e.Between(o.between)
 		if err != nil {
-			return e, cli.Usagef(cmd, "--between %s: %v", o.way, err)
+			return e, cli.Usagef(cmd, "--between %s: %v", o.between, err)
 		}
 		e = between
 	}

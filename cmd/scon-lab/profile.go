@@ -128,7 +128,7 @@ func (o *profileOptions) run(cmd *cobra.Command) error {
 	defer stop()
 	p, err := o.measure(ctx)
 	if err != nil && ctx.Err() != nil {
-		measured := p != nil && len(p.Ways) > 0
+		measured := p != nil && len(p.Paths) > 0
 		if err = interrupted(measured); !measured {
 			return err
 		}

@@ -236,7 +236,7 @@ func TestLayersOfAProfile(t *testing.T) {
 			{Name: "Netfilter forward: ip filter FORWARD", Hook: "forward", NS: second},
 		}
 	}
-	found := results{profile: &profile.Profile{Ways: []profile.Way{
+	found := results{profile: &profile.Profile{Paths: []profile.Path{
 		{Name: "native", CallNS: 100, Layers: append(layers(0), profile.Layer{Name: "Netfilter output", Hook: "output", NS: 10})},
 		{Name: "container", CallNS: 190, Layers: append(layers(25), profile.Layer{Name: "bridge", NS: 10})},
 	}}}

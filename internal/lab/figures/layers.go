@@ -27,7 +27,7 @@ func measureProfile(ctx context.Context, dir string, rounds int, progress bench.
 	p, err := profile.Lab(ctx, profile.LabOptions{
 		Modes: profile.Modes, Rounds: rounds, Duration: profileTime, Progress: progress,
 	})
-	if p != nil && len(p.Ways) > 0 {
+	if p != nil && len(p.Paths) > 0 {
 		err = errors.Join(err, p.WriteFile(resultPath(dir, profileSource)))
 	}
 	return err
@@ -54,7 +54,7 @@ func drawProfile(dir string, found results) error {
 // that sends a message.
 func callRatio(mode, to bench.Mode) estimate {
 	return func(found results) (bench.Interval, bool) {
-		return quotient(found.way(mode).CallNS, found.way(to).CallNS)
+		return quotient(found.path(mode).CallNS, found.path(to).CallNS)
 	}
 }
 
@@ -63,7 +63,7 @@ func callRatio(mode, to bench.Mode) estimate {
 // takes.
 func secondLayerShare(found results) (bench.Interval, bool) {
 	more := func(of func(profile.Layer) bool) float64 {
-		return total(found.way(bench.Container), of) - total(found.way(bench.Native), of)
+		return total(found.path(bench.Container), of) - total(found.path(bench.Native), of)
 	}
 	return quotient(more(isSecondLayer), more(anyLayer))
 }
@@ -74,22 +74,22 @@ func isSecondLayer(l profile.Layer) bool {
 	return l.Hook != "" || strings.HasPrefix(l.Name, "2nd IP layer")
 }
 
-// way returns the profile of a mode, zero if it was not measured.
-func (r results) way(mode bench.Mode) (way profile.Way) {
+// path returns the profile of a mode, zero if it was not measured.
+func (r results) path(mode bench.Mode) (path profile.Path) {
 	if r.profile == nil {
-		return way
+		return path
 	}
-	for _, w := range r.profile.Ways {
+	for _, w := range r.profile.Paths {
 		if w.Name == mode.Name {
-			way = w
+			path = w
 		}
 	}
-	return way
+	return path
 }
 
 // total adds up the times of some layers, in nanoseconds.
-func total(way profile.Way, of func(profile.Layer) bool) (ns float64) {
-	for _, l := range way.Layers {
+func total(path profile.Path, of func(profile.Layer) bool) (ns float64) {
+	for _, l := range path.Layers {
 		if of(l) {
 			ns += l.NS
 		}

@@ -8,19 +8,19 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// The applications, as the paper has them.
+// The applications, as in the paper.
 const (
-	appContainers     = 8 // ranks; the chain takes five
+	appContainers     = 8 // ranks; the chain uses five
 	allreduceBytes    = 200 << 20
 	allreduceMessage  = 1 << 20
 	chainRequests     = 10_000
 	chainDecrypters   = 2
 	chainShort        = 1500
 	chainLong         = 64 << 10
-	smallBytes        = 4 << 20 // of tests
+	smallBytes        = 4 << 20 // for tests
 	smallMessage      = 300_000
 	smallRequests     = 200
-	firewallContainer = 2 // the client is in the first
+	firewallContainer = 2 // the client is in container 1
 )
 
 var appSteps = []step{
@@ -30,7 +30,7 @@ var appSteps = []step{
 	{"iperf3", []bench.Metric{{Name: "iperf3_128k_gbps", Unit: "GB/s"}}, takeIperf},
 }
 
-// cpu that container n's program is on.
+// cpu returns the CPU of container n's program.
 func (b *bed) cpu(n int) string {
 	if n%2 == 1 {
 		return fmt.Sprint(b.connects)
@@ -38,8 +38,8 @@ func (b *bed) cpu(n int) string {
 	return fmt.Sprint(b.listens)
 }
 
-// together waits for all programs: how long the slowest took, and the processor
-// time of all, with the broker's since before.
+// together waits for all programs. It returns the time of the slowest and the
+// processor time of all, including the broker's since before.
 func (b *bed) together(programs []*program, brokerBefore time.Duration) (seconds, cpu float64, err error) {
 	for _, p := range programs {
 		var r report
@@ -84,7 +84,7 @@ func takeAllreduce(ctx context.Context, b *bed, m mode) (map[string]float64, err
 	return map[string]float64{"allreduce_s": seconds, "allreduce_cpu_s": cpu}, err
 }
 
-// chain has requests of a size go through a chain of services.
+// chain sends requests of a size through a chain of services.
 func chain(metric string, size int) func(context.Context, *bed, mode) (map[string]float64, error) {
 	return func(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -98,7 +98,8 @@ func chain(metric string, size int) func(context.Context, *bed, mode) (map[strin
 			return nil, err
 		}
 		var services []*program
-		// serve starts a service in a container, those behind it first.
+		// serve starts a service in a container; the services behind it already
+		// run.
 		serve := func(n int, role string, behind ...string) (address string, err error) {
 			address, _ = b.address(m, n)
 			p, err := b.start(ctx, m, n, chainProgram, nil, append([]string{role, address, "--cpu", b.cpu(n)}, behind...)...)

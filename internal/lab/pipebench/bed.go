@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// firstPort that listens; each sample takes others, for those of TCP wait for a
-// minute when they were closed.
+// firstPort is the first port to listen on. Each sample uses other ports, since
+// closed TCP ports stay in TIME_WAIT for a minute.
 const (
 	firstPort = 7000
 	lastPort  = 30000
@@ -24,15 +24,15 @@ type bed struct {
 	options  Options
 	lab      *lab.Lab
 	dir      string
-	shm      string // likewise, whose files are memory
+	shm      string // likewise, on a file system in memory
 	broker   *broker
-	sockmap  *sockmap // nil until it is wanted
+	sockmap  *sockmap // nil until a mode needs it
 	lastPort uint16
-	listens  int // the CPU of the end that listens
+	listens  int // the CPU of the listening end
 	connects int
 }
 
-// openBed makes a bed of this process's own.
+// openBed builds a bed for this process.
 func openBed(ctx context.Context, o Options) (b *bed, err error) {
 	b = &bed{options: o, lastPort: firstPort}
 	defer func() {
@@ -84,7 +84,7 @@ func (b *bed) Ready(_ context.Context, mode bench.Mode) (err error) {
 	return err
 }
 
-// Clear implements bench.Bed: every sample has taken away what it made.
+// Clear implements bench.Bed. It does nothing: every sample cleans up after itself.
 func (b *bed) Clear() error { return nil }
 
 // Take implements bench.Bed.
@@ -98,22 +98,22 @@ func (b *bed) Take(ctx context.Context, mode bench.Mode, s bench.Step) (bench.Sa
 	return bench.Sample{}, fmt.Errorf("no step %q", s.Name)
 }
 
-// address that container n listens on in a mode, as the programs read it, and a
-// port that no sample has had lately.
+// address returns the address that container n listens on in a mode, in the
+// programs' syntax, and a port that no recent sample has used.
 func (b *bed) address(m mode, n int) (address string, port uint16) {
 	if b.lastPort++; b.lastPort > lastPort {
 		b.lastPort = firstPort
 	}
-	if m.way == "unix" {
+	if m.transport == "unix" {
 		return fmt.Sprintf("unix:%s/%d", b.dir, b.lastPort), b.lastPort
 	}
 	if m.bare {
-		return fmt.Sprintf("%s:%s/%d", m.way, b.shm, b.lastPort), b.lastPort
+		return fmt.Sprintf("%s:%s/%d", m.transport, b.shm, b.lastPort), b.lastPort
 	}
-	return fmt.Sprintf("%s:%v", m.way, netip.AddrPortFrom(b.ip(m, n), b.lastPort)), b.lastPort
+	return fmt.Sprintf("%s:%v", m.transport, netip.AddrPortFrom(b.ip(m, n), b.lastPort)), b.lastPort
 }
 
-// ip is where container n is reached in a mode.
+// ip returns the IP address of container n in a mode.
 func (b *bed) ip(m mode, n int) netip.Addr {
 	if m.alone {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})

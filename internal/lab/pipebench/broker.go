@@ -16,15 +16,17 @@ import (
 	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
-// brokerArgs make this executable call ServeBroker, with the socket's path.
+// brokerArgs are the arguments, before the socket's path, with which this
+// executable calls ServeBroker.
 var brokerArgs = []string{"pipe", "broker"}
 
-// memoryLimit of the broker: each container's half is enough for the smallest
-// rings of all connections, and larger ones for some.
+// memoryLimit of the broker. The half of each container is enough for the smallest
+// rings of all connections, and for larger rings of some.
 const memoryLimit = 2 << 30
 
-// ServeBroker is a broker that nobody else uses, in a process of its own, so that
-// its processor time can be told. It says when it is ready, and ends with in.
+// ServeBroker runs a broker for the bench alone, in a process of its own, so that
+// its processor time can be measured. It writes a line when it is ready, and exits
+// when in ends.
 func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	b, err := pipe.New(pipe.Options{
 		Socket: socket, MemoryLimit: memoryLimit, Copier: copier.New(""),
@@ -40,7 +42,7 @@ func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	return errors.Join(err, b.Close())
 }
 
-// broker is that process.
+// broker is the broker's process.
 type broker struct {
 	socket string
 	cmd    *exec.Cmd
@@ -48,13 +50,13 @@ type broker struct {
 	says   bytes.Buffer
 }
 
-// stopPatience is how long it may take to end.
+// stopPatience is the time that the broker may take to exit.
 const stopPatience = 30 * time.Second
 
 func startBroker(ctx context.Context, socket string) (b *broker, err error) {
 	b = &broker{socket: socket, cmd: exec.Command("/proc/self/exe", append(brokerArgs, socket)...)}
 	b.cmd.Stderr = &b.says
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach it
 	in, err := b.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -69,15 +71,15 @@ func startBroker(ctx context.Context, socket string) (b *broker, err error) {
 	}
 	defer context.AfterFunc(ctx, func() { b.cmd.Process.Kill() })()
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the pipe's broker: it said %q", line), b.stop())
+		return nil, errors.Join(fmt.Errorf("start the pipe's broker: it wrote %q", line), b.stop())
 	}
 	return b, nil
 }
 
-// kill has it die, as a crash does.
+// kill kills the broker, like a crash.
 func (b *broker) kill() { _ = b.cmd.Process.Kill() }
 
-// startAgain starts another broker in the place of one that was killed.
+// startAgain starts another broker in place of a killed one.
 func (b *bed) startAgain(ctx context.Context) (err error) {
 	b.broker.in.Close()
 	_ = b.broker.cmd.Wait()

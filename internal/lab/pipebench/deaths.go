@@ -11,26 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// victim is who is killed while bytes go.
+// victim is the process that is killed during a transfer.
 type victim int
 
 const (
 	receiver victim = iota
 	sender
-	brokerAndSender // the broker, and a moment later the sender
+	brokerAndSender // the broker, and shortly after it the sender
 	brokerAlone
 )
 
 const (
 	kills = 24
-	// killAfter is the longest that bytes go until somebody is killed.
+	// killAfter is the longest time from the start of the transfer to the kill.
 	killAfter = 20 * time.Millisecond
 )
 
-// victims of a mode, in turn. Only connections of some engines end with the broker.
+// victims returns the victims of a mode, in turn. Only connections of some engines
+// end with the broker.
 func (m mode) victims() []victim {
 	switch {
-	case m.way == "bpf" || m.way == "copier":
+	case m.transport == "bpf" || m.transport == "copier":
 		return []victim{receiver, sender, brokerAlone}
 	case m.run:
 		return []victim{receiver, sender, brokerAndSender}
@@ -38,8 +39,8 @@ func (m mode) victims() []victim {
 	return []victim{receiver, sender}
 }
 
-// takeDeaths measures how long it takes from when a process is killed until its
-// peer has an error or the end.
+// takeDeaths measures the time from the kill of a process until its peer has an
+// error or the end of the stream.
 func takeDeaths(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
 	if m.bare || m.sockmap {
 		return nil, nil
@@ -60,7 +61,7 @@ func takeDeaths(ctx context.Context, b *bed, m mode) (map[string]float64, error)
 	return map[string]float64{"death_p50_ms": took[n/2], "death_max_ms": took[n-1]}, nil
 }
 
-// death kills somebody, and returns how long the peer took to hear of it.
+// death kills a process and returns the time until its peer noticed.
 func (b *bed) death(ctx context.Context, m mode, who victim) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -114,12 +115,12 @@ func (b *bed) death(ctx context.Context, m mode, who victim) (took time.Duration
 		return 0, err
 	}
 	if took = time.Duration(r.Ended) - begun; took < 0 {
-		return 0, fmt.Errorf("the connection ended %v before somebody was killed", -took)
+		return 0, fmt.Errorf("the connection ended %v before the process was killed", -took)
 	}
 	return took, nil
 }
 
-// monotonic is the clock that the programs look at.
+// monotonic reads the clock that the programs use.
 func monotonic() (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

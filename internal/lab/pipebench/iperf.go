@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// iperfProgram is a program as it is, which knows TCP only.
+// iperfProgram is an unmodified TCP program.
 const iperfProgram = "iperf3"
 
 const iperfMessage = 128 << 10
 
-// iperfReport is the part of iperf3's report that matters.
+// iperfReport is the part of iperf3's report that is used here.
 type iperfReport struct {
 	End struct {
 		Received struct {
@@ -23,10 +23,10 @@ type iperfReport struct {
 	}
 }
 
-// takeIperf has iperf3 send for a second, after one in which a connection goes
-// over and TCP finds its window.
+// takeIperf has iperf3 send for a second, after a second in which the connection is
+// attached and TCP's window grows.
 func takeIperf(ctx context.Context, b *bed, m mode) (map[string]float64, error) {
-	if m.way != "tcp" {
+	if m.transport != "tcp" {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -40,7 +40,7 @@ func takeIperf(ctx context.Context, b *bed, m mode) (map[string]float64, error) 
 	defer server.kill()
 	for line := ""; !strings.Contains(line, "listening"); {
 		if line, err = server.out.ReadString('\n'); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s does not listen: it said %q", iperfProgram, line), server.end(nil))
+			return nil, errors.Join(fmt.Errorf("%s does not listen: it wrote %q", iperfProgram, line), server.end(nil))
 		}
 	}
 	omit := "1"

@@ -13,20 +13,20 @@ import (
 	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
-// mode is a way of two processes to exchange bytes.
+// mode is a transport between two processes.
 type mode struct {
 	name string
-	// way is what the programs call it: examples/way.h.
-	way string
+	// transport is its name in the programs' addresses: examples/transport.h.
+	transport string
 	// alone puts both ends into one container.
 	alone bool
-	// sockmap has the kernel take what is sent straight to the other end.
+	// sockmap has the kernel pass sent data directly to the other end.
 	sockmap bool
-	// run has the programs, which know TCP only, run by 'scon run'.
+	// run runs the programs, which only use TCP, with 'scon run'.
 	run bool
-	// bare: no more than one stream can be, and it looks all the time.
+	// bare transports support a single stream and busy-wait.
 	bare bool
-	// refusesApps: the applications are not measured in it.
+	// refusesApps: the applications are not measured.
 	refusesApps bool
 	// needs are capabilities of 'scon pipe doctor'.
 	needs []string
@@ -34,19 +34,19 @@ type mode struct {
 
 // modes in the order of tables: those without the pipe first.
 var modes = []mode{
-	{name: "tcp_bridge", way: "tcp"},
-	{name: "tcp_loopback", way: "tcp", alone: true, refusesApps: true},
-	{name: "unix", way: "unix"},
-	{name: "memory", way: "memory", bare: true, refusesApps: true},
-	{name: "sockmap", way: "tcp", sockmap: true, refusesApps: true},
-	{name: "bpf", way: "bpf", needs: []string{"bpf", "cgroup 2"}},
-	{name: "copier", way: "copier"},
-	{name: "sealed", way: "sealed", needs: []string{"sealed"}},
-	{name: "auto", way: "pipe"},
-	{name: "run_posix", way: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
+	{name: "tcp_bridge", transport: "tcp"},
+	{name: "tcp_loopback", transport: "tcp", alone: true, refusesApps: true},
+	{name: "unix", transport: "unix"},
+	{name: "memory", transport: "memory", bare: true, refusesApps: true},
+	{name: "sockmap", transport: "tcp", sockmap: true, refusesApps: true},
+	{name: "bpf", transport: "bpf", needs: []string{"bpf", "cgroup 2"}},
+	{name: "copier", transport: "copier"},
+	{name: "sealed", transport: "sealed", needs: []string{"sealed"}},
+	{name: "auto", transport: "pipe"},
+	{name: "run_posix", transport: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
 }
 
-// ModeNames in their order.
+// ModeNames returns the modes' names in order.
 func ModeNames(apps bool) (names []string) {
 	for _, m := range modes {
 		if !m.refusesApps || !apps {
@@ -56,14 +56,14 @@ func ModeNames(apps bool) (names []string) {
 	return names
 }
 
-// modeOf a name.
+// modeOf returns the mode of a name.
 func modeOf(name string) mode {
 	return modes[slices.IndexFunc(modes, func(m mode) bool { return m.name == name })]
 }
 
 func contains(names []string, name string) bool { return slices.Contains(names, name) }
 
-// missing says why this machine cannot do a mode, nil if it can.
+// missing returns why this machine does not support a mode, nil if it does.
 func (m mode) missing() error {
 	if m.sockmap {
 		if err := features.HaveProgramType(ebpf.SkMsg); err != nil {

@@ -1,15 +1,15 @@
-// Package pipebench measures how two containers of one machine exchange bulk
-// data: by the pipe's engines, and by what there is without the pipe (paper:
-// PipeDevice, Fig. 9 to 16, 18 and 19).
+// Package pipebench measures how two containers of one machine exchange bulk data:
+// with the pipe's engines, and with the transports available without the pipe
+// (PipeDevice, section V, Fig. 9 to 16, 18 and 19).
 //
-// The way of a sample:
+// A sample takes these steps:
 //
-//  1. The bed is a lab: containers behind bridge and Docker's rules, a broker of
-//     the pipe of the bench's own, and for sockmap a program and its map.
+//  1. The bed is a lab: containers behind a bridge and Docker's rules, a broker
+//     of the pipe for the bench alone, and for sockmap a program and its map.
 //  2. Take starts a program of examples/ in one container to listen and in
 //     another to connect, each on a CPU of its own.
-//  3. The two agree on when to measure, count bytes and processor time, and check
-//     what came.
+//  3. The two agree on when to measure, count bytes and processor time, and
+//     check the received data.
 package pipebench
 
 import (
@@ -24,20 +24,20 @@ import (
 
 // Options of a run.
 type Options struct {
-	// Modes by their names; none means all that this machine can do.
+	// Modes by name; none means all that this machine supports.
 	Modes []string
 	// Apps measures the applications instead.
 	Apps bool
-	// Rounds, and who is told about progress.
+	// Rounds to measure, and the receiver of their progress.
 	Rounds   int
 	Progress bench.Progress
 	// Notes receives a line for each mode that is left out.
 	Notes io.Writer
 
-	small bool // as little of everything as there can be, for tests
+	small bool // the smallest possible measurement, for tests
 }
 
-// Run measures. It returns a result whenever there are samples, see bench.Run.
+// Run measures. It returns a result whenever there are samples; see bench.Run.
 func Run(ctx context.Context, o Options) (*bench.Result, error) {
 	e, err := o.experiment()
 	if err != nil {
@@ -57,15 +57,15 @@ const (
 	AppsName       = "pipe_apps"
 )
 
-// Rounds unless the user says otherwise.
+// Rounds is the default number of rounds.
 const Rounds = 3
 
-// Experiments that write results, for bench.ReadResult.
+// Experiments returns the experiments that write results, for bench.ReadResult.
 func Experiments() []bench.Experiment {
 	return []bench.Experiment{experimentOf(ExperimentName), experimentOf(AppsName)}
 }
 
-// experimentOf a name, without modes.
+// experimentOf returns the experiment of a name, without modes.
 func experimentOf(name string) bench.Experiment {
 	e := bench.Experiment{Name: name, Rounds: Rounds, Pairs: [][2]string{}, Against: against, Table: writeTable}
 	for _, s := range stepsOf(name) {
@@ -81,7 +81,8 @@ func (o Options) experimentName() string {
 	return ExperimentName
 }
 
-// experiment of the options, with the modes that this machine can do.
+// experiment returns the experiment of the options, with the modes that this
+// machine supports.
 func (o Options) experiment() (bench.Experiment, error) {
 	e := experimentOf(o.experimentName())
 	for _, m := range modes {
@@ -95,8 +96,8 @@ func (o Options) experiment() (bench.Experiment, error) {
 			fmt.Fprintf(o.Notes, "left out: %s: %v\n", m.name, reason)
 			continue
 		}
-		if m.way == "copier" {
-			fmt.Fprintln(o.Notes, "not measured: the engine copier with a device that copies; processors do")
+		if m.transport == "copier" {
+			fmt.Fprintln(o.Notes, "not measured: the engine copier with a device; the processors copy instead")
 		}
 		for _, before := range e.Modes {
 			e.Pairs = append(e.Pairs, [2]string{m.name, before.Name})
@@ -106,7 +107,7 @@ func (o Options) experiment() (bench.Experiment, error) {
 	return e, nil
 }
 
-// CheckModes refuses what is no mode of an experiment.
+// CheckModes returns an error if a name is no mode of the experiment.
 func CheckModes(names []string, apps bool) error {
 	known := ModeNames(apps)
 	for _, name := range names {

@@ -21,7 +21,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// TestMain lets the test's program be a broker, and builds the programs.
+// TestMain builds the programs, and runs the test's executable as a broker when the
+// bed starts it as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) == len(brokerArgs)+2 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
 		if err := ServeBroker(os.Args[len(brokerArgs)+1], os.Stdin, os.Stdout, os.Stderr); err != nil {
@@ -62,8 +63,8 @@ func small() Options {
 	return Options{Rounds: 1, Progress: silent{}, Notes: io.Discard, small: true}
 }
 
-// Every mode that this machine can do has every metric, and a ratio to each one
-// before it, but for what bare memory cannot do.
+// Every mode that this machine supports has every metric, and a ratio to each mode
+// before it, except for the metrics that bare memory does not support.
 func TestRun(t *testing.T) {
 	for _, apps := range []bool{false, true} {
 		o := small()
@@ -80,7 +81,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// cannot says whether a mode lacks a metric.
+// cannot reports whether a mode lacks a metric.
 func cannot(m mode, metric string) bool {
 	switch metric {
 	case "rtt_64_sleep_p50_us", "conns_4096_gbps":
@@ -110,8 +111,8 @@ func checkResult(t *testing.T, o Options, r *bench.Result) {
 	}
 	for i, m := range e.Modes {
 		for _, s := range e.Steps {
-			if s.Name == iperfProgram && modeOf(m.Name).way != "tcp" {
-				continue // it has no other way
+			if s.Name == iperfProgram && modeOf(m.Name).transport != "tcp" {
+				continue // the mode has no other transport
 			}
 			for _, metric := range s.Metrics {
 				if cannot(modeOf(m.Name), metric.Name) {
@@ -145,7 +146,7 @@ func checkResult(t *testing.T, o Options, r *bench.Result) {
 	}
 }
 
-// What is interrupted leaves nothing, and keeps what it has.
+// An interrupted run leaves nothing behind and keeps its samples.
 func TestInterrupted(t *testing.T) {
 	left := nstest.Left(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -167,7 +168,7 @@ func TestInterrupted(t *testing.T) {
 	left("sconpipe")
 }
 
-// progress calls a function with the steps that are over.
+// progress calls a function with the number of completed steps.
 type progress func(done int)
 
 func (p progress) Step(done, _ int, _ string) { p(done) }
@@ -190,7 +191,7 @@ func TestCheckModes(t *testing.T) {
 	}
 }
 
-// Ranks in Python, of which each is in a container, sum vectors.
+// Python programs sum vectors as ranks, each in a container.
 func TestPython(t *testing.T) {
 	script, err := filepath.Abs("../../../examples/allreduce.py")
 	if err != nil {
@@ -230,7 +231,7 @@ func TestPython(t *testing.T) {
 	}
 }
 
-// A load that finds an error says so, and the sample is one.
+// A program that finds an error reports it, and the sample fails.
 func TestMissingListener(t *testing.T) {
 	o := small()
 	o.Modes = []string{"sealed"}
@@ -249,6 +250,6 @@ func TestMissingListener(t *testing.T) {
 	}
 	defer p.kill()
 	if err := p.ready(); err == nil || !strings.Contains(err.Error(), "want tcp:ADDRESS:PORT") {
-		t.Errorf("it said %v", err)
+		t.Errorf("it reported %v", err)
 	}
 }

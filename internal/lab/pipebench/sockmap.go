@@ -13,7 +13,7 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" sockmap ../bpf/sockmap.bpf.c
 
-// sockmap is the program of that mode, attached to its map.
+// sockmap is the BPF program of that mode, attached to its map.
 type sockmap struct {
 	objects sockmapObjects
 	file    *os.File // the map, for the load program
@@ -42,7 +42,8 @@ func (s *sockmap) attachment() link.RawAttachProgramOptions {
 	return link.RawAttachProgramOptions{Target: s.objects.Ends.FD(), Program: s.objects.Redirect, Attach: ebpf.AttachSkMsgVerdict}
 }
 
-// serverPort tells the program which end of a connection is the server's.
+// serverPort sets the server's port, by which the program distinguishes the two
+// ends.
 func (s *sockmap) serverPort(port uint16) error {
 	return s.objects.ServerPort.Set(uint32(port))
 }

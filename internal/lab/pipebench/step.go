@@ -14,10 +14,10 @@ type step struct {
 	take    func(ctx context.Context, b *bed, m mode) (map[string]float64, error)
 }
 
-// manyConnections are the paper's most.
+// manyConnections is the paper's largest number.
 const manyConnections = 4096
 
-// stepsOf an experiment. GB are 1e9 bytes.
+// stepsOf returns the steps of an experiment. A GB is 1e9 bytes.
 func stepsOf(experiment string) []step {
 	if experiment == AppsName {
 		return appSteps
@@ -35,7 +35,7 @@ var pipeSteps = []step{
 	{"deaths", []bench.Metric{{Name: "death_p50_ms", Unit: "ms"}, {Name: "death_max_ms", Unit: "ms"}}, takeDeaths},
 }
 
-// load is what the load program of both ends does.
+// load describes the work of the load program at both ends.
 type load struct {
 	size        int
 	connections int
@@ -88,10 +88,10 @@ func turns(metric, wait string) func(context.Context, *bed, mode) (map[string]fl
 	}
 }
 
-// streamed is what a stream was.
+// streamed is the outcome of a stream.
 type streamed struct {
-	rate float64 // bytes a second that arrived
-	cpu  float64 // processor seconds a second, of both ends and the broker
+	rate float64 // received bytes per second
+	cpu  float64 // processor seconds per second, of both ends and the broker
 }
 
 func (b *bed) stream(ctx context.Context, m mode, l load) (s streamed, err error) {

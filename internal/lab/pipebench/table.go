@@ -8,7 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// against are the modes that the others' ratios are shown to.
+// against are the modes that ratios are relative to.
 var against = []string{"tcp_bridge", "unix"}
 
 // writeTable writes a row for each mode, and one for each of its ratios.
@@ -58,7 +58,7 @@ func writeTable(r *bench.Result, w io.Writer) error {
 	return r.WriteFootnote(w)
 }
 
-// metricsOf a result, those that have samples.
+// metricsOf returns the metrics that have samples.
 func metricsOf(r *bench.Result) (shown []bench.Metric) {
 	for _, s := range stepsOf(r.Experiment) {
 		for _, m := range s.metrics {
@@ -71,7 +71,7 @@ func metricsOf(r *bench.Result) (shown []bench.Metric) {
 	return shown
 }
 
-// number shows three digits, and large numbers in full.
+// number formats three significant digits, and large numbers in full.
 func number(x float64) string {
 	if x >= 100 {
 		return fmt.Sprintf("%.0f", x)

@@ -12,16 +12,16 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// How often a datagram crosses the loopback device to calibrate: batches with
-// and without waypoints take turns.
+// Number of datagrams that cross the loopback device for the calibration. Batches
+// with and without waypoints alternate.
 const (
 	calibrateBatches = 16
 	calibrateBatch   = 250
 )
 
-// calibrate measures what waypoints cost by themselves: datagrams cross the
-// loopback device of a namespace of its own, past waypoints with nothing
-// between them.
+// calibrate measures the cost of the waypoints themselves: datagrams cross the
+// loopback device of a scratch namespace, through waypoints with nothing between
+// them.
 func calibrate() (c Cost, err error) {
 	err = netns.Scratch(func() error {
 		loop, err := openLoop()
@@ -41,7 +41,8 @@ func calibrate() (c Cost, err error) {
 	return c, nil
 }
 
-// row of waypoints at the output hook with nothing between them, and the end.
+// row returns waypoints at the output hook with nothing between them, and one at
+// the end.
 func row(length int) []station {
 	stations := []station{{hook: link.NetfilterInetLocalIn, priority: lastPriority, role: ending}}
 	for i := range length {
@@ -54,8 +55,8 @@ func row(length int) []station {
 	return stations
 }
 
-// measureBetween measures the time between two waypoints with nothing between
-// them. Tracepoints call their programs one after the other, too.
+// measureBetween measures the time between two waypoints with nothing between them.
+// Tracepoints run their programs one after the other, too.
 func measureBetween(loop *loop) (c Cost, err error) {
 	w, err := load(loading{quota: 1000})
 	if err != nil {
@@ -65,7 +66,7 @@ func measureBetween(loop *loop) (c Cost, err error) {
 	if err := w.attach(row(8)); err != nil {
 		return Cost{}, err
 	}
-	if err := w.attachTracepoints(); err != nil { // once more
+	if err := w.attachTracepoints(); err != nil { // attach a second program to each
 		return Cost{}, err
 	}
 	var hooks, tracepoints []float64
@@ -73,13 +74,13 @@ func measureBetween(loop *loop) (c Cost, err error) {
 		if err := loop.send(calibrateBatch); err != nil {
 			return Cost{}, err
 		}
-		ways, err := w.collect()
+		paths, err := w.collect()
 		if err != nil {
 			return Cost{}, err
 		}
-		for _, way := range ways {
-			for i, s := range way[1:] {
-				before := way[i]
+		for _, path := range paths {
+			for i, s := range path[1:] {
+				before := path[i]
 				if s.Waypoint != before.Waypoint || s.At != before.At {
 					continue
 				}
@@ -96,7 +97,7 @@ func measureBetween(loop *loop) (c Cost, err error) {
 	return c, nil
 }
 
-// measurePass measures what a waypoint costs a packet that it does not follow.
+// measurePass measures the cost of a waypoint for a packet that is not followed.
 func measurePass(loop *loop) (ns float64, err error) {
 	w, err := load(loading{quota: 0})
 	if err != nil {
@@ -136,14 +137,14 @@ type loop struct {
 	address unix.Sockaddr
 }
 
-// openLoop opens one in the calling thread's namespace.
+// openLoop opens a loop in the calling thread's namespace.
 func openLoop() (*loop, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("switch lo on: %w", err)
+		return nil, fmt.Errorf("set lo up: %w", err)
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -157,7 +158,7 @@ func openLoop() (*loop, error) {
 	if err == nil {
 		err = unix.Connect(fd, l.address)
 	}
-	if err == nil { // an idle wait would have no end
+	if err == nil { // bounds a wait without packets
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
 	}
 	if err != nil {
@@ -183,7 +184,7 @@ func (l *loop) send(n int) error {
 	return nil
 }
 
-// time is the processor time of the calling thread for one datagram, in ns.
+// time returns the processor time of the calling thread per datagram, in ns.
 func (l *loop) time(n int) (float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -198,7 +199,7 @@ func (l *loop) time(n int) (float64, error) {
 	return float64(after-before) / float64(n), err
 }
 
-// threadTime is the processor time of the calling thread so far.
+// threadTime returns the processor time of the calling thread so far.
 func threadTime() (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

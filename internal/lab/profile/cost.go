@@ -2,7 +2,8 @@ package profile
 
 import "time"
 
-// own is the part of the time between two waypoints that one of them takes.
+// own returns the waypoints' own part of the time between two waypoints of this
+// kind.
 func (c Cost) own(s step) float64 {
 	if s.Waypoint == waypointWaypointWAYPOINT_HOOK {
 		return c.HookNS
@@ -10,12 +11,12 @@ func (c Cost) own(s step) float64 {
 	return c.TracepointNS
 }
 
-// between is the time between two waypoints that is their own: half of it is
-// the end of the first, half the beginning of the second.
+// between returns the waypoints' own part of the time between two waypoints: half
+// of it is the end of the first, half the beginning of the second.
 func (c Cost) between(a, b step) float64 { return (c.own(a) + c.own(b)) / 2 }
 
-// stretchTimes are the times between the steps of a way, without what the
-// waypoints take.
+// stretchTimes returns the times between the steps of a path, without the
+// waypoints' own time.
 func (c Cost) stretchTimes(steps []step) []float64 {
 	times := make([]float64, len(steps)-1)
 	for i, to := range steps[1:] {
@@ -25,29 +26,29 @@ func (c Cost) stretchTimes(steps []step) []float64 {
 	return times
 }
 
-// meanHeldUp is how long waypoints held up a packet that was followed.
-func (c Cost) meanHeldUp(ways [][]step) (ns float64) {
-	for _, steps := range ways {
+// meanHeldUp returns the mean time by which waypoints delayed a followed packet.
+func (c Cost) meanHeldUp(paths [][]step) (ns float64) {
+	for _, steps := range paths {
 		for _, s := range steps {
-			ns += (float64(s.BodyNs) + c.own(s)) / float64(len(ways))
+			ns += (float64(s.BodyNs) + c.own(s)) / float64(len(paths))
 		}
 	}
 	return ns
 }
 
-// spent is the processor time of what was counted, judged by the costs of one.
+// spent returns the processor time of the counted runs, from the cost of one.
 func (c Cost) spent(counted Cost) time.Duration {
 	return time.Duration(float64(counted.Runs)*c.PassNS + float64(counted.Begun)*c.FollowedNS)
 }
 
-// finish adds what the measurement has cost: waypoints were there for a part of
+// finish records the cost of the measurement. Waypoints were attached for part of
 // the time.
-func (p *Profile) finish(w *waypoints, cost Cost, ways [][]step, attached, whole time.Duration) error {
+func (p *Profile) finish(w *waypoints, cost Cost, paths [][]step, attached, whole time.Duration) error {
 	counted, err := w.count()
 	if err != nil {
 		return err
 	}
-	cost.FollowedNS = cost.meanHeldUp(ways)
+	cost.FollowedNS = cost.meanHeldUp(paths)
 	cost.Runs, cost.Begun, cost.Ended, cost.Lost = counted.Runs, counted.Begun, counted.Ended, counted.Lost
 	cost.CPUShare = cost.spent(counted).Seconds() / whole.Seconds()
 	cost.AttachedShare = attached.Seconds() / whole.Seconds()

@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/output"
 )
 
-// Measures of the picture, in pixels.
+// Dimensions of the picture, in pixels.
 const (
 	textSize   = 15
 	margin     = 24
@@ -30,7 +30,7 @@ const (
 	keyLine    = 22
 )
 
-// shades of layers, by what their names begin with.
+// shades of layers, by the prefix of their names.
 var shades = []struct {
 	prefix string
 	from   color.RGBA
@@ -44,10 +44,11 @@ var shades = []struct {
 	{"", color.RGBA{0x5a, 0x5a, 0x5a, 0xff}},
 }
 
-// restOfCall frames what no layer accounts for.
+// restOfCall is the frame of the part of the call that no layer accounts for.
 var restOfCall = color.RGBA{0xa0, 0xa0, 0xa0, 0xff}
 
-// shadesOf layers: those of one kind get lighter one by one.
+// shadesOf returns the colours of layers: within a kind, each is lighter than the
+// one before.
 func shadesOf(names []string) map[string]color.RGBA {
 	colors, used := make(map[string]color.RGBA), make(map[string]int)
 	for _, name := range names {
@@ -62,14 +63,14 @@ func shadesOf(names []string) map[string]color.RGBA {
 	return colors
 }
 
-// lighter mixes a colour with white, at most to four fifths.
+// lighter mixes a colour with white, up to four fifths.
 func lighter(c color.RGBA, share float64) color.RGBA {
 	share = min(share, 0.8)
 	mix := func(x uint8) uint8 { return uint8(float64(x) + share*(255-float64(x))) }
 	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}
 }
 
-// WritePNG draws the ways as stacked bars, like the paper's Fig. 4a and 13.
+// WritePNG draws the paths as stacked bars, like Fig. 4a and 13 of the paper.
 func (p *Profile) WritePNG(path string) error {
 	picture, err := p.draw()
 	if err != nil {
@@ -82,7 +83,7 @@ func (p *Profile) WritePNG(path string) error {
 	return output.Write(path, file.Bytes())
 }
 
-// canvas is a picture that one writes on.
+// canvas is a picture with text.
 type canvas struct {
 	*image.RGBA
 	face font.Face
@@ -99,21 +100,21 @@ func (p *Profile) draw() (image.Image, error) {
 	}
 	defer face.Close()
 
-	names := layerNames(p.Ways)
-	plotWidth := axisWidth + barGap + len(p.Ways)*(barWidth+barGap)
+	names := layerNames(p.Paths)
+	plotWidth := axisWidth + barGap + len(p.Paths)*(barWidth+barGap)
 	height := max(plotHeight, len(names)*keyLine) + 4*margin
 	c := canvas{image.NewRGBA(image.Rect(0, 0, 2*margin+plotWidth+keyWidth, height)), face}
 	c.fill(c.Bounds(), color.White)
 
 	most := 0.0
-	for _, w := range p.Ways {
+	for _, w := range p.Paths {
 		most = max(most, w.TotalNS/1000, w.CallNS/1000)
 	}
 	bottom := height - 2*margin
 	perMicro := plotHeight / max(most*1.05, 0.001)
 	c.axis(most, perMicro, bottom, margin+plotWidth)
 	colors := shadesOf(names)
-	for i, w := range p.Ways {
+	for i, w := range p.Paths {
 		x := margin + axisWidth + barGap + i*(barWidth+barGap)
 		c.bar(w, names, colors, x, bottom, perMicro)
 	}
@@ -143,8 +144,8 @@ func (c canvas) axis(most, perMicro float64, bottom, right int) {
 	}
 }
 
-// bar draws a way, its first layer at the bottom, and its total above.
-func (c canvas) bar(w Way, names []string, colors map[string]color.RGBA, x, bottom int, perMicro float64) {
+// bar draws a path, its first layer at the bottom and its total above.
+func (c canvas) bar(w Path, names []string, colors map[string]color.RGBA, x, bottom int, perMicro float64) {
 	var done float64 // us
 	for _, name := range names {
 		ns, _ := w.layer(name)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hook is one of IP's hooks, by Netfilter's number.
+// hook is one of IPv4's hooks, by Netfilter's number.
 type hook = link.NetfilterInetHook
 
 var hookNames = map[hook]string{
@@ -26,15 +26,14 @@ var hookNames = map[hook]string{
 	link.NetfilterInetPostRouting: "postrouting",
 }
 
-// The first and the last priority that the kernel lets a program have: the ones
-// beyond belong to br_netfilter and to conntrack, which confirms new
-// connections there.
+// First and last priority that the kernel allows for programs. Those beyond belong
+// to br_netfilter and to conntrack, which confirms new connections there.
 const (
 	firstPriority = math.MinInt32 + 1
 	lastPriority  = math.MaxInt32 - 1
 )
 
-// Priorities of what the kernel itself and iptables-legacy do.
+// Priorities of the functions of the kernel and of iptables-legacy.
 const (
 	priorityRaw       = -300
 	priorityConntrack = -200
@@ -45,28 +44,28 @@ const (
 	priorityNATSource = 100
 )
 
-// mostSpans of a hook; what comes later is in the last.
+// mostSpans of a hook; the last one holds all later functions.
 const mostSpans = 6
 
-// span is what stands at a hook between two waypoints.
+// span is a group of functions of a hook between two waypoints.
 type span struct {
-	last   int32    // priority of the last function in it
-	chains []string // base chains, and the kernel's own functions by name
-	rules  bool     // chains has rules of a user's
+	last   int32    // priority of its last function
+	chains []string // base chains, and the kernel's functions by name
+	rules  bool     // whether chains has rules of a user
 }
 
-// function is one that is registered at a hook.
+// function is a function that is registered at a hook.
 type function struct {
 	priority int32
 	name     string
 	rules    bool
 }
 
-// registered is what stands at each hook, in any order.
+// registered holds the functions of each hook, in any order.
 type registered map[hook][]function
 
-// readSpans lists what is registered at the hooks of the calling thread's
-// namespace for IPv4.
+// readSpans lists the functions registered at the IPv4 hooks of the calling
+// thread's namespace.
 func readSpans() (map[hook][]span, error) {
 	found := kernelFunctions()
 	if err := found.addNFTables(); err != nil {
@@ -85,8 +84,9 @@ func readSpans() (map[hook][]span, error) {
 	return spans, nil
 }
 
-// kernelFunctions are conntrack's, whether they are there or not: nothing tells.
-// Its last, which confirms new connections, has no room for a waypoint behind it.
+// kernelFunctions returns conntrack's functions. They are always included, since
+// the kernel does not report whether they are registered. No waypoint fits behind
+// the last one, which confirms new connections.
 func kernelFunctions() registered {
 	found := make(registered)
 	for _, h := range []hook{link.NetfilterInetPreRouting, link.NetfilterInetLocalOut} {
@@ -95,7 +95,7 @@ func kernelFunctions() registered {
 	return found
 }
 
-// addNFTables adds the base chains of nftables, and of iptables-nft.
+// addNFTables adds the base chains of nftables and iptables-nft.
 func (r registered) addNFTables() error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -127,8 +127,8 @@ func (r registered) addNFTables() error {
 	return nil
 }
 
-// addNAT adds a chain of address translation. The kernel has one function for
-// all of them: known connections are translated there without any rule.
+// addNAT adds a chain of address translation. The kernel has one function for all
+// of them, which translates known connections without evaluating a rule.
 func (r registered) addNAT(h hook, name string) {
 	priority := int32(priorityNATSource)
 	if h == link.NetfilterInetPreRouting || h == link.NetfilterInetLocalOut {
@@ -164,8 +164,8 @@ func (r registered) addLegacy(tables []string) {
 	}
 }
 
-// divide puts functions into spans: those of one priority together, and those
-// that leave no room for a waypoint between them.
+// divide groups functions into spans: functions of the same priority, and functions
+// without a free priority between them for a waypoint.
 func divide(functions []function) (spans []span) {
 	functions = slices.Clone(functions)
 	slices.SortStableFunc(functions, func(a, b function) int { return int(int64(a.priority) - int64(b.priority)) })
@@ -181,8 +181,8 @@ func divide(functions []function) (spans []span) {
 	return spans
 }
 
-// priorities of the waypoints around spans: in front of all, behind each, and
-// the last behind everything.
+// priorities returns the priorities of the waypoints around spans: before all,
+// after each, and the last after everything.
 func priorities(spans []span) []int32 {
 	at := []int32{firstPriority}
 	for i, s := range spans {

@@ -17,30 +17,30 @@ import (
 // MessageBytes of the lab's datagrams.
 const MessageBytes = 64
 
-// Modes that Lab knows.
+// Modes that Lab supports.
 var Modes = []bench.Mode{bench.Native, bench.Container, bench.Express}
 
-// labQuota of followed packets in 10 ms on one CPU: 5000 a second.
+// labQuota limits the followed packets per 10 ms on one CPU: 5000 a second.
 const labQuota = 50
 
-// warmUp messages go ahead, so that SCON comes to know the connection.
+// warmUp messages are sent first, so that SCON admits the connection.
 const warmUp = 50
 
-// LabOptions say what Lab measures.
+// LabOptions are the options of Lab.
 type LabOptions struct {
-	// Modes to measure, in turns.
+	// Modes to measure in turn.
 	Modes []bench.Mode
 	// Rounds; every round measures each mode once.
 	Rounds int
 	// Duration of the traffic of one measurement.
 	Duration time.Duration
-	// Progress is told about every step.
+	// Progress receives a report of every step.
 	Progress bench.Progress
 }
 
-// Lab profiles a datagram's way from a process to the network outside, in a
-// lab of its own. It returns a profile whenever something was measured, also
-// with an error.
+// Lab profiles the path of a datagram from a process to the network outside, in a
+// lab of its own. It returns a profile whenever something was measured, also with
+// an error.
 func Lab(ctx context.Context, o LabOptions) (p *Profile, err error) {
 	defer o.Progress.Done()
 	p = newProfile()
@@ -75,13 +75,13 @@ func Lab(ctx context.Context, o LabOptions) (p *Profile, err error) {
 	return p, err
 }
 
-// newProfile of this machine, begun now.
+// newProfile returns a profile of this machine, started now.
 func newProfile() *Profile {
 	machine, kernel := bench.Machine()
-	return &Profile{Machine: machine, Kernel: kernel, Started: time.Now(), Errors: []string{}, Rules: []RuleCost{}, Ways: []Way{}}
+	return &Profile{Machine: machine, Kernel: kernel, Started: time.Now(), Errors: []string{}, Rules: []RuleCost{}, Paths: []Path{}}
 }
 
-// labMeasurement is a run in the lab.
+// labMeasurement is the state of Lab.
 type labMeasurement struct {
 	LabOptions
 	stage     *bench.Stage
@@ -91,18 +91,18 @@ type labMeasurement struct {
 	attached  time.Duration
 }
 
-// bed is what one mode is measured with.
+// bed holds the waypoints and the results of one mode.
 type bed struct {
 	mode     bench.Mode
 	chart    chart
-	all      []station // between the rules of every hook, too
-	ends     []station // where ways begin and end
-	ways     [][]step  // with all
-	endsOnly [][]step  // with ends
-	calls    []float64 // processor time of a message without any, in ns
+	all      []station // also between the rules of every hook
+	ends     []station // where paths begin and end
+	paths    [][]step  // measured with all
+	endsOnly [][]step  // measured with ends
+	calls    []float64 // processor time per message without waypoints, in ns
 }
 
-// layBed finds out where waypoints go in a mode.
+// layBed determines the waypoints of a mode.
 func layBed(stage *bench.Stage, mode bench.Mode) (*bed, error) {
 	l := stage.Lab()
 	host := &site{netns: l.Node(lab.Device), place: atHost}
@@ -141,7 +141,7 @@ func layBed(stage *bench.Stage, mode bench.Mode) (*bed, error) {
 // parts of a visit.
 var parts = []string{"layers", "end to end", "calls"}
 
-// run goes through the rounds.
+// run measures all rounds.
 func (m *labMeasurement) run(ctx context.Context) error {
 	total := m.Rounds * len(m.beds) * len(parts)
 	for round := range m.Rounds {
@@ -170,7 +170,7 @@ func (m *labMeasurement) visit(ctx context.Context, b *bed, tell func(part int))
 	if err := m.stage.Enter(ctx, b.mode); err != nil {
 		return err
 	}
-	if err := m.take(ctx, b.mode, func() error { return m.waypoints.attach(b.all) }, &b.ways); err != nil {
+	if err := m.take(ctx, b.mode, func() error { return m.waypoints.attach(b.all) }, &b.paths); err != nil {
 		return err
 	}
 	tell(1)
@@ -186,7 +186,7 @@ func (m *labMeasurement) visit(ctx context.Context, b *bed, tell func(part int))
 	return nil
 }
 
-// take sends datagrams past waypoints and adds their ways to a list.
+// take sends datagrams through waypoints and adds their paths to a list.
 func (m *labMeasurement) take(ctx context.Context, mode bench.Mode, attach func() error, into *[][]step) (err error) {
 	if err := attach(); err != nil {
 		return err
@@ -197,8 +197,8 @@ func (m *labMeasurement) take(ctx context.Context, mode bench.Mode, attach func(
 	if err := errors.Join(err, m.waypoints.detach()); err != nil {
 		return err
 	}
-	ways, err := m.waypoints.collect()
-	*into = append(*into, ways...)
+	paths, err := m.waypoints.collect()
+	*into = append(*into, paths...)
 	return err
 }
 
@@ -210,21 +210,21 @@ func (m *labMeasurement) send(ctx context.Context, mode bench.Mode) (driven peer
 	return driven, err
 }
 
-// summarizeLab computes everything that follows from the ways.
+// summarizeLab computes the profile from the paths.
 func (p *Profile) summarizeLab(m *labMeasurement, cost Cost) error {
 	var all [][]step
 	for _, b := range m.beds {
-		if len(b.ways) == 0 {
+		if len(b.paths) == 0 {
 			continue
 		}
-		w := b.chart.summarize(b.mode.Name, b.ways, cost)
+		w := b.chart.summarize(b.mode.Name, b.paths, cost)
 		w.EndToEndNS = b.chart.summarize("", b.endsOnly, cost).TotalNS
 		if len(b.calls) > 0 {
 			w.CallNS = median(b.calls)
 		}
-		p.Ways = append(p.Ways, w)
-		all = append(all, b.ways...)
+		p.Paths = append(p.Paths, w)
+		all = append(all, b.paths...)
 	}
-	p.Rules = append(p.Rules, rulesOf(p.Ways)...)
+	p.Rules = append(p.Rules, rulesOf(p.Paths)...)
 	return p.finish(m.waypoints, cost, all, m.attached, time.Since(m.started))
 }

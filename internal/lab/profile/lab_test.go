@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// The layers of each mode are those that its packets meet.
+// Each mode has the layers that its packets cross.
 func TestModesDifferByTheirLayers(t *testing.T) {
 	needWaypoints(t)
 	before := openFiles(t)
@@ -26,8 +26,8 @@ func TestModesDifferByTheirLayers(t *testing.T) {
 		t.Errorf("%d open files, before %d", after, before)
 	}
 	wantNoWaypoints(t)
-	if len(p.Ways) != len(Modes) {
-		t.Fatalf("ways %+v, want one for each mode", p.Ways)
+	if len(p.Paths) != len(Modes) {
+		t.Fatalf("paths %+v, want one for each mode", p.Paths)
 	}
 	regular := []string{layerBridge, "2nd IP layer", "Netfilter prerouting", "Netfilter forward", "Netfilter postrouting"}
 	has := map[string][]string{
@@ -40,7 +40,7 @@ func TestModesDifferByTheirLayers(t *testing.T) {
 		bench.Container.Name: {layerExpress, "Netfilter output"},
 		bench.Express.Name:   append([]string{"neighbour"}, regular...),
 	}
-	for _, w := range p.Ways {
+	for _, w := range p.Paths {
 		for _, name := range has[w.Name] {
 			if !w.meets(name) {
 				t.Errorf("%s lacks the layer %q: %+v", w.Name, name, w.Layers)
@@ -56,7 +56,7 @@ func TestModesDifferByTheirLayers(t *testing.T) {
 			t.Errorf("%s: a call takes %.0f ns, the layers in it %.0f", w.Name, w.CallNS, w.TotalNS)
 		}
 		if w.Share <= 0.5 {
-			t.Errorf("%s: only %.2f of the packets went the same way", w.Name, w.Share)
+			t.Errorf("%s: only %.2f of the packets took the same path", w.Name, w.Share)
 		}
 	}
 	for _, chain := range []string{"ip filter FORWARD", "NAT: ip nat POSTROUTING"} {
@@ -64,9 +64,10 @@ func TestModesDifferByTheirLayers(t *testing.T) {
 	}
 }
 
-// The layers add up to what two waypoints alone tell, which meet other packets:
-// the machine may be busier with these than with those, but not always.
-func TestLayersAreTheWholeWay(t *testing.T) {
+// The layers add up to the time between two waypoints alone. These measurements
+// follow different packets, and the machine may be busier with one than with the
+// other, but not always.
+func TestLayersAreTheWholePath(t *testing.T) {
 	needWaypoints(t)
 	var ratio float64
 	for range 5 {
@@ -76,22 +77,22 @@ func TestLayersAreTheWholeWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What 22 waypoints take by themselves is nearly as much again.
-		ratio = p.Ways[0].TotalNS / p.Ways[0].EndToEndNS
+		// The time of 22 waypoints themselves is nearly as much again.
+		ratio = p.Paths[0].TotalNS / p.Paths[0].EndToEndNS
 		if ratio > 1/1.25 && ratio < 1.25 {
 			return
 		}
 	}
-	t.Errorf("the layers add up to %.2f times the whole way", ratio)
+	t.Errorf("the layers add up to %.2f times the whole path", ratio)
 }
 
-// meets tells whether a way has a layer whose name begins so.
-func (w Way) meets(prefix string) bool {
+// meets reports whether a path has a layer whose name has the prefix.
+func (w Path) meets(prefix string) bool {
 	return slices.ContainsFunc(w.Layers, func(l Layer) bool { return strings.HasPrefix(l.Name, prefix) })
 }
 
-// checkSum wants named layers, which add up.
-func checkSum(t *testing.T, w Way) {
+// checkSum checks that all layers are named and that they add up.
+func checkSum(t *testing.T, w Path) {
 	t.Helper()
 	total := 0.0
 	for _, l := range w.Layers {
@@ -105,15 +106,15 @@ func checkSum(t *testing.T, w Way) {
 	}
 }
 
-// wantRule wants a chain's cost, measured on a way.
-func wantRule(t *testing.T, p *Profile, way, chain string) {
+// wantRule checks that a chain's cost was measured on a path.
+func wantRule(t *testing.T, p *Profile, path, chain string) {
 	t.Helper()
 	for _, r := range p.Rules {
 		if slices.Contains(r.Chains, chain) && r.NS > 0 && r.Share > 0 && r.Share < 1 {
 			return
 		}
 	}
-	t.Errorf("no cost of %q on %s: %+v", chain, way, p.Rules)
+	t.Errorf("no cost of %q on %s: %+v", chain, path, p.Rules)
 }
 
 // openFiles counts the open files of this process.
@@ -126,7 +127,7 @@ func openFiles(t *testing.T) int {
 	return len(fds)
 }
 
-// programsLeft counts the programs of this package that the kernel has.
+// programsLeft counts the kernel's programs of this package.
 func programsLeft(t *testing.T) (n int) {
 	t.Helper()
 	spec, err := loadWaypoint()
@@ -142,7 +143,7 @@ func programsLeft(t *testing.T) (n int) {
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // gone meanwhile
+			continue // it was unloaded meanwhile
 		}
 		info, err := p.Info()
 		p.Close()
@@ -152,8 +153,8 @@ func programsLeft(t *testing.T) (n int) {
 	}
 }
 
-// wantNoWaypoints waits until the kernel has no program of this package; what
-// is attached keeps one there.
+// wantNoWaypoints waits until the kernel has no program of this package. An
+// attached program stays loaded.
 func wantNoWaypoints(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); programsLeft(t) > 0; time.Sleep(10 * time.Millisecond) {

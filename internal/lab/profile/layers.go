@@ -2,7 +2,7 @@ package profile
 
 import "slices"
 
-// Names of layers that more than one stretch has, or that others ask for.
+// Names of layers that several stretches have, or that other code uses.
 const (
 	layerExpress   = "express: look up, check, rewrite, redirect"
 	layerVeth      = "veth: transmit"
@@ -11,10 +11,10 @@ const (
 	layerIPInput   = "IP input in the container"
 )
 
-// stretches name the layer between two points, each as "place name". What is
-// not listed is called by its points.
+// stretches names the layer between two points, each given as "place name". A
+// stretch that is not listed is named by its points.
 var stretches = map[[2]string]string{
-	// Out of a container.
+	// From a container.
 	{"container output", "container queue"}:       "IP output in the container",
 	{"container queue", "container start"}:        "veth: qdisc, tc",
 	{"container start", "port rx"}:                layerVeth,
@@ -56,7 +56,7 @@ var stretches = map[[2]string]string{
 	{"wire receive", "port queue"}:                layerExpress,
 }
 
-// layerBetween names what lies between two points.
+// layerBetween returns the layer between two points.
 func layerBetween(from, to point) Layer {
 	if from.site != nil && from.site == to.site && from.hook == to.hook && from.nth+1 == to.nth {
 		return ruleLayer(from)
@@ -68,7 +68,7 @@ func layerBetween(from, to point) Layer {
 	return Layer{Name: name}
 }
 
-// ruleLayer names the chains behind the nth waypoint of a hook.
+// ruleLayer returns the layer of the chains behind the nth waypoint of a hook.
 func ruleLayer(p point) Layer {
 	l := Layer{Name: "Netfilter " + p.name, Hook: p.name}
 	if spans := p.site.spans[p.hook]; p.nth < len(spans) {
@@ -88,8 +88,8 @@ func shortened(chains []string) string {
 	return chains[0]
 }
 
-// layersOf names the layers of a way, in order, and for each stretch which of
-// them it belongs to. Stretches of one name are one layer.
+// layersOf returns the layers of a path, in order, and for each stretch the index
+// of its layer. Stretches of one name are one layer.
 func layersOf(points []point) (layers []Layer, belongs []int) {
 	for i, to := range points[1:] {
 		l := layerBetween(points[i], to)
@@ -103,7 +103,7 @@ func layersOf(points []point) (layers []Layer, belongs []int) {
 	return layers, belongs
 }
 
-// isExpress tells whether a way goes by SCON's programs.
+// isExpress reports whether a path passes through SCON's programs.
 func isExpress(layers []Layer) bool {
 	return slices.ContainsFunc(layers, func(l Layer) bool { return l.Name == layerExpress })
 }

@@ -16,30 +16,31 @@ import (
 )
 
 const (
-	// liveQuota of followed packets in 10 ms on one CPU: 1000 a second.
+	// liveQuota limits the followed packets per 10 ms on one CPU: 1000 a second.
 	liveQuota = 10
-	// watch is how long waypoints stay before their cost is counted.
+	// watch is the time for which waypoints are attached before their cost is
+	// counted.
 	watch = 100 * time.Millisecond
-	// Budget is the part of one CPU that waypoints may take: they are away
-	// for so long that they take no more.
+	// Budget is the share of one CPU that waypoints may use. They are detached for
+	// as long as needed to stay below it.
 	Budget = 0.01
-	// mostWires that the kernel side knows.
+	// mostWires is the number of wires that the BPF programs support.
 	mostWires = 4
 )
 
-// LiveOptions say what Live watches.
+// LiveOptions are the options of Live.
 type LiveOptions struct {
-	// Container by its name, its port's name, or its ID, whole or shortened.
+	// Container by its name, its port's name, or its ID or the beginning of that.
 	Container string
-	// Duration of the watch.
+	// Duration of the measurement.
 	Duration time.Duration
-	// Progress is told how much of it is over.
+	// Progress receives the elapsed part of the duration.
 	Progress bench.Progress
 }
 
-// Live profiles the packets of a container of the calling thread's namespace,
-// to and from the network outside, as they come. It returns a profile whenever
-// it has watched, also with an error.
+// Live profiles the packets between a container of the calling thread's namespace
+// and the network outside, in both directions. It returns a profile whenever it was
+// attached, also with an error.
 func Live(ctx context.Context, o LiveOptions) (p *Profile, err error) {
 	defer o.Progress.Done()
 	v, err := findContainer(o.Container)
@@ -69,19 +70,19 @@ func Live(ctx context.Context, o LiveOptions) (p *Profile, err error) {
 	return p, err
 }
 
-// view is a container that is watched, and what was seen.
+// view is a watched container with the recorded paths.
 type view struct {
 	name     string
 	hostNet  uint32
 	wires    []uint32
 	chart    chart
 	stations []station
-	ways     [][]step
+	paths    [][]step
 	watched  time.Duration
 	attached time.Duration
 }
 
-// findContainer finds a container and where waypoints go for it.
+// findContainer finds a container and determines its waypoints.
 func findContainer(wanted string) (*view, error) {
 	topology, err := discover.Scan(discover.Options{})
 	if err != nil {
@@ -92,10 +93,10 @@ func findContainer(wanted string) (*view, error) {
 		return nil, err
 	}
 	if found.Netns == "" {
-		return nil, fmt.Errorf("container %q: no process and no name leads to its network namespace", found.Name)
+		return nil, fmt.Errorf("container %q: its network namespace has neither a process nor a name", found.Name)
 	}
 	if len(topology.Uplinks) == 0 {
-		return nil, errors.New("no device leads out of this machine: no route shows one")
+		return nil, errors.New("this machine has no uplink: no route leaves it")
 	}
 	inside := &site{netns: found.Netns, place: inContainer}
 	host := &site{place: atHost}
@@ -129,7 +130,8 @@ func findContainer(wanted string) (*view, error) {
 
 // findPort finds a container's port.
 func findPort(ports []discover.Port, wanted string) (discover.Port, discover.Container, error) {
-	// Who has not started by now is not looked for.
+	// The context is cancelled so that the search does not wait for containers that
+	// have not started yet.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	namer := discover.NewNamer()
@@ -143,14 +145,14 @@ func findPort(ports []discover.Port, wanted string) (discover.Port, discover.Con
 		names = append(names, c.Name)
 	}
 	if len(names) == 0 {
-		return discover.Port{}, discover.Container{}, errors.New("there is no container on a bridge here")
+		return discover.Port{}, discover.Container{}, errors.New("this namespace has no container on a bridge")
 	}
 	slices.Sort(names)
 	return discover.Port{}, discover.Container{}, fmt.Errorf("there is no container %q, but %s", wanted, strings.Join(names, ", "))
 }
 
-// watch has the waypoints there for a moment, and then away for so long that
-// they stay within the budget, over and over.
+// watch attaches the waypoints for a moment and then detaches them for as long as
+// needed to stay within the budget, repeatedly.
 func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost) error {
 	started := time.Now()
 	defer func() { v.watched = time.Since(started) }()
@@ -169,7 +171,7 @@ func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost
 		if err != nil {
 			return err
 		}
-		cost.FollowedNS = cost.meanHeldUp(v.ways)
+		cost.FollowedNS = cost.meanHeldUp(v.paths)
 		away := time.Duration(float64(cost.spent(counted))/Budget) - time.Since(started)
 		if away = min(away, o.Duration-time.Since(started)); away > 0 {
 			pause(ctx, away)
@@ -180,7 +182,7 @@ func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost
 	}
 }
 
-// look has the waypoints there for a moment.
+// look attaches the waypoints for a moment.
 func (v *view) look(ctx context.Context, d time.Duration, w *waypoints) error {
 	if err := w.attach(v.stations); err != nil {
 		return err
@@ -189,12 +191,12 @@ func (v *view) look(ctx context.Context, d time.Duration, w *waypoints) error {
 	if err := w.detach(); err != nil {
 		return err
 	}
-	ways, err := w.collect()
-	v.ways = append(v.ways, ways...)
+	paths, err := w.collect()
+	v.paths = append(v.paths, paths...)
 	return err
 }
 
-// pause waits, unless the context ends.
+// pause waits until the time is over or the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -202,10 +204,10 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// summarizeLive computes everything that follows from what was seen.
+// summarizeLive computes the profile from the recorded paths.
 func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 	kinds := map[string][][]step{}
-	for _, steps := range v.ways {
+	for _, steps := range v.paths {
 		if len(steps) > 1 {
 			name := v.chart.kind(steps)
 			kinds[name] = append(kinds[name], steps)
@@ -213,18 +215,18 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 	}
 	for _, name := range []string{"out", "out, express", "in", "in, express"} {
 		if len(kinds[name]) > 0 {
-			p.Ways = append(p.Ways, v.chart.summarize(name, kinds[name], cost))
+			p.Paths = append(p.Paths, v.chart.summarize(name, kinds[name], cost))
 		}
 	}
-	if len(p.Ways) == 0 {
+	if len(p.Paths) == 0 {
 		p.Errors = append(p.Errors, fmt.Sprintf("no packet between container %q and the network outside in %v",
 			v.name, v.watched.Round(time.Millisecond)))
 	}
-	p.Rules = append(p.Rules, rulesOf(p.Ways)...)
-	return p.finish(w, cost, v.ways, v.attached, v.watched)
+	p.Rules = append(p.Rules, rulesOf(p.Paths)...)
+	return p.finish(w, cost, v.paths, v.attached, v.watched)
 }
 
-// kind names the direction of a way, and whether it is the express one.
+// kind names the direction of a path, and whether it is express.
 func (c chart) kind(steps []step) string {
 	points := c.points(steps)
 	name := "out"

@@ -24,17 +24,17 @@ func look(ctx context.Context, b *scontest.Bed, d time.Duration) (p *Profile, er
 	return p, err
 }
 
-// byName are the ways of a profile.
-func byName(p *Profile) map[string]Way {
-	ways := make(map[string]Way)
-	for _, w := range p.Ways {
-		ways[w.Name] = w
+// byName returns the paths of a profile by name.
+func byName(p *Profile) map[string]Path {
+	paths := make(map[string]Path)
+	for _, w := range p.Paths {
+		paths[w.Name] = w
 	}
-	return ways
+	return paths
 }
 
-// A container's packets are seen in both directions, before and after SCON
-// takes them past the layers of the regular way.
+// A container's packets are followed in both directions, before and after SCON
+// takes them past the layers of the regular path.
 func TestLiveContainer(t *testing.T) {
 	needWaypoints(t)
 	b := scontest.New(t, scontest.Layout{})
@@ -45,22 +45,22 @@ func TestLiveContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ways := byName(p)
-	if len(ways) != 2 {
-		t.Fatalf("ways %+v, want out and in", p.Ways)
+	paths := byName(p)
+	if len(paths) != 2 {
+		t.Fatalf("paths %+v, want out and in", p.Paths)
 	}
 	for name, layers := range map[string][]string{
 		"out": {"IP output in the container", layerBridge, "2nd IP layer", "Netfilter forward", "wire: transmit"},
 		"in":  {"2nd IP layer", "Netfilter forward", layerBridge, layerVeth, layerIPInput},
 	} {
-		checkSum(t, ways[name])
+		checkSum(t, paths[name])
 		for _, l := range layers {
-			if !ways[name].meets(l) {
-				t.Errorf("%s lacks the layer %q: %+v", name, l, ways[name].Layers)
+			if !paths[name].meets(l) {
+				t.Errorf("%s lacks the layer %q: %+v", name, l, paths[name].Layers)
 			}
 		}
 	}
-	// The lab's own rules, and those that the bed adds ahead of them.
+	// The lab's own rules, and those that the bed adds before them.
 	for _, chain := range []string{"ip filter FORWARD", "ip invalid forward", "NAT: ip nat POSTROUTING"} {
 		wantRule(t, p, "out", chain)
 	}
@@ -86,7 +86,8 @@ func TestLiveContainer(t *testing.T) {
 	wantNoWaypoints(t)
 }
 
-// watching tells whether waypoints are at a hook that calibration leaves alone.
+// watching reports whether waypoints are attached at a hook that the calibration
+// does not use.
 func watching() bool {
 	links := new(link.Iterator)
 	defer links.Close()
@@ -126,7 +127,7 @@ func TestLiveEndsWithoutATrace(t *testing.T) {
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)
 	}
-	scontest.Eventually(t, "waypoints are there", func() error {
+	scontest.Eventually(t, "waypoints are attached", func() error {
 		if !watching() {
 			return errors.New("none")
 		}
@@ -135,12 +136,12 @@ func TestLiveEndsWithoutATrace(t *testing.T) {
 	if err := killed.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = killed.Wait() // of a signal
+	_ = killed.Wait() // killed by a signal
 	wantNoWaypoints(t)
 }
 
-// A container without traffic has no ways, which is said, and a cost all the
-// same.
+// A container without traffic has no paths, which is an error, but the cost is
+// reported.
 func TestLiveWithoutTraffic(t *testing.T) {
 	needWaypoints(t)
 	b := scontest.New(t, scontest.Layout{})
@@ -156,7 +157,7 @@ func TestLiveWithoutTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := text.String(); strings.Contains(got, "all layers") || !strings.Contains(got, "of one CPU in all") {
-		t.Errorf("want what it cost, without a table of no layers:\n%s", got)
+		t.Errorf("want the cost, without an empty table of layers:\n%s", got)
 	}
 }
 
@@ -167,6 +168,6 @@ func TestLiveNamesWhoIsThere(t *testing.T) {
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "c1") {
-		t.Errorf("error %v, want one with the containers that are there", err)
+		t.Errorf("error %v, want one with the existing containers", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// TestMain lets the test's program be what a stage starts: a traffic peer, or
-// the daemon; or somebody who watches a container until he is killed.
+// TestMain runs the test's executable as a traffic peer or a daemon when a stage
+// starts it as one, or as a process that watches a container until it is killed.
 func TestMain(m *testing.M) {
 	args := os.Args[1:]
 	switch {
@@ -44,13 +44,13 @@ func exitWith(err error) {
 	os.Exit(0)
 }
 
-// quiet is a progress that nobody sees.
+// quiet is a progress that discards its reports.
 type quiet struct{}
 
 func (quiet) Step(int, int, string) {}
 func (quiet) Done()                 {}
 
-// needWaypoints skips a test where the kernel has none to offer.
+// needWaypoints skips a test if the kernel does not support waypoints.
 func needWaypoints(t *testing.T) {
 	t.Helper()
 	w, err := load(loading{})

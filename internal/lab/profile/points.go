@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// place is where a point is, as the names of layers have it.
+// place is the location of a point, as in the names of layers.
 type place string
 
 const (
@@ -25,32 +25,32 @@ var waypointNames = map[waypointWaypoint]string{
 	waypointWaypointWAYPOINT_RECEIVE: "receive",
 }
 
-// site is a network namespace that ways lead through.
+// site is a network namespace that paths pass through.
 type site struct {
 	netns string // name or path
 	place place  // of its hooks, and of devices that are not in devices
 	// devices by index, with their places.
 	devices map[uint32]place
-	// spans between the waypoints of each hook; a hook without any has one
-	// waypoint only, where a way begins or ends.
+	// spans between the waypoints of each hook. A hook without spans has a single
+	// waypoint, where a path begins or ends.
 	spans map[hook][]span
 }
 
-// point is a waypoint that a packet has passed, by what it means.
+// point is a waypoint that a packet has passed, with its location.
 type point struct {
 	place place
 	name  string // "forward", "queue"
 	site  *site  // of a hook, else nil
 	hook  hook
-	nth   int // of the hook's waypoints, from 0
+	nth   int // index among the hook's waypoints
 }
 
 func (p point) String() string { return string(p.place) + " " + p.name }
 
-// chart tells steps what they mean.
+// chart maps steps to points.
 type chart map[uint32]*site // by the namespace's inode
 
-// points names the steps of a way. The n-th step at the same hook is that
+// points returns the points of a path. The n-th step at the same hook is that
 // hook's n-th waypoint.
 func (c chart) points(steps []step) []point {
 	points := make([]point, len(steps))
@@ -76,7 +76,7 @@ func (c chart) points(steps []step) []point {
 	return points
 }
 
-// signature tells ways apart: all points of a way.
+// signature identifies a path by all its points.
 func signature(points []point) string {
 	var text strings.Builder
 	for _, p := range points {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// common returns the ways that most packets went, and how many there are.
-// It needs at least one.
-func (c chart) common(ways [][]step) (points []point, same [][]step) {
+// common returns the points of the most frequent path and the recordings of the
+// packets that took it. It needs at least one recording.
+func (c chart) common(paths [][]step) (points []point, same [][]step) {
 	groups := make(map[string][][]step)
-	for _, steps := range ways {
+	for _, steps := range paths {
 		if len(steps) < 2 {
 			continue
 		}
@@ -25,15 +25,15 @@ func (c chart) common(ways [][]step) (points []point, same [][]step) {
 	return c.points(same[0]), same
 }
 
-// summarize makes a Way of many: of those that most packets went. It is empty
-// if there are none.
-func (c chart) summarize(name string, ways [][]step, cost Cost) Way {
-	w := Way{Name: name, Packets: len(ways)}
-	points, same := c.common(ways)
+// summarize returns the most frequent path of the recordings. The path is empty
+// without recordings.
+func (c chart) summarize(name string, paths [][]step, cost Cost) Path {
+	w := Path{Name: name, Packets: len(paths)}
+	points, same := c.common(paths)
 	if len(same) == 0 {
 		return w
 	}
-	w.Share = float64(len(same)) / float64(len(ways))
+	w.Share = float64(len(same)) / float64(len(paths))
 	rows, totals := make([][]float64, len(same)), make([]float64, len(same))
 	for i, steps := range same {
 		rows[i] = cost.stretchTimes(steps)
@@ -50,10 +50,10 @@ func (c chart) summarize(name string, ways [][]step, cost Cost) Way {
 	return w
 }
 
-// rulesOf are the costs of the rules on some ways, the dearest first: each where
-// it is the dearest.
-func rulesOf(ways []Way) (costs []RuleCost) {
-	for _, w := range ways {
+// rulesOf returns the costs of the rules on some paths, the highest first. Each
+// rule has the cost of the path on which it is highest.
+func rulesOf(paths []Path) (costs []RuleCost) {
+	for _, w := range paths {
 		for _, l := range w.Layers {
 			if len(l.Chains) > 0 {
 				costs = append(costs, RuleCost{l.Hook, l.Chains, w.Name, l.NS, l.NS / w.TotalNS})
@@ -70,18 +70,18 @@ func rulesOf(ways []Way) (costs []RuleCost) {
 	return dearest
 }
 
-// samePlace tells whether two costs are of the same rules.
+// samePlace reports whether two costs are of the same rules.
 func (r RuleCost) samePlace(other RuleCost) bool {
 	return r.Hook == other.Hook && slices.Equal(r.Chains, other.Chains)
 }
 
-// layerNames are the names of all layers, in the order in which packets meet
-// them as far as the ways agree; the longest way leads.
-func layerNames(ways []Way) (names []string) {
-	ways = slices.Clone(ways)
-	slices.SortStableFunc(ways, func(a, b Way) int { return len(b.Layers) - len(a.Layers) })
-	for _, w := range ways {
-		at := 0 // behind the way's last layer
+// layerNames returns the names of all layers, in the order in which packets cross
+// them as far as the paths agree. The longest path determines the order.
+func layerNames(paths []Path) (names []string) {
+	paths = slices.Clone(paths)
+	slices.SortStableFunc(paths, func(a, b Path) int { return len(b.Layers) - len(a.Layers) })
+	for _, w := range paths {
+		at := 0 // index after the path's last layer
 		for _, l := range w.Layers {
 			if i := slices.Index(names, l.Name); i >= 0 {
 				at = max(at, i+1)
@@ -94,8 +94,9 @@ func layerNames(ways []Way) (names []string) {
 	return names
 }
 
-// layer is how long a way takes in a layer, and whether it meets it.
-func (w Way) layer(name string) (ns float64, ok bool) {
+// layer returns the time of a path in a layer. ok is false if the path has no such
+// layer.
+func (w Path) layer(name string) (ns float64, ok bool) {
 	for _, l := range w.Layers {
 		if l.Name == name {
 			return l.NS, true

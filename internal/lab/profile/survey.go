@@ -8,8 +8,8 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// survey looks up the devices of a site, and what stands at its hooks. A device
-// whose place is "" is called by the site's.
+// survey looks up the devices of a site and the functions at its hooks. A device
+// whose place is "" has the site's place.
 func (s *site) survey(placeOf func(dev string) place) error {
 	return netns.Do(s.netns, func() (err error) {
 		if s.spans, err = readSpans(); err != nil {
@@ -29,8 +29,8 @@ func (s *site) survey(placeOf func(dev string) place) error {
 	})
 }
 
-// stations are the waypoints around what stands at a hook; the first has the
-// role.
+// stations returns the waypoints around the functions of a hook; the first one has
+// the role.
 func (s *site) stations(h hook, first role) (stations []station) {
 	for i, priority := range priorities(s.spans[h]) {
 		at := station{netns: s.netns, hook: h, priority: priority}

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// WriteTable writes the profile for people, in Markdown: a column for each way,
-// a row for each layer, then what the rules of the host cost, and what the
-// measurement did.
+// WriteTable writes the profile as Markdown: a column per path, a row per layer,
+// the cost of the host's rules, and the cost of the measurement.
 func (p *Profile) WriteTable(w io.Writer) error {
 	var text string
-	if len(p.Ways) > 0 {
+	if len(p.Paths) > 0 {
 		text = p.tables() + "\n"
 	}
 	_, err := io.WriteString(w, text+p.footnote())
@@ -21,40 +20,40 @@ func (p *Profile) WriteTable(w io.Writer) error {
 
 func (p *Profile) tables() string {
 	head := []string{"layer, us"}
-	for _, way := range p.Ways {
-		head = append(head, way.Name)
+	for _, path := range p.Paths {
+		head = append(head, path.Name)
 	}
 	rows := [][]string{head}
-	row := func(name string, cell func(Way) string) {
+	row := func(name string, cell func(Path) string) {
 		cells := []string{name}
-		for _, way := range p.Ways {
-			cells = append(cells, cell(way))
+		for _, path := range p.Paths {
+			cells = append(cells, cell(path))
 		}
 		rows = append(rows, cells)
 	}
-	for _, name := range layerNames(p.Ways) {
-		row(name, func(way Way) string {
-			ns, ok := way.layer(name)
+	for _, name := range layerNames(p.Paths) {
+		row(name, func(path Path) string {
+			ns, ok := path.layer(name)
 			if !ok {
 				return "-"
 			}
 			return micros(ns)
 		})
 	}
-	row("**all layers**", func(way Way) string { return "**" + micros(way.TotalNS) + "**" })
-	if slices.ContainsFunc(p.Ways, func(way Way) bool { return way.EndToEndNS > 0 }) {
-		row("by two waypoints at the ends", func(way Way) string { return micros(way.EndToEndNS) })
-		row("the whole call, without waypoints", func(way Way) string { return micros(way.CallNS) })
+	row("**all layers**", func(path Path) string { return "**" + micros(path.TotalNS) + "**" })
+	if slices.ContainsFunc(p.Paths, func(path Path) bool { return path.EndToEndNS > 0 }) {
+		row("by two waypoints at the ends", func(path Path) string { return micros(path.EndToEndNS) })
+		row("the whole call, without waypoints", func(path Path) string { return micros(path.CallNS) })
 	}
-	row("quartiles' distance", func(way Way) string { return percent(way.Spread) })
-	row("packets followed", func(way Way) string { return fmt.Sprint(way.Packets) })
-	row("of them this way", func(way Way) string { return percent(way.Share) })
+	row("quartiles' distance", func(path Path) string { return percent(path.Spread) })
+	row("packets followed", func(path Path) string { return fmt.Sprint(path.Packets) })
+	row("of them this way", func(path Path) string { return percent(path.Share) })
 	text := markdown(rows)
 	if len(p.Rules) > 0 {
 		rules := [][]string{{"rules of the host, the dearest first", "us", "of the way"}}
 		for _, r := range p.Rules {
 			rules = append(rules, []string{
-				r.Hook + ": " + strings.Join(r.Chains, ", "), micros(r.NS), fmt.Sprintf("%s of %s", percent(r.Share), r.Way),
+				r.Hook + ": " + strings.Join(r.Chains, ", "), micros(r.NS), fmt.Sprintf("%s of %s", percent(r.Share), r.Path),
 			})
 		}
 		text += "\n" + markdown(rules)
@@ -62,7 +61,7 @@ func (p *Profile) tables() string {
 	return text
 }
 
-// footnote says where and how the figures were taken, and at what cost.
+// footnote describes the machine, the method and the cost.
 func (p *Profile) footnote() string {
 	c := p.Cost
 	lines := []string{
@@ -91,7 +90,7 @@ func micros(ns float64) string { return fmt.Sprintf("%.2f", ns/1000) }
 
 func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
-// markdown draws rows, the first of them the head, in columns.
+// markdown formats rows as an aligned table; the first row is the head.
 func markdown(rows [][]string) string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -103,7 +102,7 @@ func markdown(rows [][]string) string {
 	for i, width := range widths {
 		rule[i] = strings.Repeat("-", width)
 		if i > 0 {
-			rule[i] = rule[i][1:] + ":" // numbers stand at the right
+			rule[i] = rule[i][1:] + ":" // numbers are right-aligned
 		}
 	}
 	var text strings.Builder

@@ -40,7 +40,7 @@ func TestDivideLeavesRoomForWaypoints(t *testing.T) {
 			[]int32{firstPriority, 2, lastPriority},
 		},
 		{
-			"not more than a way has steps for",
+			"not more than a path has steps for",
 			[]function{{0, "a", true}, {10, "b", true}, {20, "c", true}, {30, "d", true}, {40, "e", true}, {50, "f", true}, {60, "g", true}},
 			[]span{
 				{0, []string{"a"}, true}, {10, []string{"b"}, true}, {20, []string{"c"}, true},
@@ -108,9 +108,9 @@ func TestSpansOfANamespace(t *testing.T) {
 	}
 }
 
-// way builds the steps of a packet out of a container: at each, when it came
-// there, 100 ns of which are the waypoint's.
-func way(net uint32, times ...uint64) (steps []step) {
+// path builds the steps of a packet from a container: its arrival at each waypoint,
+// 100 ns of which are the waypoint's.
+func path(net uint32, times ...uint64) (steps []step) {
 	const hookStep, queue, start = waypointWaypointWAYPOINT_HOOK, waypointWaypointWAYPOINT_QUEUE, waypointWaypointWAYPOINT_START
 	for i, at := range times {
 		s := step{EnteredNs: at, BodyNs: 100, Net: net, At: 2, Waypoint: []waypointWaypoint{hookStep, queue, start}[i]}
@@ -125,16 +125,16 @@ func way(net uint32, times ...uint64) (steps []step) {
 func TestSummaryOfTheMiddleHalf(t *testing.T) {
 	c := chart{7: {place: inContainer}}
 	cost := Cost{HookNS: 60, TracepointNS: 80}
-	ways := [][]step{
-		way(7, 1000, 1270, 1480), // 100 and 30
-		way(7, 1000, 1290, 1500), // 120 and 30
-		way(7, 1000, 1280, 1510), // 110 and 50
-		way(7, 1000, 9000, 9999), // an interrupt
-		way(8, 1000, 1270, 1480), // of another namespace
-		way(7, 1000, 1270),       // another way
+	paths := [][]step{
+		path(7, 1000, 1270, 1480), // 100 and 30
+		path(7, 1000, 1290, 1500), // 120 and 30
+		path(7, 1000, 1280, 1510), // 110 and 50
+		path(7, 1000, 9000, 9999), // delayed by an interrupt
+		path(8, 1000, 1270, 1480), // of another namespace
+		path(7, 1000, 1270),       // another path
 	}
-	w := c.summarize("out", ways, cost)
-	want := Way{
+	w := c.summarize("out", paths, cost)
+	want := Path{
 		Name: "out", Packets: 6, Share: 4. / 6, TotalNS: 155, Spread: w.Spread,
 		Layers: []Layer{{Name: "IP output in the container", NS: 115}, {Name: "veth: qdisc, tc", NS: 40}},
 	}
@@ -144,8 +144,8 @@ func TestSummaryOfTheMiddleHalf(t *testing.T) {
 	if empty := c.summarize("in", nil, cost); empty.Packets != 0 || len(empty.Layers) != 0 || empty.TotalNS != 0 {
 		t.Errorf("of no packets: %+v", empty)
 	}
-	// 3 steps with their bodies of 100 ns, of a hook and two tracepoints.
-	if got := cost.meanHeldUp(ways[:1]); got != 300+60+80+80 {
+	// 3 steps with bodies of 100 ns each, of a hook and two tracepoints.
+	if got := cost.meanHeldUp(paths[:1]); got != 300+60+80+80 {
 		t.Errorf("a followed packet is held up by %v ns, want 520", got)
 	}
 }
@@ -175,7 +175,7 @@ func TestStretchesOfOneNameAreOneLayer(t *testing.T) {
 
 func TestDearestRulesFirst(t *testing.T) {
 	cheap, dear := Layer{"a", 10, "forward", []string{"ip a x"}}, Layer{"b", 90, "prerouting", []string{"ip b y"}}
-	got := rulesOf([]Way{
+	got := rulesOf([]Path{
 		{Name: "out", TotalNS: 200, Layers: []Layer{cheap, {Name: layerBridge, NS: 100}, dear}},
 		{Name: "in", TotalNS: 400, Layers: []Layer{{"a", 20, "forward", cheap.Chains}}},
 	})
@@ -188,7 +188,7 @@ func TestDearestRulesFirst(t *testing.T) {
 func example() *Profile {
 	return &Profile{
 		Machine: "a board", Kernel: "6.18",
-		Ways: []Way{
+		Paths: []Path{
 			{Name: "native", Packets: 2, Share: 1, TotalNS: 500, EndToEndNS: 510, CallNS: 900, Layers: []Layer{{Name: "IP output", NS: 300}, {Name: "wire: transmit", NS: 200}}},
 			{Name: "container", Packets: 3, Share: 1, TotalNS: 1500, EndToEndNS: 1490, CallNS: 2000, Layers: []Layer{
 				{Name: layerVeth, NS: 400}, {Name: layerBridge, NS: 900}, {Name: "wire: transmit", NS: 200},
@@ -223,7 +223,7 @@ func TestPictureShowsTheLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[[4]uint32]int) // pixels of a colour
+	seen := make(map[[4]uint32]int) // pixels per colour
 	for y := range picture.Bounds().Dy() {
 		for x := range picture.Bounds().Dx() {
 			r, g, b, a := picture.At(x, y).RGBA()
@@ -231,10 +231,10 @@ func TestPictureShowsTheLayers(t *testing.T) {
 		}
 	}
 	pixels := func(name string) int {
-		r, g, b, a := shadesOf(layerNames(p.Ways))[name].RGBA()
+		r, g, b, a := shadesOf(layerNames(p.Paths))[name].RGBA()
 		return seen[[4]uint32{r, g, b, a}]
 	}
-	// 900 ns of the bridge are higher than 400 of the pair, by what the key has.
+	// 900 ns of the bridge are higher than 400 ns of the pair, apart from the key.
 	if pixels(layerVeth) < barWidth*50 || pixels(layerBridge) < 2*pixels(layerVeth) {
 		t.Errorf("%d pixels of the bridge, %d of the pair", pixels(layerBridge), pixels(layerVeth))
 	}
@@ -277,7 +277,7 @@ func TestOldKernelsAreToldWhatStillWorks(t *testing.T) {
 	}
 }
 
-// However many packets there are, no more are followed than the quota allows.
+// However many packets there are, the quota limits how many are followed.
 func TestQuotaBoundsFollowedPackets(t *testing.T) {
 	needWaypoints(t)
 	const quota = 3
@@ -310,9 +310,9 @@ func TestQuotaBoundsFollowedPackets(t *testing.T) {
 		if most := quota * windows * uint64(runtime.NumCPU()); counted.Begun == 0 || counted.Begun > most {
 			t.Errorf("%d packets were followed, want 1 to %d", counted.Begun, most)
 		}
-		ways, err := w.collect()
-		if uint64(len(ways)) != counted.Ended || counted.Lost != 0 || len(ways) == 0 {
-			t.Errorf("%d ways, %d ended, %d lost", len(ways), counted.Ended, counted.Lost)
+		paths, err := w.collect()
+		if uint64(len(paths)) != counted.Ended || counted.Lost != 0 || len(paths) == 0 {
+			t.Errorf("%d paths, %d ended, %d lost", len(paths), counted.Ended, counted.Lost)
 		}
 		return err
 	})

@@ -16,17 +16,17 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// ErrUnsupported is wrapped when the kernel has no waypoints to offer. The text
-// says what still works.
+// ErrUnsupported is wrapped if the kernel does not support waypoints. The text
+// names commands that still work.
 var ErrUnsupported = errors.New("this kernel cannot be profiled")
 
 const (
-	unsupportedAdvice = "'scon bench quick' measures whole ways here, and 'perf record -a -e cpu-clock' divides them by function"
+	unsupportedAdvice = "'scon bench quick' measures whole paths here, and 'perf record -a -e cpu-clock' divides them by function"
 	noNetfilterLinks  = "it has no BPF netfilter links (Linux 6.4, CONFIG_NETFILTER_BPF_LINK)"
 	noBTF             = "it has no BTF (CONFIG_DEBUG_INFO_BTF)"
 )
 
-// role is what a waypoint of a hook does besides noting the time.
+// role is the additional task of a hook's waypoint.
 type role int
 
 const (
@@ -43,22 +43,22 @@ type station struct {
 	role     role
 }
 
-// waypoints are the programs of the kernel side, loaded.
+// waypoints holds the loaded BPF programs.
 type waypoints struct {
 	objects waypointObjects
 	reader  *ringbuf.Reader
 	links   []link.Link
 }
 
-// loading says how the kernel side is to work.
+// loading holds the settings of the BPF programs.
 type loading struct {
-	quota   uint32   // followed packets in 10 ms on one CPU
+	quota   uint32   // followed packets per 10 ms on one CPU
 	wireNet uint32   // namespace of the wires, by its inode
-	wires   []uint32 // devices where ways begin and end, by index, at most 4
+	wires   []uint32 // devices where paths begin and end, by index, at most 4
 }
 
-// load loads the programs. The error wraps ErrUnsupported if the kernel is to
-// blame.
+// load loads the programs. The error wraps ErrUnsupported if the kernel lacks a
+// feature.
 func load(o loading) (w *waypoints, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
@@ -84,8 +84,8 @@ func load(o loading) (w *waypoints, err error) {
 	return w, nil
 }
 
-// explain says what the kernel lacks, if that is why loading ended with an error;
-// netfilter is whether it has programs for Netfilter.
+// explain adds the missing kernel feature to an error of loading, if there is one.
+// netfilter is the error of probing for Netfilter programs.
 func explain(err, netfilter error) error {
 	switch {
 	case errors.Is(netfilter, ebpf.ErrNotSupported):
@@ -101,8 +101,7 @@ func (w *waypoints) Close() error {
 	return errors.Join(w.detach(), w.reader.Close(), w.objects.Close())
 }
 
-// attach attaches the tracepoints and stations. After an error nothing is
-// attached.
+// attach attaches the tracepoints and stations. After an error nothing is attached.
 func (w *waypoints) attach(stations []station) error {
 	if err := w.attachStations(stations); err != nil {
 		return err
@@ -155,12 +154,12 @@ func (w *waypoints) attachStation(s station) error {
 	})
 }
 
-// afterlife of a waypoint that was taken away: it stays as long as somebody who
-// lists the kernel's links holds it.
+// afterlife is the time for which a detached waypoint may still exist, since a
+// process that lists the kernel's links holds it.
 const afterlife = 200 * time.Millisecond
 
-// attachNetfilter waits for a priority that is taken, in case it is by a
-// waypoint from before.
+// attachNetfilter waits for a used priority to become free, in case a detached
+// waypoint still holds it.
 func attachNetfilter(o link.NetfilterOptions) (l link.Link, err error) {
 	for deadline := time.Now().Add(afterlife); ; time.Sleep(time.Millisecond) {
 		l, err = link.AttachNetfilter(o)
@@ -170,7 +169,7 @@ func attachNetfilter(o link.NetfilterOptions) (l link.Link, err error) {
 	}
 }
 
-// detach takes all waypoints away; the programs stay loaded.
+// detach detaches all waypoints; the programs stay loaded.
 func (w *waypoints) detach() error {
 	var errs []error
 	for _, l := range w.links {
@@ -183,40 +182,40 @@ func (w *waypoints) detach() error {
 // step is a waypoint that a packet has passed.
 type step = waypointStep
 
-// wayHead is what comes ahead of the steps of a way in the ring.
-const wayHead = int(unsafe.Offsetof(waypointLane{}.Way.Steps))
+// pathHead is the size of the header before the steps of a path in the ring.
+const pathHead = int(unsafe.Offsetof(waypointLane{}.Way.Steps))
 
-// collect takes the ways that have come to their end since the last time.
-func (w *waypoints) collect() (ways [][]step, err error) {
+// collect returns the paths that ended since the last call.
+func (w *waypoints) collect() (paths [][]step, err error) {
 	if err := w.reader.Flush(); err != nil {
 		return nil, err
 	}
 	for {
 		record, err := w.reader.Read()
 		if errors.Is(err, ringbuf.ErrFlushed) {
-			return ways, nil
+			return paths, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the ways: %w", err)
+			return nil, fmt.Errorf("read the paths: %w", err)
 		}
-		ways = append(ways, parseSteps(record.RawSample))
+		paths = append(paths, parseSteps(record.RawSample))
 	}
 }
 
-// parseSteps reads the steps of a way.
+// parseSteps parses the steps of a path.
 func parseSteps(raw []byte) []step {
-	if len(raw) < wayHead {
+	if len(raw) < pathHead {
 		return nil
 	}
-	n := (len(raw) - wayHead) / int(unsafe.Sizeof(step{}))
+	n := (len(raw) - pathHead) / int(unsafe.Sizeof(step{}))
 	steps := make([]step, n)
 	if n > 0 {
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&steps[0])), n*int(unsafe.Sizeof(step{}))), raw[wayHead:])
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&steps[0])), n*int(unsafe.Sizeof(step{}))), raw[pathHead:])
 	}
 	return steps
 }
 
-// count is what the waypoints have counted so far.
+// count returns the waypoints' counters.
 func (w *waypoints) count() (c Cost, err error) {
 	var lanes []waypointLane
 	if err := w.objects.Lanes.Lookup(uint32(0), &lanes); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// loaded are waypoints that end with the test.
+// loaded returns waypoints that are closed when the test ends.
 func loaded(t *testing.T) *waypoints {
 	t.Helper()
 	needWaypoints(t)
@@ -46,7 +46,7 @@ func TestSecondProfileIsRefused(t *testing.T) {
 	}
 }
 
-// Whoever lists the kernel's links holds each for a moment, also one that is
+// A process that lists the kernel's links holds each for a moment, also one that is
 // closed meanwhile.
 func TestLinksAreListed(t *testing.T) {
 	w := loaded(t)

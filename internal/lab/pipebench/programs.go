@@ -20,7 +20,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// report is what an end of the load program says.
+// report is the report of one end of the load program.
 type report struct {
 	Bytes   float64 `json:"bytes"`
 	Seconds float64 `json:"seconds"`
@@ -31,14 +31,14 @@ type report struct {
 const (
 	warmSeconds    = 0.15
 	measureSeconds = 0.4
-	// manyWarmSeconds is how long many connections take until each has sent some
-	// messages: the first one touches the pages of a ring.
+	// manyWarmSeconds is the warm-up of many connections, until each has sent some
+	// messages: the first message touches the pages of a ring.
 	manyWarmSeconds = 1.5
-	// runWarmSeconds is how long those of unmodified programs take until they have
-	// gone over.
+	// runWarmSeconds is the warm-up of many connections of unmodified programs,
+	// until all have been attached.
 	runWarmSeconds = 8
-	// patience is how long an end may take in all; 4096 connections take some
-	// seconds until they are there.
+	// patience is the time limit for an end; 4096 connections take some seconds to
+	// open.
 	patience = 90 * time.Second
 )
 
@@ -78,7 +78,7 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 	if err := server.ready(); err != nil {
 		return listened, connected, err
 	}
-	// The broker's time is taken in by one end.
+	// One end adds the broker's processor time to its own.
 	client, err := b.start(ctx, m, from, loadProgram, files, append([]string{"connect", address,
 		"--cpu", fmt.Sprint(b.connects), "--also", fmt.Sprint(b.broker.pid())}, args...)...)
 	if err != nil {
@@ -86,18 +86,18 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 	}
 	defer client.kill()
 	if err := client.end(&connected); err != nil {
-		server.kill() // it may wait for ever
+		server.kill() // it may wait forever
 		return listened, connected, err
 	}
 	return listened, connected, server.end(&listened)
 }
 
-// program is one of examples/, running.
+// program is a running program of examples/.
 type program struct {
 	name   string
 	cmd    *exec.Cmd
 	out    *bufio.Reader
-	says   bytes.Buffer // its standard error
+	says   bytes.Buffer // standard error
 	cancel context.CancelFunc
 	over   bool
 }
@@ -140,15 +140,15 @@ func (b *bed) start(ctx context.Context, m mode, n int, name string, files []*os
 // ready waits until the program listens.
 func (p *program) ready() error { return p.expect("ready") }
 
-// expect waits for a line of the program's.
+// expect waits for a line of the program's output.
 func (p *program) expect(want string) error {
 	if line, err := p.out.ReadString('\n'); err != nil || line != want+"\n" {
-		return errors.Join(fmt.Errorf("%s said %q instead of %s", p.name, line, want), p.end(nil))
+		return errors.Join(fmt.Errorf("%s wrote %q instead of %s", p.name, line, want), p.end(nil))
 	}
 	return nil
 }
 
-// end waits for the program, and reads what it reports if into is not nil.
+// end waits for the program to exit, and parses its report if into is not nil.
 func (p *program) end(into any) error {
 	out, readErr := io.ReadAll(p.out)
 	err := p.cmd.Wait()
@@ -166,7 +166,7 @@ func (p *program) end(into any) error {
 	return nil
 }
 
-// kill ends it if it has not ended yet.
+// kill kills the program if it still runs.
 func (p *program) kill() {
 	p.cancel()
 	if !p.over {
@@ -181,10 +181,10 @@ const (
 	chainProgram     = "scon-pipe-chain"
 )
 
-// runLibrary is what 'scon run' preloads.
+// runLibrary is the library that 'scon run' preloads.
 const runLibrary = "libsconrun.so"
 
-// checkPrograms tells, ahead of a run, which programs are missing.
+// checkPrograms returns an error if programs are missing.
 func checkPrograms(apps bool) error {
 	names := []string{loadProgram}
 	if apps {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// median of the samples, NaN where there are none.
+// median of the samples, NaN without samples.
 func median(samples []float64) float64 { return quantile(0.5, samples) }
 
-// quantile is the sample of that rank, NaN where there are none.
+// quantile returns the sample of that rank, NaN without samples.
 func quantile(p float64, samples []float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
@@ -17,8 +17,8 @@ func quantile(p float64, samples []float64) float64 {
 	return sorted[int(p*float64(len(sorted)-1)+0.5)]
 }
 
-// middleHalf returns which rows lie in the middle half by their sums, at least
-// one. What an interrupt or a neighbour has stretched is not among them.
+// middleHalf returns the rows whose sums lie in the middle half, at least one. It
+// excludes rows that an interrupt or another process has delayed.
 func middleHalf(sums []float64) []int {
 	order := make([]int, len(sums))
 	for i := range order {
@@ -37,7 +37,7 @@ func middleHalf(sums []float64) []int {
 	return order[n/4 : n-n/4]
 }
 
-// means of each column over some rows.
+// means returns the means of each column over some rows.
 func means(rows [][]float64, which []int) []float64 {
 	if len(which) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func means(rows [][]float64, which []int) []float64 {
 	return mean
 }
 
-// sum of the samples.
+// sum adds up the samples.
 func sum(samples []float64) (total float64) {
 	for _, x := range samples {
 		total += x
