@@ -142,7 +142,7 @@ func TestTapsLeaveOthersAlone(t *testing.T) {
 }
 
 // The taps count each event between them as often as it happened.
-func TestTapsTellWhatHappened(t *testing.T) {
+func TestTapsCountEvents(t *testing.T) {
 	taps := open(t, 1)
 	for _, l := range taps.traces { // only the test's own events
 		if err := l.Close(); err != nil {

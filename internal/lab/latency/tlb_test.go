@@ -43,7 +43,7 @@ func TestCounter(t *testing.T) {
 }
 
 // A machine without a counter reports an error that wraps errNoCounter.
-func TestCounterThatIsNotThere(t *testing.T) {
+func TestMissingCounter(t *testing.T) {
 	_, err := openCounter(event{unix.PERF_TYPE_HW_CACHE, 0xffffff}, allCPUs(t))
 	if !errors.Is(err, errNoCounter) || !strings.HasPrefix(err.Error(), "not available here: ") {
 		t.Errorf("error %v", err)

@@ -127,7 +127,7 @@ func TestEvaluate(t *testing.T) {
 }
 
 // Packets that wait for a delayed packet have its causes.
-func TestCausesGoOnToThoseThatWait(t *testing.T) {
+func TestWaitingPacketsHaveTheCauses(t *testing.T) {
 	s := Schedule{Start: 1000, Rate: 1e7, Packets: 5}
 	raw := []sample{at(1000, 1150), at(1200, 1250), at(1300, 1320), at(1340, 1360)}
 	raw[0].Events[Tick] = 1

@@ -257,7 +257,7 @@ func TestFileKeepsTheProfile(t *testing.T) {
 	}
 }
 
-func TestOldKernelsAreToldWhatStillWorks(t *testing.T) {
+func TestErrorOnOldKernelNamesAlternatives(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct {
 		name            string
