@@ -192,7 +192,7 @@ func (r *guestReader) Write(b []byte) (int, error) {
 			continue
 		}
 		if step, ok := bytes.CutPrefix(r.line, []byte(stepMark)); ok {
-			r.tell(strings.TrimSpace(string(step)))
+			r.reportStep(strings.TrimSpace(string(step)))
 		}
 		if sample, ok := bytes.CutPrefix(r.line, []byte(sampleMark)); ok {
 			r.keep(sample)
@@ -202,7 +202,7 @@ func (r *guestReader) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (r *guestReader) tell(step string) {
+func (r *guestReader) reportStep(step string) {
 	var done, total int
 	if n, _ := fmt.Sscanf(step, "%d %d", &done, &total); n < 2 || total < 1 || done < 0 || done > total {
 		return

@@ -90,11 +90,11 @@ func runRounds(ctx context.Context, e Experiment, o Options, bed testbed) (*Resu
 	for round := range o.Rounds {
 		for i, mode := range e.Modes {
 			done := (round*len(e.Modes) + i) * len(e.Steps)
-			tell := func(step int) {
+			report := func(step int) {
 				o.Progress.Step(done+step, total, fmt.Sprintf("round %d of %d, %s %s",
 					round+1, o.Rounds, mode.Name, e.Steps[step].Name))
 			}
-			result.visit(ctx, bed, round+1, mode, e.Steps, tell, keep)
+			result.visit(ctx, bed, round+1, mode, e.Steps, report, keep)
 			if ctx.Err() != nil {
 				result.Interrupted = true
 				result.summarize()
@@ -118,20 +118,20 @@ const attempts = 3
 
 // visit measures all steps of one mode in one round. It records errors in the
 // result, except that of the cancelled context.
-func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, tell func(step int), keep func(Sample)) {
+func (r *Result) visit(ctx context.Context, bed testbed, round int, mode Mode, steps []Step, report func(step int), keep func(Sample)) {
 	note := func(list *[]string, what string, err error) {
 		if err != nil && ctx.Err() == nil {
 			*list = append(*list, fmt.Sprintf("round %d, %s, %s: %v", round, mode.Name, what, err))
 		}
 	}
-	tell(0)
+	report(0)
 	defer func() { note(&r.Errors, "clear", bed.clear()) }()
 	if err := bed.ready(ctx, mode); err != nil {
 		note(&r.Errors, "make ready", err)
 		return
 	}
 	for i, step := range steps {
-		tell(i)
+		report(i)
 		sample, err := bed.take(ctx, mode, step)
 		for attempt := 1; err != nil && ctx.Err() == nil && attempt < attempts; attempt++ {
 			note(&r.Retries, step.Name, err)

@@ -147,10 +147,10 @@ func (m *labMeasurement) run(ctx context.Context) error {
 	for round := range m.Rounds {
 		for i, b := range m.beds {
 			done := (round*len(m.beds) + i) * len(parts)
-			tell := func(part int) {
+			report := func(part int) {
 				m.Progress.Step(done+part, total, fmt.Sprintf("round %d of %d, %s: %s", round+1, m.Rounds, b.mode.Name, parts[part]))
 			}
-			err := m.visit(ctx, b, tell)
+			err := m.visit(ctx, b, report)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -164,8 +164,8 @@ func (m *labMeasurement) run(ctx context.Context) error {
 
 // visit measures a mode with all waypoints, with those at the ends, and without
 // any.
-func (m *labMeasurement) visit(ctx context.Context, b *bed, tell func(part int)) (err error) {
-	tell(0)
+func (m *labMeasurement) visit(ctx context.Context, b *bed, report func(part int)) (err error) {
+	report(0)
 	defer func() { err = errors.Join(err, m.stage.Leave()) }()
 	if err := m.stage.Enter(ctx, b.mode); err != nil {
 		return err
@@ -173,11 +173,11 @@ func (m *labMeasurement) visit(ctx context.Context, b *bed, tell func(part int))
 	if err := m.take(ctx, b.mode, func() error { return m.waypoints.attach(b.all) }, &b.paths); err != nil {
 		return err
 	}
-	tell(1)
+	report(1)
 	if err := m.take(ctx, b.mode, func() error { return m.waypoints.attachStations(b.ends) }, &b.endsOnly); err != nil {
 		return err
 	}
-	tell(2)
+	report(2)
 	sent, err := m.send(ctx, b.mode)
 	if err != nil {
 		return err

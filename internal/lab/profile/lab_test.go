@@ -42,12 +42,12 @@ func TestModesDifferByTheirLayers(t *testing.T) {
 	}
 	for _, w := range p.Paths {
 		for _, name := range has[w.Name] {
-			if !w.meets(name) {
+			if !w.crosses(name) {
 				t.Errorf("%s lacks the layer %q: %+v", w.Name, name, w.Layers)
 			}
 		}
 		for _, name := range lacks[w.Name] {
-			if w.meets(name) {
+			if w.crosses(name) {
 				t.Errorf("%s has the layer %q: %+v", w.Name, name, w.Layers)
 			}
 		}
@@ -86,8 +86,8 @@ func TestLayersAreTheWholePath(t *testing.T) {
 	t.Errorf("the layers add up to %.2f times the whole path", ratio)
 }
 
-// meets reports whether a path has a layer whose name has the prefix.
-func (w Path) meets(prefix string) bool {
+// crosses reports whether a path crosses a layer whose name has the prefix.
+func (w Path) crosses(prefix string) bool {
 	return slices.ContainsFunc(w.Layers, func(l Layer) bool { return strings.HasPrefix(l.Name, prefix) })
 }
 

@@ -55,7 +55,7 @@ func TestLiveContainer(t *testing.T) {
 	} {
 		checkSum(t, paths[name])
 		for _, l := range layers {
-			if !paths[name].meets(l) {
+			if !paths[name].crosses(l) {
 				t.Errorf("%s lacks the layer %q: %+v", name, l, paths[name].Layers)
 			}
 		}
@@ -77,7 +77,7 @@ func TestLiveContainer(t *testing.T) {
 	for _, name := range []string{"out, express", "in, express"} {
 		w := byName(p)[name]
 		checkSum(t, w)
-		if !w.meets(layerExpress) || w.meets(layerBridge) || w.meets("2nd IP") || w.meets("Netfilter") {
+		if !w.crosses(layerExpress) || w.crosses(layerBridge) || w.crosses("2nd IP") || w.crosses("Netfilter") {
 			t.Errorf("%s has the layers %+v", name, w.Layers)
 		}
 	}
