@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-cni, the CNI plugin: sends what a container runtime asks to the agent,
- * and prints its answer.
+ * scon-cni, the CNI plugin: forwards a container runtime's request to the agent and
+ * prints the agent's answer.
  *
  *	runtime ──environment, configuration──▶ scon-cni ──HTTP──▶ agent
  *	                                           └─ no agent ──▶ scon cni
@@ -25,14 +25,14 @@ static const struct {
 	{ "CNI_PATH", "Cni-Path" },
 };
 
-/* fail prints an error as CNI wants it: an I/O failure, in JSON. */
+/* fail prints an error in CNI's JSON format, with the code of an I/O failure. */
 static int fail(const char *what)
 {
 	printf("{\"cniVersion\":\"1.1.0\",\"code\":5,\"msg\":\"%s: %s\"}\n", what, strerror(errno));
 	return 1;
 }
 
-/* request writes the request; -1 for a variable with a control character. */
+/* request writes the request; -1 if a variable contains a control character. */
 static int request(struct text *t, const struct text *conf)
 {
 	char length[32];

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-oci, an OCI runtime around another one: before the other one creates a
- * container, the agent puts the path of a wired network namespace into its
- * configuration, and lets it wait for its turn.
+ * scon-oci, a wrapper of an OCI runtime: before the runtime creates a container, the
+ * agent admits the container and writes the path of a prepared network namespace
+ * into its configuration.
  *
- *	engine ──create ID──▶ scon-oci ──HTTP──▶ agent: waits, rewrites config.json
+ *	engine ──create ID──▶ scon-oci ──HTTP──▶ agent: admits, rewrites config.json
  *	                          └─ runs ──▶ runc create ID
  *	                          └─ HTTP ──▶ agent: done
  *
- * Without an agent it is the other runtime. Its own settings are options before
- * the verb, or variables of the environment:
+ * Without an agent it only executes the runtime. Its own settings are options before
+ * the verb, or environment variables:
  *
- *	--scon-runtime PATH   SCON_RUNTIME   the other one; default runc
- *	--scon-socket PATH    SCON_SOCKET    the startup service's
- *	--scon-network NAME   SCON_NETWORK   for containers that name none
+ *	--scon-runtime PATH   SCON_RUNTIME   the wrapped runtime; default runc
+ *	--scon-socket PATH    SCON_SOCKET    the startup service's socket
+ *	--scon-network NAME   SCON_NETWORK   the network of containers that name none
  */
 #include <ctype.h>
 #include <errno.h>
@@ -29,22 +29,22 @@
 
 #include "../../internal/startup/client/agent.h"
 
-/* What is on the command line. */
+/* The parsed command line. */
 struct call {
 	const char *runtime, *socket, *network;
 	const char *verb, *id, *bundle, *pid_file, *log, *log_format;
 	int detach;
-	char **args; /* for the other runtime */
+	char **args; /* for the wrapped runtime */
 };
 
-/* Options of runc and crun that have a value in an argument of its own. */
+/* Options of runc and crun whose value may be the next argument. */
 static const char *const with_value[] = {
 	"root", "log-level", "criu", "rootless", "cgroup-manager",
 	"console-socket", "preserve-fds", NULL,
 };
 
-/* option returns the name in an argument that is one: -name is as good as
- * --name for runc. NULL if it is none. */
+/* option returns the name of an option, NULL if the argument is none. runc accepts
+ * -name and --name. */
 static const char *option(const char *arg)
 {
 	if (arg[0] != '-' || !arg[1])
@@ -53,7 +53,7 @@ static const char *option(const char *arg)
 }
 
 /* take returns the value of an option, as --name=value or in the next argument,
- * which it then skips. */
+ * which it skips. */
 static const char *take(char **args, int *i, const char *name)
 {
 	const char *is = option(args[*i]);
@@ -68,7 +68,7 @@ static const char *take(char **args, int *i, const char *name)
 	return args[++*i];
 }
 
-/* skip_value skips the value of an option that scon-oci does not look at. */
+/* skip_value skips the value of an option that scon-oci does not use. */
 static void skip_value(char **args, int *i)
 {
 	for (const char *const *name = with_value; *name; name++)
@@ -76,7 +76,7 @@ static void skip_value(char **args, int *i)
 			return;
 }
 
-/* own takes scon-oci's own options. */
+/* own parses scon-oci's own options. */
 static int own(struct call *c, char **argv, int *i)
 {
 	const char *value;
@@ -99,7 +99,7 @@ static const char *setting(const char *variable, const char *otherwise)
 	return value && *value ? value : otherwise;
 }
 
-/* parse reads the command line of the other runtime, without its own options. */
+/* parse reads the command line, and copies it without scon-oci's own options. */
 static void parse(struct call *c, int argc, char **argv)
 {
 	int n = 0;
@@ -144,8 +144,8 @@ static void parse(struct call *c, int argc, char **argv)
 static struct text why(const struct text *answer)
 {
 	static const char begin[] = "{\"error\":\"", end[] = "\"}";
-	struct text said = { 0 };
-	size_t size = answer->size;
+	/* why returns the agent's reason of a refusal, a JSON string without its quotes;
+	 * the answer is {"error":"..."}. */
 
 	while (size && isspace((unsigned char)answer->data[size - 1]))
 		size--;
@@ -160,8 +160,8 @@ static struct text why(const struct text *answer)
  * of the other runtime, where engines look for it. */
 static void complain(const struct call *c, const struct text *answer)
 {
-	int json = c->log_format && !strcmp(c->log_format, "json");
-	struct text said = why(answer);
+	/* complain reports why a container is refused, on standard error and in the wrapped
+	 * runtime's log, which engines read. */
 	time_t now = time(NULL);
 	char when[32];
 	FILE *log;
@@ -185,8 +185,8 @@ static void complain(const struct call *c, const struct text *answer)
 static int tell(const struct call *c, const char *verb, const char *outcome)
 {
 	struct text request = { 0 }, answer = { 0 };
-	char bundle[PATH_MAX], pid_file[PATH_MAX + NAME_MAX];
-	int status;
+	/* tell sends a request to the agent. Returns the HTTP status, or -1 without an
+	 * agent; it reports errors that the agent returns. */
 
 	if (!realpath(c->bundle ? c->bundle : ".", bundle))
 		bundle[0] = 0;
@@ -225,7 +225,7 @@ static int run(const struct call *c)
 	pid_t self = getpid();
 	int status;
 
-	child = fork();
+	/* run runs the wrapped runtime and returns its wait status. */
 	if (child < 0) {
 		perror("scon-oci: start a process");
 		exit(1);
@@ -239,7 +239,7 @@ static int run(const struct call *c)
 		fprintf(stderr, "scon-oci: start %s: %s\n", c->runtime, strerror(errno));
 		_exit(127);
 	}
-	for (size_t i = 0; i < sizeof(passed_on) / sizeof(*passed_on); i++)
+	/* Killing scon-oci also kills the runtime. */
 		sigaction(passed_on[i], &action, NULL);
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)

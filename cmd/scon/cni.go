@@ -11,11 +11,11 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// newCNICommand is what scon-cni becomes where no agent answers.
+// newCNICommand returns the command that scon-cni executes when no agent answers.
 func (t *tool) newCNICommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "cni",
-		Short:  "Do the work of the CNI plugin without an agent",
+		Short:  "Execute a CNI verb without an agent",
 		Hidden: true,
 		Args:   cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

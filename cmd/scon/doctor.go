@@ -21,19 +21,19 @@ func (t *tool) newDoctorCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Show what works on this machine, what keeps flows regular, and how to mend it",
-		Long: `Show what works on this machine, what keeps flows regular, and how to mend it.
+		Short: "Show what disables the express path, and how to fix it",
+		Long: `Show what works on this machine, what disables the express path, and how to fix it.
 
-With --latency, show how the machine is prepared for low latency instead: what
-the paper on it has changed, what is here, and how to change it.
+With --latency, show instead how the machine is tuned for low latency: the setting
+of the paper on it, the setting here, and how to change it.
 
-No daemon is needed. Without root, what cannot be looked at is said. The exit
-status is 1 when something is missing that SCON cannot do without.`,
+No daemon is needed. Without root, checks that need it are reported as such. The
+exit status is 1 when a requirement of SCON is missing.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
 				if cmd.Flags().Changed("netns") || cmd.Flags().Changed("config") {
-					return cli.Usagef(cmd, "--latency looks at the machine: --netns and --config do not go with it")
+					return cli.Usagef(cmd, "--latency examines the machine: --netns and --config cannot be combined with it")
 				}
 				return t.doctorLatency(asJSON)
 			}
@@ -56,14 +56,14 @@ status is 1 when something is missing that SCON cannot do without.`,
 			return missing(d)
 		},
 	}
-	cli.AddNetnsFlag(cmd, &namespace, "look into that network namespace, a `name` of ip-netns or a path (default: this one)")
+	cli.AddNetnsFlag(cmd, &namespace, "examine that network namespace, a `name` of ip-netns or a path (default: this one)")
 	addConfigFlag(cmd, &file)
-	cmd.Flags().BoolVar(&latency, "latency", false, "show how the machine is prepared for low latency")
+	cmd.Flags().BoolVar(&latency, "latency", false, "show how the machine is tuned for low latency")
 	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
-// doctorLatency shows what matters to latency. Nothing of it has to be so.
+// doctorLatency prints the settings that affect latency. None of them is required.
 func (t *tool) doctorLatency(asJSON bool) error {
 	d := doctor.Latency()
 	if asJSON {
@@ -81,7 +81,7 @@ func (t *tool) doctorLatency(asJSON bool) error {
 	return out.Flush()
 }
 
-// examine looks into a network namespace; its own needs no right to enter.
+// examine examines a network namespace. Its own ("") needs no privilege to enter.
 func examine(namespace string, o doctor.Options) (d api.Doctor, err error) {
 	if namespace == "" {
 		return doctor.Examine(o), nil
@@ -93,7 +93,7 @@ func examine(namespace string, o doctor.Options) (d api.Doctor, err error) {
 	return d, err
 }
 
-// missing is an error when SCON cannot run there.
+// missing returns an error if a requirement of SCON is missing.
 func missing(d api.Doctor) error {
 	var n int
 	for _, c := range d.Capabilities {
@@ -102,13 +102,13 @@ func missing(d api.Doctor) error {
 		}
 	}
 	if n > 0 {
-		return fmt.Errorf("%d of the things that SCON cannot do without are missing; see the lines that begin with 'fail'", n)
+		return fmt.Errorf("%d requirements of SCON are missing; see the lines that begin with 'fail'", n)
 	}
 	return nil
 }
 
-// printDoctor prints what was found of each capability, and below it what it
-// is for, what is lost without it and what to do.
+// printDoctor prints the state of each capability, and below it its purpose, the
+// effect of its absence and the remedy.
 func (t *tool) printDoctor(d api.Doctor) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)

@@ -29,8 +29,8 @@ func (t *tool) newDownCommand() *cobra.Command {
 		Short: "Stop all services and remove everything they own, also after a crash",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// A socket elsewhere is that of another daemon, in another
-			// state directory.
+			// Another socket belongs to another daemon, whose state directory is the
+			// socket's.
 			if t.socket != "" && !cmd.Flags().Changed("state-dir") {
 				stateDir = filepath.Dir(t.socket)
 			}
@@ -42,7 +42,7 @@ func (t *tool) newDownCommand() *cobra.Command {
 		},
 	}
 	addStateDirFlag(cmd, &stateDir)
-	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: where the service was)")
+	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: the service's)")
 	return cmd
 }
 
@@ -51,7 +51,7 @@ func (t *tool) down(dir, namespace string) error {
 		return err
 	}
 	var stopped []string
-	for _, u := range slices.Backward(t.units) { // express last: the directory of all is its own
+	for _, u := range slices.Backward(t.units) { // express last: it owns the state directory
 		pid, err := t.downOne(u, dir, namespace)
 		if err != nil {
 			return err
@@ -71,8 +71,8 @@ func (t *tool) down(dir, namespace string) error {
 	return err
 }
 
-// downOne stops a service and removes everything it owns. It returns the process
-// number of the service, 0 if it did not run.
+// downOne stops a service and removes everything that it owns. It returns the
+// service's process ID, 0 if the service did not run.
 func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
 	s, err := t.readState(u.Dir(dir))
 	if err != nil {
@@ -93,8 +93,8 @@ func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
 	return pid, t.removeAll(u, o, s.PID)
 }
 
-// removeAll takes away what is in the kernel and in the state directory, when
-// the service does not live there.
+// removeAll removes what a service left in the kernel and in the state directory,
+// unless the service still runs there.
 func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	unlock, err := state.Lock(u.Dir(o.StateDir))
 	if errors.Is(err, state.ErrLocked) {
@@ -107,9 +107,9 @@ func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	o.Logger = slog.New(slog.DiscardHandler)
 	err = clean(u, o)
 	if errors.Is(err, netns.ErrNotExist) && u.Service != state.Express {
-		err = nil // its devices went with it
+		err = nil // its devices ended with it
 	} else if errors.Is(err, netns.ErrNotExist) {
-		// The programs went with the devices.
+		// The programs ended with the devices.
 		fmt.Fprintf(t.stderr, "scon: warning: %v; nothing to detach there\n", err)
 		err = express.CleanAbandoned()
 	}
@@ -119,7 +119,7 @@ func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	return u.Remove(o.StateDir)
 }
 
-// clean takes away what is in the kernel, in the service's namespace.
+// clean removes a service's state from the kernel, in the service's namespace.
 func clean(u unit, o service.Options) error {
 	if o.Netns == "" {
 		return u.clean(o)
@@ -127,14 +127,14 @@ func clean(u unit, o service.Options) error {
 	return netns.Do(o.Netns, func() error { return u.clean(o) })
 }
 
-// stop asks a service to end, waits until it has, and returns its process
-// number, 0 when none answers.
+// stop asks a service to end, waits until it has, and returns its process ID, 0 if
+// none answers.
 func (t *tool) stop(u unit, socket string) (pid int, err error) {
 	p, err := u.process(socket)
 	if p.PID == 0 || err != nil {
 		return 0, err
 	}
-	// A handle taken now is of the service, whoever has its number later.
+	// The handle stays the service's, even if its process ID is reused.
 	handle, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return 0, fmt.Errorf("watch the %s (pid %d): %w", u.name, p.PID, err)
@@ -155,14 +155,14 @@ func (t *tool) stop(u unit, socket string) (pid int, err error) {
 	defer pace.End()
 	for !ends(handle) {
 		if pace.Stuck(time.Now()) {
-			return 0, fmt.Errorf("the %s (pid %d) has not ended and made no progress for %v; its log says why", u.name, p.PID, cli.Standstill)
+			return 0, fmt.Errorf("the %s (pid %d) has not ended and made no progress for %v; see its log", u.name, p.PID, cli.Standstill)
 		}
 	}
 	return p.PID, nil
 }
 
-// unhooking counts the hooks that a daemon has taken away: for each device the
-// kernel takes some 20 ms.
+// unhooking counts the hooks that a daemon has removed; the kernel takes about
+// 20 ms for each device.
 func unhooking(s api.Status) func() (done, total int) {
 	return func() (int, int) {
 		left, err := express.Hooked(fmt.Sprintf("/proc/%d/ns/net", s.PID))
@@ -173,7 +173,7 @@ func unhooking(s api.Status) func() (done, total int) {
 	}
 }
 
-// ends waits a moment for the end of a process.
+// ends waits one poll interval for the end of a process.
 func ends(handle int) bool {
 	fds := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, int(cli.PollInterval.Milliseconds()))

@@ -14,18 +14,18 @@ func (t *tool) newExplainCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "explain FLOW|CONTAINER",
-		Short: "Say why a connection is, or is not, on the express way",
-		Long: `Say why a connection is, or is not, on the express way.
+		Short: "Explain why a connection uses, or does not use, the express path",
+		Long: `Explain why a connection uses, or does not use, the express path.
 
 A FLOW is one end of a connection, or both, with or without the protocol:
 
-  172.17.0.2                            whatever that address takes part in
-  172.17.0.2:43512                      one end; either end is found
+  172.17.0.2                            all connections of that address
+  172.17.0.2:43512                      one end, source or destination
   udp:10.0.0.1:53                       the same, UDP only
   tcp:172.17.0.2:43512->10.0.0.1:80     source and destination
 
-Addresses before and after NAT are found. An IPv6 address with a port stands
-in brackets. Everything else is a container's name or ID.`,
+Addresses before and after NAT match. An IPv6 address with a port is written in
+brackets. Any other word is a container's name or ID.`,
 		Example: "  scon explain web\n  scon explain 'tcp:172.17.0.2:43512->10.0.0.1:80'",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -65,7 +65,7 @@ func (t *tool) printExplanation(e api.Explanation) error {
 	return flowTable(e.Flows).Print(t.stdout)
 }
 
-// printFindings prints one fact a line, and below it why and what to do.
+// printFindings prints one finding a line, and below it its cause and its remedy.
 func printFindings(w io.Writer, findings []api.Finding) {
 	for _, f := range findings {
 		fmt.Fprintf(w, "%-4s  %s\n", f.Level, cli.Printable(f.What))

@@ -17,7 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// fakeUnits have the life cycle and the answers of the services, and no kernel
+// fakeUnits returns services with the real life cycle, fixed answers and no kernel
 // side. SCON_TEST_DAEMON, SCON_TEST_STARTUP and SCON_TEST_PIPE make them
 // misbehave.
 func fakeUnits() []unit {
@@ -30,7 +30,7 @@ func fakeUnits() []unit {
 	return all
 }
 
-// fakeLife bounds a service that a script has left behind.
+// fakeLife ends a service that a script leaves behind.
 const fakeLife = time.Minute
 
 func fakeRun(ctx context.Context, u unit, o service.Options) error {
@@ -76,7 +76,7 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 	return nil
 }
 
-// fakeClean writes down what it was asked to clean.
+// fakeClean records the namespace that it is asked to clean.
 func fakeClean(u unit, o service.Options) error {
 	if u.Service != state.Express {
 		return nil
@@ -152,7 +152,7 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 	if !sub.Match(fakeFlow) {
 		e.Findings = []api.Finding{{
 			Level: "warn", What: "a rule limits packets per second", Why: "-A FORWARD -m limit",
-			Remedy: "take the rule away",
+			Remedy: "remove the rule",
 		}}
 		return e, known(sub.Container)
 	}

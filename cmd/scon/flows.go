@@ -28,7 +28,7 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 			case asJSON:
 				return t.printJSON(flows)
 			case len(flows) == 0:
-				fmt.Fprintln(t.stdout, "No connection is known: one becomes a candidate after its first packets.")
+				fmt.Fprintln(t.stdout, "No connections: a connection becomes a candidate after its first packets.")
 				return nil
 			default:
 				return flowTable(flows).Print(t.stdout)
@@ -44,8 +44,8 @@ func addContainerFlag(cmd *cobra.Command, container *string) {
 	cmd.Flags().Var((*cli.NonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
 }
 
-// flowTable has one line per Conentry, both directions in it; where conntrack
-// counts, also the sums of what it and SCON have counted.
+// flowTable has one line per Conentry with both directions. Where conntrack counts
+// packets, it also has the sums of conntrack's and SCON's counters.
 func flowTable(flows []api.Flow) *cli.Table {
 	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "WAY",
 		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
@@ -66,7 +66,7 @@ func flowTable(flows []api.Flow) *cli.Table {
 	return tab
 }
 
-// withRegular is what SCON and conntrack have counted of a direction.
+// withRegular returns the sum of SCON's and conntrack's counters of a direction.
 func withRegular(f api.Flow, dir int) string {
 	if f.RegularPackets == nil || f.RegularBytes == nil {
 		return "-"
@@ -74,7 +74,7 @@ func withRegular(f api.Flow, dir int) string {
 	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], bytesText(f.ExpressBytes[dir]+f.RegularBytes[dir]))
 }
 
-// way names the regular way of a Conentry, with the container at its other end.
+// way returns the regular path of a Conentry, with the container at its other end.
 func way(f api.Flow) string {
 	if f.Peer == "" {
 		return f.Way
@@ -82,7 +82,7 @@ func way(f api.Flow) string {
 	return f.Way + ", " + f.Peer
 }
 
-// leaving is where a Conentry's packets leave, as far as it was seen.
+// leaving returns the device and next hop of a Conentry's packets, as recorded so far.
 func leaving(f api.Flow) string {
 	if f.Oif == "" {
 		return "not seen yet"

@@ -12,7 +12,7 @@ func (t *tool) newFlushCommand() *cobra.Command {
 	var container string
 	cmd := &cobra.Command{
 		Use:   "flush",
-		Short: "Send connections the regular way until they are composed anew",
+		Short: "Drop cached flows; they are relearned",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			n, err := t.client().Flush(container)
@@ -31,7 +31,7 @@ func (t *tool) newFlushCommand() *cobra.Command {
 	return cmd
 }
 
-// whose names the container that a change is about.
+// whose names the containers that a command applies to.
 func whose(container string) string {
 	if container == "" {
 		return "all containers"

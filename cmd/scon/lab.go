@@ -25,8 +25,8 @@ func (t *tool) addLabCommands(root *cobra.Command) {
 	}
 }
 
-// newLabCommand returns a command that hands the whole command line over to
-// scon-lab, also where help or completions are asked for.
+// newLabCommand returns a command that passes the whole command line to scon-lab,
+// requests for help and completions included.
 func (t *tool) newLabCommand(name, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                name,
@@ -43,9 +43,9 @@ func (t *tool) newLabCommand(name, short string) *cobra.Command {
 	return cmd
 }
 
-// execLab replaces this process by scon-lab with the same arguments, so that the
-// command has its terminal, its signals and its exit status. It returns on error
-// only.
+// execLab replaces this process by scon-lab with the same arguments: the command
+// keeps the terminal, receives the signals and sets the exit status. execLab
+// returns only on error.
 func (t *tool) execLab() error {
 	path, err := programs.Find(cli.LabProgram)
 	if err != nil {

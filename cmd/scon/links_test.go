@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// largest is how many bytes the program may have, built as "make build" builds it.
+// largest is the size limit of the program, built as "make build" builds it.
 const largest = 14 << 20
 
-// The product's program has no laboratory in it: what measures is scon-lab.
+// scon links no measurement code: that is scon-lab's.
 func TestLinksNoLaboratory(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -43,6 +43,6 @@ func TestSize(t *testing.T) {
 	}
 	t.Logf("%d bytes", info.Size())
 	if info.Size() > largest {
-		t.Errorf("scon has %d bytes, %d at most: \"go tool nm -size -sort size\" shows of what", info.Size(), largest)
+		t.Errorf("scon has %d bytes, %d at most: \"go tool nm -size -sort size\" lists the largest symbols", info.Size(), largest)
 	}
 }

@@ -1,6 +1,6 @@
-// Scon makes a container's network cost what a native process's costs.
+// Scon reduces the cost of a container's network to that of a native process.
 //
-// One file per verb; root.go is the frame they stand in.
+// Each verb has its own file; root.go joins them.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the program without its process, and returns its exit status.
+// run runs the program with the given streams and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	return newTool(stdout, stderr).run(args)
 }

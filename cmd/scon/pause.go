@@ -12,7 +12,7 @@ func (t *tool) newPauseCommand() *cobra.Command {
 	var container string
 	cmd := &cobra.Command{
 		Use:   "pause",
-		Short: "Send every packet the regular way, until resume",
+		Short: "Disable the express path until 'scon resume'",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Pause(container); err != nil {

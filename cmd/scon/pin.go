@@ -16,7 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/pin"
 )
 
-// thisPinHost is this machine with the network namespaces of its containers.
+// thisPinHost returns this machine with the network namespaces of its containers.
 func thisPinHost() *pin.Host {
 	var all []pin.Namespace
 	for path, pid := range discover.Namespaces() {
@@ -26,35 +26,34 @@ func thisPinHost() *pin.Host {
 	return pin.ThisHost(all)
 }
 
-// newPinCommand returns "scon pin", which places the work of networking on
-// CPUs.
+// newPinCommand returns "scon pin", which assigns network processing to CPUs.
 func (t *tool) newPinCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin",
 		Short: "Place interrupts, packet steering and polling threads on CPUs",
 		Long: `Place interrupts, packet steering and polling threads on CPUs.
 
-Policies say where the work of a network device goes:
+A policy assigns the work of a network device to CPUs:
 
-  none     where it is
-  spread   queue after queue over all CPUs, the near ones first
+  none     unchanged
+  spread   one queue per CPU in turn, CPUs of the device's NUMA node first
   numa     all CPUs of the device's NUMA node
   single   one CPU of the device's node for everything
   core     a core of the device's node for each queue
 
-Isolated CPUs, those without a tick (isolcpus, nohz_full), and those that
-containers have to themselves get nothing. What was there is written down
-before the first change; 'scon pin restore' brings it back, also after a crash.`,
-		Example: `  scon pin plan --policy core      says what would be changed, and why
+Isolated CPUs (isolcpus), CPUs without a tick (nohz_full) and CPUs reserved for a
+container get no work. The previous settings are saved before the first change;
+'scon pin restore' restores them, also after a crash.`,
+		Example: `  scon pin plan --policy core      print the changes and their reasons
   scon pin apply --policy core
-  scon pin status                  what is in force
-  scon pin restore                 as it was before`,
+  scon pin status                  show the settings in force
+  scon pin restore                 restore the previous settings`,
 	}
 	cmd.AddCommand(t.newPinPlanCommand(), t.newPinApplyCommand(), t.newPinRestoreCommand(), t.newPinStatusCommand())
 	return cmd
 }
 
-// pinFlags say what to plan.
+// pinFlags select a plan.
 type pinFlags struct {
 	policy, steer string
 	power         bool
@@ -64,9 +63,9 @@ type pinFlags struct {
 
 func (f *pinFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.policy, "policy", "", "where a device's work goes: none, spread, numa, single or core")
-	flags.StringVar(&f.steer, "steer", string(pin.Direct), "packets behind the interrupt: none, rps (to other CPUs) or threaded (threads that poll)")
-	flags.BoolVar(&f.power, "power", false, "keep the CPUs that get work awake and at full frequency")
+	flags.StringVar(&f.policy, "policy", "", "placement of a device's work: none, spread, numa, single or core")
+	flags.StringVar(&f.steer, "steer", string(pin.Direct), "packets after the interrupt: none, rps (to other CPUs) or threaded (polling threads)")
+	flags.BoolVar(&f.power, "power", false, "keep the CPUs that get work out of deep idle states and at full frequency")
 	flags.StringSliceVar(&f.devices, "device", nil, "only these devices, by `name` or address (default: all)")
 	cli.AddJSONFlag(cmd, &f.json)
 }
@@ -85,7 +84,7 @@ func (f *pinFlags) options(cmd *cobra.Command) (o pin.Options, err error) {
 	return o, nil
 }
 
-// plan makes the plan of the flags for a machine as it is.
+// plan returns the plan that the flags select for a machine in its current state.
 func (f *pinFlags) plan(cmd *cobra.Command, h *pin.Host) (pin.Plan, error) {
 	o, err := f.options(cmd)
 	if err != nil {
@@ -102,7 +101,7 @@ func (t *tool) newPinPlanCommand() *cobra.Command {
 	var f pinFlags
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Say what would be changed, and why; change nothing",
+		Short: "Print the changes and their reasons; change nothing",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := f.plan(cmd, t.pinHost())
@@ -140,8 +139,8 @@ func printNotes(out io.Writer, notes []string) {
 	}
 }
 
-// ofWhom names the device of an interrupt, or the namespace of another setting's
-// device.
+// ofWhom names the device of an interrupt, or the device and namespace of another
+// setting.
 func ofWhom(s pin.Setting) string {
 	if s.Netns == "" {
 		return cli.OrDash(s.Device)
@@ -153,7 +152,7 @@ func (t *tool) newPinApplyCommand() *cobra.Command {
 	var f pinFlags
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Do what 'scon pin plan' says; what an earlier one did is restored first",
+		Short: "Restore the changes of an earlier apply, then make those of 'scon pin plan'",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h := t.pinHost()
@@ -196,7 +195,7 @@ func (t *tool) printApplied(results []pin.Result, notes []string) error {
 		}
 	}
 	printNotes(out, notes)
-	fmt.Fprintf(out, "%d settings, %d refused by the kernel. 'scon pin restore' brings back what was there.\n", len(results), refused)
+	fmt.Fprintf(out, "%d settings, %d refused by the kernel. 'scon pin restore' restores the previous ones.\n", len(results), refused)
 	return out.Flush()
 }
 
@@ -204,7 +203,7 @@ func (t *tool) newPinRestoreCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "restore",
-		Short: "Bring back what was there before 'scon pin apply', also after a crash",
+		Short: "Restore the settings from before 'scon pin apply', also after a crash",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			list, err := t.pinHost().Restore()
@@ -238,7 +237,7 @@ func (t *tool) newPinStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is in force, and what is not as it was wanted",
+		Short: "Show the settings in force and those that differ from the plan",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			status, err := t.pinHost().Look()
@@ -264,17 +263,17 @@ func (t *tool) printPinStatus(s pin.Status) error {
 	fmt.Fprintf(out, "policy %s, steer %s, power %v: %d settings, %d differ\n", s.Plan.Policy, s.Plan.Steer, s.Plan.Power,
 		len(s.Settings), s.Differs)
 	if s.Waiting > 0 {
-		fmt.Fprintf(out, "%d interrupts move when they next come.\n", s.Waiting)
+		fmt.Fprintf(out, "%d interrupts move when they next fire.\n", s.Waiting)
 	}
 	if s.Booted {
-		fmt.Fprintln(out, "The machine has started anew since: 'scon pin restore' takes away what is left on disk.")
+		fmt.Fprintln(out, "The machine has rebooted since: 'scon pin restore' removes the saved state.")
 	}
 	if len(s.Settings) > 0 {
 		table := cli.NewTable("what", "of", "before", "wanted", "is", "comes to", "differs")
 		for _, one := range s.Settings {
 			differs := one.Differs
 			if one.Waiting {
-				differs = "moves when it next comes"
+				differs = "moves when it next fires"
 			}
 			table.Add(one.Place(), ofWhom(one.Setting), cli.OrDash(one.Before), cli.OrDash(one.Want), cli.OrDash(one.Is),
 				cli.OrDash(one.Effective), cli.OrDash(differs))

@@ -8,13 +8,14 @@ import (
 	"github.com/scon-project/scon/internal/pin"
 )
 
-// fakePinHost is the tree of /proc and /sys in a script's $WORK/machine.
+// fakePinHost returns the machine whose /proc and /sys are in a script's
+// $WORK/machine.
 func fakePinHost() *pin.Host {
 	work := os.Getenv("WORK")
 	return &pin.Host{Root: filepath.Join(work, "machine"), Kernel: noKernel{}, State: filepath.Join(work, "kept")}
 }
 
-// noKernel has nothing but files.
+// noKernel has files only: every call of the kernel fails.
 type noKernel struct{}
 
 var errNoKernel = errors.New("a script's machine has only files")

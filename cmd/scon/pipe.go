@@ -18,7 +18,7 @@ import (
 func (t *tool) newPipeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pipe",
-		Short: "Bulk data between containers: who exchanges it, and what works here",
+		Short: "Show the pipe: names, connections and supported engines",
 	}
 	cmd.AddCommand(t.newPipeServeCommand(), t.newPipeListCommand(), t.newPipeStatCommand(), t.newPipeDoctorCommand())
 	return cmd
@@ -29,10 +29,10 @@ func (t *tool) newPipeListCommand() *cobra.Command {
 }
 
 func (t *tool) newPipeStatCommand() *cobra.Command {
-	return t.newPipeReadCommand("stat", "Show sums: processes, memory, bytes, refusals", t.printPipeStat)
+	return t.newPipeReadCommand("stat", "Show totals: processes, memory, bytes, refusals", t.printPipeStat)
 }
 
-// newPipeReadCommand shows the broker's state in one way or the other.
+// newPipeReadCommand returns a command that prints the broker's state with show.
 func (t *tool) newPipeReadCommand(use, short string, show func(control.Pipe) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -56,7 +56,7 @@ func (t *tool) newPipeReadCommand(use, short string, show func(control.Pipe) err
 
 func (t *tool) printPipeList(p control.Pipe) error {
 	if len(p.Names) == 0 && len(p.Connections) == 0 {
-		_, err := fmt.Fprintf(t.stdout, "Nobody uses the pipe: %s is its socket.\n", cli.Printable(p.Socket))
+		_, err := fmt.Fprintf(t.stdout, "No names and no connections at %s.\n", cli.Printable(p.Socket))
 		return err
 	}
 	names := cli.NewTable("NAME", "PROCESS", "NETNS", "ENGINES", ">WAITING", ">BACKLOG")
@@ -106,7 +106,7 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Show what of the pipe works on this machine, and how to mend it",
+		Short: "Show which parts of the pipe work on this machine, and how to fix the others",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := doctor.Pipe(copier.FindDevice)

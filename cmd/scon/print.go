@@ -9,11 +9,11 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 )
 
-// printJSON prints a document of package api.
+// printJSON prints a document of the API.
 func (t *tool) printJSON(document any) error { return cli.PrintJSON(t.stdout, document) }
 
-// share draws part of part+rest as a bar of ten and a percentage, "-" when
-// there is nothing to divide.
+// share draws part of part+rest as a bar of ten characters and a percentage, "-"
+// if both are 0.
 func share(part, rest uint64) string {
 	all := float64(part) + float64(rest)
 	if all == 0 {
@@ -23,7 +23,7 @@ func share(part, rest uint64) string {
 	return fmt.Sprintf("%s%s %3d%%", strings.Repeat("█", full), strings.Repeat("░", 10-full), int(100*float64(part)/all))
 }
 
-// bytesText is a size for people: 999 B, 1.2 kB, 3.4 GB.
+// bytesText formats a number of bytes: 999 B, 1.2 kB, 3.4 GB.
 func bytesText(n uint64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d B", n)
@@ -37,7 +37,7 @@ func bytesText(n uint64) string {
 	return fmt.Sprintf("%.1f EB", f/1000)
 }
 
-// millis is a duration of the API for people, to three digits or so.
+// millis formats a duration of the API with about three digits.
 func millis(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {

@@ -12,7 +12,7 @@ func (t *tool) newResumeCommand() *cobra.Command {
 	var container string
 	cmd := &cobra.Command{
 		Use:   "resume",
-		Short: "End a pause",
+		Short: "Resume express forwarding",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Resume(container); err != nil {

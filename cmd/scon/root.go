@@ -13,12 +13,12 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// tool is the program with everything it touches.
+// tool is the program with its environment.
 type tool struct {
 	stdout, stderr io.Writer
 	args           []string // the command line, without the program's name
 	socket         string   // --socket, "" where not given
-	config         string   // read without --config, where there is such a file
+	config         string   // the default of --config, optional
 	units          []unit
 	pinHost        func() *pin.Host // the machine of "scon pin"
 }
@@ -33,7 +33,7 @@ func (t *tool) run(args []string) int {
 }
 
 func (t *tool) newRootCommand() *cobra.Command {
-	root := cli.NewRoot("Take the packets of known connections past bridge, second IP layer and Netfilter",
+	root := cli.NewRoot("Forward known connections of containers past bridge, second IP layer and Netfilter",
 		&t.socket, t.stdout, t.stderr)
 	root.AddCommand(
 		t.newUpCommand(),
@@ -57,10 +57,10 @@ func (t *tool) newRootCommand() *cobra.Command {
 	return root
 }
 
-// client talks to the daemon of --socket.
+// client returns a client of the daemon at --socket.
 func (t *tool) client() *api.Client { return api.Dial(t.socketOf(state.Express)) }
 
-// socketOf is --socket, or where a service listens by default.
+// socketOf returns --socket, or the default socket of a service.
 func (t *tool) socketOf(s state.Service) string {
 	return cmp.Or(t.socket, s.Socket(state.DefaultDir))
 }

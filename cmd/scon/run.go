@@ -23,15 +23,16 @@ func (t *tool) newRunCommand() *cobra.Command {
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG...]",
-		Short: "Run a program whose TCP connections go over to the pipe",
-		Long: `Run a program whose TCP connections go over to the pipe.
+		Short: "Run a program with its TCP connections on the pipe",
+		Long: `Run a program with its TCP connections on the pipe.
 
-A connection goes over when both its ends' programs run so, on this machine, and
-the pipe's broker runs: pipe.enabled in the configuration. All others stay what
-they are. docs/run.md says what works, and how a container does it. A program that
-nothing can be preloaded into runs as well, after a line on stderr that says why.
+A connection moves to the pipe if the programs of both ends run under 'scon run' on
+this machine and the pipe's broker runs (pipe.enabled in the configuration). All
+other connections stay on TCP. docs/run.md lists what is supported, and how to use
+it in a container. A program that the library cannot be preloaded into runs on TCP;
+a line on stderr says why.
 
-SCON_PIPE_SOCKET names the pipe's socket, where it is not the usual one.`,
+SCON_PIPE_SOCKET names the pipe's socket if it is not the default one.`,
 		Example: `  scon run -- iperf3 -s
   scon run -- iperf3 -c 172.17.0.2`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -43,12 +44,12 @@ SCON_PIPE_SOCKET names the pipe's socket, where it is not the usual one.`,
 		RunE: func(_ *cobra.Command, args []string) error { return t.runPiped(args, verbose) },
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "say on stderr if all connections will stay TCP's")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print on stderr why all connections stay on TCP")
 	return cmd
 }
 
-// runPiped replaces this process by a program with the library that takes its
-// connections over.
+// runPiped replaces this process by a program with the library preloaded that
+// moves its connections to the pipe.
 func (t *tool) runPiped(args []string, verbose bool) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
@@ -56,7 +57,7 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	}
 	machine, err := preloadable(path)
 	if reason := (staysTCP{}); errors.As(err, &reason) {
-		fmt.Fprintf(t.stderr, "scon: all connections stay TCP's: %v\n", reason)
+		fmt.Fprintf(t.stderr, "scon: all connections stay on TCP: %v\n", reason)
 		return execute(path, args)
 	}
 	if err != nil {
@@ -68,7 +69,7 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	}
 	if verbose {
 		if err := pipeAnswers(); err != nil {
-			fmt.Fprintf(t.stderr, "scon: all connections stay TCP's: %v\n", err)
+			fmt.Fprintf(t.stderr, "scon: all connections stay on TCP: %v\n", err)
 		}
 	}
 	preload := library
@@ -81,17 +82,18 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	return execute(path, args)
 }
 
-// execute returns only if that is not possible.
+// execute returns only on error.
 func execute(path string, args []string) error {
 	return fmt.Errorf("execute %s: %w", path, unix.Exec(path, args, os.Environ()))
 }
 
-// staysTCP says why preloading into a program is of no use: it runs as it is.
+// staysTCP is the reason why the library cannot be preloaded into a program. The
+// program runs without it.
 type staysTCP struct{ reason string }
 
 func (e staysTCP) Error() string { return e.reason }
 
-// pipeAnswers says whether there is a broker.
+// pipeAnswers checks that a broker answers.
 func pipeAnswers() error {
 	socket := os.Getenv("SCON_PIPE_SOCKET")
 	if socket == "" {
@@ -104,11 +106,11 @@ func pipeAnswers() error {
 	return conn.Close()
 }
 
-// mostInterpreters is how many scripts the kernel lets name each other.
+// mostInterpreters is how deep the kernel lets scripts name scripts as interpreters.
 const mostInterpreters = 4
 
-// preloadable checks that the loader will preload into a program, and returns
-// the machine that it is for. Where it will not, the error is a staysTCP.
+// preloadable checks that the loader preloads libraries into a program, and returns
+// the program's machine. If the loader does not, the error is a staysTCP.
 func preloadable(path string) (elf.Machine, error) {
 	for range mostInterpreters {
 		if err := ownRights(path); err != nil {
@@ -126,12 +128,12 @@ func preloadable(path string) (elf.Machine, error) {
 	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", cli.Printable(path))
 }
 
-// ownRights finds programs that run with more rights than their caller: the
-// loader ignores what the caller wants preloaded.
+// ownRights rejects programs that run with more rights than their caller: the
+// loader ignores the caller's LD_PRELOAD for them.
 func ownRights(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("look at a program: %w", err)
+		return fmt.Errorf("inspect a program: %w", err)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
 		return staysTCP{cli.Printable(path) + " is setuid or setgid: the loader preloads nothing into it"}
@@ -142,17 +144,17 @@ func ownRights(path string) error {
 	return nil
 }
 
-// interpreterOf a script; "" for what is none.
+// interpreterOf returns the interpreter of a script, "" for any other file.
 func interpreterOf(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("look at a program: %w", err)
+		return "", fmt.Errorf("inspect a program: %w", err)
 	}
 	defer f.Close()
 	head := make([]byte, 256)
 	n, err := f.Read(head)
 	if err != nil {
-		return "", fmt.Errorf("look at %s: %w", cli.Printable(path), err)
+		return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
 	}
 	line, isScript := bytes.CutPrefix(head[:n], []byte("#!"))
 	if !isScript {
@@ -178,11 +180,11 @@ func interpreterOf(path string) (string, error) {
 func linked(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("%s is no program: %w", cli.Printable(path), err)
+		return 0, fmt.Errorf("%s is not a program: %w", cli.Printable(path), err)
 	}
 	defer f.Close()
-	// Go's linker writes this section. Package debug/buildinfo would link readers of
-	// the formats of other systems.
+	// Go's linker writes this section. Package debug/buildinfo would link parsers of
+	// other systems' formats.
 	if f.Section(".go.buildinfo") != nil {
 		return 0, staysTCP{cli.Printable(path) + " is written in Go: it makes its own system calls"}
 	}
@@ -209,14 +211,14 @@ func findRunLibrary(machine elf.Machine) (string, error) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("look at %s: %w", cli.Printable(path), err)
+			return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
 		}
 		f.Close()
 		if f.Machine != machine {
-			return "", fmt.Errorf("it is for %v, %s for %v", machine, cli.Printable(path), f.Machine)
+			return "", fmt.Errorf("it is for %v, but %s is for %v", machine, cli.Printable(path), f.Machine)
 		}
 		if strings.ContainsAny(path, " :") {
-			return "", fmt.Errorf("%s: the loader takes no path with spaces or colons", cli.Printable(path))
+			return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", cli.Printable(path))
 		}
 		return path, nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/cli/clitest"
 )
 
-// TestMain lets the test's program be scon, with a daemon that has no kernel
+// TestMain lets the test binary act as scon, with services that have no kernel
 // side.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs real command lines. Each script has a state directory
-// $STATE and two namespaces, $NS and $OTHER, of its own.
+// TestScripts runs real command lines. Each script has its own state directory
+// $STATE and two network namespaces, $NS and $OTHER.
 func TestScripts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("need root to make network namespaces: run 'sudo make test'")

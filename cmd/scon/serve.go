@@ -20,7 +20,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// newServeCommand runs a service in the foreground.
+// newServeCommand returns the command that runs a service in the foreground.
 func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
@@ -44,15 +44,15 @@ func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Co
 }
 
 func (t *tool) newDaemonCommand() *cobra.Command {
-	return t.newServeCommand(state.Express, "daemon", "Run express in the foreground (what systemd runs)")
+	return t.newServeCommand(state.Express, "daemon", "Run express in the foreground, as systemd does")
 }
 
 func (t *tool) newStartupServeCommand() *cobra.Command {
-	return t.newServeCommand(state.Startup, "serve", "Run the startup service in the foreground (what systemd runs)")
+	return t.newServeCommand(state.Startup, "serve", "Run the startup service in the foreground, as systemd does")
 }
 
 func (t *tool) newPipeServeCommand() *cobra.Command {
-	return t.newServeCommand(state.Pipe, "serve", "Run the pipe's broker in the foreground (what systemd runs)")
+	return t.newServeCommand(state.Pipe, "serve", "Run the pipe's broker in the foreground, as systemd does")
 }
 
 // serve runs a service in this process.
@@ -64,7 +64,7 @@ func (t *tool) serve(u unit, o service.Options) error {
 		return err
 	}
 	if u.Service == state.Express {
-		// A device that is named and missing is found before anything is loaded.
+		// Check that the named devices exist before loading programs.
 		if _, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks}); err != nil {
 			return err
 		}
@@ -76,13 +76,12 @@ func (t *tool) serve(u unit, o service.Options) error {
 	return u.run(ctx, o)
 }
 
-// enteredEnv says to the program that enter started that it is where it
-// should be.
+// enteredEnv marks the program that enter started: it is in the namespace already.
 const enteredEnv = "SCON_NETNS_ENTERED"
 
-// enter puts the whole process into a network namespace: the calling thread
-// goes there, then starts the program anew, so that every thread of it begins
-// there. It returns in the new program, or with an error, or at once for "".
+// enter moves the whole process into a network namespace: the calling thread enters
+// it and executes the program again, so that all threads start there. It returns in
+// the new program, on error, or at once for "".
 func enter(namespace string, args []string) error {
 	if namespace == "" {
 		return nil

@@ -26,12 +26,12 @@ type settings struct {
 }
 
 func (s *settings) addFlags(cmd *cobra.Command) {
-	cli.AddNetnsFlag(cmd, &s.netns, "work in that network namespace, a `name` of ip-netns or a path (default: this one)")
+	cli.AddNetnsFlag(cmd, &s.netns, "run in that network namespace, a `name` of ip-netns or a path (default: this one)")
 	addConfigFlag(cmd, &s.config)
 	addStateDirFlag(cmd, &s.stateDir)
 }
 
-// addDeviceFlags adds those of express alone.
+// addDeviceFlags adds the flags that only express has.
 func (s *settings) addDeviceFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.bridge, "bridge", "auto", "`bridges` whose container ports are hooked: auto or a,b")
@@ -39,7 +39,7 @@ func (s *settings) addDeviceFlags(cmd *cobra.Command) {
 }
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "config", "", "read settings from `file` (default \""+config.DefaultPath+"\" where there is one)")
+	cmd.Flags().StringVar(file, "config", "", "read settings from `file` (default \""+config.DefaultPath+"\" if it exists)")
 }
 
 func addStateDirFlag(cmd *cobra.Command, dir *string) {
@@ -47,8 +47,8 @@ func addStateDirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().Var((*cli.NonEmpty)(dir), "state-dir", "`directory` of all services for sockets, locks and logs")
 }
 
-// options are what the flags, over the file, over the defaults say for a service.
-// Paths are absolute. --socket is the service's.
+// options returns the options of a service: flags override the file, the file
+// overrides the defaults. Paths are absolute. --socket is the service's.
 func (s *settings) options(cmd *cobra.Command, t *tool, u unit) (service.Options, error) {
 	o := service.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
 	var err error
@@ -70,8 +70,8 @@ func (s *settings) options(cmd *cobra.Command, t *tool, u unit) (service.Options
 	return o, nil
 }
 
-// loadFile is the configuration of the file, which is at usual, and may be
-// missing there, unless --config names another.
+// loadFile returns the configuration of the file --config, else of the file at
+// usual, which is optional.
 func loadFile(cmd *cobra.Command, file, usual string) (config.Config, error) {
 	path, named := usual, cmd.Flags().Changed("config")
 	if named {
@@ -84,7 +84,7 @@ func loadFile(cmd *cobra.Command, file, usual string) (config.Config, error) {
 	return c, err
 }
 
-// load is the configuration; flags win over the file.
+// load returns the configuration; flags override the file.
 func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
 	c, err := loadFile(cmd, s.config, usual)
 	if err != nil {
@@ -104,11 +104,11 @@ func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error)
 	return c, c.Validate()
 }
 
-// executable is this program's file, to start it anew.
+// executable returns the path of this program, to execute it again.
 func executable() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("find scon's own file: %w", err)
+		return "", fmt.Errorf("find the path of scon: %w", err)
 	}
 	return path, nil
 }

@@ -19,7 +19,7 @@ import (
 func (t *tool) newStartupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "startup",
-		Short: "Start containers' networks: what is ready, measured and tuned",
+		Short: "Show, measure and tune the start of containers' networks",
 	}
 	cmd.AddCommand(t.newStartupServeCommand(), t.newStartupStatusCommand(), t.newStartupPoolCommand())
 	return cmd
@@ -29,7 +29,7 @@ func (t *tool) newStartupStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show networks, attachments, stages and how containers got their network",
+		Short: "Show networks, attachments, stages and the use of the pools",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			s, err := t.startup()
@@ -51,12 +51,12 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 	var fill int
 	cmd := &cobra.Command{
 		Use:   "pool [NETWORK]",
-		Short: "Show the pools of wired namespaces, or fill one",
+		Short: "Show the pools of prepared namespaces, or fill one",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("fill") {
 				if len(args) == 0 || fill < 1 {
-					return cli.Usagef(cmd, "--fill wants a network, and at least 1 namespace")
+					return cli.Usagef(cmd, "--fill needs a network and at least 1 namespace")
 				}
 				if err := control.Dial(t.socketOf(state.Startup)).FillStartupPool(control.StartupFill{Network: args[0], Count: fill}); err != nil {
 					return err
@@ -81,12 +81,12 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 			return t.printPools(pools)
 		},
 	}
-	cmd.Flags().IntVar(&fill, "fill", 0, "return when `N` namespaces are ready, or as many as the pool may hold")
+	cmd.Flags().IntVar(&fill, "fill", 0, "wait until `N` namespaces are ready, or the pool is full")
 	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
-// startup asks the startup service about its agent.
+// startup returns the state of the startup service's agent.
 func (t *tool) startup() (control.Startup, error) {
 	s, err := control.Dial(t.socketOf(state.Startup)).Startup()
 	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
@@ -139,7 +139,7 @@ func (t *tool) printStartup(s control.Startup) error {
 
 func (t *tool) printPools(pools []control.StartupNetwork) error {
 	if len(pools) == 0 {
-		_, err := fmt.Fprintln(t.stdout, "No pool: a network has one from startup.networks, or its first ADD, on.")
+		_, err := fmt.Fprintln(t.stdout, "No pools: a network of startup.networks has one, any other network from its first ADD.")
 		return err
 	}
 	tab := cli.NewTable("NETWORK", ">READY", ">TARGET", ">EMPTY", ">TAKEN", ">MISSED", ">MADE", ">RECYCLED", ">MEMORY", "LAST FAILURE")

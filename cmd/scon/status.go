@@ -16,7 +16,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what goes express, per container, why the rest does not, and which services run",
+		Short: "Show express and regular packets per container, the reasons for regular, and the services",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			services := t.services()
@@ -41,7 +41,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// statusDocument is what `scon status --json` prints.
+// statusDocument is the output of `scon status --json`.
 type statusDocument struct {
 	api.Status
 	Services []serviceStatus `json:"services"`
@@ -54,11 +54,11 @@ type serviceStatus struct {
 	PID     int    `json:"pid"` // 0 if it does not run
 	Version string `json:"version"`
 	Socket  string `json:"socket"`
-	// Error is why it is not known whether the service runs, or absent.
+	// Error is why the state of the service is unknown; absent if it is known.
 	Error string `json:"error,omitempty"`
 }
 
-// services asks every service for its process.
+// services asks each service for its process.
 func (t *tool) services() (all []serviceStatus) {
 	dir := filepath.Dir(t.socketOf(state.Express))
 	for _, u := range t.units {
@@ -107,7 +107,7 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {
-		fmt.Fprintln(t.stdout, "No container yet: one is hooked as soon as its port joins a bridge, or a route leads to it.")
+		fmt.Fprintln(t.stdout, "No containers yet: a container is hooked when its port joins a bridge or a route leads to it.")
 	} else if err := containerTable(s.Containers).Print(t.stdout); err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func stateText(s api.Status) string {
 	}
 }
 
-// hooksText names the uplinks and counts the containers' ports, which have lines
-// of their own.
+// hooksText names the uplinks and counts the containers' ports, which have lines of
+// their own.
 func hooksText(hooks []api.Hook) string {
 	var uplinks []string
 	ports := 0

@@ -52,8 +52,8 @@ with pipe.enabled. --socket is that of express; the others are beside it in
 	return cmd
 }
 
-// arguments are the command line of a service for the flags of up. Its paths
-// are absolute: the service works in /.
+// arguments returns a service's command line for the flags of up. Its paths are
+// absolute, since the service's working directory is /.
 func (s *settings) arguments(cmd *cobra.Command, u unit, o service.Options) ([]string, error) {
 	args := append(slices.Clone(u.command), "--socket", o.Socket, "--state-dir", o.StateDir)
 	if o.Netns != "" {
@@ -74,7 +74,7 @@ func (s *settings) arguments(cmd *cobra.Command, u unit, o service.Options) ([]s
 	return args, nil
 }
 
-// of is the options of a service, for those of express.
+// of returns the options of a service, given those of express.
 func (u unit) of(o service.Options) service.Options {
 	if u.Service != state.Express {
 		o.Socket = u.Socket(o.StateDir)
@@ -82,8 +82,8 @@ func (u unit) of(o service.Options) service.Options {
 	return o
 }
 
-// up starts the services that are enabled and do not run. Without the pipe
-// everything else comes up; any other failure ends those that were started.
+// up starts the enabled services that do not run. If the pipe's broker fails, the
+// other services stay up; any other failure stops the services that up started.
 func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]string, error)) error {
 	if err := doctor.Require(); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 			err = t.start(u, u.of(o), args)
 		}
 		if err != nil && u.Service == state.Pipe {
-			fmt.Fprintf(t.stderr, "scon: warning: the pipe does not work, everything else does: %v\n", err)
+			fmt.Fprintf(t.stderr, "scon: warning: the pipe broker did not start, all else runs: %v\n", err)
 			continue
 		}
 		if err != nil {
@@ -127,8 +127,9 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 	return t.printUp(word, o)
 }
 
-// running is the process of a service that was started with the same options, 0
-// when none answers. Another one in the same place is an error.
+// running returns the process ID of a service that runs with the same options, 0 if
+// none answers. A service with other options in the same state directory is an
+// error.
 func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 	s, err := t.readState(u.Dir(o.StateDir))
 	if err != nil {
@@ -150,8 +151,8 @@ func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 	case !same:
 		return 0, fmt.Errorf("%s; give this one its own --state-dir", other)
 	case !u.enabled(o.Config):
-		return 0, fmt.Errorf("%s, and the settings have none; stop it with 'scon down'", other)
-	case s.PID == 0: // it did not say more
+		return 0, fmt.Errorf("%s, and the settings disable it; stop it with 'scon down'", other)
+	case s.PID == 0: // the state file is missing
 		return p.PID, nil
 	case s.Socket != o.Socket:
 		return 0, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
@@ -163,7 +164,7 @@ func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 	return p.PID, nil
 }
 
-// readState is the state in dir, zero when there is none or it makes no sense.
+// readState reads the state in dir; it is zero if missing or corrupt.
 func (t *tool) readState(dir string) (state.State, error) {
 	s, err := state.Read(dir)
 	switch {
@@ -176,7 +177,7 @@ func (t *tool) readState(dir string) (state.State, error) {
 	return s, err
 }
 
-// sameNetns says whether a process is in a network namespace.
+// sameNetns reports whether a process is in a network namespace.
 func sameNetns(pid int, namespace string) (bool, error) {
 	theirs, err := netns.Inode(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
@@ -214,7 +215,7 @@ func (t *tool) start(u unit, o service.Options, args []string) error {
 	pace := cli.NewPace(t.stderr, "hooking devices", progress)
 	defer pace.End()
 	for {
-		// Another one may answer there while ours finds out.
+		// Another process may answer until ours fails to lock.
 		if p, err := u.process(o.Socket); err == nil && p.PID == cmd.Process.Pid {
 			return nil
 		}
@@ -230,8 +231,7 @@ func (t *tool) start(u unit, o service.Options, args []string) error {
 	}
 }
 
-// hooking counts the hooks that a daemon has put in place, of those that it
-// should.
+// hooking counts the hooks that a daemon has attached, and those that it will.
 func hooking(o service.Options) func() (done, total int) {
 	expected := sync.OnceValue(func() (n int) {
 		_ = netns.Do(o.Netns, func() error {
@@ -250,8 +250,8 @@ func hooking(o service.Options) func() (done, total int) {
 	}
 }
 
-// stopLate ends a service that did not answer: kindly, then by force. What it
-// may leave in the kernel is for `scon down`.
+// stopLate ends a service that did not answer, with SIGTERM, then SIGKILL. `scon
+// down` removes what it leaves in the kernel.
 func stopLate(p *os.Process, ended <-chan error) {
 	_ = p.Signal(syscall.SIGTERM)
 	select {
@@ -262,14 +262,14 @@ func stopLate(p *os.Process, ended <-chan error) {
 	}
 }
 
-// createLog makes a service's log; the one before is kept.
+// createLog creates a service's log and keeps the previous one.
 func createLog(dir string) (*os.File, error) {
 	if err := state.Make(dir); err != nil {
 		return nil, err
 	}
 	err := os.Rename(state.Log(dir), state.OldLog(dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("put the old log aside: %w", err)
+		return nil, fmt.Errorf("rename the old log: %w", err)
 	}
 	f, err := os.OpenFile(state.Log(dir), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
@@ -278,12 +278,12 @@ func createLog(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lastWords are why a service ended: its own error, else the last three lines
-// of its log.
+// lastWords returns why a service ended: its error message, else the last three
+// lines of its log.
 func lastWords(name, log string) string {
 	f, err := os.Open(log)
 	if err != nil {
-		return "the " + name + " ended, and its log is gone"
+		return "the " + name + " ended, and its log is missing"
 	}
 	defer f.Close()
 	var lines []string
@@ -295,12 +295,12 @@ func lastWords(name, log string) string {
 		lines = lines[max(0, len(lines)-3):]
 	}
 	if len(lines) == 0 {
-		return "the " + name + " ended without a word"
+		return "the " + name + " ended without a message"
 	}
 	return "the " + name + " ended: " + strings.Join(lines, "; ")
 }
 
-// printUp prints what runs now.
+// printUp prints the services that run.
 func (t *tool) printUp(word string, o service.Options) error {
 	s, err := api.Dial(o.Socket).Status()
 	if err != nil {
@@ -317,8 +317,8 @@ func (t *tool) printUp(word string, o service.Options) error {
 	}
 	fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",
 		word, s.State, s.Mode, s.PID,
-		cmp.Or(few(containers), "none yet: they are hooked as they come"),
-		cmp.Or(few(uplinks), "none yet: they are hooked as they come"),
+		cmp.Or(few(containers), "none yet: they are hooked when they appear"),
+		cmp.Or(few(uplinks), "none yet: they are hooked when they appear"),
 		filepath.Clean(state.Log(o.StateDir)))
 	for _, u := range t.units[1:] {
 		if p, err := u.process(u.Socket(o.StateDir)); err == nil && p.PID != 0 {
@@ -328,7 +328,7 @@ func (t *tool) printUp(word string, o service.Options) error {
 	return nil
 }
 
-// few names the first of many.
+// few lists the first names and counts the others.
 func few(names []string) string {
 	const most = 8
 	slices.Sort(names)

@@ -14,7 +14,7 @@ import (
 // release is set by the Makefile (-ldflags "-X main.release=v1.2.3").
 var release string
 
-// version is the release, or the commit that an unreleased build is of.
+// version returns the release, or the commit of an unreleased build.
 func version() string {
 	if release != "" {
 		return release
@@ -38,7 +38,7 @@ func version() string {
 	return rev
 }
 
-// versions is what `scon version --json` prints.
+// versions is the output of `scon version --json`.
 type versions struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`

@@ -17,23 +17,23 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// unit is one of the three services as the command line knows it.
+// unit is one of the three services, with what the command line needs of it.
 type unit struct {
 	state.Service
 	name     string   // in messages
-	command  []string // that runs it in the foreground
+	command  []string // runs it in the foreground
 	enabled  func(config.Config) bool
-	settings func(config.Config) config.Config // as far as the service reads them
-	require  func() error                      // what it cannot start without
+	settings func(config.Config) config.Config // those that the service reads
+	require  func() error                      // checks its requirements
 	dial     func(socket string) *api.Service
 
-	// run is the service. It returns when ctx ends or a client stops it.
+	// run runs the service. It returns when ctx ends or a client stops it.
 	run func(ctx context.Context, o service.Options) error
 	// clean removes everything that the service left behind when it died.
 	clean func(o service.Options) error
 }
 
-// units are the services in the order in which they are started.
+// units returns the services in start order.
 func units() []unit {
 	return []unit{
 		{
@@ -60,7 +60,7 @@ func units() []unit {
 	}
 }
 
-// unit is the one of a service.
+// unit returns the unit of a service.
 func (t *tool) unit(s state.Service) unit {
 	for _, u := range t.units {
 		if u.Service == s {
@@ -70,8 +70,7 @@ func (t *tool) unit(s state.Service) unit {
 	panic("no service " + s)
 }
 
-// process asks a service for its process, and returns a zero one if nothing
-// answers.
+// process returns a service's process, zero if none answers.
 func (u unit) process(socket string) (api.Process, error) {
 	p, err := u.dial(socket).Process()
 	if errors.Is(err, api.ErrNotRunning) {

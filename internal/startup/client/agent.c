@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Longer than the agent lets anybody wait. */
+/* Longer than the agent lets a request wait. */
 #define PATIENCE_S 30
 
 void add(struct text *t, const char *data, size_t size)
@@ -102,7 +102,7 @@ static int send_all(int fd, const struct text *t)
 	return 0;
 }
 
-/* take_body takes the body out of an answer: 0, or -1 if it is cut short. */
+/* take_body copies the body of an answer; returns 0, or -1 if it is truncated. */
 static int take_body(const struct text *answer, struct text *body)
 {
 	const char *end = memmem(answer->data, answer->size, "\r\n\r\n", 4);
@@ -129,10 +129,10 @@ int ask(const char *socket, const struct text *request, struct text *body)
 
 	if (fd < 0)
 		return -1;
-	/* Who refuses a request may not have read all of it. */
+	/* A server that refuses a request may not have read all of it. */
 	if ((send_all(fd, request) < 0 && errno != EPIPE) || (slurp(fd, &answer) < 0 && !answer.size))
 		goto out;
-	add(&answer, "", 1); /* so that it ends, for sscanf */
+	add(&answer, "", 1); /* terminates the string for sscanf */
 	answer.size--;
 	if (sscanf(answer.data, "HTTP/1.%*d %d ", &status) != 1 || take_body(&answer, body) < 0)
 		status = -1;
@@ -142,7 +142,7 @@ out:
 	return status;
 }
 
-/* skip_string returns where a JSON string ends: at its closing quote. */
+/* skip_string returns the end of a JSON string: its closing quote. */
 static const char *skip_string(const char *c, const char *end)
 {
 	for (c++; c < end && *c != '"'; c++)
