@@ -15,26 +15,25 @@ import (
 	"time"
 )
 
-// callTimeout bounds one call; the longest answer is a full table of flows.
+// callTimeout limits one call; the longest answer is a full table of flows.
 const callTimeout = 30 * time.Second
 
-// Identity is what error messages say about a service.
+// Identity describes a service in error messages.
 type Identity struct {
 	Name  string // "daemon"
 	Start string // how to start it: "start one with 'scon up'"
 }
 
-// Service is a service as its clients see it. The error of a call is
-// ErrNotRunning if nothing answers at the socket, and *Error if the service
-// refuses the request.
+// Service is a client of a service. A call returns ErrNotRunning if nothing answers at
+// the socket, and *Error if the service refuses the request.
 type Service struct {
 	id     Identity
 	socket string
 	http   http.Client
 }
 
-// Connect makes a client of the service at a unix socket. It opens nothing
-// before a call, and a call leaves nothing open.
+// Connect returns a client of the service at a unix socket. Every call opens and closes
+// its own connection.
 func Connect(id Identity, socket string) *Service {
 	var d net.Dialer
 	return &Service{
@@ -49,7 +48,7 @@ func Connect(id Identity, socket string) *Service {
 	}
 }
 
-// Process is what every service tells of its process at StatusPath.
+// Process is the part of every service's document at StatusPath.
 type Process struct {
 	PID     int    `json:"pid"`
 	Version string `json:"version"`
@@ -75,7 +74,7 @@ func (s *Service) Metrics(w io.Writer) error {
 	return nil
 }
 
-// Stop asks the service to end; it returns before the service has.
+// Stop asks the service to end; it does not wait for the end.
 func (s *Service) Stop() error { return s.Post(stopPath, struct{}{}, &struct{}{}) }
 
 // Get reads the JSON document at a path.
@@ -83,7 +82,7 @@ func (s *Service) Get(path string, q url.Values, answer any) error {
 	return s.call(http.MethodGet, path+"?"+q.Encode(), nil, answer)
 }
 
-// Post sends a JSON document to a path, and reads the answer.
+// Post sends a JSON document to a path and reads the answer.
 func (s *Service) Post(path string, document, answer any) error {
 	body, err := json.Marshal(document)
 	if err != nil {
@@ -92,8 +91,8 @@ func (s *Service) Post(path string, document, answer any) error {
 	return s.call(http.MethodPost, path, bytes.NewReader(body), answer)
 }
 
-// Stream returns a stream of JSON documents, which lasts until ctx ends or the
-// service does. The caller closes it.
+// Stream returns a stream of JSON documents that lasts until ctx or the service ends. The
+// caller closes it.
 func (s *Service) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return s.ask(ctx, http.MethodGet, path, nil)
 }
@@ -112,7 +111,7 @@ func (s *Service) call(method, target string, body io.Reader, answer any) error 
 	return nil
 }
 
-// ask returns the body of an answer that is no refusal, for the caller to close.
+// ask returns the body of a successful answer, which the caller closes.
 func (s *Service) ask(ctx context.Context, method, target string, body io.Reader) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://scon"+target, body)
 	if err != nil {
@@ -123,9 +122,9 @@ func (s *Service) ask(ctx context.Context, method, target string, body io.Reader
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, &notRunningError{s.id, s.socket}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("not allowed to use %s; run as root, or to read as a member of the group in the config's socket_group", s.socket)
+		return nil, fmt.Errorf("permission denied for %s; run as root, or, to read, as a member of the group socket_group of the configuration", s.socket)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return nil, fmt.Errorf("the %s at %s closed the connection: it is about to end, or has too many clients", s.id.Name, s.socket)
+		return nil, fmt.Errorf("the %s at %s closed the connection: it is ending, or has too many clients", s.id.Name, s.socket)
 	case err != nil:
 		return nil, fmt.Errorf("ask the %s at %s: %w", s.id.Name, s.socket, err)
 	}

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How many connections may be open at a time: of root, who starts hundreds of
-// containers at once, and of all others, who cannot keep root out. More are
-// closed at once.
+// Limits of open connections. Root, who starts hundreds of containers at once, has its
+// own limit, so that other users cannot exhaust it. Connections beyond a limit are
+// closed.
 const (
 	maxMasters = 512
 	maxOthers  = 64
 )
 
-// clients are the connections of a listener, each with its peer's rights: the
-// socket's mode lets root and the members of its group in. They may read; only
-// root, and the user that the daemon runs as, may change anything.
+// clients is a listener whose connections carry their peer's rights. The socket's mode
+// admits root and the members of its group, who may read. Only root, and the user that
+// the daemon runs as, may change state.
 type clients struct {
 	net.Listener
 	masters, others atomic.Int32 // open
@@ -30,7 +30,7 @@ type clients struct {
 // client is one connection.
 type client struct {
 	net.Conn
-	master bool // may change things
+	master bool // may change state
 	pid    int  // of the process that connected
 	leave  func()
 }
@@ -61,8 +61,8 @@ func (c *client) Close() error {
 	return c.Conn.Close()
 }
 
-// whoIs is the process that connected, and whether it may change things. One of
-// another user namespace is root only if it is this one's.
+// whoIs returns the process that connected and whether it may change state. A user of
+// another user namespace counts as root only if it maps to root of this one.
 func whoIs(conn net.Conn) (pid int, master bool) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -82,15 +82,14 @@ func whoIs(conn net.Conn) (pid int, master bool) {
 	return int(peer.Pid), peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
 }
 
-// clientKey is of the client in the context of its requests.
+// clientKey is the context key of a request's client.
 type clientKey struct{}
 
 func withClient(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, clientKey{}, conn)
 }
 
-// PeerPID is the process at the other end of a request's connection, 0 if it is
-// not known.
+// PeerPID returns the process at the other end of a request's connection, 0 if unknown.
 func PeerPID(r *http.Request) int {
 	if c, ok := r.Context().Value(clientKey{}).(*client); ok {
 		return c.pid
@@ -98,17 +97,17 @@ func PeerPID(r *http.Request) int {
 	return 0
 }
 
-// MayChange tells whether a request is one of a client that may change things.
+// MayChange reports whether a request's client may change state.
 func MayChange(r *http.Request) bool {
 	c, ok := r.Context().Value(clientKey{}).(*client)
 	return ok && c.master
 }
 
-// guard refuses those who may only read what is not reading.
+// guard refuses changes by clients that may only read.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && !MayChange(r) {
-			Reply(w, http.StatusForbidden, refusal{"only root may change anything; the members of the socket's group may read"})
+			Reply(w, http.StatusForbidden, refusal{"only root may change state; members of the socket's group may read"})
 			return
 		}
 		next.ServeHTTP(w, r)

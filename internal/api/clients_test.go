@@ -83,7 +83,7 @@ func TestRights(t *testing.T) {
 		withoutSocket bool
 	}{
 		"root":                     {as: syscall.Credential{}, reads: ok, changes: ok, called: len(verbs)},
-		"member of the group":      {as: syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{uint32(gid)}}, reads: ok, changes: "only root may change anything; the members of the socket's group may read", called: 4},
+		"member of the group":      {as: syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{uint32(gid)}}, reads: ok, changes: "only root may change state; members of the socket's group may read", called: 4},
 		"another user":             {as: syscall.Credential{Uid: nobody, Gid: nobody}, withoutSocket: true},
 		"root's group is not root": {as: syscall.Credential{Uid: nobody, Gid: 0}, withoutSocket: true},
 	} {
@@ -91,7 +91,7 @@ func TestRights(t *testing.T) {
 			b := &backend{}
 			socket := serve(t, b, groupName)
 			if c.withoutSocket {
-				c.reads = "not allowed to use " + socket + "; run as root, or to read as a member of the group in the config's socket_group"
+				c.reads = "permission denied for " + socket + "; run as root, or, to read, as a member of the group socket_group of the configuration"
 				c.changes = c.reads
 			}
 			want := ""
@@ -150,7 +150,7 @@ func TestManyClients(t *testing.T) {
 		t.Errorf("one too many hears %q", words)
 	}
 	_, err := api.Dial(socket).Status()
-	if want := "the daemon at " + socket + " closed the connection: it is about to end, or has too many clients"; err == nil || err.Error() != want {
+	if want := "the daemon at " + socket + " closed the connection: it is ending, or has too many clients"; err == nil || err.Error() != want {
 		t.Errorf("one too many: %v, want %s", err, want)
 	}
 	for _, c := range conns {

@@ -7,17 +7,15 @@ import (
 )
 
 var (
-	// ErrNotRunning is what the calls of a Service end with when nothing
-	// listens on the socket.
+	// ErrNotRunning is the error of a Service's calls when nothing listens on the
+	// socket.
 	ErrNotRunning = errors.New("no service answers")
 
-	// ErrInUse is what Listen ends with when another daemon answers on the
-	// socket.
+	// ErrInUse is the error of Listen when another daemon answers on the socket.
 	ErrInUse = errors.New("another daemon answers")
 )
 
-// notRunningError is ErrNotRunning, and says which service it is of and how to
-// start it.
+// notRunningError is an ErrNotRunning that names the service and how to start it.
 type notRunningError struct {
 	id     Identity
 	socket string
@@ -29,7 +27,7 @@ func (e *notRunningError) Error() string {
 
 func (e *notRunningError) Is(target error) bool { return target == ErrNotRunning }
 
-// UnknownContainerError is for a Backend to refuse a container's name with.
+// UnknownContainerError is a Backend's error for an unknown container.
 type UnknownContainerError struct {
 	Name  string
 	Known []string
@@ -37,32 +35,32 @@ type UnknownContainerError struct {
 
 func (e *UnknownContainerError) Error() string {
 	if len(e.Known) == 0 {
-		return fmt.Sprintf("no container %q: no container is known", e.Name)
+		return fmt.Sprintf("no container %q: no containers are known", e.Name)
 	}
 	return fmt.Sprintf("no container %q: known are %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// SubjectError refuses what is neither a flow nor a container.
+// SubjectError refuses a subject that is neither a flow nor a container.
 type SubjectError struct {
 	Subject string
 	Err     error
 }
 
 func (e *SubjectError) Error() string {
-	return fmt.Sprintf("%q is no flow and no container: %v; a flow is such as tcp:172.17.0.2:43512->10.0.0.1:80", e.Subject, e.Err)
+	return fmt.Sprintf("%q is neither a flow nor a container: %v; a flow is written as tcp:172.17.0.2:43512->10.0.0.1:80", e.Subject, e.Err)
 }
 
 func (e *SubjectError) Unwrap() error { return e.Err }
 
-// Error is a refusal that came over the socket.
+// Error is a refusal by the service.
 type Error struct {
-	Status  int // of HTTP
+	Status  int // HTTP status
 	Message string
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// refusal is the body of every answer that is not 200.
+// refusal is the body of every answer other than 200.
 type refusal struct {
 	Error string `json:"error"`
 }

@@ -5,28 +5,26 @@ import (
 	"net/url"
 )
 
-// The contract of express: `scon daemon` and its clients.
+// The interface of express: `scon daemon` and its clients.
 
-// Backend is what express does for its clients. A container is given by
-// name or ID; "" stands for all of them, and one that does not exist is
-// refused with *UnknownContainerError.
+// Backend is the service express. A container is given by name or ID; "" means all. An
+// unknown container is refused with *UnknownContainerError.
 type Backend interface {
 	Control
 	Status() (Status, error)
 	Flows(container string) ([]Flow, error)
 
-	// Explain takes what ParseSubject reads.
+	// Explain explains a subject that ParseSubject accepts.
 	Explain(subject string) (Explanation, error)
 
-	// Flush takes Conentries away and says how many.
+	// Flush removes Conentries and returns their number.
 	Flush(container string) (int, error)
 
 	Pause(container string) error
 	Resume(container string) error
 }
 
-// Handler is the server of express without its socket, for clients that may do
-// everything.
+// Handler is the HTTP handler of express, for clients that may change state.
 //
 //	GET  /v1/status                      Status
 //	GET  /v1/flows?container=C           [Flow]
@@ -63,54 +61,54 @@ func Handler(b Backend) http.Handler {
 	return m
 }
 
-// flushed is the answer to a flush.
+// flushed is the answer to a flush request.
 type flushed struct {
 	Flushed int `json:"flushed"`
 }
 
-// change is the body of a request that changes something.
+// change is the body of a request that changes state.
 type change struct {
 	Container string `json:"container,omitempty"`
 }
 
 var _ Backend = (*Client)(nil)
 
-// Client asks express over its socket. Its methods are Backend's.
+// Client is a client of express. It implements Backend.
 type Client struct{ *Service }
 
-// Dial makes a client of the express service at the unix socket.
+// Dial returns a client of express at the unix socket.
 func Dial(socket string) *Client {
 	return &Client{Connect(Identity{Name: "daemon", Start: "start one with 'scon up'"}, socket)}
 }
 
-// Status is the daemon's state.
+// Status returns the daemon's state.
 func (c *Client) Status() (s Status, err error) {
 	return s, c.Get(StatusPath, nil, &s)
 }
 
-// Flows are the Conentries of one container, or of all.
+// Flows returns the Conentries of one container, or of all.
 func (c *Client) Flows(container string) (f []Flow, err error) {
 	return f, c.Get("/v1/flows", url.Values{"container": {container}}, &f)
 }
 
-// Explain says why a subject is, or is not, on the express way.
+// Explain explains why a subject uses, or does not use, the express path.
 func (c *Client) Explain(subject string) (e Explanation, err error) {
 	return e, c.Get("/v1/explain", url.Values{"subject": {subject}}, &e)
 }
 
-// Flush takes the Conentries of one container, or of all, away.
+// Flush removes the Conentries of one container, or of all.
 func (c *Client) Flush(container string) (n int, err error) {
 	var f flushed
 	err = c.Post("/v1/flush", change{container}, &f)
 	return f.Flushed, err
 }
 
-// Pause makes every packet of one container, or of all, go regular.
+// Pause disables the express path for one container, or for all.
 func (c *Client) Pause(container string) error {
 	return c.Post("/v1/pause", change{container}, &struct{}{})
 }
 
-// Resume ends a Pause.
+// Resume ends a pause.
 func (c *Client) Resume(container string) error {
 	return c.Post("/v1/resume", change{container}, &struct{}{})
 }

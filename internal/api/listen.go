@@ -10,12 +10,12 @@ import (
 	"strconv"
 )
 
-// Listen makes the unix socket at path, mode 0660, owned by root and, unless
-// group is "", by that group, whose members may read: see Serve. A socket that nobody answers on, as a crash
-// leaves it, is replaced; one that a daemon answers on is ErrInUse.
+// Listen makes the unix socket at path with mode 0660, owned by root and, unless group is
+// "", by that group, whose members may read: see Serve. It replaces a stale socket, as a
+// crash leaves it; if a daemon answers there, the error is ErrInUse.
 //
-// The socket is made under another name, given its owner, then renamed: at no
-// time can it be used by more people than meant.
+// The socket is made under a temporary name, gets its owner, and is then renamed: at no
+// time can other users connect.
 func Listen(path, group string) (net.Listener, error) {
 	if err := checkStale(path); err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func Listen(path, group string) (net.Listener, error) {
 
 	draft := path + ".new"
 	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("clear the way for socket %s: %w", path, err)
+		return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
 	if err != nil {
@@ -45,30 +45,30 @@ func Listen(path, group string) (net.Listener, error) {
 	return &listener{UnixListener: l, path: path}, nil
 }
 
-// publish gives the socket its owner and mode, then its name.
+// publish sets the socket's owner and mode, then renames it.
 func publish(draft, path string, gid int) error {
 	if err := os.Chown(draft, -1, gid); err != nil {
-		return fmt.Errorf("give socket %s to its group: %w", path, err)
+		return fmt.Errorf("set group of socket %s: %w", path, err)
 	}
 	if err := os.Chmod(draft, 0o660); err != nil {
 		return fmt.Errorf("set mode of socket %s: %w", path, err)
 	}
 	if err := os.Rename(draft, path); err != nil {
-		return fmt.Errorf("publish socket %s: %w", path, err)
+		return fmt.Errorf("rename socket %s: %w", path, err)
 	}
 	return nil
 }
 
-// checkStale refuses to replace what is no socket or is answered on.
+// checkStale returns an error if path is not a socket, or a daemon answers there.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at socket %s: %w", path, err)
+		return fmt.Errorf("stat socket %s: %w", path, err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("listen on %s: a file that is no socket is in the way", path)
+		return fmt.Errorf("listen on %s: the file exists and is not a socket", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {

@@ -10,22 +10,21 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// MetricsPath is where Prometheus finds the metrics.
+// MetricsPath is the path of the metrics.
 const MetricsPath = "/metrics"
 
-// maxScrapers is how many connections to the metrics' own address may be open
-// at a time. More wait.
+// maxScrapers limits the open connections to the metrics' own address. Further ones wait.
 const maxScrapers = 8
 
-// ServeMetrics answers GET /metrics, and nothing else, on l until ctx ends, then
-// closes l. Whoever can connect may read.
+// ServeMetrics serves GET /metrics only, on l until ctx ends, then closes l. Every client
+// that can connect may read.
 func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) error) error {
 	mux := http.NewServeMux()
 	mux.Handle(MetricsPath, scrape(write))
 	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux})
 }
 
-// scrape answers with what write writes, in Prometheus' text format.
+// scrape serves the output of write, in Prometheus' text format.
 type scrape func(w io.Writer) error
 
 func (write scrape) ServeHTTP(w http.ResponseWriter, r *http.Request) {

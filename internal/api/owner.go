@@ -1,14 +1,13 @@
 package api
 
-// OwnersPath is where the startup service tells whose its devices are: a stream
-// of lines, each a list of Owner. The first line has all of them, the others are
-// changes.
+// OwnersPath is a stream of the owners of the startup service's devices: lines, each a
+// list of Owner. The first line lists all devices, the others are changes.
 const OwnersPath = "/v1/startup/owners"
 
-// Owner is whose a device of the host is.
+// Owner is the container that a device of the host belongs to.
 type Owner struct {
 	Host      string `json:"host"`            // the device
 	Netns     string `json:"netns,omitempty"` // path of the namespace with its other end
 	Container string `json:"container,omitempty"`
-	Gone      bool   `json:"gone,omitempty"` // the device is nobody's any more
+	Gone      bool   `json:"gone,omitempty"` // the device has no owner any more
 }

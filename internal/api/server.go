@@ -12,35 +12,35 @@ import (
 	"time"
 )
 
-// Control is what every service does for its clients.
+// Control is the part that all services implement.
 type Control interface {
 	// Metrics writes the service's counters in Prometheus' text format.
 	Metrics(w io.Writer) error
 
-	// Stop begins the end of the service, and returns before it.
+	// Stop makes the service end, and returns at once.
 	Stop() error
 }
 
-// Paths that every service has.
+// Paths of every service.
 const (
-	// StatusPath is where a service's document has at least what Process has.
+	// StatusPath serves a document that contains at least Process.
 	StatusPath = "/v1/status"
 	stopPath   = "/v1/stop"
 )
 
-// Bounds of one request. Clients are local, and every request is small.
+// Limits of one request. Clients are local, and every request is small.
 const (
 	maxBody        = 4 << 10 // bytes
 	maxHeader      = 8 << 10 // bytes
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 30 * time.Second
-	shutdownPeriod = 2 * time.Second // for requests under way when the server ends
+	shutdownPeriod = 2 * time.Second // for pending requests when the server ends
 )
 
-// Serve answers clients on l, a unix socket, until ctx ends, then closes l and
-// lets requests under way finish. Whoever can connect may read; changing
-// anything is for root, others are refused with 403.
+// Serve serves clients on l, a unix socket, until ctx ends, then closes l and lets
+// pending requests finish. Every client that can connect may read; a change by a client
+// other than root is refused with 403.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return serve(ctx, &clients{Listener: l}, &http.Server{Handler: guard(h), ConnContext: withClient})
 }
@@ -67,16 +67,15 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
 	return nil
 }
 
-// Mux has a service's routes. Every refusal is {"error": "..."} under a status
-// of 400 (the request makes no sense), 404 (no such route or container), 405 or
-// 500.
+// Mux holds a service's routes. A refusal is {"error": "..."} with status 400 (invalid
+// request), 404 (unknown route or container), 405 or 500.
 type Mux struct{ http.ServeMux }
 
-// AddDebug adds routes for debugging to those of every service, if it is set. The
-// program sets it before any service is made.
+// AddDebug, if set, adds routes for debugging to those of every service. The program
+// sets it before it starts a service.
 var AddDebug func(m *Mux)
 
-// NewMux has the routes of every service:
+// NewMux returns the routes of every service:
 //
 //	GET  /metrics    text for Prometheus
 //	POST /v1/stop    {}
@@ -95,7 +94,7 @@ func NewMux(c Control) *Mux {
 	return m
 }
 
-// Get adds a route that reads, and takes one parameter ("" is none).
+// Get adds a route that reads, with one parameter ("" is none).
 func (m *Mux) Get(path, param string, answer func(r *http.Request, value string) (any, error)) {
 	m.Handle(path, method{http.MethodGet, func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		value, err := query(r, param)
@@ -106,8 +105,8 @@ func (m *Mux) Get(path, param string, answer func(r *http.Request, value string)
 	}})
 }
 
-// Post adds a route that changes something, and takes a JSON document. No body
-// is the zero document.
+// Post adds a route that changes state and takes a JSON document. An empty body is the
+// zero document.
 func Post[T any](m *Mux, path string, answer func(r *http.Request, document T) (any, error)) {
 	m.Handle(path, method{http.MethodPost, func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if _, err := query(r, ""); err != nil {
@@ -121,7 +120,7 @@ func Post[T any](m *Mux, path string, answer func(r *http.Request, document T) (
 	}})
 }
 
-// method is a route that knows one method.
+// method is a route with one method.
 type method struct {
 	name   string
 	answer func(w http.ResponseWriter, r *http.Request) (any, error)
@@ -142,8 +141,8 @@ func (m method) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Refuse answers a request with an error.
 func Refuse(w http.ResponseWriter, err error) { Reply(w, status(err), refusal{err.Error()}) }
 
-// RefuseMethod answers a request with another method than a route's. It returns
-// false for a request with that method.
+// RefuseMethod refuses a request whose method is not the route's. It returns false for a
+// request with that method.
 func RefuseMethod(w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method == method {
 		return false
@@ -153,7 +152,7 @@ func RefuseMethod(w http.ResponseWriter, r *http.Request, method string) bool {
 	return true
 }
 
-// status is HTTP's number for err.
+// status returns the HTTP status of an error.
 func status(err error) int {
 	var (
 		refused *Error
@@ -172,7 +171,7 @@ func status(err error) int {
 	}
 }
 
-// query is the value of the one parameter that a route knows.
+// query returns the value of a route's only parameter.
 func query(r *http.Request, param string) (string, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -180,13 +179,13 @@ func query(r *http.Request, param string) (string, error) {
 	}
 	for name, v := range values {
 		if name != param || len(v) > 1 {
-			return "", &Error{http.StatusBadRequest, fmt.Sprintf("%s takes no parameter %q, or not twice", r.URL.Path, name)}
+			return "", &Error{http.StatusBadRequest, fmt.Sprintf("%s: unknown or repeated parameter %q", r.URL.Path, name)}
 		}
 	}
 	return values.Get(param), nil
 }
 
-// decode reads the one JSON document of a request's body.
+// decode decodes the one JSON document of a request's body.
 func decode[T any](w http.ResponseWriter, r *http.Request) (document T, err error) {
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
@@ -199,7 +198,7 @@ func decode[T any](w http.ResponseWriter, r *http.Request) (document T, err erro
 	return document, nil
 }
 
-// Reply writes one JSON document. A client that went away is no error.
+// Reply writes one JSON document. A client that disconnected is no error.
 func Reply(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -210,8 +209,8 @@ func Reply(w http.ResponseWriter, status int, document any) {
 	_ = json.NewEncoder(w).Encode(document)
 }
 
-// flowList is written one flow after the other: there may be a million, whose
-// text as a whole would take hundreds of megabytes.
+// flowList is encoded flow by flow: a million flows as one text would take hundreds of
+// megabytes.
 type flowList []Flow
 
 func (flows flowList) write(w io.Writer) error {

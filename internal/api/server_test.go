@@ -239,7 +239,7 @@ func TestListenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ path, group, want string }{
-		{file, "", "a file that is no socket is in the way"},
+		{file, "", "the file exists and is not a socket"},
 		{filepath.Join(dir, "a.sock"), "no-such-group", `socket_group "no-such-group": no such group`},
 		{filepath.Join(dir, "missing", "a.sock"), "", "no such file or directory"},
 		{filepath.Join(dir, strings.Repeat("x", 110)), "", "invalid argument"},
@@ -270,11 +270,11 @@ func TestHandlerRefuses(t *testing.T) {
 		{"POST", "/v1/status", "", 405, `/v1/status takes GET only`},
 		{"POST", "/metrics", "", 405, `/metrics takes GET only`},
 		{"GET", "/v1/flush", "", 405, `/v1/flush takes POST only`},
-		{"GET", "/v1/status?x=1", "", 400, `/v1/status takes no parameter "x", or not twice`},
-		{"GET", "/v1/flows?container=a&container=b", "", 400, `/v1/flows takes no parameter "container", or not twice`},
+		{"GET", "/v1/status?x=1", "", 400, `/v1/status: unknown or repeated parameter "x"`},
+		{"GET", "/v1/flows?container=a&container=b", "", 400, `/v1/flows: unknown or repeated parameter "container"`},
 		{"GET", "/v1/flows?%zz", "", 400, `read query: invalid URL escape "%zz"`},
-		{"GET", "/v1/explain", "", 400, `"" is no flow and no container: it is empty; a flow is such as tcp:172.17.0.2:43512->10.0.0.1:80`},
-		{"POST", "/v1/flush?container=web", "", 400, `/v1/flush takes no parameter "container", or not twice`},
+		{"GET", "/v1/explain", "", 400, `"" is neither a flow nor a container: it is empty; a flow is written as tcp:172.17.0.2:43512->10.0.0.1:80`},
+		{"POST", "/v1/flush?container=web", "", 400, `/v1/flush: unknown or repeated parameter "container"`},
 		{"POST", "/v1/flush", "{", 400, `read body: unexpected EOF`},
 		{"POST", "/v1/flush", `{"container": 1}`, 400, `read body: json: cannot unmarshal number into Go struct field change.container of type string`},
 		{"POST", "/v1/flush", `{"contaner": "web"}`, 400, `read body: json: unknown field "contaner"`},

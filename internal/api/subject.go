@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Subject is what `scon explain` is asked about: a container, or every flow
-// that a pattern matches.
+// Subject is the argument of `scon explain`: a container, or a pattern that matches
+// flows.
 //
 //	FLOW = [tcp: | udp:] END [-> END]
 //	END  = ADDRESS [: PORT]
 //
-// One END matches either end of either tuple, so 172.17.0.2:43512 and
-// 10.0.0.1:80 both find tcp:172.17.0.2:43512->10.0.0.1:80. Two are source and
-// destination of one tuple, the original or the reply. An IPv6 address with a
-// port stands in brackets. What has no such form is a container's name or ID.
+// One END matches either end of either tuple, so 172.17.0.2:43512 and 10.0.0.1:80 both
+// match tcp:172.17.0.2:43512->10.0.0.1:80. Two are source and destination of one tuple,
+// the original or the reply. An IPv6 address with a port is written in brackets. Any
+// other word is a container's name or ID.
 type Subject struct {
 	Container string // the other fields are zero when set
 	Proto     string // "tcp", "udp" or "" for both
@@ -31,7 +31,7 @@ type End struct {
 	Port uint16 // 0: every port
 }
 
-// ParseSubject reads the form above. The error is a *SubjectError.
+// ParseSubject parses this form. The error is a *SubjectError.
 func ParseSubject(s string) (Subject, error) {
 	sub, err := parseSubject(s)
 	if err != nil {
@@ -60,14 +60,14 @@ func parseSubject(s string) (Subject, error) {
 	return sub, err
 }
 
-// parseContainer takes what the container runtimes take for names.
+// parseContainer accepts the characters that container runtimes allow in names.
 func parseContainer(s string) (Subject, error) {
 	if s == "" {
 		return Subject{}, errors.New("it is empty")
 	}
 	for _, r := range s {
 		if r <= ' ' || r > '~' || strings.ContainsRune(`:<>"'`, r) {
-			return Subject{}, fmt.Errorf("it is no address and port, and no name has %q in it", r)
+			return Subject{}, fmt.Errorf("it is not an address and port, and a name cannot contain %q", r)
 		}
 	}
 	return Subject{Container: s}, nil
@@ -79,7 +79,7 @@ func parseEnd(s string) (End, error) {
 	}
 	addr, err := netip.ParseAddr(s)
 	if err != nil {
-		return End{}, fmt.Errorf("%q is no address with or without a port", s)
+		return End{}, fmt.Errorf("%q is not an address with or without a port", s)
 	}
 	return End{Addr: addr}, nil
 }
@@ -105,7 +105,7 @@ func (e End) String() string {
 	return netip.AddrPortFrom(e.Addr, e.Port).String()
 }
 
-// Match says whether f is a flow that s asks about.
+// Match reports whether a flow matches the subject.
 func (s Subject) Match(f Flow) bool {
 	if s.Container != "" {
 		return f.Container == s.Container
@@ -128,7 +128,7 @@ func (e End) match(addr string, port uint16) bool {
 	return e.Addr.String() == addr && (e.Port == 0 || e.Port == port)
 }
 
-// String is "" for the zero Tuple.
+// String returns "" for the zero Tuple.
 func (t Tuple) String() string {
 	if t == (Tuple{}) {
 		return ""

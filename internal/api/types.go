@@ -1,42 +1,43 @@
-// Package api is the contract between the daemon and its clients: the JSON
-// documents that every reading command prints with --json, and the HTTP
-// routes that carry them over the daemon's unix socket.
+// Package api defines the interface between the services and their clients: the JSON
+// documents that commands print with --json, and the HTTP routes on the services' unix
+// sockets.
 //
-// Durations are milliseconds, sizes bytes, counts packets or connections.
-// Pairs [o, r] are the connection's original and reply direction.
+// Durations are milliseconds, sizes bytes, counts packets or connections. Pairs [o, r]
+// are the connection's original and reply direction.
 package api
 
-// State of a daemon's express way.
+// States of the express path.
 const (
 	StateActive = "active" // packets of known connections go express
 	StatePaused = "paused" // by `scon pause`: every packet goes regular
-	StateInert  = "inert"  // Status.Why: the programs send every packet regular
+	StateInert  = "inert"  // every packet goes regular, for the reason Status.Why
 )
 
-// State of one Conentry.
+// States of a Conentry.
 const (
-	FlowComposing = "composing" // waiting to see what the regular way decides
-	FlowExpress   = "express"   // decided; packets go express
-	FlowDiscard   = "discard"   // an observed Netfilter drop is remembered
+	FlowComposing = "composing" // the decision of the regular path is not recorded yet
+	FlowExpress   = "express"   // packets go express
+	FlowDiscard   = "discard"   // packets are dropped, as Netfilter did
 )
 
-// Way of a Conentry: the regular one that its packets do without.
+// Ways of a Conentry: the regular path that its packets bypass.
 const (
-	WayWire       = "wire"       // between a container and outside, by an uplink
-	WayContainers = "containers" // between two containers; no decision was seen yet
+	WayWire       = "wire"       // between a container and another host, by an uplink
+	WayContainers = "containers" // between two containers; no decision recorded yet
 	WayBridged    = "bridged"    // within a bridge
-	WayHairpin    = "hairpin"    // by IP or a translation back into the bridge, as to a published port
-	WayRouted     = "routed"     // by IP, from one bridge to another or without any
+	WayHairpin    = "hairpin"    // routed or translated back into the bridge, as to a published port
+	WayRouted     = "routed"     // routed between bridges, or without a bridge
 )
 
-// Confilter values of a Conentry (scon.txt, section V-B2).
+// Confilter values of a Conentry (Intelligent Packet Processing for Performant Containers
+// in IoT, section V-B2).
 const (
 	ConfilterDiscard = -1
 	ConfilterRegular = 0
 	ConfilterSuccess = 1
 )
 
-// Status is what `scon status --json` prints.
+// Status is the output of `scon status --json`.
 type Status struct {
 	State      string      `json:"state"`
 	Why        string      `json:"why,omitempty"` // of StateInert
@@ -46,14 +47,14 @@ type Status struct {
 	Hooks      []Hook      `json:"hooks"`
 	Containers []Container `json:"containers"`
 	Totals     Totals      `json:"totals"`
-	// Reasons counts why packets at the uplinks stayed regular.
+	// Reasons counts the regular packets at the uplinks by reason.
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped names devices that are not hooked, and why.
+	// Skipped lists devices without hooks.
 	Skipped []Skipped `json:"skipped"`
 	PID     int       `json:"pid"`
 	Version string    `json:"version"`
-	// Layout is the version of the maps in the kernel: the next daemon takes
-	// Conentries over if it has the same.
+	// Layout is the version of the maps in the kernel: a daemon with the same version
+	// takes over the Conentries.
 	Layout int `json:"layout"`
 }
 
@@ -65,7 +66,7 @@ type Hook struct {
 	Mode    string `json:"mode"` // "tcx" or "clsact"
 }
 
-// Container is one container's port and its Contable in sum.
+// Container is a container's port with the sums of its Conentries.
 type Container struct {
 	Name           string            `json:"name"`
 	ID             string            `json:"id"`
@@ -75,8 +76,8 @@ type Container struct {
 	Paused         bool              `json:"paused"`
 	ExpressPackets uint64            `json:"express_packets"`
 	RegularPackets uint64            `json:"regular_packets"`
-	Reasons        map[string]uint64 `json:"reasons"` // why packets went regular
-	// What it sent and received express: together its ExpressPackets.
+	Reasons        map[string]uint64 `json:"reasons"` // regular packets by reason
+	// Packets that it sent and received express; their sum is ExpressPackets.
 	ExpressSent     Count `json:"express_sent"`
 	ExpressReceived Count `json:"express_received"`
 }
@@ -87,7 +88,7 @@ type Count struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Totals sums over all containers since the programs were loaded.
+// Totals are sums over all containers since the programs were loaded.
 type Totals struct {
 	Entries          int    `json:"entries"`
 	ExpressPackets   uint64 `json:"express_packets"`
@@ -96,13 +97,13 @@ type Totals struct {
 	DiscardedPackets uint64 `json:"discarded_packets"`
 }
 
-// Skipped is a device that stays without hooks.
+// Skipped is a device without hooks.
 type Skipped struct {
 	Dev    string `json:"dev"`
 	Reason string `json:"reason"`
 }
 
-// Tuple is one direction of a connection as conntrack writes it.
+// Tuple is one direction of a connection, as in conntrack.
 type Tuple struct {
 	Src   string `json:"src"`
 	Sport uint16 `json:"sport"`
@@ -110,47 +111,47 @@ type Tuple struct {
 	Dport uint16 `json:"dport"`
 }
 
-// Flow is one Conentry; `scon flows --json` prints a list of them.
+// Flow is one Conentry; `scon flows --json` prints a list of flows.
 type Flow struct {
 	Container      string    `json:"container"`
 	Family         string    `json:"family"` // "ipv4" or "ipv6"
 	Proto          string    `json:"proto"`  // "tcp" or "udp"
 	Orig           Tuple     `json:"orig"`
 	Reply          Tuple     `json:"reply"`
-	Way            string    `json:"way"`                 // Way*
-	Peer           string    `json:"peer,omitempty"`      // the container at the other end
+	Way            string    `json:"way"`                 // one of Way*
+	Peer           string    `json:"peer,omitempty"`      // container at the other end
 	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
 	State          string    `json:"state"`
 	Confilter      int       `json:"confilter"`
 	ExpressPackets [2]uint64 `json:"express_packets"`
 	ExpressBytes   [2]uint64 `json:"express_bytes"`
-	// DiscardedPackets are those that a discard has dropped; absent for others.
+	// DiscardedPackets counts the packets that a discard dropped; absent for others.
 	DiscardedPackets uint64 `json:"discarded_packets,omitempty"`
-	// What conntrack counted of the connection, all of it regular; absent if
-	// it does not count (net.netfilter.nf_conntrack_acct).
+	// Packets and bytes that conntrack counted, all of them regular; absent if
+	// conntrack does not count (net.netfilter.nf_conntrack_acct).
 	RegularPackets *[2]uint64 `json:"regular_packets,omitempty"`
 	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"`
 	AgeMS          int64      `json:"age_ms"`
 	IdleMS         int64      `json:"idle_ms"`
-	LeaseMS        int64      `json:"lease_ms"` // what is left of the longer lease, 0 when over
-	Oif            string     `json:"oif"`      // "" until the way out was seen
-	NextHop        string     `json:"next_hop"` // MAC address, "" until seen
-	MTU            int        `json:"mtu"`      // 0 until seen
-	// Overlay is the device that packets are put on if they skip Oif, an
-	// overlay's, and have its headers already; absent if they do not.
+	LeaseMS        int64      `json:"lease_ms"` // rest of the longer lease, 0 if expired
+	Oif            string     `json:"oif"`      // egress device, "" until recorded
+	NextHop        string     `json:"next_hop"` // MAC address, "" until recorded
+	MTU            int        `json:"mtu"`      // 0 until recorded
+	// Overlay is the device that sends the packets if they bypass the overlay device
+	// Oif and carry its headers already; absent otherwise.
 	Overlay string `json:"overlay,omitempty"`
 }
 
-// Explanation answers `scon explain FLOW|CONTAINER`.
+// Explanation is the answer to `scon explain FLOW|CONTAINER`.
 type Explanation struct {
 	Subject string `json:"subject"`
 	Express bool   `json:"express"`
-	// Findings are in order of weight; the first decides.
+	// Findings are sorted by weight; the first decides.
 	Findings []Finding `json:"findings"`
 	Flows    []Flow    `json:"flows"`
 }
 
-// Finding is one fact about a subject, and what to do about it.
+// Finding is one fact about a subject, with its remedy.
 type Finding struct {
 	Level  string `json:"level"` // "ok", "note", "warn", "fail"
 	What   string `json:"what"`
@@ -158,35 +159,35 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Capability is one row of `scon doctor`.
+// Capability is one line of `scon doctor`.
 type Capability struct {
 	Name    string `json:"name"`
 	Level   string `json:"level"` // as Finding.Level
-	Found   string `json:"found"` // what this machine has
-	For     string `json:"for"`   // what SCON uses it for
+	Found   string `json:"found"` // state of this machine
+	For     string `json:"for"`   // its use by SCON
 	Without string `json:"without,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// Preparation is one row of `scon doctor --latency`: something about a machine
-// that matters to latency, or that the paper on it has changed.
+// Preparation is one line of `scon doctor --latency`: a setting that affects latency, or
+// that the paper on low latency changed.
 type Preparation struct {
 	Name   string `json:"name"`
-	Paper  string `json:"paper"` // what the paper did
-	Level  string `json:"level"` // "ok": as in the paper; "note": not so; "unknown"
-	Found  string `json:"found"` // what this machine has
+	Paper  string `json:"paper"` // the paper's setting
+	Level  string `json:"level"` // "ok": as in the paper; "note": different; "unknown"
+	Found  string `json:"found"` // state of this machine
 	Remedy string `json:"remedy,omitempty"`
-	// Seen says how to measure on this machine whether it matters.
+	// Seen says how to measure the effect on this machine.
 	Seen string `json:"seen"`
 }
 
-// LatencyDoctor is what `scon doctor --latency --json` prints.
+// LatencyDoctor is the output of `scon doctor --latency --json`.
 type LatencyDoctor struct {
 	Kernel       string        `json:"kernel"`
 	Preparations []Preparation `json:"preparations"`
 }
 
-// Doctor is what `scon doctor --json` prints.
+// Doctor is the output of `scon doctor --json`.
 type Doctor struct {
 	Kernel       string       `json:"kernel"`
 	Capabilities []Capability `json:"capabilities"`

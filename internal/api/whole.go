@@ -2,8 +2,7 @@ package api
 
 import "slices"
 
-// In JSON a list is a list and a map a map, never null: these give documents
-// empty ones for nil.
+// In JSON a list or map is never null: these functions replace nil by an empty one.
 
 func (s Status) whole() Status {
 	s.Hooks = list(s.Hooks)

@@ -1,11 +1,10 @@
-// Package config reads the daemon's settings from a YAML file.
+// Package config reads the services' settings from a YAML file.
 //
-// The YAML is parsed by goccy/go-yaml, chosen over koanf because its syntax
-// tree carries line and column of every key and value: each refusal names the
-// place, the key and what the key accepts. The values are taken from the tree
-// by a table of keys (keys.go) and not by the library's decoder, which, also
-// in strict mode, reads 1.5 and "8192" as whole numbers, skips an empty value
-// and loses the place of a bad duration.
+// goccy/go-yaml parses the YAML. Its syntax tree has the line and column of every key and
+// value, so that each error names the place, the key and the accepted values; koanf has
+// no such positions. A table of keys (keys.go) converts the values, not the library's
+// decoder, which even in strict mode accepts 1.5 and "8192" as whole numbers, skips an
+// empty value and loses the position of an invalid duration.
 package config
 
 import (
@@ -16,112 +15,111 @@ import (
 	"time"
 )
 
-// DefaultPath is where `make install` puts the file.
+// DefaultPath is the installed path of the file.
 const DefaultPath = "/etc/scon/scon.yaml"
 
-// Config is every setting of the daemon. The YAML names stand in keys.go.
+// Config holds all settings. keys.go defines their YAML names.
 type Config struct {
 	// Bridges are the bridges whose container ports are hooked.
 	Bridges Devices
 
-	// Uplinks are the devices by which the containers' traffic leaves and
-	// enters the machine.
+	// Uplinks are the devices by which the containers' packets leave and enter the
+	// machine.
 	Uplinks Devices
 
-	// Connections is the most Conentries that may exist at a time,
-	// 64..1048576, default 8192. It decides the size of the table in memory.
+	// Connections is the maximum number of Conentries, 64..1048576, default 8192. It
+	// determines the size of the table in memory.
 	Connections int
 
-	// PerContainerShare is how much of Connections one container may hold,
-	// 1..100 percent, default 50.
+	// PerContainerShare is the share of Connections that one container may hold, 1..100
+	// percent, default 50.
 	PerContainerShare int
 
-	// Admit is how many packets of a connection go regular before it is
-	// composed, 2..65535, default 8: a short connection must not pay. Of TCP
-	// those that the container sends count.
+	// Admit is the number of regular packets of a connection before it is composed,
+	// 2..65535, default 8: short connections must not cost more. Of TCP only packets
+	// that the container sends count.
 	Admit int
 
-	// Lease is how long one direction of a connection goes express before
-	// one packet of it goes regular again, 10 ms..1 s, default 1 s. A change
-	// of policy that nothing announces lives at most this long.
+	// Lease is the time that one direction of a connection goes express before one
+	// packet goes regular again, 10 ms..1 s, default 1 s. A policy change without a
+	// notification takes effect within this time.
 	Lease time.Duration
 
-	// LeasePackets is the lease's bound in packets of one direction,
-	// 16..16777216, default 65536; of TCP it is 4096 at most.
+	// LeasePackets is the lease in packets of one direction, 16..16777216, default
+	// 65536; for TCP at most 4096.
 	LeasePackets int
 
-	// FlushIdle is how long a Conentry may stay without a packet,
-	// 1 s..1 h, default 10 s.
+	// FlushIdle is the idle time after which a Conentry is removed, 1 s..1 h, default
+	// 10 s.
 	FlushIdle time.Duration
 
-	// ExactCounters are counters of the rules that must miss no packet: named
-	// ones of nftables, and those of rules or of nftables' chains with such a
-	// comment. Connections that they count stay regular. Default none.
+	// ExactCounters are counters of rules that must count every packet: named counters
+	// of nftables, and those of rules or chains with such a comment. Connections that
+	// they count stay regular. Default none.
 	ExactCounters []string
 
-	// Regular selects devices and containers whose policy is made elsewhere:
-	// what passes them stays regular. Default none.
+	// Regular selects devices and containers whose policy is enforced outside
+	// Netfilter: their packets stay regular. Default none.
 	Regular []Selector
 
-	// Log says how much the daemon tells, and in which form.
+	// Log sets the level and the format of the log.
 	Log Log
 
-	// Metrics is the address, IP:PORT, at which Prometheus may fetch the metrics
-	// of express from outside the socket. "", the default, means nowhere.
+	// Metrics is the address, IP:PORT, at which Prometheus may scrape the metrics of
+	// express beside the socket. "", the default, is none.
 	Metrics string
 
-	// SocketGroup is the name of the group that may ask the daemon; changing
-	// anything is for root.
-	// "", the default, means root only.
+	// SocketGroup is the group that may read at the daemon's socket; only root may
+	// change state. "", the default, admits root only.
 	SocketGroup string
 
-	// Startup gives containers their network.
+	// Startup configures the startup service's agent.
 	Startup Startup
 
-	// Pipe carries bulk data between containers.
+	// Pipe configures the pipe's broker.
 	Pipe Pipe
 
-	// Docker makes networks for Docker.
+	// Docker configures the network driver for Docker.
 	Docker Docker
 }
 
-// OfExpress is the configuration as far as express reads it.
+// OfExpress returns the settings that express reads.
 func (c Config) OfExpress() Config {
 	d := Default()
 	c.Startup, c.Pipe, c.Docker = d.Startup, d.Pipe, d.Docker
 	return c
 }
 
-// OfStartup is the configuration as far as the startup service reads it.
+// OfStartup returns the settings that the startup service reads.
 func (c Config) OfStartup() Config {
 	d := Default()
 	d.Log, d.Startup, d.Docker = c.Log, c.Startup, c.Docker
 	return d
 }
 
-// OfPipe is the configuration as far as the pipe's broker reads it.
+// OfPipe returns the settings that the pipe's broker reads.
 func (c Config) OfPipe() Config {
 	d := Default()
 	d.Log, d.Pipe = c.Log, c.Pipe
 	return d
 }
 
-// HasStartup tells whether there is to be a startup service.
+// HasStartup reports whether the startup service is enabled.
 func (c Config) HasStartup() bool { return c.Startup.Enabled || c.Docker.Enabled }
 
-// Log is the form of the daemon's log.
+// Log configures the services' logs.
 type Log struct {
 	Level  slog.Level // debug, info (default), warn, error
 	Format string     // FormatText (default) or FormatJSON
 }
 
-// Forms of the log.
+// Formats of the log.
 const (
 	FormatText = "text"
 	FormatJSON = "json"
 )
 
-// Default is the configuration of a daemon without a file.
+// Default returns the settings without a file.
 func Default() Config {
 	return Config{
 		Connections:       8192,
@@ -149,19 +147,19 @@ func (c Config) Validate() error {
 
 // A ValueError says which key has a value that it does not accept.
 type ValueError struct {
-	Key string // the name in the file, "log.level" for a key within a key
-	Err error  // what it is, and what it may be
+	Key string // the name in the file, such as "log.level"
+	Err error  // the value, and the accepted values
 }
 
 func (e *ValueError) Error() string { return e.Key + " " + e.Err.Error() }
 
 func (e *ValueError) Unwrap() error { return e.Err }
 
-// Devices are names of network devices; nil stands for `auto`: every device
-// that fits, as they come and go.
+// Devices are names of network devices; nil is `auto`: every suitable device, updated as
+// devices appear and disappear.
 type Devices []string
 
-// ParseDevices reads the form of the command line: "auto" or "a,b".
+// ParseDevices parses the form of the command line: "auto" or "a,b".
 func ParseDevices(s string) (Devices, error) {
 	if s == "auto" {
 		return nil, nil
@@ -170,7 +168,7 @@ func ParseDevices(s string) (Devices, error) {
 	return d, d.check()
 }
 
-// Auto says whether the devices are found rather than named.
+// Auto reports whether the devices are discovered.
 func (d Devices) Auto() bool { return d == nil }
 
 func (d Devices) String() string {
@@ -180,8 +178,7 @@ func (d Devices) String() string {
 	return strings.Join(d, ",")
 }
 
-// check refuses an empty list, a name the kernel would refuse, and a name
-// that stands there twice.
+// check refuses an empty list, an invalid name, and a name that occurs twice.
 func (d Devices) check() error {
 	if d != nil && len(d) == 0 {
 		return fmt.Errorf("names no device: want auto or names such as [docker0]")

@@ -136,8 +136,8 @@ func TestMetricsAtLoopback(t *testing.T) {
 // TestReadRefuses pairs content with the whole of its error.
 func TestReadRefuses(t *testing.T) {
 	for content, want := range map[string]string{
-		"":                                `f: is empty: leave the file out for the defaults, or write at least one key`,
-		" \n\n":                           `f: is empty: leave the file out for the defaults, or write at least one key`,
+		"":                                `f: is empty: remove the file to use the defaults, or set at least one key`,
+		" \n\n":                           `f: is empty: remove the file to use the defaults, or set at least one key`,
 		"admit: 4\nupink: auto\n":         `f:2:1: unknown key "upink": did you mean "uplinks"?`,
 		"colour: red\n":                   `f:1:1: unknown key "colour"`,
 		"log:\n  lvl: info\n":             `f:2:3: unknown key "log.lvl": did you mean "log.level"?`,
@@ -176,7 +176,7 @@ func TestReadRefuses(t *testing.T) {
 		"log: {format: xml}\n":            `f:1:15: log.format is "xml": want text or json`,
 		"exact_counters: all\n":           `f:1:17: exact_counters is "all": want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
 		"exact_counters: [7]\n":           `f:1:17: exact_counters is a list: want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
-		"exact_counters: [\"\"]\n":        `f:1:17: exact_counters has a name that is empty: want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
+		"exact_counters: [\"\"]\n":        `f:1:17: exact_counters has an empty name: want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none`,
 		"exact_counters: [a, b, a]\n":     `f:1:17: exact_counters names "a" twice`,
 		"exact_counters: [\"a\\nb\"]\n":   `f:1:17: exact_counters has the name "a\nb": want printable characters`,
 		"metrics: 9477\n":                 `f:1:10: metrics is 9477: want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
@@ -189,7 +189,7 @@ func TestReadRefuses(t *testing.T) {
 		"admit: 4\n---\nadmit: 5\n":       `f:3:6: begins a second document: want one`,
 		"admit: [\n":                      `f:1:8: sequence end token ']' not found`,
 		"<<: {admit: 4}\n":                `f:1:1: unknown key "<<"`,
-		strings.Repeat("# long\n", 1<<16): `f: is larger than 262144 bytes: this is no file of scon's`,
+		strings.Repeat("# long\n", 1<<16): `f: is larger than 262144 bytes: not a configuration of scon`,
 	} {
 		_, err := config.Read("f", strings.NewReader(content))
 		if err == nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Docker is the network driver that Docker calls.
+// Docker configures the network driver for Docker.
 type Docker struct {
-	// Enabled says whether there is one; default false.
+	// Enabled starts the driver; default false.
 	Enabled bool
 
-	// Socket is where Docker finds it, default /run/docker/plugins/scon.sock.
-	// The file's name is the driver's.
+	// Socket is the path where Docker finds the driver, default
+	// /run/docker/plugins/scon.sock. The file's name is the driver's.
 	Socket string
 
-	// Directory keeps its networks, also over a reboot, default
+	// Directory holds the records of networks, also over a reboot, default
 	// /var/lib/scon/docker.
 	Directory string
 }
@@ -31,7 +31,7 @@ var dockerKeys = []key{
 	path("docker.directory", "such as /var/lib/scon/docker", func(c *Config) *string { return &c.Docker.Directory }),
 }
 
-// path is a key that takes an absolute path.
+// path returns a key that takes an absolute path.
 func path(name, example string, field func(*Config) *string) key {
 	want := "want an absolute path " + example
 	return key{

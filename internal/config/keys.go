@@ -12,15 +12,15 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// A key is one setting: its name in the file, how it is taken from the file's
-// syntax tree, and which values it may have.
+// A key is one setting: its name in the file, its conversion from the syntax tree, and the
+// check of its value.
 type key struct {
 	name  string
 	read  func(c *Config, n ast.Node) error
 	check func(c *Config) error
 }
 
-// keys is every key of the file, in the order of packaging/scon.yaml.
+// keys lists all keys of the file, in the order of packaging/scon.yaml.
 var keys = slices.Concat([]key{
 	devices("bridges", func(c *Config) *Devices { return &c.Bridges }),
 	devices("uplinks", func(c *Config) *Devices { return &c.Uplinks }),
@@ -38,7 +38,7 @@ var keys = slices.Concat([]key{
 	socketGroup,
 }, startupKeys, pipeKeys, dockerKeys)
 
-// devices is a key that takes `auto` or a list of device names.
+// devices returns a key that takes `auto` or a list of device names.
 func devices(name string, field func(*Config) *Devices) key {
 	return key{
 		name: name,
@@ -58,7 +58,7 @@ func devices(name string, field func(*Config) *Devices) key {
 	}
 }
 
-// number is a key that takes a whole number of unit.
+// number returns a key that takes a whole number of a unit.
 func number(name, unit string, low, high int, field func(*Config) *int) key {
 	want := fmt.Sprintf("want a whole number of %s, %d..%d", unit, low, high)
 	return key{
@@ -82,7 +82,7 @@ func number(name, unit string, low, high int, field func(*Config) *int) key {
 	}
 }
 
-// duration is a key that takes a time with its unit, such as 10ms or 1s.
+// duration returns a key that takes a time with its unit, such as 10ms or 1s.
 func duration(name string, low, high time.Duration, field func(*Config) *time.Duration) key {
 	want := fmt.Sprintf("want a time with its unit, %v..%v", low, high)
 	return key{
@@ -105,7 +105,7 @@ func duration(name string, low, high time.Duration, field func(*Config) *time.Du
 	}
 }
 
-// texts reads a list of strings, nil if it is empty.
+// texts returns a list of strings, nil if it is empty.
 func texts(n ast.Node) (list []string, ok bool) {
 	sequence, ok := n.(*ast.SequenceNode)
 	if !ok {
@@ -123,7 +123,7 @@ func texts(n ast.Node) (list []string, ok bool) {
 
 const wantCounters = "want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none"
 
-// maxComment is the longest comment that a rule can have, in bytes: xt_comment's.
+// maxComment is the length limit of a rule's comment in bytes, that of xt_comment.
 const maxComment = 255
 
 var exactCounters = key{
@@ -140,9 +140,9 @@ var exactCounters = key{
 		for i, name := range c.ExactCounters {
 			switch {
 			case name == "":
-				return fmt.Errorf("has a name that is empty: %s", wantCounters)
+				return fmt.Errorf("has an empty name: %s", wantCounters)
 			case len(name) > maxComment:
-				return fmt.Errorf("has a name of %d bytes: no counter's or comment's is longer than %d", len(name), maxComment)
+				return fmt.Errorf("has a name of %d bytes: counters and comments have at most %d", len(name), maxComment)
 			case strings.ContainsFunc(name, unicode.IsControl):
 				return fmt.Errorf("has the name %q: want printable characters", name)
 			case slices.Contains(c.ExactCounters[:i], name):
@@ -200,7 +200,7 @@ var logFormat = key{
 	},
 }
 
-// metrics is a key that takes the address at which Prometheus may fetch metrics.
+// metrics returns a key that takes the address at which Prometheus may scrape metrics.
 func metrics(name string, field func(*Config) *string) key {
 	return key{
 		name: name,
@@ -248,7 +248,7 @@ var socketGroup = key{
 	},
 }
 
-// describe names a value of the file the way its writer sees it.
+// describe returns a value of the file as the user wrote it.
 func describe(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.NullNode:

@@ -16,11 +16,11 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// maxSize bounds the file, in bytes; the shipped one has two thousand.
+// maxSize limits the file, in bytes.
 const maxSize = 1 << 18
 
-// Load reads the file at path over the defaults. Errors about its content
-// begin with path:line:column.
+// Load reads the file at path over the defaults. Errors about its content begin with
+// path:line:column.
 func Load(path string) (Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -30,16 +30,16 @@ func Load(path string) (Config, error) {
 	return Read(path, f)
 }
 
-// Read is Load for content that is open already; name stands in its errors.
+// Read is Load for an open file; errors contain name.
 func Read(name string, r io.Reader) (Config, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	switch {
 	case err != nil:
 		return Config{}, fmt.Errorf("read config %s: %w", name, err)
 	case len(content) > maxSize:
-		return Config{}, fmt.Errorf("%s: is larger than %d bytes: this is no file of scon's", name, maxSize)
+		return Config{}, fmt.Errorf("%s: is larger than %d bytes: not a configuration of scon", name, maxSize)
 	case len(strings.TrimSpace(string(content))) == 0:
-		return Config{}, fmt.Errorf("%s: is empty: leave the file out for the defaults, or write at least one key", name)
+		return Config{}, fmt.Errorf("%s: is empty: remove the file to use the defaults, or set at least one key", name)
 	}
 	c := Default()
 	if err := c.apply(content); err != nil {
@@ -48,7 +48,7 @@ func Read(name string, r io.Reader) (Config, error) {
 	return c, nil
 }
 
-// apply sets every key that content names. Errors begin with line:column.
+// apply sets the keys in content. Errors begin with line:column.
 func (c *Config) apply(content []byte) error {
 	file, err := parser.ParseBytes(content, 0)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *Config) apply(content []byte) error {
 		}
 	}
 	switch len(bodies) {
-	case 0: // nothing but comments: the defaults
+	case 0: // comments only: the defaults
 		return nil
 	case 1:
 		return c.applyMapping(bodies[0], "")
@@ -74,8 +74,8 @@ func (c *Config) apply(content []byte) error {
 	}
 }
 
-// applyMapping sets the keys of one mapping whose own name is prefix ("" for
-// the file itself, "log." below log).
+// applyMapping sets the keys of one mapping. prefix is the mapping's own name, "log." for
+// the keys of log, "" for the file.
 func (c *Config) applyMapping(n ast.Node, prefix string) error {
 	m, ok := n.(ast.MapNode)
 	if !ok {
@@ -93,10 +93,10 @@ func (c *Config) applyMapping(n ast.Node, prefix string) error {
 	return nil
 }
 
-// sections are keys with keys below them.
+// sections are keys whose values are mappings.
 var sections = []string{"log", "startup", "startup.pool", "startup.limits", "pipe", "docker"}
 
-// applyKey sets one key, or all that stands below it.
+// applyKey sets one key, or all keys of a section.
 func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
 	word := kv.Key.GetToken().Value
 	name := prefix + word
@@ -122,7 +122,7 @@ func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
 	return at(kv.Key.GetToken(), "unknown key %q%s", name, near.Hint(name, Names()))
 }
 
-// Names are the dotted names of all keys, in the order of the shipped file.
+// Names returns the dotted names of all keys, in the order of the shipped file.
 func Names() []string {
 	var all []string
 	for _, k := range keys {
@@ -131,7 +131,7 @@ func Names() []string {
 	return all
 }
 
-// at is an error at the place of tk, "line:column: ...".
+// at returns an error with the position of tk, "line:column: ...".
 func at(tk *token.Token, format string, args ...any) error {
 	return fmt.Errorf("%d:%d: %w", tk.Position.Line, tk.Position.Column, fmt.Errorf(format, args...))
 }

@@ -8,24 +8,24 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Pipe is the broker of bulk data between containers.
+// Pipe configures the broker of bulk data between containers.
 type Pipe struct {
-	// Enabled says whether there is one; default false.
+	// Enabled starts the broker; default false.
 	Enabled bool
 
-	// Allow are groups of IPv4 addresses: both ends of a connection have to be
-	// in the same one. Default none: the network alone decides.
+	// Allow are groups of IPv4 addresses: both ends of a connection must be in the same
+	// group. Default none: the network decides.
 	Allow []netip.Prefix
 
-	// MemoryLimit bounds the rings of all connections, 1MiB..64GiB, default
-	// 256 MiB. A container may hold half of it.
+	// MemoryLimit limits the rings of all connections, 1MiB..64GiB, default 256 MiB. A
+	// container may hold half of it.
 	MemoryLimit int64
 
-	// CopyDevice says whether a device copies for the engine copier, if the
-	// helper program for it is there and finds one; default false.
+	// CopyDevice lets a device copy for the engine copier, if the helper program is
+	// installed and finds one; default false.
 	CopyDevice bool
 
-	// Metrics is Config.Metrics of the broker.
+	// Metrics is Config.Metrics, for the broker.
 	Metrics string
 }
 

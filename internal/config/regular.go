@@ -8,16 +8,16 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Selector selects what the setting regular keeps regular. One of Device, Name
-// and Label is not "".
+// Selector selects devices or containers for the setting regular. One of Device, Name and
+// Label is set.
 type Selector struct {
 	Device string  // a port or an uplink
-	Name   string  // a container's name or identifier
-	Label  string  // a label of a container's; its value is Value, any if that is nil
+	Name   string  // a container's name or ID
+	Label  string  // a container's label; nil Value matches any value
 	Value  *string `json:",omitempty"`
 }
 
-// String is the selector as the settings have it.
+// String returns the selector in the form of the file.
 func (s Selector) String() string {
 	switch {
 	case s.Name != "":

@@ -12,65 +12,65 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Startup is the agent that gives containers their network.
+// Startup configures the agent of the startup service.
 type Startup struct {
-	// Enabled says whether there is one; default false.
+	// Enabled starts the agent; default false.
 	Enabled bool
 
-	// Networks are files with CNI configurations, .conflist or .conf, that are
-	// prepared for when the daemon starts; others at their first ADD.
+	// Networks are files with CNI configurations, .conflist or .conf, whose networks are
+	// prepared at the service's start; others are prepared at their first ADD.
 	Networks []string
 
-	// EnvNetworks are the names of networks that a container of scon-oci may
-	// choose by SCON_NETWORK in its environment, which its image can set;
-	// default none. The annotation scon.network needs no entry here.
+	// EnvNetworks are the networks that a container of scon-oci may select with
+	// SCON_NETWORK in its environment, which its image can set; default none. The
+	// annotation scon.network needs no entry here.
 	EnvNetworks []string
 
-	// AddressCooldown is how long an address rests after its container,
-	// 0s..1h, default 10 s. It is used earlier only if there is no other.
+	// AddressCooldown is the time before a released address is leased again, 0s..1h,
+	// default 10 s. It is leased earlier only if no other is free.
 	AddressCooldown time.Duration
 
-	// StageLog is a file to which every container's stages are appended, "" for
-	// none (the default). The latest are in memory in any case.
+	// StageLog is a file to which the stages of every container are appended, "" for none
+	// (the default). The latest stages are always kept in memory.
 	StageLog string
 
-	// Metrics is Config.Metrics of the startup service.
+	// Metrics is Config.Metrics, for the startup service.
 	Metrics string
 
 	Pool   Pool
 	Limits Limits
 }
 
-// Pool is how many wired namespaces stand ready (startup.txt, section 5.1).
+// Pool configures the pool of prepared namespaces (Understanding Network Startup for
+// Secure Containers, section 5.1).
 type Pool struct {
-	// WarmTarget is how many are kept of each network in quiet times, 0..4096,
-	// default 32; 0 means no pool.
+	// WarmTarget is the number of ready namespaces of each network when idle, 0..4096,
+	// default 32; 0 disables the pool.
 	WarmTarget int
-	// Minimum is the number below which the refill does not wait for a quiet
-	// moment, unless containers come in a stream that takes all of the CPUs,
-	// 0..4096, default 4.
+	// Minimum is the number of ready namespaces below which the refill does not wait for
+	// a pause, unless a stream of containers keeps the CPUs busy, 0..4096, default 4.
 	Minimum int
-	// Maximum is what an expected demand may raise the number to, 0..4096,
-	// default 400.
+	// Maximum limits the number that the expected demand can require, 0..4096, default
+	// 400.
 	Maximum int
-	// MemoryLimit bounds what all of them take of the kernel's memory, counted
-	// as NamespaceMemory each, 1MiB..64GiB, default 128 MiB.
+	// MemoryLimit limits the kernel memory of all of them, counted as NamespaceMemory
+	// each, 1MiB..64GiB, default 128 MiB.
 	MemoryLimit int64
-	// Cooldown is how long there are more than WarmTarget after the last
-	// demand, 1s..1h, default one minute.
+	// Cooldown is the time after the last burst until the number returns to WarmTarget,
+	// 1s..1h, default one minute.
 	Cooldown time.Duration
 }
 
-// NamespaceMemory is what a wired namespace takes of the kernel's memory, in
-// bytes.
+// NamespaceMemory is the kernel memory of a prepared namespace, in bytes.
 const NamespaceMemory = 256 << 10
 
-// Limits are how many containers may be in a stage at a time, 0..4096; 0, the
-// default, is no limit (startup.txt, section 5.2).
+// Limits are the numbers of containers that may be in a stage at a time, 0..4096; 0, the
+// default, is no limit (Understanding Network Startup for Secure Containers, section
+// 5.2).
 type Limits struct {
 	NetNS, AddCNI, Cgroup, AttachIf, StartVM int
-	// Timeout is how long a container waits for its turn, 10ms..20s, default
-	// 5 s. Then it proceeds.
+	// Timeout is how long a container waits for admission, 10ms..20s, default 5 s. Then
+	// it proceeds.
 	Timeout time.Duration
 }
 
@@ -104,7 +104,7 @@ var startupKeys = []key{
 	duration("startup.limits.timeout", 10*time.Millisecond, 20*time.Second, func(c *Config) *time.Duration { return &c.Startup.Limits.Timeout }),
 }
 
-// checkTogether refuses values that contradict each other.
+// checkTogether refuses combinations of values that contradict each other.
 func (s Startup) checkTogether() error {
 	p := s.Pool
 	switch {
@@ -118,7 +118,7 @@ func (s Startup) checkTogether() error {
 	return nil
 }
 
-// flag is a key that takes true or false.
+// flag returns a key that takes true or false.
 func flag(name string, field func(*Config) *bool) key {
 	return key{
 		name: name,
@@ -134,7 +134,7 @@ func flag(name string, field func(*Config) *bool) key {
 	}
 }
 
-// files is a key that takes a list of absolute paths.
+// files returns a key that takes a list of absolute paths.
 func files(name string, field func(*Config) *[]string) key {
 	const want = "want a list of absolute paths such as [/etc/cni/net.d/10-scon.conflist], [] for none"
 	return key{
@@ -207,7 +207,7 @@ var units = []struct {
 	bytes int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 
-// size is a key that takes bytes with their unit, such as 128MiB.
+// size returns a key that takes bytes with their unit, such as 128MiB.
 func size(name string, low, high int64, field func(*Config) *int64) key {
 	want := fmt.Sprintf("want a whole number with KiB, MiB or GiB, %s..%s", bytesText(low), bytesText(high))
 	return key{

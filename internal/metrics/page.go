@@ -1,7 +1,7 @@
-// Package metrics writes counters for Prometheus, in its text format.
+// Package metrics writes metrics in Prometheus' text format.
 //
-// The format is written by hand: Prometheus' own library takes 2 MB of memory.
-// The tests read it back with that library.
+// It formats them itself: Prometheus' own library takes 2 MB of memory. The tests parse
+// the output with that library.
 package metrics
 
 import (
@@ -12,21 +12,21 @@ import (
 	"strings"
 )
 
-// Family is all metrics of one name.
+// Family is the metrics of one name.
 type Family struct {
 	name, kind, help string
 	labels           []string
 }
 
-// families are all that there are, in the order in which they are written.
+// families lists all families in output order.
 var families []*Family
 
-// Counter makes a family of counters.
+// Counter defines a family of counters.
 func Counter(name, help string, labels ...string) *Family {
 	return newFamily(Family{name, "counter", help, labels})
 }
 
-// Gauge makes a family of gauges.
+// Gauge defines a family of gauges.
 func Gauge(name, help string, labels ...string) *Family {
 	return newFamily(Family{name, "gauge", help, labels})
 }
@@ -36,7 +36,7 @@ func newFamily(f Family) *Family {
 	return &f
 }
 
-// Page is the samples of each family, a line for each.
+// Page holds the samples of each family, one line each.
 type Page map[*Family][]string
 
 var (
@@ -44,7 +44,7 @@ var (
 	labelValue = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
 
-// Put adds a sample with a value for each of the family's labels.
+// Put adds a sample, with a value for each of the family's labels.
 func (p Page) Put(f *Family, value float64, labels ...string) {
 	var pairs []string
 	for i, name := range f.labels {

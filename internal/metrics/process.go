@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// As every exporter names them.
+// The names that all exporters use.
 var (
 	cpuTime   = Counter("process_cpu_seconds_total", "User and system CPU time of the process.")
 	memory    = Gauge("process_resident_memory_bytes", "Resident memory of the process; of express, the table of Conentries included.")
@@ -16,7 +16,7 @@ var (
 	startTime = Gauge("process_start_time_seconds", "When the service started, since 1970.")
 )
 
-// Process adds what every service tells of its process.
+// Process adds the metrics of the process, common to all services.
 func (p Page) Process(started time.Time) error {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
@@ -36,7 +36,7 @@ func (p Page) Process(started time.Time) error {
 	}
 	p.Put(cpuTime, time.Duration(usage.Utime.Nano()+usage.Stime.Nano()).Seconds())
 	p.Put(memory, float64(resident*os.Getpagesize()))
-	p.Put(openFiles, float64(len(files)-1)) // one of them lists
+	p.Put(openFiles, float64(len(files)-1)) // without the directory itself
 	p.Put(startTime, float64(started.UnixMilli())/1000)
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package service is what SCON's three services have in common: where they keep
-// their files, how they answer their clients, and what they tell systemd.
+// Package service is the common part of SCON's three services: their files, their sockets
+// and the notifications of systemd.
 package service
 
 import (
@@ -17,34 +17,33 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Options say where and how a service works.
+// Options configure a service.
 type Options struct {
 	Config   config.Config
-	StateDir string // of all services: see package state
+	StateDir string // common to all services: see package state
 	Socket   string
-	Netns    string // as given by --netns, for those who read the state
+	Netns    string // as given by --netns, recorded in the state
 	Logger   *slog.Logger
 	Version  string
-	// Ready is called once when the socket answers. It may be nil.
+	// Ready is called once, when the socket answers. It may be nil.
 	Ready func()
 }
 
-// Server is how a service answers.
+// Server describes a service's sockets and handlers.
 type Server struct {
 	Service state.Service
-	// Group is the one that may read at the socket, "" for root alone.
+	// Group is the group that may read at the socket, "" for root only.
 	Group string
-	// Metrics is the address, IP:PORT, at which Prometheus may fetch metrics,
-	// "" for none.
+	// Metrics is the address, IP:PORT, at which Prometheus may scrape metrics, "" for none.
 	Metrics      string
 	WriteMetrics func(io.Writer) error
 	Handler      http.Handler
-	// Failed is called if the socket cannot be served any more.
+	// Failed is called if serving the socket fails.
 	Failed func()
 }
 
-// Serve answers clients until ctx ends; the channel is closed afterwards. It
-// returns when the service is ready, and has told systemd.
+// Serve serves clients until ctx ends, then closes the channel. It returns when the
+// service is ready and systemd is notified.
 func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err error) {
 	metrics, err := listenMetrics(s.Metrics)
 	if err != nil {
@@ -60,14 +59,14 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	var servers sync.WaitGroup
 	servers.Go(func() {
 		if err := api.Serve(ctx, l, s.Handler); err != nil {
-			o.Logger.Error("serving clients", "error", err)
+			o.Logger.Error("serve clients", "error", err)
 			s.Failed()
 		}
 	})
 	if metrics != nil {
 		servers.Go(func() {
 			if err := api.ServeMetrics(ctx, metrics, s.WriteMetrics); err != nil {
-				o.Logger.Error("serving metrics", "error", err)
+				o.Logger.Error("serve metrics", "error", err)
 			}
 		})
 	}
@@ -79,13 +78,13 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	go func() {
 		defer close(done)
 		<-ctx.Done()
-		notify(stopping) // what follows may take longer than systemd waits for a beat
+		notify(stopping) // the rest may take longer than WatchdogSec
 		servers.Wait()
 	}()
 	return done, nil
 }
 
-// listen opens the socket and writes the service's state.
+// listen opens the socket and writes the service's state file.
 func listen(o Options, s Server) (net.Listener, error) {
 	l, err := api.Listen(o.Socket, s.Group)
 	if err != nil {
@@ -99,7 +98,7 @@ func listen(o Options, s Server) (net.Listener, error) {
 	return l, nil
 }
 
-// listenMetrics opens the metrics' own address; "" is none.
+// listenMetrics listens on the metrics' own address, unless it is "".
 func listenMetrics(addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil

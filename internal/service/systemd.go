@@ -12,17 +12,17 @@ const (
 	stopping = daemon.SdNotifyStopping
 )
 
-// notify tells systemd. A service that systemd did not start has nobody to tell.
+// notify notifies systemd, if systemd started the service.
 func notify(word string) { _, _ = daemon.SdNotify(false, word) }
 
-// Watchdog tells systemd that the service does its work. Systemd restarts a
-// service that has not been heard of for WatchdogSec.
+// Watchdog notifies systemd that the service works. Systemd restarts a service without a
+// notification within WatchdogSec.
 type Watchdog struct {
-	every time.Duration // 0 if systemd does not wait for it
+	every time.Duration // 0 without a watchdog
 	last  time.Time
 }
 
-// NewWatchdog makes the watchdog that the process's environment asks for.
+// NewWatchdog returns the watchdog that the process' environment configures.
 func NewWatchdog() *Watchdog {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -31,8 +31,7 @@ func NewWatchdog() *Watchdog {
 	return &Watchdog{every: limit / 4}
 }
 
-// Beat is called where the service would hang if it did. It tells systemd no more
-// often than is needed.
+// Beat is called in the service's loop. It notifies systemd no more often than needed.
 func (w *Watchdog) Beat(now time.Time) {
 	if w.every == 0 || now.Sub(w.last) < w.every {
 		return
@@ -41,8 +40,8 @@ func (w *Watchdog) Beat(now time.Time) {
 	notify(daemon.SdNotifyWatchdog)
 }
 
-// Probe beats as long as a look at the service succeeds, until ctx ends. It is
-// for services without a loop: look asks the service over its socket.
+// Probe calls Beat as long as look succeeds, until ctx ends. It is for services without a
+// loop: look sends a request to the service's socket.
 func (w *Watchdog) Probe(ctx context.Context, look func() error) {
 	if w.every == 0 {
 		return

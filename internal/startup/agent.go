@@ -1,15 +1,14 @@
-// Package startup gives containers their network as fast as they start without
-// one (startup.txt). Its agent answers CNI's verbs and the OCI wrapper; it owns
-// leases and the pool of wired namespaces, and nothing that it made outlives
-// its attachment:
+// Package startup makes containers' networks without delaying their start
+// (Understanding Network Startup for Secure Containers). Its agent answers CNI's
+// verbs and the OCI wrapper, and owns the address leases and the pool of prepared
+// namespaces. Nothing that it makes outlives its attachment:
 //
-//   - a pooled namespace is held by nothing but the agent until a container gets
-//     it
-//   - a device in a runtime's namespace has its attachment's key in its name on
-//     the host
-//   - a record is written when an ADD is done, and removed when a DEL is
+//   - only the agent holds a pooled namespace until a container gets it
+//   - a device in a runtime's namespace carries its attachment's key in the name
+//     of its end on the host
+//   - a record is written at the end of an ADD and removed at the end of a DEL
 //
-// What is in the kernel without a record is taken away when the agent starts.
+// When the agent starts, it removes everything in the kernel that has no record.
 package startup
 
 import (
@@ -35,56 +34,56 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
-// Options say where and how an agent works.
+// Options configure an agent.
 type Options struct {
 	Config   config.Startup
 	StateDir string
-	Socket   string // where clients find it; "" for those who work without an agent
-	Netns    string // as given by --netns, for those who work without an agent
+	Socket   string // where clients connect; "" in a process that replaces the agent
+	Netns    string // as given by --netns, for processes that replace the agent
 	Logger   *slog.Logger
-	// Wait for another agent that works in StateDir, instead of ErrBusy.
+	// Wait for another process that uses StateDir, instead of returning ErrBusy.
 	Wait bool
 }
 
-// Agent gives containers of one network namespace, in which its process lives,
-// their devices. It is safe for concurrent use.
+// Agent makes the devices of containers whose host ends are in one network
+// namespace, that of its process. It is safe for concurrent use.
 type Agent struct {
 	opts  Options
 	log   *slog.Logger
 	host  *devices.Host
 	store *store
-	home  uint64 // number of the agent's namespace
-	// userns is the number of the user namespace that home belongs to.
+	home  uint64 // inode of the agent's namespace
+	// userns is the inode of the user namespace that owns home.
 	userns  uint64
 	beneath bool // the kernel can mount beneath a mount
 
 	ctx        context.Context // ends with the agent
 	cancel     context.CancelFunc
-	rules      chan struct{} // they have changed
+	rules      chan struct{} // signals that rules have changed
 	background sync.WaitGroup
 
 	gates  *gates
 	stages *stageLog
-	busy   keyed // attachments at work
+	busy   keyedMutex // held by the request of an attachment
 	census *census
 
 	mu       sync.Mutex
 	networks map[string]*network // by name
 	records  map[string]*Record  // by key
 	owners   map[string]Owner    // by the device on the host
-	// listeners are told of changes of owners.
+	// listeners receive changes of owners.
 	listeners map[chan []api.Owner]bool
-	inPlace   map[string]uint64 // why containers got no pooled namespace
-	handed    uint64            // pooled namespaces
-	// displaced is when the latest of the runtimes' namespaces was.
+	inPlace   map[string]uint64 // containers without a pooled namespace, by reason
+	handed    uint64            // containers with a pooled namespace
+	// displaced is when a runtime's namespace was last displaced.
 	displaced time.Time
-	began     map[string]began // stages of scon-oci, by container
+	began     map[string]began // current stage of scon-oci, by container
 	pending   map[string]pendingStart
-	claims    map[string]*cni.Conf // networks that have what they need of the host
+	claims    map[string]*cni.Conf // networks prepared on the host
 	closed    bool
 }
 
-// New starts an agent and brings the kernel's state and the records together.
+// New starts an agent and reconciles the kernel's state with the records.
 func New(o Options) (_ *Agent, err error) {
 	a := &Agent{
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
@@ -111,7 +110,7 @@ func New(o Options) (_ *Agent, err error) {
 		}
 	}()
 	if err := (home{a.home, o.Netns}).write(o.StateDir); err != nil {
-		return nil, fmt.Errorf("write down where the agent is: %w", err)
+		return nil, fmt.Errorf("record the agent's namespace: %w", err)
 	}
 	if err := leaveLink(o.Socket, o.StateDir); err != nil {
 		return nil, err
@@ -147,8 +146,8 @@ func New(o Options) (_ *Agent, err error) {
 	return a, nil
 }
 
-// loadNetworks prepares for the networks of the configuration. One that cannot
-// be made now is tried again at its first ADD.
+// loadNetworks prepares the networks of the configuration. A network that cannot
+// be prepared now is prepared at its first ADD.
 func (a *Agent) loadNetworks() error {
 	files := make(map[string]string) // by network
 	for _, path := range a.opts.Config.Networks {
@@ -157,22 +156,23 @@ func (a *Agent) loadNetworks() error {
 			return err
 		}
 		if other := files[c.Name]; other != "" {
-			return fmt.Errorf("startup.networks: %s and %s are both of network %q: want each network once", other, path, c.Name)
+			return fmt.Errorf("startup.networks: %s and %s both configure network %q", other, path, c.Name)
 		}
 		files[c.Name] = path
 		if err := a.prepare(a.networkOf(c)); err != nil {
-			a.log.Warn("preparing a network", "file", path, "error", err)
+			a.log.Warn("prepare a network", "file", path, "error", err)
 		}
 	}
 	return nil
 }
 
-// reconcileInterval is how often the agent looks for containers that have gone
-// without a DEL.
+// reconcileInterval is how often the agent looks for containers that ended without
+// a DEL.
 var reconcileInterval = 30 * time.Second
 
-// reconcile looks for them until the agent ends. It begins at once: recovery
-// has left those to it that a plugin has to be called for, which may hang.
+// reconcile releases their attachments until the agent ends. It runs once at the
+// start: recovery leaves it the attachments whose IPAM plugin must be called, since
+// that may hang.
 func (a *Agent) reconcile() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
@@ -188,7 +188,7 @@ func (a *Agent) reconcile() {
 	}
 }
 
-// guardRules restores the agent's rules until it ends.
+// guardRules restores the agent's rules until the agent ends.
 func (a *Agent) guardRules() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
@@ -207,12 +207,12 @@ func (a *Agent) guardRules() {
 		}
 		soon = nil
 		if err := a.keepRules(); err != nil {
-			a.log.Error("making rules again that are gone", "error", err)
+			a.log.Error("restore missing rules", "error", err)
 		}
 	}
 }
 
-// findHome finds out where the agent is.
+// findHome sets the inode and the owner of the agent's namespace.
 func (a *Agent) findHome() error {
 	here, err := netns.Open("")
 	if err != nil {
@@ -226,8 +226,8 @@ func (a *Agent) findHome() error {
 	return err
 }
 
-// Close ends the agent. Attachments stay, and what their networks need;
-// everything else goes.
+// Close ends the agent. Attachments stay, with the host state that their networks
+// need; everything else is removed.
 func (a *Agent) Close() error {
 	a.cancel()
 	a.background.Wait()
@@ -258,7 +258,7 @@ func (a *Agent) Close() error {
 	return errors.Join(errs...)
 }
 
-// removeUnused takes away what only containers needed that have gone.
+// removeUnused removes the host state of networks without containers.
 func (a *Agent) removeUnused(used map[string]bool) error {
 	if used[unknownNetwork] {
 		return nil
@@ -285,7 +285,7 @@ func (a *Agent) record(key string) *Record {
 	return a.records[key]
 }
 
-// keep writes a record down: from then on the attachment exists.
+// keep writes a record: it makes the attachment exist.
 func (a *Agent) keep(r *Record) error {
 	if err := a.store.put(r); err != nil {
 		return err
@@ -299,17 +299,17 @@ func (a *Agent) keep(r *Record) error {
 	return nil
 }
 
-// Add gives a container its device, for the process pid (0 is this one).
+// Add makes a container's device, for the process pid (0 is this one).
 func (a *Agent) Add(pid int, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
 	return a.add(pid, at, c, "")
 }
 
-// add is Add for a container that may have a bundle.
+// add is Add; bundle is "" for a container without an OCI bundle.
 func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *types100.Result, err error) {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
 	if a.record(key) != nil {
-		return nil, fmt.Errorf("container %s has its device %s in network %q already", at.ContainerID, at.IfName, c.Name)
+		return nil, fmt.Errorf("container %s already has device %s in network %q", at.ContainerID, at.IfName, c.Name)
 	}
 	ns, err := netns.Open(seenBy(pid, at.Netns))
 	if err != nil {
@@ -321,14 +321,14 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 		return nil, err
 	}
 	if inode == a.home {
-		return nil, types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's own: want one of the container's", at.Netns), "")
+		return nil, types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's: want a container's namespace", at.Netns), "")
 	}
 	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Number: inode, Bundle: bundle, key: key}
-	// A process' file ends with it, but its name in /proc may be another's later.
+	// A path in /proc ends with its process, and its number may be reused.
 	if !strings.HasPrefix(at.Netns, "/proc/") && sees(at.Netns, inode) {
 		r.Inode = inode
 	}
-	// A DEL that nobody heard was not of what comes now.
+	// A DEL recorded without the agent does not apply to the new attachment.
 	if err := a.store.forget(key); err != nil {
 		return nil, err
 	}
@@ -339,7 +339,7 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	if in := errInPlace(""); errors.As(err, &in) {
 		a.countInPlace(string(in))
 		if err != errInPlace(in) {
-			a.log.Warn("handing a pooled namespace over", "container", at.ContainerID, "error", err)
+			a.log.Warn("hand over a pooled namespace", "container", at.ContainerID, "error", err)
 		}
 		err = a.addInPlace(n, r, ns, at, c)
 	}
@@ -349,7 +349,7 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	return r.Result, nil
 }
 
-// begin is a container's entry into a stage, and end its exit.
+// begin enters a stage for a container; end leaves it.
 func (a *Agent) begin(s Stage, container string) (end func()) {
 	began := monotonic()
 	waited := a.gates.enter(s, container)
@@ -413,27 +413,27 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 	return nil
 }
 
-// Del takes a container's device away; one that is gone is no error.
+// Del removes a container's device; a missing device is no error.
 func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
 	if r := a.record(key); r != nil {
 		return a.detach(r.of(at, c))
 	}
-	// One that an ADD left which was cut off before its record.
+	// An ADD that was interrupted before it wrote a record may have left a device.
 	if err := a.host.Remove(&c.Network, inPlacePrefix+key); err != nil {
 		return err
 	}
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	// An ADD that was cut off may have asked the other plugin for an address.
+	// An interrupted ADD may have obtained an address from the IPAM plugin.
 	return a.unlease(&Record{
 		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Args: at.Args, CNIPath: c.Path, Conf: c.Raw, key: key,
 	})
 }
 
-// detach takes an attachment away, its name last. The caller holds its key.
+// detach removes an attachment, its name last. The caller holds its key.
 func (a *Agent) detach(r *Record) error {
 	step("del-begin")
 	if err := a.removeDevice(r); err != nil {
@@ -447,7 +447,7 @@ func (a *Agent) detach(r *Record) error {
 	if err := a.store.remove(r); err != nil {
 		return err
 	}
-	// Not before: as long as there is a record, the addresses are its own.
+	// While the record exists, the addresses belong to it.
 	a.release(r)
 	a.mu.Lock()
 	delete(a.records, r.key)
@@ -457,7 +457,7 @@ func (a *Agent) detach(r *Record) error {
 	if r.Pooled == "" {
 		return nil
 	}
-	// Of a container of scon-oci.
+	// The name exists for containers of scon-oci.
 	if err := netns.Delete(a.pooledName(r.Pooled)); err != nil && !errors.Is(err, netns.ErrNotExist) {
 		return err
 	}
@@ -465,26 +465,26 @@ func (a *Agent) detach(r *Record) error {
 	return nil
 }
 
-// removeDevice takes an attachment's device away: by its end on the host, or in
-// the container, if that is still there.
+// removeDevice removes an attachment's device: by its end on the host, or inside
+// the container if that still exists.
 func (a *Agent) removeDevice(r *Record) error {
 	if err := a.host.Remove(&r.Network, r.Host); err != nil || devices.HasHost(r.Network.Kind) || r.Netns == "" {
 		return err
 	}
 	return ignoreGone(netns.Do(r.Netns, func() error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
-			return err // the path is another container's by now
+			return err // the path now belongs to another container
 		}
 		return devices.RemoveInside(r.IfName)
 	}))
 }
 
-// removeInside takes the device of a pooled namespace away, whoever has that.
+// removeInside removes the device in a pooled namespace, whichever container has it.
 func removeInside(path string) error {
 	return ignoreGone(netns.Do(path, func() error { return devices.RemoveInside(pooledName) }))
 }
 
-// ignoreGone is err unless a namespace is gone.
+// ignoreGone returns err unless it says that a namespace is gone.
 func ignoreGone(err error) error {
 	if errors.Is(err, netns.ErrNotExist) || errors.Is(err, netns.ErrNotNetns) {
 		return nil
@@ -492,11 +492,11 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// GC takes away every attachment of the network that the runtime does not know.
+// GC removes the attachments of the network that the runtime does not list.
 func (a *Agent) GC(c *cni.Conf) error {
 	if c.Valid == nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network %q: GC without cni.dev/valid-attachments", c.Name),
-			"want the list of attachments to keep, [] to keep none")
+			"want the attachments to keep, [] to keep none")
 	}
 	valid := make(map[string]bool)
 	for _, v := range c.Valid {
@@ -506,17 +506,17 @@ func (a *Agent) GC(c *cni.Conf) error {
 	return errors.Join(err, a.askDelegate("GC", c))
 }
 
-// attachments are those that there are now.
+// attachments returns the current attachments.
 func (a *Agent) attachments() []*Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Values(a.records))
 }
 
-// detachAll takes those attachments away that doomed names.
+// detachAll removes the attachments for which doomed returns true.
 func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 	var errs []error
-	hung := make(map[string]bool) // networks whose plugin hung: the next call would, too
+	hung := make(map[string]bool) // networks whose plugin hung: the next call would hang, too
 	for _, r := range all {
 		if !doomed(r) {
 			continue
@@ -525,7 +525,7 @@ func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 			continue
 		}
 		unlock := a.busy.lock(r.key)
-		if a.record(r.key) == r { // else it has gone, or its like has come again
+		if a.record(r.key) == r { // else it was removed or replaced meanwhile
 			err := a.detach(r)
 			hung[r.Network.Name] = errors.Is(err, context.DeadlineExceeded)
 			errs = append(errs, err)
@@ -535,13 +535,13 @@ func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 	return errors.Join(errs...)
 }
 
-// Status tells whether an ADD would have what it needs, and whether those that
-// had theirs still have a network.
+// Status reports whether an ADD would succeed and existing attachments still have
+// their network.
 func (a *Agent) Status(c *cni.Conf) error {
 	n := a.networkOf(c)
 	if err := a.host.CheckShared(&c.Network); err != nil {
 		if a.hasContainers(c.Name) {
-			return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("network %q: its containers are cut off: %v", c.Name, err), "")
+			return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("network %q: its containers are disconnected: %v", c.Name, err), "")
 		}
 		n.unprepare()
 	}
@@ -554,8 +554,8 @@ func (a *Agent) Status(c *cni.Conf) error {
 	return a.askDelegate("STATUS", c)
 }
 
-// askDelegate passes a verb on that is about no container to the plugin that
-// gives addresses, if that is another one.
+// askDelegate passes a verb without a container to the IPAM plugin, unless that is
+// our own.
 func (a *Agent) askDelegate(verb string, c *cni.Conf) error {
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
@@ -575,17 +575,17 @@ func (a *Agent) hasContainers(network string) bool {
 	return false
 }
 
-// inodeOf tells a namespace from others.
+// inodeOf returns the inode of a namespace, which identifies it.
 func inodeOf(ns *os.File) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {
-		return 0, fmt.Errorf("look at namespace: %w", err)
+		return 0, fmt.Errorf("stat namespace: %w", err)
 	}
 	return st.Ino, nil
 }
 
-// step is a place at which a test ends the process.
+// step is a point at which a test may kill the process.
 var step = func(string) {}
 
-// now is the time; it is not the wall's.
+// now is the monotonic time.
 func now() time.Time { return time.Now() }

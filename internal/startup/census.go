@@ -22,20 +22,21 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants bpf/inhabitants.bpf.c
 
-// census knows which network namespaces have processes: with all their threads,
-// for a plugin of CNI enters one with a thread, to leave it again. It looks at every
-// process: by an iterator of the kernel's, which takes microseconds, or by /proc
-// where there is none (no BTF), and so once for all who ask at that time.
+// census knows which network namespaces contain processes. A process counts only if
+// all its threads are there, since a CNI plugin enters a namespace with one thread
+// for a moment. One pass covers all processes and serves all callers of that time.
+// A kernel iterator takes microseconds; /proc replaces it where the kernel has no
+// BTF.
 type census struct {
-	iter *link.Iter // nil: /proc
+	iter *link.Iter // nil: read /proc
 
 	mu    sync.Mutex
 	taken time.Time
-	users map[uint32]int  // a process of each, by the namespace's number
-	any   map[uint32]bool // whether it has a thread; of the iterator alone
+	users map[uint32]int  // one process of each namespace, by inode
+	any   map[uint32]bool // namespaces with a thread; set by the iterator only
 }
 
-// newCensus opens the iterator, if the kernel has what it needs.
+// newCensus opens the iterator if the kernel supports it.
 func newCensus(log *slog.Logger) *census {
 	c := new(census)
 	var objs inhabitantsObjects
@@ -51,7 +52,7 @@ func newCensus(log *slog.Logger) *census {
 		err = errors.Join(err, objs.Close()) // the link holds it
 	}
 	if err != nil {
-		log.Info("processes are looked for in /proc, where a look takes longer", "error", err)
+		log.Info("no task iterator: processes are listed from /proc, which takes longer", "error", err)
 	}
 	return c
 }
@@ -62,8 +63,8 @@ func (c *census) close() {
 	}
 }
 
-// user is a process in a namespace that nobody has been able to enter since a
-// moment, 0 if there is none.
+// user returns a process in a namespace that cannot be entered since the given time,
+// 0 if there is none.
 func (c *census) user(inode uint64, since time.Time) (pid int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +79,7 @@ func (c *census) user(inode uint64, since time.Time) (pid int, err error) {
 	return pid, nil
 }
 
-// isDeserted tells whether no thread of any process is in a namespace.
+// isDeserted reports whether no thread of any process is in a namespace.
 func (c *census) isDeserted(inode uint64) (bool, error) {
 	if c.iter == nil {
 		return !slices.Contains(threads("/proc/[0-9]*"), uint32(inode)), nil
@@ -98,7 +99,7 @@ func (c *census) take() (err error) {
 		err = readProcesses(users)
 	}
 	if err != nil {
-		return fmt.Errorf("look at all processes: %w", err)
+		return fmt.Errorf("list all processes: %w", err)
 	}
 	c.users, c.taken = users, began
 	return nil
@@ -150,7 +151,8 @@ func readProcesses(users map[uint32]int) error {
 	return nil
 }
 
-// readNumber is that of a namespace; one of a process that has ended has none.
+// readNumber returns the inode that a namespace link names; ok is false if the
+// process has ended.
 func readNumber(link string) (number uint32, ok bool) {
 	word, err := os.Readlink(link)
 	if err == nil {
@@ -159,16 +161,16 @@ func readNumber(link string) (number uint32, ok bool) {
 	return number, err == nil
 }
 
-// isWhole tells whether all threads of a process are in a namespace.
+// isWhole reports whether all threads of a process are in a namespace.
 func isWhole(pid int, inode uint32) bool {
 	numbers := threads(fmt.Sprintf("/proc/%d", pid))
 	return len(numbers) > 0 && !slices.ContainsFunc(numbers, func(n uint32) bool { return n != inode })
 }
 
-// threads are the namespaces that the threads of processes are in; processes is
-// the pattern of their folders.
+// threads returns the namespaces of the threads of processes; processes is the
+// pattern of their directories.
 func threads(processes string) (numbers []uint32) {
-	paths, _ := filepath.Glob(processes + "/task/*/ns/net") // the pattern is right
+	paths, _ := filepath.Glob(processes + "/task/*/ns/net") // the pattern is valid
 	for _, p := range paths {
 		if n, ok := readNumber(p); ok {
 			numbers = append(numbers, n)

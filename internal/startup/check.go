@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
-// Check tells whether a container's device is as ADD has made
-// it; path is the namespace's as this process sees it.
+// Check reports whether a container's device is as ADD made it; path is the
+// namespace's path as this process sees it.
 func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
 	defer a.busy.lock(key)()
@@ -35,12 +35,12 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Args: at.Args, Path: c.Path, Input: c.Raw,
 	})
 	if err != nil {
-		return fmt.Errorf("ask ipam plugin %s about an address: %w", c.IPAM.Type, err)
+		return fmt.Errorf("check an address with ipam plugin %s: %w", c.IPAM.Type, err)
 	}
 	return nil
 }
 
-// attached is what an attachment should be.
+// attached returns the expected state of an attachment.
 func attached(r *Record, c *cni.Conf) devices.Attached {
 	made := devices.Attached{
 		Network: &r.Network, QoS: r.Network.QoS, Host: r.Host, Name: r.IfName, Leases: r.Leases,
@@ -48,12 +48,12 @@ func attached(r *Record, c *cni.Conf) devices.Attached {
 	if c.Bandwidth != nil {
 		made.QoS = c.Bandwidth
 	}
-	if r.Result == nil { // it was made anew
+	if r.Result == nil { // the record was rebuilt
 		return made
 	}
 	result := r.Result
 	if c.Prev.PrevResult != nil {
-		// A plugin after this one may have changed the MAC address.
+		// A later plugin of the chain may have changed the MAC address.
 		if last, err := types100.GetResult(c.Prev.PrevResult); err == nil {
 			result = last
 		}

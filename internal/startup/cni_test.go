@@ -167,19 +167,19 @@ func TestCheck(t *testing.T) {
 		"rules": [{"direction": "ingress", "protocol": "icmp"}, {"direction": "egress"}]`
 	conf := b.conf(more)
 	for what, damage := range map[string]struct{ inside, host string }{
-		"eth0 of the container has lost its address": {"ip addr flush dev eth0", ""},
-		"own end: device eth0 is down":               {"ip link set eth0 down", ""},
-		"lost its route to 0.0.0.0/0":                {"ip route del default", ""},
-		"has MAC address 0a:58:00:00:00:01":          {"ip link set eth0 address 0a:58:00:00:00:01", ""},
-		"device eth0 has lost the limit":             {"tc qdisc del dev eth0 root", ""},
-		"device tap0: Link not found":                {"ip link del tap0", ""},
-		"eth0 has lost its redirection":              {"tc qdisc del dev eth0 ingress", ""},
-		"end on the host: look for":                  {"ip link del eth0", ""},
-		"end on the host: device":                    {"", "ip link set HOST down"},
-		"is no port of bridge br0":                   {"", "ip link set HOST nomaster"},
-		"has lost the limit of its rate":             {"", "tc qdisc del dev HOST root"},
-		"lost its rules for ingress":                 {"", "nft delete element ip scon_groups ingress { ADDRESS }"},
-		"bridge: device br0 is down":                 {"", "ip link set br0 down"},
+		"eth0 of the container lacks its address": {"ip addr flush dev eth0", ""},
+		"own end: device eth0 is down":            {"ip link set eth0 down", ""},
+		"lacks its route to 0.0.0.0/0":            {"ip route del default", ""},
+		"has MAC address 0a:58:00:00:00:01":       {"ip link set eth0 address 0a:58:00:00:00:01", ""},
+		"device eth0 lacks its rate limit":        {"tc qdisc del dev eth0 root", ""},
+		"device tap0: Link not found":             {"ip link del tap0", ""},
+		"eth0 lacks its redirection":              {"tc qdisc del dev eth0 ingress", ""},
+		"end on the host: find":                   {"ip link del eth0", ""},
+		"end on the host: device":                 {"", "ip link set HOST down"},
+		"is not a port of bridge br0":             {"", "ip link set HOST nomaster"},
+		"lacks its rate limit":                    {"", "tc qdisc del dev HOST root"},
+		"lacks its rules for ingress":             {"", "nft delete element ip scon_groups ingress { ADDRESS }"},
+		"bridge: device br0 is down":              {"", "ip link set br0 down"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			pod := nstest.New(t)
@@ -297,7 +297,7 @@ func TestRefusals(t *testing.T) {
 	for want, a := range map[string]answer{
 		"has a device lo already": b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=lo"),
 		"HTTP status 431":         b.cni("ADD", "c", pod, b.conf(), "CNI_ARGS="+strings.Repeat("A=b;", 5000)),
-		"takes for a pattern":     b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=eth%d"),
+		"treats as a pattern":     b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=eth%d"),
 		"too large":               b.cni("ADD", "c", pod, b.conf(fmt.Sprintf(`"args": %q`, strings.Repeat("x", 2<<20)))),
 	} {
 		if a.code != 1 || !strings.Contains(a.out, want) || !strings.Contains(a.out, `"code":`) {
@@ -450,7 +450,7 @@ func TestNetworkTwice(t *testing.T) {
 	cmd := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
 	cmd.Env = append(os.Environ(), configEnv+"=  networks: ["+strings.Join(files, ", ")+"]")
 	nstest.Do(t, b.host, func() {
-		want := files[0] + " and " + files[1] + " are both of network \"net\""
+		want := files[0] + " and " + files[1] + " both configure network \"net\""
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v: %s, want %s", err, out, want)
 		}

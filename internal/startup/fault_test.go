@@ -170,7 +170,7 @@ func TestAgentStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	const patience = patienceEnv + "=10ms"
-	if a := b.cni("ADD", "d", netns.Path(nstest.New(t)), b.conf(), patience); a.code != 1 || !strings.Contains(a.out, "does not answer, and is still there") {
+	if a := b.cni("ADD", "d", netns.Path(nstest.New(t)), b.conf(), patience); a.code != 1 || !strings.Contains(a.out, "runs but does not answer") {
 		t.Errorf("ADD: %s", a.out)
 	}
 	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(), patience))
@@ -371,7 +371,7 @@ func TestTwoAgents(t *testing.T) {
 	second := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
 	second.Stderr = &stderr
 	nstest.Do(t, b.host, func() {
-		if err := second.Run(); err == nil || !strings.Contains(stderr.String(), "another agent works there") {
+		if err := second.Run(); err == nil || !strings.Contains(stderr.String(), "another agent uses the directory") {
 			t.Errorf("the second one: %v, %s", err, &stderr)
 		}
 	})

@@ -8,27 +8,27 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// gates let only so many containers into a stage at a time (startup.txt,
-// section 5.2): who waits does not contend for the kernel's locks. Nobody waits
-// longer than the timeout, for the turns in stages within others neither, and
-// nobody is turned away.
+// gates limit the containers in a stage at a time, so that waiting containers do not
+// contend for the kernel's locks (Understanding Network Startup for Secure
+// Containers, section 5.2). A container waits no longer than the timeout, waits in
+// nested stages included, and is never refused.
 type gates struct {
 	mu      sync.Mutex
 	limits  config.Limits
-	inside  map[Stage]map[string]time.Time // when each container came in
-	waiting map[Stage][]*waiter            // the first one is the next
-	late    map[Stage]uint64               // proceeded without a turn
-	waited  map[string]time.Duration       // of containers that had to, until they are in no stage
+	inside  map[Stage]map[string]time.Time // when each container entered
+	waiting map[Stage][]*waiter            // in order of arrival
+	late    map[Stage]uint64               // admitted by the timeout
+	waited  map[string]time.Duration       // of containers that waited, until they are in no stage
 }
 
-// waiter is a container that waits for its turn.
+// waiter is a container that waits for admission.
 type waiter struct {
 	container string
-	turn      chan struct{} // closed when it is in
+	turn      chan struct{} // closed at admission
 }
 
-// stuck is how long a container may be in a stage before its place is given to
-// others: whoever should have told of its end has died.
+// stuck is how long a container may be in a stage before its slot is reused: the
+// process that should have reported the end has died.
 const stuck = 30 * time.Second
 
 func newGates(l config.Limits) *gates {
@@ -39,7 +39,7 @@ func newGates(l config.Limits) *gates {
 	}
 }
 
-// limit of a stage; 0 is none.
+// limit returns the limit of a stage; 0 is none.
 func (g *gates) limit(s Stage) int {
 	switch s {
 	case StageNetNS:
@@ -55,7 +55,7 @@ func (g *gates) limit(s Stage) int {
 	}
 }
 
-// enter waits for a container's turn in a stage, and says for how long it did.
+// enter waits until a container is admitted to a stage and returns the time it took.
 func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 	began := time.Now()
 	g.mu.Lock()
@@ -83,18 +83,18 @@ func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 	return waited
 }
 
-// proceed lets somebody in who has waited long enough.
+// proceed admits a waiter after the timeout.
 func (g *gates) proceed(s Stage, w *waiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.waiting[s], w); i >= 0 { // else it has just been called
+	if i := slices.Index(g.waiting[s], w); i >= 0 { // else it was just admitted
 		g.waiting[s] = slices.Delete(g.waiting[s], i, i+1)
 		g.late[s]++
 		g.admit(s, w.container, time.Now())
 	}
 }
 
-// leave ends a container's stage. It may have been in none.
+// leave ends a container's stage; the container may be in none.
 func (g *gates) leave(s Stage, container string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +114,7 @@ func (g *gates) isInside(container string) bool {
 	return false
 }
 
-// timeout is the longest that anybody waits.
+// timeout returns the longest time that a container waits.
 func (g *gates) timeout() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,7 +131,7 @@ func (g *gates) set(l config.Limits) {
 	}
 }
 
-// callNext lets in as many as there is room for.
+// callNext admits waiters while the limit allows.
 func (g *gates) callNext(s Stage) {
 	now := time.Now()
 	for len(g.waiting[s]) > 0 && g.hasRoom(s, now) {
@@ -151,7 +151,7 @@ func (g *gates) hasRoom(s Stage, now time.Time) bool {
 	return len(g.inside[s]) < limit
 }
 
-// freeStuck frees the places of containers that do not come back.
+// freeStuck frees the slots of containers whose end was not reported.
 func (g *gates) freeStuck(s Stage, now time.Time) {
 	for container, since := range g.inside[s] {
 		if now.Sub(since) > stuck {
@@ -168,7 +168,7 @@ func (g *gates) admit(s Stage, container string, now time.Time) {
 	g.inside[s][container] = now
 }
 
-// GateState is a gate as one may look at it.
+// GateState is the state of a gate.
 type GateState struct {
 	Limit, Inside, Waiting int
 	Late                   uint64

@@ -10,20 +10,19 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
-// lull is how long the agent waits after rules have changed, for more changes.
+// lull is how long the agent waits for further changes after rules have changed.
 const lull = time.Second
 
-// RulesChanged has the agent look whether its rules are still there: whoever
-// loads rules of his own may have taken them away.
+// RulesChanged makes the agent check its rules: another program that loads rules may
+// have removed them.
 func (a *Agent) RulesChanged() {
 	select {
 	case a.rules <- struct{}{}:
-	default: // it will look
+	default: // a check is pending
 	}
 }
 
-// keepRules makes those rules again that are gone: of networks, and of their
-// containers.
+// keepRules restores missing rules of networks and of their containers.
 func (a *Agent) keepRules() error {
 	a.mu.Lock()
 	networks := slices.Collect(maps.Values(a.networks))
@@ -58,8 +57,8 @@ func (a *Agent) keepRules() error {
 	for _, s := range lost {
 		r := records[s.Host]
 		unlock := a.busy.lock(r.key)
-		if a.record(r.key) == r { // else it has gone
-			a.log.Warn("a container's rules were gone", "container", r.ContainerID, "network", r.Network.Name)
+		if a.record(r.key) == r { // else it was removed
+			a.log.Warn("a container's rules are missing: restoring them", "container", r.ContainerID, "network", r.Network.Name)
 			errs = append(errs, a.host.RestoreGroup(s))
 		}
 		unlock()
@@ -70,13 +69,13 @@ func (a *Agent) keepRules() error {
 	return errors.Join(errs...)
 }
 
-// dropGuarded takes pooled namespaces away whose rules are gone.
+// dropGuarded removes pooled namespaces whose rules are missing.
 func dropGuarded(networks []*network) {
 	for _, n := range networks {
 		if n.pool == nil || len(n.conf.Rules) == 0 {
 			continue
 		}
-		for range n.pool.Stats().Ready + 1 { // one that is being made
+		for range n.pool.Stats().Ready + 1 { // + 1: one may be in preparation
 			n.pool.Shed()
 		}
 	}

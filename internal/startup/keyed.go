@@ -2,8 +2,8 @@ package startup
 
 import "sync"
 
-// keyed is a mutex for each key.
-type keyed struct {
+// keyedMutex is a mutex for each key.
+type keyedMutex struct {
 	mu   sync.Mutex
 	held map[string]*holder
 }
@@ -13,8 +13,8 @@ type holder struct {
 	users int
 }
 
-// lock waits for a key and returns what gives it back.
-func (k *keyed) lock(key string) (unlock func()) {
+// lock locks a key and returns the function that unlocks it.
+func (k *keyedMutex) lock(key string) (unlock func()) {
 	k.mu.Lock()
 	if k.held == nil {
 		k.held = make(map[string]*holder)

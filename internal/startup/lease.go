@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// lease takes addresses for an attachment: of the network's own ranges, or
-// those that a stock plugin gives.
+// lease leases addresses for an attachment, from the network's own ranges or from
+// another IPAM plugin.
 func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (err error) {
 	if n.space != nil {
 		r.Leases, err = n.space.Allocate(now())
@@ -50,7 +50,7 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 	if c.DNS.IsEmpty() {
 		c.DNS = result.DNS
 	}
-	c.IPAM.Routes = nil // as the plugin reads them
+	c.IPAM.Routes = nil // the plugin has read them itself
 	for _, route := range result.Routes {
 		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
 			c.Routes = append(c.Routes, dst)
@@ -64,7 +64,7 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 	return nil
 }
 
-// leaseOfPool takes what the pool has leased, for a container goes before it.
+// leaseOfPool leases an address that a pooled namespace holds: containers come first.
 func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
 	n.hungry.Add(1)
 	defer n.hungry.Add(-1)
@@ -77,9 +77,9 @@ func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
 	return n.space.Allocate(now())
 }
 
-// leaseOfDelegate asks another plugin for addresses. It has them in a file of
-// its own then, and nobody but a DEL takes them out: so the record is written
-// first, and stands for an attachment that is not finished.
+// leaseOfDelegate asks another plugin for addresses. The plugin keeps them in files
+// of its own until a DEL, so the record is written first: it stands for an unfinished
+// attachment.
 func (a *Agent) leaseOfDelegate(r *Record, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
 	r.Args, r.CNIPath, r.Conf = at.Args, c.Path, c.Raw
 	if err := a.store.put(r); err != nil {
@@ -91,15 +91,15 @@ func (a *Agent) leaseOfDelegate(r *Record, at cni.Attachment, c *cni.Conf) (*typ
 		return nil, errors.Join(err, a.store.remove(r))
 	}
 	if err != nil {
-		// It may have leased something all the same.
+		// The plugin may have leased an address before it failed.
 		if undone := a.unlease(r); undone != nil {
-			a.log.Warn("an ADD that went wrong", "container", r.ContainerID, "error", undone)
+			a.log.Warn("undo a failed ADD", "container", r.ContainerID, "error", undone)
 		}
 	}
 	return result, err
 }
 
-// unlease gives the addresses back of an attachment that has no record, or an
+// unlease releases the addresses of an attachment that has no record, or an
 // unfinished one.
 func (a *Agent) unlease(r *Record) error {
 	if err := a.tellDelegate(r); err != nil {
@@ -112,21 +112,21 @@ func (a *Agent) unlease(r *Record) error {
 	return a.store.remove(r)
 }
 
-// tellDelegate tells the plugin that gave an attachment its addresses, if that
-// is another one, that they are free.
+// tellDelegate releases an attachment's addresses at the IPAM plugin, unless that is
+// our own.
 func (a *Agent) tellDelegate(r *Record) error {
 	if r.Network.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
 	if _, err := a.delegate("DEL", r); err != nil {
-		return fmt.Errorf("tell ipam plugin %s that an address is free: %w", r.Network.IPAM.Type, err)
+		return fmt.Errorf("release an address of ipam plugin %s: %w", r.Network.IPAM.Type, err)
 	}
 	return nil
 }
 
-// release gives addresses back to the network's own ranges. Those of an
-// attachment that has lost its record are reserved in every network, and those of
-// another one in a neighbour that has them in its ranges.
+// release returns addresses to the network's own ranges. Addresses of a rebuilt
+// record are reserved in every network, those of another network in each neighbour
+// whose ranges contain them.
 func (a *Agent) release(r *Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,8 +141,8 @@ func (a *Agent) release(r *Record) {
 	}
 }
 
-// leased tells whether an attachment of a network has an address. The caller
-// holds mu.
+// leased reports whether an attachment of a network has an address. The caller holds
+// mu.
 func (a *Agent) leased(network string, l ipam.Lease) bool {
 	for _, r := range a.records {
 		if r.Network.Name == network && slices.ContainsFunc(r.Leases, func(other ipam.Lease) bool { return other.Address.Addr() == l.Address.Addr() }) {
@@ -159,7 +159,7 @@ func (a *Agent) delegate(verb string, r *Record) (*types100.Result, error) {
 	})
 }
 
-// resultOf is what the runtime hears of a device.
+// resultOf returns the CNI result of a device.
 func resultOf(c *cni.Conf, r *Record, m devices.Made) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: c.DNS}
 	if c.Kind == cni.Veth || c.Kind == cni.OVS {

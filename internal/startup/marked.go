@@ -14,10 +14,10 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// A device without an end on the host has a mark in its alias, in the container.
+// A device without an end on the host carries a mark in its alias, in the container.
 
-// mark is that of an attachment's device: its key, or the number of the
-// pooled namespace that the device came with.
+// mark returns the mark of an attachment's device: its key, or the number of the
+// pooled namespace that the device belongs to.
 func (r *Record) mark() string {
 	if r.Pooled != "" {
 		return pooledMark + r.Pooled
@@ -27,10 +27,10 @@ func (r *Record) mark() string {
 
 const pooledMark = "pool "
 
-// alias is what a device with a mark has.
+// alias returns the alias of a device with a mark.
 func (a *Agent) alias(mark string) string { return a.markPrefix() + mark }
 
-// markPrefix tells agents apart, which see each other's containers.
+// markPrefix distinguishes agents that see each other's containers.
 func (a *Agent) markPrefix() string { return fmt.Sprintf("scon %d ", a.home) }
 
 // inside is a device in a container.
@@ -39,12 +39,12 @@ type inside struct {
 	link  netlink.Link
 }
 
-// marked are this agent's, by their marks. It looks into every
-// namespace that has a name or a process.
+// marked returns this agent's devices by their marks. It searches every namespace
+// that has a name or a process.
 func (a *Agent) marked() map[string]inside {
 	found := make(map[string]inside)
 	for _, path := range namespaces() {
-		// It may end meanwhile.
+		// The namespace may end meanwhile.
 		_ = netns.Do(path, func() error {
 			links, err := netlink.LinkList()
 			for _, l := range links {
@@ -58,7 +58,7 @@ func (a *Agent) marked() map[string]inside {
 	return found
 }
 
-// namespaces are paths of all that have a name or a process, each once.
+// namespaces returns one path of each namespace that has a name or a process.
 func namespaces() (paths []string) {
 	seen := make(map[uint64]bool)
 	names, _ := filepath.Glob(netns.Path("*"))
@@ -83,12 +83,12 @@ func namespaces() (paths []string) {
 	return paths
 }
 
-// remove takes a device away that no record tells of.
+// remove removes a device that has no record.
 func (i inside) remove() error {
 	return netns.Do(i.netns, func() error { return devices.RemoveInside(i.link.Attrs().Name) })
 }
 
-// leases are a device's addresses, in the namespace of the calling thread.
+// leases returns a device's addresses, in the namespace of the calling thread.
 func leases(l netlink.Link) (all []ipam.Lease, err error) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	for _, got := range addrs {

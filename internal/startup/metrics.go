@@ -10,14 +10,14 @@ import (
 
 var (
 	attachments = metrics.Gauge("scon_startup_attachments", "Devices of containers.", "network")
-	addresses   = metrics.Gauge("scon_startup_addresses", "Addresses that are leased, those of the pool among them.", "network")
-	handedOver  = metrics.Counter("scon_startup_handed_over_total", "Pooled namespaces that containers got since the service's start.")
+	addresses   = metrics.Gauge("scon_startup_addresses", "Leased addresses, including those of the pool.", "network")
+	handedOver  = metrics.Counter("scon_startup_handed_over_total", "Pooled namespaces handed over to containers since the service's start.")
 	madeInPlace = metrics.Counter("scon_startup_in_place_total", "Containers whose device was made in their own namespace since the service's start.", "reason")
-	poolReady   = metrics.Gauge("scon_startup_pool_ready", "Wired namespaces that are ready.", "network")
-	poolTarget  = metrics.Gauge("scon_startup_pool_target", "Wired namespaces that are to be ready.", "network")
-	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that came while the pool was empty since the service's start.", "network")
+	poolReady   = metrics.Gauge("scon_startup_pool_ready", "Prepared namespaces in the pool.", "network")
+	poolTarget  = metrics.Gauge("scon_startup_pool_target", "Target number of prepared namespaces.", "network")
+	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that found the pool empty since the service's start.", "network")
 	stageInside = metrics.Gauge("scon_startup_stage_containers", "Containers in a stage.", "stage")
-	stageWait   = metrics.Gauge("scon_startup_stage_waiting", "Containers that wait for a stage.", "stage")
+	stageWait   = metrics.Gauge("scon_startup_stage_waiting", "Containers that wait for admission to a stage.", "stage")
 	stageEnded  = metrics.Counter("scon_startup_stage_ended_total", "Containers that have left a stage since the service's start.", "stage")
 )
 

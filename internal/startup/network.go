@@ -15,22 +15,22 @@ import (
 	"github.com/scon-project/scon/internal/startup/pool"
 )
 
-// network is what the agent keeps for containers of one network.
+// network is the agent's state of one network.
 type network struct {
-	conf   *cni.Conf // of the request that it was made for
+	conf   *cni.Conf // of the request that created it
 	digest string
-	space  *ipam.Space  // nil with a delegate
-	pool   *pool.Pool   // nil if there is none
-	hungry atomic.Int32 // containers that look for an address
+	space  *ipam.Space  // nil with another IPAM plugin
+	pool   *pool.Pool   // nil without a pool
+	hungry atomic.Int32 // containers that wait for an address
 
 	mu       sync.Mutex
 	prepared bool
-	shared   int        // number of the bridge or master that was prepared
-	learned  []ipam.Set // subnets of a delegate
+	shared   int        // ifindex of the bridge or master that was prepared
+	learned  []ipam.Set // subnets of another IPAM plugin's addresses
 }
 
-// networkOf is the network of a request, made if it is the first one. One whose
-// configuration has changed is made anew: what is there of it stays.
+// networkOf returns the network of a request and creates it at the first one. A
+// changed configuration creates a new one; attachments of the old one stay.
 func (a *Agent) networkOf(c *cni.Conf) *network {
 	digest := c.Digest()
 	a.mu.Lock()
@@ -49,7 +49,7 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 	if old := a.networks[c.Name]; old != nil && old.pool != nil {
 		go func() {
 			if err := old.pool.Close(); err != nil {
-				a.log.Error("taking away the pool of a network that has changed", "network", c.Name, "error", err)
+				a.log.Error("remove the pool of a network whose configuration changed", "network", c.Name, "error", err)
 			}
 		}()
 	}
@@ -57,10 +57,9 @@ func (a *Agent) networkOf(c *cni.Conf) *network {
 	return n
 }
 
-// spaceOf is what a network leases addresses from. Those of its containers are
-// taken, and those that are being given to some now, by an earlier
-// configuration; so are those of another network, if theirs could be the same.
-// The caller holds mu.
+// spaceOf returns the addresses that a network leases. Reserved are the addresses of
+// its containers, leases in progress under an earlier configuration, and those of
+// other networks with overlapping ranges. The caller holds mu.
 func (a *Agent) spaceOf(c *cni.Conf) *ipam.Space {
 	if old := a.networks[c.Name]; old != nil && old.space != nil {
 		return old.space.With(c.Sets)
@@ -83,15 +82,15 @@ func (a *Agent) spaceOf(c *cni.Conf) *ipam.Space {
 	return s
 }
 
-// overlap tells whether two networks could lease the same address to neighbours.
+// overlap reports whether two networks could lease the same address to neighbours.
 func overlap(a, b *cni.Conf) bool {
 	return a.Neighbours(&b.Network) && slices.ContainsFunc(a.Sets, func(s ipam.Set) bool {
 		return slices.ContainsFunc(b.Sets, s.Overlaps)
 	})
 }
 
-// learn has the subnets of a delegate's addresses prepared, too: no other part of
-// the configuration says which they are.
+// learn adds the subnets of another IPAM plugin's addresses to those to prepare: the
+// configuration does not contain them.
 func (n *network) learn(leases []ipam.Lease) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -103,8 +102,8 @@ func (n *network) learn(leases []ipam.Lease) {
 	}
 }
 
-// prepare makes what the network's containers share, once for a bridge or
-// master: another one under its name has nothing of it.
+// prepare makes what the network's containers share, once for each bridge or master:
+// another device with the same name is prepared again.
 func (a *Agent) prepare(n *network) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,8 +123,8 @@ func (a *Agent) prepare(n *network) error {
 	return nil
 }
 
-// claim refuses a network whose containers another one's would reach, of
-// another tenant.
+// claim refuses a network whose containers could reach those of another tenant's
+// network.
 func (a *Agent) claim(c *cni.Conf) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,7 +140,7 @@ func (a *Agent) claim(c *cni.Conf) error {
 	return nil
 }
 
-// make makes a device; should what the network needs be gone, it is made anew.
+// make makes a device. If the network's host state is missing, it is prepared again.
 func (a *Agent) make(n *network, s devices.Spec) (m devices.Made, err error) {
 	for range 2 {
 		if err := a.prepare(n); err != nil {
@@ -155,15 +154,15 @@ func (a *Agent) make(n *network, s devices.Spec) (m devices.Made, err error) {
 	return m, err
 }
 
-// withLearned is the configuration with the subnets of a delegate. The caller
-// holds mu.
+// withLearned returns the configuration with the subnets of another IPAM plugin. The
+// caller holds mu.
 func (n *network) withLearned() *cni.Conf {
 	conf := *n.conf
 	conf.Sets = slices.Concat(conf.Sets, n.learned)
 	return &conf
 }
 
-// unprepare has what the network needs be made anew.
+// unprepare makes the next request prepare the network again.
 func (n *network) unprepare() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

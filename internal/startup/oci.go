@@ -17,20 +17,20 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// The annotation that names a container's network, and the variable of its
-// environment that does so for the networks of startup.env_networks.
+// The annotation and the environment variable that name a container's network. The
+// variable counts for the networks of startup.env_networks only.
 const (
 	networkAnnotation = "scon.network"
 	networkVariable   = "SCON_NETWORK"
 )
 
-// OCI prepares what scon-oci is about to do: a create waits for its turn, and
-// the container's configuration gets a pooled namespace; a start waits for its
-// turn. When it is done, its place is free; a delete then takes the device away.
+// OCI handles a request of scon-oci. A create waits for admission and receives a
+// pooled namespace in the container's configuration; a start waits for admission.
+// The outcome of a verb ends its stage; that of a delete also removes the device.
 func (a *Agent) OCI(o control.OCI) error {
 	switch {
 	case o.ID == "":
-		return errors.New("no container is named")
+		return errors.New("the request names no container")
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":
@@ -43,7 +43,7 @@ func (a *Agent) OCI(o control.OCI) error {
 	return nil
 }
 
-// began is a stage that a container is in.
+// began is the stage that a container is in.
 type began struct {
 	stage Stage
 	end   func()
@@ -56,7 +56,7 @@ func (a *Agent) ociBegin(s Stage, id string) {
 	a.began[id] = began{s, end}
 }
 
-// ociDone ends a container's stage, and its attachments if it was deleted.
+// ociDone ends a container's stage, and its attachments after a delete.
 func (a *Agent) ociDone(o control.OCI) error {
 	a.mu.Lock()
 	b := a.began[o.ID]
@@ -74,9 +74,9 @@ func (a *Agent) ociDone(o control.OCI) error {
 	return nil
 }
 
-// ociCreate puts the path of a wired namespace into a container's
-// configuration. A container that names no network, or has a namespace of its
-// runtime's, keeps what it has.
+// ociCreate writes the path of a prepared namespace into a container's configuration.
+// It changes nothing for a container that names no network or has a network
+// namespace already.
 func (a *Agent) ociCreate(o control.OCI) (err error) {
 	file, err := readBundle(o.Bundle)
 	if err != nil {
@@ -95,12 +95,12 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	key := keyOf(network, o.ID, pooledName)
 	defer a.busy.lock(key)()
 	if a.record(key) != nil {
-		return fmt.Errorf("container %s is in network %q already", o.ID, network)
+		return fmt.Errorf("container %s is already in network %q", o.ID, network)
 	}
 	if file.hasUserns() {
-		// Its device is made when there is a process.
+		// Its device is made when its process exists.
 		if o.PidFile == "" {
-			return fmt.Errorf("container %s has a user namespace: want --pid-file, to make its device in place", o.ID)
+			return fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -120,10 +120,10 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	return a.ociHand(n, r, e, file)
 }
 
-// ociWire wires a namespace now, for one container.
+// ociWire prepares a namespace now, for one container.
 func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
 	if n.space == nil {
-		return fmt.Errorf("network %q has addresses of plugin %s: scon-oci wants ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
+		return fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}
 	e, err := a.wire(n, r.ContainerID, nil)
 	if err != nil {
@@ -132,7 +132,7 @@ func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
 	return a.ociHand(n, r, e, file)
 }
 
-// ociHand gives a wired namespace to a container.
+// ociHand hands a prepared namespace over to a container.
 func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
 	name := a.pooledName(e.number)
 	if err := netns.Attach(name, netns.FdPath(e.ns)); err != nil {
@@ -160,8 +160,8 @@ type pendingStart struct {
 	bundle  string
 }
 
-// ociStart makes a device in place for a container that could not get a pooled
-// namespace: there is a process now.
+// ociStart makes the device in place for a container that could not get a pooled
+// namespace; its process exists now.
 func (a *Agent) ociStart(o control.OCI) error {
 	a.mu.Lock()
 	p, ok := a.pending[o.ID]
@@ -183,7 +183,7 @@ func (a *Agent) ociStart(o control.OCI) error {
 	return err
 }
 
-// bundle is a container's configuration. What is not looked at stays as it is.
+// bundle is a container's configuration. Keys that SCON does not read stay unchanged.
 type bundle struct {
 	path       string
 	all, linux map[string]json.RawMessage
@@ -211,9 +211,9 @@ func readBundle(dir string) (*bundle, error) {
 	return b, nil
 }
 
-// networkFor returns the name of the network that a container gets, "" for none:
-// that of its annotation; of its environment, which may be its image's, only if
-// the settings list that network; or the one that scon-oci was called with.
+// networkFor returns the name of a container's network, "" for none: that of its
+// annotation, else of its environment if startup.env_networks lists it (an image may
+// set the environment), else the one that scon-oci was called with.
 func (a *Agent) networkFor(o control.OCI, b *bundle) string {
 	if name := b.spec.Annotations[networkAnnotation]; name != "" {
 		return name
@@ -255,8 +255,8 @@ func (b *bundle) namespace(kind specs.LinuxNamespaceType) *specs.LinuxNamespace 
 	return nil
 }
 
-// wantsNetns tells whether the runtime would make a network namespace. The key
-// "linux" in other letters is one to some runtimes only.
+// wantsNetns reports whether the runtime would make a network namespace. Some
+// runtimes accept the key "linux" in other letters; SCON does not.
 func (b *bundle) wantsNetns() bool {
 	n := b.namespace(specs.NetworkNamespace)
 	return n != nil && n.Path == "" && b.linux != nil
@@ -264,7 +264,7 @@ func (b *bundle) wantsNetns() bool {
 
 func (b *bundle) hasUserns() bool { return b.namespace(specs.UserNamespace) != nil }
 
-// setNetns lets the container's network namespace be that of a path.
+// setNetns sets the path of the container's network namespace.
 func (b *bundle) setNetns(path string) error {
 	b.namespace(specs.NetworkNamespace).Path = path
 	var err error

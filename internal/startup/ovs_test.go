@@ -96,7 +96,7 @@ func TestOVS(t *testing.T) {
 	}
 	host := b.state().Attachments[0].Host
 	v.ctl("del-port", "o0", host)
-	if a := b.cni("CHECK", "one", netns.Path(one), conf); a.code != 1 || !strings.Contains(a.out, host+" is no port") {
+	if a := b.cni("CHECK", "one", netns.Path(one), conf); a.code != 1 || !strings.Contains(a.out, host+" is not a port") {
 		t.Errorf("CHECK: %s", a.out)
 	}
 	b.want(b.cni("DEL", "one", netns.Path(one), conf))

@@ -9,13 +9,13 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Owner is whose a device of the host is.
+// Owner is the container that a device of the host belongs to.
 type Owner struct {
 	Netns       string // path of the namespace with its other end
 	ContainerID string // "" in the pool
 }
 
-// api is the owner for other processes.
+// api returns the owner with paths that other processes can use.
 func (o Owner) api(host string) api.Owner {
 	netns := o.Netns
 	if rest, ok := strings.CutPrefix(netns, "/proc/self/"); ok {
@@ -24,7 +24,7 @@ func (o Owner) api(host string) api.Owner {
 	return api.Owner{Host: host, Netns: netns, Container: o.ContainerID}
 }
 
-// own says whose a device will be, before it is there.
+// own announces the owner of a device, before the device exists.
 func (a *Agent) own(host string, o Owner) {
 	if host == "" {
 		return
@@ -44,13 +44,12 @@ func (a *Agent) disown(host string) {
 	}
 }
 
-// ownersAhead is how many changes a listener may be behind before it is
-// dropped.
+// ownersAhead is how many changes a listener may lag behind before it is dropped.
 const ownersAhead = 1024
 
-// Owners returns whose the devices of the host are, and the changes from then on.
-// The channel is closed when ctx or the agent ends, or when the listener does not
-// keep up.
+// Owners returns the owners of the host's devices and a channel of later changes. The
+// channel is closed when ctx or the agent ends, or when the listener does not keep
+// up.
 func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +71,7 @@ func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []a
 	return now, listener
 }
 
-// publish tells every listener of a change. The caller holds the lock.
+// publish sends a change to every listener. The caller holds the lock.
 func (a *Agent) publish(o api.Owner) {
 	for listener := range a.listeners {
 		select {
@@ -83,7 +82,7 @@ func (a *Agent) publish(o api.Owner) {
 	}
 }
 
-// endStream ends a listener's stream, once. The caller holds the lock.
+// endStream closes a listener's channel, once. The caller holds the lock.
 func (a *Agent) endStream(listener chan []api.Owner) {
 	if a.listeners[listener] {
 		delete(a.listeners, listener)

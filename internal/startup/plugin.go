@@ -18,12 +18,12 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// CNI answers a plugin's request of the process pid.
+// CNI answers a request of the CNI plugin, made by the process pid.
 func (a *Agent) CNI(pid int, r cni.Request) (document []byte, failed bool) {
 	return cni.Answer(r, plugin{a, pid})
 }
 
-// plugin is the agent as a process sees it.
+// plugin is the agent for the requests of one process.
 type plugin struct {
 	*Agent
 	pid int
@@ -41,7 +41,7 @@ func (p plugin) Check(at cni.Attachment, c *cni.Conf) error {
 	return p.Agent.Check(seenBy(p.pid, at.Netns), at, c)
 }
 
-// seenBy is a path of a process as the agent sees it.
+// seenBy translates a path of another process to one of the agent.
 func seenBy(pid int, path string) string {
 	if pid <= 0 || pid == os.Getpid() {
 		return path
@@ -54,18 +54,18 @@ func seenBy(pid int, path string) string {
 	return fmt.Sprintf("/proc/%d/root/%s", pid, strings.TrimPrefix(path, "/"))
 }
 
-// Alone answers a plugin's request in this process, for no agent does: `scon
-// cni`. DEL leaves word for the agent to come and succeeds; ADD is done in
-// place, or refused, as the configuration says.
+// Alone answers a CNI request in this process (`scon cni`), when no agent does. DEL is
+// recorded for the agent and succeeds; ADD makes the device in place or is refused,
+// as agentDown of the configuration says.
 func Alone(r cni.Request) (document []byte, failed bool) { return cni.Answer(r, alone{}) }
 
 type alone struct{}
 
-// withoutPool are the settings of a process that soon ends.
+// withoutPool configures an agent in a process that soon ends.
 var withoutPool = config.Startup{Limits: config.Limits{Timeout: time.Minute}}
 
-// with does something as the agent of a configuration's socket would, in the
-// namespace where the latest one worked.
+// with calls do with a temporary agent for the state directory of the
+// configuration's socket, in the namespace of the latest agent.
 func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 	dir := stateDirOf(socketOf(c))
 	h, err := readHome(dir)
@@ -78,14 +78,14 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 			return err
 		}
 		if h.Inode != 0 && here != h.Inode {
-			return fmt.Errorf("no agent answers at %s, and it worked in another network namespace: start it", socketOf(c))
+			return fmt.Errorf("no agent answers at %s, and its network namespace is another one: start the agent", socketOf(c))
 		}
 		a, err := New(Options{
 			Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if errors.Is(err, ErrBusy) {
-			return fmt.Errorf("the agent at %s does not answer, and is still there: %w", socketOf(c), err)
+			return fmt.Errorf("the agent at %s runs but does not answer: %w", socketOf(c), err)
 		}
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 	})
 }
 
-// socketOf is where the configuration's agent listens.
+// socketOf returns the socket of the configuration's agent.
 func socketOf(c *cni.Conf) string { return cmp.Or(c.Socket, state.Startup.Socket(state.DefaultDir)) }
 
 func noAgent(c *cni.Conf) error {

@@ -16,15 +16,15 @@ import (
 	"github.com/scon-project/scon/internal/startup/pool"
 )
 
-// pooledName is a container's device in a pooled namespace: what runtimes call
-// theirs.
+// pooledName is the name of the device in a pooled namespace, the one that runtimes
+// use.
 const pooledName = "eth0"
 
-// entry is a wired namespace.
+// entry is a prepared namespace.
 //
-// It is held by a file alone and goes with the agent. A mount would hold it as
-// well, but is copied into every container that is created meanwhile: a hundred
-// of them let fifty containers start 14 % later.
+// Only an open file holds it, so it ends with the agent. A mount would hold it as
+// well, but is copied into every container created meanwhile: a hundred mounts
+// delay the start of fifty containers by 14 %.
 type entry struct {
 	number string // unique in this agent's namespace, hexadecimal
 	ns     *os.File
@@ -32,10 +32,10 @@ type entry struct {
 	inode  uint64
 	leases []ipam.Lease
 	made   devices.Made
-	shared int // number of the bridge or master that it hangs at
+	shared int // ifindex of its bridge or master
 }
 
-// newPool makes a network's pool.
+// newPool returns a network's pool.
 func (a *Agent) newPool(n *network) *pool.Pool {
 	return pool.New(pool.Options{
 		Config: a.opts.Config.Pool,
@@ -45,8 +45,8 @@ func (a *Agent) newPool(n *network) *pool.Pool {
 	})
 }
 
-// wire makes a namespace with everything in it, of an empty one if there is
-// one. For a container that waits for it these are stages.
+// wire prepares a namespace: it uses the empty one if there is one. If a container
+// waits for it, the steps count as its stages.
 func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, err error) {
 	begin := func(s Stage) (end func()) {
 		if container == "" {
@@ -103,7 +103,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	return e, nil
 }
 
-// makeNamespace takes an empty namespace, or a new one.
+// makeNamespace returns the empty namespace if it is unused, else a new one.
 func (a *Agent) makeNamespace(empty *os.File) (*os.File, error) {
 	if empty != nil {
 		defer empty.Close()
@@ -114,8 +114,8 @@ func (a *Agent) makeNamespace(empty *os.File) (*os.File, error) {
 	return netns.New()
 }
 
-// drop takes a namespace away that nobody has got. A runtime may have it all the
-// same, of which the ADD went wrong.
+// drop removes a namespace that no container has. A runtime whose ADD failed may
+// still hold it.
 func (a *Agent) drop(n *network, e *entry) error {
 	err := a.host.Remove(&n.conf.Network, e.host)
 	if err == nil && e.host == "" {
@@ -129,8 +129,8 @@ func (a *Agent) drop(n *network, e *entry) error {
 	return e.ns.Close()
 }
 
-// take is the next of the pool's namespaces, nil if there is none. One whose
-// bridge or master is not there any more has no network.
+// take returns the next namespace of the pool, nil if it is empty. It drops
+// namespaces whose bridge or master is gone.
 func (a *Agent) take(n *network) *entry {
 	for {
 		taken, ok := n.pool.Take()
@@ -143,18 +143,18 @@ func (a *Agent) take(n *network) *entry {
 		}
 		n.unprepare()
 		if err := a.drop(n, e); err != nil {
-			a.log.Error("taking away a namespace that has lost its network", "error", err)
+			a.log.Error("remove a namespace without its network", "error", err)
 		}
 	}
 }
 
-// errInPlace is why a container gets no pooled namespace.
+// errInPlace is the reason why a container gets no pooled namespace.
 type errInPlace string
 
 func (e errInPlace) Error() string { return string(e) }
 
-// addPooled puts a pooled namespace where the runtime has its own. The error is
-// errInPlace if the device has to be made in place.
+// addPooled replaces the runtime's namespace by a pooled one. The error is errInPlace
+// if the device must be made in place.
 func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) (err error) {
 	if why := a.unswappable(n, r, ns, pid, c); why != "" {
 		return errInPlace(why)
@@ -174,7 +174,7 @@ func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Co
 	}
 	step("add-kept")
 	e.ns.Close()
-	// The runtime's own is nobody's now.
+	// The runtime's namespace is free now.
 	if empty, err := os.Open(netns.FdPath(ns)); err == nil {
 		a.mu.Lock()
 		a.displaced = now()
@@ -184,8 +184,8 @@ func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Co
 	return nil
 }
 
-// hand makes the record of a pooled namespace that a container gets, at the
-// path where it will be.
+// hand fills the record of a pooled namespace for a container, at the path where the
+// namespace will be.
 func (a *Agent) hand(r *Record, e *entry, c *cni.Conf) {
 	r.Pooled, r.Host, r.Leases = e.number, e.host, e.leases
 	r.Number, r.Inode = e.inode, e.inode
@@ -193,7 +193,7 @@ func (a *Agent) hand(r *Record, e *entry, c *cni.Conf) {
 	a.own(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 }
 
-// unswappable says why a runtime's namespace cannot be replaced by another one.
+// unswappable returns the reason why a runtime's namespace cannot be replaced, or "".
 func (a *Agent) unswappable(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) string {
 	switch {
 	case n.pool == nil:
@@ -218,12 +218,12 @@ func (a *Agent) unswappable(n *network, r *Record, ns *os.File, pid int, c *cni.
 		return "its namespace has devices already"
 	}
 	if pid, err := a.census.user(r.Number, now()); err != nil || pid != 0 {
-		return "a process is in its namespace already" // and would stay there
+		return "a process is in its namespace already" // and would stay in it
 	}
 	return ""
 }
 
-// sameMounts tells whether what the agent mounts is mounted for a process.
+// sameMounts reports whether a process shares the agent's mount namespace.
 func sameMounts(pid int) bool {
 	if pid <= 0 {
 		return true
@@ -236,9 +236,9 @@ func sameMounts(pid int) bool {
 	return err == nil && ours == theirs
 }
 
-// isEmpty tells whether a namespace has no device but those that the kernel
-// gives to each. It reads a file, for a dump of devices would wait for RTNL, as
-// everybody does who starts then.
+// isEmpty reports whether a namespace has only the devices that the kernel makes in
+// each. It reads a file, since a netlink dump of devices would wait for RTNL, which
+// is contended at that time.
 func isEmpty(ns *os.File) bool {
 	var devices []byte
 	err := netns.Do(netns.FdPath(ns), func() (err error) {
@@ -248,11 +248,11 @@ func isEmpty(ns *os.File) bool {
 	return err == nil && hasOnlyGiven(string(devices))
 }
 
-// given are devices that a new namespace has: lo, and one of each kind of tunnel
-// whose module is loaded (net.core.fb_tunnels_only_for_init_net).
+// given are the devices of a new namespace: lo, and one of each kind of tunnel whose
+// module is loaded (net.core.fb_tunnels_only_for_init_net).
 var given = []string{"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
 
-// hasOnlyGiven reads /proc/net/dev: two lines of headings, then "NAME: ...".
+// hasOnlyGiven parses /proc/net/dev: two lines of headings, then "NAME: ...".
 func hasOnlyGiven(devices string) bool {
 	for i, line := range strings.Split(strings.TrimSuffix(devices, "\n"), "\n") {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -263,8 +263,7 @@ func hasOnlyGiven(devices string) bool {
 	return true
 }
 
-// isUnused tells whether nobody has a displaced namespace: no device, no
-// process.
+// isUnused returns an error if a displaced namespace has a device or a process.
 func (a *Agent) isUnused(ns *os.File) error {
 	inode, err := inodeOf(ns)
 	if err != nil {
@@ -278,7 +277,7 @@ func (a *Agent) isUnused(ns *os.File) error {
 	a.mu.Unlock()
 	pid, err := a.census.user(inode, since)
 	if err == nil && pid != 0 {
-		err = fmt.Errorf("process %d has it", pid)
+		err = fmt.Errorf("process %d uses it", pid)
 	}
 	return err
 }

@@ -24,40 +24,40 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Record is an attachment as it is written down: the lease of its addresses,
-// and what to take away at the end.
+// Record is an attachment in its file: the leased addresses and everything to
+// remove with it.
 type Record struct {
 	Network     cni.Network      `json:"network"`
 	ContainerID string           `json:"container_id"` // "" if it was rebuilt
 	IfName      string           `json:"ifname"`
 	Netns       string           `json:"netns,omitempty"`  // as the runtime gave it
-	Number      uint64           `json:"number,omitempty"` // of the namespace that the device was made in
-	Inode       uint64           `json:"inode,omitempty"`  // of what is at Netns; 0 if the agent does not see it
+	Number      uint64           `json:"number,omitempty"` // inode of the namespace that the device was made in
+	Inode       uint64           `json:"inode,omitempty"`  // of Netns; 0 if the agent does not see that path
 	Bundle      string           `json:"bundle,omitempty"`
 	Pooled      string           `json:"pooled,omitempty"` // number of a pooled namespace
 	Host        string           `json:"host"`             // device on the host
 	Leases      []ipam.Lease     `json:"leases"`
-	Result      *types100.Result `json:"result"`             // nil of an unfinished one, or one made anew
-	Args        string           `json:"args,omitempty"`     // for a delegate
-	CNIPath     string           `json:"cni_path,omitempty"` // for a delegate
-	Conf        json.RawMessage  `json:"conf,omitempty"`     // for a delegate
+	Result      *types100.Result `json:"result"`             // nil in an unfinished or rebuilt record
+	Args        string           `json:"args,omitempty"`     // for another IPAM plugin
+	CNIPath     string           `json:"cni_path,omitempty"` // for another IPAM plugin
+	Conf        json.RawMessage  `json:"conf,omitempty"`     // for another IPAM plugin
 
 	key  string
-	anew bool // as of rebuilt, of one that was found out about since
+	anew bool // rebuilt, and completed by a request since
 }
 
-// unknownNetwork is of records that were made anew: their addresses are taken
-// in every network whose they may be.
+// unknownNetwork is the network of rebuilt records: their addresses are reserved in
+// every network that may have leased them.
 const unknownNetwork = "?"
 
-// rebuilt tells whether the record was made anew from what the kernel had.
+// rebuilt reports whether the record was rebuilt from the kernel's state.
 func (r *Record) rebuilt() bool { return r.Network.Name == unknownNetwork || r.anew }
 
-// unfinished tells whether the record was written for the sake of a delegate, by
-// an ADD that was cut off then.
+// unfinished reports whether the record was written for another IPAM plugin by an
+// ADD that was interrupted.
 func (r *Record) unfinished() bool { return r.Result == nil && !r.rebuilt() }
 
-// of is the record with what it has lost, as far as a request says it.
+// of returns a rebuilt record completed by a request.
 func (r *Record) of(at cni.Attachment, c *cni.Conf) *Record {
 	if r.Network.Name != unknownNetwork {
 		return r
@@ -70,56 +70,55 @@ func (r *Record) of(at cni.Attachment, c *cni.Conf) *Record {
 	return &known
 }
 
-// keyOf names an attachment: what CNI says is one.
+// keyOf returns the key of an attachment, which CNI identifies by these three.
 func keyOf(network, containerID, ifname string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + containerID + "\x00" + ifname))
 	return hex.EncodeToString(sum[:6])
 }
 
-// Names of devices on the host say whose they are, also when no record does.
+// Names of devices on the host identify the owner, even without a record.
 const (
 	inPlacePrefix = "scn" // and the attachment's key
 	pooledPrefix  = "scp" // and the number of the pooled namespace
 )
 
-// store keeps records as files, one for each attachment: a process that is
-// killed leaves a whole record or none. It is not written through to the disk:
-// what is there after a reboot is worth nothing.
+// store keeps one file for each record: a killed process leaves a complete record or
+// none. It does not sync files, since none is valid after a reboot.
 //
 //	startup/                      the service's own directory: see package state
 //	startup/boot                  the boot that everything here belongs to
 //	startup/home                  the network namespace of the latest agent: number, path
 //	startup/NUMBER/               of that namespace:
 //	    agent                     held by the agent
-//	    lock                      held by whoever works here: the agent, or a scon-cni without one
-//	    networks/NAME             the configuration of a network that was prepared
+//	    lock                      held by the agent, or by a `scon cni` without an agent
+//	    networks/NAME             the configuration of a prepared network
 //	    networks/NAME@DIGEST      an earlier one
-//	    attachments/KEY@POOLED    a record; POOLED is "" for a device in place
-//	    deleted/KEY               scon-cni was asked for a DEL while no agent was there
-//	    corrupt/                  what could not be read
+//	    attachments/KEY@POOLED    a record; POOLED is "" for a device made in place
+//	    deleted/KEY               a DEL that came while no agent ran
+//	    corrupt/                  records that could not be read
 type store struct {
 	dir         string
-	agent, lock *os.File // agent nil for others
+	agent, lock *os.File // agent is nil in other processes
 }
 
-// home is where the latest agent of a state directory works or worked.
+// home is the namespace of the latest agent of a state directory.
 type home struct {
 	Inode uint64 `json:"inode"`
-	Netns string `json:"netns"` // as the agent was given it, "" for that of the machine
+	Netns string `json:"netns"` // as the agent was given it, "" for the machine's
 }
 
-// linkOf is a symbolic link beside a socket that is not in the state directory:
-// who finds nobody at the socket follows it there.
+// linkOf returns a symbolic link beside a socket outside the state directory. It leads
+// a client without an agent to the state directory.
 func linkOf(socket string) string { return socket + ".state" }
 
-// leaveLink makes it, or removes one that says otherwise.
+// leaveLink makes that link, or removes one that leads elsewhere.
 func leaveLink(socket, stateDir string) error {
 	err := removeLink(socket)
 	if err == nil && socket != "" && filepath.Dir(socket) != filepath.Clean(stateDir) {
 		err = os.Symlink(stateDir, linkOf(socket))
 	}
 	if err != nil {
-		return fmt.Errorf("lead from the socket to the state directory: %w", err)
+		return fmt.Errorf("link the socket to the state directory: %w", err)
 	}
 	return nil
 }
@@ -134,7 +133,7 @@ func removeLink(socket string) error {
 	return nil
 }
 
-// stateDirOf is the state directory of the agent behind a socket.
+// stateDirOf returns the state directory of the agent behind a socket.
 func stateDirOf(socket string) string {
 	if dir, err := os.Readlink(linkOf(socket)); err == nil {
 		return dir
@@ -144,7 +143,7 @@ func stateDirOf(socket string) string {
 
 func homeFile(stateDir string) string { return filepath.Join(stateDir, "startup", "home") }
 
-// readHome is the zero home if there was no agent in this boot.
+// readHome returns the zero home if no agent ran since boot.
 func readHome(stateDir string) (h home, err error) {
 	if err := discardOtherBoot(filepath.Join(stateDir, "startup")); err != nil {
 		return h, err
@@ -154,10 +153,10 @@ func readHome(stateDir string) (h home, err error) {
 		return h, nil
 	}
 	if err != nil {
-		return h, fmt.Errorf("find out where the agent was: %w", err)
+		return h, fmt.Errorf("read the agent's namespace: %w", err)
 	}
 	if err := json.Unmarshal(b, &h); err != nil {
-		return h, fmt.Errorf("find out where the agent was: %s: %w", homeFile(stateDir), err)
+		return h, fmt.Errorf("read the agent's namespace: %s: %w", homeFile(stateDir), err)
 	}
 	return h, nil
 }
@@ -170,12 +169,12 @@ func (h home) write(stateDir string) error {
 	return writeFile(homeFile(stateDir), b)
 }
 
-// dirOf is the directory of the agent in a namespace.
+// dirOf returns the directory of the agent in a namespace.
 func dirOf(stateDir string, inode uint64) string {
 	return filepath.Join(stateDir, "startup", fmt.Sprint(inode))
 }
 
-// writeFile writes a file whole or not at all.
+// writeFile writes a file atomically.
 func writeFile(path string, b []byte) error {
 	dir, name := filepath.Split(path)
 	draft := filepath.Join(dir, "."+name)
@@ -191,18 +190,18 @@ func writeFile(path string, b []byte) error {
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// isBootID matches what is in that file.
+// isBootID matches the contents of that file.
 var isBootID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n$`)
 
-// ErrBusy is what openStore ends with when another process works there.
-var ErrBusy = errors.New("another agent works there")
+// ErrBusy is openStore's error when another process holds the directory.
+var ErrBusy = errors.New("another agent uses the directory")
 
-// lockPatience is how long those wait who share the directory.
+// lockPatience is how long processes that share the directory wait for each other.
 var lockPatience = 10 * time.Second
 
-// openStore takes the directory until close, and throws away what another boot
-// left there. With wait, it is not for an agent, and waits for one that has it.
-// An agent waits for those who have worked while there was none.
+// openStore locks the directory until close, and discards the files of another boot.
+// With wait the caller is not an agent, and waits for a process that holds the lock.
+// An agent waits for processes that replaced it meanwhile.
 func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	s := &store{dir: dirOf(stateDir, inode)}
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
@@ -236,7 +235,7 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	return s, nil
 }
 
-// lockFile takes a file until it is closed. It must still have its name then.
+// lockFile locks a file until it is closed. The locked file must still have its name.
 func lockFile(path string, patience time.Duration) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -259,7 +258,7 @@ func lockFile(path string, patience time.Duration) (*os.File, error) {
 		if named, err := os.Stat(path); err == nil && os.SameFile(held, named) {
 			return f, nil
 		}
-		f.Close() // who had it has taken the directory away
+		f.Close() // the previous holder removed the directory
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, err
 		}
@@ -271,11 +270,11 @@ func (s *store) close() {
 	s.agent.Close()
 }
 
-// removeAll takes the directory away, with the lock, and what it shares with
-// those of other namespaces if it is the last one.
+// removeAll removes the directory with the lock, and the files shared with agents of
+// other namespaces if it is the last one.
 func (s *store) removeAll() error {
 	if aside, err := os.ReadDir(filepath.Join(s.dir, "corrupt")); err != nil || len(aside) > 0 {
-		return err // somebody may want to look at it
+		return err // kept for inspection
 	}
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("remove the agent's directory: %w", err)
@@ -293,19 +292,19 @@ func (s *store) removeAll() error {
 	return nil
 }
 
-// putNetwork writes down what was prepared, getNetworks reads it. What an earlier
-// configuration of the network had on the host is taken away with the rest.
+// putNetwork records a prepared network, getNetworks reads them. The host state of an
+// earlier configuration is removed with the others.
 func (s *store) putNetwork(c *cni.Conf) error {
 	path := filepath.Join(s.dir, "networks", c.Name)
 	if b, err := os.ReadFile(path); err == nil {
 		if old, err := cni.Parse(b); err == nil && old.Digest() != c.Digest() {
 			if err := os.Rename(path, path+"@"+old.Digest()); err != nil {
-				return fmt.Errorf("write down network: %w", err)
+				return fmt.Errorf("record network: %w", err)
 			}
 		}
 	}
 	if err := writeFile(path, c.Raw); err != nil {
-		return fmt.Errorf("write down network: %w", err)
+		return fmt.Errorf("record network: %w", err)
 	}
 	return nil
 }
@@ -327,19 +326,19 @@ func (s *store) getNetworks() (networks []*cni.Conf, err error) {
 	return networks, nil
 }
 
-// WasAt tells whether an agent has worked in a state directory.
+// WasAt reports whether an agent has used a state directory.
 func WasAt(stateDir string) bool {
 	_, err := os.Stat(homeFile(stateDir))
 	return err == nil
 }
 
-// discardOtherBoot empties the directory if what is there is of another boot. A
-// file that does not say of which is no reason to: containers may live by what is
-// there, and what has no device is released in any case.
+// discardOtherBoot empties the directory if its files are of another boot. It keeps
+// them if the file boot is missing or invalid: containers may depend on them, and
+// attachments without a device are released in any case.
 func discardOtherBoot(dir string) error {
 	now, err := os.ReadFile(bootID)
 	if err != nil {
-		return fmt.Errorf("find out which boot this is: %w", err)
+		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	then, err := os.ReadFile(filepath.Join(dir, "boot"))
 	if err == nil && string(then) == string(now) {
@@ -350,14 +349,14 @@ func discardOtherBoot(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for what is left of another boot: %w", err)
+		return fmt.Errorf("list files of another boot: %w", err)
 	}
 	if !isBootID.Match(then) {
 		left = nil
 	}
 	for _, f := range left {
 		if slices.Contains(state.Files, f.Name()) {
-			continue // of the service that runs
+			continue // of the running service
 		}
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
 	}
@@ -365,7 +364,7 @@ func discardOtherBoot(dir string) error {
 		err = writeFile(filepath.Join(dir, "boot"), now)
 	}
 	if err != nil {
-		return fmt.Errorf("discard what is left of another boot: %w", err)
+		return fmt.Errorf("discard files of another boot: %w", err)
 	}
 	return nil
 }
@@ -374,14 +373,14 @@ func (s *store) path(r *Record) string {
 	return filepath.Join(s.dir, "attachments", r.key+"@"+r.Pooled)
 }
 
-// put writes a record, whole or not at all.
+// put writes a record atomically.
 func (s *store) put(r *Record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("write down attachment: %w", err)
+		return fmt.Errorf("record attachment: %w", err)
 	}
 	if err := writeFile(s.path(r), b); err != nil {
-		return fmt.Errorf("write down attachment: %w", err)
+		return fmt.Errorf("record attachment: %w", err)
 	}
 	return nil
 }
@@ -394,8 +393,8 @@ func (s *store) remove(r *Record) error {
 	return nil
 }
 
-// all reads every record. One that makes no sense is put aside and returned
-// with nothing but its names.
+// all reads every record. It moves an invalid one aside and returns only its key and
+// pool number.
 func (s *store) all() (whole, corrupt []*Record, err error) {
 	dir := filepath.Join(s.dir, "attachments")
 	files, err := os.ReadDir(dir)
@@ -417,7 +416,7 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 		if json.Unmarshal(b, r) != nil || r.Host == "" && len(r.Leases) == 0 && r.Conf == nil || r.Pooled != pooled || r.Network.Name == "" {
 			aside := filepath.Join(s.dir, "corrupt", f.Name())
 			if err := os.Rename(path, aside); err != nil {
-				return nil, nil, fmt.Errorf("put a corrupt record aside: %w", err)
+				return nil, nil, fmt.Errorf("move a corrupt record aside: %w", err)
 			}
 			corrupt = append(corrupt, &Record{key: key, Pooled: pooled})
 			continue
@@ -428,8 +427,8 @@ func (s *store) all() (whole, corrupt []*Record, err error) {
 	return whole, corrupt, nil
 }
 
-// markDeleted leaves word of a DEL for the agent to come, in whichever namespace
-// it was: without one there was no ADD.
+// markDeleted records a DEL for the next agent, in every namespace's directory:
+// without a directory there was no ADD.
 func markDeleted(stateDir, key string) error {
 	if err := discardOtherBoot(filepath.Join(stateDir, "startup")); err != nil {
 		return err
@@ -439,16 +438,16 @@ func markDeleted(stateDir, key string) error {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, key), nil, 0o600))
 	}
 	if err != nil {
-		return fmt.Errorf("leave word of a DEL: %w", err)
+		return fmt.Errorf("record a DEL: %w", err)
 	}
 	return nil
 }
 
-// deleted are the keys of those, and forget takes one away.
+// deleted returns the keys of recorded DELs; forget removes one.
 func (s *store) deleted() ([]string, error) {
 	files, err := os.ReadDir(filepath.Join(s.dir, "deleted"))
 	if err != nil {
-		return nil, fmt.Errorf("read what was deleted without the agent: %w", err)
+		return nil, fmt.Errorf("read recorded DELs: %w", err)
 	}
 	var keys []string
 	for _, f := range files {
@@ -460,7 +459,7 @@ func (s *store) deleted() ([]string, error) {
 func (s *store) forget(key string) error {
 	err := os.Remove(filepath.Join(s.dir, "deleted", key))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget what was deleted without the agent: %w", err)
+		return fmt.Errorf("forget a recorded DEL: %w", err)
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
-// recover brings the records and the kernel together after another process
-// ended here, in whatever moment: what has no record goes, what has lost its
-// device is released, and a record that makes no sense is made anew.
+// recover reconciles the records with the kernel after another process ended here at
+// any point: devices without a record are removed, records without a device are
+// released, corrupt records are rebuilt.
 func (a *Agent) recover() error {
 	whole, corrupt, err := a.store.all()
 	if err != nil {
@@ -37,14 +37,14 @@ func (a *Agent) recover() error {
 	}
 	for _, r := range corrupt {
 		if err := a.rebuild(r, devices, marked); err != nil {
-			a.log.Warn("a corrupt record was put aside", "record", r.key, "error", err)
+			a.log.Warn("corrupt record moved aside", "record", r.key, "error", err)
 			continue
 		}
-		a.log.Warn("a corrupt record was put aside and made anew", "record", r.key)
+		a.log.Warn("corrupt record moved aside and rebuilt", "record", r.key)
 	}
 	if a.opts.Wait {
-		// Nobody but an agent has what is in no record: there may be one with
-		// another directory.
+		// Devices without a record may belong to an agent with another state
+		// directory: only an agent removes them.
 	} else if err := a.removeUnowned(devices); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (a *Agent) recover() error {
 		if a.isOwned(mark) {
 			continue
 		}
-		a.log.Info("removing a device that was left", "dev", in.link.Attrs().Name, "netns", in.netns)
+		a.log.Info("remove a leftover device", "dev", in.link.Attrs().Name, "netns", in.netns)
 		if err := in.remove(); err != nil {
 			return err
 		}
@@ -60,30 +60,29 @@ func (a *Agent) recover() error {
 	if err := a.recoverNetworks(); err != nil {
 		return err
 	}
-	// What cannot be taken away now is tried again: it is no reason to let those
-	// wait that come.
+	// Attachments that cannot be removed now are removed later: new containers do
+	// not wait for them.
 	if err := a.releaseGone(withoutPlugin); err != nil {
 		a.log.Error("release attachments whose container is gone", "error", err)
 	}
 	if err := a.keepRules(); err != nil {
-		a.log.Error("making rules again that are gone", "error", err)
+		a.log.Error("restore missing rules", "error", err)
 	}
 	return nil
 }
 
-// withoutPlugin selects attachments that are released without a call of another
-// plugin.
+// withoutPlugin selects attachments whose release calls no other IPAM plugin.
 func withoutPlugin(r *Record) bool { return r.Network.IPAM.Type == cni.OwnIPAM }
 
-// catchUp does what DEL was asked for while no agent answered, of attachments
-// that are selected.
+// catchUp executes the DELs recorded while no agent ran, for the selected
+// attachments.
 func (a *Agent) catchUp(selected func(*Record) bool) error {
 	keys, err := a.store.deleted()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	hung := make(map[string]bool) // networks whose plugin hung: the next call would, too
+	hung := make(map[string]bool) // networks whose plugin hung: the next call would hang, too
 	for _, key := range keys {
 		unlock := a.busy.lock(key)
 		if r := a.record(key); r == nil {
@@ -101,8 +100,8 @@ func (a *Agent) catchUp(selected func(*Record) bool) error {
 	return errors.Join(errs...)
 }
 
-// recoverNetworks takes away what devices that are gone left on the host, and
-// remembers the networks that have containers.
+// recoverNetworks removes the host state that missing devices left, and claims the
+// networks that have containers.
 func (a *Agent) recoverNetworks() error {
 	networks, err := a.store.getNetworks()
 	if err != nil {
@@ -110,16 +109,16 @@ func (a *Agent) recoverNetworks() error {
 	}
 	for _, c := range networks {
 		if a.claims[c.Name] == nil && a.hasContainers(c.Name) {
-			a.claims[c.Name] = c // of several the latest, which is the first
+			a.claims[c.Name] = c // the latest configuration comes first
 		}
 		if err := a.host.Sweep(c); err != nil {
-			a.log.Warn("looking for what containers left", "network", c.Name, "error", err)
+			a.log.Warn("remove leftovers of containers", "network", c.Name, "error", err)
 		}
 	}
 	return nil
 }
 
-// ownDevices are the host's devices with names that this package gives.
+// ownDevices returns the host's devices whose names this package assigned.
 func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
 	links, err := netlink.LinkList()
 	for range 10 {
@@ -141,7 +140,7 @@ func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
 	return own, nil
 }
 
-// removeUnowned takes away what no record tells of.
+// removeUnowned removes devices and namespaces without a record.
 func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 	owned, named := make(map[string]bool), make(map[string]bool)
 	for _, r := range a.records {
@@ -151,7 +150,7 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 		if owned[name] {
 			continue
 		}
-		a.log.Info("removing a device that was left", "dev", name)
+		a.log.Info("remove a leftover device", "dev", name)
 		if err := a.host.Remove(&cni.Network{Rules: make([]cni.Rule, 1)}, name); err != nil {
 			return err
 		}
@@ -165,8 +164,8 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 		if named[name] {
 			continue
 		}
-		a.log.Info("removing a namespace that was left", "netns", name)
-		// A container may have it, of which nobody knows.
+		a.log.Info("remove a leftover namespace", "netns", name)
+		// A container without a record may have it.
 		if err := removeInside(name); err != nil {
 			return err
 		}
@@ -177,24 +176,24 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 	return nil
 }
 
-// isOwned tells whether a record is of the device with a mark.
+// isOwned reports whether a record belongs to the device with a mark.
 func (a *Agent) isOwned(mark string) bool {
 	for _, r := range a.records {
 		if mark == r.mark() {
 			return true
 		}
 	}
-	return a.opts.Wait && strings.HasPrefix(mark, pooledMark) // perhaps an agent has it that has another directory
+	return a.opts.Wait && strings.HasPrefix(mark, pooledMark) // an agent with another directory may own it
 }
 
-// pooledName is the name of a pooled namespace that scon-oci gives to a runtime.
-// The agents of a machine share /run/netns; each has a namespace of its own.
+// pooledName returns the name of a pooled namespace that scon-oci gives to a runtime.
+// It contains the agent's namespace, since the agents of a machine share /run/netns.
 func (a *Agent) pooledName(number string) string {
 	return fmt.Sprintf("cni-scon-%d-%s", a.home, number)
 }
 
-// findMarked looks for devices without an end on the host, if any network may
-// have some, or nobody knows.
+// findMarked searches for devices without an end on the host, if look is set or a
+// network may have some.
 func (a *Agent) findMarked(look bool) (map[string]inside, error) {
 	networks, err := a.store.getNetworks()
 	if err != nil {
@@ -209,8 +208,8 @@ func (a *Agent) findMarked(look bool) (map[string]inside, error) {
 	return a.marked(), nil
 }
 
-// rebuild makes a record anew from what the kernel has: its addresses are in
-// the container's device.
+// rebuild rebuilds a record from the kernel's state: the addresses are those of the
+// container's device.
 func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[string]inside) error {
 	if err := a.store.remove(r); err != nil {
 		return err
@@ -228,12 +227,12 @@ func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[s
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("look into the container: %w", err)
+		return fmt.Errorf("inspect the container: %w", err)
 	}
 	return a.keep(r)
 }
 
-// findInside finds the other end of an attachment's device on the host.
+// findInside finds the container's end of an attachment's device.
 func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *inside) (err error) {
 	r.Host = inPlacePrefix + r.key
 	if r.Pooled != "" {
@@ -251,7 +250,7 @@ func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *insid
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("look into the container: %w", err)
+		return fmt.Errorf("inspect the container: %w", err)
 	}
 	return nil
 }
@@ -269,18 +268,17 @@ func namespaceOf(l netlink.Link) (string, error) {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("no name or process leads to the namespace of %s", l.Attrs().Name)
+	return "", fmt.Errorf("the namespace of %s has no name and no process", l.Attrs().Name)
 }
 
-// Reconcile releases attachments whose container has gone without a DEL: the
-// device, or the runtime's name of the namespace, is no longer there. One that
-// is made meanwhile is not looked at, for its device may be younger than the
-// list of devices.
+// Reconcile releases attachments whose container ended without a DEL: the device, or
+// the runtime's name of the namespace, is gone. It skips attachments made meanwhile,
+// whose device may be newer than the list of devices.
 func (a *Agent) Reconcile() error {
 	return a.releaseGone(func(*Record) bool { return true })
 }
 
-// releaseGone is Reconcile for the attachments that are selected.
+// releaseGone is Reconcile for the selected attachments.
 func (a *Agent) releaseGone(selected func(*Record) bool) error {
 	missed := a.catchUp(selected)
 	all := a.attachments()
@@ -308,8 +306,8 @@ func (a *Agent) releaseGone(selected func(*Record) bool) error {
 	}))
 }
 
-// isDeserted tells whether the processes have ended by which a namespace was
-// named. One that has a name that the agent does not see may not have any yet.
+// isDeserted reports whether the namespace of a process' path has no process left. A
+// namespace whose name the agent cannot see may have none yet.
 func (a *Agent) isDeserted(r *Record) bool {
 	if !strings.HasPrefix(r.Netns, "/proc/") || r.Number == 0 {
 		return false
@@ -318,8 +316,8 @@ func (a *Agent) isDeserted(r *Record) bool {
 	return err == nil && deserted
 }
 
-// sees tells whether the agent's own mounts have a namespace at a path, or only
-// those of the process that asked.
+// sees reports whether the agent's own mounts have the namespace at a path, not only
+// those of the requesting process.
 func sees(path string, inode uint64) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Run is the startup service: the agent and Docker's network driver, as far as
-// they are enabled. It works until ctx ends or a client stops it. Attachments and
-// Docker's networks stay.
+// Run runs the startup service: the agent and Docker's network driver, if enabled. It
+// returns when ctx ends or a client stops it. Attachments and Docker's networks stay.
 func Run(ctx context.Context, o service.Options) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -51,7 +50,7 @@ func Run(ctx context.Context, o service.Options) (err error) {
 	return errors.Join(err, s.close(), state.Startup.Remove(o.StateDir))
 }
 
-// attend waits for the end of ctx; changes are seen to where they are heard of.
+// attend waits for the end of ctx; OnStale has handled each change already.
 func attend(ctx context.Context, rules <-chan changes.Event) error {
 	for {
 		select {
@@ -59,7 +58,7 @@ func attend(ctx context.Context, rules <-chan changes.Event) error {
 			return nil
 		case _, ok := <-rules:
 			if !ok && ctx.Err() == nil {
-				return errors.New("the kernel no longer tells of changes of rules")
+				return errors.New("the kernel stopped reporting rule changes")
 			}
 			if !ok {
 				return nil
@@ -68,8 +67,8 @@ func attend(ctx context.Context, rules <-chan changes.Event) error {
 	}
 }
 
-// probe asks the service over its own socket: it proves that the agent's lock can
-// be taken.
+// probe sends a request to the service's own socket: it checks that the agent's lock
+// is not stuck.
 func probe(socket string) func() error {
 	client := control.Dial(socket)
 	return func() error {
@@ -81,12 +80,12 @@ func probe(socket string) func() error {
 	}
 }
 
-// server is what the service consists of.
+// server is the parts of the service.
 type server struct {
 	stop    func()
 	started time.Time
-	agent   *Agent         // nil unless it is enabled
-	driver  *docker.Driver // nil unless it is enabled
+	agent   *Agent         // nil if disabled
+	driver  *docker.Driver // nil if disabled
 }
 
 func (s *server) start(o service.Options) (err error) {
@@ -112,8 +111,7 @@ func (s *server) close() (err error) {
 	return err
 }
 
-// rulesChanged has the agent and the driver look whether their rules are still
-// there. It returns at once.
+// rulesChanged makes the agent and the driver check their rules. It returns at once.
 func (s *server) rulesChanged() {
 	if s.agent != nil {
 		s.agent.RulesChanged()
@@ -123,7 +121,7 @@ func (s *server) rulesChanged() {
 	}
 }
 
-// contract is the agent as its clients know it, nil if there is none.
+// contract returns the agent's interface for clients, nil without an agent.
 func (s *server) contract() control.Agent {
 	if s.agent == nil {
 		return nil
@@ -137,7 +135,7 @@ func (s *server) Stop() error {
 	return nil
 }
 
-// Metrics writes what the service counts.
+// Metrics writes the service's metrics.
 func (s *server) Metrics(w io.Writer) error {
 	var state control.Startup
 	if s.agent != nil {
@@ -149,8 +147,8 @@ func (s *server) Metrics(w io.Writer) error {
 	return writeMetrics(w, state, s.started)
 }
 
-// Clean takes away what a startup service left that died, and that no container
-// has. The caller holds the lock of the service's directory.
+// Clean removes what a dead startup service left and no container uses. The caller
+// holds the lock of the service's directory.
 func Clean(o service.Options) error {
 	if WasAt(o.StateDir) {
 		a, err := New(Options{Config: o.Config.Startup, StateDir: o.StateDir, Socket: o.Socket, Netns: o.Netns, Logger: o.Logger})

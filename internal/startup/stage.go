@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stage is a part of a container's start (startup.txt, section 4.1.1).
+// Stage is a part of a container's start (Understanding Network Startup for Secure
+// Containers, section 4.1.1).
 type Stage string
 
-// The stages, in their order.
+// The stages, in order.
 const (
 	StageNetNS    Stage = "netns"     // making a network namespace
 	StageAddCNI   Stage = "add_cni"   // all of a CNI ADD
@@ -24,38 +25,38 @@ const (
 	StageStartVM  Stage = "start_vm"  // the runtime's start
 )
 
-// Stages are all of them.
+// Stages lists all stages in order.
 var Stages = []Stage{StageNetNS, StageAddCNI, StageCgroup, StageAttachIf, StageStartVM}
 
-// Event is one stage of one container. Times are of CLOCK_MONOTONIC, in
-// nanoseconds, so that they compare with those of other processes.
+// Event is one stage of one container. Times are those of CLOCK_MONOTONIC in
+// nanoseconds, comparable with other processes.
 type Event struct {
 	Container string `json:"container"`
 	Stage     Stage  `json:"stage"`
 	BeginNS   int64  `json:"begin_ns"`
 	EndNS     int64  `json:"end_ns"`
-	// WaitNS is how much of it was waiting for a turn.
+	// WaitNS is the time spent waiting for admission.
 	WaitNS int64 `json:"wait_ns"`
 }
 
-// logged is how many events are kept in memory: five stages of 3,000
+// logged is the number of events in memory: enough for five stages of 3,000
 // containers.
 const logged = 1 << 14
 
-// stageLog keeps events in memory, in a ring, and writes them to a file later.
+// stageLog keeps events in a ring in memory and writes them to a file later.
 type stageLog struct {
 	mu    sync.Mutex
 	ring  []Event // grows to logged
-	next  uint64  // of the event to come
+	next  uint64  // number of the next event
 	ended map[Stage]uint64
 
-	file    io.WriteCloser // nil for none
+	file    io.WriteCloser // nil without a file
 	written uint64
 	stop    chan struct{}
 	done    sync.WaitGroup
 }
 
-// openStageLog writes to a file as well, unless its path is "".
+// openStageLog opens a log that also writes to a file, unless path is "".
 func openStageLog(path string) (*stageLog, error) {
 	l := &stageLog{ended: make(map[Stage]uint64), stop: make(chan struct{})}
 	if path == "" {
@@ -75,7 +76,7 @@ func (l *stageLog) close() {
 	l.done.Wait()
 }
 
-// add logs a stage that has ended.
+// add logs a finished stage.
 func (l *stageLog) add(e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +89,7 @@ func (l *stageLog) add(e Event) {
 	l.ended[e.Stage]++
 }
 
-// since are the events from a number on, as far as they are in memory, and the
-// number of the next one.
+// since returns the events in memory from a number on, and the number of the next one.
 func (l *stageLog) since(from uint64) (events []Event, next uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *stageLog) since(from uint64) (events []Event, next uint64) {
 	return events, l.next
 }
 
-// counts are how often each stage has ended.
+// counts returns how often each stage has ended.
 func (l *stageLog) counts() map[Stage]uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +113,7 @@ func (l *stageLog) counts() map[Stage]uint64 {
 	return c
 }
 
-// writer appends to the file what is new, once a second.
+// writer appends new events to the file once a second.
 func (l *stageLog) writer() {
 	defer l.file.Close()
 	tick := time.NewTicker(time.Second)
@@ -137,7 +137,7 @@ func (l *stageLog) writer() {
 	}
 }
 
-// monotonic is CLOCK_MONOTONIC in nanoseconds.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds.
 func monotonic() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail

@@ -16,7 +16,7 @@ import (
 
 var _ control.Agent = (*Agent)(nil)
 
-// Startup is the agent's state.
+// Startup returns the agent's state.
 func (a *Agent) Startup() (control.Startup, error) {
 	s := control.Startup{
 		Networks: []control.StartupNetwork{}, Attachments: []control.StartupAttachment{},
@@ -64,7 +64,7 @@ func (n *network) status() control.StartupNetwork {
 	return s
 }
 
-// StartupEvents are stages that have ended.
+// StartupEvents returns finished stages, from a number on.
 func (a *Agent) StartupEvents(from uint64) (control.StartupEvents, error) {
 	events, next := a.stages.since(from)
 	all := control.StartupEvents{Events: []control.StartupEvent{}, Next: next}
@@ -90,7 +90,7 @@ func (a *Agent) SetStartupLimits(l control.StartupLimits) error {
 	return nil
 }
 
-// FillStartupPool brings the pool of a network to so many namespaces.
+// FillStartupPool fills a network's pool to a number of namespaces.
 func (a *Agent) FillStartupPool(ctx context.Context, f control.StartupFill) error {
 	a.mu.Lock()
 	n := a.networks[f.Network]
@@ -99,11 +99,11 @@ func (a *Agent) FillStartupPool(ctx context.Context, f control.StartupFill) erro
 	case n == nil:
 		return &api.Error{Status: http.StatusNotFound, Message: unknownNetworkError(f.Network).Error()}
 	case n.pool == nil:
-		return &api.Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("network %q has no pool: startup.pool.warm_target is 0, or its addresses are another plugin's", f.Network)}
+		return &api.Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("network %q has no pool: startup.pool.warm_target is 0, or another IPAM plugin leases its addresses", f.Network)}
 	}
 	return n.pool.Fill(ctx, f.Count)
 }
 
 func unknownNetworkError(name string) error {
-	return fmt.Errorf("network %q is not known: startup.networks in the configuration names those that are before their first ADD", name)
+	return fmt.Errorf("network %q is not known: it becomes known by its first ADD, or by startup.networks", name)
 }

@@ -108,7 +108,7 @@ func TestTenantsRefused(t *testing.T) {
 		"or sharing multi-tenant": {
 			b.tenantConf("a", 2, `"kind": "macvlan", "master": "m0"`), b.tenantConf("b", 3, `"kind": "macvlan", "master": "m0"`),
 		},
-		"by which tenants are told apart": {
+		"distinct subnets for each tenant": {
 			b.tenantConf("a", 4, `"kind": "ptp"`), strings.Replace(b.tenantConf("b", 5, `"kind": "ptp"`), "10.88.5.0/24", "10.88.4.0/25", 1),
 		},
 	} {

@@ -1,18 +1,18 @@
-// Package state is the directory in which the services leave word of themselves,
-// for `scon up` and `scon down` to find them by, also after a crash.
+// Package state is the directory in which the services record themselves, so that `scon
+// up` and `scon down` find them, also after a crash.
 //
-//	scon.sock, startup.sock, pipe.sock   the services' sockets, unless they are elsewhere
+//	scon.sock, startup.sock, pipe.sock   the services' default sockets
 //	lock, daemon.json, scon.log          of express
 //	startup/lock ...                     of the startup service, with its records
 //	broker/lock ...                      of the pipe's broker
-//	pipe/                                what containers mount: pipe.sock
+//	pipe/                                mounted by containers: pipe.sock
 //
 // Each service has a directory with:
 //
-//	lock         held (flock) by the service as long as it lives
+//	lock         held (flock) by the service while it runs
 //	daemon.json  State
-//	scon.log     the log of a service that `scon up` started, scon.log.old of
-//	             the one before
+//	scon.log     the log of a service that `scon up` started; scon.log.old is the
+//	             previous one
 package state
 
 import (
@@ -30,14 +30,14 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// DefaultDir is the state directory of a service that is given none.
+// DefaultDir is the default state directory.
 const DefaultDir = "/run/scon"
 
 var (
-	// ErrCorrupt is what Read ends with when daemon.json makes no sense.
+	// ErrCorrupt is the error of Read when daemon.json is invalid.
 	ErrCorrupt = errors.New("corrupt")
 
-	// ErrLocked is what Lock ends with when the service lives here already.
+	// ErrLocked is the error of Lock when the service already runs in the directory.
 	ErrLocked = errors.New("another SCON is running")
 )
 
@@ -51,7 +51,7 @@ const (
 	Pipe    Service = "pipe"
 )
 
-// Dir is the service's own directory, below the state directory of all.
+// Dir returns the service's own directory, below the common state directory.
 func (s Service) Dir(root string) string {
 	switch s {
 	case Startup:
@@ -63,10 +63,10 @@ func (s Service) Dir(root string) string {
 	}
 }
 
-// Socket is where the service listens unless told otherwise.
+// Socket returns the service's default socket.
 func (s Service) Socket(root string) string { return filepath.Join(root, string(s)+".sock") }
 
-// State is what `scon up` and `scon down` have to know of a service.
+// State is the part of a service's state that `scon up` and `scon down` need.
 type State struct {
 	PID     int           `json:"pid"`
 	Netns   string        `json:"netns"`  // as given by --netns, "" for the machine's own
@@ -75,17 +75,17 @@ type State struct {
 	Config  config.Config `json:"config"`
 }
 
-// Log is where `scon up` has the daemon's log written.
+// Log returns the path of the log of a service that `scon up` starts.
 func Log(dir string) string { return filepath.Join(dir, "scon.log") }
 
-// OldLog is the log of the daemon before.
+// OldLog returns the path of the previous log.
 func OldLog(dir string) string { return Log(dir) + ".old" }
 
 func file(dir string) string { return filepath.Join(dir, "daemon.json") }
 
-// Read is the State of the daemon that lives in dir, or that died there. The
-// error wraps fs.ErrNotExist when there is none, ErrCorrupt when it cannot be
-// understood; the next daemon writes it anew.
+// Read reads the State of the service that runs in dir, or died there. The error wraps
+// fs.ErrNotExist if there is none, ErrCorrupt if it is invalid; the next service
+// overwrites it.
 func Read(dir string) (State, error) {
 	content, err := os.ReadFile(file(dir))
 	if err != nil {
@@ -102,7 +102,7 @@ func Read(dir string) (State, error) {
 	return s, nil
 }
 
-// Write makes s the State of dir, at once and whole.
+// Write writes the State of dir atomically.
 func (s State) Write(dir string) error {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -118,9 +118,9 @@ func (s State) Write(dir string) error {
 	return nil
 }
 
-// Remove takes away all that the service left below root, and its directory where
-// that is possible; nothing there is no error. The caller holds the lock. Root
-// itself goes with express, if no other service has anything there.
+// Remove removes the files of the service below root, and its directory if that is empty;
+// missing files are no error. The caller holds the lock. Express also removes root itself
+// if it is empty.
 func (s Service) Remove(root string) error {
 	dir, socket := s.Dir(root), s.Socket(root)
 	paths := []string{socket, socket + ".new"}
@@ -136,11 +136,11 @@ func (s Service) Remove(root string) error {
 	return nil
 }
 
-// Files are the names of what a service has in its directory.
+// Files are the names of a service's files in its directory.
 var Files = []string{"daemon.json", "daemon.json.new", "scon.log", "scon.log.old", "lock"}
 
-// Make makes dir where it is missing. Everybody may pass through it, whatever the
-// umask: the socket has rights of its own.
+// Make makes dir if it is missing. All users may traverse it, whatever the umask: the
+// socket has its own mode.
 func Make(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -154,9 +154,8 @@ func Make(dir string) error {
 	return nil
 }
 
-// Lock makes dir where it is missing and holds it until the returned function
-// is called or the process ends. The error wraps ErrLocked when another
-// process holds it.
+// Lock makes dir if it is missing and locks it until the returned function is called or
+// the process ends. The error wraps ErrLocked if another process holds the lock.
 func Lock(dir string) (unlock func(), err error) {
 	if err := Make(dir); err != nil {
 		return nil, err
@@ -172,12 +171,11 @@ func Lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Dying is how long a process that was killed may still have its locks, when its
-// socket is closed already.
+// Dying is how long a killed process may hold its locks after its socket is closed.
 const Dying = 500 * time.Millisecond
 
-// Flock takes a file's lock until the file is closed. It waits for it so long at
-// the most; then the error is EWOULDBLOCK.
+// Flock locks a file until the file is closed. It waits at most patience; then the error
+// is EWOULDBLOCK.
 func Flock(f *os.File, patience time.Duration) error {
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -187,8 +185,8 @@ func Flock(f *os.File, patience time.Duration) error {
 	}
 }
 
-// lock takes f's lock, and refuses one that was removed meanwhile: another
-// process may hold the file that has its name now.
+// lock locks f, and refuses a file that was removed or replaced meanwhile: another process
+// may hold the new file.
 func lock(f *os.File) error {
 	err := Flock(f, Dying)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -1,5 +1,5 @@
-// Package profiles serves a service's Go profiles at its control socket. It takes
-// half a megabyte of a program, so "scon" links it only with the tag pprof.
+// Package profiles serves a service's Go profiles at its control socket. It adds half a
+// megabyte to a program, so "scon" links it only with the tag pprof.
 package profiles
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Add adds the routes of net/http/pprof, /debug/pprof/..., for clients that may
-// change things: profiles show what the service works on, and cost processor time.
+// Add adds the routes of net/http/pprof, /debug/pprof/..., for clients that may change
+// state: profiles reveal the service's work and cost processor time.
 func Add(m *api.Mux) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"":        pprof.Index,

@@ -42,7 +42,7 @@ func TestParseMode(t *testing.T) {
 		"scon-pool+tenants=5+kind=macvlan": "tenants: those of kind macvlan would share the one uplink",
 		"scon-pool+tenants=5+kind=ipvlan":  "want kind veth, ptp, netkit or tc-routing",
 		"scon-pool+kind=macvlan+qos":       "qos: kind macvlan has no device on the host",
-		"scon-pool+kind=macvlan+rules=5":   "rules: what goes through a device of kind macvlan",
+		"scon-pool+kind=macvlan+rules=5":   "rules: traffic of kind macvlan",
 	} {
 		if _, err := ParseMode(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseMode(%q): %v, want %q in it", name, err, want)

@@ -1,4 +1,4 @@
-// Package metricstest is what tests of the services' metrics share.
+// Package metricstest has the common parts of the tests of the services' metrics.
 package metricstest
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Parse is what Prometheus gets of what write writes. Names, units and help have
-// to be as Prometheus' users expect them.
+// Parse parses the output of write as Prometheus does. Names, units and help must follow
+// Prometheus' conventions.
 func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFamily {
 	t.Helper()
 	var text bytes.Buffer
@@ -40,8 +40,7 @@ func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFami
 	return families
 }
 
-// Values are those of SCON's own series, by their names as Prometheus writes
-// them.
+// Values returns the values of SCON's own series, by their names in Prometheus' notation.
 func Values(families map[string]*dto.MetricFamily) map[string]float64 {
 	values := make(map[string]float64)
 	for name, f := range families {
@@ -65,9 +64,9 @@ func series(name string, m *dto.Metric) string {
 	return name + "{" + strings.Join(labels, ",") + "}"
 }
 
-// WantDocumented fails unless the document has every family of a service with its
-// kind, its labels and its help, and no other of that service. Express has those
-// that are of no other service.
+// WantDocumented fails unless the document lists every family of a service with its kind,
+// labels and help, and no other family of that service. Families without another service's
+// prefix belong to express.
 func WantDocumented(t *testing.T, document, service string, families map[string]*dto.MetricFamily) {
 	t.Helper()
 	content, err := os.ReadFile(document)

@@ -21,63 +21,63 @@ import (
 
 // Values of Conf.
 const (
-	DownInPlace = "inplace" // do the work in scon-cni's own process
+	DownInPlace = "inplace" // execute the verb in a process of its own
 	DownError   = "error"   // refuse ADD
 
-	HandOverSwap = "swap" // put the pooled namespace beneath the runtime's name for its own
+	HandOverSwap = "swap" // mount the pooled namespace beneath the runtime's, at its path
 	HandOverNone = "none" // make the device in the runtime's namespace
 
 	OwnIPAM = "scon"
 )
 
-// Network is the part of a configuration that is the same for all containers of
-// a network, and for what is prepared for them.
+// Network is the part of a configuration that is common to all containers of a network.
 type Network struct {
 	Name string `json:"name"`
 
-	// Kind of the container's primary device; default veth.
+	// Kind is the kind of a container's primary device; default veth.
 	Kind string `json:"kind,omitempty"`
-	// Sharing is how many containers have one port of a vSwitch: direct (one),
-	// single-tenant (all of a tenant) or multi-tenant (all): startup.txt,
-	// figure 4. The first that the kind has is its default.
+	// Sharing is the set of containers that share a vPort of a vSwitch: direct (one
+	// container), single-tenant (all of a tenant) or multi-tenant (all), as in
+	// Understanding Network Startup for Secure Containers, figure 4. The default is the
+	// first that the kind supports.
 	Sharing string `json:"sharing,omitempty"`
-	// Tenant is whose containers these are; those of different tenants do not
-	// reach each other. "" is nobody's, but with single-tenant sharing the
-	// network's name.
+	// Tenant is the owner of the containers; containers of different tenants cannot
+	// reach each other. "" is no tenant; with single-tenant sharing it is the network's
+	// name.
 	Tenant string `json:"tenant,omitempty"`
-	// Bridge of kind veth, made if it is missing (default scon0); of kind ovs
-	// the vSwitch's, which must be there.
+	// Bridge of kind veth, made if missing (default scon0). Of kind ovs it is a bridge
+	// of the vSwitch, which must exist.
 	Bridge string `json:"bridge,omitempty"`
-	// VLAN of a port of kind ovs, 1..4094; 0 is a port of all.
+	// VLAN of a port of kind ovs, 1..4094; 0 is untagged.
 	VLAN int `json:"vlan,omitempty"`
-	// Master is the host's device of macvlan, macvtap, ipvlan, ipvtap and
-	// tc-routing: the vPort.
+	// Master is the device of the host below macvlan, macvtap, ipvlan and ipvtap, and
+	// the vPort of tc-routing.
 	Master string `json:"master,omitempty"`
 	// Mode of macvlan, macvtap, ipvlan and ipvtap.
 	Mode string `json:"mode,omitempty"`
-	// MTU of the container's device in bytes, 68..65535; 0 leaves the kernel's.
+	// MTU of the container's device in bytes, 68..65535; 0 is the kernel's default.
 	MTU int `json:"mtu,omitempty"`
-	// IsGateway gives the bridge the gateway's address.
+	// IsGateway adds the gateway's address to the bridge.
 	IsGateway bool `json:"isGateway,omitempty"`
-	// IPMasq lets traffic that leaves the subnet go out under the host's address.
+	// IPMasq masquerades traffic that leaves the subnet.
 	IPMasq bool `json:"ipMasq,omitempty"`
-	// Tap wires a tap for a microVM into the container's namespace.
+	// Tap makes a tap for a microVM in the container's namespace.
 	Tap bool `json:"tap,omitempty"`
-	// QoS of each container.
+	// QoS of each container, nil for none.
 	QoS *QoS `json:"qos,omitempty"`
-	// Rules are the security group: with any, what none of them accepts is
-	// dropped.
+	// Rules are the security group. With at least one rule, packets that none accepts
+	// are dropped.
 	Rules []Rule `json:"rules,omitempty"`
 
 	IPAM IPAM `json:"ipam"`
 }
 
-// QoS are the rates of one container, startup.txt section 4.1.2: average and
-// peak, each way. Bits per second and bits, as the capability "bandwidth" has
-// them.
+// QoS is the rates of one container: average and peak in each direction (Understanding
+// Network Startup for Secure Containers, section 4.1.2). Units are bits per second and
+// bits, as in the capability "bandwidth".
 type QoS struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`  // to the container
-	IngressBurst uint64 `json:"ingressBurst,omitempty"` // default: what the rate sends in 10 ms
+	IngressBurst uint64 `json:"ingressBurst,omitempty"` // default: 10 ms at the rate
 	IngressPeak  uint64 `json:"ingressPeak,omitempty"`
 	EgressRate   uint64 `json:"egressRate,omitempty"`
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
@@ -89,11 +89,11 @@ type Rule struct {
 	Direction string `json:"direction"`          // ingress or egress
 	Protocol  string `json:"protocol,omitempty"` // tcp, udp or icmp; default any
 	Port      uint16 `json:"port,omitempty"`     // destination; 0 is any
-	PortEnd   uint16 `json:"portEnd,omitempty"`  // the last one of a range
-	CIDR      string `json:"cidr,omitempty"`     // of the other side; default any
+	PortEnd   uint16 `json:"portEnd,omitempty"`  // last port of a range
+	CIDR      string `json:"cidr,omitempty"`     // of the peer; default any
 }
 
-// IPAM says where addresses come from: own ranges, or another plugin.
+// IPAM is the source of addresses: own ranges, or another plugin.
 type IPAM struct {
 	Type string `json:"type"`
 	ipam.RangeConf
@@ -101,7 +101,7 @@ type IPAM struct {
 	Routes []Route            `json:"routes,omitempty"`
 }
 
-// Route is one that a container gets.
+// Route is a route of a container.
 type Route struct {
 	Dst string `json:"dst"`
 	GW  string `json:"gw,omitempty"` // default: the gateway of its family
@@ -114,25 +114,25 @@ type Conf struct {
 	Socket     string
 	AgentDown  string // DownInPlace or DownError
 	HandOver   string // HandOverSwap or HandOverNone
-	// Bandwidth is this container's QoS instead of the network's, nil for none.
+	// Bandwidth is this container's QoS instead of the network's; nil uses the network's.
 	Bandwidth *QoS
 	DNS       types.DNS
 	Prev      *types.PluginConf // with the result of ADD, for CHECK
 	Valid     []types.GCAttachment
 	Path      string // CNI_PATH
-	Raw       []byte // for a delegate
+	Raw       []byte // for another IPAM plugin
 	Sets      []ipam.Set
 	Routes    []netip.Prefix // of IPAM.Routes, in their order
 }
 
-// document is what stands in a configuration beside Network.
+// document is the part of a configuration beside Network.
 type document struct {
 	types.PluginConf
 	Socket    string          `json:"socket"`
 	AgentDown string          `json:"agentDown"`
 	HandOver  string          `json:"handOver"`
 	Args      json.RawMessage `json:"args"`
-	// As CNI 1.1.0 called its cni.dev/valid-attachments at first.
+	// Early name of cni.dev/valid-attachments in CNI 1.1.0.
 	Attachments   []types.GCAttachment `json:"cni.dev/attachments"`
 	RuntimeConfig struct {
 		Bandwidth *QoS `json:"bandwidth"`
@@ -177,17 +177,17 @@ func Parse(input []byte) (*Conf, error) {
 	return c, nil
 }
 
-// checkCapabilities refuses what a runtime would pass on to nobody: a container
-// would not have what it asks for, such as an address. A plugin for addresses may
-// read what it likes.
+// checkCapabilities refuses capabilities that no plugin of the network reads: the
+// container would lack what its user requested, such as an address. Another IPAM plugin
+// may read any.
 func (c *Conf) checkCapabilities(asked map[string]bool) error {
 	for name, wanted := range asked {
 		switch {
 		case !wanted || name == "bandwidth":
 		case name == "portMappings":
-			return fmt.Errorf("capabilities.portMappings: SCON publishes no ports, want plugin portmap after %s in the list", PluginName)
+			return fmt.Errorf("capabilities.portMappings: SCON publishes no ports: want plugin portmap after %s in the list", PluginName)
 		case name == "mac" || c.IPAM.Type == OwnIPAM:
-			return fmt.Errorf("capabilities.%s: SCON has bandwidth only", name)
+			return fmt.Errorf("capabilities.%s: SCON supports bandwidth only", name)
 		}
 	}
 	return nil
@@ -202,9 +202,9 @@ func isInvalid(err error) bool {
 	return errors.As(err, &e) && e.Code == types.ErrInvalidNetworkConfig
 }
 
-// parseName reads what a DEL needs of a configuration that no ADD accepts: the
-// runtime says DEL after an ADD that was refused, and a container may be there
-// from before somebody changed the file.
+// parseName parses a configuration that ADD refuses, as far as DEL needs it: a runtime
+// sends DEL after a refused ADD, and an attachment may be older than an invalid change
+// of the file.
 func parseName(input []byte) (*Conf, error) {
 	var d document
 	if err := json.Unmarshal(input, &d); err != nil {
@@ -219,8 +219,8 @@ func parseName(input []byte) (*Conf, error) {
 	return c, nil
 }
 
-// Digest tells networks apart: two configurations with the same one want the
-// same devices, addresses and rules.
+// Digest identifies a configuration: two with the same digest need the same devices,
+// addresses and rules.
 func (n *Network) Digest() string {
 	b, err := json.Marshal(n)
 	if err != nil {
@@ -230,17 +230,16 @@ func (n *Network) Digest() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// mostName is how long a network's name may be: it stands in names of files and
-// in comments of rules.
+// mostName limits a network's name, which is part of file names and rule comments.
 const mostName = 128
 
-// mostSocket is how long the path of a unix socket may be.
+// mostSocket limits the path of a unix socket.
 const mostSocket = 107
 
-// complete checks values and fills in the defaults.
+// complete checks values and sets the defaults.
 func (c *Conf) complete() error {
 	if c.Name == "" {
-		return fmt.Errorf("name is missing: want the network's")
+		return fmt.Errorf("name is missing: want the network's name")
 	}
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		return err
@@ -274,7 +273,7 @@ func (c *Conf) complete() error {
 	return c.completeIPAM()
 }
 
-// oneOf gives a setting its default, the first of its values, or refuses it.
+// oneOf sets the default, the first value, or refuses a value that is not listed.
 func oneOf(key string, value *string, values ...string) error {
 	if *value == "" {
 		*value = values[0]
@@ -285,14 +284,14 @@ func oneOf(key string, value *string, values ...string) error {
 	return nil
 }
 
-// checkDevice refuses a name the kernel would refuse, or take for a pattern.
+// checkDevice refuses a name that the kernel refuses or treats as a pattern.
 func checkDevice(key, name string) error {
 	if err := utils.ValidateInterfaceName(name); err != nil || isPattern(name) {
-		return fmt.Errorf("%s is %q: want a device's name of 1..15 bytes without '/', ':', '%%' and blanks", key, name)
+		return fmt.Errorf("%s is %q: want a device name of 1..15 bytes without '/', ':', '%%' and blanks", key, name)
 	}
 	return nil
 }
 
-// isPattern tells whether the kernel gives a device another name than this: that
-// of eth%d is the first that is free.
+// isPattern reports whether the kernel treats a name as a pattern: eth%d is the first
+// free name.
 func isPattern(name string) bool { return strings.Contains(name, "%") }

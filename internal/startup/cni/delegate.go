@@ -18,17 +18,16 @@ import (
 )
 
 // ErrNoPlugin is wrapped when a plugin is not in CNI_PATH.
-var ErrNoPlugin = errors.New("there is no such plugin")
+var ErrNoPlugin = errors.New("no such plugin")
 
-// delegateTimeout bounds a plugin's call. A plugin that hangs holds nothing else
-// up.
+// delegateTimeout limits a plugin's call. A hanging plugin blocks only its own
+// attachment.
 var delegateTimeout = 30 * time.Second
 
-// Delegate calls another plugin with a request and returns its result, nil for
-// a verb that has none. A plugin that has not ended after 30 s, or when ctx is
-// done, is killed with its process group; the error then wraps
-// context.DeadlineExceeded or ctx's. (cni/pkg/invoke has no limit, and brings
-// 3 MB of tracing with it.)
+// Delegate calls another plugin with a request and returns its result, nil for a verb
+// without one. A plugin that has not ended after 30 s, or when ctx is done, is killed
+// with its process group; the error then wraps context.DeadlineExceeded or ctx's.
+// (cni/pkg/invoke has no time limit, and links 3 MB of tracing.)
 func Delegate(ctx context.Context, plugin string, r Request) (*types100.Result, error) {
 	path, err := find(plugin, r.Path)
 	if err != nil {
@@ -60,12 +59,12 @@ func Delegate(ctx context.Context, plugin string, r Request) (*types100.Result, 
 	}
 	result, err := create.CreateFromBytes(stdout.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("%s: read its result: %w", plugin, err)
+		return nil, fmt.Errorf("%s: parse its result: %w", plugin, err)
 	}
 	return types100.GetResult(result)
 }
 
-// find looks for a plugin in the directories of CNI_PATH.
+// find searches the directories of CNI_PATH for a plugin.
 func find(plugin, path string) (string, error) {
 	if plugin != filepath.Base(plugin) {
 		return "", fmt.Errorf("plugin %q: want a bare name", plugin)

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// undecoded says where in a configuration something is of the wrong type.
+// undecoded returns an error that locates a JSON error in a configuration.
 func undecoded(input []byte, err error) error {
 	what := err.Error()
 	typed, syntax := new(json.UnmarshalTypeError), new(json.SyntaxError)
@@ -22,7 +22,7 @@ func undecoded(input []byte, err error) error {
 	case errors.As(err, &typed):
 		key := strings.TrimPrefix(typed.Field, "PluginConf.")
 		if key == "" {
-			key = "all of it"
+			key = "the document"
 		}
 		what = fmt.Sprintf("%s is %s %s: want %s", key, article(typed.Value), typed.Value, wanted(typed.Type))
 	case errors.As(err, &syntax):
@@ -39,7 +39,7 @@ func article(noun string) string {
 	return "a"
 }
 
-// wanted are the values of a type, in words.
+// wanted describes the values of a type.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -53,14 +53,13 @@ func wanted(t reflect.Type) string {
 	case reflect.Uint16:
 		return "a whole number, 0..65535"
 	case reflect.Uint64:
-		return "a whole number that is not negative"
+		return "a non-negative whole number"
 	default:
 		return "a whole number"
 	}
 }
 
-// checkKeys refuses a key that nothing reads: a typing error would else be a
-// setting that silently is not made.
+// checkKeys refuses unknown keys: a misspelled key would silently have no effect.
 func checkKeys(input []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(input, &keys); err != nil {
@@ -75,7 +74,7 @@ func checkKeys(input []byte) error {
 	for f := range reflect.TypeFor[Network]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "ipam" && !ownIPAM(keys[name]) {
-			continue // its keys are the other plugin's
+			continue // its keys belong to the other plugin
 		}
 		if err := checkInner(name, f.Type, keys[name]); err != nil {
 			return err
@@ -127,7 +126,7 @@ func checkInner(path string, t reflect.Type, value json.RawMessage) error {
 	return nil
 }
 
-// jsonKeys are the names of a struct's fields in JSON.
+// jsonKeys returns the names of a struct's fields in JSON.
 func jsonKeys(t reflect.Type) (names []string) {
 	for f := range t.Fields() {
 		if f.Anonymous && f.Tag.Get("json") == "" {
@@ -140,7 +139,7 @@ func jsonKeys(t reflect.Type) (names []string) {
 	return names
 }
 
-// fieldOf is the type of a struct's own field with a name in JSON.
+// fieldOf returns the type of a struct's own field by its name in JSON.
 func fieldOf(t reflect.Type, key string) (reflect.Type, bool) {
 	for f := range t.Fields() {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == key {

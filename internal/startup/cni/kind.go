@@ -9,20 +9,21 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// Kinds of a container's primary device, startup.txt sections 3.1 and 4.
+// Kinds of a container's primary device (Understanding Network Startup for Secure
+// Containers, sections 3.1 and 4).
 const (
 	Veth      = "veth"       // a pair, its host end a port of a bridge
 	PtP       = "ptp"        // a pair, routed
-	Netkit    = "netkit"     // as ptp
-	Macvlan   = "macvlan"    // above a master
-	Macvtap   = "macvtap"    // with a character device for a microVM
+	Netkit    = "netkit"     // a pair of kind netkit, routed
+	Macvlan   = "macvlan"    // an upper device of a master
+	Macvtap   = "macvtap"    // macvlan with a character device for a microVM
 	IPvlan    = "ipvlan"     //
 	IPvtap    = "ipvtap"     //
-	TCRouting = "tc-routing" // a pair whose host end BPF programs join with a vPort that all share
+	TCRouting = "tc-routing" // a pair, its host end connected with a shared vPort by BPF programs
 	OVS       = "ovs"        // a pair, its host end a port of an Open vSwitch
 )
 
-// Kinds are all of them.
+// Kinds lists all kinds.
 var Kinds = []string{Veth, PtP, Netkit, Macvlan, Macvtap, IPvlan, IPvtap, TCRouting, OVS}
 
 // Values of Network.Sharing.
@@ -32,9 +33,8 @@ const (
 	MultiTenant  = "multi-tenant"
 )
 
-// sharings are the ways to share a vPort that a kind has; the first is the
-// default. A pair is one container's own; what stands above a master shares
-// the master.
+// sharings are the values of Sharing that a kind supports; the first is the default. A
+// pair belongs to one container; upper devices share their master.
 var sharings = map[string][]string{
 	Veth:      {Direct},
 	PtP:       {Direct},
@@ -47,7 +47,7 @@ var sharings = map[string][]string{
 	OVS:       {Direct},
 }
 
-// modes are those of a kind; the first is the default.
+// modes are the modes of a kind; the first is the default.
 var modes = map[string][]string{
 	Macvlan: {"bridge", "private", "vepa", "passthru"},
 	Macvtap: {"bridge", "private", "vepa", "passthru"},
@@ -56,7 +56,7 @@ var modes = map[string][]string{
 	Netkit:  {"l2", "l3"},
 }
 
-// HasMaster tells the kinds that stand above one of the host's devices.
+// HasMaster reports whether the network's kind needs a device of the host as master.
 func (n *Network) HasMaster() bool {
 	return modes[n.Kind] != nil && n.Kind != Netkit || n.Kind == TCRouting
 }
@@ -79,18 +79,18 @@ func (c *Conf) completeKind() error {
 		return err
 	}
 	if c.HasMaster() && len(c.Rules) > 0 {
-		return fmt.Errorf("rules: what goes through a device of kind %s does not meet the host's rules", c.Kind)
+		return fmt.Errorf("rules: traffic of kind %s bypasses the host's rules", c.Kind)
 	}
 	if c.HasMaster() && (c.IsGateway || c.IPMasq) {
-		return fmt.Errorf("isGateway and ipMasq: the host is no gateway of kind %s, whose traffic leaves by master", c.Kind)
+		return fmt.Errorf("isGateway and ipMasq: the host is not a gateway of kind %s, whose traffic leaves by master", c.Kind)
 	}
 	if c.IPMasq && !c.IsGateway && (c.Kind == Veth || c.Kind == OVS) {
-		return fmt.Errorf("ipMasq: kind %s wants isGateway too, for the host to forward what it hides", c.Kind)
+		return fmt.Errorf("ipMasq: kind %s needs isGateway too, since only forwarded traffic is masqueraded", c.Kind)
 	}
 	return c.completePort()
 }
 
-// completeTenant checks who shares the vPort.
+// completeTenant checks tenant and sharing.
 func (c *Conf) completeTenant() error {
 	if c.Sharing == SingleTenant && c.Tenant == "" {
 		c.Tenant = c.Name
@@ -99,18 +99,18 @@ func (c *Conf) completeTenant() error {
 		return fmt.Errorf("tenant is %q: want letters, digits, '_', '.', '-', at most %d", c.Tenant, mostTenant)
 	}
 	if c.Sharing == MultiTenant && c.Kind != TCRouting && c.Mode != "private" && c.Mode != "vepa" {
-		return fmt.Errorf("mode is %q: want private or vepa for sharing multi-tenant of kind %s, for tenants would reach each other", c.Mode, c.Kind)
+		return fmt.Errorf("mode is %q: want private or vepa for sharing multi-tenant of kind %s, to isolate tenants", c.Mode, c.Kind)
 	}
 	return nil
 }
 
 const mostTenant = 63
 
-// completePort checks where on the host the device is.
+// completePort checks bridge, master and VLAN.
 func (c *Conf) completePort() error {
 	if c.HasMaster() {
 		if c.Master == "" {
-			return fmt.Errorf("master is missing: kind %s wants a device of the host", c.Kind)
+			return fmt.Errorf("master is missing: kind %s needs a device of the host", c.Kind)
 		}
 		if err := checkDevice("master", c.Master); err != nil {
 			return err
@@ -125,7 +125,7 @@ func (c *Conf) completePort() error {
 		return fmt.Errorf("vlan is %d: want 1..4094, or 0 for none", c.VLAN)
 	}
 	if c.VLAN != 0 && c.IsGateway {
-		return fmt.Errorf("isGateway: the host's port of the vSwitch is in no vlan, and the container's in %d: want a gateway in the vSwitch's network", c.VLAN)
+		return fmt.Errorf("isGateway: the host's port of the vSwitch is untagged, the container's is in vlan %d: want a gateway in the vSwitch's network", c.VLAN)
 	}
 	switch c.Kind {
 	case Veth:
@@ -134,7 +134,7 @@ func (c *Conf) completePort() error {
 		}
 	case OVS:
 		if c.Bridge == "" {
-			return fmt.Errorf("bridge is missing: kind ovs wants the vSwitch's")
+			return fmt.Errorf("bridge is missing: kind ovs needs a bridge of the vSwitch")
 		}
 	default:
 		if c.Bridge != "" {

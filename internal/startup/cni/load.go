@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// PluginName is what stands as the type of SCON's plugin in a configuration.
+// PluginName is the type of SCON's plugin in a configuration.
 const PluginName = "scon-cni"
 
-// Load reads SCON's part of a file as runtimes read it: a list of plugins, or
+// Load reads SCON's configuration from a file as runtimes read it: a list of plugins, or
 // one plugin's configuration.
 func Load(path string) (*Conf, error) {
 	content, err := os.ReadFile(path)
@@ -42,7 +42,7 @@ func Load(path string) (*Conf, error) {
 		}
 		return named(path, one)
 	}
-	return nil, fmt.Errorf("read network %s: no plugin of type %s in it", path, PluginName)
+	return nil, fmt.Errorf("read network %s: it has no plugin of type %s", path, PluginName)
 }
 
 func named(path string, content []byte) (*Conf, error) {

@@ -1,6 +1,6 @@
-// Package cni speaks the Container Network Interface, versions 0.1.0 to 1.1.0,
-// for both who answer it: the agent, to which scon-cni forwards what a runtime
-// asked, and `scon cni`, which takes its place while there is no agent.
+// Package cni implements the Container Network Interface, versions 0.1.0 to 1.1.0, for
+// its two servers: the agent, to which scon-cni forwards a runtime's requests, and `scon
+// cni`, which replaces the agent while it does not run.
 package cni
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Supported says which versions of the specification are spoken.
+// Supported lists the supported versions of the specification.
 var Supported = version.All
 
-// Request is what a runtime asks: the environment of a plugin, and its input.
+// Request is a runtime's request: the environment and the input of a plugin.
 type Request struct {
 	Command     string // CNI_COMMAND
 	ContainerID string
@@ -35,11 +35,11 @@ type Request struct {
 type Attachment struct {
 	ContainerID, IfName string
 	Netns               string // path, as the runtime gave it; may be "" for DEL
-	Args                string // CNI_ARGS, for a delegate
+	Args                string // CNI_ARGS, for another IPAM plugin
 }
 
-// Plugin does what the specification's verbs say. An error that is no
-// *types.Error goes out as code 999.
+// Plugin executes the verbs of the specification. An error that is not a *types.Error is
+// returned with code 999.
 type Plugin interface {
 	Add(Attachment, *Conf) (*types100.Result, error)
 	Del(Attachment, *Conf) error
@@ -48,11 +48,11 @@ type Plugin interface {
 	Status(*Conf) error
 }
 
-// since is the version that brought a verb.
+// since is the version that introduced a verb.
 var since = map[string]string{"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// Answer lets p do what r asks, and returns the document for standard output:
-// a result, nothing, or an error, for which failed is true.
+// Answer executes a request with p and returns the document for standard output: a
+// result, nothing, or an error with failed set.
 func Answer(r Request, p Plugin) (document []byte, failed bool) {
 	document, err := answer(r, p)
 	if err == nil {
@@ -109,7 +109,7 @@ func answer(r Request, p Plugin) ([]byte, error) {
 	}
 }
 
-// check refuses what lacks something, in the words of the specification.
+// check refuses a request without a required variable, with the specification's message.
 func (r Request) check() error {
 	if since[r.Command] == "" {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_COMMAND is %q: want ADD, DEL, CHECK, GC, STATUS or VERSION", r.Command), "")
@@ -142,12 +142,12 @@ func (r Request) check() error {
 		return err
 	}
 	if r.Command == "ADD" && isPattern(r.IfName) {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_IFNAME is %q: want a name without '%%', which the kernel takes for a pattern", r.IfName), "")
+		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_IFNAME is %q: want a name without '%%', which the kernel treats as a pattern", r.IfName), "")
 	}
 	return nil
 }
 
-// checkVersion refuses a version that is not spoken, or has no such verb.
+// checkVersion refuses an unsupported version, or one without the verb.
 func checkVersion(v, verb string) error {
 	if !slices.Contains(Supported.SupportedVersions(), v) {
 		return types.NewError(types.ErrIncompatibleCNIVersion, fmt.Sprintf("cniVersion is %q: want one of %s", v, strings.Join(Supported.SupportedVersions(), ", ")), "")
@@ -158,7 +158,7 @@ func checkVersion(v, verb string) error {
 	return nil
 }
 
-// encode writes a result in a version's form.
+// encode encodes a result in the form of a version.
 func encode(result *types100.Result, v string) ([]byte, error) {
 	converted, err := result.GetAsVersion(v)
 	if err != nil {
@@ -167,7 +167,7 @@ func encode(result *types100.Result, v string) ([]byte, error) {
 	return json.Marshal(converted)
 }
 
-// versionOf is the version that an error is written for.
+// versionOf returns the version in which an error is written.
 func versionOf(input []byte) string {
 	v, err := new(version.ConfigDecoder).Decode(input)
 	if err != nil || !slices.Contains(Supported.SupportedVersions(), v) {

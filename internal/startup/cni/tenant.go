@@ -5,15 +5,15 @@ import (
 	"net/netip"
 )
 
-// Apart tells why two networks cannot be on one host: their tenants would reach
-// each other, or nobody could tell them apart. Networks of one tenant may share
-// what they like.
+// Apart returns an error if two networks cannot coexist on a host: their tenants could
+// reach each other or could not be distinguished. Networks of one tenant may share
+// anything.
 func Apart(a, b *Conf) error {
 	if a.Tenant == b.Tenant {
 		return nil
 	}
 	shared := func(key, value, want string) error {
-		return fmt.Errorf("%s is %q, which network %q of %s has: want %s", key, value, b.Name, tenantWord(b), want)
+		return fmt.Errorf("%s is %q, as in network %q of %s: want %s", key, value, b.Name, tenantWord(b), want)
 	}
 	switch {
 	case a.Kind == Veth && b.Kind == Veth && a.Bridge == b.Bridge:
@@ -31,15 +31,15 @@ func Apart(a, b *Conf) error {
 	for _, p := range a.Subnets() {
 		for _, q := range b.Subnets() {
 			if p.Overlaps(q) {
-				return fmt.Errorf("subnet %v overlaps %v of network %q of %s: want others, by which tenants are told apart", p, q, b.Name, tenantWord(b))
+				return fmt.Errorf("subnet %v overlaps %v of network %q of %s: want distinct subnets for each tenant", p, q, b.Name, tenantWord(b))
 			}
 		}
 	}
 	return nil
 }
 
-// Neighbours tells whether no address may be in both of two networks: their
-// containers are at one device, or the host routes to those of both.
+// Neighbours reports whether two networks need distinct addresses: their containers are
+// at one device, or the host routes to both.
 func (n *Network) Neighbours(other *Network) bool {
 	switch {
 	case n.Kind == Veth && other.Kind == Veth && n.Bridge == other.Bridge,
@@ -57,12 +57,12 @@ func tenantWord(c *Conf) string {
 	return fmt.Sprintf("tenant %q", c.Tenant)
 }
 
-// Routed tells whether the host forwards for the network.
+// Routed reports whether the host forwards for the network.
 func (n *Network) Routed() bool {
 	return n.IsGateway || n.Kind == PtP || n.Kind == Netkit
 }
 
-// Subnets are those of all of its ranges.
+// Subnets returns the subnets of all ranges.
 func (c *Conf) Subnets() (all []netip.Prefix) {
 	for _, set := range c.Sets {
 		for _, r := range set {

@@ -16,10 +16,10 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// Agent gives containers their network.
+// Agent is the agent behind the service's socket.
 type Agent interface {
-	// CNI answers a plugin's request of the process pid with what it is to
-	// print; failed is for its exit status.
+	// CNI executes a plugin's request of the process pid. It returns the document to
+	// print; failed sets the exit status.
 	CNI(pid int, r cni.Request) (document []byte, failed bool)
 	OCI(OCI) error
 
@@ -28,16 +28,16 @@ type Agent interface {
 	SetStartupLimits(StartupLimits) error
 	FillStartupPool(ctx context.Context, f StartupFill) error
 
-	// Owners returns whose the devices of the host are, and the changes from
-	// then on, until ctx ends or the agent does.
+	// Owners returns the owners of the host's devices and a channel of later changes,
+	// which ends with ctx or the agent.
 	Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner)
 }
 
-// maxConf bounds a network configuration, in bytes: a GC lists all attachments.
+// maxConf limits a network configuration, in bytes: a GC lists all attachments.
 const maxConf = 1 << 20
 
-// Handler is the server of the startup service without its socket. Without an
-// agent it has what every service has.
+// Handler is the HTTP handler of the startup service. Without an agent it serves only
+// the routes of every service.
 //
 //	GET  /v1/status          api.Process
 //	POST /v1/cni             a plugin's environment in headers, its input as the
@@ -46,7 +46,7 @@ const maxConf = 1 << 20
 //	GET  /v1/startup         Startup
 //	GET  /v1/startup/stages?from=N   StartupEvents
 //	POST /v1/startup/limits  StartupLimits: {}
-//	POST /v1/startup/fill    StartupFill: {} when it is full
+//	POST /v1/startup/fill    StartupFill: {} when the pool is full
 //	GET  /v1/startup/owners  lines of [api.Owner]
 func Handler(c api.Control, p api.Process, a Agent) http.Handler {
 	m := api.NewMux(c)
@@ -123,13 +123,13 @@ func handleCNI(w http.ResponseWriter, r *http.Request, a Agent) {
 	}
 	_, _ = w.Write(document)
 	if err := http.NewResponseController(w).Flush(); err != nil && !failed && request.Command == "ADD" {
-		// The client has given up, and has perhaps said DEL before this was done.
+		// The client gave up, and may have sent its DEL before this ADD ended.
 		request.Command = "DEL"
 		a.CNI(api.PeerPID(r), request)
 	}
 }
 
-// streamTimeout is how long a client of a stream may not read.
+// streamTimeout is how long a client of a stream may stop reading.
 const streamTimeout = 5 * time.Second
 
 func streamOwners(w http.ResponseWriter, r *http.Request, a Agent) {
@@ -146,33 +146,32 @@ func streamOwners(w http.ResponseWriter, r *http.Request, a Agent) {
 	}
 }
 
-// Client asks the startup service over its socket.
+// Client is a client of the startup service.
 type Client struct{ *api.Service }
 
-// Dial makes a client of the startup service at the unix socket.
+// Dial returns a client of the startup service at the unix socket.
 func Dial(socket string) *Client {
 	return &Client{api.Connect(api.Identity{
 		Name: "startup service", Start: "set startup.enabled in the configuration, then start it with 'scon up'",
 	}, socket)}
 }
 
-// Startup is the state of the agent that gives containers their network.
+// Startup returns the state of the agent.
 func (c *Client) Startup() (s Startup, err error) {
 	return s, c.Get(statusPath, nil, &s)
 }
 
-// StartupEvents are stages of containers' starts, from a number on.
+// StartupEvents returns finished stages, from a number on.
 func (c *Client) StartupEvents(from uint64) (e StartupEvents, err error) {
 	return e, c.Get(stagesPath, url.Values{"from": {strconv.FormatUint(from, 10)}}, &e)
 }
 
-// SetStartupLimits changes how many containers may be in a stage at a time,
-// until the service ends.
+// SetStartupLimits sets the limits of the stages until the service ends.
 func (c *Client) SetStartupLimits(l StartupLimits) error {
 	return c.Post(limitsPath, l, &struct{}{})
 }
 
-// FillStartupPool returns when so many namespaces are ready.
+// FillStartupPool returns when the pool has that many ready namespaces.
 func (c *Client) FillStartupPool(f StartupFill) error {
 	return c.Post(fillPath, f, &struct{}{})
 }

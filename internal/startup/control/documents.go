@@ -1,17 +1,16 @@
-// Package control is the contract between the startup service and its clients:
-// JSON documents, and the HTTP routes that carry them over the service's unix
-// socket.
+// Package control defines the interface between the startup service and its clients:
+// JSON documents, and HTTP routes on the service's unix socket.
 package control
 
-// Startup is what `scon startup status --json` prints.
+// Startup is the output of `scon startup status --json`.
 type Startup struct {
 	Networks []StartupNetwork `json:"networks"`
-	// Stages are netns, add_cni, cgroup, attach_if and start_vm.
+	// Stages by name: netns, add_cni, cgroup, attach_if and start_vm.
 	Stages map[string]StartupStage `json:"stages"`
-	// TimeoutMS is how long a container waits for its turn in a stage.
+	// TimeoutMS is how long a container waits for admission to a stage.
 	TimeoutMS int64 `json:"timeout_ms"`
-	// HandedOver counts pooled namespaces that containers got, InPlace the
-	// others by their reason.
+	// HandedOver counts containers with a pooled namespace, InPlace the others by
+	// reason.
 	HandedOver  uint64              `json:"handed_over"`
 	InPlace     map[string]uint64   `json:"in_place"`
 	Attachments []StartupAttachment `json:"attachments"`
@@ -21,29 +20,29 @@ type Startup struct {
 type StartupNetwork struct {
 	Name      string       `json:"name"`
 	Kind      string       `json:"kind"`
-	Addresses int          `json:"addresses"`      // leased, those of the pool among them
-	Pool      *StartupPool `json:"pool,omitempty"` // absent without one
+	Addresses int          `json:"addresses"`      // leased, including those of the pool
+	Pool      *StartupPool `json:"pool,omitempty"` // absent without a pool
 }
 
-// StartupPool is a pool of wired namespaces.
+// StartupPool is a pool of prepared namespaces.
 type StartupPool struct {
 	Ready     int    `json:"ready"`
 	Target    int    `json:"target"`
-	Displaced int    `json:"displaced"` // empty namespaces that wait to be wired
+	Displaced int    `json:"displaced"` // empty namespaces that can be prepared
 	Taken     uint64 `json:"taken"`
 	Missed    uint64 `json:"missed"` // containers that came while it was empty
 	Made      uint64 `json:"made"`
-	Recycled  uint64 `json:"recycled"` // of those made, out of displaced ones
+	Recycled  uint64 `json:"recycled"` // of those made, from displaced ones
 	Failure   string `json:"failure,omitempty"`
-	Bytes     int64  `json:"bytes"` // what those ready take of the kernel's memory, estimated
+	Bytes     int64  `json:"bytes"` // kernel memory of the ready ones, estimated
 }
 
 // StartupStage is one stage of containers' starts.
 type StartupStage struct {
-	Limit   int    `json:"limit"` // 0 is none
+	Limit   int    `json:"limit"` // 0 is no limit
 	Inside  int    `json:"inside"`
 	Waiting int    `json:"waiting"`
-	Late    uint64 `json:"late"` // proceeded after the timeout
+	Late    uint64 `json:"late"` // admitted by the timeout
 	Ended   uint64 `json:"ended"`
 }
 
@@ -64,16 +63,16 @@ type StartupEvent struct {
 	Stage     string `json:"stage"`
 	BeginNS   int64  `json:"begin_ns"`
 	EndNS     int64  `json:"end_ns"`
-	WaitNS    int64  `json:"wait_ns"` // of it, waiting for a turn
+	WaitNS    int64  `json:"wait_ns"` // of it, waiting for admission
 }
 
-// StartupEvents are those from a number on that are still in memory.
+// StartupEvents are the events from a number on that are still in memory.
 type StartupEvents struct {
 	Events []StartupEvent `json:"events"`
-	Next   uint64         `json:"next"` // what to ask for next time
+	Next   uint64         `json:"next"` // the number for the next request
 }
 
-// StartupLimits are how many containers may be in a stage at a time; 0 is no
+// StartupLimits are the numbers of containers that may be in a stage at a time; 0 is no
 // limit.
 type StartupLimits struct {
 	NetNS     int   `json:"netns"`
@@ -81,21 +80,21 @@ type StartupLimits struct {
 	Cgroup    int   `json:"cgroup"`
 	AttachIf  int   `json:"attach_if"`
 	StartVM   int   `json:"start_vm"`
-	TimeoutMS int64 `json:"timeout_ms"` // 0 leaves it as it is
+	TimeoutMS int64 `json:"timeout_ms"` // 0 leaves it unchanged
 }
 
-// StartupFill asks for a pool of at least so many namespaces.
+// StartupFill requests a pool with at least Count ready namespaces.
 type StartupFill struct {
 	Network string `json:"network"`
 	Count   int    `json:"count"`
 }
 
-// OCI is what scon-oci is about to do, or has done.
+// OCI is a verb that scon-oci is about to execute, or has executed.
 type OCI struct {
 	Verb    string `json:"verb"`     // create, start or delete
 	Outcome string `json:"outcome"`  // "" before, "done" or "failed" after it
 	ID      string `json:"id"`       // of the container
 	Bundle  string `json:"bundle"`   // of create: an absolute path
 	PidFile string `json:"pid_file"` // of create: where the runtime will write the container's process
-	Network string `json:"network"`  // of create: for a container that names none
+	Network string `json:"network"`  // of create: the network of a container that names none
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// above is a device above one of the host's, its master, which all containers
-// of the network share: one vPort of a tenant (startup.txt, figure 4c). It is
-// made in the container and has no end on the host.
-type above struct{ kind string }
+// upper is an upper device of one of the host's, its master, which all containers
+// of the network share: one vPort per tenant (Understanding Network Startup for Secure
+// Containers, figure 4c). It is made in the container and has no end on the host.
+type upper struct{ kind string }
 
-func (above) routed() bool { return false }
+func (upper) routed() bool { return false }
 
-// macs of ipvlan are the master's.
-func (a above) macs(s Spec) Made {
-	if a.kind == cni.IPvlan || a.kind == cni.IPvtap {
+// macs leaves the MAC address of ipvlan and ipvtap to the kernel: it is the master's.
+func (u upper) macs(s Spec) Made {
+	if u.kind == cni.IPvlan || u.kind == cni.IPvtap {
 		return Made{}
 	}
 	return Made{MAC: macsOf(s.Leases).MAC}
 }
 
 // prepare brings the master up.
-func (above) prepare(h *Host, c *cni.Conf) error {
+func (upper) prepare(h *Host, c *cni.Conf) error {
 	index, err := indexOf(c.Master)
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
@@ -42,15 +42,15 @@ var (
 	ipvlanModes  = map[string]uint16{"l2": 0, "l3": 1, "l3s": 2}
 )
 
-func (a above) make(h *Host, s Spec, m Made) error {
+func (u upper) make(h *Host, s Spec, m Made) error {
 	master, err := indexOf(s.Conf.Master)
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
 	}
 	return h.rt.Do(newLink(link{
-		name: s.Name, kind: a.kind, mac: m.MAC, mtu: s.Conf.MTU, lower: master, netns: s.Netns,
+		name: s.Name, kind: u.kind, mac: m.MAC, mtu: s.Conf.MTU, lower: master, netns: s.Netns,
 		data: func(e *nlmsg.Encoder) {
-			if a.kind == cni.IPvlan || a.kind == cni.IPvtap {
+			if u.kind == cni.IPvlan || u.kind == cni.IPvtap {
 				e.Uint16(ipvlanMode, ipvlanModes[s.Conf.Mode])
 				return
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// Attached is a container's device as it was made.
+// Attached is the expected state of a container's device.
 type Attached struct {
 	Network *cni.Network
 	QoS     *cni.QoS // the container's, nil for none
@@ -25,8 +25,8 @@ type Attached struct {
 	Routes  []netip.Prefix
 }
 
-// CheckShared tells what is missing that all containers of a network share, nil
-// if they can talk.
+// CheckShared returns an error if the bridge or master of a network is missing or
+// down.
 func (h *Host) CheckShared(n *cni.Network) error {
 	for key, name := range map[string]string{"bridge": n.Bridge, "master": n.Master} {
 		if name == "" || n.Kind == cni.OVS && !n.IsGateway {
@@ -42,8 +42,8 @@ func (h *Host) CheckShared(n *cni.Network) error {
 	return findSwitch(n.Bridge)
 }
 
-// Check tells what is missing of a container's device on the host, in the
-// namespace of the calling thread.
+// Check checks the host's end of a container's device, in the namespace of the
+// calling thread.
 func (h *Host) Check(a Attached) error {
 	if err := h.CheckShared(a.Network); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (h *Host) Check(a Attached) error {
 	return checkRules(a)
 }
 
-// CheckInside does the same for its own end, in the container.
+// CheckInside checks the container's end, in the container.
 func CheckInside(a Attached) error {
 	l, err := upLink(a.Name)
 	if err != nil {
@@ -91,11 +91,11 @@ func CheckInside(a Attached) error {
 	return nil
 }
 
-// upLink is a device that is there, and up.
+// upLink returns a device, or an error if it is missing or down.
 func upLink(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("look for device %s: %w", name, err)
+		return nil, fmt.Errorf("find device %s: %w", name, err)
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		return nil, fmt.Errorf("device %s is down", name)
@@ -113,7 +113,7 @@ func checkAddresses(l netlink.Link, a Attached) error {
 			addr, ok := netip.AddrFromSlice(got.IP)
 			return ok && addr.Unmap() == want.Address.Addr()
 		}) {
-			return fmt.Errorf("device %s of the container has lost its address %v", a.Name, want.Address)
+			return fmt.Errorf("device %s of the container lacks its address %v", a.Name, want.Address)
 		}
 	}
 	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
@@ -122,13 +122,13 @@ func checkAddresses(l netlink.Link, a Attached) error {
 	}
 	for _, want := range a.Routes {
 		if !slices.ContainsFunc(routes, func(got netlink.Route) bool { return leadsTo(got, want) }) {
-			return fmt.Errorf("the container has lost its route to %v", want)
+			return fmt.Errorf("the container lacks its route to %v", want)
 		}
 	}
 	return nil
 }
 
-// leadsTo compares a route's destination; the kernel may have none for the
+// leadsTo reports whether a route has a destination. The kernel reports none for the
 // default route.
 func leadsTo(r netlink.Route, want netip.Prefix) bool {
 	if r.Dst == nil {
@@ -138,7 +138,7 @@ func leadsTo(r netlink.Route, want netip.Prefix) bool {
 	return err == nil && got == want
 }
 
-// isShaped tells whether a device has its token bucket.
+// isShaped returns an error if a device lacks its token bucket filter.
 func isShaped(l netlink.Link) error {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
@@ -149,15 +149,15 @@ func isShaped(l netlink.Link) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("device %s has lost the limit of its rate", l.Attrs().Name)
+	return fmt.Errorf("device %s lacks its rate limit", l.Attrs().Name)
 }
 
-// checkTap tells whether the microVM's tap is there and joined with the
+// checkTap returns an error if the microVM's tap is missing or not connected to the
 // container's device.
 func checkTap(l netlink.Link) error {
 	tap, err := upLink(TapName)
 	if err != nil {
-		return fmt.Errorf("the microVM's: %w", err)
+		return fmt.Errorf("the microVM's tap: %w", err)
 	}
 	for _, at := range []netlink.Link{l, tap} {
 		filters, err := filtersOf(at.Attrs().Index, netlink.MakeHandle(0xffff, 0))
@@ -165,20 +165,20 @@ func checkTap(l netlink.Link) error {
 			return err
 		}
 		if len(filters) == 0 {
-			return fmt.Errorf("device %s has lost its redirection to the microVM", at.Attrs().Name)
+			return fmt.Errorf("device %s lacks its redirection to the microVM", at.Attrs().Name)
 		}
 	}
 	return nil
 }
 
-// checkRules tells whether the security group is in force.
+// checkRules returns an error if the security group is not in force.
 func checkRules(a Attached) error {
 	if len(a.Network.Rules) == 0 {
 		return nil
 	}
 	g, err := openGroups()
 	if err != nil {
-		return fmt.Errorf("look at the security group: %w", err)
+		return fmt.Errorf("read the security group: %w", err)
 	}
 	for _, way := range []struct {
 		direction string
@@ -189,32 +189,32 @@ func checkRules(a Attached) error {
 		}
 		elements, err := g.GetSetElements(way.verdicts)
 		if err != nil {
-			return fmt.Errorf("look at the security group: %w", err)
+			return fmt.Errorf("read the security group: %w", err)
 		}
 		for _, l := range a.Leases {
 			addr := l.Address.Addr()
 			if addr.Is4() && !slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
 				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(way.direction, a.Host)), 0))
 			}) {
-				return fmt.Errorf("the container has lost its rules for %s", way.direction)
+				return fmt.Errorf("the container lacks its rules for %s", way.direction)
 			}
 		}
 	}
 	return nil
 }
 
-// check tells whether the container's port is one of the bridge.
+// check returns an error if the container's port is not a port of the bridge.
 func (veth) check(_ *Host, a Attached) error {
 	bridge, err := netlink.LinkByName(a.Network.Bridge)
 	if err != nil {
-		return fmt.Errorf("bridge: look for device %s: %w", a.Network.Bridge, err)
+		return fmt.Errorf("bridge: find device %s: %w", a.Network.Bridge, err)
 	}
 	l, err := netlink.LinkByName(a.Host)
 	if err != nil {
-		return fmt.Errorf("look for device %s: %w", a.Host, err)
+		return fmt.Errorf("find device %s: %w", a.Host, err)
 	}
 	if l.Attrs().MasterIndex != bridge.Attrs().Index {
-		return fmt.Errorf("device %s is no port of bridge %s", a.Host, a.Network.Bridge)
+		return fmt.Errorf("device %s is not a port of bridge %s", a.Host, a.Network.Bridge)
 	}
 	return nil
 }
@@ -222,11 +222,11 @@ func (veth) check(_ *Host, a Attached) error {
 func (ptp) check(_ *Host, a Attached) error    { return checkRouted(a) }
 func (netkit) check(_ *Host, a Attached) error { return checkRouted(a) }
 
-// checkRouted tells whether the host knows the way to a container.
+// checkRouted returns an error if the host has no route to a container.
 func checkRouted(a Attached) error {
 	l, err := netlink.LinkByName(a.Host)
 	if err != nil {
-		return fmt.Errorf("look for device %s: %w", a.Host, err)
+		return fmt.Errorf("find device %s: %w", a.Host, err)
 	}
 	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
 	if err != nil {
@@ -236,7 +236,7 @@ func checkRouted(a Attached) error {
 		addr := lease.Address.Addr()
 		want := netip.PrefixFrom(addr, addr.BitLen())
 		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return leadsTo(r, want) }) {
-			return fmt.Errorf("the host has lost its route to %v", want)
+			return fmt.Errorf("the host lacks its route to %v", want)
 		}
 	}
 	return nil

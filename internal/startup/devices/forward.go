@@ -20,8 +20,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// gateways are the addresses of a network's gateway, one of each range, on one
-// of the host's devices.
+// gateways adds the gateway addresses of a network, one of each range, to a device of
+// the host.
 func gateways(index int, c *cni.Conf) (todo []nlmsg.Command) {
 	for _, set := range c.Sets {
 		for _, r := range set {
@@ -31,10 +31,10 @@ func gateways(index int, c *cni.Conf) (todo []nlmsg.Command) {
 	return todo
 }
 
-// hostEnd sets a device by which the host talks to containers. Whoever of them
-// says to be a router is not the host's: the kernel would send what it has for
-// IPv6 there. Nor does a tenant's container send under an address from elsewhere,
-// by which tenants are told apart.
+// hostEnd configures a device by which the host reaches containers. The host ignores
+// router advertisements there: a container must not become its IPv6 router. A
+// tenant's container cannot send from a foreign address, since tenants are
+// distinguished by address.
 func hostEnd(device string, c *cni.Conf) error {
 	set := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
 	if c.Tenant != "" && c.Routed() {
@@ -47,7 +47,7 @@ func hostEnd(device string, c *cni.Conf) error {
 	return allowIPv6(device)
 }
 
-// allowIPv6 lets a device have addresses of IPv6, also where new ones have none.
+// allowIPv6 enables IPv6 addresses on a device, also if new devices have them disabled.
 func allowIPv6(device string) error {
 	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"}})
 }
@@ -58,7 +58,7 @@ func setAlias(index int, alias string) nlmsg.Command {
 	return nlmsg.Command{What: fmt.Sprintf("name device %d", index), Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
 }
 
-// randomMAC is for a bridge, which would else take that of a port.
+// randomMAC returns a MAC address for a bridge, which would else take that of a port.
 func randomMAC() []byte {
 	mac := make([]byte, 6)
 	_, _ = rand.Read(mac) // never fails
@@ -66,7 +66,7 @@ func randomMAC() []byte {
 	return mac
 }
 
-// forward lets the host forward, as far as the network wants it.
+// forward enables forwarding on the host, if the network needs it.
 func (h *Host) forward(c *cni.Conf) error {
 	if !c.Routed() {
 		return nil
@@ -80,18 +80,18 @@ func (h *Host) forward(c *cni.Conf) error {
 			continue
 		}
 		if err := os.WriteFile(sysctl, []byte("1"), 0); err != nil {
-			return fmt.Errorf("let the host forward: %w", err)
+			return fmt.Errorf("enable forwarding: %w", err)
 		}
 	}
 	return nil
 }
 
-// natTable holds the masquerading of all networks.
+// natTable is the table with the masquerading rules of all networks.
 const natTable = "scon_startup"
 
-// masquerade lets what leaves the network's subnets go out under the host's
-// address: one rule for each subnet, not for each container. Rules that are
-// there already stay untouched, for whoever watches rules would look again.
+// masquerade makes packets that leave the network's subnets use the host's address:
+// one rule for each subnet, not for each container. Existing rules stay untouched,
+// since a change would notify programs that watch rules.
 func masquerade(c *cni.Conf) error {
 	nft, err := nftables.New()
 	if err != nil {
@@ -132,11 +132,11 @@ func masquerade(c *cni.Conf) error {
 	return nil
 }
 
-// unmasquerade takes the rules of a network away, and the table after the last.
+// unmasquerade removes the rules of a network, and the table after the last rule.
 func unmasquerade(c *cni.Conf) error {
 	nft, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("end masquerading: %w", err)
+		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	table, chain := natChain()
 	rules, err := nft.GetRules(table, chain)
@@ -147,7 +147,7 @@ func unmasquerade(c *cni.Conf) error {
 	for _, r := range rules {
 		if network, _, _ := strings.Cut(commentOf(r), " "); network == c.Name {
 			if err := nft.DelRule(r); err != nil {
-				return fmt.Errorf("end masquerading: %w", err)
+				return fmt.Errorf("remove masquerading: %w", err)
 			}
 			left--
 		}
@@ -159,7 +159,7 @@ func unmasquerade(c *cni.Conf) error {
 		nft.DelTable(table)
 	}
 	if err := nft.Flush(); err != nil {
-		return fmt.Errorf("end masquerading: %w", err)
+		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func commentOf(r *nftables.Rule) string {
 	return word
 }
 
-// matchSubnet compares an IPv4 header's address at an offset with a subnet.
+// matchSubnet matches an address of the IPv4 header, at an offset, with a subnet.
 func matchSubnet(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
 	mask := binaryutil.BigEndian.PutUint32(^uint32(0) << (32 - p.Bits()))
 	return []expr.Any{

@@ -9,10 +9,10 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// Whoever loads rules of his own often takes all others' away first, as
-// "nft flush ruleset" does. What follows makes SCON's again.
+// A program that loads its own rules often removes all others first, as "nft flush
+// ruleset" does. The functions below restore SCON's rules.
 
-// KeepRules makes the rules of a network again that are gone.
+// KeepRules restores missing rules of a network.
 func (h *Host) KeepRules(c *cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
@@ -24,18 +24,18 @@ func (h *Host) KeepRules(c *cni.Conf) error {
 	return isolate(c)
 }
 
-// LostGroups are those of containers whose security group is not in force; all
-// is true if none can be.
+// LostGroups returns the containers whose security group is not in force; all is true
+// if none is.
 func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) {
 	h.groups.Lock()
 	defer h.groups.Unlock()
 	g, err := openGroups()
 	if err != nil {
-		return nil, false, fmt.Errorf("look at the security groups: %w", err)
+		return nil, false, fmt.Errorf("read the security groups: %w", err)
 	}
 	chains, err := g.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
 	if err != nil {
-		return nil, false, fmt.Errorf("look at the security groups: %w", err)
+		return nil, false, fmt.Errorf("read the security groups: %w", err)
 	}
 	there := make(map[string]bool)
 	for _, c := range chains {
@@ -51,7 +51,7 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	return lost, !there[g.forward.Name], nil
 }
 
-// RestoreGroup puts the security group of a container in force again.
+// RestoreGroup restores the security group of a container.
 func (h *Host) RestoreGroup(s Spec) error {
 	if err := h.dropRules(&s.Conf.Network, s.Host); err != nil {
 		return err

@@ -7,9 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// limit gives the device its rates: to the container where the host's end
-// sends, from it where its own sends. Neither is in the way of the express way's
-// hooks, which a policer would be.
+// limit sets the device's rates, at the sending end of each direction: the host's for
+// traffic to the container, the container's for traffic from it. The hooks of the
+// express path stay free, which a policer would need.
 func (h *Host) limit(s Spec) error {
 	q := s.Conf.QoS
 	if s.Conf.Bandwidth != nil {
@@ -33,14 +33,14 @@ func (h *Host) limit(s Spec) error {
 }
 
 const (
-	// latency is how long a packet may wait for its turn, in microseconds.
+	// latency is how long a packet may be queued, in microseconds.
 	latency = 25_000
-	// largest is what the device may send at once, in bytes: a burst must hold
-	// it, or it is never sent.
+	// largest is the largest packet of the device, in bytes. A burst must hold it, or
+	// it is never sent.
 	largest = 64 << 10
 )
 
-// shape puts a token bucket at the root of a device of the calling thread's
+// shape sets a token bucket filter as root qdisc of a device in the calling thread's
 // namespace. Rates are bits per second, the burst bits.
 func shape(name string, rate, burst, peak uint64) error {
 	l, err := netlink.LinkByName(name)
@@ -53,7 +53,7 @@ func shape(name string, rate, burst, peak uint64) error {
 		bucket = bytesPerSecond / 100
 	}
 	bucket = max(bucket, largest)
-	// As much as the kernel's 32 bits hold: of time, and of bytes.
+	// The kernel stores time and bytes in 32 bits.
 	queue := bytesPerSecond * latency / 1_000_000
 	bucket = min(bucket, uint64(math.MaxUint32/ticksOf(bytesPerSecond, 1)), math.MaxUint32-queue)
 	tbf := &netlink.Tbf{
@@ -72,7 +72,7 @@ func shape(name string, rate, burst, peak uint64) error {
 	return nil
 }
 
-// ticksOf is how long bytes take at a rate, in the kernel's unit for it.
+// ticksOf returns the transmission time of bytes at a rate, in the kernel's ticks.
 func ticksOf(bytesPerSecond, bytes uint64) float64 {
 	return netlink.TickInUsec() * float64(bytes) * 1e6 / float64(bytesPerSecond)
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // ovs is a pair whose host end is a port of an Open vSwitch: one vPort for each
-// container (startup.txt, figure 4a). A port outlives its device in the
-// vSwitch's database.
+// container (Understanding Network Startup for Secure Containers, figure 4a). The
+// port outlives its device in the vSwitch's database.
 type ovs struct{}
 
 // ErrNoSwitch is wrapped when no Open vSwitch answers.
@@ -28,8 +28,8 @@ func (ovs) routed() bool { return false }
 
 func (ovs) macs(s Spec) Made { return macsOf(s.Leases) }
 
-// prepare looks for the bridge. It is its owner's to make: which uplink and
-// tunnels it has, no network says.
+// prepare checks that the bridge exists. SCON does not make it: its uplinks and tunnels
+// are not part of a network's configuration.
 func (o ovs) prepare(h *Host, c *cni.Conf) error {
 	if err := findSwitch(c.Bridge); err != nil {
 		return err
@@ -49,11 +49,11 @@ func (o ovs) prepare(h *Host, c *cni.Conf) error {
 	return o.sweep(h, c)
 }
 
-// findSwitch tells whether a vSwitch has a bridge.
+// findSwitch returns an error if no vSwitch has the bridge.
 func findSwitch(bridge string) error {
 	_, err := vsctl("br-exists", bridge)
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 2 {
-		return fmt.Errorf("bridge %s is not in Open vSwitch's database: make it with 'ovs-vsctl add-br %s'", bridge, bridge)
+		return fmt.Errorf("bridge %s is not in Open vSwitch's database: create it with 'ovs-vsctl add-br %s'", bridge, bridge)
 	}
 	return err
 }
@@ -67,7 +67,7 @@ func (ovs) make(h *Host, s Spec, m Made) (err error) {
 			err = errors.Join(err, delPort(s.Host), h.rt.Do(delLink(s.Host)))
 		}
 	}()
-	// The user-space datapath leaves frames to the host as well.
+	// The user-space datapath passes frames to the host as well.
 	if err := hostEnd(s.Host, s.Conf); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (ovs) make(h *Host, s Spec, m Made) (err error) {
 	ofport, state, _ := strings.Cut(state, "\n")
 	problem, datapath, _ := strings.Cut(state, "\n")
 	if n, err := strconv.Atoi(ofport); err != nil || n < 0 {
-		return fmt.Errorf("make %s a port of Open vSwitch's bridge %s: %s; is ovs-vswitchd in the agent's network namespace?", s.Host, s.Conf.Bridge, problem)
+		return fmt.Errorf("add port %s to Open vSwitch's bridge %s: %s; is ovs-vswitchd in the agent's network namespace?", s.Host, s.Conf.Bridge, problem)
 	}
 	if strings.TrimSpace(datapath) != "netdev" {
 		return nil
@@ -97,11 +97,11 @@ func (ovs) make(h *Host, s Spec, m Made) (err error) {
 	return errors.Join(sumUp(s.Host), s.inside(func() error { return sumUp(s.Name) }))
 }
 
-// remove takes a container's port out of the database.
+// remove removes a container's port from the database.
 func (ovs) remove(_ *Host, _ *cni.Network, host string) error { return delPort(host) }
 
-// delPort does not wait for the vSwitch. What the database does not hear now,
-// the next sweep tells it.
+// delPort does not wait for the vSwitch. A port that the database keeps is removed by
+// the next sweep.
 func delPort(host string) error {
 	_, err := vsctl("--no-wait", "--if-exists", "del-port", host)
 	if errors.Is(err, ErrNoSwitch) {
@@ -110,7 +110,7 @@ func delPort(host string) error {
 	return err
 }
 
-// sweep takes ports of the network out of the database whose device is gone.
+// sweep removes the network's ports whose device is gone from the database.
 func (ovs) sweep(_ *Host, c *cni.Conf) error {
 	out, err := vsctl("--bare", "--columns=name", "find", "Interface", ownerKey+"="+c.Name)
 	if err != nil {
@@ -127,11 +127,11 @@ func (ovs) sweep(_ *Host, c *cni.Conf) error {
 	return nil
 }
 
-// check tells whether the vSwitch has the container's port.
+// check returns an error if the vSwitch lacks the container's port.
 func (ovs) check(_ *Host, a Attached) error {
 	bridge, err := vsctl("port-to-br", a.Host)
 	if err != nil {
-		return fmt.Errorf("device %s is no port of Open vSwitch's bridge %s: %w", a.Host, a.Network.Bridge, err)
+		return fmt.Errorf("device %s is not a port of Open vSwitch's bridge %s: %w", a.Host, a.Network.Bridge, err)
 	}
 	if bridge = strings.TrimSpace(bridge); bridge != a.Network.Bridge {
 		return fmt.Errorf("device %s is a port of bridge %s: want %s", a.Host, bridge, a.Network.Bridge)
@@ -146,16 +146,16 @@ func (ovs) check(_ *Host, a Attached) error {
 	return nil
 }
 
-// ownerKey says in the database whose a port is.
+// ownerKey is the database key with the network of a port.
 const ownerKey = "external_ids:scon-network"
 
-// vsctl changes Open vSwitch's database, or reads it: that of OVS_RUNDIR, as
-// every program of Open vSwitch does. It waits until the vSwitch has made it so.
+// vsctl runs ovs-vsctl, for the database in OVS_RUNDIR. It waits until the vSwitch has
+// applied the change.
 func vsctl(args ...string) (string, error) {
 	const program = "ovs-vsctl"
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", fmt.Errorf("%w: program %s is missing, which Open vSwitch brings (Debian: openvswitch-switch)", ErrNoSwitch, program)
+		return "", fmt.Errorf("%w: program %s of Open vSwitch is not installed (Debian: openvswitch-switch)", ErrNoSwitch, program)
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(path, append([]string{"--timeout=5"}, args...)...)
@@ -175,8 +175,7 @@ func vsctl(args ...string) (string, error) {
 	return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, words)
 }
 
-// sumUp lets a device of the calling thread's namespace send with checksums
-// that are complete.
+// sumUp makes a device of the calling thread's namespace send complete checksums.
 func sumUp(name string) error {
 	if err := setEthtool(name, unix.ETHTOOL_STXCSUM, 0); err != nil {
 		return fmt.Errorf("complete the checksums of %s: %w", name, err)
@@ -184,7 +183,7 @@ func sumUp(name string) error {
 	return nil
 }
 
-// setEthtool is an ioctl of ethtool(8) that takes a number.
+// setEthtool issues an ethtool(8) ioctl whose argument is a number.
 func setEthtool(name string, command, number uint32) error {
 	value := struct{ command, number uint32 }{command, number}
 	request := struct { // struct ifreq

@@ -1,9 +1,9 @@
-// Package devices makes the device by which a container is in its network: the
-// CNI endpoint (startup.txt, section 2.2), with addresses and routes, and what
-// belongs to it on the host.
+// Package devices makes the primary device of a container, its CNI endpoint
+// (Understanding Network Startup for Secure Containers, section 2.2), with addresses
+// and routes and its state on the host.
 //
-// A device is made where it is used: moving one between namespaces waits 16 ms
-// for an RCU barrier, under RTNL, which everybody else waits for meanwhile.
+// A device is made in the namespace where it is used. Moving it later would wait
+// 16 ms for an RCU barrier under RTNL, which blocks every other start.
 package devices
 
 import (
@@ -23,40 +23,40 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// ErrNoKernel is wrapped when the kernel has no device of a kind.
-var ErrNoKernel = errors.New("this kernel has none")
+// ErrNoKernel is wrapped when the kernel does not support a kind of device.
+var ErrNoKernel = errors.New("this kernel does not support it")
 
-// ErrNotPrepared is wrapped when what a network needs on the host has gone.
+// ErrNotPrepared is wrapped when a device that the network needs on the host is gone.
 var ErrNotPrepared = errors.New("the network's device is gone")
 
-// Spec is a container's device to be made.
+// Spec describes a device to make.
 type Spec struct {
 	Conf   *cni.Conf
 	Netns  *os.File // of the container
 	Name   string   // in the container
-	Host   string   // name of what belongs to it on the host
+	Host   string   // name of its end on the host
 	Leases []ipam.Lease
 	// Loopback brings lo up as well.
 	Loopback bool
-	// Mark is the container's device's alias, "" for none: by it Marked finds a
-	// device that has no end on the host.
+	// Mark is the alias of the container's device, "" for none. It identifies a device
+	// without an end on the host.
 	Mark string
 }
 
-// Made is a device that was made.
+// Made is the result of making a device.
 type Made struct {
 	MAC, HostMAC net.HardwareAddr // HostMAC nil without a device on the host
 }
 
-// Host is the namespace in which containers have their ports. It is safe for
-// concurrent use; devices are made one after the other, as the kernel would.
+// Host is the namespace with the host's ends of containers' devices. It is safe for
+// concurrent use; devices are made one at a time, as the kernel does anyway.
 type Host struct {
 	rt     *nlmsg.Commands
-	groups sync.Mutex // of changes of rules
+	groups sync.Mutex // serializes changes of rules
 	routes routes
 }
 
-// Open works in the namespace of the calling thread.
+// Open returns the Host of the calling thread's namespace.
 func Open() (*Host, error) {
 	rt, err := nlmsg.OpenCommands()
 	if err != nil {
@@ -65,7 +65,7 @@ func Open() (*Host, error) {
 	return &Host{rt: rt}, nil
 }
 
-// Close ends the work; devices stay.
+// Close releases the Host; devices stay.
 func (h *Host) Close() {
 	h.routes.close()
 	h.rt.Close()
@@ -73,39 +73,39 @@ func (h *Host) Close() {
 
 // A maker makes devices of one kind.
 type maker interface {
-	// prepare makes what containers of the network share.
+	// prepare makes what the network's containers share.
 	prepare(*Host, *cni.Conf) error
-	// links are the device, and what belongs to it on the host.
+	// make makes the device and its end on the host.
 	make(*Host, Spec, Made) error
-	// macs are what the ends are to have; nil leaves it to the kernel.
+	// macs returns the MAC addresses of both ends; nil leaves one to the kernel.
 	macs(Spec) Made
-	// routed kinds have no neighbours but the host.
+	// routed reports whether the host is the only neighbour.
 	routed() bool
 }
 
-// What a kind has on the host beside devices.
+// Optional methods of a maker, for state on the host beside devices.
 type (
 	remover interface {
 		remove(*Host, *cni.Network, string) error
-	} // a container's, before its device
-	sweeper    interface{ sweep(*Host, *cni.Conf) error }     // those of devices that are gone
-	unpreparer interface{ unprepare(*Host, *cni.Conf) error } // all, if nobody uses it
-	checker    interface{ check(*Host, Attached) error }      // whether a container's is there
+	} // removes a container's state, before its device
+	sweeper    interface{ sweep(*Host, *cni.Conf) error }     // removes the state of devices that are gone
+	unpreparer interface{ unprepare(*Host, *cni.Conf) error } // removes all, if unused
+	checker    interface{ check(*Host, Attached) error }      // checks a container's state
 )
 
 var makers = map[string]maker{
 	cni.Veth:      veth{},
 	cni.PtP:       ptp{},
 	cni.Netkit:    netkit{},
-	cni.Macvlan:   above{cni.Macvlan},
-	cni.Macvtap:   above{cni.Macvtap},
-	cni.IPvlan:    above{cni.IPvlan},
-	cni.IPvtap:    above{cni.IPvtap},
+	cni.Macvlan:   upper{cni.Macvlan},
+	cni.Macvtap:   upper{cni.Macvtap},
+	cni.IPvlan:    upper{cni.IPvlan},
+	cni.IPvtap:    upper{cni.IPvtap},
 	cni.TCRouting: tcRouting{},
 	cni.OVS:       ovs{},
 }
 
-// Prepare makes what all containers of a network share, if it is missing.
+// Prepare makes missing devices and rules that all containers of a network share.
 func (h *Host) Prepare(c *cni.Conf) error {
 	if err := makers[c.Kind].prepare(h, c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
@@ -119,7 +119,7 @@ func (h *Host) Prepare(c *cni.Conf) error {
 	return nil
 }
 
-// Make makes a device with its addresses and routes, or nothing.
+// Make makes a device with its addresses and routes, or makes nothing.
 func (h *Host) Make(s Spec) (made Made, err error) {
 	m := makers[s.Conf.Kind]
 	made = m.macs(s)
@@ -143,8 +143,8 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 	return made, h.settle(s)
 }
 
-// SharedIndex is the number of what a network's containers hang at, its bridge
-// or master, in the namespace of the calling thread; 0 if there is none.
+// SharedIndex returns the ifindex of a network's bridge or master in the namespace of
+// the calling thread, 0 if it is missing.
 func SharedIndex(n *cni.Network) int {
 	name := cmp.Or(n.Bridge, n.Master)
 	if name == "" {
@@ -162,8 +162,8 @@ func (s Spec) inside(fn func() error) error {
 	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), fn)
 }
 
-// settle returns when the host can send to the container: its end of a pair has
-// a carrier since the container's is up, and a bridge since it has such a port.
+// settle returns when the host can send to the container: the host's end of a pair has
+// a carrier once the container's end is up, and a bridge once such a port is.
 func (h *Host) settle(s Spec) error {
 	var todo []nlmsg.Command
 	for _, name := range []string{s.Host, s.Conf.Bridge} {
@@ -180,8 +180,8 @@ func (h *Host) settle(s Spec) error {
 	return h.rt.Do(todo...)
 }
 
-// Remove takes a container's device away by its end on the host, and what else
-// is there for it. Kinds that have none end with RemoveInside.
+// Remove removes a container's device by its end on the host, and its other state
+// there. RemoveInside removes a device without such an end.
 func (h *Host) Remove(n *cni.Network, host string) error {
 	if err := h.dropRules(n, host); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (h *Host) Remove(n *cni.Network, host string) error {
 	return h.rt.Do(delLink(host))
 }
 
-// Sweep takes away what devices of a network left on the host that are gone.
+// Sweep removes the host state of a network's devices that are gone.
 func (h *Host) Sweep(c *cni.Conf) error {
 	s, ok := makers[c.Kind].(sweeper)
 	if !ok {
@@ -209,14 +209,14 @@ func (h *Host) Sweep(c *cni.Conf) error {
 	return nil
 }
 
-// HasHost tells whether devices of a kind have an end on the host.
+// HasHost reports whether devices of a kind have an end on the host.
 func HasHost(kind string) bool {
-	_, without := makers[kind].(above)
+	_, without := makers[kind].(upper)
 	return !without
 }
 
-// RemoveInside takes the device away in the namespace of the calling thread; one
-// that is gone is no error.
+// RemoveInside removes the device in the namespace of the calling thread; a missing
+// device is no error.
 func RemoveInside(name string) error {
 	rt, err := nlmsg.OpenCommands()
 	if err != nil {
@@ -226,7 +226,7 @@ func RemoveInside(name string) error {
 	return rt.Do(delLink(name))
 }
 
-// configure gives the device addresses and routes, in the container.
+// configure sets the device's addresses and routes, in the container.
 func configure(s Spec, routed bool) error {
 	rt, err := nlmsg.OpenCommands()
 	if err != nil {
@@ -255,7 +255,7 @@ func configure(s Spec, routed bool) error {
 	for i, dst := range s.Conf.Routes {
 		gw, ok := gatewayOf(s.Conf.IPAM.Routes[i].GW, dst, s.Leases)
 		if !ok {
-			return fmt.Errorf("add route to %v: there is no gateway of its family", dst)
+			return fmt.Errorf("add route to %v: no gateway of its address family", dst)
 		}
 		todo = append(todo, addRoute(index, dst, gw))
 	}
@@ -268,8 +268,8 @@ func configure(s Spec, routed bool) error {
 	return nil
 }
 
-// addressOf is one address. Where only the host is a neighbour, the rest of the
-// subnet is behind the gateway.
+// addressOf adds one address. If only the host is a neighbour, the rest of the subnet
+// is routed by the gateway.
 func addressOf(index int, l ipam.Lease, routed bool) []nlmsg.Command {
 	if !routed {
 		return []nlmsg.Command{newAddr(index, l.Address)}
@@ -282,7 +282,7 @@ func addressOf(index int, l ipam.Lease, routed bool) []nlmsg.Command {
 	}
 }
 
-// gatewayOf is where a route leads: what it says, or the gateway of its family.
+// gatewayOf returns the gateway of a route: its own, or that of its address family.
 func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) (netip.Addr, bool) {
 	if named != "" {
 		gw, err := netip.ParseAddr(named)
@@ -296,9 +296,9 @@ func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) (netip.Addr,
 	return netip.Addr{}, false
 }
 
-// macsOf derives MAC addresses from the first address: whoever gets it next has
-// the same, so that no neighbour's table is wrong. The host's begins with fe,
-// lest a bridge takes it for its own.
+// macsOf derives MAC addresses from the first address: the next container with that
+// address has the same one, so neighbour tables stay valid. The host's begins with fe,
+// so that a bridge does not adopt it.
 func macsOf(leases []ipam.Lease) Made {
 	if len(leases) == 0 {
 		return Made{}
@@ -308,18 +308,18 @@ func macsOf(leases []ipam.Lease) Made {
 	return Made{MAC: append(net.HardwareAddr{0x0a, 0x58}, b...), HostMAC: append(net.HardwareAddr{0xfe, 0x58}, b...)}
 }
 
-// explain says in clear words what is wrong with a device that cannot be made.
+// explain adds the likely cause to the error of a device that cannot be made.
 func (s Spec) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("kind %s: %w (%v); choose another kind", s.Conf.Kind, ErrNoKernel, err)
 	case errors.Is(err, unix.EEXIST) && s.inside(func() error { _, err := indexOf(s.Name); return err }) == nil:
-		return fmt.Errorf("the container's namespace has a device %s already: want another name, or another namespace (%w)", s.Name, err)
+		return fmt.Errorf("the container's namespace already has a device %s: want another name or another namespace (%w)", s.Name, err)
 	}
 	return err
 }
 
-// Unprepare takes away what Prepare has made, as far as nobody else uses it.
+// Unprepare removes what Prepare made, if it is unused.
 func (h *Host) Unprepare(c *cni.Conf) error {
 	if err := errors.Join(unmasquerade(c), unisolate(c)); err != nil {
 		return err

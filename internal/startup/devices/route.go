@@ -21,28 +21,29 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place route ../bpf/route.bpf.c
 
-// tcRouting is a pair whose host end is joined with the one port of the host
-// that all share, by programs at both: one vPort of all tenants (startup.txt,
-// figure 4d). There is no bridge; the host's own stack sees nothing of it.
+// tcRouting is a pair whose host end is connected, by programs at both, with a port of
+// the host that all containers share: one vPort for all tenants (Understanding Network
+// Startup for Secure Containers, figure 4d). It uses no bridge and bypasses the host's
+// stack.
 type tcRouting struct{}
 
 func (tcRouting) routed() bool { return false }
 
 func (tcRouting) macs(s Spec) Made { return macsOf(s.Leases) }
 
-// prepare attaches to the port what finds the container of a frame. What a
-// container left that is gone goes.
+// prepare attaches the program that forwards frames to containers to the port, and
+// removes entries of containers that are gone.
 func (tcRouting) prepare(h *Host, c *cni.Conf) error {
 	port, err := netlink.LinkByName(c.Master)
 	if err != nil {
-		return fmt.Errorf("master: look for device %s: %w", c.Master, err)
+		return fmt.Errorf("master: find device %s: %w", c.Master, err)
 	}
 	if err := h.rt.Do(setUp(port.Attrs().Index)); err != nil {
 		return err
 	}
-	// Frames for containers have their MAC addresses.
+	// Frames for containers have the containers' MAC addresses.
 	if err := netlink.SetPromiscOn(port); err != nil {
-		return fmt.Errorf("master: let device %s take containers' frames: %w", c.Master, err)
+		return fmt.Errorf("master: set device %s promiscuous: %w", c.Master, err)
 	}
 	r, err := h.routes.ensure(port.Attrs().Index)
 	if err != nil {
@@ -72,18 +73,18 @@ func (tcRouting) make(h *Host, s Spec, m Made) (err error) {
 	if err != nil {
 		return err
 	}
-	// Before the container has its address: nobody hears of a place without way back.
+	// Before the container has its address: it must be able to reply from then on.
 	if err := attachTC(end, routeOut, r.objects.SconRouteOut); err != nil {
 		return err
 	}
 	return r.put(s, m, end)
 }
 
-// remove takes a container's addresses out of its port's table.
+// remove removes a container's addresses from its port's table.
 func (tcRouting) remove(h *Host, n *cni.Network, host string) error {
 	port, err := indexOf(n.Master)
 	if err != nil {
-		return nil // the table went with the port
+		return nil // the table ended with the port
 	}
 	end, err := indexOf(host)
 	if err != nil {
@@ -96,11 +97,11 @@ func (tcRouting) remove(h *Host, n *cni.Network, host string) error {
 	return r.evict(func(p routePlace) bool { return p.Ifindex == uint32(end) })
 }
 
-// sweep takes out of the table what containers left that are gone.
+// sweep removes the entries of containers that are gone from the table.
 func (tcRouting) sweep(h *Host, c *cni.Conf) error {
 	port, err := indexOf(c.Master)
 	if err != nil {
-		return nil // the table went with the port
+		return nil // the table ended with the port
 	}
 	if id, err := routeProgram(port); err != nil || id == 0 {
 		return err
@@ -112,11 +113,11 @@ func (tcRouting) sweep(h *Host, c *cni.Conf) error {
 	return r.sweep()
 }
 
-// check tells whether frames find their way to a container and from it.
+// check returns an error if frames cannot reach a container or leave it.
 func (tcRouting) check(h *Host, a Attached) error {
 	port, err := netlink.LinkByName(a.Network.Master)
 	if err != nil {
-		return fmt.Errorf("master: look for device %s: %w", a.Network.Master, err)
+		return fmt.Errorf("master: find device %s: %w", a.Network.Master, err)
 	}
 	if port.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("master: device %s is down", a.Network.Master)
@@ -131,7 +132,7 @@ func (tcRouting) check(h *Host, a Attached) error {
 			return err
 		}
 		if f == nil {
-			return fmt.Errorf("device %d of the host has lost its program %s", index, name)
+			return fmt.Errorf("device %d of the host lacks its program %s", index, name)
 		}
 	}
 	r, err := h.routes.of(port.Attrs().Index)
@@ -147,14 +148,14 @@ func (tcRouting) check(h *Host, a Attached) error {
 	return nil
 }
 
-// unprepare takes the program away from the port if no container needs it.
+// unprepare detaches the program from the port if no container needs it.
 func (tcRouting) unprepare(h *Host, c *cni.Conf) error {
 	port, err := netlink.LinkByName(c.Master)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for device %s: %w", c.Master, err)
+		return fmt.Errorf("find device %s: %w", c.Master, err)
 	}
 	id, err := routeProgram(port.Attrs().Index)
 	if err != nil || id == 0 {
@@ -172,28 +173,28 @@ func (tcRouting) unprepare(h *Host, c *cni.Conf) error {
 	}
 	h.routes.forget(port.Attrs().Index)
 	if err := netlink.SetPromiscOff(port); err != nil {
-		return fmt.Errorf("take containers' frames from device %s: %w", c.Master, err)
+		return fmt.Errorf("end promiscuous mode of device %s: %w", c.Master, err)
 	}
 	return detachTC(port.Attrs().Index, routeIn)
 }
 
-// Names of the filters: those of the programs.
+// Names of the filters, those of their programs.
 const (
 	routeOut = "scon_route_out"
 	routeIn  = "scon_route_in"
 )
 
-// routes are the shared ports, each with its programs. The filters keep these
-// alive; another process finds them by the filter of the port.
+// routes are the shared ports with their programs. The filters keep the programs
+// loaded; another process finds them by the port's filter.
 type routes struct {
 	mu    sync.Mutex
-	ports map[int]*route // by the device's number
+	ports map[int]*route // by ifindex
 }
 
-// route is what belongs to one shared port.
+// route holds the programs of one shared port.
 type route struct{ objects routeObjects }
 
-// of is the port with a number, as it was prepared by whomever.
+// of returns the port with an ifindex, whichever process prepared it.
 func (all *routes) of(port int) (*route, error) {
 	all.mu.Lock()
 	r := all.ports[port]
@@ -204,7 +205,7 @@ func (all *routes) of(port int) (*route, error) {
 	return all.ensure(port)
 }
 
-// ensure lets the port have its program.
+// ensure attaches the program to the port if it is missing.
 func (all *routes) ensure(port int) (*route, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -252,8 +253,8 @@ func (all *routes) close() {
 	}
 }
 
-// loadRoutes loads the programs of a port, with the table of the one that is
-// there, if id is not 0.
+// loadRoutes loads the programs of a port. If id is not 0, they use the table of that
+// attached program.
 func loadRoutes(port int, id ebpf.ProgramID) (_ *route, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
@@ -281,7 +282,7 @@ func loadRoutes(port int, id ebpf.ProgramID) (_ *route, err error) {
 	return r, nil
 }
 
-// placesOf is the table that a program uses.
+// placesOf returns the table that a program uses.
 func placesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 	prog, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -303,10 +304,10 @@ func placesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 		}
 		m.Close()
 	}
-	return nil, fmt.Errorf("program %d has none", id)
+	return nil, fmt.Errorf("program %d has no routing table", id)
 }
 
-// routeProgram is the program at a shared port; 0 for none.
+// routeProgram returns the program attached to a shared port, 0 for none.
 func routeProgram(port int) (ebpf.ProgramID, error) {
 	f, err := filterNamed(port, routeIn)
 	if err != nil || f == nil {
@@ -315,13 +316,13 @@ func routeProgram(port int) (ebpf.ProgramID, error) {
 	return ebpf.ProgramID(f.Id), nil
 }
 
-// tenantNumber stands for a tenant's name.
+// tenantNumber hashes a tenant's name.
 func tenantNumber(tenant string) uint64 {
 	sum := sha256.Sum256([]byte(tenant))
 	return binary.NativeEndian.Uint64(sum[:])
 }
 
-// put says where a container's addresses are.
+// put enters a container's addresses into the table.
 func (r *route) put(s Spec, m Made, end int) error {
 	at := routePlace{Tenant: tenantNumber(s.Conf.Tenant), Ifindex: uint32(end)}
 	copy(at.Mac[:], m.MAC)
@@ -336,10 +337,10 @@ func (r *route) put(s Spec, m Made, end int) error {
 	return nil
 }
 
-// placeKey is the address in network order.
+// placeKey returns the address in network order.
 func placeKey(l ipam.Lease) [4]byte { return l.Address.Addr().As4() }
 
-// evict takes out what doomed names.
+// evict removes the entries for which doomed returns true.
 func (r *route) evict(doomed func(routePlace) bool) error {
 	var key [4]byte
 	var at routePlace
@@ -350,7 +351,7 @@ func (r *route) evict(doomed func(routePlace) bool) error {
 			keys = append(keys, key)
 		}
 	}
-	// Where containers come and go it may end early: prepare sweeps.
+	// Concurrent changes may end the iteration early; prepare sweeps the rest.
 	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("read the routing table: %w", err)
 	}
@@ -362,7 +363,7 @@ func (r *route) evict(doomed func(routePlace) bool) error {
 	return nil
 }
 
-// sweep takes out what leads to devices that are gone.
+// sweep removes the entries of devices that are gone.
 func (r *route) sweep() error {
 	return r.evict(func(p routePlace) bool {
 		_, err := netlink.LinkByIndex(int(p.Ifindex))
@@ -382,7 +383,7 @@ func (r *route) used() (bool, error) {
 	return true, nil
 }
 
-// attachTC lets a program see what comes in at a device.
+// attachTC attaches a program to a device's ingress.
 func attachTC(index int, name string, program *ebpf.Program) error {
 	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact to device %d: %w", index, err)
@@ -396,7 +397,7 @@ func attachTC(index int, name string, program *ebpf.Program) error {
 	return nil
 }
 
-// detachTC takes a program away, and the qdisc if nothing else is there.
+// detachTC detaches a program, and removes the qdisc if it has no other filter.
 func detachTC(index int, name string) error {
 	f, err := filterNamed(index, name)
 	if err != nil || f == nil {
@@ -424,8 +425,8 @@ func clsact(index int) netlink.Qdisc {
 	}
 }
 
-// filterPlace of the routing programs' filters, which are nobody else's: priority and
-// handle.
+// filterPlace is the priority and handle of the routing programs' filters; no other
+// program uses it.
 const filterPlace = 0x5c1
 
 func filterAttrs(index int) netlink.FilterAttrs {
@@ -434,14 +435,14 @@ func filterAttrs(index int) netlink.FilterAttrs {
 	}
 }
 
-// filterNamed finds a filter by its program's name; nil if there is none.
+// filterNamed finds a filter by its program's name, nil if missing.
 func filterNamed(index int, name string) (*netlink.BpfFilter, error) {
 	all, err := filtersOf(index, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range all {
-		// The kernel adds the program's tag in brackets.
+		// The kernel appends the program's tag in brackets.
 		if b, ok := f.(*netlink.BpfFilter); ok && (b.Name == name || strings.HasPrefix(b.Name, name+":[")) {
 			return b, nil
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// ptp is a veth pair whose host end has the gateway's address: the host routes
-// every packet.
+// ptp is a veth pair whose host end has the gateway's address: the host routes every
+// packet.
 type ptp struct{}
 
 func (ptp) routed() bool { return true }
@@ -25,8 +25,8 @@ func (ptp) make(h *Host, s Spec, m Made) error {
 	return h.routeTo(s)
 }
 
-// routeTo leads the container's addresses to its end on the host, or removes
-// that.
+// routeTo routes the container's addresses to its end on the host, or removes that end
+// on error.
 func (h *Host) routeTo(s Spec) (err error) {
 	defer func() {
 		if err != nil {
@@ -51,12 +51,12 @@ func (h *Host) routeTo(s Spec) (err error) {
 	return h.rt.Do(todo...)
 }
 
-// netkit is a pair as ptp's, of the kernel's device for containers (6.7).
+// netkit is a pair like ptp's, of the kernel's device kind for containers (since 6.7).
 type netkit struct{}
 
 func (netkit) routed() bool { return true }
 
-// macs of mode l3 are none.
+// macs returns none in mode l3.
 func (netkit) macs(s Spec) Made {
 	if s.Conf.Mode == "l3" {
 		return Made{}

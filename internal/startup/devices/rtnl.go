@@ -11,22 +11,22 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// link is a device to make.
+// link describes a device to make.
 type link struct {
 	name   string
 	kind   string
 	up     bool
 	mac    []byte
 	mtu    int
-	master int                  // a bridge's number
+	master int                  // ifindex of the bridge
 	lower  int                  // IFLA_LINK
-	netns  *os.File             // where; nil is here
+	netns  *os.File             // its namespace; nil is the calling thread's
 	data   func(*nlmsg.Encoder) // IFLA_INFO_DATA
 }
 
 const ifinfoSize = unix.SizeofIfInfomsg
 
-// ifinfo is the fixed part of messages about devices.
+// ifinfo returns the fixed header of messages about devices.
 func ifinfo(index int, flags, change uint32) []byte {
 	b := make([]byte, ifinfoSize)
 	binary.NativeEndian.PutUint32(b[4:], uint32(index))
@@ -35,7 +35,7 @@ func ifinfo(index int, flags, change uint32) []byte {
 	return b
 }
 
-// newLink asks for a device that must not exist yet.
+// newLink requests a device that must not exist yet.
 func newLink(l link) nlmsg.Command {
 	return nlmsg.Command{
 		What: fmt.Sprintf("make %s %s", l.kind, l.name), Type: unix.RTM_NEWLINK,
@@ -43,7 +43,7 @@ func newLink(l link) nlmsg.Command {
 	}
 }
 
-// encode is the device in its parts; a pair's peer is written the same way.
+// encode encodes the device; the peer of a pair has the same form.
 func (l link) encode() []byte {
 	var flags uint32
 	if l.up {
@@ -81,8 +81,7 @@ func (l link) encode() []byte {
 	return append(ifinfo(0, flags, flags), encoded(e)...)
 }
 
-// encoded is what was put into e: all of it in the program's own words, so it
-// fits.
+// encoded returns the attributes in e. They have fixed sizes and fit.
 func encoded(e *nlmsg.Encoder) []byte {
 	b, err := e.Encode()
 	if err != nil {
@@ -91,10 +90,10 @@ func encoded(e *nlmsg.Encoder) []byte {
 	return b
 }
 
-// settle asks about a device, upon which the kernel does at once what it would do
-// up to a second later after the carrier came: let it send.
+// settle reads a device. As a side effect the kernel handles a new carrier at once,
+// which it would else delay by up to a second.
 func settle(index int) nlmsg.Command {
-	return nlmsg.Command{What: fmt.Sprintf("look at device %d", index), Type: unix.RTM_GETLINK, Data: ifinfo(index, 0, 0)}
+	return nlmsg.Command{What: fmt.Sprintf("read device %d", index), Type: unix.RTM_GETLINK, Data: ifinfo(index, 0, 0)}
 }
 
 // setUp brings a device up.
@@ -102,14 +101,14 @@ func setUp(index int) nlmsg.Command {
 	return nlmsg.Command{What: fmt.Sprintf("bring device %d up", index), Type: unix.RTM_NEWLINK, Data: ifinfo(index, unix.IFF_UP, unix.IFF_UP)}
 }
 
-// delLink removes a device by its name; one that is gone is no error.
+// delLink removes a device by its name; a missing device is no error.
 func delLink(name string) nlmsg.Command {
 	e := nlmsg.NewEncoder()
 	e.String(unix.IFLA_IFNAME, name)
 	return nlmsg.Command{What: "remove device " + name, Type: unix.RTM_DELLINK, Data: append(ifinfo(0, 0, 0), encoded(e)...), Allow: unix.ENODEV}
 }
 
-// newAddr gives a device an address.
+// newAddr adds an address to a device.
 func newAddr(index int, p netip.Prefix) nlmsg.Command {
 	addr := p.Addr()
 	b := []byte{family(addr), byte(p.Bits()), 0, 0}
@@ -118,7 +117,7 @@ func newAddr(index int, p netip.Prefix) nlmsg.Command {
 	e.Bytes(unix.IFA_LOCAL, addr.AsSlice())
 	e.Bytes(unix.IFA_ADDRESS, addr.AsSlice())
 	if addr.Is6() {
-		e.Uint32(unix.IFA_FLAGS, unix.IFA_F_NODAD) // it is leased to nobody else
+		e.Uint32(unix.IFA_FLAGS, unix.IFA_F_NODAD) // the lease excludes duplicates
 	}
 	return nlmsg.Command{
 		What: fmt.Sprintf("add address %v", p), Type: unix.RTM_NEWADDR,
@@ -126,9 +125,9 @@ func newAddr(index int, p netip.Prefix) nlmsg.Command {
 	}
 }
 
-// addRoute adds a route of a container, after one to the same place by another of
-// its devices: that stays, and stays the first. Routes of IPv6 with the same
-// metric would share the traffic.
+// addRoute adds a route of a container after an existing one of another device with the
+// same destination: that one stays first. IPv6 routes of equal metric would share the
+// traffic, so each device has its own metric.
 func addRoute(index int, dst netip.Prefix, gw netip.Addr) nlmsg.Command {
 	metric := 0
 	if dst.Addr().Is6() {
@@ -139,10 +138,10 @@ func addRoute(index int, dst netip.Prefix, gw netip.Addr) nlmsg.Command {
 	return m
 }
 
-// ip6Metric is that of a route of IPv6 without any.
+// ip6Metric is the kernel's default metric of IPv6 routes.
 const ip6Metric = 1024
 
-// newRoute sets a route out of a device; gw may be invalid: on the link.
+// newRoute sets a route out of a device; an invalid gw means on-link.
 func newRoute(index int, dst netip.Prefix, gw netip.Addr) nlmsg.Command {
 	return routeBy(index, dst, gw, 0)
 }
@@ -182,7 +181,7 @@ func family(a netip.Addr) byte {
 	return unix.AF_INET6
 }
 
-// indexOf is a device's number in the namespace of the calling thread.
+// indexOf returns a device's ifindex in the namespace of the calling thread.
 func indexOf(name string) (int, error) {
 	r, err := unix.NewIfreq(name)
 	if err != nil {
@@ -190,11 +189,11 @@ func indexOf(name string) (int, error) {
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("look for device %s: %w", name, err)
+		return 0, fmt.Errorf("find device %s: %w", name, err)
 	}
 	defer unix.Close(fd)
 	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
-		return 0, fmt.Errorf("look for device %s: %w", name, err)
+		return 0, fmt.Errorf("find device %s: %w", name, err)
 	}
 	return int(r.Uint32()), nil
 }

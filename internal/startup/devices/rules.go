@@ -13,18 +13,18 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// The security groups of all containers are in one table. A packet finds its
-// container's chain by its address, in a map, so that a container costs the
-// others nothing:
+// One table holds the security groups of all containers. A map from the address to the
+// container's chain keeps the cost of a packet independent of the number of
+// containers:
 //
 //	forward ─ established ▶ accept
 //	        ├ daddr in ingress ▶ in-HOST: rules accept, the rest is dropped
 //	        └ saddr in egress  ▶ out-HOST
 //
-// They judge what the host forwards, or bridges with br_netfilter.
+// The rules apply to packets that the host forwards, or bridges with br_netfilter.
 const groupTable = "scon_groups"
 
-// group is a connection for changes of the table.
+// group is a netlink connection with the handles of the table.
 type group struct {
 	*nftables.Conn
 	table           *nftables.Table
@@ -49,7 +49,7 @@ func openGroups() (*group, error) {
 	return g, nil
 }
 
-// ensureTable makes the table with what all containers share.
+// ensureTable makes the table and the chain and maps common to all containers.
 func (g *group) ensureTable() error {
 	tables, err := g.ListTablesOfFamily(nftables.TableFamilyIPv4)
 	if err != nil {
@@ -85,13 +85,13 @@ func (g *group) ensureTable() error {
 	return nil
 }
 
-// Offsets of addresses in an IPv4 header.
+// Offsets of the addresses in an IPv4 header.
 const (
 	source      = 12
 	destination = 16
 )
 
-// addRules puts the container's security group in force, in one transaction.
+// addRules adds the container's security group, in one transaction.
 func (h *Host) addRules(s Spec) error {
 	if len(s.Conf.Rules) == 0 {
 		return nil
@@ -109,12 +109,12 @@ func (h *Host) addRules(s Spec) error {
 		err = g.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("put the security group in force: %w", err)
+		return fmt.Errorf("add the security group: %w", err)
 	}
 	return nil
 }
 
-// chainOf is a container's chain for a direction of its rules.
+// chainOf returns a container's chain for a direction.
 func chainOf(direction, host string) string {
 	if direction == "ingress" {
 		return "in-" + host
@@ -135,7 +135,7 @@ func (g *group) add(s Spec) error {
 			}
 		}
 		if rules == nil {
-			continue // a direction without rules is free
+			continue // a direction without rules is not filtered
 		}
 		chain := g.AddChain(&nftables.Chain{Name: chainOf(way.direction, s.Host), Table: g.table})
 		for _, r := range rules {
@@ -144,7 +144,7 @@ func (g *group) add(s Spec) error {
 		g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
 		for _, l := range s.Leases {
 			if !l.Address.Addr().Is4() {
-				return fmt.Errorf("address %v: rules judge IPv4 only", l.Address.Addr())
+				return fmt.Errorf("address %v: rules support IPv4 only", l.Address.Addr())
 			}
 			err := g.SetAddElements(way.verdicts, []nftables.SetElement{{
 				Key:         l.Address.Addr().AsSlice(),
@@ -158,7 +158,7 @@ func (g *group) add(s Spec) error {
 	return nil
 }
 
-// match compares a packet with a rule; the other side's address is at an offset.
+// match matches a packet with a rule; the peer's address is at offset other.
 func match(r cni.Rule, other uint32) (exprs []expr.Any) {
 	if p, err := netip.ParsePrefix(r.CIDR); err == nil && p.Bits() > 0 {
 		exprs = append(exprs, matchSubnet(other, p, expr.CmpOpEq)...)
@@ -176,7 +176,7 @@ func match(r cni.Rule, other uint32) (exprs []expr.Any) {
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(r.Port), ToData: binaryutil.BigEndian.PutUint16(max(r.Port, r.PortEnd))})
 }
 
-// dropRules is removeRules for a container of a network that has any.
+// dropRules is removeRules for a container whose network has rules.
 func (h *Host) dropRules(n *cni.Network, host string) error {
 	if len(n.Rules) == 0 {
 		return nil
@@ -186,16 +186,16 @@ func (h *Host) dropRules(n *cni.Network, host string) error {
 	return removeRules(host)
 }
 
-// removeRules takes the security group of a container away, found by the
-// device's name in its chains'.
+// removeRules removes the security group of a container; the names of its chains
+// contain the device's.
 func removeRules(host string) error {
 	g, err := openGroups()
 	if err != nil {
-		return fmt.Errorf("take the security group away: %w", err)
+		return fmt.Errorf("remove the security group: %w", err)
 	}
 	chains, err := g.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
 	if err != nil {
-		return fmt.Errorf("take the security group away: %w", err)
+		return fmt.Errorf("remove the security group: %w", err)
 	}
 	for _, c := range chains {
 		if c.Table.Name != groupTable || c.Name != chainOf("ingress", host) && c.Name != chainOf("egress", host) {
@@ -207,13 +207,13 @@ func removeRules(host string) error {
 		}
 		elements, err := g.GetSetElements(verdicts)
 		if err != nil {
-			return fmt.Errorf("take the security group away: %w", err)
+			return fmt.Errorf("remove the security group: %w", err)
 		}
 		for _, e := range elements {
-			// The library reads verdicts as bytes, with the chain's name in them.
+			// The library returns verdicts as bytes that contain the chain's name.
 			if bytes.Contains(e.Val, append([]byte(c.Name), 0)) {
 				if err := g.SetDeleteElements(verdicts, []nftables.SetElement{{Key: e.Key}}); err != nil {
-					return fmt.Errorf("take the security group away: %w", err)
+					return fmt.Errorf("remove the security group: %w", err)
 				}
 			}
 		}
@@ -222,7 +222,7 @@ func removeRules(host string) error {
 		g.DelChain(c)
 	}
 	if err := g.Flush(); err != nil {
-		return fmt.Errorf("take the security group away: %w", err)
+		return fmt.Errorf("remove the security group: %w", err)
 	}
 	return nil
 }

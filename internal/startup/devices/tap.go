@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TapName is the device for a microVM in the container's namespace.
+// TapName is the microVM's device in the container's namespace.
 const TapName = "tap0"
 
-// addTap makes a tap and joins it with the container's device, in the namespace
-// of the calling thread: the microVM gets every packet and has the device's
-// addresses (startup.txt, section 2.2, step 3).
+// addTap makes a tap and connects it with the container's device, in the namespace of
+// the calling thread: the microVM receives every packet and uses the device's
+// addresses (Understanding Network Startup for Secure Containers, section 2.2, step 3).
 func addTap(s Spec) error {
 	device, err := netlink.LinkByName(s.Name)
 	if err != nil {
-		return fmt.Errorf("wire the tap: %w", err)
+		return fmt.Errorf("connect the tap: %w", err)
 	}
 	tap := &netlink.Tuntap{
 		LinkAttrs: netlink.LinkAttrs{Name: TapName, MTU: device.Attrs().MTU},
@@ -32,12 +32,12 @@ func addTap(s Spec) error {
 		err = errors.Join(netlink.LinkSetUp(made), redirect(device, made), redirect(made, device))
 	}
 	if err != nil {
-		return fmt.Errorf("wire tap %s: %w", TapName, err)
+		return fmt.Errorf("connect tap %s: %w", TapName, err)
 	}
 	return nil
 }
 
-// redirect sends whatever comes in at one device out of another one.
+// redirect sends every packet received at one device out of another one.
 func redirect(from, to netlink.Link) error {
 	index := from.Attrs().Index
 	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}}

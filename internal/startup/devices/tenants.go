@@ -13,18 +13,18 @@ import (
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
-// What the host forwards from the containers of a tenant to those of another it
-// drops. One look-up finds whose a packet's sender is, so that tenants cost the
-// others nothing:
+// The host drops packets that it would forward from a tenant's containers to those of
+// another tenant. One map lookup by source address finds the tenant, so the cost of a
+// packet is independent of the number of tenants:
 //
 //	forward ─ saddr in from ▶ of-TENANT: daddr of its own returns,
 //	                                     daddr in subnets is dropped
 //
-// A tenant's own bridge, VLAN or master keeps from others what the host does
-// not forward.
+// A tenant's own bridge, VLAN or master isolates the traffic that the host does not
+// forward.
 const tenantTable = "scon_tenants"
 
-// tenants is a connection for changes of the table of one family.
+// tenants is a netlink connection with the handles of one address family's table.
 type tenants struct {
 	*nftables.Conn
 	table         *nftables.Table
@@ -55,14 +55,14 @@ func openTenants(v4 bool) (*tenants, error) {
 	return t, nil
 }
 
-// isolate keeps the containers of the network's tenant from those of others.
+// isolate isolates the containers of the network's tenant from those of others.
 func isolate(c *cni.Conf) error {
 	if c.Tenant == "" || !c.Routed() {
 		return nil
 	}
 	for _, v4 := range []bool{true, false} {
 		if err := isolateFamily(c, v4); err != nil {
-			return fmt.Errorf("keep tenant %q apart: %w", c.Tenant, err)
+			return fmt.Errorf("isolate tenant %q: %w", c.Tenant, err)
 		}
 	}
 	return nil
@@ -89,7 +89,7 @@ func isolateFamily(c *cni.Conf, v4 bool) error {
 	chain := &nftables.Chain{Name: tenantChain(c.Tenant), Table: t.table}
 	var rules []*nftables.Rule
 	if there {
-		// Without the chain there are none.
+		// Without the chain it has no rules.
 		rules, _ = t.GetRules(t.table, chain)
 	}
 	changed := false
@@ -124,15 +124,15 @@ func isolateFamily(c *cni.Conf, v4 bool) error {
 	return t.Flush()
 }
 
-// unisolate takes what isolate has made for a network away, and the table after
-// the last one.
+// unisolate removes what isolate made for a network, and the table after the last
+// network.
 func unisolate(c *cni.Conf) error {
 	if c.Tenant == "" || !c.Routed() {
 		return nil
 	}
 	for _, v4 := range []bool{true, false} {
 		if err := unisolateFamily(c, v4); err != nil {
-			return fmt.Errorf("forget tenant %q: %w", c.Tenant, err)
+			return fmt.Errorf("remove the isolation of tenant %q: %w", c.Tenant, err)
 		}
 	}
 	return nil
@@ -166,7 +166,7 @@ func unisolateFamily(c *cni.Conf, v4 bool) error {
 	if err != nil {
 		return err
 	}
-	left := len(rules) - 1 // the one that drops
+	left := len(rules) - 1 // without the final drop
 	for _, p := range c.Subnets() {
 		for _, r := range rules {
 			if commentOf(r) != tenantComment(c, p) {
@@ -197,11 +197,11 @@ func unisolateFamily(c *cni.Conf, v4 bool) error {
 
 func tenantChain(tenant string) string { return "of-" + tenant }
 
-// tenantComment is of the rule of one network's subnet.
+// tenantComment returns the comment of the rule of a network's subnet.
 func tenantComment(c *cni.Conf, p netip.Prefix) string { return c.Name + " " + p.String() }
 
-// inSets tells whether a network of the tenant has a subnet, other than the one
-// of a comment.
+// inSets reports whether another network of the tenant, whose rule has another
+// comment, has a subnet.
 func inSets(rules []*nftables.Rule, p netip.Prefix, besides string) bool {
 	return slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
 		word := commentOf(r)
@@ -209,7 +209,7 @@ func inSets(rules []*nftables.Rule, p netip.Prefix, besides string) bool {
 	})
 }
 
-// ensureTable makes the table with what all tenants share, unless it is there.
+// ensureTable makes the table, chain and sets common to all tenants, if missing.
 func (t *tenants) ensureTable() (there bool, err error) {
 	tables, err := t.ListTablesOfFamily(t.table.Family)
 	if err != nil {
@@ -236,7 +236,7 @@ func (t *tenants) load(offset uint32) expr.Any {
 	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: t.size}
 }
 
-// matchSubnet compares a packet's destination with a subnet.
+// matchSubnet matches a packet's destination with a subnet.
 func (t *tenants) matchSubnet(p netip.Prefix) []expr.Any {
 	mask := make([]byte, t.size)
 	for i := range p.Bits() {
@@ -249,7 +249,7 @@ func (t *tenants) matchSubnet(p netip.Prefix) []expr.Any {
 	}
 }
 
-// add puts a subnet into the sets, of a tenant with a chain; remove takes it out.
+// add adds a subnet of the tenant with a chain to both sets; remove removes it.
 func (t *tenants) add(p netip.Prefix, chain *nftables.Chain) error {
 	plain, verdict := interval(p), interval(p)
 	verdict[0].VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name}
@@ -268,7 +268,7 @@ func (t *tenants) remove(p netip.Prefix, chain *nftables.Chain) error {
 	return t.SetDeleteElements(t.subnets, plain)
 }
 
-// interval is a subnet as nftables has it: its beginning, and what follows.
+// interval returns a subnet in nftables' form: its first address and the one after it.
 func interval(p netip.Prefix) []nftables.SetElement {
 	end := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(end)*8; i++ {

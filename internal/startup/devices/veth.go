@@ -30,9 +30,9 @@ func (veth) make(h *Host, s Spec, m Made) error {
 	return h.rt.Do(newLink(pair("veth", s, m, bridge)))
 }
 
-// pair is a device pair in one request: the host's end, up and a port of a
-// bridge if there is one, and the container's, in its namespace. That one cannot
-// be up yet, for it has no peer when its flags are set.
+// pair describes a device pair in one request: the host's end, up and in a bridge if
+// one is given, and the container's end in its namespace. That end cannot be up yet,
+// since it has no peer when its flags are set.
 func pair(kind string, s Spec, m Made, bridge int) link {
 	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
 	return link{
@@ -43,12 +43,11 @@ func pair(kind string, s Spec, m Made, bridge int) link {
 
 const vethInfoPeer = 1 // VETH_INFO_PEER
 
-// madeBySCON is the alias of devices that SCON made for all of a network's
-// containers, and may take away when none is left.
+// madeBySCON is the alias of bridges that SCON made, and removes with the last
+// container.
 const madeBySCON = "made by scon for its containers"
 
-// ensureBridge makes the bridge if it is missing, and gives it the gateways'
-// addresses.
+// ensureBridge makes the bridge if it is missing, and adds the gateway addresses.
 func (h *Host) ensureBridge(c *cni.Conf) error {
 	err := h.rt.Do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: randomMAC()}))
 	fresh := err == nil
@@ -74,14 +73,14 @@ func (h *Host) ensureBridge(c *cni.Conf) error {
 	return h.rt.Do(todo...)
 }
 
-// removeBridge takes a bridge away that SCON has made and that has no ports.
+// removeBridge removes a bridge that SCON made, if it has no ports.
 func (h *Host) removeBridge(name string) error {
 	bridge, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for bridge %s: %w", name, err)
+		return fmt.Errorf("find bridge %s: %w", name, err)
 	}
 	if bridge.Attrs().Alias != madeBySCON {
 		return nil

@@ -14,17 +14,17 @@ import (
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
-// Names of devices: of a container's end before Docker moves it, and of the
-// other one, each with the endpoint's first characters.
+// Prefixes of device names: the host's end, and the container's end before Docker moves
+// it; each is followed by the first characters of the endpoint's ID.
 const (
 	hostPrefix  = "sdh"
 	innerPrefix = "sdc"
 )
 
-// hostAlias is what ends on the host are called, to tell them from others.
+// hostAlias marks the host's ends of the driver's devices.
 const hostAlias = "container of a network of scon's docker driver"
 
-// randomMAC is for a bridge, which would else take that of a port.
+// randomMAC returns a MAC address for a bridge, which would else take that of a port.
 func randomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails
@@ -32,8 +32,8 @@ func randomMAC() net.HardwareAddr {
 	return mac
 }
 
-// macOf is the address that Docker's bridge driver makes of an IPv4 address:
-// whoever gets it next has the same, so that no neighbour's table is wrong.
+// macOf derives a MAC address from the IPv4 address, as Docker's bridge driver does: the
+// next container with that address has the same one, so neighbour tables stay valid.
 func macOf(e *Endpoint) string {
 	if a, ok := e.addr(false); ok {
 		return append(net.HardwareAddr{0x02, 0x42}, a.AsSlice()...).String()
@@ -41,8 +41,8 @@ func macOf(e *Endpoint) string {
 	return randomMAC().String()
 }
 
-// makeBridge makes a network's bridge with the host's addresses, as far as it is
-// missing, and lets the host forward.
+// makeBridge makes a network's bridge with the host's addresses, as far as they are
+// missing, and enables forwarding.
 func makeBridge(n *Network) error {
 	mac, err := net.ParseMAC(n.MAC)
 	if err != nil {
@@ -58,7 +58,7 @@ func makeBridge(n *Network) error {
 		return fmt.Errorf("find bridge %s: %w", n.Bridge, err)
 	}
 	if bridge.Type() != "bridge" {
-		return fmt.Errorf("device %s is a %s, no bridge: choose another com.docker.network.bridge.name", n.Bridge, bridge.Type())
+		return fmt.Errorf("device %s is a %s, not a bridge: choose another com.docker.network.bridge.name", n.Bridge, bridge.Type())
 	}
 	if err := n.settings(); err != nil {
 		return err
@@ -66,10 +66,10 @@ func makeBridge(n *Network) error {
 	for _, g := range n.Gateways {
 		addr := &netlink.Addr{IPNet: ipNet(g)}
 		if g.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // it is nobody else's
+			addr.Flags = unix.IFA_F_NODAD // Docker's IPAM excludes duplicates
 		}
 		if err := netlink.AddrReplace(bridge, addr); err != nil {
-			return fmt.Errorf("give bridge %s the address %v: %w", n.Bridge, g, err)
+			return fmt.Errorf("bridge %s: add address %v: %w", n.Bridge, g, err)
 		}
 	}
 	if err := netlink.LinkSetUp(bridge); err != nil {
@@ -84,7 +84,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 // settings sets the sysctls that a network needs at all times.
 func (n *Network) settings() error {
-	// A container that says to be a router is not the host's.
+	// The host ignores router advertisements of containers.
 	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + n.Bridge + "/accept_ra", Value: "0"}}
 	for _, p := range n.Pools {
 		switch {
@@ -101,7 +101,7 @@ func (n *Network) settings() error {
 	return sysctl.Set(all)
 }
 
-// removeBridge takes a bridge away; one that is gone is no error.
+// removeBridge removes a bridge; a missing bridge is no error.
 func removeBridge(n *Network) error { return removeLink(n.Bridge) }
 
 func removeLink(name string) error {
@@ -118,8 +118,8 @@ func removeLink(name string) error {
 	return nil
 }
 
-// makePair makes an endpoint's devices: the host's end a port of the bridge, and
-// the one that Docker moves, whose name is returned.
+// makePair makes an endpoint's devices, with the host's end as a port of the bridge, and
+// returns the name of the container's end, which Docker moves.
 func makePair(n *Network, id string, e *Endpoint) (inner string, err error) {
 	inner = innerPrefix + id[:maxDeviceName-len(innerPrefix)]
 	mac, err := net.ParseMAC(e.MAC)
@@ -160,10 +160,10 @@ func makePair(n *Network, id string, e *Endpoint) (inner string, err error) {
 		what string
 		do   func() error
 	}{
-		{"name", func() error { return netlink.LinkSetAlias(port, hostAlias) }},
+		{"set the alias of", func() error { return netlink.LinkSetAlias(port, hostAlias) }},
 		// A container may reach its own published port.
-		{"let packets back out of", func() error { return netlink.LinkSetHairpin(port, true) }},
-		{"keep others from", func() error { return netlink.LinkSetIsolated(port, n.Apart) }},
+		{"set hairpin mode of", func() error { return netlink.LinkSetHairpin(port, true) }},
+		{"isolate", func() error { return netlink.LinkSetIsolated(port, n.Apart) }},
 		{"bring up", func() error { return netlink.LinkSetUp(port) }},
 	} {
 		if err = step.do(); err != nil {
@@ -173,7 +173,7 @@ func makePair(n *Network, id string, e *Endpoint) (inner string, err error) {
 	return inner, nil
 }
 
-// removeStrays removes ends on the host of endpoints that are not written down.
+// removeStrays removes the host's ends that belong to no recorded endpoint.
 func (d *Driver) removeStrays() error {
 	known := make(map[string]bool)
 	for _, n := range d.networks {
@@ -197,14 +197,14 @@ func (d *Driver) removeStrays() error {
 	return nil
 }
 
-// hasLink tells whether a device is there.
+// hasLink reports whether a device exists.
 func hasLink(name string) (bool, error) {
 	_, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for device %s: %w", name, err)
+		return false, fmt.Errorf("find device %s: %w", name, err)
 	}
 	return true, nil
 }

@@ -1,19 +1,19 @@
-// Package docker is a network driver of Docker's: `docker network create -d
-// scon`. A network is a bridge, as with Docker's own driver; a container's
-// device is a netkit pair where the kernel has it (Linux 6.7), else a veth pair.
+// Package docker is a network driver for Docker: `docker network create -d scon`. A
+// network is a bridge, as with Docker's bridge driver; a container's device is a netkit
+// pair on Linux 6.7 and newer, else a veth pair.
 //
 // Docker calls the driver over a unix socket (the protocol of libnetwork's
 // remote drivers), chooses addresses, moves the container's end into its
 // namespace and gives it addresses and routes. The driver makes devices, rules
 // and published ports:
 //
-//	CreateNetwork                 options.go: what the user asked for; devices.go: the bridge
-//	CreateEndpoint                a MAC address, if the user named none
+//	CreateNetwork                 options.go: the network's options; devices.go: the bridge
+//	CreateEndpoint                a MAC address, unless the user set one
 //	Join                          devices.go: the pair, its end on the host a port of the bridge
 //	ProgramExternalConnectivity   publish.go: ports of the host
-//	rules.go, iptables.go         who may talk to whom
+//	rules.go, iptables.go         isolation of networks
 //	guard.go                      rules that another program removes are restored
-//	store.go                      what a restart of either side needs
+//	store.go                      the records of networks, for restarts of either side
 package docker
 
 import (
@@ -31,12 +31,12 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Options say where the driver works. All are needed.
+// Options configure a driver. All fields are required.
 type Options struct {
-	// Socket is where Docker looks for the driver. Its file name, without
-	// .sock, is the driver's name.
+	// Socket is the path where Docker finds the driver. Its file name without .sock is the
+	// driver's name.
 	Socket string
-	// Dir keeps the networks, also over a reboot: Docker does.
+	// Dir holds the records of networks, which survive a reboot as in Docker.
 	Dir    string
 	Logger *slog.Logger
 }
@@ -48,24 +48,24 @@ type Driver struct {
 	served sync.WaitGroup
 	close  func() error // of the listener
 
-	mu       sync.Mutex // of everything below: one request at a time
+	mu       sync.Mutex // guards the fields below: one request at a time
 	networks map[string]*Network
 	held     map[string][]holder // host ports, by endpoint
-	written  string              // fingerprint of the rules as they were written last
+	written  string              // fingerprint of the rules as last written
 
-	changed chan struct{} // something is in it when the host's rules may have changed
+	changed chan struct{} // signals that the host's rules may have changed
 	stop    chan struct{}
 }
 
-// New takes over the networks of an earlier driver, makes what of them is
-// missing, and answers Docker until Close.
+// New loads the networks of an earlier driver, restores missing devices and rules, and
+// serves Docker until Close.
 func New(o Options) (*Driver, error) {
 	d, err := open(o)
 	if err != nil {
 		return nil, fmt.Errorf("docker driver: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(o.Socket), 0o755); err != nil {
-		return nil, errors.Join(fmt.Errorf("docker driver: make the folder of its socket: %w", err), d.Close())
+		return nil, errors.Join(fmt.Errorf("docker driver: make the directory of its socket: %w", err), d.Close())
 	}
 	l, err := api.Listen(o.Socket, "")
 	if err != nil {
@@ -75,7 +75,7 @@ func New(o Options) (*Driver, error) {
 	d.served.Go(d.guard)
 	d.served.Go(func() {
 		if err := network.NewHandler(d).Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			d.log.Debug("docker driver: its socket is closed", "reason", err)
+			d.log.Debug("docker driver: socket closed", "reason", err)
 		}
 	})
 	return d, nil
@@ -99,8 +99,8 @@ func open(o Options) (_ *Driver, err error) {
 	return d, d.reconcile()
 }
 
-// Close ends the driver. Networks stay, and containers talk; Docker can start
-// none in them before the driver is back.
+// Close ends the driver. Networks stay and containers communicate, but Docker cannot
+// start containers in them until the driver runs again.
 func (d *Driver) Close() error {
 	err := d.close()
 	close(d.stop)
@@ -113,10 +113,10 @@ func (d *Driver) Close() error {
 	return errors.Join(err, d.store.close())
 }
 
-// reconcile makes the host have what is written down, and nothing else.
+// reconcile makes the host's state match the records.
 func (d *Driver) reconcile() error {
 	if len(d.networks) == 0 {
-		return d.enforce() // what was left of the last one
+		return d.enforce() // remove rules of a deleted network
 	}
 	for _, n := range d.networks {
 		if err := makeBridge(n); err != nil {
@@ -124,7 +124,7 @@ func (d *Driver) reconcile() error {
 		}
 		for id, e := range n.Endpoints {
 			if err := d.hold(id, e.Ports); err != nil {
-				d.log.Error("docker driver: a published port has been taken by somebody else meanwhile", "network", n.Bridge, "error", err)
+				d.log.Error("docker driver: another program has taken a published port", "network", n.Bridge, "error", err)
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func (d *Driver) reconcile() error {
 	return d.enforce()
 }
 
-// enforce puts the rules of all networks in force.
+// enforce writes the rules of all networks.
 func (d *Driver) enforce() error {
 	if err := d.putRules(); err != nil {
 		return err

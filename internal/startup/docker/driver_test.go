@@ -276,7 +276,7 @@ func TestStore(t *testing.T) {
 	w := newWorld(t)
 	w.do(func() error {
 		_, err := open(Options{Dir: w.dir, Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "another driver has them") {
+		if err == nil || !strings.Contains(err.Error(), "another driver uses it") {
 			t.Errorf("a second driver: %v", err)
 		}
 		return nil

@@ -13,22 +13,21 @@ import (
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
-// Anybody with root on the host can remove the driver's rules: "nft flush
-// ruleset", which is what a restart of nftables.service does, removes all of
-// them. The guard restores them when the rules change. The sysctl
-// route_localnet, which would open the host's loopback without them, is 1 only
-// where a port is published, and only while the rules are in place.
+// Any program with root privileges on the host can remove the driver's rules: a restart
+// of nftables.service, for example, runs "nft flush ruleset". The guard restores them
+// when the rules change. Without the rules the sysctl route_localnet would expose the
+// host's loopback, so it is 1 only on bridges with a published port, and only while the
+// rules are in place.
 
-// admitPause is the least time between two looks at iptables' chain, which cost
-// a process each.
+// admitPause is the minimum time between two checks of iptables' chain, each of which
+// runs a process.
 const admitPause = time.Second
 
-// RulesChanged tells the driver that the host's rules may have changed. It
-// returns at once.
+// RulesChanged signals that the host's rules may have changed. It returns at once.
 func (d *Driver) RulesChanged() {
 	select {
 	case d.changed <- struct{}{}:
-	default: // a look is due already
+	default: // a check is pending
 	}
 }
 
@@ -58,7 +57,7 @@ func (d *Driver) guard() {
 	}
 }
 
-// restoreRules writes the table again if it is not as it was written.
+// restoreRules rewrites the table if it has changed since it was written.
 func (d *Driver) restoreRules() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,8 +71,7 @@ func (d *Driver) restoreRules() error {
 	return errors.Join(err, d.putRules())
 }
 
-// restoreAdmission restores both the table, if that failed before, and
-// iptables' chain.
+// restoreAdmission restores iptables' chain, and the table if that failed before.
 func (d *Driver) restoreAdmission() error {
 	err := d.restoreRules()
 	d.mu.Lock()
@@ -81,8 +79,8 @@ func (d *Driver) restoreAdmission() error {
 	return errors.Join(err, admit(context.Background(), d.sorted()))
 }
 
-// putRules writes the rules of all networks. Where it fails, the host's loopback
-// is closed to containers.
+// putRules writes the rules of all networks. If that fails, it disables route_localnet:
+// containers cannot reach the host's loopback.
 func (d *Driver) putRules() error {
 	all := d.sorted()
 	err := closeLoopback(slices.DeleteFunc(slices.Clone(all), (*Network).publishes))
@@ -114,9 +112,9 @@ func closeLoopback(networks []*Network) error {
 	return errors.Join(errs...)
 }
 
-// setLoopback sets whether packets with an address in 127.0.0.0/8 are routed to
-// and from a network's bridge: a published port that is reached at 127.0.0.1
-// needs it.
+// setLoopback sets route_localnet of a network's bridge: whether packets with an address
+// in 127.0.0.0/8 are routed there. A published port that is reached at 127.0.0.1 needs
+// it.
 func (n *Network) setLoopback(value string) error {
 	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv4/conf/" + n.Bridge + "/route_localnet", Value: value}})
 }
@@ -132,9 +130,8 @@ func (n *Network) publishes() bool {
 	return false
 }
 
-// fingerprint identifies the table as it is in the kernel: its chains, and the
-// handles of their rules, which the kernel gives to no other rule. It is "" if
-// there is no table.
+// fingerprint identifies the table in the kernel by its chains and the handles of their
+// rules, which the kernel does not reuse. It is "" without a table.
 func fingerprint() (string, error) {
 	nft, err := nftables.New()
 	if err != nil {

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Where Docker's own firewall, or another one, lets iptables drop what it does
-// not know (a policy of FORWARD), networks of the driver have to be let through:
-// who may talk to whom is for rules.go. The chain is behind those of Docker's,
-// so that DOCKER-USER keeps its say, and Docker's networks theirs.
+// If a policy or rule of iptables drops forwarded packets that it does not know, as
+// Docker's firewall does, the driver's networks must be accepted there; rules.go
+// isolates them. The chain follows Docker's, so that DOCKER-USER and the rules of
+// Docker's networks stay in force.
 const (
 	admitChain = "SCON-DOCKER"
-	// isolation drops what goes to a network of Docker's own; Docker 28 does so
-	// without it.
+	// isolation drops packets to Docker's own networks; Docker 28 does so without this
+	// chain.
 	isolation = "DOCKER-ISOLATION-STAGE-2"
 )
 
-// iptablesLimit is how long a call may take, for others hold its lock.
+// iptablesLimit is the time limit of a call, which may wait for the lock of iptables.
 const iptablesLimit = 20 * time.Second
 
-// admit lets forwarded packets of networks through iptables' filter table. A
-// host without iptables has no such policy.
+// admit accepts forwarded packets of networks in iptables' filter table. A host without
+// iptables needs no such rules.
 func admit(ctx context.Context, networks []*Network) error {
 	ctx, cancel := context.WithTimeout(ctx, iptablesLimit)
 	defer cancel()
@@ -44,7 +44,7 @@ func admit(ctx context.Context, networks []*Network) error {
 			}
 		}
 		if err := admitBridges(ctx, family.command, bridges); err != nil {
-			return fmt.Errorf("let networks through %s: %w", family.command, err)
+			return fmt.Errorf("accept networks in %s: %w", family.command, err)
 		}
 	}
 	return nil
@@ -75,8 +75,8 @@ func admitBridges(ctx context.Context, command string, bridges []string) error {
 	return err
 }
 
-// admitScript is what iptables-restore makes the chain of, given the filter
-// table as `iptables -S` prints it.
+// admitScript returns the input of iptables-restore that writes the chain, given the
+// filter table as `iptables -S` prints it.
 func admitScript(lines, bridges []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", admitChain)
@@ -96,7 +96,7 @@ func admitScript(lines, bridges []string) string {
 	return b.String()
 }
 
-// behindDocker is the place in FORWARD behind the last jump to a chain of
+// behindDocker returns the position in FORWARD after the last jump to a chain of
 // Docker's, counted from 1.
 func behindDocker(lines []string) int {
 	at, place := 0, 1
@@ -112,7 +112,7 @@ func behindDocker(lines []string) int {
 	return place
 }
 
-// iptables runs a command of iptables', which waits for its lock.
+// iptables runs a command of iptables, which waits for the lock.
 func iptables(ctx context.Context, command, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, command, append([]string{"-w"}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)

@@ -14,38 +14,38 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// Network is a network as it is written down.
+// Network is a network in its record.
 type Network struct {
 	ID     string `json:"id"`
 	Bridge string `json:"bridge"`
 	MAC    string `json:"mac"` // the bridge's
 	MTU    int    `json:"mtu,omitempty"`
-	// Pools are its subnets, at most one of each family, Gateways the host's
+	// Pools are its subnets, at most one of each family; Gateways are the host's
 	// addresses in them.
 	Pools    []netip.Prefix `json:"pools"`
 	Gateways []netip.Prefix `json:"gateways"`
-	// Internal networks reach no other, and nobody reaches them.
+	// Internal networks have no traffic with other networks.
 	Internal bool `json:"internal,omitempty"`
-	// Masquerade hides containers behind the host's address.
+	// Masquerade replaces containers' addresses by the host's.
 	Masquerade bool `json:"masquerade"`
-	// Apart keeps the network's containers from each other.
+	// Apart isolates the network's containers from each other.
 	Apart bool `json:"apart,omitempty"`
-	// HostIP is where ports are published for which the user names no address.
+	// HostIP is the address of published ports without one of their own.
 	HostIP netip.Addr `json:"host_ip,omitzero"`
-	// IfPrefix is how devices are called in containers.
+	// IfPrefix is the prefix of device names in containers.
 	IfPrefix  string               `json:"if_prefix"`
 	Endpoints map[string]*Endpoint `json:"endpoints"`
 }
 
-// Endpoint is a container's place in a network.
+// Endpoint is a container's attachment to a network.
 type Endpoint struct {
 	Addrs []netip.Addr `json:"addrs"` // at most one of each family
 	MAC   string       `json:"mac"`
-	Host  string       `json:"host,omitempty"` // its device on the host, "" before Join
+	Host  string       `json:"host,omitempty"` // the device on the host, "" before Join
 	Ports []Port       `json:"ports,omitempty"`
 }
 
-// Labels of Docker's.
+// Labels of Docker.
 const (
 	labelGeneric  = "com.docker.network.generic"
 	labelIPv4     = "com.docker.network.enable_ipv4"
@@ -59,7 +59,7 @@ const (
 	maxDeviceName = 15
 )
 
-// An option is what `docker network create -o` takes.
+// An option is a key of `docker network create -o`.
 type option struct {
 	name string
 	set  func(n *Network, value string) error
@@ -68,7 +68,7 @@ type option struct {
 var options = []option{
 	{"com.docker.network.bridge.name", func(n *Network, v string) error {
 		if len(v) == 0 || len(v) > maxDeviceName || strings.ContainsAny(v, "/: \t\n") || v == "." || v == ".." {
-			return errors.New("want a device's name of 1..15 bytes")
+			return errors.New("want a device name of 1..15 bytes")
 		}
 		n.Bridge = v
 		return nil
@@ -98,7 +98,7 @@ var options = []option{
 	}},
 	{"com.docker.network.container_iface_prefix", func(n *Network, v string) error {
 		if len(v) == 0 || len(v) > 12 || strings.ContainsAny(v, "/: \t\n") {
-			return errors.New("want the beginning of a device's name, 1..12 bytes")
+			return errors.New("want a prefix of device names, 1..12 bytes")
 		}
 		n.IfPrefix = v
 		return nil
@@ -112,8 +112,7 @@ func wantBool(err error) error {
 	return nil
 }
 
-// elsewhere are options of other drivers that users bring along, and what to do
-// instead.
+// elsewhere are options of other drivers, with the replacement.
 var elsewhere = map[string]string{
 	"parent":       "containers leave by the host's routes, not by a parent device: leave it out, or use the driver macvlan or ipvlan",
 	"macvlan_mode": "that is the driver macvlan's",
@@ -122,7 +121,7 @@ var elsewhere = map[string]string{
 	"com.docker.network.driver.overlay.vxlanid_list": "that is the driver overlay's",
 }
 
-// networkOf reads what the user asked for.
+// networkOf parses the request of a network.
 func networkOf(r *network.CreateNetworkRequest) (*Network, error) {
 	if len(r.NetworkID) < maxDeviceName {
 		return nil, fmt.Errorf("network identifier %q: want at least %d characters", r.NetworkID, maxDeviceName)
@@ -147,7 +146,7 @@ func networkOf(r *network.CreateNetworkRequest) (*Network, error) {
 		}
 	}
 	if len(n.Pools) == 0 {
-		return nil, errors.New("the network has no subnet: leave addresses to Docker's own IPAM driver, which is the default")
+		return nil, errors.New("the network has no subnet: use Docker's default IPAM driver")
 	}
 	return n, nil
 }
@@ -161,7 +160,7 @@ func (n *Network) setOptions(generic any) error {
 		}
 		value, ok := asked[name].(string)
 		if !ok {
-			return fmt.Errorf("option %s: want text", name)
+			return fmt.Errorf("option %s: want a string", name)
 		}
 		if err := options[i].set(n, value); err != nil {
 			return fmt.Errorf("option %s=%s: %w", name, value, err)
@@ -170,7 +169,7 @@ func (n *Network) setOptions(generic any) error {
 	return nil
 }
 
-// unknown refuses an option.
+// unknown returns the error of an unknown option.
 func unknown(name string) error {
 	if why := elsewhere[name]; why != "" {
 		return fmt.Errorf("option %s: %s", name, why)
@@ -195,8 +194,8 @@ func (n *Network) addPool(data *network.IPAMData) error {
 	return nil
 }
 
-// gateway is the host's address of a family, "" if there is none or containers
-// are not to leave.
+// gateway returns the host's address of a family, "" if there is none or the network is
+// internal.
 func (n *Network) gateway(v6 bool) string {
 	for _, g := range n.Gateways {
 		if !n.Internal && g.Addr().Is6() == v6 {
@@ -206,7 +205,7 @@ func (n *Network) gateway(v6 bool) string {
 	return ""
 }
 
-// addr is an endpoint's address of a family.
+// addr returns an endpoint's address of a family.
 func (e *Endpoint) addr(v6 bool) (netip.Addr, bool) {
 	for _, a := range e.Addrs {
 		if a.Is6() == v6 {

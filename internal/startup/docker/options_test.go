@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{request(netID, pool, gateway, map[string]any{"parent": "eth0"}), "option parent: containers leave by the host's routes"},
 		{request(netID, pool, gateway, map[string]any{"com.docker.network.bridge.nam": "x"}), `did you mean "com.docker.network.bridge.name"?`},
-		{request(netID, pool, gateway, map[string]any{"com.docker.network.bridge.name": "a/b"}), "want a device's name"},
+		{request(netID, pool, gateway, map[string]any{"com.docker.network.bridge.name": "a/b"}), "want a device name"},
 		{request(netID, pool, gateway, map[string]any{"com.docker.network.bridge.enable_icc": "perhaps"}), "want true or false"},
 		{request(netID, pool, gateway, map[string]any{"com.docker.network.driver.mtu": "9"}), "want a number of bytes"},
 		{request(netID, pool, gateway, map[string]any{"com.docker.network.bridge.host_binding_ipv4": "::1"}), "want an IPv4 address"},

@@ -9,15 +9,15 @@ import (
 	"github.com/docker/go-plugins-helpers/network"
 )
 
-// The calls of Docker's. Whatever they change is written down before it is made,
-// and forgotten after it is gone: a driver that is killed finds it again.
+// Docker's calls. A change is recorded before it is made, and its record is removed after
+// it is undone: a restarted driver finds what a killed one left.
 
-// GetCapabilities says that each host has its own networks.
+// GetCapabilities declares that networks are local to a host.
 func (d *Driver) GetCapabilities() (*network.CapabilitiesResponse, error) {
 	return &network.CapabilitiesResponse{Scope: network.LocalScope, ConnectivityScope: network.LocalScope}, nil
 }
 
-// CreateNetwork makes a network, or nothing.
+// CreateNetwork makes a network, or nothing on error.
 func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
 	n, err := networkOf(r)
 	if err != nil {
@@ -43,12 +43,13 @@ func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
 	if err := d.enforce(); err != nil {
 		return err
 	}
-	d.log.Info("docker network made", "bridge", n.Bridge, "subnets", n.Pools)
+	d.log.Info("docker network created", "bridge", n.Bridge, "subnets", n.Pools)
 	return nil
 }
 
-// makeRoom refuses a network whose bridge or subnet another one has. Docker gives
-// no subnet to two networks: one without containers it has forgotten.
+// makeRoom refuses a network whose bridge or subnet is in use. Docker assigns a subnet
+// once, so a conflicting network without containers is one that Docker has forgotten: it
+// is removed.
 func (d *Driver) makeRoom(n *Network) error {
 	for _, other := range d.sorted() {
 		taken := other.ID == n.ID || other.Bridge == n.Bridge || slices.ContainsFunc(other.Pools, func(p netip.Prefix) bool {
@@ -61,7 +62,7 @@ func (d *Driver) makeRoom(n *Network) error {
 				return err
 			}
 		default:
-			return fmt.Errorf("network %.12s with bridge %s and subnets %v is in the way: it has containers", other.ID, other.Bridge, other.Pools)
+			return fmt.Errorf("conflict with network %.12s, bridge %s, subnets %v, which has containers", other.ID, other.Bridge, other.Pools)
 		}
 	}
 	exists, err := hasLink(n.Bridge)
@@ -69,12 +70,12 @@ func (d *Driver) makeRoom(n *Network) error {
 		return err
 	}
 	if exists {
-		return fmt.Errorf("there is a device %s already: choose another com.docker.network.bridge.name", n.Bridge)
+		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", n.Bridge)
 	}
 	return nil
 }
 
-// DeleteNetwork removes a network with all that is in it.
+// DeleteNetwork removes a network with its endpoints.
 func (d *Driver) DeleteNetwork(r *network.DeleteNetworkRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +86,7 @@ func (d *Driver) DeleteNetwork(r *network.DeleteNetworkRequest) error {
 	return d.forget(n)
 }
 
-// forget takes a network away, and its record last.
+// forget removes a network, its record last.
 func (d *Driver) forget(n *Network) error {
 	for id, e := range n.Endpoints {
 		if err := d.unplug(id, e); err != nil {
@@ -102,7 +103,7 @@ func (d *Driver) forget(n *Network) error {
 	return d.enforce()
 }
 
-// CreateEndpoint writes a container's addresses down.
+// CreateEndpoint records a container's addresses.
 func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.CreateEndpointResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,7 +130,7 @@ func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.Crea
 		e.MAC = macOf(e)
 		answer.Interface = &network.EndpointInterface{MacAddress: e.MAC}
 	}
-	// An address that Docker leases anew is of a container that is gone.
+	// If Docker leases an address again, the endpoint that had it is gone.
 	for id, old := range n.Endpoints {
 		if slices.ContainsFunc(old.Addrs, func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) }) {
 			if err := d.drop(n, id); err != nil {
@@ -145,7 +146,7 @@ func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.Crea
 	return answer, nil
 }
 
-// DeleteEndpoint forgets it; one that is forgotten is no error.
+// DeleteEndpoint removes an endpoint; an unknown one is no error.
 func (d *Driver) DeleteEndpoint(r *network.DeleteEndpointRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,7 +157,7 @@ func (d *Driver) DeleteEndpoint(r *network.DeleteEndpointRequest) error {
 	return d.drop(n, r.EndpointID)
 }
 
-// drop takes away what an endpoint has, and its record last.
+// drop removes an endpoint, its record last.
 func (d *Driver) drop(n *Network, id string) error {
 	e := n.Endpoints[id]
 	if err := d.unplug(id, e); err != nil {
@@ -185,7 +186,7 @@ func (d *Driver) unplug(id string, e *Endpoint) error {
 	return nil
 }
 
-// EndpointInfo has nothing that Docker shows.
+// EndpointInfo returns nothing: Docker does not show it.
 func (d *Driver) EndpointInfo(*network.InfoRequest) (*network.InfoResponse, error) {
 	return &network.InfoResponse{Value: map[string]string{}}, nil
 }
@@ -198,7 +199,7 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Host != "" { // a container that Docker has lost
+	if e.Host != "" { // left by an earlier Join
 		if err := d.unplug(r.EndpointID, e); err != nil {
 			return nil, err
 		}
@@ -215,18 +216,18 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 	return &network.JoinResponse{
 		InterfaceName: network.InterfaceName{SrcName: inner, DstPrefix: n.IfPrefix},
 		Gateway:       n.gateway(false), GatewayIPv6: n.gateway(true),
-		// Else Docker adds a device of its own to containers without a gateway.
+		// Without this, Docker adds a device of its own to containers without a gateway.
 		DisableGatewayService: true,
 	}, nil
 }
 
-// Leave takes the device away, wherever it is.
+// Leave removes the device, in whichever namespace it is.
 func (d *Driver) Leave(r *network.LeaveRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
 	if err != nil {
-		return nil // Docker may tell twice
+		return nil // Docker may call twice
 	}
 	if err := d.unplug(r.EndpointID, e); err != nil {
 		return err
@@ -249,7 +250,7 @@ func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectiv
 	return d.publish(n, r.EndpointID, e, bindings)
 }
 
-// RevokeExternalConnectivity takes them back.
+// RevokeExternalConnectivity unpublishes them.
 func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivityRequest) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,22 +266,22 @@ func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivit
 
 // AllocateNetwork is for drivers of a swarm.
 func (d *Driver) AllocateNetwork(*network.AllocateNetworkRequest) (*network.AllocateNetworkResponse, error) {
-	return nil, errors.New("networks of scon are of one host: want --scope local")
+	return nil, errors.New("networks of scon are local to a host: want --scope local")
 }
 
 // FreeNetwork is for drivers of a swarm.
 func (d *Driver) FreeNetwork(*network.FreeNetworkRequest) error { return nil }
 
-// DiscoverNew hears of other hosts.
+// DiscoverNew is called for another host of a swarm.
 func (d *Driver) DiscoverNew(*network.DiscoveryNotification) error { return nil }
 
-// DiscoverDelete hears of other hosts.
+// DiscoverDelete is called for another host of a swarm.
 func (d *Driver) DiscoverDelete(*network.DiscoveryNotification) error { return nil }
 
 func (d *Driver) network(id string) (*Network, error) {
 	n := d.networks[id]
 	if n == nil {
-		return nil, fmt.Errorf("network %.12s is not known here: remove it with 'docker network rm' and create it anew", id)
+		return nil, fmt.Errorf("network %.12s is unknown: remove it with 'docker network rm' and create it again", id)
 	}
 	return n, nil
 }

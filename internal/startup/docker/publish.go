@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a port of the host that leads to a container.
+// Port is a port of the host that is forwarded to a container.
 type Port struct {
 	Proto uint8      `json:"proto"` // IPPROTO_TCP or IPPROTO_UDP
 	Host  netip.Addr `json:"host"`  // unspecified: every address of the family
@@ -18,7 +18,7 @@ type Port struct {
 	To    uint16     `json:"to"`    // of the container
 }
 
-// binding is what the user has asked for, as Docker writes it.
+// binding is a requested port, in Docker's form.
 type binding struct {
 	Proto       uint8
 	Port        uint16
@@ -27,7 +27,7 @@ type binding struct {
 	HostPortEnd uint16
 }
 
-// holder has a port of the host, so that nobody else takes it.
+// holder reserves a port of the host.
 type holder interface{ Close() error }
 
 func bindingsOf(option any) (bindings []binding, err error) {
@@ -39,12 +39,12 @@ func bindingsOf(option any) (bindings []binding, err error) {
 		err = json.Unmarshal(b, &bindings)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the ports to publish: %w", err)
+		return nil, fmt.Errorf("parse the ports to publish: %w", err)
 	}
 	return bindings, nil
 }
 
-// publish has ports of the host lead to an endpoint: all of them, or none.
+// publish forwards ports of the host to an endpoint: all of them, or none.
 func (d *Driver) publish(n *Network, id string, e *Endpoint, bindings []binding) (err error) {
 	if len(bindings) == 0 || n.Internal {
 		return nil
@@ -72,7 +72,7 @@ func (d *Driver) publish(n *Network, id string, e *Endpoint, bindings []binding)
 	return d.putRules()
 }
 
-// hosts are the host's addresses at which a port is published.
+// hosts returns the host's addresses at which a port is published.
 func (n *Network) hosts(e *Endpoint, b binding) (hosts []netip.Addr, err error) {
 	if b.Proto != unix.IPPROTO_TCP && b.Proto != unix.IPPROTO_UDP {
 		return nil, fmt.Errorf("publish port %d: protocol %d: want tcp or udp", b.Port, b.Proto)
@@ -83,7 +83,7 @@ func (n *Network) hosts(e *Endpoint, b binding) (hosts []netip.Addr, err error) 
 			return nil, fmt.Errorf("publish port %d: %w", b.Port, err)
 		}
 		if _, ok := e.addr(host.Is6()); !ok {
-			return nil, fmt.Errorf("publish port %d at %v: the container has no address of its family", b.Port, host)
+			return nil, fmt.Errorf("publish port %d at %v: the container has no address of that family", b.Port, host)
 		}
 		return []netip.Addr{host}, nil
 	}
@@ -100,9 +100,9 @@ func (n *Network) hosts(e *Endpoint, b binding) (hosts []netip.Addr, err error) 
 	return hosts, nil
 }
 
-// take finds a port that is free at all of these addresses.
+// take reserves a port that is free at all of these addresses.
 func (d *Driver) take(id string, e *Endpoint, hosts []netip.Addr, b binding) error {
-	const tries = 16 // a port that the kernel has chosen may be taken at the next address
+	const tries = 16 // a port chosen by the kernel may be in use at the next address
 	first, last := b.HostPort, max(b.HostPort, b.HostPortEnd)
 	if first == 0 {
 		last = tries
@@ -150,8 +150,8 @@ func (d *Driver) hold(id string, ports []Port) (err error) {
 	return err
 }
 
-// reserve binds a port of the host, 0 for any that is free. Nobody answers there:
-// the rules lead packets on before they get to it.
+// reserve binds a port of the host, 0 for any free one. No packet reaches that socket:
+// the rules forward packets before.
 func reserve(proto uint8, host netip.Addr, port uint16) (holder, uint16, error) {
 	var family int
 	var sa unix.Sockaddr
@@ -194,12 +194,12 @@ func reserve(proto uint8, host netip.Addr, port uint16) (holder, uint16, error) 
 	return s, port, nil
 }
 
-// socket is a file descriptor that the runtime need not poll.
+// socket is a file descriptor without the runtime's poller.
 type socket int
 
 func (s socket) Close() error { return unix.Close(int(s)) }
 
-// unpublish takes an endpoint's ports back.
+// unpublish releases an endpoint's ports.
 func (d *Driver) unpublish(id string, e *Endpoint) error {
 	d.letGo(id)
 	if len(e.Ports) == 0 {

@@ -11,43 +11,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The rules of all networks are one table of nftables' own, written as a whole in
-// one transaction whenever a network or a published port comes or goes:
+// One nftables table holds the rules of all networks. It is rewritten in one transaction
+// when a network or a published port is added or removed:
 //
-//	raw          drops what is for 127.0.0.0/8 and comes from a bridge
-//	prerouting   published ports, for packets that come in
-//	output       and for those of this host
-//	forward      nobody gets into a network from outside it, but by a published port
-//	postrouting  hides containers behind the host's address
+//	raw          drops packets to 127.0.0.0/8 from a bridge
+//	prerouting   published ports, for packets from outside
+//	output       published ports, for packets of this host
+//	forward      drops packets into a network from outside, except to published ports
+//	postrouting  masquerades containers' packets
 //
-// A connection to a published port that comes from the host's 127.0.0.1, or from
-// the network itself, gets the bridge's address for its source: else the answer
-// would not come back this way. No process carries it, as docker-proxy does.
+// A connection to a published port from the host's 127.0.0.1, or from the network itself,
+// gets the bridge's address as its source, so that replies return through the bridge. No
+// process relays it, as docker-proxy does.
 const tableName = "scon_docker"
 
-// conntrack's IPS_DST_NAT.
+// IPS_DST_NAT of conntrack.
 const statusDNAT = 1 << 5
 
-// Offsets in headers of IPv4 and IPv6.
+// Offsets of addresses in IPv4 and IPv6 headers.
 const (
 	source4, destination4 = 12, 16
 	source6, destination6 = 8, 24
 )
 
-// ruleset is a table in the making.
+// ruleset is a table under construction.
 type ruleset struct {
 	nft   *nftables.Conn
 	table *nftables.Table
 }
 
-// writeRules makes the table what networks want; without any there is none.
+// writeRules writes the table of the networks; without networks it removes the table.
 func writeRules(networks []*Network) error {
 	nft, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
 	r := &ruleset{nft, &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
-	nft.AddTable(r.table) // for one that is not there cannot be deleted
+	nft.AddTable(r.table) // deleting a missing table fails
 	nft.DelTable(r.table)
 	if len(networks) > 0 {
 		nft.AddTable(r.table)
@@ -119,7 +119,7 @@ var (
 	notPublished = hasBits(expr.CtKeySTATUS, statusDNAT, expr.CmpOpEq)
 )
 
-// hasBits compares bits of what conntrack knows with 0.
+// hasBits compares bits of conntrack's state or status with 0.
 func hasBits(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: key},
@@ -139,12 +139,12 @@ func device(key expr.MetaKey, op expr.CmpOp, n *Network) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: name}}
 }
 
-// ofFamily tells whether a subnet is of a family.
+// ofFamily returns a function that reports whether a subnet is of a family.
 func (n *Network) ofFamily(v6 bool) func(netip.Prefix) bool {
 	return func(p netip.Prefix) bool { return p.Addr().Is6() == v6 }
 }
 
-// family lets packets pass that are of a subnet's.
+// family matches packets of a subnet's address family.
 func family(p netip.Prefix) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
@@ -166,7 +166,7 @@ func sourceOf(p netip.Prefix) uint32 {
 	return source4
 }
 
-// subnet compares an address of a header with a subnet.
+// subnet matches an address of the header with a subnet.
 func subnet(offset uint32, p netip.Prefix) []expr.Any {
 	addr := p.Masked().Addr().AsSlice()
 	mask := make([]byte, len(addr))
@@ -180,7 +180,7 @@ func subnet(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// redirect has a published port lead to a container's address.
+// redirect forwards a published port to a container's address.
 func (p Port) redirect(to netip.Addr) []expr.Any {
 	exprs := family(netip.PrefixFrom(to, to.BitLen()))
 	if p.Host.IsUnspecified() {

@@ -16,7 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// store keeps networks as files, one for each, written whole or not at all.
+// store keeps one file for each network, written atomically.
 //
 //	lock        held by the driver
 //	ID.json     a network with its endpoints
@@ -27,18 +27,18 @@ type store struct {
 
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of its networks: %w", err)
+		return nil, fmt.Errorf("make the directory of networks: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock its networks: %w", err)
+		return nil, fmt.Errorf("lock the directory of networks: %w", err)
 	}
 	if err := state.Flock(lock, state.Dying); err != nil {
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errors.New("another driver has them; set docker.directory to another one")
+			err = errors.New("another driver uses it; set docker.directory to another directory")
 		}
-		return nil, fmt.Errorf("lock its networks in %s: %w", dir, err)
+		return nil, fmt.Errorf("lock the directory of networks %s: %w", dir, err)
 	}
 	return &store{dir, lock}, nil
 }
@@ -47,8 +47,8 @@ func (s *store) close() error { return s.lock.Close() }
 
 func (s *store) path(id string) string { return filepath.Join(s.dir, id+".json") }
 
-// read reads every network. One that makes no sense is an error: what Docker
-// believes to have would be gone.
+// read reads every network. An invalid record is an error: skipping it would lose a
+// network that Docker still has.
 func (s *store) read() (map[string]*Network, error) {
 	paths, err := filepath.Glob(s.path("*"))
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *store) read() (map[string]*Network, error) {
 	return networks, nil
 }
 
-// put writes a network through to the disk.
+// put writes a network's record and syncs it to disk.
 func (s *store) put(n *Network) error {
 	b, err := json.Marshal(n)
 	if err != nil {
@@ -80,10 +80,10 @@ func (s *store) put(n *Network) error {
 	}
 	draft := filepath.Join(s.dir, "."+n.ID)
 	if err := writeThrough(draft, b); err != nil {
-		return fmt.Errorf("write down network: %w", err)
+		return fmt.Errorf("record network: %w", err)
 	}
 	if err := os.Rename(draft, s.path(n.ID)); err != nil {
-		return fmt.Errorf("write down network: %w", err)
+		return fmt.Errorf("record network: %w", err)
 	}
 	return nil
 }
@@ -99,12 +99,12 @@ func writeThrough(path string, b []byte) error {
 
 func (s *store) remove(n *Network) error {
 	if err := os.Remove(s.path(n.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget network: %w", err)
+		return fmt.Errorf("remove the record of a network: %w", err)
 	}
 	return nil
 }
 
-// sorted are all networks, in an order that does not change.
+// sorted returns all networks in a fixed order.
 func (d *Driver) sorted() []*Network {
 	return slices.SortedFunc(maps.Values(d.networks), func(a, b *Network) int { return cmp.Compare(a.ID, b.ID) })
 }

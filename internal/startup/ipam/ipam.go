@@ -1,5 +1,5 @@
-// Package ipam leases addresses out of ranges. It keeps leases in memory: who
-// owns a Space writes down what it has taken, and reserves it after a restart.
+// Package ipam leases addresses from ranges. It keeps leases in memory: the owner of a
+// Space records its leases and reserves them after a restart.
 package ipam
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ErrExhausted is wrapped when every address of a set is taken.
+// ErrExhausted is wrapped when every address of a set is leased.
 var ErrExhausted = errors.New("no address is free")
 
 // Range is a part of a subnet.
@@ -21,54 +21,53 @@ type Range struct {
 	Gateway    netip.Addr // never leased
 }
 
-// Set is ranges of which a container gets one address.
+// Set is the ranges from which a container gets one address.
 type Set []Range
 
-// Overlaps tells whether an address is in both sets.
+// Overlaps reports whether two sets have an address in common.
 func (s Set) Overlaps(other Set) bool {
 	return slices.ContainsFunc(s, func(r Range) bool {
 		return slices.ContainsFunc(other, func(o Range) bool { return r.holds(o.Start) || o.holds(r.Start) })
 	})
 }
 
-// Lease is an address that is taken.
+// Lease is a leased address.
 type Lease struct {
 	Address netip.Prefix `json:"address"` // with the subnet's length
 	Gateway netip.Addr   `json:"gateway"`
 }
 
-// Space is what addresses are leased from. It is safe for concurrent use.
+// Space leases addresses. It is safe for concurrent use.
 type Space struct {
 	sets []Set
-	next []netip.Addr // of each set: where to look first
+	next []netip.Addr // of each set: where the search starts
 	*leased
 }
 
-// leased is what spaces of one network have in common, and the lock of all of
-// them.
+// leased is the state common to the spaces of one network, with their lock.
 type leased struct {
 	cooldown time.Duration
 
 	mu      sync.Mutex
 	taken   map[netip.Addr]bool
-	cooling []cooling // the oldest first
+	cooling []cooling // oldest first
 	cools   map[netip.Addr]bool
 }
 
-// cooling is an address that was released lately.
+// cooling is a recently released address.
 type cooling struct {
 	addr  netip.Addr
 	until time.Time
 }
 
-// New makes a space with every address free. One that is released is not
-// leased again within the cooldown unless no other is left.
+// New returns a space with every address free. A released address is leased again
+// within the cooldown only if no other is free.
 func New(sets []Set, cooldown time.Duration) *Space {
 	return newSpace(sets, &leased{cooldown: cooldown, taken: make(map[netip.Addr]bool), cools: make(map[netip.Addr]bool)})
 }
 
-// With is a space of other ranges in which all is taken that is taken in this
-// one, now and later: of a network whose configuration has changed.
+// With returns a space of other ranges that shares the leases, present and future: of
+// a network whose configuration has changed.
 func (s *Space) With(sets []Set) *Space { return newSpace(sets, s.leased) }
 
 func newSpace(sets []Set, l *leased) *Space {
@@ -104,8 +103,7 @@ func (s *Space) Allocate(now time.Time) (leases []Lease, err error) {
 	return leases, nil
 }
 
-// allocate takes a free address of a set, or else the one that has been cooling
-// longest.
+// allocate returns a free address of a set, else the address that has cooled longest.
 func (s *Space) allocate(set int) (Lease, bool) {
 	if l, ok := s.find(set); ok {
 		s.next[set] = l.Address.Addr().Next()
@@ -118,8 +116,8 @@ func (s *Space) allocate(set int) (Lease, bool) {
 	return Lease{}, false
 }
 
-// find looks for a free address of a set: the next one in turn, so that one is
-// used again as late as possible.
+// find returns the next free address of a set in turn, so that an address is reused as
+// late as possible.
 func (s *Space) find(set int) (Lease, bool) {
 	ranges := s.sets[set]
 	at := 0
@@ -142,8 +140,8 @@ func (s *Space) find(set int) (Lease, bool) {
 	return Lease{}, false
 }
 
-// coolest is the address of a set that has been cooling longest, and where it
-// is; -1 if none is.
+// coolest returns the address of a set that has cooled longest and its index, -1 if none
+// cools.
 func (s *Space) coolest(set int) (int, Lease) {
 	for i, c := range s.cooling {
 		for _, r := range s.sets[set] {
@@ -155,8 +153,8 @@ func (s *Space) coolest(set int) (int, Lease) {
 	return -1, Lease{}
 }
 
-// Reserve takes addresses that are in use already; one outside of the ranges
-// is none of this space's.
+// Reserve marks addresses as leased; one outside the ranges has no effect on this
+// space.
 func (s *Space) Reserve(leases []Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +163,7 @@ func (s *Space) Reserve(leases []Lease) {
 	}
 }
 
-// Release gives addresses back. They cool down.
+// Release returns addresses, which then cool down.
 func (s *Space) Release(leases []Lease, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,21 +180,21 @@ func (s *Space) Release(leases []Lease, now time.Time) {
 	}
 }
 
-// Holds tells whether an address is one of the ranges'.
+// Holds reports whether an address is in the ranges.
 func (s *Space) Holds(l Lease) bool {
 	return slices.ContainsFunc(s.sets, func(set Set) bool {
 		return slices.ContainsFunc(set, func(r Range) bool { return r.holds(l.Address.Addr()) })
 	})
 }
 
-// Taken is how many addresses are leased.
+// Taken returns the number of leased addresses.
 func (s *Space) Taken() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.taken)
 }
 
-// Full tells whether an Allocate would find nothing.
+// Full reports whether Allocate would fail.
 func (s *Space) Full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -129,21 +129,21 @@ func TestReserve(t *testing.T) {
 
 func TestRangeErrors(t *testing.T) {
 	for want, c := range map[string]RangeConf{
-		"such as 10.88.0.0/16":                    {Subnet: "10.0.0.0"},
-		"did you mean 10.0.0.0/8":                 {Subnet: "10.1.0.0/8"},
-		"has no room":                             {Subnet: "10.0.0.0/31"},
-		"\"0.0.0.0/0\": no container":             {Subnet: "0.0.0.0/0"},
-		"\"127.0.0.0/8\": no container":           {Subnet: "127.0.0.0/8"},
-		"\"224.0.0.0/24\": no container":          {Subnet: "224.0.0.0/24"},
-		"\"fe80::/64\": no container":             {Subnet: "fe80::/64"},
-		"gateway is":                              {Subnet: "10.0.0.0/24", Gateway: "10.0.1.1"},
-		"rangeStart is":                           {Subnet: "10.0.0.0/24", RangeStart: "x"},
-		"is before rangeStart":                    {Subnet: "10.0.0.0/24", RangeStart: "10.0.0.9", RangeEnd: "10.0.0.8"},
-		"without ::ffff: in front":                {Subnet: "::ffff:10.0.0.0/120"},
-		"rangeStart is \"10.0.0.0\": no host has": {Subnet: "10.0.0.0/24", RangeStart: "10.0.0.0"},
-		"rangeEnd is \"10.0.0.255\": no host has": {Subnet: "10.0.0.0/24", RangeEnd: "10.0.0.255"},
-		"gateway is \"10.0.0.255\": no host has":  {Subnet: "10.0.0.0/24", Gateway: "10.0.0.255"},
-		"no other address is in the range":        {Subnet: "10.0.0.0/24", RangeEnd: "10.0.0.1"},
+		"such as 10.88.0.0/16":                           {Subnet: "10.0.0.0"},
+		"did you mean 10.0.0.0/8":                        {Subnet: "10.1.0.0/8"},
+		"has no room":                                    {Subnet: "10.0.0.0/31"},
+		"\"0.0.0.0/0\": its addresses are not usable":    {Subnet: "0.0.0.0/0"},
+		"\"127.0.0.0/8\": its addresses are not usable":  {Subnet: "127.0.0.0/8"},
+		"\"224.0.0.0/24\": its addresses are not usable": {Subnet: "224.0.0.0/24"},
+		"\"fe80::/64\": its addresses are not usable":    {Subnet: "fe80::/64"},
+		"gateway is":               {Subnet: "10.0.0.0/24", Gateway: "10.0.1.1"},
+		"rangeStart is":            {Subnet: "10.0.0.0/24", RangeStart: "x"},
+		"is before rangeStart":     {Subnet: "10.0.0.0/24", RangeStart: "10.0.0.9", RangeEnd: "10.0.0.8"},
+		"without ::ffff: in front": {Subnet: "::ffff:10.0.0.0/120"},
+		"rangeStart is \"10.0.0.0\": not a host address": {Subnet: "10.0.0.0/24", RangeStart: "10.0.0.0"},
+		"rangeEnd is \"10.0.0.255\": not a host address": {Subnet: "10.0.0.0/24", RangeEnd: "10.0.0.255"},
+		"gateway is \"10.0.0.255\": not a host address":  {Subnet: "10.0.0.0/24", Gateway: "10.0.0.255"},
+		"the only address of the range":                  {Subnet: "10.0.0.0/24", RangeEnd: "10.0.0.1"},
 	} {
 		if _, err := c.Range(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q in it", c, err, want)

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// RangeConf is a range as a network configuration has it; the names are those
-// of the host-local plugin.
+// RangeConf is a range in a network configuration, with the key names of the host-local
+// plugin.
 type RangeConf struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart,omitempty"` // default: the first usable address
@@ -14,19 +14,19 @@ type RangeConf struct {
 	Gateway    string `json:"gateway,omitempty"`    // default: the first usable address
 }
 
-// Range checks the configuration and fills in the defaults.
+// Range checks the configuration and sets the defaults.
 func (c RangeConf) Range() (r Range, err error) {
 	if r.Subnet, err = netip.ParsePrefix(c.Subnet); err != nil {
-		return r, fmt.Errorf("subnet is %q: want an address and a length such as 10.88.0.0/16", c.Subnet)
+		return r, fmt.Errorf("subnet is %q: want a subnet such as 10.88.0.0/16", c.Subnet)
 	}
 	if r.Subnet.Addr().Is4In6() {
 		return r, fmt.Errorf("subnet is %q: want IPv4 without ::ffff: in front", c.Subnet)
 	}
 	if r.Subnet != r.Subnet.Masked() {
-		return r, fmt.Errorf("subnet is %q: bits are set beyond its length, did you mean %v?", c.Subnet, r.Subnet.Masked())
+		return r, fmt.Errorf("subnet is %q: host bits are set, did you mean %v?", c.Subnet, r.Subnet.Masked())
 	}
 	if a := r.Subnet.Addr(); r.Subnet.Bits() == 0 || a.IsLoopback() || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast() {
-		return r, fmt.Errorf("subnet is %q: no container can have such an address, want one such as 10.88.0.0/16", c.Subnet)
+		return r, fmt.Errorf("subnet is %q: its addresses are not usable for containers, want one such as 10.88.0.0/16", c.Subnet)
 	}
 	host := r.Subnet.Addr().BitLen() - r.Subnet.Bits()
 	if host < 2 {
@@ -50,14 +50,14 @@ func (c RangeConf) Range() (r Range, err error) {
 		addr netip.Addr
 	}{{"gateway", r.Gateway}, {"rangeStart", r.Start}, {"rangeEnd", r.End}} {
 		if f.addr.Less(first) || last.Less(f.addr) {
-			return r, fmt.Errorf("%s is %q: no host has that address of the subnet %v, want %v..%v", f.key, f.addr, r.Subnet, first, last)
+			return r, fmt.Errorf("%s is %q: not a host address of the subnet %v, want %v..%v", f.key, f.addr, r.Subnet, first, last)
 		}
 	}
 	if r.End.Less(r.Start) {
 		return r, fmt.Errorf("rangeEnd %v is before rangeStart %v", r.End, r.Start)
 	}
 	if r.Start == r.End && r.Start == r.Gateway {
-		return r, fmt.Errorf("rangeStart is %q: it is the gateway's, and no other address is in the range", r.Start)
+		return r, fmt.Errorf("rangeStart is %q: it is the gateway's, and the only address of the range", r.Start)
 	}
 	return r, nil
 }
@@ -73,7 +73,7 @@ func (c RangeConf) within(subnet netip.Prefix, key, value string, otherwise neti
 	return addr, nil
 }
 
-// lastOf is the highest address of a subnet.
+// lastOf returns the highest address of a subnet.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

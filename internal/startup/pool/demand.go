@@ -2,10 +2,9 @@ package pool
 
 import "time"
 
-// demand remembers how containers arrive. What is expected is what came within
-// one window at its worst since the last cooldown: a node that starts forty at
-// once every half a minute has forty ready, one that is quiet has the warm
-// target.
+// demand predicts arrivals: the expected burst is the largest number of arrivals within
+// one window since the last cooldown. A node that starts forty containers every half
+// minute keeps forty namespaces ready, a quiet one the warm target.
 type demand struct {
 	cooldown time.Duration
 	arrived  []time.Time // within the last window
@@ -24,14 +23,14 @@ func (d *demand) arrive(now time.Time) {
 	d.expect(now, len(d.arrived))
 }
 
-// expect takes a burst of n for possible.
+// expect records a possible burst of n.
 func (d *demand) expect(now time.Time, n int) {
 	if n >= d.expected(now) {
 		d.peak, d.peakedAt = n, now
 	}
 }
 
-// expected is the largest burst to be ready for.
+// expected returns the largest burst to prepare for.
 func (d *demand) expected(now time.Time) int {
 	if now.Sub(d.peakedAt) > d.cooldown {
 		d.peak = 0
@@ -39,5 +38,5 @@ func (d *demand) expected(now time.Time) int {
 	return d.peak
 }
 
-// since is how long nobody has come.
+// since returns the time since the last arrival.
 func (d *demand) since(now time.Time) time.Duration { return now.Sub(d.last) }

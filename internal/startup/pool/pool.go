@@ -1,5 +1,5 @@
-// Package pool keeps wired network namespaces ready (startup.txt, section 5.1),
-// so that a container takes one instead of waiting for devices to be made.
+// Package pool keeps prepared network namespaces (Understanding Network Startup for
+// Secure Containers, section 5.1), so that containers do not wait for their devices.
 //
 //	     Give ──▶ displaced ─┐
 //	                         ▼
@@ -7,8 +7,8 @@
 //	                                    │
 //	                 too many ──▶ Drop ◀┘
 //
-// How many are ready follows the demand: the most that were taken within a
-// moment lately, but no fewer than the warm target.
+// The number of ready namespaces follows the demand: the largest recent burst, but at
+// least the warm target.
 package pool
 
 import (
@@ -22,70 +22,69 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// ErrClosed is what Fill ends with when the pool is closed meanwhile.
+// ErrClosed is returned by Fill when the pool is closed meanwhile.
 var ErrClosed = errors.New("the pool is closed")
 
-// Namespace is one that is wired; what it is, Options.Make knows.
+// Namespace is a prepared namespace, as Options.Make returns it.
 type Namespace any
 
-// Options say what a pool is of.
+// Options configure a pool.
 type Options struct {
 	Config config.Pool
-	// Make makes a namespace, out of an empty one if it is given one. It closes
-	// that.
+	// Make prepares a namespace, or the empty one if that is not nil, which it closes.
 	Make func(empty *os.File) (Namespace, error)
-	// Drop takes one away.
+	// Drop removes a namespace.
 	Drop   func(Namespace) error
 	Logger *slog.Logger
 }
 
 const (
-	// window is how long arrivals count as one burst: about what it takes to
-	// start some dozens of containers, before the refill is of use.
+	// window is how long arrivals count as one burst: about the start time of some
+	// dozens of containers, which ends before a refill helps.
 	window = time.Second
-	// quiet is how long nobody has to come before the refill begins, which
-	// would contend with those that do for RTNL.
+	// quiet is the time without arrivals before a refill, which would contend with them
+	// for RTNL.
 	quiet = 50 * time.Millisecond
-	// patience is how long after the last one it begins at the latest. Until
-	// then it also waits for the CPUs: who has a network is not up yet, and a
-	// namespace costs as much of them as a container's start would get.
+	// patience is the time after the last arrival when a refill starts at the latest.
+	// Until then it also waits for idle CPUs: preparing a namespace takes about as much
+	// processor time as starting a container.
 	patience = 5 * time.Second
-	// retry is the pause after something went wrong.
+	// retry is the pause after a failure.
 	retry = time.Second
-	// displacedMost is how many empty namespaces wait to be used.
+	// displacedMost is the limit on displaced namespaces.
 	displacedMost = 256
 )
 
-// Pool is safe for concurrent use.
+// Pool is a pool of one network. It is safe for concurrent use.
 type Pool struct {
 	opts Options
 
-	pressure pressure // of the refill alone
+	pressure pressure // used by the refill only
 
 	mu        sync.Mutex
 	ready     []Namespace
 	displaced []*os.File
 	demand    demand
-	floor     int // of Fill
+	floor     int // set by Fill
 	making    bool
 	closed    bool
 	stats     Stats
 	wake      chan struct{}
-	changed   *sync.Cond // ready, or an attempt to make one has ended
-	failure   error      // of the last attempt
+	changed   *sync.Cond // signals a change of ready or failure
+	failure   error      // of the last Make
 
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// Stats are what a pool has counted.
+// Stats are the counters of a pool.
 type Stats struct {
 	Ready, Target, Displaced      int
 	Taken, Missed, Made, Recycled uint64
-	Failure                       string // of the last attempt to make one
+	Failure                       string // of the last Make
 }
 
-// New starts a pool. It begins to fill at once.
+// New starts a pool, which begins to fill at once.
 func New(o Options) *Pool {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
@@ -98,7 +97,7 @@ func New(o Options) *Pool {
 	return p
 }
 
-// Take is the next namespace; false if there is none.
+// Take returns the next namespace, false if the pool is empty.
 func (p *Pool) Take() (Namespace, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,8 +112,8 @@ func (p *Pool) Take() (Namespace, bool) {
 	return n, true
 }
 
-// Shed takes a namespace away before its time, for what it has leased, if need
-// be the one that is just being made. False if there is none.
+// Shed drops a namespace to free its leases, after waiting for one in preparation if
+// the pool is empty. It returns false if there is none.
 func (p *Pool) Shed() bool {
 	p.mu.Lock()
 	for len(p.ready) == 0 && p.making {
@@ -128,7 +127,7 @@ func (p *Pool) Shed() bool {
 	return ok
 }
 
-// Give brings an empty namespace to make one of, and its file.
+// Give adds an empty namespace to reuse; the pool owns its file.
 func (p *Pool) Give(empty *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +139,8 @@ func (p *Pool) Give(empty *os.File) {
 	p.nudge()
 }
 
-// Fill waits until at least n are ready, or the pool cannot hold them. They
-// stay until they are taken or the cooldown is over.
+// Fill waits until n namespaces are ready or the pool is full. They stay until they are
+// taken or the cooldown ends.
 func (p *Pool) Fill(ctx context.Context, n int) error {
 	defer context.AfterFunc(ctx, func() {
 		p.mu.Lock()
@@ -170,7 +169,7 @@ func (p *Pool) Fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// Stats counts.
+// Stats returns the counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +181,7 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Close takes away what was not taken.
+// Close drops all namespaces.
 func (p *Pool) Close() error {
 	p.stop()
 	<-p.done
@@ -201,12 +200,12 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// limit is the most that may be ready.
+// limit returns the largest number of ready namespaces.
 func (p *Pool) limit() int {
 	return min(p.opts.Config.Maximum, int(p.opts.Config.MemoryLimit/config.NamespaceMemory))
 }
 
-// target is how many should be ready.
+// target returns the intended number of ready namespaces.
 func (p *Pool) target(now time.Time) int {
 	if p.opts.Config.WarmTarget == 0 {
 		return 0
@@ -214,8 +213,8 @@ func (p *Pool) target(now time.Time) int {
 	return min(max(p.opts.Config.WarmTarget, p.demand.expected(now)), p.limit())
 }
 
-// pop takes the oldest: its neighbours have learned of it, and its hooks are
-// in place.
+// pop removes the oldest namespace: neighbours have learned its address, and its hooks
+// are attached.
 func (p *Pool) pop() (Namespace, bool) {
 	if len(p.ready) == 0 {
 		return nil, false
@@ -234,11 +233,11 @@ func (p *Pool) nudge() {
 
 func (p *Pool) drop(n Namespace) {
 	if err := p.opts.Drop(n); err != nil {
-		p.opts.Logger.Error("taking away a pooled namespace", "error", err)
+		p.opts.Logger.Error("remove a pooled namespace", "error", err)
 	}
 }
 
-// refill brings the pool to its target until ctx ends.
+// refill keeps the pool at its target until ctx ends.
 func (p *Pool) refill(ctx context.Context) {
 	defer close(p.done)
 	for {
@@ -251,7 +250,7 @@ func (p *Pool) refill(ctx context.Context) {
 			return
 		case <-time.After(max(wait, quiet)):
 		case <-p.wake:
-			if wait == retry { // what failed fails again
+			if wait == retry { // an immediate retry would fail again
 				select {
 				case <-ctx.Done():
 				case <-time.After(retry / 10):
@@ -261,9 +260,9 @@ func (p *Pool) refill(ctx context.Context) {
 	}
 }
 
-// disturbs tells whether containers are on their way that the refill would
-// contend with. If few are ready, it is worth it in a stream of containers that
-// leaves time to the CPUs; in one that does not, it costs others what it saves.
+// disturbs reports whether a refill would contend with starting containers. If few
+// namespaces are ready, it may run between containers of a stream, unless the CPUs are
+// busy.
 func (p *Pool) disturbs(now time.Time, few bool) bool {
 	since := p.demand.since(now)
 	if few {
@@ -272,8 +271,8 @@ func (p *Pool) disturbs(now time.Time, few bool) bool {
 	return since < quiet || since < patience && p.pressure.isHigh(now)
 }
 
-// one makes or drops one namespace, and says how long to wait for the next; 0
-// is not at all.
+// one prepares or drops one namespace and returns the time until the next step; 0 is
+// immediately.
 func (p *Pool) one() (wait time.Duration) {
 	p.mu.Lock()
 	now := time.Now()
@@ -286,7 +285,7 @@ func (p *Pool) one() (wait time.Duration) {
 		return 0
 	case n >= max(target, min(p.floor, p.limit())):
 		p.mu.Unlock()
-		return time.Second // the target falls by itself
+		return time.Second // until the target changes
 	case p.floor == 0 && p.disturbs(now, n < p.opts.Config.Minimum):
 		p.mu.Unlock()
 		return quiet
@@ -305,7 +304,7 @@ func (p *Pool) one() (wait time.Duration) {
 	defer p.mu.Unlock()
 	defer p.changed.Broadcast()
 	if p.failure = err; err != nil {
-		p.opts.Logger.Debug("making a pooled namespace", "error", err)
+		p.opts.Logger.Debug("prepare a pooled namespace", "error", err)
 		return retry
 	}
 	p.stats.Made++
