@@ -14,7 +14,7 @@ type message struct {
 	sent uint32
 }
 
-// SendAll sends frames in as few system calls as possible.
+// SendAll sends frames with as few system calls as possible.
 func (w *Wire) SendAll(frames [][]byte) {
 	w.b.T.Helper()
 	messages, parts := make([]message, len(frames)), make([]unix.Iovec, len(frames))

@@ -1,14 +1,15 @@
-// Package scontest is what tests of the whole express way share. Each has a lab
-// of its own, a daemon in it, and sends real traffic:
+// Package scontest is the fixture of the end-to-end tests of the express path.
+// Each test has its own lab with a daemon in it and sends real traffic:
 //
 //	 edge                 device (daemon)                        c1
 //	+-----------+    +-------------------------+    +-----------------+
 //	| 10.77.0.2 |====| 10.77.0.1    172.17.0.1 |====| 172.17.0.2      |
 //	+-----------+    +-------------------------+    +-----------------+
 //
-// The daemon is the test's program anew, or the command scon, in device and with
-// mounts of its own: it can be killed, and what it leaves behind is gone with the
-// test. A package that uses this one has a TestMain that calls Main.
+// The daemon is the test binary executed again, or the command scon. It runs in
+// node device with a mount namespace of its own: it can be killed, and the end of
+// the test removes everything that it leaves behind. A package that uses this one
+// has a TestMain that calls Main.
 package scontest
 
 import (
@@ -27,42 +28,42 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Patience bounds every wait for what happens sooner.
+// Patience is the timeout of every wait.
 const Patience = 20 * time.Second
 
-// Layout is what a test needs to be built.
+// Layout describes the lab and the daemon that a test needs.
 type Layout struct {
 	Containers int                  // 1 if it is 0
-	IPv6       bool                 // with addresses of IPv6 as well
+	IPv6       bool                 // IPv6 addresses as well
 	Overlay    string               // as lab.Options.Overlay
 	Uplink     string               // as lab.Options.Uplink
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Netkit     bool                 // containers have netkit pairs
-	Clsact     bool                 // hook by clsact, whatever the kernel has
-	Service    bool                 // with no more capabilities than the systemd unit gives
+	Clsact     bool                 // attach by clsact, even if the kernel has tcx
+	Service    bool                 // run with the capabilities of the systemd unit
 	SCON       string               // as Task.SCON
-	Config     func(*config.Config) // changes the daemon's; nil leaves it
+	Config     func(*config.Config) // modifies the daemon's configuration; may be nil
 }
 
 // Bed is a lab with a daemon in it.
 type Bed struct {
 	*lab.Lab
-	T      *testing.T // the test's, or of In the subtest's
+	T      *testing.T // of the test; after In, of the subtest
 	Opts   lab.Options
-	Dir    string    // for the test's files
-	Holder *exec.Cmd // keeps the daemon's mounts
+	Dir    string    // files of the test
+	Holder *exec.Cmd // process that holds the daemon's mount namespace
 	Config config.Config
 	Clsact bool
-	runner []string // command that runs the daemon's
+	runner []string // prefix of the daemon's command line
 	SCON   string
 	Daemon *Process // nil before Up
 }
 
-// beds counts the beds of this process, for names that differ.
+// beds counts the beds of this process, for unique names.
 var beds atomic.Uint32
 
-// New builds a lab whose rules drop what conntrack calls INVALID, as many
-// rules do.
+// New builds a lab whose rules drop packets that conntrack marks INVALID, as many
+// rule sets do.
 func New(t *testing.T, l Layout) *Bed {
 	t.Helper()
 	b := &Bed{
@@ -103,7 +104,7 @@ func NeedNetkit(t *testing.T) {
 	}
 }
 
-// netkits is how many containers have netkit pairs.
+// netkits returns the number of containers with netkit pairs.
 func (l Layout) netkits() int {
 	if l.Netkit {
 		return max(l.Containers, 1)
@@ -119,7 +120,7 @@ func NewExpress(t *testing.T, l Layout) *Bed {
 	return b
 }
 
-// Plug brings the lab to a number of containers.
+// Plug adds or removes containers until the lab has that many.
 func (b *Bed) Plug(containers int) {
 	b.T.Helper()
 	var err error
@@ -136,7 +137,7 @@ func (b *Bed) Plug(containers int) {
 	}
 }
 
-// families are those of nftables that the lab has addresses of.
+// families returns the nftables families that the lab has addresses of.
 func (b *Bed) families() []string {
 	if b.Opts.IPv6 {
 		return []string{"ip", "ip6"}
@@ -144,25 +145,25 @@ func (b *Bed) families() []string {
 	return []string{"ip"}
 }
 
-// WantNoInvalid fails if conntrack called a packet INVALID.
+// WantNoInvalid fails if conntrack marked a packet INVALID.
 func (b *Bed) WantNoInvalid() {
 	b.T.Helper()
 	for _, family := range b.families() {
 		if out := b.Sh(lab.Device, "nft list counter "+family+" invalid seen"); !strings.Contains(out, "packets 0 ") {
-			b.T.Errorf("conntrack called packets INVALID:\n%s", out)
+			b.T.Errorf("conntrack marked packets INVALID:\n%s", out)
 		}
 	}
 }
 
-// Sh runs commands in a node, one on each line and without any quoting, and
-// returns what the last one printed.
+// Sh runs commands in a node, one a line and without quoting, and returns the
+// output of the last one.
 func (b *Bed) Sh(node, commands string) string {
 	b.T.Helper()
 	return nstest.Run(b.T, b.Node(node), commands)
 }
 
-// holdMounts makes a mount namespace without a bpffs, in which namespaces that
-// get a name later appear.
+// holdMounts makes a mount namespace without a bpffs. Network namespaces that are
+// named later appear in it.
 func (b *Bed) holdMounts() {
 	b.T.Helper()
 	b.Holder = exec.Command("unshare", "--mount", "--propagation", "slave", "cat")
@@ -181,30 +182,30 @@ func (b *Bed) holdMounts() {
 		stdin.Close()
 		_ = b.Holder.Wait()
 	})
-	// cat answers from within.
+	// cat replies once it runs in the namespace.
 	if _, err := fmt.Fprintln(stdin); err != nil {
 		b.T.Fatal(err)
 	}
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		b.T.Fatalf("making a mount namespace: %v", err)
+		b.T.Fatalf("make a mount namespace: %v", err)
 	}
 	if b.BPFFSMounted() {
 		out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "umount", "--all-targets", "/sys/fs/bpf").CombinedOutput()
 		if err != nil {
-			b.T.Fatalf("unmounting the bpffs: %v: %s", err, out)
+			b.T.Fatalf("unmount the bpffs: %v: %s", err, out)
 		}
 	}
 }
 
-// Mounts is the path of the daemon's mount namespace.
+// Mounts returns the path of the daemon's mount namespace.
 func (b *Bed) Mounts() string { return fmt.Sprintf("/proc/%d/ns/mnt", b.Holder.Process.Pid) }
 
-// Seen is a path as the daemon sees it.
+// Seen returns the path of a file in the daemon's mount namespace.
 func (b *Bed) Seen(path string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", b.Holder.Process.Pid), path)
 }
 
-// BPFFSMounted tells whether the daemon sees a bpffs.
+// BPFFSMounted reports whether the daemon's mount namespace has a bpffs.
 func (b *Bed) BPFFSMounted() bool {
 	b.T.Helper()
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", b.Holder.Process.Pid))
@@ -214,7 +215,7 @@ func (b *Bed) BPFFSMounted() bool {
 	return strings.Contains(string(mounts), " /sys/fs/bpf bpf ")
 }
 
-// Status is what the daemon says of itself.
+// Status returns the daemon's status.
 func (b *Bed) Status() api.Status {
 	b.T.Helper()
 	s, err := b.Daemon.Status()
@@ -224,7 +225,7 @@ func (b *Bed) Status() api.Status {
 	return s
 }
 
-// Flows are all Conentries.
+// Flows returns all Conentries.
 func (b *Bed) Flows() []api.Flow {
 	b.T.Helper()
 	f, err := b.Daemon.Flows("")
@@ -234,7 +235,7 @@ func (b *Bed) Flows() []api.Flow {
 	return f
 }
 
-// Container is the status of a container, by its port's name.
+// Container returns the status of the n-th container.
 func (b *Bed) Container(n int) (c api.Container, ok bool) {
 	b.T.Helper()
 	for _, c := range b.Status().Containers {
@@ -245,7 +246,7 @@ func (b *Bed) Container(n int) (c api.Container, ok bool) {
 	return c, false
 }
 
-// WantReason fails unless container 1's port has counted a reason.
+// WantReason fails unless the counter of a reason at container 1's port has grown.
 func (b *Bed) WantReason(reason string, before uint64) {
 	b.T.Helper()
 	if c, _ := b.Container(1); c.Reasons[reason] <= before {
@@ -264,7 +265,7 @@ func (b *Bed) WaitHooked(n int) {
 	})
 }
 
-// Eventually waits until probe finds nothing wrong, and says for how long.
+// Eventually waits until probe returns no error, and returns the time it took.
 func Eventually(t *testing.T, what string, probe func() error) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -281,10 +282,10 @@ func Eventually(t *testing.T, what string, probe func() error) time.Duration {
 	}
 }
 
-// after is time.After; a test that waits for it has failed.
+// after is time.After. A test that waits until the end of it has failed.
 func after(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// In is the bed for a subtest.
+// In returns the bed for a subtest.
 func (b *Bed) In(t *testing.T) *Bed {
 	sub, daemon := *b, *b.Daemon
 	sub.T, daemon.t = t, t

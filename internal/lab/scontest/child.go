@@ -25,12 +25,12 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// childEnv holds the task of a process that is no test, but a daemon.
+// childEnv is the environment variable with the task of a process that runs a
+// daemon instead of tests.
 const childEnv = "SCON_TEST_CHILD"
 
-// Main runs the tests of a package, or the daemon that this process is instead.
-// forceClsact has its daemon hook by clsact; it is nil where no Layout asks for
-// that.
+// Main runs the tests of a package, or the task of a child process. forceClsact
+// makes its daemon attach by clsact; it is nil where no Layout needs that.
 func Main(m *testing.M, forceClsact func()) (status int) {
 	if spec := os.Getenv(childEnv); spec != "" {
 		return child(spec, forceClsact)
@@ -42,21 +42,21 @@ func Main(m *testing.M, forceClsact func()) (status int) {
 	return m.Run()
 }
 
-// Task is what a child does.
+// Task describes the work of a child process.
 type Task struct {
 	Service  state.Service // "": express
 	Config   config.Config
 	StateDir string
 	Socket   string
 	Clean    bool // clean up after a daemon that died
-	Clsact   bool // hook by clsact
-	// SCON is the file of the command scon, which is to do the task. If it is
-	// empty, the test's program does.
+	Clsact   bool // attach by clsact
+	// SCON is the path of the command scon, which carries out the task. "": the
+	// test binary does.
 	SCON string
 }
 
-// command is how to run a program that does a task: its command line, and what
-// its environment has besides the test's. Files of it go into dir.
+// command returns the command line that carries out a task, and the variables to
+// add to the environment. Files go into dir.
 func (t Task) command(dir string) (args, env []string, err error) {
 	if t.SCON != "" {
 		args, err = t.sconCommand(dir)
@@ -70,7 +70,7 @@ func (t Task) command(dir string) (args, env []string, err error) {
 	return []string{self}, []string{childEnv + "=" + string(spec)}, err
 }
 
-// child does a task and returns the process's exit status.
+// child carries out a task and returns the process's exit status.
 func child(spec string, forceClsact func()) int {
 	var task Task
 	if err := json.Unmarshal([]byte(spec), &task); err != nil {
@@ -124,15 +124,15 @@ func (t Task) run(ctx context.Context) error {
 	return nil
 }
 
-// openFiles counts what file descriptors stand for, but for those of Go's
-// poller, which opens them when it is needed first, and for the log.
+// openFiles counts the targets of the open file descriptors. It leaves out the log
+// and those of Go's poller, which opens them on first use.
 func openFiles() map[string]int {
 	files := make(map[string]int)
 	fds, _ := filepath.Glob("/proc/self/fd/*")
 	for _, fd := range fds {
 		name, err := os.Readlink(fd)
 		if err != nil || slices.Contains([]string{"anon_inode:[eventpoll]", "anon_inode:[eventfd]"}, name) {
-			continue // err: of the listing itself
+			continue // err: the descriptor of the listing itself
 		}
 		name, _, _ = strings.Cut(name, ":[")
 		files[name]++

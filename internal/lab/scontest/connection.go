@@ -18,8 +18,8 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Connection is one with both of its ends, whose deadlines are near: nothing
-// here waits for ever.
+// Connection is a connection with both of its ends. Both have short deadlines:
+// no operation blocks for ever.
 type Connection struct {
 	B              *Bed
 	Proto          string // "tcp" or "udp"
@@ -27,13 +27,13 @@ type Connection struct {
 	Client, Server net.Conn
 }
 
-// Outgoing connects container n with edge.
+// Outgoing connects container n to edge.
 func (b *Bed) Outgoing(proto string, n int) *Connection {
 	b.T.Helper()
 	return b.Connect(proto, lab.Container(n), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0))
 }
 
-// Incoming connects edge with container n's first published port.
+// Incoming connects edge to container n's first published port.
 func (b *Bed) Incoming(proto string, n int) *Connection {
 	b.T.Helper()
 	p := lab.Publications(n)[0]
@@ -52,7 +52,7 @@ func (b *Bed) Incoming6(proto string, n int) *Connection {
 	return b.ConnectTo(proto, lab.Edge, lab.Container(n), netip.AddrPortFrom(lab.DeviceAddr6, p.Device), p.Container, 0)
 }
 
-// network is what package net calls a protocol over an address's family.
+// network returns package net's name of a protocol over an address's family.
 func network(proto string, addr netip.AddrPort) string {
 	if addr.Addr().Is6() {
 		return proto + "6"
@@ -60,20 +60,20 @@ func network(proto string, addr netip.AddrPort) string {
 	return proto + "4"
 }
 
-// Directions are the ways to connect that SCON knows.
+// Directions are the directions in which SCON accelerates connections.
 var Directions = map[string]func(b *Bed, proto string, n int) *Connection{
 	"outgoing": (*Bed).Outgoing,
 	"incoming": (*Bed).Incoming,
 }
 
-// Connect connects two nodes; port 0 of addr is a free one.
+// Connect connects two nodes. Port 0 of addr selects a free one.
 func (b *Bed) Connect(proto, from, to string, addr netip.AddrPort) *Connection {
 	b.T.Helper()
 	return b.ConnectTo(proto, from, to, addr, addr.Port(), 0)
 }
 
-// ConnectTo connects from a local port to addr, where packets reach a port of
-// another node. 0 is a free port.
+// ConnectTo connects from a local port to addr, from which the network delivers to
+// port listen of another node. Port 0 selects a free one.
 func (b *Bed) ConnectTo(proto, from, to string, addr netip.AddrPort, listen, local uint16) *Connection {
 	b.T.Helper()
 	c := &Connection{B: b, Proto: proto, From: from}
@@ -130,7 +130,7 @@ func (c *Connection) openUDP(to string, addr netip.AddrPort, port, local uint16)
 	var l net.PacketConn
 	err := c.B.Do(to, func() (err error) {
 		at := fmt.Sprintf(":%d", port)
-		if to == lab.Edge { // it may have several addresses to answer from
+		if to == lab.Edge { // the node may have several source addresses
 			at = netip.AddrPortFrom(addr.Addr(), port).String()
 		}
 		l, err = (&net.ListenConfig{Control: roomy}).ListenPacket(context.Background(), network("udp", addr), at)
@@ -157,7 +157,7 @@ func (c *Connection) openUDP(to string, addr netip.AddrPort, port, local uint16)
 	return err
 }
 
-// answering is the end of a UDP connection that was called.
+// answering is the server's end of a UDP connection.
 type answering struct {
 	*net.UDPConn
 	peer netip.AddrPort
@@ -165,7 +165,7 @@ type answering struct {
 
 func (a *answering) Write(b []byte) (int, error) { return a.WriteToUDPAddrPort(b, a.peer) }
 
-// roomy gives a socket room for bursts, and its port back at once.
+// roomy gives a socket large buffers for bursts, and SO_REUSEADDR.
 func roomy(_, _ string, raw syscall.RawConn) error {
 	var err error
 	control := raw.Control(func(fd uintptr) {
@@ -179,15 +179,16 @@ func roomy(_, _ string, raw syscall.RawConn) error {
 // PortOf is the port of a socket address.
 func PortOf(a net.Addr) uint16 { return netip.MustParseAddrPort(a.String()).Port() }
 
-// Port is the client's.
+// Port returns the client's port.
 func (c *Connection) Port() uint16 { return PortOf(c.Client.LocalAddr()) }
 
-// Ends are from and to of the original direction, then of the reply's.
+// Ends returns sender and receiver of the original direction, then of the reply
+// direction.
 func (c *Connection) Ends() [2][2]net.Conn {
 	return [2][2]net.Conn{{c.Client, c.Server}, {c.Server, c.Client}}
 }
 
-// Ping sends a few bytes both ways, which must arrive.
+// Ping sends a few bytes in both directions and checks that they arrive.
 func (c *Connection) Ping() error {
 	for _, e := range c.Ends() {
 		if err := Pass(e[0], e[1], 64); err != nil {
@@ -197,7 +198,7 @@ func (c *Connection) Ping() error {
 	return nil
 }
 
-// Pass sends some bytes one way, which must arrive.
+// Pass sends n bytes in one direction and checks that they arrive.
 func Pass(from, to net.Conn, n int) error {
 	sent, got := make([]byte, n), make([]byte, n)
 	_, _ = rand.Read(sent) // never fails
@@ -226,16 +227,16 @@ func (c *Connection) MustPing(n int) {
 	}
 }
 
-// Is tells whether a flow is of this connection.
+// Is reports whether a flow belongs to this connection.
 func (c *Connection) Is(f api.Flow) bool {
 	from := netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Src), f.Orig.Sport)
 	to := netip.AddrPortFrom(netip.MustParseAddr(f.Orig.Dst), f.Orig.Dport)
 	client := c.Client.LocalAddr().String()
-	// Of one that conntrack does not see it is not known who opened it.
+	// Without a conntrack entry the original direction is unknown.
 	return f.Proto == c.Proto && (from.String() == client || to.String() == client)
 }
 
-// Flow is the connection's Conentry.
+// Flow returns the connection's Conentry.
 func (c *Connection) Flow() (api.Flow, error) {
 	c.B.T.Helper()
 	flows := c.B.Flows()
@@ -247,7 +248,7 @@ func (c *Connection) Flow() (api.Flow, error) {
 	return api.Flow{}, fmt.Errorf("no Conentry for %s port %d; there are %+v", c.Proto, c.Port(), flows)
 }
 
-// MustFlow is the connection's Conentry, which must be there.
+// MustFlow returns the connection's Conentry and fails if there is none.
 func (c *Connection) MustFlow() api.Flow {
 	c.B.T.Helper()
 	f, err := c.Flow()
@@ -260,7 +261,7 @@ func (c *Connection) MustFlow() api.Flow {
 // WaitGone waits until the connection has no Conentry.
 func (c *Connection) WaitGone() {
 	c.B.T.Helper()
-	Eventually(c.B.T, "the Conentry goes", func() error {
+	Eventually(c.B.T, "the Conentry is removed", func() error {
 		if f, err := c.Flow(); err == nil {
 			return fmt.Errorf("%+v", f)
 		}
@@ -268,12 +269,12 @@ func (c *Connection) WaitGone() {
 	})
 }
 
-// WaitExpress waits until packets go express both ways. traffic makes some; it
-// may be nil if there are some anyhow.
+// WaitExpress waits until packets take the express path in both directions.
+// traffic sends some; it may be nil if others send.
 func (c *Connection) WaitExpress(traffic func() error) {
 	c.B.T.Helper()
 	var first *api.Flow
-	Eventually(c.B.T, "express both ways", func() error {
+	Eventually(c.B.T, "express in both directions", func() error {
 		if traffic != nil {
 			if err := traffic(); err != nil {
 				c.B.T.Fatal(err)
@@ -294,21 +295,22 @@ func (c *Connection) WaitExpress(traffic func() error) {
 	})
 }
 
-// GoExpress pings until the connection is express both ways.
+// GoExpress pings until the connection is express in both directions.
 func (c *Connection) GoExpress() *Connection {
 	c.B.T.Helper()
 	c.WaitExpress(c.Ping)
 	return c
 }
 
-// In is the connection for a subtest.
+// In returns the connection for a subtest.
 func (c *Connection) In(b *Bed) *Connection {
 	sub := *c
 	sub.B = b
 	return &sub
 }
 
-// WaitExpressOneWay waits until packets of the original direction go express.
+// WaitExpressOneWay waits until packets of the original direction take the express
+// path.
 func (c *Connection) WaitExpressOneWay() {
 	c.B.T.Helper()
 	before := c.MustFlow().ExpressPackets[0]
@@ -320,8 +322,8 @@ func (c *Connection) WaitExpressOneWay() {
 	})
 }
 
-// ArriveFrom sends from the client until a datagram arrives from an address, and
-// answers it.
+// ArriveFrom sends from the client until a datagram arrives with that source
+// address, and answers it.
 func (c *Connection) ArriveFrom(want netip.Addr) {
 	c.B.T.Helper()
 	server := c.Server.(*answering)
@@ -338,7 +340,7 @@ func (c *Connection) ArriveFrom(want netip.Addr) {
 		server.peer = from
 		return err
 	})
-	for err := error(nil); err == nil; { // what was under way
+	for err := error(nil); err == nil; { // drain datagrams in flight
 		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		_, err = server.Read(buf)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CloseWrite ends one direction of a TCP connection.
+// CloseWrite shuts down one direction of a TCP connection.
 func CloseWrite(c net.Conn) error { return c.(*net.TCPConn).CloseWrite() }
 
 // Reset ends a connection with a RST.
@@ -18,7 +18,8 @@ func Reset(c net.Conn) error {
 	return c.Close()
 }
 
-// WantEnd reads the end of a connection.
+// WantEnd fails unless the next read of a connection returns no bytes and the error
+// want.
 func WantEnd(t *testing.T, c net.Conn, want error) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(Patience))

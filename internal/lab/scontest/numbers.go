@@ -17,34 +17,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Numbers are numbered datagrams that go one way until they are stopped.
+// Numbers is a stream of numbered datagrams in one direction, until it is stopped.
 type Numbers struct {
 	From, To  net.Conn
 	Sent      atomic.Uint64
 	Arrived   atomic.Uint64
-	Overtaken atomic.Uint64 // arrived after one with a higher number
-	Latest    atomic.Int64  // when the latest that arrived was sent, in ns
+	Overtaken atomic.Uint64 // arrived after a higher number (reordered)
+	Latest    atomic.Int64  // send time of the latest that arrived, in ns
 	stopping  chan struct{}
-	StopSend  func() error // ends the sender
-	Stop      func() error // ends the receiver, too; numbers under way are lost
+	StopSend  func() error // stops the sender
+	Stop      func() error // stops the receiver as well; numbers in flight are lost
 }
 
 // numberLen is the length of a datagram: number, time, sender, padding.
 const numberLen = 64
 
-// underway is how many numbers are on their way before the sender waits for
-// them, for a moment: what queues hold.
+// underway is the number of datagrams in flight at which the sender pauses, so that
+// queues do not overflow.
 const underway = 256
 
-// SendNumbers sends some at a time, in one system call and as one burst, and
-// pauses in between.
+// SendNumbers sends bursts of datagrams, each with one system call, with a pause
+// between two bursts.
 func SendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *Numbers {
 	t.Helper()
 	return sendNumbers(t, from, to, burst, pause, []int{anyCPU})
 }
 
-// SendNumbersEverywhere is SendNumbers from each CPU, by the one socket. Each CPU
-// has numbers of its own: those of others may overtake them.
+// SendNumbersEverywhere is SendNumbers from each CPU over one socket. Each CPU has
+// a sequence of its own: there is no order between CPUs.
 func SendNumbersEverywhere(t *testing.T, from, to net.Conn, burst int, pause time.Duration) *Numbers {
 	t.Helper()
 	var allowed unix.CPUSet
@@ -60,10 +60,10 @@ func SendNumbersEverywhere(t *testing.T, from, to net.Conn, burst int, pause tim
 	return sendNumbers(t, from, to, burst, pause, cpus)
 }
 
-// anyCPU stands for the one where a sender happens to begin.
+// anyCPU selects the CPU on which a sender happens to start.
 const anyCPU = -1
 
-// sendNumbers sends from some CPUs.
+// sendNumbers sends from the given CPUs.
 func sendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration, cpus []int) *Numbers {
 	t.Helper()
 	n := &Numbers{From: from, To: to, stopping: make(chan struct{})}
@@ -96,7 +96,7 @@ func sendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration
 	return n
 }
 
-// segment has a socket cut what it is given into datagrams.
+// segment makes a socket split each write into datagrams (UDP_SEGMENT).
 func segment(c net.Conn) error {
 	udp, ok := c.(*net.UDPConn)
 	if !ok {
@@ -138,7 +138,7 @@ func (n *Numbers) send(sender uint64, cpu, burst int, pause time.Duration) error
 			binary.BigEndian.PutUint64(buf[i*numberLen+8:], uint64(now))
 			binary.BigEndian.PutUint64(buf[i*numberLen+16:], sender)
 		}
-		// A refusal is news about an earlier one.
+		// ECONNREFUSED is about an earlier datagram.
 		if _, err := write(buf); err != nil && !Refused(err) {
 			return fmt.Errorf("number %d: %w", number, err)
 		}
@@ -146,7 +146,8 @@ func (n *Numbers) send(sender uint64, cpu, burst int, pause time.Duration) error
 	}
 }
 
-// atOnce writes to a socket while others do, too: Write would wait for them.
+// atOnce returns a function that writes to a socket concurrently with other
+// writers, for which Write would wait.
 func atOnce(c *net.UDPConn) func(b []byte) (int, error) {
 	return func(b []byte) (n int, err error) {
 		raw, err := c.SyscallConn()
@@ -162,26 +163,26 @@ func atOnce(c *net.UDPConn) func(b []byte) (int, error) {
 	}
 }
 
-// stay keeps the calling goroutine on a CPU, for good: the datagrams of a sender
-// that moves may overtake each other without SCON.
+// stay pins the calling goroutine to a CPU for the rest of its life: a sender that
+// migrates may reorder its datagrams without SCON.
 func stay(cpu int) error {
 	runtime.LockOSThread()
 	if cpu == anyCPU {
 		var here uint32
 		if _, _, errno := unix.Syscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&here)), 0, 0); errno != 0 {
-			return fmt.Errorf("asking for the CPU: %w", errno)
+			return fmt.Errorf("get the CPU: %w", errno)
 		}
 		cpu = int(here)
 	}
 	var here unix.CPUSet
 	here.Set(cpu)
 	if err := unix.SchedSetaffinity(0, &here); err != nil {
-		return fmt.Errorf("staying on CPU %d: %w", cpu, err)
+		return fmt.Errorf("pin to CPU %d: %w", cpu, err)
 	}
 	return nil
 }
 
-// Refused tells an error that an ICMP packet brought.
+// Refused reports whether an error was caused by an ICMP packet.
 func Refused(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH)
 }
@@ -211,21 +212,21 @@ func (n *Numbers) receive(senders int) error {
 	}
 }
 
-// WantAll stops the numbers: all must have arrived, and none overtaken.
+// WantAll stops the stream and fails unless all datagrams arrived, in order.
 func (n *Numbers) WantAll(t *testing.T, what string) {
 	t.Helper()
-	_ = n.StopSend() // the test's end tells the error
+	_ = n.StopSend() // the cleanup reports the error
 	for end := time.Now().Add(time.Second); n.Arrived.Load() < n.Sent.Load() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	_ = n.Stop()
 	if lost := n.Sent.Load() - n.Arrived.Load(); lost != 0 || n.Overtaken.Load() != 0 {
-		t.Errorf("%s: of %d, %d are lost, %d were overtaken", what, n.Sent.Load(), lost, n.Overtaken.Load())
+		t.Errorf("%s: of %d datagrams %d were lost and %d reordered", what, n.Sent.Load(), lost, n.Overtaken.Load())
 	}
 	t.Logf("%s: %d arrived", what, n.Arrived.Load())
 }
 
-// Proceed waits until so many more have arrived.
+// Proceed waits until that many more datagrams have arrived.
 func (n *Numbers) Proceed(t *testing.T, more uint64) {
 	t.Helper()
 	want := n.Arrived.Load() + more

@@ -34,13 +34,13 @@ func (b *Bed) Pinned(name string) *ebpf.Map {
 	return m
 }
 
-// ExpressPackets counts what has gone express, without a daemon.
+// ExpressPackets counts the packets of the express path, without a daemon.
 func (b *Bed) ExpressPackets() uint64 {
 	b.T.Helper()
 	return ExpressIn(b.T, b.Pinned("conentries"))
 }
 
-// ExpressIn counts what has gone express by a table.
+// ExpressIn sums the express packets of a Contable.
 func ExpressIn(t *testing.T, conentries *ebpf.Map) (sum uint64) {
 	t.Helper()
 	var slot uint32

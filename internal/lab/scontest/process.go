@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Process is a daemon, or what should become one.
+// Process is a daemon, or a process that is about to become one.
 type Process struct {
 	*api.Client // of express; other services have the methods of api.Service
 	t           *testing.T
@@ -26,10 +26,10 @@ type Process struct {
 	log         string        // file
 	ready       chan struct{} // closed when its socket answers
 	ended       chan struct{} // closed when it has ended
-	err         error         // then: how
+	err         error         // valid once ended is closed
 }
 
-// Launch starts a process in device. It ends with the test.
+// Launch starts a process in node device. The end of the test stops it.
 func (b *Bed) Launch(o Task) *Process {
 	b.T.Helper()
 	args, env, err := o.command(b.Dir)
@@ -59,8 +59,8 @@ func (b *Bed) Launch(o Task) *Process {
 	return p
 }
 
-// run runs the process. The thread that starts it must outlive it: it dies with
-// the thread, and so with the test.
+// run runs the process. The thread that starts it must outlive it: the process is
+// killed when that thread ends, and so with the test.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -72,7 +72,7 @@ func (p *Process) run(started chan<- error) {
 	}
 }
 
-// watch waits until it is this process that answers at the socket.
+// watch waits until this process answers at the socket.
 func (p *Process) watch() {
 	for {
 		if s, err := p.Process(); err == nil && s.PID == p.Cmd.Process.Pid {
@@ -87,7 +87,7 @@ func (p *Process) watch() {
 	}
 }
 
-// end ends the process with the test.
+// end stops the process at the end of the test.
 func (p *Process) end() {
 	_ = p.Signal(syscall.SIGTERM)
 	if err := p.Wait(); err != nil && !p.killed() {
@@ -99,7 +99,7 @@ func (p *Process) end() {
 	}
 }
 
-// Wait returns how the process ended.
+// Wait waits for the end of the process and returns its error.
 func (p *Process) Wait() error {
 	p.t.Helper()
 	select {
@@ -129,7 +129,7 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// Terminate ends the daemon as systemd does.
+// Terminate stops the daemon with SIGTERM, as systemd does.
 func (p *Process) Terminate() {
 	p.t.Helper()
 	if err := p.Signal(syscall.SIGTERM); err != nil {
@@ -140,7 +140,7 @@ func (p *Process) Terminate() {
 	}
 }
 
-// Down ends the daemon as `scon down` does.
+// Down stops the daemon as `scon down` does.
 func (p *Process) Down() {
 	p.t.Helper()
 	if err := p.Stop(); err != nil {
@@ -151,7 +151,7 @@ func (p *Process) Down() {
 	}
 }
 
-// Words is what the process has logged.
+// Words returns the log of the process.
 func (p *Process) Words() string {
 	p.t.Helper()
 	words, err := os.ReadFile(p.log)
@@ -161,7 +161,7 @@ func (p *Process) Words() string {
 	return string(words)
 }
 
-// Refused waits for a daemon that must not start, and returns what it said.
+// Refused waits for a daemon that must fail to start, and returns its log.
 func (p *Process) Refused() string {
 	p.t.Helper()
 	if p.Starts() {
@@ -170,14 +170,14 @@ func (p *Process) Refused() string {
 	if p.err == nil {
 		p.t.Fatal("the daemon ended without an error")
 	}
-	p.err = nil // as it should be
+	p.err = nil // expected
 	return p.Words()
 }
 
-// StateDir is where daemons of the test live.
+// StateDir returns the state directory of the test's daemons.
 func (b *Bed) StateDir() string { return filepath.Join(b.Dir, "state") }
 
-// Task is that of a daemon with the test's configuration.
+// Task returns the task of a daemon with the test's configuration.
 func (b *Bed) Task() Task {
 	return Task{
 		Config: b.Config, StateDir: b.StateDir(), Socket: state.Express.Socket(b.StateDir()), Clsact: b.Clsact, SCON: b.SCON,
@@ -210,7 +210,7 @@ func (p *Process) WaitReady() {
 	}
 }
 
-// Starts waits until the daemon answers, or reports that it has ended.
+// Starts waits until the daemon answers or ends, and reports whether it answers.
 func (p *Process) Starts() bool {
 	select {
 	case <-p.ready:
@@ -220,7 +220,7 @@ func (p *Process) Starts() bool {
 	}
 }
 
-// Clean does what `scon down` does when no daemon lives.
+// Clean does what `scon down` does when no daemon runs.
 func (b *Bed) Clean() error {
 	o := b.Task()
 	o.Clean = true
@@ -232,22 +232,21 @@ func (b *Bed) Clean() error {
 	return nil
 }
 
-// Resident is how much memory the process takes, in bytes, with the pages of the
-// program and of the table that it maps.
+// Resident returns the resident memory of the process in bytes, including the pages of
+// the program and of the table that it maps.
 func (p *Process) Resident() int64 {
 	resident, _ := p.memory()
 	return resident
 }
 
-// Private is the part of Resident that is the process's own, in bytes: its heap
-// and stacks. Pages of the program are the page cache's, and the kernel has the
-// table in any case.
+// Private returns the private part of Resident in bytes: heap and stacks. The program's
+// pages belong to the page cache, and the table is kernel memory in any case.
 func (p *Process) Private() int64 {
 	resident, shared := p.memory()
 	return resident - shared
 }
 
-// memory reads what is resident, and what of that is mapped from files.
+// memory returns the resident memory, and the part of it that is mapped from files.
 func (p *Process) memory() (resident, shared int64) {
 	p.t.Helper()
 	statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "statm"))

@@ -13,11 +13,12 @@ import (
 	"github.com/scon-project/scon/internal/express"
 )
 
-// entered says that the process is in its network namespace.
+// entered is set in the environment of a process that has entered its network
+// namespace.
 const entered = "SCON_TEST_ENTERED"
 
-// RunDaemon is "scon daemon" for tests of packages that start this program as that,
-// as far as they need it.
+// RunDaemon is the part of "scon daemon" that tests need whose binary is started as
+// that command.
 func RunDaemon(args []string) error {
 	flags := flag.NewFlagSet("daemon", flag.ContinueOnError)
 	o := express.Options{Config: config.Default(), Logger: slog.New(slog.DiscardHandler), Version: "test"}

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// sconCommand is the command line of scon that does a task. Its configuration
+// sconCommand returns the command line of scon for a task. The configuration file
 // goes into dir.
 func (t Task) sconCommand(dir string) ([]string, error) {
 	if t.Clean {
@@ -25,7 +25,7 @@ func (t Task) sconCommand(dir string) ([]string, error) {
 	return slices.Concat([]string{t.SCON}, verb, []string{"--config", file, "--state-dir", t.StateDir, "--socket", t.Socket}), err
 }
 
-// yamlOf writes a configuration as its file has it, with a log of everything.
+// yamlOf returns a configuration as YAML, with log level debug.
 func yamlOf(c config.Config) string {
 	devices := func(d config.Devices) string {
 		if d.Auto() {

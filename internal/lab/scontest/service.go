@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// unit is the systemd unit, as tests see it from their folders.
+// unit is the path of the systemd unit, relative to the folders of the tests.
 const unit = "../../packaging/scon.service"
 
-// asService is what runs a command with no more capabilities than the systemd
-// unit gives.
+// asService returns the prefix of a command line that limits a command to the
+// capabilities of the systemd unit.
 func asService(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(unit)
@@ -34,11 +34,11 @@ func asService(t *testing.T) []string {
 	return nil
 }
 
-// mountBPFFS mounts what systemd mounts for its services.
+// mountBPFFS mounts a bpffs, as systemd does at boot.
 func (b *Bed) mountBPFFS() {
 	b.T.Helper()
 	out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "mount", "-t", "bpf", "-o", "mode=0700", "bpf", "/sys/fs/bpf").CombinedOutput()
 	if err != nil {
-		b.T.Fatalf("mounting a bpffs: %v: %s", err, out)
+		b.T.Fatalf("mount a bpffs: %v: %s", err, out)
 	}
 }

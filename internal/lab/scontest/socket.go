@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket gives fn the socket of an end of a connection.
+// Socket calls fn with the file descriptor of a connection's end.
 func Socket(t *testing.T, c net.Conn, fn func(fd int) error) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Stream is random bytes both ways over a connection, until it is stopped.
+// Stream sends random bytes in both directions of a connection, until it is stopped.
 type Stream struct {
 	C                 *Connection
 	Requests, Replies atomic.Uint64 // bytes that arrived
@@ -19,7 +19,7 @@ type Stream struct {
 	done              chan error
 }
 
-// StartStream begins with a few MB/s each way.
+// StartStream starts a stream of a few MB/s in each direction.
 func StartStream(c *Connection) *Stream {
 	s := &Stream{C: c, stopping: make(chan struct{}), done: make(chan error, 4)}
 	for dir, e := range c.Ends() {
@@ -48,7 +48,7 @@ func (s *Stream) send(to net.Conn, seed uint64) error {
 	}
 }
 
-// compare reads to the end, and compares with what was sent.
+// compare reads until EOF and compares the bytes with those sent.
 func compare(from net.Conn, seed uint64, arrived *atomic.Uint64) error {
 	source, _ := Random(seed)
 	got, want := make([]byte, 4<<10), make([]byte, 4<<10)
@@ -57,7 +57,7 @@ func compare(from net.Conn, seed uint64, arrived *atomic.Uint64) error {
 		n, err := from.Read(got)
 		_, _ = source.Read(want[:n])
 		if !bytes.Equal(got[:n], want[:n]) {
-			return fmt.Errorf("other bytes than sent after %d", arrived.Load())
+			return fmt.Errorf("bytes differ from those sent after byte %d", arrived.Load())
 		}
 		arrived.Add(uint64(n))
 		if errors.Is(err, io.EOF) {
@@ -69,7 +69,7 @@ func compare(from net.Conn, seed uint64, arrived *atomic.Uint64) error {
 	}
 }
 
-// Proceed waits until so many bytes more have arrived each way.
+// Proceed waits until that many more bytes have arrived in each direction.
 func (s *Stream) Proceed(t *testing.T, more uint64) {
 	t.Helper()
 	requests, replies := s.Requests.Load()+more, s.Replies.Load()+more
@@ -81,7 +81,7 @@ func (s *Stream) Proceed(t *testing.T, more uint64) {
 	})
 }
 
-// Stop ends the stream: all must have arrived.
+// Stop ends the stream and fails unless all bytes have arrived.
 func (s *Stream) Stop(t *testing.T) {
 	t.Helper()
 	close(s.stopping)

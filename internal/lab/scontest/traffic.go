@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Traffic is a stream into container 1, and numbers both ways.
+// Traffic is a stream into container 1, and numbered datagrams in both directions.
 type Traffic struct {
 	t                 *testing.T
 	Stream            *Stream
@@ -29,14 +29,14 @@ func (b *Bed) TrafficOver(tcp, udp *Connection) *Traffic {
 	}
 }
 
-// WaitExpress waits until all of it goes express, both ways.
+// WaitExpress waits until all of it takes the express path, in both directions.
 func (f *Traffic) WaitExpress() {
 	f.t.Helper()
 	f.Stream.C.WaitExpress(nil)
 	f.Datagrams.WaitExpress(nil)
 }
 
-// Proceed waits until some more of each has arrived.
+// Proceed waits until some more bytes and datagrams of each stream have arrived.
 func (f *Traffic) Proceed() {
 	f.t.Helper()
 	f.Stream.Proceed(f.t, 256<<10)
@@ -44,7 +44,7 @@ func (f *Traffic) Proceed() {
 	f.Replies.Proceed(f.t, 100)
 }
 
-// WantUnbroken ends the traffic: everything must have arrived.
+// WantUnbroken ends the traffic and fails unless all of it has arrived.
 func (f *Traffic) WantUnbroken() {
 	f.t.Helper()
 	f.Stream.Stop(f.t)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// WantShare fails unless nearly all of the bytes sent went express.
+// WantShare fails unless nearly all bytes sent took the express path.
 func (c *Connection) WantShare(before, after [2]uint64, sent [2]uint64) {
 	c.B.T.Helper()
 	for dir := range sent {
@@ -20,8 +20,8 @@ func (c *Connection) WantShare(before, after [2]uint64, sent [2]uint64) {
 	}
 }
 
-// Exchange sends about so many random bytes both ways at a time, and compares
-// what arrives. It returns how many were sent each way.
+// Exchange sends about size random bytes in both directions at the same time and
+// compares the bytes that arrive. It returns the number sent in each direction.
 func (c *Connection) Exchange(size int) (sent [2]uint64) {
 	c.B.T.Helper()
 	transfer := TransferStream
@@ -42,13 +42,14 @@ func (c *Connection) Exchange(size int) (sent [2]uint64) {
 	return sent
 }
 
-// Random is a source of bytes and one of sizes, the same at both ends.
+// Random returns a source of bytes and a source of sizes. Both ends get the same.
 func Random(seed uint64) (*rand.ChaCha8, *rand.Rand) {
 	key := [32]byte{byte(seed)}
 	return rand.NewChaCha8(key), rand.New(rand.NewPCG(seed, 0))
 }
 
-// TransferStream sends writes of 1 to 64 KiB.
+// TransferStream sends size bytes with writes of 1 to 64 KiB and compares them at
+// the receiver.
 func TransferStream(from, to net.Conn, size int, seed uint64) (uint64, error) {
 	sent := make(chan error, 1)
 	go func() {
@@ -71,7 +72,7 @@ func TransferStream(from, to net.Conn, size int, seed uint64) (uint64, error) {
 		n, err := to.Read(got[:min(left, len(got))])
 		_, _ = source.Read(want[:n])
 		if !bytes.Equal(got[:n], want[:n]) {
-			return 0, fmt.Errorf("other bytes than sent, %d from the end", left)
+			return 0, fmt.Errorf("bytes differ from those sent, %d before the end", left)
 		}
 		left -= n
 		if err != nil && (left > 0 || !errors.Is(err, io.EOF)) {
@@ -81,8 +82,8 @@ func TransferStream(from, to net.Conn, size int, seed uint64) (uint64, error) {
 	return uint64(size), <-sent
 }
 
-// TransferDatagrams sends datagrams of 1 byte to all that fits, a few under way
-// at a time: none may be lost.
+// TransferDatagrams sends datagrams of 1 byte to the largest that fits, with few in
+// flight. It fails if one is lost.
 func TransferDatagrams(from, to net.Conn, size int, seed uint64) (total uint64, err error) {
 	const most, underway = 1472, 16
 	window, stop := make(chan struct{}, underway), make(chan struct{})
@@ -115,7 +116,7 @@ func TransferDatagrams(from, to net.Conn, size int, seed uint64) (total uint64, 
 		_ = to.SetReadDeadline(time.Now().Add(Patience))
 		var have int
 		if have, err = to.Read(got); err == nil && !bytes.Equal(got[:have], want[:n]) {
-			err = fmt.Errorf("after %d bytes: another datagram than sent (%d bytes, not %d)", total, have, n)
+			err = fmt.Errorf("after %d bytes: the datagram differs from the one sent (%d bytes, want %d)", total, have, n)
 		}
 		<-window
 		left -= n

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTun makes a tun device of a node and opens its end in user space, until the
-// end of the test. With offload, packets have a header that says what is left to
-// do: checksums and segmentation.
+// OpenTun makes a tun device in a node and opens its end in user space, until the
+// end of the test. With offload, packets have a virtio-net header that states
+// pending checksums and segmentation.
 func (b *Bed) OpenTun(node, name string, offload bool) *os.File {
 	b.T.Helper()
 	var file *os.File
@@ -37,7 +37,7 @@ func (b *Bed) OpenTun(node, name string, offload bool) *os.File {
 		if err == nil && offload {
 			err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6)
 		}
-		file = os.NewFile(uintptr(fd), name) // only now can it be polled
+		file = os.NewFile(uintptr(fd), name) // NewFile registers it with the poller only now
 		return err
 	})
 	if err != nil {
@@ -47,8 +47,8 @@ func (b *Bed) OpenTun(node, name string, offload bool) *os.File {
 	return file
 }
 
-// CopyPackets hands packets on until one end is closed. One that cannot be
-// delivered is lost, as on any wire.
+// CopyPackets forwards packets until one end is closed. It drops a packet that
+// cannot be delivered, as a wire does.
 func CopyPackets(to io.Writer, from io.Reader) {
 	buf := make([]byte, 1<<16+64)
 	for {

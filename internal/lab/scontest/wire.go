@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// Wire is a socket that sends and receives whole frames on a device of a node.
+// Wire is a packet socket that sends and receives whole frames on a device of a node.
 type Wire struct {
 	b     *Bed
 	fd    int
@@ -59,10 +59,10 @@ func (w *Wire) Send(frame []byte) {
 // Packet is a frame that arrived.
 type Packet struct {
 	Data []byte
-	Type uint8 // unix.PACKET_HOST, or for whom else it is
+	Type uint8 // unix.PACKET_HOST and the like
 }
 
-// next is the next frame, if one has arrived.
+// next returns the next frame, if one has arrived.
 func (w *Wire) next(buf []byte) (p Packet, ok bool) {
 	n, from, err := unix.Recvfrom(w.fd, buf, unix.MSG_DONTWAIT)
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *Wire) next(buf []byte) (p Packet, ok bool) {
 	return Packet{buf[:n], from.(*unix.SockaddrLinklayer).Pkttype}, true
 }
 
-// Skip leaves out what has arrived so far.
+// Skip discards the frames that have arrived so far.
 func (w *Wire) Skip() {
 	buf := make([]byte, 64<<10)
 	for err := error(nil); err == nil; {
@@ -110,7 +110,8 @@ func (w *Wire) Arrived(match func(frame []byte) bool) (all []Packet) {
 	return all
 }
 
-// BridgeMAC is where containers send what is for outside.
+// BridgeMAC returns the bridge's MAC address, the next hop of containers' outgoing
+// packets.
 func (b *Bed) BridgeMAC() (mac net.HardwareAddr) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
@@ -126,13 +127,13 @@ func (b *Bed) BridgeMAC() (mac net.HardwareAddr) {
 	return mac
 }
 
-// Places in a frame.
+// Offsets in a frame.
 const (
 	IPAt  = 14
 	UDPAt = IPAt + 20
 )
 
-// Frame is a UDP packet without a checksum.
+// Frame returns an Ethernet frame with a UDP packet without a checksum.
 func Frame(to, from net.HardwareAddr, src, dst netip.AddrPort, payload string) []byte {
 	f := make([]byte, UDPAt+8, UDPAt+8+len(payload))
 	copy(f, to)

@@ -22,32 +22,32 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// How long the agent may take to start and to stop.
+// Timeouts of the agent's start and stop.
 const (
 	agentStart = 20 * time.Second
 	agentStop  = 30 * time.Second
 )
 
-// agent is the startup service in the host's namespace, with express beside it.
+// agent is the startup service in the host's namespace, together with express.
 type agent struct {
 	services []*process
 	client   *control.Client
 }
 
-// process is one of these services.
+// process is one of the two services.
 type process struct {
 	cmd   *exec.Cmd
-	says  bytes.Buffer // belongs to the process until ended is closed
+	says  bytes.Buffer // owned by the process until ended is closed
 	ended chan struct{}
 	asked *api.Service
 }
 
-// agentDir has the agent's state and socket. It is short, as a socket's path has
-// to be.
+// agentDir returns the directory of the agent's state and socket. The path is short,
+// as UNIX sockets require.
 func (b *bed) agentDir() string { return filepath.Join(b.dir, "agent") }
 
-// settings of the agent for a mode. What is ready in the pool before a start is
-// said by fill.
+// settings returns the agent's settings for a mode. fill sets how many namespaces
+// the pool has before a start.
 func (b *bed) settings(m Mode, networks []string) object {
 	pool := object{"warm_target": 0, "minimum": 0, "maximum": 0}
 	if m.Network == NetworkSconPool {
@@ -60,8 +60,8 @@ func (b *bed) settings(m Mode, networks []string) object {
 	return object{"startup": startup}
 }
 
-// What a pool has without any demand, when it is filled in a hurry, and at most:
-// the defaults, and enough for the largest start.
+// Sizes of a pool: without demand, the level below which it fills at full speed, and
+// the maximum. They are the defaults, and enough for the largest start.
 const (
 	warmTarget = 32
 	minimum    = 4
@@ -107,12 +107,12 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 	return a, nil
 }
 
-// start starts the process on a thread that lives as long as it does: with the
-// thread that has started it the process would end, too.
+// start starts the process on a thread that lives as long as the process: Pdeathsig
+// ends the process with the thread that started it.
 func (p *process) start() error {
 	p.ended = make(chan struct{})
 	p.cmd.Stdout, p.cmd.Stderr = &p.says, &p.says
-	// Ctrl-C is for the bench, which stops the agent in order.
+	// A process group of its own: the bench handles Ctrl-C and stops the agent in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error)
 	go func() {
@@ -140,7 +140,7 @@ func (p *process) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-p.ended:
-			return errors.New("it ended by itself")
+			return errors.New("the process exited")
 		case <-deadline:
 			return fmt.Errorf("no answer after %v: %w", agentStart, err)
 		case <-time.After(5 * time.Millisecond):
@@ -148,7 +148,7 @@ func (p *process) wait(ctx context.Context) error {
 	}
 }
 
-// used is the services' processor time so far.
+// used returns the processor time of both services so far.
 func (a *agent) used() (sum time.Duration, err error) {
 	for _, p := range a.services {
 		t, err := bench.ProcessTime(p.cmd.Process.Pid)
@@ -160,7 +160,7 @@ func (a *agent) used() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// stop ends the services as a service manager does.
+// stop ends the services as a service manager does, with SIGTERM.
 func (a *agent) stop() (err error) {
 	for _, p := range slices.Backward(a.services) {
 		err = errors.Join(err, p.stop())
@@ -176,7 +176,7 @@ func (p *process) stop() error {
 	case <-time.After(agentStop):
 		p.cmd.Process.Kill()
 		<-p.ended
-		err = fmt.Errorf("still there after %v; killed", agentStop)
+		err = fmt.Errorf("did not exit within %v and was killed", agentStop)
 	}
 	if err == nil && !p.cmd.ProcessState.Success() {
 		err = errors.New(p.cmd.ProcessState.String())
@@ -187,8 +187,8 @@ func (p *process) stop() error {
 	return nil
 }
 
-// fill has the pool filled for n containers and as many more as are to be ready
-// at any time, and waits until the agent has hooked them. It is not timed.
+// fill makes the agent fill the pool for n containers on top of its minimum, and
+// waits until their ports are hooked. It is not timed.
 func (b *bed) fill(ctx context.Context, n int) error {
 	if b.agent == nil || b.mode.Network != NetworkSconPool {
 		return nil
@@ -203,8 +203,8 @@ func (b *bed) fill(ctx context.Context, n int) error {
 	return b.agent.settle(ctx)
 }
 
-// An agent is at rest when it has used less than little of the time in each of
-// some looks in a row; settle waits no longer than settleAgent for it.
+// An agent is idle when it has used less than little processor time in each of
+// looks intervals in a row. settle waits at most settleAgent for that.
 const (
 	look        = 100 * time.Millisecond
 	little      = 5 * time.Millisecond
@@ -212,8 +212,8 @@ const (
 	settleAgent = 10 * time.Second
 )
 
-// settle waits until the agent has done what nobody waits for: ports are hooked
-// after they were made.
+// settle waits until the agent has finished its background work: ports are hooked
+// after their devices are made.
 func (a *agent) settle(ctx context.Context) error {
 	before, err := a.used()
 	for n, end := 0, time.Now().Add(settleAgent); err == nil && n < looks && time.Now().Before(end); n++ {
@@ -231,8 +231,8 @@ func (a *agent) settle(ctx context.Context) error {
 	return err
 }
 
-// pooled counts the containers that came so far, and those that the pool had a
-// namespace for.
+// pooled returns the number of containers so far that got a namespace of the pool,
+// and the number of all.
 func (a *agent) pooled() (taken, all uint64, err error) {
 	s, err := a.client.Startup()
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/scon-project/scon/internal/lab/contention"
 )
 
-// bed is where containers start, and what a mode has at work there.
+// bed is the environment in which containers start, with the processes of the mode.
 type bed struct {
 	options Options
-	prefix  string // of every name
+	prefix  string // of all names
 	dir     string
 	host    *host
 	group   *group
-	locks   *contention.Meter // nil where the kernel has no such tracepoints
+	locks   *contention.Meter // nil without the tracepoints
 
-	warm map[string]bool // modes that have started a container before
+	warm map[string]bool // modes that have started a container
 
 	image, initrd string // of microVMs
 
@@ -31,10 +31,10 @@ type bed struct {
 	mode     Mode
 	launcher *launcher
 	agent    *agent
-	kernel   int // KiB that the kernel held before the mode
+	kernel   int // KiB of kernel memory before the mode
 }
 
-// openBed makes a bed of this process's own.
+// openBed makes the bed of this process.
 func openBed(ctx context.Context, o Options) (b *bed, err error) {
 	b = &bed{options: o, prefix: fmt.Sprintf("scon-s%d", os.Getpid()), warm: map[string]bool{}}
 	defer func() {
@@ -86,8 +86,8 @@ func (b *bed) Close() error {
 	return errors.Join(append(errs, removeDir(b.dir))...)
 }
 
-// makeDir makes a directory in memory, as /run is where what runtimes, plugins
-// and the agent write is otherwise.
+// makeDir makes a directory on a tmpfs, since runtimes, plugins and the agent
+// normally write to /run.
 func makeDir(prefix string) (dir string, err error) {
 	if dir, err = os.MkdirTemp("", prefix+"-"); err != nil {
 		return "", err
@@ -136,8 +136,8 @@ func (b *bed) Ready(ctx context.Context, mode bench.Mode) (err error) {
 	return b.warmUp(ctx, mode.Name)
 }
 
-// warmUp starts one container the first time that a mode is visited: programs
-// come from the disk then.
+// warmUp starts one container on the first visit of a mode, so that programs are in
+// the page cache.
 func (b *bed) warmUp(ctx context.Context, mode string) error {
 	if b.warm[mode] {
 		return nil
@@ -151,7 +151,7 @@ func (b *bed) warmUp(ctx context.Context, mode string) error {
 	return nil
 }
 
-// order of a mode.
+// order returns the launcher's order for a mode.
 func (b *bed) order(m Mode) (o Order, err error) {
 	o = Order{
 		Prefix:   b.prefix,
@@ -212,7 +212,7 @@ func (b *bed) Take(ctx context.Context, mode bench.Mode, step bench.Step) (bench
 	return bench.Sample{}, fmt.Errorf("no step %q", step.Name)
 }
 
-// empty the bed between two measurements of a mode.
+// empty removes what a measurement left, before the mode's next one.
 func (b *bed) empty(ctx context.Context) error {
 	if _, err := b.launcher.do(ctx, Command{Do: DoClear}); err != nil {
 		return err
@@ -220,13 +220,13 @@ func (b *bed) empty(ctx context.Context) error {
 	return b.host.settle()
 }
 
-// reading of the meters.
+// reading holds the values of the meters.
 type reading struct {
 	at    time.Time
-	cpu   time.Duration // of everything that the bench started
-	agent time.Duration // the agent's part of it
+	cpu   time.Duration // of all processes of the bench
+	agent time.Duration // of the agent
 
-	taken, came uint64 // containers that the pool was enough for, and all
+	taken, came uint64 // containers from the pool, and all
 }
 
 func (b *bed) read() (r reading, err error) {

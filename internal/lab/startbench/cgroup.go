@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// shares of the CPUs that the bench asks for: the most there is, in cgroup v1
-// and v2. What else runs on the machine waits meanwhile.
+// CPU shares of the bench: the maximum of cgroup v1 and v2, so that other processes
+// of the machine yield to it.
 const (
 	mostShares = "262144"
 	mostWeight = "10000"
 )
 
-// group is a cgroup of the bench's own. What it starts is in "work"; containers
-// are in "pods".
+// group is the bench's cgroup. Processes that the bench starts are in "work",
+// containers in "pods".
 type group struct {
 	name  string            // relative to the hierarchies
 	roots map[string]string // by controller; v2's is ""
@@ -44,8 +44,8 @@ func openGroup(name string) (g *group, err error) {
 	return g, nil
 }
 
-// parseHierarchies reads where the controllers cpu and cpuacct are mounted, or
-// v2, and all other hierarchies, in which runtimes make groups, too.
+// parseHierarchies returns the mount points of the controllers cpu and cpuacct, or
+// of v2, and of all other hierarchies, since runtimes make groups in those as well.
 func parseHierarchies(mounts *bufio.Scanner) (map[string]string, error) {
 	roots := map[string]string{}
 	for mounts.Scan() {
@@ -68,10 +68,10 @@ func parseHierarchies(mounts *bufio.Scanner) (map[string]string, error) {
 	return roots, nil
 }
 
-// v1 tells whether the CPUs are shared out in a hierarchy of cgroup v1.
+// v1 reports whether the cpu controller is in a hierarchy of cgroup v1.
 func (g *group) v1() bool { return g.roots["cpu"] != "" }
 
-// controllers that the bench's own processes are put under.
+// controllers returns the controllers for the bench's own processes.
 func (g *group) controllers() []string {
 	if !g.v1() {
 		return []string{""}
@@ -82,7 +82,7 @@ func (g *group) controllers() []string {
 	return []string{"cpu", "cpuacct"}
 }
 
-// unified is the group's folder in cgroup v2, "" without it.
+// unified returns the group's directory in cgroup v2, "" without v2.
 func (g *group) unified() string {
 	if g.roots[""] == "" {
 		return ""
@@ -111,7 +111,7 @@ func (g *group) make() error {
 	return os.WriteFile(filepath.Join(g.dir(""), "cpu.weight"), []byte(mostWeight), 0)
 }
 
-// pods is the parent of containers' groups, as runtimes take it.
+// pods returns the parent of the containers' groups, in the form that runtimes take.
 func (g *group) pods() string { return "/" + g.name + "/pods" }
 
 // add puts a process into "work".
@@ -125,8 +125,8 @@ func (g *group) add(pid int) error {
 	return nil
 }
 
-// used is the processor time of everything in the group so far, also of what
-// has ended.
+// used returns the processor time of the group so far, including processes that have
+// ended.
 func (g *group) used() (time.Duration, error) {
 	if g.v1() {
 		text, err := os.ReadFile(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
@@ -149,7 +149,7 @@ func (g *group) used() (time.Duration, error) {
 	return 0, errors.New("cpu.stat has no usage_usec")
 }
 
-// close removes the group in every hierarchy. What was in it has to have ended.
+// close removes the group from every hierarchy. All its processes must have ended.
 func (g *group) close() error {
 	var errs []error
 	for controller := range g.roots {
@@ -172,7 +172,7 @@ func (g *group) close() error {
 	return errors.Join(errs...)
 }
 
-// removeGroup waits for processes that are just ending.
+// removeGroup removes a group. It waits for processes that are exiting.
 func removeGroup(dir string) (err error) {
 	for range 100 {
 		err = os.Remove(dir)

@@ -9,32 +9,32 @@ import (
 	"github.com/scon-project/scon/internal/host/programs"
 )
 
-// What the networks have in common.
+// Names and limits that all networks share.
 const (
 	networkName = "startbench"
 	subnet      = "10.88.0.0/16"
 	gateway     = "10.88.0.1"
 	bridgeName  = "cni0"
-	uplink      = "up0"  // what macvlans are made of
-	wire        = "wire" // its other end
+	uplink      = "up0"  // parent of macvlans
+	wire        = "wire" // the uplink's peer
 
-	// Bandwidth of a container with QoS, in both directions: bits a second,
-	// and bits that may come at once.
+	// Bandwidth of a container with QoS, in both directions: rate in bits per
+	// second, and burst in bits.
 	qosRate  = 100_000_000
 	qosBurst = 8_000_000
 )
 
-// noopPlugin answers every verb and does nothing: a process is started, as for
-// any plugin, and no more. CRI asks for an address.
+// noopPlugin answers every verb without an action: it costs one process, as any
+// plugin does. Its result has an address because CRI requires one.
 const noopPlugin = `#!/bin/busybox sh
 [ "$CNI_COMMAND" = ADD ] || exit 0
 echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'"$CNI_NETNS"'"}], "ips": [{"interface": 0, "address": "10.88.0.2/16"}]}'
 `
 
-// object is one of JSON.
+// object is a JSON object.
 type object = map[string]any
 
-// lists of a mode: what the plugins are told.
+// lists returns the CNI configuration lists of a mode.
 func (b *bed) lists(m Mode) []object {
 	var plugins []object
 	switch m.Network {
@@ -56,7 +56,7 @@ func (b *bed) lists(m Mode) []object {
 	return []object{{"cniVersion": "1.0.0", "name": networkName, "plugins": plugins}}
 }
 
-// hostLocal is the CNI project's own management of addresses.
+// hostLocal returns the configuration of the CNI project's IPAM plugin host-local.
 func (b *bed) hostLocal() object {
 	return object{
 		"type":    "host-local",
@@ -66,8 +66,8 @@ func (b *bed) hostLocal() object {
 	}
 }
 
-// writeNetworks writes a mode's lists to where an engine looks for them, too,
-// and returns their paths, none for no network.
+// writeNetworks writes a mode's lists to the directory that engines read as well,
+// and returns their paths, none without a network.
 func (b *bed) writeNetworks(m Mode) (paths []string, err error) {
 	if m.Network == NetworkNone {
 		return nil, nil
@@ -91,12 +91,12 @@ func (b *bed) writeNetworks(m Mode) (paths []string, err error) {
 
 func (b *bed) networksDir() string { return filepath.Join(b.dir, "net.d") }
 
-// writeNoop makes the plugin that does nothing.
+// writeNoop writes the no-op plugin.
 func (b *bed) writeNoop() error {
 	return os.WriteFile(filepath.Join(b.dir, "scon-noop"), []byte(noopPlugin), 0o755)
 }
 
-// pluginDirs are where plugins are looked for.
+// pluginDirs returns the search path for plugins.
 func (b *bed) pluginDirs(m Mode) ([]string, error) {
 	dirs := []string{b.dir, stockPlugins}
 	if !m.scon() {

@@ -8,14 +8,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// plot is one of a result.
+// plot is one chart of a result.
 type plot struct {
 	file, title, y string
 	metrics        []string
 	stacked        bool
 }
 
-// plots in the order of the paper's figures that they stand for.
+// plots, in the order of the corresponding figures of "Understanding Network Startup
+// for Secure Containers in Multi-Tenant Clouds".
 var plots = []plot{
 	{"total.png", "Concurrent start (paper: Fig. 5, 20)", "ms", []string{"total_ms"}, false},
 	{"stages.png", "Mean time of a container's stages (Fig. 6, 15)", "ms",
@@ -29,7 +30,7 @@ var plots = []plot{
 	{"quiet.png", "Burst after quiet", "ms", []string{"quiet_total_ms"}, false},
 }
 
-// Draw draws the plots of what a result has into a folder.
+// Draw draws the plots of a result into a folder.
 func Draw(r *bench.Result, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -44,7 +45,7 @@ func Draw(r *bench.Result, dir string) error {
 	return figures.DrawCharts(charts)
 }
 
-// chart of a plot; ok is false where nothing was measured of it.
+// chart returns the chart of a plot; ok is false without samples of its metrics.
 func (p plot) chart(r *bench.Result) (c figures.Chart, ok bool) {
 	c = figures.Chart{Title: p.title, Y: p.y, Stacked: p.stacked}
 	for _, mode := range r.MeasuredModes() {
@@ -60,7 +61,7 @@ func (p plot) chart(r *bench.Result) (c figures.Chart, ok bool) {
 		measured := false
 		for _, mode := range c.Groups {
 			samples := r.Modes[mode][metric]
-			q := bench.Interval{} // a stage that is not there takes no time
+			q := bench.Interval{} // a missing stage takes no time
 			if len(samples) > 0 {
 				measured = true
 				q = bench.Quartiles(samples)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ShortenQuiet lets the step "quiet" wait no longer than a test should.
+// ShortenQuiet shortens the wait of the step "quiet" for a test.
 func ShortenQuiet(t *testing.T) {
 	before := quietTime
 	quietTime = time.Second

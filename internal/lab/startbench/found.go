@@ -13,13 +13,13 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// key tells searches apart whose results do not hold for each other.
+// key identifies a search: results are valid for searches with the same key only.
 func (f *Found) key() [5]string {
 	return [5]string{f.Machine, f.Kernel, f.Launcher, f.Runtime, f.Network}
 }
 
-// Keep writes what was found into a file beside what was found on other
-// machines and for other networks.
+// Keep adds the result to a file, which also has the results for other machines and
+// networks.
 func (f *Found) Keep(path string) error {
 	kept, err := ReadFound(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func (f *Found) Keep(path string) error {
 	return os.Rename(temporary, path)
 }
 
-// ReadFound reads a file that Keep wrote; without a file nothing was found.
+// ReadFound reads a file that Keep wrote. A missing file has no results.
 func ReadFound(path string) (all []*Found, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,13 +55,13 @@ func ReadFound(path string) (all []*Found, err error) {
 		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was tuned from %s: %w", path, err)
+		return nil, fmt.Errorf("read the results of tuning from %s: %w", path, err)
 	}
 	return all, nil
 }
 
-// Kept returns the limits that a file has for this machine and a mode, false
-// where it has none. They hold for any number of containers.
+// Kept returns the limits in a file for this machine and a mode, and whether there
+// are any. They hold for any number of containers.
 func Kept(path, launcher, runtime string, m Mode) (Limits, bool, error) {
 	all, err := ReadFound(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func Kept(path, launcher, runtime string, m Mode) (Limits, bool, error) {
 	return nil, false, nil
 }
 
-// WriteTable writes what was found for people.
+// WriteTable writes the result as a table.
 func (f *Found) WriteTable(w io.Writer) error {
 	rows := [][]string{{"containers", "limits", "total_ms", "/ none", "/ random"}}
 	for _, c := range f.Checks {
@@ -106,10 +106,10 @@ func (f *Found) WriteTable(w io.Writer) error {
 	return err
 }
 
-// verdict says whether Bayesian optimisation was worth it.
+// verdict compares Bayesian optimisation with random search in a sentence.
 func (f *Found) verdict() string {
 	if f.Interrupted || len(f.Checks) == 0 {
-		return "Interrupted: nothing was checked."
+		return "Interrupted: no check was made."
 	}
 	i := f.Checks[0].Ratios["bayes/random"]
 	switch {

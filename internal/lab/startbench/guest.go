@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
-// guestKernel is what microVMs boot.
+// guestKernel is the kernel version of microVMs.
 const guestKernel = "6.12"
 
 //go:embed microvm.sh

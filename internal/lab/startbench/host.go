@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// host is the network namespace that stands for the machine: bridges and
-// daemons are in it.
+// host is the network namespace that stands for the host: it has the bridges and the
+// daemons.
 type host struct{ name string }
 
 // openHost makes the namespace with an uplink.
@@ -25,9 +25,9 @@ func openHost(name string) (h *host, err error) {
 	err = netns.Do(name, func() error {
 		for setting, value := range map[string]string{
 			"ipv4/ip_forward": "1",
-			// Neighbours of containers on links of their own, as the peer's.
+			// Resolve neighbours on the containers' own links as fast as the peer does.
 			"ipv4/neigh/default/retrans_time_ms": "10",
-			// Without it a bridge's port waits for another's address.
+			// Otherwise a bridge port waits for duplicate address detection.
 			"ipv6/conf/default/disable_ipv6": "1",
 		} {
 			err := os.WriteFile("/proc/sys/net/"+setting, []byte(value), 0)
@@ -61,7 +61,7 @@ func upLink(name string) error {
 	return nil
 }
 
-// empty removes the devices that a mode has left, such as its bridge.
+// empty removes the devices that a mode left, such as its bridge.
 func (h *host) empty() error {
 	return netns.Do(h.name, func() error {
 		devices, err := netlink.LinkList()
@@ -70,7 +70,7 @@ func (h *host) empty() error {
 		}
 		for _, d := range devices {
 			if name := d.Attrs().Name; name != "lo" && name != uplink && name != wire {
-				// One end of a pair takes the other along.
+				// Removing one end of a pair removes the other.
 				if err := netlink.LinkDel(d); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
 					if _, gone := netlink.LinkByName(name); gone == nil {
 						return fmt.Errorf("remove %s of %s: %w", name, h.name, err)
@@ -82,14 +82,15 @@ func (h *host) empty() error {
 	})
 }
 
-// settlePatience is how long the kernel may take namespaces apart. It has one
-// worker for those of the whole machine: others' are in the same queue.
+// settlePatience is the timeout of the removal of namespaces. The kernel has one
+// worker for all namespaces of the machine: those of other processes are in the
+// same queue.
 const settlePatience = 3 * time.Minute
 
-// settle returns when the kernel has taken all namespaces apart that nobody
-// holds any more. It does so in batches, in the order in which they came: when
-// a namespace of ours is gone, so are the devices of all before it; when a
-// second one is gone, the first one's batch is over.
+// settle waits until the kernel has removed all unreferenced namespaces. The kernel
+// removes them in batches, in order of release: when a namespace of the bench is
+// gone, the devices of all earlier ones are gone; when a second one is gone, the
+// batch of the first has finished.
 func (h *host) settle() error {
 	for range 2 {
 		if err := h.marker(); err != nil {
@@ -99,11 +100,11 @@ func (h *host) settle() error {
 	return nil
 }
 
-// marker makes a namespace with one end of a pair, lets go of it and waits
-// until the other end is gone.
+// marker makes a namespace with one end of a veth pair, releases it and waits until
+// the other end is gone.
 func (h *host) marker() error {
 	const device = "marker"
-	inside, err := netns.New() // a mount would be copied by whoever starts then
+	inside, err := netns.New() // no bind mount: a process with a new mount namespace would copy it
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func (h *host) marker() error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s is still there after %v", device, settlePatience)
+		return fmt.Errorf("%s still exists after %v", device, settlePatience)
 	})
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures"
 )
 
-// closePatience is how long the launcher may take to remove all containers.
+// closePatience is the timeout of the launcher's removal of all containers.
 const closePatience = 2 * time.Minute
 
-// launcher is the helper "startup" at work.
+// launcher is a running helper "startup".
 type launcher struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -29,12 +29,12 @@ type launcher struct {
 	ended  chan error
 }
 
-// startLauncher starts the launcher in the bed and waits until its network's
-// peer is there.
+// startLauncher starts the launcher in the bed and waits until the network's peer is
+// up.
 func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
 	l := &launcher{cmd: exec.Command("/proc/self/exe", append(slices.Clone(figures.HelperArgs), "startup")...), ended: make(chan error, 1)}
-	// Ctrl-C is for the bench, which ends the launcher in order; if the bench
-	// is killed, the launcher removes its containers all the same.
+	// A process group of its own: the bench handles Ctrl-C and ends the launcher in
+	// order. If the bench is killed, the launcher still removes its containers.
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	l.cmd.Stderr = &l.says
 	var err error
@@ -49,7 +49,7 @@ func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
 	if err := netns.Do(b.host.name, l.cmd.Start); err != nil {
 		return nil, fmt.Errorf("start the launcher: %w", err)
 	}
-	// It waits for its order until then.
+	// The launcher is still waiting for its order.
 	if err := b.group.add(l.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
@@ -59,7 +59,7 @@ func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
 	return l, nil
 }
 
-// do has a command carried out.
+// do makes the launcher carry out a command.
 func (l *launcher) do(ctx context.Context, c Command) (Report, error) {
 	r, err := l.call(ctx, c)
 	if err != nil {
@@ -68,12 +68,12 @@ func (l *launcher) do(ctx context.Context, c Command) (Report, error) {
 	return r, nil
 }
 
-// call waits for the answer to an order or a command.
+// call sends an order or a command and waits for the answer.
 func (l *launcher) call(ctx context.Context, what any) (Report, error) {
 	if err := l.orders.Encode(what); err != nil {
 		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.says.Bytes()))
 	}
-	// The end of its input ends a command that is under way.
+	// EOF of its input aborts the running command.
 	defer context.AfterFunc(ctx, func() { l.in.Close() })()
 	var r Report
 	if err := l.answer.Decode(&r); err != nil {
@@ -88,7 +88,7 @@ func (l *launcher) call(ctx context.Context, what any) (Report, error) {
 	return r, nil
 }
 
-// close ends the launcher, which removes what is left.
+// close ends the launcher, which removes its containers.
 func (l *launcher) close() error {
 	l.in.Close()
 	go func() {
@@ -100,7 +100,7 @@ func (l *launcher) close() error {
 	case err = <-l.ended:
 	case <-time.After(closePatience):
 		l.cmd.Process.Kill()
-		err = errors.Join(fmt.Errorf("it did not end within %v and was killed", closePatience), <-l.ended)
+		err = errors.Join(fmt.Errorf("it did not exit within %v and was killed", closePatience), <-l.ended)
 	}
 	if err != nil {
 		return fmt.Errorf("end the launcher: %w: %s", err, bytes.TrimSpace(l.says.Bytes()))

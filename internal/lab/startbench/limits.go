@@ -11,15 +11,15 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// Limits are how many containers may be in a stage at once, by the stage's name
-// in the settings: add_cni, cgroup and start_vm, which a launcher without an
-// engine passes through the agent. 0 is no limit.
+// Limits are the maximum numbers of containers in a stage at a time, by the stage's
+// name in the settings: add_cni, cgroup and start_vm. A launcher without an engine
+// gets admission to them from the agent. 0 means no limit.
 type Limits map[string]int
 
 // LimitNames in the order of the stages.
 var LimitNames = []string{"add_cni", "cgroup", "start_vm"}
 
-// mostInStage is the agent's own bound.
+// mostInStage is the largest limit that the agent accepts.
 const mostInStage = 4096
 
 // DefaultLimits are four for each CPU in every stage.
@@ -31,7 +31,7 @@ func DefaultLimits() Limits {
 	return l
 }
 
-// Check refuses stages that there are not, and values out of range.
+// Check refuses unknown stages and values out of range.
 func (l Limits) Check() error {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		if !slices.Contains(LimitNames, name) {
@@ -52,8 +52,8 @@ func (l Limits) String() string {
 	return strings.Join(words, " ")
 }
 
-// settings of the agent. Nobody waits so long that the start goes on without
-// its turn.
+// settings returns the agent's settings. The timeout is so long that no container
+// proceeds without admission.
 func (l Limits) settings() object {
 	all := object{"timeout": "20s"}
 	for name, n := range l {
@@ -62,7 +62,7 @@ func (l Limits) settings() object {
 	return all
 }
 
-// set sets the limits of an agent that is at work.
+// set sets the limits of a running agent.
 func (l Limits) set(a *agent) error {
 	return a.client.SetStartupLimits(control.StartupLimits{
 		AddCNI: l["add_cni"], Cgroup: l["cgroup"], StartVM: l["start_vm"], TimeoutMS: 20_000,

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/figures/helper"
 )
 
-// TestMain lets the test's program be the helper.
+// TestMain lets the test binary run as the helper.
 func TestMain(m *testing.M) {
 	if args := os.Args[1:]; len(args) > len(figures.HelperArgs) && slices.Equal(args[:len(figures.HelperArgs)], figures.HelperArgs) {
 		os.Exit(helper.Main(args[len(figures.HelperArgs):]))
@@ -37,7 +37,7 @@ func withPrograms(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// programs builds them once.
+// programs builds the programs once.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if built, err = os.MkdirTemp("", "scon-bin-"); err != nil {
 		return "", err
@@ -56,5 +56,5 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return built, nil
 })
 
-// built is the folder of the programs, "" before.
+// built is the folder of the programs, "" until they are built.
 var built string

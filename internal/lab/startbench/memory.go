@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// kernelLines of /proc/meminfo make up what the kernel holds for itself.
+// kernelLines are the lines of /proc/meminfo that add up to the kernel's memory.
 var kernelLines = []string{"Slab", "KernelStack", "PageTables", "Percpu"}
 
-// kernelMemory of the machine, in KiB.
+// kernelMemory returns the machine's kernel memory in KiB.
 func kernelMemory() (int, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

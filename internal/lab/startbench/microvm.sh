@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# First process of a microVM: takes the address that the kernel's command line
-# has, says so, and answers pings.
+# Init of a microVM: sets the address from the kernel's command line, reports that it
+# is up, and answers pings.
 b=/bin/busybox
 $b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev

@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// Networks that containers can start with.
+// Names of the networks.
 const (
 	NetworkNone       = "none"
 	NetworkNoop       = "noop"
@@ -20,26 +20,26 @@ const (
 	NetworkSconPool   = "scon-pool"
 )
 
-// Networks in the order of help and documents.
+// Networks lists the networks in the order of help and documents.
 var Networks = []string{
 	NetworkNone, NetworkNoop, NetworkBridge, NetworkPTP, NetworkMacvlan, NetworkSconNoPool, NetworkSconPool,
 }
 
-// Mode is a network, with what is added to it: NAME[+OPTION...].
+// Mode is a network with its options: NAME[+OPTION...].
 type Mode struct {
-	Name    string // as it was written
+	Name    string // as given
 	Network string
 	// QoS limits each container's bandwidth.
 	QoS bool
-	// Admission limits how many containers are in each stage.
+	// Admission limits the containers in each stage.
 	Admission bool
-	// OCI leaves the hand-over to scon-oci: no namespace is made and no plugin
-	// called.
+	// OCI leaves the hand-over to scon-oci: the launcher makes no namespace and calls
+	// no plugin.
 	OCI bool
-	// Rules of each container's security group; Tenants that the containers
-	// are of, 0 for one.
+	// Rules is the number of rules of each container's security group, Tenants the
+	// number of tenants; 0 means one.
 	Rules, Tenants int
-	// Kind of the primary device, "" for veth.
+	// Kind is the kind of the primary device; "" means veth.
 	Kind string
 }
 
@@ -58,7 +58,7 @@ func ParseMode(name string) (Mode, error) {
 	return m, m.check()
 }
 
-// option takes one of the words after the network in.
+// option parses one option of a mode's name.
 func (m *Mode) option(word string) (err error) {
 	key, value, _ := strings.Cut(word, "=")
 	switch key {
@@ -88,10 +88,10 @@ func parseNumber(text string) (int, error) {
 	return n, nil
 }
 
-// scon tells whether SCON makes the network.
+// scon reports whether SCON makes the network.
 func (m Mode) scon() bool { return m.Network == NetworkSconNoPool || m.Network == NetworkSconPool }
 
-// networked tells whether containers answer pings.
+// networked reports whether containers answer pings.
 func (m Mode) networked() bool { return m.Network != NetworkNone && m.Network != NetworkNoop }
 
 func (m Mode) check() error {

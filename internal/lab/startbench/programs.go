@@ -8,10 +8,10 @@ import (
 	"github.com/scon-project/scon/internal/host/programs"
 )
 
-// stockPlugins is where Debian keeps the plugins of the CNI project.
+// stockPlugins is Debian's folder of the CNI project's plugins.
 const stockPlugins = "/usr/lib/cni"
 
-// missing tells which plugins a mode lacks.
+// missing returns an error that names the plugins that a mode lacks.
 func (m Mode) missing() error {
 	if m.scon() {
 		_, err := programs.Find("scon-cni")
@@ -25,7 +25,7 @@ func (m Mode) missing() error {
 	return nil
 }
 
-// plugins of the CNI project that a mode calls.
+// plugins returns the plugins of the CNI project that a mode calls.
 func (m Mode) plugins() (plugins []string) {
 	if m.networked() {
 		plugins = []string{m.Network, "host-local"}

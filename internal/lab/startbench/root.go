@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// writeRoot makes the root file system of all containers: busybox and the
-// places that file systems are mounted at.
+// writeRoot makes the root file system of all containers: busybox and the mount
+// points.
 func writeRoot(dir string) error {
 	for _, d := range []string{"bin", "dev", "proc", "sys", "tmp", "etc", "run"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {

@@ -15,13 +15,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// silent shows no progress.
+// silent is a progress display without output.
 type silent struct{}
 
 func (silent) Step(int, int, string) {}
 func (silent) Done()                 {}
 
-// options for a small run; the test is skipped where programs are missing.
+// options returns the options of a small run. It skips the test if programs are
+// missing.
 func options(t *testing.T, launcher, runtime string, networks ...string) startbench.Options {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -42,8 +43,8 @@ func options(t *testing.T, launcher, runtime string, networks ...string) startbe
 	return o
 }
 
-// left checks that a run has left nothing behind: no namespace, process, file,
-// mount or cgroup.
+// left returns a check that a run has left nothing behind: no namespace, process,
+// file, mount or cgroup.
 func left(t *testing.T) (check func()) {
 	t.Helper()
 	prefix := fmt.Sprintf("scon-s%d", os.Getpid())
@@ -119,7 +120,7 @@ func TestRunc(t *testing.T) {
 	}
 }
 
-// Containers of the other runtimes have to come up and answer pings, too.
+// Containers of the other runtimes come up and answer pings as well.
 func TestRunscAndMicroVM(t *testing.T) {
 	for runtime, count := range map[string]int{startbench.RuntimeRunsc: 2, startbench.RuntimeMicroVM: 1} {
 		t.Run(runtime, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestRunscAndMicroVM(t *testing.T) {
 	}
 }
 
-// The same pods as a client of containerd gets them.
+// Pods that a CRI client of containerd starts come up and answer pings.
 func TestCRI(t *testing.T) {
 	o := options(t, startbench.LauncherCRI, startbench.RuntimeRunc, "none", "bridge")
 	o.Steps = []string{startbench.StepStart}
@@ -153,15 +154,14 @@ func TestCRI(t *testing.T) {
 	}
 }
 
-// interrupt is a progress that cancels a run while its second mode is under
-// way.
+// interrupt is a progress display that cancels a run during its second mode.
 type interrupt struct {
 	steps  int
 	cancel context.CancelFunc
 }
 
 func (i *interrupt) Step(int, int, string) {
-	if i.steps++; i.steps == 3 { // each visit tells its first step twice
+	if i.steps++; i.steps == 3 { // each visit reports its first step twice
 		time.AfterFunc(100*time.Millisecond, i.cancel)
 	}
 }
@@ -185,7 +185,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	check()
 }
 
-// A file that was written can be shown again.
+// The tables of a result and of its file are the same.
 func TestShowFile(t *testing.T) {
 	o := options(t, startbench.LauncherDirect, startbench.RuntimeRunc, "none")
 	o.Steps = []string{startbench.StepStart}

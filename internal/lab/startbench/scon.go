@@ -11,15 +11,15 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// kindVeth is the default of SCON's lists.
+// kindVeth is the default kind of SCON's lists.
 const kindVeth = "veth"
 
-// checkScon refuses options that SCON's kind of network cannot have.
+// checkScon refuses options that the mode's kind of network does not support.
 func (m Mode) checkScon() error {
 	n := cni.Network{Kind: m.Kind}
 	switch {
 	case m.Kind == cni.OVS:
-		return fmt.Errorf("kind %s: the bench brings no Open vSwitch", m.Kind)
+		return fmt.Errorf("kind %s: the bench does not start Open vSwitch", m.Kind)
 	case m.Tenants > 0 && n.HasMaster() && m.Kind != cni.TCRouting:
 		return fmt.Errorf("tenants: those of kind %s would share the one uplink, and reach each other: want kind veth, ptp, netkit or tc-routing", m.Kind)
 	case m.QoS && m.Kind != "" && !devices.HasHost(m.Kind):
@@ -34,7 +34,7 @@ func (m Mode) checkScon() error {
 	return err
 }
 
-// sconLists are the lists of a mode of SCON's: one, or one for each tenant.
+// sconLists returns the lists of a SCON mode: one, or one for each tenant.
 func (b *bed) sconLists(m Mode) (lists []object) {
 	for t := range max(1, m.Tenants) {
 		lists = append(lists, object{"cniVersion": "1.0.0", "name": tenantName(m, t), "plugins": []object{b.sconPlugin(m, t)}})
@@ -42,8 +42,8 @@ func (b *bed) sconLists(m Mode) (lists []object) {
 	return lists
 }
 
-// tenantName is the name of a tenant's network, which is the usual one where
-// there are no tenants.
+// tenantName returns the name of a tenant's network: the default name without
+// tenants.
 func tenantName(m Mode, tenant int) string {
 	if m.Tenants == 0 {
 		return networkName
@@ -71,7 +71,7 @@ func (b *bed) sconPlugin(m Mode, tenant int) object {
 		if p["bridge"] != nil {
 			p["bridge"] = fmt.Sprintf("%s-%d", bridgeName, tenant)
 		}
-		if p["master"] != nil { // there is but one
+		if p["master"] != nil { // macvlans share one parent
 			p["sharing"] = "multi-tenant"
 		}
 		p["ipam"].(object)["subnet"] = fmt.Sprintf("10.%d.%d.0/24", 88+tenant/256, tenant%256)
@@ -89,7 +89,7 @@ func (b *bed) sconPlugin(m Mode, tenant int) object {
 	return p
 }
 
-// rules are n of a security group, the first of which lets pings through.
+// rules returns n rules of a security group. The first accepts pings.
 func rules(n int) []object {
 	all := []object{{"direction": "ingress", "protocol": "icmp"}}
 	for port := 1; len(all) < n; port++ {
@@ -98,7 +98,7 @@ func rules(n int) []object {
 	return all
 }
 
-// sconOrder completes the order of a mode of SCON's.
+// sconOrder completes the order of a SCON mode.
 func (b *bed) sconOrder(m Mode, o *Order) error {
 	if !m.OCI && !m.Admission {
 		return nil

@@ -22,7 +22,7 @@ func want(t *testing.T, r *bench.Result, metrics ...string) {
 	}
 }
 
-// run measures the steps and checks that nothing is left.
+// run measures the steps and checks that the run leaves nothing behind.
 func run(t *testing.T, o startbench.Options, steps ...string) *bench.Result {
 	t.Helper()
 	o.Steps = steps
@@ -52,7 +52,8 @@ func TestScon(t *testing.T) {
 	}
 }
 
-// More containers than the pool has, and a pool that nobody filled.
+// The steps "sustained" (more containers than the pool has) and "quiet" (a pool
+// at its minimum) yield samples.
 func TestSconSustainedAndQuiet(t *testing.T) {
 	startbench.ShortenQuiet(t)
 	o := options(t, startbench.LauncherDirect, startbench.RuntimeRunc, "scon-nopool", "scon-pool")
@@ -60,7 +61,7 @@ func TestSconSustainedAndQuiet(t *testing.T) {
 	want(t, r, "add1_p50_ms", "add4_p99_ms", "sustained_per_s", "quiet_total_ms")
 }
 
-// Containers of the other launcher and runtimes get SCON's networks, too.
+// Containers of the other launcher and runtimes get SCON's networks as well.
 func TestSconElsewhere(t *testing.T) {
 	for _, tc := range []struct {
 		launcher, runtime string
@@ -82,7 +83,7 @@ func TestSconElsewhere(t *testing.T) {
 	}
 }
 
-// A search tries limits in both ways and compares what they found.
+// A search tries limits by both methods and compares the results.
 func TestSearch(t *testing.T) {
 	o := options(t, startbench.LauncherDirect, startbench.RuntimeRunc, "scon-pool+admission")
 	check := left(t)

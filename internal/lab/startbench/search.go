@@ -10,21 +10,21 @@ import (
 	"github.com/scon-project/scon/internal/lab/tune"
 )
 
-// SearchOptions say what limits are searched for.
+// SearchOptions are the options of a search for limits.
 type SearchOptions struct {
 	Options // one mode, with Admission
-	// Trials of each way of searching.
+	// Trials is the number of trials of each method.
 	Trials int
-	// Checks is how often what was found is measured again, in turns.
+	// Checks is how often each result is measured again, in turns.
 	Checks int
-	// Others are numbers of containers that the limits are tried with as well
-	// (paper: Fig. 19).
+	// Others are further numbers of containers for the checks ("Understanding
+	// Network Startup for Secure Containers in Multi-Tenant Clouds", Fig. 19).
 	Others []int
-	// Seed of both ways.
+	// Seed is the seed of both methods.
 	Seed uint64
 }
 
-// Found is what a search has found, and the file that it writes.
+// Found is the result of a search, as written to the file.
 type Found struct {
 	Machine  string `json:"machine"`
 	Kernel   string `json:"kernel"`
@@ -33,12 +33,12 @@ type Found struct {
 	Network  string `json:"network"`
 	Count    int    `json:"count"`
 	Seed     uint64 `json:"seed"`
-	// Trials by the way of searching, in their order.
+	// Trials has the trials of each method, in order.
 	Trials map[string][]LimitsTrial `json:"trials"`
-	// Best is what each way takes for the best.
+	// Best has the best limits of each method.
 	Best map[string]Limits `json:"best"`
-	// Checks are the times with the best limits, and without any ("none"), in
-	// milliseconds: by the number of containers and the way.
+	// Checks has the times in milliseconds with the best limits of each method and
+	// without limits ("none"), by the number of containers.
 	Checks []LimitsCheck `json:"checks"`
 
 	Interrupted bool      `json:"interrupted"`
@@ -46,7 +46,7 @@ type Found struct {
 	Seconds     float64   `json:"seconds"`
 }
 
-// LimitsTrial is one trial.
+// LimitsTrial is one trial of limits.
 type LimitsTrial struct {
 	Limits  Limits  `json:"limits"`
 	TotalMS float64 `json:"total_ms"`
@@ -59,12 +59,12 @@ type LimitsCheck struct {
 	Ratios  map[string]bench.Interval `json:"ratios"` // of medians, "bayes/none" and so on
 }
 
-// NoLimits names the checks without any limit.
+// NoLimits is the name of the checks without limits.
 const NoLimits = "none"
 
-// Search looks for the limits under which containers start soonest, by Bayesian
-// optimisation and at random in turns. What was found until ctx ended is
-// returned with its error.
+// Search searches the limits under which containers start fastest, by Bayesian
+// optimisation and by random search in turns. When ctx ends, it returns the result
+// so far with the error.
 func Search(ctx context.Context, o SearchOptions) (found *Found, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func newFound(o SearchOptions) *Found {
 	return f
 }
 
-// search at work.
+// search is the state of a search.
 type search struct {
 	SearchOptions
 	bed         *bed
@@ -108,7 +108,7 @@ type search struct {
 	done, total int
 }
 
-// space of limits: up to all containers in each stage.
+// space returns the space of limits: up to all containers in each stage.
 func (s *search) space() (space tune.Space) {
 	for _, name := range LimitNames {
 		space = append(space, tune.Parameter{Name: name, Low: 1, High: s.Count})
@@ -116,7 +116,7 @@ func (s *search) space() (space tune.Space) {
 	return space
 }
 
-// try carries out the trials of both ways in turns.
+// try carries out the trials of both methods in turns.
 func (s *search) try(ctx context.Context) error {
 	space := s.space()
 	bayes, err := tune.Bayes(space, s.Seed)
@@ -148,7 +148,7 @@ func (s *search) try(ctx context.Context) error {
 	return nil
 }
 
-// measure starts n containers under limits.
+// measure returns the start time of n containers under limits.
 func (s *search) measure(ctx context.Context, l Limits, n int, what string) (float64, error) {
 	s.Progress.Step(s.done, s.total, what)
 	s.done++
@@ -159,14 +159,14 @@ func (s *search) measure(ctx context.Context, l Limits, n int, what string) (flo
 	return values["total_ms"], errors.Join(err, s.bed.empty(context.WithoutCancel(ctx)))
 }
 
-// check measures what was found again, and at other numbers of containers.
+// check measures the results again, also at other numbers of containers.
 func (s *search) check(ctx context.Context) error {
 	ways := []string{NoLimits, "bayes", "random"}
 	for _, n := range append([]int{s.Count}, s.Others...) {
 		c := LimitsCheck{Count: n, TotalMS: map[string][]float64{}, Ratios: map[string]bench.Interval{}}
 		for range s.Checks {
 			for _, way := range ways {
-				limits := s.found.Best[way] // of NoLimits there are none
+				limits := s.found.Best[way] // none for NoLimits
 				total, err := s.measure(ctx, limits, n, fmt.Sprintf("check %s with %d containers", way, n))
 				if err != nil {
 					return err

@@ -1,18 +1,17 @@
-// Package startbench measures how soon containers that start at the same time
-// are up, with different networks (paper: "Understanding Network Startup for
-// Secure Containers in Multi-Tenant Clouds", Fig. 6 to 8, 15, 18 and 20,
-// Table 3).
+// Package startbench measures the concurrent start of containers with different
+// networks, as "Understanding Network Startup for Secure Containers in Multi-Tenant
+// Clouds" does (Fig. 6 to 8, 15, 18 and 20, Table 3).
 //
-// The way of a sample:
+// Steps of a sample:
 //
-//  1. Ready makes a mode ready in a network namespace of the bench's own: the
-//     CNI list, SCON's agent with a full pool, and the launcher, a process in a
-//     cgroup with a high share of the CPUs (package launch).
-//  2. Take has the launcher start N containers at once. It ends when the last
-//     of them is up and has answered the peer's ping. Meanwhile the contended
-//     locks are counted, and the processor time of the cgroup.
-//  3. The containers are removed, and the kernel is waited for until it has
-//     taken their namespaces apart: the next sample does not pay for this one.
+//  1. Ready prepares a mode in the bench's network namespace: the CNI list, SCON's
+//     agent with a full pool, and the launcher, a process in a cgroup with a high
+//     CPU share (package launch).
+//  2. Take makes the launcher start N containers at once. The sample ends when the
+//     last of them is up and has answered the peer's ping. Lock contention and the
+//     processor time of the cgroup are counted meanwhile.
+//  3. The bench removes the containers and waits until the kernel has removed their
+//     namespaces, so that this work does not count in the next sample.
 package startbench
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// Launchers and runtimes.
+// Names of launchers and runtimes.
 const (
 	LauncherDirect = "direct"
 	LauncherCRI    = "cri"
@@ -33,34 +32,34 @@ const (
 	RuntimeMicroVM = "microvm"
 )
 
-// Launchers and Runtimes in the order of help and documents.
+// Launchers and Runtimes list them in the order of help and documents.
 var (
 	Launchers = []string{LauncherDirect, LauncherCRI}
 	Runtimes  = []string{RuntimeRunc, RuntimeRunsc, RuntimeMicroVM}
 )
 
-// Options of a run.
+// Options are the options of a run.
 type Options struct {
 	Launcher, Runtime string
 	Modes             []Mode
-	// Count of containers that start at once.
+	// Count is the number of containers that start at once.
 	Count int
-	// Steps to measure, by their names; none means Start and Add.
+	// Steps are the names of the steps to measure; none means Start and Add.
 	Steps []string
-	// Limits of the stages, for modes with Admission.
+	// Limits are the limits of the stages in modes with Admission.
 	Limits Limits
-	// Rounds, and who is told about progress.
+	// Rounds is the number of rounds, Progress the progress display.
 	Rounds   int
 	Progress bench.Progress
 }
 
-// Check tells what is wrong with the options, or missing on this machine.
+// Check returns an error for invalid options or programs that this machine lacks.
 func (o Options) Check() error {
 	if o.Launcher == LauncherCRI && o.Runtime == RuntimeMicroVM {
-		return errors.New("no engine here starts a QEMU microVM over CRI: use the direct launcher")
+		return errors.New("containerd has no shim for a QEMU microVM: use the direct launcher")
 	}
 	if o.Launcher == LauncherCRI && o.Runtime == RuntimeRunsc {
-		return errors.New("containerd starts gVisor with a shim that Debian has not (containerd-shim-runsc-v1): use the direct launcher")
+		return errors.New("Debian lacks containerd's shim for gVisor (containerd-shim-runsc-v1): use the direct launcher")
 	}
 	for _, m := range o.Modes {
 		if m.OCI && (o.Launcher == LauncherCRI || o.Runtime == RuntimeMicroVM) {
@@ -70,7 +69,8 @@ func (o Options) Check() error {
 	return o.missing()
 }
 
-// Run measures. It returns a result whenever there are samples, see bench.Run.
+// Run runs the measurement. It returns a result whenever there are samples, see
+// bench.Run.
 func Run(ctx context.Context, o Options) (*bench.Result, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) (*bench.Result, error) {
 	return result, err
 }
 
-// missing tells which programs are, and how to come by them.
+// missing returns an error that names the missing programs and how to install them.
 func (o Options) missing() error {
 	needed := map[string]string{"busybox": "apt-get install busybox-static"}
 	switch {

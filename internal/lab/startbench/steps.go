@@ -22,7 +22,7 @@ type step struct {
 	take    func(ctx context.Context, b *bed, m Mode) (bench.Sample, error)
 }
 
-// Names of the steps.
+// Names of steps.
 const (
 	StepStart     = "start"
 	StepAdd       = "add"
@@ -30,19 +30,19 @@ const (
 	StepQuiet     = "quiet"
 )
 
-// How much of what the steps do.
+// Sizes of the steps.
 const (
 	addCount         = 20 // ADDs at each degree of parallelism
-	sustainedTimes   = 4  // as many containers as in a start
+	sustainedTimes   = 4  // multiple of the containers of a start
 	sustainedWorkers = 8
 )
 
-// quietTime is how long nobody comes between two bursts. Tests shorten it.
+// quietTime is the time without demand between two bursts. Tests shorten it.
 var quietTime = 10 * time.Second
 
 var steps []step
 
-func init() { // the steps call what looks at them
+func init() { // avoids an initialisation cycle: the steps' functions refer to steps
 	steps = []step{
 		{StepStart, "all containers at once", []bench.Metric{
 			{Name: "total_ms", Unit: "ms"}, {Name: "add_p50_ms", Unit: "ms"}, {Name: "add_p99_ms", Unit: "ms"},
@@ -68,7 +68,7 @@ func init() { // the steps call what looks at them
 	}
 }
 
-// StepNames in their order.
+// StepNames returns the names of the steps in order.
 func StepNames() (names []string) {
 	for _, s := range steps {
 		names = append(names, s.name)
@@ -76,7 +76,7 @@ func StepNames() (names []string) {
 	return names
 }
 
-// CheckSteps refuses what is no step.
+// CheckSteps refuses unknown names of steps.
 func CheckSteps(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(StepNames(), name) {
@@ -86,10 +86,10 @@ func CheckSteps(names []string) error {
 	return nil
 }
 
-// ExperimentName is what results have.
+// ExperimentName is the experiment's name in results.
 const ExperimentName = "startup"
 
-// experiment of the options.
+// experiment returns the experiment for the options.
 func (o Options) experiment() bench.Experiment {
 	e := Experiment()
 	e.Steps = nil
@@ -111,7 +111,7 @@ func (o Options) experiment() bench.Experiment {
 	return e
 }
 
-// Experiment that writes the results, for bench.ReadResult.
+// Experiment returns the experiment of stored results, for bench.ReadResult.
 func Experiment() bench.Experiment {
 	e := bench.Experiment{
 		Name:    ExperimentName,
@@ -191,7 +191,7 @@ func (b *bed) measureStart(ctx context.Context, c Command, fill bool) (r Report,
 	return r, values, err
 }
 
-// addLocks takes the contention in.
+// addLocks adds the lock contention to the values.
 func addLocks(values map[string]float64, c contention.Counted) {
 	values["rtnl_waits"] = float64(c.RTNL.Waits)
 	values["rtnl_wait_ms"] = milliseconds(int64(c.RTNL.Waited))
@@ -201,7 +201,7 @@ func addLocks(values map[string]float64, c contention.Counted) {
 	values["mutex_wait_ms"] = milliseconds(int64(c.Mutex.Waited))
 }
 
-// startValues are what the launcher has seen itself.
+// startValues returns the values that the launcher measures.
 func startValues(r Report) map[string]float64 {
 	values := map[string]float64{}
 	took := map[string][]float64{}
@@ -222,7 +222,7 @@ func startValues(r Report) map[string]float64 {
 	return values
 }
 
-// addQuantiles takes NAME_p50_ms and NAME_p99_ms in.
+// addQuantiles adds NAME_p50_ms and NAME_p99_ms to the values.
 func addQuantiles(values map[string]float64, name string, took []float64) {
 	if len(took) > 0 {
 		values[name+"_p50_ms"] = bench.Quantile(0.5, took)
@@ -239,7 +239,7 @@ func mean(x []float64) (sum float64) {
 
 func milliseconds(ns int64) float64 { return float64(ns) / 1e6 }
 
-// takeAdd calls ADD for namespaces that are there, without any container.
+// takeAdd calls ADD for existing namespaces, without containers.
 func takeAdd(ctx context.Context, b *bed, m Mode) (s bench.Sample, err error) {
 	s.Values = map[string]float64{}
 	if m.Network == NetworkNone || m.OCI {
@@ -272,7 +272,7 @@ func stageTimes(r Report, stage string) (took []float64) {
 	return took
 }
 
-// takeSustained starts so many containers that a pool is empty for most.
+// takeSustained starts so many containers that the pool is empty for most of them.
 func takeSustained(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 	n := sustainedTimes * b.options.Count
 	_, values, err := b.measureStart(ctx, Command{Count: n, Parallel: sustainedWorkers}, false)
@@ -287,8 +287,8 @@ func takeSustained(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 	return bench.Sample{Values: own}, b.empty(ctx)
 }
 
-// takeQuiet starts all containers as a pool has them that nobody filled: after a
-// burst and a time without any demand.
+// takeQuiet starts all containers from a pool in its idle state: after a burst and a
+// time without demand.
 func takeQuiet(ctx context.Context, b *bed, m Mode) (bench.Sample, error) {
 	burst := func() (map[string]float64, error) {
 		_, values, err := b.measureStart(ctx, Command{Count: b.options.Count}, false)

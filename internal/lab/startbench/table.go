@@ -8,14 +8,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// columns of the table: the metrics that are asked about most.
+// columns are the metrics of the table.
 var columns = []string{
 	"total_ms", "add_p50_ms", "add_p99_ms", "cpu_s", "netns_ms", "cgroup_ms", "attachif_ms", "startvm_ms", "runpod_ms", "ping_ms",
 	"rtnl_waits", "rtnl_wait_ms", "spin_wait_ms", "pooled", "kernel_kib", "prepared_kib",
 	"add1_p50_ms", "add4_p50_ms", "sustained_per_s", "sustained_pooled", "quiet_total_ms", "quiet_pooled",
 }
 
-// against are the modes that the others' ratios are shown to.
+// against are the baseline modes of the ratios.
 var against = []string{NetworkNone, NetworkBridge}
 
 // WriteTable writes a row for each mode.
@@ -74,7 +74,7 @@ func cell(r *bench.Result, mode, metric string) string {
 	return number(middle)
 }
 
-// number shows three digits, and large numbers in full.
+// number formats three significant digits, and large numbers in full.
 func number(x float64) string {
 	if x >= 100 || x <= -100 {
 		return fmt.Sprintf("%.0f", x)

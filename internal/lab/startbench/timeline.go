@@ -7,11 +7,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
-// Timeline is a container's start in milliseconds since all were told to: for
-// each of its stages the name, the beginning and the end.
+// Timeline is a container's start: name, begin and end of each stage, in
+// milliseconds since the start of the burst.
 type Timeline []TimelineStage
 
-// TimelineStage of a Timeline.
+// TimelineStage is a stage of a Timeline.
 type TimelineStage struct {
 	Name  string  `json:"name"`
 	Begin float64 `json:"begin_ms"`
@@ -28,11 +28,11 @@ func timelines(r Report) []Timeline {
 	return lines
 }
 
-// round to microseconds.
+// round rounds to microseconds.
 func round(ms float64) float64 { return math.Round(ms*1e3) / 1e3 }
 
-// keepTypical leaves each mode the timelines of one start only, that whose time
-// is nearest to the median.
+// keepTypical keeps the timelines of one start of each mode: the one nearest to the
+// median.
 func keepTypical(r *bench.Result) {
 	best := map[string]int{}
 	distance := func(s bench.Sample) float64 {
@@ -53,7 +53,7 @@ func keepTypical(r *bench.Result) {
 	}
 }
 
-// typical returns a mode's timelines.
+// typical returns the timelines that keepTypical kept of a mode.
 func typical(r *bench.Result, mode string) (lines []Timeline, err error) {
 	for _, s := range r.Samples {
 		if s.Mode == mode && s.Detail != nil {

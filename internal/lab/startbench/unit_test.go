@@ -37,7 +37,7 @@ func TestParseMode(t *testing.T) {
 		"bridge+rules=5":       "only scon-nopool and scon-pool",
 		"none+qos":             "no bandwidth",
 		"scon-pool+kind=vteh":  `kind is "vteh": want veth`,
-		"scon-pool+kind=ovs":   "brings no Open vSwitch",
+		"scon-pool+kind=ovs":   "does not start Open vSwitch",
 
 		"scon-pool+tenants=5+kind=macvlan": "tenants: those of kind macvlan would share the one uplink",
 		"scon-pool+tenants=5+kind=ipvlan":  "want kind veth, ptp, netkit or tc-routing",
@@ -107,7 +107,7 @@ func TestStartValues(t *testing.T) {
 		}
 	}
 	if _, ok := got["cgroup_ms"]; ok {
-		t.Error("a stage that nobody went through has a time")
+		t.Error("a stage without containers has a time")
 	}
 }
 

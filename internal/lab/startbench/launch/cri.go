@@ -21,10 +21,10 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// enginePatience is how long containerd may take to start, and to stop.
+// enginePatience is the timeout of containerd's start and stop.
 const enginePatience = 30 * time.Second
 
-// engineConfig lets containerd use nothing of the machine's own.
+// engineConfig keeps containerd apart from the machine's configuration and files.
 var engineConfig = template.Must(template.New("").Parse(`version = 2
 root = "{{.Dir}}/root-d"
 state = "{{.Dir}}/state-d"
@@ -51,28 +51,28 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
         BinaryName = "{{.Runtime}}"
 `))
 
-// PodImage is what a pod's own container is made of.
+// PodImage is the image of a pod's sandbox container.
 const PodImage = "localhost/scon-startup:1"
 
-// engine is a containerd of the bench's own and a client of its CRI.
+// engine is the bench's containerd, with a client of its CRI.
 type engine struct {
 	order    startbench.Order
 	networks []*network
 	dir      string
 	cmd      *exec.Cmd
-	says     bytes.Buffer // belongs to the process until ended is closed
+	says     bytes.Buffer // owned by the process until ended is closed
 	ended    chan struct{}
 	conn     *grpc.ClientConn
 	client   cri.RuntimeServiceClient
 	pods     []pod
-	// made are folders that containerd and its shims make outside of theirs.
+	// made are folders that containerd and its shims make outside of their own.
 	made []string
 }
 
-// outside are folders whose place nobody can choose, the inner ones first.
+// outside are folders with fixed paths, the inner ones first.
 var outside = []string{"/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd/s", "/run/containerd"}
 
-// pod that was prepared.
+// pod is a prepared pod.
 type pod struct {
 	config *cri.PodSandboxConfig
 	id     string // "" until it runs
@@ -103,8 +103,8 @@ func openCRI(ctx context.Context, o startbench.Order, n []*network) (_ launcher,
 	return e, nil
 }
 
-// prepareDir writes containerd's configuration, and one folder with all plugins,
-// for it takes but one.
+// prepareDir writes containerd's configuration, and one folder with all plugins:
+// containerd takes a single one.
 func (e *engine) prepareDir() error {
 	plugins, networks := filepath.Join(e.dir, "plugins"), filepath.Join(e.dir, "net.d")
 	for _, dir := range []string{plugins, networks} {
@@ -130,7 +130,7 @@ func (e *engine) prepareDir() error {
 			}
 		}
 	}
-	// Without any network containerd is not ready, but no pod asks for it.
+	// containerd is not ready without a network, but no pod of this bench needs one.
 	for _, list := range e.order.Networks {
 		text, err := os.ReadFile(list)
 		if err == nil {
@@ -186,7 +186,7 @@ func (e *engine) waitReady(ctx context.Context) error {
 		}
 		select {
 		case <-e.ended:
-			return errors.New("containerd ended by itself")
+			return errors.New("containerd exited")
 		case <-ctx.Done():
 			return fmt.Errorf("containerd is not ready: %v: %w", status, errors.Join(context.Cause(ctx), err))
 		case <-time.After(20 * time.Millisecond):
@@ -271,7 +271,7 @@ func (e *engine) remove(ctx context.Context, i int) error {
 	return errors.Join(err, removeErr)
 }
 
-// close removes the pods that a start that failed has left, and ends containerd.
+// close removes the pods of a failed start and stops containerd.
 func (e *engine) close() error {
 	var errs []error
 	if e.client != nil {
@@ -287,11 +287,11 @@ func (e *engine) close() error {
 		case <-time.After(enginePatience):
 			e.cmd.Process.Kill()
 			<-e.ended
-			errs = append(errs, errors.New("containerd did not end and was killed"))
+			errs = append(errs, errors.New("containerd did not exit and was killed"))
 		}
 	}
 	for _, dir := range e.made {
-		os.Remove(dir) // stays if somebody else uses it by now
+		os.Remove(dir) // fails if another process uses it
 	}
 	return errors.Join(append(errs, os.RemoveAll(e.dir))...)
 }
@@ -301,7 +301,7 @@ func (e *engine) removeAll() error {
 	defer cancel()
 	list, err := e.client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
-		return nil // it never came up
+		return nil // the start failed
 	}
 	var errs []error
 	for _, p := range list.Items {
@@ -312,12 +312,12 @@ func (e *engine) removeAll() error {
 	return errors.Join(errs...)
 }
 
-// tail is the end of what containerd says.
+// tail returns the end of containerd's output.
 func (e *engine) tail() string {
 	select {
 	case <-e.ended:
 	default:
-		return "(it is at work)"
+		return "(still running)"
 	}
 	text := strings.TrimSpace(e.says.String())
 	return text[max(0, len(text)-600):]

@@ -13,11 +13,11 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// container that the direct launcher starts.
+// container is a container of the direct launcher.
 type container struct {
-	name    string   // also of its namespace
-	dir     string   // its bundle
-	netns   string   // the namespace's path, "" where the runtime finds it
+	name    string   // of the container and its namespace
+	dir     string   // OCI bundle
+	netns   string   // the namespace's path, "" if the runtime chooses it
 	network *network // nil without one
 	address
 	mac   net.HardwareAddr // of eth0, for a microVM
@@ -25,24 +25,24 @@ type container struct {
 	begun bool             // the runtime was
 }
 
-// runtime makes a container of a namespace that has its network.
+// containerRuntime starts a container in a namespace that has its network.
 type containerRuntime interface {
-	// prepare writes what create needs.
+	// prepare writes the files that create needs.
 	prepare(c *container) error
-	// create is the stage Cgroup, attach AttachIf where tap says that there is
-	// one, start StartVM.
+	// create is the stage Cgroup, attach the stage AttachIf if tap is true, start the
+	// stage StartVM.
 	create(ctx context.Context, c *container) error
 	attaches() bool
 	attach(ctx context.Context, c *container) error
 	start(ctx context.Context, c *container) error
-	// remove ends the container, if it is there.
+	// remove removes the container, if it exists.
 	remove(ctx context.Context, c *container) error
 	close() error
-	// address of a container that found its network by itself.
+	// address returns the address of a container whose wrapper attached the network.
 	address(c *container) (netip.Addr, error)
 }
 
-// direct starts containers without an engine.
+// direct is the launcher without a container engine.
 type direct struct {
 	order      startbench.Order
 	networks   []*network
@@ -122,7 +122,7 @@ func (d *direct) start(ctx context.Context, i int, t *timeline) (err error) {
 
 func (d *direct) remove(ctx context.Context, i int) error {
 	if i >= len(d.containers) {
-		return nil // preparing it came to an end before
+		return nil // prepare failed before this container
 	}
 	c := d.containers[i]
 	var errs []error

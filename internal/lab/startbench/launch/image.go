@@ -13,8 +13,8 @@ import (
 	"runtime"
 )
 
-// WriteImage writes an image of a root file system as "docker save" does, and
-// returns its path.
+// WriteImage writes an image of a root file system in the format of "docker save",
+// and returns its path.
 func WriteImage(dir, root string) (path string, err error) {
 	layer, err := layerOf(root)
 	if err != nil {
@@ -55,7 +55,7 @@ func WriteImage(dir, root string) (path string, err error) {
 	return path, w.Close()
 }
 
-// layerOf archives the folders and files below a root.
+// layerOf returns a tar archive of the folders and files below a root.
 func layerOf(root string) ([]byte, error) {
 	var text bytes.Buffer
 	w := tar.NewWriter(&text)

@@ -1,16 +1,16 @@
-// Package launch starts containers for package startbench, in a process of its
-// own: the helper "startup".
+// Package launch starts containers for package startbench. It runs in a separate
+// process, the helper "startup".
 //
-// The way of a container in the direct launcher:
+// Stages of a container in the direct launcher:
 //
 //  1. NetNS: a network namespace is made.
 //  2. AddCNI: libcni calls the network's plugins.
 //  3. Cgroup: the runtime creates the container.
 //  4. AttachIf: a microVM gets its tap.
 //  5. StartVM: the runtime starts the container.
-//  6. Ping: the peer, which is there from the beginning, has an answer.
+//  6. Ping: the peer, which exists from the beginning, gets an answer.
 //
-// With CRI, a client's RunPodSandbox stands for 1 to 5.
+// With CRI, one RunPodSandbox replaces 1 to 5.
 package launch
 
 import (
@@ -31,31 +31,31 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// Bounds of one container's start and of one's removal.
+// Timeouts of the start and of the removal of one container.
 const (
 	startPatience  = 5 * time.Minute
 	removePatience = 20 * time.Second
 )
 
-// removers remove containers at the same time.
+// removers is the number of containers that are removed at a time.
 const removers = 4
 
-// launcher starts containers in one of the ways.
+// launcher starts containers: without an engine, or by CRI.
 type launcher interface {
-	// prepare makes what n more containers need and is not timed.
+	// prepare prepares n more containers. It is not timed.
 	prepare(n int) error
-	// start starts the i-th of the prepared containers and notes its stages.
+	// start starts the i-th prepared container and records its stages.
 	start(ctx context.Context, i int, t *timeline) error
-	// remove undoes prepare and start, whatever became of them.
+	// remove undoes prepare and start, even if they failed.
 	remove(ctx context.Context, i int) error
-	// close ends what the launcher itself has begun.
+	// close stops the launcher's own processes.
 	close() error
 }
 
-// Serve carries out an order and its commands until the input ends or a signal
-// comes, and leaves nothing behind.
+// Serve carries out an order and its commands until the end of the input or a
+// signal. It removes everything that it made.
 func Serve(in *json.Decoder, out *json.Encoder) error {
-	// The launcher's threads change namespaces; the first stays what it is.
+	// The launcher's threads change namespaces; the main thread keeps its own.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var order startbench.Order
@@ -73,7 +73,7 @@ func Serve(in *json.Decoder, out *json.Encoder) error {
 				if errors.Is(err, io.EOF) {
 					err = context.Canceled
 				}
-				cancel(err) // also in the middle of a command
+				cancel(err) // also during a command
 				close(commands)
 				return
 			}
@@ -108,15 +108,15 @@ func report(begun int64, containers []startbench.Container, err error) startbenc
 	return r
 }
 
-// session is an order at work.
+// session is the state of an order.
 type session struct {
 	launcher launcher
-	networks []*network // that containers are attached to in turns
+	networks []*network // containers are attached to them in turns
 	prefix   string
-	// Containers are numbered through: up to removed they are gone, up to
-	// started they were started, up to prepared they can be.
+	// Containers have consecutive numbers: those below removed are removed, those
+	// below started were started, those below prepared are prepared.
 	removed, started, prepared int
-	adds                       int // of DoAdd, for names that differ
+	adds                       int // of DoAdd, for unique names
 }
 
 func open(ctx context.Context, o startbench.Order) (s *session, err error) {
@@ -167,7 +167,7 @@ func (s *session) carryOut(ctx context.Context, c startbench.Command) startbench
 	return report(0, nil, fmt.Errorf("no command %q", c.Do))
 }
 
-// start starts all that is prepared.
+// start starts all prepared containers.
 func (s *session) start(ctx context.Context, c startbench.Command) startbench.Report {
 	if ready := s.prepared - s.started; ready != c.Count {
 		return report(0, nil, fmt.Errorf("start %d containers: %d are prepared", c.Count, ready))
@@ -182,7 +182,7 @@ func (s *session) start(ctx context.Context, c startbench.Command) startbench.Re
 	return report(begun, containers, err)
 }
 
-// together calls fn for each of some containers at once, or some at a time.
+// together calls fn for each container, all at once or c.Parallel at a time.
 func together(c startbench.Command, fn func(i int, t *timeline) error) (begun int64, done []startbench.Container, err error) {
 	lines := make([]timeline, c.Count)
 	errs := make([]error, c.Count)
@@ -250,12 +250,12 @@ func (s *session) close() error {
 	return errors.Join(errs...)
 }
 
-// timeline notes the stages of one container.
+// timeline records the stages of one container.
 type timeline struct {
 	stages []startbench.Stage
 }
 
-// stage calls fn and notes how long it took.
+// stage calls fn and records its duration.
 func (t *timeline) stage(name string, fn func() error) error {
 	begin := now()
 	err := fn()
@@ -266,11 +266,11 @@ func (t *timeline) stage(name string, fn func() error) error {
 	return nil
 }
 
-// now is CLOCK_MONOTONIC, which is the same in all processes.
+// now returns CLOCK_MONOTONIC in nanoseconds, which is the same in all processes.
 func now() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err) // it is everywhere
+		panic(err) // every kernel has this clock
 	}
 	return t.Nano()
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// guestUp is what a guest says when it has its network.
+// guestUp is the console line of a guest whose network is up.
 const guestUp = "guest-is-up"
 
-// guestMemory in MiB.
+// guestMemory is the guests' memory in MiB.
 const guestMemory = "112"
 
-// microVM starts a QEMU guest for each container, in its namespace. The guest
-// has the address of the namespace's eth0, which hands all frames to a tap.
+// microVM starts a QEMU guest for each container, in its namespace. The guest has
+// the address of the namespace's eth0, which redirects all frames to a tap.
 type microVM struct {
 	order startbench.Order
 
@@ -38,11 +38,11 @@ type microVM struct {
 	guests map[string]*guest // by container
 }
 
-// guest is a QEMU at work.
+// guest is a running QEMU.
 type guest struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	says  bytes.Buffer // belongs to the reader of its console until ended
+	says  bytes.Buffer // owned by the console's reader until ended is closed
 	up    chan struct{}
 }
 
@@ -52,7 +52,7 @@ func newMicroVM(o startbench.Order) *microVM {
 
 func (v *microVM) prepare(*container) error { return nil }
 
-// groups of a guest, where the machine shares out CPUs and memory by them.
+// groups returns the cgroup directories of a guest: one for each mounted hierarchy.
 func (v *microVM) groups(c *container) (dirs []string) {
 	for _, root := range v.order.CgroupRoots {
 		dirs = append(dirs, filepath.Join(root, v.order.Cgroup, c.name))
@@ -71,11 +71,11 @@ func (v *microVM) create(_ context.Context, c *container) error {
 
 func (v *microVM) attaches() bool { return len(v.order.Networks) > 0 }
 
-// attach wires the tap, unless the network has done so.
+// attach connects the tap, unless the network plugin did.
 func (v *microVM) attach(_ context.Context, c *container) error {
 	return netns.Do(c.netns, func() error {
 		if !c.addr.IsValid() {
-			return nil // a plugin that does nothing
+			return nil // the no-op plugin
 		}
 		inside, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -89,10 +89,10 @@ func (v *microVM) attach(_ context.Context, c *container) error {
 	})
 }
 
-// tapName is the device that a guest is at.
+// tapName is the guest's tap device.
 const tapName = "tap0"
 
-// wireTap makes a tap that gets what eth0 receives, and the other way round.
+// wireTap makes a tap and redirects packets between it and eth0, in both directions.
 func wireTap(inside netlink.Link) error {
 	tap := &netlink.Tuntap{
 		LinkAttrs: netlink.LinkAttrs{Name: tapName, MTU: inside.Attrs().MTU},
@@ -111,8 +111,8 @@ func wireTap(inside netlink.Link) error {
 	return errors.Join(redirect(inside, outside), redirect(outside, inside))
 }
 
-// unwireTap lets eth0 keep what it receives, where the network has wired a tap:
-// the peer is no microVM.
+// unwireTap removes the redirection that the network plugin made from eth0 to a tap:
+// the peer is not a microVM.
 func unwireTap() error {
 	tap, err := netlink.LinkByName(tapName)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -126,7 +126,7 @@ func unwireTap() error {
 		return fmt.Errorf("look for eth0: %w", err)
 	}
 	if err := netlink.QdiscDel(ingressOf(inside)); err != nil {
-		return fmt.Errorf("end the redirection of eth0: %w", err)
+		return fmt.Errorf("remove the redirection of eth0: %w", err)
 	}
 	return netlink.LinkDel(tap)
 }
@@ -137,11 +137,11 @@ func ingressOf(l netlink.Link) *netlink.Ingress {
 	}}
 }
 
-// redirect sends what a device receives out of another one.
+// redirect makes a device transmit all packets that another receives.
 func redirect(from, to netlink.Link) error {
 	index := from.Attrs().Index
 	if err := netlink.QdiscAdd(ingressOf(from)); err != nil {
-		return fmt.Errorf("give %s an ingress: %w", from.Attrs().Name, err)
+		return fmt.Errorf("add an ingress qdisc to %s: %w", from.Attrs().Name, err)
 	}
 	all := &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
@@ -155,7 +155,7 @@ func redirect(from, to netlink.Link) error {
 	return nil
 }
 
-// start boots the guest and waits until it says that it is up.
+// start boots the guest and waits until it reports that it is up.
 func (v *microVM) start(ctx context.Context, c *container) error {
 	words := "console=ttyS0 quiet loglevel=1 panic=-1 nokaslr mitigations=off tsc=reliable"
 	network := []string{"-nic", "none"}
@@ -199,13 +199,13 @@ func (v *microVM) start(ctx context.Context, c *container) error {
 		return nil
 	case <-g.ended:
 		says := g.says.String()
-		return fmt.Errorf("the guest ended: %s", strings.TrimSpace(says[max(0, len(says)-300):]))
+		return fmt.Errorf("the guest exited: %s", strings.TrimSpace(says[max(0, len(says)-300):]))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// listen reads the console until the guest has ended.
+// listen reads the console until the guest exits.
 func (g *guest) listen(console *bufio.Scanner) {
 	said := false
 	for console.Scan() {
@@ -239,9 +239,9 @@ func (v *microVM) remove(_ context.Context, c *container) error {
 	return errors.Join(errs...)
 }
 
-// address is for wrappers, of which microVMs have none.
+// address fails: a microVM has no wrapper.
 func (*microVM) address(*container) (netip.Addr, error) {
-	return netip.Addr{}, errors.New("a microVM's network is not found by a wrapper")
+	return netip.Addr{}, errors.New("a microVM has no wrapper that attaches its network")
 }
 
 func (*microVM) close() error { return nil }

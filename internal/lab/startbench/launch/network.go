@@ -17,13 +17,13 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// network calls the plugins of a CNI list.
+// network is a CNI list, with its peer container.
 type network struct {
 	order   startbench.Order
 	peer    string // the container that pings the others
 	cni     *libcni.CNIConfig
 	list    *libcni.NetworkConfigList
-	pings   *pinger // nil where nothing answers
+	pings   *pinger // nil if containers do not answer pings
 	hasPeer bool
 }
 
@@ -41,19 +41,19 @@ func openNetwork(o startbench.Order, i int) (*network, error) {
 	}, nil
 }
 
-// attachment of a container.
+// attachment returns the CNI arguments for a container.
 func (n *network) attachment(name string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns.Path(name), IfName: "eth0"}
 }
 
-// address is what a plugin gives a container; not valid where it gives none.
+// address is the address that a plugin gave a container; invalid if it gave none.
 type address struct {
 	addr    netip.Addr
 	bits    int
 	gateway netip.Addr
 }
 
-// add calls ADD for the namespace of that name.
+// add calls ADD for a namespace.
 func (n *network) add(ctx context.Context, name string) (address, error) {
 	answer, err := n.cni.AddNetworkList(ctx, n.list, n.attachment(name))
 	if err != nil {
@@ -93,7 +93,7 @@ func (n *network) openPeer(ctx context.Context) error {
 	if _, err := n.add(ctx, n.peer); err != nil {
 		return fmt.Errorf("attach the peer: %w", err)
 	}
-	// Who asks before the container is there asks again soon.
+	// Repeat unanswered neighbour requests soon.
 	return netns.Do(n.peer, func() (err error) {
 		if err := unwireTap(); err != nil {
 			return err
@@ -108,7 +108,8 @@ func (n *network) openPeer(ctx context.Context) error {
 	})
 }
 
-// askSoon lets neighbours be asked for every 10 ms instead of every second.
+// askSoon makes a device repeat neighbour requests every 10 ms instead of every
+// second.
 func askSoon(dev string) error {
 	err := os.WriteFile("/proc/sys/net/ipv4/neigh/"+dev+"/retrans_time_ms", []byte("10"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// deleteNetns is for a namespace that may be gone.
+// deleteNetns removes a namespace, which may be gone already.
 func deleteNetns(name string) error {
 	if err := netns.Delete(name); err != nil && !errors.Is(err, netns.ErrNotExist) {
 		return err
@@ -141,7 +142,7 @@ func deleteNetns(name string) error {
 // of returns the network of the i-th container.
 func (s *session) of(i int) *network { return s.networks[i%len(s.networks)] }
 
-// add carries out DoAdd: ADD for namespaces that are there, and DEL after that.
+// add carries out DoAdd: ADD for existing namespaces, then DEL.
 func (s *session) add(ctx context.Context, c startbench.Command) startbench.Report {
 	if len(s.networks) == 0 {
 		return report(0, nil, errors.New("no network to add"))

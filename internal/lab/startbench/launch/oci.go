@@ -18,14 +18,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench"
 )
 
-// lifetime of a container that nobody stops, in seconds.
+// lifetime is when a container ends that is not stopped, in seconds.
 const lifetime = "900"
 
-// oci starts containers with runc or runsc.
+// oci is the runtime runc or runsc.
 type oci struct {
 	order startbench.Order
 	runc.Runc
-	hidden *hidden // for runsc
+	hidden *hidden // of runsc
 }
 
 func newOCI(o startbench.Order) (r *oci, err error) {
@@ -39,7 +39,7 @@ func newOCI(o startbench.Order) (r *oci, err error) {
 		r.Command = o.Wrapper
 	}
 	if o.Runtime == startbench.RuntimeRunsc {
-		// The only platform that needs neither KVM nor a newer gVisor.
+		// ptrace is the only platform that needs neither KVM nor a newer gVisor.
 		r.ExtraArgs = []string{"--platform=ptrace"}
 		r.hidden, err = hideSysctls(filepath.Join(o.Dir, "sysctl"))
 	}
@@ -48,7 +48,7 @@ func newOCI(o startbench.Order) (r *oci, err error) {
 
 func (r *oci) close() error { return r.hidden.close() }
 
-// environment is what a wrapper reads.
+// environment adds the variables that a wrapper reads.
 func (r *oci) environment(ctx context.Context) context.Context {
 	return runc.WithExtraEnv(ctx, r.order.Env...)
 }
@@ -61,7 +61,7 @@ func (r *oci) prepare(c *container) error {
 	return os.WriteFile(filepath.Join(c.dir, "config.json"), text, 0o644)
 }
 
-// spec is what "runc spec" writes, but for the command, root file system,
+// spec returns the output of "runc spec" with another command, root file system,
 // cgroup and namespace.
 func (r *oci) spec(c *container) *specs.Spec {
 	capabilities := []string{"CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"}
@@ -100,7 +100,7 @@ func (r *oci) spec(c *container) *specs.Spec {
 }
 
 func (r *oci) create(ctx context.Context, c *container) error {
-	// What the runtime says goes to a file: the container inherits it.
+	// The runtime's output goes to a file, since the container inherits it.
 	says, err := os.Create(filepath.Join(c.dir, "output"))
 	if err != nil {
 		return err
@@ -126,14 +126,14 @@ func (r *oci) start(ctx context.Context, c *container) error {
 	return r.hidden.do(func() error { return r.Start(r.environment(ctx), c.name) })
 }
 
-// remove ends a container, which need not be there.
+// remove removes a container, which need not exist.
 func (r *oci) remove(ctx context.Context, c *container) error {
 	return r.hidden.do(func() error {
 		return r.Delete(r.environment(ctx), c.name, &runc.DeleteOpts{Force: true})
 	})
 }
 
-// address of eth0 in the namespace of the container's process.
+// address returns the address of eth0 in the namespace of the container's process.
 func (r *oci) address(c *container) (addr netip.Addr, err error) {
 	text, err := os.ReadFile(r.pidFile(c))
 	if err != nil {

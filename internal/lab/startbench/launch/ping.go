@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// pingEvery is how soon a ping without an answer is repeated.
+// pingEvery is the interval at which unanswered pings are repeated.
 const pingEvery = 10 * time.Millisecond
 
-// pinger sends pings from the namespace that it was opened in.
+// pinger sends pings from the namespace in which it was opened.
 type pinger struct {
 	conn *icmp.PacketConn
 	id   int
@@ -37,7 +37,7 @@ func openPinger() (*pinger, error) {
 	return p, nil
 }
 
-// receive hears the answers until the socket is closed.
+// receive reads answers until the socket is closed.
 func (p *pinger) receive() {
 	defer close(p.done)
 	buffer := make([]byte, 1500)
@@ -47,7 +47,7 @@ func (p *pinger) receive() {
 			return
 		}
 		if err != nil {
-			continue // a ping that could not be delivered
+			continue // error of an undeliverable ping
 		}
 		m, err := icmp.ParseMessage(1, buffer[:n])
 		if err != nil || m.Type != ipv4.ICMPTypeEchoReply {
@@ -84,7 +84,7 @@ func (p *pinger) wait(ctx context.Context, addr netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		// Not reachable yet is no error.
+		// An address may be unreachable at first.
 		_, sendErr := p.conn.WriteTo(packet, &net.IPAddr{IP: addr.AsSlice()})
 		select {
 		case <-answered:

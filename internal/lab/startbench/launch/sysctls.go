@@ -10,8 +10,8 @@ import (
 )
 
 // hidden is a mount namespace without net.* in /proc/sys. gVisor takes a network
-// namespace that has net.core.rmem_default for the machine's own and refuses it;
-// since Linux 6.9 all have. Newer gVisors look elsewhere.
+// namespace with net.core.rmem_default for the host's and refuses it; since Linux
+// 6.9 every namespace has it. Newer releases of gVisor use another test.
 type hidden struct{ mounts *os.File }
 
 // hideSysctls makes the mount namespace; dir is an empty folder.
@@ -35,7 +35,7 @@ func (h *hidden) make(dir string) (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
 	}
-	// Namespaces that are made later come in, nothing gets out.
+	// Mounts of new namespaces propagate into this one, none propagate out.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (h *hidden) make(dir string) (err error) {
 	return err
 }
 
-// do calls fn on a thread in the mount namespace; processes that it starts are
-// there, too. Without one fn is just called.
+// do calls fn on a thread in the mount namespace, which processes that it starts
+// inherit. If h is nil, do calls fn directly.
 func (h *hidden) do(fn func() error) error {
 	if h == nil {
 		return fn()

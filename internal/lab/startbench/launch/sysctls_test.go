@@ -23,7 +23,7 @@ func TestHiddenSysctls(t *testing.T) {
 	err = h.do(func() error {
 		inside, err := list()
 		if strings.Contains(inside, "net") || !strings.Contains(inside, "vm") {
-			t.Errorf("inside there is:\n%s", inside)
+			t.Errorf("the mount namespace has:\n%s", inside)
 		}
 		return err
 	})
@@ -31,6 +31,6 @@ func TestHiddenSysctls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if outside, err := list(); err != nil || !strings.Contains(outside, "net") {
-		t.Errorf("outside there is, %v:\n%s", err, outside)
+		t.Errorf("the host has, %v:\n%s", err, outside)
 	}
 }
