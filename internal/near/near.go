@@ -1,10 +1,10 @@
-// Package near finds what somebody meant by a name that does not exist.
+// Package near suggests the intended name for a misspelt one.
 package near
 
 import "fmt"
 
-// Match is the one of names that word was most likely meant to be, or "" when
-// none is near: at most one wrong letter in three of the longer one.
+// Match returns the name most similar to word, or "" if none is similar enough: at
+// most one edit for three letters of the longer one.
 func Match(word string, names []string) string {
 	best, least := "", len(word)+1
 	for _, name := range names {
@@ -15,7 +15,7 @@ func Match(word string, names []string) string {
 	return best
 }
 
-// Hint is the end of an error message: `: did you mean "NAME"?`, or "".
+// Hint returns the end of an error message: `: did you mean "NAME"?`, or "".
 func Hint(word string, names []string) string {
 	if m := Match(word, names); m != "" {
 		return fmt.Sprintf(": did you mean %q?", m)
@@ -23,8 +23,7 @@ func Hint(word string, names []string) string {
 	return ""
 }
 
-// distance is how many letters must be put in, taken out or changed to make
-// b of a (Levenshtein).
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -29,6 +29,6 @@ func TestHint(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := near.Hint("colour", []string{"uplinks"}); got != "" {
-		t.Errorf("got %q for a word that is near to nothing", got)
+		t.Errorf("got %q for a word that no name is similar to", got)
 	}
 }

@@ -1,6 +1,6 @@
-// Package contention measures how long tasks wait for locks of the kernel, and
-// for RTNL among them, by the tracepoints lock:contention_begin and
-// lock:contention_end (Linux 5.19). Locks that nobody waits for are not seen.
+// Package contention measures how long tasks wait for locks of the kernel, RTNL
+// among them, by the tracepoints lock:contention_begin and lock:contention_end
+// (Linux 5.19). Uncontended locks are not counted.
 package contention
 
 import (
@@ -16,16 +16,16 @@ import (
 
 //go:generate go tool bpf2go -target bpfel -cc clang -type lock_waits -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" contention ../bpf/contention.bpf.c
 
-// ErrNotSupported: the kernel has no such tracepoints.
+// ErrNotSupported means that the kernel lacks the tracepoints.
 var ErrNotSupported = errors.New("no tracepoints of lock contention (Linux 5.19 has them)")
 
-// Kinds of locks, as the kernel's trace/events/lock.h has them.
+// Kinds of locks, from the kernel's trace/events/lock.h.
 const (
 	flagSpin  = 1 << 0
 	flagMutex = 1 << 5
 )
 
-// Waits for a lock, or for several.
+// Waits sums up the waits for one lock or several.
 type Waits struct {
 	Waits   uint64
 	Waited  time.Duration // sum of all waits
@@ -38,7 +38,7 @@ func (w *Waits) add(l contentionLockWaits) {
 	w.Longest = max(w.Longest, time.Duration(l.LongestNs))
 }
 
-// Counted is what a Meter has measured.
+// Counted is the result of a Meter.
 type Counted struct {
 	RTNL  Waits
 	Spin  Waits // spin locks
@@ -46,16 +46,16 @@ type Counted struct {
 	Other Waits // semaphores and the like
 }
 
-// Meter measures while it is open.
+// Meter measures as long as it is open.
 type Meter struct {
 	objects contentionObjects
 	links   []link.Link
 	rtnl    uint64 // address of the lock
 }
 
-// Open attaches the probes. Waits count of the tasks in a cgroup of v2, all if
-// its folder is "". The error wraps ErrNotSupported where the kernel has no
-// such tracepoints.
+// Open attaches the probes. They count the waits of the tasks in a cgroup v2
+// directory, or of all tasks if cgroup is "". The error wraps ErrNotSupported if the
+// kernel lacks the tracepoints.
 func Open(cgroup string) (m *Meter, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
@@ -69,7 +69,7 @@ func Open(cgroup string) (m *Meter, err error) {
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	// Ahead of the probes: no other task's wait may begin to count.
+	// Set the filter before the probes are attached, so that they count no other task.
 	if cgroup != "" {
 		if err := m.only(cgroup); err != nil {
 			return m, fmt.Errorf("watch the tasks of %s: %w", cgroup, err)
@@ -106,7 +106,7 @@ func (m *Meter) only(cgroup string) error {
 	return m.objects.ByCgroup.Set(uint32(1))
 }
 
-// Reset begins anew.
+// Reset sets all counters to zero.
 func (m *Meter) Reset() error {
 	addresses, err := m.addresses()
 	if err != nil {
@@ -125,7 +125,7 @@ func (m *Meter) addresses() (all []uint64, err error) {
 	return all, err
 }
 
-// each calls fn for every lock that somebody has waited for.
+// each calls fn for every contended lock.
 func (m *Meter) each(fn func(address uint64, l contentionLockWaits)) error {
 	var address uint64
 	var lock contentionLockWaits
@@ -139,7 +139,7 @@ func (m *Meter) each(fn func(address uint64, l contentionLockWaits)) error {
 	return nil
 }
 
-// Read returns what was measured since Open or Reset.
+// Read returns the measurement since Open or Reset.
 func (m *Meter) Read() (c Counted, err error) {
 	err = m.each(func(address uint64, l contentionLockWaits) {
 		switch {

@@ -59,7 +59,7 @@ func TestWaitsForRTNL(t *testing.T) {
 	}
 }
 
-// RTNL has to be the same lock each time.
+// Each Open finds the same lock as RTNL.
 func TestSameLockAgain(t *testing.T) {
 	first, second := open(t, ""), open(t, "")
 	if first.rtnl != second.rtnl {
@@ -67,7 +67,7 @@ func TestSameLockAgain(t *testing.T) {
 	}
 }
 
-// A group without tasks waits for nothing.
+// A group without tasks has no waits.
 func TestOnlyTheGroupCounts(t *testing.T) {
 	const root = "/sys/fs/cgroup/unified"
 	dir, err := os.MkdirTemp(root, "scon-t")
@@ -87,6 +87,6 @@ func TestOnlyTheGroupCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c != (Counted{}) {
-		t.Errorf("nobody is in the group: %+v", c)
+		t.Errorf("the group has no tasks, but waits: %+v", c)
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// provokeFor is how long threads contend for RTNL to find out which lock it is:
-// kernels do not say where it lies. How many there are.
+// provokeFor is how long threads contend for RTNL to find its address, which the
+// kernel does not publish; provokeThreads is the number of threads.
 const (
 	provokeFor     = 100 * time.Millisecond
 	provokeThreads = 4
 )
 
-// findRTNL lets threads of this process make and remove devices, which RTNL
-// guards: it is the mutex that they wait for most often.
+// findRTNL finds RTNL: threads of this process make and remove devices, which RTNL
+// serialises. RTNL is the mutex for which they wait most often.
 func (m *Meter) findRTNL() error {
 	if err := m.objects.WatchedProcess.Set(uint32(os.Getpid())); err != nil {
 		return err
@@ -35,13 +35,13 @@ func (m *Meter) findRTNL() error {
 		}
 	})
 	if err == nil && m.rtnl == 0 {
-		err = errors.New("nobody waited for it")
+		err = errors.New("no thread waited for it")
 	}
 	return err
 }
 
-// together has several threads contend, each in a namespace of its own, which
-// is made before waits count: that takes other locks.
+// together makes several threads contend, each in a namespace of its own. All
+// namespaces are made first, since that takes other locks.
 func (m *Meter) together() error {
 	errs := make([]error, provokeThreads)
 	var group, made sync.WaitGroup
@@ -50,7 +50,7 @@ func (m *Meter) together() error {
 	for i := range errs {
 		group.Go(func() {
 			var once sync.Once
-			defer once.Do(made.Done) // also if there is no namespace
+			defer once.Do(made.Done) // also if Scratch fails
 			errs[i] = netns.Scratch(func() error {
 				once.Do(made.Done)
 				<-begin

@@ -1,4 +1,4 @@
-// Package output writes files whose names a user gives.
+// Package output writes files that a user names.
 package output
 
 import (
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check tells, before long work, whether Write can work at its end. It changes
-// nothing at path.
+// Check returns an error if Write to path would fail. Commands call it before a long
+// measurement. It does not change path.
 func Check(path string) (err error) {
 	defer describe(path, &err)
 	info, err := os.Lstat(path)
@@ -29,8 +29,8 @@ func Check(path string) (err error) {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Write writes a file wholly or not at all. What is no plain file, such as
-// /dev/stdout or a link, stays what it is and is written to.
+// Write replaces a file atomically. It writes through a path that is not a regular
+// file, such as /dev/stdout or a symbolic link.
 func Write(path string, content []byte) (err error) {
 	defer describe(path, &err)
 	info, err := os.Lstat(path)
@@ -51,12 +51,12 @@ func Write(path string, content []byte) (err error) {
 	return err
 }
 
-// draft is a file that is to become another in the same folder.
+// draft creates a temporary file in the folder of path.
 func draft(path string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 }
 
-// describe says what an error is about: the file, not its draft.
+// describe makes an error name the file instead of its draft.
 func describe(path string, err *error) {
 	if *err == nil {
 		return

@@ -31,8 +31,8 @@ func TestWriteReplaces(t *testing.T) {
 	}
 }
 
-// A link, a pipe or a device is not replaced by a file.
-func TestWriteToWhatIsNoFile(t *testing.T) {
+// Write does not replace a link, a pipe or a device by a file.
+func TestWriteToSpecialFiles(t *testing.T) {
 	dir := t.TempDir()
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
 	if err := os.Symlink(target, link); err != nil {
@@ -41,7 +41,7 @@ func TestWriteToWhatIsNoFile(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // which waits for no writer
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // O_RDWR: the open does not wait for a writer
 	if err != nil {
 		t.Fatal(err)
 	}

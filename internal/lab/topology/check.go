@@ -10,26 +10,27 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// maxInterface is the longest name of an interface; a VLAN needs a name for the
-// device below, too.
+// maxInterface is the maximum length of an interface name. With a VLAN the limit is
+// lower, since the device below gets a name that is derived from it.
 const (
 	maxInterface = 15
 	maxOnVLAN    = maxInterface - len(belowVLAN)
 )
 
-// belowVLAN begins the name of the device that a VLAN is on.
+// belowVLAN is the prefix of the name of a VLAN's lower device.
 const belowVLAN = "vf-"
 
-// checker collects what no schema can say.
+// checker collects the problems that the schema cannot express.
 type checker struct {
 	*Topology
 	problems []problem
-	taken    map[string]bool // ends by NODE:INTERFACE
+	taken    map[string]bool // links' ends by NODE:INTERFACE
 	given    map[netip.Addr]End
-	moved    map[string]bool // devices of the host
+	moved    map[string]bool // devices of the host that a link takes
 }
 
-// check finds what cannot be built, and completes the flows' paths.
+// check finds errors that make the topology impossible to build, and completes the
+// flows' paths.
 func (t *Topology) check() []problem {
 	c := &checker{Topology: t, taken: map[string]bool{}, given: map[netip.Addr]End{}, moved: map[string]bool{}}
 	for i, l := range t.Links {
@@ -43,7 +44,7 @@ func (t *Topology) check() []problem {
 			c.end(l, e, place)
 		}
 	}
-	if len(c.problems) == 0 { // paths need links that are right
+	if len(c.problems) == 0 { // paths need valid links
 		c.flows()
 	}
 	return c.problems
@@ -97,7 +98,7 @@ func (c *checker) end(l Link, e End, path []string) {
 	c.host(l, e, path)
 }
 
-// host checks what an end takes of the machine.
+// host checks the device of the host that an end takes.
 func (c *checker) host(l Link, e End, path []string) {
 	device := e.Host
 	switch {
@@ -153,8 +154,8 @@ func (c *checker) flows() {
 	}
 }
 
-// validInterface is the kernel's dev_valid_name, with a bound. In a name with '%'
-// the kernel puts a number.
+// validInterface is the kernel's dev_valid_name, with a maximum length. It refuses
+// '%', which the kernel replaces by a number.
 func validInterface(name string, longest int) bool {
 	return name != "" && len(name) <= longest && name != "lo" && name != "." && name != ".." &&
 		!strings.ContainsAny(name, "/:% \t\n\v\f\r\x00")

@@ -15,15 +15,15 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// label that containers of a topology have, with its name.
+// label is the label of a topology's containers; its value is the topology's name.
 const label = "scon.topology"
 
-// atOnce is how many containers are started at a time.
+// atOnce is the number of containers that are started at a time.
 const atOnce = 8
 
 var errNoDocker = errors.New("nodes of kind linux need docker, which is not in PATH; Debian package docker.io has it")
 
-// docker runs one command of the Docker client and returns what it prints.
+// docker runs one command of the Docker client and returns its output.
 func (l *Lab) docker(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -37,12 +37,12 @@ func (l *Lab) docker(cmd *exec.Cmd) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// hasContainers tells whether nodes are containers.
+// hasContainers reports whether some nodes are containers.
 func (t *Topology) hasContainers() bool {
 	return slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.Kind == Docker })
 }
 
-// checkDocker finds out whether there is an engine to start them.
+// checkDocker returns an error if there is no engine to start containers.
 func (l *Lab) checkDocker(ctx context.Context) error {
 	if !l.hasContainers() {
 		return nil
@@ -51,8 +51,8 @@ func (l *Lab) checkDocker(ctx context.Context) error {
 	return err
 }
 
-// startContainers starts the nodes that are containers, without a network of
-// Docker's own.
+// startContainers starts the nodes that are containers, with Docker's network
+// "none".
 func (b *builder) startContainers() error {
 	group, ctx := errgroup.WithContext(b.ctx)
 	group.SetLimit(atOnce)
@@ -76,14 +76,14 @@ func (b *builder) startContainers() error {
 	return group.Wait()
 }
 
-// nameContainer makes a container's namespace known to ip(8).
+// nameContainer gives a container's namespace a name for ip(8).
 func (b *builder) nameContainer(n Node) error {
 	pid, err := b.docker(exec.CommandContext(b.ctx, "docker", "inspect", "--format", "{{.State.Pid}}", b.namespace(n.Name)))
 	if err != nil {
 		return err
 	}
 	if pid == "0" {
-		return fmt.Errorf("its container has ended already; \"docker logs %s\" has its last words", b.namespace(n.Name))
+		return fmt.Errorf("its container has exited; \"docker logs %s\" prints its output", b.namespace(n.Name))
 	}
 	return netns.Attach(b.namespace(n.Name), "/proc/"+pid+"/ns/net")
 }
@@ -92,7 +92,7 @@ func (b *builder) nameContainer(n Node) error {
 func (l *Lab) removeContainers() error {
 	ids, err := l.docker(exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+label+"="+l.Name))
 	if errors.Is(err, errNoDocker) {
-		return nil // and what it ran is gone with it
+		return nil // without an engine there are no containers
 	}
 	if err != nil || ids == "" {
 		return err
@@ -101,7 +101,7 @@ func (l *Lab) removeContainers() error {
 	return err
 }
 
-// listCPUs writes numbers of CPUs as Docker reads them.
+// listCPUs formats CPU numbers for Docker.
 func listCPUs(cpus []int) string {
 	var words []string
 	for _, cpu := range cpus {

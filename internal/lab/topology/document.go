@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// document is a YAML file with the places of its values.
+// document is a YAML file with the positions of its values.
 type document struct {
 	value    any
 	places   map[string]place    // by path
@@ -22,22 +22,22 @@ type document struct {
 	problems []problem
 }
 
-// place in the file, from 1.
+// place is a position in the file, counted from 1.
 type place struct{ line, column int }
 
 func (p place) compare(o place) int {
 	return cmp.Or(cmp.Compare(p.line, o.line), cmp.Compare(p.column, o.column))
 }
 
-// key of a path in the document's maps.
+// key returns the key of a path in the document's maps.
 func key(path []string) string { return strings.Join(path, "\x00") }
 
-// refuse notes a problem with a field.
+// refuse records a problem with a field.
 func (d *document) refuse(err error, path ...string) {
 	d.problems = append(d.problems, problem{append([]string(nil), path...), err.Error()})
 }
 
-// place of a field, or of what it would be in.
+// place returns the position of a field or, if it is missing, of its parent.
 func (d *document) place(path []string) place {
 	for n := len(path); n >= 0; n-- {
 		if p, ok := d.places[key(path[:n])]; ok {
@@ -47,14 +47,14 @@ func (d *document) place(path []string) place {
 	return place{1, 1}
 }
 
-// keys of a mapping, in the file's order.
+// keys returns the keys of a mapping, in the file's order.
 func (d *document) keys(path ...string) []string { return d.order[key(path)] }
 
-// maxDepth is how deep mappings and lists may be in each other. A topology has six
-// levels; the parser's time rises with the square of them.
+// maxDepth is the maximum nesting of mappings and lists. A topology has six levels;
+// the parser's time is quadratic in the depth.
 const maxDepth = 100
 
-// checkDepth refuses what is too deep, which a file of hostile content may be.
+// checkDepth refuses deeply nested content, as a hostile file may have.
 func checkDepth(content []byte) error {
 	depth, dashes, line := 0, 0, 0
 	for _, t := range lexer.Tokenize(string(content)) {
@@ -76,7 +76,7 @@ func checkDepth(content []byte) error {
 	return nil
 }
 
-// byteOrderMark begins files of some editors.
+// byteOrderMark is written by some editors at the beginning of a file.
 const byteOrderMark = "\ufeff"
 
 // parse reads one YAML document. Errors begin with LINE:COLUMN.
@@ -112,10 +112,10 @@ func parse(content []byte) (*document, error) {
 	return d, err
 }
 
-// read turns a node of the syntax tree into a value and notes where it is.
+// read converts a node of the syntax tree to a value and records its position.
 func (d *document) read(n ast.Node, path []string) (any, error) {
 	at := n.GetToken().Position
-	if _, known := d.places[key(path)]; !known { // a key's place is better
+	if _, known := d.places[key(path)]; !known { // a key's position takes precedence
 		d.places[key(path)] = place{at.Line, at.Column}
 	}
 	switch n := n.(type) {

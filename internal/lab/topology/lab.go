@@ -16,13 +16,13 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// DefaultDir keeps the records of the topologies that are up.
+// DefaultDir has the records of the topologies that are up.
 const DefaultDir = "/run/scon-lab"
 
 var (
-	// ErrUp is wrapped when a topology of that name is up already.
+	// ErrUp is wrapped if a topology of that name is up already.
 	ErrUp = errors.New("is up already")
-	// ErrDown is wrapped when there is none of that name.
+	// ErrDown is wrapped if no topology of that name is up.
 	ErrDown = errors.New("is not up")
 )
 
@@ -33,7 +33,7 @@ type Lab struct {
 	moves []move
 }
 
-// record is what the file of a lab has.
+// record is the content of a lab's file.
 type record struct {
 	Topology *Topology `json:"topology"`
 	Moves    []move    `json:"moves"`
@@ -46,8 +46,8 @@ func withDefault(dir string) string {
 	return dir
 }
 
-// Open returns the lab of a name that is up. The error wraps ErrDown if there is
-// none. dir is that of Options.
+// Open returns the lab of that name. The error wraps ErrDown if it is not up. dir is
+// Options.Dir.
 func Open(name, dir string) (*Lab, error) {
 	l := &Lab{Topology: &Topology{Name: name}, dir: withDefault(dir)}
 	text, err := os.ReadFile(l.file())
@@ -58,7 +58,7 @@ func Open(name, dir string) (*Lab, error) {
 		return nil, fmt.Errorf("read the record of topology %q: %w", name, err)
 	}
 	r := record{Topology: l.Topology}
-	if len(text) > 0 { // else its Up was cut off before anything was built
+	if len(text) > 0 { // empty: Up was interrupted before it built anything
 		if err := json.Unmarshal(text, &r); err != nil {
 			return nil, fmt.Errorf("read the record of topology %q, %s: %w", name, l.file(), err)
 		}
@@ -67,7 +67,7 @@ func Open(name, dir string) (*Lab, error) {
 	return l, nil
 }
 
-// List returns the labs that are up, by their names.
+// List returns the labs that are up, sorted by name.
 func List(dir string) ([]*Lab, error) {
 	files, err := filepath.Glob(filepath.Join(withDefault(dir), "*"+suffix))
 	if err != nil {
@@ -77,7 +77,7 @@ func List(dir string) ([]*Lab, error) {
 	for _, file := range files {
 		l, err := Open(strings.TrimSuffix(filepath.Base(file), suffix), dir)
 		if errors.Is(err, ErrDown) {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -87,12 +87,12 @@ func List(dir string) ([]*Lab, error) {
 	return labs, nil
 }
 
-// suffix of the records.
+// suffix is the suffix of the records' file names.
 const suffix = ".json"
 
 func (l *Lab) file() string { return filepath.Join(l.dir, l.Name+suffix) }
 
-// claim makes the record, which only one can.
+// claim creates the record exclusively.
 func (l *Lab) claim() error {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return fmt.Errorf("keep a record of the topology: %w", err)
@@ -111,7 +111,7 @@ func (l *Lab) claim() error {
 	return l.write()
 }
 
-// checkNames refuses what others have made: Close would remove it.
+// checkNames refuses namespaces that exist already: Close would remove them.
 func (l *Lab) checkNames() error {
 	for _, n := range l.Nodes {
 		switch _, err := netns.Inode(l.Path(n.Name)); {
@@ -132,11 +132,11 @@ func (l *Lab) forget() error {
 	if err := os.Remove(l.file()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	os.Remove(l.dir) // unless there are others
+	os.Remove(l.dir) // fails if there are other records
 	return nil
 }
 
-// write writes the record, whole or not at all.
+// write writes the record atomically.
 func (l *Lab) write() error {
 	text, err := json.MarshalIndent(record{l.Topology, l.moves}, "", "  ")
 	if err != nil {
@@ -149,10 +149,9 @@ func (l *Lab) write() error {
 	return os.Rename(next, l.file())
 }
 
-// Close removes the lab, whole or half built, and brings devices of the machine
-// back to the caller's namespace. Processes in a namespace live on without its
-// links; the kernel removes what is left of the rest within a moment. A node whose
-// device cannot be brought back stays, for another Close.
+// Close removes the lab, also a partly built one, and moves devices of the host back
+// to the caller's namespace. Processes in a node continue without links. A node
+// whose device cannot be moved back stays until another Close.
 func (l *Lab) Close() error {
 	var errs []error
 	keep := map[string]bool{}
@@ -187,8 +186,7 @@ func (l *Lab) Close() error {
 	return nil
 }
 
-// held tells which namespaces would outlive their names because processes are in
-// them.
+// held returns the namespaces that processes keep alive without their names.
 func (l *Lab) held() map[string]bool {
 	byInode := map[uint64]string{}
 	for _, n := range l.Nodes {
@@ -207,7 +205,7 @@ func (l *Lab) held() map[string]bool {
 	return held
 }
 
-// removeLinks removes the links of the current namespace.
+// removeLinks removes the links of the calling thread's namespace.
 func removeLinks() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -231,7 +229,7 @@ func (l *Lab) namespace(node string) string { return "scon-" + l.Name + "-" + no
 // Path returns the path of a node's network namespace.
 func (l *Lab) Path(node string) string { return netns.Path(l.namespace(node)) }
 
-// node returns a node, or an error that lists them.
+// node returns a node. The error lists the nodes that exist.
 func (l *Lab) node(name string) (Node, error) {
 	if i := l.index(name); i >= 0 {
 		return l.Nodes[i], nil
@@ -251,8 +249,8 @@ func (l *Lab) Do(node string, fn func() error) error {
 	return netns.Do(l.Path(node), fn)
 }
 
-// Enter moves the calling, locked thread into a node's namespace and onto its
-// CPUs for good.
+// Enter moves the calling thread, which must be locked, into a node's namespace and
+// onto its CPUs, permanently.
 func (l *Lab) Enter(node string) error {
 	n, err := l.node(node)
 	if err != nil {

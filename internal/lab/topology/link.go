@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// String names a link for messages: "a:eth1 - b:eth1".
+// String returns a link's name for messages: "a:eth1 - b:eth1".
 func (l Link) String() string {
 	var ends []string
 	for _, e := range l.Ends {
@@ -21,7 +21,7 @@ func (l Link) String() string {
 	return strings.Join(ends, " - ")
 }
 
-// hostAddr is an address of one machine.
+// hostAddr returns an address with the prefix of a single host.
 func hostAddr(addr netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(addr, addr.BitLen()))}
 }
@@ -30,7 +30,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// makeLink makes a link's devices, and has them carry packets.
+// makeLink makes a link's devices and brings them up.
 func (b *builder) makeLink(l Link) (err error) {
 	if l.Type == Veth {
 		err = b.makeVeth(l)
@@ -52,7 +52,7 @@ func (b *builder) makeLink(l Link) (err error) {
 	return nil
 }
 
-// makeEnd brings a device of the machine, or one on top of it, into a node.
+// makeEnd moves a device of the host, or a device on top of it, into a node.
 func (b *builder) makeEnd(l Link, e End) error {
 	switch l.Type {
 	case Macvlan:
@@ -65,8 +65,8 @@ func (b *builder) makeEnd(l Link, e End) error {
 	return fmt.Errorf("type %q is unknown", l.Type)
 }
 
-// makeVeth makes a pair whose ends are in the nodes from the start: to move a
-// device costs the kernel 16 ms.
+// makeVeth makes a pair with its ends in the nodes, since moving a device takes the
+// kernel 16 ms.
 func (b *builder) makeVeth(l Link) error {
 	here, there := l.Ends[0], l.Ends[1]
 	peer, err := netns.Open(b.Path(there.Node))
@@ -95,7 +95,7 @@ var macvlanModes = map[string]netlink.MacvlanMode{
 	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
 }
 
-// makeMacvlan makes a macvlan of a device of the machine in a node.
+// makeMacvlan makes a macvlan on a device of the host in a node.
 func (b *builder) makeMacvlan(l Link, e End) error {
 	parent, err := b.hostDevice(e.Host)
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *builder) makeMacvlan(l Link, e End) error {
 	return nil
 }
 
-// hostDevice finds a device of the machine.
+// hostDevice returns a device of the host.
 func (b *builder) hostDevice(name string) (netlink.Link, error) {
 	link, err := b.host.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -128,7 +128,7 @@ func (b *builder) hostDevice(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// configure gives an end its address, switches it on, and impairs it.
+// configure sets an end's address, brings it up and adds its impairments.
 func (b *builder) configure(l Link, e End) error {
 	h := b.nodes[e.Node]
 	link, err := h.LinkByName(e.Interface)

@@ -11,19 +11,19 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// move is a device of the machine that is in a node now, or on its way.
+// move records the move of a device of the host into a node.
 type move struct {
 	Node string `json:"node"`
-	Dev  string `json:"dev"`  // its name in the node
-	Host string `json:"host"` // its name on the machine
-	// Between is its name on the way, that no other device has at either end.
+	Dev  string `json:"dev"`  // name in the node
+	Host string `json:"host"` // name on the host
+	// Between is a temporary name during the move, unique in both namespaces.
 	Between string `json:"between"`
-	// Up tells whether it was switched on at the machine, and MTU what it had.
+	// Up is whether the device was up on the host, MTU its MTU there.
 	Up  bool `json:"up"`
 	MTU int  `json:"mtu"`
 }
 
-// take moves a device of the machine into a node, under another name.
+// take moves a device of the host into a node and renames it.
 func (b *builder) take(e End, host, dev string) error {
 	link, err := b.hostDevice(host)
 	if err != nil {
@@ -48,8 +48,8 @@ func (b *builder) take(e End, host, dev string) error {
 	return carry(b.host, link, m.Between, int(node.Fd()), b.nodes[e.Node], dev)
 }
 
-// unused refuses a device that the machine itself needs: what is moved loses
-// its addresses.
+// unused refuses a device that the host uses, since a move removes the device's
+// addresses.
 func (b *builder) unused(link netlink.Link) error {
 	name := link.Attrs().Name
 	if link.Attrs().MasterIndex != 0 {
@@ -65,7 +65,7 @@ func (b *builder) unused(link netlink.Link) error {
 	return nil
 }
 
-// carry moves a device to another namespace, under another name between.
+// carry moves a device to another namespace, with a temporary name.
 func carry(from *netlink.Handle, link netlink.Link, between string, to int, there *netlink.Handle, name string) error {
 	old := link.Attrs().Name
 	if err := from.LinkSetDown(link); err != nil {
@@ -87,8 +87,8 @@ func carry(from *netlink.Handle, link netlink.Link, between string, to int, ther
 	return nil
 }
 
-// bringBack moves a device back to the machine, from wherever a move of it was
-// cut off, and makes it what it was there.
+// bringBack moves a device back to the host and restores its state, at whatever step
+// the move was interrupted.
 func (l *Lab) bringBack(m move) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -105,7 +105,7 @@ func (l *Lab) bringBack(m move) error {
 	return nil
 }
 
-// bringOut moves the device out of the node, if it is there.
+// bringOut moves the device out of the node, if it is in it.
 func (l *Lab) bringOut(m move, host *netlink.Handle) error {
 	home, err := netns.Open("")
 	if err != nil {
@@ -130,8 +130,8 @@ func (l *Lab) bringOut(m move, host *netlink.Handle) error {
 	return err
 }
 
-// settle gives the device, which is at the machine, the name, the MTU and the
-// state that it had there. It is no error if it is gone.
+// settle restores name, MTU and state of the device, which is on the host. A missing
+// device is no error.
 func (m move) settle(host *netlink.Handle) error {
 	link, err := findEither(host, m.Between, m.Host)
 	if link == nil || err != nil {
@@ -151,13 +151,13 @@ func (m move) settle(host *netlink.Handle) error {
 		return nil
 	}
 	if err := host.LinkSetUp(link); err != nil {
-		return fmt.Errorf("switch it on: %w", err)
+		return fmt.Errorf("bring it up: %w", err)
 	}
 	return nil
 }
 
-// findEither finds the device of the first name, else that of the second; nil if
-// there is none.
+// findEither returns the device of the first name, else that of the second, else
+// nil.
 func findEither(h *netlink.Handle, first, second string) (netlink.Link, error) {
 	for _, name := range []string{first, second} {
 		link, err := h.LinkByName(name)

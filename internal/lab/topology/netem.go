@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoNetem is wrapped when the kernel cannot delay or lose packets.
+// ErrNoNetem is wrapped if the kernel has no netem, which delays and drops packets.
 var ErrNoNetem = errors.New("this kernel has no netem (CONFIG_NET_SCH_NETEM): leave delay, jitter and loss out")
 
-// netem keeps delays in units of 64 ns, of which it can count 2^32.
+// netem stores delays in units of 64 ns, as 32-bit numbers.
 const (
 	minDelay = time.Microsecond
 	maxDelay = 4 * time.Minute
 )
 
-// queue is how many packets may be on their way at a time, more than ever are: the
-// kernel's own 1000 would lose some that the file does not say.
+// queue is netem's limit of packets, larger than any number in flight. The default
+// of 1000 would drop packets without loss in the file.
 const queue = 4 << 20
 
-// impair delays and loses what a device sends.
+// impair adds delay and loss to the packets that a device sends.
 func impair(h *netlink.Handle, link netlink.Link, l Link) error {
 	err := h.QdiscAdd(netlink.NewNetem(netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index,

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// hop is a way from a node to a neighbour.
+// hop is a link from a node to a neighbour.
 type hop struct {
 	to  string
-	dev string     // of the node
-	via netip.Addr // of the neighbour
-	// delay is the longest on the link.
+	dev string     // the node's device
+	via netip.Addr // the neighbour's address
+	// delay is the link's maximum delay.
 	delay time.Duration
 }
 
-// graph has the hops of every node, in the order of the links.
+// graph has the hops of each node, in the order of the links.
 type graph map[string][]hop
 
 func (t *Topology) graph() graph {
@@ -33,7 +33,7 @@ func (t *Topology) graph() graph {
 	return g
 }
 
-// hop returns the first way from a node to a neighbour.
+// hop returns the first hop from a node to a neighbour.
 func (g graph) hop(node, neighbour string) (hop, bool) {
 	i := slices.IndexFunc(g[node], func(h hop) bool { return h.to == neighbour })
 	if i < 0 {
@@ -42,7 +42,7 @@ func (g graph) hop(node, neighbour string) (hop, bool) {
 	return g[node][i], true
 }
 
-// Delay is the longest that the links of a path delay a packet.
+// Delay returns the maximum delay of a packet by the links of a path.
 func (t *Topology) Delay(path []string) (longest time.Duration) {
 	g := t.graph()
 	for i := range path[1:] {
@@ -53,8 +53,8 @@ func (t *Topology) Delay(path []string) (longest time.Duration) {
 	return longest
 }
 
-// towards finds the fewest links from every node to one: its neighbour on that
-// way. Nodes that no link leads from are not in it.
+// towards returns each node's neighbour on the shortest path to a root. Nodes without
+// a path are not in the result.
 func (g graph) towards(root string) map[string]string {
 	next := map[string]string{root: root}
 	for queue := []string{root}; len(queue) > 0; queue = queue[1:] {
@@ -68,7 +68,7 @@ func (g graph) towards(root string) map[string]string {
 	return next
 }
 
-// expand puts in the nodes that lie between those of a path.
+// expand completes a path with the nodes between those given.
 func (g graph) expand(path []string) ([]string, error) {
 	whole := []string{path[0]}
 	for _, to := range path[1:] {

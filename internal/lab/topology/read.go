@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// maxSize bounds the file, in bytes.
+// maxSize is the maximum size of the file in bytes.
 const maxSize = 1 << 20
 
-// Load reads a file. Each problem begins with FILE:LINE:COLUMN and the field.
+// Load reads a file. Each error begins with FILE:LINE:COLUMN and the field.
 func Load(path string) (*Topology, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -27,7 +27,7 @@ func Load(path string) (*Topology, error) {
 	return Read(path, f)
 }
 
-// Read is Load for content that is open already; name stands in its errors.
+// Read is Load for an open file; errors begin with name.
 func Read(name string, r io.Reader) (*Topology, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
@@ -58,13 +58,13 @@ func Read(name string, r io.Reader) (*Topology, error) {
 	return t, nil
 }
 
-// problem is what is wrong with a field.
+// problem is an error in a field.
 type problem struct {
-	path []string // of keys and indices from the file's root
+	path []string // keys and indices from the root
 	what string
 }
 
-// report says where the problems are, in the file's order.
+// report formats the problems with their positions, in the file's order.
 func (d *document) report(name string, problems []problem) error {
 	slices.SortStableFunc(problems, func(a, b problem) int { return d.place(a.path).compare(d.place(b.path)) })
 	var errs []error
@@ -75,7 +75,7 @@ func (d *document) report(name string, problems []problem) error {
 	return errors.Join(errs...)
 }
 
-// field writes a path as one does: "topology.links[2].delay ".
+// field formats a path: "topology.links[2].delay ".
 func field(path []string) string {
 	if len(path) == 0 {
 		return ""
@@ -94,7 +94,7 @@ func field(path []string) string {
 	return b.String() + " "
 }
 
-// The file's fields, after the schema has accepted them.
+// The file's fields, validated by the schema.
 type (
 	file struct {
 		Name     string `json:"name"`
@@ -131,7 +131,7 @@ type (
 	}
 )
 
-// UnmarshalJSON reads NODE:INTERFACE, too.
+// UnmarshalJSON also accepts NODE:INTERFACE.
 func (e *fileEnd) UnmarshalJSON(text []byte) error {
 	var short string
 	if json.Unmarshal(text, &short) == nil {
@@ -142,8 +142,8 @@ func (e *fileEnd) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*fields)(e))
 }
 
-// decode makes a topology of a file that the schema has accepted. Values that
-// cannot be read are left as the checks find them.
+// decode converts a file that the schema has accepted to a topology. It records
+// invalid values as problems.
 func (d *document) decode() (*Topology, error) {
 	text, err := json.Marshal(d.value)
 	if err != nil {
@@ -174,7 +174,7 @@ func (d *document) decode() (*Topology, error) {
 	return t, nil
 }
 
-// link reads a link's values; path is its own.
+// link reads a link; path is the link's path.
 func (d *document) link(f fileLink, path ...string) Link {
 	l := Link{Type: f.Type, Mode: f.Mode, VLAN: f.VLAN, MTU: f.MTU, Loss: f.Loss}
 	if l.Type == "" {
@@ -205,7 +205,8 @@ func (d *document) link(f fileLink, path ...string) Link {
 	return l
 }
 
-// end reads an endpoint's values; path is its own, host the link's.
+// end reads an endpoint; path is the endpoint's path, host the link's device of the
+// host.
 func (d *document) end(f fileEnd, host string, path ...string) End {
 	e := End{Node: f.Node, Interface: f.Interface, Host: f.Host, VF: noVF}
 	if e.Host == "" {
@@ -226,17 +227,17 @@ func (d *document) end(f fileEnd, host string, path ...string) End {
 	return e
 }
 
-// isHost tells whether a machine can have an IPv4 address.
+// isHost reports whether a host can have an IPv4 address.
 func isHost(p netip.Prefix) bool {
 	a := p.Addr()
 	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || p.Bits() < 1 {
 		return false
 	}
-	// The first and the last of a network are none, unless they are all it has.
+	// The first and the last address of a network are reserved, except in /31 and /32.
 	return p.Bits() >= 31 || a != p.Masked().Addr() && p.Contains(a.Next())
 }
 
-// parseCPUs reads a list as the kernel writes it: 0-1,3.
+// parseCPUs parses a list in the kernel's format: 0-1,3.
 func parseCPUs(list string) (cpus []int, err error) {
 	want := fmt.Errorf("is %q: want numbers of CPUs such as 0-1,3", list)
 	for part := range strings.SplitSeq(list, ",") {

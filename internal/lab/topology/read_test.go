@@ -108,7 +108,7 @@ func TestDelay(t *testing.T) {
 }
 
 func TestReadRefuses(t *testing.T) {
-	// with has the file of two nodes and a link with other lines in it.
+	// with returns a file with two nodes and a link that contains the given lines.
 	with := func(node, link, rest string) string {
 		return "name: x\ntopology:\n  nodes:\n    a: " + node + "\n    b: {}\n  links:\n    - " + link + "\n" + rest
 	}
@@ -186,7 +186,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// What editors of other systems write is read.
+// Files with a byte order mark and other line ends are read.
 func TestReadForeignText(t *testing.T) {
 	mustRead(t, byteOrderMark+strings.ReplaceAll(ring, "\n", "\r\n"))
 }

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flowPriority of the flows' rules: before the kernel's own for its main table.
+// flowPriority is the priority of the flows' rules, ahead of the kernel's rule for
+// the main table.
 const flowPriority = 1000
 
-// route gives every node a way to every other, by the fewest links, and the
-// flows their own.
+// route adds routes between all nodes along the shortest paths, and the routes of
+// the flows.
 func (b *builder) route() error {
 	g := b.graph()
 	ways := map[string]map[string][]string{} // by node and neighbour: who is there
@@ -43,8 +44,8 @@ func (b *builder) route() error {
 	return nil
 }
 
-// routeNode adds the routes of a node: one for each other node, but a default
-// route for those behind the neighbour with the most of them.
+// routeNode adds the routes of a node: a default route by way of the neighbour that
+// leads to most nodes, and one route for each node behind another neighbour.
 func (b *builder) routeNode(g graph, node string, ways map[string][]string) error {
 	most := ""
 	for neighbour, nodes := range ways {
@@ -70,10 +71,10 @@ func (b *builder) routeNode(g graph, node string, ways map[string][]string) erro
 	return nil
 }
 
-// anywhere is what a default route leads to.
+// anywhere is the destination of a default route.
 var anywhere = ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 
-// routeVia adds a route of a node by way of its neighbour.
+// routeVia adds a route of a node with a neighbour as next hop.
 func (b *builder) routeVia(g graph, node, neighbour string, r netlink.Route) error {
 	h, _ := g.hop(node, neighbour)
 	index, err := b.ifindex(node, h.dev)
@@ -84,7 +85,7 @@ func (b *builder) routeVia(g graph, node, neighbour string, r netlink.Route) err
 	return b.nodes[node].RouteAdd(&r)
 }
 
-// ifindex of a device in a node.
+// ifindex returns the index of a device in a node.
 func (b *builder) ifindex(node, dev string) (int, error) {
 	name := node + ":" + dev
 	if index, known := b.indices[name]; known {
@@ -98,8 +99,8 @@ func (b *builder) ifindex(node, dev string) (int, error) {
 	return b.indices[name], nil
 }
 
-// routeFlow routes a UDP destination port along a path: a rule and a table of
-// the port's number in each node but the last.
+// routeFlow routes a UDP destination port along a path. Each node but the last gets
+// a rule and a routing table for the port.
 func (b *builder) routeFlow(g graph, f Flow) error {
 	for i, node := range f.Path[:len(f.Path)-1] {
 		rule := netlink.NewRule()
@@ -121,5 +122,5 @@ func (b *builder) routeFlow(g graph, f Flow) error {
 	return nil
 }
 
-// table of a flow's routes: none that the kernel uses itself.
+// table returns the number of a flow's routing table, above those of the kernel.
 func table(port uint16) int { return 1<<16 + int(port) }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveTTL has a socket tell the TTL of what it receives.
+// receiveTTL enables IP_RECVTTL on a socket.
 func receiveTTL(raw syscall.RawConn) error {
 	var err error
 	control := raw.Control(func(fd uintptr) {
@@ -28,10 +28,10 @@ func parseTTL(control []byte) (int, error) {
 			return int(binary.NativeEndian.Uint32(m.Data)), nil
 		}
 	}
-	return 0, errors.New("no TTL was told")
+	return 0, errors.New("no TTL in the control message")
 }
 
-// inThread calls fn on a thread that ends with it.
+// inThread calls fn on a thread that ends afterwards.
 func inThread(fn func() (string, error)) (out string, err error) {
 	done := make(chan struct{})
 	go func() {

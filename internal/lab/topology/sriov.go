@@ -10,12 +10,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// sysClassNet is where the kernel shows the devices of the machine.
+// sysClassNet is the kernel's directory of the host's devices.
 const sysClassNet = "/sys/class/net"
 
-// takeVF moves the device of a virtual function into a node. With a VLAN the
-// link's interface is on top of it, so that both ends of a link need the same
-// one and their ports may carry many.
+// takeVF moves the device of a virtual function into a node. With a VLAN the link's
+// interface is a VLAN device on top of it: both ends of a link use the same VLAN,
+// and their ports can carry several links.
 func (b *builder) takeVF(l Link, e End) error {
 	host, err := vfDevice(sysClassNet, e.Host, e.VF)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *builder) takeVF(l Link, e End) error {
 	return nil
 }
 
-// vfDevice finds the network device of a virtual function in sysfs.
+// vfDevice returns the network device of a virtual function, from sysfs.
 func vfDevice(sys, pf string, vf int) (string, error) {
 	device := filepath.Join(sys, pf, "device")
 	if _, err := os.Stat(filepath.Join(sys, pf)); err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The files that the kernel shows of a device with two virtual functions, of
-// which the second is in another namespace.
+// sysfs of a device with two virtual functions, the second of which is in another
+// namespace.
 func TestVFDevice(t *testing.T) {
 	sys := t.TempDir()
 	device := filepath.Join(sys, "port1", "device")

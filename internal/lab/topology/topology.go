@@ -1,15 +1,16 @@
-// Package topology builds nodes and links from a file in containerlab's form,
-// to measure in.
+// Package topology builds nodes and links for measurements, from a file in the format
+// of containerlab.
 //
-// The way of a topology:
+// Steps of a topology:
 //
-//  1. Load reads the file: its syntax, then the schema (schema.json), then what
-//     no schema can say, such as that the ends of links are nodes. Line makes
-//     the topology of the paper's experiments without a file.
-//  2. Up notes what it is about to build in a record, builds nodes, links and
-//     routes, and routes the flows by their UDP destination ports.
-//  3. Down undoes what the record says, also after a crash: devices of the host
-//     go back there.
+//  1. Load checks the file: its syntax, the schema (schema.json), and rules that a
+//     schema cannot express, such as that the ends of links are nodes. Line makes
+//     the line topology of "Applicability of Hardware-Supported Containers in
+//     Low-Latency Networking", III, without a file.
+//  2. Up writes a record of the topology, builds nodes, links and routes, and routes
+//     the flows by their UDP destination ports.
+//  3. Down undoes what the record lists, also after a crash, and moves devices of
+//     the host back.
 package topology
 
 import (
@@ -25,7 +26,7 @@ import (
 //go:embed schema.json
 var Schema string
 
-// Topology is what a file describes.
+// Topology is the content of a file.
 type Topology struct {
 	Name  string `json:"name"`
 	Nodes []Node `json:"nodes"` // in the file's order
@@ -36,7 +37,7 @@ type Topology struct {
 // Kinds of nodes.
 const (
 	Netns  = "netns" // a network namespace
-	Docker = "linux" // a container of Docker; containerlab's name for it
+	Docker = "linux" // a Docker container, by containerlab's name
 )
 
 // Node is a namespace or a container.
@@ -45,7 +46,7 @@ type Node struct {
 	Kind  string `json:"kind"`
 	Image string `json:"image,omitempty"`
 	Cmd   string `json:"cmd,omitempty"`
-	// CPUs of the node's processes; none means all.
+	// CPUs are the CPUs of the node's processes; none means all.
 	CPUs []int `json:"cpus,omitempty"`
 }
 
@@ -57,20 +58,20 @@ const (
 	HostDevice = "host-device"
 )
 
-// Link connects two nodes, or one with the outside.
+// Link connects two nodes, or a node with a device outside of the topology.
 type Link struct {
 	Type string `json:"type"`
 	Ends []End  `json:"ends"` // one or two
 	Mode string `json:"mode,omitempty"`
 	VLAN int    `json:"vlan,omitempty"` // 0: none
-	MTU  int    `json:"mtu,omitempty"`  // 0: the kernel's own
-	// Delay, Jitter and Loss (percent) of each direction.
+	MTU  int    `json:"mtu,omitempty"`  // 0: the kernel's default
+	// Delay, Jitter and Loss (in percent) hold in each direction.
 	Delay  time.Duration `json:"delay,omitempty"`
 	Jitter time.Duration `json:"jitter,omitempty"`
 	Loss   float64       `json:"loss,omitempty"`
 }
 
-// impaired tells whether the link needs netem.
+// impaired reports whether the link needs netem.
 func (l Link) impaired() bool { return l.Delay != 0 || l.Jitter != 0 || l.Loss != 0 }
 
 // End is a link's device in a node.
@@ -82,17 +83,17 @@ type End struct {
 	VF        int          `json:"vf"` // noVF unless the link is SRIOV
 }
 
-// noVF is no number of a virtual function.
+// noVF is the value of End.VF without a virtual function.
 const noVF = -1
 
-// Flow is routed by its UDP destination port.
+// Flow is a flow that is routed by its UDP destination port.
 type Flow struct {
 	Port uint16 `json:"port"`
-	// Path names every node from ingress to egress.
+	// Path has every node from ingress to egress.
 	Path []string `json:"path"`
 }
 
-// MaxLine is the largest number of nodes that a Line forwards by.
+// MaxLine is the maximum number of forwarding nodes of a Line.
 const MaxLine = 64
 
 // Ends of a line: In sends, Out receives.
@@ -104,8 +105,8 @@ const (
 // Hop returns the name of a line's n-th forwarding node, counted from 1.
 func Hop(n int) string { return fmt.Sprintf("n%d", n) }
 
-// Line returns the paper's line topology: In, n forwarding nodes, Out. Every
-// node has the interface "left" or "right", or both.
+// Line returns a line topology: In, n forwarding nodes, Out. Every node has the
+// interface "left" or "right", or both.
 func Line(name string, n int) (*Topology, error) {
 	if n < 1 || n > MaxLine {
 		return nil, fmt.Errorf("a line of %d nodes: want 1 to %d", n, MaxLine)
@@ -131,14 +132,14 @@ const (
 	Right = "right"
 )
 
-// The addresses that links and nodes have without any in the file.
+// Networks of the addresses of links and nodes without addresses in the file.
 var (
 	linkNet = netip.MustParseAddr("10.99.0.0")
 	nodeNet = netip.MustParseAddr("10.98.0.0")
 	ownNets = netip.MustParsePrefix("10.98.0.0/15")
 )
 
-// offset returns the n-th address behind one.
+// offset returns the n-th address after addr.
 func offset(addr netip.Addr, n int) netip.Addr {
 	a := addr.As4()
 	n += int(a[2])<<8 | int(a[3])
@@ -146,7 +147,7 @@ func offset(addr netip.Addr, n int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// number gives addresses to the links between two nodes that have none.
+// number assigns addresses to links between two nodes that have none.
 func (t *Topology) number() {
 	for i := range t.Links {
 		ends := t.Links[i].Ends
@@ -159,19 +160,18 @@ func (t *Topology) number() {
 	}
 }
 
-// Addr returns the address of a node itself, which its neighbours and all others
-// reach it by.
+// Addr returns a node's own address, at which all nodes reach it.
 func (t *Topology) Addr(node string) netip.Addr {
 	return offset(nodeNet, t.index(node)+1)
 }
 
-// index of a node, -1 if there is none of that name.
+// index returns the index of a node, -1 if there is none of that name.
 func (t *Topology) index(node string) int {
 	return slices.IndexFunc(t.Nodes, func(n Node) bool { return n.Name == node })
 }
 
-// Egress returns the device by which a node sends to its neighbour, "" if that
-// is none.
+// Egress returns the device by which a node sends to a neighbour, "" if the two are
+// not neighbours.
 func (t *Topology) Egress(node, neighbour string) string {
 	h, _ := t.graph().hop(node, neighbour)
 	return h.dev

@@ -15,17 +15,17 @@ import (
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
-// Options say how to build.
+// Options are the options of Up.
 type Options struct {
-	// Dir keeps the records of what is up; "" means DefaultDir.
+	// Dir has the records of topologies that are up; "" means DefaultDir.
 	Dir string
-	// Progress, if there is one, is told after each node and link.
+	// Progress is called after each node and link; may be nil.
 	Progress func(done, total int)
 }
 
-// nodeSysctls hold in every node: it forwards IPv4 by its routes alone, and its
-// links are free of neighbour discovery. They go before the links, which take
-// over conf/default.
+// nodeSysctls are the sysctls of every node: IPv4 forwarding by routes alone, and no
+// neighbour discovery. They are set before the links are made, since new links copy
+// conf/default.
 var nodeSysctls = []sysctl.Setting{
 	{Name: "net/ipv6/conf/all/disable_ipv6", Value: "1"},
 	{Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"},
@@ -40,13 +40,13 @@ type builder struct {
 	ctx      context.Context
 	progress func(done, total int)
 	done     int
-	host     *netlink.Handle            // in the caller's namespace
-	nodes    map[string]*netlink.Handle // in the nodes
+	host     *netlink.Handle            // socket in the caller's namespace
+	nodes    map[string]*netlink.Handle // sockets in the nodes
 	indices  map[string]int             // of devices, by NODE:DEVICE
 }
 
-// Up builds a topology. The error wraps ErrUp if one of its name is up already;
-// after any other error nothing is left of it.
+// Up builds a topology. The error wraps ErrUp if one of that name is up already;
+// after any other error Up has removed what it built.
 func Up(ctx context.Context, t *Topology, o Options) (l *Lab, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("build the topology: network namespaces need root; try sudo")
@@ -82,7 +82,7 @@ func Up(ctx context.Context, t *Topology, o Options) (l *Lab, err error) {
 	return b.Lab, nil
 }
 
-// checkCPUs refuses CPUs that this machine has not.
+// checkCPUs refuses CPUs that this machine lacks.
 func (t *Topology) checkCPUs() error {
 	text, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -127,7 +127,7 @@ func (b *builder) build() error {
 	return b.route()
 }
 
-// step tells the progress, and whether to go on.
+// step reports the progress, and returns an error if the context has ended.
 func (b *builder) step() error {
 	b.done++
 	if b.progress != nil {
@@ -136,8 +136,8 @@ func (b *builder) step() error {
 	return b.ctx.Err()
 }
 
-// makeNode makes a node's namespace, or names a container's, and opens a routing
-// socket in it.
+// makeNode makes a node's namespace, or names a container's namespace, and opens a
+// netlink socket in it.
 func (b *builder) makeNode(n Node) (err error) {
 	if n.Kind == Docker {
 		err = b.nameContainer(n)

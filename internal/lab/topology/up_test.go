@@ -31,10 +31,11 @@ func TestMain(m *testing.M) {
 
 var made atomic.Uint32
 
-// unique returns a name for a topology that no other test has.
+// unique returns a name for a topology that no other test uses.
 func unique() string { return fmt.Sprintf("topo%d-%d", os.Getpid(), made.Add(1)) }
 
-// up builds a topology, which is gone without a trace when the test ends.
+// up builds a topology. The end of the test removes it and checks that nothing is
+// left.
 func up(t *testing.T, topology *Topology) *Lab {
 	t.Helper()
 	o := Options{Dir: filepath.Join(t.TempDir(), "records")}
@@ -64,8 +65,8 @@ func line(t *testing.T, n int) *Topology {
 	return topology
 }
 
-// receive sends datagrams from a node to an address and returns with which TTL
-// the first arrives, or an error after a while.
+// receive sends datagrams from a node to an address and returns the TTL of the first
+// that arrives, or an error after a timeout.
 func receive(l *Lab, from, to string, port uint16) (ttl int, err error) {
 	address := netip.AddrPortFrom(l.Addr(to), port)
 	var server, client *net.UDPConn
@@ -110,7 +111,7 @@ func TestLines(t *testing.T) {
 			l := up(t, line(t, n))
 			ways := [][2]string{{In, Out}, {Out, In}}
 			hops := n
-			if n >= 60 { // the TTL that sockets have ends on the way
+			if n >= 60 { // the default TTL expires on the path
 				ways, hops = [][2]string{{In, "n60"}, {Out, "n5"}}, 59
 			}
 			for _, way := range ways {
@@ -142,7 +143,7 @@ func TestOnlyOneOfAName(t *testing.T) {
 	}
 }
 
-// Flows go by the paths that the file says, whatever the shortest is.
+// Flows take the paths of the file, not the shortest ones.
 func TestFlowsByPort(t *testing.T) {
 	topology := mustRead(t, fmt.Sprintf(`name: %s
 topology:
@@ -164,7 +165,7 @@ flows:
 		port     uint16
 		hops     int
 	}{
-		{"a", "e", 7000, 0}, // no flow: the fewest links
+		{"a", "e", 7000, 0}, // no flow: the shortest path
 		{"a", "e", 7001, 3},
 		{"d", "a", 7002, 1},
 		{"d", "a", 7003, 2},
@@ -176,8 +177,8 @@ flows:
 	}
 }
 
-// host is a namespace that stands for the machine, with a bridge "bridge0" and a veth
-// pair "wire0" and "wire1".
+// host returns a namespace that stands for the host, with a bridge "bridge0" and a
+// veth pair "wire0" and "wire1".
 func host(t *testing.T) string {
 	ns := nstest.New(t)
 	nstest.Run(t, ns, `ip link add bridge0 type bridge
@@ -217,7 +218,7 @@ topology:
 	})
 }
 
-// links leaves of ip's list what names the devices.
+// links returns the device names of ip's list.
 func links(list string) string {
 	var names []string
 	for l := range strings.Lines(list) {
@@ -247,7 +248,7 @@ topology:
 		if now := links(nstest.Run(t, ns, "ip -o link show")); strings.Contains(now, "wire") {
 			t.Errorf("the machine still has %s", now)
 		}
-		// Somebody else takes it down, by the record.
+		// Another process takes it down, by the record.
 		other, err := Open(l.Name, l.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -259,16 +260,16 @@ topology:
 			t.Errorf("the machine has %s, before %s", now, before)
 		}
 		if out := nstest.Run(t, ns, "ip -o link show wire0"); !strings.Contains(out, ",UP") || !strings.Contains(out, " mtu 1500 ") {
-			t.Errorf("wire0 was on, with an MTU of 1500, and is %s", out)
+			t.Errorf("wire0 was up with an MTU of 1500; it is %s", out)
 		}
 		if out := nstest.Run(t, ns, "ip -o link show wire1"); strings.Contains(out, ",UP") {
-			t.Errorf("wire1 was off and is %s", out)
+			t.Errorf("wire1 was down; it is %s", out)
 		}
 	})
 }
 
-// borrowed is a topology that has taken wire0 of the machine, whose namespace the
-// caller is in.
+// borrowed returns a topology that has taken wire0 of the host. The caller is in the
+// host's namespace.
 func borrowed(t *testing.T) *Lab {
 	return up(t, mustRead(t, fmt.Sprintf(`name: %s
 topology:
@@ -278,11 +279,12 @@ topology:
 `, unique())))
 }
 
-// Wherever a process was killed that moves a device, the device comes back.
+// A device is moved back after a crash at any step of the move.
 func TestDevicesComeBackFromAnywhere(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// script puts wire0 where it would be; NODE, HOST and BETWEEN are names.
+		// script brings wire0 into the state after the step; NODE, HOST and BETWEEN are
+		// placeholders for names.
 		script string
 		gone   bool
 	}{
@@ -311,14 +313,14 @@ func TestDevicesComeBackFromAnywhere(t *testing.T) {
 					t.Errorf("the machine has %s, before %s", now, before)
 				}
 				if out := nstest.Run(t, ns, "ip -o link show wire0"); !strings.Contains(out, ",UP") {
-					t.Errorf("wire0 was on and is %s", out)
+					t.Errorf("wire0 was up; it is %s", out)
 				}
 			})
 		})
 	}
 }
 
-// A device whose name another has got stays where somebody finds it.
+// A device whose name is taken stays in the node until another Close.
 func TestDeviceThatCannotComeBack(t *testing.T) {
 	ns := host(t)
 	nstest.Do(t, ns, func() {
@@ -337,7 +339,7 @@ func TestDeviceThatCannotComeBack(t *testing.T) {
 	})
 }
 
-// What others have made under a name is not touched.
+// Up and Close leave namespaces of others alone.
 func TestUpLeavesNamespacesOfOthers(t *testing.T) {
 	topology := line(t, 1)
 	other := "scon-" + topology.Name + "-n1"
@@ -358,7 +360,8 @@ func TestUpLeavesNamespacesOfOthers(t *testing.T) {
 	}
 }
 
-// Without an engine nothing is begun, and what one had left can be forgotten.
+// Without an engine Up builds nothing, and Close removes the record of a lab whose
+// engine is gone.
 func TestContainersWithoutDocker(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := filepath.Join(t.TempDir(), "records")
@@ -441,7 +444,7 @@ func TestUpStopsWhenItIsTold(t *testing.T) {
 	check("scon-" + topology.Name + "-")
 }
 
-// A process that has stayed in a node keeps its namespace, but no link.
+// A process that stays in a node keeps its namespace, without links.
 func TestCloseLeavesProcessesWithoutLinks(t *testing.T) {
 	l := up(t, line(t, 1))
 	sleep := exec.Command("sleep", "1000")

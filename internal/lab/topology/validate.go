@@ -17,7 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/near"
 )
 
-// compiled is the schema, which is a part of this program.
+// compiled is the compiled schema, which is embedded.
 var compiled = sync.OnceValue(func() *jsonschema.Schema {
 	parsed, err := jsonschema.UnmarshalJSON(strings.NewReader(Schema))
 	if err != nil {
@@ -30,7 +30,7 @@ var compiled = sync.OnceValue(func() *jsonschema.Schema {
 	return c.MustCompile("scon:topology")
 })
 
-// validate compares the document with the schema.
+// validate checks the document against the schema.
 func (d *document) validate() []problem {
 	var invalid *jsonschema.ValidationError
 	if err := compiled().Validate(d.value); !errors.As(err, &invalid) {
@@ -50,7 +50,8 @@ func (d *document) validate() []problem {
 	return slices.CompactFunc(problems, func(a, b problem) bool { return key(a.path) == key(b.path) })
 }
 
-// nodesPath is where the nodes' names are keys, and wantName what a name may be.
+// nodesPath is the path of the mapping whose keys are the nodes' names; wantName
+// describes a valid name.
 var nodesPath = []string{"topology", "nodes"}
 
 const (
@@ -58,10 +59,10 @@ const (
 	wantTime = "a time with its unit, such as 10ms"
 )
 
-// english prints what explain has no better words for.
+// english prints the validation errors that explain does not rephrase.
 var english = message.NewPrinter(language.English)
 
-// explain says what the schema has against a value.
+// explain describes the schema's objections to a value.
 func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
 	at := e.InstanceLocation
 	switch k := e.ErrorKind.(type) {
@@ -116,7 +117,7 @@ func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
 	return []problem{{at, e.ErrorKind.LocalizedString(english)}}
 }
 
-// opponent is the field that another does not go with.
+// opponent returns the field with which another is incompatible.
 func (d *document) opponent(at []string) string {
 	if at[len(at)-3] == "nodes" {
 		return "kind netns, which is the default; kind linux is a container"
@@ -124,7 +125,7 @@ func (d *document) opponent(at []string) string {
 	return "this type of link"
 }
 
-// known are the properties that a part of the schema lists.
+// known returns the properties that a part of the schema lists.
 func known(url string) (names []string) {
 	var part any
 	if err := json.Unmarshal([]byte(Schema), &part); err != nil {
@@ -144,7 +145,7 @@ func known(url string) (names []string) {
 	return names
 }
 
-// article writes a type of JSON in English.
+// article returns the name of a JSON type with its article.
 func article(kind string) string {
 	switch kind {
 	case "array":

@@ -13,11 +13,12 @@ import (
 // hyper are the parameters of a Gaussian process whose values have mean 0 and
 // variance 1.
 type hyper struct {
-	length float64 // distance at which values have little to do with each other
-	noise  float64 // variance of a measurement repeated at the same place
+	length float64 // correlation length
+	noise  float64 // variance of measurements at the same place
 }
 
-// Grids that Fit picks the likeliest hyper of. A place is in the unit cube.
+// Grids from which Fit takes the hyperparameters of maximum likelihood. A place is a
+// point of the unit cube.
 var (
 	lengths = []float64{0.1, 0.2, 0.35, 0.6, 1, 1.7, 3}
 	noises  = []float64{1e-6, 1e-3, 0.01, 0.05, 0.2, 0.5}
@@ -33,8 +34,8 @@ type Process struct {
 	weight mat.VecDense // inverse covariance times normalised measurements
 }
 
-// Fit returns the process of measurements at places of the unit cube, with the
-// length and noise under which they are likeliest.
+// Fit returns the process of measurements at places of the unit cube, with the length
+// and noise of maximum likelihood.
 func Fit(places [][]float64, measured []float64) (*Process, error) {
 	if len(places) == 0 || len(places) != len(measured) {
 		return nil, fmt.Errorf("fit a Gaussian process: %d places, %d measurements", len(places), len(measured))
@@ -56,8 +57,8 @@ func Fit(places [][]float64, measured []float64) (*Process, error) {
 	return best, nil
 }
 
-// condition takes the measurements in and returns the logarithm of their
-// likelihood, up to a constant. ok is false where rounding spoils it.
+// condition conditions the process on the measurements and returns their log
+// likelihood, up to a constant. ok is false if the covariance is singular.
 func (p *Process) condition(measured []float64) (likelihood float64, ok bool) {
 	p.mean, p.scale = stat.PopMeanStdDev(measured, nil)
 	if p.scale == 0 {
@@ -84,7 +85,7 @@ func (p *Process) condition(measured []float64) (likelihood float64, ok bool) {
 	return -0.5*mat.Dot(normal, &p.weight) - 0.5*p.factor.LogDet(), true
 }
 
-// kernel is the correlation of the values at two places: Matérn with 5/2.
+// kernel returns the correlation of the values at two places: Matérn-5/2.
 func (p *Process) kernel(a, b []float64) float64 {
 	var square float64
 	for i := range a {
@@ -94,8 +95,7 @@ func (p *Process) kernel(a, b []float64) float64 {
 	return (1 + r + r*r/3) * math.Exp(-r)
 }
 
-// At returns what the process expects of a place, and the standard deviation of
-// that.
+// At returns mean and standard deviation of the process at a place.
 func (p *Process) At(place []float64) (mean, deviation float64) {
 	n := len(p.places)
 	near := mat.NewVecDense(n, nil)
@@ -110,8 +110,7 @@ func (p *Process) At(place []float64) (mean, deviation float64) {
 	return p.mean + p.scale*mat.Dot(near, &p.weight), p.scale * math.Sqrt(variance)
 }
 
-// ExpectedImprovement is by how much a place is expected to fall below the best
-// value so far, counting it as 0 where it does not.
+// ExpectedImprovement returns the expected value of max(best - value, 0) at a place.
 func ExpectedImprovement(mean, deviation, best float64) float64 {
 	if deviation == 0 {
 		return max(0, best-mean)

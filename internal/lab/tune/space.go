@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Parameter is a whole number that can be chosen.
+// Parameter is an integer parameter of the search.
 type Parameter struct {
 	Name      string
 	Low, High int // both included, Low at least 1
 }
 
-// Space is what the search chooses from.
+// Space is the search space.
 type Space []Parameter
 
 // Point has a value for each parameter.
@@ -31,8 +31,8 @@ func (s Space) check() error {
 	return nil
 }
 
-// place of a point in the unit cube. A limit of 1 is as far from 2 as one of 32
-// is from 64.
+// place returns the place of a point in the unit cube, on a logarithmic scale: 1 is
+// as far from 2 as 32 from 64.
 func (s Space) place(p Point) []float64 {
 	place := make([]float64, len(s))
 	for i, parameter := range s {
@@ -43,7 +43,7 @@ func (s Space) place(p Point) []float64 {
 	return place
 }
 
-// point nearest to a place.
+// point returns the point nearest to a place.
 func (s Space) point(place []float64) Point {
 	p := make(Point, len(s))
 	for i, parameter := range s {
@@ -62,8 +62,8 @@ func (s Space) random(r *rand.Rand) Point {
 	return s.point(place)
 }
 
-// spread returns n points that meet n equal parts of each parameter's range
-// once each: a Latin hypercube.
+// spread returns a Latin hypercube of n points: one in each of n equal parts of each
+// parameter's range.
 func (s Space) spread(n int, r *rand.Rand) []Point {
 	columns := make([][]int, len(s))
 	for i := range columns {
@@ -80,7 +80,7 @@ func (s Space) spread(n int, r *rand.Rand) []Point {
 	return points
 }
 
-// near returns a point around another.
+// near returns a random point near another.
 func (s Space) near(p Point, r *rand.Rand) Point {
 	place := s.place(p)
 	for i := range place {
@@ -89,7 +89,7 @@ func (s Space) near(p Point, r *rand.Rand) Point {
 	return s.point(place)
 }
 
-// Text names each parameter with its value.
+// Text formats each parameter with its value.
 func (s Space) Text(p Point) string {
 	words := make([]string, len(s))
 	for i, parameter := range s {
@@ -98,7 +98,7 @@ func (s Space) Text(p Point) string {
 	return strings.Join(words, " ")
 }
 
-// Map returns the values by the parameters' names.
+// Map returns the values by parameter name.
 func (s Space) Map(p Point) map[string]int {
 	values := map[string]int{}
 	for i, parameter := range s {

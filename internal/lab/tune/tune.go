@@ -1,15 +1,15 @@
-// Package tune searches the limits of concurrency under which containers start
-// soonest (paper: 5.2, Fig. 16, 17 and 19).
+// Package tune searches the concurrency limits under which containers start fastest
+// ("Understanding Network Startup for Secure Containers in Multi-Tenant Clouds", 5.2
+// and Fig. 16, 17 and 19).
 //
-// The way of a search:
+// Steps of a search:
 //
-//  1. A Space says which whole numbers can be chosen. Limits are compared by
-//     their logarithms.
+//  1. A Space has the ranges of the integer parameters, on a logarithmic scale.
 //  2. The first trials are spread over the space.
-//  3. Fit makes a Gaussian process of the trials so far.
-//  4. The next trial is where the expected improvement is largest.
+//  3. Fit fits a Gaussian process to the trials so far.
+//  4. The next trial is at the point of the largest expected improvement.
 //
-// Random search is the baseline: the same trials without 3 and 4.
+// Random search, without 3 and 4, is the baseline.
 package tune
 
 import (
@@ -22,23 +22,24 @@ import (
 // Trial is one measurement.
 type Trial struct {
 	Point Point   `json:"point"`
-	Value float64 `json:"value"` // the smaller the better
+	Value float64 `json:"value"` // smaller is better
 }
 
 // Search proposes trials.
 type Search struct {
 	Name  string
 	space Space
-	// next proposes a point after some trials.
+	// next proposes the point of the next trial.
 	next   func(trials []Trial) (Point, error)
 	Trials []Trial
 }
 
-// candidates that the expected improvement is looked at, half of them around
-// the best trial.
+// candidates is the number of points at which the expected improvement is computed,
+// half of them around the best trial.
 const candidates = 1000
 
-// Bayes proposes where improvement is expected, after a few spread trials.
+// Bayes proposes the point of the largest expected improvement, after some initial
+// trials.
 func Bayes(s Space, seed uint64) (*Search, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func Bayes(s Space, seed uint64) (*Search, error) {
 	return &Search{Name: "bayes", space: s, next: next}, nil
 }
 
-// Random proposes without looking at what came of earlier trials.
+// Random proposes points independently of earlier trials.
 func Random(s Space, seed uint64) (*Search, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -75,8 +76,8 @@ func (s Space) promising(trials []Trial, random *rand.Rand) (Point, error) {
 	if err != nil {
 		return nil, err
 	}
-	// With noise the best measurement is luck; what the process expects there
-	// is not.
+	// The lowest measurement may be low because of noise. The mean of the process is
+	// not.
 	best, at := process.lowest(places)
 	var chosen Point
 	most := -1.0
@@ -93,7 +94,7 @@ func (s Space) promising(trials []Trial, random *rand.Rand) (Point, error) {
 	return chosen, nil
 }
 
-// lowest of what the process expects at places, and which it is.
+// lowest returns the lowest mean of the process at places, and its index.
 func (p *Process) lowest(places [][]float64) (value float64, at int) {
 	for i, place := range places {
 		mean, _ := p.At(place)
@@ -104,8 +105,7 @@ func (p *Process) lowest(places [][]float64) (value float64, at int) {
 	return value, at
 }
 
-// Step carries out the next trial. A trial that could not be measured does not
-// count.
+// Step carries out the next trial. A failed measurement does not count as a trial.
 func (s *Search) Step(ctx context.Context, measure func(context.Context, Point) (float64, error)) error {
 	point, err := s.next(s.Trials)
 	if err != nil {
@@ -119,8 +119,8 @@ func (s *Search) Step(ctx context.Context, measure func(context.Context, Point) 
 	return nil
 }
 
-// Best returns the point that the trials speak for: the lowest that their
-// Gaussian process expects at any of them. ok is false without trials.
+// Best returns the trial with the lowest mean of the Gaussian process. ok is false
+// without trials.
 func (s *Search) Best() (best Trial, ok bool) {
 	if len(s.Trials) == 0 {
 		return Trial{}, false
@@ -131,7 +131,7 @@ func (s *Search) Best() (best Trial, ok bool) {
 		places[i], values[i] = s.space.place(t.Point), t.Value
 	}
 	process, err := Fit(places, values)
-	if err != nil { // the measurements alone
+	if err != nil { // fall back to the measurements
 		return slices.MinFunc(s.Trials, func(a, b Trial) int { return cmp.Compare(a.Value, b.Value) }), true
 	}
 	value, at := process.lowest(places)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Known functions on [0, 1].
+// Test functions on [0, 1].
 func wave(x float64) float64 { return math.Sin(6*x) + 0.5*x }
 
 func samples(f func(float64) float64, at ...float64) (places [][]float64, values []float64) {
@@ -46,7 +46,7 @@ func TestPosteriorBetweenSamples(t *testing.T) {
 	}
 }
 
-// A single sample: everything is known in closed form.
+// For a single sample the posterior has a closed form.
 func TestPosteriorOfOneSample(t *testing.T) {
 	p := &Process{hyper: hyper{length: 0.5, noise: 0.25}, places: [][]float64{{0}}}
 	if _, ok := p.condition([]float64{3}); !ok {
@@ -89,7 +89,7 @@ func TestNoiseIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.noise < 0.05 {
-		t.Errorf("noise of a sixth of the variance is taken for %v", p.noise)
+		t.Errorf("fitted noise %v, want about a sixth of the variance", p.noise)
 	}
 	for x := 0.1; x < 1; x += 0.1 {
 		if mean, _ := p.At([]float64{x}); math.Abs(mean-wave(x)) > 0.3 {
@@ -100,10 +100,10 @@ func TestNoiseIsFound(t *testing.T) {
 
 func TestFitRefuses(t *testing.T) {
 	if _, err := Fit(nil, nil); err == nil {
-		t.Error("a process of nothing")
+		t.Error("a process without samples is accepted")
 	}
 	if _, err := Fit([][]float64{{1}}, []float64{1, 2}); err == nil {
-		t.Error("more measurements than places")
+		t.Error("more measurements than places are accepted")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestFitOfEqualMeasurements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mean, _ := p.At([]float64{0.7}); math.Abs(mean-5) > 1e-9 {
-		t.Errorf("of measurements that are all 5, %v is expected", mean)
+		t.Errorf("mean %v of measurements that are all 5", mean)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestExpectedImprovement(t *testing.T) {
 	}
 }
 
-// The largest expected improvement has to be where a fine grid has it.
+// promising returns the maximum of the expected improvement on a fine grid.
 func TestPromisingIsArgmax(t *testing.T) {
 	space := Space{{"limit", 1, 1000}}
 	var trials []Trial
@@ -163,7 +163,7 @@ func TestPromisingIsArgmax(t *testing.T) {
 		most = max(most, improvement(limit))
 	}
 	if improvement(got[0]) < 0.99*most {
-		t.Errorf("limit %d promises %v, the best %v", got[0], improvement(got[0]), most)
+		t.Errorf("expected improvement of limit %d is %v, the maximum %v", got[0], improvement(got[0]), most)
 	}
 	if got[0] < 5 || got[0] > 59 {
 		t.Errorf("limit %d is not between the two lowest trials", got[0])
@@ -195,8 +195,8 @@ func TestSpreadMeetsEveryPart(t *testing.T) {
 		for _, p := range space.spread(n, rand.New(rand.NewPCG(3, 3))) {
 			met[min(n-1, int(space.place(p)[i]*n))] = true
 		}
-		if len(met) < n-1 { // rounding to whole numbers may move one
-			t.Errorf("parameter %d: only %d of %d parts are met", i, len(met), n)
+		if len(met) < n-1 { // rounding to integers may move one
+			t.Errorf("parameter %d: points in only %d of %d parts", i, len(met), n)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestWrongSpaces(t *testing.T) {
 	}
 }
 
-// valley has its floor at (8, 4, 16), where it is 1; noise is its own.
+// valley returns a noisy function with its minimum 1 at (8, 4, 16).
 func valley(noise *rand.Rand) func(context.Context, Point) (float64, error) {
 	return func(_ context.Context, p Point) (float64, error) {
 		sum := 1.0
@@ -224,8 +224,8 @@ func valley(noise *rand.Rand) func(context.Context, Point) (float64, error) {
 	}
 }
 
-// At equal trials Bayes has to find lower points than random search, in most of
-// 20 seeds.
+// With an equal number of trials Bayes finds lower points than random search for most
+// of 20 seeds.
 func TestBayesBeatsRandom(t *testing.T) {
 	space := Space{{"a", 1, 128}, {"b", 1, 128}, {"c", 1, 128}}
 	const seeds, trials = 10, 25

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// apt fetches packages of any of Debian's suites and architectures from the
-// mirror that this machine uses. Its state is its own: nothing of this
-// machine's apt is changed, no package is installed.
+// apt downloads packages of any Debian suite and architecture from this machine's
+// mirror. It has a state directory of its own: it neither changes this machine's apt
+// nor installs packages.
 type apt struct {
 	dir string
 }
 
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// newApt prepares dir for one suite and what that one builds upon.
+// newApt prepares dir for a suite and its base suite.
 func newApt(ctx context.Context, dir, arch, suite string) (*apt, error) {
 	mirror, err := debianMirror(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func newApt(ctx context.Context, dir, arch, suite string) (*apt, error) {
 			return nil, err
 		}
 	}
-	base, _, _ := strings.Cut(suite, "-") // of NAME-backports
+	base, _, _ := strings.Cut(suite, "-") // the base of NAME-backports
 	sources := ""
 	for _, s := range []string{base, suite} {
 		sources += fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, mirror, s)
@@ -38,7 +38,7 @@ func newApt(ctx context.Context, dir, arch, suite string) (*apt, error) {
 			break
 		}
 	}
-	// The lists that are cleared are this machine's commands after a run.
+	// The cleared lists are hooks of this machine's apt.
 	config := fmt.Sprintf(`
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
@@ -67,7 +67,7 @@ Dir::Etc::preferencesparts "/dev/null";
 	return a, err
 }
 
-// debianMirror is the one that this machine uses.
+// debianMirror returns the mirror that this machine's apt uses.
 func debianMirror(ctx context.Context) (string, error) {
 	out, err := output(exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)",
 		"Origin: Debian", "Label: Debian", "Created-By: Packages"))
@@ -77,10 +77,10 @@ func debianMirror(ctx context.Context) (string, error) {
 	if mirrors := strings.Fields(out); len(mirrors) > 0 {
 		return mirrors[0], nil
 	}
-	return "", errors.New("apt knows no mirror of Debian here: run apt-get update")
+	return "", errors.New("apt has no Debian mirror: run apt-get update")
 }
 
-// download fetches packages without what they depend on, and returns the files.
+// download fetches packages without their dependencies, and returns the files.
 func (a *apt) download(ctx context.Context, packages ...string) ([]string, error) {
 	cmd := a.command(ctx, "apt-get", append([]string{"download"}, packages...)...)
 	cmd.Dir = a.dir
@@ -90,7 +90,7 @@ func (a *apt) download(ctx context.Context, packages ...string) ([]string, error
 	return filepath.Glob(filepath.Join(a.dir, "*.deb"))
 }
 
-// downloadAll fetches packages and what they depend on, and returns the files.
+// downloadAll fetches packages with their dependencies, and returns the files.
 func (a *apt) downloadAll(ctx context.Context, packages ...string) ([]string, error) {
 	if _, err := a.run(ctx, "apt-get", append([]string{"install", "--download-only", "--yes"}, packages...)...); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (a *apt) downloadAll(ctx context.Context, packages ...string) ([]string, er
 	return filepath.Glob(filepath.Join(a.dir, "archives", "*.deb"))
 }
 
-// depends returns the packages that a package of a suite needs.
+// depends returns the dependencies of a package of a suite.
 func (a *apt) depends(ctx context.Context, suite, name string) ([]string, error) {
 	out, err := a.run(ctx, "apt-cache", "show", "--no-all-versions", "--target-release", suite, name)
 	if err != nil {
@@ -124,7 +124,7 @@ func (a *apt) command(ctx context.Context, name string, args ...string) *exec.Cm
 	return exec.CommandContext(ctx, name, args...)
 }
 
-// output runs a command and returns what it printed, or an error with that.
+// output runs a command and returns its output. An error contains the output.
 func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -11,28 +11,28 @@ import (
 	"strings"
 )
 
-// baseSuite is where the guest's programs come from, whatever its kernel.
+// baseSuite is the Debian suite of the guest's programs, whatever its kernel.
 const baseSuite = "bookworm"
 
-// basePackages are the guest's programs.
+// basePackages are the packages of the guest's programs.
 var basePackages = []string{
 	"busybox-static", "conntrack", "dash", "ethtool", "ipset", "iproute2", "iptables", "iputils-ping", "kmod",
 	"mount", "netbase", "nftables", "procps", "socat", "usr-is-merged", "util-linux",
 	"hostapd", "iw", "wireguard-tools",
 }
 
-// machineID is that of every guest: without one, systemd would make itself at
-// home first.
+// machineID is the machine ID of every guest. Without one, systemd runs its first-boot
+// set-up.
 const machineID = "5c04000000000000000000000000005c\n"
 
-// fetchBase returns the archive of the guest's programs, systemd among them if it
-// is wanted, and a service to try things with.
+// fetchBase returns the archive of the guest's programs. With systemd it contains
+// systemd and a service for tests.
 func fetchBase(ctx context.Context, arch string, systemd bool) (string, error) {
 	name, packages := "base", basePackages
 	if systemd {
 		name, packages = "base-systemd", append([]string{"systemd", "irqbalance"}, basePackages...)
 	}
-	// Another list of programs is another archive.
+	// The name of the archive depends on the list of packages.
 	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(packages, " "))))
 	dir, err := cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "apt")
@@ -76,9 +76,9 @@ func writeBase(ctx context.Context, name string, debs []string) (err error) {
 			return err
 		}
 	}
-	// Not busybox's shell, which takes its own programs for others of the same name.
+	// Not busybox's shell, which prefers its applets to programs of the same name.
 	a.symlink("usr/bin/sh", "dash")
-	// What Debian's alternatives are by default.
+	// Defaults of Debian's alternatives.
 	for _, tool := range []string{"", "-save", "-restore"} {
 		for _, family := range []string{"iptables", "ip6tables"} {
 			a.symlink("usr/sbin/"+family+tool, "xtables-nft-multi")
@@ -90,7 +90,7 @@ func writeBase(ctx context.Context, name string, debs []string) (err error) {
 	return w.Flush()
 }
 
-// isNeeded leaves out documents, Perl, and Debian's own tools.
+// isNeeded excludes documentation, Perl and Debian's own tools.
 func isNeeded(name string) bool {
 	return !strings.HasPrefix(name, "usr/share/") && !strings.HasPrefix(name, "var/") &&
 		!strings.Contains(name, "perl") && !strings.Contains(name, "dpkg")

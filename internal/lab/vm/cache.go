@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cache returns the directory that holds what was fetched: that of the
-// environment variable SCON_CACHE, else "scon" in the user's cache directory.
-// It may be removed at any time, and removing it is the way to newer packages.
+// Cache returns the directory of downloads: $SCON_CACHE, or "scon" in the user's
+// cache directory. It can be removed at any time; the next run fetches the latest
+// packages.
 func Cache() (string, error) {
 	if dir := os.Getenv("SCON_CACHE"); dir != "" {
 		return filepath.Abs(dir)
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding a directory for kernels (SCON_CACHE sets one): %w", err)
+		return "", fmt.Errorf("find a directory for kernels (SCON_CACHE sets one): %w", err)
 	}
 	return filepath.Join(dir, "scon"), nil
 }
 
-// cached returns a directory of the cache, which make fills if it is not there:
-// wholly or not at all, one process at a time.
+// cached returns a directory of the cache. If it is missing, fill fills it:
+// atomically, and one process at a time.
 func cached(arch, name string, fill func(dir string) error) (_ string, err error) {
 	root, err := Cache()
 	if err != nil {
@@ -63,7 +63,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// lock waits for an exclusive lock, which ends with the process at the latest.
+// lock takes an exclusive lock. The end of the process releases it.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

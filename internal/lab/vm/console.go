@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// The guest's init prints these lines: the command's output stands between the
-// first two, the kernel's complaints between the last two.
+// Lines that the guest's init prints. The command's output is between the first two,
+// the kernel's warnings between the last two.
 const (
 	outputMark = "\n=== output\n"
-	exitMark   = "\n=== exit " // and the status
+	exitMark   = "\n=== exit " // followed by the status
 	endMark    = "\n=== end\n"
 )
 
 var errNoResult = errors.New("the guest ended without a result")
 
-// parseConsole finds the result in what came over the console.
+// parseConsole parses the result from the console's output.
 func parseConsole(console []byte) (Result, error) {
 	text := strings.ReplaceAll(string(console), "\r\n", "\n")
 	_, text, begun := strings.Cut(text, outputMark)
-	// The command may print what looks like the end: the last one is it.
+	// The command may print the same line: the last one counts.
 	end := strings.LastIndex(text, exitMark)
 	if !begun || end < 0 {
 		return Result{}, errNoResult
@@ -35,7 +35,7 @@ func parseConsole(console []byte) (Result, error) {
 	r.Complaints = strings.TrimSpace(complaints)
 	var err error
 	if r.ExitCode, err = strconv.Atoi(status); err != nil {
-		return Result{}, fmt.Errorf("reading the exit status: %w", err)
+		return Result{}, fmt.Errorf("read the exit status: %w", err)
 	}
 	return r, nil
 }

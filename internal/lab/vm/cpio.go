@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// archive writes the "newc" form of cpio, which kernels unpack at boot:
-// Documentation/driver-api/early-userspace/buffer-format.rst of Linux. All files
-// are root's. Paths have no leading slash. The first error is kept for close.
+// archive writes the "newc" format of cpio, which kernels unpack at boot:
+// Documentation/driver-api/early-userspace/buffer-format.rst of Linux. Root owns all
+// files. Paths have no leading slash. close returns the first error.
 type archive struct {
 	w      io.Writer
 	inodes int
@@ -40,7 +40,7 @@ func (a *archive) symlink(name, target string) {
 	a.entry(name, typeSymlink|0o777, []byte(target))
 }
 
-// parents writes the directories above a file.
+// parents writes the parent directories of a file.
 func (a *archive) parents(name string) {
 	above := ""
 	for part := range strings.SplitSeq(path.Dir(name), "/") {
@@ -52,7 +52,7 @@ func (a *archive) parents(name string) {
 	}
 }
 
-// close ends the archive; another one may follow.
+// close ends the archive; another archive may follow it.
 func (a *archive) close() error {
 	a.entry("TRAILER!!!", 0, nil)
 	return a.err
@@ -66,7 +66,7 @@ func (a *archive) entry(name string, mode uint32, content []byte) {
 	a.write(content)
 }
 
-// write pads to 4 bytes.
+// write writes b, padded to 4 bytes.
 func (a *archive) write(b []byte) {
 	if a.err != nil {
 		return
@@ -76,7 +76,7 @@ func (a *archive) write(b []byte) {
 	}
 }
 
-// addTree adds a directory's regular files below a name.
+// addTree adds the regular files of a directory under the path to.
 func (a *archive) addTree(from, to string) error {
 	a.parents(to)
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {

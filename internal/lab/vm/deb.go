@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// addPackage adds the files of a Debian package that keep accepts.
+// addPackage adds those files of a Debian package that keep accepts.
 func (a *archive) addPackage(ctx context.Context, deb string, keep func(name string) bool) error {
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	stdout, err := cmd.StdoutPipe()
@@ -61,8 +61,8 @@ func (a *archive) addTar(r io.Reader, keep func(name string) bool) error {
 	}
 }
 
-// inUsr is a path with /bin, /sbin and /lib* in /usr, where symbolic links of
-// the guest lead to.
+// inUsr returns a path with /bin, /sbin and /lib* replaced by their directories in
+// /usr, the targets of the guest's symbolic links.
 func inUsr(name string) string {
 	name = path.Clean("/" + name)[1:]
 	top, _, _ := strings.Cut(name, "/")

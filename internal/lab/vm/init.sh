@@ -1,5 +1,5 @@
 #!/bin/sh
-# The guest's first process, unless systemd is.
+# Init of guests without systemd.
 
 /usr/bin/busybox --install -s /usr/bin
 export PATH=/usr/sbin:/usr/bin HOME=/root

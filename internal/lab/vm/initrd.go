@@ -17,13 +17,13 @@ var initScript []byte
 //go:embed job.sh
 var jobScript []byte
 
-// jobUnit runs the same below systemd.
+// jobUnit runs the same job as a systemd service.
 //
 //go:embed job.service
 var jobUnit []byte
 
-// makeInitrd writes the initrd of a run and returns its path: the kernel
-// unpacks archives that follow each other.
+// makeInitrd writes the initrd of a run and returns its path. The initrd is a sequence
+// of archives, all of which the kernel unpacks.
 func makeInitrd(o Options, archives ...string) (name string, err error) {
 	f, err := os.CreateTemp("", "scon-initrd-")
 	if err != nil {

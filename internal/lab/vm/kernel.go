@@ -15,35 +15,35 @@ import (
 	"strings"
 )
 
-// suites has the suite of Debian that each kernel comes from.
+// suites maps each kernel to its Debian suite.
 var suites = map[string]string{
 	"6.1":    "bookworm",
 	"6.12":   "bookworm-backports",
 	"newest": "trixie-backports",
 }
 
-// Kernels are the kernels that can be booted. "newest" is the newest that Debian
-// has backported.
+// Kernels returns the kernels that can be booted. "newest" is Debian's newest
+// backport.
 func Kernels() []string { return slices.Sorted(maps.Keys(suites)) }
 
-// kernel is what is booted.
+// kernel is a kernel to boot.
 type kernel struct {
-	image   string // path of the kernel itself
-	modules string // path of an archive
+	image   string // path of the kernel's image
+	modules string // path of the archive of modules
 }
 
-// fetchKernel returns a kernel of the flavour that Debian makes for virtual
-// machines, or of the one that has drivers of hardware.
+// fetchKernel returns a kernel of Debian's flavour for virtual machines or, with
+// hardware, of the flavour with drivers of real hardware.
 func fetchKernel(ctx context.Context, version, arch string, hardware bool) (kernel, error) {
 	suite, ok := suites[version]
 	if !ok {
-		return kernel{}, fmt.Errorf("no such kernel: there are %s", strings.Join(Kernels(), ", "))
+		return kernel{}, fmt.Errorf("unknown kernel: there are %s", strings.Join(Kernels(), ", "))
 	}
 	name, latest := "linux-"+version, "linux-image-cloud-"+arch
 	if hardware {
 		name, latest = name+"-hardware", "linux-image-"+arch
 	}
-	// With another list of modules it is another kernel.
+	// The name of the directory depends on the list of modules.
 	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(wanted, " "))))
 	dir, err := cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "work")
@@ -65,8 +65,8 @@ func fetchKernel(ctx context.Context, version, arch string, hardware bool) (kern
 	return kernel{image: filepath.Join(dir, "vmlinuz"), modules: filepath.Join(dir, "modules.cpio")}, err
 }
 
-// downloadKernel follows the package that always depends on the latest image,
-// to that and the packages that newer images are divided into.
+// downloadKernel downloads the image on which the metapackage latest depends, and the
+// further packages into which newer images are split.
 func downloadKernel(ctx context.Context, work, arch, suite, latest string) ([]string, error) {
 	a, err := newApt(ctx, work, arch, suite)
 	if err != nil {
@@ -109,8 +109,8 @@ func unpackKernel(ctx context.Context, root, dir string) error {
 	return writeModules(ctx, modules, filepath.Join(dir, "modules.cpio"))
 }
 
-// wanted are the modules that guests need: of networking, of the network cards
-// that Options.Hardware may have, and what these use.
+// wanted are the modules that guests need: networking, the network cards of
+// Options.Hardware, and their dependencies.
 var wanted = []string{
 	"net/*", "lib/*", "crypto/*", "arch/*", "drivers/net/*.ko*", "drivers/net/vxlan/*", "drivers/net/ipvlan/*",
 	"drivers/net/bonding/*", "drivers/net/wireguard/*", "drivers/net/ppp/*", "drivers/net/slip/*",
@@ -118,8 +118,8 @@ var wanted = []string{
 	"drivers/net/ethernet/intel/igb/*", "drivers/net/ethernet/intel/igbvf/*", "drivers/dca/*", "drivers/i2c/algos/*",
 }
 
-// writeModules writes the archive of the modules in a directory, ready to be
-// loaded when the kernel asks for them.
+// writeModules writes an archive of the modules in a directory, with the indices for
+// modprobe.
 func writeModules(ctx context.Context, modules, name string) (err error) {
 	release := filepath.Base(modules)
 	root, err := os.MkdirTemp(filepath.Dir(name), "modules.")
@@ -177,7 +177,7 @@ func moveWanted(from, to string) error {
 	return nil
 }
 
-// decompress spares the guest the work.
+// decompress decompresses the modules, so that the guest need not do so.
 func decompress(ctx context.Context, dir string) error {
 	var compressed []string
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -195,7 +195,7 @@ func decompress(ctx context.Context, dir string) error {
 	return nil
 }
 
-// theOne is the only path that matches any of the patterns.
+// theOne returns the only path that matches one of the patterns.
 func theOne(patterns ...string) (string, error) {
 	var all []string
 	for _, pattern := range patterns {
@@ -206,7 +206,7 @@ func theOne(patterns ...string) (string, error) {
 		all = append(all, paths...)
 	}
 	if len(all) != 1 {
-		return "", fmt.Errorf("%d files are %s, not one", len(all), strings.Join(patterns, " or "))
+		return "", fmt.Errorf("%d files match %s, want one", len(all), strings.Join(patterns, " or "))
 	}
 	return all[0], nil
 }

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// Light writes the initrd of a guest that needs little memory and boots soon,
-// and returns the kernel's path: busybox, some of the kernel's modules as
-// /NAME.ko, and an init for busybox's shell.
+// Light writes the initrd of a guest that needs little memory and boots fast, and
+// returns the kernel's path. The initrd has busybox, some modules as /NAME.ko, and an
+// init for busybox's shell.
 func Light(ctx context.Context, version, initrd string, init []byte, modules ...string) (image string, err error) {
 	k, err := fetchKernel(ctx, version, runtime.GOARCH, false)
 	if err != nil {
@@ -50,7 +50,7 @@ func Light(ctx context.Context, version, initrd string, init []byte, modules ...
 	return k.image, errors.Join(a.close(), f.Close())
 }
 
-// pickModules reads some modules out of an archive of writeModules.
+// pickModules reads modules from an archive of writeModules.
 func pickModules(name string, modules []string) (map[string][]byte, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -90,7 +90,7 @@ func nextEntry(content []byte) (name string, file, rest []byte, err error) {
 		return int(n)
 	}
 	if len(content) < header || string(content[:6]) != "070701" {
-		return "", nil, nil, fmt.Errorf("%s is no entry", hex.EncodeToString(content[:min(6, len(content))]))
+		return "", nil, nil, fmt.Errorf("%s is not the header of an entry", hex.EncodeToString(content[:min(6, len(content))]))
 	}
 	size, nameSize := field(6), field(11)
 	begin := (header + nameSize + 3) &^ 3

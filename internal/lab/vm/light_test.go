@@ -25,13 +25,13 @@ func TestPickModules(t *testing.T) {
 		t.Errorf("found %q, %v", found, err)
 	}
 	if _, err := pickModules(name, []string{"two"}); err == nil {
-		t.Error("a module that is not there is found")
+		t.Error("a missing module is found")
 	}
 	for cut := 1; cut < text.Len(); cut += 7 {
 		if err := os.WriteFile(name, text.Bytes()[:cut], 0o644); err != nil {
 			t.Fatal(err)
 		}
-		// Whatever is cut off, it must not panic.
+		// A truncated archive must not cause a panic.
 		_, _ = pickModules(name, []string{"three"})
 	}
 }

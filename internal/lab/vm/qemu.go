@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// newerSuite has a QEMU that is newer than Debian 12's own: the first whose igb
+// newerSuite is a suite with a newer QEMU than Debian 12: the first release whose igb
 // device has virtual functions.
 const newerSuite = "bookworm-backports"
 
-// emulator is the command that begins a guest's: this machine's QEMU, or the
-// newer one for hardware.
+// emulator returns the command that runs QEMU: this machine's, or the newer one for
+// Options.Hardware.
 func (m machine) emulator(ctx context.Context, o Options) ([]string, error) {
 	if len(o.Hardware) > 0 {
 		command, err := m.fetchNewer(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("fetching QEMU of %s: %w", newerSuite, err)
+			return nil, fmt.Errorf("fetch QEMU of %s: %w", newerSuite, err)
 		}
 		return command, nil
 	}
@@ -29,8 +29,8 @@ func (m machine) emulator(ctx context.Context, o Options) ([]string, error) {
 	return []string{m.qemu}, nil
 }
 
-// fetchNewer unpacks the newer QEMU, with all libraries that it uses, into the
-// cache: nothing is installed, and nothing that is installed is used.
+// fetchNewer unpacks the newer QEMU with all its libraries into the cache. It neither
+// installs packages nor uses installed ones.
 func (m machine) fetchNewer(ctx context.Context) ([]string, error) {
 	arch, err := output(exec.CommandContext(ctx, "dpkg", "--print-architecture"))
 	if err != nil {

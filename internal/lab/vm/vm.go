@@ -1,13 +1,13 @@
-// Package vm boots Debian kernels under QEMU, in software: no KVM is needed,
-// and every kernel of Debian's archive is at hand, for any architecture.
+// Package vm boots Debian kernels under QEMU by emulation, without KVM: any kernel of
+// Debian's archive, of several architectures.
 //
-// A guest has no disk and no network. All that it needs is in its initrd:
+// A guest has no disk and no network. Its initrd has all files:
 //
 //	base     Debian packages: a shell, iproute2, iptables, nftables ...
 //	modules  the kernel's modules of networking
 //	job      the caller's files, a command, and the init that runs it
 //
-// What the command prints comes back over the serial console.
+// The command's output is sent over the serial console.
 package vm
 
 import (
@@ -26,17 +26,17 @@ import (
 	"time"
 )
 
-// Options say what to boot and what to run.
+// Options are the guest and the command to run.
 type Options struct {
 	// Kernel is one of Kernels.
 	Kernel string
 	// Arch is Go's name of the architecture, amd64 or arm64. Default: this
 	// machine's.
 	Arch string
-	// Files are copied into the guest with their modes: path in the guest ->
-	// path here.
+	// Files are copied into the guest with their modes: path in the guest -> path on
+	// this machine.
 	Files map[string]string
-	// Command is run by a shell as root, once the kernel is up.
+	// Command is run by a shell as root after the boot.
 	Command string
 	// Memory in MiB. Default: 1024.
 	Memory int
@@ -48,34 +48,32 @@ type Options struct {
 	// Systemd makes systemd the guest's first process and the command a
 	// service of it.
 	Systemd bool
-	// Icount makes the guest's clock count instructions, 1 ns each, those of all
-	// its CPUs together: they take turns.
+	// Icount makes the guest's clock count the instructions of all CPUs, 1 ns each.
+	// The CPUs run in turns.
 	Icount bool
-	// Hardware is the guest's, as options of QEMU: a machine, memory on NUMA nodes,
-	// network cards. It takes a newer QEMU than Debian 12's, which is fetched, and
-	// a kernel with drivers of real hardware.
+	// Hardware are QEMU options for the guest's hardware: a machine, memory on NUMA
+	// nodes, network cards. They need a newer QEMU than Debian 12's, which is
+	// fetched, and a kernel with drivers of real hardware.
 	Hardware []string
-	// Console gets what the guest prints as it does so. Default: nobody.
+	// Console gets the guest's output as it is printed; may be nil.
 	Console io.Writer
 }
 
-// Result is what became of a command.
+// Result is the result of a command.
 type Result struct {
-	// Output is what the command printed, both streams.
+	// Output is the command's standard output and standard error.
 	Output string
-	// ExitCode is the command's.
+	// ExitCode is the command's exit status.
 	ExitCode int
-	// Complaints are warnings and faults of the guest's kernel, empty if it had
-	// none.
+	// Complaints are warnings and faults of the guest's kernel, "" if there are none.
 	Complaints string
 }
 
-// ErrTimeout: the guest was ended because its time was over.
+// ErrTimeout means that the guest was killed at the timeout.
 var ErrTimeout = errors.New("the guest's time was over")
 
-// Run boots a kernel, runs the command and switches the guest off. A command
-// that fails is no error: see Result. What is needed from Debian is fetched
-// once and kept: see Cache.
+// Run boots a kernel, runs the command and powers the guest off. A command that fails
+// is no error: see Result. Packages are downloaded once and cached: see Cache.
 func Run(ctx context.Context, o Options) (Result, error) {
 	o.setDefaults()
 	m, err := machineOf(o.Arch)
@@ -88,15 +86,15 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	k, err := fetchKernel(ctx, o.Kernel, o.Arch, len(o.Hardware) > 0)
 	if err != nil {
-		return Result{}, fmt.Errorf("fetching Linux %s for %s: %w", o.Kernel, o.Arch, err)
+		return Result{}, fmt.Errorf("fetch Linux %s for %s: %w", o.Kernel, o.Arch, err)
 	}
 	base, err := fetchBase(ctx, o.Arch, o.Systemd)
 	if err != nil {
-		return Result{}, fmt.Errorf("fetching the guest's programs: %w", err)
+		return Result{}, fmt.Errorf("fetch the guest's programs: %w", err)
 	}
 	initrd, err := makeInitrd(o, base, k.modules)
 	if err != nil {
-		return Result{}, fmt.Errorf("making the initrd: %w", err)
+		return Result{}, fmt.Errorf("make the initrd: %w", err)
 	}
 	defer os.Remove(initrd)
 
@@ -131,10 +129,10 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// boot runs QEMU until the guest switches itself off, and returns what came
-// over its console.
+// boot runs QEMU until the guest powers off, and returns the console's output.
 func boot(ctx context.Context, qemu, args []string, also io.Writer) ([]byte, error) {
-	// QEMU ends with the thread that started it, should this process be killed.
+	// Pdeathsig ends QEMU with the thread that started it, also if this process is
+	// killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -142,7 +140,7 @@ func boot(ctx context.Context, qemu, args []string, also io.Writer) ([]byte, err
 	cmd := exec.CommandContext(ctx, qemu[0], append(slices.Clone(qemu[1:]), args...)...)
 	both := io.MultiWriter(&console, also)
 	cmd.Stdout, cmd.Stderr = both, both
-	// Ctrl-C is for the caller, who ends ctx.
+	// A process group of its own: the caller handles Ctrl-C and ends ctx.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
@@ -152,12 +150,12 @@ func boot(ctx context.Context, qemu, args []string, also io.Writer) ([]byte, err
 	return console.Bytes(), err
 }
 
-// machine is how an architecture is emulated.
+// machine describes the emulation of an architecture.
 type machine struct {
 	qemu    string
-	pkg     string // Debian's, which has it
+	pkg     string // Debian package of qemu
 	model   []string
-	older   string // what the model lacks with other kernels than the newest
+	older   string // added to the model for all kernels but the newest
 	console string // device of the serial console
 }
 
@@ -167,7 +165,7 @@ var machines = map[string]machine{
 		// The emulator counts a whole "rep movs", which kernels prefer with erms
 		// and fsrm, as many instructions.
 		model: []string{"-M", "pc", "-cpu", "max,-erms,-fsrm"},
-		// It is slow at cmpxchg16b.
+		// The emulator is slow at cmpxchg16b.
 		older: ",-cx16",
 	},
 	"arm64": {
@@ -176,30 +174,30 @@ var machines = map[string]machine{
 	},
 }
 
-// Architectures are those that a guest can have, by Go's names.
+// Architectures returns the architectures of guests, by Go's names.
 func Architectures() []string { return slices.Sorted(maps.Keys(machines)) }
 
 func machineOf(arch string) (machine, error) {
 	m, ok := machines[arch]
 	if !ok {
-		return machine{}, fmt.Errorf("no guests of architecture %q", arch)
+		return machine{}, fmt.Errorf("unsupported architecture %q", arch)
 	}
 	return m, nil
 }
 
 func (m machine) args(o Options) []string {
-	// norandmaps: the emulator keeps its translation of a program by address.
+	// norandmaps: the emulator caches the translation of a program by its address.
 	cmdline := "console=" + m.console + " quiet loglevel=1 panic=-1 nokaslr norandmaps"
 	if o.Systemd {
 		cmdline += " rdinit=/usr/lib/systemd/systemd systemd.unit=job.service systemd.show_status=no"
 	}
 	args := slices.Clone(m.model)
-	if o.Kernel != "newest" { // which gives sockets no BPF storage without
+	if o.Kernel != "newest" { // the newest needs it for BPF socket storage
 		args[len(args)-1] += m.older
 	}
 	args = append(args,
-		// One thread: with more, a CPU may run what another has just patched, and
-		// kernels that switch tracepoints die of it.
+		// One thread: with more, a CPU may execute code that another CPU is patching,
+		// which crashes kernels that switch tracepoints.
 		"-accel", "tcg,thread=single", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-m", strconv.Itoa(o.Memory), "-smp", strconv.Itoa(o.CPUs),
 		"-append", cmdline)
@@ -209,5 +207,5 @@ func (m machine) args(o Options) []string {
 	return append(args, o.Hardware...)
 }
 
-// tail is the end of a long text.
+// tail returns the end of a long text.
 func tail(text []byte) []byte { return text[max(0, len(text)-4<<10):] }

@@ -11,8 +11,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
-// A command's output, status and files are as they would be elsewhere, and the
-// kernel is the one asked for.
+// The requested kernel boots; output, exit status and files of the command are
+// correct.
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "greet")
 	if err := os.WriteFile(file, []byte("#!/bin/sh\necho hello $1\n"), 0o755); err != nil {
@@ -35,11 +35,11 @@ func TestRun(t *testing.T) {
 		t.Errorf("the exit status is %d", r.ExitCode)
 	}
 	if r.Complaints != "" {
-		t.Errorf("the kernel complains: %s", r.Complaints)
+		t.Errorf("warnings of the kernel: %s", r.Complaints)
 	}
 }
 
-// Below systemd as well.
+// A command runs under systemd as well.
 func TestSystemd(t *testing.T) {
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: "6.12", Systemd: true,
@@ -53,7 +53,7 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// A guest that does not end is ended.
+// A guest is killed at the timeout.
 func TestTimeout(t *testing.T) {
 	_, err := vm.Run(t.Context(), vm.Options{Kernel: "6.1", Command: "sleep 1000", Timeout: time.Second})
 	if !errors.Is(err, vm.ErrTimeout) {
