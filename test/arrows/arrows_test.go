@@ -1,4 +1,4 @@
-// Package arrows holds which packages may import which, tests excepted.
+// Package arrows tests which packages import which. Tests' own imports are excepted.
 package arrows
 
 import (
@@ -13,14 +13,14 @@ import (
 
 const module = "github.com/scon-project/scon/"
 
-// listed is what `go list` tells of a package.
+// listed is a package in the output of `go list`.
 type listed struct {
 	ImportPath string
-	Imports    []string // direct ones
-	Deps       []string // all
+	Imports    []string // direct imports
+	Deps       []string // all, transitively
 }
 
-// list lists packages with everything that they import, also by way of others.
+// list lists packages with their direct and transitive imports.
 func list(t *testing.T, patterns ...string) (all []listed) {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,Deps"}, patterns...)...)
@@ -42,15 +42,15 @@ func list(t *testing.T, patterns ...string) (all []listed) {
 	}
 }
 
-// in tells whether a package is in one of the folders of the module.
+// in reports whether a package is in one of the folders of the module.
 func in(path string, folders ...string) bool {
 	return slices.ContainsFunc(folders, func(folder string) bool {
 		return path == module+folder || strings.HasPrefix(path, module+folder+"/")
 	})
 }
 
-// Express, startup and the pipe do not know each other, nor the laboratory; what
-// they stand on knows none of them.
+// Express, startup and the pipe do not import each other or the lab. The packages
+// below them import none of them.
 func TestArrows(t *testing.T) {
 	systems := []string{"internal/express", "internal/startup", "internal/pipe", "internal/lab"}
 	for folder, forbidden := range map[string][]string{
@@ -81,12 +81,13 @@ func TestArrows(t *testing.T) {
 func TestNetlinkStacks(t *testing.T) {
 	for _, p := range list(t, "./...") {
 		if slices.Contains(p.Imports, "github.com/mdlayher/netlink") && !in(p.ImportPath, "internal/host/nlmsg") {
-			t.Errorf("%s imports mdlayher/netlink; internal/host/nlmsg is for that", p.ImportPath)
+			t.Errorf("%s imports mdlayher/netlink: use internal/host/nlmsg", p.ImportPath)
 		}
 	}
 }
 
-// The engine copier is registered with the broker by the programs; nothing imports it.
+// The programs register the engine copier with the broker; no other package imports
+// it.
 func TestCopier(t *testing.T) {
 	for _, p := range list(t, "./internal/...") {
 		for _, dep := range p.Deps {
@@ -97,14 +98,14 @@ func TestCopier(t *testing.T) {
 	}
 }
 
-// The program that runs as a service links nothing that only measuring needs.
+// The program of the services does not link packages that only measurements need.
 func TestLinked(t *testing.T) {
 	for _, p := range list(t, "./cmd/scon") {
 		for _, dep := range p.Deps {
 			for _, heavy := range []string{
 				"gonum.org/", "golang.org/x/image", "golang.org/x/text", "jsonschema", "HdrHistogram", "fortio.org/",
 			} {
-				if strings.Contains(dep, heavy) && !strings.HasPrefix(dep, "vendor/") { // net/http has some of its own
+				if strings.Contains(dep, heavy) && !strings.HasPrefix(dep, "vendor/") { // net/http vendors some of them
 					t.Errorf("scon links %s", dep)
 				}
 			}

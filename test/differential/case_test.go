@@ -16,9 +16,9 @@ import (
 // Case is a ruleset, connections, and steps of packets and changes.
 type Case struct {
 	Seed uint64
-	// Liberal switches off conntrack's check of TCP windows.
+	// Liberal turns off conntrack's check of TCP windows.
 	Liberal bool
-	// BridgeAlone switches off bridge-nf-call-iptables: neither Netfilter's IP hooks
+	// BridgeAlone turns off bridge-nf-call-iptables: neither Netfilter's IP hooks
 	// nor conntrack see packets within the bridge.
 	BridgeAlone bool
 	Rules       ruleset
@@ -42,8 +42,8 @@ type item struct {
 	Kind string
 	Conn int
 	Dir  int
-	ID   uint16 // of IP, and in the case: a multiple of segmentIDs
-	Seed uint64 // of its details
+	ID   uint16 // IP id, unique in the case: a multiple of segmentIDs
+	Seed uint64 // seed of its details
 }
 
 // segmentIDs is the number of IP ids of an item: each segment of a GSO packet
@@ -85,10 +85,10 @@ type generator struct {
 	*Case
 	makeup
 	r     *rand.Rand
-	reset map[int]bool // connections, by a RST
+	reset map[int]bool // connections that a RST has reset
 	// counting is set once there are rules that count packets.
 	counting bool
-	// tracking is set once there are rules by what conntrack says of a packet.
+	// tracking is set once there are rules that match conntrack's state of a packet.
 	tracking bool
 }
 
@@ -208,8 +208,8 @@ func (g *generator) rounds(pause time.Duration, n int) {
 	g.Steps = append(g.Steps, s)
 }
 
-// happens adds a change, with packets before the daemon has processed it where
-// the change allows that.
+// happens adds a change. If the change allows it, packets follow before the daemon
+// has processed it.
 func (g *generator) happens(c *change) {
 	s := step{Change: c}
 	if c.AtOnce {

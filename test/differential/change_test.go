@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// change is what happens to device in the middle of a case. It is one event for
-// the daemon: after the first that it hears, it has heard all.
+// change is a change of device during a case. It is one event for the daemon: once
+// the daemon has processed its first message, it has processed all.
 type change struct {
 	Script string
 	Undo   string
@@ -107,8 +107,8 @@ func (g *generator) restoreRoute(to netip.Addr) string {
 func (r rule) blindsConntrack() bool { return strings.Contains(r.Text, "notrack") }
 
 // needsLease reports whether a rule depends on conntrack's counters, which
-// lack the express packets before the rule, or on conntrack's marks, by which
-// a packet of one direction decides about the other: that takes effect when a
+// lack the express packets before the rule, or on conntrack's marks, by which a
+// packet of one direction affects the other direction. Such effects begin when a
 // lease ends.
 func (r rule) needsLease() bool {
 	return slices.ContainsFunc([]string{"connbytes", "ct original packets", "ct reply packets", "ct mark set", "CONNMARK"},

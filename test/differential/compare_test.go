@@ -152,7 +152,7 @@ func (t *talk) likeOthers(s shot, got []captured) bool {
 	if isIPv6(in) {
 		want[ethLen] = like[ethLen]
 		want[ethLen+1] = like[ethLen+1]&0xc0 | in[ethLen+1]&0x3f
-		want[ethLen+7] -= sent.frame[ethLen+7] - like[ethLen+7] // no hop within a bridge
+		want[ethLen+7] -= sent.frame[ethLen+7] - like[ethLen+7] // a bridge does not decrement it
 	} else {
 		want[ethLen+1] = like[ethLen+1]&0xfc | in[ethLen+1]&3
 		want[ethLen+8] -= sent.frame[ethLen+8] - like[ethLen+8]

@@ -10,9 +10,9 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 )
 
-// conn is a connection of a case, as its client sees it.
+// conn is a connection of a case, as seen by its client.
 type conn struct {
-	Kind     string // how it goes: out, published, routed, lan, hairpin
+	Kind     string // out, published, routed, lan or hairpin
 	Proto    layers.IPProtocol
 	From, To int // nodes
 	Src, Dst netip.AddrPort
@@ -40,9 +40,9 @@ type view struct {
 type talk struct {
 	conn
 	views   [2]view
-	learned bool        // the far end has got a packet, and answers to where it came from
-	seq     [2]uint32   // next of each direction's sender
-	arrived [2]uint32   // what the receiver acknowledges
+	learned bool        // the server has received a packet and replies to its source
+	seq     [2]uint32   // next sequence number of each direction's sender
+	arrived [2]uint32   // acknowledgement number of each direction's receiver
 	last    [2]captured // the latest sound packet of each direction, as it arrived
 	asSent  [2]shot     // and as it was sent
 	// The same in the world with SCON.
@@ -75,7 +75,7 @@ func nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
 func (t *talk) learn(s shot, c captured, k chance) {
 	src, dst := tupleOf([]byte(c.data))
 	if !k.ports[src.Port()] || !k.ports[dst.Port()] {
-		return // in the other world it is another
+		return // chosen at random: differs in the other world
 	}
 	t.last[s.dir], t.asSent[s.dir] = c, s
 	if s.dir != orig || t.learned {

@@ -90,7 +90,7 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	p.cases++
 	d, err := p.run(c)
 	if d != nil || err != nil {
-		failed.Store(true) // this is enough
+		failed.Store(true) // one difference is enough
 	}
 	if d != nil {
 		c, d, err = p.shrink(c, d)
@@ -99,23 +99,24 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 		return fmt.Errorf("%w\n%v", err, c)
 	}
 	if d != nil {
-		return fmt.Errorf("%v\nin what is left of the case of %v", d, c)
+		return fmt.Errorf("%v\nin the shrunk case of %v", d, c)
 	}
 	return nil
 }
 
-// leastExpress is the share of the valid packets of established connections that
-// has to go express in a world of each makeup, or the comparison proves nothing.
+// leastExpress is the minimum share of express packets among the valid packets of
+// established connections, for each makeup. With fewer, the comparison proves nothing.
 const leastExpress = 0.2
 
-// enough cases are not all of rules that keep connections regular. The cases of
-// makeups that have fewer are judged together with all others, by leastOfFew.
+// enough is the number of cases at which a makeup is checked on its own: fewer may
+// all have rules that keep connections regular. Makeups with fewer cases are checked
+// together with all others, against leastOfFew.
 const (
 	enough     = 10
 	leastOfFew = 0.1
 )
 
-// wantExpress checks how many packets went express in the worlds of each makeup.
+// wantExpress checks the share of express packets in the worlds of each makeup.
 func wantExpress(t *testing.T, all []*pair) {
 	t.Helper()
 	seen := make(map[makeup]bool)
@@ -157,7 +158,7 @@ func pin(n int) error {
 	runtime.LockOSThread()
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
-		return fmt.Errorf("which CPUs there are: %w", err)
+		return fmt.Errorf("list the CPUs: %w", err)
 	}
 	var list []int
 	for cpu := 0; len(list) < cpus.Count(); cpu++ {
@@ -168,7 +169,7 @@ func pin(n int) error {
 	cpus.Zero()
 	cpus.Set(list[n%len(list)])
 	if err := unix.SchedSetaffinity(0, &cpus); err != nil {
-		return fmt.Errorf("stay on a CPU: %w", err)
+		return fmt.Errorf("pin to a CPU: %w", err)
 	}
 	return nil
 }

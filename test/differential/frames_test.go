@@ -16,9 +16,9 @@ type shot struct {
 	frame   []byte
 	conn    int
 	dir     int
-	sound   bool   // a packet as this connection's are
-	ends    uint32 // of TCP: the sequence number behind it, if the sender takes it for sent
-	excuse  excuse // a difference that is documented
+	sound   bool   // a valid packet of the connection
+	ends    uint32 // TCP: the next sequence number, if the packet advances it
+	excuse  excuse // documented difference
 }
 
 // maker makes the frames of an item.

@@ -42,8 +42,8 @@ var opening = []kind{
 // makes it for express connections (docs/safety.md).
 const otherWindow = "other window"
 
-// loneRST is the last packet of its connection: which RST ends one is up to
-// conntrack, and SCON tells it (docs/safety.md).
+// loneRST is the last packet of its connection: conntrack decides which RST ends a
+// connection, and SCON informs conntrack (docs/safety.md).
 const loneRST = "lone RST"
 
 // kinds are packets that may be sent at any time.
@@ -148,7 +148,7 @@ var kinds = []kind{
 		}
 		f := m.some()
 		f.header = []layers.IPProtocol{layers.IPProtocolIPv6HopByHop, layers.IPProtocolIPv6Destination, layers.IPProtocolIPv6Routing}[m.r.IntN(3)]
-		f.extension = []byte{0, 0, 1, 4, 0, 0, 0, 0} // padding; of routing, nothing left of it
+		f.extension = []byte{0, 0, 1, 4, 0, 0, 0, 0} // padding; routing with no segments left
 		m.frame(f.bytes())
 	}},
 	{"ports as an extension header", 2, func(m *maker) {

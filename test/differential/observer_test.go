@@ -25,9 +25,9 @@ const (
 // without its first two bytes.
 const sourceAt = 8
 
-// observe attaches a program to device's uplink that writes mark and priority
-// of a packet into it: both matter to queues and filters there. Of the
-// priority it writes the bytes of a class such as 1:2.
+// observe attaches a program to device's uplink that writes a packet's mark and
+// priority into the packet, since queues and filters there use both. Of the priority
+// it writes the bytes of a class such as 1:2.
 func observe(t *testing.T, w *world) {
 	t.Helper()
 	err := w.bed.Do(lab.Device, func() error {
@@ -46,7 +46,7 @@ func observe(t *testing.T, w *world) {
 				asm.Mov.Imm(asm.R4, 3),
 				asm.Mov.Imm(asm.R5, 0),
 				asm.FnSkbStoreBytes.Call(),
-				asm.Mov.Imm(asm.R0, -1), // the next program's turn
+				asm.Mov.Imm(asm.R0, -1), // continue with the next program
 				asm.Return(),
 			},
 		})

@@ -60,11 +60,11 @@ type form struct {
 	options   []layers.IPv4Option
 	proto     layers.IPProtocol
 	src, dst  netip.AddrPort
-	tcp       layers.TCP // but for its ports
+	tcp       layers.TCP // without its ports
 	icmp      layers.ICMPv4TypeCode
 	icmp6     layers.ICMPv6TypeCode
-	extension []byte            // header of IPv6; its first byte is what is behind it
-	header    layers.IPProtocol // the kind of extension
+	extension []byte            // IPv6 extension header; its first byte is the next header
+	header    layers.IPProtocol // type of the extension header
 	payload   []byte
 	noUDPSums bool
 }
@@ -112,7 +112,7 @@ func (f form) bytes6() []byte {
 func serialize(all []gopacket.SerializableLayer) []byte {
 	buf := gopacket.NewSerializeBuffer()
 	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		panic(fmt.Sprintf("a form that cannot be: %v", err))
+		panic(fmt.Sprintf("invalid form: %v", err))
 	}
 	return buf.Bytes()
 }
@@ -143,7 +143,7 @@ func (f form) bytes() []byte {
 		all = append(all, &layers.ICMPv4{TypeCode: f.icmp, Id: f.src.Port()})
 	}
 	all = append(all, gopacket.Payload(f.payload))
-	// The padding of short frames is a damage of its own.
+	// Without padding: padded short frames are a kind of their own.
 	b := serialize(all)
 	b = b[:ethLen+int(binary.BigEndian.Uint16(b[ethLen+2:]))]
 	if f.noUDPSums && f.proto == layers.IPProtocolUDP {

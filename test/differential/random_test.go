@@ -10,8 +10,8 @@ import (
 
 // chance masks values that device's kernel chooses at random.
 type chance struct {
-	ports map[uint16]bool // that a case names; others were chosen
-	reset map[uint16]bool // ports of whoever began a connection that was reset
+	ports map[uint16]bool // ports of the case; the kernel chose all others
+	reset map[uint16]bool // client ports of connections that were reset
 }
 
 var portInRule = regexp.MustCompile(`(?:port |:)(\d+)`)
@@ -44,19 +44,19 @@ func (k chance) alike(a, b captured) bool {
 	if k.known(a) == k.known(b) {
 		return true
 	}
-	// One may have been given a port that the case happens to name.
+	// The kernel may have chosen a port that the case also has.
 	all := chance{}
 	return (k.chosen(a) || k.chosen(b)) && all.known(a) == all.known(b)
 }
 
-// chosen reports whether a packet has a port that the case does not name.
+// chosen reports whether a packet has a port that the case does not have.
 func (k chance) chosen(c captured) bool {
 	b := []byte(c.data)
 	return len(b) >= ethLen+ipLen && k.maskPorts(b, ethLen)
 }
 
-// known masks the id of ICMP packets, which may be device's own, and ports
-// that NAT chose because the preferred one was taken.
+// known masks the id of ICMP packets, which device may have sent itself, and ports
+// that NAT chose because the preferred one was in use.
 func (k chance) known(c captured) captured {
 	b := []byte(c.data)
 	if isIPv6(b) && len(b) >= ethLen+ip6Len+8 {
@@ -122,7 +122,7 @@ func (k chance) maskPorts(b []byte, ip int) (masked bool) {
 	switch {
 	case b[ip]>>4 != 6:
 		if binary.BigEndian.Uint16(b[ip+6:])&0x1fff != 0 {
-			return false // a later fragment has none
+			return false // only the first fragment has ports
 		}
 		at, proto = ip+int(b[ip]&15)*4, layers.IPProtocol(b[ip+9])
 	case proto == layers.IPProtocolIPv6Fragment && len(b) >= at+8:

@@ -12,8 +12,8 @@ import (
 // ruleset is loaded in place of all other rules.
 type ruleset struct {
 	Tool   tool
-	Family string // of the table of nft: ip, ip6 or inet
-	IPv6   bool   // they are about IPv6
+	Family string // family of nft's table: ip, ip6 or inet
+	IPv6   bool   // the rules match IPv6
 	Rules  []rule
 }
 
@@ -94,7 +94,7 @@ func (r ruleset) restore() string {
 // empty empties iptables' tables.
 func (r ruleset) empty() string { return r.xtScript() }
 
-// sets are those of the ruleset's family.
+// sets returns the sets in the ruleset's family.
 func (r ruleset) sets() string {
 	if r.IPv6 {
 		return overIPv6.Replace(sets)
@@ -102,8 +102,8 @@ func (r ruleset) sets() string {
 	return sets
 }
 
-// overIPv6 makes rules for IPv4 ones for IPv6. What IPv6 does not have stays, and
-// forIPv6 finds it.
+// overIPv6 translates rules from IPv4 to IPv6. forIPv6 detects the expressions that
+// IPv6 lacks, which stay untranslated.
 var overIPv6 = strings.NewReplacer(
 	"ipv4_addr", "ipv6_addr",
 	"ct original saddr", "ct original ip6 saddr",
@@ -128,7 +128,7 @@ func forIPv6(text string) (string, bool) {
 	return overIPv6.Replace(text), true
 }
 
-// sets are those that rules of nft look into.
+// sets are the sets that nft's rules use.
 const sets = ` set some { type ipv4_addr; flags interval; elements = { 172.17.0.3, 198.18.0.0/18 }; }
  set met { type ipv4_addr; size 4096; flags dynamic; }
 `
@@ -169,11 +169,11 @@ func (r ruleset) xtScript() string {
 	return b.String()
 }
 
-// feature is a rule that a case may have. THERE stands for what matches a
-// connection's packets to their destination, BACK for those of its answers.
+// feature is a rule that a case may have. THERE is replaced by a match of a
+// connection's original direction, BACK by a match of its reply direction.
 type feature struct {
 	chain   string
-	nft, xt string // "" where a tool has no such rule
+	nft, xt string // "" if the tool has no such rule
 }
 
 // features are verdicts, marks and rewriting, by connection or by packet.
@@ -357,7 +357,7 @@ func (g *generator) feature() rule {
 	}
 }
 
-// text returns the rule for a tool; ok is false if there is none about such a
+// text returns the rule for a tool; ok is false if there is none for such a
 // connection.
 func (f feature) text(c conn, t tool) (text string, ok bool) {
 	text = f.xt
@@ -394,8 +394,8 @@ func (r rule) counts() bool {
 		func(word string) bool { return strings.Contains(r.Text, word) })
 }
 
-// matchConn writes a connection into a rule. The address and port of its outer
-// end are the same everywhere, unless NAT changes them.
+// matchConn replaces THERE and BACK in a rule. Address and port of the connection's
+// outer end are the same at all hooks, unless NAT changes them.
 func matchConn(text string, c conn, t tool) string {
 	proto, far, toFar := strings.ToLower(c.Proto.String()), c.Dst, true
 	if c.From == edge {

@@ -12,12 +12,12 @@ import (
 // pair is two worlds of the same makeup, one with SCON.
 type pair struct {
 	plain, scon *world
-	tool        tool // of the rules that are there
+	tool        tool // tool of the loaded rules
 	cases       int
 	sent        uint64 // sound packets of all cases so far
 }
 
-// difference is a packet with another fate in the world with SCON.
+// difference is a packet with a different fate in the world with SCON.
 type difference struct {
 	step int
 	what string
@@ -154,7 +154,7 @@ func (s step) shots(talks []*talk) (shots []shot) {
 			r: rand.New(rand.NewPCG(it.Seed, 1)),
 		}
 		if it.Dir == reply && !m.learned {
-			continue // nothing has arrived yet
+			continue // no packet has arrived yet
 		}
 		kindOf(it.Kind).make(m)
 		shots = append(shots, m.shots...)

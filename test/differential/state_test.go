@@ -17,12 +17,12 @@ import (
 )
 
 // state is what a case may change in device besides rules and connections: links,
-// routes, routing rules, permanent neighbours, and SCON's hooks. Each case has to
-// find it as the world was built: after a leftover of an earlier case, packets
-// stay regular and prove nothing.
+// routes, routing rules, permanent neighbours, and SCON's hooks. Each case must
+// start in the state in which the world was built: with leftovers of an earlier case,
+// packets would stay regular and prove nothing.
 type state map[string]bool
 
-// networkState reads the state that the kernel has.
+// networkState reads the kernel's state.
 func (w *world) networkState() (state, error) {
 	s := make(state)
 	err := netns.Do(w.bed.Node(lab.Device), func() error {
@@ -44,8 +44,8 @@ func (w *world) networkState() (state, error) {
 	return s, err
 }
 
-// addRouting adds a family's routes, routing rules and permanent neighbours. The
-// local table follows from the addresses, which no case changes.
+// addRouting adds a family's routes, routing rules and permanent neighbours. It leaves
+// out the local table, which follows from the addresses: no case changes those.
 func (s state) addRouting(family int) error {
 	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s state) addRouting(family int) error {
 	return nil
 }
 
-// hooks are the daemon's; the world without SCON has none.
+// hooks returns the daemon's hooks, none in the world without SCON.
 func (w *world) hooks() (state, error) {
 	s := make(state)
 	if !w.scon {
@@ -91,7 +91,7 @@ func (w *world) hooks() (state, error) {
 	return s, nil
 }
 
-// current is the whole state.
+// current returns the whole state.
 func (w *world) current() (state, error) {
 	network, err := w.networkState()
 	if err != nil {
@@ -105,8 +105,8 @@ func (w *world) current() (state, error) {
 	return network, nil
 }
 
-// restored waits until the world is as it was built: the daemon takes a moment to
-// hook a device again whose routes are back.
+// restored waits until the world is in its initial state: the daemon takes a moment
+// to hook a device again whose routes are restored.
 func (w *world) restored() error {
 	for deadline := time.Now().Add(scontest.Patience); ; time.Sleep(2 * time.Millisecond) {
 		now, err := w.current()
@@ -122,7 +122,7 @@ func (w *world) restored() error {
 	}
 }
 
-// differences lists what s has in excess of built, and what it lacks.
+// differences lists the entries that s has in excess of built, and those it lacks.
 func (s state) differences(built state) string {
 	var lines []string
 	for line := range s {

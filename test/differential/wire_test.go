@@ -18,10 +18,10 @@ import (
 // receives what arrives there.
 type wire struct {
 	fd    int
-	index int // of the device
+	index int // index of the device
 	buf   []byte
-	// bare tells that it is the end of a tun device, whose packets begin with the
-	// IP header. All that is handed to it has the MAC header that edge would see.
+	// bare is set for the end of a tun device, whose packets begin with the IP header.
+	// Frames to send have the MAC header that edge would see.
 	bare bool
 }
 
@@ -55,13 +55,13 @@ func (o offload) bytes() []byte {
 	return b
 }
 
-// captured is a packet that arrived at a node. Equal values are the same to
-// the receiver.
+// captured is a packet that arrived at a node. Packets with equal values are
+// indistinguishable to the receiver.
 type captured struct {
 	to       int    // node
-	pkttype  uint8  // PACKET_HOST, ...: for whom it is by its MAC address
-	vlan     string // tag beside the packet, "" for none
-	offloads string // what is left of an offload
+	pkttype  uint8  // PACKET_HOST and the like
+	vlan     string // tag in the metadata, "" for none
+	offloads string // pending offload
 	data     string
 }
 
@@ -99,7 +99,7 @@ func (w *wire) close() { unix.Close(w.fd) }
 // openBare replaces device's uplink by a tun device and opens its other end.
 func openBare(b *scontest.Bed) *wire {
 	file := b.OpenTun(lab.Device, lab.Uplink, true)
-	// Fd has made it blocking.
+	// Fd has made the file blocking.
 	fd := int(file.Fd())
 	if err := unix.SetNonblock(fd, true); err != nil {
 		b.T.Fatal(err)
@@ -122,7 +122,7 @@ func (w *wire) sendBare(o offload, frame []byte) error {
 		o.header -= ethLen
 	}
 	_, err := unix.Write(w.fd, append(o.bytes(), frame[ethLen:]...))
-	// EINVAL: an offload, or a version of IP, that the kernel does not take.
+	// EINVAL: the kernel does not accept the offload or the IP version.
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("send a packet of %d bytes: %w", len(frame)-ethLen, err)
 	}
@@ -166,7 +166,7 @@ func (w *wire) send(o offload, frame []byte) error {
 		return w.sendBare(o, frame)
 	}
 	_, err := unix.Write(w.fd, append(o.bytes(), frame...))
-	// ENOBUFS: longer than the other end of the wire takes.
+	// ENOBUFS: longer than the MTU of the other end.
 	if err != nil && !errors.Is(err, unix.ENOBUFS) {
 		return fmt.Errorf("send a frame of %d bytes: %w: %s", len(frame), err, hex.EncodeToString(frame[:min(len(frame), 80)]))
 	}
@@ -199,8 +199,8 @@ func (w *wire) receive() (c captured, ok bool, err error) {
 	return c, true, nil
 }
 
-// normal clears bits of an offload that make no difference to the receiver:
-// whether the checksum was verified already, and the memory layout.
+// normal clears bits of an offload that the receiver ignores: whether the checksum is
+// verified, and the memory layout.
 func normal(head []byte) string {
 	head[0] &= needsCsum
 	head[2], head[3] = 0, 0

@@ -17,8 +17,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// The nodes that packets come from and arrive at. Their kernels have no
-// addresses and answer nothing; device's is as real as can be:
+// The nodes that send and receive packets. Their kernels have no addresses and answer
+// nothing; device's kernel is set up as on a real host:
 //
 //	 edge          device, a real kernel               c1, c2
 //	+------+   +---------------------------+   +----------------+
@@ -43,9 +43,9 @@ var (
 	nodeMACs  = [nodes]net.HardwareAddr{edgeMAC, {2, 0x42, 172, 17, 0, 2}, {2, 0x42, 172, 17, 0, 3}}
 )
 
-// Without limits of ICMP errors per second, without ARP, and with a gateway that
-// only rules lead to. Conntrack keeps a connection that was reset for longer than
-// a case may take: some RSTs it believes in one world only (docs/differential.md).
+// No rate limit of ICMP errors, no ARP, and a gateway that only routing rules use.
+// Conntrack keeps a connection that was reset for longer than a case takes, since it
+// accepts some RSTs in one world only (docs/differential.md).
 const setUpDevice = `
 sysctl -q -w net.ipv4.icmp_ratemask=0 net.netfilter.nf_conntrack_acct=1 net.netfilter.nf_conntrack_tcp_timeout_close=600
 for d in all default eth0 docker0; do sysctl -q -w net.ipv4.conf.$d.send_redirects=0; done
@@ -64,9 +64,9 @@ ip rule add fwmark 5 lookup 105
 ip route add default via 10.77.0.9 dev eth0 table 105
 `
 
-// The same for IPv6. Device answers with flow label 0, so that it is known that an
-// answer is its own. Link-local addresses are made of MAC addresses: those of
-// before.
+// The same for IPv6. Device's own answers have flow label 0, by which they are
+// recognised. Link-local addresses derive from MAC addresses; those from before are
+// removed.
 const setUpDevice6 = `
 sysctl -q -w net.ipv6.icmp.ratelimit=0 net.ipv6.auto_flowlabels=0
 for d in eth0 veth1 veth2; do ip -6 addr flush dev $d scope link; done
@@ -82,8 +82,8 @@ ip -6 rule add fwmark 5 lookup 105
 ip -6 route add default via fd00:77::9 dev eth0 table 105
 `
 
-// An uplink without MAC addresses, a tun device, in the place of the wire. Nobody
-// is asked for there, and no neighbour has an address.
+// A tun device, an uplink without MAC addresses, replaces the wire. It has no
+// neighbour discovery and no neighbour addresses.
 var (
 	setUpBare = `
 sysctl -q -w net.ipv6.conf.eth0.addr_gen_mode=1
@@ -96,7 +96,7 @@ ip -6 route replace default via fd00:77::2 dev eth0
 ` + ofBare(setUpDevice6)
 )
 
-// ofBare leaves out of commands those about MAC addresses of the uplink.
+// ofBare removes the commands that set MAC addresses of the uplink.
 func ofBare(commands string) string {
 	lines := strings.Split(commands, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
@@ -104,9 +104,9 @@ func ofBare(commands string) string {
 	}), "\n")
 }
 
-// overVXLAN puts a VXLAN device in the place of a node's eth0: %s are its MAC
-// address, the node's own address beneath and the other one. With a checksum
-// around it, a packet whose own one is wrong would not arrive.
+// overVXLAN replaces a node's eth0 by a VXLAN device: %s are its MAC address, and the
+// local and the remote address of the tunnel. Outer checksums are off: with them, a
+// packet with a wrong inner checksum would not arrive.
 const overVXLAN = `
 ip link set eth0 down
 ip link set eth0 name under0
@@ -118,8 +118,8 @@ ip link add eth0 address %[1]s mtu 1500 type vxlan id 7 dstport 4789 local %[2]s
 ip link set eth0 up
 `
 
-// overBridge puts a bridge into the place of device's eth0, with the wire as its
-// port: %s is its MAC address.
+// overBridge replaces device's eth0 by a bridge with the wire as its port: %s is its
+// MAC address.
 const overBridge = `
 ip link set eth0 down
 ip link set eth0 name under0
@@ -131,8 +131,8 @@ ip link set eth0 up
 ip addr add 10.77.0.1/24 dev eth0
 `
 
-// setUpRouted takes the containers off the bridge and adds a route to each.
-// The next hop's MAC address is the one that the bridge had.
+// setUpRouted removes the containers' ports from the bridge and adds a route to each
+// container. The next hop keeps the bridge's MAC address.
 var setUpRouted = routeTo(c1) + routeTo(c2)
 
 func routeTo(n int) string {
@@ -157,8 +157,8 @@ type world struct {
 	shell  *shell
 	ends   [nodes]*wire
 	ct     *conntrack.Client
-	built  state // each case begins in it
-	round  byte  // of sentinels
+	built  state // initial state of each case
+	round  byte  // number of the sentinels
 }
 
 // settings are the daemon's settings and the world's makeup, selected by a
@@ -185,7 +185,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	w := &world{scon: scon, makeup: s.makeup}
 	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Netkit: s.netkit, Config: func(c *config.Config) {
 		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
-		if s.bridged { // the wire is like a container's
+		if s.bridged { // the wire is a bridge port, as a container's
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink}
 		}
 	}})
@@ -207,7 +207,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.shell.close)
-	// A /run of its own has a lock of iptables-legacy of its own.
+	// With a private /run, iptables-legacy's lock is private as well.
 	script, script6 := setUpDevice, setUpDevice6
 	if s.bare {
 		w.bed.Sh(lab.Device, "ip link del eth0")
@@ -224,7 +224,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	if err := w.shell.run(script); err != nil {
 		t.Fatal(err)
 	}
-	if !s.bare && !s.overlay { // packets do not skip a device with a program
+	if !s.bare && !s.overlay { // packets do not bypass a device with a program
 		observe(t, w)
 	}
 	for n := range w.ends {
@@ -251,12 +251,12 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	return w
 }
 
-// sentinelType is an EtherType for experiments, which no rule of a case is about.
+// sentinelType is an EtherType for experiments, which no rule of a case matches.
 const sentinelType = 0x88b5
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// sentinels are packets that arrive at every end behind all earlier packets.
+// sentinels returns packets that arrive at every end after all earlier packets.
 func (m makeup) sentinels(round byte) (frames [nodes][]byte) {
 	for n := c1; n < nodes; n++ {
 		if m.routed {
@@ -315,7 +315,7 @@ func (w *world) collect() (got []captured, err error) {
 		}
 		for n, end := range slices.Backward(w.ends[:]) {
 			if end.bare {
-				// What is for it has been handled with what the containers got.
+				// Packets for device itself are processed when the containers' are.
 				if got, err = end.drain(n, got); err != nil {
 					return nil, err
 				}
@@ -343,7 +343,7 @@ func (w *world) collect() (got []captured, err error) {
 			}
 		}
 	}
-	// Those of the first round came before those of the second.
+	// Packets of the first round arrived before those of the second.
 	slices.SortStableFunc(got, func(a, b captured) int { return a.to - b.to })
 	return got, nil
 }
@@ -354,11 +354,11 @@ func (w *world) generation() (uint32, error) {
 	return s.Generation, err
 }
 
-// noticing bounds the time in which the daemon processes a change.
+// noticing is the timeout for the daemon to process a change.
 const noticing = time.Second
 
-// settle waits until the daemon has processed a change, by a generation other
-// than before. Some changes turn out to have no effect.
+// settle waits until the daemon has processed a change: until the generation differs
+// from before. Some changes have no effect.
 func (w *world) settle(before uint32) error {
 	for deadline := time.Now().Add(noticing); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		now, err := w.generation()

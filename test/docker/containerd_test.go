@@ -167,14 +167,14 @@ func (c *Containerd) pod(name string) *cri.PodSandboxConfig {
 	}
 }
 
-// run starts a pod.
+// run starts a pod. The end of the test removes it.
 func (c *Containerd) run(t *testing.T, name, runtime string) (id string) {
 	t.Helper()
 	r, err := c.client.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{RuntimeHandler: runtime, Config: c.pod(name)})
 	if err != nil {
 		t.Fatalf("start pod %s: %v", name, err)
 	}
-	t.Cleanup(func() { c.remove(context.Background(), r.PodSandboxId) }) // the test itself may have
+	t.Cleanup(func() { c.remove(context.Background(), r.PodSandboxId) }) // fails if the test removed it
 	return r.PodSandboxId
 }
 
@@ -228,7 +228,7 @@ func TestPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			restart()
 			if again := c.address(t, first); again != address {
-				t.Errorf("address %s has become %s", address, again)
+				t.Errorf("the address changed from %s to %s", address, again)
 			}
 			c.ping(t, address)
 			c.ping(t, c.address(t, second))
@@ -247,7 +247,7 @@ func TestPods(t *testing.T) {
 		}
 	}
 
-	// The agent is not there when a pod goes.
+	// A pod is removed while the agent is down.
 	s.Kill(t)
 	if err := c.remove(t.Context(), first); err != nil {
 		t.Error(err)
@@ -296,7 +296,7 @@ func TestTasks(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Its shim is killed, which takes nothing away.
+	// The shim is killed; the network must stay.
 	run("lost", "--env", "SCON_NETWORK=pods")
 	s.wantAttached(t)
 	c.Sh(t, "kill -KILL $(pgrep -f '[c]ontainerd-shim-runc-v2.* -id lost')")

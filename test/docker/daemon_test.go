@@ -2,8 +2,8 @@ package docker
 
 import "testing"
 
-// TestDaemonRestart restarts the daemon under load. No byte is lost, and the
-// same connections go express again.
+// TestDaemonRestart restarts the daemon under load. No byte is lost, and the same
+// connections become express again.
 func TestDaemonRestart(t *testing.T) {
 	e := Start(t)
 	e.RunEcho(t, "echo")
@@ -29,8 +29,8 @@ func TestDaemonRestart(t *testing.T) {
 				s.expectExpress(t, exchange, "udp")
 
 				tc.end(s, t)
-				// At 32 MB/s this is longer than a heartbeat lasts: the packets
-				// go express at first, then regular.
+				// At 32 MB/s this takes longer than the heartbeat's timeout: the
+				// packets are express at first, then regular.
 				stream.proceed(t, "stream without a daemon", 64<<20)
 				exchange.proceed(t, "exchange without a daemon", 20<<10)
 

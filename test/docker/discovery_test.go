@@ -26,10 +26,10 @@ func TestDiscovery(t *testing.T) {
 					id := e.Docker(t, "inspect", "--format", "{{.Id}}", web.Name)
 					c, _ := s.container(t, web.Name)
 					if c.ID == "" || !strings.HasPrefix(id, c.ID) && !strings.HasPrefix(c.ID, id) {
-						t.Errorf("status says id %q, docker %q", c.ID, id)
+						t.Errorf("the status has id %q, Docker %q", c.ID, id)
 					}
 					if bridge := "br-" + e.Docker(t, "network", "inspect", "--format", "{{slice .Id 0 12}}", network); c.Bridge != bridge {
-						t.Errorf("status says bridge %q, docker %q", c.Bridge, bridge)
+						t.Errorf("the status has bridge %q, Docker %q", c.Bridge, bridge)
 					}
 				}
 				client := newClient(t, e, 8080+i%2)

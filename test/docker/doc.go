@@ -12,14 +12,13 @@
 //	|      192.0.2.1 wire ===== uplink 192.0.2.2                           |
 //	+----------------+             +---------------------------------------+
 //
-// The machine is a process-id, a mount and a network namespace. Its first
-// process lives as long as the test holds a pipe to it; when that closes, be it
-// because the test process died, the kernel kills whatever runs inside, and
-// every mount, link and socket goes with it. The host sees none of it, with one
-// exception: control groups, which have a parent of their own and are removed at
-// the end of the test. After SIGKILL, those stay behind, empty.
+// The machine is a PID, a mount and a network namespace. Its init runs as long as the
+// test process holds a pipe to it. When the pipe closes, also because the test process
+// was killed, the kernel kills all processes inside and removes every mount, link and
+// socket. None of it is visible on the host, except for control groups: they have a
+// parent of their own and are removed at the end of the test. After SIGKILL they stay,
+// empty.
 //
-// A test runs its traffic twice: plain, which says that the test is right, then
-// with SCON, where it also asserts that the traffic really went express, in
-// both directions.
+// A test runs its traffic twice: without SCON, which validates the test itself, and
+// with SCON, where it also asserts that the traffic was express in both directions.
 package docker

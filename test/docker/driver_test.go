@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// inVain is how long to try a connection that must fail.
+// inVain is the timeout of connections that must fail.
 const inVain = time.Second
 
-// driverConfig are the daemon's settings with Docker's network driver. Its
-// networks are kept on the machine.
+// driverConfig are the settings with Docker's network driver. The driver's files are
+// on the machine.
 const driverConfig = "docker: {enabled: true, directory: /run/scon/docker}\n"
 
 // newDriver starts SCON with the driver.
@@ -34,8 +34,8 @@ func (e *Engine) createNetwork(t *testing.T, name string, options ...string) (br
 	return "scon-" + id[:10]
 }
 
-// TestDriver has containers in networks of SCON's driver: they can reach and
-// be reached like those of Docker's bridge driver, express, across restarts of
+// TestDriver tests networks of SCON's driver: their containers reach others and are
+// reached as with Docker's bridge driver, by the express path, across restarts of
 // either daemon, and nothing is left at the end. There is no run without SCON.
 func TestDriver(t *testing.T) {
 	e := Start(t)
@@ -92,7 +92,7 @@ func TestDriver(t *testing.T) {
 	})
 	t.Run("by name", func(t *testing.T) {
 		if out := e.Docker(t, mate.Exec("busybox", "nslookup", "web")...); !strings.Contains(out, web.Address) {
-			t.Errorf("web is not at %s: %s", web.Address, out)
+			t.Errorf("no connection to web at %s: %s", web.Address, out)
 		}
 	})
 	t.Run("IPv6", func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestDriver(t *testing.T) {
 	})
 	t.Run("restarts", func(t *testing.T) {
 		s.Kill(t)
-		get() // the express way, then the regular one
+		get() // express, then regular
 		s.Up(t)
 		s.waitHooked(t, web.Name)
 		s.waitExpress(t, from(web.Name, "tcp", client.port()), get)
@@ -153,7 +153,7 @@ func TestDriver(t *testing.T) {
 			return err
 		})
 		for _, c := range []*Container{mate, other, docker0} {
-			c.Remove(t) // their first process ends only by force
+			c.Remove(t) // their init ends only by SIGKILL
 		}
 		e.restart(t)
 		e.Docker(t, "start", web.Name)

@@ -75,7 +75,7 @@ func echoTCP(l net.Listener) error {
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = io.Copy(conn, conn) // the client sees what is missing
+			_, _ = io.Copy(conn, conn) // the client notices missing bytes
 		}()
 	}
 }

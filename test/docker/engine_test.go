@@ -23,22 +23,22 @@ type Engine struct {
 func Start(t *testing.T, flags ...string) *Engine {
 	t.Helper()
 	cgroup := fmt.Sprintf("scon-docker-%d", os.Getpid())
-	// Registered before the machine's own clean-up, so it runs after that: a
-	// group can go only when its last process is gone.
+	// Registered before the machine's clean-up, so that it runs afterwards: a group
+	// can be removed only after its last process has ended.
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
 	e := &Engine{Machine: newMachine(t)}
 	e.daemon = append([]string{
 		// Works on every file system; the images are small.
 		"--storage-driver=vfs",
 		"--data-root=/run/docker-data",
-		// The systemd driver would ask the host's systemd for groups.
+		// The systemd driver would request groups from the host's systemd.
 		"--exec-opt=native.cgroupdriver=cgroupfs",
 		"--log-level=warn",
-		// Without the slash it would be a child of the group that this test is
-		// in, which differs from one hierarchy to the next.
+		// Without the slash it would be a child of this test's own group, which
+		// differs between hierarchies.
 		"--cgroup-parent=/" + cgroup,
 	}, flags...)
-	// All else is Docker's default on purpose: docker0 with 172.17.0.0/16,
+	// Everything else is Docker's default on purpose: docker0 with 172.17.0.0/16,
 	// iptables rules, ip_forward (a sysctl of this network namespace), and one
 	// docker-proxy process for each published port.
 	e.startDaemon(t)
@@ -71,11 +71,11 @@ func (e *Engine) Docker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(output(t, e.Command("docker", args...)))
 }
 
-// Spec is how to run a container.
+// Spec describes a container to run.
 type Spec struct {
 	Name, Image string
 	Options     []string // of `docker run`
-	Command     []string // what runs inside
+	Command     []string // command in the container
 }
 
 // Container is a running container.
@@ -96,7 +96,7 @@ func (e *Engine) Run(t *testing.T, s Spec) *Container {
 			out, _ := e.Command("docker", "logs", "--tail", "50", s.Name).CombinedOutput()
 			t.Logf("container %s printed:\n%s", s.Name, out)
 		}
-		// The test itself may have removed it.
+		// Fails if the test removed it.
 		_ = e.Command("docker", "rm", "--force", s.Name).Run()
 	})
 	e.Docker(t, args...)
@@ -111,7 +111,7 @@ func (c *Container) Exec(args ...string) []string {
 	return append([]string{"exec", "--interactive", c.Name}, args...)
 }
 
-// netns is the path of the container's network namespace.
+// netns returns the path of the container's network namespace.
 func (c *Container) netns(t *testing.T) string {
 	t.Helper()
 	pid := c.engine.Docker(t, "inspect", "--format", "{{.State.Pid}}", c.Name)
@@ -124,8 +124,8 @@ func (c *Container) Dial(t *testing.T, addr string) (net.Conn, error) {
 	return dial(c.netns(t), "tcp4", addr, 2*time.Second)
 }
 
-// waitListening waits until the container accepts TCP connections of its own.
-// From outside, docker-proxy could answer in its place.
+// waitListening waits until the container accepts TCP connections from inside: from
+// outside, docker-proxy could accept them instead.
 func (c *Container) waitListening(t *testing.T, port int) {
 	t.Helper()
 	eventually(t, "start of the server in "+c.Name, func() error {
@@ -137,8 +137,8 @@ func (c *Container) waitListening(t *testing.T, port int) {
 	})
 }
 
-// Stop stops the container, by force after a second: a first process that does
-// not handle SIGTERM is not killed by it.
+// Stop stops the container, by SIGKILL after a second: an init that does not handle
+// SIGTERM ignores it.
 func (c *Container) Stop(t *testing.T) {
 	t.Helper()
 	c.engine.Docker(t, "stop", "--time", "1", c.Name)

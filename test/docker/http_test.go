@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// nginxConf serves /www on port 80 with sendfile(2) and on port 81 without:
-// pages of the page cache and copies leave the container on different paths.
+// nginxConf serves /www on port 80 with sendfile(2) and on port 81 without: packets
+// then have pages of the page cache or copies.
 const nginxConf = `daemon off;
 worker_processes 1;
 error_log stderr;
@@ -106,7 +106,7 @@ func writePage(t *testing.T, folder, name string, size int) [sha256.Size]byte {
 type client struct {
 	http  http.Client
 	base  string
-	conn  atomic.Pointer[countedConn] // the last one dialled
+	conn  atomic.Pointer[countedConn] // the latest connection
 	dials atomic.Int32
 }
 
@@ -157,11 +157,11 @@ func (c *client) get(t *testing.T, name string, sum [sha256.Size]byte) {
 		t.Fatal(err)
 	}
 	if sha256.Sum256(body) != sum {
-		t.Fatalf("get %s: %d bytes that are not the file", name, len(body))
+		t.Fatalf("get %s: %d bytes that differ from the file", name, len(body))
 	}
 }
 
-// port is the edge's port of the connection.
+// port returns the edge's port of the connection.
 func (c *client) port() uint16 { return localPort(c.conn.Load()) }
 
 // carried returns the bytes that traffic sent and received.

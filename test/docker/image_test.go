@@ -35,7 +35,7 @@ var packages = map[string]string{
 	"tc":            "iproute2",
 }
 
-// Image is the content of an image besides busybox.
+// Image describes an image; busybox is always in it.
 type Image struct {
 	Name     string
 	Programs []string          // names of installed programs; their libraries follow
@@ -113,7 +113,7 @@ func (r *rootfs) write(h tar.Header, contents []byte) {
 	if r.err != nil || r.seen[h.Name] {
 		return
 	}
-	// Docker makes folders that have no entry, for its own user alone.
+	// Docker makes folders without an entry accessible to its own user only.
 	if parent := path.Dir(path.Clean(h.Name)); parent != "." {
 		r.dir(parent, 0o755)
 	}
@@ -141,8 +141,8 @@ func (r *rootfs) program(name string) {
 		return
 	}
 	for _, lib := range libs {
-		// The folder is resolved, /lib is a link. The name is kept, and what
-		// it links to becomes its contents.
+		// The folder is resolved, since /lib is a link. The file keeps its
+		// name and gets the contents of the link's target.
 		dir, err := filepath.EvalSymlinks(filepath.Dir(lib))
 		if err != nil {
 			r.err = errors.Join(r.err, err)

@@ -35,10 +35,10 @@ func TestIperf(t *testing.T) {
 				overflows := e.udpOverflows(t, receiver)
 				result := runIperf(t, c, strings.Fields(tc.flags)...)
 				s.wantMostly(t, stop(), tc.data, result.received)
-				// A receiver that gets no CPU for a while loses datagrams by
-				// itself. The way to it loses none.
+				// A receiver without CPU time for a while loses datagrams at its
+				// socket. The network must lose none.
 				if overflows = e.udpOverflows(t, receiver) - overflows; result.lost > overflows {
-					t.Errorf("%d datagrams got lost, but only %d at the receiver", result.lost, overflows)
+					t.Errorf("%d datagrams were lost, only %d of them at the receiver", result.lost, overflows)
 				}
 			})
 		}
@@ -151,9 +151,9 @@ func (s *SCON) wantMostly(t *testing.T, f api.Flow, direction int, data uint64) 
 	if f.ExpressBytes[direction] < data/2 {
 		t.Errorf("%d of %d bytes went express: %+v", f.ExpressBytes[direction], data, f)
 	}
-	// TCP acknowledges all the time; a UDP receiver says hardly a word.
+	// TCP acknowledges continuously; a UDP receiver sends hardly any packets.
 	if back := 1 - direction; f.Proto == "tcp" && f.ExpressPackets[back] == 0 {
-		t.Errorf("no acknowledgement went express: %+v", f)
+		t.Errorf("no acknowledgement was express: %+v", f)
 	}
 	t.Logf("express packets %v, bytes %v of %d", f.ExpressPackets, f.ExpressBytes, data)
 }

@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// load is traffic from the edge to an echo container until it is stopped;
-// every byte that comes back is checked.
+// load is traffic from the edge to an echo container until it is stopped. Every
+// echoed byte is checked.
 type load struct {
 	conn     net.Conn
-	received atomic.Uint64 // payload bytes that came back right
+	received atomic.Uint64 // verified payload bytes
 	stopping chan struct{}
 	done     chan error
 }
 
-// startStream starts a TCP stream of random bytes, at most 32 MB/s: every byte
-// must come back in order.
+// startStream starts a TCP stream of random bytes, at most 32 MB/s: the echo must be
+// complete and in order.
 func startStream(t *testing.T, e *Engine) *load {
 	t.Helper()
 	return startLoad(t, e, "tcp4", func(l *load) error {
@@ -60,7 +60,7 @@ func (l *load) stop() error {
 	return errors.Join(err, l.conn.Close())
 }
 
-// port is the edge's port of the connection.
+// port returns the edge's port of the connection.
 func (l *load) port() uint16 { return localPort(l.conn) }
 
 // proceed waits until n more bytes have come back.
@@ -81,7 +81,7 @@ func (l *load) proceed(t *testing.T, what string, bytes uint64) {
 	})
 }
 
-// random is the same for both ends of the comparison.
+// random returns the same source for both ends of the comparison.
 func random() *rand.ChaCha8 { return rand.NewChaCha8([32]byte{}) }
 
 func (l *load) send() error {
@@ -107,7 +107,7 @@ func (l *load) compare() error {
 		n, err := io.ReadFull(l.conn, got)
 		_, _ = source.Read(want)
 		if !bytes.Equal(got[:n], want[:n]) {
-			return fmt.Errorf("stream: other bytes than sent after %d", l.received.Load())
+			return fmt.Errorf("stream: bytes differ from those sent after byte %d", l.received.Load())
 		}
 		l.received.Add(uint64(n))
 		if errors.Is(err, io.EOF) {
@@ -148,7 +148,7 @@ func (l *load) exchange() error {
 	}
 }
 
-// localPort is the local port of a TCP or UDP connection.
+// localPort returns the local port of a TCP or UDP connection.
 func localPort(conn net.Conn) uint16 {
 	switch a := conn.LocalAddr().(type) {
 	case *net.TCPAddr:

@@ -1,5 +1,5 @@
-# First process of a machine under test: mounts the machine's own file systems,
-# creates its network, prints "ready", and runs until standard input ends.
+# Init of a machine under test: mounts the machine's own file systems, creates its
+# network, prints "ready", and runs until standard input ends.
 set -e
 
 # No mount may propagate to the host.
@@ -29,7 +29,7 @@ fi
 # A bpffs for the machine's own pins.
 mount -t bpf bpf /sys/fs/bpf
 
-# The name must not be a bind mount of a file in /proc, which ends with this process.
+# The name must not be a bind mount of a file in /proc, which disappears with this process.
 ip netns attach host $$
 ip netns add edge
 ip link set lo up
@@ -43,8 +43,8 @@ ip -n edge link set wire up
 
 echo ready
 
-# wait also reaps orphans, as a first process must: a killed daemon would stay a
-# zombie and look alive. Background jobs read from /dev/null by default, hence
+# wait also reaps orphans, as init must: otherwise a killed daemon would stay a
+# zombie and seem to run. Background jobs read from /dev/null by default, hence
 # descriptor 3.
 exec 3<&0
 cat <&3 >/dev/null &

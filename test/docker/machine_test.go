@@ -21,12 +21,11 @@ const (
 	edgeAddr = "192.0.2.1"
 	hostAddr = "192.0.2.2"
 
-	// hostNetns is the name by which the machine's own ip(8) knows its network
-	// namespace.
+	// hostNetns is the name of the machine's network namespace for the machine's
+	// ip(8).
 	hostNetns = "host"
 
-	// patience bounds the wait for something that is to happen soon. It is no
-	// assertion about time.
+	// patience is the timeout of waits. It is no assertion about time.
 	patience = 20 * time.Second
 )
 
@@ -70,11 +69,10 @@ func newMachine(t *testing.T) *Machine {
 	return m
 }
 
-// close ends the first process and returns when the kernel has killed the
-// others.
+// close ends init and returns when the kernel has killed all other processes.
 func (m *Machine) close() {
 	m.stdin.Close()
-	_ = m.init.Wait() // the status of a shell whose input ended says nothing
+	_ = m.init.Wait() // the exit status of the shell is irrelevant
 }
 
 // edge returns the path of the edge's network namespace.
@@ -149,8 +147,8 @@ func dial(from, network, addr string, limit time.Duration) (conn net.Conn, err e
 	return conn, err
 }
 
-// output runs a command to its end and returns its standard output; the test
-// fails at once if the command does.
+// output runs a command and returns its standard output. The test fails at once if
+// the command fails.
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -162,8 +160,8 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// background starts a command that ends with the machine at the latest. A test
-// that fails shows what it printed.
+// background starts a command that ends with the machine at the latest. A test that
+// fails logs the end of its output.
 func background(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -179,13 +177,13 @@ func background(t *testing.T, cmd *exec.Cmd) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := os.ReadFile(log.Name())
-			t.Logf("%q printed at last:\n%s", cmd.Args, out[max(0, len(out)-4<<10):])
+			t.Logf("end of the output of %q:\n%s", cmd.Args, out[max(0, len(out)-4<<10):])
 		}
 	})
 }
 
-// eventually repeats try until it returns nil, and returns how long that took.
-// Out of patience, the test fails with the last error.
+// eventually repeats try until it returns nil, and returns the time it took. At the
+// timeout, the test fails with the last error.
 func eventually(t *testing.T, what string, try func() error) time.Duration {
 	t.Helper()
 	begin := time.Now()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(echoEnv) != "" { // this binary, inside a container
+	if os.Getenv(echoEnv) != "" { // this binary runs in a container
 		fmt.Fprintln(os.Stderr, serveEcho())
 		os.Exit(1)
 	}
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// checkHost names everything that is missing here.
+// checkHost returns an error that names everything that this host lacks.
 func checkHost() (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("these tests make namespaces: run them as root (sudo make test)")

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TestMQTTPublisher has a publisher in a container send messages to a broker
-// outside over one connection, and a subscriber outside receive all of them in
-// order.
+// In TestMQTTPublisher a publisher in a container sends messages to an MQTT broker
+// outside over one connection, and a subscriber outside receives all of them in order.
 func TestMQTTPublisher(t *testing.T) {
 	const messages = 4000
 	e := Start(t)
@@ -46,12 +45,12 @@ func TestMQTTPublisher(t *testing.T) {
 	})
 }
 
-// startBroker starts mosquitto at the edge, and waits until it listens.
+// startBroker starts mosquitto at the edge and waits until it listens.
 func startBroker(t *testing.T, e *Engine) {
 	t.Helper()
 	conf := filepath.Join(t.TempDir(), "mosquitto.conf")
-	// Unbounded queues: what is counted is what the network loses. The broker
-	// would become an unprivileged user, which cannot read its folder here.
+	// Unbounded queues, so that only the network can lose messages. As root, since
+	// mosquitto's unprivileged user could not read its folder here.
 	text := "listener 1883 " + edgeAddr + "\nallow_anonymous true\nmax_queued_messages 0\nuser root\n"
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

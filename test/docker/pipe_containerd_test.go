@@ -32,8 +32,8 @@ func buildStaticLoad(t *testing.T) (folder string) {
 	return folder
 }
 
-// startPipe boots a machine with containerd and a daemon that has the pipe and
-// gives containers a network.
+// startPipe boots a machine with containerd and SCON with the pipe and a network for
+// containers.
 func startPipe(t *testing.T) (c *Containerd, s *SCON) {
 	t.Helper()
 	lists := writeNetwork(t)
@@ -41,7 +41,7 @@ func startPipe(t *testing.T) (c *Containerd, s *SCON) {
 	return c, newSCON(t, c.Machine, "--config", writeConfig(t, fmt.Sprintf(podConfig, listOf(lists))+pipeConfig))
 }
 
-// awaitName waits until a name is bound in the pipe.
+// awaitName waits until a name is bound at the broker.
 func (s *SCON) awaitName(t *testing.T) {
 	t.Helper()
 	eventually(t, "a name", func() error {
@@ -63,9 +63,8 @@ func (s *SCON) wantCarried(t *testing.T) {
 	})
 }
 
-// TestPipePods has pods with the runtime's own seccomp profile exchange bytes
-// through the pipe: containerd sees a Kubernetes hostPath volume as this
-// mount.
+// In TestPipePods pods with the runtime's default seccomp profile exchange bytes
+// through the pipe. A Kubernetes hostPath volume is such a mount to containerd.
 func TestPipePods(t *testing.T) {
 	programs := buildStaticLoad(t)
 	c, s := startPipe(t)
@@ -117,8 +116,8 @@ func TestPipePods(t *testing.T) {
 	s.wantCarried(t)
 }
 
-// TestPipeTasks has containers of ctr exchange bytes through the pipe, with
-// the option from docs/pipe.md.
+// In TestPipeTasks containers of ctr exchange bytes through the pipe, with the option
+// from docs/pipe.md.
 func TestPipeTasks(t *testing.T) {
 	programs := buildStaticLoad(t)
 	c, s := startPipe(t)
@@ -139,7 +138,7 @@ func TestPipeTasks(t *testing.T) {
 	report := run("client", launch.PodImage, "client",
 		"/programs/scon-pipe-load", "connect", fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05")
 	if !strings.Contains(report, `"bytes": `) {
-		t.Errorf("the client said %q", report)
+		t.Errorf("the client printed %q", report)
 	}
 	s.wantCarried(t)
 }

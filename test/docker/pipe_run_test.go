@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// buildRunLibrary builds the library that unmodified programs preload and
-// returns its path.
+// buildRunLibrary builds the library for LD_PRELOAD and returns its path.
 func buildRunLibrary(t *testing.T) string {
 	t.Helper()
 	if out, err := exec.Command("make", "-C", "../..", "libsconpipe").CombinedOutput(); err != nil {
@@ -23,9 +22,9 @@ func buildRunLibrary(t *testing.T) string {
 	return path
 }
 
-// TestPipeRun has an unmodified program switch to the pipe in containers with
-// Docker's own seccomp profile, one of them not root, with the option from
-// docs/run.md; without it the program stays on TCP.
+// In TestPipeRun an unmodified program uses the pipe in containers with Docker's
+// default seccomp profile, one of them not root, with the option from docs/run.md.
+// Without the option the program stays on TCP.
 func TestPipeRun(t *testing.T) {
 	e := Start(t)
 	library := buildRunLibrary(t)
@@ -56,7 +55,7 @@ func TestPipeRun(t *testing.T) {
 			said := e.Docker(t, slices.Concat([]string{"run", "--rm", "--user", "65534"}, test.client,
 				[]string{"iperf3", "iperf3", "--client", server.Address, "--time", "1"})...)
 			if !strings.Contains(said, "iperf Done.") {
-				t.Errorf("the client said %q", said)
+				t.Errorf("the client printed %q", said)
 			}
 			if status := e.Docker(t, "wait", server.Name); status != "0" {
 				t.Errorf("the server ended with %s", status)

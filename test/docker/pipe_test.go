@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// pipeConfig are the daemon's settings with a broker of the pipe.
+	// pipeConfig are the settings with the pipe's broker.
 	pipeConfig = "pipe: {enabled: true}\n"
-	// pipeMount is what docs/pipe.md tells to give a container, with the state
-	// directory of these tests.
+	// pipeMount is the container's mount from docs/pipe.md, with the state directory of
+	// these tests.
 	pipeMount = "/run/scon/pipe:/run/scon/pipe"
 	pipePort  = 7000
 )
 
-// pipeEngines that both sides have to ask for, and the default.
+// pipeEngines are the engines that both ends have to request, and the default.
 var pipeEngines = []string{"bpf", "copier", "sealed"}
 
 // buildPipeLoad builds the pipe's load program and returns its path.
@@ -89,13 +89,13 @@ func (s *SCON) metric(t *testing.T, name, label string) (sum float64) {
 	return sum
 }
 
-// TestPipe has containers with Docker's own seccomp profile, one of them not
-// root, exchange bytes through the pipe.
+// In TestPipe containers with Docker's default seccomp profile, one of them not root,
+// exchange bytes through the pipe.
 func TestPipe(t *testing.T) {
 	e := Start(t)
 	s := newSCON(t, e.Machine, "--config", writeConfig(t, pipeConfig))
 	e.Import(t, Image{Name: "load", Programs: []string{buildPipeLoad(t)}})
-	// load runs one end to its end.
+	// load runs one end until it exits.
 	load := func(engine, verb, address string, more ...string) []string {
 		return append([]string{"scon-pipe-load", verb, fmt.Sprintf("%s:%s:%d", engine, address, pipePort)}, more...)
 	}
@@ -112,7 +112,7 @@ func TestPipe(t *testing.T) {
 			report := e.Docker(t, append([]string{"run", "--rm", "--user", "65534", "--volume", pipeMount, "load"},
 				load(engine, "connect", server.Address, short...)...)...)
 			if !strings.Contains(report, `"bytes": `) {
-				t.Errorf("the client said %q", report)
+				t.Errorf("the client printed %q", report)
 			}
 			if status := e.Docker(t, "wait", server.Name); status != "0" {
 				t.Errorf("the server ended with %s", status)
@@ -124,7 +124,7 @@ func TestPipe(t *testing.T) {
 		})
 	}
 
-	// What goes on is counted, and what is killed is gone.
+	// Running streams are counted, and streams of killed processes are removed.
 	server := e.Run(t, Spec{Name: "server", Image: "load", Options: []string{"--volume", pipeMount},
 		Command: load("bpf", "listen", "0.0.0.0", "--seconds", "600")})
 	client := e.Run(t, Spec{Name: "client", Image: "load", Options: []string{"--volume", pipeMount},
@@ -165,7 +165,7 @@ func TestPipe(t *testing.T) {
 		})
 	}
 
-	// Docker's networks do not let each other through: then the pipe does not.
+	// Docker isolates its networks from each other, and so does the pipe.
 	e.Docker(t, "network", "create", "other")
 	server = e.Run(t, Spec{Name: "alone", Image: "load", Options: []string{"--volume", pipeMount},
 		Command: load("bpf", "listen", "0.0.0.0")})

@@ -13,8 +13,8 @@ func TestFirewallInMidStream(t *testing.T) {
 	e.RunEcho(t, "echo")
 	for _, tc := range []struct{ name, iptables, chain string }{
 		{"iptables-nft", "iptables-nft", "DOCKER-USER"},
-		// Docker's chains are nft's here, but both see every packet. The
-		// kernel does not tell anybody about a change of these.
+		// Docker's chains are nft's here, but both process every packet. The
+		// kernel sends no notification of changes of these rules.
 		{"iptables-legacy", "iptables-legacy", "FORWARD"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestFirewallInMidStream(t *testing.T) {
 
 				e.Sh(t, rule)
 				took := stream.stands(t)
-				t.Logf("the stream stood %v after the rule", took)
+				t.Logf("the stream stopped %v after the rule", took)
 				// The rule is for TCP only.
 				exchange.proceed(t, "exchange beside the dropped stream", 20<<10)
 
@@ -45,8 +45,8 @@ func TestFirewallInMidStream(t *testing.T) {
 	}
 }
 
-// stands waits until nothing of a load comes back, then fails if anything does
-// within two leases. It returns how long the first wait took.
+// stands waits until no byte of a load is echoed, then fails if one is within two
+// leases. It returns the time of the first wait.
 func (l *load) stands(t *testing.T) time.Duration {
 	t.Helper()
 	last := l.received.Load()
@@ -54,7 +54,7 @@ func (l *load) stands(t *testing.T) time.Duration {
 		time.Sleep(200 * time.Millisecond)
 		was := last
 		if last = l.received.Load(); last != was {
-			return fmt.Errorf("%d bytes came back within 200 ms", last-was)
+			return fmt.Errorf("%d bytes were echoed within 200 ms", last-was)
 		}
 		return nil
 	})

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestContainerRestart restarts a web server under load, then has another
-// container take over its address and published port.
+// TestContainerRestart restarts a web server under load, then starts another
+// container with its address and published port.
 func TestContainerRestart(t *testing.T) {
 	e := Start(t)
 	e.Docker(t, "network", "create", "--subnet", "172.30.0.0/24", "blue")
@@ -55,7 +55,7 @@ func TestContainerRestart(t *testing.T) {
 	})
 }
 
-// folderWith returns a folder with a page "name" that says a name.
+// folderWith returns a folder with a page "name" that contains a name.
 func folderWith(t *testing.T, name string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -65,13 +65,13 @@ func folderWith(t *testing.T, name string) string {
 	return folder
 }
 
-// visits is load that tolerates failures: clients that ask a web server for
-// its name all the time, over connections that they keep while those work.
+// visits is load that tolerates failures: clients that continuously request a web
+// server's name, over persistent connections.
 type visits struct {
 	stopping context.CancelFunc
 	visitors sync.WaitGroup
 	answers  sync.Map     // name to *atomic.Uint64
-	banned   atomic.Value // string: a name that must not be heard any more
+	banned   atomic.Value // string: a name that must not be answered any more
 }
 
 func startVisits(t *testing.T, e *Engine) *visits {
@@ -81,7 +81,7 @@ func startVisits(t *testing.T, e *Engine) *visits {
 	v.banned.Store("")
 	for range 4 {
 		c := newClient(t, e, 8080)
-		c.http.Timeout = time.Second // the container goes away in mid-request
+		c.http.Timeout = time.Second // the container may stop during a request
 		v.visitors.Go(func() { v.visit(t, ctx, c) })
 	}
 	t.Cleanup(func() {

@@ -13,8 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// podNetwork is a network of the agent's, podConfig the daemon's settings with
-// it.
+// podNetwork is a network of the agent, podConfig the settings with it.
 const (
 	podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "scon-cni", "bridge": "pods0", "isGateway": true,
 		"ipam": {"type": "scon", "subnet": "10.99.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}`
@@ -49,7 +48,7 @@ func newStarter(t *testing.T, m *Machine, lists string) *SCON {
 	return newSCON(t, m, "--config", config)
 }
 
-// startup is what `scon startup status --json` prints.
+// startup returns the output of `scon startup status --json`.
 func (s *SCON) startup(t *testing.T) (st control.Startup) {
 	t.Helper()
 	if err := s.read(&st, "startup", "status"); err != nil {
@@ -58,7 +57,7 @@ func (s *SCON) startup(t *testing.T) (st control.Startup) {
 	return st
 }
 
-// attached waits until n containers have a device, and returns them.
+// attached waits until n containers are attached, and returns them.
 func (s *SCON) attached(t *testing.T, n int) (attached []control.StartupAttachment) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d are attached", n), func() error {
@@ -76,14 +75,14 @@ func (s *SCON) wantAttached(t *testing.T) (address string) {
 	t.Helper()
 	a := s.attached(t, 1)[0]
 	if !a.Pooled || len(a.Addresses) != 1 {
-		t.Fatalf("attached is %+v; in place: %v", a, s.startup(t).InPlace)
+		t.Fatalf("attached: %+v; in place: %v", a, s.startup(t).InPlace)
 	}
 	address, _, _ = strings.Cut(a.Addresses[0], "/")
 	return address
 }
 
-// wantClean waits until no container has a device and the machine has nothing
-// but the pool's prepared devices, whose namespaces have no names.
+// wantClean waits until no container is attached and only the pool's devices are left,
+// whose namespaces have no names.
 func (s *SCON) wantClean(t *testing.T) {
 	t.Helper()
 	s.attached(t, 0)
@@ -98,7 +97,7 @@ func (s *SCON) wantClean(t *testing.T) {
 	})
 }
 
-// host is the path of the machine's network namespace.
+// host returns the path of the machine's network namespace.
 func (m *Machine) host() string { return fmt.Sprintf("/proc/%d/ns/net", m.init.Process.Pid) }
 
 // exchange sends a line to an echo server from a network namespace.
@@ -119,8 +118,8 @@ func exchange(t *testing.T, from, address string) {
 	}
 }
 
-// TestRuntime has Docker start containers with scon-oci: one that names a
-// network gets it from the agent's pool, all others get Docker's.
+// In TestRuntime Docker starts containers with scon-oci: one that names a network
+// gets it from the agent's pool, all others get Docker's.
 func TestRuntime(t *testing.T) {
 	bin, err := buildSCON()
 	if err != nil {
@@ -146,7 +145,7 @@ func TestRuntime(t *testing.T) {
 		exchange(t, e.host(), address)
 		s.Up(t)
 		if again := s.wantAttached(t); again != address {
-			t.Errorf("address %s has become %s", address, again)
+			t.Errorf("the address changed from %s to %s", address, again)
 		}
 		exchange(t, e.host(), address)
 
@@ -185,7 +184,7 @@ func TestRuntime(t *testing.T) {
 		c := e.RunEcho(t, "echo", ours...)
 		s.wantAttached(t)
 		s.Kill(t)
-		c.Remove(t) // the agent is not told
+		c.Remove(t) // without a request to the agent
 		s.Up(t)
 		s.wantClean(t)
 	})

@@ -15,9 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// Other container engines than Docker, as Debian has them: SCON finds their
-// containers by name, their connections go express, and nothing is left of those
-// that go.
+// Tests with Debian's other container engines: SCON finds their containers by name,
+// their connections go express, and nothing is left of containers that are removed.
 
 // needs skips a test if a program is missing that install-deps.sh installs.
 func needs(t *testing.T, program string) {
@@ -50,8 +49,8 @@ func (m *Machine) edgeEcho(t *testing.T) {
 	}
 }
 
-// wantExpressFrom fails unless connections of a container to the edge go
-// express. The path is that of its network namespace.
+// wantExpressFrom fails unless connections of a container to the edge go express.
+// from is the path of its network namespace.
 func (s *SCON) wantExpressFrom(t *testing.T, name, from string) {
 	t.Helper()
 	s.waitHooked(t, name)
@@ -99,18 +98,18 @@ func writeRoot(t *testing.T) (folder string) {
 	return folder
 }
 
-// netnsOf is the network namespace of a process of the machine's.
+// netnsOf returns the path of the network namespace of a process on the machine.
 func (m *Machine) netnsOf(pid string) string {
 	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", m.init.Process.Pid, strings.TrimSpace(pid))
 }
 
-// TestPodman has Podman create containers in netavark's networks.
+// In TestPodman Podman creates containers in networks of netavark.
 func TestPodman(t *testing.T) {
 	needs(t, "podman")
 	cgroup := fmt.Sprintf("scon-podman-%d", os.Getpid())
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
 	m := newMachine(t)
-	m.Sh(t, "mount -t tmpfs tmpfs /dev/shm") // its locks are there
+	m.Sh(t, "mount -t tmpfs tmpfs /dev/shm") // Podman's locks
 	podman := func(args ...string) string {
 		t.Helper()
 		return strings.TrimSpace(output(t, m.Command("podman", append([]string{
@@ -123,7 +122,7 @@ func TestPodman(t *testing.T) {
 		t.Helper()
 		args := append([]string{"run", "--detach", "--name", name, "--cgroup-parent=/" + cgroup}, options...)
 		podman(append(args, "--rootfs", root, "sleep", "600")...)
-		t.Cleanup(func() { // the test itself may have removed it
+		t.Cleanup(func() { // fails if the test removed it
 			_ = m.Command("podman", "--root=/run/podman-data", "--runroot=/run/podman-run", "rm", "--force", "--time=0", name).Run()
 		})
 	}
@@ -145,7 +144,7 @@ func TestPodman(t *testing.T) {
 	s.wantNone(t)
 }
 
-// TestLXC has LXC start a container on its bridge lxcbr0.
+// In TestLXC LXC starts a container on its bridge lxcbr0.
 func TestLXC(t *testing.T) {
 	needs(t, "lxc-start")
 	m := newMachine(t)
@@ -186,8 +185,8 @@ lxc.net.0.ipv4.gateway = 10.0.3.1
 	}
 }
 
-// stockNetworks are configuration lists of CNI's reference plugins: a bridge
-// with the name that k3s and flannel use, and a route to each pod.
+// stockNetworks are lists for CNI's reference plugins: a bridge with the name that k3s
+// and flannel use, and a route to each pod.
 var stockNetworks = map[string]string{
 	"bridge": `{"cniVersion": "1.0.0", "name": "stock", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
 		"ipMasq": true, "hairpinMode": true, "ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24"}}]}`,
@@ -195,8 +194,7 @@ var stockNetworks = map[string]string{
 		"ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
 }
 
-// TestStockPlugins has containerd start pods in networks of CNI's reference
-// plugins.
+// In TestStockPlugins containerd starts pods in networks of CNI's reference plugins.
 func TestStockPlugins(t *testing.T) {
 	for name, network := range stockNetworks {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +224,7 @@ func TestStockPlugins(t *testing.T) {
 	}
 }
 
-// podNetns is the path of a pod's network namespace.
+// podNetns returns the path of a pod's network namespace.
 func (c *Containerd) podNetns(t *testing.T, id string) string {
 	t.Helper()
 	out := output(t, c.Command("ctr", "--namespace", "k8s.io", "container", "info", id))
@@ -242,7 +240,7 @@ func (c *Containerd) podNetns(t *testing.T, id string) string {
 	}
 	for _, ns := range info.Spec.Linux.Namespaces {
 		if ns.Type == "network" {
-			// /var/run is a link, which would lead out of the machine.
+			// /var/run is a link, which would resolve to a path of the host.
 			return fmt.Sprintf("/proc/%d/root%s", c.init.Process.Pid, strings.TrimPrefix(ns.Path, "/var"))
 		}
 	}

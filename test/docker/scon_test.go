@@ -37,7 +37,7 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 	}
 	s := &SCON{machine: m, bin: bin, flags: flags}
 	t.Cleanup(func() { s.Down(t) })
-	t.Cleanup(func() { // before that: scon down removes the log
+	t.Cleanup(func() { // runs before Down, which removes the logs
 		if !t.Failed() {
 			return
 		}
@@ -52,8 +52,8 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 	return s
 }
 
-// command prepares a command of scon's. It runs in the host's own network
-// namespace: that --netns leads the daemon to the machine's is part of the test.
+// command prepares a scon command. It runs in the host's network namespace: that
+// --netns moves the daemon to the machine's namespace is part of the test.
 func (s *SCON) command(args ...string) *exec.Cmd {
 	return s.machine.enter(s.bin, args)
 }
@@ -70,8 +70,8 @@ func (s *SCON) Up(t *testing.T) {
 	})
 }
 
-// Down stops the daemon, and has it remove what it owns. A daemon that is not
-// there is all right.
+// Down runs scon down, which stops the services and removes their objects. No daemon
+// need run.
 func (s *SCON) Down(t *testing.T) {
 	t.Helper()
 	output(t, s.command("down", "--netns", hostNetns))
@@ -84,7 +84,7 @@ func (s *SCON) Kill(t *testing.T) {
 	s.machine.Sh(t, fmt.Sprintf("kill -KILL %d; while kill -0 %d 2>/dev/null; do sleep 0.01; done", pid, pid))
 }
 
-// Status is what `scon status --json` prints.
+// Status returns the output of `scon status --json`.
 func (s *SCON) Status(t *testing.T) (st api.Status) {
 	t.Helper()
 	if err := s.read(&st, "status"); err != nil {
@@ -93,7 +93,7 @@ func (s *SCON) Status(t *testing.T) (st api.Status) {
 	return st
 }
 
-// Flows is what `scon flows --json` prints.
+// Flows returns the output of `scon flows --json`.
 func (s *SCON) Flows(t *testing.T) (flows []api.Flow) {
 	t.Helper()
 	if err := s.read(&flows, "flows"); err != nil {
@@ -116,7 +116,7 @@ func (s *SCON) read(into any, verb ...string) error {
 	return nil
 }
 
-// container is a container's part of the status.
+// container returns a container's part of the status.
 func (s *SCON) container(t *testing.T, name string) (api.Container, bool) {
 	t.Helper()
 	for _, c := range s.Status(t).Containers {
@@ -127,7 +127,7 @@ func (s *SCON) container(t *testing.T, name string) (api.Container, bool) {
 	return api.Container{}, false
 }
 
-// waitHooked waits until a container is hooked, and logs how long that took.
+// waitHooked waits until a container is hooked, and logs the time it took.
 func (s *SCON) waitHooked(t *testing.T, name string) {
 	t.Helper()
 	if s == nil {
@@ -152,8 +152,7 @@ func (s *SCON) waitHooked(t *testing.T, name string) {
 	t.Logf("container %s was in the status, with hooks, after %v", name, took)
 }
 
-// waitGone waits until nothing of a container is left, and logs how long that
-// took.
+// waitGone waits until nothing of a container is left, and logs the time it took.
 func (s *SCON) waitGone(t *testing.T, name string) {
 	t.Helper()
 	if s == nil {
@@ -176,14 +175,14 @@ func (s *SCON) waitGone(t *testing.T, name string) {
 // A flowMatch selects a connection.
 type flowMatch func(api.Flow) bool
 
-// from selects a container's connection that began at a port of the edge.
+// from selects the connection to a container from a client port of the edge.
 func from(container, proto string, port uint16) flowMatch {
 	return func(f api.Flow) bool {
 		return f.Container == container && f.Proto == proto && f.Orig.Src == edgeAddr && f.Orig.Sport == port
 	}
 }
 
-// to selects a container's connection to a port of the edge.
+// to selects a container's connection to a server port of the edge.
 func to(container, proto string, port uint16) flowMatch {
 	return func(f api.Flow) bool {
 		return f.Container == container && f.Proto == proto && f.Orig.Dst == edgeAddr && f.Orig.Dport == port
@@ -230,8 +229,8 @@ func (s *SCON) waitExpress(t *testing.T, match flowMatch, nudge func()) {
 	t.Logf("express in both directions after %v", took)
 }
 
-// expressShare is the share of a connection's bytes that has to go express.
-// The rest are packets that renew the lease.
+// expressShare is the minimum share of a connection's bytes on the express path. The
+// rest are packets that renew the lease.
 const expressShare = 0.9
 
 // wantExpress runs traffic on an open express connection. It fails unless the
@@ -264,8 +263,8 @@ func (s *SCON) wantExpress(t *testing.T, match flowMatch, traffic func() [2]uint
 		[2]uint64{after.ExpressBytes[0] - before.ExpressBytes[0], after.ExpressBytes[1] - before.ExpressBytes[1]}, carried)
 }
 
-// buildSCON builds scon once for all tests, as `make build` does: static. Beside
-// it are scon-cni and scon-oci.
+// buildSCON builds scon once for all tests, statically as `make build` does, with
+// scon-cni and scon-oci beside it.
 var buildSCON = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "scon-docker-")
 	if err != nil {

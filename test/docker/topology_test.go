@@ -43,7 +43,7 @@ topology:
 	if cpus := e.Docker(t, "inspect", "--format", "{{.HostConfig.CpusetCpus}}", "scon-mixed-box"); cpus != "0" {
 		t.Errorf("the container has CPUs %q, want 0", cpus)
 	}
-	// Through the container in the middle, to the one at the end.
+	// Through the container in the middle, to the last node.
 	scon("lab", "exec", "a", "--", "ping", "-c", "1", "-W", "5", "10.98.0.3")
 	out := e.Docker(t, "exec", "scon-mixed-box", "busybox", "ip", "address")
 	if !strings.Contains(out, "left") || !strings.Contains(out, "10.98.0.2/32") {
@@ -54,7 +54,7 @@ topology:
 		t.Errorf("after the topology\n%s\nbefore\n%s", after, before)
 	}
 
-	// An image that ends at once is no node, and what was built is gone.
+	// A container that exits at once is refused, and everything built is removed.
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	err = os.WriteFile(bad, []byte("name: bad\ntopology: {nodes: {a: , b: {kind: linux, image: box, cmd: \"true\"}}}\n"), 0o644)
 	if err != nil {
@@ -62,7 +62,7 @@ topology:
 	}
 	text, err := e.Command(bin, "lab", "up", "--topology", bad).CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "node b: ") {
-		t.Errorf("a container that cannot run: %v: %s", err, text)
+		t.Errorf("a container that exits at once: %v: %s", err, text)
 	}
 	if after := state(); after != before {
 		t.Errorf("after the bad topology\n%s\nbefore\n%s", after, before)
