@@ -10,9 +10,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Hundreds of containers that start and stop within a minute are hooked, go
-// express and leave no hook, pin, slot, file descriptor or memory behind.
-// Traffic of other containers continues throughout.
+// Hundreds of containers that start and stop within a minute are hooked, have express
+// connections, and leave no hook, pin, slot, file descriptor or memory behind. Traffic
+// of other containers continues throughout.
 func TestContainersComeAndGo(t *testing.T) {
 	t.Parallel()
 	const pace = time.Minute / 300
@@ -29,7 +29,7 @@ func TestContainersComeAndGo(t *testing.T) {
 	express := 0
 	for i := range starts {
 		<-pause.C
-		if i == starts/5 { // by now everything that is kept for later ones exists
+		if i == starts/5 { // by now everything that is cached for later containers exists
 			living = stopAll(living)
 			held, resident = quiet(b), b.Daemon.Resident()
 		}
@@ -45,7 +45,7 @@ func TestContainersComeAndGo(t *testing.T) {
 				p.pass(t)
 				return p.want(b, 2, 2)
 			})
-			p.close() // an open socket keeps the namespace
+			p.close() // an open socket keeps the namespace alive
 			express++
 		}
 	}
@@ -53,7 +53,7 @@ func TestContainersComeAndGo(t *testing.T) {
 	wantHeld(b, quiet, held)
 	t.Logf("%d starts, %d of them used; %d MB resident, before %d", starts, express, b.Daemon.Resident()>>20, resident>>20)
 	if now := b.Daemon.Resident(); now > resident+4<<20 {
-		t.Errorf("the daemon takes %d MB, before %d", now>>20, resident>>20)
+		t.Errorf("the daemon uses %d MB, before %d", now>>20, resident>>20)
 	}
 	f.WaitExpress()
 	f.WantUnbroken()

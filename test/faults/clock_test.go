@@ -15,9 +15,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon whose clock differs from the kernel's by years, as in a migrated
-// container, works like any other: leases, heartbeat and idle times use the
-// kernel's jiffies or differences of the monotonic clock.
+// A daemon works if its clock differs from the kernel's by years, as in a migrated
+// container: leases, heartbeat and idle times use the kernel's jiffies or differences
+// of the monotonic clock.
 func TestOtherClock(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
@@ -28,17 +28,17 @@ func TestOtherClock(t *testing.T) {
 	b.SCON = limited(b, fmt.Sprintf("exec unshare --time --monotonic %d --boottime %d", int(year.Seconds()), int(year.Seconds())))
 	b.Up()
 	if own, its := timeNamespace(t, "self"), timeNamespace(t, fmt.Sprint(b.Daemon.Cmd.Process.Pid)); own == its {
-		t.Skip("no time namespace from the start of a program on: this kernel is older than Linux 6.1")
+		t.Skip("no time namespaces for new programs: this kernel is older than Linux 6.1")
 	}
 	f := b.StartTraffic()
 	f.WaitExpress()
 	if age := f.Datagrams.MustFlow().AgeMS; age < 0 || age > scontest.Patience.Milliseconds() {
-		t.Errorf("%d ms old", age)
+		t.Errorf("the Conentry is %d ms old", age)
 	}
 	time.Sleep(2 * time.Second) // two leases
 	f.WaitExpress()
 
-	// The next daemon has another clock.
+	// The next daemon has a different clock.
 	b.Daemon.Kill()
 	b.SCON = scon
 	b.Up()
@@ -57,8 +57,8 @@ func timeNamespace(t *testing.T, process string) string {
 	return name
 }
 
-// A step of the wall clock has no effect: the daemon compares times only by
-// their monotonic readings, which none of the listed functions strips.
+// A step of the wall clock has no effect: the daemon compares times only by their
+// monotonic readings. It calls none of the listed functions, which strip them.
 func TestNoWallClock(t *testing.T) {
 	t.Parallel()
 	wall := []string{
@@ -86,13 +86,13 @@ func TestNoWallClock(t *testing.T) {
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains(wall, s.Sel.Name) {
-				t.Errorf("%v: %s is of the wall clock", set.Position(s.Pos()), s.Sel.Name)
+				t.Errorf("%v: %s uses the wall clock", set.Position(s.Pos()), s.Sel.Name)
 			}
 			return true
 		})
 	}
 	if looked < 50 {
-		t.Errorf("only %d files were looked at", looked)
+		t.Errorf("only %d files were checked", looked)
 	}
 }
 

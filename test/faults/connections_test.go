@@ -16,8 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Tens of thousands of connections, short ones and express ones, leave nothing
-// in the maps or in the daemon.
+// Tens of thousands of connections, short ones and express ones, leave nothing in the
+// maps or in the daemon.
 func TestConnectionsComeAndGo(t *testing.T) {
 	const clients, servers = 8, 8
 	each := long(20_000, 100_000) / clients
@@ -56,7 +56,7 @@ func TestConnectionsComeAndGo(t *testing.T) {
 	express := b.Status().Totals.ExpressPackets
 	t.Logf("%d connections, %d packets express, %d MB resident, before %d", clients*each, express, now>>20, resident>>20)
 	if now > resident+4<<20 {
-		t.Errorf("the daemon takes %d MB, before %d", now>>20, resident>>20)
+		t.Errorf("the daemon uses %d MB, before %d", now>>20, resident>>20)
 	}
 	if express < uint64(each) {
 		t.Errorf("only %d packets went express", express)
@@ -82,7 +82,7 @@ func useOnce(to unix.Sockaddr, n int) (err error) {
 	}
 	words := 1
 	if n%4 == 0 {
-		words = 12 // goes express
+		words = 12 // enough to become express
 	}
 	buf := make([]byte, 16)
 	for range words {

@@ -12,19 +12,19 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// container is a container besides those of the lab.
+// container is a container in addition to those of the lab.
 type container struct {
 	b    *scontest.Bed
-	name string // of its namespace
+	name string // name of its namespace
 	port string
 	addr netip.Addr
 }
 
-// containers numbers the containers of this process.
+// containers counts the containers of this process.
 var containers atomic.Uint32
 
-// startContainer creates a container as Docker does: a namespace, a veth pair,
-// a bridge port. It ends with the test.
+// startContainer creates a container as Docker does: a namespace, a veth pair, a bridge
+// port. The end of the test removes it.
 func startContainer(b *scontest.Bed) *container {
 	b.T.Helper()
 	n := containers.Add(1)

@@ -41,9 +41,8 @@ func TestTableFull(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Events that do not fit into the ring buffer delay the daemon and nothing
-// else: connections that ended meanwhile lose their Conentries, new ones get
-// theirs.
+// An overflow of the event ring buffer delays the daemon and has no other effect:
+// connections that ended meanwhile lose their Conentries, new ones get theirs.
 func TestEventsLost(t *testing.T) {
 	t.Parallel()
 	const tuples = 20_000 // about 6,500 of them fit
@@ -67,14 +66,14 @@ func TestEventsLost(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A start that runs out of file descriptors, at any point, fails with an error
-// that says so and leaves nothing behind.
+// A start that runs out of file descriptors, at any point, fails with an error that
+// states the reason, and leaves nothing behind.
 func TestDescriptorsShort(t *testing.T) {
 	t.Parallel()
 	const runtime = 8 // with fewer, Go's runtime gives up before main
 	b := newBed(t, scontest.Layout{})
 	c := b.Outgoing("tcp", 1)
-	var refused, told int
+	var refused, explained int
 	for limit, started := runtime, false; !started; limit += long(4, 1) {
 		task := b.Task()
 		task.SCON = limited(b, fmt.Sprintf("exec prlimit --nofile=%d", limit))
@@ -84,10 +83,10 @@ func TestDescriptorsShort(t *testing.T) {
 		} else {
 			word := p.Refused()
 			if !strings.Contains(word, "scon: ") {
-				t.Errorf("with %d it is refused with %q", limit, word)
+				t.Errorf("with %d descriptors the error is %q", limit, word)
 			}
 			if strings.Contains(word, "too many open files") {
-				told++
+				explained++
 			}
 			refused++
 		}
@@ -95,13 +94,12 @@ func TestDescriptorsShort(t *testing.T) {
 		c.MustPing(1)
 	}
 	// The BPF library may report a failed probe as a missing kernel feature.
-	if refused < 5 || told < refused-1 {
-		t.Errorf("%d starts were refused, %d said why", refused, told)
+	if refused < 5 || explained < refused-1 {
+		t.Errorf("%d starts failed, %d of them with the reason", refused, explained)
 	}
 }
 
-// A table that does not fit into memory is refused, and nothing is left
-// behind.
+// The daemon refuses a table that does not fit into memory, and leaves nothing behind.
 func TestMemoryShort(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, scontest.Layout{Config: func(c *config.Config) { c.Connections = 1 << 20 }})
@@ -117,7 +115,8 @@ func TestMemoryShort(t *testing.T) {
 	c.MustPing(5)
 }
 
-// limited writes a script that runs scon through other commands.
+// limited writes a script that runs scon under a limit: by is the prefix of its command
+// line.
 func limited(b *scontest.Bed, by string) string {
 	b.T.Helper()
 	file := filepath.Join(b.Dir, "limited")
@@ -155,6 +154,6 @@ func memoryGroup(t *testing.T, limit int) string {
 			return group
 		}
 	}
-	t.Skip("no memory control group can be made within the test's own")
+	t.Skip("no memory cgroup can be created below the test's own")
 	return ""
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A flood of a million 5-tuples from one container evicts no Conentry of
-// another and does not keep another's traffic regular, neither during the
-// flood nor afterwards. The daemon's memory and processor time stay bounded.
+// A flood of a million 5-tuples from one container evicts no Conentry of another
+// container and does not keep its traffic regular, neither during the flood nor
+// afterwards. The daemon's memory and processor time stay bounded.
 func TestFlood(t *testing.T) {
 	b := newExpress(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
-	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // else conntrack's table fills up
+	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // otherwise conntrack's table fills up
 	c := b.Outgoing("udp", 2).GoExpress()
 	stream := scontest.StartStream(b.Incoming("tcp", 2).GoExpress())
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
 	n.Proceed(t, 100)
 	for _, f := range []struct{ tuples, packets int }{
 		{1_000_000, 1},
-		{50_000, b.Config.Admit}, // worth a Conentry each
+		{50_000, b.Config.Admit}, // enough for a Conentry each
 	} {
 		before, unknown := c.MustFlow(), unknownPackets(b, 2)
 		sent, cpu, start := n.Sent.Load(), processorTime(b), time.Now()
@@ -40,17 +40,17 @@ func TestFlood(t *testing.T) {
 			f.tuples, f.packets, took, cpu, b.Daemon.Resident()>>20, express, sent)
 		// On a busy machine the daemon may miss a heartbeat.
 		if after.AgeMS < before.AgeMS || express == 0 || unknown > 10 {
-			t.Errorf("the other's Conentry was %+v, is %+v; %d of its packets were not known", before, after, unknown)
+			t.Errorf("the other container's Conentry was %+v, is %+v; %d of its packets had none", before, after, unknown)
 		}
-		if cpu > took { // a whole core: not bounded
-			t.Errorf("the daemon worked for %v of %v", cpu, took)
+		if cpu > took { // a whole core is not bounded
+			t.Errorf("the daemon used %v of processor time in %v", cpu, took)
 		}
 		if private, limit := b.Daemon.Private(), int64(20<<20); private > limit {
-			t.Errorf("the daemon takes %d MB of its own", private>>20)
+			t.Errorf("the daemon uses %d MB of private memory", private>>20)
 		}
 		own, _ := b.Container(1)
 		if most := b.Config.Connections * b.Config.PerContainerShare / 100; own.Entries > most {
-			t.Errorf("the flood has %d Conentries, %d is its share", own.Entries, most)
+			t.Errorf("the flood has %d Conentries, its share is %d", own.Entries, most)
 		}
 	}
 	for _, proto := range []string{"tcp", "udp"} {
@@ -88,8 +88,8 @@ func processorTime(b *scontest.Bed) time.Duration {
 	return time.Duration(ticks) * time.Second / 100
 }
 
-// Destinations of a flood: addresses behind edge that do not answer, with
-// portsEach ports each.
+// portsEach is the number of ports at each destination of a flood. The destinations are
+// addresses behind edge that do not answer.
 const portsEach = 10_000
 
 // floodTo returns the destination of tuple i.

@@ -9,8 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A hanging daemon's programs are inert within a second, for however long it
-// hangs, and express again when it continues.
+// When the daemon hangs, the programs are inert within a second, for as long as it
+// hangs. They are express again when it continues.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -29,15 +29,15 @@ func TestHang(t *testing.T) {
 		signal(b, syscall.SIGCONT)
 		f.WaitExpress()
 		if now := f.Datagrams.MustFlow().AgeMS; now < age {
-			t.Errorf("another Conentry: %d ms old, before %d", now, age)
+			t.Errorf("the Conentry was replaced: it is %d ms old, before %d", now, age)
 		}
 	}
 	f.WantUnbroken()
 	b.WantNoInvalid()
 }
 
-// Rules that change while the daemon hangs apply from the end of the lease on,
-// and no packet passes by an old decision when it continues.
+// Rules that change while the daemon hangs apply at the end of the lease, and no packet
+// follows an outdated decision when the daemon continues.
 func TestRulesWhileHanging(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})

@@ -8,9 +8,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that is killed at any time, during its start included, breaks no
-// connection and neither loses nor reorders packets. The programs are inert a
-// second later; the next daemon adopts its Conentries.
+// Killing the daemon at any time, also during its start, breaks no connection and
+// neither loses nor reorders packets. The programs are inert a second later; the next
+// daemon adopts the Conentries.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const kills, looks = 100, 10
@@ -28,7 +28,7 @@ func TestKill(t *testing.T) {
 			killAndAdopt(b, all)
 			continue
 		}
-		// Three of four are killed while they start, which takes about 100 ms.
+		// Three of four daemons are killed during their start, which takes about 100 ms.
 		most := 150
 		if kill%4 == 0 {
 			most = 800
@@ -72,7 +72,7 @@ func killAndAdopt(b *scontest.Bed, all []*scontest.Traffic) {
 	for _, c := range connections {
 		f, err := c.Flow()
 		if err != nil {
-			b.T.Errorf("not taken over: %v", err)
+			b.T.Errorf("the Conentry was not adopted: %v", err)
 		}
 		kept += f.ExpressPackets[0] + f.ExpressPackets[1]
 	}

@@ -15,7 +15,7 @@ import (
 func wantNothingLeft(b *scontest.Bed) {
 	b.T.Helper()
 	if b.BPFFSMounted() {
-		b.T.Errorf("the bpffs is left, with %v", b.Pins("*"))
+		b.T.Errorf("the bpffs is still mounted, with %v", b.Pins("*"))
 	}
 	if out := b.Sh(lab.Device, "bpftool net show"); strings.Contains(out, "scon") {
 		b.T.Errorf("programs are left:\n%s", out)
@@ -56,10 +56,10 @@ func files(b *scontest.Bed) map[string]int {
 
 // wantHeld fails if the daemon has more of any kind of file descriptor than
 // before. A client's socket may take a moment to close.
-func wantHeld(b *scontest.Bed, look func(*scontest.Bed) map[string]int, before map[string]int) {
+func wantHeld(b *scontest.Bed, count func(*scontest.Bed) map[string]int, before map[string]int) {
 	b.T.Helper()
 	scontest.Eventually(b.T, "the daemon holds no more than before", func() error {
-		for kind, now := range look(b) {
+		for kind, now := range count(b) {
 			if now > before[kind] {
 				return fmt.Errorf("%d of %s, before %d", now, kind, before[kind])
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that ends under load, by SIGTERM or `scon down`, loses no packet
-// and leaves nothing behind.
+// The end of a daemon under load, by SIGTERM or `scon down`, loses no packet and leaves
+// nothing behind.
 func TestEndUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, scontest.Layout{})
@@ -47,17 +47,17 @@ func TestSecondStart(t *testing.T) {
 	pid := b.Status().PID
 	const want = "another SCON is running"
 	if word := b.Launch(b.Task()).Refused(); !strings.Contains(word, want) {
-		t.Errorf("a second daemon is refused with %q", word)
+		t.Errorf("the error of a second daemon is %q", word)
 	}
 	other := b.Task()
 	other.StateDir = filepath.Join(b.Dir, "other")
 	other.Socket = filepath.Join(other.StateDir, "scon.sock")
 	if word := b.Launch(other).Refused(); !strings.Contains(word, want) {
-		t.Errorf("a second daemon elsewhere is refused with %q", word)
+		t.Errorf("the error of a second daemon with other directories is %q", word)
 	}
 	config := filepath.Join(b.Dir, "scon.yaml")
 	if word := command(b, "up", "--state-dir", b.StateDir(), "--config", config); !strings.Contains(word, "scon is already up") {
-		t.Errorf("scon up says %q", word)
+		t.Errorf("scon up prints %q", word)
 	}
 	if now := b.Status().PID; now != pid {
 		t.Errorf("daemon %d, before %d", now, pid)
@@ -91,8 +91,8 @@ func TestStartAmongMany(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Unmounting the bpffs under the daemon removes its pins: the daemon reports
-// that, nothing breaks, and the next start repairs it.
+// Unmounting the bpffs of a running daemon removes its pins: the daemon reports that,
+// nothing breaks, and the next start restores them.
 func TestPinsUnmounted(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -117,8 +117,9 @@ func TestPinsUnmounted(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A daemon that cannot write its state directory is refused with its name and
-// leaves nothing behind. A state directory that fills up later does no harm.
+// A daemon that cannot write its state directory fails to start with an error that
+// names the directory, and leaves nothing behind. A state directory that fills up later
+// has no effect.
 func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	for name, mount := range map[string]struct{ options, fill, want string }{

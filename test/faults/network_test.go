@@ -12,11 +12,12 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Changes of the network affect traffic as they do without SCON. internal/express
-// tests uplinks that go down and up, another address and another uplink.
+// Changes of the network affect traffic as they do without SCON. Tests in
+// internal/express cover uplinks that go down and up, another address and another
+// uplink.
 
-// An uplink that is deleted and created again under its name works again;
-// nothing of the old one is left.
+// An uplink that is deleted and created again with the same name works again; nothing
+// of the old device is left.
 func TestUplinkMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -74,11 +75,11 @@ func TestStaleGatewayMAC(t *testing.T) {
 		edge.Skip()
 		n.Proceed(t, 100)
 		if stale := count(edge, 100, func(f []byte) bool { return net.HardwareAddr(f[:6]).String() == old.String() }); stale > 0 {
-			t.Errorf("%d packets were sent to where the gateway was", stale)
+			t.Errorf("%d packets were sent to the gateway's former address", stale)
 		}
 		waitOneWay(c)
 		if hop := c.MustFlow().NextHop; hop != mac {
-			t.Errorf("express to %s, the gateway is %s", hop, mac)
+			t.Errorf("the next hop of express packets is %s, the gateway is %s", hop, mac)
 		}
 		old, _ = net.ParseMAC(mac)
 	}
@@ -109,7 +110,7 @@ func TestOtherGateway(t *testing.T) {
 			n.Proceed(t, 50)
 			waitOneWay(c)
 			if hop := c.MustFlow().NextHop; hop != macs[gateway] {
-				t.Errorf("express to %s, the gateway is %s", hop, macs[gateway])
+				t.Errorf("the next hop of express packets is %s, the gateway is %s", hop, macs[gateway])
 			}
 		}
 	}
@@ -124,8 +125,8 @@ func addFar(b *scontest.Bed) netip.Addr {
 	return netip.MustParseAddr("10.99.0.1")
 }
 
-// A container with a new MAC address receives its packets there; with a new IP
-// address no Conentry of the old one stays in use.
+// A container with a new MAC address receives its packets at the new one. After a
+// change of its IP address no Conentry of the old one stays in use.
 func TestContainerChangesAddress(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -178,8 +179,8 @@ func TestBridgeDeleted(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A port that moves to another bridge, and back, is handled as the new
-// bridge's at once.
+// A port that moves to another bridge, and back, is handled as a port of the new bridge
+// at once.
 func TestPortMoves(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
@@ -190,13 +191,13 @@ func TestPortMoves(t *testing.T) {
 		ip link set br1 up`)
 	for range 3 {
 		n.Proceed(t, 100)
-		b.Sh(lab.Device, "ip link set veth1 master br1") // which leads nowhere
+		b.Sh(lab.Device, "ip link set veth1 master br1") // which has no other port
 		settle(b)
-		time.Sleep(50 * time.Millisecond) // packets on the way
+		time.Sleep(50 * time.Millisecond) // packets in flight
 		passed := n.Arrived.Load()
 		time.Sleep(500 * time.Millisecond)
 		if now := n.Arrived.Load(); now != passed {
-			t.Errorf("%d packets left by a bridge that leads nowhere", now-passed)
+			t.Errorf("%d packets left by a bridge without another port", now-passed)
 		}
 		b.Sh(lab.Device, "ip link set veth1 master docker0")
 		n.Proceed(t, 100)

@@ -16,9 +16,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Lost netlink messages are never missed changes: when the daemon runs again,
-// rules apply, ended connections have no Conentry, new containers are hooked.
-// The same holds with minimal receive buffers throughout.
+// The daemon misses no change when netlink messages are lost: when it runs again, rules
+// apply, ended connections have no Conentry, and new containers are hooked. The same
+// holds with minimal receive buffers throughout.
 func TestOverrun(t *testing.T) {
 	t.Parallel()
 	const each = 100
@@ -48,11 +48,11 @@ func TestOverrun(t *testing.T) {
 	passed := n.Arrived.Load()
 	signal(b, syscall.SIGCONT)
 
-	scontest.Eventually(t, "the Conentries of connections that ended go", func() error { return dead.want(b, 0, 0) })
+	scontest.Eventually(t, "the Conentries of ended connections are removed", func() error { return dead.want(b, 0, 0) })
 	scontest.Eventually(t, "the container is hooked", func() error { return late.hooked() })
 	f.WaitExpress()
 	if err := alive.want(b, each*9/10, each); err != nil {
-		t.Errorf("of living connections: %v", err)
+		t.Errorf("live connections: %v", err)
 	}
 	if now := n.Arrived.Load(); now != passed {
 		t.Errorf("%d packets passed the rule", now-passed)
@@ -77,7 +77,7 @@ func TestOverrun(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// want reports whether n of the connections have Conentries.
+// want returns an error unless least to most of the connections have Conentries.
 func (p *pairs) want(b *scontest.Bed, least, most int) error {
 	b.T.Helper()
 	got := 0
@@ -177,7 +177,7 @@ func shrinkBuffers(b *scontest.Bed) {
 		}
 		fd, err := unix.PidfdGetfd(handle, number, 0)
 		if err != nil {
-			b.T.Fatalf("taking a socket of the daemon: %v", err)
+			b.T.Fatalf("get a socket of the daemon: %v", err)
 		}
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
 		unix.Close(fd)
@@ -187,7 +187,7 @@ func shrinkBuffers(b *scontest.Bed) {
 		shrunk++
 	}
 	if shrunk < 3 {
-		b.T.Fatalf("only %d of the daemon's sockets listen", shrunk)
+		b.T.Fatalf("found only %d netlink listeners of the daemon", shrunk)
 	}
 }
 
@@ -201,7 +201,7 @@ func wantDropped(b *scontest.Bed) {
 	}
 	for name, protocol := range map[string]int{"rtnetlink": unix.NETLINK_ROUTE, "netfilter": unix.NETLINK_NETFILTER} {
 		if !dropped[fmt.Sprint(protocol)] {
-			b.T.Errorf("%s has dropped nothing", name)
+			b.T.Errorf("no message was dropped of %s", name)
 		}
 	}
 }

@@ -23,8 +23,8 @@ const (
 	ack
 )
 
-// Packets that another container forges, with a connection's own tuple and any
-// MAC address, end neither its Conentry nor the connection.
+// Packets that another container forges with a connection's tuple and any MAC address
+// end neither its Conentry nor the connection.
 func TestForgedEnd(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
@@ -50,8 +50,8 @@ func TestForgedEnd(t *testing.T) {
 	}
 }
 
-// Conntrack, which SCON makes liberal, accepts a forged end of a connection.
-// SCON restores its state once the connection falls silent.
+// Conntrack, which SCON makes liberal, accepts a forged end of a connection. SCON
+// restores conntrack's state when the connection becomes idle.
 func TestForgedEndIsTakenBack(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
@@ -63,11 +63,11 @@ func TestForgedEndIsTakenBack(t *testing.T) {
 	}
 	list := fmt.Sprintf("conntrack -L -p tcp --reply-port-src %d", inside.Port())
 	if out := b.Sh(lab.Device, list); strings.Contains(out, "ESTABLISHED") {
-		t.Fatalf("the forged FIN has changed nothing: %s", out)
+		t.Fatalf("the forged FIN did not change conntrack's state: %s", out)
 	}
-	scontest.Eventually(t, "conntrack believes in the connection again", func() error {
+	scontest.Eventually(t, "conntrack's state is restored", func() error {
 		c.MustPing(1)
-		time.Sleep(5 * time.Second / 2) // it falls silent
+		time.Sleep(5 * time.Second / 2) // the connection is idle
 		if out := b.Sh(lab.Device, list); !strings.Contains(out, "ESTABLISHED") {
 			return errors.New(out)
 		}
@@ -76,9 +76,9 @@ func TestForgedEndIsTakenBack(t *testing.T) {
 	c.MustPing(10)
 }
 
-// The decision about a packet that arrives by one bridge is not applied to the
-// same packet from another bridge: of two cooperating containers, one that may
-// send and one that may not, the latter gets nothing out.
+// The decision for a packet that arrives from one bridge is not applied to the same
+// packet from another bridge: if rules let one of two cooperating containers send and
+// not the other, no packet of the latter passes.
 func TestForgedDecision(t *testing.T) {
 	t.Parallel()
 	docker1 := net.HardwareAddr{0x02, 0x42, 0xac, 0x12, 0, 1}
@@ -103,7 +103,7 @@ func TestForgedDecision(t *testing.T) {
 
 			before := b.Status().Generation
 			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -i docker0 -p udp -j DROP")
-			scontest.Eventually(t, "the daemon has heard of it", func() error {
+			scontest.Eventually(t, "the daemon has processed the rule", func() error {
 				if b.Status().Generation == before {
 					return errors.New("not yet")
 				}
@@ -115,7 +115,7 @@ func TestForgedDecision(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 			}
 			got := make(map[string]int)
-			scontest.Eventually(t, "the last packet that may arrives", func() error {
+			scontest.Eventually(t, "the last permitted packet arrives", func() error {
 				for _, p := range receiver.Arrived(func(f []byte) bool { return len(f) > scontest.UDPAt+8 }) {
 					got[string(p.Data[scontest.UDPAt+8:])]++
 				}
@@ -125,7 +125,7 @@ func TestForgedDecision(t *testing.T) {
 				return nil
 			})
 			if n := got["may not"]; n != 0 {
-				t.Errorf("%d packets arrive that may not", n)
+				t.Errorf("%d forbidden packets arrive", n)
 			}
 		})
 	}
@@ -140,8 +140,7 @@ func containerTuple(b *scontest.Bed, initiator bool, c *scontest.Connection) (sr
 	return of(c.Server.LocalAddr()), of(c.Server.RemoteAddr())
 }
 
-// wantSame fails unless a connection goes express with the Conentry that it
-// had.
+// wantSame fails unless a connection is express with the same Conentry as before.
 func wantSame(c *scontest.Connection, ageMS int64) {
 	c.B.T.Helper()
 	f, err := c.Flow()
@@ -186,7 +185,7 @@ func segment(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []b
 	return f
 }
 
-// sum returns the Internet checksum, not inverted.
+// sum returns the Internet checksum before its inversion.
 func sum(b []byte, s uint32) uint16 {
 	for i := 0; i < len(b); i += 2 {
 		s += uint32(binary.BigEndian.Uint16(b[i:]))

@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// pairs are many UDP connections of a container to one echo server at edge,
-// used one after the other.
+// pairs are UDP connections of a container to one echo server at edge, which are used
+// one after the other.
 type pairs struct {
 	echo    netip.AddrPort
 	clients []net.Conn

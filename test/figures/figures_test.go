@@ -39,8 +39,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// TestQuickFigures measures a figure with real programs and one without, in
-// all modes.
+// TestQuickFigures measures a figure with external programs and one without, in all
+// modes.
 func TestQuickFigures(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test builds a lab: run it as root (sudo make test)")
@@ -84,7 +84,7 @@ func TestQuickFigures(t *testing.T) {
 	}
 }
 
-// TestMissingProgramIsNamed: nothing starts, nothing is written.
+// If a program is missing, the error names it, and nothing is started or written.
 func TestMissingProgramIsNamed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
 	cmd := exec.Command(scon, "bench", "figures", "--dir", dir, "11")
@@ -97,14 +97,14 @@ func TestMissingProgramIsNamed(t *testing.T) {
 		t.Errorf("output %q, want %q in it", out, want)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("there is a folder of results")
+		t.Error("a folder of results was made")
 	}
 	if left, _ := filepath.Glob("/run/netns/sconbench" + strconv.Itoa(cmd.Process.Pid) + "*"); len(left) > 0 {
-		t.Errorf("there are namespaces: %v", left)
+		t.Errorf("namespaces are left: %v", left)
 	}
 }
 
-// TestUnknownFigure is a mistake of usage.
+// An unknown figure is a usage error.
 func TestUnknownFigure(t *testing.T) {
 	err := exec.Command(scon, "bench", "figures", "3").Run()
 	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 2 {

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// dir holds the binaries while the tests run.
+// dir is the directory of the binaries during the tests.
 var dir string
 
-// building is held while a binary is built.
+// building serialises builds.
 var building sync.Mutex
 
 // build builds scon, scon-lab, or the tests of a package ("datapath.test") for
@@ -35,7 +35,7 @@ func build(t *testing.T, arch, name string) string {
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=-ldflags=-s")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building what runs in the guest: %v: %s", err, out)
+		t.Fatalf("build for the guest: %v: %s", err, out)
 	}
 	return path
 }
@@ -54,7 +54,7 @@ func buildC(t *testing.T, name string) string {
 	defer building.Unlock()
 	path := filepath.Join("bin", name)
 	if out, err := exec.Command("make", "-C", root, path).CombinedOutput(); err != nil {
-		t.Fatalf("building what runs in the guest: %v: %s", err, out)
+		t.Fatalf("build for the guest: %v: %s", err, out)
 	}
 	return filepath.Join(root, path)
 }

@@ -13,7 +13,8 @@ import (
 // expensive.
 const baselineFile = root + "/results/cost-baseline.json"
 
-// tolerance of the baseline: counted instructions repeat to 0.5 %.
+// tolerance is the tolerance of the baseline: counts of instructions repeat within
+// 0.5 %.
 const tolerance = 0.02
 
 // Express messages take no more instructions than the baseline allows. Ratios
@@ -50,13 +51,13 @@ func TestCost(t *testing.T) {
 				continue
 			}
 			t.Errorf("%s of %s is %.3f, above %.3f by more than %.0f %%: \"scon bench cost\" measures it in full. "+
-				"Make it cheaper, or raise it in %s and say in the commit's message what the instructions buy",
+				"Make it cheaper, or raise it in %s and state the reason in the commit message",
 				metric, pair, now, old, 100*tolerance, baselineFile)
 		}
 	}
 }
 
-// quiet shows no progress.
+// quiet is a progress display without output.
 type quiet struct{}
 
 func (quiet) Step(int, int, string) {}

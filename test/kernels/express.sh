@@ -1,6 +1,6 @@
-# SCON from its command line, with one connection of each kind in a lab: opened by
-# the container, by the other side, or between two containers, TCP or UDP. All six
-# must go express in both directions. Prints two JSON documents: status and flows.
+# Runs SCON by its command line, with one connection of each kind in a lab: from a
+# container, to a container, and between two containers, by TCP and UDP. All six must be
+# express in both directions. Prints two JSON documents: status and flows.
 set -e
 PATH=/opt:$PATH
 

@@ -13,8 +13,8 @@ import (
 //go:embed express.sh
 var expressScript string
 
-// The programs load, devices are hooked in the way that the kernel supports,
-// connections go express in both directions, and nothing is left behind.
+// The programs load, devices are hooked by the mechanism that the kernel supports,
+// connections are express in both directions, and nothing is left behind.
 func TestExpress(t *testing.T) {
 	for _, g := range guests {
 		if !*full && !g.short {
@@ -28,7 +28,7 @@ func TestExpress(t *testing.T) {
 			var flows []api.Flow
 			for _, d := range []any{&status, &flows} {
 				if err := decoder.Decode(d); err != nil {
-					t.Fatalf("reading what scon printed: %v:\n%s", err, out)
+					t.Fatalf("parse scon's output: %v:\n%s", err, out)
 				}
 			}
 			if status.State != api.StateActive || status.Mode != g.mode || len(status.Hooks) != 6 {
@@ -38,7 +38,7 @@ func TestExpress(t *testing.T) {
 			for _, f := range flows {
 				kinds[fmt.Sprintf("%s to port %d", f.Proto, f.Orig.Dport)] = true
 				if f.State != "express" || f.ExpressPackets[0] < 10 || f.ExpressPackets[1] < 10 {
-					t.Errorf("not express both ways: %+v", f)
+					t.Errorf("not express in both directions: %+v", f)
 				}
 			}
 			for _, kind := range []string{"tcp to port 7000", "udp to port 7000", "tcp to port 8001", "udp to port 8001",

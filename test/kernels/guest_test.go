@@ -13,21 +13,21 @@ type guest struct {
 	name   string
 	kernel string
 	arch   string
-	// cpus is the number of CPUs for tests that need several. It is 1 where the
-	// kernel itself reorders packets: before Linux 6.5 packets wait for
-	// ksoftirqd while their sender moves to another CPU and sends from there.
+	// cpus is the number of CPUs for tests that need several. It is 1 if the kernel
+	// itself reorders packets: before Linux 6.5 packets wait for ksoftirqd while
+	// their sender migrates to another CPU and sends from there.
 	cpus  int
 	mode  string // how devices are hooked: "clsact" or "tcx"
 	noBTF bool
-	short bool // also in the short form
-	// hardware is set if a suite runs on its kernel with drivers of hardware.
+	short bool // runs in the short form as well
+	// hardware is set if the suites that need drivers of hardware run here.
 	hardware bool
-	// skips are the tests of each package that cannot run there, in order. A
-	// skip of any other test is a failure, and so is a run of one of these.
+	// skips are the tests of each package that this guest skips, in order. A skip
+	// of any other test is a failure, and so is a run of one of these.
 	skips map[string][]string
 }
 
-// guests are in the order in which they run.
+// guests are the guests in the order in which they run.
 var guests = []guest{
 	{name: "6.1", kernel: "6.1", arch: "amd64", cpus: 1, mode: "clsact", short: true, skips: sinceLinux61},
 	{name: "6.12", kernel: "6.12", arch: "amd64", cpus: 2, mode: "tcx", short: true, hardware: true},
@@ -56,8 +56,8 @@ var sinceLinux61 = map[string][]string{
 	"test/differential": {"TestDifferentialNetkit"},
 }
 
-// withOldNFT are the tests of byteorder expressions of one octet, which the
-// guests' nft emits for a protocol beside networks: newer kernels refuse them.
+// withOldNFT are the tests with byteorder expressions of one octet. The guests' nft
+// emits them for a concatenation of a protocol and networks; newer kernels refuse them.
 var withOldNFT = map[string][]string{
 	"internal/express/rules": {"TestNFTWays/map_of_networks_and_its_protocol", "TestNFTWays/map_of_networks_and_protocols"},
 }
@@ -67,8 +67,7 @@ var withoutBTF = map[string][]string{
 	"internal/express": {"TestDiscard", "TestDiscardEndsWithConnection"},
 }
 
-// hideBTF hides the kernel's type information at all paths where a kernel
-// without it has none.
+// hideBTF hides the kernel's type information at all its paths.
 const hideBTF = "mount -t tmpfs -o ro tmpfs /sys/kernel/btf\n"
 
 // job is the work of a guest.
@@ -76,16 +75,16 @@ type job struct {
 	command string
 	files   map[string]string // path in the guest -> path here; scon is in /opt
 	systemd bool
-	several bool // needs more than one CPU, if the guest's kernel can be given them
-	// hardware has it run on the kernel that has drivers of hardware.
+	several bool // gets the guest's several CPUs
+	// hardware makes it run on the kernel with drivers of hardware.
 	hardware bool
 }
 
-// run runs a job in a guest and returns the result. A warning in the kernel's log is
-// a failure.
+// run runs a job in a guest and returns the result. A warning in the kernel's log is a
+// failure.
 //
-// The guest's clock counts instructions: it stands still while this machine is
-// busy, and skips the time in which the guest sleeps.
+// The guest's clock counts instructions: it stops while this machine runs other
+// processes, and skips the time in which the guest is idle.
 func (g guest) run(t *testing.T, j job) vm.Result {
 	t.Helper()
 	if g.noBTF {
@@ -99,7 +98,7 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	}
 	var hardware []string
 	if j.hardware {
-		hardware = []string{"-device", "virtio-rng-pci"} // any will do
+		hardware = []string{"-device", "virtio-rng-pci"} // any option selects the hardware's QEMU
 	}
 	r, err := vm.Run(t.Context(), vm.Options{
 		Hardware: hardware,
@@ -110,12 +109,12 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 		t.Fatal(err)
 	}
 	if r.Complaints != "" {
-		t.Errorf("the kernel complains:\n%s", r.Complaints)
+		t.Errorf("warnings of the kernel:\n%s", r.Complaints)
 	}
 	return r
 }
 
-// output returns what a guest printed; the job must succeed.
+// output returns the output of a job, which must succeed.
 func (g guest) output(t *testing.T, j job) string {
 	t.Helper()
 	r := g.run(t, j)

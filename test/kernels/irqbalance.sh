@@ -1,5 +1,5 @@
-# irqbalance under systemd: it does not move interrupts that scon pin has placed, and
-# is restored afterwards. Prints a line for each step.
+# irqbalance under systemd: it does not move interrupts that scon pin has set, and its
+# settings are restored afterwards. Prints a line for each step.
 set -e
 PATH=/opt:$PATH
 
@@ -19,7 +19,7 @@ echo "before: $(arguments)"
 
 scon pin apply --policy single >/dev/null
 echo "applied: $(arguments | sed 's/banirq=[0-9]*/banirq=N/g')"
-# Two of its rounds.
+# Two rounds of irqbalance.
 sleep 21
 echo "placed on: $(placed)"
 scon pin status --json | grep '"differs": 0'

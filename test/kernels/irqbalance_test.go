@@ -36,6 +36,6 @@ func TestIrqbalance(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.ExitCode != 0 || r.Output != irqbalanceWorks || r.Complaints != "" {
-		t.Errorf("exit status %d:\n%s\nwant\n%s\nthe kernel complains: %s", r.ExitCode, r.Output, irqbalanceWorks, r.Complaints)
+		t.Errorf("exit status %d:\n%s\nwant\n%s\nwarnings of the kernel: %s", r.ExitCode, r.Output, irqbalanceWorks, r.Complaints)
 	}
 }

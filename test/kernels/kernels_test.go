@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-var full = flag.Bool("full", false, "run all tests of what depends on the kernel, on every kernel")
+var full = flag.Bool("full", false, "run all tests that depend on the kernel, on every kernel")
 
 // root is the root of the module.
 const root = "../.."

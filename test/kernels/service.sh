@@ -1,7 +1,7 @@
-# The three units as systemd runs them, in the machine's own network namespace, with
-# the traffic of each: a container behind a bridge and a connection out of it,
-# containers of scon-cni, and two namespaces that exchange bytes by the pipe. Prints
-# a line with the outcome of each step.
+# The three units under systemd, in the machine's own network namespace, with traffic of
+# each: a connection from a container behind a bridge, containers of scon-cni, and two
+# namespaces that exchange bytes through the pipe. Prints a line with the outcome of
+# each step.
 #
 #	 edge                 this machine                     container
 #	+-----------+    +-------------------------+    +-----------------+
@@ -49,7 +49,7 @@ build() {
 			}
 		}
 	END
-	# The daemon has to read these, too.
+	# The daemon must be able to read these as well.
 	iptables-legacy -A FORWARD -p tcp --dport 9 -m limit --limit 1/s -j ACCEPT
 
 	groupadd scon
@@ -74,7 +74,7 @@ build() {
 
 groupadd() { echo "$1:x:900:" >>/etc/group; }
 
-# outcome waits until the service works completely, or until it certainly does not.
+# outcome waits until the service works completely or has failed.
 outcome() {
 	tries=0
 	while [ $tries -lt 60 ]; do
@@ -103,7 +103,7 @@ express_packets() {
 	scon status --json | sed -n 's/^    "express_packets": \([0-9]*\).*/\1/p'
 }
 
-# What each service is there for; each is tried for some seconds.
+# goes tests the function of a service, for up to some seconds.
 goes() { # UNIT
 	tries=0
 	while [ $tries -lt 40 ]; do
@@ -142,7 +142,7 @@ try_scon_pipe() {
 		ip netns exec right scon-pipe-load listen $engine:0.0.0.0:7000 --seconds 0.2 --warm 0.1 >/tmp/listen 2>&1 &
 		listener=$!
 		sleep 0.5
-		# As the root of a container: another user than the broker, without rights.
+		# As a container's root: a user other than the broker's, without capabilities.
 		ip netns exec left setpriv --bounding-set=-all --inh-caps=-all \
 			scon-pipe-load connect $engine:10.1.0.2:7000 --seconds 0.2 --warm 0.1 >/tmp/connect 2>&1
 		result=$?
@@ -185,7 +185,7 @@ for unit in $units; do
 	systemd-analyze security --offline=yes /usr/local/lib/systemd/system/$unit.service | tail -1 | LC_ALL=C sed 's/[^ -~]//g'
 done
 
-# One that is killed, or hangs, comes back; the others do not notice.
+# A service that is killed or hangs is restarted; the others are not affected.
 for unit in $units; do
 	systemctl kill --signal KILL $unit
 	for other in $(others $unit); do

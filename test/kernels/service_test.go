@@ -55,8 +55,8 @@ scon-pipe without cap_perfmon: does not work
 scon-pipe without cap_bpf: does not work
 `)
 
-// apart is what service.sh prints of each unit to which something happens while the
-// others' traffic goes on; more is what follows.
+// apart returns the output of service.sh about each unit that is killed or hangs during
+// the traffic of the others; more is appended for each unit.
 func apart(what, more string) (lines string) {
 	units := []string{"scon", "scon-startup", "scon-pipe"}
 	for _, unit := range units {
@@ -73,11 +73,11 @@ func apart(what, more string) (lines string) {
 	return lines
 }
 
-// exposed is what systemd-analyze may say of express and of the broker at most.
+// exposed is the limit for systemd-analyze's exposure of express and of the broker.
 const exposed = 4.0
 
-// The units do their work in their sandboxes, come back when they are killed or
-// hang while the others' traffic goes on, and need their capabilities.
+// The units work in their sandboxes, are restarted when they are killed or hang while
+// the traffic of the others continues, and need each of their capabilities.
 func TestService(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")

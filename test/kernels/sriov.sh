@@ -1,8 +1,9 @@
-# The paper's Fig. 2, by sriov.yaml: three containers in line over cards with
-# virtual functions (VFs), two ports at NUMA node 1 and two at node 3, and those of
-# the generator and the receiver at nodes 0 and 2. What goes from one container to
-# the next crosses the cable between port 1 and port 2. Each container can be
-# entered at port 0 and left at port 3, in a VLAN of its own.
+# The topology of "Applicability of Hardware-Supported Containers in Low-Latency
+# Networking", Fig. 2, by sriov.yaml: three containers in line over cards with virtual
+# functions (VFs), two ports at NUMA node 1 and two at node 3, and those of the
+# generator and the receiver at nodes 0 and 2. Packets from one container to the next
+# cross the cable between port 1 and port 2. Flows enter each container at port 0 and
+# leave it at port 3, in its own VLAN.
 #
 #	 node 0               node 1                     node 3                node 2
 #	 in ══ port 4 ════ port 0 ─┬── VF 0 → lxc0    lxc0 → VF 0 ──┬─ port 3 ════ port 5 ══ out
@@ -16,10 +17,10 @@
 set -e
 PATH=/opt:$PATH
 
-# device names the device with a MAC address.
+# device prints the name of the device with a MAC address.
 device() { basename "$(dirname "$(grep -lx "$1" /sys/class/net/*/address)")"; }
 
-# functions gives a port VFs and their addresses: PORT NUMBER
+# functions creates a port's VFs with their addresses: PORT NUMBER
 functions() {
 	ip link set "port$1" up
 	echo "$2" >"/sys/class/net/port$1/device/sriov_numvfs"
@@ -53,7 +54,7 @@ up() {
 			}
 		}
 	END
-	# The first packets ask for MAC addresses, and may be lost.
+	# The first packets trigger ARP, and may be lost.
 	for port in 7000 7001 7002; do
 		flow $port 1 >/dev/null
 	done
@@ -64,11 +65,11 @@ up() {
 	done
 }
 
-# arrived prints the number of a flow's packets that left at the end.
+# arrived prints the number of a flow's packets that left the topology.
 arrived() { node out nft list table ip seen | sed -n "s/.*dport $1 counter packets \([0-9]*\) .*/\1/p"; }
 
-# flow sends 200 frames of 64 bytes and prints how many arrived, after as many as the
-# second argument says or after 10 s.
+# flow sends 200 frames of 64 bytes and prints how many arrived. It waits for as many as
+# the second argument states, at most 10 s.
 flow() {
 	before=$(arrived "$1")
 	for burst in 1 2 3 4; do
@@ -82,8 +83,8 @@ flow() {
 	echo "flow $1: $(($(arrived "$1") - before)) of 200"
 }
 
-# stir triggers an interrupt of every queue: an interrupt moves when it next occurs.
-# The links' addresses are by their order in the file.
+# stir triggers an interrupt of every queue: an interrupt moves at its next occurrence.
+# The addresses of links follow their order in the file.
 stir() {
 	for to in 1 3 5; do
 		node in ping -q -c 5 -i 0.05 10.99.0.$to >/dev/null
@@ -119,7 +120,7 @@ for port in 7000 7001 7002; do
 done
 echo "loses: $(flow 7003 100)"
 echo "milliseconds: $(shortest lxc0 10.99.0.7) without delay, $(shortest lxc1 10.99.0.9) with"
-# Another VLAN is another wire.
+# Another VLAN is isolated.
 ip -n scon-fig2-lxc2 link delete left
 ip -n scon-fig2-lxc2 link add link vf-left name left type vlan id 103
 ip -n scon-fig2-lxc2 address add 10.99.0.9/31 dev left
@@ -143,18 +144,18 @@ done
 scon pin restore
 affinities | cmp - /tmp/before && echo "affinities as before"
 
-# Devices that went with their VFs are skipped, the others restored.
+# Devices that were removed with their VFs are skipped, the others restored.
 quietly scon pin apply --policy core
 scon lab down
 links | cmp - /tmp/links && echo "links as before, again"
 echo 0 >/sys/class/net/port1/device/sriov_numvfs
 scon pin restore | tail -n 1
-modprobe -r igbvf # or the VFs have no say until they are reset
+modprobe -r igbvf # otherwise the VFs are unusable until they are reset
 functions 1 2
 modprobe igbvf
 links >/tmp/links
 
-# The same line, measured.
+# Latency of the same line.
 quietly scon latency --topology /opt/sriov.yaml --rate 500 --duration 400ms --repeats 1 --json /tmp/latency.json
 echo "=== latency"
 cat /tmp/latency.json

@@ -18,11 +18,12 @@ import (
 //go:embed sriov.sh
 var sriovScript string
 
-// sriovTopology is Fig. 2 of the SCON paper.
+// sriovTopology is Fig. 2 of "Applicability of Hardware-Supported Containers in
+// Low-Latency Networking".
 const sriovTopology = "sriov.yaml"
 
-// sriovNodes are the CPUs of the guest's NUMA nodes; the nodes of the
-// containers' cards have as many as the paper's host.
+// sriovNodes are the CPUs of the guest's NUMA nodes. The nodes of the containers' cards
+// have as many CPUs as those of the paper's host.
 var sriovNodes = []string{"0", "1-8", "9", "10-17"}
 
 // sriovPorts are the node of each port's card, and the cables between ports.
@@ -46,13 +47,13 @@ func sriovHardware() []string {
 	return hw
 }
 
-// document finds the JSON that scon printed: a policy's status or latencies.
+// document matches a JSON document of scon: a policy's status or latencies.
 var document = regexp.MustCompile(`(?s)\n=== (\w+)\n(\{.*?\n\})\n===\n`)
 
-// Fig. 2 of the SCON paper from a topology file: three containers in line over
-// virtual functions of real ports, flows with any entry and exit, links with
-// delay and loss, interrupts bound to a core or a NUMA node each, and
-// everything restored at the end.
+// Fig. 2 of "Applicability of Hardware-Supported Containers in Low-Latency Networking"
+// from a topology file: three containers in line over virtual functions of real ports,
+// flows with any entry and exit, links with delay and loss, interrupts bound to a core
+// or a NUMA node each, and all settings restored at the end.
 func TestSRIOV(t *testing.T) {
 	if !*full {
 		t.Skip("the full form: make test-kernels")
@@ -70,7 +71,7 @@ func TestSRIOV(t *testing.T) {
 	}
 	t.Logf("%d s, boot included", int(time.Since(start).Seconds()))
 	if r.Complaints != "" {
-		t.Errorf("the kernel complains:\n%s", r.Complaints)
+		t.Errorf("warnings of the kernel:\n%s", r.Complaints)
 	}
 	if r.ExitCode != 0 {
 		t.Fatalf("exit status %d:\n%s", r.ExitCode, r.Output)
@@ -96,7 +97,7 @@ func TestSRIOV(t *testing.T) {
 	for _, policy := range []string{"core", "numa"} {
 		var s pin.Status
 		if err := json.Unmarshal([]byte(documents[policy]), &s); err != nil {
-			t.Fatalf("reading what scon printed: %v:\n%s", err, documents[policy])
+			t.Fatalf("parse scon's output: %v:\n%s", err, documents[policy])
 		}
 		if s.Differs != 0 {
 			t.Errorf("%s: %d settings differ: %+v", policy, s.Differs, s)
@@ -105,13 +106,13 @@ func TestSRIOV(t *testing.T) {
 	}
 	var l latency.Result
 	if err := json.Unmarshal([]byte(documents["latency"]), &l); err != nil {
-		t.Fatalf("reading what scon printed: %v:\n%s", err, documents["latency"])
+		t.Fatalf("parse scon's output: %v:\n%s", err, documents["latency"])
 	}
 	checkLatencies(t, l)
 }
 
-// delays are the milliseconds of a plain and of a delayed link, there and back,
-// and losing what arrived over the one that loses packets.
+// delays matches the round-trip times of a link without and with delay in milliseconds,
+// losing the number of packets that arrived over the link with loss.
 var (
 	delays = regexp.MustCompile(`\nmilliseconds: ([0-9.]+) without delay, ([0-9.]+) with\n`)
 	losing = regexp.MustCompile(`\nloses: flow 7003: (\d+) of 200\n`)
@@ -147,7 +148,8 @@ func checkLatencies(t *testing.T, r latency.Result) {
 			t.Errorf("%s was not measured: %+v", mode, d)
 			continue
 		}
-		// Who waits long for a CPU of this machine skips packets, or finds some late.
+		// A process that waits long for a CPU of this machine skips packets, or sends
+		// some late.
 		round, most := d.Rounds[0], 200
 		if mode == "port7003" {
 			most = 199
@@ -161,7 +163,7 @@ func checkLatencies(t *testing.T, r latency.Result) {
 	}
 }
 
-// queueVector is the interrupt of a queue of a port or virtual function.
+// queueVector matches the interrupt of a queue of a port or virtual function.
 var queueVector = regexp.MustCompile(`-[rt]x-0$`)
 
 // deviceNode is the NUMA node of each port and of the containers' virtual
@@ -172,9 +174,8 @@ var deviceNode = map[string]int{
 	"left": 3, "vf-left": 3, "vf-eg": 3, "vf-from0": 2, "vf-from1": 2, "vf-from2": 2,
 }
 
-// checkVectors checks where the kernel delivers the queues' interrupts: at the
-// card's node; with policy core, each device's at a CPU of its own where there
-// are enough.
+// checkVectors checks that the kernel delivers the queues' interrupts at the card's
+// node and, with policy core, each device's at its own CPU if there are enough.
 func checkVectors(t *testing.T, policy string, s pin.Status) {
 	t.Helper()
 	devices := make(map[string]string) // by the CPU
@@ -186,11 +187,11 @@ func checkVectors(t *testing.T, policy string, s pin.Status) {
 		}
 		queues++
 		if list := sriovNodes[node]; policy == "numa" && set.Is != list {
-			t.Errorf("numa: %s of %s may come to %s, want %s", set.Owner, set.Netns, set.Is, list)
+			t.Errorf("numa: the affinity of %s of %s is %s, want %s", set.Owner, set.Netns, set.Is, list)
 		}
 		cpu, err := strconv.Atoi(set.Effective)
 		if err != nil {
-			t.Fatalf("%s: %s comes to CPU %q: %v", policy, set.Owner, set.Effective, err)
+			t.Fatalf("%s: the effective affinity of %s is CPU %q: %v", policy, set.Owner, set.Effective, err)
 		}
 		first, last, several := strings.Cut(sriovNodes[node], "-")
 		low, _ := strconv.Atoi(first)
@@ -199,7 +200,7 @@ func checkVectors(t *testing.T, policy string, s pin.Status) {
 			high, _ = strconv.Atoi(last)
 		}
 		if cpu < low || cpu > high {
-			t.Errorf("%s: %s of %s comes to CPU %d, which is not at node %d", policy, set.Owner, set.Netns, cpu, node)
+			t.Errorf("%s: %s of %s is delivered to CPU %d, which is not at node %d", policy, set.Owner, set.Netns, cpu, node)
 		}
 		device := set.Netns + " " + set.Device
 		if other, taken := devices[set.Effective]; policy == "core" && several && taken && other != device {

@@ -16,13 +16,13 @@ import (
 type suite struct {
 	name     string
 	packages []string
-	only     []string // their tests; all if it is empty
-	leftOut  []string // but these
-	args     string   // of their tests
-	several  bool     // as of job
-	hardware bool     // wants drivers that kernels for virtual machines lack
-	bridges  bool     // wants Netfilter to look into bridges
-	programs bool     // needs scon-cni and scon-oci, which are C: guests of this machine's architecture
+	only     []string // tests to run; all if it is empty
+	leftOut  []string // tests to leave out
+	args     string   // arguments of the test binaries
+	several  bool     // as job.several
+	hardware bool     // needs drivers that kernels for virtual machines lack
+	bridges  bool     // needs br_netfilter
+	programs bool     // needs scon-cni and scon-oci, which are in C: only in guests of this machine's architecture
 }
 
 // has reports whether a test or subtest belongs to the suite.
@@ -31,7 +31,7 @@ func (s suite) has(test string) bool {
 	return (len(s.only) == 0 || slices.Contains(s.only, test)) && !slices.Contains(s.leftOut, test)
 }
 
-// flags are the flags of its test binaries, quoted for a shell.
+// flags returns the flags of its test binaries, quoted for a shell.
 func (s suite) flags() string {
 	flags := "-test.v " + s.args
 	if len(s.only) > 0 {
@@ -43,7 +43,7 @@ func (s suite) flags() string {
 	return flags
 }
 
-// anyOf is a pattern that matches any of the tests' names.
+// anyOf returns a pattern that matches any of the tests' names.
 func anyOf(tests []string) string { return "'^(" + strings.Join(tests, "|") + ")$'" }
 
 var suites = []suite{
@@ -60,8 +60,8 @@ var suites = []suite{
 	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
 }
 
-// ownLogic are the daemon's tests of settings, files, table and clients. They
-// do not depend on the kernel, and each would take seconds here.
+// ownLogic are the daemon's tests of settings, files, table and clients. They do not
+// depend on the kernel, and each would take seconds in a guest.
 var ownLogic = []string{
 	"TestAdmit", "TestCorruptState", "TestExplainTracked", "TestIdle", "TestMetrics", "TestMetricsElsewhere", "TestMetricsOnly",
 	"TestMissingDevice", "TestPausedLease", "TestPinsOfAnother", "TestPinsOfLiving", "TestSecondDaemon", "TestShare",
@@ -79,11 +79,11 @@ var hostile = []string{
 	"TestReplayedDoorbell", "TestRingEnd", "TestSealedIsReadOnly",
 }
 
-// stress are tests that repeat often what other tests do once. In an emulator
-// each takes minutes, and the daemon cannot keep up.
+// stress are tests that repeat the work of other tests many times. In an emulator each
+// takes minutes, and the daemon cannot keep up.
 var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers"}
 
-// drivers are tests that need drivers which kernels for virtual machines lack.
+// drivers are tests that need drivers that kernels for virtual machines lack.
 var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
 
 // order are tests whose packets can be reordered only between CPUs.
@@ -114,7 +114,7 @@ func TestTests(t *testing.T) {
 				continue
 			}
 			t.Run(g.name+"/"+s.name, func(t *testing.T) {
-				t.Parallel() // a guest takes one CPU of this machine, and never notices who else does
+				t.Parallel() // a guest uses one CPU of this machine; its clock does not advance while others run
 				g.test(t, s)
 			})
 		}
@@ -132,19 +132,19 @@ func TestNamed(t *testing.T) {
 		for _, pkg := range s.packages {
 			out, err := exec.Command(build(t, runtime.GOARCH, binaryOf(pkg)), "-test.list=.").CombinedOutput()
 			if err != nil {
-				t.Fatalf("listing the tests of %s: %v: %s", pkg, err, out)
+				t.Fatalf("list the tests of %s: %v: %s", pkg, err, out)
 			}
 			all = append(all, strings.Fields(string(out))...)
 		}
 		for _, test := range named {
 			if !slices.Contains(all, test) {
-				t.Errorf("suite %s names %s, which is no test", s.name, test)
+				t.Errorf("suite %s names %s, which does not exist", s.name, test)
 			}
 		}
 	}
 }
 
-// packageMark stands before what a package's tests print, exitMark after it.
+// packageMark precedes the output of a package's tests, exitMark follows it.
 const (
 	packageMark = "=== package "
 	exitMark    = "=== status "
@@ -165,7 +165,7 @@ func (g guest) test(t *testing.T, s suite) {
 			j.files["/opt/"+name] = buildC(t, name)
 		}
 	}
-	for _, folder := range []string{"bpf", "packaging"} { // tests read them
+	for _, folder := range []string{"bpf", "packaging"} { // tests read these files
 		addFolder(t, j.files, filepath.Join(root, folder), "/src/"+folder)
 	}
 	for _, pkg := range s.packages {
@@ -180,7 +180,7 @@ func (g guest) test(t *testing.T, s suite) {
 	t.Logf("%d s, boot included", int(time.Since(start).Seconds()))
 	for i, pkg := range s.packages {
 		if i >= len(results) {
-			t.Errorf("nothing came from %s", pkg)
+			t.Errorf("no output of %s", pkg)
 			continue
 		}
 		skips := slices.DeleteFunc(slices.Clone(g.skips[pkg]), func(test string) bool { return !s.has(test) })
@@ -206,6 +206,6 @@ func check(t *testing.T, pkg, out string, skips []string) {
 	}
 	slices.Sort(tests["SKIP"])
 	if !slices.Equal(tests["SKIP"], skips) {
-		t.Errorf("%s: skipped are %q, which should be %q", pkg, tests["SKIP"], skips)
+		t.Errorf("%s: skipped tests %q, want %q", pkg, tests["SKIP"], skips)
 	}
 }

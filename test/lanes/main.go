@@ -1,10 +1,10 @@
-// Lanes runs "go test -json" with its arguments, in two lanes at the same time:
-// most tests wait for timers and leases of the kernel, so that one lane leaves
-// half of the processors idle. Each lane has mounts of its own, runs its packages
-// one after the other, and prints whole lines.
+// Lanes runs "go test -json" with its arguments, in two concurrent lanes: most tests
+// wait for timers and leases, so that a single lane leaves half of the processors idle.
+// Each lane has its own mount namespace, runs its packages one after the other, and
+// prints whole lines.
 //
 //	lanes ARG... ./...      all packages
-//	lanes ARG... PACKAGE    as gotestsum asks for a test again: one lane
+//	lanes ARG... PACKAGE    one package, as gotestsum reruns tests: one lane
 package main
 
 import (
@@ -18,9 +18,9 @@ import (
 	"sync"
 )
 
-// second are the packages of the second lane: guests, machines in namespaces of
-// their own, and programs. All others are in the first lane, among them the tests
-// that depend on timing most.
+// second are the packages of the second lane: guests, machines in namespaces, and
+// programs. All others, among them the tests that depend most on timing, are in the
+// first lane.
 var second = []string{
 	"cmd/", "internal/cli", "internal/express/rules", "internal/lab", "internal/pipe", "libsconpipe/",
 	"test/differential", "test/docker", "test/figures", "test/kernels", "test/upgrade",

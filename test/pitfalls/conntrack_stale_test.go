@@ -11,9 +11,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Conntrack compares a RST's sequence number with the highest acknowledgement
-// that it saw. After half of the sequence space that acknowledgement would be
-// in the RST's future.
+// Conntrack compares a RST's sequence number with the highest acknowledgement that it
+// has seen. After half of the sequence space, an outdated acknowledgement would be ahead
+// of the RST.
 func TestRSTIsNotJudgedByStaleMaxAck(t *testing.T) {
 	t.Parallel()
 	const far = 1<<31 + 64<<20
@@ -53,9 +53,9 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// If conntrack sees a data packet but not its acknowledgement, it uses the
-// timeout for unacknowledged data, five minutes, as if the receiver were dead.
-// A connection that falls silent must keep the timeout of days.
+// If conntrack sees a data packet but not its acknowledgement, it uses the timeout for
+// unacknowledged data, five minutes. An idle connection must keep the timeout of
+// established connections, which is days.
 func TestIdleConnectionKeepsItsTimeout(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Second }})
@@ -64,7 +64,7 @@ func TestIdleConnectionKeepsItsTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := connect(b.In(t), "tcp", 1).GoExpress()
 			c.Exchange(4 << 20)
-			scontest.Eventually(t, "conntrack keeps it for long", func() error {
+			scontest.Eventually(t, "conntrack has the long timeout", func() error {
 				if conn := tracked(c); conn.timeout <= unacknowledged {
 					return fmt.Errorf("it is %s", conn.line)
 				}
@@ -72,7 +72,7 @@ func TestIdleConnectionKeepsItsTimeout(t *testing.T) {
 			})
 			c.WaitGone()
 			if conn := tracked(c); conn.timeout <= unacknowledged {
-				t.Errorf("without a Conentry it is %s", conn.line)
+				t.Errorf("conntrack's entry after the removal of the Conentry: %s", conn.line)
 			}
 			c.GoExpress()
 		})

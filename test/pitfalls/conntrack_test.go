@@ -32,7 +32,7 @@ func tracked(c *scontest.Connection) trackedConn {
 		c.Proto, c.B.Addr(c.From), scontest.PortOf(c.Client.LocalAddr())))
 	found := trackedLine.FindStringSubmatch(out)
 	if found == nil {
-		c.B.T.Fatalf("conntrack does not know %s port %v: %s", c.Proto, c.Client.LocalAddr(), out)
+		c.B.T.Fatalf("conntrack has no entry for %s port %v: %s", c.Proto, c.Client.LocalAddr(), out)
 	}
 	timeout, err := strconv.Atoi(found[1])
 	if err != nil {
@@ -41,9 +41,8 @@ func tracked(c *scontest.Connection) trackedConn {
 	return trackedConn{found[0], timeout, found[2]}
 }
 
-// While a connection is express it leaves the window that conntrack knows. Its
-// first regular packet afterwards must not be INVALID, which the lab's rules
-// drop.
+// An express connection leaves the window that conntrack has recorded. Its first regular
+// packet afterwards must not be INVALID, since the lab's rules drop INVALID packets.
 func TestFirstRegularPacketIsNotInvalid(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
@@ -69,8 +68,8 @@ func TestFirstRegularPacketIsNotInvalid(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// One RST is enough: the receiver gets it, the Conentry is removed, and
-// conntrack keeps the connection no longer than any closed one.
+// A single RST ends a connection: the receiver gets it, the Conentry is removed, and
+// conntrack uses the timeout of closed connections.
 func TestSingleRSTEndsEntry(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
@@ -116,13 +115,13 @@ func TestLiveFlowDoesNotExpire(t *testing.T) {
 	b.Sh(lab.Device, "iptables-nft-save -f "+rules)
 	for range 4 {
 		b.Sh(lab.Device, "iptables-nft-restore "+rules)
-		time.Sleep(2 * time.Second) // conntrack would forget it meanwhile
+		time.Sleep(2 * time.Second) // longer than conntrack's timeout
 		f.Proceed()
 		f.WaitExpress()
 	}
 	for i, c := range conns {
 		if now := tracked(c); now.id != ids[i] {
-			t.Errorf("%s is another connection to conntrack: %s, it was %s", c.Proto, now.line, ids[i])
+			t.Errorf("conntrack has a new entry for %s: %s, it was %s", c.Proto, now.line, ids[i])
 		}
 	}
 	f.WantUnbroken()
@@ -139,7 +138,7 @@ func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 	numbers := scontest.SendNumbers(t, unreplied.Client, unreplied.Server, 1, time.Millisecond)
 	numbers.Proceed(t, 100)
 	unreplied.WaitExpressOneWay()
-	scontest.Eventually(t, "the answered flow is a stream to conntrack", func() error {
+	scontest.Eventually(t, "conntrack marks the answered flow as a stream", func() error {
 		replied.GoExpress()
 		if conn := tracked(replied); !strings.Contains(conn.line, "[ASSURED]") || conn.timeout <= short {
 			return fmt.Errorf("it is %s", conn.line)
@@ -147,13 +146,13 @@ func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 		return nil
 	})
 	if conn := tracked(unreplied); !strings.Contains(conn.line, "[UNREPLIED]") || conn.timeout > short {
-		t.Errorf("without an answer it is %s", conn.line)
+		t.Errorf("conntrack's entry without replies: %s", conn.line)
 	}
-	numbers.WantAll(t, "numbers without an answer")
+	numbers.WantAll(t, "numbers without replies")
 }
 
-// Two connections with equal tuples get different ports outside: requests
-// arrive from these, and replies reach the right container.
+// Two connections with equal tuples get different ports outside: requests arrive from
+// these ports, and replies reach the right container.
 func TestRepliesReachWhoAsked(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -180,7 +179,7 @@ func TestRepliesReachWhoAsked(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// While only requests flow, only they are express. The first reply reaches the
+// In a flow without replies only requests are express. The first reply reaches the
 // sender.
 func TestReplyToOneWayFlow(t *testing.T) {
 	t.Parallel()
@@ -204,8 +203,8 @@ func TestReplyToOneWayFlow(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A connection that lost its Conentry for being idle gets a new one, and
-// conntrack's state of it is unchanged.
+// A connection whose idle Conentry was removed gets a new one, and its conntrack state
+// is unchanged.
 func TestIdleFlowIsCollectedAndComesBack(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Second }})
@@ -218,7 +217,7 @@ func TestIdleFlowIsCollectedAndComesBack(t *testing.T) {
 			c.Exchange(4 << 20)
 			c.GoExpress()
 			if now := tracked(c); now.id != id {
-				t.Errorf("it is another connection to conntrack: %s", now.line)
+				t.Errorf("conntrack has a new entry: %s", now.line)
 			}
 		})
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A container reaches a published port at the machine's own address, whether
-// it is another container's port or its own.
+// A container reaches a published port at the machine's own address, another
+// container's port as well as its own.
 func TestHairpin(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -45,8 +45,8 @@ func TestHairpin(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Containers on one bridge communicate as before, with or without
-// bridge-nf-call-iptables; without it there is no conntrack to ask.
+// Containers on one bridge communicate with and without bridge-nf-call-iptables.
+// Without it conntrack does not see their packets.
 func TestSameBridge(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"0", "1"} {
@@ -70,8 +70,7 @@ func TestSameBridge(t *testing.T) {
 	}
 }
 
-// Multicast and broadcast packets reach every member once, and none goes
-// express.
+// Multicast and broadcast packets reach every member once, and none is express.
 func TestMulticastAndBroadcast(t *testing.T) {
 	t.Parallel()
 	const count = 100
@@ -107,7 +106,7 @@ func TestMulticastAndBroadcast(t *testing.T) {
 					return isUDP(f) && netip.AddrFrom4([4]byte(f[scontest.IPAt+16:])) == to.Addr()
 				}))
 				if got != count {
-					t.Errorf("container %d got %d of %d", i+2, got, count)
+					t.Errorf("container %d received %d of %d", i+2, got, count)
 				}
 			}
 			for _, f := range b.Flows() {
@@ -130,8 +129,8 @@ func broadcasting(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// The same addresses and ports may soon belong to a new connection, which the
-// rules then translate to another container.
+// A new connection with the addresses and ports of an earlier one follows the current
+// rules, which may translate it to another container.
 func TestReusedTupleFollowsNewMapping(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
@@ -151,7 +150,7 @@ func TestReusedTupleFollowsNewMapping(t *testing.T) {
 					t.Errorf("round %d goes to %s", round, f.Reply.Src)
 				}
 				c.Close()
-				// What Docker does when a port is no longer published.
+				// As Docker does when a port is no longer published.
 				b.Sh(lab.Device, "iptables-nft -t nat -D "+rule+fmt.Sprintf(`
 					conntrack -D -p %s --orig-port-dst %d`, proto, outside))
 			}
@@ -160,9 +159,8 @@ func TestReusedTupleFollowsNewMapping(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Containers that share a network namespace, such as those of a pod, share a
-// bridge port. Their connections are distinguished like those of one
-// container.
+// Containers that share a network namespace, as in a pod, share a bridge port. Their
+// connections are distinguished as those of a single container are.
 func TestContainersInOneNamespace(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})

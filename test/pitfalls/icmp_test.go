@@ -14,9 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Conntrack relates an ICMP error to its connection. It reaches the
-// container's socket, whichever host sends it and whichever end opened the
-// connection.
+// Conntrack relates an ICMP error to its connection. The error reaches the container's
+// socket, whichever host sends it and whichever end opened the connection.
 func TestICMPErrorsReachTheContainer(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -51,7 +50,7 @@ func TestICMPErrorsReachTheContainer(t *testing.T) {
 				quoted := scontest.Frame(nil, nil, from, to, "")[scontest.IPAt:]
 				router.Send(e.kind.frame(hardwareAddr(b, lab.Device, lab.Uplink), router.Iface.HardwareAddr, lab.EdgeAddr, from.Addr(), quoted))
 				if _, err := scontest.ReadDatagram(inside); !errors.Is(err, e.want) {
-					t.Errorf("reading ended with %v", err)
+					t.Errorf("read: %v", err)
 				}
 				c.GoExpress()
 			})
@@ -102,7 +101,7 @@ func TestICMPErrorsOfTheContainerReachOutside(t *testing.T) {
 						t.Fatal(err)
 					}
 					if _, err := scontest.ReadDatagram(other); !errors.Is(err, syscall.ECONNREFUSED) {
-						t.Fatalf("reading ended with %v", err)
+						t.Fatalf("read: %v", err)
 					}
 				}
 			})

@@ -11,8 +11,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Once a policy requires IPsec, no packet leaves in the clear, not even of a
-// connection that was express before.
+// Once a policy requires IPsec, no packet leaves in cleartext, not even of a connection
+// that was express before.
 func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -22,9 +22,9 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	const policy = " dir out src 10.77.0.1 dst 10.77.0.2 proto udp"
 	b.Sh(lab.Device, "ip xfrm policy add"+policy+" tmpl src 10.77.0.1 dst 10.77.0.2 proto esp mode tunnel level required")
 	since := time.Now()
-	time.Sleep(time.Until(since.Add(scontest.Lease))) // sends on
+	time.Sleep(time.Until(since.Add(scontest.Lease))) // traffic continues
 	if late := time.Unix(0, n.Latest.Load()).Sub(since); late > scontest.Lease {
-		t.Errorf("a packet left in the clear %v after the policy", late)
+		t.Errorf("a packet left in cleartext %v after the policy", late)
 	}
 	sent, arrived := n.Sent.Load(), n.Arrived.Load()
 	if sent-arrived < 100 {
@@ -36,9 +36,8 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A decrypted packet enters by the uplink a second time, like a cleartext one.
-// A real cleartext packet stays subject to the policy, which drops it, also
-// after many decrypted ones were let in.
+// A decrypted packet enters by the uplink a second time, like a cleartext one. The
+// policy still drops real cleartext packets, also after many decrypted ones.
 func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -69,7 +68,7 @@ func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
 	edge := b.OpenWire(lab.Edge)
 	plain := scontest.Frame(hardwareAddr(b, lab.Device, lab.Uplink), edge.Iface.HardwareAddr,
 		endpoint(f.Reply.Src, f.Reply.Sport), endpoint(f.Reply.Dst, f.Reply.Dport), "in the clear")
-	for _, way := range []string{"regular", "as SCON has it"} {
+	for _, way := range []string{"regular", "with SCON"} {
 		change := b.Daemon.Pause
 		if way != "regular" {
 			change = b.Daemon.Resume
@@ -83,7 +82,7 @@ func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
 		}
 		_ = c.Client.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if n, err := c.Client.Read(make([]byte, 100)); err == nil {
-			t.Fatalf("%s: %d bytes arrived in the clear", way, n)
+			t.Fatalf("%s: %d bytes arrived in cleartext", way, n)
 		}
 	}
 	c.MustPing(100)

@@ -12,8 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A daemon that takes over has one program at each hook and leaves filters of
-// others alone, however often it was killed.
+// However often daemons are killed, their successor has one program at each hook and
+// leaves filters of other programs alone.
 func TestRestartLeavesOneProgramEach(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -45,8 +45,8 @@ func TestRestartLeavesOneProgramEach(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A capture at the bridge misses express packets. Pausing the container shows
-// them there, while the connection continues.
+// A capture at the bridge misses express packets. While the container is paused, the
+// capture has them, and the connection continues.
 func TestPauseShowsPacketsAtTheBridge(t *testing.T) {
 	t.Parallel()
 	const pings = 50

@@ -18,8 +18,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// flannelWays connects container 1 with edge by the flannel overlay, from
-// either side.
+// flannelWays returns connections between container 1 and edge through the flannel
+// overlay, opened from either side.
 func flannelWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
@@ -29,8 +29,7 @@ func flannelWays(b *scontest.Bed, proto string) map[string]*scontest.Connection 
 	}
 }
 
-// skipped sends pings until nearly all of their packets bypass flannel.1 in
-// both directions.
+// skipped sends pings until nearly all packets bypass flannel.1 in both directions.
 func skipped(c *scontest.Connection) {
 	t := c.B.T
 	t.Helper()
@@ -41,7 +40,7 @@ func skipped(c *scontest.Connection) {
 		after := passed(c.B, lab.Flannel)
 		for i, way := range []string{"into the container", "out of it"} {
 			if n := after[i] - before[i]; n > count/5 {
-				return fmt.Errorf("%d packets passed it %s", n, way)
+				return fmt.Errorf("%d packets passed flannel.1 %s", n, way)
 			}
 		}
 		return nil
@@ -91,15 +90,15 @@ func readOuter(frame []byte, port uint16) (o outer, carries bool, err error) {
 	case onesSum(0, ip[:20]) != 0xffff:
 		err = errors.New("the IP header has a wrong checksum")
 	case int(binary.BigEndian.Uint16(ip[2:])) != len(ip):
-		err = fmt.Errorf("the IP header says %d bytes", binary.BigEndian.Uint16(ip[2:]))
+		err = fmt.Errorf("the IP header has the length %d", binary.BigEndian.Uint16(ip[2:]))
 	case int(binary.BigEndian.Uint16(udp[4:])) != len(udp):
-		err = fmt.Errorf("the UDP header says %d bytes", binary.BigEndian.Uint16(udp[4:]))
+		err = fmt.Errorf("the UDP header has the length %d", binary.BigEndian.Uint16(udp[4:]))
 	case binary.BigEndian.Uint16(udp[6:]) != 0 && udpSum(zeroSum(frame)) != binary.BigEndian.Uint16(udp[6:]):
 		err = fmt.Errorf("the UDP header has the checksum %#x", binary.BigEndian.Uint16(udp[6:]))
 	case o.inner[12] != 0x08 || o.inner[13] != 0 || onesSum(0, o.inner[scontest.IPAt:scontest.UDPAt]) != 0xffff:
-		err = errors.New("the inner packet is none")
+		err = errors.New("the inner packet is not IPv4 or its header has a wrong checksum")
 	case scontest.IPAt+int(binary.BigEndian.Uint16(o.inner[scontest.IPAt+2:])) != len(o.inner):
-		err = fmt.Errorf("the inner packet has %d bytes, says %d", len(o.inner), binary.BigEndian.Uint16(o.inner[scontest.IPAt+2:]))
+		err = fmt.Errorf("the inner packet has %d bytes, its header %d", len(o.inner), binary.BigEndian.Uint16(o.inner[scontest.IPAt+2:]))
 	}
 	return o, true, err
 }
@@ -114,9 +113,8 @@ func zeroSum(frame []byte) []byte {
 // innerPort returns the destination port of the inner packet.
 func (o outer) innerPort() uint16 { return binary.BigEndian.Uint16(o.inner[scontest.UDPAt+2:]) }
 
-// outers returns the outer headers of a flannel connection's packets to edge's
-// port since the last call. Checksums that are left to devices are not there
-// yet.
+// outers returns the outer headers of a flannel connection's packets to edge's port
+// since the last call. Checksums are incomplete if devices compute them.
 func outers(w *scontest.Wire, c *scontest.Connection) (all []outer) {
 	c.B.T.Helper()
 	for _, p := range w.Arrived(func([]byte) bool { return true }) {
@@ -132,8 +130,8 @@ func outers(w *scontest.Wire, c *scontest.Connection) (all []outer) {
 	return all
 }
 
-// Through VXLAN as flannel sets it up, traffic goes express in both directions
-// and looks on the wire as the kernel would send it.
+// Traffic through flannel's VXLAN is express in both directions and has the same form
+// on the wire as the kernel's.
 func TestFlannel(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -144,7 +142,7 @@ func TestFlannel(t *testing.T) {
 					skipped(c.GoExpress())
 					c.Exchange(2 << 20)
 					if f := c.MustFlow(); f.Oif != lab.Flannel || f.Overlay != lab.Uplink {
-						t.Errorf("%s goes out of %q over %q", name, f.Oif, f.Overlay)
+						t.Errorf("%s leaves by %q over %q", name, f.Oif, f.Overlay)
 					}
 					if name != "outgoing "+proto {
 						continue
@@ -169,8 +167,8 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// Changes by the overlay's agent apply at once: the machine of a MAC address,
-// and its IP address.
+// Changes by the overlay's agent apply at once: a MAC address moves to another machine,
+// and a machine's IP address changes.
 func TestFlannelAgent(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -204,8 +202,8 @@ func TestFlannelAgent(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Without an FDB entry for a MAC address, every machine of the overlay
-// receives each packet to it.
+// Without an FDB entry for a MAC address, each packet to it reaches every machine of
+// the overlay.
 func TestFlannelTwoMachines(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -225,11 +223,11 @@ func TestFlannelTwoMachines(t *testing.T) {
 			to[o.dst]++
 		}
 		if to[lab.EdgeAddr] != count || to[netip.MustParseAddr(second)] != count {
-			return fmt.Errorf("of %d packets these came: %v", count, to)
+			return fmt.Errorf("of %d packets these arrived: %v", count, to)
 		}
 		return nil
 	}
-	scontest.Eventually(t, "both get packets", func() error { return both(1) })
+	scontest.Eventually(t, "both machines get packets", func() error { return both(1) })
 	for range 5 {
 		if err := both(20); err != nil {
 			t.Error(err)
@@ -257,19 +255,19 @@ func stops(c *scontest.Connection, command, back string) {
 			}
 			_ = e[1].SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			if _, err := e[1].Read(buf); errors.Is(err, os.ErrDeadlineExceeded) {
-				return nil // one of them is enough
+				return nil // one direction is enough
 			}
 		}
-		return errors.New("packets arrive both ways")
+		return errors.New("packets arrive in both directions")
 	}
-	scontest.Eventually(t, "the way is cut by "+command, silence)
+	scontest.Eventually(t, "traffic stops after "+command, silence)
 	for range 5 {
 		if err := silence(); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
 	c.B.Sh(lab.Device, back)
-	scontest.Eventually(t, "the way is open after "+back, func() error {
+	scontest.Eventually(t, "traffic continues after "+back, func() error {
 		if _, err := c.Client.Write([]byte("x")); err != nil {
 			return err
 		}
@@ -277,7 +275,7 @@ func stops(c *scontest.Connection, command, back string) {
 		_, err := c.Server.Read(buf)
 		return err
 	})
-	for _, e := range c.Ends() { // packets on the way
+	for _, e := range c.Ends() { // packets in flight
 		for err := error(nil); err == nil; {
 			_ = e[1].SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			_, err = e[1].Read(buf)
@@ -285,8 +283,8 @@ func stops(c *scontest.Connection, command, back string) {
 	}
 }
 
-// Rules about the overlay's own packets apply, out and in, and so do rules
-// about the inner packets.
+// Rules for the outer packets apply in both directions, and so do rules for the inner
+// packets.
 func TestFlannelRules(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -309,7 +307,7 @@ func TestFlannelRules(t *testing.T) {
 	}
 }
 
-// A rate limit on the overlay's own packets applies to all of them.
+// A rate limit on the outer packets applies to all of them.
 func TestFlannelLimit(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -329,12 +327,12 @@ func TestFlannelLimit(t *testing.T) {
 	c.MustPing(count)
 	for i, name := range []string{"sent", "got"} {
 		if n := counted(b, name) - before[i]; n < count {
-			t.Errorf("the rules have seen %d packets of %d %s", n, count, name)
+			t.Errorf("the rules have counted %d packets of %d %s", n, count, name)
 		}
 	}
 }
 
-// counted returns the packets of a counter in table outer of node device.
+// counted returns the packet count of a counter in table outer of node device.
 func counted(b *scontest.Bed, name string) (packets uint64) {
 	b.T.Helper()
 	out := b.Sh(lab.Device, "nft list counter ip outer "+name)
@@ -345,7 +343,7 @@ func counted(b *scontest.Bed, name string) (packets uint64) {
 	return packets
 }
 
-// Places in a packet that carries another one.
+// Offsets in an encapsulated packet.
 const (
 	vxlanAt = scontest.UDPAt + 8
 	innerAt = vxlanAt + 8
@@ -360,8 +358,8 @@ func mendOuter(f []byte) {
 	mendUDP(f)
 }
 
-// A packet that arrives in a tunnel reaches the container exactly if the
-// kernel would decapsulate it, and in the same form, express or not.
+// A tunnelled packet reaches the container if and only if the kernel would decapsulate
+// it, and in the same form, express or not.
 func TestFlannelUnpacks(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
@@ -383,9 +381,9 @@ func TestFlannelUnpacks(t *testing.T) {
 	}
 	for name, k := range map[string]struct {
 		change  func([]byte)
-		broken  bool // its checksums stay wrong
+		broken  bool // leave the checksums as they are
 		refused bool
-		ecn     byte // of the inner packet
+		ecn     byte // expected bits of the inner packet
 	}{
 		"intact":                    {change: func([]byte) {}},
 		"another network":           {change: func(f []byte) { f[vxlanAt+6] = 2 }, refused: true},
@@ -421,10 +419,10 @@ func TestFlannelUnpacks(t *testing.T) {
 				sending.Send(intact)
 				var arrived []scontest.Packet
 				want := map[bool]int{false: 2, true: 1}[k.refused]
-				scontest.Eventually(t, "the intact one arrives behind it", func() error {
+				scontest.Eventually(t, "the intact packet after it arrives", func() error {
 					arrived = append(arrived, inside.Arrived(isUDP)...)
 					if len(arrived) < want {
-						return fmt.Errorf("%d packets did, want %d", len(arrived), want)
+						return fmt.Errorf("%d packets arrived, want %d", len(arrived), want)
 					}
 					return nil
 				})
@@ -432,7 +430,7 @@ func TestFlannelUnpacks(t *testing.T) {
 					t.Errorf("%d packets arrive, want %d", len(arrived), want)
 				}
 				if ecn := arrived[0].Data[scontest.IPAt+1] & 3; !k.refused && ecn != k.ecn {
-					t.Errorf("it has the ECN bits %d, want %d", ecn, k.ecn)
+					t.Errorf("the packet has the ECN bits %d, want %d", ecn, k.ecn)
 				}
 			}
 		})
@@ -445,8 +443,8 @@ func mendUDP(f []byte) {
 	binary.BigEndian.PutUint16(f[scontest.UDPAt+6:], udpSum(f))
 }
 
-// Bursts keep their order while leases end and packets alternate between the
-// kernel's path and the bypass.
+// Bursts keep their order while leases end and packets alternate between the regular
+// and the express path.
 func TestFlannelOrder(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{
@@ -467,8 +465,8 @@ func TestFlannelOrder(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Through VXLAN as Docker's overlay networks use it, as a port of the
-// containers' bridge, all packets stay regular and arrive.
+// With a VXLAN device as a port of the containers' bridge, as in Docker's overlay
+// networks, all packets stay regular and arrive.
 func TestDockerOverlay(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {

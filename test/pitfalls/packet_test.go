@@ -19,8 +19,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A stream survives a decrease and an increase of the path MTU, with segments
-// that fit, also where the container leaves segmentation to the device.
+// A stream survives a decrease and an increase of the path MTU, with segments that fit,
+// also if the container offloads segmentation to the device.
 func TestStreamFitsNarrowerWay(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -40,7 +40,7 @@ func TestStreamFitsNarrowerWay(t *testing.T) {
 				c.GoExpress()
 				// IP header, and TCP header with timestamps.
 				if mss := scontest.Option(t, c.Client, unix.IPPROTO_TCP, unix.TCP_MAXSEG); mss > mtu-40 {
-					t.Errorf("segments of %d bytes on a way for packets of %d", mss, mtu)
+					t.Errorf("segments of %d bytes on a path with an MTU of %d", mss, mtu)
 				}
 			}
 			b.Sh(lab.Device, "ip link set eth0 mtu 1500")
@@ -71,11 +71,11 @@ func TestSegmentedDatagramsKeepTheirSize(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// udpWay is one direction of a UDP connection: a frame as one end sends it,
-// and as it arrives at the other.
+// udpWay is one direction of a UDP connection: a frame as one end sends it, and the
+// other end.
 type udpWay struct {
 	from, to *scontest.Wire
-	frame    []byte // without a payload; the gateway's MAC address is its receiver's
+	frame    []byte // without payload, to the gateway's MAC address
 	receiver net.Conn
 	node     string // the receiver's
 }
@@ -139,13 +139,13 @@ func onesSum(sum uint32, b []byte) uint16 {
 	return uint16(sum>>16 + sum)
 }
 
-// eventuallyExpress sends some packets until all but two are express. Two may
-// renew leases; changes of rules by others on this machine make more of them
+// eventuallyExpress sends packets until all but two of a batch are express. Two may
+// renew leases; rule changes by other processes on this machine make more of them
 // regular for a while.
 func eventuallyExpress(c *scontest.Connection, count uint64, send func()) {
 	c.B.T.Helper()
 	scontest.Eventually(c.B.T, fmt.Sprintf("%d packets go express", count), func() error {
-		before, _ := c.Flow() // it may have lost its Conentry
+		before, _ := c.Flow() // the Conentry may be gone
 		send()
 		after, err := c.Flow()
 		went := after.ExpressPackets[0] + after.ExpressPackets[1] - before.ExpressPackets[0] - before.ExpressPackets[1]
@@ -173,15 +173,15 @@ func TestDamagedPacketStaysDamaged(t *testing.T) {
 					way.from.Send(way.with([]byte("damage"), func(f []byte) uint16 { return udpSum(f) ^ 0x0100 }))
 				}
 				way.from.Send(way.with([]byte("intact"), udpSum))
-				// Only this one arrives.
+				// Only the intact one arrives.
 				if got, err := scontest.ReadDatagram(way.receiver); err != nil || got != "intact" {
 					t.Fatalf("read %q, %v", got, err)
 				}
 				wrong = checksumErrors(b, way.node) - before
 			})
-			// Regular ones are INVALID to conntrack.
+			// Conntrack drops the regular ones as INVALID.
 			if wrong < count-2 {
-				t.Errorf("the receiver counts %d wrong checksums of %d", wrong, count)
+				t.Errorf("the receiver has counted %d wrong checksums, want %d", wrong, count)
 			}
 		})
 	}
@@ -218,8 +218,7 @@ func checksumErrors(b *scontest.Bed, node string) (n int) {
 	return n
 }
 
-// Ethernet padding is removed at the IP layer: it is not forwarded, and it is
-// not part of the data.
+// The IP layer removes Ethernet padding: it is not forwarded and not part of the data.
 func TestPaddingGoesNoFurther(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -239,7 +238,7 @@ func TestPaddingGoesNoFurther(t *testing.T) {
 						}
 						packets := way.to.Arrived(isUDP)
 						if len(packets) != 1 || len(packets[0].Data) != length {
-							t.Errorf("%d bytes: not one frame of %d bytes arrives, but %v", size, length, packets)
+							t.Errorf("%d bytes: want one frame of %d bytes, got %v", size, length, packets)
 						}
 					}
 				}
@@ -267,11 +266,11 @@ func TestDeliveredPacketIsForTheHost(t *testing.T) {
 		packets := inside.Arrived(isUDP)
 		for _, p := range packets {
 			if p.Type != unix.PACKET_HOST || !bytes.Equal(p.Data[:6], inside.Iface.HardwareAddr) {
-				t.Errorf("a packet of type %d for %v", p.Type, net.HardwareAddr(p.Data[:6]))
+				t.Errorf("a packet of type %d to %v", p.Type, net.HardwareAddr(p.Data[:6]))
 			}
 		}
 		if len(packets) != count {
-			t.Errorf("%d packets arrived of %d", len(packets), count)
+			t.Errorf("%d of %d packets arrived", len(packets), count)
 		}
 	})
 

@@ -15,14 +15,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A station that appears at another bridge port, as one that roamed to another
-// access point, receives its packets there.
+// A station that moves to another bridge port, as when it roams to another access
+// point, receives its packets there.
 func TestRoamingLeavesNoStalePort(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
 	c := b.Incoming("udp", 1).GoExpress()
 	mac := hardwareAddr(b, lab.Container(1), "eth0")
-	b.Sh(lab.Container(1), "ip addr flush dev eth0") // it sends nothing any more
+	b.Sh(lab.Container(1), "ip addr flush dev eth0") // the container must not send
 	b.Sh(lab.Container(2), `
 		ip addr flush dev eth0
 		ip link set eth0 address `+mac.String()+`
@@ -65,7 +65,7 @@ func TestRoamingLeavesNoStalePort(t *testing.T) {
 		}
 	}
 	if n := drain(); n > 0 {
-		t.Errorf("%d packets arrive where it was", n)
+		t.Errorf("%d packets arrive at the former port", n)
 	}
 }
 
@@ -91,8 +91,8 @@ var (
 	secondDevice = netip.MustParseAddr("10.78.0.1")
 )
 
-// secondWays connects container 1 with edge by the second network, from either
-// side.
+// secondWays returns connections between container 1 and edge through the second
+// network, opened from either side.
 func secondWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
@@ -102,11 +102,10 @@ func secondWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	}
 }
 
-// uplinks are devices that a route may lead out of, and the commands that
-// create them.
+// uplinks are kinds of uplinks, with the commands that create them.
 var uplinks = map[string]struct {
 	dev, device, edge string
-	regular           bool // packets do not go express both ways
+	regular           bool // packets are not express in both directions
 }{
 	"vlan": {
 		dev:    "eth0.5",
@@ -133,7 +132,7 @@ var uplinks = map[string]struct {
 		device: bridged,
 		edge:   "ip link add lan0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
 	},
-	"bridge that Netfilter looks into": {
+	"bridge with br_netfilter": {
 		dev:    "lan0",
 		device: bridged,
 		edge:   "ip link add lan0 type vxlan id 7 dstport 4789 local 10.77.0.2 remote 10.77.0.1",
@@ -148,8 +147,7 @@ const bridged = `
 	ip link set vx0 master lan0
 	ip link set vx0 up`
 
-// Whichever kind of device a route leads out of, packets leave and enter by it
-// in a valid form.
+// Packets leave and enter by an uplink of any kind in a valid form.
 func TestUplinkOfAnyKind(t *testing.T) {
 	t.Parallel()
 	for name, u := range uplinks {
@@ -180,7 +178,7 @@ func TestUplinkOfAnyKind(t *testing.T) {
 						c.GoExpress()
 						c.Exchange(2 << 20)
 						if f := c.MustFlow(); f.Oif != u.dev {
-							t.Errorf("%s goes out of %q", name, f.Oif)
+							t.Errorf("%s leaves by %q", name, f.Oif)
 						}
 					}
 				}
@@ -200,8 +198,8 @@ func hasVLAN() bool {
 	}) == nil
 }
 
-// setBridgeFilter switches Netfilter's calls in device's bridges on or off;
-// br_netfilter switches them on when it is loaded.
+// setBridgeFilter turns Netfilter's calls in device's bridges on or off. br_netfilter
+// turns them on when it is loaded.
 func setBridgeFilter(b *scontest.Bed, call string) {
 	b.T.Helper()
 	_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -213,8 +211,8 @@ func setBridgeFilter(b *scontest.Bed, call string) {
 	}
 }
 
-// An overlay that is a port of the containers' bridge leads to other machines
-// without a route: its traffic stays regular, and SCON reports that.
+// An overlay device at the containers' bridge reaches other machines without a route:
+// its traffic stays regular, and SCON reports that.
 func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
@@ -239,11 +237,11 @@ func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 					t.Fatal(err)
 				}
 				if x.Express || len(x.Findings) == 0 {
-					t.Errorf("%s is explained by %+v", proto, x)
+					t.Errorf("explanation of %s: %+v", proto, x)
 				}
 			}
 			if s := b.Status().Skipped; len(s) != 1 || s[0].Dev != "vx0" {
-				t.Errorf("not hooked are %+v, want vx0", s)
+				t.Errorf("devices without hooks: %+v, want vx0", s)
 			}
 			b.Outgoing("tcp", 1).GoExpress()
 			b.WantNoInvalid()
@@ -251,8 +249,8 @@ func TestOverlayOnBridgeStaysRegular(t *testing.T) {
 	}
 }
 
-// An uplink without MAC addresses, such as PPPoE's, gets packets without a MAC
-// header, and what arrives there gets one.
+// Packets leave by an uplink without MAC addresses, such as PPPoE, without a MAC
+// header, and packets that arrive by it get one.
 func TestUplinkWithoutMAC(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})
@@ -272,7 +270,7 @@ func TestUplinkWithoutMAC(t *testing.T) {
 			c.GoExpress()
 			c.Exchange(64 << 10)
 			if f := c.MustFlow(); f.Oif != "ppp0" || f.NextHop != "" {
-				t.Errorf("%s goes out of %q to %q", name, f.Oif, f.NextHop)
+				t.Errorf("%s leaves by %q to %q", name, f.Oif, f.NextHop)
 			}
 		}
 	}
@@ -280,8 +278,8 @@ func TestUplinkWithoutMAC(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A VPN in a container is one connection outside: its packets go express, and
-// the inner packets arrive.
+// A VPN tunnel of a container is one connection: its packets are express, and the inner
+// packets arrive.
 func TestTunnelOutOfContainer(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -319,8 +317,7 @@ func TestTunnelOutOfContainer(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Replies that enter by another uplink than requests leave by arrive, and both
-// go express.
+// Requests and replies on different uplinks arrive, and both are express.
 func TestAsymmetricRoute(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{})

@@ -16,8 +16,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// A packet's delivery time (SO_TXTIME) is kept up to the uplink, whose qdisc
-// holds it until then: BBR and fq pace by it.
+// A packet keeps its delivery time (SO_TXTIME) up to the uplink, whose qdisc delays it
+// until then: BBR and fq use it for pacing.
 func TestTimeToSendIsKept(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -57,7 +57,7 @@ func TestTimeToSendIsKept(t *testing.T) {
 		t.Skipf("this kernel keeps the time of %d of %d forwarded packets", regular, count)
 	}
 	if express != count {
-		t.Errorf("%d of %d packets have the time that they were given", express, count)
+		t.Errorf("%d of %d packets have their delivery time", express, count)
 	}
 }
 
@@ -93,7 +93,7 @@ func stampsAtUplink(b *scontest.Bed, port uint16) (latest func() uint64) {
 			asm.LoadMem(asm.R7, asm.R6, tstamp, asm.DWord),
 			asm.LoadMapValue(asm.R1, stamps.FD(), 0),
 			asm.StoreMem(asm.R1, 0, asm.R7, asm.DWord),
-			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: the next program
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: continue with the next program
 			asm.Return(),
 		},
 	})

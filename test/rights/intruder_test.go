@@ -27,7 +27,7 @@ type target struct {
 	Map     ebpf.MapID
 	Program ebpf.ProgramID
 	Link    link.ID
-	PID     int // the daemon's
+	PID     int // process id of the daemon
 }
 
 // A try is one attack: nil means that it succeeded.
@@ -52,8 +52,8 @@ var tries = []try{
 		}
 		return nil
 	}},
-	{"put a pin in another's place", func(o target) error {
-		return os.Rename(o.Pins[0], o.Pins[0]) // which changes nothing
+	{"replace a pin", func(o target) error {
+		return os.Rename(o.Pins[0], o.Pins[0]) // a rename without effect
 	}},
 	{"open a map by its number", func(o target) error {
 		m, err := ebpf.NewMapFromID(o.Map)
@@ -83,7 +83,7 @@ var tries = []try{
 		}
 		return err
 	}},
-	{"list what the daemon has mapped", func(o target) error {
+	{"list the daemon's memory maps", func(o target) error {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/maps", o.PID))
 		if err != nil {
 			return err
@@ -92,14 +92,14 @@ var tries = []try{
 		_, err = io.ReadAll(f)
 		return err
 	}},
-	{"open a file of the daemon's", func(o target) error {
+	{"open a file of the daemon", func(o target) error {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/fd/2", o.PID))
 		if err == nil {
 			f.Close()
 		}
 		return err
 	}},
-	{"take a file of the daemon's", func(o target) error {
+	{"duplicate a file descriptor of the daemon", func(o target) error {
 		pid, err := unix.PidfdOpen(o.PID, 0)
 		if err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Package rights tests that unprivileged processes cannot reach SCON's objects in
-// the kernel or its memory, and that its output reveals nothing of containers.
+// Package rights tests that unprivileged processes have no access to SCON's kernel
+// objects and memory, and that its output reveals no data of containers.
 package rights
 
 import (

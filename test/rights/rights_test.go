@@ -11,10 +11,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// Without root, maps, programs, links and the daemon's memory are out of
-// reach, even on a bpffs that every user may list; so they are for root
-// without the capabilities that containers lack. Root with the daemon's
-// capabilities reaches them.
+// Users other than root have no access to maps, programs, links and the daemon's memory,
+// even on a bpffs that every user may list. Neither has root with the capabilities of a
+// container. Root with the daemon's capabilities has access.
 func TestKernelSide(t *testing.T) {
 	b := scontest.New(t, scontest.Layout{})
 	out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "mount", "-t", "bpf", "-o", "mode=0777", "bpf", "/sys/fs/bpf").CombinedOutput()
@@ -37,7 +36,7 @@ func TestKernelSide(t *testing.T) {
 	}
 	const usual = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap"
 	for name, outcome := range asIntruder(t, b, o, "--bounding-set="+usual) {
-		// A container, with its own mounts, does not see pins.
+		// A container has its own mount namespace, without the pins.
 		if !strings.Contains(name, "pin") && !denied(outcome) {
 			t.Errorf("a container's root: %s: %s", name, outcome)
 		}
@@ -48,7 +47,7 @@ func denied(outcome string) bool {
 	return strings.Contains(outcome, "permission denied") || strings.Contains(outcome, "operation not permitted")
 }
 
-// goal is the target that a lab's daemon is.
+// goal returns a lab's daemon as target.
 func goal(t *testing.T, b *scontest.Bed) target {
 	t.Helper()
 	o := target{PID: b.Daemon.Cmd.Process.Pid}

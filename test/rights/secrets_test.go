@@ -13,9 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// The daemon's output and log reveal nothing of what containers run
-// (environment, command lines, data), nor its own environment. It logs at the
-// most verbose level.
+// The daemon's output and log reveal neither containers' environments, command lines
+// and data, nor the daemon's own environment, even at the most verbose log level.
 func TestSecrets(t *testing.T) {
 	const secret = "hunter2"
 	t.Setenv("SCON_TEST_PASSWORD", secret+"-of-the-daemon")
@@ -67,13 +66,13 @@ func TestSecrets(t *testing.T) {
 	words := b.Daemon.Words()
 	wantNo(t, secret, "the log", words)
 	if !strings.Contains(words, "level=DEBUG") || !strings.Contains(words, "container hooked") {
-		t.Errorf("the log has not everything:\n%s", words)
+		t.Errorf("the log is incomplete:\n%s", words)
 	}
 }
 
 func wantNo(t *testing.T, secret, what, text string) {
 	t.Helper()
 	if strings.Contains(text, secret) {
-		t.Errorf("%s has the secret:\n%s", what, text)
+		t.Errorf("%s contains the secret:\n%s", what, text)
 	}
 }

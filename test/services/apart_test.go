@@ -25,9 +25,8 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// A service that is killed, and comes back, is noticed by neither of the others:
-// express packets, containers that get their network, and bytes through the pipe go
-// on.
+// The kill and restart of a service does not affect the others: express packets,
+// attachment of containers, and bytes through the pipe continue.
 func TestApart(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
 		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
@@ -75,7 +74,7 @@ func TestApart(t *testing.T) {
 			startup = b.Serve(state.Startup)
 		case state.Pipe:
 			broker = b.Serve(state.Pipe)
-			bytes.stop() // its connections ended with the broker
+			bytes.stop() // the broker's end closes its connections
 			bytes = startLoad(b)
 			goOn[state.Pipe] = bytes.proceed
 		}
@@ -85,7 +84,7 @@ func TestApart(t *testing.T) {
 	}
 	s, err := startupcontrol.Dial(state.Startup.Socket(b.StateDir())).Startup()
 	if err != nil || len(s.Attachments) != 1 || s.Attachments[0].Container != "stays" {
-		t.Errorf("the container that stays: %+v, %v", s.Attachments, err)
+		t.Errorf("attachment of the remaining container: %+v, %v", s.Attachments, err)
 	}
 	stays.ask("DEL")
 	bytes.stop()
@@ -94,7 +93,7 @@ func TestApart(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// pod is a container without processes, as a runtime makes one for CNI.
+// pod is a container without processes, as a runtime creates it for CNI.
 type pod struct {
 	b        *scontest.Bed
 	id, name string
@@ -117,7 +116,7 @@ func (p *pod) remove() {
 	}
 }
 
-// ask asks the startup service as scon-cni does.
+// ask sends the startup service a request as scon-cni does.
 func (p *pod) ask(verb string) {
 	t := p.b.T
 	t.Helper()
@@ -150,7 +149,8 @@ func (p *pod) ask(verb string) {
 	}
 }
 
-// load is a program in container 1 that sends to one in container 2 by the pipe.
+// load is a program in container 1 that sends to a program in container 2 through the
+// pipe.
 type load struct {
 	b    *scontest.Bed
 	ends []end
@@ -179,7 +179,7 @@ func (l *load) start(node, program string, args ...string) {
 	cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+pipe.Socket(l.b.StateDir()))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, ended := make(chan error), make(chan struct{})
-	go func() { // on a thread that lives as long as the program: they die together
+	go func() { // on a thread that lives as long as the program: Pdeathsig ends the program with it
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(ended)
@@ -195,7 +195,7 @@ func (l *load) start(node, program string, args ...string) {
 	l.ends = append(l.ends, end{cmd.Process, ended})
 }
 
-// end is one of the programs.
+// end is one of the two programs.
 type end struct {
 	*os.Process
 	ended chan struct{}
@@ -205,7 +205,7 @@ func (l *load) status() (pipecontrol.Pipe, error) {
 	return pipecontrol.Dial(state.Pipe.Socket(l.b.StateDir())).Pipe()
 }
 
-// stop ends the programs; a second time it does nothing.
+// stop ends the programs. It can be called twice.
 func (l *load) stop() {
 	for _, e := range l.ends {
 		_ = e.Kill()
@@ -214,13 +214,13 @@ func (l *load) stop() {
 	l.ends = nil
 }
 
-// sent is what went through the pipe since the broker's start.
+// sent returns the number of bytes through the pipe since the broker's start.
 func (l *load) sent() (uint64, error) {
 	p, err := l.status()
 	return p.SentBytes, err
 }
 
-// proceed waits until some more has gone through the pipe.
+// proceed waits until more bytes have gone through the pipe.
 func (l *load) proceed() {
 	l.b.T.Helper()
 	before, err := l.sent()

@@ -17,7 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// The broker has its socket, tells of who is there, and takes it away.
+// The broker creates its socket, counts its sessions, and removes the socket at its end.
 func TestBroker(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Pipe.Enabled = true }})
@@ -48,7 +48,7 @@ func TestBroker(t *testing.T) {
 	}
 }
 
-// What is in the way of the pipe is in the way of nothing else.
+// A failure to start the broker does not affect the other services.
 func TestBrokenBroker(t *testing.T) {
 	t.Parallel()
 	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.Pipe.Enabled = true }})

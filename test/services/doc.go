@@ -1,3 +1,3 @@
-// Package services tests the three services beside each other: each starts, dies
-// and restarts on its own.
+// Package services tests the three services side by side: each starts, ends and restarts
+// independently.
 package services

@@ -8,7 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// built has programs that tests build.
+// built is the directory of programs that tests build.
 var built string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }

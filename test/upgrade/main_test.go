@@ -1,5 +1,5 @@
-// Package upgrade tests that one build of scon replaces another under traffic: no
-// packet is lost or reordered, and the programs of both never act at once.
+// Package upgrade tests that one build of scon replaces another under traffic: no packet
+// is lost or reordered, and the programs of both are never active at the same time.
 package upgrade
 
 import (

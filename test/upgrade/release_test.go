@@ -14,23 +14,22 @@ import (
 // release is a build of scon.
 type release struct {
 	name    string
-	layout  int    // of the maps
+	layout  int    // version of the maps' layout
 	program string // file
 }
 
-// Three releases: the first two have the same layout of maps.
+// Three releases. The first two have the same layout.
 var (
 	v1 = &release{name: "v1.0.0", layout: datapath.LayoutVersion}
 	v2 = &release{name: "v1.1.0", layout: datapath.LayoutVersion}
 	v3 = &release{name: "v2.0.0", layout: datapath.LayoutVersion + 1}
 )
 
-// layoutSource is the file with the layout's version, which the programs do
-// not contain.
+// layoutSource is the source file with the layout's version, which is not in the BPF
+// programs.
 const layoutSource = "../../internal/express/datapath/datapath.go"
 
-// build builds the program in dir from these sources with another layout
-// version.
+// build builds the program in dir from these sources with the release's layout version.
 func (r *release) build(dir string) error {
 	r.program = filepath.Join(dir, r.name)
 	overlay, err := r.overlay(dir)
@@ -45,7 +44,7 @@ func (r *release) build(dir string) error {
 	return nil
 }
 
-// overlay writes the file for go build -overlay that replaces layoutSource.
+// overlay writes the list for go build -overlay that replaces layoutSource.
 func (r *release) overlay(dir string) (list string, err error) {
 	text, err := os.ReadFile(layoutSource)
 	if err != nil {

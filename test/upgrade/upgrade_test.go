@@ -15,15 +15,15 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// ways are how a daemon ends before its successor starts.
+// ways are the ways to end a daemon before its successor starts.
 var ways = map[string]func(*scontest.Process){
 	"killed":     (*scontest.Process).Kill,
 	"terminated": (*scontest.Process).Terminate,
 }
 
-// A new release replaces one that was killed or has ended. It adopts the
-// Conentries if the old one was killed and has the same layout; else it starts
-// with an empty table. Traffic is not affected.
+// A new release replaces one that was killed or stopped. It adopts the Conentries if the
+// old one was killed and has the same layout; otherwise it starts with an empty table.
+// Traffic is not affected.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	for how, end := range ways {
@@ -53,7 +53,7 @@ func TestReplace(t *testing.T) {
 					t.Errorf("Conentries are gone: %d express packets, were %d", now.express, old.express)
 				}
 				if !kept && exists(t, old.id) {
-					t.Error("somebody still uses the old table")
+					t.Error("the old table still exists")
 				}
 				f.WantUnbroken()
 				b.WantNoInvalid()
@@ -62,7 +62,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Releases of both layouts alternate under continuous traffic.
+// Releases with both layouts alternate under continuous traffic.
 func TestTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
@@ -84,8 +84,8 @@ func TestTakeTurns(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// Once a release with another layout has installed its table, no packet uses
-// the old one, even while the old programs are attached.
+// Once a release with another layout has installed its table, no packet uses the old
+// table, even while the old programs are attached.
 func TestNeverBoth(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{Containers: 8})
@@ -97,9 +97,9 @@ func TestNeverBoth(t *testing.T) {
 	b.Daemon.Kill()
 	b.SCON = v3.program
 	b.Daemon = b.Launch(b.Task())
-	scontest.Eventually(t, "the new table is in place", func() error {
+	scontest.Eventually(t, "the new table is installed", func() error {
 		if b.table().id == before.id {
-			return errors.New("it is not")
+			return errors.New("the old table is pinned")
 		}
 		return nil
 	})
@@ -107,13 +107,13 @@ func TestNeverBoth(t *testing.T) {
 	b.Daemon.WaitReady()
 	f.WaitExpress()
 	if after := scontest.ExpressIn(t, old); after != express {
-		t.Errorf("%d packets went express by the old table", after-express)
+		t.Errorf("%d packets were express by the old table", after-express)
 	}
 	f.WantUnbroken()
 }
 
-// A release with other settings drops the containers that they exclude and
-// keeps or regains the others; traffic continues.
+// A release with other settings releases the containers that they exclude and keeps or
+// hooks the others; traffic continues.
 func TestOtherSettings(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -152,7 +152,7 @@ func TestOtherSettings(t *testing.T) {
 				before := b.table()
 				f.Proceed()
 				if after := b.table(); after != before {
-					t.Errorf("packets went express: %+v, before %+v", after, before)
+					t.Errorf("express packets: %+v, before %+v", after, before)
 				}
 			}
 			f.WantUnbroken()
@@ -161,7 +161,7 @@ func TestOtherSettings(t *testing.T) {
 	}
 }
 
-// A release that starts beside a running one is refused with the reason.
+// A release that starts beside a running one fails with an error that states the reason.
 func TestRefusedBeside(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
@@ -171,7 +171,7 @@ func TestRefusedBeside(t *testing.T) {
 		task := b.Task()
 		task.SCON = r.program
 		if word := b.Launch(task).Refused(); !strings.Contains(word, "another SCON is running") {
-			t.Errorf("%s is refused with %q", r.name, word)
+			t.Errorf("the error of %s is %q", r.name, word)
 		}
 	}
 	if s := b.Status(); s.Version != v1.name {
@@ -182,7 +182,7 @@ func TestRefusedBeside(t *testing.T) {
 	f.WantUnbroken()
 }
 
-// bed is a lab that a release runs in.
+// bed is a lab in which a release runs.
 type bed struct{ *scontest.Bed }
 
 func up(t *testing.T, r *release, l scontest.Layout) *bed {
@@ -215,13 +215,13 @@ func (b *bed) wantOneEach() {
 	}
 }
 
-// table is what is pinned: it is not held open.
+// table is a snapshot of the pinned table, which it does not hold open.
 type table struct {
 	id      ebpf.MapID
 	express uint64 // packets
 }
 
-// table looks at the pinned table.
+// table returns a snapshot of the pinned table.
 func (b *bed) table() table {
 	b.T.Helper()
 	m := b.openTable()
