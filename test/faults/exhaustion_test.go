@@ -68,7 +68,7 @@ func TestEventsLost(t *testing.T) {
 
 // A start that runs out of file descriptors, at any point, fails with an error that
 // states the reason, and leaves nothing behind.
-func TestDescriptorsShort(t *testing.T) {
+func TestOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	const runtime = 8 // with fewer, Go's runtime gives up before main
 	b := newBed(t, scontest.Layout{})
@@ -100,7 +100,7 @@ func TestDescriptorsShort(t *testing.T) {
 }
 
 // The daemon refuses a table that does not fit into memory, and leaves nothing behind.
-func TestMemoryShort(t *testing.T) {
+func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, scontest.Layout{Config: func(c *config.Config) { c.Connections = 1 << 20 }})
 	group := memoryGroup(t, 64<<20)

@@ -18,7 +18,7 @@ import (
 
 // An uplink that is deleted and created again with the same name works again; nothing
 // of the old device is left.
-func TestUplinkMadeAnew(t *testing.T) {
+func TestUplinkRecreated(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
 	for range 2 {

@@ -52,7 +52,7 @@ func TestForgedEnd(t *testing.T) {
 
 // Conntrack, which SCON makes liberal, accepts a forged end of a connection. SCON
 // restores conntrack's state when the connection becomes idle.
-func TestForgedEndIsTakenBack(t *testing.T) {
+func TestForgedEndIsReverted(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{Containers: 2})
 	forger := b.OpenWire(lab.Container(2))

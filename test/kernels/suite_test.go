@@ -122,7 +122,7 @@ func TestTests(t *testing.T) {
 }
 
 // All tests that the suites name exist.
-func TestNamed(t *testing.T) {
+func TestSuitesNameExistingTests(t *testing.T) {
 	for _, s := range suites {
 		named := slices.Concat(s.only, s.leftOut)
 		if len(named) == 0 {

@@ -153,7 +153,7 @@ func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 
 // Two connections with equal tuples get different ports outside: requests arrive from
 // these ports, and replies reach the right container.
-func TestRepliesReachWhoAsked(t *testing.T) {
+func TestRepliesReachTheSender(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
 	const port, local = 6000, 40000

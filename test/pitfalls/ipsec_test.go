@@ -38,7 +38,7 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 
 // A decrypted packet enters by the uplink a second time, like a cleartext one. The
 // policy still drops real cleartext packets, also after many decrypted ones.
-func TestPlainPacketIsNoDecryptedOne(t *testing.T) {
+func TestCleartextPacketIsDropped(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	const (

@@ -338,7 +338,7 @@ func counted(b *scontest.Bed, name string) (packets uint64) {
 	out := b.Sh(lab.Device, "nft list counter ip outer "+name)
 	_, count, _ := strings.Cut(out, "packets ")
 	if _, err := fmt.Sscan(count, &packets); err != nil {
-		b.T.Fatalf("reading a counter: %v:\n%s", err, out)
+		b.T.Fatalf("read a counter: %v:\n%s", err, out)
 	}
 	return packets
 }
@@ -360,7 +360,7 @@ func mendOuter(f []byte) {
 
 // A tunnelled packet reaches the container if and only if the kernel would decapsulate
 // it, and in the same form, express or not.
-func TestFlannelUnpacks(t *testing.T) {
+func TestFlannelDecapsulation(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
 	c := flannelWays(b, "udp")["outgoing udp"]

@@ -21,7 +21,7 @@ import (
 
 // A stream survives a decrease and an increase of the path MTU, with segments that fit,
 // also if the container offloads segmentation to the device.
-func TestStreamFitsNarrowerWay(t *testing.T) {
+func TestStreamFitsPathMTU(t *testing.T) {
 	t.Parallel()
 	for _, offload := range []bool{false, true} {
 		t.Run(fmt.Sprintf("offload %v", offload), func(t *testing.T) {
@@ -219,7 +219,7 @@ func checksumErrors(b *scontest.Bed, node string) (n int) {
 }
 
 // The IP layer removes Ethernet padding: it is not forwarded and not part of the data.
-func TestPaddingGoesNoFurther(t *testing.T) {
+func TestPaddingIsNotForwarded(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()
@@ -254,7 +254,7 @@ func isUDP(f []byte) bool {
 
 // A packet that is delivered into the container's namespace is PACKET_HOST
 // there, and one for another MAC address is not delivered.
-func TestDeliveredPacketIsForTheHost(t *testing.T) {
+func TestDeliveredPacketIsPacketHost(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()

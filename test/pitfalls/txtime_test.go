@@ -18,7 +18,7 @@ import (
 
 // A packet keeps its delivery time (SO_TXTIME) up to the uplink, whose qdisc delays it
 // until then: BBR and fq use it for pacing.
-func TestTimeToSendIsKept(t *testing.T) {
+func TestDeliveryTimeIsKept(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()

@@ -14,7 +14,7 @@ import (
 // Users other than root have no access to maps, programs, links and the daemon's memory,
 // even on a bpffs that every user may list. Neither has root with the capabilities of a
 // container. Root with the daemon's capabilities has access.
-func TestKernelSide(t *testing.T) {
+func TestKernelObjects(t *testing.T) {
 	b := scontest.New(t, scontest.Layout{})
 	out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "mount", "-t", "bpf", "-o", "mode=0777", "bpf", "/sys/fs/bpf").CombinedOutput()
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 
 // The kill and restart of a service does not affect the others: express packets,
 // attachment of containers, and bytes through the pipe continue.
-func TestApart(t *testing.T) {
+func TestServicesAreIndependent(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
 		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
 		c.Pipe.Enabled = true

@@ -63,7 +63,7 @@ func TestReplace(t *testing.T) {
 }
 
 // Releases with both layouts alternate under continuous traffic.
-func TestTakeTurns(t *testing.T) {
+func TestAlternatingReleases(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
 	f := b.StartTraffic()
@@ -86,7 +86,7 @@ func TestTakeTurns(t *testing.T) {
 
 // Once a release with another layout has installed its table, no packet uses the old
 // table, even while the old programs are attached.
-func TestNeverBoth(t *testing.T) {
+func TestOneTableAtATime(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{Containers: 8})
 	f := b.StartTraffic()
@@ -162,7 +162,7 @@ func TestOtherSettings(t *testing.T) {
 }
 
 // A release that starts beside a running one fails with an error that states the reason.
-func TestRefusedBeside(t *testing.T) {
+func TestSecondReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	b := up(t, v1, scontest.Layout{})
 	f := b.StartTraffic()

@@ -82,7 +82,7 @@ func (b *Bed) ConnectTo(proto, from, to string, addr netip.AddrPort, listen, loc
 		open = c.openUDP
 	}
 	if err := open(to, addr, listen, local); err != nil {
-		b.T.Fatalf("connecting %s with %s: %v", from, to, err)
+		b.T.Fatalf("connect %s to %s: %v", from, to, err)
 	}
 	b.T.Cleanup(c.Close)
 	return c

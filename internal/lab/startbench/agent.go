@@ -36,10 +36,10 @@ type agent struct {
 
 // process is one of the two services.
 type process struct {
-	cmd   *exec.Cmd
-	says  bytes.Buffer // owned by the process until ended is closed
-	ended chan struct{}
-	asked *api.Service
+	cmd    *exec.Cmd
+	output bytes.Buffer // owned by the process until ended is closed
+	ended  chan struct{}
+	asked  *api.Service
 }
 
 // agentDir returns the directory of the agent's state and socket. The path is short,
@@ -111,7 +111,7 @@ func (b *bed) startAgent(ctx context.Context, m Mode, networks []string) (*agent
 // ends the process with the thread that started it.
 func (p *process) start() error {
 	p.ended = make(chan struct{})
-	p.cmd.Stdout, p.cmd.Stderr = &p.says, &p.says
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	// A process group of its own: the bench handles Ctrl-C and stops the agent in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error)
@@ -182,7 +182,7 @@ func (p *process) stop() error {
 		err = errors.New(p.cmd.ProcessState.String())
 	}
 	if err != nil {
-		return fmt.Errorf("stop the agent: %w: %s", err, bytes.TrimSpace(p.says.Bytes()))
+		return fmt.Errorf("stop the agent: %w: %s", err, bytes.TrimSpace(p.output.Bytes()))
 	}
 	return nil
 }

@@ -81,14 +81,14 @@ func Kept(path, launcher, runtime string, m Mode) (Limits, bool, error) {
 func (f *Found) WriteTable(w io.Writer) error {
 	rows := [][]string{{"containers", "limits", "total_ms", "/ none", "/ random"}}
 	for _, c := range f.Checks {
-		for _, way := range []string{NoLimits, "random", "bayes"} {
+		for _, method := range []string{NoLimits, "random", "bayes"} {
 			limits := "none"
-			if l := f.Best[way]; l != nil {
-				limits = way + ": " + l.String()
+			if l := f.Best[method]; l != nil {
+				limits = method + ": " + l.String()
 			}
-			row := []string{strconv.Itoa(c.Count), limits, number(bench.Quartiles(c.TotalMS[way]).Median)}
+			row := []string{strconv.Itoa(c.Count), limits, number(bench.Quartiles(c.TotalMS[method]).Median)}
 			for _, other := range []string{NoLimits, "random"} {
-				if i, ok := c.Ratios[way+"/"+other]; ok {
+				if i, ok := c.Ratios[method+"/"+other]; ok {
 					row = append(row, fmt.Sprintf("%.2f [%.2f, %.2f]", i.Median, i.Low, i.High))
 				} else {
 					row = append(row, "-")

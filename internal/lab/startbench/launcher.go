@@ -25,7 +25,7 @@ type launcher struct {
 	in     io.WriteCloser
 	orders *json.Encoder
 	answer *json.Decoder
-	says   bytes.Buffer
+	output bytes.Buffer
 	ended  chan error
 }
 
@@ -36,7 +36,7 @@ func (b *bed) startLauncher(ctx context.Context, o Order) (*launcher, error) {
 	// A process group of its own: the bench handles Ctrl-C and ends the launcher in
 	// order. If the bench is killed, the launcher still removes its containers.
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	l.cmd.Stderr = &l.says
+	l.cmd.Stderr = &l.output
 	var err error
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (l *launcher) do(ctx context.Context, c Command) (Report, error) {
 // call sends an order or a command and waits for the answer.
 func (l *launcher) call(ctx context.Context, what any) (Report, error) {
 	if err := l.orders.Encode(what); err != nil {
-		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.output.Bytes()))
 	}
 	// EOF of its input aborts the running command.
 	defer context.AfterFunc(ctx, func() { l.in.Close() })()
@@ -80,7 +80,7 @@ func (l *launcher) call(ctx context.Context, what any) (Report, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+		return Report{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(l.output.Bytes()))
 	}
 	if r.Error != "" {
 		return r, errors.New(r.Error)
@@ -103,7 +103,7 @@ func (l *launcher) close() error {
 		err = errors.Join(fmt.Errorf("it did not exit within %v and was killed", closePatience), <-l.ended)
 	}
 	if err != nil {
-		return fmt.Errorf("end the launcher: %w: %s", err, bytes.TrimSpace(l.says.Bytes()))
+		return fmt.Errorf("end the launcher: %w: %s", err, bytes.TrimSpace(l.output.Bytes()))
 	}
 	return nil
 }

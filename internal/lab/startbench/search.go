@@ -128,20 +128,20 @@ func (s *search) try(ctx context.Context) error {
 		return err
 	}
 	for range s.Trials {
-		for _, way := range []*tune.Search{bayes, random} {
-			err := way.Step(ctx, func(ctx context.Context, p tune.Point) (float64, error) {
+		for _, method := range []*tune.Search{bayes, random} {
+			err := method.Step(ctx, func(ctx context.Context, p tune.Point) (float64, error) {
 				limits := Limits(space.Map(p))
-				total, err := s.measure(ctx, limits, s.Count, fmt.Sprintf("%s, %s", way.Name, limits))
+				total, err := s.measure(ctx, limits, s.Count, fmt.Sprintf("%s, %s", method.Name, limits))
 				if err == nil {
-					s.found.Trials[way.Name] = append(s.found.Trials[way.Name], LimitsTrial{limits, total})
+					s.found.Trials[method.Name] = append(s.found.Trials[method.Name], LimitsTrial{limits, total})
 				}
 				return total, err
 			})
 			if err != nil {
 				return err
 			}
-			if best, ok := way.Best(); ok {
-				s.found.Best[way.Name] = Limits(space.Map(best.Point))
+			if best, ok := method.Best(); ok {
+				s.found.Best[method.Name] = Limits(space.Map(best.Point))
 			}
 		}
 	}
@@ -161,17 +161,17 @@ func (s *search) measure(ctx context.Context, l Limits, n int, what string) (flo
 
 // check measures the results again, also at other numbers of containers.
 func (s *search) check(ctx context.Context) error {
-	ways := []string{NoLimits, "bayes", "random"}
+	methods := []string{NoLimits, "bayes", "random"}
 	for _, n := range append([]int{s.Count}, s.Others...) {
 		c := LimitsCheck{Count: n, TotalMS: map[string][]float64{}, Ratios: map[string]bench.Interval{}}
 		for range s.Checks {
-			for _, way := range ways {
-				limits := s.found.Best[way] // none for NoLimits
-				total, err := s.measure(ctx, limits, n, fmt.Sprintf("check %s with %d containers", way, n))
+			for _, method := range methods {
+				limits := s.found.Best[method] // none for NoLimits
+				total, err := s.measure(ctx, limits, n, fmt.Sprintf("check %s with %d containers", method, n))
 				if err != nil {
 					return err
 				}
-				c.TotalMS[way] = append(c.TotalMS[way], total)
+				c.TotalMS[method] = append(c.TotalMS[method], total)
 			}
 		}
 		for _, pair := range [][2]string{{"bayes", NoLimits}, {"random", NoLimits}, {"bayes", "random"}} {

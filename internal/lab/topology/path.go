@@ -91,5 +91,5 @@ func (g graph) expand(path []string) ([]string, error) {
 }
 
 func twice(node string) error {
-	return fmt.Errorf("leads to %q twice: a port can be routed one way by each node", node)
+	return fmt.Errorf("leads to %q twice: each node routes a port to one neighbour", node)
 }

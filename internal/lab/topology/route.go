@@ -17,19 +17,19 @@ const flowPriority = 1000
 // the flows.
 func (b *builder) route() error {
 	g := b.graph()
-	ways := map[string]map[string][]string{} // by node and neighbour: who is there
+	behind := map[string]map[string][]string{} // destinations by node and next hop
 	for _, to := range b.Nodes {
 		for node, neighbour := range g.towards(to.Name) {
-			if ways[node] == nil {
-				ways[node] = map[string][]string{}
+			if behind[node] == nil {
+				behind[node] = map[string][]string{}
 			}
 			if node != to.Name {
-				ways[node][neighbour] = append(ways[node][neighbour], to.Name)
+				behind[node][neighbour] = append(behind[node][neighbour], to.Name)
 			}
 		}
 	}
-	for node, ways := range ways {
-		if err := b.routeNode(g, node, ways); err != nil {
+	for node, behind := range behind {
+		if err := b.routeNode(g, node, behind); err != nil {
 			return fmt.Errorf("node %s: %w", node, err)
 		}
 		if err := b.ctx.Err(); err != nil {
@@ -46,14 +46,14 @@ func (b *builder) route() error {
 
 // routeNode adds the routes of a node: a default route by way of the neighbour that
 // leads to most nodes, and one route for each node behind another neighbour.
-func (b *builder) routeNode(g graph, node string, ways map[string][]string) error {
+func (b *builder) routeNode(g graph, node string, behind map[string][]string) error {
 	most := ""
-	for neighbour, nodes := range ways {
-		if len(nodes) > len(ways[most]) || len(nodes) == len(ways[most]) && neighbour < most {
+	for neighbour, nodes := range behind {
+		if len(nodes) > len(behind[most]) || len(nodes) == len(behind[most]) && neighbour < most {
 			most = neighbour
 		}
 	}
-	for neighbour, nodes := range ways {
+	for neighbour, nodes := range behind {
 		routes := []*net.IPNet{anywhere}
 		if neighbour != most {
 			routes = nil

@@ -109,15 +109,15 @@ func TestLines(t *testing.T) {
 	for _, n := range []int{1, 3, MaxLine} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			l := up(t, line(t, n))
-			ways := [][2]string{{In, Out}, {Out, In}}
+			pairs := [][2]string{{In, Out}, {Out, In}}
 			hops := n
 			if n >= 60 { // the default TTL expires on the path
-				ways, hops = [][2]string{{In, "n60"}, {Out, "n5"}}, 59
+				pairs, hops = [][2]string{{In, "n60"}, {Out, "n5"}}, 59
 			}
-			for _, way := range ways {
-				ttl, err := receive(l, way[0], way[1], 7000)
+			for _, pair := range pairs {
+				ttl, err := receive(l, pair[0], pair[1], 7000)
 				if err != nil || ttl != 64-hops {
-					t.Errorf("%v: TTL %d, %v; want %d", way, ttl, err, 64-hops)
+					t.Errorf("%v: TTL %d, %v; want %d", pair, ttl, err, 64-hops)
 				}
 			}
 		})

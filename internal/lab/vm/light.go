@@ -20,7 +20,7 @@ import (
 func Light(ctx context.Context, version, initrd string, init []byte, modules ...string) (image string, err error) {
 	k, err := fetchKernel(ctx, version, runtime.GOARCH, false)
 	if err != nil {
-		return "", fmt.Errorf("fetching Linux %s: %w", version, err)
+		return "", fmt.Errorf("fetch Linux %s: %w", version, err)
 	}
 	found, err := pickModules(k.modules, modules)
 	if err != nil {
@@ -64,7 +64,7 @@ func pickModules(name string, modules []string) (map[string][]byte, error) {
 	for len(content) > 0 {
 		entry, file, rest, err := nextEntry(content)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", name, err)
+			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		if base := path.Base(entry); wanted[base] {
 			found[strings.TrimSuffix(base, ".ko")] = file

@@ -60,7 +60,7 @@ type engine struct {
 	networks []*network
 	dir      string
 	cmd      *exec.Cmd
-	says     bytes.Buffer // owned by the process until ended is closed
+	output   bytes.Buffer // owned by the process until ended is closed
 	ended    chan struct{}
 	conn     *grpc.ClientConn
 	client   cri.RuntimeServiceClient
@@ -98,7 +98,7 @@ func openCRI(ctx context.Context, o startbench.Order, n []*network) (_ launcher,
 		return nil, err
 	}
 	if err := e.waitReady(ctx); err != nil {
-		return nil, fmt.Errorf("%w; containerd says: %s", err, e.tail())
+		return nil, fmt.Errorf("%w; containerd printed: %s", err, e.tail())
 	}
 	return e, nil
 }
@@ -158,7 +158,7 @@ func (e *engine) socket() string { return filepath.Join(e.dir, "engine.sock") }
 
 func (e *engine) launch() (err error) {
 	e.cmd = exec.Command("containerd", "--config", filepath.Join(e.dir, "config.toml"))
-	e.cmd.Stdout, e.cmd.Stderr = &e.says, &e.says
+	e.cmd.Stdout, e.cmd.Stderr = &e.output, &e.output
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("start containerd: %w", err)
@@ -319,6 +319,6 @@ func (e *engine) tail() string {
 	default:
 		return "(still running)"
 	}
-	text := strings.TrimSpace(e.says.String())
+	text := strings.TrimSpace(e.output.String())
 	return text[max(0, len(text)-600):]
 }

@@ -40,10 +40,10 @@ type microVM struct {
 
 // guest is a running QEMU.
 type guest struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
-	says  bytes.Buffer // owned by the console's reader until ended is closed
-	up    chan struct{}
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	output bytes.Buffer // owned by the console's reader until ended is closed
+	up     chan struct{}
 }
 
 func newMicroVM(o startbench.Order) *microVM {
@@ -198,8 +198,8 @@ func (v *microVM) start(ctx context.Context, c *container) error {
 	case <-g.up:
 		return nil
 	case <-g.ended:
-		says := g.says.String()
-		return fmt.Errorf("the guest exited: %s", strings.TrimSpace(says[max(0, len(says)-300):]))
+		output := g.output.String()
+		return fmt.Errorf("the guest exited: %s", strings.TrimSpace(output[max(0, len(output)-300):]))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -209,7 +209,7 @@ func (v *microVM) start(ctx context.Context, c *container) error {
 func (g *guest) listen(console *bufio.Scanner) {
 	said := false
 	for console.Scan() {
-		g.says.Write(append(console.Bytes(), '\n'))
+		g.output.Write(append(console.Bytes(), '\n'))
 		if !said && strings.Contains(console.Text(), guestUp) {
 			said = true
 			close(g.up)

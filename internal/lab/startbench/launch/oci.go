@@ -101,16 +101,16 @@ func (r *oci) spec(c *container) *specs.Spec {
 
 func (r *oci) create(ctx context.Context, c *container) error {
 	// The runtime's output goes to a file, since the container inherits it.
-	says, err := os.Create(filepath.Join(c.dir, "output"))
+	output, err := os.Create(filepath.Join(c.dir, "output"))
 	if err != nil {
 		return err
 	}
-	defer says.Close()
+	defer output.Close()
 	err = r.hidden.do(func() error {
-		return r.Create(r.environment(ctx), c.name, c.dir, &runc.CreateOpts{IO: fileIO{says}, PidFile: r.pidFile(c)})
+		return r.Create(r.environment(ctx), c.name, c.dir, &runc.CreateOpts{IO: fileIO{output}, PidFile: r.pidFile(c)})
 	})
 	if err != nil {
-		text, _ := os.ReadFile(says.Name())
+		text, _ := os.ReadFile(output.Name())
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
 	}
 	return nil
