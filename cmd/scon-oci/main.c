@@ -139,13 +139,13 @@ static void parse(struct call *c, int argc, char **argv)
 	c->args[0] = (char *)c->runtime;
 }
 
-/* why is what the agent says of a refusal, a string of JSON without its quotes;
- * it is {"error":"..."}. */
+/* why returns the agent's reason of a refusal, a JSON string without its quotes;
+ * the answer is {"error":"..."}. */
 static struct text why(const struct text *answer)
 {
 	static const char begin[] = "{\"error\":\"", end[] = "\"}";
-	/* why returns the agent's reason of a refusal, a JSON string without its quotes;
-	 * the answer is {"error":"..."}. */
+	struct text said = { 0 };
+	size_t size = answer->size;
 
 	while (size && isspace((unsigned char)answer->data[size - 1]))
 		size--;
@@ -156,12 +156,12 @@ static struct text why(const struct text *answer)
 	return said;
 }
 
-/* complain says why a container is refused: on standard error, and in the log
- * of the other runtime, where engines look for it. */
+/* complain reports why a container is refused, on standard error and in the wrapped
+ * runtime's log, which engines read. */
 static void complain(const struct call *c, const struct text *answer)
 {
-	/* complain reports why a container is refused, on standard error and in the wrapped
-	 * runtime's log, which engines read. */
+	int json = c->log_format && !strcmp(c->log_format, "json");
+	struct text said = why(answer);
 	time_t now = time(NULL);
 	char when[32];
 	FILE *log;
@@ -180,13 +180,13 @@ static void complain(const struct call *c, const struct text *answer)
 	fclose(log);
 }
 
-/* tell lets the agent know. Returns HTTP's status, or -1 without an agent; it
- * complains of an answer that is an error. */
+/* tell sends a request to the agent. Returns the HTTP status, or -1 without an
+ * agent; it reports errors that the agent returns. */
 static int tell(const struct call *c, const char *verb, const char *outcome)
 {
 	struct text request = { 0 }, answer = { 0 };
-	/* tell sends a request to the agent. Returns the HTTP status, or -1 without an
-	 * agent; it reports errors that the agent returns. */
+	char bundle[PATH_MAX], pid_file[PATH_MAX + NAME_MAX];
+	int status;
 
 	if (!realpath(c->bundle ? c->bundle : ".", bundle))
 		bundle[0] = 0;
@@ -217,7 +217,7 @@ static void forward(int sig)
 	kill(child, sig);
 }
 
-/* run runs the other runtime and returns what wait has of it. */
+/* run runs the wrapped runtime and returns its wait status. */
 static int run(const struct call *c)
 {
 	static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH };
@@ -225,13 +225,13 @@ static int run(const struct call *c)
 	pid_t self = getpid();
 	int status;
 
-	/* run runs the wrapped runtime and returns its wait status. */
+	child = fork();
 	if (child < 0) {
 		perror("scon-oci: start a process");
 		exit(1);
 	}
 	if (!child) {
-		/* Who kills scon-oci means the other runtime. */
+		/* Killing scon-oci also kills the runtime. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != self)
 			_exit(1);
@@ -239,7 +239,7 @@ static int run(const struct call *c)
 		fprintf(stderr, "scon-oci: start %s: %s\n", c->runtime, strerror(errno));
 		_exit(127);
 	}
-	/* Killing scon-oci also kills the runtime. */
+	for (size_t i = 0; i < sizeof(passed_on) / sizeof(*passed_on); i++)
 		sigaction(passed_on[i], &action, NULL);
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)

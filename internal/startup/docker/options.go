@@ -114,11 +114,11 @@ func wantBool(err error) error {
 
 // elsewhere are options of other drivers, with the replacement.
 var elsewhere = map[string]string{
-	"parent":       "containers leave by the host's routes, not by a parent device: leave it out, or use the driver macvlan or ipvlan",
-	"macvlan_mode": "that is the driver macvlan's",
-	"ipvlan_mode":  "that is the driver ipvlan's",
-	"encrypted":    "that is the driver overlay's",
-	"com.docker.network.driver.overlay.vxlanid_list": "that is the driver overlay's",
+	"parent":       "containers leave by the host's routes, not by a parent device: remove the option, or use the driver macvlan or ipvlan",
+	"macvlan_mode": "an option of the driver macvlan",
+	"ipvlan_mode":  "an option of the driver ipvlan",
+	"encrypted":    "an option of the driver overlay",
+	"com.docker.network.driver.overlay.vxlanid_list": "an option of the driver overlay",
 }
 
 // networkOf parses the request of a network.
