@@ -35,8 +35,8 @@ type view struct {
 	src, dst netip.AddrPort
 }
 
-// talk is the state of a connection. Packets of both worlds are made from what
-// arrives in the world without SCON.
+// talk is the state of a connection. Packets of both worlds are made from the packets
+// that arrive in the world without SCON.
 type talk struct {
 	conn
 	views   [2]view

@@ -162,7 +162,7 @@ func (s step) shots(talks []*talk) (shots []shot) {
 	return shots
 }
 
-// fire sends frames and returns what arrives.
+// fire sends frames and returns the packets that arrive.
 func (w *world) fire(shots []shot) ([]captured, error) {
 	for _, s := range shots {
 		if err := w.ends[s.node].send(s.offload, s.frame); err != nil {
@@ -172,7 +172,7 @@ func (w *world) fire(shots []shot) ([]captured, error) {
 	return w.collect()
 }
 
-// learn updates the connections by what has become of their packets.
+// learn updates the connections by the fates of their packets.
 func learn(k chance, talks []*talk, shots []shot, plain, scon []captured) {
 	for _, s := range shots {
 		t := talks[s.conn]

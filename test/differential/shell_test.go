@@ -50,13 +50,13 @@ func (s *shell) run(script string) error {
 		return nil
 	}
 	if _, err := fmt.Fprintf(s.stdin, "( set -e\n%s\n) 2>&1\nprintf '\\n%s%%s\\n' $?\n", script, done); err != nil {
-		return fmt.Errorf("give a script to the shell in device: %w", err)
+		return fmt.Errorf("write a script to the shell in device: %w", err)
 	}
 	var printed strings.Builder
 	for {
 		line, err := s.out.ReadString('\n')
 		if err != nil {
-			return fmt.Errorf("the shell in device has ended: %w: %s", err, &printed)
+			return fmt.Errorf("the shell in device exited: %w: %s", err, &printed)
 		}
 		status, ended := strings.CutPrefix(line, done)
 		if !ended {
@@ -64,7 +64,7 @@ func (s *shell) run(script string) error {
 			continue
 		}
 		if status != "0\n" {
-			return fmt.Errorf("exit status %s of the script\n%s\nwhich printed\n%s", strings.TrimSpace(status), script, &printed)
+			return fmt.Errorf("exit status %s of the script\n%s\noutput:\n%s", strings.TrimSpace(status), script, &printed)
 		}
 		return nil
 	}

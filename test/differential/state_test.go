@@ -16,7 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// state is what a case may change in device besides rules and connections: links,
+// state is what a case may change in device, except rules and connections: links,
 // routes, routing rules, permanent neighbours, and SCON's hooks. Each case must
 // start in the state in which the world was built: with leftovers of an earlier case,
 // packets would stay regular and prove nothing.

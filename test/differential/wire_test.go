@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// wire is a packet socket at a node's eth0, which sends as the node and
-// receives what arrives there.
+// wire is a packet socket at a node's eth0, which sends as the node and receives the
+// node's packets.
 type wire struct {
 	fd    int
 	index int // index of the device
@@ -147,7 +147,7 @@ func (w *wire) receiveBare() (c captured, ok bool, err error) {
 	return c, true, nil
 }
 
-// drain appends what has arrived at a node's end.
+// drain appends the packets that have arrived at a node's end.
 func (w *wire) drain(node int, got []captured) ([]captured, error) {
 	for {
 		c, ok, err := w.receive()

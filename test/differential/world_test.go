@@ -301,7 +301,7 @@ func isOwn(c captured) bool {
 	return c.data[12:14] == "\x08\x06" || len(c.data) > ethLen+9 && c.data[12:14] == "\x08\x00" && c.data[ethLen+9] == igmp
 }
 
-// collect returns what has arrived at the ends since the last call, in order.
+// collect returns the packets that have arrived at the ends since the last call, in order.
 // Packets are processed in order, hop by hop; two rounds of sentinels follow
 // them over the maximum number of hops.
 func (w *world) collect() (got []captured, err error) {

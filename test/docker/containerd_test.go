@@ -243,7 +243,7 @@ func TestPods(t *testing.T) {
 	}
 	for _, a := range s.attached(t, 2) {
 		if !a.Pooled {
-			t.Errorf("not from the pool: %+v; %v", a, s.startup(t).InPlace)
+			t.Errorf("not attached from the pool: %+v; in place: %v", a, s.startup(t).InPlace)
 		}
 	}
 
@@ -278,7 +278,7 @@ func TestTasks(t *testing.T) {
 	c.ping(t, address)
 	out := output(t, c.Command("ctr", "--namespace", "k8s.io", "task", "exec", "--exec-id", "x", "task", "/bin/busybox", "ip", "-4", "address"))
 	if !strings.Contains(out, address) {
-		t.Errorf("inside: %s", out)
+		t.Errorf("in the container: %s", out)
 	}
 	if err := c.end("task"); err != nil {
 		t.Error(err)

@@ -50,13 +50,13 @@ func (s *SCON) expectExpress(t *testing.T, l *load, proto string) {
 	s.waitExpress(t, from("echo", proto, l.port()), func() { l.proceed(t, proto, 1) })
 }
 
-// wantUnbroken stops loads and fails unless every byte came back.
+// wantUnbroken stops loads and fails unless every byte was echoed.
 func wantUnbroken(t *testing.T, loads ...*load) {
 	t.Helper()
 	for _, l := range loads {
 		if err := l.stop(); err != nil {
 			t.Error(err)
 		}
-		t.Logf("%s: %d bytes came back", l.conn.RemoteAddr().Network(), l.received.Load())
+		t.Logf("%s: %d bytes were echoed", l.conn.RemoteAddr().Network(), l.received.Load())
 	}
 }

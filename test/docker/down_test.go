@@ -32,7 +32,7 @@ func TestDownLeavesNothing(t *testing.T) {
 
 	s.Down(t)
 	if got := e.settings(t); got != settings {
-		t.Errorf("sysctls or rules are not what they were:\n%s", difference(settings, got))
+		t.Errorf("sysctls or rules differ:\n%s", difference(settings, got))
 	}
 	if got := e.attached(t); got != attached {
 		t.Errorf("programs are left:\n%s", difference(attached, got))
@@ -65,7 +65,7 @@ func (m *Machine) files(t *testing.T) string {
 	return m.Sh(t, "find /sys/fs/bpf; find /run -type s")
 }
 
-// attached lists what is attached to the machine's devices.
+// attached lists the qdiscs, filters and programs of the machine's devices.
 func (m *Machine) attached(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

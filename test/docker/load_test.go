@@ -75,7 +75,7 @@ func (l *load) proceed(t *testing.T, what string, bytes uint64) {
 		default:
 		}
 		if got := l.received.Load(); got < want {
-			return fmt.Errorf("%d bytes of %d came back", bytes-(want-got), bytes)
+			return fmt.Errorf("%d of %d bytes were echoed", bytes-(want-got), bytes)
 		}
 		return nil
 	})

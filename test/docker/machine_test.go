@@ -101,7 +101,7 @@ func (m *Machine) enter(name string, args []string, flags ...string) *exec.Cmd {
 	return cmd
 }
 
-// Sh runs a script on the machine and returns what it prints.
+// Sh runs a script on the machine and returns its output.
 func (m *Machine) Sh(t *testing.T, script string) string {
 	t.Helper()
 	return output(t, m.Command("sh", "-ec", script))
@@ -194,7 +194,7 @@ func eventually(t *testing.T, what string, try func() error) time.Duration {
 			return took
 		}
 		if took > patience {
-			t.Fatalf("%s: still not after %v: %v", what, took.Round(time.Second), err)
+			t.Fatalf("%s: not within %v: %v", what, took.Round(time.Second), err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -46,7 +46,7 @@ func (s *SCON) awaitName(t *testing.T) {
 	t.Helper()
 	eventually(t, "a name", func() error {
 		if n := len(s.pipe(t).Names); n != 1 {
-			return fmt.Errorf("there are %d", n)
+			return fmt.Errorf("%d names are bound", n)
 		}
 		return nil
 	})

@@ -48,7 +48,7 @@ func TestPipeRun(t *testing.T) {
 			})
 			eventually(t, "start of iperf3", func() error {
 				if said := e.Docker(t, "logs", server.Name); !strings.Contains(said, "listening") {
-					return fmt.Errorf("it said %q", said)
+					return fmt.Errorf("iperf3 printed %q", said)
 				}
 				return nil
 			})

@@ -62,7 +62,7 @@ func (s *SCON) attached(t *testing.T, n int) (attached []control.StartupAttachme
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d are attached", n), func() error {
 		if attached = s.startup(t).Attachments; len(attached) != n {
-			return fmt.Errorf("attached are %+v", attached)
+			return fmt.Errorf("attached: %+v", attached)
 		}
 		return nil
 	})
@@ -134,7 +134,7 @@ func TestRuntime(t *testing.T) {
 		address := s.wantAttached(t)
 		exchange(t, e.host(), address)
 		if out := e.Docker(t, c.Exec("busybox", "ip", "-4", "-o", "address", "show", "eth0")...); !strings.Contains(out, address+"/24") {
-			t.Errorf("inside: %s", out)
+			t.Errorf("in the container: %s", out)
 		}
 		e.Docker(t, "pause", c.Name)
 		e.Docker(t, "unpause", c.Name)

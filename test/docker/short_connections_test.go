@@ -34,7 +34,7 @@ func TestShortConnections(t *testing.T) {
 		})
 		t.Logf("no entry was left after %v", took)
 		if n := s.Status(t).Totals.Entries; n != 0 {
-			t.Errorf("the status counts %d entries, want none", n)
+			t.Errorf("the status has %d entries, want none", n)
 		}
 	})
 }

@@ -47,7 +47,7 @@ topology:
 	scon("lab", "exec", "a", "--", "ping", "-c", "1", "-W", "5", "10.98.0.3")
 	out := e.Docker(t, "exec", "scon-mixed-box", "busybox", "ip", "address")
 	if !strings.Contains(out, "left") || !strings.Contains(out, "10.98.0.2/32") {
-		t.Errorf("the container has %s", out)
+		t.Errorf("the container's links: %s", out)
 	}
 	scon("lab", "down")
 	if after := state(); after != before {

@@ -32,7 +32,7 @@ func TestTableFull(t *testing.T) {
 	}
 	x, err := b.Daemon.Explain(lab.Port(1))
 	if err != nil || !strings.Contains(fmt.Sprint(x.Findings), "table is full") {
-		t.Errorf("explained as %+v, %v", x.Findings, err)
+		t.Errorf("explanation: %+v, %v", x.Findings, err)
 	}
 	b.Sh(lab.Device, "conntrack -D -p udp")
 	c := b.Outgoing("tcp", 1).GoExpress()
@@ -109,7 +109,7 @@ func TestOutOfMemory(t *testing.T) {
 	task.SCON = limited(b, fmt.Sprintf("echo $$ > %s/cgroup.procs && exec", group))
 	word := b.Launch(task).Refused()
 	if !strings.Contains(word, "cannot allocate memory") {
-		t.Errorf("refused with %q", word)
+		t.Errorf("the error is %q", word)
 	}
 	wantNothingLeft(b)
 	c.MustPing(5)

@@ -60,7 +60,7 @@ func TestSecondStart(t *testing.T) {
 		t.Errorf("scon up prints %q", word)
 	}
 	if now := b.Status().PID; now != pid {
-		t.Errorf("daemon %d, before %d", now, pid)
+		t.Errorf("the daemon's process is %d, before %d", now, pid)
 	}
 	f.WaitExpress()
 	f.WantUnbroken()
@@ -141,7 +141,7 @@ func TestStateDirectory(t *testing.T) {
 			}
 			word := b.Launch(b.Task()).Refused()
 			if !strings.Contains(word, mount.want) || !strings.Contains(word, "state") {
-				t.Errorf("refused with %q", word)
+				t.Errorf("the error is %q", word)
 			}
 			wantNothingLeft(b)
 			c.MustPing(5)

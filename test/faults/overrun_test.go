@@ -201,7 +201,7 @@ func wantDropped(b *scontest.Bed) {
 	}
 	for name, protocol := range map[string]int{"rtnetlink": unix.NETLINK_ROUTE, "netfilter": unix.NETLINK_NETFILTER} {
 		if !dropped[fmt.Sprint(protocol)] {
-			b.T.Errorf("no message was dropped of %s", name)
+			b.T.Errorf("the kernel dropped no message of %s", name)
 		}
 	}
 }

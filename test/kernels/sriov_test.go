@@ -134,7 +134,7 @@ func checkImpaired(t *testing.T, out string) {
 	if m := losing.FindStringSubmatch(out); m == nil {
 		t.Errorf("no losses:\n%s", out)
 	} else if n, _ := strconv.Atoi(m[1]); n < 100 || n > 199 {
-		t.Errorf("%d of 200 arrived, want about 180", n)
+		t.Errorf("%d of 200 packets arrived, want about 180", n)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // tests.
 const intruderEnv = "SCON_TEST_INTRUDER"
 
-// target is what the attacks aim at.
+// target describes the objects of the attacks.
 type target struct {
 	Pins    []string // in the daemon's mount namespace: maps
 	Map     ebpf.MapID

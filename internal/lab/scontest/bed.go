@@ -276,7 +276,7 @@ func Eventually(t *testing.T, what string, probe func() error) time.Duration {
 			return took
 		}
 		if took > Patience {
-			t.Fatalf("not in %v: %s: %v", took, what, err)
+			t.Fatalf("%s: not within %v: %v", what, took, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

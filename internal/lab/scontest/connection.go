@@ -289,7 +289,7 @@ func (c *Connection) WaitExpress(traffic func() error) {
 		}
 		was, is := first.ExpressPackets, f.ExpressPackets
 		if f.State != api.FlowExpress || is[0] <= was[0] || is[1] <= was[1] {
-			return fmt.Errorf("it was %+v, is %+v", *first, f)
+			return fmt.Errorf("the Conentry was %+v, is %+v", *first, f)
 		}
 		return nil
 	})
@@ -335,7 +335,7 @@ func (c *Connection) ArriveFrom(want netip.Addr) {
 		_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, from, err := server.ReadFromUDPAddrPort(buf)
 		if err == nil && from.Addr() != want {
-			err = fmt.Errorf("one is from %v", from)
+			err = fmt.Errorf("a packet arrived from %v", from)
 		}
 		server.peer = from
 		return err

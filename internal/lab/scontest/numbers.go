@@ -69,7 +69,7 @@ func sendNumbers(t *testing.T, from, to net.Conn, burst int, pause time.Duration
 	n := &Numbers{From: from, To: to, stopping: make(chan struct{})}
 	if burst > 1 {
 		if err := segment(from); err != nil {
-			t.Fatalf("sending bursts: %v", err)
+			t.Fatalf("send bursts: %v", err)
 		}
 	}
 	var senders errgroup.Group
@@ -223,7 +223,7 @@ func (n *Numbers) WantAll(t *testing.T, what string) {
 	if lost := n.Sent.Load() - n.Arrived.Load(); lost != 0 || n.Overtaken.Load() != 0 {
 		t.Errorf("%s: of %d datagrams %d were lost and %d reordered", what, n.Sent.Load(), lost, n.Overtaken.Load())
 	}
-	t.Logf("%s: %d arrived", what, n.Arrived.Load())
+	t.Logf("%s: %d datagrams arrived", what, n.Arrived.Load())
 }
 
 // Proceed waits until that many more datagrams have arrived.
@@ -232,7 +232,7 @@ func (n *Numbers) Proceed(t *testing.T, more uint64) {
 	want := n.Arrived.Load() + more
 	Eventually(t, "numbers arrive", func() error {
 		if got := n.Arrived.Load(); got < want {
-			return fmt.Errorf("%d are missing", want-got)
+			return fmt.Errorf("%d datagrams are missing", want-got)
 		}
 		return nil
 	})

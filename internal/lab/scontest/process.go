@@ -105,7 +105,7 @@ func (p *Process) Wait() error {
 	select {
 	case <-p.ended:
 	case <-after(Patience):
-		p.t.Errorf("process %d does not end", p.Cmd.Process.Pid)
+		p.t.Errorf("process %d does not exit", p.Cmd.Process.Pid)
 		_ = p.Cmd.Process.Kill()
 		<-p.ended
 	}

@@ -19,7 +19,7 @@ func (b *Bed) OpenTun(node, name string, offload bool) *os.File {
 	err := b.Do(node, func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if errors.Is(err, unix.ENOENT) {
-			b.T.Skip("there is no /dev/net/tun")
+			b.T.Skip("this machine has no /dev/net/tun")
 		}
 		if err != nil {
 			return err
@@ -41,7 +41,7 @@ func (b *Bed) OpenTun(node, name string, offload bool) *os.File {
 		return err
 	})
 	if err != nil {
-		b.T.Fatalf("making %s of %s: %v", name, node, err)
+		b.T.Fatalf("make %s in %s: %v", name, node, err)
 	}
 	b.T.Cleanup(func() { file.Close() })
 	return file

@@ -93,7 +93,7 @@ func (w *Wire) Receive(match func(frame []byte) bool) []byte {
 			return p.Data
 		}
 	}
-	w.b.T.Fatal("no such frame arrives")
+	w.b.T.Fatal("no matching frame arrived")
 	return nil
 }
 
