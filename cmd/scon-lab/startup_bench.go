@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/startbench"
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // mostContainers that a bench starts at once.
@@ -94,11 +94,11 @@ func (f *startupFlags) options(cmd *cobra.Command, rounds int) (o startbench.Opt
 	}
 	if !slices.Contains(startbench.Runtimes, f.runtime) {
 		return o, cli.Usagef(cmd, "--runtime %q is none of %s%s", f.runtime,
-			strings.Join(startbench.Runtimes, ", "), near.Hint(f.runtime, startbench.Runtimes))
+			strings.Join(startbench.Runtimes, ", "), suggest.Hint(f.runtime, startbench.Runtimes))
 	}
 	if !slices.Contains(startbench.Launchers, f.launcher) {
 		return o, cli.Usagef(cmd, "--launcher %q is none of %s%s", f.launcher,
-			strings.Join(startbench.Launchers, ", "), near.Hint(f.launcher, startbench.Launchers))
+			strings.Join(startbench.Launchers, ", "), suggest.Hint(f.launcher, startbench.Launchers))
 	}
 	if err := startbench.CheckSteps(f.steps); err != nil {
 		return o, cli.Usagef(cmd, "--steps: %v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // usageError is an invalid command line: exit status 2.
@@ -69,7 +69,7 @@ func KnownVerb(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		verbs = append(verbs, c.Name())
 	}
-	return Usagef(cmd, "unknown command %q%s", args[0], near.Hint(args[0], verbs))
+	return Usagef(cmd, "unknown command %q%s", args[0], suggest.Hint(args[0], verbs))
 }
 
 // wanted describes the values of a flag by its type.
@@ -94,5 +94,5 @@ func flagError(cmd *cobra.Command, err error) error {
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
 	name := "--" + unknown.GetSpecifiedName()
-	return Usagef(cmd, "unknown flag %s%s", name, near.Hint(name, flags))
+	return Usagef(cmd, "unknown flag %s%s", name, suggest.Hint(name, flags))
 }

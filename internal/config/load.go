@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // maxSize limits the file, in bytes.
@@ -119,7 +119,7 @@ func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
 		}
 		return nil
 	}
-	return at(kv.Key.GetToken(), "unknown key %q%s", name, near.Hint(name, Names()))
+	return at(kv.Key.GetToken(), "unknown key %q%s", name, suggest.Hint(name, Names()))
 }
 
 // Names returns the dotted names of all keys, in the order of the shipped file.

@@ -102,8 +102,8 @@ func TestPinsOfAnother(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.Up()
-			if strings.Contains(b.Daemon.Words(), "took over") {
-				t.Errorf("a table that does not fit was taken over:\n%s", b.Daemon.Words())
+			if strings.Contains(b.Daemon.Log(), "took over") {
+				t.Errorf("a table that does not fit was taken over:\n%s", b.Daemon.Log())
 			}
 			f.WaitExpress()
 			f.WantUnbroken()

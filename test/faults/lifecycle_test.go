@@ -106,7 +106,7 @@ func TestPinsUnmounted(t *testing.T) {
 	openPairsIn(b, startContainer(b).name, 1).pass(t)
 	signal(b, syscall.SIGTERM)
 	if err := b.Daemon.Wait(); err != nil {
-		t.Errorf("the daemon ended with %v: %s", err, b.Daemon.Words())
+		t.Errorf("the daemon ended with %v: %s", err, b.Daemon.Log())
 	}
 	f.Proceed()
 	b.Up()

@@ -63,7 +63,7 @@ func TestSecrets(t *testing.T) {
 		t.Error(err)
 	}
 	b.Daemon.Down()
-	words := b.Daemon.Words()
+	words := b.Daemon.Log()
 	wantNo(t, secret, "the log", words)
 	if !strings.Contains(words, "level=DEBUG") || !strings.Contains(words, "container hooked") {
 		t.Errorf("the log is incomplete:\n%s", words)

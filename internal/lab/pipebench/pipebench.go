@@ -19,7 +19,7 @@ import (
 	"strings"
 
 	"github.com/scon-project/scon/internal/lab/bench"
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // Options of a run.
@@ -112,7 +112,7 @@ func CheckModes(names []string, apps bool) error {
 	known := ModeNames(apps)
 	for _, name := range names {
 		if !contains(known, name) {
-			return fmt.Errorf("no mode %q in %s%s", name, strings.Join(known, ", "), near.Hint(name, known))
+			return fmt.Errorf("no mode %q in %s%s", name, strings.Join(known, ", "), suggest.Hint(name, known))
 		}
 	}
 	return nil

@@ -151,8 +151,8 @@ func (p *Process) Down() {
 	}
 }
 
-// Words returns the log of the process.
-func (p *Process) Words() string {
+// Log returns the log of the process.
+func (p *Process) Log() string {
 	p.t.Helper()
 	words, err := os.ReadFile(p.log)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *Process) Refused() string {
 		p.t.Fatal("the daemon ended without an error")
 	}
 	p.err = nil // expected
-	return p.Words()
+	return p.Log()
 }
 
 // StateDir returns the state directory of the test's daemons.
@@ -206,7 +206,7 @@ func (b *Bed) Up() {
 func (p *Process) WaitReady() {
 	p.t.Helper()
 	if !p.Starts() {
-		p.t.Fatalf("the daemon ended with %v: %s", p.err, p.Words())
+		p.t.Fatalf("the daemon ended with %v: %s", p.err, p.Log())
 	}
 }
 
@@ -227,7 +227,7 @@ func (b *Bed) Clean() error {
 	p := b.Launch(o)
 	if err := p.Wait(); err != nil {
 		p.err = nil
-		return fmt.Errorf("%w: %s", err, p.Words())
+		return fmt.Errorf("%w: %s", err, p.Log())
 	}
 	return nil
 }

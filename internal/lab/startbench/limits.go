@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/scon-project/scon/internal/near"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // Limits are the maximum numbers of containers in a stage at a time, by the stage's
@@ -35,7 +35,7 @@ func DefaultLimits() Limits {
 func (l Limits) Check() error {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		if !slices.Contains(LimitNames, name) {
-			return fmt.Errorf("no stage %q%s", name, near.Hint(name, LimitNames))
+			return fmt.Errorf("no stage %q%s", name, suggest.Hint(name, LimitNames))
 		}
 		if l[name] < 0 || l[name] > mostInStage {
 			return fmt.Errorf("%s=%d: want 0 (no limit) to %d containers", name, l[name], mostInStage)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // Names of the networks.
@@ -48,7 +48,7 @@ func ParseMode(name string) (Mode, error) {
 	words := strings.Split(name, "+")
 	m := Mode{Name: name, Network: words[0]}
 	if !slices.Contains(Networks, m.Network) {
-		return Mode{}, fmt.Errorf("no network %q%s", m.Network, near.Hint(m.Network, Networks))
+		return Mode{}, fmt.Errorf("no network %q%s", m.Network, suggest.Hint(m.Network, Networks))
 	}
 	for _, option := range words[1:] {
 		if err := m.option(option); err != nil {

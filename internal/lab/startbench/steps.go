@@ -11,7 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/contention"
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // step is one kind of measurement.
@@ -80,7 +80,7 @@ func StepNames() (names []string) {
 func CheckSteps(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(StepNames(), name) {
-			return fmt.Errorf("no step %q%s", name, near.Hint(name, StepNames()))
+			return fmt.Errorf("no step %q%s", name, suggest.Hint(name, StepNames()))
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // maxInterface is the maximum length of an interface name. With a VLAN the limit is
@@ -75,7 +75,7 @@ func (c *checker) end(l Link, e End, path []string) {
 		for _, n := range c.Nodes {
 			names = append(names, n.Name)
 		}
-		c.refuse(path, "is on %q, which is no node%s", e.Node, near.Hint(e.Node, names))
+		c.refuse(path, "is on %q, which is no node%s", e.Node, suggest.Hint(e.Node, names))
 	}
 	longest := maxInterface
 	if l.VLAN > 0 {

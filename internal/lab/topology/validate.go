@@ -14,7 +14,7 @@ import (
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // compiled is the compiled schema, which is embedded.
@@ -68,7 +68,7 @@ func (d *document) explain(e *jsonschema.ValidationError) (problems []problem) {
 	switch k := e.ErrorKind.(type) {
 	case *kind.AdditionalProperties:
 		for _, name := range k.Properties {
-			what := "is unknown" + near.Hint(name, known(e.SchemaURL))
+			what := "is unknown" + suggest.Hint(name, known(e.SchemaURL))
 			if key(at) == key(nodesPath) {
 				what = "is no name: want " + wantName
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // undecoded returns an error that locates a JSON error in a configuration.
@@ -68,7 +68,7 @@ func checkKeys(input []byte) error {
 	known := append(jsonKeys(reflect.TypeFor[document]()), jsonKeys(reflect.TypeFor[Network]())...)
 	for k := range keys {
 		if !slices.Contains(known, k) && !strings.HasPrefix(k, "cni.dev/") {
-			return fmt.Errorf("unknown key %q%s", k, near.Hint(k, known))
+			return fmt.Errorf("unknown key %q%s", k, suggest.Hint(k, known))
 		}
 	}
 	for f := range reflect.TypeFor[Network]().Fields() {
@@ -114,7 +114,7 @@ func checkInner(path string, t reflect.Type, value json.RawMessage) error {
 		known := jsonKeys(t)
 		for k, v := range keys {
 			if !slices.Contains(known, k) {
-				return fmt.Errorf("unknown key %q in %s%s", k, path, near.Hint(k, known))
+				return fmt.Errorf("unknown key %q in %s%s", k, path, suggest.Hint(k, known))
 			}
 			if inner, ok := fieldOf(t, k); ok {
 				if err := checkInner(path+"."+k, inner, v); err != nil {

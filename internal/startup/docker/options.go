@@ -11,7 +11,7 @@ import (
 
 	"github.com/docker/go-plugins-helpers/network"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // Network is a network in its record.
@@ -178,7 +178,7 @@ func unknown(name string) error {
 	for _, o := range options {
 		names = append(names, o.name)
 	}
-	return fmt.Errorf("unknown option %q%s; there are %s", name, near.Hint(name, names), strings.Join(names, ", "))
+	return fmt.Errorf("unknown option %q%s; there are %s", name, suggest.Hint(name, names), strings.Join(names, ", "))
 }
 
 func (n *Network) addPool(data *network.IPAMData) error {

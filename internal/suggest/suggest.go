@@ -1,5 +1,5 @@
-// Package near suggests the intended name for a misspelt one.
-package near
+// Package suggest suggests the intended name for a misspelt one.
+package suggest
 
 import "fmt"
 

@@ -1,9 +1,9 @@
-package near_test
+package suggest_test
 
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/near"
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 func TestMatch(t *testing.T) {
@@ -18,17 +18,17 @@ func TestMatch(t *testing.T) {
 		"":              "",
 		"x":             "",
 	} {
-		if got := near.Match(word, names); got != want {
+		if got := suggest.Match(word, names); got != want {
 			t.Errorf("Match(%q) = %q, want %q", word, got, want)
 		}
 	}
 }
 
 func TestHint(t *testing.T) {
-	if got, want := near.Hint("uplink", []string{"uplinks"}), `: did you mean "uplinks"?`; got != want {
+	if got, want := suggest.Hint("uplink", []string{"uplinks"}), `: did you mean "uplinks"?`; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := near.Hint("colour", []string{"uplinks"}); got != "" {
+	if got := suggest.Hint("colour", []string{"uplinks"}); got != "" {
 		t.Errorf("got %q for a word that no name is similar to", got)
 	}
 }
