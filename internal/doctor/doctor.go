@@ -84,7 +84,7 @@ var capabilities = []capability{
 	{
 		name: "tcx", check: checkTCX, needsRoot: true,
 		purpose: "attach beside programs of others",
-		without: "clsact is used: about 400 instructions a packet more",
+		without: "clsact is used, which costs more for each packet",
 	},
 	{
 		name: "jiffies", check: checkJiffies, needsRoot: true,
