@@ -142,6 +142,7 @@ func (s *session) accept(r request) (answer reply, err error) {
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
 	go func() { // without the lock: it may hang
+		n.tcp.stopListening()
 		n.tcp.file.Close()
 		close(n.freed)
 	}()

@@ -247,3 +247,10 @@ func (t *tcpSocket) close() {
 	}
 	go t.file.Close()
 }
+
+// stopListening frees a listening socket's address, also if a child of this
+// process or of the socket's has a copy of it, as each has between fork and exec.
+// It takes the socket's lock.
+func (t *tcpSocket) stopListening() {
+	_ = t.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}

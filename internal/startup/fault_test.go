@@ -371,7 +371,7 @@ func TestTwoAgents(t *testing.T) {
 	second := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
 	second.Stderr = &stderr
 	nstest.Do(t, b.host, func() {
-		if err := second.Run(); err == nil || !strings.Contains(stderr.String(), "another agent uses the directory") {
+		if err := second.Run(); err == nil || !strings.Contains(stderr.String(), "another SCON is running") {
 			t.Errorf("the second one: %v, %s", err, &stderr)
 		}
 	})
