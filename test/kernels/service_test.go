@@ -28,7 +28,7 @@ gives metrics
 .*Overall exposure level for scon.service: ([0-9.]+) .*
 .*Overall exposure level for scon-startup.service: ([0-9.]+) .*
 .*Overall exposure level for scon-pipe.service: ([0-9.]+) .*
-` + apart("killed", "") + apart("hung", " hung: the watchdog saw it\n") + `Result=success
+` + unaffected("killed", "") + unaffected("hung", " hung: the watchdog saw it\n") + `Result=success
 ActiveState=inactive
 scon stopped: scon-startup goes
 scon stopped: scon-pipe goes
@@ -55,9 +55,9 @@ scon-pipe without cap_perfmon: does not work
 scon-pipe without cap_bpf: does not work
 `)
 
-// apart returns the output of service.sh about each unit that is killed or hangs during
+// unaffected returns the output of service.sh about each unit that is killed or hangs during
 // the traffic of the others; more is appended for each unit.
-func apart(what, more string) (lines string) {
+func unaffected(what, more string) (lines string) {
 	units := []string{"scon", "scon-startup", "scon-pipe"}
 	for _, unit := range units {
 		for _, other := range units {

@@ -38,7 +38,7 @@ func TestServicesAreIndependent(t *testing.T) {
 	stays.ask("ADD")
 	bytes := startLoad(b)
 
-	goOn := map[state.Service]func(){
+	traffic := map[state.Service]func(){
 		state.Express: packets.Proceed,
 		state.Startup: func() {
 			b.T.Helper()
@@ -59,7 +59,7 @@ func TestServicesAreIndependent(t *testing.T) {
 		case state.Pipe:
 			broker.Kill()
 		}
-		for service, proceed := range goOn {
+		for service, proceed := range traffic {
 			if service != victim {
 				proceed()
 			}
@@ -76,9 +76,9 @@ func TestServicesAreIndependent(t *testing.T) {
 			broker = b.Serve(state.Pipe)
 			bytes.stop() // the broker's end closes its connections
 			bytes = startLoad(b)
-			goOn[state.Pipe] = bytes.proceed
+			traffic[state.Pipe] = bytes.proceed
 		}
-		for _, proceed := range goOn {
+		for _, proceed := range traffic {
 			proceed()
 		}
 	}
