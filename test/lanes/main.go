@@ -10,6 +10,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +28,11 @@ var second = []string{
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	err := run(os.Args[1:])
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		os.Exit(failed.ExitCode()) // its events say why; gotestsum takes a word on stderr for a broken run
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lanes:", err)
 		os.Exit(1)
 	}
