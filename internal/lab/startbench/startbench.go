@@ -59,7 +59,7 @@ func (o Options) Check() error {
 		return errors.New("containerd has no shim for a QEMU microVM: use the direct launcher")
 	}
 	if o.Launcher == LauncherCRI && o.Runtime == RuntimeRunsc {
-		return errors.New("Debian lacks containerd's shim for gVisor (containerd-shim-runsc-v1): use the direct launcher")
+		return errors.New("containerd's shim for gVisor (containerd-shim-runsc-v1) is not packaged: use the direct launcher")
 	}
 	for _, m := range o.Modes {
 		if m.OCI && (o.Launcher == LauncherCRI || o.Runtime == RuntimeMicroVM) {
