@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends bpf/tcp_ends.bpf.c
@@ -35,7 +37,11 @@ type tcpEnds struct {
 
 func newTCPEnds() (*tcpEnds, error) {
 	t := &tcpEnds{}
-	if err := loadTcpendsObjects(&t.objs, nil); err != nil {
+	spec, err := loadTcpends()
+	if err == nil {
+		err = bpfload.LoadAndAssign(spec, &t.objs, nil)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load the program that reads TCP sockets: %w", err)
 	}
 	return t, nil

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 // links lists the BPF programs at Netfilter's hooks of one network namespace.
@@ -23,7 +25,11 @@ func openLinks(netns uint32) (*links, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, err
 	}
-	if err := loadNetfilterlinksObjects(&objs, nil); err != nil {
+	spec, err := loadNetfilterlinks()
+	if err == nil {
+		err = bpfload.LoadAndAssign(spec, &objs, nil)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list BPF programs at Netfilter's hooks: %w", err)
 	}
 	defer objs.Close() // the link keeps the program

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/bpfload"
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
@@ -65,7 +66,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 			k.blank.Close()
 		}
 	}()
-	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+	if err := bpfload.LoadAndAssign(spec, &k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the program that copies: %w", err)
 	}
 	defer func() {
