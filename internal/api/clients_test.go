@@ -17,11 +17,11 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// visitorEnv is the socket for a process that is no test, but a client of
-// another user.
+// visitorEnv is set in a process that acts as a client of another user; it holds the
+// socket.
 const visitorEnv = "SCON_TEST_SOCKET"
 
-// verbs are what clients do.
+// verbs are the requests of a client.
 var verbs = []struct {
 	name    string
 	changes bool
@@ -37,7 +37,7 @@ var verbs = []struct {
 	{"stop", true, (*api.Client).Stop},
 }
 
-// visit tries everything, and prints how it ends.
+// visit sends every request and prints its outcome.
 func visit(socket string) {
 	c := api.Dial(socket)
 	for _, v := range verbs {
@@ -63,7 +63,7 @@ func visitAs(t *testing.T, socket string, as syscall.Credential) string {
 
 const nobody = 65534
 
-// The group of the socket reads, root alone changes, others cannot connect.
+// Members of the socket's group read, only root changes state, others cannot connect.
 func TestRights(t *testing.T) {
 	const groupName = "mail" // of every distribution
 	group, err := user.LookupGroup(groupName)
@@ -112,7 +112,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// connect opens connections that ask for nothing.
+// connect opens connections without a request.
 func connect(t *testing.T, socket string, n int) []net.Conn {
 	t.Helper()
 	var conns []net.Conn
@@ -127,8 +127,8 @@ func connect(t *testing.T, socket string, n int) []net.Conn {
 	return conns
 }
 
-// ended waits until the server has closed a connection, and returns what it
-// had said.
+// ended waits until the server has closed a connection, and returns what the server
+// sent.
 func ended(t *testing.T, c net.Conn) string {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -141,7 +141,7 @@ func ended(t *testing.T, c net.Conn) string {
 	return string(words)
 }
 
-// However many connect, so many are served; when they leave, others come in.
+// The server serves the limit of connections, and others after some have ended.
 func TestManyClients(t *testing.T) {
 	socket := serve(t, &backend{}, "")
 	conns := connect(t, socket, 512)
@@ -166,7 +166,7 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
-// Clients that send nothing, or a bit now and then, do not stay.
+// Clients that send nothing, or send slowly, are disconnected.
 func TestSlowClients(t *testing.T) {
 	socket := serve(t, &backend{}, "")
 	for name, words := range map[string]string{
@@ -186,7 +186,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// What is larger than a request of SCON's is not read to its end.
+// A request larger than SCON's is not read to its end.
 func TestLargeRequests(t *testing.T) {
 	b := &backend{}
 	socket := serve(t, b, "")
@@ -218,7 +218,7 @@ func TestLargeRequests(t *testing.T) {
 	}
 }
 
-// neverEnding is so many of one byte as anybody reads.
+// neverEnding is an endless stream of one byte.
 type neverEnding byte
 
 func (n neverEnding) Read(b []byte) (int, error) {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// backend knows one container and remembers what it was asked to do.
+// backend knows one container and records the requests.
 type backend struct {
 	called []string
 	err    error
@@ -73,8 +73,8 @@ func (b *backend) Pause(c string) error        { return b.call("pause", c) }
 func (b *backend) Resume(c string) error       { return b.call("resume", c) }
 func (b *backend) Stop() error                 { return b.call("stop", "") }
 
-// serve runs a server until the test ends, and returns its socket, in a
-// directory that everybody may look into.
+// serve runs a server until the test ends, and returns its socket, in a directory that
+// every user may traverse.
 func serve(t *testing.T, b api.Backend, group string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "scon-api-")
@@ -180,7 +180,7 @@ func TestClientWithoutDaemon(t *testing.T) {
 	}
 }
 
-// TestClientOfSomethingElse asks a server that is no daemon of SCON's.
+// TestClientOfSomethingElse connects a client to a server that is not SCON's.
 func TestClientOfSomethingElse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "scon.sock")
 	l, err := net.Listen("unix", path)
@@ -295,7 +295,7 @@ func TestHandlerRefuses(t *testing.T) {
 	}
 }
 
-// quote is the JSON document of a refusal.
+// quote returns the JSON document of a refusal.
 func quote(message string) string {
 	r := strings.NewReplacer(`"`, `\"`, `>`, `\u003e`)
 	return `{"error":"` + r.Replace(message) + `"}`
@@ -310,8 +310,8 @@ func TestHandlerTakesNoBody(t *testing.T) {
 	}
 }
 
-// FuzzHandler holds that every request gets a JSON document, or metrics, that
-// only whole requests reach the backend, and that nothing panics.
+// FuzzHandler checks that every request gets a JSON document or metrics, that only
+// complete requests reach the backend, and that nothing panics.
 func FuzzHandler(f *testing.F) {
 	for _, path := range []string{"/metrics", "/v1/status", "/v1/flows", "/v1/explain", "/v1/flush", "/v1/pause", "/v1/resume", "/v1/stop", "//v1/../x"} {
 		f.Add("GET", path, "", "")

@@ -51,7 +51,7 @@ func TestParseSubjectRefuses(t *testing.T) {
 }
 
 func TestSubjectMatch(t *testing.T) {
-	// Masqueraded: the reply goes to the machine's own address.
+	// Masqueraded: the reply is addressed to the host.
 	flow := api.Flow{
 		Container: "web",
 		Proto:     "tcp",
@@ -84,7 +84,7 @@ func TestSubjectMatch(t *testing.T) {
 	}
 }
 
-// FuzzParseSubject holds that what is taken reads the same when printed.
+// FuzzParseSubject checks that an accepted subject parses to the same value when printed.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"web", "tcp:172.17.0.2:43512->10.0.0.1:80", "[fe80::1%eth0]:1", "10.0.0.1:0", "::ffff:1.2.3.4"} {
 		f.Add(s)

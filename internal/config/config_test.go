@@ -19,7 +19,7 @@ import (
 
 const shipped = "../../packaging/scon.yaml"
 
-// prefixes lets values be compared that have no exported fields.
+// prefixes makes values without exported fields comparable.
 var prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 func TestDefaultIsValid(t *testing.T) {
@@ -125,7 +125,7 @@ func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
 	}
 }
 
-// Metrics are for this machine alone unless an address says otherwise.
+// Metrics are bound to the loopback address unless the setting has another address.
 func TestMetricsAtLoopback(t *testing.T) {
 	got, err := config.Read("scon.yaml", strings.NewReader("metrics: :9477\n"))
 	if err != nil || got.Metrics != "127.0.0.1:9477" {
@@ -133,7 +133,7 @@ func TestMetricsAtLoopback(t *testing.T) {
 	}
 }
 
-// TestReadRefuses pairs content with the whole of its error.
+// TestReadRefuses pairs content with its complete error.
 func TestReadRefuses(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                `f: is empty: remove the file to use the defaults, or set at least one key`,
@@ -247,7 +247,7 @@ func TestParseDevices(t *testing.T) {
 	}
 }
 
-// FuzzRead holds that what is taken is valid, and that nothing panics.
+// FuzzRead checks that accepted settings are valid, and that nothing panics.
 func FuzzRead(f *testing.F) {
 	content, err := os.ReadFile(shipped)
 	if err != nil {
@@ -269,8 +269,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzParseDevices holds that what is taken reads the same when printed, and is
-// valid in a file, too.
+// FuzzParseDevices checks that accepted devices parse to the same value when printed, and
+// are valid in a file, too.
 func FuzzParseDevices(f *testing.F) {
 	for _, s := range []string{"auto", "docker0,br-lan", "", "a,,b", "a,a", "auto,a", "1e3", "null", "\"", "[a]"} {
 		f.Add(s)

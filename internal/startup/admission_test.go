@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// No more than the limit are inside, all come in, and nobody is left.
+// At most the limit is inside, all are admitted, and none is left.
 func TestGate(t *testing.T) {
 	g := newGates(config.Limits{Cgroup: 3, Timeout: time.Minute})
 	var inside, most atomic.Int64
@@ -42,7 +42,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// Who waits too long proceeds.
+// A waiter is admitted after the timeout.
 func TestGateTimeout(t *testing.T) {
 	g := newGates(config.Limits{StartVM: 1, Timeout: 10 * time.Millisecond})
 	g.enter(StageStartVM, "dead")
@@ -54,7 +54,7 @@ func TestGateTimeout(t *testing.T) {
 	}
 }
 
-// The place of one that does not come back is not shown for ever.
+// The slot of a container that does not return is freed.
 func TestGateStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGates(config.Limits{Timeout: time.Second})
@@ -69,7 +69,7 @@ func TestGateStuck(t *testing.T) {
 	})
 }
 
-// Who waits in a stage within another one waits no longer for both.
+// Waits in nested stages share one timeout.
 func TestGateWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGates(config.Limits{AddCNI: 1, AttachIf: 1, Timeout: 20 * time.Second})
@@ -90,7 +90,7 @@ func TestGateWithin(t *testing.T) {
 	})
 }
 
-// A limit that rises lets in who waits.
+// A raised limit admits waiters.
 func TestGateSet(t *testing.T) {
 	g := newGates(config.Limits{AddCNI: 1, Timeout: time.Minute})
 	g.enter(StageAddCNI, "a")

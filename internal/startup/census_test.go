@@ -8,8 +8,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// A process is found where it is, by the kernel's iterator and by /proc, and none
-// where only one of its threads is, though that is not deserted.
+// The iterator and /proc both report a process in its namespace, and none in a namespace
+// that only one of its threads is in; that namespace is not deserted, either.
 func TestCensus(t *testing.T) {
 	for name, c := range map[string]*census{"iterator": newCensus(slog.Default()), "proc": new(census)} {
 		t.Run(name, func(t *testing.T) {

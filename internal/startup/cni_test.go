@@ -21,8 +21,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// libcni, which runtimes use, gets what the specification says, for every verb
-// of every version.
+// libcni, which runtimes use, gets the specified result for every verb of every version.
 func TestLibcni(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -91,8 +90,8 @@ func TestLibcni(t *testing.T) {
 	}
 }
 
-// Plugins of the CNI project that come after scon-cni find what they need in its
-// result, also if the namespace is another one since.
+// Later plugins of the CNI project accept scon-cni's result, also if the namespace is
+// replaced by another one.
 func TestChained(t *testing.T) {
 	for name, ready := range map[string]int{"in place": 0, "pooled": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +127,7 @@ func TestChained(t *testing.T) {
 				return err
 			})
 			b.ping(pod)
-			// Not of the list: the portmap of Debian 12 looks for rules of IPv6 that it has not made.
+			// Not in the list: portmap of Debian 12 reads IPv6 rules that it has not made.
 			result, err := json.Marshal(last)
 			if err != nil {
 				t.Fatal(err)
@@ -158,8 +157,8 @@ func TestChained(t *testing.T) {
 	}
 }
 
-// CHECK finds out what somebody took away: in the container, and on the host,
-// where HOST is the container's end and ADDRESS its address.
+// CHECK detects damage in the container and on the host. HOST stands for the container's
+// end on the host, ADDRESS for its address.
 func TestCheck(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -184,7 +183,7 @@ func TestCheck(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			pod := nstest.New(t)
 			path := netns.Path(pod)
-			// A network of its own is prepared anew.
+			// A new network is prepared again.
 			conf := strings.Replace(conf, `"name": "net"`, fmt.Sprintf(`"name": "net%d"`, len(b.state().Networks)), 1)
 			b.want(b.cni("ADD", "c", path, conf))
 			b.want(b.cni("CHECK", "c", path, conf))
@@ -203,8 +202,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// STATUS tells a network in which no ADD succeeds from one that has lost what
-// its containers need.
+// STATUS distinguishes a network in which no ADD succeeds from one whose containers have
+// lost their connection.
 func TestStatus(t *testing.T) {
 	b := newBed(t)
 	gateway := b.port()
@@ -239,7 +238,7 @@ func TestStatus(t *testing.T) {
 	wants(bridge, "") // an ADD would make it again
 }
 
-// GC takes away what the runtime no longer knows, and nothing else.
+// GC removes the attachments that the runtime does not list, and no others.
 func TestGC(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -251,7 +250,7 @@ func TestGC(t *testing.T) {
 		t.Errorf("%d devices are left", n)
 	}
 	b.ping(two)
-	// As the specification called it at first.
+	// The early name in the specification.
 	b.want(b.cni("GC", "", "", b.conf(`"cni.dev/attachments": [{"containerID": "two", "ifname": "eth0"}]`)))
 	b.ping(two)
 	for _, absent := range []string{b.conf(), b.conf(`"cni.dev/valid-attachments": null`)} {
@@ -266,7 +265,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused with the specification's code.
+// Invalid requests are refused with the specified code.
 func TestRefusals(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -307,8 +306,8 @@ func TestRefusals(t *testing.T) {
 	b.wantNothing()
 }
 
-// DEL needs no more of a configuration than the network's name: an ADD may have
-// been refused for the rest, or somebody has changed it since.
+// DEL needs only the network's name of a configuration: ADD may have been refused for the
+// rest, or the file may have changed since.
 func TestDelWithInvalidConfiguration(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -325,7 +324,7 @@ func TestDelWithInvalidConfiguration(t *testing.T) {
 	b.want(b.cni("DEL", "c", netns.Path(pod), invalid))
 }
 
-// A value that is written like a key is none.
+// A value that equals a key's name is not a key.
 func TestNameOfKey(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -335,14 +334,14 @@ func TestNameOfKey(t *testing.T) {
 	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
 }
 
-// Networks with the same addresses at one bridge do not lease one twice.
+// Networks with the same addresses on one bridge never lease an address twice.
 func TestSameRange(t *testing.T) {
 	b := newBed(t)
 	b.start()
 	other := strings.Replace(b.conf(), `"name": "net"`, `"name": "other"`, 1)
 	confs := []string{b.conf(), other, b.conf(), other}
 	for i, conf := range confs {
-		if i == 2 { // and when the agent has heard of one of them only
+		if i == 2 { // also if the agent knows only one of them
 			b.kill()
 			b.start()
 		}
@@ -366,8 +365,8 @@ func TestSameRange(t *testing.T) {
 	b.wantNothing()
 }
 
-// A container may have two devices: the first keeps its routes, and has them
-// when the second is gone.
+// A container may have two devices: the first keeps its routes after the second is
+// removed.
 func TestTwoDevices(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -389,7 +388,7 @@ func TestTwoDevices(t *testing.T) {
 	nstest.Run(t, pod, "ping -n -q -c 1 -W 5 fd00:88::1")
 }
 
-// A range that is used up is refused, STATUS says so, and a DEL ends it.
+// An exhausted range is refused and reported by STATUS, until a DEL frees an address.
 func TestExhausted(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -408,7 +407,7 @@ func TestExhausted(t *testing.T) {
 	b.want(b.cni("ADD", "c", netns.Path(nstest.New(t)), conf))
 }
 
-// A container goes before the pool, which gives its addresses back.
+// A container has precedence over the pool, which releases its addresses.
 func TestExhaustedByPool(t *testing.T) {
 	b := newBed(t)
 	conf := strings.Replace(b.conf(), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.5"`, 1)
@@ -437,7 +436,7 @@ func TestExhaustedByPool(t *testing.T) {
 	}
 }
 
-// An agent does not start with files that say different things of one network.
+// An agent does not start with two configurations of one network.
 func TestNetworkTwice(t *testing.T) {
 	b := newBed(t)
 	var files []string

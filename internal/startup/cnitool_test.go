@@ -14,8 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// The CNI project's own program drives the plugin from ADD to DEL, in every
-// version that has results with interfaces.
+// The CNI project's cnitool runs the plugin from ADD to DEL, in every version whose results
+// have interfaces.
 func TestCnitool(t *testing.T) {
 	tool, err := exec.Command("go", "tool", "-n", "cnitool").Output()
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// hostLocal is a network whose addresses are those of the CNI project's
-// host-local, of a version that Debian's knows, too.
+// hostLocal is a network with the IPAM plugin host-local of the CNI project, in a version
+// that Debian's supports.
 func (b *bed) hostLocal(more ...string) string {
 	own := `{"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`
 	theirs := fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.dir)
 	return strings.Replace(strings.Replace(b.conf(more...), "1.1.0", "1.0.0", 1), own, theirs, 1)
 }
 
-// held are the addresses that host-local has leased.
+// held returns the addresses that host-local has leased.
 func (b *bed) held() []string {
 	files, _ := filepath.Glob(filepath.Join(b.dir, "net", "10.88.*"))
 	return files
 }
 
-// A stock IPAM plugin may give the addresses.
+// A stock IPAM plugin leases the addresses.
 func TestDelegatedIPAM(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -49,7 +49,7 @@ func TestDelegatedIPAM(t *testing.T) {
 		t.Error(out)
 	}
 	b.want(b.cni("DEL", "d", netns.Path(pod), conf))
-	// It hears what a container's engine wants of it.
+	// The plugin receives the arguments of the container's engine.
 	if out := b.want(b.cni("ADD", "e", netns.Path(pod), conf, "CNI_ARGS=IgnoreUnknown=1;IP=10.88.0.77")); !strings.Contains(out, `10.88.0.77/24`) {
 		t.Error(out)
 	}
@@ -62,8 +62,8 @@ func TestDelegatedIPAM(t *testing.T) {
 	}
 }
 
-// The agent dies with an address in host-local's directory: the next one tells
-// host-local, though nobody says DEL.
+// The agent dies with an address leased by host-local: the next agent releases it, without
+// a DEL.
 func TestKilledWithDelegate(t *testing.T) {
 	for _, at := range []string{"add-delegated", "add-leased", "add-made", "del-device", "del-lease"} {
 		t.Run(at, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestKilledWithDelegate(t *testing.T) {
 	}
 }
 
-// A DEL gives the address of a record that was made anew back to host-local.
+// A DEL releases the address of a rebuilt record at host-local.
 func TestCorruptRecordOfDelegate(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -109,8 +109,7 @@ func TestCorruptRecordOfDelegate(t *testing.T) {
 	b.wantNothing()
 }
 
-// A plugin that does not take an address back does not keep the agent from
-// serving others.
+// A plugin that fails to release an address does not keep the agent from serving others.
 func TestDelegateGone(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -138,8 +137,8 @@ func TestDelegateGone(t *testing.T) {
 	eventually(t, "the address is given back", func() bool { return len(b.held()) == 0 })
 }
 
-// A plugin that hangs in DEL holds up neither the agent's start, nor other
-// networks, nor its end, and is killed with the processes that it started.
+// A plugin that hangs in DEL delays neither the agent's start and end nor other networks,
+// and is killed with its child processes.
 func TestDelegateHangs(t *testing.T) {
 	b := newBed(t)
 	b.start()

@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// wantWhole fails unless the agent starts again, a container gets a network and
-// gives it back, and after that nothing is left.
+// wantWhole fails unless the agent starts again, a container gets and releases a network,
+// and nothing is left afterwards.
 func (b *bed) wantWhole(conf string) {
 	b.t.Helper()
 	pod := nstest.New(b.t)
@@ -30,8 +30,8 @@ func (b *bed) wantWhole(conf string) {
 	b.wantNothing()
 }
 
-// The agent dies at each step of ADD and of DEL; scon-cni then does the work
-// alone, which first takes away what is half done.
+// The agent dies at each step of ADD and of DEL; scon-cni then works without the agent, and
+// first removes the unfinished state.
 func TestKilledInPlace(t *testing.T) {
 	for _, at := range []string{"add-leased", "add-made", "add-kept", "del-begin", "del-device", "del-lease", "del-record"} {
 		t.Run(at, func(t *testing.T) {
@@ -64,7 +64,7 @@ func (b *bed) dieFilling(conf, at string) {
 	b.agent = nil
 }
 
-// The same with a pool, whose namespaces are there without a container.
+// The same for a pool, whose namespaces have no container.
 func TestKilledWithPool(t *testing.T) {
 	swaps(t)
 	for _, at := range []string{"pool-begin", "pool-made", "add-taken", "add-replaced", "add-kept", "del-begin", "del-device", "del-lease", "del-record", "del-name"} {
@@ -89,7 +89,7 @@ func TestKilledWithPool(t *testing.T) {
 	}
 }
 
-// scon-cni's own process dies while it works without an agent.
+// scon-cni dies while it works without an agent.
 func TestKilledAlone(t *testing.T) {
 	for _, at := range []string{"add-leased", "add-made", "add-kept"} {
 		t.Run(at, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestKilledAlone(t *testing.T) {
 	}
 }
 
-// Without an agent ADD works in place, or is refused; DEL succeeds.
+// Without an agent ADD works in place or is refused; DEL succeeds.
 func TestAgentDown(t *testing.T) {
 	b := newBed(t)
 	pod, two := nstest.New(t), nstest.New(t)
@@ -127,7 +127,7 @@ func TestAgentDown(t *testing.T) {
 	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
 	b.want(b.cni("VERSION", "", "", ""))
 
-	// An agent that comes takes over what is there.
+	// A new agent takes over the existing attachments.
 	b.start()
 	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
 	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
@@ -142,8 +142,7 @@ func TestAgentDown(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
-// A DEL that nobody has heard is not of a container that came later under the
-// same name.
+// A recorded DEL does not apply to a later container with the same name.
 func TestDeletedAndAddedAgain(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -160,7 +159,7 @@ func TestDeletedAndAddedAgain(t *testing.T) {
 	b.ping(pod)
 }
 
-// An agent that has been stopped is not taken for one that has gone.
+// A stopped agent is not treated as dead.
 func TestAgentStopped(t *testing.T) {
 	b := newBed(t)
 	b.start(reconcileEnv + "=10ms")
@@ -179,8 +178,8 @@ func TestAgentStopped(t *testing.T) {
 	b.wantNothing()
 }
 
-// The socket is not in the state directory, or the configuration names one of
-// nobody's: who works without the agent takes no other container's network away.
+// The socket is outside the state directory, or the configuration names a socket without an
+// agent: a process without the agent removes no other container's network.
 func TestSocketElsewhere(t *testing.T) {
 	t.Setenv(socketEnv, "run/startup.sock")
 	b := newBed(t)
@@ -209,7 +208,7 @@ func TestSocketElsewhere(t *testing.T) {
 	}
 }
 
-// Containers vanish without a DEL.
+// Containers end without a DEL.
 func TestVanished(t *testing.T) {
 	b := newBed(t)
 	b.withPool(1)
@@ -232,7 +231,7 @@ func TestVanished(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
-// A record that makes no sense is kept aside and made anew from the kernel.
+// A corrupt record is moved aside and rebuilt from the kernel's state.
 func TestCorruptRecord(t *testing.T) {
 	for name, more := range map[string]string{"in place": `"handOver": "none"`, "pooled": `"handOver": "swap"`} {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +255,7 @@ func TestCorruptRecord(t *testing.T) {
 			if aside, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "corrupt", "*")); len(aside) != 1 {
 				t.Errorf("kept aside: %v", aside)
 			}
-			// Its address is leased to nobody else.
+			// Its address is not leased again.
 			two := nstest.New(t)
 			if out := b.want(b.cni("ADD", "two", netns.Path(two), b.conf())); strings.Contains(out, `"address":"`+before.Addresses[0]) {
 				t.Errorf("leased twice: %s", out)
@@ -272,8 +271,8 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
-// A container that was named by its process alone, and has no device on the host,
-// is gone when its processes are.
+// A container that is known only by its process, without a device on the host, is gone when
+// its processes have ended.
 func TestProcessGone(t *testing.T) {
 	b := newBed(t)
 	b.port()
@@ -293,7 +292,7 @@ func TestProcessGone(t *testing.T) {
 	eventually(t, "its address is free", func() bool { return b.state().Networks[0].Addresses == 0 })
 }
 
-// The container of such a record vanishes: its address is free again.
+// After the container of such a record ends, its address is free again.
 func TestCorruptRecordVanished(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -314,8 +313,8 @@ func TestCorruptRecordVanished(t *testing.T) {
 	eventually(t, "its address is free", func() bool { return b.state().Networks[0].Addresses == 0 })
 }
 
-// A device that has no end on the host is found by its alias: one without a
-// record is taken away, and a record that makes no sense is made anew.
+// A device without an end on the host is found by its alias: without a record it is
+// removed; a corrupt record is rebuilt.
 func TestMarked(t *testing.T) {
 	b := newBed(t)
 	b.port()
@@ -361,7 +360,7 @@ func TestMarked(t *testing.T) {
 	}
 }
 
-// A second agent in the same place is refused, and disturbs nobody.
+// A second agent in the same namespace is refused and disturbs nothing.
 func TestTwoAgents(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -378,7 +377,7 @@ func TestTwoAgents(t *testing.T) {
 	b.ping(pod)
 	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
 
-	// In another namespace it is another host, with the same directory for names.
+	// In another namespace it is another host, with the same directory of names.
 	other := newBed(t)
 	other.withPool(1)
 	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
@@ -390,7 +389,7 @@ func TestTwoAgents(t *testing.T) {
 	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
 }
 
-// What another boot has left is worth nothing.
+// Files of another boot are ignored.
 func TestReboot(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -408,8 +407,7 @@ func TestReboot(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
-// A file that says nothing of the boot, or of the agent, takes no container its
-// network, and lets DEL succeed.
+// Invalid files about the boot or the agent disconnect no container, and DEL succeeds.
 func TestGarbledState(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -435,7 +433,7 @@ func TestGarbledState(t *testing.T) {
 	b.wantWhole(b.conf())
 }
 
-// A bridge that somebody has removed is made again.
+// A removed bridge is made again.
 func TestBridgeGone(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -446,7 +444,7 @@ func TestBridgeGone(t *testing.T) {
 	b.want(b.cni("ADD", "d", netns.Path(two), b.conf()))
 	b.ping(two)
 	b.want(b.cni("DEL", "d", netns.Path(two), b.conf()))
-	// Or another one has its name, which is no gateway.
+	// Or another device has its name, without a gateway address.
 	nstest.Run(t, b.host, "ip link del br0\nip link add br0 type bridge\nip link set br0 up")
 	b.want(b.cni("ADD", "e", netns.Path(one), b.conf()))
 	b.ping(one)
@@ -454,7 +452,7 @@ func TestBridgeGone(t *testing.T) {
 	nstest.Run(t, b.host, "ip link del br0")
 	b.stop()
 
-	// What the pool has hangs at nothing then.
+	// Pooled namespaces are without a bridge then.
 	b.withPool(2)
 	for i := range 3 {
 		nstest.Run(t, b.host, "ip link del br0")
@@ -464,7 +462,7 @@ func TestBridgeGone(t *testing.T) {
 	}
 }
 
-// What a network had on the host by an earlier configuration goes with the rest.
+// The host state of an earlier configuration is removed with the rest.
 func TestRenamedBridge(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -481,8 +479,8 @@ func TestRenamedBridge(t *testing.T) {
 	}
 }
 
-// A thousand containers come and go, and nothing grows: no device, namespace,
-// record, address or open file of the agent.
+// After a thousand containers the number of devices, namespaces, records, addresses and
+// open files of the agent has not grown.
 func TestThousandCycles(t *testing.T) {
 	b := newBed(t)
 	b.withPool(4)
@@ -504,8 +502,7 @@ func TestThousandCycles(t *testing.T) {
 		id := fmt.Sprint(i)
 		b.want(b.cni("ADD", id, netns.Path(pod), conf))
 		b.want(b.cni("DEL", id, netns.Path(pod), conf))
-		// A namespace that has been handed over and taken back is empty: the
-		// runtime makes a new one.
+		// A displaced namespace is reused only if it is empty; the runtime makes a new one.
 		if err := netns.Delete(pod); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// kindConf is a network of a kind, above m0 where it has a master.
+// kindConf is a network of a kind, with master m0 if the kind has a master.
 func (b *bed) kindConf(kind string, more ...string) string {
 	c := strings.Replace(b.conf(append([]string{fmt.Sprintf(`"kind": %q`, kind)}, more...)...), `"bridge": "br0", "isGateway": true,`, "", 1)
 	switch kind {
@@ -27,13 +27,13 @@ func (b *bed) kindConf(kind string, more ...string) string {
 	return strings.Replace(c, `"kind"`, `"master": "m0", "kind"`, 1)
 }
 
-// Every kind gives a container a network, from the pool and in place, and takes
-// it away; what the kernel has not is refused in clear words.
+// Every kind makes and removes a container's network, from the pool and in place; an
+// unsupported kind is refused with a clear error.
 func TestKinds(t *testing.T) {
 	for _, kind := range []string{"ptp", "netkit", "macvlan", "macvtap", "ipvlan", "ipvtap", "tc-routing"} {
 		t.Run(kind, func(t *testing.T) {
 			b := newBed(t)
-			// The gateway of kinds with a master is behind that.
+			// The gateway of kinds with a master is behind the master.
 			gateway := nstest.New(t)
 			nstest.Run(t, b.host, "ip link add m0 type veth peer name g0 netns "+gateway)
 			nstest.Run(t, gateway, "ip link set g0 up\nip addr add 10.88.0.1/24 dev g0")
@@ -77,7 +77,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A container's rates are at both ends of its device.
+// A container's rates are set at both ends of its device.
 func TestQoS(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -89,7 +89,7 @@ func TestQoS(t *testing.T) {
 		}
 	}
 	b.ping(pod)
-	// containerd asks for bursts without end.
+	// containerd requests bursts without a limit.
 	for i, most := range []string{`{"ingressRate": 8000, "ingressBurst": 34359738368}`, `{"egressRate": 400000000000, "egressBurst": 4294967295}`, `{"egressRate": 8000, "egressBurst": 4294967295}`} {
 		pod, id := nstest.New(t), fmt.Sprint(i)
 		b.want(b.cni("ADD", id, netns.Path(pod), b.conf(`"qos": `+most)))
@@ -106,7 +106,7 @@ func TestQoS(t *testing.T) {
 	}
 }
 
-// listen takes TCP connections in a namespace until the test ends.
+// listen accepts TCP connections in a namespace until the test ends.
 func listen(t *testing.T, ns string, port int) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
@@ -121,7 +121,7 @@ func listen(t *testing.T, ns string, port int) {
 	})
 }
 
-// connects tells whether a port takes a connection from a namespace.
+// connects reports whether a port accepts a connection from a namespace.
 func connects(t *testing.T, ns, addr string, port int) (connected bool) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
@@ -139,8 +139,8 @@ func connects(t *testing.T, ns, addr string, port int) (connected bool) {
 	return connected
 }
 
-// A container's rules let through what they accept and nothing else, and go
-// with it.
+// A container's rules accept the traffic they name and no other, and are removed with the
+// container.
 func TestRules(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -170,7 +170,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A microVM's tap is wired with the container's device.
+// A microVM's tap is connected with the container's device.
 func TestTap(t *testing.T) {
 	b := newBed(t)
 	b.start()

@@ -19,26 +19,24 @@ import (
 
 var costFile = flag.String("stage-log-cost", "", "write to this `file` what the log of stages costs, measured in 30 rounds")
 
-// logCost is what the log of stages costs. Every list has one value per round.
+// logCost is the cost of the log of stages. Every list has one value per round.
 type logCost struct {
 	Machine string `json:"machine"`
 	Kernel  string `json:"kernel"`
-	// EventNS is how long whoever logs a stage takes for it, the two looks at
-	// the clock with it.
+	// EventNS is the time to log one stage, with both readings of the clock.
 	EventNS []float64 `json:"event_ns"`
-	// EventCPUNS is the processor time of that, and of writing it to a file.
+	// EventCPUNS is its processor time, with that of writing it to a file.
 	EventCPUNS []float64 `json:"event_cpu_ns"`
-	// AddUS is an ADD by scon-cni out of the pool, as its runtime waits for it.
+	// AddUS is the time of an ADD by scon-cni from the pool, as the runtime sees it.
 	AddUS []float64 `json:"add_us"`
-	// StagesPerContainer are the most that a container has.
+	// StagesPerContainer is the largest number of stages of a container.
 	StagesPerContainer int `json:"stages_per_container"`
-	// AddPercent is the processor time of a container's stages, of the median
+	// AddPercent is the processor time of a container's stages, relative to the median
 	// ADD.
 	AddPercent float64 `json:"add_percent"`
 }
 
-// What the log of stages costs is measured; "scripts/bench-startup.sh log" has
-// it written down.
+// The cost of the log of stages is measured; "scripts/bench-startup.sh log" records it.
 func TestStageLogCost(t *testing.T) {
 	rounds := 2
 	if *costFile != "" {
@@ -77,8 +75,8 @@ func TestStageLogCost(t *testing.T) {
 	}
 }
 
-// logRound logs as many stages as are kept, and returns nanoseconds and
-// nanoseconds of processor time for each.
+// logRound fills the log of stages, and returns nanoseconds and nanoseconds of processor
+// time for each stage.
 func logRound(t *testing.T) (wall, cpu float64) {
 	t.Helper()
 	l, err := openStageLog(filepath.Join(t.TempDir(), "stages"))
@@ -96,7 +94,7 @@ func logRound(t *testing.T) (wall, cpu float64) {
 	return wall, float64(cpuTime(t)-before) / logged
 }
 
-// cpuTime is the processor time of this process, in nanoseconds.
+// cpuTime returns the processor time of this process, in nanoseconds.
 func cpuTime(t *testing.T) int64 {
 	t.Helper()
 	var u unix.Rusage

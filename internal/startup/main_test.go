@@ -26,11 +26,10 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// bin is a directory with scon-cni, and with the test's program as scon.
+// bin is a directory with scon-cni, and with the test binary as scon.
 var bin string
 
-// TestMain lets the test's program be what scon-cni becomes without an agent,
-// and an agent with its socket.
+// TestMain lets the test binary act as `scon cni` and as an agent with its socket.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "cni":
@@ -96,7 +95,7 @@ func runAlone() int {
 	return 0
 }
 
-// Variables of the environment that change an agent.
+// Environment variables that change an agent.
 const (
 	faultEnv     = "SCON_TEST_FAULT"     // the step at which it kills itself
 	configEnv    = "SCON_TEST_CONFIG"    // YAML, what is below startup:
@@ -106,7 +105,7 @@ const (
 	pauseEnv     = "SCON_TEST_PAUSE"     // directory of setPauses, for scon-cni alone
 )
 
-// setTimes takes shorter times out of the environment.
+// setTimes sets shorter times from the environment.
 func setTimes() {
 	for env, t := range map[string]*time.Duration{reconcileEnv: &reconcileInterval, patienceEnv: &lockPatience} {
 		if d, err := time.ParseDuration(os.Getenv(env)); err == nil {
@@ -115,8 +114,8 @@ func setTimes() {
 	}
 }
 
-// setPauses lets the process wait at a step for which there is a file
-// pause-STEP in a directory, until paused-STEP is taken away. One waits.
+// setPauses makes the process wait at a step while a directory has a file pause-STEP, until
+// paused-STEP is removed. One process waits at a time.
 func setPauses(dir string) {
 	die := step
 	step = func(name string) {
@@ -134,8 +133,8 @@ func setPauses(dir string) {
 	}
 }
 
-// pause lets the next who comes to a step wait there. The first function it
-// returns waits until somebody does, the second lets go.
+// pause makes the next process wait at a step. The first returned function waits until a
+// process is there, the second lets it continue.
 func (b *bed) pause(step string) (reached, goOn func()) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, "pause-"+step), nil, 0o600); err != nil {
@@ -156,7 +155,7 @@ func (b *bed) pause(step string) (reached, goOn func()) {
 		}
 }
 
-// setFault lets the process kill itself at a step.
+// setFault makes the process kill itself at a step.
 func setFault() {
 	if fault := os.Getenv(faultEnv); fault != "" {
 		step = func(name string) {
@@ -188,12 +187,12 @@ func runAgent(dir string) error {
 	})
 }
 
-// socketIn is where the agent of a directory listens.
+// socketIn returns the socket of a directory's agent.
 func socketIn(dir string) string {
 	return filepath.Join(dir, cmp.Or(os.Getenv(socketEnv), "startup.sock"))
 }
 
-// bed is a host in a namespace of its own, with or without an agent.
+// bed is a host in its own namespace, with or without an agent.
 type bed struct {
 	t     *testing.T
 	host  string // namespace
@@ -213,7 +212,7 @@ func newBed(t *testing.T) *bed {
 
 func (b *bed) socket() string { return socketIn(b.dir) }
 
-// start starts an agent; env are variables such as faultEnv's.
+// start starts an agent; env are variables such as faultEnv.
 func (b *bed) start(env ...string) {
 	b.t.Helper()
 	b.spawn(env...)
@@ -228,7 +227,7 @@ func (b *bed) start(env ...string) {
 	}
 }
 
-// spawn starts an agent and does not wait until it answers.
+// spawn starts an agent without waiting for it to answer.
 func (b *bed) spawn(env ...string) {
 	b.t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "scon"), "agent", b.dir)
@@ -243,7 +242,7 @@ func (b *bed) spawn(env ...string) {
 	b.t.Cleanup(b.kill)
 }
 
-// kill ends the agent at once; a second time it does nothing.
+// kill kills the agent; a second call does nothing.
 func (b *bed) kill() {
 	if b.agent != nil {
 		_ = b.agent.Process.Kill()
@@ -252,7 +251,7 @@ func (b *bed) kill() {
 	}
 }
 
-// stop ends the agent in order.
+// stop ends the agent with SIGTERM.
 func (b *bed) stop() {
 	b.t.Helper()
 	_ = b.agent.Process.Signal(unix.SIGTERM)
@@ -262,7 +261,7 @@ func (b *bed) stop() {
 	b.agent = nil
 }
 
-// state is what the agent says of itself.
+// state returns the agent's state.
 func (b *bed) state() control.Startup {
 	b.t.Helper()
 	s, err := control.Dial(b.socket()).Startup()
@@ -272,7 +271,7 @@ func (b *bed) state() control.Startup {
 	return s
 }
 
-// address is a container's.
+// address returns a container's address.
 func (b *bed) address(id string) string {
 	b.t.Helper()
 	for _, a := range b.state().Attachments {
@@ -285,8 +284,8 @@ func (b *bed) address(id string) string {
 	return ""
 }
 
-// withPool starts an agent that knows the network and has n namespaces of it
-// ready; 0 is no pool.
+// withPool starts an agent that knows the network and has n of its namespaces ready; 0
+// disables the pool.
 func (b *bed) withPool(n int, env ...string) {
 	b.t.Helper()
 	file := filepath.Join(b.dir, "net.conf")
@@ -302,7 +301,7 @@ func (b *bed) withPool(n int, env ...string) {
 	}
 }
 
-// testLog writes a process' words into the test's log.
+// testLog writes a process' output to the test's log.
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -310,7 +309,7 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answer is what scon-cni said.
+// answer is the output of scon-cni.
 type answer struct {
 	out  string
 	code int // exit status
@@ -345,7 +344,7 @@ func (b *bed) want(a answer) string {
 	return a.out
 }
 
-// conf is a network's configuration; more are further keys.
+// conf returns a network's configuration; more are further keys.
 func (b *bed) conf(more ...string) string {
 	c := fmt.Sprintf(`"cniVersion": "1.1.0", "name": "net", "type": "scon-cni", "socket": %q, "bridge": "br0", "isGateway": true,
 		"ipam": {"type": "scon", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}`, b.socket())
@@ -358,7 +357,7 @@ func (b *bed) ping(ns string) {
 	nstest.Run(b.t, ns, "ping -n -q -c 1 -W 5 10.88.0.1")
 }
 
-// wantNothing fails if anything of a container is left on the host.
+// wantNothing fails if any state of a container is left on the host.
 func (b *bed) wantNothing() {
 	b.t.Helper()
 	for _, name := range b.devices() {
@@ -377,7 +376,7 @@ func (b *bed) wantNothing() {
 	}
 }
 
-// devices are those that the agent has made on the host for containers.
+// devices returns the devices that the agent made on the host for containers.
 func (b *bed) devices() (names []string) {
 	b.t.Helper()
 	for line := range strings.Lines(nstest.Run(b.t, b.host, "ip -br link")) {
@@ -388,7 +387,7 @@ func (b *bed) devices() (names []string) {
 	return names
 }
 
-// records are the files of attachments.
+// records returns the files of attachments.
 func (b *bed) records() []string {
 	files, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "attachments", "*"))
 	return files

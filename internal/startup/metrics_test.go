@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// Prometheus reads what the startup service has, as docs/metrics.md says.
+// Prometheus parses the startup service's metrics, which match docs/metrics.md.
 func TestMetrics(t *testing.T) {
 	families := metricstest.Parse(t, func(w io.Writer) error {
 		return writeMetrics(w, control.Startup{

@@ -13,10 +13,10 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// wanted is the annotation of a container that wants the network.
+// wanted is the annotation of a container of the network.
 const wanted = `"scon.network": "net"`
 
-// script writes a runtime that runs some lines.
+// script writes a runtime that executes the given lines.
 func (b *bed) script(lines string) (path string) {
 	b.t.Helper()
 	path = filepath.Join(b.dir, "runtime")
@@ -26,8 +26,7 @@ func (b *bed) script(lines string) (path string) {
 	return path
 }
 
-// Whatever it is called with, the other runtime gets the same arguments, and its
-// exit status is scon-oci's.
+// The wrapped runtime gets all arguments unchanged, and scon-oci returns its exit status.
 func TestOCIPassesOn(t *testing.T) {
 	b := newBed(t)
 	b.withPool(0)
@@ -65,7 +64,7 @@ func TestOCIPassesOn(t *testing.T) {
 	}
 }
 
-// What a container has of its own stays, though it names a network.
+// A container with a network namespace of its own keeps it, though it names a network.
 func TestOCIKeeps(t *testing.T) {
 	b := newBed(t)
 	b.withPool(1)
@@ -94,7 +93,7 @@ func TestOCIKeeps(t *testing.T) {
 	}
 }
 
-// A bundle and a file that are named from the working directory.
+// A bundle and a file with paths relative to the working directory.
 func TestOCIRelativePaths(t *testing.T) {
 	b := newBed(t)
 	b.withPool(1)
@@ -121,8 +120,8 @@ func TestOCIRelativePaths(t *testing.T) {
 	}
 }
 
-// The agent dies at each step of a create and a delete by scon-oci. Whether the
-// engine deletes the container or only forgets it, nothing is left.
+// The agent dies at each step of a create and a delete by scon-oci. Nothing is left, whether
+// the engine deletes the container or forgets it.
 func TestKilledOCI(t *testing.T) {
 	for _, at := range []string{
 		"pool-begin", "pool-made", "oci-taken", "oci-named", "oci-kept", "oci-written",
@@ -166,7 +165,7 @@ func TestKilledOCI(t *testing.T) {
 	}
 }
 
-// scon-oci, or the runtime that it runs, is killed while it creates a container.
+// scon-oci, or the wrapped runtime, is killed while it creates a container.
 func TestKilledRuntime(t *testing.T) {
 	for who, script := range map[string]string{"scon-oci": "kill -KILL $PPID; exec sleep 60", "runtime": "kill -KILL $$"} {
 		for _, forgets := range []bool{false, true} {
@@ -202,8 +201,8 @@ func TestKilledRuntime(t *testing.T) {
 	}
 }
 
-// A container's environment, which its image can set, chooses a network only
-// where the settings list it; its annotation, and scon-oci's caller, always.
+// A container's environment, which its image can set, selects a network only if the settings
+// list it; the annotation and scon-oci's caller always do.
 func TestOCINetwork(t *testing.T) {
 	withEnv := func(annotations, env string) *bundle {
 		b, err := readBundle(writeBundle(t, strings.Replace(fmt.Sprintf(spec, annotations, ""), `"A=b"`, `"A=b", "SCON_NETWORK=`+env+`"`, 1)))

@@ -19,8 +19,7 @@ type vswitch struct {
 	db, main *exec.Cmd
 }
 
-// vswitch starts one, which ends with the test. The agent finds it by
-// OVS_RUNDIR.
+// vswitch starts an Open vSwitch that ends with the test. The agent finds it by OVS_RUNDIR.
 func (b *bed) vswitch() *vswitch {
 	b.t.Helper()
 	if _, err := exec.LookPath("ovs-vswitchd"); err != nil {
@@ -56,7 +55,7 @@ func (v *vswitch) run(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// end kills a process; a second time it does nothing.
+// end kills a process; a second call does nothing.
 func end(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -66,7 +65,7 @@ func (v *vswitch) try(args ...string) error {
 	return exec.Command("ovs-vsctl", append([]string{"--timeout=10"}, args...)...).Run()
 }
 
-// ctl changes the database, or reads it.
+// ctl changes or reads the database.
 func (v *vswitch) ctl(args ...string) string {
 	v.b.t.Helper()
 	out, err := exec.Command("ovs-vsctl", append([]string{"--timeout=10"}, args...)...).CombinedOutput()
@@ -76,8 +75,8 @@ func (v *vswitch) ctl(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A container is at a port of its own of the vSwitch; ports of different
-// tenants are in different VLANs.
+// Each container has its own port of the vSwitch; ports of different tenants are in different
+// VLANs.
 func TestOVS(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()
@@ -117,7 +116,7 @@ func TestOVS(t *testing.T) {
 	pods := []string{nstest.New(t), nstest.New(t), nstest.New(t)}
 	confs := []string{vlan("a", 1, "10"), vlan("a", 2, "10"), vlan("b", 3, "20")}
 	for i, pod := range pods {
-		// In one subnet, and so each other's neighbours if they are in one VLAN.
+		// In one subnet, so they are neighbours if they are in one VLAN.
 		confs[i] = strings.Replace(confs[i], `"10.88.`, `"10.88.0.0/16", "rangeStart": "10.88.`, 1)
 		confs[i] = strings.Replace(confs[i], `.0/24"`, `.9", "gateway": "10.88.9.9"`, 1)
 		b.want(b.cni("ADD", "v", netns.Path(pod), confs[i]))
@@ -132,7 +131,8 @@ func TestOVS(t *testing.T) {
 	}
 }
 
-// All tenants share one vPort of the vSwitch, as in figure 4d of startup.txt.
+// All tenants share one vPort of the vSwitch (Understanding Network Startup for Secure
+// Containers, figure 4d).
 func TestOVSRouting(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()
@@ -150,8 +150,8 @@ func TestOVSRouting(t *testing.T) {
 	}
 }
 
-// ovs-vswitchd ends and comes again, as with an update of Open vSwitch: containers'
-// ports are there again, and the agent has more made.
+// ovs-vswitchd is restarted, as by an update of Open vSwitch: containers' ports return, and
+// the agent can add more.
 func TestOVSRestarted(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()
@@ -180,7 +180,7 @@ func TestOVSRestarted(t *testing.T) {
 	b.wantNothing()
 }
 
-// Ports that an agent left which died are taken out of the database.
+// Ports left by a dead agent are removed from the database.
 func TestOVSKilled(t *testing.T) {
 	for _, at := range []string{"add-made", "del-device", "pool-made"} {
 		t.Run(at, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestOVSKilled(t *testing.T) {
 	}
 }
 
-// What is missing of Open vSwitch is said in clear words; a DEL succeeds.
+// A missing part of Open vSwitch is named in the error; DEL succeeds.
 func TestOVSMissing(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()

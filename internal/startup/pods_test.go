@@ -19,14 +19,14 @@ import (
 	"github.com/scon-project/scon/internal/lab/startbench/launch"
 )
 
-// podList is what a node of Kubernetes has as its network: ports of the host are
-// another plugin's, after scon-cni.
+// podList is the network of a Kubernetes node: another plugin, after scon-cni, publishes
+// ports.
 const podList = `{"cniVersion": "1.0.0", "name": "net", "plugins": [
 	%s,
 	{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}
 ]}`
 
-// engineConfig lets containerd use nothing of the machine's own.
+// engineConfig keeps containerd from using the machine's own directories.
 const engineConfig = `version = 2
 root = "DIR/root"
 state = "DIR/state"
@@ -55,7 +55,7 @@ type engine struct {
 	client cri.RuntimeServiceClient
 }
 
-// engine starts one with a list of plugins. It ends with the test.
+// engine starts a containerd with a list of plugins. It ends with the test.
 func (b *bed) engine(list string) *engine {
 	b.t.Helper()
 	e := &engine{b: b, dir: filepath.Join(b.dir, "engine")}
@@ -121,8 +121,8 @@ func (e *engine) sh(format string, args ...any) {
 	}
 }
 
-// removeIfNew returns what removes those folders, the inner ones first, that are
-// not there yet.
+// removeIfNew returns a function that removes those directories, inner ones first, that do
+// not exist yet.
 func removeIfNew(folders ...string) func() {
 	var missing []string
 	for _, dir := range folders {
@@ -132,13 +132,13 @@ func removeIfNew(folders ...string) func() {
 	}
 	return func() {
 		for _, dir := range missing {
-			_ = os.Remove(dir) // stays if somebody uses it by now
+			_ = os.Remove(dir) // fails if it is in use
 		}
 	}
 }
 
-// run starts a pod and returns its name for the engine; port is of the host, for
-// the pod's port 80, 0 for none.
+// run starts a pod and returns its ID; port is the host's port that is forwarded to the pod's
+// port 80, 0 for none.
 func (e *engine) run(name string, attempt uint32, port int32) (string, error) {
 	c := &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test", Attempt: attempt},
@@ -164,7 +164,7 @@ func (e *engine) remove(id string) error {
 	return err
 }
 
-// removeAll removes pods, and their names for the engine.
+// removeAll removes pods by their IDs.
 func (e *engine) removeAll(ids []string) {
 	e.b.t.Helper()
 	forAll(e.b.t, len(ids), func(i int) error {
@@ -177,7 +177,7 @@ func (e *engine) removeAll(ids []string) {
 	})
 }
 
-// forAll calls do for each number below n at once.
+// forAll calls do for each number below n, concurrently.
 func forAll(t *testing.T, n int, do func(i int) error) {
 	t.Helper()
 	errs := make([]error, n)
@@ -193,9 +193,8 @@ func forAll(t *testing.T, n int, do func(i int) error) {
 	}
 }
 
-// Thirty pods of containerd start at once, each in a pooled namespace, some with a
-// port of the host. The agent is killed, a pod started again, and after all have
-// gone nothing is left.
+// Thirty pods of containerd start at once, each in a pooled namespace, some with a port of the
+// host. The agent is killed, a pod is restarted, and after the end of all nothing is left.
 func TestPods(t *testing.T) {
 	swaps(t)
 	b := newBed(t)

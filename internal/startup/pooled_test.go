@@ -33,7 +33,7 @@ func swaps(t *testing.T) {
 	}
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -43,8 +43,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// awaitUserns waits until a process has a user namespace of its own, and a
-// network namespace with it.
+// awaitUserns waits until a process has its own user and network namespaces.
 func awaitUserns(t *testing.T, pid int) {
 	t.Helper()
 	ours, err := os.Readlink("/proc/self/ns/user")
@@ -57,8 +56,7 @@ func awaitUserns(t *testing.T, pid int) {
 	})
 }
 
-// A pooled namespace is put where the runtime has its own, which is wired for
-// somebody else.
+// A pooled namespace replaces the runtime's, which is then prepared for another container.
 func TestSwap(t *testing.T) {
 	swaps(t)
 	b := newBed(t)
@@ -88,7 +86,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// More than the pool has come at once: all get a network.
+// More containers than the pool holds start at once: all get a network.
 func TestPoolEmpty(t *testing.T) {
 	b := newBed(t)
 	b.withPool(3)
@@ -124,7 +122,7 @@ func TestPoolEmpty(t *testing.T) {
 	b.wantNothing()
 }
 
-// Where a namespace cannot be replaced the device is made in it.
+// If a namespace cannot be replaced, the device is made in it.
 func TestInPlace(t *testing.T) {
 	swaps(t)
 	b := newBed(t)
@@ -143,7 +141,7 @@ func TestInPlace(t *testing.T) {
 	t.Cleanup(func() { _ = netns.Delete(foreign) })
 	busy := nstest.New(t)
 	nstest.Run(t, busy, "ip link add d0 type bridge")
-	// As an engine's that starts a process to keep the namespace before ADD.
+	// Like an engine that starts a process to keep the namespace before ADD.
 	inhabited := nstest.New(t)
 	pause := exec.Command("sleep", "infinity")
 	nstest.Do(t, inhabited, func() {
@@ -181,7 +179,7 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// What the kernel gives to each namespace does not count as a device.
+// Devices that the kernel makes in each namespace do not count.
 func TestGivenDevices(t *testing.T) {
 	const headings = "Inter-|   Receive       |  Transmit\n face |bytes    packets|bytes    packets\n"
 	for devices, want := range map[string]bool{
@@ -196,7 +194,7 @@ func TestGivenDevices(t *testing.T) {
 	}
 }
 
-// oci runs scon-oci around a runtime that does nothing.
+// oci runs scon-oci with a runtime that does nothing.
 func (b *bed) oci(runtime string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(bin, "scon-oci"), append([]string{"--scon-socket", b.socket(), "--scon-runtime", runtime}, args...)...)
 	out, err := cmd.CombinedOutput()
@@ -215,7 +213,7 @@ func writeBundle(t *testing.T, spec string) string {
 const spec = `{"ociVersion": "1.0.2", "big": 12345678901234567890, "annotations": {%s}, "process": {"env": ["A=b"]},
 	"linux": {"cgroupsPath": "/x", "namespaces": [{"type": "pid"}, {"type": "network"}%s]}}`
 
-// netnsOf is the path of the network namespace in a bundle.
+// netnsOf returns the path of the network namespace in a bundle.
 func netnsOf(t *testing.T, dir string) (path string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -242,8 +240,8 @@ func netnsOf(t *testing.T, dir string) (path string) {
 	return path
 }
 
-// scon-oci puts a pooled namespace into a container's configuration, and takes
-// it away when the container is deleted.
+// scon-oci writes a pooled namespace into a container's configuration, and removes it when the
+// container is deleted.
 func TestOCI(t *testing.T) {
 	b := newBed(t)
 	b.withPool(1)
@@ -285,7 +283,7 @@ func TestOCI(t *testing.T) {
 		}
 	}
 
-	// What wants no network, or has one, stays as it is; an error is an error.
+	// A container that names no network, or has a namespace, stays unchanged; errors are reported.
 	dir := writeBundle(t, fmt.Sprintf(spec, "", ""))
 	if out, err := b.oci(runtime, "create", "--bundle", dir, "plain"); err != nil || netnsOf(t, dir) != "" {
 		t.Error(err, out)
@@ -310,13 +308,13 @@ func TestOCI(t *testing.T) {
 	eventually(t, "nothing of it is left", func() bool { return len(b.state().Attachments) == 0 })
 	b.stop()
 	b.wantNothing()
-	// Without an agent it is the other runtime.
+	// Without an agent scon-oci only executes the runtime.
 	if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
 		t.Error(err, out)
 	}
 }
 
-// A container with a user namespace of its own gets its device in place.
+// A container with its own user namespace gets its device in place.
 func TestOCIUserNamespace(t *testing.T) {
 	b := newBed(t)
 	b.withPool(1)

@@ -18,17 +18,16 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// What happens while something else is half done, which a pause makes sure of.
+// Concurrent operations, ordered by pauses at steps.
 
-// later is scon-cni's answer, when it comes.
+// later is the answer of a scon-cni that still runs.
 func (b *bed) later(verb, id, netnsPath, conf string, env ...string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() { answers <- b.cni(verb, id, netnsPath, conf, env...) }()
 	return answers
 }
 
-// A container that comes while the agent looks for those that have gone is none
-// of them.
+// An attachment made while the agent searches for dead containers is not released.
 func TestAddWhileReconciling(t *testing.T) {
 	b := newBed(t)
 	b.start(reconcileEnv + "=10ms")
@@ -44,8 +43,8 @@ func TestAddWhileReconciling(t *testing.T) {
 	b.ping(pod)
 }
 
-// An address that a container is just getting is nobody else's, also not of one
-// that comes with another configuration of the network.
+// An address that is being leased is not leased again, also not under another configuration
+// of the network.
 func TestChangedConfiguration(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -61,8 +60,7 @@ func TestChangedConfiguration(t *testing.T) {
 	}
 }
 
-// While a container takes an address back from the pool, the refill does not
-// take it.
+// While a container takes an address from the pool, the refill does not take it.
 func TestRefillTakesNoReturnedAddress(t *testing.T) {
 	b := newBed(t)
 	conf := strings.Replace(b.conf(`"handOver": "none"`), `"subnet": "10.88.0.0/24"`, `"subnet": "10.88.0.0/24", "rangeEnd": "10.88.0.3"`, 1)
@@ -86,8 +84,7 @@ func TestRefillTakesNoReturnedAddress(t *testing.T) {
 	b.want(<-added)
 }
 
-// A container whose runtime has given up waiting keeps nothing: its DEL may
-// have come first.
+// A container whose runtime stopped waiting keeps nothing: its DEL may have come before.
 func TestAskedInVain(t *testing.T) {
 	for name, hand := range map[string]string{"in place": "none", "pooled": "swap"} {
 		t.Run(name, func(t *testing.T) {
@@ -110,8 +107,8 @@ func TestAskedInVain(t *testing.T) {
 	}
 }
 
-// Without a record an address is free, and with one it is not: a DEL that does
-// not succeed, for the directory is read-only, changes nothing about that.
+// An address is free exactly if it has no record: a DEL that fails, since the directory is
+// read-only, changes nothing.
 func TestReadOnlyRecords(t *testing.T) {
 	b := newBed(t)
 	b.start()
@@ -138,7 +135,7 @@ func TestReadOnlyRecords(t *testing.T) {
 	}
 }
 
-// remount lets a directory be read-only, or no longer, until the test ends.
+// remount makes a directory read-only, or writable, until the test ends.
 func (b *bed) remount(dir, how string) {
 	b.t.Helper()
 	mount := func(source, target, flags string) {
@@ -157,8 +154,8 @@ func (b *bed) remount(dir, how string) {
 	mount(dir, dir, "remount,bind,"+how)
 }
 
-// An agent waits for a scon-cni that works without one, and does not take it for
-// another agent.
+// An agent waits for a scon-cni that works without an agent, and does not treat it as another
+// agent.
 func TestStartWhileAlone(t *testing.T) {
 	b := newBed(t)
 	pod := nstest.New(t)
@@ -179,8 +176,8 @@ func TestStartWhileAlone(t *testing.T) {
 	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
 }
 
-// The agent is killed and started again while many containers come: no address
-// is given twice, all that have one have a network, and nothing is left.
+// The agent is killed and restarted while many containers start: no address is leased twice,
+// each attached container has a network, and nothing is left.
 func TestKilledWhileManyCome(t *testing.T) {
 	b := newBed(t)
 	b.withPool(10)

@@ -8,8 +8,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// port gives the host a port m0, and what is behind it: a gateway of three
-// subnets, which forwards between them.
+// port adds a port m0 to the host, and a gateway behind it that forwards between three
+// subnets.
 func (b *bed) port() (gateway string) {
 	b.t.Helper()
 	gateway = nstest.New(b.t)
@@ -18,8 +18,8 @@ func (b *bed) port() (gateway string) {
 	return gateway
 }
 
-// Tenants share one port of the host, and do not reach each other: not across
-// it, not by the gateway behind it, not under another's address.
+// Tenants share one port of the host and cannot reach each other: neither directly, nor by the
+// gateway behind it, nor with another container's address.
 func TestRouting(t *testing.T) {
 	b := newBed(t)
 	gateway := b.port()
@@ -38,14 +38,14 @@ func TestRouting(t *testing.T) {
 		t.Errorf("m0: %s", out)
 	}
 
-	// What one says under another's name is heard by nobody.
+	// Frames with another container's source address are dropped.
 	nstest.Run(t, other, "ip addr add 10.88.0.9/24 dev eth0")
 	wantReach(t, other, map[string]bool{"10.88.0.1": false, "10.88.0.2": false})
 	nstest.Run(t, other, "ip addr del 10.88.0.9/24 dev eth0")
 	nstest.Run(t, other, "ip link set eth0 down\nip link set eth0 address 0a:58:0a:58:00:02\nip link set eth0 up\nip route add default via 10.88.1.1")
 	wantReach(t, other, map[string]bool{"10.88.1.1": false})
 
-	// The agent that comes next has the same table.
+	// The next agent uses the same table.
 	b.kill()
 	wantReach(t, one, map[string]bool{"10.88.0.3": true})
 	b.start()
@@ -64,7 +64,7 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// An agent that dies while it routes to a container leaves nothing of it.
+// An agent that dies while it adds a container leaves nothing of it.
 func TestRoutingKilled(t *testing.T) {
 	for _, at := range []string{"add-made", "add-kept", "del-begin", "del-device", "pool-made"} {
 		t.Run(at, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestRoutingKilled(t *testing.T) {
 	}
 }
 
-// What a container's way needs is looked at by CHECK.
+// CHECK examines the programs and the table of a container.
 func TestRoutingCheck(t *testing.T) {
 	b := newBed(t)
 	b.port()
@@ -115,7 +115,7 @@ func TestRoutingCheck(t *testing.T) {
 				t.Errorf("CHECK: %d %s", a.code, a.out)
 			}
 			b.want(b.cni("DEL", "c", netns.Path(pod), conf))
-			// The next agent mends what is shared.
+			// The next agent restores the shared state.
 			b.stop()
 			b.start()
 		})

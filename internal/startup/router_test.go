@@ -13,8 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// A container that says to be a router is not believed by the host, whose IPv6
-// would go there.
+// The host ignores router advertisements of containers.
 func TestNoRouterInContainer(t *testing.T) {
 	for kind, keys := range map[string]string{"veth": `"isGateway": false`, "ptp": `"kind": "ptp"`} {
 		t.Run(kind, func(t *testing.T) {
@@ -50,7 +49,7 @@ func advertise(t *testing.T, ns string) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		// Type, lifetime of half an hour; the kernel sums.
+		// Type, lifetime of half an hour; the kernel adds the checksum.
 		router := []byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}
 		err = errors.Join(
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
@@ -62,7 +61,7 @@ func advertise(t *testing.T, ns string) {
 	})
 }
 
-// routersHeard is how many advertisements of routers a namespace has got.
+// routersHeard returns the number of router advertisements that a namespace received.
 func routersHeard(t *testing.T, ns string) (count string) {
 	t.Helper()
 	nstest.Do(t, ns, func() {

@@ -13,8 +13,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// Somebody who takes all rules away does not take a container's security group,
-// its tenant's and the masquerading away for good, nor those of one to come.
+// After a flush of all rules, the security group of a container, the isolation of its tenant
+// and masquerading are restored, also for pooled namespaces.
 func TestFlushedRuleset(t *testing.T) {
 	b := newBed(t)
 	conf := b.conf(`"tenant": "a", "ipMasq": true, "rules": [{"direction": "ingress", "protocol": "tcp", "port": 80}, {"direction": "egress"}]`)

@@ -11,25 +11,25 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// tenantConf is a network of a tenant: number n has the subnet 10.88.n.0/24.
+// tenantConf is a network of a tenant: network n has the subnet 10.88.n.0/24.
 func (b *bed) tenantConf(tenant string, n int, port string, more ...string) string {
 	c := strings.Replace(b.conf(append([]string{port, fmt.Sprintf(`"tenant": %q`, tenant)}, more...)...), `"bridge": "br0", "isGateway": true,`, "", 1)
 	c = strings.Replace(c, `"name": "net"`, fmt.Sprintf(`"name": "net%d"`, n), 1)
 	return strings.Replace(c, "10.88.0.0/24", fmt.Sprintf("10.88.%d.0/24", n), 1)
 }
 
-// reaches tells whether an address answers a namespace's pings within seconds.
+// reaches reports whether an address answers pings of a namespace within seconds.
 func reaches(ns, addr string, seconds int) bool {
 	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c1", fmt.Sprint("-W", seconds), addr).Run() == nil
 }
 
-// pings is how many a namespace has got.
+// pings returns the number of pings that a namespace received.
 func pings(t *testing.T, ns string) string {
 	t.Helper()
 	return strings.Fields(nstest.Run(t, ns, "nstat -asz IcmpInEchos"))[2]
 }
 
-// wantReach fails unless addresses answer as they should.
+// wantReach fails unless addresses answer as expected.
 func wantReach(t *testing.T, ns string, want map[string]bool) {
 	t.Helper()
 	for addr, answers := range want {
@@ -43,8 +43,8 @@ func wantReach(t *testing.T, ns string, want map[string]bool) {
 	}
 }
 
-// Containers of a tenant reach each other and what is outside, and none of
-// another tenant's, also not by the host that forwards for all.
+// Containers of a tenant reach each other and outside hosts, but not those of another tenant,
+// also not through the host.
 func TestTenantsApart(t *testing.T) {
 	for kind, port := range map[string]string{
 		"veth": `"isGateway": true, "bridge": "br%d"`,
@@ -66,7 +66,7 @@ func TestTenantsApart(t *testing.T) {
 			}
 			wantReach(t, pods[0], map[string]bool{"10.88.0.1": true, "10.88.1.2": true, "10.88.2.2": false, "10.88.3.2": true})
 			wantReach(t, pods[2], map[string]bool{"10.88.2.1": true, "10.88.0.2": false})
-			// Not under another's address either, nor one that is nobody's.
+			// Nor with another container's address or an unused one.
 			echoes := pings(t, pods[2])
 			for _, from := range []string{"10.88.2.9", "203.0.113.7"} {
 				nstest.Run(t, pods[0], "ip addr add "+from+"/32 dev lo")
@@ -96,7 +96,7 @@ func TestTenantsApart(t *testing.T) {
 	}
 }
 
-// A network by which tenants would reach each other is refused.
+// A network that would connect tenants is refused.
 func TestTenantsRefused(t *testing.T) {
 	b := newBed(t)
 	nstest.Run(t, b.host, "ip link add m0 type veth peer name g0")
@@ -118,7 +118,7 @@ func TestTenantsRefused(t *testing.T) {
 			t.Errorf("want %q: %d %s", want, a.code, a.out)
 		}
 	}
-	// Also of an agent that has only heard of the first one.
+	// Also by an agent that knows the first one only from its records.
 	b.kill()
 	b.start()
 	if a := b.cni("ADD", "b", netns.Path(nstest.New(t)), b.tenantConf("b", 1, `"bridge": "br0"`)); a.code != 1 {

@@ -92,7 +92,7 @@ func TestLockIsHeldOnce(t *testing.T) {
 	unlock()
 }
 
-// A daemon that was killed a moment ago is not one that runs.
+// A daemon that was just killed is not treated as running.
 func TestLockOfDying(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := state.Lock(dir)
@@ -110,7 +110,7 @@ func TestLockOfDying(t *testing.T) {
 	again()
 }
 
-// The group of the socket reaches it also if root's umask is strict.
+// The socket's group can reach it also with a strict umask.
 func TestMakeUnderUmask(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	dir := filepath.Join(t.TempDir(), "scon")
@@ -133,7 +133,7 @@ func TestMakeUnderUmask(t *testing.T) {
 	}
 }
 
-// FuzzRead holds that what is taken can be used, and all else is ErrCorrupt.
+// FuzzRead checks that accepted states are usable, and that all others are ErrCorrupt.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"pid": 7, "netns": "device", "socket": "/run/scon/scon.sock", "config": {"Bridges": ["docker0"]}}`))
 	f.Add([]byte(`{"pid": -1, "socket": "scon.sock"}`))

@@ -20,8 +20,8 @@ import (
 	"github.com/scon-project/scon/internal/api/profiles"
 )
 
-// visitorEnv is the socket for a process that is no test, but a client of another
-// user.
+// visitorEnv is set in a process that acts as a client of another user; it holds the
+// socket.
 const visitorEnv = "SCON_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// visit asks for profiles, and prints the status and the beginning of each answer.
+// visit requests profiles and prints the status and the beginning of each answer.
 func visit(socket string) {
 	client := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -52,14 +52,13 @@ func visit(socket string) {
 	}
 }
 
-// control is a service with nothing but what every one has.
+// control is a service with only the common routes.
 type control struct{}
 
 func (control) Metrics(io.Writer) error { return nil }
 func (control) Stop() error             { return errors.ErrUnsupported }
 
-// TestRights holds that root reads profiles, and members of the socket's group do
-// not.
+// TestRights checks that root reads profiles, and members of the socket's group do not.
 func TestRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test takes other users' places: run it as root (sudo make test)")

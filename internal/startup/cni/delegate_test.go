@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A plugin that does not end is killed at the limit, also when a process that
-// left its group holds its pipes.
+// A plugin that does not end is killed at the time limit, also if a process that left its
+// group holds its pipes.
 func TestDelegateLimit(t *testing.T) {
 	defer func(d time.Duration) { delegateTimeout = d }(delegateTimeout)
 	delegateTimeout = 100 * time.Millisecond

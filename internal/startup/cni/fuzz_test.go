@@ -7,8 +7,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Whatever a runtime sends, it is a network that can be made, or is refused
-// with one of the specification's codes.
+// Every input is a valid network, or is refused with a code of the specification.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(with(`"kind": "ovs", "bridge": "b", "vlan": 5, "tenant": "a"`)))
 	f.Add([]byte(with(`"qos": {"ingressRate": 8000}, "rules": [{"direction": "ingress", "cidr": "10.0.0.0/8"}]`)))

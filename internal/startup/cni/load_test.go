@@ -17,7 +17,7 @@ func TestShippedList(t *testing.T) {
 	}
 }
 
-// with is a configuration with keys, and what else it takes.
+// with returns a configuration with the given keys and the required others.
 func with(keys string) string {
 	if !strings.Contains(keys, `"ipam"`) {
 		keys += `, "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}`
@@ -46,7 +46,7 @@ func refused(t *testing.T, content, want string) {
 	}
 }
 
-// Each key that is wrong is refused by its name, with what it wants.
+// Each invalid key is refused by its name, with the accepted values.
 func TestKeysRefused(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"name": "a/b"`: "invalid characters found in network name",
@@ -119,7 +119,7 @@ func TestKeysRefused(t *testing.T) {
 	}
 }
 
-// Two requests of one network have one digest; another setting has another.
+// Equal configurations have one digest; another setting changes it.
 func TestDigest(t *testing.T) {
 	const one = `{"cniVersion": "1.0.0", "name": "n", "type": "scon-cni", "ipam": {"type": "scon", "subnet": "10.0.0.0/24"}`
 	digest := func(more string) string {

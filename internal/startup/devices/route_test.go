@@ -10,9 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// A container's addresses are in the table of its port until it is removed, and
-// another process finds the same table; a device that goes by itself leaves its
-// addresses to Sweep.
+// A container's addresses stay in its port's table until it is removed, and another process
+// finds the same table. Sweep removes the addresses of a device that ended by itself.
 func TestRouteTable(t *testing.T) {
 	host, pod := nstest.New(t), nstest.New(t)
 	nstest.Run(t, host, "ip link add m0 type veth peer name m1")

@@ -19,7 +19,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// world is a host with a driver in it, and who is outside:
+// world is a host with a driver, and a host outside:
 //
 //	containers of bridge scon-... --- host 192.0.2.2, port 8080 --- outside 192.0.2.1
 type world struct {
@@ -60,8 +60,7 @@ func (w *world) open() {
 	})
 }
 
-// crash leaves a driver as a process leaves it that is killed, and starts
-// another.
+// crash leaves a driver as a killed process does, and starts another one.
 func (w *world) crash() {
 	w.t.Helper()
 	for id := range w.driver.held {
@@ -71,7 +70,7 @@ func (w *world) crash() {
 	w.open()
 }
 
-// run has a container join a network, and does Docker's part. It returns its
+// run joins a container to a network as Docker does, and returns the container's
 // namespace.
 func (w *world) run(net, endpoint, addr string, bindings ...any) (ns string) {
 	w.t.Helper()
@@ -99,19 +98,19 @@ func (w *world) run(net, endpoint, addr string, bindings ...any) (ns string) {
 	return ns
 }
 
-// publish asks for ports as Docker does.
+// publish publishes ports as Docker does.
 func (w *world) publish(net, endpoint string, bindings ...any) error {
 	return w.driver.ProgramExternalConnectivity(&network.ProgramExternalConnectivityRequest{
 		NetworkID: net, EndpointID: endpoint, Options: map[string]any{labelPorts: bindings},
 	})
 }
 
-// tcp is a binding as JSON has it.
+// tcp returns a binding as decoded from JSON.
 func tcp(host string, hostPort, port int) map[string]any {
 	return map[string]any{"Proto": unix.IPPROTO_TCP, "Port": port, "HostIP": host, "HostPort": hostPort, "HostPortEnd": hostPort}
 }
 
-// serve answers in a namespace with a name until the end of the test.
+// serve answers with a name in a namespace until the test ends.
 func (w *world) serve(ns, name string) {
 	w.t.Helper()
 	var l net.Listener
@@ -131,7 +130,7 @@ func (w *world) serve(ns, name string) {
 	}()
 }
 
-// reaches checks who answers at an address, "" for nobody.
+// reaches checks the name that answers at an address, "" for none.
 func (w *world) reaches(ns, addr, want string) {
 	w.t.Helper()
 	limit := 10 * time.Second
@@ -153,8 +152,8 @@ func (w *world) reaches(ns, addr, want string) {
 	}
 }
 
-// Networks, containers and published ports come and go, and survive a driver that
-// is killed.
+// Networks, containers and published ports are added and removed, and survive a killed
+// driver.
 func TestLife(t *testing.T) {
 	w := newWorld(t)
 	const endpoint, second = "aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb"
@@ -207,7 +206,7 @@ func TestLife(t *testing.T) {
 	w.wantNothing()
 }
 
-// wantNothing checks that nothing of the driver's is left on the host.
+// wantNothing checks that the driver left nothing on the host.
 func (w *world) wantNothing() {
 	w.t.Helper()
 	left := nstest.Run(w.t, w.host, "ip -o link") + nstest.Run(w.t, w.host, "nft list tables") + nstest.Run(w.t, w.host, "iptables -S")
@@ -221,7 +220,7 @@ func (w *world) wantNothing() {
 	}
 }
 
-// What a driver was killed in the middle of is put right.
+// A restarted driver completes or undoes what the killed one had begun.
 func TestCutOff(t *testing.T) {
 	w := newWorld(t)
 	const endpoint = "aaaaaaaaaaaaaaaaaaaa"
@@ -270,8 +269,8 @@ func TestCutOff(t *testing.T) {
 	w.wantNothing()
 }
 
-// A second driver does not touch what the first one has, and a file that makes
-// no sense is named.
+// A second driver does not change the first one's networks, and the error about an invalid
+// file names it.
 func TestStore(t *testing.T) {
 	w := newWorld(t)
 	w.do(func() error {

@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// localnet reads a bridge's route_localnet on the host.
+// localnet returns route_localnet of a bridge.
 func (w *world) localnet(id string) (value string) {
 	w.t.Helper()
 	w.do(func() error {
@@ -22,8 +22,8 @@ func (w *world) localnet(id string) (value string) {
 	return value
 }
 
-// Rules that another program removes are restored, and the host's loopback is
-// routed only where a port is published.
+// Rules that another program removes are restored, and route_localnet is set only on
+// bridges with a published port.
 func TestGuard(t *testing.T) {
 	w := newWorld(t)
 	const first, second, third = "aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccc"

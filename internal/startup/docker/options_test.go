@@ -13,7 +13,7 @@ const (
 	otherID = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"
 )
 
-// request is what Docker asks for a network with a subnet of IPv4.
+// request is Docker's request of a network with an IPv4 subnet.
 func request(id, pool, gateway string, generic map[string]any) *network.CreateNetworkRequest {
 	r := &network.CreateNetworkRequest{NetworkID: id, Options: map[string]any{labelGeneric: generic}}
 	if pool != "" {

@@ -58,7 +58,7 @@ func TestCooldown(t *testing.T) {
 	addresses(t, s, now, 4)
 	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}}, now)
 	s.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.3/29")}}, now)
-	// The one that never was leased first, then the one that cooled longest.
+	// First the address that was never leased, then the one that cooled longest.
 	got := strings.Join(addresses(t, s, now, 3), " ")
 	if want := "10.0.0.6/29 10.0.0.2/29 10.0.0.3/29"; got != want {
 		t.Errorf("leased %s, want %s", got, want)
@@ -72,7 +72,7 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
-// Whether there is an address to lease is no lease: what cools goes on cooling.
+// Full leases nothing: cooling addresses keep cooling.
 func TestFullLeasesNothing(t *testing.T) {
 	now := time.Now()
 	s := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29", RangeEnd: "10.0.0.4"})
@@ -84,8 +84,8 @@ func TestFullLeasesNothing(t *testing.T) {
 	}
 }
 
-// What a network has leased stays leased when its ranges change, and what it
-// leases afterwards under the old ones is leased under the new ones, too.
+// Leases stay leased when a network's ranges change, and later leases under the old ranges
+// are leased under the new ones, too.
 func TestChangedRanges(t *testing.T) {
 	now := time.Now()
 	old := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29"})

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 )
 
-// maker counts namespaces that are numbers.
+// maker makes and counts namespaces, which are numbers.
 type maker struct {
 	made, dropped, recycled atomic.Int64
 	err                     atomic.Pointer[error]
@@ -48,7 +48,7 @@ func (m *maker) pool(t *testing.T, c config.Pool) *Pool {
 	return p
 }
 
-// setPressure lets somebody have waited for a CPU.
+// setPressure sets the time in which a task waited for a CPU.
 func (p *Pool) setPressure(waited func() time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func TestFillsToTarget(t *testing.T) {
 	eventually(t, "filled again", func() bool { return p.Stats().Ready == 5 })
 }
 
-// small is a pool of one namespace at most, which make makes.
+// small is a pool of at most one namespace, which make makes.
 func small(make func() (Namespace, error), drop func(Namespace) error) *Pool {
 	return New(Options{
 		Config: config.Pool{WarmTarget: 1, Minimum: 1, Maximum: 1, MemoryLimit: 1 << 30, Cooldown: time.Minute},
@@ -86,7 +86,7 @@ func small(make func() (Namespace, error), drop func(Namespace) error) *Pool {
 	})
 }
 
-// Who needs what a namespace has leased waits for the one that is being made.
+// Shed waits for a namespace in preparation.
 func TestShedsWhatIsBeingMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, goOn := 0, make(chan struct{})
@@ -116,7 +116,7 @@ func TestShedsWhatIsBeingMade(t *testing.T) {
 	})
 }
 
-// A pool that is closed keeps nobody waiting, and no file.
+// A closed pool blocks no caller and keeps no file open.
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := small(func() (Namespace, error) { return nil, errors.New("no more") }, nil)
@@ -137,7 +137,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// A burst makes the pool expect the same again, until the cooldown is over.
+// After a burst the pool expects another one until the cooldown ends.
 func TestFollowsDemand(t *testing.T) {
 	m := new(maker)
 	p := m.pool(t, config.Pool{WarmTarget: 2, Minimum: 1, Maximum: 8, MemoryLimit: 1 << 30, Cooldown: 3 * time.Second})
@@ -151,7 +151,7 @@ func TestFollowsDemand(t *testing.T) {
 	eventually(t, "two are ready", func() bool { return p.Stats().Ready == 2 })
 }
 
-// While somebody waits for a CPU the refill does, too, unless little is ready.
+// While tasks wait for a CPU, the refill waits, unless few namespaces are ready.
 func TestLeavesCPUs(t *testing.T) {
 	m := new(maker)
 	p := m.pool(t, config.Pool{WarmTarget: 5, Minimum: 2, Maximum: 20, MemoryLimit: 1 << 30, Cooldown: time.Minute})
@@ -169,8 +169,8 @@ func TestLeavesCPUs(t *testing.T) {
 	}
 }
 
-// In a stream of containers that takes all of the CPUs nothing is made, not even
-// the minimum; in one that leaves time, the minimum is.
+// In a stream of containers that keeps the CPUs busy, the pool makes no namespaces; if CPUs
+// are idle, it makes the minimum.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(maker)
