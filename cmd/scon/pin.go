@@ -121,7 +121,7 @@ func (t *tool) newPinPlanCommand() *cobra.Command {
 func (t *tool) printPlan(p pin.Plan) error {
 	out := bufio.NewWriter(t.stdout)
 	if len(p.Settings) > 0 {
-		table := cli.NewTable("what", "of", "now", "then", "why")
+		table := cli.NewTable("setting", "device", "now", "planned", "reason")
 		for _, s := range p.Settings {
 			table.Add(s.Place(), ofWhom(s), cli.OrDash(s.Now), cli.OrDash(s.Want), s.Why)
 		}
@@ -181,7 +181,7 @@ func (t *tool) printApplied(results []pin.Result, notes []string) error {
 	out := bufio.NewWriter(t.stdout)
 	refused := 0
 	if len(results) > 0 {
-		table := cli.NewTable("what", "of", "before", "now", "comes to", "refused")
+		table := cli.NewTable("setting", "device", "before", "now", "effective", "refused")
 		for _, r := range results {
 			now := r.Want
 			if r.Refused != "" {
@@ -269,7 +269,7 @@ func (t *tool) printPinStatus(s pin.Status) error {
 		fmt.Fprintln(out, "The machine has rebooted since: 'scon pin restore' removes the saved state.")
 	}
 	if len(s.Settings) > 0 {
-		table := cli.NewTable("what", "of", "before", "wanted", "is", "comes to", "differs")
+		table := cli.NewTable("setting", "device", "before", "planned", "now", "effective", "differs")
 		for _, one := range s.Settings {
 			differs := one.Differs
 			if one.Waiting {

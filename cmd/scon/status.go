@@ -99,7 +99,7 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 		bytesText(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
 	line("entries", "%d", s.Totals.Entries)
 	if why := mostFirst(s.Reasons); why != "" {
-		line("uplinks", "regular there: %s", cli.Printable(why))
+		line("uplinks", "regular: %s", cli.Printable(why))
 	}
 	for _, other := range services[1:] {
 		fmt.Fprintln(t.stdout, other.line())

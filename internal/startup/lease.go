@@ -66,8 +66,8 @@ func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (er
 
 // leaseOfPool leases an address that a pooled namespace holds: containers come first.
 func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
-	n.hungry.Add(1)
-	defer n.hungry.Add(-1)
+	n.waiting.Add(1)
+	defer n.waiting.Add(-1)
 	for n.pool.Shed() {
 		step("lease-shed")
 		if leases, err = n.space.Allocate(now()); !errors.Is(err, ipam.ErrExhausted) {

@@ -17,11 +17,11 @@ import (
 
 // network is the agent's state of one network.
 type network struct {
-	conf   *cni.Conf // of the request that created it
-	digest string
-	space  *ipam.Space  // nil with another IPAM plugin
-	pool   *pool.Pool   // nil without a pool
-	hungry atomic.Int32 // containers that wait for an address
+	conf    *cni.Conf // of the request that created it
+	digest  string
+	space   *ipam.Space  // nil with another IPAM plugin
+	pool    *pool.Pool   // nil without a pool
+	waiting atomic.Int32 // containers that wait for an address
 
 	mu       sync.Mutex
 	prepared bool

@@ -74,7 +74,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 		}
 	}()
 	step("pool-begin")
-	if container == "" && n.hungry.Load() > 0 {
+	if container == "" && n.waiting.Load() > 0 {
 		return nil, fmt.Errorf("network %q: a container needs its addresses: %w", n.conf.Name, ipam.ErrExhausted)
 	}
 	if e.leases, err = n.space.Allocate(now()); err != nil {

@@ -42,8 +42,8 @@ type Record struct {
 	CNIPath     string           `json:"cni_path,omitempty"` // for another IPAM plugin
 	Conf        json.RawMessage  `json:"conf,omitempty"`     // for another IPAM plugin
 
-	key  string
-	anew bool // rebuilt, and completed by a request since
+	key       string
+	completed bool // rebuilt, and completed by a request since
 }
 
 // unknownNetwork is the network of rebuilt records: their addresses are reserved in
@@ -51,7 +51,7 @@ type Record struct {
 const unknownNetwork = "?"
 
 // rebuilt reports whether the record was rebuilt from the kernel's state.
-func (r *Record) rebuilt() bool { return r.Network.Name == unknownNetwork || r.anew }
+func (r *Record) rebuilt() bool { return r.Network.Name == unknownNetwork || r.completed }
 
 // unfinished reports whether the record was written for another IPAM plugin by an
 // ADD that was interrupted.
@@ -63,7 +63,7 @@ func (r *Record) of(at cni.Attachment, c *cni.Conf) *Record {
 		return r
 	}
 	known := *r
-	known.anew = true
+	known.completed = true
 	known.Network, known.ContainerID, known.IfName = c.Network, at.ContainerID, at.IfName
 	known.Netns = cmp.Or(r.Netns, at.Netns)
 	known.Args, known.CNIPath, known.Conf = at.Args, c.Path, c.Raw
@@ -111,7 +111,7 @@ type home struct {
 // a client without an agent to the state directory.
 func linkOf(socket string) string { return socket + ".state" }
 
-// leaveLink makes that link, or removes one that leads elsewhere.
+// leaveLink makes that link, or removes one that leads to another directory.
 func leaveLink(socket, stateDir string) error {
 	err := removeLink(socket)
 	if err == nil && socket != "" && filepath.Dir(socket) != filepath.Clean(stateDir) {

@@ -112,8 +112,8 @@ func wantBool(err error) error {
 	return nil
 }
 
-// elsewhere are options of other drivers, with the replacement.
-var elsewhere = map[string]string{
+// foreignOptions are options of other drivers, with the replacement.
+var foreignOptions = map[string]string{
 	"parent":       "containers leave by the host's routes, not by a parent device: remove the option, or use the driver macvlan or ipvlan",
 	"macvlan_mode": "an option of the driver macvlan",
 	"ipvlan_mode":  "an option of the driver ipvlan",
@@ -171,7 +171,7 @@ func (n *Network) setOptions(generic any) error {
 
 // unknown returns the error of an unknown option.
 func unknown(name string) error {
-	if why := elsewhere[name]; why != "" {
+	if why := foreignOptions[name]; why != "" {
 		return fmt.Errorf("option %s: %s", name, why)
 	}
 	var names []string
