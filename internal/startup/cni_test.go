@@ -279,7 +279,7 @@ func TestRefusals(t *testing.T) {
 		"no netns":           {"ADD", "c", "", b.conf(), `CNI_NETNS] missing`},
 		"vanished namespace": {"ADD", "c", "/run/netns/gone", b.conf(), `"code":8`},
 		"no namespace":       {"ADD", "c", "/dev/null", b.conf(), `"code":8`},
-		"the host's":         {"ADD", "c", netns.Path(b.host), b.conf(), `the host's own`},
+		"the host's":         {"ADD", "c", netns.Path(b.host), b.conf(), `is the host's`},
 		"no JSON":            {"ADD", "c", pod, "{", `"code":6`},
 		"unknown version":    {"ADD", "c", pod, strings.Replace(b.conf(), "1.1.0", "9.0.0", 1), `"code":1`},
 		"CHECK of old":       {"CHECK", "c", pod, strings.Replace(b.conf(), "1.1.0", "0.3.1", 1), `has no CHECK`},
@@ -294,7 +294,7 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	for want, a := range map[string]answer{
-		"has a device lo already": b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=lo"),
+		"already has a device lo": b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=lo"),
 		"HTTP status 431":         b.cni("ADD", "c", pod, b.conf(), "CNI_ARGS="+strings.Repeat("A=b;", 5000)),
 		"treats as a pattern":     b.cni("ADD", "c", pod, b.conf(), "CNI_IFNAME=eth%d"),
 		"too large":               b.cni("ADD", "c", pod, b.conf(fmt.Sprintf(`"args": %q`, strings.Repeat("x", 2<<20)))),

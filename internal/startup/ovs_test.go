@@ -235,5 +235,5 @@ func TestOVSMissing(t *testing.T) {
 	b.stop()
 	b.wantNothing()
 	b.start("PATH=/nowhere")
-	refused("ADD", conf, "program ovs-vsctl is missing", "openvswitch-switch")
+	refused("ADD", conf, "program ovs-vsctl of Open vSwitch is not installed", "openvswitch-switch")
 }
