@@ -51,14 +51,16 @@ func (t *tool) down(dir, namespace string) error {
 		return err
 	}
 	var stopped []string
+	var errs []error
 	for _, u := range slices.Backward(t.units) { // express last: it owns the state directory
 		pid, err := t.downOne(u, dir, namespace)
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err) // the other services are stopped all the same
 		if pid != 0 {
 			stopped = append(stopped, fmt.Sprintf("the %s (pid %d)", u.name, pid))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	slices.Reverse(stopped)
 	word := "No daemon was running"
@@ -88,6 +90,9 @@ func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
 		o.Socket = cmp.Or(t.socket, o.Socket)
 	}
 	if pid, err = t.stop(u, o.Socket); err != nil {
+		if s.PID != 0 {
+			err = fmt.Errorf("%w; end the %s with 'kill -9 %d', then run 'scon down' again", err, u.name, s.PID)
+		}
 		return 0, err
 	}
 	return pid, t.removeAll(u, o, s.PID)

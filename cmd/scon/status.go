@@ -2,8 +2,11 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +24,12 @@ func (t *tool) newStatusCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			services := t.services()
 			s, err := t.client().Status()
-			if err != nil && !asJSON {
+			if err != nil && asJSON && slices.ContainsFunc(services, func(s serviceStatus) bool { return s.Running }) {
+				down := api.Status{
+					State: api.StateDown, Hooks: []api.Hook{}, Containers: []api.Container{}, Skipped: []api.Skipped{}, Reasons: map[string]uint64{},
+				}
+				err = errors.Join(err, t.printJSON(statusDocument{down, services}))
+			} else if err != nil {
 				for _, other := range services {
 					if other.Running {
 						fmt.Fprintln(t.stdout, other.line())
@@ -59,19 +67,24 @@ type serviceStatus struct {
 }
 
 // services asks each service for its process.
-func (t *tool) services() (all []serviceStatus) {
+func (t *tool) services() []serviceStatus {
 	dir := filepath.Dir(t.socketOf(state.Express))
-	for _, u := range t.units {
+	all := make([]serviceStatus, len(t.units))
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	for i, u := range t.units {
 		s := serviceStatus{Name: string(u.Service), Socket: u.Socket(dir)}
 		if u.Service == state.Express {
 			s.Name, s.Socket = "express", t.socketOf(u.Service)
 		}
-		p, err := u.process(s.Socket)
-		if err != nil {
-			s.Error = err.Error()
-		}
-		s.Running, s.PID, s.Version = p.PID != 0, p.PID, p.Version
-		all = append(all, s)
+		asked.Go(func() {
+			p, err := u.process(s.Socket)
+			if err != nil {
+				s.Error = err.Error()
+			}
+			s.Running, s.PID, s.Version = p.PID != 0, p.PID, p.Version
+			all[i] = s
+		})
 	}
 	return all
 }

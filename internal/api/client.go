@@ -15,8 +15,12 @@ import (
 	"time"
 )
 
-// callTimeout limits one call; the longest answer is a full table of flows.
-const callTimeout = 30 * time.Second
+const (
+	// callTimeout limits one call; the longest answer is a full table of flows.
+	callTimeout = 30 * time.Second
+	// processTimeout limits the request for a service's process.
+	processTimeout = 3 * time.Second
+)
 
 // Identity describes a service in error messages.
 type Identity struct {
@@ -54,9 +58,10 @@ type Process struct {
 	Version string `json:"version"`
 }
 
-// Process returns the service's process.
+// Process returns the service's process. It waits for processTimeout only, so that a
+// service that hangs does not keep the others from being asked.
 func (s *Service) Process() (p Process, err error) {
-	return p, s.Get(StatusPath, nil, &p)
+	return p, s.call(processTimeout, http.MethodGet, StatusPath, nil, &p)
 }
 
 // Metrics writes the service's counters in Prometheus' text format.
@@ -79,7 +84,7 @@ func (s *Service) Stop() error { return s.Post(stopPath, struct{}{}, &struct{}{}
 
 // Get reads the JSON document at a path.
 func (s *Service) Get(path string, q url.Values, answer any) error {
-	return s.call(http.MethodGet, path+"?"+q.Encode(), nil, answer)
+	return s.call(callTimeout, http.MethodGet, path+"?"+q.Encode(), nil, answer)
 }
 
 // Post sends a JSON document to a path and reads the answer.
@@ -88,7 +93,7 @@ func (s *Service) Post(path string, document, answer any) error {
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", path, err)
 	}
-	return s.call(http.MethodPost, path, bytes.NewReader(body), answer)
+	return s.call(callTimeout, http.MethodPost, path, bytes.NewReader(body), answer)
 }
 
 // Stream returns a stream of JSON documents that lasts until ctx or the service ends. The
@@ -97,8 +102,8 @@ func (s *Service) Stream(ctx context.Context, path string) (io.ReadCloser, error
 	return s.ask(ctx, http.MethodGet, path, nil)
 }
 
-func (s *Service) call(method, target string, body io.Reader, answer any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+func (s *Service) call(limit time.Duration, method, target string, body io.Reader, answer any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	document, err := s.ask(ctx, method, target, body)
 	if err != nil {

@@ -11,6 +11,9 @@ const (
 	StateActive = "active" // packets of known connections go express
 	StatePaused = "paused" // by `scon pause`: every packet goes regular
 	StateInert  = "inert"  // every packet goes regular, for the reason Status.Why
+	// StateDown is what scon status prints for a daemon that does not answer while
+	// other services run.
+	StateDown = "down"
 )
 
 // States of a Conentry.

@@ -91,8 +91,12 @@ type Counts struct {
 	Grown       uint64            // rings
 }
 
-// mostSessions bounds the processes that are connected.
-const mostSessions = 4096
+// mostSessions bounds the processes that are connected, and mostSessionsOfNetns those of
+// one network namespace, so that a container cannot take all.
+const (
+	mostSessions        = 4096
+	mostSessionsOfNetns = 1024
+)
 
 // New makes the socket and serves it.
 func New(o Options) (*Broker, error) {

@@ -46,8 +46,7 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 		return err
 	}
 	o.Logger.Info("the pipe is up", "socket", Socket(o.StateDir))
-	client := control.Dial(o.Socket)
-	go service.NewWatchdog().Probe(ctx, func() error { _, err := client.Pipe(); return err })
+	go service.NewWatchdog().Probe(ctx, func() error { b.Status(); return nil })
 	for range network { // until ctx ends; changes are seen to where they are heard of
 	}
 	if ctx.Err() == nil {

@@ -75,9 +75,15 @@ func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.sessions) >= mostSessions {
+	own := 0
+	for other := range b.sessions {
+		if other.cookie == s.cookie {
+			own++
+		}
+	}
+	if len(b.sessions) >= mostSessions || own >= mostSessionsOfNetns {
 		b.counts.Refused["processes"]++
-		return nil, fmt.Errorf("%d processes are connected already", mostSessions)
+		return nil, fmt.Errorf("%d processes are connected already, %d of them of the same network namespace", len(b.sessions), own)
 	}
 	b.sessions[s] = true
 	return s, nil

@@ -43,7 +43,7 @@ func Run(ctx context.Context, o service.Options) (err error) {
 		return errors.Join(err, s.close())
 	}
 	o.Logger.Info("startup is up", "agent", s.agent != nil, "docker_driver", s.driver != nil)
-	go service.NewWatchdog().Probe(ctx, probe(o.Socket))
+	go service.NewWatchdog().Probe(ctx, s.probe)
 	err = attend(ctx, rules)
 	stop()
 	<-served
@@ -67,17 +67,13 @@ func attend(ctx context.Context, rules <-chan changes.Event) error {
 	}
 }
 
-// probe sends a request to the service's own socket: it checks that the agent's lock
-// is not stuck.
-func probe(socket string) func() error {
-	client := control.Dial(socket)
-	return func() error {
-		_, err := client.Startup()
-		if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
-			return nil // without an agent
-		}
-		return err
+// probe proves that the agent's locks can be taken.
+func (s *server) probe() error {
+	if s.agent == nil {
+		return nil
 	}
+	_, err := s.agent.Startup()
+	return err
 }
 
 // server is the parts of the service.

@@ -109,7 +109,7 @@ func (s State) Write(dir string) error {
 		return fmt.Errorf("write state: %w", err)
 	}
 	draft := file(dir) + ".new"
-	if err := os.WriteFile(draft, append(content, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(draft, append(content, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	if err := os.Rename(draft, file(dir)); err != nil {
