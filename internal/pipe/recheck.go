@@ -90,7 +90,7 @@ func (c *connection) settleCheck(err error) (again bool) {
 	}
 	if err != nil {
 		b.counts.Refused["rules changed"]++
-		b.log.Debug("pipe: the network does not let a connection be any more", "name", c.name, "error", err)
+		b.log.Debug("pipe: the network does not allow a connection any more; reset it", "name", c.name, "error", err)
 		c.reset()
 		return false
 	}

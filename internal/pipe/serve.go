@@ -47,10 +47,10 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	}
 	o.Logger.Info("the pipe is up", "socket", Socket(o.StateDir))
 	go service.NewWatchdog().Probe(ctx, func() error { b.Status(); return nil })
-	for range network { // until ctx ends; changes are seen to where they are heard of
+	for range network { // until ctx ends; Recheck is called where a change is read
 	}
 	if ctx.Err() == nil {
-		err = errors.New("the kernel no longer tells of changes of the network")
+		err = errors.New("the kernel no longer announces changes of the network")
 	}
 	stop()
 	<-served
@@ -73,7 +73,7 @@ func (s *server) Stop() error {
 // Metrics writes what the broker counts.
 func (s *server) Metrics(w io.Writer) error { return writeMetrics(w, s.broker.Status(), s.started) }
 
-// Clean takes away what a broker left that died. The caller holds the lock of the
+// Clean removes what a broker that died has left. The caller holds the lock of the
 // service's directory. The directory that containers mount stays: they would not
 // find the next broker.
 func Clean(o service.Options) error {

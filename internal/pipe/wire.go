@@ -36,7 +36,7 @@ type reply struct {
 	taken      func() // called once they are sent
 }
 
-var errMessage = errors.New("no request of the pipe's protocol")
+var errMessage = errors.New("not a request of the pipe's protocol")
 
 // parseRequest reads a packet. Bytes without a meaning have to be 0.
 func parseRequest(b []byte) (r request, err error) {

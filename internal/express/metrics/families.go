@@ -30,7 +30,7 @@ var (
 	containerRegular = metrics.Counter("scon_container_regular_packets_total", "Packets that a container sent or received on the regular path.", "container", "device", "reason")
 
 	changes    = metrics.Counter("scon_changes_total", "Changes that made decisions stale since the daemon's start.", "kind")
-	lost       = metrics.Counter("scon_messages_lost_total", "How often the kernel told more than was read in time since the daemon's start: everything is looked at anew then.", "source")
+	lost       = metrics.Counter("scon_messages_lost_total", "Times that netlink messages were lost since the daemon's start; the whole state is read again then.", "source")
 	heartbeats = metrics.Counter("scon_heartbeats_total", "Signs of life to the programs since the daemon's start.")
 )
 
