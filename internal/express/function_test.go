@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ import (
 // newHalver makes a program at FORWARD that drops every second packet.
 func newHalver(b *scontest.Bed) *ebpf.Program {
 	b.T.Helper()
-	if err := features.HaveProgramType(ebpf.Netfilter); err != nil {
+	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
 		b.T.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
 	}
 	met, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})

@@ -2,9 +2,12 @@ package docker
 
 import (
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/docker/go-plugins-helpers/network"
 
@@ -78,10 +81,24 @@ func TestGuard(t *testing.T) {
 		})
 	}
 	w.t = t
-	written := w.driver.written
-	w.do(w.driver.restoreRules)
-	if w.driver.written != written {
-		t.Error("rules that are in place were written again")
+	// Rules that are in place are not written again: that would be a change, which
+	// the driver follows.
+	monitor := exec.Command("ip", "netns", "exec", w.host, "nft", "monitor")
+	changes, err := monitor.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := monitor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // until it listens
+	w.do(w.driver.restoreAdmission)
+	time.Sleep(200 * time.Millisecond)
+	_ = monitor.Process.Kill()
+	text, _ := io.ReadAll(changes)
+	_ = monitor.Wait()
+	if len(text) > 0 {
+		t.Errorf("rules that are in place were written again: %s", text)
 	}
 
 	w.do(func() error {

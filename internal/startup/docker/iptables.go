@@ -71,8 +71,21 @@ func admitBridges(ctx context.Context, command string, bridges []string) error {
 		_, err := iptables(ctx, command+"-restore", script+"-X "+admitChain+"\nCOMMIT\n", "--noflush")
 		return err
 	}
-	_, err = iptables(ctx, command+"-restore", admitScript(lines, bridges), "--noflush")
+	script := admitScript(lines, bridges)
+	if isAdmitted(lines, script) {
+		return nil // to write the chain again would be a change of rules, which is followed by a look
+	}
+	_, err = iptables(ctx, command+"-restore", script, "--noflush")
 	return err
+}
+
+// isAdmitted reports whether a filter table, as `iptables -S` prints it, is what a
+// script of admitScript would make it.
+func isAdmitted(lines []string, script string) bool {
+	rules := func(lines []string) []string {
+		return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.HasPrefix(line, "-A "+admitChain+" ") })
+	}
+	return slices.Contains(lines, "-A FORWARD -j "+admitChain) && slices.Equal(rules(lines), rules(strings.Split(script, "\n")))
 }
 
 // admitScript returns the input of iptables-restore that writes the chain, given the
