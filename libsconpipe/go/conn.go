@@ -26,8 +26,8 @@ func newConn(s *socket) *Conn { return &Conn{socket: s, local: s.name(false), re
 // Read receives at most as many bytes as b has room for; io.EOF at the end.
 func (c *Conn) Read(b []byte) (int, error) {
 	d := &c.socket.in
-	d.turn.Lock()
-	defer d.turn.Unlock()
+	d.call.Lock()
+	defer d.call.Unlock()
 	n, err := c.socket.try(d, func() (int, error) {
 		if len(b) == 0 {
 			return 0, nil
@@ -41,11 +41,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.wrap("read", err)
 }
 
-// Write sends all of b; less only with an error.
+// Write sends all of b, or returns an error and the bytes sent before it.
 func (c *Conn) Write(b []byte) (sent int, err error) {
 	d := &c.socket.out
-	d.turn.Lock()
-	defer d.turn.Unlock()
+	d.call.Lock()
+	defer d.call.Unlock()
 	for first := true; first || sent < len(b); first = false {
 		n, err := c.socket.try(d, func() (int, error) {
 			if len(b) == 0 {
@@ -62,10 +62,10 @@ func (c *Conn) Write(b []byte) (sent int, err error) {
 	return sent, nil
 }
 
-// Close closes the connection. What was written can be read by the peer.
+// Close closes the connection. The peer can still read what was written.
 func (c *Conn) Close() error { return c.wrap("close", c.socket.close()) }
 
-// CloseWrite says that no more is written.
+// CloseWrite ends the sending direction; the peer reads io.EOF.
 func (c *Conn) CloseWrite() error {
 	c.socket.mu.RLock()
 	defer c.socket.mu.RUnlock()
@@ -78,7 +78,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Engine that copies the bytes.
+// Engine returns the engine that copies the bytes.
 func (c *Conn) Engine() (Engine, error) {
 	c.socket.mu.RLock()
 	defer c.socket.mu.RUnlock()
@@ -93,10 +93,10 @@ func (c *Conn) Engine() (Engine, error) {
 	return Engine(engine), nil
 }
 
-// LocalAddr is an Addr.
+// LocalAddr returns an Addr.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is an Addr.
+// RemoteAddr returns an Addr.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline bounds Read and Write; see net.Conn.
@@ -125,7 +125,7 @@ func (c *Conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: "pipe", Source: c.local, Addr: c.remote, Err: err}
 }
 
-// Listener is a name that others connect to, a net.Listener.
+// Listener accepts connections to a name. It is a net.Listener.
 type Listener struct {
 	socket *socket
 	addr   Addr
@@ -133,7 +133,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Accept takes the connection that has waited longest.
+// Accept returns the oldest waiting connection.
 func (l *Listener) Accept() (net.Conn, error) {
 	d := &l.socket.in
 	sid, err := l.socket.try(d, func() (int, error) {
@@ -154,10 +154,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return newConn(s), nil
 }
 
-// Close gives the name back. Connections that were accepted live on.
+// Close releases the name. Accepted connections stay open.
 func (l *Listener) Close() error { return l.wrap("close", l.socket.close()) }
 
-// Addr is an Addr.
+// Addr returns an Addr.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // SetDeadline bounds Accept.

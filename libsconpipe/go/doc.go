@@ -1,15 +1,15 @@
-// Package sconpipe exchanges bulk data with processes of other containers of this
-// machine through SCON's pipe: connections and listeners as package net has them,
-// over libsconpipe, which is built into the program. It takes cgo.
+// Package sconpipe exchanges bulk data with processes in other containers of this machine
+// through SCON's pipe. It offers connections and listeners as package net does, over
+// libsconpipe, which is linked into the program. It needs cgo.
 //
-// The way of a call:
+// A call, step by step:
 //
-//  1. Read, Write and Accept ask the library, which does not wait.
-//  2. What has to wait arms its socket in the one set of sockets that a goroutine
-//     waits for, and sleeps until that tells it, the deadline is over, or the
-//     socket is closed. Then it asks again.
+//  1. Read, Write and Accept call the library, which does not block.
+//  2. If the library returns EAGAIN, the call arms its socket in the process's only set of
+//     sockets, on which one goroutine waits. The call sleeps until that goroutine wakes it,
+//     the deadline passes, or the socket is closed. Then it calls the library again.
 //
-// Go does not see that a source of the library has changed, for these are in
-// another folder: after a change "go clean -cache" has it built again, else it may
-// speak another version of the protocol than the broker.
+// The library's sources are in another folder, so Go does not notice changes to them: run
+// "go clean -cache" after a change, or the library may use another version of the protocol
+// than the broker.
 package sconpipe

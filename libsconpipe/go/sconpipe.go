@@ -19,10 +19,10 @@ import (
 	"unsafe"
 )
 
-// Engine is what copies a connection's bytes.
+// Engine copies a connection's bytes.
 type Engine int
 
-// The engines; docs/pipe.md tells them apart.
+// The engines; see docs/pipe.md.
 const (
 	Sealed Engine = C.PD_ENGINE_SEALED
 	BPF    Engine = C.PD_ENGINE_BPF
@@ -30,17 +30,16 @@ const (
 	Unix   Engine = C.PD_ENGINE_UNIX
 )
 
-// Config says how to connect and to listen.
+// Config configures Dial and Listen.
 type Config struct {
-	// Engines that are accepted; none means those that the library takes by
-	// itself.
+	// Engines that are accepted; empty: the library's default.
 	Engines []Engine
 }
 
-// Addr is a name in the pipe: one of TCP's, which the pipe has instead.
+// Addr is a name in the pipe: an address and a TCP port.
 type Addr netip.AddrPort
 
-// Network is "pipe".
+// Network returns "pipe".
 func (Addr) Network() string { return "pipe" }
 
 func (a Addr) String() string { return netip.AddrPort(a).String() }
@@ -48,10 +47,10 @@ func (a Addr) String() string { return netip.AddrPort(a).String() }
 // Dial connects to a name, such as "172.17.0.2:7000".
 func Dial(address string) (*Conn, error) { return Config{}.Dial(address) }
 
-// Listen takes a name, such as "0.0.0.0:7000"; port 0 chooses one.
+// Listen binds a name, such as "0.0.0.0:7000"; port 0 chooses a free one.
 func Listen(address string) (*Listener, error) { return Config{}.Listen(address) }
 
-// Dial connects to a name. It returns when the connection waits to be accepted.
+// Dial connects to a name. It returns once the connection is in the listener's backlog.
 func (c Config) Dial(address string) (*Conn, error) {
 	name, err := parse(address)
 	if err != nil {
@@ -61,7 +60,7 @@ func (c Config) Dial(address string) (*Conn, error) {
 	if err == nil {
 		to := sockaddr(name)
 		var n C.int
-		if n, err = C.pd_connect(s.sid, &to, C.sizeof_struct_sockaddr_in); n == 0 { // else errno may be an inner call's
+		if n, err = C.pd_connect(s.sid, &to, C.sizeof_struct_sockaddr_in); n == 0 { // otherwise errno may stem from an inner call
 			err = s.poll()
 		}
 		if err != nil {
@@ -74,7 +73,7 @@ func (c Config) Dial(address string) (*Conn, error) {
 	return newConn(s), nil
 }
 
-// Listen takes a name.
+// Listen binds a name.
 func (c Config) Listen(address string) (*Listener, error) {
 	name, err := parse(address)
 	if err != nil {
@@ -103,7 +102,7 @@ func (c Config) Listen(address string) (*Listener, error) {
 // backlog of a Listener.
 const backlog = 1024
 
-// open makes a socket with the options, which does not block.
+// open makes a non-blocking socket with the options.
 func (c Config) open() (*socket, error) {
 	sid, err := C.pd_socket(C.AF_INET, C.SOCK_STREAM|C.SOCK_NONBLOCK, 0)
 	if sid < 0 {
@@ -139,7 +138,7 @@ func parse(address string) (netip.AddrPort, error) {
 	return name, nil
 }
 
-// sockaddr has a name as the library has it.
+// sockaddr returns a name in the library's form.
 func sockaddr(name netip.AddrPort) C.struct_sockaddr {
 	var to C.struct_sockaddr_in
 	to.sin_family = C.AF_INET
@@ -149,7 +148,7 @@ func sockaddr(name netip.AddrPort) C.struct_sockaddr {
 	return *(*C.struct_sockaddr)(unsafe.Pointer(&to))
 }
 
-// name of a socket's own end or the peer's.
+// name returns the name of a socket's own end or of the peer.
 func (s *socket) name(peer bool) Addr {
 	var at C.struct_sockaddr_in
 	size := C.socklen_t(C.sizeof_struct_sockaddr_in)
@@ -164,5 +163,5 @@ func (s *socket) name(peer bool) Addr {
 	return Addr(netip.AddrPortFrom(ip, uint16(port[0])<<8|uint16(port[1])))
 }
 
-// isAgain tells whether a call would have had to wait.
+// isAgain reports whether a call would have blocked.
 func isAgain(err error) bool { return errors.Is(err, syscall.EAGAIN) }

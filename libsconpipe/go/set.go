@@ -24,11 +24,11 @@ import (
 	"syscall"
 )
 
-// sockets that are in the set, by their numbers.
+// sockets holds the sockets in the set, by number.
 var sockets sync.Map
 
-// theSet is that of all sockets of the process. A goroutine waits for it as long
-// as the process lives.
+// theSet holds all sockets of the process. One goroutine waits for it until the process
+// ends.
 var theSet = sync.OnceValues(func() (C.int, error) {
 	set, err := C.pd_epoll_create(1)
 	if set < 0 {
@@ -38,7 +38,7 @@ var theSet = sync.OnceValues(func() (C.int, error) {
 	return set, nil
 })
 
-// event is what the set is asked for.
+// event is an entry of pd_epoll_wait.
 func event(events C.uint32_t, sid C.int) C.struct_epoll_event { return C.event(events, sid) }
 
 func watch(set C.int) {
@@ -49,9 +49,10 @@ func watch(set C.int) {
 			panic(fmt.Sprintf("sconpipe: wait for the set of sockets: %v", err)) // it is never closed
 		}
 		for i := range max(n, 0) {
-			// Who was closed meanwhile has left; who has its number looks in vain.
+			// A socket that was closed meanwhile is no longer in the map; a new one with
+			// its number is woken without need.
 			if s, ok := sockets.Load(C.sid_of(&events[i])); ok {
-				s.(*socket).tell()
+				s.(*socket).wake()
 			}
 		}
 	}

@@ -13,27 +13,27 @@ import (
 	"time"
 )
 
-// socket is one of the library's, in the set that everybody waits for.
+// socket is a socket of the library in the set.
 type socket struct {
 	sid    C.int
 	closed chan struct{}
 
-	// Calls hold mu to read, Close to write: a number that is closed may be
-	// another socket's at once.
+	// Calls hold mu for reading, Close for writing: the number of a closed socket may be
+	// reused at once.
 	mu   sync.RWMutex
 	over bool
 
 	in, out side
 
 	armed  sync.Mutex
-	events C.uint32_t // that the set looks for
+	events C.uint32_t // armed in the set
 }
 
-// side is receiving or sending.
+// side is one direction: receiving or sending.
 type side struct {
 	events   C.uint32_t
-	turn     sync.Mutex    // one call at a time
-	ready    chan struct{} // holds something when the set has told of the side
+	call     sync.Mutex    // held during a call
+	ready    chan struct{} // holds a value once the set has reported an event
 	deadline deadline
 }
 
@@ -45,8 +45,8 @@ func newSocket(sid C.int) *socket {
 	}
 }
 
-// try calls a function of the library that does not wait, again and again until
-// it has not to wait. The function returns the library's result and errno.
+// try calls a non-blocking function of the library until it does not return EAGAIN. The
+// function returns the library's result and errno.
 func (s *socket) try(d *side, call func() (int, error)) (int, error) {
 	for {
 		if d.deadline.over() {
@@ -59,7 +59,7 @@ func (s *socket) try(d *side, call func() (int, error)) (int, error) {
 		}
 		n, err := call()
 		if n < 0 && isAgain(err) {
-			select { // what was told before this call is no news
+			select { // discard an event from before this call
 			case <-d.ready:
 			default:
 			}
@@ -81,7 +81,7 @@ func (s *socket) try(d *side, call func() (int, error)) (int, error) {
 	}
 }
 
-// arm has the set look for events of the socket, which it tells once.
+// arm adds events of the socket to the set, which reports them once.
 func (s *socket) arm(events C.uint32_t) error {
 	s.armed.Lock()
 	defer s.armed.Unlock()
@@ -101,8 +101,8 @@ func (s *socket) change(op C.int, events C.uint32_t) error {
 	return nil
 }
 
-// tell wakes whoever waits for a side.
-func (s *socket) tell() {
+// wake wakes the call that waits for an event.
+func (s *socket) wake() {
 	s.armed.Lock()
 	s.events = 0
 	s.armed.Unlock()
@@ -125,7 +125,7 @@ func (s *socket) wait(d *side) error {
 	}
 }
 
-// poll puts the socket into the set.
+// poll adds the socket to the set.
 func (s *socket) poll() error {
 	sockets.Store(s.sid, s)
 	if err := s.change(C.EPOLL_CTL_ADD, C.EPOLLONESHOT); err != nil {
@@ -150,16 +150,16 @@ func (s *socket) close() error {
 	return nil
 }
 
-// deadline is a time that can be moved while somebody waits for it.
+// deadline is a time that can be changed while a call waits for it.
 type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
-	ch    chan struct{} // closed when it is over
+	ch    chan struct{} // closed when it has passed
 }
 
 func newDeadline() deadline { return deadline{ch: make(chan struct{})} }
 
-// set moves it; the zero time is never.
+// set changes the deadline; the zero time means none.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

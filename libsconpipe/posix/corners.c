@@ -70,7 +70,7 @@ void case_nowhere(void)
 	char buf[8];
 
 #ifdef SANITIZED
-	return; /* that ends it */
+	return; /* the sanitizer ends the program */
 #endif
 	write(p.a, "hello", 5);
 	pause_ms(20);
@@ -133,7 +133,7 @@ struct pair cold_pair(int before)
 	return p;
 }
 
-/* answer sends back, long enough for the connection to move. */
+/* answer sends from the server to the client until the connection can have moved. */
 static void answer(struct pair p)
 {
 	char byte = 1;
@@ -145,7 +145,7 @@ static void answer(struct pair p)
 	}
 }
 
-/* Urgent data before the connection would move. */
+/* Urgent data before the connection moves: it stays on TCP. */
 void case_urgentfirst(void)
 {
 	struct pair p = cold_pair(-1);
@@ -162,7 +162,7 @@ void case_urgentfirst(void)
 	close_pair(p);
 }
 
-/* A set that has the socket before it is connected. */
+/* An epoll set has the socket before it is connected. */
 void case_setfirst(void)
 {
 	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT | EPOLLET };
@@ -253,7 +253,7 @@ void case_readv2(void)
 	close_pair(p);
 }
 
-/* Options whose results come with received bytes. */
+/* Options that change what a receive returns. */
 void case_tcponly(void)
 {
 	struct pair p = make_pair();
@@ -333,7 +333,7 @@ void case_smallstack(void)
 	close_pair(p);
 }
 
-/* Sets larger than fd_set, as some programs make. */
+/* A set larger than fd_set, as some programs allocate it. */
 void case_highselect(void)
 {
 	static unsigned long bits[65536 / 8 / sizeof(long)];
@@ -390,7 +390,7 @@ static void cancel(const char *what, void *(*fn)(void *), int fd)
 		say("%s: %s", what, how == PTHREAD_CANCELED ? "cancelled" : "ended");
 }
 
-/* A connection that has returned to TCP. */
+/* Cancellation on a connection that has returned to TCP. */
 void case_cancelagain(void)
 {
 	struct pair p = make_pair();
@@ -458,7 +458,7 @@ static void write_three(int fd)
 	}
 }
 
-/* A child's thread waits where a thread of the parent waited at the fork. */
+/* A child's thread waits for the connection that a thread of the parent waits for. */
 void case_forkthreads(void)
 {
 	struct pair p = make_pair();
@@ -467,7 +467,7 @@ void case_forkthreads(void)
 	void *n;
 
 #ifdef SANITIZED
-	write(p.a, "x", 1); /* not after fork */
+	write(p.a, "x", 1); /* sanitizers do not support threads after fork */
 	pthread_join(t, &n);
 	return;
 #endif

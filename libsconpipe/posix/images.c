@@ -12,8 +12,8 @@
 
 extern char **environ;
 
-/* image_serve has got the connection: it reads what was left, then a stream, and
- * answers with one. */
+/* image_serve uses an inherited connection: it reads the bytes left, then a stream, and
+ * sends one. */
 void image_serve(const char *descriptor, const char *left)
 {
 	int fd = atoi(descriptor);
@@ -24,7 +24,7 @@ void image_serve(const char *descriptor, const char *left)
 	exit(7);
 }
 
-/* image_own is an image that has both ends. */
+/* image_own uses an inherited connection of which it has both ends. */
 void image_own(const char *a, const char *b)
 {
 	struct pair p = { atoi(a), atoi(b) };
@@ -127,7 +127,7 @@ void case_execown(void)
 	say("status %d", WEXITSTATUS(status));
 }
 
-/* As inetd does: standard input and output. */
+/* Standard input and output, as with inetd. */
 void case_execdup(void)
 {
 	struct pair p = make_pair();
@@ -179,7 +179,7 @@ void case_spawnstatic(void)
 	spawn_of(twin(), 0);
 }
 
-/* As standard input, with a part of the stream there already. */
+/* Standard input, with a part of the stream already received. */
 static void filter_by(const char *program, const char *first, const char *then)
 {
 	struct pair p = make_pair();

@@ -2,11 +2,11 @@
 /*
  * Load between two processes until one of them ends. "server ADDRESS" prints its port
  * and reads what a client sends. "client ADDRESS PORT" prints that it has connected, and
- * sends; so does "poller", which waits by poll. Both print how it ended, with the number
- * of bytes. "victim ADDRESS" serves clients that may be hostile, one after the other,
- * until its standard input ends. "looker ADDRESS [PORT]" transfers enough bytes for a
- * connection to move, and then polls without waiting until there are more; the client
- * sends these after a line on its standard input.
+ * sends; "poller" does the same and waits by poll. Each prints the number of bytes and
+ * EOF or the error. "victim ADDRESS" serves clients that may be hostile, one after the
+ * other, until its standard input ends. "looker ADDRESS [PORT]" transfers enough bytes
+ * for a connection to move, and then polls without waiting until there are more; the
+ * client sends these after a line on its standard input.
  */
 #include <arpa/inet.h>
 

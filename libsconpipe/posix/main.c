@@ -92,7 +92,7 @@ struct pair pair_by(int listener, const struct sockaddr *name, socklen_t len)
 	need(connect(p.a, name, len) == 0, "connect");
 	p.b = accept(listener, NULL, NULL);
 	need(p.b >= 0, "accept");
-	/* Small sends are not delayed. */
+	/* Disable Nagle's algorithm: it delays small sends. */
 	setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(p.b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	warm_up(p);
@@ -213,7 +213,8 @@ pthread_t start(void *(*fn)(void *), int fd)
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/* The library is loaded before the sanitizer's, also in images without environment. */
+/* Accept that libsconrun is loaded before the sanitizer's library, also in images without
+ * an environment. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -225,7 +226,7 @@ int main(int argc, char **argv)
 {
 	size_t i;
 
-	alarm(100); /* a case that hangs ends */
+	alarm(100); /* end a case that hangs */
 	current = "load";
 	if (argc == 3 && !strcmp(argv[1], "server")) {
 		load_server(argv[2]);

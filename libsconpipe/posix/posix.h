@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Cases of what stream sockets do. Each case prints its results; the output on TCP and
- * under "scon run" has to be the same. Cases are functions in the file of their topic.
+ * Cases of the behaviour of stream sockets. Each case prints its results; the output on
+ * TCP and under "scon run" has to be the same. Each file has the cases of one topic.
  */
 #ifndef POSIX_H
 #define POSIX_H

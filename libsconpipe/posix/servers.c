@@ -20,7 +20,7 @@ static int listener_of(struct sockaddr_in *name, int reuse)
 	return fd;
 }
 
-/* serve answers connections until one announces that it is the last. */
+/* serve answers connections until one sends that it is the last. */
 static void serve(int listener)
 {
 	unsigned char last = 0;
@@ -76,7 +76,7 @@ void case_prefork(void)
 	close(listener);
 }
 
-/* Workers have a listener each at one port (SO_REUSEPORT). */
+/* Each worker has its own listener on the same port (SO_REUSEPORT). */
 void case_reuseport(void)
 {
 	struct sockaddr_in name = { 0 };

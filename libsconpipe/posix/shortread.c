@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Receivers with EPOLLET that take a short read, or FIONREAD, as the end of what there
- * is, as nginx does. */
+/* Receivers with EPOLLET that stop at a short read or by FIONREAD, as nginx does. */
 #include "posix.h"
 
 #define CONNECTIONS 20
@@ -25,8 +24,8 @@ static void *send_pieces(void *descriptor)
 	return NULL;
 }
 
-/* take reads until there seems to be no more. */
-static size_t take(int fd, size_t size)
+/* read_available reads until a short read or FIONREAD says that no bytes are left. */
+static size_t read_available(int fd, size_t size)
 {
 	static char buf[70000];
 	int left = -1;
@@ -43,7 +42,7 @@ static size_t take(int fd, size_t size)
 		if (left < 0)
 			need(ioctl(fd, FIONREAD, &left) == 0, "FIONREAD");
 		else if ((left -= n) < 0)
-			break; /* arrived since: there will be an edge */
+			break; /* more has arrived since: there will be an edge */
 	}
 	return got;
 }
@@ -63,7 +62,7 @@ void case_shortread(void)
 		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
 		need(!pthread_create(&sender, NULL, send_pieces, &p.a), "a thread");
 		while (got < BYTES && epoll_wait(set, &e, 1, PATIENCE_MS) == 1)
-			got += take(p.b, size);
+			got += read_available(p.b, size);
 		need(got == BYTES, "all bytes");
 		pthread_join(sender, NULL);
 		close_pair(p);

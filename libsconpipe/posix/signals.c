@@ -20,8 +20,8 @@ static void handle(int flags)
 
 static sigset_t blocked, old;
 
-/* pend sends a signal that is blocked. */
-static void pend(void)
+/* block_and_raise makes a blocked signal pending. */
+static void block_and_raise(void)
 {
 	handle(0);
 	sigemptyset(&blocked);
@@ -30,7 +30,7 @@ static void pend(void)
 	raise(SIGUSR2);
 }
 
-static void lift(void)
+static void unblock(void)
 {
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	signal(SIGUSR2, SIG_DFL);
@@ -42,7 +42,7 @@ void case_ppoll(void)
 	struct pollfd one = { .fd = p.b, .events = POLLIN };
 	struct timespec t = { .tv_nsec = 10000000 };
 
-	pend();
+	block_and_raise();
 	result("another mask", ppoll(&one, 1, &t, &blocked));
 	say("signals %d", (int)signals);
 	result("idle", ppoll(&one, 1, NULL, &old));
@@ -52,7 +52,7 @@ void case_ppoll(void)
 	pause_ms(20);
 	result("ready", ppoll(&one, 1, NULL, &old));
 	say("signals %d", (int)signals);
-	lift();
+	unblock();
 	close_pair(p);
 }
 
@@ -63,7 +63,7 @@ void case_pselect(void)
 
 	FD_ZERO(&in);
 	FD_SET(p.b, &in);
-	pend();
+	block_and_raise();
 	result("idle", pselect(p.b + 1, &in, NULL, NULL, NULL, &old));
 	say("signals %d, in %d", (int)signals, FD_ISSET(p.b, &in));
 	raise(SIGUSR2);
@@ -71,7 +71,7 @@ void case_pselect(void)
 	pause_ms(20);
 	result("ready", pselect(p.b + 1, &in, NULL, NULL, NULL, &old));
 	say("signals %d, in %d", (int)signals, FD_ISSET(p.b, &in));
-	lift();
+	unblock();
 	close_pair(p);
 }
 
@@ -82,7 +82,7 @@ void case_epollmask(void)
 	int set = epoll_create1(0);
 
 	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
-	pend();
+	block_and_raise();
 	result("idle", epoll_pwait(set, &e, 1, -1, &old));
 	say("signals %d", (int)signals);
 	raise(SIGUSR2);
@@ -90,7 +90,7 @@ void case_epollmask(void)
 	pause_ms(20);
 	result("ready", epoll_pwait(set, &e, 1, -1, &old));
 	say("signals %d", (int)signals);
-	lift();
+	unblock();
 	close(set);
 	close_pair(p);
 }
@@ -108,7 +108,7 @@ static void *interrupt(void *fd)
 	return NULL;
 }
 
-/* A signal after some bytes were transferred. */
+/* A signal interrupts a call that has transferred some bytes. */
 void case_partly(void)
 {
 	struct pair p = make_pair();

@@ -20,11 +20,11 @@ struct area {
 struct arena {
 	struct area *area;
 	int fd;
-	atomic_int uses; /* channels, and being the current one or looked through */
+	atomic_int uses; /* references: by channels, as the current one, by a search */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct arena *current; /* where places are taken */
+static struct arena *current; /* new places are taken from it */
 
 static struct arena *arena_map(int fd)
 {
@@ -69,8 +69,8 @@ void arena_close(struct arena *a)
 	free(a);
 }
 
-/* place_of takes a free place of an arena. */
-static struct shared *place_of(struct arena *a)
+/* place_take takes a free place of an arena. */
+static struct shared *place_take(struct arena *a)
 {
 	int i;
 
@@ -92,12 +92,12 @@ struct shared *arena_take(struct arena **a)
 	struct shared *s;
 
 	pthread_mutex_lock(&lock);
-	s = place_of(current);
+	s = place_take(current);
 	if (!s) {
 		if (current)
 			arena_close(current);
 		current = arena_make();
-		s = place_of(current);
+		s = place_take(current);
 	}
 	*a = current;
 	if (s)

@@ -16,9 +16,16 @@ enum path {
 	PATH_TCP_AGAIN
 };
 
+/* Stage of a connection before it has its rings (proof.h). */
+enum stage {
+	PROVING,
+	HAS_RINGS,
+	REFUSED
+};
+
 /* A connection's files. */
 enum {
-	FILE_BELL,
+	FILE_BELL, /* until the channel has rings, the socket of OP_ATTACH */
 	FILE_PAGE,
 	FILE_RING,
 	CHANNEL_FILES
@@ -34,7 +41,7 @@ struct shared {
 	uint64_t bell; /* inode of the doorbell */
 	size_t ring_size;
 	bool client; /* the kernel counts this end's SYN as a byte */
-	uint64_t given; /* bytes that TCP was given before the attachment */
+	_Atomic enum stage stage;
 	atomic_int broken; /* errno: the peer violated the protocol */
 	atomic_bool bell_closed; /* the doorbell has reached its end of file */
 	atomic_bool shut; /* this end was shut down for sending */
@@ -42,18 +49,24 @@ struct shared {
 
 	pthread_mutex_t tx_lock; /* guards: */
 	_Atomic enum path tx_path;
-	unsigned int tx_vain; /* spins in vain, as spin_ns takes them */
-	uint32_t rung_read; /* the peer's read_wait that was answered */
+	unsigned int tx_misses; /* spins in a row that failed: see spin_ns */
+	uint32_t rung_read; /* the peer's read_wait that was last signaled */
 	_Atomic uint32_t full_count; /* how often the ring was found full */
+	struct wire_token token; /* of this end */
+	bool announced; /* its position was announced, or it is not sent */
+	atomic_size_t token_left; /* its unsent bytes, which precede all others */
 
 	pthread_mutex_t rx_lock; /* guards: */
 	_Atomic enum path rx_path;
-	unsigned int rx_vain;
-	uint32_t rung_write; /* the peer's write_wait that was answered */
+	unsigned int rx_misses;
+	uint32_t rung_write; /* the peer's write_wait that was last signaled */
 	uint64_t pos; /* ring position, consumed */
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
-	uint64_t tcp_read; /* bytes read from TCP before the prefix was known */
+	uint64_t tcp_read; /* bytes read from TCP before the ring's */
+	uint64_t token_at; /* as the notice says, once the rings are there */
+	bool token_reported; /* the peer's token was reported to the broker */
+	bool token_done; /* it was removed from the stream, or is not in it */
 	int error; /* of the socket, to report when the ring is empty */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
 };
@@ -62,7 +75,7 @@ struct arena;
 
 /* arena_take returns a free place, zeroed, with one holder, and its arena. */
 struct shared *arena_take(struct arena **a);
-/* arena_drop gives a holder's use of a place back. */
+/* arena_drop ends a holder's use of a place. */
 void arena_drop(struct arena *a, struct shared *s);
 bool arena_inherit(struct arena *a, bool on);
 /* arena_after_fork ends the use of the current arena: new connections belong to

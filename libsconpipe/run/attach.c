@@ -11,12 +11,13 @@
 
 /* The default of SCON_RUN_AFTER: shorter connections cost nothing. */
 #define AFTER (64 << 10)
-/* The doorbell is checked after 1, 2, 4 ... MOST_SKIP calls, MOST_CHECKS times. */
-#define MOST_SKIP 256
-#define MOST_CHECKS 256
+/* The doorbell is checked after 1, 2, 4 ... MOST_SKIP calls, at most MOST_CHECKS times.
+ */
+#define MOST_SKIP 32
+#define MOST_CHECKS 2048
 
-/* Pause before the next request, after the broker was absent, and after it has not
- * answered. */
+/* Pauses before the next request: after the broker was absent, after it did not answer.
+ */
 #define ABSENT_NS INT64_C(1000000000)
 #define SILENT_NS INT64_C(5000000000)
 static _Atomic int64_t retry_at;
@@ -60,13 +61,12 @@ void attach_forbid(struct entry *e)
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* request hands the socket to the broker. */
+/* request passes the socket to the broker. */
 static void request(struct entry *e, int fd)
 {
 	struct wire_request q = { .op = OP_ATTACH };
 	int bell, count = 1, err;
 	struct wire_reply a;
-	uint64_t acked;
 
 	if (!entry_exclusive(e) || !socket_plain(fd) || !files_available(CHANNEL_FILES)) {
 		forbid(e);
@@ -74,10 +74,6 @@ static void request(struct entry *e, int fd)
 	}
 	if (now_ns() < retry_at)
 		return;
-	if (tcp_sent(fd, &e->given, &acked)) {
-		forbid(e);
-		return;
-	}
 	e->serial = 0;
 	err = session_give(&e->serial, &q, fd, &a, &bell, &count);
 	if (!err && count == 1) {
@@ -93,11 +89,11 @@ static void request(struct entry *e, int fd)
 	}
 }
 
-/* complete fetches the files that the broker has made when the other end came. */
+/* complete makes the channel when the other end has attached. */
 static void complete(struct entry *e, int fd)
 {
 	struct wire_request q = { .op = OP_ATTACHED, .id = e->id };
-	int files[2], count = 2, err;
+	int notice, count = 1, err;
 	struct wire_reply a;
 	char byte;
 
@@ -105,27 +101,25 @@ static void complete(struct entry *e, int fd)
 		forbid(e);
 		return;
 	}
-	e->skip = e->checks < 8 ? 1 << e->checks : MOST_SKIP;
+	e->skip = e->checks < 5 ? 1 << e->checks : MOST_SKIP;
 	if (real()->recv(e->bell, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
 		if (errno == EAGAIN && ++e->checks > MOST_CHECKS)
 			forbid(e);
 		return;
 	}
-	err = session_call(&e->serial, &q, &a, files, &count);
+	err = session_call(&e->serial, &q, &a, &notice, &count);
 	if (err == -EAGAIN)
 		return;
 	if (err == -ESTALE) { /* the network's rules have changed: try again */
 		attach_cancel(e);
 		return;
 	}
-	if (!err)
-		e->channel =
-			channel_open(e->id, e->serial, e->bell, &a, files, count, fd);
+	if (!err && count == 1)
+		e->channel = channel_open(e->id, e->serial, e->bell, &a, notice, fd);
 	if (err || !e->channel) {
 		forbid(e);
 		return;
 	}
-	e->channel->s->given = e->given;
 	e->id = 0;
 	e->bell = -1;
 	e->kind = ATTACHED;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -36,62 +38,72 @@ static void unmap(struct channel *ch)
 	ring_unmap(&ch->c.rx);
 	if (ch->c.own)
 		munmap(ch->c.own, PAGE);
+	if (ch->notice)
+		munmap(ch->notice, PAGE);
 	for (i = 0; i < CHANNEL_FILES; i++)
 		if (ch->s->files[i] >= 0)
 			fd_close(ch->s->files[i]);
 }
 
-/* map maps the page and the ring so that children inherit the mappings. */
-static int map(struct channel *ch)
+/* map_page maps the page so that children inherit the mapping. It replaces an existing
+ * mapping, whose address stays in use. */
+static int map_page(struct channel *ch, int fd)
 {
 	struct conn *c = &ch->c;
-	int err;
+	void *page =
+		mmap(c->own, PAGE, PROT_READ | PROT_WRITE,
+		     MAP_SHARED | (c->own ? MAP_FIXED : 0) | (fd < 0 ? MAP_ANONYMOUS : 0),
+		     fd, 0);
 
-	c->own = page_map(ch->s->files[FILE_PAGE], true);
-	if (!c->own)
+	if (page == MAP_FAILED)
 		return -ENOMEM;
-	err = ring_map(&c->rx, ch->s->files[FILE_RING], ch->s->ring_size, false);
-	if (err)
-		return err;
-	madvise(c->own, PAGE, MADV_DOFORK);
-	madvise(c->rx.base, 2 * c->rx.size, MADV_DOFORK);
-	c->peer = &((struct page *)c->own)->peer;
-	c->fd = ch->s->files[FILE_BELL];
+	c->own = page;
+	c->peer = &((struct page *)page)->peer;
 	return 0;
 }
 
-struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
-			     const struct wire_reply *a, int *files, int count, int fd)
+/* map_ring maps the ring so that children inherit the mapping. */
+static int map_ring(struct channel *ch)
 {
-	struct wire_request q = { .op = OP_MAPPED, .id = id };
-	struct channel *ch = calloc(1, sizeof(*ch));
-	struct wire_reply ignored;
-	struct shared *s;
-	int err = -EPROTO;
+	struct conn *c = &ch->c;
+	int err = ring_map(&c->rx, ch->s->files[FILE_RING], ch->s->ring_size, false);
 
-	if (!ch || !(ch->s = arena_take(&ch->arena))) {
-		while (count > 0)
-			real()->close(files[--count]);
+	if (!err)
+		madvise(c->rx.base, 2 * c->rx.size, MADV_DOFORK);
+	return err;
+}
+
+/* map maps what the channel has: before the proof it has no ring. */
+static int map(struct channel *ch)
+{
+	int err = map_page(ch, ch->s->files[FILE_PAGE]);
+
+	ch->c.fd = ch->s->files[FILE_BELL];
+	return err || ch->s->files[FILE_RING] < 0 ? err : map_ring(ch);
+}
+
+struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
+			     const struct wire_reply *a, int notice, int fd)
+{
+	struct channel *ch = calloc(1, sizeof(*ch));
+	struct shared *s = ch ? arena_take(&ch->arena) : NULL;
+	void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, notice, 0);
+
+	real()->close(notice);
+	if (s)
+		s->files[FILE_BELL] = s->files[FILE_PAGE] = s->files[FILE_RING] = -1;
+	if (s && at != MAP_FAILED)
+		ch->notice = at;
+	if (!s || !ch->notice || map_page(ch, -1) || tcp_received(fd, &s->tcp_read)) {
+		if (s) {
+			ch->s = s;
+			unmap(ch);
+			arena_drop(ch->arena, s);
+		}
 		free(ch);
 		return NULL;
 	}
-	s = ch->s;
-	s->files[FILE_BELL] = -1; /* still the caller's */
-	s->files[FILE_PAGE] = count > 0 ? fd_move_high(files[0]) : -1;
-	s->files[FILE_RING] = count > 1 ? fd_move_high(files[1]) : -1;
-	s->ring_size = a->size;
-	if (count == 2 && a->engine == PD_ENGINE_BPF)
-		err = map(ch);
-	if (!err)
-		err = tcp_received(fd, &s->tcp_read);
-	if (!err)
-		err = session_call(&serial, &q, &ignored, NULL, NULL);
-	if (err) {
-		unmap(ch);
-		arena_drop(ch->arena, s);
-		free(ch);
-		return NULL;
-	}
+	ch->s = s;
 	s->files[FILE_BELL] = ch->c.fd = bell;
 	s->bell = socket_inode(bell);
 	s->cookie = socket_cookie(fd);
@@ -99,14 +111,45 @@ struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 	s->serial = serial;
 	s->owner = getpid();
 	s->client = a->generation;
+	memcpy(s->token.mark, a->peer, sizeof(a->peer));
+	memcpy(s->token.nonce, a->local, sizeof(a->local));
 	s->processes = 1;
 	lock_init(&s->tx_lock);
 	lock_init(&s->rx_lock);
 	channel_times(ch, fd);
 	ch->refs = ch->fds = 1;
 	pthread_mutex_init(&ch->lock, NULL);
-	atomic_fetch_add(&ch->c.own->read_wait, 1);
 	return ch;
+}
+
+int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
+		      int count)
+{
+	struct wire_request q = { .op = OP_MAPPED, .id = ch->s->id };
+	struct shared *s = ch->s;
+	struct wire_reply ignored;
+	int err = -EPROTO;
+
+	s->files[FILE_PAGE] = count > 1 ? fd_move_high(files[1]) : -1;
+	s->files[FILE_RING] = count > 2 ? fd_move_high(files[2]) : -1;
+	s->ring_size = a->size;
+	if (count == CHANNEL_FILES && a->engine == PD_ENGINE_BPF)
+		err = map_ring(ch);
+	if (!err)
+		err = map_page(ch, s->files[FILE_PAGE]);
+	if (!err && real()->dup3(files[0], ch->c.fd, O_CLOEXEC) < 0)
+		err = -errno;
+	if (count > 0)
+		real()->close(files[0]);
+	/* Then the broker closes what was the doorbell. */
+	if (!err)
+		err = session_call(&s->serial, &q, &ignored, NULL, NULL);
+	if (err)
+		return err;
+	s->bell = socket_inode(ch->c.fd);
+	bell_replaced(ch);
+	atomic_fetch_add(&ch->c.own->read_wait, 1);
+	return 0;
 }
 
 struct channel *channel_adopt(struct arena *a, struct shared *s)
@@ -120,7 +163,8 @@ struct channel *channel_adopt(struct arena *a, struct shared *s)
 	}
 	ch->s = s;
 	for (i = 0; i < CHANNEL_FILES; i++)
-		fd_claim(s->files[i]);
+		if (s->files[i] >= 0)
+			fd_claim(s->files[i]);
 	if (map(ch)) {
 		unmap(ch);
 		free(ch);
@@ -152,7 +196,8 @@ bool channel_inherit(struct channel *ch, bool on)
 	int i;
 
 	for (i = 0; i < CHANNEL_FILES; i++)
-		all &= fd_inherit(ch->s->files[i], on);
+		if (ch->s->files[i] >= 0)
+			all &= fd_inherit(ch->s->files[i], on);
 	return all;
 }
 
@@ -176,10 +221,21 @@ void bell_ring(struct channel *ch)
 	real()->send(ch->c.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* wake_waiters makes all waiters but the caller check again; own is its eventfd. */
+static void wake_waiters(struct channel *ch, int own)
+{
+	struct waiter *other;
+
+	pthread_mutex_lock(&ch->lock);
+	for (other = ch->waiters; other; other = other->next)
+		if (other->fd != own)
+			real()->write(other->fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+	pthread_mutex_unlock(&ch->lock);
+}
+
 void bell_drain(struct channel *ch, int own)
 {
 	struct shared *s = ch->s;
-	struct waiter *other;
 	bool rang = false;
 	char bytes[64];
 	ssize_t n;
@@ -194,11 +250,13 @@ void bell_drain(struct channel *ch, int own)
 		s->bell_closed = true;
 	if (!rang)
 		return;
-	pthread_mutex_lock(&ch->lock);
-	for (other = ch->waiters; other; other = other->next)
-		if (other->fd != own)
-			real()->write(other->fd, &(uint64_t){ 1 }, sizeof(uint64_t));
-	pthread_mutex_unlock(&ch->lock);
+	wake_waiters(ch, own);
+}
+
+void bell_replaced(struct channel *ch)
+{
+	ch->s->bell_closed = false;
+	wake_waiters(ch, -1);
 }
 
 void waiter_add(struct channel *ch, struct waiter *me)

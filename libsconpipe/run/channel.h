@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A channel: an attached connection as this process has it, from its making to its
- * last use. The page, the receive ring and the doorbell are mapped or open here; what
- * is in them is the business of stream.h.
+ * A channel: this process's state of an attached connection. Its page, receive ring and
+ * doorbell are mapped or open in this process; stream.h uses their contents.
  */
 #ifndef CHANNEL_H
 #define CHANNEL_H
@@ -19,37 +18,43 @@ struct waiter {
 
 struct channel {
 	struct conn c; /* doorbell, page and ring, as mapped here */
+	struct wire_notice *notice; /* of the proof, written by the broker */
 	pthread_mutex_t lock; /* guards: */
 	struct waiter *waiters;
-	atomic_int refs; /* descriptors, and calls under way */
+	atomic_int refs; /* by descriptors and by calls in progress */
 	int fds; /* descriptors, under their entries' locks */
-	unsigned int forks; /* number of the last fork that it was counted for */
+	unsigned int forks; /* number of the last fork for which it was counted */
 	atomic_bool to_spawn; /* a posix_spawn child gets it by dup2 */
-	struct arena *arena; /* where this is: */
+	struct arena *arena; /* that has the shared state: */
 	struct shared *s;
 };
 
 /*
- * channel_open makes one of the broker's reply: it takes the files over, tells the
- * broker, and has the page say that this end reads its ring. The doorbell stays the
- * caller's on failure (NULL).
+ * channel_open makes a channel from the reply to OP_ATTACHED. It has no rings yet, and a
+ * page that only this process maps. It takes ownership of the notice, and of the doorbell
+ * unless it fails (NULL).
  */
 struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
-			     const struct wire_reply *a, int *files, int count, int fd);
-/* channel_adopt makes one of a place that the image before this one has left. It has
- * no reference yet. */
+			     const struct wire_reply *a, int notice, int fd);
+/* channel_set_rings gives it the doorbell, page and ring of the reply to OP_PROVEN: it
+ * takes ownership of the files, reports to the broker that they are mapped, and sets in
+ * the page that this end reads its ring. With rx_lock held. */
+int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
+		      int count);
+/* channel_adopt makes a channel from a place that the previous image has left. It has no
+ * reference yet. */
 struct channel *channel_adopt(struct arena *a, struct shared *s);
 void channel_put(struct channel *ch);
-/* channel_share adds processes to those that have it. */
+/* channel_share adds to the number of processes that have it. */
 void channel_share(struct channel *ch, int by);
 /* channel_inherit sets whether the next image gets its files. */
 bool channel_inherit(struct channel *ch, bool on);
 /* channel_times reads the socket's timeouts. */
 void channel_times(struct channel *ch, int fd);
-/* channel_after_fork resets, in the child, what the parent's threads held. */
+/* channel_after_fork resets, in the child, locks and waiters of the parent's threads. */
 void channel_after_fork(struct channel *ch);
 
-/* shared_lock marks the connection broken if the lock's owner has died with it. */
+/* shared_lock marks the connection broken if a process died while it held the lock. */
 void shared_lock(struct shared *s, pthread_mutex_t *lock);
 
 /* bell_ring wakes the peer. A full doorbell has rung already. */
@@ -59,6 +64,8 @@ void bell_ring(struct channel *ch);
  * do. It wakes all other waiters to check, too: own is the caller's eventfd.
  */
 void bell_drain(struct channel *ch, int own);
+/* bell_replaced wakes all waiters: they wait for the previous doorbell. */
+void bell_replaced(struct channel *ch);
 void waiter_add(struct channel *ch, struct waiter *me);
 void waiter_remove(struct channel *ch, struct waiter *me);
 

@@ -43,9 +43,9 @@ void descriptor_forget(int fd)
 		set_put(set);
 }
 
-/* duplicated makes the entry of a duplicate. An attached connection may have several
- * descriptors; another one stays on TCP. */
-static void duplicated(int from, int to)
+/* track_duplicate makes the entry of a duplicate. An attached connection may have
+ * several descriptors; all others stay on TCP. */
+static void track_duplicate(int from, int to)
 {
 	struct entry *e = entry_get(from), *copy;
 	struct channel *ch = NULL;
@@ -57,7 +57,7 @@ static void duplicated(int from, int to)
 		e = entry_get(from);
 	if (!e || e->kind == OTHER)
 		return;
-	/* If it is connected later, it stays on TCP. */
+	/* A socket that is connected later stays on TCP. */
 	if (e->kind == FRESH)
 		e->kind = TCP_ONLY;
 	attach_forbid(e);
@@ -79,7 +79,7 @@ static void duplicated(int from, int to)
 	copy->kind = ch ? ATTACHED : TCP_ONLY;
 	pthread_mutex_unlock(&copy->lock);
 	if (ch &&
-	    to <= STDERR_FILENO) { /* stdio uses these, by calls that are not seen here */
+	    to <= STDERR_FILENO) { /* stdio uses these by calls that are not interposed */
 		stream_detach(ch, to);
 		sets_update(from);
 	}
@@ -126,13 +126,13 @@ void closefrom(int first)
 	close_range(first < 0 ? 0 : first, ~0U, 0);
 }
 
-/* dup_done takes note of a duplicate that the kernel has made. */
+/* dup_done tracks a duplicate that the kernel has made. */
 static int dup_done(int from, int to)
 {
 	int err = errno;
 
 	if (to >= 0 && table_mine())
-		duplicated(from, to);
+		track_duplicate(from, to);
 	errno = err;
 	return to;
 }
@@ -166,7 +166,7 @@ int dup3(int from, int to, int flags)
 	return dup_prepare(from, to) ? -1 : dup_done(from, real()->dup3(from, to, flags));
 }
 
-static int control(int fd, int command, long arg)
+static int fcntl_tracked(int fd, int command, long arg)
 {
 	struct entry *e = entry_get(fd);
 	int result;
@@ -180,16 +180,16 @@ static int control(int fd, int command, long arg)
 	return result;
 }
 
-#define CONTROL(name)                             \
-	int name(int fd, int command, ...)        \
-	{                                         \
-		va_list args;                     \
-		long arg;                         \
-                                                  \
-		va_start(args, command);          \
-		arg = va_arg(args, long);         \
-		va_end(args);                     \
-		return control(fd, command, arg); \
+#define CONTROL(name)                                   \
+	int name(int fd, int command, ...)              \
+	{                                               \
+		va_list args;                           \
+		long arg;                               \
+                                                        \
+		va_start(args, command);                \
+		arg = va_arg(args, long);               \
+		va_end(args);                           \
+		return fcntl_tracked(fd, command, arg); \
 	}
 CONTROL(fcntl)
 CONTROL(fcntl64)

@@ -2,7 +2,7 @@
 #ifndef DESCRIPTORS_H
 #define DESCRIPTORS_H
 
-/* descriptor_forget forgets all about a descriptor, before it is closed. */
+/* descriptor_forget drops all state of a descriptor before it is closed. */
 void descriptor_forget(int fd);
 
 #endif

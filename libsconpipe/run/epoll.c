@@ -30,8 +30,8 @@ int epoll_create(int size)
 	return -1;
 }
 
-/* change does epoll_ctl for a TCP socket, with the set's lock held. */
-static int change(struct set *set, int op, int fd, struct epoll_event *event)
+/* ctl_tcp does epoll_ctl for a TCP socket, with the set's lock held. */
+static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 {
 	struct member *m = member_of(set, fd);
 	struct channel *ch;
@@ -92,8 +92,8 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 		set = set_discover(epfd, ch->c.fd);
 		channel_put(ch);
 	}
-	/* The set is not known, or the kernel refuses EPOLL_CTL_MOD: the socket stays
-	 * on TCP. */
+	/* The socket stays on TCP if the set is unknown, or with EPOLLEXCLUSIVE,
+	 * which EPOLL_CTL_MOD does not accept. */
 	if (!set || (event && (event->events & EPOLLEXCLUSIVE))) {
 		attach_forbid(e);
 		if (set)
@@ -102,13 +102,13 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	}
 	e->in_sets = true;
 	pthread_mutex_lock(&set->lock);
-	result = change(set, op, fd, event);
+	result = ctl_tcp(set, op, fd, event);
 	pthread_mutex_unlock(&set->lock);
 	set_put(set);
 	return result;
 }
 
-/* cancelled is called when a thread is cancelled that waits for a set. */
+/* cancelled runs when a thread is cancelled while it waits for a set. */
 static void cancelled(void *arg)
 {
 	struct set *set = arg;
@@ -143,7 +143,7 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			ms = (left + 999999) / 1000000;
 		if (timeout < 0 && !ready)
 			ms = -1;
-		/* A set without an eventfd is not woken. */
+		/* Other threads cannot wake a set without an eventfd. */
 		if ((set->shared || (set->attached && set->event_fd < 0)) &&
 		    (ms < 0 || ms > SHARED_MS))
 			ms = SHARED_MS;

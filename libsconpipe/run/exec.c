@@ -27,8 +27,8 @@ static size_t count_of(char *const *list)
 #define PRELOAD "LD_PRELOAD="
 #define PRELOAD_ROOM (2 * PATH_MAX)
 
-/* name_library copies an environment and puts the library first in LD_PRELOAD. */
-static char **name_library(char *const *env, char **made, char *text)
+/* env_with_library copies an environment and puts the library first in LD_PRELOAD. */
+static char **env_with_library(char *const *env, char **made, char *text)
 {
 	const char *others = "";
 	size_t n = 1;
@@ -46,8 +46,8 @@ static char **name_library(char *const *env, char **made, char *text)
 	return made;
 }
 
-/* find searches PATH as execvp does. */
-static const char *find(const char *file, char *path)
+/* search_path searches PATH as execvp does. */
+static const char *search_path(const char *file, char *path)
 {
 	const char *dirs = getenv("PATH"), *end;
 
@@ -64,7 +64,7 @@ static const char *find(const char *file, char *path)
 	}
 }
 
-/* replacing is for calls that replace this image. */
+/* replacing makes a call that replaces this image, and returns its result. */
 #define replacing(path, env, call)                                       \
 	({                                                               \
 		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];     \
@@ -74,7 +74,7 @@ static const char *find(const char *file, char *path)
                                                                          \
 		made_[0] = NULL;                                         \
 		if (pass_begin(&w_, (path), env_ ? env_ : made_, false)) \
-			env_ = name_library(env_, made_, text_);         \
+			env_ = env_with_library(env_, made_, text_);     \
 		r_ = (call);                                             \
 		pass_end(&w_);                                           \
 		r_;                                                      \
@@ -94,7 +94,7 @@ int execvpe(const char *file, char *const argv[], char *const env[])
 {
 	char path[PATH_MAX];
 
-	return replacing(find(file, path), env, real()->execvpe(file, argv, env_));
+	return replacing(search_path(file, path), env, real()->execvpe(file, argv, env_));
 }
 
 int execvp(const char *file, char *const argv[])
@@ -122,8 +122,9 @@ int execveat(int dir, const char *name, char *const argv[], char *const env[], i
 	return replacing(path, env, real()->execveat(dir, name, argv, env_, flags));
 }
 
-/* listed makes an array of a variable argument list; args is behind its NULL then. */
-#define listed(first, then)                              \
+/* with_argv makes an array of a variable argument list, evaluates then with args behind
+ * the list's NULL, and returns the result. */
+#define with_argv(first, then)                           \
 	({                                               \
 		va_list args, again;                     \
 		size_t n_ = 1, i_;                       \
@@ -144,22 +145,22 @@ int execveat(int dir, const char *name, char *const argv[], char *const env[], i
 
 int execl(const char *path, const char *first, ...)
 {
-	return listed(first, execv(path, argv));
+	return with_argv(first, execv(path, argv));
 }
 
 int execlp(const char *file, const char *first, ...)
 {
-	return listed(first, execvp(file, argv));
+	return with_argv(first, execvp(file, argv));
 }
 
 int execle(const char *path, const char *first, ...)
 {
-	return listed(first, execve(path, argv, va_arg(args, char **)));
+	return with_argv(first, execve(path, argv, va_arg(args, char **)));
 }
 
-static atomic_bool closes; /* a spawn may close the library's files */
+static atomic_bool closes; /* a spawn closes a range, maybe with the library's files */
 
-/* spawning is for calls that execute a program in another process. */
+/* spawning makes a call that executes a program in another process. */
 #define spawning(path, env, call)                                                       \
 	({                                                                              \
 		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];                    \
@@ -169,7 +170,7 @@ static atomic_bool closes; /* a spawn may close the library's files */
                                                                                         \
 		made_[0] = NULL;                                                        \
 		if (pass_begin(&w_, closes ? NULL : (path), env_ ? env_ : made_, true)) \
-			env_ = name_library(env_, made_, text_);                        \
+			env_ = env_with_library(env_, made_, text_);                    \
 		if (!w_.refused)                                                        \
 			r_ = (call);                                                    \
 		pass_end(&w_);                                                          \
@@ -188,7 +189,7 @@ int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t 
 {
 	char path[PATH_MAX];
 
-	return spawning(find(file, path), env,
+	return spawning(search_path(file, path), env,
 			real()->posix_spawnp(pid, file, files, how, argv, env_));
 }
 

@@ -11,14 +11,15 @@
 #include "files.h"
 #include "real.h"
 
-/* The least number of the library's descriptors: select(2) has none from here on. */
+/* Lowest number of the library's descriptors: above FD_SETSIZE of select(2). */
 #define HIGH 1024
-/* Descriptors left to a program whose limit cannot be raised, if it has twice as many. */
+/* Descriptors left to a program whose limit cannot be raised; half of the limit if that
+ * is less. */
 #define PROGRAMS 6144
 
 static atomic_bool internal[DESCRIPTORS];
 static atomic_int files; /* number of internal ones */
-static int from = HIGH; /* their least number */
+static int from = HIGH; /* their lowest number */
 static rlim_t raised; /* the soft limit, if this library has set it */
 
 void fd_claim(int fd)
@@ -29,7 +30,7 @@ void fd_claim(int fd)
 }
 
 /* files_limit returns the limits. *fixed says whether the soft limit is the hard one
- * and was not raised by this library: then the program counts on it. */
+ * and was not raised by this library: the program may then use all of it. */
 static struct rlimit files_limit(bool *fixed)
 {
 	struct rlimit most = { 0 };

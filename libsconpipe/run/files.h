@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The library's own file descriptors. They are numbered above the program's soft
- * limit, which is raised for them, so that the program keeps its number of files, and
- * the interposed calls refuse to close them.
+ * limit, which is raised for them, so that the program can open as many as before.
+ * The interposed calls refuse to close them.
  */
 #ifndef FILES_H
 #define FILES_H
@@ -16,7 +16,7 @@
 void files_init(void);
 /* fd_move_high moves a descriptor above the program's, with FD_CLOEXEC. */
 int fd_move_high(int fd);
-/* fd_claim marks a descriptor as the library's where it is. */
+/* fd_claim marks a descriptor as the library's and keeps its number. */
 void fd_claim(int fd);
 /* fd_internal says whether a descriptor is the library's. */
 bool fd_internal(int fd);

@@ -14,7 +14,7 @@
 #include "image.h"
 #include "real.h"
 
-/* The kernel's limit of scripts whose interpreter is a script. */
+/* The kernel's limit on nested script interpreters. */
 #define MOST_SCRIPTS 4
 #define HEAD 4096
 
@@ -63,7 +63,7 @@ static bool is_go(int fd, const ElfW(Phdr) * p)
 	       note.head.n_namesz == sizeof(note.name) && !memcmp(note.name, "Go", 3);
 }
 
-/* dynamic says whether a program has the same loader as this one and is not Go's. */
+/* dynamic says whether a program has this image's loader and is not written in Go. */
 static bool dynamic(int fd, const char *head, ssize_t len)
 {
 	const ElfW(Ehdr) *elf = (const void *)head;
@@ -99,7 +99,7 @@ static bool privileged(int fd)
 	       fgetxattr(fd, "security.capability", NULL, 0) > 0;
 }
 
-/* interpreter gets the interpreter's path from the first line of a script. */
+/* interpreter copies the interpreter's path from the first line of a script. */
 static bool interpreter(char *head, ssize_t len, char *path)
 {
 	char *from = head + 2, *end;

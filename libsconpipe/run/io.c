@@ -15,8 +15,8 @@
 #include "stream.h"
 #include "wait.h"
 
-/* through makes the call on the channel if there is one, else in the kernel. */
-#define through(fd, attached, native)                                     \
+/* dispatch makes the call on the channel if there is one, else in the kernel. */
+#define dispatch(fd, attached, native)                                    \
 	({                                                                \
 		struct entry *e_ = entry_get(fd);                         \
 		struct call c_;                                           \
@@ -34,14 +34,14 @@
 		n_;                                                       \
 	})
 
-/* The kernel transfers no more in one call. */
+/* Most bytes that the kernel transfers in one call. */
 #define MOST_AT_ONCE ((size_t)0x7ffff000)
 
 #define one(buf, len) \
 	(&(struct iovec){ (void *)(buf), (len) < MOST_AT_ONCE ? (len) : MOST_AT_ONCE })
 
-/* invalid says whether the kernel refuses the buffers' number or lengths: then the call
- * is made there, for its errno. */
+/* invalid says whether the kernel refuses the number or lengths of the buffers. The
+ * call is then made there, for its errno. */
 static bool invalid(const struct iovec *iov, size_t count)
 {
 	size_t i, len = 0;
@@ -63,9 +63,10 @@ static bool invalid_message(const struct msghdr *msg)
 	return bad_address(msg) || invalid(msg->msg_iov, msg->msg_iovlen);
 }
 
-/* into receives, but returns EFAULT as the kernel does where a copy would fault. */
-static ssize_t into(struct channel *ch, int fd, const struct iovec *iov, size_t count,
-		    int flags)
+/* recv_checked receives, but returns EFAULT as the kernel does where a copy would fault.
+ */
+static ssize_t recv_checked(struct channel *ch, int fd, const struct iovec *iov,
+			    size_t count, int flags)
 {
 	size_t i;
 
@@ -88,8 +89,9 @@ static size_t length(const struct iovec *iov, size_t count)
 	return len;
 }
 
-/* Urgent data would be counted as bytes of the stream: the connection stays on TCP. */
-static void urgent(int fd, int flags)
+/* A connection with urgent data stays on TCP, which counts urgent bytes as part of the
+ * stream. */
+static void forbid_urgent(int fd, int flags)
 {
 	struct entry *e = flags & MSG_OOB ? entry_get(fd) : NULL;
 
@@ -99,38 +101,40 @@ static void urgent(int fd, int flags)
 
 ssize_t read(int fd, void *buf, size_t len)
 {
-	return through(fd,
-		       len ? into(ch, fd, one(buf, len), 1, 0) : real()->read(fd, buf, 0),
-		       real()->read(fd, buf, len));
+	return dispatch(fd,
+			len ? recv_checked(ch, fd, one(buf, len), 1, 0) :
+			      real()->read(fd, buf, 0),
+			real()->read(fd, buf, len));
 }
 
 ssize_t readv(int fd, const struct iovec *iov, int count)
 {
-	return through(fd,
-		       invalid(iov, count) || !length(iov, count) ?
-			       real()->readv(fd, iov, count) :
-			       into(ch, fd, iov, count, 0),
-		       real()->readv(fd, iov, count));
+	return dispatch(fd,
+			invalid(iov, count) || !length(iov, count) ?
+				real()->readv(fd, iov, count) :
+				recv_checked(ch, fd, iov, count, 0),
+			real()->readv(fd, iov, count));
 }
 
 ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
-	return through(fd, into(ch, fd, one(buf, len), 1, flags),
-		       real()->recv(fd, buf, len, flags));
+	return dispatch(fd, recv_checked(ch, fd, one(buf, len), 1, flags),
+			real()->recv(fd, buf, len, flags));
 }
 
 ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr,
 		 socklen_t *size)
 {
-	ssize_t n = through(fd, (addr = NULL, into(ch, fd, one(buf, len), 1, flags)),
-			    real()->recvfrom(fd, buf, len, flags, addr, size));
+	ssize_t n =
+		dispatch(fd, (addr = NULL, recv_checked(ch, fd, one(buf, len), 1, flags)),
+			 real()->recvfrom(fd, buf, len, flags, addr, size));
 
 	if (!addr && size && n >= 0)
 		*size = 0;
 	return n;
 }
 
-static ssize_t in_message(struct channel *ch, int fd, struct msghdr *msg, int flags)
+static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t n;
 
@@ -138,7 +142,7 @@ static ssize_t in_message(struct channel *ch, int fd, struct msghdr *msg, int fl
 		return real()->recvmsg(fd, msg, flags);
 	if (ch->s->rx_path == PATH_TCP_AGAIN)
 		return cancellable_recvmsg(ch, fd, msg, flags);
-	n = into(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
+	n = recv_checked(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 	if (n >= 0) {
 		msg->msg_namelen = 0;
 		msg->msg_controllen = 0;
@@ -149,11 +153,11 @@ static ssize_t in_message(struct channel *ch, int fd, struct msghdr *msg, int fl
 
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
-	return through(fd, in_message(ch, fd, msg, flags),
-		       real()->recvmsg(fd, msg, flags));
+	return dispatch(fd, recv_message(ch, fd, msg, flags),
+			real()->recvmsg(fd, msg, flags));
 }
 
-/* expired updates the timeout, which recvmmsg checks after each message only. */
+/* expired updates the timeout. As in the kernel, it is checked only between messages. */
 static bool expired(struct timespec *timeout, int64_t end)
 {
 	int64_t left;
@@ -167,9 +171,9 @@ static bool expired(struct timespec *timeout, int64_t end)
 	return !left;
 }
 
-/* in_messages makes one receive of each message. */
-static int in_messages(struct channel *ch, int fd, struct mmsghdr *all,
-		       unsigned int count, int flags, struct timespec *timeout)
+/* recv_messages receives each message by a call of its own. */
+static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
+			 unsigned int count, int flags, struct timespec *timeout)
 {
 	int64_t end = timeout ? now_ns() + time_ns(timeout->tv_sec, timeout->tv_nsec) : 0;
 	unsigned int i;
@@ -179,7 +183,8 @@ static int in_messages(struct channel *ch, int fd, struct mmsghdr *all,
 		return -1;
 	}
 	for (i = 0; i < count && i < IOV_MAX; i++) {
-		ssize_t n = in_message(ch, fd, &all[i].msg_hdr, flags & ~MSG_WAITFORONE);
+		ssize_t n =
+			recv_message(ch, fd, &all[i].msg_hdr, flags & ~MSG_WAITFORONE);
 
 		if (n < 0 && i && errno != EAGAIN && errno != EINTR)
 			recv_fail(ch, errno);
@@ -197,41 +202,41 @@ static int in_messages(struct channel *ch, int fd, struct mmsghdr *all,
 int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags,
 	     struct timespec *timeout)
 {
-	return through(fd, in_messages(ch, fd, all, count, flags, timeout),
-		       real()->recvmmsg(fd, all, count, flags, timeout));
+	return dispatch(fd, recv_messages(ch, fd, all, count, flags, timeout),
+			real()->recvmmsg(fd, all, count, flags, timeout));
 }
 
 ssize_t write(int fd, const void *buf, size_t len)
 {
-	return through(fd, stream_send(ch, fd, one(buf, len), 1, 0),
-		       real()->write(fd, buf, len));
+	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, 0),
+			real()->write(fd, buf, len));
 }
 
 ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-	return through(fd,
-		       invalid(iov, count) ? real()->writev(fd, iov, count) :
-					     stream_send(ch, fd, iov, count, 0),
-		       real()->writev(fd, iov, count));
+	return dispatch(fd,
+			invalid(iov, count) ? real()->writev(fd, iov, count) :
+					      stream_send(ch, fd, iov, count, 0),
+			real()->writev(fd, iov, count));
 }
 
 ssize_t send(int fd, const void *buf, size_t len, int flags)
 {
-	urgent(fd, flags);
-	return through(fd, stream_send(ch, fd, one(buf, len), 1, flags),
-		       real()->send(fd, buf, len, flags));
+	forbid_urgent(fd, flags);
+	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, flags),
+			real()->send(fd, buf, len, flags));
 }
 
 ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 	       const struct sockaddr *addr, socklen_t size)
 {
-	urgent(fd, flags);
-	return through(fd, stream_send(ch, fd, one(buf, len), 1, flags),
-		       real()->sendto(fd, buf, len, flags, addr, size));
+	forbid_urgent(fd, flags);
+	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, flags),
+			real()->sendto(fd, buf, len, flags, addr, size));
 }
 
-static ssize_t out_message(struct channel *ch, int fd, const struct msghdr *msg,
-			   int flags)
+static ssize_t send_message(struct channel *ch, int fd, const struct msghdr *msg,
+			    int flags)
 {
 	if (invalid_message(msg))
 		return real()->sendmsg(fd, msg, flags);
@@ -246,25 +251,25 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		errno = ETOOMANYREFS;
 		return -1;
 	}
-	urgent(fd, flags);
-	return through(fd, out_message(ch, fd, msg, flags),
-		       real()->sendmsg(fd, msg, flags));
+	forbid_urgent(fd, flags);
+	return dispatch(fd, send_message(ch, fd, msg, flags),
+			real()->sendmsg(fd, msg, flags));
 }
 
-static int out_messages(struct channel *ch, int fd, struct mmsghdr *all,
-			unsigned int count, int flags)
+static int send_messages(struct channel *ch, int fd, struct mmsghdr *all,
+			 unsigned int count, int flags)
 {
 	unsigned int i;
 
 	for (i = 0; i < count && i < IOV_MAX; i++) {
 		struct msghdr *m = &all[i].msg_hdr;
-		ssize_t n = out_message(ch, fd, m, flags);
+		ssize_t n = send_message(ch, fd, m, flags);
 
 		if (n < 0)
 			return i ? (int)i : -1;
 		all[i].msg_len = n;
 		if ((size_t)n < length(m->msg_iov, m->msg_iovlen))
-			return i + 1; /* the next message would fill the gap */
+			return i + 1; /* the next message would follow a gap */
 	}
 	return i;
 }
@@ -278,9 +283,9 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags)
 			errno = ETOOMANYREFS;
 			return -1;
 		}
-	urgent(fd, flags);
-	return through(fd, out_messages(ch, fd, all, count, flags),
-		       real()->sendmmsg(fd, all, count, flags));
+	forbid_urgent(fd, flags);
+	return dispatch(fd, send_messages(ch, fd, all, count, flags),
+			real()->sendmmsg(fd, all, count, flags));
 }
 
 /* At offset -1 preadv2 and pwritev2 are readv and writev. */
@@ -299,20 +304,20 @@ static bool plain_vectors(const struct iovec *iov, int count, off_t at, int flag
 
 ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return through(fd,
-		       plain_vectors(iov, count, at, flags) ?
-			       into(ch, fd, iov, count, flags_of(flags)) :
-			       real()->preadv2(fd, iov, count, at, flags),
-		       real()->preadv2(fd, iov, count, at, flags));
+	return dispatch(fd,
+			plain_vectors(iov, count, at, flags) ?
+				recv_checked(ch, fd, iov, count, flags_of(flags)) :
+				real()->preadv2(fd, iov, count, at, flags),
+			real()->preadv2(fd, iov, count, at, flags));
 }
 
 ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return through(fd,
-		       plain_vectors(iov, count, at, flags) ?
-			       stream_send(ch, fd, iov, count, flags_of(flags)) :
-			       real()->pwritev2(fd, iov, count, at, flags),
-		       real()->pwritev2(fd, iov, count, at, flags));
+	return dispatch(fd,
+			plain_vectors(iov, count, at, flags) ?
+				stream_send(ch, fd, iov, count, flags_of(flags)) :
+				real()->pwritev2(fd, iov, count, at, flags),
+			real()->pwritev2(fd, iov, count, at, flags));
 }
 
 ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t at, int flags)
@@ -325,7 +330,7 @@ ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t at, int 
 	return pwritev2(fd, iov, count, at, flags);
 }
 
-/* What calls become with _FORTIFY_SOURCE. */
+/* _FORTIFY_SOURCE calls these instead. */
 void __chk_fail(void) __attribute__((noreturn));
 
 ssize_t __read_chk(int fd, void *buf, size_t len, size_t room);

@@ -102,10 +102,13 @@ int member_sync(struct set *set, struct member *m, struct channel *ch)
 
 	if (s->tx_path == PATH_RING && !s->shut)
 		e.events &= ~WRITABLE;
+	if (m->bell_inode != s->bell)
+		m->bell = -1; /* it was replaced */
 	if (m->bell < 0 && !s->bell_closed) {
 		struct epoll_event b = { .events = EPOLLIN,
 					 .data.u64 = e.data.u64 | BELL };
 
+		m->bell_inode = s->bell;
 		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, ch->c.fd, &b) == 0 ||
 		    errno == EEXIST)
 			m->bell = ch->c.fd;

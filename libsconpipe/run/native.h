@@ -5,7 +5,7 @@
 
 #include "real.h"
 
-/* Seconds to wait for the broker's answer: the program has TCP to go on with. */
+/* Seconds to wait for the broker's answer; the program continues on TCP. */
 #define ANSWER_S 1
 
 #define close(fd) (real()->close(fd))

@@ -34,12 +34,13 @@ static void pass_channel(struct passing *p, struct entry *e, struct channel *ch,
 	bool standard = fd <= STDERR_FILENO || (p->spawns && ch->to_spawn);
 
 	p->any = true;
-	/* stdio uses standard ones, by calls that are not seen here. */
+	proof_stop(ch);
+	/* stdio uses the standard ones by calls that are not interposed. */
 	if (standard && stream_detach(ch, fd))
 		return;
 	if (p->with_library) {
-		/* A fork has counted the child already. One process too many does no
-		 * harm. */
+		/* fork has counted its child already. A count that is too high is
+		 * harmless. */
 		if (p->spawns || !table_mine())
 			channel_share(ch, 1);
 		if (channel_inherit(ch, true))

@@ -19,13 +19,13 @@
 #include <sys/socket.h>
 
 struct passing {
-	bool spawns; /* the image is another process's, and not forked */
+	bool spawns; /* the call starts another process, as posix_spawn does */
 	bool with_library; /* the image will have this library */
-	bool any; /* it gets a channel */
-	bool begun; /* there are connections at all */
+	bool any; /* the image gets a channel */
+	bool begun; /* connections were tracked, so pass_end has to run */
 	bool refused; /* a channel cannot be passed, and the call has to fail */
 	bool hidden[3]; /* standard descriptors replaced for the image */
-	int before[3]; /* what they were */
+	int before[3]; /* copies of the originals */
 };
 
 /*
@@ -33,10 +33,10 @@ struct passing {
  * environment. It returns whether the environment has to name the library.
  */
 bool pass_begin(struct passing *p, const char *path, char *const *env, bool spawns);
-/* pass_end is called when the image has not begun, or another process has. */
+/* pass_end is called after exec has failed, or another process was started. */
 void pass_end(struct passing *p);
 /* pass_message is called before files are sent. It returns false if one of them
- * cannot be. */
+ * cannot be sent. */
 bool pass_message(const struct msghdr *msg);
 
 #endif

@@ -24,7 +24,7 @@ struct wait {
 	bool sleeps;
 };
 
-/* Calls with so many descriptors need no allocation. */
+/* Calls with at most this many descriptors do not allocate. */
 #define FEW 16
 
 struct few {
@@ -34,7 +34,7 @@ struct few {
 };
 
 #define POLL_WRITABLE (POLLOUT | POLLWRNORM)
-/* The longest wait of a thread without an eventfd. */
+/* Longest wait of a thread without an eventfd. */
 #define UNWOKEN_NS 20000000
 
 /* release_all undoes hold_all. */
@@ -115,7 +115,7 @@ static int find(struct wait *w, struct few *few)
 	return found;
 }
 
-/* check_rings sets revents to what the rings have. */
+/* check_rings sets revents by the rings. */
 static bool check_rings(struct wait *w, bool arm)
 {
 	bool any = false;
@@ -152,12 +152,22 @@ static nfds_t list(struct wait *w, int own)
 	return n;
 }
 
+/* settle asks the socket again after a token was taken out of its stream. */
+static void settle(struct channel *ch, struct pollfd *p)
+{
+	if ((p->revents & (POLLIN | POLLRDNORM)) && recv_settle(ch, p->fd) &&
+	    real()->poll(p, 1, 0) < 0)
+		p->revents = 0;
+}
+
 static int merge(struct wait *w)
 {
 	int ready = 0;
 	nfds_t i;
 
 	for (i = 0; i < w->count; i++) {
+		if (w->channels[i])
+			settle(w->channels[i], &w->all[i]);
 		w->fds[i].revents |= w->all[i].revents;
 		ready += w->fds[i].revents != 0;
 	}
@@ -182,18 +192,18 @@ static int each_channel(struct wait *w, void (*fn)(struct channel *, struct wait
 /* spin checks the rings for a moment: to sleep costs both ends a system call. */
 static bool spin(struct wait *w, int64_t most_ns)
 {
-	static __thread unsigned int vain;
-	int64_t ns = spin_ns(spin_default(), vain), until;
+	static __thread unsigned int misses;
+	int64_t ns = spin_ns(spin_default(), misses), until;
 
 	until = now_ns() + (ns < most_ns ? ns : most_ns);
 	while (now_ns() < until) {
 		if (check_rings(w, false)) {
-			vain = 0;
+			misses = 0;
 			return true;
 		}
 		relax();
 	}
-	vain++;
+	misses++;
 	return false;
 }
 
@@ -333,7 +343,7 @@ int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout
 #define OUT_SET (POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR)
 #define EXCEPT_SET POLLPRI
 
-/* Sets may be larger than fd_set, for which FD_ISSET is not made. */
+/* Sets may be larger than fd_set, which FD_ISSET does not support. */
 #define WORD (8 * (int)sizeof(unsigned long))
 
 static bool has(const fd_set *set, int fd)
@@ -357,11 +367,11 @@ static bool sets_concern(int count, const fd_set *in, const fd_set *out,
 	return false;
 }
 
-/* The list is on the stack up to this size; threads may have little of it. */
+/* The list is on the stack up to this size: threads may have small stacks. */
 #define SOME 64
 
-static nfds_t how_many(int count, const fd_set *in, const fd_set *out,
-		       const fd_set *except)
+static nfds_t count_descriptors(int count, const fd_set *in, const fd_set *out,
+				const fd_set *except)
 {
 	nfds_t n = 0;
 	int fd;
@@ -440,7 +450,7 @@ int pselect(int count, fd_set *in, fd_set *out, fd_set *except,
 		errno = EINVAL;
 		return -1;
 	}
-	n = how_many(count, in, out, except);
+	n = count_descriptors(count, in, out, except);
 	if (n > SOME)
 		made = malloc(n * sizeof(*made));
 	if (n > SOME && !made)

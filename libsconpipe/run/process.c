@@ -2,18 +2,19 @@
 /*
  * libsconrun: unmodified programs on the pipe, by LD_PRELOAD ("scon run").
  *
- * A TCP connection moves to rings if both its ends' programs run so:
+ * A TCP connection moves to rings if the programs at both ends have this library:
  *
  * 1. connect or accept: the descriptor gets an entry (table.c). Calls go to the kernel
  *    as before, and their bytes are counted.
- * 2. After some bytes the process hands the socket to the broker and goes on
- *    (attach.c). The broker reads the socket's state in the kernel. When both ends of
- *    a connection have come, each gets a page, a ring and a doorbell (channel.c).
+ * 2. After some bytes the process passes the socket to the broker and continues
+ *    (attach.c). When the broker has both sockets of a connection, a token of each end
+ *    crosses its TCP (proof.c). Then each end gets a page, a ring and a doorbell
+ *    (channel.c).
  * 3. A sender switches to the ring when the receiver's page says that it is read. The
  *    ring begins with the number of bytes that went by TCP, as the kernel counts them.
- *    Nothing goes by TCP afterwards (send.c).
+ *    TCP carries no bytes afterwards (send.c).
  * 4. The receiver reads that many bytes from TCP, then the ring (recv.c).
- * 5. A sender that cannot use the ring any more returns to TCP, for good. The receiver
+ * 5. A sender that can no longer use the ring returns to TCP for good. The receiver
  *    reads the ring to its end before it reads from TCP, so bytes stay in order and
  *    the stream needs no marks.
  *
@@ -22,13 +23,13 @@
  * A thread waits for both socket and doorbell (wait.c, poll.c, epoll.c).
  *
  * State that processes share after fork is in shared memory (arena.c). Only
- * connections of a single process are attached. Calls that the library does not see
- * are correct on TCP: the receiver reads the socket only when the ring is empty, so
- * it never mistakes a byte there for one of the ring's.
+ * connections of a single process are attached. Calls that are not
+ * interposed work on TCP: the receiver reads the socket only when the ring is empty, so
+ * it never confuses bytes of the two.
  *
- * This file has the life of the process: the begin of an image, which adopts the
- * channels that the image before it has left, and fork. The layers, from the bottom:
- * scripts/check-run-layers.sh.
+ * This file has the process's life cycle: the start of an image, which adopts the
+ * channels that the previous image has left, fork, and exit. scripts/check-run-layers.sh
+ * lists the layers from the bottom.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -87,7 +88,7 @@ static void find_channel(int fd, void *all)
 	}
 }
 
-/* adopt_all finds what the image before this one has left. */
+/* adopt_all adopts the channels that the previous image has left. */
 static void adopt_all(void)
 {
 	struct found *all = NULL, *next;
@@ -119,6 +120,21 @@ static void after_fork_in_child(void)
 	arena_after_fork(true);
 	table_after_fork();
 	sets_after_fork();
+}
+
+/* settle_all runs at exit for connections that the program has not closed. */
+static void __attribute__((destructor)) settle_all(void)
+{
+	int fd;
+
+	for (fd = 0; table_mine() && fd < entry_limit(); fd++) {
+		struct channel *ch = channel_get(fd);
+
+		if (ch && proof_due(ch) && ch->s->processes == 1)
+			proof_close(ch, fd);
+		if (ch)
+			channel_put(ch);
+	}
 }
 
 static void __attribute__((constructor)) init(void)

@@ -6,8 +6,8 @@
 #include "sets.h"
 #include "stream.h"
 
-/* Examinations that find nothing before a doorbell is armed: to ring it costs the
- * sender a system call. */
+/* Examinations without a result before a doorbell is armed: ringing it costs the sender
+ * a system call. */
 #define IDLE 3
 
 /* disable keeps a member from being reported until the program changes it. */
@@ -34,7 +34,7 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 		return ring | m->pending;
 	if (!edge)
 		return 0;
-	/* Only what the ring had is no edge next time, whatever TCP had. */
+	/* Only the ring's state is remembered for the next edge, not TCP's. */
 	if (ring & READABLE)
 		m->reported_head = peer->head;
 	if (ring & WRITABLE)
@@ -97,6 +97,11 @@ static void bell_event(struct set *set, struct member *m, struct channel *ch)
 /* socket_event notes events of the socket. */
 static void socket_event(struct member *m, struct channel *ch, uint32_t events)
 {
+	if ((events & READABLE) && recv_settle(ch, m->fd)) {
+		struct pollfd p = { .fd = m->fd, .events = (short)events };
+
+		events = real()->poll(&p, 1, 0) > 0 ? (uint16_t)p.revents : 0;
+	}
 	m->pending |= events;
 	if (events & READABLE)
 		ch->s->tcp_reported = true;

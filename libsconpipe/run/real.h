@@ -78,7 +78,7 @@ extern bool real_found;
 void real_find(void);
 void *real_symbol(const char *name);
 
-/* real finds them on first use: another library's constructor may call earlier. */
+/* real looks the calls up on first use: another library's constructor may run first. */
 static inline struct real *real(void)
 {
 	if (__builtin_expect(!real_found, 0))

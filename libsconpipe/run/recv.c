@@ -6,8 +6,8 @@
  * 2. recv_tcp reads these, and no more.
  * 3. scatter copies from the ring; release frees the room, and rings the doorbell of a
  *    sender that waits for it.
- * 4. Only when the ring is empty, check_socket reads the socket: what it has was sent
- *    after the ring's bytes, or is the end of the stream.
+ * 4. Only when the ring is empty, check_socket reads the socket: its bytes were sent
+ * after the ring's, or the stream has ended.
  */
 #include <errno.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static int protocol_error(struct channel *ch)
 	return -ECONNRESET;
 }
 
-/* avail is how many bytes can be read from the ring, or -errno. */
+/* avail returns how many bytes can be read from the ring, or -errno. */
 static ssize_t avail(struct channel *ch)
 {
 	struct shared *s = ch->s;
@@ -167,8 +167,11 @@ static size_t slice(const struct want *w, size_t at, size_t n, struct iovec *out
 	return count;
 }
 
-/* recv_tcp reads what comes by TCP before the ring's bytes, or returns -EAGAIN. */
-static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
+/* TAKEN: a token was removed from the stream; check again. */
+#define TAKEN (-ERESTART)
+
+/* read_tcp reads what comes by TCP before the ring's bytes, or returns -EAGAIN. */
+static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
 {
 	struct shared *s = ch->s;
 	struct iovec iov[w->count];
@@ -178,8 +181,15 @@ static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t
 	ssize_t n;
 	int err;
 
-	if (counted && want > s->tcp_left)
-		want = s->tcp_left;
+	if (counted) {
+		if (want > s->tcp_left)
+			want = s->tcp_left;
+		want = proof_cut(ch, want);
+		if (!want) {
+			err = proof_take(ch, fd);
+			return err ? err : TAKEN;
+		}
+	}
 	msg.msg_iovlen = slice(w, at, want, iov);
 	/* As long as the prefix is not known, peek first: bytes sent after the ring's
 	 * must not be consumed. */
@@ -198,6 +208,13 @@ static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t
 			return err;
 		if (s->tcp_known && (size_t)n > s->tcp_left)
 			n = s->tcp_left;
+		if (n > 0) {
+			n = proof_cut(ch, n);
+			if (!n) {
+				err = proof_take(ch, fd);
+				return err ? err : TAKEN;
+			}
+		}
 	}
 	if (w->flags & MSG_PEEK)
 		return n;
@@ -206,11 +223,22 @@ static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t
 		if (n < 0)
 			return -errno;
 	}
+	s->tcp_read += n;
 	if (s->tcp_known) {
 		s->tcp_left -= n;
 		read_prefix(ch);
-	} else {
-		s->tcp_read += n;
+	}
+	return n;
+}
+
+static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
+{
+	ssize_t n;
+
+	while ((n = read_tcp(ch, fd, w, at)) == TAKEN) {
+		n = read_prefix(ch);
+		if (n || ch->s->rx_path != PATH_TCP)
+			return n;
 	}
 	return n;
 }
@@ -246,7 +274,7 @@ static ssize_t check_socket(struct channel *ch, int fd)
 	return -err;
 }
 
-/* step reads what there is, once: bytes; 0 for the end; -EAGAIN for nothing. */
+/* step reads once: it returns the number of bytes, 0 at the end, -EAGAIN for none. */
 static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 {
 	struct shared *s = ch->s;
@@ -256,6 +284,10 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 
 		if (n)
 			return n;
+		/* Without rings on this end, the peer has sent none of its bytes there.
+		 */
+		if (s->rx_path == PATH_TCP && s->stage == REFUSED && proof_clear(ch))
+			s->rx_path = PATH_TCP_AGAIN;
 		if (s->rx_path == PATH_TCP_AGAIN) {
 			struct iovec iov[w->count];
 			struct msghdr msg = { .msg_iov = iov };
@@ -294,18 +326,18 @@ static int wait_data(struct channel *ch, int fd, int64_t deadline)
 {
 	struct shared *s = ch->s;
 	struct waiter me;
-	int64_t until = now_ns() + spin_ns(spin_default(), s->rx_vain);
+	int64_t until = now_ns() + spin_ns(spin_default(), s->rx_misses);
 	int err = 0;
 
 	release(ch, 0, true);
 	while (s->rx_path == PATH_RING && now_ns() < until) {
 		if (avail(ch)) {
-			s->rx_vain = 0;
+			s->rx_misses = 0;
 			return 0;
 		}
 		relax();
 	}
-	s->rx_vain++;
+	s->rx_misses++;
 	wait_begin(ch, &me);
 	atomic_fetch_add(&ch->c.own->read_wait, 1);
 	full_fence();
@@ -328,12 +360,14 @@ static bool socket_ready(int fd)
 }
 
 /* continues says whether there is more after a short read. Users of EPOLLET take a short
- * read as empty and wait for the next edge, but there is none if the ring follows
- * TCP's bytes, or TCP's, already reported, follow the ring's. */
+ * read as empty and wait for the next edge, but there is none if a token or the ring
+ * follows TCP's bytes, or TCP's, already reported, follow the ring's. */
 static bool continues(struct channel *ch, enum path before)
 {
 	struct shared *s = ch->s;
 
+	if (s->rx_path == PATH_TCP)
+		return proof_next(ch);
 	if (s->rx_path != PATH_RING)
 		return false;
 	return before == PATH_TCP ? avail(ch) > 0 : s->tcp_reported && !avail(ch);
@@ -377,6 +411,12 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			return got ? (ssize_t)got : n;
 		}
 		err = wait_data(ch, fd, deadline);
+		if (proof_due(ch)) {
+			pthread_mutex_unlock(&s->rx_lock);
+			if (proof_step(ch, fd))
+				stream_changed(fd);
+			shared_lock(s, &s->rx_lock);
+		}
 		if (!restarts(err, got, deadline))
 			return got ? (ssize_t)got : err;
 	}
@@ -392,6 +432,8 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 
 	for (i = 0; i < count; i++)
 		w.len += iov[i].iov_len;
+	if (proof_due(ch) && proof_step(ch, fd))
+		stream_changed(fd);
 	if (s->rx_path == PATH_TCP_AGAIN || flags & (MSG_OOB | MSG_ERRQUEUE)) {
 		struct msghdr msg = { .msg_iov = (struct iovec *)iov,
 				      .msg_iovlen = count };
@@ -424,12 +466,27 @@ void recv_fail(struct channel *ch, int error)
 	pthread_mutex_unlock(&s->rx_lock);
 }
 
-bool recv_detach(struct channel *ch)
+bool recv_settle(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	bool took = false;
+
+	if (s->rx_path != PATH_TCP || s->token_done)
+		return false;
+	shared_lock(s, &s->rx_lock);
+	took = proof_settle(ch, fd);
+	pthread_mutex_unlock(&s->rx_lock);
+	return took;
+}
+
+bool recv_detach(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
 
 	shared_lock(s, &s->rx_lock);
-	if (!read_prefix(ch) && !avail(ch) && !s->error)
+	proof_settle(ch, fd);
+	if (!read_prefix(ch) && !avail(ch) && !s->error &&
+	    (s->rx_path != PATH_TCP || !proof_pending(ch)))
 		s->rx_path = PATH_TCP_AGAIN;
 	pthread_mutex_unlock(&s->rx_lock);
 	return s->rx_path == PATH_TCP_AGAIN;
@@ -456,6 +513,20 @@ size_t recv_ready(struct channel *ch, bool arm)
 	return n < 0 ? 1 : n;
 }
 
+/* token_among returns how many of the next n bytes of TCP are the peer's token. */
+static int token_among(struct channel *ch, int n)
+{
+	struct shared *s = ch->s;
+	int before = n;
+
+	shared_lock(s, &s->rx_lock);
+	if (s->rx_path == PATH_TCP)
+		before = proof_cut(ch, n);
+	pthread_mutex_unlock(&s->rx_lock);
+	n -= before;
+	return n < (int)sizeof(s->token) ? n : (int)sizeof(s->token);
+}
+
 size_t recv_pending(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
@@ -468,5 +539,6 @@ size_t recv_pending(struct channel *ch, int fd)
 	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;
+	tcp -= token_among(ch, tcp);
 	return (ring > 0 ? ring : 0) + (tcp > 0 ? tcp : 0);
 }

@@ -5,7 +5,7 @@
  * 1. switch_to_ring begins the ring, with the number of bytes sent by TCP, once the
  *    receiver reads it.
  * 2. The kernel copies what fits to the ring; a receiver that waits is woken.
- * 3. If the engine is gone, the rest and all that follows goes by TCP.
+ * 3. If the engine is gone, TCP sends the rest and all later bytes.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -42,9 +42,7 @@ static bool reader_ready(struct channel *ch)
 	return atomic_load_explicit(&channel_peer(ch)->read_wait, memory_order_acquire);
 }
 
-/* switch_to_ring returns whether the ring is in use. It requires that the peer has
- * acknowledged bytes sent by TCP after the attachment: this proves that the network
- * still lets the connection pass. */
+/* switch_to_ring returns whether the ring is in use. */
 static bool switch_to_ring(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
@@ -53,11 +51,11 @@ static bool switch_to_ring(struct channel *ch, int fd)
 
 	if (s->tx_path == PATH_RING)
 		return true;
-	if (s->shut || s->bell_closed)
+	if (s->stage != HAS_RINGS || s->shut || s->bell_closed)
 		return false;
 	if (!reader_ready(ch))
 		bpf_sync(&ch->c);
-	if (!reader_ready(ch) || tcp_sent(fd, &before, &acked) || acked <= s->given)
+	if (!reader_ready(ch) || tcp_sent(fd, &before, &acked) || s->token_left)
 		return false;
 	before -= s->client;
 	if (ring_send(ch, &before, sizeof(before)) != sizeof(before))
@@ -125,15 +123,15 @@ static int wait_room(struct channel *ch, int fd, int flags, int64_t deadline)
 	s->full_count++;
 	if (!socket_blocks(fd, flags))
 		return send_room(ch, true) ? 0 : -EAGAIN;
-	until = now_ns() + spin_ns(spin_default(), s->tx_vain);
+	until = now_ns() + spin_ns(spin_default(), s->tx_misses);
 	while (now_ns() < until) {
 		if (send_room(ch, false)) {
-			s->tx_vain = 0;
+			s->tx_misses = 0;
 			return 0;
 		}
 		relax();
 	}
-	s->tx_vain++;
+	s->tx_misses++;
 	wait_begin(ch, &me);
 	if (!send_room(ch, true)) {
 		pthread_mutex_unlock(&s->tx_lock);
@@ -189,7 +187,7 @@ static ssize_t send_tcp(struct channel *ch, int fd, const struct iovec *iov, siz
 	return cancellable_sendmsg(ch, fd, &msg, flags, lock);
 }
 
-/* send_rest sends by TCP what is left of the buffers, from offset at on. */
+/* send_rest sends the rest of the buffers, from offset at on, by TCP. */
 static ssize_t send_rest(struct channel *ch, int fd, const struct iovec *iov,
 			 size_t count, size_t at, int flags)
 {
@@ -246,13 +244,21 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 
 	for (i = 0; i < count; i++)
 		len += iov[i].iov_len;
-	if (s->tx_path == PATH_TCP_AGAIN || s->shut || !len)
+	if (proof_due(ch) && proof_step(ch, fd))
+		stream_changed(fd);
+	if ((s->tx_path == PATH_TCP_AGAIN && !s->token_left) || s->shut || !len)
 		return send_tcp(ch, fd, iov, count, flags, NULL);
 	shared_lock(s, &s->tx_lock);
 	before = s->tx_path;
 	if (flags & MSG_OOB)
 		before = s->tx_path = PATH_TCP_AGAIN;
 	if (before == PATH_TCP_AGAIN || !switch_to_ring(ch, fd)) {
+		n = proof_flush(ch, fd, flags);
+		if (n) {
+			pthread_mutex_unlock(&s->tx_lock);
+			errno = -n;
+			return -1;
+		}
 		n = send_tcp(ch, fd, iov, count, flags, &s->tx_lock);
 		if (n < 0)
 			n = -errno;

@@ -39,6 +39,7 @@ struct member {
 	bool attached; /* the kernel watches it with a mark */
 	bool disabled; /* reported, with EPOLLONESHOT */
 	int bell; /* its doorbell in the set, or -1 */
+	uint64_t bell_inode;
 	struct channel *channel; /* that the set is a waiter of, or NULL */
 	struct waiter me;
 	uint32_t pending; /* events of the kernel not reported yet */

@@ -90,8 +90,8 @@ static int tcp_info(int fd, struct tcp_info *info)
 
 #define ESTABLISHED 1 /* the kernel's TCP_ESTABLISHED */
 
-/* The queue's length holds for a count that has not changed while it was read; so does
- * that of tcp_received. */
+/* The queue length belongs to the counter only if the counter did not change while the
+ * length was read. The same holds in tcp_received. */
 int tcp_sent(int fd, uint64_t *given, uint64_t *acked)
 {
 	struct tcp_info info = { 0 };

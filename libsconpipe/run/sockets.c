@@ -18,7 +18,7 @@ int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	int result, err;
 
-	/* This disconnects the socket. */
+	/* AF_UNSPEC disconnects the socket. */
 	if (entry_get(fd) && !bad_address(addr) && len >= sizeof(addr->sa_family) &&
 	    addr->sa_family == AF_UNSPEC)
 		descriptor_forget(fd);
@@ -30,7 +30,7 @@ int connect(int fd, const struct sockaddr *addr, socklen_t len)
 	return result;
 }
 
-static int accepted(int fd)
+static int track_accepted(int fd)
 {
 	int err = errno;
 
@@ -42,12 +42,12 @@ static int accepted(int fd)
 
 int accept(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	return accepted(real()->accept(fd, addr, len));
+	return track_accepted(real()->accept(fd, addr, len));
 }
 
 int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	return accepted(real()->accept4(fd, addr, len, flags));
+	return track_accepted(real()->accept4(fd, addr, len, flags));
 }
 
 int shutdown(int fd, int how)
@@ -73,7 +73,7 @@ int shutdown(int fd, int how)
 	return result;
 }
 
-/* only_tcp says whether a ring does not support an option. */
+/* only_tcp says whether an option works on TCP only. */
 static bool only_tcp(int level, int name)
 {
 	if (level == IPPROTO_TCP)

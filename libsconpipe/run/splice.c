@@ -119,7 +119,7 @@ static ssize_t ring_to_pipe(const struct job *j)
 
 	if (n <= 0)
 		return n;
-	if (j->flags & SPLICE_F_NONBLOCK) { /* which is about the pipe */
+	if (j->flags & SPLICE_F_NONBLOCK) { /* the flag applies to the pipe */
 		struct pollfd p = { .fd = pipe, .events = POLLOUT };
 
 		if (real()->poll(&p, 1, 0) <= 0) {
@@ -138,8 +138,8 @@ static ssize_t ring_to_pipe(const struct job *j)
 	return consumed < 0 ? consumed : n;
 }
 
-/* pipe_to_ring sends from a pipe. What is read cannot be put back, so a socket that does
- * not block reads only what fits into the ring. */
+/* pipe_to_ring sends from a pipe. Bytes read cannot be put back, so a call that does not
+ * block reads only what fits into the ring. */
 static ssize_t pipe_to_ring(const struct job *j)
 {
 	struct channel *ch = j->ch;

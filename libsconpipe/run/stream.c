@@ -28,11 +28,16 @@ bool stream_detach(struct channel *ch, int fd)
 	atomic_store(&ch->s->tx_path, PATH_TCP_AGAIN);
 	err = session_give(&serial, &q, fd, &a, NULL, NULL);
 	/* -EBADF: it has ended already. */
-	return (!err || err == -EBADF) && recv_detach(ch);
+	if (err && err != -EBADF)
+		return false;
+	shared_lock(ch->s, &ch->s->tx_lock);
+	err = proof_flush(ch, fd, MSG_DONTWAIT);
+	pthread_mutex_unlock(&ch->s->tx_lock);
+	return !err && recv_detach(ch, fd);
 }
 
-/* What the peer has to read is in its own memory, so the broker may take the rings
- * away at once. */
+/* The peer's unread bytes are in its own memory, so the broker may remove the rings at
+ * once. */
 void stream_close(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
@@ -42,6 +47,9 @@ void stream_close(struct channel *ch, int fd)
 
 	if (--ch->fds > 0)
 		return;
+	proof_stop(ch);
+	if (s->processes == 1)
+		proof_close(ch, fd);
 	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, false))
 		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	if (s->owner == getpid())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The C library's streams. Their own system calls bypass this library, so a stream of an
+/* The C library's streams. Their system calls are not interposed, so a stream of an
  * attached connection is made with fopencookie. */
 #include <errno.h>
 #include <stdarg.h>

@@ -9,13 +9,13 @@
 #define COUNTS 65536
 
 static _Atomic(struct entry *) entries[DESCRIPTORS];
-static atomic_int limit; /* there are no entries from here on */
+static atomic_int limit; /* all entries are below */
 static atomic_int *counts; /* of processes by connection, shared over fork; 0: free */
-static atomic_int hint; /* where a free count may be */
+static atomic_int hint; /* index of a count that may be free */
 static pid_t self;
 static atomic_bool tracked; /* a connection was ever tracked */
 
-/* The newest connection's. */
+/* Stamp of the newest connection. */
 static _Atomic uint32_t stamps = 1;
 
 void table_init(void)

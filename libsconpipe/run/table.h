@@ -38,7 +38,6 @@ struct entry {
 	/* attach.c: */
 	uint32_t id, serial; /* of the request to the broker, 0 for none */
 	int bell; /* its doorbell */
-	uint64_t given; /* bytes that TCP was given before it */
 	unsigned int checks; /* of the doorbell */
 	_Atomic uint64_t bytes; /* transferred by TCP */
 	atomic_int skip; /* calls until the next check */

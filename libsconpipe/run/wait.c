@@ -10,8 +10,8 @@
 #include "socket.h"
 #include "wait.h"
 
-/* Which signal has interrupted the call is not known, so it restarts only if all
- * handlers have SA_RESTART. */
+/* The signal that interrupted the call is unknown, so it restarts only if all handlers
+ * have SA_RESTART. */
 bool restarts(int err, bool some, int64_t deadline_ns)
 {
 	int signal;
@@ -54,8 +54,8 @@ static void make_key(void)
 	pthread_key_create(&key, close_own);
 }
 
-/* own_fd returns the thread's eventfd, -1 if there is none to be had. A child makes
- * another one: parent and child would consume each other's events. */
+/* own_fd returns the thread's eventfd, -1 if none can be made. A child makes
+ * its own: parent and child would consume each other's events. */
 static int own_fd(void)
 {
 	pthread_once(&once, make_key);
@@ -179,8 +179,8 @@ static void cancelled(void *arg)
 	channel_put(a->ch);
 }
 
-/* The longest wait where a wake-up may be missed: another process that has the channel
- * drains the doorbell, too, and a thread may have no eventfd. */
+/* Longest wait where a wake-up may be missed: another process that has the channel
+ * drains the doorbell too, or the thread has no eventfd. */
 #define SHARED_NS 20000000
 
 int wait_on(struct channel *ch, struct waiter *me, int fd, short events,

@@ -13,18 +13,18 @@
 
 #include "channel.h"
 
-/* waiter_fd makes an eventfd, -1 if there is none to be had. */
+/* waiter_fd makes an eventfd; -1 if it cannot. */
 int waiter_fd(void);
 /* wait_begin registers the thread and drains the doorbell; the caller then checks a
- * last time. Whoever drains it from here on wakes this thread. */
+ * last time. A thread that drains it from here on wakes this one. */
 void wait_begin(struct channel *ch, struct waiter *me);
 void wait_end(struct channel *ch, struct waiter *me);
 /* wait_on returns 0 to check again; -EAGAIN at the deadline (0: none); -EINTR; -EBADF
  * if another thread has closed the socket, whose number may be reused. */
 int wait_on(struct channel *ch, struct waiter *me, int fd, short events,
 	    int64_t deadline_ns);
-/* restarts says whether a call whose wait ended with err goes on, after some bytes or
- * none: after 0, and after -EINTR where SA_RESTART has it restarted. */
+/* restarts says whether a call whose wait returned err continues: after 0, and after
+ * -EINTR if SA_RESTART applies. some: the call has transferred bytes. */
 bool restarts(int err, bool some, int64_t deadline_ns);
 
 void cancel_disable(int *before);

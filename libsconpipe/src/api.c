@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The public calls: -errno becomes -1 and errno here. */
+/* The public calls: they turn -errno into -1 and errno. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "pipe.h"
 
-/* The broker chooses by the distance of the two processes. */
+/* The broker chooses between these by the distance of the two processes. */
 #define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_UNIX)
 
 static ssize_t public_result(ssize_t result)
@@ -79,10 +79,10 @@ static int check_name(const struct sockaddr *addr, socklen_t len)
 	return addr->sa_family == AF_INET ? 0 : -EAFNOSUPPORT;
 }
 
-/* hand_over makes a TCP socket for a name, and has the broker keep it. */
-static int hand_over(struct sock *s, int (*make)(const struct sockaddr_in *),
-		     const struct sockaddr *name, uint32_t *serial,
-		     struct wire_request *q, struct wire_reply *a, int *files, int *count)
+/* pass_tcp makes a TCP socket for a name and passes it to the broker. */
+static int pass_tcp(struct sock *s, int (*make)(const struct sockaddr_in *),
+		    const struct sockaddr *name, uint32_t *serial, struct wire_request *q,
+		    struct wire_reply *a, int *files, int *count)
 {
 	int err, cancel;
 
@@ -107,7 +107,7 @@ static int bind_sock(struct sock *s, const struct sockaddr *addr, socklen_t len)
 	if (!err && s->kind != KIND_NEW)
 		err = -EINVAL;
 	if (!err)
-		err = hand_over(s, tcp_listen, addr, &s->serial, &q, &a, NULL, NULL);
+		err = pass_tcp(s, tcp_listen, addr, &s->serial, &q, &a, NULL, NULL);
 	if (err)
 		return err;
 	s->id = a.id;
@@ -152,7 +152,7 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	if (!err && s->kind != KIND_NEW)
 		err = -EINVAL;
 	if (!err)
-		err = hand_over(s, tcp_connect, addr, &serial, &q, &a, files, &count);
+		err = pass_tcp(s, tcp_connect, addr, &serial, &q, &a, files, &count);
 	if (!err)
 		err = conn_open(&s->conn, serial, &a, files, count);
 	if (err)
@@ -163,9 +163,9 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	return 0;
 }
 
-/* end releases what a socket has at the broker, and wakes waiting threads. It may be
- * called again. */
-static void end(struct sock *s)
+/* disconnect closes a socket's name or connection at the broker, and wakes waiting
+ * threads. It may be called more than once. */
+static void disconnect(struct sock *s)
 {
 	enum kind kind = s->kind;
 
@@ -174,7 +174,7 @@ static void end(struct sock *s)
 		struct wire_reply a;
 
 		session_call(&s->serial, &q, &a, NULL, NULL);
-		/* Who waits there; without a broker nobody else does. */
+		/* Wake waiting threads; without a broker, only this call does. */
 		if (kind == KIND_LISTENING)
 			shutdown(s->ready, SHUT_RDWR);
 	} else if (kind == KIND_CONN) {
@@ -182,9 +182,10 @@ static void end(struct sock *s)
 	}
 }
 
-/* change evaluates a call for a socket whose kind may change. pd_close may have missed
- * the new kind, so a socket that is closing is ended here. */
-#define change(sid, call)                               \
+/* call_locked evaluates a call with the socket's lock held; the call may change the
+ * socket's kind. A concurrent pd_close may have acted on the old kind, so a closing
+ * socket is disconnected here. */
+#define call_locked(sid, call)                          \
 	({                                              \
 		struct sock *s = table_get(sid);        \
 		int result_ = -EBADF;                   \
@@ -194,7 +195,7 @@ static void end(struct sock *s)
 			result_ = call;                 \
 			pthread_mutex_unlock(&s->lock); \
 			if (atomic_load(&s->closing))   \
-				end(s);                 \
+				disconnect(s);          \
 			table_put(s);                   \
 		}                                       \
 		public_result(result_);                 \
@@ -202,17 +203,17 @@ static void end(struct sock *s)
 
 int pd_bind(int sid, const struct sockaddr *addr, socklen_t len)
 {
-	return change(sid, bind_sock(s, addr, len));
+	return call_locked(sid, bind_sock(s, addr, len));
 }
 
 int pd_listen(int sid, int backlog)
 {
-	return change(sid, listen_sock(s, backlog));
+	return call_locked(sid, listen_sock(s, backlog));
 }
 
 int pd_connect(int sid, const struct sockaddr *addr, socklen_t len)
 {
-	return change(sid, connect_sock(s, addr, len));
+	return call_locked(sid, connect_sock(s, addr, len));
 }
 
 static void copy_name(const struct sockaddr_in *name, struct sockaddr *addr,
@@ -224,7 +225,7 @@ static void copy_name(const struct sockaddr_in *name, struct sockaddr *addr,
 	*len = sizeof(*name);
 }
 
-/* wait_ready waits until there may be a connection. */
+/* wait_ready waits until the backlog may have a connection. */
 static int wait_ready(struct sock *s)
 {
 	struct pollfd p = { .fd = s->ready, .events = POLLIN };
@@ -236,8 +237,8 @@ static int wait_ready(struct sock *s)
 	return n ? 0 : -EAGAIN;
 }
 
-/* take waits for a connection in the backlog. */
-static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
+/* take_pending waits for a connection and removes it from the backlog. */
+static int take_pending(struct sock *s, struct wire_reply *a, int *files, int *count)
 {
 	struct wire_request q = { .op = OP_ACCEPT, .id = s->id };
 
@@ -249,7 +250,7 @@ static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
 		if (s->closing)
 			return -EBADF;
 		n = recv(s->ready, &one, 1, MSG_DONTWAIT);
-		if (n == 0) /* the broker has ended, or this end has: see pd_close */
+		if (n == 0) /* the broker has died, or pd_close was called */
 			return s->closing ? -EBADF : -ECONNABORTED;
 		if (n < 0) {
 			if (errno != EAGAIN && errno != EINTR)
@@ -265,7 +266,7 @@ static int take(struct sock *s, struct wire_reply *a, int *files, int *count)
 		*count = room;
 		if (err == -EAGAIN)
 			continue;
-		if (err && err != -ECONNABORTED) { /* it waits still */
+		if (err && err != -ECONNABORTED) { /* it is still in the backlog */
 			q.op = OP_WAKE;
 			session_call(&s->serial, &q, a, NULL, NULL);
 		}
@@ -284,7 +285,7 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 	made = new_sock(KIND_CONN);
 	if (!made)
 		return -ENOMEM;
-	err = take(s, &a, files, &count);
+	err = take_pending(s, &a, files, &count);
 	if (!err)
 		err = conn_open(&made->conn, s->serial, &a, files, count);
 	if (err) {
@@ -298,8 +299,9 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 	return publish(made);
 }
 
-/* use calls fn for a socket of one kind. */
-#define use(sid, wanted, wrong, call)                                              \
+/* call_kind evaluates a call for a socket of the wanted kind; wrong: the result for
+ * others. */
+#define call_kind(sid, wanted, wrong, call)                                        \
 	({                                                                         \
 		struct sock *s = table_get(sid);                                   \
 		ssize_t result_ = -EBADF;                                          \
@@ -313,27 +315,27 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 
 int pd_accept(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return use(sid, KIND_LISTENING, -EINVAL, accept_sock(s, addr, len));
+	return call_kind(sid, KIND_LISTENING, -EINVAL, accept_sock(s, addr, len));
 }
 
 ssize_t pd_send(int sid, const void *buf, size_t len)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, conn_send(s, buf, len));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_send(s, buf, len));
 }
 
 ssize_t pd_recv(int sid, size_t len, void **buf)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, conn_recv(s, len, buf));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv(s, len, buf));
 }
 
 ssize_t pd_recv_copy(int sid, void *buf, size_t len)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, conn_recv_copy(s, buf, len));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv_copy(s, buf, len));
 }
 
 int pd_recv_done(int sid, size_t len)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, conn_recv_done(s->conn, len));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv_done(s->conn, len));
 }
 
 static int refresh(struct sock *s, void *const *bufs, int n)
@@ -359,7 +361,7 @@ static int refresh(struct sock *s, void *const *bufs, int n)
 
 int pd_buf_refresh(int sid, void *const *bufs, int n)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, refresh(s, bufs, n));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, refresh(s, bufs, n));
 }
 
 static int shut(struct conn *c, int how)
@@ -380,7 +382,7 @@ static int shut(struct conn *c, int how)
 
 int pd_shutdown(int sid, int how)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, shut(s->conn, how));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, shut(s->conn, how));
 }
 
 int pd_close(int sid)
@@ -395,7 +397,7 @@ int pd_close(int sid)
 	if (atomic_load(&s->sets))
 		table_leave_sets(sid);
 	table_remove(sid, s);
-	end(s);
+	disconnect(s);
 	table_put(s);
 	return 0;
 }
@@ -410,12 +412,12 @@ static int name_of(const struct sockaddr_in *name, struct sockaddr *addr, sockle
 
 int pd_getsockname(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return change(sid, name_of(&s->local, addr, len));
+	return call_locked(sid, name_of(&s->local, addr, len));
 }
 
 int pd_getpeername(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return use(sid, KIND_CONN, -ENOTCONN, name_of(&s->remote, addr, len));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, name_of(&s->remote, addr, len));
 }
 
 int pd_epoll_create(int size)
@@ -442,22 +444,22 @@ int pd_epoll_ctl(int set, int op, int sid, struct epoll_event *event)
 		return public_result(-EFAULT);
 	if (set == sid)
 		return public_result(-EINVAL);
-	return use(set, KIND_SET, -EINVAL, set_change(s->set, op, sid, event));
+	return call_kind(set, KIND_SET, -EINVAL, set_change(s->set, op, sid, event));
 }
 
 int pd_epoll_wait(int set, struct epoll_event *events, int most, int timeout)
 {
 	if (!events || most < 1)
 		return public_result(-EINVAL);
-	return use(set, KIND_SET, -EINVAL, set_wait(s->set, events, most, timeout));
+	return call_kind(set, KIND_SET, -EINVAL, set_wait(s->set, events, most, timeout));
 }
 
 int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len)
 {
-	return change(sid, option_set(s, level, name, value, len));
+	return call_locked(sid, option_set(s, level, name, value, len));
 }
 
 int pd_getsockopt(int sid, int level, int name, void *value, socklen_t *len)
 {
-	return change(sid, option_get(s, level, name, value, len));
+	return call_locked(sid, option_get(s, level, name, value, len));
 }

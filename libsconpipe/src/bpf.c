@@ -17,8 +17,8 @@ static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 
 	if (err != -EOPNOTSUPP && err != -ENOPROTOOPT)
 		return err;
-	/* The broker has ended it, or has died, and the program with it. Whoever
-	 * waits at either end hears of that by the doorbell. */
+	/* The broker has ended the connection or has died, and the program with it.
+	 * shutdown wakes the waiting threads of both ends. */
 	shutdown(c->fd, SHUT_RDWR);
 	return -ECONNRESET;
 }
@@ -53,7 +53,7 @@ ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 	return err ? err : (ssize_t)(c->head - before);
 }
 
-/* bpf_sync has both ends told what the other says. */
+/* bpf_sync updates the pages of both ends. */
 void bpf_sync(struct conn *c)
 {
 	submit(c, KIND_SYNC, NULL, 0);

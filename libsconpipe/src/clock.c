@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The time, and how much of it to look before sleeping. */
+/* The clock, and how long to spin before sleeping. */
 #include <unistd.h>
 
 #include "pipe.h"
@@ -14,19 +14,21 @@ int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* spin_default: looking keeps the only CPU from the peer. */
+/* spin_default is 0 on one CPU: spinning would keep it from the peer. */
 int spin_default(void)
 {
 	return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
 }
 
-/* Looking is in vain while the peer waits for a CPU. After so many times in a row
- * it is tried only now and then. */
-#define VAIN 4
-#define AGAIN 64
+/* Spinning is useless while the peer waits for a CPU: after SPIN_MISSES failures in a
+ * row only every SPIN_RETRY-th wait spins. */
+#define SPIN_MISSES 4
+#define SPIN_RETRY 64
 
-/* spin_ns is how long to look, when looking was in vain so often in a row. */
-int64_t spin_ns(int spin_us, unsigned int vain)
+/* spin_ns returns how long to spin after a number of failures in a row. */
+int64_t spin_ns(int spin_us, unsigned int misses)
 {
-	return vain < VAIN || vain % AGAIN == 0 ? spin_us * INT64_C(1000) : 0;
+	return misses < SPIN_MISSES || misses % SPIN_RETRY == 0 ?
+		       spin_us * INT64_C(1000) :
+		       0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A connection's life: mapping what it has got, finding its peer, waiting for
- * the doorbell.
+ * Life cycle of a connection: map its files, find the peer, wait for the doorbell,
+ * close.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 
 #include "pipe.h"
 
-/* How often spinning threads check whether the peer has died. */
+/* Interval at which spinning threads check whether the peer has died. */
 #define CHECK_NS 10000000
 
 static int64_t coarse_ns(void)
@@ -31,14 +31,14 @@ static int ask(struct conn *c, enum wire_op op, uint32_t arg, struct wire_reply 
 	return session_call(&c->serial, &q, a, files, count);
 }
 
-static void break_off(struct conn *c, int err)
+static void set_broken(struct conn *c, int err)
 {
 	int none = 0;
 
 	atomic_compare_exchange_strong(&c->broken, &none, err);
 }
 
-/* map_peer maps what the peer writes to, once it has mapped that itself. */
+/* map_peer maps the memory that the peer writes, once the peer has mapped it. */
 static void map_peer(struct conn *c)
 {
 	int files[2], count = 2, err;
@@ -49,19 +49,19 @@ static void map_peer(struct conn *c)
 	if (err == -EAGAIN)
 		return;
 	if (err) {
-		break_off(c, ECONNRESET);
+		set_broken(c, ECONNRESET);
 		return;
 	}
 	page = count == 2 ? page_map(files[0], false) : NULL;
 	if (!page || ring_map(&c->rx, files[1], a.size, false))
-		break_off(c, ENOMEM);
+		set_broken(c, ENOMEM);
 	else
 		atomic_store_explicit(&c->peer, page, memory_order_release);
 	while (count > 0)
 		close(files[--count]);
 }
 
-/* map_all maps what the files of a reply are: page, ring or rings. */
+/* map_all maps the files of a reply: page, and one or two rings. */
 static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 {
 	bool sends = c->engine != PD_ENGINE_BPF, gets = c->engine != PD_ENGINE_SEALED;
@@ -87,7 +87,7 @@ static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 	return err;
 }
 
-/* files_of an engine's reply. */
+/* files_of returns the number of files in an engine's reply. */
 static int files_of(uint32_t engine)
 {
 	switch (engine) {
@@ -103,7 +103,7 @@ static int files_of(uint32_t engine)
 	}
 }
 
-/* conn_open takes over the files of a reply: doorbell, page, ring or rings. */
+/* conn_open takes ownership of a reply's files: doorbell, page, one or two rings. */
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
 	      int count)
 {
@@ -116,7 +116,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		c->id = a->id;
 		c->serial = serial;
 		c->engine = a->engine;
-		c->looked_ns = coarse_ns();
+		c->polled_ns = coarse_ns();
 		c->watched = -1;
 		pthread_mutex_init(&c->peer_lock, NULL);
 		pthread_mutex_init(&c->wait_lock, NULL);
@@ -143,7 +143,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		}
 		return err;
 	}
-	/* The earlier the peer's memory is taken, the fewer files the broker has. */
+	/* Fetch the peer's memory early: the broker then holds fewer files. */
 	if (c->engine == PD_ENGINE_SEALED)
 		map_peer(c);
 	*made = c;
@@ -183,21 +183,21 @@ void conn_close(struct conn *c)
 				  .size = atomic_load(&c->sent) };
 	struct wire_reply a;
 
-	atomic_store(&c->own->deaf, 1);
+	atomic_store(&c->own->recv_closed, 1);
 	if (c->engine == PD_ENGINE_COPIER) {
 		pthread_mutex_lock(&c->tx_lock);
 		loan_take_back(c, NULL);
 		pthread_mutex_unlock(&c->tx_lock);
 	}
-	/* What was reset has no end in good order. */
+	/* A connection that was reset does not end in order. */
 	if (!atomic_load(&c->gone) && conn_fin(c) && c->engine == PD_ENGINE_BPF)
 		bpf_sync(c);
 	session_call(&c->serial, &q, &a, NULL, NULL);
-	/* Without a broker nobody else does. */
+	/* Without a broker, only this call wakes the threads. */
 	shutdown(c->fd, SHUT_RDWR);
 }
 
-/* conn_peer is the peer's side, NULL as long as it is not there. */
+/* conn_peer returns the peer's side, NULL until the peer has mapped it. */
 struct side *conn_peer(struct conn *c)
 {
 	struct side *peer = atomic_load_explicit(&c->peer, memory_order_acquire);
@@ -207,32 +207,32 @@ struct side *conn_peer(struct conn *c)
 	conn_poll(c);
 	pthread_mutex_lock(&c->peer_lock);
 	if (!atomic_load(&c->peer) && !atomic_load(&c->broken) &&
-	    atomic_exchange(&c->look, false))
+	    atomic_exchange(&c->rang, false))
 		map_peer(c);
 	pthread_mutex_unlock(&c->peer_lock);
 	return atomic_load_explicit(&c->peer, memory_order_acquire);
 }
 
 /*
- * conn_poll reads the doorbell's state. It leaves the bytes for sleeping threads: a
- * consumed byte wakes none.
+ * conn_poll reads the doorbell's state. It leaves the bytes in the socket: sleeping
+ * threads would not wake for a consumed byte.
  */
 void conn_poll(struct conn *c)
 {
 	struct pollfd p = { .fd = c->fd, .events = POLLIN };
 
-	atomic_store_explicit(&c->looked_ns, coarse_ns(), memory_order_relaxed);
+	atomic_store_explicit(&c->polled_ns, coarse_ns(), memory_order_relaxed);
 	if (poll(&p, 1, 0) <= 0)
 		return;
 	if (p.revents & POLLIN)
-		atomic_store(&c->look, true);
+		atomic_store(&c->rang, true);
 	if (p.revents & (POLLHUP | POLLERR))
 		atomic_store(&c->gone, true);
 }
 
-/* empty takes the doorbell's bytes, and waits for one unless flags say not to.
- * Whoever does tells everybody who sleeps. 0, -EAGAIN or -EINTR. */
-static int empty(struct conn *c, int flags)
+/* read_doorbell consumes the doorbell's bytes, waits for one unless flags has
+ * MSG_DONTWAIT, and wakes the threads that sleep. 0, -EAGAIN or -EINTR. */
+static int read_doorbell(struct conn *c, int flags)
 {
 	char bytes[256];
 	ssize_t n = recv(c->fd, bytes, sizeof(bytes), flags);
@@ -242,25 +242,25 @@ static int empty(struct conn *c, int flags)
 		n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 		atomic_store(&c->gone, true);
-	atomic_store(&c->look, true);
+	atomic_store(&c->rang, true);
 	return err;
 }
 
 static void drain(struct conn *c)
 {
-	empty(c, MSG_DONTWAIT);
+	read_doorbell(c, MSG_DONTWAIT);
 	conn_poll(c);
 }
 
 /* conn_check polls the doorbell at intervals. */
 void conn_check(struct conn *c)
 {
-	if (coarse_ns() - atomic_load_explicit(&c->looked_ns, memory_order_relaxed) >
+	if (coarse_ns() - atomic_load_explicit(&c->polled_ns, memory_order_relaxed) >
 	    CHECK_NS)
 		conn_poll(c);
 }
 
-/* conn_signal wakes the peer. A doorbell that is full has rung. */
+/* conn_signal wakes the peer. A full doorbell socket is signaled already. */
 void conn_signal(struct conn *c)
 {
 	if (send(c->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN &&
@@ -279,7 +279,7 @@ static int poll_until(int fd, int64_t deadline_ns)
 	return ppoll(&p, 1, deadline_ns ? &t : NULL, NULL) < 0 ? -errno : 0;
 }
 
-/* follow waits for the thread that polls. */
+/* follow waits until the thread that polls has woken. */
 static int follow(struct conn *c, int64_t deadline_ns)
 {
 	struct timespec t;
@@ -301,9 +301,9 @@ static int follow(struct conn *c, int64_t deadline_ns)
 }
 
 /*
- * conn_wait sleeps until the doorbell rings. The caller has read wakes, then
- * asked to be rung for, then looked whether it need not be. 0: look again;
- * -EAGAIN: the time is over; -EINTR.
+ * conn_wait sleeps until the doorbell rings. Before, the caller reads wakes into
+ * seen, asks the peer to ring, and checks its condition once more. 0: check again;
+ * -EAGAIN: the deadline has passed; -EINTR.
  */
 int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 {
@@ -311,15 +311,15 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 
 	pthread_mutex_lock(&c->wait_lock);
 	if (atomic_load(&c->wakes) != seen || atomic_load(&c->gone)) {
-		/* Somebody has looked since. */
+		/* Another thread has read the doorbell since. */
 	} else if (c->polling) {
 		err = follow(c, deadline_ns);
 	} else {
 		c->polling = true;
 		pthread_mutex_unlock(&c->wait_lock);
-		/* One call where that suffices; a file that does not block, which
-		 * is this process's own doing, takes more. */
-		err = deadline_ns ? -EAGAIN : empty(c, 0);
+		/* Without a deadline one blocking call suffices, unless the
+		 * process has made the file non-blocking. */
+		err = deadline_ns ? -EAGAIN : read_doorbell(c, 0);
 		if (err == -EAGAIN) {
 			err = poll_until(c->fd, deadline_ns);
 			drain(c);
@@ -335,7 +335,7 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 	return err;
 }
 
-/* conn_signaled is called by a set that has seen the doorbell ring. */
+/* conn_signaled: a set calls it when the doorbell rang. */
 void conn_signaled(struct conn *c)
 {
 	if (c->engine == PD_ENGINE_UNIX)
@@ -348,7 +348,7 @@ void conn_signaled(struct conn *c)
 	pthread_mutex_unlock(&c->wait_lock);
 }
 
-/* conn_progress changes whenever the peer has done something. */
+/* conn_progress returns a value that changes with every action of the peer. */
 uint64_t conn_progress(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
@@ -357,12 +357,13 @@ uint64_t conn_progress(struct conn *c)
 	if (c->engine == PD_ENGINE_UNIX)
 		return unix_progress(c);
 	if (peer)
-		mark += 4 * atomic_load(&peer->fin) + 8 * atomic_load(&peer->deaf) +
+		mark += 4 * atomic_load(&peer->fin) +
+			8 * atomic_load(&peer->recv_closed) +
 			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));
 	return mark;
 }
 
-/* conn_error is why a connection is broken, 0 if it is not. */
+/* conn_error returns the errno of a broken connection, else 0. */
 int conn_error(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
@@ -374,8 +375,8 @@ int conn_error(struct conn *c)
 									     0;
 }
 
-/* conn_wake wakes this process's own threads. Only the broker and the peer can
- * ring this end's doorbell. */
+/* conn_wake wakes this process's threads. It asks the broker: only the broker and the
+ * peer can ring this end's doorbell. */
 void conn_wake(struct conn *c)
 {
 	struct wire_reply a;

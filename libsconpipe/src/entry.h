@@ -7,11 +7,11 @@
 #include "page.h"
 
 #define SOL_PIPE 0x5043
-#define MOST (256 << 10) /* bytes that a call copies */
+#define MOST (256 << 10) /* most bytes that one call copies */
 
 enum {
 	KIND_SEND = 1, /* copy up to len bytes from src */
-	KIND_SYNC, /* only update the pages */
+	KIND_SYNC, /* update the pages only */
 	KIND_FIN, /* end of the stream */
 };
 

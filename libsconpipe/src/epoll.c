@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sets of sockets. What a doorbell has rung for, or was ready before, stands in
- * a list, and is looked at by pd_epoll_wait; all others have asked their peers
- * to ring, and the kernel's epoll waits for their doorbells. So a call costs
- * what is ready, not what is in the set.
+ * Sets of sockets (pd_epoll). The ready list holds the sockets whose doorbell rang
+ * and those that were ready at the last call; pd_epoll_wait checks only these. All
+ * other sockets have asked their peers to ring, and the kernel's epoll waits for
+ * their doorbells. The cost of a call grows with the ready sockets, not with the
+ * size of the set.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,11 +14,11 @@
 
 #include "pipe.h"
 
-/* Doorbells taken at a time. */
+/* Most doorbells that one epoll_wait returns. */
 #define GATHER 64
-/* How often those are looked at that rang while others stay ready. */
-#define EVERY 16
-/* No item's: serials begin with 1. */
+/* While the ready list is not empty, doorbells are polled once in this many calls. */
+#define CALLS_PER_POLL 16
+/* Event data of the eventfd. It matches no item: serials begin with 1. */
 #define KICK UINT32_MAX
 
 struct item {
@@ -26,15 +27,15 @@ struct item {
 	uint32_t serial;
 	uint32_t events;
 	epoll_data_t data;
-	uint64_t mark; /* conn_progress at the last edge that was reported, 0 for none */
-	bool done; /* EPOLLONESHOT has been reported */
+	uint64_t mark; /* conn_progress at the last reported edge, 0 for none */
+	bool done; /* EPOLLONESHOT: the event was reported */
 	bool listed;
 	struct item *next, *prev;
 };
 
 struct set {
 	int fd;
-	int kick; /* eventfd: another thread has taken a doorbell's byte */
+	int kick; /* eventfd that makes waiting threads check the ready list */
 	pthread_mutex_t lock; /* guards: */
 	struct item **items; /* by sid */
 	int size;
@@ -98,7 +99,7 @@ static void unlist(struct set *set, struct item *it)
 	set->count--;
 }
 
-/* doorbell of a socket, -1 as long as it has none. */
+/* doorbell returns the doorbell of a socket, -1 if it has none yet. */
 static int doorbell(const struct sock *s)
 {
 	switch (s->kind) {
@@ -126,8 +127,8 @@ static void drop(struct set *set, struct item *it)
 	free(it);
 }
 
-/* set_drop is for a socket that is being closed. The broker has its doorbell
- * too, so the kernel would go on to report it. */
+/* set_drop removes a socket that is being closed. The broker holds its doorbell
+ * too, so the kernel would continue to report it. */
 void set_drop(struct set *set, int sid)
 {
 	struct item *it;
@@ -152,7 +153,7 @@ void set_free(struct set *set)
 	free(set);
 }
 
-/* set_forget closes its files. The child after fork does just that. */
+/* set_forget closes the set's files only; for the child after fork. */
 void set_forget(struct set *set)
 {
 	if (set->fd >= 0)
@@ -161,7 +162,7 @@ void set_forget(struct set *set)
 		close(set->kick);
 }
 
-/* kick has threads that wait look at the list. */
+/* kick wakes waiting threads, which then check the ready list. */
 static void kick(struct set *set)
 {
 	uint64_t one = 1;
@@ -172,7 +173,7 @@ static void kick(struct set *set)
 	(void)ignored;
 }
 
-/* set_notify has a socket looked at anew. */
+/* set_notify puts a socket on the ready list. */
 void set_notify(struct set *set, int sid)
 {
 	struct item *it;
@@ -203,8 +204,8 @@ static int enlarge(struct set *set, int sid)
 	return 0;
 }
 
-/* native_of is what the kernel's epoll is asked for. Where a doorbell is the way
- * itself, it tells of room, too. */
+/* native_of returns the events to ask the kernel's epoll for. The doorbell of the
+ * engine unix carries the bytes, so it reports room too. */
 static struct epoll_event native_of(const struct item *it)
 {
 	bool plain = it->s->conn && it->s->conn->engine == PD_ENGINE_UNIX;
@@ -216,7 +217,7 @@ static struct epoll_event native_of(const struct item *it)
 	};
 }
 
-/* add is called with the lock held. */
+/* add requires the set's lock. */
 static int add(struct set *set, int sid, const struct epoll_event *event)
 {
 	struct epoll_event native;
@@ -308,8 +309,8 @@ static uint32_t events_of(const struct item *it, bool arm)
 	return events & (it->events | EPOLLHUP | EPOLLERR);
 }
 
-/* is_edge says whether something has happened since the last report. A doorbell
- * may ring for what was reported before. */
+/* is_edge reports whether the state changed since the last report. A doorbell may
+ * ring for an event that was reported already. */
 static bool is_edge(struct item *it)
 {
 	uint64_t mark = it->s->conn ? conn_progress(it->s->conn) : 0;
@@ -320,13 +321,13 @@ static bool is_edge(struct item *it)
 	return true;
 }
 
-/* collect reports what is ready, with the lock held. */
+/* collect stores the events of the ready sockets; it requires the set's lock. */
 static int collect(struct set *set, struct epoll_event *events, int most)
 {
-	size_t look = set->count;
+	size_t left = set->count;
 	int n = 0;
 
-	while (look-- > 0 && n < most) {
+	while (left-- > 0 && n < most) {
 		struct item *it = set->first;
 		bool once = it->events & (EPOLLET | EPOLLONESHOT);
 		uint32_t found = events_of(it, it->events & EPOLLET);
@@ -345,8 +346,9 @@ static int collect(struct set *set, struct epoll_event *events, int most)
 	return n;
 }
 
-/* gather waits for doorbells, as one that set_wait counted if waits says so. Returns
- * how many rang. The bytes that it takes are those of all sets. */
+/* gather waits for doorbells and returns how many rang. waits: set_wait has counted
+ * the caller as waiting. The doorbells' bytes are consumed, so the other sets of these
+ * sockets are notified. */
 static int gather(struct set *set, int timeout_ms, bool waits)
 {
 	struct epoll_event rang[GATHER];
@@ -381,7 +383,7 @@ int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_
 
 	for (;;) {
 		pthread_mutex_lock(&set->lock);
-		if (set->count && ++set->calls % EVERY == 0) {
+		if (set->count && ++set->calls % CALLS_PER_POLL == 0) {
 			pthread_mutex_unlock(&set->lock);
 			n = gather(set, 0, false);
 			if (n < 0)

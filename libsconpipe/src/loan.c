@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sending with the engine copier without a copy of one's own: the broker is told
- * where the bytes of some positions lie. These positions are the ring's still, so
- * that room is counted as ever, and so that a loan can be taken back: its bytes are
- * copied to where they would have been.
+ * Zero-copy sending with the engine copier: the library tells the broker where in
+ * the sender's memory the bytes of some stream positions are. These positions keep
+ * their space in the ring, so room is computed as for copied bytes, and a loan can
+ * be revoked by copying its bytes to that space.
  *
- * The way of a loan:
+ * Steps of a loan:
  *
- * 1. loan_put notes it in the page, before the head that has its bytes.
- * 2. The broker copies, and then moves tail: the buffer is free.
- * 3. loan_take_back ends it before: the bytes go to the ring, then the broker is told
- *    so; and what it has begun with meanwhile it ends.
+ * 1. loan_put records it in the page before head covers its bytes.
+ * 2. The broker copies the bytes and advances tail: the buffer is free.
+ * 3. loan_take_back revokes it earlier: it copies the unread bytes to the ring, clears
+ *    the loan's region, and waits for copies that the broker has begun. If the buffer
+ *    is freed, it also unregisters the buffer.
  */
 #include <errno.h>
 #include <sched.h>
@@ -18,12 +19,13 @@
 
 #include "pipe.h"
 
-/* Less is copied; and so is what a connection sends first: few go on so long that it
- * pays to give the broker a buffer. */
-#define LEAST (16 << 10)
-#define FIRST (1 << 20)
-/* How often a thread looks that waits for a buffer. It is not rung for that. */
-#define LOOK_NS 1000000
+/* Shorter sends are copied, and so are the first ones of a connection: few connections
+ * last long enough to repay the registration of a buffer. */
+#define LEAST_LOAN (16 << 10)
+#define COPIED_FIRST (1 << 20)
+/* Polling interval of a thread that waits for a buffer: the doorbell need not ring when
+ * the broker has read it. */
+#define POLL_NS 1000000
 
 static struct page *page_of(struct conn *c)
 {
@@ -40,14 +42,14 @@ static uint64_t tail(struct conn *c)
 	return atomic_load_explicit(&atomic_load(&c->peer)->tail, memory_order_acquire);
 }
 
-/* is_over says whether nobody copies any more. */
+/* is_over reports whether the broker no longer copies. */
 static bool is_over(struct conn *c)
 {
 	return atomic_load(&c->gone) || atomic_load(&c->broken) ||
-	       atomic_load(&atomic_load(&c->peer)->deaf);
+	       atomic_load(&atomic_load(&c->peer)->recv_closed);
 }
 
-/* lend gives the broker a buffer to read. It returns NULL if it does not take it. */
+/* lend registers a buffer with the broker; NULL on error: all later sends copy. */
 static struct region *lend(struct conn *c, struct region *r, const struct block *b)
 {
 	struct wire_request q = { .op = OP_LEND, .id = c->id };
@@ -77,8 +79,8 @@ static struct region *region_of(struct conn *c, const void *buf, size_t len)
 								   NULL;
 }
 
-/* loan_put lends n bytes of the next positions. It returns false if they have to be
- * copied. */
+/* loan_put lends the next n bytes of the stream. It returns false if the caller has to
+ * copy them. */
 bool loan_put(struct conn *c, const char *buf, size_t n)
 {
 	struct region *r;
@@ -86,7 +88,8 @@ bool loan_put(struct conn *c, const char *buf, size_t n)
 
 	while (c->settled < c->loans && loan_at(c, c->settled)->end <= tail(c))
 		c->settled++;
-	if (n < LEAST || c->head < FIRST || c->loans - c->settled == MOST_LOANS)
+	if (n < LEAST_LOAN || c->head < COPIED_FIRST ||
+	    c->loans - c->settled == MOST_LOANS)
 		return false;
 	r = region_of(c, buf, n);
 	if (!r)
@@ -100,7 +103,7 @@ bool loan_put(struct conn *c, const char *buf, size_t n)
 	return true;
 }
 
-/* of_block says whether a loan is of a buffer; NULL is any. */
+/* of_block reports whether a loan is of buffer b; NULL matches any. */
 static bool of_block(struct conn *c, struct loan *l, const struct block *b)
 {
 	uint32_t number = atomic_load(&l->region);
@@ -112,8 +115,8 @@ static bool of_block(struct conn *c, struct loan *l, const struct block *b)
 	return number;
 }
 
-/* loan_has says whether the broker may look at a buffer still; with arm, the doorbell
- * will ring when there is room. */
+/* loan_has reports whether the broker may still read a buffer; with arm, the doorbell
+ * rings when there is room. */
 bool loan_has(struct conn *c, const struct block *b, bool arm)
 {
 	bool has = false;
@@ -133,7 +136,7 @@ bool loan_has(struct conn *c, const struct block *b, bool arm)
 	return has;
 }
 
-/* loan_wait waits until the broker has read a buffer. 0, or an error. */
+/* loan_wait waits until the broker has read a buffer; 0 or -errno. */
 int loan_wait(struct sock *s, struct conn *c, const struct block *b)
 {
 	int64_t spin_until = now_ns() + s->spin_us * INT64_C(1000);
@@ -148,14 +151,14 @@ int loan_wait(struct sock *s, struct conn *c, const struct block *b)
 			return 0;
 		if (s->closing)
 			return -EBADF;
-		err = conn_wait(c, seen, now_ns() + LOOK_NS);
+		err = conn_wait(c, seen, now_ns() + POLL_NS);
 		if (err && err != -EAGAIN)
 			return err;
 	}
 }
 
-/* give_up copies a loan to the ring, as far as it was not read. */
-static void give_up(struct conn *c, struct loan *l)
+/* revoke copies the unread bytes of a loan to the ring and ends the loan. */
+static void revoke(struct conn *c, struct loan *l)
 {
 	uint64_t from = tail(c), under_way;
 	int i;
@@ -171,7 +174,7 @@ static void give_up(struct conn *c, struct loan *l)
 				       (from - l->start),
 			       l->end - from);
 	atomic_store(&l->region, 0);
-	/* What it has begun with before it saw this. */
+	/* Wait for copies that the broker began before it read this: sent counts them. */
 	under_way = atomic_load(&page_of(c)->sent);
 	if (under_way > l->end)
 		under_way = l->end;
@@ -184,8 +187,8 @@ static void give_up(struct conn *c, struct loan *l)
 	}
 }
 
-/* loan_take_back ends the loans of a buffer, or all. The lock of what is sent is
- * held. */
+/* loan_take_back revokes the loans of a buffer, or all for NULL; it requires
+ * tx_lock. */
 void loan_take_back(struct conn *c, const struct block *b)
 {
 	uint64_t n;
@@ -193,7 +196,7 @@ void loan_take_back(struct conn *c, const struct block *b)
 
 	for (n = c->settled; n < c->loans && !is_over(c); n++)
 		if (of_block(c, loan_at(c, n), b))
-			give_up(c, loan_at(c, n));
+			revoke(c, loan_at(c, n));
 	for (i = 0; b && i < MOST_REGIONS; i++) {
 		struct wire_request q = { .op = OP_TAKE_BACK,
 					  .id = c->id,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Buffers to send from, and the table of them: the send buffer table. They are
- * resident: the kernel copies from them without waiting for pages.
+ * Buffers of pd_malloc, and the send buffer table that lists them. They are resident:
+ * the engine bpf copies from them and cannot wait for page faults.
  *
- * In a process that has asked for the engine copier, large ones are files in memory,
- * which the broker can be given to copy from (loan.c). Their pages are this
- * process's: it cannot take them away any more once the broker may look.
+ * In a process that has asked for the engine copier, large buffers are memory files,
+ * which the library can pass to the broker (loan.c). Sealing keeps the process from
+ * shrinking a file that the broker reads.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "pipe.h"
 
 #define HUGE_PAGE (2 << 20)
-/* What is a file in memory; the broker counts places in 32 bits. */
+/* Sizes that are memory files; the broker counts offsets in 32 bits. */
 #define LEAST_SHARED (64 << 10)
 #define MOST_SHARED (UINT64_C(1) << 31)
 #define MOST_FILES_SHARED 32
@@ -45,8 +45,8 @@ void memory_share(void)
 	atomic_store(&table.shares, true);
 }
 
-/* make_shared makes a buffer that is a file. It returns false if it cannot be: then
- * its bytes are copied. */
+/* make_shared makes a buffer that is a memory file. If it returns false, the caller
+ * makes one whose bytes are copied. */
 static bool make_shared(struct block *b)
 {
 	size_t size = (b->size + PAGE - 1) & -(size_t)PAGE;
@@ -103,7 +103,7 @@ static void unmake(struct block *b)
 	atomic_fetch_sub(&table.files, 1);
 }
 
-/* note is called with the lock held. */
+/* note adds a buffer to the table; it requires the lock. */
 static int note(const struct block *b)
 {
 	if (table.count == table.room) {
@@ -139,7 +139,7 @@ void *pd_malloc(size_t size)
 	return b.at;
 }
 
-/* find is called with the lock held; it returns the count for none. */
+/* find returns a buffer's index, the count if there is none; it requires the lock. */
 static size_t find(const void *buf)
 {
 	size_t i;
@@ -160,7 +160,7 @@ void pd_free(void *buf)
 	pthread_mutex_lock(&table.lock);
 	i = find(buf);
 	if (i == table.count)
-		abort(); /* as free does with what is not malloc's */
+		abort(); /* as free does with a foreign pointer */
 	b = table.blocks[i];
 	table.blocks[i] = table.blocks[--table.count];
 	pthread_mutex_unlock(&table.lock);
@@ -169,7 +169,7 @@ void pd_free(void *buf)
 	unmake(&b);
 }
 
-/* memory_block is the buffer that begins at a place. */
+/* memory_block finds the buffer that begins at an address. */
 bool memory_block(const void *buf, struct block *b)
 {
 	bool has;
@@ -184,7 +184,7 @@ bool memory_block(const void *buf, struct block *b)
 	return has;
 }
 
-/* memory_shared is the file that some bytes lie in, if it is one of these. */
+/* memory_shared finds the memory file that contains some bytes. */
 bool memory_shared(const void *buf, size_t len, struct block *b)
 {
 	bool has = false;

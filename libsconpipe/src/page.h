@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The page of counters that each end of a connection has beside its rings, and the
- * requests of the engine bpf. The library, its program
- * (internal/pipe/bpf/pipe_copy.bpf.c) and, by internal/pipe/genlayout, the engine copier
- * use this definition.
+ * The page of counters that each end of a connection has beside its rings. The library
+ * and the program of the engine bpf (internal/pipe/bpf/pipe_copy.bpf.c) include this
+ * file; internal/pipe/genlayout makes the Go types of the engine copier from it.
  */
 #ifndef PAGE_H
 #define PAGE_H
@@ -18,41 +17,43 @@ typedef __u64 uint64_t;
 #include <stdint.h>
 #endif
 
-#define LINE 128 /* a cache line, or two: the ends' counters lie apart */
-#define MOST_LOANS 64 /* in a page */
+#define LINE 128 /* bytes between counters of different writers: two cache lines */
+#define MOST_LOANS 64 /* per page */
 
-/* State published by one end; only it writes. Bytes are counted from the
- * connection's start: head - tail of the peer are in the ring. */
+/* State that one end publishes and only it writes. Positions count bytes from the
+ * connection's start: the ring holds own head - peer's tail bytes. */
 struct side {
 	_Alignas(LINE) _Atomic uint64_t head; /* bytes sent */
-	_Atomic uint64_t switch_at; /* head at the switch to the ring of */
-	_Atomic uint32_t generation; /* this generation */
-	_Atomic uint32_t fin; /* it sends no more */
-	_Alignas(LINE) _Atomic uint64_t tail; /* bytes given back */
+	_Atomic uint64_t switch_at; /* head at the switch to this generation */
+	_Atomic uint32_t generation; /* of the ring that it sends to */
+	_Atomic uint32_t fin; /* 1: it sends no more */
+	_Alignas(LINE) _Atomic uint64_t tail; /* bytes read and freed */
 	_Alignas(LINE) _Atomic uint32_t read_wait; /* each new value: signal new bytes */
 	_Atomic uint32_t write_wait; /* each new value: signal room */
-	_Atomic uint32_t deaf; /* it receives no more */
+	_Atomic uint32_t recv_closed; /* 1: it receives no more */
 };
 
-/* Bytes that a sender of the engine copier has left in its own memory. */
+/* Stream positions whose bytes are in a buffer of the sender; engine copier. */
 struct loan {
-	uint64_t start, end; /* positions */
-	uint64_t offset; /* in the region */
+	uint64_t start, end; /* positions, end exclusive */
+	uint64_t offset; /* of start, in the region */
 	_Atomic uint32_t
-		region; /* the broker's number, 1 and up; 0: the bytes are in the ring */
+		region; /* the buffer's number, from 1; 0: the bytes are in the ring */
 	uint32_t unused;
 };
 
-/* The page of an end whose bytes the kernel (bpf) or the broker (copier) copies. The
- * process may write anything. */
+/* The page of an end with the engines bpf and copier. The copying side is the kernel
+ * (bpf) or the broker (copier). The process can write any values. */
 struct page {
-	struct side own; /* read by who copies */
-	struct side peer; /* the peer's state, written by who copies */
-	/* bytes copied, of copier also those being copied; written by who copies */
+	struct side own; /* read by the copying side */
+	struct side peer; /* the peer's state, written by the copying side */
+	/* bytes copied, with the engine copier also those in progress; written by the
+	 * copying side */
 	_Alignas(LINE) _Atomic uint64_t sent;
-	_Atomic uint64_t switch_at; /* of bpf: sent at the switch to the ring of */
-	_Atomic uint64_t size; /* this size; 0: it is the first ring */
-	_Alignas(LINE) _Atomic uint64_t lent; /* of copier: how many loans there were */
+	_Atomic uint64_t
+		switch_at; /* engine bpf: sent at the switch to the current ring */
+	_Atomic uint64_t size; /* engine bpf: its size in bytes; 0: it is the first */
+	_Alignas(LINE) _Atomic uint64_t lent; /* engine copier: number of loans so far */
 	_Alignas(LINE) struct loan loans[MOST_LOANS];
 };
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the library's files share. Inside, calls return -errno; the public ones
- * turn that into -1 and errno (api.c).
+ * Internal interface of the library's files. Internal calls return -errno; the public
+ * ones turn that into -1 and errno (api.c).
  *
- * Locks, in this order: set, tx or rx of a connection, peer of it, session,
- * sockets.
+ * Lock order: set, tx_lock or rx_lock of a connection, its peer_lock, session, table.
  */
 #ifndef PIPE_H
 #define PIPE_H
@@ -27,7 +26,7 @@
 #define PAGE 4096
 #define MOST_FILES 4
 
-/* relax is for loops that look for what another CPU writes. */
+/* relax is for loops that poll a value that another CPU writes. */
 static inline void relax(void)
 {
 #if defined(__x86_64__)
@@ -37,11 +36,11 @@ static inline void relax(void)
 #endif
 }
 
-/* full_fence: what was written before is seen by those whose writes are not seen
- * after it. */
+/* full_fence orders earlier writes before later reads: of two threads that each write,
+ * fence and read, at least one sees the other's write. */
 static inline void full_fence(void)
 {
-#ifdef __SANITIZE_THREAD__ /* which knows no fences */
+#ifdef __SANITIZE_THREAD__ /* TSan does not model fences */
 	static atomic_int any;
 
 	atomic_fetch_add(&any, 1);
@@ -56,7 +55,7 @@ _Static_assert(sizeof(struct page) <= PAGE, "a page");
 struct block {
 	void *at;
 	size_t size;
-	int file; /* -1: it is none */
+	int file; /* memory file, or -1 */
 };
 
 static inline bool block_has(const struct block *b, const void *buf, size_t len)
@@ -66,47 +65,46 @@ static inline bool block_has(const struct block *b, const void *buf, size_t len)
 	return buf >= b->at && at < b->size && len <= b->size - at;
 }
 
-/* A buffer that the broker was given. */
+/* A buffer that is registered with the broker. */
 struct region {
 	struct block block;
 	uint32_t number; /* 0: none */
 };
 
-#define MOST_REGIONS 8 /* of a connection */
+#define MOST_REGIONS 8 /* per connection */
 
-/* Memory that is mapped twice in a row, so that no piece of it wraps. */
+/* Memory that is mapped twice in a row, so that no piece wraps around. */
 struct ring {
 	char *base; /* NULL: none */
 	size_t size;
-	uint64_t start; /* position of its first byte */
+	uint64_t start; /* stream position at which it came into use */
 };
 
-/* Bytes that were handed out and not given back: the receive buffer table. */
+/* Bytes lent to the application by pd_recv; an entry of the receive buffer table. */
 struct lent {
 	size_t size;
-	void *copy; /* NULL where they lie in the ring */
+	void *copy; /* NULL if they are in the ring */
 };
 
 struct conn {
-	int fd; /* doorbell: a byte says to look again, its end that the peer is gone;
-		   with the engine unix the way itself */
-	uint32_t id, serial; /* with the broker */
+	int fd; /* doorbell: a byte means that the state has changed, EOF that the peer is
+		   gone; with the engine unix it carries the stream */
+	uint32_t id, serial; /* at the broker */
 	uint32_t engine;
 	struct side *own;
-	_Atomic(struct side *) peer; /* NULL until the peer is there */
-	atomic_bool look; /* the doorbell rang since the peer was looked for */
-	atomic_bool gone; /* the peer is */
-	atomic_int broken; /* errno: the peer has broken the protocol, or the broker is
-			      gone */
+	_Atomic(struct side *) peer; /* NULL until it is mapped */
+	atomic_bool rang; /* the doorbell rang since the last attempt to map the peer */
+	atomic_bool gone; /* the doorbell is at its end: the peer has closed or died */
+	atomic_int broken; /* errno if the connection cannot go on, else 0 */
 	atomic_int watched; /* its sid when it is, or was, in a set; else -1 */
-	_Atomic int64_t looked_ns; /* when the doorbell was looked at */
+	_Atomic int64_t polled_ns; /* last poll of the doorbell */
 	pthread_mutex_t peer_lock;
 
-	_Atomic uint32_t messages; /* that were sent */
+	_Atomic uint32_t messages; /* messages sent */
 
 	/* Of the engine unix: */
 	_Atomic uint64_t sent, got;
-	atomic_bool peer_fin; /* it has ended in good order */
+	atomic_bool peer_fin; /* the broker has confirmed that the peer ended in order */
 	_Atomic(void *) spare; /* buffer for the next pd_recv */
 
 	/* Waiting for the doorbell: one thread polls, others wait for it. */
@@ -116,29 +114,29 @@ struct conn {
 	_Atomic uint32_t wakes;
 
 	pthread_mutex_t tx_lock; /* guards: */
-	unsigned int tx_vain; /* as spin_ns */
+	unsigned int tx_misses; /* spins in a row that failed: see spin_ns */
 	struct ring tx;
 	uint64_t head;
 	uint32_t tx_generation;
-	uint32_t rung_read; /* the peer's read_wait that was answered */
-	unsigned int full; /* how often there was no room */
+	uint32_t rung_read; /* the peer's read_wait that was last signaled */
+	unsigned int full; /* how often the ring had no room */
 	bool fixed; /* the ring cannot grow */
-	uint64_t loans, settled; /* how many there were; how many are over */
+	uint64_t loans, settled; /* loans made; loans ended */
 	struct region regions[MOST_REGIONS];
-	bool copies; /* the broker has taken no more regions */
+	bool copies; /* a registration failed: copy all bytes */
 
 	pthread_mutex_t rx_lock; /* guards: */
-	unsigned int rx_vain;
+	unsigned int rx_misses;
 	struct ring rx;
-	struct ring old; /* the generation before, as long as bytes of it are lent */
-	uint64_t pos; /* handed out */
-	uint64_t tail; /* given back */
+	struct ring old; /* the previous generation, while bytes of it are lent */
+	uint64_t pos; /* bytes passed to the application */
+	uint64_t tail; /* bytes freed */
 	uint32_t rx_generation;
 	uint32_t rung_write;
-	struct lent *lent; /* a queue: */
+	struct lent *lent; /* a circular queue: */
 	size_t lent_first, lent_count, lent_room;
-	atomic_size_t lent_bytes; /* of all of them */
-	bool deaf;
+	atomic_size_t lent_bytes; /* sum of their sizes */
+	bool recv_closed;
 };
 
 struct set;
@@ -154,12 +152,12 @@ enum kind {
 struct sock {
 	atomic_int refs;
 	atomic_bool closing;
-	atomic_int sets; /* that it is in */
+	atomic_int sets; /* number of sets that contain it */
 	_Atomic(enum kind) kind;
 	pthread_mutex_t lock; /* guards kind, id and names while they change */
-	uint32_t id, serial; /* of a name, with the broker */
-	int ready; /* doorbell of one that listens */
-	int tcp; /* socket that is about to be the broker's, -1 otherwise */
+	uint32_t id, serial; /* of a name, at the broker */
+	int ready; /* doorbell of a listening socket */
+	int tcp; /* TCP socket that is being passed to the broker, else -1 */
 	struct sockaddr_in local, remote;
 	atomic_int nonblock;
 	atomic_int spin_us;
@@ -181,7 +179,7 @@ void session_forget(void);
 
 /* table.c: sockets by their numbers. */
 int table_add(struct sock *s);
-struct sock *table_get(int sid); /* NULL: there is none; else put it back */
+struct sock *table_get(int sid); /* takes a reference; NULL if there is none */
 void table_put(struct sock *s);
 void table_remove(int sid, struct sock *s);
 void table_leave_sets(int sid);
@@ -198,7 +196,7 @@ static inline char *ring_at(const struct ring *r, uint64_t pos)
 	return r->base + (pos & (r->size - 1));
 }
 
-/* conn.c: a connection's life. */
+/* conn.c: life cycle of a connection. */
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
 	      int count);
 void conn_close(struct conn *c);
@@ -220,7 +218,7 @@ int tcp_connect(const struct sockaddr_in *name);
 /* clock.c */
 int64_t now_ns(void);
 int spin_default(void);
-int64_t spin_ns(int spin_us, unsigned int vain);
+int64_t spin_ns(int spin_us, unsigned int misses);
 
 /* bpf.c: the engine bpf. */
 ssize_t bpf_send(struct conn *c, const void *buf, size_t len);
@@ -272,7 +270,7 @@ void loan_take_back(struct conn *c, const struct block *b);
 
 /* memory.c */
 void memory_share(void);
-void memory_before_fork(void); /* the child shall find the table whole */
+void memory_before_fork(void); /* locks the table, so that the child gets it consistent */
 void memory_after_fork(void);
 bool memory_block(const void *buf, struct block *b);
 bool memory_shared(const void *buf, size_t len, struct block *b);

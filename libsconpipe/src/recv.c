@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Receiving. The way of a piece:
+ * Receiving. Steps of a call:
  *
- * 1. ready says how much has come, by the peer's head, and goes over to a larger
- *    ring where the peer did.
- * 2. It is lent to the application in place, or copied.
- * 3. What is given back moves tail, and a peer that asked for room is rung for.
+ * 1. available computes the received bytes from the peer's head, and switches to a
+ *    larger ring at the position where the peer did.
+ * 2. The bytes are lent to the application in place, or copied.
+ * 3. Bytes that are given back advance tail; a peer that waits for room is signaled.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,16 +14,13 @@
 
 #include "pipe.h"
 
-/* The whole queue of what was lent: buffers of very few bytes each. */
+/* Limit of the queue of lent buffers; only very small buffers reach it. */
 #define MOST_LENT 65536
 
-/* next maps the ring that the peer has gone over to. */
-static int next(struct conn *c, uint32_t generation, uint64_t at)
+/* next_ring maps the ring that the peer has switched to. */
+static int next_ring(struct conn *c, uint32_t generation, uint64_t at)
 {
-	struct wire_request q = { .op = OP_RING,
-				  .id = c->id,
-
-				  .arg = generation };
+	struct wire_request q = { .op = OP_RING, .id = c->id, .arg = generation };
 	struct wire_reply a;
 	struct ring larger;
 	int file, count = 1, err;
@@ -47,27 +44,27 @@ static int next(struct conn *c, uint32_t generation, uint64_t at)
 	return 0;
 }
 
-/* ready is how many bytes have come and were not handed out; of one ring. */
-static size_t ready(struct conn *c, struct side *peer)
+/* available returns the bytes of the current ring that were not handed out. */
+static size_t available(struct conn *c, struct side *peer)
 {
 	uint64_t head = atomic_load_explicit(&peer->head, memory_order_acquire);
 	uint64_t from = c->tail > c->rx.start ? c->tail : c->rx.start;
 	uint32_t generation;
 
-	/* A head beyond the place where the peer went over shows that it did. */
+	/* A head beyond switch_at shows that the peer has switched. */
 	generation = atomic_load_explicit(&peer->generation, memory_order_acquire);
 	if (generation != c->rx_generation) {
 		uint64_t at = atomic_load(&peer->switch_at);
 
 		head = atomic_load_explicit(&peer->head, memory_order_acquire);
 		if (at == c->pos) {
-			if (next(c, generation, at)) {
+			if (next_ring(c, generation, at)) {
 				atomic_store(&c->broken, ECONNRESET);
 				return 0;
 			}
 			from = at;
 		} else if (at < c->pos || at > head) {
-			head = UINT64_MAX; /* it lies */
+			head = UINT64_MAX; /* invalid: breaks the connection */
 		} else {
 			head = at;
 		}
@@ -79,24 +76,24 @@ static size_t ready(struct conn *c, struct side *peer)
 	return head - c->pos;
 }
 
-/* end is why nothing will come any more: 0 for an end in good order, -EAGAIN if
- * something may. What has come is read first. */
-static int end(struct conn *c, struct side *peer)
+/* end_of_stream returns 0 after an orderly end, -EAGAIN if bytes may still come, else
+ * -errno. Received bytes are read first. */
+static int end_of_stream(struct conn *c, struct side *peer)
 {
 	int err = atomic_load(&c->broken);
 
 	if (err)
 		return -err;
-	if (c->deaf || (peer && atomic_load(&peer->fin)))
+	if (c->recv_closed || (peer && atomic_load(&peer->fin)))
 		return 0;
 	return atomic_load(&c->gone) ? -ECONNRESET : -EAGAIN;
 }
 
 /*
- * tell rings if the peer waits for room. There should be enough for it to go on,
- * unless this end is about to wait for what the peer has no room for.
+ * signal_room rings if the peer waits for room and there is enough to continue.
+ * waits: this end is about to wait for the peer, so any room is signaled.
  */
-static void tell(struct conn *c, struct side *peer, bool waits)
+static void signal_room(struct conn *c, struct side *peer, bool waits)
 {
 	uint32_t wait;
 
@@ -118,10 +115,10 @@ static void give_back(struct conn *c, size_t len)
 	if (c->old.base && c->tail >= c->rx.start)
 		ring_unmap(&c->old);
 	if (atomic_load(&c->peer))
-		tell(c, atomic_load(&c->peer), false);
+		signal_room(c, atomic_load(&c->peer), false);
 }
 
-/* arm asks the peer to ring when there is something to read. */
+/* arm_read asks the peer to ring when there is something to read. */
 static void arm_read(struct conn *c)
 {
 	atomic_fetch_add(&c->own->read_wait, 1);
@@ -129,10 +126,10 @@ static void arm_read(struct conn *c)
 }
 
 /*
- * await returns how many bytes there are, 0 at the end, or an error. The lock is
- * let go while it sleeps: bytes can be given back meanwhile.
+ * wait_readable returns the number of available bytes, 0 at the end, or -errno. It
+ * releases rx_lock while it sleeps, so that bytes can be given back.
  */
-static ssize_t await(struct sock *s, struct conn *c)
+static ssize_t wait_readable(struct sock *s, struct conn *c)
 {
 	int64_t deadline = s->recv_timeout_ns ? now_ns() + s->recv_timeout_ns : 0;
 	int64_t spin_until = 0;
@@ -147,35 +144,35 @@ static ssize_t await(struct sock *s, struct conn *c)
 
 		if (armed)
 			arm_read(c);
-		/* The end first: what came before it has come now. */
-		err = end(c, peer);
-		n = peer && !c->deaf ? ready(c, peer) : 0;
+		/* Check the end first: all bytes before it are visible then. */
+		err = end_of_stream(c, peer);
+		n = peer && !c->recv_closed ? available(c, peer) : 0;
 		if (n) {
 			if (spin_until && !armed)
-				c->rx_vain = 0;
+				c->rx_misses = 0;
 			return n;
 		}
 		if (s->closing)
 			return -EBADF;
 		if (err != -EAGAIN || atomic_load(&c->broken))
-			return end(c, peer);
+			return end_of_stream(c, peer);
 		if (peer && c->pos - c->tail >= c->rx.size)
 			return -ENOBUFS;
 		if (!s->nonblock && !armed && s->spin_us) {
 			if (!spin_until)
-				spin_until = now_ns() + spin_ns(s->spin_us, c->rx_vain);
+				spin_until = now_ns() + spin_ns(s->spin_us, c->rx_misses);
 			if (now_ns() < spin_until) {
 				relax();
 				continue;
 			}
 		}
 		if (peer)
-			tell(c, peer, true);
+			signal_room(c, peer, true);
 		if (s->nonblock)
 			return -EAGAIN;
 		if (!armed) {
 			armed = true;
-			c->rx_vain++;
+			c->rx_misses++;
 			continue;
 		}
 		pthread_mutex_unlock(&c->rx_lock);
@@ -186,7 +183,7 @@ static ssize_t await(struct sock *s, struct conn *c)
 	}
 }
 
-/* lend notes what is handed out. */
+/* lend records bytes that are handed out. */
 static int lend(struct conn *c, size_t size, void *copy)
 {
 	if (c->lent_count == c->lent_room) {
@@ -231,14 +228,14 @@ static int hand_out(struct conn *c, size_t n, void **buf)
 	}
 	*buf = copy ? copy : at;
 	c->pos += n;
-	/* The ring is free as soon as there is a copy; nothing is in place then. */
+	/* A copy frees the ring at once: no byte is lent in place. */
 	if (copy)
 		give_back(c, n);
 	return 0;
 }
 
-/* recv_plain is conn_recv of the engine unix, which waits without the lock. */
-static ssize_t recv_plain(struct sock *s, size_t len, void **buf)
+/* recv_unix is conn_recv of the engine unix; it waits without rx_lock. */
+static ssize_t recv_unix(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
 	ssize_t n = unix_recv(s, len, buf);
@@ -265,9 +262,9 @@ ssize_t conn_recv(struct sock *s, size_t len, void **buf)
 	if (!len)
 		return -EINVAL;
 	if (c->engine == PD_ENGINE_UNIX)
-		return recv_plain(s, len, buf);
+		return recv_unix(s, len, buf);
 	pthread_mutex_lock(&c->rx_lock);
-	n = await(s, c);
+	n = wait_readable(s, c);
 	if (n > 0) {
 		n = (size_t)n < len ? n : (ssize_t)len;
 		err = hand_out(c, n, buf);
@@ -287,7 +284,7 @@ ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len)
 		return unix_recv_copy(s, buf, len);
 	pthread_mutex_lock(&c->rx_lock);
 	if (!c->lent_bytes && len)
-		n = await(s, c);
+		n = wait_readable(s, c);
 	else if (!c->lent_bytes)
 		n = 0;
 	if (n > 0) {
@@ -332,12 +329,12 @@ int conn_recv_done(struct conn *c, size_t len)
 	return err;
 }
 
-/* conn_stop_recv ends receiving. */
+/* conn_stop_recv shuts down receiving. */
 int conn_stop_recv(struct conn *c)
 {
 	pthread_mutex_lock(&c->rx_lock);
-	c->deaf = true;
-	atomic_store(&c->own->deaf, 1);
+	c->recv_closed = true;
+	atomic_store(&c->own->recv_closed, 1);
 	if (c->engine == PD_ENGINE_BPF)
 		bpf_sync(c);
 	pthread_mutex_unlock(&c->rx_lock);
@@ -348,8 +345,8 @@ int conn_stop_recv(struct conn *c)
 	return 0;
 }
 
-/* conn_readable are the events of what can be received; with arm, the doorbell
- * will ring when there are more. */
+/* conn_readable returns the receive events that are pending; with arm, the doorbell
+ * rings when there are more. */
 uint32_t conn_readable(struct conn *c, bool arm)
 {
 	struct side *peer;
@@ -362,15 +359,15 @@ uint32_t conn_readable(struct conn *c, bool arm)
 	pthread_mutex_lock(&c->rx_lock);
 	if (arm)
 		arm_read(c);
-	err = end(c, peer);
-	if (peer && !c->deaf && ready(c, peer))
+	err = end_of_stream(c, peer);
+	if (peer && !c->recv_closed && available(c, peer))
 		events |= EPOLLIN;
 	if (err == 0)
 		events |= EPOLLIN | EPOLLRDHUP;
 	else if (err != -EAGAIN)
 		events |= EPOLLIN | EPOLLERR | EPOLLHUP;
 	if (!(events & EPOLLIN) && peer)
-		tell(c, peer, true);
+		signal_room(c, peer, true);
 	pthread_mutex_unlock(&c->rx_lock);
 	return events;
 }

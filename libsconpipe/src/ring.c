@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Mapped memory of a connection. A child after fork has none of it. */
+/* Mapped memory of a connection. A child after fork does not inherit it. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -39,8 +39,8 @@ void ring_unmap(struct ring *r)
 	*r = (struct ring){ 0 };
 }
 
-/* memory_file makes a file in memory, -1 if it cannot be. The kernel ends a process
- * that asks for more than it may write to files. */
+/* memory_file makes a memory file; -1 on error. It checks RLIMIT_FSIZE itself: the
+ * kernel would kill a process that exceeds it. */
 int memory_file(const char *name, unsigned int flags, size_t size)
 {
 	struct rlimit most;

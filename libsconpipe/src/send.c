@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sending. The way of a piece:
+ * Sending. Steps of a call:
  *
- * 1. room says how much the ring takes, by what the peer has given back.
- * 2. It is copied to the ring, or lent (loan.c), then head says so.
- * 3. A peer that asked for it is rung for.
- * 4. A ring that is full again and again grows.
+ * 1. room computes the free space of the ring from the peer's tail.
+ * 2. The bytes are copied to the ring, or lent (loan.c); then head is advanced.
+ * 3. A peer that waits for bytes is signaled.
+ * 4. A ring that is full repeatedly grows.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,16 +13,17 @@
 
 #include "pipe.h"
 
-/* The receiver works on a piece while the next is copied. */
+/* Bytes per step: the receiver reads one step while the next is copied. */
 #define MOST_PIECE (256 << 10)
 
 #define LARGEST_RING (4 << 20)
-/* A ring grows that had no room this often, and was used this many times. */
-#define OFTEN 8
-#define USED 4
+/* A ring grows after it was full GROW_FULL times and GROW_TURNS times its size was
+ * sent. */
+#define GROW_FULL 8
+#define GROW_TURNS 4
 
-/* state of the way to the peer: 0, or why nothing can be sent. */
-static int state(struct conn *c, struct side *peer)
+/* send_error returns 0, or -errno if nothing can be sent. */
+static int send_error(struct conn *c, struct side *peer)
 {
 	int err = atomic_load(&c->broken);
 
@@ -30,14 +31,14 @@ static int state(struct conn *c, struct side *peer)
 		return -err;
 	if (atomic_load(&c->own->fin))
 		return -EPIPE;
-	if (peer && atomic_load_explicit(&peer->deaf, memory_order_relaxed))
+	if (peer && atomic_load_explicit(&peer->recv_closed, memory_order_relaxed))
 		return -EPIPE;
 	if (atomic_load(&c->gone))
 		return peer && atomic_load(&peer->fin) ? -EPIPE : -ECONNRESET;
 	return 0;
 }
 
-/* room of the ring. A tail that cannot be breaks the connection. */
+/* room returns the free bytes of the ring. An invalid tail breaks the connection. */
 static size_t room(struct conn *c, struct side *peer)
 {
 	uint64_t tail =
@@ -51,8 +52,8 @@ static size_t room(struct conn *c, struct side *peer)
 	return c->tx.size - (c->head - from);
 }
 
-/* tell rings if the peer waits for something to read. */
-static void tell(struct conn *c)
+/* signal_bytes rings if the peer waits for bytes. */
+static void signal_bytes(struct conn *c)
 {
 	struct side *peer;
 	uint32_t wait;
@@ -68,8 +69,8 @@ static void tell(struct conn *c)
 	}
 }
 
-/* grow asks for a larger ring. The peer goes over to it at this head, or, of bpf, when
- * there is one: see gone_over. */
+/* grow asks the broker for a larger ring. The peer switches to it at the current head;
+ * with the engine bpf the program chooses the position: see update_ring. */
 static void grow(struct conn *c, struct side *peer)
 {
 	struct wire_request q = { .op = OP_GROW, .id = c->id, .size = c->tx.size * 4 };
@@ -77,14 +78,14 @@ static void grow(struct conn *c, struct side *peer)
 	struct ring larger;
 	int file, count = 1;
 
-	if (!peer || c->fixed || c->tx.size >= LARGEST_RING || c->full < OFTEN ||
-	    c->head - c->tx.start < USED * c->tx.size ||
+	if (!peer || c->fixed || c->tx.size >= LARGEST_RING || c->full < GROW_FULL ||
+	    c->head - c->tx.start < GROW_TURNS * c->tx.size ||
 	    atomic_load_explicit(&peer->tail, memory_order_acquire) < c->tx.start)
 		return;
 	c->fixed = true;
 	if (session_call(&c->serial, &q, &a, &file, &count))
 		return;
-	/* Whose positions are the ring's that goes. */
+	/* Loans have positions in the ring that is replaced. */
 	if (c->engine == PD_ENGINE_COPIER)
 		loan_take_back(c, NULL);
 	if (count == 1 && a.size > c->tx.size && !ring_map(&larger, file, a.size, true)) {
@@ -108,8 +109,8 @@ static void grow(struct conn *c, struct side *peer)
 		close(file);
 }
 
-/* gone_over sees to what ring the program sends. */
-static void gone_over(struct conn *c)
+/* update_ring reads to which ring the program sends. */
+static void update_ring(struct conn *c)
 {
 	struct page *page = (struct page *)c->own;
 	uint64_t size = atomic_load_explicit(&page->size, memory_order_relaxed);
@@ -126,13 +127,13 @@ static ssize_t put_by_kernel(struct conn *c, const char *buf, size_t len)
 {
 	ssize_t n = bpf_send(c, buf, len);
 
-	gone_over(c);
+	update_ring(c);
 	if (n > 0)
-		tell(c);
+		signal_bytes(c);
 	return n == -EAGAIN ? 0 : n;
 }
 
-/* put copies what fits. */
+/* put copies as many bytes as fit. */
 static ssize_t put(struct conn *c, const char *buf, size_t len, size_t free)
 {
 	size_t most = c->tx.size / 2 < MOST_PIECE ? c->tx.size / 2 : MOST_PIECE;
@@ -147,7 +148,7 @@ static ssize_t put(struct conn *c, const char *buf, size_t len, size_t free)
 	}
 	c->head += n;
 	atomic_store_explicit(&c->own->head, c->head, memory_order_release);
-	tell(c);
+	signal_bytes(c);
 	return n;
 }
 
@@ -161,12 +162,12 @@ static bool writable(struct conn *c, bool arm)
 	}
 	if (c->engine == PD_ENGINE_BPF)
 		bpf_sync(c);
-	return room(c, peer) || state(c, peer);
+	return room(c, peer) || send_error(c, peer);
 }
 
 /*
- * wait_room waits until there is some. The lock is let go meanwhile, so that
- * others can ask. 0: look again.
+ * wait_room waits until the ring has room. It releases tx_lock meanwhile, so that
+ * other threads can check. It returns 0 if the caller has to check again.
  */
 static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 {
@@ -180,17 +181,17 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 		return 0;
 	if (s->nonblock)
 		return -EAGAIN;
-	spin_until = now_ns() + spin_ns(s->spin_us, c->tx_vain);
+	spin_until = now_ns() + spin_ns(s->spin_us, c->tx_misses);
 	while (now_ns() < spin_until) {
 		if (c->engine == PD_ENGINE_BPF)
 			bpf_sync(c);
 		if (room(c, atomic_load(&c->peer))) {
-			c->tx_vain = 0;
+			c->tx_misses = 0;
 			return 0;
 		}
 		relax();
 	}
-	c->tx_vain++;
+	c->tx_misses++;
 	seen = atomic_load(&c->wakes);
 	if (writable(c, true) || s->closing)
 		return 0;
@@ -200,8 +201,8 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 	return err;
 }
 
-/* by_memory sends by rings. */
-static ssize_t by_memory(struct sock *s, const void *buf, size_t len)
+/* send_by_ring sends with the engines that use rings. */
+static ssize_t send_by_ring(struct sock *s, const void *buf, size_t len)
 {
 	int64_t deadline = s->send_timeout_ns ? now_ns() + s->send_timeout_ns : 0;
 	struct conn *c = s->conn;
@@ -215,7 +216,7 @@ static ssize_t by_memory(struct sock *s, const void *buf, size_t len)
 		size_t free;
 		ssize_t n;
 
-		err = s->closing ? -EBADF : state(c, peer);
+		err = s->closing ? -EBADF : send_error(c, peer);
 		if (err)
 			break;
 		free = room(c, peer);
@@ -237,17 +238,17 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 {
 	struct conn *c = s->conn;
 	ssize_t n = c->engine == PD_ENGINE_UNIX ? unix_send(s, buf, len) :
-						  by_memory(s, buf, len);
+						  send_by_ring(s, buf, len);
 
 	if (n > 0)
 		atomic_fetch_add_explicit(&c->messages, 1, memory_order_relaxed);
 	return n;
 }
 
-/* conn_fin says that nothing more is sent. */
+/* conn_fin shuts down sending. */
 int conn_fin(struct conn *c)
 {
-	/* A thread that waits to send holds the lock: it is told without. */
+	/* Set without tx_lock, which a sending thread holds: that thread checks fin. */
 	if (atomic_exchange(&c->own->fin, 1))
 		return -ENOTCONN;
 	if (c->engine == PD_ENGINE_UNIX)
@@ -258,8 +259,8 @@ int conn_fin(struct conn *c)
 	return 0;
 }
 
-/* conn_writable says whether something can be sent, or an error be had; with arm,
- * the doorbell will ring when it becomes so. */
+/* conn_writable reports whether a send would not block, errors included; with arm,
+ * the doorbell rings when that becomes true. */
 bool conn_writable(struct conn *c, bool arm)
 {
 	bool can;

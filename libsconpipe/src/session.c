@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One connection of the process to the broker, made when it is first needed and
- * again when the broker was started anew.
+ * The process's connection to the broker: opened at the first request, and reopened
+ * after the broker has restarted.
  *
  * An unresponsive broker, stopped or hanging, is treated as dead: the connection is
  * closed with all that the process has there. The kernel closes the files of a late
@@ -18,7 +18,7 @@
 #define DEFAULT_SOCKET "/run/scon/pipe/pipe.sock"
 
 /* How long the broker may take to answer, in seconds: a connection may prove itself
- * for two before. A call that signals interrupt takes twice as long at most. */
+ * for two before. A call that signals interrupt takes at most twice as long. */
 #ifndef ANSWER_S
 #define ANSWER_S 10
 #endif
@@ -26,29 +26,29 @@
 static struct {
 	pthread_mutex_t lock;
 	int fd;
-	uint32_t serial; /* of this connection: the broker's numbers hold for one */
-	int64_t silent_ns; /* when it was last given up for want of an answer */
+	uint32_t serial; /* of this connection; the broker's ids are valid within one */
+	int64_t silent_ns; /* time of the last timeout */
 } session = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
 
-static char *settled; /* the broker's socket, as the environment once said */
+static char *socket_path; /* the broker's socket, read from the environment once */
 
-/* session_settings is for programs that may clear their environment. */
+/* session_settings reads the settings early: a program may clear its environment. */
 void session_settings(void)
 {
 	const char *path = getenv("SCON_PIPE_SOCKET");
 
 	if (path)
-		settled = strdup(path);
+		socket_path = strdup(path);
 }
 
-/* interrupted reports whether a call has to be repeated. */
+/* interrupted reports whether a call must be repeated. */
 static bool interrupted(int64_t begun)
 {
 	return errno == EINTR && now_ns() - begun < ANSWER_S * INT64_C(1000000000);
 }
 
-/* unanswered reports whether a call with a time limit has expired. */
-static bool unanswered(void)
+/* timed_out reports whether a call with a time limit has failed by it. */
+static bool timed_out(void)
 {
 	return errno == EAGAIN || errno == EINTR;
 }
@@ -58,7 +58,7 @@ static int dial(void)
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	const struct timeval most = { .tv_sec = ANSWER_S };
 	int64_t begun = now_ns();
-	const char *path = settled ? settled : getenv("SCON_PIPE_SOCKET");
+	const char *path = socket_path ? socket_path : getenv("SCON_PIPE_SOCKET");
 	int fd;
 
 	if (!path || !*path)
@@ -72,7 +72,7 @@ static int dial(void)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most));
 	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		int err = unanswered() ? -ETIME : -errno;
+		int err = timed_out() ? -ETIME : -errno;
 
 		if (interrupted(begun))
 			continue;
@@ -111,8 +111,8 @@ static int take_files(struct msghdr *msg, int *files, int *count)
 static int transact(int fd, const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count);
 
-/* give_back closes an end that this process has no files for. */
-static int give_back(int fd, uint32_t id)
+/* close_end closes an end whose files this process could not receive. */
+static int close_end(int fd, uint32_t id)
 {
 	struct wire_request q = { .op = OP_CLOSE, .id = id };
 	struct wire_reply ignored;
@@ -120,8 +120,8 @@ static int give_back(int fd, uint32_t id)
 	return transact(fd, &q, -1, &ignored, NULL, NULL);
 }
 
-/* put sends a request, and a file with it unless that is -1. */
-static ssize_t put(int fd, const struct wire_request *q, int file)
+/* send_request sends a request, with a file unless that is -1. */
+static ssize_t send_request(int fd, const struct wire_request *q, int file)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = { 0 };
 	struct iovec io = { (void *)q, sizeof(*q) };
@@ -139,8 +139,8 @@ static ssize_t put(int fd, const struct wire_request *q, int file)
 	return sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
-/* transact returns -EPIPE when the broker has ended the connection, and -ETIME when
- * it does not answer. */
+/* transact sends a request and receives the reply. It returns -EPIPE when the broker has
+ * ended the connection, and -ETIME when it does not answer. */
 static int transact(int fd, const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count)
 {
@@ -155,15 +155,15 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 	int err;
 
 	do
-		n = put(fd, q, file);
+		n = send_request(fd, q, file);
 	while (n < 0 && interrupted(begun));
 	if (n < 0)
-		return unanswered() ? -ETIME : -EPIPE;
+		return timed_out() ? -ETIME : -EPIPE;
 	do
 		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
 	while (n < 0 && interrupted(begun));
 	if (n < 0)
-		return unanswered() ? -ETIME : -EPIPE;
+		return timed_out() ? -ETIME : -EPIPE;
 	err = take_files(&msg, files, count);
 	if (n != sizeof(*a))
 		err = -EPIPE;
@@ -172,12 +172,12 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 	while (err && count && *count > 0)
 		close(files[--*count]);
 	if (err == -EMFILE && !a->error && (q->op == OP_CONNECT || q->op == OP_ACCEPT) &&
-	    give_back(fd, a->id) == -ETIME)
-		return -ETIME; /* the answer is not for the next request */
+	    close_end(fd, a->id) == -ETIME)
+		return -ETIME; /* a late reply must not answer the next request */
 	return err;
 }
 
-static int greet(int fd)
+static int hello(int fd)
 {
 	struct wire_request q = { .op = OP_HELLO, .arg = WIRE_VERSION };
 	struct wire_reply a;
@@ -185,8 +185,9 @@ static int greet(int fd)
 	return transact(fd, &q, -1, &a, NULL, NULL);
 }
 
-/* open_session is called with the lock held. Whoever waited for that while somebody
- * else waited for an answer in vain does not wait for one, too. */
+/* open_session returns the session's descriptor; it requires the lock. A thread that
+ * waited for the lock while another's request timed out fails at once: it does not wait
+ * for a second timeout. */
 static int open_session(int64_t begun)
 {
 	int fd = session.fd, err;
@@ -196,7 +197,7 @@ static int open_session(int64_t begun)
 	if (begun < session.silent_ns)
 		return -ETIME;
 	fd = dial();
-	err = fd < 0 ? fd : greet(fd);
+	err = fd < 0 ? fd : hello(fd);
 	if (err == -ETIME)
 		session.silent_ns = now_ns();
 	if (err) {
@@ -210,8 +211,8 @@ static int open_session(int64_t begun)
 	return fd;
 }
 
-/* listens asks for nothing. */
-static int listens(int fd)
+/* ping returns 0 if the broker answers: it refuses OP_WAKE without an id by EBADF. */
+static int ping(int fd)
 {
 	struct wire_request q = { .op = OP_WAKE };
 	struct wire_reply ignored;
@@ -220,12 +221,12 @@ static int listens(int fd)
 	return err == -EBADF ? 0 : err;
 }
 
-/* exchange has the broker answer before it is handed a file: in the queue of one that
- * does not read, a connection would not end with the program. */
+/* exchange sends a request. Before it passes a file, it checks that the broker answers:
+ * a file in the queue of a broker that does not read would outlive this process. */
 static int exchange(const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count)
 {
-	int err = file >= 0 ? listens(session.fd) : 0;
+	int err = file >= 0 ? ping(session.fd) : 0;
 
 	if (!err)
 		err = transact(session.fd, q, file, a, files, count);
@@ -238,12 +239,12 @@ static int exchange(const struct wire_request *q, int file, struct wire_reply *a
 	return err;
 }
 
-static int ask(int64_t begun, uint32_t *serial, struct wire_request *q, int file,
-	       struct wire_reply *a, int *files, int *count)
+static int call_session(int64_t begun, uint32_t *serial, struct wire_request *q, int file,
+			struct wire_reply *a, int *files, int *count)
 {
 	int most = count ? *count : 0, err, tries;
 
-	/* What was asked of a connection has ended with it. */
+	/* The ids of an earlier connection ended with it. */
 	if (*serial && (session.fd < 0 || *serial != session.serial))
 		return -ECONNABORTED;
 	for (tries = 0; tries < 2; tries++) {
@@ -253,7 +254,7 @@ static int ask(int64_t begun, uint32_t *serial, struct wire_request *q, int file
 		if (count)
 			*count = most;
 		err = exchange(q, file, a, files, count);
-		/* A broker that was started anew knows nothing of what came before. */
+		/* A restarted broker does not know the earlier ids. */
 		if (err != -EPIPE || *serial)
 			break;
 	}
@@ -262,19 +263,19 @@ static int ask(int64_t begun, uint32_t *serial, struct wire_request *q, int file
 	return err;
 }
 
-static void hold(int *cancel)
+static void lock_session(int *cancel)
 {
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
 	pthread_mutex_lock(&session.lock);
 }
 
-static void let_go(int cancel)
+static void unlock_session(int cancel)
 {
 	pthread_mutex_unlock(&session.lock);
 	pthread_setcancelstate(cancel, NULL);
 }
 
-/* public_error is the error that callers get. */
+/* public_error maps an internal error to the one that callers get. */
 static int public_error(int err)
 {
 	switch (err) {
@@ -288,10 +289,10 @@ static int public_error(int err)
 }
 
 /*
- * session_give asks the broker, and hands it a file unless that is -1. *serial
- * says in which connection to it, 0 for any, and becomes that. *count has room
- * for files, and becomes their number. -ECONNABORTED: that connection is over;
- * -ETIMEDOUT: so it is now, as nobody has answered.
+ * session_give sends a request to the broker, with a file unless file is -1. *serial
+ * names the connection to use, 0 for any; on return, the one used. *count is the
+ * capacity of files; on return, their number. -ECONNABORTED: that connection has
+ * ended; -ETIMEDOUT: the broker did not answer, and the connection was closed.
  */
 int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
 		 int *files, int *count)
@@ -299,9 +300,9 @@ int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire
 	int64_t begun = now_ns();
 	int err, cancel;
 
-	hold(&cancel);
-	err = ask(begun, serial, q, file, a, files, count);
-	let_go(cancel);
+	lock_session(&cancel);
+	err = call_session(begun, serial, q, file, a, files, count);
+	unlock_session(cancel);
 	if (err && count)
 		*count = 0;
 	return public_error(err);
@@ -313,25 +314,25 @@ int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
 	return session_give(serial, q, -1, a, files, count);
 }
 
-/* session_file is the connection's own, -1 for none. */
+/* session_file returns the connection's descriptor, -1 for none. */
 int session_file(void)
 {
 	return session.fd;
 }
 
-/* session_hello sees to it that there is a broker. */
+/* session_hello opens the session if there is none. */
 int session_hello(void)
 {
 	int64_t begun = now_ns();
 	int err, cancel;
 
-	hold(&cancel);
+	lock_session(&cancel);
 	err = open_session(begun);
-	let_go(cancel);
+	unlock_session(cancel);
 	return err < 0 ? public_error(err) : 0;
 }
 
-/* session_forget is for the child after fork, which has one thread. */
+/* session_forget resets the session in the child after fork, which has one thread. */
 void session_forget(void)
 {
 	pthread_mutex_init(&session.lock, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sockets by their numbers, the lowest free one first. Whoever uses a socket
- * holds it, so that closing waits for nobody.
+ * Table of sockets by number; a new socket gets the lowest free one. Callers hold a
+ * reference while they use a socket, so closing never waits.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,28 +13,28 @@ static struct {
 	pthread_mutex_t lock;
 	struct sock **socks;
 	int size;
-	int lowest; /* none below is free */
+	int lowest; /* no lower number is free */
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* hold has other threads leave the tables whole when the process forks. */
-static void hold(void)
+/* lock_tables runs before fork, so that the child gets consistent tables. */
+static void lock_tables(void)
 {
 	pthread_mutex_lock(&table.lock);
 	memory_before_fork();
 }
 
-static void let_go(void)
+static void unlock_tables(void)
 {
 	memory_after_fork();
 	pthread_mutex_unlock(&table.lock);
 }
 
 /*
- * forget is the child after fork. The parent's memory is not mapped here; its
- * doorbells are closed, so that the parent's death can be heard. The structures
- * are left alone: the parent's threads may have been at work in them.
+ * forget runs in the child after fork. The parent's connection memory is not mapped
+ * in the child. It closes the parent's doorbells, so that peers see the parent's
+ * death. It frees no socket: threads of the parent may have been changing them.
  */
 static void forget(void)
 {
@@ -57,12 +57,12 @@ static void forget(void)
 	}
 	table.lowest = 0;
 	session_forget();
-	let_go();
+	unlock_tables();
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(hold, let_go, forget);
+	pthread_atfork(lock_tables, unlock_tables, forget);
 }
 
 static int enlarge(void)
@@ -79,7 +79,7 @@ static int enlarge(void)
 	return 0;
 }
 
-/* table_add gives a socket its number; the table holds it. */
+/* table_add assigns a number; the table takes a reference. */
 int table_add(struct sock *s)
 {
 	int sid, err = 0;
@@ -125,7 +125,7 @@ void table_put(struct sock *s)
 	free(s);
 }
 
-/* table_remove frees the number. The caller holds the socket, and puts it back. */
+/* table_remove frees the number. The caller holds a reference and drops it. */
 void table_remove(int sid, struct sock *s)
 {
 	bool held = false;
@@ -142,8 +142,8 @@ void table_remove(int sid, struct sock *s)
 		table_put(s);
 }
 
-/* next_of_kind holds the next socket of a kind, from number *i on; NULL: there is
- * none. */
+/* next_of_kind returns a reference to the next socket of a kind, from number *i on;
+ * NULL if there is none. */
 static struct sock *next_of_kind(int *i, enum kind kind)
 {
 	struct sock *s = NULL;
@@ -173,7 +173,7 @@ static void each_set(void (*fn)(struct set *, int sid), int sid)
 	}
 }
 
-/* table_take_back ends what connections do with a buffer. */
+/* table_take_back revokes all connections' loans of a buffer. */
 void table_take_back(const struct block *b)
 {
 	struct sock *s;
@@ -189,13 +189,13 @@ void table_take_back(const struct block *b)
 	}
 }
 
-/* table_leave_sets takes a socket out of all sets. */
+/* table_leave_sets removes a socket from all sets. */
 void table_leave_sets(int sid)
 {
 	each_set(set_drop, sid);
 }
 
-/* table_notify_sets tells all sets that a socket's doorbell rang. */
+/* table_notify_sets marks a socket whose doorbell rang in all sets. */
 void table_notify_sets(int sid)
 {
 	each_set(set_notify, sid);

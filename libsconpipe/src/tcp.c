@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The TCP sockets by which a name is had and a connection proves itself. The
- * process makes them, so that the kernel judges its own rights; the broker keeps
- * them.
+ * The TCP sockets that reserve a name and that prove a connection. The process makes
+ * them, so that the kernel checks the process's own rights; the broker keeps them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +16,7 @@
 
 static int tcp_socket(void)
 {
-	/* Nothing is left of it when it is closed, no TIME_WAIT either. */
+	/* Close by reset: no TIME_WAIT remains. */
 	const struct linger reset = { .l_onoff = 1 };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
 
@@ -40,7 +39,7 @@ int tcp_listen(const struct sockaddr_in *name)
 
 	if (fd < 0)
 		return fd;
-	/* Connections of an earlier socket of the name do not keep it. */
+	/* Connections of an earlier socket do not block the name. */
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
 	    bind(fd, (const struct sockaddr *)name, sizeof(*name)) < 0 ||
 	    listen(fd, BACKLOG) < 0)

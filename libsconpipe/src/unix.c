@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The engine unix: the doorbell is a UNIX socket that carries the bytes. The
- * kernel keeps them, and wakes who waits.
+ * The engine unix: the doorbell is a UNIX socket and carries the bytes. The kernel
+ * buffers them and wakes waiting threads.
  */
 #include <errno.h>
 #include <poll.h>
@@ -10,11 +10,12 @@
 
 #include "pipe.h"
 
-/* A buffer that is kept for the next pd_recv is at most this large. */
+/* Maximum size of a buffer that is kept for the next pd_recv. */
 #define MOST_SPARE (256 << 10)
 
-/* how_ended is 0 when the peer sends no more in good order, else -errno. */
-static int how_ended(struct sock *s, struct conn *c)
+/* end_status returns 0 if the stream ended in order or this end receives no more, else
+ * -errno. */
+static int end_status(struct sock *s, struct conn *c)
 {
 	struct wire_request q = { .op = OP_ENDED, .id = c->id };
 	struct wire_reply a;
@@ -22,10 +23,10 @@ static int how_ended(struct sock *s, struct conn *c)
 
 	if (s && s->closing)
 		return -EBADF;
-	if (atomic_load(&c->own->deaf) || atomic_load(&c->peer_fin))
+	if (atomic_load(&c->own->recv_closed) || atomic_load(&c->peer_fin))
 		return 0;
 	if (!atomic_load(&c->broken)) {
-		/* A broker that is gone cannot vouch for the peer. */
+		/* Only the broker knows whether the peer ended in order. */
 		if (session_call(&c->serial, &q, &a, NULL, NULL))
 			atomic_compare_exchange_strong(&c->broken, &none, ECONNRESET);
 		else
@@ -34,7 +35,7 @@ static int how_ended(struct sock *s, struct conn *c)
 	return -atomic_load(&c->broken);
 }
 
-/* wait_until waits for events of the socket. */
+/* wait_until waits for events of the socket, at most until the deadline. */
 static int wait_until(struct conn *c, short events, int64_t deadline_ns)
 {
 	struct pollfd p = { .fd = c->fd, .events = events };
@@ -59,7 +60,7 @@ static ssize_t send_error(struct sock *s, struct conn *c, int err)
 		return -EBADF;
 	if (atomic_load(&c->own->fin))
 		return -EPIPE;
-	err = how_ended(s, c);
+	err = end_status(s, c);
 	return err ? err : -EPIPE;
 }
 
@@ -86,8 +87,8 @@ ssize_t unix_send(struct sock *s, const void *buf, size_t len)
 	return sent ? (ssize_t)sent : err;
 }
 
-/* get receives at most len bytes: 0 at the end. */
-static ssize_t get(struct sock *s, void *buf, size_t len)
+/* receive gets at most len bytes; 0 at the end. */
+static ssize_t receive(struct sock *s, void *buf, size_t len)
 {
 	int64_t until = deadline(s->recv_timeout_ns);
 	bool blocks = !s->nonblock && !until;
@@ -97,7 +98,7 @@ static ssize_t get(struct sock *s, void *buf, size_t len)
 		ssize_t n;
 		int err;
 
-		if (atomic_load(&c->own->deaf))
+		if (atomic_load(&c->own->recv_closed))
 			return s->closing ? -EBADF : 0;
 		n = recv(c->fd, buf, len, blocks ? 0 : MSG_DONTWAIT);
 		if (n > 0) {
@@ -105,7 +106,7 @@ static ssize_t get(struct sock *s, void *buf, size_t len)
 			return n;
 		}
 		if (n == 0 || errno == ECONNRESET)
-			return how_ended(s, c);
+			return end_status(s, c);
 		if (errno != EAGAIN || s->nonblock)
 			return -errno;
 		err = wait_until(c, POLLIN, until);
@@ -116,10 +117,10 @@ static ssize_t get(struct sock *s, void *buf, size_t len)
 
 ssize_t unix_recv_copy(struct sock *s, void *buf, size_t len)
 {
-	return len ? get(s, buf, len) : 0;
+	return len ? receive(s, buf, len) : 0;
 }
 
-/* unix_recv returns a buffer of the library's own: of conn_recv. */
+/* unix_recv receives into a buffer of the library; conn_recv calls it. */
 ssize_t unix_recv(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
@@ -131,13 +132,13 @@ ssize_t unix_recv(struct sock *s, size_t len, void **buf)
 		*buf = malloc(MOST_SPARE);
 	if (!*buf)
 		return -ENOMEM;
-	n = get(s, *buf, most);
+	n = receive(s, *buf, most);
 	if (n <= 0)
 		unix_done(c, *buf);
 	return n;
 }
 
-/* unix_done takes a buffer back. */
+/* unix_done returns a buffer to the library. */
 void unix_done(struct conn *c, void *buf)
 {
 	free(atomic_exchange(&c->spare, buf));
@@ -149,7 +150,7 @@ int unix_shut(struct conn *c, int how)
 	return 0;
 }
 
-static short look(struct conn *c, short events)
+static short poll_now(struct conn *c, short events)
 {
 	struct pollfd p = { .fd = c->fd, .events = events };
 
@@ -158,25 +159,26 @@ static short look(struct conn *c, short events)
 
 bool unix_writable(struct conn *c)
 {
-	return look(c, POLLOUT);
+	return poll_now(c, POLLOUT);
 }
 
 uint32_t unix_readable(struct conn *c)
 {
-	short ready = look(c, POLLIN | POLLRDHUP);
+	short ready = poll_now(c, POLLIN | POLLRDHUP);
 	uint32_t events = ready & POLLIN ? EPOLLIN : 0;
 
-	if (atomic_load(&c->own->deaf))
+	if (atomic_load(&c->own->recv_closed))
 		return EPOLLIN | EPOLLRDHUP;
 	if (!(ready & (POLLRDHUP | POLLHUP | POLLERR)))
 		return events;
-	return events | EPOLLIN | (how_ended(NULL, c) ? EPOLLERR | EPOLLHUP : EPOLLRDHUP);
+	return events | EPOLLIN |
+	       (end_status(NULL, c) ? EPOLLERR | EPOLLHUP : EPOLLRDHUP);
 }
 
-/* unix_progress changes when bytes have come, when there is room, and at the end. */
+/* unix_progress returns a value that changes with bytes, room and the end. */
 uint64_t unix_progress(struct conn *c)
 {
-	short ready = look(c, POLLOUT | POLLRDHUP);
+	short ready = poll_now(c, POLLOUT | POLLRDHUP);
 	int queued = 0;
 
 	ioctl(c->fd, FIONREAD, &queued);

@@ -1,57 +1,71 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The protocol between library and broker: requests and replies of one packet each, in
- * turn, over a SOCK_SEQPACKET socket. Integers are in the machine's order. From this file
- * internal/pipe/genlayout makes internal/pipe/wire_layout.go.
+ * turn, over a SOCK_SEQPACKET socket. Integers have the machine's byte order.
+ * internal/pipe/genlayout generates internal/pipe/wire_layout.go from this file.
  */
 #ifndef WIRE_H
 #define WIRE_H
 
 #include <stdint.h>
 
-#define WIRE_VERSION 3
+#define WIRE_VERSION 4
+#define TOKEN_REACH 1048576
 
 enum wire_op {
 	/* arg: version. The first request of a session, the same in all versions. */
 	OP_HELLO = 1,
-	/* engines; with a TCP socket of the process that listens: a name. Reply: id,
-	 * local. */
+	/* engines; file: a listening TCP socket of the process. Creates a name. Reply:
+	 * id, local. */
 	OP_BIND,
-	/* id, arg: backlog. Reply: a socket with a packet for each connection that waits,
-	 * at its end when the name is gone. */
+	/* id, arg: backlog. Reply: file: a socket with a packet for each waiting
+	 * connection, at EOF once the name is closed. */
 	OP_LISTEN,
-	/* id. Reply: an end, as OP_CONNECT's, or EAGAIN. */
+	/* id. Reply: an end, as of OP_CONNECT; EAGAIN if no connection waits. */
 	OP_ACCEPT,
-	/* engines; with a TCP socket of the process that is connected to a name. Reply:
-	 * id, engine, size, names; files: doorbell, own page, ring; of copier the ring to
-	 * send by, then the ring to receive by. */
+	/* engines; file: a TCP socket of the process, connected to a name. Reply: id,
+	 * engine, size, addresses; files: doorbell, own page, ring; with the engine
+	 * copier the send ring, then the receive ring. */
 	OP_CONNECT,
-	/* id, arg: generation: the end has mapped what it writes to. */
+	/* id, arg: generation: the end has mapped the memory that it writes. */
 	OP_MAPPED,
-	/* id, arg: generation. Reply: size, generation; files: for generation 0 of sealed
-	 * the peer's page, then the ring. EAGAIN if it is not ready. */
+	/* id, arg: generation. Reply: size, generation; files: the ring, preceded for
+	 * generation 0 of sealed by the peer's page. EAGAIN if it is not ready. */
 	OP_RING,
-	/* id, size. Reply: size, generation; files: of sealed the new ring. */
+	/* id, size: enlarge the ring to send to. Reply: size, generation; file: with
+	 * sealed and copier, the new ring. */
 	OP_GROW,
-	/* id of a name or an end; arg: messages sent; size: of unix, bytes sent. */
+	/* id of a name or an end; arg: messages sent; size: bytes sent, with unix only.
+	 */
 	OP_CLOSE,
-	/* id: signal the own doorbell of an end or a name. */
+	/* id: signal the doorbell of this end or name. */
 	OP_WAKE,
-	/* id: whether its peer has ended in good order; ECONNRESET. */
+	/* id. Error ECONNRESET if the connection was reset or a process died, else none.
+	 */
 	OP_ENDED,
-	/* With a TCP socket. Reply: id; file: doorbell, signaled when OP_ATTACHED has an
-	 * answer. */
+	/* file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
+	 * or OP_PROVEN may have an answer, and EOF when the attempt has ended. */
 	OP_ATTACH,
-	/* id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files:
-	 * page, ring. EAGAIN while the other end has not come. */
+	/* id. From now on this end looks for the other end's token. Reply: peer: the
+	 * mark; local: the nonce to send; generation: 1 for the end that connected; file:
+	 * memory with a wire_notice. EAGAIN until the other end has attached. */
 	OP_ATTACHED,
-	/* With a TCP socket that is attached: both ends go on by TCP. After the reply no
-	 * byte goes by the rings. */
+	/* file: a TCP socket that is attached. Both ends return to TCP. After the reply
+	 * no more bytes are sent by the rings. */
 	OP_DETACH,
-	/* id; with memory to send from. Reply: generation: its number. Of copier. */
+	/* id; file: a buffer to send from, engine copier only. Reply: generation: the
+	 * buffer's number. */
 	OP_LEND,
-	/* id, arg: number of memory that is lent no more. */
+	/* id, arg: number of a buffer to unregister. */
 	OP_TAKE_BACK,
+	/* id, size; file: the TCP socket. This end will send its token at position size
+	 * of its stream, as its next bytes. EAGAIN until the other end looks for it. */
+	OP_TOKEN,
+	/* id, size; file: the TCP socket. The other end's token has arrived there, after
+	 * size unread bytes, at most TOKEN_REACH. */
+	OP_ARRIVED,
+	/* id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived. */
+	OP_PROVEN,
 	/* The number after the last operation. */
 	OP_END,
 };
@@ -65,7 +79,7 @@ struct wire_request {
 	uint8_t unused[40];
 };
 
-/* Addresses are IPv6, or IPv4 mapped into it. */
+/* Addresses are IPv6 or IPv4-mapped IPv6. */
 struct wire_reply {
 	uint32_t error;
 	uint32_t id;
@@ -77,6 +91,20 @@ struct wire_reply {
 	uint32_t unused;
 	uint64_t size;
 	uint8_t local[16];
+};
+
+/* A token crosses a connection's TCP: this proves that the network permits the
+ * connection. Both ends know the mark; only the sending end knows the nonce. */
+struct wire_token {
+	uint8_t mark[16];
+	uint8_t nonce[16];
+};
+
+/* What the broker reports to an end during the proof, in memory that only it writes. */
+struct wire_notice {
+	_Atomic uint64_t token_at; /* 1 + the position of the other end's token, or 0 */
+	_Atomic uint32_t looks; /* the other end looks for this one's token */
+	_Atomic uint32_t proven; /* OP_PROVEN has an answer */
 };
 
 _Static_assert(sizeof(struct wire_request) == 64, "a packet");

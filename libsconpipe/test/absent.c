@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is sent lies in memory that is not there yet. */
+/* The buffer that is sent has pages that are not resident. */
 #include <sys/mman.h>
 
 #include "pipetest.h"
@@ -7,8 +7,8 @@
 #define SIZE (1 << 20)
 #define PIECE (16 << 10)
 
-/* send_away sends all of it, of which no page is there. */
-static void send_away(struct pair p, char *buf)
+/* send_absent discards the buffer's pages, then sends it. */
+static void send_absent(struct pair p, char *buf)
 {
 	size_t at;
 
@@ -29,11 +29,11 @@ void test_absent(void)
 	buf = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	check(buf != MAP_FAILED);
 	fill(buf, 0, SIZE);
-	send_away(p, buf);
+	send_absent(p, buf);
 	munmap(buf, SIZE);
 	buf = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, file, 0);
 	check(buf != MAP_FAILED);
-	send_away(p, buf);
+	send_absent(p, buf);
 	munmap(buf, SIZE);
 	close(file);
 	close_pair(p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A sender by the engine sealed alters what it has sent: who has received it does
- * not see that. */
+/* A sender with the engine sealed alters the ring after sending: bytes that the peer has
+ * received do not change. */
 #include "pipetest.h"
 
 #define SIZE 10000

@@ -17,14 +17,14 @@ void test_backlog(void)
 	clients[2] = make_socket();
 	fails(pd_connect(clients[2], (struct sockaddr *)&name, sizeof(name)),
 	      ECONNREFUSED);
-	/* In the order in which they came. */
+	/* They are accepted in the order of their arrival. */
 	sid = pd_accept(listener, NULL, NULL);
 	check(sid >= 0);
 	recv_all(sid, 0, 1);
 	check(pd_connect(clients[2], (struct sockaddr *)&name, sizeof(name)) == 0);
 	check(pd_close(sid) == 0);
 	check(pd_close(listener) == 0);
-	/* Those that nobody will accept are told. */
+	/* Connections that were not accepted are reset. */
 	for (i = 1; i < 3; i++)
 		fails(pd_recv_copy(clients[i], &c, 1), ECONNRESET);
 	check(pd_recv_copy(clients[0], &c, 1) == 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Names, states, and one connection. */
+/* Names, states and one connection. */
 #include "pipetest.h"
 
 static struct sockaddr *sa(struct sockaddr_in *name)
@@ -45,7 +45,7 @@ static void test_states(void)
 	fails(pd_close(-1), EBADF);
 	sid = make_socket();
 	fails(pd_connect(sid, sa(&name), sizeof(name)), ECONNREFUSED);
-	/* It can be tried again. */
+	/* A failed connect can be repeated. */
 	listener = make_listener(&name, 1);
 	check(pd_connect(sid, sa(&name), sizeof(name)) == 0);
 	check(pd_close(listener) == 0);
@@ -77,7 +77,7 @@ void test_connect(void)
 	test_engines();
 	listener = make_listener(&name, 4);
 	client = make_client(&name);
-	/* It can send before it is accepted. */
+	/* The client can send before it is accepted. */
 	send_all(client, 0, 1000);
 	server = pd_accept(listener, sa(&from), &len);
 	check(server >= 0 && len == sizeof(from));

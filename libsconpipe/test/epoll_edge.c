@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Edge-triggered events, and those that come once. */
+/* EPOLLET and EPOLLONESHOT. */
 #include "pipetest.h"
 
 #define TOTAL (4 << 20)
@@ -25,14 +25,14 @@ void test_epoll_edge(void)
 	check(pd_epoll_ctl(in, EPOLL_CTL_ADD, p.server, &e) == 0);
 	send_all(p.client, 0, 10);
 	check(pd_epoll_wait(in, &e, 1, -1) == 1);
-	/* Once, though nothing was read. */
+	/* An edge is reported once, though nothing was read. */
 	check(pd_epoll_wait(in, &e, 1, 0) == 0);
-	/* Again, when more has come. */
+	/* More bytes are another edge. */
 	send_all(p.client, 10, 10);
 	check(pd_epoll_wait(in, &e, 1, -1) == 1 && e.events == EPOLLIN);
 	recv_all(p.server, 0, 20);
 
-	/* A reader that reads until EAGAIN misses nothing. */
+	/* A reader that reads until EAGAIN gets all bytes. */
 	check(pthread_create(&thread, NULL, sender, &p.client) == 0);
 	do {
 		check(pd_epoll_wait(in, &e, 1, -1) == 1);

@@ -9,10 +9,10 @@ static void *late(void *arg)
 	return NULL;
 }
 
-/* What another thread adds, or asks anew for, while this one waits. */
+/* A socket that another thread adds or modifies while this one waits. */
 struct addition {
 	int set, sid;
-	bool there;
+	bool modify;
 };
 
 static void *add_late(void *arg)
@@ -21,7 +21,7 @@ static void *add_late(void *arg)
 	struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT, .data.fd = a->sid };
 
 	usleep(10000);
-	check(pd_epoll_ctl(a->set, a->there ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, a->sid,
+	check(pd_epoll_ctl(a->set, a->modify ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, a->sid,
 			   &e) == 0);
 	return NULL;
 }
@@ -67,7 +67,7 @@ void test_epoll_level(void)
 	check(wait_one(in, 0, &events) == -1);
 	check(wait_one(in, 5, &events) == -1);
 
-	/* It is reported again and again until it has been read. */
+	/* A socket is reported until its bytes are read. */
 	check(pthread_create(&thread, NULL, late, &p.client) == 0);
 	for (i = 0; i < 40; i++)
 		check(wait_one(in, -1, &events) == p.server && events == EPOLLIN);
@@ -75,7 +75,7 @@ void test_epoll_level(void)
 	check(wait_one(in, 0, &events) == -1);
 	check(pthread_join(thread, NULL) == 0);
 
-	/* Another one is heard though the first stays ready. */
+	/* A second socket is reported though the first stays ready. */
 	add(in, other.server, EPOLLIN);
 	send_all(p.client, 0, 1);
 	while (pd_epoll_wait(in, two, 2, 0) != 1)
@@ -85,7 +85,7 @@ void test_epoll_level(void)
 		;
 	check(two[0].data.fd != two[1].data.fd);
 
-	/* Room, and its end. */
+	/* EPOLLOUT with room and with a full ring. */
 	change(in, p.server, 0);
 	check(pd_epoll_ctl(in, EPOLL_CTL_DEL, other.server, NULL) == 0);
 	add(in, p.client, EPOLLOUT);
@@ -100,7 +100,7 @@ void test_epoll_level(void)
 	check(wait_one(in, -1, &events) == p.client && events == EPOLLOUT);
 	check(pd_epoll_ctl(in, EPOLL_CTL_DEL, p.client, NULL) == 0);
 
-	/* One that is ready when it comes, to a thread that waits. */
+	/* Adding or modifying a ready socket wakes a waiting thread. */
 	send_all(p.client, 0, 1);
 	check(pd_epoll_ctl(in, EPOLL_CTL_DEL, p.server, NULL) == 0);
 	for (i = 0; i < 2; i++) {
@@ -111,7 +111,7 @@ void test_epoll_level(void)
 		check(pthread_join(thread, NULL) == 0);
 	}
 
-	/* One that accepts. */
+	/* A listening socket. */
 	add(in, listener, EPOLLIN);
 	check(wait_one(in, 0, &events) == -1);
 	sid = make_client(&name);
@@ -120,11 +120,11 @@ void test_epoll_level(void)
 	i = pd_accept(listener, NULL, NULL);
 	check(i >= 0 && wait_one(in, 0, &events) == -1);
 
-	/* The peer's end. */
+	/* The peer closes. */
 	add(in, i, EPOLLIN | EPOLLRDHUP);
 	check(pd_close(sid) == 0);
 	check(wait_one(in, -1, &events) == i && events == (EPOLLIN | EPOLLRDHUP));
-	/* One that was closed is in no set any more. */
+	/* Closing a socket removes it from the set. */
 	check(pd_close(i) == 0);
 	check(wait_one(in, 0, &events) == -1);
 	check(pd_close(listener) == 0);

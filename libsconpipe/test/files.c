@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The process has no more files: the call says so, and nothing is left. */
+/* The process has no file descriptor left: calls fail with EMFILE and leak nothing. */
 #include <sys/resource.h>
 
 #include "pipetest.h"
@@ -28,12 +28,13 @@ void test_files(void)
 	}
 	check(errno == EMFILE && count > FEW / 4);
 	check(pd_close(pairs[count].client) == 0);
-	/* Those that are there go on. */
+	/* Existing connections continue. */
 	send_all(pairs[0].client, 0, 1000);
 	recv_all(pairs[0].server, 0, 1000);
 	close_pair(pairs[--count]);
 	close_pair(pairs[--count]);
-	/* There is room again. What could not be taken may wait there, ended. */
+	/* There is room again. A connection that could not be accepted may still be in
+	 * the backlog, closed. */
 	sid = make_client(&name);
 	send_all(sid, 0, 100);
 	do {

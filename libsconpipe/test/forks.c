@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Sockets stay with the process that has made them. */
+/* Sockets stay with the process that made them. */
 #include <stdatomic.h>
 
 #include "pipetest.h"
@@ -11,7 +11,7 @@ static void child(void *arg)
 
 	fails(pd_send(p->client, "x", 1), EBADF);
 	fails(pd_recv_copy(p->server, &c, 1), EBADF);
-	/* It can make its own. */
+	/* The child can make its own. */
 	*p = make_pair();
 	send_all(p->client, 0, 1000);
 	recv_all(p->server, 0, 1000);
@@ -46,7 +46,7 @@ static void make_buffer(void *arg)
 	pd_free(pd_malloc(64));
 }
 
-/* The child finds no lock held that threads of its parent use. */
+/* The child finds all locks free, also those that threads of its parent use. */
 static void fork_beside_threads(struct pair *p)
 {
 	struct buffer buffers[THREADS];
@@ -59,7 +59,7 @@ static void fork_beside_threads(struct pair *p)
 	}
 	for (i = 0; i < THREADS; i++)
 		check(!pthread_create(&threads[i], NULL, refresh_buffer, &buffers[i]));
-	while (running < THREADS) /* a thread that starts allocates */
+	while (running < THREADS) /* a starting thread allocates */
 		usleep(100);
 	for (i = 0; i < 50; i++)
 		wait_for(start(make_buffer, NULL));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* More bytes than a ring has room for, and rings that grow. */
+/* Streams longer than a ring, and rings that grow. */
 #include "pipetest.h"
 
 #define TOTAL (24 << 20)
@@ -26,7 +26,7 @@ void test_fullring(void)
 	check(!grows || get(p.client, PD_RING) == 65536);
 	check(pthread_create(&threads[0], NULL, sender, &p.client) == 0);
 	check(pthread_create(&threads[1], NULL, both_ways, &p.server) == 0);
-	/* In place and by copy in turn, of sizes that fit nothing. */
+	/* In place first, then by copy, with sizes that do not divide the ring's. */
 	while (pos < TOTAL / 2) {
 		void *buf;
 		ssize_t n = pd_recv(p.server, 33333, &buf);
@@ -40,7 +40,7 @@ void test_fullring(void)
 	check(pthread_join(threads[0], NULL) == 0);
 	recv_all(p.client, 5, TOTAL / 8);
 	check(pthread_join(threads[1], NULL) == 0);
-	/* It may take the kernel a while to make one, with the engine bpf. */
+	/* With the engine bpf the kernel takes some milliseconds for a larger ring. */
 	while (grows && get(p.client, PD_RING) == 65536) {
 		send_all(p.client, 0, 1);
 		recv_all(p.server, 0, 1);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One direction ends, the other goes on. */
+/* One direction ends, the other continues. */
 #include <sched.h>
 
 #include "pipetest.h"
 
-/* told: the sender is told that nobody reads any more; of copier by the broker, soon. */
-static void told(int sid)
+/* sends_fail checks that sends fail with EPIPE. With the engine copier the broker has to
+ * pass that on first. */
+static void sends_fail(int sid)
 {
 	ssize_t n;
 
@@ -29,19 +30,19 @@ void test_halfclose(void)
 	check(pd_recv_copy(p.server, &c, 1) == 0);
 	send_all(p.server, 9, 5000);
 	recv_all(p.client, 9, 5000);
-	/* Nobody wants to read: the sender is told. */
+	/* The receiver shuts down receiving: sends fail. */
 	check(pd_shutdown(p.client, SHUT_RD) == 0);
 	check(pd_recv_copy(p.client, &c, 1) == 0);
-	told(p.server);
+	sends_fail(p.server);
 	fails(pd_shutdown(p.client, 9), EINVAL);
 	close_pair(p);
 
-	/* After a close in good order the rest can be read, and nothing sent. */
+	/* After the peer's close the rest can be read, and sends fail. */
 	p = make_pair();
 	send_all(p.client, 0, 3000);
 	check(pd_close(p.client) == 0);
 	recv_all(p.server, 0, 3000);
 	check(pd_recv_copy(p.server, &c, 1) == 0);
-	told(p.server);
+	sends_fail(p.server);
 	check(pd_close(p.server) == 0);
 }

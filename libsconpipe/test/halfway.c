@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A socket is closed while another thread connects it, which the broker, process BROKER,
- * takes its time for: nothing of the connection is left. */
+/* A socket is closed while another thread connects it; the broker, process BROKER, is
+ * stopped meanwhile. Nothing of the connection remains. */
 #include "pipetest.h"
 
 static struct sockaddr_in name;
@@ -22,9 +22,9 @@ void test_halfway(void)
 
 	printf("ready\n");
 	fflush(stdout);
-	check(read(0, &byte, 1) == 1); /* it is stopped */
+	check(read(0, &byte, 1) == 1); /* the broker is stopped */
 	check(!pthread_create(&thread, NULL, connect_late, (void *)(intptr_t)client));
-	usleep(50000); /* until it asks, or not: both are right */
+	usleep(50000); /* until the request is sent, or not: both are valid */
 	fails(pd_epoll_ctl(set, EPOLL_CTL_ADD, client, &e), EPERM);
 	check(pd_close(client) == 0);
 	check(kill(atoi(getenv("BROKER")), SIGCONT) == 0);

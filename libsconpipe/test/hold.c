@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Holds COUNT connections, one by default, until standard input ends. Bytes are in
- * the first. */
+/* Keeps COUNT connections, one by default, until standard input ends. The first one has
+ * unread bytes. */
 #include "pipetest.h"
 
 void test_hold(void)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A buffer of pd_malloc that is sent by the engine copier is read after pd_send has
- * returned, until pd_buf_refresh says that it was. Others are not. */
+/* The engine copier may read a buffer of pd_malloc after pd_send has returned, until
+ * pd_buf_refresh counts it as free. All other engines have read it before. */
 #include <sys/resource.h>
 
 #include "pipetest.h"
 
 #define SIZE 65536
 
-/* fill_up sends until no more fits: what the receiver's ring does not take is lent.
- * It returns how much was sent. */
+/* fill_up sends until no more fits: bytes for which the receiver's ring has no room stay
+ * lent. It returns the number of bytes sent. */
 static uint64_t fill_up(int sid, char *buf)
 {
 	uint64_t pos = 0;
@@ -25,7 +25,7 @@ static uint64_t fill_up(int sid, char *buf)
 	}
 }
 
-/* verify_all receives what repeats the buffer. */
+/* verify_all receives a stream that repeats the buffer. */
 static void verify_all(int sid, uint64_t len)
 {
 	uint64_t pos = 0;
@@ -41,8 +41,8 @@ static void verify_all(int sid, uint64_t len)
 	}
 }
 
-/* may_write sets how large files may be that the process writes. */
-static void may_write(rlim_t size)
+/* limit_file_size sets the process's RLIMIT_FSIZE. */
+static void limit_file_size(rlim_t size)
 {
 	struct rlimit most;
 
@@ -60,27 +60,29 @@ void test_loan(void)
 	int i;
 
 	check(buf && other);
-	for (i = 0; i < 2 << 20; i += SIZE) { /* what is sent first is copied */
+	for (i = 0; i < 2 << 20;
+	     i += SIZE) { /* the first MiB of a connection is copied */
 		send_all(p.client, 0, SIZE);
 		recv_all(p.server, 0, SIZE);
 	}
 	sent = fill_up(p.client, buf);
 	check(pd_buf_refresh(p.client, &other, 1) == 1);
 	check(pd_buf_refresh(p.client, &buf, 1) == !lends);
-	check(pd_buf_refresh(p.server, &buf, 1) == 1); /* of that socket */
+	check(pd_buf_refresh(p.server, &buf, 1) ==
+	      1); /* the other socket has sent nothing of it */
 	verify_all(p.server, sent);
 	set(p.client, PD_NONBLOCK, 0);
-	check(pd_buf_refresh(p.client, &buf, 1) == 1); /* it waits */
+	check(pd_buf_refresh(p.client, &buf, 1) == 1); /* waits */
 	memset(buf, 0, SIZE);
 
-	/* One that is given back is lent no more. */
+	/* pd_free ends the loan. */
 	sent = fill_up(p.client, buf);
 	pd_free(buf);
 	buf = pd_malloc(SIZE);
 	memset(buf, 0, SIZE);
 	verify_all(p.server, sent);
 
-	/* Neither is one of a socket that is closed. */
+	/* pd_close ends it too. */
 	sent = fill_up(p.client, buf);
 	check(pd_close(p.client) == 0);
 	memset(buf, 0, SIZE);
@@ -90,10 +92,10 @@ void test_loan(void)
 	pd_free(buf);
 	pd_free(other);
 
-	/* A process that may write no file has buffers all the same. */
-	may_write(0);
+	/* A process that may not write files gets buffers too. */
+	limit_file_size(0);
 	buf = pd_malloc(SIZE);
-	may_write(RLIM_INFINITY);
+	limit_file_size(RLIM_INFINITY);
 	check(buf);
 	pd_free(buf);
 }

@@ -4,7 +4,7 @@
 
 #include "pipetest.h"
 
-/* A connection takes one file at each end; both are here. */
+/* A connection takes one file at each end; both ends are in this process. */
 static void take_files(int count)
 {
 	rlim_t wanted = 2 * count + 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The broker's memory is used up; LIMIT has how many connections it takes. */
+/* The broker's memory for rings, enough for LIMIT connections, is used up. */
 #include "pipetest.h"
 
 void test_memory(void)
@@ -16,7 +16,7 @@ void test_memory(void)
 	}
 	sid = make_socket();
 	fails(pd_connect(sid, (struct sockaddr *)&name, sizeof(name)), ENOBUFS);
-	/* A ring cannot grow, and does without. */
+	/* A ring that cannot grow keeps its size. */
 	set(pairs[0].client, PD_NONBLOCK, 1);
 	for (i = 0; i < 100; i++) {
 		char buf[8192];
@@ -28,7 +28,7 @@ void test_memory(void)
 	}
 	check(get(pairs[0].client, PD_RING) == 65536);
 	close_pair(pairs[0]);
-	/* What was given back can be had again. */
+	/* Closing a connection frees its memory. */
 	check(pd_connect(sid, (struct sockaddr *)&name, sizeof(name)) == 0);
 	check(pd_close(sid) == 0);
 	for (i = 1; i < limit; i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Options and time-outs. */
+/* Options and timeouts. */
 #include <sys/time.h>
 
 #include "pipetest.h"

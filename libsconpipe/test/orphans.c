@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The broker ends while there are sockets that listen: nobody waits on for what cannot
- * come any more. What it had numbers for is not taken for what the next one has. */
+/* The broker dies while sockets listen: waiting threads return. The next broker's numbers
+ * are not confused with those of the first. */
 #include "pipetest.h"
 
-static void *accept_in_vain(void *sid)
+static void *accept_aborted(void *sid)
 {
 	fails(pd_accept((intptr_t)sid, NULL, NULL), ECONNABORTED);
 	return NULL;
@@ -20,18 +20,18 @@ void test_orphans(void)
 
 	for (i = 0; i < 2; i++)
 		sids[i] = make_listener(&names[i], 4);
-	/* What cannot be done changes nothing. */
+	/* A call that fails changes nothing. */
 	fails(pd_connect(sids[0], (struct sockaddr *)&names[1], sizeof(names[1])),
 	      EINVAL);
 	check(pd_epoll_ctl(set, EPOLL_CTL_ADD, sids[1], &e) == 0);
 	check(pd_epoll_wait(set, &e, 1, 0) == 0);
-	check(!pthread_create(&thread, NULL, accept_in_vain, (void *)(intptr_t)sids[0]));
+	check(!pthread_create(&thread, NULL, accept_aborted, (void *)(intptr_t)sids[0]));
 	printf("ready\n");
 	fflush(stdout);
 	check(pd_epoll_wait(set, &e, 1, -1) == 1 && e.events & EPOLLIN);
-	accept_in_vain((void *)(intptr_t)sids[1]);
+	accept_aborted((void *)(intptr_t)sids[1]);
 	pthread_join(thread, NULL);
-	check(read(0, &byte, 1) == 1); /* there is another broker */
+	check(read(0, &byte, 1) == 1); /* another broker runs */
 	for (i = 0; i < 2; i++)
 		new[i] = make_listener(&names[i], 4);
 	for (i = 0; i < 2; i++)

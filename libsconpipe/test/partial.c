@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Sends and receives of less than was asked for. */
+/* Sends and receives of fewer bytes than requested. */
 #include "pipetest.h"
 
 void test_partial(void)
@@ -13,10 +13,10 @@ void test_partial(void)
 	set(p.server, PD_NONBLOCK, 1);
 	fails(pd_recv_copy(p.server, buf, 1), EAGAIN);
 	fill(buf, 0, size);
-	/* The broker moves bytes to a second ring at its own pace. */
+	/* With copier, the broker moves bytes to a second ring meanwhile. */
 	room = get(p.client, PD_RING) * (engine() == PD_ENGINE_COPIER ? 2 : 1);
 	if (engine() == PD_ENGINE_UNIX)
-		room = 1; /* the kernel counts what it needs besides */
+		room = 1; /* the kernel counts its own overhead too */
 	for (sent = 0; sent<room; sent += n> 0 ? n : 0) {
 		n = pd_send(p.client, buf + sent, size - sent);
 		check(n > 0 || (sent && errno == EAGAIN));
@@ -28,7 +28,7 @@ void test_partial(void)
 	check(n == 1000);
 	verify(buf, 0, n);
 	got = n;
-	/* Others wait for more room. */
+	/* copier and unix wait for more room. */
 	if (engine() == PD_ENGINE_BPF || engine() == PD_ENGINE_SEALED) {
 		fill(buf, sent, size);
 		n = pd_send(p.client, buf, size);

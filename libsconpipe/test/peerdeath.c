@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A process is killed; the other side gets the error, wherever it waits. */
+/* A process is killed; the peer gets ECONNRESET in whatever call it waits. */
 #include "pipetest.h"
 
 /* What the victim does once it is connected. */
@@ -10,7 +10,7 @@ enum deed {
 	HAS_A_CHILD
 };
 
-/* A pipe whose writing end the test alone has in the end. */
+/* A pipe whose write end only the test keeps: its EOF shows that the test has ended. */
 static int test_lives[2];
 
 struct victim {
@@ -26,8 +26,8 @@ static void live(void *arg)
 
 	send_all(sid, 0, 100);
 	if (v->deed == HAS_A_CHILD && fork() == 0) {
-		/* It has copies of all descriptors, outlives its parent, and ends with
-		 * the test. */
+		/* This process has copies of all descriptors, outlives its parent, and
+		 * ends with the test. */
 		alarm(MOST_SECONDS);
 		close(test_lives[1]);
 		read_end = read(test_lives[0], &c, 1);
@@ -65,12 +65,13 @@ static void write_to_the_end(int sid)
 
 static void *killer(void *arg)
 {
-	usleep(20000); /* until the other thread sleeps, or not: both are right */
+	usleep(20000); /* until the other thread sleeps, or not: both are valid */
 	check(kill(*(pid_t *)arg, SIGKILL) == 0);
 	return NULL;
 }
 
-static void dies(int listener, struct victim *v, enum deed deed, void (*meanwhile)(int))
+static void kill_while(int listener, struct victim *v, enum deed deed,
+		       void (*meanwhile)(int))
 {
 	pthread_t thread;
 	pid_t child;
@@ -108,10 +109,10 @@ void test_peerdeath(void)
 
 	check(pipe(test_lives) == 0);
 	for (deed = SLEEPS; deed <= HAS_A_CHILD; deed++) {
-		dies(listener, &v, deed, read_to_the_end);
+		kill_while(listener, &v, deed, read_to_the_end);
 		if (deed != SENDS) {
-			dies(listener, &v, deed, write_to_the_end);
-			dies(listener, &v, deed, wait_for_event);
+			kill_while(listener, &v, deed, write_to_the_end);
+			kill_while(listener, &v, deed, wait_for_event);
 		}
 	}
 	check(pd_close(listener) == 0);

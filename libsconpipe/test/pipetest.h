@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the topics share. Each is a function in a file of its own, and one run of
- * the program: pipetest TOPIC. The broker is at SCON_PIPE_SOCKET; ENGINE names
- * the engine.
+ * Helpers of the tests. Each topic is a function in a file of its own; "pipetest TOPIC"
+ * runs it. The broker is at SCON_PIPE_SOCKET; ENGINE names the engine.
  */
 #ifndef PIPETEST_H
 #define PIPETEST_H
@@ -22,7 +21,7 @@
 
 #include <sconpipe.h>
 
-#define MOST_SECONDS 60 /* of a test; one that hangs ends */
+#define MOST_SECONDS 60 /* limit of a test */
 
 /* check ends the program when a condition does not hold. */
 #define check(condition)                                                        \
@@ -43,7 +42,7 @@ struct pair {
 };
 
 int engine(void);
-int make_socket(void); /* of the engine */
+int make_socket(void); /* that accepts only the engine of ENGINE */
 void set(int sid, int option, int value);
 int get(int sid, int option);
 int make_listener(struct sockaddr_in *name, int backlog);
@@ -51,7 +50,7 @@ int make_client(const struct sockaddr_in *name);
 struct pair make_pair(void);
 void close_pair(struct pair p);
 
-/* byte_at is the stream's content, which every test can check anywhere. */
+/* byte_at returns the byte at a position of a test stream. */
 static inline unsigned char byte_at(uint64_t pos)
 {
 	return (pos * 2654435761u >> 13) ^ pos;
@@ -62,11 +61,11 @@ void verify(const void *buf, uint64_t pos, size_t len);
 void send_all(int sid, uint64_t pos, size_t len);
 void recv_all(int sid, uint64_t pos, size_t len); /* by pd_recv_copy */
 
-/* fork_test is fork, but the child ends with its parent, or after as long as a test may
- * take. */
+/* fork_test is fork; the child ends with its parent, or after MOST_SECONDS. */
 pid_t fork_test(void);
 
-/* start runs fn in a child, which has made no call yet. wait_for its success. */
+/* start runs fn in a child of fork; wait_for waits for it and checks that it succeeded.
+ */
 pid_t start(void (*fn)(void *), void *arg);
 void wait_for(pid_t child);
 

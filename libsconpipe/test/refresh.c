@@ -20,7 +20,7 @@ void test_refresh(void)
 			check(pd_send(p.client, bufs[i], 5000) == 5000);
 			pos += 5000;
 		}
-		memset(bufs[0], 0, 5000); /* it has been sent */
+		memset(bufs[0], 0, 5000); /* the engine has read it */
 		recv_all(p.server, pos - 10000, 10000);
 	}
 	fails(pd_buf_refresh(p.client, &foreign, 1), EINVAL);

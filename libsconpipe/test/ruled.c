@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One side of a connection between namespaces that goes on until somebody ends
- * it; then the error's number is printed. ROLE server listens at ADDR and PORT;
- * with CLOSE it closes the listener once it has a connection.
+ * One side of a connection between namespaces that waits until the connection is reset,
+ * and prints the errno. ROLE server listens at ADDR and PORT; with CLOSE it closes the
+ * listener once it has a connection.
  */
 #include <arpa/inet.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The broker, process BROKER, is stopped, and goes on. */
+/* The broker, process BROKER, is stopped and continued. */
 #include "pipetest.h"
 
 #define SIZE 10000
 
-/* bind_late waits for the broker. */
-static void *bind_late(void *sid)
+/* bind_times_out gets ETIMEDOUT: the broker does not answer. */
+static void *bind_times_out(void *sid)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -27,13 +27,13 @@ void test_silent(void)
 		sid[i] = make_socket();
 	printf("ready\n");
 	fflush(stdout);
-	check(read(0, &byte, 1) == 1); /* it is stopped */
-	/* They wait once for all. */
+	check(read(0, &byte, 1) == 1); /* the broker is stopped */
+	/* All threads return after one timeout. */
 	for (i = 0; i < 4; i++)
-		check(!pthread_create(&threads[i], NULL, bind_late, (void *)sid[i]));
+		check(!pthread_create(&threads[i], NULL, bind_times_out, (void *)sid[i]));
 	for (i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
-	/* What a process had of it is over, which takes no time. */
+	/* The process's session has ended, so these calls do not wait. */
 	for (i = 0; i < 4; i++)
 		check(pd_close(sid[i]) == 0);
 	close_pair(p);

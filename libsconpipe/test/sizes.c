@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A connection after the other to one name, with messages of as many bytes as stdin's
- * lines say. */
+/* For each line of standard input, a connection to the same name with messages of that
+ * many bytes. */
 #include "pipetest.h"
 
 #define MESSAGES 20

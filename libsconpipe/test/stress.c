@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Every byte is a function of connection, direction and place, and every byte is
- * looked at. Rounds of CONNS connections, new ones each time so that rings grow,
- * carry random amounts both ways at once, for SECONDS: in pieces of 1 byte to
- * 4 MiB, by calls that wait and such that do not, from buffers of pd_malloc that
- * are overwritten as soon as pd_buf_refresh allows it, in place and not, with an
- * end that is half closed or closed as soon as all was sent.
+ * Every byte is a function of connection, direction and position, and every byte is
+ * checked. For SECONDS, rounds of CONNS new connections, so that rings grow, carry random
+ * amounts in both directions at once: in pieces of 1 byte to 4 MiB, by blocking and
+ * non-blocking calls, from buffers of pd_malloc that are overwritten as soon as
+ * pd_buf_refresh allows it, received in place or copied, with a sender that shuts down or
+ * closes as soon as all is sent.
  */
 #include <sched.h>
 #include <sys/random.h>
@@ -22,8 +22,8 @@ struct flow {
 	uint64_t seed; /* of its bytes */
 	uint64_t random;
 	uint64_t total;
-	bool waits_to_send, waits_to_receive; /* what the two sockets do */
-	bool closes; /* from is closed, not half closed */
+	bool waits_to_send, waits_to_receive; /* blocking sockets */
+	bool closes; /* the sender closes instead of shutting down */
 	bool in_place;
 	bool refreshes;
 	pthread_t sender, receiver;
@@ -38,7 +38,7 @@ static uint64_t draw(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* draw_size is from 1 to most, of all magnitudes. */
+/* draw_size returns 1 to most, evenly over the powers of two. */
 static size_t draw_size(uint64_t *state, size_t most)
 {
 	int bits = 63 - __builtin_clzll(most);
@@ -78,7 +78,7 @@ static void write_flow(const struct flow *f, void *to, uint64_t pos, size_t len)
 	each(f, to, pos, len, memcpy);
 }
 
-static void look_at(const struct flow *f, const void *from, uint64_t pos, size_t len)
+static void verify_flow(const struct flow *f, const void *from, uint64_t pos, size_t len)
 {
 	bool wrong = false;
 
@@ -91,7 +91,7 @@ static void look_at(const struct flow *f, const void *from, uint64_t pos, size_t
 	exit(1);
 }
 
-/* await waits until a socket that does not wait can go on. */
+/* await waits until a non-blocking socket is ready. */
 static void await(uint64_t *random, int sid, int events)
 {
 	int edge = draw(random) & 1 ? PD_EPOLLET : 0;
@@ -142,7 +142,7 @@ static void *send_flow(void *arg)
 		check(pd_close(f->from) == 0);
 	else
 		check(pd_shutdown(f->from, SHUT_WR) == 0);
-	/* Also those that may be on their way still. */
+	/* Also buffers that an engine may still read. */
 	for (i = 0; i < BUFFERS; i++) {
 		if (f->refreshes)
 			pd_free(bufs[i]);
@@ -152,9 +152,9 @@ static void *send_flow(void *arg)
 	return NULL;
 }
 
-/* Bytes that were lent, in the order in which they came. */
+/* Bytes received in place and not released, oldest first. */
 struct held {
-	uint64_t first, end; /* places */
+	uint64_t first, end; /* positions */
 	struct {
 		const void *at;
 		uint64_t pos;
@@ -163,8 +163,8 @@ struct held {
 	int count;
 };
 
-/* let_go looks at all that is held once more, and gives a part of it back. */
-static void let_go(struct flow *f, struct held *h, size_t len)
+/* release checks all held bytes once more, and releases len of them. */
+static void release(struct flow *f, struct held *h, size_t len)
 {
 	int i;
 
@@ -172,8 +172,8 @@ static void let_go(struct flow *f, struct held *h, size_t len)
 		uint64_t skip = h->first > h->all[i].pos ? h->first - h->all[i].pos : 0;
 
 		if (skip < h->all[i].len)
-			look_at(f, (const char *)h->all[i].at + skip,
-				h->all[i].pos + skip, h->all[i].len - skip);
+			verify_flow(f, (const char *)h->all[i].at + skip,
+				    h->all[i].pos + skip, h->all[i].len - skip);
 	}
 	check(pd_recv_done(f->to, len) == 0);
 	h->first += len;
@@ -196,23 +196,23 @@ static void *receive_flow(void *arg)
 		ssize_t n;
 
 		if (h.count == MOST_HELD || (h.count && !lent))
-			let_go(f, &h, h.end - h.first);
+			release(f, &h, h.end - h.first);
 		n = lent ? pd_recv(f->to, len, &at) : pd_recv_copy(f->to, copy, len);
 		if (n < 0 && errno == EAGAIN && !f->waits_to_receive) {
 			if (h.count)
-				let_go(f, &h, h.end - h.first);
+				release(f, &h, h.end - h.first);
 			await(&random, f->to, PD_EPOLLIN);
 			continue;
 		}
 		if (n < 0 && errno == ENOBUFS && h.count) {
-			let_go(f, &h, h.end - h.first);
+			release(f, &h, h.end - h.first);
 			continue;
 		}
 		check(n >= 0);
 		if (!n)
 			break;
 		check(pos + n <= f->total);
-		look_at(f, at, pos, n);
+		verify_flow(f, at, pos, n);
 		if (lent) {
 			if (!h.count)
 				h.first = h.end = pos;
@@ -221,13 +221,13 @@ static void *receive_flow(void *arg)
 			h.all[h.count++].len = n;
 			h.end = pos + n;
 			if (draw(&random) & 1)
-				let_go(f, &h, draw_size(&random, h.end - h.first));
+				release(f, &h, draw_size(&random, h.end - h.first));
 		}
 		pos += n;
 	}
 	check(pos == f->total);
 	if (h.count)
-		let_go(f, &h, h.end - h.first);
+		release(f, &h, h.end - h.first);
 	free(copy);
 	return NULL;
 }
@@ -260,7 +260,8 @@ static void join_flow(struct flow *f)
 	check(pthread_join(f->receiver, NULL) == 0);
 }
 
-/* round of connections; every fourth goes one way, and its sender closes. */
+/* run_round makes connections; every fourth, at random, has one direction, and its sender
+ * closes. */
 static void run_round(int conns, uint64_t *random)
 {
 	struct flow *flows = calloc(2 * conns, sizeof(*flows));
@@ -295,7 +296,7 @@ static void run_round(int conns, uint64_t *random)
 	free(flows);
 }
 
-/* SEED, unless it is empty, repeats what another run drew. */
+/* SEED, unless it is empty, repeats another run. */
 void test_stress(void)
 {
 	int conns = atoi(getenv("CONNS")), seconds = atoi(getenv("SECONDS"));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Several threads at one socket, and a close while others wait in it. */
+/* Several threads use one socket; one closes it while others wait. */
 #include "pipetest.h"
 
 #define PIECES 2000
 
 static struct pair p;
 
-/* Each piece is of one byte's value, so that it does not matter whose it is. */
+/* All bytes have the same value: the order of the threads' pieces does not matter. */
 static void *send_pieces(void *arg)
 {
 	int sid = *(int *)arg, i;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A server whose clients are hostile: it reads and writes until each ends, and
- * prints its port first. Standard input ends it.
+ * A server with hostile clients. It prints its port, then reads and writes until each
+ * connection ends. The end of standard input ends it.
  */
 #include "pipetest.h"
 
-/* talk reads what comes and sends a little; false when it is over. */
+/* talk receives and sends once; false when the connection has ended. */
 static bool talk(int sid)
 {
 	void *buf;
@@ -13,7 +13,7 @@ static bool talk(int sid)
 	unsigned int sum = 0;
 
 	if (n > 0) {
-		for (i = 0; i < n; i++) /* all of it can be read */
+		for (i = 0; i < n; i++) /* all bytes are readable */
 			sum += ((volatile unsigned char *)buf)[i];
 		check(pd_recv_done(sid, n) == 0);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Who owns which bytes, and when. */
+/* Which bytes of pd_recv stay valid, and until when. */
 #include "pipetest.h"
 
 void test_zerocopy(void)
@@ -16,7 +16,7 @@ void test_zerocopy(void)
 	verify(second, 4000, 4000);
 	fails(pd_recv_done(p.server, 8001), EINVAL);
 	fails(pd_recv_copy(p.server, buf, sizeof(buf)), EBUSY);
-	/* A part of the first goes; the rest and the second stay as they are. */
+	/* A part of the first is released; the rest and the second stay valid. */
 	check(pd_recv_done(p.server, 1000) == 0);
 	send_all(p.client, 10000, 30000);
 	verify((char *)first + 1000, 1000, 3000);
@@ -30,7 +30,7 @@ void test_zerocopy(void)
 	if (n < 32000)
 		recv_all(p.server, 8000 + n, 32000 - n);
 	fails(pd_recv(p.server, 0, &third), EINVAL);
-	/* What is lent at the close is gone without a trace. */
+	/* A close with bytes that were not released leaks nothing. */
 	send_all(p.client, 0, 100);
 	check(pd_recv(p.server, 100, &first) == 100);
 	close_pair(p);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Rings are used up, of which there are for LIMIT connections: those that may take
- * the UNIX socket do. */
+/* The memory for rings, enough for LIMIT connections, is used up: further connections
+ * that accept the engine unix get it. */
 #include <sched.h>
 
 #include "pipetest.h"
 
-/* come_near has both ends run on one processor, where rings are always chosen. */
-static void come_near(void)
+/* pin_to_one_cpu runs both ends on one processor, where rings are always chosen. */
+static void pin_to_one_cpu(void)
 {
 	cpu_set_t one;
 	int cpu = sched_getcpu();
@@ -16,7 +16,7 @@ static void come_near(void)
 	check(sched_setaffinity(0, sizeof(one), &one) == 0);
 }
 
-static int make_willing(void)
+static int make_with_unix(void)
 {
 	int sid = make_socket();
 
@@ -24,20 +24,20 @@ static int make_willing(void)
 	return sid;
 }
 
-void test_wayout(void)
+void test_fallback(void)
 {
-	int limit = atoi(getenv("LIMIT")), listener = make_willing(), i;
+	int limit = atoi(getenv("LIMIT")), listener = make_with_unix(), i;
 	struct sockaddr_in name = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct pair *pairs = calloc(limit + 2, sizeof(*pairs));
 	socklen_t len = sizeof(name);
 
-	come_near();
+	pin_to_one_cpu();
 	check(pd_bind(listener, (struct sockaddr *)&name, len) == 0);
 	check(pd_listen(listener, 1) == 0);
 	check(pd_getsockname(listener, (struct sockaddr *)&name, &len) == 0);
 	for (i = 0; i < limit + 2; i++) {
-		pairs[i].client = make_willing();
+		pairs[i].client = make_with_unix();
 		check(pd_connect(pairs[i].client, (struct sockaddr *)&name, len) == 0);
 		pairs[i].server = pd_accept(listener, NULL, NULL);
 		check(pairs[i].server >= 0);

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "proof.h"
+#include "real.h"
+#include "socket.h"
+
+/* position returns where the peer's token is, or UINT64_MAX. */
+static uint64_t position(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint64_t at = s->token_at;
+
+	if (!at && ch->notice)
+		at = atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
+	return s->token_done ? UINT64_MAX : at - 1;
+}
+
+size_t proof_cut(struct channel *ch, size_t n)
+{
+	struct shared *s = ch->s;
+	uint64_t at = position(ch);
+
+	if (at < s->tcp_read) { /* an impossible position */
+		s->token_done = true;
+		return n;
+	}
+	return at - s->tcp_read < n ? at - s->tcp_read : n;
+}
+
+bool proof_pending(struct channel *ch)
+{
+	return position(ch) != UINT64_MAX;
+}
+
+bool proof_clear(struct channel *ch)
+{
+	return ch->s->token_done || (ch->s->bell_closed && !proof_pending(ch));
+}
+
+/* ended says whether the stream ends after the received bytes. */
+static bool ended(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+
+	return real()->poll(&p, 1, 0) > 0;
+}
+
+/* report asks the broker to check the token if it has arrived, maybe behind bytes that
+ * the program has not read. */
+static void report(struct channel *ch, int fd)
+{
+	struct wire_request q = { .op = OP_ARRIVED, .id = ch->s->id };
+	struct shared *s = ch->s;
+	uint64_t at = position(ch);
+	struct wire_reply ignored;
+	int queued = 0;
+
+	if (s->token_reported || s->stage != PROVING || s->owner != getpid() ||
+	    s->rx_path != PATH_TCP || at == UINT64_MAX || at < s->tcp_read)
+		return;
+	q.size = at - s->tcp_read;
+	if (q.size > TOKEN_REACH || real()->ioctl(fd, FIONREAD, &queued) < 0 ||
+	    queued < (int)(q.size + sizeof(s->token)))
+		return;
+	s->token_reported = true;
+	session_give(&s->serial, &q, fd, &ignored, NULL, NULL);
+}
+
+int proof_take(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	struct wire_token token;
+	size_t marked = sizeof(token.mark);
+	ssize_t n = real()->recv(fd, &token, sizeof(token), MSG_PEEK | MSG_DONTWAIT);
+
+	if (n < 0)
+		return -errno;
+	if ((size_t)n < marked)
+		marked = n;
+	if (memcmp(token.mark, s->token.mark, marked)) {
+		s->token_done = true; /* it was not sent */
+		return 0;
+	}
+	if (n < (ssize_t)sizeof(token) && !ended(fd))
+		return -EAGAIN;
+	report(ch, fd);
+	n = real()->recv(fd, &token, n, MSG_DONTWAIT);
+	if (n < 0)
+		return -errno;
+	s->tcp_read += n;
+	if (s->tcp_known)
+		s->tcp_left -= n;
+	s->token_done = true;
+	return 0;
+}
+
+int proof_flush(struct channel *ch, int fd, int flags)
+{
+	struct shared *s = ch->s;
+	char *end = (char *)(&s->token + 1);
+
+	while (s->token_left) {
+		ssize_t n = real()->send(fd, end - s->token_left, s->token_left,
+					 (flags & MSG_DONTWAIT) | MSG_NOSIGNAL);
+
+		if (n < 0)
+			return -errno;
+		s->token_left -= n;
+	}
+	return 0;
+}
+
+/* announce sends the own token. With tx_lock held. If the broker does not answer, it may
+ * have announced the token to the peer, which then finds no mark. */
+static void announce(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	struct wire_request q = { .op = OP_TOKEN, .id = s->id };
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	struct wire_reply ignored;
+	uint64_t acked;
+	int err;
+
+	if (s->announced || s->tx_path != PATH_TCP || s->shut ||
+	    real()->poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT) ||
+	    tcp_sent(fd, &q.size, &acked))
+		return;
+	q.size -= s->client;
+	err = session_give(&s->serial, &q, fd, &ignored, NULL, NULL);
+	if (err == -EAGAIN)
+		return;
+	s->announced = true;
+	if (err)
+		return;
+	s->token_left = sizeof(s->token);
+	proof_flush(ch, fd, MSG_DONTWAIT);
+}
+
+/* fetch_rings gets the rings from the broker. */
+static void fetch_rings(struct channel *ch)
+{
+	struct wire_request q = { .op = OP_PROVEN, .id = ch->s->id };
+	int files[CHANNEL_FILES], count = CHANNEL_FILES, err;
+	struct shared *s = ch->s;
+	struct wire_reply a;
+
+	shared_lock(s, &s->rx_lock);
+	if (s->stage == PROVING) {
+		err = session_call(&s->serial, &q, &a, files, &count);
+		if (!err) {
+			s->token_at = position(ch) + 1;
+			err = channel_set_rings(ch, &a, files, count);
+		}
+		if (err != -EAGAIN)
+			s->stage = err ? REFUSED : HAS_RINGS;
+	}
+	pthread_mutex_unlock(&s->rx_lock);
+}
+
+/* try_lock takes a lock that no other thread has. */
+static bool try_lock(struct shared *s, pthread_mutex_t *lock)
+{
+	int err = pthread_mutex_trylock(lock);
+
+	if (err == EOWNERDEAD) {
+		atomic_store(&s->broken, ECONNRESET);
+		pthread_mutex_consistent(lock);
+		err = 0;
+	}
+	return !err;
+}
+
+bool proof_next(struct channel *ch)
+{
+	return ch->s->rx_path == PATH_TCP && position(ch) == ch->s->tcp_read;
+}
+
+bool proof_settle(struct channel *ch, int fd)
+{
+	return proof_next(ch) && !proof_take(ch, fd);
+}
+
+void proof_stop(struct channel *ch)
+{
+	struct wire_request q = { .op = OP_CLOSE, .id = ch->s->id };
+	struct shared *s = ch->s;
+	struct wire_reply a;
+
+	if (s->owner == getpid() && s->stage == PROVING) {
+		session_call(&s->serial, &q, &a, NULL, NULL);
+		s->stage = REFUSED;
+	}
+	if (!s->token_at && ch->notice) /* another image has no notice */
+		s->token_at =
+			atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
+}
+
+/* How long a close waits for an announced token. */
+#define LAST_NS 200000000
+
+void proof_close(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	int64_t until = now_ns() + LAST_NS;
+
+	shared_lock(s, &s->rx_lock);
+	while (proof_next(ch) && proof_take(ch, fd) == -EAGAIN && now_ns() < until) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+
+		real()->poll(&p, 1, 10);
+	}
+	pthread_mutex_unlock(&s->rx_lock);
+}
+
+bool proof_step(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	bool got_rings = false;
+	int err = errno;
+
+	/* A program may never receive. */
+	if (s->token_reported && proof_next(ch) && try_lock(s, &s->rx_lock)) {
+		proof_settle(ch, fd);
+		pthread_mutex_unlock(&s->rx_lock);
+	}
+	if (s->stage != PROVING || s->owner != getpid()) {
+		errno = err;
+		return false;
+	}
+	bell_drain(ch, -1);
+	if (!s->token_reported && position(ch) != UINT64_MAX &&
+	    try_lock(s, &s->rx_lock)) {
+		report(ch, fd);
+		pthread_mutex_unlock(&s->rx_lock);
+	}
+	/* Only this descriptor learns of another doorbell. */
+	if (ch->notice->proven && s->processes == 1 && ch->fds == 1) {
+		fetch_rings(ch);
+		got_rings = s->stage == HAS_RINGS;
+	} else if (s->bell_closed) {
+		s->stage = REFUSED;
+	} else if (ch->notice->looks && !s->announced && try_lock(s, &s->tx_lock)) {
+		announce(ch, fd);
+		pthread_mutex_unlock(&s->tx_lock);
+	}
+	errno = err;
+	return got_rings;
+}
