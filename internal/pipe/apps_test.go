@@ -19,15 +19,15 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// application is a server at 10.9.0.2 and what talks to it.
+// application is a server at 10.9.0.2 and its client.
 type application struct {
 	port           int
 	server, client []string
-	want           string // that the client says
-	bytes          uint64 // by the pipe, at least
+	want           string // in the client's output
+	bytes          uint64 // least number of bytes carried by the pipe
 }
 
-// mosquitto has one client publish lines that another one has subscribed to.
+// mosquitto: one client publishes lines, another one has subscribed to them.
 func mosquitto(t *testing.T, dir string, content []byte) application {
 	t.Helper()
 	const line = 32 << 10 // of hexadecimal digits
@@ -49,7 +49,7 @@ func mosquitto(t *testing.T, dir string, content []byte) application {
 	}
 }
 
-// openTo lets others than root go into a test's directory.
+// openTo lets other users than root enter a test's directory.
 func openTo(t *testing.T, dir string) {
 	t.Helper()
 	for _, d := range []string{dir, filepath.Dir(dir), scratch} {
@@ -59,7 +59,7 @@ func openTo(t *testing.T, dir string) {
 	}
 }
 
-// PostgreSQL's benchmark leaves the same tables behind as it does by TCP.
+// pgbench leaves the same tables by the pipe as by TCP.
 func TestRunPostgreSQL(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -75,7 +75,7 @@ func TestRunPostgreSQL(t *testing.T) {
 	if err := os.Chown(dir, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	// The server refuses to be root's.
+	// The server refuses to run as root.
 	as := func(program string, args ...string) []string {
 		return append([]string{"setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups",
 			filepath.Join(bin[len(bin)-1], program)}, args...)
@@ -94,7 +94,7 @@ func TestRunPostgreSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, two, server)
-	comes(t, "the server", func() bool {
+	eventually(t, "an answer of the server", func() bool {
 		cmd := exec.Command(filepath.Join(bin[len(bin)-1], "pg_isready"), "-h", "10.9.0.2", "-U", "tester", "-d", "postgres", "-q")
 		return netns.Do(one, cmd.Start) == nil && cmd.Wait() == nil
 	})
@@ -115,24 +115,24 @@ $psql -c "select count(*), sum(delta) from pgbench_history"`
 	}
 	want := tables(false)
 	if got := tables(true); got != want {
-		t.Errorf("by TCP and by the pipe:\n%s\n%s", want, got)
+		t.Errorf("tables by TCP, then by the pipe:\n%s\n%s", want, got)
 	}
 	if s := b.Status(); s.SentBytes < 4<<20 {
-		t.Errorf("%d bytes went by the pipe", s.SentBytes)
+		t.Errorf("the pipe carried %d bytes", s.SentBytes)
 	}
 }
 
-// nobody is the user with no rights.
+// nobody is an unprivileged user ID.
 const nobody = 65534
 
-// Programs as they are, between two namespaces: what comes is what was sent, and
-// it comes by the pipe.
+// Unmodified programs exchange the right bytes between two namespaces, and the pipe carries
+// them.
 func TestRunApplications(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	one, two := neighbours(t)
 	dir := t.TempDir()
-	openTo(t, dir) // servers' workers are others
+	openTo(t, dir) // servers' workers run as other users
 	content := make([]byte, 24<<20)
 	random := rand.NewChaCha8([32]byte{1})
 	if _, err := random.Read(content); err != nil {
@@ -141,7 +141,7 @@ func TestRunApplications(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), content, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	const times = 8 // by one connection, where it is kept
+	const times = 8 // on one connection, if the client keeps it
 	sum := fmt.Sprintf("%x", sha256.Sum256(bytes.Repeat(content, times)))
 	fetch := func(port int) []string {
 		url := fmt.Sprintf("http://10.9.0.2:%d/file ", port)
@@ -160,12 +160,12 @@ proxy_pass http://files; proxy_http_version 1.1; proxy_set_header Connection "";
 		return []string{"nginx", "-c", conf, "-e", filepath.Join(dir, "errors")}
 	}
 	for name, app := range map[string]application{
-		"iperf3":         {5201, []string{"iperf3", "-s"}, []string{"iperf3", "-c", "10.9.0.2", "-t", "1"}, "iperf Done.", 32 << 20},
-		"iperf3 back":    {5202, []string{"iperf3", "-s", "-p", "5202"}, []string{"iperf3", "-c", "10.9.0.2", "-p", "5202", "-R", "-t", "1"}, "iperf Done.", 32 << 20},
-		"nginx":          {8001, nginx(1, 8001), fetch(8001), sum, 16 << 20},
-		"nginx, workers": {8002, nginx(2, 8002), fetch(8002), sum, 16 << 20},
-		"nginx, proxy":   {8103, nginx(2, 8003), fetch(8103), sum, 16 << 20},
-		"mosquitto":      mosquitto(t, dir, content[:16<<20]),
+		"iperf3":          {5201, []string{"iperf3", "-s"}, []string{"iperf3", "-c", "10.9.0.2", "-t", "1"}, "iperf Done.", 32 << 20},
+		"iperf3, reverse": {5202, []string{"iperf3", "-s", "-p", "5202"}, []string{"iperf3", "-c", "10.9.0.2", "-p", "5202", "-R", "-t", "1"}, "iperf Done.", 32 << 20},
+		"nginx":           {8001, nginx(1, 8001), fetch(8001), sum, 16 << 20},
+		"nginx, workers":  {8002, nginx(2, 8002), fetch(8002), sum, 16 << 20},
+		"nginx, proxy":    {8103, nginx(2, 8003), fetch(8103), sum, 16 << 20},
+		"mosquitto":       mosquitto(t, dir, content[:16<<20]),
 		"python3": {
 			8004, []string{"python3", "-c", "import http.server, os; os.chdir('" + dir + "'); http.server.test(http.server.SimpleHTTPRequestHandler, http.server.ThreadingHTTPServer, port=8004)"},
 			fetch(8004), sum, 16 << 20,
@@ -184,22 +184,22 @@ proxy_pass http://files; proxy_http_version 1.1; proxy_set_header Connection "";
 			var log bytes.Buffer
 			server.Stdout, server.Stderr = &log, &log
 			start(t, two, server)
-			comes(t, name, func() bool { return listens(t, two, app.port) })
-			// A short transfer may be over before it can go over.
+			eventually(t, name+"'s port", func() bool { return listens(t, two, app.port) })
+			// A short transfer may end before the connection moves to the pipe.
 			for end := time.Now().Add(20 * time.Second); b.Status().SentBytes < app.bytes; {
 				out, err := output(one, piped(t, socket, "65536", app.client...))
 				if err != nil || !bytes.Contains(out, []byte(app.want)) {
 					t.Fatalf("%v: %s\n%s", err, out, log.Bytes())
 				}
 				if time.Now().After(end) {
-					t.Fatalf("%d bytes went by the pipe", b.Status().SentBytes)
+					t.Fatalf("the pipe carried %d bytes", b.Status().SentBytes)
 				}
 			}
 		})
 	}
 }
 
-// start starts a command that ends with the test.
+// start starts a command and ends it with the test.
 func start(t *testing.T, ns string, cmd *exec.Cmd) {
 	t.Helper()
 	if err := netns.Do(ns, cmd.Start); err != nil {
@@ -220,6 +220,7 @@ func start(t *testing.T, ns string, cmd *exec.Cmd) {
 	})
 }
 
+// output runs a command, for 30 s at most, and returns its output.
 func output(ns string, cmd *exec.Cmd) ([]byte, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -233,8 +234,8 @@ func output(ns string, cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// listens says whether a server is at a port. It does not connect: a server such as
-// iperf3's, which serves one at a time, would refuse the next one.
+// listens reports whether a server listens on a port. It does not connect: iperf3 serves one
+// client at a time and would refuse the next one.
 func listens(t *testing.T, ns string, port int) (found bool) {
 	t.Helper()
 	listener := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F]+:0000 0A `, port))

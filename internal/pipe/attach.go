@@ -9,11 +9,13 @@ import (
 
 	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // attachment is one end of a TCP connection whose process requests the pipe
-// (docs/run.md). When the other end's process does so too, the two get a connection of
-// the pipe beside the TCP connection.
+// (docs/run.md). When the other end's process does so too, the two have to prove that
+// the network lets the connection through (crossing.go). Only then they get a
+// connection of the pipe beside it.
 type attachment struct {
 	owner    *session
 	id       uint32
@@ -21,31 +23,31 @@ type attachment struct {
 	cookie   uint64 // the kernel's, of the TCP socket
 	local    netip.AddrPort
 	peer     netip.AddrPort
-	doorbell [2]int // its own, the other end's; -1 once handed over
-	end      *end   // once there is a connection
-	err      error  // why there is none
-	round    uint64 // of the network's rules at the request
+	alert    int       // the broker's end of a socket that tells the process of news; -1: closed
+	crossing *crossing // once the other end has come
+	side     int       // of the crossing: 0 for the end that connected
+	err      error     // why there will be no connection
 }
 
-// attachedRings are how large the rings may be from the beginning, while all rings
-// take no more than a share of the memory: what goes over has sent much already.
-// They do not grow.
+// attachedRings are the sizes of rings in bytes, largest first, each used while all rings
+// take at most 1/share of the memory. Attached connections have sent much already, so
+// they begin with large rings. These do not grow.
 var attachedRings = [...]struct {
 	size  int64
-	share int64 // one of so many
+	share int64 // divisor of the memory limit
 }{{4 << 20, 8}, {1 << 20, 4}}
 
-// attachments are waiting for their other end. The broker's lock guards
-// it.
+// attachments are on their way to a connection. The broker's lock guards it.
 type attachments struct {
-	ends    *tcpEnds // nil until it is wanted
-	noEnds  error    // why it does not work, when that is known
+	ends    *tcpEnds // reads TCP sockets; loaded on first use
+	loads   attempt  // attempts to load it
 	waiting map[tcpEnd]*attachment
-	round   uint64 // of the network's rules: they may have changed so often
+	queue   []*crossing // not begun
+	running map[*crossing]bool
 }
 
-// attach reads the TCP socket of a process and registers it for its other end.
-// No os.File: it would alter whether the process's socket blocks.
+// attach identifies a TCP socket of the process and registers it until its other end
+// attaches. It uses no os.File, which would set O_NONBLOCK on the process's socket.
 func (s *session) attach(fd int) (answer reply, err error) {
 	b := s.b
 	if fd < 0 {
@@ -62,238 +64,170 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if err != nil {
 		return answer, err
 	}
-	a := &attachment{owner: s, local: local, peer: peer, doorbell: [2]int{-1, -1}}
+	a := &attachment{owner: s, local: local, peer: peer, alert: -1}
+	if a.cookie, err = s.ownSocket(fd); err != nil {
+		return answer, err
+	}
 	if a.tcp, err = ends.of(fd); err != nil {
 		return answer, err
 	}
-	if a.cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
-		return answer, fmt.Errorf("look at a TCP socket: %w", err)
+	pair, err := engine.Doorbells()
+	if err != nil {
+		return answer, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a.id, err = s.newID(); err != nil {
+	if err = b.take(s.owner, quota.Files, filesOfHalf); err == nil {
+		if a.id, err = s.newID(); err == nil {
+			err = b.meet(a)
+		}
+		if err != nil {
+			b.ledger.Give(s.owner, quota.Files, filesOfHalf)
+		}
+	}
+	if err != nil {
+		closeAll(pair[:])
 		return answer, err
 	}
-	a.round = b.attach.round
-	if b.attach.waiting[a.tcp] != nil {
-		return answer, fmt.Errorf("that end is attached already: %w", unix.EBUSY)
-	}
-	client, server := a, b.attach.waiting[a.tcp.asClient()]
-	if server == nil {
-		client, server = b.attach.waiting[a.tcp.asServer()], a
-	}
-	if client == nil || server == nil {
-		if a.doorbell, err = engine.Doorbells(); err != nil {
-			return answer, err
-		}
-		b.attach.waiting[a.tcp] = a
-	} else {
-		first := client
-		if first == a {
-			first = server
-		}
-		delete(b.attach.waiting, first.tcp)
-		a.doorbell[0], first.doorbell[1] = first.doorbell[1], -1
-		b.running.Go(func() { b.pair(client, server) })
-	}
-	answer = reply{ID: a.id, files: []int{a.doorbell[0]}}
-	if err := keep(&answer, nil); err != nil {
-		return reply{}, err
-	}
+	a.alert = pair[1]
 	s.attachments[a.id] = a
-	return answer, nil
+	return reply{ID: a.id, files: []int{pair[0]}, taken: func() { unix.Close(pair[0]) }}, nil
 }
 
-// loadAttaching loads what attaching takes when it is first wanted: the engine
-// bpf, for whose program the doorbells have to be made, and the look at sockets.
+// ownSocket returns the cookie of a socket of the session's own network namespace.
+func (s *session) ownSocket(fd int) (cookie uint64, err error) {
+	netns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("read a socket's network namespace: %w", err)
+	}
+	if netns != s.cookie {
+		return 0, errNetns
+	}
+	if cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+		return 0, fmt.Errorf("look at a TCP socket: %w", err)
+	}
+	return cookie, nil
+}
+
+// meet looks for the other end of a connection. Equal sequence numbers only find it:
+// they can be forged. The lock is held.
+func (b *Broker) meet(a *attachment) error {
+	at := &b.attach
+	if at.waiting[a.tcp] != nil {
+		return fmt.Errorf("that end is attached already: %w", unix.EBUSY)
+	}
+	client, server := a, at.waiting[a.tcp.asClient()]
+	if server == nil {
+		client, server = at.waiting[a.tcp.asServer()], a
+	}
+	if client == nil || server == nil || client.cookie == server.cookie {
+		at.waiting[a.tcp] = a
+		return nil
+	}
+	delete(at.waiting, client.tcp)
+	delete(at.waiting, server.tcp)
+	server.side = 1
+	c := &crossing{b: b, ends: [2]*attachment{client, server}}
+	client.crossing, server.crossing = c, c
+	at.queue = append(at.queue, c)
+	b.admit()
+	return nil
+}
+
+// loadAttaching loads the engine bpf and the program that reads TCP sockets on first use.
+// Doorbells must be made after the engine is loaded.
 func (b *Broker) loadAttaching() (*tcpEnds, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := &b.attach
-	if at.ends == nil && at.noEnds == nil {
-		if at.ends, at.noEnds = newTCPEnds(); at.noEnds != nil {
-			b.log.Error("the pipe cannot attach TCP connections", "error", at.noEnds)
+	if at.ends == nil && at.loads.due(time.Now()) {
+		ends, err := newTCPEnds()
+		if at.loads.done(err, time.Now()); err == nil {
+			at.ends = ends
+		} else {
+			b.log.Error("pipe: cannot attach TCP connections; they stay with TCP", "error", err, "retry", at.loads.pause)
 		}
 	}
 	b.loadProgram(1 << BPF)
-	if at.noEnds != nil || b.noProgram != nil {
+	if at.ends == nil || !b.has(BPF) {
 		return nil, unix.EPROTONOSUPPORT
 	}
 	return at.ends, nil
 }
 
-// pair makes the connection of two ends.
-func (b *Broker) pair(client, server *attachment) {
-	c := &connection{b: b, begun: time.Now(), name: server.local, attached: true}
-	both := [2]*attachment{client, server}
-	for i, a := range both {
-		c.ends[i] = newEnd(c, a.owner, a.local, a.peer)
-		c.ends[i].id, c.ends[i].cookie = a.id, a.cookie
-	}
-	err := b.prepare(c, both)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, a := range both {
-		if err == nil && a.owner.attachments[a.id] != a {
-			err = fmt.Errorf("process %d has gone: %w", a.owner.party.PID, unix.ECONNRESET)
-		}
-		if err == nil && a.round != b.attach.round {
-			err = errRulesChanged
-		}
-	}
-	for i, a := range both {
-		if a.err = err; err == nil {
-			a.end = c.ends[i]
-		} else if a.owner.attachments[a.id] != a {
-			a.close()
-		}
-		// In both cases notify both ends.
-		for _, fd := range []int{c.ends[i].Doorbell, a.doorbell[0]} {
-			if fd >= 0 {
-				engine.Signal(fd)
-			}
-		}
-	}
-	if err != nil {
-		b.log.Debug("pipe: attach", "error", err)
-		c.free()
-		return
-	}
-	b.counts.Connections++
-	c.number = b.counts.Connections
-	b.connections[c] = true
-}
-
-// prepare makes the memory of an attached connection, which takes over the
-// doorbells.
-func (b *Broker) prepare(c *connection, both [2]*attachment) error {
-	if !b.allows(c.ends) {
-		b.refuse("allow list")
-		return unix.EACCES
-	}
-	if err := c.begin(1<<BPF, 1<<BPF, near); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	for i, a := range both {
-		c.ends[i].Doorbell, a.doorbell[0] = a.doorbell[0], -1
-	}
-	b.mu.Unlock()
-	if err := c.open(); err != nil {
-		return err
-	}
-	size := c.chargeLarge()
-	if size == 0 {
-		return nil
-	}
-	for _, e := range c.ends {
-		if err := e.Memory.(*bpf.Memory).GrowNow(size); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// chargeLarge counts two large rings, if there is plenty of memory, and returns
-// their size, or 0: both ends rely on them to be of one size.
+// chargeLarge charges two large rings if enough memory is free. It returns their size in
+// bytes, or 0. Both ends rely on equal sizes.
 func (c *connection) chargeLarge() (size uint64) {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	for _, r := range attachedRings {
-		if c.b.used+2*r.size <= c.b.opts.MemoryLimit/r.share && c.chargeBoth(r.size) {
+		if c.b.ledger.Used(quota.Memory)+2*r.size <= c.b.opts.MemoryLimit/r.share && c.chargeBoth(r.size) {
 			return uint64(r.size)
 		}
 	}
 	return 0
 }
 
-// chargeBoth counts a ring of each end, or none.
+// chargeBoth charges a ring for each end, or none.
 func (c *connection) chargeBoth(size int64) bool {
 	before := len(c.held)
 	for _, e := range c.ends {
-		if err := c.charge(e.party.Netns, size); err != nil {
-			for _, h := range c.held[before:] {
-				c.b.discharge(h)
+		if err := c.charge(e.owner.owner, size); err != nil {
+			for len(c.held) > before {
+				c.dischargeLast()
 			}
-			c.held = c.held[:before]
 			return false
 		}
 	}
 	return true
 }
 
-// attached returns an end whose other end has come.
-func (s *session) attached(id uint32) (answer reply, err error) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	a := s.attachments[id]
-	switch {
-	case a == nil:
-		return answer, unix.EBADF
-	case a.err != nil:
-		return answer, a.err
-	case a.end == nil:
-		return answer, unix.EAGAIN
-	case a.end.Memory == nil:
-		return answer, unix.ECONNRESET // it is over again
-	}
-	e := a.end
-	answer = reply{ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr}
-	files, size := e.Memory.Files()
-	generation := uint32(0)
-	if later, sizeLater, err := e.Memory.Ring(1); err == nil {
-		files[1], size, generation = later[0], sizeLater, 1
-	}
-	if e == e.connection.ends[0] {
-		answer.Generation = 1
-	}
-	answer.files, answer.Size = files, size
-	if err := keep(&answer, nil); err != nil {
-		return reply{}, err
-	}
-	if generation > 0 {
-		e.Memory.Given(generation)
-	}
-	delete(s.attachments, id)
-	s.ends[id] = e
-	return answer, nil
+// forget removes an attachment from the session. The lock is held.
+func (s *session) forget(a *attachment) {
+	delete(s.attachments, a.id)
+	s.b.ledger.Give(s.owner, quota.Files, filesOfHalf)
 }
 
 // drop ends an attachment. The lock is held.
 func (s *session) drop(a *attachment) {
-	delete(s.attachments, a.id)
+	s.forget(a)
 	if s.b.attach.waiting[a.tcp] == a {
 		delete(s.b.attach.waiting, a.tcp)
-		a.close()
-		return
 	}
-	switch {
-	case a.end != nil:
-		a.end.connection.leave(a.end)
-	case a.err != nil:
-		a.close()
-	}
-	// Otherwise pair is running and will notice.
-}
-
-func (a *attachment) close() {
-	for i, fd := range a.doorbell {
-		if fd >= 0 {
-			unix.Close(fd)
-			a.doorbell[i] = -1
+	if c := a.crossing; c != nil {
+		c.fail(fmt.Errorf("the other end has gone: %w", unix.ESTALE))
+		if s.b.connections[c.made] {
+			c.made.detach()
 		}
 	}
+	a.close()
 }
 
-// detach moves a connection back to TCP. When it returns, no byte goes by its rings any
-// more, even if they were removed before. Any process that has the socket may ask.
+// tell makes the process look for news.
+func (a *attachment) tell() {
+	if a.alert >= 0 {
+		engine.Signal(a.alert)
+	}
+}
+
+// close tells the process that the attempt is over.
+func (a *attachment) close() {
+	if a.alert >= 0 {
+		_ = unix.Shutdown(a.alert, unix.SHUT_RDWR) // a child may have a copy
+		unix.Close(a.alert)
+		a.alert = -1
+	}
+}
+
+// detach moves a connection back to TCP. After it returns, no byte is written to its
+// rings, even if they were removed before. Any process that holds the socket may call it.
 func (b *Broker) detach(fd int) error {
 	if fd < 0 {
 		return unix.EBADF
 	}
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {
-		return fmt.Errorf("look at a socket: %w", err)
+		return fmt.Errorf("read a socket's cookie: %w", err)
 	}
 	k, was := b.detachOf(cookie)
 	if k != nil {
@@ -302,13 +236,13 @@ func (b *Broker) detach(fd int) error {
 		}
 	}
 	if !was {
-		return fmt.Errorf("no such connection is attached: %w", unix.EBADF)
+		return fmt.Errorf("this connection is not attached: %w", unix.EBADF)
 	}
 	return nil
 }
 
-// detachOf detaches the connection of a TCP socket, and says whether there was one.
-// It returns the program that may be at work still, if there is any.
+// detachOf detaches the connection of a TCP socket, and reports whether there was one. It
+// returns the program that may still be copying, or nil.
 func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -318,22 +252,30 @@ func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 			return b.program, true
 		}
 	}
+	for c := range b.attach.running {
+		if c.ends[0].cookie == cookie || c.ends[1].cookie == cookie {
+			c.fail(errDetached)
+			return b.program, true
+		}
+	}
 	return b.program, false
 }
 
-// errRulesChanged makes a process attach again: the rules have changed since its request.
-var errRulesChanged = fmt.Errorf("the network's rules have changed meanwhile: %w", unix.ESTALE)
+var (
+	// errRulesChanged makes a process attach again: the rules have changed since the
+	// tokens were chosen.
+	errRulesChanged = fmt.Errorf("the network's rules have changed meanwhile: %w", unix.ESTALE)
+	errDetached     = fmt.Errorf("an end stays on TCP: %w", unix.ESTALE)
+)
 
-// detachAll moves all attached connections back to TCP, under the current rules.
+// detachAll moves all attached connections back to TCP, under the current rules, and
+// invalidates tokens that were chosen before.
 func (b *Broker) detachAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.attach.round++
-	for _, a := range b.attach.waiting {
-		a.err = errRulesChanged
-		engine.Signal(a.doorbell[1])
+	for c := range b.attach.running {
+		c.fail(errRulesChanged)
 	}
-	clear(b.attach.waiting)
 	for c := range b.connections {
 		if c.attached {
 			c.detach()

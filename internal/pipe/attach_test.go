@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -13,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// tcpPair is a TCP connection in a namespace, at the same addresses in each.
+// tcpPair creates a TCP connection in a namespace, with the same addresses in each.
 func tcpPair(t *testing.T, ns string) (client, server *os.File) {
 	t.Helper()
 	err := netns.Do(ns, func() error {
@@ -51,8 +52,54 @@ func (c client) attach(f *os.File) answer {
 	return c.sendWith(message{op: opAttach}.packet(), unix.UnixRights(int(f.Fd())))
 }
 
-// Two sockets go over when they are the ends of one connection, whoever says so,
-// and no others.
+// crossing is one end of a proof.
+type crossing struct {
+	client
+	id     uint32
+	socket *os.File
+	answer answer // of opAttached
+}
+
+func (c client) cross(id uint32, socket *os.File) *crossing {
+	c.t.Helper()
+	x := &crossing{client: c, id: id, socket: socket}
+	eventually(c.t, "the other end", func() bool {
+		x.answer = c.ask(message{op: opAttached, id: id})
+		return x.answer.errno == 0
+	})
+	return x
+}
+
+// announce says where the token will be; arrived, that the other one is there.
+func (x *crossing) announce(at uint64) answer { return x.with(opToken, at, x.socket) }
+func (x *crossing) arrived() answer           { return x.with(opArrived, 0, x.socket) }
+
+func (x *crossing) with(op uint32, size uint64, socket *os.File) answer {
+	x.t.Helper()
+	return x.sendWith(message{op: op, id: x.id, size: size}.packet(), unix.UnixRights(int(socket.Fd())))
+}
+
+// prove has the tokens of both ends cross, of sockets that have sent so much.
+func prove(t testing.TB, both [2]*crossing, sent [2]uint64) {
+	t.Helper()
+	for i, x := range both {
+		if a := x.announce(sent[i]); a.errno != 0 {
+			t.Fatalf("%+v", a)
+		}
+		if _, err := x.socket.Write(x.answer.secret[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range both {
+		eventually(t, "a token", func() bool { return x.arrived().errno == 0 })
+		if _, err := io.ReadFull(x.socket, make([]byte, 32)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The broker joins two sockets if and only if they are the two ends of one connection,
+// whichever processes attach them.
 func TestAttachOnlyEnds(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -60,20 +107,21 @@ func TestAttachOnlyEnds(t *testing.T) {
 	one, two := nstest.New(t), nstest.New(t)
 	c1, s1 := tcpPair(t, one)
 	c2, s2 := tcpPair(t, two)
-	a, thief := greeted(t, socket), greeted(t, socket)
+	a, intruder := greetedIn(t, one, socket), greetedIn(t, two, socket)
 
-	// An end of the same names elsewhere is not the other end.
-	mine, its := a.attach(c1), thief.attach(s2)
+	// A socket with the same addresses in another namespace is not the other end.
+	mine, its := a.attach(c1), intruder.attach(s2)
 	if mine.errno != 0 || its.errno != 0 || len(mine.files) != 1 || len(its.files) != 1 {
 		t.Fatalf("%+v, %+v", mine, its)
 	}
 	for name, got := range map[string]answer{
 		"alone":            a.ask(message{op: opAttached, id: mine.id}),
-		"another's":        thief.ask(message{op: opAttached, id: its.id}),
-		"another's number": thief.ask(message{op: opAttached, id: mine.id}),
-		"twice":            thief.attach(c1),
-		"no TCP":           thief.attach(os.Stderr),
-		"no file":          thief.ask(message{op: opAttach}),
+		"another's":        intruder.ask(message{op: opAttached, id: its.id}),
+		"another's number": intruder.ask(message{op: opAttached, id: mine.id}),
+		"twice":            a.attach(c1),
+		"of elsewhere":     intruder.attach(c1),
+		"no TCP":           intruder.attach(os.Stderr),
+		"no file":          intruder.ask(message{op: opAttach}),
 	} {
 		if got.errno == 0 || len(got.files) > 0 {
 			t.Errorf("%s: %+v", name, got)
@@ -83,22 +131,29 @@ func TestAttachOnlyEnds(t *testing.T) {
 		t.Fatalf("%+v", s.Connections)
 	}
 
-	// The other ends come.
-	other, last := greeted(t, socket), greeted(t, socket)
+	// The other ends come, and prove that the network lets them.
+	other, last := greetedIn(t, one, socket), greetedIn(t, two, socket)
 	theirs, lasts := other.attach(s1), last.attach(c2)
-	for _, end := range []struct {
-		c  client
-		id uint32
-	}{{a, mine.id}, {other, theirs.id}, {thief, its.id}, {last, lasts.id}} {
-		comes(t, "an end's memory", func() bool {
-			got := end.c.ask(message{op: opAttached, id: end.id})
-			return got.errno == 0 && len(got.files) == 2 && got.engine == 2
-		})
+	first := [2]*crossing{a.cross(mine.id, c1), other.cross(theirs.id, s1)}
+	second := [2]*crossing{last.cross(lasts.id, c2), intruder.cross(its.id, s2)}
+	for _, both := range [][2]*crossing{first, second} {
+		for _, x := range both {
+			if got := x.ask(message{op: opProven, id: x.id}); got.errno != unix.EAGAIN || len(got.files) > 0 {
+				t.Errorf("%+v", got)
+			}
+		}
+		prove(t, both, [2]uint64{})
+		for _, x := range both {
+			eventually(t, "an end's memory", func() bool {
+				got := x.ask(message{op: opProven, id: x.id})
+				return got.errno == 0 && len(got.files) == 3 && got.engine == 2
+			})
+		}
 	}
 	if s := b.Status(); len(s.Connections) != 2 || s.Connections[0].Name != "127.0.0.1:7000" {
 		t.Errorf("%+v", s.Connections)
 	}
-	// Who has the socket of one has both go back to TCP; once.
+	// A process that has one socket moves both ends back to TCP, once.
 	child := greeted(t, socket)
 	for _, want := range []unix.Errno{0, unix.EBADF} {
 		if got := child.sendWith(message{op: opDetach}.packet(), unix.UnixRights(int(c2.Fd()))); got.errno != want {
@@ -111,7 +166,7 @@ func TestAttachOnlyEnds(t *testing.T) {
 	if s := b.Status(); len(s.Connections) != 1 {
 		t.Errorf("%+v", s.Connections)
 	}
-	// One closes: both are without the pipe again.
+	// One end closes: both are detached.
 	a.must(message{op: opClose, id: mine.id})
 	if got := other.ask(message{op: opClose, id: theirs.id}); got.errno != unix.EBADF {
 		t.Errorf("%+v", got)
@@ -120,19 +175,20 @@ func TestAttachOnlyEnds(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	// The rules change: TCP takes over.
-	a.attach(c1)
-	other.attach(s1)
-	comes(t, "a connection", func() bool { return len(b.Status().Connections) == 1 })
+	mine, theirs = a.attach(c1), other.attach(s1)
+	first = [2]*crossing{a.cross(mine.id, c1), other.cross(theirs.id, s1)}
+	prove(t, first, [2]uint64{32, 32})
+	eventually(t, "a connection", func() bool { return len(b.Status().Connections) == 1 })
 	b.Recheck()
-	comes(t, "the end of all connections", func() bool { return len(b.Status().Connections) == 0 })
+	eventually(t, "the end of all connections", func() bool { return len(b.Status().Connections) == 0 })
 }
 
-// comes waits for something.
-func comes(t *testing.T, what string, now func() bool) {
+// eventually waits until a condition holds, for 20 s at most; what names it.
+func eventually(t testing.TB, what string, now func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !now(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s does not come", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }

@@ -11,20 +11,21 @@ import (
 	"github.com/scon-project/scon/internal/host/cores"
 )
 
-// calibration compares a ring with a UNIX socket between two processors, by the copies
-// that the engines make: one side writes pieces, the other reads them.
+// calibration compares a ring with a UNIX socket between two processors by the copies that
+// the engines make: one side writes pieces, the other reads them.
 type calibration struct {
 	rounds   int
-	pieces   int // of a round
-	piece    int // bytes, a part of calibrationRing
-	patience time.Duration
+	pieces   int           // per round
+	piece    int           // bytes; divides calibrationRing
+	patience time.Duration // limit for all rounds
 }
 
 const calibrationRing = 1 << 20
 
 var errBusy = errors.New("other work keeps the processors busy")
 
-// run measures between processors a and b. It returns the shortest round of each.
+// run measures between processors a and b. It returns the shortest round of each medium.
+// errBusy: other work prevented it.
 func (o calibration) run(a, b int) (ring, socket time.Duration, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -56,13 +57,13 @@ type transfer struct {
 	pair         [2]int
 	memory       []byte
 	stop         time.Time
-	gone         atomic.Bool // one side has failed
+	gone         atomic.Bool // a side has failed
 	_            [128]byte
-	head         atomic.Int64 // pieces in the ring
+	head         atomic.Int64 // pieces written
 	_            [128]byte
-	tail         atomic.Int64 // pieces out of it
+	tail         atomic.Int64 // pieces read
 	_            [128]byte
-	ring, socket time.Duration // the reader's
+	ring, socket time.Duration // shortest rounds, set by read
 }
 
 func (r *transfer) run(cpu int, side func([]byte) error) (err error) {
@@ -75,7 +76,7 @@ func (r *transfer) run(cpu int, side func([]byte) error) (err error) {
 	return side(make([]byte, r.piece))
 }
 
-// await waits until n has come to at least want.
+// await spins until n is at least want.
 func (r *transfer) await(n *atomic.Int64, want int64) error {
 	for spins := 1; n.Load() < want; spins++ {
 		if spins%(1<<12) == 0 && (r.gone.Load() || time.Now().After(r.stop)) {
@@ -90,7 +91,7 @@ func (r *transfer) slot(piece int64) []byte {
 	return r.memory[at : at+r.piece]
 }
 
-// write is the writing side: in each round the ring's pieces, then the socket's.
+// write is the writing side. Each round fills the ring first, then the socket.
 func (r *transfer) write(buf []byte) error {
 	for round := range int64(r.rounds) {
 		for i := range int64(r.pieces) {
@@ -115,7 +116,7 @@ func (r *transfer) write(buf []byte) error {
 	return nil
 }
 
-// read is the reading side, which takes the time.
+// read is the reading side, which measures.
 func (r *transfer) read(buf []byte) error {
 	for round := range int64(r.rounds) {
 		if err := r.await(&r.head, round*int64(r.pieces)+1); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// More places in an end's page.
+// Further offsets in an end's page: libsconpipe/src/page.h.
 const (
 	ownHead       = 0
 	ownSwitchAt   = 8
@@ -19,20 +19,20 @@ const (
 	peerTail      = 384 + 128
 )
 
-// lane is an end of the engine copier, with its memory mapped here.
-type lane struct {
+// mappedEnd is an end of the engine copier whose memory the test maps.
+type mappedEnd struct {
 	t                *testing.T
 	answer           answer
 	page, send, recv []byte
 }
 
-// openLanes makes a connection: the client's end is the first.
-func openLanes(t *testing.T, socket string) (lanes [2]lane, sessions [2]client) {
+// openEnds creates a connection and maps both ends; the client's is the first.
+func openEnds(t *testing.T, socket string) (ends [2]mappedEnd, sessions [2]client) {
 	t.Helper()
 	sessions = [2]client{greeted(t, socket), greeted(t, socket)}
 	first, second := connect(sessions[0], sessions[1], pipe.Copier)
 	for i, a := range []answer{first, second} {
-		l := lane{t: t, answer: a}
+		l := mappedEnd{t: t, answer: a}
 		for j, to := range []*[]byte{&l.page, &l.send, &l.recv} {
 			size := int(a.size)
 			if j == 0 {
@@ -46,21 +46,21 @@ func openLanes(t *testing.T, socket string) (lanes [2]lane, sessions [2]client) 
 			*to = m
 		}
 		sessions[i].must(message{op: opMapped, id: a.id})
-		lanes[i] = l
+		ends[i] = l
 	}
-	return lanes, sessions
+	return ends, sessions
 }
 
-// ring wakes the broker.
-func (l lane) ring() {
+// ring signals the broker's doorbell.
+func (l mappedEnd) ring() {
 	l.t.Helper()
 	if _, err := unix.Write(l.answer.files[0], []byte{0}); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-// ended waits until the doorbell is at its end.
-func (l lane) ended() {
+// ended waits for EOF of the doorbell.
+func (l mappedEnd) ended() {
 	l.t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
 		p := []unix.PollFd{{Fd: int32(l.answer.files[0]), Events: unix.POLLIN}}
@@ -68,13 +68,13 @@ func (l lane) ended() {
 			return
 		}
 		if time.Now().After(end) {
-			l.t.Fatal("the connection goes on")
+			l.t.Fatal("the connection is still open")
 		}
 	}
 }
 
 // await waits until a word of the page has a value.
-func (l lane) await(at int, want uint64) {
+func (l mappedEnd) await(at int, want uint64) {
 	l.t.Helper()
 	for end := time.Now().Add(20 * time.Second); load(l.page, at) != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -83,40 +83,39 @@ func (l lane) await(at int, want uint64) {
 	}
 }
 
-// over says whether the newest connection is told to be over.
+// over reports whether the status of the newest connection is over.
 func over(b *pipe.Broker) bool {
 	all := b.Status().Connections
 	return all[len(all)-1].Over
 }
 
-// What an application writes into its page that cannot be ends its connection,
-// and nobody else's.
-func TestCopierLies(t *testing.T) {
+// Impossible values in a page reset the connection, and no other one.
+func TestCopierInvalidPage(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
-	good, _ := openLanes(t, socket)
-	for name, lie := range map[string]func(sender, receiver lane){
-		"more than the ring has":    func(s, _ lane) { store(s.page, ownHead, 1000+ringAtStart+1) },
-		"the largest number":        func(s, _ lane) { store(s.page, ownHead, ^uint64(0)) },
-		"less than was sent":        func(s, _ lane) { store(s.page, ownHead, 999) },
-		"a ring that is not there":  func(s, _ lane) { store(s.page, ownSwitchAt, 1000); s.page[ownGeneration] = 1 },
-		"a switch beyond the head":  func(s, _ lane) { store(s.page, ownSwitchAt, 1<<40); s.page[ownGeneration] = 1 },
-		"a switch that is long ago": func(s, _ lane) { store(s.page, ownSwitchAt, 1); s.page[ownGeneration] = 1 },
-		"read what was not sent":    func(s, r lane) { store(r.page, ownTail, 1001); store(s.page, ownHead, 2000) },
-		"read very much":            func(s, r lane) { store(r.page, ownTail, 1<<63); store(s.page, ownHead, 2000) },
+	good, _ := openEnds(t, socket)
+	for name, write := range map[string]func(sender, receiver mappedEnd){
+		"head beyond the ring's size": func(s, _ mappedEnd) { store(s.page, ownHead, 1000+ringAtStart+1) },
+		"largest head":                func(s, _ mappedEnd) { store(s.page, ownHead, ^uint64(0)) },
+		"head behind sent bytes":      func(s, _ mappedEnd) { store(s.page, ownHead, 999) },
+		"unknown generation":          func(s, _ mappedEnd) { store(s.page, ownSwitchAt, 1000); s.page[ownGeneration] = 1 },
+		"switch beyond the head":      func(s, _ mappedEnd) { store(s.page, ownSwitchAt, 1<<40); s.page[ownGeneration] = 1 },
+		"switch behind sent bytes":    func(s, _ mappedEnd) { store(s.page, ownSwitchAt, 1); s.page[ownGeneration] = 1 },
+		"tail beyond the head":        func(s, r mappedEnd) { store(r.page, ownTail, 1001); store(s.page, ownHead, 2000) },
+		"huge tail":                   func(s, r mappedEnd) { store(r.page, ownTail, 1<<63); store(s.page, ownHead, 2000) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			lanes, _ := openLanes(t, socket)
-			store(lanes[0].page, ownHead, 1000)
-			lanes[0].ring()
-			lanes[1].await(peerHead, 1000)
-			lie(lanes[0], lanes[1])
-			lanes[0].ring()
-			lanes[0].ended()
-			lanes[1].ended()
+			ends, _ := openEnds(t, socket)
+			store(ends[0].page, ownHead, 1000)
+			ends[0].ring()
+			ends[1].await(peerHead, 1000)
+			write(ends[0], ends[1])
+			ends[0].ring()
+			ends[0].ended()
+			ends[1].ended()
 			for end := time.Now().Add(20 * time.Second); !over(b); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatal("it is not told to be over")
+					t.Fatal("the status is not over")
 				}
 			}
 		})
@@ -127,42 +126,42 @@ func TestCopierLies(t *testing.T) {
 	good[1].await(peerHead, 1000)
 	good[0].await(peerTail, 1000)
 	if good[1].recv[0] != 42 || good[1].recv[999] != 43 || good[1].recv[1000] != 0 || good[0].recv[0] != 0 {
-		t.Error("other bytes have come")
+		t.Error("wrong bytes")
 	}
 	if n := b.Status().Engines; len(n) < 2 {
 		t.Error(n)
 	}
 }
 
-// An application that takes the memory of its rings away ends nobody but
-// itself, and its peer gets zeros at most.
+// A process that punches holes into its rings affects only itself: its peer reads zeros. It
+// cannot truncate them.
 func TestCopierHoles(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	lanes, _ := openLanes(t, socket)
-	for _, fd := range lanes[0].answer.files[1:] {
+	ends, _ := openEnds(t, socket)
+	for _, fd := range ends[0].answer.files[1:] {
 		if err := unix.Ftruncate(fd, 0); err == nil {
-			t.Error("a ring was cut")
+			t.Error("a file was truncated")
 		}
 	}
-	lanes[0].send[10] = 42
-	if err := unix.Fallocate(lanes[0].answer.files[2], unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); err != nil {
+	ends[0].send[10] = 42
+	if err := unix.Fallocate(ends[0].answer.files[2], unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); err != nil {
 		t.Fatal(err)
 	}
-	store(lanes[0].page, ownHead, 1000)
-	lanes[0].ring()
-	lanes[1].await(peerHead, 1000)
-	if lanes[1].recv[10] != 0 {
-		t.Error("bytes came from nowhere")
+	store(ends[0].page, ownHead, 1000)
+	ends[0].ring()
+	ends[1].await(peerHead, 1000)
+	if ends[1].recv[10] != 0 {
+		t.Error("the hole is not zero")
 	}
 }
 
-// A sender that has left is read to its end, however slowly.
+// A slow receiver gets all bytes of a sender that has closed.
 func TestCopierDrains(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	lanes, sessions := openLanes(t, socket)
-	sender, receiver := lanes[0], lanes[1]
+	ends, sessions := openEnds(t, socket)
+	sender, receiver := ends[0], ends[1]
 	var sent, read uint64
 	fill := func() {
 		for ; sent < load(sender.page, peerTail)+ringAtStart; sent++ {
@@ -172,9 +171,9 @@ func TestCopierDrains(t *testing.T) {
 		sender.ring()
 	}
 	fill()
-	sender.await(peerTail, ringAtStart) // the receiver's ring is full now
+	sender.await(peerTail, ringAtStart) // the receiver's ring is full
 	fill()
-	store(sender.page, ownGeneration, 1<<32) // the end is in its upper half
+	store(sender.page, ownGeneration, 1<<32) // Fin is the upper half
 	sessions[0].must(message{op: opClose, id: sender.answer.id})
 	for read < sent {
 		receiver.await(peerHead, min(read+ringAtStart, sent))
@@ -190,6 +189,6 @@ func TestCopierDrains(t *testing.T) {
 	}
 	receiver.ended()
 	if receiver.page[peerFin] != 1 {
-		t.Error("it ended without its end")
+		t.Error("EOF without FIN")
 	}
 }

@@ -3,12 +3,13 @@ package pipe
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
 	"github.com/scon-project/scon/internal/pipe/sealed"
 	unixengine "github.com/scon-project/scon/internal/pipe/unix"
 )
@@ -21,53 +22,54 @@ type connection struct {
 	begun  time.Time
 	ends   [2]*end // the client's, the server's
 	name   netip.AddrPort
-	to     *name    // where it arrived
+	to     *name    // of the server
 	held   []charge // of the memory limit
-	over   bool
-	died   bool // not both ends have left in good order
+	over   bool     // the doorbells are shut down
+	died   bool     // an end did not close it
 
-	// tcp are the two sockets of the connection's own TCP, by which it proves itself.
-	// They do not change.
+	// tcp are the two sockets of the connection's own TCP, client's and server's. Constant.
 	tcp      [2]*tcpSocket
-	checking bool // a proof is under way
+	checking bool // a proof is in progress
 	again    bool // rules have changed since it began
 
-	carriage engine.Carriage // of the engine copier; nil: there is none
+	carriage engine.Carriage // of the engine copier, else nil
 
-	// attached: a TCP connection of the processes exists beside it and reports EOF.
+	// attached: it replaces a TCP connection of the processes, which remains and reports EOF.
 	attached bool
 }
 
-// end is what one process has of a connection.
+// end is one process's end of a connection.
 type end struct {
 	engine.End
 	connection *connection
-	owner      *session // of the server's end, the listener's until it is accepted
+	owner      *session // the listener's session until the server's end is accepted
 	party      Party
-	addr       netip.AddrPort // its own, as its TCP socket has it
-	sees       netip.AddrPort // the peer's, likewise
-	sentUnix   uint64         // bytes that it says to have sent when it closes, of the engine unix
-	messages   uint32         // likewise
-	left       bool
-	id         uint32 // its owner's number of it, of an attached one
-	cookie     uint64 // of its TCP socket, likewise
+	addr       netip.AddrPort // of its TCP socket
+	sees       netip.AddrPort // peer's address, as its TCP socket has it
+	sentUnix   uint64         // bytes sent, reported at close; engine unix only
+	messages   uint32         // sent, reported at close
+	left       bool           // closed, or its process has ended
+	files      int64          // charged to its owner
+	id         uint32         // handle in its owner's session; attached ends only
+	cookie     uint64         // of its TCP socket; attached ends only
+	alert      int            // as an attachment's, until the end has mapped its memory; or -1
 }
 
-// charge is memory that counts against a container's share.
+// charge is memory that counts against an owner's share.
 type charge struct {
-	netns uint64
+	owner quota.Owner
 	bytes int64
 }
 
 func newEnd(c *connection, owner *session, addr, sees netip.AddrPort) *end {
 	return &end{
-		End:        engine.End{Netns: owner.party.Netns, Doorbell: -1},
-		connection: c, owner: owner, party: owner.party, addr: addr, sees: sees,
+		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Doorbell: -1},
+		connection: c, owner: owner, alert: -1, party: owner.party, addr: addr, sees: sees,
 	}
 }
 
-// connect makes a connection of the process's own TCP connection to a name, and puts
-// the other end into the name's backlog.
+// connect makes a connection beside the process's own TCP connection to a name, and adds
+// the server's end to the name's backlog.
 func (s *session) connect(r request) (answer reply, err error) {
 	b := s.b
 	client, err := s.takeTCP(r.file, false)
@@ -80,9 +82,9 @@ func (s *session) connect(r request) (answer reply, err error) {
 			closeTCP(tcp)
 		}
 	}()
-	if !b.someoneListens(client.peer.Port()) {
+	if !b.listens(client.peer.Port()) {
 		b.refuse("no such name")
-		return answer, fmt.Errorf("nobody listens on port %d: %w", client.peer.Port(), unix.ECONNREFUSED)
+		return answer, fmt.Errorf("no name listens on port %d: %w", client.peer.Port(), unix.ECONNREFUSED)
 	}
 	var n *name
 	if n, tcp[1], err = b.proofs.find(client); err != nil {
@@ -103,7 +105,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	if err := c.begin(r.Engines, n.engines, d); err != nil {
 		return answer, err
 	}
-	// Without the lock: the kernel may take milliseconds.
+	// Without the lock: open can take milliseconds.
 	err = c.open()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,24 +129,40 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 		b.counts.Refused["engine"]++
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
+	err = c.chargeRings()
+	if err != nil && (client & server).has(Unix) && b.has(Unix) {
+		c.engine, err = Unix, nil // needs no ring
+	}
+	if err != nil {
+		b.counts.Refused[quota.Memory.String()]++
+	}
 	for _, e := range c.ends {
-		err := c.charge(e.party.Netns, c.engine.rings()*engine.SmallestRing)
 		if err == nil {
-			continue
+			err = e.takeFiles(c.engine.filesOfEnd())
 		}
+	}
+	if err != nil {
 		c.free()
-		if (client & server).has(Unix) {
-			c.engine = Unix // which takes none
-			return nil
+	}
+	return err
+}
+
+// chargeRings charges the first rings of both ends, or none.
+func (c *connection) chargeRings() error {
+	for _, e := range c.ends {
+		if err := c.charge(e.owner.owner, c.engine.rings()*engine.SmallestRing); err != nil {
+			c.dischargeAll()
+			return err
 		}
-		b.counts.Refused["memory"]++
-		return err
 	}
 	return nil
 }
 
-// join gives the client its end, and puts the other one into the backlog. The
-// lock is held.
+// holdsTCP reports whether the connection has a TCP socket for each end.
+func (c *connection) holdsTCP() bool { return c.tcp[0] != nil }
+
+// join returns the client's end and adds the server's end to the backlog. The lock is
+// held.
 func (c *connection) join(s *session, n *name) (answer reply, err error) {
 	b := c.b
 	id, err := s.newID()
@@ -164,12 +182,13 @@ func (c *connection) join(s *session, n *name) (answer reply, err error) {
 	b.counts.Connections++
 	c.number = b.counts.Connections
 	b.connections[c] = true
+	c.recountBoth()
 	return answer, nil
 }
 
-// someoneListens reports whether a name has the port: no token is sent to other
-// programs' ports.
-func (b *Broker) someoneListens(port uint16) bool {
+// listens reports whether a name listens on the port. No token is sent to other programs'
+// ports.
+func (b *Broker) listens(port uint16) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for n := range b.names {
@@ -180,8 +199,8 @@ func (b *Broker) someoneListens(port uint16) bool {
 	return false
 }
 
-// allows applies the operator's list: all addresses that the kernel has for the two TCP
-// sockets, before and after any translation, have to be in one group.
+// allows applies pipe.allow: all addresses of the two TCP sockets, before and after
+// translation, must be in one group.
 func (b *Broker) allows(ends [2]*end) bool {
 	for _, group := range b.opts.Allow {
 		if group.Contains(ends[0].addr.Addr()) && group.Contains(ends[0].sees.Addr()) &&
@@ -192,28 +211,39 @@ func (b *Broker) allows(ends [2]*end) bool {
 	return len(b.opts.Allow) == 0
 }
 
-// has reports whether an engine works here. The lock is held.
+// allowsEngine reports whether the settings allow an engine.
+func (b *Broker) allowsEngine(e Engine) bool {
+	return b.opts.Engines == nil || slices.Contains(b.opts.Engines, e)
+}
+
+// has reports whether an engine is allowed and works here. The lock is held.
 func (b *Broker) has(e Engine) bool {
+	if !b.allowsEngine(e) {
+		return false
+	}
 	switch e {
 	case BPF:
-		return b.noProgram == nil
+		return b.programs.err == nil
 	case Copier:
 		return b.copier != nil
 	}
 	return true
 }
 
-// loadProgram loads the engine bpf on first use.
+// loadProgram loads the engine bpf on first use. The lock is held.
 func (b *Broker) loadProgram(wanted engineSet) {
-	if !wanted.has(BPF) || b.program != nil || b.noProgram != nil {
+	if !wanted.has(BPF) || b.program != nil || !b.allowsEngine(BPF) || !b.programs.due(time.Now()) {
 		return
 	}
-	if b.program, b.noProgram = bpf.New(b.log, &b.mu); b.noProgram != nil {
-		b.log.Error("the pipe's engine bpf is not available", "error", b.noProgram)
+	p, err := b.newProgram()
+	if b.programs.done(err, time.Now()); err != nil {
+		b.log.Error("the pipe's engine bpf is not available", "error", err, "retry", b.programs.pause)
+		return
 	}
+	b.program = p
 }
 
-// open makes doorbells and memory. It is called without the lock.
+// open makes doorbells and memory. The lock is not held.
 func (c *connection) open() (err error) {
 	ends := [2]*engine.End{&c.ends[0].End, &c.ends[1].End}
 	switch c.engine {
@@ -223,13 +253,11 @@ func (c *connection) open() (err error) {
 	case Unix:
 		return unixengine.Open(ends)
 	}
-	if !c.attached {
-		pair, err := engine.Doorbells()
-		if err != nil {
-			return err
-		}
-		ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
+	pair, err := engine.Doorbells()
+	if err != nil {
+		return err
 	}
+	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	if c.engine == BPF {
 		return c.b.program.Open(ends)
 	}
@@ -245,12 +273,24 @@ func (e *end) reply(id uint32) reply {
 	}
 }
 
-// sent is how many bytes the end says to have sent.
+// sent returns the bytes that the end reports as sent.
 func (e *end) sent() uint64 {
-	if e.connection.engine == Unix { // which nobody counts but the process
+	if e.connection.engine == Unix { // counted by the process only
 		return e.sentUnix
 	}
 	return e.Memory.Sent()
+}
+
+func (e *end) mapped(generation uint32) error {
+	e.closeAlert() // the process has the doorbell instead
+	return e.Memory.Mapped(generation)
+}
+
+func (e *end) closeAlert() {
+	if e.alert >= 0 {
+		unix.Close(e.alert)
+		e.alert = -1
+	}
 }
 
 func (e *end) peer() *end {
@@ -267,15 +307,18 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 	if c.over || size <= before {
 		return answer, unix.EINVAL
 	}
-	// The old ring stays until the receiver has read it.
-	if err := c.charge(e.party.Netns, c.engine.rings()*int64(size)); err != nil {
-		c.b.counts.Refused["memory"]++
+	// The old ring is released after the receiver has read it.
+	if err := c.charge(e.owner.owner, c.engine.rings()*int64(size)); err != nil {
+		c.b.counts.Refused[quota.Memory.String()]++
+		return answer, err
+	}
+	if err := e.takeFiles(filesOfRing); err != nil { // the caller recounts the files
+		c.dischargeLast()
 		return answer, err
 	}
 	answer.files, answer.Generation, err = e.Memory.Grow(size)
 	if err != nil {
-		c.b.discharge(c.held[len(c.held)-1])
-		c.held = c.held[:len(c.held)-1]
+		c.dischargeLast()
 		return reply{}, err
 	}
 	answer.Size = size
@@ -283,26 +326,33 @@ func (e *end) grow(wanted uint64) (answer reply, err error) {
 	return answer, nil
 }
 
-// charge counts memory against the limit and the container's half.
-func (c *connection) charge(netns uint64, bytes int64) error {
-	b := c.b
-	if b.used+bytes > b.opts.MemoryLimit || b.usedBy[netns]+bytes > b.opts.MemoryLimit/2 {
-		return fmt.Errorf("%d of %d bytes for rings are used: %w", b.used, b.opts.MemoryLimit, unix.ENOBUFS)
+// charge counts memory against an owner's share.
+func (c *connection) charge(o quota.Owner, bytes int64) error {
+	if err := c.b.ledger.Take(o, quota.Memory, bytes); err != nil {
+		return err
 	}
-	b.used += bytes
-	b.usedBy[netns] += bytes
-	c.held = append(c.held, charge{netns, bytes})
+	c.held = append(c.held, charge{o, bytes})
 	return nil
 }
 
-func (b *Broker) discharge(h charge) {
-	b.used -= h.bytes
-	if b.usedBy[h.netns] -= h.bytes; b.usedBy[h.netns] == 0 {
-		delete(b.usedBy, h.netns)
-	}
+// dischargeLast returns the last charge.
+func (c *connection) dischargeLast() {
+	last := len(c.held) - 1
+	c.b.discharge(c.held[last])
+	c.held = c.held[:last]
 }
 
-// leave closes one end: its peer can still read what it has sent.
+// dischargeAll returns all charges.
+func (c *connection) dischargeAll() {
+	for _, h := range c.held {
+		c.b.discharge(h)
+	}
+	c.held = nil
+}
+
+func (b *Broker) discharge(h charge) { b.ledger.Give(h.owner, quota.Memory, h.bytes) }
+
+// leave closes one end. Its peer can still read what it has sent.
 func (c *connection) leave(e *end) {
 	e.left = true
 	c.notifyPeer(e)
@@ -332,8 +382,8 @@ func (c *connection) settle() {
 	}
 }
 
-// detach ends an attached connection for both: what was sent is in the memory
-// that the other end has mapped, and what it sends goes by TCP.
+// detach ends an attached connection for both ends. Bytes in the rings stay readable in
+// the memory that the other end has mapped; later ones go by TCP.
 func (c *connection) detach() {
 	c.hangUp()
 	for _, e := range c.ends {
@@ -342,7 +392,7 @@ func (c *connection) detach() {
 	c.free()
 }
 
-// notifyPeer tells the peer that an end has left.
+// notifyPeer wakes the peer of an end that has left.
 func (c *connection) notifyPeer(e *end) {
 	if c.carriage == nil {
 		c.hangUp()
@@ -356,7 +406,7 @@ func (c *connection) notifyPeer(e *end) {
 	}
 }
 
-// reset ends the connection at once.
+// reset ends the connection at once: no further byte is delivered by the engine.
 func (c *connection) reset() {
 	c.died = true
 	if c.carriage != nil {
@@ -370,7 +420,7 @@ func (c *connection) reset() {
 	c.hangUp()
 }
 
-// lost is called when the engine has ended the connection.
+// lost is called when the engine copier has ended the connection.
 func (c *connection) lost() {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
@@ -385,7 +435,7 @@ func (c *connection) hangUp() {
 	}
 }
 
-// free releases everything.
+// free releases the connection and all that it holds.
 func (c *connection) free() {
 	var bytes, messages uint64
 	for _, e := range c.ends {
@@ -408,14 +458,16 @@ func (c *connection) free() {
 			unix.Close(e.Doorbell)
 			e.Doorbell = -1
 		}
+		e.closeAlert()
 	}
 	if c.carriage != nil {
 		c.carriage.Forget()
 	}
-	for _, h := range c.held {
-		c.b.discharge(h)
+	c.dischargeAll()
+	for _, e := range c.ends {
+		c.b.ledger.Give(e.owner.owner, quota.Files, e.files)
+		e.files = 0
 	}
-	c.held = nil
 	closeTCP(c.tcp)
 	delete(c.b.connections, c)
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// What a process may ask the kernel of its doorbell: internal/pipe/bpf/pipe_copy.bpf.c.
+// Requests of a process on its doorbell: libsconpipe/src/entry.h.
 const (
 	solPipe  = 0x5043
 	kindSend = 1
-	kindLook = 2
+	kindSync = 2
 	kindFin  = 3
 )
 
-// Places in an end's page.
+// Offsets in an end's page: libsconpipe/src/page.h.
 const (
 	ownTail     = 128
 	peerHead    = 384
@@ -29,7 +29,7 @@ const (
 	ringAtStart = 64 << 10
 )
 
-// submit asks for something on a doorbell, with an entry of size bytes.
+// submit submits an entry of size bytes on a doorbell.
 func submit(doorbell int, kind uint32, src uintptr, length uint32, size int) error {
 	entry := make([]byte, max(size, 64))
 	binary.NativeEndian.PutUint32(entry, kind)
@@ -43,7 +43,7 @@ func submit(doorbell int, kind uint32, src uintptr, length uint32, size int) err
 	return nil
 }
 
-// pair is a connection of the engine bpf, whose pages and rings are mapped here.
+// pair is a connection of the engine bpf whose pages and rings the test maps.
 type pair struct {
 	client, server answer
 	page, ring     [2][]byte // the client's, the server's
@@ -68,10 +68,10 @@ func openPair(t *testing.T, socket string) pair {
 	return p
 }
 
-// word is a number in an end's page.
+// word returns the 64-bit counter at an offset of a page.
 func word(page []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&page[at])) }
 
-// memory is a source that is resident and stays where it is.
+// memory returns populated memory that Go's runtime does not move.
 func memory(t *testing.T, size int) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
@@ -84,8 +84,7 @@ func memory(t *testing.T, size int) []byte {
 
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
-// A hostile sender gets nothing copied but its own memory, and nowhere but to
-// its peer's ring.
+// The program copies only the sender's own memory, and only into its peer's ring.
 func TestHostileSender(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -105,28 +104,27 @@ func TestHostileSender(t *testing.T) {
 	}{
 		"a kernel address":   {unix.EFAULT, kindSend, uintptr(0xffffffff81000000 & ^uint64(0)), 100, 32},
 		"the last address":   {unix.EFAULT, kindSend, ^uintptr(0) - 50, 100, 32},
-		"nothing is there":   {unix.EFAULT, kindSend, 4096, 100, 32},
+		"an unmapped page":   {unix.EFAULT, kindSend, 4096, 100, 32},
 		"a short entry":      {unix.EINVAL, kindSend, addr(src), 100, 31},
 		"a long entry":       {unix.EINVAL, kindSend, addr(src), 100, 33},
 		"a very short entry": {unix.EINVAL, kindSend, addr(src), 100, 4},
-		"no known kind":      {unix.EINVAL, 99, addr(src), 100, 32},
-		"nothing to send":    {unix.EAGAIN, kindSend, addr(src), 0, 32},
+		"an unknown kind":    {unix.EINVAL, 99, addr(src), 100, 32},
+		"no bytes":           {unix.EAGAIN, kindSend, addr(src), 0, 32},
 	} {
 		if err := submit(doorbell, c.kind, c.src, c.length, c.size); !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", name, err, c.err)
 		}
 	}
 	if head := *word(p.page[1], peerHead); head != 0 {
-		t.Fatalf("%d bytes have come", head)
+		t.Fatalf("the receiver's head is %d", head)
 	}
-	// What it writes to its own page is not believed: the place in the ring is
-	// the kernel's.
+	// The program ignores the head in the sender's page: it keeps its own.
 	*word(p.page[0], 0) = 1 << 40
 	if err := submit(doorbell, kindSend, addr(src), 1<<30, 32); err != nil {
 		t.Fatal(err)
 	}
 	if head := *word(p.page[1], peerHead); head != ringAtStart {
-		t.Errorf("%d bytes have come", head)
+		t.Errorf("the receiver's head is %d", head)
 	}
 	for i, v := range p.ring[1] {
 		if v != byte(i) {
@@ -136,19 +134,19 @@ func TestHostileSender(t *testing.T) {
 	if err := submit(doorbell, kindSend, addr(src), 1, 32); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("into a full ring: %v", err)
 	}
-	// The other way is another ring.
+	// The other direction has its own ring.
 	if p.ring[0][0] != 0 || *word(p.page[0], peerHead) != 0 {
-		t.Error("something came back")
+		t.Error("bytes in the sender's ring")
 	}
 	if err := submit(doorbell, kindFin, 0, 0, 32); err != nil || p.page[1][peerFin] != 1 {
-		t.Errorf("its end: %v", err)
+		t.Errorf("FIN: %v", err)
 	}
 	if err := submit(doorbell, kindSend, addr(src), 1, 32); !errors.Is(err, unix.EPIPE) {
-		t.Errorf("after its end: %v", err)
+		t.Errorf("after FIN: %v", err)
 	}
 }
 
-// Every length at every place near a ring's end comes whole.
+// Copies of any length wrap around the ring's end correctly.
 func TestRingEnd(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -178,8 +176,7 @@ func TestRingEnd(t *testing.T) {
 	}
 }
 
-// A hostile receiver that says to have read what was not sent ends its own
-// connection.
+// A receiver whose tail is beyond the head resets its own connection.
 func TestHostileReceiver(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -200,8 +197,8 @@ func TestHostileReceiver(t *testing.T) {
 	}
 }
 
-// A doorbell that somebody keeps after its connection's end leads nowhere,
-// whoever has the memory's place now.
+// A doorbell that a process keeps after its connection's end copies nothing, even if a new
+// connection uses the same slot.
 func TestReplayedDoorbell(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -216,7 +213,7 @@ func TestReplayedDoorbell(t *testing.T) {
 		later = append(later, openPair(t, socket))
 	}
 	for _, old := range []int{first.files[0], second.files[0]} {
-		// It is an ordinary socket now, which knows no such option.
+		// The socket is unbound, and has no such option.
 		if err := submit(old, kindSend, addr(src), 100, 32); !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Error(err)
 		}
@@ -226,7 +223,7 @@ func TestReplayedDoorbell(t *testing.T) {
 			t.Error("another connection got bytes")
 		}
 	}
-	// A socket of one's own never was one.
+	// A socket that the broker did not create.
 	own, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -234,10 +231,10 @@ func TestReplayedDoorbell(t *testing.T) {
 	defer unix.Close(own[0])
 	defer unix.Close(own[1])
 	if err := submit(own[0], kindSend, addr(src), 100, 32); err == nil {
-		t.Error("a socket of one's own")
+		t.Error("no error on a socket that the broker did not create")
 	}
 }
 
-// load and store are for what another thread works with.
+// load and store access a counter that another thread uses, too.
 func load(page []byte, at int) uint64     { return atomic.LoadUint64(word(page, at)) }
 func store(page []byte, at int, v uint64) { atomic.StoreUint64(word(page, at), v) }

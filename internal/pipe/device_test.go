@@ -20,8 +20,8 @@ import (
 	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
-// cuda builds scon-pipe-cuda and a mock of libcuda, and returns their folder. No
-// GPU copies in these tests.
+// cuda builds scon-pipe-cuda and a mock of libcuda, and returns their directory. These tests
+// need no GPU.
 var cuda = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(scratch, "cuda")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -41,7 +41,7 @@ var cuda = sync.OnceValues(func() (string, error) {
 // mock is a helper that uses the mock of libcuda.
 type mock struct {
 	path string
-	dir  string // what it leaves
+	dir  string // for the files that its processes write
 }
 
 func newMock(t *testing.T, env string) mock {
@@ -59,7 +59,7 @@ func newMock(t *testing.T, env string) mock {
 	return m
 }
 
-// numbers are what its processes have left in files of a name.
+// numbers reads the numbers that its processes have written to files of a name.
 func (m mock) numbers(name string) (all []int, err error) {
 	files, err := filepath.Glob(filepath.Join(m.dir, name+".*"))
 	if err != nil {
@@ -90,8 +90,8 @@ func (m mock) kill() error {
 
 const mockName = "mock of libcuda, for tests only"
 
-// awaitDevice waits until that one copies for the broker, "" for none. A helper
-// starts with the first connection.
+// awaitDevice waits until the broker reports the copy device, "" for none. A helper starts
+// with the first connection.
 func awaitDevice(t *testing.T, b *pipe.Broker, name string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); b.Status().CopyDevice != name; time.Sleep(time.Millisecond) {
@@ -101,21 +101,22 @@ func awaitDevice(t *testing.T, b *pipe.Broker, name string) {
 	}
 }
 
-// stress runs connections with all that they can do, and looks at every byte.
+// stress runs connections with all operations, and checks every byte.
 func stress(t *testing.T, socket string) {
 	t.Helper()
 	runTopic(t, nstest.New(t), socket, "stress", "ENGINE=copier", "CONNS=4", "SECONDS=1", "SEED="+os.Getenv("SCON_SEED"))
 }
 
-// A device copies, and lets nothing be told before it is there.
+// A device copies, and no byte is published before its copy is complete. Memory that the
+// driver does not register is copied by the CPU.
 func TestCopyDevice(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		env    string
 		copies bool
 	}{
-		"it copies":                {"", true},
-		"memory is not registered": {"MOCK_REFUSE=1", false},
+		"registered":     {"", true},
+		"not registered": {"MOCK_REFUSE=1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMock(t, test.env)
@@ -129,7 +130,7 @@ func TestCopyDevice(t *testing.T) {
 					sum += n
 				}
 				if (sum > 0) != test.copies {
-					t.Errorf("the device has copied %d bytes", sum)
+					t.Errorf("the device copied %d bytes", sum)
 				}
 			})
 			b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(m.path) })
@@ -143,7 +144,7 @@ func TestCopyDevice(t *testing.T) {
 	}
 }
 
-// When the helper dies a processor goes on, and no byte is lost.
+// When the helper dies, the CPU copies, and no byte is lost.
 func TestCopyDeviceDies(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, "")
@@ -153,7 +154,7 @@ func TestCopyDeviceDies(t *testing.T) {
 	killed := make(chan error, 1)
 	var over atomic.Bool
 	go func() {
-		for b.Status().SentBytes < 1<<20 && !over.Load() { // then bytes are under way
+		for b.Status().SentBytes < 1<<20 && !over.Load() { // kill it during copies
 			time.Sleep(time.Millisecond)
 		}
 		killed <- m.kill()
@@ -167,7 +168,7 @@ func TestCopyDeviceDies(t *testing.T) {
 	stress(t, socket)
 }
 
-// A helper that finds no driver, or is none, leaves it to the processor.
+// Without a working helper, the CPU copies.
 func TestNoCopyDevice(t *testing.T) {
 	t.Parallel()
 	for name, helper := range map[string]string{"none": "/nonexistent", "another program": "/bin/false"} {
@@ -181,14 +182,14 @@ func TestNoCopyDevice(t *testing.T) {
 	}
 }
 
-// What doctor says of a helper is what it found.
-func TestLookForCopyDevice(t *testing.T) {
+// ProbeDevice returns the name that a helper prints, or an error.
+func TestProbeCopyDevice(t *testing.T) {
 	t.Parallel()
-	name, err := copier.LookForDevice(newMock(t, "").path)
+	name, err := copier.ProbeDevice(newMock(t, "").path)
 	if err != nil || name != mockName {
 		t.Errorf("%q, %v", name, err)
 	}
-	if _, err := copier.LookForDevice("/bin/false"); err == nil {
-		t.Error("a device was found by a program that fails")
+	if _, err := copier.ProbeDevice("/bin/false"); err == nil {
+		t.Error("no error from a program that fails")
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/scon-project/scon/internal/host/cores"
 )
 
-// preference is which engine to take of those that both sides accept. Sealed is
-// asked for by both sides, so it comes before what they accept otherwise.
+// preference orders the engines that both sides accept. Sealed needs the request of both,
+// so it precedes those that are accepted by default.
 var preference = map[distance][]Engine{
 	near: {Sealed, BPF, Copier, Unix},
 	far:  {Unix, Sealed, BPF, Copier},
 }
 
-// distance of two processes.
+// distance between the processors of two processes.
 type distance int
 
 const (
 	near distance = iota
-	far           // so far that a UNIX socket is faster than a ring
+	far           // a UNIX socket is faster than a ring
 )
 
 // mustChoose reports whether the distance affects the choice.
@@ -30,7 +30,8 @@ func mustChoose(both engineSet) bool {
 	return both.has(Unix) && bits.OnesCount32(uint32(both)) > 1
 }
 
-// choose takes an engine that both accept and the machine has. The lock is held.
+// choose returns the preferred engine that both accept and the machine has, or 0. The lock
+// is held.
 func (b *Broker) choose(both engineSet, d distance) Engine {
 	for _, e := range preference[d] {
 		if both.has(e) && b.has(e) {
@@ -40,9 +41,9 @@ func (b *Broker) choose(both engineSet, d distance) Engine {
 	return 0
 }
 
-// distances caches measurements.
+// distances caches measured distances.
 type distances struct {
-	mu sync.Mutex // guards what follows, and lets one measure at a time
+	mu sync.Mutex // guards of; held during a measurement, so that only one runs
 	of map[measurement]measured
 }
 
@@ -57,11 +58,11 @@ type measured struct {
 	d  distance
 }
 
-// measureAgain is how long a result holds: virtual processors move.
+// measureAgain is the lifetime of a result: virtual processors move.
 const measureAgain = 10 * time.Second
 
-// calibrations, for large and for small messages, take some milliseconds each. On a busy
-// machine the two processors may not run at the same time: the wait is bounded.
+// calibrations, by whether messages are small, take some milliseconds each. The time is
+// bounded, since on a busy machine the two processors may not run at the same time.
 var calibrations = map[bool]calibration{
 	false: {rounds: 4, pieces: 32, piece: 64 << 10, patience: 30 * time.Millisecond},
 	true:  {rounds: 4, pieces: 512, piece: 1 << 10, patience: 30 * time.Millisecond},
@@ -69,8 +70,8 @@ var calibrations = map[bool]calibration{
 
 func (d *distances) init() { d.of = make(map[measurement]measured) }
 
-// between two processes: of the nearest two processors that they may run on, for
-// messages of their size. Without a result it is near.
+// between measures the distance of the two nearest processors that processes a and b may
+// run on. Without a result it returns near.
 func (d *distances) between(a, b int, small bool) distance {
 	var sets [2]unix.CPUSet
 	for i, pid := range []int{a, b} {
@@ -84,18 +85,18 @@ func (d *distances) between(a, b int, small bool) distance {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	what := measurement{min(first, second), max(first, second), small}
-	if m, ok := d.of[what]; ok && time.Since(m.at) < measureAgain {
+	key := measurement{min(first, second), max(first, second), small}
+	if m, ok := d.of[key]; ok && time.Since(m.at) < measureAgain {
 		return m.d
 	}
 	m := measured{time.Now(), near}
-	ring, socket, err := calibrations[small].run(what.first, what.second)
+	ring, socket, err := calibrations[small].run(key.first, key.second)
 	switch {
 	case err != nil:
-		m.d = d.of[what].d
+		m.d = d.of[key].d
 	case socket < ring:
 		m.d = far
 	}
-	d.of[what] = m
+	d.of[key] = m
 	return m.d
 }

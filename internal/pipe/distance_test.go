@@ -10,10 +10,12 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// The engine follows from what both sides accept, what works, and the distance.
+// The engine follows from what both sides accept, what this machine supports, and the
+// distance.
 func TestChoose(t *testing.T) {
 	const usual = 1<<BPF | 1<<Unix // what the library accepts by default
-	broken := &Broker{noProgram: errMessage}
+	broken := &Broker{programs: attempt{err: errMessage}}
+	forbids := &Broker{opts: Options{Engines: []Engine{Unix, Sealed}}}
 	copies := &Broker{copier: struct{ engine.Carrier }{}}
 	for _, c := range []struct {
 		b    *Broker
@@ -24,6 +26,9 @@ func TestChoose(t *testing.T) {
 		{&Broker{}, usual, near, BPF},
 		{&Broker{}, usual, far, Unix},
 		{broken, usual, near, Unix},
+		{forbids, usual | 1<<Sealed, near, Sealed},
+		{forbids, usual, near, Unix},
+		{forbids, 1 << BPF, near, 0},
 		{broken, 1 << BPF, near, 0},
 		{&Broker{}, 1 << BPF, far, BPF},
 		{&Broker{}, 1 << Unix, near, Unix},
@@ -39,11 +44,11 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	if !mustChoose(usual) || mustChoose(1<<Unix) || mustChoose(1<<BPF|1<<Sealed) {
-		t.Error("when the distance matters")
+		t.Error("mustChoose")
 	}
 }
 
-// The distance is found out once in a while, and nobody fails for it.
+// A distance is cached, and an error of the measurement is not one of the caller.
 func TestDistances(t *testing.T) {
 	t.Parallel()
 	var d distances
@@ -56,13 +61,13 @@ func TestDistances(t *testing.T) {
 		}
 	}
 	if got := d.between(0, 1<<30, false); got != near {
-		t.Errorf("to no process: %v", got)
+		t.Errorf("to a process that does not exist: %v", got)
 	}
 }
 
-// A ring and a socket carry all bytes of a calibration, and nobody waits for long
-// for a processor that is not there.
-func TestContest(t *testing.T) {
+// A calibration completes for both piece sizes, and returns an error for a CPU that does not
+// exist.
+func TestCalibration(t *testing.T) {
 	t.Parallel()
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -1,26 +1,27 @@
 package pipe
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// Engine is what copies a connection's bytes.
+// Engine copies a connection's bytes, as a PD Stack of the paper PipeDevice does.
 type Engine uint32
 
 const (
-	// Sealed has one memory per direction that the sender writes and the
-	// receiver can only read. Both ends have to ask for it: a sender may alter
-	// bytes that are under way.
+	// Sealed has one memory per direction, which the sender writes and the receiver
+	// maps read-only. Both ends must request it, since a sender can alter bytes that
+	// it has sent.
 	Sealed Engine = iota + 1
 	// BPF copies in the kernel, from the sender's memory into a ring that only
 	// the receiver maps.
 	BPF
-	// Copier copies in the broker, by a processor or a device that copies: from
-	// a ring that only the sender maps to one that only the receiver does.
+	// Copier copies in the broker, by a processor or a copy device, from a ring that
+	// only the sender maps to one that only the receiver maps.
 	Copier
-	// Unix is a UNIX socket, where others would be slower.
+	// Unix is a UNIX socket, for distant processors, where rings are slower.
 	Unix
 	lastEngine = Unix
 )
@@ -34,7 +35,7 @@ func (e Engine) String() string {
 	return engineNames[e]
 }
 
-// rings that a direction of it takes.
+// rings returns the number of rings per direction.
 func (e Engine) rings() int64 {
 	switch e {
 	case Copier:
@@ -62,7 +63,13 @@ func (s engineSet) names() []string {
 	return names
 }
 
-// ringSize is the size next to what is wanted that a ring can have.
+// ParseEngine returns the engine with a name, as String returns it; false: there is none.
+func ParseEngine(name string) (Engine, bool) {
+	e := slices.Index(engineNames[:], name)
+	return Engine(e), e > 0
+}
+
+// ringSize returns the smallest ring size that is at least wanted, or the largest; bytes.
 func ringSize(wanted uint64) uint64 {
 	size := uint64(engine.SmallestRing)
 	for size < wanted && size < engine.LargestRing {

@@ -14,9 +14,9 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// strokes are what a hostile application writes: a place in its page, counted in
-// words of 4 bytes, and what comes there.
-func strokes(t testing.TB, page, script []byte, after func()) {
+// writePage applies a script to a page, as a hostile process could: each write has an index of
+// a 4-byte word and a value. It calls after after each write.
+func writePage(t testing.TB, page, script []byte, after func()) {
 	t.Helper()
 	for ; len(script) >= 6; script = script[6:] {
 		at := int(binary.NativeEndian.Uint16(script)) % (len(page) / 4) * 4
@@ -25,12 +25,12 @@ func strokes(t testing.TB, page, script []byte, after func()) {
 	}
 }
 
-// stroke is one of a script.
-func stroke(at int, value uint32) []byte {
+// write returns one write of a script, at an offset in bytes.
+func write(at int, value uint32) []byte {
 	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint16(nil, uint16(at/4)), value)
 }
 
-// script is several of them.
+// script joins writes.
 func script(pieces ...[]byte) (all []byte) {
 	for _, p := range pieces {
 		all = append(all, p...)
@@ -38,22 +38,22 @@ func script(pieces ...[]byte) (all []byte) {
 	return all
 }
 
-// hostilePages are seeds: what lies in each word that means something.
+// hostilePages adds seeds that write each meaningful word.
 func hostilePages(f *testing.F) {
-	f.Add(stroke(ownHead, 1000))
-	f.Add(script(stroke(ownHead, 65536), stroke(ownHead, 65537)))
-	f.Add(stroke(ownHead+4, 1))
-	f.Add(script(stroke(ownHead, 100), stroke(ownHead, 99)))
-	f.Add(script(stroke(ownGeneration, 1), stroke(ownHead, 10)))
-	f.Add(script(stroke(ownSwitchAt, 5), stroke(ownGeneration, 1), stroke(ownHead, 10)))
-	f.Add(script(stroke(ownTail, 1), stroke(ownTail+4, 1<<31)))
-	f.Add(script(stroke(ownReadWait, 1), stroke(ownReadWait+4, 1), stroke(ownReadWait+8, 1), stroke(ownGeneration+4, 1)))
-	f.Add(script(stroke(pageLent, 1), stroke(pageLoans+loanEnd, 100), stroke(pageLoans+loanRegion, 1), stroke(ownHead, 100)))
-	f.Add(script(stroke(pageLent, 1), stroke(pageLoans+loanEnd, 100), stroke(ownHead, 100)))
-	f.Add(script(stroke(peerHead, 1<<20), stroke(peerTail, 1<<20), stroke(ownHead, 5)))
+	f.Add(write(ownHead, 1000))
+	f.Add(script(write(ownHead, 65536), write(ownHead, 65537)))
+	f.Add(write(ownHead+4, 1))
+	f.Add(script(write(ownHead, 100), write(ownHead, 99)))
+	f.Add(script(write(ownGeneration, 1), write(ownHead, 10)))
+	f.Add(script(write(ownSwitchAt, 5), write(ownGeneration, 1), write(ownHead, 10)))
+	f.Add(script(write(ownTail, 1), write(ownTail+4, 1<<31)))
+	f.Add(script(write(ownReadWait, 1), write(ownReadWait+4, 1), write(ownReadWait+8, 1), write(ownGeneration+4, 1)))
+	f.Add(script(write(pageLent, 1), write(pageLoans+loanEnd, 100), write(pageLoans+loanRegion, 1), write(ownHead, 100)))
+	f.Add(script(write(pageLent, 1), write(pageLoans+loanEnd, 100), write(ownHead, 100)))
+	f.Add(script(write(peerHead, 1<<20), write(peerTail, 1<<20), write(ownHead, 5)))
 }
 
-// open maps what came with an answer: the page first.
+// open maps the memory of an answer: the page first.
 func (a answer) open(t testing.TB) (memory [][]byte) {
 	t.Helper()
 	for i, fd := range a.files[1:] {
@@ -71,8 +71,8 @@ func (a answer) open(t testing.TB) (memory [][]byte) {
 	return memory
 }
 
-// FuzzPages: whatever an application of the engine copier or bpf writes into its
-// page, the broker goes on, and nobody gets bytes of another connection.
+// FuzzPages: whatever a process with the engine copier or bpf writes into its page, the broker
+// keeps serving, and no connection gets bytes of another one.
 func FuzzPages(f *testing.F) {
 	_, socket := serve(f, nil)
 	a, b := greeted(f, socket), greeted(f, socket)
@@ -91,7 +91,7 @@ func FuzzPages(f *testing.F) {
 			bystander, peer := connect(a, b, engine)
 			page, quiet := first.open(t)[0], bystander.open(t)[0]
 			src := make([]byte, 4096)
-			strokes(t, page, script, func() {
+			writePage(t, page, script, func() {
 				if engine == pipe.Copier {
 					_, _ = unix.Write(first.files[0], []byte{0})
 				} else {
@@ -111,8 +111,8 @@ func FuzzPages(f *testing.F) {
 	})
 }
 
-// victim starts a program that says at which port it serves, and ends without an
-// error when its input does.
+// victim starts a program that prints the port on which it serves, and that exits with status
+// 0 at EOF of its input.
 func victim(f *testing.F, cmd *exec.Cmd) (port uint16) {
 	f.Helper()
 	cmd.Stderr = os.Stderr
@@ -139,8 +139,8 @@ func victim(f *testing.F, cmd *exec.Cmd) (port uint16) {
 	return port
 }
 
-// FuzzVictim: whatever a peer of the engine sealed writes into its page, the
-// library gives an error at most.
+// FuzzVictim: whatever a peer with the engine sealed writes into its page, the library returns
+// at most an error.
 func FuzzVictim(f *testing.F) {
 	_, socket := serve(f, nil)
 	cmd := command(f, socket, "victim", "ENGINE=sealed")
@@ -157,13 +157,13 @@ func FuzzVictim(f *testing.F) {
 		end := c.ask(want)
 		for last := time.Now().Add(20 * time.Second); end.errno == unix.ECONNREFUSED; end = c.ask(want) {
 			if time.Now().After(last) {
-				t.Fatal("it accepts nobody any more")
+				t.Fatal("the program no longer accepts connections")
 			}
 			time.Sleep(time.Millisecond) // its backlog is full
 		}
 		page := end.open(t)[0]
 		c.must(message{op: opMapped, id: end.id})
-		strokes(t, page, script, func() { _ = unix.Sendto(end.files[0], []byte{0}, unix.MSG_DONTWAIT, nil) })
+		writePage(t, page, script, func() { _ = unix.Sendto(end.files[0], []byte{0}, unix.MSG_DONTWAIT, nil) })
 		c.must(message{op: opClose, id: end.id})
 	})
 }

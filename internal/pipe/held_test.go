@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// answers fails the test unless the broker still does anything.
+// answers fails the test unless the broker answers.
 func answers(t *testing.T, b *pipe.Broker) {
 	t.Helper()
 	done := make(chan struct{})
@@ -26,12 +26,12 @@ func answers(t *testing.T, b *pipe.Broker) {
 	select {
 	case <-done:
 	case <-time.After(20 * time.Second):
-		panic("the broker hangs") // the end of the test would, too
+		panic("the broker hangs") // the test's cleanup would hang, too
 	}
 }
 
-// stuff writes to a file until it takes no more, and then has it block.
-func stuff(t *testing.T, fd int, piece []byte) {
+// fill writes to a file until it is full, and then makes it blocking.
+func fill(t *testing.T, fd int, piece []byte) {
 	t.Helper()
 	if err := unix.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
@@ -48,8 +48,8 @@ func stuff(t *testing.T, fd int, piece []byte) {
 	}
 }
 
-// Doorbells that an application has filled, and made to block, are rung without
-// waiting for room.
+// The broker does not wait for room in a doorbell that a process has filled and made
+// blocking.
 func TestFullDoorbells(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
@@ -57,30 +57,32 @@ func TestFullDoorbells(t *testing.T) {
 		a, other := greeted(t, socket), greeted(t, socket)
 		name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
 		bell := a.must(message{op: opListen, id: name.id, arg: 4}).files[0]
-		stuff(t, bell, []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+		fill(t, bell, []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 		other.must(message{op: opConnect, engines: 1 << pipe.Unix, name: netip.AddrPortFrom(loopback.Addr(), name.port)})
 		a.must(message{op: opWake, id: name.id})
 		answers(t, b)
 	})
-	t.Run("of an end of TCP", func(t *testing.T) {
+	t.Run("of an attached end", func(t *testing.T) {
 		needBPF(t)
-		client, server := tcpPair(t, nstest.New(t))
-		a, other := greeted(t, socket), greeted(t, socket)
+		ns := nstest.New(t)
+		client, server := tcpPair(t, ns)
+		a, other := greetedIn(t, ns, socket), greetedIn(t, ns, socket)
 		mine := a.attach(client)
 		if len(mine.files) != 1 {
 			t.Fatalf("%+v", mine)
 		}
-		stuff(t, mine.files[0], make([]byte, 4096))
-		other.attach(server)
-		comes(t, "a connection", func() bool {
+		fill(t, mine.files[0], make([]byte, 4096))
+		theirs := other.attach(server)
+		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}, [2]uint64{})
+		eventually(t, "a connection", func() bool {
 			answers(t, b)
 			return len(b.Status().Connections) == 1
 		})
 	})
 }
 
-// More connections wait than a doorbell has room for: all of them can be accepted by
-// who looks at it for each.
+// If more connections wait than a doorbell has room for, a process that reads the doorbell
+// before each accept still accepts all of them.
 func TestLongBacklog(t *testing.T) {
 	t.Parallel()
 	const many = 600
@@ -103,13 +105,13 @@ func TestLongBacklog(t *testing.T) {
 	}
 }
 
-// absent is memory whose first page does not come before the test lets it: who
-// touches it waits. Touched returns when somebody does.
-func absent(t *testing.T) (memory []byte, touched func()) {
+// blockingMemory returns a page whose first access blocks until the test ends, by userfaultfd.
+// touched returns when a thread has accessed it.
+func blockingMemory(t *testing.T) (memory []byte, touched func()) {
 	t.Helper()
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0) // poll(2) fails at a blocking one
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0) // poll(2) fails on a blocking one
 	if errno == unix.ENOSYS {
-		t.Skip("missing: userfaultfd, which this kernel has not")
+		t.Skip("missing: userfaultfd in this kernel")
 	}
 	if errno != 0 {
 		t.Fatalf("userfaultfd: %v", errno)
@@ -120,7 +122,7 @@ func absent(t *testing.T) (memory []byte, touched func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Munmap(memory) })
-	t.Cleanup(func() { file.Close() }) // before that: then it comes
+	t.Cleanup(func() { file.Close() }) // before the munmap: ends the wait
 	const uffdioAPI, uffdioRegister, api, missing = 0xc018aa3f, 0xc020aa00, 0xaa, 1
 	hello := [3]uint64{api}
 	register := [4]uint64{uint64(addr(memory)), uint64(len(memory)), missing}
@@ -133,15 +135,15 @@ func absent(t *testing.T) (memory []byte, touched func()) {
 	return memory, func() {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if n, err := unix.Poll(p, 20000); n != 1 || p[0].Revents != unix.POLLIN {
-			t.Fatalf("nobody touches it: %v", err)
+			t.Fatalf("no thread accesses the page: %v", err)
 		}
 	}
 }
 
-// holdLock keeps a socket's lock until the test ends, by a call that waits for memory.
+// holdLock holds a socket's lock until the test ends, by a system call that waits for memory.
 func holdLock(t *testing.T, fd int) {
 	t.Helper()
-	memory, touched := absent(t)
+	memory, touched := blockingMemory(t)
 	filter := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&memory[0]))}
 	go func() {
 		runtime.LockOSThread() // which ends with the goroutine
@@ -159,8 +161,8 @@ func holdLock(t *testing.T, fd int) {
 	touched()
 }
 
-// An application that keeps its doorbell's lock, by a call of the kernel that waits
-// for memory, keeps nobody else.
+// A process that holds its doorbell's lock, by a system call that waits for memory, does not
+// block the broker.
 func TestHeldDoorbell(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -171,7 +173,7 @@ func TestHeldDoorbell(t *testing.T) {
 			holdLock(t, first.files[0])
 			other.conn.Close()
 			a.conn.Close()
-			comes(t, "the end of the connection", func() bool {
+			eventually(t, "the end of the connection", func() bool {
 				answers(t, b)
 				return len(b.Status().Connections) == 0
 			})

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pipe"
 )
 
@@ -34,16 +35,19 @@ const (
 	opDetach
 	opLend
 	opTakeBack
+	opToken
+	opArrived
+	opProven
 )
 
-// client speaks the protocol as it likes. It lives in the namespace of the test.
+// client sends arbitrary packets to the broker. It runs in the test's network namespace.
 type client struct {
 	t    testing.TB
 	conn *net.UnixConn
 }
 
-// message is a request; answer what came back. Of opBind and opConnect, name is where
-// the TCP socket that goes with it is bound to, or connected to.
+// message is a request, answer its reply. With opBind or opConnect, name is the address that
+// the attached TCP socket is bound or connected to.
 type message struct {
 	op, id, arg, engines uint32
 	name                 netip.AddrPort
@@ -51,7 +55,7 @@ type message struct {
 }
 
 // wireVersion of the protocol.
-const wireVersion = 3
+const wireVersion = 4
 
 type answer struct {
 	errno  unix.Errno
@@ -59,9 +63,10 @@ type answer struct {
 	size   uint64
 	port   uint16
 	files  []int
-	ended  bool // the broker has let the session go
+	ended  bool // the broker has closed the session
 	engine uint32
-	number uint32 // a generation, or a region's
+	number uint32   // of a generation or a region
+	secret [32]byte // of opAttached, the token
 }
 
 func dial(t testing.TB, socket string) client {
@@ -74,11 +79,23 @@ func dial(t testing.TB, socket string) client {
 	return client{t, conn}
 }
 
-// greeted is a client that has said hello.
+// greeted returns a client that has sent hello.
 func greeted(t testing.TB, socket string) client {
 	c := dial(t, socket)
 	if a := c.ask(message{op: opHello, arg: wireVersion}); a.errno != 0 || a.ended {
 		t.Fatalf("%+v", a)
+	}
+	return c
+}
+
+// greetedIn is a client of a network namespace.
+func greetedIn(t testing.TB, ns, socket string) (c client) {
+	t.Helper()
+	if err := netns.Do(ns, func() error {
+		c = greeted(t, socket)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	return c
 }
@@ -105,7 +122,7 @@ func (c client) ask(m message) answer {
 	return c.sendWith(m.packet(), unix.UnixRights(fd))
 }
 
-// tcp makes the socket that a request hands over.
+// tcp creates the socket to attach to a request.
 func (m message) tcp() (fd int, err error) {
 	flags := unix.SOCK_STREAM | unix.SOCK_CLOEXEC
 	if m.op == opBind {
@@ -151,6 +168,8 @@ func (c client) sendWith(packet, rights []byte) (a answer) {
 		engine: binary.NativeEndian.Uint32(buf[8:]), number: binary.NativeEndian.Uint32(buf[12:]),
 		port: binary.NativeEndian.Uint16(buf[34:]), size: binary.NativeEndian.Uint64(buf[40:]),
 	}
+	copy(a.secret[:16], buf[16:])
+	copy(a.secret[16:], buf[48:])
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
 		c.t.Fatal(err)
@@ -170,7 +189,7 @@ func (c client) sendWith(packet, rights []byte) (a answer) {
 	return a
 }
 
-// must is ask for what has to work.
+// must is ask, and fails the test on an error.
 func (c client) must(m message) answer {
 	c.t.Helper()
 	a := c.ask(m)
@@ -182,7 +201,7 @@ func (c client) must(m message) answer {
 
 var loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 
-// connect makes a connection between two sessions: first is the client's.
+// connect creates a connection between two sessions; first is the client's end.
 func connect(a, b client, engine pipe.Engine) (first, second answer) {
 	engines := uint32(1) << engine
 	name := b.must(message{op: opBind, engines: engines, name: loopback})
@@ -193,7 +212,7 @@ func connect(a, b client, engine pipe.Engine) (first, second answer) {
 	return first, second
 }
 
-// Whoever does not speak the protocol is let go, and nobody else hears of it.
+// The broker disconnects a client that violates the protocol, and keeps serving others.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -225,16 +244,16 @@ func TestGarbage(t *testing.T) {
 	other.must(message{op: opBind, name: loopback})
 }
 
-// Nobody gets at what another session has, by no number.
+// A session cannot use handles of another session, whatever number it guesses.
 func TestForgedNumbers(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	a, b, thief := greeted(t, socket), greeted(t, socket), greeted(t, socket)
+	a, b, intruder := greeted(t, socket), greeted(t, socket), greeted(t, socket)
 	first, second := connect(a, b, pipe.Sealed)
 	a.must(message{op: opMapped, id: first.id})
 	for id := range max(first.id, second.id) + 10 {
 		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose, opWake, opEnded, opLend, opTakeBack} {
-			if got := thief.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
+			if got := intruder.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
 				t.Errorf("operation %d, number %d: %+v", op, id, got)
 			}
 		}
@@ -242,8 +261,8 @@ func TestForgedNumbers(t *testing.T) {
 	b.must(message{op: opRing, id: second.id})
 }
 
-// The receiver of a sealed ring cannot write to it by any way, and nobody can
-// change its size.
+// The receiver of a sealed ring has no means to write to it, and no process can change its
+// size.
 func TestSealedIsReadOnly(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -289,7 +308,7 @@ func TestSealedIsReadOnly(t *testing.T) {
 		_ = unix.Munmap(read)
 		again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
-			again = -1 // that is right, too
+			again = -1 // refused: correct as well
 		} else {
 			defer unix.Close(again)
 		}
@@ -316,7 +335,7 @@ func TestSealedIsReadOnly(t *testing.T) {
 	}
 }
 
-// A ring grows to what there is, and only upwards.
+// A ring only grows, up to the largest size.
 func TestGrowBounds(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -327,19 +346,19 @@ func TestGrowBounds(t *testing.T) {
 	}
 	a.must(message{op: opMapped, id: first.id})
 	if got := a.ask(message{op: opGrow, id: first.id, size: 1 << 16}); got.errno != unix.EINVAL {
-		t.Errorf("to its size: %+v", got)
+		t.Errorf("to its current size: %+v", got)
 	}
 	if got := a.must(message{op: opGrow, id: first.id, size: 1 << 63}); got.size != 4<<20 {
-		t.Errorf("to the most: %+v", got)
+		t.Errorf("to the largest size: %+v", got)
 	}
 	a.must(message{op: opMapped, id: first.id, arg: 1})
 	if got := a.ask(message{op: opGrow, id: first.id, size: 1 << 63}); got.errno != unix.EINVAL {
-		t.Errorf("beyond the most: %+v", got)
+		t.Errorf("beyond the largest size: %+v", got)
 	}
 }
 
-// A client that sends file descriptors, or does not read, costs nobody anything.
-// Not beside others: they open files, too.
+// The broker closes superfluous file descriptors, and a client that does not read does not
+// delay others. Not parallel: other tests open files, too.
 func TestRudeClient(t *testing.T) {
 	_, socket := serve(t, nil)
 	rude, other := greeted(t, socket), greeted(t, socket)
@@ -357,13 +376,13 @@ func TestRudeClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(after) > len(files)+50 { // what is closed may take a while
+	if len(after) > len(files)+50 { // files are closed with a delay
 		t.Errorf("%d files are open, before %d", len(after), len(files))
 	}
 	_ = rude.conn.Close()
 }
 
-// However wrong the packets are, the others go on.
+// Whatever packets a client sends, the broker keeps serving others.
 func FuzzSession(f *testing.F) {
 	_, socket := serve(f, nil)
 	peer := greeted(f, socket)
@@ -387,7 +406,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// rightsFor makes the socket that a packet needs to be more than refused.
+// rightsFor creates the socket that a valid packet has attached.
 func rightsFor(t *testing.T, packet []byte, port uint16) []byte {
 	m := message{op: binary.NativeEndian.Uint32(append(packet[:len(packet):len(packet)], 0, 0, 0, 0)), name: loopback}
 	if m.op != opBind && m.op != opConnect {

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// What the library exports is what its header, its version script and its man
-// pages have.
+// The library's exported symbols, its header, its version script and its man pages agree.
 func TestExports(t *testing.T) {
 	t.Parallel()
 	const dir = "../../libsconpipe"
@@ -39,8 +38,8 @@ func TestExports(t *testing.T) {
 		}
 	}
 	out := t.TempDir()
-	if words, err := exec.Command("make", "-j2", "-C", dir, "install", "OUT="+out, "DESTDIR="+out, "CFLAGS=-O0").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, words)
+	if output, err := exec.Command("make", "-j2", "-C", dir, "install", "OUT="+out, "DESTDIR="+out, "CFLAGS=-O0").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
 	}
 	for name, options := range map[string][]string{"libsconpipe.so.1": {"--dynamic"}, "libsconpipe.a": {"--extern-only"}} {
 		arguments := append(options, "--defined-only", filepath.Join(out, "usr/local/lib", name))

@@ -17,11 +17,11 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// kills are how many processes are killed, while both sides send what they can.
+// kills is the number of processes that the test kills while both sides send.
 const kills = 24
 
-// Whichever side is killed, at whatever moment: the other one gets what was sent,
-// then the error, and nothing is left.
+// Whichever side is killed, at any time, the other side receives the sent bytes, then the
+// error, and the broker releases everything.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -39,7 +39,7 @@ func TestKills(t *testing.T) {
 		if i/len(all)%2 == 1 {
 			victim, survivor = server, client
 		}
-		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond) // it may be anywhere
+		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond) // at any point of the program
 		if err := victim.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +53,8 @@ func TestKills(t *testing.T) {
 	t.Logf("the other side ended after %v at most", longest)
 }
 
-// The broker is killed under load: connections that it copies for, or its program,
-// end at both sides; others end with their peer at the latest.
+// The broker is killed under load: connections of the engines copier and bpf end at both
+// sides; others end with their peer at the latest.
 func TestBrokerKilled(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -65,15 +65,15 @@ func TestBrokerKilled(t *testing.T) {
 			port := begin(t, ns, server)
 			client := command(t, socket, "stream", "ENGINE="+engine.String(), "ROLE=client", "PORT="+port)
 			begin(t, ns, client)
-			comesMore(t, client.Process.Pid)
+			awaitProgress(t, client.Process.Pid)
 			if err := broker.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			_ = broker.Wait()
 			survivors := []*exec.Cmd{server, client}
 			if engine == pipe.Sealed || engine == pipe.Unix {
-				if engine == pipe.Unix { // a ring that was growing ends the connection
-					comesMore(t, client.Process.Pid)
+				if engine == pipe.Unix { // with sealed, a failed growth may end the connection first
+					awaitProgress(t, client.Process.Pid)
 				}
 				if err := client.Process.Kill(); err != nil {
 					t.Fatal(err)
@@ -91,7 +91,7 @@ func TestBrokerKilled(t *testing.T) {
 	}
 }
 
-// Who waits for connections hears that the broker has ended.
+// A listening process gets an error when the broker has ended.
 func TestListenersOfEndedBroker(t *testing.T) {
 	t.Parallel()
 	broker, socket := startBroker(t)
@@ -115,13 +115,13 @@ func TestListenersOfEndedBroker(t *testing.T) {
 	}
 }
 
-// A broker that is stopped is given up by who asks it, and asked anew when it goes on.
+// Requests to a stopped broker time out, and succeed again when it continues.
 func TestBrokerStopped(t *testing.T) {
 	t.Parallel()
 	whileStopped(t, "silent", pipe.Sealed)
 }
 
-// A socket that is closed while the broker connects it leaves nothing.
+// A socket that is closed while the broker connects it leaves nothing behind.
 func TestClosedHalfway(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -129,7 +129,7 @@ func TestClosedHalfway(t *testing.T) {
 	}
 }
 
-// whileStopped runs a topic that has the broker go on again that is stopped for it.
+// whileStopped stops a broker and runs a topic that continues it.
 func whileStopped(t *testing.T, topic string, engine pipe.Engine) {
 	t.Helper()
 	broker, socket := startBroker(t)
@@ -149,7 +149,7 @@ func whileStopped(t *testing.T, topic string, engine pipe.Engine) {
 	}
 }
 
-// stop returns when all threads of a child have stopped.
+// stop stops a child, and returns when all its threads have stopped.
 func stop(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
@@ -167,7 +167,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// begin starts one, and returns what it says first.
+// begin starts a command, and returns its first line.
 func begin(t *testing.T, ns string, cmd *exec.Cmd) string {
 	t.Helper()
 	cmd.Stderr = os.Stderr

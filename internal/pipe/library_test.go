@@ -20,7 +20,8 @@ import (
 	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
-// serve starts a broker that is gone, with all that it held, when the test ends.
+// serve starts a broker. The cleanup waits until no session, name, connection or ring is left,
+// and closes the broker.
 func serve(t testing.TB, change func(*pipe.Options)) (b *pipe.Broker, socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "p")
@@ -42,7 +43,7 @@ func serve(t testing.TB, change func(*pipe.Options)) (b *pipe.Broker, socket str
 				break
 			}
 			if time.Now().After(end) {
-				t.Errorf("something is left: %+v", s)
+				t.Errorf("not released: %+v", s)
 				break
 			}
 		}
@@ -53,7 +54,7 @@ func serve(t testing.TB, change func(*pipe.Options)) (b *pipe.Broker, socket str
 	return b, socket
 }
 
-// command is a topic of the library's tests.
+// command returns the library's test program with a topic.
 func command(t testing.TB, socket, topic string, env ...string) *exec.Cmd {
 	t.Helper()
 	path, err := program()
@@ -65,7 +66,7 @@ func command(t testing.TB, socket, topic string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// runTopic runs one to its end.
+// runTopic runs a topic in a network namespace and waits for its end.
 func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
 	t.Helper()
 	cmd := command(t, socket, topic, env...)
@@ -80,7 +81,7 @@ func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
 	}
 }
 
-// topics are those of libsconpipe/test that need nothing special.
+// topics of libsconpipe/test that need no further options.
 const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files absent"
 
 func TestLibrary(t *testing.T) {
@@ -97,39 +98,39 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// What was received by the engine sealed is the receiver's alone.
+// A sender cannot change bytes that the receiver has received by the engine sealed.
 func TestAltered(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
 	runTopic(t, nstest.New(t), socket, "altered", "ENGINE=sealed")
 }
 
-// manyConnections are as many as the paper has.
+// manyConnections is the number of connections in the paper's evaluation (PipeDevice).
 const manyConnections = 4096
 
-// Many connections at a time: both ends of each are in one process, and the
-// broker in this one.
+// Many connections exist at the same time. One process has both ends of each, and this
+// process is the broker.
 func TestManyConnections(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
 	if most := uint64(4*manyConnections + 1000); files.Max < most {
-		t.Skipf("missing: %d open files, of which a process may have %d here", most, files.Max)
+		t.Skipf("missing: a limit of %d open files; here it is %d", most, files.Max)
 	}
 	for _, engine := range engines(t) {
 		t.Run(engine.String(), func(t *testing.T) {
-			_, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 4 << 30 })
+			_, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit, o.Share = 4<<30, 100 })
 			count := manyConnections
 			if engine == pipe.Sealed || engine == pipe.Copier {
-				count /= 8 // who asks for these has few
+				count /= 8 // these take more memory and time per connection
 			}
 			runTopic(t, nstest.New(t), socket, "many", "ENGINE="+engine.String(), fmt.Sprintf("COUNT=%d", count))
 		})
 	}
 }
 
-// The memory of all rings is bounded, and one container takes half of it.
+// The memory of all rings is bounded, and one container gets half of it at most.
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
 	for _, engine := range ringEngines(t) {
@@ -143,13 +144,13 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// Who may take the UNIX socket does when there is no memory for rings any more.
-func TestWayOut(t *testing.T) {
+// A connection whose ends accept the engine unix uses it when no memory for rings is left.
+func TestUnixWithoutMemory(t *testing.T) {
 	t.Parallel()
 	for _, engine := range ringEngines(t) {
 		t.Run(engine.String(), func(t *testing.T) {
 			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 1 << 20 })
-			runTopic(t, nstest.New(t), socket, "wayout", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
+			runTopic(t, nstest.New(t), socket, "fallback", "ENGINE="+engine.String(), fmt.Sprintf("LIMIT=%d", 512<<10/ringBytes(engine)))
 			if n := b.Status().Refused["memory"]; n != 0 {
 				t.Errorf("%d refusals counted", n)
 			}
@@ -157,7 +158,7 @@ func TestWayOut(t *testing.T) {
 	}
 }
 
-// How large messages are is known of a name when a connection has ended.
+// A name's message size is that of its last connection that has ended.
 func TestMessageSize(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -176,7 +177,7 @@ func TestMessageSize(t *testing.T) {
 			if err := netns.Do(nstest.New(t), cmd.Start); err != nil {
 				t.Fatal(err)
 			}
-			says := bufio.NewScanner(out)
+			lines := bufio.NewScanner(out)
 			for _, c := range []struct {
 				size  int
 				small bool
@@ -184,8 +185,8 @@ func TestMessageSize(t *testing.T) {
 				if c.size > 0 {
 					fmt.Fprintln(in, c.size)
 				}
-				if !says.Scan() {
-					t.Fatal("it ended")
+				if !lines.Scan() {
+					t.Fatal("the program has ended")
 				}
 				if got := b.SendsSmall(); got != c.small {
 					t.Errorf("messages of %d bytes: small: %v", c.size, got)
@@ -199,7 +200,7 @@ func TestMessageSize(t *testing.T) {
 	}
 }
 
-// What is open is told, and given back when a process is killed.
+// Status shows open connections; the broker releases them when the process is killed.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	for _, engine := range ringEngines(t) {

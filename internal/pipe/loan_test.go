@@ -9,7 +9,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// Places in an end's page.
+// Offsets in an end's page and in a loan: libsconpipe/src/page.h.
 const (
 	pageLent   = 896
 	pageLoans  = 1024
@@ -19,7 +19,7 @@ const (
 	loanRegion = 24
 )
 
-// buffer is memory to send from: of a file that cannot be taken away.
+// buffer creates a memfd of size bytes with those seals, and maps it.
 func buffer(t *testing.T, size, seals int) (file int, memory []byte) {
 	t.Helper()
 	file, err := unix.MemfdCreate("buffer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -46,8 +46,8 @@ func (c client) lend(id uint32, file int) answer {
 	return c.sendWith(message{op: opLend, id: id}.packet(), unix.UnixRights(file))
 }
 
-// lend notes a loan of the next positions.
-func (l lane) lend(start, end, offset uint64, region byte) {
+// lend writes a loan into the page.
+func (l mappedEnd) lend(start, end, offset uint64, region byte) {
 	n := load(l.page, pageLent)
 	at := pageLoans + int(n)*32
 	store(l.page, at+loanStart, start)
@@ -57,14 +57,14 @@ func (l lane) lend(start, end, offset uint64, region byte) {
 	store(l.page, pageLent, n+1)
 }
 
-// Bytes come from where they were lent, and from the ring before and after.
+// Bytes of a loan come from its buffer, those before and after it from the ring.
 func TestLoan(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	lanes, sessions := openLanes(t, socket)
-	sender, receiver := lanes[0], lanes[1]
+	ends, sessions := openEnds(t, socket)
+	sender, receiver := ends[0], ends[1]
 	file, memory := buffer(t, 1<<16, bufferSeals)
-	clear(memory) // its pages are there now
+	clear(memory) // allocates its pages
 	memory[5000], memory[5999] = 1, 2
 	a := sessions[0].lend(sender.answer.id, file)
 	if a.errno != 0 || a.number != 1 {
@@ -80,14 +80,14 @@ func TestLoan(t *testing.T) {
 			t.Errorf("byte %d is %d, want %d", at, got, want)
 		}
 	}
-	// A loan that was taken back: its bytes are in the ring.
+	// A loan that the sender has ended: its bytes are in the ring.
 	sender.send[2001] = 5
 	sender.lend(2001, 3001, 0, 0)
 	store(sender.page, ownHead, 3001)
 	sender.ring()
 	receiver.await(peerHead, 3001)
 	if receiver.recv[2001] != 5 {
-		t.Error("a loan that was taken back was read")
+		t.Error("the bytes do not come from the ring")
 	}
 	sessions[0].must(message{op: opTakeBack, id: sender.answer.id, arg: 1})
 	if got := sessions[0].ask(message{op: opTakeBack, id: sender.answer.id, arg: 1}); got.errno != unix.EINVAL {
@@ -95,12 +95,12 @@ func TestLoan(t *testing.T) {
 	}
 }
 
-// Memory that could be taken away, or that is not there, is not borrowed.
-func TestLoanOfWhat(t *testing.T) {
+// The broker refuses buffers whose pages can be removed or are not allocated.
+func TestLendRefused(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	lanes, sessions := openLanes(t, socket)
-	id := lanes[0].answer.id
+	ends, sessions := openEnds(t, socket)
+	id := ends[0].answer.id
 	for name, seals := range map[string]int{
 		"shrinks": unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE,
 		"holes":   unix.F_SEAL_SHRINK,
@@ -111,20 +111,20 @@ func TestLoanOfWhat(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	absent, _ := buffer(t, 1<<16, bufferSeals)
-	if got := sessions[0].lend(id, absent); got.errno != unix.EINVAL {
-		t.Errorf("without pages: %+v", got)
+	sparse, _ := buffer(t, 1<<16, bufferSeals)
+	if got := sessions[0].lend(id, sparse); got.errno != unix.EINVAL {
+		t.Errorf("unallocated pages: %+v", got)
 	}
-	if got := sessions[0].lend(id, lanes[0].answer.files[0]); got.errno != unix.EPERM {
+	if got := sessions[0].lend(id, ends[0].answer.files[0]); got.errno != unix.EPERM {
 		t.Errorf("a socket: %+v", got)
 	}
 	if got := sessions[0].ask(message{op: opLend, id: id}); got.errno != unix.EBADF {
-		t.Errorf("nothing: %+v", got)
+		t.Errorf("no file: %+v", got)
 	}
 	file, memory := buffer(t, 1<<16, bufferSeals)
 	clear(memory)
 	if err := unix.Fallocate(file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); !errors.Is(err, unix.EPERM) {
-		t.Errorf("a hole in what can be lent: %v", err)
+		t.Errorf("a hole in a buffer that can be lent: %v", err)
 	}
 	for range 8 {
 		if got := sessions[0].lend(id, file); got.errno != 0 {
@@ -141,31 +141,31 @@ func TestLoanOfWhat(t *testing.T) {
 	}
 }
 
-// A loan that cannot be ends its connection.
-func TestLoanLies(t *testing.T) {
+// An invalid loan resets its connection.
+func TestInvalidLoans(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
-	for name, lie := range map[string]func(lane){
-		"of no region":       func(s lane) { s.lend(0, 1000, 0, 2) },
-		"of region 255":      func(s lane) { s.lend(0, 1000, 0, 255) },
-		"beyond the region":  func(s lane) { s.lend(0, 1000, 1<<16-999, 1) },
-		"far beyond it":      func(s lane) { s.lend(0, 1000, 1<<63, 1) },
-		"without a byte":     func(s lane) { s.lend(10, 10, 0, 1) },
-		"ends before":        func(s lane) { s.lend(10, 9, 0, 1) },
-		"more than there is": func(s lane) { store(s.page, pageLent, 65) },
+	for name, write := range map[string]func(mappedEnd){
+		"unknown region":        func(s mappedEnd) { s.lend(0, 1000, 0, 2) },
+		"region 255":            func(s mappedEnd) { s.lend(0, 1000, 0, 255) },
+		"beyond the region":     func(s mappedEnd) { s.lend(0, 1000, 1<<16-999, 1) },
+		"huge offset":           func(s mappedEnd) { s.lend(0, 1000, 1<<63, 1) },
+		"empty":                 func(s mappedEnd) { s.lend(10, 10, 0, 1) },
+		"end before start":      func(s mappedEnd) { s.lend(10, 9, 0, 1) },
+		"more loans than slots": func(s mappedEnd) { store(s.page, pageLent, 65) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			lanes, sessions := openLanes(t, socket)
+			ends, sessions := openEnds(t, socket)
 			file, memory := buffer(t, 1<<16, bufferSeals)
 			clear(memory)
-			if a := sessions[0].lend(lanes[0].answer.id, file); a.errno != 0 {
+			if a := sessions[0].lend(ends[0].answer.id, file); a.errno != 0 {
 				t.Fatalf("%+v", a)
 			}
-			lie(lanes[0])
-			store(lanes[0].page, ownHead, 1000)
-			lanes[0].ring()
-			lanes[0].ended()
-			lanes[1].ended()
+			write(ends[0])
+			store(ends[0].page, ownHead, 1000)
+			ends[0].ring()
+			ends[0].ended()
+			ends[1].ended()
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// scratch holds what is built while the tests run.
+// scratch is a directory for programs that the tests build.
 var scratch string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -22,6 +22,9 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	if socket := os.Getenv("SCON_TEST_BROKER"); socket != "" {
 		return serveBroker(socket)
+	}
+	if socket := os.Getenv("SCON_TEST_HOSTILE"); socket != "" {
+		return runHostile(socket)
 	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "scon-pipe-"); err != nil {
@@ -37,8 +40,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// program builds libsconpipe's test program, with sanitizers, and returns its
-// path.
+// program builds libsconpipe's test program with sanitizers, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	if s := os.Getenv("SCON_SANITIZE"); s != "" {
 		return buildProgram(s)
@@ -46,7 +48,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return buildProgram("address,undefined")
 })
 
-// programOfThreads is the same with the sanitizer of threads.
+// programOfThreads is the same with ThreadSanitizer.
 var programOfThreads = sync.OnceValues(func() (string, error) { return buildProgram("thread") })
 
 func buildProgram(sanitize string) (string, error) {
@@ -59,10 +61,10 @@ func buildProgram(sanitize string) (string, error) {
 	return filepath.Join(out, "pipetest"), nil
 }
 
-// engines that this machine has: bpf takes Linux 6.1.
+// engines returns the engines that this machine supports: bpf needs Linux 6.1.
 func engines(t testing.TB) []pipe.Engine { return append(ringEngines(t), pipe.Unix) }
 
-// ringEngines are those that keep bytes in rings.
+// ringEngines returns those that have rings.
 func ringEngines(t testing.TB) []pipe.Engine {
 	t.Helper()
 	if !hasBPF(t) {
@@ -71,7 +73,7 @@ func ringEngines(t testing.TB) []pipe.Engine {
 	return []pipe.Engine{pipe.Sealed, pipe.BPF, pipe.Copier}
 }
 
-// ringBytes is what a new connection counts as.
+// ringBytes returns the memory that a new connection is charged with, in bytes.
 func ringBytes(e pipe.Engine) int64 {
 	if e == pipe.Copier {
 		return 256 << 10
@@ -82,7 +84,7 @@ func ringBytes(e pipe.Engine) int64 {
 func needBPF(t testing.TB) {
 	t.Helper()
 	if !hasBPF(t) {
-		t.Skip("the engine bpf takes Linux 6.1")
+		t.Skip("missing: Linux 6.1, for the engine bpf")
 	}
 }
 

@@ -9,14 +9,14 @@ import (
 )
 
 var (
-	processesGauge   = metrics.Gauge("scon_pipe_processes", "Processes that are connected to the pipe's broker.")
+	processesGauge   = metrics.Gauge("scon_pipe_processes", "Processes connected to the pipe's broker.")
 	connectionsGauge = metrics.Gauge("scon_pipe_connections", "Connections of the pipe.", "engine")
 	memoryGauge      = metrics.Gauge("scon_pipe_memory_bytes", "Memory of the pipe's rings.")
-	limitGauge       = metrics.Gauge("scon_pipe_memory_limit_bytes", "What the pipe's rings may take.")
+	limitGauge       = metrics.Gauge("scon_pipe_memory_limit_bytes", "Memory limit of the pipe's rings.")
 	madeCounter      = metrics.Counter("scon_pipe_connections_made_total", "Connections of the pipe since the broker's start.")
-	refusedCounter   = metrics.Counter("scon_pipe_connections_refused_total", "Connections of the pipe that were refused since the broker's start.", "reason")
-	grownCounter     = metrics.Counter("scon_pipe_rings_grown_total", "Rings of the pipe that became larger since the broker's start.")
-	sentCounter      = metrics.Counter("scon_pipe_sent_bytes_total", "Bytes that ends of the pipe say to have sent since the broker's start.")
+	refusedCounter   = metrics.Counter("scon_pipe_connections_refused_total", "Connections that the broker refused since its start.", "reason")
+	grownCounter     = metrics.Counter("scon_pipe_rings_grown_total", "Rings enlarged since the broker's start.")
+	sentCounter      = metrics.Counter("scon_pipe_sent_bytes_total", "Bytes sent by the pipe's connections since the broker's start, as their ends report.")
 )
 
 // writeMetrics writes the broker's state in Prometheus' text format.

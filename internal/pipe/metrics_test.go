@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe/control"
 )
 
-// Prometheus reads what the broker has, as docs/metrics.md says.
+// The metrics have the broker's values, and docs/metrics.md documents them.
 func TestMetrics(t *testing.T) {
 	families := metricstest.Parse(t, func(w io.Writer) error {
 		return writeMetrics(w, control.Pipe{

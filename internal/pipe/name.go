@@ -10,31 +10,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
-// name is an address and a port that a process has bound.
+// name is an address and a port that a process has bound at the broker.
 type name struct {
 	owner   *session
 	addr    netip.AddrPort
 	engines engineSet
-	// tcp is the process's own TCP socket, which listens there: the kernel has judged
-	// whether the process may have the name, and nobody else has it.
+	// tcp is the process's own TCP socket, which listens there: the kernel has decided
+	// that the process may bind the address, and it is bound only once.
 	tcp   *tcpSocket
 	freed chan struct{} // closed with tcp
 
 	// Guarded by the broker's lock.
 	backlog int
-	waiting []*end   // the server's ends of connections that nobody has accepted
-	ready   *os.File // doorbell of the backlog, nil until it listens
-	owners  *os.File // the process's end of it; EOF when the name is removed
-	unrung  bool     // the doorbell was full: some waiting connections have no packet
-	message uint64   // mean size in the connection that ended last, bytes; 0: none
+	waiting quota.Queue[*end] // server's ends of connections that are not accepted yet, by client
+	ready   *os.File          // doorbell of the backlog; nil until listen
+	owners  *os.File          // the process's end of the doorbell; EOF when the name is removed
+	unrung  bool              // the doorbell was full: some waiting connections are not signaled yet
+	message uint64            // mean size in the last ended connection, bytes; 0: unknown
 }
 
 const (
 	// mostSmall is the largest mean size of small messages, in bytes.
 	mostSmall = 4 << 10
-	// fewestMessages is how many a connection needs for a mean that counts.
+	// fewestMessages a connection must have for a meaningful mean.
 	fewestMessages = 16
 )
 
@@ -45,19 +46,22 @@ func (n *name) sendsSmall() bool {
 	return n.message > 0 && n.message <= mostSmall
 }
 
-// mostBacklog is the kernel's net.core.somaxconn, by default.
+// mostBacklog equals the default of net.core.somaxconn.
 const mostBacklog = 4096
 
-// bind takes the TCP socket that the process has bound, and accepts there.
+// bind makes a name of a listening TCP socket of the process, and accepts there.
 func (s *session) bind(r request) (answer reply, err error) {
 	tcp, err := s.takeTCP(r.file, true)
 	if err != nil {
-		return answer, fmt.Errorf("take a TCP socket that listens: %w", err)
+		return answer, fmt.Errorf("take a listening TCP socket: %w", err)
 	}
 	n := &name{owner: s, engines: r.Engines, tcp: tcp, addr: tcp.local, freed: make(chan struct{})}
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	id, err := s.newID()
+	if err == nil {
+		err = s.b.takeBoth(s.owner, quota.Names, 1, filesOfName)
+	}
 	if err != nil {
 		tcp.close()
 		return answer, err
@@ -68,7 +72,7 @@ func (s *session) bind(r request) (answer reply, err error) {
 	return reply{ID: id, Local: n.addr}, nil
 }
 
-// listen opens a name for connections.
+// listen lets a name receive connections and returns its doorbell.
 func (s *session) listen(r request) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -88,25 +92,46 @@ func (s *session) listen(r request) (answer reply, err error) {
 	return answer, keep(&answer, nil)
 }
 
-// enqueue puts the server's end of a connection into the backlog. The lock is
-// held.
+// enqueue adds the server's end of a connection to the backlog. The lock is held.
 func (n *name) enqueue(e *end) error {
 	if n.ready == nil || n.owner.over || !n.owner.b.names[n] {
 		return unix.ECONNREFUSED
 	}
-	if len(n.waiting) >= n.backlog {
-		return fmt.Errorf("the backlog of %v is full: %w", n.addr, unix.ECONNREFUSED)
+	client := e.peer().owner.owner
+	if err := n.owner.b.take(client, quota.Pending, 1); err != nil {
+		return err
 	}
-	n.waiting = append(n.waiting, e)
+	if n.waiting.Len() >= n.backlog {
+		out, ok := n.waiting.Yield(client)
+		if !ok {
+			n.owner.b.ledger.Give(client, quota.Pending, 1)
+			return fmt.Errorf("the backlog of %v is full: %w", n.addr, unix.ECONNREFUSED)
+		}
+		n.owner.b.counts.Refused["backlog"]++
+		out.dismiss()
+	}
+	n.waiting.Push(client, e)
 	n.signal()
 	return nil
 }
 
-// signal sends one packet for a waiting connection. A full doorbell gets the rest as
-// connections are accepted.
+// dismiss resets a connection that was not accepted. The lock is held.
+func (e *end) dismiss() {
+	e.unqueue()
+	e.connection.died = true
+	e.connection.leave(e)
+}
+
+// unqueue returns a connection's unit of quota.Pending. The lock is held.
+func (e *end) unqueue() {
+	e.connection.b.ledger.Give(e.peer().owner.owner, quota.Pending, 1)
+}
+
+// signal sends one packet for a waiting connection. If the doorbell is full, accept sends
+// the rest.
 func (n *name) signal() { n.unrung = !engine.Signal(int(n.ready.Fd())) || n.unrung }
 
-// accept returns the connection that has waited longest.
+// accept returns a waiting connection. The clients' containers are served round-robin.
 func (s *session) accept(r request) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -117,20 +142,21 @@ func (s *session) accept(r request) (answer reply, err error) {
 	if n.ready == nil {
 		return answer, unix.EINVAL
 	}
-	if len(n.waiting) == 0 {
+	if n.waiting.Len() == 0 {
 		return answer, unix.EAGAIN
 	}
 	id, err := s.newID()
 	if err != nil {
 		return answer, err
 	}
-	e := n.waiting[0]
+	e, _ := n.waiting.Next()
 	answer = e.reply(id)
 	if err := keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
-	n.waiting = n.waiting[1:]
-	if n.unrung = n.unrung && len(n.waiting) > 0; n.unrung {
+	n.waiting.Pop()
+	e.unqueue()
+	if n.unrung = n.unrung && n.waiting.Len() > 0; n.unrung {
 		n.signal()
 	}
 	e.owner = s
@@ -138,20 +164,19 @@ func (s *session) accept(r request) (answer reply, err error) {
 	return answer, nil
 }
 
-// remove deletes a name and the connections that wait there. The lock is held.
+// remove deletes a name and resets its waiting connections. The lock is held.
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
-	go func() { // without the lock: it may hang
+	go func() { // without the lock: the process may hold the socket's
 		n.tcp.stopListening()
 		n.tcp.file.Close()
 		close(n.freed)
 	}()
 	n.owner.b.proofs.dropStrangers(n)
-	for _, e := range n.waiting {
-		e.connection.died = true
-		e.connection.leave(e)
-	}
-	n.waiting = nil
+	n.waiting.Each((*end).dismiss)
+	n.waiting.Clear()
+	n.owner.b.ledger.Give(n.owner.owner, quota.Names, 1)
+	n.owner.b.ledger.Give(n.owner.owner, quota.Files, filesOfName)
 	if n.ready != nil {
 		n.ready.Close()
 		n.owners.Close()
@@ -172,11 +197,11 @@ func (n *name) acceptAll() {
 	for n.tcp.readable(time.Time{}) == nil {
 		tcp, err := n.tcp.accept()
 		if err == nil {
-			b.running.Go(func() { b.proofs.meet(n, tcp) })
+			b.running.Go(func() { b.proofs.identify(n, tcp) })
 			continue
 		}
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, errNoTCP) {
-			continue // it has gone again
+			continue // closed by the client
 		}
 		b.log.Debug("pipe: accept TCP", "name", n.addr, "error", err)
 		if !b.pause() {

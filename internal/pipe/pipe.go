@@ -1,22 +1,21 @@
-// Package pipe is the broker of bulk data between containers of one host: it
-// pairs ends by name, asks whether the network lets them talk, and owns the
-// memory that they exchange bytes by. No byte passes through it, but with the
-// engine copier.
+// Package pipe is the broker of bulk data between containers of one host, after the
+// PD Driver of the paper PipeDevice. It pairs two processes by name, checks that the
+// network lets them talk, and owns the memory of their connection. Only the engine
+// copier moves bytes in the broker.
 //
-// The way of a connection:
+// A connection, step by step:
 //
-//  1. A process connects to the broker's socket (session.go); its network
-//     namespace says which container it is of.
-//  2. It binds a TCP socket of its own to a name, an address and a port, and hands
-//     it over; the broker accepts there (name.go).
-//  3. Another process connects a TCP socket of its own to that name and hands it over.
-//     Random bytes of the broker have to cross that TCP connection both ways
-//     (proof.go): the network decides who may talk to whom.
-//  4. An engine (a folder each) makes the memory, each end gets what it may have, and
-//     a socket to wake the other one with.
-//  5. When a process dies its pidfd says so, and the broker ends its
-//     connections. When rules change each connection proves itself again
-//     (recheck.go).
+//  1. A process connects to the broker's socket (session.go). The network namespace of
+//     that socket identifies the container.
+//  2. A server binds a TCP socket of its own to a name, which is an address and a port,
+//     and passes it to the broker, which accepts there (name.go).
+//  3. A client connects a TCP socket of its own to that name and passes it to the
+//     broker. Random bytes from the broker must cross that TCP connection in both
+//     directions (proof.go): the network decides which processes may talk.
+//  4. An engine (one folder each) creates the memory. Each end gets the files that it may
+//     map, and a doorbell to wake its peer.
+//  5. When a process dies, its pidfd becomes readable, and the broker ends its
+//     connections. When rules change, each connection proves itself again (recheck.go).
 package pipe
 
 import (
@@ -33,31 +32,38 @@ import (
 
 	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
+	"github.com/scon-project/scon/internal/service"
 )
 
-// Socket is where a broker with that state directory has its socket: in a
-// directory of its own, which is what a container mounts.
+// Socket returns the path of the containers' socket of a broker with that state
+// directory. It has a directory of its own, which containers mount.
 func Socket(stateDir string) string { return filepath.Join(stateDir, "pipe", "pipe.sock") }
 
 // NewCopier makes the engine copier. The lock is the broker's.
 type NewCopier func(log *slog.Logger, lock sync.Locker) engine.Carrier
 
-// Options configure a Broker. All fields but Allow and Copier are needed.
+// Options configure a Broker. All fields but Allow, Share, Engines and Copier
+// are needed.
 type Options struct {
 	// Socket is the path that containers connect to.
 	Socket string
-	// Allow are groups: if there are any, both ends of a connection have to have
-	// addresses in the same one.
+	// Allow lists groups of addresses. Unless it is empty, all addresses of a
+	// connection must be in one group.
 	Allow []netip.Prefix
-	// MemoryLimit bounds all rings together, in bytes. A container may hold half
-	// of it.
+	// MemoryLimit bounds the memory of all rings, in bytes.
 	MemoryLimit int64
-	// Copier makes the engine of that name, as copier.New does. nil: there is none.
+	// Share is the share of each resource that a container may take of the amount that
+	// the others have left, in percent. 0: 50.
+	Share int
+	// Engines lists the engines that connections may use. nil: all.
+	Engines []Engine
+	// Copier makes the engine copier, as copier.New does; nil: no such engine.
 	Copier NewCopier
 	Logger *slog.Logger
 }
 
-// Broker answers the processes that use the pipe.
+// Broker serves the processes that use the pipe.
 type Broker struct {
 	opts      Options
 	log       *slog.Logger
@@ -65,41 +71,42 @@ type Broker struct {
 	ctx       context.Context
 	stop      context.CancelFunc
 	running   sync.WaitGroup
-	changed   chan time.Time // when the network's rules have changed, if they have
+	pulse     *service.Pulse // of recheckAll
+	changed   chan time.Time // time of a change of rules that is not processed yet
 	proofs    proofs
 	distances distances
+	rejecting chan struct{} // semaphore of reject
+	ledger    *quota.Ledger
+	calls     *quota.Gate // calls on sockets that processes share
+	checks    *quota.Gate // proofs after changes of rules
 
-	mu          sync.Mutex // guards what follows, and what hangs on it
+	mu          sync.Mutex // guards the fields below and everything reachable from them
 	sessions    map[*session]bool
 	names       map[*name]bool
 	connections map[*connection]bool
 	lastID      uint32
-	used        int64            // bytes of rings
-	usedBy      map[uint64]int64 // of them, by the container's namespace
 	counts      Counts
-	program     *bpf.Program   // nil until it is wanted
-	noProgram   error          // why it does not work, when that is known
-	copier      engine.Carrier // nil: there is none
+	program     *bpf.Program // of the engine bpf; loaded on first use
+	programs    attempt      // attempts to load it
+	newProgram  func() (*bpf.Program, error)
+	copier      engine.Carrier // nil: no such engine
 	attach      attachments
 }
 
-// Counts are since the broker's start.
+// Counts are totals since the broker's start.
 type Counts struct {
 	Connections uint64            // made
-	Bytes       uint64            // sent in connections that are over
+	Bytes       uint64            // sent in connections that have ended
 	Refused     map[string]uint64 // by reason
 	Grown       uint64            // rings
 }
 
-// mostSessions bounds the processes that are connected, and mostSessionsOfNetns those of
-// one network namespace, so that a container cannot take all.
-const (
-	mostSessions        = 4096
-	mostSessionsOfNetns = 1024
-)
-
-// New makes the socket and serves it.
+// New makes the containers' socket and serves it until Close.
 func New(o Options) (*Broker, error) {
+	ledger, err := newLedger(o)
+	if err != nil {
+		return nil, err
+	}
 	l, err := listen(o.Socket)
 	if err != nil {
 		return nil, err
@@ -107,29 +114,31 @@ func New(o Options) (*Broker, error) {
 	b := &Broker{
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
-		usedBy: make(map[uint64]int64), changed: make(chan time.Time, 1),
+		rejecting: make(chan struct{}, mostRejecting),
+		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs),
+		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
-	if o.Copier != nil {
+	b.newProgram = func() (*bpf.Program, error) { return bpf.New(b.log, &b.mu) }
+	if o.Copier != nil && b.allowsEngine(Copier) {
 		b.copier = o.Copier(o.Logger, &b.mu)
 	}
 	b.proofs.init()
 	b.distances.init()
-	b.attach.waiting = make(map[tcpEnd]*attachment)
+	b.attach.waiting, b.attach.running = make(map[tcpEnd]*attachment), make(map[*crossing]bool)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(b.serve)
-	b.running.Go(b.obey)
+	b.running.Go(b.recheckAll)
 	return b, nil
 }
 
-// listen makes the socket. Any process that can see it may connect: it is mounted for
-// that.
+// listen makes the socket, mode 0666: any process with the mount may connect.
 func listen(path string) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the socket's directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
+	if err := os.Chmod(dir, 0o755); err != nil { // regardless of the umask
 		return nil, fmt.Errorf("set mode of %s: %w", dir, err)
 	}
 	if conn, err := net.Dial("unixpacket", path); err == nil {
@@ -160,7 +169,7 @@ func (b *Broker) Close() error {
 	}
 	b.mu.Unlock()
 	b.running.Wait()
-	if b.copier != nil { // first: its helpers are in the program's cgroup
+	if b.copier != nil { // before the program: its helpers are in the program's cgroup
 		err = errors.Join(err, b.copier.Close())
 	}
 	if b.program != nil {
@@ -172,7 +181,7 @@ func (b *Broker) Close() error {
 	return err
 }
 
-// serve accepts processes.
+// serve accepts processes until the broker ends.
 func (b *Broker) serve() {
 	for {
 		conn, err := b.listener.AcceptUnix()
@@ -186,11 +195,11 @@ func (b *Broker) serve() {
 			}
 			continue
 		}
-		b.running.Go(func() { b.attend(conn) })
+		b.running.Go(func() { b.handle(conn) })
 	}
 }
 
-// pause waits until resources may be free again; false if the broker ends.
+// pause waits 100 ms for resources to become free. It returns false when the broker ends.
 func (b *Broker) pause() bool {
 	select {
 	case <-time.After(100 * time.Millisecond):
@@ -200,7 +209,7 @@ func (b *Broker) pause() bool {
 	}
 }
 
-// refuse counts a reason.
+// refuse counts a refused request by reason.
 func (b *Broker) refuse(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

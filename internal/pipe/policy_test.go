@@ -21,7 +21,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// neighbours are two namespaces with a wire between them, 10.9.0.1 and 10.9.0.2.
+// neighbours returns two namespaces joined by a veth pair, with 10.9.0.1 and 10.9.0.2.
 func neighbours(t *testing.T) (one, two string) {
 	one, two = nstest.New(t), nstest.New(t)
 	nstest.Run(t, one, "ip link add v0 type veth peer name v1 netns "+two+`
@@ -29,7 +29,7 @@ func neighbours(t *testing.T) (one, two string) {
 		ip link set v0 up`)
 	nstest.Run(t, two, `ip addr add 10.9.0.2/24 dev v1
 		ip link set v1 up`)
-	// The kernel may take a moment until it sends by a new device.
+	// The kernel may not send on a new device at once.
 	for end := time.Now().Add(20 * time.Second); ; {
 		err := netns.Do(one, func() error {
 			conn, err := net.DialTimeout("tcp4", "10.9.0.2:1", time.Second)
@@ -47,7 +47,7 @@ func neighbours(t *testing.T) (one, two string) {
 	}
 }
 
-// role is one side of the library's test "reach", at 10.9.0.2:7000.
+// role returns a side, server or client, of the library's test "reach" at 10.9.0.2:7000.
 func role(t testing.TB, socket, role string) *exec.Cmd {
 	t.Helper()
 	return command(t, socket, "reach", "ENGINE=sealed", "ROLE="+role, "ADDR=10.9.0.2", "PORT=7000")
@@ -79,7 +79,7 @@ func startServer(t *testing.T, ns, socket string) {
 	}
 }
 
-// reach connects from a namespace, and returns the error that the client got.
+// reach connects from a namespace, and returns the client's errno.
 func reach(t *testing.T, ns, socket string) unix.Errno {
 	t.Helper()
 	return reachBy(t, ns, role(t, socket, "client"))
@@ -105,12 +105,12 @@ func reachBy(t *testing.T, ns string, cmd *exec.Cmd) unix.Errno {
 	return unix.Errno(n)
 }
 
-// The pipe is open where the network is, and closed where it is.
+// The broker allows a connection if and only if the network does.
 func TestNetworkDecides(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
 	one, two := neighbours(t)
-	stranger := nstest.New(t)
+	unconnected := nstest.New(t)
 	startServer(t, two, socket)
 	if err := reach(t, one, socket); err != 0 {
 		t.Fatalf("open: %v", err)
@@ -118,7 +118,7 @@ func TestNetworkDecides(t *testing.T) {
 	if err := reach(t, two, socket); err != 0 {
 		t.Errorf("within one namespace: %v", err)
 	}
-	if err := reach(t, stranger, socket); err != unix.ENETUNREACH {
+	if err := reach(t, unconnected, socket); err != unix.ENETUNREACH {
 		t.Errorf("without a route: %v", err)
 	}
 	nstest.Run(t, two, `nft add table ip f
@@ -136,14 +136,14 @@ func TestNetworkDecides(t *testing.T) {
 	if err := reach(t, one, socket); err != 0 {
 		t.Errorf("open again: %v", err)
 	}
-	// The kernel has refused the client itself.
+	// The kernel has refused the client's own TCP connection.
 	if n := b.Status().Refused["network"]; n != 0 {
 		t.Errorf("%d refusals counted", n)
 	}
 }
 
-// A name of the pipe is no name of somebody else's TCP.
-func TestSomebodyElse(t *testing.T) {
+// A client that connects to a TCP server that is not a name of the pipe is refused.
+func TestOtherServer(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
 	one, two := neighbours(t)
@@ -156,7 +156,7 @@ func TestSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	// There is a name with that port, elsewhere: so it is worth a probe.
+	// A name with that port exists elsewhere, so the broker sends a token.
 	c := greeted(t, socket)
 	name := c.must(message{op: opBind, engines: 2, name: netip.MustParseAddrPort("127.0.0.1:7000")})
 	c.must(message{op: opListen, id: name.id})
@@ -165,7 +165,7 @@ func TestSomebodyElse(t *testing.T) {
 	}
 }
 
-// The operator's list comes on top of what the network says.
+// The operator's list applies in addition to the network's rules.
 func TestAllowList(t *testing.T) {
 	t.Parallel()
 	one, two := neighbours(t)
@@ -183,14 +183,15 @@ func TestAllowList(t *testing.T) {
 	}
 }
 
-// talker is a process of the library's test "ruled".
-type talker struct {
+// ruled is a process of the library's test "ruled".
+type ruled struct {
 	*exec.Cmd
 	t   *testing.T
 	out *bufio.Scanner
 }
 
-func talk(t *testing.T, ns, socket string, env ...string) talker {
+// startRuled starts the test "ruled" and waits until it is ready.
+func startRuled(t *testing.T, ns, socket string, env ...string) ruled {
 	t.Helper()
 	cmd := command(t, socket, "ruled", append(env, "ADDR=10.9.0.2", "PORT=7000")...)
 	cmd.Stderr = os.Stderr
@@ -205,20 +206,21 @@ func talk(t *testing.T, ns, socket string, env ...string) talker {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	p := talker{cmd, t, bufio.NewScanner(out)}
+	p := ruled{cmd, t, bufio.NewScanner(out)}
 	p.says("ready")
 	return p
 }
 
-func (p talker) says(want string) {
+// says reads a line, and fails unless it is want.
+func (p ruled) says(want string) {
 	p.t.Helper()
 	if !p.out.Scan() || p.out.Text() != want {
-		p.t.Fatalf("it said %q, want %q", p.out.Text(), want)
+		p.t.Fatalf("the program printed %q, want %q", p.out.Text(), want)
 	}
 }
 
-// A connection ends when the network would not let it come about any more, and
-// not before, whether its name is still there or not.
+// A connection is reset when the rules no longer allow it, and not before, whether or not its
+// name still exists.
 func TestRulesChange(t *testing.T) {
 	t.Parallel()
 	one, two := neighbours(t)
@@ -230,8 +232,8 @@ func TestRulesChange(t *testing.T) {
 				env = append(env, "CLOSE=1")
 			}
 			t.Run(fmt.Sprintf("%v/%v", engine, closes), func(t *testing.T) {
-				server := talk(t, two, socket, append(env, "ROLE=server")...)
-				client := talk(t, one, socket, append(env, "ROLE=client")...)
+				server := startRuled(t, two, socket, append(env, "ROLE=server")...)
+				client := startRuled(t, one, socket, append(env, "ROLE=client")...)
 				b.RecheckNow()
 				if s := b.Status(); len(s.Connections) != 1 || s.Connections[0].Over {
 					t.Fatalf("open: %+v", s)
@@ -240,7 +242,7 @@ func TestRulesChange(t *testing.T) {
 					nft add chain ip f in { type filter hook input priority 0 ; }
 					nft add rule ip f in tcp dport 7000 iifname v1 reject with icmp type admin-prohibited`)
 				b.Recheck()
-				for _, p := range []talker{server, client} {
+				for _, p := range []ruled{server, client} {
 					p.says(strconv.Itoa(int(unix.ECONNRESET)))
 					if err := p.Wait(); err != nil {
 						t.Error(err)
@@ -255,20 +257,20 @@ func TestRulesChange(t *testing.T) {
 	}
 }
 
-// Who takes the address of a name that was given back does not end what was
-// connected there.
+// A new name at the address of a closed name does not affect the connections of the closed
+// one.
 func TestNameTakenAgain(t *testing.T) {
 	t.Parallel()
 	one, two := neighbours(t)
 	b, socket := serve(t, nil)
-	server := talk(t, two, socket, "ENGINE=unix", "ROLE=server", "CLOSE=1")
-	client := talk(t, one, socket, "ENGINE=unix", "ROLE=client")
+	server := startRuled(t, two, socket, "ENGINE=unix", "ROLE=server", "CLOSE=1")
+	client := startRuled(t, one, socket, "ENGINE=unix", "ROLE=client")
 	startServer(t, two, socket)
 	b.RecheckNow()
 	if s := b.Status(); len(s.Connections) != 1 || s.Connections[0].Over {
 		t.Errorf("%+v", s)
 	}
-	for _, p := range []talker{server, client} {
+	for _, p := range []ruled{server, client} {
 		if err := p.Process.Kill(); err != nil {
 			t.Error(err)
 		}

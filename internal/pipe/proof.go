@@ -7,30 +7,32 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
-// A connection proves that the network lets it be: bytes that the broker has just
-// chosen cross its own TCP connection, from the client's socket to the server's and
-// other ones back.
+// A connection proves that the network permits it: random bytes that the broker has just
+// chosen cross its own TCP connection from the client's socket to the server's, and other
+// ones in the other direction.
 //
-//  1. The client's process has connected a TCP socket and handed it over (find).
-//  2. The broker sends a token by it. At the other side it accepts from the sockets
-//     that servers have handed over (name.go); whoever comes there is a stranger until
-//     a token arrives that was sent (meet).
-//  3. The broker answers by the server's socket with another token, which has to
-//     arrive at the client's.
+//  1. The client's process passes a connected TCP socket to the broker (find).
+//  2. The broker sends a token by it. It also accepts connections at the sockets that
+//     servers have passed (name.go). An accepted connection is a stranger until a token
+//     arrives that the broker has sent (identify).
+//  3. The broker sends another token by the server's socket, which must arrive at the
+//     client's.
 //
-// Nothing is concluded from rules, addresses or what a process says.
+// Rules, addresses and claims of a process are not evidence.
 
-// token is what crosses: nobody can guess it.
+// token is a nonce that crosses a connection.
 type token [16]byte
 
-// proofPatience is how long the two tokens may take; TCP sends a packet that is lost
-// again several times meanwhile. Rules that drop packets look like this.
+// proofPatience bounds the time of both tokens. TCP retransmits lost packets several times
+// within it. Rules that drop packets show as this timeout.
 const proofPatience = 2 * time.Second
 
-// Strangers are connections whose token has not arrived. Where there are too many,
-// that one is closed which has waited longest at the name that has most of them.
+// Strangers are connections whose token has not arrived. If there are too many, the oldest
+// one of the name with the most is closed.
 const (
 	mostStrangersOfName = 64
 	mostStrangers       = 1024
@@ -38,42 +40,42 @@ const (
 
 type proofs struct {
 	mu        sync.Mutex
-	sought    map[token]*proof
-	strangers map[*name][]*tcpSocket // in the order in which they came
+	pending   map[token]*proof
+	strangers map[*name][]*tcpSocket // oldest first
 	count     int
 }
 
-// proof is one under way, found once its first token has arrived.
+// proof is in progress. name and tcp are set when its first token arrives.
 type proof struct {
 	answer token
-	name   *name      // where it arrived
-	tcp    *tcpSocket // at which socket of it
+	name   *name      // where the token arrived
+	tcp    *tcpSocket // the accepted socket there
 }
 
 func (p *proofs) init() {
-	p.sought = make(map[token]*proof)
+	p.pending = make(map[token]*proof)
 	p.strangers = make(map[*name][]*tcpSocket)
 }
 
 func newToken() (v token) {
-	_, _ = rand.Read(v[:]) // which does not fail
+	_, _ = rand.Read(v[:]) // does not fail
 	return v
 }
 
-// find returns the name and the server's socket that a client's TCP connection leads
-// to.
+// find proves a client's TCP connection. It returns the name and the server's socket at
+// its other end.
 func (p *proofs) find(client *tcpSocket) (*name, *tcpSocket, error) {
 	deadline := time.Now().Add(proofPatience)
 	first, q := newToken(), &proof{answer: newToken()}
 	p.mu.Lock()
-	p.sought[first] = q
+	p.pending[first] = q
 	p.mu.Unlock()
 	err := client.send(first, deadline)
 	if err == nil {
 		err = client.expect(q.answer, deadline)
 	}
 	p.mu.Lock()
-	delete(p.sought, first)
+	delete(p.pending, first)
 	p.mu.Unlock()
 	if err == nil {
 		return q.name, q.tcp, nil
@@ -81,47 +83,43 @@ func (p *proofs) find(client *tcpSocket) (*name, *tcpSocket, error) {
 	if q.tcp != nil {
 		q.tcp.close()
 	}
-	return nil, nil, fmt.Errorf("%v does not answer as a name of the pipe: %w: %w", client.peer, unix.ECONNREFUSED, err)
+	return nil, nil, fmt.Errorf("no proof by %v, which is no name of the pipe or not reachable: %w: %w", client.peer, unix.ECONNREFUSED, err)
 }
 
-// meet waits for a stranger's token, and answers it.
-func (p *proofs) meet(n *name, tcp *tcpSocket) {
+// identify waits for a stranger's token and answers it.
+func (p *proofs) identify(n *name, tcp *tcpSocket) {
 	deadline := time.Now().Add(proofPatience)
 	if out := p.add(n, tcp); out != nil {
 		out.close()
 	}
 	v, err := tcp.receive(deadline)
 	if q := p.recognize(n, tcp, v); err == nil && q != nil {
-		_ = tcp.send(q.answer, deadline) // else the client waits in vain
+		_ = tcp.send(q.answer, deadline) // on failure the client times out
 		return
 	}
 	tcp.close()
 }
 
-// recognize ends a stranger's waiting, and returns the proof that its token is of.
+// recognize removes a stranger and returns the proof of its token, or nil.
 func (p *proofs) recognize(n *name, tcp *tcpSocket, v token) *proof {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(n, tcp)
-	q := p.sought[v]
+	q := p.pending[v]
 	if q != nil {
-		delete(p.sought, v)
+		delete(p.pending, v)
 		q.name, q.tcp = n, tcp
 	}
 	return q
 }
 
-// add counts a stranger, and returns the one that has to go for it.
+// add registers a stranger. It returns the one to close for it, or nil.
 func (p *proofs) add(n *name, tcp *tcpSocket) (out *tcpSocket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	from := n
 	if p.count >= mostStrangers {
-		for other, all := range p.strangers {
-			if len(all) > len(p.strangers[from]) {
-				from = other
-			}
-		}
+		from = p.largest()
 	}
 	if p.count >= mostStrangers || len(p.strangers[n]) >= mostStrangersOfName {
 		out = p.strangers[from][0]
@@ -132,7 +130,23 @@ func (p *proofs) add(n *name, tcp *tcpSocket) (out *tcpSocket) {
 	return out
 }
 
-// drop forgets a stranger, if it is one still. The lock is held.
+// largest returns the name with the most strangers of the owner with the most strangers, so that
+// an owner with many names does not displace the strangers of others. The lock is held.
+func (p *proofs) largest() (largest *name) {
+	of := make(map[quota.Owner]int)
+	for n, all := range p.strangers {
+		of[n.owner.owner] += len(all)
+	}
+	for n, all := range p.strangers {
+		if largest == nil || of[n.owner.owner] > of[largest.owner.owner] ||
+			of[n.owner.owner] == of[largest.owner.owner] && len(all) > len(p.strangers[largest]) {
+			largest = n
+		}
+	}
+	return largest
+}
+
+// drop removes a stranger, if it still is one. The lock is held.
 func (p *proofs) drop(n *name, tcp *tcpSocket) {
 	all := p.strangers[n]
 	for i, t := range all {
@@ -146,7 +160,7 @@ func (p *proofs) drop(n *name, tcp *tcpSocket) {
 	}
 }
 
-// dropStrangers closes those of a name that is removed.
+// dropStrangers closes the strangers of a name that is removed.
 func (p *proofs) dropStrangers(n *name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +171,7 @@ func (p *proofs) dropStrangers(n *name) {
 	delete(p.strangers, n)
 }
 
-// expect receives a token, which has to be that one.
+// expect receives a token, which must be want.
 func (t *tcpSocket) expect(want token, deadline time.Time) error {
 	got, err := t.receive(deadline)
 	if err != nil {
@@ -169,20 +183,20 @@ func (t *tcpSocket) expect(want token, deadline time.Time) error {
 	return nil
 }
 
-var errOtherBytes = fmt.Errorf("other bytes came than were sent: %w", unix.EPROTO)
+var errOtherBytes = fmt.Errorf("received other bytes than were sent: %w", unix.EPROTO)
 
-// prove has tokens cross a connection's TCP both ways once more.
+// prove sends new tokens over a connection's TCP in both directions.
 func (c *connection) prove(deadline time.Time) error {
 	client, server := c.tcp[0], c.tcp[1]
-	there, back := newToken(), newToken()
-	if err := client.send(there, deadline); err != nil {
+	request, response := newToken(), newToken()
+	if err := client.send(request, deadline); err != nil {
 		return fmt.Errorf("send a token: %w", err)
 	}
-	if err := server.expect(there, deadline); err != nil {
+	if err := server.expect(request, deadline); err != nil {
 		return err
 	}
-	if err := server.send(back, deadline); err != nil {
+	if err := server.send(response, deadline); err != nil {
 		return fmt.Errorf("send a token: %w", err)
 	}
-	return client.expect(back, deadline)
+	return client.expect(response, deadline)
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// reachAs is reach by a process with other attributes.
+// reachAs is reach, by a process with those attributes.
 func reachAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr) unix.Errno {
 	t.Helper()
 	cmd := role(t, socket, "client")
@@ -34,8 +34,8 @@ func reachAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr) unix.Errn
 	return reachBy(t, ns, cmd)
 }
 
-// Rules of the client's own namespace that go by who sends stop it: the TCP connection
-// is its own.
+// Rules in the client's namespace that match the sending user or group apply: the TCP
+// connection is the client's own.
 func TestOwnerRule(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -53,7 +53,7 @@ func TestOwnerRule(t *testing.T) {
 	}
 }
 
-// A program on the client's cgroup that drops its packets stops it.
+// A program on the client's cgroup that drops its packets prevents the connection.
 func TestCgroupProgram(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -85,7 +85,7 @@ func TestCgroupProgram(t *testing.T) {
 	}
 }
 
-// testCgroup is one that the test's processes can be started in.
+// testCgroup creates a cgroup in which the test can start processes.
 func testCgroup(t *testing.T) *os.File {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -118,7 +118,7 @@ func testCgroup(t *testing.T) *os.File {
 	return group
 }
 
-// The kernel asks the process itself whether it may have a port.
+// The kernel checks the process's own rights to bind a port.
 func TestPrivilegedPort(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -134,12 +134,12 @@ func TestPrivilegedPort(t *testing.T) {
 		}
 		_ = cmd.Wait()
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("with %s it says %q, want %q", rights, out.String(), want)
+			t.Errorf("with %s the output is %q, want %q", rights, out.String(), want)
 		}
 	}
 }
 
-// Sockets that are not the process's own TCP in its own namespace are refused.
+// The broker refuses sockets other than TCP sockets of the process's own network namespace.
 func TestSocketOfOthers(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -149,7 +149,7 @@ func TestSocketOfOthers(t *testing.T) {
 	here := netip.AddrPortFrom(loopback.Addr(), name.port)
 	elsewhere := func(m message) (fd int) {
 		if err := netns.Do(nstest.New(t), func() (err error) {
-			if m.op == opConnect { // somebody has to answer
+			if m.op == opConnect { // a listener has to accept
 				l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(m.name))
 				if err != nil {
 					return err
@@ -213,7 +213,8 @@ func TestSocketOfOthers(t *testing.T) {
 	}
 }
 
-// Who connects to a name's port by other means is let go, and keeps nobody away.
+// The broker closes connections to a name's port that send no valid token, and they do not
+// keep clients of the pipe away.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
@@ -244,10 +245,10 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := closedAfter(garbage); after > time.Second {
-		t.Errorf("after a false token it is closed in %v", after)
+		t.Errorf("after a wrong token it is closed in %v", after)
 	}
 	if after := closedAfter(silent); after < time.Second || after > 4*time.Second {
-		t.Errorf("one that says nothing is closed in %v", after)
+		t.Errorf("one that sends nothing is closed in %v", after)
 	}
 	first := stranger()
 	for range 100 {
@@ -259,7 +260,7 @@ func TestStrangers(t *testing.T) {
 	c.must(message{op: opConnect, engines: 1 << pipe.Unix, name: where})
 }
 
-// Rules that let a handshake through and drop what comes after stop a connection, too.
+// Rules that accept the TCP handshake and drop later packets prevent a connection, too.
 func TestHandshakeAlone(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
@@ -280,33 +281,32 @@ func TestHandshakeAlone(t *testing.T) {
 	}
 }
 
-// Rules that drop, and answer nothing, end a connection within 2 seconds.
-func TestCutInTime(t *testing.T) {
+// Rules that drop packets silently reset a connection within 2 seconds.
+func TestResetInTime(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
 	one, two := neighbours(t)
-	server := talk(t, two, socket, "ENGINE=unix", "ROLE=server")
-	client := talk(t, one, socket, "ENGINE=unix", "ROLE=client")
+	server := startRuled(t, two, socket, "ENGINE=unix", "ROLE=server")
+	client := startRuled(t, one, socket, "ENGINE=unix", "ROLE=client")
 	nstest.Run(t, two, `nft add table ip f
 		nft add chain ip f in { type filter hook input priority 0 ; }
 		nft add rule ip f in iifname v1 drop`)
 	begun := time.Now()
 	b.Recheck()
-	for _, p := range []talker{server, client} {
+	for _, p := range []ruled{server, client} {
 		p.says(strconv.Itoa(int(unix.ECONNRESET)))
 	}
 	if took := time.Since(begun); took > 2500*time.Millisecond { // 2 s, and a busy machine
 		t.Errorf("it took %v", took)
 	}
-	for _, p := range []talker{server, client} {
+	for _, p := range []ruled{server, client} {
 		if err := p.Wait(); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// As many connections as there may be prove themselves in a fraction of the time that
-// they have, and none is cut.
+// The proofs of many connections take a fraction of their time limit, and none is reset.
 func TestRecheckMany(t *testing.T) {
 	const perProcess, processes = 1024, 4
 	var files unix.Rlimit
@@ -314,9 +314,9 @@ func TestRecheckMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if most := uint64(4*perProcess*processes + 1000); files.Max < most {
-		t.Skipf("missing: %d open files, of which a process may have %d here", most, files.Max)
+		t.Skipf("missing: a limit of %d open files; here it is %d", most, files.Max)
 	}
-	b, socket := serve(t, nil)
+	b, socket := serve(t, func(o *pipe.Options) { o.Share = 100 })
 	var begun sync.WaitGroup
 	for range processes {
 		cmd := command(t, socket, "hold", "ENGINE=unix", fmt.Sprintf("COUNT=%d", perProcess))
@@ -333,12 +333,12 @@ func TestRecheckMany(t *testing.T) {
 	start := time.Now()
 	b.RecheckNow()
 	took, work := time.Since(start), processTime(t)-used
-	t.Logf("%d connections in %v, %v of a processor", perProcess*processes, took, work)
+	t.Logf("%d connections in %v, %v of CPU time", perProcess*processes, took, work)
 	if s := b.Status(); len(s.Connections) != perProcess*processes || s.Refused["rules changed"] != 0 {
 		t.Errorf("%d connections, refused: %v", len(s.Connections), s.Refused)
 	}
 	if work > time.Second {
-		t.Errorf("it took %v of a processor", work)
+		t.Errorf("the proofs took %v of CPU time", work)
 	}
 }
 
@@ -351,8 +351,8 @@ func processTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// A process that keeps its TCP sockets' locks, by calls of the kernel that wait for
-// memory, has no connections; nobody else waits for it.
+// A process that holds its TCP sockets' locks, by system calls that wait for memory, gets no
+// connections, and no other process waits for it.
 func TestHeldTCP(t *testing.T) {
 	t.Parallel()
 	b, socket := serve(t, nil)
@@ -366,7 +366,7 @@ func TestHeldTCP(t *testing.T) {
 		t.Cleanup(func() { unix.Close(fd) })
 		return fd
 	}
-	// A connection whose client holds its socket's lock is cut.
+	// A connection whose client holds its socket's lock is reset.
 	name := peer.must(bind)
 	peer.must(message{op: opListen, id: name.id, arg: 4})
 	where := netip.AddrPortFrom(loopback.Addr(), name.port)
@@ -384,9 +384,9 @@ func TestHeldTCP(t *testing.T) {
 		}
 	}
 	if n := b.Status().Refused["rules changed"]; n != 1 || over != 1 {
-		t.Errorf("%d connections are over, %d were cut", over, n)
+		t.Errorf("%d connections are over, %d were reset", over, n)
 	}
-	// So is one that comes with its lock held; and a name that is held has no visitors.
+	// A connect with a held lock is refused; a name whose lock is held accepts nothing.
 	late, listener := tcp(message{op: opConnect, name: where}), tcp(bind)
 	held := greeted(t, socket)
 	mine := held.sendWith(message{op: opBind, engines: 1 << pipe.Unix}.packet(), unix.UnixRights(listener))
@@ -400,7 +400,7 @@ func TestHeldTCP(t *testing.T) {
 	answers(t, b)
 }
 
-// The broker needs three rights, no namespace of a container and no mount of the host.
+// The broker needs three capabilities, no namespace of a container and no mount of the host.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
 	// A service is alone in its cgroup.
@@ -418,11 +418,12 @@ func TestLeastRights(t *testing.T) {
 	}
 	if hasBPF(t) {
 		client, server := tcpPair(t, two)
-		a, other := greeted(t, socket), greeted(t, socket)
+		a, other := greetedIn(t, two, socket), greetedIn(t, two, socket)
 		mine, theirs := a.attach(client), other.attach(server)
 		if mine.errno != 0 || theirs.errno != 0 {
 			t.Errorf("%+v, %+v", mine, theirs)
 		}
-		comes(t, "a ring", func() bool { return a.ask(message{op: opAttached, id: mine.id}).errno == 0 })
+		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}, [2]uint64{})
+		eventually(t, "a ring", func() bool { return a.ask(message{op: opProven, id: mine.id}).errno == 0 })
 	}
 }

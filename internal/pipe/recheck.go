@@ -1,32 +1,42 @@
 package pipe
 
 import (
+	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/service"
 )
 
-// Recheck says that the network's rules may have changed. Each connection then proves
-// itself again; those that do not within 2 seconds end. It returns at once.
+// Recheck reports that rules may have changed. Each connection then proves itself again;
+// those that cannot do so within 2 s end. It does not block.
 func (b *Broker) Recheck() {
 	select {
 	case b.changed <- time.Now():
-	default: // the earlier change is not acted on yet
+	default: // an earlier change is still pending
 	}
 }
 
 const (
-	// recheckPause is the least time between two rounds: rules may change often.
+	// recheckPause is the minimum time between two rounds.
 	recheckPause = time.Second
-	// leastPatience is what a round that was delayed gives a connection.
+	// leastPatience is the minimum time for a proof in a delayed round.
 	leastPatience = proofPatience - recheckPause
 )
 
-// obey checks all connections after changes. A round does not wait for the one
-// before.
-func (b *Broker) obey() {
+// recheckAll checks all connections after each change. A round does not wait for the
+// previous one.
+func (b *Broker) recheckAll() {
+	beat := time.NewTicker(service.PulseInterval)
+	defer beat.Stop()
 	for {
+		b.pulse.Beat()
 		var changed time.Time
 		select {
+		case <-beat.C:
+			continue
 		case changed = <-b.changed:
 		case <-b.ctx.Done():
 			return
@@ -41,8 +51,8 @@ func (b *Broker) obey() {
 	}
 }
 
-// recheck has all connections prove themselves after a change of rules. The result
-// waits for those that it has started.
+// recheck starts the proofs of all connections after a change of rules. The result waits
+// for those that it has started.
 func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 	deadline := changed.Add(proofPatience)
 	if least := time.Now().Add(leastPatience); deadline.Before(least) {
@@ -68,11 +78,11 @@ func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 	return &round
 }
 
-// check ends the connection unless it proves itself, as often as rules have changed.
-// A check that cannot be made is one that fails.
+// check ends the connection unless its proof succeeds, and repeats it if rules have
+// changed meanwhile. A proof that cannot be made has failed.
 func (c *connection) check(deadline time.Time) {
 	for {
-		err := c.prove(deadline)
+		err := c.proveAdmitted(deadline)
 		if !c.settleCheck(err) {
 			return
 		}
@@ -80,7 +90,18 @@ func (c *connection) check(deadline time.Time) {
 	}
 }
 
-// settleCheck acts on a check's result, and says whether there has to be another one.
+// proveAdmitted is prove once the gate admits the client's container. A container with many
+// connections, or with connections that do not answer, does not delay others' proofs.
+func (c *connection) proveAdmitted(deadline time.Time) error {
+	owner := c.ends[0].owner.owner
+	if !c.b.checks.Enter(owner, deadline) {
+		return fmt.Errorf("wait for other proofs of the container: %w", unix.ETIMEDOUT)
+	}
+	defer c.b.checks.Leave(owner)
+	return c.prove(deadline)
+}
+
+// settleCheck applies a proof's result, and reports whether another proof is due.
 func (c *connection) settleCheck(err error) (again bool) {
 	b := c.b
 	b.mu.Lock()
@@ -90,7 +111,7 @@ func (c *connection) settleCheck(err error) (again bool) {
 	}
 	if err != nil {
 		b.counts.Refused["rules changed"]++
-		b.log.Debug("pipe: the network does not allow a connection any more; reset it", "name", c.name, "error", err)
+		b.log.Debug("pipe: reset a connection that the network no longer permits", "name", c.name, "error", err)
 		c.reset()
 		return false
 	}

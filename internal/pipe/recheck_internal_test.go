@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Rules that change while a connection proves itself have it do so once more.
+// A change of rules during a proof causes another proof.
 func TestRulesChangeTwice(t *testing.T) {
 	t.Parallel()
 	b := &Broker{connections: make(map[*connection]bool)}
@@ -15,7 +15,7 @@ func TestRulesChangeTwice(t *testing.T) {
 	b.recheck(time.Now()).Wait() // starts none
 	for i, want := range []bool{true, false} {
 		if got := c.settleCheck(nil); got != want || c.checking != want {
-			t.Errorf("after check %d: another one: %v, under way: %v", i, got, c.checking)
+			t.Errorf("after check %d: another one: %v, in progress: %v", i, got, c.checking)
 		}
 	}
 	c.over, c.checking, c.again = true, true, true

@@ -5,23 +5,24 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// peerReadWait is where a page says that the other end looks at its ring.
+// peerReadWait is the offset of the peer's read_wait: not 0 once the peer reads its ring.
 const peerReadWait = 384 + ownReadWait
 
-// hostileEnd is an end of a TCP connection to a program under "scon run" that has
-// gone over, in the hands of somebody who speaks the protocol as he likes.
+// hostileEnd is an end of an attached TCP connection to a program under "scon run", controlled
+// by a hostile process.
 type hostileEnd struct {
 	client
 	conn   *net.TCPConn
 	answer answer // its first file is the doorbell
 	page   []byte
-	sent   uint64 // by TCP
+	sent   uint64 // bytes by TCP
 }
 
 func openHostile(t *testing.T, broker client, address string) *hostileEnd {
@@ -41,22 +42,54 @@ func openHostile(t *testing.T, broker client, address string) *hostileEnd {
 	if mine.errno != 0 || len(mine.files) != 1 {
 		t.Fatalf("%+v", mine)
 	}
-	comes(t, "the victim", func() bool {
-		h.byTCP() // the victim asks after calls
-		h.answer = h.ask(message{op: opAttached, id: mine.id})
-		return h.answer.errno == 0
-	})
-	h.answer.files = append(mine.files, h.answer.files...)
+	h.prove(mine.id, socket)
 	h.page = h.answer.open(t)[0]
-	comes(t, "its look at the ring", func() bool {
-		h.byTCP()
-		_ = submit(mine.files[0], kindLook, 0, 0, 32)
+	eventually(t, "its look at the ring", func() bool {
+		h.sendByTCP()
+		_ = submit(h.answer.files[0], kindSync, 0, 0, 32)
 		return uint32(load(h.page, peerReadWait)) != 0
 	})
 	return h
 }
 
-func (h *hostileEnd) byTCP() {
+// prove has both tokens cross. The victim answers after calls, with nothing: all that it
+// sends is its token.
+func (h *hostileEnd) prove(id uint32, socket *os.File) {
+	h.t.Helper()
+	x := &crossing{client: h.client, id: id, socket: socket}
+	eventually(h.t, "the victim", func() bool {
+		h.sendByTCP() // the victim asks after calls
+		x.answer = h.ask(message{op: opAttached, id: id})
+		return x.answer.errno == 0
+	})
+	eventually(h.t, "its look for the token", func() bool {
+		h.sendByTCP()
+		return x.announce(h.sent).errno == 0
+	})
+	n, err := h.conn.Write(x.answer.secret[:])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.sent += uint64(n)
+	notice, err := unix.Mmap(x.answer.files[0], 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(notice) }()
+	eventually(h.t, "its token", func() bool {
+		h.sendByTCP()
+		at := load(notice, 0) // nothing is read before
+		return at > 0 && x.with(opArrived, at-1, socket).errno == 0
+	})
+	eventually(h.t, "the ring", func() bool {
+		h.sendByTCP()
+		h.answer = h.ask(message{op: opProven, id: id})
+		return h.answer.errno == 0
+	})
+}
+
+// sendByTCP sends a byte by TCP.
+func (h *hostileEnd) sendByTCP() {
 	h.t.Helper()
 	n, err := h.conn.Write([]byte{1})
 	if err != nil {
@@ -65,17 +98,16 @@ func (h *hostileEnd) byTCP() {
 	h.sent += uint64(n)
 }
 
-// byRing sends what the kernel takes.
-func (h *hostileEnd) byRing(b []byte) {
+// sendByRing submits b and signals the doorbell; errors are ignored.
+func (h *hostileEnd) sendByRing(b []byte) {
 	if len(b) > 0 {
 		_ = submit(h.answer.files[0], kindSend, addr(b), uint32(len(b)), 32)
 	}
 	_ = unix.Sendto(h.answer.files[0], []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 }
 
-// FuzzRun: whatever is written into a ring and into a page by the other end of a
-// connection, a program under "scon run" gets bytes or an error, and serves the
-// next client.
+// FuzzRun: whatever the other end of a connection writes into a ring and a page, a program
+// under "scon run" gets bytes or an error, and serves the next client.
 func FuzzRun(f *testing.F) {
 	needBPF(f)
 	_, socket := serve(f, nil)
@@ -84,27 +116,27 @@ func FuzzRun(f *testing.F) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	hostile := greeted(f, socket)
 	hostilePages(f)
-	f.Add([]byte{1})                                      // a part of where the ring takes over
-	f.Add(make([]byte, 15))                               // before what has come
-	f.Add([]byte("\x01\xff\xff\xff\xff\xff\xff\xff\x7f")) // never
+	f.Add([]byte{1})                                      // a part of the first position
+	f.Add(make([]byte, 15))                               // a position before received bytes
+	f.Add([]byte("\x01\xff\xff\xff\xff\xff\xff\xff\x7f")) // a position that is never reached
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) > 600 {
 			return
 		}
 		h := openHostile(t, hostile, address)
 		if len(script) == 0 || script[0]&1 == 0 {
-			h.byRing(binary.NativeEndian.AppendUint64(nil, h.sent))
+			h.sendByRing(binary.NativeEndian.AppendUint64(nil, h.sent))
 		}
-		h.byRing(script)
-		strokes(t, h.page, script, func() { h.byRing(script) })
+		h.sendByRing(script)
+		writePage(t, h.page, script, func() { h.sendByRing(script) })
 		h.conn.Close()
 		h.ask(message{op: opClose, id: h.answer.id})
 		serves(t, address)
 	})
 }
 
-// serves fails unless the victim answers somebody who does nothing wrong, and
-// only with what was his.
+// serves fails unless the victim answers a well-behaved client, and only with that client's
+// bytes.
 func serves(t *testing.T, address string) {
 	t.Helper()
 	conn, err := net.Dial("tcp4", address)

@@ -25,10 +25,11 @@ import (
 	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
-// preload builds what "scon run" preloads, and the table of what sockets do.
+// preload builds the library that "scon run" preloads, and posixtest, which prints a table of
+// the sockets' behaviour.
 var preload = sync.OnceValues(func() (dir string, err error) { return buildRun("") })
 
-// buildRun builds it with sanitizers, or with none.
+// buildRun builds them with sanitizers; "": none.
 func buildRun(sanitize string) (dir string, err error) {
 	dir = filepath.Join(scratch, "run"+sanitize)
 	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "posix", "all", "OUT="+dir, "SANITIZE="+sanitize)
@@ -38,8 +39,7 @@ func buildRun(sanitize string) (dir string, err error) {
 	return dir, nil
 }
 
-// piped is a command as "scon run" runs it. Its connections go over after so many
-// bytes.
+// piped returns a command as "scon run" runs it. Its connections attach after so many bytes.
 func piped(t testing.TB, socket, after string, argv ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := preload()
@@ -54,7 +54,7 @@ func piped(t testing.TB, socket, after string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// Stream sockets do the same by the pipe as by TCP.
+// Stream sockets behave the same by the pipe as by TCP.
 func TestRunIsTCP(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -86,18 +86,18 @@ func TestRunIsTCP(t *testing.T) {
 	wentByPipe(t, b)
 }
 
-// wentByPipe fails unless the table of sockets was run on the pipe.
+// wentByPipe fails unless the pipe carried posixtest's connections.
 func wentByPipe(t *testing.T, b *pipe.Broker) {
 	t.Helper()
 	if s := b.Status(); s.Made < 50 || s.SentBytes < 10<<20 {
-		t.Errorf("it was not by the pipe: %d connections, %d bytes", s.Made, s.SentBytes)
+		t.Errorf("the pipe carried only %d connections, %d bytes", s.Made, s.SentBytes)
 	}
 }
 
-// The table again, with sanitizers looking.
+// posixtest runs with sanitizers.
 func TestRunSanitized(t *testing.T) {
 	if os.Getenv("SCON_LONG") == "" {
-		t.Skip("it takes minutes: set SCON_LONG")
+		t.Skip("missing: SCON_LONG; this test takes minutes")
 	}
 	needBPF(t)
 	for _, sanitize := range []string{"address,undefined", "thread"} {
@@ -107,7 +107,7 @@ func TestRunSanitized(t *testing.T) {
 				t.Fatal(err)
 			}
 			b, socket := serve(t, nil)
-			// Some kernels spread memory more than sanitizers bear.
+			// Some kernels randomize addresses more than sanitizers support.
 			cmd := exec.Command("setarch", "--addr-no-randomize", "env", "LD_PRELOAD="+filepath.Join(dir, "libsconrun.so"), filepath.Join(dir, "posixtest"))
 			cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+socket, "SCON_RUN_AFTER=0",
 				"ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0")
@@ -162,7 +162,7 @@ func startLoad(t *testing.T, one, two, socket, client string) *pairUnderLoad {
 	return l
 }
 
-// end is what a side said last.
+// end returns the last line of a side.
 func (l *pairUnderLoad) end(t *testing.T, i int) string {
 	t.Helper()
 	line := make(chan string, 1)
@@ -179,12 +179,12 @@ func (l *pairUnderLoad) end(t *testing.T, i int) string {
 	case <-time.After(20 * time.Second):
 		_ = []*exec.Cmd{l.server, l.client}[i].Process.Kill()
 		<-line
-		return "it hangs"
+		return "the program hangs"
 	}
 }
 
-// Whoever is killed at whatever moment, the other side reads what was sent, whole
-// and in order, and then the end that TCP has.
+// Whichever side is killed, at any time, the other side reads all bytes that were sent, in
+// order, and then EOF or the error that TCP reports.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -209,15 +209,15 @@ func TestRunKilled(t *testing.T) {
 	}
 	t.Logf("the other side ended after %v at most", longest)
 	if s := b.Status(); s.Made == 0 {
-		t.Error("no connection went over")
+		t.Error("no connection was attached")
 	}
 }
 
-// comesMore waits until a process has done more work: it does not hang.
-func comesMore(t *testing.T, pid int) {
+// awaitProgress waits until a process has used more CPU time: it does not hang.
+func awaitProgress(t *testing.T, pid int) {
 	t.Helper()
 	var begin time.Duration
-	comes(t, "more of the stream", func() bool {
+	eventually(t, "progress of the stream", func() bool {
 		used, err := bench.ProcessTime(pid)
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func comesMore(t *testing.T, pid int) {
 	})
 }
 
-// Without the broker, connections go on.
+// Connections survive the broker.
 func TestRunBrokerKilled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -244,7 +244,7 @@ func TestRunBrokerKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = broker.Wait()
-		comesMore(t, l.client.Process.Pid)
+		awaitProgress(t, l.client.Process.Pid)
 		if err := l.client.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -254,10 +254,10 @@ func TestRunBrokerKilled(t *testing.T) {
 	}
 }
 
-// ringComes waits until a process has rings, or has them no more.
-func ringComes(t *testing.T, cmd *exec.Cmd, want bool) {
+// awaitRing waits until a process has rings mapped, or has none.
+func awaitRing(t *testing.T, cmd *exec.Cmd, want bool) {
 	t.Helper()
-	comes(t, fmt.Sprintf("rings: %v", want), func() bool { return hasRing(t, cmd) == want })
+	eventually(t, fmt.Sprintf("rings: %v", want), func() bool { return hasRing(t, cmd) == want })
 }
 
 func hasRing(t *testing.T, cmd *exec.Cmd) bool {
@@ -269,7 +269,7 @@ func hasRing(t *testing.T, cmd *exec.Cmd) bool {
 	return bytes.Contains(maps, []byte("bpf-map"))
 }
 
-// finish kills the client. The server has got what was sent, and hears of the end.
+// finish kills the client. The server receives the sent bytes, and then the end.
 func (l *pairUnderLoad) finish(t *testing.T) {
 	t.Helper()
 	if err := l.client.Process.Kill(); err != nil {
@@ -280,17 +280,17 @@ func (l *pairUnderLoad) finish(t *testing.T) {
 	}
 }
 
-// A broker that is stopped holds nobody up: what has gone over goes on, and what has
-// not does by TCP, and ends as TCP does. When it goes on, so does all.
+// A stopped broker does not delay programs: attached connections continue, others use TCP and
+// end as TCP does. When the broker continues, connections attach again.
 func TestRunBrokerStopped(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	one, two := neighbours(t)
 	broker, socket := startBroker(t)
 	before := startLoad(t, one, two, socket, "client")
-	ringComes(t, before.client, true)
+	awaitRing(t, before.client, true)
 
-	// This one serves several connections, and has asked the broker before.
+	// This server serves several connections, and has used the broker before.
 	server := piped(t, socket, "65536", "posixtest", "victim", "10.9.0.2")
 	in, err := server.StdinPipe()
 	if err != nil {
@@ -309,19 +309,19 @@ func TestRunBrokerStopped(t *testing.T) {
 		}
 	}
 	first := client()
-	ringComes(t, server, true)
+	awaitRing(t, server, true)
 	kill(first)
-	ringComes(t, server, false)
+	awaitRing(t, server, false)
 
 	stop(t, broker)
-	comesMore(t, before.client.Process.Pid)
+	awaitProgress(t, before.client.Process.Pid)
 	during := startLoad(t, one, two, socket, "poller")
-	comesMore(t, during.server.Process.Pid)
+	awaitProgress(t, during.server.Process.Pid)
 	second := client()
-	comesMore(t, server.Process.Pid)
+	awaitProgress(t, server.Process.Pid)
 	for _, cmd := range []*exec.Cmd{during.client, during.server, second, server} {
 		if hasRing(t, cmd) {
-			t.Error("a connection went over without the broker")
+			t.Error("a connection was attached without the broker")
 		}
 	}
 	during.finish(t)
@@ -330,13 +330,13 @@ func TestRunBrokerStopped(t *testing.T) {
 	if err := broker.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	comesMore(t, before.client.Process.Pid)
+	awaitProgress(t, before.client.Process.Pid)
 	before.finish(t)
 	after := startLoad(t, one, two, socket, "client")
-	ringComes(t, after.client, true)
-	ringComes(t, after.server, true)
+	awaitRing(t, after.client, true)
+	awaitRing(t, after.server, true)
 	after.finish(t)
-	comes(t, "a ring of who had to do without", func() bool {
+	eventually(t, "a ring of a process that had none", func() bool {
 		next := client()
 		defer kill(next)
 		for end := time.Now().Add(time.Second); time.Now().Before(end) && !hasRing(t, server); {
@@ -346,7 +346,7 @@ func TestRunBrokerStopped(t *testing.T) {
 	})
 }
 
-// Where the broker is missing or refuses, programs stay on TCP.
+// Without a broker, or if it refuses, programs stay on TCP.
 func TestRunStaysTCP(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -368,7 +368,7 @@ func TestRunStaysTCP(t *testing.T) {
 				}()
 			}
 			l := startLoad(t, one, two, socket, "client")
-			comesMore(t, l.client.Process.Pid)
+			awaitProgress(t, l.client.Process.Pid)
 			if err := l.client.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +386,7 @@ func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
 	return startBrokerAt(t, socket), socket
 }
 
-// startBrokerAt starts one, perhaps by another command that runs it.
+// startBrokerAt starts a broker with a socket; by: a command that runs it.
 func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 	t.Helper()
 	args := append(by, os.Args[0])
@@ -400,7 +400,7 @@ func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 		_ = broker.Process.Kill()
 		_ = broker.Wait()
 	})
-	comes(t, "the broker", func() bool {
+	eventually(t, "the broker", func() bool {
 		conn, err := net.Dial("unixpacket", socket)
 		if err == nil {
 			conn.Close()
@@ -410,7 +410,7 @@ func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 	return broker
 }
 
-// serveBroker is a broker in a process of its own.
+// serveBroker runs a broker in this process.
 func serveBroker(socket string) int {
 	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// Run is the pipe service: the broker, which hears of changed rules, and answers
-// operators at a socket of its own. It works until ctx ends or a client stops it. The
-// engine copier is as in Options.
+// Run runs the pipe service until ctx ends or an operator stops it: the broker, the watch
+// for changes of rules, and the control socket. copier is as in Options.
 func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -27,7 +26,7 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	defer unlock()
 	c := o.Config.Pipe
 	b, err := New(Options{
-		Socket: Socket(o.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, Copier: copier, Logger: o.Logger,
+		Socket: Socket(o.StateDir), Allow: c.Allow, MemoryLimit: c.MemoryLimit, Share: c.PerContainerShare, Engines: engines(c.Engines), Copier: copier, Logger: o.Logger,
 	})
 	if err != nil {
 		return err
@@ -46,8 +45,8 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 		return err
 	}
 	o.Logger.Info("the pipe is up", "socket", Socket(o.StateDir))
-	go service.NewWatchdog().Probe(ctx, func() error { b.Status(); return nil })
-	for range network { // until ctx ends; Recheck is called where a change is read
+	go service.NewWatchdog().Probe(ctx, func() error { b.Status(); return nil }, b.pulse)
+	for range network { // until ctx ends; OnStale has called Recheck
 	}
 	if ctx.Err() == nil {
 		err = errors.New("the kernel no longer announces changes of the network")
@@ -57,7 +56,18 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	return errors.Join(err, state.Pipe.Remove(o.StateDir))
 }
 
-// server answers operators.
+// engines converts names from the settings, which have been validated.
+func engines(names []string) []Engine {
+	all := []Engine{}
+	for _, name := range names {
+		if e, ok := ParseEngine(name); ok {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// server answers the control socket.
 type server struct {
 	broker  *Broker
 	stop    func()
@@ -70,12 +80,12 @@ func (s *server) Stop() error {
 	return nil
 }
 
-// Metrics writes what the broker counts.
+// Metrics writes the broker's metrics.
 func (s *server) Metrics(w io.Writer) error { return writeMetrics(w, s.broker.Status(), s.started) }
 
-// Clean removes what a broker that died has left. The caller holds the lock of the
-// service's directory. The directory that containers mount stays: they would not
-// find the next broker.
+// Clean removes the files of a broker that died. The caller holds the lock of the
+// service's directory. The directory that containers mount remains: with a new one, they
+// could not reach the next broker.
 func Clean(o service.Options) error {
 	if err := os.Remove(Socket(o.StateDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

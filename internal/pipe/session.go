@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // session is the connection of one process to the broker.
@@ -21,13 +22,14 @@ type session struct {
 	conn   *net.UnixConn
 	party  Party
 	cookie uint64 // the kernel's, of the process's network namespace
+	owner  quota.Owner
 	pidfd  *os.File
-	calls  chan struct{} // holds a value while a call on a shared socket runs: guard
+	calls  chan struct{} // semaphore of guard: holds a value while a call on a shared socket runs
 
-	// Guarded by the broker's lock. The numbers are valid in this session only.
+	// Guarded by the broker's lock. Handles are valid in this session only.
 	names map[uint32]*name
 	ends  map[uint32]*end
-	over  bool
+	over  bool // the process has ended
 
 	attachments map[uint32]*attachment
 }
@@ -42,15 +44,20 @@ type Party struct {
 const (
 	// mostHandles bounds the open handles of one process.
 	mostHandles = 16384
+	// helloTimeout limits the wait for the hello of a process that is rejected.
+	helloTimeout = 100 * time.Millisecond
+	// mostRejecting bounds the rejections in progress.
+	mostRejecting = 64
 	// writeTimeout limits how long a client may leave its reply unread.
 	writeTimeout = time.Second
 )
 
-// attend serves a process until it ends.
-func (b *Broker) attend(conn *net.UnixConn) {
+// handle serves a process until it ends.
+func (b *Broker) handle(conn *net.UnixConn) {
 	defer conn.Close()
-	s, err := b.begin(conn)
+	s, err := b.register(conn)
 	if err != nil {
+		b.reject(conn, err)
 		b.log.Debug("pipe: accept a process", "error", err)
 		return
 	}
@@ -61,8 +68,25 @@ func (b *Broker) attend(conn *net.UnixConn) {
 	}
 }
 
-// begin identifies the process and registers the session.
-func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
+// reject replies to a process's hello with the errno of why it cannot connect. If too many
+// rejections are in progress, the process gets ECONNRESET.
+func (b *Broker) reject(conn *net.UnixConn, err error) {
+	select {
+	case b.rejecting <- struct{}{}:
+		defer func() { <-b.rejecting }()
+	default:
+		return
+	}
+	if conn.SetDeadline(time.Now().Add(helloTimeout)) != nil {
+		return
+	}
+	if n, readErr := conn.Read(make([]byte, messageSize)); n > 0 && readErr == nil {
+		_, _ = conn.Write(reply{Errno: errnoOf(err)}.encode())
+	}
+}
+
+// register identifies the process and adds its session.
+func (b *Broker) register(conn *net.UnixConn) (_ *session, err error) {
 	s := &session{b: b, conn: conn, calls: make(chan struct{}, 1), names: make(map[uint32]*name), ends: make(map[uint32]*end),
 		attachments: make(map[uint32]*attachment)}
 	defer func() {
@@ -75,22 +99,16 @@ func (b *Broker) begin(conn *net.UnixConn) (_ *session, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := 0
-	for other := range b.sessions {
-		if other.cookie == s.cookie {
-			own++
-		}
-	}
-	if len(b.sessions) >= mostSessions || own >= mostSessionsOfNetns {
-		b.counts.Refused["processes"]++
-		return nil, fmt.Errorf("%d processes are connected already, %d of them of the same network namespace", len(b.sessions), own)
+	if err := b.takeBoth(s.owner, quota.Processes, 1, filesOfProcess); err != nil {
+		return nil, err
 	}
 	b.sessions[s] = true
 	return s, nil
 }
 
-// identify finds the process and its network namespace. An accepted socket is of the
-// namespace of the socket that has connected, so neither needs rights over the process.
+// identify reads the process's number, name and network namespace. An accepted socket
+// belongs to the namespace of the connecting one, so the broker needs no rights over the
+// process.
 func (s *session) identify() error {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
@@ -118,14 +136,15 @@ func (s *session) identify() error {
 		return fmt.Errorf("read a process's name: %w", err)
 	}
 	s.party.Command = strings.TrimSpace(string(command))
-	// What was read was that process's, and not of one that has its number now.
+	s.owner = quota.Owner{Netns: s.cookie, Cgroup: quota.CgroupOf(int(cred.Pid))}
+	// The process still exists, so its number was not reused while it was read.
 	if hasEnded(pidfd) {
 		return fmt.Errorf("identify process %d: %w", cred.Pid, unix.ESRCH)
 	}
 	return nil
 }
 
-// netnsOf is a socket's network namespace: the kernel's cookie of it, and its inode.
+// netnsOf returns the cookie and the inode of a socket's network namespace.
 func netnsOf(fd int) (cookie, inode uint64, err error) {
 	if cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
 		return 0, 0, fmt.Errorf("read a socket's network namespace: %w", err)
@@ -137,21 +156,21 @@ func netnsOf(fd int) (cookie, inode uint64, err error) {
 	defer unix.Close(ns)
 	var st unix.Stat_t
 	if err := unix.Fstat(ns, &st); err != nil {
-		return 0, 0, fmt.Errorf("look at a network namespace: %w", err)
+		return 0, 0, fmt.Errorf("stat a network namespace: %w", err)
 	}
 	return cookie, st.Ino, nil
 }
 
-// hasEnded says whether the process of a pidfd is over.
+// hasEnded reports whether the process of a pidfd has ended.
 func hasEnded(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }
 
-// peerPidfd is a handle of the process at the other end of a socket. The kernel
-// gives it from Linux 6.5 on; before, the process is looked up by its number,
-// which another one has if the process has ended since.
+// peerPidfd opens the process at the other end of a UNIX socket. Linux 6.5 and newer
+// return it by SO_PEERPIDFD. Older kernels open it by number; the caller must check for
+// reuse.
 func peerPidfd(fd, pid int) (int, error) {
 	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
@@ -167,8 +186,8 @@ func peerPidfd(fd, pid int) (int, error) {
 	return pidfd, nil
 }
 
-// watch ends the session when its process dies: a child may still have the socket. The
-// connections end at once, even while a request waits.
+// watch ends the session when its process dies, even if a child still holds the socket
+// or a request is in progress.
 func (s *session) watch() {
 	defer s.conn.Close()
 	defer s.leave()
@@ -179,8 +198,7 @@ func (s *session) watch() {
 	_ = raw.Read(func(fd uintptr) bool { return hasEnded(int(fd)) })
 }
 
-// answer reads requests and replies to them. It disconnects a client that violates the
-// protocol.
+// answer reads requests and replies to them. An error disconnects the client.
 func (s *session) answer() error {
 	buf, oob := make([]byte, messageSize+1), make([]byte, unix.CmsgSpace(4))
 	greeted := false
@@ -209,14 +227,14 @@ func (s *session) reply(packet []byte, file int, greeted *bool) error {
 		return err
 	}
 	if *greeted == (r.Op == opHello) {
-		return fmt.Errorf("%w: the first is hello, and no other", errMessage)
+		return fmt.Errorf("%w: hello must be the first request and only the first", errMessage)
 	}
 	*greeted = true
 	r.file = file
 	return s.send(s.do(r))
 }
 
-// received returns the file of a packet, or -1 unless there is exactly one.
+// received returns the file of a packet, or -1 if there is not exactly one.
 func received(oob []byte) int {
 	var all []int
 	messages, err := unix.ParseSocketControlMessage(oob)
@@ -253,7 +271,7 @@ func (s *session) send(r reply) error {
 	return nil
 }
 
-// do executes a request. An error becomes an errno.
+// do executes a request. It replies to an error with its errno.
 func (s *session) do(r request) reply {
 	var answer reply
 	var err error
@@ -261,7 +279,7 @@ func (s *session) do(r request) reply {
 	case opHello:
 		if r.Arg != wireVersion {
 			s.b.refuse("version")
-			err = fmt.Errorf("the library speaks version %d of the protocol, this broker version %d: %w", r.Arg, wireVersion, unix.EPROTONOSUPPORT)
+			err = fmt.Errorf("the library uses version %d of the protocol, the broker version %d: %w", r.Arg, wireVersion, unix.EPROTONOSUPPORT)
 		}
 	case opBind:
 		answer, err = s.bind(r)
@@ -272,7 +290,7 @@ func (s *session) do(r request) reply {
 	case opConnect:
 		answer, err = s.connect(r)
 	case opMapped:
-		err = s.onEnd(r, func(e *end) error { return e.Memory.Mapped(r.Arg) })
+		err = s.onEnd(r, func(e *end) error { return e.mapped(r.Arg) })
 	case opRing:
 		err = s.onEnd(r, func(e *end) error {
 			var ringErr error
@@ -310,6 +328,12 @@ func (s *session) do(r request) reply {
 		answer, err = s.attach(r.file)
 	case opAttached:
 		answer, err = s.attached(r.ID)
+	case opToken:
+		err = s.token(r)
+	case opArrived:
+		err = s.arrived(r)
+	case opProven:
+		answer, err = s.proven(r.ID)
 	case opDetach:
 		err = s.b.detach(r.file)
 	case opClose:
@@ -322,15 +346,15 @@ func (s *session) do(r request) reply {
 	return answer
 }
 
-// keep duplicates the files of an answer, so that it can be sent without the
-// lock that guards them.
+// keep duplicates the files of a reply, so that it can be sent without the lock that
+// guards them.
 func keep(r *reply, err error) error {
 	if err != nil {
 		return err
 	}
 	var own []int
 	for _, fd := range r.files {
-		if fd < 0 { // there were too many to open it
+		if fd < 0 { // it could not be opened
 			closeAll(own)
 			return unix.EMFILE
 		}
@@ -369,7 +393,9 @@ func (s *session) onEnd(r request, fn func(*end) error) error {
 	if e == nil {
 		return unix.EBADF
 	}
-	return fn(e)
+	err := fn(e)
+	e.connection.recountBoth()
+	return err
 }
 
 // wake signals a doorbell of this session.
@@ -398,7 +424,7 @@ func (s *session) onLender(r request, fn func(engine.Lender) error) error {
 	})
 }
 
-// newID returns a number that the session does not use. The lock is held.
+// newID returns a free handle of the session. The lock is held.
 func (s *session) newID() (uint32, error) {
 	if s.over {
 		return 0, unix.ECONNABORTED
@@ -423,7 +449,7 @@ func (s *session) close(r request) error {
 	return err
 }
 
-// closeHandle closes the handle of a number, and returns the name if it is one.
+// closeHandle closes a handle. It returns the name if the handle is one.
 func (s *session) closeHandle(r request) (*name, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -446,7 +472,7 @@ func (s *session) closeHandle(r request) (*name, error) {
 	return nil, unix.EBADF
 }
 
-// leave releases everything that the process had.
+// leave releases all handles of the process.
 func (s *session) leave() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -456,7 +482,7 @@ func (s *session) leave() {
 		e.connection.abort()
 	}
 	for _, e := range s.ends {
-		if s.b.connections[e.connection] { // unless its other end has done so
+		if s.b.connections[e.connection] { // not yet released through its other end
 			e.connection.settle()
 		}
 	}
@@ -475,11 +501,13 @@ func (s *session) end() {
 	s.leave()
 	s.b.mu.Lock()
 	delete(s.b.sessions, s)
+	s.b.ledger.Give(s.owner, quota.Processes, 1)
+	s.b.ledger.Give(s.owner, quota.Files, filesOfProcess)
 	s.b.mu.Unlock()
 	s.release()
 }
 
-// release closes the files of identify, which ends watch.
+// release closes the pidfd, which ends watch.
 func (s *session) release() {
 	if s.pidfd != nil {
 		s.pidfd.Close()

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
-// Status returns names, connections and sums.
+// Status returns the broker's names, connections and counters.
 func (b *Broker) Status() control.Pipe {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := control.Pipe{
 		Socket: b.opts.Socket, Engines: []string{}, Processes: len(b.sessions),
-		MemoryBytes: b.used, MemoryLimit: b.opts.MemoryLimit,
+		MemoryBytes: b.ledger.Used(quota.Memory), MemoryLimit: b.opts.MemoryLimit,
 		Made: b.counts.Connections, Grown: b.counts.Grown, SentBytes: b.counts.Bytes,
 		Refused:     maps.Clone(b.counts.Refused),
 		Names:       []control.PipeName{},
@@ -32,7 +33,7 @@ func (b *Broker) Status() control.Pipe {
 	for n := range b.names {
 		s.Names = append(s.Names, control.PipeName{
 			Name: n.addr.String(), PipeParty: n.owner.party.api(), Engines: n.engines.names(),
-			Listening: n.ready != nil, Waiting: len(n.waiting), Backlog: n.backlog,
+			Listening: n.ready != nil, Waiting: n.waiting.Len(), Backlog: n.backlog,
 		})
 	}
 	for c := range b.connections {

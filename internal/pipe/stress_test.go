@@ -14,9 +14,8 @@ import (
 	"github.com/scon-project/scon/internal/pipe"
 )
 
-// Every byte of many connections comes as it was sent: libsconpipe/test/stress.c.
-// With SCON_LONG for minutes, beside other work, and with the sanitizer of
-// threads.
+// Every byte of many connections arrives as it was sent: libsconpipe/test/stress.c. With
+// SCON_LONG it runs for minutes, with other load, and with ThreadSanitizer.
 func TestStress(t *testing.T) {
 	t.Parallel()
 	type run struct {
@@ -34,7 +33,7 @@ func TestStress(t *testing.T) {
 	if os.Getenv("SCON_LONG") != "" {
 		runs = []run{
 			{"large", program, 12, 60, 1 << 30, false},
-			{"beside load", program, 24, 60, 1 << 30, true},
+			{"under load", program, 24, 60, 1 << 30, true},
 			{"small rings", program, 12, 20, 12 * 256 << 10 * 2, true},
 			{"threads", programOfThreads, 6, 30, 1 << 30, false},
 		}
@@ -68,7 +67,7 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// burn keeps all processors busy until the test ends.
+// burn keeps all CPUs busy until the test ends.
 func burn(t *testing.T) {
 	t.Helper()
 	for range runtime.NumCPU() {

@@ -13,44 +13,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpSocket is a TCP socket that the broker keeps. A process makes the sockets by
-// which a connection proves itself, with its own rights, and may keep a descriptor
-// of them. So no call may rely on O_NONBLOCK, and any call that takes the socket's
-// lock may hang: the process can hold that lock for as long as it lives, by a call
-// that waits for memory.
+// tcpSocket is a TCP socket of a connection's proof. The process has made it with its own
+// rights and may keep a descriptor. Therefore no call may rely on O_NONBLOCK, and each
+// call that takes the socket's lock may hang: the process can hold that lock as long as it
+// lives, by a system call that waits for a page fault.
 type tcpSocket struct {
 	file        *os.File
 	raw         syscall.RawConn
-	owner       *session // the process that may have the socket, too; nil: the broker alone
+	owner       *session // the process that may share the socket; nil: only the broker has it
 	local, peer netip.AddrPort
 }
 
-// callPatience is how long a call on a process's socket may take.
+// callPatience bounds a call on a process's socket.
 const callPatience = 2 * time.Second
 
 var (
 	errHeld  = fmt.Errorf("the process holds the lock of its socket: %w", unix.ETIMEDOUT)
-	errNetns = fmt.Errorf("the socket is of another network namespace: %w", unix.EXDEV)
+	errNetns = fmt.Errorf("the socket belongs to another network namespace: %w", unix.EXDEV)
 )
 
-// receiveBuffer of a server's socket, in bytes: it only ever receives a token.
+// receiveBuffer of a server's socket, in bytes: it receives tokens only.
 const receiveBuffer = 4096
 
 func newTCPSocket(fd int, owner *session) (*tcpSocket, error) {
 	t := &tcpSocket{file: os.NewFile(uintptr(fd), "tcp"), owner: owner}
 	var err error
 	if t.raw, err = t.file.SyscallConn(); err == nil {
-		err = t.file.SetDeadline(time.Time{}) // fails unless the runtime's poller has it
+		err = t.file.SetDeadline(time.Time{}) // fails unless it is in the runtime's poller
 	}
 	if err != nil {
 		t.file.Close()
-		return nil, fmt.Errorf("wait for a TCP socket: %w", err)
+		return nil, fmt.Errorf("poll a TCP socket: %w", err)
 	}
 	return t, nil
 }
 
-// takeTCP checks that a descriptor is an IPv4 TCP socket of the process's network
-// namespace which either listens or is connected, and keeps a duplicate.
+// takeTCP duplicates a descriptor after it has checked that it is an IPv4 TCP socket in
+// the process's network namespace, listening or connected as requested.
 func (s *session) takeTCP(fd int, listens bool) (t *tcpSocket, err error) {
 	if fd < 0 {
 		return nil, unix.EBADF
@@ -59,7 +58,7 @@ func (s *session) takeTCP(fd int, listens bool) (t *tcpSocket, err error) {
 	if listens {
 		want[unix.SO_ACCEPTCONN] = 1
 	}
-	for option, v := range want { // none of them takes the socket's lock
+	for option, v := range want { // these take no lock of the socket
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != v {
 			return nil, errNoTCP
 		}
@@ -85,7 +84,7 @@ func (s *session) takeTCP(fd int, listens bool) (t *tcpSocket, err error) {
 	return t, nil
 }
 
-// readNames reads the socket's addresses; of a connected one also its peer's.
+// readNames reads the socket's address, and the peer's if it is connected.
 func (t *tcpSocket) readNames(connected bool) error {
 	var local, peer netip.AddrPort
 	err := t.call(time.Now().Add(callPatience), func(fd int) (err error) {
@@ -106,8 +105,8 @@ func (t *tcpSocket) readNames(connected bool) error {
 	return err
 }
 
-// call calls fn with the descriptor. When it returns errHeld, fn may still run, so
-// its results must not be used.
+// call calls fn with the descriptor. After errHeld, fn may still run, and its results
+// must not be used.
 func (t *tcpSocket) call(deadline time.Time, fn func(fd int) error) error {
 	control := func() (err error) {
 		if closed := t.raw.Control(func(fd uintptr) { err = fn(int(fd)) }); closed != nil {
@@ -121,8 +120,9 @@ func (t *tcpSocket) call(deadline time.Time, fn func(fd int) error) error {
 	return t.owner.guard(deadline, control)
 }
 
-// guard calls fn, which may hang for as long as the process likes. Only one such call
-// of a session runs at a time: a session costs the broker one thread at most.
+// guard calls fn, which may hang as long as the process lives. Only one such call of a
+// session runs at a time, so that a session blocks one thread at most, and all sessions
+// together at most mostCalls.
 func (s *session) guard(deadline time.Time, fn func() error) error {
 	late := time.NewTimer(time.Until(deadline))
 	defer late.Stop()
@@ -131,9 +131,14 @@ func (s *session) guard(deadline time.Time, fn func() error) error {
 	case <-late.C:
 		return errHeld
 	}
+	if !s.b.calls.Enter(s.owner, deadline) {
+		<-s.calls
+		return errHeld
+	}
 	done := make(chan error, 1)
 	go func() {
 		err := fn()
+		s.b.calls.Leave(s.owner)
 		<-s.calls
 		done <- err
 	}()
@@ -145,8 +150,8 @@ func (s *session) guard(deadline time.Time, fn func() error) error {
 	}
 }
 
-// readable waits until there is something to receive or to accept, without the
-// socket's lock. The zero deadline is none.
+// readable waits for POLLIN without taking the socket's lock. The zero deadline means no
+// timeout.
 func (t *tcpSocket) readable(deadline time.Time) error {
 	if err := t.file.SetReadDeadline(deadline); err != nil {
 		return err
@@ -185,7 +190,7 @@ func (t *tcpSocket) receive(deadline time.Time) (token, error) {
 			return err
 		})
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-			continue // the process took it, or a signal came
+			continue // the process has read it, or a signal arrived
 		}
 		if err != nil {
 			return token{}, err
@@ -195,11 +200,10 @@ func (t *tcpSocket) receive(deadline time.Time) (token, error) {
 	return v, nil
 }
 
-// accept takes a connection that waits at a listener. The socket is the broker's
-// alone: it is reset when it is closed, and kept alive for stateful firewalls that
-// forget idle connections.
+// accept accepts a connection. Only the broker has the new socket. Its close sends a RST;
+// keepalives refresh stateful firewalls.
 func (t *tcpSocket) accept() (_ *tcpSocket, err error) {
-	fd, settled := -1, atomic.Bool{} // settled: one of the two is done; the other one closes
+	fd, settled := -1, atomic.Bool{} // set by whichever of the call and the timeout is first; the second one closes fd
 	err = t.call(time.Now().Add(callPatience), func(listener int) (err error) {
 		accepted, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
@@ -236,10 +240,10 @@ func (t *tcpSocket) accept() (_ *tcpSocket, err error) {
 	return accepted, nil
 }
 
-// keepAliveSeconds an idle connection waits before it shows that it is there.
+// keepAliveSeconds is TCP_KEEPIDLE of accepted connections.
 const keepAliveSeconds = 60
 
-// close gives the socket back. A call that hangs keeps it until the call returns.
+// close closes the socket; while a call hangs, after it returns.
 func (t *tcpSocket) close() {
 	if t.owner == nil {
 		t.file.Close()
@@ -248,9 +252,31 @@ func (t *tcpSocket) close() {
 	go t.file.Close()
 }
 
-// stopListening frees a listening socket's address, also if a child of this
-// process or of the socket's has a copy of it, as each has between fork and exec.
-// It takes the socket's lock.
+// stopListening frees a listening socket's address, even if a child of a process has a
+// copy of the descriptor, as between fork and exec. It takes the socket's lock.
 func (t *tcpSocket) stopListening() {
 	_ = t.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
+
+// bytesGiven is how many bytes a TCP socket was given to send, of one that has
+// connected with its SYN. It fails if the process sends meanwhile.
+func bytesGiven(fd int) (uint64, error) {
+	for range readings {
+		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
+		}
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		if err != nil {
+			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
+		}
+		after, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
+		}
+		if before.Bytes_acked == after.Bytes_acked {
+			return after.Bytes_acked + uint64(queued), nil
+		}
+	}
+	return 0, fmt.Errorf("a TCP socket's counters do not settle: %w", unix.EAGAIN)
 }

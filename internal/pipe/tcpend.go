@@ -18,18 +18,17 @@ import (
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends bpf/tcp_ends.bpf.c
 
 // tcpEnd identifies one end of a TCP connection by its initial sequence numbers,
-// independently of addresses and their translation: 64 bits that are known only to
-// those who see its packets.
+// independent of addresses and their translation.
 type tcpEnd struct {
 	sent, received uint32
 }
 
-// asClient is what the other end is, if this one has connected; asServer, if it
-// was accepted. The kernel counts the client's SYN as a byte acknowledged.
+// asClient returns the other end of a client's end, asServer that of a server's. The kernel
+// counts the client's SYN as an acknowledged byte.
 func (e tcpEnd) asClient() tcpEnd { return tcpEnd{e.received, e.sent + 1} }
 func (e tcpEnd) asServer() tcpEnd { return tcpEnd{e.received - 1, e.sent} }
 
-// tcpEnds reads them.
+// tcpEnds reads sequence numbers of sockets by a BPF iterator.
 type tcpEnds struct {
 	mu   sync.Mutex // one at a time
 	objs tcpendsObjects
@@ -49,11 +48,11 @@ func newTCPEnds() (*tcpEnds, error) {
 
 func (t *tcpEnds) close() error { return t.objs.Close() }
 
-// readings bounds how often a socket's counters are read: two equal results in a row
-// are valid.
+// readings bounds how often a socket's counters are read until two successive results are
+// equal.
 const readings = 16
 
-var errNoTCP = fmt.Errorf("no socket of an established TCP connection: %w", unix.ENOTSOCK)
+var errNoTCP = fmt.Errorf("not a socket of an established TCP connection: %w", unix.ENOTSOCK)
 
 // of reads a socket's sequence numbers.
 func (t *tcpEnds) of(fd int) (tcpEnd, error) {
@@ -79,7 +78,7 @@ func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 		}
 		last = now
 	}
-	return tcpEnd{}, fmt.Errorf("read a TCP socket: its counters do not settle: %w", unix.EBUSY)
+	return tcpEnd{}, fmt.Errorf("read a TCP socket: its counters change too fast: %w", unix.EBUSY)
 }
 
 func read(iter *link.Iter) (tcpEnd, error) {
@@ -94,13 +93,12 @@ func read(iter *link.Iter) (tcpEnd, error) {
 	}
 	var e tcpendsTcpEnd
 	if err := binary.Read(bytes.NewReader(content), binary.NativeEndian, &e); err != nil {
-		return tcpEnd{}, errNoTCP // the socket is another kind
+		return tcpEnd{}, errNoTCP // not a TCP socket
 	}
 	return tcpEnd{e.Sent, e.Received}, nil
 }
 
-// tcpNames checks that a file is a connected TCP socket, and returns its
-// addresses.
+// tcpNames returns the addresses of an established TCP socket, errNoTCP for other files.
 func tcpNames(fd int) (local, peer netip.AddrPort, err error) {
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || protocol != unix.IPPROTO_TCP {

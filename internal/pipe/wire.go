@@ -13,17 +13,17 @@ import (
 
 const messageSize = 64
 
-// request is what a client asks.
+// request is a client's message.
 type request struct {
 	Op      uint32
 	ID      uint32
 	Arg     uint32
 	Engines engineSet
 	Size    uint64
-	file    int // that came with it, or -1; closed after the reply
+	file    int // passed with it, or -1; closed after the reply
 }
 
-// reply is what it is answered.
+// reply answers a request.
 type reply struct {
 	Errno      uint32 // 0 for success
 	ID         uint32
@@ -31,14 +31,14 @@ type reply struct {
 	Generation uint32
 	Peer       netip.AddrPort
 	Local      netip.AddrPort
-	Size       uint64 // of the ring that comes with it
-	files      []int  // that go with it; the sender keeps its own
-	taken      func() // called once they are sent
+	Size       uint64 // of the ring that is passed with it, bytes
+	files      []int  // passed with it; still open afterwards
+	taken      func() // called after the files are sent, if not nil
 }
 
 var errMessage = errors.New("not a request of the pipe's protocol")
 
-// parseRequest reads a packet. Bytes without a meaning have to be 0.
+// parseRequest decodes a packet. Unused bytes must be 0.
 func parseRequest(b []byte) (r request, err error) {
 	if len(b) != messageSize {
 		return r, fmt.Errorf("%w: %d bytes, want %d", errMessage, len(b), messageSize)
@@ -50,13 +50,13 @@ func parseRequest(b []byte) (r request, err error) {
 	}
 	for _, v := range b[unsafe.Offsetof(w.Size)+unsafe.Sizeof(w.Size):] {
 		if v != 0 {
-			return r, fmt.Errorf("%w: bytes that are not used are not 0", errMessage)
+			return r, fmt.Errorf("%w: unused bytes are not 0", errMessage)
 		}
 	}
 	return request{Op: w.Op, ID: w.ID, Arg: w.Arg, Engines: engineSet(w.Engines), Size: w.Size, file: -1}, nil
 }
 
-// encode writes a reply's packet.
+// encode returns a reply's packet.
 func (r reply) encode() []byte {
 	w := wireReply{
 		Error: r.Errno, ID: r.ID, Engine: uint32(r.Engine), Generation: r.Generation, Size: r.Size,
@@ -65,12 +65,12 @@ func (r reply) encode() []byte {
 	return bytesOf(&w)
 }
 
-// bytesOf is a packet's memory.
+// bytesOf returns a packet's memory.
 func bytesOf[packet wireRequest | wireReply](w *packet) []byte {
 	return (*[messageSize]byte)(unsafe.Pointer(w))[:]
 }
 
-// Both are a packet.
+// Both messages have the size of a packet.
 var (
 	_ = [1]struct{}{}[messageSize-unsafe.Sizeof(wireRequest{})]
 	_ = [1]struct{}{}[messageSize-unsafe.Sizeof(wireReply{})]

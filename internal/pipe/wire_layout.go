@@ -2,51 +2,66 @@
 
 package pipe
 
-const wireVersion = 3
+import "sync/atomic"
+
+const wireVersion = 4
+
+const tokenReach = 1048576
 
 const (
 	// arg: version. The first request of a session, the same in all versions.
 	opHello = 1
-	// engines; with a TCP socket of the process that listens: a name. Reply: id,
-	// local.
+	// engines; file: a listening TCP socket of the process. Creates a name. Reply:
+	// id, local.
 	opBind = 2
-	// id, arg: backlog. Reply: a socket with a packet for each connection that waits,
-	// at its end when the name is gone.
+	// id, arg: backlog. Reply: file: a socket with a packet for each waiting
+	// connection, at EOF once the name is closed.
 	opListen = 3
-	// id. Reply: an end, as OP_CONNECT's, or EAGAIN.
+	// id. Reply: an end, as of OP_CONNECT; EAGAIN if no connection waits.
 	opAccept = 4
-	// engines; with a TCP socket of the process that is connected to a name. Reply:
-	// id, engine, size, names; files: doorbell, own page, ring; of copier the ring to
-	// send by, then the ring to receive by.
+	// engines; file: a TCP socket of the process, connected to a name. Reply: id,
+	// engine, size, addresses; files: doorbell, own page, ring; with the engine
+	// copier the send ring, then the receive ring.
 	opConnect = 5
-	// id, arg: generation: the end has mapped what it writes to.
+	// id, arg: generation: the end has mapped the memory that it writes.
 	opMapped = 6
-	// id, arg: generation. Reply: size, generation; files: for generation 0 of sealed
-	// the peer's page, then the ring. EAGAIN if it is not ready.
+	// id, arg: generation. Reply: size, generation; files: the ring, preceded for
+	// generation 0 of sealed by the peer's page. EAGAIN if it is not ready.
 	opRing = 7
-	// id, size. Reply: size, generation; files: of sealed the new ring.
+	// id, size: enlarge the ring to send to. Reply: size, generation; file: with
+	// sealed and copier, the new ring.
 	opGrow = 8
-	// id of a name or an end; arg: messages sent; size: of unix, bytes sent.
+	// id of a name or an end; arg: messages sent; size: bytes sent, with unix only.
 	opClose = 9
-	// id: signal the own doorbell of an end or a name.
+	// id: signal the doorbell of this end or name.
 	opWake = 10
-	// id: whether its peer has ended in good order; ECONNRESET.
+	// id. Error ECONNRESET if the connection was reset or a process died, else none.
 	opEnded = 11
-	// With a TCP socket. Reply: id; file: doorbell, signaled when OP_ATTACHED has an
-	// answer.
+	// file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
+	// or OP_PROVEN may have an answer, and EOF when the attempt has ended.
 	opAttach = 12
-	// id. Reply: as OP_CONNECT's, generation: 1 for the end that connected; files:
-	// page, ring. EAGAIN while the other end has not come.
+	// id. From now on this end looks for the other end's token. Reply: peer: the
+	// mark; local: the nonce to send; generation: 1 for the end that connected; file:
+	// memory with a wire_notice. EAGAIN until the other end has attached.
 	opAttached = 13
-	// With a TCP socket that is attached: both ends go on by TCP. After the reply no
-	// byte goes by the rings.
+	// file: a TCP socket that is attached. Both ends return to TCP. After the reply
+	// no more bytes are sent by the rings.
 	opDetach = 14
-	// id; with memory to send from. Reply: generation: its number. Of copier.
+	// id; file: a buffer to send from, engine copier only. Reply: generation: the
+	// buffer's number.
 	opLend = 15
-	// id, arg: number of memory that is lent no more.
+	// id, arg: number of a buffer to unregister.
 	opTakeBack = 16
+	// id, size; file: the TCP socket. This end will send its token at position size
+	// of its stream, as its next bytes. EAGAIN until the other end looks for it.
+	opToken = 17
+	// id, size; file: the TCP socket. The other end's token has arrived there, after
+	// size unread bytes, at most TOKEN_REACH.
+	opArrived = 18
+	// id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived.
+	opProven = 19
 	// The number after the last operation.
-	opEnd = 17
+	opEnd = 20
 )
 
 type wireRequest struct {
@@ -58,7 +73,7 @@ type wireRequest struct {
 	_       [40]uint8
 }
 
-// Addresses are IPv6, or IPv4 mapped into it.
+// Addresses are IPv6 or IPv4-mapped IPv6.
 type wireReply struct {
 	Error      uint32
 	ID         uint32
@@ -70,4 +85,18 @@ type wireReply struct {
 	_          uint32
 	Size       uint64
 	Local      [16]uint8
+}
+
+// A token crosses a connection's TCP: this proves that the network permits the
+// connection. Both ends know the mark; only the sending end knows the nonce.
+type wireToken struct {
+	Mark  [16]uint8
+	Nonce [16]uint8
+}
+
+// What the broker reports to an end during the proof, in memory that only it writes.
+type wireNotice struct {
+	TokenAt atomic.Uint64 // 1 + the position of the other end's token, or 0
+	Looks   atomic.Uint32 // the other end looks for this one's token
+	Proven  atomic.Uint32 // OP_PROVEN has an answer
 }

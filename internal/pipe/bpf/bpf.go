@@ -1,5 +1,5 @@
-// Package bpf is the engine of that name: a program in the kernel copies from the sender's
-// memory into a ring that only the receiver maps.
+// Package bpf is the engine "bpf": a BPF program copies from the sender's memory into a ring
+// that only the receiver maps.
 package bpf
 
 import (
@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -19,43 +20,44 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy pipe_copy.bpf.c
 
-// Program is the kernel side of the engine bpf. It is loaded with the first
-// connection that wants it.
+// Program is the kernel side of the engine bpf. The broker loads it when the first connection
+// needs it.
 //
-// An end's slot selects its page and its rings in the program's maps. A slot is
-// used again only when no program can still be at work for the end that had it.
+// An end's slot selects its page and its rings in the program's maps. A slot is reused only
+// after all runs of the program that may use it have finished.
 type Program struct {
 	log    *slog.Logger
 	lock   sync.Locker // the broker's
 	objs   pipecopyObjects
 	link   link.Link
 	blank  *ebpf.Map      // for Quiesce
-	leave  func() error   // the cgroup
-	behind sync.WaitGroup // who makes spares and frees slots
+	leave  func() error   // leaves the cgroup
+	behind sync.WaitGroup // goroutines that create spares and rings, and free slots
 
 	mu     sync.Mutex
-	slots  []uint32  // free ones
-	spares []*Memory // memory for ends to come
-	making int       // of them, under way
-	over   bool
+	slots  []uint32  // free slots
+	spares []*Memory // memory for future ends
+	making int       // spares in creation
+	over   bool      // Close was called
 }
 
 const (
 	// mostSlots bounds the ends of connections of the engine bpf.
 	mostSlots = 16384
-	// mostSpares are ready for those that come. The kernel waits for programs
-	// under way when one is placed, 10 ms and more, but for many at a time.
+	// mostSpares bounds the spares. An update of a map of maps waits for running
+	// programs, 10 ms and more, but concurrent updates wait together.
 	mostSpares = 64
 )
 
-// New loads the program for sockets that this process makes from now on.
+// New loads the program and attaches it to the sockets that this process creates from now on.
+// The lock is the broker's. It needs Linux 6.1.
 func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	spec, err := loadPipecopy()
 	if err != nil {
 		return nil, fmt.Errorf("read the BPF object: %w", err)
 	}
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
-		spec.Maps[name].MaxEntries = mostSlots + 1 // the last one is Quiesce's
+		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
 	k := &Program{log: log, lock: lock}
 	if k.blank, err = newMap(engine.PageSize); err != nil {
@@ -67,7 +69,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 		}
 	}()
 	if err := bpfload.LoadAndAssign(spec, &k.objs, nil); err != nil {
-		return nil, fmt.Errorf("load the program that copies: %w", err)
+		return nil, fmt.Errorf("load the copy program: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -81,7 +83,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	k.leave = leave
 	k.link, err = link.AttachCgroup(link.CgroupOptions{Path: group, Attach: ebpf.AttachCGroupSetsockopt, Program: k.objs.SconPipeCopy})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("attach the program that copies to %s: %w", group, err), leave())
+		return nil, errors.Join(fmt.Errorf("attach the copy program to %s: %w", group, err), leave())
 	}
 	for slot := range uint32(mostSlots) {
 		k.slots = append(k.slots, mostSlots-1-slot)
@@ -89,7 +91,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	return k, nil
 }
 
-// Close takes the kernel side away. Its connections are gone.
+// Close detaches the program. It requires that all connections have been closed.
 func (k *Program) Close() error {
 	k.mu.Lock()
 	k.over = true
@@ -102,18 +104,18 @@ func (k *Program) Close() error {
 	return errors.Join(err, k.leave(), k.objs.Close(), k.blank.Close())
 }
 
-// Quiesce returns when no call copies any more that was under way: to put something
-// into a map of maps waits for that.
+// Quiesce waits until all runs of the program that have started have finished: an update of a
+// map of maps does so.
 func (k *Program) Quiesce() error {
 	return k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD()))
 }
 
-// rings are the maps of rings by their class.
+// rings returns the maps of rings by class.
 func (k *Program) rings() [4]*ebpf.Map {
 	return [4]*ebpf.Map{k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m}
 }
 
-// classOf a ring's size, which is one of a ring can have.
+// classOf returns the class of a valid ring size: 0 for SmallestRing, 3 for LargestRing.
 func classOf(size uint64) (class uint32) {
 	for size > engine.SmallestRing {
 		size /= 4
@@ -122,7 +124,7 @@ func classOf(size uint64) (class uint32) {
 	return class
 }
 
-// take returns memory for an end: a spare, or new.
+// take returns memory for an end: a spare, or new memory.
 func (k *Program) take() (*Memory, error) {
 	k.mu.Lock()
 	k.refill()
@@ -136,7 +138,8 @@ func (k *Program) take() (*Memory, error) {
 	return k.make()
 }
 
-// refill has spares made, when there is less than half of them. The lock is held.
+// refill starts the creation of spares when less than half of them are left. It requires the
+// lock.
 func (k *Program) refill() {
 	if k.over || len(k.spares)+k.making > mostSpares/2 {
 		return
@@ -155,7 +158,7 @@ func (k *Program) refill() {
 	}
 }
 
-// make makes memory for an end, with a slot of its own.
+// make creates memory for an end, in a free slot. ENOBUFS: there is none.
 func (k *Program) make() (*Memory, error) {
 	k.mu.Lock()
 	if len(k.slots) == 0 {
@@ -165,62 +168,61 @@ func (k *Program) make() (*Memory, error) {
 	m := &Memory{k: k, slot: k.slots[len(k.slots)-1]}
 	k.slots = k.slots[:len(k.slots)-1]
 	k.mu.Unlock()
-	// They wait for the kernel together.
+	// Concurrently: both wait for running programs.
 	page := make(chan error, 1)
 	go func() { page <- m.makePage() }()
 	_, err := m.makeRing(engine.SmallestRing)
 	if err = errors.Join(err, <-page); err != nil {
 		m.closeMaps()
-		k.reap(m.slot)
+		k.behind.Go(func() { k.reap(m.slot) })
 		return nil, err
 	}
 	return m, nil
 }
 
-// Memory is one end's: a page and rings that only this
-// end maps.
+// Memory is the memory of one end: a page and rings to receive from, which only this end maps.
 type Memory struct {
 	k     *Program
 	e     *engine.End
 	peer  *Memory
 	slot  uint32
-	page  placed
+	page  mapInSlot
 	rings []ring
 
-	growing bool           // the ring; the broker's lock guards it
-	closed  bool           // likewise
-	under   sync.WaitGroup // who makes it
+	growing  bool           // a ring is in creation; guarded by the broker's lock
+	closed   bool           // guarded by the broker's lock
+	creating sync.WaitGroup // the goroutine that creates it
 }
 
-// ring is one generation of a ring that this end receives by.
+// ring is one generation of the ring that this end receives from.
 type ring struct {
-	placed
-	size uint64
+	mapInSlot
+	size uint64 // bytes
 }
 
-// placed is a map that its place in a map of maps keeps alive. It takes a file only
-// until the end has mapped it. (To open it again by its number takes CAP_SYS_ADMIN.)
-type placed struct {
+// mapInSlot is a map that is referenced from a map of maps. The broker keeps a file of it only
+// until the end has mapped it: to open a map by its ID needs CAP_SYS_ADMIN.
+type mapInSlot struct {
 	memory *ebpf.Map // nil once it is closed
 	taken  bool      // the end has mapped it
 }
 
-// file of it; -1 if it is closed.
-func (p *placed) file() int {
+// file returns the map's file; -1 if it is closed.
+func (p *mapInSlot) file() int {
 	if p.memory == nil {
 		return -1
 	}
 	return p.memory.FD()
 }
 
-func (p *placed) close() {
+func (p *mapInSlot) close() {
 	if p.memory != nil {
 		p.memory.Close()
 		p.memory = nil
 	}
 }
 
-// Open makes the memory of both ends, and binds their doorbells to it.
+// Open creates the memory of both ends and binds it to their doorbells.
 func (k *Program) Open(ends [2]*engine.End) error {
 	var all [2]*Memory
 	for i, e := range ends {
@@ -229,13 +231,13 @@ func (k *Program) Open(ends [2]*engine.End) error {
 			return err
 		}
 		m.e, e.Memory, all[i] = e, m, m
-		m.peer = m // until there is the other one
+		m.peer = m // for Close, if the other end fails
 	}
 	for i, m := range all {
 		m.peer = all[1-i]
 		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot}
 		if err := k.objs.Newest.Put(m.slot, uint32(0)); err != nil {
-			return fmt.Errorf("note a ring: %w", err)
+			return fmt.Errorf("set the newest ring: %w", err)
 		}
 		if err := k.objs.Places.Put(int32(m.e.Doorbell), place); err != nil {
 			return fmt.Errorf("bind a doorbell: %w", err)
@@ -244,28 +246,28 @@ func (k *Program) Open(ends [2]*engine.End) error {
 	return nil
 }
 
-// newMap makes a map that can be mapped.
+// newMap creates an array of one value of size bytes that processes can mmap.
 func newMap(size uint64) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make memory of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("create a map of %d bytes: %w", size, err)
 	}
 	return m, nil
 }
 
-// newMemory makes one, and places it in a map of maps.
-func (k *Program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p placed, err error) {
+// newMemory creates a map and stores it in a slot of a map of maps.
+func (k *Program) newMemory(outer *ebpf.Map, slot uint32, size uint64) (p mapInSlot, err error) {
 	m, err := newMap(size)
 	if err != nil {
 		return p, err
 	}
 	if err := outer.Put(slot, uint32(m.FD())); err != nil {
 		m.Close()
-		return p, fmt.Errorf("place memory of %d bytes: %w", size, err)
+		return p, fmt.Errorf("store a map of %d bytes in its slot: %w", size, err)
 	}
-	return placed{memory: m}, nil
+	return mapInSlot{memory: m}, nil
 }
 
 func (m *Memory) makePage() (err error) {
@@ -273,7 +275,7 @@ func (m *Memory) makePage() (err error) {
 	return err
 }
 
-// makeRing makes the next generation of the ring that this end receives by.
+// makeRing creates the next generation of the ring that this end receives from.
 func (m *Memory) makeRing(size uint64) (generation uint32, err error) {
 	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 	if err != nil {
@@ -313,29 +315,29 @@ func (m *Memory) Given(generation uint32) {
 	m.rings[generation].close()
 }
 
-// GrowNow does what Grow does, and waits for the kernel.
+// GrowNow is Grow, but waits until the ring is ready. The end may not be in use yet.
 func (m *Memory) GrowNow(size uint64) error {
 	generation, err := m.peer.makeRing(size)
 	if err != nil {
 		return err
 	}
 	if err := m.k.objs.Newest.Put(m.peer.slot, generation<<8|classOf(size)); err != nil {
-		return fmt.Errorf("note a ring: %w", err)
+		return fmt.Errorf("set the newest ring: %w", err)
 	}
 	return nil
 }
 
-// Grow has the ring made without waiting for the kernel: programs go over when it is
-// there.
+// Grow starts the creation of a larger ring and returns at once. The program switches to the
+// ring when it is ready. EBUSY: another one is in creation.
 func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
 	peer := m.peer
 	if peer.growing {
 		return nil, 0, unix.EBUSY
 	}
 	peer.growing = true
-	peer.under.Add(1)
+	peer.creating.Add(1)
 	m.k.behind.Go(func() {
-		defer peer.under.Done()
+		defer peer.creating.Done()
 		r, err := m.k.newMemory(m.k.rings()[classOf(size)], peer.slot, size)
 		m.k.lock.Lock()
 		defer m.k.lock.Unlock()
@@ -347,7 +349,7 @@ func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
 			r.close()
 		}
 		if err != nil {
-			m.k.log.Error("enlarge a ring", "error", err)
+			m.k.log.Error("pipe: enlarge a ring", "error", err)
 		}
 	})
 	return nil, 0, nil
@@ -366,27 +368,37 @@ func (m *Memory) Sent() uint64 {
 	return p.Head
 }
 
-// Stop takes the places of both doorbells away: no call from now on copies. One
-// under way has the socket's lock, which is not waited for: whoever has the socket
-// can keep that for as long as he likes.
+func (m *Memory) Held() (n int) {
+	for _, r := range m.rings {
+		if r.memory != nil {
+			n++
+		}
+	}
+	if m.page.memory != nil {
+		n++
+	}
+	return n
+}
+
+// Stop unbinds both doorbells: no later call copies. It does not wait for a call in progress,
+// which holds the socket's lock: a process can hold that for as long as it likes.
 func (m *Memory) Stop() {
 	for _, e := range []*engine.End{m.e, m.peer.e} {
 		_ = m.k.objs.Places.Delete(int32(e.Doorbell))
 	}
 }
 
-// Wake signals the doorbell, by its other end.
+// Wake signals this end's doorbell by writing to the other end of the pair.
 func (m *Memory) Wake() { engine.Signal(m.peer.e.Doorbell) }
 
-// Close takes the places of both doorbells away at once, for both lead to this
-// slot, and then frees the slot when no program can be at work with it. They may
-// be away already, by the peer's close.
+// Close unbinds both doorbells, which refer to this slot, at once, and later frees the slot
+// when no program can be using it. The peer's Close may have unbound them already.
 func (m *Memory) Close() {
 	m.Stop()
 	m.closed = true
 	m.closeMaps()
 	m.k.behind.Go(func() {
-		m.under.Wait() // what comes into the slot still
+		m.creating.Wait() // a ring may still be stored in the slot
 		m.k.reap(m.slot)
 	})
 }
@@ -398,23 +410,37 @@ func (m *Memory) closeMaps() {
 	}
 }
 
-// reap frees a slot. Taking something out of a map of maps waits for programs
-// that may have found it there.
+// reapPause is the time before a failed reap is repeated.
+const reapPause = time.Second
+
+// reap frees a slot. It repeats what fails, such as for want of memory.
 func (k *Program) reap(slot uint32) {
-	var under sync.WaitGroup
+	for !k.empty(slot) {
+		k.mu.Lock()
+		over := k.over
+		k.mu.Unlock()
+		if over {
+			return
+		}
+		time.Sleep(reapPause)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slots = append(k.slots, slot)
+}
+
+// empty deletes a slot's entries. A deletion from a map of maps waits for the programs that
+// may have looked the entry up.
+func (k *Program) empty(slot uint32) bool {
+	var creating sync.WaitGroup
 	var failed atomic.Bool
 	for _, outer := range []*ebpf.Map{k.objs.Pages, k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m} {
-		under.Go(func() {
+		creating.Go(func() {
 			if err := outer.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				failed.Store(true)
 			}
 		})
 	}
-	under.Wait()
-	if failed.Load() {
-		return // it stays as it is: a slot less
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.slots = append(k.slots, slot)
+	creating.Wait()
+	return !failed.Load()
 }

@@ -13,19 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket belongs to the cgroup that its maker is in at that time, and runs that
-// cgroup's programs whoever has it later. So the program that copies is attached
-// to a cgroup with this process alone, and no other socket of the machine pays
-// for it.
+// A socket belongs to the cgroup of the process that creates it, at that time, and runs the
+// programs of that cgroup whichever process uses it later. The copy program is attached to a
+// cgroup that has only this process, so that it runs for no other socket of the machine.
 var entered struct {
 	mu    sync.Mutex
 	users int
-	home  string // "" if the process was alone where it was
-	group string
+	home  string // previous cgroup; "" if the process was alone there and has stayed
+	group string // the cgroup that has only this process
 }
 
-// ownCgroup sees to it that this process is alone in a cgroup, and returns its
-// path. The last one to leave brings the process back.
+// ownCgroup moves this process into a cgroup of its own unless it has one, and returns the
+// cgroup's path. The last call of leave moves the process back.
 func ownCgroup() (path string, leave func() error, err error) {
 	entered.mu.Lock()
 	defer entered.mu.Unlock()
@@ -46,7 +45,7 @@ func enterCgroup() error {
 	pid := strconv.Itoa(os.Getpid())
 	procs, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	if err != nil {
-		return fmt.Errorf("read who is in a cgroup: %w", err)
+		return fmt.Errorf("read the processes of a cgroup: %w", err)
 	}
 	if strings.TrimSpace(string(procs)) == pid {
 		entered.home, entered.group = "", group
@@ -55,7 +54,7 @@ func enterCgroup() error {
 	removeStale(group)
 	own := filepath.Join(group, "scon-pipe-"+pid)
 	if err := os.Mkdir(own, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make a cgroup: %w", err)
+		return fmt.Errorf("create a cgroup: %w", err)
 	}
 	if err := moveTo(own); err != nil {
 		return errors.Join(err, os.Remove(own))
@@ -74,7 +73,7 @@ func leaveCgroup() error {
 	if err := moveTo(entered.home); err != nil {
 		return err
 	}
-	// A child that was started meanwhile may be there: the next one removes it.
+	// A child process may still be in it: then a later broker removes it.
 	removeStale(entered.group)
 	if err := os.Remove(entered.group); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("remove a cgroup: %w", err)
@@ -82,7 +81,7 @@ func leaveCgroup() error {
 	return nil
 }
 
-// removeStale removes what processes left that have ended.
+// removeStale removes the cgroups of brokers that have ended.
 func removeStale(parent string) {
 	left, err := filepath.Glob(filepath.Join(parent, "scon-pipe-*"))
 	if err != nil {
@@ -91,8 +90,8 @@ func removeStale(parent string) {
 	for _, dir := range left {
 		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), "scon-pipe-"))
 		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			removeStale(dir)   // what its children left
-			_ = os.Remove(dir) // busy: the next one
+			removeStale(dir)   // those of its children
+			_ = os.Remove(dir) // if busy, a later broker removes it
 		}
 	}
 }
@@ -104,10 +103,10 @@ func moveTo(group string) error {
 	return nil
 }
 
-var errNoCgroup = errors.New("no cgroup of version 2 is mounted")
+var errNoCgroup = errors.New("no cgroup2 file system is mounted")
 
-// cgroupOf is the directory of a process's cgroup of version 2, by its directory
-// in /proc.
+// cgroupOf returns the directory of a process's cgroup (version 2); proc is the process's
+// directory in /proc.
 func cgroupOf(proc string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(proc, "cgroup"))
 	if err != nil {
@@ -126,7 +125,7 @@ func cgroupOf(proc string) (string, error) {
 	return filepath.Join(mount, within), nil
 }
 
-// cgroupMount is where the whole of cgroup 2 is mounted.
+// cgroupMount returns the mount point of the root of the cgroup2 hierarchy.
 func cgroupMount(mountinfo string) (string, error) {
 	f, err := os.Open(mountinfo)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// What brokers left that were killed goes, also what their children left.
+// The cgroups of killed brokers and of their children are removed.
 func TestStaleCgroups(t *testing.T) {
 	t.Parallel()
-	const dead = 1<<31 - 1 // no process has such a number
+	const dead = 1<<31 - 1 // above every PID
 	dir := t.TempDir()
 	alive := filepath.Join(dir, fmt.Sprintf("scon-pipe-%d", os.Getpid()))
 	stale := filepath.Join(dir, fmt.Sprintf("scon-pipe-%d", dead))

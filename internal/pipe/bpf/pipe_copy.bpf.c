@@ -175,14 +175,14 @@ always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
 always_inline void mirror(struct page *own, struct page *peer)
 {
 	__u32 write_wait = READ_ONCE(own->own.write_wait);
-	__u32 deaf = READ_ONCE(own->own.deaf);
+	__u32 recv_closed = READ_ONCE(own->own.recv_closed);
 
 	if (READ_ONCE(peer->peer.write_wait) != write_wait)
 		PUBLISH(peer->peer.write_wait, write_wait);
-	if (READ_ONCE(peer->peer.deaf) != deaf)
-		WRITE_ONCE(peer->peer.deaf, deaf);
+	if (READ_ONCE(peer->peer.recv_closed) != recv_closed)
+		WRITE_ONCE(peer->peer.recv_closed, recv_closed);
 	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait));
-	WRITE_ONCE(own->peer.deaf, READ_ONCE(peer->own.deaf));
+	WRITE_ONCE(own->peer.recv_closed, READ_ONCE(peer->own.recv_closed));
 	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
 }
 
@@ -193,8 +193,8 @@ always_inline __u32 size_of(__u32 ring)
 }
 
 /* Switches to a larger ring when the peer has emptied the one before the current. */
-always_inline void go_over(struct place *p, struct page *own, struct page *peer,
-			   __u64 tail)
+always_inline void switch_ring(struct place *p, struct page *own, struct page *peer,
+			       __u64 tail)
 {
 	__u32 slot = p->peer, *newest_ring = bpf_map_lookup_elem(&newest, &slot);
 
@@ -216,7 +216,7 @@ always_inline int send(struct place *p, struct page *own, struct page *peer, __u
 
 	if (p->fin)
 		return -EPIPE;
-	go_over(p, own, peer, tail);
+	switch_ring(p, own, peer, tail);
 	size = size_of(p->ring);
 	from = tail > p->switch_at ? tail : p->switch_at;
 	used = p->head - from;

@@ -1,5 +1,5 @@
-// Package control is the contract between the pipe's broker and the operator's
-// clients. The one with applications is package pipe's.
+// Package control is the interface between the pipe's broker and the operator's clients.
+// Package pipe has the protocol for applications.
 package control
 
 import (
@@ -8,18 +8,19 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Pipe is what `scon pipe ls --json` and `scon pipe stat --json` print.
+// Pipe is the broker's state, as `scon pipe ls --json` and `scon pipe stat --json` print it.
 type Pipe struct {
-	Socket  string   `json:"socket"`  // that containers connect to
-	Engines []string `json:"engines"` // that work here
-	// CopyDevice copies for the engine copier; "" when processors do.
+	Socket  string   `json:"socket"`  // path of the socket for containers
+	Engines []string `json:"engines"` // that this machine supports
+	// CopyDevice is the name of the device that copies for the engine copier; "": CPUs
+	// copy.
 	CopyDevice string `json:"copy_device"`
-	Processes  int    `json:"processes"`
-	// MemoryBytes are in rings, MemoryLimit may be.
+	Processes  int    `json:"processes"` // connected
+	// MemoryBytes is the size of all rings, MemoryLimit its bound, in bytes.
 	MemoryBytes int64 `json:"memory_bytes"`
 	MemoryLimit int64 `json:"memory_limit"`
-	// Made counts connections, Grown rings that grew, SentBytes what ends say to
-	// have sent, Refused connections by reason; all since the broker's start.
+	// Since the broker's start: Made counts connections, Grown enlarged rings, SentBytes
+	// the bytes that ends report as sent, Refused refused connections by reason.
 	Made        uint64            `json:"made"`
 	Grown       uint64            `json:"grown"`
 	SentBytes   uint64            `json:"sent_bytes"`
@@ -35,23 +36,23 @@ type PipeParty struct {
 	Netns   uint64 `json:"netns"` // inode of its network namespace
 }
 
-// PipeName is an address and a port that somebody listens on, or will.
+// PipeName is an address and a port that a process has bound.
 type PipeName struct {
 	Name string `json:"name"`
 	PipeParty
-	Engines   []string `json:"engines"` // accepted there
+	Engines   []string `json:"engines"` // accepted for connections
 	Listening bool     `json:"listening"`
-	Waiting   int      `json:"waiting"` // connections to accept
+	Waiting   int      `json:"waiting"` // connections not yet accepted
 	Backlog   int      `json:"backlog"`
 }
 
 // PipeConnection is one connection.
 type PipeConnection struct {
 	ID     uint64  `json:"id"`
-	Name   string  `json:"name"` // that the client asked for
+	Name   string  `json:"name"` // that the client connected to
 	Engine string  `json:"engine"`
 	AgeMS  int64   `json:"age_ms"`
-	Over   bool    `json:"over"` // one end has closed or died
+	Over   bool    `json:"over"` // an end has closed, or the connection was reset
 	Client PipeEnd `json:"client"`
 	Server PipeEnd `json:"server"`
 }
@@ -61,16 +62,16 @@ type PipeEnd struct {
 	PipeParty
 	Addr      string `json:"addr"`
 	SentBytes uint64 `json:"sent_bytes"`
-	RingBytes uint64 `json:"ring_bytes"` // of the ring that it sends to
+	RingBytes uint64 `json:"ring_bytes"` // size of the ring that it sends to
 	Closed    bool   `json:"closed"`
 }
 
-// Broker carries bulk data between containers.
+// Broker is the pipe's broker.
 type Broker interface {
 	Status() Pipe
 }
 
-// Handler is the broker's server without its socket.
+// Handler returns the HTTP handler of the broker's control socket.
 //
 //	GET  /v1/status  api.Process
 //	GET  /v1/pipe    Pipe
@@ -83,17 +84,17 @@ func Handler(c api.Control, p api.Process, b Broker) http.Handler {
 
 const pipePath = "/v1/pipe"
 
-// Client asks the broker over its socket.
+// Client queries the broker over its control socket.
 type Client struct{ *api.Service }
 
-// Dial makes a client of the broker at the unix socket.
+// Dial returns a client of the broker with that control socket. It does not connect yet.
 func Dial(socket string) *Client {
 	return &Client{api.Connect(api.Identity{
-		Name: "pipe broker", Start: "set pipe.enabled in the configuration, then start it with 'scon up'",
+		Service: "pipe", Name: "pipe broker", Start: "set pipe.enabled in the configuration, then start it with 'scon up'",
 	}, socket)}
 }
 
-// Pipe is the state of the broker.
+// Pipe returns the broker's state.
 func (c *Client) Pipe() (p Pipe, err error) {
 	return p, c.Get(pipePath, nil, &p)
 }

@@ -1,6 +1,6 @@
-// Package copier is the engine of that name, the paper's way: each end maps only rings of
-// its own, and between them the broker copies, by a processor or a device (PipeDevice,
-// section III). Nothing imports this package but what registers it with the broker.
+// Package copier is the engine "copier", the design of the paper PipeDevice (section III):
+// each end maps only its own rings, and the broker copies between them with a CPU or a copy
+// device. Only the code that registers the engine with the broker imports this package.
 package copier
 
 import (
@@ -12,30 +12,31 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// Copier is the engine. It has a worker for each processor at most, which starts when
-// there are connections for it.
+// Copier is the engine. It has at most one worker per CPU. A worker starts with its first
+// connection.
 type Copier struct {
 	log    *slog.Logger
-	helper string      // program that has a device copy; "": processors copy
+	helper string      // path of the helper that uses a copy device; "": CPUs copy
 	lock   sync.Locker // the broker's, which guards:
 
 	workers []*worker
-	regions int // that processes lend
+	regions int // buffers that processes have registered with Lend
 }
 
-// mostHelpers: a worker whose helper copies has little to do itself, and the device
-// has memory for few of them.
+// mostHelpers bounds the workers that use a helper: such a worker needs little CPU time,
+// and the device has memory for few helpers.
 const mostHelpers = 2
 
-// New returns what pipe.Options.Copier takes. The helper is the path of a program that has
-// a device copy, as FindHelper returns it; with "" processors copy.
+// New returns the constructor for pipe.Options.Copier. The helper is the path of a program
+// that copies with a device, as FindHelper returns it; with "" CPUs copy.
 func New(helper string) func(*slog.Logger, sync.Locker) engine.Carrier {
 	return func(log *slog.Logger, lock sync.Locker) engine.Carrier {
 		return &Copier{log: log, helper: helper, lock: lock}
 	}
 }
 
-// Open makes the memory of both ends.
+// Open creates the memory of both ends, and assigns the connection to a worker. It calls
+// lost, without the broker's lock, when the worker has reset the connection.
 func (c *Copier) Open(ends [2]*engine.End, lost func()) (engine.Carriage, error) {
 	w, err := c.takeWorker()
 	if err != nil {
@@ -51,7 +52,7 @@ func (c *Copier) Open(ends [2]*engine.End, lost func()) (engine.Carriage, error)
 	return g, nil
 }
 
-// takeWorker chooses the worker that has the fewest connections.
+// takeWorker returns the worker with the fewest connections, or a new one.
 func (c *Copier) takeWorker() (*worker, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -70,6 +71,7 @@ func (c *Copier) takeWorker() (*worker, error) {
 		if err != nil {
 			return nil, err
 		}
+		go w.run()
 		c.workers = append(c.workers, w)
 		best = w
 	}
@@ -77,7 +79,7 @@ func (c *Copier) takeWorker() (*worker, error) {
 	return best, nil
 }
 
-// Device is the name of the device that copies; "": processors do.
+// Device returns the name of the device that copies; "": CPUs copy.
 func (c *Copier) Device() string {
 	for _, w := range c.workers {
 		if d, ok := w.stack.(*device); ok {
@@ -87,7 +89,7 @@ func (c *Copier) Device() string {
 	return ""
 }
 
-// Close ends the workers. Their connections are gone.
+// Close stops the workers. It requires that all connections have been closed.
 func (c *Copier) Close() error {
 	var err error
 	for _, w := range c.workers {

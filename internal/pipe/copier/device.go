@@ -15,27 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is a stack that has a helper program copy, by a device. The helper takes
-// from the submission queue once it has said that it is ready, and completes in the
-// order of submissions. Before, and when it has ended, the worker's processor copies:
-// what was under way then it does anew.
+// device is a stack that copies with a device, by a helper program. Once the helper has
+// reported that it is ready, it takes entries from the submission queue and completes them
+// in order. Before that, and after the helper has ended, the worker's thread copies; it
+// repeats the copies that were in progress when the helper ended.
 type device struct {
 	*software
 	log     *slog.Logger
 	helper  *exec.Cmd
-	says    bytes.Buffer
-	orders  int // socket to the helper
+	stderr  bytes.Buffer
+	orders  int // socket to the helper, for orders
 	state   atomic.Int32
-	ready   string // the device's name, once the helper is
+	ready   string // the device's name, once the helper is ready
 	closing atomic.Bool
 	over    sync.WaitGroup
 
-	// The worker's thread's own.
-	serves bool // the helper takes submissions
-	passes int
-	files  map[uint32]int // of regions
-	seen   uint32         // completions when that was looked at last
-	since  time.Time      // when it was seen first that there are no more
+	// Used by the worker's thread only.
+	serving   bool // the helper takes submissions
+	passes    int
+	files     map[uint32]int // by region
+	completed uint32         // completions at the last check
+	since     time.Time      // start of the stall; zero: there is progress
 }
 
 // States of a helper.
@@ -46,20 +46,19 @@ const (
 )
 
 const (
-	// deviceDepth is how many copies of a connection are under way at a time.
+	// deviceDepth bounds the copies of a direction in progress at a time.
 	deviceDepth = 16
-	// helperPatience is how long it may take for a copy, an order, or its end.
-	helperPatience = 5 * time.Second
-	// passesPerTime is how often the worker looks at copies between two looks at
-	// the clock.
-	passesPerTime = 1024
+	// helperTimeout limits a copy, the delivery of an order, and the helper's exit.
+	helperTimeout = 5 * time.Second
+	// passesPerCheck is the number of the worker's passes between two checks for a stall.
+	passesPerCheck = 1024
 )
 
-// newDevice starts a helper.
+// newDevice starts a helper for the queues, which have to be in a file.
 func newDevice(log *slog.Logger, program string, q *queues) (*device, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("make a socket for a helper: %w", err)
+		return nil, fmt.Errorf("create a socket for the helper: %w", err)
 	}
 	d := &device{software: newSoftware(q), log: log, helper: exec.Command(program, "serve"), orders: pair[0], files: make(map[uint32]int)}
 	theirs := os.NewFile(uintptr(pair[1]), "orders")
@@ -67,22 +66,22 @@ func newDevice(log *slog.Logger, program string, q *queues) (*device, error) {
 	file, err := unix.FcntlInt(uintptr(q.file), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		unix.Close(d.orders)
-		return nil, fmt.Errorf("give a helper the queues: %w", err)
+		return nil, fmt.Errorf("duplicate the queues' file for the helper: %w", err)
 	}
 	queues := os.NewFile(uintptr(file), "queues")
 	defer queues.Close()
 	d.helper.ExtraFiles = []*os.File{theirs, queues}
-	d.helper.Stderr = &d.says
+	d.helper.Stderr = &d.stderr
 	if err := d.helper.Start(); err != nil {
 		unix.Close(d.orders)
 		return nil, err
 	}
-	d.over.Go(d.attend)
+	d.over.Go(d.wait)
 	return d, nil
 }
 
-// attend hears of the helper's beginning and of its end.
-func (d *device) attend() {
+// wait receives the device's name when the helper is ready, and then waits for its exit.
+func (d *device) wait() {
 	var name [256]byte
 	n, err := unix.Read(d.orders, name[:])
 	for errors.Is(err, unix.EINTR) {
@@ -95,12 +94,12 @@ func (d *device) attend() {
 	err = d.helper.Wait()
 	d.state.Store(helperGone)
 	if !d.closing.Load() {
-		d.log.Warn("pipe: no device copies any more, a processor does",
-			"helper", d.helper.Path, "error", err, "said", string(bytes.TrimSpace(d.says.Bytes())))
+		d.log.Warn("pipe: the copy helper has exited; copying with the CPU",
+			"helper", d.helper.Path, "error", err, "stderr", string(bytes.TrimSpace(d.stderr.Bytes())))
 	}
 }
 
-// name of the device; "" as long as processors copy.
+// name returns the device's name; "" while the CPU copies.
 func (d *device) name() string {
 	if d.state.Load() != helperReady {
 		return ""
@@ -113,27 +112,28 @@ func (d *device) add(region uint32, m *shared) error {
 		return err
 	}
 	d.files[region] = m.kept
-	d.tellOf(region)
+	d.sendRegion(region)
 	return nil
 }
 
 func (d *device) drop(region uint32) {
 	d.software.drop(region)
 	delete(d.files, region)
-	d.tell(order{Op: orderDrop, Region: region}, -1)
+	d.send(order{Op: orderDrop, Region: region}, -1)
 }
 
-// tellOf gives the helper a region's memory.
-func (d *device) tellOf(region uint32) {
-	if !d.serves {
+// sendRegion passes a region's file to the helper.
+func (d *device) sendRegion(region uint32) {
+	if !d.serving {
 		return
 	}
-	d.tell(order{Op: orderAdd, Region: region, Size: uint64(len(d.regions[region]))}, d.files[region])
+	d.send(order{Op: orderAdd, Region: region, Size: uint64(len(d.regions[region]))}, d.files[region])
 }
 
-// tell gives an order, and a file unless that is -1.
-func (d *device) tell(o order, file int) {
-	if !d.serves {
+// send sends an order, and a file unless that is -1. It does nothing unless the helper is
+// serving.
+func (d *device) send(o order, file int) {
+	if !d.serving {
 		return
 	}
 	b := binary.NativeEndian.AppendUint32(nil, o.Op)
@@ -143,27 +143,27 @@ func (d *device) tell(o order, file int) {
 	if file >= 0 {
 		oob = unix.UnixRights(file)
 	}
-	for end := time.Now().Add(helperPatience); ; {
+	for end := time.Now().Add(helperTimeout); ; {
 		err := unix.Sendmsg(d.orders, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if err == nil {
 			return
 		}
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(end) {
-			d.lose(fmt.Errorf("give the helper an order: %w", err))
+			d.kill(fmt.Errorf("send the helper an order: %w", err))
 			return
 		}
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d.orders), Events: unix.POLLOUT}}, 1)
 	}
 }
 
-// lose ends a helper that does not do what it shall.
-func (d *device) lose(err error) {
-	d.log.Error("pipe: end a helper", "helper", d.helper.Path, "error", err)
+// kill ends a helper that fails; wait then reports its exit.
+func (d *device) kill(err error) {
+	d.log.Error("pipe: kill the copy helper", "helper", d.helper.Path, "error", err)
 	_ = d.helper.Process.Kill()
 }
 
 func (d *device) depth() int {
-	if d.serves {
+	if d.serving {
 		return deviceDepth
 	}
 	return d.software.depth()
@@ -171,53 +171,54 @@ func (d *device) depth() int {
 
 func (d *device) kick() {
 	switch state := d.state.Load(); {
-	case state == helperReady && !d.serves:
-		d.handOver()
-	case state == helperGone && d.serves:
-		// It has its memory no more, so nothing of it comes late.
-		d.serves = false
+	case state == helperReady && !d.serving:
+		d.activate()
+	case state == helperGone && d.serving:
+		// Its mappings are gone, so that no late write of it can follow.
+		d.serving = false
 		d.q.Taken.N.Store(d.q.Completed.N.Load())
 	}
-	if !d.serves {
+	if !d.serving {
 		d.software.kick()
 		return
 	}
 	if d.q.Taken.N.Load() != d.q.Submitted.N.Load() && d.q.Sleeps.N.CompareAndSwap(1, 0) {
-		d.tell(order{Op: orderWake}, -1)
+		d.send(order{Op: orderWake}, -1)
 	}
-	d.watch()
+	d.checkProgress()
 }
 
-// handOver has the helper take what is submitted from now on.
-func (d *device) handOver() {
-	d.serves = true
+// activate makes the helper take the submissions from now on.
+func (d *device) activate() {
+	d.serving = true
 	for region := range d.regions {
-		d.tellOf(region)
+		d.sendRegion(region)
 	}
-	d.tell(order{Op: orderBegin}, -1)
+	d.send(order{Op: orderBegin}, -1)
 }
 
-// watch loses a helper that does not go on with what was submitted.
-func (d *device) watch() {
-	if d.passes++; d.passes%passesPerTime != 0 {
+// checkProgress kills a helper that has not completed a submitted entry for helperTimeout.
+func (d *device) checkProgress() {
+	if d.passes++; d.passes%passesPerCheck != 0 {
 		return
 	}
 	switch done := d.q.Completed.N.Load(); {
-	case done != d.seen || done == d.q.Submitted.N.Load():
-		d.seen, d.since = done, time.Time{}
+	case done != d.completed || done == d.q.Submitted.N.Load():
+		d.completed, d.since = done, time.Time{}
 	case d.since.IsZero():
 		d.since = time.Now()
-	case time.Since(d.since) > helperPatience:
-		d.lose(fmt.Errorf("no copy for %v", helperPatience))
+	case time.Since(d.since) > helperTimeout:
+		d.kill(fmt.Errorf("no completion for %v", helperTimeout))
 		d.since = time.Time{}
 	}
 }
 
-// close ends the helper.
+// close stops the helper: it exits when the socket closes, and is killed after
+// helperTimeout.
 func (d *device) close() error {
 	d.closing.Store(true)
 	_ = unix.Shutdown(d.orders, unix.SHUT_RDWR)
-	timer := time.AfterFunc(helperPatience, func() { _ = d.helper.Process.Kill() })
+	timer := time.AfterFunc(helperTimeout, func() { _ = d.helper.Process.Kill() })
 	d.over.Wait()
 	timer.Stop()
 	unix.Close(d.orders)

@@ -7,51 +7,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// direction is one of a connection: from the sender's
-// ring to the receiver's. It belongs to a worker's thread. Positions count the
-// bytes of the stream, as the applications' do.
+// direction is one direction of a connection: from the sender's ring to the receiver's. Only
+// the worker's thread uses it. Positions count the bytes of the stream from its start, as
+// the counters in the pages do.
 //
-// Stages of a piece:
+// A piece passes these stages:
 //
-//  1. offer reads how far the sender has come, and how far the receiver; what
-//     cannot be ends the connection.
-//  2. A piece that both rings have in one, or that was lent, becomes an entry of
-//     the table, and of the submission queue.
+//  1. submit reads the sender's head and the receiver's tail. Impossible values reset the
+//     connection.
+//  2. A piece that is contiguous in both rings, or in a lent buffer, becomes an entry of the
+//     table and of the submission queue.
 //  3. The stack copies it.
-//  4. done frees it in the sender's ring, shows it in the receiver's, and rings
-//     for whoever waits.
+//  4. done publishes the new tail to the sender and the new head to the receiver, and
+//     signals the doorbell of an end that waits.
 type direction struct {
 	carriage *carriage
-	number   uint16 // of the table
+	number   uint16 // index in carriage.directions
 	from, to *memory
 
 	send, recv ring
-	offered    uint64 // up to where copies are under way
+	submitted  uint64 // position up to which copies were submitted
 	table      table
-	copied     atomic.Uint64 // up to where they are done; Status reads it
+	copied     atomic.Uint64 // position up to which copies are complete
 
-	loans   uint64    // how many were read
-	loan    span      // the newest of them
-	leaving []*shared // regions that are lent no more
+	loans    uint64    // loans read from the page
+	loan     span      // the newest of them
+	returned []*shared // buffers taken back while copies were in progress
 
-	signaledRead, signaledWrite uint32 // what the applications waited for when they were rung last
-	armed                       uint32 // how often they were asked to ring
-	wantsRoom                   bool   // the receiver was
-	listed                      bool   // with the worker, as one to look at
-	vain                        int    // how often there was nothing to do
-	last                        bool   // the sender has left: no more comes
-	over                        bool
+	signaledRead, signaledWrite uint32  // ReadWait and WriteWait at the last signals
+	armed                       uint32  // number of requests for a doorbell
+	wantsRoom                   bool    // the receiver was asked for a doorbell
+	scheduled                   bool    // in a poll list
+	payer                       *memory // the end whose share has it in its poll list
+	idlePolls                   int     // successive polls without work
+	senderLeft                  bool    // the sender's end is closed
+	over                        bool    // no further copies
 }
 
-// ring is a generation of a ring in use.
+// ring is the generation of a ring that is in use.
 type ring struct {
 	*shared
 	generation uint32
 	start      uint64 // position of its first byte
 }
 
-// room is how much of the ring is free, when used up to head and given back up
-// to tail, and whether that can be.
+// room returns the free bytes of the ring for the positions head and tail; false if these
+// are impossible.
 func (r *ring) room(head, tail uint64) (uint64, bool) {
 	used := head - max(tail, r.start)
 	if tail > head || used > r.size {
@@ -60,14 +61,15 @@ func (r *ring) room(head, tail uint64) (uint64, bool) {
 	return r.size - used, true
 }
 
-// piece is how much of n bytes at a position lie in one.
+// piece returns how many of the n bytes at a position are contiguous.
 func (r *ring) piece(at, n uint64) uint64 { return min(n, r.size-at%r.size) }
 
+// place returns the location of a position.
 func (r *ring) place(at uint64) place { return placeOf(r.region, at%r.size) }
 
-// table is a send buffer table: what was offered and is not yet freed, in the
-// order of the stream. In the receiver's ring the same bytes stand at the same
-// positions, so it is the receive buffer table as well.
+// table is a send buffer table (PipeDevice, section IV): the submitted pieces that are not
+// yet freed, in stream order. The receiver's ring has the same bytes at the same positions,
+// so it serves as the receive buffer table, too.
 type table struct {
 	entries [tableDepth]tableEntry
 	first   uint16
@@ -75,23 +77,24 @@ type table struct {
 }
 
 type tableEntry struct {
-	len  uint32
-	done bool
+	len  uint32 // bytes
+	done bool   // copied; freed once all earlier entries are
 }
 
 const (
-	tableDepth = 64
-	// mostPiece: the receiver reads a piece while the next is copied.
+	tableDepth = 64 // entries
+	// mostPiece bounds a piece, in bytes, so that the receiver reads one while the next is
+	// copied.
 	mostPiece = 128 << 10
 )
 
-// errProtocol is of positions that a process has written and that cannot be.
+// errProtocol: a process has written impossible positions into its page.
 var errProtocol = errors.New("impossible positions")
 
-// offer submits what can be copied. It returns false if nothing can.
-func (y *direction) offer(w *worker) (some bool, err error) {
+// submit submits the pieces that can be copied now, and reports whether there were any.
+func (y *direction) submit(w *worker) (some bool, err error) {
 	for int(y.table.count) < min(w.stack.depth(), tableDepth) {
-		n, err := y.ready()
+		n, byReceiver, err := y.ready()
 		if n == 0 || err != nil {
 			return some, err
 		}
@@ -102,38 +105,41 @@ func (y *direction) offer(w *worker) (some bool, err error) {
 		seq := (y.table.first + y.table.count) % tableDepth
 		if !w.queues.submit(entry{
 			Kind: kindGeneralSend, CID: y.from.cid, Len: uint32(n), Conn: y.carriage.number, Table: y.number, Seq: seq,
-			Src: uint64(from), Dst: uint64(y.recv.place(y.offered)),
+			Src: uint64(from), Dst: uint64(y.recv.place(y.submitted)),
 		}) {
 			return some, nil
 		}
 		y.table.entries[seq] = tableEntry{len: uint32(n)}
 		y.table.count++
-		y.offered += n
+		y.submitted += n
+		y.charge(n, byReceiver)
 		some = true
 	}
 	return some, nil
 }
 
-// ready is how many bytes can be copied next.
-func (y *direction) ready() (n uint64, err error) {
+// ready returns how many bytes can be copied next, and whether more could be if the receiver
+// had more room.
+func (y *direction) ready() (n uint64, byReceiver bool, err error) {
 	waiting, err := y.waiting()
 	if err != nil || waiting == 0 {
-		return 0, err
+		return 0, false, err
 	}
 	room, err := y.room()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	n = min(waiting, room, mostPiece)
-	return y.recv.piece(y.offered, n), nil
+	return y.recv.piece(y.submitted, n), room < min(waiting, mostPiece), nil
 }
 
-// waiting is how many bytes the sender has put into its ring that were not
-// offered; of one generation.
+// waiting returns how many bytes of one generation of the sender's ring were not submitted
+// yet.
 func (y *direction) waiting() (uint64, error) { return y.waitingIn(&y.from.page.page().Own) }
 
-// stated is what a sender says while it goes on: each call reads it anew.
-type stated interface {
+// counters are a sender's counters. Each call reads the page, which the sender may change at
+// any time.
+type counters interface {
 	head() uint64
 	generation() uint32
 	switchAt() uint64
@@ -143,8 +149,8 @@ func (s *side) head() uint64       { return s.Head.Load() }
 func (s *side) generation() uint32 { return s.Generation.Load() }
 func (s *side) switchAt() uint64   { return s.SwitchAt.Load() }
 
-func (y *direction) waitingIn(own stated) (uint64, error) {
-	// In this order: a head beyond a switch shows that there was one.
+func (y *direction) waitingIn(own counters) (uint64, error) {
+	// In this order: a head beyond a switch implies the new generation.
 	head := own.head()
 	generation := own.generation()
 	if generation != y.send.generation {
@@ -152,57 +158,57 @@ func (y *direction) waitingIn(own stated) (uint64, error) {
 			return 0, nil
 		}
 		at := own.switchAt()
-		head = own.head() // not before what precedes the switch
+		head = own.head() // read again: it may precede the switch
 		switch {
-		case at == y.offered:
+		case at == y.submitted:
 			if generation < y.send.generation || uint64(generation) >= uint64(len(y.from.send)) {
-				if y.carriage.worker.behind() { // it may be a ring that was made just now
+				if y.carriage.worker.pending() { // enlarge may be waiting there
 					return 0, nil
 				}
 				return 0, errProtocol
 			}
-			y.carriage.worker.leave(y.send.shared)
+			y.carriage.worker.dropRegion(y.send.shared)
 			y.send = ring{y.from.send[generation], generation, at}
-		case at < y.offered || at > head:
+		case at < y.submitted || at > head:
 			return 0, errProtocol
 		default:
 			head = at
 		}
 	}
-	if _, ok := y.send.room(head, y.copied.Load()); !ok || head < y.offered {
+	if _, ok := y.send.room(head, y.copied.Load()); !ok || head < y.submitted {
 		return 0, errProtocol
 	}
-	return head - y.offered, nil
+	return head - y.submitted, nil
 }
 
-// room of the receiver's ring. When the receiver has left the one before, a
-// larger one takes over.
+// room returns the free bytes of the receiver's ring. It switches to a larger ring, if there
+// is one, when the receiver has finished with the previous one.
 func (y *direction) room() (uint64, error) {
 	tail := y.to.page.page().Own.Tail.Load()
-	if newest := uint32(len(y.to.recv)) - 1; newest != y.recv.generation && y.mayLeave(tail) {
-		y.carriage.worker.leave(y.recv.shared)
-		y.recv = ring{y.to.recv[newest], newest, y.offered}
+	if newest := uint32(len(y.to.recv)) - 1; newest != y.recv.generation && y.maySwitch(tail) {
+		y.carriage.worker.dropRegion(y.recv.shared)
+		y.recv = ring{y.to.recv[newest], newest, y.submitted}
 		peer := &y.to.page.page().Peer
-		peer.SwitchAt.Store(y.offered)
+		peer.SwitchAt.Store(y.submitted)
 		peer.Generation.Store(newest)
 	}
 	if tail > y.copied.Load() {
 		return 0, errProtocol
 	}
-	room, ok := y.recv.room(y.offered, tail)
+	room, ok := y.recv.room(y.submitted, tail)
 	if !ok {
 		return 0, errProtocol
 	}
 	return room, nil
 }
 
-// mayLeave says whether the receiver's ring can be left: the receiver has begun
-// with it, or never will.
-func (y *direction) mayLeave(tail uint64) bool {
-	return y.table.count == 0 && (tail > y.recv.start || y.offered == y.recv.start)
+// maySwitch reports whether the receiver's current ring can be replaced: the receiver has
+// started to read it, or no byte was submitted to it.
+func (y *direction) maySwitch(tail uint64) bool {
+	return y.table.count == 0 && (tail > y.recv.start || y.submitted == y.recv.start)
 }
 
-// done hears that an entry was carried out.
+// done handles the completion of an entry.
 func (y *direction) done(seq uint16) {
 	y.table.entries[seq%tableDepth].done = true
 	copied := y.copied.Load()
@@ -212,14 +218,15 @@ func (y *direction) done(seq uint16) {
 		y.table.count--
 	}
 	y.copied.Store(copied)
-	y.letGo()
-	// The sender first: whoever hears of the bytes may reuse what they came from.
+	y.dropReturned()
+	// The sender first: a process that learns of the bytes may reuse their source.
 	y.from.page.page().Peer.Tail.Store(copied)
 	y.to.page.page().Peer.Head.Store(copied)
 	y.signalReceiver()
 	y.signalSender()
 }
 
+// signalReceiver signals the receiver if it waits for bytes.
 func (y *direction) signalReceiver() {
 	if wait := y.to.page.page().Own.ReadWait.Load(); wait != y.signaledRead {
 		y.signaledRead = wait
@@ -227,7 +234,8 @@ func (y *direction) signalReceiver() {
 	}
 }
 
-// signalSender waits until there is room to go on, as the library does.
+// signalSender signals a sender that waits for room, once half of its ring is free, as the
+// library does.
 func (y *direction) signalSender() {
 	own := &y.from.page.page().Own
 	wait := own.WriteWait.Load()
@@ -238,9 +246,9 @@ func (y *direction) signalSender() {
 	y.from.Wake()
 }
 
-// end passes on that the sender sends no more, and hangs up on the receiver when
-// it has left.
-func (y *direction) end() {
+// passFin passes the sender's FIN on after its last byte. If the sender's end is closed, it
+// then shuts the receiver's doorbell down.
+func (y *direction) passFin() {
 	if y.over || y.table.count > 0 {
 		return
 	}
@@ -249,19 +257,19 @@ func (y *direction) end() {
 		return
 	}
 	own, peer := &y.from.page.page().Own, &y.to.page.page().Peer
-	// The head was read before: what came after it is for the next time.
-	if own.Fin.Load() != 0 && peer.Fin.Load() == 0 && own.Head.Load() == y.offered {
+	// waiting has read the head before Fin: bytes that follow that head are copied first.
+	if own.Fin.Load() != 0 && peer.Fin.Load() == 0 && own.Head.Load() == y.submitted {
 		peer.Fin.Store(1)
 		y.to.Wake()
 	}
-	if y.last {
+	if y.senderLeft {
 		y.over = true
 		y.to.hangUp()
 	}
 }
 
-// arm asks the sender to ring, or the receiver if it is room that is wanting, and
-// returns whether there is something to do already.
+// arm requests a doorbell: from the sender for new bytes, or from the receiver for room if
+// bytes are waiting. It reports whether there is work already.
 func (y *direction) arm() bool {
 	y.armed++
 	y.from.page.page().Peer.ReadWait.Store(y.armed)
@@ -271,17 +279,17 @@ func (y *direction) arm() bool {
 	}
 	y.wantsRoom = true
 	y.to.page.page().Peer.WriteWait.Store(y.armed)
-	n, err := y.ready()
+	n, _, err := y.ready()
 	return n > 0 || err != nil
 }
 
-// deafen tells the sender that nobody reads any more.
-func (y *direction) deafen() {
-	if peer := &y.from.page.page().Peer; peer.Deaf.Load() == 0 {
-		peer.Deaf.Store(1)
+// shutSender passes on to the sender that the receiver receives no more.
+func (y *direction) shutSender() {
+	if peer := &y.from.page.page().Peer; peer.RecvClosed.Load() == 0 {
+		peer.RecvClosed.Store(1)
 		y.from.Wake()
 	}
 }
 
-// hangUp wakes a process for good.
+// hangUp shuts the doorbell down, which wakes the process and reports EOF from then on.
 func (m *memory) hangUp() { _ = unix.Shutdown(m.bell, unix.SHUT_RDWR) }

@@ -8,39 +8,40 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// memory is one end's: a page of counters, a ring that it sends by and one that it receives
-// by. It maps them, and so does the broker; its peer does not.
+// memory is the memory of one end: a page of counters, a send ring and a receive ring. The
+// end's process and the broker map them; the peer does not.
 type memory struct {
 	e        *engine.End
 	peer     *memory
 	carriage *carriage
 	cid      uint16
-	bell     int // signals this end's doorbell
+	bell     int // the broker's end of this end's doorbell
 
-	// Guarded by the broker's lock: generations of rings.
+	// Guarded by the broker's lock. sends and recvs: generations of rings.
 	sends, recvs []*shared
-	lending      [mostRegions]bool
+	lending      [mostRegions]bool // numbers in use
 
-	// The worker's, once it has the connection.
+	// Used by the worker's thread only, once it has adopted the connection.
 	page       *shared
 	send, recv []*shared
 	lent       [mostRegions]*shared
-	number     int32 // with the worker
+	number     int32  // in the worker's epoll events
+	share      *share // of its owner
 }
 
 // carriage is a connection of the engine.
 type carriage struct {
 	copier     *Copier
 	worker     *worker
-	adopted    bool   // the worker has it
-	number     uint32 // with the worker
+	adopted    bool   // the worker serves it
+	number     uint32 // in the worker's entries
 	ends       [2]*memory
-	directions [2]*direction // from the end of the same place
-	gone       bool          // the worker shall forget it
-	lost       func()        // tells the broker that the worker has ended it
+	directions [2]*direction // directions[i] sends from ends[i]
+	gone       bool          // closed; released once no copy is in progress
+	lost       func()        // reports to the broker that the worker has reset it
 }
 
-// open makes the memory of both ends, and each end's own doorbell.
+// open creates the memory and the doorbell of each end.
 func (c *Copier) open(w *worker, ends [2]*engine.End, lost func()) (*carriage, error) {
 	g := &carriage{copier: c, worker: w, lost: lost}
 	for i, e := range ends {
@@ -69,7 +70,7 @@ func (m *memory) make() (err error) {
 	}
 	m.e.Doorbell, m.bell = pair[0], pair[1]
 	if err := unix.SetNonblock(m.bell, true); err != nil {
-		return fmt.Errorf("make a doorbell that does not block: %w", err)
+		return fmt.Errorf("set a doorbell nonblocking: %w", err)
 	}
 	if m.page, err = m.carriage.copier.newShared("page", engine.PageSize); err != nil {
 		return err
@@ -116,7 +117,8 @@ func (m *memory) Ring(generation uint32) ([]int, uint64, error) {
 
 func (m *memory) Given(generation uint32) { m.recvs[generation].given() }
 
-// Grow makes both rings of this end's direction larger.
+// Grow creates larger rings for the direction in which this end sends; size in bytes. EBUSY:
+// the process has not mapped the previous ring yet.
 func (m *memory) Grow(size uint64) (files []int, generation uint32, err error) {
 	if m.sends[len(m.sends)-1].file >= 0 {
 		return nil, 0, unix.EBUSY
@@ -146,7 +148,23 @@ func (m *memory) Sent() uint64 {
 	return m.page.page().Own.Head.Load()
 }
 
-// Close gives files back. Memory and bell are the worker's, if it has them.
+func (m *memory) Held() int {
+	n := 1 // the doorbell's other end
+	for _, rings := range [][]*shared{m.sends, m.recvs, {m.page}} {
+		for _, r := range rings {
+			if r.file >= 0 {
+				n++
+			}
+			if r.kept >= 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Close closes the files. The worker releases mappings and doorbell if it has adopted the
+// connection.
 func (m *memory) Close() {
 	for _, rings := range [][]*shared{m.sends, m.recvs} {
 		for _, r := range rings {
@@ -167,13 +185,13 @@ func (m *memory) Close() {
 	}
 }
 
-// Wake signals the doorbell.
+// Wake signals the end's doorbell.
 func (m *memory) Wake() { engine.Signal(m.bell) }
 
-// Stop is the carriage's.
+// Stop does nothing: the broker calls Carriage.HangUp.
 func (m *memory) Stop() {}
 
-// release unmaps everything. Nobody works with it any more.
+// release unmaps everything and closes the doorbell.
 func (m *memory) release() {
 	if m.page != nil {
 		m.page.unmap()

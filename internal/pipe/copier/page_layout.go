@@ -4,46 +4,47 @@ package copier
 
 import "sync/atomic"
 
-const line = 128 // a cache line, or two: the ends' counters lie apart
+const line = 128 // bytes between counters of different writers: two cache lines
 
-const mostLoans = 64 // in a page
+const mostLoans = 64 // per page
 
-// State published by one end; only it writes. Bytes are counted from the
-// connection's start: head - tail of the peer are in the ring.
+// State that one end publishes and only it writes. Positions count bytes from the
+// connection's start: the ring holds own head - peer's tail bytes.
 type side struct {
 	Head       atomic.Uint64 // bytes sent
-	SwitchAt   atomic.Uint64 // head at the switch to the ring of
-	Generation atomic.Uint32 // this generation
-	Fin        atomic.Uint32 // it sends no more
+	SwitchAt   atomic.Uint64 // head at the switch to this generation
+	Generation atomic.Uint32 // of the ring that it sends to
+	Fin        atomic.Uint32 // 1: it sends no more
 	_          [104]byte
-	Tail       atomic.Uint64 // bytes given back
+	Tail       atomic.Uint64 // bytes read and freed
 	_          [120]byte
 	ReadWait   atomic.Uint32 // each new value: signal new bytes
 	WriteWait  atomic.Uint32 // each new value: signal room
-	Deaf       atomic.Uint32 // it receives no more
+	RecvClosed atomic.Uint32 // 1: it receives no more
 	_          [116]byte
 }
 
-// Bytes that a sender of the engine copier has left in its own memory.
+// Stream positions whose bytes are in a buffer of the sender; engine copier.
 type loan struct {
-	Start  uint64        // positions
-	End    uint64        // positions
-	Offset uint64        // in the region
-	Region atomic.Uint32 // the broker's number, 1 and up; 0: the bytes are in the ring
+	Start  uint64        // positions, end exclusive
+	End    uint64        // positions, end exclusive
+	Offset uint64        // of start, in the region
+	Region atomic.Uint32 // the buffer's number, from 1; 0: the bytes are in the ring
 	_      uint32
 }
 
-// The page of an end whose bytes the kernel (bpf) or the broker (copier) copies. The
-// process may write anything.
+// The page of an end with the engines bpf and copier. The copying side is the kernel
+// (bpf) or the broker (copier). The process can write any values.
 type page struct {
-	Own  side // read by who copies
-	Peer side // the peer's state, written by who copies
-	// bytes copied, of copier also those being copied; written by who copies
+	Own  side // read by the copying side
+	Peer side // the peer's state, written by the copying side
+	// bytes copied, with the engine copier also those in progress; written by the
+	// copying side
 	Sent     atomic.Uint64
-	SwitchAt atomic.Uint64 // of bpf: sent at the switch to the ring of
-	Size     atomic.Uint64 // this size; 0: it is the first ring
+	SwitchAt atomic.Uint64 // engine bpf: sent at the switch to the current ring
+	Size     atomic.Uint64 // engine bpf: its size in bytes; 0: it is the first
 	_        [104]byte
-	Lent     atomic.Uint64 // of copier: how many loans there were
+	Lent     atomic.Uint64 // engine copier: number of loans so far
 	_        [120]byte
 	Loans    [64]loan
 }

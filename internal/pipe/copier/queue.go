@@ -11,24 +11,24 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// place is where bytes lie: the region's number in the upper half, which holds
-// in all address spaces, and the offset there.
+// place is a location of bytes: the region's number in the upper 32 bits and the offset in
+// the lower. Unlike a pointer it is valid in all address spaces.
 type place uint64
 
 func placeOf(region uint32, offset uint64) place { return place(uint64(region)<<32 | offset) }
 func (p place) region() uint32                   { return uint32(p >> 32) }
 func (p place) offset() uint64                   { return uint64(uint32(p)) }
 
-// queues are a core's submission and completion queue, in memory that can be
-// shared with a helper (cuda/queue.h). Each has one writer and one reader, so
-// there are no locks.
+// queues are the submission and the completion queue of a core (PipeDevice, Fig. 6), in
+// memory that can be shared with a helper (cuda/queue.h). Each has one writer and one reader,
+// so they need no locks.
 type queues struct {
 	memory []byte
-	file   int // -1 if it is not shared
+	file   int // -1 if the memory is not shared
 	*queueMemory
 }
 
-// newQueues makes them; a file of them is there if name is given.
+// newQueues creates the queues; in a memfd if name is not "".
 func newQueues(name string) (q *queues, err error) {
 	q = &queues{file: -1}
 	size := int(unsafe.Sizeof(queueMemory{}))
@@ -56,7 +56,7 @@ func (q *queues) close() {
 	}
 }
 
-// submit adds an entry, if there is room for it and for its completion.
+// submit adds an entry; false if there is no room for it or for its completion.
 func (q *queues) submit(e entry) bool {
 	n := q.Submitted.N.Load()
 	if n-q.Returned.N.Load() == queueDepth {
@@ -67,7 +67,7 @@ func (q *queues) submit(e entry) bool {
 	return true
 }
 
-// take is the stack's: the next entry to carry out.
+// take returns the next entry to execute. Only the stack calls it.
 func (q *queues) take() (e entry, ok bool) {
 	n := q.Taken.N.Load()
 	if n == q.Submitted.N.Load() {
@@ -78,14 +78,14 @@ func (q *queues) take() (e entry, ok bool) {
 	return e, true
 }
 
-// complete is the stack's: an entry was carried out.
+// complete reports an entry that was executed. Only the stack calls it.
 func (q *queues) complete(e entry) {
 	n := q.Completed.N.Load()
 	q.Completions[n%queueDepth] = e
 	q.Completed.N.Store(n + 1)
 }
 
-// next is a completion.
+// next returns the next completion.
 func (q *queues) next() (e entry, ok bool) {
 	n := q.Returned.N.Load()
 	if n == q.Completed.N.Load() {

@@ -6,49 +6,49 @@ import "sync/atomic"
 
 const queueDepth = 1024 // PipeDevice, section IV
 
-// What an entry's kind can be.
+// Kinds of an entry.
 const (
 	kindGeneralSend = 1 // copy
-	kindCompleted   = 2 // it is done
-	kindFailed      = 3 // it could not be done
+	kindCompleted   = 2 // the copy is complete
+	kindFailed      = 3 // the copy has failed
 )
 
-// A request to copy, and the stack's answer. A stack reads kind, len, src and dst; the
-// rest is the broker's own.
+// A request to copy, and the stack's completion. A stack reads kind, len, src and dst;
+// only the broker uses the other members.
 type entry struct {
 	Kind  uint8
 	_     uint8
-	CID   uint16 // of the container that sends
+	CID   uint16 // sending container: network namespace's inode
 	Len   uint32 // bytes
-	Src   uint64 // a region's number, and an offset there, 32 bits each
+	Src   uint64 // upper 32 bits: a region's number; lower: an offset in it
 	Dst   uint64
 	Conn  uint32
-	Table uint16 // of the connection: the client's, the server's send buffer table
-	Seq   uint16 // of the entry there
+	Table uint16 // send buffer table: 0 the client's, 1 the server's
+	Seq   uint16 // index in the send buffer table
 }
 
-// A count of entries, in a cache line of its own.
+// A number of entries, modulo 2^32, in its own cache line.
 type position struct {
 	N atomic.Uint32
 	_ [124]byte
 }
 
 type queueMemory struct {
-	Submitted   position // of the submission queue
-	Taken       position // of the submission queue
-	Completed   position // of the completion queue
-	Returned    position // of the completion queue
-	Sleeps      position // 1: the helper wants to be woken
+	Submitted   position // submission queue
+	Taken       position // submission queue
+	Completed   position // completion queue
+	Returned    position // completion queue
+	Sleeps      position // 1: the helper waits for ORDER_WAKE
 	Submissions [1024]entry
 	Completions [1024]entry
 }
 
-// Orders.
+// Orders of the broker to the helper.
 const (
-	orderAdd   = 1 // a region; its file comes with it
-	orderDrop  = 2 // no entry names it any more
-	orderBegin = 3 // to take submissions
-	orderWake  = 4 // from sleep
+	orderAdd   = 1 // map a region; its file is attached
+	orderDrop  = 2 // unmap a region
+	orderBegin = 3 // take submissions from now on
+	orderWake  = 4 // poll the submission queue again
 )
 
 type order struct {

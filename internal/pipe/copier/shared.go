@@ -11,14 +11,14 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// shared is memory of the engine copier that one application and the broker
-// map. Its size is fixed: nobody can make the other one fault by cutting it.
+// shared is memory that one process and the broker map. Its size is sealed, so that the
+// process cannot make the broker fault by truncating it.
 type shared struct {
-	size   uint64
-	kept   int    // file for a helper to map, -1 where there is none
-	file   int    // -1 when the application has it; the broker's lock guards it
-	memory []byte // the worker's, once it has the connection
-	region uint32 // its number with the worker's stack
+	size   uint64 // bytes
+	kept   int    // file for the helper to map, -1 without a helper
+	file   int    // -1 once the process has mapped it; guarded by the broker's lock
+	memory []byte // used by the worker only, once it has adopted the connection
+	region uint32 // its number in the worker's stack
 }
 
 func (c *Copier) newShared(what string, size uint64) (m *shared, err error) {
@@ -38,18 +38,18 @@ func (c *Copier) newShared(what string, size uint64) (m *shared, err error) {
 	return m, nil
 }
 
-// keep keeps a file of memory if there is a helper, which maps it later.
+// keep duplicates the file for the helper, if there is one, which maps it later.
 func (c *Copier) keep(m *shared, file int) (err error) {
 	if c.helper == "" {
 		return nil
 	}
 	if m.kept, err = unix.FcntlInt(uintptr(file), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("keep a file for a helper: %w", err)
+		return fmt.Errorf("duplicate a file for the helper: %w", err)
 	}
 	return nil
 }
 
-// given hears that the application has mapped it.
+// given closes the file, after the process has received it.
 func (m *shared) given() {
 	if m.file >= 0 {
 		unix.Close(m.file)

@@ -2,22 +2,22 @@ package copier
 
 import "log/slog"
 
-// stack copies for the engine copier: the paper's PD Stack. One serves the
-// queues of one core. Its methods are called by that core's worker alone.
+// stack copies for the engine copier: the PD Stack (PipeDevice, section III). It serves the
+// queues of one core. Only that core's worker calls its methods.
 type stack interface {
-	// add tells of memory that entries may name from now on.
+	// add registers memory that entries may name from now on.
 	add(region uint32, m *shared) error
-	// drop tells of memory that none names any more.
+	// drop unregisters memory that no entry names any more.
 	drop(region uint32)
-	// kick says that there may be submissions. Their completions come then or
-	// later.
+	// kick announces that there may be submissions. The stack completes them during the
+	// call or later.
 	kick()
-	// depth is how many copies of a connection should be under way at a time.
+	// depth returns how many copies of a direction should be in progress at a time.
 	depth() int
 	close() error
 }
 
-// newStack makes a stack and its queues.
+// newStack returns a stack and its queues. If the helper does not start, the CPU copies.
 func newStack(log *slog.Logger, helper string) (*queues, stack, error) {
 	name := ""
 	if helper != "" {
@@ -32,13 +32,13 @@ func newStack(log *slog.Logger, helper string) (*queues, stack, error) {
 	}
 	d, err := newDevice(log, helper, q)
 	if err != nil {
-		log.Warn("pipe: no device copies, a processor does", "helper", helper, "error", err)
+		log.Warn("pipe: the copy helper did not start; copying with the CPU", "helper", helper, "error", err)
 		return q, newSoftware(q), nil
 	}
 	return q, d, nil
 }
 
-// software is the stack that copies by the worker's own processor.
+// software is the stack that copies on the worker's thread.
 type software struct {
 	q       *queues
 	regions map[uint32][]byte
@@ -53,7 +53,7 @@ func (s *software) add(region uint32, m *shared) error {
 
 func (s *software) drop(region uint32) { delete(s.regions, region) }
 
-// depth: the receiver reads the one while the next is copied.
+// depth is 1: kick completes each copy before it returns.
 func (s *software) depth() int { return 1 }
 
 func (s *software) close() error { return nil }
@@ -72,8 +72,8 @@ func (s *software) kick() {
 	}
 }
 
-// copy carries one out. An application may see to it that there is no memory
-// for its pages: that fault ends nobody but its connection.
+// copy executes an entry. A process can make an access to its pages fault, by its memory
+// limit for example: the fault resets its connection only.
 func (s *software) copy(e entry) (done bool) {
 	defer func() {
 		if recover() != nil {

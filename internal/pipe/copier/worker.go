@@ -7,13 +7,17 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
-// worker is the paper's PD Driver at one core: it sees what applications want to
-// send, has the core's stack copy it, and tells them. It sleeps when nothing is
-// to be done; what stays quiet has to ring for it.
+// worker is the PD Driver of one core (PipeDevice, section III): a thread that polls the
+// pages of its connections for new bytes, submits copies to its stack, and publishes the
+// completions in the pages. An idle direction leaves the poll list and rings a doorbell
+// when it has work again. The worker sleeps when the list is empty.
 type worker struct {
 	log    *slog.Logger
 	queues *queues
@@ -24,29 +28,34 @@ type worker struct {
 	count  int // connections; the broker's lock guards it
 
 	mu   sync.Mutex
-	todo []func() // for its thread
+	todo []func() // calls to run on the worker's thread
 
-	// The thread's own.
+	// Used by the worker's thread only.
 	over      bool
 	carriages map[uint32]*carriage
-	ends      map[int32]*memory // by what epoll knows them by
-	active    []*direction
-	last      uint32 // number that was given
+	ends      map[int32]*memory // by the number in epoll's events
+	shares    map[quota.Account]*share
+	active    []*share     // shares with directions to poll
+	paused    []*share     // shares without credit
+	passed    []*direction // polled in the current pass
+	last      uint32       // last assigned number of a connection or region
+	now       func() time.Time
 }
 
 const (
-	// mostVain is how often ways are looked at in vain, all together, before they
-	// have to ring: some microseconds, which sleeping and being woken takes, too.
-	mostVain = 100
-	// looksPerBell is how many ways are looked at between two looks at doorbells.
-	looksPerBell = 16
+	// mostIdlePolls bounds the polls without work, over all directions, before a direction
+	// leaves the poll list: some microseconds, about the cost of a sleep and a wake-up.
+	mostIdlePolls = 100
+	// pollsPerEpoll is the number of polled directions between two checks of the doorbells.
+	pollsPerEpoll = 16
 )
 
-// newWorker starts one. Its stack has a helper program copy, if there is one.
+// newWorker creates a worker, which run serves. If helper is not "", its stack copies with that program.
 func newWorker(log *slog.Logger, helper string) (w *worker, err error) {
 	w = &worker{
 		log: log, epoll: -1, wakeup: -1, done: make(chan struct{}),
 		carriages: make(map[uint32]*carriage), ends: make(map[int32]*memory),
+		shares: make(map[quota.Account]*share), now: time.Now,
 	}
 	defer func() {
 		if err != nil {
@@ -57,18 +66,18 @@ func newWorker(log *slog.Logger, helper string) (w *worker, err error) {
 		return nil, err
 	}
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("make an epoll set: %w", err)
+		return nil, fmt.Errorf("create an epoll instance: %w", err)
 	}
 	if w.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("make an eventfd: %w", err)
+		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
 	if err := w.watch(w.wakeup, 0); err != nil {
 		return nil, err
 	}
-	go w.run()
 	return w, nil
 }
 
+// watch adds a file to the epoll set. Events carry the number.
 func (w *worker) watch(fd int, number int32) error {
 	err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: number})
 	if err != nil {
@@ -77,7 +86,7 @@ func (w *worker) watch(fd int, number int32) error {
 	return nil
 }
 
-// close ends it. Its connections are gone.
+// close stops the thread. It requires that all connections have been closed.
 func (w *worker) close() error {
 	w.do(func() { w.over = true })
 	<-w.done
@@ -100,7 +109,7 @@ func (w *worker) release() error {
 	return err
 }
 
-// do has something done by the worker's thread.
+// do runs fn on the worker's thread. It does not wait for it.
 func (w *worker) do(fn func()) {
 	w.mu.Lock()
 	w.todo = append(w.todo, fn)
@@ -108,14 +117,14 @@ func (w *worker) do(fn func()) {
 	_, _ = unix.Write(w.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// behind says whether there is something to do that its thread has not seen.
-func (w *worker) behind() bool {
+// pending reports whether calls of do wait for the worker's thread.
+func (w *worker) pending() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.todo) > 0
 }
 
-// adopt takes a connection.
+// adopt starts serving a connection.
 func (w *worker) adopt(g *carriage) {
 	w.do(func() {
 		w.last++
@@ -124,32 +133,33 @@ func (w *worker) adopt(g *carriage) {
 		for i, m := range g.ends {
 			m.number = int32(g.number<<1) | int32(i)
 			w.ends[m.number] = m
+			m.share = w.shareOf(m.e.Owner)
 			err := w.watch(m.bell, m.number)
 			for _, r := range []*shared{m.send[0], m.recv[0]} {
-				err = errors.Join(err, w.know(r))
+				err = errors.Join(err, w.addRegion(r))
 			}
 			if err != nil {
 				w.fail(g, err)
 			}
 		}
-		w.look(g)
+		w.scheduleBoth(g)
 	})
 }
 
-// know tells the stack of a ring.
-func (w *worker) know(r *shared) error {
+// addRegion assigns a number to memory and registers it with the stack.
+func (w *worker) addRegion(r *shared) error {
 	w.last++
 	r.region = w.last
 	return w.stack.add(r.region, r)
 }
 
-// leave forgets a ring that no copy uses any more.
-func (w *worker) leave(r *shared) {
+// dropRegion unregisters and unmaps memory that no copy uses any more.
+func (w *worker) dropRegion(r *shared) {
 	w.stack.drop(r.region)
 	r.unmap()
 }
 
-// enlarge tells of larger rings of one way.
+// enlarge adds the next generation of rings of one direction.
 func (g *carriage) enlarge(from *memory, send *shared, to *memory, recv *shared) {
 	w := g.worker
 	w.do(func() {
@@ -158,32 +168,34 @@ func (g *carriage) enlarge(from *memory, send *shared, to *memory, recv *shared)
 			recv.unmap()
 			return
 		}
-		if err := errors.Join(w.know(send), w.know(recv)); err != nil {
+		if err := errors.Join(w.addRegion(send), w.addRegion(recv)); err != nil {
 			w.fail(g, err)
 		}
 		from.send, to.recv = append(from.send, send), append(to.recv, recv)
-		w.look(g)
+		w.scheduleBoth(g)
 	})
 }
 
-// Leave hears that an end has left: its peer still gets what it has sent.
+// Leave closes end i. Its peer still receives the bytes that it has sent. The broker's lock
+// is held.
 func (g *carriage) Leave(i int) {
 	g.worker.do(func() {
 		if g.gone {
 			return
 		}
 		g.directions[1-i].over = true
-		g.directions[i].last = true
-		if g.directions[i].end(); !g.directions[i].over {
-			g.directions[1-i].deafen()
+		g.directions[i].senderLeft = true
+		if g.directions[i].passFin(); !g.directions[i].over {
+			g.directions[1-i].shutSender()
 		}
-		g.worker.look(g)
+		g.worker.scheduleBoth(g)
 	})
 }
 
-// HangUp ends it at once.
+// HangUp resets the connection at once.
 func (g *carriage) HangUp() { g.worker.do(g.reset) }
 
+// reset stops both directions and shuts the doorbells down. It runs on the worker's thread.
 func (g *carriage) reset() {
 	for i, y := range g.directions {
 		y.over = true
@@ -193,23 +205,25 @@ func (g *carriage) reset() {
 	}
 }
 
-// Forget gives back what it has. Nobody has it any more.
+// Forget releases the connection's memory. The broker's lock is held, and the broker does
+// not use the connection afterwards.
 func (g *carriage) Forget() {
 	g.worker.count--
 	g.worker.do(func() {
 		g.reset()
 		g.gone = true
-		g.worker.bury(g)
+		g.worker.releaseIdle(g)
 	})
 }
 
-// bury releases it once no copy is under way.
-func (w *worker) bury(g *carriage) {
+// releaseIdle releases a closed connection once no copy of it is in progress.
+func (w *worker) releaseIdle(g *carriage) {
 	if g.directions[0].table.count+g.directions[1].table.count > 0 {
 		return
 	}
 	for _, m := range g.ends {
 		delete(w.ends, m.number)
+		m.share.ends--
 		for _, all := range [][]*shared{m.send, m.recv, m.lent[:]} {
 			for _, r := range all {
 				if r != nil {
@@ -217,31 +231,32 @@ func (w *worker) bury(g *carriage) {
 				}
 			}
 		}
-		m.release() // and with its bell's file, it is out of the epoll set
+		m.release() // closing the doorbell removes it from the epoll set
 	}
 	delete(w.carriages, g.number)
 }
 
-// fail ends a connection whose application lies, or that cannot go on.
+// fail resets a connection whose process violates the protocol, or whose copy has failed.
 func (w *worker) fail(g *carriage, err error) {
-	w.log.Debug("pipe: end a connection", "error", err)
+	w.log.Debug("pipe: reset a connection", "error", err)
 	g.reset()
-	go g.lost() // it may have to wait for the lock
+	go g.lost() // it waits for the broker's lock
 }
 
-// look has both ways of a connection looked at.
-func (w *worker) look(g *carriage) {
+// scheduleBoth adds both directions of a connection to the poll list.
+func (w *worker) scheduleBoth(g *carriage) {
 	for _, y := range g.directions {
-		w.list(y)
+		w.schedule(y)
 	}
 }
 
-// list has a way looked at.
-func (w *worker) list(y *direction) {
-	y.vain, y.wantsRoom = 0, false
-	if !y.listed && !y.over {
-		y.listed = true
-		w.active = append(w.active, y)
+// schedule adds a direction to the poll list.
+func (w *worker) schedule(y *direction) {
+	y.idlePolls, y.wantsRoom = 0, false
+	if !y.scheduled && !y.over {
+		y.scheduled = true
+		y.payer = y.from
+		w.enlist(y)
 	}
 }
 
@@ -249,39 +264,43 @@ func (w *worker) list(y *direction) {
 func (w *worker) run() {
 	defer close(w.done)
 	debug.SetPanicOnFault(true) // see software.copy
-	vain := mostVain
-	if runtime.NumCPU() == 1 { // looking keeps those away that one waits for
-		vain = 1
+	most := mostIdlePolls
+	if runtime.NumCPU() == 1 { // polling keeps the processes from running
+		most = 1
 	}
-	for looks := 0; !w.over; looks += len(w.active) {
-		if len(w.active) == 0 {
+	for polls := 0; !w.over; {
+		switch {
+		case len(w.active) == 0 && len(w.paused) > 0:
+			w.sleep(retryAfter)
+		case len(w.active) == 0:
 			w.sleep(-1)
-		} else if looks >= looksPerBell {
-			looks = 0
+		case polls >= pollsPerEpoll:
+			polls = 0
 			w.sleep(0)
 		}
-		w.pass(max(1, vain/max(1, len(w.active))))
+		polls += w.pass(most)
 	}
 }
 
-// sleep waits for doorbells.
+// sleep waits for doorbells, for timeout in ms; -1: without limit.
 func (w *worker) sleep(timeout int) {
 	var events [64]unix.EpollEvent
 	n, err := unix.EpollWait(w.epoll, events[:], timeout)
+	w.resume()
 	if err != nil {
-		return // a signal
+		return // EINTR
 	}
 	for _, event := range events[:n] {
 		if event.Fd == 0 {
-			w.work()
+			w.runCalls()
 		} else if m := w.ends[event.Fd]; m != nil {
-			w.rang(m)
+			w.onDoorbell(m)
 		}
 	}
 }
 
-// work does what others want of this thread.
-func (w *worker) work() {
+// runCalls runs the calls that do has queued.
+func (w *worker) runCalls() {
 	var count [8]byte
 	_, _ = unix.Read(w.wakeup, count[:])
 	w.mu.Lock()
@@ -293,9 +312,14 @@ func (w *worker) work() {
 	}
 }
 
-// rang answers a doorbell. One that is at its end is not looked at again: the
-// session's end is heard of elsewhere.
-func (w *worker) rang(m *memory) {
+// onDoorbell schedules the directions that an end's doorbell concerns. A doorbell at EOF
+// leaves the epoll set: the broker reports the end of the session with Leave.
+func (w *worker) onDoorbell(m *memory) {
+	if w.isPaused(m.share) {
+		w.mute(m)
+		return
+	}
+	m.share.spend(doorbellCost)
 	var bytes [256]byte
 	n, err := unix.Read(m.bell, bytes[:])
 	if n == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
@@ -303,26 +327,21 @@ func (w *worker) rang(m *memory) {
 		return
 	}
 	g := m.carriage
-	sends := g.outgoing(m)
-	w.list(sends)
-	gets := g.directions[1-sends.number]
-	if gets.wantsRoom || m.page.page().Own.Deaf.Load() != 0 {
-		w.list(gets)
+	out := g.outgoing(m)
+	w.schedule(out)
+	in := g.directions[1-out.number]
+	if in.wantsRoom || m.page.page().Own.RecvClosed.Load() != 0 {
+		w.schedule(in)
 	}
 }
 
-// pass looks at all active ways once.
-func (w *worker) pass(most int) {
-	for _, y := range w.active {
-		if y.over {
-			continue
-		}
-		some, err := y.offer(w)
-		if err != nil {
-			w.fail(y.carriage, err)
-		} else if some {
-			y.vain = 0
-		}
+// pass polls directions of each share: it submits copies, then handles completions. A
+// direction leaves its poll list after polls without work, most for all directions together.
+// It returns the number of directions that it has polled.
+func (w *worker) pass(most int) (polled int) {
+	for _, s := range w.active {
+		w.serve(s)
+		polled += s.polled
 	}
 	w.stack.kick()
 	for {
@@ -332,38 +351,25 @@ func (w *worker) pass(most int) {
 		}
 		w.finish(e)
 	}
-	w.retire(most)
+	w.retire(max(1, most/max(1, polled)))
+	return polled
 }
 
-// finish passes a completion on.
+// finish handles a completion.
 func (w *worker) finish(e entry) {
 	g := w.carriages[e.Conn]
 	y := g.directions[e.Table&1]
 	y.done(e.Seq)
 	if e.Kind != kindCompleted {
-		w.fail(g, fmt.Errorf("copy %d bytes: not done", e.Len))
+		w.fail(g, fmt.Errorf("copy %d bytes: the stack reports a failure", e.Len))
 	}
 	if g.gone {
-		w.bury(g)
+		w.releaseIdle(g)
 	}
 }
 
-// retire keeps those ways active that had something to do of late.
-func (w *worker) retire(most int) {
-	active := w.active[:0]
-	for _, y := range w.active {
-		if y.keep(most) {
-			active = append(active, y)
-		} else {
-			y.listed = false
-		}
-	}
-	clear(w.active[len(active):])
-	w.active = active
-}
-
-// keep passes on what is no bytes, and says whether the way is to be looked at
-// again.
+// keep propagates FIN and the end of receiving, and reports whether the direction stays in
+// the poll list. A direction that leaves it has asked both processes for doorbells.
 func (y *direction) keep(most int) bool {
 	if y.table.count > 0 {
 		return true
@@ -371,12 +377,12 @@ func (y *direction) keep(most int) bool {
 	if y.over {
 		return false
 	}
-	if y.to.page.page().Own.Deaf.Load() != 0 {
-		y.deafen()
+	if y.to.page.page().Own.RecvClosed.Load() != 0 {
+		y.shutSender()
 	}
-	if y.end(); y.over {
+	if y.passFin(); y.over {
 		return false
 	}
-	y.vain++
-	return y.vain < most || y.arm()
+	y.idlePolls++
+	return y.idlePolls < most || y.arm()
 }

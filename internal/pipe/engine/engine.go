@@ -1,111 +1,123 @@
-// Package engine is what the pipe's broker and its engines agree on. An engine makes the
-// memory by which the two ends of a connection exchange bytes.
+// Package engine is the interface between the pipe's broker and its engines. An engine creates
+// the memory through which the two ends of a connection exchange bytes.
 package engine
 
 import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
-// PageSize is the size of the page of counters that each end has beside its rings, in
-// bytes.
+// PageSize is the size in bytes of the page of counters that each end has in addition to its
+// rings.
 const PageSize = 4096
 
-// Sizes of rings in bytes; each is four times the one before.
+// Bounds of a ring's size in bytes. Sizes are SmallestRing times a power of four.
 const (
 	SmallestRing = 64 << 10
 	LargestRing  = 4 << 20
 )
 
-// End is one end of a connection, as its engine and the broker share it.
+// End is the part of one end of a connection that the engine and the broker share.
 type End struct {
-	Netns    uint64 // inode of the process's network namespace
-	Doorbell int    // this end's socket, whose other end is its peer's; -1: none
+	Netns    uint64        // inode of the process's network namespace
+	Owner    quota.Account // pays for the broker's work
+	Doorbell int           // this end's doorbell socket, -1: none; with most engines, its other end is the peer's
 	Memory   Memory
 }
 
-// Memory is what an engine holds for one end of a connection. The broker calls it with
-// its lock held.
+// Memory is an engine's state for one end of a connection. The broker calls its methods with
+// the broker's lock held. Returned files remain the engine's.
 type Memory interface {
-	// Files are what the end gets when it is made: its own page and its ring or rings.
+	// Files returns the files that the end gets first, its own page and its ring or rings,
+	// and the ring's size in bytes.
 	Files() (fds []int, size uint64)
-	// Mapped hears that the end has mapped what it writes to.
+	// Mapped records that the end has mapped the memory of a generation that it writes
+	// to. EINVAL: not a generation that it can map.
 	Mapped(generation uint32) error
-	// Ring is what the end reads from, in a later generation than Files gave, or in the
-	// first one where that depends on the peer.
+	// Ring returns the ring of a generation that the end reads from, if Files did not
+	// return it, and its size in bytes. EAGAIN: it is not ready; EALREADY: the end has it.
 	Ring(generation uint32) (fds []int, size uint64, err error)
-	// Given hears that the end has got what Ring returned.
+	// Given closes the files of a generation, after the end has received them.
 	Given(generation uint32)
-	// Grow makes the ring larger that this end sends to.
+	// Grow creates a larger ring for this end to send to; size in bytes. EBUSY: the
+	// previous one is not in use yet.
 	Grow(size uint64) (fds []int, generation uint32, err error)
-	// Size of the ring that this end sends to, in bytes.
+	// Size returns the size in bytes of the ring that this end sends to.
 	Size() uint64
-	// Sent is how many bytes the end says to have sent.
+	// Sent returns the bytes sent by the end, as far as the engine knows; a process may
+	// misreport them.
 	Sent() uint64
+	// Held is how many files the broker has open for it, without the end's doorbell.
+	Held() int
 	// Wake signals this end's doorbell.
 	Wake()
-	// Stop ends copying at once, whatever the ends do.
+	// Stop ends all copying at once, for both ends. It does not wait for a process.
 	Stop()
+	// Close releases the memory.
 	Close()
 }
 
-// Lender is the memory of an end that can send from buffers of its process.
+// Lender is the Memory of an end that can send from buffers of its process.
 type Lender interface {
+	// Lend registers a buffer and returns its number, which is not 0.
 	Lend(fd int) (number uint32, err error)
+	// TakeBack unregisters a buffer.
 	TakeBack(number uint32) error
 }
 
 // Carrier is an engine that copies within the broker.
 type Carrier interface {
-	// Open makes the memory of both ends. It calls lost, without the broker's lock,
-	// when it has ended the connection itself.
+	// Open creates the memory of both ends. The engine calls lost, without the broker's
+	// lock, when it has reset the connection itself.
 	Open(ends [2]*End, lost func()) (Carriage, error)
-	// Device is the name of a device that copies; "": processors do.
+	// Device returns the name of the device that copies; "": CPUs copy.
 	Device() string
+	// Close stops the engine, after all connections.
 	Close() error
 }
 
-// Carriage is a connection of a Carrier. The broker calls it with its lock held.
+// Carriage is a connection of a Carrier. The broker calls its methods with its lock held.
 type Carriage interface {
-	// Leave hears that an end has left: its peer still gets what it has sent.
+	// Leave closes an end, 0 or 1. Its peer still receives the bytes that it has sent.
 	Leave(end int)
-	// HangUp ends it at once.
+	// HangUp resets the connection at once.
 	HangUp()
-	// Forget gives back what it has.
+	// Forget releases the connection.
 	Forget()
 }
 
-// Signal writes a byte to a doorbell, and says whether it had room. The process that has
-// the other end may have let it fill up: then it is signaled. A process can make the
-// file block; this call does not.
+// Signal writes a byte to a doorbell, and reports whether there was room. A full doorbell is
+// signaled already. The call does not block, even if the process has made the file blocking.
 func Signal(fd int) bool {
 	return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
 }
 
-// Doorbells makes the sockets by which two ends wake each other.
+// Doorbells creates a pair of connected sockets by which two ends wake each other.
 func Doorbells() (pair [2]int, err error) {
 	pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return [2]int{-1, -1}, fmt.Errorf("make doorbells: %w", err)
+		return [2]int{-1, -1}, fmt.Errorf("create doorbells: %w", err)
 	}
 	return pair, nil
 }
 
-// MemoryFile makes memory of a fixed size: a file that shrinks kills a process that reads
-// it.
+// MemoryFile creates a memfd of size bytes. The size is sealed: access to a mapping of a file
+// that was truncated would raise SIGBUS.
 func MemoryFile(name string, size uint64) (int, error) {
 	fd, err := unix.MemfdCreate("scon-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return -1, fmt.Errorf("make a %s: %w", name, err)
+		return -1, fmt.Errorf("create a %s: %w", name, err)
 	}
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("make a %s of %d bytes: %w", name, size, err)
+		return -1, fmt.Errorf("create a %s of %d bytes: %w", name, size, err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("fix the size of a %s: %w", name, err)
+		return -1, fmt.Errorf("seal the size of a %s: %w", name, err)
 	}
 	return fd, nil
 }

@@ -1,9 +1,9 @@
-// Genlayout writes the Go types and constants of C headers that define what C and Go
-// programs share: packets, and memory that both map. "go generate" runs it:
+// Genlayout generates Go types and constants from C headers, for packets and shared memory
+// that C and Go programs both use. "go generate" runs it:
 //
 //	genlayout PACKAGE OUTPUT HEADER...
 //
-// It knows the part of C that such headers need: "#define NAME NUMBER", enums, and structs
+// It supports the subset of C that these headers use: "#define NAME NUMBER", enums, and structs
 // of uintN_t, arrays, earlier structs, _Alignas and _Atomic. Padding becomes explicit.
 package main
 
@@ -56,7 +56,7 @@ func generate(pkg, output string, headers []string) error {
 type layout struct{ size, align int }
 
 type parser struct {
-	numbers map[string]int    // of #define and enum
+	numbers map[string]int    // values of #define and enum
 	structs map[string]layout // by C name
 	atomic  bool              // an atomic type was used
 	out     bytes.Buffer
@@ -175,7 +175,7 @@ func (p *parser) number(s string) (int, error) {
 	if n, ok := p.numbers[s]; ok {
 		return n, nil
 	}
-	return 0, fmt.Errorf("%q is no number", s)
+	return 0, fmt.Errorf("%q is not a number", s)
 }
 
 func (p *parser) typeOf(c string, atomic bool) (string, layout, error) {
@@ -194,14 +194,14 @@ func (p *parser) typeOf(c string, atomic bool) (string, layout, error) {
 	return fmt.Sprintf("uint%d", bits), l, nil
 }
 
-// upper and lower turn a_name and A_NAME into ones of Go, exported or not.
+// upper and lower convert a_name and A_NAME to exported and unexported Go names.
 func upper(c string) string {
 	var out strings.Builder
-	for part := range strings.SplitSeq(strings.ToLower(c), "_") {
-		if part == "id" || part == "cid" {
-			out.WriteString(strings.ToUpper(part))
-		} else if part != "" {
-			out.WriteString(strings.ToUpper(part[:1]) + part[1:])
+	for word := range strings.SplitSeq(strings.ToLower(c), "_") {
+		if word == "id" || word == "cid" {
+			out.WriteString(strings.ToUpper(word))
+		} else if word != "" {
+			out.WriteString(strings.ToUpper(word[:1]) + word[1:])
 		}
 	}
 	return out.String()
@@ -212,7 +212,7 @@ func lower(c string) string {
 	return strings.ToLower(u[:1]) + u[1:]
 }
 
-// words of C comments, on one line each.
+// words returns the lines of C comments without their markers.
 func words(c string) (all []string) {
 	for _, m := range comment.FindAllStringSubmatch(c, -1) {
 		var text []string
@@ -226,7 +226,7 @@ func words(c string) (all []string) {
 	return all
 }
 
-// above is a comment on lines of its own, remark one at a line's end.
+// above returns a Go comment on its own lines; remark returns one at the end of a line.
 func above(c string) string {
 	var out strings.Builder
 	for _, w := range words(c) {

@@ -1,5 +1,5 @@
-// Package sealed is the engine of that name: one memory per direction that only its
-// sender can write.
+// Package sealed is the engine "sealed": one ring per direction, which only its sender can
+// write.
 package sealed
 
 import (
@@ -12,29 +12,28 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// memory is one end's: a page of counters and
-// a ring, both written by this end and read by its peer. The peer gets them
-// only after they are sealed, when nobody can make a writable mapping any more,
-// not even by /proc/self/fd.
+// memory is the memory of one end: a page of counters and a ring, which this end writes and
+// its peer reads. The peer gets them only after they are sealed, when no process can create a
+// writable mapping any more, not even by /proc/self/fd.
 type memory struct {
 	e     *engine.End
 	peer  *memory
-	page  int // -1 when the peer has it
+	page  int // -1 once the peer has received it
 	rings []ring
-	view  []byte // of the page, for statistics
+	view  []byte // the broker's mapping of the page, for statistics
 }
 
 // ring is one generation of a ring.
 type ring struct {
-	fd     int // -1 when the peer has it
-	size   uint64
+	fd     int    // -1 once the peer has received it
+	size   uint64 // bytes
 	sealed bool
 }
 
-// lastSeals take effect for mappings after the sender's.
+// lastSeals forbid further writable mappings. The sender's existing mapping stays writable.
 const lastSeals = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
-// Open makes the memory of both ends.
+// Open creates the memory of both ends. They need doorbells.
 func Open(ends [2]*engine.End) error {
 	own := [2]*memory{{e: ends[0], page: -1}, {e: ends[1], page: -1}}
 	for i, m := range own {
@@ -55,7 +54,7 @@ func Open(ends [2]*engine.End) error {
 	return nil
 }
 
-// add makes the next generation of the ring.
+// add creates the next generation of the ring.
 func (m *memory) add(size uint64) error {
 	fd, err := engine.MemoryFile("ring", size)
 	if err != nil {
@@ -89,9 +88,10 @@ func (m *memory) Mapped(generation uint32) error {
 	return nil
 }
 
-// Wake signals the doorbell, by its other end.
+// Wake signals this end's doorbell by writing to the other end of the pair.
 func (m *memory) Wake() { engine.Signal(m.peer.e.Doorbell) }
 
+// Stop does nothing: the broker cannot revoke mappings. It shuts the doorbells down.
 func (m *memory) Stop() {}
 
 func (m *memory) Ring(generation uint32) (files []int, size uint64, err error) {
@@ -137,6 +137,18 @@ func (m *memory) Sent() uint64 {
 		return 0
 	}
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.view[0])))
+}
+
+func (m *memory) Held() (n int) {
+	for _, r := range m.rings {
+		if r.fd >= 0 {
+			n++
+		}
+	}
+	if m.page >= 0 {
+		n++
+	}
+	return n
 }
 
 func (m *memory) Close() {

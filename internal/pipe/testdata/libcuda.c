@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A mock of libcuda.so.1, for tests only: it has the calls that scon-pipe-cuda
- * uses, and copies by the processor. It is as late as a device may be: a copy is
- * carried out when its event is asked for the third time.
+ * A mock of libcuda.so.1, for tests only: it has the calls that scon-pipe-cuda uses, and
+ * copies with the CPU. A copy is delayed until the third query of its event.
  *
- *	MOCK_REFUSE=1   memory is not registered
- *	MOCK_COUNT=F    bytes that were copied from the device, at the end, into F
+ *	MOCK_REFUSE=1   cuMemHostRegister fails
+ *	MOCK_COUNT=F    at exit, write the number of bytes copied from the device to file F
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +40,7 @@ struct event {
 	int asked;
 };
 
-__attribute__((destructor)) static void tell(void)
+__attribute__((destructor)) static void write_count(void)
 {
 	const char *path = getenv("MOCK_COUNT");
 	FILE *f = path ? fopen(path, "w") : NULL;

@@ -1,5 +1,5 @@
-// Package unix is the engine of that name: the doorbell is a UNIX socket that carries the
-// bytes. Its memory is the kernel's, counted with the sender.
+// Package unix is the engine "unix": the doorbell is a UNIX socket that carries the bytes. The
+// kernel charges its buffers to the sender.
 package unix
 
 import (
@@ -8,12 +8,12 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-// memory is one end. What it has sent is known to its process alone.
+// memory is one end. Only its process knows how many bytes it has sent.
 type memory struct {
 	e *engine.End
 }
 
-// Open makes the socket of both ends.
+// Open creates the sockets of both ends.
 func Open(ends [2]*engine.End) error {
 	pair, err := engine.Doorbells()
 	if err != nil {
@@ -35,7 +35,7 @@ func (m *memory) Given(uint32) {}
 
 func (m *memory) Grow(uint64) ([]int, uint32, error) { return nil, 0, unix.EINVAL }
 
-// Size of the socket's buffer.
+// Size returns the size of the socket's send buffer in bytes; 0 if it cannot be read.
 func (m *memory) Size() uint64 {
 	size, err := unix.GetsockoptInt(m.e.Doorbell, unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
@@ -44,11 +44,15 @@ func (m *memory) Size() uint64 {
 	return uint64(size)
 }
 
+// Sent returns 0: the process reports the number when it closes.
 func (m *memory) Sent() uint64 { return 0 }
 
-// Wake does nothing: only the peer's bytes may come by the doorbell.
+func (m *memory) Held() int { return 0 }
+
+// Wake does nothing: a byte of the broker would be data.
 func (m *memory) Wake() {}
 
+// Stop does nothing: the broker shuts the doorbells down.
 func (m *memory) Stop() {}
 
 func (m *memory) Close() {}

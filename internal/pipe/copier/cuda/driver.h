@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Calls of the CUDA driver API, from libcuda.so.1 as it is at run time: building
- * takes neither CUDA nor a GPU. Names and types are the driver API's.
+ * Calls of the CUDA driver API, which are loaded from libcuda.so.1 at run time: a build
+ * needs neither CUDA nor a GPU. Names and types are those of the driver API.
  */
 #ifndef DRIVER_H
 #define DRIVER_H
@@ -45,11 +45,11 @@ enum {
 #define DRIVER_DECLARE(call, symbol, args) extern CUresult(*call) args;
 DRIVER_CALLS(DRIVER_DECLARE)
 
-/* driver_open makes the calls work, on the first device, and returns its name. It
- * ends the program with a message if there is none. */
+/* driver_open loads the library, selects the first device and returns its name. On an
+ * error it prints a message and exits. */
 const char *driver_open(void);
 
-/* must ends the program, and says what the driver did not do. */
+/* must prints a message and exits unless result is CUDA_SUCCESS. */
 void must(const char *what, CUresult result);
 
 #endif

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scon-pipe-cuda has the copy engines of a GPU copy for the pipe's engine copier.
- * The broker starts it (internal/pipe/device.go), one for each of its workers.
+ * scon-pipe-cuda copies for the pipe's engine copier with the copy engines of a GPU. The
+ * broker starts one per worker (internal/pipe/copier/device.go).
  *
- *	scon-pipe-cuda look     prints the device's name, or says why there is none
- *	scon-pipe-cuda serve    by file 3, orders, and file 4, a core's queues
+ *	scon-pipe-cuda probe    print the device's name, or an error message
+ *	scon-pipe-cuda serve    serve: file 3 is the socket for orders, file 4 the queues
  *
- * The way of an entry:
+ * Stages of an entry:
  *
- * 1. begin takes it from the submission queue. The driver copies from the source to
- *    the device, and from there to the destination: what goes from host memory to
- *    host memory it would leave to the processor.
- * 2. finish asks whether the oldest is over, so that completions have the order of
- *    submissions, and puts it into the completion queue.
+ * 1. begin takes it from the submission queue. The driver copies from the source to the
+ *    device, and from the device to the destination: a copy from host memory to host
+ *    memory would be done by the CPU.
+ * 2. finish polls the oldest copy, so that completions have the order of submissions,
+ *    and puts it into the completion queue.
  *
- * Little, and memory that the driver does not take, is copied here. What the driver
- * fails at ends the program: the broker copies from there on.
+ * The CPU copies small pieces, and memory that the driver does not register. An error of
+ * the driver ends the program; the broker then copies with the CPU.
  */
 #include <errno.h>
 #include <poll.h>
@@ -39,27 +39,28 @@ struct region {
 	struct region *next;
 	uint32_t number;
 	bool registered; /* with the driver */
-	size_t size;
+	size_t size; /* bytes */
 	char *at;
 };
 
 #define BUCKETS 1024
 
-/* A piece that a device has under way; the broker's are at most that long. */
+/* Bounds of a copy by the device, in bytes, and the copies in progress. The broker's
+ * pieces are at most PIECE bytes. */
 #define PIECE (128 << 10)
 #define LEAST (16 << 10)
 #define SLOTS 32
 
 struct slot {
 	struct entry entry;
-	bool device; /* else it is over */
+	bool device; /* copied by the device; else complete */
 	CUdeviceptr stage;
 	CUstream stream;
 	CUevent over;
 };
 
-/* How often it looks in vain before it sleeps. */
-#define MOST_VAIN 2000
+/* Polls without work before the program sleeps. */
+#define MOST_IDLE_POLLS 2000
 
 static struct queue_memory *queues;
 static struct region *regions[BUCKETS];
@@ -82,14 +83,14 @@ static struct region **find(uint32_t number)
 	return r;
 }
 
-/* add maps memory. What the application has only lent cannot be written. */
+/* add maps a region. A buffer that a process has lent is read-only. */
 static void add(const struct order *o, int file)
 {
 	struct region *r = calloc(1, sizeof(*r));
 	unsigned int flags = 0;
 
 	if (!r)
-		die("get memory");
+		die("allocate memory");
 	*r = (struct region){ .number = o->region, .size = o->size };
 	r->at = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	if (r->at == MAP_FAILED) {
@@ -110,14 +111,14 @@ static void drop(uint32_t number)
 	if (!r)
 		return;
 	if (r->registered)
-		must("let memory go", cuMemHostUnregister(r->at));
+		must("unregister memory", cuMemHostUnregister(r->at));
 	munmap(r->at, r->size);
 	*at = r->next;
 	free(r);
 }
 
-/* obey carries out an order; false if there is none now. */
-static bool obey(void)
+/* take_order executes an order; false if there is none. */
+static bool take_order(void)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
 	struct order o;
@@ -133,7 +134,7 @@ static bool obey(void)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
 	if (n != sizeof(o))
-		exit(0); /* the broker is gone, or done with it */
+		exit(0); /* the broker has closed the socket */
 	c = CMSG_FIRSTHDR(&msg);
 	if (c && c->cmsg_type == SCM_RIGHTS)
 		memcpy(&file, CMSG_DATA(c), sizeof(file));
@@ -148,9 +149,9 @@ static bool obey(void)
 	return true;
 }
 
-/* of returns the region of a place, and where in it; NULL if the bytes are not all
- * there. */
-static struct region *of(uint64_t place, uint32_t len, char **at)
+/* region_of returns the region of a place, and the address; NULL if the len bytes are
+ * not within it. */
+static struct region *region_of(uint64_t place, uint32_t len, char **at)
 {
 	uint32_t offset = place;
 	struct region *r = *find(place >> 32);
@@ -161,11 +162,12 @@ static struct region *of(uint64_t place, uint32_t len, char **at)
 	return r;
 }
 
+/* copy starts the copy of a slot on the device, or does it with the CPU. */
 static void copy(struct slot *s)
 {
 	char *from_at, *to_at;
-	struct region *from = of(s->entry.src, s->entry.len, &from_at),
-		      *to = of(s->entry.dst, s->entry.len, &to_at);
+	struct region *from = region_of(s->entry.src, s->entry.len, &from_at),
+		      *to = region_of(s->entry.dst, s->entry.len, &to_at);
 	uint32_t len = s->entry.len;
 
 	s->entry.kind = from && to ? KIND_COMPLETED : KIND_FAILED;
@@ -176,21 +178,21 @@ static void copy(struct slot *s)
 		     cuMemcpyHtoDAsync(s->stage, from_at, len, s->stream));
 		must("copy from the device",
 		     cuMemcpyDtoHAsync(to_at, s->stage, len, s->stream));
-		must("note the end of a copy", cuEventRecord(s->over, s->stream));
+		must("record an event", cuEventRecord(s->over, s->stream));
 	} else if (from && to) {
 		memcpy(to_at, from_at, len);
 	}
 }
 
-/* begin takes what was submitted, as long as there are slots. */
+/* begin takes and starts one submission; false if there is none, or no free slot. */
 static bool begin(void)
 {
 	uint32_t n = atomic_load(&queues->taken.n);
 
 	if (n == atomic_load(&queues->submitted.n) || begun - finished == SLOTS)
 		return false;
-	/* Memory that an entry is of was told of before it was submitted. */
-	while (obey())
+	/* The order for an entry's memory precedes the entry. */
+	while (take_order())
 		;
 	slots[begun % SLOTS].entry = queues->submissions[n % QUEUE_DEPTH];
 	atomic_store(&queues->taken.n, n + 1);
@@ -198,7 +200,7 @@ static bool begin(void)
 	return true;
 }
 
-/* finish completes the oldest, if it is over. */
+/* finish completes the oldest copy; false if it is still in progress. */
 static bool finish(void)
 {
 	struct slot *s = &slots[finished % SLOTS];
@@ -217,9 +219,9 @@ static bool finish(void)
 	return true;
 }
 
-/* rest sleeps until there is an order; the broker gives one when it submits and this
- * sleeps. */
-static void rest(void)
+/* wait_for_order sleeps until there is an order. The broker sends ORDER_WAKE with a
+ * submission if sleeps is set. */
+static void wait_for_order(void)
 {
 	struct pollfd p = { .fd = ORDERS, .events = POLLIN };
 
@@ -230,43 +232,44 @@ static void rest(void)
 	atomic_store(&queues->sleeps.n, 0);
 }
 
+/* serve executes orders and submissions until the broker closes the socket. */
 static void serve(void)
 {
 	const char *name = driver_open();
-	int vain = 0, i;
+	int idle_polls = 0, i;
 
 	queues = mmap(NULL, sizeof(*queues), PROT_READ | PROT_WRITE, MAP_SHARED, QUEUES,
 		      0);
 	if (queues == MAP_FAILED)
 		die("map the queues");
 	for (i = 0; i < SLOTS; i++) {
-		must("get memory of the device", cuMemAlloc(&slots[i].stage, PIECE));
-		must("make a stream",
+		must("allocate memory of the device", cuMemAlloc(&slots[i].stage, PIECE));
+		must("create a stream",
 		     cuStreamCreate(&slots[i].stream, CU_STREAM_NON_BLOCKING));
-		must("make an event",
+		must("create an event",
 		     cuEventCreate(&slots[i].over, CU_EVENT_DISABLE_TIMING));
 	}
 	if (send(ORDERS, name, strlen(name), MSG_NOSIGNAL) < 0)
-		die("tell the broker");
+		die("send the device's name");
 	for (;;) {
-		bool some = vain % 64 == 0 && obey();
+		bool some = idle_polls % 64 == 0 && take_order();
 
 		some |= serving && begin();
 		some |= finish();
-		vain = some ? 0 : vain + 1;
-		if (vain > MOST_VAIN && begun == finished) {
-			rest();
-			vain = 0;
+		idle_polls = some ? 0 : idle_polls + 1;
+		if (idle_polls > MOST_IDLE_POLLS && begun == finished) {
+			wait_for_order();
+			idle_polls = 0;
 		}
 	}
 }
 
 int main(int argc, char **argv)
 {
-	if (argc == 2 && !strcmp(argv[1], "look"))
+	if (argc == 2 && !strcmp(argv[1], "probe"))
 		return puts(driver_open()) < 0;
 	if (argc == 2 && !strcmp(argv[1], "serve"))
 		serve();
-	fprintf(stderr, "usage: scon-pipe-cuda look|serve\n");
+	fprintf(stderr, "usage: scon-pipe-cuda probe|serve\n");
 	return 2;
 }

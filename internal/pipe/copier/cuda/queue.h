@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A core's submission and completion queue (PipeDevice, Fig. 6), and the orders to a
- * helper program. From this file internal/pipe/genlayout makes queue_layout.go.
+ * Submission and completion queue of a core (PipeDevice, Fig. 6), and the orders to a
+ * helper program. internal/pipe/genlayout generates queue_layout.go from this file.
  */
 #ifndef QUEUE_H
 #define QUEUE_H
@@ -10,47 +10,46 @@
 
 #define QUEUE_DEPTH 1024 /* PipeDevice, section IV */
 
-/* What an entry's kind can be. */
+/* Kinds of an entry. */
 enum {
 	KIND_GENERAL_SEND = 1, /* copy */
-	KIND_COMPLETED, /* it is done */
-	KIND_FAILED, /* it could not be done */
+	KIND_COMPLETED, /* the copy is complete */
+	KIND_FAILED, /* the copy has failed */
 };
 
-/* A request to copy, and the stack's answer. A stack reads kind, len, src and dst; the
- * rest is the broker's own. */
+/* A request to copy, and the stack's completion. A stack reads kind, len, src and dst;
+ * only the broker uses the other members. */
 struct entry {
 	uint8_t kind;
 	uint8_t unused;
-	uint16_t cid; /* of the container that sends */
+	uint16_t cid; /* sending container: network namespace's inode */
 	uint32_t len; /* bytes */
-	uint64_t src; /* a region's number, and an offset there, 32 bits each */
+	uint64_t src; /* upper 32 bits: a region's number; lower: an offset in it */
 	uint64_t dst;
 	uint32_t conn;
-	uint16_t table; /* of the connection: the client's, the server's send buffer table
-			 */
-	uint16_t seq; /* of the entry there */
+	uint16_t table; /* send buffer table: 0 the client's, 1 the server's */
+	uint16_t seq; /* index in the send buffer table */
 };
 
-/* A count of entries, in a cache line of its own. */
+/* A number of entries, modulo 2^32, in its own cache line. */
 struct position {
 	_Alignas(128) _Atomic uint32_t n;
 };
 
 struct queue_memory {
-	struct position submitted, taken; /* of the submission queue */
-	struct position completed, returned; /* of the completion queue */
-	struct position sleeps; /* 1: the helper wants to be woken */
+	struct position submitted, taken; /* submission queue */
+	struct position completed, returned; /* completion queue */
+	struct position sleeps; /* 1: the helper waits for ORDER_WAKE */
 	struct entry submissions[QUEUE_DEPTH];
 	struct entry completions[QUEUE_DEPTH];
 };
 
-/* Orders. */
+/* Orders of the broker to the helper. */
 enum {
-	ORDER_ADD = 1, /* a region; its file comes with it */
-	ORDER_DROP, /* no entry names it any more */
-	ORDER_BEGIN, /* to take submissions */
-	ORDER_WAKE, /* from sleep */
+	ORDER_ADD = 1, /* map a region; its file is attached */
+	ORDER_DROP, /* unmap a region */
+	ORDER_BEGIN, /* take submissions from now on */
+	ORDER_WAKE, /* poll the submission queue again */
 };
 
 struct order {

@@ -1,0 +1,345 @@
+package pipe_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// hostile is a process in a container that takes as many of the broker's resources as it can,
+// and keeps them until it ends.
+type hostile struct {
+	socket string
+	keep   []int
+}
+
+// attacks by a hostile container, by name.
+var attacks = []struct {
+	name string
+	run  func(*hostile) (got int, errno error)
+}{
+	{"pending connections", (*hostile).pending},
+	{"memory", (*hostile).memory},
+	{"half-open attaches", (*hostile).attaches},
+	{"names", (*hostile).names},
+	{"processes", (*hostile).processes},
+}
+
+// runHostile is the hostile process. It prints the result of its attack.
+func runHostile(socket string) int {
+	up := exec.Command("ip", "link", "set", "lo", "up")
+	up.Stderr = os.Stderr
+	if err := up.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	h := &hostile{socket: socket}
+	for _, a := range attacks {
+		if a.name == os.Getenv("SCON_TEST_ATTACK") {
+			got, err := a.run(h)
+			fmt.Printf("%d, then %v\n", got, err)
+		}
+	}
+	fmt.Println("done")
+	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test closes it
+	return 0
+}
+
+// dial opens a session.
+func (h *hostile) dial() (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	h.keep = append(h.keep, fd)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: h.socket}); err != nil {
+		return -1, err
+	}
+	_, err = h.ask(fd, message{op: opHello, arg: wireVersion}, -1)
+	return fd, err
+}
+
+// ask sends a request with a file, and returns the reply's bytes. It keeps the reply's files
+// open.
+func (h *hostile) ask(fd int, m message, file int) (reply []byte, err error) {
+	var rights []byte
+	if file >= 0 {
+		rights = unix.UnixRights(file)
+	}
+	if err := unix.Sendmsg(fd, m.packet(), rights, nil, unix.MSG_NOSIGNAL); err != nil {
+		return nil, err
+	}
+	reply, oob := make([]byte, 64), make([]byte, 128)
+	n, _, _, _, err := unix.Recvmsg(fd, reply, oob, 0)
+	if err == nil && n == 0 {
+		err = unix.ECONNRESET
+	}
+	if err != nil {
+		return nil, err
+	}
+	if errno := unix.Errno(binary.NativeEndian.Uint32(reply)); errno != 0 {
+		return nil, errno
+	}
+	return reply, nil
+}
+
+// bind binds a name in a session.
+func (h *hostile) bind(fd int, engine pipe.Engine) (id uint32, port uint16, err error) {
+	m := message{op: opBind, engines: 1 << engine, name: loopback}
+	tcp, err := m.tcp()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Close(tcp)
+	reply, err := h.ask(fd, m, tcp)
+	if err != nil {
+		return 0, 0, err
+	}
+	return binary.NativeEndian.Uint32(reply[4:]), binary.NativeEndian.Uint16(reply[34:]), nil
+}
+
+// pending creates connections that no server accepts.
+func (h *hostile) pending() (got int, err error) {
+	fd, err := h.dial()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		id, port, err := h.bind(fd, pipe.Unix)
+		if err != nil {
+			return got, err
+		}
+		if _, err := h.ask(fd, message{op: opListen, id: id, arg: 1 << 20}, -1); err != nil {
+			return got, err
+		}
+		if n, err := h.fill(fd, port, pipe.Unix); err != nil {
+			return got + n, err
+		}
+	}
+}
+
+// fill connects to a name until that fails.
+func (h *hostile) fill(fd int, port uint16, engine pipe.Engine) (got int, err error) {
+	m := message{op: opConnect, engines: 1 << engine, name: netip.AddrPortFrom(loopback.Addr(), port)}
+	for ; ; got++ {
+		tcp, err := m.tcp()
+		if err != nil {
+			return got, err
+		}
+		_, err = h.ask(fd, m, tcp)
+		unix.Close(tcp)
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// memory creates connections with rings.
+func (h *hostile) memory() (got int, err error) {
+	fd, err := h.dial()
+	if err != nil {
+		return 0, err
+	}
+	id, port, err := h.bind(fd, pipe.Sealed)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := h.ask(fd, message{op: opListen, id: id, arg: 1 << 20}, -1); err != nil {
+		return 0, err
+	}
+	return h.fill(fd, port, pipe.Sealed)
+}
+
+// attaches attaches ends of TCP connections whose other ends are never attached.
+func (h *hostile) attaches() (got int, err error) {
+	fd, err := h.dial()
+	if err != nil {
+		return 0, err
+	}
+	m := message{op: opBind, name: loopback}
+	listener, err := m.tcp()
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(listener)
+	name, err := unix.Getsockname(listener)
+	if err != nil {
+		return 0, err
+	}
+	for ; ; got++ {
+		tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return got, err
+		}
+		if err := unix.Connect(tcp, name); err != nil {
+			unix.Close(tcp)
+			return got, err
+		}
+		other, _, err := unix.Accept(listener)
+		if err == nil {
+			_, err = h.ask(fd, message{op: opAttach}, tcp)
+			unix.Close(other)
+		}
+		unix.Close(tcp)
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+// names binds names in one session.
+func (h *hostile) names() (got int, err error) {
+	fd, err := h.dial()
+	if err != nil {
+		return 0, err
+	}
+	for ; ; got++ {
+		if _, _, err := h.bind(fd, pipe.Unix); err != nil {
+			return got, err
+		}
+	}
+}
+
+// processes opens sessions until a hundred were refused.
+func (h *hostile) processes() (got int, err error) {
+	for refused := 0; refused < 100; {
+		if _, err = h.dial(); err != nil {
+			refused++
+		} else {
+			got++
+		}
+	}
+	return got, err
+}
+
+// unified returns the mount point of cgroup2.
+func unified(t *testing.T) string {
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err == nil {
+				return dir
+			}
+		}
+	}
+	t.Skip("missing: cgroup 2")
+	return ""
+}
+
+// startHostile starts the hostile process as root of its own user namespace, in its own
+// network namespace and cgroup, and returns what it prints.
+func startHostile(t *testing.T, socket, attack string) (said string) {
+	t.Helper()
+	dir := filepath.Join(unified(t), fmt.Sprintf("scon-hostile-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Skipf("missing: a cgroup that can be made: %v", err)
+	}
+	group, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "SCON_TEST_HOSTILE="+socket, "SCON_TEST_ATTACK="+attack)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{NoSetGroups: true}, // root there
+		UseCgroupFD: true, CgroupFD: int(group.Fd()), Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 1}},
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait()
+		for end := time.Now().Add(10 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == "done" {
+			return said
+		}
+		said = lines.Text()
+	}
+	t.Fatalf("the hostile process ended: %s", said)
+	return ""
+}
+
+// While a container tries to exhaust the broker's resources, another container can connect,
+// and the broker answers the operator. Not parallel: the test counts open files.
+func TestHostileContainer(t *testing.T) {
+	for _, a := range attacks {
+		t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
+			b, socket := serve(t, func(o *pipe.Options) { o.MemoryLimit = 64 << 20 })
+			for dir := filepath.Dir(socket); dir != os.TempDir(); dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			said := startHostile(t, socket, a.name)
+			refused := b.Status().Refused
+			if len(refused) == 0 {
+				t.Error("nothing was refused")
+			}
+			files, limit := openFiles(t)
+			if files > limit*3/4 {
+				t.Errorf("%d of %d files are open", files, limit)
+			}
+			longest := longestConnect(t, socket)
+			start := time.Now()
+			b.Status()
+			t.Logf("bound: %s: %s; refused: %v; %d of %d files open; meanwhile 100 connections of others, the longest in %v, status in %v",
+				a.name, said, refused, files, limit, longest, time.Since(start))
+		})
+	}
+}
+
+func openFiles(t *testing.T) (n, limit int) {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	return len(files), int(l.Cur)
+}
+
+// longestConnect creates connections from another container. Each has to succeed.
+func longestConnect(t *testing.T, socket string) (longest time.Duration) {
+	t.Helper()
+	for range 100 {
+		start := time.Now()
+		x, y := greeted(t, socket), greeted(t, socket)
+		connect(x, y, pipe.Sealed)
+		longest = max(longest, time.Since(start))
+		x.conn.Close()
+		y.conn.Close()
+	}
+	return longest
+}

@@ -1,0 +1,180 @@
+package copier
+
+import (
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
+)
+
+// bench is a worker whose thread is the test, at a time that the test sets.
+type bench struct {
+	t      testing.TB
+	copier *Copier
+	worker *worker
+	time   time.Time
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	b := &bench{t: t, copier: &Copier{lock: &sync.Mutex{}}, time: time.Now()}
+	var err error
+	if b.worker, err = newWorker(slog.New(slog.NewTextHandler(io.Discard, nil)), ""); err != nil {
+		t.Fatal(err)
+	}
+	b.worker.now = func() time.Time { return b.time }
+	t.Cleanup(func() { _ = b.worker.release() })
+	return b
+}
+
+// open opens a connection whose ends both belong to a container.
+func (b *bench) open(container string) *carriage {
+	b.t.Helper()
+	a := quota.Owner{Cgroup: "/" + container}.Account()
+	ends := [2]*engine.End{{Owner: a, Doorbell: -1}, {Owner: a, Doorbell: -1}}
+	g, err := b.copier.open(b.worker, ends, func() {})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		for i, m := range g.ends {
+			m.Close()
+			m.release()
+			unix.Close(ends[i].Doorbell)
+		}
+	})
+	b.worker.sleep(0)
+	return g
+}
+
+// exchange writes n bytes in the first direction, and reads what has arrived.
+func exchange(g *carriage, n uint64) {
+	from, to := g.ends[0].page.page(), g.ends[1].page.page()
+	to.Own.Tail.Store(to.Peer.Head.Load())
+	from.Own.Head.Store(from.Own.Head.Load() + n)
+}
+
+// copied returns how many bytes of the first directions have arrived.
+func copied(all ...*carriage) (n uint64) {
+	for _, g := range all {
+		n += g.directions[0].copied.Load()
+	}
+	return n
+}
+
+// polls returns how many directions the worker polls in n passes.
+func (b *bench) polls(n int) (polled int) {
+	for range n {
+		b.worker.sleep(0)
+		polled += b.worker.pass(mostIdlePolls)
+	}
+	return polled
+}
+
+// An owner with many connections gets as much of the worker as an owner with one.
+func TestOwnersShareWorker(t *testing.T) {
+	b := newBench(t)
+	var many []*carriage
+	for range 32 {
+		many = append(many, b.open("many"))
+	}
+	one := b.open("one")
+	for range 200 {
+		for _, g := range append(many[:len(many):len(many)], one) {
+			exchange(g, engine.SmallestRing-g.directions[0].submitted%engine.SmallestRing-sent(g))
+		}
+		b.worker.pass(1 << 20) // no direction leaves the poll list
+	}
+	theirs, its := copied(many...), copied(one)
+	t.Logf("bound: 32 connections of an owner: %d bytes, 1 connection of another: %d bytes", theirs, its)
+	if its == 0 || theirs > 3*its {
+		t.Errorf("32 connections of an owner: %d bytes, 1 connection of another: %d bytes", theirs, its)
+	}
+}
+
+// sent returns the bytes that were written and not yet copied.
+func sent(g *carriage) uint64 {
+	return g.ends[0].page.page().Own.Head.Load() - g.directions[0].submitted
+}
+
+// An owner alone gets what others leave: its bytes are copied in one pass after the other.
+func TestOwnerAloneGetsAll(t *testing.T) {
+	b := newBench(t)
+	b.open("idle")
+	g := b.open("alone")
+	for range 1000 {
+		exchange(g, engine.SmallestRing)
+		b.polls(2)
+	}
+	if n := copied(g); n != 1000*engine.SmallestRing {
+		t.Errorf("%d bytes were copied, want %d", n, 1000*engine.SmallestRing)
+	}
+}
+
+// Doorbells without bytes cost the broker a bounded amount; another owner is not delayed, and
+// the bytes of the owner that rings them arrive once it has credit again.
+func TestDoorbellsWithoutBytes(t *testing.T) {
+	b := newBench(t)
+	rude, other := b.open("rude"), b.open("other")
+	b.polls(2 * mostIdlePolls) // until all directions are idle
+	ring := func(g *carriage) { engine.Signal(g.ends[0].e.Doorbell) }
+	polled, handled := 0, 0
+	for range 4 * mostCredit / doorbellCost {
+		ring(rude)
+		n := b.polls(1)
+		if n > 0 {
+			handled++
+		}
+		for range mostIdlePolls { // until the direction is idle again
+			n += b.worker.pass(mostIdlePolls)
+		}
+		polled += n
+	}
+	t.Logf("bound: %d doorbells without bytes within 0 s: %d handled, %d polls", 4*mostCredit/doorbellCost, handled, polled)
+	if limit := mostCredit / doorbellCost; handled > limit || polled > limit*2*mostIdlePolls {
+		t.Errorf("%d doorbells handled with %d polls, want at most %d doorbells", handled, polled, limit)
+	}
+	exchange(rude, 100)
+	exchange(other, 100)
+	ring(rude)
+	ring(other)
+	b.worker.sleep(0)
+	b.polls(10)
+	if copied(rude) != 0 || copied(other) != 100 {
+		t.Errorf("%d bytes of the owner without credit were copied, %d of the other, want 0 and 100", copied(rude), copied(other))
+	}
+	b.time = b.time.Add(time.Second)
+	b.worker.sleep(0)
+	b.polls(10)
+	if copied(rude) != 100 {
+		t.Errorf("%d bytes were copied after a second, want 100", copied(rude))
+	}
+}
+
+// Single bytes in many connections, without doorbells, cost a bounded amount, too.
+func TestSingleBytes(t *testing.T) {
+	b := newBench(t)
+	var all []*carriage
+	for range 64 {
+		all = append(all, b.open("rude"))
+	}
+	for range 2 * mostCredit / pieceCost / len(all) {
+		for _, g := range all {
+			exchange(g, 1)
+		}
+		b.worker.pass(1 << 20) // no direction leaves the poll list
+	}
+	t.Logf("bound: 64 connections that move single bytes: %d copies within 0 s", copied(all...))
+	if n := copied(all...); n > mostCredit/pieceCost+uint64(len(all)) {
+		t.Errorf("%d bytes were copied one by one, want at most %d", n, mostCredit/pieceCost)
+	}
+	if len(b.worker.active) != 0 || len(b.worker.paused) != 1 {
+		t.Errorf("%d shares are active and %d paused, want 0 and 1", len(b.worker.active), len(b.worker.paused))
+	}
+}

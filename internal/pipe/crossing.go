@@ -1,0 +1,407 @@
+package pipe
+
+import (
+	"crypto/subtle"
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/bpf"
+	"github.com/scon-project/scon/internal/pipe/engine"
+)
+
+// A crossing is the proof of a connection under "scon run": bytes that the broker has
+// just chosen cross its own TCP, from either end to the other one.
+//
+//  1. Both ends have come (attach.go). Not many crossings are under way at a time; the
+//     others wait, and their bytes go by TCP meanwhile.
+//  2. Each end gets the mark of both tokens and the nonce of its own, and looks for the
+//     other end's token from then on (attached).
+//  3. An end says at which position of what it sends its token will be. The other end
+//     reads that in its notice. Then the token is sent, and TCP goes on (token).
+//  4. An end that finds the mark at that position asks the broker to look at its
+//     socket. The broker compares the token there, without receiving it (arrived).
+//  5. When both have arrived, in time and under unchanged rules, the broker makes the
+//     memory and the doorbells (establish), which the ends get (proven).
+//
+// Until 5, no byte of one end gets to the other one by the broker, but the position in
+// 3, which the broker has read from the kernel itself.
+type crossing struct {
+	b         *Broker
+	ends      [2]*attachment // the client's, the server's
+	mark      token
+	nonces    [2]token       // of the token that each end sends
+	notices   [2]*noticeFile // what each end reads; nil before it has begun
+	looks     [2]bool        // each end looks for the other one's token
+	announced [2]bool        // the other end knows where this one's token is
+	arrived   [2]bool        // the token of this end has been seen at the other one
+	asked     [2]int         // how often this end had the broker look at its socket
+	proven    bool
+	late      *time.Timer
+	over      bool
+	made      *connection
+}
+
+// mostCrossings are under way at a time: their work is in the background of others'.
+const mostCrossings = 64
+
+// admit begins crossings that wait. The lock is held.
+func (b *Broker) admit() {
+	at := &b.attach
+	for len(at.running) < mostCrossings && len(at.queue) > 0 && b.ctx.Err() == nil {
+		c := at.queue[0]
+		at.queue = at.queue[1:]
+		if !c.over {
+			at.running[c] = true
+			b.running.Go(c.begin)
+		}
+	}
+}
+
+// begin chooses the tokens, and tells both ends that there is something to get.
+func (c *crossing) begin() {
+	b := c.b
+	err := b.settle()
+	var notices [2]*noticeFile
+	for i := range notices {
+		if err == nil {
+			notices[i], err = newNotice()
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.notices = notices
+	if err == nil && !b.allowsAttached(c.ends) {
+		b.counts.Refused["allow list"]++
+		err = unix.EACCES
+	}
+	if err != nil || c.over {
+		c.fail(err)
+		c.closeNotices()
+		return
+	}
+	c.mark, c.nonces = newToken(), [2]token{newToken(), newToken()}
+	c.late = time.AfterFunc(proofPatience, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !c.proven && !c.over {
+			b.counts.Refused["network"]++
+			c.fail(errLate)
+		}
+	})
+	for _, a := range c.ends {
+		a.tell()
+	}
+}
+
+var errLate = fmt.Errorf("the tokens have not arrived in time: %w", unix.ESTALE)
+
+// settle waits until no program copies any more for connections that were detached.
+func (b *Broker) settle() error {
+	b.mu.Lock()
+	k := b.program
+	b.mu.Unlock()
+	if err := k.Quiesce(); err != nil {
+		return fmt.Errorf("wait for calls of the program: %w", err)
+	}
+	return nil
+}
+
+// allowsAttached is allows for two attachments.
+func (b *Broker) allowsAttached(both [2]*attachment) bool {
+	var ends [2]*end
+	for i, a := range both {
+		ends[i] = &end{addr: a.local, sees: a.peer}
+	}
+	return b.allows(ends)
+}
+
+// fail ends a crossing without a connection: both ends stay on TCP. The lock is held.
+func (c *crossing) fail(err error) {
+	if c.over {
+		return
+	}
+	if err != nil {
+		c.b.log.Debug("pipe: attach", "error", err)
+	}
+	for _, a := range c.ends {
+		if a.err == nil {
+			a.err = err
+		}
+		a.close()
+	}
+	c.finish()
+}
+
+// finish makes room for the next one. The lock is held.
+func (c *crossing) finish() {
+	c.over = true
+	if c.late != nil {
+		c.late.Stop()
+		c.closeNotices()
+	}
+	delete(c.b.attach.running, c)
+	c.b.admit()
+}
+
+func (c *crossing) closeNotices() {
+	for i, n := range c.notices {
+		if n != nil {
+			n.close()
+			c.notices[i] = nil
+		}
+	}
+}
+
+// begun returns the crossing of one of the session's attachments, which has its
+// tokens. The lock is held.
+func (s *session) begun(id uint32) (*attachment, *crossing, error) {
+	a := s.attachments[id]
+	switch {
+	case a == nil:
+		return nil, nil, unix.EBADF
+	case a.err != nil:
+		return nil, nil, a.err
+	case a.crossing == nil || a.crossing.late == nil:
+		return nil, nil, unix.EAGAIN
+	}
+	return a, a.crossing, nil
+}
+
+// attached gives an end its token. From now on it looks for the other end's.
+func (s *session) attached(id uint32) (answer reply, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	a, c, err := s.begun(id)
+	if err != nil {
+		return answer, err
+	}
+	answer = reply{
+		ID: id, Engine: BPF, files: []int{c.notices[a.side].fd}, Generation: uint32(1 - a.side),
+		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0), Local: netip.AddrPortFrom(netip.AddrFrom16(c.nonces[a.side]), 0),
+	}
+	if err := keep(&answer, nil); err != nil {
+		return reply{}, err
+	}
+	c.looks[a.side] = true
+	c.notices[1-a.side].Looks.Store(1)
+	c.ends[1-a.side].tell()
+	return answer, nil
+}
+
+// attachedSocket checks that a descriptor is the socket of one of the session's
+// attachments.
+func (s *session) attachedSocket(r request) (*attachment, *crossing, error) {
+	if r.file < 0 {
+		return nil, nil, unix.EBADF
+	}
+	cookie, err := s.ownSocket(r.file)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	a, c, err := s.begun(r.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.asked[a.side]++; a.cookie != cookie || c.asked[a.side] > mostAsked {
+		return nil, nil, errOtherSocket
+	}
+	return a, c, nil
+}
+
+var (
+	errOtherSocket = fmt.Errorf("that is another socket than the one attached: %w", unix.EBADF)
+	errElsewhere   = fmt.Errorf("the socket has sent more or less than that: %w", unix.EINVAL)
+)
+
+// token tells the other end where this one's token will be: behind all bytes that the
+// kernel has got to send.
+func (s *session) token(r request) error {
+	a, c, err := s.attachedSocket(r)
+	if err != nil {
+		return err
+	}
+	var given uint64
+	if err := s.guard(time.Now().Add(callPatience), func() (err error) {
+		given, err = bytesGiven(r.file)
+		return err
+	}); err != nil {
+		return err
+	}
+	if a.side == 0 {
+		given-- // the SYN
+	}
+	if given != r.Size {
+		return errElsewhere
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	switch {
+	case c.over:
+		return errLate
+	case !c.looks[1-a.side]:
+		return unix.EAGAIN
+	case c.announced[a.side]:
+		return unix.EALREADY
+	}
+	c.announced[a.side] = true
+	c.notices[1-a.side].TokenAt.Store(r.Size + 1)
+	return nil
+}
+
+// mostAsked bounds how often an end may have the broker look at its socket, which takes
+// time. The bytes before a token may be as many as tokenReach.
+const mostAsked = 1024
+
+// arrived looks for the other end's token in what a socket has received.
+func (s *session) arrived(r request) error {
+	a, c, err := s.attachedSocket(r)
+	if err != nil {
+		return err
+	}
+	if r.Size > tokenReach {
+		return unix.EINVAL
+	}
+	got := make([]byte, r.Size+uint64(unsafe.Sizeof(wireToken{})))
+	if err := s.guard(time.Now().Add(callPatience), func() error {
+		n, _, err := unix.Recvfrom(r.file, got, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err == nil && n < len(got) {
+			err = errOtherBytes
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	from := 1 - a.side
+	want := append(c.mark[:], c.nonces[from][:]...)
+	got = got[r.Size:]
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if c.over {
+		return errLate
+	}
+	if !c.announced[from] || subtle.ConstantTimeCompare(got, want) == 0 {
+		c.fail(errOtherBytes)
+		return errOtherBytes
+	}
+	c.arrived[from] = true
+	if c.arrived[1-from] && !c.proven {
+		c.proven = true
+		s.b.running.Go(c.establish)
+	}
+	return nil
+}
+
+// establish makes the connection that two ends have proven.
+func (c *crossing) establish() {
+	b := c.b
+	conn := &connection{b: b, begun: time.Now(), name: c.ends[1].local, attached: true}
+	for i, a := range c.ends {
+		conn.ends[i] = newEnd(conn, a.owner, a.local, a.peer)
+		conn.ends[i].id, conn.ends[i].cookie = a.id, a.cookie
+	}
+	err := conn.prepare()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && c.over {
+		err = errDetached // or the rules have changed
+	}
+	if err != nil {
+		conn.free()
+		c.fail(err)
+		return
+	}
+	c.made = conn
+	b.counts.Connections++
+	conn.number = b.counts.Connections
+	b.connections[conn] = true
+	for i, a := range c.ends {
+		c.notices[i].Proven.Store(1)
+		a.tell()
+	}
+	c.finish()
+}
+
+// prepare makes the memory and the doorbells of an attached connection.
+func (c *connection) prepare() error {
+	if err := c.begin(1<<BPF, 1<<BPF, near); err != nil {
+		return err
+	}
+	if err := c.open(); err != nil {
+		return err
+	}
+	size := c.chargeLarge()
+	if size == 0 {
+		return nil
+	}
+	for _, e := range c.ends {
+		if err := e.Memory.(*bpf.Memory).GrowNow(size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proven gives an end its doorbell, page and ring.
+func (s *session) proven(id uint32) (answer reply, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	a, c, err := s.begun(id)
+	if err != nil {
+		return answer, err
+	}
+	if c.made == nil {
+		return answer, unix.EAGAIN
+	}
+	e := c.made.ends[a.side]
+	if e.Memory == nil {
+		return answer, unix.ECONNRESET // it is over again
+	}
+	answer = e.reply(id)
+	generation := uint32(0)
+	if later, size, err := e.Memory.Ring(1); err == nil {
+		answer.files[2], answer.Size, generation = later[0], size, 1
+	}
+	if err := keep(&answer, nil); err != nil {
+		return reply{}, err
+	}
+	if generation > 0 {
+		e.Memory.Given(generation)
+	}
+	s.forget(a)
+	s.ends[id] = e
+	e.alert, a.alert = a.alert, -1
+	e.connection.recountBoth()
+	return answer, nil
+}
+
+// noticeFile is memory in which the broker tells an end of its crossing. What the
+// process writes there is not read.
+type noticeFile struct {
+	*wireNotice
+	fd     int
+	memory []byte
+}
+
+func newNotice() (*noticeFile, error) {
+	fd, err := engine.MemoryFile("notice", engine.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := unix.Mmap(fd, 0, engine.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("map a notice: %w", err)
+	}
+	return &noticeFile{(*wireNotice)(unsafe.Pointer(&memory[0])), fd, memory}, nil
+}
+
+func (n *noticeFile) close() {
+	_ = unix.Munmap(n.memory)
+	unix.Close(n.fd)
+}

@@ -1,0 +1,170 @@
+package pipe_test
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// repaired is a TCP socket that says to be connected, though it has sent no packet.
+func repaired(t *testing.T, ns string, local, peer *unix.SockaddrInet4, sent, received int) (f *os.File) {
+	t.Helper()
+	if err := netns.Do(ns, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f = os.NewFile(uintptr(fd), "forged")
+		for _, o := range [][2]int{
+			{unix.TCP_REPAIR, 1}, {unix.TCP_REPAIR_QUEUE, 2}, {unix.TCP_QUEUE_SEQ, sent}, {unix.TCP_REPAIR_QUEUE, 1}, {unix.TCP_QUEUE_SEQ, received},
+		} {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, o[0], o[1]); err != nil {
+				return err
+			}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, local); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, peer); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// Two sockets that look like the ends of one connection get no ring: no token arrives.
+func TestForgedConnection(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	one, two := nstest.New(t), nstest.New(t) // which nothing joins
+	here, there := &unix.SockaddrInet4{Addr: [4]byte{10, 1, 0, 1}, Port: 7000}, &unix.SockaddrInet4{Addr: [4]byte{10, 1, 0, 2}, Port: 7001}
+	nstest.Run(t, one, "ip addr add 10.1.0.1/32 dev lo\nip route add 10.1.0.2 dev lo")
+	nstest.Run(t, two, "ip addr add 10.1.0.2/32 dev lo\nip route add 10.1.0.1 dev lo")
+	client := repaired(t, one, here, there, 1000, 5000)
+	server := repaired(t, two, there, here, 5000, 1001)
+	a, other := greetedIn(t, one, socket), greetedIn(t, two, socket)
+	mine, theirs := a.attach(client), other.attach(server)
+	if mine.errno != 0 || theirs.errno != 0 {
+		t.Fatalf("%+v, %+v", mine, theirs)
+	}
+	if s := b.Status(); len(s.Connections) != 0 {
+		t.Errorf("%+v", s.Connections)
+	}
+	written := make(map[*os.File]bool)
+	eventually(t, "a refusal", func() bool {
+		for _, x := range []*crossing{{client: a, id: mine.id, socket: client}, {client: other, id: theirs.id, socket: server}} {
+			x.answer = x.ask(message{op: opAttached, id: x.id})
+			x.announce(^uint64(0)) // of the client: no SYN was acknowledged
+			x.announce(0)
+			if x.answer.errno == 0 && !written[x.socket] {
+				_, _ = x.socket.Write(x.answer.secret[:])
+				written[x.socket] = true
+			}
+			if got := x.arrived(); got.errno == 0 {
+				t.Errorf("a token arrived: %+v", got)
+			}
+			if got := x.ask(message{op: opProven, id: x.id}); got.errno == 0 {
+				t.Fatalf("%+v", got)
+			}
+		}
+		return b.Status().Refused["network"] > 0
+	})
+	if s := b.Status(); s.Made != 0 {
+		t.Errorf("%d connections", s.Made)
+	}
+}
+
+// crossings are the two ends of a proof that has begun, on TCP connections of a
+// namespace of their own.
+func crossings(t *testing.T, socket string) (both [2]*crossing) {
+	t.Helper()
+	ns := nstest.New(t)
+	client, server := tcpPair(t, ns)
+	a, b := greetedIn(t, ns, socket), greetedIn(t, ns, socket)
+	mine, theirs := a.attach(client), b.attach(server)
+	return [2]*crossing{a.cross(mine.id, client), b.cross(theirs.id, server)}
+}
+
+// What an end says of its token is checked.
+func TestTokenLies(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	both, others := crossings(t, socket), crossings(t, socket)
+	x, y := both[0], both[1]
+	for what, it := range map[string]struct {
+		got  answer
+		want unix.Errno
+	}{
+		"a token where it is not":             {x.announce(1), unix.EINVAL},
+		"by a socket of another namespace":    {x.with(opToken, 0, others[0].socket), unix.EXDEV},
+		"by another socket":                   {x.with(opToken, 0, y.socket), unix.EBADF},
+		"by another's number":                 {(&crossing{client: x.client, id: others[0].id, socket: x.socket}).announce(0), unix.EBADF},
+		"an arrival out of reach":             {y.with(opArrived, 1<<30, y.socket), unix.EINVAL},
+		"an arrival when nothing has":         {y.arrived(), unix.EAGAIN},
+		"without a socket":                    {x.ask(message{op: opToken, id: x.id}), unix.EBADF},
+		"an arrival without a socket":         {x.ask(message{op: opArrived, id: x.id}), unix.EBADF},
+		"rings before the tokens are through": {x.ask(message{op: opProven, id: x.id}), unix.EAGAIN},
+	} {
+		if it.got.errno != it.want || len(it.got.files) > 0 {
+			t.Errorf("%s: %+v, want %v", what, it.got, it.want)
+		}
+	}
+	if got := x.announce(0); got.errno != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := x.announce(0); got.errno != unix.EALREADY {
+		t.Errorf("twice: %+v", got)
+	}
+	if _, err := x.socket.Write(others[0].answer.secret[:]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the proof with another's token", func() bool { return y.arrived().errno == unix.EPROTO })
+	for _, e := range both {
+		if got := e.ask(message{op: opProven, id: e.id}); got.errno == 0 || got.errno == unix.EAGAIN {
+			t.Errorf("%+v", got)
+		}
+	}
+	prove(t, others, [2]uint64{})
+	eventually(t, "the others' connection", func() bool { return b.Status().Made == 1 })
+}
+
+// A token that was chosen before a change of rules proves nothing after it.
+func TestOldToken(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	both := crossings(t, socket)
+	b.Recheck()
+	eventually(t, "the end of the proof", func() bool { return both[0].announce(0).errno == unix.ESTALE })
+	again := [2]*crossing{}
+	for i, x := range both {
+		x.must(message{op: opClose, id: x.id})
+		again[i] = &crossing{client: x.client, socket: x.socket, id: x.attach(x.socket).id}
+	}
+	for i, x := range again {
+		again[i] = x.cross(x.id, x.socket)
+	}
+	if got := again[0].announce(0); got.errno != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if _, err := again[0].socket.Write(both[0].answer.secret[:]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the proof with the old token", func() bool { return again[1].arrived().errno == unix.EPROTO })
+	if s := b.Status(); s.Made != 0 {
+		t.Errorf("%d connections", s.Made)
+	}
+}
