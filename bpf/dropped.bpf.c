@@ -50,7 +50,7 @@ always_inline int has_tie(const struct half *half, const struct packet *pkt)
 }
 
 /* Whether a dropped packet is the tracked one of half. */
-always_inline int is_tracked(const struct half *half, struct packet *pkt,
+always_inline int is_dropped(const struct half *half, struct packet *pkt,
 			     const struct dropped_l4 *l4, __u8 protocol)
 {
 	pkt->key.ports = l4->ports;
@@ -71,7 +71,7 @@ static __noinline void ipv4_dropped(struct half *half, __u64 skb, const unsigned
 	pkt.ip = &d.ip;
 	pkt.len = bpf_ntohs(d.ip.tot_len);
 	if (load64(&d.ip.saddr) == half->key.addrs &&
-	    is_tracked(half, &pkt, &d.l4, d.ip.protocol))
+	    is_dropped(half, &pkt, &d.l4, d.ip.protocol))
 		confirm_discard(half, skb, pkt.len, jiffies());
 }
 
@@ -86,7 +86,7 @@ static __noinline void ipv6_dropped(struct half *half, __u64 skb, const unsigned
 	pkt.len = bpf_ntohs(d.ip.payload_len) + sizeof(d.ip);
 	pkt.key.side = IPV6_SIDE;
 	__builtin_memcpy(pkt.addrs6, &d.ip.saddr, sizeof(pkt.addrs6));
-	if (has_addrs(half, &pkt) && is_tracked(half, &pkt, &d.l4, d.ip.nexthdr))
+	if (has_addrs(half, &pkt) && is_dropped(half, &pkt, &d.l4, d.ip.nexthdr))
 		confirm_discard(half, skb, pkt.len, jiffies());
 }
 
@@ -98,7 +98,7 @@ int scon_dropped(__u64 *args)
 	struct half *half = slot(shared.watched);
 	const unsigned char *ip;
 
-	if (!half || half->state != SLOT_DISCARD || half->judged != args[0] ||
+	if (!half || half->state != SLOT_DISCARD || half->tracked != args[0] ||
 	    args[2] != bpf_core_enum_value(enum skb_drop_reason,
 					   SKB_DROP_REASON_NETFILTER_DROP))
 		return 0;

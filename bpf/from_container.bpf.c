@@ -25,6 +25,7 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 {
 	struct outer *o = outer_of(half);
 	struct packet pkt;
+	__u32 generation;
 	int is_tcp;
 
 	if (!o || parse(skb, &pkt, 0, ETH_HLEN))
@@ -32,7 +33,9 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 	is_tcp = !is_udp(&pkt.key);
 	if (outer_fits(skb, &pkt, o))
 		return express_encap(skb, &pkt, half, o, is_tcp);
-	track_encap(o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
+	generation = shared.generation;
+	track_encap(o, tie(&pkt, ttl_of(&pkt) - 1), place(skb, &pkt, half, generation),
+		    generation);
 	return express_out(skb, &pkt, half, is_tcp);
 }
 

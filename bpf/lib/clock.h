@@ -19,7 +19,7 @@ always_inline void set_time(volatile __u32 *time, __u32 now)
 }
 
 /*
- * Whether something that happened then may still be under way. Packets take less
+ * Whether something that happened then may still be in progress. Packets take less
  * than a jiffy through the kernel; where they take longer, a lease is renewed later.
  */
 #define RECENT_TICKS 2

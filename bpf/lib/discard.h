@@ -24,11 +24,11 @@ always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt
 	 */
 	if (skb->gso_size || (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
 		return;
-	__sync_lock_test_and_set(&half->judged, 0);
+	__sync_lock_test_and_set(&half->tracked, 0);
 	if (half->generation != shared.generation)
 		__sync_lock_test_and_set(&half->generation, 0);
 	learn_ingress(skb, pkt, half, reason);
-	half->judged = (__u64)(unsigned long)skb;
+	half->tracked = (__u64)(unsigned long)skb;
 	shared.watched = half->twin;
 }
 
@@ -50,7 +50,7 @@ always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u3
 	half->lease_end = (__u32)half->packets + lease_packets;
 	half->lease_from = now - (lease_ticks - discard_ticks);
 	__sync_lock_test_and_set(&half->generation, generation);
-	if (half->judged != skb || half->state != SLOT_DISCARD)
+	if (half->tracked != skb || half->state != SLOT_DISCARD)
 		half->generation = 0;
 }
 

@@ -26,6 +26,43 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 	return (id_len ^ (__u32)ttl << 24 ^ pkt->seq ^ pkt->ack) ?: 1;
 }
 
+/*
+ * Two packets may have the same tie. What tells them apart while both are in the
+ * kernel is where they are: the address of the skb, or that of the headers if only a
+ * clone leaves (a bridge that floods, or that also delivers to itself). The value
+ * includes the generation in which the packet entered, so that one store publishes
+ * both: a packet that is held back (by a neighbour that does not answer) never
+ * records its decision under the generation of a later one with the same tie.
+ */
+always_inline __u64 place(const struct __sk_buff *skb, const struct packet *pkt,
+			  const struct half *half, __u32 generation)
+{
+	/* The verifier allows only differences of pointers. */
+	__u64 of_skb = (__u64)(long)skb - (__u64)(long)half;
+	__u64 of_headers = (__u64)(long)pkt->ip - (__u64)(long)half;
+	__u64 add = generation * 0xd6e8feb86659fd93;
+
+	of_skb = of_skb * 0x9e3779b97f4a7c15 + add;
+	of_headers = of_headers * 0x9e3779b97f4a7c15 + add;
+	return (of_skb & 0xffffffff00000000) | of_headers >> 32;
+}
+
+/* Whether a packet is at the place that was recorded. */
+always_inline int same_place(__u64 recorded, __u64 place)
+{
+	__u64 differs = recorded ^ place;
+
+	return !(differs >> 32) || !(__u32)differs;
+}
+
+/* Whether the packet at the egress hook is the one that half tracks. */
+always_inline int is_tracked(const struct __sk_buff *skb, const struct packet *pkt,
+			     const struct half *half, __u32 generation, __u32 tied)
+{
+	return half->probe && half->probe == tied &&
+	       same_place(half->tracked, place(skb, pkt, half, generation));
+}
+
 /* Whether the destination is a group address: the packet may leave by several devices. */
 always_inline int is_multicast(__u64 macs)
 {
@@ -47,9 +84,11 @@ always_inline int any_tracked(void)
 always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt,
 				 struct half *half, enum reason reason)
 {
-	__u32 generation = shared.generation;
+	__u32 generation = shared.generation, tied = tie(pkt, ttl_of(pkt));
 
 	set_time(&shared.last_probe, jiffies());
+	if (half->probe == tied)
+		half->probe = 0; /* it may have been dropped, and this be in its place */
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
 	    is_multicast(macs_of(pkt)))
 		return;
@@ -69,7 +108,8 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 		return;
 	}
 	half->probe_generation = generation;
-	half->probe = tie(pkt, ttl_of(pkt));
+	half->tracked = place(skb, pkt, half, generation);
+	half->probe = tied;
 }
 
 /* What the kernel subtracts from the TTL on a path with these flags. */
@@ -154,8 +194,8 @@ always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packe
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (!half->probe || half->probe != tie(pkt, ttl_of(pkt) + ttl_step(flags)) ||
-	    is_multicast(d.macs))
+	if (is_multicast(d.macs) || !is_tracked(skb, pkt, half, generation,
+						tie(pkt, ttl_of(pkt) + ttl_step(flags))))
 		return UNTIED;
 	half->probe = 0;
 	if (!daemon_alive(now))

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 12
+#define LAYOUT_VERSION 14
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -57,7 +57,7 @@ struct settings {
 volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared");
 
 /*
- * One direction of a connection, as its packets look at the ingress hook:
+ * One direction of a connection, as its packets have it at the ingress hook:
  * addrs = source | destination << 32, ports likewise in 16 + 16 bits (all in
  * network order), side = 4 * ifindex of the port where a container's packets
  * enter (0 for packets from the wire) + 2 for IPv6 + 1 for UDP. IPv6 addresses
@@ -109,6 +109,7 @@ struct outer {
 	__u32 generation;
 	__u32 probe; /* tie of the packet that is being tracked, 0 = none */
 	__u32 probe_generation; /* 0 if that packet's headers are not to be recorded */
+	__u64 tracked; /* place() of that packet */
 	__be16 frag; /* out: DF */
 	__be16 inner_frag; /* out: DF of the inner packet */
 	__u16 max_len; /* out: longest inner packet or segment seen to pass */
@@ -162,7 +163,8 @@ struct half {
 	/* Used for regular packets only. */
 	__u32 probe; /* s: tie of the packet that is being tracked, 0 = none */
 	__u32 probe_generation; /* s: generation at the ingress hook */
-	__u64 judged; /* of a discard, s: address of the skb that is being tracked */
+	__u64 tracked; /* s: place() of the packet that is being tracked; of a discard,
+			  the address of its skb */
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */

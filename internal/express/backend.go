@@ -33,7 +33,22 @@ func inLoop[T any](b backend, fn func(*Daemon) (T, error)) (result T, err error)
 	}
 }
 
+// count brings the table's totals up to date. As eachFlow it never holds the loop
+// for long.
+func (b backend) count() error {
+	for from := uint32(0); ; {
+		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.table.Count(from, pieceSlots), nil })
+		if err != nil || next == 0 {
+			return err
+		}
+		from = next
+	}
+}
+
 func (b backend) Status() (api.Status, error) {
+	if err := b.count(); err != nil {
+		return api.Status{}, err
+	}
 	return inLoop(b, func(d *Daemon) (api.Status, error) { return d.view().status() })
 }
 
@@ -95,6 +110,9 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 
 // Metrics writes them in Prometheus' text format.
 func (b backend) Metrics(w io.Writer) error {
+	if err := b.count(); err != nil {
+		return err
+	}
 	s, err := inLoop(b, func(d *Daemon) (metrics.Snapshot, error) { return d.view().snapshot() })
 	if err != nil {
 		return err

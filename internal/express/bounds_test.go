@@ -121,7 +121,7 @@ func TestFlood(t *testing.T) {
 		t.Errorf("the other's is %+v, was %+v", f, before)
 	}
 	n.Proceed(t, 100)
-	c.WaitExpressOneWay()
+	c.WaitExpressOriginal()
 	b.Outgoing("tcp", 2).GoExpress()
 	n.WantAll(t, "the other container's packets")
 	private := b.Daemon.Private()

@@ -16,12 +16,12 @@ func TestQdiscAtBridge(t *testing.T) {
 	in, out := b.Incoming("udp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
 	b.Sh(lab.Device, "tc qdisc add dev docker0 root handle 1: tbf rate 100mbit burst 64k latency 400ms")
 	const count = "tc -s qdisc show dev docker0 root"
-	scontest.Eventually(t, "packets meet the qdisc", func() error {
-		met := packets(b, count)
+	scontest.Eventually(t, "packets pass the qdisc", func() error {
+		seen := packets(b, count)
 		in.MustPing(50)
 		out.MustPing(50)
-		if met = packets(b, count) - met; met < 100 {
-			return fmt.Errorf("%d of 100 met it", met)
+		if seen = packets(b, count) - seen; seen < 100 {
+			return fmt.Errorf("%d of 100 passed it", seen)
 		}
 		return nil
 	})

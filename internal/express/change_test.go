@@ -47,8 +47,8 @@ func TestNeighbourMoves(t *testing.T) {
 		b.Sh(learn.node, learn.commands)
 		f.Proceed()
 		f.WaitExpress()
-		if hop := f.Datagrams.MustFlow().NextHop; hop != mac {
-			t.Errorf("express to %s, the neighbour is %s", hop, mac)
+		if to := f.Datagrams.MustFlow().NextHop; to != mac {
+			t.Errorf("express to %s, the neighbour is %s", to, mac)
 		}
 	}
 	f.Stream.Stop(t)
@@ -89,18 +89,18 @@ func TestSecondUplink(t *testing.T) {
 	b.Sh(lab.Edge, `
 		ip addr add 10.78.0.2/24 dev eth1
 		ip link set eth1 up`)
-	for _, way := range []struct {
-		dev, hop string
+	for _, route := range []struct {
+		dev, via string
 		addr     netip.Addr
 	}{
 		{"eth1", "10.78.0.2", netip.MustParseAddr("10.78.0.1")},
 		{"eth0", "10.77.0.2", lab.DeviceAddr},
 	} {
-		b.Sh(lab.Device, "ip route replace default via "+way.hop+" dev "+way.dev)
-		c.ArriveFrom(way.addr)
+		b.Sh(lab.Device, "ip route replace default via "+route.via+" dev "+route.dev)
+		c.ArriveFrom(route.addr)
 		c.GoExpress()
-		if f := c.MustFlow(); f.Oif != way.dev {
-			t.Errorf("express out of %s, the route is out of %s", f.Oif, way.dev)
+		if f := c.MustFlow(); f.Oif != route.dev {
+			t.Errorf("express out of %s, the route is out of %s", f.Oif, route.dev)
 		}
 		in.GoExpress()
 	}

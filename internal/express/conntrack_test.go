@@ -15,7 +15,7 @@ import (
 
 // States of conntrack (enum tcp_conntrack).
 const (
-	stateFinWait  = 4 // FIN seen one way; the next are those until both are acknowledged
+	stateFinWait  = 4 // FIN seen in one direction; the next are those until both are acknowledged
 	stateTimeWait = 7
 )
 

@@ -48,6 +48,7 @@ type Daemon struct {
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
 	tcp       *composer.TCP
+	sweeper   sweeper // of the table
 	counts    counts
 
 	namer  *discover.Namer
@@ -78,7 +79,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
-		namer: discover.NewNamer(),
+		namer: discover.NewNamer(), sweeper: newSweeper(),
 		calls: make(chan func()),
 	}
 	defer func() { stop(); d.naming.Wait() }()
@@ -167,6 +168,7 @@ func (d *Daemon) assemble() (err error) {
 		TouchesTunnel: func(port uint16) (rules.Rule, bool) { return d.policy.TouchesTunnel(port) },
 
 		NewGeneration:  d.heartbeat.newGeneration,
+		HasConentries:  func(port int) bool { return d.dp.Adopted() || d.table.LenOf(port) > 0 },
 		FiltersChanged: func(reason string) { d.stale(changes.Event{Kind: changes.Filter, Reason: reason}) },
 		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
 		DevicesChanged: func() { d.composer.RetireTouched(time.Now()) },
@@ -237,7 +239,7 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 
 // stale takes each change that makes decisions stale, in the goroutine that read
 // it from the kernel. If rules or tc filters may have changed, nothing goes
-// express until the loop has looked at them: they may judge single packets, or be
+// express until the loop has scanned them: they may judge single packets, or be
 // skipped.
 func (d *Daemon) stale(e changes.Event) {
 	d.counts.changes[e.Kind].Add(1)

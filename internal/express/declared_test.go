@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// stayRegular checks that connections of a container stay regular, both ways.
+// stayRegular checks that connections of a container stay regular, in both directions.
 func stayRegular(b *scontest.Bed, n int) {
 	b.T.Helper()
 	for name, connect := range scontest.Directions {

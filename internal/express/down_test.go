@@ -32,12 +32,12 @@ func TestDown(t *testing.T) {
 				if !tcx && !clsact {
 					t.Skip("no tcx: this kernel is older than Linux 6.6")
 				}
-				before := look(b)
+				before := snapshot(b)
 				b.Up()
 				c := b.Outgoing("tcp", 1).GoExpress()
-				met := seen()
+				earlier := seen()
 				c.MustPing(20)
-				if got := seen() - met; tcx && got < 20 {
+				if got := seen() - earlier; tcx && got < 20 {
 					t.Errorf("the others' program at the container's port saw %d packets of 20", got)
 				}
 				if !b.BPFFSMounted() || len(b.Pins("*")) == 0 {
@@ -51,7 +51,7 @@ func TestDown(t *testing.T) {
 				} else {
 					b.Daemon.Down()
 				}
-				if after := look(b); after != before {
+				if after := snapshot(b); after != before {
 					t.Errorf("after:\n%s\nbefore:\n%s", after, before)
 				}
 				c.MustPing(1)
@@ -120,8 +120,8 @@ func addForeignTCX(b *scontest.Bed) (seen func() uint64, ok bool) {
 	}, err == nil
 }
 
-// look describes everything that SCON changes.
-func look(b *scontest.Bed) string {
+// snapshot describes everything that SCON changes.
+func snapshot(b *scontest.Bed) string {
 	b.T.Helper()
 	var all strings.Builder
 	show := func(command string) {
@@ -226,12 +226,12 @@ func TestMissingDevice(t *testing.T) {
 		"uplink": func(c *config.Config) { c.Uplinks = config.Devices{lab.Uplink, "nosuch0"} },
 	} {
 		b := scontest.New(t, scontest.Layout{Containers: 2, Config: set})
-		before := look(b)
+		before := snapshot(b)
 		word := b.Launch(b.Task()).Refused()
 		if !strings.Contains(word, role) || !strings.Contains(word, "nosuch0") {
 			t.Errorf("refused with %q", word)
 		}
-		if after := look(b); !strings.Contains(after, "bpffs false") || strings.Count(after, "1 programs") > 0 {
+		if after := snapshot(b); !strings.Contains(after, "bpffs false") || strings.Count(after, "1 programs") > 0 {
 			t.Errorf("after:\n%s\nbefore:\n%s", after, before)
 		}
 	}

@@ -180,7 +180,7 @@ func conentryFinding(f api.Flow) api.Finding {
 			out = fmt.Sprintf("%s, with the headers of overlay device %s", f.Overlay, f.Oif)
 		}
 		if f.Peer != "" {
-			out += fmt.Sprintf(" to %s (%s)", f.Peer, wayText[f.Way])
+			out += fmt.Sprintf(" to %s (%s)", f.Peer, pathText[f.Path])
 		}
 		return api.Finding{Level: "ok", What: fmt.Sprintf("%s goes express out of %s", f.Orig, out)}
 	}
@@ -192,11 +192,11 @@ func conentryFinding(f api.Flow) api.Finding {
 	}
 }
 
-// wayText says what packets between two containers skip.
-var wayText = map[string]string{
-	api.WayBridged: "within a bridge",
-	api.WayHairpin: "by this host back into a bridge",
-	api.WayRouted:  "by this host",
+// pathText says what packets between two containers skip.
+var pathText = map[string]string{
+	api.PathBridged: "within a bridge",
+	api.PathHairpin: "by this host back into a bridge",
+	api.PathRouted:  "by this host",
 }
 
 func (v view) trackedFinding(c conntrack.Conn) api.Finding {
@@ -249,11 +249,11 @@ func packetReasons(counts map[string]uint64) []api.Finding {
 	if len(counts) == 0 {
 		return nil
 	}
-	var parts []string
+	var counted []string
 	for _, reason := range byCount(counts) {
-		parts = append(parts, fmt.Sprintf("%s %d", reason, counts[reason]))
+		counted = append(counted, fmt.Sprintf("%s %d", reason, counts[reason]))
 	}
-	return []api.Finding{{Level: "note", What: "regular packets by reason: " + strings.Join(parts, ", ")}}
+	return []api.Finding{{Level: "note", What: "regular packets by reason: " + strings.Join(counted, ", ")}}
 }
 
 func byCount[K ~string](counts map[K]uint64) []K {

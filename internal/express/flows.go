@@ -13,10 +13,6 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 )
 
-// pieceSlots is how many slots of the table a reader looks at before the loop goes
-// on with other work: some milliseconds.
-const pieceSlots = 1 << 14
-
 // eachFlow calls fn in the loop for each Conentry, those of one container if it
 // is given. It never holds the loop for long: a heartbeat is due between two
 // pieces of the table. Conentries that come or go meanwhile may be left out.
@@ -95,7 +91,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 	if f.Decided {
 		flow.State, flow.Confilter = api.FlowExpress, api.ConfilterSuccess
 	}
-	flow.Way = api.WayWire
+	flow.Path = api.PathWire
 	if u, ok := v.hooks.Uplinks()[f.Oif]; ok {
 		flow.Oif, flow.MTU = u.Name, u.MTU
 		if !u.Bare() {
@@ -106,7 +102,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 	if peer == nil {
 		return flow
 	}
-	flow.Peer, flow.Way = peer.Container.Name, wayBetween(p, peer, f)
+	flow.Peer, flow.Path = peer.Container.Name, pathBetween(p, peer, f)
 	if f.Oif == peer.Index {
 		flow.Oif, flow.NextHop, flow.MTU = peer.Name, f.NextHop.String(), peer.MTU
 	}
@@ -132,17 +128,17 @@ func (v view) discardFlow(e *contable.Discard, dropped contable.Discarded, p *ho
 	return flow
 }
 
-// wayBetween returns which regular path packets between two containers take.
-func wayBetween(p, peer *hooks.Port, f contable.Flow) string {
+// pathBetween returns which regular path packets between two containers take.
+func pathBetween(p, peer *hooks.Port, f contable.Flow) string {
 	switch {
 	case !f.Decided:
-		return api.WayContainers
+		return api.PathContainers
 	case p.Bridge.Index != peer.Bridge.Index || p.Routed():
-		return api.WayRouted
+		return api.PathRouted
 	case !f.Bridged || f.Conn.Orig != f.Conn.Reply.Reverse(): // Netfilter may translate in the bridge
-		return api.WayHairpin
+		return api.PathHairpin
 	default:
-		return api.WayBridged
+		return api.PathBridged
 	}
 }
 

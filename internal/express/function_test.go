@@ -21,18 +21,18 @@ func newHalver(b *scontest.Bed) *ebpf.Program {
 	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
 		b.T.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
 	}
-	met, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		b.T.Fatal(err)
 	}
-	b.T.Cleanup(func() { met.Close() })
+	b.T.Cleanup(func() { seen.Close() })
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "halver", Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
 		Instructions: asm.Instructions{
 			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 			asm.Mov.Reg(asm.R2, asm.RFP),
 			asm.Add.Imm(asm.R2, -4),
-			asm.LoadMapPtr(asm.R1, met.FD()),
+			asm.LoadMapPtr(asm.R1, seen.FD()),
 			asm.FnMapLookupElem.Call(),
 			asm.JEq.Imm(asm.R0, 0, "drop"),
 			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
@@ -52,7 +52,7 @@ func newHalver(b *scontest.Bed) *ebpf.Program {
 	return p
 }
 
-// A function at Netfilter's FORWARD that is no rule meets every packet within a
+// A function at Netfilter's FORWARD that is no rule sees every packet within a
 // second of its coming, explain names it, and packets go express again when it
 // has gone.
 func TestForeignFunction(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// forge are packets that look like another container's, or like a connection's
+// forge are packets that imitate another container's, or like a connection's
 // except for one field. They are treated as without SCON.
 func TestForgedPackets(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestForgedPackets(t *testing.T) {
 			for range count {
 				wires[tc.from].Send(forged)
 				if got, err := scontest.ReadDatagram(c.Server); err != nil || got != "forged" {
-					t.Fatalf("read %q, %v; the plain way lets it pass", got, err)
+					t.Fatalf("read %q, %v; the regular path lets it pass", got, err)
 				}
 			}
 			after, _ := b.Container(tc.from)

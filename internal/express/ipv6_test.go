@@ -196,8 +196,8 @@ func TestIPv6Changes(t *testing.T) {
 	b.Sh(lab.Device, "ip neigh replace fd00:77::2 lladdr "+mac+" nud reachable dev eth0")
 	f.Proceed()
 	f.WaitExpress()
-	if hop := f.Datagrams.MustFlow().NextHop; hop != mac {
-		t.Errorf("express to %s, the neighbour is %s", hop, mac)
+	if to := f.Datagrams.MustFlow().NextHop; to != mac {
+		t.Errorf("express to %s, the neighbour is %s", to, mac)
 	}
 
 	other := b.Outgoing6("udp", 1).GoExpress()
@@ -222,7 +222,7 @@ func TestIPv6Changes(t *testing.T) {
 }
 
 // Packets longer than the outgoing MTU are answered by Packet Too Big, those
-// without hops left by Time Exceeded.
+// with a hop limit of 0 by Time Exceeded.
 func TestIPv6Errors(t *testing.T) {
 	t.Parallel()
 	b := newExpress6(t, scontest.Layout{})

@@ -12,8 +12,35 @@ import (
 	"github.com/scon-project/scon/internal/service"
 )
 
-// sweepInterval is how often idle Conentries are looked for.
+// sweepInterval is the time between searches for idle Conentries.
 const sweepInterval = time.Second
+
+// pieceSlots is how many slots of the table the loop visits, for a reader or to
+// sweep them, before it goes on with other work: some milliseconds.
+const pieceSlots = 1 << 14
+
+// sweeper looks for idle Conentries piece by piece. It belongs to the loop.
+type sweeper struct {
+	next uint32        // slot
+	due  chan struct{} // has an element while a sweep is not finished
+}
+
+func newSweeper() sweeper { return sweeper{due: make(chan struct{}, 1)} }
+
+// start begins a sweep, unless the last one is not finished.
+func (s *sweeper) start() {
+	if s.next == 0 && len(s.due) == 0 {
+		s.due <- struct{}{}
+	}
+}
+
+// piece calls fn with the first slot of the piece that is due; fn returns that of
+// the next one, 0 at the end.
+func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
+	if s.next = fn(s.next); s.next != 0 {
+		s.due <- struct{}{}
+	}
+}
 
 // loop drives the modules until ctx ends.
 func (d *Daemon) loop(ctx context.Context, s sources) error {
@@ -21,7 +48,23 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 	defer beat.Stop()
 	defer sweep.Stop()
 	watchdog := service.NewWatchdog()
+	writeBeat := func() error {
+		now := time.Now()
+		if err := d.beat(now); err != nil {
+			return err
+		}
+		watchdog.Beat(now)
+		return nil
+	}
 	for {
+		// A beat that is due waits for nothing else.
+		select {
+		case <-beat.C:
+			if err := writeBeat(); err != nil {
+				return err
+			}
+		default:
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -49,14 +92,15 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 		case now := <-d.tcp.Due():
 			d.tcp.CorrectResets(now)
 		case <-d.hooks.Due():
-			d.hooks.Look()
+			d.hooks.Rescan()
+		case <-d.sweeper.due:
+			d.sweeper.piece(d.sweepPiece)
 		case <-beat.C:
-			now := time.Now()
-			if err := d.beat(now); err != nil {
+			if err := writeBeat(); err != nil {
 				return err
 			}
-			watchdog.Beat(now)
 		case now := <-sweep.C:
+			d.sweeper.start()
 			if err := d.sweep(now); err != nil {
 				return err
 			}
@@ -74,7 +118,7 @@ func lost(ctx context.Context, what string) error {
 }
 
 // changed takes a change of the network and those that are queued behind it, so
-// that the devices are looked at once for a burst of containers. Decisions are
+// that the devices are scanned once for a burst of containers. Decisions are
 // stale already.
 func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
 	for queued := true; queued; {
@@ -130,10 +174,15 @@ func (d *Daemon) beat(now time.Time) error {
 	return d.heartbeat.beat()
 }
 
+// sweepPiece sweeps a piece of the table.
+func (d *Daemon) sweepPiece(from uint32) (next uint32) {
+	now := time.Now()
+	d.tcp.UpdateSilent(from, pieceSlots, now)
+	return d.table.Sweep(from, pieceSlots, now)
+}
+
 // sweep does what is due once a second.
 func (d *Daemon) sweep(now time.Time) error {
-	d.tcp.UpdateSilent(now)
-	d.table.Sweep(now)
 	d.hooks.Poll(now)
 	if reason := d.policy.changedUnannounced(); reason != "" {
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})

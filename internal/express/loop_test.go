@@ -6,6 +6,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/host/changes"
@@ -19,7 +20,33 @@ func idle(t *testing.T) *Daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil)}
+	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), sweeper: newSweeper()}
+}
+
+// A sweep of the largest table goes on in pieces, in order, and a new one begins only
+// after the last piece.
+func TestSweeper(t *testing.T) {
+	slots := contable.Slots(1 << 20)
+	s, most, sweeps := newSweeper(), uint32(0), 0
+	var next uint32
+	for range 3 * slots / pieceSlots {
+		s.start() // as often as the ticker likes
+		<-s.due
+		s.piece(func(from uint32) uint32 {
+			if from != next {
+				t.Fatalf("a piece from slot %d on, want %d", from, next)
+			}
+			most = max(most, min(pieceSlots, slots-from))
+			if next = from + pieceSlots; next >= slots {
+				next = 0
+				sweeps++
+			}
+			return next
+		})
+	}
+	if sweeps != 3 || most > pieceSlots || len(s.due) > 0 {
+		t.Errorf("%d sweeps, %d slots at once", sweeps, most)
+	}
 }
 
 // The loop ends with an error when any of its sources ends.

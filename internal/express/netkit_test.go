@@ -55,7 +55,7 @@ func TestNetkit(t *testing.T) {
 			if n := shortcuts(b); n != 1 {
 				t.Fatalf("%d hooks from_netkit: %+v", n, b.Status().Hooks)
 			}
-			arriveBothWays(t, b)
+			arriveBothDirections(t, b)
 			c := b.Outgoing("udp", 1).GoExpress()
 			const pings = 200
 			scontest.Eventually(t, "packets leave the transmit call", func() error {
@@ -79,9 +79,9 @@ func TestNetkitForeign(t *testing.T) {
 	scontest.NeedNetkit(t)
 	b := scontest.NewExpress(t, scontest.Layout{Netkit: true})
 	c := b.Outgoing("udp", 1).GoExpress()
-	meets := func(theirs counter, l link.Link) {
+	sees := func(theirs counter, l link.Link) {
 		t.Helper()
-		theirs.meets(t, c)
+		theirs.sees(t, c)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestNetkitForeign(t *testing.T) {
 			}
 			return nil
 		})
-		meets(theirs, l)
+		sees(theirs, l)
 		scontest.Eventually(t, "the hook is back", func() error {
 			if n := shortcuts(b); n != 1 {
 				return fmt.Errorf("there are %d", n)
@@ -106,12 +106,12 @@ func TestNetkitForeign(t *testing.T) {
 	})
 	t.Run("behind it", func(t *testing.T) {
 		theirs := newCounter(t)
-		meets(theirs, theirs.attachNetkit(b, ebpf.AttachNetkitPeer))
+		sees(theirs, theirs.attachNetkit(b, ebpf.AttachNetkitPeer))
 		c.GoExpress()
 	})
 	t.Run("at the pair", func(t *testing.T) {
 		theirs := newCounter(t)
-		meets(theirs, theirs.attachNetkit(b, ebpf.AttachNetkitPrimary))
+		sees(theirs, theirs.attachNetkit(b, ebpf.AttachNetkitPrimary))
 	})
 }
 

@@ -37,7 +37,7 @@ const settleOwned = 5 * time.Second
 
 // followOwners listens to the startup service whenever there is one.
 func (d *Daemon) followOwners() {
-	service := api.Connect(api.Identity{Name: "startup service"}, state.Startup.Socket(d.opts.StateDir))
+	service := api.Connect(api.Identity{Service: string(state.Startup), Name: "startup service"}, state.Startup.Socket(d.opts.StateDir))
 	for {
 		d.readOwners(service)
 		select {
@@ -133,7 +133,7 @@ func (d *Daemon) nameOf(ctx context.Context, at discover.Port) discover.Containe
 	}
 	if o.settled {
 		once, cancel := context.WithCancel(ctx)
-		cancel() // one look: a container without a name by now gets none
+		cancel() // one scan: a container without a name by now gets none
 		if c := d.namer.Name(once, at); c.ID != "" {
 			return c
 		}
@@ -142,9 +142,9 @@ func (d *Daemon) nameOf(ctx context.Context, at discover.Port) discover.Containe
 }
 
 // nameOwned gives a container that has got a device its name: the identifier at
-// once, without a look at every process while many containers start; later what
+// once, without a scan of all processes while many containers start; later what
 // its runtime calls it. Before it had a process, its namespace may have been out
-// of reach: so its device is looked for again as well.
+// of reach: so its device is searched again as well.
 func (d *Daemon) nameOwned(o api.Owner) {
 	d.atPort(o.Host, func(p *hooks.Port) {
 		if p.Container.ID != o.Container {

@@ -62,7 +62,7 @@ func TestHopsEnd(t *testing.T) {
 		}
 	}
 	if c.MustFlow().ExpressPackets[0] < before+15 {
-		t.Error("packets with two hops left are not express")
+		t.Error("packets with a TTL of two are not express")
 	}
 }
 

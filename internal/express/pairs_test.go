@@ -15,7 +15,7 @@ import (
 
 // between is a path from container 1 to container 2.
 type between struct {
-	way     string
+	path    string
 	setUp   string // in device
 	connect func(b *scontest.Bed, proto string) *scontest.Connection
 	ipv6    bool
@@ -72,13 +72,13 @@ func bySecondBridge(b *scontest.Bed, proto string) *scontest.Connection {
 }
 
 var betweens = map[string]between{
-	"bridged and tracked": {way: api.WayBridged, connect: direct},
-	"bridged":             {way: api.WayBridged, setUp: bridgeAlone, connect: direct, untracked: true},
-	"bridged over IPv6":   {way: api.WayBridged, setUp: bridgeAlone, connect: direct6, untracked: true, ipv6: true},
-	"tracked over IPv6":   {way: api.WayBridged, connect: direct6, ipv6: true},
-	"hairpin":             {way: api.WayHairpin, setUp: hairpin + bridgeAlone, connect: byPublishedPort},
-	"hairpin, bridged":    {way: api.WayHairpin, setUp: hairpin, connect: byPublishedPort},
-	"routed":              {way: api.WayRouted, connect: bySecondBridge},
+	"bridged and tracked": {path: api.PathBridged, connect: direct},
+	"bridged":             {path: api.PathBridged, setUp: bridgeAlone, connect: direct, untracked: true},
+	"bridged over IPv6":   {path: api.PathBridged, setUp: bridgeAlone, connect: direct6, untracked: true, ipv6: true},
+	"tracked over IPv6":   {path: api.PathBridged, connect: direct6, ipv6: true},
+	"hairpin":             {path: api.PathHairpin, setUp: hairpin + bridgeAlone, connect: byPublishedPort},
+	"hairpin, bridged":    {path: api.PathHairpin, setUp: hairpin, connect: byPublishedPort},
+	"routed":              {path: api.PathRouted, connect: bySecondBridge},
 }
 
 // newBetween is a bed where container 1 reaches container 2 by that path.
@@ -89,7 +89,7 @@ func newBetween(t *testing.T, w between, l scontest.Layout) *scontest.Bed {
 	if w.setUp != "" {
 		b.Sh(lab.Device, w.setUp)
 	}
-	if w.way == api.WayRouted {
+	if w.path == api.PathRouted {
 		secondBridge(b)
 	}
 	b.Up()
@@ -113,7 +113,7 @@ func TestBetweenContainers(t *testing.T) {
 					sent := c.Exchange(1 << 20)
 					after := c.MustFlow()
 					c.WantShare(before.ExpressBytes, after.ExpressBytes, sent)
-					if after.Way != w.way || after.Peer == "" || after.Peer == after.Container || after.Oif != lab.Port(2) {
+					if after.Path != w.path || after.Peer == "" || after.Peer == after.Container || after.Oif != lab.Port(2) {
 						t.Errorf("%s: %+v", proto, after)
 					}
 				}
@@ -156,8 +156,8 @@ func stops(t *testing.T, c *scontest.Connection, bound time.Duration, change fun
 func TestPolicyBetweenContainers(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		way, change, undo string
-		bound             time.Duration
+		path, change, undo string
+		bound              time.Duration
 	}{
 		"a rule in the bridge": {"bridged", "nft add table bridge f\nnft add chain bridge f f { type filter hook forward priority 0 ; }\n" +
 			"nft add rule bridge f f ip protocol udp drop", "nft delete table bridge f", 0},
@@ -173,11 +173,11 @@ func TestPolicyBetweenContainers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBetween(t, betweens[tc.way], scontest.Layout{})
+			b := newBetween(t, betweens[tc.path], scontest.Layout{})
 			if tc.bound != 0 {
 				b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -i docker0 -o docker0 -p udp -j DROP")
 			}
-			c := betweens[tc.way].connect(b, "udp").GoExpress()
+			c := betweens[tc.path].connect(b, "udp").GoExpress()
 			stops(t, c, tc.bound, func() { b.Sh(lab.Device, tc.change) })
 			b.Sh(lab.Device, tc.undo)
 			c.GoExpress()
@@ -191,21 +191,21 @@ func TestRulesBetweenContainers(t *testing.T) {
 	t.Parallel()
 	const inBridge = "nft add table bridge f\nnft add chain bridge f f { type filter hook forward priority 0 ; }\n"
 	for name, tc := range map[string]struct {
-		way, rule string
-		meets     bool
+		path, rule string
+		matches    bool
 	}{
-		"of the port":       {"bridged", inBridge + "nft add rule bridge f f iifname veth2 limit rate 100000/second accept", true},
-		"of another port":   {"bridged", inBridge + "nft add rule bridge f f iifname veth9 limit rate 100000/second accept", false},
-		"of the way out":    {"routed", "iptables-nft -I DOCKER-USER -o docker1 -m limit --limit 10000/s -j RETURN", true},
-		"of another bridge": {"routed", "iptables-nft -I DOCKER-USER -o docker9 -m limit --limit 10000/s -j RETURN", false},
-		"of the uplink":     {"hairpin", "iptables-nft -I DOCKER-USER -o eth0 -m limit --limit 10000/s -j RETURN", false},
+		"of the port":               {"bridged", inBridge + "nft add rule bridge f f iifname veth2 limit rate 100000/second accept", true},
+		"of another port":           {"bridged", inBridge + "nft add rule bridge f f iifname veth9 limit rate 100000/second accept", false},
+		"of the outgoing direction": {"routed", "iptables-nft -I DOCKER-USER -o docker1 -m limit --limit 10000/s -j RETURN", true},
+		"of another bridge":         {"routed", "iptables-nft -I DOCKER-USER -o docker9 -m limit --limit 10000/s -j RETURN", false},
+		"of the uplink":             {"hairpin", "iptables-nft -I DOCKER-USER -o eth0 -m limit --limit 10000/s -j RETURN", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBetween(t, betweens[tc.way], scontest.Layout{})
-			c := betweens[tc.way].connect(b, "udp").GoExpress()
+			b := newBetween(t, betweens[tc.path], scontest.Layout{})
+			c := betweens[tc.path].connect(b, "udp").GoExpress()
 			b.Sh(lab.Device, tc.rule)
-			if !tc.meets {
+			if !tc.matches {
 				c.GoExpress()
 				return
 			}

@@ -66,7 +66,7 @@ func openPins() (_ *pins, err error) {
 	}
 	found, err := os.ReadDir(p.dir)
 	if err != nil {
-		return nil, fmt.Errorf("looking for pins of an earlier daemon: %w", err)
+		return nil, fmt.Errorf("search for pins of an earlier daemon: %w", err)
 	}
 	p.fresh = len(found) == 0
 	if mounted {
@@ -149,7 +149,7 @@ func removeRoot() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for pins of other namespaces: %w", err)
+		return fmt.Errorf("search for pins of other namespaces: %w", err)
 	}
 	if len(rest) > 1 || len(rest) == 1 && !mounted {
 		return nil // other namespaces have a SCON, too

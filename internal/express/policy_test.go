@@ -222,23 +222,23 @@ func (r rule) test(b *scontest.Bed, outside *scontest.Connection) {
 	if now := b.Status().Generation; now == generation && !r.silent {
 		t.Error("the change makes no decision stale")
 	}
-	for _, way := range []struct {
+	for _, direction := range []struct {
 		name    string
 		numbers *scontest.Numbers
 		stops   bool
 	}{{"outbound", outbound, !r.receives}, {"inbound", inbound, r.both || r.receives}} {
-		n := way.numbers
-		if !way.stops {
+		n := direction.numbers
+		if !direction.stops {
 			n.Proceed(t, 100)
 			continue
 		}
 		late := time.Unix(0, n.Latest.Load()).Sub(since)
-		t.Logf("%s: the last packet to pass was sent %v after the rule", way.name, late)
+		t.Logf("%s: the last packet to pass was sent %v after the rule", direction.name, late)
 		if late > scontest.Lease {
-			t.Errorf("%s: longer than a lease", way.name)
+			t.Errorf("%s: longer than a lease", direction.name)
 		}
 		if sent, arrived := n.Sent.Load(), n.Arrived.Load(); sent-arrived < 10 {
-			t.Errorf("%s: %d of %d packets arrived", way.name, arrived, sent)
+			t.Errorf("%s: %d of %d packets arrived", direction.name, arrived, sent)
 		}
 	}
 
@@ -258,7 +258,7 @@ func TestPolicyHoldsStream(t *testing.T) {
 	b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -d 172.17.0.2 -j DROP")
 	since := time.Now()
 	time.Sleep(time.Until(since.Add(scontest.Lease)))
-	// What was on its way may still have been read since.
+	// What was in flight may still have been read since.
 	held := s.Requests.Load()
 	time.Sleep(scontest.Lease / 2)
 	if now := s.Requests.Load(); now > held {

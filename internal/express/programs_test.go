@@ -18,16 +18,16 @@ import (
 // counter is another program, which counts packets and lets them pass.
 type counter struct {
 	*ebpf.Program
-	met *ebpf.Map
+	seen *ebpf.Map
 }
 
 func newCounter(t *testing.T) counter {
 	t.Helper()
-	met, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { met.Close() })
+	t.Cleanup(func() { seen.Close() })
 	const next = -1 // TCX_NEXT
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "theirs", Type: ebpf.SchedCLS,
@@ -35,7 +35,7 @@ func newCounter(t *testing.T) counter {
 			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 			asm.Mov.Reg(asm.R2, asm.RFP),
 			asm.Add.Imm(asm.R2, -4),
-			asm.LoadMapPtr(asm.R1, met.FD()),
+			asm.LoadMapPtr(asm.R1, seen.FD()),
 			asm.FnMapLookupElem.Call(),
 			asm.JEq.Imm(asm.R0, 0, "out"),
 			asm.Mov.Imm(asm.R1, 1),
@@ -48,13 +48,13 @@ func newCounter(t *testing.T) counter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	return counter{p, met}
+	return counter{p, seen}
 }
 
-// packets is how many it has met.
+// packets is how many it has counted.
 func (c counter) packets(t *testing.T) (n uint64) {
 	t.Helper()
-	if err := c.met.Lookup(uint32(0), &n); err != nil {
+	if err := c.seen.Lookup(uint32(0), &n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -80,17 +80,17 @@ func (c counter) attach(b *scontest.Bed, dev string, at ebpf.AttachType, anchor 
 	return l
 }
 
-// meets waits until the program meets every packet of a connection while they are
+// sees waits until the program sees every packet of a connection while they are
 // express.
-func (c counter) meets(t *testing.T, conn *scontest.Connection) {
+func (c counter) sees(t *testing.T, conn *scontest.Connection) {
 	t.Helper()
 	const pings = 50
-	scontest.Eventually(t, "it meets every packet, and they are express", func() error {
-		met, express := c.packets(t), conn.MustFlow().ExpressPackets
+	scontest.Eventually(t, "it sees every packet, and they are express", func() error {
+		seen, express := c.packets(t), conn.MustFlow().ExpressPackets
 		conn.MustPing(pings)
-		met, now := c.packets(t)-met, conn.MustFlow().ExpressPackets
-		if met < pings || now[0]-express[0] < pings*9/10 || now[1]-express[1] < pings*9/10 {
-			return fmt.Errorf("it met %d of %d, express were %v", met, pings, [2]uint64{now[0] - express[0], now[1] - express[1]})
+		seen, now := c.packets(t)-seen, conn.MustFlow().ExpressPackets
+		if seen < pings || now[0]-express[0] < pings*9/10 || now[1]-express[1] < pings*9/10 {
+			return fmt.Errorf("it saw %d of %d, express were %v", seen, pings, [2]uint64{now[0] - express[0], now[1] - express[1]})
 		}
 		return nil
 	})
@@ -103,7 +103,7 @@ func needTCX(b *scontest.Bed) {
 	}
 }
 
-// What others attach after SCON meets every packet all the same, and packets go
+// What others attach after SCON sees every packet all the same, and packets go
 // express.
 func TestForeignProgram(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestForeignProgram(t *testing.T) {
 			c := c.In(b)
 			theirs := newCounter(t)
 			l := theirs.attach(b, tc.dev, tc.at, tc.anchor)
-			theirs.meets(t, c)
+			theirs.sees(t, c)
 			if n := b.Programs(tc.dev, tc.at); n != 2 {
 				t.Errorf("%d programs run, want theirs and SCON's", n)
 			}
@@ -138,7 +138,7 @@ func TestForeignProgram(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// What others attach at the bridge meets every packet: those of its containers
+// What others attach at the bridge sees every packet: those of its containers
 // do not go express.
 func TestForeignProgramAtBridge(t *testing.T) {
 	t.Parallel()
@@ -153,10 +153,10 @@ func TestForeignProgramAtBridge(t *testing.T) {
 		}
 		return nil
 	})
-	met := theirs.packets(t)
+	seen := theirs.packets(t)
 	c.MustPing(50)
-	if met = theirs.packets(t) - met; met < 50 {
-		t.Errorf("it met %d of 50 packets", met)
+	if seen = theirs.packets(t) - seen; seen < 50 {
+		t.Errorf("it saw %d of 50 packets", seen)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)

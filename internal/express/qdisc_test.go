@@ -56,13 +56,13 @@ func TestQdiscAtUplink(t *testing.T) {
 			needQdisc(b, tc.name)
 			b.Sh(lab.Device, tc.add)
 			c.GoExpress()
-			express, met := c.MustFlow().ExpressPackets[0], packets(b, tc.count)
+			express, seen := c.MustFlow().ExpressPackets[0], packets(b, tc.count)
 			c.MustPing(50)
 			if got := c.MustFlow().ExpressPackets[0] - express; got < 45 {
 				t.Errorf("%d of 50 packets went express", got)
 			}
-			if got := packets(b, tc.count) - met; got < 50 {
-				t.Errorf("the qdisc met %d of 50 packets", got)
+			if got := packets(b, tc.count) - seen; got < 50 {
+				t.Errorf("the qdisc saw %d of 50 packets", got)
 			}
 			b.Sh(lab.Device, "tc qdisc del dev eth0 root")
 		})
@@ -91,7 +91,7 @@ func need(b *scontest.Bed, try, undo string) {
 	b.Sh(lab.Edge, undo)
 }
 
-// Filters at the uplink's egress meet express packets, with the addresses that
+// Filters at the uplink's egress see express packets, with the addresses that
 // they leave with: one that is added takes them out at once.
 func TestFilterAtUplinkEgress(t *testing.T) {
 	t.Parallel()
@@ -131,12 +131,12 @@ func TestQdiscAtPort(t *testing.T) {
 	for range 2 {
 		b.Sh(lab.Device, "tc qdisc add dev veth1 root tbf rate 100mbit burst 64k latency 400ms")
 		const count = "tc -s qdisc show dev veth1 root"
-		scontest.Eventually(t, "packets meet the qdisc", func() error {
-			met, express := packets(b, count), c.MustFlow().ExpressPackets[0]
+		scontest.Eventually(t, "packets pass the qdisc", func() error {
+			seen, express := packets(b, count), c.MustFlow().ExpressPackets[0]
 			c.MustPing(50)
-			met, express = packets(b, count)-met, c.MustFlow().ExpressPackets[0]-express
-			if met < 50 || express < 45 {
-				return fmt.Errorf("%d of 50 met it, %d were express", met, express)
+			seen, express = packets(b, count)-seen, c.MustFlow().ExpressPackets[0]-express
+			if seen < 50 || express < 45 {
+				return fmt.Errorf("%d of 50 passed it, %d were express", seen, express)
 			}
 			return nil
 		})
@@ -167,7 +167,7 @@ func TestForeignFilterAtStart(t *testing.T) {
 }
 
 // So are a port and an uplink that get one in a block that devices share: what the
-// kernel tells of it names no device.
+// kernel announces it for no device.
 func TestForeignFilterInBlock(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})

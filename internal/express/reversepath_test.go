@@ -12,7 +12,7 @@ import (
 )
 
 // waitLost waits until no packet arrives any more, for longer than a lease: then
-// none is under way, either.
+// none is in flight, either.
 func waitLost(t *testing.T, from, to net.Conn) {
 	t.Helper()
 	scontest.Eventually(t, "packets are dropped", func() error {

@@ -148,7 +148,7 @@ func TestPerPacketRuleMissesNothing(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{})
 	file := filepath.Join(t.TempDir(), "rules")
 	var rules strings.Builder
-	rules.WriteString("table ip judge {\ncounter met { }\nchain long {\n")
+	rules.WriteString("table ip judge {\ncounter matched { }\nchain long {\n")
 	for i := range 4000 {
 		fmt.Fprintf(&rules, "ip saddr 10.1.%d.%d tcp dport 80 accept\n", i/250, i%250)
 	}
@@ -159,13 +159,13 @@ func TestPerPacketRuleMissesNothing(t *testing.T) {
 	b.Sh(lab.Device, "nft -f "+file)
 	c := b.Outgoing("udp", 1).GoExpress()
 
-	b.Sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name met limit rate 1000000/second accept",
+	b.Sh(lab.Device, fmt.Sprintf("nft add rule ip judge forward udp dport %d counter name matched limit rate 1000000/second accept",
 		scontest.PortOf(c.Server.LocalAddr())))
 	time.Sleep(20 * time.Millisecond) // a netlink message takes less
 	const pings = 500
 	c.MustPing(pings)
-	if met := metBy(b, "ip judge met"); met < pings {
-		t.Errorf("the rule met %d of %d packets", met, pings)
+	if matched := countedBy(b, "ip judge matched"); matched < pings {
+		t.Errorf("the rule matched %d of %d packets", matched, pings)
 	}
 }
 
@@ -178,22 +178,22 @@ func TestExactCounters(t *testing.T) {
 	b.Sh(lab.Device, fmt.Sprintf(`
 		nft add table ip bill
 		nft add chain ip bill forward { type filter hook forward priority -5 ; }
-		nft add counter ip bill met
-		nft add rule ip bill forward udp dport %d counter name met comment billing`,
+		nft add counter ip bill matched
+		nft add rule ip bill forward udp dport %d counter name matched comment billing`,
 		scontest.PortOf(counted.Server.LocalAddr())))
 	counted.WaitGone()
-	before := metBy(b, "ip bill met")
+	before := countedBy(b, "ip bill matched")
 	const pings = 64
 	counted.MustPing(pings)
-	if met := metBy(b, "ip bill met") - before; met != pings {
-		t.Errorf("the counter met %d of %d packets", met, pings)
+	if matched := countedBy(b, "ip bill matched") - before; matched != pings {
+		t.Errorf("the counter has %d of %d packets", matched, pings)
 	}
 	wantExplained(counted, "ip bill forward handle 3 (exact counter billing)")
 	other.GoExpress()
 }
 
-// metBy returns how many packets a named counter has counted.
-func metBy(b *scontest.Bed, counter string) (packets int) {
+// countedBy returns how many packets a named counter has counted.
+func countedBy(b *scontest.Bed, counter string) (packets int) {
 	b.T.Helper()
 	out := b.Sh(lab.Device, "nft list counter "+counter)
 	if _, err := fmt.Sscanf(out[strings.Index(out, "packets"):], "packets %d", &packets); err != nil {

@@ -20,14 +20,14 @@ func TestBytesArrive(t *testing.T) {
 			if mode := b.Status().Mode; l.Clsact && mode != "clsact" {
 				t.Fatalf("hooked by %s", mode)
 			}
-			arriveBothWays(t, b)
+			arriveBothDirections(t, b)
 			b.WantNoInvalid()
 		})
 	}
 }
 
-// arriveBothWays tests every kind of connection.
-func arriveBothWays(t *testing.T, b *scontest.Bed) {
+// arriveBothDirections tests every kind of connection.
+func arriveBothDirections(t *testing.T, b *scontest.Bed) {
 	for name, connect := range scontest.Directions {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+" "+proto, func(t *testing.T) {

@@ -45,11 +45,11 @@ func TestDSCPOfRule(t *testing.T) {
 		c.MustPing(20)
 		c.GoExpress()
 		c.MustPing(20)
-		met := dscpOf(c, wire)
-		if len(met) < 40 {
-			t.Fatalf("%d packets seen", len(met))
+		seen := dscpOf(c, wire)
+		if len(seen) < 40 {
+			t.Fatalf("%d packets seen", len(seen))
 		}
-		for i, got := range met {
+		for i, got := range seen {
 			if got != dscp {
 				t.Errorf("packet %d has DSCP %d, want %d", i, got, dscp)
 			}
@@ -68,8 +68,8 @@ func TestDSCPOfSender(t *testing.T) {
 		scontest.SetOption(t, c.Client, unix.IPPROTO_IP, unix.IP_TOS, int(want)<<2)
 		dscpOf(c, wire)
 		c.MustPing(1)
-		if met := dscpOf(c, wire); len(met) != 1 || met[0] != want {
-			t.Errorf("packet %d has DSCP %v, want %d", i, met, want)
+		if seen := dscpOf(c, wire); len(seen) != 1 || seen[0] != want {
+			t.Errorf("packet %d has DSCP %v, want %d", i, seen, want)
 		}
 	}
 	c.GoExpress()
@@ -103,11 +103,11 @@ func TestPriorityOfRule(t *testing.T) {
 func wantClass(b *scontest.Bed, c *scontest.Connection, class string) {
 	b.T.Helper()
 	count := "tc -s class show dev eth0 classid " + class
-	met, express := packets(b, count), c.MustFlow().ExpressPackets[0]
+	seen, express := packets(b, count), c.MustFlow().ExpressPackets[0]
 	c.MustPing(50)
-	met, express = packets(b, count)-met, c.MustFlow().ExpressPackets[0]-express
-	if met < 50 || express < 45 {
-		b.T.Errorf("class %s met %d of 50 packets, %d were express", class, met, express)
+	seen, express = packets(b, count)-seen, c.MustFlow().ExpressPackets[0]-express
+	if seen < 50 || express < 45 {
+		b.T.Errorf("class %s saw %d of 50 packets, %d were express", class, seen, express)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestMarkOfRule(t *testing.T) {
 		tc filter add dev eth0 parent 1: protocol ip prio 1 u32 match mark 7 0xff flowid 1:10`)
 	c.MustPing(1)
 	if packets(b, "tc -s class show dev eth0 classid 1:10") > 0 {
-		t.Skip("u32 does not look at marks: no CONFIG_CLS_U32_MARK")
+		t.Skip("u32 does not match marks: no CONFIG_CLS_U32_MARK")
 	}
 	b.Up()
 	c.GoExpress()

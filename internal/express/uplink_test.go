@@ -24,10 +24,10 @@ import (
 type uplink struct {
 	kind   string                // as lab.Options.Uplink; or
 	lay    func(b *scontest.Bed) // makes the device in device and edge
-	change func(b *scontest.Bed) // lets packets take another way below it; nil if there is none
+	change func(b *scontest.Bed) // lets packets take another path below it; nil if there is none
 	remove string                // removes it, "ip link del up0" if it is ""
 	clsact bool                  // hook by clsact, whatever the kernel has
-	named  bool                  // the daemon is told: a wire of the lab is like a container's
+	named  bool                  // the daemon is configured with it: a wire of the lab is like a container's
 }
 
 var uplinks = map[string]uplink{
@@ -224,7 +224,7 @@ func moveWireguard(b *scontest.Bed) {
 	b.Sh(lab.Edge, "wg set up0 listen-port 51821")
 }
 
-// overSecond connects container 1 with edge by the second network, both ways.
+// overSecond connects container 1 with edge by the second network, in both directions.
 func overSecond(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
@@ -377,8 +377,8 @@ func loseUplink(b *scontest.Bed, remove string) {
 func TestUplinkByRoute(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
-	near, far := netip.MustParseAddr("10.78.0.1"), netip.MustParseAddr("10.78.0.2")
-	macs := map[netip.Addr]string{near: "02:00:00:00:78:01", far: "02:00:00:00:78:02"}
+	near, remote := netip.MustParseAddr("10.78.0.1"), netip.MustParseAddr("10.78.0.2")
+	macs := map[netip.Addr]string{near: "02:00:00:00:78:01", remote: "02:00:00:00:78:02"}
 	need(b, "ip link add up0 type vxlan external dstport 4789", "ip link del up0")
 	lay := func(node string, own, other, at, to netip.Addr) {
 		b.Sh(node, fmt.Sprintf(`
@@ -388,10 +388,10 @@ func TestUplinkByRoute(t *testing.T) {
 			ip neigh add %v lladdr %s dev up0
 			ip route add %[3]v encap ip id 7 src %[5]v dst %[6]v dev up0`, macs[own], own, other, macs[other], at, to))
 	}
-	lay(lab.Device, near, far, lab.DeviceAddr, lab.EdgeAddr)
-	lay(lab.Edge, far, near, lab.EdgeAddr, lab.DeviceAddr)
+	lay(lab.Device, near, remote, lab.DeviceAddr, lab.EdgeAddr)
+	lay(lab.Edge, remote, near, lab.EdgeAddr, lab.DeviceAddr)
 	b.Sh(lab.Device, "iptables-nft -t nat -A POSTROUTING -o up0 -j MASQUERADE")
-	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(far, 0))
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(remote, 0))
 	c.MustPing(20)
 	b.Outgoing("udp", 1).GoExpress() // what was announced before is composed by now
 	c.MustPing(100)

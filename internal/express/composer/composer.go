@@ -57,7 +57,7 @@ type Options struct {
 	Discards bool
 }
 
-// Composer turns candidates into Conentries.
+// Composer makes Conentries of candidates.
 type Composer struct {
 	table    *contable.Table
 	ct       *conntrack.Client

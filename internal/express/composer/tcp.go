@@ -34,15 +34,15 @@ func NewTCP(table *contable.Table, ct *conntrack.Client, log *slog.Logger) *TCP 
 	return t
 }
 
-// UpdateSilent updates conntrack about connections that have fallen silent. It is
-// called once a second, before Table.Sweep.
-func (t *TCP) UpdateSilent(now time.Time) {
+// UpdateSilent updates conntrack about connections in n slots of the table that have
+// fallen silent. It is called once a second, before Table.Sweep.
+func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
 	limits, err := readTimeouts()
 	if err != nil {
 		t.log.Debug("updating silent connections", "error", err)
 		return
 	}
-	t.table.Silent(now, func(e *contable.Conentry, acknowledged bool) {
+	t.table.Silent(from, n, now, func(e *contable.Conentry, acknowledged bool) {
 		if !e.Untracked {
 			t.updateSilent(e, acknowledged, limits)
 		}
@@ -52,7 +52,7 @@ func (t *TCP) UpdateSilent(now time.Time) {
 func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, limits timeouts) {
 	conn, err := t.ct.Get(e.Conn.Orig)
 	if err != nil || conn.ID != e.Conn.ID {
-		return // the announcement of its end is under way
+		return // the announcement of its end follows
 	}
 	update := conntrack.TCPUpdate{Acknowledged: acknowledged}
 	ended := conn.TCPState != conntrack.TCPEstablished

@@ -14,8 +14,9 @@ import (
 
 // Message types within the subsystem (enum cntl_msg_types).
 const (
-	msgNew = 0
-	msgGet = 1
+	msgNew    = 0
+	msgGet    = 1
+	msgDelete = 2
 )
 
 // sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.

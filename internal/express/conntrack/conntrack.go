@@ -23,6 +23,7 @@ var ErrNotFound = errors.New("no such connection")
 // Values of Conn.TCPState.
 const (
 	TCPEstablished = 3
+	tcpTimeWait    = 7
 	TCPClosed      = 8 // by a RST
 )
 
@@ -82,6 +83,12 @@ func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
 
 // Dying reports whether the entry is being removed from the table.
 func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
+
+// Liberal reports whether conntrack accepts every sequence number of a TCP
+// connection that has not ended, as after UpdateTCP.
+func (c Conn) Liberal() bool {
+	return c.TCPFlags[0]&c.TCPFlags[1]&tcpBeLiberal != 0 && c.TCPState < tcpTimeWait
+}
 
 // Client asks the kernel about connections. It is safe for concurrent use.
 type Client struct {
@@ -182,6 +189,22 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	}, nil)
 	if err != nil {
 		return fmt.Errorf("update connection %v: %w", conn.Orig, err)
+	}
+	return nil
+}
+
+// Delete removes a connection from the table. Its packets begin a new one, if the
+// rules and the address translation let them. The error wraps ErrNotFound if the
+// connection is gone.
+func (c *Client) Delete(conn Conn) error {
+	err := c.request(msgDelete, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
+		if conn.Zone != 0 {
+			ae.Uint16(attrZone, conn.Zone)
+		}
+		ae.Uint32(attrID, conn.ID)
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("delete connection %v: %w", conn.Orig, err)
 	}
 	return nil
 }

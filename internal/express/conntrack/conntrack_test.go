@@ -203,12 +203,8 @@ func TestUpdateTCPOnMissingConnection(t *testing.T) {
 func TestLiberalConnectionTakesAnySequenceNumber(t *testing.T) {
 	ns, client := tracked(t)
 	_, orig, reply := connect(t, ns)
-	invalid := func() string { // counted so far by the rule of tracked
-		rows := strings.Split(nstest.Run(t, ns, "iptables -nvxL INPUT"), "\n")
-		return strings.Fields(rows[2])[0]
-	}
 	sendStraySegments(t, ns, reply)
-	before := invalid()
+	before := invalidIn(t, ns)
 	if before == "0" {
 		t.Fatal("no segment was INVALID before UpdateTCP, want those beyond the window")
 	}
@@ -220,9 +216,47 @@ func TestLiberalConnectionTakesAnySequenceNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	sendStraySegments(t, ns, reply)
-	if after := invalid(); after != before {
+	if after := invalidIn(t, ns); after != before {
 		t.Errorf("%s segments INVALID after UpdateTCP, want %s as before", after, before)
 	}
+}
+
+// A connection that was made liberal is listed as such, and can be deleted; another
+// one with the same tuples is not deleted in its place.
+func TestDeleteLiberal(t *testing.T) {
+	ns, client := tracked(t)
+	_, orig, _ := connect(t, ns)
+	c, err := client.Get(orig)
+	if err != nil || c.Liberal() {
+		t.Fatalf("Get = %+v, %v; want one that is not liberal", c, err)
+	}
+	if err := client.UpdateTCP(c, TCPUpdate{}); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = client.Get(orig); err != nil || !c.Liberal() {
+		t.Fatalf("Get = %+v, %v; want a liberal one", c, err)
+	}
+	other := c
+	other.ID++
+	if err := client.Delete(other); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Delete with another ID = %v, want ErrNotFound", err)
+	}
+	if err := client.Delete(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Delete(c); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Delete again = %v, want ErrNotFound", err)
+	}
+	if _, err := client.Get(orig); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Get after Delete = %v, want ErrNotFound", err)
+	}
+}
+
+// invalidIn returns how many segments the rule of tracked has counted.
+func invalidIn(t *testing.T, ns string) string {
+	t.Helper()
+	rows := strings.Split(nstest.Run(t, ns, "iptables -nvxL INPUT"), "\n")
+	return strings.Fields(rows[2])[0]
 }
 
 // sendStraySegments sends TCP segments with sequence numbers out of the blue.

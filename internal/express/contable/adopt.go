@@ -73,7 +73,7 @@ func (t *Table) tagged(slot uint32) bool {
 	return found == tag(h) && slices.Contains(buckets[:], bucket)
 }
 
-// translates reports whether a half turns packets of one tuple into packets of
+// translates reports whether a half translates packets of one tuple into packets of
 // another.
 func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 	return translation{h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta} == translate(from, to)

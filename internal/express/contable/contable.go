@@ -63,6 +63,7 @@ type Conentry struct {
 	initiator bool // the container opened the connection: outbound is original
 	activity  activity
 	reported  reported
+	counted   Totals // in the table's totals
 }
 
 // Table is the set of all Conentries.
@@ -80,9 +81,9 @@ type Table struct {
 	perPort  map[int]int
 	retired  []closedSlots
 	returned rhythms
-	past     map[int]Totals // of Conentries that are gone, by port
-	pastAll  Totals
-	joined   map[int]int // Conentries that a port is the Peer of
+	sums     map[int]Totals // as last counted, by port
+	sum      Totals         // in all
+	joined   map[int]int    // Conentries that a port is the Peer of
 
 	discards        map[datapath.Key]*Discard
 	retiredDiscards []closedDiscard
@@ -111,7 +112,7 @@ func New(m datapath.Memory, o Options) *Table {
 		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
-		past:     make(map[int]Totals),
+		sums:     make(map[int]Totals),
 		joined:   make(map[int]int),
 		discards: make(map[datapath.Key]*Discard),
 	}
@@ -282,29 +283,35 @@ func (t *Table) Piece(from uint32, n uint32, fn func(*Conentry)) (next uint32) {
 	return uint32(end)
 }
 
-// Totals sums the express packets of all Conentries since the start, by port
-// (0 for ports that are gone) and in all. Packets between two containers count
-// for both ports.
-func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
-	byPort, all = maps.Clone(t.past), t.pastAll
-	for e := range t.entries {
-		all = t.account(byPort, all, e)
+// Count brings the totals up to date with the Conentries in n slots of the table, as
+// Piece has them, and with up to n that were retired a moment ago.
+func (t *Table) Count(from, n uint32) (next uint32) {
+	next = t.Piece(from, n, t.account)
+	if next == 0 {
+		for _, r := range t.retired[:min(len(t.retired), int(n))] {
+			t.account(r.e)
+		}
 	}
-	for _, r := range t.retired {
-		all = t.account(byPort, all, r.e)
-	}
-	return byPort, all
+	return next
 }
 
-// account adds the packets of a Conentry to those of its ports, and returns
-// all increased by them.
-func (t *Table) account(byPort map[int]Totals, all Totals, e *Conentry) Totals {
-	sum := t.express(e)
-	byPort[e.Port] = byPort[e.Port].plus(sum)
+// Totals returns the express packets of all Conentries since the start, by port (0
+// for ports that are gone) and in all, as last counted. They never fall. Packets
+// between two containers count for both ports.
+func (t *Table) Totals() (byPort map[int]Totals, all Totals) {
+	return maps.Clone(t.sums), t.sum
+}
+
+// account adds what a Conentry's packets have grown by to the totals.
+func (t *Table) account(e *Conentry) {
+	now := t.express(e)
+	more := now.minus(e.counted)
+	e.counted = now
+	t.sum = t.sum.plus(more)
+	t.sums[e.Port] = t.sums[e.Port].plus(more)
 	if e.Peer != 0 {
-		byPort[e.Peer] = byPort[e.Peer].plus(sum.reversed())
+		t.sums[e.Peer] = t.sums[e.Peer].plus(more.reversed())
 	}
-	return all.plus(sum)
 }
 
 // ForgetPort retires all Conentries of a port that is gone. Its counts move to
@@ -328,14 +335,21 @@ func (t *Table) ForgetPort(port int, now time.Time) {
 			r.e.Peer = 0
 		}
 	}
-	t.past[0] = t.past[0].plus(t.past[port])
-	delete(t.past, port)
+	t.sums[0] = t.sums[0].plus(t.sums[port])
+	delete(t.sums, port)
 }
 
 func (s Totals) plus(o Totals) Totals {
 	return Totals{
 		s.Packets + o.Packets, s.Bytes + o.Bytes,
 		s.SentPackets + o.SentPackets, s.SentBytes + o.SentBytes,
+	}
+}
+
+func (s Totals) minus(o Totals) Totals {
+	return Totals{
+		s.Packets - o.Packets, s.Bytes - o.Bytes,
+		s.SentPackets - o.SentPackets, s.SentBytes - o.SentBytes,
 	}
 }
 
@@ -366,6 +380,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		atomic.StoreUint32(&h.Generation, 0)
 		t.bySlot[slot] = nil
 	}
+	t.account(e)
 	delete(t.entries, e)
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
 	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
@@ -384,7 +399,7 @@ type closedSlots struct {
 func (t *Table) Release(now time.Time) {
 	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
 		e := t.retired[0].e
-		t.pastAll = t.account(t.past, t.pastAll, e)
+		t.account(e)
 		for _, slot := range e.allSlots() {
 			t.empty(slot)
 		}

@@ -52,6 +52,24 @@ func (b *bed) restart() {
 	}, b.opts)
 }
 
+// Sweep sweeps the whole table in small pieces and returns how many Conentries it
+// retired.
+func (b *bed) Sweep(now time.Time) (retired int) {
+	before := b.Len()
+	for next := b.Table.Sweep(0, 16, now); next != 0; {
+		next = b.Table.Sweep(next, 16, now)
+	}
+	return before - b.Len()
+}
+
+// Totals counts the whole table in small pieces.
+func (b *bed) Totals() (byPort map[int]contable.Totals, all contable.Totals) {
+	for next := b.Count(0, 16); next != 0; {
+		next = b.Count(next, 16)
+	}
+	return b.Table.Totals()
+}
+
 // options leave room for everything, and keep idle Conentries for 10 s.
 func options() contable.Options {
 	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second}
@@ -228,7 +246,7 @@ func TestComposeRefuses(t *testing.T) {
 }
 
 // A retired Conentry is gone for the daemon at once, and for the programs; its
-// slots keep their keys until no program can be looking at them.
+// slots keep their keys until no program can be reading them.
 func TestRetire(t *testing.T) {
 	b := newBed(t, options())
 	conn := masqueraded(1)

@@ -46,7 +46,7 @@ func TestDiscard(t *testing.T) {
 
 // A discard of which no packet is seen dropped, or which a program has closed,
 // makes room for a Conentry.
-func TestDiscardGivesWay(t *testing.T) {
+func TestDiscardYields(t *testing.T) {
 	for name, end := range map[string]func(*datapath.Half){
 		"never dropped": func(*datapath.Half) {},
 		"closed":        func(h *datapath.Half) { h.State = datapath.SlotClosed; h.LeaseFrom++ },

@@ -19,7 +19,7 @@ type Flow struct {
 	Age, Idle      time.Duration
 	Lease          uint32 // jiffies left of the longer lease
 	Oif            int    // 0 until it is recorded
-	Bridged        bool   // one direction is bridged, without an IP hop
+	Bridged        bool   // one direction is bridged, without an IP router
 	NextHop        net.HardwareAddr
 	// Overlay is the device that packets leave by if they skip Oif, a VXLAN
 	// device; 0 otherwise.
@@ -28,7 +28,7 @@ type Flow struct {
 
 // Flow reads a Conentry. jiffies is the current one, leaseTicks a whole lease.
 func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flow {
-	e.activity.look(t.mark(e), now)
+	e.activity.observe(t.mark(e), now)
 	f := Flow{
 		Port: e.Port,
 		Peer: e.Peer,

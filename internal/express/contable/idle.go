@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxIdle bounds how far a connection's own interval can stretch the idle
+	// maxIdle bounds how much a connection's own interval can stretch the idle
 	// time.
 	maxIdle = 10 * time.Minute
 	// undecided is how long a Conentry may wait for a packet that has entered
@@ -33,8 +33,8 @@ func (a *activity) begin(now time.Time, rhythm time.Duration) {
 	a.limit = min(2*rhythm, maxIdle)
 }
 
-// look notes whether a packet was counted since the last look.
-func (a *activity) look(mark uint64, now time.Time) {
+// observe notes whether a packet was counted since it was called last.
+func (a *activity) observe(mark uint64, now time.Time) {
 	if mark != a.mark {
 		a.mark, a.last = mark, now
 	}
@@ -77,31 +77,33 @@ func (t *Table) mark(e *Conentry) uint64 {
 	return mark
 }
 
-// Sweep retires Conentries that have been idle for too long and releases those
-// whose quarantine is over. It returns how many it retired.
-func (t *Table) Sweep(now time.Time) int {
-	retired := 0
-	for e := range t.entries {
-		e.activity.look(t.mark(e), now)
-		idle := now.Sub(e.activity.last)
-		switch {
-		case t.closed(e): // and its event was lost
-			t.Retire(e, now)
-			retired++
-		case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
-			t.discourage(e)
-			t.Retire(e, now)
-			retired++
-		case idle >= max(t.opts.Idle, e.activity.limit):
-			t.returned.put(t.KeyOf(e.containerTuple(), 0), e.activity.last, now)
-			t.Retire(e, now)
-			retired++
-		}
+// Sweep checks the Conentries in n slots of the table, as Piece has them, and
+// retires those that have been idle for too long. At the end of the table it sweeps
+// what there is little of.
+func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
+	next = t.Piece(from, n, func(e *Conentry) { t.sweep(e, now) })
+	if next == 0 {
+		t.sweepDiscards(now)
+		t.Release(now)
+		t.returned.expire(now)
 	}
-	t.sweepDiscards(now)
-	t.Release(now)
-	t.returned.expire(now)
-	return retired
+	return next
+}
+
+func (t *Table) sweep(e *Conentry, now time.Time) {
+	t.account(e)
+	e.activity.observe(t.mark(e), now)
+	idle := now.Sub(e.activity.last)
+	switch {
+	case t.closed(e): // and its event was lost
+		t.Retire(e, now)
+	case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
+		t.discourage(e)
+		t.Retire(e, now)
+	case idle >= max(t.opts.Idle, e.activity.limit):
+		t.returned.put(t.KeyOf(e.containerTuple(), 0), e.activity.last, now)
+		t.Retire(e, now)
+	}
 }
 
 // rhythms remembers connections that were retired for being idle, with the

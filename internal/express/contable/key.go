@@ -176,7 +176,7 @@ func (t *Table) empty(slot uint32) {
 	t.halves[slot] = datapath.Half{}
 }
 
-// translation turns a packet of one tuple into one of another, as a half
+// translation makes a packet of one tuple into one of another, as a half
 // stores it: the new ports and, for IPv4, the new addresses; and how much the
 // sums of the pseudo header and of the ports change, in ones' complement and
 // network byte order.

@@ -28,7 +28,7 @@ func (e *Conentry) Has(port int) bool { return port != 0 && (e.Port == port || e
 // Undecided reports whether no decision was recorded yet.
 func (t *Table) Undecided(e *Conentry) bool { return !t.decided(e) }
 
-// Join turns a Conentry into one between two containers: packets for its
+// Join makes a Conentry one between two containers: packets for its
 // container enter at there. It fails once a decision was recorded. The
 // connection counts for the container that opened it.
 func (t *Table) Join(e *Conentry, there End) (err error) {
@@ -117,7 +117,7 @@ func (t *Table) leavePeer(e *Conentry) {
 	}
 }
 
-// makeMarker turns a slot into a marker.
+// makeMarker makes a slot a marker.
 func (t *Table) makeMarker(slot uint32) {
 	h := &t.halves[slot]
 	h.State = datapath.SlotClosed

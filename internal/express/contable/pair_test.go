@@ -27,7 +27,7 @@ func between(i int) conntrack.Conn {
 	}
 }
 
-// wantPair looks at what the programs find of a connection from web to db.
+// wantPair checks what the programs find of a connection from web to db.
 func (b *bed) wantPair(conn conntrack.Conn) {
 	b.t.Helper()
 	out, in := b.half(conn.Orig, web.Port), b.half(conn.Reply, db.Port)
@@ -99,8 +99,8 @@ func TestJoinDecided(t *testing.T) {
 	}
 }
 
-// The way is known from whichever direction's packets were seen.
-func TestBridgedEitherWay(t *testing.T) {
+// The path is known from the packets of either direction.
+func TestBridgedEitherDirection(t *testing.T) {
 	for _, conn := range []conntrack.Tuple{between(1).Orig, between(1).Reply} {
 		b := newBed(t, options())
 		e := b.compose(web.Port, between(1), true, start)

@@ -34,30 +34,35 @@ func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 	return false
 }
 
-// Silent calls fn for TCP connections that have fallen silent, once each time;
-// acknowledged means that all data has arrived. It must run before a Sweep,
-// which retires them.
-func (t *Table) Silent(now time.Time, fn func(e *Conentry, acknowledged bool)) {
+// Silent calls fn for the TCP connections in n slots of the table, as Piece has
+// them, that have fallen silent, once each time; acknowledged means that all data has
+// arrived. It must run before a Sweep of these slots, which retires them.
+func (t *Table) Silent(from, n uint32, now time.Time, fn func(e *Conentry, acknowledged bool)) {
 	left := silentAtOnce
-	for e := range t.entries {
-		if left == 0 {
-			return
+	t.Piece(from, n, func(e *Conentry) {
+		if left > 0 && t.fellSilent(e, now) {
+			fn(e, t.acknowledged(e))
+			left--
 		}
-		if e.Conn.Orig.Proto != protoTCP || !t.decided(e) || t.closed(e) {
-			continue
-		}
-		e.activity.look(t.mark(e), now)
-		if now.Sub(e.activity.last) < silent || e.reported.mark == e.activity.mark {
-			continue
-		}
-		e.reported.mark = e.activity.mark
-		fn(e, t.acknowledged(e))
-		left--
+	})
+}
+
+// fellSilent reports whether a TCP connection has fallen silent since it was last
+// reported.
+func (t *Table) fellSilent(e *Conentry, now time.Time) bool {
+	if e.Conn.Orig.Proto != protoTCP || !t.decided(e) || t.closed(e) {
+		return false
 	}
+	e.activity.observe(t.mark(e), now)
+	if now.Sub(e.activity.last) < silent || e.reported.mark == e.activity.mark {
+		return false
+	}
+	e.reported.mark = e.activity.mark
+	return true
 }
 
 // acknowledged reports whether each side has acknowledged everything that the
-// other has sent, as far as the programs have seen.
+// other has sent, by what the programs have seen.
 func (t *Table) acknowledged(e *Conentry) bool {
 	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
 	if out.OutDev == 0 || in.OutDev == 0 {

@@ -7,17 +7,17 @@ import (
 )
 
 // silence is what a call of Silent says of one connection.
-type silence struct{ told, acknowledged bool }
+type silence struct{ reported, acknowledged bool }
 
 func (b *bed) silent(second float64) (s silence) {
-	b.Silent(after(second), func(_ *contable.Conentry, acknowledged bool) {
+	b.Silent(0, uint32(len(b.halves)), after(second), func(_ *contable.Conentry, acknowledged bool) {
 		s = silence{true, acknowledged}
 	})
 	b.Sweep(after(second))
 	return s
 }
 
-// Conntrack is told of a connection that has fallen silent, once for each time,
+// Conntrack is notified of a connection that has fallen silent, once for each time,
 // and whether all data has arrived.
 func TestSilent(t *testing.T) {
 	b := newBed(t, options())
@@ -54,7 +54,7 @@ func TestSilentIsOfTCP(t *testing.T) {
 	b.half(published(1).Reply, 7).OutDev = 3
 	b.half(published(1).Reply, 7).Packets = 10
 	for second := range 5 {
-		if got := b.silent(float64(second)); got.told {
+		if got := b.silent(float64(second)); got.reported {
 			t.Errorf("%+v", got)
 		}
 	}

@@ -2,10 +2,12 @@ package contable_test
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // Totals never fall, whatever happens to the connections they come from, and
@@ -36,7 +38,7 @@ func TestTotals(t *testing.T) {
 				b.ForgetPort(port, now)
 			}
 		}
-		// Packets of those that are retired may be under way, too.
+		// Packets of those that are retired may be in flight, too.
 		for j := range b.halves {
 			if h := &b.halves[j]; h.Key.Addrs != 0 {
 				h.Packets += 2
@@ -85,5 +87,75 @@ func TestForgetPort(t *testing.T) {
 			t.Errorf("totals %+v, %+v", byPort, all)
 		}
 		b.Release(start.Add(time.Second))
+	}
+}
+
+// No call visits more slots than it was given, with a table of 1,048,576
+// connections as with this one: the entries of a piece lie in it.
+func TestPiecesAreBounded(t *testing.T) {
+	const piece = 16
+	b := newBed(t, options())
+	for i := range 40 {
+		b.compose(7, masqueraded(i), true, start)
+		b.half(masqueraded(i).Orig, 7).Packets = 1
+	}
+	b.Sweep(start) // counts the first packet of each
+	for i := range 40 {
+		b.half(masqueraded(i).Reply, 0).Bytes = 1
+	}
+	for from, counted := uint32(0), uint64(0); ; {
+		in := uint64(0)
+		for i := from; i < from+piece; i++ {
+			if e := b.At(i); e != nil && b.halves[i].Key.Side>>datapath.SideShift != 0 {
+				in++
+			}
+		}
+		next := b.Count(from, piece)
+		if _, all := b.Table.Totals(); all.Bytes != counted+in {
+			t.Fatalf("%d counted in the slots from %d on, want %d", all.Bytes-counted, from, in)
+		}
+		if counted += in; next == 0 {
+			break
+		}
+		before := b.Len()
+		if b.Table.Sweep(from, piece, start.Add(time.Hour)); uint64(before-b.Len()) != in {
+			t.Fatalf("%d retired in the slots from %d on, want %d", before-b.Len(), from, in)
+		}
+		from = next
+	}
+}
+
+// The longest time that one piece of the largest table takes.
+func BenchmarkPiece(b *testing.B) {
+	const connections, piece = 1 << 20, 1 << 14
+	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour})
+	placed := 0
+	for i := range connections {
+		conn := masqueraded(0)
+		conn.Orig.Src = at("172.17.0.2", 1024+i%60000)
+		server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 60000)}), 443)
+		conn.Orig.Dst = server
+		conn.Reply = conn.Orig.Reverse()
+		if _, err := bed.Compose(endOf(7), conn.Orig, conn, start); err == nil {
+			placed++
+		}
+	}
+	for name, walk := range map[string]func(from uint32) uint32{
+		"count": func(from uint32) uint32 { return bed.Count(from, piece) },
+		"sweep": func(from uint32) uint32 {
+			bed.Silent(from, piece, start, func(*contable.Conentry, bool) {})
+			return bed.Table.Sweep(from, piece, start)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			longest := time.Duration(0)
+			for next := uint32(0); b.Loop(); {
+				before := time.Now()
+				next = walk(next)
+				longest = max(longest, time.Since(before))
+			}
+			b.ReportMetric(float64(longest.Microseconds()), "us-longest")
+			b.ReportMetric(float64(placed), "connections")
+		})
 	}
 }

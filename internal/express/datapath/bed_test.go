@@ -157,7 +157,7 @@ func (b *bed) half(f frame, port int) *datapath.Half {
 	return nil
 }
 
-// events returns what the programs have told since it was last called.
+// events returns what the programs have reported since it was last called.
 func (b *bed) events() (all []datapath.Event) {
 	b.t.Helper()
 	for {

@@ -69,7 +69,7 @@ func (c *clsactHooker) detach(h Hook, ifindex int) error {
 	return c.dropQdisc(ifindex)
 }
 
-// attached looks at every device with a clsact qdisc: filters need no pins.
+// attached visits every device with a clsact qdisc: filters need no pins.
 func (c *clsactHooker) attached() ([]Attached, error) {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
@@ -142,7 +142,7 @@ func (c *clsactHooker) checkQdisc(ifindex int) error {
 	}
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
-		return fmt.Errorf("looking at the qdisc in place: %w", err)
+		return fmt.Errorf("read the qdisc in place: %w", err)
 	}
 	for _, q := range qdiscs {
 		if q.Attrs().LinkIndex == ifindex && q.Type() == "ingress" {

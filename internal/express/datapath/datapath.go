@@ -47,7 +47,7 @@ const (
 )
 
 // Flags of a Half: its packets go to another container; they do so within a
-// bridge, without an IP hop.
+// bridge, without an IP router.
 const (
 	PathBetween = 1 << 2 // bpf/lib/maps.h's PATH_BETWEEN
 	PathBridged = 1 << 3 // and its PATH_BRIDGED
@@ -55,7 +55,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 12
+const LayoutVersion = 14
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -305,7 +305,7 @@ func (d *Datapath) programIDs() (tcfilter.Own, error) {
 		for _, bare := range []bool{false, true} {
 			info, err := h.program(&d.objs.expressPrograms, bare).Info()
 			if err != nil {
-				return nil, fmt.Errorf("looking at program %s: %w", h, err)
+				return nil, fmt.Errorf("open program %s: %w", h, err)
 			}
 			if id, ok := info.ID(); ok {
 				own[id] = true

@@ -8,14 +8,14 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// changes are all the parts of a decision.
-var changes = map[string]func(*way){
-	"next hop":    func(w *way) { w.leave.dstMAC[5] ^= 1 },
-	"own MAC":     func(w *way) { w.leave.srcMAC[5] ^= 1 },
-	"mark":        func(w *way) { w.mark ^= 0x100 },
-	"priority":    func(w *way) { w.priority ^= 1 },
-	"DSCP":        func(w *way) { w.leave.tos = 0xb8 },
-	"DSCP washed": func(w *way) { w.enter.tos = 0x28 },
+// changes are all the fields of a decision.
+var changes = map[string]func(*direction){
+	"next hop":    func(w *direction) { w.leave.dstMAC[5] ^= 1 },
+	"own MAC":     func(w *direction) { w.leave.srcMAC[5] ^= 1 },
+	"mark":        func(w *direction) { w.mark ^= 0x100 },
+	"priority":    func(w *direction) { w.priority ^= 1 },
+	"DSCP":        func(w *direction) { w.leave.tos = 0xb8 },
+	"DSCP washed": func(w *direction) { w.enter.tos = 0x28 },
 }
 
 // A new decision of the regular path is recorded, but not used in the same
@@ -26,7 +26,7 @@ func TestChangedDecision(t *testing.T) {
 			b := newBed(t)
 			for _, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
 				b.express(f)
-				for _, w := range []way{f.out, f.in} {
+				for _, w := range []direction{f.out, f.in} {
 					change(&w)
 					b.Settings().Generation++
 					b.decide(w)
@@ -51,7 +51,7 @@ func TestDecisionWaitsForNextJiffy(t *testing.T) {
 		b.leaves(f.out)
 		r := b.runSilent(f.out.start, f.out.enter.bytes(), skb{Mark: f.out.inMark})
 		if b.jiffies() != now {
-			continue // too slow to tell
+			continue // too slow to decide
 		}
 		if r.verdict != unspec || r.reason != "lease_ended" {
 			t.Fatalf("verdict %d, reason %q in the jiffy of the decision", r.verdict, r.reason)
@@ -101,7 +101,7 @@ func TestLongerPackets(t *testing.T) {
 func longerPackets(t *testing.T, f flow) {
 	b := newBed(t)
 	b.express(f)
-	for _, w := range []way{f.out, f.in} {
+	for _, w := range []direction{f.out, f.in} {
 		long := w.both(func(f *frame) { f.payload = bytes.Repeat([]byte("x"), 1000) })
 		b.goesRegular(long, "too_long")
 		b.goesExpress(w) // still as before
@@ -117,7 +117,7 @@ func TestSegments(t *testing.T) {
 		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			segment := uint32(len(w.enter.payload))
 			w = w.both(func(f *frame) { f.payload = bytes.Repeat(f.payload, 100) })
 			r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, GSOSize: segment, GSOSegs: 100})
@@ -140,7 +140,7 @@ func TestUntied(t *testing.T) {
 			f := masqueraded(tcp)
 			b := newBed(t)
 			b.compose(f)
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				mangled := w
 				mangle(&mangled.leave)
 				if enter, leave := b.regular(mangled); enter != "composing" || leave != "untied" {
@@ -153,13 +153,13 @@ func TestUntied(t *testing.T) {
 	}
 }
 
-// A packet with a wrong checksum is INVALID to conntrack, and meets other rules than
+// A packet with a wrong checksum is INVALID to conntrack, and matches other rules than
 // those of its connection that it knows: what becomes of it decides nothing.
 func TestDamagedDecidesNothing(t *testing.T) {
 	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {
 		b := newBed(t)
 		b.compose(f)
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			for _, size := range []int{1, 2, 3, 470, 500, 512, 1001, 1400} {
 				w = w.both(func(f *frame) { f.payload = bytes.Repeat([]byte("y"), size) })
 				damaged := w.both(func(f *frame) { f.damaged = true })
@@ -184,8 +184,8 @@ func TestHalfAWay(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
 	b.compose(f)
-	for _, w := range []way{f.out, f.in} {
-		// While nothing is known to be on its way, to_wire looks at nothing.
+	for _, w := range []direction{f.out, f.in} {
+		// While no packet is known to be in flight, to_wire reads none.
 		if reason := b.leaves(w); reason != "untied" && reason != "" {
 			t.Errorf("%s: reason %q for a packet that never entered", w.end, reason)
 		}
@@ -199,13 +199,13 @@ func TestHalfAWay(t *testing.T) {
 	}
 }
 
-// Rules that change while a packet is under way make what was seen of it worth
+// Rules that change while a packet is in flight make what was seen of it worth
 // nothing.
 func TestGenerationChangesUnderway(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
 	b.express(f)
-	for _, w := range []way{f.out, f.in} {
+	for _, w := range []direction{f.out, f.in} {
 		b.Settings().Generation++
 		b.enters(w)
 		b.Settings().Generation++
@@ -234,16 +234,16 @@ func TestInertAtTheEnd(t *testing.T) {
 // A packet of another identity is not what was decided on: it changes nothing
 // while the decision is good, and becomes the identity when it is not.
 func TestOtherIdentity(t *testing.T) {
-	for name, change := range map[string]func(*way){
-		"MAC":  func(w *way) { w.enter.srcMAC[5] ^= 1 },
-		"mark": func(w *way) { w.inMark = 9 },
-		"DSCP": func(w *way) { w.enter.tos, w.leave.tos = 0x48, 0x48 },
+	for name, change := range map[string]func(*direction){
+		"MAC":  func(w *direction) { w.enter.srcMAC[5] ^= 1 },
+		"mark": func(w *direction) { w.inMark = 9 },
+		"DSCP": func(w *direction) { w.enter.tos, w.leave.tos = 0x48, 0x48 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := masqueraded(tcp)
 			b := newBed(t)
 			b.express(f)
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				b.Settings().Generation++
 				b.regular(w)
 				other := w
@@ -278,13 +278,13 @@ func TestOtherUplink(t *testing.T) {
 }
 
 // Neither is what leaves, or reaches the container, having come by another device
-// than the packets that it looks like.
+// than the packets that it resembles.
 func TestCameByAnotherDevice(t *testing.T) {
 	for family, f := range families(published(udp), published6(udp)) {
 		t.Run(family, func(t *testing.T) {
 			b := newBed(t)
 			b.compose(f)
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				b.enters(w)
 				r := b.run(w.end, w.leave.bytes(), skb{Mark: w.mark, Priority: w.priority, IngressIfindex: 1})
 				if r.verdict != unspec || r.reason != "untied" {
@@ -366,7 +366,7 @@ func TestReset(t *testing.T) {
 		"behind the last byte":     {end, false},
 		"at the acknowledgement":   {f.in.enter.ack, false},
 		"in front of the last one": {end - 1, true},
-		"far away":                 {end + 1<<30, true},
+		"beyond half":              {end + 1<<30, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
@@ -382,7 +382,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// Express packets tell how far a connection has come, later ones only further.
+// Express packets record the progress of a connection, which never goes back.
 func TestProgress(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
@@ -407,36 +407,36 @@ func TestProgress(t *testing.T) {
 func TestReportsTCPProgress(t *testing.T) {
 	const first, bound = 1 << 16, 1 << 28
 	f := masqueraded(tcp)
-	for name, move := range map[string]func(*bed, way){
-		"express": func(b *bed, w way) {
+	for name, move := range map[string]func(*bed, direction){
+		"express": func(b *bed, w direction) {
 			b.goesExpress(w)
 			if events := b.events(); len(events) > 0 {
 				b.t.Fatalf("events %+v before the lease ended", events)
 			}
 		},
-		"regular": func(b *bed, w way) { b.Settings().Generation++; b.regular(w) },
+		"regular": func(b *bed, w direction) { b.Settings().Generation++; b.regular(w) },
 	} {
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			t.Run(name+"/"+w.start.String(), func(t *testing.T) {
 				b := newBed(t)
 				e := b.compose(f)
 				b.decide(f.out)
 				b.decide(f.in)
-				for far := uint32(first); far <= 4*bound; far *= 2 {
-					step := min(far, bound)
-					for _, part := range []struct {
-						bytes uint32
-						told  bool
+				for offset := uint32(first); offset <= 4*bound; offset *= 2 {
+					step := min(offset, bound)
+					for _, sent := range []struct {
+						bytes    uint32
+						reported bool
 					}{{step - 1, false}, {1, true}, {0, false}} {
-						w = w.both(func(f *frame) { f.seq += part.bytes })
+						w = w.both(func(f *frame) { f.seq += sent.bytes })
 						move(b, w)
 						b.Settings().Generation++
 						b.decide(w)
 						events := b.events()
-						if told := len(events) == 1; told != part.told || len(events) > 1 {
-							t.Fatalf("%d of %d bytes: events %+v, want one: %v", part.bytes, step, events, part.told)
+						if reported := len(events) == 1; reported != sent.reported || len(events) > 1 {
+							t.Fatalf("%d of %d bytes: events %+v, want one: %v", sent.bytes, step, events, sent.reported)
 						}
-						if part.told && (!events[0].Progress || events[0].Closed || b.table.At(events[0].Slot) != e) {
+						if sent.reported && (!events[0].Progress || events[0].Closed || b.table.At(events[0].Slot) != e) {
 							t.Fatalf("%d bytes: event %+v, want one of progress", step, events[0])
 						}
 					}

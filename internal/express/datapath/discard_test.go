@@ -15,7 +15,7 @@ func (b *bed) dropped(f flow) *datapath.Half {
 	b.t.Helper()
 	b.goesRegular(f.out, "composing") // and is watched
 	h := b.half(f.out.enter, b.port)
-	if h.Judged == 0 {
+	if h.Tracked == 0 {
 		b.t.Fatal("the packet is not watched")
 	}
 	h.MaxLen = uint16(len(f.out.enter.bytes()) - ethLen)

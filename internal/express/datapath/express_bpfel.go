@@ -95,7 +95,7 @@ type expressHalf struct {
 	Twin            uint32
 	Probe           uint32
 	ProbeGeneration uint32
-	Judged          uint64
+	Tracked         uint64
 	Reported        uint32
 	ReportAfter     uint32
 	Addrs6          [4]uint64
@@ -118,6 +118,8 @@ type expressOuter struct {
 	Generation      uint32
 	Probe           uint32
 	ProbeGeneration uint32
+	_               [4]byte
+	Tracked         uint64
 	Frag            uint16
 	InnerFrag       uint16
 	MaxLen          uint16
@@ -127,6 +129,7 @@ type expressOuter struct {
 	Sums            uint8
 	Copies          uint8
 	Pad             uint8
+	_               [4]byte
 }
 
 type expressReason uint32

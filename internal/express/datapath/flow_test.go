@@ -24,9 +24,9 @@ var (
 	gatewayMAC   = mac{2, 0, 0, 0, 0, 0xe}
 )
 
-// way is one direction of a connection: a packet as it enters, and what the
+// direction is one direction of a connection: a packet as it enters, and what the
 // regular path makes of it.
-type way struct {
+type direction struct {
 	start, end     datapath.Hook
 	enter, leave   frame
 	inMark         uint32
@@ -37,7 +37,7 @@ type way struct {
 type flow struct {
 	tuple   conntrack.Tuple // of the container's packets
 	conn    conntrack.Conn
-	out, in way
+	out, in direction
 }
 
 func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
@@ -99,12 +99,12 @@ func newFlow(container conntrack.Tuple, conn conntrack.Conn) flow {
 	}
 	return flow{
 		tuple: container, conn: conn,
-		out: way{
+		out: direction{
 			start: datapath.FromContainer, end: datapath.ToWire, inMark: 0x60, mark: 0x70, priority: 6,
 			enter: packet(container, bridgeMAC, containerMAC, 64),
 			leave: packet(wire.Reverse(), gatewayMAC, uplinkMAC, 63),
 		},
-		in: way{
+		in: direction{
 			start: datapath.FromWire, end: datapath.ToContainer, inMark: 0x61, mark: 0x71, priority: 4,
 			enter: packet(wire, uplinkMAC, gatewayMAC, 55),
 			leave: packet(container.Reverse(), containerMAC, bridgeMAC, 54),
@@ -117,7 +117,7 @@ func (f frame) tuple() conntrack.Tuple {
 }
 
 // both changes a packet as it enters and as it leaves.
-func (w way) both(change func(*frame)) way {
+func (w direction) both(change func(*frame)) direction {
 	change(&w.enter)
 	change(&w.leave)
 	return w
@@ -146,21 +146,27 @@ func (b *bed) express(f flow) {
 
 // decide takes a packet the whole regular path, and waits until what was seen of
 // it may be used.
-func (b *bed) decide(w way) {
+func (b *bed) decide(w direction) {
 	b.t.Helper()
 	b.regular(w)
 	b.nextTick()
 }
 
 // regular takes a packet the whole regular path and returns the reasons that
-// were counted at both ends of it.
-func (b *bed) regular(w way) (enter, leave string) {
+// were counted at both ends of it. One skb has to pass both ends: the kernel
+// gives the second run that of the first one, unless another process took it.
+func (b *bed) regular(w direction) (enter, leave string) {
 	b.t.Helper()
-	return b.enters(w), b.leaves(w)
+	for range 20 {
+		if enter, leave = b.enters(w), b.leaves(w); leave != "untied" {
+			break
+		}
+	}
+	return enter, leave
 }
 
 // enters takes a packet to the start of the regular path.
-func (b *bed) enters(w way) (reason string) {
+func (b *bed) enters(w direction) (reason string) {
 	b.t.Helper()
 	data := w.enter.bytes()
 	r := b.run(w.start, data, skb{Mark: w.inMark})
@@ -172,7 +178,7 @@ func (b *bed) enters(w way) (reason string) {
 
 // leaves takes a packet to the end of the regular path, and the token that may
 // follow it into the container back to SCON.
-func (b *bed) leaves(w way) (reason string) {
+func (b *bed) leaves(w direction) (reason string) {
 	b.t.Helper()
 	data := w.leave.bytes()
 	r := b.run(w.end, data, skb{Mark: w.mark, Priority: w.priority})
@@ -197,7 +203,7 @@ func (b *bed) returns(token result) {
 
 // goesExpress checks that a packet goes the express path and becomes just what
 // the regular path makes of it.
-func (b *bed) goesExpress(w way) {
+func (b *bed) goesExpress(w direction) {
 	b.t.Helper()
 	r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, Priority: 1})
 	if r.verdict != redirect {
@@ -210,7 +216,7 @@ func (b *bed) goesExpress(w way) {
 	if w.start == datapath.FromContainer {
 		want.CB = [5]uint32{cbExpress, cbCheck}
 	} else {
-		want.Mark, want.Priority = 0, 0 // as behind the hop into the container
+		want.Mark, want.Priority = 0, 0 // as after the packet has entered the container
 	}
 	if r.skb.Mark != want.Mark || r.skb.Priority != want.Priority || r.skb.CB != want.CB {
 		b.t.Fatalf("%s: mark %#x, priority %d, cb %x; want %#x, %d, %x", w.start,
@@ -222,7 +228,7 @@ func (b *bed) goesExpress(w way) {
 }
 
 // goesRegular checks that a packet goes on untouched for one reason.
-func (b *bed) goesRegular(w way, reason string) {
+func (b *bed) goesRegular(w direction, reason string) {
 	b.t.Helper()
 	if got := b.enters(w); got != reason {
 		b.t.Fatalf("%s: reason %q, want %q", w.start, got, reason)

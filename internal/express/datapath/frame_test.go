@@ -118,11 +118,11 @@ func fixIP(b []byte) {
 	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
 }
 
-// checksum is the Internet checksum (RFC 1071) of parts of even length, the
+// checksum is the Internet checksum (RFC 1071) of slices of even length, the
 // last of which may be odd.
-func checksum(parts ...[]byte) uint16 {
+func checksum(slices ...[]byte) uint16 {
 	var sum uint32
-	for _, p := range parts {
+	for _, p := range slices {
 		for i, v := range p {
 			sum += uint32(v) << (8 * (1 - i&1))
 		}

@@ -35,7 +35,7 @@ func (h Hook) String() string {
 	return [...]string{"from_container", "to_wire", "from_wire", "to_container", "from_netkit"}[h]
 }
 
-// egress tells the direction. At an egress SCON runs before the programs of
+// egress reports the direction. At an egress SCON runs before the programs of
 // others, to see the decision of the regular path; at an ingress it runs after
 // them, so that express packets skip none.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }

@@ -14,7 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// modes are both ways to attach. Tests that are true of both run in both.
+// modes are both methods to attach. Tests that are true of both run in both.
 var modes = map[string]bool{"tcx": false, "clsact": true}
 
 func inEveryMode(t *testing.T, test func(t *testing.T, b *bed)) {

@@ -23,7 +23,7 @@ func flows() map[string]flow {
 	}
 }
 
-// A connection's whole life: candidate, composing, express both ways, closed.
+// A connection's whole life: candidate, composing, express in both directions, closed.
 func TestLife(t *testing.T) {
 	for name, f := range flows() {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestLife(t *testing.T) {
 			}
 
 			e := b.compose(f)
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				b.goesRegular(w, "composing")
 				b.leaves(w)
 				b.nextTick()
@@ -50,16 +50,17 @@ func TestLife(t *testing.T) {
 			b.goesExpress(f.out)
 			size := uint64(len(f.out.enter.bytes()) - ethLen)
 			want := contable.Totals{Packets: 3, Bytes: 3 * size, SentPackets: 2, SentBytes: 2 * size}
+			b.table.Count(0, slots)
 			if _, got := b.table.Totals(); got != want {
 				t.Errorf("express totals %+v, want %+v", got, want)
 			}
 
 			b.table.Retire(e, time.Now())
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				b.goesRegular(w, "closed")
 			}
 			b.table.Release(time.Now().Add(time.Second))
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				b.goesRegular(w, "no_entry")
 			}
 		})

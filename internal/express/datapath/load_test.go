@@ -71,7 +71,7 @@ func TestFreshTable(t *testing.T) {
 			b.goesRegular(f.out, "")
 			b.reload(o)
 			if !b.Adopted() {
-				t.Error("the fresh one was not adopted in turn")
+				t.Error("the fresh one was not adopted after it")
 			}
 		})
 	}

@@ -16,17 +16,17 @@ func TestEveryPlace(t *testing.T) {
 	b.Settings().Seed = 1 // one with which no two buckets are the same
 	f := masqueraded(tcp)
 	for _, dir := range []struct {
-		way  way
-		port int
+		direction direction
+		port      int
 	}{{f.out, b.port}, {f.in, 0}} {
 		seen := make(map[*datapath.Half]bool)
 		for place := range 2 * datapath.BucketSlots {
 			b.compose(f)
-			h := b.half(dir.way.enter, dir.port)
-			b.decide(dir.way)
-			b.goesExpress(dir.way)
+			h := b.half(dir.direction.enter, dir.port)
+			b.decide(dir.direction)
+			b.goesExpress(dir.direction)
 			if seen[h] {
-				t.Fatalf("%s: place %d was taken twice", dir.way.start, place)
+				t.Fatalf("%s: place %d was taken twice", dir.direction.start, place)
 			}
 			seen[h] = true
 			b.table.Clear()
@@ -35,7 +35,7 @@ func TestEveryPlace(t *testing.T) {
 			}
 		}
 		if _, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); !errors.Is(err, contable.ErrFull) {
-			t.Fatalf("%s: one more place: %v", dir.way.start, err)
+			t.Fatalf("%s: one more place: %v", dir.direction.start, err)
 		}
 		b.table.Clear()
 	}
@@ -61,8 +61,8 @@ func TestManyConnections(t *testing.T) {
 		t.Errorf("only %d connections placed in %d slots", len(all), slots)
 	}
 	for _, f := range all {
-		for _, w := range []way{f.out, f.in} {
-			// Of a busy machine's packets some are on their way too long.
+		for _, w := range []direction{f.out, f.in} {
+			// Of a busy machine's packets some take too long to pass.
 			for range 10 {
 				if b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark}).reason != "composing" {
 					break
@@ -136,15 +136,15 @@ func TestDigestIsNotEnough(t *testing.T) {
 	b := newBed(t)
 	b.express(f)
 	for _, dir := range []struct {
-		way  way
-		port int
+		direction direction
+		port      int
 	}{{f.out, b.port}, {f.in, 0}} {
 		for i := range 4 {
-			h := b.half(dir.way.enter, dir.port)
+			h := b.half(dir.direction.enter, dir.port)
 			h.Addrs6[i] ^= 1 << 40
-			b.goesRegular(dir.way, "no_entry")
+			b.goesRegular(dir.direction, "no_entry")
 			h.Addrs6[i] ^= 1 << 40
-			b.goesExpress(dir.way)
+			b.goesExpress(dir.direction)
 		}
 	}
 }

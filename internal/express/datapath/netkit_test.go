@@ -8,13 +8,13 @@ import (
 )
 
 // netkit runs the program of a netkit container's transmit call on a packet.
-func (b *bed) netkit(w way) result {
+func (b *bed) netkit(w direction) result {
 	b.t.Helper()
 	return b.run(datapath.FromNetkit, w.enter.bytes(), skb{Mark: w.inMark})
 }
 
 // wantQueued has a packet take the queue, unchanged, and returns it.
-func (b *bed) wantQueued(w way) result {
+func (b *bed) wantQueued(w direction) result {
 	b.t.Helper()
 	r := b.netkit(w)
 	if !bytes.Equal(r.data, w.enter.bytes()) {
@@ -24,7 +24,7 @@ func (b *bed) wantQueued(w way) result {
 	return r
 }
 
-// wantNumber looks at a packet that takes the queue.
+// wantNumber checks a packet that takes the queue.
 func (b *bed) wantNumber(r result) {
 	b.t.Helper()
 	if r.verdict != unspec || r.skb.CB[0] != cbToken || r.skb.CB[1] != cbCheck {
@@ -33,7 +33,7 @@ func (b *bed) wantNumber(r result) {
 }
 
 // wantShort has a packet leave at once.
-func (b *bed) wantShort(w way) {
+func (b *bed) wantShort(w direction) {
 	b.t.Helper()
 	r := b.netkit(w)
 	if r.verdict != redirect || !bytes.Equal(r.data, w.leave.bytes()) {
@@ -44,9 +44,9 @@ func (b *bed) wantShort(w way) {
 	}
 }
 
-// meets has a packet that took the queue arrive at the port, and returns the
+// arrives has a packet that took the queue arrive at the port, and returns the
 // verdict.
-func (b *bed) meets(w way, queued result) int {
+func (b *bed) arrives(w direction, queued result) int {
 	b.t.Helper()
 	return b.run(datapath.FromContainer, w.enter.bytes(), skb{Mark: w.inMark, CB: queued.skb.CB}).verdict
 }
@@ -66,7 +66,7 @@ func TestNetkit(t *testing.T) {
 func netkitKeepsOrder(t *testing.T, f flow) {
 	b := newBed(t)
 	w := f.out
-	if verdict := b.meets(w, b.wantQueued(w)); verdict != unspec {
+	if verdict := b.arrives(w, b.wantQueued(w)); verdict != unspec {
 		t.Fatalf("of a connection that is not known: verdict %d", verdict)
 	}
 	b.express(f)
@@ -74,7 +74,7 @@ func netkitKeepsOrder(t *testing.T, f flow) {
 
 	b.Settings().Generation++
 	first := b.wantQueued(w)
-	if verdict := b.meets(w, first); verdict != unspec {
+	if verdict := b.arrives(w, first); verdict != unspec {
 		t.Fatalf("with a new generation: verdict %d", verdict)
 	}
 	b.leaves(w)
@@ -83,16 +83,16 @@ func netkitKeepsOrder(t *testing.T, f flow) {
 
 	b.Settings().Generation++
 	first = b.wantQueued(w)
-	b.meets(w, first)
+	b.arrives(w, first)
 	second := b.wantQueued(w)
 	b.leaves(w)
 	b.nextTick()
 	b.wantQueued(w) // it could leave, but the second is in the queue; it is lost
-	if verdict := b.meets(w, second); verdict != redirect {
+	if verdict := b.arrives(w, second); verdict != redirect {
 		t.Errorf("the second: verdict %d", verdict)
 	}
 	fourth := b.wantQueued(w)
-	if verdict := b.meets(w, fourth); verdict != redirect {
+	if verdict := b.arrives(w, fourth); verdict != redirect {
 		t.Errorf("the fourth: verdict %d", verdict)
 	}
 	b.wantShort(w)
@@ -119,7 +119,7 @@ func TestNetkitBehindOthers(t *testing.T) {
 			if r := b.run(datapath.FromContainer, packet, skb{Mark: f.out.inMark, CB: odd.skb.CB}); r.verdict != unspec {
 				t.Errorf("verdict %d at the port", r.verdict)
 			}
-			if verdict := b.meets(f.out, queued); verdict != redirect {
+			if verdict := b.arrives(f.out, queued); verdict != redirect {
 				t.Errorf("what came behind it: verdict %d", verdict)
 			}
 		})
@@ -135,12 +135,12 @@ func TestNetkitSteered(t *testing.T) {
 	queued := b.wantQueued(f.out)
 	here := queued.skb.CB
 	queued.skb.CB[2]++
-	b.meets(f.out, queued)
+	b.arrives(f.out, queued)
 	b.leaves(f.out)
 	b.nextTick()
 	b.wantQueued(f.out)
 	queued.skb.CB = here
 	queued.skb.CB[3]++
-	b.meets(f.out, queued)
+	b.arrives(f.out, queued)
 	b.wantShort(f.out)
 }

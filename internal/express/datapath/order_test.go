@@ -19,7 +19,7 @@ const (
 
 // deliver runs a hook on a packet for the container, and receives what was
 // delivered through the queue at its other end, which must be w's packet.
-func (b *bed) deliver(h datapath.Hook, w way, inside device) (delivery, result) {
+func (b *bed) deliver(h datapath.Hook, w direction, inside device) (delivery, result) {
 	b.t.Helper()
 	data, ctx := w.enter.bytes(), skb{Mark: w.inMark}
 	if h == datapath.ToContainer {
@@ -44,7 +44,7 @@ func (b *bed) deliver(h datapath.Hook, w way, inside device) (delivery, result) 
 	return peer, r
 }
 
-func (b *bed) wantDelivery(h datapath.Hook, w way, inside device, want delivery) result {
+func (b *bed) wantDelivery(h datapath.Hook, w direction, inside device, want delivery) result {
 	b.t.Helper()
 	how, r := b.deliver(h, w, inside)
 	if how != want {
@@ -66,7 +66,7 @@ func orderIntoTheContainer(t *testing.T, f flow) {
 	b.express(f)
 	inside := openDevice(t, b.ns, "inside")
 	number := uint16(0)
-	next := func() way {
+	next := func() direction {
 		number++
 		return f.in.both(func(f *frame) { f.id = number })
 	}
@@ -137,7 +137,7 @@ func TestOwnPacketsPass(t *testing.T) {
 	b := newBed(t)
 	b.express(f)
 	own := skb{CB: [5]uint32{cbExpress, cbCheck}}
-	for _, w := range []way{f.out, f.in} {
+	for _, w := range []direction{f.out, f.in} {
 		if r := b.run(w.end, w.leave.bytes(), own); r.verdict != unspec || r.reason != "" {
 			t.Errorf("%s: verdict %d, reason %q", w.end, r.verdict, r.reason)
 		}

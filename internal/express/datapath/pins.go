@@ -30,7 +30,7 @@ var pinnedMaps = []string{
 func MountBPFFS(dir string) (mounted bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return false, fmt.Errorf("looking at %s: %w", dir, err)
+		return false, fmt.Errorf("read %s: %w", dir, err)
 	}
 	if st.Type == unix.BPF_FS_MAGIC {
 		return false, nil
@@ -82,7 +82,7 @@ func outlast(pinDir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for pins: %w", err)
+		return fmt.Errorf("search for pins: %w", err)
 	}
 	time.Sleep(heartbeatLimit + passing)
 	return nil
@@ -102,7 +102,7 @@ func pinMaps(pinDir string, maps map[string]*ebpf.Map) error {
 	}
 	old, err := os.ReadDir(pinDir)
 	if err != nil {
-		return fmt.Errorf("looking for old pins: %w", err)
+		return fmt.Errorf("search for old pins: %w", err)
 	}
 	for _, e := range old {
 		if _, isHook := parsePin(e.Name()); isHook || e.IsDir() {

@@ -24,7 +24,7 @@ func TestUnfitPackets(t *testing.T) {
 			if c.proto != 0 && c.proto != proto {
 				continue
 			}
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				data := c.damage(w.enter.bytes())
 				if r := b.run(w.start, data, skb{Mark: w.inMark}); r.verdict != unspec || r.reason != c.reason || string(r.data) != string(data) {
 					t.Errorf("%s, %s, protocol %d: verdict %d, reason %q, packet %x", c.name, w.start, proto, r.verdict, r.reason, r.data)
@@ -169,9 +169,9 @@ func TestUnfitMoments(t *testing.T) {
 						w, port = f.in, 0
 					}
 					b.goesExpress(w)
-					change := &moment{bed: b, way: w, half: b.half(w.enter, port), skb: skb{Mark: w.inMark}}
+					change := &moment{bed: b, direction: w, half: b.half(w.enter, port), skb: skb{Mark: w.inMark}}
 					c.change(change)
-					data := change.way.enter.bytes()
+					data := change.direction.enter.bytes()
 					r := b.runSilent(w.start, data, change.skb)
 					if r.reason != c.reason || r.verdict != unspec || string(r.data) != string(data) {
 						t.Fatalf("%s: verdict %d, reason %q, want %q and an untouched packet", family, r.verdict, r.reason, c.reason)
@@ -185,10 +185,10 @@ func TestUnfitMoments(t *testing.T) {
 // moment is what a case of TestUnfitMoments can change before its packet
 // enters.
 type moment struct {
-	bed  *bed
-	way  way
-	half *datapath.Half
-	skb  skb
+	bed       *bed
+	direction direction
+	half      *datapath.Half
+	skb       skb
 }
 
 var moments = []struct {
@@ -198,7 +198,7 @@ var moments = []struct {
 	{"lease ended by time", "lease_ended", func(m *moment) { m.half.LeaseFrom -= uint32(10 * time.Minute / m.bed.Tick()) }},
 	{"lease ended by packets", "lease_ended", func(m *moment) {
 		for range leasePackets - 1 {
-			m.bed.goesExpress(m.way)
+			m.bed.goesExpress(m.direction)
 		}
 	}},
 	{"lease of the next jiffy", "lease_ended", func(m *moment) { m.half.LeaseFrom = m.bed.jiffies() + 1000 }},
@@ -207,23 +207,23 @@ var moments = []struct {
 	{"paused", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.bed.stop() }},
 	{"no decision", "composing", func(m *moment) { m.half.Generation, m.half.OutDev = 0, 0 }},
 	{"closed", "closed", func(m *moment) { m.half.Generation, m.half.State = 0, datapath.SlotClosed }},
-	{"other destination MAC", "identity", func(m *moment) { m.way.enter.dstMAC[0] ^= 1 }},
-	{"other source MAC", "identity", func(m *moment) { m.way.enter.srcMAC[5] ^= 1 }},
+	{"other destination MAC", "identity", func(m *moment) { m.direction.enter.dstMAC[0] ^= 1 }},
+	{"other source MAC", "identity", func(m *moment) { m.direction.enter.srcMAC[5] ^= 1 }},
 	{"other mark", "identity", func(m *moment) { m.skb.Mark++ }},
-	{"other DSCP", "identity", func(m *moment) { m.way.enter.tos = 0xb8 }},
-	{"too long", "too_long", func(m *moment) { m.way.enter.payload = append(m.way.enter.payload, 0) }},
+	{"other DSCP", "identity", func(m *moment) { m.direction.enter.tos = 0xb8 }},
+	{"too long", "too_long", func(m *moment) { m.direction.enter.payload = append(m.direction.enter.payload, 0) }},
 	{"segments too long", "too_long", func(m *moment) {
-		m.skb.GSOSize, m.skb.GSOSegs = uint32(len(m.way.enter.payload)+1), 2
-		m.way.enter.payload = append(m.way.enter.payload, m.way.enter.payload...)
+		m.skb.GSOSize, m.skb.GSOSegs = uint32(len(m.direction.enter.payload)+1), 2
+		m.direction.enter.payload = append(m.direction.enter.payload, m.direction.enter.payload...)
 	}},
-	{"SYN", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagSYN }},
-	{"FIN", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagFIN | flagACK }},
-	{"RST", "tcp_syn_fin_rst", func(m *moment) { m.way.enter.flags = flagRST }},
+	{"SYN", "tcp_syn_fin_rst", func(m *moment) { m.direction.enter.flags = flagSYN }},
+	{"FIN", "tcp_syn_fin_rst", func(m *moment) { m.direction.enter.flags = flagFIN | flagACK }},
+	{"RST", "tcp_syn_fin_rst", func(m *moment) { m.direction.enter.flags = flagRST }},
 	{"other port", "no_entry", func(m *moment) {
-		m.way.enter.src = netip.AddrPortFrom(m.way.enter.src.Addr(), 40001)
+		m.direction.enter.src = netip.AddrPortFrom(m.direction.enter.src.Addr(), 40001)
 	}},
 	{"other address", "no_entry", func(m *moment) {
-		m.way.enter.src = netip.AddrPortFrom(m.way.enter.src.Addr().Next(), m.way.enter.src.Port())
+		m.direction.enter.src = netip.AddrPortFrom(m.direction.enter.src.Addr().Next(), m.direction.enter.src.Port())
 	}},
 }
 

@@ -38,14 +38,14 @@ func TestRewriteAnything(t *testing.T) {
 			container = reply
 		}
 		f := newFlow(container, conntrack.Conn{Orig: orig, Reply: reply})
-		for _, w := range []*way{&f.out, &f.in} {
+		for _, w := range []*direction{&f.out, &f.in} {
 			w.enter.tos, w.leave.tos = uint8(rnd.Uint32())&0xfc, uint8(rnd.Uint32())&0xfc
 			w.enter.payload = make([]byte, 1200)
 			w.leave.payload = w.enter.payload
 		}
 		b.express(f)
 		for range packets {
-			for _, w := range []way{f.out, f.in} {
+			for _, w := range []direction{f.out, f.in} {
 				payload := make([]byte, rnd.IntN(1200))
 				for i := range payload {
 					payload[i] = byte(rnd.Uint32())
@@ -70,7 +70,7 @@ func TestUDPChecksumZero(t *testing.T) {
 	for _, f := range []flow{masqueraded(udp), published(udp), routed(udp), masqueraded6(udp), routed6(udp)} {
 		b := newBed(t)
 		b.express(f)
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			none := w.both(func(f *frame) { f.noChecksum = true })
 			if w.enter.isIPv6() {
 				b.goesRegular(none, "malformed")
@@ -105,7 +105,7 @@ func TestDamageIsKept(t *testing.T) {
 		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			w = w.both(func(f *frame) { f.damaged = true })
 			r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark})
 			if want := w.leave.bytes(); r.verdict != redirect || !bytes.Equal(r.data, want) {
@@ -121,7 +121,7 @@ func TestPaddingIsTrimmed(t *testing.T) {
 		proto := f.tuple.Proto
 		b := newBed(t)
 		b.express(f)
-		for _, w := range []way{f.out, f.in} {
+		for _, w := range []direction{f.out, f.in} {
 			for size := range 6 {
 				w := w.both(func(f *frame) { f.payload = f.payload[:size] })
 				data := w.enter.bytes()

@@ -51,14 +51,14 @@ type result struct {
 }
 
 // run runs the program of a hook on one packet, at the device where a packet
-// meets it unless ctx names another, while the daemon lives.
+// arrives at it unless ctx names another, while the daemon lives.
 func (b *bed) run(h datapath.Hook, data []byte, ctx skb) result {
 	b.t.Helper()
 	return b.runAfter(b.liven, h, data, ctx)
 }
 
 // liven shows a sign of life. A packet that has entered the regular path did so
-// just now: a test takes longer than the way does.
+// just now: a test takes longer than a packet does.
 func (b *bed) liven() {
 	now := b.jiffies()
 	if s := b.Settings(); s.LastProbe != 0 {
@@ -108,7 +108,7 @@ func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) 
 }
 
 // onFirstCPU keeps the calling thread on one CPU until the function is called that
-// it returns: all programs meet the same values of each CPU's own.
+// it returns: all programs read the same values of each CPU's own.
 func onFirstCPU(t *testing.T) (back func()) {
 	t.Helper()
 	var before, first unix.CPUSet

@@ -39,14 +39,14 @@ func parseCgroup(text string) (runtime, id string) {
 // systemd the runtime's name precedes the identifier; with cgroupfs it is the
 // directory above.
 func cgroupOwner(path string) (runtime, id string) {
-	parts := strings.Split(path, "/")
-	for i := len(parts) - 1; i > 0; i-- {
-		part, above := strings.TrimSuffix(parts[i], ".scope"), parts[i-1]
-		if name, ok := strings.CutPrefix(part, "lxc.payload."); ok {
+	groups := strings.Split(path, "/")
+	for i := len(groups) - 1; i > 0; i-- {
+		group, above := strings.TrimSuffix(groups[i], ".scope"), groups[i-1]
+		if name, ok := strings.CutPrefix(group, "lxc.payload."); ok {
 			return "lxc", name
 		}
-		if above == "lxc" && part != "" {
-			return "lxc", part
+		if above == "lxc" && group != "" {
+			return "lxc", group
 		}
 		for prefix, runtime := range map[string]string{
 			"":                runtimeAbove(path, above),
@@ -56,7 +56,7 @@ func cgroupOwner(path string) (runtime, id string) {
 			"nerdctl-":        "containerd",
 			"crio-":           "cri-o",
 		} {
-			if id, ok := strings.CutPrefix(part, prefix); ok && containerID.MatchString(id) {
+			if id, ok := strings.CutPrefix(group, prefix); ok && containerID.MatchString(id) {
 				return runtime, id
 			}
 		}

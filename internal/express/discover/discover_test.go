@@ -129,7 +129,7 @@ func TestScan(t *testing.T) {
 			want: "bridge br0; port vc of br0; uplink up0; uplink mv0; uplink ta0",
 		},
 		{
-			name: "both hops of a multipath route",
+			name: "both next hops of a multipath route",
 			setup: `ip link add i0 type ifb
 				ip link add i1 type ifb
 				ip link set i0 up

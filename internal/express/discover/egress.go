@@ -10,7 +10,7 @@ import (
 // noQueue is the qdisc of a device without traffic shaping.
 const noQueue = "noqueue"
 
-// unknown is the revision of programs that were not looked at.
+// unknown is the revision of programs that were not read.
 const unknown = 0
 
 // ShapesEgress reports whether packets for the container must leave by the

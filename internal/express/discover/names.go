@@ -21,7 +21,7 @@ type Container struct {
 	PID     int    // of a process in the container, 0 if there is none
 	// Labels are those of its engine; of containerd and CRI-O the annotations.
 	Labels map[string]string
-	// Unknown tells that there is a container whose engine did not answer: its
+	// Unknown means that there is a container whose engine did not answer: its
 	// name may be another one, and it may have labels.
 	Unknown bool
 }
@@ -35,7 +35,7 @@ type Namer struct {
 	taken time.Time          // when seen was
 }
 
-// places are where to look for containers.
+// places are where to search for containers.
 type places struct {
 	proc       string
 	netns      []string // directories with names of namespaces
@@ -129,7 +129,7 @@ func (n *Namer) namespace(nsid int) *namespace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if time.Since(n.taken) > fresh {
-		n.seen, n.taken = look(n.at), time.Now()
+		n.seen, n.taken = scanNamespaces(n.at), time.Now()
 	}
 	return n.seen[nsid]
 }

@@ -118,7 +118,7 @@ func (n *named) engine(socket, id, name string) {
 	n.t.Cleanup(server.Close)
 }
 
-// identify looks once, from the device's namespace.
+// identify searches once, from the device's namespace.
 func (n *named) identify() (c Container) {
 	n.t.Helper()
 	nstest.Do(n.t, n.d.ns, func() { c = n.namer.identify(n.port) })
@@ -312,9 +312,9 @@ func TestNameOfNamedNamespace(t *testing.T) {
 	}
 }
 
-func BenchmarkLook(b *testing.B) {
+func BenchmarkScanNamespaces(b *testing.B) {
 	at := NewNamer().at
 	for b.Loop() {
-		look(at)
+		scanNamespaces(at)
 	}
 }

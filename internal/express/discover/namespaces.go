@@ -39,9 +39,9 @@ func Namespaces() map[string]int {
 	return paths
 }
 
-// look returns the namespaces of this machine that have an ID in the calling
+// scanNamespaces returns the namespaces of this machine that have an ID in the calling
 // thread's, by that ID.
-func look(at places) map[int]*namespace {
+func scanNamespaces(at places) map[int]*namespace {
 	numbered := make(map[int]*namespace)
 	for _, ns := range all(at) {
 		if id, ok := nsid(ns.path); ok {
@@ -51,7 +51,7 @@ func look(at places) map[int]*namespace {
 	return numbered
 }
 
-// all returns the namespaces of this machine. It looks at every process, but
+// all returns the namespaces of this machine. It reads every process, but
 // opens each namespace only once.
 func all(at places) map[inode]*namespace {
 	all := make(map[inode]*namespace)

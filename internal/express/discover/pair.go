@@ -51,14 +51,14 @@ type Reception struct {
 	Detour string
 }
 
-// Reception looks at both ends of the pair; mtu is that of the outer one.
+// Reception reads both ends of the pair; mtu is that of the outer one.
 func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
-	inside, err := lookInside(s, v.port.PeerNSID, v.port.PeerIndex)
+	inside, err := readInner(s, v.port.PeerNSID, v.port.PeerIndex)
 	if err != nil {
 		return r, err
 	}
 	r.MAC = inside.mac
-	if v.port.Kind != Netkit && inside.mtu < mtu { // only veth looks at the receiver's
+	if v.port.Kind != Netkit && inside.mtu < mtu { // only veth checks the receiver's
 		const vlanTag = 4 // for which there is room
 		r.Longest = uint16(min(inside.mtu+vlanTag, math.MaxUint16))
 	}
@@ -71,7 +71,7 @@ func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
 	}{{v.port.Name, v.outer}, {"the container's device", v.inner}} {
 		steered, err := end.device.Steers()
 		if err != nil {
-			return r, fmt.Errorf("looking for packet steering at %s: %w", end.name, err)
+			return r, fmt.Errorf("read packet steering at %s: %w", end.name, err)
 		}
 		if steered {
 			r.Detour = "receive packet steering (rps_cpus) at " + end.name
@@ -98,8 +98,8 @@ type inner struct {
 	xdp bool // it has an XDP program that runs ahead of the network stack
 }
 
-// lookInside reads a device in another namespace, which has an ID here.
-func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
+// readInner reads a device in another namespace, which has an ID here.
+func readInner(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 	e := nlmsg.NewEncoder()
 	e.Uint32(unix.IFLA_TARGET_NETNSID, uint32(nsid))
 	e.Uint32(unix.IFLA_EXT_MASK, skipLinkStats)
@@ -129,7 +129,7 @@ func lookInside(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 		err = ErrGone
 	}
 	if err != nil {
-		return dev, fmt.Errorf("looking at device %d of namespace %d: %w", index, nsid, err)
+		return dev, fmt.Errorf("read device %d of namespace %d: %w", index, nsid, err)
 	}
 	return dev, nil
 }

@@ -75,7 +75,7 @@ func (e exits) add(m nlmsg.Message) {
 		is = further
 	}
 	var out int
-	var hops []byte
+	var nexthops []byte
 	for attr, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
 		switch attr {
 		case unix.RTA_DST:
@@ -92,22 +92,22 @@ func (e exits) add(m nlmsg.Message) {
 				out = int(binary.NativeEndian.Uint32(data))
 			}
 		case unix.RTA_MULTIPATH:
-			hops = data
+			nexthops = data
 		}
 	}
 	e.addDevice(out, is)
-	for len(hops) >= unix.SizeofRtNexthop {
-		index, n := int(binary.NativeEndian.Uint32(hops[4:])), int(binary.NativeEndian.Uint16(hops))
+	for len(nexthops) >= unix.SizeofRtNexthop {
+		index, n := int(binary.NativeEndian.Uint32(nexthops[4:])), int(binary.NativeEndian.Uint16(nexthops))
 		e.addDevice(index, is)
-		if n < unix.SizeofRtNexthop || n > len(hops) {
+		if n < unix.SizeofRtNexthop || n > len(nexthops) {
 			return
 		}
-		for attr, data := range nlmsg.Attributes(hops[unix.SizeofRtNexthop:n]) {
+		for attr, data := range nlmsg.Attributes(nexthops[unix.SizeofRtNexthop:n]) {
 			if attr == unix.RTA_ENCAP_TYPE {
 				e.addDevice(index, encapsulation(data))
 			}
 		}
-		hops = hops[n:]
+		nexthops = nexthops[n:]
 	}
 }
 

@@ -70,13 +70,13 @@ func TestRouteWithProgram(t *testing.T) {
 	defer prog.Close()
 	for _, tc := range []struct {
 		dev, want string
-		hops      bool
+		nexthops  bool
 	}{
 		{dev: "up0", want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
-		{dev: "up0", hops: true, want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
+		{dev: "up0", nexthops: true, want: "bridge br0; port vc of br0; skipped up0: " + judgedRoute},
 		{dev: "br0", want: "bridge br0; uplink up0; skipped vc: " + judgedRoute},
 	} {
-		t.Run(fmt.Sprint(tc.dev, tc.hops), func(t *testing.T) {
+		t.Run(fmt.Sprint(tc.dev, tc.nexthops), func(t *testing.T) {
 			d := newDevice(t)
 			nstest.Do(t, d.ns, func() {
 				dev, err := netlink.LinkByName(tc.dev)
@@ -89,7 +89,7 @@ func TestRouteWithProgram(t *testing.T) {
 				}
 				_, to, _ := net.ParseCIDR("10.4.0.0/24")
 				r := netlink.Route{Dst: to, LinkIndex: dev.Attrs().Index, Encap: encap}
-				if tc.hops {
+				if tc.nexthops {
 					r = netlink.Route{Dst: to, MultiPath: []*netlink.NexthopInfo{{LinkIndex: dev.Attrs().Index, Encap: encap}, {LinkIndex: dev.Attrs().Index}}}
 				}
 				if err := netlink.RouteAdd(&r); errors.Is(err, unix.EOPNOTSUPP) {

@@ -113,11 +113,11 @@ func parentOf(proc string, pid int) (parent int, err error) {
 func readContainerd(dir, id string) (c engineContainer, err error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", id, "config.json"))
 	if err != nil || len(paths) == 0 {
-		return c, fmt.Errorf("look for container %s in %s: %w", id, dir, cmp.Or(err, os.ErrNotExist))
+		return c, fmt.Errorf("find container %s in %s: %w", id, dir, cmp.Or(err, os.ErrNotExist))
 	}
 	b, err := os.ReadFile(paths[0])
 	if err != nil {
-		return c, fmt.Errorf("look for container %s: %w", id, err)
+		return c, fmt.Errorf("find container %s: %w", id, err)
 	}
 	var config struct {
 		Hostname    string

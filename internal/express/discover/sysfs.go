@@ -64,7 +64,7 @@ type place struct {
 	index, peer int
 }
 
-// openDevice looks into this machine's sysfs or that of the process. Failing
+// openDevice searches this machine's sysfs or that of the process. Failing
 // that it mounts one, which takes CAP_SYS_ADMIN.
 func openDevice(p place) (*Device, error) {
 	tree := "/sys"
@@ -121,12 +121,12 @@ func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	}
 	found, err := unix.Openat(at, name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("looking for %s: %w", name, err)
+		return nil, fmt.Errorf("search for %s: %w", name, err)
 	}
 	defer unix.Close(found)
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(found, &st); err != nil || st.Type != unix.SYSFS_MAGIC {
-		return nil, fmt.Errorf("looking for %s: %w", name, cmp.Or(err, errNoSysfs))
+		return nil, fmt.Errorf("search for %s: %w", name, cmp.Or(err, errNoSysfs))
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", found), flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

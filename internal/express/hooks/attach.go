@@ -18,7 +18,7 @@ type attacher struct {
 	beatDuring func(wait func())
 }
 
-// attachAll hooks devices concurrently, as far as the kernel lets it: at each it
+// attachAll hooks devices concurrently where the kernel allows it: at each it
 // waits for an RCU grace period, a second for fifty containers. It returns the
 // outcome for each device.
 func (a *attacher) attachAll(devices map[int]datapath.Delivery, hooks []datapath.Hook) map[int]error {

@@ -22,7 +22,7 @@ const (
 	// without end reached two thirds of its rate when all were hooked after
 	// maxWait.
 	restFactor = 4
-	// batch is how many ports are hooked before the devices are looked at again.
+	// batch is how many ports are hooked before the devices are scanned again.
 	batch = 8
 )
 
@@ -75,7 +75,7 @@ func (b *backlog) admit(ports []int, now time.Time) (next []int) {
 // hooked notes that ports were hooked from begin to end.
 func (b *backlog) hooked(begin, end time.Time) { b.rest = end.Add(restFactor * end.Sub(begin)) }
 
-// wait returns how long to wait before the next look, false if no port waits. A
+// wait returns how long to wait before the next scan, false if no port waits. A
 // port that could not be hooked is tried again when something else has changed.
 func (b *backlog) wait(now time.Time) (time.Duration, bool) {
 	var oldest time.Time

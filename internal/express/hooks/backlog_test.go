@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// turns plays at most a minute of what the loop does with new ports: hook those of
-// the batch, but for those that cannot be, and look again when it is time. It
+// simulate simulates at most a minute of what the loop does with new ports: hook those of
+// the batch, but for those that cannot be, and scan again when it is time. It
 // returns when each was hooked, after begin.
-func turns(n *backlog, arrive map[int]time.Duration, broken ...int) map[int]time.Duration {
+func simulate(n *backlog, arrive map[int]time.Duration, broken ...int) map[int]time.Duration {
 	begin := time.Now()
 	hooked := make(map[int]time.Duration)
 	for at := time.Duration(0); at < time.Minute; at += time.Millisecond {
@@ -41,7 +41,7 @@ func TestBacklogWaitForALull(t *testing.T) {
 	for i := range 20 {
 		arrive[i] = time.Duration(i) * lull / 10
 	}
-	hooked := turns(&n, arrive)
+	hooked := simulate(&n, arrive)
 	for i := range arrive {
 		if at, ok := hooked[i]; !ok || at < arrive[19]+lull || at > arrive[19]+2*lull {
 			t.Errorf("port %d was hooked after %v (%v): want it within a lull of the last arrival at %v", i, at, ok, arrive[19])
@@ -53,7 +53,7 @@ func TestBacklogWaitForALull(t *testing.T) {
 func TestNewcomerAlone(t *testing.T) {
 	t.Parallel()
 	n := newBacklog()
-	hooked := turns(&n, map[int]time.Duration{1: 0, 2: time.Second, 3: time.Second, 4: 2 * time.Second})
+	hooked := simulate(&n, map[int]time.Duration{1: 0, 2: time.Second, 3: time.Second, 4: 2 * time.Second})
 	for i, want := range map[int]time.Duration{1: alone, 2: time.Second + lull, 3: time.Second + lull, 4: 2*time.Second + alone} {
 		if at, ok := hooked[i]; !ok || at < want || at > want+alone {
 			t.Errorf("port %d was hooked after %v (%v): want about %v", i, at, ok, want)
@@ -69,7 +69,7 @@ func TestBacklogWithoutALull(t *testing.T) {
 	for i := range 300 {
 		arrive[i] = time.Duration(i) * lull / 3
 	}
-	hooked := turns(&n, arrive)
+	hooked := simulate(&n, arrive)
 	for i, came := range arrive {
 		if at, ok := hooked[i]; !ok || at-came > maxWait+lull {
 			t.Fatalf("port %d came at %v and was hooked at %v (%v)", i, came, at, ok)
@@ -89,20 +89,20 @@ func TestBacklogLeaveTime(t *testing.T) {
 	for at := time.Duration(0); at < time.Minute; at += took {
 		there = append(there, hooked+len(there))
 		now := begin.Add(at)
-		turn := n.admit(there, now)
-		if len(turn) == 0 {
+		next := n.admit(there, now)
+		if len(next) == 0 {
 			continue
 		}
-		there = slices.DeleteFunc(there, func(i int) bool { return slices.Contains(turn, i) })
-		hooked += len(turn)
+		there = slices.DeleteFunc(there, func(i int) bool { return slices.Contains(next, i) })
+		hooked += len(next)
 		n.hooked(now, now.Add(took))
 		busy += took
 	}
 	if share := busy.Seconds() / 60; share > 1.0/restFactor || share < 0.5/restFactor {
-		t.Errorf("hooking took %.2f of the time: want about a part of %d", share, 1+restFactor)
+		t.Errorf("hooking took %.2f of the time: want about one in %d", share, 1+restFactor)
 	}
 	if wait, ok := n.wait(begin.Add(time.Minute)); !ok || wait > lull {
-		t.Errorf("the next look is after %v (%v): want it after a lull", wait, ok)
+		t.Errorf("the next scan is after %v (%v): want it after a lull", wait, ok)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestBacklogThatCannotBeHooked(t *testing.T) {
 		arrive[i] = 0
 		broken = append(broken, i)
 	}
-	hooked := turns(&n, arrive, broken...)
+	hooked := simulate(&n, arrive, broken...)
 	if len(hooked) != 2 || hooked[101] > time.Second+2*lull {
 		t.Errorf("hooked %v: want ports 100 and 101, each after a lull", hooked)
 	}

@@ -49,7 +49,7 @@ func (d declared) container(c discover.Container) string {
 	return ""
 }
 
-// isIdentified tells whether all is known of a container that a selector may
+// isIdentified reports whether all is known of a container that a selector may
 // select it by.
 func (d declared) isIdentified(c discover.Container) bool {
 	if c.Unknown { // a name may come from the engine's monitor

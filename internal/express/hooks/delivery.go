@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -18,6 +20,7 @@ type delivery struct {
 	links         *nlmsg.Socket // asks about devices
 	log           *slog.Logger
 	newGeneration func(reason string)
+	hasConentries func(ifindex int) bool
 }
 
 // reception is what was set for a port.
@@ -30,7 +33,7 @@ type reception struct {
 // unknownPair is why packets take the queue of a container that is not identified.
 const unknownPair = "it is not known how the container receives packets"
 
-// poll looks at how a container receives.
+// poll reads how a container receives.
 func (d *delivery) poll(p *Port) {
 	if p.Kind == discover.Netkit {
 		d.setNetkit(p)
@@ -47,16 +50,25 @@ func (d *delivery) poll(p *Port) {
 // the change are stale.
 func (d *delivery) set(p *Port) {
 	r, err := d.reception(p)
-	if err == nil && !p.delivery.is(r) {
-		err = d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC, Longest: r.Longest})
-		d.newGeneration("the delivery at " + p.Name)
+	if errors.Is(err, discover.ErrGone) || errors.Is(err, unix.ENODEV) {
+		d.log.Debug(deviceRemoved, "dev", p.Name, "error", err)
+		return // as it was set until the port is unhooked
 	}
-	if errors.Is(err, discover.ErrGone) {
-		return // its port is about to be unhooked
+	if err != nil { // in doubt
+		r.Detour = err.Error()
+		if p.delivery.queue != r.Detour {
+			d.log.Error("reading how a container receives; its packets take the queue", "dev", p.Name, "error", err)
+		}
 	}
-	if err != nil {
-		d.log.Error("setting the delivery at a port", "dev", p.Name, "error", err)
-		return
+	if !p.delivery.is(r) {
+		err := d.dp.Track(p.Index, datapath.Delivery{Queue: r.Detour != "", MAC: r.MAC, Longest: r.Longest})
+		if d.hasConentries(p.Index) { // as a port that was just hooked has not
+			d.newGeneration("the delivery at " + p.Name)
+		}
+		if err != nil {
+			d.log.Error("setting the delivery at a port", "dev", p.Name, "error", err)
+			return
+		}
 	}
 	if p.delivery.queue != r.Detour {
 		d.log.Debug("delivery", "dev", p.Name, "through_queue", r.Detour)
@@ -78,9 +90,13 @@ func (d *delivery) reception(p *Port) (r discover.Reception, err error) {
 		return r, err
 	}
 	if p.Kind == discover.Netkit {
-		if foreign, err := p.NetkitPrograms(d.dp.Programs()); foreign != "" || err != nil {
-			r.Detour = foreign
+		foreign, err := p.NetkitPrograms(d.dp.Programs())
+		if err != nil {
 			return r, err
+		}
+		if foreign != "" {
+			r.Detour = foreign
+			return r, nil
 		}
 	}
 	shaped, err := p.ShapesEgress(d.dp.Programs())

@@ -4,13 +4,14 @@
 //
 // Hooks owns what is attached where, and what is known of the devices on the
 // regular path. It belongs to the daemon's loop: no other goroutine may call its
-// methods. It learns of changes by Note and looks at the devices once for a
+// methods. It learns of changes by Note and scans the devices once for a
 // burst; Poll finds what the kernel does not announce.
 package hooks
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -44,6 +45,8 @@ type Options struct {
 
 	// NewGeneration makes every decision stale.
 	NewGeneration func(reason string)
+	// HasConentries reports whether a decision about packets to a port may exist.
+	HasConentries func(ifindex int) bool
 	// FiltersChanged makes every decision stale, and the programs inert until
 	// the loop has gone on.
 	FiltersChanged func(reason string)
@@ -55,6 +58,10 @@ type Options struct {
 	// BeatDuring runs what takes long while the heartbeat goes on.
 	BeatDuring func(wait func())
 }
+
+// deviceRemoved is logged where a device has just been removed. The kernel
+// announces that, too, and the event unhooks it.
+const deviceRemoved = "device removed; its event follows"
 
 // Hooks is what is hooked.
 type Hooks struct {
@@ -90,13 +97,13 @@ func New(o Options) (*Hooks, error) {
 		ports:    make(map[int]*Port),
 		uplinks:  make(map[int]discover.Uplink),
 		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
-		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration},
+		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries},
 		steering: newSteering(),
 		tunnels: tunnels{
 			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
 			open: make(map[int]*tunnel),
 		},
-		programs: newPrograms(o.Datapath.Programs()),
+		programs: newPrograms(o.Datapath.Programs(), o.Logger),
 		declared: newDeclared(o.Regular),
 		backlog:  newBacklog(),
 		schedule: newSchedule(),
@@ -121,11 +128,11 @@ func (h *Hooks) Close() error {
 // is missing.
 func (h *Hooks) Scan() error { return h.scan(false) }
 
-// Look makes what is hooked equal to what should be. Devices may be missing, and
+// Rescan makes what is hooked equal to what should be. Devices may be missing, and
 // new ports are hooked in batches.
-func (h *Hooks) Look() {
+func (h *Hooks) Rescan() {
 	if err := h.scan(true); err != nil {
-		h.opts.Logger.Error("looking for containers", "error", err)
+		h.opts.Logger.Error("scanning the devices", "error", err)
 	}
 }
 
@@ -198,24 +205,27 @@ func (h *Hooks) skip(dev, why string) {
 // unhookable returns which filters or programs of others the express path would
 // skip on a device, "" if none.
 func (h *Hooks) unhookable(ifindex int) string {
-	if why := h.programs.contested[ifindex]; why != "" {
+	if why := h.programs.why(ifindex); why != "" {
 		return why
 	}
 	filter, err := discover.ForeignIngress(ifindex)
-	if err != nil || filter == "" {
-		return "" // attaching finds out that a device is gone
+	switch {
+	case err != nil && !errors.Is(err, unix.ENODEV):
+		return err.Error() // in doubt
+	case filter == "":
+		return "" // attaching fails if the device was removed
 	}
 	return "its ingress filter " + filter + " must see every packet"
 }
 
-// Poll looks for what the kernel does not announce: how containers receive,
+// Poll reads what the kernel does not announce: how containers receive,
 // packet steering, and programs of others. The loop calls it once a second.
 func (h *Hooks) Poll(now time.Time) {
 	h.pollDelivery()
 	h.pollPrograms(now)
 }
 
-// pollDelivery looks at how containers receive. A bridge that steers its packets
+// pollDelivery reads how containers receive. A bridge that steers its packets
 // to other CPUs lets those of one container overtake each other: its ports are
 // not hooked.
 func (h *Hooks) pollDelivery() {
@@ -225,7 +235,7 @@ func (h *Hooks) pollDelivery() {
 	h.SetTunnels()
 	if h.steering.poll() {
 		h.opts.NewGeneration("packet steering at a bridge")
-		h.lookAtAll()
+		h.rescanAll()
 	}
 }
 
@@ -241,14 +251,14 @@ func (h *Hooks) pollPrograms(now time.Time) {
 	}
 	if changed != "" {
 		h.opts.FiltersChanged(changed)
-		h.lookAtAll()
+		h.rescanAll()
 	}
 }
 
-// lookAtAll looks at all devices again, whatever was noted.
-func (h *Hooks) lookAtAll() {
+// rescanAll scans all devices again, whatever was noted.
+func (h *Hooks) rescanAll() {
 	h.schedule.dirty.all = true
-	h.Look()
+	h.Rescan()
 }
 
 // places are the sides of devices that packets of containers pass, and SCON's
@@ -260,8 +270,8 @@ func (h *Hooks) places() map[place]*datapath.Hook {
 			addPlaces(all, dev.Index, nil)
 		}
 	}
-	for index := range h.programs.contested {
-		addPlaces(all, index, nil)
+	for at := range h.programs.left {
+		addPlaces(all, at.ifindex, nil)
 	}
 	for index := range h.ports {
 		addPlaces(all, index, datapath.PortHooks)

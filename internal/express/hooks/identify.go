@@ -66,7 +66,7 @@ func (h *Hooks) SetContainer(i Identified) {
 	h.delivery.set(i.port)
 }
 
-// Identify looks for the container behind a hooked port again.
+// Identify searches for the container behind a hooked port again.
 func (h *Hooks) Identify(p *Port) { h.identify(p, p.Port) }
 
 // identify finds the container behind a port in a goroutine. at is the port as it

@@ -1,6 +1,10 @@
 package hooks
 
 import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 )
@@ -35,30 +39,52 @@ func (d *delivery) setNetkit(p *Port) {
 	if p.Kind != discover.Netkit || d.dp.Mode() != "tcx" {
 		return
 	}
-	foreign, err := p.NetkitPrograms(d.dp.Programs())
-	if err == nil && foreign != p.netkit.foreign {
+	foreign, past, err := d.netkitPrograms(p)
+	if errors.Is(err, unix.ENODEV) {
+		d.log.Debug(deviceRemoved, "dev", p.Name, "error", err)
+		return
+	}
+	if err != nil && past != p.netkit.past {
+		d.log.Error("reading the programs of a netkit pair; its transmit call is not hooked", "dev", p.Name, "error", err)
+	}
+	if foreign != p.netkit.foreign {
 		p.netkit.foreign = foreign
 		d.set(p)
 	}
-	past := ""
-	if err == nil {
-		past, err = p.PastNetkit(d.dp.Programs())
+	if err := d.hookNetkit(p, past); err != nil { // removed devices are announced
+		d.log.Debug("hooking a netkit pair", "dev", p.Name, "error", err)
 	}
+	p.netkit.past = past
+}
+
+// hookNetkit hooks the transmit call if past is "", and unhooks it otherwise.
+func (d *delivery) hookNetkit(p *Port, past string) error {
 	switch {
-	case err != nil:
 	case past == "" && !p.netkit.hooked:
 		if p.netkit.past != "" { // packets without a number may be in the queue
 			d.newGeneration("the transmit call at " + p.Name)
 		}
-		if err = d.dp.Attach(datapath.FromNetkit, p.Index); err == nil {
-			p.netkit.hooked = true
+		if err := d.dp.Attach(datapath.FromNetkit, p.Index); err != nil {
+			return err
 		}
+		p.netkit.hooked = true
 	case past != "" && p.netkit.hooked:
 		p.netkit.hooked = false
-		err = d.dp.Detach(datapath.FromNetkit, p.Index)
+		return d.dp.Detach(datapath.FromNetkit, p.Index)
 	}
-	p.netkit.past = past
-	if err != nil { // removed devices are announced
-		d.log.Debug("hooking a netkit pair", "dev", p.Name, "error", err)
+	return nil
+}
+
+// netkitPrograms returns what port.netkit has of a pair. What
+// could not be read is assumed to have programs of others: the error is its name.
+func (d *delivery) netkitPrograms(p *Port) (foreign, past string, err error) {
+	foreign, err = p.NetkitPrograms(d.dp.Programs())
+	if err != nil {
+		return err.Error(), err.Error(), err
 	}
+	past, err = p.PastNetkit(d.dp.Programs())
+	if err != nil {
+		return foreign, err.Error(), err
+	}
+	return foreign, past, nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // path is the devices on the regular path of containers' packets, and what
-// express packets would skip there. It does not change; each look at the devices
+// express packets would skip there. It does not change; each scan of the devices
 // makes another one.
 type path struct {
 	// inside lists the devices by which IP may see packets of containers, for
@@ -91,7 +91,7 @@ func (p path) passes(ifindex int) bool {
 }
 
 // changedXDP returns a device inside that has got or lost an XDP program since
-// the path was looked at, "" if there is none.
+// the path was read, "" if there is none.
 func (p path) changedXDP() (dev string) {
 	for _, inside := range p.inside {
 		for _, d := range inside {

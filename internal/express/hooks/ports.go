@@ -24,7 +24,7 @@ type Port struct {
 // do not.
 func (p *Port) Queue() string { return p.delivery.queue }
 
-// setPorts makes the hooked ports those that are wanted, and looks again at those
+// setPorts makes the hooked ports those that are wanted, and reads those again
 // that have changed. With batch, it hooks new ones in batches.
 func (h *Hooks) setPorts(want map[int]discover.Port, changed dirty, batch bool) {
 	h.unhookPorts(want)
@@ -34,7 +34,7 @@ func (h *Hooks) setPorts(want map[int]discover.Port, changed dirty, batch bool) 
 	}
 	h.hookPorts(fresh, want)
 	if wait, ok := h.backlog.wait(time.Now()); ok {
-		h.schedule.lookIn(wait)
+		h.schedule.scanIn(wait)
 	}
 }
 

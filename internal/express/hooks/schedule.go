@@ -7,17 +7,17 @@ import (
 	"github.com/scon-project/scon/internal/host/changes"
 )
 
-// lookInterval is the time between looks at all devices because some come and
-// go: where many do, one look serves dozens.
-const lookInterval = 100 * time.Millisecond
+// scanInterval is the time between scans of all devices because some come and
+// go: where many do, one scan serves dozens.
+const scanInterval = 100 * time.Millisecond
 
-// schedule decides when the devices are looked at.
+// schedule decides when the devices are scanned.
 type schedule struct {
 	dirty    dirty
 	topology bool // noted since the last Update
 	urgent   bool
-	looked   time.Time
-	due      time.Time // of a look that can wait, zero if there is none
+	scanned  time.Time
+	due      time.Time // of a scan that can wait, zero if there is none
 	timer    *time.Timer
 }
 
@@ -27,16 +27,16 @@ func newSchedule() schedule {
 	return s
 }
 
-// begin returns what has changed since the last look, when one begins.
+// begin returns what has changed since the last scan, when one begins.
 func (s *schedule) begin() (changed dirty) {
 	changed = s.dirty
-	s.dirty, s.due, s.looked = dirty{}, time.Time{}, time.Now()
+	s.dirty, s.due, s.scanned = dirty{}, time.Time{}, time.Now()
 	s.timer.Stop()
 	return changed
 }
 
-// lookIn looks at the devices after some time, or sooner if that is due.
-func (s *schedule) lookIn(after time.Duration) {
+// scanIn scans the devices after some time, or sooner if that is due.
+func (s *schedule) scanIn(after time.Duration) {
 	due := time.Now().Add(after)
 	if s.due.IsZero() || due.Before(s.due) {
 		s.due = due
@@ -44,7 +44,7 @@ func (s *schedule) lookIn(after time.Duration) {
 	}
 }
 
-// Due fires when the loop has to call Look.
+// Due fires when the loop has to call Rescan.
 func (h *Hooks) Due() <-chan time.Time { return h.schedule.timer.C }
 
 // Note takes a change of the network. The loop calls Update after a burst.
@@ -57,7 +57,7 @@ func (h *Hooks) Note(c changes.Event) {
 	s.dirty.add(c)
 }
 
-// Update looks at the devices if the changes that were noted require it, at once
+// Update scans the devices if the changes that were noted require it, at once
 // or a little later.
 func (h *Hooks) Update() {
 	s := &h.schedule
@@ -65,14 +65,14 @@ func (h *Hooks) Update() {
 	s.topology, s.urgent = false, false
 	switch {
 	case urgent:
-		h.Look()
+		h.Rescan()
 	case topology:
-		s.lookIn(time.Until(s.looked.Add(lookInterval)))
+		s.scanIn(time.Until(s.scanned.Add(scanInterval)))
 	}
 }
 
 // isUrgent reports whether packets may be forwarded wrongly until the devices
-// have been looked at. No packet goes express by a device that is new or gone.
+// have been scanned. No packet goes express by a device that is new or gone.
 func (h *Hooks) isUrgent(c changes.Event) bool {
 	if c.Kind != changes.Link && c.Kind != changes.Filter {
 		return true
@@ -83,7 +83,7 @@ func (h *Hooks) isUrgent(c changes.Event) bool {
 	return !c.Gone && (h.isHooked(c.Ifindex) || h.steering.watches(c.Ifindex) || h.path.passes(c.Ifindex))
 }
 
-// dirty is what has changed since the last look at the devices.
+// dirty is what has changed since the last scan of the devices.
 type dirty struct {
 	all     bool // anything may have
 	devices map[int]bool
@@ -101,7 +101,7 @@ func (d *dirty) add(c changes.Event) {
 	}
 }
 
-// has reports whether a port, or its bridge, has to be looked at.
+// has reports whether a port, or its bridge, has to be scanned.
 func (d dirty) has(p discover.Port) bool {
 	return d.all || d.devices[p.Index] || d.devices[p.Bridge.Index]
 }

@@ -28,7 +28,7 @@ func (s *steering) set(want []discover.Bridge, log *slog.Logger) {
 		}
 		device, err := discover.OpenDevice(b.Name, b.Index)
 		if err != nil {
-			log.Error("looking for packet steering at a bridge", "dev", b.Name, "error", err)
+			log.Error("opening a bridge to read its packet steering", "dev", b.Name, "error", err)
 			continue
 		}
 		s.bridges[b.Index] = device

@@ -49,31 +49,31 @@ func TestUppersOfPair(t *testing.T) {
 	}
 }
 
-// watchedLink counts how often it is looked at.
+// watchedLink counts how often its attributes are read.
 type watchedLink struct {
 	netlink.Device
-	looks *int
+	reads *int
 }
 
 func (w *watchedLink) Attrs() *netlink.LinkAttrs {
-	*w.looks++
+	*w.reads++
 	return &w.LinkAttrs
 }
 
-// A host with very many bridges looks at each device a few times, not for each
+// A host with very many bridges reads each device a few times, not for each
 // bridge.
 func TestUppersOfManyDevices(t *testing.T) {
 	const devices = 1000
 	var links []netlink.Link
-	looks := 0
+	reads := 0
 	for i := range devices {
-		links = append(links, &watchedLink{netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: i + 1, NetNsID: -1}}, &looks})
+		links = append(links, &watchedLink{netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: i + 1, NetNsID: -1}}, &reads})
 	}
 	above := uppersOf(links)
 	for i := range devices {
 		above.of(rules.Device{Index: i + 1})
 	}
-	if looks > 10*devices {
-		t.Errorf("%d devices were looked at %d times", devices, looks)
+	if reads > 10*devices {
+		t.Errorf("%d devices were read %d times", devices, reads)
 	}
 }

@@ -42,7 +42,7 @@ func (h *Hooks) KeptTunnels() (all []Tunnel) {
 	return all
 }
 
-// SetTunnels tells the programs which VXLAN devices may be skipped. The loop
+// SetTunnels writes for the programs which VXLAN devices may be skipped. The loop
 // calls it when the rules have changed, too.
 func (h *Hooks) SetTunnels() { h.tunnels.set(h.uplinks, h.qdiscs, h.path.xdp) }
 
@@ -64,7 +64,7 @@ func (v *tunnels) set(uplinks map[int]discover.Uplink, qdiscs map[int]string, xd
 		kept := ""
 		switch {
 		case port != 0 && port != u.TunnelPort:
-			kept = "only one port of VXLAN is looked for, and other devices use another"
+			kept = "only one port of VXLAN is supported, and other devices use another"
 		case xdp[index]:
 			kept = "an XDP program at " + u.Name
 		default:

@@ -15,7 +15,7 @@ var (
 	conentries      = metrics.Gauge("scon_conentries", "Conentries: connections that go express or are about to.")
 	conentriesLimit = metrics.Gauge("scon_conentries_limit", "The most Conentries that there may be.")
 	composed        = metrics.Counter("scon_conentries_composed_total", "Conentries composed since the daemon's start.")
-	refused         = metrics.Counter("scon_candidates_refused_total", "Connections that were looked at and stay regular, each time they were, since the daemon's start.", "reason")
+	refused         = metrics.Counter("scon_candidates_refused_total", "Connections that were checked and stay regular, each time they were, since the daemon's start.", "reason")
 
 	expressPackets   = metrics.Counter("scon_express_packets_total", "Packets that went express, of all containers, those that are gone included.")
 	expressBytes     = metrics.Counter("scon_express_bytes_total", "Bytes of express packets, from the IP header on.")

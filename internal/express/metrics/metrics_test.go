@@ -86,7 +86,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// How the process does is told, too.
+// The metrics of the process are there, too.
 func TestProcess(t *testing.T) {
 	families := write(t, metrics.Snapshot{Started: time.UnixMilli(1234567)})
 	process := func(name string) float64 {

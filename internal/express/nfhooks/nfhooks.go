@@ -103,7 +103,7 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 		all = append(all, programs...)
 	}
 	all = slices.DeleteFunc(all, func(h Hook) bool {
-		return int(h.Point) >= len(points) || families[h.Family] == "" || !h.onTheWay() || h.isKnown()
+		return int(h.Point) >= len(points) || families[h.Family] == "" || !h.isOnPath() || h.isKnown()
 	})
 	slices.SortFunc(all, func(a, b Hook) int {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String()))
@@ -111,9 +111,9 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 	return all, nil
 }
 
-// onTheWay reports whether forwarded packets pass a hook: of a bridge all of them,
+// isOnPath reports whether forwarded packets pass a hook: of a bridge all of them,
 // for a packet enters the host's IP layer, and leaves it, by the bridge's input
 // and output.
-func (h Hook) onTheWay() bool {
+func (h Hook) isOnPath() bool {
 	return h.Family == unix.NFPROTO_BRIDGE || h.Point != unix.NF_INET_LOCAL_IN && h.Point != unix.NF_INET_LOCAL_OUT
 }

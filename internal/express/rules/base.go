@@ -132,16 +132,16 @@ func pointer(d *Device) []*Device {
 
 // hooked returns those of devices, and of port if passed, at whose hook the
 // chain is registered.
-func (b *base) hooked(passesPort bool, port, devices []*Device) (met []*Device) {
+func (b *base) hooked(passesPort bool, port, devices []*Device) (found []*Device) {
 	if passesPort {
 		devices = slices.Concat(port, devices)
 	}
 	for _, d := range devices {
 		if d == nil || slices.ContainsFunc(b.devices, d.is) {
-			met = append(met, d)
+			found = append(found, d)
 		}
 	}
-	return met
+	return found
 }
 
 // is reports whether a device has a name, or one that matches "name*".
@@ -185,19 +185,19 @@ func (b *base) form(c *Conn) form {
 
 // forms calls fn for each form that packets of a connection may have at the
 // hook. fn's form is valid until it returns.
-func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
+func (b *base) forms(c *Conn, unreplied bool, fn func(*form)) {
 	f := b.form(c)
-	for _, f.family = range b.meeting(c) {
+	for _, f.family = range b.familiesOf(c) {
 		for _, reply := range []bool{false, true} {
 			f.reply, f.outward = reply, reply == c.Replies
 			for _, s := range b.stages() {
 				f.fill(s)
 				b.devicePairs(c, f.outward, func(iif, oif *Device) {
 					f.iif, f.oif = iif, oif
-					f.oneWay = false
+					f.unreplied = false
 					fn(&f)
-					if oneWay && !reply {
-						f.oneWay = true
+					if unreplied && !reply {
+						f.unreplied = true
 						fn(&f)
 					}
 				})
@@ -206,14 +206,14 @@ func (b *base) forms(c *Conn, oneWay bool, fn func(*form)) {
 	}
 }
 
-// meeting returns the families of a connection's packets that pass the chain.
-func (b *base) meeting(c *Conn) (met []family) {
+// familiesOf returns the families of a connection's packets that pass the chain.
+func (b *base) familiesOf(c *Conn) (found []family) {
 	for _, f := range c.families() {
 		if slices.Contains(b.families, f) {
-			met = append(met, f)
+			found = append(found, f)
 		}
 	}
-	return met
+	return found
 }
 
 // firstForms calls fn for each form that packets of no connection, sent by a
@@ -221,7 +221,7 @@ func (b *base) meeting(c *Conn) (met []family) {
 func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 	f := b.form(c)
 	f.first, f.firstState, f.outward = true, state, true
-	for _, f.family = range b.meeting(c) {
+	for _, f.family = range b.familiesOf(c) {
 		for _, s := range b.stages() {
 			f.fill(s)
 			b.devicePairs(c, true, func(iif, oif *Device) {
@@ -234,9 +234,9 @@ func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 
 // follow follows a connection's packets through the chain and calls hit for
 // each rule reached that judges single packets, until hit returns false.
-func (b *base) follow(c *Conn, oneWay bool, hit func(r *rule, why string) bool) {
+func (b *base) follow(c *Conn, unreplied bool, hit func(r *rule, why string) bool) {
 	m := machine{hit: hit}
-	b.forms(c, oneWay, func(f *form) {
+	b.forms(c, unreplied, func(f *form) {
 		if !m.stopped {
 			m.form, m.budget = f, maxRules
 			m.run(b.chain, 0)

@@ -67,7 +67,7 @@ func (r *rule) describe(why string) Rule {
 // decides reports whether a rule can end a packet's traversal of its chain,
 // and calls each with the chains that it can send packets to.
 func (r *rule) decides(each func(*chain)) (decides bool) {
-	look := func(all []verdict) {
+	visit := func(all []verdict) {
 		for _, v := range all {
 			decides = decides || v.kind != proceed
 			if v.target != nil {
@@ -75,10 +75,10 @@ func (r *rule) decides(each func(*chain)) (decides bool) {
 			}
 		}
 	}
-	look(r.verdicts)
+	visit(r.verdicts)
 	for _, s := range r.maps {
 		for _, e := range s.all() {
-			look(e.verdict)
+			visit(e.verdict)
 		}
 	}
 	return decides
@@ -140,11 +140,11 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 		if m.stopped {
 			return left
 		}
-		met := m.apply(r)
-		if met == no {
+		matched := m.apply(r)
+		if matched == no {
 			continue
 		}
-		certain := met == yes && len(m.verdicts) == 1
+		certain := matched == yes && len(m.verdicts) == 1
 		verdicts := m.verdicts
 		for _, v := range verdicts {
 			after := m.follow(r, v, depth)

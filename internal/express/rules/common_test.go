@@ -81,7 +81,7 @@ func TestCommonRulesetsChanged(t *testing.T) {
 		{"kube-proxy.nft", nft, "		ct state new jump cluster-ips-check", "		numgen random mod 10 0 drop", "numgen random"},
 		{"firewalld.nft", nft, "		return", "		meta length > 1000 meta mark set 1", "meta length"},
 		{"fw4.nft", nft, "		ct state vmap { established : accept, related : accept } comment", "		limit rate over 1000/second drop", "limit"},
-		{"crowdsec.nft", nft, "203.0.113.4 timeout", "		" + far + " timeout 4h,", "log"},
+		{"crowdsec.nft", nft, "203.0.113.4 timeout", "		" + remote + " timeout 4h,", "log"},
 		{"crowdsec.nft", nft, "203.0.113.4 timeout", "		" + host + " timeout 4h,", ""},
 		{"workstation.nft", nft, "		ct state established,related", "		ip saddr @flood log", "log"},
 	} {

@@ -23,7 +23,7 @@ func (c dropCase) run(t *testing.T, tool string) {
 	}
 }
 
-// sent is a flow of a container to a port far.
+// sent is a flow of a container to a port remote.
 func sent(proto uint8, port string) Flow {
 	c := outbound(proto, port)
 	return Flow{Tuple: c.Orig, Port: c.Port, Inside: c.Inside, Outside: c.Outside, Forwarded: true}
@@ -108,7 +108,7 @@ func TestXTDrops(t *testing.T) {
 		{"redirected", redirect + filterTable(drop), flow, ""},
 		{"redirected and dropped", redirect + input, flow, "drop"},
 		{"redirected, another port", redirect + filterTable(drop), sent(tcp, "80"), "drop"},
-		{"translated before a match", redirect + "*filter\n-A INPUT -j DROP\n-A FORWARD -d " + far + " -j DROP\nCOMMIT\n", flow, ""},
+		{"translated before a match", redirect + "*filter\n-A INPUT -j DROP\n-A FORWARD -d " + remote + " -j DROP\nCOMMIT\n", flow, ""},
 		{"logged in nat", "*nat\n-A PREROUTING -j LOG\nCOMMIT\n" + filterTable(drop), flow, "LOG"},
 		{"not tracked", "*raw\n-A PREROUTING -j CT --notrack\nCOMMIT\n" + filterTable("-A FORWARD -m conntrack --ctstate NEW,INVALID -j DROP"), flow, ""},
 		{"not tracked, all dropped", "*raw\n-A PREROUTING -j CT --notrack\nCOMMIT\n" + filterTable(drop), flow, "drop"},
@@ -131,7 +131,7 @@ func TestNFTDrops(t *testing.T) {
 	}
 	table := func(chains ...string) (all string) {
 		all = "table inet t {\nset allowed { type ipv4_addr; elements = { 10.0.0.1 }; }\nset banned { type ipv4_addr; flags timeout; }\n" +
-			"set seen { type ipv4_addr; flags dynamic; }\nset going { type ipv4_addr; timeout 1h; elements = { " + far + " }; }\nlimit l { rate 1/second; }\n"
+			"set seen { type ipv4_addr; flags dynamic; }\nset going { type ipv4_addr; timeout 1h; elements = { " + remote + " }; }\nlimit l { rate 1/second; }\n"
 		for _, c := range chains {
 			all += c
 		}

@@ -58,7 +58,7 @@ type form struct {
 	proto     uint8     // 0 if not known
 	reply     bool      // of conntrack's directions
 	outward   bool      // from the container
-	oneWay    bool      // of a connection without any reply yet
+	unreplied bool      // of a connection without any reply yet
 	iif, oif  *Device   // nil if not known
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
@@ -210,7 +210,7 @@ func (f *form) state() uint16 {
 		return 0
 	case f.first:
 		return f.firstState
-	case !f.oneWay:
+	case !f.unreplied:
 		return stateEstablished
 	case f.conn.Status == 0:
 		return 0
@@ -238,7 +238,7 @@ func (f *form) status() (value, mask uint32) {
 	const never = statusExpected | statusSrcNAT | statusDstNAT // changes
 	value = f.conn.Status & (never | statusConfirmed)
 	mask = never | statusConfirmed
-	if !f.oneWay {
+	if !f.unreplied {
 		value, mask = value|statusSeenReply, mask|statusSeenReply
 	}
 	return value, mask

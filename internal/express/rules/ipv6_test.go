@@ -53,7 +53,7 @@ func TestNFTOverIPv6(t *testing.T) {
 		{"another source", "ip6 saddr 2001:db8::1 log", v6, ""},
 		{"network", "ip6 daddr 2001:db8::/64 log", v6, "log"},
 		{"another network", "ip6 daddr 2001:db9::/64 log", v6, ""},
-		{"IPv4 address", "ip daddr " + far + " log", v6, ""},
+		{"IPv4 address", "ip daddr " + remote + " log", v6, ""},
 		{"IPv6 address, IPv4", "ip6 daddr " + far6 + " log", outbound(tcp, "443"), ""},
 		{"set", "ip6 daddr { " + far6 + ", 2001:db8::5 } log", v6, "log"},
 		{"family", "meta nfproto ipv6 log", v6, "log"},

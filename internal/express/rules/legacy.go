@@ -12,7 +12,7 @@ import (
 
 // The format of iptables-legacy (linux/netfilter_ipv4/ip_tables.h,
 // ip6_tables.h for IPv6). A table is one block of memory with consecutive
-// rules. Each rule has an IP part, matches, and a target. Chains begin at
+// rules. Each rule has a struct ipt_ip, matches, and a target. Chains begin at
 // known offsets, or after a rule with target ERROR, which holds their name.
 const (
 	legacyNameSize      = 32
@@ -242,7 +242,7 @@ func (p *legacyParser) fill() error {
 // rule compiles one rule; next is the offset of the one after it.
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
 	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
-	r.steps = append(r.steps, p.ipPart(e.ip))
+	r.steps = append(r.steps, p.ipMatch(e.ip))
 	var comments []string
 	for _, m := range e.matches {
 		if m.name == "comment" {
@@ -306,8 +306,8 @@ func (l *legacyForm) addresses(ip []byte) (src, dst, srcMask, dstMask []byte) {
 	return ip[:n], ip[n : 2*n], ip[2*n : 3*n], ip[3*n : 4*n]
 }
 
-// ipPart checks the IP part of a rule of iptables-legacy.
-func (l *legacyForm) ipPart(ip []byte) step {
+// ipMatch checks the addresses, protocol and devices of a rule of iptables-legacy.
+func (l *legacyForm) ipMatch(ip []byte) step {
 	inverted := func(bit byte) bool { return ip[l.inverted]&bit != 0 }
 	device := func(d *Device, name, mask int) truth {
 		if bytes.Count(ip[mask:mask+unix.IFNAMSIZ], []byte{0}) == unix.IFNAMSIZ {
@@ -340,7 +340,7 @@ func (l *legacyForm) ipPart(ip []byte) step {
 	}}
 }
 
-// ipText formats the IP part as iptables does.
+// ipText formats the addresses, protocol and devices of a rule as iptables does.
 func (l *legacyForm) ipText(ip []byte) string {
 	var words []string
 	add := func(inverted byte, option, value string) {

@@ -63,15 +63,15 @@ const (
 	xtLegacy  = "iptables-legacy-restore"
 	container = "172.17.0.2"
 	host      = "192.0.2.1" // the uplink's address
-	far       = "198.51.100.7"
+	remote    = "198.51.100.7"
 )
 
-// outbound is a connection of a container to port far, masqueraded.
+// outbound is a connection of a container to port remote, masqueraded.
 func outbound(proto uint8, port string) Conn {
 	return Conn{
 		Conn: conntrack.Conn{
-			Orig:   tuple(proto, container+":40000", far+":"+port),
-			Reply:  tuple(proto, far+":"+port, host+":40000"),
+			Orig:   tuple(proto, container+":40000", remote+":"+port),
+			Reply:  tuple(proto, remote+":"+port, host+":40000"),
 			Status: statusSeenReply | statusConfirmed | statusSrcNAT,
 		},
 		Port: Device{"veth0", 7}, Inside: []Device{{"docker0", 5}}, Outside: []Device{{"eth0", 2}},
@@ -82,15 +82,15 @@ func outbound(proto uint8, port string) Conn {
 // host's, 8080.
 func published(proto uint8, port string) Conn {
 	c := outbound(proto, port)
-	c.Orig = tuple(proto, far+":50000", host+":8080")
-	c.Reply = tuple(proto, container+":"+port, far+":50000")
+	c.Orig = tuple(proto, remote+":50000", host+":8080")
+	c.Reply = tuple(proto, container+":"+port, remote+":50000")
 	c.Status = statusSeenReply | statusConfirmed | statusDstNAT
 	c.Replies = true
 	return c
 }
 
-// oneWay is a connection without any reply.
-func oneWay(c Conn) Conn {
+// unreplied is a connection without any reply.
+func unreplied(c Conn) Conn {
 	c.Status &^= statusSeenReply
 	return c
 }

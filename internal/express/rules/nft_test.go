@@ -182,8 +182,8 @@ func TestNFTConditions(t *testing.T) {
 		{"ct status dnat", published(tcp, "80"), true},
 		{"ct status dnat", outbound(tcp, "443"), false},
 		{"ct state new", outbound(udp, "443"), false},
-		{"ct state new", oneWay(outbound(udp, "443")), true},
-		{"ct state established", oneWay(outbound(udp, "443")), true},
+		{"ct state new", unreplied(outbound(udp, "443")), true},
+		{"ct state established", unreplied(outbound(udp, "443")), true},
 		{"ct state != established", outbound(tcp, "443"), false},
 		{"ct state { related, established }", outbound(tcp, "443"), true},
 		{"ct state { related, new }", outbound(tcp, "443"), false},
@@ -316,7 +316,7 @@ func TestDeviceHooks(t *testing.T) {
 	nstest.Run(t, ns, `
 		ip link add docker0 type bridge
 		ip link add veth0 type veth peer name other
-		ip link add eth0 type veth peer name far
+		ip link add eth0 type veth peer name remote
 	`)
 	for _, c := range []struct{ family, hook, rule, why string }{
 		{"netdev", "ingress device veth0", "limit rate 1/second accept", "limit"},

@@ -39,7 +39,7 @@ type compiler struct {
 	rule  *rule
 	// comments are those of the rule and of its chain.
 	comments []string
-	// family is that of the packets that the rule matches, as far as it says
+	// family is that of the packets that the rule matches, as remote as it says
 	// so.
 	family family
 	// loaded is what the registers hold, by their first 4 bytes.
@@ -223,7 +223,7 @@ func (k *compiler) payload(e nftExpr) {
 		k.writePayload(e, base, offset, length)
 		return
 	}
-	k.load(e, unix.NFTA_PAYLOAD_DREG, length, part{base, offset, length}.source(k.family), func(m *machine, to []octet) {
+	k.load(e, unix.NFTA_PAYLOAD_DREG, length, headerField{base, offset, length}.source(k.family), func(m *machine, to []octet) {
 		m.loadPayload(base, offset, to)
 	})
 }
@@ -257,7 +257,7 @@ func (f *form) loadPayload(base uint32, offset int, to []octet) {
 func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 	const dscpAndECN = 1 // in the IP header; of IPv6, the byte before as well
 	at, _, ok := k.register(e.number(unix.NFTA_PAYLOAD_SREG), length)
-	text := part{base, offset, length}.source(k.family).text + " set"
+	text := headerField{base, offset, length}.source(k.family).text + " set"
 	if !ok || base != unix.NFT_PAYLOAD_NETWORK_HEADER || offset+length != dscpAndECN+1 {
 		k.step(needing(text, ""))
 		return
@@ -496,13 +496,13 @@ func (k *compiler) target(e nftExpr) {
 
 // keyText describes a key.
 func (k *compiler) keyText(at, length int) string {
-	var parts []string
+	var names []string
 	for i := at / 4; i < min((at+length+3)/4, len(k.loaded)); i++ {
 		if text := k.loaded[i].text; text != "" {
-			parts = append(parts, text)
+			names = append(names, text)
 		}
 	}
-	return strings.Join(parts, " . ")
+	return strings.Join(names, " . ")
 }
 
 // what names a source without the operations on it.

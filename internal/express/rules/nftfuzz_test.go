@@ -45,7 +45,7 @@ func FuzzNFTRule(f *testing.F) {
 		r := nftReader{
 			chains: map[tableKey]map[string]*chain{key: {"f": c}},
 			sets: map[tableKey]map[string]*set{key: {
-				"s":      {key: 8, parts: []int{4, 4}, flags: unix.NFT_SET_INTERVAL},
+				"s":      {key: 8, lengths: []int{4, 4}, flags: unix.NFT_SET_INTERVAL},
 				"__map0": {key: 4, flags: unix.NFT_SET_MAP, elements: []element{{low: make([]byte, 4), data: make([]byte, 4)}}},
 			}},
 		}

@@ -11,8 +11,8 @@ import (
 
 // Metadata and connection keys of nftables, and what is known of them.
 
-// part is a part of a packet.
-type part struct {
+// headerField is a range of bytes of a packet's headers.
+type headerField struct {
 	base           uint32
 	offset, length int
 }
@@ -23,7 +23,7 @@ const (
 	transport = unix.NFT_PAYLOAD_TRANSPORT_HEADER
 )
 
-var namedParts = map[part]source{
+var namedFields = map[headerField]source{
 	{link, 0, 6}:       {"ether daddr", hex},
 	{link, 6, 6}:       {"ether saddr", hex},
 	{link, 12, 2}:      {"ether type", hex},
@@ -49,8 +49,8 @@ var namedParts = map[part]source{
 	{transport, 14, 2}: {"tcp window", bigEndian},
 }
 
-// namedParts6 are those of the IPv6 header.
-var namedParts6 = map[part]source{
+// namedFields6 are those of the IPv6 header.
+var namedFields6 = map[headerField]source{
 	{network, 0, 2}:   {"ip6 dscp", hex},
 	{network, 4, 2}:   {"ip6 length", bigEndian},
 	{network, 6, 1}:   {"ip6 nexthdr", protocol},
@@ -59,11 +59,11 @@ var namedParts6 = map[part]source{
 	{network, 24, 16}: {"ip6 daddr", address},
 }
 
-// source names a part as nft does, in packets of a family.
-func (p part) source(f family) source {
-	named := namedParts
+// source names a field as nft does, in packets of a family.
+func (p headerField) source(f family) source {
+	named := namedFields
 	if f == ipv6 && p.base == network {
-		named = namedParts6
+		named = namedFields6
 	}
 	if s, ok := named[p]; ok {
 		return s

@@ -19,12 +19,12 @@ const (
 
 // set is a set or map of nftables.
 type set struct {
-	table tableKey
-	name  string
-	flags uint32
-	holds uint32 // kind of the objects in a map of such, NFT_OBJECT_*
-	key   int    // length of a key in bytes
-	parts []int  // lengths of its fields, padded to 4 bytes
+	table   tableKey
+	name    string
+	flags   uint32
+	holds   uint32 // kind of the objects in a map of such, NFT_OBJECT_*
+	key     int    // length of a key in bytes
+	lengths []int  // lengths of its fields, padded to 4 bytes
 	// judges means that look-ups have effects: elements have limits or quotas
 	// of their own.
 	judges bool
@@ -77,7 +77,7 @@ func newSet(key tableKey, a attrs) *set {
 	s.unknown = s.flags&unix.NFT_SET_EVAL != 0
 	s.expires = s.flags&unix.NFT_SET_TIMEOUT != 0
 	for _, field := range nlmsg.Attributes(a.nested(unix.NFTA_SET_DESC).get(descConcat)) {
-		s.parts = append(s.parts, (int(parseAttrs(field).number(fieldLen))+3)&^3)
+		s.lengths = append(s.lengths, (int(parseAttrs(field).number(fieldLen))+3)&^3)
 	}
 	return s
 }
@@ -174,15 +174,15 @@ func (s *set) find(key []octet) (truth, []*element) {
 	if s.unknown || len(key) != s.key {
 		return maybe.and(doubt(key)), nil
 	}
-	look := s.findEqual
+	find := s.findEqual
 	if s.bounded {
-		look = s.findInterval
+		find = s.findInterval
 	}
 	certain := yes
 	if s.expires {
 		certain = maybe
 	}
-	t, found := look(key)
+	t, found := find(key)
 	t = t.and(certain)
 	if t != yes && s.fallback != nil {
 		t, found = max(t, certain), append(found, s.fallback)
@@ -243,10 +243,10 @@ func (s *set) findEqual(key []octet) (truth, []*element) {
 
 // fields returns the lengths of a key's fields.
 func (s *set) fields() []int {
-	if len(s.parts) == 0 {
+	if len(s.lengths) == 0 {
 		return []int{s.key}
 	}
-	return s.parts
+	return s.lengths
 }
 
 // contains compares a key with an element field by field.

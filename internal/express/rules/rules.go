@@ -188,9 +188,9 @@ func (r Ruleset) PerPacket() []Rule { return r.perPacket }
 // Touches finds a rule that judges single packets and that packets of a
 // connection may reach, in either direction.
 func (r Ruleset) Touches(c Conn) (found Rule, touched bool) {
-	oneWay := c.Status != 0 && c.Status&statusSeenReply == 0
+	unreplied := c.Status != 0 && c.Status&statusSeenReply == 0
 	for _, b := range r.bases {
-		b.follow(&c, oneWay, func(hit *rule, why string) bool {
+		b.follow(&c, unreplied, func(hit *rule, why string) bool {
 			found, touched = hit.describe(why), true
 			return false
 		})

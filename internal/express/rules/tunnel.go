@@ -32,7 +32,7 @@ func (r Ruleset) TouchesTunnel(port uint16) (found Rule, touched bool) {
 // followOuter is follow for the outer packets of a tunnel, in one direction.
 func (b *base) followOuter(c *Conn, hit func(r *rule, why string) bool) {
 	f := b.form(c)
-	f.family, f.oneWay = ipv4, true
+	f.family, f.unreplied = ipv4, true
 	f.fill(translated)
 	m := machine{hit: hit, form: &f, budget: maxRules}
 	m.run(b.chain, 0)

@@ -142,7 +142,7 @@ func TestXTConditions(t *testing.T) {
 		"-m conntrack --ctdir REPLY":                      outbound(tcp, "443"),
 		"-m conntrack --ctstatus SEEN_REPLY":              outbound(tcp, "443"),
 		"-m conntrack --ctstatus ASSURED":                 outbound(tcp, "443"),
-		"-m conntrack --ctstate NEW":                      oneWay(outbound(udp, "53")),
+		"-m conntrack --ctstate NEW":                      unreplied(outbound(udp, "53")),
 		"-m state --state ESTABLISHED":                    outbound(tcp, "443"),
 		"! -s 10.0.0.0/8":                                 outbound(tcp, "443"),
 		"-s 172.16.0.0/12":                                outbound(tcp, "443"),
@@ -177,8 +177,8 @@ func TestXTSet(t *testing.T) {
 		for kind, tool := range iptables {
 			t.Run(kind+" "+compare, func(t *testing.T) {
 				ns := nstest.New(t)
-				nstest.Run(t, ns, "ipset create met hash:ip counters")
-				load(t, ns, tool, filterTable("-A FORWARD -m set --match-set met src "+compare+" -j DROP"))
+				nstest.Run(t, ns, "ipset create seen hash:ip counters")
+				load(t, ns, tool, filterTable("-A FORWARD -m set --match-set seen src "+compare+" -j DROP"))
 				rule, touched := readIn(t, ns, Options{}).Touches(outbound(tcp, "443"))
 				if touched != (why != "") || rule.Why != why {
 					t.Errorf("touched = %v by %q, want %q", touched, rule.Why, why)

@@ -1,0 +1,48 @@
+package express_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+// Another container's start makes no decision stale, and its end only as its device
+// and its bridge port go down.
+func TestFewGenerations(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	ns := nstest.New(t)
+	identified := func(want bool) func() error {
+		return func() error {
+			all := b.Status().Containers
+			for _, of := range all {
+				if of.Dev == "veth9" && (of.Name != ns || !want) {
+					return fmt.Errorf("veth9 is %q", of.Name)
+				}
+			}
+			if (len(all) == 2) != want {
+				return fmt.Errorf("%d containers", len(all))
+			}
+			return nil
+		}
+	}
+	before := b.Status().Generation
+	b.Sh(lab.Device, fmt.Sprintf(`
+		ip link add veth9 type veth peer name eth0 netns %s
+		ip link set veth9 master docker0
+		ip -n %[1]s link set eth0 up
+		ip link set veth9 up`, ns))
+	scontest.Eventually(t, "veth9 is identified", identified(true))
+	c.MustPing(10)
+	started := b.Status().Generation
+	b.Sh(lab.Device, "ip link del veth9")
+	scontest.Eventually(t, "veth9 is unhooked", identified(false))
+	ended := b.Status().Generation
+	if started != before || ended-started > 2 {
+		t.Errorf("%d generations at a start, want none; %d at an end, want 2 at most", started-before, ended-started)
+	}
+}
