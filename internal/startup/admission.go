@@ -24,7 +24,7 @@ type gates struct {
 // waiter is a container that waits for admission.
 type waiter struct {
 	container string
-	turn      chan struct{} // closed at admission
+	admitted  chan struct{} // closed at admission
 }
 
 // stuck is how long a container may be in a stage before its slot is reused: the
@@ -64,7 +64,7 @@ func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 		g.mu.Unlock()
 		return 0
 	}
-	w := &waiter{container: container, turn: make(chan struct{})}
+	w := &waiter{container: container, admitted: make(chan struct{})}
 	g.waiting[s] = append(g.waiting[s], w)
 	timeout := g.limits.Timeout - g.waited[container]
 	g.mu.Unlock()
@@ -72,7 +72,7 @@ func (g *gates) enter(s Stage, container string) (waited time.Duration) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-w.turn:
+	case <-w.admitted:
 	case <-timer.C:
 		g.proceed(s, w)
 	}
@@ -138,7 +138,7 @@ func (g *gates) callNext(s Stage) {
 		w := g.waiting[s][0]
 		g.waiting[s] = g.waiting[s][1:]
 		g.admit(s, w.container, now)
-		close(w.turn)
+		close(w.admitted)
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/devices"
 )
@@ -59,7 +60,8 @@ type Agent struct {
 
 	ctx        context.Context // ends with the agent
 	cancel     context.CancelFunc
-	rules      chan struct{} // signals that rules have changed
+	pulse      *service.Pulse // of guardRules
+	rules      chan struct{}  // signals that rules have changed
 	background sync.WaitGroup
 
 	gates  *gates
@@ -89,7 +91,7 @@ func New(o Options) (_ *Agent, err error) {
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
 		networks: make(map[string]*network), records: make(map[string]*Record),
 		owners: make(map[string]Owner), listeners: make(map[chan []api.Owner]bool), inPlace: make(map[string]uint64),
-		rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
+		pulse: service.NewPulse(), rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
 		claims: make(map[string]*cni.Conf),
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -166,7 +168,7 @@ func (a *Agent) loadNetworks() error {
 	return nil
 }
 
-// reconcileInterval is how often the agent looks for containers that ended without
+// reconcileInterval is how often the agent searches for containers that ended without
 // a DEL.
 var reconcileInterval = 30 * time.Second
 
@@ -192,9 +194,14 @@ func (a *Agent) reconcile() {
 func (a *Agent) guardRules() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
+	beat := time.NewTicker(service.PulseInterval)
+	defer beat.Stop()
 	var soon <-chan time.Time
 	for {
+		a.pulse.Beat()
 		select {
+		case <-beat.C:
+			continue
 		case <-a.ctx.Done():
 			return
 		case <-tick.C:

@@ -100,7 +100,7 @@ const (
 	faultEnv     = "SCON_TEST_FAULT"     // the step at which it kills itself
 	configEnv    = "SCON_TEST_CONFIG"    // YAML, what is below startup:
 	socketEnv    = "SCON_TEST_SOCKET"    // its name in the directory
-	reconcileEnv = "SCON_TEST_RECONCILE" // how often it looks for containers that have gone
+	reconcileEnv = "SCON_TEST_RECONCILE" // how often it searches for containers that have gone
 	patienceEnv  = "SCON_TEST_PATIENCE"  // how long it waits for another one's end
 	pauseEnv     = "SCON_TEST_PAUSE"     // directory of setPauses, for scon-cni alone
 )

@@ -206,7 +206,7 @@ func TestOVSKilled(t *testing.T) {
 	}
 }
 
-// A missing part of Open vSwitch is named in the error; DEL succeeds.
+// A missing component of Open vSwitch is named in the error; DEL succeeds.
 func TestOVSMissing(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()

@@ -187,12 +187,12 @@ func TestKilledWhileManyCome(t *testing.T) {
 		pods[i] = nstest.New(t)
 	}
 	answers := make([]answer, len(pods))
-	turns := make(chan struct{}, 8)
+	slots := make(chan struct{}, 8)
 	var all sync.WaitGroup
 	for i, pod := range pods {
 		all.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			answers[i] = b.cni("ADD", fmt.Sprint(i), netns.Path(pod), conf)
 		})
 	}

@@ -192,17 +192,17 @@ func (a *Agent) pooledName(number string) string {
 	return fmt.Sprintf("cni-scon-%d-%s", a.home, number)
 }
 
-// findMarked searches for devices without an end on the host, if look is set or a
+// findMarked searches for devices without an end on the host, if search is set or a
 // network may have some.
-func (a *Agent) findMarked(look bool) (map[string]inside, error) {
+func (a *Agent) findMarked(search bool) (map[string]inside, error) {
 	networks, err := a.store.getNetworks()
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range networks {
-		look = look || !devices.HasHost(c.Kind)
+		search = search || !devices.HasHost(c.Kind)
 	}
-	if !look {
+	if !search {
 		return nil, nil
 	}
 	return a.marked(), nil

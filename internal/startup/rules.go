@@ -55,6 +55,7 @@ func (a *Agent) keepRules() error {
 	lost, all, err := a.host.LostGroups(containers)
 	errs = append(errs, err)
 	for _, s := range lost {
+		a.pulse.Beat() // each may wait for a plugin
 		r := records[s.Host]
 		unlock := a.busy.lock(r.key)
 		if a.record(r.key) == r { // else it was removed

@@ -43,7 +43,7 @@ func Run(ctx context.Context, o service.Options) (err error) {
 		return errors.Join(err, s.close())
 	}
 	o.Logger.Info("startup is up", "agent", s.agent != nil, "docker_driver", s.driver != nil)
-	go service.NewWatchdog().Probe(ctx, s.probe)
+	go service.NewWatchdog().Probe(ctx, s.probe, s.loops()...)
 	err = attend(ctx, rules)
 	stop()
 	<-served
@@ -76,7 +76,18 @@ func (s *server) probe() error {
 	return err
 }
 
-// server is the parts of the service.
+// loops returns the pulses of the loops that restore rules.
+func (s *server) loops() (loops []*service.Pulse) {
+	if s.agent != nil {
+		loops = append(loops, s.agent.pulse)
+	}
+	if s.driver != nil {
+		loops = append(loops, s.driver.Pulse())
+	}
+	return loops
+}
+
+// server has the components of the service.
 type server struct {
 	stop    func()
 	started time.Time

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stage is a part of a container's start (Understanding Network Startup for Secure
+// Stage is a step of a container's start (Understanding Network Startup for Secure
 // Containers, section 4.1.1).
 type Stage string
 

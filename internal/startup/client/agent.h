@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The part common to scon-cni and scon-oci: one request to the agent in the startup
+ * What scon-cni and scon-oci have in common: one request to the agent in the startup
  * service, and the fallback to the program scon.
  *
  * They are C because every container waits for them: a static C program starts in a

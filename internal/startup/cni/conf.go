@@ -30,7 +30,7 @@ const (
 	OwnIPAM = "scon"
 )
 
-// Network is the part of a configuration that is common to all containers of a network.
+// Network is what a configuration has in common for all containers of a network.
 type Network struct {
 	Name string `json:"name"`
 
@@ -125,7 +125,7 @@ type Conf struct {
 	Routes    []netip.Prefix // of IPAM.Routes, in their order
 }
 
-// document is the part of a configuration beside Network.
+// document has the fields of a configuration beside Network.
 type document struct {
 	types.PluginConf
 	Socket    string          `json:"socket"`
@@ -202,7 +202,7 @@ func isInvalid(err error) bool {
 	return errors.As(err, &e) && e.Code == types.ErrInvalidNetworkConfig
 }
 
-// parseName parses a configuration that ADD refuses, as far as DEL needs it: a runtime
+// parseName parses what DEL needs of a configuration that ADD refuses: a runtime
 // sends DEL after a refused ADD, and an attachment may be older than an invalid change
 // of the file.
 func parseName(input []byte) (*Conf, error) {
@@ -230,7 +230,7 @@ func (n *Network) Digest() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// mostName limits a network's name, which is part of file names and rule comments.
+// mostName limits a network's name, which file names and rule comments contain.
 const mostName = 128
 
 // mostSocket limits the path of a unix socket.

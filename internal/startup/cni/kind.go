@@ -149,20 +149,20 @@ func (q *QoS) check() error {
 	if q == nil {
 		return nil
 	}
-	for _, way := range []struct {
+	for _, dir := range []struct {
 		name              string
 		rate, burst, peak uint64
 	}{{"ingress", q.IngressRate, q.IngressBurst, q.IngressPeak}, {"egress", q.EgressRate, q.EgressBurst, q.EgressPeak}} {
 		const least, most = 8000, 400_000_000_000
 		switch {
-		case way.rate == 0 && (way.burst != 0 || way.peak != 0):
-			return fmt.Errorf("qos.%sRate is missing: a burst or a peak needs one", way.name)
-		case way.rate != 0 && (way.rate < least || way.rate > most):
-			return fmt.Errorf("qos.%sRate is %d: want bits per second, %d..%d", way.name, way.rate, least, uint64(most))
-		case way.peak != 0 && (way.peak <= way.rate || way.peak > most):
-			return fmt.Errorf("qos.%sPeak is %d: want bits per second above the rate", way.name, way.peak)
-		case way.burst > 32<<30:
-			return fmt.Errorf("qos.%sBurst is %d: want bits, at most %d", way.name, way.burst, 32<<30)
+		case dir.rate == 0 && (dir.burst != 0 || dir.peak != 0):
+			return fmt.Errorf("qos.%sRate is missing: a burst or a peak needs one", dir.name)
+		case dir.rate != 0 && (dir.rate < least || dir.rate > most):
+			return fmt.Errorf("qos.%sRate is %d: want bits per second, %d..%d", dir.name, dir.rate, least, uint64(most))
+		case dir.peak != 0 && (dir.peak <= dir.rate || dir.peak > most):
+			return fmt.Errorf("qos.%sPeak is %d: want bits per second above the rate", dir.name, dir.peak)
+		case dir.burst > 32<<30:
+			return fmt.Errorf("qos.%sBurst is %d: want bits, at most %d", dir.name, dir.burst, 32<<30)
 		}
 	}
 	return nil

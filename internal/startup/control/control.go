@@ -152,7 +152,7 @@ type Client struct{ *api.Service }
 // Dial returns a client of the startup service at the unix socket.
 func Dial(socket string) *Client {
 	return &Client{api.Connect(api.Identity{
-		Name: "startup service", Start: "set startup.enabled in the configuration, then start it with 'scon up'",
+		Service: "startup", Name: "startup service", Start: "set startup.enabled in the configuration, then start it with 'scon up'",
 	}, socket)}
 }
 

@@ -180,23 +180,23 @@ func checkRules(a Attached) error {
 	if err != nil {
 		return fmt.Errorf("read the security group: %w", err)
 	}
-	for _, way := range []struct {
+	for _, dir := range []struct {
 		direction string
 		verdicts  *nftables.Set
 	}{{"ingress", g.ingress}, {"egress", g.egress}} {
-		if !slices.ContainsFunc(a.Network.Rules, func(r cni.Rule) bool { return r.Direction == way.direction }) {
+		if !slices.ContainsFunc(a.Network.Rules, func(r cni.Rule) bool { return r.Direction == dir.direction }) {
 			continue
 		}
-		elements, err := g.GetSetElements(way.verdicts)
+		elements, err := g.GetSetElements(dir.verdicts)
 		if err != nil {
 			return fmt.Errorf("read the security group: %w", err)
 		}
 		for _, l := range a.Leases {
 			addr := l.Address.Addr()
 			if addr.Is4() && !slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
-				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(way.direction, a.Host)), 0))
+				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(dir.direction, a.Host)), 0))
 			}) {
-				return fmt.Errorf("the container lacks its rules for %s", way.direction)
+				return fmt.Errorf("the container lacks its rules for %s", dir.direction)
 			}
 		}
 	}

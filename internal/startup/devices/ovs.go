@@ -29,7 +29,7 @@ func (ovs) routed() bool { return false }
 func (ovs) macs(s Spec) Made { return macsOf(s.Leases) }
 
 // prepare checks that the bridge exists. SCON does not make it: its uplinks and tunnels
-// are not part of a network's configuration.
+// are not in a network's configuration.
 func (o ovs) prepare(h *Host, c *cni.Conf) error {
 	if err := findSwitch(c.Bridge); err != nil {
 		return err

@@ -123,30 +123,30 @@ func chainOf(direction, host string) string {
 }
 
 func (g *group) add(s Spec) error {
-	for _, way := range []struct {
+	for _, dir := range []struct {
 		direction string
 		verdicts  *nftables.Set
 		other     uint32
 	}{{"ingress", g.ingress, source}, {"egress", g.egress, destination}} {
 		var rules []cni.Rule
 		for _, r := range s.Conf.Rules {
-			if r.Direction == way.direction {
+			if r.Direction == dir.direction {
 				rules = append(rules, r)
 			}
 		}
 		if rules == nil {
 			continue // a direction without rules is not filtered
 		}
-		chain := g.AddChain(&nftables.Chain{Name: chainOf(way.direction, s.Host), Table: g.table})
+		chain := g.AddChain(&nftables.Chain{Name: chainOf(dir.direction, s.Host), Table: g.table})
 		for _, r := range rules {
-			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(match(r, way.other), &expr.Verdict{Kind: expr.VerdictReturn})})
+			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(match(r, dir.other), &expr.Verdict{Kind: expr.VerdictReturn})})
 		}
 		g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
 		for _, l := range s.Leases {
 			if !l.Address.Addr().Is4() {
 				return fmt.Errorf("address %v: rules support IPv4 only", l.Address.Addr())
 			}
-			err := g.SetAddElements(way.verdicts, []nftables.SetElement{{
+			err := g.SetAddElements(dir.verdicts, []nftables.SetElement{{
 				Key:         l.Address.Addr().AsSlice(),
 				VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name},
 			}})

@@ -41,7 +41,7 @@ func macOf(e *Endpoint) string {
 	return randomMAC().String()
 }
 
-// makeBridge makes a network's bridge with the host's addresses, as far as they are
+// makeBridge makes a network's bridge with those of the host's addresses that are
 // missing, and enables forwarding.
 func makeBridge(n *Network) error {
 	mac, err := net.ParseMAC(n.MAC)

@@ -29,6 +29,7 @@ import (
 	"github.com/docker/go-plugins-helpers/network"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/service"
 )
 
 // Options configure a driver. All fields are required.
@@ -53,7 +54,8 @@ type Driver struct {
 	held     map[string][]holder // host ports, by endpoint
 	written  string              // fingerprint of the rules as last written
 
-	changed chan struct{} // signals that the host's rules may have changed
+	pulse   *service.Pulse // of guard
+	changed chan struct{}  // signals that the host's rules may have changed
 	stop    chan struct{}
 }
 
@@ -84,7 +86,7 @@ func New(o Options) (*Driver, error) {
 // open is New without a socket.
 func open(o Options) (_ *Driver, err error) {
 	d := &Driver{log: o.Logger, held: make(map[string][]holder), close: func() error { return nil },
-		changed: make(chan struct{}, 1), stop: make(chan struct{})}
+		pulse: service.NewPulse(), changed: make(chan struct{}, 1), stop: make(chan struct{})}
 	if d.store, err = openStore(o.Dir); err != nil {
 		return nil, err
 	}
@@ -98,6 +100,9 @@ func open(o Options) (_ *Driver, err error) {
 	}
 	return d, d.reconcile()
 }
+
+// Pulse is that of the loop that restores rules.
+func (d *Driver) Pulse() *service.Pulse { return d.pulse }
 
 // Close ends the driver. Networks stay and containers communicate, but Docker cannot
 // start containers in them until the driver runs again.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/scon-project/scon/internal/host/sysctl"
+	"github.com/scon-project/scon/internal/service"
 )
 
 // Any program with root privileges on the host can remove the driver's rules: a restart
@@ -33,10 +34,15 @@ func (d *Driver) RulesChanged() {
 
 // guard restores rules until the driver ends.
 func (d *Driver) guard() {
+	beat := time.NewTicker(service.PulseInterval)
+	defer beat.Stop()
 	var admission <-chan time.Time
 	for {
+		d.pulse.Beat()
 		var err error
 		select {
+		case <-beat.C:
+			continue
 		case <-d.stop:
 			return
 		case <-d.changed:

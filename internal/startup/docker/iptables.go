@@ -73,7 +73,7 @@ func admitBridges(ctx context.Context, command string, bridges []string) error {
 	}
 	script := admitScript(lines, bridges)
 	if isAdmitted(lines, script) {
-		return nil // to write the chain again would be a change of rules, which is followed by a look
+		return nil // to write the chain again would be a change of rules, which is followed by a scan
 	}
 	_, err = iptables(ctx, command+"-restore", script, "--noflush")
 	return err

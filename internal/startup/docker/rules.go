@@ -105,8 +105,8 @@ func (r *ruleset) add(networks []*Network) {
 	}
 }
 
-func (r *ruleset) rule(c *nftables.Chain, parts ...[]expr.Any) {
-	r.nft.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(parts...)})
+func (r *ruleset) rule(c *nftables.Chain, exprs ...[]expr.Any) {
+	r.nft.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(exprs...)})
 }
 
 var (

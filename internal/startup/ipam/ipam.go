@@ -14,7 +14,7 @@ import (
 // ErrExhausted is wrapped when every address of a set is leased.
 var ErrExhausted = errors.New("no address is free")
 
-// Range is a part of a subnet.
+// Range is a range of a subnet.
 type Range struct {
 	Subnet     netip.Prefix
 	Start, End netip.Addr // the first and the last address to lease
@@ -116,7 +116,7 @@ func (s *Space) allocate(set int) (Lease, bool) {
 	return Lease{}, false
 }
 
-// find returns the next free address of a set in turn, so that an address is reused as
+// find returns the next free address of a set, cyclically, so that an address is reused as
 // late as possible.
 func (s *Space) find(set int) (Lease, bool) {
 	ranges := s.sets[set]
@@ -127,7 +127,7 @@ func (s *Space) find(set int) (Lease, bool) {
 		}
 	}
 	addr := s.next[set]
-	for turn := 0; turn <= len(ranges); turn++ {
+	for round := 0; round <= len(ranges); round++ {
 		r := ranges[at]
 		for ; r.holds(addr); addr = addr.Next() {
 			if !s.taken[addr] && !s.cools[addr] && addr != r.Gateway {

@@ -33,7 +33,7 @@ func addresses(t *testing.T, s *Space, now time.Time, n int) (got []string) {
 	return got
 }
 
-func TestAllocateInTurn(t *testing.T) {
+func TestAllocateCyclically(t *testing.T) {
 	now := time.Now()
 	s := space(t, 0, RangeConf{Subnet: "10.0.0.0/29"}, RangeConf{Subnet: "10.0.1.0/24", RangeStart: "10.0.1.9", RangeEnd: "10.0.1.10"})
 	got := strings.Join(addresses(t, s, now, 7), " ")

@@ -27,7 +27,7 @@ func TestPressure(t *testing.T) {
 	var broken error
 	p := pressure{read: func() (time.Duration, error) { return waited, broken }}
 	now := time.Now()
-	for i, look := range []struct {
+	for i, reading := range []struct {
 		after, waited time.Duration
 		want          bool
 	}{
@@ -40,9 +40,9 @@ func TestPressure(t *testing.T) {
 		{time.Minute, 0, true}, // of another time
 		{50 * time.Millisecond, 0, false},
 	} {
-		now, waited = now.Add(look.after), waited+look.waited
-		if got := p.isHigh(now); got != look.want {
-			t.Errorf("look %d: %v", i, got)
+		now, waited = now.Add(reading.after), waited+reading.waited
+		if got := p.isHigh(now); got != reading.want {
+			t.Errorf("reading %d: %v", i, got)
 		}
 	}
 	broken = errors.New("no such file")
