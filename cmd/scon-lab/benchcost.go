@@ -88,7 +88,7 @@ func checkGuest(cmd *cobra.Command, where bench.CountOptions) error {
 	return nil
 }
 
-// newBenchCountCommand is the part of bench cost that runs in the guest.
+// newBenchCountCommand is the command of bench cost that runs in the guest.
 func newBenchCountCommand() *cobra.Command {
 	var o costOptions
 	cmd := &cobra.Command{

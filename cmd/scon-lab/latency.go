@@ -103,12 +103,12 @@ DIR/latency. It takes about ten minutes, or one with --quick.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			err := latency.MeasureFigures(ctx, dir, effort, func(part string) bench.Progress {
-				fmt.Fprintln(cmd.ErrOrStderr(), part)
+			err := latency.MeasureFigures(ctx, dir, effort, func(experiment string) bench.Progress {
+				fmt.Fprintln(cmd.ErrOrStderr(), experiment)
 				return cli.NewProgress(os.Stderr)
 			})
 			if errors.Is(err, context.Canceled) {
-				return errors.New("interrupted; complete parts are kept, and --draw draws them")
+				return errors.New("interrupted; complete experiments are kept, and --draw draws them")
 			}
 			return err
 		},

@@ -9,7 +9,8 @@
 //	                +-------------------------------+
 //
 // device is the gateway: it forwards between its uplink and its bridge with the
-// rules of Options.Rules. edge is an external machine, device's default gateway.
+// rules of Options.Rules. edge is an external machine, the paper's edge server, and
+// device's default gateway.
 // c1..cN are attached to the bridge like Docker's containers, with Docker's
 // addresses. A native process runs in device, so native is an alias of that node.
 package lab

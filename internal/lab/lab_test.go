@@ -111,30 +111,30 @@ func TestTraffic(t *testing.T) {
 	outside := netip.AddrPortFrom(EdgeAddr, 7000)
 	published := netip.AddrPortFrom(DeviceAddr, Publications(2)[0].Device)
 	direct := netip.AddrPortFrom(ContainerAddr(2), 7000)
-	type way struct {
+	type path struct {
 		name     string
 		from, to string
 		port     uint16
 		addr     netip.AddrPort
 		seen     netip.Addr // zero: it must not get through
 	}
-	out := way{"container to outside", "c1", Edge, 7000, outside, DeviceAddr}
-	native := way{"native to outside", "native", Edge, 7000, outside, DeviceAddr}
-	between := way{"container to container", "c1", "c2", 7000, direct, ContainerAddr(1)}
-	in := way{"outside to published port", Edge, "c2", 80, published, EdgeAddr}
+	out := path{"container to outside", "c1", Edge, 7000, outside, DeviceAddr}
+	native := path{"native to outside", "native", Edge, 7000, outside, DeviceAddr}
+	between := path{"container to container", "c1", "c2", 7000, direct, ContainerAddr(1)}
+	in := path{"outside to published port", Edge, "c2", 80, published, EdgeAddr}
 	notPublished := in
 	notPublished.seen = netip.Addr{}
 	for _, tc := range []struct {
 		name, rules string
-		ways        []way
+		paths       []path
 	}{
-		{"docker", RulesDocker, []way{out, native, between, in}},
-		{"none", RulesNone, []way{out, native, between, notPublished}},
-		{"file", nat, []way{out, native, between, notPublished}},
+		{"docker", RulesDocker, []path{out, native, between, in}},
+		{"none", RulesNone, []path{out, native, between, notPublished}},
+		{"file", nat, []path{out, native, between, notPublished}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := mustUp(t, Options{Prefix: prefix(t), Containers: 2, Rules: tc.rules})
-			for _, w := range tc.ways {
+			for _, w := range tc.paths {
 				seen, err := connect(l, w.from, w.to, w.port, w.addr)
 				if w.seen.IsValid() && err != nil {
 					t.Errorf("%s: %v", w.name, err)

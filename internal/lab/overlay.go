@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Values of Options.Overlay: two ways of connecting containers of several machines by
+// Values of Options.Overlay: two methods of connecting containers of several machines by
 // VXLAN. edge is the second machine.
 //
 //	flannel   c1 ── docker0 ── routes ── flannel.1 ══ VNI 1, port 8472 ══ flannel.1 ── edge, 10.244.1.1

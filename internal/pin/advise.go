@@ -97,7 +97,7 @@ func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, m
 	if least := MinRounds(len(candidates)); rounds < least {
 		return Advice{}, fmt.Errorf("%w: %d candidates need %d at least", ErrRounds, len(candidates), least)
 	}
-	if status, err := h.Look(); err != nil {
+	if status, err := h.Inspect(); err != nil {
 		return Advice{}, err
 	} else if status.Applied {
 		return Advice{}, ErrApplied
@@ -246,7 +246,7 @@ func medianRatio(ratios []float64, level float64) Ratio {
 // conclude picks the best candidate that is better and in no percentile worse.
 func (a *Advice) conclude() {
 	if a.Control.Better || a.Control.Worse {
-		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady to tell",
+		a.Why = fmt.Sprintf("doing nothing differed from itself (p50 %s, p99 %s, p99.9 %s): the machine is too unsteady for a result",
 			a.Control.P50, a.Control.P99, a.Control.P999)
 		return
 	}

@@ -75,7 +75,7 @@ func TestAdviseBest(t *testing.T) {
 	}
 }
 
-// A machine that drifts within a round tells nothing.
+// A machine that drifts within a round gives no result.
 func TestAdviseUnsteady(t *testing.T) {
 	h := fixture(t, "vm")
 	candidates, err := Candidates(capture(t, h), nil)

@@ -173,7 +173,7 @@ func TestIrqbalanceFails(t *testing.T) {
 	if _, err := h.Apply(p); !errors.Is(err, errFault) {
 		t.Fatal(err)
 	}
-	// It could not be told to forget either: the record stays for a next time.
+	// It could not be made to forget either: the record stays for a next time.
 	h.Kernel.(*fakeKernel).fail = nil
 	if _, err := h.Restore(); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestDraftIsNoRecord(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.State, ".pin.json.123"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if status, err := h.Look(); err != nil || status.Applied {
+	if status, err := h.Inspect(); err != nil || status.Applied {
 		t.Errorf("status %+v, %v", status, err)
 	}
 }
@@ -317,7 +317,7 @@ func TestRestoreAfterBoot(t *testing.T) {
 	if err := os.WriteFile(h.path("/proc/sys/kernel/random/boot_id"), []byte("another\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if status, err := h.Look(); err != nil || !status.Booted {
+	if status, err := h.Inspect(); err != nil || !status.Booted {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	if _, err := h.Restore(); err != nil {
@@ -366,7 +366,7 @@ func TestIrqbalanceSettings(t *testing.T) {
 					t.Errorf("arguments are %q, %v", now, err)
 				}
 			}
-			for range 2 { // an earlier restore may have got that far
+			for range 2 { // an earlier restore may have ended there
 				if err := h.setIrqbalance("irqbalance", before); err != nil {
 					t.Fatal(err)
 				}
@@ -400,8 +400,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Status tells what differs, and where the kernel delivers an interrupt.
-func TestLook(t *testing.T) {
+// Status says what differs, and where the kernel delivers an interrupt.
+func TestInspect(t *testing.T) {
 	h := fixture(t, "vm")
 	p, err := New(capture(t, h), Options{Policy: Single, Steer: Direct})
 	if err != nil {
@@ -410,7 +410,7 @@ func TestLook(t *testing.T) {
 	if _, err := h.Apply(p); err != nil {
 		t.Fatal(err)
 	}
-	status, err := h.Look()
+	status, err := h.Inspect()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +426,7 @@ func TestLook(t *testing.T) {
 	if err := os.WriteFile(h.path("/proc/irq/25/smp_affinity_list"), []byte("1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if status, err := h.Look(); err != nil || status.Differs != 1 || status.Settings[0].Differs != "it is 1" {
+	if status, err := h.Inspect(); err != nil || status.Differs != 1 || status.Settings[0].Differs != "it is 1" {
 		t.Errorf("%v, %+v", err, status)
 	}
 }

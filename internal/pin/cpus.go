@@ -23,8 +23,8 @@ func parseList(text string) (CPUs, error) {
 		return CPUs{}, nil
 	}
 	var ids []int
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(part, "-")
+	for item := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {
 			last = first
 		}
@@ -85,20 +85,20 @@ func (c CPUs) mask() string {
 
 // String is the set as a list.
 func (c CPUs) String() string {
-	var parts []string
+	var ranges []string
 	for i := 0; i < len(c); {
 		j := i
 		for j+1 < len(c) && c[j+1] == c[j]+1 {
 			j++
 		}
-		part := strconv.Itoa(c[i])
+		one := strconv.Itoa(c[i])
 		if j > i {
-			part += "-" + strconv.Itoa(c[j])
+			one += "-" + strconv.Itoa(c[j])
 		}
-		parts = append(parts, part)
+		ranges = append(ranges, one)
 		i = j + 1
 	}
-	return strings.Join(parts, ",")
+	return strings.Join(ranges, ",")
 }
 
 // MarshalText writes the list.

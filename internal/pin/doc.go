@@ -4,7 +4,7 @@
 //	Capture   reads the machine into a Snapshot
 //	New       makes a Plan of it: a pure function that gives a reason for each setting
 //	Apply     applies it; the previous values are on disk before the first change
-//	Look      reads back the current settings
+//	Inspect   reads back the current settings
 //	Restore   restores the previous values, also after a crash
 //	Advise    measures candidates, and recommends one that is better beyond noise
 package pin

@@ -37,7 +37,7 @@ type Namespace struct {
 	PID  int    // of a process in it, 0 if none is known
 }
 
-// Kernel is the part of the machine that has no file in /proc or /sys.
+// Kernel gives access to what has no file in /proc or /sys.
 type Kernel interface {
 	// Veths are the veth devices of a namespace.
 	Veths(netns string, others []Namespace) (map[string]Veth, error)

@@ -72,7 +72,7 @@ const (
 	fileMark = "# by 'scon pin apply'; 'scon pin restore' takes this file away"
 )
 
-// ours is our part of the file.
+// ours is the section of the file that SCON writes.
 var ours = regexp.MustCompile(`\n?(` + regexp.QuoteMeta(argsMark) + `|` + regexp.QuoteMeta(fileMark) + `)\nIRQBALANCE_ARGS="[^\n]*"\n`)
 
 // setIrqbalance adds our line to the settings, or removes it if the rest has the same

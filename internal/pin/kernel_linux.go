@@ -72,15 +72,15 @@ func (l linux) Veths(ns string, others []Namespace) (map[string]Veth, error) {
 			other, found = ns, true
 		}
 		if found {
-			l.lookAtPeer(&v, other, e.peer)
+			l.addPeer(&v, other, e.peer)
 		}
 		veths[e.name] = v
 	}
 	return veths, nil
 }
 
-// lookAtPeer adds what is known of a veth's peer.
-func (l linux) lookAtPeer(v *Veth, ns string, index int) {
+// addPeer adds what is known of a veth's peer.
+func (l linux) addPeer(v *Veth, ns string, index int) {
 	_ = netns.Do(ns, func() error {
 		link, err := netlink.LinkByIndex(index)
 		if err != nil {

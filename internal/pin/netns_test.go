@@ -14,7 +14,7 @@ import (
 )
 
 // pair is a machine that has only two namespaces, with a veth between them:
-// nothing of this machine's own is looked at or changed.
+// nothing of this machine's own is read or changed.
 //
 //	left (p0) ==== right (p0)
 func pair(t testing.TB) *Host {
@@ -109,7 +109,7 @@ func TestThreadedVeth(t *testing.T) {
 		if _, err := h.Apply(p); err != nil {
 			t.Fatal(err)
 		}
-		status, err := h.Look()
+		status, err := h.Inspect()
 		if err != nil || status.Differs > 0 {
 			t.Errorf("status %+v, %v", status, err)
 		}

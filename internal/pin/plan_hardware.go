@@ -83,8 +83,8 @@ func (p *planner) place(d Device) (cpus CPUs, why string) {
 	switch p.plan.Policy {
 	case Spread:
 		// The near ones first, then the others: each gets one before any gets two.
-		far := p.all.without(local)
-		order := append(p.byCore(local), p.byCore(far)...)
+		remote := p.all.without(local)
+		order := append(p.byCore(local), p.byCore(remote)...)
 		cpus, why = CPUs{p.least(order)}, "each queue on the next CPU, the near ones first; "+p.where(d)
 	case NUMA:
 		cpus, why = local, "all CPUs near the device; the kernel picks one of them; "+p.where(d)
@@ -121,7 +121,7 @@ func (p *planner) irq(d Device, v Vector, cpus CPUs, why string) {
 }
 
 // xps assigns to each CPU the transmit queue whose interrupt it handles; other CPUs get
-// the queues in turn.
+// the queues one after the other.
 func (p *planner) xps(d Device, placed []CPUs) {
 	if len(d.TX) < 2 || len(placed) < len(d.TX) || p.plan.Policy != Spread && p.plan.Policy != Core {
 		return
@@ -169,7 +169,7 @@ func (p *planner) threaded(d Device, placed []CPUs) {
 	p.threads(d, placed, "where the queue's interrupt comes to")
 }
 
-// threads turns a device's threads on and places them in the order of their
+// threads enables a device's threads and places them in the order of their
 // queues.
 func (p *planner) threads(d Device, placed []CPUs, why string) {
 	p.add(Setting{

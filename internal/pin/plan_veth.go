@@ -36,7 +36,7 @@ func (p *planner) threadedVeth(d Device) {
 		p.note("%s: this kernel has no threads that poll devices (Linux 5.12 and newer have)", d.title())
 		return
 	case d.Veth.Peer == "":
-		p.note("%s: its other end was not found, so its TSO cannot be turned off: 'threaded' would have no effect", d.title())
+		p.note("%s: its other end was not found, so its TSO cannot be disabled: 'threaded' would have no effect", d.title())
 		return
 	}
 	if !d.Veth.GRO {

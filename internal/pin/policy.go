@@ -38,7 +38,7 @@ var Steers = []Steer{Direct, RPS, Threaded}
 func ParsePolicy(name string) (Policy, error) { return parse("policy", name, Policies) }
 
 // ParseSteer finds a steering method by its name.
-func ParseSteer(name string) (Steer, error) { return parse("way of steering", name, Steers) }
+func ParseSteer(name string) (Steer, error) { return parse("steering method", name, Steers) }
 
 func parse[T ~string](what, name string, all []T) (T, error) {
 	if slices.Contains(all, T(name)) {

@@ -66,7 +66,7 @@ func (h *Host) removeRecord() error {
 	return syncDir(h.State)
 }
 
-// bootID tells boots apart.
+// bootID identifies a boot.
 func (h *Host) bootID() string {
 	id, _ := h.read("/proc/sys/kernel/random/boot_id")
 	return id

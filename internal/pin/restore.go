@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Restored is what became of a setting on the way back.
+// Restored is what became of a setting that was restored.
 type Restored struct {
 	Setting
 	Before string `json:"before"`

@@ -39,9 +39,9 @@ type Idle struct {
 
 // Device is a network device, or a network card of which nobody knows a device.
 type Device struct {
-	Name  string `json:"name"`            // "" if it is in no namespace that was looked into
+	Name  string `json:"name"`            // "" if it is in no namespace that was read
 	Netns string `json:"netns,omitempty"` // path, "" for this one
-	Owner string `json:"owner,omitempty"` // tells it from a later one of that name
+	Owner string `json:"owner,omitempty"` // distinguishes it from a later one of that name
 	// Address is the hardware's, as 0000:41:00.0 of PCI; "" for veths.
 	Address string `json:"address,omitempty"`
 	Driver  string `json:"driver"`
@@ -74,7 +74,7 @@ type Queue struct {
 // Veth is what decides whether a veth device is polled at all.
 type Veth struct {
 	GRO       bool   `json:"gro"`
-	Peer      string `json:"peer"` // "" if it is in no namespace that was looked into
+	Peer      string `json:"peer"` // "" if it is in no namespace that was read
 	PeerNetns string `json:"peer_netns,omitempty"`
 	PeerOwner string `json:"peer_owner,omitempty"`
 	PeerTSO   bool   `json:"peer_tso"`

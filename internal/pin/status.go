@@ -29,8 +29,8 @@ type State struct {
 	Waiting bool `json:"waiting,omitempty"`
 }
 
-// Look compares what is with what was wanted.
-func (h *Host) Look() (Status, error) {
+// Inspect compares what is with what was wanted.
+func (h *Host) Inspect() (Status, error) {
 	status := Status{Settings: []State{}}
 	r, err := h.readRecord()
 	if r == nil || err != nil {
@@ -39,7 +39,7 @@ func (h *Host) Look() (Status, error) {
 	status.Applied, status.Plan = true, &r.Plan
 	status.Booted = r.Boot != h.bootID()
 	for _, s := range r.Settings {
-		one := h.look(s)
+		one := h.inspect(s)
 		if one.Differs != "" {
 			status.Differs++
 		}
@@ -51,7 +51,7 @@ func (h *Host) Look() (Status, error) {
 	return status, nil
 }
 
-func (h *Host) look(s recorded) State {
+func (h *Host) inspect(s recorded) State {
 	state := State{Setting: s.Setting, Before: s.Before}
 	var err error
 	if state.Is, err = h.get(s.Setting); err != nil {
@@ -69,7 +69,7 @@ func (h *Host) look(s recorded) State {
 	return state
 }
 
-// within tells whether an interrupt comes to CPUs that were wanted; "" where the
+// within reports whether an interrupt comes to CPUs that were wanted; "" where the
 // kernel does not say.
 func within(effective, want string) bool {
 	if effective == "" {

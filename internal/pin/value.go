@@ -100,7 +100,7 @@ func (h *Host) setValue(s Setting, value string) error {
 	return h.withFile(s, func(path string) error { return writeFile(path, value) })
 }
 
-// setTSO turns on the features that value names, and those of TSO that it does
+// setTSO enables the features that value names, and those of TSO that it does
 // not name off.
 func (h *Host) setTSO(s Setting, value string) error {
 	features, err := h.Kernel.Features(s.Netns, s.Device)
@@ -194,7 +194,7 @@ func (h *Host) effective(s Setting) string {
 // gro is the kernel's name of it.
 const gro = "rx-gro"
 
-// isTSO tells the features of TSO by their names: there is one for each kind of
+// isTSO recognises the features of TSO by their names: there is one for each kind of
 // TCP, and newer kernels have more.
 func isTSO(feature string) bool {
 	return strings.HasPrefix(feature, "tx-tcp") && strings.HasSuffix(feature, "-segmentation")
@@ -248,7 +248,7 @@ func threadsText(threads []Thread) string {
 	return strings.Join(each, "; ")
 }
 
-// threadsValue is one part of that text.
+// threadsValue is one element of that text.
 var threadsValue = regexp.MustCompile(`^(\w+) (-?\d+)(?: on (\S+))?$`)
 
 // setThreads gives the threads of a device their priority and places; no value
@@ -264,9 +264,9 @@ func (h *Host) setThreads(s Setting, value string) error {
 	if len(threads) == 0 {
 		return errNoThread
 	}
-	parts := strings.Split(value, "; ")
+	elements := strings.Split(value, "; ")
 	for i, t := range threads {
-		m := threadsValue.FindStringSubmatch(parts[i%len(parts)])
+		m := threadsValue.FindStringSubmatch(elements[i%len(elements)])
 		if m == nil {
 			return fmt.Errorf("threads' places %q: want such as \"fifo 50 on 1/2\"", value)
 		}
@@ -295,7 +295,7 @@ func (h *Host) setThreads(s Setting, value string) error {
 	return nil
 }
 
-// sameThreads tells whether threads are as they were wanted: without places,
+// sameThreads reports whether threads are as they were wanted: without places,
 // only the priority counts, and places repeat.
 func sameThreads(now, want string) bool {
 	n, w := threadsValue.FindStringSubmatch(now), threadsValue.FindStringSubmatch(want)

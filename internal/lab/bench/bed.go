@@ -59,7 +59,7 @@ func openLab(e Experiment) (b *bed, err error) {
 		b.between, opts.Containers = true, 2
 	case e.Uplink != "":
 		b.server, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
-		// The lab's wire below a bridge looks like a container's port.
+		// The lab's wire below a bridge resembles a container's port.
 		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
 		b.server, opts.Overlay = lab.FlannelEdge, lab.OverlayFlannel

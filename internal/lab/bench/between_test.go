@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Between two containers, no native process and no uplink takes part. The result is
+// Between two containers, no native process and no uplink is used. The result is
 // found by its name when it is read.
 func TestBetween(t *testing.T) {
 	for _, p := range Paths {

@@ -17,7 +17,7 @@ const (
 	costConnections = 1000
 )
 
-// Cost counts the instructions per message for several sizes, one-way and round
+// Cost counts the instructions per message for several sizes, in one direction and round
 // trip, and those of a whole TCP connection. It is meaningful only in a guest whose
 // clock counts instructions: see CountInGuest.
 var Cost = Experiment{

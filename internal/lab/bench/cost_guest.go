@@ -207,8 +207,8 @@ func (r *guestReader) reportStep(step string) {
 	if n, _ := fmt.Sscanf(step, "%d %d", &done, &total); n < 2 || total < 1 || done < 0 || done > total {
 		return
 	}
-	parts := strings.SplitN(step, " ", 3)
-	r.progress.Step(done, total, parts[len(parts)-1])
+	fields := strings.SplitN(step, " ", 3)
+	r.progress.Step(done, total, fields[len(fields)-1])
 }
 
 func (r *guestReader) keep(line []byte) {

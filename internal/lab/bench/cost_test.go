@@ -29,7 +29,7 @@ func TestGuestProgress(t *testing.T) {
 	lines := &strings.Builder{}
 	guest := GuestOptions(2, lines).Progress
 	guest.Step(1, 4, "round 1 of 2, native udp_64")
-	lines.WriteString("something else\n" + stepMark + "nonsense\n" + stepMark + "5 4 too far\n")
+	lines.WriteString("something else\n" + stepMark + "nonsense\n" + stepMark + "5 4 beyond\n")
 	guest.Step(2, 4, "express")
 	for piece := range slices.Chunk([]byte(strings.ReplaceAll(lines.String(), "\n", "\r\n")), 7) {
 		if _, err := reader.Write(piece); err != nil {

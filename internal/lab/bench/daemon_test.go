@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -51,7 +52,7 @@ func fakeDaemon(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := api.Serve(ctx, l, api.Handler(backend)); err != nil {
+	if err := api.Serve(ctx, l, api.Handler(backend), slog.New(slog.DiscardHandler)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

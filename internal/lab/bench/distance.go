@@ -38,7 +38,7 @@ const (
 )
 
 // bounce takes about 10 ms on an idle machine.
-var bounce = cores.Bounce{Turns: 2000, Batches: 15, Patience: 10 * time.Second}
+var bounce = cores.Bounce{RoundTrips: 2000, Batches: 15, Patience: 10 * time.Second}
 
 // measureDistance has two threads pass a cache line back and forth.
 func measureDistance(a, b int) (Distance, error) {

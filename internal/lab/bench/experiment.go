@@ -5,7 +5,7 @@
 //
 //  1. An Experiment is data: modes, steps and the metrics that a step yields.
 //  2. Run builds the bed: the lab's namespaces and a traffic peer in each node.
-//  3. Each round measures every mode in turn, so that changes of the machine
+//  3. Each round measures all modes alternately, so that changes of the machine
 //     affect all modes alike.
 //  4. Before a mode the bed is prepared for it (Express starts a daemon). After
 //     each measurement, counters show which path the packets took; if it is not

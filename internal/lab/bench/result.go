@@ -28,7 +28,7 @@ type Result struct {
 	// Ratios holds the ratios of medians by "MODE/MODE" and metric.
 	Ratios map[string]map[string]Interval `json:"ratios"`
 
-	// GapClosed is, by metric, the part of the difference between container and
+	// GapClosed is, by metric, the share of the difference between container and
 	// native that express removes.
 	GapClosed map[string]Interval `json:"gap_closed,omitempty"`
 	// Spread is the interquartile range divided by the median.

@@ -54,7 +54,7 @@ func oneOfEach(_ Mode, step Step) (Sample, error) {
 	return Sample{Values: map[string]float64{step.Metrics[0].Name: 1}}, nil
 }
 
-func TestModesTakeTurns(t *testing.T) {
+func TestModesAlternate(t *testing.T) {
 	bed := &fakeBed{measure: oneOfEach}
 	result, err := runRounds(t.Context(), twoSteps, Options{Progress: quiet{}}, bed)
 	if err != nil {
@@ -164,7 +164,7 @@ func TestInterruptedRunKeepsItsSamples(t *testing.T) {
 }
 
 // Mode flowtable is measured on every kernel that supports it.
-func TestFlowtableTakesPart(t *testing.T) {
+func TestFlowtableIsMeasured(t *testing.T) {
 	for _, e := range []Experiment{Quick, Short(1), Cost} {
 		if got := e.supported(true, true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
 			t.Errorf("%s on a kernel with a flowtable: modes %v", e.Name, got)
@@ -176,7 +176,7 @@ func TestFlowtableTakesPart(t *testing.T) {
 	}
 }
 
-func TestNetkitTakesPart(t *testing.T) {
+func TestNetkitIsMeasured(t *testing.T) {
 	for _, e := range []Experiment{Quick, Cost} {
 		if with, without := e.supported(true, true), e.supported(true, false); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
 			t.Errorf("%s: modes %v on a kernel with netkit, %v on another", e.Name, with.Modes, without.Modes)

@@ -17,7 +17,7 @@ import (
 type Usage struct {
 	// Softirq is the network softirq time of all CPUs.
 	Softirq time.Duration
-	// Above is the part of Softirq that the kernel also charges to the watched
+	// Above is the share of Softirq that the kernel also charges to the watched
 	// process, because it interrupted that process.
 	Above time.Duration
 	// UplinkPackets counts both directions.

@@ -47,7 +47,7 @@ func (m *softirqMeter) Total() (time.Duration, error) {
 	return total, err
 }
 
-// read returns the time since the meter was opened, over all CPUs, and the part of
+// read returns the time since the meter was opened, over all CPUs, and the share of
 // it that interrupted the watched process.
 func (m *softirqMeter) read() (total, watched time.Duration, err error) {
 	var perCPU []softirqSoftirqTime

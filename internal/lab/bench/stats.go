@@ -77,7 +77,7 @@ func ratioOfMedians(sets ...[]float64) float64 {
 	return median(sets[0]) / median(sets[1])
 }
 
-// gapClosed is the part of the difference between the second set's median and the
+// gapClosed is the share of the difference between the second set's median and the
 // third's that the first set's removes: 0 none, 1 all.
 func gapClosed(sets ...[]float64) float64 {
 	from, to := median(sets[1]), median(sets[2])

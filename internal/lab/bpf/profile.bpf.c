@@ -56,7 +56,7 @@ struct step {
 };
 
 /* The path of one packet. */
-struct way {
+struct path {
 	__u64 skb; /* address of the packet that is followed, 0 for none */
 	__u32 length; /* number of steps; more than MAX_STEPS if some are missing */
 	__u32 pad;
@@ -65,7 +65,7 @@ struct way {
 
 /* State of the waypoints of one CPU. */
 struct lane {
-	struct way way;
+	struct path path;
 	__u64 window_ns; /* start of the window */
 	__u32 seen; /* packets at a first waypoint in this window */
 	__u32 every; /* every n-th of them is followed, from the rate of the last window
@@ -86,12 +86,12 @@ struct {
 	__type(value, struct lane);
 } lanes SEC(".maps");
 
-/* Completed paths: struct way up to the last step. The waypoints write, the profile
+/* Completed paths: struct path up to the last step. The waypoints write, the profile
  * reads; paths that do not fit are lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 22);
-} ways SEC(".maps");
+} paths SEC(".maps");
 
 struct ns_common {
 	unsigned int inum;
@@ -151,16 +151,16 @@ always_inline int begins(struct lane *lane, const struct sk_buff *skb)
 	}
 	if (lane->seen++ % lane->every || lane->taken >= quota)
 		return 0;
-	return !lane->way.skb || lane->way.skb == (__u64)skb ||
-	       now - lane->way.steps[0].entered_ns > PATIENCE;
+	return !lane->path.skb || lane->path.skb == (__u64)skb ||
+	       now - lane->path.steps[0].entered_ns > PATIENCE;
 }
 
 always_inline void begin(struct lane *lane, const struct sk_buff *skb)
 {
 	lane->begun++;
 	lane->taken++;
-	lane->way.skb = (__u64)skb;
-	lane->way.length = 0;
+	lane->path.skb = (__u64)skb;
+	lane->path.length = 0;
 }
 
 /* A softirq may interrupt and begin another path: that one then has a step of this
@@ -169,12 +169,12 @@ always_inline void pass(struct lane *lane, enum waypoint waypoint, const struct 
 			__u32 at)
 {
 	__u64 entered = bpf_ktime_get_ns();
-	__u32 i = lane->way.length++;
+	__u32 i = lane->path.length++;
 	struct step *step;
 
 	if (i >= MAX_STEPS)
 		return;
-	step = &lane->way.steps[i];
+	step = &lane->path.steps[i];
 	step->entered_ns = entered;
 	step->net = net->ns.inum;
 	step->at = at;
@@ -184,13 +184,13 @@ always_inline void pass(struct lane *lane, enum waypoint waypoint, const struct 
 
 always_inline void end(struct lane *lane)
 {
-	__u32 length = lane->way.length;
+	__u32 length = lane->path.length;
 
-	lane->way.skb = 0;
+	lane->path.skb = 0;
 	lane->ended++;
 	if (length > MAX_STEPS ||
-	    bpf_ringbuf_output(&ways, &lane->way,
-			       __builtin_offsetof(struct way, steps) +
+	    bpf_ringbuf_output(&paths, &lane->path,
+			       __builtin_offsetof(struct path, steps) +
 				       length * sizeof(struct step),
 			       BPF_RB_NO_WAKEUP))
 		lane->lost++;
@@ -198,7 +198,7 @@ always_inline void end(struct lane *lane)
 
 always_inline int followed(const struct lane *lane, const struct sk_buff *skb)
 {
-	return lane && lane->way.skb == (__u64)skb;
+	return lane && lane->path.skb == (__u64)skb;
 }
 
 always_inline int is_wire(const struct net_device *dev)
@@ -213,7 +213,7 @@ always_inline int is_wire(const struct net_device *dev)
 
 /* First waypoint of packets that a namespace sends. */
 SEC("netfilter")
-int scon_way_begins(struct bpf_nf_ctx *ctx)
+int scon_path_begins(struct bpf_nf_ctx *ctx)
 {
 	struct lane *lane = this_lane();
 
@@ -236,7 +236,7 @@ int scon_at_hook(struct bpf_nf_ctx *ctx)
 
 /* Last waypoint of packets to a namespace. */
 SEC("netfilter")
-int scon_way_ends(struct bpf_nf_ctx *ctx)
+int scon_path_ends(struct bpf_nf_ctx *ctx)
 {
 	struct lane *lane = this_lane();
 

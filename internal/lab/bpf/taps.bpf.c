@@ -9,7 +9,7 @@
  * Out:   packets of the generator, recognized by their mark, are recorded in `samples`
  *        and dropped at the last tap. All other packets pass unchanged.
  *
- * tap_in reads the clock last and tap_out first, so that their own time is not part of
+ * tap_in reads the clock last and tap_out first, so that their own time is not in
  * the latency.
  */
 #include <linux/bpf.h>

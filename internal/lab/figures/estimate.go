@@ -22,7 +22,7 @@ func ratio(source, pair string, metrics ...string) estimate {
 	}
 }
 
-// gap returns the estimate of the part of the difference between container and
+// gap returns the estimate of the share of the difference between container and
 // native that express removes.
 func gap(source string, metrics ...string) estimate {
 	return func(found results) (bench.Interval, bool) {

@@ -4,7 +4,7 @@
 //
 // A run has these steps:
 //
-//  1. The requested figures name their experiments; Check looks for the
+//  1. The requested figures name their experiments; Check searches for the
 //     programs that those need.
 //  2. Run runs one bench.Experiment after the other and writes each result to
 //     a file. It keeps the existing results of other experiments.

@@ -147,7 +147,7 @@ func TestDifferences(t *testing.T) {
 	c := claim{paper: 2, why: less("of the weather.")}
 	for want, ours := range map[string]bench.Interval{
 		"As in the paper.": exact(1.81),
-		"Not to be told apart: the paper's is within our interval.":                       {Median: 1.5, Low: 1, High: 2.5},
+		"No difference found: the paper's is within our interval.":                        {Median: 1.5, Low: 1, High: 2.5},
 		"Less than in the paper: of the weather.":                                         {Median: 1.5, Low: 1.4, High: 1.6},
 		"More than in the paper, against what we expect; mind the spread of the samples.": exact(3),
 	} {

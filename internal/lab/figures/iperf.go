@@ -165,7 +165,7 @@ func runClient(ctx context.Context, s *bench.Site, node string, server netip.Add
 	return run, err
 }
 
-// iperfReport is the part of iperf3's report that is used here.
+// iperfReport is what is used here of iperf3's report.
 type iperfReport struct {
 	Error string
 	End   struct {

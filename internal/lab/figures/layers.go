@@ -58,7 +58,7 @@ func callRatio(mode, to bench.Mode) estimate {
 	}
 }
 
-// secondLayerShare returns the part of the additional time of a container's path,
+// secondLayerShare returns the share of the additional time of a container's path,
 // compared with the native path, that the second IP layer with its Netfilter hooks
 // takes.
 func secondLayerShare(found results) (bench.Interval, bool) {

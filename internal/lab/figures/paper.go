@@ -42,14 +42,14 @@ const (
 
 // Reasons for differences that several claims share.
 const (
-	whyBothWays = "SCON here bypasses both directions and conntrack, the paper's kernel patch only the way out."
-	whySoftirq  = "the edge's share of the softirqs is in our figures, since it is the same machine."
-	whySaturate = "softirqs and sender share one CPU that is always busy, and a sender with a cheaper way sends more packets."
-	whyNoQueue  = "the paper's device is at its limit with this load and queues; this machine is not."
-	whyIPLayer  = "the container's longer way is a smaller part of the whole on this CPU, the receiver's share of which is in ours."
-	whyVeth     = "ours counts the queues at both ends of veth, too."
-	whyNative   = "express skips conntrack and Netfilter's hooks, which a native packet meets."
-	whyWakeUps  = "broker, subscriber and their wake-ups are most of the latency here, the network is the rest."
+	whyBothDirections = "SCON here bypasses both directions and conntrack, the paper's kernel patch only the outgoing one."
+	whySoftirq        = "the edge's share of the softirqs is in our figures, since it is the same machine."
+	whySaturate       = "softirqs and sender share one CPU that is always busy, and a sender with a cheaper path sends more packets."
+	whyNoQueue        = "the paper's device is at its limit with this load and queues; this machine is not."
+	whyIPLayer        = "the container's longer path is a smaller share of the whole on this CPU, the receiver's share of which is in ours."
+	whyVeth           = "ours counts the queues at both ends of veth, too."
+	whyNative         = "express skips conntrack and Netfilter's hooks, which a native packet passes."
+	whyWakeUps        = "broker, subscriber and their wake-ups are most of the latency here, the network is the rest."
 )
 
 // figures of the paper that need no other device.
@@ -78,12 +78,12 @@ var figures = []figure{
 	},
 	{
 		id: "4", title: "Where a container's packet spends its time",
-		how: "A 64-byte datagram, one way, as `scon profile` follows it; the paper follows TCP and adds up function symbols. " +
+		how: "A 64-byte datagram in one direction, as `scon profile` follows it; the paper follows TCP and adds up function symbols. " +
 			"The express bar belongs to Fig. 13.",
 		sources: []string{profileSource},
 		claims: []claim{
 			{"whole call, container/native", 2, callRatio(bench.Container, bench.Native), less(whyIPLayer)},
-			{"part of the second IP layer in what a container has more", 0.63, secondLayerShare, less(whyVeth)},
+			{"share of the second IP layer in what a container has more", 0.63, secondLayerShare, less(whyVeth)},
 		},
 	},
 	{
@@ -97,12 +97,12 @@ var figures = []figure{
 				groups: []group{{"mean", "http_mean_us"}, {"median", "http_p50_us"}}},
 		},
 		claims: []claim{
-			{"CPU, express/container", 0.81, ratio("http", expressToContainer, "http_cpu_pct"), more("nginx itself has a larger share here, which no way changes.")},
-			{"softirq CPU, express/container", 0.74, ratio("http", expressToContainer, "http_softirq_pct"), less(whyBothWays)},
-			{"CPU, gap closed", 0.25, gap("http", "http_cpu_pct"), more(whyBothWays)},
+			{"CPU, express/container", 0.81, ratio("http", expressToContainer, "http_cpu_pct"), more("nginx itself has a larger share here, which no path changes.")},
+			{"softirq CPU, express/container", 0.74, ratio("http", expressToContainer, "http_softirq_pct"), less(whyBothDirections)},
+			{"CPU, gap closed", 0.25, gap("http", "http_cpu_pct"), more(whyBothDirections)},
 			{"mean latency, container/native", 14.25, ratio("http", containerToNative, "http_mean_us"), less(whyNoQueue)},
 			{"mean latency, express/container", 0.1, ratio("http", expressToContainer, "http_mean_us"), more(whyNoQueue)},
-			{"mean latency, express/native", 1.31, ratio("http", expressToNative, "http_mean_us"), less(whyBothWays)},
+			{"mean latency, express/native", 1.31, ratio("http", expressToNative, "http_mean_us"), less(whyBothDirections)},
 		},
 	},
 	{
@@ -117,15 +117,15 @@ var figures = []figure{
 		},
 		claims: []claim{
 			{"softirq CPU, container/native", 2.2, ratio("mqtt", containerToNative, "mqtt_softirq_pct"), less(whySoftirq)},
-			{"softirq CPU, express/container", 0.76, ratio("mqtt", expressToContainer, "mqtt_softirq_pct"), less(whyBothWays)},
+			{"softirq CPU, express/container", 0.76, ratio("mqtt", expressToContainer, "mqtt_softirq_pct"), less(whyBothDirections)},
 			{"mean latency, container/native", 1.5, ratio("mqtt", containerToNative, "mqtt_mean_us"), less(whyNoQueue)},
 			{"mean latency, express/container", 0.69, ratio("mqtt", expressToContainer, "mqtt_mean_us"), more(whyNoQueue)},
-			{"mean latency, express/native", 1.05, ratio("mqtt", expressToNative, "mqtt_mean_us"), less(whyBothWays)},
+			{"mean latency, express/native", 1.05, ratio("mqtt", expressToNative, "mqtt_mean_us"), less(whyBothDirections)},
 		},
 	},
 	{
 		id: "10", title: "MQTT latency at intervals of 1 s to 1 ms",
-		how: "As Fig. 9, all on one CPU. A connection's lease sends one packet a second the regular way, " +
+		how: "As Fig. 9, all on one CPU. A connection's lease sends one packet a second by the regular path, " +
 			"so that at 1 s most of express's messages are regular.",
 		sources: []string{"intervals"},
 		panels: []panel{{id: "10", title: "MQTT latency", x: "interval", y: "us, median", source: "intervals",
@@ -148,12 +148,12 @@ var figures = []figure{
 		claims: []claim{
 			{"softirq CPU, express/container, mean of sizes", 0.81, ratio("tcp", expressToContainer, every("tcp_%d_softirq_pct")...), more(whySaturate)},
 			{"softirq CPU, express/container, 64 B", 0.74, ratio("tcp", expressToContainer, "tcp_64_softirq_pct"), more(whySaturate)},
-			{"throughput, express/container, mean of sizes", 1.2, ratio("tcp", expressToContainer, every("tcp_%d_mbps")...), more(whyBothWays)},
-			{"throughput, express/container, 512 B", 1.45, ratio("tcp", expressToContainer, "tcp_512_mbps"), more(whyBothWays)},
+			{"throughput, express/container, mean of sizes", 1.2, ratio("tcp", expressToContainer, every("tcp_%d_mbps")...), more(whyBothDirections)},
+			{"throughput, express/container, 512 B", 1.45, ratio("tcp", expressToContainer, "tcp_512_mbps"), more(whyBothDirections)},
 			{"throughput, container/native, mean of sizes", 0.6, ratio("tcp", containerToNative, every("tcp_%d_mbps")...), more(whyIPLayer)},
-			{"throughput, express/native, mean of sizes", 0.71, ratio("tcp", expressToNative, every("tcp_%d_mbps")...), more(whyBothWays)},
-			{"throughput, gap closed, mean of sizes", 0.28, gap("tcp", every("tcp_%d_mbps")...), more(whyBothWays)},
-			{"throughput, gap closed, 512 B", 0.47, gap("tcp", "tcp_512_mbps"), more(whyBothWays)},
+			{"throughput, express/native, mean of sizes", 0.71, ratio("tcp", expressToNative, every("tcp_%d_mbps")...), more(whyBothDirections)},
+			{"throughput, gap closed, mean of sizes", 0.28, gap("tcp", every("tcp_%d_mbps")...), more(whyBothDirections)},
+			{"throughput, gap closed, 512 B", 0.47, gap("tcp", "tcp_512_mbps"), more(whyBothDirections)},
 		},
 	},
 	{
@@ -165,10 +165,10 @@ var figures = []figure{
 			{id: "12b", title: "99 % latency", x: "message size (B)", y: "us", source: "roundtrips", groups: bySize("rr_%d_p99_us")},
 		},
 		claims: []claim{
-			{"mean, express/container, mean of sizes", 0.75, ratio("roundtrips", expressToContainer, every("rr_%d_mean_us")...), less(whyBothWays)},
-			{"mean, gap closed, mean of sizes", 0.49, gap("roundtrips", every("rr_%d_mean_us")...), more(whyBothWays)},
-			{"99 %, express/container, mean of sizes", 0.68, ratio("roundtrips", expressToContainer, every("rr_%d_p99_us")...), less(whyBothWays)},
-			{"99 %, gap closed, mean of sizes", 0.66, gap("roundtrips", every("rr_%d_p99_us")...), more(whyBothWays)},
+			{"mean, express/container, mean of sizes", 0.75, ratio("roundtrips", expressToContainer, every("rr_%d_mean_us")...), less(whyBothDirections)},
+			{"mean, gap closed, mean of sizes", 0.49, gap("roundtrips", every("rr_%d_mean_us")...), more(whyBothDirections)},
+			{"99 %, express/container, mean of sizes", 0.68, ratio("roundtrips", expressToContainer, every("rr_%d_p99_us")...), less(whyBothDirections)},
+			{"99 %, gap closed, mean of sizes", 0.66, gap("roundtrips", every("rr_%d_p99_us")...), more(whyBothDirections)},
 		},
 	},
 	{
@@ -189,8 +189,8 @@ var figures = []figure{
 		panels: []panel{{id: "14", title: "flow completion time", y: "us", source: "flows",
 			groups: []group{{"median", "flows_p50_us"}, {"99 %", "flows_p99_us"}}}},
 		claims: []claim{
-			{"99 %, express/container", 0.8, ratio("flows", expressToContainer, "flows_p99_us"), less(whyBothWays)},
-			{"99 %, gap closed (12 ms to 2.9 ms)", 0.76, gap("flows", "flows_p99_us"), more(whyBothWays)},
+			{"99 %, express/container", 0.8, ratio("flows", expressToContainer, "flows_p99_us"), less(whyBothDirections)},
+			{"99 %, gap closed (12 ms to 2.9 ms)", 0.76, gap("flows", "flows_p99_us"), more(whyBothDirections)},
 		},
 	},
 	{
@@ -203,8 +203,8 @@ var figures = []figure{
 		},
 		claims: []claim{
 			{"softirq CPU, express/container, mean of sizes", 0.67, ratio("udp", expressToContainer, every("udp_%d_softirq_pct")...), more(whySaturate)},
-			{"throughput, express/container, mean of sizes", 1.31, ratio("udp", expressToContainer, every("udp_%d_mbps")...), more(whyBothWays)},
-			{"throughput, gap closed, mean of sizes", 0.36, gap("udp", every("udp_%d_mbps")...), more(whyBothWays)},
+			{"throughput, express/container, mean of sizes", 1.31, ratio("udp", expressToContainer, every("udp_%d_mbps")...), more(whyBothDirections)},
+			{"throughput, gap closed, mean of sizes", 0.36, gap("udp", every("udp_%d_mbps")...), more(whyBothDirections)},
 		},
 	},
 	{

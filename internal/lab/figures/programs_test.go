@@ -55,10 +55,10 @@ func TestProgressAddsUp(t *testing.T) {
 		p.total += p.takes(len(p.steps) - 1)
 	}
 	for _, done := range []int{0, 1, 2, 3} {
-		p.part(0).Step(done, 4, "")
+		p.progressOf(0).Step(done, 4, "")
 	}
 	for _, done := range []int{0, 1} {
-		p.part(1).Step(done, 2, "")
+		p.progressOf(1).Step(done, 2, "")
 	}
 	for i, want := range []int{0, 1000, 4000, 5000, 8000, 10000} {
 		if progress.done[i] != want || progress.total[i] != 12000 {

@@ -100,7 +100,7 @@ func (c claim) difference(ours bench.Interval) string {
 	case math.Abs(distance) <= alike:
 		return "As in the paper."
 	case ours.Low <= c.paper && c.paper <= ours.High:
-		return "Not to be told apart: the paper's is within our interval."
+		return "No difference found: the paper's is within our interval."
 	case (distance > 0) == c.why.more:
 		return direction(distance) + ": " + c.why.text
 	default:

@@ -46,7 +46,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var errs []error
 	for i, s := range chosen {
-		result, err := bench.RunTraffic(ctx, plan.experiments[i], bench.Options{Progress: plan.part(i)})
+		result, err := bench.RunTraffic(ctx, plan.experiments[i], bench.Options{Progress: plan.progressOf(i)})
 		if result != nil && len(result.Samples) > 0 {
 			err = errors.Join(err, result.WriteFile(resultPath(o.Dir, s.name)))
 		}
@@ -102,13 +102,13 @@ func (p *plan) takes(i int) time.Duration {
 	return time.Duration(x.Rounds*len(x.Modes)) * sum(p.steps[i])
 }
 
-// part returns the progress of one experiment.
-func (p *plan) part(i int) bench.Progress {
-	part := partialProgress{plan: p, steps: p.steps[i], name: p.experiments[i].Name}
+// progressOf returns the progress of one experiment.
+func (p *plan) progressOf(i int) bench.Progress {
+	progress := experimentProgress{plan: p, steps: p.steps[i], name: p.experiments[i].Name}
 	for earlier := range i {
-		part.before += p.takes(earlier)
+		progress.before += p.takes(earlier)
 	}
-	return part
+	return progress
 }
 
 // profileTakes returns the estimated duration of a profile: each mode is measured
@@ -140,22 +140,22 @@ func (p lastProgress) Step(done, total int, next string) {
 // Done does nothing: Run ends the progress.
 func (lastProgress) Done() {}
 
-// partialProgress converts the steps of one experiment to time of the whole run.
-type partialProgress struct {
+// experimentProgress converts the steps of one experiment to time of the whole run.
+type experimentProgress struct {
 	*plan
 	steps  []time.Duration
 	before time.Duration // duration of the experiments before this one
 	name   string
 }
 
-func (p partialProgress) Step(done, _ int, next string) {
+func (p experimentProgress) Step(done, _ int, next string) {
 	visits, steps := done/len(p.steps), done%len(p.steps)
 	over := p.before + time.Duration(visits)*sum(p.steps) + sum(p.steps[:steps])
 	p.progress.Step(int(over.Milliseconds()), int(p.total.Milliseconds()), p.name+", "+next)
 }
 
 // Done does nothing: Run ends the progress.
-func (partialProgress) Done() {}
+func (experimentProgress) Done() {}
 
 func sum(times []time.Duration) (total time.Duration) {
 	for t := range slices.Values(times) {

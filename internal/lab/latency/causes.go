@@ -84,7 +84,7 @@ func summarizeCauses(s Samples) map[string]CauseSummary {
 	all := s.sorted(latencyNS)
 	slow := int64(quantile(all, 0.999))
 	summary := map[string]CauseSummary{}
-	met := func(name string, has func(Causes) bool) {
+	summarize := func(name string, has func(Causes) bool) {
 		var of Samples
 		c := CauseSummary{}
 		for _, p := range s.Packets {
@@ -102,9 +102,9 @@ func summarizeCauses(s Samples) map[string]CauseSummary {
 		}
 	}
 	for c := range causes {
-		met(c.String(), func(s Causes) bool { return s.Has(c) })
+		summarize(c.String(), func(s Causes) bool { return s.Has(c) })
 	}
-	met(noCause, func(s Causes) bool { return s == 0 })
+	summarize(noCause, func(s Causes) bool { return s == 0 })
 	return summary
 }
 

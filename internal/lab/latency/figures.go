@@ -42,8 +42,8 @@ var (
 	Quick = Effort{500 * time.Millisecond, 3, []int{1, 4, 64}, []int{1, 2}}
 )
 
-// parts returns the parts with their options.
-func (e Effort) parts() []struct {
+// experiments returns the experiments with their options.
+func (e Effort) experiments() []struct {
 	name string
 	o    Options
 } {
@@ -62,15 +62,15 @@ func (e Effort) parts() []struct {
 // MeasureFigures measures the paper's figures and draws them. The results go to dir
 // as JSON, the plots to dir/latency, and the tables to dir/latency.md. When ctx
 // ends, it keeps what is finished.
-func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(part string) bench.Progress) error {
-	for _, part := range e.parts() {
-		part.o.Progress = progress(part.name)
-		part.o.Dir = filepath.Join(dir, filesDir, part.name)
-		r, err := Run(ctx, part.o)
+func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(experiment string) bench.Progress) error {
+	for _, x := range e.experiments() {
+		x.o.Progress = progress(x.name)
+		x.o.Dir = filepath.Join(dir, filesDir, x.name)
+		r, err := Run(ctx, x.o)
 		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", x.name, err)
 		}
-		if err := r.WriteFile(filepath.Join(dir, part.name+".json")); err != nil {
+		if err := r.WriteFile(filepath.Join(dir, x.name+".json")); err != nil {
 			return err
 		}
 	}
@@ -80,11 +80,11 @@ func MeasureFigures(ctx context.Context, dir string, e Effort, progress func(par
 // filesDir is the folder of plots and histograms, beside the results.
 const filesDir = "latency"
 
-// summariesFile has the summaries of parts whose results are not in the folder.
+// summariesFile has the summaries of experiments whose results are not in the folder.
 const summariesFile = "latencies.json"
 
-// readParts reads the results in a folder, by the parts' names.
-func readParts(dir string) (found map[string]*Result, err error) {
+// readResults reads the results in a folder, by the experiments' names.
+func readResults(dir string) (found map[string]*Result, err error) {
 	summaries, err := bench.ReadSummaries(filepath.Join(dir, summariesFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -112,7 +112,7 @@ func readParts(dir string) (found map[string]*Result, err error) {
 // DrawFigures draws the plots and the report of the results in a folder. For
 // summaries it writes the report alone.
 func DrawFigures(dir string) error {
-	found, err := readParts(dir)
+	found, err := readResults(dir)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func writeReport(dir string, found map[string]*Result) error {
 	fmt.Fprintf(&text, "# Latencies of this machine\n\n"+
 		"Drawn by `scon latency figures` from the results beside this file; [docs/latency.md](../docs/latency.md) says how\n"+
 		"they were obtained and what the paper has instead.\n\n%s", findingsTable(found))
-	for _, part := range []struct {
+	for _, section := range []struct {
 		name, title string
 		plots       []string
 	}{
@@ -288,13 +288,13 @@ func writeReport(dir string, found map[string]*Result) error {
 		{fullNone, "At the highest rate without loss, on any CPU (Fig. 4 to 6)", []string{"5-any"}},
 		{gatewayed, "Lines of gateways, with and without SCON", []string{"-express"}},
 	} {
-		r := found[part.name]
-		fmt.Fprintf(&text, "\n## %s\n\n", part.title)
+		r := found[section.name]
+		fmt.Fprintf(&text, "\n## %s\n\n", section.title)
 		if r == nil {
 			fmt.Fprintf(&text, "Not measured yet.\n")
 			continue
 		}
-		for _, plot := range part.plots {
+		for _, plot := range section.plots {
 			if _, err := os.Stat(plotFile(dir, plot)); err == nil {
 				fmt.Fprintf(&text, "![%s](%s/fig%s.png)\n", strings.TrimPrefix(plot, "-"), filesDir, plot)
 			}

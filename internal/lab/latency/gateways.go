@@ -31,9 +31,9 @@ func (m *measurement) openGateways(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for hop := 1; hop <= n; hop++ {
-			if err := l.Do(topology.Hop(hop), makeGateway); err != nil {
-				return fmt.Errorf("make %s a gateway: %w", topology.Hop(hop), err)
+		for i := 1; i <= n; i++ {
+			if err := l.Do(topology.Forwarder(i), makeGateway); err != nil {
+				return fmt.Errorf("make %s a gateway: %w", topology.Forwarder(i), err)
 			}
 		}
 		// SCON checks its devices for other programs: the last tap is therefore
@@ -47,14 +47,14 @@ func (m *measurement) openGateways(ctx context.Context) error {
 		m.undo = append(m.undo, ln.close)
 		plain := &mode{name: modeName(n), nodes: n, rate: m.Rate, line: ln}
 		express := &mode{name: modeName(n) + expressSuffix, nodes: n, rate: m.Rate, line: ln}
-		d := &daemons{lab: l, hops: n}
+		d := &daemons{lab: l, gateways: n}
 		express.enter, express.leave, express.share = d.start, d.stop, d.share
 		m.modes = append(m.modes, plain, express)
 	}
 	return nil
 }
 
-// makeGateway turns the calling thread's namespace into a Docker host: packets from
+// makeGateway makes the calling thread's namespace a Docker host: packets from
 // the left cross a bridge, and Docker's rules filter and translate them.
 func makeGateway() error {
 	left, err := netlink.LinkByName(topology.Left)
@@ -104,9 +104,9 @@ func makeGateway() error {
 
 // daemons are SCON's daemons in the gateways of a line.
 type daemons struct {
-	lab     *topology.Lab
-	hops    int
-	running []*bench.Daemon
+	lab      *topology.Lab
+	gateways int
+	running  []*bench.Daemon
 }
 
 // atOnce is the number of daemons that are started at the same time.
@@ -115,12 +115,12 @@ const atOnce = 4
 // start starts the daemons and waits until the express path is active in all of
 // them.
 func (d *daemons) start(ctx context.Context) error {
-	d.running = make([]*bench.Daemon, d.hops)
+	d.running = make([]*bench.Daemon, d.gateways)
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for i := range d.hops {
+	for i := range d.gateways {
 		group.Go(func() (err error) {
-			d.running[i], err = bench.StartDaemon(ctx, d.lab.Path(topology.Hop(i+1)), topology.Left, topology.Right)
+			d.running[i], err = bench.StartDaemon(ctx, d.lab.Path(topology.Forwarder(i+1)), topology.Left, topology.Right)
 			return err
 		})
 	}

@@ -82,18 +82,18 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// Every part of the figures can be measured.
+// Every experiment of the figures can be measured.
 func TestEffortsAreWhole(t *testing.T) {
 	for _, e := range []Effort{Quick, Full} {
 		names := map[string]bool{}
-		for _, p := range e.parts() {
+		for _, p := range e.experiments() {
 			names[p.name] = true
 			if p.o.Duration <= 0 || p.o.Repeats < 3 || len(p.o.Nodes) < 2 {
 				t.Errorf("%s: %+v", p.name, p.o)
 			}
 		}
 		if len(names) != 4 {
-			t.Errorf("parts %v", names)
+			t.Errorf("experiments %v", names)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type Probe struct {
 }
 
 // OpenProbe builds a line, and removes lines that killed processes have left. The
-// purpose, a word, is part of the namespaces' names. The packets are sent on the
+// purpose, a word, is in the namespaces' names. The packets are sent on the
 // last CPU.
 func OpenProbe(ctx context.Context, purpose string, nodes int, rate float64, duration time.Duration) (_ *Probe, err error) {
 	if os.Geteuid() != 0 {

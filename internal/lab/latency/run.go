@@ -283,7 +283,7 @@ const rampPackets = 2 << 20
 // rampSteps is the typical number of steps of a ramp, for the progress.
 const rampSteps = 40
 
-// rounds measures the modes in turn in every round, so that changes of the machine
+// rounds measures the modes alternately in every round, so that changes of the machine
 // affect all modes alike.
 func (m *measurement) rounds(ctx context.Context) error {
 	m.total = m.Repeats * len(m.modes)

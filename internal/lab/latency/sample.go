@@ -42,7 +42,7 @@ type Samples struct {
 // the line, which takes one packet at a time. A delayed packet therefore also
 // delays the packets that become due meanwhile, as in an open network, although the
 // generator was blocked as well. Delays of the generator itself do not count. A
-// line that accepts packets while others are under way needs no queue.
+// line that accepts packets while others are in flight needs no queue.
 func evaluate(s Schedule, g sent, raw []sample, softirqd map[uint32]bool) Samples {
 	r := Samples{Schedule: s, Skipped: g.Skipped}
 	var free, lastOut int64 = math.MinInt64, math.MinInt64

@@ -40,7 +40,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 
 // causeTable shows the causes of delay in each mode.
 func (r *Result) causeTable() string {
-	rows := [][]string{{"on the way, or before the packet waited for; worst round: packets (of the slowest 0.1 %), their median us", "none"}}
+	rows := [][]string{{"cause, of the packet or of one that it waited for; worst round: packets (of the slowest 0.1 %), their median us", "none"}}
 	for c := range causes {
 		if !slices.Contains(r.NotAvailable, c.String()) {
 			rows[0] = append(rows[0], c.String())
@@ -53,9 +53,9 @@ func (r *Result) causeTable() string {
 		}
 		row := []string{mode}
 		for _, name := range rows[0][1:] {
-			c, met := d.Causes[name]
+			c, found := d.Causes[name]
 			cell := "-"
-			if met {
+			if found {
 				cell = fmt.Sprintf("%d (%d), %s", c.Packets, c.Slowest, number(c.P50US))
 			}
 			row = append(row, cell)
@@ -74,7 +74,7 @@ func (r *Result) footnotes() []string {
 		fmt.Sprintf("%s, Linux %s; %d rounds of %.3g s in %.0f s, modes interleaved; %s; %d byte frames; pin: %s.",
 			r.Machine, r.Kernel, r.Rounds, r.DurationS, r.Seconds, lineText[r.Line], r.FrameBytes, r.Pin),
 		"Medians of the rounds ± distance of their quartiles, the highest max, sums of the packets.",
-		"Skipped packets never were on the line: the generator was too far behind.",
+		"Skipped packets were never sent: the generator was too late.",
 		fmt.Sprintf("CPUs before: %s; after: %s. %s.", r.Distance.Before, r.Distance.After, capitalize(strings.Join(r.Notes, "; "))),
 		fmt.Sprintf("The taps cost a packet %.0f + %.0f ns.", r.TapCost.InNS, r.TapCost.OutNS),
 	}

@@ -446,7 +446,7 @@ type stopper struct{ stop func() }
 func (s stopper) Step(int, int, string) { time.AfterFunc(100*time.Millisecond, s.stop) }
 func (stopper) Done()                   {}
 
-func TestRunStopsWhenItIsTold(t *testing.T) {
+func TestRunStopsOnCancel(t *testing.T) {
 	open(t, 1)
 	check := nstest.Left(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -20,8 +20,8 @@ import (
 // executable calls ServeBroker.
 var brokerArgs = []string{"pipe", "broker"}
 
-// memoryLimit of the broker. The half of each container is enough for the smallest
-// rings of all connections, and for larger rings of some.
+// memoryLimit of the broker. It is enough for the smallest rings of all
+// connections, and for larger rings of some.
 const memoryLimit = 2 << 30
 
 // ServeBroker runs a broker for the bench alone, in a process of its own, so that
@@ -29,7 +29,7 @@ const memoryLimit = 2 << 30
 // when in ends.
 func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	b, err := pipe.New(pipe.Options{
-		Socket: socket, MemoryLimit: memoryLimit, Copier: copier.New(""),
+		Socket: socket, MemoryLimit: memoryLimit, Share: 100, Copier: copier.New(""),
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -2,7 +2,7 @@ package profile
 
 import "time"
 
-// own returns the waypoints' own part of the time between two waypoints of this
+// own returns the waypoints' own share of the time between two waypoints of this
 // kind.
 func (c Cost) own(s step) float64 {
 	if s.Waypoint == waypointWaypointWAYPOINT_HOOK {
@@ -11,7 +11,7 @@ func (c Cost) own(s step) float64 {
 	return c.TracepointNS
 }
 
-// between returns the waypoints' own part of the time between two waypoints: half
+// between returns the waypoints' own share of the time between two waypoints: half
 // of it is the end of the first, half the beginning of the second.
 func (c Cost) between(a, b step) float64 { return (c.own(a) + c.own(b)) / 2 }
 
@@ -41,7 +41,7 @@ func (c Cost) spent(counted Cost) time.Duration {
 	return time.Duration(float64(counted.Runs)*c.PassNS + float64(counted.Begun)*c.FollowedNS)
 }
 
-// finish records the cost of the measurement. Waypoints were attached for part of
+// finish records the cost of the measurement. Waypoints were attached for some of
 // the time.
 func (p *Profile) finish(w *waypoints, cost Cost, paths [][]step, attached, whole time.Duration) error {
 	counted, err := w.count()

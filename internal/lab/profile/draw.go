@@ -44,7 +44,7 @@ var shades = []struct {
 	{"", color.RGBA{0x5a, 0x5a, 0x5a, 0xff}},
 }
 
-// restOfCall is the frame of the part of the call that no layer accounts for.
+// restOfCall is the frame of that time of the call that no layer accounts for.
 var restOfCall = color.RGBA{0xa0, 0xa0, 0xa0, 0xff}
 
 // shadesOf returns the colours of layers: within a kind, each is lighter than the

@@ -28,7 +28,7 @@ const warmUp = 50
 
 // LabOptions are the options of Lab.
 type LabOptions struct {
-	// Modes to measure in turn.
+	// Modes to measure alternately.
 	Modes []bench.Mode
 	// Rounds; every round measures each mode once.
 	Rounds int
@@ -138,17 +138,17 @@ func layBed(stage *bench.Stage, mode bench.Mode) (*bed, error) {
 	return b, nil
 }
 
-// parts of a visit.
-var parts = []string{"layers", "end to end", "calls"}
+// phases of a visit.
+var phases = []string{"layers", "end to end", "calls"}
 
 // run measures all rounds.
 func (m *labMeasurement) run(ctx context.Context) error {
-	total := m.Rounds * len(m.beds) * len(parts)
+	total := m.Rounds * len(m.beds) * len(phases)
 	for round := range m.Rounds {
 		for i, b := range m.beds {
-			done := (round*len(m.beds) + i) * len(parts)
-			report := func(part int) {
-				m.Progress.Step(done+part, total, fmt.Sprintf("round %d of %d, %s: %s", round+1, m.Rounds, b.mode.Name, parts[part]))
+			done := (round*len(m.beds) + i) * len(phases)
+			report := func(phase int) {
+				m.Progress.Step(done+phase, total, fmt.Sprintf("round %d of %d, %s: %s", round+1, m.Rounds, b.mode.Name, phases[phase]))
 			}
 			err := m.visit(ctx, b, report)
 			if ctx.Err() != nil {
@@ -164,7 +164,7 @@ func (m *labMeasurement) run(ctx context.Context) error {
 
 // visit measures a mode with all waypoints, with those at the ends, and without
 // any.
-func (m *labMeasurement) visit(ctx context.Context, b *bed, report func(part int)) (err error) {
+func (m *labMeasurement) visit(ctx context.Context, b *bed, report func(phase int)) (err error) {
 	report(0)
 	defer func() { err = errors.Join(err, m.stage.Leave()) }()
 	if err := m.stage.Enter(ctx, b.mode); err != nil {

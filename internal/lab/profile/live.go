@@ -34,7 +34,7 @@ type LiveOptions struct {
 	Container string
 	// Duration of the measurement.
 	Duration time.Duration
-	// Progress receives the elapsed part of the duration.
+	// Progress receives the elapsed time.
 	Progress bench.Progress
 }
 
@@ -163,7 +163,7 @@ func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost
 			return nil
 		}
 		o.Progress.Step(int(100*since.Sub(started)/o.Duration), 100, "watch "+v.name)
-		if err := v.look(ctx, min(left, watch), w); err != nil {
+		if err := v.observe(ctx, min(left, watch), w); err != nil {
 			return err
 		}
 		v.attached += time.Since(since)
@@ -182,8 +182,8 @@ func (v *view) watch(ctx context.Context, o LiveOptions, w *waypoints, cost Cost
 	}
 }
 
-// look attaches the waypoints for a moment.
-func (v *view) look(ctx context.Context, d time.Duration, w *waypoints) error {
+// observe attaches the waypoints for a moment.
+func (v *view) observe(ctx context.Context, d time.Duration, w *waypoints) error {
 	if err := w.attach(v.stations); err != nil {
 		return err
 	}

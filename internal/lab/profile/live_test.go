@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// look watches container 1 of a lab for a while.
-func look(ctx context.Context, b *scontest.Bed, d time.Duration) (p *Profile, err error) {
+// observe profiles container 1 of a lab for a while.
+func observe(ctx context.Context, b *scontest.Bed, d time.Duration) (p *Profile, err error) {
 	err = netns.Do(b.Node(lab.Device), func() error {
 		p, err = Live(ctx, LiveOptions{Container: lab.Port(1), Duration: d, Progress: quiet{}})
 		return err
@@ -41,7 +41,7 @@ func TestLiveContainer(t *testing.T) {
 	c := b.Outgoing("udp", 1)
 	requests := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
 	replies := scontest.SendNumbers(t, c.Server, c.Client, 1, time.Millisecond)
-	p, err := look(t.Context(), b, 500*time.Millisecond)
+	p, err := observe(t.Context(), b, 500*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestLiveContainer(t *testing.T) {
 
 	b.Up()
 	c.WaitExpress(nil)
-	p, err = look(t.Context(), b, 500*time.Millisecond)
+	p, err = observe(t.Context(), b, 500*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestLiveEndsWithoutATrace(t *testing.T) {
 		}
 		cancel()
 	}()
-	p, err := look(ctx, b, time.Minute)
+	p, err := observe(ctx, b, time.Minute)
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted, it ended with %v", err)
 	}
@@ -145,7 +145,7 @@ func TestLiveEndsWithoutATrace(t *testing.T) {
 func TestLiveWithoutTraffic(t *testing.T) {
 	needWaypoints(t)
 	b := scontest.New(t, scontest.Layout{})
-	p, err := look(t.Context(), b, 50*time.Millisecond)
+	p, err := observe(t.Context(), b, 50*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "no packet between container ") {
 		t.Errorf("error %v, want one about no packet", err)
 	}

@@ -11,7 +11,7 @@
 //     is pinned: the kernel removes them however this process ends.
 //  3. The BPF programs follow some packets, one at a time on each CPU, and
 //     report their paths: a list of steps with the time of each.
-//  4. A map of the namespaces turns steps into points ("bridge received"), and
+//  4. A map of the namespaces translates steps into points ("bridge received"), and
 //     the stretch between two points into a layer ("bridge").
 //  5. summarize selects the most frequent path, and of its packets the middle
 //     half by total time. Each layer is its mean over these packets, so that
@@ -94,7 +94,7 @@ type RuleCost struct {
 
 // Cost is the cost of measuring.
 type Cost struct {
-	// HookNS and TracepointNS are the waypoints' own part of the time between two
+	// HookNS and TracepointNS are the waypoints' own share of the time between two
 	// waypoints, which does not include their bodies. It is subtracted from the
 	// layers.
 	HookNS       float64 `json:"hook_ns"`

@@ -76,7 +76,7 @@ func (r RuleCost) samePlace(other RuleCost) bool {
 }
 
 // layerNames returns the names of all layers, in the order in which packets cross
-// them as far as the paths agree. The longest path determines the order.
+// them where the paths agree. The longest path determines the order.
 func layerNames(paths []Path) (names []string) {
 	paths = slices.Clone(paths)
 	slices.SortStableFunc(paths, func(a, b Path) int { return len(b.Layers) - len(a.Layers) })

@@ -8,7 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
-// survey looks up the devices of a site and the functions at its hooks. A device
+// survey finds the devices of a site and the functions at its hooks. A device
 // whose place is "" has the site's place.
 func (s *site) survey(placeOf func(dev string) place) error {
 	return netns.Do(s.netns, func() (err error) {

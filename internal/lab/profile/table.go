@@ -47,10 +47,10 @@ func (p *Profile) tables() string {
 	}
 	row("quartiles' distance", func(path Path) string { return percent(path.Spread) })
 	row("packets followed", func(path Path) string { return fmt.Sprint(path.Packets) })
-	row("of them this way", func(path Path) string { return percent(path.Share) })
+	row("of them by this path", func(path Path) string { return percent(path.Share) })
 	text := markdown(rows)
 	if len(p.Rules) > 0 {
-		rules := [][]string{{"rules of the host, the dearest first", "us", "of the way"}}
+		rules := [][]string{{"rules of the host, the dearest first", "us", "of the path"}}
 		for _, r := range p.Rules {
 			rules = append(rules, []string{
 				r.Hook + ": " + strings.Join(r.Chains, ", "), micros(r.NS), fmt.Sprintf("%s of %s", percent(r.Share), r.Path),
@@ -66,7 +66,7 @@ func (p *Profile) footnote() string {
 	c := p.Cost
 	lines := []string{
 		fmt.Sprintf("%s, Linux %s; %.0f s.", p.Machine, p.Kernel, p.Seconds),
-		fmt.Sprintf("Each way is the mean of the middle half of its packets. %.0f ns a hook and %.0f ns a tracepoint are the waypoints' own and left out.",
+		fmt.Sprintf("Each path is the mean of the middle half of its packets. %.0f ns a hook and %.0f ns a tracepoint are the waypoints' own and left out.",
 			c.HookNS, c.TracepointNS),
 		fmt.Sprintf("Measuring held up a followed packet by %s us, any other by %.0f ns a waypoint: %s of one CPU in all; the waypoints were there for %s of the time.",
 			micros(c.FollowedNS), c.PassNS, percent(c.CPUShare), percent(c.AttachedShare)),

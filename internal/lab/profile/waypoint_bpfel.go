@@ -14,8 +14,8 @@ import (
 )
 
 type waypointLane struct {
-	_   structs.HostLayout
-	Way struct {
+	_    structs.HostLayout
+	Path struct {
 		_      structs.HostLayout
 		Skb    uint64
 		Length uint32
@@ -57,19 +57,19 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	waypointMapLanes          = "lanes"
-	waypointMapWays           = "ways"
-	waypointProgSconAtHook    = "scon_at_hook"
-	waypointProgSconQueue     = "scon_queue"
-	waypointProgSconReceive   = "scon_receive"
-	waypointProgSconRx        = "scon_rx"
-	waypointProgSconStart     = "scon_start"
-	waypointProgSconWayBegins = "scon_way_begins"
-	waypointProgSconWayEnds   = "scon_way_ends"
-	waypointProgSconXmit      = "scon_xmit"
-	waypointVarQuota          = "quota"
-	waypointVarWireNet        = "wire_net"
-	waypointVarWires          = "wires"
+	waypointMapLanes           = "lanes"
+	waypointMapPaths           = "paths"
+	waypointProgSconAtHook     = "scon_at_hook"
+	waypointProgSconPathBegins = "scon_path_begins"
+	waypointProgSconPathEnds   = "scon_path_ends"
+	waypointProgSconQueue      = "scon_queue"
+	waypointProgSconReceive    = "scon_receive"
+	waypointProgSconRx         = "scon_rx"
+	waypointProgSconStart      = "scon_start"
+	waypointProgSconXmit       = "scon_xmit"
+	waypointVarQuota           = "quota"
+	waypointVarWireNet         = "wire_net"
+	waypointVarWires           = "wires"
 )
 
 // loadWaypoint returns the embedded CollectionSpec for waypoint.
@@ -114,14 +114,14 @@ type waypointSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type waypointProgramSpecs struct {
-	SconAtHook    *ebpf.ProgramSpec `ebpf:"scon_at_hook"`
-	SconQueue     *ebpf.ProgramSpec `ebpf:"scon_queue"`
-	SconReceive   *ebpf.ProgramSpec `ebpf:"scon_receive"`
-	SconRx        *ebpf.ProgramSpec `ebpf:"scon_rx"`
-	SconStart     *ebpf.ProgramSpec `ebpf:"scon_start"`
-	SconWayBegins *ebpf.ProgramSpec `ebpf:"scon_way_begins"`
-	SconWayEnds   *ebpf.ProgramSpec `ebpf:"scon_way_ends"`
-	SconXmit      *ebpf.ProgramSpec `ebpf:"scon_xmit"`
+	SconAtHook     *ebpf.ProgramSpec `ebpf:"scon_at_hook"`
+	SconPathBegins *ebpf.ProgramSpec `ebpf:"scon_path_begins"`
+	SconPathEnds   *ebpf.ProgramSpec `ebpf:"scon_path_ends"`
+	SconQueue      *ebpf.ProgramSpec `ebpf:"scon_queue"`
+	SconReceive    *ebpf.ProgramSpec `ebpf:"scon_receive"`
+	SconRx         *ebpf.ProgramSpec `ebpf:"scon_rx"`
+	SconStart      *ebpf.ProgramSpec `ebpf:"scon_start"`
+	SconXmit       *ebpf.ProgramSpec `ebpf:"scon_xmit"`
 }
 
 // waypointMapSpecs contains maps before they are loaded into the kernel.
@@ -129,7 +129,7 @@ type waypointProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type waypointMapSpecs struct {
 	Lanes *ebpf.MapSpec `ebpf:"lanes"`
-	Ways  *ebpf.MapSpec `ebpf:"ways"`
+	Paths *ebpf.MapSpec `ebpf:"paths"`
 }
 
 // waypointVariableSpecs contains global variables before they are loaded into the kernel.
@@ -162,13 +162,13 @@ func (o *waypointObjects) Close() error {
 // It can be passed to loadWaypointObjects or ebpf.CollectionSpec.LoadAndAssign.
 type waypointMaps struct {
 	Lanes *ebpf.Map `ebpf:"lanes"`
-	Ways  *ebpf.Map `ebpf:"ways"`
+	Paths *ebpf.Map `ebpf:"paths"`
 }
 
 func (m *waypointMaps) Close() error {
 	return _WaypointClose(
 		m.Lanes,
-		m.Ways,
+		m.Paths,
 	)
 }
 
@@ -185,25 +185,25 @@ type waypointVariables struct {
 //
 // It can be passed to loadWaypointObjects or ebpf.CollectionSpec.LoadAndAssign.
 type waypointPrograms struct {
-	SconAtHook    *ebpf.Program `ebpf:"scon_at_hook"`
-	SconQueue     *ebpf.Program `ebpf:"scon_queue"`
-	SconReceive   *ebpf.Program `ebpf:"scon_receive"`
-	SconRx        *ebpf.Program `ebpf:"scon_rx"`
-	SconStart     *ebpf.Program `ebpf:"scon_start"`
-	SconWayBegins *ebpf.Program `ebpf:"scon_way_begins"`
-	SconWayEnds   *ebpf.Program `ebpf:"scon_way_ends"`
-	SconXmit      *ebpf.Program `ebpf:"scon_xmit"`
+	SconAtHook     *ebpf.Program `ebpf:"scon_at_hook"`
+	SconPathBegins *ebpf.Program `ebpf:"scon_path_begins"`
+	SconPathEnds   *ebpf.Program `ebpf:"scon_path_ends"`
+	SconQueue      *ebpf.Program `ebpf:"scon_queue"`
+	SconReceive    *ebpf.Program `ebpf:"scon_receive"`
+	SconRx         *ebpf.Program `ebpf:"scon_rx"`
+	SconStart      *ebpf.Program `ebpf:"scon_start"`
+	SconXmit       *ebpf.Program `ebpf:"scon_xmit"`
 }
 
 func (p *waypointPrograms) Close() error {
 	return _WaypointClose(
 		p.SconAtHook,
+		p.SconPathBegins,
+		p.SconPathEnds,
 		p.SconQueue,
 		p.SconReceive,
 		p.SconRx,
 		p.SconStart,
-		p.SconWayBegins,
-		p.SconWayEnds,
 		p.SconXmit,
 	)
 }

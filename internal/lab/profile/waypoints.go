@@ -78,7 +78,7 @@ func load(o loading) (w *waypoints, err error) {
 	if err := spec.LoadAndAssign(&w.objects, nil); err != nil {
 		return nil, explain(fmt.Errorf("load the waypoints: %w", err), features.HaveProgramType(ebpf.Netfilter))
 	}
-	if w.reader, err = ringbuf.NewReader(w.objects.Ways); err != nil {
+	if w.reader, err = ringbuf.NewReader(w.objects.Paths); err != nil {
 		return nil, errors.Join(err, w.objects.Close())
 	}
 	return w, nil
@@ -137,7 +137,7 @@ func (w *waypoints) attachTracepoints() error {
 
 func (w *waypoints) attachStation(s station) error {
 	program := map[role]*ebpf.Program{
-		passing: w.objects.SconAtHook, beginning: w.objects.SconWayBegins, ending: w.objects.SconWayEnds,
+		passing: w.objects.SconAtHook, beginning: w.objects.SconPathBegins, ending: w.objects.SconPathEnds,
 	}[s.role]
 	return netns.Do(s.netns, func() error {
 		l, err := attachNetfilter(link.NetfilterOptions{
@@ -183,7 +183,7 @@ func (w *waypoints) detach() error {
 type step = waypointStep
 
 // pathHead is the size of the header before the steps of a path in the ring.
-const pathHead = int(unsafe.Offsetof(waypointLane{}.Way.Steps))
+const pathHead = int(unsafe.Offsetof(waypointLane{}.Path.Steps))
 
 // collect returns the paths that ended since the last call.
 func (w *waypoints) collect() (paths [][]step, err error) {

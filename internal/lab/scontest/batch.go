@@ -17,11 +17,11 @@ type message struct {
 // SendAll sends frames with as few system calls as possible.
 func (w *Wire) SendAll(frames [][]byte) {
 	w.b.T.Helper()
-	messages, parts := make([]message, len(frames)), make([]unix.Iovec, len(frames))
+	messages, buffers := make([]message, len(frames)), make([]unix.Iovec, len(frames))
 	for i, f := range frames {
-		parts[i].Base = &f[0]
-		parts[i].SetLen(len(f))
-		messages[i].Iov = &parts[i]
+		buffers[i].Base = &f[0]
+		buffers[i].SetLen(len(f))
+		messages[i].Iov = &buffers[i]
 		messages[i].SetIovlen(1)
 	}
 	for len(messages) > 0 {

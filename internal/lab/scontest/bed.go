@@ -40,7 +40,7 @@ type Layout struct {
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Netkit     bool                 // containers have netkit pairs
 	Clsact     bool                 // attach by clsact, even if the kernel has tcx
-	Service    bool                 // run with the capabilities of the systemd unit
+	Service    bool                 // run the services with the capabilities of their systemd units
 	SCON       string               // as Task.SCON
 	Config     func(*config.Config) // modifies the daemon's configuration; may be nil
 }
@@ -54,9 +54,11 @@ type Bed struct {
 	Holder *exec.Cmd // process that holds the daemon's mount namespace
 	Config config.Config
 	Clsact bool
-	runner []string // prefix of the daemon's command line
 	SCON   string
-	Daemon *Process // nil before Up
+	// Without is a capability that the services do not get; with Layout.Service.
+	Without string
+	limited bool     // Layout.Service
+	Daemon  *Process // nil before Up
 }
 
 // beds counts the beds of this process, for unique names.
@@ -91,7 +93,7 @@ func New(t *testing.T, l Layout) *Bed {
 	b.holdMounts()
 	if l.Service {
 		b.mountBPFFS()
-		b.runner = asService(t)
+		b.limited = true
 	}
 	return b
 }

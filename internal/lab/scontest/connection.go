@@ -309,9 +309,9 @@ func (c *Connection) In(b *Bed) *Connection {
 	return &sub
 }
 
-// WaitExpressOneWay waits until packets of the original direction take the express
+// WaitExpressOriginal waits until packets of the original direction take the express
 // path.
-func (c *Connection) WaitExpressOneWay() {
+func (c *Connection) WaitExpressOriginal() {
 	c.B.T.Helper()
 	before := c.MustFlow().ExpressPackets[0]
 	Eventually(c.B.T, "express", func() error {

@@ -1,6 +1,7 @@
 package scontest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -42,9 +43,9 @@ func (b *Bed) Launch(o Task) *Process {
 	}
 	defer log.Close()
 	p := &Process{
-		Client: api.Dial(o.Socket), t: b.T, log: log.Name(),
+		Client: dial(o), t: b.T, log: log.Name(),
 		ready: make(chan struct{}), ended: make(chan struct{}),
-		Cmd: exec.Command("nsenter", slices.Concat([]string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device)}, b.runner, args)...),
+		Cmd: exec.Command("nsenter", slices.Concat([]string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device)}, b.runner(o.Service), args)...),
 	}
 	p.Cmd.Env = append(os.Environ(), env...)
 	p.Cmd.Stdout, p.Cmd.Stderr = log, log
@@ -57,6 +58,13 @@ func (b *Bed) Launch(o Task) *Process {
 	go p.watch()
 	b.T.Cleanup(p.end)
 	return p
+}
+
+// dial returns a client of the service that carries out a task. Calls of express alone fail
+// at another service.
+func dial(o Task) *api.Client {
+	service := string(cmp.Or(o.Service, state.Express))
+	return &api.Client{Service: api.Connect(api.Identity{Service: service, Name: service}, o.Socket)}
 }
 
 // run runs the process. The thread that starts it must outlive it: the process is
@@ -220,6 +228,19 @@ func (p *Process) Starts() bool {
 	}
 }
 
+// WantFailure checks that the daemon ends with an error before it answers.
+func (p *Process) WantFailure() {
+	p.t.Helper()
+	if p.Starts() {
+		p.t.Errorf("the daemon starts: %s", p.Log())
+		return
+	}
+	if p.err == nil {
+		p.t.Error("the daemon ends without an error")
+	}
+	p.err = nil
+}
+
 // Clean does what `scon down` does when no daemon runs.
 func (b *Bed) Clean() error {
 	o := b.Task()
@@ -239,14 +260,14 @@ func (p *Process) Resident() int64 {
 	return resident
 }
 
-// Private returns the private part of Resident in bytes: heap and stacks. The program's
+// Private returns the private share of Resident in bytes: heap and stacks. The program's
 // pages belong to the page cache, and the table is kernel memory in any case.
 func (p *Process) Private() int64 {
 	resident, shared := p.memory()
 	return resident - shared
 }
 
-// memory returns the resident memory, and the part of it that is mapped from files.
+// memory returns the resident memory, and how much of it is mapped from files.
 func (p *Process) memory() (resident, shared int64) {
 	p.t.Helper()
 	statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "statm"))

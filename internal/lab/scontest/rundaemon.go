@@ -17,7 +17,7 @@ import (
 // namespace.
 const entered = "SCON_TEST_ENTERED"
 
-// RunDaemon is the part of "scon daemon" that tests need whose binary is started as
+// RunDaemon does what tests need of "scon daemon" whose binary is started as
 // that command.
 func RunDaemon(args []string) error {
 	flags := flag.NewFlagSet("daemon", flag.ContinueOnError)

@@ -204,23 +204,23 @@ func (b *bed) fill(ctx context.Context, n int) error {
 }
 
 // An agent is idle when it has used less than little processor time in each of
-// looks intervals in a row. settle waits at most settleAgent for that.
+// polls intervals in a row. settle waits at most settleAgent for that.
 const (
-	look        = 100 * time.Millisecond
-	little      = 5 * time.Millisecond
-	looks       = 3
-	settleAgent = 10 * time.Second
+	pollInterval = 100 * time.Millisecond
+	little       = 5 * time.Millisecond
+	polls        = 3
+	settleAgent  = 10 * time.Second
 )
 
 // settle waits until the agent has finished its background work: ports are hooked
 // after their devices are made.
 func (a *agent) settle(ctx context.Context) error {
 	before, err := a.used()
-	for n, end := 0, time.Now().Add(settleAgent); err == nil && n < looks && time.Now().Before(end); n++ {
+	for n, end := 0, time.Now().Add(settleAgent); err == nil && n < polls && time.Now().Before(end); n++ {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		}
 		var after time.Duration
 		if after, err = a.used(); after-before >= little {

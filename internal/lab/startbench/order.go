@@ -15,7 +15,7 @@ const (
 // Stages lists the stages in order.
 var Stages = []string{StageNetns, StageAdd, StageCgroup, StageAttach, StageStart, StagePod, StagePing}
 
-// Order tells the launcher how to start containers. The launcher is a separate
+// Order is the launcher's input: how to start containers. The launcher is a separate
 // process, the helper "startup". It reads an Order and then Commands from standard
 // input and answers each with a Report.
 type Order struct {
@@ -33,7 +33,7 @@ type Order struct {
 	// PathGiven means that the wrapper attaches the network: the launcher makes no
 	// namespace and calls no plugin.
 	PathGiven bool `json:"path_given,omitempty"`
-	// Networks are files of CNI lists. Containers are attached to them in turns;
+	// Networks are files of CNI lists. Containers are attached to them cyclically;
 	// without any, they have no network. Plugins are the folders of plugins.
 	Networks []string `json:"networks,omitempty"`
 	Plugins  []string `json:"plugins,omitempty"`

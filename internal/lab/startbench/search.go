@@ -15,7 +15,7 @@ type SearchOptions struct {
 	Options // one mode, with Admission
 	// Trials is the number of trials of each method.
 	Trials int
-	// Checks is how often each result is measured again, in turns.
+	// Checks is how often each result is measured again, alternately.
 	Checks int
 	// Others are further numbers of containers for the checks ("Understanding
 	// Network Startup for Secure Containers in Multi-Tenant Clouds", Fig. 19).
@@ -63,7 +63,7 @@ type LimitsCheck struct {
 const NoLimits = "none"
 
 // Search searches the limits under which containers start fastest, by Bayesian
-// optimisation and by random search in turns. When ctx ends, it returns the result
+// optimisation and by random search alternately. When ctx ends, it returns the result
 // so far with the error.
 func Search(ctx context.Context, o SearchOptions) (found *Found, err error) {
 	if err := o.Check(); err != nil {
@@ -116,7 +116,7 @@ func (s *search) space() (space tune.Space) {
 	return space
 }
 
-// try carries out the trials of both methods in turns.
+// try carries out the trials of both methods alternately.
 func (s *search) try(ctx context.Context) error {
 	space := s.space()
 	bayes, err := tune.Bayes(space, s.Seed)

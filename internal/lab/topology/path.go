@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// hop is a link from a node to a neighbour.
-type hop struct {
+// segment is a link, as seen from one of its nodes.
+type segment struct {
 	to  string
 	dev string     // the node's device
 	via netip.Addr // the neighbour's address
@@ -16,8 +16,8 @@ type hop struct {
 	delay time.Duration
 }
 
-// graph has the hops of each node, in the order of the links.
-type graph map[string][]hop
+// graph has the segments of each node, in the order of the links.
+type graph map[string][]segment
 
 func (t *Topology) graph() graph {
 	g := graph{}
@@ -27,17 +27,17 @@ func (t *Topology) graph() graph {
 		}
 		for i, end := range l.Ends {
 			other := l.Ends[1-i]
-			g[end.Node] = append(g[end.Node], hop{other.Node, end.Interface, other.IPv4.Addr(), l.Delay + l.Jitter})
+			g[end.Node] = append(g[end.Node], segment{other.Node, end.Interface, other.IPv4.Addr(), l.Delay + l.Jitter})
 		}
 	}
 	return g
 }
 
-// hop returns the first hop from a node to a neighbour.
-func (g graph) hop(node, neighbour string) (hop, bool) {
-	i := slices.IndexFunc(g[node], func(h hop) bool { return h.to == neighbour })
+// segment returns the first segment from a node to a neighbour.
+func (g graph) segment(node, neighbour string) (segment, bool) {
+	i := slices.IndexFunc(g[node], func(s segment) bool { return s.to == neighbour })
 	if i < 0 {
-		return hop{}, false
+		return segment{}, false
 	}
 	return g[node][i], true
 }
@@ -46,7 +46,7 @@ func (g graph) hop(node, neighbour string) (hop, bool) {
 func (t *Topology) Delay(path []string) (longest time.Duration) {
 	g := t.graph()
 	for i := range path[1:] {
-		if h, ok := g.hop(path[i], path[i+1]); ok {
+		if h, ok := g.segment(path[i], path[i+1]); ok {
 			longest += h.delay
 		}
 	}

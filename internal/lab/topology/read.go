@@ -240,8 +240,8 @@ func isHost(p netip.Prefix) bool {
 // parseCPUs parses a list in the kernel's format: 0-1,3.
 func parseCPUs(list string) (cpus []int, err error) {
 	want := fmt.Errorf("is %q: want numbers of CPUs such as 0-1,3", list)
-	for part := range strings.SplitSeq(list, ",") {
-		low, high, ranged := strings.Cut(part, "-")
+	for item := range strings.SplitSeq(list, ",") {
+		low, high, ranged := strings.Cut(item, "-")
 		first, err := strconv.Atoi(low)
 		if err != nil || first < 0 {
 			return nil, want

@@ -44,7 +44,7 @@ func (b *builder) route() error {
 	return nil
 }
 
-// routeNode adds the routes of a node: a default route by way of the neighbour that
+// routeNode adds the routes of a node: a default route by the neighbour that
 // leads to most nodes, and one route for each node behind another neighbour.
 func (b *builder) routeNode(g graph, node string, behind map[string][]string) error {
 	most := ""
@@ -76,7 +76,7 @@ var anywhere = ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 
 // routeVia adds a route of a node with a neighbour as next hop.
 func (b *builder) routeVia(g graph, node, neighbour string, r netlink.Route) error {
-	h, _ := g.hop(node, neighbour)
+	h, _ := g.segment(node, neighbour)
 	index, err := b.ifindex(node, h.dev)
 	if err != nil {
 		return err

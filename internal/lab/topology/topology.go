@@ -102,8 +102,8 @@ const (
 	Out = "out"
 )
 
-// Hop returns the name of a line's n-th forwarding node, counted from 1.
-func Hop(n int) string { return fmt.Sprintf("n%d", n) }
+// Forwarder returns the name of a line's n-th forwarding node, counted from 1.
+func Forwarder(n int) string { return fmt.Sprintf("n%d", n) }
 
 // Line returns a line topology: In, n forwarding nodes, Out. Every node has the
 // interface "left" or "right", or both.
@@ -113,7 +113,7 @@ func Line(name string, n int) (*Topology, error) {
 	}
 	t := &Topology{Name: name, Nodes: []Node{{Name: In, Kind: Netns}}}
 	for i := 1; i <= n; i++ {
-		t.Nodes = append(t.Nodes, Node{Name: Hop(i), Kind: Netns})
+		t.Nodes = append(t.Nodes, Node{Name: Forwarder(i), Kind: Netns})
 	}
 	t.Nodes = append(t.Nodes, Node{Name: Out, Kind: Netns})
 	for i := range n + 1 {
@@ -173,6 +173,6 @@ func (t *Topology) index(node string) int {
 // Egress returns the device by which a node sends to a neighbour, "" if the two are
 // not neighbours.
 func (t *Topology) Egress(node, neighbour string) string {
-	h, _ := t.graph().hop(node, neighbour)
+	h, _ := t.graph().segment(node, neighbour)
 	return h.dev
 }

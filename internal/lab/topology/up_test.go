@@ -425,7 +425,7 @@ func TestUpRefuses(t *testing.T) {
 	}
 }
 
-func TestUpStopsWhenItIsTold(t *testing.T) {
+func TestUpStopsOnCancel(t *testing.T) {
 	topology := line(t, 8)
 	dir := filepath.Join(t.TempDir(), "records")
 	ctx, cancel := context.WithCancel(t.Context())

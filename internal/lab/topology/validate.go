@@ -125,19 +125,19 @@ func (d *document) opponent(at []string) string {
 	return "this type of link"
 }
 
-// known returns the properties that a part of the schema lists.
+// known returns the properties that an object of the schema lists.
 func known(url string) (names []string) {
-	var part any
-	if err := json.Unmarshal([]byte(Schema), &part); err != nil {
+	var node any
+	if err := json.Unmarshal([]byte(Schema), &node); err != nil {
 		panic(err)
 	}
 	_, pointer, _ := strings.Cut(url, "#")
 	for step := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		if below, ok := part.(map[string]any); ok && step != "" {
-			part = below[step]
+		if below, ok := node.(map[string]any); ok && step != "" {
+			node = below[step]
 		}
 	}
-	if object, ok := part.(map[string]any); ok {
+	if object, ok := node.(map[string]any); ok {
 		if properties, ok := object["properties"].(map[string]any); ok {
 			names = slices.Sorted(maps.Keys(properties))
 		}

@@ -32,7 +32,7 @@ func (s Space) check() error {
 }
 
 // place returns the place of a point in the unit cube, on a logarithmic scale: 1 is
-// as far from 2 as 32 from 64.
+// as distant from 2 as 32 from 64.
 func (s Space) place(p Point) []float64 {
 	place := make([]float64, len(s))
 	for i, parameter := range s {
@@ -62,7 +62,7 @@ func (s Space) random(r *rand.Rand) Point {
 	return s.point(place)
 }
 
-// spread returns a Latin hypercube of n points: one in each of n equal parts of each
+// spread returns a Latin hypercube of n points: one in each of n equal intervals of each
 // parameter's range.
 func (s Space) spread(n int, r *rand.Rand) []Point {
 	columns := make([][]int, len(s))

@@ -187,16 +187,16 @@ func TestPlacesAndPoints(t *testing.T) {
 	}
 }
 
-func TestSpreadMeetsEveryPart(t *testing.T) {
+func TestSpreadHitsEveryInterval(t *testing.T) {
 	space := Space{{"a", 1, 1 << 20}, {"b", 1, 1 << 20}}
 	const n = 9
 	for i := range space {
-		met := map[int]bool{}
+		hit := map[int]bool{}
 		for _, p := range space.spread(n, rand.New(rand.NewPCG(3, 3))) {
-			met[min(n-1, int(space.place(p)[i]*n))] = true
+			hit[min(n-1, int(space.place(p)[i]*n))] = true
 		}
-		if len(met) < n-1 { // rounding to integers may move one
-			t.Errorf("parameter %d: points in only %d of %d parts", i, len(met), n)
+		if len(hit) < n-1 { // rounding to integers may move one
+			t.Errorf("parameter %d: points in only %d of %d intervals", i, len(hit), n)
 		}
 	}
 }

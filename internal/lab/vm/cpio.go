@@ -43,11 +43,11 @@ func (a *archive) symlink(name, target string) {
 // parents writes the parent directories of a file.
 func (a *archive) parents(name string) {
 	above := ""
-	for part := range strings.SplitSeq(path.Dir(name), "/") {
-		if part == "." {
+	for element := range strings.SplitSeq(path.Dir(name), "/") {
+		if element == "." {
 			return
 		}
-		above = path.Join(above, part)
+		above = path.Join(above, element)
 		a.dir(above, 0o755)
 	}
 }

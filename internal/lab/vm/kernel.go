@@ -81,12 +81,12 @@ func downloadKernel(ctx context.Context, work, arch, suite, latest string) ([]st
 		return nil, fmt.Errorf("%s of %s depends on no image", latest, suite)
 	}
 	image := images[i]
-	parts, err := a.depends(ctx, suite, image)
+	packages, err := a.depends(ctx, suite, image)
 	if err != nil {
 		return nil, err
 	}
 	download := []string{image + "/" + suite}
-	for _, p := range parts {
+	for _, p := range packages {
 		if strings.HasPrefix(p, "linux-binary-") || strings.HasPrefix(p, "linux-modules-") {
 			download = append(download, p+"/"+suite)
 		}

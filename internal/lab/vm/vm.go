@@ -49,7 +49,7 @@ type Options struct {
 	// service of it.
 	Systemd bool
 	// Icount makes the guest's clock count the instructions of all CPUs, 1 ns each.
-	// The CPUs run in turns.
+	// The CPUs run alternately.
 	Icount bool
 	// Hardware are QEMU options for the guest's hardware: a machine, memory on NUMA
 	// nodes, network cards. They need a newer QEMU than Debian 12's, which is

@@ -15,8 +15,8 @@ import (
 // The time is therefore that of the packets alone.
 //
 // It measures Spec.Count messages (Stream), exchanges (RequestResponse) or
-// connections, rounded up to whole parts. It ignores Spec.Duration and the CPUs.
-// Report.Elapsed is the median of the parts times their number. A lost packet is an
+// connections, rounded up to whole batches. It ignores Spec.Duration and the CPUs.
+// Report.Elapsed is the median of the batches times their number. A lost packet is an
 // error.
 func Lockstep(serverNetns, driverNetns string, spec Spec) (report Report, err error) {
 	if spec.Count < 1 || spec.Size < 1 {
@@ -49,7 +49,7 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 			return Report{}, err
 		}
 		defer p.close()
-		step = p.oneWay
+		step = p.transfer
 		if spec.Pattern == RequestResponse {
 			step = p.exchange
 		}
@@ -66,7 +66,7 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 			return Report{}, err
 		}
 	}
-	each := max(1, spec.Count/parts)
+	each := max(1, spec.Count/batches)
 	var times []time.Duration
 	for done := 0; done < spec.Count; done += each {
 		start := time.Now()
@@ -82,9 +82,9 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 	return Report{Messages: n, Total: n, Elapsed: time.Duration(len(times)) * times[len(times)/2]}, nil
 }
 
-// parts of equal numbers of messages are timed, and the median counts for all:
+// batches of equal numbers of messages are timed, and the median counts for all:
 // occasional disturbances affect few of them.
-const parts = 10
+const batches = 10
 
 // settling messages follow the warm-up without pauses: the first message after a
 // pause takes longer.
@@ -138,7 +138,7 @@ func (p *pair) close() {
 	p.driver.close()
 }
 
-func (p *pair) oneWay() error {
+func (p *pair) transfer() error {
 	if err := p.driver.send(p.message); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *pair) oneWay() error {
 }
 
 func (p *pair) exchange() error {
-	if err := p.oneWay(); err != nil {
+	if err := p.transfer(); err != nil {
 		return err
 	}
 	if err := p.server.send(p.message); err != nil {

@@ -50,9 +50,9 @@ type Spec struct {
 	Proto string `json:"proto"`
 	// Size of every message in bytes, at least 1.
 	Size int `json:"size"`
-	// Sizes of Flows in bytes, used in turn.
+	// Sizes of Flows in bytes, used cyclically.
 	Sizes []int `json:"sizes,omitempty"`
-	// Duration of the counted part of Stream and RequestResponse.
+	// Duration of the counted time of Stream and RequestResponse.
 	Duration time.Duration `json:"duration"`
 	// Count of Connections or Flows.
 	Count int `json:"count"`

@@ -20,7 +20,7 @@ import (
 const (
 	width, height = 5 * vg.Inch, 3 * vg.Inch
 	margin        = vg.Length(5)
-	groupWidth    = 0.75 // part of a group's width that its bars fill
+	groupWidth    = 0.75 // share of a group's width that its bars fill
 )
 
 // shades of the series, in order, like the paper's: light to dark.

@@ -111,7 +111,7 @@ func report(begun int64, containers []startbench.Container, err error) startbenc
 // session is the state of an order.
 type session struct {
 	launcher launcher
-	networks []*network // containers are attached to them in turns
+	networks []*network // containers are attached to them cyclically
 	prefix   string
 	// Containers have consecutive numbers: those below removed are removed, those
 	// below started were started, those below prepared are prepared.

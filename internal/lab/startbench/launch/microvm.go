@@ -79,7 +79,7 @@ func (v *microVM) attach(_ context.Context, c *container) error {
 		}
 		inside, err := netlink.LinkByName("eth0")
 		if err != nil {
-			return fmt.Errorf("look for eth0: %w", err)
+			return fmt.Errorf("find eth0: %w", err)
 		}
 		c.mac = inside.Attrs().HardwareAddr
 		if _, err := netlink.LinkByName(tapName); err == nil {
@@ -119,11 +119,11 @@ func unwireTap() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for %s: %w", tapName, err)
+		return fmt.Errorf("find %s: %w", tapName, err)
 	}
 	inside, err := netlink.LinkByName("eth0")
 	if err != nil {
-		return fmt.Errorf("look for eth0: %w", err)
+		return fmt.Errorf("find eth0: %w", err)
 	}
 	if err := netlink.QdiscDel(ingressOf(inside)); err != nil {
 		return fmt.Errorf("remove the redirection of eth0: %w", err)
