@@ -22,10 +22,11 @@ const (
 	processTimeout = 3 * time.Second
 )
 
-// Identity describes a service in error messages.
+// Identity describes a service: its answers carry Service, error messages the other fields.
 type Identity struct {
-	Name  string // "daemon"
-	Start string // how to start it: "start one with 'scon up'"
+	Service string // as in package state
+	Name    string // "daemon"
+	Start   string // how to start it: "start one with 'scon up'"
 }
 
 // Service is a client of a service. A call returns ErrNotRunning if nothing answers at
@@ -52,7 +53,7 @@ func Connect(id Identity, socket string) *Service {
 	}
 }
 
-// Process is the part of every service's document at StatusPath.
+// Process has the fields that every service's document at StatusPath contains.
 type Process struct {
 	PID     int    `json:"pid"`
 	Version string `json:"version"`
@@ -132,6 +133,10 @@ func (s *Service) ask(ctx context.Context, method, target string, body io.Reader
 		return nil, fmt.Errorf("the %s at %s closed the connection: it is ending, or has too many clients", s.id.Name, s.socket)
 	case err != nil:
 		return nil, fmt.Errorf("ask the %s at %s: %w", s.id.Name, s.socket, err)
+	}
+	if other := resp.Header.Get(serviceHeader); other != "" && other != s.id.Service {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s is the socket of the service %q, not of the %s; omit --socket to use the default one", s.socket, other, s.id.Name)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil

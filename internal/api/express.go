@@ -78,7 +78,7 @@ type Client struct{ *Service }
 
 // Dial returns a client of express at the unix socket.
 func Dial(socket string) *Client {
-	return &Client{Connect(Identity{Name: "daemon", Start: "start one with 'scon up'"}, socket)}
+	return &Client{Connect(Identity{Service: "scon", Name: "daemon", Start: "start one with 'scon up'"}, socket)}
 }
 
 // Status returns the daemon's state.

@@ -86,10 +86,22 @@ func lookupGroup(name string) (gid int, err error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// listener removes the socket when it is closed.
+// listener has the socket's final path, and removes the socket when it is closed.
 type listener struct {
 	*net.UnixListener
 	path string
+}
+
+// Addr returns the path that clients use.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Accept waits for the next connection. Its errors name the path that clients use.
+func (l *listener) Accept() (net.Conn, error) {
+	conn, err := l.UnixListener.Accept()
+	if failed := (*net.OpError)(nil); errors.As(err, &failed) {
+		failed.Addr = l.Addr()
+	}
+	return conn, err
 }
 
 func (l *listener) Close() error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 
@@ -17,11 +18,11 @@ const MetricsPath = "/metrics"
 const maxScrapers = 8
 
 // ServeMetrics serves GET /metrics only, on l until ctx ends, then closes l. Every client
-// that can connect may read.
-func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) error) error {
+// that can connect may read. Errors of single connections go to log.
+func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) error, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle(MetricsPath, scrape(write))
-	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux})
+	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux}, log)
 }
 
 // scrape serves the output of write, in Prometheus' text format.

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
 )
 
-// Control is the part that all services implement.
+// Control is what all services implement.
 type Control interface {
 	// Metrics writes the service's counters in Prometheus' text format.
 	Metrics(w io.Writer) error
@@ -40,13 +41,14 @@ const (
 
 // Serve serves clients on l, a unix socket, until ctx ends, then closes l and lets
 // pending requests finish. Every client that can connect may read; a change by a client
-// other than root is refused with 403.
-func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return serve(ctx, &clients{Listener: l}, &http.Server{Handler: guard(h), ConnContext: withClient})
+// other than root is refused with 403. Errors of single connections go to log.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	return serve(ctx, &clients{Listener: l}, &http.Server{Handler: guard(h), ConnContext: withClient}, log)
 }
 
 // serve runs a server on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
+func serve(ctx context.Context, l net.Listener, srv *http.Server, log *slog.Logger) error {
+	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	srv.ReadHeaderTimeout, srv.ReadTimeout = readTimeout, readTimeout
 	srv.WriteTimeout, srv.IdleTimeout = writeTimeout, idleTimeout
 	srv.MaxHeaderBytes = maxHeader
@@ -65,6 +67,18 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server) error {
 	}
 	<-served
 	return nil
+}
+
+// serviceHeader names the service that answers, as in Identity.
+const serviceHeader = "Scon-Service"
+
+// Named adds a service's name to all answers of h, so that clients notice the socket of
+// another service.
+func Named(service string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(serviceHeader, service)
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Mux holds a service's routes. A refusal is {"error": "..."} with status 400 (invalid

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -92,7 +93,7 @@ func serve(t *testing.T, b api.Backend, group string) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error)
-	go func() { served <- api.Serve(ctx, l, api.Handler(b)) }()
+	go func() { served <- api.Serve(ctx, l, api.Handler(b), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -250,7 +251,7 @@ func TestListenRefuses(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(file); string(got) != "mine" {
-		t.Errorf("the file in the way was touched: %q, %v", got, err)
+		t.Errorf("the file at the socket's path was touched: %q, %v", got, err)
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 {

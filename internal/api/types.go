@@ -23,13 +23,13 @@ const (
 	FlowDiscard   = "discard"   // packets are dropped, as Netfilter did
 )
 
-// Ways of a Conentry: the regular path that its packets bypass.
+// Regular paths that the packets of a Conentry bypass.
 const (
-	WayWire       = "wire"       // between a container and another host, by an uplink
-	WayContainers = "containers" // between two containers; no decision recorded yet
-	WayBridged    = "bridged"    // within a bridge
-	WayHairpin    = "hairpin"    // routed or translated back into the bridge, as to a published port
-	WayRouted     = "routed"     // routed between bridges, or without a bridge
+	PathWire       = "wire"       // between a container and another host, by an uplink
+	PathContainers = "containers" // between two containers; no decision recorded yet
+	PathBridged    = "bridged"    // within a bridge
+	PathHairpin    = "hairpin"    // routed or translated back into the bridge, as to a published port
+	PathRouted     = "routed"     // routed between bridges, or without a bridge
 )
 
 // Confilter values of a Conentry (Intelligent Packet Processing for Performant Containers
@@ -121,7 +121,7 @@ type Flow struct {
 	Proto          string    `json:"proto"`  // "tcp" or "udp"
 	Orig           Tuple     `json:"orig"`
 	Reply          Tuple     `json:"reply"`
-	Way            string    `json:"way"`                 // one of Way*
+	Path           string    `json:"way"`                 // one of Path*
 	Peer           string    `json:"peer,omitempty"`      // container at the other end
 	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
 	State          string    `json:"state"`

@@ -11,7 +11,7 @@ const (
 	Standstill = time.Minute
 	// patience is how long work may take until its progress is shown.
 	patience = 2 * time.Second
-	// PollInterval is how often it is looked at.
+	// PollInterval is how often it is checked.
 	PollInterval = 20 * time.Millisecond
 )
 
@@ -40,7 +40,7 @@ func NewPace(out io.Writer, what string, done func() (done, total int)) *Pace {
 	return p
 }
 
-// Stuck looks at the work, shows its progress, and tells whether it stands
+// Stuck checks the work, shows its progress, and reports whether it stands
 // still.
 func (p *Pace) Stuck(now time.Time) bool {
 	done, total := p.done()

@@ -36,7 +36,7 @@ func TestPace(t *testing.T) {
 		t.Errorf("shown: %q", bar)
 	}
 	if end := 4*(Standstill-time.Second) + Standstill; at(end-time.Second) || !at(end) {
-		t.Error("a standstill is not told from progress")
+		t.Error("a standstill is not distinguished from progress")
 	}
 	before := len(bar)
 	total = 0

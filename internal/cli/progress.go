@@ -23,17 +23,17 @@ func NewProgress(f *os.File) *Progress {
 	return &Progress{out: f, terminal: err == nil, started: time.Now()}
 }
 
-// Progress shows how far a run is.
+// Progress shows the progress of a run.
 type Progress struct {
 	out      io.Writer
 	terminal bool
 	started  time.Time
-	told     time.Time // when the last line was written
+	written  time.Time // when the last line was written
 }
 
 func (p *Progress) Step(done, total int, next string) {
 	now := time.Now()
-	if done == 0 { // what came before, such as a boot, tells nothing about the steps
+	if done == 0 { // what came before, such as a boot, says nothing about the steps
 		p.started = now
 	}
 	left := timeLeft(now.Sub(p.started), done, total)
@@ -42,8 +42,8 @@ func (p *Progress) Step(done, total int, next string) {
 		full := barWidth * done / total
 		fmt.Fprintf(p.out, "\r\033[K[%s%s] %3d %%  %s  %s",
 			strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*done/total, left, next)
-	case now.Sub(p.told) >= lineEvery:
-		p.told = now
+	case now.Sub(p.written) >= lineEvery:
+		p.written = now
 		fmt.Fprintf(p.out, "%3d %%  %s  %s\n", 100*done/total, left, next)
 	}
 }

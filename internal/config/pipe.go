@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // Pipe configures the broker of bulk data between containers.
@@ -18,8 +21,15 @@ type Pipe struct {
 	Allow []netip.Prefix
 
 	// MemoryLimit limits the rings of all connections, 1MiB..64GiB, default 256 MiB. A
-	// container may hold half of it.
+	// container may hold its share of it.
 	MemoryLimit int64
+
+	// PerContainerShare is how much a container may have of what the others have left, of
+	// each of the broker's resources, 1..100 percent, default 50.
+	PerContainerShare int
+
+	// Engines are those that connections may use; default all.
+	Engines []string
 
 	// CopyDevice lets a device copy for the engine copier, if the helper program is
 	// installed and finds one; default false.
@@ -29,14 +39,49 @@ type Pipe struct {
 	Metrics string
 }
 
-func defaultPipe() Pipe { return Pipe{MemoryLimit: 256 << 20} }
+func defaultPipe() Pipe {
+	return Pipe{MemoryLimit: 256 << 20, PerContainerShare: 50, Engines: slices.Clone(pipeEngineNames)}
+}
 
 var pipeKeys = []key{
 	flag("pipe.enabled", func(c *Config) *bool { return &c.Pipe.Enabled }),
 	pipeAllow,
 	size("pipe.memory_limit", 1<<20, 64<<30, func(c *Config) *int64 { return &c.Pipe.MemoryLimit }),
+	number("pipe.per_container_share", "percent", 1, 100, func(c *Config) *int { return &c.Pipe.PerContainerShare }),
+	pipeEngines,
 	flag("pipe.copy_device", func(c *Config) *bool { return &c.Pipe.CopyDevice }),
 	metrics("pipe.metrics", func(c *Config) *string { return &c.Pipe.Metrics }),
+}
+
+// pipeEngineNames are the engines that there are.
+var pipeEngineNames = []string{"sealed", "bpf", "copier", "unix"}
+
+var wantEngines = "want a list of engines of " + strings.Join(pipeEngineNames, ", ") + "; at least one"
+
+var pipeEngines = key{
+	name: "pipe.engines",
+	read: func(c *Config, n ast.Node) error {
+		list, ok := texts(n)
+		if !ok {
+			return fmt.Errorf("is %s: %s", describe(n), wantEngines)
+		}
+		c.Pipe.Engines = list
+		return nil
+	},
+	check: func(c *Config) error {
+		if len(c.Pipe.Engines) == 0 {
+			return fmt.Errorf("is empty: %s", wantEngines)
+		}
+		for i, e := range c.Pipe.Engines {
+			switch {
+			case !slices.Contains(pipeEngineNames, e):
+				return fmt.Errorf("has %q: %s%s", e, wantEngines, suggest.Hint(e, pipeEngineNames))
+			case slices.Contains(c.Pipe.Engines[:i], e):
+				return fmt.Errorf("names %q twice", e)
+			}
+		}
+		return nil
+	},
 }
 
 const wantGroups = "want a list of IPv4 networks such as [172.17.0.0/16], [] for none"

@@ -30,7 +30,7 @@ func fixture(t *testing.T, files map[string]string) host {
 	return h
 }
 
-func TestLook(t *testing.T) {
+func TestReport(t *testing.T) {
 	const (
 		jit    = "/proc/sys/net/core/bpf_jit_enable"
 		mounts = "/proc/thread-self/mounts"

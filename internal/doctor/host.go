@@ -49,7 +49,7 @@ func (h host) sysctl(name string) (string, error) {
 // version is a kernel's major and minor number.
 type version struct{ major, minor int }
 
-// floor is the oldest kernel that SCON runs on: all of its parts are there
+// floor is the oldest kernel that SCON runs on: all that it needs is there
 // (redirect_peer came with 5.10).
 var floor = version{5, 15}
 

@@ -226,7 +226,7 @@ func checkSMT(h host) result {
 	return result{ok, "off", ""}
 }
 
-// checkSlices tells where systemd lets users and services run.
+// checkSlices reports where systemd lets users and services run.
 func checkSlices(h host) result {
 	all, err := h.read("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -300,7 +300,7 @@ func checkQueues(h host) result {
 	return result{ok, "one per device", ""}
 }
 
-// checkInterrupts tells what scon pin has in force.
+// checkInterrupts reports what scon pin has in force.
 func checkInterrupts(h host) result {
 	if h.exists("/var/lib/scon/pin.json") {
 		return result{ok, "pinned by scon pin: 'scon pin status'", ""}

@@ -43,7 +43,7 @@ func askConntrack() error {
 	return nil
 }
 
-// checkAccounting tells whose counters miss the packets that go express.
+// checkAccounting reports whose counters miss the packets that go express.
 func checkAccounting(h host) result {
 	const name = "net.netfilter.nf_conntrack_acct"
 	value, err := h.sysctl(name)

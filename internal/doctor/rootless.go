@@ -10,9 +10,9 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// rootlessWays are programs that forward the packets of rootless containers
+// rootlessForwarders are programs that forward the packets of rootless containers
 // between their network namespace and sockets of their user.
-var rootlessWays = []string{"pasta", "pasta.avx2", "slirp4netns"}
+var rootlessForwarders = []string{"pasta", "pasta.avx2", "slirp4netns"}
 
 // findRootless finds containers whose traffic passes no device of this machine.
 func findRootless(h host) (found []api.Finding) {
@@ -25,7 +25,7 @@ func findRootless(h host) (found []api.Finding) {
 			continue
 		}
 		name, err := h.read("/proc/" + p.Name() + "/comm")
-		if err != nil || !slices.Contains(rootlessWays, name) {
+		if err != nil || !slices.Contains(rootlessForwarders, name) {
 			continue
 		}
 		found = append(found, api.Finding{

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 )
 
-// Containers without root are named, by the process that is their way out.
+// Containers without root are named, by the process that forwards their packets.
 func TestFindRootless(t *testing.T) {
 	h := host{root: t.TempDir()}
 	for name, comm := range map[string]string{"41": "bash", "42": "slirp4netns", "self": "slirp4netns"} {

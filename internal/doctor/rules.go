@@ -139,18 +139,18 @@ func countKept(ruleset rules.Ruleset) (map[ruleName]int, error) {
 		return nil, err
 	}
 	defer c.Close()
-	look := rules.Conn{}
+	query := rules.Conn{}
 	for _, b := range topology.Bridges {
-		look.Inside = append(look.Inside, rules.Device{Name: b.Name, Index: b.Index})
+		query.Inside = append(query.Inside, rules.Device{Name: b.Name, Index: b.Index})
 	}
 	for _, u := range topology.Uplinks {
-		look.Outside = append(look.Outside, rules.Device{Name: u.Name, Index: u.Index})
+		query.Outside = append(query.Outside, rules.Device{Name: u.Name, Index: u.Index})
 	}
 	kept := make(map[ruleName]int)
 	err = c.Dump(func(conn conntrack.Conn) {
-		look.Conn = conn
-		look.Replies = conn.Orig.Dst != conn.Reply.Src // a published port
-		if rule, touched := ruleset.Touches(look); touched {
+		query.Conn = conn
+		query.Replies = conn.Orig.Dst != conn.Reply.Src // a published port
+		if rule, touched := ruleset.Touches(query); touched {
 			kept[name(rule)]++
 		}
 	})

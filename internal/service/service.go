@@ -1,4 +1,4 @@
-// Package service is the common part of SCON's three services: their files, their sockets
+// Package service has what SCON's three services have in common: their files, their sockets
 // and the notifications of systemd.
 package service
 
@@ -58,14 +58,14 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	}
 	var servers sync.WaitGroup
 	servers.Go(func() {
-		if err := api.Serve(ctx, l, s.Handler); err != nil {
+		if err := api.Serve(ctx, l, api.Named(string(s.Service), s.Handler), o.Logger); err != nil {
 			o.Logger.Error("serve clients", "error", err)
 			s.Failed()
 		}
 	})
 	if metrics != nil {
 		servers.Go(func() {
-			if err := api.ServeMetrics(ctx, metrics, s.WriteMetrics); err != nil {
+			if err := api.ServeMetrics(ctx, metrics, s.WriteMetrics, o.Logger); err != nil {
 				o.Logger.Error("serve metrics", "error", err)
 			}
 		})

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -40,17 +41,17 @@ func (w *Watchdog) Beat(now time.Time) {
 	notify(daemon.SdNotifyWatchdog)
 }
 
-// Probe notifies systemd as long as look succeeds, until ctx ends. It is for services
-// without a loop: look takes the locks that a hung service would hold. It opens no file,
-// so a service whose files are used up is not restarted for it.
-func (w *Watchdog) Probe(ctx context.Context, look func() error) {
+// Probe notifies systemd as long as check succeeds and all loops beat, until ctx ends.
+// check takes the locks that a hung service would hold. It opens no file, so a service
+// whose files are used up is not restarted for it.
+func (w *Watchdog) Probe(ctx context.Context, check func() error, loops ...*Pulse) {
 	if w.every == 0 {
 		return
 	}
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	for {
-		if look() == nil {
+		if check() == nil && beating(loops) {
 			notify(daemon.SdNotifyWatchdog)
 		}
 		select {
@@ -59,4 +60,9 @@ func (w *Watchdog) Probe(ctx context.Context, look func() error) {
 			return
 		}
 	}
+}
+
+// beating reports whether all loops work.
+func beating(loops []*Pulse) bool {
+	return !slices.ContainsFunc(loops, (*Pulse).silent)
 }

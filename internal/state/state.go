@@ -66,7 +66,7 @@ func (s Service) Dir(root string) string {
 // Socket returns the service's default socket.
 func (s Service) Socket(root string) string { return filepath.Join(root, string(s)+".sock") }
 
-// State is the part of a service's state that `scon up` and `scon down` need.
+// State has what of a service's state `scon up` and `scon down` need.
 type State struct {
 	PID     int           `json:"pid"`
 	Netns   string        `json:"netns"`  // as given by --netns, "" for the machine's own

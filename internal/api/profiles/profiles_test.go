@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -113,7 +114,7 @@ func serve(t *testing.T, group string) (socket string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error)
-	go func() { served <- api.Serve(ctx, l, api.NewMux(control{})) }()
+	go func() { served <- api.Serve(ctx, l, api.NewMux(control{}), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// addressMessage is what the kernel tells of an IPv6 address on device 3.
+// addressMessage is the kernel's message of an IPv6 address on device 3.
 func addressMessage(typ uint16, addr string, flags, lifetime uint32) nlmsg.Message {
 	b := make([]byte, unix.SizeofIfAddrmsg)
 	b[0], b[1], b[2] = unix.AF_INET6, 64, byte(flags)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // patience is how long a test waits for what has to come.
 const patience = 10 * time.Second
 
-// watched is a namespace, of the same shape in all tests, and what is told of
+// watched is a namespace, of the same shape in all tests, and the events of
 // it:
 //
 //	container c: eth0 --- vc of br0, 10.1.0.1/24     container d: eth0 --- vd of br0
@@ -66,7 +66,7 @@ func newDevice(t testing.TB) *watched {
 	for _, ns := range []string{w.c, d, outside} {
 		nstest.Run(t, ns, "ip link set eth0 up")
 	}
-	// Carrier is told of late; what is awaited here does not come later on.
+	// Carrier is announced late; what is awaited here does not come later on.
 	for _, up := range []string{"br0", "vc", "vd", "up0"} {
 		for end := time.Now().Add(patience); !strings.Contains(nstest.Run(t, w.ns, "ip link show "+up), "state UP"); {
 			if time.Now().After(end) {
@@ -116,9 +116,9 @@ func (w *watched) next() Event {
 	panic("not reached")
 }
 
-// told runs commands and returns what is told of them. A rule that is added
+// notified runs commands and returns the events that they cause. A rule that is added
 // behind them is a fence: what comes before its event was read in order.
-func (w *watched) told(commands string) (events []Event) {
+func (w *watched) notified(commands string) (events []Event) {
 	w.t.Helper()
 	w.run(commands)
 	w.fences++
@@ -208,7 +208,7 @@ func TestKernel(t *testing.T) {
 			"bridge fdb replace 02:00:00:00:00:05 dev vd master static", "fdb stale"},
 		{"MAC goes", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
 			"bridge fdb del 02:00:00:00:00:05 dev vc master", "fdb stale"},
-		{"far end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
+		{"remote end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
 			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
 			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.3", "fdb stale"},
 
@@ -230,8 +230,8 @@ func TestKernel(t *testing.T) {
 			w := newDevice(t)
 			w.run(tc.before)
 			w.watch(Options{}, roomy)
-			if got := kinds(w.told(tc.change)); got != tc.want {
-				t.Errorf("told %q, want %q", got, tc.want)
+			if got := kinds(w.notified(tc.change)); got != tc.want {
+				t.Errorf("notified of %q, want %q", got, tc.want)
 			}
 		})
 	}
@@ -248,8 +248,8 @@ func TestRename(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := kinds(w.told("")), "address stale, link topology stale"; got != want {
-		t.Errorf("told %q, want %q", got, want)
+	if got, want := kinds(w.notified("")), "address stale, link topology stale"; got != want {
+		t.Errorf("notified of %q, want %q", got, want)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestRuleIsStale(t *testing.T) {
 	for _, change := range []string{"ip rule add pref 77 table 254", "ip rule del pref 77"} {
 		w.run(change)
 		if e := w.next(); e.Kind != Rule || !e.Stale {
-			t.Errorf("%s: told %+v", change, e)
+			t.Errorf("%s: notified of %+v", change, e)
 		}
 	}
 }
@@ -276,7 +276,7 @@ func TestContainerStartIsNotStale(t *testing.T) {
 	w := newDevice(t)
 	w.watch(Options{}, roomy)
 	other := nstest.New(t)
-	events := w.told(fmt.Sprintf(`
+	events := w.notified(fmt.Sprintf(`
 		ip link add v9 type veth peer name p9
 		ip link set v9 master br0
 		ip link set p9 netns %s
@@ -286,7 +286,7 @@ func TestContainerStartIsNotStale(t *testing.T) {
 		ip -n %[1]s addr add 10.1.0.9/24 dev eth0
 		ip netns exec %[1]s ping -c 1 10.1.0.1`, other))
 	if got, want := kinds(events), "link topology"; got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("notified of %q, want %q", got, want)
 	}
 }
 
@@ -294,8 +294,8 @@ func TestContainerStopIsStale(t *testing.T) {
 	w := newDevice(t)
 	w.watch(Options{}, roomy)
 	nstest.Run(t, w.c, "ip link del eth0")
-	if got := kinds(w.told("")); !strings.Contains(got, "link topology stale") {
-		t.Errorf("told %q, want a stale link", got)
+	if got := kinds(w.notified("")); !strings.Contains(got, "link topology stale") {
+		t.Errorf("notified of %q, want a stale link", got)
 	}
 }
 
@@ -329,11 +329,11 @@ func TestOwnFilters(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if got := kinds(w.told("")); got != "" {
-		t.Errorf("at the own filter: told %q, want nothing", got)
+	if got := kinds(w.notified("")); got != "" {
+		t.Errorf("at the own filter: notified of %q, want nothing", got)
 	}
-	if got, want := kinds(w.told("tc filter del dev up0 ingress pref 5 protocol all handle 1 bpf")), "filter topology"; got != want {
-		t.Errorf("as somebody takes it away: told %q, want %q", got, want)
+	if got, want := kinds(w.notified("tc filter del dev up0 ingress pref 5 protocol all handle 1 bpf")), "filter topology"; got != want {
+		t.Errorf("as it is deleted: notified of %q, want %q", got, want)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestNFTables(t *testing.T) {
 		e := w.next()
 		by := strings.Fields(change)[0]
 		if e.Kind != Ruleset || !e.Stale || e.Topology || !strings.HasSuffix(e.Reason, "by "+by) {
-			t.Errorf("%s: told %+v", change, e)
+			t.Errorf("%s: notified of %+v", change, e)
 		}
 		if reason := <-reasons; reason != e.Reason { // called before the event came
 			t.Errorf("%s: OnStale had %q, the event %q", change, reason, e.Reason)
@@ -377,11 +377,11 @@ func TestLargeTransactionIsOneEvent(t *testing.T) {
 	w.watch(Options{}, limits{buffer: 16 << 10, queue: queueLength})
 	w.run("nft -f " + file)
 	if e := w.next(); e.Kind != Ruleset {
-		t.Errorf("told %+v", e)
+		t.Errorf("notified of %+v", e)
 	}
 	w.run("nft delete table ip t")
 	if e := w.next(); e.Kind != Ruleset {
-		t.Errorf("then told %+v", e)
+		t.Errorf("then notified of %+v", e)
 	}
 }
 
@@ -396,7 +396,7 @@ func TestIPsec(t *testing.T) {
 	} {
 		w.run(change)
 		if e := w.next(); e.Kind != IPsec || !e.Stale || e.Topology {
-			t.Errorf("%s: told %+v", change, e)
+			t.Errorf("%s: notified of %+v", change, e)
 		}
 	}
 }
@@ -409,7 +409,7 @@ func TestLegacyLock(t *testing.T) {
 		t.Helper()
 		w.run("iptables-legacy -w -A FORWARD -j ACCEPT")
 		if e := w.next(); e.Kind != Ruleset || !e.Stale || !strings.Contains(e.Reason, "legacy") {
-			t.Errorf("told %+v", e)
+			t.Errorf("notified of %+v", e)
 		}
 		if _, err := os.Stat(w.lock); err != nil {
 			t.Fatal(err)
@@ -421,13 +421,13 @@ func TestLegacyLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	legacy()
-	// Another file of the directory is no news: what is told next is the rule.
+	// Another file of the directory is no news: the next event is of the rule.
 	if err := os.WriteFile(w.lock+"2", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.run("iptables -A FORWARD -j ACCEPT")
 	if e := w.next(); e.Kind != Ruleset || strings.Contains(e.Reason, "legacy") {
-		t.Errorf("told %+v", e)
+		t.Errorf("notified of %+v", e)
 	}
 }
 
@@ -457,16 +457,16 @@ func TestOverrun(t *testing.T) {
 		e := w.next()
 		if e.Kind == Overrun {
 			if overruns++; !e.Stale || !e.Topology {
-				t.Errorf("told %+v", e)
+				t.Errorf("notified of %+v", e)
 			}
 		}
 	}
 	// The state was read again: what has not changed is not reported.
-	if got := kinds(w.told("ip link set up0 mtu 1029")); got != "" {
-		t.Errorf("told %q of no change", got)
+	if got := kinds(w.notified("ip link set up0 mtu 1029")); got != "" {
+		t.Errorf("notified of %q without a change", got)
 	}
-	if got, want := kinds(w.told("ip link set up0 mtu 1500")), "link topology stale"; got != want {
-		t.Errorf("after the overrun: told %q, want %q", got, want)
+	if got, want := kinds(w.notified("ip link set up0 mtu 1500")), "link topology stale"; got != want {
+		t.Errorf("after the overrun: notified of %q, want %q", got, want)
 	}
 }
 
@@ -521,7 +521,7 @@ func TestSlowReceiverFindsOverrun(t *testing.T) {
 		t.Fatalf("OnStale was called %d times, want %d", stale.Load(), changes)
 	}
 	if e := w.next(); e.Kind != Overrun || !e.Stale || !e.Topology {
-		t.Errorf("told %+v, want an overrun", e)
+		t.Errorf("notified of %+v, want an overrun", e)
 	}
 }
 
@@ -547,7 +547,7 @@ func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
 	} {
 		m := nlmsg.Message{Type: tc.typ, Data: binary.NativeEndian.AppendUint32(make([]byte, 4), tc.index)}
 		if e, ok := k.evaluate(m); ok != tc.stale || e.Kind != Link || !e.Stale {
-			t.Errorf("%s: told %v %+v, want %v", tc.name, ok, e, tc.stale)
+			t.Errorf("%s: notified %v of %+v, want %v", tc.name, ok, e, tc.stale)
 		}
 	}
 }

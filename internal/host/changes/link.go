@@ -69,9 +69,17 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
-		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0)
+		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0) && !was.becomesOperational(is)
 	}
 	return e, true
+}
+
+// becomesOperational reports whether nothing changes of a bridge port but its
+// operational state, to up: that follows its carrier, and only adds a destination.
+func (d device) becomesOperational(to device) bool {
+	const operUp = 6 // IF_OPER_UP
+	d.operstate = to.operstate
+	return d == to && to.master != 0 && to.operstate == operUp
 }
 
 // otherEnd is the difference that concerns only the topology.

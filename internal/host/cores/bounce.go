@@ -13,9 +13,9 @@ import (
 
 // Bounce are the parameters of a measurement.
 type Bounce struct {
-	Turns    int           // how often the cache line goes back and forth in a batch
-	Batches  int           // how many results there are
-	Patience time.Duration // how long it may take on a machine with other work
+	RoundTrips int           // how often the cache line goes back and forth in a batch
+	Batches    int           // how many results there are
+	Patience   time.Duration // how long it may take on a machine with other work
 }
 
 // Measure has two threads on processors a and b pass a cache line back and
@@ -24,11 +24,11 @@ type Bounce struct {
 func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 	var line struct {
 		_    [64]byte
-		turn atomic.Int64
+		step atomic.Int64
 		_    [64]byte
 	}
 	stop := time.Now().Add(o.Patience)
-	turns := int64(o.Turns)
+	rounds := int64(o.RoundTrips)
 	var gone atomic.Bool // one thread has timed out
 	// play waits for each value of its parity and writes the next one, until
 	// the time is over.
@@ -40,8 +40,8 @@ func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 		}
 		defer unpin()
 		begun := time.Now()
-		for n := parity; n < 2*turns*int64(o.Batches); n += 2 {
-			for spins := 1; line.turn.Load() != n; spins++ {
+		for n := parity; n < 2*rounds*int64(o.Batches); n += 2 {
+			for spins := 1; line.step.Load() != n; spins++ {
 				if spins%(1<<12) != 0 {
 					continue
 				}
@@ -49,12 +49,12 @@ func (o Bounce) Measure(a, b int) (batches []float64, err error) {
 					return fmt.Errorf("CPUs %d and %d were not ours at the same time for long enough within %s: other work keeps them busy", a, b, o.Patience)
 				}
 			}
-			if batch := n / (2 * turns); batches != nil && (n+2)/(2*turns) > batch {
+			if batch := n / (2 * rounds); batches != nil && (n+2)/(2*rounds) > batch {
 				now := time.Now()
-				batches[batch] = float64(now.Sub(begun)) / float64(2*turns)
+				batches[batch] = float64(now.Sub(begun)) / float64(2*rounds)
 				begun = now
 			}
-			line.turn.Store(n + 1)
+			line.step.Store(n + 1)
 		}
 		return nil
 	}

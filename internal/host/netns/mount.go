@@ -38,7 +38,7 @@ func Replace(path string, by *os.File) error {
 }
 
 // HasBeneath reports whether the kernel has MOVE_MOUNT_BENEATH. An older one
-// rejects the flag before it looks at file descriptors.
+// rejects the flag before it checks file descriptors.
 func HasBeneath() bool {
 	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveMountBeneath)
 	return !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS)

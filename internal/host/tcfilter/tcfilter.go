@@ -88,7 +88,7 @@ func Ingress(ifindex int) ([]Filter, error) {
 	return list(ifindex, netlink.HANDLE_MIN_INGRESS)
 }
 
-// Egress lists the filters at the egress of a device in the same way, without
+// Egress lists the filters at the egress of a device likewise, without
 // those of its other qdiscs.
 func Egress(ifindex int) ([]Filter, error) {
 	return list(ifindex, netlink.HANDLE_MIN_EGRESS)

@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-func TestIngressTellsOwnFilters(t *testing.T) {
+func TestIngressFindsOwnFilters(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Run(t, ns, "tc qdisc add dev lo clsact")
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -1,4 +1,4 @@
-// Package metricstest has the common parts of the tests of the services' metrics.
+// Package metricstest has what the tests of the services' metrics have in common.
 package metricstest
 
 import (
