@@ -180,9 +180,9 @@ static void complain(const struct call *c, const struct text *answer)
 	fclose(log);
 }
 
-/* tell sends a request to the agent. Returns the HTTP status, or -1 without an
+/* notify sends a request to the agent. Returns the HTTP status, or -1 without an
  * agent; it reports errors that the agent returns. */
-static int tell(const struct call *c, const char *verb, const char *outcome)
+static int notify(const struct call *c, const char *verb, const char *outcome)
 {
 	struct text request = { 0 }, answer = { 0 };
 	char bundle[PATH_MAX], pid_file[PATH_MAX + NAME_MAX];
@@ -262,18 +262,18 @@ int main(int argc, char **argv)
 	}
 	answer = 0;
 	if (!strcmp(verb, "create") || !strcmp(verb, "run"))
-		answer = tell(&c, "create", NULL);
+		answer = notify(&c, "create", NULL);
 	else if (!strcmp(verb, "start"))
-		answer = tell(&c, "start", NULL);
+		answer = notify(&c, "start", NULL);
 	if (answer >= 400 && answer != 404)
 		return 1;
 	status = run(&c);
 	if (!strcmp(verb, "run") && !c.detach)
-		tell(&c, "delete", "done");
+		notify(&c, "delete", "done");
 	else if (!strcmp(verb, "run"))
-		tell(&c, "create", status ? "failed" : "done");
+		notify(&c, "create", status ? "failed" : "done");
 	else
-		tell(&c, verb, status ? "failed" : "done");
+		notify(&c, verb, status ? "failed" : "done");
 	if (WIFSIGNALED(status))
 		return 128 + WTERMSIG(status);
 	return WEXITSTATUS(status);

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,17 +18,26 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
 
 func (t *tool) newDownCommand() *cobra.Command {
-	var stateDir, namespace string
+	var stateDir, namespace, mode string
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop all services and remove everything they own, also after a crash",
-		Args:  cli.NoArgs,
+		Long: `Stop all services and remove everything they own, also after a crash.
+
+TCP connections that went express stay in conntrack, which accepts every sequence
+number of them until they end ("liberal"). down lists them. --conntrack delete
+removes them from conntrack: a connection whose addresses are translated may break,
+others are picked up with their next packet if the rules allow it, and are then
+liberal because the kernel has not seen them begin.`,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Another socket belongs to another daemon, whose state directory is the
 			// socket's.
@@ -38,47 +48,93 @@ func (t *tool) newDownCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("find %s: %w", stateDir, err)
 			}
-			return t.down(dir, namespace)
+			if mode != conntrackKeep && mode != conntrackDelete {
+				return cli.Usagef(cmd, "--conntrack is %q: want %s or %s", mode, conntrackKeep, conntrackDelete)
+			}
+			return t.down(dir, namespace, mode)
 		},
 	}
+	cmd.Flags().StringVar(&mode, "conntrack", conntrackKeep, "what becomes of connections that are liberal in conntrack: `keep or delete`")
 	addStateDirFlag(cmd, &stateDir)
 	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: the service's)")
 	return cmd
 }
 
-func (t *tool) down(dir, namespace string) error {
+// What --conntrack takes.
+const (
+	conntrackKeep   = "keep"
+	conntrackDelete = "delete"
+)
+
+func (t *tool) down(dir, namespace, mode string) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
 	var stopped []string
 	var errs []error
+	var conns []conntrack.Tuple
 	for _, u := range slices.Backward(t.units) { // express last: it owns the state directory
-		pid, err := t.downOne(u, dir, namespace)
+		pid, liberal, err := t.downOne(u, dir, namespace, mode == conntrackDelete)
 		errs = append(errs, err) // the other services are stopped all the same
+		conns = append(conns, liberal...)
 		if pid != 0 {
 			stopped = append(stopped, fmt.Sprintf("the %s (pid %d)", u.name, pid))
 		}
 	}
+	slices.Reverse(stopped)
 	if err := errors.Join(errs...); err != nil {
+		if len(stopped) > 0 {
+			fmt.Fprintf(t.stderr, "scon: stopped %s\n", strings.Join(stopped, ", "))
+		}
 		return err
 	}
-	slices.Reverse(stopped)
 	word := "No daemon was running"
 	if last := len(stopped) - 1; last == 0 {
 		word = "Stopped " + stopped[0]
 	} else if last > 0 {
 		word = "Stopped " + strings.Join(stopped[:last], ", ") + " and " + stopped[last]
 	}
-	_, err := fmt.Fprintf(t.stdout, "%s; nothing of SCON is left.\n", word)
+	left := ""
+	if mounted := filepath.Dir(pipe.Socket(dir)); exists(mounted) {
+		left = fmt.Sprintf(" but %s, which containers may have mounted; delete it when none has", mounted)
+	}
+	_, err := fmt.Fprintf(t.stdout, "%s; nothing of SCON is left%s.\n%s", word, left, describeLiberal(conns, mode))
 	return err
 }
 
+// listedLiberal is how many connections down names.
+const listedLiberal = 5
+
+// describeLiberal says what became of connections that were liberal in conntrack.
+func describeLiberal(conns []conntrack.Tuple, mode string) string {
+	if len(conns) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("Connections that stay liberal in conntrack until they end: %d\n", len(conns))
+	if mode == conntrackDelete {
+		text = fmt.Sprintf("Liberal connections deleted from conntrack: %d\n", len(conns))
+	}
+	for _, c := range conns[:min(len(conns), listedLiberal)] {
+		text += fmt.Sprintf("  %v\n", c)
+	}
+	if more := len(conns) - listedLiberal; more > 0 {
+		text += fmt.Sprintf("  and %d more\n", more)
+	}
+	return text
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // downOne stops a service and removes everything that it owns. It returns the
-// service's process ID, 0 if the service did not run.
-func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
+// service's process ID, 0 if the service did not run, and the connections that were
+// left liberal in conntrack, or were removed from it.
+func (t *tool) downOne(u unit, dir, namespace string, remove bool) (pid int, conns []conntrack.Tuple, err error) {
 	s, err := t.readState(u.Dir(dir))
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	o := service.Options{
 		StateDir: dir,
@@ -93,9 +149,19 @@ func (t *tool) downOne(u unit, dir, namespace string) (pid int, err error) {
 		if s.PID != 0 {
 			err = fmt.Errorf("%w; end the %s with 'kill -9 %d', then run 'scon down' again", err, u.name, s.PID)
 		}
-		return 0, err
+		return 0, nil, err
 	}
-	return pid, t.removeAll(u, o, s.PID)
+	if err := t.removeAll(u, o, s.PID); err != nil || u.liberal == nil {
+		return pid, nil, err
+	}
+	err = within(o.Netns, func() (err error) {
+		conns, err = u.liberal(remove)
+		return err
+	})
+	if errors.Is(err, netns.ErrNotExist) {
+		err = nil // its connections ended with it
+	}
+	return pid, conns, err
 }
 
 // removeAll removes what a service left in the kernel and in the state directory,
@@ -110,7 +176,7 @@ func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	}
 	defer unlock()
 	o.Logger = slog.New(slog.DiscardHandler)
-	err = clean(u, o)
+	err = within(o.Netns, func() error { return u.clean(o) })
 	if errors.Is(err, netns.ErrNotExist) && u.Service != state.Express {
 		err = nil // its devices ended with it
 	} else if errors.Is(err, netns.ErrNotExist) {
@@ -124,12 +190,12 @@ func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	return u.Remove(o.StateDir)
 }
 
-// clean removes a service's state from the kernel, in the service's namespace.
-func clean(u unit, o service.Options) error {
-	if o.Netns == "" {
-		return u.clean(o)
+// within calls fn in a network namespace, "" for this one.
+func within(namespace string, fn func() error) error {
+	if namespace == "" {
+		return fn()
 	}
-	return netns.Do(o.Netns, func() error { return u.clean(o) })
+	return netns.Do(namespace, fn)
 }
 
 // stop asks a service to end, waits until it has, and returns its process ID, 0 if

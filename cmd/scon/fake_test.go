@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/host/netns"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/service"
@@ -26,6 +31,9 @@ func fakeUnits() []unit {
 		u := all[i]
 		all[i].run = func(ctx context.Context, o service.Options) error { return fakeRun(ctx, u, o) }
 		all[i].clean = func(o service.Options) error { return fakeClean(u, o) }
+		if u.liberal != nil {
+			all[i].liberal = fakeLiberal
+		}
 	}
 	return all
 }
@@ -89,6 +97,22 @@ func fakeClean(u unit, o service.Options) error {
 	return os.WriteFile(filepath.Join(os.Getenv("WORK"), "cleaned"), []byte(text), 0o600)
 }
 
+// fakeLiberal has as many connections as SCON_TEST_LIBERAL says.
+func fakeLiberal(remove bool) (conns []conntrack.Tuple, err error) {
+	if os.Getenv("SCON_TEST_LIBERAL") == "" {
+		return nil, nil
+	}
+	n, err := strconv.Atoi(os.Getenv("SCON_TEST_LIBERAL"))
+	for i := range n {
+		conns = append(conns, conntrack.Tuple{
+			Proto: unix.IPPROTO_TCP,
+			Src:   netip.AddrPortFrom(netip.MustParseAddr("172.17.0.2"), uint16(4000+i)),
+			Dst:   netip.MustParseAddrPort("10.0.0.1:80"),
+		})
+	}
+	return conns, err
+}
+
 // fakeBackend knows the containers web and db.
 type fakeBackend struct{ stop func() }
 
@@ -126,7 +150,7 @@ var fakeFlow = api.Flow{
 	Container: "web", Family: "ipv4", Proto: "tcp",
 	Orig:  api.Tuple{Src: "172.17.0.2", Sport: 43512, Dst: "10.0.0.1", Dport: 80},
 	Reply: api.Tuple{Src: "10.0.0.1", Sport: 80, Dst: "192.168.1.5", Dport: 43512},
-	Way:   api.WayWire, State: api.FlowExpress, Confilter: api.ConfilterSuccess,
+	Path:  api.PathWire, State: api.FlowExpress, Confilter: api.ConfilterSuccess,
 	ExpressPackets: [2]uint64{500, 430}, ExpressBytes: [2]uint64{1000, 1_233_567},
 	RegularPackets: &[2]uint64{7, 6}, RegularBytes: &[2]uint64{420, 9_433},
 	AgeMS: 61_500, IdleMS: 20, LeaseMS: 730, Oif: "eth0", NextHop: "02:00:00:00:00:01", MTU: 1500,
@@ -139,7 +163,7 @@ func (b *fakeBackend) Flows(container string) ([]api.Flow, error) {
 	return []api.Flow{fakeFlow, {
 		Container: "web", Family: "ipv4", Proto: "udp",
 		Orig: api.Tuple{Src: "172.17.0.2", Sport: 5000, Dst: "10.0.0.1", Dport: 53},
-		Way:  api.WayHairpin, Peer: "db", State: api.FlowComposing,
+		Path: api.PathHairpin, Peer: "db", State: api.FlowComposing,
 	}}, known(container)
 }
 

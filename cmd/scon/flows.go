@@ -47,7 +47,7 @@ func addContainerFlag(cmd *cobra.Command, container *string) {
 // flowTable has one line per Conentry with both directions. Where conntrack counts
 // packets, it also has the sums of conntrack's and SCON's counters.
 func flowTable(flows []api.Flow) *cli.Table {
-	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "WAY",
+	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "PATH",
 		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
 	counted := slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil })
 	if counted {
@@ -55,7 +55,7 @@ func flowTable(flows []api.Flow) *cli.Table {
 	}
 	tab := cli.NewTable(header...)
 	for _, f := range flows {
-		cells := []any{f.Container, f.Proto, f.Orig, cli.OrDash(f.Reply.String()), f.State, cli.OrDash(way(f)),
+		cells := []any{f.Container, f.Proto, f.Orig, cli.OrDash(f.Reply.String()), f.State, cli.OrDash(pathOf(f)),
 			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
 			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), leaving(f)}
 		if counted {
@@ -74,12 +74,12 @@ func withRegular(f api.Flow, dir int) string {
 	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], bytesText(f.ExpressBytes[dir]+f.RegularBytes[dir]))
 }
 
-// way returns the regular path of a Conentry, with the container at its other end.
-func way(f api.Flow) string {
+// pathOf returns the regular path of a Conentry, with the container at its other end.
+func pathOf(f api.Flow) string {
 	if f.Peer == "" {
-		return f.Way
+		return f.Path
 	}
-	return f.Way + ", " + f.Peer
+	return f.Path + ", " + f.Peer
 }
 
 // leaving returns the device and next hop of a Conentry's packets, as recorded so far.

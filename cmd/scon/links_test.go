@@ -32,8 +32,7 @@ func TestLinksNoLaboratory(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "scon")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w -funcalign=16", "-o", file, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd := exec.Command("make", "-C", "../..", "scon", "SCON="+file)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -36,7 +36,7 @@ func (t *tool) newPinCommand() *cobra.Command {
 A policy assigns the work of a network device to CPUs:
 
   none     unchanged
-  spread   one queue per CPU in turn, CPUs of the device's NUMA node first
+  spread   one queue per CPU, cyclically, CPUs of the device's NUMA node first
   numa     all CPUs of the device's NUMA node
   single   one CPU of the device's node for everything
   core     a core of the device's node for each queue
@@ -240,7 +240,7 @@ func (t *tool) newPinStatusCommand() *cobra.Command {
 		Short: "Show the settings in force and those that differ from the plan",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			status, err := t.pinHost().Look()
+			status, err := t.pinHost().Inspect()
 			if err != nil {
 				return err
 			}

@@ -106,7 +106,7 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Show which parts of the pipe work on this machine, and how to fix the others",
+		Short: "Show which features of the pipe work on this machine, and how to fix the others",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := doctor.Pipe(copier.FindDevice)

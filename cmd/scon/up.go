@@ -82,8 +82,9 @@ func (u unit) of(o service.Options) service.Options {
 	return o
 }
 
-// up starts the enabled services that do not run. If the pipe's broker fails, the
-// other services stay up; any other failure stops the services that up started.
+// up starts the enabled services that do not run. Without express it starts no other
+// service. If another service fails, the rest stays up: for the pipe up prints a warning,
+// for the startup service it returns the error.
 func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]string, error)) error {
 	if err := doctor.Require(); err != nil {
 		return err
@@ -101,35 +102,32 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 			missing = append(missing, u)
 		}
 	}
-	var started []unit
+	var failed error
 	for _, u := range missing {
 		args, err := arguments(u, u.of(o))
 		if err == nil {
 			err = t.start(u, u.of(o), args)
 		}
-		if err != nil && u.Service == state.Pipe {
-			fmt.Fprintf(t.stderr, "scon: warning: the pipe broker did not start, all else runs: %v\n", err)
-			continue
-		}
-		if err != nil {
-			for _, s := range slices.Backward(started) {
-				_, stopErr := t.stop(s, s.of(o).Socket)
-				err = errors.Join(err, stopErr)
-			}
+		switch {
+		case err == nil:
+		case u.Service == state.Express:
 			return err
+		case u.Service == state.Pipe:
+			fmt.Fprintf(t.stderr, "scon: warning: the pipe broker did not start, all else runs: %v\n", err)
+		default:
+			failed = fmt.Errorf("%w; the other services are up", err)
 		}
-		started = append(started, u)
 	}
 	word := "scon is up"
 	if len(missing) == 0 {
 		word = "scon is already up"
 	}
-	return t.printUp(word, o)
+	return errors.Join(t.printUp(word, o), failed)
 }
 
-// running returns the process ID of a service that runs with the same options, 0 if
-// none answers. A service with other options in the same state directory is an
-// error.
+// running returns the process ID of a service that runs with the same options, 0 if none
+// answers. It stops a service of another version, which up then starts anew. A service with
+// other options in the same state directory is an error.
 func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 	s, err := t.readState(u.Dir(o.StateDir))
 	if err != nil {
@@ -156,12 +154,30 @@ func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 		return p.PID, nil
 	case s.Socket != o.Socket:
 		return 0, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
-	case s.Version != o.Version:
-		return 0, fmt.Errorf("%s: version %s, this is %s; to replace it: 'scon down', then 'scon up'", other, s.Version, o.Version)
 	case !reflect.DeepEqual(u.settings(s.Config), u.settings(o.Config)):
 		return 0, fmt.Errorf("%s with other settings; stop it with 'scon down'", other)
+	case s.Version != o.Version && ofSystemd(p.PID):
+		return 0, fmt.Errorf("%s: version %s, this is %s; to replace it: 'systemctl restart %s'", other, s.Version, o.Version, u.unitName())
+	case s.Version != o.Version:
+		fmt.Fprintf(t.stderr, "scon: replacing the %s (pid %d) of version %s\n", u.name, p.PID, s.Version)
+		_, err := t.stop(u, s.Socket)
+		return 0, err
 	}
 	return p.PID, nil
+}
+
+// unitName returns the name of the service's systemd unit.
+func (u unit) unitName() string {
+	if u.Service == state.Express {
+		return "scon"
+	}
+	return "scon-" + string(u.Service)
+}
+
+// ofSystemd reports whether systemd started a process as a unit of SCON.
+func ofSystemd(pid int) bool {
+	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && strings.Contains(string(cgroup), "/scon") && strings.HasSuffix(strings.TrimSpace(string(cgroup)), ".service")
 }
 
 // readState reads the state in dir; it is zero if missing or corrupt.

@@ -8,6 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/pipe"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/pipe/copier"
@@ -31,6 +32,9 @@ type unit struct {
 	run func(ctx context.Context, o service.Options) error
 	// clean removes everything that the service left behind when it died.
 	clean func(o service.Options) error
+	// liberal lists the connections that stay liberal in conntrack after the
+	// service's end, and removes them if told to. nil: the service makes none so.
+	liberal func(remove bool) ([]conntrack.Tuple, error)
 }
 
 // units returns the services in start order.
@@ -40,7 +44,7 @@ func units() []unit {
 			Service: state.Express, name: "daemon", command: []string{"daemon"},
 			enabled: func(config.Config) bool { return true }, settings: config.Config.OfExpress,
 			require: doctor.Require, dial: func(socket string) *api.Service { return api.Dial(socket).Service },
-			run: express.Run, clean: express.Clean,
+			run: express.Run, clean: express.Clean, liberal: express.Liberal,
 		},
 		{
 			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},
