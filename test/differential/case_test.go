@@ -16,9 +16,9 @@ import (
 // Case is a ruleset, connections, and steps of packets and changes.
 type Case struct {
 	Seed uint64
-	// Liberal turns off conntrack's check of TCP windows.
+	// Liberal disables conntrack's check of TCP windows.
 	Liberal bool
-	// BridgeAlone turns off bridge-nf-call-iptables: neither Netfilter's IP hooks
+	// BridgeAlone disables bridge-nf-call-iptables: neither Netfilter's IP hooks
 	// nor conntrack see packets within the bridge.
 	BridgeAlone bool
 	Rules       ruleset
@@ -115,28 +115,28 @@ func generate(seed uint64) *Case {
 func (g *generator) conns() {
 	for i := range 2 + g.r.IntN(3) {
 		port := func(base int) uint16 { return uint16(base + 100*i + g.r.IntN(100)) }
-		far := netip.AddrFrom4([4]byte{198, 18, byte(g.r.IntN(256)), byte(1 + g.r.IntN(254))})
+		remote := netip.AddrFrom4([4]byte{198, 18, byte(g.r.IntN(256)), byte(1 + g.r.IntN(254))})
 		n := c1 + g.r.IntN(2)
 		device := lab.DeviceAddr
 		if g.ipv6 {
 			b := netip.MustParseAddr("2001:db8:18::").As16()
-			copy(b[14:], far.AsSlice()[2:])
-			far = netip.AddrFrom16(b)
+			copy(b[14:], remote.AsSlice()[2:])
+			remote = netip.AddrFrom16(b)
 			device = lab.DeviceAddr6
 		}
 		c := conn{Kind: "out", Proto: layers.IPProtocolUDP, From: n, To: edge}
 		if g.r.IntN(2) == 0 {
 			c.Proto = layers.IPProtocolTCP
 		}
-		inside, outside := netip.AddrPortFrom(g.containerAddr(n), port(40000)), netip.AddrPortFrom(far, port(5000))
+		inside, outside := netip.AddrPortFrom(g.containerAddr(n), port(40000)), netip.AddrPortFrom(remote, port(5000))
 		c.Src, c.Dst = inside, outside
 		switch g.r.IntN(10) {
 		case 0, 1, 2:
 			c.Kind, c.From, c.To = "published", edge, n
-			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(device, port(8000))
+			c.Src, c.Dst = netip.AddrPortFrom(remote, port(30000)), netip.AddrPortFrom(device, port(8000))
 		case 3, 4:
 			c.Kind, c.From, c.To = "routed", edge, n
-			c.Src, c.Dst = netip.AddrPortFrom(far, port(30000)), netip.AddrPortFrom(g.containerAddr(n), port(9000))
+			c.Src, c.Dst = netip.AddrPortFrom(remote, port(30000)), netip.AddrPortFrom(g.containerAddr(n), port(9000))
 		case 5, 6:
 			c.Kind, c.To = "lan", c1+c2-n
 			c.Dst = netip.AddrPortFrom(g.containerAddr(c.To), port(9000))

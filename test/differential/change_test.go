@@ -46,9 +46,9 @@ var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", 
 
 func (g *generator) plainChange() *change {
 	c := g.Conns[g.r.IntN(len(g.Conns))]
-	far := c.Dst.Addr()
+	remote := c.Dst.Addr()
 	if c.From == edge {
-		far = c.Src.Addr()
+		remote = c.Src.Addr()
 	}
 	switch g.r.IntN(16) {
 	case 0:
@@ -57,15 +57,15 @@ func (g *generator) plainChange() *change {
 		return &change{Quiet: true, Script: fmt.Sprintf("conntrack -D -p %s --orig-port-src %d >/dev/null 2>&1 || true",
 			strings.ToLower(c.Proto.String()), c.Src.Port())}
 	case 3:
-		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.9 dev eth0", far),
-			Undo: g.restoreRoute(far)}
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.9 dev eth0", remote),
+			Undo: g.restoreRoute(remote)}
 	case 4:
 		// The kernel rate-limits its answers about other unreachable routes.
-		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace blackhole %v", far),
-			Undo: g.restoreRoute(far)}
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace blackhole %v", remote),
+			Undo: g.restoreRoute(remote)}
 	case 5:
-		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.2 dev eth0 mtu lock 700", far),
-			Undo: g.restoreRoute(far)}
+		return &change{AtOnce: true, Script: fmt.Sprintf("ip route replace %v via 10.77.0.2 dev eth0 mtu lock 700", remote),
+			Undo: g.restoreRoute(remote)}
 	case 6:
 		if g.bare { // without neighbours
 			return &change{AtOnce: true, Script: "ip link set eth0 txqueuelen 400", Undo: "ip link set eth0 txqueuelen 500"}

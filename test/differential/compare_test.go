@@ -129,7 +129,7 @@ func dscpOf(b []byte) [2]byte {
 }
 
 // likeOthers reports whether a packet's fate with SCON is that of the latest
-// valid packet of its direction: rewritten in the same way, and nothing else.
+// valid packet of its direction: rewritten likewise, and nothing else.
 func (t *talk) likeOthers(s shot, got []captured) bool {
 	ref, sent := t.model[s.dir], t.modelSent[s.dir]
 	if len(got) == 0 && s.excuse == notHeard {

@@ -154,9 +154,9 @@ func (f form) bytes() []byte {
 }
 
 // sum returns the one's complement sum of bytes.
-func sum(parts ...[]byte) uint16 {
+func sum(slices ...[]byte) uint16 {
 	var s uint32
-	for _, p := range parts {
+	for _, p := range slices {
 		for i, v := range p {
 			s += uint32(v) << (8 * (1 - i&1))
 		}

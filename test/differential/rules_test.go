@@ -130,7 +130,7 @@ func forIPv6(text string) (string, bool) {
 
 // sets are the sets that nft's rules use.
 const sets = ` set some { type ipv4_addr; flags interval; elements = { 172.17.0.3, 198.18.0.0/18 }; }
- set met { type ipv4_addr; size 4096; flags dynamic; }
+ set noted { type ipv4_addr; size 4096; flags dynamic; }
 `
 
 func (r ruleset) nftScript() string {
@@ -209,14 +209,16 @@ var features = []feature{
 	{"forward_filter", "ip frag-off & 0x1fff != 0 drop", "-f -j DROP"},
 	{"forward_filter", "ip daddr @some drop", "-m iprange --dst-range 198.18.0.0-198.18.63.255 -j DROP"},
 	{"forward_filter", "ip saddr @some accept", "-s 172.17.0.3 -j ACCEPT"},
-	{"forward_filter", "THERE update @met { ip saddr } accept", "THERE -m recent --name diff --set -j ACCEPT"},
+	{"forward_filter", "THERE update @noted { ip saddr } accept", "THERE -m recent --name diff --set -j ACCEPT"},
 	{"forward_filter", "fib saddr type local drop", "-m addrtype --src-type LOCAL -j DROP"},
 	{"forward_filter", "meta mark 7 drop", "-m mark --mark 7 -j DROP"},
 	{"forward_filter", "THERE counter accept", "THERE -j ACCEPT"},
 	{"forward_filter", "THERE meta pkttype != unicast drop", "THERE -m pkttype ! --pkt-type unicast -j DROP"},
-	{"forward_filter", "THERE add @met { ip saddr ct count over 1 } drop", "THERE -m connlimit --connlimit-above 1 -j DROP"},
-	{"forward_filter", "THERE update @met { ip daddr limit rate over 1/hour burst 14 packets } drop", "THERE -m hashlimit --hashlimit-upto 1/hour --hashlimit-burst 14 --hashlimit-name upto --hashlimit-mode dstip -j ACCEPT"},
-	{"forward_filter", "ip saddr @met drop", "-m recent --name diff --rcheck --hitcount 9 -j DROP"},
+	// Above 0: the kernel counts a connection that has just ended on another processor for
+	// up to two jiffies more, so that a larger limit is a matter of time.
+	{"forward_filter", "THERE add @noted { ip saddr ct count over 0 } drop", "THERE -m connlimit --connlimit-above 0 -j DROP"},
+	{"forward_filter", "THERE update @noted { ip daddr limit rate over 1/hour burst 14 packets } drop", "THERE -m hashlimit --hashlimit-upto 1/hour --hashlimit-burst 14 --hashlimit-name upto --hashlimit-mode dstip -j ACCEPT"},
+	{"forward_filter", "ip saddr @noted drop", "-m recent --name diff --rcheck --hitcount 9 -j DROP"},
 	{"forward_filter", "THERE ct original saddr 172.17.0.3 drop", "-m conntrack --ctorigsrc 172.17.0.3 -j DROP"},
 	{"forward_filter", "ct reply packets > 10 drop", "-m connbytes --connbytes 900: --connbytes-dir reply --connbytes-mode bytes -j DROP"},
 	{"forward_filter", "ip saddr . meta l4proto vmap { 172.17.0.2 . udp : drop, 172.17.0.3 . tcp : accept }", "-s 172.17.0.2 -p udp -j DROP"},
@@ -324,11 +326,11 @@ func (g *generator) translate(c conn) {
 			g.add("post_nat", "ip saddr 172.17.0.0/16 oifname docker0 snat ip to 172.17.0.1", "-s 172.17.0.0/16 -o docker0 -j SNAT --to-source 172.17.0.1")
 		}
 	case c.Kind == "out" && g.r.IntN(12) == 0:
-		far := netip.MustParseAddr("198.18.200.200")
+		remote := netip.MustParseAddr("198.18.200.200")
 		if g.ipv6 {
-			far = netip.MustParseAddr("2001:db8:18::200:200")
+			remote = netip.MustParseAddr("2001:db8:18::200:200")
 		}
-		to := netip.AddrPortFrom(far, uint16(5900+g.r.IntN(90))).String()
+		to := netip.AddrPortFrom(remote, uint16(5900+g.r.IntN(90))).String()
 		g.add("pre_nat", match+" dnat ip to "+to, xt+" -j DNAT --to-destination "+to)
 	case c.Kind == "out" && g.r.IntN(30) == 0:
 		g.add("pre_nat", match+" redirect to :7777", xt+" -j REDIRECT --to-ports 7777")
@@ -397,26 +399,26 @@ func (r rule) counts() bool {
 // matchConn replaces THERE and BACK in a rule. Address and port of the connection's
 // outer end are the same at all hooks, unless NAT changes them.
 func matchConn(text string, c conn, t tool) string {
-	proto, far, toFar := strings.ToLower(c.Proto.String()), c.Dst, true
+	proto, remote, toRemote := strings.ToLower(c.Proto.String()), c.Dst, true
 	if c.From == edge {
-		far, toFar = c.Src, false
+		remote, toRemote = c.Src, false
 	}
 	to := [2]string{"dport", "daddr"}
 	from := [2]string{"sport", "saddr"}
 	conn, back := to, from
-	if !toFar {
+	if !toRemote {
 		conn, back = from, to
 	}
 	write := func(words [2]string) string {
 		if t == nft {
 			family := "ip"
-			if far.Addr().Is6() {
+			if remote.Addr().Is6() {
 				family = "ip6"
 			}
-			return fmt.Sprintf("%s %s %v %s %s %d", family, words[1], far.Addr(), proto, words[0], far.Port())
+			return fmt.Sprintf("%s %s %v %s %s %d", family, words[1], remote.Addr(), proto, words[0], remote.Port())
 		}
 		flag := map[string]string{"daddr": "-d", "saddr": "-s"}[words[1]]
-		return fmt.Sprintf("%s %v -p %s --%s %d", flag, far.Addr(), proto, words[0], far.Port())
+		return fmt.Sprintf("%s %v -p %s --%s %d", flag, remote.Addr(), proto, words[0], remote.Port())
 	}
 	return strings.NewReplacer("THERE", write(conn), "BACK", write(back)).Replace(text)
 }

@@ -14,7 +14,7 @@ type pair struct {
 	plain, scon *world
 	tool        tool // tool of the loaded rules
 	cases       int
-	sent        uint64 // sound packets of all cases so far
+	sent        uint64 // sound packets of all cases so remote
 }
 
 // difference is a packet with a different fate in the world with SCON.

@@ -8,7 +8,7 @@ import (
 // shrinking bounds the time that shrinking a case takes.
 const shrinking = 30 * time.Second
 
-// shrink removes parts of a case that the difference does not need. It returns
+// shrink removes elements of a case that the difference does not need. It returns
 // the smallest case that still has one, and that difference.
 func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 	end := time.Now().Add(shrinking)
@@ -34,7 +34,7 @@ func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 	return c, d, nil
 }
 
-// leaveOut tries to remove ever smaller parts.
+// leaveOut tries to remove ever smaller groups of them.
 func leaveOut(now func() *Case, without func(c *Case, from, n int) (*Case, bool), differs func(*Case) (bool, error)) error {
 	for n := 64; n > 0; n /= 2 {
 		for from := 0; ; {
@@ -54,7 +54,7 @@ func leaveOut(now func() *Case, without func(c *Case, from, n int) (*Case, bool)
 	return nil
 }
 
-// size is the number of removable parts.
+// size is the number of removable elements.
 func (c *Case) size() int {
 	n := len(c.Rules.Rules) + len(c.Steps)
 	for _, s := range c.Steps {

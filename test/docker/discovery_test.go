@@ -15,7 +15,7 @@ func TestDiscovery(t *testing.T) {
 	e := Start(t)
 	folder := t.TempDir()
 	page := writePage(t, folder, "page", 1<<10)
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		for i, network := range []string{"blue", "green"} {
 			t.Run(network, func(t *testing.T) {
 				e.Docker(t, "network", "create", network)

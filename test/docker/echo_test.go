@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// echoEnv turns this test binary into the echo server when it is set.
+	// echoEnv, if set, makes this test binary the echo server.
 	echoEnv  = "SCON_TEST_ECHO"
 	echoPort = 7000
 )

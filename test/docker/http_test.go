@@ -58,7 +58,7 @@ func TestHTTPThroughPublishedPort(t *testing.T) {
 	folder := t.TempDir()
 	small, big := writePage(t, folder, "small", 1<<10), writePage(t, folder, "big", 20<<20)
 	e.RunNginx(t, "web", folder)
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		s.waitHooked(t, "web")
 		for _, tc := range []struct {
 			name string

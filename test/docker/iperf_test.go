@@ -17,7 +17,7 @@ func TestIperf(t *testing.T) {
 	e.Import(t, Image{Name: "iperf3", Programs: []string{"iperf3"}})
 	background(t, e.EdgeCommand("iperf3", "--server"))
 	c := e.Run(t, Spec{Name: "iperf", Image: "iperf3", Command: []string{"sleep", "600"}})
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		s.waitHooked(t, "iperf")
 		for _, tc := range []struct {
 			name, proto string

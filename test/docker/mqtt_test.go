@@ -18,7 +18,7 @@ func TestMQTTPublisher(t *testing.T) {
 	e.Import(t, Image{Name: "mosquitto", Programs: []string{"mosquitto_pub"}})
 	startBroker(t, e)
 	sensor := e.Run(t, Spec{Name: "sensor", Image: "mosquitto", Command: []string{"sleep", "600"}})
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		s.waitHooked(t, "sensor")
 		lines := subscribe(t, e, t.Name())
 		publish := startPublisher(t, sensor, t.Name())

@@ -18,7 +18,7 @@ func TestFirewallInMidStream(t *testing.T) {
 		{"iptables-legacy", "iptables-legacy", "FORWARD"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+			withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 				s.waitHooked(t, "echo")
 				stream, exchange := startStream(t, e), startExchange(t, e)
 				if s != nil {

@@ -18,7 +18,7 @@ func TestContainerRestart(t *testing.T) {
 	e := Start(t)
 	e.Docker(t, "network", "create", "--subnet", "172.30.0.0/24", "blue")
 	place := []string{"--network", "blue", "--ip", "172.30.0.10"}
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		one := e.RunNginx(t, "one", folderWith(t, "one"), place...)
 		s.waitHooked(t, "one")
 		l := startVisits(t, e)

@@ -21,8 +21,8 @@ type SCON struct {
 	flags   []string // of scon up
 }
 
-// bothWays runs traffic without SCON, then with SCON.
-func bothWays(t *testing.T, m *Machine, traffic func(t *testing.T, s *SCON)) {
+// withoutAndWith runs traffic without SCON, then with SCON.
+func withoutAndWith(t *testing.T, m *Machine, traffic func(t *testing.T, s *SCON)) {
 	t.Run("plain", func(t *testing.T) { traffic(t, nil) })
 	t.Run("scon", func(t *testing.T) { traffic(t, newSCON(t, m)) })
 }
@@ -53,7 +53,7 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 }
 
 // command prepares a scon command. It runs in the host's network namespace: that
-// --netns moves the daemon to the machine's namespace is part of the test.
+// --netns moves the daemon to the machine's namespace is tested.
 func (s *SCON) command(args ...string) *exec.Cmd {
 	return s.machine.enter(s.bin, args)
 }
@@ -116,7 +116,7 @@ func (s *SCON) read(into any, verb ...string) error {
 	return nil
 }
 
-// container returns a container's part of the status.
+// container returns the status of a container.
 func (s *SCON) container(t *testing.T, name string) (api.Container, bool) {
 	t.Helper()
 	for _, c := range s.Status(t).Containers {

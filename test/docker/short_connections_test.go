@@ -13,7 +13,7 @@ func TestShortConnections(t *testing.T) {
 	folder := t.TempDir()
 	page := writePage(t, folder, "page", 64)
 	e.RunNginx(t, "web", folder)
-	bothWays(t, e.Machine, func(t *testing.T, s *SCON) {
+	withoutAndWith(t, e.Machine, func(t *testing.T, s *SCON) {
 		s.waitHooked(t, "web")
 		c := newClient(t, e, 8080)
 		c.http.Transport.(*http.Transport).DisableKeepAlives = true

@@ -65,7 +65,7 @@ func TestConnectionsComeAndGo(t *testing.T) {
 }
 
 // useOnce opens a connection, exchanges some bytes and closes it in one of
-// three ways. It blocks in system calls, so that no other goroutine gets its
+// three manners. It blocks in system calls, so that no other goroutine gets its
 // thread.
 func useOnce(to unix.Sockaddr, n int) (err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -44,7 +44,7 @@ func TestRulesWhileHanging(t *testing.T) {
 	c := b.Outgoing("udp", 1).GoExpress()
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
 	for range 3 {
-		waitOneWay(c)
+		waitOriginal(c)
 		signal(b, syscall.SIGSTOP)
 		b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -p udp -s 172.17.0.2 -j DROP")
 		time.Sleep(scontest.Heartbeat)

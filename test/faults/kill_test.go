@@ -13,7 +13,7 @@ import (
 // daemon adopts the Conentries.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	const kills, looks = 100, 10
+	const kills, checks = 100, 10
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -24,7 +24,7 @@ func TestKill(t *testing.T) {
 		b.TrafficOver(b.Outgoing("tcp", 2), b.Incoming("udp", 2)),
 	}
 	for kill := range kills {
-		if kill%(kills/looks) == 0 {
+		if kill%(kills/checks) == 0 {
 			killAndAdopt(b, all)
 			continue
 		}

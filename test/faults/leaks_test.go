@@ -68,9 +68,9 @@ func wantHeld(b *scontest.Bed, count func(*scontest.Bed) map[string]int, before 
 	})
 }
 
-// waitOneWay waits until packets of the original direction go express,
+// waitOriginal waits until packets of the original direction go express,
 // possibly with a new Conentry.
-func waitOneWay(c *scontest.Connection) {
+func waitOriginal(c *scontest.Connection) {
 	c.B.T.Helper()
 	var last uint64
 	scontest.Eventually(c.B.T, "packets go express", func() error {

@@ -35,7 +35,7 @@ func TestUplinkRecreated(t *testing.T) {
 			ip link set eth0 up`)
 		b.Sh(lab.Device, "ip route add default via 10.77.0.2")
 		n.Proceed(t, 100)
-		waitOneWay(c)
+		waitOriginal(c)
 		b.Outgoing("tcp", 1).GoExpress()
 		if hooks := uplinkHooks(b); hooks != 2 {
 			t.Errorf("%d hooks at uplinks", hooks)
@@ -67,7 +67,7 @@ func TestStaleGatewayMAC(t *testing.T) {
 	edge := b.OpenWire(lab.Edge)
 	old := edge.Iface.HardwareAddr
 	for i := range 3 {
-		waitOneWay(c)
+		waitOriginal(c)
 		mac := fmt.Sprintf("02:00:00:00:01:%02d", i)
 		b.Sh(lab.Edge, "ip link set eth0 address "+mac)
 		b.Sh(lab.Device, "ip neigh replace 10.77.0.2 lladdr "+mac+" nud reachable dev eth0")
@@ -77,9 +77,9 @@ func TestStaleGatewayMAC(t *testing.T) {
 		if stale := count(edge, 100, func(f []byte) bool { return net.HardwareAddr(f[:6]).String() == old.String() }); stale > 0 {
 			t.Errorf("%d packets were sent to the gateway's former address", stale)
 		}
-		waitOneWay(c)
-		if hop := c.MustFlow().NextHop; hop != mac {
-			t.Errorf("the next hop of express packets is %s, the gateway is %s", hop, mac)
+		waitOriginal(c)
+		if to := c.MustFlow().NextHop; to != mac {
+			t.Errorf("the next hop of express packets is %s, the gateway is %s", to, mac)
 		}
 		old, _ = net.ParseMAC(mac)
 	}
@@ -90,7 +90,7 @@ func TestStaleGatewayMAC(t *testing.T) {
 func TestOtherGateway(t *testing.T) {
 	t.Parallel()
 	b := newExpress(t, scontest.Layout{})
-	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(addFar(b), 7000)).GoExpress()
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(addRemote(b), 7000)).GoExpress()
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
 	// The other gateway is a second device of edge on the same wire.
 	b.Sh(lab.Edge, `
@@ -108,18 +108,18 @@ func TestOtherGateway(t *testing.T) {
 		for _, gateway := range []string{"10.77.0.3", "10.77.0.2"} {
 			b.Sh(lab.Device, "ip route replace default via "+gateway+" dev eth0")
 			n.Proceed(t, 50)
-			waitOneWay(c)
-			if hop := c.MustFlow().NextHop; hop != macs[gateway] {
-				t.Errorf("the next hop of express packets is %s, the gateway is %s", hop, macs[gateway])
+			waitOriginal(c)
+			if to := c.MustFlow().NextHop; to != macs[gateway] {
+				t.Errorf("the next hop of express packets is %s, the gateway is %s", to, macs[gateway])
 			}
 		}
 	}
-	n.WantAll(t, "packets by way of two gateways")
+	n.WantAll(t, "packets by two gateways")
 	b.WantNoInvalid()
 }
 
-// addFar gives edge an address outside the wire's network.
-func addFar(b *scontest.Bed) netip.Addr {
+// addRemote gives edge an address outside the wire's network.
+func addRemote(b *scontest.Bed) netip.Addr {
 	b.T.Helper()
 	b.Sh(lab.Edge, "ip addr add 10.99.0.1/32 dev lo")
 	return netip.MustParseAddr("10.99.0.1")
@@ -173,7 +173,7 @@ func TestBridgeDeleted(t *testing.T) {
 			ip link set veth1 master docker0
 			ip link set veth2 master docker0`)
 		n.Proceed(t, 100)
-		waitOneWay(c)
+		waitOriginal(c)
 		b.Outgoing("tcp", 2).GoExpress()
 	}
 	b.WantNoInvalid()
@@ -201,7 +201,7 @@ func TestPortMoves(t *testing.T) {
 		}
 		b.Sh(lab.Device, "ip link set veth1 master docker0")
 		n.Proceed(t, 100)
-		waitOneWay(c)
+		waitOriginal(c)
 	}
 	b.WantNoInvalid()
 }

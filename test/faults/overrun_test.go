@@ -62,7 +62,7 @@ func TestOverrun(t *testing.T) {
 		b.Sh(lab.Device, "iptables-nft -D "+rule+port+" -j DROP")
 		n.Proceed(t, 10)
 		changeMuch(b)
-		waitOneWay(c)
+		waitOriginal(c)
 		b.Sh(lab.Device, "iptables-nft -I "+rule+port+" -j DROP")
 		time.Sleep(scontest.Heartbeat)
 		passed := n.Arrived.Load()

@@ -47,7 +47,7 @@ func (s suite) flags() string {
 func anyOf(tests []string) string { return "'^(" + strings.Join(tests, "|") + ")$'" }
 
 var suites = []suite{
-	{name: "parts", packages: []string{
+	{name: "units", packages: []string{
 		"internal/express/datapath", "internal/express/contable", "internal/express/rules", "internal/host/changes", "internal/express/conntrack",
 		"internal/express/discover", "internal/doctor",
 	}},
@@ -75,7 +75,7 @@ var kinds = []string{
 
 // hostile are the pipe's tests with processes that do not use the library.
 var hostile = []string{
-	"TestCopierDrains", "TestCopierHoles", "TestCopierLies", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestLoanLies", "TestLoanOfWhat",
+	"TestCopierDrains", "TestCopierHoles", "TestCopierInvalidPage", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestInvalidLoans", "TestLendRefused",
 	"TestReplayedDoorbell", "TestRingEnd", "TestSealedIsReadOnly",
 }
 

@@ -16,16 +16,16 @@ import (
 // of the RST.
 func TestRSTIsNotJudgedByStaleMaxAck(t *testing.T) {
 	t.Parallel()
-	const far = 1<<31 + 64<<20
+	const total = 1<<31 + 64<<20
 	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
 	c := b.Outgoing("tcp", 1).GoExpress()
 	sent := make(chan error, 1)
 	go func() {
-		_, err := io.CopyN(c.Server, zeros{}, far)
+		_, err := io.CopyN(c.Server, zeros{}, total)
 		sent <- err
 	}()
 	const some = 32 << 20
-	for left := far; left > 0; left -= some {
+	for left := total; left > 0; left -= some {
 		_ = c.Client.SetReadDeadline(time.Now().Add(scontest.Patience))
 		if _, err := io.CopyN(io.Discard, c.Client, some); err != nil {
 			t.Fatalf("%d bytes before the end: %v", left, err)
@@ -34,8 +34,8 @@ func TestRSTIsNotJudgedByStaleMaxAck(t *testing.T) {
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	if express := c.MustFlow().ExpressBytes[1]; express < far/2 {
-		t.Fatalf("%d of %d bytes went express", express, far)
+	if express := c.MustFlow().ExpressBytes[1]; express < total/2 {
+		t.Fatalf("%d of %d bytes went express", express, total)
 	}
 	if err := scontest.Reset(c.Server); err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func TestUnrepliedFlowKeepsShortTimeout(t *testing.T) {
 	unreplied, replied := b.Outgoing("udp", 1), b.Outgoing("udp", 1)
 	numbers := scontest.SendNumbers(t, unreplied.Client, unreplied.Server, 1, time.Millisecond)
 	numbers.Proceed(t, 100)
-	unreplied.WaitExpressOneWay()
+	unreplied.WaitExpressOriginal()
 	scontest.Eventually(t, "conntrack marks the answered flow as a stream", func() error {
 		replied.GoExpress()
 		if conn := tracked(replied); !strings.Contains(conn.line, "[ASSURED]") || conn.timeout <= short {
@@ -189,7 +189,7 @@ func TestReplyToOneWayFlow(t *testing.T) {
 			c := connect(b.In(t), "udp", 1)
 			numbers := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
 			numbers.Proceed(t, 100)
-			c.WaitExpressOneWay()
+			c.WaitExpressOriginal()
 			numbers.WantAll(t, "requests")
 			for range 20 {
 				// The client's socket is connected.

@@ -18,7 +18,7 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
-	c.WaitExpressOneWay()
+	c.WaitExpressOriginal()
 	const policy = " dir out src 10.77.0.1 dst 10.77.0.2 proto udp"
 	b.Sh(lab.Device, "ip xfrm policy add"+policy+" tmpl src 10.77.0.1 dst 10.77.0.2 proto esp mode tunnel level required")
 	since := time.Now()
@@ -32,7 +32,7 @@ func TestIPsecPolicyStopsPlainPackets(t *testing.T) {
 	}
 	b.Sh(lab.Device, "ip xfrm policy delete"+policy)
 	n.Proceed(t, 100)
-	c.WaitExpressOneWay()
+	c.WaitExpressOriginal()
 	b.WantNoInvalid()
 }
 
@@ -68,9 +68,9 @@ func TestCleartextPacketIsDropped(t *testing.T) {
 	edge := b.OpenWire(lab.Edge)
 	plain := scontest.Frame(hardwareAddr(b, lab.Device, lab.Uplink), edge.Iface.HardwareAddr,
 		endpoint(f.Reply.Src, f.Reply.Sport), endpoint(f.Reply.Dst, f.Reply.Dport), "in the clear")
-	for _, way := range []string{"regular", "with SCON"} {
+	for _, mode := range []string{"regular", "with SCON"} {
 		change := b.Daemon.Pause
-		if way != "regular" {
+		if mode != "regular" {
 			change = b.Daemon.Resume
 		}
 		if err := change(""); err != nil {
@@ -82,7 +82,7 @@ func TestCleartextPacketIsDropped(t *testing.T) {
 		}
 		_ = c.Client.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if n, err := c.Client.Read(make([]byte, 100)); err == nil {
-			t.Fatalf("%s: %d bytes arrived in cleartext", way, n)
+			t.Fatalf("%s: %d bytes arrived in cleartext", mode, n)
 		}
 	}
 	c.MustPing(100)

@@ -18,9 +18,9 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// flannelWays returns connections between container 1 and edge through the flannel
+// flannelConnections returns connections between container 1 and edge through the flannel
 // overlay, opened from either side.
-func flannelWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
+func flannelConnections(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
 	return map[string]*scontest.Connection{
@@ -38,9 +38,9 @@ func skipped(c *scontest.Connection) {
 		before := passed(c.B, lab.Flannel)
 		c.MustPing(count)
 		after := passed(c.B, lab.Flannel)
-		for i, way := range []string{"into the container", "out of it"} {
+		for i, dir := range []string{"into the container", "out of it"} {
 			if n := after[i] - before[i]; n > count/5 {
-				return fmt.Errorf("%d packets passed flannel.1 %s", n, way)
+				return fmt.Errorf("%d packets passed flannel.1 %s", n, dir)
 			}
 		}
 		return nil
@@ -138,7 +138,7 @@ func TestFlannel(t *testing.T) {
 		t.Run(fmt.Sprintf("offload %v", offload), func(t *testing.T) {
 			b := scontest.NewExpress(t, scontest.Layout{Offload: offload, Overlay: lab.OverlayFlannel})
 			for _, proto := range []string{"tcp", "udp"} {
-				for name, c := range flannelWays(b, proto) {
+				for name, c := range flannelConnections(b, proto) {
 					skipped(c.GoExpress())
 					c.Exchange(2 << 20)
 					if f := c.MustFlow(); f.Oif != lab.Flannel || f.Overlay != lab.Uplink {
@@ -175,7 +175,7 @@ func TestFlannelAgent(t *testing.T) {
 	b.Sh(lab.Edge, "ip addr add 10.77.0.3/24 dev eth0")
 	mac := hardwareAddr(b, lab.Edge, lab.Flannel).String()
 	for _, proto := range []string{"tcp", "udp"} {
-		c := flannelWays(b, proto)["outgoing "+proto]
+		c := flannelConnections(b, proto)["outgoing "+proto]
 		wire := b.OpenWire(lab.Edge)
 		want := lab.EdgeAddr
 		for i, to := range []string{"10.77.0.3", "10.77.0.2"} {
@@ -209,7 +209,7 @@ func TestFlannelTwoMachines(t *testing.T) {
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
 	const second = "10.77.0.9" // unused address
 	b.Sh(lab.Device, "ip neigh replace "+second+" lladdr "+hardwareAddr(b, lab.Edge, lab.Uplink).String()+" dev eth0 nud permanent")
-	c := flannelWays(b, "udp")["outgoing udp"]
+	c := flannelConnections(b, "udp")["outgoing udp"]
 	skipped(c.GoExpress())
 	wire := b.OpenWire(lab.Edge)
 	const anyMAC = "bridge fdb append 00:00:00:00:00:00 dev " + lab.Flannel + " dst "
@@ -294,7 +294,7 @@ func TestFlannelRules(t *testing.T) {
 		nft add chain ip outer in { type filter hook input priority 0 ; }
 		nft add chain ip outer pre { type filter hook prerouting priority -250 ; }
 		nft add chain ip outer through { type filter hook forward priority 0 ; }`)
-	c := flannelWays(b, "udp")["outgoing udp"]
+	c := flannelConnections(b, "udp")["outgoing udp"]
 	for chain, rule := range map[string]string{
 		"out":     "udp dport 8472 drop",
 		"in":      "udp dport 8472 drop",
@@ -321,7 +321,7 @@ func TestFlannelLimit(t *testing.T) {
 		nft add rule ip outer in udp dport 8472 quota over 1000 mbytes drop
 		nft add counter ip outer got
 		nft add rule ip outer in udp dport 8472 counter name got`)
-	c := flannelWays(b, "udp")["outgoing udp"].GoExpress()
+	c := flannelConnections(b, "udp")["outgoing udp"].GoExpress()
 	const count = 100
 	before := [2]uint64{counted(b, "sent"), counted(b, "got")}
 	c.MustPing(count)
@@ -363,7 +363,7 @@ func mendOuter(f []byte) {
 func TestFlannelDecapsulation(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
-	c := flannelWays(b, "udp")["outgoing udp"]
+	c := flannelConnections(b, "udp")["outgoing udp"]
 	skipped(c.GoExpress())
 	arriving, sending := b.OpenWire(lab.Device), b.OpenWire(lab.Edge)
 	intact := func() []byte {
@@ -404,7 +404,7 @@ func TestFlannelDecapsulation(t *testing.T) {
 		"congestion":                {change: ecn(ce, ect0), ecn: ce},
 		"congestion inside":         {change: ecn(ect0, ce), ecn: ce},
 		"able":                      {change: ecn(ect0, ect0), ecn: ect0},
-		"able, the other way":       {change: ecn(ect1, ect0), ecn: ect1},
+		"able, the other direction": {change: ecn(ect1, ect0), ecn: ect1},
 		"able inside alone":         {change: ecn(0, ect0), ecn: ect0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -451,7 +451,7 @@ func TestFlannelOrder(t *testing.T) {
 		Overlay: lab.OverlayFlannel, Offload: true,
 		Config: func(c *config.Config) { c.LeasePackets = 50 },
 	})
-	for name, c := range flannelWays(b, "udp") {
+	for name, c := range flannelConnections(b, "udp") {
 		t.Run(name, func(t *testing.T) {
 			c := c.In(b.In(t))
 			requests := scontest.SendNumbers(t, c.Client, c.Server, 16, time.Millisecond)

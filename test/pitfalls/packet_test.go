@@ -71,23 +71,23 @@ func TestSegmentedDatagramsKeepTheirSize(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// udpWay is one direction of a UDP connection: a frame as one end sends it, and the
+// udpDirection is one direction of a UDP connection: a frame as one end sends it, and the
 // other end.
-type udpWay struct {
+type udpDirection struct {
 	from, to *scontest.Wire
 	frame    []byte // without payload, to the gateway's MAC address
 	receiver net.Conn
 	node     string // the receiver's
 }
 
-// udpWays returns both directions of a connection that container 1 opened to
+// udpDirections returns both directions of a connection that container 1 opened to
 // edge. The receivers are plain sockets.
-func udpWays(c *scontest.Connection) map[string]udpWay {
+func udpDirections(c *scontest.Connection) map[string]udpDirection {
 	b := c.B
 	b.T.Helper()
 	f := c.MustFlow()
 	inside, outside := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Edge)
-	return map[string]udpWay{
+	return map[string]udpDirection{
 		"out of the container": {
 			inside, outside,
 			scontest.Frame(b.BridgeMAC(), inside.Iface.HardwareAddr, endpoint(f.Orig.Src, f.Orig.Sport), endpoint(f.Orig.Dst, f.Orig.Dport), ""),
@@ -107,7 +107,7 @@ func endpoint(ip string, port uint16) netip.AddrPort {
 }
 
 // with returns the frame with a payload, and a UDP checksum unless sum is 0.
-func (w udpWay) with(payload []byte, sum func(f []byte) uint16) []byte {
+func (w udpDirection) with(payload []byte, sum func(f []byte) uint16) []byte {
 	f := append(bytes.Clone(w.frame), payload...)
 	ip := f[scontest.IPAt:scontest.UDPAt]
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(f)-scontest.IPAt))
@@ -163,21 +163,21 @@ func TestDamagedPacketStaysDamaged(t *testing.T) {
 	const count = 20
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()
-	for name, way := range udpWays(c) {
+	for name, dir := range udpDirections(c) {
 		t.Run(name, func(t *testing.T) {
 			b := b.In(t)
 			var wrong int
 			eventuallyExpress(c.In(b), count+1, func() {
-				before := checksumErrors(b, way.node)
+				before := checksumErrors(b, dir.node)
 				for range count {
-					way.from.Send(way.with([]byte("damage"), func(f []byte) uint16 { return udpSum(f) ^ 0x0100 }))
+					dir.from.Send(dir.with([]byte("damage"), func(f []byte) uint16 { return udpSum(f) ^ 0x0100 }))
 				}
-				way.from.Send(way.with([]byte("intact"), udpSum))
+				dir.from.Send(dir.with([]byte("intact"), udpSum))
 				// Only the intact one arrives.
-				if got, err := scontest.ReadDatagram(way.receiver); err != nil || got != "intact" {
+				if got, err := scontest.ReadDatagram(dir.receiver); err != nil || got != "intact" {
 					t.Fatalf("read %q, %v", got, err)
 				}
-				wrong = checksumErrors(b, way.node) - before
+				wrong = checksumErrors(b, dir.node) - before
 			})
 			// Conntrack drops the regular ones as INVALID.
 			if wrong < count-2 {
@@ -218,25 +218,25 @@ func checksumErrors(b *scontest.Bed, node string) (n int) {
 	return n
 }
 
-// The IP layer removes Ethernet padding: it is not forwarded and not part of the data.
+// The IP layer removes Ethernet padding: it is neither forwarded nor data.
 func TestPaddingIsNotForwarded(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	c := b.Outgoing("udp", 1).GoExpress()
-	for name, way := range udpWays(c) {
+	for name, dir := range udpDirections(c) {
 		t.Run(name, func(t *testing.T) {
 			eventuallyExpress(c.In(b.In(t)), 10, func() {
-				way.to.Arrived(isUDP) // discard earlier frames
+				dir.to.Arrived(isUDP) // discard earlier frames
 				for size := range 5 {
 					for _, sum := range []func([]byte) uint16{nil, udpSum} {
 						payload := []byte("abcd")[:size]
-						f := way.with(payload, sum)
+						f := dir.with(payload, sum)
 						length := len(f)
-						way.from.Send(append(f, bytes.Repeat([]byte{0xa5}, 60-length)...))
-						if got, err := scontest.ReadDatagram(way.receiver); err != nil || got != string(payload) {
+						dir.from.Send(append(f, bytes.Repeat([]byte{0xa5}, 60-length)...))
+						if got, err := scontest.ReadDatagram(dir.receiver); err != nil || got != string(payload) {
 							t.Fatalf("%d bytes: read %q, %v", size, got, err)
 						}
-						packets := way.to.Arrived(isUDP)
+						packets := dir.to.Arrived(isUDP)
 						if len(packets) != 1 || len(packets[0].Data) != length {
 							t.Errorf("%d bytes: want one frame of %d bytes, got %v", size, length, packets)
 						}
@@ -276,13 +276,13 @@ func TestDeliveredPacketIsPacketHost(t *testing.T) {
 
 	b.Sh(lab.Device, "ip link set eth0 promisc on")
 	c.GoExpress()
-	way := udpWays(c)["into the container"]
-	stray := way.with([]byte("stray"), udpSum)
+	dir := udpDirections(c)["into the container"]
+	stray := dir.with([]byte("stray"), udpSum)
 	stray[5] ^= 1
 	for range 20 {
-		way.from.Send(stray)
+		dir.from.Send(stray)
 	}
-	way.from.Send(way.with([]byte("mine"), udpSum))
+	dir.from.Send(dir.with([]byte("mine"), udpSum))
 	if got, err := scontest.ReadDatagram(c.Client); err != nil || got != "mine" {
 		t.Errorf("read %q, %v", got, err)
 	}

@@ -91,9 +91,9 @@ var (
 	secondDevice = netip.MustParseAddr("10.78.0.1")
 )
 
-// secondWays returns connections between container 1 and edge through the second
+// secondConnections returns connections between container 1 and edge through the second
 // network, opened from either side.
-func secondWays(b *scontest.Bed, proto string) map[string]*scontest.Connection {
+func secondConnections(b *scontest.Bed, proto string) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
 	return map[string]*scontest.Connection{
@@ -169,7 +169,7 @@ func TestUplinkOfAnyKind(t *testing.T) {
 					ip route replace default via 10.78.0.2`)
 				b.Up()
 				for _, proto := range []string{"tcp", "udp"} {
-					for name, c := range secondWays(b, proto) {
+					for name, c := range secondConnections(b, proto) {
 						if u.regular {
 							c.MustPing(50)
 							c.Exchange(2 << 20)
@@ -198,8 +198,8 @@ func hasVLAN() bool {
 	}) == nil
 }
 
-// setBridgeFilter turns Netfilter's calls in device's bridges on or off. br_netfilter
-// turns them on when it is loaded.
+// setBridgeFilter enables or disables Netfilter's calls in device's bridges. br_netfilter
+// enables them when it is loaded.
 func setBridgeFilter(b *scontest.Bed, call string) {
 	b.T.Helper()
 	_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -266,7 +266,7 @@ func TestUplinkWithoutMAC(t *testing.T) {
 		ip route replace default via 10.78.0.2`)
 	b.Up()
 	for _, proto := range []string{"tcp", "udp"} {
-		for name, c := range secondWays(b, proto) {
+		for name, c := range secondConnections(b, proto) {
 			c.GoExpress()
 			c.Exchange(64 << 10)
 			if f := c.MustFlow(); f.Oif != "ppp0" || f.NextHop != "" {

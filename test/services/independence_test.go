@@ -25,10 +25,40 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// The kill and restart of a service does not affect the others: express packets,
-// attachment of containers, and bytes through the pipe continue.
+// The kill and restart of a service, or its replacement by another release, does not
+// affect the others: express packets, attachment of containers, and bytes through the pipe
+// continue. All have the capabilities of their systemd units only.
 func TestServicesAreIndependent(t *testing.T) {
-	b := scontest.NewExpress(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
+	for name, c := range map[string]struct {
+		end   func(*scontest.Process)
+		first string // program of the services at first; "": the test itself
+		next  string // program of their successors
+	}{
+		"killed":     {(*scontest.Process).Kill, "", ""},
+		"upgraded":   {(*scontest.Process).Terminate, release(t, "v1.0.0"), release(t, "v1.1.0")},
+		"downgraded": {(*scontest.Process).Terminate, release(t, "v1.1.0"), release(t, "v1.0.0")},
+	} {
+		t.Run(name, func(t *testing.T) { independent(t, c.end, c.first, c.next) })
+	}
+}
+
+// release builds scon with a version, unless it is built.
+func release(t *testing.T, version string) string {
+	t.Helper()
+	program := filepath.Join(built, version)
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	cmd := exec.Command("go", "build", "-ldflags", "-X main.release="+version, "-o", program, "../../cmd/scon")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v: %s", version, err, out)
+	}
+	return program
+}
+
+func independent(t *testing.T, end func(*scontest.Process), first, next string) {
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2, Service: true, SCON: first, Config: func(c *config.Config) {
 		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
 		c.Pipe.Enabled = true
 	}})
@@ -53,11 +83,11 @@ func TestServicesAreIndependent(t *testing.T) {
 		packets.WaitExpress()
 		switch victim {
 		case state.Express:
-			b.Daemon.Kill()
+			end(b.Daemon)
 		case state.Startup:
-			startup.Kill()
+			end(startup)
 		case state.Pipe:
-			broker.Kill()
+			end(broker)
 		}
 		for service, proceed := range traffic {
 			if service != victim {
@@ -67,6 +97,7 @@ func TestServicesAreIndependent(t *testing.T) {
 		if victim != state.Express {
 			packets.WaitExpress()
 		}
+		b.SCON = next
 		switch victim {
 		case state.Express:
 			b.Up()

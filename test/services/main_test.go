@@ -14,6 +14,9 @@ var built string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if socket := os.Getenv(hostileSocket); socket != "" {
+		return runHostile(socket)
+	}
 	var err error
 	if built, err = os.MkdirTemp("", "scon-services-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

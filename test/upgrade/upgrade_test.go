@@ -15,8 +15,8 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// ways are the ways to end a daemon before its successor starts.
-var ways = map[string]func(*scontest.Process){
+// ends are the methods to end a daemon before its successor starts.
+var ends = map[string]func(*scontest.Process){
 	"killed":     (*scontest.Process).Kill,
 	"terminated": (*scontest.Process).Terminate,
 }
@@ -26,7 +26,7 @@ var ways = map[string]func(*scontest.Process){
 // Traffic is not affected.
 func TestReplace(t *testing.T) {
 	t.Parallel()
-	for how, end := range ways {
+	for how, end := range ends {
 		for _, c := range []struct {
 			from, to *release
 			kept     bool
