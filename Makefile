@@ -29,17 +29,23 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build cuda libsconpipe examples generate check-generated lint check test test-long test-kernels demo install clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo install clean root
+
+# Go does not notice changes of the library's C sources, but those of the flags.
+export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
 
 # The sockets speak HTTP/1.1: HTTP/2 is not linked.
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)"
 
-build: bin/scon-cni bin/scon-oci examples
-	$(call say,GO,bin/scon)
-	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=16 -X main.release=$(VERSION)" -o bin/scon ./cmd/scon
+build: bin/scon-cni bin/scon-oci examples scon
 	$(call say,GO,bin/scon-lab)
 	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-lab ./cmd/scon-lab
 	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
+
+SCON ?= bin/scon
+scon:
+	$(call say,GO,$(SCON))
+	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION)" -o $(SCON) ./cmd/scon
 
 # Static: a container waits until they have started.
 bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
@@ -110,6 +116,16 @@ test-long: root build
 test-kernels:
 	$(Q)scripts/install-deps.sh kernels arm64
 	$(Q)go test -timeout 6h -v ./test/kernels -full
+
+# Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
+test-hostile: root build
+	$(Q)scripts/install-deps.sh demo test
+	$(Q)SCON_HOSTILE=1 scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 2h -v ./test/hostile
+
+# Every fuzz test; FUZZTIME, in seconds, is for all of them together.
+FUZZTIME ?= 3600
+fuzz: root
+	$(Q)scripts/fuzz.sh $(FUZZTIME)
 
 demo: root build
 	$(Q)scripts/install-deps.sh demo

@@ -193,7 +193,7 @@ static void serve(const char *listen_at, void (*service)(const struct request *)
 {
 	pthread_t threads[MOST_BEHIND];
 	struct request *both[2], *r;
-	int listener, i, turn;
+	int listener, i, dir;
 	int64_t begun;
 	double cpu_s;
 
@@ -210,8 +210,8 @@ static void serve(const char *listen_at, void (*service)(const struct request *)
 		both[i] = transport_buffer(&front.transport, sizeof(*r) + MOST_SIZE);
 	begun = transport_now_ns();
 	cpu_s = transport_cpu_seconds(0);
-	for (turn = 0;; turn = !turn) {
-		r = both[turn];
+	for (dir = 0;; dir = !dir) {
+		r = both[dir];
 		for (i = 0; i < count; i++)
 			transport_reuse(&behind[i].transport, behind[i].sock, r);
 		if (!receive_request(&front, r, (uint8_t *)(r + 1)))

@@ -69,7 +69,7 @@ struct reading {
 /* A meter records at the beginning and the end of the period. */
 struct meter {
 	struct period period;
-	uint64_t bytes, looked; /* so far; at the last reading of the clock */
+	uint64_t bytes, checked; /* so far; at the last reading of the clock */
 	int readings;
 	struct reading begin, end;
 };
@@ -79,9 +79,9 @@ static void tick(struct meter *m, size_t bytes)
 	struct reading r;
 
 	m->bytes += bytes;
-	if (m->bytes - m->looked < TICK_BYTES || m->readings == 2)
+	if (m->bytes - m->checked < TICK_BYTES || m->readings == 2)
 		return;
-	m->looked = m->bytes;
+	m->checked = m->bytes;
 	r.at = transport_now_ns();
 	if (r.at < (m->readings ? m->period.until : m->period.from))
 		return;
@@ -104,7 +104,7 @@ static void report(const struct meter *m)
 }
 
 /*
- * redirected adds a TCP socket to the map of the mode sockmap. The key is the client's
+ * redirect adds a TCP socket to the map of the mode sockmap. The key is the client's
  * port and the end.
  */
 static void redirect(int sock, bool client)
@@ -171,7 +171,7 @@ static void send_stream(int *socks)
 		char *message;
 		int sock; /* that has sent it */
 	} buffers[BUFFERS];
-	unsigned int turn = 0;
+	unsigned int next = 0;
 	int i;
 
 	for (i = 0; i < BUFFERS; i++) {
@@ -184,13 +184,13 @@ static void send_stream(int *socks)
 	transport_send(&transport, socks[0], &m.period, sizeof(m.period));
 	for (number = 0; now < m.period.until + MARGIN_NS || m.bytes < enough; number++) {
 		for (i = 0; i < opt.connections; i++) {
-			char *message = buffers[turn % BUFFERS].message;
+			char *message = buffers[next % BUFFERS].message;
 
-			transport_reuse(&transport, buffers[turn % BUFFERS].sock,
+			transport_reuse(&transport, buffers[next % BUFFERS].sock,
 					message);
 			stamp(message, number);
 			transport_send(&transport, socks[i], message, opt.size);
-			buffers[turn++ % BUFFERS].sock = socks[i];
+			buffers[next++ % BUFFERS].sock = socks[i];
 			tick(&m, opt.size);
 		}
 		if (m.readings < 2 && opt.connections == 1)
@@ -357,8 +357,8 @@ static void take_turns(int *socks)
 	       took[n / 2] / 1e3, took[n * 99 / 100] / 1e3);
 }
 
-/* greet sends a byte each way: then both ends are in the map, and further bytes are
- * redirected. */
+/* greet sends a byte in each direction: then both ends are in the map, and further bytes
+ * are redirected. */
 static void greet(int sock, bool first)
 {
 	char byte = 0;

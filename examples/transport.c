@@ -152,9 +152,9 @@ int transport_listen(struct transport *t, int backlog)
 	return sock;
 }
 
-/* look_at_engine finds out whether the engine receives in place; with others the
- * library would copy. */
-static void look_at_engine(struct transport *t, int sock)
+/* read_engine sets in_place if the engine receives in place; with others the library
+ * would copy. */
+static void read_engine(struct transport *t, int sock)
 {
 	socklen_t len = sizeof(int);
 	int engine;
@@ -178,7 +178,7 @@ int transport_accept(struct transport *t, int listener)
 		die("accept");
 	if (t->kind == TRANSPORT_TCP)
 		setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	look_at_engine(t, sock);
+	read_engine(t, sock);
 	return sock;
 }
 
@@ -197,7 +197,7 @@ int transport_connect(struct transport *t)
 
 		if (!(t->kind == TRANSPORT_PIPE ? pd_connect(sock, addr, t->len) :
 						  connect(sock, addr, t->len))) {
-			look_at_engine(t, sock);
+			read_engine(t, sock);
 			return sock;
 		}
 		if ((errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN) ||

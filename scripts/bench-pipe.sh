@@ -3,7 +3,7 @@
 # results/pipe.json. Results with all samples, and plots, go to bin/results/. Takes
 # some minutes on two idle CPUs. docs/pipe-measuring.md says what is measured.
 #
-# Usage: scripts/bench-pipe.sh [PART...]      all parts, or some of
+# Usage: scripts/bench-pipe.sh [EXPERIMENT...]      all, or some of
 #        engines apps
 set -eu
 
@@ -21,10 +21,10 @@ bench() {
 }
 
 [ $# -gt 0 ] || set -- engines apps
-for part in "$@"; do
-	case $part in
+for experiment in "$@"; do
+	case $experiment in
 	engines) bench pipe --rounds 7 ;;
 	apps) bench pipe-apps --apps --rounds 5 ;;
-	*) echo "bench-pipe.sh: no part \"$part\"" >&2 && exit 2 ;;
+	*) echo "bench-pipe.sh: no experiment \"$experiment\"" >&2 && exit 2 ;;
 	esac
 done

@@ -4,7 +4,7 @@
 # bin/results/. Takes about an hour on two idle CPUs. docs/startup-measuring.md says
 # what is measured.
 #
-# Usage: scripts/bench-startup.sh [PART...]      all parts, or some of
+# Usage: scripts/bench-startup.sh [EXPERIMENT...]      all, or some of
 #        tune modes hundred qos kinds log rate cri runsc microvm
 set -eu
 
@@ -25,8 +25,8 @@ modes=none,noop,bridge,ptp,macvlan,scon-nopool,scon-pool,scon-pool+oci,scon-pool
 few=none,noop,bridge,scon-nopool,scon-pool
 
 [ $# -gt 0 ] || set -- tune modes hundred qos kinds log rate cri runsc microvm
-for part in "$@"; do
-	case $part in
+for experiment in "$@"; do
+	case $experiment in
 	# Before the others, which use what it finds.
 	tune)
 		echo "== tune"
@@ -52,6 +52,6 @@ for part in "$@"; do
 	cri) bench startup-cri --launcher cri --network $few --count 20 --rounds 5 --steps start ;;
 	runsc) bench startup-runsc --runtime runsc --network $few --count 20 --rounds 5 --steps start ;;
 	microvm) bench startup-microvm --runtime microvm --network $few --count 4 --rounds 5 --steps start ;;
-	*) echo "bench-startup.sh: no part \"$part\"" >&2 && exit 2 ;;
+	*) echo "bench-startup.sh: no experiment \"$experiment\"" >&2 && exit 2 ;;
 	esac
 done

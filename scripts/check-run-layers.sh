@@ -15,6 +15,7 @@ files.h         files.c
 arena.h         arena.c
 channel.h       channel.c
 wait.h          wait.c
+proof.h         proof.c
 stream.h        stream.c recv.c send.c
 table.h         table.c
 sets.h          sets.c members.c ready.c
@@ -37,11 +38,11 @@ printf '%s\n' "$layers" | awk '
 			}
 			while ((getline line < file) > 0) {
 				if (line !~ /^#include "/) continue
-				split(line, part, "\"")
-				if (part[2] ~ /^\.\.\/src\//) continue
+				split(line, field, "\"")
+				if (field[2] ~ /^\.\.\/src\//) continue
 				most = layer[file] - (file ~ /\.h$/)
-				if (!(part[2] in layer) || layer[part[2]] > most) {
-					print file ": may not include " part[2]; bad = 1
+				if (!(field[2] in layer) || layer[field[2]] > most) {
+					print file ": may not include " field[2]; bad = 1
 				}
 			}
 		}

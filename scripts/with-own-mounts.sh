@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs a command with mounts, names of network namespaces, records of topologies
-# and pinned BPF objects of its own: it meets none of the machine's, and all of
+# and pinned BPF objects of its own: it sees none of the machine's, and all of
 # them end with it.
 #
 # Usage: scripts/with-own-mounts.sh COMMAND [ARG...]
