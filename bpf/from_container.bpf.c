@@ -4,7 +4,8 @@
  *
  * In:  every packet that the container sends.
  * Out: TC_ACT_REDIRECT to the uplink or into another container's namespace,
- *      rewritten (express); TC_ACT_UNSPEC, the packet untouched (regular);
+ *      rewritten (express); TC_ACT_UNSPEC, the packet untouched but for tc_index
+ *      (regular);
  *      TC_ACT_SHOT for SCON's own tokens (order.h) and for packets of a discard
  *      (discard.h).
  */
@@ -25,7 +26,6 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 {
 	struct outer *o = outer_of(half);
 	struct packet pkt;
-	__u32 generation;
 	int is_tcp;
 
 	if (!o || parse(skb, &pkt, 0, ETH_HLEN))
@@ -33,9 +33,7 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 	is_tcp = !is_udp(&pkt.key);
 	if (outer_fits(skb, &pkt, o))
 		return express_encap(skb, &pkt, half, o, is_tcp);
-	generation = shared.generation;
-	track_encap(o, tie(&pkt, ttl_of(&pkt) - 1), place(skb, &pkt, half, generation),
-		    generation);
+	track_encap(skb, o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
 	return express_out(skb, &pkt, half, is_tcp);
 }
 
@@ -64,6 +62,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (has_cb(skb, CB_TOKEN))
 		return token_returned(skb);
 
+	unstamp(skb);
 	reason = parse(skb, &pkt, v6, ETH_HLEN);
 	if (reason) {
 		note_keyless(&shared.last_odd_sent, reason, now);
@@ -127,6 +126,7 @@ always_inline int unknown_from_container(struct __sk_buff *skb, __u64 h, __u8 en
 	struct packet pkt;
 	enum reason reason;
 
+	unstamp(skb);
 	reason = count_candidate(h, ending);
 	if (reason)
 		return go_regular(skb, reason);

@@ -73,7 +73,7 @@ static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 	if (!reason && !decap_pending(o, now) && !(half->flags & DEV_QUEUE) &&
 	    !queue_pending(half, &shared.last_odd, now))
 		return express_decap(skb, &pkt, half, !is_udp(&pkt.key));
-	track_decap(skb, data, &pkt, half, o, sound && !decrypted(skb), now);
+	track_decap(skb, data, &pkt, o, sound && !decrypted(skb), now);
 	return go_regular(skb, reason ?: LEASE_ENDED);
 }
 
@@ -93,7 +93,8 @@ always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet 
 		return;
 	o = outer_of(half);
 	if (o && o->probe)
-		learn_decap(skb, pkt, half, o, reason != EXPRESS);
+		learn_decap(skb, pkt, o, reason != EXPRESS);
+	unstamp(skb);
 }
 
 /* The slow path: all packets that the fast path does not handle. */

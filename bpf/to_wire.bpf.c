@@ -17,7 +17,6 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	__u32 tied, generation;
 	struct packet pkt;
 	struct outer *o;
-	__u64 where;
 	__u8 flags;
 
 	if (parse(skb, &pkt, v6, mac_header))
@@ -33,20 +32,16 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
 	tied = tie(&pkt, ttl_of(&pkt));
 	o = flags ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
-	if (o && o->probe == tied)
-		o->probe = 0; /* as in learn_ingress() */
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != half->in_bridge)
 		return go_regular(skb, UNTIED);
-	/* Pointers into the packet are valid only before learn_egress(). */
 	generation = half->probe_generation;
-	where = place(skb, &pkt, half, generation);
 	reason = learn_egress(skb, &pkt, half, flags);
 	if (reason == UNTIED || reason == MALFORMED)
 		return go_regular(skb, reason);
 	if (o && !reason) {
 		o->generation = 0; /* until the outer packet is seen */
-		track_encap(o, tied, where, generation);
+		track_encap(skb, o, tied, generation);
 	}
 	return TC_ACT_UNSPEC;
 }

@@ -27,40 +27,37 @@ always_inline __u32 tie(const struct packet *pkt, __u8 ttl)
 }
 
 /*
- * Two packets may have the same tie. What tells them apart while both are in the
- * kernel is where they are: the address of the skb, or that of the headers if only a
- * clone leaves (a bridge that floods, or that also delivers to itself). The value
- * includes the generation in which the packet entered, so that one store publishes
- * both: a packet that is held back (by a neighbour that does not answer) never
- * records its decision under the generation of a later one with the same tie.
+ * Two packets may have the same tie, and a container can send what another one's
+ * connection would. A tracked packet therefore carries a random number in tc_index,
+ * which the kernel copies wherever it copies a packet and otherwise leaves alone. Any
+ * other packet enters the regular path with 0.
  */
-always_inline __u64 place(const struct __sk_buff *skb, const struct packet *pkt,
-			  const struct half *half, __u32 generation)
+always_inline void stamp(struct __sk_buff *skb)
 {
-	/* The verifier allows only differences of pointers. */
-	__u64 of_skb = (__u64)(long)skb - (__u64)(long)half;
-	__u64 of_headers = (__u64)(long)pkt->ip - (__u64)(long)half;
-	__u64 add = generation * 0xd6e8feb86659fd93;
-
-	of_skb = of_skb * 0x9e3779b97f4a7c15 + add;
-	of_headers = of_headers * 0x9e3779b97f4a7c15 + add;
-	return (of_skb & 0xffffffff00000000) | of_headers >> 32;
+	skb->tc_index = (bpf_get_prandom_u32() & 0xffff) ?: 1;
 }
 
-/* Whether a packet is at the place that was recorded. */
-always_inline int same_place(__u64 recorded, __u64 place)
+always_inline void unstamp(struct __sk_buff *skb)
 {
-	__u64 differs = recorded ^ place;
+	skb->tc_index = 0;
+}
 
-	return !(differs >> 32) || !(__u32)differs;
+/*
+ * The packet's stamp and the generation in which it entered, so that one store
+ * publishes both: a packet that is held back (by a neighbour that does not answer)
+ * never records its decision under the generation of a later one.
+ */
+always_inline __u64 stamp_of(const struct __sk_buff *skb, __u32 generation)
+{
+	return (__u64)generation << 32 | skb->tc_index;
 }
 
 /* Whether the packet at the egress hook is the one that half tracks. */
-always_inline int is_tracked(const struct __sk_buff *skb, const struct packet *pkt,
-			     const struct half *half, __u32 generation, __u32 tied)
+always_inline int is_tracked(const struct __sk_buff *skb, const struct half *half,
+			     __u32 generation, __u32 tied)
 {
 	return half->probe && half->probe == tied &&
-	       same_place(half->tracked, place(skb, pkt, half, generation));
+	       half->tracked == stamp_of(skb, generation);
 }
 
 /* Whether the destination is a group address: the packet may leave by several devices. */
@@ -84,11 +81,10 @@ always_inline int any_tracked(void)
 always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt,
 				 struct half *half, enum reason reason)
 {
-	__u32 generation = shared.generation, tied = tie(pkt, ttl_of(pkt));
+	__u32 generation = shared.generation;
 
 	set_time(&shared.last_probe, jiffies());
-	if (half->probe == tied)
-		half->probe = 0; /* it may have been dropped, and this be in its place */
+	unstamp(skb);
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
 	    is_multicast(macs_of(pkt)))
 		return;
@@ -107,9 +103,10 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 	} else if (!same_identity(skb, pkt, half, 0)) {
 		return;
 	}
+	stamp(skb);
 	half->probe_generation = generation;
-	half->tracked = place(skb, pkt, half, generation);
-	half->probe = tied;
+	half->tracked = stamp_of(skb, generation);
+	half->probe = tie(pkt, ttl_of(pkt));
 }
 
 /* What the kernel subtracts from the TTL on a path with these flags. */
@@ -194,10 +191,11 @@ always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packe
 
 	if (half->state == SLOT_CLOSED)
 		return CLOSED;
-	if (is_multicast(d.macs) || !is_tracked(skb, pkt, half, generation,
-						tie(pkt, ttl_of(pkt) + ttl_step(flags))))
+	if (is_multicast(d.macs) ||
+	    !is_tracked(skb, half, generation, tie(pkt, ttl_of(pkt) + ttl_step(flags))))
 		return UNTIED;
 	half->probe = 0;
+	unstamp(skb);
 	if (!daemon_alive(now))
 		return shared.paused ? PAUSED : INERT;
 	if (!has_valid_checksum(skb, pkt))

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 14
+#define LAYOUT_VERSION 15
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -109,7 +109,7 @@ struct outer {
 	__u32 generation;
 	__u32 probe; /* tie of the packet that is being tracked, 0 = none */
 	__u32 probe_generation; /* 0 if that packet's headers are not to be recorded */
-	__u64 tracked; /* place() of that packet */
+	__u64 tracked; /* stamp_of() that packet */
 	__be16 frag; /* out: DF */
 	__be16 inner_frag; /* out: DF of the inner packet */
 	__u16 max_len; /* out: longest inner packet or segment seen to pass */
@@ -163,7 +163,7 @@ struct half {
 	/* Used for regular packets only. */
 	__u32 probe; /* s: tie of the packet that is being tracked, 0 = none */
 	__u32 probe_generation; /* s: generation at the ingress hook */
-	__u64 tracked; /* s: place() of the packet that is being tracked; of a discard,
+	__u64 tracked; /* s: stamp_of() the packet that is being tracked; of a discard,
 			  the address of its skb */
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */

@@ -38,11 +38,13 @@ always_inline __u32 inner_tie(const struct packet *pkt)
  * Out of the container.
  */
 
-/* Tracks the packet with this tie and place() through the VXLAN device. */
-always_inline void track_encap(struct outer *o, __u32 tied, __u64 place, __u32 generation)
+/* Tracks the packet with this tie through the VXLAN device. */
+always_inline void track_encap(struct __sk_buff *skb, struct outer *o, __u32 tied,
+			       __u32 generation)
 {
+	stamp(skb);
 	o->probe_generation = generation;
-	o->tracked = place;
+	o->tracked = stamp_of(skb, generation);
 	o->copies = 0;
 	o->probe = tied;
 	set_time(&shared.last_tunneled, jiffies());
@@ -94,7 +96,6 @@ always_inline void record_outer(struct __sk_buff *skb, const void *data,
 
 /*
  * At the underlay device: if this is the tracked packet, records its outer headers.
- * Copies of it are at other places.
  */
 always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 			       const struct packet *pkt, struct half *half,
@@ -114,7 +115,7 @@ always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 		o->generation = 0;
 		return;
 	}
-	if (!same_place(o->tracked, place(skb, pkt, half, generation)) || !hash ||
+	if (o->tracked != stamp_of(skb, generation) || !hash ||
 	    vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
 	    half->out_macs != macs_of(pkt) || half->out_macs_end != macs_end_of(pkt) ||
 	    bpf_ntohs(udp->len) != pkt->len + INNER_OFF - sizeof(*ip) ||
@@ -222,8 +223,8 @@ always_inline int decap_pending(const struct outer *o, __u32 now)
  * if to_record is set.
  */
 always_inline void track_decap(struct __sk_buff *skb, const void *data,
-			       const struct packet *pkt, const struct half *half,
-			       struct outer *o, int to_record, __u32 now)
+			       const struct packet *pkt, struct outer *o, int to_record,
+			       __u32 now)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 generation = shared.generation;
@@ -248,19 +249,18 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 			o->copies++;
 	}
 	o->when = now;
-	o->tracked = place(skb, pkt, half, o->probe_generation);
+	stamp(skb);
+	o->tracked = stamp_of(skb, o->probe_generation);
 	o->probe = inner_tie(pkt);
 }
 
 /* Whether this decapsulated packet is the tracked one. */
 always_inline int is_decapped(struct __sk_buff *skb, const struct packet *pkt,
-			      const struct half *half, const struct outer *o,
-			      __u32 generation)
+			      const struct outer *o, __u32 generation)
 {
-	/* TCP segments that GRO has merged are where the first one of them is. */
+	/* TCP segments that GRO has merged have the stamp of the first one of them. */
 	return o->probe && o->probe == inner_tie(pkt) &&
-	       (!is_udp(&pkt->key) ||
-		same_place(o->tracked, place(skb, pkt, half, generation)));
+	       (!is_udp(&pkt->key) || o->tracked == stamp_of(skb, generation));
 }
 
 /*
@@ -269,12 +269,12 @@ always_inline int is_decapped(struct __sk_buff *skb, const struct packet *pkt,
  * invalid.
  */
 always_inline void learn_decap(struct __sk_buff *skb, const struct packet *pkt,
-			       const struct half *half, struct outer *o, int renews)
+			       struct outer *o, int renews)
 {
 	__u32 generation = o->probe_generation;
 	int more = is_udp(&pkt->key) && o->copies && --o->copies;
 
-	if (is_decapped(skb, pkt, half, o, generation)) {
+	if (is_decapped(skb, pkt, o, generation)) {
 		o->origin = skb->ifindex;
 		if (!more)
 			o->probe = 0;

@@ -55,7 +55,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 14
+const LayoutVersion = 15
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4

@@ -199,6 +199,22 @@ func TestHalfAWay(t *testing.T) {
 	}
 }
 
+// An equal packet is not the one that entered, which may have been dropped.
+func TestEqualDecidesNothing(t *testing.T) {
+	for _, f := range []flow{masqueraded(udp), masqueraded6(udp)} {
+		b := newBed(t)
+		b.compose(f)
+		for _, w := range []direction{f.out, f.in} {
+			b.enters(w)
+			if r := b.run(w.end, w.leave.bytes(), skb{Mark: w.mark, Priority: w.priority}); r.verdict != unspec || r.reason != "untied" {
+				t.Errorf("%s: verdict %d, reason %q", w.end, r.verdict, r.reason)
+			}
+			b.nextTick()
+			b.goesRegular(w, "composing")
+		}
+	}
+}
+
 // Rules that change while a packet is in flight make what was seen of it worth
 // nothing.
 func TestGenerationChangesUnderway(t *testing.T) {
@@ -223,6 +239,7 @@ func TestInertAtTheEnd(t *testing.T) {
 	b := newBed(t)
 	b.compose(f)
 	b.enters(f.in)
+	b.carry()
 	b.stop()
 	if r := b.runSilent(f.in.end, f.in.leave.bytes(), skb{}); r.reason != "inert" || r.verdict != unspec {
 		t.Errorf("to_container: verdict %d, reason %q", r.verdict, r.reason)

@@ -20,6 +20,7 @@ var fingerprints = map[int]string{
 	12: "9ce9d4350032d9b8",
 	13: "919580a86994b625",
 	14: "c344149b4b497f86",
+	15: "c344149b4b497f86",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -23,6 +23,7 @@ func (b *bed) deliver(h datapath.Hook, w direction, inside device) (delivery, re
 	b.t.Helper()
 	data, ctx := w.enter.bytes(), skb{Mark: w.inMark}
 	if h == datapath.ToContainer {
+		b.carry()
 		data, ctx = w.leave.bytes(), skb{Mark: w.mark, Priority: w.priority}
 	}
 	r := b.run(h, data, ctx)
