@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
@@ -128,6 +131,82 @@ func TestForgedDecision(t *testing.T) {
 				t.Errorf("%d forbidden packets arrive", n)
 			}
 		})
+	}
+}
+
+// Of two containers on one bridge, only one may send: rules or the bridge drop what
+// comes by the other one's port. It sends under that one's address, each packet in the
+// memory of one that was just dropped. None of the dropped ones passes.
+func TestForgedDecisionOfPort(t *testing.T) {
+	t.Parallel()
+	for name, forbid := range map[string]string{
+		"bridge": `
+			nft add table bridge t
+			nft add chain bridge t c { type filter hook prerouting priority 0 ; }
+			nft add rule bridge t c iifname veth1 ip protocol udp drop`,
+		"netdev": `
+			nft add table netdev t
+			nft add chain netdev t c { type filter hook ingress device veth1 priority 0 ; }
+			nft add rule netdev t c ip protocol udp drop`,
+		"locked port": `
+			bridge link set dev veth1 locked on
+			ip link set veth1 type bridge_slave fdb_flush`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newExpress(t, scontest.Layout{Containers: 2})
+			c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0)).GoExpress()
+			src, dst := containerTuple(b, true, c)
+			sender, other, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Container(2)), b.OpenWire(lab.Edge)
+			before := b.Status().Generation
+			b.Sh(lab.Device, forbid)
+			scontest.Eventually(t, "the daemon has processed the change", func() error {
+				if s := b.Status(); s.Generation == before || s.State != "active" {
+					return fmt.Errorf("generation %d, %s", s.Generation, s.State)
+				}
+				return nil
+			})
+			onOneCPU(t)
+			const count = 100
+			hop := b.BridgeMAC()
+			for range count {
+				sender.Send(scontest.Frame(hop, sender.Iface.HardwareAddr, src, dst, "may not"))
+				other.Send(scontest.Frame(hop, other.Iface.HardwareAddr, src, dst, "may, so"))
+				time.Sleep(2 * time.Millisecond) // a decision is used from the next jiffy on
+			}
+			got := make(map[string]int)
+			scontest.Eventually(t, "the last permitted packet arrives", func() error {
+				for _, p := range receiver.Arrived(func(f []byte) bool { return len(f) > scontest.UDPAt+8 }) {
+					got[string(p.Data[scontest.UDPAt+8:])]++
+				}
+				if got["may, so"] < count {
+					return fmt.Errorf("%v", got)
+				}
+				return nil
+			})
+			if n := got["may not"]; n != 0 {
+				t.Errorf("%d forbidden packets arrive", n)
+			}
+		})
+	}
+}
+
+// onOneCPU keeps the test on one CPU: the kernel uses the memory of a packet that was
+// dropped for the next one of that CPU.
+func onOneCPU(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // the thread ends with the test's goroutine
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
 	}
 }
 
