@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 15
+#define LAYOUT_VERSION 16
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -25,6 +25,8 @@ const volatile __u32 lease_ticks = 100;
 const volatile __u32 lease_packets = 65536;
 /* Lease of a discard in jiffies, at most lease_ticks. */
 const volatile __u32 discard_ticks = 10;
+/* Bits of an outer header's IP id that count; those above are the CPU. */
+const volatile __u32 id_bits = 16;
 /* Whether the kernel has bpf_skb_get_xfrm_state. */
 const volatile __u32 has_ipsec = 1;
 /* Jiffies without a heartbeat after which all packets are regular. */
@@ -49,7 +51,6 @@ struct settings {
 	__u32 last_odd; /* latest packet from the wire without a key: fragments etc. */
 	__u32 last_tunneled; /* latest packet that a VXLAN device will encapsulate and
 				whose outer headers are to be learned */
-	__u32 tunnel_id; /* latest IP id of an outer header, low 16 bits */
 	__u32 watched; /* slot of the discard whose packet was tracked last */
 	__u32 last_odd_sent; /* as last_odd, for packets from containers */
 };
@@ -253,13 +254,16 @@ struct {
 } devices SEC(".maps");
 
 /*
- * Packets of netkit containers in this CPU's backlog: number of the latest one
- * queued and of the latest one seen to leave (order.h). The programs write and
- * read; nothing evicts.
+ * What this CPU has sent. Of packets of netkit containers in its backlog: number of the
+ * latest one queued and of the latest one seen to leave (order.h). Of packets that the
+ * programs encapsulated: their number (tunnel.h). The programs write and read; nothing
+ * evicts.
  */
 struct sent {
 	__u32 queued;
 	__u32 drained;
+	__u32 encapsulated;
+	__u32 pad;
 };
 
 struct {
@@ -270,15 +274,16 @@ struct {
 } sent SEC(".maps");
 
 /*
- * Regular packets by device and reason. The programs count; the daemon reads,
- * and clears what it assigns to another device. Nothing evicts.
+ * Regular packets by device and reason, of each CPU: packets of one device do not
+ * share a cache line. The programs count; the daemon reads, and clears what it assigns
+ * to another device. Nothing evicts.
  */
 struct counters {
 	__u64 reasons[REASONS];
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct counters);

@@ -33,6 +33,6 @@ always_inline int go_regular(struct __sk_buff *skb, enum reason reason)
 	index = device->counters;
 	counters = bpf_map_lookup_elem(&regular, &index);
 	if (counters && reason < REASONS)
-		__sync_fetch_and_add(&counters->reasons[reason], 1);
+		counters->reasons[reason]++;
 	return TC_ACT_UNSPEC;
 }

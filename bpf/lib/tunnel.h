@@ -151,6 +151,19 @@ always_inline int outer_fits(struct __sk_buff *skb, const struct packet *pkt,
 	       (!o->sums || (!skb->gso_size && has_known_checksum(pkt)));
 }
 
+/* The IP id of an outer packet, or of its first segment. No two CPUs have the same. */
+always_inline __u16 outer_id(__u32 segments)
+{
+	struct sent *here = this_cpu_sent();
+	__u32 number;
+
+	if (!here)
+		return 0;
+	number = here->encapsulated;
+	here->encapsulated += segments;
+	return bpf_get_smp_processor_id() << id_bits | (number & ((1 << id_bits) - 1));
+}
+
 /*
  * Encapsulates, rewrites and redirects a packet to the underlay device. All checks
  * have been made.
@@ -158,7 +171,6 @@ always_inline int outer_fits(struct __sk_buff *skb, const struct packet *pkt,
 always_inline int express_encap(struct __sk_buff *skb, struct packet *pkt,
 				struct half *half, const struct outer *o, int is_tcp)
 {
-	__u32 segments = skb->gso_segs ?: 1;
 	__u16 id;
 	void *data;
 
@@ -173,7 +185,7 @@ always_inline int express_encap(struct __sk_buff *skb, struct packet *pkt,
 	    (void *)(long)skb->data_end)
 		return TC_ACT_SHOT;
 	count_express(half, pkt, is_tcp);
-	id = __sync_fetch_and_add(&shared.tunnel_id, segments);
+	id = outer_id(skb->gso_segs ?: 1);
 	*(__u16 *)(data + INNER_OFF + ETH_HLEN - 2) = bpf_htons(ETH_P_IP);
 	pkt->ip = data + INNER_OFF + IP_OFF;
 	write_outer(data, o, pkt->len, pkt->ip->tos, id);

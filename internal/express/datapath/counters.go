@@ -8,6 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 )
@@ -160,7 +161,7 @@ func (d *Datapath) freeCounters() (uint16, error) {
 	most := d.objs.Regular.MaxEntries()
 	for number := uint16(0); uint32(number) < most; number++ {
 		if _, taken := d.counters.used[number]; !taken {
-			return number, d.objs.Regular.Put(uint32(number), expressCounters{})
+			return number, d.objs.Regular.Put(uint32(number), make([]expressCounters, ebpf.MustPossibleCPU()))
 		}
 	}
 	return 0, fmt.Errorf("all of the %d counters are taken", most)
@@ -175,14 +176,16 @@ func (d *Datapath) Counters(ifindex int) (Counters, error) {
 	if device.Ifindex != uint32(ifindex) {
 		return counters, nil
 	}
-	var kernel expressCounters
-	if err := d.objs.Regular.Lookup(uint32(device.Counters), &kernel); err != nil {
+	var cpus []expressCounters
+	if err := d.objs.Regular.Lookup(uint32(device.Counters), &cpus); err != nil {
 		return counters, fmt.Errorf("reading the counters of device %d: %w", ifindex, err)
 	}
-	for reason, n := range kernel.Reasons {
-		counters.Packets += n
-		if n > 0 {
-			counters.Reasons[reasonNames[reason]] = n
+	for _, cpu := range cpus {
+		for reason, n := range cpu.Reasons {
+			counters.Packets += n
+			if n > 0 {
+				counters.Reasons[reasonNames[reason]] += n
+			}
 		}
 	}
 	return counters, nil

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"path/filepath"
 	"time"
 	"unsafe"
@@ -55,7 +56,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 15
+const LayoutVersion = 16
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -232,8 +233,13 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
 		hasIPsec = 0 // a kernel without IPsec
 	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("counting the CPUs: %w", err)
+	}
 	for name, value := range map[string]uint32{
 		expressVarHasIpsec:       hasIPsec,
+		expressVarIdBits:         uint32(16 - min(bits.Len(uint(cpus-1)), 16)),
 		expressVarAdmit:          d.opts.Admit,
 		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
 		expressVarLeasePackets:   d.opts.LeasePackets,

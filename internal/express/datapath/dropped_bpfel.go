@@ -34,6 +34,7 @@ const (
 	droppedVarExportedState  = "exported_state"
 	droppedVarHasIpsec       = "has_ipsec"
 	droppedVarHeartbeatTicks = "heartbeat_ticks"
+	droppedVarIdBits         = "id_bits"
 	droppedVarLeasePackets   = "lease_packets"
 	droppedVarLeaseTicks     = "lease_ticks"
 	droppedVarShared         = "shared"
@@ -111,6 +112,7 @@ type droppedVariableSpecs struct {
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
+	IdBits         *ebpf.VariableSpec `ebpf:"id_bits"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.VariableSpec `ebpf:"lease_ticks"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
@@ -173,6 +175,7 @@ type droppedVariables struct {
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
+	IdBits         *ebpf.Variable `ebpf:"id_bits"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.Variable `ebpf:"lease_ticks"`
 	Shared         *ebpf.Variable `ebpf:"shared"`

@@ -159,9 +159,11 @@ const (
 )
 
 type expressSent struct {
-	_       structs.HostLayout
-	Queued  uint32
-	Drained uint32
+	_            structs.HostLayout
+	Queued       uint32
+	Drained      uint32
+	Encapsulated uint32
+	Pad          uint32
 }
 
 type expressSettings struct {
@@ -177,9 +179,9 @@ type expressSettings struct {
 	LastProbe    uint32
 	LastOdd      uint32
 	LastTunneled uint32
-	TunnelId     uint32
 	Watched      uint32
 	LastOddSent  uint32
+	_            [4]byte
 }
 
 type expressSlotState uint32
@@ -221,6 +223,7 @@ const (
 	expressVarExportedState      = "exported_state"
 	expressVarHasIpsec           = "has_ipsec"
 	expressVarHeartbeatTicks     = "heartbeat_ticks"
+	expressVarIdBits             = "id_bits"
 	expressVarLeasePackets       = "lease_packets"
 	expressVarLeaseTicks         = "lease_ticks"
 	expressVarShared             = "shared"
@@ -306,6 +309,7 @@ type expressVariableSpecs struct {
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
+	IdBits         *ebpf.VariableSpec `ebpf:"id_bits"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.VariableSpec `ebpf:"lease_ticks"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
@@ -368,6 +372,7 @@ type expressVariables struct {
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
+	IdBits         *ebpf.Variable `ebpf:"id_bits"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
 	LeaseTicks     *ebpf.Variable `ebpf:"lease_ticks"`
 	Shared         *ebpf.Variable `ebpf:"shared"`

@@ -21,6 +21,7 @@ var fingerprints = map[int]string{
 	13: "919580a86994b625",
 	14: "c344149b4b497f86",
 	15: "c344149b4b497f86",
+	16: "d41a7e330da1d87e",
 }
 
 // A change of what daemons and programs share is a change of the layout's
