@@ -22,6 +22,7 @@ type Case struct {
 	// nor conntrack see packets within the bridge.
 	BridgeAlone bool
 	Rules       ruleset
+	Function    *function // nil for none
 	Conns       []conn
 	Steps       []step
 }
@@ -56,8 +57,8 @@ func (i item) String() string {
 
 func (c *Case) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "-seed %d%s%s\n%v", c.Seed, map[bool]string{true: ", conntrack is liberal"}[c.Liberal],
-		map[bool]string{true: ", the bridge is alone"}[c.BridgeAlone], c.Rules)
+	fmt.Fprintf(&b, "-seed %d%s%s\n%v%v", c.Seed, map[bool]string{true: ", conntrack is liberal"}[c.Liberal],
+		map[bool]string{true: ", the bridge is alone"}[c.BridgeAlone], c.Rules, c.Function)
 	for i, conn := range c.Conns {
 		fmt.Fprintf(&b, "connection %d: %v\n", i, conn)
 	}
@@ -84,6 +85,7 @@ const (
 type generator struct {
 	*Case
 	makeup
+	about topic
 	r     *rand.Rand
 	reset map[int]bool // connections that a RST has reset
 	// counting is set once there are rules that count packets.
@@ -92,19 +94,25 @@ type generator struct {
 	tracking bool
 }
 
-func generate(seed uint64) *Case {
+func generate(seed uint64, about topic) *Case {
 	v := variants[variantOf(seed)]
-	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, about: about, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	g.BridgeAlone = g.r.IntN(2) == 0
 	g.conns()
 	g.rules()
+	if about.function {
+		g.Function = g.function()
+	}
 	g.open()
 	g.mix(jiffies)
 	for range g.r.IntN(3) {
 		g.happens(g.change())
 		g.admit()
 		g.mix(jiffies)
+	}
+	if about.holds {
+		g.held()
 	}
 	g.close()
 	return g.Case
@@ -256,7 +264,7 @@ func (g *generator) close() {
 }
 
 // allKinds are the lists of kinds.
-var allKinds = [][]kind{kinds, ofUnsound: unsound, ofUnsettling: unsettling}
+var allKinds = [][]kind{append(kinds, ofPlace[0]), ofUnsound: unsound, ofUnsettling: append(unsettling, ofPlace[1])}
 
 const (
 	ofUnsound    = 1
@@ -265,6 +273,10 @@ const (
 
 // pick chooses a kind and returns the list that it is in.
 func (g *generator) pick() (list int, k kind) {
+	if g.about.kinds != nil && g.r.IntN(4) == 0 {
+		k = g.about.kinds[g.r.IntN(len(g.about.kinds))]
+		return map[bool]int{true: ofUnsettling}[k.name == fromAnotherPort], k
+	}
 	all := slices.Concat(allKinds...)
 	sum := 0
 	for _, k := range all {

@@ -40,7 +40,7 @@ func (g *generator) change() *change {
 
 // changeOverIPv6 translates changes of IPv4 to IPv6, whose minimum MTU is
 // 1280.
-var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", "fd00:17::2",
+var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", "fd00:17::2", "172.17.0.3", "fd00:17::3",
 	"ip rule", "ip -6 rule", "route flush", "-6 route flush", "conntrack -D", "conntrack -D -f ipv6",
 	"mtu lock 700", "mtu lock 1290", "mtu 900", "mtu 1290")
 
@@ -82,13 +82,19 @@ func (g *generator) plainChange() *change {
 		}
 		fallthrough
 	default:
-		r := g.feature()
-		for r.needsLease() || r.blindsConntrack() && !g.Liberal {
-			r = g.feature()
-		}
-		g.note(r)
+		r := g.lateFeature()
 		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting}
 	}
+}
+
+// lateFeature generates a rule that may come in mid-stream.
+func (g *generator) lateFeature() rule {
+	r := g.feature()
+	for r.needsLease() || r.blindsConntrack() && !g.Liberal {
+		r = g.feature()
+	}
+	g.note(r)
+	return r
 }
 
 // restoreRoute undoes a change of the route to an address. A routed container

@@ -35,7 +35,7 @@ func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
 
 // Every packet has the same fate with and without SCON, and the same bytes
 // where it arrives.
-func TestDifferential(t *testing.T) { compareFates(t, variants) }
+func TestDifferential(t *testing.T) { compareFates(t, variants, everything, *cases) }
 
 // The same with netkit pairs as the containers' devices.
 func TestDifferentialNetkit(t *testing.T) {
@@ -44,35 +44,40 @@ func TestDifferentialNetkit(t *testing.T) {
 	for i := range with {
 		with[i].netkit = true
 	}
-	compareFates(t, with)
+	compareFates(t, with, everything, *cases)
 }
 
-// compareFates runs the cases in worlds of the given variants.
-func compareFates(t *testing.T, variants []settings) {
+// compareFates runs cases about a topic in worlds of the given variants.
+func compareFates(t *testing.T, variants []settings, about topic, cases int) {
 	t.Helper()
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().Truncate(time.Hour).Unix()) * 1e6
 	}
-	t.Logf("%d cases from -seed %d", *cases, first)
+	t.Logf("%d cases from -seed %d", cases, first)
 	done := make([]atomic.Uint64, len(variants))
 	var failed atomic.Bool
 	var group errgroup.Group
 	var all []*pair
-	for n := range min(pairs, *cases) {
+	for n := range min(pairs, cases) {
 		variant := variantOf(first + uint64(n))
 		p := &pair{plain: newWorld(t, false, variants[variant]), scon: newWorld(t, true, variants[variant])}
 		all = append(all, p)
+		t.Cleanup(func() {
+			for _, l := range p.function {
+				l.Close()
+			}
+		})
 		group.Go(func() error {
 			if err := pin(n); err != nil {
 				return err
 			}
 			for !failed.Load() {
 				at := (done[variant].Add(1)-1)*uint64(len(variants)) + uint64(n%len(variants))
-				if at >= uint64(*cases) {
+				if at >= uint64(cases) {
 					break
 				}
-				if err := p.check(generate(first+at), &failed); err != nil {
+				if err := p.check(generate(first+at, about), &failed); err != nil {
 					return err
 				}
 			}
@@ -82,7 +87,7 @@ func compareFates(t *testing.T, variants []settings) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	wantExpress(t, all)
+	wantExpress(t, all, about)
 }
 
 // check runs a case, and shrinks it if there is a difference.
@@ -104,20 +109,12 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	return nil
 }
 
-// leastExpress is the minimum share of express packets among the valid packets of
-// established connections, for each makeup. With fewer, the comparison proves nothing.
-const leastExpress = 0.2
-
-// enough is the number of cases at which a makeup is checked on its own: fewer may
-// all have rules that keep connections regular. Makeups with fewer cases are checked
-// together with all others, against leastOfFew.
-const (
-	enough     = 10
-	leastOfFew = 0.1
-)
+// enough is the number of cases at which the share of express packets is checked, of a
+// makeup and of all: fewer may all have rules that keep connections regular.
+const enough = 10
 
 // wantExpress checks the share of express packets in the worlds of each makeup.
-func wantExpress(t *testing.T, all []*pair) {
+func wantExpress(t *testing.T, all []*pair, about topic) {
 	t.Helper()
 	seen := make(map[makeup]bool)
 	for _, p := range all {
@@ -143,11 +140,11 @@ func wantExpress(t *testing.T, all []*pair) {
 		sentByAll, expressByAll, tried = sentByAll+sent, expressByAll+express, tried+cases
 		share := float64(express) / float64(sent)
 		t.Logf("%+v: %d of %d packets went express, %.3f", f, express, sent, share)
-		if cases >= enough && share < leastExpress {
+		if cases >= enough && share < about.leastExpress {
 			t.Errorf("%+v: only %d of %d packets went express", f, express, sent)
 		}
 	}
-	if tried >= enough && float64(expressByAll) < leastOfFew*float64(sentByAll) {
+	if tried >= enough && float64(expressByAll) < about.leastOfAll*float64(sentByAll) {
 		t.Errorf("only %d of %d packets went express", expressByAll, sentByAll)
 	}
 }

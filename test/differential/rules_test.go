@@ -58,6 +58,8 @@ var chains = []chain{
 	{"bridge_pre", "bridge diff type filter hook prerouting priority 0", ""},
 	{"bridge_forward", "bridge diff type filter hook forward priority 0", ""},
 	{"bridge_post", "bridge diff type filter hook postrouting priority 0", ""},
+	{"bridge_in", "bridge diff type filter hook input priority 0", ""},
+	{"port_ingress", "netdev diff type filter hook ingress device veth1 priority 0", ""},
 	{"ingress", "netdev diff type filter hook ingress device eth0 priority 0", ""},
 	{"egress", "netdev diff type filter hook egress device eth0 priority 0", ""},
 }
@@ -300,7 +302,7 @@ func (g *generator) rules() {
 	default:
 		g.add("post_nat", "oifname eth0 masquerade", "-o eth0 -j MASQUERADE")
 	}
-	if g.r.IntN(3) > 0 {
+	if g.about.features != nil || g.r.IntN(3) > 0 {
 		for range 1 + g.r.IntN(3) {
 			r := g.feature()
 			g.note(r)
@@ -352,7 +354,11 @@ func (g *generator) add(chain, nftText, xtText string) {
 // feature generates a rule about one of the connections.
 func (g *generator) feature() rule {
 	for {
-		f, c := features[g.r.IntN(len(features))], g.Conns[g.r.IntN(len(g.Conns))]
+		list := slices.Concat(features, ofPorts)
+		if g.about.features != nil && g.r.IntN(2) == 0 {
+			list = g.about.features
+		}
+		f, c := list[g.r.IntN(len(list))], g.Conns[g.r.IntN(len(g.Conns))]
 		if text, ok := f.text(c, g.Rules.Tool); ok {
 			return rule{f.chain, text}
 		}

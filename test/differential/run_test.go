@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cilium/ebpf/link"
 )
 
 // pair is two worlds of the same makeup, one with SCON.
@@ -14,7 +16,8 @@ type pair struct {
 	plain, scon *world
 	tool        tool // tool of the loaded rules
 	cases       int
-	sent        uint64 // sound packets of all cases so remote
+	function    []link.Link // of the case, in both worlds
+	sent        uint64      // sound packets of all cases so remote
 }
 
 // difference is a packet with a different fate in the world with SCON.
@@ -61,6 +64,9 @@ func (p *pair) run(c *Case) (d *difference, err error) {
 // rules and removes connections and packets of earlier cases.
 func (p *pair) begin(c *Case) error {
 	if err := p.both((*world).restored); err != nil {
+		return err
+	}
+	if err := p.setFunction(c.Function); err != nil {
 		return err
 	}
 	before, err := p.scon.generation()

@@ -49,6 +49,7 @@ var (
 const setUpDevice = `
 sysctl -q -w net.ipv4.icmp_ratemask=0 net.netfilter.nf_conntrack_acct=1 net.netfilter.nf_conntrack_tcp_timeout_close=600
 for d in all default eth0 docker0; do sysctl -q -w net.ipv4.conf.$d.send_redirects=0; done
+for d in eth0 docker0 veth1 veth2; do sysctl -q -w net.ipv4.neigh.$d.mcast_solicit=1000 net.ipv6.neigh.$d.mcast_solicit=1000; done
 ip link set eth0 address 02:00:00:00:00:d0
 ip link set veth1 address 02:00:00:00:00:d1
 ip link set veth2 address 02:00:00:00:00:d2

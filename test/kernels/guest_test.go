@@ -53,7 +53,7 @@ var sinceLinux61 = map[string][]string{
 		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
 		"TestPinsTakenAway",
 	},
-	"test/differential": {"TestDifferentialNetkit"},
+	"test/differential": {"TestDifferentialFunctions", "TestDifferentialNetkit"},
 }
 
 // withOldNFT are the tests with byteorder expressions of one octet. The guests' nft
@@ -64,7 +64,8 @@ var withOldNFT = map[string][]string{
 
 // withoutBTF are the tests that need the kernel's type information.
 var withoutBTF = map[string][]string{
-	"internal/express": {"TestDiscard", "TestDiscardEndsWithConnection"},
+	"internal/express":  {"TestDiscard", "TestDiscardEndsWithConnection"},
+	"test/differential": {"TestDifferentialFunctions"},
 }
 
 // hideBTF hides the kernel's type information at all its paths.
