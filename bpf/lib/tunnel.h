@@ -232,7 +232,8 @@ always_inline int decap_pending(const struct outer *o, __u32 now)
 
 /*
  * Tracks a packet that the kernel decapsulates. Its outer headers are recorded only
- * if to_record is set.
+ * if to_record is set. In one generation all packets with the same ones have one stamp:
+ * of segments that GRO merges, the first one's is left.
  */
 always_inline void track_decap(struct __sk_buff *skb, const void *data,
 			       const struct packet *pkt, struct outer *o, int to_record,
@@ -240,9 +241,10 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 generation = shared.generation;
+	int same = same_outer(skb, data, o);
 
 	o->probe = 0;
-	if (to_record && o->generation != generation && !same_outer(skb, data, o)) {
+	if (to_record && o->generation != generation && !same) {
 		o->generation = 0;
 		o->macs = load64(data);
 		o->macs_end = load32(data + 8);
@@ -254,6 +256,11 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 		o->tos = ip->tos & DSCP_MASK;
 	}
 	o->probe_generation = to_record && same_outer(skb, data, o) ? generation : 0;
+	if (same && o->tracked >> 32 == o->probe_generation)
+		skb->tc_index = (__u16)o->tracked;
+	else
+		stamp(skb);
+	o->tracked = stamp_of(skb, o->probe_generation);
 	if (is_udp(&pkt->key)) { /* several may have the same tie */
 		if (now - o->when > RECENT_TICKS)
 			o->copies = 0;
@@ -261,8 +268,6 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 			o->copies++;
 	}
 	o->when = now;
-	stamp(skb);
-	o->tracked = stamp_of(skb, o->probe_generation);
 	o->probe = inner_tie(pkt);
 }
 
@@ -270,9 +275,8 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 always_inline int is_decapped(struct __sk_buff *skb, const struct packet *pkt,
 			      const struct outer *o, __u32 generation)
 {
-	/* TCP segments that GRO has merged have the stamp of the first one of them. */
 	return o->probe && o->probe == inner_tie(pkt) &&
-	       (!is_udp(&pkt->key) || o->tracked == stamp_of(skb, generation));
+	       o->tracked == stamp_of(skb, generation);
 }
 
 /*

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,81 @@ func TestForgedDecisionOfPort(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A host of the underlay whose packets INPUT drops sends a segment of a connection that
+// comes by VXLAN; another one sends the same segment, in outer fragments, whose headers
+// the programs do not read. The former's outer headers become no decision.
+func TestForgedOuterHeaders(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{Overlay: lab.OverlayFlannel})
+	c := b.Connect("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.FlannelEdge, 0))
+	c.MustPing(50)
+	underlay, edge, inside := b.OpenWire(lab.Device), b.OpenWire(lab.Edge), b.OpenWire(lab.Container(1))
+	const innerIP, innerTCP = scontest.UDPAt + 8 + 8 + 14, 20
+	c.MustPing(1)
+	segment := underlay.Receive(func(f []byte) bool { // from edge, with data
+		return len(f) > innerIP+20+innerTCP+12 && f[scontest.IPAt+9] == unix.IPPROTO_UDP && f[innerIP+9] == unix.IPPROTO_TCP
+	})
+	segment = slices.Clone(segment)
+	binary.BigEndian.PutUint16(segment[scontest.UDPAt+6:], 0) // no outer checksum
+	forbidden := slices.Clone(segment)
+	forbidden[scontest.IPAt+15] = 99 // another host's address
+	fixIP(forbidden)
+
+	before := b.Status().Generation
+	b.Sh(lab.Device, "iptables-nft -I INPUT -s 10.77.0.99 -p udp --dport 8472 -j DROP")
+	scontest.Eventually(t, "the daemon has processed the rule", func() error {
+		if s := b.Status(); s.Generation == before || s.State != "active" {
+			return fmt.Errorf("generation %d, %s", s.Generation, s.State)
+		}
+		return nil
+	})
+	data := segment[innerIP+20:]
+	arrived := func() int {
+		return len(inside.Arrived(func(f []byte) bool {
+			return len(f) >= scontest.IPAt+20+len(data) && string(f[scontest.IPAt+24:scontest.IPAt+28]) == string(data[4:8])
+		}))
+	}
+	inside.Skip()
+	const count = 50
+	permitted := 0
+	for range count {
+		edge.Send(forbidden)
+		for _, f := range inFragments(segment) {
+			edge.Send(f)
+		}
+		time.Sleep(5 * time.Millisecond)
+		permitted += arrived()
+	}
+	scontest.Eventually(t, "the last permitted segment arrives", func() error {
+		if permitted += arrived(); permitted < count {
+			return fmt.Errorf("%d segments", permitted)
+		}
+		return nil
+	})
+	if permitted > count {
+		t.Errorf("%d forbidden segments arrive", permitted-count)
+	}
+}
+
+// inFragments returns an IPv4 packet in two fragments.
+func inFragments(f []byte) [2][]byte {
+	const first = 64
+	a, b := slices.Clone(f[:scontest.UDPAt+first]), slices.Concat(f[:scontest.UDPAt], f[scontest.UDPAt+first:])
+	for i, f := range [2][]byte{a, b} {
+		binary.BigEndian.PutUint16(f[scontest.IPAt+2:], uint16(len(f)-scontest.IPAt))
+		binary.BigEndian.PutUint16(f[scontest.IPAt+6:], [2]uint16{1 << 13, first / 8}[i])
+		fixIP(f)
+	}
+	return [2][]byte{a, b}
+}
+
+// fixIP corrects the checksum of a frame's IPv4 header.
+func fixIP(f []byte) {
+	ip := f[scontest.IPAt:scontest.UDPAt]
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], ^sum(ip, 0))
 }
 
 // onOneCPU keeps the test on one CPU: the kernel uses the memory of a packet that was
