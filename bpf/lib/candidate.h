@@ -2,19 +2,39 @@
 /*
  * Connections without an entry are counted. After `admit` regular packets one is
  * announced to the daemon, and again whenever its count has doubled, in case the
- * daemon refused. Short connections end earlier and cost two map accesses a packet.
+ * daemon refused. So is a slow one, that has few packets but lasts. Short connections
+ * end earlier and cost two map accesses a packet.
  */
 #pragma once
 
+#include "clock.h"
 #include "regular.h"
 
+/* A place in `candidates`: signature, time of the first packet, count. */
 #define COUNT_MASK 0xffff
+#define FIRST_SHIFT 16
+#define SIGNATURE (~0ULL << 32)
+
+/* Packets of a connection that may be slow. The daemon hears of few that it refuses. */
+#define SLOW_LEAST 3
+#define SLOW_MOST 15
+
+always_inline __u16 age_time(void)
+{
+	return jiffies() >> age_shift;
+}
 
 always_inline int is_due(__u32 count)
 {
 	__u32 times = count / admit;
 
 	return count == times * admit && !(times & (times - 1));
+}
+
+always_inline int is_slow(__u32 count, __u16 first)
+{
+	return count >= SLOW_LEAST && count <= SLOW_MOST &&
+	       (__u16)(age_time() - first) >= admit_age;
 }
 
 /* Announces a candidate; its key is that of the container's direction. */
@@ -38,15 +58,17 @@ always_inline void announce(const struct packet *pkt)
  */
 always_inline enum reason count_candidate(__u64 h, __u8 ending)
 {
-	__u64 signature = h & ~(__u64)COUNT_MASK, *place;
+	__u64 signature = h & SIGNATURE, *place;
 	__u32 index = h & 0xffff, count = 0;
+	__u16 first;
 
 	if (ending & TCP_FIN_RST)
 		return TCP_SYN_FIN_RST;
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
 		return NO_ENTRY;
-	if ((*place & ~(__u64)COUNT_MASK) == signature)
+	first = *place >> FIRST_SHIFT;
+	if ((*place & SIGNATURE) == signature)
 		count = *place & COUNT_MASK;
 	else if (*place && /* else two alternating connections evict each other */
 		 bpf_get_prandom_u32() & 3)
@@ -57,8 +79,10 @@ always_inline enum reason count_candidate(__u64 h, __u8 ending)
 	}
 	if (count == COUNT_MASK)
 		count = 0;
-	*place = signature | ++count;
-	return is_due(count) ? EXPRESS : NO_ENTRY;
+	if (!count)
+		first = age_time();
+	*place = signature | (__u32)first << FIRST_SHIFT | ++count;
+	return is_due(count) || is_slow(count, first) ? EXPRESS : NO_ENTRY;
 }
 
 /* Verdict on a packet without an entry; h is the hash of its key. */

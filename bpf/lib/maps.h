@@ -15,10 +15,13 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 16
+#define LAYOUT_VERSION 17
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
+/* Or, of a slow connection, the age in units of 2^age_shift jiffies. */
+const volatile __u32 admit_age = 14;
+const volatile __u32 age_shift = 4;
 /* Lease in jiffies, at most one second (HZ). */
 const volatile __u32 lease_ticks = 100;
 /* Lease in packets of one direction; for TCP at most TCP_LEASE_PACKETS. */
@@ -216,8 +219,9 @@ struct {
 
 /*
  * Number of regular packets per connection without an entry: signature of the
- * key in the upper 48 bits, count in the lower 16. The programs write and read;
- * the daemon clears the place of a connection that it composes. On a collision
+ * key in the upper 32 bits, time of its first packet in the next 16, in units of
+ * 2^age_shift jiffies, count in the lower 16. The programs write and read;
+ * the daemon reads and clears the place of a connection that it composes. On a collision
  * one packet in four evicts the other connection.
  */
 struct {

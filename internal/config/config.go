@@ -37,7 +37,7 @@ type Config struct {
 
 	// Admit is the number of regular packets of a connection before it is composed,
 	// 2..65535, default 8: short connections must not cost more. Of TCP only packets
-	// that the container sends count.
+	// that the container sends count. A slow connection needs three, and a second.
 	Admit int
 
 	// Lease is the time that one direction of a connection goes express before one
@@ -50,7 +50,7 @@ type Config struct {
 	LeasePackets int
 
 	// FlushIdle is the idle time after which a Conentry is removed, 1 s..1 h, default
-	// 10 s.
+	// 10 s. While there is room, twice its connection's longest silence replaces it.
 	FlushIdle time.Duration
 
 	// ExactCounters are counters of rules that must count every packet: named counters

@@ -144,6 +144,7 @@ func (d *Daemon) load(pinDir string) error {
 		Connections:  c.Connections,
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,
+		Tick:         dp.Tick(),
 	})
 	return nil
 }

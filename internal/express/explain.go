@@ -215,7 +215,7 @@ func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 	}
 	return api.Finding{
 		Level: "note", What: orig + " has no Conentry",
-		Why: fmt.Sprintf("connections get one after %d packets of a hooked container; idle ones lose it after %s",
+		Why: fmt.Sprintf("connections get one after %d packets of a hooked container, or after a second and 3 packets; idle ones lose it after %s",
 			v.opts.Config.Admit, v.opts.Config.FlushIdle),
 	}
 }

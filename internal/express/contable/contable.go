@@ -37,8 +37,11 @@ type Options struct {
 	Connections int
 	// PerContainer is the most Conentries of one container.
 	PerContainer int
-	// Idle is how long a Conentry may stay without a packet.
+	// Idle is how long a Conentry may stay without a packet. If there is room, it
+	// stays for twice its longest silence.
 	Idle time.Duration
+	// Tick is the length of a jiffy.
+	Tick time.Duration
 }
 
 // Conentry is one connection of a container.
@@ -167,10 +170,14 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 		t.empty(e.inbound)
 		return err
 	}
+	age := t.takeCount(out)
+	if there.Port != 0 {
+		age = max(age, t.takeCount(in))
+	}
 	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
-	e.activity.begin(e.Composed, t.returned.take(t.KeyOf(tuple, 0), e.Composed))
+	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
 	t.insert(e)
 	return nil
 }
@@ -216,11 +223,6 @@ func (e *Conentry) allSlots() []uint32 {
 
 // publish fills a reserved slot and opens it. The tag is written last.
 func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
-	if key.Side>>datapath.SideShift != 0 {
-		// If it goes idle and returns, it becomes a candidate as soon as the
-		// first time.
-		atomic.StoreUint64(t.count(t.hash(key)), 0)
-	}
 	h := &t.halves[index]
 	h.Twin = twin
 	by := translate(from, to)

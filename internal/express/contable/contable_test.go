@@ -72,7 +72,7 @@ func (b *bed) Totals() (byPort map[int]contable.Totals, all contable.Totals) {
 
 // options leave room for everything, and keep idle Conentries for 10 s.
 func options() contable.Options {
-	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second}
+	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second, Tick: time.Millisecond}
 }
 
 // masqueraded is the i-th connection of a container to the outside.

@@ -55,7 +55,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	atomic.StoreUint64(t.count(t.hash(key)), 0)
+	t.takeCount(key)
 	h := &t.halves[slot]
 	h.Twin = slot
 	h.Addrs6 = native6(tuple)

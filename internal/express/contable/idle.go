@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxIdle bounds how much a connection's own interval can stretch the idle
+	// maxIdle bounds how much a connection's own rhythm can stretch the idle
 	// time.
 	maxIdle = 10 * time.Minute
 	// undecided is how long a Conentry may wait for a packet that has entered
@@ -25,17 +25,23 @@ const (
 type activity struct {
 	mark  uint64 // changes with every packet
 	last  time.Time
-	limit time.Duration // 0: the table's
+	limit time.Duration // twice its longest silence
 }
 
-func (a *activity) begin(now time.Time, rhythm time.Duration) {
+func (a *activity) begin(now time.Time, silence time.Duration) {
 	a.last = now
-	a.limit = min(2*rhythm, maxIdle)
+	a.stretch(silence)
+}
+
+// stretch takes up a silence that the connection did not end in.
+func (a *activity) stretch(silence time.Duration) {
+	a.limit = max(a.limit, min(2*silence, maxIdle))
 }
 
 // observe notes whether a packet was counted since it was called last.
 func (a *activity) observe(mark uint64, now time.Time) {
 	if mark != a.mark {
+		a.stretch(now.Sub(a.last))
 		a.mark, a.last = mark, now
 	}
 }
@@ -61,7 +67,7 @@ func (t *Table) discourage(e *Conentry) {
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
 		if tuple, port := t.tupleAt(slot); port != 0 {
 			h := t.hash(t.KeyOf(tuple, port))
-			atomic.StoreUint64(t.count(h), h&^0xffff|discouraged)
+			atomic.StoreUint64(t.count(h), h&signature|discouraged)
 		}
 	}
 }
@@ -100,10 +106,19 @@ func (t *Table) sweep(e *Conentry, now time.Time) {
 	case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
 		t.discourage(e)
 		t.Retire(e, now)
-	case idle >= max(t.opts.Idle, e.activity.limit):
+	case idle >= t.idleLimit(e):
 		t.returned.put(t.KeyOf(e.containerTuple(), 0), e.activity.last, now)
 		t.Retire(e, now)
 	}
+}
+
+// idleLimit is how long a Conentry may be idle: twice as long as it has been before
+// if there is room. Without room it gives way to others.
+func (t *Table) idleLimit(e *Conentry) time.Duration {
+	if 2*t.Len() > t.opts.Connections || 2*t.perPort[e.Port] > t.opts.PerContainer {
+		return t.opts.Idle
+	}
+	return max(t.opts.Idle, e.activity.limit)
 }
 
 // rhythms remembers connections that were retired for being idle, with the

@@ -46,13 +46,14 @@ func TestIdle(t *testing.T) {
 			if n := b.Sweep(after(54)); n != 0 {
 				t.Fatal("retired with a packet since the last sweep")
 			}
-			if n := b.Sweep(after(63)); n != 0 {
+			// It has been silent for 9 s before.
+			if n := b.Sweep(after(71)); n != 0 {
 				t.Fatal("retired too early")
 			}
-			if n := b.Sweep(after(64)); n != 1 || b.Len() != 0 {
+			if n := b.Sweep(after(72)); n != 1 || b.Len() != 0 {
 				t.Fatalf("retired %d, %d left", n, b.Len())
 			}
-			b.Sweep(after(65))
+			b.Sweep(after(73))
 			if b.inUse() != 0 {
 				t.Errorf("%d slots in use a second later", b.inUse())
 			}
@@ -119,6 +120,81 @@ func TestRhythm(t *testing.T) {
 			b.Sweep(back.Add(-time.Second))
 			if again := b.idleThrough(back); again.Sub(back) != c.wantIdleTime {
 				t.Errorf("retired after %v, want %v", again.Sub(back), c.wantIdleTime)
+			}
+		})
+	}
+}
+
+// silentFor composes a connection that is silent once for so long, then for ever,
+// beside n others, and returns how long it was kept in the end.
+func (b *bed) silentFor(silence time.Duration, n int) time.Duration {
+	b.t.Helper()
+	b.compose(7, masqueraded(1), true, start)
+	h := b.decided(1, 7)
+	for i := range n {
+		b.compose(7, masqueraded(2+i), true, start)
+		b.decided(2+i, 7)
+	}
+	last := start
+	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(time.Second) {
+		if now.Sub(start) == silence {
+			h.Packets++
+			last = now
+		}
+		for i := range n { // these are busy
+			b.half(masqueraded(2+i).Orig, 7).Packets++
+		}
+		b.Sweep(now)
+		if b.Lookup(masqueraded(1).Orig) == nil {
+			return now.Sub(last)
+		}
+	}
+	return time.Hour
+}
+
+// A connection is kept for twice its longest silence while there is room.
+func TestOwnRhythm(t *testing.T) {
+	for _, c := range []struct {
+		silence time.Duration
+		others  int
+		want    time.Duration
+	}{
+		{3 * time.Second, 0, 10 * time.Second},
+		{9 * time.Second, 0, 18 * time.Second},
+		{9 * time.Second, 20, 18 * time.Second},
+		{9 * time.Second, 32, 10 * time.Second},
+	} {
+		b := newBed(t, options())
+		if got := b.silentFor(c.silence, c.others); got != c.want {
+			t.Errorf("silent for %v beside %d others: kept for %v, want %v", c.silence, c.others, got, c.want)
+		}
+	}
+}
+
+// A connection that was a candidate for long may be silent for long.
+func TestAgeIsRhythm(t *testing.T) {
+	const age = 20 * time.Second
+	for name, c := range map[string]struct {
+		other uint64 // bits of the signature that are another connection's
+		want  time.Duration
+	}{"its own": {0, 2 * age}, "another's": {1 << 63, 10 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, options())
+			b.compose(7, masqueraded(1), true, start)
+			b.enterAll()
+			b.Sweep(after(9)) // leaves its signature
+			b.Release(after(10))
+			b.settings.Heartbeat = 1 << 20
+			since := b.settings.Heartbeat - uint32(age/time.Millisecond)
+			first := uint64(since>>datapath.AgeShift(time.Millisecond)) & 0xffff
+			for i, word := range b.candidates {
+				if word != 0 {
+					b.candidates[i] = (word^c.other)>>32<<32 | first<<16 | 4
+				}
+			}
+			kept := b.idleThrough(after(20)).Sub(after(20))
+			if kept < c.want || kept > c.want+time.Second {
+				t.Errorf("kept for %v, want %v", kept, c.want)
 			}
 		})
 	}

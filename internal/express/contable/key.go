@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -121,10 +122,30 @@ func (t *Table) digest(addrs [4]uint64) uint64 {
 	return d
 }
 
-// count returns the word in which the programs count a candidate's packets: 48
-// bits of its hash, then the count.
+// count returns the word in which the programs count a candidate's packets: its
+// signature, the time of the first one, then the count.
 func (t *Table) count(hash uint64) *uint64 {
 	return &t.counts[hash%uint64(len(t.counts))]
+}
+
+// signature is the part of a hash that identifies a candidate.
+const signature = 1<<64 - 1<<32
+
+// takeCount clears a candidate's count, so that it becomes one as soon as the first
+// time if it goes idle and returns. It returns the time since its first packet, 0
+// if that is not known: the connection has been silent for no longer.
+func (t *Table) takeCount(k datapath.Key) time.Duration {
+	h := t.hash(k)
+	word := atomic.SwapUint64(t.count(h), 0)
+	if word&signature != h&signature {
+		return 0
+	}
+	shift := datapath.AgeShift(t.opts.Tick)
+	age := uint16(atomic.LoadUint32(&t.settings.Heartbeat)>>shift) - uint16(word>>16)
+	if age > 1<<15 { // the heartbeat is older
+		return 0
+	}
+	return time.Duration(age) * t.opts.Tick << shift
 }
 
 // buckets returns the two buckets of a key, in the order in which the programs

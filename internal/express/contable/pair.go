@@ -48,6 +48,7 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 		t.empty(inbound)
 		return err
 	}
+	t.takeCount(key)
 	t.halves[inbound].InBridge = uint32(there.Bridge)
 	t.publish(inbound, e.outbound, key, wire, e.containerTuple().Reverse())
 	atomic.StoreUint32(&t.halves[e.outbound].Twin, inbound)

@@ -57,7 +57,7 @@ func newBedWith(t *testing.T, change func(*datapath.Options)) *bed {
 
 // newTable is the daemon's side of the table.
 func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4})
+	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4, Tick: d.Tick()})
 }
 
 // options have a lease that does not end on a slow machine.

@@ -3,6 +3,7 @@ package datapath_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -37,6 +38,45 @@ func TestCandidate(t *testing.T) {
 		}
 		if want := []int{admit, 2 * admit, 4 * admit, 8 * admit}; !slices.Equal(at, want) {
 			t.Errorf("a candidate after packets %v, want %v", at, want)
+		}
+	}
+}
+
+// A slow connection becomes a candidate with fewer packets than `admit`, once it is
+// old enough, and a few times again.
+func TestSlowCandidate(t *testing.T) {
+	b := newBedWith(t, func(o *datapath.Options) { o.Admit = 1000 })
+	f := masqueraded(tcp)
+	var at []int
+	for n := 1; n <= 40; n++ {
+		if n == 10 { // as old as that, however long the first ones took
+			b.ageCandidates(time.Minute)
+		}
+		b.goesRegular(f.out, "no_entry")
+		for range b.events() {
+			at = append(at, n)
+		}
+	}
+	// On a slow machine it may be old before.
+	if i := slices.Index(at, 10); i < 0 || !slices.Equal(at[i:], []int{10, 11, 12, 13, 14, 15}) {
+		t.Errorf("a candidate at packets %v, want 10 to 15", at)
+	}
+	b.goesRegular(f.out.both(func(f *frame) { f.flags = flagSYN }), "tcp_syn_fin_rst")
+	for range 2 {
+		b.goesRegular(f.out, "no_entry")
+	}
+	if events := b.events(); len(events) != 0 {
+		t.Errorf("a connection with two packets is one: %+v", events)
+	}
+}
+
+// ageCandidates makes all candidates older.
+func (b *bed) ageCandidates(age time.Duration) {
+	units := uint64(age/b.Tick()) >> datapath.AgeShift(b.Tick())
+	for i, word := range b.Memory().Candidates {
+		if word != 0 {
+			first := (word>>16 - units) & 0xffff
+			b.Memory().Candidates[i] = word&^(0xffff<<16) | first<<16
 		}
 	}
 }

@@ -56,7 +56,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 16
+const LayoutVersion = 17
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -68,13 +68,21 @@ type Memory struct {
 	Tags     []uint64 // one for each bucket of halves
 	Settings *Settings
 	// Candidates counts the packets of connections without an entry, by the
-	// low bits of the hash of the container's direction.
+	// low bits of the hash of the container's direction: signature, time of the
+	// first packet, count, as bpf/lib/maps.h has them.
 	Candidates []uint64
 	Outers     Outers
 }
 
 // heartbeatLimit is how long the programs forward without a heartbeat.
 const heartbeatLimit = time.Second
+
+// admitAge is the age at which a connection of few packets is announced.
+const admitAge = 900 * time.Millisecond
+
+// AgeShift is the binary logarithm of the unit in which the programs keep the time
+// of a candidate's first packet, in jiffies: about 64 ms.
+func AgeShift(tick time.Duration) uint32 { return uint32(bits.Len(uint(64*time.Millisecond/tick) - 1)) }
 
 // minFrame is the shortest packet that the kernel runs a program on: an
 // Ethernet header.
@@ -92,7 +100,7 @@ type Options struct {
 	// one.
 	Slots uint32
 	// Admit is how many packets a connection sends regular before it is
-	// composed, 2..65535.
+	// composed, 2..65535. A slow one is composed with fewer, after a second.
 	Admit uint32
 	// Lease is how long a decision is used before one packet goes regular
 	// again to confirm it, one jiffy to one second.
@@ -241,6 +249,8 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 		expressVarHasIpsec:       hasIPsec,
 		expressVarIdBits:         uint32(16 - min(bits.Len(uint(cpus-1)), 16)),
 		expressVarAdmit:          d.opts.Admit,
+		expressVarAdmitAge:       uint32(admitAge / (d.tick << AgeShift(d.tick))),
+		expressVarAgeShift:       AgeShift(d.tick),
 		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
 		expressVarLeasePackets:   d.opts.LeasePackets,
 		expressVarDiscardTicks:   uint32(max(min(discardLease, d.opts.Lease)/d.tick, 1)),

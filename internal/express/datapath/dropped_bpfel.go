@@ -27,6 +27,8 @@ const (
 	droppedMapTags           = "tags"
 	droppedProgSconDropped   = "scon_dropped"
 	droppedVarAdmit          = "admit"
+	droppedVarAdmitAge       = "admit_age"
+	droppedVarAgeShift       = "age_shift"
 	droppedVarDiscardTicks   = "discard_ticks"
 	droppedVarExportedEvent  = "exported_event"
 	droppedVarExportedEvent6 = "exported_event6"
@@ -105,6 +107,8 @@ type droppedMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type droppedVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
+	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
+	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
 	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
@@ -168,6 +172,8 @@ func (m *droppedMaps) Close() error {
 // It can be passed to loadDroppedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type droppedVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
+	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
+	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
 	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`

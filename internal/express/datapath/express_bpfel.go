@@ -216,6 +216,8 @@ const (
 	expressProgSconToWire        = "scon_to_wire"
 	expressProgSconToWireBare    = "scon_to_wire_bare"
 	expressVarAdmit              = "admit"
+	expressVarAdmitAge           = "admit_age"
+	expressVarAgeShift           = "age_shift"
 	expressVarDiscardTicks       = "discard_ticks"
 	expressVarExportedEvent      = "exported_event"
 	expressVarExportedEvent6     = "exported_event6"
@@ -302,6 +304,8 @@ type expressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
+	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
+	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
 	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
@@ -365,6 +369,8 @@ func (m *expressMaps) Close() error {
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
+	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
+	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
 	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
