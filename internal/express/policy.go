@@ -2,6 +2,7 @@ package express
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/scon-project/scon/internal/api"
@@ -50,7 +51,7 @@ func (p *policy) close() error { return p.foreign.Close() }
 // read reads the rules again. An error is logged once and kept in p.err.
 func (p *policy) read() error {
 	foreign, err := p.foreign.Foreign()
-	p.opts.Foreign = foreign
+	p.opts.Foreign, p.opts.Tracked = foreign, p.foreign.Tracked
 	var ruleset rules.Ruleset
 	if err == nil {
 		ruleset, err = rules.Read(p.opts)
@@ -71,7 +72,7 @@ func (p *policy) read() error {
 // for nothing.
 func (p *policy) changedUnannounced() string {
 	foreign, err := p.foreign.Foreign()
-	if err != nil || !slices.Equal(foreign, p.opts.Foreign) {
+	if err != nil || !slices.Equal(foreign, p.opts.Foreign) || !maps.Equal(p.foreign.Tracked, p.opts.Tracked) {
 		return "functions at Netfilter's hooks changed"
 	}
 	if stale, err := p.Stale(); stale || err != nil {

@@ -40,6 +40,8 @@ type Rules interface {
 	PerPacket() []rules.Rule
 	// Touches finds such a rule that a connection may reach.
 	Touches(rules.Conn) (rules.Rule, bool)
+	// Untracked reports whether conntrack certainly sees no packet of a connection.
+	Untracked(rules.Conn) bool
 	// Discardable reports whether the rules certainly drop every packet of a
 	// connection that conntrack does not know. It may take long.
 	Discardable(rules.Flow) bool
@@ -147,6 +149,9 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if errors.Is(err, conntrack.ErrNotFound) {
 		if why, both := c.pair(p, tuple, now); both {
 			return why
+		}
+		if c.untracked(p, tuple) {
+			return c.composeUntracked(p, tuple, now)
 		}
 		return c.discard(p, tuple, now)
 	}

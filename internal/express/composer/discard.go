@@ -41,18 +41,21 @@ func (c *Composer) discardable(p *discover.Port, tuple conntrack.Tuple, now time
 		Tuple:     tuple,
 		Port:      deviceOf(p),
 		Inside:    c.ports.Inside(p),
-		Forwarded: isForwarded(tuple, p),
+		Forwarded: forwardedBy(tuple, p) != 0,
 	})
 }
 
-// isForwarded reports whether a packet of the container behind a port is routed
-// to another host.
-func isForwarded(tuple conntrack.Tuple, p *discover.Port) bool {
+// forwardedBy returns the device by which a packet of the container behind a port is
+// routed to another host, 0 if it is not.
+func forwardedBy(tuple conntrack.Tuple, p *discover.Port) (ifindex int) {
 	_, inside := p.Inside()
 	routes, err := netlink.RouteGetWithOptions(tuple.Dst.Addr().AsSlice(), &netlink.RouteGetOptions{
 		Iif: inside, SrcAddr: tuple.Src.Addr().AsSlice(),
 	})
-	return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_UNICAST
+	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST {
+		return 0
+	}
+	return routes[0].LinkIndex
 }
 
 // RetireDiscards removes all discards. After a change of rules or routes their

@@ -54,7 +54,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 	if !a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
 		return TooMany
 	}
-	if e.Peer != 0 || c.ports.Port(e.Port) == nil || a.paused {
+	if e.Untracked || e.Peer != 0 || c.ports.Port(e.Port) == nil || a.paused {
 		c.table.Retire(e, now)
 		return ""
 	}

@@ -56,11 +56,21 @@ func (c *Composer) KeptBy(conn conntrack.Conn) (rule rules.Rule, kept bool) {
 // touches finds a rule that judges single packets and that a connection of a
 // container may reach.
 func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
-	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
-	if p == nil || s.peer != 0 && peer == nil {
+	asked, ok := c.ask(s, conn)
+	if !ok {
 		return rules.Rule{}, false
 	}
-	asked := rules.Conn{
+	return c.rules.Touches(asked)
+}
+
+// ask is what the rules are asked about a connection; ok is false if an end of it
+// is gone.
+func (c *Composer) ask(s subject, conn conntrack.Conn) (asked rules.Conn, ok bool) {
+	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
+	if p == nil || s.peer != 0 && peer == nil {
+		return asked, false
+	}
+	asked = rules.Conn{
 		Conn:    conn,
 		Port:    deviceOf(p),
 		Inside:  c.ports.Inside(p),
@@ -73,7 +83,7 @@ func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
 		asked.Peer = deviceOf(peer)
 		asked.Outside = c.ports.Inside(peer)
 	}
-	return c.rules.Touches(asked)
+	return asked, true
 }
 
 func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name, Index: p.Index} }
@@ -86,9 +96,10 @@ func (c *Composer) RulesChanged(now time.Time) {
 }
 
 // RetireTouched removes the Conentries that a rule may touch which judges single
-// packets. It is called when the rules, or the devices that they may name, have
-// changed.
+// packets, and those that conntrack may see now. It is called when the rules, or the
+// devices that they may name, have changed.
 func (c *Composer) RetireTouched(now time.Time) {
+	c.retireTracked(now)
 	if len(c.rules.PerPacket()) == 0 {
 		return
 	}

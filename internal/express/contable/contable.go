@@ -153,6 +153,20 @@ func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, no
 	return e, nil
 }
 
+// ComposeUntracked is Compose for a connection that conntrack does not see. Which end
+// opened it is not known: the one with the higher port is assumed.
+func (t *Table) ComposeUntracked(here End, tuple conntrack.Tuple, now time.Time) (*Conentry, error) {
+	conn := conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()}
+	if !opens(tuple) {
+		conn.Orig, conn.Reply = conn.Reply, conn.Orig
+	}
+	e, err := t.Compose(here, tuple, conn, now)
+	if err == nil {
+		e.Untracked = true
+	}
+	return e, err
+}
+
 // place publishes both halves of a Conentry. The container's packets enter at
 // here, those for it at there.
 func (t *Table) place(e *Conentry, here, there End) (err error) {

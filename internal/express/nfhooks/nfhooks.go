@@ -57,6 +57,9 @@ type Reader struct {
 	// Blind says why functions of other modules than IPVS and ebtables-legacy are
 	// not seen, nil if they are.
 	Blind error
+	// Tracked are the families whose packets conntrack sees, as Foreign has found
+	// them last; nil if that is not known.
+	Tracked map[uint8]bool
 }
 
 // Open finds out how this kernel lists its hooks.
@@ -88,6 +91,7 @@ func (r *Reader) Close() error {
 func (r *Reader) Foreign() (all []Hook, err error) {
 	if r.Blind == nil {
 		all, err = r.dumpAll()
+		r.Tracked = trackedBy(all)
 	} else {
 		all, err = guess()
 	}
@@ -109,6 +113,21 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String()))
 	})
 	return all, nil
+}
+
+// trackedBy returns the families whose packets conntrack's functions see. Those at a
+// bridge see both.
+func trackedBy(all []Hook) map[uint8]bool {
+	tracked := make(map[uint8]bool)
+	for _, h := range all {
+		if h.Function == "ipv4_conntrack_in" || h.Function == "ipv6_conntrack_in" {
+			tracked[h.Family] = true
+		}
+		if h.Family == unix.NFPROTO_BRIDGE && strings.HasPrefix(h.Function, "nf_ct_bridge") {
+			tracked[unix.NFPROTO_IPV4], tracked[unix.NFPROTO_IPV6] = true, true
+		}
+	}
+	return tracked
 }
 
 // isOnPath reports whether forwarded packets pass a hook: of a bridge all of them,

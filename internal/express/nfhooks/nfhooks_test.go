@@ -172,3 +172,22 @@ func TestGuess(t *testing.T) {
 		t.Errorf("modules %v, %v", got, err)
 	}
 }
+
+// What the kernel lists tells of which families conntrack sees packets.
+func TestTracked(t *testing.T) {
+	const v4, v6 = unix.NFPROTO_IPV4, unix.NFPROTO_IPV6
+	for _, c := range []struct {
+		hooks  []Hook
+		v4, v6 bool
+	}{
+		{nil, false, false},
+		{[]Hook{{Family: v4, Function: "ipv4_conntrack_defrag"}, {Family: v6, Function: "nft_do_chain_ipv6"}}, false, false},
+		{[]Hook{{Family: v4, Function: "ipv4_conntrack_in"}}, true, false},
+		{[]Hook{{Family: v6, Function: "ipv6_conntrack_in"}}, false, true},
+		{[]Hook{{Family: unix.NFPROTO_BRIDGE, Function: "nf_ct_bridge_pre"}}, true, true},
+	} {
+		if got := trackedBy(c.hooks); got[v4] != c.v4 || got[v6] != c.v6 || got == nil {
+			t.Errorf("%v: tracked %v", c.hooks, got)
+		}
+	}
+}

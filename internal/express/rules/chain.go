@@ -1,6 +1,9 @@
 package rules
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // step is one thing that a rule does to a packet, in order. Most steps check a
 // condition.
@@ -12,6 +15,8 @@ type step struct {
 	why   string // what judges single packets; "" is text
 	// expects means that conntrack may expect other connections because of it.
 	expects bool
+	// untracks means that it keeps packets from conntrack.
+	untracks bool
 }
 
 // kind is how a rule ends for a packet.
@@ -64,6 +69,11 @@ func (r *rule) describe(why string) Rule {
 	return Rule{Table: r.chain.table, Chain: r.chain.name, Handle: r.handle, Text: strings.Join(words, " "), Why: why}
 }
 
+// untracks reports whether a rule keeps the packets that match it from conntrack.
+func (r *rule) untracks() bool {
+	return slices.ContainsFunc(r.steps, func(s step) bool { return s.untracks })
+}
+
 // decides reports whether a rule can end a packet's traversal of its chain,
 // and calls each with the chains that it can send packets to.
 func (r *rule) decides(each func(*chain)) (decides bool) {
@@ -107,6 +117,8 @@ type machine struct {
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply them
 
+	partial    bool  // some packets may not get to the rules that are followed
+	untracks   bool  // all packets have reached a rule that keeps them from conntrack
 	dropper    *rule // the latest one reached that drops
 	translates bool  // a rule reached may translate addresses
 	retracks   bool  // a rule reached may change what conntrack knows of packets
@@ -145,9 +157,14 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 			continue
 		}
 		certain := matched == yes && len(m.verdicts) == 1
-		verdicts := m.verdicts
+		verdicts, partial := m.verdicts, m.partial
+		if matched == yes && left == 0 && !partial && r.untracks() {
+			m.untracks = true
+		}
 		for _, v := range verdicts {
+			m.partial = partial || !certain || left != 0
 			after := m.follow(r, v, depth)
+			m.partial = partial
 			if v.kind == jump {
 				certain = certain && after&passed == 0
 				after &^= passed
@@ -235,6 +252,13 @@ func translating(text string) step {
 		m.translates = true
 		return yes
 	}}
+}
+
+// untracking is a step that keeps packets from conntrack.
+func untracking(text string) step {
+	s := retracking(text)
+	s.untracks = true
+	return s
 }
 
 // retracking is a step that may change how conntrack tracks first packets.

@@ -55,22 +55,16 @@ func readLegacyTables(opts Options) (tables []legacyTable, err error) {
 }
 
 func (s legacySource) read(opts Options) (tables []legacyTable, err error) {
-	names, err := os.ReadFile(s.names)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a kernel without it
-	}
-	if err != nil {
+	names, err := s.tableNames()
+	if err != nil || len(names) == 0 {
 		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, nil
 	}
 	fd, err := unix.Socket(s.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
 	defer unix.Close(fd)
-	for _, name := range strings.Fields(string(names)) {
+	for _, name := range names {
 		if name == "nat" && !opts.Drops {
 			continue
 		}
@@ -85,6 +79,15 @@ func (s legacySource) read(opts Options) (tables []legacyTable, err error) {
 		tables = append(tables, table)
 	}
 	return tables, nil
+}
+
+// tableNames lists the tables that exist.
+func (s legacySource) tableNames() ([]string, error) {
+	names, err := os.ReadFile(s.names)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a kernel without it
+	}
+	return strings.Fields(string(names)), err
 }
 
 func (s legacySource) readTable(fd int, name string, opts Options) (t legacyTable, err error) {

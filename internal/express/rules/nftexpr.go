@@ -74,7 +74,7 @@ func (k *compiler) step(s step) { k.rule.steps = append(k.rule.steps, s) }
 // silent are expressions that do not change packets, or only in ways that are
 // seen at the end of the regular path.
 var silent = map[string]step{
-	"notrack": retracking("notrack"), "masq": translating("masquerade"), "nat": translating("nat"), "redir": translating("redirect"),
+	"notrack": untracking("notrack"), "masq": translating("masquerade"), "nat": translating("nat"), "redir": translating("redirect"),
 }
 
 // add compiles one expression.

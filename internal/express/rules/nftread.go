@@ -89,10 +89,11 @@ type nftReader struct {
 	rules    int // that have been read
 }
 
-func readNFTables(opts Options, exact exactCounters) ([]*base, error) {
+// readNFTables returns the base chains, and of which families there are tables.
+func readNFTables(opts Options, exact exactCounters) ([]*base, map[family]bool, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer sock.Close()
 	var r nftReader
@@ -105,7 +106,13 @@ func readNFTables(opts Options, exact exactCounters) ([]*base, error) {
 		}
 		return r.readOnce()
 	})
-	return r.bases, err
+	tabled := make(map[family]bool)
+	for key := range r.dormant {
+		for _, f := range familiesOf(key.family) {
+			tabled[f] = true
+		}
+	}
+	return r.bases, tabled, err
 }
 
 // readOnce reads everything. The result is invalid if the rules have changed

@@ -28,6 +28,9 @@ type Options struct {
 	// Foreign are functions at Netfilter's hooks that are no rules: what passes
 	// them stays regular.
 	Foreign []nfhooks.Hook
+	// Tracked says of which families conntrack sees packets, by
+	// unix.NFPROTO_IPV4 and NFPROTO_IPV6; nil if that is not known.
+	Tracked map[uint8]bool
 	// Drops also reads what only the first packet of a connection reaches, and
 	// what packets for this host reach. Discardable needs it.
 	Drops bool
@@ -65,13 +68,15 @@ type Ruleset struct {
 	whole     []*base // with opts.Drops: all, in the order of their priorities
 	expects   bool    // with opts.Drops: conntrack may expect connections
 	legacy    uint64  // digest of iptables-legacy's tables
+	early     []*base // those that may keep packets from conntrack
+	tabled    map[family]bool
 }
 
 // Read reads the ruleset. A missing right to read it is an error, never an
 // empty ruleset.
 func Read(opts Options) (Ruleset, error) {
 	exact := newExactCounters(opts)
-	bases, err := readNFTables(opts, exact)
+	bases, tabled, err := readNFTables(opts, exact)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
 	}
@@ -86,8 +91,16 @@ func Read(opts Options) (Ruleset, error) {
 		}
 		bases = append(bases, found...)
 	}
+	for _, s := range legacySources {
+		names, err := s.tableNames()
+		if err != nil {
+			return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
+		}
+		tabled[s.form.family] = tabled[s.form.family] || len(names) > 0
+	}
 	r := newRuleset(append(bases, foreignBases(opts.Foreign)...), opts)
 	r.exact, r.legacy = exact, digest(tables)
+	r.tabled = tabled
 	return r, nil
 }
 
@@ -142,6 +155,11 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 		}
 		if b.outer() {
 			r.outer = append(r.outer, b)
+		}
+	}
+	for _, b := range bases {
+		if b.isEarly() && b.marksUntracking(hits) {
+			r.early = append(r.early, b)
 		}
 	}
 	if opts.Drops {

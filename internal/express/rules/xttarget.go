@@ -11,12 +11,8 @@ var silentTargets = []string{
 	"CLASSIFY", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
 }
 
-// Targets that set how conntrack and address translation treat a connection,
-// which is the same for all its packets.
-var (
-	retrackingTargets  = []string{"NOTRACK"}
-	translatingTargets = []string{"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"}
-)
+// Targets that translate addresses: of a connection's first packet.
+var translatingTargets = []string{"DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT"}
 
 // xtTarget compiles a target and returns its verdict. Unknown targets need
 // every packet.
@@ -27,8 +23,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(""), verdict{kind: rejects}, text
 	case slices.Contains(silentTargets, name):
 		return always(text), verdict{}, ""
-	case slices.Contains(retrackingTargets, name):
-		return retracking(text), verdict{}, ""
+	case name == "NOTRACK":
+		return untracking(text), verdict{}, ""
 	case name == "CONNMARK" && !flipsMark(revision, info):
 		return always(text), verdict{}, ""
 	case name == "CT":
@@ -68,7 +64,11 @@ func flipsMark(revision int, info []byte) bool {
 // into a zone or assign a helper.
 func xtCT(text string, info []byte) (s step) {
 	const zoneOfEither, zoneOfMark, helper = 1<<2 | 1<<3, 1 << 4, 12 // XT_CT_ZONE_DIR_*, XT_CT_ZONE_MARK
+	const notrack = 1 << 0                                           // XT_CT_NOTRACK
 	s = retracking(text)
+	if len(info) >= 4 && binary.NativeEndian.Uint16(info)&notrack != 0 {
+		s = untracking(text + " --notrack")
+	}
 	if len(info) < 4 || binary.NativeEndian.Uint16(info)&(zoneOfEither|zoneOfMark) != 0 || binary.NativeEndian.Uint16(info[2:]) != 0 {
 		s = zoning(text + " --zone")
 	}
