@@ -14,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/scon-project/scon/internal/lab/startbench/launch"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // containerdConfig configures scon-cni for pods, and the runtimes runc and
@@ -221,7 +222,7 @@ func TestPods(t *testing.T) {
 	c.ping(t, c.address(t, second))
 
 	for name, restart := range map[string]func(){
-		"agent killed":          func() { s.Kill(t); s.Up(t) },
+		"agent killed":          func() { s.Kill(t, state.Startup); s.Up(t) },
 		"containerd terminated": func() { c.restart(t, "TERM") },
 		"containerd killed":     func() { c.restart(t, "KILL") },
 	} {
@@ -248,7 +249,7 @@ func TestPods(t *testing.T) {
 	}
 
 	// A pod is removed while the agent is down.
-	s.Kill(t)
+	s.Kill(t, state.Startup)
 	if err := c.remove(t.Context(), first); err != nil {
 		t.Error(err)
 	}

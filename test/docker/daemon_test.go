@@ -1,6 +1,10 @@
 package docker
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/state"
+)
 
 // TestDaemonRestart restarts the daemon under load. No byte is lost, and the same
 // connections become express again.
@@ -17,7 +21,7 @@ func TestDaemonRestart(t *testing.T) {
 		name string
 		end  func(*SCON, *testing.T)
 	}{
-		{"killed", (*SCON).Kill},
+		{"killed", func(s *SCON, t *testing.T) { s.Kill(t, state.Express) }},
 		{"down", (*SCON).Down},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

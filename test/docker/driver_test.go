@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scon-project/scon/internal/state"
 )
 
 // inVain is the timeout of connections that must fail.
@@ -140,7 +142,7 @@ func TestDriver(t *testing.T) {
 		}
 	})
 	t.Run("restarts", func(t *testing.T) {
-		s.Kill(t)
+		s.Kill(t, state.Express)
 		get() // express, then regular
 		s.Up(t)
 		s.waitHooked(t, web.Name)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // podNetwork is a network of the agent, podConfig the settings with it.
@@ -82,7 +83,8 @@ func (s *SCON) wantAttached(t *testing.T) (address string) {
 }
 
 // wantClean waits until no container is attached and only the pool's devices are left,
-// whose namespaces have no names.
+// whose namespaces have no names. After three starts in a second the pool has a target
+// of three for a minute.
 func (s *SCON) wantClean(t *testing.T) {
 	t.Helper()
 	s.attached(t, 0)
@@ -90,7 +92,7 @@ func (s *SCON) wantClean(t *testing.T) {
 		n := s.startup(t).Networks[0]
 		devices := s.machine.Sh(t, "ip -o link | grep -c ' sc[np][0-9a-f]*@' || true")
 		names := s.machine.Sh(t, "ls /run/netns | grep ^cni- || true")
-		if want := fmt.Sprintln(n.Pool.Ready); n.Pool.Ready != 2 || n.Addresses != 2 || devices != want || names != "" {
+		if want := fmt.Sprintln(n.Pool.Target); n.Pool.Ready != n.Pool.Target || n.Addresses != n.Pool.Target || devices != want || names != "" {
 			return fmt.Errorf("network is %+v with pool %+v, devices %s, namespaces %s", n, n.Pool, devices, names)
 		}
 		return nil
@@ -141,7 +143,7 @@ func TestRuntime(t *testing.T) {
 		e.Docker(t, "kill", "--signal", "WINCH", c.Name)
 		exchange(t, e.host(), address)
 
-		s.Kill(t)
+		s.Kill(t, state.Startup)
 		exchange(t, e.host(), address)
 		s.Up(t)
 		if again := s.wantAttached(t); again != address {
@@ -183,7 +185,7 @@ func TestRuntime(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		c := e.RunEcho(t, "echo", ours...)
 		s.wantAttached(t)
-		s.Kill(t)
+		s.Kill(t, state.Startup)
 		c.Remove(t) // without a request to the agent
 		s.Up(t)
 		s.wantClean(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // SCON is the services in a machine's network namespace. A nil SCON stands for
@@ -77,11 +78,14 @@ func (s *SCON) Down(t *testing.T) {
 	output(t, s.command("down", "--netns", hostNetns))
 }
 
-// Kill ends the daemon with SIGKILL.
-func (s *SCON) Kill(t *testing.T) {
+// Kill ends a service with SIGKILL.
+func (s *SCON) Kill(t *testing.T, service state.Service) {
 	t.Helper()
-	pid := s.Status(t).PID
-	s.machine.Sh(t, fmt.Sprintf("kill -KILL %d; while kill -0 %d 2>/dev/null; do sleep 0.01; done", pid, pid))
+	running, err := state.Read(fmt.Sprintf("/proc/%d/root%s", s.machine.init.Process.Pid, service.Dir("/run/scon")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.machine.Sh(t, fmt.Sprintf("kill -KILL %d; while kill -0 %d 2>/dev/null; do sleep 0.01; done", running.PID, running.PID))
 }
 
 // Status returns the output of `scon status --json`.
