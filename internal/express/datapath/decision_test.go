@@ -240,8 +240,7 @@ func TestInertAtTheEnd(t *testing.T) {
 	b.compose(f)
 	b.enters(f.in)
 	b.carry()
-	b.stop()
-	if r := b.runSilent(f.in.end, f.in.leave.bytes(), skb{}); r.reason != "inert" || r.verdict != unspec {
+	if r := b.runAfter(func() { b.liven(); b.stop() }, f.in.end, f.in.leave.bytes(), skb{}); r.reason != "inert" || r.verdict != unspec {
 		t.Errorf("to_container: verdict %d, reason %q", r.verdict, r.reason)
 	}
 	b.nextTick()
