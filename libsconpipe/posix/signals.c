@@ -102,6 +102,7 @@ static void *interrupt(void *fd)
 	pause_ms(30);
 	write((intptr_t)fd, "abc", 3);
 	pause_ms(30);
+	await_asleep(getpid());
 	pthread_kill(waiter, SIGUSR2);
 	pause_ms(30);
 	write((intptr_t)fd, "defghij", 7);
@@ -132,6 +133,7 @@ void case_partly(void)
 static void *interrupt_twice(void *unused)
 {
 	pause_ms(50);
+	await_asleep(getpid());
 	pthread_kill(waiter, SIGUSR2);
 	return unused;
 }
@@ -221,7 +223,7 @@ void case_cancel(void)
 	pthread_cancel(waiter);
 	pthread_join(waiter, &r);
 	say("ended %d", r == PTHREAD_CANCELED);
-	drain(p.b);
+	drain(p);
 	stream_both(p);
 	close_pair(p);
 }
