@@ -228,6 +228,39 @@ void case_cancel(void)
 	close_pair(p);
 }
 
+struct adding {
+	int set, fd;
+};
+
+static void *add_cancelled(void *arg)
+{
+	struct adding *a = arg;
+	struct epoll_event e = { .events = EPOLLIN };
+
+	pthread_cancel(pthread_self());
+	return (void *)(intptr_t)epoll_ctl(a->set, EPOLL_CTL_ADD, a->fd, &e);
+}
+
+/* epoll_ctl is no cancellation point. */
+void case_cancelctl(void)
+{
+	struct pair p = make_pair();
+	struct adding a = { epoll_create1(0), p.b };
+	struct pollfd set = { .fd = a.set, .events = POLLIN };
+	struct epoll_event e;
+	pthread_t t;
+	void *r;
+
+	events("empty", poll(&set, 1, 0) ? set.revents : 0);
+	need(pthread_create(&t, NULL, add_cancelled, &a) == 0, "pthread_create");
+	pthread_join(t, &r);
+	say("ended %d", r == PTHREAD_CANCELED);
+	write(p.a, "x", 1);
+	result("wait", epoll_wait(a.set, &e, 1, -1));
+	close(a.set);
+	close_pair(p);
+}
+
 static void *shut_down(void *fd)
 {
 	pause_ms(30);
