@@ -233,6 +233,7 @@ func (w *work) judge(chosen []*conn) (left []*conn, err error) {
 		}
 		both, any := is.SeenInWindow()
 		c.seen = c.seen || any
+		var err error
 		switch {
 		case !c.fitted.IsZero() && !c.asked:
 			if time.Since(c.fitted) >= settle {
