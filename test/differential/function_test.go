@@ -52,6 +52,9 @@ func (g *generator) function() *function {
 	if g.r.IntN(3) == 0 {
 		f.IPv6 = !g.ipv6
 	}
+	if g.overlay { // elsewhere it would drop sentinels, which the tunnel carries
+		f.Hook = link.NetfilterInetForward
+	}
 	f.Priority = []int32{-290, -160, -10, 10, 110}[g.r.IntN(5)]
 	f.Mask = []int32{1, 2, 3, 7}[g.r.IntN(4)]
 	return f
