@@ -73,6 +73,40 @@ always_inline int any_tracked(void)
 }
 
 /*
+ * One packet at a time records into a half: else the identity of one could be combined
+ * with the decision about another, which entered on another CPU. Returns whether the
+ * half was free; a packet does not wait.
+ */
+always_inline int lock_half(struct half *half)
+{
+	return !__sync_lock_test_and_set(&half->locked, 1);
+}
+
+always_inline void unlock_half(struct half *half)
+{
+	__sync_lock_test_and_set(&half->locked, 0);
+}
+
+/* Records a packet as the one that is tracked; half is locked. */
+always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
+			 struct half *half, __u32 generation)
+{
+	if (!half->out_dev || half->generation != generation) {
+		half->in_macs = macs_of(pkt);
+		half->in_macs_end = macs_end_of(pkt);
+		half->in_dev = skb->ifindex;
+		half->in_mark = skb->mark;
+		half->in_tos = dscp_of(pkt);
+	} else if (!same_identity(skb, pkt, half, 0)) {
+		return;
+	}
+	stamp(skb);
+	half->probe_generation = generation;
+	half->tracked = stamp_of(skb, generation);
+	half->probe = tie(pkt, ttl_of(pkt));
+}
+
+/*
  * At the ingress hook: tracks a packet that goes regular for this reason. If no
  * decision of this generation is known, the packet's identity is recorded; else
  * the packet must have that identity to renew the lease. Packets with incorrect
@@ -94,19 +128,10 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	advance(half, pkt);
-	if (!half->out_dev || half->generation != generation) {
-		half->in_macs = macs_of(pkt);
-		half->in_macs_end = macs_end_of(pkt);
-		half->in_dev = skb->ifindex;
-		half->in_mark = skb->mark;
-		half->in_tos = dscp_of(pkt);
-	} else if (!same_identity(skb, pkt, half, 0)) {
+	if (!lock_half(half))
 		return;
-	}
-	stamp(skb);
-	half->probe_generation = generation;
-	half->tracked = stamp_of(skb, generation);
-	half->probe = tie(pkt, ttl_of(pkt));
+	track(skb, pkt, half, generation);
+	unlock_half(half);
 }
 
 /* What the kernel subtracts from the TTL on a path with these flags. */
@@ -174,23 +199,15 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 	half->flags = d->flags;
 }
 
-/*
- * At the egress hook: if this is the tracked packet, its decision is recorded.
- * The same decision as before renews the lease at once; another one is used from
- * the next jiffy on, so that no CPU combines it with parts of the old one.
- * Returns EXPRESS, or the reason why the packet renews nothing. Invalidates
- * pointers into the packet.
- */
-always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packet *pkt,
-				       struct half *half, __u8 flags)
+/* Records the decision about a packet if it is the tracked one; half is locked. */
+always_inline enum reason record_tracked(struct __sk_buff *skb, const struct packet *pkt,
+					 struct half *half, __u8 flags)
 {
 	__u32 now = jiffies(), generation = half->probe_generation;
 	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
 	__u32 len = wire_len(skb, pkt);
 	int known;
 
-	if (half->state == SLOT_CLOSED)
-		return CLOSED;
 	if (is_multicast(d.macs) ||
 	    !is_tracked(skb, half, generation, tie(pkt, ttl_of(pkt) + ttl_step(flags))))
 		return UNTIED;
@@ -219,4 +236,25 @@ always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packe
 		half->generation = 0;
 	report_progress(half);
 	return EXPRESS;
+}
+
+/*
+ * At the egress hook: if this is the tracked packet, its decision is recorded.
+ * The same decision as before renews the lease at once; another one is used from
+ * the next jiffy on, so that no CPU combines it with parts of the old one.
+ * Returns EXPRESS, or the reason why the packet renews nothing. Invalidates
+ * pointers into the packet.
+ */
+always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packet *pkt,
+				       struct half *half, __u8 flags)
+{
+	enum reason reason;
+
+	if (half->state == SLOT_CLOSED)
+		return CLOSED;
+	if (!lock_half(half))
+		return UNTIED;
+	reason = record_tracked(skb, pkt, half, flags);
+	unlock_half(half);
+	return reason;
 }

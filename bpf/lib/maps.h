@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 17
+#define LAYOUT_VERSION 18
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -173,7 +173,7 @@ struct half {
 	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
 	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device */
-	__u32 pad;
+	__u32 locked; /* a program is recording: learn.h */
 };
 
 /*

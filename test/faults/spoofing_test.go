@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,6 +191,49 @@ func TestForgedDecisionOfPort(t *testing.T) {
 				t.Errorf("%d forbidden packets arrive", n)
 			}
 		})
+	}
+}
+
+// A container sends packets of one connection on two CPUs, while decisions become stale
+// again and again: some that pass, and some with a DSCP that a rule drops. The decision
+// about one of the former is never that of one of the latter.
+func TestForgedIdentity(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{})
+	b.Sh(lab.Device, "iptables-nft -I FORWARD -p udp -m dscp --dscp 10 -j DROP")
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0)).GoExpress()
+	src, dst := containerTuple(b, true, c)
+	sender, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Edge)
+	may := scontest.Frame(b.BridgeMAC(), sender.Iface.HardwareAddr, src, dst, "may, so")
+	mayNot := scontest.Frame(b.BridgeMAC(), sender.Iface.HardwareAddr, src, dst, "may not")
+	mayNot[scontest.IPAt+1] = 10 << 2
+	fixIP(mayNot)
+	got := make(map[string]int)
+	receive := func() {
+		for _, p := range receiver.Arrived(func(f []byte) bool { return len(f) > scontest.UDPAt+8 }) {
+			got[string(p.Data[scontest.UDPAt+8:])]++
+		}
+	}
+	var done atomic.Bool
+	var senders sync.WaitGroup
+	for _, frame := range [][]byte{may, mayNot} {
+		senders.Go(func() {
+			for !done.Load() {
+				sender.Send(frame)
+			}
+		})
+	}
+	for range 500 {
+		b.Sh(lab.Device, `
+			ip rule add pref 500 lookup main
+			ip rule del pref 500`)
+		receive()
+	}
+	done.Store(true)
+	senders.Wait()
+	receive()
+	if got["may, so"] == 0 || got["may not"] != 0 {
+		t.Errorf("%d permitted and %d forbidden packets arrive", got["may, so"], got["may not"])
 	}
 }
 

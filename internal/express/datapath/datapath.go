@@ -56,7 +56,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 17
+const LayoutVersion = 18
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4

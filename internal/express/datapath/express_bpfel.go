@@ -100,7 +100,7 @@ type expressHalf struct {
 	ReportAfter     uint32
 	Addrs6          [4]uint64
 	InBridge        uint32
-	Pad             uint32
+	Locked          uint32
 }
 
 type expressOuter struct {

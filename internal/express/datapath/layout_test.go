@@ -23,6 +23,7 @@ var fingerprints = map[int]string{
 	15: "c344149b4b497f86",
 	16: "d41a7e330da1d87e",
 	17: "d41a7e330da1d87e",
+	18: "4c123f07b309b49c",
 }
 
 // A change of what daemons and programs share is a change of the layout's
