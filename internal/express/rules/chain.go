@@ -17,6 +17,9 @@ type step struct {
 	expects bool
 	// untracks means that it keeps packets from conntrack.
 	untracks bool
+	// pure means that the step only checks, or loads a register: packets that a
+	// later step excludes are as if the rule were not there.
+	pure bool
 }
 
 // kind is how a rule ends for a packet.
@@ -38,10 +41,16 @@ type verdict struct {
 	target *chain // of jump and goTo
 }
 
-// rule is a rule, compiled so that packets can be followed.
+// rule is a rule.
 type rule struct {
 	chain    *chain
 	handle   uint64
+	*code    // nil while a rule that Live follows is not needed: ready compiles it
+	followed // of a rule that Live follows
+}
+
+// code is a rule, compiled so that packets can be followed.
+type code struct {
 	steps    []step
 	verdicts []verdict // one: if no step has produced another
 	maps     []*set    // verdict maps that steps produce verdicts from
@@ -50,10 +59,11 @@ type rule struct {
 
 // chain is a chain of rules.
 type chain struct {
-	table   string
-	name    string
-	comment string
-	rules   []*rule
+	table     string
+	name      string
+	comment   string
+	rules     []*rule // of Live, those that Touches has to follow
+	*contents         // of a chain that Live follows
 }
 
 func (r *rule) describe(why string) Rule {
@@ -76,7 +86,7 @@ func (r *rule) untracks() bool {
 
 // decides reports whether a rule can end a packet's traversal of its chain,
 // and calls each with the chains that it can send packets to.
-func (r *rule) decides(each func(*chain)) (decides bool) {
+func (r *code) decides(each func(*chain)) (decides bool) {
 	visit := func(all []verdict) {
 		for _, v := range all {
 			decides = decides || v.kind != proceed
@@ -122,6 +132,9 @@ type machine struct {
 	dropper    *rule // the latest one reached that drops
 	translates bool  // a rule reached may translate addresses
 	retracks   bool  // a rule reached may change what conntrack knows of packets
+	affected   bool  // a step was reached that does more than check
+
+	change *Change // stops where packets reach a rule that has changed; or nil
 }
 
 // maxRules is how many rules a packet is followed through before it counts as
@@ -144,13 +157,17 @@ const (
 
 // run follows packets through a chain.
 func (m *machine) run(c *chain, depth int) (left outcome) {
-	for _, r := range c.rules {
+	for _, r := range m.rulesOf(c) {
 		if m.budget--; m.budget < 0 || depth > maxDepth {
 			m.touch(r, "too many rules to follow")
 			m.stopped = true
 		}
 		if m.stopped {
 			return left
+		}
+		if m.change.has(r) {
+			m.stopped = m.stopped || m.differs(r)
+			continue
 		}
 		matched := m.apply(r)
 		if matched == no {
@@ -178,6 +195,14 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 	return left | passed
 }
 
+// rulesOf returns the rules that packets are followed through in a chain.
+func (m *machine) rulesOf(c *chain) []*rule {
+	if m.change == nil {
+		return c.rules
+	}
+	return m.change.rulesOf(c)
+}
+
 // follow follows packets from a rule with a verdict, and returns where they
 // may be afterwards.
 func (m *machine) follow(r *rule, v verdict, depth int) outcome {
@@ -201,11 +226,13 @@ func (m *machine) follow(r *rule, v verdict, depth int) outcome {
 
 // apply follows packets through one rule and sets m.verdicts.
 func (m *machine) apply(r *rule) truth {
+	r.ready()
 	t := yes
 	why := ""
 	m.verdicts = nil
 	for i := range r.steps {
 		s := &r.steps[i]
+		m.affected = m.affected || !s.pure
 		if s.check == nil {
 			m.touch(r, s.reason())
 			return varies
@@ -292,12 +319,12 @@ func zoning(text string) step {
 // unsure is a condition that is the same for all packets of a connection, but
 // not known.
 func unsure(text string) step {
-	return step{text: text, check: func(*machine) truth { return maybe }}
+	return step{text: text, pure: true, check: func(*machine) truth { return maybe }}
 }
 
 // judging is a condition that differs between packets.
 func judging(text, why string) step {
-	return step{text: text, why: why, check: func(*machine) truth { return varies }}
+	return step{text: text, why: why, pure: true, check: func(*machine) truth { return varies }}
 }
 
 // needing is a step that every packet has to pass, since it counts, reports or

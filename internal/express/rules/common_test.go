@@ -136,7 +136,7 @@ func TestReadSeesEachGeneration(t *testing.T) {
 func manyRules(n int) string {
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, "-A FORWARD -s 10.0.%d.%d -p tcp --dport %d -j ACCEPT\n", i/250, i%250, 1+i)
+		fmt.Fprintf(&b, "-A FORWARD -s 10.%d.%d.%d -p tcp --dport %d -j ACCEPT\n", i/62500, i/250%250, i%250, 1+i%65000)
 	}
 	return filterTable(b.String() + "-A FORWARD -j LOG")
 }

@@ -134,7 +134,7 @@ func (w *walk) through(b *base) bool {
 		after := w.run(b.chain, 0)
 		if after&passed != 0 && b.drops {
 			after = after&^passed | dropped
-			w.dropper = &rule{chain: b.chain, ending: "policy drop"}
+			w.dropper = &rule{chain: b.chain, code: &code{ending: "policy drop"}}
 		}
 		left |= after
 	})

@@ -22,7 +22,7 @@ func foreignBases(hooks []nfhooks.Hook) (bases []*base) {
 			continue
 		}
 		c := &chain{table: foreignTable, name: string(at)}
-		c.rules = []*rule{{chain: c, steps: []step{{text: h.String(), why: "a function that is no rule"}}}}
+		c.rules = []*rule{{chain: c, code: &code{steps: []step{{text: h.String(), why: "a function that is no rule"}}}}}
 		bases = append(bases, &base{chain: c, hook: at, families: hookFamilies[h.Family], priority: h.Priority})
 	}
 	return bases

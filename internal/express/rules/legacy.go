@@ -241,7 +241,7 @@ func (p *legacyParser) fill() error {
 
 // rule compiles one rule; next is the offset of the one after it.
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
-	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), verdicts: []verdict{{}}}
+	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), code: &code{verdicts: []verdict{{}}}}
 	r.steps = append(r.steps, p.ipMatch(e.ip))
 	var comments []string
 	for _, m := range e.matches {

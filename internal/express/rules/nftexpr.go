@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,7 @@ import (
 type nftExpr struct {
 	name string
 	attrs
+	raw []byte
 }
 
 // expressions parses a list of expressions.
@@ -29,14 +31,13 @@ func expressions(list []byte) (all []nftExpr) {
 // name.
 func expression(data []byte) nftExpr {
 	a := parseAttrs(data)
-	return nftExpr{a.text(unix.NFTA_EXPR_NAME), a.nested(unix.NFTA_EXPR_DATA)}
+	return nftExpr{a.text(unix.NFTA_EXPR_NAME), a.nested(unix.NFTA_EXPR_DATA), data}
 }
 
 // compiler compiles a rule of nftables, so that packets can be followed.
 type compiler struct {
-	*nftReader
-	table tableKey
-	rule  *rule
+	*table
+	rule *rule
 	// comments are those of the rule and of its chain.
 	comments []string
 	// family is that of the packets that the rule matches, as remote as it says
@@ -55,18 +56,24 @@ type source struct {
 	format func([]byte) string // of values that it is compared with
 }
 
-func (r *nftReader) compile(key tableKey, c *chain, a attrs) *rule {
-	k := compiler{nftReader: r, table: key, rule: &rule{
-		chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE), verdicts: []verdict{{}},
-	}}
-	if key.family == unix.NFPROTO_IPV6 {
+// compile compiles a rule of its expressions. comment is the rule's.
+func (t *table) compile(r *rule, expressions iter.Seq[nftExpr], comment string) {
+	r.code = &code{verdicts: []verdict{{}}}
+	k := compiler{table: t, rule: r, comments: []string{r.chain.comment, comment}}
+	if t.key.family == unix.NFPROTO_IPV6 {
 		k.family = ipv6
 	}
-	k.comments = []string{c.comment, udataComment(a.get(unix.NFTA_RULE_USERDATA))}
-	for _, e := range expressions(a.get(unix.NFTA_RULE_EXPRESSIONS)) {
+	for e := range expressions {
 		k.add(e)
 	}
-	return k.rule
+}
+
+// set returns a set of the table. A rule that is gone looks into it as it was.
+func (k *compiler) set(name string) *set {
+	if k.rule.gone {
+		return k.tx.before(k.table, name)
+	}
+	return k.table.set(name)
 }
 
 func (k *compiler) step(s step) { k.rule.steps = append(k.rule.steps, s) }
@@ -119,7 +126,9 @@ func (k *compiler) add(e nftExpr) {
 		if e.text(unix.NFTA_MATCH_NAME) == "comment" {
 			k.comments = append(k.comments, cString(e.get(unix.NFTA_MATCH_INFO)))
 		}
-		k.step(xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO))))
+		s := xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO)))
+		s.pure = s.check != nil // a match changes no packet
+		k.step(s)
 	case "target":
 		k.target(e)
 	default:
@@ -175,7 +184,7 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 	*holds, k.flips[at/4] = src, false
 	to := at + length
 	padded := at + (length+3)&^3
-	k.step(step{check: func(m *machine) truth {
+	k.step(step{pure: true, check: func(m *machine) truth {
 		load(m, m.registers[at:to])
 		for i := to; i < padded; i++ {
 			m.registers[i] = octet{known: 0xff}
@@ -283,7 +292,7 @@ func (k *compiler) cmp(e nftExpr) {
 		k.family = ipv6
 	}
 	to := at + len(value)
-	s := step{text: holds.text + [...]string{" ", " != ", " < ", " <= ", " > ", " >= "}[op] + holds.show(value), why: holds.what()}
+	s := step{text: holds.text + [...]string{" ", " != ", " < ", " <= ", " > ", " >= "}[op] + holds.show(value), why: holds.what(), pure: true}
 	s.check = func(m *machine) truth {
 		octets := m.registers[at:to]
 		if op <= unix.NFT_CMP_NEQ {
@@ -318,7 +327,7 @@ func (k *compiler) inRange(e nftExpr) {
 	not := e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ
 	text := holds.text + map[bool]string{true: " != ", false: " "}[not] + holds.show(low) + "-" + holds.show(high)
 	to := at + len(low)
-	k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+	k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
 		return between(m.registers[at:to], low, high).invert(not)
 	}})
 }
@@ -346,7 +355,7 @@ func (k *compiler) bitwise(e nftExpr) {
 		}
 		src.text += " & " + holds.show(mask)
 		*result = src
-		k.step(step{check: func(m *machine) truth {
+		k.step(step{pure: true, check: func(m *machine) truth {
 			for i := range length {
 				o := m.registers[from+i]
 				m.registers[at+i] = octet{
@@ -374,7 +383,7 @@ func (k *compiler) bitwise(e nftExpr) {
 func (k *compiler) mix(at, length int, result *source, src source, variesIn func(*machine) bool) {
 	src.format = hex
 	*result = src
-	k.step(step{check: func(m *machine) truth {
+	k.step(step{pure: true, check: func(m *machine) truth {
 		to := m.registers[at : at+length]
 		if variesIn(m) {
 			vary(to)
@@ -403,7 +412,7 @@ func (k *compiler) byteorder(e nftExpr) {
 		return
 	}
 	result.format = hex
-	k.step(step{check: func(m *machine) truth {
+	k.step(step{pure: true, check: func(m *machine) truth {
 		swapped := m.registers
 		for i := range length {
 			unit := i - i%size
@@ -426,7 +435,7 @@ func swapIndex(i, size int) int {
 func (k *compiler) immediate(e nftExpr) {
 	data := e.get(unix.NFTA_IMMEDIATE_DATA)
 	if e.number(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
-		v, text := k.verdict(k.table, data)
+		v, text := k.verdict(data)
 		k.rule.verdicts, k.rule.ending = []verdict{v}, text
 		return
 	}
@@ -471,7 +480,7 @@ func (k *compiler) exthdr(e nftExpr) {
 	isTCP := e.number(unix.NFTA_EXTHDR_OP) == ofTCP
 	hasNone := func(m *machine) bool { return !isTCP || m.proto != 0 && m.proto != unix.IPPROTO_TCP }
 	if !optional {
-		k.step(step{check: func(m *machine) truth { return truthOf(!hasNone(m)) }})
+		k.step(step{pure: true, check: func(m *machine) truth { return truthOf(!hasNone(m)) }})
 	}
 	if e.has(exthdrSreg) || !e.has(unix.NFTA_EXTHDR_DREG) {
 		k.step(needing("tcp option set", ""))

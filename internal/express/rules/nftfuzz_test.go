@@ -42,14 +42,24 @@ func FuzzNFTRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		key := tableKey{unix.NFPROTO_INET, "t"}
 		c := &chain{table: key.String(), name: "f"}
-		r := nftReader{
-			chains: map[tableKey]map[string]*chain{key: {"f": c}},
-			sets: map[tableKey]map[string]*set{key: {
+		n := newNFTables(Options{Drops: true}, nil)
+		table := &table{
+			nftables: n, key: key, kept: true, chains: map[string]*chain{"f": c},
+			sets: map[string]*set{
 				"s":      {key: 8, lengths: []int{4, 4}, flags: unix.NFT_SET_INTERVAL},
 				"__map0": {key: 4, flags: unix.NFT_SET_MAP, elements: []element{{low: make([]byte, 4), data: make([]byte, 4)}}},
-			}},
+			},
 		}
-		c.rules = []*rule{r.compile(key, c, parseAttrs(slices.Clone(b)))}
+		for _, s := range table.sets {
+			s.in = table
+		}
+		a := parseAttrs(slices.Clone(b))
+		c.contents = &contents{in: table}
+		stored := &rule{chain: c}
+		table.follow(stored, expressionList(a.get(unix.NFTA_RULE_EXPRESSIONS)), "")
+		r := &rule{chain: c}
+		table.compile(r, table.words.unpack(stored.packed), "")
+		c.rules = []*rule{r}
 		bases := []*base{{chain: c, hook: forward}, {chain: c, hook: egress, devices: []string{"eth0"}}}
 		ruleset := newRuleset(bases, Options{Drops: true})
 		ruleset.Touches(outbound(tcp, "443"))

@@ -281,7 +281,7 @@ func (k *compiler) ct(e nftExpr) {
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
 		return
 	}
-	if (key == unix.NFT_CT_SRC || key == unix.NFT_CT_DST) && k.table.family != unix.NFPROTO_IPV4 {
+	if (key == unix.NFT_CT_SRC || key == unix.NFT_CT_DST) && k.key.family != unix.NFPROTO_IPV4 {
 		known.length = 16
 	}
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}

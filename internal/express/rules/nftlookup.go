@@ -11,7 +11,7 @@ import (
 func (k *compiler) lookup(e nftExpr) {
 	const lookupFlags, inverted = 5, 1
 	name := e.text(unix.NFTA_LOOKUP_SET)
-	s := k.sets[k.table][name]
+	s := k.set(name)
 	if s == nil {
 		k.strange(e)
 		return
@@ -21,14 +21,13 @@ func (k *compiler) lookup(e nftExpr) {
 		k.strange(e)
 		return
 	}
-	s.used = true
 	not := e.number(lookupFlags)&inverted != 0
 	shown := "@" + name
 	if s.flags&unix.NFT_SET_ANONYMOUS != 0 {
 		shown = "{ ... }"
 	}
 	text, to := k.keyText(at, s.key)+map[bool]string{true: " != ", false: " "}[not]+shown, at+s.key
-	k.step(step{why: name + " (its elements judge packets)", check: func(*machine) truth {
+	k.step(step{why: name + " (its elements judge packets)", pure: true, check: func(*machine) truth {
 		if s.judges {
 			return varies
 		}
@@ -36,7 +35,7 @@ func (k *compiler) lookup(e nftExpr) {
 	}})
 	switch {
 	case !e.has(unix.NFTA_LOOKUP_DREG):
-		k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+		k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
 			t, _ := s.find(m.registers[at:to])
 			return t.invert(not)
 		}})
@@ -50,11 +49,11 @@ func (k *compiler) lookup(e nftExpr) {
 // vmap compiles a look-up that finds a verdict.
 func (k *compiler) vmap(s *set, at, to int, text, why string) {
 	k.rule.maps = append(k.rule.maps, s)
-	k.step(step{text: text, why: why, check: func(m *machine) truth {
+	k.step(step{text: text, why: why, pure: true, check: func(m *machine) truth {
 		t, found := s.find(m.registers[at:to])
 		switch {
 		case s.unknown && m.first:
-			m.verdicts = []verdict{{kind: jump, target: unknownChain(s.table.String(), s.name)}}
+			m.verdicts = []verdict{{kind: jump, target: unknownChain(s.in.key.String(), s.name)}}
 		case s.unknown:
 			t = needsKnowing(t)
 		case len(found) == 1:
@@ -86,7 +85,7 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 		return
 	}
 	*result = source{text: text, format: hex}
-	k.step(step{text: text, check: func(m *machine) truth {
+	k.step(step{text: text, pure: true, check: func(m *machine) truth {
 		key := m.registers[at:to]
 		t, found := s.find(key)
 		switch {
@@ -137,7 +136,7 @@ func (k *compiler) objref(e nftExpr) {
 // returns the kind of the objects, and the map's name.
 func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 	name = e.text(unix.NFTA_OBJREF_SET_NAME)
-	s := k.sets[k.table][name]
+	s := k.set(name)
 	if s == nil {
 		return 0, "@" + name
 	}
@@ -145,9 +144,8 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 	if !ok {
 		return 0, "@" + name
 	}
-	s.used = true
 	text, to := k.keyText(at, s.key)+" @"+name, at+s.key
-	k.step(step{text: text, why: holds.what(), check: func(m *machine) truth {
+	k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
 		t, _ := s.find(m.registers[at:to])
 		return t
 	}})
@@ -159,7 +157,7 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
-	if s := k.sets[k.table][name]; s != nil {
+	if s := k.set(name); s != nil {
 		s.unknown = true
 		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
 			s.judges = s.judges || x.name != "" && x.name != "counter"

@@ -77,48 +77,30 @@ func (k tableKey) String() string { return familyNames[k.family] + " " + k.name 
 
 // nftReader reads nftables.
 type nftReader struct {
-	opts    Options
-	exact   exactCounters
-	sock    *nlmsg.Socket
-	dormant map[tableKey]bool // tables whose chains are at no hook
-	chains  map[tableKey]map[string]*chain
-	sets    map[tableKey]map[string]*set
-	bases   []*base
-
-	elements int // of sets, that have been read
-	rules    int // that have been read
+	*nftables
+	sock *nlmsg.Socket
 }
 
-// readNFTables returns the base chains, and of which families there are tables.
-func readNFTables(opts Options, exact exactCounters) ([]*base, map[family]bool, error) {
+// readNFTables reads nftables, to follow the rules if that is asked for.
+func readNFTables(opts Options, exact exactCounters, follow bool) (*nftables, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer sock.Close()
 	var r nftReader
 	err = retry(func() error {
-		r = nftReader{
-			opts: opts, exact: exact, sock: sock,
-			dormant: make(map[tableKey]bool),
-			chains:  make(map[tableKey]map[string]*chain),
-			sets:    make(map[tableKey]map[string]*set),
-		}
+		r = nftReader{newNFTables(opts, exact), sock}
+		r.follows = follow
 		return r.readOnce()
 	})
-	tabled := make(map[family]bool)
-	for key := range r.dormant {
-		for _, f := range familiesOf(key.family) {
-			tabled[f] = true
-		}
-	}
-	return r.bases, tabled, err
+	return r.nftables, err
 }
 
 // readOnce reads everything. The result is invalid if the rules have changed
 // meanwhile.
-func (r *nftReader) readOnce() error {
-	before, err := r.generation()
+func (r *nftReader) readOnce() (err error) {
+	r.nftables.generation, err = r.generation()
 	if errors.Is(err, unix.EINVAL) {
 		return nil // a kernel without nftables
 	}
@@ -129,9 +111,10 @@ func (r *nftReader) readOnce() error {
 		return err
 	}
 	after, err := r.generation()
-	if err == nil && before != after {
+	if err == nil && (after != r.nftables.generation || r.doubtful != "") {
 		err = errChanged
 	}
+	r.cool()
 	return err
 }
 
@@ -158,12 +141,16 @@ func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint1
 // sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
 const sizeofNfgenmsg = 4
 
-// dump lists all objects of a kind and calls fn with the family and the
-// attributes of each.
-func (r *nftReader) dump(msg uint16, family byte, ask map[uint16]string, fn func(family byte, a attrs)) error {
-	return r.request(msg, family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
-		if len(m.Data) >= sizeofNfgenmsg {
-			fn(m.Data[0], parseAttrs(m.Data[sizeofNfgenmsg:]))
+// dump takes all objects of a kind in, of one table unless its name is "".
+func (r *nftReader) dump(msg uint16, table tableKey, ask map[uint16]string) error {
+	return r.request(msg, table.family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
+		const tableName = 1 // the same for all objects
+		if len(m.Data) < sizeofNfgenmsg {
+			return
+		}
+		// Old kernels dump the objects of all tables.
+		if table.name == "" || m.Data[0] == table.family && parseAttrs(m.Data[sizeofNfgenmsg:]).text(tableName) == table.name {
+			r.take(m)
 		}
 	})
 }
@@ -181,87 +168,49 @@ func (r *nftReader) generation() (id uint32, err error) {
 	return id, nil
 }
 
-func (r *nftReader) tooMany() bool { return r.opts.Drops && r.rules > mostDropRules }
-
-// read reads the tables that have a relevant base chain. In a cluster the
-// others, with address translation only, are the large ones.
+// read reads the tables that have a base chain that matters.
 func (r *nftReader) read() error {
-	const isDormant = 1 // NFT_TABLE_F_DORMANT
-	err := r.dump(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, nil, func(family byte, a attrs) {
-		key := tableKey{family, a.text(unix.NFTA_TABLE_NAME)}
-		r.dormant[key] = a.number(unix.NFTA_TABLE_FLAGS)&isDormant != 0
-	})
-	if err != nil {
+	if err := r.dump(unix.NFT_MSG_GETTABLE, tableKey{}, nil); err != nil {
 		return fmt.Errorf("read tables: %w", err)
 	}
-	if err := r.dump(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, r.addChain); err != nil {
+	if err := r.dump(unix.NFT_MSG_GETCHAIN, tableKey{}, nil); err != nil {
 		return fmt.Errorf("read chains: %w", err)
 	}
-	wanted := make(map[tableKey]bool)
-	for _, b := range r.bases {
-		for key, chains := range r.chains {
-			wanted[key] = wanted[key] || chains[b.chain.name] == b.chain
-		}
-	}
-	for key, chains := range r.chains {
-		if !wanted[key] {
+	for key, t := range r.tables {
+		if !t.kept {
+			t.skipped = true
 			continue
 		}
-		if err := r.readSets(key); err != nil {
+		if err := r.dump(unix.NFT_MSG_GETSET, key, map[uint16]string{unix.NFTA_SET_TABLE: key.name}); err != nil {
 			return fmt.Errorf("read sets of %v: %w", key, err)
 		}
-		err := r.dump(unix.NFT_MSG_GETRULE, key.family, map[uint16]string{unix.NFTA_RULE_TABLE: key.name},
-			func(family byte, a attrs) {
-				c := chains[a.text(unix.NFTA_RULE_CHAIN)]
-				// Old kernels dump the rules of all tables.
-				if r.rules++; r.tooMany() {
-					return
-				}
-				if c != nil && family == key.family && a.text(unix.NFTA_RULE_TABLE) == key.name {
-					c.rules = append(c.rules, r.compile(key, c, a))
-				}
-			})
-		if err != nil {
+		if err := r.readElements(t); err != nil {
+			return fmt.Errorf("read elements of %v: %w", key, err)
+		}
+		if err := r.dump(unix.NFT_MSG_GETRULE, key, map[uint16]string{unix.NFTA_RULE_TABLE: key.name}); err != nil {
 			return fmt.Errorf("read rules of %v: %w", key, err)
 		}
-		if r.tooMany() {
+		if r.opts.Drops && r.rules > mostDropRules {
 			return ErrTooMany
 		}
 	}
-	return r.readElements()
+	return nil
 }
 
-// addChain adds a chain that was dumped.
-func (r *nftReader) addChain(family byte, a attrs) {
-	if familyNames[family] == "" { // no family of IP packets
-		return
+// readElements reads the elements of a table's sets.
+func (r *nftReader) readElements(t *table) error {
+	for _, s := range t.sets {
+		if s.unknown {
+			continue
+		}
+		err := r.dump(unix.NFT_MSG_GETSETELEM, t.key,
+			map[uint16]string{unix.NFTA_SET_ELEM_LIST_TABLE: t.key.name, unix.NFTA_SET_ELEM_LIST_SET: s.name})
+		if err != nil {
+			return err
+		}
+		s.settle()
 	}
-	key := tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}
-	if r.chains[key] == nil {
-		r.chains[key] = make(map[string]*chain)
-	}
-	const chainUserdata = 12 // NFTA_CHAIN_USERDATA
-	c := &chain{
-		table: key.String(), name: a.text(unix.NFTA_CHAIN_NAME),
-		comment: udataComment(a.get(chainUserdata)),
-	}
-	r.chains[key][c.name] = c
-
-	const nfDrop = 0
-	at := a.nested(unix.NFTA_CHAIN_HOOK)
-	if len(at) == 0 || r.dormant[key] {
-		return
-	}
-	b := &base{
-		chain: c, hook: hookOf(family, at.number(unix.NFTA_HOOK_HOOKNUM)), families: familiesOf(family),
-		priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
-		devices:  hookDevices(at),
-		nat:      a.text(unix.NFTA_CHAIN_TYPE) == "nat",
-		drops:    a.has(unix.NFTA_CHAIN_POLICY) && a.number(unix.NFTA_CHAIN_POLICY) == nfDrop,
-	}
-	if b.hook != "" && (r.opts.Drops || !b.starting() || b.outer()) {
-		r.bases = append(r.bases, b)
-	}
+	return nil
 }
 
 // familiesOf returns the IP families that chains of an nftables family see.
@@ -338,11 +287,11 @@ func hookDevices(at attrs) (patterns []string) {
 }
 
 // verdict returns the verdict in an attribute of type nft_data.
-func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) {
+func (t *table) verdict(data []byte) (v verdict, text string) {
 	const nfDrop, nfAccept, nfQueue = 0, 1, 3
 	a := parseAttrs(data).nested(unix.NFTA_DATA_VERDICT)
 	code := int32(a.number(unix.NFTA_VERDICT_CODE))
-	target := r.chains[key][a.text(unix.NFTA_VERDICT_CHAIN)]
+	target := t.chains[a.text(unix.NFTA_VERDICT_CHAIN)]
 	switch code {
 	case nfDrop:
 		return verdict{kind: drops}, "drop"
@@ -356,13 +305,13 @@ func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) 
 			k, word = goTo, "goto "
 		}
 		if target == nil {
-			target = unknownChain(key.String(), a.text(unix.NFTA_VERDICT_CHAIN))
+			target = unknownChain(t.key.String(), a.text(unix.NFTA_VERDICT_CHAIN))
 		}
 		return verdict{kind: k, target: target}, word + target.name
 	case unix.NFT_CONTINUE:
 		return verdict{}, "continue"
 	default:
-		c := unknownChain(key.String(), fmt.Sprintf("verdict %d", code))
+		c := unknownChain(t.key.String(), fmt.Sprintf("verdict %d", code))
 		return verdict{kind: jump, target: c}, c.name
 	}
 }
@@ -370,6 +319,6 @@ func (r *nftReader) verdict(key tableKey, data []byte) (v verdict, text string) 
 // unknownChain stands for a chain that was not found.
 func unknownChain(table, name string) *chain {
 	c := &chain{table: table, name: name}
-	c.rules = []*rule{{chain: c, steps: []step{needing("", "not known to SCON")}, verdicts: []verdict{{}}}}
+	c.rules = []*rule{{chain: c, code: &code{steps: []step{needing("", "not known to SCON")}, verdicts: []verdict{{}}}}}
 	return c
 }

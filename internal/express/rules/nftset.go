@@ -2,6 +2,8 @@ package rules
 
 import (
 	"bytes"
+	"encoding/binary"
+	"hash/maphash"
 	"slices"
 	"sort"
 
@@ -19,8 +21,9 @@ const (
 
 // set is a set or map of nftables.
 type set struct {
-	table   tableKey
+	in      *table
 	name    string
+	handle  uint64
 	flags   uint32
 	holds   uint32 // kind of the objects in a map of such, NFT_OBJECT_*
 	key     int    // length of a key in bytes
@@ -28,7 +31,6 @@ type set struct {
 	// judges means that look-ups have effects: elements have limits or quotas
 	// of their own.
 	judges bool
-	used   bool // by a rule
 	// unknown means that the elements were not read, or that packets add some.
 	unknown bool
 	// expires means that elements expire without an announcement.
@@ -37,7 +39,14 @@ type set struct {
 	// bounded means that elements are boundaries: the last one that is not
 	// above a key decides.
 	bounded  bool
-	fallback *element // catch-all
+	fallback *element        // catch-all
+	changes  []elementChange // not yet in elements
+}
+
+// elementChange is an element that was added or removed.
+type elementChange struct {
+	element
+	gone bool
 }
 
 // element is a member of a set: one key, a range from low to high in each
@@ -49,27 +58,32 @@ type element struct {
 	verdict   []verdict // one, in a verdict map
 }
 
-// readSets reads the sets of a table, without their elements.
-func (r *nftReader) readSets(key tableKey) error {
-	r.sets[key] = make(map[string]*set)
-	return r.dump(unix.NFT_MSG_GETSET, key.family, map[uint16]string{unix.NFTA_SET_TABLE: key.name},
-		func(family byte, a attrs) {
-			if family != key.family || a.text(unix.NFTA_SET_TABLE) != key.name {
-				return
-			}
-			s := newSet(key, a)
-			r.sets[key][s.name] = s
-		})
+// newSet takes a set, without its elements.
+func (t *table) newSet(a attrs) {
+	if !t.kept && !t.fresh {
+		t.skipped = true
+		return
+	}
+	s := makeSet(a)
+	s.in = t
+	if old := t.sets[s.name]; old != nil {
+		if old.handle != s.handle || old.flags != s.flags || old.key != s.key {
+			t.doubt("a set has another handle or type")
+		}
+		return
+	}
+	t.noteSet(s.name)
+	t.sets[s.name] = s
 }
 
-func newSet(key tableKey, a attrs) *set {
-	const setExpr, setExpressions, setObjType, descConcat, fieldLen = 0x11, 0x12, 0xf, 2, 1
+func makeSet(a attrs) *set {
+	const setExpr, setExpressions, setObjType, setHandle, descConcat, fieldLen = 0x11, 0x12, 0xf, 0x10, 2, 1
 	s := &set{
-		table: key,
-		name:  a.text(unix.NFTA_SET_NAME),
-		flags: a.number(unix.NFTA_SET_FLAGS),
-		holds: a.number(setObjType),
-		key:   int(a.number(unix.NFTA_SET_KEY_LEN)),
+		name:   a.text(unix.NFTA_SET_NAME),
+		handle: a.handle(setHandle),
+		flags:  a.number(unix.NFTA_SET_FLAGS),
+		holds:  a.number(setObjType),
+		key:    int(a.number(unix.NFTA_SET_KEY_LEN)),
 	}
 	for _, e := range append(expressions(a.get(setExpressions)), expression(a.get(setExpr))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
@@ -82,82 +96,210 @@ func newSet(key tableKey, a attrs) *set {
 	return s
 }
 
-// readElements reads the elements of those sets that rules use.
-func (r *nftReader) readElements() error {
-	for _, sets := range r.sets {
-		for _, s := range sets {
-			if !s.used || s.unknown {
-				continue
-			}
-			err := r.dump(unix.NFT_MSG_GETSETELEM, s.table.family,
-				map[uint16]string{unix.NFTA_SET_ELEM_LIST_TABLE: s.table.name, unix.NFTA_SET_ELEM_LIST_SET: s.name},
-				func(_ byte, a attrs) {
-					for _, data := range nlmsg.Attributes(a.get(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-						r.addElement(s, parseAttrs(data))
-					}
-				})
-			if err != nil {
-				return err
-			}
-			s.sort()
-		}
+func (t *table) deleteSet(a attrs) {
+	if !t.kept && !t.fresh {
+		return
 	}
-	return nil
+	if s := t.sets[a.text(unix.NFTA_SET_NAME)]; s != nil {
+		t.removeSet(s)
+		return
+	}
+	t.doubt("a set that is not known")
 }
 
-func (r *nftReader) addElement(s *set, a attrs) {
+func (t *table) removeSet(s *set) {
+	t.noteSet(s.name)
+	t.elements -= len(s.elements)
+	delete(t.sets, s.name)
+}
+
+// set returns a set with all its elements, nil if there is none of that name.
+func (t *table) set(name string) *set {
+	s := t.sets[name]
+	if s != nil {
+		s.settle()
+	}
+	return s
+}
+
+// changeElements takes elements that are new, or gone.
+func (t *table) changeElements(a attrs, gone bool) {
+	if !t.kept && !t.fresh {
+		return
+	}
+	s := t.sets[a.text(unix.NFTA_SET_ELEM_LIST_SET)]
+	if s == nil {
+		t.doubt("a set that is not known")
+		return
+	}
+	t.noteSet(s.name)
+	for _, data := range nlmsg.Attributes(a.get(unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		t.changeElement(s, parseAttrs(data), gone)
+	}
+}
+
+func (t *table) changeElement(s *set, a attrs, gone bool) {
 	const elemObject, elemKeyEnd, elemExpressions = 0x9, 0xa, 0xb
 	const elemCatchAll = 2
 	for _, e := range append(expressions(a.get(elemExpressions)), expression(a.get(unix.NFTA_SET_ELEM_EXPR))) {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
-	if s.unknown || len(s.elements) >= maxElements || r.elements >= mostElements {
-		s.unknown, s.elements = true, nil
+	if s.unknown {
 		return
 	}
-	r.elements++
 	var e element
 	if data := a.get(unix.NFTA_SET_ELEM_DATA); data != nil {
 		value := parseAttrs(data)
 		if value.has(unix.NFTA_DATA_VERDICT) {
-			v, _ := r.verdict(s.table, data)
+			v, _ := t.verdict(data)
 			e.verdict = []verdict{v}
 		}
 		e.data = bytes.Clone(value.get(unix.NFTA_DATA_VALUE))
 	}
-	r.exact.has(a.text(elemObject))
+	t.exact.has(a.text(elemObject))
 	flags := a.number(unix.NFTA_SET_ELEM_FLAGS)
 	if flags&elemCatchAll != 0 {
-		s.fallback = &e
+		if s.fallback = &e; gone {
+			s.fallback = nil
+		}
 		return
 	}
 	e.low = bytes.Clone(a.nested(unix.NFTA_SET_ELEM_KEY).get(unix.NFTA_DATA_VALUE))
 	e.high = bytes.Clone(a.nested(elemKeyEnd).get(unix.NFTA_DATA_VALUE))
 	e.boundary = flags&unix.NFT_SET_ELEM_INTERVAL_END != 0
 	if len(e.low) != s.key || len(e.high) != 0 && len(e.high) != s.key {
-		s.unknown = true // of a kind that is not known here
+		s.forget() // of a kind that is not known here
 		return
 	}
-	s.elements = append(s.elements, e)
+	s.changes = append(s.changes, elementChange{e, gone})
+	if len(s.changes) > 2*maxElements {
+		s.forget()
+	}
 }
 
-// sort orders the elements when all are read. Where one interval ends and the
-// next begins at the same key, the beginning comes last, so that it decides.
-func (s *set) sort() {
-	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
-		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
-	slices.SortFunc(s.elements, func(a, b element) int {
-		if c := bytes.Compare(a.low, b.low); c != 0 {
-			return c
+// forget makes all elements unknown.
+func (s *set) forget() {
+	if s.in != nil {
+		s.in.elements -= len(s.elements)
+	}
+	s.unknown, s.elements, s.changes = true, nil, nil
+}
+
+// settle orders the elements after changes. The slice is a new one: an earlier
+// copy of the set stays as it was.
+func (s *set) settle() {
+	if s.unknown {
+		s.elements = nil
+	}
+	if len(s.changes) == 0 {
+		return
+	}
+	slices.SortStableFunc(s.changes, func(a, b elementChange) int { return a.compare(&b.element) })
+	merged := make([]element, 0, len(s.elements)+len(s.changes))
+	old := s.elements
+	for i, c := range s.changes {
+		if i+1 < len(s.changes) && c.compare(&s.changes[i+1].element) == 0 {
+			continue // only the last one counts
 		}
-		if a.boundary == b.boundary {
-			return 0
+		for len(old) > 0 && old[0].compare(&c.element) < 0 {
+			merged, old = append(merged, old[0]), old[1:]
 		}
-		if a.boundary {
+		if len(old) > 0 && old[0].compare(&c.element) == 0 {
+			old = old[1:]
+		}
+		if !c.gone {
+			merged = append(merged, c.element)
+		}
+	}
+	merged = append(merged, old...)
+	if n := s.in.elements + len(merged) - len(s.elements); len(merged) > maxElements || n > mostElements {
+		s.forget()
+		return
+	}
+	s.in.elements += len(merged) - len(s.elements)
+	s.elements, s.changes = merged, nil
+	s.sort()
+}
+
+// compare orders elements. Where one interval ends and the next begins at the same
+// key, the beginning comes last, so that it decides.
+func (e *element) compare(o *element) int {
+	if c := bytes.Compare(e.low, o.low); c != 0 {
+		return c
+	}
+	if e.boundary != o.boundary {
+		if e.boundary {
 			return -1
 		}
 		return 1
-	})
+	}
+	return bytes.Compare(e.high, o.high)
+}
+
+// sort orders the elements when all are known.
+func (s *set) sort() {
+	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
+		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
+	slices.SortStableFunc(s.elements, func(a, b element) int { return a.compare(&b) })
+}
+
+// sum is a digest of a set's elements and of what a look-up does with them.
+func (s *set) sum() uint64 {
+	s.settle()
+	var h maphash.Hash
+	h.SetSeed(seed)
+	part := func(b []byte) {
+		h.Write(binary.NativeEndian.AppendUint32(nil, uint32(len(b))))
+		h.Write(b)
+	}
+	for _, n := range append([]int{int(s.flags), int(s.holds), s.key}, s.lengths...) {
+		h.Write(binary.NativeEndian.AppendUint64(nil, uint64(n)))
+	}
+	if s.judges {
+		h.WriteByte(1)
+	}
+	if s.unknown {
+		h.WriteByte(2)
+	}
+	for _, e := range s.all() {
+		part(e.low)
+		part(e.high)
+		part(e.data)
+		if e.boundary {
+			h.WriteByte(3)
+		}
+		for _, v := range e.verdict {
+			h.WriteByte(byte(v.kind))
+			part([]byte(v.targetName()))
+		}
+	}
+	return h.Sum64()
+}
+
+// targetName is the name of the chain that a verdict leads to, "" for none.
+func (v verdict) targetName() string {
+	if v.target == nil {
+		return ""
+	}
+	return v.target.name
+}
+
+// sameVerdicts compares verdicts by the names of chains.
+func sameVerdicts(a, b []verdict) bool {
+	return slices.EqualFunc(a, b, func(a, b verdict) bool { return a.kind == b.kind && a.targetName() == b.targetName() })
+}
+
+// targets lists the chains that the elements of a verdict map lead to.
+func (s *set) targets() (all []*chain) {
+	s.settle()
+	for _, e := range s.all() {
+		for _, v := range e.verdict {
+			if v.target != nil && s.in.chains[v.target.name] != nil {
+				all = appendNew(all, s.in.chains[v.target.name])
+			}
+		}
+	}
+	return all
 }
 
 // all lists the elements, including the catch-all element.

@@ -76,32 +76,65 @@ type Ruleset struct {
 // empty ruleset.
 func Read(opts Options) (Ruleset, error) {
 	exact := newExactCounters(opts)
-	bases, tabled, err := readNFTables(opts, exact)
+	n, err := readNFTables(opts, exact, false)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
 	}
+	for _, t := range n.tables {
+		for _, c := range t.chains {
+			c.rules, c.contents = c.all, nil
+		}
+	}
+	others, legacy, err := readOthers(opts, exact)
+	if err != nil {
+		return Ruleset{}, err
+	}
+	r := newRuleset(append(n.bases, others...), opts)
+	r.exact, r.legacy = exact, legacy
+	r.tabled, err = legacyFamilies()
+	n.addFamilies(r.tabled)
+	return r, err
+}
+
+// legacyFamilies returns the families of which iptables-legacy has tables.
+func legacyFamilies() (map[family]bool, error) {
+	found := make(map[family]bool)
+	for _, s := range legacySources {
+		names, err := s.tableNames()
+		if err != nil {
+			return nil, fmt.Errorf("read iptables-legacy: %w", err)
+		}
+		if len(names) > 0 {
+			found[s.form.family] = true
+		}
+	}
+	return found, nil
+}
+
+// addFamilies adds those of nftables' tables.
+func (n *nftables) addFamilies(found map[family]bool) {
+	for key := range n.tables {
+		for _, f := range familiesOf(key.family) {
+			found[f] = true
+		}
+	}
+}
+
+// readOthers reads iptables-legacy, whose digest it returns, and adds functions
+// that are no rules.
+func readOthers(opts Options, exact exactCounters) (bases []*base, legacy uint64, err error) {
 	tables, err := readLegacyTables(opts)
 	if err != nil {
-		return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
+		return nil, 0, fmt.Errorf("read iptables-legacy: %w", err)
 	}
 	for _, t := range tables {
 		found, err := t.parse(exact)
 		if err != nil {
-			return Ruleset{}, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
+			return nil, 0, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
 		}
 		bases = append(bases, found...)
 	}
-	for _, s := range legacySources {
-		names, err := s.tableNames()
-		if err != nil {
-			return Ruleset{}, fmt.Errorf("read iptables-legacy: %w", err)
-		}
-		tabled[s.form.family] = tabled[s.form.family] || len(names) > 0
-	}
-	r := newRuleset(append(bases, foreignBases(opts.Foreign)...), opts)
-	r.exact, r.legacy = exact, digest(tables)
-	r.tabled = tabled
-	return r, nil
+	return append(bases, foreignBases(opts.Foreign)...), digest(tables), nil
 }
 
 // Stale reports whether rules have changed without an announcement: those of
@@ -172,17 +205,23 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 			return !hits[r] && !r.decides(func(*chain) {})
 		})
 	}
+	r.perPacket = r.list()
+	return r
+}
+
+// list lists the rules that judge single packets of established connections.
+func (r *Ruleset) list() (found []Rule) {
 	listed := make(map[*rule]bool)
 	for _, b := range r.bases {
 		b.follow(&Conn{}, false, func(hit *rule, why string) bool {
 			if !listed[hit] {
 				listed[hit] = true
-				r.perPacket = append(r.perPacket, hit.describe(why))
+				found = append(found, hit.describe(why))
 			}
 			return true
 		})
 	}
-	return r
+	return found
 }
 
 // expects reports whether a rule may have conntrack expect connections.
@@ -199,6 +238,9 @@ func expects(bases []*base) bool {
 	return false
 }
 
+// Judges reports whether any rule may judge single packets of a connection.
+func (r Ruleset) Judges() bool { return len(r.bases) > 0 }
+
 // PerPacket lists the rules that judge single packets of established
 // connections.
 func (r Ruleset) PerPacket() []Rule { return r.perPacket }
@@ -206,7 +248,7 @@ func (r Ruleset) PerPacket() []Rule { return r.perPacket }
 // Touches finds a rule that judges single packets and that packets of a
 // connection may reach, in either direction.
 func (r Ruleset) Touches(c Conn) (found Rule, touched bool) {
-	unreplied := c.Status != 0 && c.Status&statusSeenReply == 0
+	unreplied := isUnreplied(&c)
 	for _, b := range r.bases {
 		b.follow(&c, unreplied, func(hit *rule, why string) bool {
 			found, touched = hit.describe(why), true

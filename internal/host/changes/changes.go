@@ -10,6 +10,8 @@ package changes
 import (
 	"context"
 	"sync"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
 // Kind is what changed.
@@ -55,6 +57,10 @@ type Options struct {
 	OnStale func(Event)
 	// RulesOnly is for those who need to hear of rules alone.
 	RulesOnly bool
+	// OnNFTables, if set, is called for every message of nftables, in the goroutine
+	// that read it and before an event is made of it. The message is valid until
+	// it returns.
+	OnNFTables func(nlmsg.Message)
 }
 
 // queueLength is how many events wait for the receiver before one Overrun
@@ -65,16 +71,21 @@ const queueLength = 256
 // messages.
 const buffer = 4 << 20
 
+// rulesBuffer is the size for every message of nftables: a transaction of some ten
+// thousand rules. The kernel takes the memory when it needs it.
+const rulesBuffer = 64 << 20
+
 // Watch reports changes from when it returns until ctx ends. After that, or
 // when a source fails, the channel is closed: if ctx has not ended, changes
 // are being missed.
 func Watch(ctx context.Context, opts Options) (<-chan Event, error) {
-	return watch(ctx, opts, limits{buffer: buffer, queue: queueLength, lock: legacyLock})
+	return watch(ctx, opts, limits{buffer: buffer, rules: rulesBuffer, queue: queueLength, lock: legacyLock})
 }
 
 // limits are what tests reduce or redirect.
 type limits struct {
 	buffer int    // bytes
+	rules  int    // bytes, for every message of nftables
 	queue  int    // events
 	lock   string // the lock file of iptables-legacy
 }
@@ -89,7 +100,7 @@ type source interface {
 }
 
 func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err error) {
-	out := &output{onStale: opts.OnStale, events: make(chan Event, l.queue)}
+	out := &output{onStale: opts.OnStale, onNFTables: opts.OnNFTables, events: make(chan Event, l.queue)}
 	var sources []source
 	closeAll := func() {
 		for _, s := range sources {
@@ -146,9 +157,10 @@ func overrun(reason string) Event {
 
 // output receives the events of the sources.
 type output struct {
-	onStale func(Event)
-	mu      sync.Mutex // serialises senders
-	events  chan Event
+	onStale    func(Event)
+	onNFTables func(nlmsg.Message)
+	mu         sync.Mutex // serialises senders
+	events     chan Event
 }
 
 // emit reports a change. It never waits for the receiver.

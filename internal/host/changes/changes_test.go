@@ -150,7 +150,7 @@ func kinds(events []Event) string {
 	return strings.Join(slices.Compact(words), ", ")
 }
 
-var roomy = limits{buffer: buffer, queue: queueLength}
+var roomy = limits{buffer: buffer, rules: buffer, queue: queueLength}
 
 func TestKernel(t *testing.T) {
 	const u32 = "pref 7 protocol ip u32 match ip protocol 17 0xff classid 1:1"
@@ -374,7 +374,7 @@ func TestLargeTransactionIsOneEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The elements' messages alone would fill the buffer many times over.
-	w.watch(Options{}, limits{buffer: 16 << 10, queue: queueLength})
+	w.watch(Options{}, limits{buffer: 16 << 10, rules: 16 << 10, queue: queueLength})
 	w.run("nft -f " + file)
 	if e := w.next(); e.Kind != Ruleset {
 		t.Errorf("notified of %+v", e)
@@ -432,7 +432,7 @@ func TestLegacyLock(t *testing.T) {
 }
 
 func TestMissingLockDirectory(t *testing.T) {
-	_, err := watch(t.Context(), Options{}, limits{buffer: buffer, queue: 1, lock: "/nowhere/lock"})
+	_, err := watch(t.Context(), Options{}, limits{buffer: buffer, rules: buffer, queue: 1, lock: "/nowhere/lock"})
 	if err == nil || !strings.Contains(err.Error(), "watch /nowhere/lock") {
 		t.Errorf("watch = %v", err)
 	}
@@ -446,7 +446,7 @@ func TestOverrun(t *testing.T) {
 	reached := make(chan struct{})
 	w.watch(Options{OnStale: func(Event) {
 		first.Do(func() { close(reached); <-hold })
-	}}, limits{buffer: 4 << 10, queue: queueLength})
+	}}, limits{buffer: 4 << 10, rules: 4 << 10, queue: queueLength})
 	w.run("ip rule add pref 77 table 254")
 	<-reached
 	for i := range 30 {
@@ -488,7 +488,7 @@ func TestChangeWithinOverrun(t *testing.T) {
 				changed.Store(true)
 			})
 		}
-	}}, limits{buffer: 4 << 10, queue: queueLength})
+	}}, limits{buffer: 4 << 10, rules: 4 << 10, queue: queueLength})
 	w.run("ip rule add pref 77 table 254")
 	<-reached
 	for i := range 30 {
@@ -511,7 +511,7 @@ func TestSlowReceiverFindsOverrun(t *testing.T) {
 		if stale.Add(1) == changes {
 			close(all)
 		}
-	}}, limits{buffer: buffer, queue: 4})
+	}}, limits{buffer: buffer, rules: buffer, queue: 4})
 	for i := range changes {
 		w.run(fmt.Sprintf("ip rule add pref %d table 254", 100+i))
 	}

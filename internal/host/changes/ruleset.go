@@ -19,29 +19,38 @@ const sizeofNfgenmsg = 4
 
 // openRuleset follows nftables, which iptables-nft uses as well.
 func openRuleset(out *output, l limits) (source, error) {
-	// The kernel announces every object of a transaction. The filter passes
-	// only its end, so a set with a million elements cannot fill the buffer.
-	// The type is in host order; the filter loads it in network order.
-	typ := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, newGeneration))
-	sock, err := nlmsg.Open(nlmsg.Options{
-		Family: unix.NETLINK_NETFILTER,
-		Groups: []uint32{unix.NFNLGRP_NFTABLES},
-		Filter: []bpf.Instruction{
-			bpf.LoadAbsolute{Off: 4, Size: 2},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(typ), SkipFalse: 1},
-			bpf.RetConstant{Val: 1<<32 - 1},
-			bpf.RetConstant{Val: 0},
-		},
-		Buffer: l.buffer,
-	})
+	opts := nlmsg.Options{Family: unix.NETLINK_NETFILTER, Groups: []uint32{unix.NFNLGRP_NFTABLES}, Buffer: l.rules}
+	if out.onNFTables == nil {
+		opts.Filter, opts.Buffer = endsOnly(), l.buffer
+	}
+	sock, err := nlmsg.Open(opts)
 	if err != nil {
 		return nil, fmt.Errorf("watch nftables: %w", err)
 	}
-	return &announced{Socket: sock, out: out, what: "nftables", evaluate: judgeGeneration}, nil
+	return &announced{Socket: sock, out: out, what: "nftables", evaluate: out.judgeGeneration}, nil
 }
 
-func judgeGeneration(m nlmsg.Message) (Event, bool) {
-	return Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true}, m.Type == newGeneration
+// endsOnly is a filter that passes the end of transactions. The kernel announces
+// every object: a set with a million elements would fill the buffer.
+func endsOnly() []bpf.Instruction {
+	// The type is in host order; the filter loads it in network order.
+	typ := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, newGeneration))
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(typ), SkipFalse: 1},
+		bpf.RetConstant{Val: 1<<32 - 1},
+		bpf.RetConstant{Val: 0},
+	}
+}
+
+func (o *output) judgeGeneration(m nlmsg.Message) (Event, bool) {
+	if o.onNFTables != nil {
+		o.onNFTables(m)
+	}
+	if m.Type != newGeneration {
+		return Event{}, false
+	}
+	return Event{Kind: Ruleset, Reason: generationReason(m.Data), Stale: true}, true
 }
 
 // generationReason returns which generation of the rules a message announces,

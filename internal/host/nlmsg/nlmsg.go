@@ -17,6 +17,7 @@ import (
 // Message is one netlink message.
 type Message struct {
 	Type     uint16
+	Flags    uint16 // NLM_F_*
 	Sequence uint32 // of the request that this answers; 0 in a multicast
 	Data     []byte // what follows the header; valid until the next read
 }
@@ -40,32 +41,6 @@ type Encoder = netlink.AttributeEncoder
 // NewEncoder returns an Encoder of no attributes.
 func NewEncoder() *Encoder { return netlink.NewAttributeEncoder() }
 
-// Attr returns an attribute with its padding; parts are its payload. (Inlined, its calls
-// would make bin/scon 60 KiB larger.)
-//
-//go:noinline
-func Attr(typ uint16, parts ...[]byte) (b []byte) {
-	b = make([]byte, unix.SizeofNlAttr, 64)
-	for _, p := range parts {
-		b = append(b, p...)
-	}
-	binary.NativeEndian.PutUint16(b, uint16(len(b)))
-	binary.NativeEndian.PutUint16(b[2:], typ)
-	return append(b, make([]byte, align(len(b))-len(b))...)
-}
-
-// Nested returns an attribute of attributes.
-//
-//go:noinline
-func Nested(typ uint16, attrs ...[]byte) []byte { return Attr(typ|unix.NLA_F_NESTED, attrs...) }
-
-// Be32 returns an attribute with an integer in network byte order.
-//
-//go:noinline
-func Be32(typ uint16, n uint32) []byte {
-	return Attr(typ, binary.BigEndian.AppendUint32(nil, n))
-}
-
 // Messages iterates over the messages of one datagram. It stops at a malformed
 // one.
 func Messages(b []byte) iter.Seq[Message] {
@@ -77,6 +52,7 @@ func Messages(b []byte) iter.Seq[Message] {
 			}
 			m := Message{
 				Type:     binary.NativeEndian.Uint16(b[4:]),
+				Flags:    binary.NativeEndian.Uint16(b[6:]),
 				Sequence: binary.NativeEndian.Uint32(b[8:]),
 				Data:     b[unix.NLMSG_HDRLEN:n],
 			}

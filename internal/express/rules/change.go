@@ -1,0 +1,327 @@
+package rules
+
+import (
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Change is what a transaction of the rules has changed. It is valid until the next
+// one is taken in.
+//
+// A connection is not concerned if its packets meet the same rules as before, with
+// the same result. So what has changed counts where packets reach it and where it
+// matches, or may do so, before or after.
+type Change struct {
+	*nftables
+	why    string // every connection may be concerned; "" if only what follows has changed
+	fresh  bool   // the rules were read afresh
+	spots  []spot
+	chains map[*chain]*chainChange
+	sets   map[*rule][]setChange
+	mapped bool    // a verdict map changed
+	bySet  []*rule // the keys of sets
+	budget int     // of rules that packets are followed through
+}
+
+// spot is a rule that was added, that is gone, or that looks into a set which has
+// changed.
+type spot struct {
+	*rule
+	in *chain // as it is now
+	// first means that no packet of an established connection that conntrack sees
+	// matches the rule, or gets there in its chain.
+	first bool
+}
+
+// chainChange is what has changed in a chain.
+type chainChange struct {
+	// head and tail are rules as before. What is between them has changed, but for
+	// rules that are not marked: those that are gone are at their places.
+	head, middle, tail []*rule
+	merged             []*rule // all of them, if it was asked for
+}
+
+// setChange is a set that a rule looks into, and what it was before.
+type setChange struct{ now, before *set }
+
+// mostFollowed bounds how many rules connections are followed through for one
+// Change. A connection that is not followed to the end is taken for concerned.
+const mostFollowed = 1 << 12
+
+// Everything returns why every connection may be concerned, "" if Concerns has to be
+// asked.
+func (c *Change) Everything() string { return c.why }
+
+// Fresh reports whether the rules were read afresh.
+func (c *Change) Fresh() bool { return c.fresh }
+
+// Nothing reports whether no connection is concerned.
+func (c *Change) Nothing() bool { return c.why == "" && len(c.spots) == 0 }
+
+// addSet adds the rules that look into a set which has changed.
+func (c *Change) addSet(t *table, name string, before *set) {
+	if t == nil || before == nil {
+		return // then rules that look into it have changed as well
+	}
+	now := t.set(name)
+	if now == nil || now.sameAs(before) {
+		return
+	}
+	for _, r := range t.chainsOf(name) {
+		r.changed = true
+		c.sets[r] = append(c.sets[r], setChange{now, before})
+		c.mapped = true
+		was := r.judges || r.untracking
+		t.classify(r)
+		if is := r.judges || r.untracking; was != is {
+			r.chain.judging += map[bool]int{true: 1, false: -1}[is]
+		}
+		r.chain.scanned, r.chain.activated = false, false
+		c.bySet = append(c.bySet, r)
+	}
+}
+
+// sameAs compares what look-ups find.
+func (s *set) sameAs(o *set) bool {
+	return !s.unknown && !o.unknown && s.sum() == o.sum()
+}
+
+// addChain adds the rules by which a chain differs from what it was.
+func (c *Change) addChain(now *chain, before []*rule) {
+	x := compareRules(before, now.all)
+	c.chains[now] = x
+	ended := now.end <= len(x.head) && now.ended()
+	for _, r := range x.middle {
+		if r.changed {
+			c.add(r, now, ended || r.never)
+		} else {
+			ended = ended || r.ends
+		}
+	}
+}
+
+// add adds a rule that has changed.
+func (c *Change) add(r *rule, in *chain, first bool) {
+	c.spots = append(c.spots, spot{r, in, first})
+	c.warm = append(c.warm, r)
+}
+
+// addBySets adds the rules that look into sets which have changed.
+func (c *Change) addBySets() {
+	for _, r := range c.bySet {
+		c.add(r, r.chain, r.chain.ended() && r.chain.end <= slices.Index(r.chain.all, r))
+	}
+}
+
+// ended reports whether the last rule before c.end, which is as it was before, ends
+// the traversal of all established packets that conntrack sees.
+func (c *chain) ended() bool {
+	c.scan()
+	return c.end > 0 && c.all[c.end-1].ends && !c.all[c.end-1].changed
+}
+
+// compareRules compares the rules of a chain before and now, and marks those that
+// have changed.
+func compareRules(before, now []*rule) *chainChange {
+	same := func(a, b *rule) bool { return a == b || a.sum == b.sum }
+	var x chainChange
+	n := 0
+	for n < min(len(before), len(now)) && same(before[n], now[n]) {
+		n++
+	}
+	x.head, before, now = now[:n], before[n:], now[n:]
+	n = 0
+	for n < min(len(before), len(now)) && same(before[len(before)-1-n], now[len(now)-1-n]) {
+		n++
+	}
+	x.tail, before, now = now[len(now)-n:], before[:len(before)-n], now[:len(now)-n]
+	left, right := countRules(before), countRules(now)
+	for len(before) > 0 || len(now) > 0 {
+		switch {
+		case len(before) > 0 && right[before[0].sum] == 0:
+			left[before[0].sum]--
+			before[0].changed, before[0].gone = true, true
+			x.middle, before = append(x.middle, before[0]), before[1:]
+		case len(now) > 0 && left[now[0].sum] == 0:
+			right[now[0].sum]--
+			now[0].changed = true
+			x.middle, now = append(x.middle, now[0]), now[1:]
+		case before[0].sum == now[0].sum:
+			left[now[0].sum]--
+			right[now[0].sum]--
+			x.middle = append(x.middle, now[0])
+			before, now = before[1:], now[1:]
+		default: // another order: all the rest has changed
+			for _, r := range before {
+				r.changed, r.gone = true, true
+			}
+			for _, r := range now {
+				r.changed = true
+			}
+			x.middle, before, now = slices.Concat(x.middle, before, now), nil, nil
+		}
+	}
+	return &x
+}
+
+func countRules(all []*rule) map[uint64]int {
+	n := make(map[uint64]int, len(all))
+	for _, r := range all {
+		n[r.sum]++
+	}
+	return n
+}
+
+// has reports whether a rule has changed.
+func (c *Change) has(r *rule) bool { return c != nil && r.changed }
+
+// rulesOf returns the rules of a chain.
+func (c *Change) rulesOf(in *chain) []*rule {
+	if in.contents == nil {
+		return in.rules
+	}
+	x := c.chains[in]
+	if x == nil {
+		return in.all
+	}
+	if x.merged == nil {
+		x.merged = slices.Concat(x.head, x.middle, x.tail)
+	}
+	return x.merged
+}
+
+// Concerns reports whether what packets of a connection meet may have changed.
+func (c *Change) Concerns(conn Conn) bool {
+	return c.why != "" || c.MayConcern(conn) && c.reaches(conn)
+}
+
+// MayConcern reports whether a rule that has changed may match packets of a
+// connection, wherever they get to. What is not known of the connection may be
+// anything: it may stand for many, which have been answered.
+func (c *Change) MayConcern(conn Conn) (may bool) {
+	unreplied := isUnreplied(&conn)
+	m := machine{hit: goOn, change: c}
+	for _, s := range c.spots {
+		for _, b := range c.bases {
+			established := b.tracks() && !unreplied && !conn.Untracked
+			if may || b.starting() || established && s.first || !b.reached(established)[s.in] {
+				continue
+			}
+			b.forms(&conn, unreplied, func(f *form) {
+				m.form = f
+				may = may || m.differs(s.rule)
+			})
+		}
+	}
+	return may || c.why != ""
+}
+
+func goOn(*rule, string) bool { return true }
+
+// isUnreplied reports whether packets of a connection may be those of one without
+// any reply.
+func isUnreplied(c *Conn) bool { return c.Status != 0 && c.Status&statusSeenReply == 0 }
+
+// reaches reports whether packets of a connection reach a rule that has changed and
+// may matter to them.
+func (c *Change) reaches(conn Conn) bool {
+	unreplied := isUnreplied(&conn)
+	m := machine{hit: goOn, change: c}
+	for _, b := range c.bases {
+		if b.starting() {
+			continue
+		}
+		b.forms(&conn, unreplied, func(f *form) {
+			if m.stopped {
+				return
+			}
+			m.form, m.budget = f, min(maxRules, c.budget)
+			m.run(b.chain, 0)
+			c.budget -= min(maxRules, c.budget) - max(m.budget, 0)
+		})
+	}
+	return m.stopped
+}
+
+// differs reports whether a rule that has changed may matter to packets that reach it.
+func (m *machine) differs(r *rule) bool {
+	sets := m.change.sets[r]
+	if len(sets) == 0 || r.gone {
+		m.affected = false
+		return m.apply(r) != no || m.affected
+	}
+	type result struct {
+		matched   truth
+		verdicts  []verdict
+		registers [64]octet
+		affected  bool
+	}
+	ask := func() (x result) {
+		m.affected, m.registers = false, [64]octet{}
+		x.matched = m.apply(r)
+		x.verdicts, x.registers, x.affected = m.verdicts, m.registers, m.affected
+		return x
+	}
+	now := ask()
+	for _, s := range sets {
+		*s.now, *s.before = *s.before, *s.now
+	}
+	was := ask()
+	for _, s := range sets {
+		*s.now, *s.before = *s.before, *s.now
+	}
+	if now.matched != was.matched {
+		return true
+	}
+	switch now.matched {
+	case no:
+		return now.affected || was.affected
+	case yes:
+		return !sameVerdicts(now.verdicts, was.verdicts) || now.registers != was.registers
+	default:
+		return true
+	}
+}
+
+// ConcernsTunnel is Concerns for the outer packets of a tunnel, see TouchesTunnel.
+func (c *Change) ConcernsTunnel(port uint16) bool {
+	if c.why != "" {
+		return true
+	}
+	conn := tunnelConn(port)
+	m := machine{hit: goOn, change: c}
+	for _, s := range c.spots {
+		for _, b := range c.bases {
+			if !b.outer() || !b.reached(false)[s.in] {
+				continue
+			}
+			f := b.outerForm(&conn)
+			m.form = &f
+			if m.differs(s.rule) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tunnelConn is what is known of a tunnel's outer packets.
+func tunnelConn(port uint16) Conn {
+	to := netip.AddrPortFrom(netip.Addr{}, port)
+	return Conn{Conn: conntrack.Conn{
+		Orig:  conntrack.Tuple{Proto: unix.IPPROTO_UDP, Dst: to},
+		Reply: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: to},
+	}}
+}
+
+// outerForm is the form of the outer packets of a tunnel, in one direction.
+func (b *base) outerForm(c *Conn) form {
+	f := b.form(c)
+	f.family, f.unreplied = ipv4, true
+	f.fill(translated)
+	return f
+}

@@ -1,0 +1,272 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/nfhooks"
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Live is a ruleset that follows the kernel's announcements. Note and Lost may be
+// called by any goroutine, the rest by one.
+type Live struct {
+	Ruleset
+	opts     Options
+	nft      *nftables       // nil until it is read
+	others   Ruleset         // iptables-legacy, and functions that are no rules
+	listed   bool            // PerPacket is up to date
+	families map[family]bool // of iptables-legacy's tables
+	feed     feed
+}
+
+// NewLive returns a ruleset that the first Follow reads.
+func NewLive(opts Options) *Live { return &Live{opts: opts} }
+
+// feed is announcements that wait for Follow.
+type feed struct {
+	mu       sync.Mutex
+	complete []announced
+	partial  []nlmsg.Message
+	size     int    // bytes
+	lost     string // why the rules have to be read again
+}
+
+// announced is a transaction of nftables.
+type announced struct {
+	generation uint32
+	messages   []nlmsg.Message
+}
+
+// mostNoted bounds the announcements that wait, in bytes.
+const mostNoted = 64 << 20
+
+// ErrUnfinished means that a transaction was not announced to its end.
+var ErrUnfinished = errors.New("a transaction of nftables is being announced")
+
+// Note takes a message of nftables, and reports whether it is the first one of a
+// transaction.
+func (l *Live) Note(m nlmsg.Message) (first bool) {
+	f := &l.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m.Type&0xff == unix.NFT_MSG_NEWGEN {
+		if len(m.Data) >= sizeofNfgenmsg {
+			f.complete = append(f.complete, announced{parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID), f.partial})
+			f.partial = nil
+		}
+		return false
+	}
+	if f.lost == "" {
+		m.Data = bytes.Clone(m.Data)
+		f.size += len(m.Data)
+	} else {
+		m.Data = nil
+	}
+	first = len(f.partial) == 0
+	f.partial = append(f.partial, m)
+	if f.size > mostNoted {
+		f.drop("too many announcements")
+	}
+	return first
+}
+
+// drop forgets what was noted.
+func (f *feed) drop(why string) {
+	f.lost, f.size, f.complete = why, 0, nil
+	f.partial = slices.Clip(f.partial[:min(len(f.partial), 1)])
+}
+
+// Lost means that messages were lost, or that rules may have changed in a way that
+// Note is not told of.
+func (l *Live) Lost(why string) {
+	l.feed.mu.Lock()
+	defer l.feed.mu.Unlock()
+	l.feed.drop(why)
+}
+
+// take returns what was noted, and forgets it.
+func (f *feed) take() (complete []announced, lost string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.partial) > 0 {
+		return nil, "", ErrUnfinished
+	}
+	complete, lost = f.complete, f.lost
+	f.complete, f.lost, f.size = nil, "", 0
+	return complete, lost, nil
+}
+
+// Follow brings the ruleset up to date, that of iptables-legacy as well, and says what has changed since the last
+// call. ErrUnfinished means that it has to be called again when the transaction has
+// been announced; after another error the next call reads everything again.
+func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change, err error) {
+	complete, lost, err := l.feed.take()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case l.nft == nil:
+		lost = "they were not read"
+	case lost != "":
+	case !slices.Equal(foreign, l.opts.Foreign):
+		lost = "functions at Netfilter's hooks changed"
+	default:
+		if stale, err := l.Stale(); stale || err != nil {
+			lost = "iptables-legacy changed"
+		}
+	}
+	l.opts.Foreign, l.opts.Tracked = foreign, tracked
+	if l.families, err = legacyFamilies(); err != nil {
+		l.nft = nil
+		return nil, err
+	}
+	if lost == "" {
+		if c = l.apply(complete); l.nft.doubtful == "" {
+			l.refresh()
+			return c, nil
+		}
+		lost = l.nft.doubtful
+	}
+	if err := l.read(); err != nil {
+		l.nft = nil
+		return nil, err
+	}
+	return &Change{why: lost, fresh: true}, nil
+}
+
+// Generation returns nftables' generation that the ruleset is of.
+func (l *Live) Generation() uint32 {
+	if l.nft == nil {
+		return 0
+	}
+	return l.nft.generation
+}
+
+// ReadDrops is Read with Options.Drops, if there are not too many rules for it.
+func (l *Live) ReadDrops() (Ruleset, error) {
+	if l.nft != nil && l.nft.rules > mostDropRules {
+		return Ruleset{}, ErrTooMany
+	}
+	opts := l.opts
+	opts.Drops = true
+	return Read(opts)
+}
+
+// apply takes announced transactions in.
+func (l *Live) apply(all []announced) *Change {
+	n := l.nft
+	n.cool()
+	n.begin()
+	for _, a := range all {
+		switch int32(a.generation - n.generation) {
+		case 1:
+		default:
+			if int32(a.generation-n.generation) > 1 {
+				n.doubt("messages were lost")
+			}
+			continue // it was read already
+		}
+		n.generation = a.generation
+		for _, m := range a.messages {
+			n.take(m)
+		}
+	}
+	return n.end()
+}
+
+// read reads everything.
+func (l *Live) read() (err error) {
+	exact := newExactCounters(l.opts)
+	n, err := readNFTables(l.opts, exact, true)
+	if err != nil {
+		return fmt.Errorf("read nftables: %w", err)
+	}
+	others, legacy, err := readOthers(l.opts, exact)
+	if err != nil {
+		return err
+	}
+	l.nft, l.others = n, newRuleset(others, l.opts)
+	l.exact, l.legacy = exact, legacy
+	l.refresh()
+	return nil
+}
+
+// refresh brings what Touches follows up to date.
+func (l *Live) refresh() {
+	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: l.families}
+	l.nft.addFamilies(r.tabled)
+	led := l.nft.judging()
+	for _, t := range l.nft.tables {
+		for _, c := range t.chains {
+			c.activate(led[c])
+		}
+	}
+	for _, b := range l.nft.bases {
+		if led[b.chain] && !b.starting() {
+			r.bases = append(r.bases, b)
+		}
+		if led[b.chain] && b.outer() {
+			r.outer = append(r.outer, b)
+		}
+		if led[b.chain] && b.isEarly() {
+			r.early = append(r.early, b)
+		}
+	}
+	r.bases, r.outer = append(r.bases, l.others.bases...), append(r.outer, l.others.outer...)
+	r.early = append(r.early, l.others.early...)
+	l.Ruleset, l.listed = r, false
+}
+
+// PerPacket lists the rules that judge single packets of established
+// connections.
+func (l *Live) PerPacket() []Rule {
+	if !l.listed {
+		l.listed, l.perPacket = true, l.list()
+	}
+	return l.perPacket
+}
+
+// judging returns the chains that packets may get to which may get to a rule that
+// judges single packets, or keeps them from conntrack.
+func (n *nftables) judging() map[*chain]bool {
+	led := make(map[*chain]bool)
+	for _, b := range n.bases {
+		reached := b.reached(false)
+		for c := range reached {
+			if c.judging > 0 {
+				maps.Copy(led, reached)
+				break
+			}
+		}
+	}
+	return led
+}
+
+// activate makes a chain's rules that decide what packets reach those that Touches
+// looks for; or none.
+func (c *chain) activate(led bool) {
+	if led && c.activated || !led && len(c.rules) == 0 {
+		return
+	}
+	for _, r := range c.rules {
+		r.active = false
+	}
+	c.rules, c.activated = nil, led
+	if !led {
+		return
+	}
+	for _, r := range c.all {
+		if r.judges || r.leaves || r.untracking {
+			r.active = true
+			r.ready()
+			c.rules = append(c.rules, r)
+		}
+	}
+}

@@ -1,0 +1,373 @@
+package rules
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// nftables is the tables of nftables, made of the kernel's messages: its answers
+// to requests, and its announcements, which have the same form.
+type nftables struct {
+	opts       Options
+	exact      exactCounters
+	tables     map[tableKey]*table
+	bases      []*base
+	generation uint32
+	rules      int // of the tables that are kept
+	elements   int // of their sets
+
+	// Of Live's.
+	follows  bool // rules are stored packed, and compiled when they are needed
+	words    words
+	doubtful string  // why they have to be read again
+	warm     []*rule // compiled only for what is going on
+	tx       *transaction
+}
+
+// table is a table of nftables.
+type table struct {
+	*nftables
+	key     tableKey
+	dormant bool // its chains are at no hook
+	// kept means that a base chain matters, so that rules and sets are stored. In
+	// a cluster the other tables, with address translation only, are the large ones.
+	kept    bool
+	fresh   bool // made in this transaction
+	skipped bool // something of it was not stored
+	chains  map[string]*chain
+	handles map[uint64]*chain
+	sets    map[string]*set
+}
+
+func newNFTables(opts Options, exact exactCounters) *nftables {
+	return &nftables{opts: opts, exact: exact, tables: make(map[tableKey]*table)}
+}
+
+// take takes a message about an object in.
+func (n *nftables) take(m nlmsg.Message) {
+	if len(m.Data) < sizeofNfgenmsg || familyNames[m.Data[0]] == "" { // no family of IP packets
+		return
+	}
+	a := parseAttrs(m.Data[sizeofNfgenmsg:])
+	const tableName = 1 // the same for all objects
+	key := tableKey{m.Data[0], a.text(tableName)}
+	msg := m.Type & 0xff
+	if msg == unix.NFT_MSG_NEWTABLE {
+		n.newTable(key, a)
+		return
+	}
+	t := n.tables[key]
+	if t == nil {
+		n.doubt("a table that is not known")
+		return
+	}
+	switch msg {
+	case unix.NFT_MSG_DELTABLE:
+		t.remove()
+	case unix.NFT_MSG_NEWCHAIN:
+		t.newChain(a)
+	case unix.NFT_MSG_DELCHAIN:
+		t.deleteChain(a)
+	case unix.NFT_MSG_NEWRULE:
+		t.newRule(m.Flags, a)
+	case unix.NFT_MSG_DELRULE:
+		t.deleteRule(a)
+	case unix.NFT_MSG_NEWSET:
+		t.newSet(a)
+	case unix.NFT_MSG_DELSET:
+		t.deleteSet(a)
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		t.changeElements(a, msg == unix.NFT_MSG_DELSETELEM)
+	case unix.NFT_MSG_NEWOBJ, unix.NFT_MSG_DELOBJ:
+		t.changeObject(a)
+	default: // flowtables, and what is not known
+		n.everything(key.String() + " changed")
+	}
+}
+
+func (n *nftables) newTable(key tableKey, a attrs) {
+	const isDormant = 1 // NFT_TABLE_F_DORMANT
+	dormant := a.number(unix.NFTA_TABLE_FLAGS)&isDormant != 0
+	t := n.tables[key]
+	switch {
+	case t == nil:
+		n.tables[key] = &table{
+			nftables: n, key: key, dormant: dormant, fresh: n.tx != nil,
+			chains: make(map[string]*chain), handles: make(map[uint64]*chain), sets: make(map[string]*set),
+		}
+	case t.dormant != dormant:
+		n.doubt(key.String() + " goes dormant, or wakes up")
+	}
+}
+
+func (t *table) remove() {
+	for _, c := range t.chains {
+		t.removeChain(c)
+	}
+	for _, s := range t.sets {
+		t.removeSet(s)
+	}
+	delete(t.tables, t.key)
+}
+
+// newChain takes a new chain, or a new policy of one.
+func (t *table) newChain(a attrs) {
+	const chainUserdata = 12 // NFTA_CHAIN_USERDATA
+	name, handle := a.text(unix.NFTA_CHAIN_NAME), a.handle(unix.NFTA_CHAIN_HANDLE)
+	c := t.chains[name]
+	if other := t.handles[handle]; other != c {
+		t.doubt("a chain has another name or handle")
+		return
+	}
+	if c == nil {
+		c = &chain{table: t.key.String(), name: name, comment: udataComment(a.get(chainUserdata)), contents: &contents{in: t, handle: handle}}
+		t.noteChain(c, nil)
+		t.chains[name], t.handles[handle] = c, c
+	}
+	b := t.baseOf(c, a)
+	switch {
+	case b == nil && c.base == nil:
+	case b == nil || c.base == nil && len(c.all) > 0:
+		t.doubt("a chain is moved to a hook, or from one")
+	case c.base == nil:
+		t.addBase(b)
+	case b.hasDevices():
+		t.doubt("devices of " + c.String() + " changed") // the message has some of them
+	default:
+		t.noteBases()
+		*c.base = *b
+	}
+}
+
+// addBase adds a base chain that matters.
+func (t *table) addBase(b *base) {
+	t.noteBases()
+	b.chain.base = b
+	t.bases = append(t.bases, b)
+	if !t.kept && t.skipped {
+		t.doubt(t.key.String() + " was not stored")
+	}
+	t.kept = true
+}
+
+// baseOf returns what a message says of a base chain, nil if it is none that
+// matters.
+func (t *table) baseOf(c *chain, a attrs) *base {
+	const nfDrop = 0
+	at := a.nested(unix.NFTA_CHAIN_HOOK)
+	if len(at) == 0 || t.dormant {
+		return nil
+	}
+	b := &base{
+		chain: c, hook: hookOf(t.key.family, at.number(unix.NFTA_HOOK_HOOKNUM)), families: familiesOf(t.key.family),
+		priority: int32(at.number(unix.NFTA_HOOK_PRIORITY)),
+		devices:  hookDevices(at),
+		nat:      a.text(unix.NFTA_CHAIN_TYPE) == "nat",
+		drops:    a.has(unix.NFTA_CHAIN_POLICY) && a.number(unix.NFTA_CHAIN_POLICY) == nfDrop,
+	}
+	if b.hook == "" || !t.opts.Drops && b.starting() && !b.outer() {
+		return nil
+	}
+	return b
+}
+
+// deleteChain takes the end of a chain. Of one at devices it may mean that it
+// left some of them.
+func (t *table) deleteChain(a attrs) {
+	switch c := t.chains[a.text(unix.NFTA_CHAIN_NAME)]; {
+	case c == nil:
+		t.doubt("a chain that is not known")
+	case c.base != nil && c.base.hasDevices():
+		t.doubt("devices of " + c.String() + " changed")
+	default:
+		t.removeChain(c)
+	}
+}
+
+func (t *table) removeChain(c *chain) {
+	t.noteChain(c, c)
+	for _, r := range c.all {
+		c.count(r, -1)
+	}
+	delete(t.chains, c.name)
+	delete(t.handles, c.handle)
+	if c.base != nil {
+		t.noteBases()
+		t.removeBase(c.base)
+	}
+}
+
+func (n *nftables) removeBase(b *base) {
+	for i, x := range n.bases {
+		if x == b {
+			n.bases = append(n.bases[:i:i], n.bases[i+1:]...)
+			return
+		}
+	}
+}
+
+// changeObject takes a change of a named object. Those with a state of their own
+// judge packets, whatever they are set to.
+func (t *table) changeObject(a attrs) {
+	const objType = 3                                   // NFTA_OBJ_TYPE
+	const counter, quota, limit, connlimit = 1, 2, 4, 5 // NFT_OBJECT_*
+	switch a.number(objType) {
+	case counter, quota, limit, connlimit:
+	default:
+		t.everything("an object of " + t.key.String() + " changed")
+	}
+}
+
+// contents is what Live knows of a chain.
+type contents struct {
+	in        *table
+	handle    uint64
+	base      *base // if it is one that matters
+	all       []*rule
+	judging   int  // of the rules: may judge single packets, or keep them from conntrack
+	mapped    int  // look into a set
+	activated bool // rules is up to date
+
+	scanned bool // the following are up to date
+	// end is the number of rules up to the first that ends the traversal of all
+	// established packets that conntrack sees.
+	end    int
+	leads  [2][]*chain         // where rules may send packets; those of established connections
+	within *[2]map[*chain]bool // of a base chain: all chains that its packets may get to
+}
+
+func (c *chain) String() string { return c.table + " " + c.name }
+
+func (b *base) hasDevices() bool { return b.hook == ingress || b.hook == egress }
+
+// same reports whether two base chains are at the same place, and end alike.
+func (b *base) same(o *base) bool {
+	return b.chain.String() == o.chain.String() && b.hook == o.hook && b.priority == o.priority && b.nat == o.nat && b.drops == o.drops &&
+		!b.hasDevices() && !o.hasDevices()
+}
+
+// newRule takes a rule.
+func (t *table) newRule(flags uint16, a attrs) {
+	if !t.kept {
+		t.skipped = true
+		return
+	}
+	c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
+	if c == nil {
+		t.doubt("a chain that is not known")
+		return
+	}
+	t.rules++
+	if t.opts.Drops && t.rules > mostDropRules {
+		return
+	}
+	r := &rule{chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE)}
+	comment := udataComment(a.get(unix.NFTA_RULE_USERDATA))
+	list := expressionList(a.get(unix.NFTA_RULE_EXPRESSIONS))
+	if !t.follows {
+		t.compile(r, list, comment)
+		c.all = append(c.all, r)
+		return
+	}
+	t.follow(r, list, comment)
+	if t.tx == nil {
+		c.all = append(c.all, r)
+	} else {
+		t.insertRule(r, flags, a)
+	}
+	c.count(r, 1)
+}
+
+func (t *table) deleteRule(a attrs) {
+	if !t.kept {
+		return
+	}
+	c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
+	if c == nil {
+		t.doubt("a chain that is not known")
+		return
+	}
+	if r := t.removeRule(c, a.handle(unix.NFTA_RULE_HANDLE)); r != nil {
+		c.count(r, -1)
+		t.rules--
+	}
+}
+
+// count counts a rule that was added to a chain, or is removed.
+func (c *chain) count(r *rule, by int) {
+	c.scanned, c.activated = false, false
+	if r.names == nil {
+		return
+	}
+	if r.judges || r.untracking {
+		c.judging += by
+	}
+	if len(r.sets) > 0 {
+		c.mapped += by
+	}
+}
+
+// scan finds out where the rules of a chain lead to.
+func (c *chain) scan() {
+	if c.scanned {
+		return
+	}
+	c.scanned, c.end, c.leads = true, len(c.all), [2][]*chain{}
+	for i, r := range c.all {
+		if r.ends && c.end == len(c.all) {
+			c.end = i + 1
+		}
+		if r.names == noNames {
+			continue
+		}
+		for _, target := range r.targets() {
+			c.leads[0] = appendNew(c.leads[0], target)
+			if i < c.end && !r.never {
+				c.leads[1] = appendNew(c.leads[1], target)
+			}
+		}
+	}
+}
+
+func appendNew(all []*chain, c *chain) []*chain {
+	for _, x := range all {
+		if x == c {
+			return all
+		}
+	}
+	return append(all, c)
+}
+
+// reached returns the chains that packets of a base chain may get to: all
+// packets, or those of established connections that conntrack sees.
+func (b *base) reached(established bool) map[*chain]bool {
+	kind := 0
+	if established && b.tracks() {
+		kind = 1
+	}
+	if b.chain.within == nil {
+		b.chain.within = new([2]map[*chain]bool)
+	}
+	if b.chain.within[kind] == nil {
+		found := make(map[*chain]bool)
+		b.chain.addReached(kind, found)
+		b.chain.within[kind] = found
+	}
+	return b.chain.within[kind]
+}
+
+func (c *chain) addReached(kind int, found map[*chain]bool) {
+	if found[c] || c.contents == nil {
+		return
+	}
+	found[c] = true
+	c.scan()
+	for _, target := range c.leads[kind] {
+		target.addReached(kind, found)
+	}
+}
+
+// tracks reports whether conntrack has seen the packets that come to a base
+// chain, unless something else has been told of them.
+func (b *base) tracks() bool { return b.form(&Conn{}).tracked }
