@@ -47,6 +47,7 @@ type Status struct {
 	Kernel     string      `json:"kernel"`
 	Mode       string      `json:"mode"` // "tcx" or "clsact"
 	Generation uint32      `json:"generation"`
+	Rules      Rules       `json:"rules"`
 	Hooks      []Hook      `json:"hooks"`
 	Containers []Container `json:"containers"`
 	Totals     Totals      `json:"totals"`
@@ -59,6 +60,14 @@ type Status struct {
 	// Layout is the version of the maps in the kernel: a daemon with the same version
 	// takes over the Conentries.
 	Layout int `json:"layout"`
+}
+
+// Rules says how the daemon follows the kernel's rules.
+type Rules struct {
+	Generation uint32  `json:"generation"` // of nftables, as far as the daemon has followed it
+	Read       uint64  `json:"read"`       // how often all rules were read
+	Retired    uint64  `json:"retired"`    // Conentries that changes concerned
+	Unknown    float64 `json:"unknown_s"`  // how long, in seconds, everything was regular as rules had changed and were not known
 }
 
 // Hook is one program attached to one device.
@@ -195,26 +204,4 @@ type Doctor struct {
 	Kernel       string       `json:"kernel"`
 	Capabilities []Capability `json:"capabilities"`
 	Findings     []Finding    `json:"findings"`
-}
-
-// Down is what `scon down --json` prints.
-type Down struct {
-	Stopped     []Stopped `json:"stopped"`
-	Left        string    `json:"left,omitempty"` // a directory that containers may have mounted
-	Conntrack   string    `json:"conntrack"`      // "keep", "restore" or "delete"
-	Connections []Ended   `json:"connections"`    // those that were liberal in conntrack
-}
-
-// Stopped is a service that ran.
-type Stopped struct {
-	Name string `json:"name"`
-	PID  int    `json:"pid"`
-}
-
-// Ended is a connection that was liberal in conntrack.
-type Ended struct {
-	Proto   string `json:"proto"`
-	Orig    Tuple  `json:"orig"`
-	Outcome string `json:"outcome"`          // "kept", "restored", "deleted" or "lost"
-	Reason  string `json:"reason,omitempty"` // why it was not restored
 }

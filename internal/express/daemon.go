@@ -23,6 +23,7 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -208,7 +209,7 @@ func (s sources) drain() {
 // watch starts to listen before any state is read, so that no change is
 // missed.
 func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
-	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale}); err != nil {
+	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale, OnNFTables: d.noteRules}); err != nil {
 		return s, err
 	}
 	if s.destroyed, err = conntrack.WatchDestroy(ctx, d.dp.EndFilter()); err != nil {
@@ -240,15 +241,27 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 
 // stale takes each change that makes decisions stale, in the goroutine that read
 // it from the kernel. If rules or tc filters may have changed, nothing goes
-// express until the loop has scanned them: they may judge single packets, or be
+// express until the loop knows them: they may concern any connection, or be
 // skipped.
 func (d *Daemon) stale(e changes.Event) {
 	d.counts.changes[e.Kind].Add(1)
+	if e.Kind == changes.Overrun {
+		d.policy.Lost(e.Reason)
+	}
 	switch e.Kind {
 	case changes.Ruleset, changes.Filter, changes.Overrun:
-		d.heartbeat.rulesChanged(e.Reason)
-	default:
+		d.heartbeat.rulesChanged()
+	}
+	if e.Kind != changes.Ruleset {
 		d.heartbeat.newGeneration(e.Reason)
+	}
+}
+
+// noteRules takes each message of nftables, in the goroutine that read it. From the
+// first one of a transaction on nothing goes express until the loop knows the whole.
+func (d *Daemon) noteRules(m nlmsg.Message) {
+	if d.policy.Note(m) {
+		d.heartbeat.rulesChanged()
 	}
 }
 

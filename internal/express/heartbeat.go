@@ -27,7 +27,9 @@ type heartbeat struct {
 	changed uint64     // changes of the rules
 	read    uint64     // those of them that the loop has read
 	paused  bool
-	beats   uint64 // since the start
+	beats   uint64        // since the start
+	since   time.Time     // of the first change that was not read
+	unknown time.Duration // how long there were such changes since the start
 }
 
 // newHeartbeat returns that of a datapath. The rules that exist have not been
@@ -45,14 +47,16 @@ func (h *heartbeat) newGeneration(reason string) {
 	h.log.Debug("new generation", "reason", reason)
 }
 
-// rulesChanged makes every decision stale and the programs inert until the loop
-// has read the rules. Any goroutine may call it.
-func (h *heartbeat) rulesChanged(reason string) {
+// rulesChanged makes the programs inert until the loop has read the rules, and knows
+// which decisions they concern. Any goroutine may call it.
+func (h *heartbeat) rulesChanged() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.changed == h.read {
+		h.since = time.Now()
+	}
 	h.changed++
 	h.makeInert()
-	h.newGeneration(reason)
 }
 
 // unread reports whether rules have changed since they were read. The loop calls
@@ -68,6 +72,10 @@ func (h *heartbeat) rulesRead(change uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.read = change
+	if h.changed == h.read && !h.since.IsZero() {
+		h.unknown += time.Since(h.since)
+		h.since = time.Time{}
+	}
 }
 
 // beat writes the heartbeat, unless the programs have to be inert. Only the loop
@@ -131,6 +139,13 @@ func (h *heartbeat) written() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.beats
+}
+
+// rulesUnknown returns for how long rules were changed and not read, since the start.
+func (h *heartbeat) rulesUnknown() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unknown
 }
 
 // rest makes the programs inert, and lets the packets leave that are between two

@@ -71,11 +71,11 @@ func (h held) test(t *testing.T, b *scontest.Bed) {
 	b.Sh(lab.Device, fmt.Sprintf("ip neigh del %v dev eth0", h.addr))
 	send("equal")
 
-	before := b.Status().Generation
+	before := b.Status().Rules.Generation
 	b.Sh(lab.Device, h.drop)
 	scontest.Eventually(t, "the rules are read", func() error {
-		if s := b.Status(); s.Generation == before || s.State != "active" {
-			return fmt.Errorf("generation %d, %s", s.Generation, s.State)
+		if s := b.Status(); s.Rules.Generation == before || s.State != "active" {
+			return fmt.Errorf("generation %d of the rules, %s", s.Rules.Generation, s.State)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
 	"github.com/scon-project/scon/internal/service"
 )
@@ -185,6 +186,7 @@ func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 func (d *Daemon) sweep(now time.Time) error {
 	d.hooks.Poll(now)
 	if reason := d.policy.changedUnannounced(); reason != "" {
+		d.policy.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
 	}
 	return d.readRules(now)
@@ -194,11 +196,35 @@ func (d *Daemon) sweep(now time.Time) error {
 // applies them, and lets the programs go on.
 func (d *Daemon) readRules(now time.Time) error {
 	change, unread := d.heartbeat.unread()
-	if !unread || d.policy.read() != nil {
+	if !unread {
 		return nil
 	}
-	d.composer.RulesChanged(now)
-	d.hooks.SetTunnels()
+	c, err := d.policy.follow()
+	if err != nil {
+		return nil
+	}
+	if c.Nothing() {
+		d.composer.RetireTracked(now)
+	} else {
+		d.rulesChanged(c, now)
+	}
 	d.heartbeat.rulesRead(change)
 	return d.heartbeat.beat()
+}
+
+// rulesChanged applies a change of the rules: the decisions that it concerns are
+// withdrawn.
+func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
+	why := d.policy.everything(c)
+	if why == "" {
+		why = d.composer.RulesChanged(c, now)
+	}
+	if why != "" {
+		d.heartbeat.newGeneration(why)
+		d.composer.RetireTouched(now)
+	} else {
+		d.composer.RetireTracked(now)
+	}
+	d.composer.RetireDiscards(now)
+	d.hooks.SetTunnels()
 }

@@ -1,6 +1,7 @@
 package express
 
 import (
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,15 +11,18 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// policy is the kernel's rules as last read: which connections have to stay
-// regular, and which are dropped. It belongs to the loop.
+// policy is the kernel's rules: which connections have to stay regular, and which
+// are dropped. It belongs to the loop; Note and Lost may be called by any goroutine.
 type policy struct {
-	rules.Ruleset
-	opts    rules.Options
+	*rules.Live
 	foreign *nfhooks.Reader // lists what judges packets at Netfilter's hooks and is no rule
+	known   []nfhooks.Hook  // as last listed
+	tracked map[uint8]bool  // and the families whose packets conntrack sees
 	log     *slog.Logger
 	during  func(wait func()) // runs what takes long
-	version uint64            // of Ruleset: how often it was read
+	version uint64            // how often the rules may have changed
+	read    uint64            // how often they were read afresh
+	tunnels map[uint16]bool   // ports that TouchesTunnel was asked about
 	err     error             // why the rules could not be read
 	drops   drops
 }
@@ -43,36 +47,63 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	if foreign.Blind != nil {
 		log.Info("functions of modules at Netfilter's hooks cannot be listed", "reason", foreign.Blind)
 	}
-	return policy{opts: o, foreign: foreign, log: log, during: during}, nil
+	return policy{Live: rules.NewLive(o), foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool)}, nil
 }
 
 func (p *policy) close() error { return p.foreign.Close() }
 
-// read reads the rules again. An error is logged once and kept in p.err.
-func (p *policy) read() error {
-	foreign, err := p.foreign.Foreign()
-	p.opts.Foreign, p.opts.Tracked = foreign, p.foreign.Tracked
-	var ruleset rules.Ruleset
+// follow brings the rules up to date and returns what has changed. An error is
+// logged once and kept in p.err, unless it is that a transaction is not announced to
+// its end.
+func (p *policy) follow() (c *rules.Change, err error) {
+	p.known, err = p.foreign.Foreign()
+	p.tracked = p.foreign.Tracked
 	if err == nil {
-		ruleset, err = rules.Read(p.opts)
+		c, err = p.Live.Follow(p.known, p.tracked)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, rules.ErrUnfinished):
+		return nil, err
+	case err != nil:
 		if p.err == nil {
 			p.log.Error("reading the rules: every packet goes regular", "error", err)
 		}
 		p.err = err
-		return err
+		return nil, err
 	}
-	p.Ruleset, p.err = ruleset, nil
+	p.err = nil
 	p.version++
-	return nil
+	if c.Fresh() {
+		p.read++
+	}
+	return c, nil
+}
+
+// TouchesTunnel is that of the rules.
+func (p *policy) TouchesTunnel(port uint16) (rules.Rule, bool) {
+	p.tunnels[port] = true
+	return p.Live.TouchesTunnel(port)
+}
+
+// everything returns why a change may concern all connections, "" if only those that
+// it says.
+func (p *policy) everything(c *rules.Change) string {
+	if why := c.Everything(); why != "" {
+		return why
+	}
+	for port := range p.tunnels {
+		if c.ConcernsTunnel(port) {
+			return "rules for tunnels changed"
+		}
+	}
+	return ""
 }
 
 // changedUnannounced names what may have changed without an announcement, ""
 // for nothing.
 func (p *policy) changedUnannounced() string {
 	foreign, err := p.foreign.Foreign()
-	if err != nil || !slices.Equal(foreign, p.opts.Foreign) || !maps.Equal(p.foreign.Tracked, p.opts.Tracked) {
+	if err != nil || !slices.Equal(foreign, p.known) || !maps.Equal(p.foreign.Tracked, p.tracked) {
 		return "functions at Netfilter's hooks changed"
 	}
 	if stale, err := p.Stale(); stale || err != nil {
@@ -88,7 +119,7 @@ func (p *policy) Discardable(f rules.Flow) bool {
 	if d.version != p.version {
 		d.version = p.version
 		p.during(func() {
-			d.rules, d.err = rules.Read(rules.Options{ExactCounters: p.opts.ExactCounters, Foreign: p.opts.Foreign, Drops: true})
+			d.rules, d.err = p.ReadDrops()
 		})
 		if d.err != nil {
 			p.log.Info("dropped packets stay regular", "error", d.err)

@@ -60,6 +60,10 @@ func (v view) status() (api.Status, error) {
 		Kernel:     kernel(),
 		Mode:       v.dp.Mode(),
 		Generation: v.dp.Settings().Generation,
+		Rules: api.Rules{
+			Generation: v.policy.Generation(), Read: v.policy.read, Retired: v.composer.Retired(),
+			Unknown: v.heartbeat.rulesUnknown().Seconds(),
+		},
 		Hooks:      []api.Hook{},
 		Containers: []api.Container{},
 		Reasons:    make(map[string]uint64),

@@ -42,8 +42,8 @@ type attachments struct {
 	ends    *tcpEnds // reads TCP sockets; loaded on first use
 	loads   attempt  // attempts to load it
 	waiting map[tcpEnd]*attachment
-	// crossings that wait or are under way.
-	crossings map[*crossing]bool
+	queue   []*crossing // not begun
+	running map[*crossing]bool
 }
 
 // attach identifies a TCP socket of the process and registers it until its other end
@@ -129,7 +129,8 @@ func (b *Broker) meet(a *attachment) error {
 	server.side = 1
 	c := &crossing{b: b, ends: [2]*attachment{client, server}}
 	client.crossing, server.crossing = c, c
-	c.await()
+	at.queue = append(at.queue, c)
+	b.admit()
 	return nil
 }
 
@@ -251,7 +252,7 @@ func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 			return b.program, true
 		}
 	}
-	for c := range b.attach.crossings {
+	for c := range b.attach.running {
 		if c.ends[0].cookie == cookie || c.ends[1].cookie == cookie {
 			c.fail(errDetached)
 			return b.program, true
@@ -272,10 +273,8 @@ var (
 func (b *Broker) detachAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for c := range b.attach.crossings {
-		if c.admitted { // else it has no tokens yet
-			c.fail(errRulesChanged)
-		}
+	for c := range b.attach.running {
+		c.fail(errRulesChanged)
 	}
 	for c := range b.connections {
 		if c.attached {

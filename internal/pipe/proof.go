@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"crypto/rand"
-	"crypto/subtle"
 	"fmt"
 	"sync"
 	"time"
@@ -16,9 +15,6 @@ import (
 // chosen cross its own TCP connection from the client's socket to the server's, and other
 // ones in the other direction.
 //
-// Under "scon run" the processes send and receive the tokens themselves (crossing.go).
-// Elsewhere the broker does:
-//
 //  1. The client's process passes a connected TCP socket to the broker (find).
 //  2. The broker sends a token by it. It also accepts connections at the sockets that
 //     servers have passed (name.go). An accepted connection is a stranger until a token
@@ -30,48 +26,6 @@ import (
 
 // token is a nonce that crosses a connection.
 type token [16]byte
-
-// exchange has the tokens of a proof: the client's socket sends the first one, the server's the
-// second one. Both must arrive before the deadline.
-type exchange struct {
-	tokens   [2]token
-	deadline time.Time
-}
-
-func newExchange(deadline time.Time) exchange {
-	return exchange{[2]token{newToken(), newToken()}, deadline}
-}
-
-// matches reports whether a side's token has arrived.
-func (x *exchange) matches(side int, got []byte) bool {
-	return subtle.ConstantTimeCompare(got, x.tokens[side][:]) == 1
-}
-
-// cross sends a side's token by one socket and receives it at the other one.
-func (x *exchange) cross(side int, from, to *tcpSocket) error {
-	if err := x.send(side, from); err != nil {
-		return err
-	}
-	return x.expect(side, to)
-}
-
-func (x *exchange) send(side int, from *tcpSocket) error {
-	if err := from.send(x.tokens[side], x.deadline); err != nil {
-		return fmt.Errorf("send a token: %w", err)
-	}
-	return nil
-}
-
-func (x *exchange) expect(side int, to *tcpSocket) error {
-	got, err := to.receive(x.deadline)
-	if err != nil {
-		return fmt.Errorf("receive a token: %w", err)
-	}
-	if !x.matches(side, got[:]) {
-		return errOtherBytes
-	}
-	return nil
-}
 
 // proofPatience bounds the time of both tokens. TCP retransmits lost packets several times
 // within it. Rules that drop packets show as this timeout.
@@ -93,9 +47,9 @@ type proofs struct {
 
 // proof is in progress. name and tcp are set when its first token arrives.
 type proof struct {
-	exchange
-	name *name      // where the token arrived
-	tcp  *tcpSocket // the accepted socket there
+	answer token
+	name   *name      // where the token arrived
+	tcp    *tcpSocket // the accepted socket there
 }
 
 func (p *proofs) init() {
@@ -111,16 +65,17 @@ func newToken() (v token) {
 // find proves a client's TCP connection. It returns the name and the server's socket at
 // its other end.
 func (p *proofs) find(client *tcpSocket) (*name, *tcpSocket, error) {
-	q := &proof{exchange: newExchange(time.Now().Add(proofPatience))}
+	deadline := time.Now().Add(proofPatience)
+	first, q := newToken(), &proof{answer: newToken()}
 	p.mu.Lock()
-	p.pending[q.tokens[0]] = q
+	p.pending[first] = q
 	p.mu.Unlock()
-	err := q.send(0, client)
+	err := client.send(first, deadline)
 	if err == nil {
-		err = q.expect(1, client)
+		err = client.expect(q.answer, deadline)
 	}
 	p.mu.Lock()
-	delete(p.pending, q.tokens[0])
+	delete(p.pending, first)
 	p.mu.Unlock()
 	if err == nil {
 		return q.name, q.tcp, nil
@@ -139,7 +94,7 @@ func (p *proofs) identify(n *name, tcp *tcpSocket) {
 	}
 	v, err := tcp.receive(deadline)
 	if q := p.recognize(n, tcp, v); err == nil && q != nil {
-		_ = q.send(1, tcp) // on failure the client times out
+		_ = tcp.send(q.answer, deadline) // on failure the client times out
 		return
 	}
 	tcp.close()
@@ -216,13 +171,32 @@ func (p *proofs) dropStrangers(n *name) {
 	delete(p.strangers, n)
 }
 
+// expect receives a token, which must be want.
+func (t *tcpSocket) expect(want token, deadline time.Time) error {
+	got, err := t.receive(deadline)
+	if err != nil {
+		return fmt.Errorf("receive a token: %w", err)
+	}
+	if got != want {
+		return errOtherBytes
+	}
+	return nil
+}
+
 var errOtherBytes = fmt.Errorf("received other bytes than were sent: %w", unix.EPROTO)
 
 // prove sends new tokens over a connection's TCP in both directions.
 func (c *connection) prove(deadline time.Time) error {
-	x := newExchange(deadline)
-	if err := x.cross(0, c.tcp[0], c.tcp[1]); err != nil {
+	client, server := c.tcp[0], c.tcp[1]
+	request, response := newToken(), newToken()
+	if err := client.send(request, deadline); err != nil {
+		return fmt.Errorf("send a token: %w", err)
+	}
+	if err := server.expect(request, deadline); err != nil {
 		return err
 	}
-	return x.cross(1, c.tcp[1], c.tcp[0])
+	if err := server.send(response, deadline); err != nil {
+		return fmt.Errorf("send a token: %w", err)
+	}
+	return client.expect(response, deadline)
 }

@@ -221,10 +221,9 @@ void case_sigpipe(void)
 
 static pthread_t waiter;
 
-/* The process's first thread waits. */
 static void *interrupt(void *fd)
 {
-	await_asleep(getpid());
+	pause_ms(30);
 	pthread_kill(waiter, SIGUSR1);
 	pause_ms(30);
 	write((intptr_t)fd, "x", 1);

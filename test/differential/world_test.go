@@ -349,18 +349,23 @@ func (w *world) collect() (got []captured, err error) {
 	return got, nil
 }
 
-// generation returns the generation of the daemon's decisions.
-func (w *world) generation() (uint32, error) {
+// generation returns the generation of the daemon's decisions, and of the rules that
+// it knows.
+func (w *world) generation() (g generation, err error) {
 	s, err := w.bed.Daemon.Status()
-	return s.Generation, err
+	return generation{s.Generation, s.Rules.Generation}, err
 }
+
+// generation is that of decisions and of nftables' rules: not every change of rules
+// makes all decisions stale.
+type generation struct{ decisions, rules uint32 }
 
 // noticing is the timeout for the daemon to process a change.
 const noticing = time.Second
 
 // settle waits until the daemon has processed a change: until the generation differs
 // from before. Some changes have no effect.
-func (w *world) settle(before uint32) error {
+func (w *world) settle(before generation) error {
 	for deadline := time.Now().Add(noticing); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		now, err := w.generation()
 		if err != nil || now != before {
@@ -376,7 +381,7 @@ func (w *world) calm() error {
 	last, err := w.generation()
 	for deadline := time.Now().Add(scontest.Patience); err == nil; {
 		time.Sleep(2 * time.Millisecond)
-		now, quiet := uint32(0), false
+		now, quiet := generation{}, false
 		if now, err = w.generation(); err != nil {
 			break
 		}

@@ -36,9 +36,10 @@ type Ports interface {
 
 // Rules are the kernel's rules, as last read.
 type Rules interface {
-	// PerPacket lists the rules that judge single packets.
-	PerPacket() []rules.Rule
-	// Touches finds such a rule that a connection may reach.
+	// Judges reports whether any rule may judge single packets.
+	Judges() bool
+	// Touches finds a rule that judges single packets and that a connection may
+	// reach.
 	Touches(rules.Conn) (rules.Rule, bool)
 	// Untracked reports whether conntrack certainly sees no packet of a connection.
 	Untracked(rules.Conn) bool
@@ -74,6 +75,7 @@ type Composer struct {
 	recheck  recheck
 	composed uint64
 	refused  map[Refusal]uint64
+	retired  uint64 // by changes of rules that concerned them
 }
 
 // New returns a Composer that has composed nothing yet.

@@ -88,19 +88,12 @@ func (c *Composer) ask(s subject, conn conntrack.Conn) (asked rules.Conn, ok boo
 
 func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name, Index: p.Index} }
 
-// RulesChanged applies rules that were just read: discards are decided again, and
-// Conentries that a rule may touch which judges single packets are removed.
-func (c *Composer) RulesChanged(now time.Time) {
-	c.RetireDiscards(now)
-	c.RetireTouched(now)
-}
-
 // RetireTouched removes the Conentries that a rule may touch which judges single
 // packets, and those that conntrack may see now. It is called when the rules, or the
 // devices that they may name, have changed.
 func (c *Composer) RetireTouched(now time.Time) {
-	c.retireTracked(now)
-	if len(c.rules.PerPacket()) == 0 {
+	c.RetireTracked(now)
+	if !c.rules.Judges() {
 		return
 	}
 	c.table.All(func(e *contable.Conentry) {

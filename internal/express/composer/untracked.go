@@ -49,9 +49,9 @@ func (c *Composer) composeUntracked(p *discover.Port, tuple conntrack.Tuple, now
 	return tableRefusal(err)
 }
 
-// retireTracked removes the Conentries of connections with the outside that conntrack
-// may see now.
-func (c *Composer) retireTracked(now time.Time) {
+// RetireTracked removes the Conentries of connections with the outside that conntrack
+// may see now. It is called after every change of the rules.
+func (c *Composer) RetireTracked(now time.Time) {
 	for _, e := range c.recheck.waiting {
 		if e.Untracked && e.Peer == 0 && !c.unseen(subjectOf(e), e.Conn) {
 			c.table.Retire(e, now)

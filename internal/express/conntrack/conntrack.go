@@ -29,6 +29,7 @@ const (
 
 // Bits of Conn.Status (enum ip_conntrack_status).
 const (
+	statusSeenReply = 1 << 1
 	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3
 	statusSeqAdjust = 1 << 6
@@ -77,6 +78,9 @@ func (c Conn) Unacknowledged() bool {
 // Assured reports whether packets were seen in both directions, so that the entry is
 // kept when the table is full.
 func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
+
+// Replied reports whether a packet of the reply direction was seen.
+func (c Conn) Replied() bool { return c.Status&statusSeenReply != 0 }
 
 // Confirmed reports whether the first packet passed every chain.
 func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
@@ -166,17 +170,6 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	if u.Acknowledged {
 		forget |= tcpUnacknowledged
 	}
-	return c.updateTCP(conn, u, tcpBeLiberal, tcpBeLiberal|forget)
-}
-
-// JudgeTCP makes conntrack judge the sequence numbers of a TCP connection again. The
-// error wraps ErrNotFound if the connection is gone.
-func (c *Client) JudgeTCP(conn Conn) error {
-	return c.updateTCP(conn, TCPUpdate{}, 0, tcpBeLiberal)
-}
-
-// updateTCP sets flags in both directions, of those in touch.
-func (c *Client) updateTCP(conn Conn, u TCPUpdate, flags, touch byte) error {
 	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
 		if conn.Zone != 0 {
 			ae.Uint16(attrZone, conn.Zone)
@@ -189,9 +182,10 @@ func (c *Client) updateTCP(conn Conn, u TCPUpdate, flags, touch byte) error {
 				if u.State != 0 {
 					ae.Uint8(attrTCPState, u.State)
 				}
-				both := []byte{flags, touch} // struct nf_ct_tcp_flags
-				ae.Bytes(attrTCPFlagsOriginal, both)
-				ae.Bytes(attrTCPFlagsReply, both)
+				// struct nf_ct_tcp_flags: the bits to set, the bits to touch
+				flags := []byte{tcpBeLiberal, tcpBeLiberal | forget}
+				ae.Bytes(attrTCPFlagsOriginal, flags)
+				ae.Bytes(attrTCPFlagsReply, flags)
 				return nil
 			})
 			return nil
@@ -263,7 +257,7 @@ func (a *asker) do(msg uint16, flags uint16, family byte, attrs []byte, reply fu
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.sock.Request(nlmsg.Request{
-		Type:  msg,
+		Type:  unix.NFNL_SUBSYS_CTNETLINK<<8 | msg,
 		Flags: flags,
 		Data:  append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
 	}, reply)

@@ -8,7 +8,7 @@ import (
 var (
 	buildInfo  = metrics.Gauge("scon_build_info", "Always 1. The daemon's version, the kernel's release, and how devices are hooked.", "kernel", "mode", "version")
 	state      = metrics.Gauge("scon_state", "1 for the daemon's state, 0 for the others.", "state")
-	generation = metrics.Gauge("scon_generation", "Generation of the decisions: grows with every change of rules, routes, links, neighbours.")
+	generation = metrics.Gauge("scon_generation", "Generation of the decisions: grows with every change of routes, links, neighbours, and of rules that concern many connections.")
 	hooks      = metrics.Gauge("scon_hooks", "Programs attached to devices.", "hook")
 	skipped    = metrics.Gauge("scon_skipped_devices", "Devices that are not hooked.")
 
@@ -29,7 +29,10 @@ var (
 	containerBytes   = metrics.Counter("scon_container_express_bytes_total", "Bytes of a container's express packets, from the IP header on.", "container", "device", "direction")
 	containerRegular = metrics.Counter("scon_container_regular_packets_total", "Packets that a container sent or received on the regular path.", "container", "device", "reason")
 
-	changes    = metrics.Counter("scon_changes_total", "Changes that made decisions stale since the daemon's start.", "kind")
+	changes    = metrics.Counter("scon_changes_total", "Changes since the daemon's start that may make decisions stale.", "kind")
+	rulesRead  = metrics.Counter("scon_rules_read_total", "Times that all rules were read since the daemon's start; otherwise their changes are followed.")
+	concerned  = metrics.Counter("scon_rules_retired_total", "Conentries that changes of rules concerned, since the daemon's start.")
+	unknown    = metrics.Counter("scon_rules_unknown_seconds_total", "Time since the daemon's start in which rules had changed that it did not know yet: everything was regular.")
 	lost       = metrics.Counter("scon_messages_lost_total", "Times that netlink messages were lost since the daemon's start; the whole state is read again then.", "source")
 	heartbeats = metrics.Counter("scon_heartbeats_total", "Signs of life to the programs since the daemon's start.")
 )
@@ -54,6 +57,9 @@ func (p page) daemon(s Snapshot) {
 	p.Put(composed, float64(s.Composed))
 	p.Each(refused, s.Refused)
 	p.Each(changes, s.Changes)
+	p.Put(rulesRead, float64(s.Status.Rules.Read))
+	p.Put(concerned, float64(s.Status.Rules.Retired))
+	p.Put(unknown, s.Status.Rules.Unknown)
 	p.Each(lost, s.Lost)
 	p.Put(heartbeats, float64(s.Heartbeats))
 }

@@ -17,7 +17,7 @@ import (
 // snapshot has something of everything.
 var snapshot = metrics.Snapshot{
 	Status: api.Status{
-		State: api.StatePaused, Kernel: "6.1.0-test", Mode: "tcx", Generation: 7, Version: "v1",
+		State: api.StatePaused, Kernel: "6.1.0-test", Mode: "tcx", Rules: api.Rules{Generation: 9, Read: 2, Retired: 5, Unknown: 1.5}, Generation: 7, Version: "v1",
 		Hooks: []api.Hook{{Hook: "to_wire"}, {Hook: "from_container"}, {Hook: "from_container"}},
 		Containers: []api.Container{{
 			Name: "web \"1\"\n", Dev: "veth1", Entries: 2, Paused: true, ExpressPackets: 8,
@@ -66,6 +66,9 @@ func TestWrite(t *testing.T) {
 		`scon_container_express_bytes_total{container="db",device="veth2",direction="sent"}`:       0,
 		`scon_container_express_bytes_total{container="db",device="veth2",direction="received"}`:   0,
 
+		`scon_rules_read_total`:                        2,
+		`scon_rules_retired_total`:                     5,
+		`scon_rules_unknown_seconds_total`:             1.5,
 		`scon_changes_total{kind="ruleset"}`:           3,
 		`scon_messages_lost_total{source="conntrack"}`: 1,
 		`scon_heartbeats_total`:                        11,
