@@ -32,6 +32,7 @@
 
 #define LEAST_ROOM (64 << 10) /* of a receive */
 #define TICK_BYTES (32 << 10) /* between readings of the clock */
+#define WINDOW_NS INT64_C(100000000) /* in which the least throughput is looked for */
 #define MARGIN_NS INT64_C(20000000) /* that a sender continues after the period */
 #define MOST_TURNS (1 << 21)
 #define EVENTS 64
@@ -72,7 +73,25 @@ struct meter {
 	uint64_t bytes, checked; /* so far; at the last reading of the clock */
 	int readings;
 	struct reading begin, end;
+	/* The worst WINDOW_NS from the beginning on; without one, the period. */
+	int64_t window_at; /* when the window began, 0 before the first byte */
+	uint64_t window_bytes; /* received before it */
+	double least; /* bytes per second */
 };
+
+/* look ends a window that is over. The first one, in which TCP begins, does not count. */
+static void look(struct meter *m, int64_t now)
+{
+	double rate;
+
+	if (now - m->window_at < WINDOW_NS)
+		return;
+	rate = (m->bytes - m->window_bytes) * 1e9 / (now - m->window_at);
+	if (m->window_at && m->window_bytes && (!m->least || rate < m->least))
+		m->least = rate;
+	m->window_at = now;
+	m->window_bytes = m->bytes;
+}
 
 static void tick(struct meter *m, size_t bytes)
 {
@@ -83,6 +102,7 @@ static void tick(struct meter *m, size_t bytes)
 		return;
 	m->checked = m->bytes;
 	r.at = transport_now_ns();
+	look(m, r.at);
 	if (r.at < (m->readings ? m->period.until : m->period.from))
 		return;
 	r.bytes = m->bytes;
@@ -94,13 +114,14 @@ static void tick(struct meter *m, size_t bytes)
 static void report(const struct meter *m)
 {
 	double seconds = (m->end.at - m->begin.at) / 1e9;
+	double least = m->least ? m->least : (m->end.bytes - m->begin.bytes) / seconds;
 
 	errno = 0;
 	if (m->readings < 2)
 		die("too little was exchanged to measure anything");
-	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.9f}\n",
+	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.9f, \"least\": %.0f}\n",
 	       (unsigned long long)(m->end.bytes - m->begin.bytes), seconds,
-	       m->end.cpu_s - m->begin.cpu_s);
+	       m->end.cpu_s - m->begin.cpu_s, least);
 }
 
 /*

@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
-	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/liberal"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/service"
@@ -26,101 +26,159 @@ import (
 )
 
 func (t *tool) newDownCommand() *cobra.Command {
-	var stateDir, namespace, mode string
+	var o downOptions
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop all services and remove everything they own, also after a crash",
 		Long: `Stop all services and remove everything they own, also after a crash.
 
 TCP connections that went express stay in conntrack, which accepts every sequence
-number of them until they end ("liberal"). down lists them. --conntrack delete
-removes them from conntrack: a connection whose addresses are translated may break,
-others are picked up with their next packet if the rules allow it, and are then
-liberal because the kernel has not seen them begin.`,
+number of them until they end ("liberal"). down lists them. --conntrack decides what
+becomes of them:
+
+  keep     they stay liberal
+  restore  conntrack judges sequence numbers again, by windows that it takes from the
+           next packets; this takes up to 10 seconds. A connection without packets, or
+           whose entry cannot be created again, stays liberal: the reason is listed
+  delete   conntrack forgets them: a connection whose addresses are translated may
+           break, others are picked up with their next packet if the rules allow it,
+           and are then liberal because the kernel has not seen them begin`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			// Another socket belongs to another daemon, whose state directory is the
 			// socket's.
 			if t.socket != "" && !cmd.Flags().Changed("state-dir") {
-				stateDir = filepath.Dir(t.socket)
+				o.dir = filepath.Dir(t.socket)
 			}
-			dir, err := filepath.Abs(stateDir)
-			if err != nil {
-				return fmt.Errorf("find %s: %w", stateDir, err)
+			if o.dir, err = filepath.Abs(o.dir); err != nil {
+				return fmt.Errorf("find %s: %w", o.dir, err)
 			}
-			if mode != conntrackKeep && mode != conntrackDelete {
-				return cli.Usagef(cmd, "--conntrack is %q: want %s or %s", mode, conntrackKeep, conntrackDelete)
+			if !slices.Contains(liberalModes, o.mode) {
+				return cli.Usagef(cmd, "--conntrack is %q: want keep, restore or delete", o.mode)
 			}
-			return t.down(dir, namespace, mode)
+			return t.down(o)
 		},
 	}
-	cmd.Flags().StringVar(&mode, "conntrack", conntrackKeep, "what becomes of connections that are liberal in conntrack: `keep or delete`")
-	addStateDirFlag(cmd, &stateDir)
-	cli.AddNetnsFlag(cmd, &namespace, "clean up in that network namespace, a `name` of ip-netns or a path (default: the service's)")
+	cmd.Flags().StringVar(&o.mode, "conntrack", liberal.Keep, "what becomes of connections that are liberal in conntrack: `keep, restore or delete`")
+	_ = cmd.RegisterFlagCompletionFunc("conntrack", cobra.FixedCompletions(liberalModes, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag
+	addStateDirFlag(cmd, &o.dir)
+	cli.AddNetnsFlag(cmd, &o.netns, "clean up in that network namespace, a `name` of ip-netns or a path (default: the service's)")
+	cli.AddJSONFlag(cmd, &o.json)
 	return cmd
 }
 
-// What --conntrack takes.
-const (
-	conntrackKeep   = "keep"
-	conntrackDelete = "delete"
-)
+// liberalModes are the values of --conntrack.
+var liberalModes = []string{liberal.Keep, liberal.Restore, liberal.Delete}
 
-func (t *tool) down(dir, namespace, mode string) error {
+// downOptions are what down's flags say.
+type downOptions struct {
+	dir, netns string
+	mode       string // liberal.Keep, ...
+	json       bool
+}
+
+func (t *tool) down(o downOptions) error {
 	if err := doctor.Require(); err != nil {
 		return err
 	}
-	var stopped []string
+	done := api.Down{Conntrack: o.mode, Stopped: []api.Stopped{}, Connections: []api.Ended{}}
+	var names []string
 	var errs []error
-	var conns []conntrack.Tuple
 	for _, u := range slices.Backward(t.units) { // express last: it owns the state directory
-		pid, liberal, err := t.downOne(u, dir, namespace, mode == conntrackDelete)
+		pid, conns, err := t.downOne(u, o)
 		errs = append(errs, err) // the other services are stopped all the same
-		conns = append(conns, liberal...)
+		for _, c := range conns {
+			done.Connections = append(done.Connections, api.Ended{
+				Proto: "tcp", Outcome: c.Outcome, Reason: c.Reason,
+				Orig: api.Tuple{Src: c.Src.Addr().String(), Sport: c.Src.Port(), Dst: c.Dst.Addr().String(), Dport: c.Dst.Port()},
+			})
+		}
 		if pid != 0 {
-			stopped = append(stopped, fmt.Sprintf("the %s (pid %d)", u.name, pid))
+			done.Stopped = append(done.Stopped, api.Stopped{Name: u.id(), PID: pid})
+			names = append(names, fmt.Sprintf("the %s (pid %d)", u.name, pid))
 		}
 	}
-	slices.Reverse(stopped)
-	if err := errors.Join(errs...); err != nil {
-		if len(stopped) > 0 {
-			fmt.Fprintf(t.stderr, "scon: stopped %s\n", strings.Join(stopped, ", "))
-		}
+	slices.Reverse(names)
+	slices.Reverse(done.Stopped)
+	err := errors.Join(errs...)
+	if err != nil && len(names) > 0 {
+		fmt.Fprintf(t.stderr, "scon: stopped %s\n", strings.Join(names, ", "))
+	}
+	if mounted := filepath.Dir(pipe.Socket(o.dir)); exists(mounted) {
+		done.Left = mounted
+	}
+	switch {
+	case o.json:
+		err = errors.Join(err, t.printJSON(done))
+	case err == nil:
+		_, err = fmt.Fprint(t.stdout, describeStopped(names, done.Left), describeEnded(done.Connections))
+	}
+	if err != nil {
 		return err
 	}
-	word := "No daemon was running"
-	if last := len(stopped) - 1; last == 0 {
-		word = "Stopped " + stopped[0]
-	} else if last > 0 {
-		word = "Stopped " + strings.Join(stopped[:last], ", ") + " and " + stopped[last]
+	if n := count(done.Connections, liberal.Lost); n > 0 {
+		return fmt.Errorf("conntrack has lost %d connections that were to be restored", n)
 	}
-	left := ""
-	if mounted := filepath.Dir(pipe.Socket(dir)); exists(mounted) {
-		left = fmt.Sprintf(" but %s, which containers may have mounted; delete it when none has", mounted)
-	}
-	_, err := fmt.Fprintf(t.stdout, "%s; nothing of SCON is left%s.\n%s", word, left, describeLiberal(conns, mode))
-	return err
+	return nil
 }
 
-// listedLiberal is how many connections down names.
-const listedLiberal = 5
+// describeStopped says which services have been stopped and what is left of them.
+func describeStopped(names []string, left string) string {
+	word := "No daemon was running"
+	if last := len(names) - 1; last == 0 {
+		word = "Stopped " + names[0]
+	} else if last > 0 {
+		word = "Stopped " + strings.Join(names[:last], ", ") + " and " + names[last]
+	}
+	if left != "" {
+		left = fmt.Sprintf(" but %s, which containers may have mounted; delete it when none has", left)
+	}
+	return fmt.Sprintf("%s; nothing of SCON is left%s.\n", word, left)
+}
 
-// describeLiberal says what became of connections that were liberal in conntrack.
-func describeLiberal(conns []conntrack.Tuple, mode string) string {
-	if len(conns) == 0 {
-		return ""
-	}
-	text := fmt.Sprintf("Connections that stay liberal in conntrack until they end: %d\n", len(conns))
-	if mode == conntrackDelete {
-		text = fmt.Sprintf("Liberal connections deleted from conntrack: %d\n", len(conns))
-	}
-	for _, c := range conns[:min(len(conns), listedLiberal)] {
-		text += fmt.Sprintf("  %v\n", c)
-	}
-	if more := len(conns) - listedLiberal; more > 0 {
-		text += fmt.Sprintf("  and %d more\n", more)
+// listedEnded is how many connections of each outcome down names.
+const listedEnded = 5
+
+// describeEnded says what became of connections that were liberal in conntrack.
+func describeEnded(conns []api.Ended) (text string) {
+	for _, group := range []struct{ outcome, head string }{
+		{liberal.Restored, "Connections that conntrack judges again"},
+		{liberal.Deleted, "Liberal connections deleted from conntrack"},
+		{liberal.Kept, "Connections that stay liberal in conntrack until they end"},
+		{liberal.Lost, "Connections that conntrack has lost"},
+	} {
+		n := count(conns, group.outcome)
+		if n == 0 {
+			continue
+		}
+		text += fmt.Sprintf("%s: %d\n", group.head, n)
+		left := n
+		for _, c := range conns {
+			if c.Outcome != group.outcome || n-left == listedEnded {
+				continue
+			}
+			left--
+			text += fmt.Sprintf("  %s %v", c.Proto, c.Orig)
+			if c.Reason != "" {
+				text += ": " + c.Reason
+			}
+			text += "\n"
+		}
+		if left > 0 {
+			text += fmt.Sprintf("  and %d more\n", left)
+		}
 	}
 	return text
+}
+
+// count returns how many connections have an outcome.
+func count(conns []api.Ended, outcome string) (n int) {
+	for _, c := range conns {
+		if c.Outcome == outcome {
+			n++
+		}
+	}
+	return n
 }
 
 func exists(path string) bool {
@@ -129,17 +187,17 @@ func exists(path string) bool {
 }
 
 // downOne stops a service and removes everything that it owns. It returns the
-// service's process ID, 0 if the service did not run, and the connections that were
-// left liberal in conntrack, or were removed from it.
-func (t *tool) downOne(u unit, dir, namespace string, remove bool) (pid int, conns []conntrack.Tuple, err error) {
-	s, err := t.readState(u.Dir(dir))
+// service's process ID, 0 if the service did not run, and what became of the connections
+// that it left liberal in conntrack.
+func (t *tool) downOne(u unit, down downOptions) (pid int, conns []liberal.Conn, err error) {
+	s, err := t.readState(u.Dir(down.dir))
 	if err != nil {
 		return 0, nil, err
 	}
 	o := service.Options{
-		StateDir: dir,
-		Socket:   cmp.Or(s.Socket, u.Socket(dir)),
-		Netns:    cmp.Or(namespace, s.Netns),
+		StateDir: down.dir,
+		Socket:   cmp.Or(s.Socket, u.Socket(down.dir)),
+		Netns:    cmp.Or(down.netns, s.Netns),
 		Version:  version(),
 	}
 	if u.Service == state.Express {
@@ -154,8 +212,14 @@ func (t *tool) downOne(u unit, dir, namespace string, remove bool) (pid int, con
 	if err := t.removeAll(u, o, s.PID); err != nil || u.liberal == nil {
 		return pid, nil, err
 	}
+	var done, total int
+	pace := cli.NewPace(t.stderr, "connections in conntrack", func() (int, int) { return done, total })
+	defer pace.End()
 	err = within(o.Netns, func() (err error) {
-		conns, err = u.liberal(remove)
+		conns, err = u.liberal(down.mode, func(d, n int) {
+			done, total = d, n
+			pace.Stuck(time.Now())
+		})
 		return err
 	})
 	if errors.Is(err, netns.ErrNotExist) {

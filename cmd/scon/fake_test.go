@@ -15,6 +15,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/liberal"
 	"github.com/scon-project/scon/internal/host/netns"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/service"
@@ -97,18 +98,29 @@ func fakeClean(u unit, o service.Options) error {
 	return os.WriteFile(filepath.Join(os.Getenv("WORK"), "cleaned"), []byte(text), 0o600)
 }
 
-// fakeLiberal has as many connections as SCON_TEST_LIBERAL says.
-func fakeLiberal(remove bool) (conns []conntrack.Tuple, err error) {
+// fakeLiberal has as many connections as SCON_TEST_LIBERAL says. It restores every
+// second one.
+func fakeLiberal(mode string, progress func(done, total int)) (conns []liberal.Conn, err error) {
 	if os.Getenv("SCON_TEST_LIBERAL") == "" {
 		return nil, nil
 	}
 	n, err := strconv.Atoi(os.Getenv("SCON_TEST_LIBERAL"))
 	for i := range n {
-		conns = append(conns, conntrack.Tuple{
+		progress(i, n)
+		c := liberal.Conn{Outcome: liberal.Kept, Tuple: conntrack.Tuple{
 			Proto: unix.IPPROTO_TCP,
 			Src:   netip.AddrPortFrom(netip.MustParseAddr("172.17.0.2"), uint16(4000+i)),
 			Dst:   netip.MustParseAddrPort("10.0.0.1:80"),
-		})
+		}}
+		switch {
+		case mode == liberal.Delete:
+			c.Outcome = liberal.Deleted
+		case mode == liberal.Restore && i%2 == 0:
+			c.Outcome = liberal.Restored
+		case mode == liberal.Restore:
+			c.Reason = "it has labels"
+		}
+		conns = append(conns, c)
 	}
 	return conns, err
 }

@@ -73,9 +73,9 @@ func (t *tool) services() []serviceStatus {
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	for i, u := range t.units {
-		s := serviceStatus{Name: string(u.Service), Socket: u.Socket(dir)}
+		s := serviceStatus{Name: u.id(), Socket: u.Socket(dir)}
 		if u.Service == state.Express {
-			s.Name, s.Socket = "express", t.socketOf(u.Service)
+			s.Socket = t.socketOf(u.Service)
 		}
 		asked.Go(func() {
 			p, err := u.process(s.Socket)

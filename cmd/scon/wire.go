@@ -8,7 +8,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/express"
-	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/liberal"
 	"github.com/scon-project/scon/internal/pipe"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/pipe/copier"
@@ -32,9 +32,9 @@ type unit struct {
 	run func(ctx context.Context, o service.Options) error
 	// clean removes everything that the service left behind when it died.
 	clean func(o service.Options) error
-	// liberal lists the connections that stay liberal in conntrack after the
-	// service's end, and removes them if told to. nil: the service makes none so.
-	liberal func(remove bool) ([]conntrack.Tuple, error)
+	// liberal deals with the connections that are liberal in conntrack after the
+	// service's end, as liberal.End does. nil: the service makes none so.
+	liberal func(mode string, progress func(done, total int)) ([]liberal.Conn, error)
 }
 
 // units returns the services in start order.
@@ -44,7 +44,7 @@ func units() []unit {
 			Service: state.Express, name: "daemon", command: []string{"daemon"},
 			enabled: func(config.Config) bool { return true }, settings: config.Config.OfExpress,
 			require: doctor.Require, dial: func(socket string) *api.Service { return api.Dial(socket).Service },
-			run: express.Run, clean: express.Clean, liberal: express.Liberal,
+			run: express.Run, clean: express.Clean, liberal: liberal.End,
 		},
 		{
 			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},
@@ -72,6 +72,14 @@ func (t *tool) unit(s state.Service) unit {
 		}
 	}
 	panic("no service " + s)
+}
+
+// id is the service's name in JSON.
+func (u unit) id() string {
+	if u.Service == state.Express {
+		return "express"
+	}
+	return string(u.Service)
 }
 
 // process returns a service's process, zero if none answers.

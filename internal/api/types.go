@@ -205,3 +205,25 @@ type Doctor struct {
 	Capabilities []Capability `json:"capabilities"`
 	Findings     []Finding    `json:"findings"`
 }
+
+// Down is what `scon down --json` prints.
+type Down struct {
+	Stopped     []Stopped `json:"stopped"`
+	Left        string    `json:"left,omitempty"` // a directory that containers may have mounted
+	Conntrack   string    `json:"conntrack"`      // "keep", "restore" or "delete"
+	Connections []Ended   `json:"connections"`    // those that were liberal in conntrack
+}
+
+// Stopped is a service that ran.
+type Stopped struct {
+	Name string `json:"name"`
+	PID  int    `json:"pid"`
+}
+
+// Ended is a connection that was liberal in conntrack.
+type Ended struct {
+	Proto   string `json:"proto"`
+	Orig    Tuple  `json:"orig"`
+	Outcome string `json:"outcome"`          // "kept", "restored", "deleted" or "lost"
+	Reason  string `json:"reason,omitempty"` // why it was not restored
+}

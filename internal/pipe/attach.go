@@ -42,8 +42,8 @@ type attachments struct {
 	ends    *tcpEnds // reads TCP sockets; loaded on first use
 	loads   attempt  // attempts to load it
 	waiting map[tcpEnd]*attachment
-	queue   []*crossing // not begun
-	running map[*crossing]bool
+	// crossings that wait or are under way.
+	crossings map[*crossing]bool
 }
 
 // attach identifies a TCP socket of the process and registers it until its other end
@@ -129,8 +129,7 @@ func (b *Broker) meet(a *attachment) error {
 	server.side = 1
 	c := &crossing{b: b, ends: [2]*attachment{client, server}}
 	client.crossing, server.crossing = c, c
-	at.queue = append(at.queue, c)
-	b.admit()
+	c.await()
 	return nil
 }
 
@@ -252,7 +251,7 @@ func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 			return b.program, true
 		}
 	}
-	for c := range b.attach.running {
+	for c := range b.attach.crossings {
 		if c.ends[0].cookie == cookie || c.ends[1].cookie == cookie {
 			c.fail(errDetached)
 			return b.program, true
@@ -273,8 +272,10 @@ var (
 func (b *Broker) detachAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for c := range b.attach.running {
-		c.fail(errRulesChanged)
+	for c := range b.attach.crossings {
+		if c.admitted { // else it has no tokens yet
+			c.fail(errRulesChanged)
+		}
 	}
 	for c := range b.connections {
 		if c.attached {

@@ -1,7 +1,7 @@
 package pipe
 
 import (
-	"crypto/subtle"
+	"bytes"
 	"fmt"
 	"net/netip"
 	"time"
@@ -11,13 +11,14 @@ import (
 
 	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // A crossing is the proof of a connection under "scon run": bytes that the broker has
 // just chosen cross its own TCP, from either end to the other one.
 //
-//  1. Both ends have come (attach.go). Not many crossings are under way at a time; the
-//     others wait, and their bytes go by TCP meanwhile.
+//  1. Both ends have come (attach.go). Not many crossings are under way at a time, and
+//     containers take turns; the others wait, and their bytes go by TCP meanwhile.
 //  2. Each end gets the mark of both tokens and the nonce of its own, and looks for the
 //     other end's token from then on (attached).
 //  3. An end says at which position of what it sends its token will be. The other end
@@ -33,37 +34,43 @@ type crossing struct {
 	b         *Broker
 	ends      [2]*attachment // the client's, the server's
 	mark      token
-	nonces    [2]token       // of the token that each end sends
+	exchange  exchange       // nonces; once it has begun
 	notices   [2]*noticeFile // what each end reads; nil before it has begun
 	looks     [2]bool        // each end looks for the other one's token
 	announced [2]bool        // the other end knows where this one's token is
 	arrived   [2]bool        // the token of this end has been seen at the other one
 	asked     [2]int         // how often this end had the broker look at its socket
 	proven    bool
-	late      *time.Timer
+	admitted  bool        // it counts among those under way until it is over
+	late      *time.Timer // nil until it has begun
 	over      bool
 	made      *connection
 }
 
-// mostCrossings are under way at a time: their work is in the background of others'.
-const mostCrossings = 64
+// owner pays for the crossing.
+func (c *crossing) owner() quota.Owner { return c.ends[0].owner.owner }
 
-// admit begins crossings that wait. The lock is held.
-func (b *Broker) admit() {
-	at := &b.attach
-	for len(at.running) < mostCrossings && len(at.queue) > 0 && b.ctx.Err() == nil {
-		c := at.queue[0]
-		at.queue = at.queue[1:]
-		if !c.over {
-			at.running[c] = true
+// await begins the crossing when the gate admits it. The lock is held.
+func (c *crossing) await() {
+	b := c.b
+	b.attach.crossings[c] = true
+	b.crossings.Start(c.owner(), func() {
+		if b.ctx.Err() == nil {
 			b.running.Go(c.begin)
 		}
-	}
+	})
 }
 
 // begin chooses the tokens, and tells both ends that there is something to get.
 func (c *crossing) begin() {
 	b := c.b
+	b.mu.Lock()
+	if c.admitted = !c.over; c.over {
+		b.crossings.Leave(c.owner())
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Unlock()
 	err := b.settle()
 	var notices [2]*noticeFile
 	for i := range notices {
@@ -83,7 +90,7 @@ func (c *crossing) begin() {
 		c.closeNotices()
 		return
 	}
-	c.mark, c.nonces = newToken(), [2]token{newToken(), newToken()}
+	c.mark, c.exchange = newToken(), newExchange(time.Now().Add(proofPatience))
 	c.late = time.AfterFunc(proofPatience, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -143,8 +150,10 @@ func (c *crossing) finish() {
 		c.late.Stop()
 		c.closeNotices()
 	}
-	delete(c.b.attach.running, c)
-	c.b.admit()
+	delete(c.b.attach.crossings, c)
+	if c.admitted {
+		c.b.crossings.Leave(c.owner())
+	}
 }
 
 func (c *crossing) closeNotices() {
@@ -181,7 +190,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 	}
 	answer = reply{
 		ID: id, Engine: BPF, files: []int{c.notices[a.side].fd}, Generation: uint32(1 - a.side),
-		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0), Local: netip.AddrPortFrom(netip.AddrFrom16(c.nonces[a.side]), 0),
+		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0), Local: netip.AddrPortFrom(netip.AddrFrom16(c.exchange.tokens[a.side]), 0),
 	}
 	if err := keep(&answer, nil); err != nil {
 		return reply{}, err
@@ -271,21 +280,20 @@ func (s *session) arrived(r request) error {
 	if err := s.guard(time.Now().Add(callPatience), func() error {
 		n, _, err := unix.Recvfrom(r.file, got, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if err == nil && n < len(got) {
-			err = errOtherBytes
+			err = unix.EAGAIN
 		}
 		return err
 	}); err != nil {
 		return err
 	}
 	from := 1 - a.side
-	want := append(c.mark[:], c.nonces[from][:]...)
 	got = got[r.Size:]
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if c.over {
 		return errLate
 	}
-	if !c.announced[from] || subtle.ConstantTimeCompare(got, want) == 0 {
+	if !c.announced[from] || !bytes.Equal(got[:len(c.mark)], c.mark[:]) || !c.exchange.matches(from, got[len(c.mark):]) {
 		c.fail(errOtherBytes)
 		return errOtherBytes
 	}

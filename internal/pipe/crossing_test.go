@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -149,22 +150,85 @@ func TestOldToken(t *testing.T) {
 	both := crossings(t, socket)
 	b.Recheck()
 	eventually(t, "the end of the proof", func() bool { return both[0].announce(0).errno == unix.ESTALE })
-	again := [2]*crossing{}
-	for i, x := range both {
+	for _, x := range both {
 		x.must(message{op: opClose, id: x.id})
-		again[i] = &crossing{client: x.client, socket: x.socket, id: x.attach(x.socket).id}
 	}
-	for i, x := range again {
-		again[i] = x.cross(x.id, x.socket)
-	}
-	if got := again[0].announce(0); got.errno != 0 {
+	next := again(both)
+	if got := next[0].announce(0); got.errno != 0 {
 		t.Fatalf("%+v", got)
 	}
-	if _, err := again[0].socket.Write(both[0].answer.secret[:]); err != nil {
+	if _, err := next[0].socket.Write(both[0].answer.secret[:]); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the proof with the old token", func() bool { return again[1].arrived().errno == unix.EPROTO })
+	eventually(t, "the end of the proof with the old token", func() bool { return next[1].arrived().errno == unix.EPROTO })
 	if s := b.Status(); s.Made != 0 {
+		t.Errorf("%d connections", s.Made)
+	}
+}
+
+// again has both ends attach again, after the proof that they had is over.
+func again(both [2]*crossing) (next [2]*crossing) {
+	for i, x := range both {
+		next[i] = &crossing{client: x.client, socket: x.socket, id: x.attach(x.socket).id}
+	}
+	for i, x := range next {
+		next[i] = x.cross(x.id, x.socket)
+	}
+	return next
+}
+
+// Only the token of this proof, whole and in one piece of the stream, proves anything.
+func TestTokenBytes(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	both := crossings(t, socket)
+	prove(t, both, [2]uint64{})
+	eventually(t, "a connection", func() bool { return b.Status().Made == 1 })
+	used := both[0].answer.secret
+	b.Recheck()
+	eventually(t, "its end", func() bool { return len(b.Status().Connections) == 0 })
+
+	for what, wrong := range map[string]func(own, theirs []byte) []byte{
+		"a token that has proved a connection": func(_, _ []byte) []byte { return used[:] },
+		"another byte in it":                   func(own, _ []byte) []byte { return slices.Concat(own[:20], []byte{0}, own[20:31]) },
+		"its mark, and a nonce of before":      func(own, _ []byte) []byte { return slices.Concat(own[:16], used[16:]) },
+		"the other end's":                      func(_, theirs []byte) []byte { return theirs },
+	} {
+		x := crossings(t, socket)
+		if got := x[0].announce(0); got.errno != 0 {
+			t.Fatalf("%+v", got)
+		}
+		if _, err := x[0].socket.Write(wrong(x[0].answer.secret[:], x[1].answer.secret[:])); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the end of the proof", func() bool { return x[1].arrived().errno != unix.EAGAIN })
+		for _, e := range x {
+			if got := e.ask(message{op: opProven, id: e.id}); got.errno != unix.EPROTO {
+				t.Errorf("%s: %+v", what, got)
+			}
+		}
+	}
+
+	next := again(both)
+	own := next[0].answer.secret
+	// It may come in pieces.
+	if got := next[0].announce(32); got.errno != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, piece := range [][]byte{own[:5], own[5:16], own[16:31]} {
+		if _, err := next[0].socket.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		if got := next[1].arrived(); got.errno != unix.EAGAIN {
+			t.Errorf("a part of a token: %+v", got)
+		}
+	}
+	if _, err := next[0].socket.Write(own[31:]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token", func() bool { return next[1].arrived().errno == 0 })
+	if s := b.Status(); s.Made != 1 {
 		t.Errorf("%d connections", s.Made)
 	}
 }

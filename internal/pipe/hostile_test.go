@@ -251,7 +251,7 @@ func TestForgedNumbers(t *testing.T) {
 	a, b, intruder := greeted(t, socket), greeted(t, socket), greeted(t, socket)
 	first, second := connect(a, b, pipe.Sealed)
 	a.must(message{op: opMapped, id: first.id})
-	for id := range max(first.id, second.id) + 10 {
+	for _, id := range []uint32{0, 1, first.id, second.id, first.id + 1, second.id + 1} {
 		for _, op := range []uint32{opListen, opAccept, opMapped, opRing, opGrow, opClose, opWake, opEnded, opLend, opTakeBack} {
 			if got := intruder.ask(message{op: op, id: id, size: 1 << 20}); got.errno != unix.EBADF || len(got.files) > 0 {
 				t.Errorf("operation %d, number %d: %+v", op, id, got)
@@ -259,6 +259,22 @@ func TestForgedNumbers(t *testing.T) {
 		}
 	}
 	b.must(message{op: opRing, id: second.id})
+}
+
+// A handle's number does not tell how many handles other processes have made.
+func TestNumbersTellNothing(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	a := greeted(t, socket)
+	seen := make(map[uint32]bool)
+	var last uint32
+	for range 16 {
+		id := a.must(message{op: opBind, engines: 1 << pipe.Sealed, name: loopback}).id
+		if seen[id] || id == last+1 {
+			t.Errorf("handle %d after %d", id, last)
+		}
+		seen[id], last = true, id
+	}
 }
 
 // The receiver of a sealed ring has no means to write to it, and no process can change its

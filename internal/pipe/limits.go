@@ -15,6 +15,7 @@ const (
 	mostPending   = 8192 // connections not yet accepted
 	mostCalls     = 512  // concurrent calls on processes' sockets, each of which may hang
 	mostProofs    = 8192 // concurrent proofs after a change of rules
+	mostCrossings = 64   // concurrent proofs under "scon run", in the background of other work
 )
 
 // Files that the broker opens.

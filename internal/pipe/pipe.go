@@ -79,12 +79,12 @@ type Broker struct {
 	ledger    *quota.Ledger
 	calls     *quota.Gate // calls on sockets that processes share
 	checks    *quota.Gate // proofs after changes of rules
+	crossings *quota.Gate // proofs under "scon run"
 
 	mu          sync.Mutex // guards the fields below and everything reachable from them
 	sessions    map[*session]bool
 	names       map[*name]bool
 	connections map[*connection]bool
-	lastID      uint32
 	counts      Counts
 	program     *bpf.Program // of the engine bpf; loaded on first use
 	programs    attempt      // attempts to load it
@@ -115,7 +115,7 @@ func New(o Options) (*Broker, error) {
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
-		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs),
+		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings),
 		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
@@ -125,7 +125,7 @@ func New(o Options) (*Broker, error) {
 	}
 	b.proofs.init()
 	b.distances.init()
-	b.attach.waiting, b.attach.running = make(map[tcpEnd]*attachment), make(map[*crossing]bool)
+	b.attach.waiting, b.attach.crossings = make(map[tcpEnd]*attachment), make(map[*crossing]bool)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(b.serve)
 	b.running.Go(b.recheckAll)

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"crypto/rand"
+	"crypto/subtle"
 	"fmt"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ import (
 // chosen cross its own TCP connection from the client's socket to the server's, and other
 // ones in the other direction.
 //
+// Under "scon run" the processes send and receive the tokens themselves (crossing.go).
+// Elsewhere the broker does:
+//
 //  1. The client's process passes a connected TCP socket to the broker (find).
 //  2. The broker sends a token by it. It also accepts connections at the sockets that
 //     servers have passed (name.go). An accepted connection is a stranger until a token
@@ -26,6 +30,48 @@ import (
 
 // token is a nonce that crosses a connection.
 type token [16]byte
+
+// exchange has the tokens of a proof: the client's socket sends the first one, the server's the
+// second one. Both must arrive before the deadline.
+type exchange struct {
+	tokens   [2]token
+	deadline time.Time
+}
+
+func newExchange(deadline time.Time) exchange {
+	return exchange{[2]token{newToken(), newToken()}, deadline}
+}
+
+// matches reports whether a side's token has arrived.
+func (x *exchange) matches(side int, got []byte) bool {
+	return subtle.ConstantTimeCompare(got, x.tokens[side][:]) == 1
+}
+
+// cross sends a side's token by one socket and receives it at the other one.
+func (x *exchange) cross(side int, from, to *tcpSocket) error {
+	if err := x.send(side, from); err != nil {
+		return err
+	}
+	return x.expect(side, to)
+}
+
+func (x *exchange) send(side int, from *tcpSocket) error {
+	if err := from.send(x.tokens[side], x.deadline); err != nil {
+		return fmt.Errorf("send a token: %w", err)
+	}
+	return nil
+}
+
+func (x *exchange) expect(side int, to *tcpSocket) error {
+	got, err := to.receive(x.deadline)
+	if err != nil {
+		return fmt.Errorf("receive a token: %w", err)
+	}
+	if !x.matches(side, got[:]) {
+		return errOtherBytes
+	}
+	return nil
+}
 
 // proofPatience bounds the time of both tokens. TCP retransmits lost packets several times
 // within it. Rules that drop packets show as this timeout.
@@ -47,9 +93,9 @@ type proofs struct {
 
 // proof is in progress. name and tcp are set when its first token arrives.
 type proof struct {
-	answer token
-	name   *name      // where the token arrived
-	tcp    *tcpSocket // the accepted socket there
+	exchange
+	name *name      // where the token arrived
+	tcp  *tcpSocket // the accepted socket there
 }
 
 func (p *proofs) init() {
@@ -65,17 +111,16 @@ func newToken() (v token) {
 // find proves a client's TCP connection. It returns the name and the server's socket at
 // its other end.
 func (p *proofs) find(client *tcpSocket) (*name, *tcpSocket, error) {
-	deadline := time.Now().Add(proofPatience)
-	first, q := newToken(), &proof{answer: newToken()}
+	q := &proof{exchange: newExchange(time.Now().Add(proofPatience))}
 	p.mu.Lock()
-	p.pending[first] = q
+	p.pending[q.tokens[0]] = q
 	p.mu.Unlock()
-	err := client.send(first, deadline)
+	err := q.send(0, client)
 	if err == nil {
-		err = client.expect(q.answer, deadline)
+		err = q.expect(1, client)
 	}
 	p.mu.Lock()
-	delete(p.pending, first)
+	delete(p.pending, q.tokens[0])
 	p.mu.Unlock()
 	if err == nil {
 		return q.name, q.tcp, nil
@@ -94,7 +139,7 @@ func (p *proofs) identify(n *name, tcp *tcpSocket) {
 	}
 	v, err := tcp.receive(deadline)
 	if q := p.recognize(n, tcp, v); err == nil && q != nil {
-		_ = tcp.send(q.answer, deadline) // on failure the client times out
+		_ = q.send(1, tcp) // on failure the client times out
 		return
 	}
 	tcp.close()
@@ -171,32 +216,13 @@ func (p *proofs) dropStrangers(n *name) {
 	delete(p.strangers, n)
 }
 
-// expect receives a token, which must be want.
-func (t *tcpSocket) expect(want token, deadline time.Time) error {
-	got, err := t.receive(deadline)
-	if err != nil {
-		return fmt.Errorf("receive a token: %w", err)
-	}
-	if got != want {
-		return errOtherBytes
-	}
-	return nil
-}
-
 var errOtherBytes = fmt.Errorf("received other bytes than were sent: %w", unix.EPROTO)
 
 // prove sends new tokens over a connection's TCP in both directions.
 func (c *connection) prove(deadline time.Time) error {
-	client, server := c.tcp[0], c.tcp[1]
-	request, response := newToken(), newToken()
-	if err := client.send(request, deadline); err != nil {
-		return fmt.Errorf("send a token: %w", err)
-	}
-	if err := server.expect(request, deadline); err != nil {
+	x := newExchange(deadline)
+	if err := x.cross(0, c.tcp[0], c.tcp[1]); err != nil {
 		return err
 	}
-	if err := server.send(response, deadline); err != nil {
-		return fmt.Errorf("send a token: %w", err)
-	}
-	return client.expect(response, deadline)
+	return x.cross(1, c.tcp[1], c.tcp[0])
 }

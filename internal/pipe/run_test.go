@@ -67,9 +67,13 @@ func TestRunIsTCP(t *testing.T) {
 		}
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
+		// Its children end with it, also if it fails.
+		cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+		cmd.WaitDelay = time.Second
 		err := netns.Do(ns, cmd.Start)
 		if err == nil {
 			err = cmd.Wait()
+			_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		}
 		if err != nil {
 			t.Errorf("%v\n%s", err, out.String())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"strconv"
@@ -424,7 +425,8 @@ func (s *session) onLender(r request, fn func(engine.Lender) error) error {
 	})
 }
 
-// newID returns a free handle of the session. The lock is held.
+// newID returns a free handle of the session, chosen at random: a number tells nothing of
+// other sessions. The lock is held.
 func (s *session) newID() (uint32, error) {
 	if s.over {
 		return 0, unix.ECONNABORTED
@@ -433,8 +435,7 @@ func (s *session) newID() (uint32, error) {
 		return 0, unix.EMFILE
 	}
 	for {
-		s.b.lastID++
-		id := s.b.lastID
+		id := mathrand.Uint32()
 		if id != 0 && s.names[id] == nil && s.ends[id] == nil && s.attachments[id] == nil {
 			return id, nil
 		}

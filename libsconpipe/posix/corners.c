@@ -426,7 +426,7 @@ void case_mmore(void)
 	}
 	result("in time", recvmmsg(p.b, all, 4, 0, &most));
 	wait(NULL);
-	result("the rest", drain(p.b));
+	result("the rest", drain(p));
 	write(p.a, "012345", 6);
 	shutdown(p.a, SHUT_WR);
 	pause_ms(20);

@@ -221,9 +221,10 @@ void case_sigpipe(void)
 
 static pthread_t waiter;
 
+/* The process's first thread waits. */
 static void *interrupt(void *fd)
 {
-	pause_ms(30);
+	await_asleep(getpid());
 	pthread_kill(waiter, SIGUSR1);
 	pause_ms(30);
 	write((intptr_t)fd, "x", 1);

@@ -6,7 +6,9 @@
  * EOF or the error. "victim ADDRESS" serves clients that may be hostile, one after the
  * other, until its standard input ends. "looker ADDRESS [PORT]" transfers enough bytes
  * for a connection to move, and then polls without waiting until there are more; the
- * client sends these after a line on its standard input.
+ * client sends these after a line on its standard input. "duplex ADDRESS [PORT]" sends
+ * and receives; it sends until a line on its standard input, receives until the end, and
+ * prints the number of bytes of either direction.
  */
 #include <arpa/inet.h>
 
@@ -151,4 +153,66 @@ void load_looker(const char *address, const char *port)
 		}
 	}
 	ended(n < 0 ? 0 : n, n < 0 ? n : 0);
+}
+
+#define PIECE 50000
+
+/* send_piece sends the next bytes of the stream, as many as a non-blocking socket takes.
+ */
+static void send_piece(int fd, uint64_t *pos)
+{
+	static unsigned char buf[PIECE];
+	ssize_t n, i;
+
+	for (i = 0; i < PIECE; i++)
+		buf[i] = byte_at(*pos + i);
+	n = send(fd, buf, PIECE, MSG_NOSIGNAL);
+	need(n > 0 || errno == EAGAIN, "send");
+	if (n > 0)
+		*pos += n;
+}
+
+/* recv_piece returns whether there is more to come. */
+static bool recv_piece(int fd, uint64_t *pos)
+{
+	static unsigned char buf[2 * PIECE];
+	ssize_t n = recv(fd, buf, sizeof(buf), 0), i;
+
+	need(n >= 0 || errno == EAGAIN, "recv");
+	for (i = 0; i < n; i++)
+		need(buf[i] == byte_at(*pos + i), "the right byte");
+	if (n > 0)
+		*pos += n;
+	return n;
+}
+
+void load_duplex(const char *address, const char *port)
+{
+	struct pollfd p[] = { { .events = POLLIN | POLLOUT },
+			      { .fd = 0, .events = POLLIN } };
+	uint64_t sent = 0, received = 0;
+
+	if (port) {
+		struct sockaddr_in name = name_of(address, port);
+
+		p[0].fd = socket(AF_INET, SOCK_STREAM, 0);
+		need(connect(p[0].fd, (struct sockaddr *)&name, sizeof(name)) == 0,
+		     "connect");
+	} else {
+		p[0].fd = accept(listen_at(address), NULL, NULL);
+	}
+	nonblock(p[0].fd, true);
+	while (p[0].events) {
+		need(poll(p, 2, -1) > 0, "poll");
+		if (p[0].revents & POLLOUT)
+			send_piece(p[0].fd, &sent);
+		if ((p[0].revents & POLLIN) && !recv_piece(p[0].fd, &received))
+			p[0].events &= ~POLLIN;
+		if (p[1].revents) {
+			need(shutdown(p[0].fd, SHUT_WR) == 0, "shutdown");
+			p[0].events &= ~POLLOUT;
+			p[1].fd = -1;
+		}
+	}
+	printf("%llu %llu\n", (unsigned long long)sent, (unsigned long long)received);
 }

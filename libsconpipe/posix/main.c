@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/sockios.h>
 #include <stdarg.h>
 
 #include "posix.h"
@@ -134,25 +135,40 @@ void fill_out(int fd)
 	nonblock(fd, false);
 }
 
-size_t drain(int fd)
+size_t drain(struct pair p)
 {
 	static char buf[65536];
+	int in_flight = 1;
 	size_t got = 0;
-	int quiet = 0;
+	ssize_t n = 1;
 
-	/* TCP may have bytes in flight. */
-	while (quiet < 20) {
-		ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
-
-		if (n > 0) {
+	while (in_flight || n > 0) {
+		need(ioctl(p.a, SIOCOUTQ, &in_flight) == 0, "SIOCOUTQ");
+		n = recv(p.b, buf, sizeof(buf), MSG_DONTWAIT);
+		if (n > 0)
 			got += n;
-			quiet = 0;
-		} else {
-			quiet++;
+		else if (in_flight)
 			pause_ms(1);
-		}
 	}
 	return got;
+}
+
+void await_asleep(pid_t thread)
+{
+	char path[64], text[256], *at;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
+	do {
+		pause_ms(1);
+		fd = open(path, O_RDONLY);
+		n = read(fd, text, sizeof(text) - 1);
+		need(n > 0, "read the state of a thread");
+		close(fd);
+		text[n] = 0;
+		at = strrchr(text, ')');
+	} while (!at || at[2] != 'S');
 }
 
 void send_stream(int fd, size_t len)
@@ -226,7 +242,7 @@ int main(int argc, char **argv)
 {
 	size_t i;
 
-	alarm(100); /* end a case that hangs */
+	alarm(100); /* end what hangs */
 	current = "load";
 	if (argc == 3 && !strcmp(argv[1], "server")) {
 		load_server(argv[2]);
@@ -244,6 +260,10 @@ int main(int argc, char **argv)
 		load_looker(argv[2], argv[3]);
 		return 0;
 	}
+	if (argc >= 3 && !strcmp(argv[1], "duplex")) {
+		load_duplex(argv[2], argv[3]);
+		return 0;
+	}
 	current = "image";
 	if (argc == 4 && !strcmp(argv[1], "image"))
 		image_serve(argv[2], argv[3]);
@@ -255,6 +275,7 @@ int main(int argc, char **argv)
 		if (argc > 1 && strcmp(argv[1], cases[i].name))
 			continue;
 		current = cases[i].name;
+		alarm(100);
 		cases[i].run();
 	}
 	return 0;

@@ -52,7 +52,8 @@ void need(bool condition, const char *what); /* exits if it does not hold */
 void nonblock(int fd, bool on);
 void pause_ms(int ms);
 void fill_out(int fd); /* sends until a send would block */
-size_t drain(int fd); /* reads what has arrived */
+size_t drain(struct pair p); /* reads from b what a has sent */
+void await_asleep(pid_t thread); /* until it waits in a system call */
 void send_stream(int fd, size_t len);
 void recv_stream(int fd, size_t len); /* and checks it */
 void stream_both(struct pair p); /* in both directions, one after the other */
@@ -66,6 +67,7 @@ void load_server(const char *address);
 void load_victim(const char *address);
 void load_client(const char *address, const char *port, bool polls);
 void load_looker(const char *address, const char *port);
+void load_duplex(const char *address, const char *port);
 void image_serve(const char *descriptor, const char *left);
 void image_own(const char *a, const char *b);
 pthread_t start(void *(*fn)(void *), int fd);
@@ -88,7 +90,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(filter) X(own) \
 	X(nothing) X(counts) X(nowhere) X(times) X(urgentfirst) X(setfirst) X(dupfirst) \
 	X(reconnect) X(cut) X(readv2) X(tcponly) X(smallstack) X(highselect) X(cancelagain) \
-	X(mmore) X(forkthreads) X(pollers) X(shortread) X(nofiles)
+	X(mmore) X(forkthreads) X(pollers) X(shortread) X(nofiles) X(cancelctl)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

@@ -102,6 +102,7 @@ static void *interrupt(void *fd)
 	pause_ms(30);
 	write((intptr_t)fd, "abc", 3);
 	pause_ms(30);
+	await_asleep(getpid());
 	pthread_kill(waiter, SIGUSR2);
 	pause_ms(30);
 	write((intptr_t)fd, "defghij", 7);
@@ -132,6 +133,7 @@ void case_partly(void)
 static void *interrupt_twice(void *unused)
 {
 	pause_ms(50);
+	await_asleep(getpid());
 	pthread_kill(waiter, SIGUSR2);
 	return unused;
 }
@@ -221,8 +223,41 @@ void case_cancel(void)
 	pthread_cancel(waiter);
 	pthread_join(waiter, &r);
 	say("ended %d", r == PTHREAD_CANCELED);
-	drain(p.b);
+	drain(p);
 	stream_both(p);
+	close_pair(p);
+}
+
+struct adding {
+	int set, fd;
+};
+
+static void *add_cancelled(void *arg)
+{
+	struct adding *a = arg;
+	struct epoll_event e = { .events = EPOLLIN };
+
+	pthread_cancel(pthread_self());
+	return (void *)(intptr_t)epoll_ctl(a->set, EPOLL_CTL_ADD, a->fd, &e);
+}
+
+/* epoll_ctl is no cancellation point. */
+void case_cancelctl(void)
+{
+	struct pair p = make_pair();
+	struct adding a = { epoll_create1(0), p.b };
+	struct pollfd set = { .fd = a.set, .events = POLLIN };
+	struct epoll_event e;
+	pthread_t t;
+	void *r;
+
+	events("empty", poll(&set, 1, 0) ? set.revents : 0);
+	need(pthread_create(&t, NULL, add_cancelled, &a) == 0, "pthread_create");
+	pthread_join(t, &r);
+	say("ended %d", r == PTHREAD_CANCELED);
+	write(p.a, "x", 1);
+	result("wait", epoll_wait(a.set, &e, 1, -1));
+	close(a.set);
 	close_pair(p);
 }
 

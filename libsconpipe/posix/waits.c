@@ -71,10 +71,10 @@ void case_pollhup(void)
 	close_pair(p);
 }
 
-static void *take_all(void *fd)
+static void *take_all(void *p)
 {
 	pause_ms(30);
-	drain((intptr_t)fd);
+	drain(*(struct pair *)p);
 	return NULL;
 }
 
@@ -85,7 +85,7 @@ void case_pollout(void)
 
 	fill_out(p.a);
 	events("full", poll_one(p.a, POLLOUT, 10));
-	t = start(take_all, p.b);
+	need(pthread_create(&t, NULL, take_all, &p) == 0, "pthread_create");
 	events("drained", poll_one(p.a, POLLOUT, -1));
 	pthread_join(t, NULL);
 	close_pair(p);
@@ -222,7 +222,7 @@ void case_edgeout(void)
 	wait_one("no edge", set, 10);
 	fill_out(p.a);
 	wait_one("full", set, 10);
-	drain(p.b);
+	drain(p);
 	wait_one("drained", set, -1);
 	wait_one("no edge", set, 10);
 	close(set);

@@ -9,7 +9,8 @@
 
 #include "../src/pipe.h"
 
-/* Where the bytes of one direction go. Each direction goes through these once. */
+/* Where the bytes of one direction go. Each direction goes through these in turn, and
+ * begins again when the channel is renewed. */
 enum path {
 	PATH_TCP,
 	PATH_RING,
@@ -45,6 +46,8 @@ struct shared {
 	atomic_int broken; /* errno: the peer violated the protocol */
 	atomic_bool bell_closed; /* the doorbell has reached its end of file */
 	atomic_bool shut; /* this end was shut down for sending */
+	atomic_bool stays; /* on TCP, once it has returned there */
+	_Atomic int64_t since_ns; /* when it got its rings */
 	_Atomic int64_t send_timeout_ns, recv_timeout_ns; /* 0: none */
 
 	pthread_mutex_t tx_lock; /* guards: */

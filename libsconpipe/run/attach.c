@@ -22,6 +22,12 @@
 #define SILENT_NS INT64_C(5000000000)
 static _Atomic int64_t retry_at;
 
+/* Pause before a connection is attached again. It doubles, unless the rings have lasted
+ * WORTH times as long. */
+#define FIRST_NS INT64_C(1000000000)
+#define LAST_NS (64 * FIRST_NS)
+#define WORTH 16
+
 static uint64_t after = AFTER;
 
 void attach_settings(void)
@@ -50,15 +56,41 @@ void attach_cancel(struct entry *e)
 static void forbid(struct entry *e)
 {
 	attach_cancel(e);
-	e->kind = TCP_ONLY;
+	if (e->kind == ATTACHED)
+		e->channel->s->stays = true;
+	else
+		e->kind = TCP_ONLY;
+}
+
+/* postpone sets when the next request is made. */
+static void postpone(struct entry *e, int64_t lasted_ns)
+{
+	attach_cancel(e);
+	if (!e->pause_ns || lasted_ns > WORTH * e->pause_ns)
+		e->pause_ns = FIRST_NS;
+	else if (e->pause_ns < LAST_NS)
+		e->pause_ns *= 2;
+	e->until_ns = now_ns() + e->pause_ns;
+}
+
+/* passes says whether a later request may succeed after this error. */
+static bool passes(int err)
+{
+	return err == -ESTALE || err == -EMFILE || err == -ENOBUFS || err == -EAGAIN ||
+	       err == -EBUSY || err == -EPROTO || err == -ECONNABORTED ||
+	       err == -ETIMEDOUT;
 }
 
 void attach_forbid(struct entry *e)
 {
+	int cancel;
+
+	cancel_hold(&cancel);
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == TCP)
+	if (e->kind == TCP || e->kind == ATTACHED)
 		forbid(e);
 	pthread_mutex_unlock(&e->lock);
+	cancel_restore(cancel);
 }
 
 /* request passes the socket to the broker. */
@@ -72,7 +104,7 @@ static void request(struct entry *e, int fd)
 		forbid(e);
 		return;
 	}
-	if (now_ns() < retry_at)
+	if (now_ns() < retry_at || now_ns() < e->until_ns)
 		return;
 	e->serial = 0;
 	err = session_give(&e->serial, &q, fd, &a, &bell, &count);
@@ -84,13 +116,34 @@ static void request(struct entry *e, int fd)
 		retry_at = now_ns() + ABSENT_NS;
 	} else if (err == -ETIMEDOUT) {
 		retry_at = now_ns() + SILENT_NS;
+	} else if (passes(err)) {
+		postpone(e, 0);
 	} else {
 		forbid(e);
 	}
 }
 
-/* complete makes the channel when the other end has attached. */
-static void complete(struct entry *e, int fd)
+/* open_channel makes a channel, or renews the one that has lost its rings. */
+static int open_channel(struct entry *e, const struct wire_reply *a, int notice, int fd)
+{
+	if (e->kind == ATTACHED)
+		return channel_renew(e->channel, e->id, e->serial, e->bell, a, notice,
+				     fd);
+	e->channel = channel_open(e->id, e->serial, e->bell, a, notice, fd);
+	return e->channel ? 0 : -ENOMEM;
+}
+
+/* has_left says whether a channel that has lost its rings can be renewed: both ends no
+ * longer use them, and the broker announces no token any more. */
+static bool has_left(struct channel *ch, int fd)
+{
+	bell_drain(ch, -1);
+	return ch->s->bell_closed && stream_settle(ch, fd);
+}
+
+/* complete makes the channel when the other end has attached. It returns whether it
+ * has. */
+static bool complete(struct entry *e, int fd)
 {
 	struct wire_request q = { .op = OP_ATTACHED, .id = e->id };
 	int notice, count = 1, err;
@@ -99,35 +152,74 @@ static void complete(struct entry *e, int fd)
 
 	if (!entry_exclusive(e)) {
 		forbid(e);
-		return;
+		return false;
 	}
 	e->skip = e->checks < 5 ? 1 << e->checks : MOST_SKIP;
 	if (real()->recv(e->bell, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-		if (errno == EAGAIN && ++e->checks > MOST_CHECKS)
+		if (errno != EAGAIN || ++e->checks <= MOST_CHECKS)
+			return false;
+		if (e->kind == ATTACHED)
+			postpone(e, 0);
+		else
 			forbid(e);
-		return;
+		return false;
 	}
+	if (e->kind == ATTACHED && !has_left(e->channel, fd))
+		return false;
 	err = session_call(&e->serial, &q, &a, &notice, &count);
 	if (err == -EAGAIN)
-		return;
-	if (err == -ESTALE) { /* the network's rules have changed: try again */
-		attach_cancel(e);
-		return;
+		return false;
+	if (passes(err)) {
+		postpone(e, 0);
+		return false;
 	}
-	if (!err && count == 1)
-		e->channel = channel_open(e->id, e->serial, e->bell, &a, notice, fd);
-	if (err || !e->channel) {
+	if (!err)
+		err = count == 1 ? open_channel(e, &a, notice, fd) : -EPROTO;
+	if (err) {
 		forbid(e);
-		return;
+		return false;
 	}
 	e->id = 0;
+	e->until_ns = 0;
 	e->bell = -1;
 	e->kind = ATTACHED;
+	return true;
 }
 
 static bool calls_under_way(struct entry *e)
 {
-	return (uint32_t)e->calls;
+	return e->kind == ATTACHED ? e->channel->calls > 0 : (uint32_t)e->calls > 0;
+}
+
+/* wants says whether a connection is to be attached. One that was has sent enough. */
+static bool wants(struct entry *e)
+{
+	struct shared *s = e->kind == ATTACHED ? e->channel->s : NULL;
+
+	if (!s)
+		return e->kind == TCP && e->bytes >= after;
+	return channel_lost(e->channel) && !s->stays && !s->shut && !s->broken &&
+	       entry_exclusive(e);
+}
+
+/* advance makes the next step towards a channel with rings. It returns whether the
+ * channel is new or has changed its path. */
+static bool advance(struct entry *e, int fd)
+{
+	struct shared *s = e->kind == ATTACHED ? e->channel->s : NULL;
+
+	if (s && !e->until_ns) {
+		stream_leave(e->channel);
+		postpone(e, s->stage == HAS_RINGS ? now_ns() - s->since_ns : 0);
+		return true;
+	}
+	if (e->skip > 0)
+		e->skip--;
+	else if (e->id)
+		return complete(e, fd);
+	else
+		request(e, fd);
+	return false;
 }
 
 /* newer compares stamps, which wrap around. */
@@ -163,7 +255,7 @@ void tcp_release(struct entry *e, uint32_t stamp)
 struct channel *call_begin(struct entry *e, int fd, struct call *c)
 {
 	struct channel *ch = NULL;
-	bool attached = false;
+	bool changed = false;
 
 	c->stamp = 0;
 	if (e->kind != TCP && e->kind != ATTACHED)
@@ -171,24 +263,18 @@ struct channel *call_begin(struct entry *e, int fd, struct call *c)
 	pthread_testcancel();
 	cancel_disable(&c->cancel);
 	pthread_mutex_lock(&e->lock);
-	if (e->kind == TCP && !calls_under_way(e) && e->bytes >= after) {
-		if (e->skip > 0)
-			e->skip--;
-		else if (!e->id)
-			request(e, fd);
-		else
-			complete(e, fd);
-		attached = e->kind == ATTACHED;
-	}
+	if (wants(e) && !calls_under_way(e))
+		changed = advance(e, fd);
 	if (e->kind == ATTACHED) {
 		ch = e->channel;
 		atomic_fetch_add(&ch->refs, 1);
+		atomic_fetch_add(&ch->calls, 1);
 	} else if (e->kind == TCP) {
 		c->stamp = stamp_of(e);
 		atomic_fetch_add(&e->calls, 1);
 	}
 	pthread_mutex_unlock(&e->lock);
-	if (attached)
+	if (changed)
 		sets_update(fd);
 	if (!ch)
 		cancel_restore(c->cancel);
@@ -197,7 +283,7 @@ struct channel *call_begin(struct entry *e, int fd, struct call *c)
 
 void call_end_ring(struct channel *ch, const struct call *c)
 {
-	channel_put(ch);
+	channel_leave(ch);
 	cancel_restore(c->cancel);
 }
 
@@ -213,14 +299,17 @@ void call_end_tcp(struct entry *e, const struct call *c, ssize_t result)
 bool attach_undo(struct entry *e, int fd)
 {
 	struct channel *ch;
-	bool all;
+	bool all = true;
+	int cancel;
 
 	attach_forbid(e);
+	cancel_hold(&cancel);
 	ch = entry_channel(e);
-	if (!ch)
-		return true;
-	all = stream_detach(ch, fd);
-	channel_put(ch);
-	sets_update(fd);
+	if (ch) {
+		all = stream_detach(ch, fd);
+		channel_put(ch);
+		sets_update(fd);
+	}
+	cancel_restore(cancel);
 	return all;
 }

@@ -4,6 +4,9 @@
  * and later checks whether the other end has come. Nothing here waits for that end. A
  * connection is attached only while no system call on it is under way: a thread asleep
  * in the kernel would miss the ring.
+ *
+ * A connection that has lost its rings, or was refused some, is attached again after a
+ * pause. The pause grows while rings do not last.
  */
 #ifndef ATTACH_H
 #define ATTACH_H
@@ -12,7 +15,7 @@
 
 /* attach_settings reads the environment, which a program may clear later. */
 void attach_settings(void);
-/* attach_forbid keeps a connection on TCP that is not attached yet. */
+/* attach_forbid keeps a connection on TCP that is not attached yet, or not any more. */
 void attach_forbid(struct entry *e);
 /* attach_undo also returns an attached one to TCP. It returns false if the ring has
  * bytes left. */

@@ -30,6 +30,18 @@ void shared_lock(struct shared *s, pthread_mutex_t *lock)
 	}
 }
 
+bool shared_try_lock(struct shared *s, pthread_mutex_t *lock)
+{
+	int err = pthread_mutex_trylock(lock);
+
+	if (err == EOWNERDEAD) {
+		atomic_store(&s->broken, ECONNRESET);
+		pthread_mutex_consistent(lock);
+		err = 0;
+	}
+	return !err;
+}
+
 /* unmap releases this process's mappings and files. Other processes have their own. */
 static void unmap(struct channel *ch)
 {
@@ -82,37 +94,61 @@ static int map(struct channel *ch)
 	return err || ch->s->files[FILE_RING] < 0 ? err : map_ring(ch);
 }
 
+/* map_notice maps the notice, and an empty page until there are rings. */
+static int map_notice(struct channel *ch, int notice)
+{
+	void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, notice, 0);
+
+	real()->close(notice);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	if (ch->notice)
+		munmap(ch->notice, PAGE);
+	ch->notice = at;
+	return map_page(ch, -1);
+}
+
+/* begin_proof sets the state in which a proof begins. */
+static void begin_proof(struct channel *ch, uint32_t id, uint32_t serial,
+			const struct wire_reply *a, uint64_t received)
+{
+	struct shared *s = ch->s;
+
+	s->id = id;
+	s->serial = serial;
+	s->client = a->generation;
+	memcpy(s->token.mark, a->peer, sizeof(a->peer));
+	memcpy(s->token.nonce, a->local, sizeof(a->local));
+	s->bell = socket_inode(ch->c.fd);
+	s->tcp_read = received;
+	s->stage = PROVING;
+}
+
 struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 			     const struct wire_reply *a, int notice, int fd)
 {
 	struct channel *ch = calloc(1, sizeof(*ch));
 	struct shared *s = ch ? arena_take(&ch->arena) : NULL;
-	void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, notice, 0);
+	uint64_t received;
 
-	real()->close(notice);
-	if (s)
-		s->files[FILE_BELL] = s->files[FILE_PAGE] = s->files[FILE_RING] = -1;
-	if (s && at != MAP_FAILED)
-		ch->notice = at;
-	if (!s || !ch->notice || map_page(ch, -1) || tcp_received(fd, &s->tcp_read)) {
-		if (s) {
-			ch->s = s;
-			unmap(ch);
-			arena_drop(ch->arena, s);
-		}
+	if (!s) {
+		real()->close(notice);
 		free(ch);
 		return NULL;
 	}
 	ch->s = s;
-	s->files[FILE_BELL] = ch->c.fd = bell;
-	s->bell = socket_inode(bell);
+	s->files[FILE_BELL] = s->files[FILE_PAGE] = s->files[FILE_RING] = -1;
+	ch->c.fd = bell;
+	if (map_notice(ch, notice) || tcp_received(fd, &received)) {
+		unmap(ch);
+		arena_drop(ch->arena, s);
+		free(ch);
+		return NULL;
+	}
+	begin_proof(ch, id, serial, a, received);
+	s->files[FILE_BELL] = bell;
 	s->cookie = socket_cookie(fd);
-	s->id = id;
-	s->serial = serial;
 	s->owner = getpid();
-	s->client = a->generation;
-	memcpy(s->token.mark, a->peer, sizeof(a->peer));
-	memcpy(s->token.nonce, a->local, sizeof(a->local));
 	s->processes = 1;
 	lock_init(&s->tx_lock);
 	lock_init(&s->rx_lock);
@@ -120,6 +156,64 @@ struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 	ch->refs = ch->fds = 1;
 	pthread_mutex_init(&ch->lock, NULL);
 	return ch;
+}
+
+/* forget_rings closes the files of the lost rings, and resets both directions. */
+static void forget_rings(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	int i;
+
+	ring_unmap(&ch->c.rx);
+	for (i = FILE_PAGE; i < CHANNEL_FILES; i++) {
+		if (s->files[i] >= 0)
+			fd_close(s->files[i]);
+		s->files[i] = -1;
+	}
+	ch->c.head = 0;
+	s->rung_read = s->rung_write = 0;
+	s->announced = s->token_reported = s->token_done = false;
+	s->pos = s->tcp_left = s->token_at = 0;
+	s->tcp_known = false;
+	s->tx_path = s->rx_path = PATH_TCP;
+}
+
+int channel_renew(struct channel *ch, uint32_t id, uint32_t serial, int bell,
+		  const struct wire_reply *a, int notice, int fd)
+{
+	struct shared *s = ch->s;
+	uint64_t received;
+	int err = -EBUSY;
+
+	shared_lock(s, &s->tx_lock);
+	shared_lock(s, &s->rx_lock);
+	if (s->stays || s->tx_path != PATH_TCP_AGAIN || s->rx_path != PATH_TCP_AGAIN) {
+		real()->close(notice);
+	} else {
+		err = map_notice(ch, notice);
+		if (!err)
+			err = tcp_received(fd, &received);
+		if (!err && real()->dup3(bell, ch->c.fd, O_CLOEXEC) < 0)
+			err = -errno;
+	}
+	if (!err) {
+		fd_close(bell);
+		forget_rings(ch);
+		begin_proof(ch, id, serial, a, received);
+		bell_replaced(ch);
+	}
+	pthread_mutex_unlock(&s->rx_lock);
+	pthread_mutex_unlock(&s->tx_lock);
+	return err;
+}
+
+bool channel_lost(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	return s->stage == REFUSED || (s->stage == HAS_RINGS &&
+				       (s->bell_closed || s->tx_path == PATH_TCP_AGAIN ||
+					s->rx_path == PATH_TCP_AGAIN));
 }
 
 int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
@@ -214,6 +308,12 @@ void channel_put(struct channel *ch)
 	unmap(ch);
 	arena_drop(ch->arena, ch->s);
 	free(ch);
+}
+
+void channel_leave(struct channel *ch)
+{
+	atomic_fetch_sub(&ch->calls, 1);
+	channel_put(ch);
 }
 
 void bell_ring(struct channel *ch)

@@ -22,6 +22,7 @@ struct channel {
 	pthread_mutex_t lock; /* guards: */
 	struct waiter *waiters;
 	atomic_int refs; /* by descriptors and by calls in progress */
+	atomic_int calls; /* that send or receive, without those asleep in wait_on */
 	int fds; /* descriptors, under their entries' locks */
 	unsigned int forks; /* number of the last fork for which it was counted */
 	atomic_bool to_spawn; /* a posix_spawn child gets it by dup2 */
@@ -36,6 +37,15 @@ struct channel {
  */
 struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 			     const struct wire_reply *a, int notice, int fd);
+/*
+ * channel_renew begins again with a channel that has lost its rings, of which both
+ * directions are on TCP. It takes ownership of the notice, and of the doorbell unless it
+ * fails (-errno). With the entry's lock held.
+ */
+int channel_renew(struct channel *ch, uint32_t id, uint32_t serial, int bell,
+		  const struct wire_reply *a, int notice, int fd);
+/* channel_lost says whether it has lost its rings, or failed to get any. */
+bool channel_lost(struct channel *ch);
 /* channel_set_rings gives it the doorbell, page and ring of the reply to OP_PROVEN: it
  * takes ownership of the files, reports to the broker that they are mapped, and sets in
  * the page that this end reads its ring. With rx_lock held. */
@@ -45,6 +55,8 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
  * reference yet. */
 struct channel *channel_adopt(struct arena *a, struct shared *s);
 void channel_put(struct channel *ch);
+/* channel_leave is channel_put at the end of a counted call. */
+void channel_leave(struct channel *ch);
 /* channel_share adds to the number of processes that have it. */
 void channel_share(struct channel *ch, int by);
 /* channel_inherit sets whether the next image gets its files. */
@@ -56,6 +68,8 @@ void channel_after_fork(struct channel *ch);
 
 /* shared_lock marks the connection broken if a process died while it held the lock. */
 void shared_lock(struct shared *s, pthread_mutex_t *lock);
+/* shared_try_lock takes a lock that no other thread has. */
+bool shared_try_lock(struct shared *s, pthread_mutex_t *lock);
 
 /* bell_ring wakes the peer. A full doorbell has rung already. */
 void bell_ring(struct channel *ch);

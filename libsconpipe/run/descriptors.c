@@ -17,9 +17,11 @@ void descriptor_forget(int fd)
 	struct entry *e = entry_get(fd);
 	struct channel *ch = NULL;
 	struct set *set = NULL;
+	int cancel;
 
 	if (!e || e->kind == OTHER)
 		return;
+	cancel_hold(&cancel);
 	if (e->in_sets)
 		sets_remove(fd);
 	pthread_mutex_lock(&e->lock);
@@ -41,6 +43,7 @@ void descriptor_forget(int fd)
 	}
 	if (set)
 		set_put(set);
+	cancel_restore(cancel);
 }
 
 /* track_duplicate makes the entry of a duplicate. An attached connection may have
@@ -89,17 +92,12 @@ static void track_duplicate(int from, int to)
 
 int close(int fd)
 {
-	int cancel;
-
 	if (fd_internal(fd)) {
 		errno = EBADF;
 		return -1;
 	}
-	if (table_mine()) {
-		cancel_disable(&cancel);
+	if (table_mine())
 		descriptor_forget(fd);
-		cancel_restore(cancel);
-	}
 	return real()->close(fd);
 }
 

@@ -78,7 +78,7 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	struct entry *e = entry_get(fd);
 	struct set *set;
 	struct channel *ch;
-	int result;
+	int result, cancel;
 
 	if (e && e->kind == EPOLL && op == EPOLL_CTL_ADD)
 		sets_polled(fd);
@@ -101,10 +101,12 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 		return real()->epoll_ctl(epfd, op, fd, event);
 	}
 	e->in_sets = true;
+	cancel_hold(&cancel);
 	pthread_mutex_lock(&set->lock);
 	result = ctl_tcp(set, op, fd, event);
 	pthread_mutex_unlock(&set->lock);
 	set_put(set);
+	cancel_restore(cancel);
 	return result;
 }
 
@@ -186,10 +188,12 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 		set = n > 0 && sets_active ? set_get(fd) : NULL;
 		if (!set)
 			return n;
+		cancel_hold(&cancel);
 		pthread_mutex_lock(&set->lock);
 		n = set_filter(set, events, n);
 		n += set_collect(set, events + n, most - n, false);
 		pthread_mutex_unlock(&set->lock);
+		cancel_restore(cancel);
 		if (n) {
 			set_put(set);
 			return n;

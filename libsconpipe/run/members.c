@@ -102,8 +102,10 @@ int member_sync(struct set *set, struct member *m, struct channel *ch)
 
 	if (s->tx_path == PATH_RING && !s->shut)
 		e.events &= ~WRITABLE;
-	if (m->bell_inode != s->bell)
-		m->bell = -1; /* it was replaced */
+	if (m->bell_inode != s->bell) { /* it was replaced */
+		m->bell = -1;
+		m->reported_head = m->reported_full = UNREPORTED;
+	}
 	if (m->bell < 0 && !s->bell_closed) {
 		struct epoll_event b = { .events = EPOLLIN,
 					 .data.u64 = e.data.u64 | BELL };

@@ -156,23 +156,11 @@ static void fetch_rings(struct channel *ch)
 			s->token_at = position(ch) + 1;
 			err = channel_set_rings(ch, &a, files, count);
 		}
+		s->since_ns = now_ns();
 		if (err != -EAGAIN)
 			s->stage = err ? REFUSED : HAS_RINGS;
 	}
 	pthread_mutex_unlock(&s->rx_lock);
-}
-
-/* try_lock takes a lock that no other thread has. */
-static bool try_lock(struct shared *s, pthread_mutex_t *lock)
-{
-	int err = pthread_mutex_trylock(lock);
-
-	if (err == EOWNERDEAD) {
-		atomic_store(&s->broken, ECONNRESET);
-		pthread_mutex_consistent(lock);
-		err = 0;
-	}
-	return !err;
 }
 
 bool proof_next(struct channel *ch)
@@ -224,7 +212,7 @@ bool proof_step(struct channel *ch, int fd)
 	int err = errno;
 
 	/* A program may never receive. */
-	if (s->token_reported && proof_next(ch) && try_lock(s, &s->rx_lock)) {
+	if (s->token_reported && proof_next(ch) && shared_try_lock(s, &s->rx_lock)) {
 		proof_settle(ch, fd);
 		pthread_mutex_unlock(&s->rx_lock);
 	}
@@ -234,7 +222,7 @@ bool proof_step(struct channel *ch, int fd)
 	}
 	bell_drain(ch, -1);
 	if (!s->token_reported && position(ch) != UINT64_MAX &&
-	    try_lock(s, &s->rx_lock)) {
+	    shared_try_lock(s, &s->rx_lock)) {
 		report(ch, fd);
 		pthread_mutex_unlock(&s->rx_lock);
 	}
@@ -244,7 +232,8 @@ bool proof_step(struct channel *ch, int fd)
 		got_rings = s->stage == HAS_RINGS;
 	} else if (s->bell_closed) {
 		s->stage = REFUSED;
-	} else if (ch->notice->looks && !s->announced && try_lock(s, &s->tx_lock)) {
+	} else if (ch->notice->looks && !s->announced &&
+		   shared_try_lock(s, &s->tx_lock)) {
 		announce(ch, fd);
 		pthread_mutex_unlock(&s->tx_lock);
 	}

@@ -4,6 +4,7 @@
 
 #include "real.h"
 #include "sets.h"
+#include "wait.h"
 
 atomic_bool sets_active;
 atomic_int sets_unaware;
@@ -124,14 +125,17 @@ void sets_before_fork(void)
 void sets_polled(int fd)
 {
 	struct set *set = set_get(fd);
+	int cancel;
 
 	if (!set)
 		return;
+	cancel_hold(&cancel);
 	pthread_mutex_lock(&set->lock);
 	set->polled = true;
 	set_signal(set);
 	pthread_mutex_unlock(&set->lock);
 	set_put(set);
+	cancel_restore(cancel);
 }
 
 void sets_each(int fd, void (*fn)(struct set *, struct member *))

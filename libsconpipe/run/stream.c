@@ -18,6 +18,16 @@ void stream_changed(int fd)
 	observer(fd);
 }
 
+bool stream_settle(struct channel *ch, int fd)
+{
+	int err;
+
+	shared_lock(ch->s, &ch->s->tx_lock);
+	err = proof_flush(ch, fd, MSG_DONTWAIT);
+	pthread_mutex_unlock(&ch->s->tx_lock);
+	return !err && recv_detach(ch, fd);
+}
+
 bool stream_detach(struct channel *ch, int fd)
 {
 	struct wire_request q = { .op = OP_DETACH };
@@ -25,15 +35,26 @@ bool stream_detach(struct channel *ch, int fd)
 	uint32_t serial = 0;
 	int err;
 
-	atomic_store(&ch->s->tx_path, PATH_TCP_AGAIN);
+	shared_lock(ch->s, &ch->s->tx_lock); /* not while the channel is renewed */
+	ch->s->stays = true;
+	ch->s->tx_path = PATH_TCP_AGAIN;
+	pthread_mutex_unlock(&ch->s->tx_lock);
 	err = session_give(&serial, &q, fd, &a, NULL, NULL);
 	/* -EBADF: it has ended already. */
 	if (err && err != -EBADF)
 		return false;
-	shared_lock(ch->s, &ch->s->tx_lock);
-	err = proof_flush(ch, fd, MSG_DONTWAIT);
-	pthread_mutex_unlock(&ch->s->tx_lock);
-	return !err && recv_detach(ch, fd);
+	return stream_settle(ch, fd);
+}
+
+void stream_leave(struct channel *ch)
+{
+	struct wire_request q = { .op = OP_CLOSE, .id = ch->s->id };
+	struct wire_reply a;
+
+	ch->s->tx_path = PATH_TCP_AGAIN;
+	bell_drain(ch, -1);
+	if (!ch->s->bell_closed)
+		session_call(&ch->s->serial, &q, &a, NULL, NULL);
 }
 
 /* The peer's unread bytes are in its own memory, so the broker may remove the rings at

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The bytes of a channel: recv.c and send.c have one direction each, stream.c has what
- * concerns both. Each direction starts on TCP, switches to the ring once, and may
- * return to TCP once.
+ * concerns both. Each direction starts on TCP, switches to the ring, and may return to
+ * TCP. When both have, the channel may be renewed.
  */
 #ifndef STREAM_H
 #define STREAM_H
@@ -23,6 +23,12 @@ short stream_events(struct channel *ch, short wanted, bool arm);
  * TCP cannot deliver.
  */
 bool stream_detach(struct channel *ch, int fd);
+/* stream_leave moves the sending direction to TCP, after the rings were lost. The broker
+ * then closes the doorbell. */
+void stream_leave(struct channel *ch);
+/* stream_settle returns whether both directions are on TCP and no token is on its way,
+ * after stream_leave. The rings must be final. */
+bool stream_settle(struct channel *ch, int fd);
 /* stream_close is called before a descriptor is closed. Unread bytes reset the
  * connection, as with TCP. Other processes that have it continue on TCP. */
 void stream_close(struct channel *ch, int fd);

@@ -109,6 +109,10 @@ void entry_unshare(struct entry *e)
 
 bool entry_exclusive(struct entry *e)
 {
+	struct shared *s = e->kind == ATTACHED ? e->channel->s : NULL;
+
+	if (s)
+		return e->channel->fds == 1 && s->processes == 1 && s->owner == getpid();
 	return e->sharers >= 0 && atomic_load(&counts[e->sharers]) == 1;
 }
 
@@ -139,6 +143,7 @@ void entry_track(int fd)
 		e->sharers = count_take();
 		e->bytes = 0;
 		e->skip = 0;
+		e->pause_ns = e->until_ns = 0;
 		e->calls = (uint64_t)stamp_next() << STAMP_SHIFT;
 		e->in_sets = e->kind == FRESH;
 		e->cookie = socket_cookie(fd);

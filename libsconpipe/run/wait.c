@@ -88,6 +88,11 @@ void wait_end(struct channel *ch, struct waiter *me)
 /* The thread's own cancellation state. */
 static __thread int state_in_wait = PTHREAD_CANCEL_DISABLE;
 
+void cancel_hold(int *before)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, before);
+}
+
 void cancel_disable(int *before)
 {
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, before);
@@ -136,7 +141,7 @@ static void release_held(void *arg)
 
 	if (h->lock)
 		pthread_mutex_unlock(h->lock);
-	channel_put(h->ch);
+	channel_leave(h->ch);
 }
 
 ssize_t cancellable_recvmsg(struct channel *ch, int fd, struct msghdr *msg, int flags)
@@ -176,7 +181,7 @@ static void cancelled(void *arg)
 	struct waiting *a = arg;
 
 	wait_end(a->ch, a->me);
-	channel_put(a->ch);
+	channel_leave(a->ch);
 }
 
 /* Longest wait where a wake-up may be missed: another process that has the channel

@@ -27,6 +27,9 @@ int wait_on(struct channel *ch, struct waiter *me, int fd, short events,
  * -EINTR if SA_RESTART applies. some: the call has transferred bytes. */
 bool restarts(int err, bool some, int64_t deadline_ns);
 
+/* cancel_hold is for what takes a lock and does not wait: close(2), read(2) and write(2)
+ * would end the thread there. cancel_restore ends either. */
+void cancel_hold(int *before);
 void cancel_disable(int *before);
 void cancel_restore(int before);
 /* fn(arg) is called if the thread is cancelled there. */

@@ -368,12 +368,17 @@ func containerMAC(b *scontest.Bed, n int) net.HardwareAddr {
 
 // segment returns an empty TCP segment with an unexpected sequence number.
 func segment(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
+	return segmentAt(to, from, src, dst, flags, 0xdeadbeef, 0xdeadbeef)
+}
+
+// segmentAt is segment with the numbers of the first byte and of the next one expected.
+func segmentAt(to, from net.HardwareAddr, src, dst netip.AddrPort, flags byte, seq, acked uint32) []byte {
 	payload := make([]byte, 12)
 	f := scontest.Frame(to, from, src, dst, string(payload))
 	tcp := f[scontest.UDPAt:]
 	f[scontest.IPAt+9] = 6
-	binary.BigEndian.PutUint32(tcp[4:], 0xdeadbeef)
-	binary.BigEndian.PutUint32(tcp[8:], 0xdeadbeef)
+	binary.BigEndian.PutUint32(tcp[4:], seq)
+	binary.BigEndian.PutUint32(tcp[8:], acked)
 	tcp[12], tcp[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(tcp[14:], 512)
 	copy(tcp[16:], []byte{0, 0, 0, 0})

@@ -12,11 +12,13 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// Message types within the subsystem (enum cntl_msg_types).
+// Message types (enum cntl_msg_types, enum ctnl_exp_msg_types).
 const (
-	msgNew    = 0
-	msgGet    = 1
-	msgDelete = 2
+	msgNew    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+
+	msgGetExpected = unix.NFNL_SUBSYS_CTNETLINK_EXP<<8 | 1
 )
 
 // sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.

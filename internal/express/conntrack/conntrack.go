@@ -170,6 +170,17 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 	if u.Acknowledged {
 		forget |= tcpUnacknowledged
 	}
+	return c.updateTCP(conn, u, tcpBeLiberal, tcpBeLiberal|forget)
+}
+
+// JudgeTCP makes conntrack judge the sequence numbers of a TCP connection again. The
+// error wraps ErrNotFound if the connection is gone.
+func (c *Client) JudgeTCP(conn Conn) error {
+	return c.updateTCP(conn, TCPUpdate{}, 0, tcpBeLiberal)
+}
+
+// updateTCP sets flags in both directions, of those in touch.
+func (c *Client) updateTCP(conn Conn, u TCPUpdate, flags, touch byte) error {
 	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
 		if conn.Zone != 0 {
 			ae.Uint16(attrZone, conn.Zone)
@@ -182,10 +193,9 @@ func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
 				if u.State != 0 {
 					ae.Uint8(attrTCPState, u.State)
 				}
-				// struct nf_ct_tcp_flags: the bits to set, the bits to touch
-				flags := []byte{tcpBeLiberal, tcpBeLiberal | forget}
-				ae.Bytes(attrTCPFlagsOriginal, flags)
-				ae.Bytes(attrTCPFlagsReply, flags)
+				both := []byte{flags, touch} // struct nf_ct_tcp_flags
+				ae.Bytes(attrTCPFlagsOriginal, both)
+				ae.Bytes(attrTCPFlagsReply, both)
 				return nil
 			})
 			return nil
@@ -257,7 +267,7 @@ func (a *asker) do(msg uint16, flags uint16, family byte, attrs []byte, reply fu
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.sock.Request(nlmsg.Request{
-		Type:  unix.NFNL_SUBSYS_CTNETLINK<<8 | msg,
+		Type:  msg,
 		Flags: flags,
 		Data:  append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
 	}, reply)

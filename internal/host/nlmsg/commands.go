@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands is a socket of NETLINK_ROUTE for requests that the kernel only
-// acknowledges. Its calls block: the kernel answers before it returns from
+// Commands is a socket for requests that the kernel only acknowledges. Its calls block: the kernel answers before it returns from
 // sending, so the runtime's poller would only cost time. It is safe for
 // concurrent use.
 type Commands struct {
@@ -20,9 +19,10 @@ type Commands struct {
 	buf [8 << 10]byte
 }
 
-// OpenCommands opens a socket in the network namespace of the calling thread.
-func OpenCommands() (*Commands, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+// OpenCommands opens a socket of a protocol (unix.NETLINK_ROUTE, ...) in the network
+// namespace of the calling thread.
+func OpenCommands(protocol int) (*Commands, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
@@ -43,38 +43,62 @@ type Command struct {
 	Data  []byte
 	// Allow is an error that is ignored, such as EEXIST.
 	Allow unix.Errno
+	// Frame marks the begin or the end of a transaction, which the kernel does not
+	// acknowledge. It answers the begin if it refuses the whole transaction.
+	Frame bool
 }
 
 // Do sends commands in one datagram; the kernel carries them out in their order,
 // those after a refused one included. It returns the first error.
 func (c *Commands) Do(commands ...Command) error {
+	refused, err := c.Each(commands...)
+	if err != nil {
+		return err
+	}
+	for i, m := range commands {
+		if err := refused[i]; err != nil && !errors.Is(err, m.Allow) {
+			return fmt.Errorf("%s: %w", m.What, err)
+		}
+	}
+	return nil
+}
+
+// Each does what Do does, and returns the kernel's error for each command.
+func (c *Commands) Each(commands ...Command) (refused []error, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first := c.seq + 1
 	if err := c.send(c.encode(commands)); err != nil {
-		return fmt.Errorf("%s: %w", commands[0].What, err)
+		return nil, fmt.Errorf("%s: %w", commands[0].What, err)
 	}
-	var refused error
-	for answered := 0; answered < len(commands); {
+	unanswered := 0
+	for _, m := range commands {
+		if !m.Frame {
+			unanswered++
+		}
+	}
+	refused = make([]error, len(commands))
+	for unanswered > 0 {
 		n, err := unix.Read(c.fd, c.buf[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("%s: read acknowledgement: %w", commands[answered].What, err)
+			return nil, fmt.Errorf("%s: read acknowledgement: %w", commands[0].What, err)
 		}
 		for r := range Messages(c.buf[:n]) {
 			if r.Type != unix.NLMSG_ERROR || r.Sequence < first {
 				continue
 			}
-			m := commands[r.Sequence-first]
-			answered++
-			if err := ackError(r.Data); err != nil && refused == nil && !errors.Is(err, m.Allow) {
-				refused = fmt.Errorf("%s: %w", m.What, err)
+			i := r.Sequence - first
+			refused[i] = ackError(r.Data)
+			if commands[i].Frame {
+				return nil, fmt.Errorf("%s: %w", commands[i].What, refused[i])
 			}
+			unanswered--
 		}
 	}
-	return refused
+	return refused, nil
 }
 
 // encode numbers commands and puts them into one datagram.
@@ -83,7 +107,11 @@ func (c *Commands) encode(commands []Command) (out []byte) {
 		c.seq++
 		out = binary.NativeEndian.AppendUint32(out, uint32(unix.NLMSG_HDRLEN+len(m.Data)))
 		out = binary.NativeEndian.AppendUint16(out, m.Type)
-		out = binary.NativeEndian.AppendUint16(out, m.Flags|unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+		flags := m.Flags | unix.NLM_F_REQUEST
+		if !m.Frame {
+			flags |= unix.NLM_F_ACK
+		}
+		out = binary.NativeEndian.AppendUint16(out, flags)
 		out = binary.NativeEndian.AppendUint32(out, c.seq)
 		out = binary.NativeEndian.AppendUint32(out, 0)
 		out = append(out, m.Data...)

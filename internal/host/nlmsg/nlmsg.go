@@ -41,6 +41,32 @@ type Encoder = netlink.AttributeEncoder
 // NewEncoder returns an Encoder of no attributes.
 func NewEncoder() *Encoder { return netlink.NewAttributeEncoder() }
 
+// Attr returns an attribute with its padding; parts are its payload. (Inlined, its calls
+// would make bin/scon 60 KiB larger.)
+//
+//go:noinline
+func Attr(typ uint16, parts ...[]byte) (b []byte) {
+	b = make([]byte, unix.SizeofNlAttr, 64)
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	binary.NativeEndian.PutUint16(b, uint16(len(b)))
+	binary.NativeEndian.PutUint16(b[2:], typ)
+	return append(b, make([]byte, align(len(b))-len(b))...)
+}
+
+// Nested returns an attribute of attributes.
+//
+//go:noinline
+func Nested(typ uint16, attrs ...[]byte) []byte { return Attr(typ|unix.NLA_F_NESTED, attrs...) }
+
+// Be32 returns an attribute with an integer in network byte order.
+//
+//go:noinline
+func Be32(typ uint16, n uint32) []byte {
+	return Attr(typ, binary.BigEndian.AppendUint32(nil, n))
+}
+
 // Messages iterates over the messages of one datagram. It stops at a malformed
 // one.
 func Messages(b []byte) iter.Seq[Message] {

@@ -25,6 +25,7 @@ type report struct {
 	Bytes   float64 `json:"bytes"`
 	Seconds float64 `json:"seconds"`
 	CPU     float64 `json:"cpu_s"`
+	Least   float64 `json:"least"` // bytes per second in the worst 100 ms, also of the warm-up
 	P50     float64 `json:"p50_us"`
 }
 

@@ -104,8 +104,8 @@ type Gate struct {
 
 type ticket struct {
 	owner Owner
-	open  chan struct{} // closed when the call is admitted
-	gone  bool          // Enter has timed out
+	admit func() // called with the gate's lock held
+	gone  bool   // Enter has timed out
 }
 
 // NewGate returns a gate for at most that many concurrent calls.
@@ -120,27 +120,38 @@ func (g *Gate) hasRoom(a Account) bool {
 // Enter waits until a call of the owner is admitted; false: the deadline has passed. After
 // true, the caller has to call Leave at the end of the call.
 func (g *Gate) Enter(o Owner, deadline time.Time) bool {
-	t := &ticket{owner: o, open: make(chan struct{})}
-	g.mu.Lock()
-	g.waiting.Push(o, t)
-	g.admit()
-	g.mu.Unlock()
+	open := make(chan struct{})
+	t := g.push(o, func() { close(open) })
 	late := time.NewTimer(time.Until(deadline))
 	defer late.Stop()
 	select {
-	case <-t.open:
+	case <-open:
 		return true
 	case <-late.C:
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-t.open: // admitted meanwhile
+	case <-open: // admitted meanwhile
 		return true
 	default:
 		t.gone = true
 		return false
 	}
+}
+
+// Start calls fn, which must not block, once a call of the owner is admitted. Leave has to be
+// called at the end of the call.
+func (g *Gate) Start(o Owner, fn func()) { g.push(o, fn) }
+
+// push adds a ticket, and admits what there is room for.
+func (g *Gate) push(o Owner, admit func()) *ticket {
+	t := &ticket{owner: o, admit: admit}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting.Push(o, t)
+	g.admit()
+	return t
 }
 
 // Leave ends a call of an owner.
@@ -165,7 +176,7 @@ func (g *Gate) admit() {
 		if !t.gone {
 			g.all++
 			g.of[t.owner.Account()]++
-			close(t.open)
+			t.admit()
 		}
 	}
 }

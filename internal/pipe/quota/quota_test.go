@@ -198,3 +198,23 @@ func TestGate(t *testing.T) {
 		t.Error("the waiting call was not admitted")
 	}
 }
+
+// Start admits like Enter, without a goroutine that waits.
+func TestGateStart(t *testing.T) {
+	g := NewGate(4)
+	stuck, other := owner(1, "/stuck"), owner(2, "/other")
+	started := make(map[Owner]int)
+	start := func(o Owner) { g.Start(o, func() { started[o]++ }) }
+	for range 100 {
+		start(stuck)
+	}
+	start(other)
+	if started[stuck] != 2 || started[other] != 1 {
+		t.Fatalf("%v", started)
+	}
+	g.Leave(other)
+	g.Leave(stuck)
+	if started[stuck] != 3 {
+		t.Errorf("%v after the end of two calls", started)
+	}
+}

@@ -58,7 +58,7 @@ type Host struct {
 
 // Open returns the Host of the calling thread's namespace.
 func Open() (*Host, error) {
-	rt, err := nlmsg.OpenCommands()
+	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func HasHost(kind string) bool {
 // RemoveInside removes the device in the namespace of the calling thread; a missing
 // device is no error.
 func RemoveInside(name string) error {
-	rt, err := nlmsg.OpenCommands()
+	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func RemoveInside(name string) error {
 
 // configure sets the device's addresses and routes, in the container.
 func configure(s Spec, routed bool) error {
-	rt, err := nlmsg.OpenCommands()
+	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,10 @@
+package liberal
+
+import (
+	"os"
+	"testing"
+
+	"github.com/scon-project/scon/internal/lab/scontest"
+)
+
+func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }
