@@ -33,7 +33,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: cli.KnownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchCostCommand(), newBenchCountCommand(),
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchCostCommand(), newBenchCountCommand(),
 		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
 		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd
@@ -72,6 +72,30 @@ func newBenchShortCommand() *cobra.Command {
 	return cmd
 }
 
+func newBenchHostCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "host",
+		Short: "Measure " + bench.Host.Short,
+		Long: `Measure a process of the host itself without SCON (native) and while its daemon
+runs with hooks at a container's port and at the uplink (loaded).
+
+'scon bench cost --host' counts the instructions instead, which other load on this
+machine does not change.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.rounds < 1 {
+				return cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+			}
+			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+				return bench.Run(ctx, bench.Host, bench.Options{Rounds: o.rounds, Progress: cli.NewProgress(os.Stderr)})
+			})
+		},
+	}
+	o.addCommonFlags(cmd, bench.Host)
+	return cmd
+}
+
 // newBenchPeerCommand is the traffic generator that bench starts in the lab's
 // nodes.
 func newBenchPeerCommand() *cobra.Command {
@@ -94,7 +118,7 @@ func newBenchHelperCommand() *cobra.Command {
 	}
 }
 
-// benchOptions are the flags of every experiment.
+// benchOptions are the flags of experiments.
 type benchOptions struct {
 	rounds  int
 	modes   []string
@@ -110,9 +134,8 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	for _, m := range e.Modes {
 		modes = append(modes, m.Name)
 	}
-	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
+	o.addCommonFlags(cmd, e)
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
-	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "measure over VXLAN, as set up by flannel; metrics are named vxlan_...")
 	cmd.Flags().StringVar(&o.uplink, "uplink", "", "measure over an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; metrics are named after it")
 	var paths []string
@@ -121,6 +144,12 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	}
 	cmd.Flags().StringVar(&o.between, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
 	cmd.Flags().IntVar(&o.family, "family", 4, "IP `version`, 4 or 6; metrics of IPv6 have a 6 in their name")
+}
+
+// addCommonFlags adds those of every experiment.
+func (o *benchOptions) addCommonFlags(cmd *cobra.Command, e bench.Experiment) {
+	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
+	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
 }
 
 // run carries out an experiment and prints its result, also an incomplete one.

@@ -19,11 +19,13 @@ import (
 type costOptions struct {
 	benchOptions
 	steps []string
+	host  bool
 }
 
 func (o *costOptions) addFlags(cmd *cobra.Command) {
 	o.benchOptions.addFlags(cmd, bench.Cost)
 	cmd.Flags().StringSliceVar(&o.steps, "steps", nil, "measure only these `steps`, such as udp_64,tcp_rr_64,tcp_crr")
+	cmd.Flags().BoolVar(&o.host, "host", false, "count for a process of the host, without and with SCON loaded (modes native and loaded)")
 }
 
 // experiment is Cost with the modes and steps of the flags.
@@ -31,7 +33,14 @@ func (o *costOptions) experiment(cmd *cobra.Command) (bench.Experiment, error) {
 	if o.rounds < 1 {
 		return bench.Experiment{}, cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
 	}
-	e, err := o.choose(cmd, bench.Cost)
+	e, err := bench.Cost, error(nil)
+	if o.host {
+		if o.overlay || o.uplink != "" || o.between != "" {
+			return e, cli.Usagef(cmd, "--host is measured by itself, without --overlay, --uplink and --between")
+		}
+		e = e.OfHost()
+	}
+	e, err = o.choose(cmd, e)
 	if err != nil || len(o.steps) == 0 {
 		return e, err
 	}

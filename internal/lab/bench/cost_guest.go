@@ -131,6 +131,9 @@ func countCommand(e Experiment, rounds int) string {
 	if e.Uplink != "" {
 		path = " --uplink " + e.Uplink
 	}
+	if e.isOfHost() {
+		path = " --host"
+	}
 	if e.Path != nil {
 		path, modules = " --between "+e.Path.Name, "modprobe br_netfilter\n"
 	}

@@ -32,6 +32,8 @@ type Mode struct {
 	node string
 	// express is set if the daemon runs.
 	express bool
+	// regular is set if no packet goes express although the daemon runs.
+	regular bool
 	// flowtable is set if nftables has a flowtable.
 	flowtable bool
 	// netkit is set if the node has a netkit pair.

@@ -136,7 +136,9 @@ func (r reading) check(mode Mode, step Step) error {
 		return fmt.Errorf("only %.1f %% of the packets crossed the bridge, want nearly all of a container's", 100*byBridge)
 	case !r.between && mode != Container && byBridge > 1-nearlyAll:
 		return fmt.Errorf("%.1f %% of the packets crossed the bridge%s", 100*byBridge, r.why())
-	case mode.express && r.expressShare() < nearlyAll:
+	case mode.regular && r.express > 0:
+		return fmt.Errorf("%d packets went express, want none", r.express)
+	case mode.express && !mode.regular && r.expressShare() < nearlyAll:
 		return fmt.Errorf("only %.1f %% of the packets went express%s", 100*r.expressShare(), r.why())
 	}
 	return nil
