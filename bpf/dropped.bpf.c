@@ -6,8 +6,7 @@
  * Out: nothing. If Netfilter dropped the tracked packet of a discard, the discard
  *      becomes valid (discard.h).
  *
- * An object of its own: unlike the programs in the packet path it needs the kernel's
- * BTF. The structs declare the kernel's fields that it reads.
+ * The structs declare the kernel's fields that it reads.
  */
 #include "lib/discard.h"
 #include "lib/parse.h"
@@ -109,5 +108,3 @@ int scon_dropped(__u64 *args)
 		ipv4_dropped(half, args[0], ip);
 	return 0;
 }
-
-char _license[] SEC("license") = "GPL";

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 18
+#define LAYOUT_VERSION 19
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -56,6 +56,7 @@ struct settings {
 				whose outer headers are to be learned */
 	__u32 watched; /* slot of the discard whose packet was tracked last */
 	__u32 last_odd_sent; /* as last_odd, for packets from containers */
+	__u32 ends_lost; /* set if the end of a connection could not be reported */
 };
 
 volatile struct settings shared __attribute__((aligned(64))) SEC(".data.shared");

@@ -194,7 +194,7 @@ func (d *Daemon) assemble() (err error) {
 // sources are the streams that the loop listens to.
 type sources struct {
 	changes   <-chan changes.Event
-	destroyed <-chan conntrack.Destroyed
+	destroyed <-chan conntrack.Destroyed // nil: the programs report them as events
 	events    <-chan datapath.Event
 }
 
@@ -202,7 +202,9 @@ type sources struct {
 func (s sources) drain() {
 	for range s.changes {
 	}
-	for range s.destroyed {
+	if s.destroyed != nil {
+		for range s.destroyed {
+		}
 	}
 }
 
@@ -212,8 +214,11 @@ func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
 	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale, OnNFTables: d.noteRules}); err != nil {
 		return s, err
 	}
-	if s.destroyed, err = conntrack.WatchDestroy(ctx, d.dp.EndFilter()); err != nil {
-		return s, err
+	if err := d.dp.FollowsEnds(); err != nil {
+		d.log.Info("the ends of connections come by ctnetlink", "reason", err)
+		if s.destroyed, err = conntrack.WatchDestroy(ctx, d.dp.EndFilter()); err != nil {
+			return s, err
+		}
 	}
 	s.events = d.readEvents(ctx)
 	return s, nil

@@ -139,14 +139,18 @@ func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
 // destroyed takes the end of a connection in conntrack.
 func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 	if gone.Overrun {
-		// Every Conentry is confirmed by a regular packet again, and asked for as
-		// the heartbeats allow.
-		d.counts.overruns++
-		d.heartbeat.newGeneration("conntrack's messages were lost")
-		d.composer.Doubt()
+		d.endsLost()
 		return
 	}
 	d.composer.Destroyed(gone, time.Now())
+}
+
+// endsLost has every Conentry confirmed by a regular packet again, and conntrack asked for
+// it as the heartbeats allow: connections may have left conntrack.
+func (d *Daemon) endsLost() {
+	d.counts.overruns++
+	d.heartbeat.newGeneration("ends of connections were lost")
+	d.composer.Doubt()
 }
 
 // event takes what the programs report of a connection.
@@ -171,6 +175,9 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 // beat does what is due at each heartbeat, and writes it.
 func (d *Daemon) beat(now time.Time) error {
 	d.table.Release(now)
+	if d.dp.EndsLost() {
+		d.endsLost()
+	}
 	d.composer.Recheck(now)
 	return d.heartbeat.beat()
 }

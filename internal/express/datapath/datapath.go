@@ -18,7 +18,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -56,7 +55,7 @@ const (
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 18
+const LayoutVersion = 19
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -125,10 +124,9 @@ type Datapath struct {
 	events   *ringbuf.Reader
 	hooker   hooker
 	programs tcfilter.Own
-	drops    link.Link // nil if there are none
-	noDrops  error     // why
-	tick     time.Duration
-	adopted  bool
+	traced
+	tick    time.Duration
+	adopted bool
 }
 
 // Load takes over the pinned kernel side in o.PinDir if its layout and size
@@ -155,7 +153,7 @@ func Load(o Options) (_ *Datapath, err error) {
 	if err := d.mapMemory(); err != nil {
 		return nil, err
 	}
-	d.noDrops = d.watchDrops()
+	d.trace()
 	if err := d.adoptDevices(); err != nil {
 		return nil, err
 	}
@@ -367,9 +365,7 @@ func (d *Datapath) Beat() error {
 // harmless.
 func (d *Datapath) Close() error {
 	var errs []error
-	if d.drops != nil {
-		errs = append(errs, d.drops.Close())
-	}
+	errs = append(errs, d.traced.close())
 	if d.events != nil {
 		errs = append(errs, d.events.Close())
 	}

@@ -181,7 +181,7 @@ type expressSettings struct {
 	LastTunneled uint32
 	Watched      uint32
 	LastOddSent  uint32
-	_            [4]byte
+	EndsLost     uint32
 }
 
 type expressSlotState uint32

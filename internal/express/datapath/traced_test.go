@@ -1,0 +1,94 @@
+package datapath_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// needsEnds skips a test where the kernel does not show which connections leave conntrack.
+func needsEnds(t *testing.T, b *bed) {
+	t.Helper()
+	if err := b.FollowsEnds(); err != nil {
+		t.Skip(err)
+	}
+}
+
+// conntracked adds the flow's connection to conntrack in a namespace, and returns how to
+// delete it.
+func conntracked(t *testing.T, ns string, f flow) (remove func()) {
+	t.Helper()
+	o := f.conn.Orig
+	tuple := fmt.Sprintf("-s %v -d %v -p %d --sport %d --dport %d", o.Src.Addr(), o.Dst.Addr(), o.Proto, o.Src.Port(), o.Dst.Port())
+	r := f.conn.Reply
+	state := ""
+	if f.out.enter.proto == tcp {
+		state = "--state ESTABLISHED"
+	}
+	nstest.Run(t, ns, fmt.Sprintf("conntrack -I %s -r %v -q %v --reply-port-src %d --reply-port-dst %d --timeout 100 %s",
+		tuple, r.Src.Addr(), r.Dst.Addr(), r.Src.Port(), r.Dst.Port(), state))
+	return func() {
+		t.Helper()
+		nstest.Run(t, ns, "conntrack -D "+tuple)
+	}
+}
+
+// A connection that leaves conntrack is express no more from that moment on. One of another
+// namespace is another connection.
+func TestForgottenConnection(t *testing.T) {
+	b := newBed(t)
+	needsEnds(t, b)
+	other := nstest.New(t)
+	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), published(tcp), masqueraded6(tcp), masqueraded6(udp)} {
+		b.express(f)
+		b.events()
+		theirs, ours := conntracked(t, other, f), conntracked(t, b.ns, f)
+		theirs()
+		b.goesExpress(f.out)
+		b.goesExpress(f.in)
+		ours()
+		for _, h := range []*datapath.Half{b.half(f.out.enter, b.port), b.half(f.in.enter, 0)} {
+			if h.State != datapath.SlotClosed {
+				t.Errorf("protocol %d: the half has state %d, want it closed", f.out.enter.proto, h.State)
+			}
+		}
+		b.goesRegular(f.out, "closed")
+		b.goesRegular(f.in, "closed")
+		events := b.events()
+		if len(events) != 1 || !events[0].Closed || events[0].Reset || b.table.At(events[0].Slot) == nil {
+			t.Fatalf("protocol %d: events %+v, want the end of the connection", f.out.enter.proto, events)
+		}
+		b.table.Retire(b.table.At(events[0].Slot), time.Now())
+		b.table.Release(time.Now().Add(time.Minute))
+	}
+	if b.EndsLost() {
+		t.Error("an end is said to be lost")
+	}
+}
+
+// The end of a connection that finds the event buffer full is known to be lost.
+func TestForgottenWhileBusy(t *testing.T) {
+	b := newBedWith(t, func(o *datapath.Options) { o.Admit = 2 })
+	needsEnds(t, b)
+	f := masqueraded(udp)
+	b.express(f)
+	remove := conntracked(t, b.ns, f)
+	many := masqueraded(udp).out
+	for port := range uint16(20000) {
+		many.enter.dst = netip.AddrPortFrom(many.enter.dst.Addr(), 1000+port)
+		for range 2 {
+			runProgram(t, b.ns, b.Program(many.start), many.enter.bytes(), skb{Mark: many.inMark, Ifindex: uint32(b.port), IngressIfindex: uint32(b.wire)})
+		}
+	}
+	remove()
+	if h := b.half(f.out.enter, b.port); h.State != datapath.SlotClosed {
+		t.Errorf("the half has state %d, want it closed", h.State)
+	}
+	if !b.EndsLost() || b.EndsLost() {
+		t.Error("want the end lost, once")
+	}
+}
