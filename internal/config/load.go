@@ -45,6 +45,9 @@ func Read(name string, r io.Reader) (Config, error) {
 	if err := c.apply(content); err != nil {
 		return Config{}, fmt.Errorf("%s:%w", name, err)
 	}
+	if err := c.Startup.checkTogether(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
+	}
 	return c, nil
 }
 
