@@ -20,7 +20,7 @@ import (
 const maxSize = 1 << 18
 
 // Load reads the file at path over the defaults. Errors about its content begin with
-// path:line:column.
+// path:line:column, or path and the key where two settings do not fit together.
 func Load(path string) (Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
