@@ -29,7 +29,6 @@ const (
 
 // Bits of Conn.Status (enum ip_conntrack_status).
 const (
-	statusSeenReply = 1 << 1
 	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3
 	statusSeqAdjust = 1 << 6
