@@ -1,6 +1,7 @@
 # Runs SCON by its command line, with one connection of each kind in a lab: from a
 # container, to a container, and between two containers, by TCP and UDP. All six must be
-# express in both directions. Prints two JSON documents: status and flows.
+# express in both directions, and conntrack judges those of TCP again afterwards. Prints
+# three JSON documents: status, flows and what `scon down` did.
 set -e
 PATH=/opt:$PATH
 
@@ -44,7 +45,7 @@ sleep 1
 scon status --json
 scon flows --json
 
-scon down >&2
+scon down --conntrack restore --json
 scon lab exec device -- tc qdisc show >&2
 if scon lab exec device -- tc qdisc show | grep clsact >&2 || ls -d /sys/fs/bpf/scon /run/scon >&2; then
 	echo "scon down left this" >&2

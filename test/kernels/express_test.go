@@ -14,7 +14,8 @@ import (
 var expressScript string
 
 // The programs load, devices are hooked by the mechanism that the kernel supports,
-// connections are express in both directions, and nothing is left behind.
+// connections are express in both directions, conntrack judges those of TCP again
+// afterwards, and nothing is left behind.
 func TestExpress(t *testing.T) {
 	for _, g := range guests {
 		if !*full && !g.short {
@@ -26,7 +27,8 @@ func TestExpress(t *testing.T) {
 			decoder := json.NewDecoder(strings.NewReader("{" + documents))
 			var status api.Status
 			var flows []api.Flow
-			for _, d := range []any{&status, &flows} {
+			var down api.Down
+			for _, d := range []any{&status, &flows, &down} {
 				if err := decoder.Decode(d); err != nil {
 					t.Fatalf("parse scon's output: %v:\n%s", err, out)
 				}
@@ -45,6 +47,14 @@ func TestExpress(t *testing.T) {
 				"tcp to port 9000", "udp to port 9000"} {
 				if !kinds[kind] {
 					t.Errorf("no connection %s:\n%s", kind, out)
+				}
+			}
+			if len(down.Connections) < 2 { // the one between containers may be untracked
+				t.Errorf("liberal connections %+v, want at least the two to and from outside", down.Connections)
+			}
+			for _, c := range down.Connections {
+				if c.Outcome != "restored" {
+					t.Errorf("after scon down: %+v", c)
 				}
 			}
 		})
