@@ -64,8 +64,9 @@ var withOldNFT = map[string][]string{
 
 // withoutBTF are the tests that need the kernel's type information.
 var withoutBTF = map[string][]string{
-	"internal/express":  {"TestDiscard", "TestDiscardEndsWithConnection"},
-	"test/differential": {"TestDifferentialFunctions"},
+	"internal/express":          {"TestDiscard", "TestDiscardEndsWithConnection"},
+	"internal/express/datapath": {"TestForgottenConnection", "TestForgottenWhileBusy"},
+	"test/differential":         {"TestDifferentialFunctions"},
 }
 
 // hideBTF hides the kernel's type information at all its paths.
