@@ -194,7 +194,7 @@ func (s *set) settle() {
 	if len(s.changes) == 0 {
 		return
 	}
-	slices.SortStableFunc(s.changes, func(a, b elementChange) int { return a.compare(&b.element) })
+	sort.SliceStable(s.changes, func(i, j int) bool { return s.changes[i].compare(&s.changes[j].element) < 0 })
 	merged := make([]element, 0, len(s.elements)+len(s.changes))
 	old := s.elements
 	for i, c := range s.changes {
@@ -218,7 +218,8 @@ func (s *set) settle() {
 	}
 	s.in.elements += len(merged) - len(s.elements)
 	s.elements, s.changes = merged, nil
-	s.sort()
+	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
+		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
 }
 
 // compare orders elements. Where one interval ends and the next begins at the same
@@ -234,13 +235,6 @@ func (e *element) compare(o *element) int {
 		return 1
 	}
 	return bytes.Compare(e.high, o.high)
-}
-
-// sort orders the elements when all are known.
-func (s *set) sort() {
-	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
-		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
-	slices.SortStableFunc(s.elements, func(a, b element) int { return a.compare(&b) })
 }
 
 // sum is a digest of a set's elements and of what a look-up does with them.
