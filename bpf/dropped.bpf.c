@@ -97,7 +97,7 @@ int scon_dropped(__u64 *args)
 	struct half *half = slot(shared.watched);
 	const unsigned char *ip;
 
-	if (!half || half->state != SLOT_DISCARD || half->tracked != args[0] ||
+	if (!half || half->state != SLOT_DISCARD || half->out_addrs != args[0] ||
 	    args[2] != bpf_core_enum_value(enum skb_drop_reason,
 					   SKB_DROP_REASON_NETFILTER_DROP))
 		return 0;

@@ -35,7 +35,7 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != half->in_bridge)
 		return go_regular(skb, UNTIED);
-	generation = half->probe_generation;
+	generation = tracked_generation(half);
 	reason = learn_egress(skb, &pkt, half, flags);
 	if (reason == UNTIED || reason == MALFORMED)
 		return go_regular(skb, reason);

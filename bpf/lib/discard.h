@@ -24,11 +24,11 @@ always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt
 	 */
 	if (skb->gso_size || (!is_ipv6(pkt) && !(pkt->ip->frag_off & bpf_htons(IP_DF))))
 		return;
-	__sync_lock_test_and_set(&half->tracked, 0);
+	__sync_lock_test_and_set(&half->out_addrs, 0);
 	if (half->generation != shared.generation)
 		__sync_lock_test_and_set(&half->generation, 0);
 	learn_ingress(skb, pkt, half, reason);
-	half->tracked = (__u64)(unsigned long)skb;
+	half->out_addrs = (__u64)(unsigned long)skb;
 	shared.watched = half->twin;
 }
 
@@ -39,7 +39,7 @@ always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt
  */
 always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u32 now)
 {
-	__u32 generation = half->probe_generation;
+	__u32 generation = tracked_generation(half);
 
 	half->probe = 0;
 	if (!daemon_alive(now) || generation != shared.generation)
@@ -48,9 +48,9 @@ always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u3
 		half->max_len = len;
 	half->out_dev = half->in_dev;
 	half->lease_end = (__u32)half->packets + lease_packets;
-	half->lease_from = now - (lease_ticks - discard_ticks);
+	half->lease_from = now;
 	__sync_lock_test_and_set(&half->generation, generation);
-	if (half->tracked != skb || half->state != SLOT_DISCARD)
+	if (half->out_addrs != skb || half->state != SLOT_DISCARD)
 		half->generation = 0;
 }
 

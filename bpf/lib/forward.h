@@ -45,8 +45,8 @@ always_inline int express_queued(struct __sk_buff *skb, struct packet *pkt,
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;
-	twin = slot(half->twin);
-	if (twin && !(half->flags & DEV_QUEUE))
+	twin = half->flags & DEV_QUEUE ? 0 : slot(half->twin);
+	if (twin)
 		return enqueue_with_token(skb, half, twin->twin);
 	set_cb(skb, CB_EXPRESS);
 	return bpf_redirect(half->out_dev, 0);

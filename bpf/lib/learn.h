@@ -52,6 +52,12 @@ always_inline __u64 stamp_of(const struct __sk_buff *skb, __u32 generation)
 	return (__u64)generation << 32 | skb->tc_index;
 }
 
+/* The generation in which the tracked packet entered. */
+always_inline __u32 tracked_generation(const struct half *half)
+{
+	return half->tracked >> 32;
+}
+
 /* Whether the packet at the egress hook is the one that half tracks. */
 always_inline int is_tracked(const struct __sk_buff *skb, const struct half *half,
 			     __u32 generation, __u32 tied)
@@ -101,7 +107,6 @@ always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
 		return;
 	}
 	stamp(skb);
-	half->probe_generation = generation;
 	half->tracked = stamp_of(skb, generation);
 	half->probe = tie(pkt, ttl_of(pkt));
 }
@@ -203,7 +208,7 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 always_inline enum reason record_tracked(struct __sk_buff *skb, const struct packet *pkt,
 					 struct half *half, __u8 flags)
 {
-	__u32 now = jiffies(), generation = half->probe_generation;
+	__u32 now = jiffies(), generation = tracked_generation(half);
 	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
 	__u32 len = wire_len(skb, pkt);
 	int known;

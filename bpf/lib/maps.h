@@ -15,19 +15,15 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 19
+#define LAYOUT_VERSION 20
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
 /* Or, of a slow connection, the age in units of 2^age_shift jiffies. */
 const volatile __u32 admit_age = 14;
 const volatile __u32 age_shift = 4;
-/* Lease in jiffies, at most one second (HZ). */
-const volatile __u32 lease_ticks = 100;
 /* Lease in packets of one direction; for TCP at most TCP_LEASE_PACKETS. */
 const volatile __u32 lease_packets = 65536;
-/* Lease of a discard in jiffies, at most lease_ticks. */
-const volatile __u32 discard_ticks = 10;
 /* Bits of an outer header's IP id that count; those above are the CPU. */
 const volatile __u32 id_bits = 16;
 /* Whether the kernel has bpf_skb_get_xfrm_state. */
@@ -155,7 +151,8 @@ struct half {
 	__u64 out_macs; /* e */
 	__u32 out_macs_end; /* e */
 	__u32 out_ports; /* d */
-	__u64 out_addrs; /* d; for IPv6, the twin's addrs6 reversed */
+	__u64 out_addrs; /* d; for IPv6, the twin's addrs6 reversed; of a discard, s: the
+			    address of the skb that is being tracked */
 	__u64 packets; /* express packets so far */
 	__u64 bytes; /* and their bytes, from the IP header on */
 	__u32 out_priority; /* e */
@@ -164,12 +161,11 @@ struct half {
 	__u16 drained; /* ... and known to have left it: order.h */
 	__u32 seq_end; /* TCP: end of the highest segment sent in this direction */
 	__u32 ack; /* TCP: highest acknowledgement */
-	__u32 twin; /* d: slot of the other direction */
-	/* Used for regular packets only. */
+	__u32 lease; /* d: jiffies that a decision is used from lease_from on */
+	/* Used for IPv6, for regular packets and for the port's queue only. */
 	__u32 probe; /* s: tie of the packet that is being tracked, 0 = none */
-	__u32 probe_generation; /* s: generation at the ingress hook */
-	__u64 tracked; /* s: stamp_of() the packet that is being tracked; of a discard,
-			  the address of its skb */
+	__u32 twin; /* d: slot of the other direction */
+	__u64 tracked; /* s: stamp_of() the packet that is being tracked */
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */

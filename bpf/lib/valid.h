@@ -28,7 +28,7 @@ always_inline int packets_left(const struct half *half)
 always_inline int leased(const struct half *half, __u32 now)
 {
 	return half->generation == shared.generation &&
-	       now + 1 - half->lease_from <= lease_ticks && packets_left(half);
+	       now + 1 - half->lease_from <= half->lease && packets_left(half);
 }
 
 /* EXPRESS, or the reason why the decision does not apply to this packet. */
@@ -45,7 +45,7 @@ always_inline enum reason check_decision_as(struct __sk_buff *skb,
 		return half->state == SLOT_CLOSED ? CLOSED :
 		       !half->out_dev		  ? COMPOSING :
 						    NEW_GENERATION;
-	if (now - half->lease_from >= lease_ticks || !packets_left(half))
+	if (now - half->lease_from >= half->lease || !packets_left(half))
 		return LEASE_ENDED;
 	if (!daemon_alive(now))
 		return shared.paused ? PAUSED : INERT;

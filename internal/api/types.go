@@ -146,9 +146,13 @@ type Flow struct {
 	AgeMS          int64      `json:"age_ms"`
 	IdleMS         int64      `json:"idle_ms"`
 	LeaseMS        int64      `json:"lease_ms"` // rest of the longer lease, 0 if expired
-	Oif            string     `json:"oif"`      // egress device, "" until recorded
-	NextHop        string     `json:"next_hop"` // MAC address, "" until recorded
-	MTU            int        `json:"mtu"`      // 0 until recorded
+	// LeaseLimitMS is how long a lease lasts, and LeaseBound what bounds that; absent
+	// for discards.
+	LeaseLimitMS int64  `json:"lease_limit_ms,omitempty"`
+	LeaseBound   string `json:"lease_bound,omitempty"`
+	Oif          string `json:"oif"`      // egress device, "" until recorded
+	NextHop      string `json:"next_hop"` // MAC address, "" until recorded
+	MTU          int    `json:"mtu"`      // 0 until recorded
 	// Overlay is the device that sends the packets if they bypass the overlay device
 	// Oif and carry its headers already; absent otherwise.
 	Overlay string `json:"overlay,omitempty"`

@@ -45,6 +45,11 @@ type Config struct {
 	// notification takes effect within this time.
 	Lease time.Duration
 
+	// LeaseMax is the same where nothing may matter that is not announced, 1 s..10 min,
+	// default 45 s: before the kernel forgets a neighbour that no packet uses. It is at
+	// most a third of the connection's timeout in conntrack.
+	LeaseMax time.Duration
+
 	// LeasePackets is the lease in packets of one direction, 16..16777216, default
 	// 65536; for TCP at most 4096.
 	LeasePackets int
@@ -126,6 +131,7 @@ func Default() Config {
 		PerContainerShare: 50,
 		Admit:             8,
 		Lease:             time.Second,
+		LeaseMax:          45 * time.Second,
 		LeasePackets:      65536,
 		FlushIdle:         10 * time.Second,
 		Log:               Log{Level: slog.LevelInfo, Format: FormatText},

@@ -61,6 +61,7 @@ connections: 64
 per_container_share: 100
 admit: 2
 lease: 10ms
+lease_max: 2m
 lease_packets: 16777216
 flush_idle: 1h
 exact_counters: [billing, "of a chain"]
@@ -90,6 +91,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 		PerContainerShare: 100,
 		Admit:             2,
 		Lease:             10 * time.Millisecond,
+		LeaseMax:          2 * time.Minute,
 		LeasePackets:      16777216,
 		FlushIdle:         time.Hour,
 		ExactCounters:     []string{"billing", "of a chain"},
@@ -168,6 +170,8 @@ func TestReadRefuses(t *testing.T) {
 		"lease_packets: 15\n":              `f:1:16: lease_packets is 15: want a whole number of packets, 16..16777216`,
 		"lease: 1\n":                       `f:1:8: lease is 1: want a time with its unit, 10ms..1s`,
 		"lease: 1x\n":                      `f:1:8: lease is "1x": want a time with its unit, 10ms..1s`,
+		"lease_max: 999ms\n":               `f:1:12: lease_max is 999ms: want a time with its unit, 1s..10m0s`,
+		"lease_max: 30\n":                  `f:1:12: lease_max is 30: want a time with its unit, 1s..10m0s`,
 		"flush_idle: 999ms\n":              `f:1:13: flush_idle is 999ms: want a time with its unit, 1s..1h0m0s`,
 		"bridges: docker0\n":               `f:1:10: bridges is "docker0": want auto or a list of device names such as [docker0]`,
 		"bridges: [1]\n":                   `f:1:10: bridges is a list: want auto or a list of device names such as [docker0]`,

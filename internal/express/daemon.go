@@ -50,6 +50,7 @@ type Daemon struct {
 	composer  *composer.Composer
 	tcp       *composer.TCP
 	sweeper   sweeper // of the table
+	silent    silent
 	counts    counts
 
 	namer  *discover.Namer
@@ -133,7 +134,6 @@ func (d *Daemon) load(pinDir string) error {
 		PinDir:       pinDir,
 		Slots:        contable.Slots(c.Connections),
 		Admit:        uint32(c.Admit),
-		Lease:        c.Lease,
 		LeasePackets: uint32(c.LeasePackets),
 		ForceClsact:  forceClsact,
 	})
@@ -145,6 +145,7 @@ func (d *Daemon) load(pinDir string) error {
 		Connections:  c.Connections,
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,
+		Lease:        c.Lease,
 		Tick:         dp.Tick(),
 	})
 	return nil
@@ -185,6 +186,7 @@ func (d *Daemon) assemble() (err error) {
 		Ports:     d.hooks,
 		Rules:     &d.policy,
 		Lease:     c.Lease,
+		LeaseMax:  c.LeaseMax,
 		Discards:  d.dp.Discards() == nil,
 	})
 	d.tcp = composer.NewTCP(d.table, d.ct, d.log)
@@ -284,6 +286,7 @@ func (d *Daemon) begin() error {
 		return err
 	}
 	now := time.Now()
+	d.pollSilent(now)
 	if d.dp.Adopted() {
 		d.log.Info("took over Conentries of an earlier daemon", "kept", d.composer.Adopt(now))
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -105,12 +106,33 @@ func (v view) forwards() bool { return !v.heartbeat.isPaused() && v.policy.err =
 // flowFindings are what there is to say of a Conentry.
 func (v view) flowFindings(f api.Flow) []api.Finding {
 	found := []api.Finding{conentryFinding(f)}
+	if f.LeaseLimitMS > 0 {
+		found = append(found, v.leaseFinding(f))
+	}
 	if s, left := v.leftOut(f); left {
 		found = append(found, api.Finding{
 			Level: "note", What: "a path of its packets uses " + s.Dev + ", which is not hooked", Why: s.Reason,
 		})
 	}
 	return found
+}
+
+// leaseFinding says how long the lease of a Conentry is, and why.
+func (v view) leaseFinding(f api.Flow) api.Finding {
+	finding := api.Finding{
+		Level: "note", What: fmt.Sprintf("one packet of each direction goes regular every %v", time.Duration(f.LeaseLimitMS)*time.Millisecond),
+		Why: f.LeaseBound,
+	}
+	if f.LeaseBound != composer.BoundByRule {
+		return finding
+	}
+	tuple, err := tracked(f)
+	if e := v.table.Lookup(tuple); err == nil && e != nil {
+		if rule, silent := v.composer.SilentRule(e); silent {
+			finding.Why += fmt.Sprintf(": %s: %s", rule, rule.Text)
+		}
+	}
+	return finding
 }
 
 // leftOut returns the device that is not hooked and that a connection's

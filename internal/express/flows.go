@@ -65,8 +65,7 @@ func sortFlows(flows []api.Flow) {
 
 func (v view) flow(e *contable.Conentry) api.Flow {
 	p, peer := v.hooks.Ports()[e.Port], v.hooks.Ports()[e.Peer]
-	tick := v.dp.Tick()
-	f := v.table.Flow(e, v.dp.Settings().Heartbeat, uint32(v.opts.Config.Lease/tick), time.Now())
+	f := v.table.Flow(e, time.Now())
 	flow := api.Flow{
 		Container:      p.Container.Name,
 		Untracked:      e.Untracked,
@@ -80,7 +79,9 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 		ExpressBytes:   f.Bytes,
 		AgeMS:          f.Age.Milliseconds(),
 		IdleMS:         f.Idle.Milliseconds(),
-		LeaseMS:        (time.Duration(f.Lease) * tick).Milliseconds(),
+		LeaseMS:        f.Left.Milliseconds(),
+		LeaseLimitMS:   e.Lease.Milliseconds(),
+		LeaseBound:     v.composer.LeaseOf(e),
 	}
 	if f.Conn.Orig.Proto == unix.IPPROTO_TCP {
 		flow.Proto = "tcp"

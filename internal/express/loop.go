@@ -179,13 +179,29 @@ func (d *Daemon) beat(now time.Time) error {
 		d.endsLost()
 	}
 	d.composer.Recheck(now)
+	d.pollSilent(now)
 	return d.heartbeat.beat()
+}
+
+// pollSilent looks at what the kernel does not announce and leases rely on.
+func (d *Daemon) pollSilent(now time.Time) {
+	if !d.silent.due(now) {
+		return
+	}
+	if changed := d.silent.poll(d.hooks.PathDevices()); changed != "" {
+		d.stale(changes.Event{Kind: changes.Netconf, Reason: changed})
+	}
+	if d.policy.gotLegacy() {
+		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy has got tables"})
+	}
+	d.composer.SetLimits(d.silent.limits)
 }
 
 // sweepPiece sweeps a piece of the table.
 func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	now := time.Now()
 	d.tcp.UpdateSilent(from, pieceSlots, now)
+	d.composer.Let(from, pieceSlots, now)
 	return d.table.Sweep(from, pieceSlots, now)
 }
 

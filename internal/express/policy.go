@@ -112,6 +112,13 @@ func (p *policy) changedUnannounced() string {
 	return ""
 }
 
+// gotLegacy reports whether iptables-legacy has tables, and had none when the rules
+// were read.
+func (p *policy) gotLegacy() bool {
+	has, err := rules.LegacyTables()
+	return (has || err != nil) && !p.HasLegacy()
+}
+
 // Discardable reports whether the rules certainly drop every packet of a
 // connection that conntrack does not know.
 func (p *policy) Discardable(f rules.Flow) bool {

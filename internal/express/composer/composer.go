@@ -41,6 +41,12 @@ type Rules interface {
 	// Touches finds a rule that judges single packets and that a connection may
 	// reach.
 	Touches(rules.Conn) (rules.Rule, bool)
+	// Silent finds a rule that depends on what changes without an announcement,
+	// and that a connection may reach; IsSilent reports whether there is one.
+	Silent(rules.Conn) (rules.Rule, bool)
+	IsSilent() bool
+	// HasLegacy reports whether there are tables of iptables-legacy.
+	HasLegacy() bool
 	// Untracked reports whether conntrack certainly sees no packet of a connection.
 	Untracked(rules.Conn) bool
 	// Discardable reports whether the rules certainly drop every packet of a
@@ -54,8 +60,9 @@ type Options struct {
 	Conntrack *conntrack.Client
 	Ports     Ports
 	Rules     Rules
-	// Lease is how long a decision is used before a packet confirms it.
-	Lease time.Duration
+	// Lease is how long a decision is used before a packet confirms it, LeaseMax
+	// the same where nothing matters that is not announced.
+	Lease, LeaseMax time.Duration
 	// Discards reports whether the programs can see Netfilter drop packets.
 	Discards bool
 }
@@ -67,7 +74,10 @@ type Composer struct {
 	ports    Ports
 	rules    Rules
 	lease    time.Duration
+	leaseMax time.Duration
 	discards bool
+	limits   Limits
+	reading  uint32 // number of the state by which leases are decided
 
 	accounts map[int]*account // by port
 	kept     map[conntrack.Tuple]subject
@@ -86,6 +96,8 @@ func New(o Options) *Composer {
 		ports:    o.Ports,
 		rules:    o.Rules,
 		lease:    o.Lease,
+		leaseMax: o.LeaseMax,
+		limits:   Limits{Unwatched: boundUntilRead},
 		discards: o.Discards,
 		accounts: make(map[int]*account),
 		kept:     make(map[conntrack.Tuple]subject),
@@ -172,6 +184,7 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	e, err := c.table.Compose(c.end(p, tuple.Src.Addr()), tuple, conn, now)
 	if err == nil {
 		c.composed++
+		c.let(e, conn)
 		c.confirm(e, now)
 		c.recheck.add(e)
 	}

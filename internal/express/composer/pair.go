@@ -68,6 +68,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		c.table.Retire(e, now)
 		return tableRefusal(err)
 	}
+	c.let(e, e.Conn)
 	return ""
 }
 

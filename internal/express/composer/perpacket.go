@@ -93,6 +93,11 @@ func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name,
 // devices that they may name, have changed.
 func (c *Composer) RetireTouched(now time.Time) {
 	c.RetireTracked(now)
+	if c.rules.IsSilent() || c.rules.HasLegacy() {
+		c.shorten()
+	} else {
+		c.reading++
+	}
 	if !c.rules.Judges() {
 		return
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/scon-project/scon/internal/express/contable"
 )
 
-// TCP keeps conntrack's view of TCP connections true. Conntrack sees few packets
-// of a connection with a Conentry, so TCP corrects it in four cases: a silent
-// connection whose data has all arrived would expire after minutes; sequence
+// TCP keeps conntrack's view of connections true, of TCP above all. Conntrack sees few
+// packets of a connection with a Conentry, so TCP corrects it in five cases: a silent
+// connection would expire too early by what conntrack has not seen of it; one whose
+// data has all arrived would expire after minutes; sequence
 // numbers that have advanced too much need new ones to compare with; a forged end
 // closes a connection that goes on; and a RST is judged by outdated numbers.
 //
@@ -43,13 +44,29 @@ func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
 		return
 	}
 	t.table.Silent(from, n, now, func(e *contable.Conentry, acknowledged bool) {
-		if !e.Untracked {
-			t.updateSilent(e, acknowledged, limits)
+		switch unseen := t.table.Unseen(e, now); {
+		case e.Untracked:
+		case e.Conn.Orig.Proto == protoTCP:
+			t.updateSilent(e, acknowledged, unseen, limits)
+		case unseen > time.Second:
+			t.extend(e, unseen)
 		}
 	})
 }
 
-func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, limits timeouts) {
+// extend gives a UDP connection the time that conntrack has counted before its
+// latest packet.
+func (t *TCP) extend(e *contable.Conentry, unseen time.Duration) {
+	conn, err := t.ct.Get(e.Conn.Orig)
+	if err != nil || conn.ID != e.Conn.ID {
+		return // the announcement of its end follows
+	}
+	if err := t.ct.SetTimeout(conn, conn.Timeout+unseen); err != nil {
+		t.log.Debug("extending a silent connection in conntrack", "error", err)
+	}
+}
+
+func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, unseen time.Duration, limits timeouts) {
 	conn, err := t.ct.Get(e.Conn.Orig)
 	if err != nil || conn.ID != e.Conn.ID {
 		return // the announcement of its end follows
@@ -65,6 +82,9 @@ func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, limits timeo
 	}
 	if acknowledged && (ended || conn.Unacknowledged() && conn.Timeout <= limits.unacknowledged) {
 		update.Timeout = limits.established
+	}
+	if update.Timeout == 0 && unseen > time.Second {
+		update.Timeout = conn.Timeout + unseen
 	}
 	if err := t.ct.UpdateTCP(e.Conn, update); err != nil {
 		t.log.Debug("updating a silent connection in conntrack", "error", err)

@@ -206,6 +206,21 @@ func (c *Client) updateTCP(conn Conn, u TCPUpdate, flags, touch byte) error {
 	return nil
 }
 
+// SetTimeout sets how long a connection may be idle. The error wraps ErrNotFound if
+// the connection is gone.
+func (c *Client) SetTimeout(conn Conn, timeout time.Duration) error {
+	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
+		if conn.Zone != 0 {
+			ae.Uint16(attrZone, conn.Zone)
+		}
+		ae.Uint32(attrTimeout, uint32(timeout/time.Second))
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("set the timeout of connection %v: %w", conn.Orig, err)
+	}
+	return nil
+}
+
 // Delete removes a connection from the table. Its packets begin a new one, if the
 // rules and the address translation let them. The error wraps ErrNotFound if the
 // connection is gone.

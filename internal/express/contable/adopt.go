@@ -57,6 +57,8 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 		return nil // the daemon died in publish or empty
 	}
 	e.activity.begin(now, 0)
+	e.Lease = time.Duration(min(out.Lease, in.Lease)) * t.opts.Tick
+	t.SetLease(e, t.opts.Lease, "")
 	if peer != 0 && !e.initiator {
 		e.swapEnds()
 	}

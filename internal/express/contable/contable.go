@@ -40,7 +40,9 @@ type Options struct {
 	// Idle is how long a Conentry may stay without a packet. If there is room, it
 	// stays for twice its longest silence.
 	Idle time.Duration
-	// Tick is the length of a jiffy.
+	// Lease is the lease of a Conentry until SetLease gives it another.
+	Lease time.Duration
+	// Tick is the length of a jiffy, the unit of leases.
 	Tick time.Duration
 }
 
@@ -58,6 +60,12 @@ type Conentry struct {
 	Conn conntrack.Conn
 	// Composed is when the Conentry was placed.
 	Composed time.Time
+	// Lease is how long a decision about its packets is used before one of them
+	// goes regular, and Bound what bounds it, for the user; see SetLease.
+	Lease time.Duration
+	Bound string
+	// Reading is the composer's, of the state by which it has decided the lease.
+	Reading uint32
 
 	outbound  uint32 // slot of the packets that the container sends
 	inbound   uint32 // slot of the packets that it receives
@@ -191,6 +199,7 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
+	t.SetLease(e, t.opts.Lease, "")
 	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
 	t.insert(e)
 	return nil

@@ -72,7 +72,7 @@ func (b *bed) Totals() (byPort map[int]contable.Totals, all contable.Totals) {
 
 // options leave room for everything, and keep idle Conentries for 10 s.
 func options() contable.Options {
-	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second, Tick: time.Millisecond}
+	return contable.Options{Connections: 64, PerContainer: 64, Idle: 10 * time.Second, Lease: time.Second, Tick: time.Millisecond}
 }
 
 // masqueraded is the i-th connection of a container to the outside.
@@ -216,7 +216,7 @@ func TestKeyOfAndBack(t *testing.T) {
 
 // A refused connection leaves nothing behind.
 func TestComposeRefuses(t *testing.T) {
-	b := newBed(t, contable.Options{Connections: 3, PerContainer: 2})
+	b := newBed(t, contable.Options{Connections: 3, PerContainer: 2, Tick: time.Millisecond})
 	b.compose(7, masqueraded(1), true, start)
 	b.compose(7, masqueraded(2), true, start)
 	v6 := masqueraded(4)

@@ -58,6 +58,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	t.takeCount(key)
 	h := &t.halves[slot]
 	h.Twin = slot
+	h.Lease = t.ticks(min(discardLease, t.opts.Lease))
 	h.Addrs6 = native6(tuple)
 	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
 	h.State = datapath.SlotDiscard
@@ -153,6 +154,10 @@ func (t *Table) sweepDiscards(now time.Time) {
 		d.seen = from
 	}
 }
+
+// discardLease is how long a discard is used after Netfilter was seen to drop a
+// packet of it. Nothing announces that Netfilter lets the next one pass.
+const discardLease = 100 * time.Millisecond
 
 // undecidedDiscard is how long a discard may wait for its first packet to be
 // dropped.

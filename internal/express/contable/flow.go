@@ -17,17 +17,17 @@ type Flow struct {
 	Decided        bool // the decision of at least one direction is recorded
 	Packets, Bytes [2]uint64
 	Age, Idle      time.Duration
-	Lease          uint32 // jiffies left of the longer lease
-	Oif            int    // 0 until it is recorded
-	Bridged        bool   // one direction is bridged, without an IP router
+	Left           time.Duration // of the longer lease
+	Oif            int           // 0 until it is recorded
+	Bridged        bool          // one direction is bridged, without an IP router
 	NextHop        net.HardwareAddr
 	// Overlay is the device that packets leave by if they skip Oif, a VXLAN
 	// device; 0 otherwise.
 	Overlay int
 }
 
-// Flow reads a Conentry. jiffies is the current one, leaseTicks a whole lease.
-func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flow {
+// Flow reads a Conentry.
+func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 	e.activity.observe(t.mark(e), now)
 	f := Flow{
 		Port: e.Port,
@@ -45,8 +45,8 @@ func (t *Table) Flow(e *Conentry, jiffies, leaseTicks uint32, now time.Time) Flo
 		}
 		f.Decided = true
 		f.Bridged = f.Bridged || h.Flags&datapath.PathBridged != 0
-		if used := jiffies - h.LeaseFrom; used < leaseTicks {
-			f.Lease = max(f.Lease, leaseTicks-used)
+		if used := atomic.LoadUint32(&t.settings.Heartbeat) - h.LeaseFrom; used < h.Lease {
+			f.Left = max(f.Left, time.Duration(h.Lease-used)*t.opts.Tick)
 		}
 	}
 	if out := &t.halves[e.outbound]; out.OutDev != 0 {

@@ -7,17 +7,16 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-const (
-	now   = 5000 // jiffies
-	lease = 250
-)
+const now = 5000 // jiffies
 
 func TestFlow(t *testing.T) {
 	b := newBed(t, options())
 	conn := published(1)
 	e := b.compose(8, conn, false, start)
-	f := b.Flow(e, now, lease, after(3))
-	if f.Port != 8 || f.Conn.Orig != conn.Orig || f.Decided || f.Oif != 0 || f.Lease != 0 || f.Age != 3*time.Second || f.Idle != 3*time.Second {
+	b.settings.Heartbeat = now
+	b.SetLease(e, 250*time.Millisecond, "a test")
+	f := b.Flow(e, after(3))
+	if f.Port != 8 || f.Conn.Orig != conn.Orig || f.Decided || f.Oif != 0 || f.Left != 0 || f.Age != 3*time.Second || f.Idle != 3*time.Second {
 		t.Errorf("before any decision: %+v", f)
 	}
 
@@ -27,11 +26,11 @@ func TestFlow(t *testing.T) {
 	in.Packets, in.Bytes, in.LeaseFrom, in.OutDev = 3, 300, now-50, 8
 	out.Packets, out.Bytes, out.LeaseFrom, out.OutDev = 4, 400, now-100, 2
 	out.OutMacs = 0x0605_0403_0201
-	f = b.Flow(e, now, lease, after(4))
+	f = b.Flow(e, after(4))
 	if f.Packets != [2]uint64{3, 4} || f.Bytes != [2]uint64{300, 400} {
 		t.Errorf("%v packets, %v bytes", f.Packets, f.Bytes)
 	}
-	if !f.Decided || f.Lease != 200 || f.Oif != 2 || f.NextHop.String() != "01:02:03:04:05:06" {
+	if !f.Decided || f.Left != 200*time.Millisecond || f.Oif != 2 || f.NextHop.String() != "01:02:03:04:05:06" {
 		t.Errorf("decided: %+v", f)
 	}
 	if f.Age != 4*time.Second || f.Idle != 0 {
@@ -39,7 +38,7 @@ func TestFlow(t *testing.T) {
 	}
 
 	b.settings.Generation++
-	if f = b.Flow(e, now, lease, after(6)); f.Decided || f.Lease != 0 || f.Idle != 2*time.Second {
+	if f = b.Flow(e, after(6)); f.Decided || f.Left != 0 || f.Idle != 2*time.Second {
 		t.Errorf("with new rules: %+v", f)
 	}
 }

@@ -55,6 +55,7 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	t.leave(e.Port)
 	e.Peer = there.Port
 	e.marker, e.isMarked, e.inbound = e.inbound, true, inbound
+	t.SetLease(e, t.opts.Lease, "")
 	t.makeMarker(e.marker)
 	if !e.initiator {
 		e.swapEnds()

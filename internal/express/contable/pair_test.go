@@ -109,7 +109,7 @@ func TestBridgedEitherDirection(t *testing.T) {
 		}
 		h := b.half(conn, map[bool]int{true: web.Port, false: db.Port}[conn == between(1).Orig])
 		h.OutDev, h.Generation, h.Flags = 5, b.settings.Generation, datapath.PathBetween|datapath.PathBridged
-		if f := b.Flow(e, 0, 100, start); !f.Bridged || !f.Decided {
+		if f := b.Flow(e, start); !f.Bridged || !f.Decided {
 			t.Errorf("%v: %+v", conn, f)
 		}
 	}

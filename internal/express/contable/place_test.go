@@ -3,6 +3,7 @@ package contable_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
@@ -32,7 +33,7 @@ func TestFill(t *testing.T) {
 	const connections = 8192
 	for name, pattern := range patterns {
 		for _, seed := range []uint64{0, 1, 0xfeedfacecafebeef} {
-			b := newBed(t, contable.Options{Connections: connections, PerContainer: connections})
+			b := newBed(t, contable.Options{Connections: connections, PerContainer: connections, Tick: time.Millisecond})
 			b.settings.Seed = seed
 			refused := 0
 			for i := range connections {

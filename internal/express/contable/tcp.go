@@ -2,9 +2,9 @@ package contable
 
 import "time"
 
-// Conntrack sees few packets of a TCP connection, so it may wait for an
-// acknowledgement that went express. That matters once the connection falls
-// silent.
+// Conntrack sees few packets of a connection, so it may count its timeout from an
+// early one, and of TCP wait for an acknowledgement that went express. That matters
+// once the connection falls silent.
 
 // silent is how long a connection must have had no packet.
 const silent = time.Second
@@ -12,7 +12,7 @@ const silent = time.Second
 // silentAtOnce bounds how many connections one call of Silent returns.
 const silentAtOnce = 1000
 
-// reported is the state of a TCP connection when conntrack was last updated.
+// reported is the state of a connection when conntrack was last updated.
 type reported struct {
 	mark uint64 // of the activity
 	// ended is the mark when conntrack was first found to have seen an end, 0
@@ -34,8 +34,8 @@ func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 	return false
 }
 
-// Silent calls fn for the TCP connections in n slots of the table, as Piece has
-// them, that have fallen silent, once each time; acknowledged means that all data has
+// Silent calls fn for the connections in n slots of the table, as Piece has
+// them, that have fallen silent, once each time; acknowledged means that all data of TCP has
 // arrived. It must run before a Sweep of these slots, which retires them.
 func (t *Table) Silent(from, n uint32, now time.Time, fn func(e *Conentry, acknowledged bool)) {
 	left := silentAtOnce
@@ -47,10 +47,10 @@ func (t *Table) Silent(from, n uint32, now time.Time, fn func(e *Conentry, ackno
 	})
 }
 
-// fellSilent reports whether a TCP connection has fallen silent since it was last
+// fellSilent reports whether a connection has fallen silent since it was last
 // reported.
 func (t *Table) fellSilent(e *Conentry, now time.Time) bool {
-	if e.Conn.Orig.Proto != protoTCP || !t.decided(e) || t.closed(e) {
+	if !t.decided(e) || t.closed(e) {
 		return false
 	}
 	e.activity.observe(t.mark(e), now)

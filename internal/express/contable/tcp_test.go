@@ -2,6 +2,7 @@ package contable_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/express/contable"
 )
@@ -47,15 +48,29 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// Conntrack has no sequence numbers of UDP.
-func TestSilentIsOfTCP(t *testing.T) {
+// UDP falls silent, too: conntrack counts its timeout from a packet that it has seen.
+func TestSilentUDP(t *testing.T) {
 	b := newBed(t, options())
-	b.compose(7, published(1), false, start)
-	b.half(published(1).Reply, 7).OutDev = 3
-	b.half(published(1).Reply, 7).Packets = 10
+	e := b.compose(7, published(1), false, start)
+	h := b.half(published(1).Reply, 7)
+	h.OutDev, h.Packets, h.LeaseFrom = 3, 10, 1000
+	b.half(published(1).Orig, 0).LeaseFrom = 500
+	b.settings.Heartbeat = 8000
+	reported := 0
 	for second := range 5 {
-		if got := b.silent(float64(second)); got.reported {
-			t.Errorf("%+v", got)
+		if b.silent(float64(second)).reported {
+			reported++
 		}
+	}
+	if reported != 1 {
+		t.Errorf("reported %d times", reported)
+	}
+	// The last packet was seen at 0 s.
+	if got := b.Unseen(e, after(4)); got != 3*time.Second {
+		t.Errorf("unseen for %v", got)
+	}
+	h.LeaseFrom = 8001 // a decision of the next jiffy
+	if got := b.Unseen(e, after(4)); got != 0 {
+		t.Errorf("unseen for %v", got)
 	}
 }

@@ -128,7 +128,7 @@ func TestPiecesAreBounded(t *testing.T) {
 // The longest time that one piece of the largest table takes.
 func BenchmarkPiece(b *testing.B) {
 	const connections, piece = 1 << 20, 1 << 14
-	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour})
+	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour, Tick: time.Millisecond})
 	placed := 0
 	for i := range connections {
 		conn := masqueraded(0)

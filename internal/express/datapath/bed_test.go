@@ -57,14 +57,14 @@ func newBedWith(t *testing.T, change func(*datapath.Options)) *bed {
 
 // newTable is the daemon's side of the table.
 func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4, Tick: d.Tick()})
+	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4, Lease: 10 * time.Minute, Tick: d.Tick()})
 }
 
 // options have a lease that does not end on a slow machine.
 func options(pinDir string) datapath.Options {
 	return datapath.Options{
 		PinDir: pinDir, Slots: slots, Admit: admit,
-		Lease: 10 * time.Minute, LeasePackets: leasePackets,
+		LeasePackets: leasePackets,
 	}
 }
 

@@ -53,9 +53,13 @@ const (
 	PathBridged = 1 << 3 // and its PATH_BRIDGED
 )
 
+// DevTunnel is the flag of a Half whose packets may skip a VXLAN device, DEV_TUNNEL
+// of bpf/lib/maps.h.
+const DevTunnel = deviceTunnel
+
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 19
+const LayoutVersion = 20
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -101,9 +105,6 @@ type Options struct {
 	// Admit is how many packets a connection sends regular before it is
 	// composed, 2..65535. A slow one is composed with fewer, after a second.
 	Admit uint32
-	// Lease is how long a decision is used before one packet goes regular
-	// again to confirm it, one jiffy to one second.
-	Lease time.Duration
 	// LeasePackets bounds a lease by packets of one direction. For TCP the
 	// programs let at most 4096 pass.
 	LeasePackets uint32
@@ -249,9 +250,7 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 		expressVarAdmit:          d.opts.Admit,
 		expressVarAdmitAge:       uint32(admitAge / (d.tick << AgeShift(d.tick))),
 		expressVarAgeShift:       AgeShift(d.tick),
-		expressVarLeaseTicks:     uint32(max(d.opts.Lease/d.tick, 1)),
 		expressVarLeasePackets:   d.opts.LeasePackets,
-		expressVarDiscardTicks:   uint32(max(min(discardLease, d.opts.Lease)/d.tick, 1)),
 		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {

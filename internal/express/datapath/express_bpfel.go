@@ -64,43 +64,43 @@ type expressHalf struct {
 		Ports uint32
 		Side  uint32
 	}
-	Generation      uint32
-	LeaseFrom       uint32
-	InDev           uint32
-	InMark          uint32
-	InMacs          uint64
-	InMacsEnd       uint32
-	InTos           uint8
-	OutTos          uint8
-	IpDelta         uint16
-	AddrDelta       uint16
-	PortDelta       uint16
-	MaxLen          uint16
-	State           uint8
-	Flags           uint8
-	OutDev          uint32
-	OutMark         uint32
-	OutMacs         uint64
-	OutMacsEnd      uint32
-	OutPorts        uint32
-	OutAddrs        uint64
-	Packets         uint64
-	Bytes           uint64
-	OutPriority     uint32
-	LeaseEnd        uint32
-	Queued          uint16
-	Drained         uint16
-	SeqEnd          uint32
-	Ack             uint32
-	Twin            uint32
-	Probe           uint32
-	ProbeGeneration uint32
-	Tracked         uint64
-	Reported        uint32
-	ReportAfter     uint32
-	Addrs6          [4]uint64
-	InBridge        uint32
-	Locked          uint32
+	Generation  uint32
+	LeaseFrom   uint32
+	InDev       uint32
+	InMark      uint32
+	InMacs      uint64
+	InMacsEnd   uint32
+	InTos       uint8
+	OutTos      uint8
+	IpDelta     uint16
+	AddrDelta   uint16
+	PortDelta   uint16
+	MaxLen      uint16
+	State       uint8
+	Flags       uint8
+	OutDev      uint32
+	OutMark     uint32
+	OutMacs     uint64
+	OutMacsEnd  uint32
+	OutPorts    uint32
+	OutAddrs    uint64
+	Packets     uint64
+	Bytes       uint64
+	OutPriority uint32
+	LeaseEnd    uint32
+	Queued      uint16
+	Drained     uint16
+	SeqEnd      uint32
+	Ack         uint32
+	Lease       uint32
+	Probe       uint32
+	Twin        uint32
+	Tracked     uint64
+	Reported    uint32
+	ReportAfter uint32
+	Addrs6      [4]uint64
+	InBridge    uint32
+	Locked      uint32
 }
 
 type expressOuter struct {
@@ -218,7 +218,6 @@ const (
 	expressVarAdmit              = "admit"
 	expressVarAdmitAge           = "admit_age"
 	expressVarAgeShift           = "age_shift"
-	expressVarDiscardTicks       = "discard_ticks"
 	expressVarExportedEvent      = "exported_event"
 	expressVarExportedEvent6     = "exported_event6"
 	expressVarExportedReason     = "exported_reason"
@@ -227,7 +226,6 @@ const (
 	expressVarHeartbeatTicks     = "heartbeat_ticks"
 	expressVarIdBits             = "id_bits"
 	expressVarLeasePackets       = "lease_packets"
-	expressVarLeaseTicks         = "lease_ticks"
 	expressVarShared             = "shared"
 )
 
@@ -306,7 +304,6 @@ type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
-	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
@@ -315,7 +312,6 @@ type expressVariableSpecs struct {
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
 	IdBits         *ebpf.VariableSpec `ebpf:"id_bits"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
-	LeaseTicks     *ebpf.VariableSpec `ebpf:"lease_ticks"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
 }
 
@@ -371,7 +367,6 @@ type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
-	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
@@ -380,7 +375,6 @@ type expressVariables struct {
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
 	IdBits         *ebpf.Variable `ebpf:"id_bits"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
-	LeaseTicks     *ebpf.Variable `ebpf:"lease_ticks"`
 	Shared         *ebpf.Variable `ebpf:"shared"`
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -15,11 +14,6 @@ import (
 
 	"github.com/scon-project/scon/internal/host/bpfload"
 )
-
-// discardLease is how long a discard is used after Netfilter was seen to drop
-// a packet. It is short, since a change that lets its packets pass may not be
-// announced.
-const discardLease = 100 * time.Millisecond
 
 // conntrackModule has conntrack's types, unless it is built in.
 const conntrackModule = "nf_conntrack"

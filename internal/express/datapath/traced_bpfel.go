@@ -31,7 +31,6 @@ const (
 	tracedVarAdmit              = "admit"
 	tracedVarAdmitAge           = "admit_age"
 	tracedVarAgeShift           = "age_shift"
-	tracedVarDiscardTicks       = "discard_ticks"
 	tracedVarExportedEvent      = "exported_event"
 	tracedVarExportedEvent6     = "exported_event6"
 	tracedVarExportedReason     = "exported_reason"
@@ -41,7 +40,6 @@ const (
 	tracedVarIdBits             = "id_bits"
 	tracedVarIsArm64            = "is_arm64"
 	tracedVarLeasePackets       = "lease_packets"
-	tracedVarLeaseTicks         = "lease_ticks"
 	tracedVarNetns              = "netns"
 	tracedVarShared             = "shared"
 )
@@ -115,7 +113,6 @@ type tracedVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
-	DiscardTicks   *ebpf.VariableSpec `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
@@ -125,7 +122,6 @@ type tracedVariableSpecs struct {
 	IdBits         *ebpf.VariableSpec `ebpf:"id_bits"`
 	IsArm64        *ebpf.VariableSpec `ebpf:"is_arm64"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
-	LeaseTicks     *ebpf.VariableSpec `ebpf:"lease_ticks"`
 	Netns          *ebpf.VariableSpec `ebpf:"netns"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
 }
@@ -182,7 +178,6 @@ type tracedVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
-	DiscardTicks   *ebpf.Variable `ebpf:"discard_ticks"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
@@ -192,7 +187,6 @@ type tracedVariables struct {
 	IdBits         *ebpf.Variable `ebpf:"id_bits"`
 	IsArm64        *ebpf.Variable `ebpf:"is_arm64"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
-	LeaseTicks     *ebpf.Variable `ebpf:"lease_ticks"`
 	Netns          *ebpf.Variable `ebpf:"netns"`
 	Shared         *ebpf.Variable `ebpf:"shared"`
 }

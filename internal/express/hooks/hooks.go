@@ -13,6 +13,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -323,6 +325,20 @@ func (h *Hooks) Inside(p *discover.Port) []rules.Device {
 
 // Outside lists those by which IP may see packets come and go outside.
 func (h *Hooks) Outside() []rules.Device { return h.path.outside }
+
+// PathDevices names the devices by which IP may see packets of containers.
+func (h *Hooks) PathDevices() []string {
+	names := make(map[string]bool)
+	for _, d := range h.path.outside {
+		names[d.Name] = true
+	}
+	for _, inside := range h.path.inside {
+		for _, d := range inside {
+			names[d.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
 
 // PortNamed returns the hooked port with a device's name, nil if there is none.
 func (h *Hooks) PortNamed(dev string) *Port {

@@ -235,7 +235,10 @@ func (b *base) firstForms(c *Conn, state uint16, fn func(*form)) {
 // follow follows a connection's packets through the chain and calls hit for
 // each rule reached that judges single packets, until hit returns false.
 func (b *base) follow(c *Conn, unreplied bool, hit func(r *rule, why string) bool) {
-	m := machine{hit: hit}
+	b.followWith(&machine{hit: hit}, c, unreplied)
+}
+
+func (b *base) followWith(m *machine, c *Conn, unreplied bool) {
 	b.forms(c, unreplied, func(f *form) {
 		if !m.stopped {
 			m.form, m.budget = f, maxRules
@@ -244,9 +247,9 @@ func (b *base) follow(c *Conn, unreplied bool, hit func(r *rule, why string) boo
 	})
 }
 
-// findHits adds to hits all rules that judge single packets, in the chain or
-// in chains that it leads to, and those chains to chains. It reports whether
-// there are any.
+// findHits adds to hits all rules that judge single packets or that are silent, in
+// the chain or in chains that it leads to, and those chains to chains. It reports
+// whether there are any.
 func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool) {
 	rules, reached := make(map[*rule]bool), make(map[*chain]bool)
 	b.chain.reach(rules, reached)
@@ -257,6 +260,11 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 		hits[r], found = true, true
 		return true
 	}}
+	for r := range rules {
+		if r.isSilent() {
+			hits[r], found = true, true
+		}
+	}
 	for _, untracked := range []bool{false, true} {
 		// In one direction: then packets may be new as well as established.
 		b.forms(&Conn{Untracked: untracked}, true, func(f *form) {

@@ -20,6 +20,9 @@ type step struct {
 	// pure means that the step only checks, or loads a register: packets that a
 	// later step excludes are as if the rule were not there.
 	pure bool
+	// silent reports whether what it depends on may change without an announcement;
+	// nil if it never does.
+	silent func() bool
 }
 
 // kind is how a rule ends for a packet.
@@ -124,6 +127,7 @@ type machine struct {
 	// applies.
 	verdicts []verdict
 	hit      func(r *rule, why string) bool // returns whether to go on
+	silence  func(r *rule, why string)      // called for steps that are silent, if it is not nil
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply them
 
@@ -237,6 +241,9 @@ func (m *machine) apply(r *rule) truth {
 			m.touch(r, s.reason())
 			return varies
 		}
+		if m.silence != nil && s.silent != nil && s.silent() {
+			m.silence(r, s.reason())
+		}
 		u := s.check(m)
 		if u == no {
 			return no
@@ -314,6 +321,12 @@ func zoning(text string) step {
 		}
 		return yes
 	}}
+}
+
+// silently is a step that depends on what changes without an announcement.
+func silently(s step) step {
+	s.silent = func() bool { return true }
+	return s
 }
 
 // unsure is a condition that is the same for all packets of a connection, but

@@ -75,9 +75,9 @@ func (c *Change) addSet(t *table, name string, before *set) {
 		r.changed = true
 		c.sets[r] = append(c.sets[r], setChange{now, before})
 		c.mapped = true
-		was := r.judges || r.untracking
+		was := r.matters()
 		t.classify(r)
-		if is := r.judges || r.untracking; was != is {
+		if is := r.matters(); was != is {
 			r.chain.judging += map[bool]int{true: 1, false: -1}[is]
 		}
 		r.chain.scanned, r.chain.activated = false, false

@@ -200,7 +200,7 @@ func (l *Live) read() (err error) {
 
 // refresh brings what Touches follows up to date.
 func (l *Live) refresh() {
-	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: l.families}
+	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: l.families, hasLegacy: len(l.families) > 0}
 	l.nft.addFamilies(r.tabled)
 	led := l.nft.judging()
 	for _, t := range l.nft.tables {
@@ -221,6 +221,10 @@ func (l *Live) refresh() {
 	}
 	r.bases, r.outer = append(r.bases, l.others.bases...), append(r.outer, l.others.outer...)
 	r.early = append(r.early, l.others.early...)
+	r.silent = l.others.silent
+	for c := range led {
+		r.silent = r.silent || slices.ContainsFunc(c.rules, func(r *rule) bool { return r.silent })
+	}
 	l.Ruleset, l.listed = r, false
 }
 
@@ -234,7 +238,7 @@ func (l *Live) PerPacket() []Rule {
 }
 
 // judging returns the chains that packets may get to which may get to a rule that
-// judges single packets, or keeps them from conntrack.
+// judges single packets, keeps them from conntrack, or is silent.
 func (n *nftables) judging() map[*chain]bool {
 	led := make(map[*chain]bool)
 	for _, b := range n.bases {
@@ -263,7 +267,7 @@ func (c *chain) activate(led bool) {
 		return
 	}
 	for _, r := range c.all {
-		if r.judges || r.leaves || r.untracking {
+		if r.leaves || r.matters() {
 			r.active = true
 			r.ready()
 			c.rules = append(c.rules, r)

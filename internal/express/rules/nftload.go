@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -261,6 +262,9 @@ var ctKeys = map[uint32]ctKey{
 	unix.NFT_CT_ID:         {"ct id", 4, hex, nil},
 }
 
+// silentCT are those that packets and `conntrack -U` change.
+var silentCT = []uint32{unix.NFT_CT_MARK, unix.NFT_CT_SECMARK, unix.NFT_CT_LABELS, unix.NFT_CT_EVENTMASK}
+
 func ctVaries(_ *machine, to []octet, _ ctEnd) { vary(to) }
 
 func (k *compiler) ct(e nftExpr) {
@@ -283,6 +287,9 @@ func (k *compiler) ct(e nftExpr) {
 	}
 	if (key == unix.NFT_CT_SRC || key == unix.NFT_CT_DST) && k.key.family != unix.NFPROTO_IPV4 {
 		known.length = 16
+	}
+	if slices.Contains(silentCT, key) {
+		k.step(silently(step{why: known.name, check: func(*machine) truth { return yes }}))
 	}
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {

@@ -33,6 +33,7 @@ func (k *compiler) lookup(e nftExpr) {
 		}
 		return yes
 	}})
+	k.step(step{why: "@" + name, pure: true, silent: s.isSilent, check: func(*machine) truth { return yes }})
 	switch {
 	case !e.has(unix.NFTA_LOOKUP_DREG):
 		k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
@@ -145,7 +146,7 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 		return 0, "@" + name
 	}
 	text, to := k.keyText(at, s.key)+" @"+name, at+s.key
-	k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
+	k.step(step{text: text, why: holds.what(), pure: true, silent: s.isSilent, check: func(m *machine) truth {
 		t, _ := s.find(m.registers[at:to])
 		return t
 	}})
@@ -158,7 +159,7 @@ func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
 	if s := k.set(name); s != nil {
-		s.unknown = true
+		s.unknown, s.dynamic = true, true
 		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
 			s.judges = s.judges || x.name != "" && x.name != "counter"
 		}

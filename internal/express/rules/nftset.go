@@ -33,8 +33,10 @@ type set struct {
 	judges bool
 	// unknown means that the elements were not read, or that packets add some.
 	unknown bool
-	// expires means that elements expire without an announcement.
+	// expires means that elements expire without an announcement, dynamic that
+	// packets add some.
 	expires  bool
+	dynamic  bool
 	elements []element
 	// bounded means that elements are boundaries: the last one that is not
 	// above a key decides.
@@ -89,12 +91,16 @@ func makeSet(a attrs) *set {
 		s.judges = s.judges || e.name != "" && e.name != "counter"
 	}
 	s.unknown = s.flags&unix.NFT_SET_EVAL != 0
+	s.dynamic = s.unknown
 	s.expires = s.flags&unix.NFT_SET_TIMEOUT != 0
 	for _, field := range nlmsg.Attributes(a.nested(unix.NFTA_SET_DESC).get(descConcat)) {
 		s.lengths = append(s.lengths, (int(parseAttrs(field).number(fieldLen))+3)&^3)
 	}
 	return s
 }
+
+// isSilent reports whether what a look-up finds may change without an announcement.
+func (s *set) isSilent() bool { return s.expires || s.dynamic }
 
 func (t *table) deleteSet(a attrs) {
 	if !t.kept && !t.fresh {

@@ -22,6 +22,7 @@ type followed struct {
 	// conntrack sees matches, ends that each does and leaves the chain.
 	judges, leaves, never, ends bool
 	untracking                  bool // keeps packets from conntrack
+	silent                      bool // as isSilent has it
 
 	changed bool // by the transaction whose Change is looked at
 	gone    bool // and not in the ruleset any more
@@ -48,7 +49,7 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 		r.names = noNames
 	}
 	if like := t.tx.like(r.sum); like != nil && len(r.sets) == 0 {
-		r.packed, r.judges, r.leaves, r.never, r.ends, r.untracking = like.packed, like.judges, like.leaves, like.never, like.ends, like.untracking
+		r.packed, r.judges, r.leaves, r.never, r.ends, r.untracking, r.silent = like.packed, like.judges, like.leaves, like.never, like.ends, like.untracking, like.silent
 		return
 	}
 	for e := range expressions {
@@ -117,7 +118,7 @@ func (t *table) classify(r *rule) {
 			r.ends = r.ends && matched == yes && len(m.verdicts) == 1 && m.verdicts[0].kind != proceed && m.verdicts[0].kind != jump
 		}
 	}
-	r.leaves, r.untracking = r.decides(func(*chain) {}), r.untracks()
+	r.leaves, r.untracking, r.silent = r.decides(func(*chain) {}), r.untracks(), r.isSilent()
 }
 
 // anyForms are all forms of packets of which nothing is known, by the family of a

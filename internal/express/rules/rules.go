@@ -70,6 +70,8 @@ type Ruleset struct {
 	legacy    uint64  // digest of iptables-legacy's tables
 	early     []*base // those that may keep packets from conntrack
 	tabled    map[family]bool
+	silent    bool // there are rules that depend on what changes without an announcement
+	hasLegacy bool // there are tables of iptables-legacy
 }
 
 // Read reads the ruleset. A missing right to read it is an error, never an
@@ -92,6 +94,7 @@ func Read(opts Options) (Ruleset, error) {
 	r := newRuleset(append(n.bases, others...), opts)
 	r.exact, r.legacy = exact, legacy
 	r.tabled, err = legacyFamilies()
+	r.hasLegacy = len(r.tabled) > 0
 	n.addFamilies(r.tabled)
 	return r, err
 }
@@ -199,6 +202,9 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 		r.whole = slices.SortedStableFunc(slices.Values(bases), func(a, b *base) int { return cmp.Compare(a.priority, b.priority) })
 		clear(chains) // keep every rule
 		r.expects = expects(bases)
+	}
+	for hit := range hits {
+		r.silent = r.silent || hit.isSilent()
 	}
 	for c := range chains {
 		c.rules = slices.DeleteFunc(c.rules, func(r *rule) bool {

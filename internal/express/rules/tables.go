@@ -300,7 +300,7 @@ func (c *chain) count(r *rule, by int) {
 	if r.names == nil {
 		return
 	}
-	if r.judges || r.untracking {
+	if r.matters() {
 		c.judging += by
 	}
 	if len(r.sets) > 0 {

@@ -13,12 +13,13 @@ import (
 // expressions `match` and `target`, in iptables-nft.
 
 // constantMatches have the same result for all packets of a connection, which
-// is not followed here. Sets of ipset change without an announcement, as
-// routes and marks do: the lease covers that.
+// is not followed here.
 var constantMatches = []string{
-	"addrtype", "cgroup", "cluster", "connlabel", "connmark", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner",
-	"policy", "realm", "rpfilter",
+	"addrtype", "cgroup", "cluster", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner", "policy", "realm", "rpfilter",
 }
+
+// silentMatches are the same, but what they check changes without an announcement.
+var silentMatches = []string{"connlabel", "connmark"}
 
 // varyingMatches check what differs between packets and have no side effects:
 // if a later condition excludes a packet, they do not matter.
@@ -37,6 +38,8 @@ func xtMatch(name string, revision int, info []byte) step {
 		return always("")
 	case slices.Contains(constantMatches, name):
 		return unsure(text)
+	case slices.Contains(silentMatches, name):
+		return silently(unsure(text))
 	case slices.Contains(varyingMatches, name):
 		return judging(text, name)
 	case slices.Contains(foreignMatches, name):
@@ -243,14 +246,15 @@ func xtStatistic(_ int, info []byte) (step, bool) {
 	return judging("-m statistic --mode random", "statistic"), true
 }
 
-// xtSet looks packets up in a set of ipset. If it compares the counters of
+// xtSet looks packets up in a set of ipset, which changes without an announcement. If
+// it compares the counters of
 // elements, it judges single packets.
 func xtSet(revision int, info []byte) (step, bool) {
 	const size = 44
 	var packets, bytes int // where their operators are, 0 for no comparison
 	switch revision {
 	case 0, 1, 2:
-		return unsure("-m set"), true
+		return silently(unsure("-m set")), true
 	case 3:
 		packets, bytes = 8, 24
 	case 4:
@@ -258,5 +262,5 @@ func xtSet(revision int, info []byte) (step, bool) {
 	default:
 		return step{}, false
 	}
-	return unsure("-m set"), len(info) >= size && info[packets] == 0 && info[bytes] == 0
+	return silently(unsure("-m set")), len(info) >= size && info[packets] == 0 && info[bytes] == 0
 }

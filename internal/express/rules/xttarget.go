@@ -8,7 +8,7 @@ import (
 // silentTargets do not change packets, or only in ways that are seen at the
 // end of the regular path: marks, priority, DSCP.
 var silentTargets = []string{
-	"CLASSIFY", "CONNSECMARK", "DSCP", "HMARK", "MARK", "SECMARK",
+	"CLASSIFY", "DSCP", "HMARK", "MARK", "SECMARK",
 }
 
 // Targets that translate addresses: of a connection's first packet.
@@ -25,8 +25,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(text), verdict{}, ""
 	case name == "NOTRACK":
 		return untracking(text), verdict{}, ""
-	case name == "CONNMARK" && !flipsMark(revision, info):
-		return always(text), verdict{}, ""
+	case name == "CONNMARK" && !flipsMark(revision, info) || name == "CONNSECMARK":
+		return silently(always(text)), verdict{}, "" // it may restore a mark
 	case name == "CT":
 		return xtCT(text, info), verdict{}, ""
 	case slices.Contains(translatingTargets, name):

@@ -4,7 +4,7 @@
 // It works on the network namespace of the calling thread.
 //
 // Changes without an announcement (sysctls without a netconf message, ipsets,
-// iptables-legacy without its lock) are covered by the lease.
+// iptables-legacy without its lock) are covered by leases and by package express.
 package changes
 
 import (

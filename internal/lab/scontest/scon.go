@@ -40,6 +40,7 @@ connections: %d
 per_container_share: %d
 admit: %d
 lease: %v
+lease_max: %v
 lease_packets: %d
 flush_idle: %v
 log:
@@ -47,6 +48,6 @@ log:
 socket_group: %q
 startup: {enabled: %v}
 pipe: {enabled: %v}
-`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeasePackets, c.FlushIdle, c.SocketGroup,
+`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeaseMax, c.LeasePackets, c.FlushIdle, c.SocketGroup,
 		c.Startup.Enabled, c.Pipe.Enabled)
 }

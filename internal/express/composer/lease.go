@@ -1,0 +1,175 @@
+package composer
+
+import (
+	"cmp"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/rules"
+)
+
+// A lease bounds for how long a decision is used that nothing announced to be
+// outdated. It is short, Options.Lease, where something may matter that nobody
+// announces. Else it is as long as Options.LeaseMax and what regular packets keep
+// alive allow: the connection in conntrack, the neighbours, the bridges' tables.
+
+// Limits are what bounds all leases. The loop reads them at intervals.
+type Limits struct {
+	// Unwatched is what may matter and is not watched, "" for nothing.
+	Unwatched string
+	// TCP and UDP are the shortest timeouts that conntrack may give an established
+	// connection, Unreplied that of UDP without an answer.
+	TCP, UDP, Unreplied time.Duration
+	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Table
+	// how long a bridge keeps a MAC address.
+	Neighbour, Table time.Duration
+}
+
+// What bounds leases, as the user reads it.
+const (
+	BoundBySetting   = "lease_max in the configuration"
+	BoundByConntrack = "a third of the connection's timeout in conntrack"
+	BoundByNeighbour = "three quarters of the time that the kernel keeps an unused neighbour (gc_stale_time)"
+	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
+	BoundByRule      = "a rule depends on what changes without an announcement"
+	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
+	BoundByUntracked = "conntrack does not see the connection"
+	BoundByOverlay   = "its packets skip an overlay device"
+	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
+	boundUntilRead   = "what it depends on is being read"
+)
+
+// letAtOnce bounds how many leases one piece of a sweep decides again.
+const letAtOnce = 100
+
+// SetLimits takes up what bounds all leases.
+func (c *Composer) SetLimits(l Limits) {
+	if l != c.limits {
+		c.limits = l
+		c.shorten()
+	}
+}
+
+// shorten makes all leases short until each is decided again.
+func (c *Composer) shorten() {
+	c.reading++
+	c.table.ShortenLeases(boundUntilRead)
+}
+
+// let decides about the lease of a Conentry, of which conntrack has conn.
+func (c *Composer) let(e *contable.Conentry, conn conntrack.Conn) {
+	lease, bound := c.leaseOf(e, conn)
+	c.table.SetLease(e, lease, bound)
+	e.Reading = c.reading
+}
+
+// leaseOf returns the lease of a Conentry, and what bounds it.
+func (c *Composer) leaseOf(e *contable.Conentry, conn conntrack.Conn) (lease time.Duration, bound string) {
+	if why := c.shortBy(e, conn); why != "" {
+		return c.lease, why
+	}
+	lease, bound = c.leaseMax, BoundBySetting
+	for _, limit := range []struct {
+		most  time.Duration
+		bound string
+	}{
+		{min(conn.Timeout, c.limits.timeout(conn)) / 3, BoundByConntrack},
+		{c.limits.Neighbour * 3 / 4, BoundByNeighbour},
+		{c.limits.Table / 3, BoundByTable},
+	} {
+		if limit.most < lease {
+			lease, bound = limit.most, limit.bound
+		}
+	}
+	return max(lease, c.lease), bound
+}
+
+// timeout is the shortest that conntrack may give a connection.
+func (l Limits) timeout(conn conntrack.Conn) time.Duration {
+	switch {
+	case conn.Orig.Proto == unix.IPPROTO_TCP:
+		return l.TCP
+	case conn.Replied():
+		return l.UDP
+	default:
+		return l.Unreplied
+	}
+}
+
+// shortBy returns why a lease has to be short, "" if it has not.
+func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
+	switch {
+	case e.Untracked:
+		return BoundByUntracked
+	case c.rules.HasLegacy():
+		return BoundByLegacy
+	case c.table.Tunneled(e):
+		return BoundByOverlay
+	case conn.Replied() && !conn.Assured():
+		return BoundByBeginning
+	}
+	if _, silent := c.SilentRule(e); silent {
+		return BoundByRule
+	}
+	return c.limits.Unwatched
+}
+
+// SilentRule finds a rule that depends on what changes without an announcement, and
+// that packets of a Conentry may reach.
+func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silent bool) {
+	asked, ok := c.ask(subjectOf(e), e.Conn)
+	if !ok {
+		return rule, true
+	}
+	return c.rules.Silent(asked)
+}
+
+// Let decides about leases in n slots of the table, as contable.Table.Piece has them,
+// where something may have changed. It is called once a second for each piece.
+func (c *Composer) Let(from, n uint32, now time.Time) {
+	left := letAtOnce
+	c.table.Piece(from, n, func(e *contable.Conentry) {
+		if c.isShort(e) && e.Lease > c.lease {
+			c.table.SetLease(e, c.lease, boundUntilRead)
+			e.Reading = c.reading - 1
+		}
+		if e.Untracked || left == 0 || !c.mustLet(e, now) {
+			return
+		}
+		left--
+		conn, err := c.ct.Get(e.Conn.Orig)
+		if err != nil || conn.ID != e.Conn.ID {
+			return // the announcement of its end follows
+		}
+		e.Conn.Status = conn.Status
+		c.let(e, conn)
+	})
+}
+
+// isShort reports whether the lease of a Conentry has to be short by what its packets
+// have done: the programs have seen an answer, or record that a device is skipped.
+func (c *Composer) isShort(e *contable.Conentry) bool {
+	return c.table.Tunneled(e) || !e.Untracked && !e.Conn.Replied() && c.table.Answered(e)
+}
+
+// mustLet reports whether the lease of a Conentry has to be decided again, whose
+// packets matter.
+func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
+	return e.Reading != c.reading || e.Bound == BoundByBeginning && e.ActiveSince(now.Add(-letAgain)) ||
+		e.Bound == BoundByOverlay && !c.table.Tunneled(e)
+}
+
+// letAgain is how long a connection may be silent while conntrack is about to take it
+// for a stream.
+const letAgain = 3 * time.Second
+
+// LeaseOf names what bounds the lease of a Conentry, in words.
+func (c *Composer) LeaseOf(e *contable.Conentry) string {
+	if e.Untracked {
+		return BoundByUntracked
+	}
+	return cmp.Or(e.Bound, boundUntilRead)
+}

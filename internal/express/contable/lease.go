@@ -1,0 +1,64 @@
+package contable
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
+)
+
+// SetLease sets how long a decision about a Conentry's packets is used, and what
+// bounds that. It holds for leases that run, too: a shorter one may end at once. A
+// longer one does not bring back a decision whose lease has ended, or is about to.
+func (t *Table) SetLease(e *Conentry, lease time.Duration, bound string) {
+	for _, slot := range [2]uint32{e.outbound, e.inbound} {
+		h := &t.halves[slot]
+		if lease > e.Lease && !t.isFresh(h, e.Lease) {
+			atomic.StoreUint32(&h.Generation, 0)
+		}
+		atomic.StoreUint32(&h.Lease, t.ticks(lease))
+	}
+	e.Lease, e.Bound = lease, bound
+}
+
+// stale is more than the time between two heartbeats, by which decisions are dated.
+const stale = 500 * time.Millisecond
+
+// isFresh reports whether the lease of a half certainly runs.
+func (t *Table) isFresh(h *datapath.Half, lease time.Duration) bool {
+	age := atomic.LoadUint32(&t.settings.Heartbeat) - atomic.LoadUint32(&h.LeaseFrom)
+	return time.Duration(age)*t.opts.Tick+stale < lease
+}
+
+// ShortenLeases sets all leases to Options.Lease.
+func (t *Table) ShortenLeases(bound string) {
+	for e := range t.entries {
+		t.SetLease(e, t.opts.Lease, bound)
+	}
+}
+
+// ticks returns a time in jiffies, at least one.
+func (t *Table) ticks(d time.Duration) uint32 { return uint32(max(d/t.opts.Tick, 1)) }
+
+// Answered reports whether a packet of the reply direction has been seen.
+func (t *Table) Answered(e *Conentry) bool {
+	h := &t.halves[e.slots()[1]]
+	return h.Probe != 0 || h.OutDev != 0
+}
+
+// Tunneled reports whether packets of a Conentry may skip a VXLAN device.
+func (t *Table) Tunneled(e *Conentry) bool {
+	return (t.halves[e.outbound].Flags|t.halves[e.inbound].Flags)&datapath.DevTunnel != 0
+}
+
+// Unseen returns for how long before its latest packet no packet of a Conentry has
+// gone regular. Conntrack counts a connection's timeout from the latter.
+func (t *Table) Unseen(e *Conentry, now time.Time) time.Duration {
+	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	jiffies := atomic.LoadUint32(&t.settings.Heartbeat)
+	since := min(int32(jiffies-atomic.LoadUint32(&out.LeaseFrom)), int32(jiffies-atomic.LoadUint32(&in.LeaseFrom)))
+	return max(time.Duration(since)*t.opts.Tick-now.Sub(e.activity.last), 0)
+}
+
+// ActiveSince reports whether a packet of a Conentry was seen after then.
+func (e *Conentry) ActiveSince(then time.Time) bool { return e.activity.last.After(then) }

@@ -1,0 +1,67 @@
+package rules
+
+import (
+	"testing"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// Rules that depend on what changes without an announcement are found, for the
+// connections that may reach them, whether the rules were read or are followed.
+func TestSilent(t *testing.T) {
+	inet := func(rule string) string {
+		return `table inet t {
+			set fixed { type ipv4_addr; elements = { 10.0.0.1 }; }
+			set expiring { type ipv4_addr; timeout 1h; }
+			set filled { type ipv4_addr; flags dynamic; size 100; }
+			map verdicts { type ipv4_addr : verdict; timeout 1h; }
+			chain f { type filter hook forward priority 0; ` + rule + `; }
+		}`
+	}
+	for name, c := range map[string]struct {
+		tool, rules string
+		why         string // "" if there is none
+	}{
+		"addresses":              {nft, inet("ip saddr 10.0.0.1 drop"), ""},
+		"a set":                  {nft, inet("ip saddr @fixed drop"), ""},
+		"marks of packets":       {nft, inet("meta mark 7 drop"), ""},
+		"state":                  {nft, inet("ct state established accept"), ""},
+		"setting marks":          {nft, inet("ct mark set 7"), ""},
+		"elements that expire":   {nft, inet("ip saddr @expiring drop"), "@expiring"},
+		"elements of packets":    {nft, inet("ip saddr @filled drop"), "@filled"},
+		"a map":                  {nft, inet("ip saddr vmap @verdicts"), "@verdicts"},
+		"marks":                  {nft, inet("ct mark 7 drop"), "ct mark"},
+		"labels":                 {nft, inet("ct label 7 drop"), "ct label"},
+		"restoring marks":        {nft, inet("meta mark set ct mark"), "ct mark"},
+		"of others":              {nft, inet("ip saddr 10.0.0.1 ct mark 7 drop"), ""},
+		"behind a verdict":       {nft, inet("accept; ct mark 7 drop"), ""},
+		"iptables":               {xtNFT, filterTable("-A FORWARD -s 10.0.0.1 -j DROP\n"), ""},
+		"iptables, marks":        {xtNFT, filterTable("-A FORWARD -m connmark --mark 7 -j DROP\n"), "-m connmark"},
+		"iptables, of others":    {xtNFT, filterTable("-A FORWARD -s 10.0.0.1 -m connmark --mark 7 -j DROP\n"), ""},
+		"iptables, CONNMARK":     {xtNFT, "*mangle\n-A PREROUTING -j CONNMARK --restore-mark\nCOMMIT\n", "-j CONNMARK"},
+		"iptables-legacy, marks": {xtLegacy, filterTable("-A FORWARD -m connmark --mark 7 -j DROP\n"), "-m connmark"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := nstest.New(t)
+			load(t, ns, c.tool, c.rules)
+			live := NewLive(Options{})
+			nstest.Do(t, ns, func() {
+				if _, err := live.Follow(nil, nil); err != nil {
+					t.Fatal(err)
+				}
+			})
+			for how, r := range map[string]Ruleset{"read": readIn(t, ns, Options{}), "followed": live.Ruleset} {
+				rule, is := r.Silent(outbound(tcp, "443"))
+				if is != (c.why != "") || rule.Why != c.why {
+					t.Errorf("%s: %v, %+v; want %q", how, is, rule, c.why)
+				}
+				if _, touched := r.Touches(outbound(tcp, "443")); touched {
+					t.Errorf("%s: touched", how)
+				}
+				if r.HasLegacy() != (c.tool == xtLegacy) {
+					t.Errorf("%s: tables of iptables-legacy: %v", how, r.HasLegacy())
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package express
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/scon-project/scon/internal/express/composer"
+)
+
+// silent looks at settings that the kernel does not announce, and that change what
+// becomes of a packet of an established connection. RTM_NEWNETCONF tells of those of
+// forwarding and of the reverse path. It belongs to the loop.
+type silent struct {
+	polled  time.Time
+	bridges time.Time         // when their tables were asked for
+	values  map[string]string // by file
+	limits  composer.Limits
+}
+
+// silentInterval is half of what the guarantee allows.
+const silentInterval = 400 * time.Millisecond
+
+// mostWatched bounds the devices whose settings are watched: with more of them (routed
+// containers), leases are short.
+const mostWatched = 64
+
+// The files below /proc/sys/net; %s is a device, or all devices.
+var (
+	settings = []string{
+		"ipv4/ip_forward_use_pmtu", "ipv4/ip_forward_update_priority",
+		"ipv4/fib_multipath_hash_policy", "ipv4/fib_multipath_hash_fields", "ipv4/fib_multipath_use_neigh",
+		"ipv6/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_fields",
+		"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables",
+		"bridge/bridge-nf-filter-vlan-tagged", "bridge/bridge-nf-filter-pppoe-tagged", "bridge/bridge-nf-pass-vlan-input-dev",
+	}
+	deviceSettings = []string{
+		"ipv4/conf/%s/accept_local", "ipv4/conf/%s/route_localnet", "ipv4/conf/%s/src_valid_mark",
+		"ipv4/conf/%s/disable_policy", "ipv4/conf/%s/disable_xfrm",
+		"ipv6/conf/%s/disable_ipv6", "ipv6/conf/%s/disable_policy",
+	}
+)
+
+// Conntrack's timeouts that a connection may get which goes express.
+var (
+	tcpTimeouts = []string{"tcp_timeout_established", "tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"}
+	udpTimeouts = []string{"udp_timeout_stream"}
+	newTimeouts = []string{"udp_timeout"}
+)
+
+func (s *silent) due(now time.Time) bool {
+	if now.Sub(s.polled) < silentInterval {
+		return false
+	}
+	s.polled = now
+	return true
+}
+
+// poll reads the settings, and the limits that depend on them. It returns what has
+// changed, "" for nothing. devices are those of which IP may see packets come and go.
+func (s *silent) poll(devices []string) (changed string) {
+	was, table := s.values, s.limits.Table
+	s.values = make(map[string]string, len(was))
+	s.limits = composer.Limits{
+		TCP: timeoutOf(tcpTimeouts), UDP: timeoutOf(udpTimeouts), Unreplied: timeoutOf(newTimeouts),
+		Neighbour: never,
+	}
+	for _, name := range settings {
+		s.read(name)
+	}
+	if len(devices) > mostWatched {
+		s.limits.Unwatched = fmt.Sprintf("settings of more than %d devices are not watched", mostWatched)
+		devices = nil
+	}
+	for _, dev := range append([]string{"all"}, devices...) {
+		for _, name := range deviceSettings {
+			s.read(fmt.Sprintf(name, dev))
+		}
+		if dev == "all" {
+			continue
+		}
+		for _, version := range []string{"ipv4", "ipv6"} {
+			s.limits.Neighbour = min(s.limits.Neighbour, secondsIn("/proc/sys/net/"+version+"/neigh/"+dev+"/gc_stale_time", time.Second))
+		}
+	}
+	if s.polled.Sub(s.bridges) >= bridgeInterval {
+		s.bridges, table = s.polled, ageingOf(devices)
+	}
+	s.limits.Table = table
+	for file, value := range s.values {
+		if before, known := was[file]; known && before != value {
+			changed = "setting " + file
+		}
+	}
+	return changed
+}
+
+// bridgeInterval is how often bridges are asked how long they keep MAC addresses.
+const bridgeInterval = 5 * time.Second
+
+// ageingOf returns the shortest time that one of the bridges among devices keeps a
+// MAC address.
+func ageingOf(devices []string) time.Duration {
+	const userHZ = 100
+	least := never
+	for _, dev := range devices {
+		l, err := netlink.LinkByName(dev)
+		if bridge, ok := l.(*netlink.Bridge); err == nil && ok && bridge.AgeingTime != nil {
+			least = min(least, time.Duration(*bridge.AgeingTime)*time.Second/userHZ)
+		}
+	}
+	return least
+}
+
+// read reads a setting. One that does not exist has no value.
+func (s *silent) read(name string) {
+	if value, err := os.ReadFile("/proc/sys/net/" + name); err == nil {
+		s.values[name] = string(value)
+	} else {
+		s.values[name] = ""
+	}
+}
+
+// never is longer than any lease.
+const never = 24 * time.Hour
+
+// timeoutOf returns the least of conntrack's timeouts.
+func timeoutOf(names []string) time.Duration {
+	least := never
+	for _, name := range names {
+		least = min(least, secondsIn("/proc/sys/net/netfilter/nf_conntrack_"+name, time.Second))
+	}
+	return least
+}
+
+// secondsIn reads a number of units from a file, never if there is none.
+func secondsIn(file string, unit time.Duration) time.Duration {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return never
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * unit
+}
