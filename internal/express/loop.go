@@ -208,10 +208,14 @@ func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 // sweep does what is due once a second.
 func (d *Daemon) sweep(now time.Time) error {
 	d.hooks.Poll(now)
-	if reason := d.policy.changedUnannounced(); reason != "" {
+	reread := func(reason string) {
 		d.policy.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
 	}
+	if reason := d.policy.changedUnannounced(); reason != "" {
+		reread(reason)
+	}
+	d.policy.checkIn(now, d.inLoop, func() { reread("rules that were followed differ from the kernel's") })
 	return d.readRules(now)
 }
 
@@ -250,4 +254,12 @@ func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
 	}
 	d.composer.RetireDiscards(now)
 	d.hooks.SetTunnels()
+}
+
+// inLoop runs fn in the loop, unless the daemon ends before.
+func (d *Daemon) inLoop(fn func()) {
+	select {
+	case d.calls <- fn:
+	case <-d.ctx.Done():
+	}
 }

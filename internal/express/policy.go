@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/nfhooks"
@@ -25,7 +26,23 @@ type policy struct {
 	tunnels map[uint16]bool   // ports that TouchesTunnel was asked about
 	err     error             // why the rules could not be read
 	drops   drops
+	check   check
 }
+
+// check is the comparison of the rules that were followed with those that the kernel
+// has, now and then.
+type check struct {
+	next    time.Time
+	version uint64 // of the rules that were compared last
+	runs    bool
+}
+
+// checkEvery is the time between two checks, and checkShare how much longer than a check
+// it is at least.
+const (
+	checkEvery = 10 * time.Minute
+	checkShare = 200
+)
 
 // drops are the rules with everything that decides about first packets.
 // Reading them takes longer than what Conentries need, so they are read only
@@ -47,7 +64,7 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	if foreign.Blind != nil {
 		log.Info("functions of modules at Netfilter's hooks cannot be listed", "reason", foreign.Blind)
 	}
-	return policy{Live: rules.NewLive(o), foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool)}, nil
+	return policy{Live: rules.NewLive(o), foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool), check: check{next: time.Now().Add(checkEvery)}}, nil
 }
 
 func (p *policy) close() error { return p.foreign.Close() }
@@ -83,6 +100,33 @@ func (p *policy) follow() (c *rules.Change, err error) {
 func (p *policy) TouchesTunnel(port uint16) (rules.Rule, bool) {
 	p.tunnels[port] = true
 	return p.Live.TouchesTunnel(port)
+}
+
+// checkIn compares the rules, if that is due and they have changed since. They are read
+// outside the loop; inLoop runs what follows there. differ is called there if they are
+// not what the kernel has.
+func (p *policy) checkIn(now time.Time, inLoop func(func()), differ func()) {
+	c := &p.check
+	if c.runs || now.Before(c.next) || c.version == p.version || p.err != nil {
+		return
+	}
+	c.runs, c.version = true, p.version
+	go func() {
+		fresh, err := p.Live.Fresh()
+		took := time.Since(now)
+		inLoop(func() {
+			c.runs, c.next = false, time.Now().Add(max(checkEvery, checkShare*took))
+			if err != nil {
+				return
+			}
+			if same, ok := p.Same(fresh); ok && !same {
+				p.log.Error("the rules that were followed differ from the kernel's; they are read again")
+				differ()
+			} else if !ok {
+				c.version = 0 // they have changed meanwhile
+			}
+		})
+	}()
 }
 
 // everything returns why a change may concern all connections, "" if only those that

@@ -18,16 +18,17 @@ import (
 // called by any goroutine, the rest by one.
 type Live struct {
 	Ruleset
-	opts     Options
-	nft      *nftables       // nil until it is read
-	others   Ruleset         // iptables-legacy, and functions that are no rules
-	listed   bool            // PerPacket is up to date
-	families map[family]bool // of iptables-legacy's tables
-	feed     feed
+	exactCounters []string
+	opts          Options
+	nft           *nftables       // nil until it is read
+	others        Ruleset         // iptables-legacy, and functions that are no rules
+	listed        bool            // PerPacket is up to date
+	families      map[family]bool // of iptables-legacy's tables
+	feed          feed
 }
 
 // NewLive returns a ruleset that the first Follow reads.
-func NewLive(opts Options) *Live { return &Live{opts: opts} }
+func NewLive(opts Options) *Live { return &Live{opts: opts, exactCounters: opts.ExactCounters} }
 
 // feed is announcements that wait for Follow.
 type feed struct {

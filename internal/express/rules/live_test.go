@@ -251,6 +251,11 @@ func testLiveFollows(t *testing.T, seed uint64, changes, tuples int) {
 		if wanted != f.nft {
 			reread++
 		}
+		if again := (&Live{nft: after}); i%5 == 0 {
+			if same, ok := f.Same(again); !same || !ok {
+				t.Fatalf("change %d: not the same: %v, %v", i, same, ok)
+			}
+		}
 		if live, read := f.nft.state(), after.state(); live != read {
 			t.Fatalf("change %d: followed:\n%s\nread afresh:\n%s\nafter:\n%s", i, live, read, script)
 		}
@@ -597,5 +602,31 @@ func BenchmarkFollow(b *testing.B) {
 				runtime.KeepAlive(f)
 			})
 		}
+	}
+}
+
+// TestLiveDiffers holds that a ruleset that misses a change is not the same as the one
+// that is read.
+func TestLiveDiffers(t *testing.T) {
+	for name, change := range map[string]string{
+		"rule": "add rule inet t f drop", "place": "insert rule inet t f ip saddr 10.0.0.1 drop", "element": "add element inet t addresses { 10.0.2.4 }",
+		"policy": "add chain inet t f { policy drop; }", "chain": "add chain inet t z",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, nstest.New(t), Options{})
+			f.sh(nftScript(baseTables))
+			f.follow()
+			if !f.sh(nftScript(change)) {
+				t.Fatal("refused")
+			}
+			state, _ := f.fresh()
+			if _, ok := f.Same(&Live{nft: state}); ok {
+				t.Error("compared with another generation")
+			}
+			f.nft.generation = state.generation // its messages are lost
+			if same, ok := f.Same(&Live{nft: state}); same || !ok {
+				t.Errorf("same %v, %v", same, ok)
+			}
+		})
 	}
 }
