@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 	bpffeatures "github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
@@ -55,7 +54,8 @@ func (g *generator) function() *function {
 	if g.overlay { // elsewhere it would drop sentinels, which the tunnel carries
 		f.Hook = link.NetfilterInetForward
 	}
-	f.Priority = []int32{-290, -160, -10, 10, 110}[g.r.IntN(5)]
+	// Not those of chains: the kernel refuses a program there.
+	f.Priority = []int32{-290, -160, -20, 10, 110}[g.r.IntN(5)]
 	f.Mask = []int32{1, 2, 3, 7}[g.r.IntN(4)]
 	return f
 }
@@ -105,16 +105,11 @@ func (f *function) attach(w *world) (link.Link, error) {
 		family = link.NetfilterProtoIPv6
 	}
 	var l link.Link
-	// A daemon that lists links holds an earlier one a moment longer than the test.
-	for deadline := time.Now().Add(scontest.Patience); ; time.Sleep(time.Millisecond) {
-		err = w.bed.Do(lab.Device, func() (err error) {
-			l, err = link.AttachNetfilter(link.NetfilterOptions{Program: prog, ProtocolFamily: family, Hook: f.Hook, Priority: f.Priority})
-			return err
-		})
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return l, err
-		}
-	}
+	err = w.bed.Do(lab.Device, func() (err error) {
+		l, err = link.AttachNetfilter(link.NetfilterOptions{Program: prog, ProtocolFamily: family, Hook: f.Hook, Priority: f.Priority})
+		return err
+	})
+	return l, err
 }
 
 // setFunction attaches a case's function in both worlds, nil for none, in place of an
@@ -127,8 +122,9 @@ func (p *pair) setFunction(f *function) error {
 	if err != nil {
 		return err
 	}
+	// A daemon that lists links holds a closed one for as long as it lists.
 	for _, l := range p.function {
-		err = errors.Join(err, l.Close())
+		err = errors.Join(err, l.Detach(), l.Close())
 	}
 	p.function = nil
 	for _, w := range []*world{p.plain, p.scon} {
