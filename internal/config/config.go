@@ -45,9 +45,9 @@ type Config struct {
 	// notification takes effect within this time.
 	Lease time.Duration
 
-	// LeaseMax is the same where nothing may matter that is not announced, 1 s..10 min,
+	// LeaseMax is the same where nothing may matter that is not announced, 10 ms..10 min,
 	// default 45 s: before the kernel forgets a neighbour that no packet uses. It is at
-	// most a third of the connection's timeout in conntrack.
+	// most a third of the connection's timeout in conntrack, and never shorter than Lease.
 	LeaseMax time.Duration
 
 	// LeasePackets is the lease in packets of one direction, 16..16777216, default

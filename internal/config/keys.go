@@ -28,7 +28,7 @@ var keys = slices.Concat([]key{
 	number("per_container_share", "percent", 1, 100, func(c *Config) *int { return &c.PerContainerShare }),
 	number("admit", "packets", 2, 65535, func(c *Config) *int { return &c.Admit }),
 	duration("lease", 10*time.Millisecond, time.Second, func(c *Config) *time.Duration { return &c.Lease }),
-	duration("lease_max", time.Second, 10*time.Minute, func(c *Config) *time.Duration { return &c.LeaseMax }),
+	duration("lease_max", 10*time.Millisecond, 10*time.Minute, func(c *Config) *time.Duration { return &c.LeaseMax }),
 	number("lease_packets", "packets", 16, 1<<24, func(c *Config) *int { return &c.LeasePackets }),
 	duration("flush_idle", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.FlushIdle }),
 	exactCounters,

@@ -88,6 +88,8 @@ type generator struct {
 	about topic
 	r     *rand.Rand
 	reset map[int]bool // connections that a RST has reset
+	// untracked means that rules keep all packets from conntrack: nothing is translated.
+	untracked bool
 	// counting is set once there are rules that count packets.
 	counting bool
 	// tracking is set once there are rules that match conntrack's state of a packet.
@@ -99,6 +101,7 @@ func generate(seed uint64, about topic) *Case {
 	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, about: about, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	g.BridgeAlone = g.r.IntN(2) == 0
+	g.untracked = g.r.IntN(8) == 0
 	g.conns()
 	g.rules()
 	if about.function {
@@ -138,7 +141,13 @@ func (g *generator) conns() {
 		}
 		inside, outside := netip.AddrPortFrom(g.containerAddr(n), port(40000)), netip.AddrPortFrom(remote, port(5000))
 		c.Src, c.Dst = inside, outside
-		switch g.r.IntN(10) {
+		kind := g.r.IntN(10)
+		if g.untracked && kind <= 2 {
+			kind = 3
+		} else if g.untracked && kind == 7 {
+			kind = 8
+		}
+		switch kind {
 		case 0, 1, 2:
 			c.Kind, c.From, c.To = "published", edge, n
 			c.Src, c.Dst = netip.AddrPortFrom(remote, port(30000)), netip.AddrPortFrom(device, port(8000))

@@ -2,6 +2,7 @@ package differential
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
@@ -61,7 +63,9 @@ func compareFates(t *testing.T, variants []settings, about topic, cases int) {
 	var all []*pair
 	for n := range min(pairs, cases) {
 		variant := variantOf(first + uint64(n))
-		p := &pair{plain: newWorld(t, false, variants[variant]), scon: newWorld(t, true, variants[variant])}
+		with := variants[variant]
+		with.leaseMax = drawLease(first, n)
+		p := &pair{plain: newWorld(t, false, with), scon: newWorld(t, true, with)}
 		all = append(all, p)
 		t.Cleanup(func() {
 			for _, l := range p.function {
@@ -88,6 +92,13 @@ func compareFates(t *testing.T, variants []settings, about topic, cases int) {
 		t.Fatal(err)
 	}
 	wantExpress(t, all, about)
+}
+
+// drawLease draws the longest lease of the n-th pair of worlds: as short as it may be,
+// longer than a case, or the usual one.
+func drawLease(first uint64, n int) time.Duration {
+	leases := []time.Duration{10 * time.Millisecond, 5 * time.Second, config.Default().LeaseMax}
+	return leases[rand.New(rand.NewPCG(first, uint64(n))).IntN(len(leases))]
 }
 
 // check runs a case, and shrinks it if there is a difference.

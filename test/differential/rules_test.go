@@ -302,6 +302,9 @@ func (g *generator) rules() {
 	default:
 		g.add("post_nat", "oifname eth0 masquerade", "-o eth0 -j MASQUERADE")
 	}
+	if g.untracked {
+		g.add("pre_raw", "notrack", "-j CT --notrack")
+	}
 	if g.about.features != nil || g.r.IntN(3) > 0 {
 		for range 1 + g.r.IntN(3) {
 			r := g.feature()

@@ -15,6 +15,7 @@ import (
 type pair struct {
 	plain, scon *world
 	tool        tool // tool of the loaded rules
+	alone       bool // the bridge is, as of the last case
 	cases       int
 	function    []link.Link // of the case, in both worlds
 	sent        uint64      // sound packets of all cases so remote
@@ -69,6 +70,9 @@ func (p *pair) begin(c *Case) error {
 	if err := p.setFunction(c.Function); err != nil {
 		return err
 	}
+	if err := p.setBridge(c.BridgeAlone); err != nil {
+		return err
+	}
 	before, err := p.scon.generation()
 	if err != nil {
 		return err
@@ -76,8 +80,7 @@ func (p *pair) begin(c *Case) error {
 	if _, err := p.scon.bed.Daemon.Flush(""); err != nil {
 		return err
 	}
-	script := fmt.Sprintf("sysctl -q -w net.bridge.bridge-nf-call-iptables=%[1]d net.bridge.bridge-nf-call-ip6tables=%[1]d\n",
-		map[bool]int{false: 1}[c.BridgeAlone]) + fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
+	script := fmt.Sprintf("echo %d >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\n", map[bool]int{true: 1}[c.Liberal]) +
 		c.Rules.script()
 	if p.tool == legacy && c.Rules.Tool != legacy {
 		script = ruleset{Tool: legacy, IPv6: c.Rules.IPv6}.empty() + script
@@ -94,6 +97,21 @@ func (p *pair) begin(c *Case) error {
 		return err
 	}
 	return p.both(func(w *world) error { _, err := w.collect(); return err })
+}
+
+// setBridge lets Netfilter look into the bridge, or not. The kernel does not announce
+// that: the daemon looks at it at intervals, and should not find it in mid-case.
+func (p *pair) setBridge(alone bool) error {
+	if p.alone == alone && p.cases > 1 {
+		return nil
+	}
+	p.alone = alone
+	script := fmt.Sprintf("sysctl -q -w net.bridge.bridge-nf-call-iptables=%[1]d net.bridge.bridge-nf-call-ip6tables=%[1]d\n", map[bool]int{false: 1}[alone])
+	if err := p.both(func(w *world) error { return w.shell.run(script) }); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	return nil
 }
 
 // undo reverts a case's changes.

@@ -166,6 +166,7 @@ type world struct {
 // case's seed.
 type settings struct {
 	lease        time.Duration
+	leaseMax     time.Duration // drawn for each pair of worlds
 	leasePackets int
 	makeup
 }
@@ -185,7 +186,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
 	w := &world{scon: scon, makeup: s.makeup}
 	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Netkit: s.netkit, Config: func(c *config.Config) {
-		c.Admit, c.Lease, c.LeasePackets = 2, s.lease, s.leasePackets
+		c.Admit, c.Lease, c.LeaseMax, c.LeasePackets = 2, s.lease, s.leaseMax, s.leasePackets
 		if s.bridged { // the wire is a bridge port, as a container's
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink}
 		}
