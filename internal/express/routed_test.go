@@ -72,9 +72,7 @@ func TestRoutedContainer(t *testing.T) {
 				all["incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(2), netip.AddrPortFrom(lab.DeviceAddr, routedPort), routedPort, 0)
 			}
 			for name, c := range all {
-				c.GoExpress()
-				c.Exchange(1 << 20)
-				c.GoExpress() // whatever the exchange was like
+				c.ExchangeExpress(1 << 20)
 				if f := c.MustFlow(); f.Oif != "eth0" {
 					t.Errorf("%s goes out of %q", name, f.Oif)
 				}

@@ -284,9 +284,7 @@ func (u uplink) test(t *testing.T) {
 	awaitSecond(b)
 	for _, proto := range []string{"tcp", "udp"} {
 		for name, c := range overSecond(b, proto) {
-			c.GoExpress()
-			c.Exchange(256 << 10)
-			c.GoExpress() // whatever the exchange was like
+			c.ExchangeExpress(256 << 10)
 			if f := c.MustFlow(); f.Oif != "up0" {
 				t.Errorf("%s goes out of %q", name, f.Oif)
 			}

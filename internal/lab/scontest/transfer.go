@@ -20,6 +20,23 @@ func (c *Connection) WantShare(before, after [2]uint64, sent [2]uint64) {
 	}
 }
 
+// ExchangeExpress exchanges bytes and fails unless nearly all of them took the express
+// path. One change is much of a short exchange, so it is repeated until none came.
+func (c *Connection) ExchangeExpress(size int) {
+	c.B.T.Helper()
+	Eventually(c.B.T, "an exchange during which nothing changed", func() error {
+		c.GoExpress()
+		generation, before := c.B.Status().Generation, c.MustFlow()
+		sent := c.Exchange(size)
+		after := c.MustFlow()
+		if now := c.B.Status().Generation; now != generation || after.AgeMS < before.AgeMS {
+			return fmt.Errorf("generation %d, then %d", generation, now)
+		}
+		c.WantShare(before.ExpressBytes, after.ExpressBytes, sent)
+		return nil
+	})
+}
+
 // Exchange sends about size random bytes in both directions at the same time and
 // compares the bytes that arrive. It returns the number sent in each direction.
 func (c *Connection) Exchange(size int) (sent [2]uint64) {
