@@ -107,10 +107,10 @@ func TestForgedDecision(t *testing.T) {
 			src, dst := containerTuple(b, true, c)
 			sender, other, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Container(2)), b.OpenWire(to)
 
-			before := b.Status().Generation
+			before := b.Status().Rules.Generation
 			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -i docker0 -p udp -j DROP")
 			scontest.Eventually(t, "the daemon has processed the rule", func() error {
-				if b.Status().Generation == before {
+				if b.Status().Rules.Generation == before {
 					return errors.New("not yet")
 				}
 				return nil
