@@ -14,7 +14,7 @@ import (
 
 // Message types (enum cntl_msg_types, enum ctnl_exp_msg_types).
 const (
-	msgNew    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+	msgNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
 	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 
