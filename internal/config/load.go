@@ -20,7 +20,8 @@ import (
 const maxSize = 1 << 18
 
 // Load reads the file at path over the defaults. Errors about its content begin with
-// path:line:column, or path and the key where two settings do not fit together.
+// path:line:column. Validate finds settings that do not fit together, since flags may
+// still change them.
 func Load(path string) (Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -44,9 +45,6 @@ func Read(name string, r io.Reader) (Config, error) {
 	c := Default()
 	if err := c.apply(content); err != nil {
 		return Config{}, fmt.Errorf("%s:%w", name, err)
-	}
-	if err := c.Startup.checkTogether(); err != nil {
-		return Config{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return c, nil
 }

@@ -23,7 +23,7 @@ type topic struct {
 // What keeps connections regular is more frequent about the topics.
 var (
 	everything     = topic{leastExpress: 0.2, leastOfAll: 0.1}
-	aboutFunctions = topic{function: true, leastOfAll: 0.05}
+	aboutFunctions = topic{function: true, leastOfAll: everything.leastOfAll / 3} // as many cases can go express
 	aboutPorts     = topic{features: ofPorts, kinds: ofPlace, leastOfAll: 0.05}
 	aboutTies      = topic{features: ofPorts[:dropping], kinds: ofPlace, holds: true, leastOfAll: 0.05}
 )
