@@ -76,9 +76,10 @@ type conn struct {
 
 	// Both directions were within the windows at fitted, and since asked conntrack is
 	// asked whether they still are.
-	fitted time.Time
-	asked  bool
-	seen   bool // a packet of any direction was within the windows
+	fitted  time.Time
+	asked   bool
+	seen    bool // a packet of any direction was within the windows
+	renewed time.Time
 }
 
 // work is one call of End.
@@ -105,6 +106,10 @@ const (
 	patience = 10 * time.Second
 	// settle is how long what was under way may take to arrive.
 	settle = time.Second
+	// again is how long a connection may take until its entry is created once more. Where
+	// the windows come from packets that do not fit together, none fits afterwards, and
+	// conntrack does not correct them.
+	again = 3 * time.Second
 	// look is the time between two looks, which take at most a fifth of the time.
 	look = 100 * time.Millisecond
 )
@@ -126,6 +131,9 @@ func (w *work) restore() error {
 		w.progress(len(w.all)-len(chosen), len(w.all))
 		looked := time.Now()
 		if chosen, err = w.judge(chosen); err != nil {
+			return err
+		}
+		if chosen, err = w.renewStuck(chosen); err != nil {
 			return err
 		}
 		time.Sleep(max(look, 4*time.Since(looked)))
@@ -206,6 +214,7 @@ func (w *work) renew(chosen []*conn) (renewed []*conn, err error) {
 		}
 		switch {
 		case err == nil:
+			c.fitted, c.asked, c.renewed = time.Time{}, false, time.Now()
 			renewed = append(renewed, c)
 		case errors.Is(err, conntrack.ErrNotFound):
 			c.over = true
@@ -216,6 +225,24 @@ func (w *work) renew(chosen []*conn) (renewed []*conn, err error) {
 		}
 	}
 	return renewed, nil
+}
+
+// renewStuck creates the entries of those connections again whose windows do not fit, and
+// returns all but those of which it could not.
+func (w *work) renewStuck(chosen []*conn) (left []*conn, err error) {
+	var stuck []*conn
+	for _, c := range chosen {
+		if c.seen && time.Since(c.renewed) > again {
+			stuck = append(stuck, c)
+		} else {
+			left = append(left, c)
+		}
+	}
+	if len(stuck) == 0 {
+		return left, nil
+	}
+	stuck, err = w.renew(stuck)
+	return append(left, stuck...), err
 }
 
 // judge has conntrack judge those connections whose windows it has, and returns the
@@ -231,6 +258,7 @@ func (w *work) judge(chosen []*conn) (left []*conn, err error) {
 			c.over = true
 			continue
 		}
+		c.entry.ID = is.ID
 		both, any := is.SeenInWindow()
 		c.seen = c.seen || any
 		var err error
