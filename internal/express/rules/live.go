@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,8 +36,9 @@ type feed struct {
 	mu       sync.Mutex
 	complete []announced
 	partial  []nlmsg.Message
-	size     int    // bytes
-	lost     string // why the rules have to be read again
+	since    time.Time // when partial began
+	size     int       // bytes
+	lost     string    // why the rules have to be read again
 }
 
 // announced is a transaction of nftables.
@@ -47,6 +49,10 @@ type announced struct {
 
 // mostNoted bounds the announcements that wait, in bytes.
 const mostNoted = 64 << 20
+
+// mostUnfinished is how long the end of a transaction is waited for once messages were
+// lost: it may be among them, and all rules are read then.
+const mostUnfinished = time.Second
 
 // ErrUnfinished means that a transaction was not announced to its end.
 var ErrUnfinished = errors.New("a transaction of nftables is being announced")
@@ -70,7 +76,9 @@ func (l *Live) Note(m nlmsg.Message) (first bool) {
 	} else {
 		m.Data = nil
 	}
-	first = len(f.partial) == 0
+	if first = len(f.partial) == 0; first {
+		f.since = time.Now()
+	}
 	f.partial = append(f.partial, m)
 	if f.size > mostNoted {
 		f.drop("too many announcements")
@@ -97,7 +105,10 @@ func (f *feed) take() (complete []announced, lost string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.partial) > 0 {
-		return nil, "", ErrUnfinished
+		if f.lost == "" || time.Since(f.since) < mostUnfinished {
+			return nil, "", ErrUnfinished
+		}
+		f.partial = nil
 	}
 	complete, lost = f.complete, f.lost
 	f.complete, f.lost, f.size = nil, "", 0
