@@ -38,11 +38,17 @@ func tracked(t *testing.T) (ns string, client *Client) {
 // that it is established and assured.
 func connect(t *testing.T, ns string) (conn net.Conn, orig, reply Tuple) {
 	t.Helper()
+	return connectTo(t, ns, "10.9.9.9:80", "10.9.0.1:8080")
+}
+
+// connectTo does the same to an address that leads to a server at listen.
+func connectTo(t *testing.T, ns, addr, listen string) (conn net.Conn, orig, reply Tuple) {
+	t.Helper()
 	var l net.Listener
 	var err error
 	nstest.Do(t, ns, func() {
-		if l, err = net.Listen("tcp4", "10.9.0.1:8080"); err == nil {
-			conn, err = net.Dial("tcp4", "10.9.9.9:80")
+		if l, err = net.Listen("tcp4", listen); err == nil {
+			conn, err = net.Dial("tcp4", addr)
 		}
 	})
 	if err != nil {
@@ -64,9 +70,9 @@ func connect(t *testing.T, ns string) (conn net.Conn, orig, reply Tuple) {
 	orig = Tuple{
 		Proto: unix.IPPROTO_TCP,
 		Src:   netip.MustParseAddrPort(conn.LocalAddr().String()),
-		Dst:   netip.MustParseAddrPort("10.9.9.9:80"),
+		Dst:   netip.MustParseAddrPort(addr),
 	}
-	reply = Tuple{orig.Proto, netip.MustParseAddrPort("10.9.0.1:8080"), orig.Src}
+	reply = Tuple{orig.Proto, netip.MustParseAddrPort(listen), orig.Src}
 	return conn, orig, reply
 }
 

@@ -2,9 +2,7 @@ package conntrack
 
 import (
 	"errors"
-	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -136,7 +134,7 @@ func TestRenewEnded(t *testing.T) {
 func TestRenewLost(t *testing.T) {
 	ns, _ := tracked(t)
 	_, orig, reply := connect(t, ns)
-	_, other, _ := connect2(t, ns)
+	_, other, _ := connectTo(t, ns, "10.9.0.1:9090", "10.9.0.1:9090")
 	r := openRenewer(t, ns)
 	e := mustEntry(t, r, other)
 	e.Reply = reply // that of the first connection
@@ -146,36 +144,6 @@ func TestRenewLost(t *testing.T) {
 	if _, err := r.Entry(orig); err != nil {
 		t.Errorf("the other connection: %v", err)
 	}
-}
-
-// connect2 opens a connection beside that of connect, without translation.
-func connect2(t *testing.T, ns string) (conn net.Conn, orig, reply Tuple) {
-	t.Helper()
-	var l net.Listener
-	var err error
-	nstest.Do(t, ns, func() {
-		if l, err = net.Listen("tcp4", "10.9.0.1:9090"); err == nil {
-			conn, err = net.Dial("tcp4", "10.9.0.1:9090")
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	defer l.Close()
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
-	if _, err := conn.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	orig = Tuple{6, netip.MustParseAddrPort(conn.LocalAddr().String()), netip.MustParseAddrPort("10.9.0.1:9090")}
-	return conn, orig, orig.Reverse()
 }
 
 // The kernel creates entries with both translations, of both families, and Try leaves

@@ -6,16 +6,30 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/host/nstest"
 )
 
-// needsEnds skips a test where the kernel does not show which connections leave conntrack.
+// needsEnds skips a test where the kernel traces no functions: it refuses a program that
+// does nothing as well.
 func needsEnds(t *testing.T, b *bed) {
 	t.Helper()
-	if err := b.FollowsEnds(); err != nil {
-		t.Skip(err)
+	err := b.FollowsEnds()
+	if err == nil {
+		return
 	}
+	empty, refused := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Tracing, AttachType: ebpf.AttachTraceFEntry, AttachTo: "nf_ct_delete", License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if refused != nil {
+		t.Skipf("missing: programs at the kernel's functions: %v", refused)
+	}
+	empty.Close()
+	t.Fatal(err)
 }
 
 // conntracked adds the flow's connection to conntrack in a namespace, and returns how to

@@ -560,6 +560,13 @@ func TestLiveUnfinished(t *testing.T) {
 	if !reflect.DeepEqual(l.feed.complete, []announced(nil)) {
 		t.Error("something is left")
 	}
+
+	l.Note(message(unix.NFT_MSG_NEWRULE))
+	l.Lost("its end as well")
+	l.feed.since = l.feed.since.Add(-mostUnfinished)
+	if _, lost, err := l.feed.take(); err != nil || lost != "its end as well" || len(l.feed.partial) > 0 {
+		t.Errorf("take = %q, %v after a second without the end", lost, err)
+	}
 }
 
 // BenchmarkFollow adds a rule to many, which only new connections meet in three ways:
