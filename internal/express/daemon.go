@@ -173,6 +173,7 @@ func (d *Daemon) assemble() (err error) {
 		NewGeneration:  d.heartbeat.newGeneration,
 		HasConentries:  func(port int) bool { return d.dp.Adopted() || d.table.LenOf(port) > 0 },
 		FiltersChanged: func(reason string) { d.stale(changes.Event{Kind: changes.Filter, Reason: reason}) },
+		PortThere:      d.table.AddPort,
 		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
 		DevicesChanged: func() { d.composer.RetireTouched(time.Now()) },
 		BeatDuring:     d.heartbeat.beatDuring,
@@ -247,7 +248,8 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 }
 
 // stale takes each change that makes decisions stale, in the goroutine that read
-// it from the kernel. If rules or tc filters may have changed, nothing goes
+// it from the kernel: those that it can concern, or all where they are not known or
+// too many. If rules or tc filters may have changed, nothing goes
 // express until the loop knows them: they may concern any connection, or be
 // skipped.
 func (d *Daemon) stale(e changes.Event) {
@@ -259,7 +261,7 @@ func (d *Daemon) stale(e changes.Event) {
 	case changes.Ruleset, changes.Filter, changes.Overrun:
 		d.heartbeat.rulesChanged()
 	}
-	if e.Kind != changes.Ruleset {
+	if e.Kind != changes.Ruleset && !d.table.MakeStale(e.Scope) {
 		d.heartbeat.newGeneration(e.Reason)
 	}
 }

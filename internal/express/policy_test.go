@@ -219,7 +219,7 @@ func (r rule) test(b *scontest.Bed, outside *scontest.Connection) {
 	remove := sync.OnceFunc(func() { b.Sh(lab.Device, r.remove) })
 	defer remove()
 	time.Sleep(time.Until(since.Add(scontest.Lease * 3 / 2))) // sends on
-	if now := b.Status(); now.Generation == before.Generation && now.Rules.Retired == before.Rules.Retired && !r.silent {
+	if now := b.Status(); now.Reasons["new_generation"] == before.Reasons["new_generation"] && now.Rules.Retired == before.Rules.Retired && !r.silent {
 		t.Error("the change makes no decision stale")
 	}
 	for _, direction := range []struct {

@@ -24,7 +24,7 @@ func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (connt
 		t.insert(e)
 	}
 	t.clear(func(slot uint32) bool { return t.bySlot[slot] == nil })
-	return len(t.entries)
+	return t.live.conentries
 }
 
 // revive returns the Conentry whose outbound slot this is, or nil if its two
@@ -84,14 +84,10 @@ func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 // Clear removes everything, including what this Table does not know.
 func (t *Table) Clear() {
 	t.clear(func(uint32) bool { return true })
-	for e := range t.entries {
-		delete(t.entries, e)
-	}
+	t.live.clear()
 	clear(t.bySlot)
 	clear(t.byTuple)
 	clear(t.perPort)
-	clear(t.joined)
-	clear(t.discards)
 	t.retired, t.retiredDiscards = nil, nil
 }
 

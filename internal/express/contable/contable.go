@@ -4,7 +4,7 @@
 // programs record the decisions in them.
 //
 // A Conentry is two slots of the table, one per direction. Only this package
-// fills and empties slots. A Table belongs to one goroutine.
+// fills and empties slots. A Table belongs to one goroutine, except for MakeStale.
 package contable
 
 import (
@@ -86,17 +86,15 @@ type Table struct {
 	outers   datapath.Outers
 	counts   []uint64 // of candidates
 
-	entries  map[*Conentry]struct{}
+	live     live
 	bySlot   []*Conentry
 	byTuple  map[datapath.Key]*Conentry // by both tuples, with the keys of packets from the wire
-	perPort  map[int]int
+	perPort  map[int]int                // entries in a container's share, discards included
 	retired  []closedSlots
 	returned rhythms
 	sums     map[int]Totals // as last counted, by port
 	sum      Totals         // in all
-	joined   map[int]int    // Conentries that a port is the Peer of
 
-	discards        map[datapath.Key]*Discard
 	retiredDiscards []closedDiscard
 	pastDiscarded   Discarded // of discards that are gone
 }
@@ -118,14 +116,12 @@ func New(m datapath.Memory, o Options) *Table {
 		settings: m.Settings,
 		outers:   m.Outers,
 		counts:   m.Candidates,
-		entries:  make(map[*Conentry]struct{}),
+		live:     newLive(),
 		bySlot:   make([]*Conentry, len(m.Halves)),
 		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
 		sums:     make(map[int]Totals),
-		joined:   make(map[int]int),
-		discards: make(map[datapath.Key]*Discard),
 	}
 }
 
@@ -197,11 +193,11 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 		age = max(age, t.takeCount(in))
 	}
 	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
+	t.insert(e)
 	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
 	t.SetLease(e, t.opts.Lease, "")
 	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
-	t.insert(e)
 	return nil
 }
 
@@ -225,15 +221,17 @@ func (e *Conentry) wireTuple() conntrack.Tuple {
 }
 
 func (t *Table) insert(e *Conentry) {
-	t.entries[e] = struct{}{}
+	t.live.add(e)
+	t.index(e)
+}
+
+// index makes the rest of the table know a Conentry by its slots and its tuples.
+func (t *Table) index(e *Conentry) {
 	for _, slot := range e.allSlots() {
 		t.bySlot[slot] = e
 	}
 	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
 	t.perPort[e.Port]++
-	if e.Peer != 0 {
-		t.joined[e.Peer]++
-	}
 }
 
 // allSlots lists the slots of a Conentry.
@@ -257,11 +255,19 @@ func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack
 }
 
 // Len returns how many Conentries there are, discards included.
-func (t *Table) Len() int { return len(t.entries) + len(t.discards) }
+func (t *Table) Len() int { return t.live.conentries + len(t.live.discards) }
 
 // LenOf returns how many Conentries the container behind port has, discards
 // included.
-func (t *Table) LenOf(port int) int { return t.perPort[port] + t.joined[port] }
+func (t *Table) LenOf(port int) int {
+	n := t.perPort[port]
+	for e := range t.live.ports[port] {
+		if e.Port != port {
+			n++
+		}
+	}
+	return n
+}
 
 // Lookup returns the Conentry of a conntrack tuple, or nil.
 func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
@@ -287,9 +293,7 @@ func (t *Table) At(slot uint32) *Conentry { return t.bySlot[slot] }
 
 // All calls fn for every Conentry; fn may retire it.
 func (t *Table) All(fn func(*Conentry)) {
-	for e := range t.entries {
-		fn(e)
-	}
+	t.live.all(fn)
 }
 
 // Piece calls fn for the Conentries in n slots of the table, from the slot on that
@@ -342,12 +346,11 @@ func (t *Table) account(e *Conentry) {
 // ForgetPort retires all Conentries of a port that is gone. Its counts move to
 // port 0, since another device may get the ifindex.
 func (t *Table) ForgetPort(port int, now time.Time) {
-	for e := range t.entries {
-		if e.Has(port) {
-			t.Retire(e, now)
-		}
+	for e := range t.live.ports[port] {
+		t.Retire(e, now)
 	}
-	for _, d := range t.discards {
+	t.live.forget(port)
+	for _, d := range t.live.discards {
 		if d.Port == port {
 			t.RetireDiscard(d, now)
 		}
@@ -396,7 +399,7 @@ func (t *Table) express(e *Conentry) Totals {
 
 // Retire removes a Conentry: from now on its packets go regular.
 func (t *Table) Retire(e *Conentry, now time.Time) {
-	if _, ok := t.entries[e]; !ok {
+	if !t.live.has(e) {
 		return
 	}
 	for _, slot := range e.allSlots() {
@@ -406,11 +409,10 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		t.bySlot[slot] = nil
 	}
 	t.account(e)
-	delete(t.entries, e)
+	t.live.remove(e)
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
 	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
 	t.leave(e.Port)
-	t.leavePeer(e)
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 

@@ -45,7 +45,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 		return ErrFamily
 	}
 	key := t.KeyOf(tuple, port)
-	if t.discards[key] != nil || t.Lookup(tuple) != nil {
+	if t.live.discards[key] != nil || t.Lookup(tuple) != nil {
 		return ErrExists
 	}
 	if err := t.room(port); err != nil {
@@ -61,9 +61,9 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	h.Lease = t.ticks(min(discardLease, t.opts.Lease))
 	h.Addrs6 = native6(tuple)
 	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
+	t.live.addDiscard(key, &Discard{Port: port, Tuple: tuple, Composed: now, slot: slot})
 	h.State = datapath.SlotDiscard
 	t.setTag(slot, tag(t.hash(key)))
-	t.discards[key] = &Discard{Port: port, Tuple: tuple, Composed: now, slot: slot}
 	t.perPort[port]++
 	return nil
 }
@@ -82,7 +82,7 @@ func (t *Table) room(port int) error {
 // Discards calls fn for every discard with what it has dropped; fn may retire
 // it.
 func (t *Table) Discards(fn func(*Discard, Discarded)) {
-	for _, d := range t.discards {
+	for _, d := range t.live.discards {
 		fn(d, t.dropped(d))
 	}
 }
@@ -102,7 +102,7 @@ func (t *Table) dropped(d *Discard) Discarded {
 // Discarded sums what all discards have dropped since the start.
 func (t *Table) Discarded() Discarded {
 	sum := t.pastDiscarded
-	for _, d := range t.discards {
+	for _, d := range t.live.discards {
 		sum = sum.plus(t.dropped(d))
 	}
 	for _, r := range t.retiredDiscards {
@@ -114,13 +114,13 @@ func (t *Table) Discarded() Discarded {
 // RetireDiscard removes a discard: from now on its packets go regular.
 func (t *Table) RetireDiscard(d *Discard, now time.Time) {
 	key := t.KeyOf(d.Tuple, d.Port)
-	if t.discards[key] != d {
+	if t.live.discards[key] != d {
 		return
 	}
 	h := &t.halves[d.slot]
 	h.State = datapath.SlotClosed
 	atomic.StoreUint32(&h.Generation, 0)
-	delete(t.discards, key)
+	t.live.removeDiscard(key)
 	t.leave(d.Port)
 	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, now})
 }
@@ -145,7 +145,7 @@ func (t *Table) releaseDiscards(now time.Time) {
 // sweepDiscards retires discards of which no packet was dropped since the last
 // sweep, and those that a program has closed. Packets of the latter pass now.
 func (t *Table) sweepDiscards(now time.Time) {
-	for _, d := range t.discards {
+	for _, d := range t.live.discards {
 		h := &t.halves[d.slot]
 		from := atomic.LoadUint32(&h.LeaseFrom)
 		if h.State != datapath.SlotDiscard || from == d.seen && now.Sub(d.Composed) >= undecidedDiscard {

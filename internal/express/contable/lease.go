@@ -32,9 +32,7 @@ func (t *Table) isFresh(h *datapath.Half, lease time.Duration) bool {
 
 // ShortenLeases sets all leases to Options.Lease.
 func (t *Table) ShortenLeases(bound string) {
-	for e := range t.entries {
-		t.SetLease(e, t.opts.Lease, bound)
-	}
+	t.All(func(e *Conentry) { t.SetLease(e, t.opts.Lease, bound) })
 }
 
 // ticks returns a time in jiffies, at least one.

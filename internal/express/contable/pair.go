@@ -50,17 +50,20 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	}
 	t.takeCount(key)
 	t.halves[inbound].InBridge = uint32(there.Bridge)
-	t.publish(inbound, e.outbound, key, wire, e.containerTuple().Reverse())
-	atomic.StoreUint32(&t.halves[e.outbound].Twin, inbound)
 	t.leave(e.Port)
-	e.Peer = there.Port
-	e.marker, e.isMarked, e.inbound = e.inbound, true, inbound
+	outbound, tuple := e.outbound, e.containerTuple()
+	t.live.join(e, func() {
+		e.Peer = there.Port
+		e.marker, e.isMarked, e.inbound = e.inbound, true, inbound
+		if !e.initiator {
+			e.swapEnds()
+		}
+	})
+	t.publish(inbound, outbound, key, wire, tuple.Reverse())
+	atomic.StoreUint32(&t.halves[outbound].Twin, inbound)
 	t.SetLease(e, t.opts.Lease, "")
 	t.makeMarker(e.marker)
-	if !e.initiator {
-		e.swapEnds()
-	}
-	t.insert(e)
+	t.index(e)
 	return nil
 }
 
@@ -96,7 +99,7 @@ func opens(t conntrack.Tuple) bool { return t.Src.Port() >= t.Dst.Port() }
 // RetireDiscardOf removes the discard for packets that a container sends, if
 // there is one.
 func (t *Table) RetireDiscardOf(port int, tuple conntrack.Tuple, now time.Time) {
-	if d := t.discards[t.KeyOf(tuple, port)]; d != nil {
+	if d := t.live.discards[t.KeyOf(tuple, port)]; d != nil {
 		t.RetireDiscard(d, now)
 	}
 }
@@ -107,16 +110,6 @@ func (e *Conentry) swapEnds() {
 	e.Port, e.Peer = e.Peer, e.Port
 	e.outbound, e.inbound = e.inbound, e.outbound
 	e.initiator = !e.initiator
-}
-
-// leavePeer removes a Conentry from those of its other end.
-func (t *Table) leavePeer(e *Conentry) {
-	if e.Peer == 0 {
-		return
-	}
-	if t.joined[e.Peer]--; t.joined[e.Peer] == 0 {
-		delete(t.joined, e.Peer)
-	}
 }
 
 // makeMarker makes a slot a marker.

@@ -81,4 +81,5 @@ func (h *Hooks) withhold(p *Port, final bool) {
 	}
 	h.opts.Logger.Info("container kept regular", "dev", p.Name, "name", p.Container.Name, "reason", p.withheld)
 	h.opts.PortGone(p.Index)
+	h.opts.PortThere(p.Index) // a container's still
 }

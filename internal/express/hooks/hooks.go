@@ -52,6 +52,8 @@ type Options struct {
 	// FiltersChanged makes every decision stale, and the programs inert until
 	// the loop has gone on.
 	FiltersChanged func(reason string)
+	// PortThere says that a port is hooked.
+	PortThere func(ifindex int)
 	// PortGone says that a port is no longer hooked.
 	PortGone func(ifindex int)
 	// DevicesChanged says that rules may name other devices for packets of

@@ -98,6 +98,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 		}
 		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
 		h.ports[index] = p
+		h.opts.PortThere(index)
 		h.withhold(p, false)
 		h.delivery.setNetkit(p)
 		h.opts.Logger.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)

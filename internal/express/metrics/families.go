@@ -29,7 +29,7 @@ var (
 	containerBytes   = metrics.Counter("scon_container_express_bytes_total", "Bytes of a container's express packets, from the IP header on.", "container", "device", "direction")
 	containerRegular = metrics.Counter("scon_container_regular_packets_total", "Packets that a container sent or received on the regular path.", "container", "device", "reason")
 
-	changes    = metrics.Counter("scon_changes_total", "Changes since the daemon's start that may make decisions stale.", "kind")
+	changes    = metrics.Counter("scon_changes_total", "Changes since the daemon's start that may make decisions stale: some, or all.", "kind")
 	rulesRead  = metrics.Counter("scon_rules_read_total", "Times that all rules were read since the daemon's start; otherwise their changes are followed.")
 	concerned  = metrics.Counter("scon_rules_retired_total", "Conentries that changes of rules concerned, since the daemon's start.")
 	unknown    = metrics.Counter("scon_rules_unknown_seconds_total", "Time since the daemon's start in which rules had changed that it did not know yet: everything was regular.")

@@ -25,25 +25,38 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 		return Event{}, false
 	}
 	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
-	var addr netip.Addr
+	var addr, subnet, broadcast netip.Addr
 	is := addressState{bits: m.Data[1], flags: uint32(m.Data[2])}
 	for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfAddrmsg:]) {
-		switch {
-		case typ == unix.IFA_LOCAL, typ == unix.IFA_ADDRESS && !addr.IsValid():
+		switch typ {
+		case unix.IFA_LOCAL:
 			addr, _ = netip.AddrFromSlice(data)
-		case typ == unix.IFA_FLAGS:
+		case unix.IFA_ADDRESS:
+			subnet, _ = netip.AddrFromSlice(data)
+		case unix.IFA_BROADCAST:
+			broadcast, _ = netip.AddrFromSlice(data)
+		case unix.IFA_FLAGS:
 			is.flags = native32(data)
 		}
+	}
+	if !addr.IsValid() {
+		addr = subnet
 	}
 	if m.Data[0] == unix.AF_INET6 && !k.addressIs(neighbourKey{index, addr}, is, added(m.Type)) {
 		return Event{}, false
 	}
-	return Event{
+	e := Event{
 		Kind:    Address,
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("address %v on %s %s", addr, k.name(index), verb(m.Type)),
 		Stale:   true,
-	}, true
+	}
+	// Its removal may end routes that prefer it, without a word.
+	network, err := subnet.Prefix(int(is.bits))
+	if err == nil && added(m.Type) && addr == subnet && (!broadcast.IsValid() || network.Contains(broadcast)) {
+		e.Scope.Network = network
+	}
+	return e, true
 }
 
 // addressIs stores the state of an IPv6 address, and reports whether it has
@@ -85,13 +98,17 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
 		return Event{}, false // every device has those
 	}
-	return Event{
+	e := Event{
 		Kind:     Route,
 		Ifindex:  int(index),
 		Reason:   fmt.Sprintf("route %v/%d %s", dst, bits, verb(m.Type)),
 		Topology: true,
 		Stale:    true,
-	}, true
+	}
+	if bits > 0 {
+		e.Scope.Network, _ = dst.Prefix(int(bits))
+	}
+	return e, true
 }
 
 // sizeofNetconfmsg is the size of struct netconfmsg with padding, which
@@ -123,12 +140,14 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 		}
 	}
 	stale := false
+	d, isDevice := k.devices[index]
+	fresh := isDevice && !d.used // no packet has come by it
 	for typ, data := range nlmsg.Attributes(attrs) {
 		if typ == netconfaIfindex {
 			continue
 		}
 		key, is := netconfKey{family, index, typ}, native32(data)
-		if was, old := k.netconf[key]; old && was != is {
+		if was, old := k.netconf[key]; old && was != is && !fresh {
 			stale = true
 		}
 		k.netconf[key] = is

@@ -9,6 +9,7 @@ package changes
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -46,7 +47,16 @@ type Event struct {
 	Gone     bool   // the device does not exist any more
 	Reason   string // for logs: "nftables generation 17 by nft"
 	Topology bool   // what package discover found may be outdated
-	Stale    bool   // decisions may be wrong: each has to be confirmed
+	Stale    bool   // decisions may be wrong: those in Scope have to be confirmed
+	Scope    Scope
+}
+
+// Scope is what a stale change can concern, at most. One of its fields is set; the
+// zero Scope is everything.
+type Scope struct {
+	Ports   [2]int       // what enters or leaves by these devices, if they are containers' ports; 0 for none
+	NextHop MAC          // what leaves to this address, or comes from it
+	Network netip.Prefix // connections with an address in it, before or after translation
 }
 
 // Options say what to do at a change.

@@ -133,7 +133,8 @@ func (w *watched) notified(commands string) (events []Event) {
 	}
 }
 
-// kinds writes events in one line: what each kind meant, in alphabetical order.
+// kinds writes events in one line: what each kind meant, and what was stale if not
+// everything, in alphabetical order.
 func kinds(events []Event) string {
 	var words []string
 	for _, e := range events {
@@ -143,6 +144,16 @@ func kinds(events []Event) string {
 		}
 		if e.Stale {
 			s += " stale"
+		}
+		switch {
+		case e.Scope.Ports[1] != 0:
+			s += " at two ports"
+		case e.Scope.Ports[0] != 0:
+			s += " at a port"
+		case e.Scope.NextHop != MAC{}:
+			s += " to " + e.Scope.NextHop.String()
+		case e.Scope.Network.IsValid():
+			s += " in " + e.Scope.Network.String()
 		}
 		words = append(words, s)
 	}
@@ -158,33 +169,38 @@ func TestKernel(t *testing.T) {
 		{"a device appears", "", "ip link add br1 type bridge", "link topology"},
 		{"a device that is down changes and goes", "ip link add br1 type bridge",
 			"ip link set br1 mtu 1400\nip link set br1 name br2\nip link del br2", "link topology"},
-		{"a device goes", "", "ip link del vd", "link stale, link topology, link topology stale"},
-		{"a device goes down", "", "ip link set up0 down", "link topology stale"},
+		{"a device goes", "", "ip link del vd", "link stale at a port, link topology, link topology stale at a port"},
+		{"a device goes down", "", "ip link set up0 down", "link topology stale at a port"},
 		{"MTU", "", "ip link set up0 mtu 1400", "link topology stale"},
 		{"settings of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 ttl 5 dev up0\nip link set vx0 up",
 			"ip link set vx0 type vxlan id 5 ttl 6 dev up0", "link topology stale"},
 		{"settings of a bridge", "", "ip link set br0 type bridge nf_call_iptables 1", "link topology stale"},
 		{"settings of a bridge by which nothing is decided", "", "ip link set br0 type bridge forward_delay 500", ""},
 		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
-		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, link stale, link topology stale"},
+		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale at a port, link stale at a port, link topology stale"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
-		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
+		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale in 10.2.0.0/24, link topology"},
+		{"a device comes up for the first time", "",
+			"ip link add vx type veth peer name vy\nip link set vy up\nsysctl -qw net.ipv4.conf.vx.rp_filter=2\nip link set vx up", "link topology"},
+		{"a device comes up again", "ip link set up0 down", "ip link set up0 up", "link topology stale, route topology stale in 10.2.0.0/24"},
 		{"group", "", "ip link set up0 group 7", "link topology stale"},
 		{"other name", "", "ip link property add dev up0 altname other", ""},
-		{"port flags", "", "bridge link set dev vc isolated on", "link stale"},
+		{"port flags", "", "bridge link set dev vc isolated on", "link stale at a port"},
 		{"port flags as they are", "", "bridge link set dev vc isolated off", ""},
-		{"port state", "", "bridge link set dev vc state 0", "link stale"},
+		{"port state", "", "bridge link set dev vc state 0", "link stale at a port"},
 
-		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale"},
-		{"address with its network", "", "ip addr add 10.9.0.1/24 dev up0", "address stale, route topology stale"},
+		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale in 10.9.0.1/32"},
+		{"address with its network", "", "ip addr add 10.9.0.1/24 dev up0", "address stale in 10.9.0.0/24, route topology stale in 10.9.0.0/24"},
+		{"address with a peer", "", "ip addr add 10.9.0.1 peer 10.8.0.1/32 dev up0", "address stale, route topology stale in 10.8.0.1/32"},
+		{"default route", "", "ip route add default dev up0", "route topology stale"},
 		{"address goes", "ip addr add 10.9.0.1/32 dev up0", "ip addr del 10.9.0.1/32 dev up0", "address stale"},
-		{"route", "", "ip route add 10.9.0.0/24 dev up0", "route topology stale"},
-		{"route of another table", "", "ip route add 10.9.0.0/24 dev up0 table 7", "route topology stale"},
-		{"route goes", "ip route add 10.9.0.0/24 dev up0", "ip route del 10.9.0.0/24", "route topology stale"},
+		{"route", "", "ip route add 10.9.0.0/24 dev up0", "route topology stale in 10.9.0.0/24"},
+		{"route of another table", "", "ip route add 10.9.0.0/24 dev up0 table 7", "route topology stale in 10.9.0.0/24"},
+		{"route goes", "ip route add 10.9.0.0/24 dev up0", "ip route del 10.9.0.0/24", "route topology stale in 10.9.0.0/24"},
 		{"nexthop", "", "ip nexthop add id 7 via 10.2.0.2 dev up0", "route topology stale"},
-		{"route of IPv6", "", "ip route add 2001:db8:9::/64 dev up0", "route topology stale"},
-		{"neighbour of IPv6", "ip neigh add 2001:db8::7 lladdr 02:00:00:00:00:01 dev up0", "ip neigh replace 2001:db8::7 lladdr 02:00:00:00:00:02 dev up0", "neighbour stale"},
+		{"route of IPv6", "", "ip route add 2001:db8:9::/64 dev up0", "route topology stale in 2001:db8:9::/64"},
+		{"neighbour of IPv6", "ip neigh add 2001:db8::7 lladdr 02:00:00:00:00:01 dev up0", "ip neigh replace 2001:db8::7 lladdr 02:00:00:00:00:02 dev up0", "neighbour stale to 02:00:00:00:00:01"},
 		{"forwarding of IPv6", "", "sysctl -qw net.ipv6.conf.up0.forwarding=1", "netconf stale"},
 
 		{"neighbour learned", "", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable", ""},
@@ -194,20 +210,20 @@ func TestKernel(t *testing.T) {
 			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud probe
 			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable`, ""},
 		{"neighbour moved", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
-			"ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:03 dev up0", "neighbour stale"},
+			"ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:03 dev up0", "neighbour stale to 02:00:00:00:00:02"},
 		{"neighbour failed", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
-			"ip neigh change 10.2.0.2 dev up0 nud failed", "neighbour stale"},
+			"ip neigh change 10.2.0.2 dev up0 nud failed", "neighbour stale to 02:00:00:00:00:02"},
 		{"neighbour goes", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
-			"ip neigh del 10.2.0.2 dev up0", "neighbour stale"},
+			"ip neigh del 10.2.0.2 dev up0", "neighbour stale to 02:00:00:00:00:02"},
 		{"neighbour proxied", "", "ip neigh add proxy 10.2.0.9 dev up0", ""},
 
 		{"MAC learned", "", "bridge fdb add 02:00:00:00:00:05 dev vc master static", ""},
 		{"MAC seen again", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
 			"bridge fdb replace 02:00:00:00:00:05 dev vc master dynamic", ""},
 		{"MAC moved", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
-			"bridge fdb replace 02:00:00:00:00:05 dev vd master static", "fdb stale"},
+			"bridge fdb replace 02:00:00:00:00:05 dev vd master static", "fdb stale at two ports"},
 		{"MAC goes", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
-			"bridge fdb del 02:00:00:00:00:05 dev vc master", "fdb stale"},
+			"bridge fdb del 02:00:00:00:00:05 dev vc master", "fdb stale at a port"},
 		{"remote end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
 			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
 			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.3", "fdb stale"},
@@ -248,7 +264,7 @@ func TestRename(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := kinds(w.notified("")), "address stale, link topology stale"; got != want {
+	if got, want := kinds(w.notified("")), "address stale in 10.2.0.0/24, link topology stale"; got != want {
 		t.Errorf("notified of %q, want %q", got, want)
 	}
 }
@@ -294,8 +310,9 @@ func TestContainerStopIsStale(t *testing.T) {
 	w := newDevice(t)
 	w.watch(Options{}, roomy)
 	nstest.Run(t, w.c, "ip link del eth0")
-	if got := kinds(w.notified("")); !strings.Contains(got, "link topology stale") {
-		t.Errorf("notified of %q, want a stale link", got)
+	got := kinds(w.notified(""))
+	if !strings.Contains(got, "link topology stale at a port") || strings.Contains(got+",", "stale,") {
+		t.Errorf("notified of %q, want a stale port, and no more", got)
 	}
 }
 

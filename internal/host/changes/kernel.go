@@ -80,7 +80,7 @@ func (k *kernel) Close() error {
 type known struct {
 	devices    map[int32]device
 	ports      map[int32]port
-	neighbours map[neighbourKey]mac
+	neighbours map[neighbourKey]MAC
 	addresses  map[neighbourKey]addressState // of IPv6
 	fdb        map[fdbKey]fdbEntry
 	netconf    map[netconfKey]uint32
@@ -90,7 +90,7 @@ func newKnown() *known {
 	return &known{
 		devices:    make(map[int32]device),
 		ports:      make(map[int32]port),
-		neighbours: make(map[neighbourKey]mac),
+		neighbours: make(map[neighbourKey]MAC),
 		addresses:  make(map[neighbourKey]addressState),
 		fdb:        make(map[fdbKey]fdbEntry),
 		netconf:    make(map[netconfKey]uint32),
@@ -157,6 +157,10 @@ func readKnown(ask *nlmsg.Socket) (*known, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", dump.what, err)
 		}
+	}
+	for index, d := range k.devices {
+		d.used = true // for all that is known
+		k.devices[index] = d
 	}
 	return k, nil
 }

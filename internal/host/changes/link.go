@@ -15,6 +15,7 @@ import (
 type device struct {
 	name      string
 	up        bool // administratively, with carrier
+	used      bool // has been operational: routes may wait until it is again
 	operstate uint8
 	mtu       uint32
 	address   string // link-layer
@@ -52,9 +53,13 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		delete(k.ports, index)
 		e.Reason = fmt.Sprintf("device %s removed", was.name)
 		e.Stale, e.Gone = was.up, true
+		if was.up {
+			e.Scope = Scope{Ports: [2]int{int(index)}}
+		}
 		return e, old
 	}
 	is := parseDevice(m.Data)
+	is.used = was.used || is.up && is.operstate == operUp
 	k.devices[index] = is
 	switch {
 	case !old:
@@ -64,22 +69,59 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	default:
 		diff := was.diff(is)
 		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
-		// No decision uses a device that was down. A device that comes up may
+		// No decision uses a device that was down. A device that comes up again may
 		// activate routes; a bridge port only adds a destination.
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
-		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0) && !was.becomesOperational(is)
+		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0) && !k.onlyAdds(index, was, is)
+		if e.Stale && was.goesDown(is) {
+			e.Scope = Scope{Ports: [2]int{int(index)}}
+		}
 	}
 	return e, true
 }
 
-// becomesOperational reports whether nothing changes of a bridge port but its
-// operational state, to up: that follows its carrier, and only adds a destination.
-func (d device) becomesOperational(to device) bool {
-	const operUp = 6 // IF_OPER_UP
-	d.operstate = to.operstate
-	return d == to && to.master != 0 && to.operstate == operUp
+// goesDown reports whether nothing changes of a device but that it, or its
+// operational state, is down, and perhaps its other end gone.
+func (d device) goesDown(to device) bool {
+	if to.up && !d.up || to.operstate == operUp && d.operstate != operUp {
+		return false
+	}
+	d.up, d.operstate, d.peer, d.peerNSID = to.up, to.operstate, to.peer, to.peerNSID
+	return d == to
+}
+
+// States of IF_OPER_*.
+const (
+	operUnknown = 0
+	operUp      = 6
+)
+
+// onlyAdds reports whether nothing changes of a device but that it comes up or is
+// operational, and that can only add a destination: it is a bridge port, or no route
+// can have waited for it.
+func (k *known) onlyAdds(index int32, was, is device) bool {
+	waits := was.used || k.ignoresLinkdown(index)
+	if !was.up || is.operstate == operUp {
+		was.operstate = is.operstate
+	}
+	was.used, was.up = is.used, was.up || is.up
+	return was == is && (is.master != 0 || !waits)
+}
+
+// ignoresLinkdown reports whether routes by a device that is up do not count as long as
+// it has no carrier (ignore_routes_with_linkdown).
+func (k *known) ignoresLinkdown(index int32) bool {
+	const attribute = 6 // NETCONFA_IGNORE_ROUTES_WITH_LINKDOWN
+	for _, family := range [...]byte{unix.AF_INET, unix.AF_INET6} {
+		for _, of := range [...]int32{index, -1} {
+			if k.netconf[netconfKey{family, of, attribute}] != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // otherEnd is the difference that concerns only the topology.
@@ -124,13 +166,14 @@ func (d device) diff(to device) string {
 func parseDevice(b []byte) (d device) {
 	const up = unix.IFF_UP | unix.IFF_LOWER_UP
 	d.up = binary.NativeEndian.Uint32(b[8:])&up == up
+	d.operstate = operUp   // also if it has no such state
 	d.peerNSID = 1<<32 - 1 // none
 	for typ, data := range nlmsg.Attributes(b[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
 			d.name = string(bytes.TrimRight(data, "\x00"))
 		case unix.IFLA_OPERSTATE:
-			if len(data) == 1 {
+			if len(data) == 1 && data[0] != operUnknown {
 				d.operstate = data[0]
 			}
 		case unix.IFLA_MTU:
@@ -205,6 +248,7 @@ func (k *known) bridgePort(index int32, m nlmsg.Message) (Event, bool) {
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("bridge port %s: state or flags", k.name(index)),
 		Stale:   true,
+		Scope:   Scope{Ports: [2]int{int(index)}},
 	}, was.forwards() && is != was
 }
 

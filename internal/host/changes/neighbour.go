@@ -11,9 +11,10 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-type mac [6]byte
+// MAC is an Ethernet address.
+type MAC [6]byte
 
-func (a mac) String() string { return net.HardwareAddr(a[:]).String() }
+func (a MAC) String() string { return net.HardwareAddr(a[:]).String() }
 
 type neighbourKey struct {
 	ifindex int32
@@ -24,7 +25,7 @@ type neighbourKey struct {
 // device.
 type fdbKey struct {
 	table int32
-	mac   mac
+	mac   MAC
 	vlan  uint16
 }
 
@@ -44,7 +45,7 @@ type ndmsg struct {
 	state   uint16
 	flags   uint8
 	dst     netip.Addr
-	mac     mac
+	mac     MAC
 	hasMAC  bool
 	vlan    uint16
 	master  int32
@@ -71,7 +72,7 @@ func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	key := neighbourKey{n.ifindex, n.dst}
 	was, old := k.neighbours[key]
-	e := Event{Kind: Neighbour, Ifindex: int(n.ifindex), Stale: true}
+	e := Event{Kind: Neighbour, Ifindex: int(n.ifindex), Stale: true, Scope: Scope{NextHop: was}}
 	switch {
 	case !valid:
 		delete(k.neighbours, key)
@@ -98,6 +99,12 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	is := fdbEntry{n.ifindex, n.dst}
 	was, old := k.fdb[key]
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
+	if n.master != 0 { // a bridge's, not a tunnel's
+		e.Scope.Ports[0] = int(n.ifindex)
+		if was.port != n.ifindex {
+			e.Scope.Ports[1] = int(was.port)
+		}
+	}
 	if !valid {
 		if was.port != n.ifindex { // it has moved already
 			return Event{}, false

@@ -1,0 +1,240 @@
+package contable
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/host/changes"
+)
+
+// mostLookedAt is how many Conentries MakeStale goes through for one change: a
+// millisecond. To confirm more of them costs less than to find those that are
+// concerned.
+const mostLookedAt = 4096
+
+// lookingTime is how much of each second MakeStale may take: changes can be a
+// container's doing.
+const lookingTime = 50 * time.Millisecond
+
+// live is what MakeStale looks at: the Conentries by the ports of their two ends, and
+// the discards. The goroutine that the Table belongs to changes it with mu locked,
+// and reads it without.
+type live struct {
+	mu         sync.Mutex
+	ports      map[int]map[*Conentry]struct{} // all ports that are known to be containers'
+	discards   map[datapath.Key]*Discard
+	conentries int
+
+	second time.Time // that spent is about
+	spent  time.Duration
+}
+
+func newLive() live {
+	return live{ports: make(map[int]map[*Conentry]struct{}), discards: make(map[datapath.Key]*Discard)}
+}
+
+// AddPort makes a container's port known, before there are Conentries of it.
+// ForgetPort is its end.
+func (t *Table) AddPort(port int) {
+	t.live.mu.Lock()
+	defer t.live.mu.Unlock()
+	t.live.of(port)
+}
+
+func (l *live) of(port int) map[*Conentry]struct{} {
+	if l.ports[port] == nil {
+		l.ports[port] = make(map[*Conentry]struct{})
+	}
+	return l.ports[port]
+}
+
+// add makes a Conentry known, before a program can find it.
+func (l *live) add(e *Conentry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of(e.Port)[e] = struct{}{}
+	if e.Peer != 0 {
+		l.of(e.Peer)[e] = struct{}{}
+	}
+	l.conentries++
+}
+
+// join changes a Conentry of one port to one of two.
+func (l *live) join(e *Conentry, change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	l.of(e.Port)[e], l.of(e.Peer)[e] = struct{}{}, struct{}{}
+}
+
+func (l *live) has(e *Conentry) bool {
+	_, ok := l.ports[e.Port][e]
+	return ok
+}
+
+func (l *live) remove(e *Conentry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.ports[e.Port], e)
+	delete(l.ports[e.Peer], e)
+	l.conentries--
+}
+
+func (l *live) forget(port int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.ports, port)
+}
+
+func (l *live) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.ports)
+	clear(l.discards)
+	l.conentries = 0
+}
+
+func (l *live) addDiscard(key datapath.Key, d *Discard) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.discards[key] = d
+}
+
+func (l *live) removeDiscard(key datapath.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.discards, key)
+}
+
+// all calls fn for every Conentry; fn may remove it.
+func (l *live) all(fn func(*Conentry)) {
+	for port, entries := range l.ports {
+		for e := range entries {
+			if e.Port == port {
+				fn(e)
+			}
+		}
+	}
+}
+
+// MakeStale withdraws the decisions that a change can concern: a regular packet that
+// enters later has to confirm each. It reports false if they are not known, or too
+// many: then every decision has to be confirmed. Any goroutine may call it.
+func (t *Table) MakeStale(s changes.Scope) bool {
+	if s == (changes.Scope{}) {
+		return false
+	}
+	l := &t.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	begin := time.Now()
+	if begin.Sub(l.second) >= time.Second {
+		l.second, l.spent = begin, 0
+	}
+	if l.spent >= lookingTime {
+		return false
+	}
+	defer func() { l.spent += time.Since(begin) }()
+
+	if len(l.discards) > mostLookedAt {
+		return false
+	}
+	for _, d := range l.discards {
+		atomic.StoreUint64(&t.halves[d.slot].OutAddrs, 0) // as learn.h checks it
+		if !t.withdraw(d.slot, nil) {
+			return false
+		}
+	}
+	if s.Ports != [2]int{} {
+		return t.withdrawPorts(s.Ports)
+	}
+	if l.conentries > mostLookedAt || atomic.LoadUint32(&t.settings.TunnelPort) != 0 {
+		return false // outer packets have addresses and next hops of their own
+	}
+	done := true
+	l.all(func(e *Conentry) {
+		if s.Network.IsValid() && !inNetwork(&e.Conn, s.Network) {
+			return
+		}
+		for _, slot := range e.allSlots() {
+			done = done && t.withdraw(slot, func(h *datapath.Half) bool {
+				return s.Network.IsValid() || leaves(h, s.NextHop) || comes(h, s.NextHop)
+			})
+		}
+	})
+	return done
+}
+
+func (t *Table) withdrawPorts(ports [2]int) bool {
+	for _, port := range ports {
+		if port == 0 {
+			continue
+		}
+		entries, known := t.live.ports[port]
+		if !known || len(entries) > mostLookedAt {
+			return false
+		}
+		for e := range entries {
+			for _, slot := range e.allSlots() {
+				if !t.withdraw(slot, nil) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// recording bounds how often withdraw asks whether a program has recorded a packet:
+// some ten microseconds.
+const recording = 10000
+
+// noStamp is no packet's: theirs have 16 bits, and a generation above bit 31.
+const noStamp = 1 << 16
+
+// withdraw withdraws the decision of a half if concerned says so, nil for always.
+// The packet that is being tracked entered before the change, and decides nothing
+// either way. It reports false if a program keeps recording into the half.
+func (t *Table) withdraw(slot uint32, concerned func(*datapath.Half) bool) bool {
+	h := &t.halves[slot]
+	atomic.StoreUint64(&h.Tracked, noStamp)
+	if concerned == nil {
+		atomic.StoreUint32(&h.Generation, 0)
+	}
+	for range recording {
+		if atomic.LoadUint32(&h.Locked) != 0 {
+			continue // it may have seen that packet as the tracked one
+		}
+		if concerned == nil || concerned(h) {
+			atomic.StoreUint32(&h.Generation, 0)
+		}
+		return true
+	}
+	return false
+}
+
+// leaves reports whether a half's packets leave to a MAC address.
+func leaves(h *datapath.Half, to changes.MAC) bool {
+	return to == changes.MAC(macOf(atomic.LoadUint64(&h.OutMacs)))
+}
+
+// comes reports whether they enter from it: those of a neighbour that has moved come
+// from another one now.
+func comes(h *datapath.Half, from changes.MAC) bool {
+	first, end := atomic.LoadUint64(&h.InMacs), atomic.LoadUint32(&h.InMacsEnd)
+	return from == changes.MAC(macOf(first>>48|uint64(end)<<16))
+}
+
+// inNetwork reports whether a connection has an address in a network.
+func inNetwork(c *conntrack.Conn, network netip.Prefix) bool {
+	for _, a := range [...]netip.AddrPort{c.Orig.Src, c.Orig.Dst, c.Reply.Src, c.Reply.Dst} {
+		if network.Contains(a.Addr()) {
+			return true
+		}
+	}
+	return false
+}
