@@ -16,6 +16,7 @@
 struct sk_buff {
 	unsigned char *head;
 	__u16 network_header;
+	__u16 tc_index;
 } __attribute__((preserve_access_index));
 
 enum skb_drop_reason {
@@ -98,6 +99,7 @@ int scon_dropped(__u64 *args)
 	const unsigned char *ip;
 
 	if (!half || half->state != SLOT_DISCARD || half->out_addrs != args[0] ||
+	    !skb->tc_index || skb->tc_index != (__u16)half->tracked ||
 	    args[2] != bpf_core_enum_value(enum skb_drop_reason,
 					   SKB_DROP_REASON_NETFILTER_DROP))
 		return 0;
