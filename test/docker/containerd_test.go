@@ -87,7 +87,7 @@ func startContainerd(t *testing.T, lists string) *Containerd {
 	c.Machine = newMachine(t)
 	c.start(t)
 
-	conn, err := grpc.NewClient(fmt.Sprintf("unix:///proc/%d/root/run/containerd/containerd.sock", c.init.Process.Pid),
+	conn, err := grpc.NewClient(fmt.Sprintf("unix:///proc/%d/root/run/containerd/containerd.sock", c.PID()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

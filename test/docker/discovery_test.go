@@ -50,7 +50,7 @@ func testInternal(t *testing.T, e *Engine, s *SCON) {
 	t.Cleanup(func() { e.Docker(t, "network", "rm", "inside") })
 	echo := e.RunEcho(t, "echo-inside", "--network", "inside")
 	c := e.RunEcho(t, "client-inside", "--network", "inside")
-	output(t, e.enter("ip", strings.Fields("route replace default via 172.31.0.1"), "--net="+c.netns(t)))
+	output(t, e.Enter("ip", strings.Fields("route replace default via 172.31.0.1"), "--net="+c.netns(t)))
 
 	conn, err := c.Dial(t, fmt.Sprintf("%s:%d", echo.Address, echoPort))
 	if err != nil {

@@ -69,7 +69,7 @@ func (m *Machine) files(t *testing.T) string {
 func (m *Machine) attached(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	err := netns.Do(fmt.Sprintf("/proc/%d/ns/net", m.init.Process.Pid), func() error {
+	err := netns.Do(fmt.Sprintf("/proc/%d/ns/net", m.PID()), func() error {
 		links, err := netlink.LinkList()
 		if err != nil {
 			return fmt.Errorf("list devices: %w", err)

@@ -113,7 +113,7 @@ func TestDriver(t *testing.T) {
 	})
 	t.Run("directly from outside", func(t *testing.T) {
 		output(t, e.EdgeCommand("ip", "route", "add", "172.30.0.0/24", "via", hostAddr))
-		if conn, err := dial(e.edge(), "tcp4", direct, inVain); err == nil {
+		if conn, err := dial(e.Edge(), "tcp4", direct, inVain); err == nil {
 			conn.Close()
 			t.Error("the edge reached a port that is not published")
 		}
@@ -125,7 +125,7 @@ func TestDriver(t *testing.T) {
 		in.waitListening(t, 80)
 		in2.wantReach(t, in.Address+":80", true)
 		in2.wantReach(t, outside, false)
-		output(t, e.enter("ip", strings.Fields("route replace default via 172.28.0.1"), "--net="+in2.netns(t)))
+		output(t, e.Enter("ip", strings.Fields("route replace default via 172.28.0.1"), "--net="+in2.netns(t)))
 		in2.wantReach(t, outside, false)
 	})
 	t.Run("refusals", func(t *testing.T) {

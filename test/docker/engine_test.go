@@ -1,15 +1,14 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scon-project/scon/internal/lab/machine"
 )
 
 // Engine is a Docker engine on a machine of its own.
@@ -27,17 +26,7 @@ func Start(t *testing.T, flags ...string) *Engine {
 	// can be removed only after its last process has ended.
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
 	e := &Engine{Machine: newMachine(t)}
-	e.daemon = append([]string{
-		// Works on every file system; the images are small.
-		"--storage-driver=vfs",
-		"--data-root=/run/docker-data",
-		// The systemd driver would request groups from the host's systemd.
-		"--exec-opt=native.cgroupdriver=cgroupfs",
-		"--log-level=warn",
-		// Without the slash it would be a child of this test's own group, which
-		// differs between hierarchies.
-		"--cgroup-parent=/" + cgroup,
-	}, flags...)
+	e.daemon = append(machine.Dockerd(cgroup), flags...)
 	// Everything else is Docker's default on purpose: docker0 with 172.17.0.0/16,
 	// iptables rules, ip_forward (a sysctl of this network namespace), and one
 	// docker-proxy process for each published port.
@@ -48,7 +37,7 @@ func Start(t *testing.T, flags ...string) *Engine {
 // startDaemon starts dockerd and waits until it answers.
 func (e *Engine) startDaemon(t *testing.T) {
 	t.Helper()
-	background(t, e.Command("dockerd", e.daemon...))
+	background(t, e.Command(e.daemon[0], e.daemon[1:]...))
 	eventually(t, "start of dockerd", func() error {
 		out, err := e.Command("docker", "version").CombinedOutput()
 		if err != nil {
@@ -115,7 +104,7 @@ func (c *Container) Exec(args ...string) []string {
 func (c *Container) netns(t *testing.T) string {
 	t.Helper()
 	pid := c.engine.Docker(t, "inspect", "--format", "{{.State.Pid}}", c.Name)
-	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", c.engine.init.Process.Pid, pid)
+	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", c.engine.PID(), pid)
 }
 
 // Dial opens a TCP connection from the container, within two seconds.
@@ -150,31 +139,10 @@ func (c *Container) Remove(t *testing.T) {
 	c.engine.Docker(t, "rm", "--force", c.Name)
 }
 
-// removeCgroups removes a cgroup and all below it from every hierarchy:
-// /sys/fs/cgroup is one (version 2), or has one in each folder (version 1).
+// removeCgroups removes the control groups of a test.
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()
-	var tops []string
-	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		found, err := filepath.Glob(pattern + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tops = append(tops, found...)
-	}
-	for _, top := range tops {
-		var groups []string
-		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				groups = append(groups, path)
-			}
-			return err
-		})
-		for i := len(groups) - 1; i >= 0; i-- { // the deepest first
-			err = errors.Join(err, os.Remove(groups[i]))
-		}
-		if err != nil {
-			t.Errorf("remove control group %s: %v", top, err)
-		}
+	if err := machine.RemoveCgroups(name); err != nil {
+		t.Errorf("remove control group %s: %v", name, err)
 	}
 }

@@ -31,7 +31,7 @@ func TestIperf(t *testing.T) {
 		} {
 			t.Run(tc.name, func(t *testing.T) {
 				stop := s.watch(t, to("iperf", tc.proto, 5201))
-				receiver := []string{e.edge(), c.netns(t)}[tc.data]
+				receiver := []string{e.Edge(), c.netns(t)}[tc.data]
 				overflows := e.udpOverflows(t, receiver)
 				result := runIperf(t, c, strings.Fields(tc.flags)...)
 				s.wantMostly(t, stop(), tc.data, result.received)
@@ -91,7 +91,7 @@ func runIperf(t *testing.T, c *Container, flags ...string) iperfResult {
 // socket buffers.
 func (m *Machine) udpOverflows(t *testing.T, namespace string) (n int) {
 	t.Helper()
-	out := output(t, m.enter("nstat", []string{"-asz", "UdpRcvbufErrors"}, "--net="+namespace))
+	out := output(t, m.Enter("nstat", []string{"-asz", "UdpRcvbufErrors"}, "--net="+namespace))
 	for line := range strings.Lines(out) {
 		if _, err := fmt.Sscanf(line, "UdpRcvbufErrors %d", &n); err == nil {
 			return n

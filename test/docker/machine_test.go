@@ -1,25 +1,21 @@
 package docker
 
 import (
-	"bufio"
 	"bytes"
-	_ "embed"
-	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/lab/machine"
 )
 
 const (
-	edgeAddr = "192.0.2.1"
-	hostAddr = "192.0.2.2"
+	edgeAddr = machine.EdgeAddr
+	hostAddr = machine.HostAddr
 
 	// hostNetns is the name of the machine's network namespace for the machine's
 	// ip(8).
@@ -29,76 +25,20 @@ const (
 	patience = 20 * time.Second
 )
 
-//go:embed machine.sh
-var machineScript string
-
 // Machine is a host under test with an edge outside, in namespaces of its own.
 // The package comment draws it.
-type Machine struct {
-	init  *exec.Cmd
-	stdin io.Closer
-}
+type Machine struct{ *machine.Machine }
 
 // newMachine boots a machine, removed with everything in it at the end of the
 // test.
 func newMachine(t *testing.T) *Machine {
 	t.Helper()
-	m := &Machine{init: exec.Command("sh", "-c", machineScript)}
-	m.init.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
-	}
-	var stderr bytes.Buffer
-	m.init.Stderr = &stderr
-	stdin, err := m.init.StdinPipe()
+	m, err := machine.Boot()
 	if err != nil {
-		t.Fatalf("machine: %v", err)
+		t.Fatal(err)
 	}
-	m.stdin = stdin
-	stdout, err := m.init.StdoutPipe()
-	if err != nil {
-		t.Fatalf("machine: %v", err)
-	}
-	if err := m.init.Start(); err != nil {
-		t.Fatalf("machine: start: %v", err)
-	}
-	t.Cleanup(m.close)
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		m.close()
-		t.Fatalf("machine: boot: %q, %v: %s", line, err, &stderr)
-	}
-	return m
-}
-
-// close ends init and returns when the kernel has killed all other processes.
-func (m *Machine) close() {
-	m.stdin.Close()
-	_ = m.init.Wait() // the exit status of the shell is irrelevant
-}
-
-// edge returns the path of the edge's network namespace.
-func (m *Machine) edge() string {
-	return fmt.Sprintf("/proc/%d/root/run/netns/edge", m.init.Process.Pid)
-}
-
-// Command prepares a command that runs on the machine.
-func (m *Machine) Command(name string, args ...string) *exec.Cmd {
-	return m.enter(name, args, "--net")
-}
-
-// EdgeCommand prepares a command that runs at the edge.
-func (m *Machine) EdgeCommand(name string, args ...string) *exec.Cmd {
-	return m.enter(name, args, "--net="+m.edge())
-}
-
-// enter prepares a command in the machine's namespaces, the network left to
-// flags of nsenter(1), with a clean environment: no DOCKER_HOST, no
-// configuration from a home directory.
-func (m *Machine) enter(name string, args []string, flags ...string) *exec.Cmd {
-	flags = append(flags, "--target", fmt.Sprint(m.init.Process.Pid), "--mount", "--pid", "--", name)
-	cmd := exec.Command("nsenter", append(flags, args...)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/run"}
-	cmd.Dir = "/"
-	return cmd
+	t.Cleanup(m.Close)
+	return &Machine{m}
 }
 
 // Sh runs a script on the machine and returns its output.
@@ -109,7 +49,7 @@ func (m *Machine) Sh(t *testing.T, script string) string {
 
 // DialEdge opens a connection from the edge.
 func (m *Machine) DialEdge(network, addr string) (net.Conn, error) {
-	return dial(m.edge(), network, addr, patience)
+	return dial(m.Edge(), network, addr, patience)
 }
 
 // ListenEdge listens at an address of the edge until the end of the test and
@@ -117,7 +57,7 @@ func (m *Machine) DialEdge(network, addr string) (net.Conn, error) {
 func (m *Machine) ListenEdge(t *testing.T, addr string) string {
 	t.Helper()
 	var l net.Listener
-	err := netns.Do(m.edge(), func() (err error) {
+	err := netns.Do(m.Edge(), func() (err error) {
 		l, err = net.Listen("tcp", addr)
 		return err
 	})

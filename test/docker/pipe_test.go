@@ -64,7 +64,7 @@ func (s *SCON) pipe(t *testing.T) (p control.Pipe) {
 // metric returns the sum of a metric's values, over all labels or for one.
 func (s *SCON) metric(t *testing.T, name, label string) (sum float64) {
 	t.Helper()
-	socket := fmt.Sprintf("/proc/%d/root/run/scon/pipe.sock", s.machine.init.Process.Pid)
+	socket := fmt.Sprintf("/proc/%d/root/run/scon/pipe.sock", s.machine.PID())
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

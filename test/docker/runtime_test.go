@@ -100,7 +100,7 @@ func (s *SCON) wantClean(t *testing.T) {
 }
 
 // host returns the path of the machine's network namespace.
-func (m *Machine) host() string { return fmt.Sprintf("/proc/%d/ns/net", m.init.Process.Pid) }
+func (m *Machine) host() string { return fmt.Sprintf("/proc/%d/ns/net", m.PID()) }
 
 // exchange sends a line to an echo server from a network namespace.
 func exchange(t *testing.T, from, address string) {
@@ -164,7 +164,7 @@ func TestRuntime(t *testing.T) {
 	})
 	t.Run("published", func(t *testing.T) {
 		c := e.RunEcho(t, "echo", "--runtime", "scon")
-		exchange(t, e.edge(), hostAddr)
+		exchange(t, e.Edge(), hostAddr)
 		exchange(t, e.host(), c.Address)
 		c.Remove(t)
 		s.wantClean(t)
@@ -179,7 +179,7 @@ func TestRuntime(t *testing.T) {
 			s.attached(t, 0)
 			c.Remove(t)
 		}
-		exchange(t, e.edge(), hostAddr)
+		exchange(t, e.Edge(), hostAddr)
 		first.Remove(t)
 	})
 	t.Run("killed", func(t *testing.T) {

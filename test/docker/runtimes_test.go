@@ -29,7 +29,7 @@ func needs(t *testing.T, program string) {
 // edgeEcho echoes TCP and UDP at the edge until the end of the test.
 func (m *Machine) edgeEcho(t *testing.T) {
 	t.Helper()
-	err := netns.Do(m.edge(), func() error {
+	err := netns.Do(m.Edge(), func() error {
 		udp, err := net.ListenPacket("udp4", fmt.Sprintf("%s:%d", edgeAddr, echoPort))
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func writeRoot(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	var rootfs bytes.Buffer
-	if err := writeRootfs(&rootfs, Image{}); err != nil {
+	if err := (Image{}).Write(&rootfs); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("tar", "--extract", "--directory", folder)
@@ -100,7 +100,7 @@ func writeRoot(t *testing.T) (folder string) {
 
 // netnsOf returns the path of the network namespace of a process on the machine.
 func (m *Machine) netnsOf(pid string) string {
-	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", m.init.Process.Pid, strings.TrimSpace(pid))
+	return fmt.Sprintf("/proc/%d/root/proc/%s/ns/net", m.PID(), strings.TrimSpace(pid))
 }
 
 // In TestPodman Podman creates containers in networks of netavark.
@@ -241,7 +241,7 @@ func (c *Containerd) podNetns(t *testing.T, id string) string {
 	for _, ns := range info.Spec.Linux.Namespaces {
 		if ns.Type == "network" {
 			// /var/run is a link, which would resolve to a path of the host.
-			return fmt.Sprintf("/proc/%d/root%s", c.init.Process.Pid, strings.TrimPrefix(ns.Path, "/var"))
+			return fmt.Sprintf("/proc/%d/root%s", c.PID(), strings.TrimPrefix(ns.Path, "/var"))
 		}
 	}
 	t.Fatalf("pod %s has no network namespace of its own", id)

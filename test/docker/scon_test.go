@@ -56,7 +56,7 @@ func newSCON(t *testing.T, m *Machine, flags ...string) *SCON {
 // command prepares a scon command. It runs in the host's network namespace: that
 // --netns moves the daemon to the machine's namespace is tested.
 func (s *SCON) command(args ...string) *exec.Cmd {
-	return s.machine.enter(s.bin, args)
+	return s.machine.Enter(s.bin, args)
 }
 
 // Up starts the daemon, and waits until it is active.
@@ -81,7 +81,7 @@ func (s *SCON) Down(t *testing.T) {
 // Kill ends a service with SIGKILL.
 func (s *SCON) Kill(t *testing.T, service state.Service) {
 	t.Helper()
-	running, err := state.Read(fmt.Sprintf("/proc/%d/root%s", s.machine.init.Process.Pid, service.Dir("/run/scon")))
+	running, err := state.Read(fmt.Sprintf("/proc/%d/root%s", s.machine.PID(), service.Dir("/run/scon")))
 	if err != nil {
 		t.Fatal(err)
 	}
