@@ -16,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/bench/peer"
+	"github.com/scon-project/scon/internal/lab/figures"
 	"github.com/scon-project/scon/internal/lab/figures/helper"
 	"github.com/scon-project/scon/internal/lab/output"
 )
@@ -33,7 +34,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: cli.KnownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchCostCommand(), newBenchCountCommand(),
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchCostCommand(), newBenchCountCommand(),
 		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
 		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd
@@ -232,6 +233,14 @@ func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*
 		err = errors.Join(err, result.WriteFile(o.json))
 	}
 	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
+}
+
+// drawn draws the plots of a run's result into a folder; "" is no folder.
+func drawn(r *bench.Result, err error, dir string) (*bench.Result, error) {
+	if r == nil || dir == "" {
+		return r, err
+	}
+	return r, errors.Join(err, figures.DrawMetrics(r, dir))
 }
 
 // checkOutput checks before a long run that its files can be written; "" is no

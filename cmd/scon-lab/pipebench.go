@@ -38,12 +38,7 @@ ends it and keeps the samples taken so far.`,
 			o.Progress, o.Notes = cli.NewProgress(os.Stderr), cmd.ErrOrStderr()
 			return show.show(cmd, func(ctx context.Context) (*bench.Result, error) {
 				result, err := pipebench.Run(ctx, o)
-				if result != nil && plots != "" {
-					if plotErr := pipebench.Draw(result, plots); err == nil {
-						err = plotErr
-					}
-				}
-				return result, err
+				return drawn(result, err, plots)
 			})
 		},
 	}

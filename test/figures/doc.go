@@ -1,3 +1,3 @@
-// Package figures tests "scon bench figures" from end to end, with the programs
+// Package figures tests experiments of "scon bench" from end to end, with the programs
 // scon and scon-lab.
 package figures

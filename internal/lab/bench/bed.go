@@ -119,6 +119,17 @@ func (b *bed) stopPeers() error {
 	return errors.Join(errs...)
 }
 
+// Limits of the daemon's setting "connections": its default, and the largest.
+const (
+	leastConnections = 8192
+	mostConnections  = 1 << 20
+)
+
+// roomFor has the daemon's table hold that many connections of one container.
+func (b *bed) roomFor(connections int) {
+	b.settings += fmt.Sprintf("connections: %d\nper_container_share: 100\n", min(max(leastConnections, connections), mostConnections))
+}
+
 func (b *bed) distance() (Distance, error) {
 	return measureDistance(b.firstCPU, b.secondCPU)
 }
@@ -126,7 +137,7 @@ func (b *bed) distance() (Distance, error) {
 // ready prepares the bed for a mode: conntrack is empty, SCON is attached only in
 // Express, and a flowtable is loaded only in Flowtable.
 func (b *bed) ready(ctx context.Context, mode Mode) error {
-	if err := b.lab.Do(lab.Device, forgetConnections); err != nil {
+	if err := b.lab.Do(lab.Device, ForgetConnections); err != nil {
 		return err
 	}
 	if err := b.lab.Do(lab.Device, nothingAttached); err != nil {

@@ -52,20 +52,42 @@ const (
 // steps there. As with Run, a result may come with an error: when ctx ends, it has
 // the samples so far.
 func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, error) {
-	if o.Arch == "" {
-		o.Arch = runtime.GOARCH
-	}
 	if o.Rounds == 0 {
 		o.Rounds = e.Rounds
-	}
-	files, err := o.files()
-	if err != nil {
-		return nil, err
 	}
 	if o.Kernel == noNetkit {
 		if e = e.supported(true, false); len(e.Modes) == 0 {
 			return nil, fmt.Errorf("mode netkit: Linux %s does not support it", o.Kernel)
 		}
+	}
+	return runInGuest(ctx, e, o, countCommand(e, o.Rounds))
+}
+
+// ChurnInGuest does so with Churn: a second is a billion instructions of the only CPU.
+func ChurnInGuest(ctx context.Context, e Experiment, c ChurnOptions, o CountOptions) (*Result, error) {
+	if o.Rounds == 0 {
+		o.Rounds = e.Rounds
+	}
+	return runInGuest(ctx, e, o, fmt.Sprintf("/opt/scon-lab bench churn --counting --rounds %d --modes %s --rules %d --changes %d --connections %d --duration %v\n",
+		o.Rounds, strings.Join(e.modeNames(), ","), c.Rules, c.Changes, c.Connections, c.Duration))
+}
+
+// modeNames returns the names of the modes.
+func (e Experiment) modeNames() (names []string) {
+	for _, m := range e.Modes {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// runInGuest boots a guest that counts instructions and has it run a command.
+func runInGuest(ctx context.Context, e Experiment, o CountOptions, command string) (*Result, error) {
+	if o.Arch == "" {
+		o.Arch = runtime.GOARCH
+	}
+	files, err := o.files()
+	if err != nil {
+		return nil, err
 	}
 	started := time.Now()
 	guest := &guestReader{experiment: e, rounds: o.Rounds, progress: o.Progress}
@@ -74,7 +96,7 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 	r, err := vm.Run(ctx, vm.Options{
 		Kernel: o.Kernel, Arch: o.Arch, Icount: true, Memory: 1536, Timeout: countTimeout,
 		Files:   files,
-		Command: countCommand(e, o.Rounds),
+		Command: command,
 		Console: guest,
 	})
 	if err != nil {
@@ -114,10 +136,7 @@ func withoutMarks(said string) string {
 // countCommand returns the command that the guest runs. Asynchronous preemption is
 // off, since its signals cost instructions.
 func countCommand(e Experiment, rounds int) string {
-	var modes, steps []string
-	for _, m := range e.Modes {
-		modes = append(modes, m.Name)
-	}
+	var steps []string
 	for _, s := range e.Steps {
 		steps = append(steps, s.Name)
 	}
@@ -138,7 +157,7 @@ func countCommand(e Experiment, rounds int) string {
 		path, modules = " --between "+e.Path.Name, "modprobe br_netfilter\n"
 	}
 	return modules + fmt.Sprintf("GODEBUG=asyncpreemptoff=1 /opt/scon-lab bench count --rounds %d --family %d%s --modes %s --steps %s\n",
-		rounds, family, path, strings.Join(modes, ","), strings.Join(steps, ","))
+		rounds, family, path, strings.Join(e.modeNames(), ","), strings.Join(steps, ","))
 }
 
 // files returns the files to put into the guest: scon and scon-lab.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -139,6 +140,7 @@ func (d *daemon) read(r *reading) error {
 	for reason, n := range status.Reasons {
 		r.reasons[reason] += n
 	}
+	r.inert = time.Duration(status.Rules.Unknown * float64(time.Second))
 	r.daemonTime, err = processTime(d.command.Process.Pid)
 	return err
 }
@@ -153,6 +155,20 @@ func processTime(pid int) (time.Duration, error) {
 		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
 	}
 	return time.Duration(t.Nano()), nil
+}
+
+// resident returns the daemon's resident memory in megabytes.
+func (d *daemon) resident() (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the daemon's memory: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	var kB float64
+	if _, err := fmt.Sscan(rest, &kB); err != nil {
+		return 0, fmt.Errorf("read the daemon's memory: %w", err)
+	}
+	return kB * 1024 / 1e6, nil
 }
 
 // stop ends the daemon with SIGTERM, as a service manager does, and removes its

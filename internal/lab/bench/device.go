@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetConnections flushes the conntrack table of the current namespace.
-func forgetConnections() error {
+// ForgetConnections flushes the conntrack table of the current namespace.
+func ForgetConnections() error {
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
 		return fmt.Errorf("flush conntrack: %w", err)
 	}

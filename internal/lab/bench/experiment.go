@@ -38,6 +38,8 @@ type Mode struct {
 	flowtable bool
 	// netkit is set if the node has a netkit pair.
 	netkit bool
+	// change of the rules while it is measured, in Churn.
+	change change
 }
 
 var (
@@ -112,6 +114,8 @@ type Experiment struct {
 	// Counted is set if the samples are instruction counts, which repeat to within
 	// a few thousandths and are shown with more digits.
 	Counted bool
+	// Settings are the numbers that the result is for, by name; nil if it has none.
+	Settings map[string]int
 	// Pairs of modes to compare; nil for the default pairs of the lab.
 	Pairs [][2]string
 	// Against limits the ratios of a summary to those relative to these modes; nil

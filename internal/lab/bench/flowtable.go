@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab"
 )
 
@@ -36,6 +37,15 @@ const flowtableRules = `table %s {
 // which packets to an address and back arrive.
 func loadFlowtable(to netip.Addr, devices []string) error {
 	return nft(fmt.Sprintf(flowtableRules, tableFor(to), strings.Join(devices, ", ")))
+}
+
+// OpenFlowtable loads a flowtable for IPv4 into a namespace, until remove.
+func OpenFlowtable(in string, devices ...string) (remove func() error, err error) {
+	to := netip.IPv4Unspecified()
+	if err := netns.Do(in, func() error { return loadFlowtable(to, devices) }); err != nil {
+		return nil, err
+	}
+	return func() error { return netns.Do(in, func() error { return unloadFlowtable(to) }) }, nil
 }
 
 // wireOf returns the device that packets of a second uplink cross, also with a

@@ -38,16 +38,17 @@ type reading struct {
 
 	softirqTime time.Duration // of all CPUs
 	daemonTime  time.Duration // processor time of the daemon
+	inert       time.Duration // how long everything was regular because rules had changed
 	between     bool          // no packet crosses the uplink: the counters of uplink and bridge are meaningless
 }
 
 func (m meters) read() (r reading, err error) {
 	r.between = m.between
 	err = m.lab.Do(lab.Device, func() error {
-		if r.uplink, err = countPackets(m.wire); err != nil {
+		if r.uplink, err = CountPackets(m.wire); err != nil {
 			return err
 		}
-		r.bridge, err = countPackets(lab.Bridge)
+		r.bridge, err = CountPackets(lab.Bridge)
 		return err
 	})
 	if err != nil {
@@ -66,9 +67,9 @@ func (m meters) read() (r reading, err error) {
 	return r, nil
 }
 
-// countPackets returns the packets of both directions of a device in the current
+// CountPackets returns the packets of both directions of a device in the current
 // namespace.
-func countPackets(dev string) (uint64, error) {
+func CountPackets(dev string) (uint64, error) {
 	l, err := netlink.LinkByName(dev)
 	if err != nil {
 		return 0, fmt.Errorf("read the counters of %s: %w", dev, err)
@@ -93,6 +94,7 @@ func (r reading) since(before reading) reading {
 		reasons:     reasons,
 		softirqTime: r.softirqTime - before.softirqTime,
 		daemonTime:  r.daemonTime - before.daemonTime,
+		inert:       r.inert - before.inert,
 		between:     r.between,
 	}
 }

@@ -18,6 +18,8 @@ type Result struct {
 	// Rounds that were requested; an interrupted run or a failed round has fewer
 	// samples.
 	Rounds int `json:"rounds"`
+	// Settings are the numbers that the experiment was asked for, such as rules.
+	Settings map[string]int `json:"settings,omitempty"`
 	// Modes holds the samples by mode and metric, in the order of the rounds. A
 	// summary has five numbers instead: see Summarize.
 	Modes map[string]map[string][]float64 `json:"modes"`
@@ -106,6 +108,7 @@ func newResult(e Experiment, rounds int) *Result {
 		Errors:     []string{},
 		Retries:    []string{},
 		Units:      e.units(),
+		Settings:   e.Settings,
 		modes:      e.Modes,
 		metrics:    e.metrics(),
 		counted:    e.Counted,

@@ -67,7 +67,7 @@ func (m *Meter) Usage() (u Usage, err error) {
 
 func (m *Meter) uplinkPackets() (n uint64, err error) {
 	err = m.site.lab.Do(lab.Device, func() error {
-		n, err = countPackets(lab.Uplink)
+		n, err = CountPackets(lab.Uplink)
 		return err
 	})
 	return n, err

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -111,7 +112,19 @@ func (r *Result) footnote() string {
 		"Medians ± distance of the quartiles; ratios of medians with 95 % bootstrap intervals.",
 		fmt.Sprintf("CPUs before: %s; after: %s.", r.Distance.Before, r.Distance.After),
 	}
+	if len(r.Settings) > 0 {
+		lines = append(lines, r.settings())
+	}
 	return strings.Join(append(lines, r.problems()...), "\n")
+}
+
+// settings returns the experiment's settings as "connections 200, rules 20000".
+func (r *Result) settings() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
+		list = append(list, fmt.Sprintf("%s %d", name, r.Settings[name]))
+	}
+	return "Settings: " + strings.Join(list, ", ") + "."
 }
 
 // problems lists what is missing or was measured again.

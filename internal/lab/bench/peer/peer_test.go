@@ -167,3 +167,38 @@ func TestStartInNoNamespace(t *testing.T) {
 		t.Errorf("error %v, want one about peer edge", err)
 	}
 }
+
+// A crowd's exchanges are on all of its connections, and one without an answer is an
+// error that names it.
+func TestCrowd(t *testing.T) {
+	ns := nstest.New(t)
+	to := netip.MustParseAddr("127.0.0.1")
+	const connections = crowdSockets + 76 // more than one server
+	c, err := OpenCrowd(ns, ns, to, connections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if len(c.servers) != 2 || len(c.drivers) != connections/2 {
+		t.Errorf("%d drivers and %d servers", len(c.drivers), len(c.servers))
+	}
+	if err := c.Each(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := c.Random(0, 10*time.Millisecond)
+	if err != nil || report.Messages == 0 || report.P50 <= 0 || report.P50 > report.P99 {
+		t.Errorf("report %+v, error %v", report, err)
+	}
+	if err := c.servers[1].setTimeout(time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	c.addresses[1] = c.addresses[0] // the second server receives nothing
+	if err := c.exchange(1); !errors.Is(err, errLost) || !strings.Contains(err.Error(), "connection 1 of") {
+		t.Errorf("error %v, want that connection 1 has lost a message", err)
+	}
+	for _, n := range []int{0, crowdSockets*crowdSockets + 1} {
+		if _, err := OpenCrowd(ns, ns, to, n); err == nil {
+			t.Errorf("%d connections were opened", n)
+		}
+	}
+}
