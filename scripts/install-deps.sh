@@ -17,7 +17,7 @@ demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd"
 test="clang clang-format llvm libbpf-dev linux-libc-dev
 	bpftool conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx
-	curl python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench"
+	curl wrk python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
 	openvswitch-switch:ovs-vswitchd podman netavark:/usr/lib/podman/netavark lxc:lxc-start"

@@ -34,7 +34,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: cli.KnownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchCostCommand(), newBenchCountCommand(),
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchAppCommand(), newBenchCostCommand(), newBenchCountCommand(),
 		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
 		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scon-project/scon/internal/lab/appbench"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/figures"
 	"github.com/scon-project/scon/internal/lab/latency"
@@ -19,7 +20,7 @@ import (
 
 // otherExperiments are those besides package bench's.
 func otherExperiments() []bench.Experiment {
-	return slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment()})
+	return slices.Concat(figures.Experiments(), pipebench.Experiments(), []bench.Experiment{startbench.Experiment(), appbench.Experiment()})
 }
 
 // newBenchShowCommand prints the tables that documents show.
