@@ -90,6 +90,15 @@ func (s *set) sameAs(o *set) bool {
 	return !s.unknown && !o.unknown && s.sum() == o.sum()
 }
 
+// come means that a rule is new at its place: it counts where it matches, also if a set
+// that it looks into has changed as well.
+func (r *rule) come() { r.changed, r.added = true, true }
+
+// leave means that a rule is gone: it finds in sets what was there before.
+func (r *rule) leave() {
+	r.changed, r.gone, r.code = true, true, nil
+}
+
 // addChain adds the rules by which a chain differs from what it was.
 func (c *Change) addChain(now *chain, before []*rule) {
 	x := compareRules(before, now.all)
@@ -144,11 +153,11 @@ func compareRules(before, now []*rule) *chainChange {
 		switch {
 		case len(before) > 0 && right[before[0].sum] == 0:
 			left[before[0].sum]--
-			before[0].changed, before[0].gone = true, true
+			before[0].leave()
 			x.middle, before = append(x.middle, before[0]), before[1:]
 		case len(now) > 0 && left[now[0].sum] == 0:
 			right[now[0].sum]--
-			now[0].changed = true
+			now[0].come()
 			x.middle, now = append(x.middle, now[0]), now[1:]
 		case before[0].sum == now[0].sum:
 			left[now[0].sum]--
@@ -157,10 +166,10 @@ func compareRules(before, now []*rule) *chainChange {
 			before, now = before[1:], now[1:]
 		default: // another order: all the rest has changed
 			for _, r := range before {
-				r.changed, r.gone = true, true
+				r.leave()
 			}
 			for _, r := range now {
-				r.changed = true
+				r.come()
 			}
 			x.middle, before, now = slices.Concat(x.middle, before, now), nil, nil
 		}
@@ -250,7 +259,7 @@ func (c *Change) reaches(conn Conn) bool {
 // differs reports whether a rule that has changed may matter to packets that reach it.
 func (m *machine) differs(r *rule) bool {
 	sets := m.change.sets[r]
-	if len(sets) == 0 || r.gone {
+	if len(sets) == 0 || r.gone || r.added {
 		m.affected = false
 		return m.apply(r) != no || m.affected
 	}

@@ -25,6 +25,7 @@ type followed struct {
 	silent                      bool // as isSilent has it
 
 	changed bool // by the transaction whose Change is looked at
+	added   bool // and was not there before
 	gone    bool // and not in the ruleset any more
 	active  bool // in the chain's rules: it stays compiled
 }
@@ -77,7 +78,7 @@ func (r *rule) ready() {
 // cool forgets the code of rules that are not needed any more.
 func (n *nftables) cool() {
 	for _, r := range n.warm {
-		r.changed, r.gone = false, false
+		r.changed, r.added, r.gone = false, false, false
 		if !r.active {
 			r.code = nil
 		}
