@@ -212,8 +212,11 @@ func (d *Daemon) sweep(now time.Time) error {
 		d.policy.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
 	}
-	if reason := d.policy.changedUnannounced(); reason != "" {
-		reread(reason)
+	if d.policy.otherFunctions() {
+		reread("functions at Netfilter's hooks changed")
+	}
+	if d.policy.otherLegacy() {
+		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy changed without its lock"})
 	}
 	d.policy.checkIn(now, d.inLoop, func() { reread("rules that were followed differ from the kernel's") })
 	return d.readRules(now)

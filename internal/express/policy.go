@@ -143,17 +143,16 @@ func (p *policy) everything(c *rules.Change) string {
 	return ""
 }
 
-// changedUnannounced names what may have changed without an announcement, ""
-// for nothing.
-func (p *policy) changedUnannounced() string {
+// otherFunctions reports whether functions at Netfilter's hooks have changed.
+func (p *policy) otherFunctions() bool {
 	foreign, err := p.foreign.Foreign()
-	if err != nil || !slices.Equal(foreign, p.known) || !maps.Equal(p.foreign.Tracked, p.tracked) {
-		return "functions at Netfilter's hooks changed"
-	}
-	if stale, err := p.Stale(); stale || err != nil {
-		return "iptables-legacy changed without its lock"
-	}
-	return ""
+	return err != nil || !slices.Equal(foreign, p.known) || !maps.Equal(p.foreign.Tracked, p.tracked)
+}
+
+// otherLegacy reports whether iptables-legacy has changed.
+func (p *policy) otherLegacy() bool {
+	stale, err := p.Stale()
+	return stale || err != nil
 }
 
 // gotLegacy reports whether iptables-legacy has tables, and had none when the rules

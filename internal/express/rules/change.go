@@ -20,6 +20,9 @@ type Change struct {
 	why    string // every connection may be concerned; "" if only what follows has changed
 	fresh  bool   // the rules were read afresh
 	spots  []spot
+	left   []left  // base chains that are gone
+	ends   []*base // that drop at their end, and did not before, or the other way round
+	legacy []legacySpot
 	chains map[*chain]*chainChange
 	sets   map[*rule][]setChange
 	mapped bool    // a verdict map changed
@@ -35,6 +38,12 @@ type spot struct {
 	// first means that no packet of an established connection that conntrack sees
 	// matches the rule, or gets there in its chain.
 	first bool
+}
+
+// left is a base chain that is gone, and what its rules were.
+type left struct {
+	*base
+	rules []*rule
 }
 
 // chainChange is what has changed in a chain.
@@ -60,7 +69,9 @@ func (c *Change) Everything() string { return c.why }
 func (c *Change) Fresh() bool { return c.fresh }
 
 // Nothing reports whether no connection is concerned.
-func (c *Change) Nothing() bool { return c.why == "" && len(c.spots) == 0 }
+func (c *Change) Nothing() bool {
+	return c.why == "" && len(c.spots) == 0 && len(c.left) == 0 && len(c.ends) == 0 && len(c.legacy) == 0
+}
 
 // addSet adds the rules that look into a set which has changed.
 func (c *Change) addSet(t *table, name string, before *set) {
@@ -88,6 +99,48 @@ func (c *Change) addSet(t *table, name string, before *set) {
 // sameAs compares what look-ups find.
 func (s *set) sameAs(o *set) bool {
 	return !s.unknown && !o.unknown && s.sum() == o.sum()
+}
+
+// addBases adds base chains that have come, are gone, or end in another way. One that
+// comes with its chain has rules which have changed, all of them.
+func (c *Change) addBases(before []base) {
+	for i := range before {
+		was := &before[i]
+		if slices.ContainsFunc(c.bases, was.same) {
+			continue
+		}
+		at := place{was.chain.in.key, was.chain.name}
+		now := was.now()
+		switch {
+		case now == nil && c.chainAt(at) != nil:
+			c.why = was.chain.String() + " left its hook"
+		case now == nil:
+			if was.drops {
+				c.ends = append(c.ends, was)
+			}
+			rules := c.tx.chains[at].rules
+			for _, r := range rules {
+				r.leave()
+			}
+			c.left = append(c.left, left{was, rules})
+			c.warm = append(c.warm, rules...)
+		case was.sameButEnd(now):
+			c.ends = append(c.ends, now)
+		default:
+			c.why = was.chain.String() + " moved to another hook"
+		}
+	}
+	for _, b := range c.bases {
+		if slices.ContainsFunc(before, func(was base) bool { return was.chain.String() == b.chain.String() }) {
+			continue
+		}
+		if noted := c.tx.chains[place{b.chain.in.key, b.chain.name}]; noted == nil || noted.existed {
+			c.why = b.chain.String() + " was moved to a hook"
+		}
+		if b.drops {
+			c.ends = append(c.ends, b)
+		}
+	}
 }
 
 // come means that a rule is new at its place: it counts where it matches, also if a set
@@ -226,7 +279,39 @@ func (c *Change) MayConcern(conn Conn) (may bool) {
 			})
 		}
 	}
-	return may || c.why != ""
+	return may || c.why != "" || c.passesOther(&conn, unreplied)
+}
+
+// passesOther reports whether packets of a connection may reach the end of a base chain
+// that drops there now, or did before, or match a rule of one that is gone, or of
+// iptables-legacy.
+func (c *Change) passesOther(conn *Conn, unreplied bool) (passes bool) {
+	for _, b := range c.ends {
+		if !b.starting() {
+			b.forms(conn, unreplied, func(*form) { passes = true })
+		}
+	}
+	for _, l := range c.left {
+		if !l.starting() && !passes {
+			l.forms(conn, unreplied, func(f *form) { passes = passes || c.matched(l, f) })
+		}
+	}
+	return passes || c.legacyMayMatch(conn, unreplied)
+}
+
+// matched reports whether packets of a form may have matched a rule of a base chain that
+// is gone.
+func (c *Change) matched(l left, f *form) bool {
+	m := machine{form: f, hit: goOn, change: c}
+	for _, r := range l.rules {
+		if f.tracked && !f.unreplied && r.never {
+			continue
+		}
+		if c.budget--; c.budget < 0 || m.differs(r) {
+			return true
+		}
+	}
+	return false
 }
 
 func goOn(*rule, string) bool { return true }
@@ -253,7 +338,7 @@ func (c *Change) reaches(conn Conn) bool {
 			c.budget -= min(maxRules, c.budget) - max(m.budget, 0)
 		})
 	}
-	return m.stopped
+	return m.stopped || c.passesOther(&conn, unreplied)
 }
 
 // differs reports whether a rule that has changed may matter to packets that reach it.
@@ -315,7 +400,15 @@ func (c *Change) ConcernsTunnel(port uint16) bool {
 			}
 		}
 	}
-	return false
+	for _, l := range c.left {
+		if l.outer() {
+			f := l.outerForm(&conn)
+			if c.matched(l, &f) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(c.ends, (*base).outer) || c.legacyMayMatchTunnel(&conn)
 }
 
 // tunnelConn is what is known of a tunnel's outer packets.

@@ -31,6 +31,27 @@ table inet t {
 		{"a new rule, and another element of its set", table, "delete element inet t addresses { 10.0.1.2 }\nadd rule inet t f ip saddr @addresses drop", true},
 		{"a rule and the set that it looked into", table, "flush chain inet t f\ndelete set inet t addresses", true},
 		{"a rule about others", table, "add rule inet t f ip daddr 203.0.113.2 drop", false},
+		{"a base chain without rules", table, "add chain inet t g { type filter hook forward priority 5; }", false},
+		{"a base chain without rules that drops", table, "add chain inet t g { type filter hook forward priority 5; policy drop; }", true},
+		{"a base chain of another family that drops", table, "table ip6 u { chain g { type filter hook forward priority 5; policy drop; }; }", false},
+		{"a base chain of type nat", table, "table ip n { chain g { type nat hook postrouting priority 100; masquerade; }; }", false},
+		{"a base chain for this host that drops", table, "table ip n { chain g { type filter hook input priority 0; policy drop; }; }", false},
+		{"a base chain for new connections", table, "table ip n { chain g { type filter hook forward priority 9; ct state new drop; }; }", false},
+		{"a base chain for others", table, "table ip n { chain g { type filter hook forward priority 9; ip saddr 10.9.9.9 drop; }; }", false},
+		{"a base chain that may drop", table, "table ip n { chain g { type filter hook forward priority 9; ip saddr 172.17.0.2 drop; }; }", true},
+		{"the end of a base chain without rules", table + "table ip n { chain g { type filter hook forward priority 9; }; }", "delete table ip n", false},
+		{"the end of a base chain for others", table + "table ip n { chain g { type filter hook forward priority 9; ip saddr 10.9.9.9 meta mark set 7; }; }", "delete table ip n", false},
+		{"the end of a base chain for it", table + "table ip n { chain g { type filter hook forward priority 9; ip saddr 172.17.0.2 meta mark set 7; }; }", "delete table ip n", true},
+		{"the end of a base chain that leads to rules for it", table + "table ip n { chain a { ip saddr 172.17.0.2 meta mark set 7; }; chain g { type filter hook forward priority 9; jump a; }; }", "delete table ip n", true},
+		{"the end of a base chain that drops", table + "table ip n { chain g { type filter hook forward priority 9; policy drop; accept; }; }", "delete table ip n", true},
+		{"a policy", table, "add chain inet t f { policy drop; }", true},
+		{"a policy for this host", table + "table ip n { chain g { type filter hook input priority 0; }; }", "add chain ip n g { policy drop; }", false},
+		{"another priority", table, "delete table inet t\n" + table + "add chain inet t x", false},
+		{"a priority", table, "delete table inet t\ntable inet t { chain f { type filter hook forward priority 1; ip daddr 203.0.113.1 drop; }; }", true},
+		{"a base chain in place of a chain", table + "add rule inet t side ip saddr 172.17.0.2 meta mark set 3", "delete chain inet t side\ntable inet t { chain side { type filter hook forward priority 1; ip saddr 172.17.0.2 meta mark set 3; }; }", true},
+		{"a chain in place of a base chain", table, "delete chain inet t f\nadd chain inet t f", true},
+		{"a device's chain while there is another", table + "table netdev d { chain i { type filter hook ingress device lo priority 0; }; }", "table netdev e { chain i { type filter hook ingress device lo priority 0; }; }", false},
+		{"rules while there is a device's chain", table + "table netdev d { chain i { type filter hook ingress device lo priority 0; }; }", "table ip n { chain g { type filter hook forward priority 9; }; }", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -51,6 +72,59 @@ table inet t {
 			}
 			if change.Concerns(conn) && !change.MayConcern(conn) {
 				t.Error("concerned, but MayConcern is false")
+			}
+		})
+	}
+}
+
+// TestConcernsLegacy holds the same for iptables-legacy.
+func TestConcernsLegacy(t *testing.T) {
+	const begin = `iptables-legacy -N SIDE; iptables-legacy -N OTHER; iptables-legacy -A FORWARD -j SIDE; iptables-legacy -A SIDE -d 203.0.113.1 -j DROP
+		iptables-legacy -A FORWARD -s 172.17.0.2 -j MARK --set-mark 7; iptables-legacy -A SIDE -d 203.0.113.9 -g OTHER
+`
+	for _, c := range []struct {
+		name, before, change string
+		concerned, nothing   bool
+	}{
+		{"nothing", begin, "iptables-legacy -L; iptables-legacy-save | iptables-legacy-restore", false, true},
+		{"a rule about others before it", begin, "iptables-legacy -I FORWARD -d 203.0.113.2 -p tcp --dport 1 -j DROP", false, false},
+		{"a rule", begin, "iptables-legacy -A SIDE -s 172.17.0.2 -p tcp -j ACCEPT", true, false},
+		{"a rule for new connections", begin, "iptables-legacy -I FORWARD -m conntrack --ctstate NEW -j DROP", false, false},
+		{"a rule that no chain leads to", begin, "iptables-legacy -N ALONE; iptables-legacy -A ALONE -j DROP", false, true},
+		{"a rule that is gone", begin, "iptables-legacy -D FORWARD 2", true, false},
+		{"a rule about others that is gone", begin, "iptables-legacy -D SIDE 1", false, false},
+		{"the order of two rules about others", begin, "iptables-legacy -F SIDE; iptables-legacy -A SIDE -d 203.0.113.9 -g OTHER; iptables-legacy -A SIDE -d 203.0.113.1 -j DROP", false, false},
+		{"a policy", begin, "iptables-legacy -P FORWARD DROP", true, false},
+		{"a policy for this host", begin, "iptables-legacy -P INPUT DROP", false, false},
+		{"a table without rules", begin, "iptables-legacy -t mangle -L", false, true},
+		{"a table", begin, "iptables-legacy -t mangle -A FORWARD -s 172.17.0.2 -j MARK --set-mark 3", true, false},
+		{"a table of addresses", begin, "iptables-legacy -t nat -A POSTROUTING -j MASQUERADE", false, true},
+		{"the first table", "true", "iptables-legacy -L", true, false},
+		{"the first table of another family", begin, "ip6tables-legacy -L", true, false},
+		{"a rule of nftables as well", begin, "nft add table ip t; iptables-legacy -P FORWARD DROP", true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := follow(t, nstest.New(t), Options{})
+			if !f.sh(c.before) {
+				t.Fatal("the rules before are refused")
+			}
+			f.follow()
+			was := f.nft
+			if !f.sh(c.change) {
+				t.Fatal("the change is refused")
+			}
+			change := f.follow()
+			conn := outbound(tcp, "443")
+			if got := change.Concerns(conn); got != c.concerned || change.Nothing() != c.nothing || f.nft != was {
+				t.Errorf("concerned %v (%q), nothing %v, read afresh %v", got, change.Everything(), change.Nothing(), f.nft != was)
+			}
+			if change.Concerns(conn) && !change.MayConcern(conn) {
+				t.Error("concerned, but MayConcern is false")
+			}
+			_, ruleset := f.fresh()
+			if live, read := f.PerPacket(), ruleset.PerPacket(); !sameRules(live, read) || f.legacy != ruleset.legacy || f.HasLegacy() != ruleset.HasLegacy() {
+				t.Errorf("followed %v, read afresh %v", live, read)
 			}
 		})
 	}

@@ -116,11 +116,30 @@ type extension struct {
 
 // parse parses the rules of a table.
 func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
-	p := legacyParser{exact: exact, legacyForm: t.form, table: t.form.name + " " + t.name, chains: make(map[uint32]*chain)}
-	if err := p.split(t.entries); err != nil {
+	p, bases, err := t.begin(exact)
+	if err != nil {
 		return nil, err
 	}
-	var bases []*base
+	err = p.each(func(c *chain, e legacyEntry, next uint32) error {
+		r, err := p.rule(c, e, next)
+		if err == nil {
+			r.handle = uint64(len(c.rules) + 1)
+			c.rules = append(c.rules, r)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return bases, nil
+}
+
+// begin finds the entries and the chains of a table, which have no rules yet.
+func (t legacyTable) begin(exact exactCounters) (p legacyParser, bases []*base, err error) {
+	p = legacyParser{exact: exact, legacyForm: t.form, table: t.form.name + " " + t.name, chains: make(map[uint32]*chain)}
+	if err := p.split(t.entries); err != nil {
+		return p, nil, err
+	}
 	for number, begin := range t.layout.entries {
 		if t.layout.hooks&(1<<number) == 0 {
 			continue
@@ -129,10 +148,7 @@ func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 		c := p.begin(begin, name)
 		bases = append(bases, legacyBase(t.form.family, t.name, c, legacyHooks[number]))
 	}
-	if err := p.fill(); err != nil {
-		return nil, err
-	}
-	return bases, nil
+	return p, bases, nil
 }
 
 // digest is a hash of tables without their counters.
@@ -216,8 +232,9 @@ func parseExtension(b []byte) (x extension, size int, err error) {
 	return extension{cString(b[2 : 2+extensionName]), int(b[extensionHeader-1]), b[extensionHeader:size]}, size, nil
 }
 
-// fill adds the rules to their chains. A chain ends where another begins.
-func (p *legacyParser) fill() error {
+// each calls fn for each rule of the chains, until one fails; next is the offset of the
+// one after it. A chain ends where another begins.
+func (p *legacyParser) each(fn func(c *chain, e legacyEntry, next uint32) error) error {
 	var c *chain
 	for i, e := range p.entries {
 		if begun := p.chains[e.at]; begun != nil {
@@ -230,25 +247,27 @@ func (p *legacyParser) fill() error {
 		if i+1 < len(p.entries) {
 			next = p.entries[i+1].at
 		}
-		r, err := p.rule(c, e, next)
-		if err != nil {
+		if err := fn(c, e, next); err != nil {
 			return err
 		}
-		c.rules = append(c.rules, r)
 	}
 	return nil
 }
 
 // rule compiles one rule; next is the offset of the one after it.
 func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error) {
-	r := &rule{chain: c, handle: uint64(len(c.rules) + 1), code: &code{verdicts: []verdict{{}}}}
-	r.steps = append(r.steps, p.ipMatch(e.ip))
+	r := &rule{chain: c, code: &code{verdicts: []verdict{{}}}}
+	ip := p.ipMatch(e.ip)
+	ip.pure = true
+	r.steps = append(r.steps, ip)
 	var comments []string
 	for _, m := range e.matches {
 		if m.name == "comment" {
 			comments = append(comments, cString(m.info))
 		}
-		r.steps = append(r.steps, xtMatch(m.name, m.revision, m.info))
+		s := xtMatch(m.name, m.revision, m.info)
+		s.pure = s.check != nil // a match changes no packet
+		r.steps = append(r.steps, s)
 	}
 	if name, ok := p.exact.has(comments...); ok {
 		r.steps = append(r.steps, counting("", name))

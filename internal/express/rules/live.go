@@ -25,6 +25,7 @@ type Live struct {
 	others        Ruleset         // iptables-legacy, and functions that are no rules
 	listed        bool            // PerPacket is up to date
 	families      map[family]bool // of iptables-legacy's tables
+	tables        []legacyTable   // of iptables-legacy, as they were read
 	feed          feed
 }
 
@@ -123,28 +124,33 @@ func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change
 	if err != nil {
 		return nil, err
 	}
+	families, err := legacyFamilies()
+	if err != nil {
+		l.nft = nil
+		return nil, err
+	}
 	switch {
 	case l.nft == nil:
 		lost = "they were not read"
 	case lost != "":
 	case !slices.Equal(foreign, l.opts.Foreign):
 		lost = "functions at Netfilter's hooks changed"
-	default:
-		if stale, err := l.Stale(); stale || err != nil {
-			lost = "iptables-legacy changed"
-		}
 	}
-	l.opts.Foreign, l.opts.Tracked = foreign, tracked
-	if l.families, err = legacyFamilies(); err != nil {
-		l.nft = nil
-		return nil, err
-	}
+	got := !maps.Equal(families, l.families)
+	l.opts.Foreign, l.opts.Tracked, l.families = foreign, tracked, families
 	if lost == "" {
-		if c = l.apply(complete); l.nft.doubtful == "" {
+		c = l.apply(complete)
+		if lost = l.nft.doubtful; lost == "" {
+			if err := l.followLegacy(c); err != nil {
+				l.nft = nil
+				return nil, err
+			}
+			if got && c.why == "" { // which changes without an announcement
+				c.why = "iptables-legacy has got tables, or has none any more"
+			}
 			l.refresh()
 			return c, nil
 		}
-		lost = l.nft.doubtful
 	}
 	if err := l.read(); err != nil {
 		l.nft = nil
@@ -200,19 +206,19 @@ func (l *Live) read() (err error) {
 	if err != nil {
 		return fmt.Errorf("read nftables: %w", err)
 	}
-	others, legacy, err := readOthers(l.opts, exact)
+	others, tables, err := readOthers(l.opts, exact)
 	if err != nil {
 		return err
 	}
 	l.nft, l.others = n, newRuleset(others, l.opts)
-	l.exact, l.legacy = exact, legacy
+	l.exact, l.tables, l.legacy = exact, tables, digest(tables)
 	l.refresh()
 	return nil
 }
 
 // refresh brings what Touches follows up to date.
 func (l *Live) refresh() {
-	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: l.families, hasLegacy: len(l.families) > 0}
+	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: maps.Clone(l.families), hasLegacy: len(l.families) > 0}
 	l.nft.addFamilies(r.tabled)
 	led := l.nft.judging()
 	for _, t := range l.nft.tables {

@@ -87,12 +87,12 @@ func Read(opts Options) (Ruleset, error) {
 			c.rules, c.contents = c.all, nil
 		}
 	}
-	others, legacy, err := readOthers(opts, exact)
+	others, tables, err := readOthers(opts, exact)
 	if err != nil {
 		return Ruleset{}, err
 	}
 	r := newRuleset(append(n.bases, others...), opts)
-	r.exact, r.legacy = exact, legacy
+	r.exact, r.legacy = exact, digest(tables)
 	r.tabled, err = legacyFamilies()
 	r.hasLegacy = len(r.tabled) > 0
 	n.addFamilies(r.tabled)
@@ -123,21 +123,25 @@ func (n *nftables) addFamilies(found map[family]bool) {
 	}
 }
 
-// readOthers reads iptables-legacy, whose digest it returns, and adds functions
+// readOthers reads iptables-legacy, whose tables it returns as well, and adds functions
 // that are no rules.
-func readOthers(opts Options, exact exactCounters) (bases []*base, legacy uint64, err error) {
-	tables, err := readLegacyTables(opts)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read iptables-legacy: %w", err)
+func readOthers(opts Options, exact exactCounters) (bases []*base, tables []legacyTable, err error) {
+	if tables, err = readLegacyTables(opts); err != nil {
+		return nil, nil, fmt.Errorf("read iptables-legacy: %w", err)
 	}
+	bases, err = parseOthers(tables, opts, exact)
+	return bases, tables, err
+}
+
+func parseOthers(tables []legacyTable, opts Options, exact exactCounters) (bases []*base, err error) {
 	for _, t := range tables {
 		found, err := t.parse(exact)
 		if err != nil {
-			return nil, 0, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
+			return nil, fmt.Errorf("read iptables-legacy: table %s: %w", t.name, err)
 		}
 		bases = append(bases, found...)
 	}
-	return append(bases, foreignBases(opts.Foreign)...), digest(tables), nil
+	return append(bases, foreignBases(opts.Foreign)...), nil
 }
 
 // Stale reports whether rules have changed without an announcement: those of

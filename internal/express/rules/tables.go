@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -242,9 +244,12 @@ func (c *chain) String() string { return c.table + " " + c.name }
 func (b *base) hasDevices() bool { return b.hook == ingress || b.hook == egress }
 
 // same reports whether two base chains are at the same place, and end alike.
-func (b *base) same(o *base) bool {
-	return b.chain.String() == o.chain.String() && b.hook == o.hook && b.priority == o.priority && b.nat == o.nat && b.drops == o.drops &&
-		!b.hasDevices() && !o.hasDevices()
+func (b *base) same(o *base) bool { return b.sameButEnd(o) && b.drops == o.drops }
+
+// sameButEnd reports whether they are at the same place.
+func (b *base) sameButEnd(o *base) bool {
+	return b.chain.String() == o.chain.String() && b.hook == o.hook && b.priority == o.priority && b.nat == o.nat &&
+		slices.Equal(b.devices, o.devices)
 }
 
 // newRule takes a rule.

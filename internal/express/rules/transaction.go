@@ -213,23 +213,20 @@ func (n *nftables) end() *Change {
 		c.why = n.doubtful
 		return c
 	}
-	if tx.noted && !n.sameBases(tx.bases) {
-		c.why = "base chains changed"
+	if tx.noted {
+		c.addBases(tx.bases)
 	}
 	for at, s := range tx.sets {
 		c.addSet(n.tables[at.table], at.name, s)
 	}
 	leads := tx.noted
 	for at, before := range tx.chains {
-		var now *chain
-		if t := n.tables[at.table]; t != nil {
-			now = t.chains[at.name]
-		}
+		now := n.chainAt(at)
 		if now == nil || !before.existed {
 			leads = true
 		}
 		if now == nil {
-			continue // no packet gets there but by a rule that is gone, too
+			continue // no packet gets there but by a rule or a hook that is gone, too
 		}
 		now.scan()
 		leads = leads || !slices.Equal(now.leads[0], before.leads[0]) || !slices.Equal(now.leads[1], before.leads[1])
@@ -244,10 +241,20 @@ func (n *nftables) end() *Change {
 	return c
 }
 
-func (n *nftables) sameBases(before []base) bool {
-	return len(before) == len(n.bases) && !slices.ContainsFunc(before, func(b base) bool {
-		return !slices.ContainsFunc(n.bases, b.same)
-	})
+// chainAt returns the chain of a name, nil if there is none.
+func (n *nftables) chainAt(at place) *chain {
+	if t := n.tables[at.table]; t != nil {
+		return t.chains[at.name]
+	}
+	return nil
+}
+
+// now returns the base chain of the same name as it is now, nil if there is none.
+func (b *base) now() *base {
+	if c := b.chain.in.chainAt(place{b.chain.in.key, b.chain.name}); c != nil {
+		return c.base
+	}
+	return nil
 }
 
 // before returns a set as it was before the transaction.
