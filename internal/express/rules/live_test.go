@@ -129,9 +129,10 @@ func (n *nftables) state() string {
 		}
 		lines = append(lines, fmt.Sprintf("%v dormant %v", key, t.dormant))
 		for _, c := range t.chains {
-			line := fmt.Sprintf("%v judging %d mapped %d comment %q:", c, c.judging, c.mapped, c.comment)
+			c.scan()
+			line := fmt.Sprintf("%v judging %d mapped %d end %d comment %q:", c, c.judging, c.mapped, c.end, c.comment)
 			if b := c.base; b != nil {
-				line = fmt.Sprintf("%v at %v %v %d %v %v %v judging %d mapped %d:", c, b.hook, b.families, b.priority, b.devices, b.nat, b.drops, c.judging, c.mapped)
+				line = fmt.Sprintf("%v at %v %v %d %v %v %v judging %d mapped %d end %d:", c, b.hook, b.families, b.priority, b.devices, b.nat, b.drops, c.judging, c.mapped, c.end)
 			}
 			for _, r := range c.all {
 				line += fmt.Sprintf(" %d=%x", r.handle, r.sum)
@@ -367,7 +368,7 @@ func BenchmarkFollow(b *testing.B) {
 		{"behind", "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n", ""},
 		{"addresses", "", ""},
 	} {
-		for _, n := range []int{20000} {
+		for _, n := range []int{20000, 150000} {
 			ns := nstest.New(b)
 			text := strings.Replace(manyRules(n), "-A FORWARD -j LOG\n", "", 1)
 			text = strings.ReplaceAll(text, " -j ACCEPT", kind.rest+" -j ACCEPT")

@@ -299,9 +299,11 @@ func (t *table) deleteRule(a attrs) {
 	}
 }
 
-// count counts a rule that was added to a chain, or is removed.
+// count counts a rule that was added to a chain, or is removed. One that leads nowhere
+// and ends nothing only moves the end, which insertRule and removeRule do: a chain may be
+// long.
 func (c *chain) count(r *rule, by int) {
-	c.scanned, c.activated = false, false
+	c.scanned, c.activated = c.scanned && r.names == noNames && !r.ends, false
 	if r.names == nil {
 		return
 	}

@@ -131,6 +131,9 @@ func (t *table) removeRule(c *chain, handle uint64) *rule {
 	r := c.all[i]
 	before.lostFirst = before.lostFirst || i == 0
 	before.lostLast = before.lostLast || i == len(c.all)-1
+	if c.scanned && i < c.end {
+		c.end--
+	}
 	if i == 0 {
 		c.all = c.all[1:] // many are deleted in their order
 	} else {
@@ -181,6 +184,9 @@ func (t *table) insertRule(r *rule, flags uint16, a attrs) {
 		t.doubt("a rule's place is not known") // it may be the last one
 	}
 	for r != nil {
+		if c.scanned && (at < c.end || c.end == 0 || !c.all[c.end-1].ends) {
+			c.end++
+		}
 		c.all = slices.Insert(c.all, at, r)
 		at++
 		next := t.tx.pending[c][r.handle]
