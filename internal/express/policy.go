@@ -27,14 +27,17 @@ type policy struct {
 	err     error             // why the rules could not be read
 	drops   drops
 	check   check
+	fresh   func() (*rules.Live, error) // reads the rules anew, outside the loop
 }
 
 // check is the comparison of the rules that were followed with those that the kernel
 // has, now and then.
 type check struct {
+	every   time.Duration // from one to the next, at least
 	next    time.Time
 	version uint64 // of the rules that were compared last
 	runs    bool
+	ahead   uint32 // the kernel's generation, if the rules were of an older one
 }
 
 // checkEvery is the time between two checks, and checkShare how much longer than a check
@@ -64,7 +67,11 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	if foreign.Blind != nil {
 		log.Info("functions of modules at Netfilter's hooks cannot be listed", "reason", foreign.Blind)
 	}
-	return policy{Live: rules.NewLive(o), foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool), check: check{next: time.Now().Add(checkEvery)}}, nil
+	live := rules.NewLive(o)
+	return policy{
+		Live: live, fresh: live.Fresh, foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool),
+		check: check{every: checkEvery, next: time.Now().Add(checkEvery)},
+	}, nil
 }
 
 func (p *policy) close() error { return p.foreign.Close() }
@@ -103,27 +110,36 @@ func (p *policy) TouchesTunnel(port uint16) (rules.Rule, bool) {
 }
 
 // checkIn compares the rules, if that is due and they have changed since. They are read
-// outside the loop; inLoop runs what follows there. differ is called there if they are
-// not what the kernel has.
+// outside the loop; inLoop runs what follows there. differ is called if they are
+// not what the kernel has. The loop calls it once a second: rules that are of an older
+// generation than the kernel's are behind only if they still are a second later.
 func (p *policy) checkIn(now time.Time, inLoop func(func()), differ func()) {
 	c := &p.check
+	report := func(why string) {
+		p.log.Error("the rules that were followed differ from the kernel's; they are read again", "reason", why)
+		differ()
+	}
+	if ahead := c.ahead; ahead != 0 {
+		if c.ahead = 0; p.err == nil && int32(ahead-p.Generation()) > 0 {
+			report("a change was missed")
+		}
+	}
 	if c.runs || now.Before(c.next) || c.version == p.version || p.err != nil {
 		return
 	}
 	c.runs, c.version = true, p.version
 	go func() {
-		fresh, err := p.Live.Fresh()
+		fresh, err := p.fresh()
 		took := time.Since(now)
 		inLoop(func() {
-			c.runs, c.next = false, time.Now().Add(max(checkEvery, checkShare*took))
+			c.runs, c.next = false, now.Add(max(c.every, checkShare*took))
 			if err != nil {
 				return
 			}
 			if same, ok := p.Same(fresh); ok && !same {
-				p.log.Error("the rules that were followed differ from the kernel's; they are read again")
-				differ()
-			} else if !ok {
-				c.version = 0 // they have changed meanwhile
+				report("their contents differ")
+			} else if !ok { // they have changed meanwhile
+				c.version, c.ahead = 0, fresh.Generation()
 			}
 		})
 	}()
