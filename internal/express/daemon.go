@@ -24,6 +24,7 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
 	"github.com/scon-project/scon/internal/host/nlmsg"
+	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -81,10 +82,10 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
-		namer: discover.NewNamer(), sweeper: newSweeper(),
+		namer: discover.NewNamer(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
 		calls: make(chan func()),
 	}
-	defer func() { stop(); d.naming.Wait() }()
+	defer func() { stop(); d.naming.Wait(); err = errors.Join(err, d.namer.Close()) }()
 	defer func() {
 		// Nothing incomplete stays, except what an earlier daemon left.
 		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {
@@ -99,6 +100,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer d.ct.Close()
+	defer d.silent.files.Close()
 	if err := d.assemble(); err != nil {
 		return err
 	}

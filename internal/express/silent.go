@@ -2,14 +2,13 @@ package express
 
 import (
 	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/express/composer"
+	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
 // silent looks at settings that the kernel does not announce, and that change what
@@ -20,6 +19,7 @@ type silent struct {
 	bridges time.Time         // when their tables were asked for
 	values  map[string]string // by file
 	limits  composer.Limits
+	files   *sysctl.Reader
 }
 
 // silentInterval is half of what the guarantee allows.
@@ -66,7 +66,7 @@ func (s *silent) poll(devices []string) (changed string) {
 	was, table := s.values, s.limits.Table
 	s.values = make(map[string]string, len(was))
 	s.limits = composer.Limits{
-		TCP: timeoutOf(tcpTimeouts), UDP: timeoutOf(udpTimeouts), Unreplied: timeoutOf(newTimeouts),
+		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts), Unreplied: s.timeoutOf(newTimeouts),
 		Neighbour: never,
 	}
 	for _, name := range settings {
@@ -84,13 +84,14 @@ func (s *silent) poll(devices []string) (changed string) {
 			continue
 		}
 		for _, version := range []string{"ipv4", "ipv6"} {
-			s.limits.Neighbour = min(s.limits.Neighbour, secondsIn("/proc/sys/net/"+version+"/neigh/"+dev+"/gc_stale_time", time.Second))
+			s.limits.Neighbour = min(s.limits.Neighbour, s.secondsIn("net/"+version+"/neigh/"+dev+"/gc_stale_time"))
 		}
 	}
 	if s.polled.Sub(s.bridges) >= bridgeInterval {
 		s.bridges, table = s.polled, ageingOf(devices)
 	}
 	s.limits.Table = table
+	s.files.Trim()
 	for file, value := range s.values {
 		if before, known := was[file]; known && before != value {
 			changed = "setting " + file
@@ -118,34 +119,30 @@ func ageingOf(devices []string) time.Duration {
 
 // read reads a setting. One that does not exist has no value.
 func (s *silent) read(name string) {
-	if value, err := os.ReadFile("/proc/sys/net/" + name); err == nil {
-		s.values[name] = string(value)
-	} else {
-		s.values[name] = ""
-	}
+	s.values[name], _ = s.files.Read("net/" + name)
 }
 
 // never is longer than any lease.
 const never = 24 * time.Hour
 
 // timeoutOf returns the least of conntrack's timeouts.
-func timeoutOf(names []string) time.Duration {
+func (s *silent) timeoutOf(names []string) time.Duration {
 	least := never
 	for _, name := range names {
-		least = min(least, secondsIn("/proc/sys/net/netfilter/nf_conntrack_"+name, time.Second))
+		least = min(least, s.secondsIn("net/netfilter/nf_conntrack_"+name))
 	}
 	return least
 }
 
-// secondsIn reads a number of units from a file, never if there is none.
-func secondsIn(file string, unit time.Duration) time.Duration {
-	b, err := os.ReadFile(file)
+// secondsIn reads a setting in seconds, never if there is none.
+func (s *silent) secondsIn(name string) time.Duration {
+	value, err := s.files.Read(name)
 	if err != nil {
 		return never
 	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil {
 		return 0
 	}
-	return time.Duration(n) * unit
+	return time.Duration(n) * time.Second
 }

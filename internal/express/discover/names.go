@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
 // Container is the container behind a port.
@@ -30,9 +31,10 @@ type Container struct {
 type Namer struct {
 	at places
 
-	mu    sync.Mutex
-	seen  map[int]*namespace // by the number that the calling thread's namespace gives them
-	taken time.Time          // when seen was
+	mu      sync.Mutex
+	numbers numbering
+	seen    map[int]*namespace // by the number that the calling thread's namespace gives them
+	taken   time.Time          // when seen was
 }
 
 // places are where to search for containers.
@@ -58,8 +60,16 @@ func usualPlaces() places {
 	}
 }
 
-// NewNamer returns a namer for this machine.
+// NewNamer returns a namer for this machine; Close is its end.
 func NewNamer() *Namer { return &Namer{at: usualPlaces()} }
+
+// Close closes what Name has opened. No Name may run.
+func (n *Namer) Close() error {
+	if n.numbers.socket == nil {
+		return nil
+	}
+	return n.numbers.socket.Close()
+}
 
 const (
 	// settle is how long Name waits for a container that is about to start:
@@ -128,11 +138,24 @@ func (n *Namer) identify(p Port) Container {
 func (n *Namer) namespace(nsid int) *namespace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.numbers.socket == nil {
+		socket, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+		if err != nil {
+			return nil
+		}
+		n.numbers.socket = socket
+	}
 	if time.Since(n.taken) > fresh {
-		n.seen, n.taken = scanNamespaces(n.at), time.Now()
+		n.scan()
+	}
+	if ns := n.seen[nsid]; ns == nil || !n.numbers.has(ns, nsid) {
+		n.numbers.ids = nil
+		n.scan()
 	}
 	return n.seen[nsid]
 }
+
+func (n *Namer) scan() { n.seen, n.taken = n.numbers.scan(n.at), time.Now() }
 
 // Short is an identifier as it is usually printed.
 func Short(id string) string {
@@ -141,16 +164,4 @@ func Short(id string) string {
 		return id[:digits]
 	}
 	return id
-}
-
-// nsid returns the ID of the namespace with that path in the calling thread's
-// namespace, false if it has none.
-func nsid(path string) (int, bool) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	id, err := netlink.GetNetNsIdByFd(fd)
-	return id, err == nil && id >= 0
 }

@@ -60,6 +60,7 @@ type named struct {
 
 func newNamed(t *testing.T) *named {
 	n := &named{t: t, d: newDevice(t), namer: NewNamer()}
+	t.Cleanup(func() { n.namer.Close() })
 	n.port = n.d.scan(Options{}).Ports[0]
 	dir := t.TempDir()
 	n.namer.at = places{
@@ -306,15 +307,21 @@ func TestNameOfNamedNamespace(t *testing.T) {
 	d := newDevice(t)
 	port := d.scan(Options{}).Ports[0]
 	var c Container
-	nstest.Do(t, d.ns, func() { c = NewNamer().Name(t.Context(), port) })
+	nstest.Do(t, d.ns, func() {
+		n := NewNamer()
+		defer n.Close()
+		c = n.Name(t.Context(), port)
+	})
 	if want := (Container{Name: d.c, Runtime: "netns", Netns: netns.Path(d.c)}); !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
 }
 
 func BenchmarkScanNamespaces(b *testing.B) {
-	at := NewNamer().at
+	n := NewNamer()
+	defer n.Close()
 	for b.Loop() {
-		scanNamespaces(at)
+		n.taken = time.Time{}
+		n.namespace(0)
 	}
 }

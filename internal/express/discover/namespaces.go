@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
 // namespace is a network namespace that has a name or a process.
@@ -39,16 +42,55 @@ func Namespaces() map[string]int {
 	return paths
 }
 
-// scanNamespaces returns the namespaces of this machine that have an ID in the calling
-// thread's, by that ID.
-func scanNamespaces(at places) map[int]*namespace {
+// numbering knows the IDs that the namespace it was opened in gives others.
+type numbering struct {
+	socket *nlmsg.Socket
+	ids    map[inode]int // as last asked, of those that have one
+}
+
+// scan returns the namespaces of this machine that have an ID, by that ID. It asks
+// the kernel only about those that had none: an inode may stand for another namespace
+// meanwhile, so whoever uses one asks again (has).
+func (n *numbering) scan(at places) map[int]*namespace {
 	numbered := make(map[int]*namespace)
-	for _, ns := range all(at) {
-		if id, ok := nsid(ns.path); ok {
-			numbered[id] = ns
+	ids := make(map[inode]int, len(n.ids))
+	for key, ns := range all(at) {
+		id, known := n.ids[key]
+		if !known {
+			id, known = n.id(ns.path)
+		}
+		if known {
+			ids[key], numbered[id] = id, ns
 		}
 	}
+	n.ids = ids
 	return numbered
+}
+
+// has reports whether a namespace has an ID now.
+func (n *numbering) has(ns *namespace, id int) bool {
+	is, ok := n.id(ns.path)
+	return ok && is == id
+}
+
+// id asks for the ID of the namespace with a path, false if it has none.
+func (n *numbering) id(path string) (id int, ok bool) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	const header = 4 // struct rtgenmsg with padding
+	data := append(make([]byte, header), nlmsg.Attr(unix.NETNSA_FD, binary.NativeEndian.AppendUint32(nil, uint32(fd)))...)
+	err = n.socket.Request(nlmsg.Request{Type: unix.RTM_GETNSID, Data: data}, func(m nlmsg.Message) {
+		for typ, value := range nlmsg.Attributes(m.Data[min(header, len(m.Data)):]) {
+			if typ == unix.NETNSA_NSID && len(value) == 4 {
+				id = int(int32(binary.NativeEndian.Uint32(value)))
+				ok = id >= 0 // -1: none
+			}
+		}
+	})
+	return id, ok && err == nil
 }
 
 // all returns the namespaces of this machine. It reads every process, but

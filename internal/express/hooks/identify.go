@@ -80,7 +80,7 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 			done := !h.declared.containers || h.declared.isIdentified(i.container)
 			select {
 			case n.answers <- i:
-			case <-n.ctx.Done():
+			case <-p.ctx.Done():
 				i.close()
 				return
 			}
@@ -89,7 +89,7 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 			}
 			select {
 			case <-time.After(wait):
-			case <-n.ctx.Done():
+			case <-p.ctx.Done():
 				return
 			}
 			wait = min(2*wait, time.Minute)
@@ -105,10 +105,10 @@ const (
 )
 
 func (h *Hooks) search(p *Port, at discover.Port) Identified {
-	i := Identified{port: p, container: h.opts.Identify(h.naming.ctx, at)}
+	i := Identified{port: p, container: h.opts.Identify(p.ctx, at)}
 	pair, err := discover.OpenPair(at, i.container)
 	if err != nil { // it may just have got another owner
-		i.container = h.opts.Identify(h.naming.ctx, at)
+		i.container = h.opts.Identify(p.ctx, at)
 		pair, err = discover.OpenPair(at, i.container)
 	}
 	if err != nil {

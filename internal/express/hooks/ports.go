@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"context"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/datapath"
@@ -14,8 +15,10 @@ type Port struct {
 	// port's name only.
 	Container discover.Container
 
-	withheld string         // as Withheld has it
-	pair     *discover.Pair // nil until the container is identified
+	withheld string          // as Withheld has it
+	pair     *discover.Pair  // nil until the container is identified
+	ctx      context.Context // ends with the port, and then calls of its container's engine
+	end      context.CancelFunc
 	delivery reception
 	netkit   netkit
 }
@@ -52,6 +55,7 @@ func (h *Hooks) unhookPorts(want map[int]discover.Port) {
 		}
 		delete(h.ports, index)
 		p.closePair()
+		p.end()
 		gone[index] = p.Hooks()
 		h.opts.Logger.Info("container gone", "dev", p.Name, "name", p.Container.Name)
 	}
@@ -97,6 +101,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 			continue
 		}
 		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
+		p.ctx, p.end = context.WithCancel(h.naming.ctx)
 		h.ports[index] = p
 		h.opts.PortThere(index)
 		h.withhold(p, false)

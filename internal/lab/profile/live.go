@@ -135,6 +135,7 @@ func findPort(ports []discover.Port, wanted string) (discover.Port, discover.Con
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	namer := discover.NewNamer()
+	defer namer.Close()
 	var names []string
 	for _, p := range ports {
 		c := namer.Name(ctx, p)
