@@ -3,6 +3,7 @@ package express_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -200,4 +201,64 @@ func countedBy(b *scontest.Bed, counter string) (packets int) {
 		b.T.Fatalf("%v: %s", err, out)
 	}
 	return packets
+}
+
+// A rule about one of many connections has that one go regular, and no packet of the
+// others.
+func TestRuleAboutOneOfMany(t *testing.T) {
+	t.Parallel()
+	const clients, servers = 250, 32 // ports
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) {
+		c.Connections, c.PerContainerShare = 2*clients*servers, 100
+		c.Admit, c.LeaseMax = 3, time.Minute
+	}})
+	b.Sh(lab.Edge, "iptables-nft -I INPUT -p udp --dport 20000:29999 -j DROP") // no answers but ours
+	b.Sh(lab.Device, `nft add table ip one
+		nft add chain ip one forward { type filter hook forward priority -5 ; }`)
+	inside, outside := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Edge)
+	uplink := b.OpenDevice(lab.Device, lab.Uplink).Iface.HardwareAddr
+	var sent, answers [][]byte
+	for i := range clients * servers {
+		client, server := uint16(10000+i/servers), netip.AddrPortFrom(lab.EdgeAddr, uint16(20000+i%servers))
+		sent = append(sent, scontest.Frame(b.BridgeMAC(), inside.Iface.HardwareAddr, netip.AddrPortFrom(lab.ContainerAddr(1), client), server, "x"))
+		answers = append(answers, scontest.Frame(uplink, outside.Iface.HardwareAddr, server, netip.AddrPortFrom(lab.DeviceAddr, client), "x"))
+	}
+	round := func() (express uint64) {
+		before := b.Status().Totals.ExpressPackets
+		inside.SendAll(sent)
+		outside.SendAll(answers)
+		return b.Status().Totals.ExpressPackets - before
+	}
+	round()
+	time.Sleep(2*time.Second + 100*time.Millisecond) // conntrack takes them for streams: their leases are long
+	scontest.Eventually(t, "all go express", func() error {
+		if n := round(); n < uint64(2*len(sent)) {
+			return fmt.Errorf("%d packets of %d", n, 2*len(sent))
+		}
+		return nil
+	})
+	for i := range 10 { // where the loop has to wait for a processor, all decisions are confirmed
+		before := b.Status()
+		b.Sh(lab.Device, fmt.Sprintf("nft add rule ip one forward udp sport %d udp dport %d drop", 10000+i, 20000+i))
+		scontest.Eventually(t, "the rules are known", func() error {
+			if s := b.Status(); s.Rules.Generation == before.Rules.Generation || s.Generation == before.Generation && s.Rules.Retired == before.Rules.Retired {
+				return fmt.Errorf("%+v", s.Rules)
+			}
+			return nil
+		})
+		now := b.Status()
+		express := round()
+		if now.Generation != before.Generation {
+			round()
+			continue
+		}
+		if retired := now.Rules.Retired - before.Rules.Retired; retired != 1 || now.Totals.Entries != before.Totals.Entries-1 {
+			t.Errorf("%d Conentries were retired, %d of %d are left", retired, now.Totals.Entries, before.Totals.Entries)
+		}
+		if least := uint64(2*len(sent)) * 99 / 100; express < least || express > uint64(2*(len(sent)-1-i)) {
+			t.Errorf("%d of %d packets went express", express, 2*len(sent))
+		}
+		return
+	}
+	t.Error("no change of rules was decided about in time")
 }

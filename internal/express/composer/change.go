@@ -61,27 +61,28 @@ type inquiry struct {
 	may    map[common]bool // whether it may concern connections that have this in common
 }
 
-// common is what connections of a container have in common.
+// common is what connections of a container have in common. Of few containers, and few
+// addresses and ports at their other ends, there may be many connections.
 type common struct {
 	subject
-	proto uint8
-	addr  netip.Addr
+	proto       uint8
+	orig, reply netip.AddrPort // where it is opened to, and who answers, if that is known
+	own         netip.Addr
 }
 
 // concerns reports whether the change may concern a Conentry.
 func (q *inquiry) concerns(e *contable.Conentry) bool {
 	s := subjectOf(e)
 	if !s.untracked && e.Conn.Replied() {
-		of := common{s, e.Conn.Orig.Proto, e.Conn.Reply.Src.Addr()}
+		c := e.Conn
+		of := common{subject: s, proto: c.Orig.Proto, own: c.Reply.Src.Addr()}
 		if s.initiator {
-			of.addr = e.Conn.Orig.Src.Addr()
+			of.own = c.Orig.Src.Addr()
 		}
-		may, known := q.may[of]
-		if !known {
-			may = q.mayConcern(of)
-			q.may[of] = may
+		if !q.mayConcern(of) {
+			return false
 		}
-		if !may {
+		if of.orig, of.reply = c.Orig.Dst, c.Reply.Src; !q.mayConcern(of) {
 			return false
 		}
 	}
@@ -91,12 +92,21 @@ func (q *inquiry) concerns(e *contable.Conentry) bool {
 
 // mayConcern asks about all connections that have something in common.
 func (q *inquiry) mayConcern(of common) bool {
+	may, known := q.may[of]
+	if known {
+		return may
+	}
 	var conn conntrack.Conn
 	conn.Orig.Proto, conn.Reply.Proto = of.proto, of.proto
-	own := netip.AddrPortFrom(of.addr, 0)
-	if conn.Reply.Src = own; of.initiator {
-		conn.Orig.Src, conn.Reply.Src = own, netip.AddrPort{}
+	conn.Orig.Dst, conn.Reply.Src = of.orig, of.reply
+	own := netip.AddrPortFrom(of.own, 0)
+	if of.initiator {
+		conn.Orig.Src = own
+	} else if !of.reply.IsValid() {
+		conn.Reply.Src = own
 	}
 	asked, ok := q.ask(of.subject, conn)
-	return !ok || q.change.MayConcern(asked)
+	may = !ok || q.change.MayConcern(asked)
+	q.may[of] = may
+	return may
 }
