@@ -195,7 +195,7 @@ func (g *ruleGenerator) change() string {
 			fmt.Fprintf(&b, "{ %s; } || true\n", strings.TrimSpace(nftScript(g.command())))
 		}
 		return b.String()
-	case 1, 2: // at once
+	case 1, 2, 6, 7: // at once
 		var commands []string
 		for range 2 + g.r.IntN(5) {
 			commands = append(commands, g.command())
