@@ -25,6 +25,9 @@ type Case struct {
 	Function    *function // nil for none
 	Conns       []conn
 	Steps       []step
+	// Part means that steps were left out: a change may lack what it builds on, and is
+	// allowed to fail.
+	Part bool
 }
 
 // step is a sequence of packets whose fates are compared, with a change before
@@ -109,6 +112,9 @@ func generate(seed uint64, about topic) *Case {
 	}
 	g.open()
 	g.mix(jiffies)
+	if about.stream {
+		g.stream()
+	}
 	for range g.r.IntN(3) {
 		g.happens(g.change())
 		g.admit()

@@ -83,6 +83,13 @@ func (m *maker) l4At() int {
 	return ethLen + ipLen
 }
 
+// synArrived reports whether the latest valid packet of the client that has arrived is
+// a SYN.
+func (m *maker) synArrived() bool {
+	last := m.asSent[orig].frame
+	return last != nil && last[m.l4At()+13]&2 != 0
+}
+
 // checksumAt returns the offset of the TCP or UDP checksum.
 func (m *maker) checksumAt() int {
 	if m.isTCP() {

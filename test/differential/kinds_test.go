@@ -27,6 +27,11 @@ var opening = []kind{
 		m.send(f)
 	}},
 	{"SYN ACK", 0, func(m *maker) {
+		// Without a SYN that has arrived, conntrack would ignore it, and what acknowledges
+		// it would be outside of the window.
+		if !m.synArrived() {
+			return
+		}
 		f := m.data(0)
 		f.tcp.SYN = true
 		m.send(f)

@@ -70,7 +70,7 @@ func cut[T any](list []T, from, n int) []T {
 
 func (c Case) withoutSteps(from, n int) (*Case, bool) {
 	any := from < len(c.Steps)
-	c.Steps = cut(c.Steps, from, n)
+	c.Steps, c.Part = cut(c.Steps, from, n), true
 	return &c, any
 }
 

@@ -14,6 +14,7 @@ type topic struct {
 	kinds    []kind
 	function bool // a function that is no rule judges packets at a hook
 	holds    bool // a neighbour does not answer while rules change
+	stream   bool // changes of every kind follow each other between packets
 	// The minimum share of express packets among the valid packets of established
 	// connections, for each makeup and for all together. With fewer, the comparison
 	// proves nothing.
@@ -25,6 +26,7 @@ var (
 	everything     = topic{leastExpress: 0.2, leastOfAll: 0.1}
 	aboutFunctions = topic{function: true, leastOfAll: everything.leastOfAll / 3} // as many cases can go express
 	aboutPorts     = topic{features: ofPorts, kinds: ofPlace, leastOfAll: 0.05}
+	aboutChanges   = topic{stream: true, leastOfAll: 0.05}
 	aboutTies      = topic{features: ofPorts[:dropping], kinds: ofPlace, holds: true, leastOfAll: 0.05}
 )
 
@@ -40,6 +42,10 @@ func TestDifferentialFunctions(t *testing.T) {
 
 // Rules and chains distinguish the ports of one bridge.
 func TestDifferentialPorts(t *testing.T) { compareFates(t, variants, aboutPorts, ofTopic()) }
+
+// Changes of every kind follow each other as fast as the tools make them, with packets
+// between them.
+func TestDifferentialChanges(t *testing.T) { compareFates(t, variants, aboutChanges, ofTopic()) }
 
 // Packets are equal in all that a tie has, come by other ports, and are held back by a
 // neighbour while rules change.

@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
@@ -158,8 +161,9 @@ type world struct {
 	shell  *shell
 	ends   [nodes]*wire
 	ct     *conntrack.Client
-	built  state // initial state of each case
-	round  byte  // number of the sentinels
+	nft    *nlmsg.Socket // to ask for the generation of the rules
+	built  state         // initial state of each case
+	round  byte          // number of the sentinels
 }
 
 // settings are the daemon's settings and the world's makeup, selected by a
@@ -242,6 +246,13 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.ct.Close() })
+	if err := w.bed.Do(lab.Device, func() error {
+		w.nft, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.nft.Close() })
 	if scon {
 		w.bed.Up()
 		w.bed.WaitHooked(1)
@@ -350,31 +361,80 @@ func (w *world) collect() (got []captured, err error) {
 	return got, nil
 }
 
-// generation returns the generation of the daemon's decisions, and of the rules that
-// it knows.
+// generation returns how far the daemon has followed changes.
 func (w *world) generation() (g generation, err error) {
 	s, err := w.bed.Daemon.Status()
-	return generation{s.Generation, s.Rules.Generation}, err
+	if err != nil {
+		return g, err
+	}
+	var metrics strings.Builder
+	if err := w.bed.Daemon.Metrics(&metrics); err != nil {
+		return g, err
+	}
+	g = generation{decisions: s.Generation, rules: s.Rules.Generation, unknown: s.Rules.Unknown}
+	for line := range strings.Lines(metrics.String()) {
+		if strings.HasPrefix(line, "scon_changes_total{") {
+			g.changes += line
+		}
+	}
+	return g, nil
 }
 
-// generation is that of decisions and of nftables' rules: not every change of rules
-// makes all decisions stale.
-type generation struct{ decisions, rules uint32 }
+// generation is that of decisions and of nftables' rules, the changes that the daemon has
+// heard of, and how long rules were not known: not every change makes all decisions stale.
+type generation struct {
+	decisions, rules uint32
+	changes          string
+	unknown          float64
+}
 
-// noticing is the timeout for the daemon to process a change.
+// noticing is the timeout for the daemon to process a change that may have no effect.
 const noticing = time.Second
 
-// settle waits until the daemon has processed a change: until the generation differs
-// from before. Some changes have no effect.
+// settle waits until the daemon has processed a change: until it has followed the
+// kernel's rules, or else until it has heard of something. Some changes have
+// no effect.
 func (w *world) settle(before generation) error {
-	for deadline := time.Now().Add(noticing); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	rules, err := w.rulesGeneration()
+	if err != nil {
+		return err
+	}
+	patience := noticing
+	if rules != before.rules {
+		patience = scontest.Patience
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		now, err := w.generation()
-		if err != nil || now != before {
+		if err != nil || now.rules == rules && now != before {
 			return err
 		}
 	}
+	if rules != before.rules {
+		return fmt.Errorf("the daemon does not follow the rules to generation %d", rules)
+	}
 	return nil
 }
+
+// rulesGeneration returns the kernel's generation of nftables' rules.
+func (w *world) rulesGeneration() (id uint32, err error) {
+	const genID = 1 // NFTA_GEN_ID
+	err = w.nft.Request(nlmsg.Request{
+		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Data: make([]byte, sizeofNfgenmsg),
+	}, func(m nlmsg.Message) {
+		for typ, data := range nlmsg.Attributes(m.Data[min(sizeofNfgenmsg, len(m.Data)):]) {
+			if typ == genID && len(data) == 4 {
+				id = binary.BigEndian.Uint32(data)
+			}
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read nftables' generation: %w", err)
+	}
+	return id, nil
+}
+
+// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
+const sizeofNfgenmsg = 4
 
 // calm waits until the daemon has processed the effects of packets: Conentries
 // exist only for connections in conntrack, and the generation is stable.
