@@ -125,8 +125,7 @@ var figures = []figure{
 	},
 	{
 		id: "10", title: "MQTT latency at intervals of 1 s to 1 ms",
-		how: "As Fig. 9, all on one CPU. A connection's lease sends one packet a second by the regular path, " +
-			"so that at 1 s most of express's messages are regular.",
+		how:     "As Fig. 9, all on one CPU. A connection's lease sends a packet by the regular path every 45 s.",
 		sources: []string{"intervals"},
 		panels: []panel{{id: "10", title: "MQTT latency", x: "interval", y: "us, median", source: "intervals",
 			groups: []group{{"1 s", "interval_1000ms_p50_us"}, {"0.1 s", "interval_100ms_p50_us"},
