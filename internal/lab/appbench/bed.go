@@ -52,21 +52,20 @@ const nearlyAll = 0.9
 
 // bed is a machine with the two containers.
 type bed struct {
-	machine  *machine.Machine
-	cgroup   string
-	dockerd  *exec.Cmd
-	log      bytes.Buffer // of dockerd; valid when it has ended
-	port     string       // device of the bridged container
-	daemon   *bench.Daemon
-	removal  func() error // of the flowtable
-	seconds  int          // of a sample
-	nginxCPU int
-	wrkCPU   int
+	machine *machine.Machine
+	cgroup  string
+	dockerd *exec.Cmd
+	log     bytes.Buffer // of dockerd; valid when it has ended
+	port    string       // device of the bridged container
+	daemon  *bench.Daemon
+	removal func() error // of the flowtable
+	seconds int          // of a sample
+	cpu     int          // of nginx and wrk
 }
 
 func openBed(ctx context.Context, seconds int) (_ *bed, err error) {
 	b := &bed{cgroup: fmt.Sprintf("scon-app-%d", os.Getpid()), seconds: seconds}
-	if b.nginxCPU, b.wrkCPU, err = bench.TwoCPUs(); err != nil {
+	if _, b.cpu, err = bench.TwoCPUs(); err != nil {
 		return nil, err
 	}
 	if b.machine, err = machine.Boot(); err != nil {
@@ -144,7 +143,7 @@ func (b *bed) dial(port int) error {
 
 // run returns the arguments that run a container.
 func (b *bed) run(name string, options ...string) []string {
-	args := []string{"run", "--detach", "--name", name, "--cpuset-cpus", strconv.Itoa(b.nginxCPU)}
+	args := []string{"run", "--detach", "--name", name, "--cpuset-cpus", strconv.Itoa(b.cpu)}
 	return slices.Concat(args, options, []string{"web", "nginx"})
 }
 

@@ -51,9 +51,9 @@ end
 // figures is the line of wrkScript: requests, time, p50 and p99 in microseconds, errors.
 var figures = regexp.MustCompile(`(?m)^figures (\d+) (\d+) (\d+) (\d+) (\d+)$`)
 
-// wrk runs wrk at the edge on one CPU. A request without an answer is an error.
+// wrk runs wrk at the edge. A request without an answer is an error.
 func (b *bed) wrk(ctx context.Context, port int, l load) (report, error) {
-	args := []string{"--cpu-list", strconv.Itoa(b.wrkCPU), "wrk", "--threads", "1", "--connections", strconv.Itoa(l.connections),
+	args := []string{"--cpu-list", strconv.Itoa(b.cpu), "wrk", "--threads", "1", "--connections", strconv.Itoa(l.connections),
 		"--duration", fmt.Sprintf("%ds", b.seconds), "--script", wrkFile}
 	for _, h := range l.headers {
 		args = append(args, "--header", h)
