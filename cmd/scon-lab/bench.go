@@ -34,7 +34,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		Args: cli.KnownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchAppCommand(), newBenchCostCommand(), newBenchCountCommand(),
+	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchScaleCommand(), newBenchCPUsCommand(), newBenchAppCommand(), newBenchCostCommand(), newBenchCountCommand(),
 		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
 		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd
@@ -94,6 +94,27 @@ machine does not change.`,
 		},
 	}
 	o.addCommonFlags(cmd, bench.Host)
+	return cmd
+}
+
+func newBenchCPUsCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "cpus",
+		Short: "Measure " + bench.CPUs.Short,
+		Long: `Measure whether packets on one CPU slow down those on another: of the host itself
+without SCON (native) and while its daemon runs (loaded), and of two containers.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.rounds < 1 {
+				return cli.Usagef(cmd, "--rounds %d: want at least 1", o.rounds)
+			}
+			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
+				return bench.RunTraffic(ctx, bench.CPUs.Here(), bench.Options{Rounds: o.rounds, Progress: cli.NewProgress(os.Stderr)})
+			})
+		},
+	}
+	o.addCommonFlags(cmd, bench.CPUs)
 	return cmd
 }
 

@@ -192,11 +192,13 @@ func (r reading) churn(values map[string]float64, seconds float64, c *changes) {
 	}
 }
 
-// Limits of warm: the share of packets that go express at the end, how long it may take,
-// and how long it waits between two looks.
+// Limits of warm: the share of packets that go express at the end, how long it may take
+// in all and more for each connection, and how long it waits between two looks. The daemon
+// places 2000 connections of a container in a second.
 const (
 	warmShare = 0.99
 	warmLimit = 30 * time.Second
+	warmEach  = time.Millisecond
 	warmPause = 100 * time.Millisecond
 )
 
@@ -204,11 +206,11 @@ const (
 // three times, which offloads them to a flowtable.
 func warm(ctx context.Context, crowd *peer.Crowd, m meters) error {
 	started := time.Now()
+	before, err := m.read()
+	if err != nil {
+		return err
+	}
 	for n := 1; ; n++ {
-		before, err := m.read()
-		if err != nil {
-			return err
-		}
 		if err := crowd.Each(); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
@@ -216,14 +218,16 @@ func warm(ctx context.Context, crowd *peer.Crowd, m meters) error {
 		if err != nil {
 			return err
 		}
-		share := after.since(before).expressShare()
+		last := after.since(before)
+		share := last.expressShare()
+		before = after
 		switch {
 		case m.daemon == nil && n == 3, m.daemon != nil && share >= warmShare:
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case time.Since(started) > warmLimit:
-			return fmt.Errorf("before the changes only %.1f %% of the packets went express%s", 100*share, after.since(before).why())
+		case time.Since(started) > warmLimit+time.Duration(crowd.Connections())*warmEach:
+			return fmt.Errorf("before the changes only %.1f %% of the packets went express%s", 100*share, last.why())
 		}
 		time.Sleep(warmPause)
 	}

@@ -29,7 +29,7 @@ func parseResult(content []byte, others ...Experiment) (*Result, error) {
 		return nil, err
 	}
 	own := []Experiment{Quick, Short(ShortConnections), Cost}
-	others = append(others, Churn(DefaultChurn), Host, Cost.OfHost(), Cost.OfHost().OverIPv6())
+	others = append(others, Churn(DefaultChurn), Scale(r.scale()), CPUs, Host, Cost.OfHost(), Cost.OfHost().OverIPv6())
 	for _, e := range own {
 		others = append(others, e, e.OverIPv6(), e.OverVXLAN())
 		for _, kind := range lab.UplinkKinds() {

@@ -91,6 +91,9 @@ func (c *Crowd) Close() {
 	c.servers, c.drivers = nil, nil
 }
 
+// Connections returns their number.
+func (c *Crowd) Connections() int { return c.connections }
+
 // Port returns the first server's port.
 func (c *Crowd) Port() uint16 {
 	p := (*[2]byte)(unsafe.Pointer(&c.addresses[0].raw.Port))

@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/bench/peer"
+)
+
+// ScaleDuration is the default duration of a sample of Scale.
+const ScaleDuration = time.Second
+
+// DefaultScale are the numbers of connections that Scale measures, as far as conntrack
+// allows them.
+var DefaultScale = []int{1000, 10_000, 100_000, 1_000_000}
+
+// Scale measures packets of connections drawn at random, for several numbers of them.
+func Scale(connections []int) Experiment {
+	e := Experiment{
+		Name:   "connections", // "scale" is a figure's
+		Short:  "the time of a packet among many connections, in random order",
+		Modes:  []Mode{Native, Container, Flowtable, Express},
+		Rounds: 4,
+	}
+	for _, n := range connections {
+		name := ScaleStep(n)
+		e.Steps = append(e.Steps, Step{Name: name, Metrics: []Metric{
+			{name + "_packet_ns", "ns"},
+			{name + "_ready_s", "s"},
+			{name + "_placed_us", "us"},
+			{name + "_resident_mb", "MB"},
+		}})
+	}
+	return e
+}
+
+// ScaleStep returns the name of Scale's step with a number of connections.
+func ScaleStep(connections int) string { return "c" + strconv.Itoa(connections) }
+
+// connectionsOf is the inverse of ScaleStep.
+func (s Step) connectionsOf() (n int) {
+	n, _ = strconv.Atoi(strings.TrimPrefix(s.Name, "c"))
+	return n
+}
+
+// scale returns the numbers of connections of a result of Scale.
+func (r *Result) scale() (connections []int) {
+	for metric := range r.Units {
+		if name, ok := strings.CutSuffix(metric, "_packet_ns"); ok {
+			connections = append(connections, Step{Name: name}.connectionsOf())
+		}
+	}
+	slices.Sort(connections)
+	return connections
+}
+
+// FitScale returns the numbers of connections that conntrack's limit allows.
+func FitScale(connections []int) (fit []int, err error) {
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		return nil, fmt.Errorf("read conntrack's limit: %w", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, fmt.Errorf("read conntrack's limit: %w", err)
+	}
+	for _, n := range connections {
+		if n < limit {
+			fit = append(fit, n)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, fmt.Errorf("conntrack's limit is %d connections (sysctl net.netfilter.nf_conntrack_max)", limit)
+	}
+	return fit, nil
+}
+
+// RunScale runs Scale, or some of its modes.
+func RunScale(ctx context.Context, e Experiment, d time.Duration, o Options) (*Result, error) {
+	return runIn(ctx, e, o, func() (closableBed, error) {
+		b, err := openLab(Experiment{})
+		if err != nil {
+			return nil, err
+		}
+		most := 0
+		for _, s := range e.Steps {
+			most = max(most, s.connectionsOf())
+		}
+		b.roomFor(2 * most)
+		return scaleBed{b, d}, nil
+	})
+}
+
+// scaleBed measures with a peer.Crowd.
+type scaleBed struct {
+	*bed
+	duration time.Duration
+}
+
+func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err error) {
+	// Those of the step before count, too.
+	if err := b.lab.Do(lab.Device, ForgetConnections); err != nil {
+		return Sample{}, err
+	}
+	crowd, err := peer.OpenCrowd(b.lab.Node(b.serverNode), b.lab.Node(mode.node), b.server, step.connectionsOf())
+	if err != nil {
+		return Sample{}, err
+	}
+	defer crowd.Close()
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon}
+	started := time.Now()
+	first, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+	if err := warm(ctx, crowd, meters); err != nil {
+		return Sample{}, err
+	}
+	ready := time.Since(started)
+	before, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+	report, err := crowd.Random(b.secondCPU, b.duration)
+	if err != nil {
+		return Sample{}, err
+	}
+	after, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+	// Request and response.
+	values := map[string]float64{step.Name + "_packet_ns": float64(report.Elapsed) / float64(2*report.Messages)}
+	if b.daemon != nil {
+		values[step.Name+"_ready_s"] = ready.Seconds()
+		values[step.Name+"_placed_us"] = before.since(first).daemonTime.Seconds() * 1e6 / float64(step.connectionsOf())
+		if values[step.Name+"_resident_mb"], err = b.daemon.resident(); err != nil {
+			return Sample{}, err
+		}
+	}
+	step.Values = func(Measurement) map[string]float64 { return values }
+	return after.since(before).sample(mode, step, Measurement{})
+}
