@@ -15,7 +15,7 @@ func TestDocumentsShowResults(t *testing.T) {
 		{"README.md", "quick", []string{"quick"}},
 		{"README.md", "short", []string{"short"}},
 		{"README.md", "cost", []string{"cost-6.12"}},
-		{"docs/measuring.md", "churn", []string{"churn-20000", "churn-150000", "churn-20000-8000"}},
+		{"docs/measuring.md", "churn", []string{"churn-20000", "churn-150000", "churn-20000-8000", "churn-6.12"}},
 		{"docs/measuring.md", "cpus", []string{"cpus"}},
 		{"docs/measuring.md", "connections", []string{"connections"}},
 		{"docs/measuring.md", "quick", []string{"quick-vxlan", "quick6", "quick-bridge", "quick-macvlan", "quick-tracked", "quick-hairpin", "quick-routed", "quick-bridged"}},
