@@ -152,7 +152,7 @@ func (g *generator) addr(i int) string {
 	}
 }
 
-// elementComes adds an element to a set or a map.
+// elementComes adds an element to a set or a map, in place of another one of that key.
 func (g *generator) elementComes(i int) *change {
 	set := []string{"addrs", "others", "verdicts"}[g.r.IntN(3)]
 	key := g.addr(i)
@@ -160,9 +160,10 @@ func (g *generator) elementComes(i int) *change {
 	if set == "verdicts" {
 		value = " : " + []string{"drop", "accept", "jump side", "goto side"}[g.r.IntN(4)]
 	}
+	gone := fmt.Sprintf("nft delete element %s churn %s { %s }", g.family(), set, key)
 	return &change{
-		Script: fmt.Sprintf("nft add element %s churn %s { %s%s }", g.family(), set, key, value),
-		Undo:   fmt.Sprintf("nft delete element %s churn %s { %s } 2>/dev/null || true", g.family(), set, key),
+		Script: fmt.Sprintf("%s 2>/dev/null || true\nnft add element %s churn %s { %s%s }", gone, g.family(), set, key, value),
+		Undo:   gone,
 	}
 }
 
@@ -304,5 +305,5 @@ func (g *generator) linkChanges(i int) *change {
 		return &change{Script: "sysctl -q -w net.ipv4.conf.eth0.forwarding=0", Undo: "sysctl -q -w net.ipv4.conf.eth0.forwarding=1"}
 	}
 	to := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
-	return &change{Script: fmt.Sprintf("ip route replace blackhole %v", to), Undo: fmt.Sprintf("ip route flush exact %v", to)}
+	return &change{Script: fmt.Sprintf("ip route replace blackhole %v", to), Undo: fmt.Sprintf("ip route del blackhole %v", to)}
 }
