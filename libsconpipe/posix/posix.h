@@ -90,7 +90,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(filter) X(own) \
 	X(nothing) X(counts) X(nowhere) X(times) X(urgentfirst) X(setfirst) X(dupfirst) \
 	X(reconnect) X(cut) X(readv2) X(tcponly) X(smallstack) X(highselect) X(cancelagain) \
-	X(mmore) X(forkthreads) X(pollers) X(shortread) X(nofiles) X(cancelctl)
+	X(mmore) X(forkthreads) X(pollers) X(shortread) X(nofiles) X(cancelctl) \
+	X(behind)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

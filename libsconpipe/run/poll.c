@@ -127,7 +127,7 @@ static bool check_rings(struct wait *w, bool arm)
 		p->revents = 0;
 		if (!w->channels[i])
 			continue;
-		p->revents = stream_events(w->channels[i], p->events, arm);
+		p->revents = stream_events(w->channels[i], p->fd, p->events, arm);
 		any |= p->revents != 0;
 	}
 	return any;

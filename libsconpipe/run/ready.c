@@ -27,7 +27,7 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 
 	if (m->disabled)
 		return 0;
-	ring = (uint16_t)stream_events(ch, wanted, arm);
+	ring = (uint16_t)stream_events(ch, m->fd, wanted, arm);
 	edge = m->pending || ((ring & READABLE) && peer->head != m->reported_head) ||
 	       ((ring & WRITABLE) && s->full_count != m->reported_full);
 	if (!(wanted & EPOLLET))
@@ -172,7 +172,8 @@ static bool shows(struct set *set, struct member *m)
 	uint32_t now = 0;
 
 	if (ch && !m->disabled)
-		now = m->pending | (uint16_t)stream_events(ch, m->wanted.events, true);
+		now = m->pending |
+		      (uint16_t)stream_events(ch, m->fd, m->wanted.events, true);
 	if (ch && m->wanted.events & EPOLLET && !m->pending &&
 	    channel_peer(ch)->head == m->reported_head &&
 	    ch->s->full_count == m->reported_full)

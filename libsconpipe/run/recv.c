@@ -492,7 +492,20 @@ bool recv_detach(struct channel *ch, int fd)
 	return s->rx_path == PATH_TCP_AGAIN;
 }
 
-size_t recv_ready(struct channel *ch, bool arm)
+/* unread_before says whether the socket has bytes that precede the ring's. With rx_lock
+ * held. */
+static bool unread_before(struct channel *ch, int fd)
+{
+	int queued = 0;
+
+	return ch->s->tcp_left && real()->ioctl(fd, FIONREAD, &queued) == 0 &&
+	       proof_cut(ch, queued);
+}
+
+/* Bytes of the ring behind unread ones of TCP are an edge, as if they came by TCP: the
+ * kernel makes none. While TCP's are on their way there is nothing to read; the kernel
+ * makes an edge when they arrive. A token that is next hides the ring. */
+size_t recv_ready(struct channel *ch, int fd, bool arm)
 {
 	struct shared *s = ch->s;
 	ssize_t n = 0;
@@ -505,10 +518,11 @@ size_t recv_ready(struct channel *ch, bool arm)
 		atomic_fetch_add(&ch->c.own->read_wait, 1);
 		full_fence();
 	}
+	proof_settle(ch, fd);
 	if (read_prefix(ch) || (s->rx_path == PATH_RING && s->error))
 		n = 1;
-	else if (s->rx_path == PATH_RING)
-		n = avail(ch) ? avail(ch) : 0;
+	else if (s->rx_path == PATH_RING || unread_before(ch, fd))
+		n = avail(ch);
 	pthread_mutex_unlock(&s->rx_lock);
 	return n < 0 ? 1 : n;
 }

@@ -71,18 +71,18 @@ void stream_close(struct channel *ch, int fd)
 	proof_stop(ch);
 	if (s->processes == 1)
 		proof_close(ch, fd);
-	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, false))
+	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, fd, false))
 		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	if (s->owner == getpid())
 		session_call(&s->serial, &q, &a, NULL, NULL);
 }
 
-short stream_events(struct channel *ch, short wanted, bool arm)
+short stream_events(struct channel *ch, int fd, short wanted, bool arm)
 {
 	struct shared *s = ch->s;
 	short events = 0;
 
-	if ((wanted & (POLLIN | POLLRDNORM)) && recv_ready(ch, arm))
+	if ((wanted & (POLLIN | POLLRDNORM)) && recv_ready(ch, fd, arm))
 		events |= POLLIN | POLLRDNORM;
 	if ((wanted & (POLLOUT | POLLWRNORM)) && s->tx_path == PATH_RING &&
 	    send_room(ch, arm))

@@ -16,7 +16,7 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		    int flags);
 /* stream_events returns which of the wanted poll events the ring has; TCP's own are
  * not in it. With arm, the doorbell rings for the others. */
-short stream_events(struct channel *ch, short wanted, bool arm);
+short stream_events(struct channel *ch, int fd, short wanted, bool arm);
 /*
  * stream_detach returns both directions to TCP for good, before a program without
  * this library gets the socket. It returns false if the ring has bytes left, which
@@ -44,9 +44,10 @@ size_t send_fits(struct channel *ch, int fd);
 void send_shut(struct channel *ch);
 void send_wake(struct channel *ch, int fd);
 
-/* recv_ready returns how many bytes of the ring can be read, at least 1 if a read would
- * return an error. With arm, the doorbell rings for more. */
-size_t recv_ready(struct channel *ch, bool arm);
+/* recv_ready returns how many bytes the ring has, at least 1 if a read would return an
+ * error; 0 as long as a read would not return any. With arm, the doorbell rings for
+ * more. */
+size_t recv_ready(struct channel *ch, int fd, bool arm);
 /* recv_pending returns the value of FIONREAD. */
 size_t recv_pending(struct channel *ch, int fd);
 /* recv_settle removes a token that is next in the socket, which is no reason to read. It

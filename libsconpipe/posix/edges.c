@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Edges of a connection that moves while the program waits for them. */
+#include "posix.h"
+
+#define PATIENCE_MS 1000
+
+/* move gives the library time to move the connection. It transfers nothing. */
+static void move(struct pair p)
+{
+	char byte;
+	int i;
+
+	for (i = 0; i < 80; i++) {
+		recv(p.a, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+		recv(p.b, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+		pause_ms(1);
+	}
+}
+
+/* skip_edges takes edges of the move: its bytes are the library's. */
+static void skip_edges(int set)
+{
+	struct epoll_event e;
+
+	while (epoll_wait(set, &e, 1, 20) > 0)
+		;
+}
+
+static void edge(const char *what, int set, int ms)
+{
+	struct epoll_event e;
+	int n = epoll_wait(set, &e, 1, ms);
+
+	events(what, n > 0 ? e.events : 0);
+}
+
+/* More bytes follow those that the program has not read. */
+void case_behind(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLET };
+	char buf[8];
+	int all;
+
+	for (all = 0; all < 2; all++) {
+		struct pair p = cold_pair(-1);
+		int set = epoll_create1(0);
+
+		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+		write(p.a, "ab", 2);
+		edge("came", set, PATIENCE_MS);
+		move(p);
+		skip_edges(set);
+		/* A read that is full does not show that nothing is left. */
+		result("read", read(p.b, buf, 1 + all));
+		skip_edges(set);
+		write(p.a, "c", 1);
+		edge("more came", set, PATIENCE_MS);
+		result("read", recv(p.b, buf, sizeof(buf), MSG_DONTWAIT));
+		close(set);
+		close_pair(p);
+	}
+}
