@@ -43,7 +43,7 @@ static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 		m->reported_head = m->reported_full = UNREPORTED;
 		m->pending = 0;
 		ch = channel_get(fd);
-		result = ch ? member_sync(set, m, ch) : -1;
+		result = ch ? member_watch(set, m, ch) : -1;
 		if (ch)
 			channel_put(ch);
 		return result;

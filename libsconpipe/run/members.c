@@ -93,22 +93,31 @@ void member_dequeue(struct set *set, struct member *m)
 	m->queued = false;
 }
 
-int member_sync(struct set *set, struct member *m, struct channel *ch)
+/* mark is the data of a member's events. */
+static uint64_t mark(const struct member *m)
+{
+	return MARK | (uint32_t)m->fd;
+}
+
+/* to_watch returns the events of the socket that concern the program. */
+static uint32_t to_watch(const struct member *m, const struct shared *s)
+{
+	uint32_t events = m->disabled ? 0 : m->wanted.events & ~EPOLLONESHOT;
+
+	return s->tx_path == PATH_RING && !s->shut ? events & ~WRITABLE : events;
+}
+
+/* join has the set wait for the channel, and examine it. */
+static void join(struct set *set, struct member *m, struct channel *ch)
 {
 	struct shared *s = ch->s;
-	struct epoll_event e = { .events = m->disabled ? 0 :
-							 m->wanted.events & ~EPOLLONESHOT,
-				 .data.u64 = MARK | (uint32_t)m->fd };
 
-	if (s->tx_path == PATH_RING && !s->shut)
-		e.events &= ~WRITABLE;
 	if (m->bell_inode != s->bell) { /* it was replaced */
 		m->bell = -1;
 		m->reported_head = m->reported_full = UNREPORTED;
 	}
 	if (m->bell < 0 && !s->bell_closed) {
-		struct epoll_event b = { .events = EPOLLIN,
-					 .data.u64 = e.data.u64 | BELL };
+		struct epoll_event b = { .events = EPOLLIN, .data.u64 = mark(m) | BELL };
 
 		m->bell_inode = s->bell;
 		if (real()->epoll_ctl(set->fd, EPOLL_CTL_ADD, ch->c.fd, &b) == 0 ||
@@ -129,7 +138,23 @@ int member_sync(struct set *set, struct member *m, struct channel *ch)
 	member_queue(set, m);
 	if (set->waiting || sets_unaware || set->polled)
 		real()->write(set_event_fd(set), &(uint64_t){ POKE }, sizeof(uint64_t));
+}
+
+int member_watch(struct set *set, struct member *m, struct channel *ch)
+{
+	struct epoll_event e = { .events = to_watch(m, ch->s), .data.u64 = mark(m) };
+
+	join(set, m, ch);
+	m->watched = e.events;
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
+}
+
+void member_sync(struct set *set, struct member *m, struct channel *ch)
+{
+	if (m->attached && m->watched == to_watch(m, ch->s))
+		join(set, m, ch);
+	else
+		member_watch(set, m, ch);
 }
 
 void member_remove(struct set *set, struct member *m)

@@ -37,6 +37,7 @@ struct member {
 	int fd;
 	struct epoll_event wanted; /* by the program */
 	bool attached; /* the kernel watches it with a mark */
+	uint32_t watched; /* for these events */
 	bool disabled; /* reported, with EPOLLONESHOT */
 	int bell; /* its doorbell in the set, or -1 */
 	uint64_t bell_inode;
@@ -95,8 +96,10 @@ void member_remove(struct set *set, struct member *m);
 void member_free(struct member *m);
 void member_queue(struct set *set, struct member *m);
 void member_dequeue(struct set *set, struct member *m);
-/* member_sync tells the kernel what to watch of an attached connection. */
-int member_sync(struct set *set, struct member *m, struct channel *ch);
+/* member_watch tells the kernel what to watch of an attached connection, which makes an
+ * edge of what the socket has. member_sync does so only after a change. */
+int member_watch(struct set *set, struct member *m, struct channel *ch);
+void member_sync(struct set *set, struct member *m, struct channel *ch);
 /* set_event_fd makes the set's eventfd if there is none. */
 int set_event_fd(struct set *set);
 void set_queue_all(struct set *set);
