@@ -60,3 +60,34 @@ void case_behind(void)
 		close_pair(p);
 	}
 }
+
+/* A connection that has returned to TCP, by the ends' own calls, can be written to. */
+void case_urgentout(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT };
+	struct pair p = make_pair();
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, p.a, &e);
+	edge("before", set, PATIENCE_MS);
+	result("send", send(p.a, "!", 1, MSG_OOB));
+	edge("after", set, PATIENCE_MS);
+	close(set);
+	close_pair(p);
+}
+
+/* A set has another descriptor of the connection than the one that returns it to TCP. */
+void case_dupout(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT };
+	struct pair p = make_pair();
+	int set = epoll_create1(0), copy = dup(p.a);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, copy, &e);
+	edge("before", set, PATIENCE_MS);
+	result("send", send(p.a, "!", 1, MSG_OOB));
+	edge("after", set, PATIENCE_MS);
+	close(copy);
+	close(set);
+	close_pair(p);
+}

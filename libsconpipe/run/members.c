@@ -191,12 +191,39 @@ static void update(struct set *set, struct member *m)
 	channel_put(ch);
 }
 
-void sets_update(int fd)
+static void update_one(int fd)
 {
 	struct entry *e = entry_get(fd);
-	int err = errno;
 
 	if (e && e->in_sets)
 		sets_each(fd, update);
+}
+
+/* update_duplicates updates all descriptors of a channel. */
+static void update_duplicates(struct channel *ch)
+{
+	int fd;
+
+	for (fd = 0; fd < entry_limit(); fd++) {
+		struct channel *same = channel_get(fd);
+
+		if (same == ch)
+			update_one(fd);
+		if (same)
+			channel_put(same);
+	}
+}
+
+void sets_update(int fd)
+{
+	struct channel *ch = channel_get(fd);
+	int err = errno;
+
+	if (ch && ch->fds > 1)
+		update_duplicates(ch);
+	else
+		update_one(fd);
+	if (ch)
+		channel_put(ch);
 	errno = err;
 }

@@ -234,6 +234,15 @@ static ssize_t send_all(struct channel *ch, int fd, const struct iovec *iov, siz
 	return done || !why ? (ssize_t)done : why;
 }
 
+/* leave_ring has TCP send all that follows: the ring has no urgent data. */
+static void leave_ring(struct channel *ch, int fd)
+{
+	shared_lock(ch->s, &ch->s->tx_lock);
+	ch->s->tx_path = PATH_TCP_AGAIN;
+	pthread_mutex_unlock(&ch->s->tx_lock);
+	stream_changed(fd);
+}
+
 ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t count,
 		    int flags)
 {
@@ -246,12 +255,12 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		len += iov[i].iov_len;
 	if (proof_due(ch) && proof_step(ch, fd))
 		stream_changed(fd);
+	if (flags & MSG_OOB)
+		leave_ring(ch, fd);
 	if ((s->tx_path == PATH_TCP_AGAIN && !s->token_left) || s->shut || !len)
 		return send_tcp(ch, fd, iov, count, flags, NULL);
 	shared_lock(s, &s->tx_lock);
 	before = s->tx_path;
-	if (flags & MSG_OOB)
-		before = s->tx_path = PATH_TCP_AGAIN;
 	if (before == PATH_TCP_AGAIN || !switch_to_ring(ch, fd)) {
 		n = proof_flush(ch, fd, flags);
 		if (n) {
