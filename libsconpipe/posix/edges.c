@@ -61,6 +61,28 @@ void case_behind(void)
 	}
 }
 
+/* A connection that is reported once is not reported again because it moves. */
+void case_moveonce(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT };
+	struct pair p = cold_pair(-1);
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+	write(p.a, "ab", 2);
+	edge("once", set, PATIENCE_MS);
+	move(p);
+	edge("moved", set, 20);
+	write(p.a, "c", 1);
+	edge("more", set, 20);
+	e.events = EPOLLIN | EPOLLONESHOT;
+	result("again", epoll_ctl(set, EPOLL_CTL_MOD, p.b, &e));
+	edge("once", set, PATIENCE_MS);
+	edge("twice", set, 20);
+	close(set);
+	close_pair(p);
+}
+
 /* A connection that has returned to TCP, by the ends' own calls, can be written to. */
 void case_urgentout(void)
 {

@@ -30,6 +30,24 @@ int epoll_create(int size)
 	return -1;
 }
 
+/* ctl_wanted adds or changes a member that is not watched with a mark. */
+static int ctl_wanted(struct set *set, int op, int fd, const struct epoll_event *event)
+{
+	struct member *had = member_of(set, fd), *m = had ? had : member_add(set, fd);
+	struct channel *ch = channel_get(fd);
+	int result = -1;
+
+	if (!m)
+		errno = ENOMEM;
+	else
+		result = member_begin(set, m, ch, op, event);
+	if (result && m && !had)
+		member_remove(set, m);
+	if (ch)
+		channel_put(ch);
+	return result;
+}
+
 /* ctl_tcp does epoll_ctl for a TCP socket, with the set's lock held. */
 static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 {
@@ -48,29 +66,13 @@ static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 			channel_put(ch);
 		return result;
 	}
-	result = real()->epoll_ctl(set->fd, op, fd, event);
-	if (result < 0)
-		return result;
-	if (op == EPOLL_CTL_DEL) {
-		if (m)
+	if (op == EPOLL_CTL_DEL || bad_address(event)) {
+		result = real()->epoll_ctl(set->fd, op, fd, event);
+		if (m && op == EPOLL_CTL_DEL && !result)
 			member_remove(set, m);
-		return 0;
+		return result;
 	}
-	if (!m)
-		m = member_add(set, fd);
-	if (!m) {
-		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, fd, NULL);
-		errno = ENOMEM;
-		return -1;
-	}
-	m->wanted = *event;
-	ch = channel_get(fd);
-	if (ch) {
-		sets_active = true;
-		member_sync(set, m, ch);
-		channel_put(ch);
-	}
-	return 0;
+	return ctl_wanted(set, op, fd, event);
 }
 
 int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)

@@ -96,7 +96,7 @@ void member_dequeue(struct set *set, struct member *m)
 /* mark is the data of a member's events. */
 static uint64_t mark(const struct member *m)
 {
-	return MARK | (uint32_t)m->fd;
+	return MARK | (uint64_t)m->turn << TURN_SHIFT | (uint32_t)m->fd;
 }
 
 /* to_watch returns the events of the socket that concern the program. */
@@ -147,6 +147,30 @@ int member_watch(struct set *set, struct member *m, struct channel *ch)
 	join(set, m, ch);
 	m->watched = e.events;
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
+}
+
+int member_begin(struct set *set, struct member *m, struct channel *ch, int op,
+		 const struct epoll_event *wanted)
+{
+	struct epoll_event e = *wanted;
+	uint16_t before = m->turn;
+
+	m->turn = ++set->turns;
+	if (ch || (wanted->events & EPOLLONESHOT)) {
+		sets_active = true;
+		e.data.u64 = mark(m);
+	}
+	if (ch)
+		e.events = 0; /* until its doorbell is watched, too */
+	if (real()->epoll_ctl(set->fd, op, m->fd, &e) < 0) {
+		m->turn = before;
+		return -1;
+	}
+	m->wanted = *wanted;
+	m->disabled = false;
+	if (ch)
+		member_sync(set, m, ch);
+	return 0;
 }
 
 void member_sync(struct set *set, struct member *m, struct channel *ch)

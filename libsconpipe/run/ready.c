@@ -107,6 +107,15 @@ static void socket_event(struct member *m, struct channel *ch, uint32_t events)
 		ch->s->tcp_reported = true;
 }
 
+/* once_event turns an event of a member that is not attached, with EPOLLONESHOT, into the
+ * program's. The kernel has disabled it, unless the program has called epoll_ctl since.
+ */
+static void once_event(struct member *m, struct epoll_event *e)
+{
+	m->disabled |= (uint16_t)(e->data.u64 >> TURN_SHIFT) == m->turn;
+	e->data = m->wanted.data;
+}
+
 int set_filter(struct set *set, struct epoll_event *events, int n)
 {
 	int i, kept = 0;
@@ -130,6 +139,12 @@ int set_filter(struct set *set, struct epoll_event *events, int n)
 			continue;
 		}
 		m = member_of(set, id & ~BELL);
+		if (m && !m->attached && m->wanted.events & EPOLLONESHOT &&
+		    !(id & BELL)) {
+			once_event(m, &e);
+			events[kept++] = e;
+			continue;
+		}
 		ch = m ? channel_get(m->fd) : NULL;
 		if (!ch)
 			continue;

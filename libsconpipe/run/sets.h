@@ -6,7 +6,8 @@
  * The sets stay the kernel's. For an attached connection the kernel watches the socket
  * for all events but EPOLLOUT, and the doorbell. Its events carry a mark instead of the
  * program's data: they only say that the connection has to be examined. What is
- * reported, edges included, is decided here.
+ * reported, edges included, is decided here. With EPOLLONESHOT the mark is there before:
+ * when the connection is attached, it must be known whether it was reported.
  *
  * A connection is examined while it is on the set's ready list: after it was reported
  * or changed, or had an event of the kernel. When there is nothing to report, its
@@ -19,9 +20,11 @@
 
 #include "table.h"
 
-/* No pointer of a program begins so. The rest is a file descriptor. */
+/* No pointer of a program begins so. The rest is a member's turn, then its file
+ * descriptor. */
 #define MARK UINT64_C(0x5c0e000000000000)
 #define MARK_MASK UINT64_C(0xffff000000000000)
+#define TURN_SHIFT 32
 #define EVENT_FD UINT32_MAX /* the event is the set's eventfd's */
 #define BELL UINT32_C(0x80000000) /* the event is a doorbell's */
 
@@ -39,6 +42,7 @@ struct member {
 	bool attached; /* the kernel watches it with a mark */
 	uint32_t watched; /* for these events */
 	bool disabled; /* reported, with EPOLLONESHOT */
+	uint16_t turn; /* of the last epoll_ctl before it was attached */
 	int bell; /* its doorbell in the set, or -1 */
 	uint64_t bell_inode;
 	struct channel *channel; /* that the set is a waiter of, or NULL */
@@ -57,6 +61,7 @@ struct set {
 	pthread_mutex_t lock; /* guards: */
 	struct member **members; /* by file descriptor */
 	int room;
+	uint16_t turns; /* of all members */
 	TAILQ_HEAD(ready_list, member) ready;
 	int event_fd; /* wakes those that wait for the set */
 	int attached; /* members that are */
@@ -96,6 +101,10 @@ void member_remove(struct set *set, struct member *m);
 void member_free(struct member *m);
 void member_queue(struct set *set, struct member *m);
 void member_dequeue(struct set *set, struct member *m);
+/* member_begin is EPOLL_CTL_ADD, or EPOLL_CTL_MOD of a member that is not attached, with
+ * a channel or NULL. */
+int member_begin(struct set *set, struct member *m, struct channel *ch, int op,
+		 const struct epoll_event *wanted);
 /* member_watch tells the kernel what to watch of an attached connection, which makes an
  * edge of what the socket has. member_sync does so only after a change. */
 int member_watch(struct set *set, struct member *m, struct channel *ch);
