@@ -191,7 +191,7 @@ func (b *Bed) holdMounts() {
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
 		b.T.Fatalf("make a mount namespace: %v", err)
 	}
-	if b.BPFFSMounted() {
+	for b.BPFFSMounted() { // one may cover the machine's
 		out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "umount", "--all-targets", "/sys/fs/bpf").CombinedOutput()
 		if err != nil {
 			b.T.Fatalf("unmount the bpffs: %v: %s", err, out)
