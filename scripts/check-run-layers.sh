@@ -12,6 +12,7 @@ real.h          real.c
 native.h
 socket.h        socket.c
 files.h         files.c
+pace.h          pace.c
 arena.h         arena.c
 channel.h       channel.c
 wait.h          wait.c

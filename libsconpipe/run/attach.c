@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "attach.h"
+#include "pace.h"
 #include "real.h"
 #include "sets.h"
 #include "socket.h"
@@ -100,14 +101,14 @@ static void request(struct entry *e, int fd)
 	int bell, count = 1, err;
 	struct wire_reply a;
 
+	if (now_ns() < retry_at || now_ns() < e->until_ns || !pace_begins(&e->ticket))
+		return;
 	if (!entry_exclusive(e) || !socket_plain(fd) || !files_available(CHANNEL_FILES)) {
 		forbid(e);
 		return;
 	}
-	if (now_ns() < retry_at || now_ns() < e->until_ns)
-		return;
 	e->serial = 0;
-	err = session_give(&e->serial, &q, fd, &a, &bell, &count);
+	err = pace_call(&e->serial, &q, fd, &a, &bell, &count);
 	if (!err && count == 1) {
 		e->bell = fd_move_high(bell);
 		e->id = a.id;
@@ -166,7 +167,7 @@ static bool complete(struct entry *e, int fd)
 	}
 	if (e->kind == ATTACHED && !has_left(e->channel, fd))
 		return false;
-	err = session_call(&e->serial, &q, &a, &notice, &count);
+	err = pace_call(&e->serial, &q, -1, &a, &notice, &count);
 	if (err == -EAGAIN)
 		return false;
 	if (passes(err)) {

@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "files.h"
+#include "pace.h"
 #include "real.h"
 #include "socket.h"
 
@@ -237,7 +238,7 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
 		real()->close(files[0]);
 	/* Then the broker closes what was the doorbell. */
 	if (!err)
-		err = session_call(&s->serial, &q, &ignored, NULL, NULL);
+		err = pace_call(&s->serial, &q, -1, &ignored, NULL, NULL);
 	if (err)
 		return err;
 	s->bell = socket_inode(ch->c.fd);

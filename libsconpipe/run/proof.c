@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "pace.h"
 #include "proof.h"
 #include "real.h"
 #include "socket.h"
@@ -68,7 +69,7 @@ static void report(struct channel *ch, int fd)
 	    queued < (int)(q.size + sizeof(s->token)))
 		return;
 	s->token_reported = true;
-	session_give(&s->serial, &q, fd, &ignored, NULL, NULL);
+	pace_call(&s->serial, &q, fd, &ignored, NULL, NULL);
 }
 
 int proof_take(struct channel *ch, int fd)
@@ -131,7 +132,7 @@ static void announce(struct channel *ch, int fd)
 	    tcp_sent(fd, &q.size, &acked))
 		return;
 	q.size -= s->client;
-	err = session_give(&s->serial, &q, fd, &ignored, NULL, NULL);
+	err = pace_call(&s->serial, &q, fd, &ignored, NULL, NULL);
 	if (err == -EAGAIN)
 		return;
 	s->announced = true;
@@ -151,7 +152,7 @@ static void fetch_rings(struct channel *ch)
 
 	shared_lock(s, &s->rx_lock);
 	if (s->stage == PROVING) {
-		err = session_call(&s->serial, &q, &a, files, &count);
+		err = pace_call(&s->serial, &q, -1, &a, files, &count);
 		if (!err) {
 			s->token_at = position(ch) + 1;
 			err = channel_set_rings(ch, &a, files, count);

@@ -144,6 +144,7 @@ void entry_track(int fd)
 		e->bytes = 0;
 		e->skip = 0;
 		e->pause_ns = e->until_ns = 0;
+		e->ticket = 0;
 		e->calls = (uint64_t)stamp_next() << STAMP_SHIFT;
 		e->in_sets = e->kind == FRESH;
 		e->cookie = socket_cookie(fd);

@@ -38,6 +38,7 @@ struct entry {
 	/* attach.c: */
 	uint32_t id, serial; /* of the request to the broker, 0 for none */
 	int64_t pause_ns, until_ns; /* before the next request; 0: none */
+	uint64_t ticket; /* for pace_begins */
 	int bell; /* its doorbell */
 	unsigned int checks; /* of the doorbell */
 	_Atomic uint64_t bytes; /* transferred by TCP */
