@@ -32,6 +32,7 @@ func (e tcpEnd) asServer() tcpEnd { return tcpEnd{e.received - 1, e.sent} }
 type tcpEnds struct {
 	mu   sync.Mutex // one at a time
 	objs tcpendsObjects
+	iter *link.Iter
 }
 
 func newTCPEnds() (*tcpEnds, error) {
@@ -43,10 +44,13 @@ func newTCPEnds() (*tcpEnds, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the program that reads TCP sockets: %w", err)
 	}
+	if t.iter, err = link.AttachIter(link.IterOptions{Program: t.objs.TcpEnds, Map: t.objs.Asked}); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach the program that reads TCP sockets: %w", err), t.objs.Close())
+	}
 	return t, nil
 }
 
-func (t *tcpEnds) close() error { return t.objs.Close() }
+func (t *tcpEnds) close() error { return errors.Join(t.iter.Close(), t.objs.Close()) }
 
 // readings bounds how often a socket's counters are read until two successive results are
 // equal.
@@ -62,14 +66,9 @@ func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 		return tcpEnd{}, errors.Join(errNoTCP, err)
 	}
 	defer func() { _ = t.objs.Asked.Delete(int32(fd)) }()
-	iter, err := link.AttachIter(link.IterOptions{Program: t.objs.TcpEnds, Map: t.objs.Asked})
-	if err != nil {
-		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
-	}
-	defer iter.Close()
 	var last tcpEnd
 	for i := range readings {
-		now, err := read(iter)
+		now, err := t.read()
 		if err != nil {
 			return tcpEnd{}, err
 		}
@@ -81,8 +80,8 @@ func (t *tcpEnds) of(fd int) (tcpEnd, error) {
 	return tcpEnd{}, fmt.Errorf("read a TCP socket: its counters change too fast: %w", unix.EBUSY)
 }
 
-func read(iter *link.Iter) (tcpEnd, error) {
-	r, err := iter.Open()
+func (t *tcpEnds) read() (tcpEnd, error) {
+	r, err := t.iter.Open()
 	if err != nil {
 		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
 	}

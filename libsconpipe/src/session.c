@@ -17,6 +17,9 @@
 
 #define DEFAULT_SOCKET "/run/scon/pipe/pipe.sock"
 
+/* How long an answer shows that the broker is running. */
+#define FRESH_NS 2000000
+
 /* How long the broker may take to answer, in seconds: a connection may prove itself
  * for two before. A call that signals interrupt takes at most twice as long. */
 #ifndef ANSWER_S
@@ -28,6 +31,7 @@ static struct {
 	int fd;
 	uint32_t serial; /* of this connection; the broker's ids are valid within one */
 	int64_t silent_ns; /* time of the last timeout */
+	int64_t answered_ns; /* time of the last answer */
 } session = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
 
 static char *socket_path; /* the broker's socket, read from the environment once */
@@ -221,12 +225,18 @@ static int ping(int fd)
 	return err == -EBADF ? 0 : err;
 }
 
+/* answers returns 0 if the broker answers, or has just done so. */
+static int answers(void)
+{
+	return now_ns() - session.answered_ns < FRESH_NS ? 0 : ping(session.fd);
+}
+
 /* exchange sends a request. Before it passes a file, it checks that the broker answers:
  * a file in the queue of a broker that does not read would outlive this process. */
 static int exchange(const struct wire_request *q, int file, struct wire_reply *a,
 		    int *files, int *count)
 {
-	int err = file >= 0 ? ping(session.fd) : 0;
+	int err = file >= 0 ? answers() : 0;
 
 	if (!err)
 		err = transact(session.fd, q, file, a, files, count);
@@ -235,6 +245,8 @@ static int exchange(const struct wire_request *q, int file, struct wire_reply *a
 	if (err == -ETIME || err == -EPIPE) {
 		close(session.fd);
 		session.fd = -1;
+	} else {
+		session.answered_ns = now_ns();
 	}
 	return err;
 }
