@@ -29,13 +29,23 @@ type attachment struct {
 	err      error     // why there will be no connection
 }
 
-// attachedRings are the sizes of rings in bytes, largest first, each used while all rings
-// take at most 1/share of the memory. Attached connections have sent much already, so
-// they begin with large rings. These do not grow.
-var attachedRings = [...]struct {
-	size  int64
+// attachedShares bound the rings of attached connections: one may grow to a size while all
+// rings take at most 1/share of the memory. Programs that know nothing of the pipe may have
+// any number of connections.
+var attachedShares = [...]struct {
+	size  uint64
 	share int64 // divisor of the memory limit
-}{{4 << 20, 8}, {1 << 20, 4}}
+}{{4 << 20, 8}, {1 << 20, 4}, {256 << 10, 4}}
+
+// mayHave reports whether a ring may have a size. The lock is held.
+func (b *Broker) mayHave(size uint64) bool {
+	for _, s := range attachedShares {
+		if s.size == size {
+			return b.ledger.Used(quota.Memory)+int64(size) <= b.opts.MemoryLimit/s.share
+		}
+	}
+	return false
+}
 
 // attachments are on their way to a connection. The broker's lock guards it.
 type attachments struct {
@@ -152,33 +162,6 @@ func (b *Broker) loadAttaching() (*tcpEnds, error) {
 		return nil, unix.EPROTONOSUPPORT
 	}
 	return at.ends, nil
-}
-
-// chargeLarge charges two large rings if enough memory is free. It returns their size in
-// bytes, or 0. Both ends rely on equal sizes.
-func (c *connection) chargeLarge() (size uint64) {
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	for _, r := range attachedRings {
-		if c.b.ledger.Used(quota.Memory)+2*r.size <= c.b.opts.MemoryLimit/r.share && c.chargeBoth(r.size) {
-			return uint64(r.size)
-		}
-	}
-	return 0
-}
-
-// chargeBoth charges a ring for each end, or none.
-func (c *connection) chargeBoth(size int64) bool {
-	before := len(c.held)
-	for _, e := range c.ends {
-		if err := c.charge(e.owner.owner, size); err != nil {
-			for len(c.held) > before {
-				c.dischargeLast()
-			}
-			return false
-		}
-	}
-	return true
 }
 
 // forget removes an attachment from the session. The lock is held.

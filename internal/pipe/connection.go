@@ -300,12 +300,16 @@ func (e *end) peer() *end {
 	return e.connection.ends[0]
 }
 
-// grow enlarges the ring that an end sends to.
+// grow enlarges the ring that an end sends to, with the engine bpf the one that it receives
+// from.
 func (e *end) grow(wanted uint64) (answer reply, err error) {
 	c := e.connection
 	size, before := ringSize(wanted), e.Memory.Size()
 	if c.over || size <= before {
 		return answer, unix.EINVAL
+	}
+	if c.attached && !c.b.mayHave(size) {
+		return answer, unix.ENOBUFS
 	}
 	// The old ring is released after the receiver has read it.
 	if err := c.charge(e.owner.owner, c.engine.rings()*int64(size)); err != nil {

@@ -25,6 +25,7 @@ const (
 const (
 	ownTail     = 128
 	peerHead    = 384
+	peerRing    = 384 + 16 // generation
 	peerFin     = 384 + 20
 	ringAtStart = 64 << 10
 )
@@ -46,13 +47,14 @@ func submit(doorbell int, kind uint32, src uintptr, length uint32, size int) err
 // pair is a connection of the engine bpf whose pages and rings the test maps.
 type pair struct {
 	client, server answer
-	page, ring     [2][]byte // the client's, the server's
+	sessions       [2]client // the client's, the server's
+	page, ring     [2][]byte
 }
 
 func openPair(t *testing.T, socket string) pair {
 	t.Helper()
 	a, b := greeted(t, socket), greeted(t, socket)
-	p := pair{}
+	p := pair{sessions: [2]client{a, b}}
 	p.client, p.server = connect(a, b, pipe.BPF)
 	for i, end := range []answer{p.client, p.server} {
 		for j, to := range []*[]byte{&p.page[i], &p.ring[i]} {
@@ -83,6 +85,49 @@ func memory(t *testing.T, size int) []byte {
 }
 
 func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+
+// The program sends to a larger ring only after the receiver has mapped it: a process that
+// shares the connection cannot get the ring by itself.
+func TestRingBeforeMapped(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	receiver, id, src := p.sessions[1], p.server.id, memory(t, 4096)
+	ring := func() uint32 {
+		if err := submit(p.client.files[0], kindSend, addr(src), 1, 32); err != nil {
+			t.Fatal(err)
+		}
+		return uint32(load(p.page[1], peerRing))
+	}
+	p.sessions[0].must(message{op: opMapped, id: p.client.id})
+	receiver.must(message{op: opMapped, id: id})
+	receiver.must(message{op: opGrow, id: id, size: 256 << 10})
+	var got answer
+	eventually(t, "a larger ring", func() bool {
+		if early := receiver.ask(message{op: opMapped, id: id, arg: 1}); early.errno != unix.EINVAL {
+			t.Fatalf("mapped before it was given: %+v", early)
+		}
+		got = receiver.ask(message{op: opRing, id: id, arg: 1})
+		return got.errno == 0
+	})
+	if len(got.files) != 1 || got.size != 256<<10 {
+		t.Fatalf("%+v", got)
+	}
+	if again := receiver.ask(message{op: opGrow, id: id, size: 1 << 20}); again.errno != unix.EBUSY {
+		t.Errorf("another one before: %+v", again)
+	}
+	if at := ring(); at != 0 {
+		t.Errorf("the program sends to ring %d", at)
+	}
+	receiver.must(message{op: opMapped, id: id, arg: 1})
+	if again := receiver.ask(message{op: opMapped, id: id, arg: 1}); again.errno != unix.EINVAL {
+		t.Errorf("mapped twice: %+v", again)
+	}
+	if at := ring(); at != 1 {
+		t.Errorf("the program sends to ring %d", at)
+	}
+}
 
 // The program copies only the sender's own memory, and only into its peer's ring.
 func TestHostileSender(t *testing.T) {

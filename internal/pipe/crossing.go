@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/pipe/quota"
 )
@@ -340,19 +339,7 @@ func (c *connection) prepare() error {
 	if err := c.begin(1<<BPF, 1<<BPF, near); err != nil {
 		return err
 	}
-	if err := c.open(); err != nil {
-		return err
-	}
-	size := c.chargeLarge()
-	if size == 0 {
-		return nil
-	}
-	for _, e := range c.ends {
-		if err := e.Memory.(*bpf.Memory).GrowNow(size); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.open()
 }
 
 // proven gives an end its doorbell, page and ring.
@@ -371,15 +358,8 @@ func (s *session) proven(id uint32) (answer reply, err error) {
 		return answer, unix.ECONNRESET // it is over again
 	}
 	answer = e.reply(id)
-	generation := uint32(0)
-	if later, size, err := e.Memory.Ring(1); err == nil {
-		answer.files[2], answer.Size, generation = later[0], size, 1
-	}
 	if err := keep(&answer, nil); err != nil {
 		return reply{}, err
-	}
-	if generation > 0 {
-		e.Memory.Given(generation)
 	}
 	s.forget(a)
 	s.ends[id] = e

@@ -55,7 +55,7 @@ type message struct {
 }
 
 // wireVersion of the protocol.
-const wireVersion = 4
+const wireVersion = 5
 
 type answer struct {
 	errno  unix.Errno

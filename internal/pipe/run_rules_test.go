@@ -137,6 +137,27 @@ func awaitMore(t *testing.T, b *pipe.Broker, n uint64) {
 	})
 }
 
+// Rings grow with the stream, and every byte arrives.
+func TestRunRingsGrow(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	one, two := neighbours(t)
+	b, socket := serve(t, nil)
+	client, server := startDuplex(t, one, two, socket)
+	awaitMore(t, b, 1)
+	first := b.Status().MemoryBytes
+	eventually(t, "larger rings", func() bool { return b.Status().Grown >= 4 })
+	grown := b.Status().SentBytes
+	eventually(t, "bytes by them", func() bool { return b.Status().SentBytes > grown+64<<20 })
+	if now := b.Status().MemoryBytes; now < first+2*(256<<10)+2*(1<<20) {
+		t.Errorf("%d bytes of rings, before %d", now, first)
+	}
+	endDuplex(t, client, server, func() {})
+	if made := b.Status().Made; made != 1 {
+		t.Errorf("%d connections", made)
+	}
+}
+
 // A connection that has lost its rings by a change of rules gets new ones, after pauses
 // that double.
 func TestRunRegainsRings(t *testing.T) {

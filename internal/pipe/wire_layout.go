@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 4
+const wireVersion = 5
 
 const tokenReach = 1048576
 
@@ -23,13 +23,14 @@ const (
 	// engine, size, addresses; files: doorbell, own page, ring; with the engine
 	// copier the send ring, then the receive ring.
 	opConnect = 5
-	// id, arg: generation: the end has mapped the memory that it writes.
+	// id, arg: generation: the end has mapped the memory that it writes; with bpf, the
+	// ring that it reads, which the peer sends to from now on.
 	opMapped = 6
 	// id, arg: generation. Reply: size, generation; files: the ring, preceded for
 	// generation 0 of sealed by the peer's page. EAGAIN if it is not ready.
 	opRing = 7
-	// id, size: enlarge the ring to send to. Reply: size, generation; file: with
-	// sealed and copier, the new ring.
+	// id, size: enlarge the ring to send to. Reply: size, generation; file: the new
+	// ring. With bpf: enlarge the ring to receive from, which OP_RING returns later.
 	opGrow = 8
 	// id of a name or an end; arg: messages sent; size: bytes sent, with unix only.
 	opClose = 9

@@ -28,8 +28,8 @@ enum stage {
 enum {
 	FILE_BELL, /* until the channel has rings, the socket of OP_ATTACH */
 	FILE_PAGE,
-	FILE_RING,
-	CHANNEL_FILES
+	FILE_RINGS, /* of two generations: files[FILE_RINGS + generation % 2] */
+	CHANNEL_FILES = FILE_RINGS + 2
 };
 
 struct shared {
@@ -40,7 +40,8 @@ struct shared {
 	uint32_t id, serial; /* in that session */
 	int files[CHANNEL_FILES]; /* descriptor numbers */
 	uint64_t bell; /* inode of the doorbell */
-	size_t ring_size;
+	size_t first_size; /* of the rings of both ends, before they grow */
+	size_t ring_sizes[2]; /* as in files */
 	bool client; /* the kernel counts this end's SYN as a byte */
 	_Atomic enum stage stage;
 	atomic_int broken; /* errno: the peer violated the protocol */
@@ -63,6 +64,9 @@ struct shared {
 	_Atomic enum path rx_path;
 	unsigned int rx_misses;
 	uint32_t rung_write; /* the peer's write_wait that was last signaled */
+	_Atomic uint32_t generation; /* of the ring that is read */
+	uint64_t ring_start; /* position at which it came into use */
+	atomic_uint fulls; /* how often it was found full */
 	uint64_t pos; /* ring position, consumed */
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
@@ -72,6 +76,12 @@ struct shared {
 	bool token_done; /* it was removed from the stream, or is not in it */
 	int error; /* of the socket, to report when the ring is empty */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
+
+	/* Of the owner, under the entry's lock: */
+	_Atomic uint32_t mapped; /* newest generation, which the peer may send to */
+	bool growing; /* the broker makes the next generation */
+	bool fixed; /* the broker makes no larger ring */
+	int64_t grow_at; /* when to ask again */
 };
 
 struct arena;

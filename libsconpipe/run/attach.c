@@ -266,6 +266,8 @@ struct channel *call_begin(struct entry *e, int fd, struct call *c)
 	pthread_mutex_lock(&e->lock);
 	if (wants(e) && !calls_under_way(e))
 		changed = advance(e, fd);
+	else if (e->kind == ATTACHED && channel_grows(e->channel) && entry_exclusive(e))
+		channel_grow(e->channel);
 	if (e->kind == ATTACHED) {
 		ch = e->channel;
 		atomic_fetch_add(&ch->refs, 1);

@@ -48,7 +48,8 @@ static void unmap(struct channel *ch)
 {
 	int i;
 
-	ring_unmap(&ch->c.rx);
+	for (i = 0; i < 2; i++)
+		ring_unmap(&ch->rings[i]);
 	if (ch->c.own)
 		munmap(ch->c.own, PAGE);
 	if (ch->notice)
@@ -75,24 +76,29 @@ static int map_page(struct channel *ch, int fd)
 	return 0;
 }
 
-/* map_ring maps the ring so that children inherit the mapping. */
-static int map_ring(struct channel *ch)
+/* map_ring maps the ring of a generation so that children inherit the mapping. */
+static int map_ring(struct channel *ch, uint32_t generation)
 {
-	struct conn *c = &ch->c;
-	int err = ring_map(&c->rx, ch->s->files[FILE_RING], ch->s->ring_size, false);
+	struct ring *r = &ch->rings[generation % 2];
+	struct shared *s = ch->s;
+	int err = ring_map(r, s->files[FILE_RINGS + generation % 2],
+			   s->ring_sizes[generation % 2], false);
 
 	if (!err)
-		madvise(c->rx.base, 2 * c->rx.size, MADV_DOFORK);
+		madvise(r->base, 2 * r->size, MADV_DOFORK);
 	return err;
 }
 
 /* map maps what the channel has: before the proof it has no ring. */
 static int map(struct channel *ch)
 {
-	int err = map_page(ch, ch->s->files[FILE_PAGE]);
+	int err = map_page(ch, ch->s->files[FILE_PAGE]), i;
 
 	ch->c.fd = ch->s->files[FILE_BELL];
-	return err || ch->s->files[FILE_RING] < 0 ? err : map_ring(ch);
+	for (i = 0; i < 2 && !err; i++)
+		if (ch->s->files[FILE_RINGS + i] >= 0)
+			err = map_ring(ch, i);
+	return err;
 }
 
 /* map_notice maps the notice, and an empty page until there are rings. */
@@ -138,7 +144,7 @@ struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 		return NULL;
 	}
 	ch->s = s;
-	s->files[FILE_BELL] = s->files[FILE_PAGE] = s->files[FILE_RING] = -1;
+	memset(s->files, -1, sizeof(s->files));
 	ch->c.fd = bell;
 	if (map_notice(ch, notice) || tcp_received(fd, &received)) {
 		unmap(ch);
@@ -165,7 +171,8 @@ static void forget_rings(struct channel *ch)
 	struct shared *s = ch->s;
 	int i;
 
-	ring_unmap(&ch->c.rx);
+	for (i = 0; i < 2; i++)
+		ring_unmap(&ch->rings[i]);
 	for (i = FILE_PAGE; i < CHANNEL_FILES; i++) {
 		if (s->files[i] >= 0)
 			fd_close(s->files[i]);
@@ -174,8 +181,9 @@ static void forget_rings(struct channel *ch)
 	ch->c.head = 0;
 	s->rung_read = s->rung_write = 0;
 	s->announced = s->token_reported = s->token_done = false;
-	s->pos = s->tcp_left = s->token_at = 0;
-	s->tcp_known = false;
+	s->pos = s->ring_start = s->tcp_left = s->token_at = 0;
+	s->tcp_known = s->growing = s->fixed = false;
+	s->generation = s->mapped = s->fulls = 0;
 	s->tx_path = s->rx_path = PATH_TCP;
 }
 
@@ -226,10 +234,10 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
 	int err = -EPROTO;
 
 	s->files[FILE_PAGE] = count > 1 ? fd_move_high(files[1]) : -1;
-	s->files[FILE_RING] = count > 2 ? fd_move_high(files[2]) : -1;
-	s->ring_size = a->size;
-	if (count == CHANNEL_FILES && a->engine == PD_ENGINE_BPF)
-		err = map_ring(ch);
+	s->files[FILE_RINGS] = count > 2 ? fd_move_high(files[2]) : -1;
+	s->first_size = s->ring_sizes[0] = a->size;
+	if (count == PROVEN_FILES && a->engine == PD_ENGINE_BPF)
+		err = map_ring(ch, 0);
 	if (!err)
 		err = map_page(ch, s->files[FILE_PAGE]);
 	if (!err && real()->dup3(files[0], ch->c.fd, O_CLOEXEC) < 0)
@@ -245,6 +253,60 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
 	bell_replaced(ch);
 	atomic_fetch_add(&ch->c.own->read_wait, 1);
 	return 0;
+}
+
+/* take_ring maps the ring of a generation in place of the last but one. */
+static int take_ring(struct channel *ch, uint32_t generation, int file, size_t size)
+{
+	int *at = &ch->s->files[FILE_RINGS + generation % 2];
+
+	ring_unmap(&ch->rings[generation % 2]);
+	if (*at >= 0)
+		fd_close(*at);
+	*at = fd_move_high(file);
+	ch->s->ring_sizes[generation % 2] = size;
+	return map_ring(ch, generation);
+}
+
+/* Pause of the process after the broker had no memory for a larger ring. */
+#define NO_ROOM_NS 1000000000
+static _Atomic int64_t no_room_until;
+
+void channel_grow(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint32_t next = s->generation + 1;
+	size_t size = channel_ring(ch)->size;
+	struct wire_request grow = { .op = OP_GROW, .id = s->id, .size = 4 * size };
+	struct wire_request get = { .op = OP_RING, .id = s->id, .arg = next };
+	struct wire_request mapped = { .op = OP_MAPPED, .id = s->id, .arg = next };
+	int file, count = 1, err;
+	struct wire_reply a;
+
+	if (size >= LARGEST_RING || s->pos - s->ring_start < GROW_TURNS * size ||
+	    now_ns() < s->grow_at || now_ns() < no_room_until || !pace_earned())
+		return;
+	s->grow_at = now_ns() + GROW_NS;
+	if (!s->growing) {
+		err = pace_call(&s->serial, &grow, -1, &a, NULL, NULL);
+		s->growing = !err;
+		s->fixed = err && err != -ENOBUFS;
+		if (err == -ENOBUFS)
+			no_room_until = now_ns() + NO_ROOM_NS;
+		return;
+	}
+	err = pace_call(&s->serial, &get, -1, &a, &file, &count);
+	if (err == -EAGAIN)
+		return;
+	s->growing = false;
+	if (!err)
+		err = count == 1 ? take_ring(ch, next, file, a.size) : -EPROTO;
+	if (!err) {
+		s->fulls = 0;
+		s->mapped = next; /* from now on the peer may send to it */
+		err = pace_call(&s->serial, &mapped, -1, &a, NULL, NULL);
+	}
+	s->fixed = err;
 }
 
 struct channel *channel_adopt(struct arena *a, struct shared *s)

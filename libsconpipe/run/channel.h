@@ -17,7 +17,8 @@ struct waiter {
 };
 
 struct channel {
-	struct conn c; /* doorbell, page and ring, as mapped here */
+	struct conn c; /* doorbell and page, as mapped here */
+	struct ring rings[2]; /* likewise, by generation % 2 */
 	struct wire_notice *notice; /* of the proof, written by the broker */
 	pthread_mutex_t lock; /* guards: */
 	struct waiter *waiters;
@@ -46,11 +47,16 @@ int channel_renew(struct channel *ch, uint32_t id, uint32_t serial, int bell,
 		  const struct wire_reply *a, int notice, int fd);
 /* channel_lost says whether it has lost its rings, or failed to get any. */
 bool channel_lost(struct channel *ch);
+#define PROVEN_FILES 3
 /* channel_set_rings gives it the doorbell, page and ring of the reply to OP_PROVEN: it
  * takes ownership of the files, reports to the broker that they are mapped, and sets in
  * the page that this end reads its ring. With rx_lock held. */
 int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
 		      int count);
+/* channel_grow gets a larger ring for a stream that has often filled this one. It is
+ * mapped before the peer can send to it: only the owner can ask the broker for it. The
+ * connection must be exclusive; with the entry's lock held. */
+void channel_grow(struct channel *ch);
 /* channel_adopt makes a channel from a place that the previous image has left. It has no
  * reference yet. */
 struct channel *channel_adopt(struct arena *a, struct shared *s);
@@ -82,6 +88,21 @@ void bell_drain(struct channel *ch, int own);
 void bell_replaced(struct channel *ch);
 void waiter_add(struct channel *ch, struct waiter *me);
 void waiter_remove(struct channel *ch, struct waiter *me);
+
+/* channel_ring is the ring that this end reads. */
+static inline struct ring *channel_ring(struct channel *ch)
+{
+	return &ch->rings[ch->s->generation % 2];
+}
+
+/* channel_grows says whether channel_grow may have to do something. */
+static inline bool channel_grows(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	return s->fulls >= GROW_FULL && !s->fixed && s->mapped == s->generation &&
+	       s->rx_path == PATH_RING && !s->bell_closed;
+}
 
 /* channel_peer is the peer's side of the page. */
 static inline struct side *channel_peer(struct channel *ch)

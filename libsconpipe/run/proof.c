@@ -146,7 +146,7 @@ static void announce(struct channel *ch, int fd)
 static void fetch_rings(struct channel *ch)
 {
 	struct wire_request q = { .op = OP_PROVEN, .id = ch->s->id };
-	int files[CHANNEL_FILES], count = CHANNEL_FILES, err;
+	int files[PROVEN_FILES], count = PROVEN_FILES, err;
 	struct shared *s = ch->s;
 	struct wire_reply a;
 

@@ -39,16 +39,44 @@ static int protocol_error(struct channel *ch)
 	return -ECONNRESET;
 }
 
+/* switches says whether the peer sends to another ring than this end reads. */
+static bool switches(struct channel *ch)
+{
+	return atomic_load_explicit(&channel_peer(ch)->generation,
+				    memory_order_acquire) != ch->s->generation;
+}
+
+/* switch_ring goes to the ring that the peer sends to, once the one before is read. It
+ * returns where that one ends, or UINT64_MAX if the peer violates the protocol. */
+static uint64_t switch_ring(struct channel *ch)
+{
+	struct side *peer = channel_peer(ch);
+	struct shared *s = ch->s;
+	uint32_t generation = peer->generation;
+	uint64_t at = peer->switch_at, head = peer->head;
+
+	if (generation != s->mapped || at < s->pos || at > head)
+		return UINT64_MAX;
+	if (at > s->pos)
+		return at;
+	s->ring_start = at;
+	s->generation = generation;
+	return head;
+}
+
 /* avail returns how many bytes can be read from the ring, or -errno. */
 static ssize_t avail(struct channel *ch)
 {
 	struct shared *s = ch->s;
+	/* A head in the next ring shows that the peer has switched. */
 	uint64_t head =
 		atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire);
 
 	if (s->broken)
 		return -ECONNRESET;
-	if (head < s->pos || head - s->pos > ch->c.rx.size)
+	if (switches(ch))
+		head = switch_ring(ch);
+	if (head < s->pos || head - s->pos > channel_ring(ch)->size)
 		return protocol_error(ch);
 	return head - s->pos;
 }
@@ -68,7 +96,7 @@ static void release(struct channel *ch, size_t n, bool waits)
 	if (wait == s->rung_write)
 		return;
 	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->pos >
-			      ch->c.rx.size / 2)
+			      channel_ring(ch)->size / 2)
 		return;
 	s->rung_write = wait;
 	bell_ring(ch);
@@ -88,7 +116,7 @@ static int read_prefix(struct channel *ch)
 		n = avail(ch);
 		if (n < (ssize_t)PREFIX)
 			return n < 0 ? n : 0;
-		memcpy(&before, ring_at(&ch->c.rx, 0), PREFIX);
+		memcpy(&before, ring_at(channel_ring(ch), 0), PREFIX);
 		if (before < s->tcp_read || before > MOST_BEFORE)
 			return protocol_error(ch);
 		s->tcp_known = true;
@@ -124,7 +152,7 @@ static void copy_ahead(char *to, const char *from, size_t n)
 static void scatter(struct channel *ch, const struct want *w, size_t at, size_t n)
 {
 	struct shared *s = ch->s;
-	const char *from = ring_at(&ch->c.rx, s->pos);
+	const char *from = ring_at(channel_ring(ch), s->pos);
 	size_t i;
 
 	for (i = 0; n && i < w->count; i++) {
@@ -308,6 +336,7 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 		if (n < 0)
 			return n;
 		if (n > 0) {
+			s->fulls += (size_t)n == channel_ring(ch)->size;
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
 			scatter(ch, w, at, n);
@@ -361,7 +390,8 @@ static bool socket_ready(int fd)
 
 /* continues says whether there is more after a short read. Users of EPOLLET take a short
  * read as empty and wait for the next edge, but there is none if a token or the ring
- * follows TCP's bytes, or TCP's, already reported, follow the ring's. */
+ * follows TCP's bytes, another ring this one's, or TCP's, already reported, the ring's.
+ */
 static bool continues(struct channel *ch, enum path before)
 {
 	struct shared *s = ch->s;
@@ -370,6 +400,8 @@ static bool continues(struct channel *ch, enum path before)
 		return proof_next(ch);
 	if (s->rx_path != PATH_RING)
 		return false;
+	if (switches(ch))
+		return avail(ch) > 0;
 	return before == PATH_TCP ? avail(ch) > 0 : s->tcp_reported && !avail(ch);
 }
 
@@ -396,7 +428,7 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			if (!(w->flags & MSG_PEEK))
 				continue;
 			/* Peek again from the start. */
-			if (got >= ch->c.rx.size || last)
+			if (got >= channel_ring(ch)->size || last || switches(ch))
 				return got;
 			last = socket_ready(fd);
 			got = 0;

@@ -70,13 +70,18 @@ static bool switch_to_ring(struct channel *ch, int fd)
 /* room returns the free bytes of the peer's ring. */
 static size_t room(struct channel *ch)
 {
+	struct page *page = (struct page *)ch->c.own;
 	uint64_t tail =
 		atomic_load_explicit(&channel_peer(ch)->tail, memory_order_acquire);
-	uint64_t head = atomic_load_explicit(&((struct page *)ch->c.own)->sent,
-					     memory_order_acquire);
+	uint64_t head = atomic_load_explicit(&page->sent, memory_order_acquire);
+	uint64_t size = page->size, start = page->switch_at;
 
-	/* Both rings have the same size. The kernel refuses impossible positions. */
-	return head - tail < ch->c.rx.size ? ch->c.rx.size - (head - tail) : 0;
+	if (!size)
+		size = ch->s->first_size;
+	if (tail < start)
+		tail = start;
+	/* The kernel refuses impossible positions. */
+	return head - tail < size ? size - (head - tail) : 0;
 }
 
 bool send_room(struct channel *ch, bool arm)

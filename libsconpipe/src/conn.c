@@ -162,6 +162,7 @@ void conn_free(struct conn *c)
 	ring_unmap(&c->tx);
 	ring_unmap(&c->rx);
 	ring_unmap(&c->old);
+	ring_unmap(&c->growth.next);
 	free(atomic_load(&c->spare));
 	if (c->engine == PD_ENGINE_UNIX)
 		free(c->own);

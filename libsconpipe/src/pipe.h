@@ -80,10 +80,27 @@ struct ring {
 	uint64_t start; /* stream position at which it came into use */
 };
 
+/* A ring grows after it was full GROW_FULL times and GROW_TURNS times its size has gone
+ * through it. */
+#define GROW_FULL 8
+#define GROW_TURNS 4
+#define LARGEST_RING (4 << 20)
+/* With the engine bpf, pause before the next look for a ring that the broker makes. */
+#define GROW_NS 10000000
+
 /* Bytes lent to the application by pd_recv; an entry of the receive buffer table. */
 struct lent {
 	size_t size;
 	void *copy; /* NULL if they are in the ring */
+};
+
+/* The next ring to receive from, engine bpf. It is mapped before the peer sends to it. */
+struct growth {
+	struct ring next; /* mapped, until the peer has switched to it */
+	unsigned int full; /* how often the present one was found full */
+	bool asked; /* the broker makes it */
+	bool refused;
+	int64_t again_ns; /* when to ask again */
 };
 
 struct conn {
@@ -129,6 +146,7 @@ struct conn {
 	unsigned int rx_misses;
 	struct ring rx;
 	struct ring old; /* the previous generation, while bytes of it are lent */
+	struct growth growth; /* engine bpf */
 	uint64_t pos; /* bytes passed to the application */
 	uint64_t tail; /* bytes freed */
 	uint32_t rx_generation;

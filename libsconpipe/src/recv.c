@@ -17,22 +17,66 @@
 /* Limit of the queue of lent buffers; only very small buffers reach it. */
 #define MOST_LENT 65536
 
-/* next_ring maps the ring that the peer has switched to. */
-static int next_ring(struct conn *c, uint32_t generation, uint64_t at)
+/* get_ring maps the ring of a generation. */
+static int get_ring(struct conn *c, uint32_t generation, struct ring *r)
 {
 	struct wire_request q = { .op = OP_RING, .id = c->id, .arg = generation };
 	struct wire_reply a;
-	struct ring larger;
 	int file, count = 1, err;
 
 	err = session_call(&c->serial, &q, &a, &file, &count);
 	if (err)
 		return err;
-	err = count == 1 ? ring_map(&larger, file, a.size, false) : -EPROTO;
+	err = count == 1 ? ring_map(r, file, a.size, false) : -EPROTO;
 	while (count > 0)
 		close((&file)[--count]);
+	return err;
+}
+
+/* grow gets a larger ring for a stream that has often filled this one, of which size
+ * bytes are in use; engine bpf. */
+static void grow(struct conn *c, size_t size)
+{
+	struct wire_request ask = { .op = OP_GROW, .id = c->id, .size = 4 * c->rx.size };
+	uint32_t next = c->rx_generation + 1;
+	struct wire_request mapped = { .op = OP_MAPPED, .id = c->id, .arg = next };
+	struct growth *g = &c->growth;
+	struct wire_reply a;
+	int err;
+
+	if (c->engine != PD_ENGINE_BPF || g->refused || g->next.base)
+		return;
+	g->full += size == c->rx.size;
+	if (g->full < GROW_FULL || c->rx.size >= LARGEST_RING ||
+	    c->pos - c->rx.start < GROW_TURNS * c->rx.size || now_ns() < g->again_ns)
+		return;
+	g->again_ns = now_ns() + GROW_NS;
+	if (!g->asked) {
+		g->refused = session_call(&c->serial, &ask, &a, NULL, NULL);
+		g->asked = !g->refused;
+		return;
+	}
+	err = get_ring(c, next, &g->next);
+	if (err == -EAGAIN)
+		return;
+	if (!err)
+		err = session_call(&c->serial, &mapped, &a, NULL, NULL);
+	g->refused = err;
+}
+
+/* next_ring goes to the ring that the peer has switched to. */
+static int next_ring(struct conn *c, uint32_t generation, uint64_t at)
+{
+	struct ring larger = c->growth.next;
+	int err = 0;
+
+	if (c->engine != PD_ENGINE_BPF)
+		err = get_ring(c, generation, &larger);
+	else if (!larger.base || generation != c->rx_generation + 1)
+		err = -EPROTO;
 	if (err)
 		return err;
+	c->growth = (struct growth){ 0 };
 	larger.start = at;
 	ring_unmap(&c->old);
 	if (c->tail < at)
@@ -253,6 +297,13 @@ static ssize_t recv_unix(struct sock *s, size_t len, void **buf)
 	return err;
 }
 
+/* in_use returns the bytes of the ring that are in use if n of them were not handed
+ * out. */
+static size_t in_use(struct conn *c, size_t n)
+{
+	return n + c->pos - (c->tail > c->rx.start ? c->tail : c->rx.start);
+}
+
 ssize_t conn_recv(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
@@ -266,6 +317,7 @@ ssize_t conn_recv(struct sock *s, size_t len, void **buf)
 	pthread_mutex_lock(&c->rx_lock);
 	n = wait_readable(s, c);
 	if (n > 0) {
+		grow(c, in_use(c, n));
 		n = (size_t)n < len ? n : (ssize_t)len;
 		err = hand_out(c, n, buf);
 		if (err)
@@ -288,6 +340,7 @@ ssize_t conn_recv_copy(struct sock *s, void *buf, size_t len)
 	else if (!c->lent_bytes)
 		n = 0;
 	if (n > 0) {
+		grow(c, in_use(c, n));
 		n = (size_t)n < len ? n : (ssize_t)len;
 		memcpy(buf, ring_at(&c->rx, c->pos), n);
 		c->pos += n;

@@ -16,12 +16,6 @@
 /* Bytes per step: the receiver reads one step while the next is copied. */
 #define MOST_PIECE (256 << 10)
 
-#define LARGEST_RING (4 << 20)
-/* A ring grows after it was full GROW_FULL times and GROW_TURNS times its size was
- * sent. */
-#define GROW_FULL 8
-#define GROW_TURNS 4
-
 /* send_error returns 0, or -errno if nothing can be sent. */
 static int send_error(struct conn *c, struct side *peer)
 {
@@ -69,8 +63,8 @@ static void signal_bytes(struct conn *c)
 	}
 }
 
-/* grow asks the broker for a larger ring. The peer switches to it at the current head;
- * with the engine bpf the program chooses the position: see update_ring. */
+/* grow asks the broker for a larger ring. The peer switches to it at the current head.
+ * With the engine bpf the receiver does: see update_ring. */
 static void grow(struct conn *c, struct side *peer)
 {
 	struct wire_request q = { .op = OP_GROW, .id = c->id, .size = c->tx.size * 4 };
@@ -78,7 +72,8 @@ static void grow(struct conn *c, struct side *peer)
 	struct ring larger;
 	int file, count = 1;
 
-	if (!peer || c->fixed || c->tx.size >= LARGEST_RING || c->full < GROW_FULL ||
+	if (!peer || c->engine == PD_ENGINE_BPF || c->fixed ||
+	    c->tx.size >= LARGEST_RING || c->full < GROW_FULL ||
 	    c->head - c->tx.start < GROW_TURNS * c->tx.size ||
 	    atomic_load_explicit(&peer->tail, memory_order_acquire) < c->tx.start)
 		return;
@@ -118,8 +113,6 @@ static void update_ring(struct conn *c)
 	if (size <= c->tx.size)
 		return;
 	c->tx = (struct ring){ .size = size, .start = page->switch_at };
-	c->fixed = false;
-	c->full = 0;
 }
 
 /* put_by_kernel is put for the engine bpf. */

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 4
+#define WIRE_VERSION 5
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -27,13 +27,15 @@ enum wire_op {
 	 * engine, size, addresses; files: doorbell, own page, ring; with the engine
 	 * copier the send ring, then the receive ring. */
 	OP_CONNECT,
-	/* id, arg: generation: the end has mapped the memory that it writes. */
+	/* id, arg: generation: the end has mapped the memory that it writes; with bpf,
+	 * the ring that it reads, which the peer sends to from now on. */
 	OP_MAPPED,
 	/* id, arg: generation. Reply: size, generation; files: the ring, preceded for
 	 * generation 0 of sealed by the peer's page. EAGAIN if it is not ready. */
 	OP_RING,
-	/* id, size: enlarge the ring to send to. Reply: size, generation; file: with
-	 * sealed and copier, the new ring. */
+	/* id, size: enlarge the ring to send to. Reply: size, generation; file: the new
+	 * ring. With bpf: enlarge the ring to receive from, which OP_RING returns later.
+	 */
 	OP_GROW,
 	/* id of a name or an end; arg: messages sent; size: bytes sent, with unix only.
 	 */

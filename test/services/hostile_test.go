@@ -37,7 +37,7 @@ const blackHoleSessions = 500
 const (
 	opHello     = 1
 	opConnect   = 5
-	wireVersion = 4
+	wireVersion = 5
 )
 
 // runHostile is the hostile process. It attacks until the test ends it, and prints a line when

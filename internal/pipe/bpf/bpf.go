@@ -171,8 +171,7 @@ func (k *Program) make() (*Memory, error) {
 	// Concurrently: both wait for running programs.
 	page := make(chan error, 1)
 	go func() { page <- m.makePage() }()
-	_, err := m.makeRing(engine.SmallestRing)
-	if err = errors.Join(err, <-page); err != nil {
+	if err := errors.Join(m.makeRing(), <-page); err != nil {
 		m.closeMaps()
 		k.behind.Go(func() { k.reap(m.slot) })
 		return nil, err
@@ -189,6 +188,7 @@ type Memory struct {
 	page  mapInSlot
 	rings []ring
 
+	newest   uint32         // generation of the ring that the program sends to, or will next
 	growing  bool           // a ring is in creation; guarded by the broker's lock
 	closed   bool           // guarded by the broker's lock
 	creating sync.WaitGroup // the goroutine that creates it
@@ -275,27 +275,41 @@ func (m *Memory) makePage() (err error) {
 	return err
 }
 
-// makeRing creates the next generation of the ring that this end receives from.
-func (m *Memory) makeRing(size uint64) (generation uint32, err error) {
-	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
-	if err != nil {
-		return 0, err
+// makeRing creates the first ring that this end receives from.
+func (m *Memory) makeRing() error {
+	r, err := m.k.newMemory(m.k.objs.Rings64k, m.slot, engine.SmallestRing)
+	if err == nil {
+		m.rings = append(m.rings, ring{r, engine.SmallestRing})
 	}
-	m.rings = append(m.rings, ring{r, size})
-	return uint32(len(m.rings) - 1), nil
+	return err
 }
 
 func (m *Memory) Files() ([]int, uint64) {
 	return []int{m.page.file(), m.rings[0].file()}, m.rings[0].size
 }
 
+// Mapped has the program send to a larger ring once the end has mapped it.
 func (m *Memory) Mapped(generation uint32) error {
-	if generation != 0 || m.page.taken {
+	if generation > 0 {
+		return m.mappedRing(generation)
+	}
+	if m.page.taken {
 		return unix.EINVAL
 	}
 	m.page.taken = true
 	m.page.close()
 	m.Given(0)
+	return nil
+}
+
+func (m *Memory) mappedRing(generation uint32) error {
+	if generation <= m.newest || int(generation) >= len(m.rings) || !m.rings[generation].taken {
+		return unix.EINVAL
+	}
+	m.newest = generation
+	if err := m.k.objs.Newest.Put(m.slot, generation<<8|classOf(m.rings[generation].size)); err != nil {
+		return fmt.Errorf("set the newest ring: %w", err)
+	}
 	return nil
 }
 
@@ -315,36 +329,22 @@ func (m *Memory) Given(generation uint32) {
 	m.rings[generation].close()
 }
 
-// GrowNow is Grow, but waits until the ring is ready. The end may not be in use yet.
-func (m *Memory) GrowNow(size uint64) error {
-	generation, err := m.peer.makeRing(size)
-	if err != nil {
-		return err
-	}
-	if err := m.k.objs.Newest.Put(m.peer.slot, generation<<8|classOf(size)); err != nil {
-		return fmt.Errorf("set the newest ring: %w", err)
-	}
-	return nil
-}
-
-// Grow starts the creation of a larger ring and returns at once. The program switches to the
-// ring when it is ready. EBUSY: another one is in creation.
+// Grow starts the creation of a larger ring that this end receives from, and returns at once.
+// The program sends to it after Mapped. EBUSY: the previous one is not mapped yet.
 func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
-	peer := m.peer
-	if peer.growing {
+	if m.growing || int(m.newest) < len(m.rings)-1 {
 		return nil, 0, unix.EBUSY
 	}
-	peer.growing = true
-	peer.creating.Add(1)
+	m.growing = true
+	m.creating.Add(1)
 	m.k.behind.Go(func() {
-		defer peer.creating.Done()
-		r, err := m.k.newMemory(m.k.rings()[classOf(size)], peer.slot, size)
+		defer m.creating.Done()
+		r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 		m.k.lock.Lock()
 		defer m.k.lock.Unlock()
-		peer.growing = false
-		if err == nil && !peer.closed {
-			peer.rings = append(peer.rings, ring{r, size})
-			err = m.k.objs.Newest.Put(peer.slot, uint32(len(peer.rings)-1)<<8|classOf(size))
+		m.growing = false
+		if err == nil && !m.closed {
+			m.rings = append(m.rings, ring{r, size})
 		} else {
 			r.close()
 		}
@@ -352,12 +352,12 @@ func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
 			m.k.log.Error("pipe: enlarge a ring", "error", err)
 		}
 	})
-	return nil, 0, nil
+	return nil, m.newest + 1, nil
 }
 
+// Size returns the size of the newest ring that this end receives from.
 func (m *Memory) Size() uint64 {
-	rings := m.peer.rings
-	return rings[len(rings)-1].size
+	return m.rings[len(m.rings)-1].size
 }
 
 func (m *Memory) Sent() uint64 {

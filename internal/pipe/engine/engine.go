@@ -35,17 +35,18 @@ type Memory interface {
 	// and the ring's size in bytes.
 	Files() (fds []int, size uint64)
 	// Mapped records that the end has mapped the memory of a generation that it writes
-	// to. EINVAL: not a generation that it can map.
+	// to, with the engine bpf the ring that it reads from. EINVAL: not a generation that it
+	// can map.
 	Mapped(generation uint32) error
 	// Ring returns the ring of a generation that the end reads from, if Files did not
 	// return it, and its size in bytes. EAGAIN: it is not ready; EALREADY: the end has it.
 	Ring(generation uint32) (fds []int, size uint64, err error)
 	// Given closes the files of a generation, after the end has received them.
 	Given(generation uint32)
-	// Grow creates a larger ring for this end to send to; size in bytes. EBUSY: the
-	// previous one is not in use yet.
+	// Grow creates a larger ring for this end to send to, with the engine bpf one to
+	// receive from; size in bytes. EBUSY: the previous one is not in use yet.
 	Grow(size uint64) (fds []int, generation uint32, err error)
-	// Size returns the size in bytes of the ring that this end sends to.
+	// Size returns the size in bytes of the ring that Grow replaces.
 	Size() uint64
 	// Sent returns the bytes sent by the end, as far as the engine knows; a process may
 	// misreport them.
