@@ -3,6 +3,7 @@ package pipe
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -260,9 +261,36 @@ func (b *Broker) detachAll() {
 			c.fail(errRulesChanged)
 		}
 	}
+	var all []*connection
 	for c := range b.connections {
 		if c.attached {
-			c.detach()
+			c.cut()
+			all = append(all, c)
+		}
+	}
+	if len(all) > 0 {
+		b.running.Go(func() { b.release(all) })
+	}
+}
+
+// Connections that are released at a time, and the pause in between: the processes send by
+// TCP meanwhile.
+const (
+	mostReleases = 32
+	releasePause = 10 * time.Millisecond
+)
+
+// release frees connections that are cut.
+func (b *Broker) release(all []*connection) {
+	for some := range slices.Chunk(all, mostReleases) {
+		b.mu.Lock()
+		for _, c := range some {
+			c.free()
+		}
+		b.mu.Unlock()
+		select {
+		case <-time.After(releasePause):
+		case <-b.ctx.Done(): // without pauses
 		}
 	}
 }

@@ -389,11 +389,19 @@ func (c *connection) settle() {
 // detach ends an attached connection for both ends. Bytes in the rings stay readable in
 // the memory that the other end has mapped; later ones go by TCP.
 func (c *connection) detach() {
+	c.cut()
+	c.free()
+}
+
+// cut is detach without the release of memory and files, which takes most of its time.
+func (c *connection) cut() {
 	c.hangUp()
 	for _, e := range c.ends {
 		delete(e.owner.ends, e.id)
+		c.b.counts.Bytes += e.sent() // unknown after Stop
 	}
-	c.free()
+	c.ends[0].Memory.Stop()
+	delete(c.b.connections, c)
 }
 
 // notifyPeer wakes the peer of an end that has left.

@@ -353,10 +353,10 @@ func (s *session) proven(id uint32) (answer reply, err error) {
 	if c.made == nil {
 		return answer, unix.EAGAIN
 	}
-	e := c.made.ends[a.side]
-	if e.Memory == nil {
+	if !s.b.connections[c.made] {
 		return answer, unix.ECONNRESET // it is over again
 	}
+	e := c.made.ends[a.side]
 	answer = e.reply(id)
 	if err := keep(&answer, nil); err != nil {
 		return reply{}, err

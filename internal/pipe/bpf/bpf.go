@@ -33,6 +33,7 @@ type Program struct {
 	blank  *ebpf.Map      // for Quiesce
 	leave  func() error   // leaves the cgroup
 	behind sync.WaitGroup // goroutines that create spares and rings, and free slots
+	reaps  chan struct{}  // semaphore of reap
 
 	mu     sync.Mutex
 	slots  []uint32  // free slots
@@ -44,6 +45,9 @@ type Program struct {
 const (
 	// mostSlots bounds the ends of connections of the engine bpf.
 	mostSlots = 16384
+	// mostReaps bounds the slots that are emptied at a time, each by threads that wait in
+	// the kernel: after a change of rules thousands are free at once.
+	mostReaps = 64
 	// mostSpares bounds the spares. An update of a map of maps waits for running
 	// programs, 10 ms and more, but concurrent updates wait together.
 	mostSpares = 64
@@ -59,7 +63,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
-	k := &Program{log: log, lock: lock}
+	k := &Program{log: log, lock: lock, reaps: make(chan struct{}, mostReaps)}
 	if k.blank, err = newMap(engine.PageSize); err != nil {
 		return nil, err
 	}
@@ -415,6 +419,8 @@ const reapPause = time.Second
 
 // reap frees a slot. It repeats what fails, such as for want of memory.
 func (k *Program) reap(slot uint32) {
+	k.reaps <- struct{}{}
+	defer func() { <-k.reaps }()
 	for !k.empty(slot) {
 		k.mu.Lock()
 		over := k.over
