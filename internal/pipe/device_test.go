@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,10 +145,16 @@ func TestCopyDevice(t *testing.T) {
 	}
 }
 
-// When the helper dies, the CPU copies, and no byte is lost.
+// When the helper dies, the CPU copies, and no byte is lost. Another helper copies later.
 func TestCopyDeviceDies(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, "")
+	t.Cleanup(func() { // the helpers have ended; those that were killed have not counted
+		counts, err := m.numbers("count")
+		if err != nil || len(counts) == 0 || slices.Max(counts) == 0 {
+			t.Errorf("the second helper copied nothing: %v, %v", counts, err)
+		}
+	})
 	b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(m.path) })
 	runTopic(t, nstest.New(t), socket, "connect", "ENGINE=copier")
 	awaitDevice(t, b, mockName)
@@ -164,7 +171,7 @@ func TestCopyDeviceDies(t *testing.T) {
 	if err := <-killed; err != nil {
 		t.Fatal(err)
 	}
-	awaitDevice(t, b, "")
+	awaitDevice(t, b, mockName)
 	stress(t, socket)
 }
 

@@ -1,13 +1,10 @@
 package copier
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,35 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is a stack that copies with a device, by a helper program. Once the helper has
-// reported that it is ready, it takes entries from the submission queue and completes them
-// in order. Before that, and after the helper has ended, the worker's thread copies; it
-// repeats the copies that were in progress when the helper ended.
+// device is a stack that copies with a device, by a helper program (process.go). Once a
+// helper has reported that it is ready, it takes entries from the submission queue and
+// completes them in order. Before that, and after the helper has ended, the worker's thread
+// copies; it repeats the copies that were in progress when the helper ended.
 type device struct {
 	*software
 	log     *slog.Logger
-	helper  *exec.Cmd
-	stderr  bytes.Buffer
-	orders  int // socket to the helper, for orders
-	state   atomic.Int32
-	ready   string // the device's name, once the helper is ready
-	closing atomic.Bool
+	program string
+	newest  atomic.Pointer[helper]
+	closing chan struct{}
 	over    sync.WaitGroup
 
 	// Used by the worker's thread only.
-	serving   bool // the helper takes submissions
+	serving   *helper // takes submissions; nil: the thread copies
 	passes    int
 	files     map[uint32]int // by region
 	completed uint32         // completions at the last check
 	since     time.Time      // start of the stall; zero: there is progress
 }
-
-// States of a helper.
-const (
-	helperStarts int32 = iota
-	helperReady
-	helperGone
-)
 
 const (
 	// deviceDepth bounds the copies of a direction in progress at a time.
@@ -55,56 +42,18 @@ const (
 )
 
 // newDevice starts a helper for the queues, which have to be in a file.
-func newDevice(log *slog.Logger, program string, q *queues) (*device, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("create a socket for the helper: %w", err)
-	}
-	d := &device{software: newSoftware(q), log: log, helper: exec.Command(program, "serve"), orders: pair[0], files: make(map[uint32]int)}
-	theirs := os.NewFile(uintptr(pair[1]), "orders")
-	defer theirs.Close()
-	file, err := unix.FcntlInt(uintptr(q.file), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		unix.Close(d.orders)
-		return nil, fmt.Errorf("duplicate the queues' file for the helper: %w", err)
-	}
-	queues := os.NewFile(uintptr(file), "queues")
-	defer queues.Close()
-	d.helper.ExtraFiles = []*os.File{theirs, queues}
-	d.helper.Stderr = &d.stderr
-	if err := d.helper.Start(); err != nil {
-		unix.Close(d.orders)
-		return nil, err
-	}
-	d.over.Go(d.wait)
-	return d, nil
-}
-
-// wait receives the device's name when the helper is ready, and then waits for its exit.
-func (d *device) wait() {
-	var name [256]byte
-	n, err := unix.Read(d.orders, name[:])
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(d.orders, name[:])
-	}
-	if n > 0 {
-		d.ready = string(name[:n])
-		d.state.Store(helperReady)
-	}
-	err = d.helper.Wait()
-	d.state.Store(helperGone)
-	if !d.closing.Load() {
-		d.log.Warn("pipe: the copy helper has exited; copying with the CPU",
-			"helper", d.helper.Path, "error", err, "stderr", string(bytes.TrimSpace(d.stderr.Bytes())))
-	}
+func newDevice(log *slog.Logger, program string, q *queues) *device {
+	d := &device{software: newSoftware(q), log: log, program: program, files: make(map[uint32]int), closing: make(chan struct{})}
+	d.over.Go(d.keepHelper)
+	return d
 }
 
 // name returns the device's name; "" while the CPU copies.
 func (d *device) name() string {
-	if d.state.Load() != helperReady {
-		return ""
+	if h := d.newest.Load(); h != nil {
+		return h.name()
 	}
-	return d.ready
+	return ""
 }
 
 func (d *device) add(region uint32, m *shared) error {
@@ -124,16 +73,13 @@ func (d *device) drop(region uint32) {
 
 // sendRegion passes a region's file to the helper.
 func (d *device) sendRegion(region uint32) {
-	if !d.serving {
-		return
-	}
 	d.send(order{Op: orderAdd, Region: region, Size: uint64(len(d.regions[region]))}, d.files[region])
 }
 
 // send sends an order, and a file unless that is -1. It does nothing unless the helper is
 // serving.
 func (d *device) send(o order, file int) {
-	if !d.serving {
+	if d.serving == nil {
 		return
 	}
 	b := binary.NativeEndian.AppendUint32(nil, o.Op)
@@ -144,7 +90,7 @@ func (d *device) send(o order, file int) {
 		oob = unix.UnixRights(file)
 	}
 	for end := time.Now().Add(helperTimeout); ; {
-		err := unix.Sendmsg(d.orders, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(d.serving.orders, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if err == nil {
 			return
 		}
@@ -152,33 +98,34 @@ func (d *device) send(o order, file int) {
 			d.kill(fmt.Errorf("send the helper an order: %w", err))
 			return
 		}
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d.orders), Events: unix.POLLOUT}}, 1)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d.serving.orders), Events: unix.POLLOUT}}, 1)
 	}
 }
 
-// kill ends a helper that fails; wait then reports its exit.
+// kill ends the serving helper, which fails.
 func (d *device) kill(err error) {
-	d.log.Error("pipe: kill the copy helper", "helper", d.helper.Path, "error", err)
-	_ = d.helper.Process.Kill()
+	d.log.Error("pipe: kill the copy helper", "helper", d.program, "error", err)
+	_ = d.serving.cmd.Process.Kill()
 }
 
 func (d *device) depth() int {
-	if d.serving {
+	if d.serving != nil {
 		return deviceDepth
 	}
 	return d.software.depth()
 }
 
 func (d *device) kick() {
-	switch state := d.state.Load(); {
-	case state == helperReady && !d.serving:
-		d.activate()
-	case state == helperGone && d.serving:
+	if d.serving != nil && d.serving.gone() {
 		// Its mappings are gone, so that no late write of it can follow.
-		d.serving = false
+		unix.Close(d.serving.orders)
+		d.serving = nil
 		d.q.Taken.N.Store(d.q.Completed.N.Load())
 	}
-	if !d.serving {
+	if h := d.newest.Load(); d.serving == nil && h != nil && h.begin() {
+		d.activate(h)
+	}
+	if d.serving == nil {
 		d.software.kick()
 		return
 	}
@@ -189,8 +136,8 @@ func (d *device) kick() {
 }
 
 // activate makes the helper take the submissions from now on.
-func (d *device) activate() {
-	d.serving = true
+func (d *device) activate(h *helper) {
+	d.serving = h
 	for region := range d.regions {
 		d.sendRegion(region)
 	}
@@ -213,14 +160,12 @@ func (d *device) checkProgress() {
 	}
 }
 
-// close stops the helper: it exits when the socket closes, and is killed after
-// helperTimeout.
+// close stops the helper. It requires that the worker's thread has ended.
 func (d *device) close() error {
-	d.closing.Store(true)
-	_ = unix.Shutdown(d.orders, unix.SHUT_RDWR)
-	timer := time.AfterFunc(helperTimeout, func() { _ = d.helper.Process.Kill() })
+	close(d.closing)
 	d.over.Wait()
-	timer.Stop()
-	unix.Close(d.orders)
+	if d.serving != nil {
+		unix.Close(d.serving.orders)
+	}
 	return nil
 }

@@ -17,7 +17,7 @@ type stack interface {
 	close() error
 }
 
-// newStack returns a stack and its queues. If the helper does not start, the CPU copies.
+// newStack returns a stack and its queues. While no helper runs, the CPU copies.
 func newStack(log *slog.Logger, helper string) (*queues, stack, error) {
 	name := ""
 	if helper != "" {
@@ -30,12 +30,7 @@ func newStack(log *slog.Logger, helper string) (*queues, stack, error) {
 	if helper == "" {
 		return q, newSoftware(q), nil
 	}
-	d, err := newDevice(log, helper, q)
-	if err != nil {
-		log.Warn("pipe: the copy helper did not start; copying with the CPU", "helper", helper, "error", err)
-		return q, newSoftware(q), nil
-	}
-	return q, d, nil
+	return q, newDevice(log, helper, q), nil
 }
 
 // software is the stack that copies on the worker's thread.
