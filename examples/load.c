@@ -14,7 +14,9 @@
  * 2. It sends numbered messages to its connections, round robin.
  * 3. listen receives, checks the numbers, and records bytes and processor time at the
  *    beginning and the end of the period.
- * 4. At the end it returns the number of bytes received, and connect compares.
+ * 4. With --after, both go on for so many seconds after the period; listen prints
+ *    "measured" at its end.
+ * 5. At the end it returns the number of bytes received, and connect compares.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +44,7 @@ static struct options {
 	bool turns;
 	bool until_end; /* send until the connection or the peer ends */
 	size_t size;
-	double warm_s, seconds;
+	double warm_s, seconds, after_s;
 	int connections;
 	int cpu;
 	int sockmap; /* -1: none */
@@ -73,22 +75,24 @@ struct meter {
 	uint64_t bytes, checked; /* so far; at the last reading of the clock */
 	int readings;
 	struct reading begin, end;
-	/* The worst WINDOW_NS from the beginning on; without one, the period. */
+	bool listens;
+	/* The worst WINDOW_NS from the beginning on, and after the period; without one,
+	 * the period. */
 	int64_t window_at; /* when the window began, 0 before the first byte */
 	uint64_t window_bytes; /* received before it */
-	double least; /* bytes per second */
+	double least[2]; /* bytes per second */
 };
 
 /* look ends a window that is over. The first one, in which TCP begins, does not count. */
 static void look(struct meter *m, int64_t now)
 {
-	double rate;
+	double rate, *least = &m->least[m->readings == 2];
 
 	if (now - m->window_at < WINDOW_NS)
 		return;
 	rate = (m->bytes - m->window_bytes) * 1e9 / (now - m->window_at);
-	if (m->window_at && m->window_bytes && (!m->least || rate < m->least))
-		m->least = rate;
+	if (m->window_at && m->window_bytes && (!*least || rate < *least))
+		*least = rate;
 	m->window_at = now;
 	m->window_bytes = m->bytes;
 }
@@ -98,30 +102,36 @@ static void tick(struct meter *m, size_t bytes)
 	struct reading r;
 
 	m->bytes += bytes;
-	if (m->bytes - m->checked < TICK_BYTES || m->readings == 2)
+	if (m->bytes - m->checked < TICK_BYTES || (m->readings == 2 && !opt.after_s))
 		return;
 	m->checked = m->bytes;
 	r.at = transport_now_ns();
 	look(m, r.at);
-	if (r.at < (m->readings ? m->period.until : m->period.from))
+	if (m->readings == 2 || r.at < (m->readings ? m->period.until : m->period.from))
 		return;
 	r.bytes = m->bytes;
 	r.cpu_s = transport_cpu_seconds(0) +
 		  (opt.also ? transport_cpu_seconds(opt.also) : 0);
 	*(m->readings++ ? &m->end : &m->begin) = r;
+	if (m->readings < 2 || !m->listens || !opt.after_s)
+		return;
+	printf("measured\n");
+	fflush(stdout);
 }
 
 static void report(const struct meter *m)
 {
 	double seconds = (m->end.at - m->begin.at) / 1e9;
-	double least = m->least ? m->least : (m->end.bytes - m->begin.bytes) / seconds;
+	double rate = (m->end.bytes - m->begin.bytes) / seconds;
 
 	errno = 0;
 	if (m->readings < 2)
 		die("too little was exchanged to measure anything");
-	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.9f, \"least\": %.0f}\n",
+	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu_s\": %.9f, \"least\": %.0f, "
+	       "\"least_after\": %.0f}\n",
 	       (unsigned long long)(m->end.bytes - m->begin.bytes), seconds,
-	       m->end.cpu_s - m->begin.cpu_s, least);
+	       m->end.cpu_s - m->begin.cpu_s, m->least[0] ? m->least[0] : rate,
+	       m->least[1] ? m->least[1] : rate);
 }
 
 /*
@@ -185,7 +195,7 @@ static size_t receive_room(void)
  * receives. */
 static void send_stream(int *socks)
 {
-	int64_t now = transport_now_ns();
+	int64_t now = transport_now_ns(), stop;
 	struct meter m = { 0 };
 	uint64_t number, came, enough = UINT64_MAX;
 	struct {
@@ -202,8 +212,9 @@ static void send_stream(int *socks)
 
 	m.period.from = now + opt.warm_s * 1e9;
 	m.period.until = m.period.from + opt.seconds * 1e9;
+	stop = m.period.until + opt.after_s * 1e9 + MARGIN_NS;
 	transport_send(&transport, socks[0], &m.period, sizeof(m.period));
-	for (number = 0; now < m.period.until + MARGIN_NS || m.bytes < enough; number++) {
+	for (number = 0; now < stop || m.bytes < enough; number++) {
 		for (i = 0; i < opt.connections; i++) {
 			char *message = buffers[next % BUFFERS].message;
 
@@ -253,7 +264,7 @@ static void receive_stream(int *socks)
 	char *spare = transport_buffer(&transport, room);
 	struct epoll_event events[EVENTS];
 	int set, left = opt.connections, i;
-	struct meter m = { 0 };
+	struct meter m = { .listens = true };
 
 	if (!pos)
 		die("get memory");
@@ -440,6 +451,7 @@ int main(int argc, char **argv)
 		{ "size", required_argument, NULL, 's' },
 		{ "warm", required_argument, NULL, 'w' },
 		{ "seconds", required_argument, NULL, 'd' },
+		{ "after", required_argument, NULL, 'f' },
 		{ "connections", required_argument, NULL, 'n' },
 		{ "cpu", required_argument, NULL, 'c' },
 		{ "wait", required_argument, NULL, 'l' },
@@ -468,6 +480,9 @@ int main(int argc, char **argv)
 		case 'd':
 			opt.seconds = atof(optarg);
 			break;
+		case 'f':
+			opt.after_s = atof(optarg);
+			break;
 		case 'n':
 			opt.connections = atoi(optarg);
 			break;
@@ -493,7 +508,8 @@ int main(int argc, char **argv)
 		fprintf(stderr,
 			"usage: scon-pipe-load listen|connect TRANSPORT:ADDRESS"
 			" [--turns|--until-end] [--size BYTES] [--warm S] [--seconds S]"
-			" [--connections N] [--cpu N] [--wait usual|sleep|look]"
+			" [--after S] [--connections N] [--cpu N] [--wait "
+			"usual|sleep|look]"
 			" [--sockmap FD] [--also PID]\n");
 		return 2;
 	}

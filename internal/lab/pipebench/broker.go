@@ -25,8 +25,8 @@ var brokerArgs = []string{"pipe", "broker"}
 const memoryLimit = 2 << 30
 
 // ServeBroker runs a broker for the bench alone, in a process of its own, so that
-// its processor time can be measured. It writes a line when it is ready, and exits
-// when in ends.
+// its processor time can be measured. It writes a line when it is ready, takes each byte
+// of in for a change of rules, and exits when in ends.
 func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	b, err := pipe.New(pipe.Options{
 		Socket: socket, MemoryLimit: memoryLimit, Share: 100, Copier: copier.New(""),
@@ -38,7 +38,15 @@ func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return errors.Join(err, b.Close())
 	}
-	_, err = io.Copy(io.Discard, in)
+	one := make([]byte, 1)
+	for err == nil {
+		if _, err = in.Read(one); err == nil {
+			b.Recheck()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
 	return errors.Join(err, b.Close())
 }
 
@@ -46,7 +54,7 @@ func ServeBroker(socket string, in io.Reader, out, log io.Writer) error {
 type broker struct {
 	socket string
 	cmd    *exec.Cmd
-	in     io.Closer
+	in     io.WriteCloser
 	says   bytes.Buffer
 }
 
@@ -74,6 +82,12 @@ func startBroker(ctx context.Context, socket string) (b *broker, err error) {
 		return nil, errors.Join(fmt.Errorf("start the pipe's broker: it wrote %q", line), b.stop())
 	}
 	return b, nil
+}
+
+// changeRules tells the broker that rules have changed.
+func (b *broker) changeRules() error {
+	_, err := b.in.Write([]byte{0})
+	return err
 }
 
 // kill kills the broker, like a crash.

@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 // cannot reports whether a mode lacks a metric.
 func cannot(m mode, metric string) bool {
 	switch metric {
-	case "rtt_64_sleep_p50_us", "conns_4096_gbps", "conns_4096_least_gbps":
+	case "rtt_64_sleep_p50_us", "conns_4096_gbps", "conns_4096_least_gbps", "conns_4096_rules_least_gbps":
 		return m.bare
 	case "death_p50_ms", "death_max_ms":
 		return m.bare || m.sockmap

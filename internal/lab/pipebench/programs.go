@@ -25,8 +25,10 @@ type report struct {
 	Bytes   float64 `json:"bytes"`
 	Seconds float64 `json:"seconds"`
 	CPU     float64 `json:"cpu_s"`
-	Least   float64 `json:"least"` // bytes per second in the worst 100 ms, also of the warm-up
-	P50     float64 `json:"p50_us"`
+	// Bytes per second in the worst 100 ms, of the warm-up and the period; after it.
+	Least      float64 `json:"least"`
+	LeastAfter float64 `json:"least_after"`
+	P50        float64 `json:"p50_us"`
 }
 
 const (
@@ -37,7 +39,9 @@ const (
 	manyWarmSeconds = 1.5
 	// runWarmSeconds is the warm-up of many connections of unmodified programs,
 	// until all have been attached.
-	runWarmSeconds = 8
+	runWarmSeconds = 10
+	// afterSeconds is how long many connections go on after a change of rules.
+	afterSeconds = 3
 	// patience is the time limit for an end; 4096 connections take some seconds to
 	// open.
 	patience = 90 * time.Second
@@ -55,9 +59,14 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 		warm = runWarmSeconds
 	}
 	args := append(l.args(), "--warm", fmt.Sprint(warm), "--seconds", fmt.Sprint(measureSeconds))
-	if b.options.small {
-		args = append(args, "--warm", "0.01", "--seconds", "0.02")
+	after := 0.0
+	if l.rulesChange {
+		after = afterSeconds
 	}
+	if b.options.small {
+		args, after = append(args, "--warm", "0.01", "--seconds", "0.02"), after/100
+	}
+	args = append(args, "--after", fmt.Sprint(after))
 	var files []*os.File
 	if m.sockmap {
 		if err := b.sockmap.serverPort(port); err != nil {
@@ -86,6 +95,14 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 		return listened, connected, err
 	}
 	defer client.kill()
+	if l.rulesChange {
+		if err = server.expect("measured"); err == nil {
+			err = b.broker.changeRules()
+		}
+		if err != nil {
+			return listened, connected, err
+		}
+	}
 	if err := client.end(&connected); err != nil {
 		server.kill() // it may wait forever
 		return listened, connected, err
