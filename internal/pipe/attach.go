@@ -38,6 +38,10 @@ var attachedShares = [...]struct {
 	share int64 // divisor of the memory limit
 }{{4 << 20, 8}, {1 << 20, 4}, {256 << 10, 4}}
 
+// attachedRing is the size of an attached connection's first rings in bytes: programs may
+// rely on what TCP's buffers take of a peer that does not read.
+const attachedRing = 256 << 10
+
 // mayHave reports whether a ring may have a size. The lock is held.
 func (b *Broker) mayHave(size uint64) bool {
 	for _, s := range attachedShares {

@@ -23,6 +23,7 @@ type connection struct {
 	ends   [2]*end // the client's, the server's
 	name   netip.AddrPort
 	to     *name    // of the server
+	first  int64    // size of its first rings in bytes
 	held   []charge // of the memory limit
 	over   bool     // the doorbells are shut down
 	died   bool     // an end did not close it
@@ -147,10 +148,20 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 	return err
 }
 
-// chargeRings charges the first rings of both ends, or none.
-func (c *connection) chargeRings() error {
+// chargeRings charges the first rings of both ends, or none. It sets their size.
+func (c *connection) chargeRings() (err error) {
+	if c.attached && c.b.mayHave(attachedRing) {
+		if c.first, err = attachedRing, c.chargeFirst(); err == nil {
+			return nil
+		}
+	}
+	c.first = engine.SmallestRing
+	return c.chargeFirst()
+}
+
+func (c *connection) chargeFirst() error {
 	for _, e := range c.ends {
-		if err := c.charge(e.owner.owner, c.engine.rings()*engine.SmallestRing); err != nil {
+		if err := c.charge(e.owner.owner, c.engine.rings()*c.first); err != nil {
 			c.dischargeAll()
 			return err
 		}
@@ -259,7 +270,7 @@ func (c *connection) open() (err error) {
 	}
 	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	if c.engine == BPF {
-		return c.b.program.Open(ends)
+		return c.b.program.Open(ends, uint64(c.first))
 	}
 	return sealed.Open(ends)
 }

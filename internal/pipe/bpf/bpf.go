@@ -128,8 +128,11 @@ func classOf(size uint64) (class uint32) {
 	return class
 }
 
-// take returns memory for an end: a spare, or new memory.
-func (k *Program) take() (*Memory, error) {
+// take returns memory for an end, with a ring of size bytes: a spare, or new memory.
+func (k *Program) take(size uint64) (*Memory, error) {
+	if size != engine.SmallestRing {
+		return k.make(size)
+	}
 	k.mu.Lock()
 	k.refill()
 	if n := len(k.spares); n > 0 {
@@ -139,7 +142,7 @@ func (k *Program) take() (*Memory, error) {
 		return m, nil
 	}
 	k.mu.Unlock()
-	return k.make()
+	return k.make(size)
 }
 
 // refill starts the creation of spares when less than half of them are left. It requires the
@@ -151,7 +154,7 @@ func (k *Program) refill() {
 	for range mostSpares - len(k.spares) - k.making {
 		k.making++
 		k.behind.Go(func() {
-			m, err := k.make()
+			m, err := k.make(engine.SmallestRing)
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.making--
@@ -163,7 +166,7 @@ func (k *Program) refill() {
 }
 
 // make creates memory for an end, in a free slot. ENOBUFS: there is none.
-func (k *Program) make() (*Memory, error) {
+func (k *Program) make(size uint64) (*Memory, error) {
 	k.mu.Lock()
 	if len(k.slots) == 0 {
 		k.mu.Unlock()
@@ -175,7 +178,7 @@ func (k *Program) make() (*Memory, error) {
 	// Concurrently: both wait for running programs.
 	page := make(chan error, 1)
 	go func() { page <- m.makePage() }()
-	if err := errors.Join(m.makeRing(), <-page); err != nil {
+	if err := errors.Join(m.makeRing(size), <-page); err != nil {
 		m.closeMaps()
 		k.behind.Go(func() { k.reap(m.slot) })
 		return nil, err
@@ -226,11 +229,12 @@ func (p *mapInSlot) close() {
 	}
 }
 
-// Open creates the memory of both ends and binds it to their doorbells.
-func (k *Program) Open(ends [2]*engine.End) error {
+// Open creates the memory of both ends, with rings of size bytes, and binds it to their
+// doorbells.
+func (k *Program) Open(ends [2]*engine.End, size uint64) error {
 	var all [2]*Memory
 	for i, e := range ends {
-		m, err := k.take()
+		m, err := k.take(size)
 		if err != nil {
 			return err
 		}
@@ -239,8 +243,8 @@ func (k *Program) Open(ends [2]*engine.End) error {
 	}
 	for i, m := range all {
 		m.peer = all[1-i]
-		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot}
-		if err := k.objs.Newest.Put(m.slot, uint32(0)); err != nil {
+		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot, Ring: classOf(size)}
+		if err := k.objs.Newest.Put(m.slot, classOf(size)); err != nil {
 			return fmt.Errorf("set the newest ring: %w", err)
 		}
 		if err := k.objs.Places.Put(int32(m.e.Doorbell), place); err != nil {
@@ -280,10 +284,10 @@ func (m *Memory) makePage() (err error) {
 }
 
 // makeRing creates the first ring that this end receives from.
-func (m *Memory) makeRing() error {
-	r, err := m.k.newMemory(m.k.objs.Rings64k, m.slot, engine.SmallestRing)
+func (m *Memory) makeRing(size uint64) error {
+	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 	if err == nil {
-		m.rings = append(m.rings, ring{r, engine.SmallestRing})
+		m.rings = append(m.rings, ring{r, size})
 	}
 	return err
 }
