@@ -89,6 +89,7 @@ static int tcp_info(int fd, struct tcp_info *info)
 }
 
 #define ESTABLISHED 1 /* the kernel's TCP_ESTABLISHED */
+#define CLOSE_WAIT 8 /* TCP_CLOSE_WAIT */
 
 /* The queue length belongs to the counter only if the counter did not change while the
  * length was read. The same holds in tcp_received. */
@@ -123,6 +124,7 @@ int tcp_received(int fd, uint64_t *bytes)
 		if (real()->ioctl(fd, SIOCINQ, &queued) < 0 || tcp_info(fd, &info))
 			return -errno;
 	} while (info.tcpi_bytes_received != before);
-	*bytes = before - queued;
+	/* The counter has the peer's FIN as a byte, the queue does not. */
+	*bytes = before - queued - (info.tcpi_state == CLOSE_WAIT);
 	return 0;
 }
