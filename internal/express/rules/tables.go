@@ -15,6 +15,7 @@ type nftables struct {
 	exact      exactCounters
 	tables     map[tableKey]*table
 	bases      []*base
+	translate  [2]int // how many chains of type nat there are, by family
 	generation uint32
 	rules      int // of the tables that are kept
 	elements   int // of their sets
@@ -126,6 +127,11 @@ func (t *table) newChain(a attrs) {
 		c = &chain{table: t.key.String(), name: name, comment: udataComment(a.get(chainUserdata)), contents: &contents{in: t, handle: handle}}
 		t.noteChain(c, nil)
 		t.chains[name], t.handles[handle] = c, c
+		if c.nat = !t.dormant && len(a.nested(unix.NFTA_CHAIN_HOOK)) > 0 && a.text(unix.NFTA_CHAIN_TYPE) == "nat"; c.nat {
+			for _, f := range familiesOf(t.key.family) {
+				t.translate[f]++
+			}
+		}
 	}
 	b := t.baseOf(c, a)
 	switch {
@@ -194,6 +200,14 @@ func (t *table) removeChain(c *chain) {
 	}
 	delete(t.chains, c.name)
 	delete(t.handles, c.handle)
+	if c.nat {
+		for _, f := range familiesOf(t.key.family) {
+			t.translate[f]--
+			if t.tx != nil {
+				t.tx.translated[f] = true
+			}
+		}
+	}
 	if c.base != nil {
 		t.noteBases()
 		t.removeBase(c.base)
@@ -226,6 +240,7 @@ type contents struct {
 	in        *table
 	handle    uint64
 	base      *base // if it is one that matters
+	nat       bool  // it is a base chain of type nat
 	all       []*rule
 	judging   int  // of the rules: may judge single packets, or keep them from conntrack
 	mapped    int  // look into a set

@@ -16,6 +16,8 @@ type transaction struct {
 	chains map[place]*chainBefore
 	sets   map[place]*set // a copy as it was before, nil for none
 
+	translated [2]bool // families of which a chain of type nat is gone
+
 	gone    map[uint64]*rule            // by their sums
 	pending map[*chain]map[uint64]*rule // rules whose predecessor, by its handle, is not known yet
 	last    deleted                     // by the previous message
@@ -218,6 +220,11 @@ func (n *nftables) end() *Change {
 	if n.doubtful != "" {
 		c.why = n.doubtful
 		return c
+	}
+	for f, had := range tx.translated {
+		if had && n.translate[f] == 0 { // nor are packets of connections that were opened before
+			c.why = "there is no chain of type nat any more"
+		}
 	}
 	if tx.noted {
 		c.addBases(tx.bases)
