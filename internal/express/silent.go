@@ -1,7 +1,9 @@
 package express
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"time"
 
@@ -119,7 +121,11 @@ func ageingOf(devices []string) time.Duration {
 
 // read reads a setting. One that does not exist has no value.
 func (s *silent) read(name string) {
-	s.values[name], _ = s.files.Read("net/" + name)
+	var err error
+	s.values[name], err = s.files.Read("net/" + name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.limits.Unwatched = "a setting cannot be read"
+	}
 }
 
 // never is longer than any lease.
@@ -134,10 +140,10 @@ func (s *silent) timeoutOf(names []string) time.Duration {
 	return least
 }
 
-// secondsIn reads a setting in seconds, never if there is none.
+// secondsIn reads a setting in seconds, never if there is none, 0 if it cannot be read.
 func (s *silent) secondsIn(name string) time.Duration {
 	value, err := s.files.Read(name)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return never
 	}
 	n, err := strconv.ParseUint(value, 10, 32)
