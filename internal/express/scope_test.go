@@ -42,7 +42,7 @@ func TestScope(t *testing.T) {
 		{"a route to elsewhere", "ip route add 10.98.0.0/16 via 10.77.0.2", nil, false},
 		{"a route to one of them", "ip route add 10.99.0.0/24 via 10.77.0.2", all[2:], false},
 		{"that route is gone", "ip route del 10.99.0.0/24", all[2:], false},
-		{"an address of another network", "ip addr add 10.97.0.1/24 dev docker0", nil, false},
+		{"an address of another network", "ip addr add 10.97.0.1/24 dev docker0", all, true},
 		{"another bridge with a network", `
 			ip link add br9 type bridge
 			ip addr add 10.96.0.1/24 dev br9

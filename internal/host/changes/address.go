@@ -51,9 +51,11 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 		Reason:  fmt.Sprintf("address %v on %s %s", addr, k.name(index), verb(m.Type)),
 		Stale:   true,
 	}
-	// Its removal may end routes that prefer it, without a word.
+	// Its removal may end routes that prefer it, without a word; the first one of a
+	// device that has had others revives next hops by the device.
 	network, err := subnet.Prefix(int(is.bits))
-	if err == nil && added(m.Type) && addr == subnet && (!broadcast.IsValid() || network.Contains(broadcast)) {
+	if err == nil && added(m.Type) && addr == subnet && (!broadcast.IsValid() || network.Contains(broadcast)) &&
+		(m.Data[0] == unix.AF_INET6 || !k.devices[index].used) {
 		e.Scope.Network = network
 	}
 	return e, true
@@ -72,14 +74,15 @@ func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 }
 
 // route evaluates a message about a route. It makes decisions stale, except
-// for routes that the kernel adds along with an address.
+// for routes that the kernel adds along with an address. Those to its broadcast
+// address come when its device comes up.
 func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return Event{}, false
 	}
-	bits, table, protocol := m.Data[1], m.Data[4], m.Data[5]
+	bits, table, protocol, kind := m.Data[1], m.Data[4], m.Data[5], m.Data[7]
 	flags := binary.NativeEndian.Uint32(m.Data[8:])
-	if table == unix.RT_TABLE_LOCAL && protocol == unix.RTPROT_KERNEL || flags&unix.RTM_F_CLONED != 0 {
+	if table == unix.RT_TABLE_LOCAL && protocol == unix.RTPROT_KERNEL && kind != unix.RTN_BROADCAST || flags&unix.RTM_F_CLONED != 0 {
 		return Event{}, false
 	}
 	dst := netip.IPv4Unspecified()
@@ -115,6 +118,12 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 // attributes follow.
 const sizeofNetconfmsg = 4
 
+// Attributes NETCONFA_*.
+const (
+	netconfaIfindex                  = 1
+	netconfaIgnoreRoutesWithLinkdown = 6
+)
+
 type netconfKey struct {
 	family    byte
 	ifindex   int32 // -1 for all devices, -2 for new ones
@@ -124,7 +133,6 @@ type netconfKey struct {
 // netconfMessage evaluates a message about IP settings of a device: a changed
 // value. A new device has values of its own.
 func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
-	const netconfaIfindex = 1
 	if len(m.Data) < sizeofNetconfmsg || m.Data[0] != unix.AF_INET && m.Data[0] != unix.AF_INET6 {
 		return Event{}, false
 	}
@@ -147,7 +155,7 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 			continue
 		}
 		key, is := netconfKey{family, index, typ}, native32(data)
-		if was, old := k.netconf[key]; old && was != is && !fresh {
+		if was, old := k.netconf[key]; old && was != is && (!fresh || typ == netconfaIgnoreRoutesWithLinkdown) {
 			stale = true
 		}
 		k.netconf[key] = is

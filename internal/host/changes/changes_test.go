@@ -29,7 +29,8 @@ func TestKernel(t *testing.T) {
 		{"a device that is down changes and goes", "ip link add br1 type bridge",
 			"ip link set br1 mtu 1400\nip link set br1 name br2\nip link del br2", "link topology"},
 		{"a device goes", "", "ip link del vd", "link stale at a port, link topology, link topology stale at a port"},
-		{"a device goes down", "", "ip link set up0 down", "link topology stale at a port"},
+		{"a device goes down", "", "ip link set up0 down", "link topology stale"},
+		{"a bridge's port goes down", "", "ip link set vd down", "link stale at a port, link topology stale at a port"},
 		{"MTU", "", "ip link set up0 mtu 1400", "link topology stale"},
 		{"settings of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 ttl 5 dev up0\nip link set vx0 up",
 			"ip link set vx0 type vxlan id 5 ttl 6 dev up0", "link topology stale"},
@@ -39,18 +40,22 @@ func TestKernel(t *testing.T) {
 		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale at a port, link stale at a port, link topology stale"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
-		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale in 10.2.0.0/24, link topology"},
+		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
 		{"a device comes up for the first time", "",
 			"ip link add vx type veth peer name vy\nip link set vy up\nsysctl -qw net.ipv4.conf.vx.rp_filter=2\nip link set vx up", "link topology"},
-		{"a device comes up again", "ip link set up0 down", "ip link set up0 up", "link topology stale, route topology stale in 10.2.0.0/24"},
+		{"a device comes up again", "ip link set up0 down", "ip link set up0 up", "link topology stale, route topology stale in 10.2.0.0/24, route topology stale in 10.2.0.255/32"},
+		{"a device that has a broadcast address elsewhere comes up for the first time", "",
+			"ip link add br9 type bridge\nip addr add 10.9.0.1/32 broadcast 10.8.0.1 dev br9\nip link set br9 up",
+			"address stale, link topology, route topology stale in 10.8.0.1/32"},
 		{"group", "", "ip link set up0 group 7", "link topology stale"},
 		{"other name", "", "ip link property add dev up0 altname other", ""},
 		{"port flags", "", "bridge link set dev vc isolated on", "link stale at a port"},
 		{"port flags as they are", "", "bridge link set dev vc isolated off", ""},
 		{"port state", "", "bridge link set dev vc state 0", "link stale at a port"},
 
-		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale in 10.9.0.1/32"},
-		{"address with its network", "", "ip addr add 10.9.0.1/24 dev up0", "address stale in 10.9.0.0/24, route topology stale in 10.9.0.0/24"},
+		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale"},
+		{"address of a new device", "", "ip link add br9 type bridge\nip addr add 10.9.0.1/24 dev br9\nip link set br9 up",
+			"address stale in 10.9.0.0/24, link topology, route topology stale in 10.9.0.0/24, route topology stale in 10.9.0.255/32"},
 		{"address with a peer", "", "ip addr add 10.9.0.1 peer 10.8.0.1/32 dev up0", "address stale, route topology stale in 10.8.0.1/32"},
 		{"default route", "", "ip route add default dev up0", "route topology stale"},
 		{"address goes", "ip addr add 10.9.0.1/32 dev up0", "ip addr del 10.9.0.1/32 dev up0", "address stale"},
@@ -81,6 +86,8 @@ func TestKernel(t *testing.T) {
 			"bridge fdb replace 02:00:00:00:00:05 dev vc master dynamic", ""},
 		{"MAC moved", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
 			"bridge fdb replace 02:00:00:00:00:05 dev vd master static", "fdb stale at two ports"},
+		{"MAC becomes the bridge's own", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
+			"bridge fdb replace 02:00:00:00:00:05 dev vc master permanent", "fdb stale at a port"},
 		{"MAC goes", "bridge fdb add 02:00:00:00:00:05 dev vc master static",
 			"bridge fdb del 02:00:00:00:00:05 dev vc master", "fdb stale at a port"},
 		{"remote end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
@@ -98,6 +105,8 @@ func TestKernel(t *testing.T) {
 
 		{"setting", "", "sysctl net.ipv4.conf.up0.rp_filter=1", "netconf stale"},
 		{"setting as it is", "sysctl net.ipv4.conf.up0.rp_filter=1", "sysctl net.ipv4.conf.up0.rp_filter=1", ""},
+		{"a setting by which routes of a new device count", "",
+			"ip link add vx type veth peer name vy\nsysctl -qw net.ipv4.conf.vx.ignore_routes_with_linkdown=1", "link topology, netconf stale"},
 		{"setting of all devices", "", "sysctl net.ipv4.conf.all.rp_filter=2", "netconf stale"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -123,7 +132,7 @@ func TestRename(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := kinds(w.notified("")), "address stale in 10.2.0.0/24, link topology stale"; got != want {
+	if got, want := kinds(w.notified("")), "address stale, link topology stale"; got != want {
 		t.Errorf("notified of %q, want %q", got, want)
 	}
 }

@@ -20,6 +20,7 @@ type device struct {
 	mtu       uint32
 	address   string // link-layer
 	master    uint32
+	bridged   bool // the master is a bridge
 	group     uint32
 	xdp       string // its XDP programs
 	settings  string // of a VXLAN device or a bridge
@@ -53,9 +54,6 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		delete(k.ports, index)
 		e.Reason = fmt.Sprintf("device %s removed", was.name)
 		e.Stale, e.Gone = was.up, true
-		if was.up {
-			e.Scope = Scope{Ports: [2]int{int(index)}}
-		}
 		return e, old
 	}
 	is := parseDevice(m.Data)
@@ -74,8 +72,10 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
-		e.Stale = diff != otherEnd && (was.up || is.up && is.master == 0) && !k.onlyAdds(index, was, is)
-		if e.Stale && was.goesDown(is) {
+		e.Stale = diff != otherEnd && (was.up || is.up && !is.bridged) && !k.onlyAdds(index, was, is)
+		// The kernel ends IPv4's routes by a device without a word; none is by a
+		// bridge's port.
+		if e.Stale && is.bridged && was.goesDown(is) {
 			e.Scope = Scope{Ports: [2]int{int(index)}}
 		}
 	}
@@ -107,16 +107,15 @@ func (k *known) onlyAdds(index int32, was, is device) bool {
 		was.operstate = is.operstate
 	}
 	was.used, was.up = is.used, was.up || is.up
-	return was == is && (is.master != 0 || !waits)
+	return was == is && (is.bridged || !waits)
 }
 
 // ignoresLinkdown reports whether routes by a device that is up do not count as long as
 // it has no carrier (ignore_routes_with_linkdown).
 func (k *known) ignoresLinkdown(index int32) bool {
-	const attribute = 6 // NETCONFA_IGNORE_ROUTES_WITH_LINKDOWN
 	for _, family := range [...]byte{unix.AF_INET, unix.AF_INET6} {
 		for _, of := range [...]int32{index, -1} {
-			if k.netconf[netconfKey{family, of, attribute}] != 0 {
+			if k.netconf[netconfKey{family, of, netconfaIgnoreRoutesWithLinkdown}] != 0 {
 				return true
 			}
 		}
@@ -191,7 +190,7 @@ func parseDevice(b []byte) (d device) {
 		case unix.IFLA_LINK_NETNSID:
 			d.peerNSID = native32(data)
 		case unix.IFLA_LINKINFO:
-			d.settings = parseSettings(data)
+			d.settings, d.bridged = parseSettings(data)
 		}
 	}
 	return d
@@ -199,8 +198,8 @@ func parseDevice(b []byte) (d device) {
 
 // parseSettings returns the settings that decisions depend on: all of a VXLAN
 // device, those of a bridge without its counters and timers, "" of other
-// devices.
-func parseSettings(info []byte) string {
+// devices; and whether the device is a bridge's port.
+func parseSettings(info []byte) (is string, bridged bool) {
 	var kind, settings string
 	for typ, data := range nlmsg.Attributes(info) {
 		switch typ {
@@ -208,15 +207,17 @@ func parseSettings(info []byte) string {
 			kind = string(bytes.TrimRight(data, "\x00"))
 		case unix.IFLA_INFO_DATA:
 			settings = string(data)
+		case unix.IFLA_INFO_SLAVE_KIND:
+			bridged = string(bytes.TrimRight(data, "\x00")) == "bridge"
 		}
 	}
 	switch kind {
 	case "vxlan":
-		return settings
+		return settings, bridged
 	case "bridge":
-		return bridgeSettings([]byte(settings))
+		return bridgeSettings([]byte(settings)), bridged
 	}
-	return ""
+	return "", bridged
 }
 
 // bridgeSettings are the attributes that say which packets a bridge separates

@@ -29,10 +29,12 @@ type fdbKey struct {
 	vlan  uint16
 }
 
-// fdbEntry is its destination: a port, and the remote end of a tunnel.
+// fdbEntry is its destination: a port, and the remote end of a tunnel; or, of a
+// bridge's permanent entry, the bridge itself.
 type fdbEntry struct {
-	port int32
-	dst  netip.Addr
+	port      int32
+	dst       netip.Addr
+	permanent bool
 }
 
 // validStates are those in which the kernel uses a neighbour's address.
@@ -96,7 +98,7 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	if n.master == 0 {
 		key.table = n.ifindex
 	}
-	is := fdbEntry{n.ifindex, n.dst}
+	is := fdbEntry{n.ifindex, n.dst, n.master != 0 && n.state&unix.NUD_PERMANENT != 0}
 	was, old := k.fdb[key]
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
 	if n.master != 0 { // a bridge's, not a tunnel's

@@ -1,0 +1,46 @@
+package changes
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// enslaved is the kernel's message of device 3, whose master is of a kind.
+func enslaved(kind string, up bool) nlmsg.Message {
+	b := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(b[4:], 3)
+	if up {
+		binary.NativeEndian.PutUint32(b[8:], unix.IFF_UP|unix.IFF_LOWER_UP)
+	}
+	b = append(b, nlmsg.Attr(unix.IFLA_IFNAME, []byte("v3\x00"))...)
+	b = append(b, nlmsg.Attr(unix.IFLA_MASTER, binary.NativeEndian.AppendUint32(nil, 9))...)
+	b = append(b, nlmsg.Attr(unix.IFLA_LINKINFO, nlmsg.Attr(unix.IFLA_INFO_SLAVE_KIND, []byte(kind+"\x00")))...)
+	return nlmsg.Message{Type: unix.RTM_NEWLINK, Data: b}
+}
+
+// Routes are by the devices of a VRF, and not by the ports of a bridge: what goes down
+// may end them, and what comes up again may activate them.
+func TestDeviceOfVRF(t *testing.T) { // by message: not every kernel has VRFs
+	for _, tc := range []struct {
+		kind    string
+		again   bool  // whether coming up again is stale
+		atPorts Scope // of going down
+	}{
+		{"bridge", false, Scope{Ports: [2]int{3}}},
+		{"vrf", true, Scope{}},
+	} {
+		k := newKnown()
+		k.evaluate(enslaved(tc.kind, false))
+		k.evaluate(enslaved(tc.kind, true))
+		if e, _ := k.evaluate(enslaved(tc.kind, false)); !e.Stale || e.Scope != tc.atPorts {
+			t.Errorf("%s: down: %+v", tc.kind, e)
+		}
+		if e, _ := k.evaluate(enslaved(tc.kind, true)); e.Stale != tc.again || e.Scope != (Scope{}) {
+			t.Errorf("%s: up again: %+v", tc.kind, e)
+		}
+	}
+}
