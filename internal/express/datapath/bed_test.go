@@ -26,19 +26,19 @@ const (
 //	inside ==== port   [SCON]   wire ==== outside
 type bed struct {
 	*datapath.Datapath
-	t          *testing.T
+	t          testing.TB
 	ns         string
 	pins       string
 	port, wire int // ifindex
 	table      *contable.Table
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t testing.TB) *bed {
 	t.Helper()
 	return newBedWith(t, func(*datapath.Options) {})
 }
 
-func newBedWith(t *testing.T, change func(*datapath.Options)) *bed {
+func newBedWith(t testing.TB, change func(*datapath.Options)) *bed {
 	t.Helper()
 	b := &bed{t: t, ns: nstest.New(t), pins: pinDir(t)}
 	b.port = addPair(t, b.ns, "port", "inside")
@@ -69,7 +69,7 @@ func options(pinDir string) datapath.Options {
 }
 
 // load loads the programs in a namespace until the test ends.
-func load(t *testing.T, ns string, o datapath.Options) (d *datapath.Datapath) {
+func load(t testing.TB, ns string, o datapath.Options) (d *datapath.Datapath) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
 		var err error
@@ -86,7 +86,7 @@ func load(t *testing.T, ns string, o datapath.Options) (d *datapath.Datapath) {
 }
 
 // pinDir returns a directory, not made yet, on a bpffs of the test's own.
-func pinDir(t *testing.T) string {
+func pinDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	mounted, err := datapath.MountBPFFS(dir)
@@ -103,7 +103,7 @@ func pinDir(t *testing.T) string {
 
 // addPair makes a pair of devices and returns the first one's ifindex. That one
 // comes up last, so that it can send at once.
-func addPair(t *testing.T, ns, name, peer string) int {
+func addPair(t testing.TB, ns, name, peer string) int {
 	t.Helper()
 	nstest.Run(t, ns, "ip link add "+name+" type veth peer name "+peer+`
 		ip link set `+peer+` up
@@ -111,7 +111,7 @@ func addPair(t *testing.T, ns, name, peer string) int {
 	return indexOf(t, ns, name)
 }
 
-func indexOf(t *testing.T, ns, dev string) (index int) {
+func indexOf(t testing.TB, ns, dev string) (index int) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
 		iface, err := net.InterfaceByName(dev)

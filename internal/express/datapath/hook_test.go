@@ -97,7 +97,7 @@ func (b *bed) everywhere() []datapath.Attached {
 }
 
 // foreign loads another program's program, which lets everything pass.
-func foreign(t *testing.T) *ebpf.Program {
+func foreign(t testing.TB) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "foreign",

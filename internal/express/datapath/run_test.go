@@ -125,7 +125,7 @@ func (b *bed) runOnce(prepare func(), h datapath.Hook, data []byte, ctx skb) res
 	return r
 }
 
-func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) (r result) {
+func runProgram(t testing.TB, ns string, p *ebpf.Program, data []byte, ctx skb) (r result) {
 	t.Helper()
 	out := make([]byte, len(data)+64)
 	opts := ebpf.RunOptions{Data: data, DataOut: out, Context: ctx, ContextOut: &r.skb}
@@ -143,7 +143,7 @@ func runProgram(t *testing.T, ns string, p *ebpf.Program, data []byte, ctx skb) 
 
 // onFirstCPU keeps the calling thread on one CPU until the function is called that
 // it returns: all programs read the same values of each CPU's own.
-func onFirstCPU(t *testing.T) (back func()) {
+func onFirstCPU(t testing.TB) (back func()) {
 	t.Helper()
 	var before, first unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
@@ -173,7 +173,7 @@ func (b *bed) counters(dev int) datapath.Counters {
 }
 
 // counted is the one reason that lies between two readings, if any.
-func counted(t *testing.T, before, after datapath.Counters) (reason string) {
+func counted(t testing.TB, before, after datapath.Counters) (reason string) {
 	t.Helper()
 	var sum uint64
 	for name, n := range after.Reasons {

@@ -20,7 +20,7 @@ func needTCX(t *testing.T) {
 	}
 }
 
-func hasTCX(t *testing.T) bool {
+func hasTCX(t testing.TB) bool {
 	t.Helper()
 	version, err := features.LinuxVersionCode()
 	if err != nil {
