@@ -48,6 +48,8 @@ struct shared {
 	atomic_bool bell_closed; /* the doorbell has reached its end of file */
 	atomic_bool shut; /* this end was shut down for sending */
 	atomic_bool stays; /* on TCP, once it has returned there */
+	atomic_int error; /* of the socket, which reports it only once: a call of the
+			   * library has taken it, the program's next call returns it */
 	_Atomic int64_t since_ns; /* when it got its rings */
 	_Atomic int64_t send_timeout_ns, recv_timeout_ns; /* 0: none */
 
@@ -74,7 +76,6 @@ struct shared {
 	uint64_t token_at; /* as the notice says, once the rings are there */
 	bool token_reported; /* the peer's token was reported to the broker */
 	bool token_done; /* it was removed from the stream, or is not in it */
-	int error; /* of the socket, to report when the ring is empty */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
 
 	/* Of the owner, under the entry's lock: */

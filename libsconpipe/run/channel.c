@@ -379,6 +379,18 @@ void channel_leave(struct channel *ch)
 	channel_put(ch);
 }
 
+/* Other calls report EPIPE by themselves; the rest do not concern the connection. */
+void channel_fail(struct channel *ch, int err)
+{
+	if (err && err != -EAGAIN && err != -EINTR && err != -EFAULT && err != -EPIPE)
+		ch->s->error = -err;
+}
+
+int channel_error(struct channel *ch)
+{
+	return ch->s->error ? atomic_exchange(&ch->s->error, 0) : 0;
+}
+
 void bell_ring(struct channel *ch)
 {
 	real()->send(ch->c.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -77,6 +77,11 @@ void shared_lock(struct shared *s, pthread_mutex_t *lock);
 /* shared_try_lock takes a lock that no other thread has. */
 bool shared_try_lock(struct shared *s, pthread_mutex_t *lock);
 
+/* channel_fail keeps an error of the socket that the program has not seen: -errno, or 0
+ * for none. A reset stream must not look ended. channel_error takes it: errno, or 0. */
+void channel_fail(struct channel *ch, int err);
+int channel_error(struct channel *ch);
+
 /* bell_ring wakes the peer. A full doorbell has rung already. */
 void bell_ring(struct channel *ch);
 /*

@@ -12,6 +12,7 @@
 #include "attach.h"
 #include "pass.h"
 #include "real.h"
+#include "socket.h"
 #include "stream.h"
 #include "wait.h"
 
@@ -141,7 +142,7 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 	if (invalid_message(msg))
 		return real()->recvmsg(fd, msg, flags);
 	if (ch->s->rx_path == PATH_TCP_AGAIN)
-		return cancellable_recvmsg(ch, fd, msg, flags);
+		return recv_again(ch, fd, msg, flags);
 	n = recv_checked(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 	if (n >= 0) {
 		msg->msg_namelen = 0;
@@ -177,17 +178,26 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 {
 	int64_t end = timeout ? now_ns() + time_ns(timeout->tv_sec, timeout->tv_nsec) : 0;
 	unsigned int i;
+	int err;
 
 	if (timeout && !time_valid(timeout)) {
 		errno = EINVAL;
+		return -1;
+	}
+	/* As in the kernel, an error precedes the bytes. */
+	err = channel_error(ch);
+	if (!err)
+		err = socket_error(fd);
+	if (err) {
+		errno = err;
 		return -1;
 	}
 	for (i = 0; i < count && i < IOV_MAX; i++) {
 		ssize_t n =
 			recv_message(ch, fd, &all[i].msg_hdr, flags & ~MSG_WAITFORONE);
 
-		if (n < 0 && i && errno != EAGAIN && errno != EINTR)
-			recv_fail(ch, errno);
+		if (n < 0 && i)
+			channel_fail(ch, -errno);
 		if (n < 0)
 			return i ? (int)i : -1;
 		all[i].msg_len = n;
@@ -240,7 +250,7 @@ static ssize_t send_message(struct channel *ch, int fd, const struct msghdr *msg
 {
 	if (invalid_message(msg))
 		return real()->sendmsg(fd, msg, flags);
-	if (ch->s->tx_path == PATH_TCP_AGAIN)
+	if (ch->s->tx_path == PATH_TCP_AGAIN && !ch->s->error)
 		return cancellable_sendmsg(ch, fd, msg, flags, NULL);
 	return stream_send(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 }

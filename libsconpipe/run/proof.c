@@ -139,7 +139,7 @@ static void announce(struct channel *ch, int fd)
 	if (err)
 		return;
 	s->token_left = sizeof(s->token);
-	proof_flush(ch, fd, MSG_DONTWAIT);
+	channel_fail(ch, proof_flush(ch, fd, MSG_DONTWAIT));
 }
 
 /* fetch_rings gets the rings from the broker. */
@@ -171,7 +171,10 @@ bool proof_next(struct channel *ch)
 
 bool proof_settle(struct channel *ch, int fd)
 {
-	return proof_next(ch) && !proof_take(ch, fd);
+	int err = proof_next(ch) ? proof_take(ch, fd) : -EAGAIN;
+
+	channel_fail(ch, err);
+	return !err;
 }
 
 void proof_stop(struct channel *ch)

@@ -35,6 +35,7 @@
 	X(int, accept, (int, struct sockaddr *, socklen_t *)) \
 	X(int, accept4, (int, struct sockaddr *, socklen_t *, int)) \
 	X(int, shutdown, (int, int)) \
+	X(int, getsockopt, (int, int, int, void *, socklen_t *)) \
 	X(int, setsockopt, (int, int, int, const void *, socklen_t)) \
 	X(int, ioctl, (int, unsigned long, void *)) \
 	X(int, fcntl, (int, int, long)) \

@@ -225,7 +225,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 			    (w->flags & MSG_TRUNC) | MSG_DONTWAIT |
 				    (counted ? w->flags & MSG_PEEK : MSG_PEEK));
 	if (n < 0 && errno != EAGAIN && !read_prefix(ch) && s->rx_path == PATH_RING) {
-		s->error = errno; /* reported after the ring's bytes */
+		channel_fail(ch, -errno); /* reported after the ring's bytes */
 		return 0;
 	}
 	if (n < 0)
@@ -276,14 +276,10 @@ static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t
 static ssize_t check_socket(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
-	int err = s->error;
+	int err = 0;
 	ssize_t n;
 	char any;
 
-	if (err) {
-		s->error = 0;
-		return -err;
-	}
 	s->tcp_reported = false;
 	n = real()->recv(fd, &any, 1, MSG_PEEK | MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -292,7 +288,7 @@ static ssize_t check_socket(struct channel *ch, int fd)
 		err = errno;
 	/* Bytes sent before the end are in the ring by now. */
 	if (avail(ch) != 0) {
-		s->error = err;
+		channel_fail(ch, -err);
 		return 1;
 	}
 	if (n > 0) {
@@ -415,7 +411,10 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 	for (;;) {
 		enum path before = s->rx_path;
 		ssize_t n = step(ch, fd, w, got);
-		int err;
+		int err = n <= 0 ? channel_error(ch) : 0;
+
+		if (err)
+			n = -err;
 
 		if (n > 0) {
 			got += n;
@@ -434,8 +433,8 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			got = 0;
 			continue;
 		}
-		if (n < 0 && n != -EAGAIN && got)
-			s->error = -n; /* for the next call */
+		if (n < 0 && got)
+			channel_fail(ch, n); /* for the next call */
 		if (n != -EAGAIN)
 			return got ? (ssize_t)got : n;
 		if (!socket_blocks(fd, w->flags) || (got && !(w->flags & MSG_WAITALL))) {
@@ -454,6 +453,14 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 	}
 }
 
+ssize_t recv_again(struct channel *ch, int fd, struct msghdr *msg, int flags)
+{
+	ssize_t n = cancellable_recvmsg(ch, fd, msg,
+					flags | (ch->s->error ? MSG_DONTWAIT : 0));
+
+	return n <= 0 && stream_failed(ch) ? -1 : n;
+}
+
 ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,
 		    int flags)
 {
@@ -470,7 +477,7 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		struct msghdr msg = { .msg_iov = (struct iovec *)iov,
 				      .msg_iovlen = count };
 
-		return cancellable_recvmsg(ch, fd, &msg, flags);
+		return recv_again(ch, fd, &msg, flags);
 	}
 	if (!w.len) { /* the kernel waits for bytes, too */
 		char any;
@@ -486,16 +493,6 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		return n;
 	errno = -n;
 	return -1;
-}
-
-void recv_fail(struct channel *ch, int error)
-{
-	struct shared *s = ch->s;
-
-	shared_lock(s, &s->rx_lock);
-	if (s->rx_path != PATH_TCP_AGAIN)
-		s->error = error;
-	pthread_mutex_unlock(&s->rx_lock);
 }
 
 bool recv_settle(struct channel *ch, int fd)

@@ -232,9 +232,11 @@ static ssize_t send_all(struct channel *ch, int fd, const struct iovec *iov, siz
 		n = send_rest(ch, fd, iov, count, done,
 			      done ? flags | MSG_NOSIGNAL : flags);
 		shared_lock(s, &s->tx_lock);
-		if (n >= 0)
-			done += n;
-		return n < 0 && !done ? -errno : (ssize_t)done;
+		if (n < 0 && !done)
+			return -errno;
+		if (n < 0)
+			channel_fail(ch, -errno); /* for the next call */
+		return n < 0 ? (ssize_t)done : (ssize_t)done + n;
 	}
 	return done || !why ? (ssize_t)done : why;
 }
@@ -260,6 +262,8 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		len += iov[i].iov_len;
 	if (proof_due(ch) && proof_step(ch, fd))
 		stream_changed(fd);
+	if (stream_failed(ch))
+		return -1;
 	if (flags & MSG_OOB)
 		leave_ring(ch, fd);
 	if ((s->tx_path == PATH_TCP_AGAIN && !s->token_left) || s->shut || !len)
@@ -268,7 +272,7 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 	before = s->tx_path;
 	if (before == PATH_TCP_AGAIN || !switch_to_ring(ch, fd)) {
 		n = proof_flush(ch, fd, flags);
-		if (n) {
+		if (n && n != -EPIPE) { /* send_tcp raises SIGPIPE */
 			pthread_mutex_unlock(&s->tx_lock);
 			errno = -n;
 			return -1;

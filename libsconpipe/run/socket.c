@@ -17,7 +17,7 @@ bool is_tcp(int fd)
 {
 	socklen_t len = sizeof(int);
 	int protocol, err = errno;
-	bool is = getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+	bool is = real()->getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
 		  protocol == IPPROTO_TCP;
 
 	errno = err;
@@ -29,7 +29,7 @@ uint64_t socket_cookie(int fd)
 	socklen_t len = sizeof(uint64_t);
 	uint64_t cookie = 0;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
 		return 0;
 	return cookie;
 }
@@ -51,7 +51,7 @@ static bool option_is_set(int fd, int level, int name)
 	socklen_t len = sizeof(int);
 	int value = 0;
 
-	return getsockopt(fd, level, name, &value, &len) == 0 && value;
+	return real()->getsockopt(fd, level, name, &value, &len) == 0 && value;
 }
 
 bool socket_plain(int fd)
@@ -59,9 +59,11 @@ bool socket_plain(int fd)
 	socklen_t len = sizeof(int);
 	int least = 1, peek = -1;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 || least != 1)
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 ||
+	    least != 1)
 		return false;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 && peek >= 0)
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 &&
+	    peek >= 0)
 		return false;
 	return !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_ZEROCOPY) &&
@@ -72,12 +74,21 @@ bool socket_plain(int fd)
 	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
 }
 
+int socket_error(int fd)
+{
+	socklen_t len = sizeof(int);
+	int err = 0;
+
+	real()->getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len);
+	return err;
+}
+
 int64_t socket_timeout(int fd, int option)
 {
 	struct timeval t = { 0 };
 	socklen_t len = sizeof(t);
 
-	getsockopt(fd, SOL_SOCKET, option, &t, &len);
+	real()->getsockopt(fd, SOL_SOCKET, option, &t, &len);
 	return time_ns(t.tv_sec, t.tv_usec * 1000);
 }
 
@@ -85,7 +96,7 @@ static int tcp_info(int fd, struct tcp_info *info)
 {
 	socklen_t len = sizeof(*info);
 
-	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) < 0 ? -errno : 0;
+	return real()->getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) < 0 ? -errno : 0;
 }
 
 #define ESTABLISHED 1 /* the kernel's TCP_ESTABLISHED */

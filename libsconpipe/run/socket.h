@@ -15,6 +15,8 @@ uint64_t socket_inode(int fd);
 bool socket_blocks(int fd, int flags);
 /* socket_plain says whether no option is set that only TCP can honour. */
 bool socket_plain(int fd);
+/* socket_error takes the error that the socket has to report: errno, or 0. */
+int socket_error(int fd);
 /* socket_timeout returns SO_SNDTIMEO or SO_RCVTIMEO in nanoseconds, 0 for none. */
 int64_t socket_timeout(int fd, int option);
 

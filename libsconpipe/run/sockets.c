@@ -5,6 +5,7 @@
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -120,6 +121,22 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 		channel_times(ch, fd);
 		channel_put(ch);
 		errno = err;
+	}
+	return result;
+}
+
+int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+	int result = real()->getsockopt(fd, level, name, value, len), err;
+	struct channel *ch = NULL;
+
+	if (!result && level == SOL_SOCKET && name == SO_ERROR && *len == sizeof(err))
+		ch = channel_get(fd);
+	if (ch) {
+		err = channel_error(ch);
+		if (err)
+			memcpy(value, &err, sizeof(err));
+		channel_put(ch);
 	}
 	return result;
 }

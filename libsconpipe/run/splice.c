@@ -151,6 +151,8 @@ static ssize_t pipe_to_ring(const struct job *j)
 	size_t done = 0, room = send_fits(ch, fd);
 	ssize_t n;
 
+	if (stream_failed(ch))
+		return -1;
 	if (room == SIZE_MAX)
 		return real()->splice(pipe, NULL, fd, NULL, len, flags);
 	if (flags & SPLICE_F_NONBLOCK) {

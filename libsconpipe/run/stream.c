@@ -25,6 +25,7 @@ bool stream_settle(struct channel *ch, int fd)
 	shared_lock(ch->s, &ch->s->tx_lock);
 	err = proof_flush(ch, fd, MSG_DONTWAIT);
 	pthread_mutex_unlock(&ch->s->tx_lock);
+	channel_fail(ch, err);
 	return !err && recv_detach(ch, fd);
 }
 
@@ -77,6 +78,15 @@ void stream_close(struct channel *ch, int fd)
 		session_call(&s->serial, &q, &a, NULL, NULL);
 }
 
+bool stream_failed(struct channel *ch)
+{
+	int err = channel_error(ch);
+
+	if (err)
+		errno = err;
+	return err;
+}
+
 short stream_events(struct channel *ch, int fd, short wanted, bool arm)
 {
 	struct shared *s = ch->s;
@@ -87,5 +97,5 @@ short stream_events(struct channel *ch, int fd, short wanted, bool arm)
 	if ((wanted & (POLLOUT | POLLWRNORM)) && s->tx_path == PATH_RING &&
 	    send_room(ch, arm))
 		events |= POLLOUT | POLLWRNORM;
-	return events & wanted;
+	return (events & wanted) | (s->error ? POLLERR : 0);
 }

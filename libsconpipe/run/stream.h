@@ -14,8 +14,11 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		    int flags);
 ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,
 		    int flags);
+/* stream_failed takes an error that was kept, and sets errno. */
+bool stream_failed(struct channel *ch);
 /* stream_events returns which of the wanted poll events the ring has; TCP's own are
- * not in it. With arm, the doorbell rings for the others. */
+ * not in it, but POLLERR is for an error that was kept. With arm, the doorbell rings for
+ * the others. */
 short stream_events(struct channel *ch, int fd, short wanted, bool arm);
 /*
  * stream_detach returns both directions to TCP for good, before a program without
@@ -53,8 +56,8 @@ size_t recv_pending(struct channel *ch, int fd);
 /* recv_settle removes a token that is next in the socket, which is no reason to read. It
  * returns whether it has done so. */
 bool recv_settle(struct channel *ch, int fd);
-/* recv_fail makes the next receive fail with an error. */
-void recv_fail(struct channel *ch, int error);
+/* recv_again receives by TCP, to which the receiving direction has returned. */
+ssize_t recv_again(struct channel *ch, int fd, struct msghdr *msg, int flags);
 /* recv_detach returns the receiving direction to TCP if the ring is empty. */
 bool recv_detach(struct channel *ch, int fd);
 
