@@ -50,6 +50,7 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("address %v on %s %s", addr, k.name(index), verb(m.Type)),
 		Stale:   true,
+		early:   !added(m.Type),
 	}
 	// Its removal may end routes that prefer it, without a word; the first one of a
 	// device that has had others revives next hops by the device.
@@ -107,6 +108,7 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 		Reason:   fmt.Sprintf("route %v/%d %s", dst, bits, verb(m.Type)),
 		Topology: true,
 		Stale:    true,
+		early:    !added(m.Type),
 	}
 	if bits > 0 {
 		e.Scope.Network, _ = dst.Prefix(int(bits))

@@ -49,6 +49,7 @@ type Event struct {
 	Topology bool   // what package discover found may be outdated
 	Stale    bool   // decisions may be wrong: those in Scope have to be confirmed
 	Scope    Scope
+	early    bool // announced before it takes effect
 }
 
 // Scope is what a stale change can concern, at most. One of its fields is set; the
@@ -62,8 +63,9 @@ type Scope struct {
 // Options say what to do at a change.
 type Options struct {
 	// OnStale is called for every stale change at once, in the goroutine that
-	// read it and before the event is queued. It must not block, and several
-	// goroutines may call it at a time.
+	// read it and before the event is queued; and again if the change was announced
+	// before it took effect. It must not block, and several goroutines may call it at
+	// a time.
 	OnStale func(Event)
 	// RulesOnly is for those who need to hear of rules alone.
 	RulesOnly bool

@@ -33,11 +33,18 @@ type kernel struct {
 	announced
 	ask   *nlmsg.Socket // for the state
 	state *known
+	later *settled // nil if nobody asks for stale changes
 }
 
 func openKernel(out *output, l limits) (_ source, err error) {
 	k := &kernel{announced: announced{out: out, what: "rtnetlink"}}
-	k.evaluate = func(m nlmsg.Message) (Event, bool) { return k.state.evaluate(m) }
+	k.evaluate = func(m nlmsg.Message) (Event, bool) {
+		e, ok := k.state.evaluate(m)
+		if ok && e.early && k.later != nil {
+			k.later.add(e)
+		}
+		return e, ok
+	}
 	k.lost = k.read
 	defer func() {
 		if err != nil {
@@ -51,6 +58,11 @@ func openKernel(out *output, l limits) (_ source, err error) {
 	}
 	if k.ask, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
 		return nil, err
+	}
+	if out.onStale != nil {
+		if k.later, err = openSettled(out); err != nil {
+			return nil, err
+		}
 	}
 	// The socket listens before the state is read, so no change is missed.
 	if err := k.read(); err != nil {
@@ -67,6 +79,9 @@ func (k *kernel) read() (err error) {
 
 func (k *kernel) Close() error {
 	var errs []error
+	if k.later != nil {
+		errs = append(errs, k.later.close())
+	}
 	for _, s := range []*nlmsg.Socket{k.Socket, k.ask} {
 		if s != nil {
 			errs = append(errs, s.Close())
@@ -114,7 +129,7 @@ func (k *known) evaluate(m nlmsg.Message) (Event, bool) {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return k.route(m)
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
-		return Event{Kind: Route, Reason: "nexthop " + verb(m.Type), Topology: true, Stale: true}, true
+		return Event{Kind: Route, Reason: "nexthop " + verb(m.Type), Topology: true, Stale: true, early: !added(m.Type)}, true
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Stale: true}, true
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:

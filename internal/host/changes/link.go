@@ -77,6 +77,8 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		// bridge's port.
 		if e.Stale && is.bridged && was.goesDown(is) {
 			e.Scope = Scope{Ports: [2]int{int(index)}}
+		} else {
+			e.early = e.Stale && was.up && !is.up
 		}
 	}
 	return e, true

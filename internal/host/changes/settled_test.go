@@ -1,0 +1,67 @@
+package changes
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nstest"
+)
+
+// The kernel announces that a route goes while it still counts. When decisions are
+// withdrawn the second time, it does not any more.
+func TestRemovalIsStaleAgain(t *testing.T) {
+	const removals = 200
+	w := newDevice(t)
+	var lookup *netlink.Handle
+	var err error
+	nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lookup.Close()
+	counts := func() bool { // a blackhole's answer is EINVAL
+		_, err := lookup.RouteGet(net.IPv4(10, 9, 0, 1))
+		return errors.Is(err, unix.EINVAL)
+	}
+	var calls, late atomic.Int32
+	again := make(chan struct{}, 2*removals)
+	w.watch(Options{OnStale: func(e Event) {
+		if e.Kind != Route || !strings.HasSuffix(e.Reason, "removed") {
+			return
+		}
+		if calls.Add(1)%2 == 0 {
+			if counts() {
+				late.Add(1)
+			}
+			again <- struct{}{}
+		}
+	}}, roomy)
+	_, network, _ := net.ParseCIDR(netip.MustParsePrefix("10.9.0.1/32").String())
+	for range removals {
+		nstest.Do(t, w.ns, func() {
+			route := &netlink.Route{Dst: network, Type: unix.RTN_BLACKHOLE}
+			if err = netlink.RouteAdd(route); err == nil {
+				err = netlink.RouteDel(route)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-again:
+		case <-time.After(patience):
+			t.Fatalf("%d calls", calls.Load())
+		}
+	}
+	if n := late.Load(); n != 0 {
+		t.Errorf("%d of %d routes still counted", n, removals)
+	}
+}
