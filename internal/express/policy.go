@@ -21,6 +21,8 @@ type policy struct {
 	tracked map[uint8]bool  // and the families whose packets conntrack sees
 	log     *slog.Logger
 	during  func(wait func()) // runs what takes long
+	failed  time.Time         // when they could not be read
+	pause   time.Duration     // how long they are not tried again
 	version uint64            // how often the rules may have changed
 	read    uint64            // how often they were read afresh
 	tunnels map[uint16]bool   // ports that TouchesTunnel was asked about
@@ -46,6 +48,10 @@ const (
 	checkEvery = 10 * time.Minute
 	checkShare = 200
 )
+
+// readPause is for how many times the time of an attempt to read the rules the next one
+// is not made.
+const readPause = 4
 
 // drops are the rules with everything that decides about first packets.
 // Reading them takes longer than what Conentries need, so they are read only
@@ -80,6 +86,10 @@ func (p *policy) close() error { return p.foreign.Close() }
 // logged once and kept in p.err, unless it is that a transaction is not announced to
 // its end.
 func (p *policy) follow() (c *rules.Change, err error) {
+	began := time.Now()
+	if p.err != nil && began.Sub(p.failed) < p.pause {
+		return nil, p.err
+	}
 	p.known, err = p.foreign.Foreign()
 	p.tracked = p.foreign.Tracked
 	if err == nil {
@@ -92,7 +102,8 @@ func (p *policy) follow() (c *rules.Change, err error) {
 		if p.err == nil {
 			p.log.Error("reading the rules: every packet goes regular", "error", err)
 		}
-		p.err = err
+		p.err, p.failed = err, time.Now()
+		p.pause = readPause * p.failed.Sub(began)
 		return nil, err
 	}
 	p.err = nil

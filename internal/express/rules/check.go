@@ -18,6 +18,7 @@ func (l *Live) Same(o *Live) (same, ok bool) {
 // Fresh reads the ruleset anew, to compare with this one. Any goroutine may call it.
 func (l *Live) Fresh() (*Live, error) {
 	fresh := NewLive(Options{ExactCounters: l.exactCounters})
+	fresh.alone = true
 	_, err := fresh.Follow(nil, nil)
 	return fresh, err
 }

@@ -27,6 +27,7 @@ type Live struct {
 	families      map[family]bool // of iptables-legacy's tables
 	tables        []legacyTable   // of iptables-legacy, as they were read
 	feed          feed
+	alone         bool // nobody calls Note
 }
 
 // NewLive returns a ruleset that the first Follow reads.
@@ -116,6 +117,29 @@ func (f *feed) take() (complete []announced, lost string, err error) {
 	return complete, lost, nil
 }
 
+// between returns the messages of the generations behind one, up to another, which is
+// waited for. It reports false if they are not all there.
+func (f *feed) between(from, to uint32) (all []nlmsg.Message, ok bool) {
+	for end := time.Now().Add(mostUnfinished); ; time.Sleep(time.Millisecond) {
+		f.mu.Lock()
+		lost, last := f.lost, from
+		all = nil
+		for _, a := range f.complete {
+			if int32(a.generation-from) > 0 && int32(to-a.generation) >= 0 {
+				if a.generation != last+1 {
+					lost = "messages"
+				}
+				last = a.generation
+				all = append(all, a.messages...)
+			}
+		}
+		f.mu.Unlock()
+		if lost != "" || last == to || time.Now().After(end) {
+			return all, lost == "" && last == to
+		}
+	}
+}
+
 // Follow brings the ruleset up to date, that of iptables-legacy as well, and says what has changed since the last
 // call. ErrUnfinished means that it has to be called again when the transaction has
 // been announced; after another error the next call reads everything again.
@@ -202,7 +226,11 @@ func (l *Live) apply(all []announced) *Change {
 // read reads everything.
 func (l *Live) read() (err error) {
 	exact := newExactCounters(l.opts)
-	n, err := readNFTables(l.opts, exact, true)
+	noted := l.feed.between
+	if l.alone {
+		noted = func(uint32, uint32) ([]nlmsg.Message, bool) { return nil, false }
+	}
+	n, err := readNFTables(l.opts, exact, noted)
 	if err != nil {
 		return fmt.Errorf("read nftables: %w", err)
 	}

@@ -65,7 +65,7 @@ func (f *follower) receive() {
 			f.t.Fatal(err)
 		}
 		defer sock.Close()
-		want, err := (&nftReader{sock: sock}).generation()
+		want, err := (&nftReader{sock: sock}).current()
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func (f *follower) fresh() (state *nftables, ruleset Ruleset) {
 	f.t.Helper()
 	nstest.Do(f.t, f.ns, func() {
 		var err error
-		if state, err = readNFTables(f.opts, newExactCounters(f.opts), true); err != nil {
+		if state, err = readNFTables(f.opts, newExactCounters(f.opts), new(feed).between); err != nil {
 			f.t.Fatal(err)
 		}
 		if ruleset, err = Read(f.opts); err != nil {

@@ -79,10 +79,15 @@ func (k tableKey) String() string { return familyNames[k.family] + " " + k.name 
 type nftReader struct {
 	*nftables
 	sock *nlmsg.Socket
+	// noted returns what was announced of the generations behind one, up to another;
+	// false if that is not known.
+	noted  func(from, to uint32) ([]nlmsg.Message, bool)
+	missed bool // a chain or a set that was listed is gone
 }
 
-// readNFTables reads nftables, to follow the rules if that is asked for.
-func readNFTables(opts Options, exact exactCounters, follow bool) (*nftables, error) {
+// readNFTables reads nftables, to follow the rules if that is asked for: by what is
+// announced while they are read (noted), nil if nothing is.
+func readNFTables(opts Options, exact exactCounters, noted func(from, to uint32) ([]nlmsg.Message, bool)) (*nftables, error) {
 	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
 	if err != nil {
 		return nil, err
@@ -90,17 +95,21 @@ func readNFTables(opts Options, exact exactCounters, follow bool) (*nftables, er
 	defer sock.Close()
 	var r nftReader
 	err = retry(func() error {
-		r = nftReader{newNFTables(opts, exact), sock}
-		r.follows = follow
+		r = nftReader{nftables: newNFTables(opts, exact), sock: sock, noted: noted}
+		r.follows = noted != nil
 		return r.readOnce()
 	})
 	return r.nftables, err
 }
 
-// readOnce reads everything. The result is invalid if the rules have changed
-// meanwhile.
+// mostCaughtUp bounds how often readOnce catches up with changes.
+const mostCaughtUp = 64
+
+// readOnce reads everything, and then again what has changed meanwhile, until nothing
+// has. A chain in which nothing has changed while its rules were listed was listed as it
+// is, whatever has changed elsewhere.
 func (r *nftReader) readOnce() (err error) {
-	r.nftables.generation, err = r.generation()
+	generation, err := r.current()
 	if errors.Is(err, unix.EINVAL) {
 		return nil // a kernel without nftables
 	}
@@ -110,12 +119,108 @@ func (r *nftReader) readOnce() (err error) {
 	if err := r.read(); err != nil {
 		return err
 	}
-	after, err := r.generation()
-	if err == nil && (after != r.nftables.generation || r.doubtful != "") {
-		err = errChanged
+	for range mostCaughtUp {
+		now, err := r.current()
+		if err != nil {
+			return err
+		}
+		if now == generation {
+			if r.missed || r.doubtful != "" {
+				return errChanged
+			}
+			r.nftables.generation = now
+			r.cool()
+			return nil
+		}
+		if err := r.catchUp(generation, now); err != nil {
+			return err
+		}
+		generation = now
 	}
-	r.cool()
-	return err
+	return errChanged
+}
+
+// catchUp reads again what changed from one generation to another.
+func (r *nftReader) catchUp(from, to uint32) error {
+	if r.noted == nil {
+		return errChanged
+	}
+	messages, ok := r.noted(from, to)
+	if !ok {
+		return errChanged
+	}
+	chains, sets := make(map[place]bool), make(map[place]bool)
+	for _, m := range messages {
+		if len(m.Data) < sizeofNfgenmsg || familyNames[m.Data[0]] == "" {
+			continue
+		}
+		a := parseAttrs(m.Data[sizeofNfgenmsg:])
+		const tableName = 1
+		t := r.tables[tableKey{m.Data[0], a.text(tableName)}]
+		if t == nil {
+			return errChanged
+		}
+		switch msg := m.Type & 0xff; msg {
+		case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+			if a.has(unix.NFTA_CHAIN_HOOK) {
+				return errChanged
+			}
+			name, handle := a.text(unix.NFTA_CHAIN_NAME), a.handle(unix.NFTA_CHAIN_HANDLE)
+			if msg == unix.NFT_MSG_NEWCHAIN {
+				r.take(m)
+				chains[place{t.key, name}] = true
+			} else if c := t.handles[handle]; c != nil {
+				c.forgetRules()
+				t.removeChain(c)
+			}
+		case unix.NFT_MSG_NEWSET:
+			r.take(m)
+			sets[place{t.key, a.text(unix.NFTA_SET_NAME)}] = true
+		case unix.NFT_MSG_DELSET:
+			if s := t.sets[a.text(unix.NFTA_SET_NAME)]; s != nil && s.handle == makeSet(a).handle {
+				t.removeSet(s)
+			}
+		case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+			sets[place{t.key, a.text(unix.NFTA_SET_ELEM_LIST_SET)}] = true
+		case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+			chains[place{t.key, a.text(unix.NFTA_RULE_CHAIN)}] = true
+		default:
+			return errChanged
+		}
+	}
+	r.missed = false
+	for at := range sets {
+		if s := r.tables[at.table].sets[at.name]; s != nil {
+			s.forgetElements()
+			if err := r.readElements(r.tables[at.table], s); err != nil {
+				return err
+			}
+		}
+	}
+	for at := range chains {
+		if c := r.chainAt(at); c != nil {
+			c.forgetRules()
+			if err := r.readRules(r.tables[at.table], c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forgetRules makes a chain as it is before its rules are read.
+func (c *chain) forgetRules() {
+	for _, r := range c.all {
+		c.count(r, -1)
+	}
+	c.in.rules -= len(c.all)
+	c.all, c.scanned = nil, false
+}
+
+// forgetElements makes a set as it is before its elements are read.
+func (s *set) forgetElements() {
+	s.in.elements -= len(s.elements)
+	s.elements, s.changes, s.fallback = nil, nil, nil
 }
 
 // request sends a request about one family, or about all.
@@ -141,6 +246,16 @@ func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint1
 // sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
 const sizeofNfgenmsg = 4
 
+// gone takes that a chain or a set does not exist any more for no error, if its end will be
+// caught up with.
+func (r *nftReader) gone(err error) error {
+	if r.noted != nil && errors.Is(err, errChanged) {
+		r.missed = true
+		return nil
+	}
+	return err
+}
+
 // dump takes all objects of a kind in, of one table unless its name is "".
 func (r *nftReader) dump(msg uint16, table tableKey, ask map[uint16]string) error {
 	return r.request(msg, table.family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
@@ -155,8 +270,8 @@ func (r *nftReader) dump(msg uint16, table tableKey, ask map[uint16]string) erro
 	})
 }
 
-// generation returns the number of the ruleset, which each change increases.
-func (r *nftReader) generation() (id uint32, err error) {
+// current returns the number of the ruleset, which each change increases.
+func (r *nftReader) current() (id uint32, err error) {
 	err = r.request(unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, 0, nil, func(m nlmsg.Message) {
 		if len(m.Data) >= sizeofNfgenmsg {
 			id = parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
@@ -184,11 +299,15 @@ func (r *nftReader) read() error {
 		if err := r.dump(unix.NFT_MSG_GETSET, key, map[uint16]string{unix.NFTA_SET_TABLE: key.name}); err != nil {
 			return fmt.Errorf("read sets of %v: %w", key, err)
 		}
-		if err := r.readElements(t); err != nil {
-			return fmt.Errorf("read elements of %v: %w", key, err)
+		for _, s := range t.sets {
+			if err := r.readElements(t, s); err != nil {
+				return fmt.Errorf("read elements of %v: %w", key, err)
+			}
 		}
-		if err := r.dump(unix.NFT_MSG_GETRULE, key, map[uint16]string{unix.NFTA_RULE_TABLE: key.name}); err != nil {
-			return fmt.Errorf("read rules of %v: %w", key, err)
+		for _, c := range t.chains {
+			if err := r.readRules(t, c); err != nil {
+				return fmt.Errorf("read rules of %v: %w", c, err)
+			}
 		}
 		if r.opts.Drops && r.rules > mostDropRules {
 			return ErrTooMany
@@ -197,20 +316,23 @@ func (r *nftReader) read() error {
 	return nil
 }
 
-// readElements reads the elements of a table's sets.
-func (r *nftReader) readElements(t *table) error {
-	for _, s := range t.sets {
-		if s.unknown {
-			continue
-		}
-		err := r.dump(unix.NFT_MSG_GETSETELEM, t.key,
-			map[uint16]string{unix.NFTA_SET_ELEM_LIST_TABLE: t.key.name, unix.NFTA_SET_ELEM_LIST_SET: s.name})
-		if err != nil {
-			return err
-		}
-		s.settle()
+// readElements reads the elements of a set.
+func (r *nftReader) readElements(t *table, s *set) error {
+	if s.unknown {
+		return nil
 	}
-	return nil
+	err := r.dump(unix.NFT_MSG_GETSETELEM, t.key,
+		map[uint16]string{unix.NFTA_SET_ELEM_LIST_TABLE: t.key.name, unix.NFTA_SET_ELEM_LIST_SET: s.name})
+	s.settle()
+	return r.gone(err)
+}
+
+// readRules reads the rules of a chain. (Those of all chains at a time would be counted
+// by the kernel from the first one on for each datagram, and be other ones if one of
+// another chain is deleted meanwhile.)
+func (r *nftReader) readRules(t *table, c *chain) error {
+	return r.gone(r.dump(unix.NFT_MSG_GETRULE, t.key,
+		map[uint16]string{unix.NFTA_RULE_TABLE: t.key.name, unix.NFTA_RULE_CHAIN: c.name}))
 }
 
 // familiesOf returns the IP families that chains of an nftables family see.

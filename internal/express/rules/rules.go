@@ -78,7 +78,7 @@ type Ruleset struct {
 // empty ruleset.
 func Read(opts Options) (Ruleset, error) {
 	exact := newExactCounters(opts)
-	n, err := readNFTables(opts, exact, false)
+	n, err := readNFTables(opts, exact, nil)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
 	}
