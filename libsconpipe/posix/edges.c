@@ -83,6 +83,30 @@ void case_moveonce(void)
 	close_pair(p);
 }
 
+/* A reported connection that the peer resets is not reported before it is asked for. */
+void case_oncehup(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT };
+	struct linger now = { .l_onoff = 1 };
+	struct pair p = make_pair();
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+	write(p.a, "a", 1);
+	edge("once", set, PATIENCE_MS);
+	setsockopt(p.a, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	close(p.a);
+	edge("reset", set, 20);
+	edge("again", set, 20);
+	e.events = EPOLLIN | EPOLLONESHOT;
+	result("ask", epoll_ctl(set, EPOLL_CTL_MOD, p.b, &e));
+	/* Those of TCP may follow the ring's. */
+	result("once", epoll_wait(set, &e, 1, PATIENCE_MS));
+	edge("twice", set, 20);
+	close(set);
+	close(p.b);
+}
+
 /* A connection that has returned to TCP, by the ends' own calls, can be written to. */
 void case_urgentout(void)
 {

@@ -177,6 +177,13 @@ void case_nested(void)
 	say("%d", (int)o.data.u64);
 	pthread_join(t, NULL);
 	result("inner", epoll_wait(set, &e, 1, 0));
+	/* It was polled while it was ready, and is read before it is asked. */
+	poll(&one, 1, 0);
+	result("read", read(p.b, &byte, 1));
+	poll(&one, 1, 0);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("inner", epoll_wait(set, &e, 1, 0));
 	result("read", read(p.b, &byte, 1));
 	close(set);
 	close(outer);

@@ -127,10 +127,12 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 		    const sigset_t *mask)
 {
 	int64_t deadline = now_ns() + timeout * INT64_C(1000000);
+	int own = 0; /* times that only the library's own events came */
 
 	for (;;) {
 		int64_t left = deadline - now_ns();
 		int ready, n, ms = timeout;
+		bool some;
 
 		pthread_mutex_lock(&set->lock);
 		set_recheck(set);
@@ -161,6 +163,7 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			pthread_mutex_unlock(&set->lock);
 			return ready ? ready : n;
 		}
+		some = n > 0;
 		if (!n && (set->shared || set->event_fd < 0))
 			set_queue_all(set);
 		n = set_filter(set, events + ready, n);
@@ -169,8 +172,13 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 		if (set->polled)
 			set_signal(set);
 		pthread_mutex_unlock(&set->lock);
-		if (ready + n || (timeout >= 0 && now_ns() >= deadline))
+		if (ready + n)
 			return ready + n;
+		/* The library's own events, each of which comes once, may have hidden
+		 * the program's. */
+		if (timeout >= 0 && now_ns() >= deadline &&
+		    (!some || own++ > 2 * set->attached))
+			return 0;
 	}
 }
 

@@ -99,10 +99,11 @@ static uint64_t mark(const struct member *m)
 	return MARK | (uint64_t)m->turn << TURN_SHIFT | (uint32_t)m->fd;
 }
 
-/* to_watch returns the events of the socket that concern the program. */
+/* to_watch returns the events of the socket that concern the program. A disabled member
+ * would report EPOLLHUP and EPOLLERR for ever. */
 static uint32_t to_watch(const struct member *m, const struct shared *s)
 {
-	uint32_t events = m->disabled ? 0 : m->wanted.events & ~EPOLLONESHOT;
+	uint32_t events = m->disabled ? EPOLLONESHOT : m->wanted.events & ~EPOLLONESHOT;
 
 	return s->tx_path == PATH_RING && !s->shut ? events & ~WRITABLE : events;
 }
