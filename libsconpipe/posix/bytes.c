@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Sending and receiving. */
+#include <sys/syscall.h>
+
 #include "posix.h"
 
 void case_echo(void)
@@ -151,6 +153,39 @@ void case_peekall(void)
 	pthread_join(t, NULL);
 	t = start(pieces_and_end, p.a);
 	result("peek up to the end", recv(p.b, buf, 100, MSG_PEEK | MSG_WAITALL));
+	pthread_join(t, NULL);
+	close_pair(p);
+}
+
+static void *raw_pieces(void *fd)
+{
+	int i;
+
+	for (i = 0; i < 5; i++) {
+		pause_ms(10);
+		syscall(SYS_write, (intptr_t)fd, "12345678", 8);
+	}
+	return NULL;
+}
+
+/* The other end makes no calls that the library sees, so the connection begins to move,
+ * and does not go on. */
+void case_peekmove(void)
+{
+	struct pair p = cold_pair(-1);
+	pthread_t t;
+	char buf[100];
+	int i;
+
+	write(p.a, "x", 1);
+	read(p.b, buf, 1);
+	for (i = 0; i < 80; i++) {
+		recv(p.b, buf, 1, MSG_PEEK | MSG_DONTWAIT);
+		pause_ms(1);
+	}
+	t = start(raw_pieces, p.a);
+	result("peek", recv(p.b, buf, 40, MSG_PEEK | MSG_WAITALL));
+	result("recv", recv(p.b, buf, 100, 0));
 	pthread_join(t, NULL);
 	close_pair(p);
 }

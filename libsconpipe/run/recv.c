@@ -376,11 +376,21 @@ static int wait_data(struct channel *ch, int fd, int64_t deadline)
 	return err;
 }
 
-/* socket_ready waits 1 ms for bytes or the end of the socket. */
-static bool socket_ready(int fd)
+/* peek_ends says whether no peek finds more than the got bytes, or waits 1 ms for more.
+ * None sees the ring behind TCP's bytes, bytes behind a token, another ring behind this
+ * one, or TCP's bytes behind the ring. */
+static bool peek_ends(struct channel *ch, int fd, size_t got)
 {
-	struct pollfd p = { .fd = fd, .events = POLLIN | POLLRDHUP };
+	struct shared *s = ch->s;
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 
+	if (s->rx_path == PATH_RING && (got >= channel_ring(ch)->size || switches(ch)))
+		return true;
+	if (s->rx_path == PATH_TCP &&
+	    (proof_cut(ch, got + 1) <= got || (s->tcp_known && s->tcp_left <= got)))
+		return true;
+	if (s->rx_path == PATH_RING)
+		p.events |= POLLIN;
 	return real()->poll(&p, 1, 1) != 0;
 }
 
@@ -427,9 +437,9 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			if (!(w->flags & MSG_PEEK))
 				continue;
 			/* Peek again from the start. */
-			if (got >= channel_ring(ch)->size || last || switches(ch))
+			if (last || (deadline && now_ns() >= deadline))
 				return got;
-			last = socket_ready(fd);
+			last = peek_ends(ch, fd, got);
 			got = 0;
 			continue;
 		}
