@@ -107,6 +107,26 @@ void case_oncehup(void)
 	close(p.b);
 }
 
+/* An option is set while a token is on its way. */
+void case_optionmoves(void)
+{
+	struct pair p = cold_pair(-1);
+	int on = 1, zero = 0;
+	char buf[3] = { 0 };
+
+	setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)); /* for 200 ms */
+	move(p);
+	if (setsockopt(p.b, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero)) == 0) {
+		setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &zero, sizeof(zero));
+		write(p.a, "abcd", 4);
+		pause_ms(20);
+		recv(p.b, buf, 2, MSG_PEEK);
+		recv(p.b, buf, 2, MSG_PEEK);
+		say("peeked at %s", buf);
+	}
+	close_pair(p);
+}
+
 /* A connection that has returned to TCP, by the ends' own calls, can be written to. */
 void case_urgentout(void)
 {

@@ -131,7 +131,7 @@ static void __attribute__((destructor)) settle_all(void)
 		struct channel *ch = channel_get(fd);
 
 		if (ch && proof_due(ch) && ch->s->processes == 1)
-			proof_close(ch, fd);
+			proof_await(ch, fd);
 		if (ch)
 			channel_put(ch);
 	}

@@ -192,20 +192,23 @@ void proof_stop(struct channel *ch)
 			atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
 }
 
-/* How long a close waits for an announced token. */
+/* How long a call waits for an announced token. */
 #define LAST_NS 200000000
 
-void proof_close(struct channel *ch, int fd)
+void proof_await(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
 	int64_t until = now_ns() + LAST_NS;
+	int err = 0;
 
 	shared_lock(s, &s->rx_lock);
-	while (proof_next(ch) && proof_take(ch, fd) == -EAGAIN && now_ns() < until) {
+	while (proof_next(ch) && (err = proof_take(ch, fd)) == -EAGAIN &&
+	       now_ns() < until) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 
 		real()->poll(&p, 1, 10);
 	}
+	channel_fail(ch, err);
 	pthread_mutex_unlock(&s->rx_lock);
 }
 

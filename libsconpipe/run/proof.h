@@ -18,9 +18,9 @@
 
 #include "channel.h"
 
-/* proof_close is called before the last descriptor is closed. An unread token
- * would reset the connection. */
-void proof_close(struct channel *ch, int fd);
+/* proof_await waits for an announced token that is next, and removes it: if it were
+ * unread, a close would reset the connection, and other programs would read it. */
+void proof_await(struct channel *ch, int fd);
 /* proof_stop ends a proof of this process: no token of the peer is announced after it. */
 void proof_stop(struct channel *ch);
 /* proof_step does steps 2 and 4 if they are due. No lock is held. It returns true if

@@ -106,8 +106,11 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 		return real()->setsockopt(fd, level, name, value, len);
 	if (level == IPPROTO_TCP && name == TCP_ULP)
 		attach_forbid(e);
-	if (only_tcp(level, name))
-		attach_undo(e, fd);
+	if (only_tcp(level, name) && !attach_undo(e, fd) && level == SOL_SOCKET &&
+	    name == SO_PEEK_OFF) { /* the library's own peeks would move it */
+		errno = EOPNOTSUPP;
+		return -1;
+	}
 	ch = channel_get(fd);
 	if (ch && level == IPPROTO_TCP && name == TCP_ULP) {
 		channel_put(ch);

@@ -44,6 +44,7 @@ bool stream_detach(struct channel *ch, int fd)
 	/* -EBADF: it has ended already. */
 	if (err && err != -EBADF)
 		return false;
+	proof_await(ch, fd);
 	return stream_settle(ch, fd);
 }
 
@@ -71,7 +72,7 @@ void stream_close(struct channel *ch, int fd)
 		return;
 	proof_stop(ch);
 	if (s->processes == 1)
-		proof_close(ch, fd);
+		proof_await(ch, fd);
 	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, fd, false))
 		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	if (s->owner == getpid())
