@@ -153,11 +153,14 @@ size_t drain(struct pair p)
 	return got;
 }
 
+/* So many looks a millisecond apart: the library may first wait for the broker. */
+#define ASLEEP_LOOKS 20
+
 void await_asleep(pid_t thread)
 {
 	char path[64], text[256], *at;
+	int fd, looks = 0;
 	ssize_t n;
-	int fd;
 
 	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
 	do {
@@ -168,7 +171,8 @@ void await_asleep(pid_t thread)
 		close(fd);
 		text[n] = 0;
 		at = strrchr(text, ')');
-	} while (!at || at[2] != 'S');
+		looks = at && at[2] == 'S' ? looks + 1 : 0;
+	} while (looks < ASLEEP_LOOKS);
 }
 
 void send_stream(int fd, size_t len)

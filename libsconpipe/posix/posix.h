@@ -53,7 +53,7 @@ void nonblock(int fd, bool on);
 void pause_ms(int ms);
 void fill_out(int fd); /* sends until a send would block */
 size_t drain(struct pair p); /* reads from b what a has sent */
-void await_asleep(pid_t thread); /* until it waits in a system call */
+void await_asleep(pid_t thread); /* until it waits in a system call for longer */
 void send_stream(int fd, size_t len);
 void recv_stream(int fd, size_t len); /* and checks it */
 void stream_both(struct pair p); /* in both directions, one after the other */
