@@ -41,6 +41,11 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 	if everything != "" {
 		return everything
 	}
+	c.table.All(func(e *contable.Conentry) {
+		if e.Bound == BoundByRule { // which may be gone, whether it matched or not
+			e.Reading = c.reading - 1
+		}
+	})
 	for _, e := range concerned {
 		if c.keepByRule(subjectOf(e), e.Conn) {
 			c.refuse(e.Port, PerPacketRule)
