@@ -23,8 +23,8 @@ const (
 	// engine, size, addresses; files: doorbell, own page, ring; with the engine
 	// copier the send ring, then the receive ring.
 	opConnect = 5
-	// id, arg: generation: the end has mapped the memory that it writes; with bpf, the
-	// ring that it reads, which the peer sends to from now on.
+	// id, arg: generation: the end has mapped the memory that it writes; with bpf,
+	// the ring that it reads, which the peer sends to from now on.
 	opMapped = 6
 	// id, arg: generation. Reply: size, generation; files: the ring, preceded for
 	// generation 0 of sealed by the peer's page. EAGAIN if it is not ready.
