@@ -174,6 +174,29 @@ void case_spawn(void)
 	spawn_of("/proc/self/exe", LEFT);
 }
 
+/* Nothing is unread, so the image's standard output is TCP. The image has the other end,
+ * too, and its parent keeps both until it has ended. */
+void case_spawnheld(void)
+{
+	char *argv[] = { "sh", "-c", "echo answer", NULL };
+	struct pair p = make_pair();
+	posix_spawn_file_actions_t files;
+	int status = 0;
+	char buf[10];
+	pid_t child;
+
+	posix_spawn_file_actions_init(&files);
+	posix_spawn_file_actions_adddup2(&files, p.b, 1);
+	result("spawn", posix_spawn(&child, "/bin/sh", &files, NULL, argv, environ));
+	posix_spawn_file_actions_destroy(&files);
+	waitpid(child, &status, 0);
+	say("status %d", WEXITSTATUS(status));
+	close(p.b);
+	result("read", recv(p.a, buf, 7, MSG_WAITALL));
+	result("end", read(p.a, buf, 1));
+	close(p.a);
+}
+
 void case_spawnstatic(void)
 {
 	spawn_of(twin(), 0);

@@ -81,8 +81,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(halfclose) X(shutrd) X(linger) X(unread) X(closed) X(rcvtimeo) X(sndtimeo) \
 	X(sigpipe) X(eintr) X(restart) X(readers) X(writers) X(nbconnect) X(killed) \
 	X(names) X(wakeshut) X(urgent) X(stdio) X(closefrom) \
-	X(exec) X(execclear) X(execstatic) X(execown) X(execdup) X(spawn) X(spawnstatic) \
-	X(shell) X(leaked) X(execfails) X(rights) \
+	X(exec) X(execclear) X(execstatic) X(execown) X(execdup) X(spawn) \
+	X(spawnheld) X(spawnstatic) X(shell) X(leaked) X(execfails) X(rights) \
 	X(pollhup) X(peekall) \
 	X(v6) X(dual) X(acceptflags) X(refused) X(disconnect) X(soerror) X(lowat) X(dupfd) \
 	X(ppoll) X(pselect) X(epollmask) X(partly) X(partlysent) X(cancel) X(wakepoll) \

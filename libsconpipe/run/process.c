@@ -60,6 +60,18 @@ static void find_arena(int fd, void *all)
 	*list = f;
 }
 
+/* left_to_tcp says whether stream_detach has returned a connection to TCP: this image got
+ * the arena for other channels, and may lack the files of this one. A spawning process
+ * continues, and may close the connection and use the place for another. */
+static bool left_to_tcp(struct found *f, int place, int fd)
+{
+	struct shared *s = arena_place(f->arena, place);
+
+	return (s->stays && !s->token_left && s->tx_path == PATH_TCP_AGAIN &&
+		s->rx_path == PATH_TCP_AGAIN) ||
+	       arena_find(f->arena, socket_cookie(fd)) != place;
+}
+
 /* adopt makes a descriptor one of the channel at a place. */
 static void adopt(struct found *f, int place, int fd)
 {
@@ -67,6 +79,8 @@ static void adopt(struct found *f, int place, int fd)
 
 	if (!*ch)
 		*ch = channel_adopt(f->arena, arena_place(f->arena, place));
+	if (!*ch && left_to_tcp(f, place, fd))
+		return;
 	if (!*ch || !entry_attach(fd, *ch))
 		fd_disconnect(fd);
 	else if (fd == STDIN_FILENO)
