@@ -255,7 +255,7 @@ func TestRuleAboutOneOfMany(t *testing.T) {
 		if retired := now.Rules.Retired - before.Rules.Retired; retired != 1 || now.Totals.Entries != before.Totals.Entries-1 {
 			t.Errorf("%d Conentries were retired, %d of %d are left", retired, now.Totals.Entries, before.Totals.Entries)
 		}
-		if least := uint64(2*len(sent)) * 99 / 100; express < least || express > uint64(2*(len(sent)-1-i)) {
+		if least := uint64(2*len(sent)) * 99 / 100; express < least || express > uint64(2*(len(sent)-1)-i) {
 			t.Errorf("%d of %d packets went express", express, 2*len(sent))
 		}
 		return

@@ -211,8 +211,8 @@ func settle(b *scontest.Bed) {
 	b.T.Helper()
 	before := b.Status().Generation
 	b.Sh(lab.Device, `
-		ip route add 10.98.0.0/16 via 10.77.0.2
-		ip route del 10.98.0.0/16`)
+		ip rule add pref 20000 table 254
+		ip rule del pref 20000`) // which concern everything
 	scontest.Eventually(b.T, "a new generation", func() error {
 		if now := b.Status().Generation; now < before+2 {
 			return fmt.Errorf("generation %d, was %d", now, before)

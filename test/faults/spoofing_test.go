@@ -161,11 +161,13 @@ func TestForgedDecisionOfPort(t *testing.T) {
 			c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0)).GoExpress()
 			src, dst := containerTuple(b, true, c)
 			sender, other, receiver := b.OpenWire(lab.Container(1)), b.OpenWire(lab.Container(2)), b.OpenWire(lab.Edge)
-			before := b.Status().Generation
+			transactions := uint32(strings.Count(forbid, "nft add"))
+			before := b.Status().Rules.Generation
 			b.Sh(lab.Device, forbid)
+			settle(b)
 			scontest.Eventually(t, "the daemon has processed the change", func() error {
-				if s := b.Status(); s.Generation == before || s.State != "active" {
-					return fmt.Errorf("generation %d, %s", s.Generation, s.State)
+				if s := b.Status(); s.Rules.Generation < before+transactions || s.State != "active" {
+					return fmt.Errorf("rules %d, were %d; %s", s.Rules.Generation, before, s.State)
 				}
 				return nil
 			})
