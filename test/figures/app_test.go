@@ -31,9 +31,6 @@ func TestAppNeedsPrograms(t *testing.T) {
 // TestApp asks nginx in a container of a real Docker, once in every mode. The command
 // itself checks which path the packets took.
 func TestApp(t *testing.T) {
-	if _, err := exec.LookPath("wrk"); err != nil {
-		t.Skip("wrk is missing: apt-get install wrk")
-	}
 	file := filepath.Join(t.TempDir(), "app.json")
 	cmd := exec.Command(scon, "bench", "app", "--rounds", "1", "--seconds", "1", "--json", file)
 	var stderr bytes.Buffer

@@ -1,14 +1,9 @@
 package figures
 
 import (
-	"bytes"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
-
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab/bench"
 )
 
 // TestCPUs has two CPUs exchange at the same time in every mode. The command itself checks
@@ -16,17 +11,7 @@ import (
 func TestCPUs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cpus.json")
 	cmd := exec.Command(scon, "bench", "cpus", "--rounds", "1", "--json", file)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	checkNothingIsLeft := nstest.Left(t)
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v: %s", err, &stderr)
-	}
-	checkNothingIsLeft("sconbench" + strconv.Itoa(cmd.Process.Pid))
-	r, err := bench.ReadResult(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := measured(t, cmd, file)
 	for _, mode := range []string{"native", "loaded", "container", "express"} {
 		for _, metric := range []string{"one_cpu_per_s", "two_cpus_per_s", "speedup"} {
 			if samples := r.Modes[mode][metric]; len(samples) != 1 || samples[0] <= 0 {

@@ -6,10 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
@@ -20,17 +18,7 @@ func TestScale(t *testing.T) {
 	file, plot := filepath.Join(dir, "scale.json"), filepath.Join(dir, "scale.png")
 	cmd := exec.Command(scon, "bench", "scale", "--rounds", "1", "--connections", "10,2000", "--duration", "50ms",
 		"--json", file, "--png", plot)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	checkNothingIsLeft := nstest.Left(t)
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v: %s", err, &stderr)
-	}
-	checkNothingIsLeft("sconbench" + strconv.Itoa(cmd.Process.Pid))
-	r, err := bench.ReadResult(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := measured(t, cmd, file)
 	for _, mode := range []string{"native", "container", "express"} {
 		for _, n := range []int{10, 2000} {
 			for _, metric := range []string{"packet_ns", "ready_s", "placed_us", "resident_mb"} {
