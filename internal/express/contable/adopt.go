@@ -14,7 +14,7 @@ import (
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	for i := range t.halves {
 		h := &t.halves[i]
-		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot[uint32(i)] != nil {
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot.get(uint32(i)) != nil {
 			continue // empty, or found through its twin
 		}
 		e := t.revive(uint32(i), get, now)
@@ -23,7 +23,7 @@ func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (connt
 		}
 		t.insert(e)
 	}
-	t.clear(func(slot uint32) bool { return t.bySlot[slot] == nil })
+	t.clear(func(slot uint32) bool { return t.bySlot.get(slot) == nil })
 	return t.live.conentries
 }
 
@@ -85,7 +85,7 @@ func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 func (t *Table) Clear() {
 	t.clear(func(uint32) bool { return true })
 	t.live.clear()
-	clear(t.bySlot)
+	clear(t.bySlot.pages)
 	clear(t.byTuple)
 	clear(t.perPort)
 	t.retired, t.retiredDiscards = nil, nil

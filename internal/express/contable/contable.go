@@ -87,7 +87,7 @@ type Table struct {
 	counts   []uint64 // of candidates
 
 	live     live
-	bySlot   []*Conentry
+	bySlot   slotIndex
 	byTuple  map[datapath.Key]*Conentry // by both tuples, with the keys of packets from the wire
 	perPort  map[int]int                // entries in a container's share, discards included
 	retired  []closedSlots
@@ -117,7 +117,7 @@ func New(m datapath.Memory, o Options) *Table {
 		outers:   m.Outers,
 		counts:   m.Candidates,
 		live:     newLive(),
-		bySlot:   make([]*Conentry, len(m.Halves)),
+		bySlot:   newSlotIndex(len(m.Halves)),
 		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
@@ -228,7 +228,7 @@ func (t *Table) insert(e *Conentry) {
 // index makes the rest of the table know a Conentry by its slots and its tuples.
 func (t *Table) index(e *Conentry) {
 	for _, slot := range e.allSlots() {
-		t.bySlot[slot] = e
+		t.bySlot.set(slot, e)
 	}
 	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
 	t.perPort[e.Port]++
@@ -289,7 +289,7 @@ func oneFamily(all ...netip.AddrPort) bool {
 }
 
 // At returns the Conentry that a slot belongs to, or nil.
-func (t *Table) At(slot uint32) *Conentry { return t.bySlot[slot] }
+func (t *Table) At(slot uint32) *Conentry { return t.bySlot.get(slot) }
 
 // All calls fn for every Conentry; fn may retire it.
 func (t *Table) All(fn func(*Conentry)) {
@@ -297,19 +297,15 @@ func (t *Table) All(fn func(*Conentry)) {
 }
 
 // Piece calls fn for the Conentries in n slots of the table, from the slot on that
-// an earlier call has returned, 0 at first. It returns 0 at the end of the table.
-// All pieces together have each Conentry once that is there all the time.
+// an earlier call has returned, 0 at first; parts of the table without Conentries do not
+// count. It returns 0 at the end of the table. All pieces together have each Conentry once
+// that is there all the time.
 func (t *Table) Piece(from uint32, n uint32, fn func(*Conentry)) (next uint32) {
-	end := min(uint64(from)+uint64(n), uint64(len(t.bySlot)))
-	for slot := uint64(from); slot < end; slot++ {
-		if e := t.bySlot[slot]; e != nil && e.outbound == uint32(slot) {
+	return t.bySlot.walk(from, n, func(slot uint32, e *Conentry) {
+		if e.outbound == slot {
 			fn(e)
 		}
-	}
-	if end == uint64(len(t.bySlot)) {
-		return 0
-	}
-	return uint32(end)
+	})
 }
 
 // Count brings the totals up to date with the Conentries in n slots of the table, as
@@ -406,7 +402,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		h := &t.halves[slot]
 		h.State = datapath.SlotClosed
 		atomic.StoreUint32(&h.Generation, 0)
-		t.bySlot[slot] = nil
+		t.bySlot.set(slot, nil)
 	}
 	t.account(e)
 	t.live.remove(e)

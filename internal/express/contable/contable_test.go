@@ -343,3 +343,30 @@ func TestClear(t *testing.T) {
 	}
 	b.compose(7, masqueraded(3), true, start)
 }
+
+// A walk of a table that is hardly used visits no more than what is around its
+// Conentries, and their memory goes with them.
+func TestWalkOfLargeTable(t *testing.T) {
+	o := options()
+	o.Connections = 1 << 18
+	b := newBed(t, o)
+	pieces := func() (n, found int) {
+		for next := uint32(0); ; {
+			next = b.Piece(next, 1<<14, func(*contable.Conentry) { found++ })
+			if n++; next == 0 {
+				return n, found
+			}
+		}
+	}
+	for i := range 3 {
+		b.compose(7, masqueraded(i), true, start)
+	}
+	if n, found := pieces(); n != 1 || found != 3 {
+		t.Errorf("%d Conentries in %d pieces, want 3 in 1", found, n)
+	}
+	b.All(func(e *contable.Conentry) { b.Retire(e, start) })
+	b.Sweep(start)
+	if n, found := pieces(); n != 1 || found != 0 {
+		t.Errorf("%d Conentries in %d pieces, want none", found, n)
+	}
+}

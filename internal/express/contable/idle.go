@@ -92,6 +92,7 @@ func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
 		t.sweepDiscards(now)
 		t.Release(now)
 		t.returned.expire(now)
+		t.bySlot.trim()
 	}
 	return next
 }
