@@ -30,22 +30,13 @@ func OpenDevice(name string, index int) (*Device, error) {
 func (d *Device) Close() error { return d.dir.Close() }
 
 // Steers reports whether packets that the device receives may be passed to
-// another CPU (receive packet steering).
+// another CPU (receive packet steering). Its queues are numbered from 0 on.
 func (d *Device) Steers() (bool, error) {
-	queues, err := openIn(d.dir, "queues", unix.O_DIRECTORY)
-	if err != nil {
-		return false, err
-	}
-	defer queues.Close()
-	names, err := queues.Readdirnames(-1)
-	if err != nil {
-		return false, err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, "rx-") {
-			continue
+	for queue := 0; ; queue++ {
+		cpus, err := readBeneath(d.dir, fmt.Sprintf("queues/rx-%d/rps_cpus", queue))
+		if errors.Is(err, fs.ErrNotExist) && (queue > 0 || d.has("queues")) {
+			return false, nil
 		}
-		cpus, err := readIn(queues, name+"/rps_cpus")
 		if err != nil {
 			return false, err
 		}
@@ -53,7 +44,11 @@ func (d *Device) Steers() (bool, error) {
 			return true, nil
 		}
 	}
-	return false, nil
+}
+
+// has reports whether a file is there.
+func (d *Device) has(name string) bool {
+	return unix.Faccessat(int(d.dir.Fd()), name, unix.F_OK, 0) == nil
 }
 
 // place says where to find a device.
@@ -144,6 +139,25 @@ func readIn(dir *os.File, name string) (string, error) {
 	defer f.Close()
 	b := make([]byte, os.Getpagesize())
 	n, err := unix.Read(int(f.Fd()), b)
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", name, err)
+	}
+	return string(b[:n]), nil
+}
+
+// readBeneath reads a file beneath a directory of sysfs, and of the same mount: it is one
+// of sysfs, too.
+func readBeneath(dir *os.File, name string) (string, error) {
+	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return "", fmt.Errorf("opening %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	b := make([]byte, os.Getpagesize())
+	n, err := unix.Read(fd, b)
 	if err != nil {
 		return "", fmt.Errorf("reading %s: %w", name, err)
 	}
