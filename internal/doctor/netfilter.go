@@ -27,7 +27,7 @@ func checkConntrack(h host) result {
 }
 
 func askConntrack() error {
-	s, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+	s, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open netfilter socket: %w", err)
 	}

@@ -161,9 +161,9 @@ type world struct {
 	shell  *shell
 	ends   [nodes]*wire
 	ct     *conntrack.Client
-	nft    *nlmsg.Socket // to ask for the generation of the rules
-	built  state         // initial state of each case
-	round  byte          // number of the sentinels
+	nft    *nlmsg.Requests // to ask for the generation of the rules
+	built  state           // initial state of each case
+	round  byte            // number of the sentinels
 }
 
 // settings are the daemon's settings and the world's makeup, selected by a
@@ -247,7 +247,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	}
 	t.Cleanup(func() { w.ct.Close() })
 	if err := w.bed.Do(lab.Device, func() error {
-		w.nft, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+		w.nft, err = nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -357,7 +357,7 @@ func awaitGuard(b *scontest.Bed) bool {
 func guarded(b *scontest.Bed) (found bool) {
 	b.T.Helper()
 	err := b.Do(lab.Device, func() error {
-		sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+		sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 		if err != nil {
 			return err
 		}

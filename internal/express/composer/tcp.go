@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -38,16 +39,16 @@ func NewTCP(table *contable.Table, ct *conntrack.Client, log *slog.Logger) *TCP 
 // UpdateSilent updates conntrack about connections in n slots of the table that have
 // fallen silent. It is called once a second, before Table.Sweep.
 func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
-	limits, err := readTimeouts()
-	if err != nil {
-		t.log.Debug("updating silent connections", "error", err)
-		return
-	}
+	readLimits := sync.OnceValues(readTimeouts)
 	t.table.Silent(from, n, now, func(e *contable.Conentry, acknowledged bool) {
 		switch unseen := t.table.Unseen(e, now); {
 		case e.Untracked:
 		case e.Conn.Orig.Proto == protoTCP:
-			t.updateSilent(e, acknowledged, unseen, limits)
+			if limits, err := readLimits(); err != nil {
+				t.log.Debug("updating silent connections", "error", err)
+			} else {
+				t.updateSilent(e, acknowledged, unseen, limits)
+			}
 		case unseen > time.Second:
 			t.extend(e, unseen)
 		}

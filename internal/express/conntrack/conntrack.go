@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,14 +94,8 @@ func (c Conn) Liberal() bool {
 
 // Client asks the kernel about connections. It is safe for concurrent use.
 type Client struct {
-	single asker // for requests about one connection
-	dump   asker // another socket, so that single requests do not wait for a long dump
-}
-
-// asker is a socket for requests, one at a time.
-type asker struct {
-	mu   sync.Mutex
-	sock *nlmsg.Socket
+	single *nlmsg.Requests // about one connection
+	dump   *nlmsg.Requests // another socket, so that single requests do not wait for a long dump
 }
 
 // Open opens a client for the namespace of the calling thread.
@@ -113,8 +106,8 @@ func Open() (_ *Client, err error) {
 			c.Close()
 		}
 	}()
-	for _, a := range []*asker{&c.single, &c.dump} {
-		if a.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+	for _, s := range []**nlmsg.Requests{&c.single, &c.dump} {
+		if *s, err = nlmsg.OpenRequests(unix.NETLINK_NETFILTER); err != nil {
 			return nil, fmt.Errorf("open ctnetlink: %w", err)
 		}
 	}
@@ -124,9 +117,9 @@ func Open() (_ *Client, err error) {
 // Close closes the client.
 func (c *Client) Close() error {
 	var errs []error
-	for _, a := range []*asker{&c.single, &c.dump} {
-		if a.sock != nil {
-			errs = append(errs, a.sock.Close())
+	for _, s := range []*nlmsg.Requests{c.single, c.dump} {
+		if s != nil {
+			errs = append(errs, s.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -240,7 +233,7 @@ func (c *Client) Delete(conn Conn) error {
 // Dump calls fn for every connection in the table. The kernel lists them in
 // pieces: connections may come and go meanwhile.
 func (c *Client) Dump(fn func(Conn)) error {
-	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err := do(c.dump, msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if conn, ok := parseConn(m.Data); ok {
 			fn(conn)
 		}
@@ -269,7 +262,7 @@ func (c *Client) request(msg uint16, flags uint16, t Tuple,
 	if t.Src.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	err = c.single.do(msg, flags, family, attrs, reply)
+	err = do(c.single, msg, flags, family, attrs, reply)
 	if errors.Is(err, unix.ENOENT) {
 		return ErrNotFound
 	}
@@ -277,10 +270,8 @@ func (c *Client) request(msg uint16, flags uint16, t Tuple,
 }
 
 // do sends a ctnetlink request, and calls reply for each answer.
-func (a *asker) do(msg uint16, flags uint16, family byte, attrs []byte, reply func(nlmsg.Message)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.sock.Request(nlmsg.Request{
+func do(sock *nlmsg.Requests, msg uint16, flags uint16, family byte, attrs []byte, reply func(nlmsg.Message)) error {
+	return sock.Request(nlmsg.Request{
 		Type:  msg,
 		Flags: flags,
 		Data:  append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg

@@ -35,7 +35,7 @@ type Counted struct {
 
 // DumpCounters calls fn for every connection that is counted, as Dump does.
 func (c *Client) DumpCounters(fn func(Counted)) error {
-	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err := do(c.dump, msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if counted, ok := parseCounted(m.Data); ok {
 			fn(counted)
 		}

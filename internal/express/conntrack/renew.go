@@ -70,7 +70,7 @@ type Entry struct {
 
 // DumpEntries calls fn for every TCP connection, as Dump does.
 func (c *Client) DumpEntries(fn func(Entry)) error {
-	err := c.dump.do(msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err := do(c.dump, msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		if e, ok := parseEntry(m.Data); ok {
 			fn(e)
 		}
@@ -84,7 +84,7 @@ func (c *Client) DumpEntries(fn func(Entry)) error {
 // Expecting returns the connections of which conntrack expects others.
 func (c *Client) Expecting() (masters map[Tuple]bool, err error) {
 	masters = make(map[Tuple]bool)
-	err = c.dump.do(msgGetExpected, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
+	err = do(c.dump, msgGetExpected, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
 		for typ, data := range nlmsg.Attributes(m.Data[min(sizeofNfgenmsg, len(m.Data)):]) {
 			if typ == attrExpectMaster {
 				masters[parseTuple(data)] = true

@@ -139,7 +139,7 @@ func (n *Namer) namespace(nsid int) *namespace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.numbers.socket == nil {
-		socket, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+		socket, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
 		if err != nil {
 			return nil
 		}

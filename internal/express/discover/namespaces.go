@@ -44,7 +44,7 @@ func Namespaces() map[string]int {
 
 // numbering knows the IDs that the namespace it was opened in gives others.
 type numbering struct {
-	socket *nlmsg.Socket
+	socket *nlmsg.Requests
 	ids    map[inode]int // as last asked, of those that have one
 }
 

@@ -52,7 +52,7 @@ type Reception struct {
 }
 
 // Reception reads both ends of the pair; mtu is that of the outer one.
-func (v *Pair) Reception(s *nlmsg.Socket, mtu int) (r Reception, err error) {
+func (v *Pair) Reception(s *nlmsg.Requests, mtu int) (r Reception, err error) {
 	inside, err := readInner(s, v.port.PeerNSID, v.port.PeerIndex)
 	if err != nil {
 		return r, err
@@ -99,30 +99,18 @@ type inner struct {
 }
 
 // readInner reads a device in another namespace, which has an ID here.
-func readInner(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
+func readInner(s *nlmsg.Requests, nsid, index int) (dev inner, err error) {
 	e := nlmsg.NewEncoder()
 	e.Uint32(unix.IFLA_TARGET_NETNSID, uint32(nsid))
-	e.Uint32(unix.IFLA_EXT_MASK, skipLinkStats)
-	attrs, err := e.Encode()
-	if err != nil {
-		return dev, err
-	}
-	header := make([]byte, unix.SizeofIfInfomsg)
-	binary.NativeEndian.PutUint32(header[4:], uint32(index))
-	request := nlmsg.Request{Type: unix.RTM_GETLINK, Data: append(header, attrs...)}
-	err = s.Request(request, func(m nlmsg.Message) {
-		if len(m.Data) < unix.SizeofIfInfomsg {
-			return
-		}
-		for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
-			switch {
-			case typ == unix.IFLA_ADDRESS && len(data) == len(dev.mac):
-				dev.mac = [6]byte(data)
-			case typ == unix.IFLA_MTU && len(data) == 4:
-				dev.mtu = int(binary.NativeEndian.Uint32(data))
-			case typ == unix.IFLA_XDP:
-				dev.xdp = isNativeXDP(data)
-			}
+	err = readDevice(s, index, e, func(typ uint16, data []byte) {
+		switch {
+		case typ == unix.IFLA_ADDRESS && len(data) == len(dev.mac):
+			dev.mac = [6]byte(data)
+		case typ == unix.IFLA_MTU && len(data) == 4:
+			dev.mtu = int(binary.NativeEndian.Uint32(data))
+		case typ == unix.IFLA_XDP:
+			mode := xdpMode(data)
+			dev.xdp = mode != xdpNone && mode != xdpGeneric
 		}
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // no such namespace, no such device in it
@@ -134,12 +122,45 @@ func readInner(s *nlmsg.Socket, nsid, index int) (dev inner, err error) {
 	return dev, nil
 }
 
-// isNativeXDP parses the attribute IFLA_XDP.
-func isNativeXDP(attribute []byte) (is bool) {
+// HasXDP reports whether a device of this namespace has an XDP program, of whatever
+// kind.
+func HasXDP(s *nlmsg.Requests, index int) (has bool, err error) {
+	err = readDevice(s, index, nlmsg.NewEncoder(), func(typ uint16, data []byte) {
+		has = has || typ == unix.IFLA_XDP && xdpMode(data) != xdpNone
+	})
+	if err != nil {
+		return false, fmt.Errorf("read device %d: %w", index, err)
+	}
+	return has, nil
+}
+
+// readDevice calls fn for each attribute of a device. more are attributes of the
+// request.
+func readDevice(s *nlmsg.Requests, index int, more *nlmsg.Encoder, fn func(typ uint16, data []byte)) error {
+	more.Uint32(unix.IFLA_EXT_MASK, skipLinkStats)
+	attrs, err := more.Encode()
+	if err != nil {
+		return err
+	}
+	header := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(header[4:], uint32(index))
+	request := nlmsg.Request{Type: unix.RTM_GETLINK, Data: append(header, attrs...)}
+	return s.Request(request, func(m nlmsg.Message) {
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			return
+		}
+		for typ, data := range nlmsg.Attributes(m.Data[unix.SizeofIfInfomsg:]) {
+			fn(typ, data)
+		}
+	})
+}
+
+// xdpMode parses the attribute IFLA_XDP.
+func xdpMode(attribute []byte) (mode byte) {
 	for typ, b := range nlmsg.Attributes(attribute) {
 		if typ == xdpAttached && len(b) == 1 {
-			is = b[0] != xdpNone && b[0] != xdpGeneric
+			mode = b[0]
 		}
 	}
-	return is
+	return mode
 }

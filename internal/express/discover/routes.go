@@ -39,7 +39,7 @@ func encapsulation(kind []byte) exit {
 // readExits reads the unicast routes of all tables. There may be very many; it
 // keeps none.
 func readExits() (exits, error) {
-	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+	sock, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}

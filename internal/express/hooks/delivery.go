@@ -17,7 +17,7 @@ import (
 // container are not announced: they are polled once a second.
 type delivery struct {
 	dp            *datapath.Datapath
-	links         *nlmsg.Socket // asks about devices
+	links         *nlmsg.Requests // asks about devices
 	log           *slog.Logger
 	newGeneration func(reason string)
 	hasConentries func(ifindex int) bool

@@ -92,7 +92,7 @@ type Hooks struct {
 // New returns Hooks that have hooked nothing yet. They work in the network
 // namespace of the process.
 func New(o Options) (*Hooks, error) {
-	links, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+	links, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (h *Hooks) pollPrograms(now time.Time) {
 	for _, m := range moves {
 		h.attacher.move(m)
 	}
-	if dev := h.path.changedXDP(); dev != "" {
+	if dev := h.path.changedXDP(h.delivery.links); dev != "" {
 		changed = "XDP at " + dev
 	}
 	if changed != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
@@ -92,10 +93,10 @@ func (p path) passes(ifindex int) bool {
 
 // changedXDP returns a device inside that has got or lost an XDP program since
 // the path was read, "" if there is none.
-func (p path) changedXDP() (dev string) {
+func (p path) changedXDP(links *nlmsg.Requests) (dev string) {
 	for _, inside := range p.inside {
 		for _, d := range inside {
-			if l, err := netlink.LinkByIndex(d.Index); err == nil && hasXDP(l) != p.xdp[d.Index] {
+			if has, err := discover.HasXDP(links, d.Index); err == nil && has != p.xdp[d.Index] {
 				dev = d.Name
 			}
 		}

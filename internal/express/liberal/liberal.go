@@ -180,7 +180,7 @@ func (w *work) choose() (chosen []*conn, err error) {
 // bridgeRules says why connections without translation may pass rules of nftables'
 // family bridge, at whose hooks conntrack looks up packets as well, "" if there are none.
 func bridgeRules() (reason string) {
-	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+	sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 	if err == nil {
 		defer sock.Close()
 		err = sock.Request(nlmsg.Request{

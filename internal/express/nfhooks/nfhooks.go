@@ -52,7 +52,7 @@ var points = [...]string{"prerouting", "input", "forward", "output", "postroutin
 // Reader lists hooks of the network namespace in which it was opened. It is for
 // one goroutine.
 type Reader struct {
-	sock  *nlmsg.Socket
+	sock  *nlmsg.Requests
 	links *links // nil where the kernel has no BTF
 	// Blind says why functions of other modules than IPVS and ebtables-legacy are
 	// not seen, nil if they are.
@@ -65,7 +65,7 @@ type Reader struct {
 // Open finds out how this kernel lists its hooks.
 func Open() (_ *Reader, err error) {
 	r := new(Reader)
-	if r.sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER}); err != nil {
+	if r.sock, err = nlmsg.OpenRequests(unix.NETLINK_NETFILTER); err != nil {
 		return nil, fmt.Errorf("list Netfilter's hooks: %w", err)
 	}
 	inode, err := netns.Inode("")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"runtime"
 	"strings"
 	"unsafe"
@@ -81,13 +80,23 @@ func (s legacySource) read(opts Options) (tables []legacyTable, err error) {
 	return tables, nil
 }
 
-// tableNames lists the tables that exist.
+// tableNames lists the tables that exist. It does so several times a second: os.ReadFile
+// would have the runtime's poller watch the file, which wakes another thread.
 func (s legacySource) tableNames() ([]string, error) {
-	names, err := os.ReadFile(s.names)
+	fd, err := unix.Open(s.names, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a kernel without it
 	}
-	return strings.Fields(string(names)), err
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", s.names, err)
+	}
+	defer unix.Close(fd)
+	var names [4 << 10]byte // there are five tables, and no others can be added
+	n, err := unix.Read(fd, names[:])
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.names, err)
+	}
+	return strings.Fields(string(names[:n])), nil
 }
 
 func (s legacySource) readTable(fd int, name string, opts Options) (t legacyTable, err error) {

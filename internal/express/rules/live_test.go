@@ -60,7 +60,7 @@ func (f *follower) follow() (c *Change) {
 func (f *follower) receive() {
 	f.t.Helper()
 	nstest.Do(f.t, f.ns, func() {
-		sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+		sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 		if err != nil {
 			f.t.Fatal(err)
 		}

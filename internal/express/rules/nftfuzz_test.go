@@ -26,7 +26,7 @@ func FuzzNFTRule(f *testing.F) {
 		iptables-nft -A FORWARD -p tcp -m multiport --dports 80,443 -m conntrack --ctstate ESTABLISHED -j TCPMSS --set-mss 100
 	`)
 	nstest.Do(f, ns, func() {
-		sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+		sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func (k tableKey) String() string { return familyNames[k.family] + " " + k.name 
 // nftReader reads nftables.
 type nftReader struct {
 	*nftables
-	sock *nlmsg.Socket
+	sock *nlmsg.Requests
 	// noted returns what was announced of the generations behind one, up to another;
 	// false if that is not known.
 	noted  func(from, to uint32) ([]nlmsg.Message, bool)
@@ -88,7 +88,7 @@ type nftReader struct {
 // readNFTables reads nftables, to follow the rules if that is asked for: by what is
 // announced while they are read (noted), nil if nothing is.
 func readNFTables(opts Options, exact exactCounters, noted func(from, to uint32) ([]nlmsg.Message, bool)) (*nftables, error) {
-	sock, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER})
+	sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ var groups = []uint32{
 // kernel follows rtnetlink.
 type kernel struct {
 	announced
-	ask   *nlmsg.Socket // for the state
+	ask   *nlmsg.Requests // for the state
 	state *known
 	later *settled // nil if nobody asks for stale changes
 }
@@ -56,7 +56,7 @@ func openKernel(out *output, l limits) (_ source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.ask, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE}); err != nil {
+	if k.ask, err = nlmsg.OpenRequests(unix.NETLINK_ROUTE); err != nil {
 		return nil, err
 	}
 	if out.onStale != nil {
@@ -82,10 +82,11 @@ func (k *kernel) Close() error {
 	if k.later != nil {
 		errs = append(errs, k.later.close())
 	}
-	for _, s := range []*nlmsg.Socket{k.Socket, k.ask} {
-		if s != nil {
-			errs = append(errs, s.Close())
-		}
+	if k.Socket != nil {
+		errs = append(errs, k.Socket.Close())
+	}
+	if k.ask != nil {
+		errs = append(errs, k.ask.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -144,7 +145,7 @@ func (k *known) evaluate(m nlmsg.Message) (Event, bool) {
 }
 
 // readKnown reads the state.
-func readKnown(ask *nlmsg.Socket) (*known, error) {
+func readKnown(ask *nlmsg.Requests) (*known, error) {
 	k := newKnown()
 	for _, dump := range []struct {
 		what   string

@@ -14,7 +14,7 @@ import (
 // enters then would confirm its decision by it. All of that happens with the lock of
 // rtnetlink held; who gets it afterwards finds the change made.
 type settled struct {
-	ask     *nlmsg.Socket
+	ask     *nlmsg.Requests
 	out     *output
 	mu      sync.Mutex
 	pending []Event
@@ -24,7 +24,7 @@ type settled struct {
 }
 
 func openSettled(out *output) (*settled, error) {
-	ask, err := nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_ROUTE})
+	ask, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,14 @@ func getLink(index uint32, flags uint16) Request {
 }
 
 func TestRequest(t *testing.T) {
-	s, ns := listen(t, Options{})
+	ns := nstest.New(t)
+	var s *Requests
+	nstest.Do(t, ns, func() {
+		var err error
+		if s, err = OpenRequests(unix.NETLINK_ROUTE); err != nil {
+			t.Fatal(err)
+		}
+	})
 	nstest.Run(t, ns, "ip link add d0 type bridge")
 	for _, tc := range []struct {
 		name    string
@@ -103,6 +110,12 @@ func TestRequest(t *testing.T) {
 		if got := fmt.Sprintf("%d replies, %v", replies, err); got != tc.want {
 			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
 		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Request(getLink(1, 0), func(Message) {}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("after Close: %v", err)
 	}
 }
 

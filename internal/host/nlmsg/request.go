@@ -1,7 +1,11 @@
 package nlmsg
 
 import (
-	"github.com/mdlayher/netlink"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -12,32 +16,96 @@ type Request struct {
 	Data  []byte
 }
 
-// Request sends a request and calls reply for each message that answers it:
-// one, or any number if it asks for a dump. A socket that makes requests listens
-// to no groups, and makes one at a time. (netlink.Conn.Receive does not do:
-// ctnetlink marks a single reply as one of several, and it would wait for more.)
-func (s *Socket) Request(r Request, reply func(Message)) error {
-	sent, err := s.conn.Send(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(r.Type), Flags: netlink.HeaderFlags(r.Flags) | netlink.Request},
-		Data:   r.Data,
-	})
+// Requests is a socket for requests that the kernel answers with messages. Its calls
+// block, as those of Commands do: the answer is there before the kernel returns from
+// sending, and in the runtime's poller each answer would wake another thread. It is safe
+// for concurrent use.
+type Requests struct {
+	mu  sync.Mutex // one request at a time
+	fd  int        // -1 when closed
+	seq uint32
+	buf [datagram]byte
+}
+
+// OpenRequests opens a socket of a protocol (unix.NETLINK_ROUTE, ...) in the network
+// namespace of the calling thread.
+func OpenRequests(protocol int) (*Requests, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	return &Requests{fd: fd}, nil
+}
+
+// Close closes the socket when no request is under way; later ones fail.
+func (s *Requests) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fd := s.fd
+	s.fd = -1
+	return unix.Close(fd)
+}
+
+// Request sends a request and calls reply for each message that answers it:
+// one, or any number if it asks for a dump. (ctnetlink marks a single reply as one of
+// several.)
+func (s *Requests) Request(r Request, reply func(Message)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq++
+	if err := s.send(r); err != nil {
 		return err
 	}
-	for done := false; !done; {
-		receiveErr := s.Receive(func(m Message) {
+	for {
+		n, err := unix.Read(s.fd, s.buf[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			return s.drain()
+		case err != nil:
+			return err
+		}
+		for m := range Messages(s.buf[:n]) {
 			switch {
-			case m.Sequence != sent.Header.Sequence: // left over from a request cut short
+			case m.Sequence != s.seq: // left over from a request cut short
 			case m.Type == unix.NLMSG_ERROR || m.Type == unix.NLMSG_DONE:
-				done, err = true, m.err()
+				return m.err()
 			default:
-				done = sent.Header.Flags&netlink.Dump == 0
 				reply(m)
+				if r.Flags&unix.NLM_F_DUMP == 0 {
+					return nil
+				}
 			}
-		})
-		if receiveErr != nil {
-			return receiveErr
 		}
 	}
-	return err
+}
+
+func (s *Requests) send(r Request) error {
+	b := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(r.Data))
+	binary.NativeEndian.PutUint32(b, uint32(unix.NLMSG_HDRLEN+len(r.Data)))
+	binary.NativeEndian.PutUint16(b[4:], r.Type)
+	binary.NativeEndian.PutUint16(b[6:], r.Flags|unix.NLM_F_REQUEST)
+	binary.NativeEndian.PutUint32(b[8:], s.seq)
+	b = append(b, r.Data...)
+	for {
+		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// drain empties the socket's queue after an overrun.
+func (s *Requests) drain() error {
+	for {
+		_, _, err := unix.Recvfrom(s.fd, s.buf[:], unix.MSG_DONTWAIT)
+		switch {
+		case err == nil || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS):
+		case errors.Is(err, unix.EAGAIN):
+			return ErrOverrun
+		default:
+			return err
+		}
+	}
 }
