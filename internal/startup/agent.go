@@ -197,6 +197,7 @@ func (a *Agent) guardRules() {
 	beat := time.NewTicker(service.PulseInterval)
 	defer beat.Stop()
 	var soon <-chan time.Time
+	var checked time.Time
 	for {
 		a.pulse.Beat()
 		select {
@@ -207,7 +208,7 @@ func (a *Agent) guardRules() {
 		case <-tick.C:
 		case <-a.rules:
 			if soon == nil {
-				soon = time.After(lull)
+				soon = time.After(time.Until(checked.Add(lull)))
 			}
 			continue
 		case <-soon:
@@ -216,6 +217,7 @@ func (a *Agent) guardRules() {
 		if err := a.keepRules(); err != nil {
 			a.log.Error("restore missing rules", "error", err)
 		}
+		checked = time.Now()
 	}
 }
 

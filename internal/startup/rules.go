@@ -10,7 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
-// lull is how long the agent waits for further changes after rules have changed.
+// lull is the minimum time between two checks of the rules.
 const lull = time.Second
 
 // RulesChanged makes the agent check its rules: another program that loads rules may
@@ -46,9 +46,7 @@ func (a *Agent) keepRules() error {
 		}
 		guarded = guarded || n.pool != nil && len(n.conf.Rules) > 0
 	}
-	for _, c := range confs {
-		errs = append(errs, a.host.KeepRules(c))
-	}
+	errs = append(errs, a.host.KeepRules(slices.Collect(maps.Values(confs))))
 	if !guarded {
 		return errors.Join(errs...)
 	}

@@ -64,3 +64,42 @@ func TestFlushedRuleset(t *testing.T) {
 		t.Errorf("left: %s", left)
 	}
 }
+
+// A part of the rules that another program removes or makes ineffective is restored.
+func TestTamperedRuleset(t *testing.T) {
+	b := newBed(t)
+	conf := b.conf(`"tenant": "a", "ipMasq": true, "rules": [{"direction": "ingress", "protocol": "tcp", "port": 80}, {"direction": "egress"}]`)
+	b.start()
+	b.want(b.cni("ADD", "one", netns.Path(nstest.New(t)), conf))
+	rules := func() string {
+		t.Helper()
+		words := strings.Fields(nstest.Run(t, b.host, "nft list ruleset"))
+		slices.Sort(words)
+		return strings.Join(words, " ")
+	}
+	want := rules()
+	host := b.state().Attachments[0].Host
+	for _, attack := range []string{
+		"flush chain ip scon_groups forward",
+		"insert rule ip scon_groups forward accept",
+		"flush chain ip scon_groups in-" + host,
+		"insert rule ip scon_groups out-" + host + " return",
+		"flush map ip scon_groups ingress",
+		"add table ip scon_groups { flags dormant; }",
+		"delete table ip scon_groups",
+		"flush chain ip scon_tenants forward",
+		"flush chain ip scon_tenants of-a",
+		"insert rule ip scon_tenants of-a accept",
+		"flush map ip scon_tenants from",
+		"flush set ip scon_tenants subnets",
+		"add table ip scon_tenants { flags dormant; }",
+		"delete table ip scon_tenants",
+		"flush chain ip scon_startup postrouting",
+		"add table ip scon_startup { flags dormant; }",
+		"flush ruleset",
+	} {
+		nstest.Run(t, b.host, "nft "+attack)
+		eventually(t, "the rules are whole after nft "+attack, func() bool { return rules() == want })
+	}
+	b.want(b.cni("DEL", "one", netns.Path(nstest.New(t)), conf))
+}

@@ -33,6 +33,7 @@ func Run(ctx context.Context, o service.Options) (err error) {
 	if err != nil {
 		return errors.Join(err, s.close())
 	}
+	s.rulesChanged() // they may have, since start has written them
 	c := o.Config
 	served, err := service.Serve(ctx, o, service.Server{
 		Service: state.Startup, Metrics: c.Startup.Metrics, WriteMetrics: s.Metrics,

@@ -113,7 +113,7 @@ func (h *Host) Prepare(c *cni.Conf) error {
 	if err := h.forward(c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
-	if err := h.KeepRules(c); err != nil {
+	if err := h.addShared(c); err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
 	return nil

@@ -24,6 +24,9 @@ import (
 // The rules apply to packets that the host forwards, or bridges with br_netfilter.
 const groupTable = "scon_groups"
 
+// forwardRules is the number of rules in its chain forward.
+const forwardRules = 3
+
 // group is a netlink connection with the handles of the table.
 type group struct {
 	*nftables.Conn

@@ -105,7 +105,8 @@ func open(o Options) (_ *Driver, err error) {
 func (d *Driver) Pulse() *service.Pulse { return d.pulse }
 
 // Close ends the driver. Networks stay and containers communicate, but Docker cannot
-// start containers in them until the driver runs again.
+// start containers in them until the driver runs again. Until then no published port
+// answers at the host's 127.0.0.1, as nothing guards the rules.
 func (d *Driver) Close() error {
 	err := d.close()
 	close(d.stop)
@@ -115,7 +116,7 @@ func (d *Driver) Close() error {
 	for id := range d.held {
 		d.letGo(id)
 	}
-	return errors.Join(err, d.store.close())
+	return errors.Join(err, closeLoopback(d.sorted()), d.store.close())
 }
 
 // reconcile makes the host's state match the records.

@@ -67,8 +67,8 @@ func (d *Driver) guard() {
 func (d *Driver) restoreRules() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now, err := fingerprint()
-	if err == nil && now == d.written {
+	now, _, err := fingerprint()
+	if err == nil && now == d.written && (now == "") == (len(d.networks) == 0) {
 		return nil
 	}
 	if err == nil {
@@ -90,11 +90,15 @@ func (d *Driver) restoreAdmission() error {
 func (d *Driver) putRules() error {
 	all := d.sorted()
 	err := closeLoopback(slices.DeleteFunc(slices.Clone(all), (*Network).publishes))
+	var wrote, there int
 	if err == nil {
-		err = writeRules(all)
+		wrote, err = writeRules(all)
 	}
 	if err == nil {
-		d.written, err = fingerprint()
+		d.written, there, err = fingerprint()
+	}
+	if err == nil && there != wrote {
+		err = fmt.Errorf("table %s has %d rules after %d were written: another program changes it", tableName, there, wrote)
 	}
 	if err != nil {
 		d.written = ""
@@ -136,18 +140,33 @@ func (n *Network) publishes() bool {
 	return false
 }
 
-// fingerprint identifies the table in the kernel by its chains and the handles of their
-// rules, which the kernel does not reuse. It is "" without a table.
-func fingerprint() (string, error) {
+// fingerprint identifies the table in the kernel by its flags, its chains and the handles
+// of their rules, which the kernel does not reuse; count is the number of rules. It is ""
+// without a table.
+func fingerprint() (print string, count int, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read rules: %w", err)
+		}
+	}()
 	nft, err := nftables.New()
 	if err != nil {
-		return "", fmt.Errorf("read rules: %w", err)
+		return "", 0, err
+	}
+	tables, err := nft.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return "", 0, err
 	}
 	chains, err := nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return "", fmt.Errorf("read rules: %w", err)
+		return "", 0, err
 	}
 	var b strings.Builder
+	for _, t := range tables {
+		if t.Name == tableName {
+			fmt.Fprintf(&b, "flags %d\n", t.Flags) // a dormant table has no effect
+		}
+	}
 	for _, c := range chains {
 		if c.Table.Name != tableName {
 			continue
@@ -158,12 +177,13 @@ func fingerprint() (string, error) {
 		}
 		rules, err := nft.GetRules(c.Table, c)
 		if err != nil {
-			return "", fmt.Errorf("read rules: %w", err)
+			return "", 0, err
 		}
 		for _, r := range rules {
 			fmt.Fprintf(&b, " %d", r.Handle)
 		}
+		count += len(rules)
 		b.WriteByte('\n')
 	}
-	return b.String(), nil
+	return b.String(), count, nil
 }

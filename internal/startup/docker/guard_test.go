@@ -72,10 +72,15 @@ func TestGuard(t *testing.T) {
 		"removal of the table":     "nft delete table inet " + tableName,
 		"flush of a chain":         "nft flush chain inet " + tableName + " raw",
 		"a rule ahead of the rest": "nft insert rule inet " + tableName + " forward accept",
+		"removal of a rule":        "h=$(nft -a list chain inet " + tableName + " raw | sed -n 's/.*drop # handle //p' | head -n 1); nft delete rule inet " + tableName + " raw handle $h",
+		"a table without effect":   "nft add table inet " + tableName + " '{ flags dormant; }'",
+		"flush of iptables":        "iptables -F; iptables -X; iptables -t nat -F",
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
-			nstest.Run(t, w.host, attack)
+			if out, err := exec.Command("ip", "netns", "exec", w.host, "sh", "-c", attack).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", attack, err, out)
+			}
 			w.do(w.driver.restoreAdmission)
 			check()
 		})
@@ -100,6 +105,19 @@ func TestGuard(t *testing.T) {
 	if len(text) > 0 {
 		t.Errorf("rules that are in place were written again: %s", text)
 	}
+
+	// Without a driver nothing restores the rules.
+	w.do(w.driver.Close)
+	if got := w.localnet(netID); got != "0" {
+		t.Errorf("route_localnet is %s after the driver's end, want 0", got)
+	}
+	w.reaches(w.outside, "192.0.2.2:8080", "web")
+	nstest.Run(t, w.host, "nft flush ruleset")
+	w.reaches(web, "127.0.0.1:80", "")
+	w.open()
+	check()
+	w.crash()
+	check()
 
 	w.do(func() error {
 		return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: first})

@@ -38,15 +38,17 @@ const (
 type ruleset struct {
 	nft   *nftables.Conn
 	table *nftables.Table
+	count int // of rules
 }
 
-// writeRules writes the table of the networks; without networks it removes the table.
-func writeRules(networks []*Network) error {
+// writeRules writes the table of the networks, and returns the number of its rules;
+// without networks it removes the table.
+func writeRules(networks []*Network) (count int, err error) {
 	nft, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("write rules: %w", err)
+		return 0, fmt.Errorf("write rules: %w", err)
 	}
-	r := &ruleset{nft, &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
+	r := &ruleset{nft: nft, table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
 	nft.AddTable(r.table) // deleting a missing table fails
 	nft.DelTable(r.table)
 	if len(networks) > 0 {
@@ -54,9 +56,9 @@ func writeRules(networks []*Network) error {
 		r.add(networks)
 	}
 	if err := nft.Flush(); err != nil {
-		return fmt.Errorf("write rules: %w", err)
+		return 0, fmt.Errorf("write rules: %w", err)
 	}
-	return nil
+	return r.count, nil
 }
 
 func (r *ruleset) add(networks []*Network) {
@@ -107,6 +109,7 @@ func (r *ruleset) add(networks []*Network) {
 
 func (r *ruleset) rule(c *nftables.Chain, exprs ...[]expr.Any) {
 	r.nft.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(exprs...)})
+	r.count++
 }
 
 var (
