@@ -1,11 +1,7 @@
 package faults
 
 import (
-	"fmt"
 	"net/netip"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,10 +25,10 @@ func TestFlood(t *testing.T) {
 		{50_000, b.Config.Admit}, // enough for a Conentry each
 	} {
 		before, unknown := c.MustFlow(), unknownPackets(b, 2)
-		sent, cpu, start := n.Sent.Load(), processorTime(b), time.Now()
+		sent, cpu, start := n.Sent.Load(), b.Daemon.ProcessorTime(), time.Now()
 		flood(b, 1, f.tuples, f.packets)
 		took := time.Since(start)
-		cpu, sent = processorTime(b)-cpu, n.Sent.Load()-sent
+		cpu, sent = b.Daemon.ProcessorTime()-cpu, n.Sent.Load()-sent
 		after := c.MustFlow()
 		unknown = unknownPackets(b, 2) - unknown
 		express := after.ExpressPackets[0] - before.ExpressPackets[0]
@@ -65,27 +61,6 @@ func unknownPackets(b *scontest.Bed, n int) uint64 {
 	b.T.Helper()
 	c, _ := b.Container(n)
 	return c.Reasons["no_entry"]
-}
-
-// processorTime returns the processor time that the daemon has used.
-func processorTime(b *scontest.Bed) time.Duration {
-	b.T.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.Daemon.Cmd.Process.Pid))
-	if err != nil {
-		b.T.Fatal(err)
-	}
-	// The command's name, in brackets, is the second of the fields.
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	var ticks int
-	for _, f := range fields[11:13] {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			b.T.Fatal(err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / 100
 }
 
 // portsEach is the number of ports at each destination of a flood. The destinations are

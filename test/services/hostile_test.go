@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/state"
@@ -26,7 +27,6 @@ import (
 // Variables of the hostile process.
 const (
 	hostileSocket = "SCON_TEST_HOSTILE_SOCKET"
-	hostileAttack = "SCON_TEST_HOSTILE_ATTACK"
 	hostileTarget = "SCON_TEST_HOSTILE_TARGET"
 )
 
@@ -40,25 +40,13 @@ const (
 	wireVersion = 5
 )
 
-// runHostile is the hostile process. It attacks until the test ends it, and prints a line when
-// the attack has begun.
+// runHostile is the hostile process of the attack "black hole". It attacks until the test
+// ends it, and prints a line when the attack has begun.
 func runHostile(socket string) int {
-	if os.Getenv(hostileAttack) == "sessions" {
-		got, refused := 0, 0
-		for refused < 100 {
-			if _, err := openSession(socket); err != nil {
-				refused++
-			} else {
-				got++
-			}
-		}
-		fmt.Printf("%d sessions, then %d refused\n", got, refused)
-	} else {
-		for range blackHoleSessions {
-			go connectAgain(socket, os.Getenv(hostileTarget))
-		}
-		fmt.Printf("%d sessions connect to a black hole\n", blackHoleSessions)
+	for range blackHoleSessions {
+		go connectAgain(socket, os.Getenv(hostileTarget))
 	}
+	fmt.Printf("%d sessions connect to a black hole\n", blackHoleSessions)
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test closes it
 	return 0
 }
@@ -117,19 +105,34 @@ func connectOver(fd int, target string) error {
 	return errors.Join(controlErr, err)
 }
 
+// buildAttacks builds the tests of package pipe: a process of them attacks the broker.
+func buildAttacks(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(built, "pipe.test")
+	if text, err := exec.Command("go", "test", "-c", "-vet=off", "-o", program, "../../internal/pipe").CombinedOutput(); err != nil {
+		t.Fatalf("build the attacks: %v: %s", err, text)
+	}
+	return program
+}
+
 // startHostile starts the hostile process in container 3, in a cgroup of its own, and returns
 // what it prints.
 func startHostile(b *scontest.Bed, attack string, target netip.AddrPort) (said string) {
 	t := b.T
 	t.Helper()
-	group := makeCgroup(t)
+	group := makeCgroup(t, "hostile")
 	defer group.Close()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	env := []string{hostileSocket + "=" + pipe.Socket(b.StateDir()), hostileTarget + "=" + target.String()}
+	if attack != blackHole {
+		program = buildAttacks(t)
+		env = []string{"SCON_TEST_HOSTILE=" + pipe.Socket(b.StateDir()), "SCON_TEST_ATTACK=" + attack}
+	}
 	cmd := exec.Command("nsenter", "--net="+b.Node("c3"), program)
-	cmd.Env = append(os.Environ(), hostileSocket+"="+pipe.Socket(b.StateDir()), hostileAttack+"="+attack, hostileTarget+"="+target.String())
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	in, err := cmd.StdinPipe()
@@ -155,13 +158,13 @@ func startHostile(b *scontest.Bed, attack string, target netip.AddrPort) (said s
 }
 
 // makeCgroup makes a cgroup of version 2 that is removed after the test.
-func makeCgroup(t *testing.T) *os.File {
+func makeCgroup(t *testing.T, name string) *os.File {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
 			continue
 		}
-		dir := filepath.Join(root, "scon-hostile-"+strconv.Itoa(os.Getpid()))
+		dir := filepath.Join(root, fmt.Sprintf("scon-%s-%d", name, os.Getpid()))
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			t.Skipf("missing: a cgroup that can be made: %v", err)
 		}
@@ -180,53 +183,75 @@ func makeCgroup(t *testing.T) *os.File {
 	return nil
 }
 
+// blackHole is the attack by connections whose proofs time out.
+const blackHole = "black hole"
+
 // While a container attacks the broker, "scon status" answers, the startup service attaches
 // and detaches containers, a stream stays express, and programs of other containers connect
 // through the pipe.
 func TestServicesUnderAttack(t *testing.T) {
-	for _, attack := range []string{"sessions", "black hole"} {
-		t.Run(attack, func(t *testing.T) {
-			b := scontest.NewExpress(t, scontest.Layout{Containers: 3, Service: true, SCON: release(t, "v1.0.0"), Config: func(c *config.Config) {
-				c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
-				c.Pipe.Enabled = true
-			}})
-			b.Serve(state.Startup)
-			b.Serve(state.Pipe)
-			packets, bytes := b.StartTraffic(), startLoad(b)
-			packets.WaitExpress()
-			// The handshake passes, no data does: proofs of container 3 time out.
-			b.Sh("c3", `
-				nft add table ip t
-				nft add chain ip t out { type filter hook output priority 0; }
-				nft add rule ip t out tcp dport 7000 meta length > 60 drop`)
-			said := startHostile(b, attack, netip.AddrPortFrom(b.Addr("c2"), 7000))
-			longest := make(map[string]time.Duration)
-			measure := func(what string, fn func()) {
-				start := time.Now()
-				fn()
-				longest[what] = max(longest[what], time.Since(start))
-			}
-			for range 5 {
-				measure("scon status", func() { showStatus(b) })
-				measure("CNI ADD and DEL", func() { attachAndDetach(b) })
-				measure("a connection and 0.1 s of bytes through the pipe", func() { connectOnce(b) })
-				bytes.proceed()
-				packets.Proceed()
-			}
-			packets.WaitExpress()
-			p, err := bytes.status()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if why := map[string]string{"sessions": "files", "black hole": "network"}[attack]; p.Refused[why] == 0 {
-				t.Errorf("refused: %v, want some for %s", p.Refused, why)
-			}
-			t.Logf("bound: %s: %s; refused: %v; the longest of 5: %v", attack, said, p.Refused, longest)
-			bytes.stop()
-			packets.WantUnbroken()
-			b.WantNoInvalid()
-		})
+	for _, a := range []struct{ name, refused string }{
+		{"processes", "files"}, {"names", "files"}, {"pending connections", "files"}, {"memory", "memory"},
+		{"half-open attaches", "files"}, {"doorbells", ""}, {"rechecks", "rules changed"}, {blackHole, "network"},
+	} {
+		t.Run(a.name, func(t *testing.T) { underAttack(t, a.name, a.refused) })
 	}
+}
+
+func underAttack(t *testing.T, attack, refused string) {
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 3, Service: true, SCON: release(t, "v1.0.0"), Config: func(c *config.Config) {
+		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
+		c.Pipe.Enabled = true
+	}})
+	b.Serve(state.Startup)
+	group := makeCgroup(t, "broker") // as systemd does
+	defer group.Close()
+	broker := b.Serve(state.Pipe)
+	if err := os.WriteFile(filepath.Join(group.Name(), "cgroup.procs"), []byte(strconv.Itoa(broker.Cmd.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	packets, bytes := b.StartTraffic(), startLoad(b)
+	packets.WaitExpress()
+	// The handshake passes, no data does: proofs of container 3 time out.
+	b.Sh("c3", `
+		nft add table ip t
+		nft add chain ip t out { type filter hook output priority 0; }
+		nft add rule ip t out tcp dport 7000 meta length > 60 drop`)
+	said := startHostile(b, attack, netip.AddrPortFrom(b.Addr("c2"), 7000))
+	used, began := broker.ProcessorTime(), time.Now()
+	longest := make(map[string]time.Duration)
+	measure := func(what string, fn func()) {
+		start := time.Now()
+		fn()
+		longest[what] = max(longest[what], time.Since(start))
+	}
+	for range 5 {
+		if attack == "rechecks" {
+			b.Sh("c3", "nft add rule ip t out oif lo meta length > 60 drop")
+			b.Sh(lab.Device, "nft add table ip changes\nnft delete table ip changes")
+		}
+		measure("scon status", func() { showStatus(b) })
+		measure("CNI ADD and DEL", func() { attachAndDetach(b) })
+		measure("a connection and 0.1 s of bytes through the pipe", func() { connectOnce(b) })
+		bytes.proceed()
+		packets.Proceed()
+		if attack == "rechecks" {
+			b.Sh("c3", "nft flush chain ip t out")
+		}
+	}
+	packets.WaitExpress()
+	share := (broker.ProcessorTime() - used).Seconds() / time.Since(began).Seconds()
+	p, err := bytes.status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if refused != "" && p.Refused[refused] == 0 {
+		t.Errorf("refused: %v, want some for %s", p.Refused, refused)
+	}
+	t.Logf("bound: %s: %s; refused: %v; the broker takes %.0f %% of a processor; the longest of 5: %v", attack, said, p.Refused, share*100, longest)
+	bytes.stop()
+	packets.WantUnbroken()
+	b.WantNoInvalid()
 }
 
 // showStatus runs "scon status".

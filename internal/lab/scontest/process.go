@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -280,4 +281,20 @@ func (p *Process) memory() (resident, shared int64) {
 	}
 	page := int64(os.Getpagesize())
 	return resident * page, shared * page
+}
+
+// ProcessorTime returns the processor time that the process has used.
+func (p *Process) ProcessorTime() time.Duration {
+	p.t.Helper()
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "stat"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	// The command's name, in brackets, is the second of the fields.
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	var user, system int64
+	if _, err := fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system); err != nil {
+		p.t.Fatal(err)
+	}
+	return time.Duration(user+system) * time.Second / 100
 }
