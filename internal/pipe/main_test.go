@@ -23,6 +23,9 @@ func run(m *testing.M) int {
 	if socket := os.Getenv("SCON_TEST_BROKER"); socket != "" {
 		return serveBroker(socket)
 	}
+	if os.Getenv("SCON_TEST_ENTER") != "" {
+		return enter()
+	}
 	if socket := os.Getenv("SCON_TEST_HOSTILE"); socket != "" {
 		return runHostile(socket)
 	}

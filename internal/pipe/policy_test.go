@@ -183,6 +183,50 @@ func TestAllowList(t *testing.T) {
 	}
 }
 
+// An engine that the operator does not list is used by no connection, whoever asks for it.
+func TestEnginesForbidden(t *testing.T) {
+	t.Parallel()
+	for _, forbidden := range engines(t) {
+		t.Run(forbidden.String(), func(t *testing.T) {
+			t.Parallel()
+			var others []pipe.Engine
+			all := uint32(1) << forbidden
+			for _, e := range engines(t) {
+				if e != forbidden {
+					others = append(others, e)
+					all |= 1 << e
+				}
+			}
+			b, socket := serve(t, func(o *pipe.Options) { o.Engines = others })
+			server := greeted(t, socket)
+			for _, accepts := range []uint32{1 << forbidden, all} {
+				name := server.must(message{op: opBind, engines: accepts, name: loopback})
+				server.must(message{op: opListen, id: name.id, arg: 4})
+				to := netip.AddrPortFrom(loopback.Addr(), name.port)
+				got := greeted(t, socket).ask(message{op: opConnect, engines: 1 << forbidden, name: to})
+				if got.errno != unix.EPROTONOSUPPORT || len(got.files) > 0 {
+					t.Errorf("a client that wants %v: %+v", forbidden, got)
+				}
+				if accepts == all {
+					if got := greeted(t, socket).must(message{op: opConnect, engines: all, name: to}); pipe.Engine(got.engine) == forbidden {
+						t.Errorf("a client that accepts all engines: %+v", got)
+					}
+				}
+			}
+			if n := b.Status().Refused["engine"]; n != 2 {
+				t.Errorf("%d refused, want 2", n)
+			}
+			if forbidden == pipe.BPF { // what scon run uses
+				ns := nstest.New(t)
+				client, _ := tcpPair(t, ns)
+				if got := greetedIn(t, ns, socket).attach(client); got.errno != unix.EPROTONOSUPPORT {
+					t.Errorf("an attachment: %+v", got)
+				}
+			}
+		})
+	}
+}
+
 // ruled is a process of the library's test "ruled".
 type ruled struct {
 	*exec.Cmd

@@ -415,9 +415,12 @@ func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
 	return broker
 }
 
-// serveBroker runs a broker in this process.
+// serveBroker runs a broker in this process, confined.
 func serveBroker(socket string) int {
-	_, err := pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	err := confine()
+	if err == nil {
+		_, err = pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
