@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -196,31 +197,22 @@ func linked(path string) (elf.Machine, error) {
 	return 0, staysTCP{cli.Printable(path) + " is statically linked: nothing can be preloaded into it"}
 }
 
-// findRunLibrary finds libsconrun.so beside this program, or where "make
-// install" and packages put it.
+// findRunLibrary finds libsconrun.so and checks that a program of the machine can load it.
 func findRunLibrary(machine elf.Machine) (string, error) {
-	const name = "libsconrun.so"
-	self, err := os.Executable()
+	path, err := programs.FindLibrary("libsconrun.so")
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Dir(self)
-	for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, "../lib", name), "/usr/local/lib/" + name, "/usr/lib/" + name} {
-		f, err := elf.Open(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
-		}
-		f.Close()
-		if f.Machine != machine {
-			return "", fmt.Errorf("it is for %v, but %s is for %v", machine, cli.Printable(path), f.Machine)
-		}
-		if strings.ContainsAny(path, " :") {
-			return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", cli.Printable(path))
-		}
-		return path, nil
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
 	}
-	return "", fmt.Errorf("%s is neither beside %s nor installed: \"make install\" does that", name, cli.Printable(self))
+	defer f.Close()
+	if f.Machine != machine {
+		return "", fmt.Errorf("%s is for %v, the program for %v", cli.Printable(path), f.Machine, machine)
+	}
+	if strings.ContainsAny(path, " :") {
+		return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", cli.Printable(path))
+	}
+	return path, nil
 }

@@ -41,7 +41,7 @@ func TestExports(t *testing.T) {
 	if output, err := exec.Command("make", "-j2", "-C", dir, "install", "OUT="+out, "DESTDIR="+out, "CFLAGS=-O0").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	for name, options := range map[string][]string{"libsconpipe.so.1": {"--dynamic"}, "libsconpipe.a": {"--extern-only"}} {
+	for name, options := range map[string][]string{"libsconpipe.so.0": {"--dynamic"}, "libsconpipe.a": {"--extern-only"}} {
 		arguments := append(options, "--defined-only", filepath.Join(out, "usr/local/lib", name))
 		symbols, err := exec.Command("nm", arguments...).Output()
 		if err != nil {

@@ -25,3 +25,19 @@ func Find(name string) (string, error) {
 	}
 	return path, nil
 }
+
+// FindLibrary returns the path of a library that only SCON's programs use: beside this
+// executable, or in ../lib/scon, where "make install" and packages put it.
+func FindLibrary(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(self)
+	for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, "../lib/scon", name)} {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is neither beside %s nor in ../lib/scon: install the package scon-pipe, or \"make install\"", name, self)
+}

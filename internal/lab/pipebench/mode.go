@@ -71,7 +71,7 @@ func (m mode) missing() error {
 		}
 	}
 	if m.run {
-		if _, err := programs.Find(runLibrary); err != nil {
+		if _, err := programs.FindLibrary(runLibrary); err != nil {
 			return err
 		}
 	}
