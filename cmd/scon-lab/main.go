@@ -6,15 +6,12 @@ package main
 
 import (
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/pin"
 )
-
-func main() { os.Exit(newTool(os.Stdout, os.Stderr).run(os.Args[1:])) }
 
 // tool is the program with everything it touches.
 type tool struct {

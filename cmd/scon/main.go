@@ -8,12 +8,7 @@
 // Each verb has its own file; root.go joins them.
 package main
 
-import (
-	"io"
-	"os"
-)
-
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+import "io"
 
 // run runs the program with the given streams and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -11,36 +12,35 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// release is set by the Makefile (-ldflags "-X main.release=v1.2.3").
+// release is set by the Makefile (-ldflags "-X main.release=1.2.3").
 var release string
 
-// version returns the release, or the commit of an unreleased build.
-func version() string {
-	if release != "" {
-		return release
+// version returns the release, or "unreleased".
+func version() string { return cmp.Or(release, "unreleased") }
+
+// commit returns the commit that was built, with "-modified" if the sources differed
+// from it, or "unknown".
+func commit() string {
+	settings := map[string]string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	hash := settings["vcs.revision"]
+	if hash == "" {
 		return "unknown"
 	}
-	commit := map[string]string{}
-	for _, s := range info.Settings {
-		commit[s.Key] = s.Value
+	if settings["vcs.modified"] == "true" {
+		hash += "-modified"
 	}
-	rev := commit["vcs.revision"]
-	if rev == "" {
-		return "unreleased"
-	}
-	rev = "unreleased-" + rev[:min(12, len(rev))]
-	if commit["vcs.modified"] == "true" {
-		rev += "-modified"
-	}
-	return rev
+	return hash
 }
 
 // versions is the output of `scon version --json`.
 type versions struct {
 	Version string `json:"version"`
+	Commit  string `json:"commit"`
 	Go      string `json:"go"`
 	Arch    string `json:"arch"`
 	Layout  int    `json:"layout"` // as api.Status has it
@@ -53,11 +53,11 @@ func (t *tool) newVersionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versions{version(), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
+			v := versions{version(), commit(), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
 			if asJSON {
 				return t.printJSON(v)
 			}
-			_, err := fmt.Fprintf(t.stdout, "scon %s (%s, %s)\n", v.Version, v.Go, v.Arch)
+			_, err := fmt.Fprintf(t.stdout, "scon %s (commit %s, layout %d, %s, %s)\n", v.Version, v.Commit, v.Layout, v.Go, v.Arch)
 			return err
 		},
 	}

@@ -1,5 +1,11 @@
 package cli
 
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
 // LabProgram is the program that measures.
 const LabProgram = "scon-lab"
 
@@ -14,4 +20,15 @@ var LabCommands = map[string]string{
 	"profile":       "Show where a packet's time goes, layer by layer",
 	"startup bench": "Measure the start of many containers at once, with their network",
 	"startup tune":  "Search the admission limits with the shortest start time",
+}
+
+// IsLabCommand reports whether LabProgram carries a command out: one of LabCommands, or
+// one below it.
+func IsLabCommand(cmd *cobra.Command) bool {
+	for ; cmd.HasParent(); cmd = cmd.Parent() {
+		if _, ok := LabCommands[strings.TrimPrefix(cmd.CommandPath(), "scon ")]; ok {
+			return true
+		}
+	}
+	return false
 }
