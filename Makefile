@@ -1,6 +1,7 @@
 # make demo    what SCON does, on this machine      (root)
 # make check   lint, unit tests and one end-to-end test, below 3 minutes   (root)
 # make test    all tests, below 20 minutes on two cores                    (root)
+# make packages   .deb, .rpm and tarballs for amd64 and arm64 in dist/
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
@@ -10,10 +11,13 @@
 
 TAGS    ?=
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
+BIN     ?= bin
 CC      ?= cc
-CFLAGS  := -std=gnu11 -Os -Wall -Wextra -Werror
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+VERSION := $(shell scripts/version.sh)
+
+C_FLAGS := -std=gnu11 -Os -Wall -Wextra -Werror
 
 MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)
@@ -29,7 +33,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo install clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo man install packages clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -40,40 +44,40 @@ export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/
 NOT_INLINED := github.com/vishvananda/... github.com/goccy/... github.com/spf13/... github.com/cilium/ebpf/btf
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
-build: bin/scon-cni bin/scon-oci examples scon
-	$(call say,GO,bin/scon-lab)
-	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/scon-lab ./cmd/scon-lab
+build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon
+	$(call say,GO,$(BIN)/scon-lab)
+	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/scon-lab ./cmd/scon-lab
 	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
-SCON ?= bin/scon
+SCON ?= $(BIN)/scon
 scon:
 	$(call say,GO,$(SCON))
 	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION)" -o $(SCON) ./cmd/scon
 
 # Static: a container waits until they have started.
-bin/scon-cni bin/scon-oci: bin/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
-	@mkdir -p bin; command -v $(CC) >/dev/null || scripts/install-deps.sh build
+$(BIN)/scon-cni $(BIN)/scon-oci: $(BIN)/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
+	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(call say,CC,$@)
-	$(Q)$(CC) $(CFLAGS) -static -s -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(C_FLAGS) -static -s -o $@ $(filter %.c,$^)
 
 # It looks for the driver when it runs.
-CUDA ?= bin/scon-pipe-cuda
+CUDA ?= $(BIN)/scon-pipe-cuda
 cuda: $(CUDA)
 
 $(CUDA): $(wildcard internal/pipe/copier/cuda/*)
 	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(call say,CC,$@)
-	$(Q)$(CC) $(CFLAGS) -D_GNU_SOURCE -o $@ $(filter %.c,$^) -ldl
+	$(Q)$(CC) $(C_FLAGS) -D_GNU_SOURCE -s -o $@ $(filter %.c,$^) -ldl
 
 # What applications link to.
 libsconpipe:
 	@command -v $(CC) >/dev/null || scripts/install-deps.sh build
-	$(Q)$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin
+	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN))
 
 # Programs that use it, which "scon pipe bench" runs.
 examples: libsconpipe
 	@test -e /usr/include/openssl/evp.h || scripts/install-deps.sh build
-	$(Q)$(MAKE) -C examples OUT=$(CURDIR)/bin
+	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN))
 
 # Debian 12's clang 14: others make other objects.
 generate:
@@ -135,28 +139,40 @@ demo: root build
 	$(Q)bin/scon bench quick
 	$(Q)scripts/demo-docker.sh
 
-install: build
+# Man pages, from the same texts as --help and the settings.
+man:
+	$(call say,MAN,$(BIN)/man)
+	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon-lab $(BIN)/man
+
+# HOST_SCON is a scon that this machine can run.
+HOST_SCON ?= $(BIN)/scon
+install: build man
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
-	$(Q)install -D -m 755 bin/scon $(DESTDIR)$(PREFIX)/bin/scon
-	$(Q)install -D -m 755 bin/scon-lab $(DESTDIR)$(PREFIX)/bin/scon-lab
-	$(Q)install -D -m 755 bin/scon-cni $(DESTDIR)$(PREFIX)/bin/scon-cni
-	$(Q)install -D -m 755 bin/scon-oci $(DESTDIR)$(PREFIX)/bin/scon-oci
-	$(Q)test ! -e bin/scon-pipe-cuda || install -D -m 755 bin/scon-pipe-cuda $(DESTDIR)$(PREFIX)/bin/scon-pipe-cuda
-	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
-	$(Q)$(MAKE) -C libsconpipe OUT=$(CURDIR)/bin install
-	$(Q)$(MAKE) -C examples OUT=$(CURDIR)/bin install
-	$(Q)install -D -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
-	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
-	$(Q)install -D -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
-	$(Q)install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/scon \
+		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	$(Q)bin/scon completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon
-	$(Q)bin/scon completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scon
-	$(Q)bin/scon completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scon.fish
+	$(Q)install -m 755 $(BIN)/scon $(BIN)/scon-lab $(BIN)/scon-cni $(BIN)/scon-oci $(wildcard $(BIN)/scon-pipe-cuda) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
+	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install
+	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install
+	$(Q)install -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
+	$(Q)install -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
+	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
+	$(Q)install -m 644 $(BIN)/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+	$(Q)install -m 644 $(BIN)/man/*.8 packaging/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
+	$(Q)$(HOST_SCON) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon
+	$(Q)$(HOST_SCON) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scon
+	$(Q)$(HOST_SCON) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scon.fish
+
+# .deb, .rpm and tarballs for amd64 and arm64 in dist/, with checksums and lists of what they contain (SBOM).
+packages:
+	$(Q)scripts/install-deps.sh build packages
+	$(Q)scripts/packages.sh dist
 
 clean:
-	$(Q)rm -rf bin
+	$(Q)rm -rf bin dist
 
 root:
 	@test "$$(id -u)" = 0 || { echo "this makes network namespaces: run it with sudo" >&2; exit 1; }

@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -25,6 +25,8 @@ startup="busybox-static:busybox runc containerd containernetworking-plugins runs
 kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.
 arm64="qemu-system-arm:qemu-system-aarch64"
+# Packages for both architectures.
+packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -38,10 +40,10 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | startup | kernels | arm64 | race) eval "packages=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | packages | race) eval "entries=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
-	for entry in $packages; do
+	for entry in $entries; do
 		package=${entry%:*}
 		echo "$before" | grep -qx "$package" && continue
 		[ "$package" != "$entry" ] && command -v "${entry#*:}" >/dev/null && continue

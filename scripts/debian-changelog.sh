@@ -1,0 +1,33 @@
+#!/bin/sh
+# Turns the changelog on stdin (Keep a Changelog) into Debian's form. What is not released
+# yet has the version and the day that are being built.
+#
+# Usage: SOURCE_DATE_EPOCH=... scripts/debian-changelog.sh VERSION <CHANGELOG.md
+set -eu
+now=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%d)
+awk -v version="$1" -v now="$now" '
+	function finish() {
+		if (open) {
+			("LC_ALL=C date --utc --rfc-email --date=" day) | getline when
+			printf "\n -- SCON project <scon@scon-project.example>  %s\n\n", when
+		}
+	}
+	/^## \[/ {
+		finish()
+		open = 1
+		name = $2
+		gsub(/[][]/, "", name)
+		day = $4
+		if (name == "Unreleased") {
+			name = version
+			day = now
+		}
+		printf "scon (%s) unstable; urgency=medium\n", name
+		next
+	}
+	!open || /^$/ || /^\[/ { next }
+	/^### / { printf "\n  [ %s ]\n", substr($0, 5); next }
+	/^- / { print "  * " substr($0, 3); next }
+	{ print "  " $0 }
+	END { finish() }
+' | fold --spaces --width=78 | sed 's/^\([^ ]\)/    \1/; s/^    \(scon (\)/\1/; s/[ ]*$//'
