@@ -23,24 +23,37 @@ static void lock_init(pthread_mutex_t *lock)
 	pthread_mutexattr_destroy(&a);
 }
 
-void shared_lock(struct shared *s, pthread_mutex_t *lock)
+/* locked says whether a lock was taken, from the result of the call that takes it. */
+static bool locked(struct shared *s, pthread_mutex_t *lock, int err)
 {
-	if (pthread_mutex_lock(lock) == EOWNERDEAD) {
-		atomic_store(&s->broken, ECONNRESET);
-		pthread_mutex_consistent(lock);
-	}
-}
-
-bool shared_try_lock(struct shared *s, pthread_mutex_t *lock)
-{
-	int err = pthread_mutex_trylock(lock);
-
 	if (err == EOWNERDEAD) {
 		atomic_store(&s->broken, ECONNRESET);
 		pthread_mutex_consistent(lock);
 		err = 0;
 	}
 	return !err;
+}
+
+void shared_lock(struct shared *s, pthread_mutex_t *lock)
+{
+	locked(s, lock, pthread_mutex_lock(lock));
+}
+
+bool shared_try_lock(struct shared *s, pthread_mutex_t *lock)
+{
+	return locked(s, lock, pthread_mutex_trylock(lock));
+}
+
+int lock_until(pthread_mutex_t *lock, int64_t until_ns)
+{
+	struct timespec until = { until_ns / 1000000000, until_ns % 1000000000 };
+
+	return pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &until);
+}
+
+bool shared_lock_until(struct shared *s, pthread_mutex_t *lock, int64_t until_ns)
+{
+	return locked(s, lock, lock_until(lock, until_ns));
 }
 
 /* unmap releases this process's mappings and files. Other processes have their own. */

@@ -76,6 +76,10 @@ void channel_after_fork(struct channel *ch);
 void shared_lock(struct shared *s, pthread_mutex_t *lock);
 /* shared_try_lock takes a lock that no other thread has. */
 bool shared_try_lock(struct shared *s, pthread_mutex_t *lock);
+/* lock_until and shared_lock_until wait for a lock until a time. This thread may have it:
+ * it may be in a signal handler. */
+int lock_until(pthread_mutex_t *lock, int64_t until_ns);
+bool shared_lock_until(struct shared *s, pthread_mutex_t *lock, int64_t until_ns);
 
 /* channel_fail keeps an error of the socket that the program has not seen: -errno, or 0
  * for none. A reset stream must not look ended. channel_error takes it: errno, or 0. */

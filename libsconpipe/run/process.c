@@ -136,19 +136,33 @@ static void after_fork_in_child(void)
 	sets_after_fork();
 }
 
-/* settle_all runs at exit for connections that the program has not closed. */
+/* settle_all runs when the process exits, for connections that it has not closed. All
+ * together wait no longer than one that is closed. A vfork child exits alone. */
 static void __attribute__((destructor)) settle_all(void)
 {
+	int64_t until = now_ns() + AWAIT_NS;
 	int fd;
 
-	for (fd = 0; table_mine() && fd < entry_limit(); fd++) {
-		struct channel *ch = channel_get(fd);
+	for (fd = 0; table_used() && table_mine() && fd < entry_limit(); fd++) {
+		struct channel *ch = entry_channel_until(entry_get(fd), until);
 
-		if (ch && proof_due(ch) && ch->s->processes == 1)
-			proof_await(ch, fd);
+		/* The channel stays: a signal handler must not free memory. */
 		if (ch)
-			channel_put(ch);
+			stream_exit(ch, fd, until);
 	}
+}
+
+/* exit and quick_exit call the C library's own _exit. */
+void _exit(int status)
+{
+	settle_all();
+	real()->_exit(status);
+	__builtin_unreachable();
+}
+
+void _Exit(int status)
+{
+	_exit(status);
 }
 
 static void __attribute__((constructor)) init(void)
@@ -158,6 +172,7 @@ static void __attribute__((constructor)) init(void)
 	files_init();
 	table_init();
 	stream_observe(sets_update);
+	at_quick_exit(settle_all);
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	adopt_all();
 }

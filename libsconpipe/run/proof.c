@@ -192,18 +192,14 @@ void proof_stop(struct channel *ch)
 			atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
 }
 
-/* How long a call waits for an announced token. */
-#define LAST_NS 200000000
-
-void proof_await(struct channel *ch, int fd)
+void proof_await(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct shared *s = ch->s;
-	int64_t until = now_ns() + LAST_NS;
 	int err = 0;
 
 	shared_lock(s, &s->rx_lock);
 	while (proof_next(ch) && (err = proof_take(ch, fd)) == -EAGAIN &&
-	       now_ns() < until) {
+	       now_ns() < until_ns) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 
 		real()->poll(&p, 1, 10);

@@ -20,7 +20,8 @@
 
 /* proof_await waits for an announced token that is next, and removes it: if it were
  * unread, a close would reset the connection, and other programs would read it. */
-void proof_await(struct channel *ch, int fd);
+#define AWAIT_NS INT64_C(200000000) /* how long a call waits */
+void proof_await(struct channel *ch, int fd, int64_t until_ns);
 /* proof_stop ends a proof of this process: no token of the peer is announced after it. */
 void proof_stop(struct channel *ch);
 /* proof_step does steps 2 and 4 if they are due. No lock is held. It returns true if

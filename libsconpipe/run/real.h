@@ -40,6 +40,7 @@
 	X(int, ioctl, (int, unsigned long, void *)) \
 	X(int, fcntl, (int, int, long)) \
 	X(int, close, (int)) \
+	X(void, _exit, (int)) \
 	X(int, close_range, (unsigned int, unsigned int, int)) \
 	X(int, dup, (int)) \
 	X(int, dup2, (int, int)) \

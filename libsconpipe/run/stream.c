@@ -44,7 +44,7 @@ bool stream_detach(struct channel *ch, int fd)
 	/* -EBADF: it has ended already. */
 	if (err && err != -EBADF)
 		return false;
-	proof_await(ch, fd);
+	proof_await(ch, fd, now_ns() + AWAIT_NS);
 	return stream_settle(ch, fd);
 }
 
@@ -59,24 +59,45 @@ void stream_leave(struct channel *ch)
 		session_call(&ch->s->serial, &q, &a, NULL, NULL);
 }
 
+/* end_socket has the kernel's close of the last descriptor do what it does with TCP: no
+ * token is left unread, unread bytes of the ring reset the connection. */
+static void end_socket(struct channel *ch, int fd, int64_t until_ns)
+{
+	struct linger now = { .l_onoff = 1 };
+
+	if (ch->s->processes != 1)
+		return;
+	proof_await(ch, fd, until_ns);
+	if (recv_ready(ch, fd, false))
+		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+}
+
 /* The peer's unread bytes are in its own memory, so the broker may remove the rings at
  * once. */
 void stream_close(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
-	struct linger now = { .l_onoff = 1 };
 	struct wire_request q = { .op = OP_CLOSE, .id = s->id };
 	struct wire_reply a;
 
 	if (--ch->fds > 0)
 		return;
 	proof_stop(ch);
-	if (s->processes == 1)
-		proof_await(ch, fd);
-	if (atomic_fetch_sub(&s->processes, 1) == 1 && recv_ready(ch, fd, false))
-		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	end_socket(ch, fd, now_ns() + AWAIT_NS);
+	atomic_fetch_sub(&s->processes, 1);
 	if (s->owner == getpid())
 		session_call(&s->serial, &q, &a, NULL, NULL);
+}
+
+void stream_exit(struct channel *ch, int fd, int64_t until_ns)
+{
+	struct shared *s = ch->s;
+
+	if (s->processes != 1 || !shared_lock_until(s, &s->rx_lock, until_ns))
+		return;
+	pthread_mutex_unlock(&s->rx_lock);
+	proof_stop(ch);
+	end_socket(ch, fd, until_ns);
 }
 
 bool stream_failed(struct channel *ch)

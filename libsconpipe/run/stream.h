@@ -35,6 +35,9 @@ bool stream_settle(struct channel *ch, int fd);
 /* stream_close is called before a descriptor is closed. Unread bytes reset the
  * connection, as with TCP. Other processes that have it continue on TCP. */
 void stream_close(struct channel *ch, int fd);
+/* stream_exit is called before the process exits with an open descriptor. It may be
+ * called by a signal handler. */
+void stream_exit(struct channel *ch, int fd, int64_t until_ns);
 
 /* send_room says whether a send would not wait: the ring has room, or TCP decides.
  * With arm, the doorbell rings when it does. */

@@ -227,18 +227,30 @@ void table_after_fork(void)
 	}
 }
 
-struct channel *entry_channel(struct entry *e)
+/* take_channel releases the lock. */
+static struct channel *take_channel(struct entry *e)
 {
-	struct channel *ch;
+	struct channel *ch = e->kind == ATTACHED ? e->channel : NULL;
 
-	if (!e || e->kind != ATTACHED)
-		return NULL;
-	pthread_mutex_lock(&e->lock);
-	ch = e->kind == ATTACHED ? e->channel : NULL;
 	if (ch)
 		atomic_fetch_add(&ch->refs, 1);
 	pthread_mutex_unlock(&e->lock);
 	return ch;
+}
+
+struct channel *entry_channel(struct entry *e)
+{
+	if (!e || e->kind != ATTACHED)
+		return NULL;
+	pthread_mutex_lock(&e->lock);
+	return take_channel(e);
+}
+
+struct channel *entry_channel_until(struct entry *e, int64_t until_ns)
+{
+	if (!e || e->kind != ATTACHED || lock_until(&e->lock, until_ns))
+		return NULL;
+	return take_channel(e);
 }
 
 struct channel *channel_get(int fd)

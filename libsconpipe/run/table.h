@@ -82,6 +82,8 @@ void entry_unshare(struct entry *e);
 
 /* The channel of a descriptor, or NULL. The caller puts it back. */
 struct channel *entry_channel(struct entry *e);
+/* entry_channel_until waits for the entry's lock until a time. */
+struct channel *entry_channel_until(struct entry *e, int64_t until_ns);
 struct channel *channel_get(int fd);
 
 /*

@@ -32,7 +32,7 @@ static struct {
 	uint32_t serial; /* of this connection; the broker's ids are valid within one */
 	int64_t silent_ns; /* time of the last timeout */
 	int64_t answered_ns; /* time of the last answer */
-} session = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
+} session = { .lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1 };
 
 static char *socket_path; /* the broker's socket, read from the environment once */
 
@@ -275,10 +275,16 @@ static int call_session(int64_t begun, uint32_t *serial, struct wire_request *q,
 	return err;
 }
 
-static void lock_session(int *cancel)
+/* lock_session returns -EDEADLK in a signal handler that has interrupted a request. */
+static int lock_session(int *cancel)
 {
+	int err;
+
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
-	pthread_mutex_lock(&session.lock);
+	err = -pthread_mutex_lock(&session.lock);
+	if (err)
+		pthread_setcancelstate(*cancel, NULL);
+	return err;
 }
 
 static void unlock_session(int cancel)
@@ -312,9 +318,11 @@ int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire
 	int64_t begun = now_ns();
 	int err, cancel;
 
-	lock_session(&cancel);
-	err = call_session(begun, serial, q, file, a, files, count);
-	unlock_session(cancel);
+	err = lock_session(&cancel);
+	if (!err) {
+		err = call_session(begun, serial, q, file, a, files, count);
+		unlock_session(cancel);
+	}
 	if (err && count)
 		*count = 0;
 	return public_error(err);
@@ -338,16 +346,18 @@ int session_hello(void)
 	int64_t begun = now_ns();
 	int err, cancel;
 
-	lock_session(&cancel);
-	err = open_session(begun);
-	unlock_session(cancel);
+	err = lock_session(&cancel);
+	if (!err) {
+		err = open_session(begun);
+		unlock_session(cancel);
+	}
 	return err < 0 ? public_error(err) : 0;
 }
 
 /* session_forget resets the session in the child after fork, which has one thread. */
 void session_forget(void)
 {
-	pthread_mutex_init(&session.lock, NULL);
+	session.lock = (pthread_mutex_t)PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
 	if (session.fd >= 0)
 		close(session.fd);
 	session.fd = -1;
