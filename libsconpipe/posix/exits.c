@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Processes that end without closing their connections. */
+/* Processes that end without closing their connections, and connections that are shut
+ * down, at each moment of the move. */
 #include "posix.h"
 
 static void by_exit(void)
@@ -140,4 +141,59 @@ void case_exits(void)
 		}
 		unread = !unread;
 	} while (unread);
+}
+
+static int how; /* of the shutdown */
+
+static void *shut(void *fd)
+{
+	shutdown((intptr_t)fd, how);
+	if (how == SHUT_WR)
+		shutdown((intptr_t)fd, SHUT_RD);
+	return NULL;
+}
+
+/* shut_after returns what both ends read after one has shut the connection down, after so
+ * many turns. Bytes that the library may have sent from the other end arrive meanwhile.
+ */
+static int shut_after(int turns)
+{
+	struct pair p = cold_pair(-1);
+	int i, err, on = 1, off = 0;
+	char byte = 1;
+	pthread_t t;
+
+	for (i = 0; i < turns; i++) {
+		need(write(p.a, &byte, 1) == 1 && read(p.b, &byte, 1) == 1, "write");
+		need(write(p.b, &byte, 1) == 1 && read(p.a, &byte, 1) == 1, "write");
+		pause_ms(1);
+	}
+	look(p.b, LOOKS);
+	setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &on, sizeof(on));
+	look(p.a, LOOKS);
+	t = start(shut, p.b);
+	pause_ms(20);
+	setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+	pthread_join(t, NULL);
+	err = read(p.b, &byte, 1) < 0 ? errno : 0;
+	if (!err && read(p.a, &byte, 1) < 0)
+		err = errno;
+	close_pair(p);
+	return err;
+}
+
+void case_shuts(void)
+{
+	static const int hows[] = { SHUT_RDWR, SHUT_WR };
+	size_t i;
+	int n;
+
+	for (i = 0; i < 2; i++) {
+		int ended = 0;
+
+		how = hows[i];
+		for (n = 0; n < MOST_TURNS; n++)
+			ended += !shut_after(n);
+		say("%s: %d ended", i ? "one after the other" : "both ways", ended);
+	}
 }

@@ -60,6 +60,11 @@ int shutdown(int fd, int how)
 	if (e)
 		attach_forbid(e);
 	ch = channel_get(fd);
+	/* The kernel resets a connection that is shut down if a token arrives later. */
+	if (ch && proof_due(ch)) {
+		proof_stop(ch);
+		proof_await(ch, fd, now_ns() + AWAIT_NS);
+	}
 	if (ch && how != SHUT_RD)
 		send_shut(ch);
 	result = real()->shutdown(fd, how);
