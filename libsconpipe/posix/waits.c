@@ -249,3 +249,38 @@ void case_modify(void)
 	close(set);
 	close_pair(p);
 }
+
+/* Of more files ready than a call reports, all have their turn. */
+void case_crowded(void)
+{
+	struct pair p[3];
+	int set = epoll_create1(0), other[2], seen[4] = { 0 }, i, k, most;
+	struct epoll_event e[4] = { { .events = EPOLLIN } };
+
+	need(pipe(other) == 0 && write(other[1], "x", 1) == 1, "pipe");
+	for (i = 0; i < 3; i++) {
+		p[i] = make_pair();
+		write(p[i].a, "x", 1);
+		e[0].data.u32 = i;
+		epoll_ctl(set, EPOLL_CTL_ADD, p[i].b, e);
+	}
+	e[0].data.u32 = 3;
+	epoll_ctl(set, EPOLL_CTL_ADD, other[0], e);
+	pause_ms(20);
+	for (most = 1; most <= 3; most++) {
+		memset(seen, 0, sizeof(seen));
+		for (i = 0; i < 20; i++) {
+			int n = epoll_wait(set, e, most, i % 2 ? 100 : 0);
+
+			need(n > 0, "epoll_wait");
+			for (k = 0; k < n; k++)
+				seen[e[k].data.u32]++;
+		}
+		say("by %d: %d", most, seen[0] && seen[1] && seen[2] && seen[3]);
+	}
+	close(set);
+	close(other[0]);
+	close(other[1]);
+	for (i = 0; i < 3; i++)
+		close_pair(p[i]);
+}

@@ -131,23 +131,26 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 
 	for (;;) {
 		int64_t left = deadline - now_ns();
-		int ready, n, ms = timeout;
-		bool some;
+		int ready, n, room, ms = timeout;
+		bool some, filled;
 
 		pthread_mutex_lock(&set->lock);
+		filled = set->filled;
+		room = filled ? most / 2 : most;
 		set_recheck(set);
-		ready = set_collect(set, events, most, false);
+		ready = set_collect(set, events, room, false);
 		if (!ready && timeout)
-			ready = set_collect(set, events, most, true);
-		if (ready == most) {
+			ready = set_collect(set, events, room, true);
+		set->filled = ready == most;
+		if (set->filled) {
 			pthread_mutex_unlock(&set->lock);
 			return ready;
 		}
-		if (ready || left < 0)
+		if (ready || filled || left < 0)
 			ms = 0;
 		else if (timeout > 0)
 			ms = (left + 999999) / 1000000;
-		if (timeout < 0 && !ready)
+		if (timeout < 0 && !ready && !filled)
 			ms = -1;
 		/* Other threads cannot wake a set without an eventfd. */
 		if ((set->shared || (set->attached && set->event_fd < 0)) &&
@@ -176,7 +179,7 @@ static int wait_set(struct set *set, struct epoll_event *events, int most, int t
 			return ready + n;
 		/* The library's own events, each of which comes once, may have hidden
 		 * the program's. */
-		if (timeout >= 0 && now_ns() >= deadline &&
+		if (timeout >= 0 && now_ns() >= deadline && !filled &&
 		    (!some || own++ > 2 * set->attached))
 			return 0;
 	}
