@@ -41,7 +41,7 @@ func (d declared) container(c discover.Container) string {
 	for _, s := range d.selectors {
 		value, labelled := c.Labels[s.Label]
 		switch {
-		case s.Name != "" && (s.Name == c.Name || s.Name == c.ID),
+		case s.Name != "" && (s.Name == c.Name || s.Name == c.ID || s.Name == discover.Short(c.ID)),
 			s.Label != "" && labelled && (s.Value == nil || *s.Value == value):
 			return fmt.Sprintf("the settings keep container %s regular (regular: %s)", c.Name, s)
 		}
