@@ -5,10 +5,7 @@
 package discover
 
 import (
-	"errors"
-	"fmt"
 	"net"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -64,6 +61,7 @@ type Port struct {
 	Up        bool   // both ends are up
 	Qdisc     string // the kind of the root qdisc, "noqueue" unless traffic is shaped
 	Kind      string // of the pair: "veth" or Netkit
+	Packets   uint64 // that have passed it so far
 }
 
 // Routed reports whether a route leads to the container, not a bridge.
@@ -96,37 +94,14 @@ type Skipped struct {
 	Dev, Reason string
 }
 
-// Scan reads the topology. A missing named device is an error, unless Lenient
-// is set.
+// Scan reads the topology once.
 func Scan(opts Options) (Topology, error) {
-	links, err := whole(netlink.LinkList)
+	s, err := NewScanner()
 	if err != nil {
-		return Topology{}, fmt.Errorf("list devices: %w", err)
-	}
-	qdiscs, err := whole(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
-	if err != nil {
-		return Topology{}, fmt.Errorf("list qdiscs: %w", err)
-	}
-	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index })
-
-	s := newScan(links, opts.Lenient)
-	s.found.Links = links
-	if isAuto(opts.Bridges) || isAuto(opts.Uplinks) {
-		if s.exits, err = readExits(); err != nil {
-			return Topology{}, fmt.Errorf("list routes: %w", err)
-		}
-	}
-	if err := s.findPorts(opts.Bridges, qdiscs); err != nil {
 		return Topology{}, err
 	}
-	if isAuto(opts.Uplinks) {
-		s.findUplinks()
-		return s.found, nil
-	}
-	if err := s.nameUplinks(opts.Uplinks); err != nil {
-		return Topology{}, err
-	}
-	return s.found, nil
+	defer s.Close()
+	return s.Scan(opts)
 }
 
 // ForeignIngress names a tc filter of another program at the ingress of a
@@ -147,15 +122,4 @@ func ForeignIngress(ifindex int) (string, error) {
 // isAuto reports whether a list of names means all suitable devices.
 func isAuto(names []string) bool {
 	return len(names) == 0 || len(names) == 1 && names[0] == Auto
-}
-
-// whole repeats a dump that a change interrupted. Where devices come and go
-// all the time that may happen more than once.
-func whole[T any](dump func() ([]T, error)) (all []T, err error) {
-	for range 10 {
-		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
 }

@@ -227,7 +227,7 @@ func TestPortAndUplinkFields(t *testing.T) {
 		}
 		nsid = vc.Attrs().NetNsID
 	})
-	want := Port{index, "vc", top.Bridges[0], 1400, nsid, peer, true, "noqueue", "veth"}
+	want := Port{index, "vc", top.Bridges[0], 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets}
 	if top.Ports[0] != want {
 		t.Errorf("port %+v, want %+v", top.Ports[0], want)
 	}

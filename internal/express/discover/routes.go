@@ -38,15 +38,10 @@ func encapsulation(kind []byte) exit {
 
 // readExits reads the unicast routes of all tables. There may be very many; it
 // keeps none.
-func readExits() (exits, error) {
-	sock, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	defer sock.Close()
+func readExits(sock *nlmsg.Requests) (exits, error) {
 	found := make(exits)
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		err = sock.Request(nlmsg.Request{
+		err := sock.Request(nlmsg.Request{
 			Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_DUMP,
 			Data: append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
 		}, found.add)

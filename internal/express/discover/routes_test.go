@@ -23,8 +23,12 @@ import (
 func readExitsIn(t *testing.T, ns string) (found exits) {
 	t.Helper()
 	nstest.Do(t, ns, func() {
-		var err error
-		if found, err = readExits(); err != nil {
+		sock, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sock.Close()
+		if found, err = readExits(sock); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -110,10 +114,18 @@ func TestRoutesAreNotKept(t *testing.T) {
 	const routes = 20_000
 	ns := nstest.New(t)
 	nstest.Run(t, ns, "ip link add d0 type ifb\nip link set d0 up")
+	var sock *nlmsg.Requests
+	nstest.Do(t, ns, func() {
+		var err error
+		if sock, err = nlmsg.OpenRequests(unix.NETLINK_ROUTE); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer sock.Close()
 	allocations := func() (n float64) {
 		nstest.Do(t, ns, func() {
 			n = testing.AllocsPerRun(3, func() {
-				if _, err := readExits(); err != nil {
+				if _, err := readExits(sock); err != nil {
 					t.Fatal(err)
 				}
 			})

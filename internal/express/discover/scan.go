@@ -13,7 +13,7 @@ import (
 type scan struct {
 	lenient bool // about devices that the user named
 	links   []netlink.Link
-	byIndex map[int]netlink.Link
+	byIndex map[int]readDev
 	exits   exits // unless the user named all devices
 	// occupied are the bridges with containers, used or not; ported are those
 	// with any port.
@@ -21,18 +21,17 @@ type scan struct {
 	found            Topology
 }
 
-func newScan(links []netlink.Link, lenient bool) *scan {
+func newScan(devices map[int]readDev, exits exits, lenient bool) *scan {
 	s := &scan{
 		lenient:  lenient,
-		links:    links,
-		byIndex:  make(map[int]netlink.Link, len(links)),
+		links:    sorted(devices),
+		byIndex:  devices,
+		exits:    exits,
 		occupied: make(map[int]bool),
 		ported:   make(map[int]bool),
 	}
-	for _, l := range links {
-		s.byIndex[l.Attrs().Index] = l
-	}
-	for _, l := range links {
+	s.found.Links = s.links
+	for _, l := range s.links {
 		if bridge := s.bridgeOf(l); bridge != nil {
 			s.ported[bridge.Attrs().Index] = true
 			if isContainerPort(l) {
@@ -45,8 +44,8 @@ func newScan(links []netlink.Link, lenient bool) *scan {
 
 // bridgeOf returns the bridge of a bridge port, nil for other devices.
 func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
-	if master := s.byIndex[l.Attrs().MasterIndex]; master != nil && master.Type() == "bridge" {
-		return master
+	if master, ok := s.byIndex[l.Attrs().MasterIndex]; ok && master.Type() == "bridge" {
+		return master.Link
 	}
 	return nil
 }
@@ -66,7 +65,7 @@ func (s *scan) isRouted(l netlink.Link) bool {
 
 // findPorts finds the bridges, named or with containers, and their ports.
 // Unless bridges are named, it also finds the ports of routed containers.
-func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
+func (s *scan) findPorts(names []string) error {
 	chosen := s.occupied
 	if !isAuto(names) {
 		chosen = make(map[int]bool)
@@ -85,12 +84,10 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 			s.occupied[l.Attrs().Index] = true
 		}
 	}
-	roots := make(map[int]string)
+	roots := make(map[int]string, len(s.byIndex))
 	s.found.Qdiscs = roots
-	for _, q := range qdiscs {
-		if q.Attrs().Parent == netlink.HANDLE_ROOT {
-			roots[q.Attrs().LinkIndex] = q.Type()
-		}
+	for index, d := range s.byIndex {
+		roots[index] = d.qdisc
 	}
 	for _, l := range s.links {
 		a := l.Attrs()
@@ -117,6 +114,10 @@ func (s *scan) findPorts(names []string, qdiscs []netlink.Qdisc) error {
 
 func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
 	a := l.Attrs()
+	var packets uint64
+	if a.Statistics != nil {
+		packets = a.Statistics.RxPackets + a.Statistics.TxPackets
+	}
 	s.found.Ports = append(s.found.Ports, Port{
 		Index:     a.Index,
 		Name:      a.Name,
@@ -127,6 +128,7 @@ func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
 		Up:        a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0,
 		Qdisc:     qdisc,
 		Kind:      l.Type(),
+		Packets:   packets,
 	})
 }
 

@@ -73,10 +73,12 @@ type Hooks struct {
 	ports   map[int]*Port
 	uplinks map[int]discover.Uplink
 	skipped []discover.Skipped
+	blocked map[int]string // what keeps ports from being hooked, as last read; "" is nothing
 	qdiscs  map[int]string // as discover.Topology has them
 	// pastRegular counts regular packets of ports that are no longer hooked.
 	pastRegular uint64
 
+	scanner  *discover.Scanner
 	attacher attacher
 	delivery delivery
 	path     path
@@ -96,9 +98,15 @@ func New(o Options) (*Hooks, error) {
 	if err != nil {
 		return nil, err
 	}
+	scanner, err := discover.NewScanner()
+	if err != nil {
+		return nil, errors.Join(err, links.Close())
+	}
 	h := &Hooks{
 		opts:     o,
+		scanner:  scanner,
 		ports:    make(map[int]*Port),
+		blocked:  make(map[int]string),
 		uplinks:  make(map[int]discover.Uplink),
 		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
 		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries},
@@ -125,7 +133,7 @@ func (h *Hooks) Close() error {
 	}
 	h.steering.close()
 	h.tunnels.close()
-	return h.delivery.links.Close()
+	return errors.Join(h.scanner.Close(), h.delivery.links.Close())
 }
 
 // Scan hooks the devices that exist. It is an error if one that the options name
@@ -147,7 +155,7 @@ func (h *Hooks) scan(lenient bool) (err error) {
 			h.schedule.dirty.all = true
 		}
 	}()
-	topology, err := discover.Scan(discover.Options{Bridges: h.opts.Bridges, Uplinks: h.opts.Uplinks, Lenient: lenient})
+	topology, whole, err := h.discover(changed, lenient)
 	if err != nil {
 		return err
 	}
@@ -157,7 +165,22 @@ func (h *Hooks) scan(lenient bool) (err error) {
 	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
 	h.setUplinks(h.hookableUplinks(topology))
 	h.SetTunnels()
+	if !whole {
+		return nil // what is gone was unhooked
+	}
 	return h.dropStale()
+}
+
+// discover reads the topology: all of it, or only devices that have changed.
+func (h *Hooks) discover(changed dirty, lenient bool) (topology discover.Topology, whole bool, err error) {
+	opts := discover.Options{Bridges: h.opts.Bridges, Uplinks: h.opts.Uplinks, Lenient: lenient}
+	if !changed.all && !changed.more && lenient {
+		if topology, ok, err := h.scanner.Update(opts, changed.devices); ok || err != nil {
+			return topology, false, err
+		}
+	}
+	topology, err = h.scanner.Scan(opts)
+	return topology, true, err
 }
 
 // setPath takes up the devices on the regular path, before any uplink that has
@@ -174,11 +197,13 @@ func (h *Hooks) setPath(topology discover.Topology) {
 // hookablePorts are the ports that may be hooked. The others are skipped.
 func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int]discover.Port {
 	ports := make(map[int]discover.Port)
+	there := make(map[int]bool, len(topology.Ports))
 	for _, p := range topology.Ports {
+		there[p.Index] = true
 		inside, _ := p.Inside()
 		why := cmp.Or(h.declared.device(p.Name), h.steering.why(p), h.path.controls[inside])
-		if why == "" && (h.ports[p.Index] == nil || changed.has(p)) {
-			why = h.unhookable(p.Index)
+		if why == "" {
+			why = h.blocks(p, changed)
 		}
 		if why != "" {
 			h.skip(p.Name, why)
@@ -186,7 +211,18 @@ func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int
 		}
 		ports[p.Index] = p
 	}
+	maps.DeleteFunc(h.blocked, func(index int, _ string) bool { return !there[index] })
 	return ports
+}
+
+// blocks returns what keeps a port from being hooked, "" if nothing does. It is read
+// again only if the port may have changed: thousands may wait to be hooked.
+func (h *Hooks) blocks(p discover.Port, changed dirty) string {
+	why, known := h.blocked[p.Index]
+	if changed.has(p) || why != "" || !known && h.ports[p.Index] == nil {
+		h.blocked[p.Index] = h.unhookable(p.Index)
+	}
+	return h.blocked[p.Index]
 }
 
 // hookableUplinks are the uplinks that may be hooked. The others are skipped.

@@ -86,6 +86,7 @@ func (h *Hooks) isUrgent(c changes.Event) bool {
 // dirty is what has changed since the last scan of the devices.
 type dirty struct {
 	all     bool // anything may have
+	more    bool // more than devices has: routes, filters
 	devices map[int]bool
 }
 
@@ -93,6 +94,7 @@ func (d *dirty) add(c changes.Event) {
 	if d.devices == nil {
 		d.devices = make(map[int]bool)
 	}
+	d.more = d.more || c.Kind != changes.Link
 	switch {
 	case c.Ifindex != 0:
 		d.devices[c.Ifindex] = true
