@@ -4,9 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/scon-project/scon/internal/express/datapath"
 )
@@ -18,22 +15,19 @@ type attacher struct {
 	beatDuring func(wait func())
 }
 
-// attachAll hooks devices concurrently where the kernel allows it: at each it
-// waits for an RCU grace period, a second for fifty containers. It returns the
-// outcome for each device.
+// attachAll hooks devices, and returns the outcome for each. The kernel waits for an RCU
+// grace period at each hook, with its lock of rtnetlink held: hooks that wait at a time are
+// not ready sooner, and others that need that lock wait for all of them.
 func (a *attacher) attachAll(devices map[int]datapath.Delivery, hooks []datapath.Hook) map[int]error {
 	outcome := make(map[int]error, len(devices))
-	var mu sync.Mutex // guards outcome
-	var wg sync.WaitGroup
-	for index, how := range devices {
-		wg.Go(func() {
-			err := a.attach(index, how, hooks)
-			mu.Lock()
-			defer mu.Unlock()
-			outcome[index] = err
-		})
+	if len(devices) == 0 {
+		return outcome
 	}
-	a.beatDuring(wg.Wait)
+	a.beatDuring(func() {
+		for index, how := range devices {
+			outcome[index] = a.attach(index, how, hooks)
+		}
+	})
 	return outcome
 }
 
@@ -47,20 +41,24 @@ func (a *attacher) attach(ifindex int, how datapath.Delivery, hooks []datapath.H
 	if err := a.dp.Track(ifindex, how); err != nil {
 		return err
 	}
-	var group errgroup.Group
 	for _, h := range hooks {
-		group.Go(func() error { return a.dp.Attach(h, ifindex) })
+		if err := a.dp.Attach(h, ifindex); err != nil {
+			return err
+		}
 	}
-	return group.Wait()
+	return nil
 }
 
-// detachAll unhooks devices concurrently.
+// detachAll unhooks devices.
 func (a *attacher) detachAll(devices map[int][]datapath.Hook) {
-	var wg sync.WaitGroup
-	for index, hooks := range devices {
-		wg.Go(func() { a.detach(index, hooks) })
+	if len(devices) == 0 {
+		return
 	}
-	a.beatDuring(wg.Wait)
+	a.beatDuring(func() {
+		for index, hooks := range devices {
+			a.detach(index, hooks)
+		}
+	})
 }
 
 // detach detaches hooks from a device, which may be gone already.

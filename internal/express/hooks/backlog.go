@@ -39,8 +39,9 @@ func newBacklog() backlog {
 	return backlog{since: make(map[int]time.Time), tries: make(map[int]int)}
 }
 
-// admit takes all ports that are not hooked, and returns the batch to hook now.
-func (b *backlog) admit(ports []int, now time.Time) (next []int) {
+// admit takes all ports that are not hooked, and returns the batch to hook now: of those
+// that came at a time, the busiest.
+func (b *backlog) admit(ports []int, busy func(index int) uint64, now time.Time) (next []int) {
 	there := make(map[int]bool, len(ports))
 	for _, index := range ports {
 		there[index] = true
@@ -63,7 +64,7 @@ func (b *backlog) admit(ports []int, now time.Time) (next []int) {
 		}
 	}
 	slices.SortFunc(next, func(i, j int) int {
-		return cmp.Or(b.tries[i]-b.tries[j], b.since[i].Compare(b.since[j]), cmp.Compare(i, j))
+		return cmp.Or(b.tries[i]-b.tries[j], b.since[i].Compare(b.since[j]), cmp.Compare(busy(j), busy(i)), cmp.Compare(i, j))
 	})
 	next = next[:min(len(next), batch)]
 	for _, index := range next {

@@ -25,7 +25,7 @@ func simulate(n *backlog, arrive map[int]time.Duration, broken ...int) map[int]t
 		if !come && (!waiting || wait > 0) {
 			continue
 		}
-		for _, index := range n.admit(there, begin.Add(at)) {
+		for _, index := range n.admit(there, func(int) uint64 { return 0 }, begin.Add(at)) {
 			if !slices.Contains(broken, index) {
 				hooked[index] = at
 			}
@@ -89,7 +89,7 @@ func TestBacklogLeaveTime(t *testing.T) {
 	for at := time.Duration(0); at < time.Minute; at += took {
 		there = append(there, hooked+len(there))
 		now := begin.Add(at)
-		next := n.admit(there, now)
+		next := n.admit(there, func(int) uint64 { return 0 }, now)
 		if len(next) == 0 {
 			continue
 		}
@@ -123,8 +123,25 @@ func TestBacklogThatCannotBeHooked(t *testing.T) {
 	if wait, ok := n.wait(time.Now()); ok {
 		t.Errorf("somebody is still waited for, %v", wait)
 	}
-	n.admit(nil, time.Now())
+	n.admit(nil, nil, time.Now())
 	if len(n.since)+len(n.tries) > 0 {
 		t.Errorf("ports that are gone are remembered: %+v", n)
+	}
+}
+
+// Of many that are there at the start, those come first that have packets.
+func TestBusiestFirst(t *testing.T) {
+	t.Parallel()
+	n := newBacklog()
+	busy := map[int]uint64{3: 10, 77: 1000, 99: 100}
+	var there []int
+	for i := range 100 {
+		there = append(there, i)
+	}
+	now := time.Now()
+	n.admit(there, func(i int) uint64 { return busy[i] }, now)
+	next := n.admit(there, func(i int) uint64 { return busy[i] }, now.Add(lull))
+	if want := []int{77, 99, 3, 0, 1, 2, 4, 5}; !slices.Equal(next, want) {
+		t.Errorf("got %v, want %v", next, want)
 	}
 }

@@ -1,7 +1,9 @@
 package hooks
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/datapath"
@@ -28,17 +30,46 @@ type Port struct {
 func (p *Port) Queue() string { return p.delivery.queue }
 
 // setPorts makes the hooked ports those that are wanted, and reads those again
-// that have changed. With batch, it hooks new ones in batches.
+// that have changed. With batch, it hooks new ones in batches; without, those of an earlier
+// daemon and the busiest others.
 func (h *Hooks) setPorts(want map[int]discover.Port, changed dirty, batch bool) {
 	h.unhookPorts(want)
 	fresh := h.updatePorts(want, changed)
-	if batch {
-		fresh = h.backlog.admit(fresh, time.Now())
+	if busy := func(index int) uint64 { return want[index].Packets }; batch {
+		fresh = h.backlog.admit(fresh, busy, time.Now())
+	} else {
+		fresh = h.first(fresh, busy)
 	}
 	h.hookPorts(fresh, want)
 	if wait, ok := h.backlog.wait(time.Now()); ok {
 		h.schedule.scanIn(wait)
 	}
+}
+
+// mostAtStart is how many new ports are hooked before the daemon is up: some seconds'
+// worth. All others follow in batches.
+const mostAtStart = 64
+
+// first returns the ports to hook at the start.
+func (h *Hooks) first(fresh []int, busy func(index int) uint64) (next []int) {
+	adopted := make(map[int]bool)
+	for _, index := range h.opts.Datapath.Tracked() {
+		adopted[index] = true
+	}
+	slices.SortFunc(fresh, func(i, j int) int { return cmp.Compare(busy(j), busy(i)) })
+	others := 0
+	for _, index := range fresh {
+		if !adopted[index] {
+			others++
+		}
+		if adopted[index] || others <= mostAtStart {
+			next = append(next, index)
+		}
+	}
+	if others > mostAtStart {
+		h.schedule.scanIn(0)
+	}
+	return next
 }
 
 // unhookPorts unhooks the ports that are not wanted any more, or that have become
