@@ -192,6 +192,11 @@ func (d *Datapath) loadObjects() error {
 	}
 	defer closeMaps(pinned)
 	d.adopted = len(pinned) > 0
+	if !d.adopted {
+		if err := checkRoom(d.opts.Slots); err != nil {
+			return fmt.Errorf("loading the BPF programs: %w", err)
+		}
+	}
 
 	// The section with the settings is no member of expressMaps.
 	var objs struct {
