@@ -76,12 +76,47 @@ const (
 	droppableAtOnce     = 200
 )
 
-func (l *limiter) allow(now time.Time, perSecond, burst float64) bool {
+// What all containers together may ask for beyond that, in seconds of the loop's time: a
+// proxy that has the machine for itself opens ten thousand connections a second. A
+// candidate that becomes no Conentry counts as if it took longer, so that a flood of these
+// gets little.
+const (
+	sparePerSecond = 0.6
+	spareAtOnce    = 0.6
+	spareInVain    = 10
+)
+
+// allow reports whether a container may have another candidate looked at.
+func (c *Composer) allow(a *account, now time.Time) bool {
+	if a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
+		return true
+	}
+	c.spare.refill(now, sparePerSecond, spareAtOnce)
+	c.sparing = c.spare.tokens > 0
+	return c.sparing
+}
+
+// spend says how long it took to look at the latest candidate that was allowed.
+func (c *Composer) spend(took time.Duration, inVain bool) {
+	if !c.sparing {
+		return
+	}
+	if inVain {
+		took *= spareInVain
+	}
+	c.spare.tokens -= took.Seconds()
+}
+
+func (l *limiter) refill(now time.Time, perSecond, burst float64) {
 	if l.last.IsZero() {
 		l.tokens = burst
 	}
 	l.tokens = min(l.tokens+now.Sub(l.last).Seconds()*perSecond, burst)
 	l.last = now
+}
+
+func (l *limiter) allow(now time.Time, perSecond, burst float64) bool {
+	l.refill(now, perSecond, burst)
 	if l.tokens < 1 {
 		return false
 	}

@@ -80,6 +80,8 @@ type Composer struct {
 	reading  uint32 // number of the state by which leases are decided
 
 	accounts map[int]*account // by port
+	spare    limiter          // of the time for candidates beyond what each container may have
+	sparing  bool             // the candidate that is looked at is one of these
 	kept     map[conntrack.Tuple]subject
 	ends     map[conntrack.Tuple]oneEnd
 	recheck  recheck
@@ -139,6 +141,8 @@ func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) {
 	if p == nil {
 		return
 	}
+	c.sparing = false
+	began := time.Now()
 	var why Refusal
 	if entry := c.table.Lookup(tuple); entry != nil {
 		why = c.join(entry, p, tuple, now)
@@ -148,6 +152,7 @@ func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) {
 	if why != "" {
 		c.refuse(port, why)
 	}
+	c.spend(time.Since(began), why != "")
 }
 
 // compose places a Conentry for a connection of a container, or returns why not.
@@ -156,7 +161,7 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if a.paused {
 		return Paused
 	}
-	if !a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
+	if !c.allow(a, now) {
 		return TooMany
 	}
 	conn, err := c.ct.Get(tuple)

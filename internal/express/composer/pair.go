@@ -51,7 +51,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		return "" // announced before the Conentry was placed, or with forged addresses
 	}
 	a := c.account(p.Index)
-	if !a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
+	if !c.allow(a, now) {
 		return TooMany
 	}
 	if e.Untracked || e.Peer != 0 || c.ports.Port(e.Port) == nil || a.paused {
