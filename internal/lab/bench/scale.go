@@ -34,6 +34,8 @@ func Scale(connections []int) Experiment {
 			{name + "_packet_ns", "ns"},
 			{name + "_ready_s", "s"},
 			{name + "_placed_us", "us"},
+			{name + "_arrived_per_s", "connections/s"},
+			{name + "_arrived_express_pct", "% of packets"},
 			{name + "_resident_mb", "MB"},
 		}})
 	}
@@ -119,6 +121,12 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 	if err != nil {
 		return Sample{}, err
 	}
+	var a arrivals
+	if b.daemon != nil {
+		if a, err = arrive(ctx, crowd, meters); err != nil {
+			return Sample{}, err
+		}
+	}
 	if err := warm(ctx, crowd, meters); err != nil {
 		return Sample{}, err
 	}
@@ -139,6 +147,8 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 	values := map[string]float64{step.Name + "_packet_ns": float64(report.Elapsed) / float64(2*report.Messages)}
 	if b.daemon != nil {
 		values[step.Name+"_ready_s"] = ready.Seconds()
+		values[step.Name+"_arrived_per_s"] = float64(step.connectionsOf()) / a.took.Seconds()
+		values[step.Name+"_arrived_express_pct"] = 100 * a.expressShare
 		values[step.Name+"_placed_us"] = before.since(first).daemonTime.Seconds() * 1e6 / float64(step.connectionsOf())
 		if values[step.Name+"_resident_mb"], err = b.daemon.resident(); err != nil {
 			return Sample{}, err
@@ -146,4 +156,48 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 	}
 	step.Values = func(Measurement) map[string]float64 { return values }
 	return after.since(before).sample(mode, step, Measurement{})
+}
+
+// Connections of Express arrive at this rate: as many as a busy proxy opens.
+const (
+	arrivalsPerSecond = 10_000
+	arrivalMessages   = 8 // of each connection in its first second
+)
+
+// arrivals is how connections fared that were opened in groups, one a second.
+type arrivals struct {
+	took         time.Duration
+	expressShare float64 // of the packets that each group exchanged a second after it came
+}
+
+// arrive opens the connections of a crowd.
+func arrive(ctx context.Context, crowd *peer.Crowd, m meters) (a arrivals, err error) {
+	var express, packets uint64
+	started := time.Now()
+	for from := 0; from < crowd.Connections() && ctx.Err() == nil; from += arrivalsPerSecond {
+		to := min(from+arrivalsPerSecond, crowd.Connections())
+		second := started.Add(time.Duration(from/arrivalsPerSecond+1) * time.Second)
+		for range arrivalMessages {
+			if err := crowd.Some(from, to); err != nil {
+				return a, fmt.Errorf("connections arrive: %w", err)
+			}
+		}
+		a.took = time.Since(started)
+		time.Sleep(time.Until(second))
+		before, err := m.read()
+		if err != nil {
+			return a, err
+		}
+		if err := crowd.Some(from, to); err != nil {
+			return a, fmt.Errorf("connections that have arrived: %w", err)
+		}
+		after, err := m.read()
+		if err != nil {
+			return a, err
+		}
+		group := after.since(before)
+		express, packets = express+group.express, packets+group.express+group.regular
+	}
+	a.expressShare = float64(express) / float64(packets)
+	return a, ctx.Err()
 }
