@@ -180,7 +180,7 @@ func (k *Program) make(size uint64) (*Memory, error) {
 	go func() { page <- m.makePage() }()
 	if err := errors.Join(m.makeRing(size), <-page); err != nil {
 		m.closeMaps()
-		k.behind.Go(func() { k.reap(m.slot) })
+		k.behind.Go(func() { k.reap(m) })
 		return nil, err
 	}
 	return m, nil
@@ -194,6 +194,8 @@ type Memory struct {
 	slot  uint32
 	page  mapInSlot
 	rings []ring
+
+	classes [4]bool // of rings that were stored in its slot, or may be
 
 	newest   uint32         // generation of the ring that the program sends to, or will next
 	growing  bool           // a ring is in creation; guarded by the broker's lock
@@ -285,6 +287,7 @@ func (m *Memory) makePage() (err error) {
 
 // makeRing creates the first ring that this end receives from.
 func (m *Memory) makeRing(size uint64) error {
+	m.classes[classOf(size)] = true
 	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 	if err == nil {
 		m.rings = append(m.rings, ring{r, size})
@@ -344,6 +347,7 @@ func (m *Memory) Grow(size uint64) ([]int, uint32, error) {
 		return nil, 0, unix.EBUSY
 	}
 	m.growing = true
+	m.classes[classOf(size)] = true
 	m.creating.Add(1)
 	m.k.behind.Go(func() {
 		defer m.creating.Done()
@@ -407,7 +411,7 @@ func (m *Memory) Close() {
 	m.closeMaps()
 	m.k.behind.Go(func() {
 		m.creating.Wait() // a ring may still be stored in the slot
-		m.k.reap(m.slot)
+		m.k.reap(m)
 	})
 }
 
@@ -422,10 +426,10 @@ func (m *Memory) closeMaps() {
 const reapPause = time.Second
 
 // reap frees a slot. It repeats what fails, such as for want of memory.
-func (k *Program) reap(slot uint32) {
+func (k *Program) reap(m *Memory) {
 	k.reaps <- struct{}{}
 	defer func() { <-k.reaps }()
-	for !k.empty(slot) {
+	for !k.empty(m) {
 		k.mu.Lock()
 		over := k.over
 		k.mu.Unlock()
@@ -436,21 +440,27 @@ func (k *Program) reap(slot uint32) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.slots = append(k.slots, slot)
+	k.slots = append(k.slots, m.slot)
 }
 
-// empty deletes a slot's entries. A deletion from a map of maps waits for the programs that
-// may have looked the entry up.
-func (k *Program) empty(slot uint32) bool {
-	var creating sync.WaitGroup
+// empty deletes the entries of a slot. A deletion from a map of maps waits for the programs
+// that may have looked the entry up.
+func (k *Program) empty(m *Memory) bool {
+	outers := []*ebpf.Map{k.objs.Pages}
+	for class, outer := range k.rings() {
+		if m.classes[class] {
+			outers = append(outers, outer)
+		}
+	}
+	var deleting sync.WaitGroup
 	var failed atomic.Bool
-	for _, outer := range []*ebpf.Map{k.objs.Pages, k.objs.Rings64k, k.objs.Rings256k, k.objs.Rings1m, k.objs.Rings4m} {
-		creating.Go(func() {
-			if err := outer.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	for _, outer := range outers {
+		deleting.Go(func() {
+			if err := outer.Delete(m.slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				failed.Store(true)
 			}
 		})
 	}
-	creating.Wait()
+	deleting.Wait()
 	return !failed.Load()
 }
