@@ -67,7 +67,8 @@ struct set {
 	int attached; /* members that are */
 	int waiting; /* threads in the kernel */
 	bool shared; /* another process has its connections */
-	bool filled; /* rings have filled the last wait's events: the kernel is asked next */
+	bool filled; /* rings have filled the last wait's events: the kernel is asked next
+		      */
 	bool polled; /* by poll or another set, so the kernel has to know it is ready */
 };
 
