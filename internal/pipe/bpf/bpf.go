@@ -34,6 +34,8 @@ type Program struct {
 	leave  func() error   // leaves the cgroup
 	behind sync.WaitGroup // goroutines that create spares and rings, and free slots
 	reaps  chan struct{}  // semaphore of reap
+	stops  atomic.Uint64  // doorbells unbound so far
+	quiet  atomic.Uint64  // of these, those for which no run copies any more
 
 	mu     sync.Mutex
 	slots  []uint32  // free slots
@@ -108,10 +110,20 @@ func (k *Program) Close() error {
 	return errors.Join(err, k.leave(), k.objs.Close(), k.blank.Close())
 }
 
-// Quiesce waits until all runs of the program that have started have finished: an update of a
-// map of maps does so.
+// Quiesce waits until no run of the program copies for doorbells that Stop has unbound: an
+// update of a map of maps waits for all runs that have started.
 func (k *Program) Quiesce() error {
-	return k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD()))
+	stops := k.stops.Load()
+	if k.quiet.Load() >= stops {
+		return nil
+	}
+	if err := k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD())); err != nil {
+		return err
+	}
+	for quiet := k.quiet.Load(); quiet < stops && !k.quiet.CompareAndSwap(quiet, stops); {
+		quiet = k.quiet.Load()
+	}
+	return nil
 }
 
 // rings returns the maps of rings by class.
@@ -396,7 +408,9 @@ func (m *Memory) Held() (n int) {
 // which holds the socket's lock: a process can hold that for as long as it likes.
 func (m *Memory) Stop() {
 	for _, e := range []*engine.End{m.e, m.peer.e} {
-		_ = m.k.objs.Places.Delete(int32(e.Doorbell))
+		if m.k.objs.Places.Delete(int32(e.Doorbell)) == nil {
+			m.k.stops.Add(1)
+		}
 	}
 }
 
