@@ -15,7 +15,8 @@ import (
 
 // Container is the container behind a port.
 type Container struct {
-	Name    string // as its runtime calls it; else the namespace's; else the port's
+	Name    string // namespace/pod/container; as its runtime calls it; else the namespace's; else the port's
+	Pod     string // "namespace/pod" in Kubernetes, else ""
 	ID      string // 64 hexadecimal digits, or LXC's name; "" if it is not known
 	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "netns"; "" if none is known
 	Netns   string // path of the network namespace, "" if it was not found
@@ -116,7 +117,7 @@ func (n *Namer) identify(p Port) Container {
 			continue
 		}
 		found, by := n.ask(id)
-		return Container{
+		c = Container{
 			Name:    cmp.Or(found.name, monitorsName(n.at.proc, pid), Short(id)),
 			ID:      id,
 			Runtime: cmp.Or(by, runtime),
@@ -125,6 +126,10 @@ func (n *Namer) identify(p Port) Container {
 			Labels:  found.labels,
 			Unknown: by == "" && runtime != "lxc",
 		}
+		if podOf(c.Labels) != "" {
+			c = n.pod(ns, c)
+		}
+		return c
 	}
 	// A name that a user gave with ip(8) counts as a container's; one that a
 	// CNI plugin made up does not.

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,6 +20,8 @@ import (
 var (
 	idA = strings.Repeat("0123456789abcdef", 4)
 	idB = strings.Repeat("fedcba9876543210", 4)
+	idC = strings.Repeat("00112233445566ff", 4)
+	idD = strings.Repeat("ff66554433221100", 4)
 )
 
 func TestParseCgroup(t *testing.T) {
@@ -101,6 +104,20 @@ func (n *named) link(path, ns string) {
 func (n *named) process(pid int, ns, cgroup string) {
 	n.write(fmt.Sprintf("%d/cgroup", pid), "0::"+cgroup+"\n")
 	n.link(fmt.Sprintf("%d/ns/net", pid), ns)
+}
+
+// task makes up the OCI configuration that containerd writes for a container of a pod in
+// the Kubernetes namespace shop.
+func (n *named) task(id, kind, pod, container string) {
+	annotations := map[string]string{criType: kind, criNamespace: "shop", criPod: pod}
+	if container != "" {
+		annotations[criContainer] = container
+	}
+	config, err := json.Marshal(map[string]any{"hostname": pod, "annotations": annotations})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write("task/k8s.io/"+id+"/config.json", string(config))
 }
 
 // engine makes up a container engine that knows one container.
@@ -213,6 +230,35 @@ func TestIdentify(t *testing.T) {
 				n.write("task/k8s.io/"+idA+"/config.json", `{"annotations": {"io.kubernetes.cri.sandbox-name": "web-0"}}`)
 			},
 			Container{Name: "web-0", ID: idA, Runtime: "containerd", Netns: "netns/cni-1", PID: 42, Labels: map[string]string{"io.kubernetes.cri.sandbox-name": "web-0"}},
+		},
+		{
+			"a pod with containers",
+			func(n *named) {
+				n.process(44, n.d.c, "/kubepods/pod1/"+idB) // it has just been started
+				n.process(43, n.d.c, "/kubepods/pod1/"+idC)
+				n.process(42, n.d.c, "/kubepods/pod1/"+idC)
+				n.process(45, n.d.c, "/kubepods/pod1/"+idA)
+				n.process(46, n.d.c, "/kubepods/pod2/"+idD)
+				n.task(idA, criSandbox, "web-0", "")
+				n.task(idB, "container", "web-0", "log")
+				n.task(idC, "container", "web-0", "app")
+				n.task(idD, "container", "other-0", "stranger")
+			},
+			Container{
+				Name: "shop/web-0/app+log", Pod: "shop/web-0", ID: idA, Runtime: "containerd", Netns: "42/ns/net", PID: 45,
+				Labels: map[string]string{criType: criSandbox, criNamespace: "shop", criPod: "web-0"},
+			},
+		},
+		{
+			"a pod without containers",
+			func(n *named) {
+				n.process(42, n.d.c, "/kubepods/pod1/"+idA)
+				n.task(idA, criSandbox, "web-0", "")
+			},
+			Container{
+				Name: "shop/web-0", Pod: "shop/web-0", ID: idA, Runtime: "containerd", Netns: "42/ns/net", PID: 42,
+				Labels: map[string]string{criType: criSandbox, criNamespace: "shop", criPod: "web-0"},
+			},
 		},
 		{
 			"a tool of the host's besides a container",

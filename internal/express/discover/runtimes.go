@@ -128,7 +128,7 @@ func readContainerd(dir, id string) (c engineContainer, err error) {
 	}
 	name := cmp.Or(
 		config.Annotations["nerdctl/name"],
-		config.Annotations["io.kubernetes.cri.sandbox-name"],
+		config.Annotations[criPod],
 		config.Hostname,
 	)
 	return engineContainer{name, config.Annotations}, nil

@@ -75,9 +75,12 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 	n := &h.naming
 	n.running.Go(func() {
 		wait := firstRetry
-		for range identifyRetries {
+		for try := range identifyRetries {
 			i := h.search(p, at)
 			done := !h.declared.containers || h.declared.isIdentified(i.container)
+			if i.container.Pod != "" { // its containers start one after the other
+				done = try == podSearches-1
+			}
 			select {
 			case n.answers <- i:
 			case <-p.ctx.Done():
@@ -102,6 +105,9 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 const (
 	firstRetry      = 2 * time.Second
 	identifyRetries = 16
+	// podSearches is how often a pod is named, for a minute: containers may start
+	// after its port, and those that prepare it end.
+	podSearches = 6
 )
 
 func (h *Hooks) search(p *Port, at discover.Port) Identified {
