@@ -74,6 +74,10 @@ type Config struct {
 	// express beside the socket. "", the default, is none.
 	Metrics string
 
+	// Health is the address, IP:PORT of the loopback device, at which express says
+	// whether it works and whether it is ready. "", the default, is none.
+	Health string
+
 	// SocketGroup is the group that may read at the daemon's socket; only root may
 	// change state. "", the default, admits root only.
 	SocketGroup string

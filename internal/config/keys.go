@@ -36,6 +36,7 @@ var keys = slices.Concat([]key{
 	logLevel,
 	logFormat,
 	metrics("metrics", func(c *Config) *string { return &c.Metrics }),
+	health,
 	socketGroup,
 }, startupKeys, pipeKeys, dockerKeys)
 
@@ -201,14 +202,14 @@ var logFormat = key{
 	},
 }
 
-// metrics returns a key that takes the address at which Prometheus may scrape metrics.
-func metrics(name string, field func(*Config) *string) key {
+// address returns a key that takes an address to listen at which accept accepts.
+func address(name, want string, accept func(netip.Addr) bool, field func(*Config) *string) key {
 	return key{
 		name: name,
 		read: func(c *Config, n ast.Node) error {
 			s, ok := n.(*ast.StringNode)
 			if !ok {
-				return fmt.Errorf("is %s: %s", describe(n), wantMetrics)
+				return fmt.Errorf("is %s: %s", describe(n), want)
 			}
 			*field(c) = s.Value
 			if strings.HasPrefix(s.Value, ":") {
@@ -221,15 +222,22 @@ func metrics(name string, field func(*Config) *string) key {
 			if address == "" {
 				return nil
 			}
-			if addr, err := netip.ParseAddrPort(address); err != nil || addr.Port() == 0 {
-				return fmt.Errorf("is %q: %s", address, wantMetrics)
+			if addr, err := netip.ParseAddrPort(address); err != nil || addr.Port() == 0 || !accept(addr.Addr()) {
+				return fmt.Errorf("is %q: %s", address, want)
 			}
 			return nil
 		},
 	}
 }
 
-const wantMetrics = "want an IP address and a port such as 127.0.0.1:9477, or \"\" for none"
+// metrics returns a key that takes the address at which Prometheus may scrape metrics.
+func metrics(name string, field func(*Config) *string) key {
+	const want = "want an IP address and a port such as 127.0.0.1:9477, or \"\" for none"
+	return address(name, want, func(netip.Addr) bool { return true }, field)
+}
+
+var health = address("health", "want a loopback address and a port such as 127.0.0.1:9478, or \"\" for none",
+	netip.Addr.IsLoopback, func(c *Config) *string { return &c.Health })
 
 var socketGroup = key{
 	name: "socket_group",

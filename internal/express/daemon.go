@@ -50,7 +50,8 @@ type Daemon struct {
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
 	tcp       *composer.TCP
-	sweeper   sweeper // of the table
+	pulse     *service.Pulse // of the loop
+	sweeper   sweeper        // of the table
 	silent    silent
 	counts    counts
 
@@ -82,7 +83,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
-		namer: discover.NewNamer(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
+		namer: discover.NewNamer(), pulse: service.NewPulse(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
 		calls: make(chan func()),
 	}
 	defer func() { stop(); d.naming.Wait(); err = errors.Join(err, d.namer.Close()) }()
@@ -304,6 +305,7 @@ func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 	return service.Serve(ctx, d.opts, service.Server{
 		Service: state.Express, Group: d.opts.Config.SocketGroup,
 		Metrics: d.opts.Config.Metrics, WriteMetrics: b.Metrics,
+		Health: d.opts.Config.Health, Probes: api.Probes{Healthy: b.Healthy, Ready: b.Ready},
 		Handler: api.Handler(b), Failed: d.stop,
 	})
 }

@@ -28,6 +28,7 @@ type heartbeat struct {
 	read    uint64     // those of them that the loop has read
 	paused  bool
 	beats   uint64        // since the start
+	last    time.Time     // of them
 	since   time.Time     // of the first change that was not read
 	unknown time.Duration // how long there were such changes since the start
 }
@@ -87,6 +88,7 @@ func (h *heartbeat) beat() error {
 		return nil
 	}
 	h.beats++
+	h.last = time.Now()
 	return h.dp.Beat()
 }
 
@@ -139,6 +141,16 @@ func (h *heartbeat) written() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.beats
+}
+
+// silence returns for how long no heartbeat was written, 0 if express is paused.
+func (h *heartbeat) silence(now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.paused {
+		return 0
+	}
+	return now.Sub(h.last)
 }
 
 // rulesUnknown returns for how long rules were changed and not read, since the start.

@@ -55,6 +55,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			return err
 		}
 		watchdog.Beat(now)
+		d.pulse.Beat()
 		return nil
 	}
 	for {

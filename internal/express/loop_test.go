@@ -10,6 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/service"
 )
 
 // idle is a daemon with nothing to do.
@@ -20,7 +21,7 @@ func idle(t *testing.T) *Daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), sweeper: newSweeper()}
+	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper()}
 }
 
 // A sweep of the largest table goes on in pieces, in order, and a new one begins only

@@ -32,7 +32,10 @@ func NewPulse() *Pulse {
 // Beat records that the loop works.
 func (p *Pulse) Beat() { p.last.Store(int64(time.Since(began))) }
 
+// Since returns the time since the last Beat.
+func (p *Pulse) Since() time.Duration { return time.Since(began) - time.Duration(p.last.Load()) }
+
 // silent reports whether the loop has not beaten within pulseLimit.
 func (p *Pulse) silent() bool {
-	return time.Since(began)-time.Duration(p.last.Load()) > pulseLimit
+	return p.Since() > pulseLimit
 }

@@ -37,7 +37,10 @@ type Server struct {
 	// Metrics is the address, IP:PORT, at which Prometheus may scrape metrics, "" for none.
 	Metrics      string
 	WriteMetrics func(io.Writer) error
-	Handler      http.Handler
+	// Health is the address, IP:PORT, at which Probes are answered, "" for none.
+	Health  string
+	Probes  api.Probes
+	Handler http.Handler
 	// Failed is called if serving the socket fails.
 	Failed func()
 }
@@ -45,15 +48,26 @@ type Server struct {
 // Serve serves clients until ctx ends, then closes the channel. It returns when the
 // service is ready and systemd is notified.
 func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err error) {
-	metrics, err := listenMetrics(s.Metrics)
+	metrics, err := listenTCP("offer metrics", s.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	l, err := listen(o, s)
-	if err != nil {
-		if metrics != nil {
+	defer func() {
+		if err != nil && metrics != nil {
 			metrics.Close()
 		}
+	}()
+	probes, err := listenTCP("answer probes", s.Health)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil && probes != nil {
+			probes.Close()
+		}
+	}()
+	l, err := listen(o, s)
+	if err != nil {
 		return nil, err
 	}
 	var servers sync.WaitGroup
@@ -67,6 +81,13 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 		servers.Go(func() {
 			if err := api.ServeMetrics(ctx, metrics, s.WriteMetrics, o.Logger); err != nil {
 				o.Logger.Error("serve metrics", "error", err)
+			}
+		})
+	}
+	if probes != nil {
+		servers.Go(func() {
+			if err := api.ServeProbes(ctx, probes, s.Probes, o.Logger); err != nil {
+				o.Logger.Error("serve probes", "error", err)
 			}
 		})
 	}
@@ -98,14 +119,14 @@ func listen(o Options, s Server) (net.Listener, error) {
 	return l, nil
 }
 
-// listenMetrics listens on the metrics' own address, unless it is "".
-func listenMetrics(addr string) (net.Listener, error) {
+// listenTCP listens on an address for a purpose, unless the address is "".
+func listenTCP(what, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("offer metrics: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return l, nil
 }

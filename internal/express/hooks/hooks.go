@@ -73,8 +73,10 @@ type Hooks struct {
 	ports   map[int]*Port
 	uplinks map[int]discover.Uplink
 	skipped []discover.Skipped
-	blocked map[int]string // what keeps ports from being hooked, as last read; "" is nothing
-	qdiscs  map[int]string // as discover.Topology has them
+	// unhooked are those of them that should be hooked, but could not be.
+	unhooked []discover.Skipped
+	blocked  map[int]string // what keeps ports from being hooked, as last read; "" is nothing
+	qdiscs   map[int]string // as discover.Topology has them
 	// pastRegular counts regular packets of ports that are no longer hooked.
 	pastRegular uint64
 
@@ -159,7 +161,7 @@ func (h *Hooks) scan(lenient bool) (err error) {
 	if err != nil {
 		return err
 	}
-	h.skipped, h.qdiscs = topology.Skipped, topology.Qdiscs
+	h.skipped, h.qdiscs, h.unhooked = topology.Skipped, topology.Qdiscs, nil
 	h.setPath(topology)
 	h.steering.set(topology.Bridges, h.opts.Logger)
 	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
@@ -240,6 +242,12 @@ func (h *Hooks) hookableUplinks(topology discover.Topology) map[int]discover.Upl
 
 func (h *Hooks) skip(dev, why string) {
 	h.skipped = append(h.skipped, discover.Skipped{Dev: dev, Reason: why})
+}
+
+// fail notes that a device could not be hooked. The next scan tries again.
+func (h *Hooks) fail(dev string, err error) {
+	h.skip(dev, err.Error())
+	h.unhooked = append(h.unhooked, discover.Skipped{Dev: dev, Reason: err.Error()})
 }
 
 // unhookable returns which filters or programs of others the express path would
@@ -393,6 +401,9 @@ func (h *Hooks) Ports() map[int]*Port { return h.ports }
 
 // Uplinks are the hooked uplinks by ifindex. The caller must not change the map.
 func (h *Hooks) Uplinks() map[int]discover.Uplink { return h.uplinks }
+
+// Unhooked lists devices that should be hooked, but could not be at the last scan.
+func (h *Hooks) Unhooked() []discover.Skipped { return h.unhooked }
 
 // Skipped lists devices that are not hooked though one might expect it.
 func (h *Hooks) Skipped() []discover.Skipped { return h.skipped }

@@ -128,7 +128,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 	for index, err := range hooked {
 		w := want[index]
 		if err != nil {
-			h.skip(w.Name, err.Error())
+			h.fail(w.Name, err)
 			continue
 		}
 		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
@@ -169,7 +169,7 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 	for index, err := range h.attacher.attachAll(fresh, datapath.UplinkHooks) {
 		w := want[index]
 		if err != nil {
-			h.skip(w.Name, err.Error())
+			h.fail(w.Name, err)
 			continue
 		}
 		h.uplinks[index] = w

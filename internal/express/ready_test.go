@@ -1,0 +1,47 @@
+package express
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Ready says what keeps packets regular.
+func TestReady(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		change func(*heartbeat, *policy)
+		want   string // "" for ready
+	}{
+		"on time":      {func(*heartbeat, *policy) {}, ""},
+		"late":         {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3s"},
+		"paused":       {func(h *heartbeat, _ *policy) { h.last, h.paused = now.Add(-time.Hour), true }, ""},
+		"rules unread": {func(_ *heartbeat, p *policy) { p.err = errors.New("locked") }, "the rules could not be read: locked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := view{hooks: idle(t).hooks, heartbeat: &heartbeat{last: now}, policy: new(policy)}
+			c.change(v.heartbeat, v.policy)
+			switch err := v.ready(now); {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// Nobody waits for a loop that hangs.
+func TestLoopHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend{&Daemon{calls: make(chan func())}, t.Context()}
+		if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "the loop has not answered") {
+			t.Errorf("ready: %v", err)
+		}
+	})
+	if err := healthy(loopLimit + time.Second); err == nil || !strings.Contains(err.Error(), "31s") {
+		t.Errorf("healthy: %v", err)
+	}
+}
