@@ -28,6 +28,39 @@ type Conn struct {
 	// Replies means that the container's own packets are those of the reply
 	// direction, as with a published port.
 	Replies bool
+	// Shared is what is known of the addresses and ports, if the Conn stands for
+	// several connections that have only this in common; nil is everything.
+	Shared *Shared
+}
+
+// Shared is how many leading bits of addresses and ports connections have in common,
+// in the order of Ends.
+type Shared [4]struct{ Addr, Port uint8 }
+
+// Ends are a connection's addresses and ports.
+func Ends(c *conntrack.Conn) [4]netip.AddrPort {
+	return [4]netip.AddrPort{c.Orig.Src, c.Orig.Dst, c.Reply.Src, c.Reply.Dst}
+}
+
+// Indices of Ends.
+const (
+	origSrc = iota
+	origDst
+	replySrc
+	replyDst
+)
+
+// end is what is known of an address and a port.
+type end struct {
+	netip.AddrPort
+	addrBits, portBits uint8 // leading bits that are known, of those that there are
+}
+
+func (c *Conn) end(i int) end {
+	if c.Shared == nil {
+		return end{Ends(&c.Conn)[i], 128, 16}
+	}
+	return end{Ends(&c.Conn)[i], c.Shared[i].Addr, c.Shared[i].Port}
 }
 
 // Bits of conntrack.Conn.Status (enum ip_conntrack_status).
@@ -148,19 +181,18 @@ const (
 )
 
 // tuple returns the addresses of a direction's packets at a stage.
-func (c *Conn) tuple(reply bool, s stage) (src, dst netip.AddrPort) {
-	arriving, leaving := c.Orig, c.Reply.Reverse()
+func (c *Conn) tuple(reply bool, s stage) (src, dst end) {
+	from, to, leavesFrom, leavesTo := origSrc, origDst, replyDst, replySrc
 	if reply {
-		arriving, leaving = c.Reply, c.Orig.Reverse()
+		from, to, leavesFrom, leavesTo = replySrc, replyDst, origDst, origSrc
 	}
-	src, dst = arriving.Src, arriving.Dst
 	if s >= forwarded {
-		dst = leaving.Dst
+		to = leavesTo
 	}
 	if s >= translated {
-		src = leaving.Src
+		from = leavesFrom
 	}
-	return src, dst
+	return c.end(from), c.end(to)
 }
 
 // fill sets the packet's headers to what is known of them at a stage.
@@ -188,14 +220,14 @@ func (f *form) fill(s stage) {
 	if f.proto == 0 {
 		f.protocol()[0] = octet{}
 	}
-	setAddr(f.source(), src.Addr())
-	setAddr(f.destination(), dst.Addr())
+	src.setAddr(f.source())
+	dst.setAddr(f.destination())
 
 	for i := range f.transport {
 		f.transport[i] = octet{varies: 0xff}
 	}
-	setPort(f.transport[0:2], src)
-	setPort(f.transport[2:4], dst)
+	src.setPort(f.transport[0:2])
+	dst.setPort(f.transport[2:4])
 	if f.proto == unix.IPPROTO_UDP || f.first {
 		return
 	}
@@ -244,20 +276,20 @@ func (f *form) status() (value, mask uint32) {
 	return value, mask
 }
 
-// setAddr sets what is known of an address; the octets after it are not known.
-func setAddr(octets []octet, a netip.Addr) {
+// setAddr sets what is known of the address; the octets after it are not known.
+func (e end) setAddr(octets []octet) {
 	clear(octets)
-	if b := a.AsSlice(); len(b) <= len(octets) {
-		setKnown(octets, b)
+	if b := e.Addr().AsSlice(); len(b) <= len(octets) {
+		setLeading(octets, b, e.addrBits)
 	}
 }
 
-func setPort(octets []octet, a netip.AddrPort) {
-	if a.Port() != 0 {
-		setKnown(octets, binary.BigEndian.AppendUint16(nil, a.Port()))
-		return
-	}
+// setPort sets what is known of the port.
+func (e end) setPort(octets []octet) {
 	clear(octets)
+	if e.Port() != 0 {
+		setLeading(octets, binary.BigEndian.AppendUint16(nil, e.Port()), e.portBits)
+	}
 }
 
 // name is a device's name as rules compare it.

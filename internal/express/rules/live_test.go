@@ -300,6 +300,10 @@ func testLiveFollows(t *testing.T, seed uint64, changes, tuples int) {
 			}
 			if concerns {
 				concerned++
+				many := conn
+				if many.Shared = g.shared(conn); !c.MayConcern(many) {
+					t.Fatalf("change %d: %+v is concerned, but none of those with %+v is, after:\n%s", i, conn, many.Shared, script)
+				}
 			}
 		}
 		before = after

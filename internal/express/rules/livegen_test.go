@@ -222,3 +222,12 @@ func (g *ruleGenerator) change() string {
 func nftScript(commands string) string {
 	return "nft -f - <<'END'\n" + strings.ReplaceAll(commands, "; add ", "\nadd ") + "\nEND\n"
 }
+
+// shared is a number of leading bits of a connection's addresses and ports.
+func (g *ruleGenerator) shared(c Conn) *Shared {
+	var s Shared
+	for i := range s {
+		s[i].Addr, s[i].Port = uint8(g.r.IntN(c.Orig.Src.Addr().BitLen()+1)), uint8(g.r.IntN(17))
+	}
+	return &s
+}

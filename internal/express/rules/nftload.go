@@ -305,18 +305,17 @@ func findTuple(m *machine, to []octet, end ctEnd) {
 	if !end.whole {
 		return
 	}
-	t := m.conn.Orig
+	at := origSrc
 	if end.ofReply {
-		t = m.conn.Reply
+		at = replySrc
 	}
-	addr := t.Src
 	if end.key == unix.NFT_CT_DST || end.key == unix.NFT_CT_DST_IP || end.key == unix.NFT_CT_DST_IP6 || end.key == unix.NFT_CT_PROTO_DST {
-		addr = t.Dst
+		at++ // its destination
 	}
 	if end.key == unix.NFT_CT_PROTO_SRC || end.key == unix.NFT_CT_PROTO_DST {
-		setPort(to, addr)
+		m.conn.end(at).setPort(to)
 	} else {
-		setAddr(to, addr.Addr())
+		m.conn.end(at).setAddr(to)
 	}
 }
 

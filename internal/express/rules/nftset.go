@@ -335,8 +335,10 @@ func (s *set) find(key []octet) (truth, []*element) {
 // findInterval finds a key among boundaries.
 func (s *set) findInterval(key []octet) (truth, []*element) {
 	if t := doubt(key); t != yes {
-		all := make([]*element, 0, len(s.elements))
-		for i := range s.elements {
+		var all []*element
+		first := sort.Search(len(s.elements), func(i int) bool { return leastTo(key, s.elements[i].low) < 0 })
+		behind := sort.Search(len(s.elements), func(i int) bool { return mostTo(key, s.elements[i].low) < 0 })
+		for i := max(first-1, 0); i < behind; i++ {
 			if !s.elements[i].boundary {
 				all = append(all, &s.elements[i])
 			}

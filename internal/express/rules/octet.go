@@ -90,14 +90,36 @@ func compare(octets []octet, with []byte) (order int, ok bool) {
 	return order, true
 }
 
+// leastTo and mostTo are compare for the least and the greatest value that octets may
+// have, in network order.
+func leastTo(octets []octet, with []byte) int {
+	for i, o := range octets {
+		if least := o.value & o.known; least != with[i] {
+			return int(least) - int(with[i])
+		}
+	}
+	return 0
+}
+
+func mostTo(octets []octet, with []byte) int {
+	for i, o := range octets {
+		if most := o.value | ^o.known; most != with[i] {
+			return int(most) - int(with[i])
+		}
+	}
+	return 0
+}
+
 // between compares octets in network order with two bounds, both included.
 func between(octets []octet, low, high []byte) truth {
-	least, ok1 := compare(octets, low)
-	most, ok2 := compare(octets, high)
-	if !ok1 || !ok2 {
+	switch {
+	case mostTo(octets, low) < 0 || leastTo(octets, high) > 0:
+		return no
+	case leastTo(octets, low) >= 0 && mostTo(octets, high) <= 0:
+		return yes
+	default:
 		return doubt(octets)
 	}
-	return truthOf(least >= 0 && most <= 0)
 }
 
 // portBetween compares a port with two bounds in host order.
@@ -118,6 +140,19 @@ func known(value ...byte) []octet {
 func setKnown(octets []octet, value []byte) {
 	for i, b := range value {
 		octets[i] = octet{value: b, known: 0xff}
+	}
+}
+
+// setLeading makes a number of leading bits known.
+func setLeading(octets []octet, value []byte, bits uint8) {
+	for i, b := range value {
+		if bits < 8 {
+			known := ^uint8(0xff >> bits)
+			octets[i] = octet{value: b & known, known: known}
+			return
+		}
+		octets[i] = octet{value: b, known: 0xff}
+		bits -= 8
 	}
 }
 

@@ -3,8 +3,6 @@ package rules
 import (
 	"fmt"
 	"strings"
-
-	"net/netip"
 )
 
 // The conditions of a match on conntrack (XT_CONNTRACK_*).
@@ -138,16 +136,16 @@ func (c *conntrackMatch) check(m *machine) truth {
 	if c.checks&checkStatus != 0 {
 		add(checkStatus, m.hasStatus(uint32(c.status)))
 	}
-	ends := m.conn.ends()
-	for i, end := range ends {
+	for i := origSrc; i <= replyDst; i++ { // in its order, too
+		end := m.conn.end(i)
 		if check := uint16(checkOrigSrc << i); c.checks&check != 0 {
 			addr := make([]octet, len(m.source()))
-			setAddr(addr, end.Addr())
+			end.setAddr(addr)
 			add(check, equal(addr, c.info[32*i:32*i+len(addr)], c.info[32*i+16:32*i+16+len(addr)]))
 		}
 		if check := uint16(checkOrigSrcPort << i); c.checks&check != 0 {
 			var port [2]octet
-			setPort(port[:], end)
+			end.setPort(port[:])
 			u := maybe // in network order, in older revisions
 			if c.revision == 3 {
 				u = portBetween(port[:], native16(c.info, 138+2*i), native16(c.info, 154+2*i))
@@ -169,9 +167,4 @@ func (m *machine) hasStatus(bits uint32) truth {
 	default:
 		return no
 	}
-}
-
-// ends are the addresses that a match on conntrack checks, in its order.
-func (c *Conn) ends() [4]netip.AddrPort {
-	return [4]netip.AddrPort{c.Orig.Src, c.Orig.Dst, c.Reply.Src, c.Reply.Dst}
 }
