@@ -1,10 +1,11 @@
 package composer
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"time"
 
-	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/rules"
 )
@@ -21,32 +22,23 @@ const fewConcerned = 64
 // are too many, or are not found in time, it returns why every decision has to be
 // confirmed.
 func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything string) {
-	q := inquiry{Composer: c, change: change, may: make(map[common]bool)}
-	start := time.Now()
-	var concerned []*contable.Conentry
-	seen := 0
-	c.table.All(func(e *contable.Conentry) {
-		if everything != "" {
-			return
+	q := inquiry{Composer: c, change: change, start: time.Now()}
+	for kind, all := range q.kinds() {
+		if asked, ok := q.ask(kind.subject, all[0].e.Conn); ok {
+			q.search(all, asked, 0)
+		} else {
+			q.concern(all...)
 		}
-		if q.concerns(e) {
-			concerned = append(concerned, e)
-		}
-		if seen++; len(concerned) > fewConcerned {
-			everything = "rules changed that concern many connections"
-		} else if seen%64 == 0 && time.Since(start) > deciding {
-			everything = "rules changed, and it takes long to find out which connections are concerned"
-		}
-	})
-	if everything != "" {
-		return everything
+	}
+	if q.everything != "" {
+		return q.everything
 	}
 	c.table.All(func(e *contable.Conentry) {
 		if e.Bound == BoundByRule { // which may be gone, whether it matched or not
 			e.Reading = c.reading - 1
 		}
 	})
-	for _, e := range concerned {
+	for _, e := range q.concerned {
 		if c.keepByRule(subjectOf(e), e.Conn) {
 			c.refuse(e.Port, PerPacketRule)
 		}
@@ -60,58 +52,179 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 func (c *Composer) Retired() uint64 { return c.retired }
 
 // inquiry finds out which Conentries a change concerns.
+//
+// It asks about many connections at a time, of which only the leading bits that they
+// have in common are known, and halves those that may be concerned by an address or a
+// port, each in turn. So those that a rule about one address or one port concerns
+// are found by few questions.
 type inquiry struct {
 	*Composer
-	change *rules.Change
-	may    map[common]bool // whether it may concern connections that have this in common
+	change     change
+	start      time.Time
+	questions  int
+	concerned  []*contable.Conentry
+	everything string
 }
 
-// common is what connections of a container have in common. Of few containers, and few
-// addresses and ports at their other ends, there may be many connections.
-type common struct {
+// change is a rules.Change.
+type change interface {
+	MayConcern(rules.Conn) bool
+	Concerns(rules.Conn) bool
+}
+
+// kind is what the rules are asked about, but for addresses and ports.
+type kind struct {
 	subject
-	proto       uint8
-	orig, reply netip.AddrPort // where it is opened to, and who answers, if that is known
-	own         netip.Addr
+	proto  uint8
+	is4    bool
+	status uint32
 }
 
-// concerns reports whether the change may concern a Conentry.
-func (q *inquiry) concerns(e *contable.Conentry) bool {
-	s := subjectOf(e)
-	if !s.untracked && e.Conn.Replied() {
-		c := e.Conn
-		of := common{subject: s, proto: c.Orig.Proto, own: c.Reply.Src.Addr()}
-		if s.initiator {
-			of.own = c.Orig.Src.Addr()
-		}
-		if !q.mayConcern(of) {
-			return false
-		}
-		if of.orig, of.reply = c.Orig.Dst, c.Reply.Src; !q.mayConcern(of) {
-			return false
-		}
-	}
-	conn, ok := q.ask(s, e.Conn)
-	return !ok || q.change.Concerns(conn)
+// candidate is a Conentry, with its addresses and ports as rules.Ends has them.
+type candidate struct {
+	e     *contable.Conentry
+	addrs [4][2]uint64
+	ports [4]uint16
 }
 
-// mayConcern asks about all connections that have something in common.
-func (q *inquiry) mayConcern(of common) bool {
-	may, known := q.may[of]
-	if known {
-		return may
+// often is between how many steps of an inquiry the time is looked at.
+const often = 64
+
+// kinds sorts all Conentries.
+func (q *inquiry) kinds() map[kind][]candidate {
+	all := make(map[kind][]candidate)
+	seen := 0
+	q.table.All(func(e *contable.Conentry) {
+		if seen++; q.everything != "" || seen%often == 0 && q.late() {
+			return
+		}
+		k := kind{subjectOf(e), e.Conn.Orig.Proto, e.Conn.Orig.Src.Addr().Is4(), e.Conn.Status}
+		all[k] = append(all[k], candidateOf(e))
+	})
+	return all
+}
+
+func candidateOf(e *contable.Conentry) candidate {
+	x := candidate{e: e}
+	for i, end := range rules.Ends(&e.Conn) {
+		b := end.Addr().As16()
+		x.addrs[i] = [2]uint64{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+		x.ports[i] = end.Port()
 	}
-	var conn conntrack.Conn
-	conn.Orig.Proto, conn.Reply.Proto = of.proto, of.proto
-	conn.Orig.Dst, conn.Reply.Src = of.orig, of.reply
-	own := netip.AddrPortFrom(of.own, 0)
-	if of.initiator {
-		conn.Orig.Src = own
-	} else if !of.reply.IsValid() {
-		conn.Reply.Src = own
+	return x
+}
+
+// late reports whether the time is over.
+func (q *inquiry) late() bool {
+	if time.Since(q.start) > deciding {
+		q.everything = "rules changed, and it takes long to find out which connections are concerned"
 	}
-	asked, ok := q.ask(of.subject, conn)
-	may = !ok || q.change.MayConcern(asked)
-	q.may[of] = may
-	return may
+	return q.everything != ""
+}
+
+func (q *inquiry) concern(all ...candidate) {
+	for _, x := range all {
+		q.concerned = append(q.concerned, x.e)
+	}
+	if len(q.concerned) > fewConcerned {
+		q.everything = "rules changed that concern many connections"
+	}
+}
+
+// search finds those of a kind that the change concerns. turn is the address or port by
+// which they are halved, if it is not the same.
+func (q *inquiry) search(all []candidate, asked rules.Conn, turn int) {
+	if q.questions++; q.everything != "" || q.questions%often == 0 && q.late() {
+		return
+	}
+	asked.Conn = all[0].e.Conn
+	if len(all) == 1 {
+		asked.Shared = nil
+		if q.change.Concerns(asked) {
+			q.concern(all[0])
+		}
+		return
+	}
+	differ := differences(all)
+	asked.Shared = differ.shared(asked.Orig.Src.Addr())
+	if !q.change.MayConcern(asked) {
+		return
+	}
+	for range places {
+		if differ.in(turn) {
+			with, without := differ.halve(all, turn)
+			q.search(with, asked, (turn+1)%places)
+			q.search(without, asked, (turn+1)%places)
+			return
+		}
+		turn = (turn + 1) % places
+	}
+	q.concern(all...) // equal ones
+}
+
+// places are the addresses and ports of a candidate: the four addresses, then the ports.
+const places = 8
+
+// difference is the bits in which candidates differ.
+type difference struct {
+	addrs [4][2]uint64
+	ports [4]uint16
+}
+
+func differences(all []candidate) (d difference) {
+	first := &all[0]
+	for i := range all {
+		x := &all[i]
+		for j := range d.ports {
+			d.addrs[j][0] |= x.addrs[j][0] ^ first.addrs[j][0]
+			d.addrs[j][1] |= x.addrs[j][1] ^ first.addrs[j][1]
+			d.ports[j] |= x.ports[j] ^ first.ports[j]
+		}
+	}
+	return d
+}
+
+// in reports whether candidates differ at a place.
+func (d *difference) in(place int) bool {
+	if place < 4 {
+		return d.addrs[place] != [2]uint64{}
+	}
+	return d.ports[place-4] != 0
+}
+
+// shared is what candidates have in common, whose addresses are of the family of one.
+func (d *difference) shared(family netip.Addr) *rules.Shared {
+	var s rules.Shared
+	for i := range s {
+		same := bits.LeadingZeros64(d.addrs[i][0])
+		if same == 64 {
+			same += bits.LeadingZeros64(d.addrs[i][1])
+		}
+		s[i].Addr, s[i].Port = uint8(same-(128-family.BitLen())), uint8(bits.LeadingZeros16(d.ports[i]))
+	}
+	return &s
+}
+
+// halve sorts candidates by the first bit in which they differ at a place.
+func (d *difference) halve(all []candidate, place int) (with, without []candidate) {
+	var has func(x *candidate) bool
+	if place < 4 {
+		word := 0
+		if d.addrs[place][0] == 0 {
+			word = 1
+		}
+		bit := uint64(1) << (bits.Len64(d.addrs[place][word]) - 1)
+		has = func(x *candidate) bool { return x.addrs[place][word]&bit != 0 }
+	} else {
+		bit := uint16(1) << (bits.Len16(d.ports[place-4]) - 1)
+		has = func(x *candidate) bool { return x.ports[place-4]&bit != 0 }
+	}
+	n := 0
+	for i := range all {
+		if has(&all[i]) {
+			all[n], all[i] = all[i], all[n]
+			n++
+		}
+	}
+	return all[:n], all[n:]
 }
