@@ -277,9 +277,11 @@ func (h *Hooks) Poll(now time.Time) {
 // to other CPUs lets those of one container overtake each other: its ports are
 // not hooked.
 func (h *Hooks) pollDelivery() {
-	for _, p := range h.ports {
-		h.delivery.poll(p)
-	}
+	h.beatDuringMany(func() {
+		for _, p := range h.ports {
+			h.delivery.poll(p)
+		}
+	})
 	h.SetTunnels()
 	if h.steering.poll() {
 		h.opts.NewGeneration("packet steering at a bridge")
@@ -290,7 +292,11 @@ func (h *Hooks) pollDelivery() {
 // pollPrograms finds programs of others that have come or gone. Express packets
 // may have skipped them until now.
 func (h *Hooks) pollPrograms(now time.Time) {
-	changed, moves := h.programs.poll(h.places(), h.opts.Datapath.Mode() == "tcx", now)
+	var changed string
+	var moves []datapath.Attached
+	h.beatDuringMany(func() {
+		changed, moves = h.programs.poll(h.places(), h.opts.Datapath.Mode() == "tcx", now)
+	})
 	for _, m := range moves {
 		h.attacher.move(m)
 	}
@@ -301,6 +307,19 @@ func (h *Hooks) pollPrograms(now time.Time) {
 		h.opts.FiltersChanged(changed)
 		h.rescanAll()
 	}
+}
+
+// manyPorts is the number of ports from which on looking at all of them may take so long
+// that a heartbeat would be late.
+const manyPorts = 256
+
+// beatDuringMany runs something that looks at each port.
+func (h *Hooks) beatDuringMany(look func()) {
+	if len(h.ports) < manyPorts {
+		look()
+		return
+	}
+	h.opts.BeatDuring(look)
 }
 
 // rescanAll scans all devices again, whatever was noted.

@@ -3,6 +3,7 @@ package tcfilter
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -60,6 +61,10 @@ func (a Arrangement) Foreign() []Program {
 // or ebpf.AttachTCXEgress, in the namespace of the calling thread. If the
 // revision is still the known one, it only reports that.
 func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrangement, current bool, err error) {
+	if r, err := revision(ifindex, at); err == nil && r == known && known != 0 {
+		a.Revision = r
+		return a, true, nil
+	}
 	r, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
 		return a, known == 0, nil
@@ -82,6 +87,22 @@ func (own Own) Arranged(ifindex int, at ebpf.AttachType, known uint64) (a Arrang
 		}
 	}
 	return a, false, nil
+}
+
+// revision returns the revision alone: each second it is all that thousands of places are
+// asked for. link.QueryPrograms asks twice, and for the programs.
+func revision(ifindex int, at ebpf.AttachType) (uint64, error) {
+	query := struct { // of union bpf_attr
+		ifindex, attach, queryFlags, attachFlags uint32
+		programs                                 uint64
+		count, _                                 uint32
+		programFlags, links, linkFlags, revision uint64
+	}{ifindex: uint32(ifindex), attach: uint32(at)}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
+	if errno != 0 {
+		return 0, errno
+	}
+	return query.revision, nil
 }
 
 // program returns the name of a program. Opening programs of others takes
