@@ -176,3 +176,39 @@ func TestDelegateHangs(t *testing.T) {
 		return errors.Is(err, os.ErrNotExist) || strings.Contains(string(status), "State:\tZ")
 	})
 }
+
+// A plugin that hangs in ADD or CHECK delays neither other networks nor the agent's end.
+func TestDelegateHangsInCall(t *testing.T) {
+	for _, verb := range []string{"ADD", "CHECK"} {
+		t.Run(verb, func(t *testing.T) {
+			b := newBed(t)
+			b.start()
+			pod, other := nstest.New(t), nstest.New(t)
+			plugins := t.TempDir()
+			path := "CNI_PATH=" + plugins
+			hangs := filepath.Join(plugins, "hangs")
+			script := "#!/bin/sh\n[ $CNI_COMMAND = " + verb + " -a ! -e " + hangs + " ] || exec /usr/lib/cni/host-local\necho > " + hangs + "\nexec sleep 1000\n"
+			if err := os.WriteFile(filepath.Join(plugins, "host-local"), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			conf := b.hostLocal(`"agentDown": "error"`)
+			if verb != "ADD" {
+				b.want(b.cni("ADD", "one", netns.Path(pod), conf, path))
+			}
+			ended := make(chan answer)
+			go func() { ended <- b.cni(verb, "one", netns.Path(pod), conf, path) }()
+			eventually(t, "the plugin hangs", func() bool { _, err := os.Stat(hangs); return err == nil })
+			b.want(b.cni("ADD", "two", netns.Path(other), strings.Replace(b.conf(), `"net"`, `"other"`, 1)))
+			b.ping(other)
+			begin := time.Now()
+			b.stop()
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("the agent took %v to end", took)
+			}
+			// Without an agent, scon-cni makes a CHECK itself.
+			if a := <-ended; (a.code == 0) != (verb == "CHECK") {
+				t.Errorf("%s: %d %s", verb, a.code, a.out)
+			}
+		})
+	}
+}

@@ -28,3 +28,22 @@ func TestDelegateLimit(t *testing.T) {
 		}
 	}
 }
+
+// A plugin that prints without end is killed, also if it goes on when nobody reads.
+func TestDelegateOutput(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"stdout":  "#!/bin/sh\nexec yes\n",
+		"stderr":  "#!/bin/sh\nexec yes >&2\n",
+		"ignores": "#!/bin/sh\nhead -c 2000000 /dev/zero 2>/dev/null\nsleep 60\n",
+		"ends":    "#!/bin/sh\nhead -c 2000000 /dev/zero 2>/dev/null\nexit 0\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Delegate(t.Context(), name, Request{Command: "ADD", Path: dir})
+		if !errors.Is(err, ErrOutput) {
+			t.Errorf("%s: %v, want that it printed too much", name, err)
+		}
+	}
+}
