@@ -321,7 +321,10 @@ func (s Spec) explain(err error) error {
 
 // Unprepare removes what Prepare made, if it is unused.
 func (h *Host) Unprepare(c *cni.Conf) error {
-	if err := errors.Join(unmasquerade(c), unisolate(c)); err != nil {
+	h.groups.Lock()
+	err := errors.Join(unmasquerade(c), unisolate(c))
+	h.groups.Unlock()
+	if err != nil {
 		return err
 	}
 	if u, ok := makers[c.Kind].(unpreparer); ok {

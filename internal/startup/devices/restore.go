@@ -2,13 +2,18 @@ package devices
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -20,17 +25,14 @@ import (
 func (h *Host) KeepRules(networks []*cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
-	for _, remove := range []func([]*cni.Conf) error{removeBrokenTenants, removeDormantNAT} {
-		if err := remove(networks); err != nil {
-			return fmt.Errorf("check rules: %w", err)
-		}
+	if err := errors.Join(removeBrokenTenants(networks), removeDormantNAT()); err != nil {
+		return fmt.Errorf("check rules: %w", err)
 	}
+	var errs []error
 	for _, c := range networks {
-		if err := addNetworkRules(c); err != nil {
-			return err
-		}
+		errs = append(errs, addNetworkRules(c))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // addShared adds the rules that a network's containers share.
@@ -50,17 +52,17 @@ func addNetworkRules(c *cni.Conf) error {
 	return isolate(c)
 }
 
-func removeDormantNAT([]*cni.Conf) error {
+func removeDormantNAT() error {
 	nft, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	table, chain := natChain()
-	there, whole, err := chainsOf(nft, table, chain)
-	if err != nil || there == nil || whole {
+	_, chain := natChain()
+	there, rules, err := rulesInForce(nft, chain)
+	if err != nil || !there || len(rules) > 0 {
 		return err
 	}
-	nft.DelTable(table)
+	nft.DelTable(chain.Table)
 	return nft.Flush()
 }
 
@@ -71,15 +73,18 @@ func removeBrokenTenants(networks []*cni.Conf) error {
 		if err != nil {
 			return err
 		}
-		there, whole, err := chainsOf(t.Conn, t.table, t.forward)
+		there, rules, err := rulesInForce(t.Conn, t.forward)
 		if err != nil {
 			return err
 		}
-		if there == nil {
+		if !there {
 			continue
 		}
+		whole := len(rules) == 1
 		if whole {
-			whole = t.isWhole(there, networks)
+			if whole, err = t.isWhole(networks); err != nil {
+				return err
+			}
 		}
 		if whole {
 			continue
@@ -92,50 +97,67 @@ func removeBrokenTenants(networks []*cni.Conf) error {
 	return nil
 }
 
-// isWhole reports whether a table, with these rules by chain, has the sets and rules of
-// all networks. A set that cannot be read is missing.
-func (t *tenants) isWhole(there map[string][]*nftables.Rule, networks []*cni.Conf) bool {
-	if len(there[t.forward.Name]) != 1 {
-		return false
-	}
-	for name, rules := range there {
-		if name == t.forward.Name {
-			continue
-		}
-		last := len(rules) - 1
-		if last < 0 || !endsIn(rules[last], expr.VerdictDrop) || slices.ContainsFunc(rules[:last], func(r *nftables.Rule) bool { return commentOf(r) == "" }) {
-			return false
-		}
-	}
-	subnets, err := t.GetSetElements(t.subnets)
+// isWhole reports whether the table isolates the networks that it has rules of.
+func (t *tenants) isWhole(networks []*cni.Conf) (bool, error) {
+	subnets, err := elementsOf(t.Conn, t.subnets)
 	if err != nil {
-		return false
+		return false, err
 	}
-	from, err := t.GetSetElements(t.from)
+	from, err := elementsOf(t.Conn, t.from)
 	if err != nil {
-		return false
+		return false, err
 	}
+	chains := make(map[string][]*nftables.Rule)
 	for _, c := range networks {
 		if c.Tenant == "" || !c.Routed() {
 			continue
 		}
+		chain := tenantChain(c.Tenant)
+		rules, read := chains[chain]
+		if !read {
+			if rules, err = t.GetRules(t.table, &nftables.Chain{Name: chain}); err != nil {
+				return false, err
+			}
+			chains[chain] = rules
+		}
+		if !isTenantChain(rules) {
+			return false, nil
+		}
 		for _, p := range c.Subnets() {
-			chain, comment := tenantChain(c.Tenant), tenantComment(c, p)
-			added := slices.ContainsFunc(there[chain], func(r *nftables.Rule) bool { return commentOf(r) == comment })
-			if added && (!hasElement(subnets, p.Addr(), "") || !hasElement(from, p.Addr(), chain)) {
-				return false
+			comment := tenantComment(c, p)
+			added := slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment })
+			jumps := hasElement(from, p.Addr(), chain)
+			if added && (!jumps || !hasElement(subnets, p.Addr(), "")) || jumps && len(rules) == 0 {
+				return false, nil
 			}
 		}
 	}
-	return true
+	return true, nil
+}
+
+// isTenantChain reports whether a tenant's chain, if it has rules, has only its own.
+func isTenantChain(rules []*nftables.Rule) bool {
+	last := len(rules) - 1
+	return last < 0 || endsIn(rules[last], expr.VerdictDrop) &&
+		!slices.ContainsFunc(rules[:last], func(r *nftables.Rule) bool { return commentOf(r) == "" })
 }
 
 // hasElement reports whether a set has an address, in a verdict map with a jump to a chain.
-// The library returns verdicts as bytes that contain the chain's name.
 func hasElement(elements []nftables.SetElement, a netip.Addr, chain string) bool {
 	return slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
-		return !e.IntervalEnd && bytes.Equal(e.Key, a.AsSlice()) && (chain == "" || bytes.Contains(e.Val, append([]byte(chain), 0)))
+		return !e.IntervalEnd && bytes.Equal(e.Key, a.AsSlice()) && (chain == "" || jumpOf(e) == chain)
 	})
+}
+
+// jumpOf returns the chain that an element of a verdict map jumps to, "" if there is none.
+// The library returns a verdict as the kernel's attributes.
+func jumpOf(e nftables.SetElement) string {
+	for typ, value := range nlmsg.Attributes(e.Val) {
+		if typ == unix.NFTA_VERDICT_CHAIN {
+			return unix.ByteSliceToString(value)
+		}
+	}
+	return ""
 }
 
 // endsIn reports whether a rule ends in a verdict.
@@ -147,35 +169,39 @@ func endsIn(r *nftables.Rule, kind expr.VerdictKind) bool {
 	return ok && v.Kind == kind
 }
 
-// chainsOf returns the rules of a table by chain, nil without that table; whole is false
-// if the table has no effect: it is dormant, or base is not where it was made.
-func chainsOf(nft *nftables.Conn, table *nftables.Table, base *nftables.Chain) (rules map[string][]*nftables.Rule, whole bool, err error) {
-	tables, err := nft.ListTablesOfFamily(table.Family)
+// rulesInForce reports whether a base chain's table is there, and returns the chain's rules,
+// none if they have no effect: the table is dormant, or the chain is not where it was made.
+// It asks for this table and this chain alone: a list of all has no end on hosts with many
+// rules, and is incomplete if other programs change theirs meanwhile.
+func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules []*nftables.Rule, err error) {
+	table, err := nft.ListTableOfFamily(base.Table.Name, base.Table.Family)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil, nil
+	}
 	if err != nil {
-		return nil, false, err
+		return false, nil, err
 	}
-	i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name })
-	if i < 0 {
-		return nil, false, nil
+	rules, err = nft.GetRules(base.Table, base)
+	if err != nil || table.Flags != 0 || len(rules) == 0 {
+		return true, nil, err
 	}
-	chains, err := nft.ListChainsOfTableFamily(table.Family)
+	chain, err := nft.ListChain(base.Table, base.Name)
 	if err != nil {
-		return nil, false, err
+		return true, nil, err
 	}
-	rules = make(map[string][]*nftables.Rule)
-	for _, c := range chains {
-		if c.Table.Name != table.Name {
-			continue
-		}
-		if rules[c.Name], err = nft.GetRules(table, c); err != nil {
-			return nil, false, err
-		}
-		if c.Name == base.Name {
-			whole = tables[i].Flags == 0 && c.Type == base.Type && c.Hooknum != nil && *c.Hooknum == *base.Hooknum &&
-				c.Priority != nil && *c.Priority == *base.Priority
-		}
+	if chain.Type != base.Type || chain.Hooknum == nil || *chain.Hooknum != *base.Hooknum || chain.Priority == nil || *chain.Priority != *base.Priority {
+		return true, nil, nil
 	}
-	return rules, whole, nil
+	return true, rules, nil
+}
+
+// elementsOf returns the elements of a set, none without the set.
+func elementsOf(nft *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
+	elements, err := nft.GetSetElements(s)
+	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) { // the library does not wrap it
+		return nil, nil
+	}
+	return elements, err
 }
 
 // LostGroups returns the containers whose security group is not in force; all is true
@@ -192,36 +218,60 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
-	there, whole, err := chainsOf(g.Conn, g.table, g.forward)
+	there, forward, err := rulesInForce(g.Conn, g.forward)
 	if err != nil {
 		return nil, false, err
 	}
-	if there == nil {
+	if !there {
 		return containers, true, nil
 	}
-	for name, rules := range there {
-		if name == g.forward.Name {
-			whole = whole && len(rules) == forwardRules
-		} else { // a container's, or a pooled namespace's
-			whole = whole && len(rules) > 0 && endsIn(rules[len(rules)-1], expr.VerdictDrop)
+	elements := make(map[string][]nftables.SetElement)
+	whole := len(forward) == forwardRules
+	for direction, m := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
+		if elements[direction], err = elementsOf(g.Conn, m); err != nil {
+			return nil, false, err
 		}
+	}
+	guarded := make(map[string]bool) // chains that the maps jump to, also of pooled namespaces
+	for _, e := range slices.Concat(elements["ingress"], elements["egress"]) {
+		guarded[jumpOf(e)] = true
+	}
+	rules, err := g.rulesOf(guarded, containers)
+	if err != nil {
+		return nil, false, err
+	}
+	for chain := range guarded {
+		last := len(rules[chain]) - 1
+		whole = whole && last >= 0 && endsIn(rules[chain][last], expr.VerdictDrop)
 	}
 	if !whole {
 		g.DelTable(g.table)
 		return containers, true, g.Flush()
 	}
-	elements := make(map[string][]nftables.SetElement)
-	for direction, m := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
-		if elements[direction], err = g.GetSetElements(m); err != nil {
-			return nil, false, err
-		}
-	}
 	for _, s := range containers {
-		if !s.hasGroup(there, elements) {
+		if !s.hasGroup(rules, elements) {
 			lost = append(lost, s)
 		}
 	}
 	return lost, false, nil
+}
+
+// rulesOf returns the rules of some chains and of containers' by chain.
+func (g *group) rulesOf(chains map[string]bool, containers []Spec) (map[string][]*nftables.Rule, error) {
+	chains = maps.Clone(chains)
+	for _, s := range containers {
+		for _, r := range s.Conf.Rules {
+			chains[chainOf(r.Direction, s.Host)] = true
+		}
+	}
+	rules := make(map[string][]*nftables.Rule)
+	for chain := range chains {
+		var err error
+		if rules[chain], err = g.GetRules(g.table, &nftables.Chain{Name: chain}); err != nil {
+			return nil, err
+		}
+	}
+	return rules, nil
 }
 
 // hasGroup reports whether a container's rules are there, given those of the table by

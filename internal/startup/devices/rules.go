@@ -1,9 +1,9 @@
 package devices
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -196,36 +196,38 @@ func removeRules(host string) error {
 	if err != nil {
 		return fmt.Errorf("remove the security group: %w", err)
 	}
-	chains, err := g.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
-	if err != nil {
-		return fmt.Errorf("remove the security group: %w", err)
-	}
-	for _, c := range chains {
-		if c.Table.Name != groupTable || c.Name != chainOf("ingress", host) && c.Name != chainOf("egress", host) {
-			continue
-		}
-		verdicts := g.ingress
-		if c.Name == chainOf("egress", host) {
-			verdicts = g.egress
-		}
-		elements, err := g.GetSetElements(verdicts)
-		if err != nil {
+	for direction, verdicts := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
+		if err := g.remove(verdicts, chainOf(direction, host)); err != nil {
 			return fmt.Errorf("remove the security group: %w", err)
 		}
-		for _, e := range elements {
-			// The library returns verdicts as bytes that contain the chain's name.
-			if bytes.Contains(e.Val, append([]byte(c.Name), 0)) {
-				if err := g.SetDeleteElements(verdicts, []nftables.SetElement{{Key: e.Key}}); err != nil {
-					return fmt.Errorf("remove the security group: %w", err)
-				}
-			}
-		}
-		c.Table = g.table
-		g.FlushChain(c)
-		g.DelChain(c)
 	}
 	if err := g.Flush(); err != nil {
 		return fmt.Errorf("remove the security group: %w", err)
 	}
+	return nil
+}
+
+// remove removes a container's chain, if it is there, with the elements that jump to it.
+func (g *group) remove(verdicts *nftables.Set, name string) error {
+	c := &nftables.Chain{Name: name, Table: g.table}
+	rules, err := g.GetRules(g.table, c)
+	if err != nil {
+		return err
+	}
+	elements, err := elementsOf(g.Conn, verdicts)
+	if err != nil {
+		return err
+	}
+	elements = slices.DeleteFunc(elements, func(e nftables.SetElement) bool { return jumpOf(e) != name })
+	if len(rules) == 0 && len(elements) == 0 {
+		return nil
+	}
+	for _, e := range elements {
+		if err := g.SetDeleteElements(verdicts, []nftables.SetElement{{Key: e.Key}}); err != nil {
+			return err
+		}
+	}
+	g.FlushChain(c)
+	g.DelChain(c)
 	return nil
 }

@@ -143,29 +143,19 @@ func unisolateFamily(c *cni.Conf, v4 bool) error {
 	if err != nil {
 		return err
 	}
-	chains, err := t.ListChainsOfTableFamily(t.table.Family)
-	if err != nil {
-		return err
-	}
-	others, own := 0, false
-	for _, chain := range chains {
-		if chain.Table.Name != tenantTable || chain.Name == t.forward.Name {
-			continue
-		}
-		if chain.Name == tenantChain(c.Tenant) {
-			own = true
-		} else {
-			others++
-		}
-	}
-	if !own {
-		return nil
-	}
 	chain := &nftables.Chain{Name: tenantChain(c.Tenant), Table: t.table}
 	rules, err := t.GetRules(t.table, chain)
 	if err != nil {
 		return err
 	}
+	if len(rules) == 0 {
+		return nil
+	}
+	from, err := elementsOf(t.Conn, t.from)
+	if err != nil {
+		return err
+	}
+	others := slices.ContainsFunc(from, func(e nftables.SetElement) bool { return !e.IntervalEnd && jumpOf(e) != chain.Name })
 	left := len(rules) - 1 // without the final drop
 	for _, p := range c.Subnets() {
 		for _, r := range rules {
@@ -186,7 +176,7 @@ func unisolateFamily(c *cni.Conf, v4 bool) error {
 	switch {
 	case left == len(rules)-1:
 		return nil // none is the network's
-	case left == 0 && others == 0:
+	case left == 0 && !others:
 		t.DelTable(t.table)
 	case left == 0:
 		t.FlushChain(chain)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/service"
@@ -85,10 +86,18 @@ func (d *Driver) restoreAdmission() error {
 	return errors.Join(err, admit(context.Background(), d.sorted()))
 }
 
+// errClosed is returned to requests that were under way when the driver ended.
+var errClosed = errors.New("the driver ends: no rules are written any more")
+
 // putRules writes the rules of all networks. If that fails, it disables route_localnet:
 // containers cannot reach the host's loopback.
 func (d *Driver) putRules() error {
 	all := d.sorted()
+	select {
+	case <-d.stop:
+		return errors.Join(errClosed, closeLoopback(all))
+	default:
+	}
 	err := closeLoopback(slices.DeleteFunc(slices.Clone(all), (*Network).publishes))
 	var wrote, there int
 	if err == nil {
@@ -140,9 +149,10 @@ func (n *Network) publishes() bool {
 	return false
 }
 
-// fingerprint identifies the table in the kernel by its flags, its chains and the handles
-// of their rules, which the kernel does not reuse; count is the number of rules. It is ""
-// without a table.
+// fingerprint identifies the table in the kernel by its flags, the number of its chains and
+// the handles of their rules, which the kernel does not reuse; count is the number of rules.
+// It is "" without a table. It asks for this table and its chains alone: a list of all
+// chains is incomplete if other programs change theirs meanwhile.
 func fingerprint() (print string, count int, err error) {
 	defer func() {
 		if err != nil {
@@ -153,32 +163,21 @@ func fingerprint() (print string, count int, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	tables, err := nft.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return "", 0, err
+	table, err := nft.ListTableOfFamily(tableName, nftables.TableFamilyINet)
+	if errors.Is(err, unix.ENOENT) {
+		return "", 0, nil
 	}
-	chains, err := nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return "", 0, err
 	}
 	var b strings.Builder
-	for _, t := range tables {
-		if t.Name == tableName {
-			fmt.Fprintf(&b, "flags %d\n", t.Flags) // a dormant table has no effect
-		}
-	}
-	for _, c := range chains {
-		if c.Table.Name != tableName {
-			continue
-		}
-		fmt.Fprintf(&b, "%s %s", c.Name, c.Type)
-		if c.Hooknum != nil && c.Priority != nil && c.Policy != nil {
-			fmt.Fprintf(&b, " %d %d %d", *c.Hooknum, *c.Priority, *c.Policy)
-		}
-		rules, err := nft.GetRules(c.Table, c)
+	fmt.Fprintf(&b, "flags %d, use %d\n", table.Flags, table.Use) // a dormant table has no effect
+	for _, name := range chainNames {
+		rules, err := nft.GetRules(table, &nftables.Chain{Name: name})
 		if err != nil {
 			return "", 0, err
 		}
+		b.WriteString(name)
 		for _, r := range rules {
 			fmt.Fprintf(&b, " %d", r.Handle)
 		}

@@ -34,6 +34,9 @@ const (
 	source6, destination6 = 8, 24
 )
 
+// chainNames are the table's chains.
+var chainNames = []string{"raw", "prerouting", "output", "forward", "postrouting"}
+
 // ruleset is a table under construction.
 type ruleset struct {
 	nft   *nftables.Conn
