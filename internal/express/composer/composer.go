@@ -88,6 +88,8 @@ type Composer struct {
 	composed uint64
 	refused  map[Refusal]uint64
 	retired  uint64 // by changes of rules that concerned them
+
+	candidates map[kind][]candidate // empty but while a change is looked at
 }
 
 // New returns a Composer that has composed nothing yet.
@@ -105,6 +107,8 @@ func New(o Options) *Composer {
 		kept:     make(map[conntrack.Tuple]subject),
 		ends:     make(map[conntrack.Tuple]oneEnd),
 		refused:  make(map[Refusal]uint64),
+
+		candidates: make(map[kind][]candidate),
 	}
 }
 
