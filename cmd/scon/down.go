@@ -56,9 +56,13 @@ becomes of them:
 			if !slices.Contains(liberalModes, o.mode) {
 				return cli.Usagef(cmd, "--conntrack is %q: want keep, restore or delete", o.mode)
 			}
+			if o.onTerm {
+				return t.downOnTerm(o)
+			}
 			return t.down(o)
 		},
 	}
+	cmd.Flags().BoolVar(&o.onTerm, "on-term", false, "wait for SIGTERM, and then until no daemon runs; remove what the last one left. Stops nothing")
 	cmd.Flags().StringVar(&o.mode, "conntrack", liberal.Keep, "what becomes of connections that are liberal in conntrack: `keep, restore or delete`")
 	_ = cmd.RegisterFlagCompletionFunc("conntrack", cobra.FixedCompletions(liberalModes, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag
 	addStateDirFlag(cmd, &o.dir)
@@ -75,6 +79,7 @@ type downOptions struct {
 	dir, netns string
 	mode       string // liberal.Keep, ...
 	json       bool
+	onTerm     bool
 }
 
 func (t *tool) down(o downOptions) error {

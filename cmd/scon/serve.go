@@ -23,6 +23,7 @@ import (
 // newServeCommand returns the command that runs a service in the foreground.
 func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Command {
 	var s settings
+	handOver := false
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -33,12 +34,13 @@ func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Co
 			if err != nil {
 				return err
 			}
-			return t.serve(u, o)
+			return t.serve(u, o, handOver)
 		},
 	}
 	s.addFlags(cmd)
 	if which == state.Express {
 		s.addDeviceFlags(cmd)
+		cmd.Flags().BoolVar(&handOver, "hand-over", false, "at SIGTERM leave everything attached for the next daemon, which takes over")
 	}
 	return cmd
 }
@@ -56,7 +58,7 @@ func (t *tool) newPipeServeCommand() *cobra.Command {
 }
 
 // serve runs a service in this process.
-func (t *tool) serve(u unit, o service.Options) error {
+func (t *tool) serve(u unit, o service.Options, handOver bool) error {
 	if err := u.require(); err != nil {
 		return err
 	}
@@ -71,7 +73,12 @@ func (t *tool) serve(u unit, o service.Options) error {
 	}
 	o.Logger = newLogger(t.stderr, o.Config.Log)
 	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if handOver {
+		ends = ends[:1]
+		handOverOnTerm(o.Logger)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	return u.run(ctx, o)
 }
