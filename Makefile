@@ -2,6 +2,7 @@
 # make check   lint, unit tests and one end-to-end test, below 3 minutes   (root)
 # make test    all tests, below 20 minutes on two cores                    (root)
 # make packages   .deb, .rpm and tarballs for amd64 and arm64 in dist/
+# make image   an image for both in dist/, FROM scratch, made by podman
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
@@ -33,7 +34,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo man install packages clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo man install packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -170,6 +171,10 @@ install: build man
 packages:
 	$(Q)scripts/install-deps.sh build packages
 	$(Q)scripts/packages.sh dist
+
+# FROM scratch, for amd64 and arm64: in podman's storage, and as an archive in dist/.
+image:
+	$(Q)scripts/image.sh dist
 
 clean:
 	$(Q)rm -rf bin dist
