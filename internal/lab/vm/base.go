@@ -34,7 +34,7 @@ func fetchBase(ctx context.Context, arch string, systemd bool) (string, error) {
 	}
 	// The name of the archive depends on the list of packages.
 	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(packages, " "))))
-	dir, err := cached(arch, name, func(dir string) error {
+	dir, err := Cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "apt")
 		a, err := newApt(ctx, work, arch, baseSuite)
 		if err != nil {

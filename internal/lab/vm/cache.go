@@ -24,9 +24,9 @@ func Cache() (string, error) {
 	return filepath.Join(dir, "scon"), nil
 }
 
-// cached returns a directory of the cache. If it is missing, fill fills it:
+// Cached returns a directory of the cache. If it is missing, fill fills it:
 // atomically, and one process at a time.
-func cached(arch, name string, fill func(dir string) error) (_ string, err error) {
+func Cached(arch, name string, fill func(dir string) error) (_ string, err error) {
 	root, err := Cache()
 	if err != nil {
 		return "", err

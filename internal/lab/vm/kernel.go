@@ -45,7 +45,7 @@ func fetchKernel(ctx context.Context, version, arch string, hardware bool) (kern
 	}
 	// The name of the directory depends on the list of modules.
 	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(wanted, " "))))
-	dir, err := cached(arch, name, func(dir string) error {
+	dir, err := Cached(arch, name, func(dir string) error {
 		work := filepath.Join(dir, "work")
 		debs, err := downloadKernel(ctx, work, arch, suite, latest)
 		if err != nil {

@@ -37,7 +37,7 @@ func (m machine) fetchNewer(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	arch = strings.TrimSpace(arch)
-	dir, err := cached(arch, m.pkg+"-"+newerSuite, func(dir string) error {
+	dir, err := Cached(arch, m.pkg+"-"+newerSuite, func(dir string) error {
 		work := filepath.Join(dir, "apt")
 		a, err := newApt(ctx, work, arch, newerSuite)
 		if err != nil {

@@ -1,0 +1,58 @@
+{{- define "scon.labels" -}}
+app.kubernetes.io/name: scon
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "scon.selector" -}}
+app.kubernetes.io/name: scon
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "scon.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "scon.settings" -}}
+{{- $s := deepCopy .Values.settings -}}
+{{- $_ := set $s "health" (printf "127.0.0.1:%d" (int .Values.healthPort)) -}}
+{{- if .Values.metrics.port }}{{ $_ := set $s "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}{{ end -}}
+{{- if .Values.pipe.enabled }}{{ $_ := set $s "pipe" (merge (dict "enabled" true) (deepCopy .Values.pipe.settings)) }}{{ end -}}
+{{- toYaml $s }}
+{{- end }}
+
+{{/* Where a pod may run, and with which rights: on every node, unprivileged. */}}
+{{- define "scon.pod" -}}
+hostNetwork: true
+hostPID: true
+dnsPolicy: ClusterFirstWithHostNet
+automountServiceAccountToken: false
+enableServiceLinks: false
+priorityClassName: system-node-critical
+tolerations: [{operator: Exists}]
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .Values.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "scon.rights" -}}
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+privileged: false
+seccompProfile: {type: Unconfined}
+{{- /* the default profile forbids to read other processes' namespaces */}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
+appArmorProfile: {type: Unconfined}
+{{- end }}
+capabilities:
+  drop: [ALL]
+  add: [NET_ADMIN, BPF, PERFMON, CHOWN, SYS_PTRACE]
+{{- end }}
