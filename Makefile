@@ -34,7 +34,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-hostile fuzz demo man install packages image clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-hostile fuzz demo man install packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -124,6 +124,11 @@ test-long: root build
 test-kernels:
 	$(Q)scripts/install-deps.sh kernels arm64
 	$(Q)go test -timeout 6h -v ./test/kernels -full
+
+# Packages in Debian's systems with Docker: installed, upgraded under traffic, removed.
+test-packages: root
+	$(Q)scripts/install-deps.sh build packages kernels
+	$(Q)go test -vet=off -timeout 2h -v ./test/packages -full
 
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
 test-hostile: root build

@@ -2,6 +2,8 @@ module github.com/scon-project/scon
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	fortio.org/fortio v1.75.3
 	fortio.org/log v1.18.3

@@ -26,7 +26,7 @@ kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.
 arm64="qemu-system-arm:qemu-system-aarch64"
 # Packages for both architectures.
-packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian"
+packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 

@@ -21,7 +21,12 @@ func (a *archive) addPackage(ctx context.Context, deb string, keep func(name str
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	err = a.addTar(stdout, keep)
+	err = a.addTar(stdout, func(name string) string {
+		if name = inUsr(name); keep(name) {
+			return name
+		}
+		return ""
+	})
 	_, _ = io.Copy(io.Discard, stdout)
 	if err = errors.Join(err, cmd.Wait()); err != nil {
 		return fmt.Errorf("unpacking %s: %w", deb, err)
@@ -29,7 +34,9 @@ func (a *archive) addPackage(ctx context.Context, deb string, keep func(name str
 	return nil
 }
 
-func (a *archive) addTar(r io.Reader, keep func(name string) bool) error {
+// addTar adds the files of a tar archive at the paths that place returns; "" leaves one
+// out.
+func (a *archive) addTar(r io.Reader, place func(name string) string) error {
 	files := tar.NewReader(r)
 	for {
 		h, err := files.Next()
@@ -39,8 +46,8 @@ func (a *archive) addTar(r io.Reader, keep func(name string) bool) error {
 		if err != nil {
 			return err
 		}
-		name := inUsr(h.Name)
-		if name == "" || !keep(name) {
+		name := place(h.Name)
+		if name == "" {
 			continue
 		}
 		perm := h.FileInfo().Mode().Perm()
@@ -50,7 +57,7 @@ func (a *archive) addTar(r io.Reader, keep func(name string) bool) error {
 		case tar.TypeSymlink:
 			a.symlink(name, h.Linkname)
 		case tar.TypeLink:
-			a.symlink(name, "/"+inUsr(h.Linkname))
+			a.symlink(name, "/"+place(h.Linkname))
 		case tar.TypeReg:
 			content, err := io.ReadAll(files)
 			if err != nil {

@@ -48,6 +48,10 @@ type Options struct {
 	// Systemd makes systemd the guest's first process and the command a
 	// service of it.
 	Systemd bool
+	// System is a Debian release, "bookworm" or "trixie", whose minimal system with
+	// dpkg, systemd and Docker the guest has, instead of the programs of the others.
+	// Only this machine's architecture; it needs Systemd.
+	System string
 	// Icount makes the guest's clock count the instructions of all CPUs, 1 ns each.
 	// The CPUs run alternately.
 	Icount bool
@@ -88,7 +92,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("fetch Linux %s for %s: %w", o.Kernel, o.Arch, err)
 	}
-	base, err := fetchBase(ctx, o.Arch, o.Systemd)
+	base, err := o.base(ctx)
 	if err != nil {
 		return Result{}, fmt.Errorf("fetch the guest's programs: %w", err)
 	}
@@ -127,6 +131,14 @@ func (o *Options) setDefaults() {
 	if o.Console == nil {
 		o.Console = io.Discard
 	}
+}
+
+// base returns the archive of the guest's programs.
+func (o *Options) base(ctx context.Context) (string, error) {
+	if o.System != "" {
+		return fetchSystem(ctx, o.Arch, o.System)
+	}
+	return fetchBase(ctx, o.Arch, o.Systemd)
 }
 
 // boot runs QEMU until the guest powers off, and returns the console's output.

@@ -1,0 +1,115 @@
+// Package packages tests the packages that "make packages" makes: what is in them, and
+// that they can be installed, upgraded and removed in Debian's systems, with a real
+// Docker and traffic.
+package packages
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/lab/vm"
+)
+
+var full = flag.Bool("full", false, "make the packages, and install them in guests: half an hour")
+
+// root is the root of the module.
+const root = "../.."
+
+// Two releases of the same sources: the second one takes over from the first one.
+const before, after = "0.1.0", "0.2.0"
+
+// packages makes the packages of a version and returns their directory.
+func packages(t *testing.T, version string) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command(filepath.Join(root, "scripts/packages.sh"), dir)
+	cmd.Env = append(os.Environ(), "VERSION="+version)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make packages: %v: %s", err, out)
+	}
+	return dir
+}
+
+// glob returns the files of a pattern, of which there is at least one.
+func glob(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no %s in %s: %v", pattern, dir, err)
+	}
+	return files
+}
+
+//go:embed guest.sh
+var guestScript string
+
+// guestWorks is the expected output of guest.sh.
+const guestWorks = `installed: not enabled, not running, nothing attached
+regular: goes
+enabled: express
+upgraded: version 0.2.0, express, settings kept
+upgraded: nothing lost, connections taken over
+removed: nothing attached, goes
+removed: settings kept
+purged: nothing left
+`
+
+// The same sources give the same bytes, lintian has no complaint, and an installation is
+// upgraded and removed under traffic.
+func TestPackages(t *testing.T) {
+	if !*full {
+		t.Skip("the full form: make test-packages")
+	}
+	old, young := packages(t, before), packages(t, after)
+
+	t.Run("reproducible", func(t *testing.T) {
+		again := packages(t, after)
+		for _, file := range glob(t, young, "*") {
+			if out, err := exec.Command("cmp", file, filepath.Join(again, filepath.Base(file))).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		}
+	})
+	t.Run("checksums", func(t *testing.T) {
+		cmd := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+		cmd.Dir = young
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	t.Run("lintian", func(t *testing.T) {
+		args := append([]string{"--allow-root", "--fail-on=error,warning"}, glob(t, young, "*.deb")...)
+		if out, err := exec.Command("lintian", args...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	for _, suite := range []string{"bookworm", "trixie"} {
+		t.Run(suite, func(t *testing.T) {
+			files := make(map[string]string)
+			for to, from := range map[string]string{"old": old, "new": young} {
+				for _, name := range []string{"scon_*", "scon-startup_*", "libsconpipe0_*", "scon-pipe_*"} {
+					deb := glob(t, from, name+"_amd64.deb")[0]
+					files[fmt.Sprintf("/%s/%s", to, filepath.Base(deb))] = deb
+				}
+			}
+			kernel := map[string]string{"bookworm": "6.1", "trixie": "6.12"}[suite]
+			r, err := vm.Run(t.Context(), vm.Options{
+				Kernel: kernel, Arch: "amd64", Memory: 4096, Icount: true, Systemd: true, System: suite,
+				Files: files, Command: guestScript, Timeout: 30 * time.Minute,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, lines, ok := strings.Cut(r.Output, "\n=== results\n"); !ok || lines != guestWorks || r.ExitCode != 0 || r.Complaints != "" {
+				t.Errorf("exit status %d:\n%s\nwant\n%s\nwarnings of the kernel: %s", r.ExitCode, r.Output, guestWorks, r.Complaints)
+			}
+		})
+	}
+}
