@@ -127,7 +127,7 @@ test-kernels:
 
 # Packages in Debian's systems with Docker: installed, upgraded under traffic, removed.
 test-packages: root
-	$(Q)scripts/install-deps.sh build packages kernels
+	$(Q)scripts/install-deps.sh build packages kernels arm64
 	$(Q)go test -vet=off -timeout 2h -v ./test/packages -full
 
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.

@@ -19,12 +19,12 @@ import (
 // that no rollout replaces removes it (--on-term) when the chart is uninstalled: both get
 // SIGTERM then.
 
-// handOverOnTerm ends the process at SIGTERM as a crash does.
-func handOverOnTerm(log *slog.Logger) {
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
+// handOverOn ends the process as a crash does when it gets one of the signals.
+func handOverOn(log *slog.Logger, signals ...os.Signal) {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, signals...)
 	go func() {
-		<-term
+		<-got
 		log.Info("handing over: what is attached stays for the next daemon")
 		os.Exit(0)
 	}()

@@ -74,9 +74,12 @@ func (t *tool) serve(u unit, o service.Options, handOver bool) error {
 	o.Logger = newLogger(t.stderr, o.Config.Log)
 	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if handOver {
-		ends = ends[:1]
-		handOverOnTerm(o.Logger)
+	if u.Service == state.Express {
+		keeps := []os.Signal{syscall.SIGUSR1}
+		if handOver {
+			ends, keeps = ends[:1], append(keeps, ends[1])
+		}
+		handOverOn(o.Logger, keeps...)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()

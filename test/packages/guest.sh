@@ -39,7 +39,7 @@ dpkg --install /old/*.deb || exit 1
 attached() { { tc filter show dev docker0 ingress; for d in /sys/class/net/*; do tc qdisc show dev "${d##*/}"; done; } | grep -q clsact || ls /sys/fs/bpf/scon >/dev/null 2>&1; }
 systemctl --quiet is-enabled scon.service || systemctl --quiet is-active scon.service || attached || say 'installed: not enabled, not running, nothing attached'
 
-docker run --detach --name web busybox sh -c 'i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done | nc 10.77.0.2 7000 >/tmp/echoed' || exit 1
+docker run --detach --security-opt apparmor=unconfined --name web busybox sh -c 'i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done | nc 10.77.0.2 7000 >/tmp/echoed' || exit 1
 echoed() { docker exec web cat /tmp/echoed; }
 goes() {
 	was=$(echoed | wc -l)
@@ -67,6 +67,8 @@ goes
 journalctl --unit scon --output cat --no-pager >/tmp/journal
 echoed >/tmp/echoed
 [ "$(wc -l </tmp/echoed)" = "$(tail -1 /tmp/echoed)" ] && grep -q 'took over Conentries.*kept=[1-9]' /tmp/journal && say 'upgraded: nothing lost, connections taken over'
+
+grep -q 'level=\(ERROR\|WARN\)' /tmp/journal || say 'upgraded: neither error nor warning'
 
 dpkg --remove scon-pipe scon-startup scon || exit 1
 goes && ! attached && ! systemctl --quiet is-active scon.service && say 'removed: nothing attached, goes'

@@ -56,9 +56,23 @@ regular: goes
 enabled: express
 upgraded: version 0.2.0, express, settings kept
 upgraded: nothing lost, connections taken over
+upgraded: neither error nor warning
 removed: nothing attached, goes
 removed: settings kept
 purged: nothing left
+`
+
+//go:embed arm64.sh
+var arm64Script string
+
+// arm64Works is the expected output of arm64.sh.
+const arm64Works = `verified
+state active
+version ` + after + `
+arch arm64
+1
+ip utility
+down
 `
 
 // The same sources give the same bytes, lintian has no complaint, and an installation is
@@ -112,4 +126,28 @@ func TestPackages(t *testing.T) {
 			}
 		})
 	}
+	t.Run("arm64", func(t *testing.T) {
+		unpacked := t.TempDir()
+		for _, deb := range glob(t, young, "*_arm64.deb") {
+			if out, err := exec.Command("dpkg-deb", "--extract", deb, unpacked).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		files := make(map[string]string)
+		for _, name := range []string{
+			"usr/bin/scon", "usr/bin/scon-cni", "usr/bin/scon-oci", "usr/lib/scon/libsconrun.so", "etc/scon/scon.yaml",
+			"usr/lib/systemd/system/scon.service", "usr/lib/systemd/system/scon-startup.service", "usr/lib/systemd/system/scon-pipe.service",
+		} {
+			files["/"+name] = filepath.Join(unpacked, name)
+		}
+		r, err := vm.Run(t.Context(), vm.Options{
+			Kernel: "6.12", Arch: "arm64", Memory: 1536, Icount: true, Systemd: true, Files: files, Command: arm64Script, Timeout: 30 * time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Output != arm64Works || r.ExitCode != 0 || r.Complaints != "" {
+			t.Errorf("exit status %d:\n%s\nwant\n%s\nwarnings of the kernel: %s", r.ExitCode, r.Output, arm64Works, r.Complaints)
+		}
+	})
 }

@@ -33,7 +33,7 @@ func fetchSystem(ctx context.Context, arch, suite string) (string, error) {
 		return "", fmt.Errorf("a system of another architecture than this machine's, %s", arch)
 	}
 	name := fmt.Sprintf("system-%s-%08x", suite, crc32.ChecksumIEEE([]byte(strings.Join(append(systemPackages, systemOptions...), " "))))
-	dir, err := cached(arch, name, func(dir string) error { return makeSystem(ctx, filepath.Join(dir, "system.cpio"), suite) })
+	dir, err := Cached(arch, name, func(dir string) error { return makeSystem(ctx, filepath.Join(dir, "system.cpio"), suite) })
 	return filepath.Join(dir, "system.cpio"), err
 }
 
