@@ -38,10 +38,13 @@ func TestRegularSetting(t *testing.T) {
 	stayRegular(b, 1)
 	stayRegular(b, 2)
 
-	x, err := b.Daemon.Explain(filepath.Base(b.Node(lab.Container(2))))
-	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "regular: name=") {
-		t.Errorf("explain says %s, %v", text, err)
-	}
+	scontest.Eventually(t, "the container is identified", func() error { // until then it is regular for that
+		x, err := b.Daemon.Explain(filepath.Base(b.Node(lab.Container(2))))
+		if err == nil && !strings.Contains(fmt.Sprint(x.Findings), "regular: name=") {
+			err = fmt.Errorf("explain says %+v", x.Findings)
+		}
+		return err
+	})
 	if text := fmt.Sprint(b.Status().Skipped); !strings.Contains(text, "regular: "+lab.Port(1)) {
 		t.Errorf("skipped are %s", text)
 	}
