@@ -3,7 +3,6 @@
 package hostile
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -95,10 +94,11 @@ func packages(t *testing.T) map[string][]string {
 	return of
 }
 
-// result of a test, and the bounds that it has printed.
+// result of a test, what it has printed, and the bounds in that.
 type result struct {
-	action string
-	bounds []string
+	action  string
+	printed strings.Builder
+	bounds  []string
 }
 
 // TestAttacks holds that each attack of the documents has a test that exists, and with
@@ -139,9 +139,9 @@ func run(t *testing.T, dir string, names []string, results map[string]*result) {
 	cmd.Dir = root
 	cmd.Stderr = os.Stderr
 	out, _ := cmd.Output() // its result is in the output
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+	for line := range bytes.Lines(out) {
 		var event struct{ Action, Test, Output string }
-		if json.Unmarshal(lines.Bytes(), &event) != nil || event.Test == "" {
+		if json.Unmarshal(line, &event) != nil || event.Test == "" {
 			continue
 		}
 		name, _, _ := strings.Cut(event.Test, "/")
@@ -150,6 +150,7 @@ func run(t *testing.T, dir string, names []string, results map[string]*result) {
 			r = &result{}
 			results[name] = r
 		}
+		r.printed.WriteString(event.Output)
 		if _, bound, ok := strings.Cut(event.Output, "bound: "); ok {
 			r.bounds = append(r.bounds, strings.TrimSpace(bound))
 		}
@@ -172,7 +173,7 @@ func report(t *testing.T, all []attack, results map[string]*result) {
 				r = &result{action: "not run"}
 			}
 			if r.action != "pass" && r.action != "skip" {
-				t.Errorf("%s: %s: %s", a.what, name, r.action)
+				t.Errorf("%s: %s: %s\n%s", a.what, name, r.action, &r.printed)
 			}
 			tests = append(tests, name+": "+r.action)
 			for _, b := range r.bounds {
