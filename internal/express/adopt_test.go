@@ -81,3 +81,21 @@ func TestPausedLease(t *testing.T) {
 		t.Errorf("%d ms", f.LeaseMS)
 	}
 }
+
+// Where the settings keep containers regular, Conentries of the others are taken over.
+func TestAdoptSelected(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Containers: 2})
+	b.Config.Regular = []config.Selector{{Name: "none"}, {Label: "none.has.it"}}
+	b.Up()
+	c := b.Outgoing("tcp", 1).GoExpress()
+	before := c.MustFlow().ExpressPackets
+	b.Daemon.Kill()
+	b.Up()
+	for dir, n := range c.MustFlow().ExpressPackets {
+		if n < before[dir] {
+			t.Errorf("direction %d: %d express packets, before the restart %d", dir, n, before[dir])
+		}
+	}
+	c.GoExpress()
+}

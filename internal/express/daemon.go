@@ -277,6 +277,10 @@ func (d *Daemon) noteRules(m nlmsg.Message) {
 	}
 }
 
+// adoptPatience is how long a daemon that takes over waits until it knows whose ports there
+// are, where the settings keep containers regular: Conentries of others are lost.
+const adoptPatience = time.Second
+
 // begin hooks the devices, takes over what an earlier daemon left, and writes
 // the first heartbeat.
 func (d *Daemon) begin() error {
@@ -289,6 +293,9 @@ func (d *Daemon) begin() error {
 	}
 	if err := d.composer.ListOlder(); err != nil {
 		return err
+	}
+	if d.dp.Adopted() {
+		d.hooks.AwaitContainers(adoptPatience)
 	}
 	now := time.Now()
 	d.pollSilent(now)

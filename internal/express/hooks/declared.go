@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/discover"
@@ -64,6 +65,29 @@ func (p *Port) Withheld() string { return p.withheld }
 
 // unidentified is why a port is withheld before its container is known.
 const unidentified = "its container is not identified yet, and the settings keep some containers regular"
+
+// AwaitContainers takes up whose ports these are, as the loop does with Identified, until
+// no port is withheld because its container is not identified, or for limit.
+func (h *Hooks) AwaitContainers(limit time.Duration) {
+	end := time.After(limit)
+	for h.awaitsContainers() {
+		select {
+		case i := <-h.naming.answers:
+			h.SetContainer(i)
+		case <-end:
+			return
+		}
+	}
+}
+
+func (h *Hooks) awaitsContainers() bool {
+	for _, p := range h.ports {
+		if p.withheld == unidentified {
+			return true
+		}
+	}
+	return false
+}
 
 // withhold takes up whose port it is, once the container is identified: final
 // is false if its runtime's name for it is not known yet.
