@@ -160,11 +160,14 @@ func (h *heartbeat) rulesUnknown() time.Duration {
 	return h.unknown
 }
 
+// restTime is more than a packet takes from one program to the other.
+const restTime = 20 * time.Millisecond
+
 // rest makes the programs inert, and lets the packets leave that are between two
 // of them.
 func (h *heartbeat) rest() {
 	h.makeInert()
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(restTime)
 }
 
 // makeInert takes the heartbeat back.

@@ -234,6 +234,9 @@ func Clean(o Options) error {
 		return err
 	}
 	defer p.unlock()
+	if !p.fresh { // programs of a daemon that has just died forward until then
+		time.Sleep(silenceLimit + restTime)
+	}
 	return errors.Join(p.remove(), state.Express.Remove(o.StateDir))
 }
 
