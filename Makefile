@@ -3,6 +3,7 @@
 # make test    all tests, below 20 minutes on two cores                    (root)
 # make packages   .deb, .rpm and tarballs for amd64 and arm64 in dist/
 # make image   an image for both in dist/, FROM scratch, made by podman
+# make test-k8s   a Kubernetes of two nodes on this machine, with the chart   (root)
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
@@ -34,7 +35,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-hostile fuzz demo man install packages image clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-hostile fuzz demo man install packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -130,6 +131,12 @@ test-packages: root
 	$(Q)scripts/install-deps.sh build packages kernels arm64
 	$(Q)go test -vet=off -timeout 2h -v ./test/packages -full
 
+# A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes.
+PROXY ?= nftables
+test-k8s: root
+	$(Q)scripts/install-deps.sh test k8s
+	$(Q)scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 2h -v ./test/k8s -cluster -proxy $(PROXY)
+
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
 test-hostile: root build
 	$(Q)scripts/install-deps.sh demo test
@@ -179,6 +186,7 @@ packages:
 
 # FROM scratch, for amd64 and arm64: in podman's storage, and as an archive in dist/.
 image:
+	$(Q)scripts/install-deps.sh image
 	$(Q)scripts/image.sh dist
 
 clean:

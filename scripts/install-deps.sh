@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -27,6 +27,10 @@ kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 arm64="qemu-system-arm:qemu-system-aarch64"
 # Packages for both architectures.
 packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap"
+# The image.
+image="podman"
+# A cluster of Kubernetes' own programs.
+k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -40,7 +44,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | startup | kernels | arm64 | packages | race) eval "entries=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | packages | image | k8s | race) eval "entries=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $entries; do

@@ -28,7 +28,7 @@ func run(t *testing.T, name string, args ...string) string {
 // without rights, without network and without a file of its own that it may write.
 func TestImage(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
-		t.Fatal("no podman: scripts/install-deps.sh startup installs it")
+		t.Fatal("no podman: scripts/install-deps.sh image installs it")
 	}
 	dir, name := t.TempDir(), fmt.Sprintf("localhost/scon-test-%d", os.Getpid())
 	t.Setenv("VERSION", "1.2.3~rc1")
