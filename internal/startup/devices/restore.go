@@ -2,9 +2,9 @@ package devices
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -225,58 +225,99 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	if !there {
 		return containers, true, nil
 	}
-	elements := make(map[string][]nftables.SetElement)
 	whole := len(forward) == forwardRules
+	guarded := make(map[string]bool) // chains that the maps jump to, also of pooled namespaces
+	jumps := make(map[jump]bool)
 	for direction, m := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
-		if elements[direction], err = elementsOf(g.Conn, m); err != nil {
+		elements, err := elementsOf(g.Conn, m)
+		if err != nil {
 			return nil, false, err
 		}
+		for _, e := range elements {
+			a, _ := netip.AddrFromSlice(e.Key)
+			chain := jumpOf(e)
+			guarded[chain], jumps[jump{direction, a, chain}] = true, true
+		}
 	}
-	guarded := make(map[string]bool) // chains that the maps jump to, also of pooled namespaces
-	for _, e := range slices.Concat(elements["ingress"], elements["egress"]) {
-		guarded[jumpOf(e)] = true
-	}
-	rules, err := g.rulesOf(guarded, containers)
+	rules, err := countRules(g.table)
 	if err != nil {
 		return nil, false, err
 	}
 	for chain := range guarded {
-		last := len(rules[chain]) - 1
-		whole = whole && last >= 0 && endsIn(rules[chain][last], expr.VerdictDrop)
+		whole = whole && rules[chain].drops
 	}
 	if !whole {
 		g.DelTable(g.table)
 		return containers, true, g.Flush()
 	}
 	for _, s := range containers {
-		if !s.hasGroup(rules, elements) {
+		if !s.hasGroup(rules, jumps) {
 			lost = append(lost, s)
 		}
 	}
 	return lost, false, nil
 }
 
-// rulesOf returns the rules of some chains and of containers' by chain.
-func (g *group) rulesOf(chains map[string]bool, containers []Spec) (map[string][]*nftables.Rule, error) {
-	chains = maps.Clone(chains)
-	for _, s := range containers {
-		for _, r := range s.Conf.Rules {
-			chains[chainOf(r.Direction, s.Host)] = true
-		}
+// chainRules are the rules of a chain.
+type chainRules struct {
+	count int
+	drops bool // the last one ends in a drop
+}
+
+// countRules returns the rules of a table by chain, in one request, since there may be
+// thousands of chains. The kernel's list is of this table alone.
+func countRules(table *nftables.Table) (map[string]chainRules, error) {
+	s, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
 	}
-	rules := make(map[string][]*nftables.Rule)
-	for chain := range chains {
-		var err error
-		if rules[chain], err = g.GetRules(g.table, &nftables.Chain{Name: chain}); err != nil {
-			return nil, err
-		}
+	defer s.Close()
+	all := make(map[string]chainRules)
+	r := nlmsg.Request{
+		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: unix.NLM_F_DUMP,
+		Data: slices.Concat([]byte{byte(table.Family), unix.NFNETLINK_V0, 0, 0}, nlmsg.Attr(unix.NFTA_RULE_TABLE, append([]byte(table.Name), 0))),
 	}
-	return rules, nil
+	return all, s.Request(r, func(m nlmsg.Message) {
+		var chain string
+		var drops bool
+		for typ, value := range nlmsg.Attributes(m.Data[min(4, len(m.Data)):]) {
+			switch typ {
+			case unix.NFTA_RULE_CHAIN:
+				chain = unix.ByteSliceToString(value)
+			case unix.NFTA_RULE_EXPRESSIONS:
+				for _, e := range nlmsg.Attributes(value) {
+					drops = isDrop(e)
+				}
+			}
+		}
+		all[chain] = chainRules{all[chain].count + 1, drops}
+	})
+}
+
+// isDrop reports whether an expression, in the kernel's form, is the verdict drop.
+func isDrop(e []byte) bool {
+	for _, level := range []uint16{unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE} {
+		var inner []byte
+		for typ, value := range nlmsg.Attributes(e) {
+			if typ == level {
+				inner = value
+			}
+		}
+		e = inner
+	}
+	return len(e) == 4 && expr.VerdictKind(binary.BigEndian.Uint32(e)) == expr.VerdictDrop
+}
+
+// jump is an element of the map of a direction.
+type jump struct {
+	direction string
+	address   netip.Addr
+	chain     string
 }
 
 // hasGroup reports whether a container's rules are there, given those of the table by
-// chain, and the elements of its maps by direction.
-func (s Spec) hasGroup(there map[string][]*nftables.Rule, elements map[string][]nftables.SetElement) bool {
+// chain, and the elements of its maps.
+func (s Spec) hasGroup(there map[string]chainRules, jumps map[jump]bool) bool {
 	for _, r := range s.Conf.Rules {
 		chain, same := chainOf(r.Direction, s.Host), 0
 		for _, other := range s.Conf.Rules {
@@ -284,11 +325,11 @@ func (s Spec) hasGroup(there map[string][]*nftables.Rule, elements map[string][]
 				same++
 			}
 		}
-		if len(there[chain]) != same+1 { // + 1: the final drop
+		if there[chain].count != same+1 { // + 1: the final drop
 			return false
 		}
 		for _, l := range s.Leases {
-			if !hasElement(elements[r.Direction], l.Address.Addr(), chain) {
+			if !jumps[jump{r.Direction, l.Address.Addr(), chain}] {
 				return false
 			}
 		}
