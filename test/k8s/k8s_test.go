@@ -121,7 +121,10 @@ spec:
 `
 
 // streamed is what `load stream` counts.
-type streamed struct{ tcp, back, wrong, udp, lost uint64 }
+type streamed struct {
+	tcp, back, wrong, udp, lost uint64
+	which                       string
+}
 
 // stream sends from a pod to an address.
 func (c *cluster) stream(pod, to string, seconds int) (s streamed, err error) {
@@ -129,7 +132,9 @@ func (c *cluster) stream(pod, to string, seconds int) (s streamed, err error) {
 	if err != nil {
 		return s, err
 	}
-	_, err = fmt.Sscanf(out, "tcp %d back %d wrong %d udp %d lost %d", &s.tcp, &s.back, &s.wrong, &s.udp, &s.lost)
+	before, last, _ := strings.Cut(out, "tcp ") // on standard error: which datagrams are lost
+	s.which = before
+	_, err = fmt.Sscanf("tcp "+last, "tcp %d back %d wrong %d udp %d lost %d", &s.tcp, &s.back, &s.wrong, &s.udp, &s.lost)
 	return s, err
 }
 

@@ -150,7 +150,8 @@ func numbered(addr string, end time.Time) (sent, answered uint64, err error) {
 		return 0, 0, err
 	}
 	defer conn.Close()
-	seen := make(map[uint64]bool)
+	seen, begin := make(map[uint64]bool), time.Now()
+	var times []time.Duration // of the datagrams
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -171,8 +172,14 @@ func numbered(addr string, end time.Time) (sent, answered uint64, err error) {
 			return sent, 0, err
 		}
 		sent++
+		times = append(times, time.Since(begin))
 		time.Sleep(5 * time.Millisecond)
 	}
 	<-done
+	for n := range sent {
+		if !seen[n] {
+			fmt.Fprintf(os.Stderr, "load: datagram %d, sent after %v, is lost\n", n, times[n].Round(time.Millisecond))
+		}
+	}
 	return sent, uint64(len(seen)), nil
 }
