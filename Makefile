@@ -126,10 +126,10 @@ test-kernels:
 	$(Q)scripts/install-deps.sh kernels arm64
 	$(Q)go test -timeout 6h -v ./test/kernels -full
 
-# Packages in Debian's systems with Docker: installed, upgraded under traffic, removed.
+# Packages in Debian's systems with Docker: installed, upgraded under traffic, removed; the image; the chart.
 test-packages: root
-	$(Q)scripts/install-deps.sh build packages kernels arm64
-	$(Q)go test -vet=off -timeout 2h -v ./test/packages -full
+	$(Q)scripts/install-deps.sh build packages image kernels arm64
+	$(Q)go test -vet=off -count=1 -timeout 2h -p 1 -v ./test/packages ./test/image ./test/helm -full
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes.
 PROXY ?= nftables

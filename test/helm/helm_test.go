@@ -4,11 +4,13 @@ package helm
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/scon-project/scon/internal/lab/vm"
@@ -16,24 +18,28 @@ import (
 
 const chart = "../../packaging/helm/scon"
 
+var full = flag.Bool("full", false, "build Helm and kubeconform, which takes minutes once, and test the chart")
+
 // The tools, as built by their module's versions.
 var helm, kubeconform string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	for _, tool := range []struct {
-		path    *string
-		program string
-	}{{&helm, "helm.sh/helm/v4/cmd/helm"}, {&kubeconform, "github.com/yannh/kubeconform/cmd/kubeconform"}} {
-		path, err := build(tool.program)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		*tool.path = path
+var tools = sync.OnceValue(func() (err error) {
+	if helm, err = build("helm.sh/helm/v4/cmd/helm"); err != nil {
+		return err
 	}
-	return m.Run()
+	kubeconform, err = build("github.com/yannh/kubeconform/cmd/kubeconform")
+	return err
+})
+
+// needTools skips the short form, and builds what the long one needs.
+func needTools(t *testing.T) {
+	t.Helper()
+	if !*full {
+		t.Skip("the full form: make test-packages")
+	}
+	if err := tools(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // build builds a program of the module tools, or finds it among those that were built.
@@ -75,6 +81,7 @@ var all = []string{
 }
 
 func TestLint(t *testing.T) {
+	needTools(t)
 	if out, err := exec.Command(helm, "lint", "--strict", chart).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -82,6 +89,7 @@ func TestLint(t *testing.T) {
 
 // Wrong values are refused, with their place.
 func TestRefused(t *testing.T) {
+	needTools(t)
 	for value, part := range map[string]string{
 		`settings={"admitt":8}`:                        "admitt",
 		`settings={"connections":63}`:                  "/settings/connections",
@@ -103,6 +111,7 @@ func TestRefused(t *testing.T) {
 
 // What is rendered is valid for the API, strictly.
 func TestConforms(t *testing.T) {
+	needTools(t)
 	schemas := makeSchemas(t)
 	for name, values := range map[string][]string{"default": nil, "all": all} {
 		text, err := render(values...)
@@ -175,6 +184,7 @@ func makeSchemas(t *testing.T) string {
 // A change of the settings changes the pods' template, so that they roll; a change of
 // something else does not.
 func TestRolls(t *testing.T) {
+	needTools(t)
 	sum := func(values ...string) string {
 		text, err := render(values...)
 		if err != nil {
@@ -192,6 +202,7 @@ func TestRolls(t *testing.T) {
 // Pods are not privileged, have no token and no runtime's socket, and mount no more of
 // the node than they need.
 func TestRights(t *testing.T) {
+	needTools(t)
 	text, err := render(all...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)

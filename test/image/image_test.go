@@ -3,6 +3,7 @@ package image
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 )
+
+var full = flag.Bool("full", false, "build the image for both architectures, which takes minutes, and run it")
 
 // run runs a command from the root of the sources, and returns what it prints.
 func run(t *testing.T, name string, args ...string) string {
@@ -27,6 +30,9 @@ func run(t *testing.T, name string, args ...string) string {
 // The image is one for both architectures, has the labels of an OCI image, and runs
 // without rights, without network and without a file of its own that it may write.
 func TestImage(t *testing.T) {
+	if !*full {
+		t.Skip("the full form: make test-packages")
+	}
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Fatal("no podman: scripts/install-deps.sh image installs it")
 	}
