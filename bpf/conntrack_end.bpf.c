@@ -2,15 +2,16 @@
 /*
  * conntrack_end: filter of the netlink socket that receives conntrack's events.
  *
- * In:  a message IPCTNL_MSG_CT_DELETE: a connection left conntrack's table.
- * Out: the message if the connection has a Conentry, or if its layout is unusual;
- *      else 0, so that short connections do not wake the daemon.
+ * In:  a message IPCTNL_MSG_CT_DELETE: a connection leaves conntrack's table. The kernel
+ *      runs the filter while it removes the connection.
+ * Out: the message if its layout is unusual; else 0, after the connection's Conentry
+ *      has ended if there is one: the daemon hears of that by an event.
  */
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/netlink.h>
 
-#include "lib/contable.h"
+#include "lib/forgotten.h"
 
 #define PASS 0xffffffff
 #define AF_INET6 10
@@ -57,53 +58,62 @@ always_inline int is_attr(const struct nlattr *attr, __u16 type)
 }
 
 /* Returns whether the ports have the expected layout. */
-always_inline int read_ports(const struct ct_ports *l4, struct key *key)
+always_inline int read_ports(const struct ct_ports *l4, struct packet *pkt)
 {
-	key->ports = l4->sport | (__u32)l4->dport << 16;
-	key->side = l4->num == IPPROTO_UDP ? UDP_SIDE : 0;
+	pkt->key.ports = l4->sport | (__u32)l4->dport << 16;
+	pkt->key.side = l4->num == IPPROTO_UDP ? UDP_SIDE : 0;
 	return is_attr(&l4->sport_attr, CTA_PROTO_SRC_PORT) &&
 	       is_attr(&l4->dport_attr, CTA_PROTO_DST_PORT);
 }
 
 /* Sets the key of packets from the wire; 0 if the tuple has another layout. */
-always_inline int read_tuple(const struct ct_tuple *t, struct key *key)
+always_inline int read_tuple(const struct ct_tuple *t, struct packet *pkt)
 {
 	if (t->tuple.nla_len != sizeof(*t) || !is_attr(&t->src_attr, CTA_IP_V4_SRC) ||
-	    !is_attr(&t->dst_attr, CTA_IP_V4_DST) || !read_ports(&t->l4, key))
+	    !is_attr(&t->dst_attr, CTA_IP_V4_DST) || !read_ports(&t->l4, pkt))
 		return 0;
-	key->addrs = t->src | (__u64)t->dst << 32;
+	pkt->key.addrs = t->src | (__u64)t->dst << 32;
 	return 1;
 }
 
-always_inline int read_tuple6(const struct ct_tuple6 *t, struct key *key)
+always_inline int read_tuple6(const struct ct_tuple6 *t, struct packet *pkt)
 {
-	__u64 addrs[4];
-
 	if (t->tuple.nla_len != sizeof(*t) || !is_attr(&t->src_attr, CTA_IP_V6_SRC) ||
-	    !is_attr(&t->dst_attr, CTA_IP_V6_DST) || !read_ports(&t->l4, key))
+	    !is_attr(&t->dst_attr, CTA_IP_V6_DST) || !read_ports(&t->l4, pkt))
 		return 0;
-	__builtin_memcpy(addrs, t->src, sizeof(t->src));
-	__builtin_memcpy(addrs + 2, t->dst, sizeof(t->dst));
-	key->addrs = digest(addrs);
-	key->side |= IPV6_SIDE;
+	__builtin_memcpy(pkt->addrs6, t->src, sizeof(t->src));
+	__builtin_memcpy(pkt->addrs6 + 2, t->dst, sizeof(t->dst));
+	pkt->key.addrs = digest(pkt->addrs6);
+	pkt->key.side |= IPV6_SIDE;
 	return 1;
 }
 
-/* Whether there may be a Conentry for the tuple at this offset. */
-static __noinline int may_have_entry(struct __sk_buff *skb, __u32 at, int v6)
+enum ending {
+	UNUSUAL,
+	UNKNOWN,
+	ENDED
+};
+
+/* Ends the Conentry that has the tuple at this offset. */
+static __noinline int end_tuple(struct __sk_buff *skb, __u32 at, int v6)
 {
+	struct packet pkt = {};
 	struct ct_tuple6 t6;
 	struct ct_tuple t;
-	struct key key;
+	struct half *half;
 
 	if (v6) {
 		if (bpf_skb_load_bytes(skb, at, &t6, sizeof(t6)) ||
-		    !read_tuple6(&t6, &key))
-			return 1;
-	} else if (bpf_skb_load_bytes(skb, at, &t, sizeof(t)) || !read_tuple(&t, &key)) {
-		return 1;
+		    !read_tuple6(&t6, &pkt))
+			return UNUSUAL;
+	} else if (bpf_skb_load_bytes(skb, at, &t, sizeof(t)) || !read_tuple(&t, &pkt)) {
+		return UNUSUAL;
 	}
-	return !!find(&key);
+	half = find_half(&pkt, hash(&pkt.key));
+	if (!half)
+		return UNKNOWN;
+	end_forgotten(half);
+	return ENDED;
 }
 
 SEC("socket")
@@ -111,14 +121,16 @@ int scon_conntrack_end(struct __sk_buff *skb)
 {
 	__u32 at = sizeof(struct ct_header);
 	struct ct_header h;
-	int v6;
+	int v6, ending;
 
 	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
 		return PASS;
 	v6 = h.nfg.nfgen_family == AF_INET6;
 	/* One of the two directions is that of packets from the wire. */
-	if (may_have_entry(skb, at, v6))
-		return PASS;
-	at += v6 ? sizeof(struct ct_tuple6) : sizeof(struct ct_tuple);
-	return may_have_entry(skb, at, v6) ? PASS : 0;
+	ending = end_tuple(skb, at, v6);
+	if (ending == UNKNOWN) {
+		at += v6 ? sizeof(struct ct_tuple6) : sizeof(struct ct_tuple);
+		ending = end_tuple(skb, at, v6);
+	}
+	return ending == UNUSUAL ? PASS : 0;
 }

@@ -5,11 +5,10 @@
  * In:  every connection that leaves conntrack's table, in any network namespace.
  * Out: nothing. A Conentry of that connection ends at once, and the daemon hears of it.
  *
- * Without it the daemon listens to ctnetlink (conntrack_end.bpf.c), for which the kernel
- * builds a message per connection and looks for changes at each packet.
+ * Without it conntrack_end.bpf.c does the same at ctnetlink's messages, for which the
+ * kernel builds one per connection and looks for changes at each packet.
  */
-#include "lib/contable.h"
-#include "lib/tcp.h"
+#include "lib/forgotten.h"
 
 #include <bpf/bpf_core_read.h>
 
@@ -71,26 +70,6 @@ const volatile __u32 is_arm64 = 0;
 always_inline __u64 join(__u32 low, __u32 high)
 {
 	return low | (__u64)high << 32;
-}
-
-/* Ends the Conentry that half belongs to. */
-always_inline void end_forgotten(struct half *half)
-{
-	struct half *twin = slot(half->twin);
-	struct event ev = { .kind = EVENT_CLOSED, .slot = half->twin };
-
-	if (!twin || half->state == SLOT_DISCARD)
-		return;
-	if (twin != half) { /* else a marker: the daemon knows the halves */
-		if (half->state == SLOT_CLOSED)
-			return;
-		half->state = SLOT_CLOSED;
-		half->generation = 0;
-		twin->state = SLOT_CLOSED;
-		twin->generation = 0;
-	}
-	if (bpf_ringbuf_output(&events, &ev, sizeof(ev), 0))
-		shared.ends_lost = 1;
 }
 
 /* The half whose packets come from the wire as the tuple has them, or 0. */

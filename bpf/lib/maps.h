@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 20
+#define LAYOUT_VERSION 21
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -169,7 +169,8 @@ struct half {
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
-	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device */
+	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device;
+			    of a marker: the slot of one of the halves */
 	__u32 locked; /* a program is recording: learn.h */
 };
 

@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"fmt"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +58,31 @@ func TestRulesWhileHanging(t *testing.T) {
 		}
 		b.Sh(lab.Device, "iptables-nft -D DOCKER-USER -p udp -s 172.17.0.2 -j DROP")
 		n.Proceed(t, 10)
+	}
+}
+
+// A connection that leaves conntrack is express no more from that moment on: no packet
+// waits for the daemon.
+func TestEndWhileHanging(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{Containers: 2})
+	for name, c := range map[string]*scontest.Connection{
+		"out":                b.Outgoing("udp", 1),
+		"between containers": b.Connect("udp", lab.Container(1), lab.Container(2), netip.AddrPortFrom(lab.ContainerAddr(2), 0)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			c.GoExpress()
+			signal(b, syscall.SIGSTOP)
+			b.Sh(lab.Device, "conntrack -D -p udp --orig-port-src "+fmt.Sprint(c.Port()))
+			before := b.ExpressPackets()
+			c.MustPing(1)
+			if now := b.ExpressPackets(); now != before {
+				t.Errorf("%d packets went express without their connection", now-before)
+			}
+			signal(b, syscall.SIGCONT)
+			c.WaitGone()
+		})
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 
 // Connections between two containers. Both halves have the key of a
 // container's port. A connection that conntrack knows has a third slot, the
-// marker: it is never open, and has the key of packets from the wire. With it
-// the filter of conntrack's messages (bpf/conntrack_end.bpf.c) finds that a
-// Conentry exists, without knowing its ports.
+// marker: it is never open, and has the key of packets from the wire. By it
+// the programs find the Conentry of a connection that leaves conntrack
+// (bpf/lib/forgotten.h), without knowing its ports.
 
 // End is where packets of one end of a connection enter; the zero End is the
 // wire.
@@ -62,7 +62,7 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	t.publish(inbound, outbound, key, wire, tuple.Reverse())
 	atomic.StoreUint32(&t.halves[outbound].Twin, inbound)
 	t.SetLease(e, t.opts.Lease, "")
-	t.makeMarker(e.marker)
+	t.makeMarker(e)
 	t.index(e)
 	return nil
 }
@@ -112,12 +112,14 @@ func (e *Conentry) swapEnds() {
 	e.initiator = !e.initiator
 }
 
-// makeMarker makes a slot a marker.
-func (t *Table) makeMarker(slot uint32) {
-	h := &t.halves[slot]
+// makeMarker makes the slot of a Conentry's marker one, by which the programs find
+// the halves.
+func (t *Table) makeMarker(e *Conentry) {
+	h := &t.halves[e.marker]
 	h.State = datapath.SlotClosed
 	atomic.StoreUint32(&h.Generation, 0)
-	h.Twin = slot
+	h.InBridge = e.outbound
+	h.Twin = e.marker
 }
 
 // reviveMarker finds the marker of a Conentry between two containers. err is

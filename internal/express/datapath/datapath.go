@@ -59,7 +59,7 @@ const DevTunnel = deviceTunnel
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 20
+const LayoutVersion = 21
 
 // BucketSlots is how many slots share one word of tags.
 const BucketSlots = 4
@@ -346,8 +346,8 @@ func (d *Datapath) Settings() *Settings { return d.memory.Settings }
 func (d *Datapath) Tick() time.Duration { return d.tick }
 
 // EndFilter is the file descriptor of a socket filter for the messages of
-// connections that leave conntrack: it passes those of Conentries. It is valid
-// until Close.
+// connections that leave conntrack: it ends their Conentries, reports that as the
+// programs do, and passes messages that it cannot read. It is valid until Close.
 func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
 
 // Programs are those that Attach attaches.

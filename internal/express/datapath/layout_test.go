@@ -26,6 +26,7 @@ var fingerprints = map[int]string{
 	18: "4c123f07b309b49c",
 	19: "0516545cefe79209",
 	20: "d2c5951e35170c3a",
+	21: "d2c5951e35170c3a",
 }
 
 // A change of what daemons and programs share is a change of the layout's

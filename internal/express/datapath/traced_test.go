@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/host/nstest"
 )
@@ -51,37 +53,89 @@ func conntracked(t *testing.T, ns string, f flow) (remove func()) {
 	}
 }
 
+// needsMessages listens to the ends of connections by conntrack's messages.
+func needsMessages(t *testing.T, b *bed) {
+	t.Helper()
+	nstest.Do(t, b.ns, func() {
+		passed, err := conntrack.WatchDestroy(t.Context(), b.EndFilter())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for d := range passed {
+				t.Errorf("the daemon is woken by %+v", d)
+			}
+		})
+	})
+}
+
+// ofEnds are the ways in which the programs hear that a connection leaves conntrack.
+var ofEnds = map[string]func(*testing.T, *bed){"functions": needsEnds, "messages": needsMessages}
+
 // A connection that leaves conntrack is express no more from that moment on. One of another
 // namespace is another connection.
 func TestForgottenConnection(t *testing.T) {
-	b := newBed(t)
-	needsEnds(t, b)
-	other := nstest.New(t)
-	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), published(tcp), masqueraded6(tcp), masqueraded6(udp)} {
-		b.express(f)
-		b.events()
-		theirs, ours := conntracked(t, other, f), conntracked(t, b.ns, f)
-		theirs()
-		b.goesExpress(f.out)
-		b.goesExpress(f.in)
-		ours()
-		for _, h := range []*datapath.Half{b.half(f.out.enter, b.port), b.half(f.in.enter, 0)} {
-			if h.State != datapath.SlotClosed {
-				t.Errorf("protocol %d: the half has state %d, want it closed", f.out.enter.proto, h.State)
+	for name, needs := range ofEnds {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			needs(t, b)
+			other := nstest.New(t)
+			for _, f := range []flow{masqueraded(tcp), masqueraded(udp), published(tcp), masqueraded6(tcp), masqueraded6(udp)} {
+				b.express(f)
+				b.events()
+				theirs, ours := conntracked(t, other, f), conntracked(t, b.ns, f)
+				theirs()
+				b.goesExpress(f.out)
+				b.goesExpress(f.in)
+				ours()
+				b.goesRegular(f.out, "closed")
+				b.goesRegular(f.in, "closed")
+				b.wantForgotten(b.half(f.out.enter, b.port), b.half(f.in.enter, 0))
 			}
-		}
-		b.goesRegular(f.out, "closed")
-		b.goesRegular(f.in, "closed")
-		events := b.events()
-		if len(events) != 1 || !events[0].Closed || events[0].Reset || b.table.At(events[0].Slot) == nil {
-			t.Fatalf("protocol %d: events %+v, want the end of the connection", f.out.enter.proto, events)
-		}
-		b.table.Retire(b.table.At(events[0].Slot), time.Now())
-		b.table.Release(time.Now().Add(time.Minute))
+			if b.EndsLost() {
+				t.Error("an end is said to be lost")
+			}
+		})
 	}
-	if b.EndsLost() {
-		t.Error("an end is said to be lost")
+}
+
+// The same holds for a connection of two containers, whichever opened it.
+func TestForgottenBetweenContainers(t *testing.T) {
+	for name, needs := range ofEnds {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			needs(t, b)
+			there := contable.End{Port: b.wire, Bridge: b.wire}
+			for _, f := range []flow{masqueraded(udp), published(tcp), masqueraded6(tcp)} {
+				if err := b.table.Join(b.compose(f), there); err != nil {
+					t.Fatal(err)
+				}
+				remove := conntracked(t, b.ns, f)
+				here, peer := b.half(f.out.enter, b.port), b.half(f.in.enter, b.wire)
+				if here.State != datapath.SlotOpen || peer.State != datapath.SlotOpen {
+					t.Fatalf("the halves have the states %d and %d, want them open", here.State, peer.State)
+				}
+				remove()
+				b.wantForgotten(here, peer)
+			}
+		})
 	}
+}
+
+// wantForgotten expects the end of the only Conentry, and removes it.
+func (b *bed) wantForgotten(halves ...*datapath.Half) {
+	b.t.Helper()
+	for _, h := range halves {
+		if h.State != datapath.SlotClosed || h.Generation != 0 {
+			b.t.Errorf("the half has state %d and generation %d, want it closed", h.State, h.Generation)
+		}
+	}
+	events := b.events()
+	if len(events) != 1 || !events[0].Closed || events[0].Reset || b.table.At(events[0].Slot) == nil {
+		b.t.Fatalf("events %+v, want the end of the connection", events)
+	}
+	b.table.Retire(b.table.At(events[0].Slot), time.Now())
+	b.table.Release(time.Now().Add(time.Minute))
 }
 
 // The end of a connection that finds the event buffer full is known to be lost.
