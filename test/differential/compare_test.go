@@ -3,6 +3,8 @@ package differential
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -107,14 +109,49 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 		return &difference{what: fmt.Sprintf("packet %04x has another fate\nsent by %s%s\nwithout SCON: %swith SCON: %s",
 			id, nodeNames[s.node], decode(string(s.frame)), list(a), list(b))}
 	}
-	isExcused := func(c captured) bool { return excused[cause(c)] }
-	plain = slices.DeleteFunc(slices.Clone(plain), isExcused)
-	scon = slices.DeleteFunc(slices.Clone(scon), isExcused)
+	of := make(map[uint16]int) // from 1 on
+	for _, s := range shots {
+		of[uint16(s.item)] = s.conn + 1
+	}
+	ways := func(list []captured) map[way][]captured {
+		m := make(map[way][]captured)
+		for _, c := range list {
+			id := cause(c)
+			w := way{conn: of[id]}
+			if b := []byte(k.known(c).data); w.conn == 0 && len(b) >= l4Of(b)+udpLen {
+				w.src, w.dst = tupleOf(b)
+			}
+			if !excused[id] {
+				m[w] = append(m[w], c)
+			}
+		}
+		return m
+	}
+	plainWays, sconWays := ways(plain), ways(scon)
+	for _, w := range slices.AppendSeq(slices.Collect(maps.Keys(plainWays)), maps.Keys(sconWays)) {
+		if d := firstOf(k, plainWays[w], sconWays[w]); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// way is what has an order: a connection or, of packets without a known cause, their
+// addresses and ports.
+type way struct {
+	conn     int
+	src, dst netip.AddrPort
+}
+
+// firstOf returns the first packet of a connection that is another one, or has another
+// place. Those of several connections have no order: express packets pass by the queues
+// in which others wait.
+func firstOf(k chance, plain, scon []captured) *difference {
 	for i := range max(len(plain), len(scon)) {
 		if i < len(plain) && i < len(scon) && k.alike(plain[i], scon[i]) {
 			continue
 		}
-		return &difference{what: fmt.Sprintf("unexpected packets or another order, from packet %d on\nwithout SCON: %swith SCON: %s",
+		return &difference{what: fmt.Sprintf("unexpected packets or another order, from the connection's packet %d on\nwithout SCON: %swith SCON: %s",
 			i, list(plain[min(i, len(plain)):]), list(scon[min(i, len(scon)):]))}
 	}
 	return nil
