@@ -105,6 +105,9 @@ func drawLease(first uint64, n int) time.Duration {
 func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	p.cases++
 	d, err := p.run(c)
+	if err == nil {
+		err = p.count()
+	}
 	if d != nil || err != nil {
 		failed.Store(true) // one difference is enough
 	}
@@ -120,43 +123,25 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	return nil
 }
 
-// enough is the number of cases at which the share of express packets is checked, of a
-// makeup and of all: fewer may all have rules that keep connections regular.
-const enough = 10
-
-// wantExpress checks the share of express packets in the worlds of each makeup.
+// wantExpress checks the share of express packets in the worlds of each makeup, and in all.
 func wantExpress(t *testing.T, all []*pair, about topic) {
 	t.Helper()
-	seen := make(map[makeup]bool)
+	cases := make(map[makeup][]share)
+	var ofAll []share
 	for _, p := range all {
-		seen[p.scon.makeup] = true
+		cases[p.scon.makeup] = append(cases[p.scon.makeup], p.shares...)
+		ofAll = append(ofAll, p.shares...)
 	}
-	var sentByAll, expressByAll uint64
-	tried := 0
-	for f := range seen {
-		var sent, express uint64
-		cases := 0
-		for _, p := range all {
-			if p.scon.makeup != f {
-				continue
-			}
-			s, err := p.scon.bed.Daemon.Status()
-			if err != nil {
-				t.Fatal(err)
-			}
-			sent += p.sent
-			express += s.Totals.ExpressPackets
-			cases += p.cases
-		}
-		sentByAll, expressByAll, tried = sentByAll+sent, expressByAll+express, tried+cases
-		share := float64(express) / float64(sent)
-		t.Logf("%+v: %d of %d packets went express, %.3f", f, express, sent, share)
-		if cases >= enough && share < about.leastExpress {
-			t.Errorf("%+v: only %d of %d packets went express", f, express, sent)
+	for f, list := range cases {
+		got, deviation := shareOf(list)
+		t.Logf("%+v: %.3f of the packets of %d cases went express, standard error %.3f", f, got, len(list), deviation)
+		if tooFew(list, about.leastExpress) {
+			t.Errorf("%+v: only %.3f of the packets of %d cases went express, standard error %.3f", f, got, len(list), deviation)
 		}
 	}
-	if tried >= enough && float64(expressByAll) < about.leastOfAll*float64(sentByAll) {
-		t.Errorf("only %d of %d packets went express", expressByAll, sentByAll)
+	if tooFew(ofAll, about.leastOfAll) {
+		got, deviation := shareOf(ofAll)
+		t.Errorf("only %.3f of the packets of all cases went express, standard error %.3f", got, deviation)
 	}
 }
 

@@ -18,7 +18,9 @@ type pair struct {
 	alone       bool // the bridge is, as of the last case
 	cases       int
 	function    []link.Link // of the case, in both worlds
-	sent        uint64      // sound packets of all cases so remote
+	sent        uint64      // sound packets of the case
+	express     uint64      // packets that went express in all cases before
+	shares      []share     // of the cases
 }
 
 // difference is a packet with a different fate in the world with SCON.
