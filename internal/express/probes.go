@@ -22,7 +22,7 @@ func (b backend) Healthy() error { return healthy(b.d.pulse.Since()) }
 
 func healthy(quiet time.Duration) error {
 	if quiet > loopLimit {
-		return fmt.Errorf("the loop has not completed a round for %v; the programs are inert, packets go regular", quiet.Round(time.Second))
+		return fmt.Errorf("the loop has not completed a round for %d s; the programs are inert, packets go regular", int(quiet.Seconds()))
 	}
 	return nil
 }
@@ -48,7 +48,7 @@ func (v view) ready(now time.Time) error {
 	if f, unread := v.policy.unreadFinding(); unread {
 		errs = append(errs, fmt.Errorf("%s: %s", f.What, f.Why))
 	} else if quiet := v.heartbeat.silence(now); quiet > silenceLimit {
-		errs = append(errs, fmt.Errorf("every packet goes regular: no heartbeat for %v", quiet.Round(time.Millisecond)))
+		errs = append(errs, fmt.Errorf("every packet goes regular: no heartbeat for %d ms", quiet.Milliseconds()))
 	}
 	return errors.Join(errs...)
 }

@@ -16,7 +16,7 @@ func TestReady(t *testing.T) {
 		want   string // "" for ready
 	}{
 		"on time":      {func(*heartbeat, *policy) {}, ""},
-		"late":         {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3s"},
+		"late":         {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3000 ms"},
 		"paused":       {func(h *heartbeat, _ *policy) { h.last, h.paused = now.Add(-time.Hour), true }, ""},
 		"rules unread": {func(_ *heartbeat, p *policy) { p.err = errors.New("locked") }, "the rules could not be read: locked"},
 	} {

@@ -208,8 +208,9 @@ func TestStockPlugins(t *testing.T) {
 			pods := make(map[string]string)
 			for _, pod := range []string{"first", "second"} {
 				pods[pod] = c.run(t, pod, "")
-				s.wantExpressFrom(t, pod, c.podNetns(t, pods[pod]))
-				got, _ := s.container(t, pod)
+				listed := "test/" + pod // the namespace of Kubernetes is c.pod's
+				s.wantExpressFrom(t, listed, c.podNetns(t, pods[pod]))
+				got, _ := s.container(t, listed)
 				if want := map[string]string{"bridge": "cni0"}[name]; got.Bridge != want {
 					t.Errorf("%s is on bridge %q, want %q", pod, got.Bridge, want)
 				}
