@@ -41,7 +41,7 @@ func TestLoopHangs(t *testing.T) {
 			t.Errorf("ready: %v", err)
 		}
 	})
-	if err := healthy(loopLimit + time.Second); err == nil || !strings.Contains(err.Error(), "31s") {
+	if err := healthy(loopLimit + time.Second); err == nil || !strings.Contains(err.Error(), "31 s") {
 		t.Errorf("healthy: %v", err)
 	}
 }
