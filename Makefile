@@ -18,6 +18,7 @@ DESTDIR ?=
 BIN     ?= bin
 CC      ?= cc
 VERSION := $(shell scripts/version.sh)
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
 
 C_FLAGS := -std=gnu11 -Os -Wall -Wextra -Werror
 
@@ -54,7 +55,7 @@ build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon
 SCON ?= $(BIN)/scon
 scon:
 	$(call say,GO,$(SCON))
-	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION)" -o $(SCON) ./cmd/scon
+	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(SCON) ./cmd/scon
 
 # Static: a container waits until they have started.
 $(BIN)/scon-cni $(BIN)/scon-oci: $(BIN)/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h

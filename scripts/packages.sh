@@ -38,7 +38,7 @@ stage() { # ARCH TRIPLET
 	flags="-O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 -ffile-prefix-map=$PWD=."
 	for target in "build cuda" install; do
 		# shellcheck disable=SC2086 # a list of targets
-		GOARCH=$1 GOFLAGS=-buildvcs=true make $target BIN="$work/$1/bin" HOST_SCON="$work/$(dpkg --print-architecture)/bin/scon" \
+		GOARCH=$1 make $target BIN="$work/$1/bin" HOST_SCON="$work/$(dpkg --print-architecture)/bin/scon" \
 			DESTDIR="$all" PREFIX=/usr LIBDIR="/usr/lib/$2" VERSION="$VERSION" \
 			CC="${prefix}gcc" AR="${prefix}ar" OBJCOPY="${prefix}objcopy" CFLAGS="$flags -I$work/$1/include" \
 			LDFLAGS="-Wl,-z,relro,-z,now -s -L$work/$1/lib" >"$work/log" 2>&1 || { cat "$work/log" >&2 && exit 1; }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -12,30 +11,11 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// release is set by the Makefile (-ldflags "-X main.release=1.2.3").
-var release string
+// Set by the Makefile (-ldflags "-X main.release=1.2.3 -X main.commit=...").
+var release, commit string
 
 // version returns the release, or "unreleased".
 func version() string { return cmp.Or(release, "unreleased") }
-
-// commit returns the commit that was built, with "-modified" if the sources differed
-// from it, or "unknown".
-func commit() string {
-	settings := map[string]string{}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			settings[s.Key] = s.Value
-		}
-	}
-	hash := settings["vcs.revision"]
-	if hash == "" {
-		return "unknown"
-	}
-	if settings["vcs.modified"] == "true" {
-		hash += "-modified"
-	}
-	return hash
-}
 
 // versions is the output of `scon version --json`.
 type versions struct {
@@ -53,7 +33,7 @@ func (t *tool) newVersionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versions{version(), commit(), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
+			v := versions{version(), cmp.Or(commit, "unknown"), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
 			if asJSON {
 				return t.printJSON(v)
 			}
