@@ -60,6 +60,8 @@ type Status struct {
 	// Layout is the version of the maps in the kernel: a daemon with the same version
 	// takes over the Conentries.
 	Layout int `json:"layout"`
+	// CPUSeconds is the processor time of the daemon since its start.
+	CPUSeconds float64 `json:"cpu_s"`
 }
 
 // Rules says how the daemon follows the kernel's rules.

@@ -14,6 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/hooks"
+	"github.com/scon-project/scon/internal/metrics"
 )
 
 // view reads the modules' state for clients and changes nothing. Its methods run
@@ -54,6 +55,10 @@ func (v view) portsOf(container string) ([]*hooks.Port, error) {
 }
 
 func (v view) status() (api.Status, error) {
+	cpu, err := metrics.CPUSeconds()
+	if err != nil {
+		return api.Status{}, err
+	}
 	byPort, sum := v.table.Totals()
 	s := api.Status{
 		State:      v.state(),
@@ -71,6 +76,7 @@ func (v view) status() (api.Status, error) {
 		PID:        pid(),
 		Version:    v.opts.Version,
 		Layout:     datapath.LayoutVersion,
+		CPUSeconds: cpu,
 		Totals: api.Totals{
 			Entries:        v.table.Len(),
 			ExpressPackets: sum.Packets,

@@ -16,11 +16,20 @@ var (
 	startTime = Gauge("process_start_time_seconds", "When the service started, since 1970.")
 )
 
-// Process adds the metrics of the process, common to all services.
-func (p Page) Process(started time.Time) error {
+// CPUSeconds returns the user and system CPU time of this process.
+func CPUSeconds() (float64, error) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		return fmt.Errorf("read the process's CPU time: %w", err)
+		return 0, fmt.Errorf("read the process's CPU time: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds(), nil
+}
+
+// Process adds the metrics of the process, common to all services.
+func (p Page) Process(started time.Time) error {
+	cpu, err := CPUSeconds()
+	if err != nil {
+		return err
 	}
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -34,7 +43,7 @@ func (p Page) Process(started time.Time) error {
 	if err != nil {
 		return fmt.Errorf("count open files: %w", err)
 	}
-	p.Put(cpuTime, time.Duration(usage.Utime.Nano()+usage.Stime.Nano()).Seconds())
+	p.Put(cpuTime, cpu)
 	p.Put(memory, float64(resident*os.Getpagesize()))
 	p.Put(openFiles, float64(len(files)-1)) // without the directory itself
 	p.Put(startTime, float64(started.UnixMilli())/1000)
