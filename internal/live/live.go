@@ -1,0 +1,235 @@
+// Package live compares two snapshots of the daemon: rates of packets and bytes, the
+// reasons for regular packets, and changes in between.
+package live
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/scon-project/scon/internal/api"
+)
+
+// Source is the daemon; *api.Client implements it.
+type Source interface {
+	Status() (api.Status, error)
+	Flows(container string) ([]api.Flow, error)
+}
+
+// Snapshot is the daemon's state at a time.
+type Snapshot struct {
+	At      time.Time // of Status
+	Status  api.Status
+	FlowsAt time.Time // a list of many takes time
+	Flows   []api.Flow
+}
+
+// Take reads a snapshot.
+func Take(s Source) (Snapshot, error) {
+	status, err := s.Status()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	at := time.Now()
+	flows, err := s.Flows("")
+	return Snapshot{at, status, time.Now(), flows}, err
+}
+
+// View is what has happened between two snapshots. Rates are per second of the real
+// interval between them.
+type View struct {
+	At      time.Time `json:"at"`         // of the later snapshot
+	Seconds float64   `json:"interval_s"` // the interval, in seconds
+	// Restarted means that another daemon answered than before. It takes over the
+	// counters of the connections; what it does not take over counts from zero.
+	Restarted bool   `json:"restarted"`
+	PID       int    `json:"pid"`
+	State     string `json:"state"` // as api.Status.State
+	Why       string `json:"why,omitempty"`
+	// DaemonCPU is the daemon's processor time, in percent of one CPU. In the first
+	// interval of a restarted daemon it is its whole time so far.
+	DaemonCPU float64 `json:"daemon_cpu_pct"`
+	Entries   int     `json:"entries"`
+	Express   Rate    `json:"express"`
+	// Regular and Discarded are packets per second.
+	Regular     float64            `json:"regular_packets_per_s"`
+	Discarded   float64            `json:"discarded_packets_per_s"`
+	Uplinks     map[string]float64 `json:"uplink_reasons_per_s"` // regular packets at the uplinks
+	Containers  []Container        `json:"containers"`
+	Connections []Connection       `json:"connections"`
+	Changes     []Change           `json:"changes"`
+}
+
+// Rate is packets and bytes (from the IP header on) per second.
+type Rate struct {
+	Packets float64 `json:"packets_per_s"`
+	Bytes   float64 `json:"bytes_per_s"`
+}
+
+// Container is a container's port. Its name is the name, ID or device, whichever is known.
+type Container struct {
+	Name    string  `json:"name"`
+	ID      string  `json:"id"`
+	Dev     string  `json:"dev"`
+	Bridge  string  `json:"bridge"`
+	Paused  bool    `json:"paused"`
+	Entries int     `json:"entries"`
+	Express Rate    `json:"express"`
+	Regular float64 `json:"regular_packets_per_s"`
+	// Reasons are the regular packets per second by reason, without those that are 0.
+	Reasons map[string]float64 `json:"reasons_per_s"`
+}
+
+// Connection is a Conentry. Pairs are the original and the reply direction.
+type Connection struct {
+	api.Flow
+	Express [2]Rate `json:"express"`
+	// Regular is what conntrack has counted; nil if it does not count.
+	Regular *[2]Rate `json:"regular,omitempty"`
+}
+
+// Between compares two snapshots; the earlier one may be the zero Snapshot, and then all
+// rates are 0. A counter that is less than before has begun again at zero.
+func Between(was, is Snapshot) View {
+	v := View{
+		At: is.At, PID: is.Status.PID, State: is.Status.State, Why: is.Status.Why, Entries: is.Status.Totals.Entries,
+		Uplinks: map[string]float64{}, Containers: []Container{}, Connections: []Connection{}, Changes: []Change{},
+	}
+	var per perSecond
+	if !was.At.IsZero() {
+		v.Seconds = is.At.Sub(was.At).Seconds()
+		per = perSecond(v.Seconds)
+		v.Restarted = was.Status.PID != is.Status.PID
+		v.Changes = changes(was, is)
+	}
+	a, b := &was.Status, &is.Status
+	v.DaemonCPU = 100 * per.rate(b.CPUSeconds-a.CPUSeconds)
+	if v.Restarted {
+		v.DaemonCPU = 100 * per.rate(b.CPUSeconds)
+	}
+	v.Express = Rate{per.of(a.Totals.ExpressPackets, b.Totals.ExpressPackets), per.of(a.Totals.ExpressBytes, b.Totals.ExpressBytes)}
+	v.Regular = per.of(a.Totals.RegularPackets, b.Totals.RegularPackets)
+	v.Discarded = per.of(a.Totals.DiscardedPackets, b.Totals.DiscardedPackets)
+	per.reasons(v.Uplinks, a.Reasons, b.Reasons)
+	v.containers(a, b, per)
+	if per > 0 {
+		per = perSecond(is.FlowsAt.Sub(was.FlowsAt).Seconds())
+	}
+	v.connections(was.Flows, is.Flows, per)
+	return v
+}
+
+func (v *View) containers(was, is *api.Status, per perSecond) {
+	before := make(map[string]*api.Container, len(was.Containers))
+	for i := range was.Containers {
+		before[portOf(&was.Containers[i])] = &was.Containers[i]
+	}
+	for i := range is.Containers {
+		b := &is.Containers[i]
+		a := before[portOf(b)]
+		if a == nil {
+			a = &api.Container{}
+		}
+		c := Container{
+			Name: NameOf(b), ID: b.ID, Dev: b.Dev, Bridge: b.Bridge, Paused: b.Paused, Entries: b.Entries,
+			Express: per.both(a.ExpressSent, b.ExpressSent).plus(per.both(a.ExpressReceived, b.ExpressReceived)),
+			Regular: per.of(a.RegularPackets, b.RegularPackets),
+			Reasons: map[string]float64{},
+		}
+		per.reasons(c.Reasons, a.Reasons, b.Reasons)
+		v.Containers = append(v.Containers, c)
+	}
+}
+
+// portOf identifies a container's port: a device's name may be used again by another
+// container.
+func portOf(c *api.Container) string { return c.ID + " " + c.Dev }
+
+// NameOf returns what a container is called: by its name, its ID, or its device.
+func NameOf(c *api.Container) string { return cmp.Or(c.Name, c.ID, c.Dev) }
+
+// connection identifies a Conentry.
+type connection struct {
+	container, proto string
+	orig             api.Tuple
+}
+
+func (v *View) connections(was, is []api.Flow, per perSecond) {
+	before := make(map[connection]*api.Flow, len(was))
+	for i := range was {
+		before[connection{was[i].Container, was[i].Proto, was[i].Orig}] = &was[i]
+	}
+	for i := range is {
+		b := is[i]
+		a := before[connection{b.Container, b.Proto, b.Orig}]
+		if a == nil || a.AgeMS > b.AgeMS {
+			a = &api.Flow{} // a new one, maybe with the tuples of one that has ended
+		}
+		c := Connection{Flow: b}
+		for dir := range c.Express {
+			c.Express[dir] = Rate{per.of(a.ExpressPackets[dir], b.ExpressPackets[dir]), per.of(a.ExpressBytes[dir], b.ExpressBytes[dir])}
+		}
+		c.Regular = per.regular(a, &b)
+		v.Connections = append(v.Connections, c)
+	}
+}
+
+// perSecond is an interval in seconds; 0 makes all rates 0.
+type perSecond float64
+
+func (s perSecond) rate(n float64) float64 {
+	if s <= 0 {
+		return 0
+	}
+	return n / float64(s)
+}
+
+// of returns the rate of a counter.
+func (s perSecond) of(was, is uint64) float64 {
+	if is < was {
+		was = 0
+	}
+	return s.rate(float64(is - was))
+}
+
+func (s perSecond) both(was, is api.Count) Rate {
+	return Rate{s.of(was.Packets, is.Packets), s.of(was.Bytes, is.Bytes)}
+}
+
+func (s perSecond) reasons(into map[string]float64, was, is map[string]uint64) {
+	for reason, n := range is {
+		if r := s.of(was[reason], n); r > 0 {
+			into[reason] = r
+		}
+	}
+}
+
+// regular returns conntrack's rates. A connection that has just become a Conentry was
+// regular before: what it has counted then is of no interval, so its rate is unknown.
+func (s perSecond) regular(was, is *api.Flow) *[2]Rate {
+	if is.RegularPackets == nil || is.RegularBytes == nil || was.RegularPackets == nil || was.RegularBytes == nil {
+		return nil
+	}
+	var both [2]Rate
+	for dir := range both {
+		both[dir] = Rate{s.of(was.RegularPackets[dir], is.RegularPackets[dir]), s.of(was.RegularBytes[dir], is.RegularBytes[dir])}
+	}
+	return &both
+}
+
+func (r Rate) plus(o Rate) Rate { return Rate{r.Packets + o.Packets, r.Bytes + o.Bytes} }
+
+// Total returns the sum of both directions.
+func (c *Connection) Total() Rate { return c.Express[0].plus(c.Express[1]) }
+
+// MostFrequent returns the reasons, the most frequent first.
+func MostFrequent(reasons map[string]float64) []string {
+	names := make([]string, 0, len(reasons))
+	for name := range reasons {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), cmp.Compare(a, b))
+	})
+	return names
+}

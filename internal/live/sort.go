@@ -1,0 +1,55 @@
+package live
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Orders of containers and connections. Equal ones are in the order of their names.
+var (
+	ContainerOrders = []Order[Container]{
+		{"express", func(a, b *Container) int { return cmp.Compare(b.Express.Packets, a.Express.Packets) }},
+		{"bytes", func(a, b *Container) int { return cmp.Compare(b.Express.Bytes, a.Express.Bytes) }},
+		{"regular", func(a, b *Container) int { return cmp.Compare(b.Regular, a.Regular) }},
+		{"entries", func(a, b *Container) int { return cmp.Compare(b.Entries, a.Entries) }},
+		{"name", func(*Container, *Container) int { return 0 }},
+	}
+	ConnectionOrders = []Order[Connection]{
+		{"express", func(a, b *Connection) int { return cmp.Compare(b.Total().Packets, a.Total().Packets) }},
+		{"bytes", func(a, b *Connection) int { return cmp.Compare(b.Total().Bytes, a.Total().Bytes) }},
+		{"age", func(a, b *Connection) int { return cmp.Compare(b.AgeMS, a.AgeMS) }},
+		{"idle", func(a, b *Connection) int { return cmp.Compare(a.IdleMS, b.IdleMS) }},
+		{"way", func(a, b *Connection) int { return cmp.Compare(a.Path, b.Path) }},
+		{"name", func(*Connection, *Connection) int { return 0 }},
+	}
+)
+
+// Order is a column to sort by.
+type Order[T any] struct {
+	Name    string
+	compare func(a, b *T) int
+}
+
+// SortContainers sorts by an order, or by its reverse.
+func SortContainers(all []Container, by Order[Container], reverse bool) {
+	sortBy(all, by, reverse, func(a, b *Container) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev))
+	})
+}
+
+// SortConnections sorts by an order, or by its reverse.
+func SortConnections(all []Connection, by Order[Connection], reverse bool) {
+	sortBy(all, by, reverse, func(a, b *Connection) int {
+		return cmp.Or(cmp.Compare(a.Container, b.Container), cmp.Compare(a.Proto, b.Proto), a.Orig.Compare(b.Orig))
+	})
+}
+
+func sortBy[T any](all []T, by Order[T], reverse bool, name func(a, b *T) int) {
+	slices.SortStableFunc(all, func(a, b T) int {
+		n := cmp.Or(by.compare(&a, &b), name(&a, &b))
+		if reverse {
+			return -n
+		}
+		return n
+	})
+}
