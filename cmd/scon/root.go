@@ -40,6 +40,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newDownCommand(),
 		t.newDaemonCommand(),
 		t.newStatusCommand(),
+		t.newTopCommand(),
 		t.newFlowsCommand(),
 		t.newExplainCommand(),
 		t.newFlushCommand(),

@@ -35,7 +35,8 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"status": clitest.ExitStatus,
+			"status":   clitest.ExitStatus,
+			"terminal": terminal,
 		},
 		Setup: clitest.Setup,
 	})

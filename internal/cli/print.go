@@ -17,6 +17,13 @@ func PrintJSON(w io.Writer, document any) error {
 	return enc.Encode(document)
 }
 
+// PrintLine prints a document of package api as one line.
+func PrintLine(w io.Writer, document any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(document)
+}
+
 // Table is text in aligned columns.
 type Table struct {
 	header []string

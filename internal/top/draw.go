@@ -1,0 +1,207 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/live"
+)
+
+// Lines around the table: the title, the summary, the names of the tables, the table's
+// header, and the keys.
+const around = 1 + 3 + 1 + 1 + 1
+
+// room is how many rows of the table the screen has.
+func (m *Model) room() int { return max(1, m.height-around) }
+
+// View draws the screen. What has a color has a sign, too: a terminal may have none.
+func (m *Model) View() tea.View {
+	v := tea.NewView(strings.Join(m.lines(), "\n"))
+	v.AltScreen = true
+	v.WindowTitle = "scon top"
+	return v
+}
+
+func (m *Model) lines() []string {
+	lines := []string{bold(m.cut(m.title()))}
+	if m.last.At.IsZero() {
+		lines = append(lines, "", m.cut(m.waiting()))
+		return append(m.fill(lines), m.cut("q quit"))
+	}
+	for _, l := range summary(&m.base, m.width) {
+		lines = append(lines, m.cut(cli.Printable(l)))
+	}
+	if m.page != nil {
+		lines = append(lines, bold(m.cut(cli.Printable(m.page.title))))
+		for _, l := range m.page.lines[min(m.page.first, len(m.page.lines)):] {
+			lines = append(lines, m.cut(l)) // the terminal may have become narrower
+		}
+		return append(m.fill(lines), m.cut("esc back  up, down scroll  q quit"))
+	}
+	lines = append(lines, m.cut(m.tabs()))
+	return append(m.fill(append(lines, m.tableLines()...)), m.cut(m.bottom()))
+}
+
+func (m *Model) cut(line string) string { return ansi.Truncate(line, m.width, "…") }
+
+// fill leaves the last line of the screen to the keys.
+func (m *Model) fill(lines []string) []string {
+	for len(lines) < m.height-1 {
+		lines = append(lines, "")
+	}
+	return lines[:max(0, m.height-1)]
+}
+
+func (m *Model) title() string {
+	title := "scon top"
+	if !m.last.At.IsZero() {
+		title += "  " + m.base.At.Format("15:04:05") + fmt.Sprintf("  over %.1f s", m.base.Seconds)
+	}
+	if m.frozen {
+		title += "  FROZEN"
+	}
+	if m.base.Restarted {
+		title += "  the daemon has been restarted"
+	}
+	if m.err != nil && !m.last.At.IsZero() {
+		title += "  NO ANSWER: " + cli.Printable(m.err.Error())
+	}
+	return title
+}
+
+// waiting is what the screen has before the first snapshot.
+func (m *Model) waiting() string {
+	if m.err != nil {
+		return cli.Printable(m.err.Error())
+	}
+	return "asking the daemon ..."
+}
+
+// tabs names the tables with their rows, and how the one that is shown is sorted.
+func (m *Model) tabs() string {
+	counts := [tables]int{len(m.shown.Containers), len(m.shown.Connections), len(m.shown.Changes)}
+	totals := [tables]int{len(m.base.Containers), len(m.base.Connections), len(m.base.Changes)}
+	var b strings.Builder
+	for i, name := range tableNames {
+		text := fmt.Sprintf(" %s %d ", name, counts[i])
+		if counts[i] != totals[i] {
+			text = fmt.Sprintf(" %s %d of %d ", name, counts[i], totals[i])
+		}
+		if i == m.table {
+			text = reverse("[" + text[1:len(text)-1] + "]")
+		}
+		b.WriteString(text)
+	}
+	if m.orders() > 0 {
+		by := [tables]string{live.ContainerOrders[m.order[containersTable]].Name, live.ConnectionOrders[m.order[connectionsTable]].Name}[m.table]
+		b.WriteString("  by " + by)
+		if m.reverse {
+			b.WriteString(", reversed")
+		}
+	}
+	return b.String()
+}
+
+// tableLines are the table's header and the rows around the cursor.
+func (m *Model) tableLines() []string {
+	at, room := m.cursor[m.table], m.room()
+	first := &m.first[m.table]
+	*first = max(0, min(*first, at, m.rows()-1))
+	*first = max(*first, at-room+1)
+	until := min(*first+room, m.rows())
+	width := m.width - len(mark)
+	var all []string
+	switch m.table {
+	case containersTable:
+		all = grid(containerColumns, m.shown.Containers[*first:until], width)
+	case connectionsTable:
+		all = grid(connectionColumns, m.shown.Connections[*first:until], width)
+	default:
+		all = grid(changeColumns, m.shown.Changes[*first:until], width)
+	}
+	for i, line := range all {
+		switch {
+		case i == 0:
+			all[i] = bold(m.cut(noMark + line))
+		case *first+i-1 == at:
+			all[i] = reverse(m.cut(mark + line))
+		default:
+			all[i] = m.cut(noMark + line)
+		}
+	}
+	if m.rows() == 0 {
+		all = append(all, "", m.cut(noMark+m.empty()))
+	}
+	return all
+}
+
+// mark stands before the selected row.
+const (
+	mark   = "> "
+	noMark = "  "
+)
+
+// empty says why a table has no rows.
+func (m *Model) empty() string {
+	totals := [tables]int{len(m.base.Containers), len(m.base.Connections), 0}
+	switch {
+	case totals[m.table] > 0:
+		return "Nothing matches the filter; esc clears it."
+	case m.table == containersTable:
+		return "No containers yet: a container is hooked when its port joins a bridge or a route leads to it."
+	case m.table == connectionsTable:
+		return "No connections: a connection becomes a candidate after its first packets."
+	default:
+		return "Nothing has changed since this view began."
+	}
+}
+
+func (m *Model) bottom() string {
+	switch {
+	case m.editing && m.textWrong != "":
+		return "filter: " + m.text + "_  " + cli.Printable(m.textWrong)
+	case m.editing:
+		return "filter: " + m.text + "_  enter ends, esc clears"
+	case m.text != "":
+		return "filter: " + m.text + "  (esc clears)  ? keys  q quit"
+	default:
+		return "tab table  enter explain  s sort  / filter  space freeze  ? all keys  q quit"
+	}
+}
+
+func bold(s string) string    { return ansi.Style{}.Bold().Styled(s) }
+func reverse(s string) string { return ansi.Style{}.Reverse(true).Styled(s) }
+
+// wrap makes a page's lines of a text.
+func (m *Model) wrap(text string) (lines []string) {
+	for l := range strings.Lines(text) {
+		lines = append(lines, strings.Split(ansi.Wrap(cli.Printable(strings.TrimRight(l, "\n")), m.width, ""), "\n")...)
+	}
+	return lines
+}
+
+// Text is a view as text without a screen: the summary, and all rows of all tables.
+func Text(v live.View) string {
+	live.SortContainers(v.Containers, live.ContainerOrders[0], false)
+	live.SortConnections(v.Connections, live.ConnectionOrders[0], false)
+	lines := summary(&v, wide)
+	table := func(rows int, text []string) {
+		if rows > 0 {
+			lines = append(append(lines, ""), text...)
+		}
+	}
+	table(len(v.Containers), grid(containerColumns, v.Containers, wide))
+	table(len(v.Connections), grid(connectionColumns, v.Connections, wide))
+	table(len(v.Changes), grid(changeColumns, v.Changes, wide))
+	for i, l := range lines {
+		lines[i] = cli.Printable(l)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// wide is a width that cuts nothing.
+const wide = 10000
