@@ -59,7 +59,7 @@ always_inline void announce(const struct packet *pkt)
 always_inline enum reason count_candidate(__u64 h, __u8 ending)
 {
 	__u64 signature = h & SIGNATURE, *place;
-	__u32 index = h & 0xffff, count = 0;
+	__u32 index = h & candidate_mask, count = 0;
 	__u16 first;
 
 	if (ending & TCP_FIN_RST)

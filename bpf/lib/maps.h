@@ -22,6 +22,8 @@ const volatile __u32 admit = 8;
 /* Or, of a slow connection, the age in units of 2^age_shift jiffies. */
 const volatile __u32 admit_age = 14;
 const volatile __u32 age_shift = 4;
+/* Places for connections that are counted, a power of two, less one. */
+const volatile __u32 candidate_mask = 0xffff;
 /* Lease in packets of one direction; for TCP at most TCP_LEASE_PACKETS. */
 const volatile __u32 lease_packets = 65536;
 /* Bits of an outer header's IP id that count; those above are the CPU. */
@@ -220,7 +222,8 @@ struct {
  * key in the upper 32 bits, time of its first packet in the next 16, in units of
  * 2^age_shift jiffies, count in the lower 16. The programs write and read;
  * the daemon reads and clears the place of a connection that it composes. On a collision
- * one packet in four evicts the other connection.
+ * one packet in four evicts the other connection. There are as many places as slots,
+ * 65,536 at least.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -115,5 +116,31 @@ func TestCandidateAfterAges(t *testing.T) {
 	}
 	if heard != 3 {
 		t.Errorf("a candidate in %d of three times 65536 packets", heard)
+	}
+}
+
+// A large table has as many places for connections that are counted: with too few, new
+// connections keep each other from being counted.
+func TestCandidatePlaces(t *testing.T) {
+	for _, c := range []struct{ slots, places uint32 }{{slots, 1 << 16}, {1 << 18, 1 << 18}} {
+		b := newBedWith(t, func(o *datapath.Options) { o.Slots = c.slots })
+		const flows = 64
+		f := masqueraded(tcp)
+		for i := range flows {
+			b.goesRegular(f.out.both(func(f *frame) { f.src = netip.AddrPortFrom(f.src.Addr(), uint16(10_000+i)) }), "no_entry")
+		}
+		places := b.Memory().Candidates
+		used, high := 0, 0
+		for i, word := range places {
+			if word != 0 {
+				used++
+				if i >= 1<<16 {
+					high++
+				}
+			}
+		}
+		if len(places) != int(c.places) || used < flows-2 || (high > flows/2) != (c.places > 1<<16) {
+			t.Errorf("%d slots: %d places, want %d; %d connections take %d, %d of them behind the first 65,536", c.slots, len(places), c.places, flows, used, high)
+		}
 	}
 }

@@ -240,6 +240,10 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
 	spec.Maps[expressMapOuters].MaxEntries = d.opts.Slots
 	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
+	// As many as slots: of ten thousand connections that begin in 65,536 places, a seventh
+	// would share theirs.
+	candidates := max(spec.Maps[expressMapCandidates].MaxEntries, d.opts.Slots)
+	spec.Maps[expressMapCandidates].MaxEntries = candidates
 	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
 	hasIPsec := uint32(1)
 	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
@@ -255,6 +259,7 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 		expressVarAdmit:          d.opts.Admit,
 		expressVarAdmitAge:       uint32(admitAge / (d.tick << AgeShift(d.tick))),
 		expressVarAgeShift:       AgeShift(d.tick),
+		expressVarCandidateMask:  candidates - 1,
 		expressVarLeasePackets:   d.opts.LeasePackets,
 		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
 	} {

@@ -218,6 +218,7 @@ const (
 	expressVarAdmit              = "admit"
 	expressVarAdmitAge           = "admit_age"
 	expressVarAgeShift           = "age_shift"
+	expressVarCandidateMask      = "candidate_mask"
 	expressVarExportedEvent      = "exported_event"
 	expressVarExportedEvent6     = "exported_event6"
 	expressVarExportedReason     = "exported_reason"
@@ -304,6 +305,7 @@ type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
+	CandidateMask  *ebpf.VariableSpec `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
@@ -367,6 +369,7 @@ type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
+	CandidateMask  *ebpf.Variable `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`

@@ -19,7 +19,7 @@ func checkRoom(slots uint32) error {
 	if err != nil {
 		return nil // no control groups
 	}
-	need := uint64(slots) * uint64(unsafe.Sizeof(Half{})+unsafe.Sizeof(Outer{})+unsafe.Sizeof(uint64(0))/BucketSlots)
+	need := uint64(slots) * uint64(unsafe.Sizeof(Half{})+unsafe.Sizeof(Outer{})+unsafe.Sizeof(uint64(0))/BucketSlots+unsafe.Sizeof(uint64(0)))
 	limit, group := memoryLimit("/sys/fs/cgroup", string(groups))
 	if need < limit {
 		return nil

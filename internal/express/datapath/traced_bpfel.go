@@ -31,6 +31,7 @@ const (
 	tracedVarAdmit              = "admit"
 	tracedVarAdmitAge           = "admit_age"
 	tracedVarAgeShift           = "age_shift"
+	tracedVarCandidateMask      = "candidate_mask"
 	tracedVarExportedEvent      = "exported_event"
 	tracedVarExportedEvent6     = "exported_event6"
 	tracedVarExportedReason     = "exported_reason"
@@ -113,6 +114,7 @@ type tracedVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
+	CandidateMask  *ebpf.VariableSpec `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
@@ -178,6 +180,7 @@ type tracedVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
+	CandidateMask  *ebpf.Variable `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
