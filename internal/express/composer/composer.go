@@ -82,6 +82,7 @@ type Composer struct {
 	accounts map[int]*account // by port
 	spare    limiter          // of the time for candidates beyond what each container may have
 	sparing  bool             // the candidate that is looked at is one of these
+	lets     limiter          // of the time for leases that are decided again
 	kept     map[conntrack.Tuple]subject
 	ends     map[conntrack.Tuple]oneEnd
 	recheck  recheck

@@ -42,8 +42,16 @@ const (
 	boundUntilRead   = "what it depends on is being read"
 )
 
-// letAtOnce bounds how many leases one piece of a sweep decides again.
-const letAtOnce = 100
+// Deciding about leases again may take letPerSecond seconds of the loop's time in a second,
+// and letAtOnce in one piece of a sweep.
+const (
+	letPerSecond = 0.3
+	letAtOnce    = 5 * time.Millisecond
+)
+
+// Conntrack takes a UDP connection for a stream when a packet passes streamAfter or later
+// after its first answer.
+const streamAfter = 2 * time.Second
 
 // SetLimits takes up what bounds all leases.
 func (c *Composer) SetLimits(l Limits) {
@@ -130,23 +138,32 @@ func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silent boo
 // Let decides about leases in n slots of the table, as contable.Table.Piece has them,
 // where something may have changed. It is called once a second for each piece.
 func (c *Composer) Let(from, n uint32, now time.Time) {
-	left := letAtOnce
+	c.lets.refill(now, letPerSecond, letPerSecond)
+	left := min(letAtOnce, time.Duration(c.lets.tokens*float64(time.Second)))
 	c.table.Piece(from, n, func(e *contable.Conentry) {
 		if c.isShort(e) && e.Lease > c.lease {
 			c.table.SetLease(e, c.lease, boundUntilRead)
 			e.Reading = c.reading - 1
 		}
-		if e.Untracked || left == 0 || !c.mustLet(e, now) {
+		if e.Untracked || left <= 0 || !c.mustLet(e, now) {
 			return
 		}
-		left--
-		conn, err := c.ct.Get(e.Conn.Orig)
-		if err != nil || conn.ID != e.Conn.ID {
-			return // the announcement of its end follows
-		}
-		e.Conn.Status = conn.Status
-		c.let(e, conn)
+		began := time.Now()
+		c.letAgain(e)
+		took := time.Since(began)
+		left -= took
+		c.lets.tokens -= took.Seconds()
 	})
+}
+
+// letAgain asks conntrack about a Conentry and decides about its lease.
+func (c *Composer) letAgain(e *contable.Conentry) {
+	conn, err := c.ct.Get(e.Conn.Orig)
+	if err != nil || conn.ID != e.Conn.ID {
+		return // the announcement of its end follows
+	}
+	e.Conn.Status = conn.Status
+	c.let(e, conn)
 }
 
 // isShort reports whether the lease of a Conentry has to be short by what its packets
@@ -158,13 +175,13 @@ func (c *Composer) isShort(e *contable.Conentry) bool {
 // mustLet reports whether the lease of a Conentry has to be decided again, whose
 // packets matter.
 func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
-	return e.Reading != c.reading || e.Bound == BoundByBeginning && e.ActiveSince(now.Add(-letAgain)) ||
-		e.Bound == BoundByOverlay && !c.table.Tunneled(e)
+	begins := e.Bound == BoundByBeginning && now.Sub(e.Composed) >= streamAfter && e.ActiveSince(now.Add(-mostSilence))
+	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e)
 }
 
-// letAgain is how long a connection may be silent while conntrack is about to take it
+// mostSilence is how long a connection may be silent while conntrack is about to take it
 // for a stream.
-const letAgain = 3 * time.Second
+const mostSilence = 3 * time.Second
 
 // LeaseOf names what bounds the lease of a Conentry, in words.
 func (c *Composer) LeaseOf(e *contable.Conentry) string {
