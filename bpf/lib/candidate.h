@@ -40,7 +40,11 @@ always_inline int is_slow(__u32 count, __u16 first)
 /* Announces a candidate; its key is that of the container's direction. */
 always_inline void announce(const struct packet *pkt)
 {
-	struct event ev = { .kind = EVENT_CANDIDATE, .key = pkt->key };
+	struct event ev = {
+		.kind = EVENT_CANDIDATE,
+		.slot = bpf_ktime_get_ns() / 1000,
+		.key = pkt->key,
+	};
 	struct event6 ev6;
 
 	if (!is_ipv6(pkt)) {

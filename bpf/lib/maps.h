@@ -305,7 +305,7 @@ enum event_kind {
 
 struct event {
 	enum event_kind kind;
-	__u32 slot;
+	__u32 slot; /* of a candidate: when it became one, in us, low 32 bits */
 	struct key key;
 };
 

@@ -2,13 +2,19 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
+	"mime"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"golang.org/x/net/netutil"
+
+	"github.com/scon-project/scon/internal/metrics"
 )
 
 // MetricsPath is the path of the metrics.
@@ -25,7 +31,8 @@ func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) err
 	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux}, log)
 }
 
-// scrape serves the output of write, in Prometheus' text format.
+// scrape serves the output of write, in Prometheus' text format or, if the client asks for
+// it, in OpenMetrics.
 type scrape func(w io.Writer) error
 
 func (write scrape) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -37,6 +44,25 @@ func (write scrape) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Reply(w, http.StatusInternalServerError, refusal{err.Error()})
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = text.WriteTo(w) // a client that went away is no error
+	kind, body := metrics.TextType, text.String()
+	if wantsOpenMetrics(r.Header.Values("Accept")) {
+		kind, body = metrics.OpenMetricsType, metrics.OpenMetrics(body)
+	}
+	w.Header().Set("Content-Type", kind)
+	_, _ = io.WriteString(w, body) // a client that went away is no error
+}
+
+// wantsOpenMetrics reports whether a client accepts version 1.0.0 of OpenMetrics.
+func wantsOpenMetrics(accept []string) bool {
+	for _, one := range strings.Split(strings.Join(accept, ","), ",") {
+		kind, params, err := mime.ParseMediaType(one)
+		version := params["version"]
+		if err != nil || kind != "application/openmetrics-text" || version != "" && version != "1.0.0" {
+			continue
+		}
+		if quality, err := strconv.ParseFloat(cmp.Or(params["q"], "1"), 64); err == nil && quality > 0 {
+			return true
+		}
+	}
+	return false
 }

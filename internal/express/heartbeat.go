@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/metrics"
 )
 
 // beatInterval is how often the loop writes the heartbeat. The programs become
@@ -30,7 +31,7 @@ type heartbeat struct {
 	beats   uint64        // since the start
 	last    time.Time     // of them
 	since   time.Time     // of the first change that was not read
-	unknown time.Duration // how long there were such changes since the start
+	unknown metrics.Times // how long there were such changes, each time since the start
 }
 
 // newHeartbeat returns that of a datapath. The rules that exist have not been
@@ -74,7 +75,7 @@ func (h *heartbeat) rulesRead(change uint64) {
 	defer h.mu.Unlock()
 	h.read = change
 	if h.changed == h.read && !h.since.IsZero() {
-		h.unknown += time.Since(h.since)
+		h.unknown.Add(time.Since(h.since))
 		h.since = time.Time{}
 	}
 }
@@ -153,8 +154,9 @@ func (h *heartbeat) silence(now time.Time) time.Duration {
 	return now.Sub(h.last)
 }
 
-// rulesUnknown returns for how long rules were changed and not read, since the start.
-func (h *heartbeat) rulesUnknown() time.Duration {
+// rulesUnknown returns for how long rules were changed and not read, each time since the
+// start.
+func (h *heartbeat) rulesUnknown() metrics.Times {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.unknown

@@ -158,7 +158,9 @@ func (d *Daemon) endsLost() {
 func (d *Daemon) event(e datapath.Event, now time.Time) {
 	if !e.Closed && !e.Progress {
 		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
-		d.composer.Candidate(tuple, port, now)
+		if d.composer.Candidate(tuple, port, now) {
+			d.counts.composing.Add(e.Waited())
+		}
 		return
 	}
 	switch entry := d.table.At(e.Slot); {

@@ -5,12 +5,14 @@ import (
 
 	"github.com/scon-project/scon/internal/express/metrics"
 	"github.com/scon-project/scon/internal/host/changes"
+	values "github.com/scon-project/scon/internal/metrics"
 )
 
 // counts are for the metrics, since the daemon's start.
 type counts struct {
-	overruns uint64                             // how often conntrack's messages were lost; the loop counts
-	changes  [changes.Overrun + 1]atomic.Uint64 // by kind; the goroutines that read changes count them
+	overruns  uint64                             // how often conntrack's messages were lost; the loop counts
+	composing values.Times                       // from candidate to Conentry; the loop counts
+	changes   [changes.Overrun + 1]atomic.Uint64 // by kind; the goroutines that read changes count them
 }
 
 // snapshot returns what the metrics are made of.
@@ -24,6 +26,8 @@ func (v view) snapshot() (metrics.Snapshot, error) {
 		Started:         v.started,
 		ConentriesLimit: v.opts.Config.Connections,
 		Composed:        v.composer.Composed(),
+		Composing:       v.counts.composing,
+		RulesUnknown:    v.heartbeat.rulesUnknown(),
 		Refused:         make(map[string]uint64),
 		Changes:         make(map[string]uint64),
 		Lost:            map[string]uint64{"conntrack": v.counts.overruns},

@@ -67,7 +67,8 @@ func scrape(t *testing.T, b *scontest.Bed) map[string]*dto.MetricFamily {
 	return parse(t, resp.Body)
 }
 
-// value adds the series of a name with a label, or all of them if it is "".
+// value adds the series of a name with a label, or all of them if it is ""; of histograms
+// the counts.
 func value(families map[string]*dto.MetricFamily, name, label string) (sum uint64) {
 	for _, m := range families[name].GetMetric() {
 		match := label == ""
@@ -75,7 +76,7 @@ func value(families map[string]*dto.MetricFamily, name, label string) (sum uint6
 			match = match || l.GetValue() == label
 		}
 		if match {
-			sum += uint64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+			sum += uint64(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + m.GetHistogram().GetSampleCount()
 		}
 	}
 	return sum
@@ -92,6 +93,7 @@ func TestMetrics(t *testing.T) {
 		got := scrape(t, b)
 		for name, more := range map[string]string{
 			"scon_conentries_composed_total": "", "scon_heartbeats_total": "", "scon_changes_total": "ruleset",
+			"scon_rules_unknown_seconds": "",
 		} {
 			if was, is := value(before, name, more), value(got, name, more); is <= was {
 				return fmt.Errorf("%s was %d, is %d", name, was, is)
@@ -113,10 +115,14 @@ func TestMetrics(t *testing.T) {
 		"hooks of a port":  {2, value(got, "scon_hooks", "from_container") + value(got, "scon_hooks", "to_container")},
 		"the limit":        {uint64(b.Config.Connections), value(got, "scon_conentries_limit", "")},
 		"candidates taken": {1, value(got, "scon_conentries_composed_total", "")},
+		"times of those":   {1, value(got, "scon_conentry_composing_seconds", "")},
 	} {
 		if want[0] != want[1] || want[0] == 0 {
 			t.Errorf("%s: %d, metrics have %d", name, want[0], want[1])
 		}
+	}
+	if sum := got["scon_conentry_composing_seconds"].Metric[0].Histogram.GetSampleSum(); sum <= 0 || sum > scontest.Patience.Seconds() {
+		t.Errorf("the Conentry took %v s", sum)
 	}
 	var text bytes.Buffer
 	if err := b.Daemon.Metrics(&text); err != nil {

@@ -67,7 +67,7 @@ func (v view) status() (api.Status, error) {
 		Generation: v.dp.Settings().Generation,
 		Rules: api.Rules{
 			Generation: v.policy.Generation(), Read: v.policy.read, Retired: v.composer.Retired(),
-			Unknown: v.heartbeat.rulesUnknown().Seconds(),
+			Unknown: v.heartbeat.rulesUnknown().Sum.Seconds(),
 		},
 		Hooks:      []api.Hook{},
 		Containers: []api.Container{},

@@ -36,7 +36,7 @@ func newFamily(f Family) *Family {
 	return &f
 }
 
-// Page holds the samples of each family, one line each.
+// Page holds the samples of each family: one line each, of a histogram its lines.
 type Page map[*Family][]string
 
 var (
@@ -46,15 +46,27 @@ var (
 
 // Put adds a sample, with a value for each of the family's labels.
 func (p Page) Put(f *Family, value float64, labels ...string) {
+	p[f] = append(p[f], f.sample("", value, labels))
+}
+
+// sample returns the line of a sample. suffix is that of the family's name; more are a
+// label's name and value behind the family's own.
+func (f *Family) sample(suffix string, value float64, labels []string, more ...string) string {
 	var pairs []string
-	for i, name := range f.labels {
-		pairs = append(pairs, fmt.Sprintf(`%s="%s"`, name, labelValue.Replace(strings.ToValidUTF8(labels[i], "?"))))
+	pair := func(name, value string) {
+		pairs = append(pairs, fmt.Sprintf(`%s="%s"`, name, labelValue.Replace(strings.ToValidUTF8(value, "?"))))
 	}
-	line := f.name
+	for i, name := range f.labels {
+		pair(name, labels[i])
+	}
+	if len(more) > 0 {
+		pair(more[0], more[1])
+	}
+	line := f.name + suffix
 	if len(pairs) > 0 {
 		line += "{" + strings.Join(pairs, ",") + "}"
 	}
-	p[f] = append(p[f], line+" "+strconv.FormatFloat(value, 'f', -1, 64))
+	return line + " " + strconv.FormatFloat(value, 'f', -1, 64)
 }
 
 // Each adds a sample for each value of a family's last label.

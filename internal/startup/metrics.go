@@ -18,11 +18,11 @@ var (
 	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that found the pool empty since the service's start.", "network")
 	stageInside = metrics.Gauge("scon_startup_stage_containers", "Containers in a stage.", "stage")
 	stageWait   = metrics.Gauge("scon_startup_stage_waiting", "Containers that wait for admission to a stage.", "stage")
-	stageEnded  = metrics.Counter("scon_startup_stage_ended_total", "Containers that have left a stage since the service's start.", "stage")
+	stageTimes  = metrics.Histogram("scon_startup_stage_seconds", "Times that containers took for a stage, the wait for admission included, since the service's start.", "stage")
 )
 
 // writeMetrics writes the service's state in Prometheus' text format.
-func writeMetrics(w io.Writer, s control.Startup, started time.Time) error {
+func writeMetrics(w io.Writer, s control.Startup, times map[Stage]metrics.Times, started time.Time) error {
 	p := make(metrics.Page)
 	byNetwork := make(map[string]uint64)
 	for _, n := range s.Networks {
@@ -43,7 +43,7 @@ func writeMetrics(w io.Writer, s control.Startup, started time.Time) error {
 	for name, stage := range s.Stages {
 		p.Put(stageInside, float64(stage.Inside), name)
 		p.Put(stageWait, float64(stage.Waiting), name)
-		p.Put(stageEnded, float64(stage.Ended), name)
+		p.PutTimes(stageTimes, times[Stage(name)], name)
 	}
 	if err := p.Process(started); err != nil {
 		return err

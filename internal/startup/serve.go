@@ -9,6 +9,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/metrics"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/startup/docker"
@@ -145,14 +146,18 @@ func (s *server) Stop() error {
 
 // Metrics writes the service's metrics.
 func (s *server) Metrics(w io.Writer) error {
-	var state control.Startup
+	var (
+		state control.Startup
+		times map[Stage]metrics.Times
+	)
 	if s.agent != nil {
 		var err error
 		if state, err = s.agent.Startup(); err != nil {
 			return err
 		}
+		times = s.agent.stages.times()
 	}
-	return writeMetrics(w, state, s.started)
+	return writeMetrics(w, state, times, s.started)
 }
 
 // Clean removes what a dead startup service left and no container uses. The caller

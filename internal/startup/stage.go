@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/metrics"
 )
 
 // Stage is a step of a container's start (Understanding Network Startup for Secure
@@ -48,7 +51,7 @@ type stageLog struct {
 	mu    sync.Mutex
 	ring  []Event // grows to logged
 	next  uint64  // number of the next event
-	ended map[Stage]uint64
+	ended map[Stage]metrics.Times
 
 	file    io.WriteCloser // nil without a file
 	written uint64
@@ -58,7 +61,7 @@ type stageLog struct {
 
 // openStageLog opens a log that also writes to a file, unless path is "".
 func openStageLog(path string) (*stageLog, error) {
-	l := &stageLog{ended: make(map[Stage]uint64), stop: make(chan struct{})}
+	l := &stageLog{ended: make(map[Stage]metrics.Times), stop: make(chan struct{})}
 	if path == "" {
 		return l, nil
 	}
@@ -86,7 +89,9 @@ func (l *stageLog) add(e Event) {
 		l.ring[l.next%logged] = e
 	}
 	l.next++
-	l.ended[e.Stage]++
+	times := l.ended[e.Stage]
+	times.Add(time.Duration(e.EndNS - e.BeginNS))
+	l.ended[e.Stage] = times
 }
 
 // since returns the events in memory from a number on, and the number of the next one.
@@ -102,15 +107,11 @@ func (l *stageLog) since(from uint64) (events []Event, next uint64) {
 	return events, l.next
 }
 
-// counts returns how often each stage has ended.
-func (l *stageLog) counts() map[Stage]uint64 {
+// times returns how long the containers that have left each stage took.
+func (l *stageLog) times() map[Stage]metrics.Times {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := make(map[Stage]uint64)
-	for s, n := range l.ended {
-		c[s] = n
-	}
-	return c
+	return maps.Clone(l.ended)
 }
 
 // writer appends new events to the file once a second.

@@ -22,9 +22,9 @@ func (a *Agent) Startup() (control.Startup, error) {
 		Networks: []control.StartupNetwork{}, Attachments: []control.StartupAttachment{},
 		Stages: make(map[string]control.StartupStage), TimeoutMS: a.gates.timeout().Milliseconds(),
 	}
-	ended := a.stages.counts()
+	times := a.stages.times()
 	for stage, g := range a.gates.states() {
-		s.Stages[string(stage)] = control.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: ended[stage]}
+		s.Stages[string(stage)] = control.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: times[stage].Count}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

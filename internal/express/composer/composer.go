@@ -140,13 +140,14 @@ func (c *Composer) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
 }
 
 // Candidate takes a connection that the programs have admitted: packets of
-// tuple enter at a port.
-func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) {
+// tuple enter at a port. It reports whether the connection has got a Conentry.
+func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) (composed bool) {
 	p := c.ports.Port(port)
 	if p == nil {
-		return
+		return false
 	}
 	c.sparing = false
+	before := c.composed
 	began := time.Now()
 	var why Refusal
 	if entry := c.table.Lookup(tuple); entry != nil {
@@ -158,6 +159,7 @@ func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) {
 		c.refuse(port, why)
 	}
 	c.spend(time.Since(began), why != "")
+	return c.composed != before
 }
 
 // compose places a Conentry for a connection of a container, or returns why not.

@@ -19,7 +19,7 @@ func TestCandidate(t *testing.T) {
 	for _, f := range []flow{masqueraded(tcp), published(udp), published6(udp)} {
 		b := newBed(t)
 		var at []int
-		counted := 0
+		began, counted := time.Now(), 0
 		for n := 1; counted < 9*admit; n++ {
 			if n%3 == 0 {
 				b.leaves(f.in)
@@ -33,6 +33,9 @@ func TestCandidate(t *testing.T) {
 				tuple, port := contable.TupleOf(e.Key, e.Addrs6)
 				if e.Closed || tuple != f.tuple || port != b.port {
 					t.Errorf("packet %d: %+v, want a candidate", n, e)
+				}
+				if waited := e.Waited(); waited > time.Since(began) {
+					t.Errorf("packet %d: announced %v ago, before it was sent", n, waited)
 				}
 				at = append(at, counted)
 			}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -207,8 +208,18 @@ type Event struct {
 
 	Slot uint32
 	Key  Key
+	// Announced is when a candidate became one, in microseconds of CLOCK_MONOTONIC, the
+	// low 32 bits.
+	Announced uint32
 	// Addrs6 are the addresses of an IPv6 candidate.
 	Addrs6 [4]uint64
+}
+
+// Waited returns how long ago a candidate became one, at most 71 minutes.
+func (e Event) Waited() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail
+	return time.Duration(uint32(now.Nano()/1000)-e.Announced) * time.Microsecond
 }
 
 // Key is one direction of a connection, as the programs store it.
@@ -247,6 +258,9 @@ func (d *Datapath) ReadEvent() (Event, error) {
 		Progress: e.Kind == expressEventKindEVENT_PROGRESS,
 		Slot:     e.Slot,
 		Key:      Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
+	}
+	if e.Kind == expressEventKindEVENT_CANDIDATE {
+		event.Slot, event.Announced = 0, e.Slot
 	}
 	if len(record.RawSample) >= int(unsafe.Sizeof(expressEvent6{})) {
 		event.Addrs6 = (*expressEvent6)(unsafe.Pointer(&record.RawSample[0])).Addrs

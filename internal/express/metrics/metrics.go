@@ -21,6 +21,9 @@ type Snapshot struct {
 	// reason.
 	Composed uint64
 	Refused  map[string]uint64
+	// Composing is the times from candidate to Conentry, RulesUnknown those from a change
+	// of rules to rules that are known.
+	Composing, RulesUnknown metrics.Times
 	// Changes counts changes that made decisions stale, by kind.
 	Changes map[string]uint64
 	// Lost counts how often the kernel dropped messages that were not read in

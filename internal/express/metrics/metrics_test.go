@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
+	values "github.com/scon-project/scon/internal/metrics"
 	"github.com/scon-project/scon/internal/metrics/metricstest"
 )
 
@@ -31,7 +32,16 @@ var snapshot = metrics.Snapshot{
 	ConentriesLimit: 8192, Composed: 6, Heartbeats: 11,
 	Refused: map[string]uint64{"untracked": 2},
 	Changes: map[string]uint64{"ruleset": 3},
-	Lost:    map[string]uint64{"conntrack": 1},
+
+	Composing: times(3*time.Millisecond, time.Hour), RulesUnknown: times(1500 * time.Millisecond),
+	Lost: map[string]uint64{"conntrack": 1},
+}
+
+func times(of ...time.Duration) (t values.Times) {
+	for _, d := range of {
+		t.Add(d)
+	}
+	return t
 }
 
 // write is what Prometheus gets of a snapshot.
@@ -68,7 +78,10 @@ func TestWrite(t *testing.T) {
 
 		`scon_rules_read_total`:                        2,
 		`scon_rules_retired_total`:                     5,
-		`scon_rules_unknown_seconds_total`:             1.5,
+		`scon_rules_unknown_seconds_sum`:               1.5,
+		`scon_rules_unknown_seconds_count`:             1,
+		`scon_conentry_composing_seconds_sum`:          3600.003,
+		`scon_conentry_composing_seconds_count`:        2,
 		`scon_changes_total{kind="ruleset"}`:           3,
 		`scon_messages_lost_total{source="conntrack"}`: 1,
 		`scon_heartbeats_total`:                        11,

@@ -40,12 +40,18 @@ func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFami
 	return families
 }
 
-// Values returns the values of SCON's own series, by their names in Prometheus' notation.
+// Values returns the values of SCON's own series, by their names in Prometheus' notation;
+// of histograms the sums and the counts.
 func Values(families map[string]*dto.MetricFamily) map[string]float64 {
 	values := make(map[string]float64)
 	for name, f := range families {
 		for _, m := range f.Metric {
-			if strings.HasPrefix(name, "scon_") {
+			switch h := m.GetHistogram(); {
+			case !strings.HasPrefix(name, "scon_"):
+			case h != nil:
+				values[series(name+"_sum", m)] = h.GetSampleSum()
+				values[series(name+"_count", m)] = float64(h.GetSampleCount())
+			default:
 				values[series(name, m)] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
