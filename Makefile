@@ -111,14 +111,14 @@ check: root build lint
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
 test: root build
-	$(Q)scripts/install-deps.sh demo test startup kernels
+	$(Q)scripts/install-deps.sh demo test startup kernels prometheus
 	$(Q)$(MAKE) check-generated lint
 	$(Q)go build -o bin/lanes ./test/lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
 
 # Three times in changing order, with the race detector.
 test-long: root build
-	$(Q)scripts/install-deps.sh demo test startup kernels race
+	$(Q)scripts/install-deps.sh demo test startup kernels prometheus race
 	$(Q)SCON_LONG=1 scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...
 	$(Q)scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 
@@ -172,6 +172,8 @@ install: build man
 	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install
 	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install
 	$(Q)install -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
+	$(Q)install -m 644 packaging/grafana/scon.json $(DESTDIR)$(PREFIX)/share/scon/grafana.json
+	$(Q)install -m 644 packaging/prometheus/rules.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-rules.yaml
 	$(Q)install -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	$(Q)install -m 644 $(BIN)/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5

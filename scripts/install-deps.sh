@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -31,6 +31,8 @@ packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap"
 image="podman"
 # A cluster of Kubernetes' own programs.
 k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
+# Prometheus and promtool.
+prometheus="prometheus"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -44,7 +46,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | startup | kernels | arm64 | packages | image | k8s | race) eval "entries=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | packages | image | k8s | prometheus | race) eval "entries=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $entries; do

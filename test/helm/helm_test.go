@@ -73,7 +73,7 @@ func render(values ...string) (string, error) {
 
 // all are values that turn every option on.
 var all = []string{
-	`metrics={"port":9477,"podMonitor":{"enabled":true},"dashboard":{"enabled":true}}`,
+	`metrics={"port":9477,"podMonitor":{"enabled":true},"dashboard":{"enabled":true},"rules":{"enabled":true}}`,
 	`pipe={"enabled":true,"settings":{"allow":["10.244.0.0/16"]}}`,
 	`imagePullSecrets=[{"name":"registry"}]`,
 	`nodeSelector={"example.com/express":"true"}`,
@@ -118,7 +118,7 @@ func TestConforms(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, text)
 		}
-		cmd := exec.Command(kubeconform, "-strict", "-summary", "-skip", "PodMonitor", "-schema-location", schemas+"/{{.ResourceKind}}.json")
+		cmd := exec.Command(kubeconform, "-strict", "-summary", "-skip", "PodMonitor,PrometheusRule", "-schema-location", schemas+"/{{.ResourceKind}}.json")
 		cmd.Stdin = strings.NewReader(text)
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "Errors: 0") {

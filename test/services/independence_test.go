@@ -208,6 +208,12 @@ func (l *load) start(node, program string, args ...string) {
 	l.b.T.Helper()
 	cmd := exec.Command("nsenter", append([]string{"--net=" + l.b.Node(node), program}, append(args, "--seconds", "600")...)...)
 	cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+pipe.Socket(l.b.StateDir()))
+	l.ends = append(l.ends, launch(l.b, cmd))
+}
+
+// launch starts a program that ends with the test at the latest.
+func launch(b *scontest.Bed, cmd *exec.Cmd) end {
+	b.T.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, ended := make(chan error), make(chan struct{})
 	go func() { // on a thread that lives as long as the program: Pdeathsig ends the program with it
@@ -221,15 +227,20 @@ func (l *load) start(node, program string, args ...string) {
 		}
 	}()
 	if err := <-started; err != nil {
-		l.b.T.Fatal(err)
+		b.T.Fatal(err)
 	}
-	l.ends = append(l.ends, end{cmd.Process, ended})
+	return end{cmd.Process, ended}
 }
 
-// end is one of the two programs.
+// end is a program that runs.
 type end struct {
 	*os.Process
 	ended chan struct{}
+}
+
+func (e end) kill() {
+	_ = e.Kill()
+	<-e.ended
 }
 
 func (l *load) status() (pipecontrol.Pipe, error) {
@@ -239,8 +250,7 @@ func (l *load) status() (pipecontrol.Pipe, error) {
 // stop ends the programs. It can be called twice.
 func (l *load) stop() {
 	for _, e := range l.ends {
-		_ = e.Kill()
-		<-e.ended
+		e.kill()
 	}
 	l.ends = nil
 }
