@@ -65,6 +65,6 @@ connections that conntrack's limit does not allow are left out.`,
 	flags.StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	flags.IntSliceVar(&connections, "connections", bench.DefaultScale, "`numbers` of connections")
 	flags.DurationVar(&duration, "duration", duration, "`time` of a sample")
-	flags.StringVar(&plot, "png", "", "draw the times into this `file`")
+	flags.StringVar(&plot, "png", "", "draw the times into this `file`, and as SVG beside it")
 	return cmd
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"image/color"
+	"io"
 	"os"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	vgdraw "gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/scon-project/scon/internal/lab/figures"
 )
@@ -26,7 +29,7 @@ const (
 // shades of the series, in order, like the paper's: light to dark.
 var shades = []color.Gray{{0xd8}, {0x8c}, {0x40}, {0xb0}}
 
-// drawAll draws charts as PNG files.
+// drawAll draws charts as PNG and SVG files.
 func drawAll(charts []figures.Chart, _ *json.Encoder) (figures.Report, error) {
 	for _, c := range charts {
 		if err := drawOne(c); err != nil {
@@ -57,16 +60,30 @@ func drawOne(c figures.Chart) error {
 	return save(p, c.File)
 }
 
-// save adds a margin, which plot.Save does not.
-func save(p *plot.Plot, path string) (err error) {
+// save writes a plot as PNG and, beside it, as SVG.
+func save(p *plot.Plot, path string) error {
 	image := vgimg.New(width, height)
-	p.Draw(vgdraw.Crop(vgdraw.New(image), margin, -2*margin, margin, -margin))
+	render(p, image)
+	if err := write(path, vgimg.PngCanvas{Canvas: image}); err != nil {
+		return err
+	}
+	vector := vgsvg.New(width, height)
+	render(p, vector)
+	return write(strings.TrimSuffix(path, ".png")+".svg", vector)
+}
+
+// render adds a margin, which plot.Save does not.
+func render(p *plot.Plot, canvas vg.CanvasSizer) {
+	p.Draw(vgdraw.Crop(vgdraw.New(canvas), margin, -2*margin, margin, -margin))
+}
+
+func write(path string, canvas io.WriterTo) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = vgimg.PngCanvas{Canvas: image}.WriteTo(f)
+	_, err = canvas.WriteTo(f)
 	return err
 }
 

@@ -3,6 +3,7 @@ package helper
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"image/png"
 	"net/http"
 	"net/http/httptest"
@@ -82,6 +83,7 @@ func TestDrawnChartsArePictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range charts {
+		wantSVG(t, c.File, append(c.Groups, c.Title)...)
 		colours := coloursOf(t, c.File)
 		for i := range c.Series {
 			if r, g, b, a := shades[i].RGBA(); !hasColour(colours, r, g, b, a) {
@@ -112,11 +114,30 @@ func TestDrawnPlotsArePictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range plots {
+		wantSVG(t, p.File, p.X, p.Y)
 		colours := coloursOf(t, p.File)
 		for i, l := range p.Lines {
 			if r, g, b, a := hues[i].RGBA(); len(l.X) > 0 && !hasColour(colours, r, g, b, a) {
 				t.Errorf("%s lacks %s", p.File, l.Name)
 			}
+		}
+	}
+}
+
+// wantSVG checks that the SVG beside a picture is well-formed and has texts.
+func wantSVG(t *testing.T, file string, texts ...string) {
+	t.Helper()
+	content, err := os.ReadFile(strings.TrimSuffix(file, ".png") + ".svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root struct{ XMLName xml.Name }
+	if err := xml.Unmarshal(content, &root); err != nil || root.XMLName.Local != "svg" {
+		t.Errorf("the SVG of %s: %v, root %q", file, err, root.XMLName.Local)
+	}
+	for _, text := range texts {
+		if text != "" && !strings.Contains(string(content), ">"+text+"<") {
+			t.Errorf("the SVG of %s lacks the text %q", file, text)
 		}
 	}
 }
