@@ -111,7 +111,7 @@ check: root build lint
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
 test: root build
-	$(Q)scripts/install-deps.sh demo test startup kernels prometheus
+	$(Q)scripts/install-deps.sh demo test startup kernels prometheus web
 	$(Q)$(MAKE) check-generated lint
 	$(Q)go build -o bin/lanes ./test/lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...

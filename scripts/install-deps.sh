@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed.
 #
-# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|web|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
@@ -33,6 +33,8 @@ image="podman"
 k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
 # Prometheus and promtool.
 prometheus="prometheus"
+# A browser, for the live page.
+web="chromium"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 
@@ -46,7 +48,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | startup | kernels | arm64 | packages | image | k8s | prometheus | race) eval "entries=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | packages | image | k8s | prometheus | web | race) eval "entries=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $entries; do

@@ -41,6 +41,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newDaemonCommand(),
 		t.newStatusCommand(),
 		t.newTopCommand(),
+		t.newWebCommand(),
 		t.newFlowsCommand(),
 		t.newExplainCommand(),
 		t.newFlushCommand(),
