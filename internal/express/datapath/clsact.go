@@ -96,18 +96,6 @@ func (c *clsactHooker) attached() ([]Attached, error) {
 	return all, nil
 }
 
-func (c *clsactHooker) detachAll() error {
-	all, err := c.attached()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, a := range all {
-		errs = append(errs, c.detach(a.Hook, a.Ifindex))
-	}
-	return errors.Join(errs...)
-}
-
 // filters lists the filters of both sides of a device, none if it is gone.
 func filters(ifindex int) ([]tcfilter.Filter, error) {
 	ingress, err := tcfilter.Ingress(ifindex)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -84,7 +85,7 @@ func (d *Datapath) newHooker() (hooker, error) {
 		return clsact, err
 	}
 	// After a kernel upgrade tc filters may be left.
-	if err := clsact.detachAll(); err != nil {
+	if err := detachAll(clsact); err != nil {
 		return nil, err
 	}
 	return &tcxHooker{program: d.program, pinDir: o.PinDir}, nil
@@ -135,15 +136,41 @@ func (d *Datapath) Detach(h Hook, ifindex int) error {
 // Attached lists all hooks in place, including those of an earlier daemon.
 func (d *Datapath) Attached() ([]Attached, error) { return d.hooker.attached() }
 
+// passing is more than a packet takes from one program to the next.
+const passing = 50 * time.Millisecond
+
 // Remove detaches everything and removes every pin below pinDir. It loads
 // nothing, so it works after a crash. The programs go with their pins.
 func Remove(pinDir string) error {
 	clsact, tcx := &clsactHooker{pinDir: pinDir}, &tcxHooker{pinDir: pinDir}
-	err := errors.Join(clsact.detachAll(), tcx.detachAll())
+	err := errors.Join(detachAll(clsact), detachAll(tcx))
 	if rm := os.RemoveAll(pinDir); rm != nil {
 		err = errors.Join(err, fmt.Errorf("removing the pins: %w", rm))
 	}
 	return err
+}
+
+// detachAll detaches every hook in place. to_container, which makes tokens, goes first,
+// and from_container, which drops them, when those that are underway have reached it: a
+// token that no program meets is a packet to the bridge, and a port that sends packets
+// back (hairpin) has to_container make another of it.
+func detachAll(h hooker) error {
+	all, err := h.attached()
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	var errs []error
+	for _, egress := range []bool{true, false} {
+		for _, a := range all {
+			if a.Hook.egress() == egress {
+				errs = append(errs, h.detach(a.Hook, a.Ifindex))
+			}
+		}
+		if egress {
+			time.Sleep(passing)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // parsePin is the reverse of linkPath.

@@ -76,7 +76,6 @@ func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.
 // do not fit are inert and their packets have left. Its programs and the new
 // ones must not be active at the same time.
 func outlast(pinDir string) error {
-	const passing = 50 * time.Millisecond
 	pins, err := os.ReadDir(pinDir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(pins) == 0 {
 		return nil

@@ -130,18 +130,6 @@ func (t *tcxHooker) detach(h Hook, ifindex int) error {
 	return os.Remove(path)
 }
 
-func (t *tcxHooker) detachAll() error {
-	all, err := t.attached()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, a := range all {
-		errs = append(errs, t.detach(a.Hook, a.Ifindex))
-	}
-	return errors.Join(errs...)
-}
-
 func (t *tcxHooker) attached() ([]Attached, error) {
 	paths, err := filepath.Glob(filepath.Join(t.pinDir, "*_*"))
 	if err != nil {

@@ -61,10 +61,11 @@ func (a *attacher) detachAll(devices map[int][]datapath.Hook) {
 	})
 }
 
-// detach detaches hooks from a device, which may be gone already.
+// detach detaches hooks from a device, which may be gone already: those that make tokens
+// before those that drop them.
 func (a *attacher) detach(ifindex int, hooks []datapath.Hook) {
 	var errs []error
-	for _, h := range hooks {
+	for _, h := range slices.Backward(hooks) {
 		errs = append(errs, a.dp.Detach(h, ifindex))
 	}
 	errs = append(errs, a.dp.Untrack(ifindex))
