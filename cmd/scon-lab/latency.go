@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/latency"
+	"github.com/scon-project/scon/internal/lab/page"
 	"github.com/scon-project/scon/internal/lab/topology"
 )
 
@@ -60,13 +62,15 @@ rounds measured so far.`,
 	f.StringVar(&o.pin, "pin", string(latency.PinCore), "CPU that sends and forwards: core (one CPU) or none (any)")
 	f.Var((*cli.NonEmpty)(&o.json), "json", "write the result to this `file`")
 	f.Var((*cli.NonEmpty)(&o.Dir), "dir", "write packets and histograms to this `folder`")
+	f.BoolVar(&o.open, "open", false, openHelp)
 	cmd.AddCommand(newLatencyShowCommand(), newLatencyFiguresCommand(), newLatencyGenerateCommand())
 	return cmd
 }
 
 // newLatencyShowCommand draws the tables of a document from a file.
 func newLatencyShowCommand() *cobra.Command {
-	return &cobra.Command{
+	var open bool
+	cmd := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Print the tables of a result that --json wrote",
 		Args:  cobra.ExactArgs(1),
@@ -75,9 +79,26 @@ func newLatencyShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return r.WriteTable(cmd.OutOrStdout())
+			return showLatency(r, open, cmd.OutOrStdout())
 		},
 	}
+	cmd.Flags().BoolVar(&open, "open", false, openHelp)
+	return cmd
+}
+
+// openHelp is the help of flags --open.
+const openHelp = "show the result as a page in the browser, or print the page's path where there is no desktop"
+
+// showLatency prints a result, and opens its page.
+func showLatency(r *latency.Result, open bool, out io.Writer) error {
+	var err error
+	if open {
+		var p page.Page
+		if p, err = r.Page(); err == nil {
+			err = p.Open("latency", out)
+		}
+	}
+	return errors.Join(err, r.WriteTable(out))
 }
 
 // newLatencyFiguresCommand measures and draws what the paper's figures show.
@@ -134,7 +155,7 @@ func newLatencyGenerateCommand() *cobra.Command {
 type latencyOptions struct {
 	latency.Options
 	file, pin, json string
-	ramp            bool
+	ramp, open      bool
 }
 
 // The most packets per second that a rate may be, and that a round may have.
@@ -201,5 +222,5 @@ func (o *latencyOptions) run(cmd *cobra.Command) error {
 	if o.json != "" {
 		err = errors.Join(err, r.WriteFile(o.json))
 	}
-	return errors.Join(err, r.WriteTable(cmd.OutOrStdout()))
+	return errors.Join(err, showLatency(r, o.open, cmd.OutOrStdout()))
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -35,8 +36,8 @@ of this machine is traced.
 No packet is changed or dropped. Few packets are traced, one at a time on each CPU;
 the cost of tracing is measured and shown. The kernel removes the tracing programs
 when the command ends, however it ends.`,
-		Example: `  scon profile --png profile.png
-  scon profile --container web --for 5s`,
+		Example: `  scon profile --svg profile.svg
+  scon profile --container web --open`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
@@ -52,14 +53,14 @@ when the command ends, however it ends.`,
 	f.DurationVar(&o.duration, "for", 5*time.Second, "how `long` to trace the container")
 	cli.AddNetnsFlag(cmd, &o.netns, "where the container's bridge is, a `name` of ip-netns or a path (default: this namespace)")
 	f.Var((*cli.NonEmpty)(&o.json), "json", "write the profile to this `file`")
-	f.Var((*cli.NonEmpty)(&o.png), "png", "draw the layers as stacked bars in this `file`")
+	o.addTo(cmd)
 	cmd.AddCommand(newProfileShowCommand())
 	return cmd
 }
 
 // newProfileShowCommand draws the table of a document from a file.
 func newProfileShowCommand() *cobra.Command {
-	var png string
+	var pictures profilePictures
 	cmd := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Print the tables of a profile that --json wrote",
@@ -69,14 +70,38 @@ func newProfileShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if png != "" {
-				err = p.WritePNG(png)
-			}
-			return errors.Join(err, p.WriteTable(cmd.OutOrStdout()))
+			return errors.Join(pictures.draw(p, cmd.OutOrStdout()), p.WriteTable(cmd.OutOrStdout()))
 		},
 	}
-	cmd.Flags().Var((*cli.NonEmpty)(&png), "png", "also draw it in this `file`")
+	pictures.addTo(cmd)
 	return cmd
+}
+
+// profilePictures are the flags for pictures of a profile.
+type profilePictures struct {
+	png, svg string
+	open     bool
+}
+
+func (o *profilePictures) addTo(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var((*cli.NonEmpty)(&o.png), "png", "draw the layers as stacked bars in this `file`")
+	f.Var((*cli.NonEmpty)(&o.svg), "svg", "draw the paths below each other, like a flame graph, in this `file`")
+	f.BoolVar(&o.open, "open", false, openHelp)
+}
+
+// draw draws what the flags ask for.
+func (o *profilePictures) draw(p *profile.Profile, out io.Writer) (err error) {
+	if o.png != "" {
+		err = p.WritePNG(o.png)
+	}
+	if o.svg != "" {
+		err = errors.Join(err, p.WriteSVG(o.svg))
+	}
+	if o.open {
+		err = errors.Join(err, p.Page().Open("profile", out))
+	}
+	return err
 }
 
 // profileOptions are the flags of "scon profile".
@@ -86,7 +111,8 @@ type profileOptions struct {
 	container string
 	duration  time.Duration
 	netns     string
-	json, png string
+	json      string
+	profilePictures
 
 	modes []bench.Mode
 }
@@ -121,7 +147,7 @@ func (o *profileOptions) check(cmd *cobra.Command) error {
 
 // run measures and prints the result, also that of an interrupted run.
 func (o *profileOptions) run(cmd *cobra.Command) error {
-	if err := checkOutput(o.json, o.png); err != nil {
+	if err := checkOutput(o.json, o.png, o.svg); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -139,10 +165,7 @@ func (o *profileOptions) run(cmd *cobra.Command) error {
 	if o.json != "" {
 		err = errors.Join(err, p.WriteFile(o.json))
 	}
-	if o.png != "" {
-		err = errors.Join(err, p.WritePNG(o.png))
-	}
-	return errors.Join(err, p.WriteTable(cmd.OutOrStdout()))
+	return errors.Join(err, o.draw(p, cmd.OutOrStdout()), p.WriteTable(cmd.OutOrStdout()))
 }
 
 func (o *profileOptions) measure(ctx context.Context) (p *profile.Profile, err error) {

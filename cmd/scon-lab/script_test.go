@@ -32,6 +32,10 @@ func TestScripts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("need root to make network namespaces: run 'sudo make test'")
 	}
+	results, err := filepath.Abs("../../results")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -39,6 +43,9 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status": clitest.ExitStatus,
 		},
-		Setup: clitest.Setup,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("RESULTS", results)
+			return clitest.Setup(env)
+		},
 	})
 }

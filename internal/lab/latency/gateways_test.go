@@ -42,6 +42,28 @@ func TestGateways(t *testing.T) {
 	}
 }
 
+// The page of a result has its distribution and, after a ramp, its losses.
+func TestPage(t *testing.T) {
+	r := result(t)
+	for _, want := range []string{"Latency by percentile, Table", "Latency by percentile, Loss by rate, Table"} {
+		p, err := r.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var titles []string
+		for _, s := range p.Sections {
+			titles = append(titles, s.Title)
+			if (s.SVG == "") != (s.Title == "Table") || (s.Text == "") == (s.Title == "Table") {
+				t.Errorf("section %s: %d bytes of SVG, %d of text", s.Title, len(s.SVG), len(s.Text))
+			}
+		}
+		if got := strings.Join(titles, ", "); got != want {
+			t.Errorf("sections %s, want %s", got, want)
+		}
+		r.Details["n1"].Curve = &Curve{Points: []Point{{1000, 0, []float64{0}}, {2000, 0.3, []float64{0.3}}}, LossFree: 1000}
+	}
+}
+
 // The figures are drawn from the files of results alone.
 func TestFigures(t *testing.T) {
 	open(t, 1)

@@ -7,11 +7,16 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/lab/figures"
+	"github.com/scon-project/scon/internal/lab/figures/helper"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
-// TestMain runs the test's executable as the generator or a daemon.
+// TestMain runs the test's executable as the generator, a daemon, or what draws.
 func TestMain(m *testing.M) {
+	if args := os.Args[1:]; len(args) == len(figures.HelperArgs)+1 && slices.Equal(args[:len(figures.HelperArgs)], figures.HelperArgs) {
+		os.Exit(helper.Main(args[len(figures.HelperArgs):]))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "daemon" {
 		if err := scontest.RunDaemon(os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -130,18 +130,23 @@ func (p *Profile) draw() (image.Image, error) {
 
 // axis draws lines at round times.
 func (c canvas) axis(most, perMicro float64, bottom, right int) {
-	step := math.Pow(10, math.Floor(math.Log10(max(most, 0.01))))
-	for _, finer := range []float64{0.2, 0.5} {
-		if most/step < 5*finer*2 {
-			step *= finer
-			break
-		}
-	}
+	step := roundStep(most)
 	for k := 0; float64(k)*step <= most*1.05; k++ {
 		y := bottom - int(float64(k)*step*perMicro)
 		c.fill(image.Rect(margin+axisWidth, y, right, y+1), color.Gray{0xd8})
 		c.writeRight(margin+axisWidth-6, y+5, fmt.Sprintf("%.3g", float64(k)*step))
 	}
+}
+
+// roundStep returns a round number of us that divides an axis of that length into a few.
+func roundStep(most float64) float64 {
+	step := math.Pow(10, math.Floor(math.Log10(max(most, 0.01))))
+	for _, finer := range []float64{0.2, 0.5} {
+		if most/step < 5*finer*2 {
+			return step * finer
+		}
+	}
+	return step
 }
 
 // bar draws a path, its first layer at the bottom and its total above.
