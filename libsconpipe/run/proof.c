@@ -75,6 +75,8 @@ static void report(struct channel *ch, int fd)
 int proof_take(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
+	/* Asked first: bytes and the end may arrive after a short peek. */
+	bool is_whole = ended(fd);
 	struct wire_token token;
 	size_t marked = sizeof(token.mark);
 	ssize_t n = real()->recv(fd, &token, sizeof(token), MSG_PEEK | MSG_DONTWAIT);
@@ -87,7 +89,7 @@ int proof_take(struct channel *ch, int fd)
 		s->token_done = true; /* it was not sent */
 		return 0;
 	}
-	if (n < (ssize_t)sizeof(token) && !ended(fd))
+	if (n < (ssize_t)sizeof(token) && !is_whole)
 		return -EAGAIN;
 	report(ch, fd);
 	n = real()->recv(fd, &token, n, MSG_DONTWAIT);
