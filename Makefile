@@ -174,6 +174,8 @@ install: build man
 	$(Q)install -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	$(Q)install -m 644 packaging/grafana/scon.json $(DESTDIR)$(PREFIX)/share/scon/grafana.json
 	$(Q)install -m 644 packaging/prometheus/rules.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-rules.yaml
+	$(Q)install -m 644 packaging/prometheus/fleet.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-fleet-rules.yaml
+	$(Q)install -m 644 packaging/prometheus/agent.yml $(DESTDIR)$(PREFIX)/share/scon/prometheus-agent.yml
 	$(Q)install -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	$(Q)install -m 644 $(BIN)/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5

@@ -80,6 +80,15 @@ var all = []string{
 	`settings={"connections":65536,"regular":["eth1"],"log":{"level":"debug"}}`,
 }
 
+// The chart's own copies, since Helm reads no file outside of it, are those of packages.
+func TestFiles(t *testing.T) {
+	for copied, original := range map[string]string{"rules.yaml": "prometheus/rules.yaml", "scon.json": "grafana/scon.json"} {
+		if out, err := exec.Command("cmp", filepath.Join(chart, "files", copied), filepath.Join("../../packaging", original)).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v", out, err)
+		}
+	}
+}
+
 func TestLint(t *testing.T) {
 	needTools(t)
 	if out, err := exec.Command(helm, "lint", "--strict", chart).CombinedOutput(); err != nil {

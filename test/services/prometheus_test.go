@@ -31,18 +31,20 @@ import (
 
 const (
 	rulesFile     = "../../packaging/prometheus/rules.yaml"
+	fleetFile     = "../../packaging/prometheus/fleet.yaml"
+	agentFile     = "../../packaging/prometheus/agent.yml"
 	dashboardFile = "../../packaging/grafana/scon.json"
 )
 
-// rule is an alert of rulesFile.
+// rule is an alert.
 type rule struct {
 	Alert, Expr, For string
 	Annotations      map[string]string
 }
 
-func readRules(t *testing.T) (all []rule) {
+func readRules(t *testing.T, path string) (all []rule) {
 	t.Helper()
-	content, err := os.ReadFile(rulesFile)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func installed(t *testing.T, program string) string {
 
 // Each alert fires where it should, and only there; the document lists all.
 func TestPrometheusAlerts(t *testing.T) {
-	promtool(t, "", "check", "rules", rulesFile)
+	promtool(t, "", "check", "rules", rulesFile, fleetFile)
 	promtool(t, "", "test", "rules", "testdata/rules.test.yaml")
 	tests, err := os.ReadFile("testdata/rules.test.yaml")
 	if err != nil {
@@ -110,7 +112,7 @@ func TestPrometheusAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want, got []string
-	for _, r := range readRules(t) {
+	for _, r := range append(readRules(t, rulesFile), readRules(t, fleetFile)...) {
 		for _, name := range []string{r.Alert + " fires", r.Alert + " is quiet"} {
 			if !strings.Contains(string(tests), "- name: "+name+"\n") {
 				t.Errorf("no test %q", name)
@@ -187,12 +189,12 @@ func TestPrometheusScrapes(t *testing.T) {
 	}})
 	b.Serve(state.Startup)
 	b.Serve(state.Pipe)
-	traffic, server := b.StartTraffic(), startPrometheus(b)
+	traffic, server := b.StartTraffic(), scrape(b)
 	load := startLoad(b)
 	defer load.stop()
 
 	queries := map[string]string{}
-	for _, r := range readRules(t) {
+	for _, r := range readRules(t, rulesFile) {
 		left := bound.ReplaceAllString(r.Expr, "")
 		if left == r.Expr {
 			t.Fatalf("%s: %s compares with nothing", r.Alert, r.Expr)
@@ -260,43 +262,54 @@ func TestPrometheusScrapes(t *testing.T) {
 	}
 }
 
-// prometheus is a server in the node of the daemon.
-type prometheus struct{ client http.Client }
+// prometheus is a server in a node.
+type prometheus struct {
+	client http.Client
+	end
+}
 
-func startPrometheus(b *scontest.Bed) *prometheus {
-	t := b.T
-	t.Helper()
+// scrape has a Prometheus in the node of the daemon collect from all services.
+func scrape(b *scontest.Bed) *prometheus {
+	b.T.Helper()
 	rules, err := filepath.Abs(rulesFile)
 	if err != nil {
-		t.Fatal(err)
+		b.T.Fatal(err)
 	}
-	settings := filepath.Join(b.Dir, "prometheus.yml")
-	if err := os.WriteFile(settings, fmt.Appendf(nil, `
+	p := startPrometheus(b, lab.Device, fmt.Sprintf(`
 global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
 rule_files: [%s]
 scrape_configs:
 - job_name: scon
   static_configs: [{targets: ["127.0.0.1:9477", "127.0.0.1:9478", "127.0.0.1:9479"]}]
-`, rules), 0o644); err != nil {
+`, rules), "--storage.tsdb.path=tsdb")
+	scontest.Eventually(b.T, "Prometheus has scraped all services", func() error { return p.query("count(up) == 3") })
+	return p
+}
+
+// startPrometheus starts a Prometheus in a node with settings.
+func startPrometheus(b *scontest.Bed, node, settings string, args ...string) *prometheus {
+	t := b.T
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(settings), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	promtool(t, "", "check", "config", settings)
-	cmd := exec.Command("nsenter", "--net="+b.Node(lab.Device), installed(t, "prometheus"),
-		"--config.file="+settings, "--storage.tsdb.path="+filepath.Join(b.Dir, "tsdb"), "--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+	cmd := exec.Command("nsenter", append([]string{"--net=" + b.Node(node), installed(t, "prometheus"),
+		"--config.file=" + file, "--web.listen-address=:9090", "--log.level=warn"}, args...)...)
+	cmd.Dir = dir // paths of its data are relative
 	server := launch(b, cmd)
 	t.Cleanup(server.kill)
-	p := &prometheus{http.Client{Timeout: scontest.Patience, Transport: &http.Transport{
+	return &prometheus{http.Client{Timeout: scontest.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, addr string) (conn net.Conn, err error) {
-			err = b.Do(lab.Device, func() error {
+			err = b.Do(node, func() error {
 				conn, err = net.Dial(network, addr)
 				return err
 			})
 			return conn, err
 		},
-	}}}
-	scontest.Eventually(t, "Prometheus has scraped all services", func() error { return p.query("count(up) == 3") })
-	return p
+	}}, server}
 }
 
 // query returns an error unless a query has a value.
