@@ -24,7 +24,7 @@ import (
 // first lane.
 var second = []string{
 	"cmd/", "internal/cli", "internal/express/rules", "internal/lab", "internal/pipe", "libsconpipe/",
-	"test/differential", "test/docker", "test/figures", "test/kernels", "test/upgrade",
+	"test/differential", "test/docker", "test/docs", "test/figures", "test/kernels", "test/upgrade",
 }
 
 func main() {
