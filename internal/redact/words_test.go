@@ -1,0 +1,97 @@
+package redact
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write words.txt")
+
+// unknown is how many of SCON's own words may be missing in words.txt, in percent: reports
+// show them as names. A new message does not have to touch the list.
+const unknown = 4
+
+// SCON's own messages are known: the words of all strings in the program.
+func TestWords(t *testing.T) {
+	all := ownWords(t)
+	if *update {
+		text := "# Words of SCON's strings: go test ./internal/redact -run TestWords -update\n" + strings.Join(all, "\n") + "\n"
+		if err := os.WriteFile("words.txt", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	var missing []string
+	for _, w := range all {
+		if !words[w] {
+			missing = append(missing, w)
+		}
+	}
+	t.Logf("%d of %d words are missing: %q", len(missing), len(all), missing)
+	if 100*len(missing) > unknown*len(all) {
+		t.Errorf("run 'go test ./internal/redact -run TestWords -update'")
+	}
+}
+
+// ownWords returns the words of all strings in the program that are not numbers or
+// addresses.
+func ownWords(t *testing.T) []string {
+	out, err := exec.Command("go", "list", "-deps", "-f",
+		`{{if .Module}}{{if .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`, "../../cmd/scon").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := make(map[string]bool)
+	for _, file := range strings.Fields(string(out)) {
+		if filepath.Base(filepath.Dir(file)) == "redact" {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if _, ok := n.(*ast.ImportSpec); ok {
+				return false
+			}
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if s, err := strconv.Unquote(lit.Value); err == nil {
+					addWords(set, s)
+				}
+			}
+			return true
+		})
+	}
+	var all []string
+	for w := range set {
+		all = append(all, w)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func addWords(set map[string]bool, s string) {
+	for len(s) > 0 {
+		n := wordLen(s)
+		if n == 0 {
+			s = s[1:]
+			continue
+		}
+		w := strings.ToLower(strings.Trim(s[:n], ".-"))
+		s = s[n:]
+		_, err := netip.ParseAddr(w)
+		if w != "" && err != nil && len(w) < 40 && !numeric.MatchString(w) && !hexID.MatchString(w) {
+			set[w] = true
+		}
+	}
+}
