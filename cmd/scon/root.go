@@ -48,6 +48,7 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newPauseCommand(),
 		t.newResumeCommand(),
 		t.newDoctorCommand(),
+		t.newReportCommand(),
 		t.newCNICommand(),
 		t.newPinCommand(),
 		t.newStartupCommand(),

@@ -26,6 +26,10 @@ type versions struct {
 	Layout  int    `json:"layout"` // as api.Status has it
 }
 
+func thisVersion() versions {
+	return versions{version(), cmp.Or(commit, "unknown"), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
+}
+
 func (t *tool) newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -33,7 +37,7 @@ func (t *tool) newVersionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versions{version(), cmp.Or(commit, "unknown"), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
+			v := thisVersion()
 			if asJSON {
 				return t.printJSON(v)
 			}

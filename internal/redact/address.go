@@ -113,7 +113,7 @@ func (r *Redactor) hardware(s string) string {
 
 var (
 	hardware = regexp.MustCompile(`^([0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}`)
-	ipv6     = regexp.MustCompile(`^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*`)
+	ipv6     = regexp.MustCompile(`^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]{0,44}`)
 	ipv4     = regexp.MustCompile(`^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}`)
 	length   = regexp.MustCompile(`^/[0-9]{1,3}`)
 )

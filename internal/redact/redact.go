@@ -207,6 +207,8 @@ var (
 		`0x[0-9a-fA-F]{1,8}`,
 		`CONFIG_[A-Z0-9_]+`,
 		`if\d{1,6}`,
+		`(deb\d{1,3}u|go|iproute2-|libbpf-?)\d{1,3}(\.\d{1,3}){0,2}`,
+		`(from_container|to_wire|from_wire|to_container|from_netkit|qdisc)(_[a-z]{1,16})?_\d{1,9}`,
 	}, "|") + `)$`)
 )
 
@@ -216,5 +218,9 @@ func isKnown(word string, digits int) bool {
 		whole := strings.TrimRight(word, ".eE-")
 		return len(strings.Trim(whole, "0123456789")) > 0 || len(whole) <= digits
 	}
-	return device.MatchString(word) || words[strings.ToLower(word)]
+	return device.MatchString(word) || words()[strings.ToLower(word)]
 }
+
+// IsDevice reports whether a name is one that kernel, distributions or engines give to a
+// device of every machine: it stays.
+func IsDevice(name string) bool { return device.MatchString(name) }

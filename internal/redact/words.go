@@ -3,6 +3,7 @@ package redact
 import (
 	_ "embed"
 	"strings"
+	"sync"
 )
 
 var (
@@ -12,8 +13,8 @@ var (
 	toolList string
 )
 
-// words are known, in lower case.
-var words = func() map[string]bool {
+// words are known, in lower case. A program that redacts nothing does not read them.
+var words = sync.OnceValue(func() map[string]bool {
 	known := make(map[string]bool)
 	for line := range strings.Lines(ownList + toolList) {
 		if line[0] == '#' {
@@ -24,4 +25,4 @@ var words = func() map[string]bool {
 		}
 	}
 	return known
-}()
+})

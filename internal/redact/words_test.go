@@ -33,7 +33,7 @@ func TestWords(t *testing.T) {
 	}
 	var missing []string
 	for _, w := range all {
-		if !words[w] {
+		if !words()[w] {
 			missing = append(missing, w)
 		}
 	}
@@ -44,7 +44,7 @@ func TestWords(t *testing.T) {
 }
 
 // ownWords returns the words of all strings in the program that are not numbers or
-// addresses.
+// addresses, and the names of functions, types and files, which are in the trace of a panic.
 func ownWords(t *testing.T) []string {
 	out, err := exec.Command("go", "list", "-deps", "-f",
 		`{{if .Module}}{{if .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`, "../../cmd/scon").Output()
@@ -56,6 +56,10 @@ func ownWords(t *testing.T) []string {
 		if filepath.Base(filepath.Dir(file)) == "redact" {
 			continue
 		}
+		addWords(set, filepath.Base(file))
+		if _, below, ok := strings.Cut(file, "/internal/"); ok {
+			addWords(set, filepath.Dir(below))
+		}
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -64,8 +68,13 @@ func ownWords(t *testing.T) []string {
 			if _, ok := n.(*ast.ImportSpec); ok {
 				return false
 			}
-			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				if s, err := strconv.Unquote(lit.Value); err == nil {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				addWords(set, n.Name.Name)
+			case *ast.TypeSpec:
+				addWords(set, n.Name.Name)
+			case *ast.BasicLit:
+				if s, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
 					addWords(set, s)
 				}
 			}
