@@ -52,17 +52,25 @@ brackets. Any other word is a container's name or ID.`,
 }
 
 func (t *tool) printExplanation(e api.Explanation) error {
-	verdict := "goes regular"
-	if e.Express {
-		verdict = "goes express"
-	}
-	fmt.Fprintf(t.stdout, "%s %s\n", cli.Printable(e.Subject), verdict)
+	fmt.Fprintf(t.stdout, "%s %s\n", cli.Printable(e.Subject), verdict(e))
 	printFindings(t.stdout, e.Findings)
 	if len(e.Flows) == 0 {
 		return nil
 	}
 	fmt.Fprintln(t.stdout)
 	return flowTable(e.Flows).Print(t.stdout)
+}
+
+// verdict says in a word what an explanation explains.
+func verdict(e api.Explanation) string {
+	switch {
+	case e.Express:
+		return "goes express"
+	case e.Known || len(e.Flows) > 0:
+		return "goes regular"
+	default:
+		return "has no connections now"
+	}
 }
 
 // printFindings prints one finding a line, and below it its cause and its remedy.

@@ -139,7 +139,22 @@ func known(container string) error {
 	return &api.UnknownContainerError{Name: container, Known: []string{"db", "web"}}
 }
 
+// Status is that of a daemon that SCON_TEST_STATE says to be paused, inert or without
+// containers.
 func (b *fakeBackend) Status() (api.Status, error) {
+	s := busy()
+	switch os.Getenv("SCON_TEST_STATE") {
+	case "paused":
+		s.State = api.StatePaused
+	case "inert":
+		s.State, s.Why = api.StateInert, "every packet goes regular: the rules could not be read: chain nat: unknown expression"
+	case "empty":
+		s.Hooks, s.Containers = nil, nil
+	}
+	return s, nil
+}
+
+func busy() api.Status {
 	return api.Status{
 		State: api.StateActive, Kernel: "6.1.0-test", Mode: "tcx", Generation: 3, Rules: api.Rules{Generation: 7, Read: 1, Retired: 2, Unknown: 0.5},
 		Hooks: []api.Hook{
@@ -159,7 +174,7 @@ func (b *fakeBackend) Status() (api.Status, error) {
 		Reasons: map[string]uint64{"no_entry": 12},
 		Skipped: []api.Skipped{{Dev: "vxlan0", Reason: "no Ethernet device below it"}},
 		PID:     os.Getpid(), Version: "test", Layout: 2,
-	}, nil
+	}
 }
 
 var fakeFlow = api.Flow{
@@ -173,7 +188,7 @@ var fakeFlow = api.Flow{
 }
 
 func (b *fakeBackend) Flows(container string) ([]api.Flow, error) {
-	if container == "db" {
+	if container == "db" || os.Getenv("SCON_TEST_STATE") == "empty" {
 		return nil, nil
 	}
 	return []api.Flow{fakeFlow, {
@@ -188,7 +203,11 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 	if err != nil {
 		return api.Explanation{}, err
 	}
-	e := api.Explanation{Subject: subject, Flows: []api.Flow{}}
+	e := api.Explanation{Subject: subject, Known: subject != "db", Flows: []api.Flow{}}
+	if subject == "db" {
+		e.Findings = []api.Finding{{Level: "note", What: "no connection of it is known", Why: "it is idle", Remedy: "ask again while there is traffic"}}
+		return e, nil
+	}
 	if !sub.Match(fakeFlow) {
 		e.Findings = []api.Finding{{
 			Level: "warn", What: "a rule limits packets per second", Why: "-A FORWARD -m limit",

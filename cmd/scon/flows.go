@@ -24,20 +24,38 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case asJSON:
+			if asJSON {
 				return t.printJSON(flows)
-			case len(flows) == 0:
-				fmt.Fprintln(t.stdout, "No connections: a connection becomes a candidate after its first packets.")
-				return nil
-			default:
+			}
+			s, err := t.client().Status()
+			if err != nil {
+				return err
+			}
+			if s.State != api.StateActive {
+				fmt.Fprintf(t.stdout, "SCON is %s.\n", stateText(s))
+			}
+			if len(flows) > 0 {
 				return flowTable(flows).Print(t.stdout)
 			}
+			_, err = fmt.Fprintln(t.stdout, noFlows(s, container))
+			return err
 		},
 	}
 	addContainerFlag(cmd, &container)
 	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// noFlows says why no connections are listed.
+func noFlows(s api.Status, container string) string {
+	switch {
+	case container != "":
+		return fmt.Sprintf("No connections of %[1]s: 'scon explain %[1]s' says why.", cli.Printable(container))
+	case len(s.Containers) == 0:
+		return "No connections: " + noContainers
+	default:
+		return "No connections: one becomes a candidate after its first packets; 'scon explain CONTAINER' says why it is not one."
+	}
 }
 
 func addContainerFlag(cmd *cobra.Command, container *string) {

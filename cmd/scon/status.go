@@ -120,7 +120,7 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {
-		fmt.Fprintln(t.stdout, "No containers yet: a container is hooked when its port joins a bridge or a route leads to it.")
+		fmt.Fprintln(t.stdout, "No containers yet: "+noContainers)
 	} else if err := containerTable(s.Containers).Print(t.stdout); err != nil {
 		return err
 	}
@@ -134,6 +134,9 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	}
 	return tab.Print(t.stdout)
 }
+
+// noContainers says when there will be containers.
+const noContainers = "a container is hooked when its port joins a bridge or a route leads to it."
 
 func containerTable(containers []api.Container) *cli.Table {
 	tab := cli.NewTable("CONTAINER", "BRIDGE", "PORT", ">ENTRIES", ">EXPRESS", ">REGULAR", "EXPRESS SHARE", "WHY REGULAR")
@@ -153,7 +156,7 @@ func stateText(s api.Status) string {
 	case api.StatePaused:
 		return s.State + " (every packet goes regular; 'scon resume' ends it)"
 	case api.StateInert:
-		return s.State + " (" + cli.Printable(s.Why) + ")"
+		return s.State + " (" + cli.Printable(s.Why) + "; 'scon doctor' has the details)"
 	default:
 		return s.State
 	}
@@ -179,5 +182,9 @@ func hooksText(hooks []api.Hook) string {
 	if ports == 1 {
 		word = "port"
 	}
-	return fmt.Sprintf("uplinks %s; %d container %s", cli.OrDash(few(uplinks)), ports, word)
+	out := few(uplinks)
+	if out == "" {
+		out = "none, since no route uses a device that can be one"
+	}
+	return fmt.Sprintf("uplinks %s; %d container %s", out, ports, word)
 }

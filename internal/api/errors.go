@@ -3,7 +3,10 @@ package api
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 var (
@@ -27,6 +30,9 @@ func (e *notRunningError) Error() string {
 
 func (e *notRunningError) Is(target error) bool { return target == ErrNotRunning }
 
+// mostKnown is how many containers the error about an unknown one lists.
+const mostKnown = 8
+
 // UnknownContainerError is a Backend's error for an unknown container.
 type UnknownContainerError struct {
 	Name  string
@@ -35,9 +41,17 @@ type UnknownContainerError struct {
 
 func (e *UnknownContainerError) Error() string {
 	if len(e.Known) == 0 {
-		return fmt.Sprintf("no container %q: no containers are known", e.Name)
+		return fmt.Sprintf("no container %q: none is hooked yet; 'scon status' lists devices that are not hooked, with the reason", e.Name)
 	}
-	return fmt.Sprintf("no container %q: known are %s", e.Name, strings.Join(e.Known, ", "))
+	few := e.Known
+	if len(few) > mostKnown {
+		few = append(slices.Clone(few[:mostKnown]), fmt.Sprintf("and %d more, which 'scon status' lists", len(few)-mostKnown))
+	}
+	hint := suggest.Hint(e.Name, e.Known)
+	if hint == "" {
+		hint = ":"
+	}
+	return fmt.Sprintf("no container %q%s known are %s", e.Name, hint, strings.Join(few, ", "))
 }
 
 // SubjectError refuses a subject that is neither a flow nor a container.

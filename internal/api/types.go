@@ -164,6 +164,9 @@ type Flow struct {
 type Explanation struct {
 	Subject string `json:"subject"`
 	Express bool   `json:"express"`
+	// Known says that SCON or conntrack knows a connection of the subject. If it is false,
+	// the subject does not go regular: it has no connections, or none yet.
+	Known bool `json:"known"`
 	// Findings are sorted by weight; the first decides.
 	Findings []Finding `json:"findings"`
 	Flows    []Flow    `json:"flows"`

@@ -95,15 +95,22 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 		x.Findings = append(x.Findings, found[f.Orig]...)
 		delete(found, f.Orig)
 	}
-	if s.Container != "" || len(x.Flows) > 0 {
+	x.Known = x.Known || len(x.Flows) > 0
+	if s.Container != "" && !x.Known {
+		x.Findings = append(x.Findings, noConnections(&b.d.opts))
+	}
+	if s.Container != "" || x.Known {
+		sortFindings(x.Findings)
 		return x, nil
 	}
 	tracked, err := matching(b.d.ct, s)
 	if err != nil {
 		return x, err
 	}
+	x.Known = len(tracked) > 0
 	return inLoop(b, func(d *Daemon) (api.Explanation, error) {
 		x.Findings = append(x.Findings, d.view().trackedFindings(tracked)...)
+		sortFindings(x.Findings)
 		return x, nil
 	})
 }

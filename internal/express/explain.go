@@ -61,6 +61,7 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, deliveryFindings(p)...)
 		refused, rule := v.composer.RefusedOf(p.Index)
+		x.Known = x.Known || len(refused) > 0
 		x.Findings = append(x.Findings, refusals(refused)...)
 		if refused[composer.PerPacketRule] > 0 {
 			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", rule))
@@ -80,6 +81,26 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		x.Findings = append(x.Findings, noUplink())
 	}
 	return nil
+}
+
+// noConnections says that a container has none that SCON knows.
+func noConnections(o *Options) api.Finding {
+	return api.Finding{
+		Level: "note", What: "no connection of it is known", Why: admission(o),
+		Remedy: "ask again while there is traffic; 'conntrack -L' lists the connections that the kernel knows",
+	}
+}
+
+// admission says when connections get a Conentry and when they lose it.
+func admission(o *Options) string {
+	return fmt.Sprintf("connections get a Conentry after %d packets of a hooked container, or after a second and 3 packets; idle ones lose it after %s",
+		o.Config.Admit, o.Config.FlushIdle)
+}
+
+// sortFindings puts first what needs to be mended.
+func sortFindings(all []api.Finding) {
+	weight := map[string]int{"fail": -2, "warn": -1}
+	slices.SortStableFunc(all, func(a, b api.Finding) int { return weight[a.Level] - weight[b.Level] })
 }
 
 // deliveryFindings say how express packets leave and reach a container, where
@@ -237,8 +258,7 @@ func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 	}
 	return api.Finding{
 		Level: "note", What: orig + " has no Conentry",
-		Why: fmt.Sprintf("connections get one after %d packets of a hooked container, or after a second and 3 packets; idle ones lose it after %s",
-			v.opts.Config.Admit, v.opts.Config.FlushIdle),
+		Why: admission(v.opts),
 	}
 }
 

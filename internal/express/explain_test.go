@@ -28,9 +28,39 @@ func TestExplainTracked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if x.Known == strings.Contains(want, "no such connection") {
+			t.Errorf("%s: known is %v, want %q", subject, x.Known, want)
+		}
 		if x.Express || len(x.Flows) > 0 || len(x.Findings) != 1 || !strings.Contains(x.Findings[0].What, want) {
 			t.Errorf("%s is explained by %+v, want %q", subject, x, want)
 		}
+	}
+}
+
+// A container without connections has none: it does not go regular. A name that is nearly
+// one's is suggested.
+func TestExplainNone(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	x, err := b.Daemon.Explain(lab.Port(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Known || x.Express || !strings.Contains(fmt.Sprint(x.Findings), "no connection of it is known") {
+		t.Errorf("%+v", x)
+	}
+	b.Outgoing("udp", 1).MustPing(20)
+	scontest.Eventually(t, "its connection is known", func() error {
+		if x, err = b.Daemon.Explain(lab.Port(1)); err != nil {
+			t.Fatal(err)
+		}
+		if !x.Known || strings.Contains(fmt.Sprint(x.Findings), "no connection of it is known") {
+			return fmt.Errorf("%+v", x)
+		}
+		return nil
+	})
+	if _, err := b.Daemon.Explain("no-such-container"); err == nil || !strings.Contains(err.Error(), "known are ") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ func TestMatch(t *testing.T) {
 		"leases":        "lease",
 		"lease-packets": "lease_packets",
 		"log.lvel":      "log.level",
+		"elase":         "lease", // two letters swapped
 		"colour":        "",
 		"":              "",
 		"x":             "",
