@@ -48,7 +48,7 @@ exit status is 1 when a requirement of SCON is missing.`,
 			if asJSON {
 				err = t.printJSON(d)
 			} else {
-				err = t.printDoctor(d)
+				err = t.printDoctor(d, "Express can run on this machine: 'scon up' starts it.")
 			}
 			if err != nil {
 				return err
@@ -107,13 +107,17 @@ func missing(d api.Doctor) error {
 	return nil
 }
 
-// printDoctor prints the state of each capability, and below it its purpose, the
-// effect of its absence and the remedy.
-func (t *tool) printDoctor(d api.Doctor) error {
+// printDoctor prints the state of each capability, and below one that is not ok its
+// purpose, the effect of its absence and the remedy. It ends with the verdict, unless
+// requirements are missing: then the command ends with an error that says so.
+func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, c := range d.Capabilities {
 		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, cli.Printable(c.Found))
+		if c.Level == "ok" {
+			continue
+		}
 		more := "for: " + c.For
 		if c.Without != "" {
 			more += "; without it: " + c.Without
@@ -126,6 +130,9 @@ func (t *tool) printDoctor(d api.Doctor) error {
 	if len(d.Findings) > 0 {
 		fmt.Fprintln(out)
 		printFindings(out, d.Findings)
+	}
+	if missing(d) == nil {
+		fmt.Fprintln(out, "\n"+verdict)
 	}
 	return out.Flush()
 }

@@ -113,7 +113,7 @@ func (t *tool) newPipeDoctorCommand() *cobra.Command {
 			if asJSON {
 				return t.printJSON(d)
 			}
-			return t.printDoctor(d)
+			return t.printDoctor(d, "The pipe can run on this machine: pipe.enabled in the settings starts it with 'scon up'.")
 		},
 	}
 	cli.AddJSONFlag(cmd, &asJSON)

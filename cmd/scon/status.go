@@ -89,8 +89,16 @@ func (t *tool) services() []serviceStatus {
 	return all
 }
 
+// enabledBy are the settings with which 'scon up' starts a service. Express has none.
+var enabledBy = map[string]string{
+	string(state.Startup): "startup.enabled or docker.enabled", string(state.Pipe): "pipe.enabled",
+}
+
 func (s serviceStatus) line() string {
 	word := "not running"
+	if setting := enabledBy[s.Name]; setting != "" {
+		word += " (" + setting + " in the settings starts it)"
+	}
 	switch {
 	case s.Error != "":
 		word = cli.Printable(s.Error)
@@ -123,6 +131,8 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 		fmt.Fprintln(t.stdout, "No containers yet: "+noContainers)
 	} else if err := containerTable(s.Containers).Print(t.stdout); err != nil {
 		return err
+	} else if s.Totals.ExpressPackets == 0 && s.State == api.StateActive {
+		fmt.Fprintln(t.stdout, "\nNo packet has gone express yet: a connection does after some packets. 'scon explain CONTAINER' says more.")
 	}
 	if len(s.Skipped) == 0 {
 		return nil

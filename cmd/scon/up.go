@@ -341,7 +341,8 @@ func (t *tool) printUp(word string, o service.Options) error {
 			fmt.Fprintf(t.stdout, "  %-10s  pid %d, log %s\n", u.Service, p.PID, state.Log(u.Dir(o.StateDir)))
 		}
 	}
-	return nil
+	_, err = fmt.Fprintln(t.stdout, "See 'scon status' and 'scon top'; 'scon down' undoes it.")
+	return err
 }
 
 // few lists the first names and counts the others.
