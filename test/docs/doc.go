@@ -12,7 +12,8 @@
 // installs it. Each command is a shell of its own. It has to succeed and to print what
 // the document shows:
 //
-//   - a number stands for any number of that place, 0 only for 0; an address is literal
+//   - a number stands for any number, 0 only for 0, and a bar for any bar; an address is
+//     literal
 //   - "..." stands for the rest of a word or line, and as a line for any lines
 //   - the amount of white space does not matter, and lines about progress are left out
 //

@@ -27,9 +27,10 @@ var images = map[string]struct {
 	machine.Image
 	change string // instruction of an image file
 }{
-	"nginx": {machine.Image{Programs: []string{"nginx"}, Files: map[string]string{
+	"nginx": {machine.Image{Programs: []string{"nginx", "curl"}, Files: map[string]string{
 		"etc/nginx/nginx.conf": "daemon off;\nworker_processes 1;\nerror_log stderr;\npid /run/nginx.pid;\nevents { worker_connections 512; }\n" +
-			"http {\n\taccess_log off;\n\tkeepalive_requests 100000;\n\tserver { listen 80; root /usr/share/nginx/html; }\n}\n",
+			"http {\n\taccess_log off;\n\tkeepalive_requests 100000;\n\tinclude /etc/nginx/conf.d/*.conf;\n}\n",
+		"etc/nginx/conf.d/default.conf":   "server {\n\tlisten 80;\n\troot /usr/share/nginx/html;\n}\n",
 		"usr/share/nginx/html/index.html": "<h1>Welcome to nginx!</h1>\n",
 	}}, `CMD ["nginx"]`},
 	"busybox": {machine.Image{Files: map[string]string{"etc/hostname": "busybox\n"}}, `CMD ["sh"]`},
@@ -60,7 +61,7 @@ func TestMain(m *testing.M) {
 }
 
 // setUp puts what is installed into the machine's /usr and /etc, where documents may
-// change what they like.
+// change what they like, and the sources into the home directory.
 const setUp = `
 for dir in usr etc; do
 	mkdir -p /run/over/$dir /run/over/work-$dir
@@ -69,7 +70,7 @@ done
 printf '#!/bin/sh\nexec "$@"\n' >/usr/local/bin/sudo
 chmod 755 /usr/local/bin/sudo
 mkdir /run/home
-sysctl -qw net.ipv4.ping_group_range='0 2147483647'
+ln -s "$1" /run/home/scon
 `
 
 // host is a machine of the documents, with a Docker engine.
@@ -102,7 +103,11 @@ func boot(t *testing.T, document string) host {
 			t.Fatalf("%q: %v\n%s", args, err, out)
 		}
 	}
-	run(nil, "sh", "-ec", setUp, dir)
+	sources, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(nil, "sh", "-ec", setUp, dir, sources)
 	engine := machine.Dockerd(group)
 	h.background(t, m.Command(engine[0], engine[1:]...))
 	deadline := time.Now().Add(patience)

@@ -80,9 +80,9 @@ func (b *block) add(line string, number int) error {
 }
 
 var (
-	literalOrNumber = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|\.\.\.|\d+(?:[.,]\d+)*|\s+`)
+	literalOrNumber = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|\.\.\.|[█░]+|\d+(?:[.,]\d+)*|\s+`)
 	zero            = regexp.MustCompile(`^[0.,]+$`)
-	progress        = regexp.MustCompile(`(?m)^ +\d+ %  .*\n`) // of cli.Progress
+	progress        = regexp.MustCompile(`(?m)^ *\d+ %  .*\n`) // of cli.Progress
 	wholeNumber     = `(\d+(?:[.,]\d+)*)`
 )
 
@@ -105,6 +105,8 @@ func match(want []string, got string) string {
 			switch {
 			case word == "...":
 				pattern.WriteString(`.*`)
+			case strings.Trim(word, "█░") == "":
+				pattern.WriteString(`[█░]+`)
 			case strings.TrimSpace(word) == "":
 				pattern.WriteString(`[ \t]+`)
 			case strings.Count(word, ".") == 3, at[0] > 0 && isLetter(line[at[0]-1]):
@@ -149,6 +151,7 @@ func TestMatch(t *testing.T) {
 		{"a\n...\nz", "a\nz", true},
 		{"a\n...", "b", false},
 		{"web ...", "web 123 x", true},
+		{"██░ 60 %", "███ 100 %", true},
 		{"", "something", false},
 		{"web", "web\nmore", false},
 	} {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -12,9 +13,9 @@ func TestDocumentsShowResults(t *testing.T) {
 		document, file string
 		results        []string
 	}{
-		{"README.md", "quick", []string{"quick"}},
-		{"README.md", "short", []string{"short"}},
-		{"README.md", "cost", []string{"cost-6.12"}},
+		{"docs/figures.md", "quick", []string{"quick"}},
+		{"docs/figures.md", "short", []string{"short"}},
+		{"docs/figures.md", "cost", []string{"cost-6.12"}},
 		{"docs/measuring.md", "churn", []string{"churn-20000", "churn-150000", "churn-20000-8000", "churn-6.12"}},
 		{"docs/measuring.md", "cpus", []string{"cpus"}},
 		{"docs/measuring.md", "connections", []string{"connections"}},
@@ -42,6 +43,36 @@ func TestDocumentsShowResults(t *testing.T) {
 			if !strings.Contains(string(text), table.String()) {
 				t.Errorf("%s lacks what \"scon bench show results/%s.json %s\" prints:\n%s", c.document, c.file, name, &table)
 			}
+		}
+	}
+}
+
+// The README's comparison with the flowtable is that of the committed result, and its
+// flowtable the one that was measured.
+func TestREADMEComparesWithFlowtable(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules := fmt.Sprintf(flowtableRules, "ip fast", "eth0, veth1a2b3c4"); !strings.Contains(string(readme), rules) {
+		t.Errorf("README.md lacks these rules:\n%s", rules)
+	}
+	summaries, err := ReadSummaries("../../../results/cost.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := summaries.Result("cost-6.12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for metric, message := range map[string]string{
+		"udp_64_insn": "64 bytes by UDP", "tcp_64_insn": "64 bytes by TCP", "tcp_crr_insn": "TCP: connect, one request, close",
+	} {
+		native := 1 / r.Ratios["container/native"][metric].Median
+		row := fmt.Sprintf("| %s | %.3f | %.3f | %.3f |\n", message,
+			r.Ratios["flowtable/container"][metric].Median, r.Ratios["express/container"][metric].Median, native)
+		if !strings.Contains(string(readme), row) {
+			t.Errorf("README.md lacks %s", row)
 		}
 	}
 }
