@@ -53,6 +53,7 @@ type Daemon struct {
 	pulse     *service.Pulse // of the loop
 	sweeper   sweeper        // of the table
 	silent    silent
+	looked    time.Time // at what others do, by the loop
 	counts    counts
 
 	namer  *discover.Namer

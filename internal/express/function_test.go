@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -87,4 +88,42 @@ func TestForeignFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Outgoing("udp", 1).GoExpress()
+}
+
+// While nothing goes express the daemon does not look for such functions, but does so
+// before the first connection can: not one packet passes by one that came meanwhile.
+func TestForeignFunctionAtRest(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "accepter", Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	b.Status()                         // the last look
+	time.Sleep(500 * time.Millisecond) // more than two heartbeats
+	var l link.Link
+	err = b.Do(lab.Device, func() (err error) {
+		l, err = link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetForward, Priority: 10})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	time.Sleep(time.Second) // a look that is due is one before the first connection
+	b.Outgoing("udp", 1).MustPing(200)
+	if n := b.Status().Totals.ExpressPackets; n > 0 {
+		t.Errorf("%d packets went express", n)
+	}
+	x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
+	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "accepter") {
+		t.Errorf("explain says %s, %v", text, err)
+	}
 }

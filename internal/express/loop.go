@@ -13,8 +13,12 @@ import (
 	"github.com/scon-project/scon/internal/service"
 )
 
-// sweepInterval is the time between searches for idle Conentries.
-const sweepInterval = time.Second
+// lookInterval is the time between two looks at what the kernel does not announce, and
+// between searches for idle Conentries: a second, as looks are at heartbeats.
+const lookInterval = time.Second - beatInterval/2
+
+// restInterval is the same while nothing goes express.
+const restInterval = 10 * time.Second
 
 // pieceSlots is how many slots of the table the loop visits, for a reader or to
 // sweep them, before it goes on with other work: some milliseconds.
@@ -45,9 +49,8 @@ func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 
 // loop drives the modules until ctx ends.
 func (d *Daemon) loop(ctx context.Context, s sources) error {
-	beat, sweep := time.NewTicker(beatInterval), time.NewTicker(sweepInterval)
+	beat := time.NewTicker(beatInterval) // the only timer of an idle daemon
 	defer beat.Stop()
-	defer sweep.Stop()
 	watchdog := service.NewWatchdog()
 	writeBeat := func() error {
 		now := time.Now()
@@ -86,10 +89,15 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "connections that could go express")
 			}
-			d.event(e, time.Now())
+			if err := d.event(e, time.Now()); err != nil {
+				return err
+			}
 		case i := <-d.hooks.Identified():
 			d.hooks.SetContainer(i)
 		case call := <-d.calls:
+			if err := d.look(time.Now()); err != nil {
+				return err
+			}
 			call()
 		case now := <-d.tcp.Due():
 			d.tcp.CorrectResets(now)
@@ -99,11 +107,6 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			d.sweeper.piece(d.sweepPiece)
 		case <-beat.C:
 			if err := writeBeat(); err != nil {
-				return err
-			}
-		case now := <-sweep.C:
-			d.sweeper.start()
-			if err := d.sweep(now); err != nil {
 				return err
 			}
 		}
@@ -155,13 +158,16 @@ func (d *Daemon) endsLost() {
 }
 
 // event takes what the programs report of a connection.
-func (d *Daemon) event(e datapath.Event, now time.Time) {
+func (d *Daemon) event(e datapath.Event, now time.Time) error {
 	if !e.Closed && !e.Progress {
+		if err := d.look(now); err != nil {
+			return err
+		}
 		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
 		if d.composer.Candidate(tuple, port, now) {
 			d.counts.composing.Add(e.Waited())
 		}
-		return
+		return nil
 	}
 	switch entry := d.table.At(e.Slot); {
 	case entry == nil: // gone in the meantime
@@ -173,6 +179,7 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 		}
 		d.table.Retire(entry, now)
 	}
+	return nil
 }
 
 // beat does what is due at each heartbeat, and writes it.
@@ -182,8 +189,31 @@ func (d *Daemon) beat(now time.Time) error {
 		d.endsLost()
 	}
 	d.composer.Recheck(now)
-	d.pollSilent(now)
+	if !d.rests(now) {
+		if err := d.look(now); err != nil {
+			return err
+		}
+	}
 	return d.heartbeat.beat()
+}
+
+// rests reports whether nothing has to be looked at: there is no decision that relies on
+// it, and look is called before the first one can be made.
+func (d *Daemon) rests(now time.Time) bool {
+	_, unread := d.heartbeat.unread()
+	return d.table.Len() == 0 && !unread && now.Sub(d.looked) < restInterval
+}
+
+// look does what is due at intervals: it looks at what the kernel does not announce, and
+// begins to search for idle Conentries.
+func (d *Daemon) look(now time.Time) error {
+	d.pollSilent(now)
+	if now.Sub(d.looked) < lookInterval {
+		return nil
+	}
+	d.looked = now
+	d.sweeper.start()
+	return d.pollOthers(now)
 }
 
 // pollSilent looks at what the kernel does not announce and leases rely on.
@@ -208,8 +238,9 @@ func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	return d.table.Sweep(from, pieceSlots, now)
 }
 
-// sweep does what is due once a second.
-func (d *Daemon) sweep(now time.Time) error {
+// pollOthers looks at programs and functions of others, and at rules that the kernel does
+// not announce.
+func (d *Daemon) pollOthers(now time.Time) error {
 	d.hooks.Poll(now)
 	reread := func(reason string) {
 		d.policy.Lost(reason)
