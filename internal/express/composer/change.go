@@ -1,8 +1,6 @@
 package composer
 
 import (
-	"encoding/binary"
-	"maps"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -26,23 +24,17 @@ const fewConcerned = 64
 // are too many, or are not found in time, it returns why every decision has to be
 // confirmed.
 func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything string) {
+	if c.index.partial {
+		return "rules changed, and there are many connections"
+	}
 	q := inquiry{Composer: c, change: change, start: time.Now()}
-	defer q.forget()
-	for kind, all := range q.kinds() {
-		if asked, ok := q.ask(kind.subject, all[0].e.Conn); ok {
-			q.search(all, asked, 0)
-		} else {
-			q.concern(all...)
-		}
+	for kind, all := range c.index.kinds {
+		q.askAll(kind, all)
 	}
 	if q.everything != "" {
 		return q.everything
 	}
-	c.table.All(func(e *contable.Conentry) {
-		if e.Bound == BoundByRule { // which may be gone, whether it matched or not
-			e.Reading = c.reading - 1
-		}
-	})
+	c.letByRule = true // the rule may be gone, whether it matched or not
 	for _, e := range q.concerned {
 		if c.keepByRule(subjectOf(e), e.Conn) {
 			c.refuse(e.Port, PerPacketRule)
@@ -60,13 +52,15 @@ func (c *Composer) Retired() uint64 { return c.retired }
 //
 // It asks about many connections at a time, of which only the leading bits that they
 // have in common are known, and halves those that may be concerned by an address or a
-// port, each in turn. So those that a rule about one address or one port concerns
-// are found by few questions.
+// port: by one of which the change concerns only one half, if there is such a one. So
+// those that a rule about one address or one port concerns are found by few questions.
 type inquiry struct {
 	*Composer
 	change     change
 	start      time.Time
 	questions  int
+	kind       kind // of those that are asked about
+	place      int  // that has told halves apart
 	concerned  []*contable.Conentry
 	everything string
 }
@@ -77,62 +71,8 @@ type change interface {
 	Concerns(rules.Conn) bool
 }
 
-// kind is what the rules are asked about, but for addresses and ports.
-type kind struct {
-	subject
-	proto  uint8
-	is4    bool
-	status uint32
-}
-
-// candidate is a Conentry, with its addresses and ports as rules.Ends has them.
-type candidate struct {
-	e     *contable.Conentry
-	addrs [4][2]uint64
-	ports [4]uint16
-}
-
-// often is between how many steps of an inquiry the time is looked at.
+// often is between how many questions the time is looked at.
 const often = 64
-
-// kinds sorts all Conentries, into memory that is used again for the next change.
-func (q *inquiry) kinds() map[kind][]candidate {
-	var last kind
-	var alike []candidate
-	seen := 0
-	q.table.All(func(e *contable.Conentry) {
-		if seen++; q.everything != "" || seen%often == 0 && q.late() {
-			return
-		}
-		k := kind{subjectOf(e), e.Conn.Orig.Proto, e.Conn.Orig.Src.Addr().Is4(), e.Conn.Status}
-		if k != last {
-			q.candidates[last] = alike
-			last, alike = k, q.candidates[k]
-		}
-		alike = append(alike, candidateOf(e))
-	})
-	q.candidates[last] = alike
-	maps.DeleteFunc(q.candidates, func(_ kind, all []candidate) bool { return len(all) == 0 })
-	return q.candidates
-}
-
-// forget empties the memory of kinds.
-func (q *inquiry) forget() {
-	for k, all := range q.candidates {
-		clear(all)
-		q.candidates[k] = all[:0]
-	}
-}
-
-func candidateOf(e *contable.Conentry) candidate {
-	x := candidate{e: e}
-	for i, end := range rules.Ends(&e.Conn) {
-		b := end.Addr().As16()
-		x.addrs[i] = [2]uint64{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
-		x.ports[i] = end.Port()
-	}
-	return x
-}
 
 // late reports whether the time is over.
 func (q *inquiry) late() bool {
@@ -142,48 +82,83 @@ func (q *inquiry) late() bool {
 	return q.everything != ""
 }
 
-func (q *inquiry) concern(all ...candidate) {
+// askAll finds those of a kind that the change concerns.
+func (q *inquiry) askAll(k kind, all []candidate) {
+	if len(all) == 0 || q.everything != "" {
+		return
+	}
+	q.kind = k
+	asked, ok := q.ask(k.subject, all[0].e.Conn)
+	if !ok {
+		q.concern(all)
+		return
+	}
+	asked.Status = k.status
+	if differ, may := q.may(all, &asked); may {
+		q.search(all, differ, &asked)
+	}
+}
+
+// concern takes those that are concerned, but for what the index has not forgotten yet.
+func (q *inquiry) concern(all []candidate) {
 	for _, x := range all {
-		q.concerned = append(q.concerned, x.e)
+		if !x.e.Gone && kindOf(x.e) == q.kind {
+			q.concerned = append(q.concerned, x.e)
+		}
 	}
 	if len(q.concerned) > fewConcerned {
 		q.everything = "rules changed that concern many connections"
 	}
 }
 
-// search finds those of a kind that the change concerns. turn is the address or port by
-// which they are halved, if it is not the same.
-func (q *inquiry) search(all []candidate, asked rules.Conn, turn int) {
+// may asks whether the change may concern one of some of a kind, and returns in what they
+// differ.
+func (q *inquiry) may(all []candidate, asked *rules.Conn) (differ difference, may bool) {
 	if q.questions++; q.everything != "" || q.questions%often == 0 && q.late() {
-		return
+		return differ, false
 	}
-	asked.Conn = all[0].e.Conn
-	if len(all) == 1 {
-		asked.Shared = nil
-		if q.change.Concerns(asked) {
-			q.concern(all[0])
-		}
-		return
-	}
-	differ := differences(all)
+	differ = differences(all)
+	asked.Orig, asked.Reply = all[0].e.Conn.Orig, all[0].e.Conn.Reply
 	asked.Shared = differ.shared(asked.Orig.Src.Addr())
-	if !q.change.MayConcern(asked) {
-		return
-	}
-	for range places {
-		if differ.in(turn) {
-			with, without := differ.halve(all, turn)
-			q.search(with, asked, (turn+1)%places)
-			q.search(without, asked, (turn+1)%places)
-			return
-		}
-		turn = (turn + 1) % places
-	}
-	q.concern(all...) // equal ones
+	return differ, q.change.MayConcern(*asked)
 }
 
-// places are the addresses and ports of a candidate: the four addresses, then the ports.
-const places = 8
+// search finds those that the change concerns among some of which it may concern one.
+func (q *inquiry) search(all []candidate, differ difference, asked *rules.Conn) {
+	if differ == (difference{}) { // one, or a connection that is gone and has begun again
+		asked.Orig, asked.Reply, asked.Shared = all[0].e.Conn.Orig, all[0].e.Conn.Reply, nil
+		if q.change.Concerns(*asked) {
+			q.concern(all)
+		}
+		return
+	}
+	var halves [2][]candidate
+	var in [2]difference
+	var may [2]bool
+	for _, place := range append([]int{q.place}, places...) {
+		if !differ.in(place) {
+			continue
+		}
+		halves[0], halves[1] = differ.halve(all, place)
+		for j, half := range halves {
+			in[j], may[j] = q.may(half, asked)
+		}
+		if !may[0] || !may[1] {
+			q.place = place
+			break
+		}
+	}
+	for j, half := range halves {
+		if may[j] {
+			q.search(half, in[j], asked)
+		}
+	}
+}
+
+// places are the addresses (0 to 3) and ports (4 to 7) of a candidate. Where none tells halves
+// apart, since a rule may match by several, the last one that differs halves: few servers
+// are soon told apart.
+var places = []int{4, 7, 0, 3, 1, 2, 6, 5}
 
 // difference is the bits in which candidates differ.
 type difference struct {

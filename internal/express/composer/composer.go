@@ -90,7 +90,9 @@ type Composer struct {
 	refused  map[Refusal]uint64
 	retired  uint64 // by changes of rules that concerned them
 
-	candidates map[kind][]candidate // empty but while a change is looked at
+	index     index
+	letByRule bool // leases that a rule bounds are decided again, from the next sweep on
+	byRule    bool // in this sweep
 }
 
 // New returns a Composer that has composed nothing yet.
@@ -108,8 +110,7 @@ func New(o Options) *Composer {
 		kept:     make(map[conntrack.Tuple]subject),
 		ends:     make(map[conntrack.Tuple]oneEnd),
 		refused:  make(map[Refusal]uint64),
-
-		candidates: make(map[kind][]candidate),
+		index:    index{kinds: make(map[kind][]candidate)},
 	}
 }
 
@@ -118,7 +119,7 @@ func New(o Options) *Composer {
 func (c *Composer) Adopt(now time.Time) (kept int) {
 	hooked := func(port int) bool { return c.ports.Port(port) != nil }
 	kept = c.table.Adopt(hooked, c.stillFit, now)
-	c.table.All(c.recheck.add)
+	c.table.All(c.placed)
 	return kept
 }
 
@@ -198,9 +199,15 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 		c.composed++
 		c.let(e, conn)
 		c.confirm(e, now)
-		c.recheck.add(e)
+		c.placed(e)
 	}
 	return tableRefusal(err)
+}
+
+// placed takes up a Conentry that is new in the table.
+func (c *Composer) placed(e *contable.Conentry) {
+	c.recheck.add(e)
+	c.index.add(e)
 }
 
 // makeLiberal makes conntrack accept a TCP connection's packets whatever their

@@ -138,11 +138,18 @@ func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silent boo
 // Let decides about leases in n slots of the table, as contable.Table.Piece has them,
 // where something may have changed. It is called once a second for each piece.
 func (c *Composer) Let(from, n uint32, now time.Time) {
+	if from == 0 {
+		c.byRule, c.letByRule = c.letByRule, false
+		c.index.tidy(c.table)
+	}
 	c.lets.refill(now, letPerSecond, letPerSecond)
 	left := min(letAtOnce, time.Duration(c.lets.tokens*float64(time.Second)))
 	c.table.Piece(from, n, func(e *contable.Conentry) {
 		if c.isShort(e) && e.Lease > c.lease {
 			c.table.SetLease(e, c.lease, boundUntilRead)
+			e.Reading = c.reading - 1
+		}
+		if c.byRule && e.Bound == BoundByRule {
 			e.Reading = c.reading - 1
 		}
 		if e.Untracked || left <= 0 || !c.mustLet(e, now) {
@@ -162,7 +169,10 @@ func (c *Composer) letAgain(e *contable.Conentry) {
 	if err != nil || conn.ID != e.Conn.ID {
 		return // the announcement of its end follows
 	}
-	e.Conn.Status = conn.Status
+	if e.Conn.Status != conn.Status {
+		e.Conn.Status = conn.Status
+		c.index.add(e)
+	}
 	c.let(e, conn)
 }
 

@@ -69,6 +69,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		return tableRefusal(err)
 	}
 	c.let(e, e.Conn)
+	c.index.add(e)
 	return ""
 }
 
@@ -103,6 +104,6 @@ func (c *Composer) pair(p *discover.Port, tuple conntrack.Tuple, now time.Time) 
 		return tableRefusal(err), true
 	}
 	c.composed++
-	c.recheck.add(e)
+	c.placed(e)
 	return "", true
 }

@@ -66,6 +66,8 @@ type Conentry struct {
 	Bound string
 	// Reading is the composer's, of the state by which it has decided the lease.
 	Reading uint32
+	// Gone means that it is no longer in the table.
+	Gone bool
 
 	outbound  uint32 // slot of the packets that the container sends
 	inbound   uint32 // slot of the packets that it receives
@@ -406,6 +408,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	}
 	t.account(e)
 	t.live.remove(e)
+	e.Gone = true
 	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
 	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
 	t.leave(e.Port)
