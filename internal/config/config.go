@@ -157,13 +157,25 @@ func (c Config) Validate() error {
 
 // A ValueError says which key has a value that it does not accept.
 type ValueError struct {
-	Key string // the name in the file, such as "log.level"
-	Err error  // the value, and the accepted values
+	Key  string // the name in the file, such as "log.level"
+	With string // the key whose value it contradicts, "" if none
+	Err  error  // the value, and the accepted values
 }
 
 func (e *ValueError) Error() string { return e.Key + " " + e.Err.Error() }
 
 func (e *ValueError) Unwrap() error { return e.Err }
+
+// An elementError is about one element of a list.
+type elementError struct {
+	index int
+	error
+}
+
+// ofElement returns an error about an element of a list.
+func ofElement(index int, format string, args ...any) error {
+	return &elementError{index, fmt.Errorf(format, args...)}
+}
 
 // Devices are names of network devices; nil is `auto`: every suitable device, updated as
 // devices appear and disappear.
@@ -195,10 +207,10 @@ func (d Devices) check() error {
 	}
 	for i, name := range d {
 		if !validDevice(name) {
-			return fmt.Errorf("names the device %q: want auto or device names of 1..15 bytes without '/', ':' and blanks", name)
+			return ofElement(i, "names the device %q: want auto or device names of 1..15 bytes without '/', ':' and blanks", name)
 		}
 		if slices.Contains(d[:i], name) {
-			return fmt.Errorf("names the device %q twice", name)
+			return ofElement(i, "names the device %q twice", name)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/scon-project/scon/internal/suggest"
 )
 
 // A key is one setting: its name in the file, its conversion from the syntax tree, and the
@@ -49,9 +52,9 @@ func devices(name string, field func(*Config) *Devices) key {
 				*field(c) = nil
 				return nil
 			}
-			names, ok := texts(n)
-			if !ok {
-				return fmt.Errorf("is %s: want auto or a list of device names such as [docker0]", describe(n))
+			names, err := texts(n, "want auto or a list of device names such as [docker0]")
+			if err != nil {
+				return err
 			}
 			*field(c) = append(Devices{}, names...) // not auto
 			return nil
@@ -107,20 +110,20 @@ func duration(name string, low, high time.Duration, field func(*Config) *time.Du
 	}
 }
 
-// texts returns a list of strings, nil if it is empty.
-func texts(n ast.Node) (list []string, ok bool) {
+// texts returns a list of strings, nil if it is empty. The error says what is wanted.
+func texts(n ast.Node, want string) (list []string, err error) {
 	sequence, ok := n.(*ast.SequenceNode)
 	if !ok {
-		return nil, false
+		return nil, fmt.Errorf("is %s: %s", describe(n), want)
 	}
-	for _, v := range sequence.Values {
+	for i, v := range sequence.Values {
 		s, ok := v.(*ast.StringNode)
 		if !ok {
-			return nil, false
+			return nil, ofElement(i, "has %s: %s", describe(v), want)
 		}
 		list = append(list, s.Value)
 	}
-	return list, true
+	return list, nil
 }
 
 const wantCounters = "want a list of names of counters, or comments of rules or chains, such as [billing]; [] for none"
@@ -131,24 +134,21 @@ const maxComment = 255
 var exactCounters = key{
 	name: "exact_counters",
 	read: func(c *Config, n ast.Node) error {
-		names, ok := texts(n)
-		if !ok {
-			return fmt.Errorf("is %s: %s", describe(n), wantCounters)
-		}
+		names, err := texts(n, wantCounters)
 		c.ExactCounters = names
-		return nil
+		return err
 	},
 	check: func(c *Config) error {
 		for i, name := range c.ExactCounters {
 			switch {
 			case name == "":
-				return fmt.Errorf("has an empty name: %s", wantCounters)
+				return ofElement(i, "has an empty name: %s", wantCounters)
 			case len(name) > maxComment:
-				return fmt.Errorf("has a name of %d bytes: counters and comments have at most %d", len(name), maxComment)
+				return ofElement(i, "has a name of %d bytes: counters and comments have at most %d", len(name), maxComment)
 			case strings.ContainsFunc(name, unicode.IsControl):
-				return fmt.Errorf("has the name %q: want printable characters", name)
+				return ofElement(i, "has the name %q: want printable characters", name)
 			case slices.Contains(c.ExactCounters[:i], name):
-				return fmt.Errorf("names %q twice", name)
+				return ofElement(i, "names %q twice", name)
 			}
 		}
 		return nil
@@ -170,7 +170,7 @@ var logLevel = key{
 			c.Log.Level, ok = levels[s.Value]
 		}
 		if !ok {
-			return fmt.Errorf("is %s: want debug, info, warn or error", describe(n))
+			return fmt.Errorf("is %s: want debug, info, warn or error%s", describe(n), suggest.Hint(n.String(), slices.Collect(maps.Keys(levels))))
 		}
 		return nil
 	},
@@ -196,7 +196,7 @@ var logFormat = key{
 	},
 	check: func(c *Config) error {
 		if !slices.Contains([]string{FormatText, FormatJSON}, c.Log.Format) {
-			return fmt.Errorf("is %q: want text or json", c.Log.Format)
+			return fmt.Errorf("is %q: want text or json%s", c.Log.Format, suggest.Hint(c.Log.Format, []string{FormatText, FormatJSON}))
 		}
 		return nil
 	},

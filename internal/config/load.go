@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,7 @@ import (
 const maxSize = 1 << 18
 
 // Load reads the file at path over the defaults. Errors about its content begin with
-// path:line:column. Validate finds settings that do not fit together, since flags may
-// still change them.
+// path:line:column.
 func Load(path string) (Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,6 +51,19 @@ func Read(name string, r io.Reader) (Config, error) {
 
 // apply sets the keys in content. Errors begin with line:column.
 func (c *Config) apply(content []byte) error {
+	set := make(map[string]*token.Token)
+	if err := c.applyAll(content, set); err != nil {
+		return err
+	}
+	var e *ValueError
+	if err := c.Startup.checkTogether(); errors.As(err, &e) {
+		return at(cmp.Or(set[e.Key], set[e.With]), "%w", err) // one is set, since the defaults fit together
+	}
+	return nil
+}
+
+// applyAll is apply without comparing values. It notes the places of those that are set.
+func (c *Config) applyAll(content []byte, set map[string]*token.Token) error {
 	file, err := parser.ParseBytes(content, 0)
 	if err != nil {
 		var e yaml.Error
@@ -69,7 +82,7 @@ func (c *Config) apply(content []byte) error {
 	case 0: // comments only: the defaults
 		return nil
 	case 1:
-		return c.applyMapping(bodies[0], "")
+		return c.applyMapping(bodies[0], "", set)
 	default:
 		return at(bodies[1].GetToken(), "begins a second document: want one")
 	}
@@ -77,7 +90,7 @@ func (c *Config) apply(content []byte) error {
 
 // applyMapping sets the keys of one mapping. prefix is the mapping's own name, "log." for
 // the keys of log, "" for the file.
-func (c *Config) applyMapping(n ast.Node, prefix string) error {
+func (c *Config) applyMapping(n ast.Node, prefix string, set map[string]*token.Token) error {
 	m, ok := n.(ast.MapNode)
 	if !ok {
 		what := "the file"
@@ -87,7 +100,7 @@ func (c *Config) applyMapping(n ast.Node, prefix string) error {
 		return at(n.GetToken(), "%s is %s: want `key: value` lines", what, describe(n))
 	}
 	for it := m.MapRange(); it.Next(); {
-		if err := c.applyKey(prefix, it.KeyValue()); err != nil {
+		if err := c.applyKey(prefix, it.KeyValue(), set); err != nil {
 			return err
 		}
 	}
@@ -98,14 +111,14 @@ func (c *Config) applyMapping(n ast.Node, prefix string) error {
 var sections = []string{"log", "startup", "startup.pool", "startup.limits", "pipe", "docker"}
 
 // applyKey sets one key, or all keys of a section.
-func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
+func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode, set map[string]*token.Token) error {
 	word := kv.Key.GetToken().Value
 	name := prefix + word
 	switch {
 	case slices.Contains(sections, name):
-		return c.applyMapping(kv.Value, name+".")
+		return c.applyMapping(kv.Value, name+".", set)
 	case strings.Contains(word, "."):
-		return at(kv.Key.GetToken(), "unknown key %q", word)
+		return at(kv.Key.GetToken(), "unknown key %q%s", word, hintDotted(word))
 	}
 	for _, k := range keys {
 		if k.name != name {
@@ -116,11 +129,48 @@ func (c *Config) applyKey(prefix string, kv *ast.MappingValueNode) error {
 			err = k.check(c)
 		}
 		if err != nil {
-			return at(kv.Value.GetToken(), "%w", &ValueError{Key: name, Err: err})
+			return at(place(kv.Value, err), "%w", &ValueError{Key: name, Err: err})
 		}
+		set[name] = kv.Value.GetToken()
 		return nil
 	}
-	return at(kv.Key.GetToken(), "unknown key %q%s", name, suggest.Hint(name, Names()))
+	return at(kv.Key.GetToken(), "unknown key %q%s", name, hint(name, word))
+}
+
+// place returns where a wrong value is: of a list, the element.
+func place(n ast.Node, err error) *token.Token {
+	var e *elementError
+	list, ok := n.(*ast.SequenceNode)
+	if ok && errors.As(err, &e) && e.index < len(list.Values) {
+		return list.Values[e.index].GetToken()
+	}
+	return n.GetToken()
+}
+
+// hint returns the key that was probably meant: one of a similar name, or one that is called
+// so in another section.
+func hint(name, word string) string {
+	names := append(Names(), sections...)
+	if similar := suggest.Hint(name, names); similar != "" {
+		return similar
+	}
+	for _, known := range names {
+		if strings.HasSuffix(known, "."+word) {
+			return fmt.Sprintf(": did you mean %q?", known)
+		}
+	}
+	return ""
+}
+
+// hintDotted says how a key with its section's name is written.
+func hintDotted(word string) string {
+	for _, known := range Names() {
+		if known == word {
+			dot := strings.LastIndex(word, ".")
+			return fmt.Sprintf(": write %q below %q", word[dot+1:], word[:dot])
+		}
+	}
+	return suggest.Hint(word, Names())
 }
 
 // Names returns the dotted names of all keys, in the order of the shipped file.

@@ -61,12 +61,9 @@ var wantEngines = "want a list of engines of " + strings.Join(pipeEngineNames, "
 var pipeEngines = key{
 	name: "pipe.engines",
 	read: func(c *Config, n ast.Node) error {
-		list, ok := texts(n)
-		if !ok {
-			return fmt.Errorf("is %s: %s", describe(n), wantEngines)
-		}
+		list, err := texts(n, wantEngines)
 		c.Pipe.Engines = list
-		return nil
+		return err
 	},
 	check: func(c *Config) error {
 		if len(c.Pipe.Engines) == 0 {
@@ -75,9 +72,9 @@ var pipeEngines = key{
 		for i, e := range c.Pipe.Engines {
 			switch {
 			case !slices.Contains(pipeEngineNames, e):
-				return fmt.Errorf("has %q: %s%s", e, wantEngines, suggest.Hint(e, pipeEngineNames))
+				return ofElement(i, "has %q: %s%s", e, wantEngines, suggest.Hint(e, pipeEngineNames))
 			case slices.Contains(c.Pipe.Engines[:i], e):
-				return fmt.Errorf("names %q twice", e)
+				return ofElement(i, "names %q twice", e)
 			}
 		}
 		return nil
@@ -89,15 +86,15 @@ const wantGroups = "want a list of IPv4 networks such as [172.17.0.0/16], [] for
 var pipeAllow = key{
 	name: "pipe.allow",
 	read: func(c *Config, n ast.Node) error {
-		list, ok := texts(n)
-		if !ok {
-			return fmt.Errorf("is %s: %s", describe(n), wantGroups)
+		list, err := texts(n, wantGroups)
+		if err != nil {
+			return err
 		}
 		c.Pipe.Allow = nil
-		for _, s := range list {
+		for i, s := range list {
 			p, err := netip.ParsePrefix(s)
 			if err != nil {
-				return fmt.Errorf("has %q: %s", s, wantGroups)
+				return ofElement(i, "has %q: %s", s, wantGroups)
 			}
 			c.Pipe.Allow = append(c.Pipe.Allow, p)
 		}
@@ -107,9 +104,9 @@ var pipeAllow = key{
 		for i, p := range c.Pipe.Allow {
 			switch {
 			case !p.Addr().Is4() || p != p.Masked():
-				return fmt.Errorf("has %q: %s", p, wantGroups)
+				return ofElement(i, "has %q: %s", p, wantGroups)
 			case slices.Contains(c.Pipe.Allow[:i], p):
-				return fmt.Errorf("names %q twice", p)
+				return ofElement(i, "names %q twice", p)
 			}
 		}
 		return nil

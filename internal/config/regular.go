@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -53,18 +52,18 @@ const wantSelectors = "want a list of devices, name=CONTAINER, label=KEY or labe
 var regular = key{
 	name: "regular",
 	read: func(c *Config, n ast.Node) error {
-		list, ok := texts(n)
-		if !ok {
-			return fmt.Errorf("is %s: %s", describe(n), wantSelectors)
+		list, err := texts(n, wantSelectors)
+		if err != nil {
+			return err
 		}
 		c.Regular = nil
 		for i, text := range list {
 			s, ok := parseSelector(text)
 			if !ok {
-				return fmt.Errorf("has %q: %s", text, wantSelectors)
+				return ofElement(i, "has %q: %s", text, wantSelectors)
 			}
 			if slices.Contains(list[:i], text) {
-				return fmt.Errorf("names %q twice", text)
+				return ofElement(i, "names %q twice", text)
 			}
 			c.Regular = append(c.Regular, s)
 		}

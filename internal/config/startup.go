@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -109,11 +108,11 @@ func (s Startup) checkTogether() error {
 	p := s.Pool
 	switch {
 	case p.WarmTarget > p.Maximum:
-		return &ValueError{Key: "startup.pool.warm_target", Err: fmt.Errorf("is %d: want at most startup.pool.maximum, which is %d", p.WarmTarget, p.Maximum)}
+		return &ValueError{Key: "startup.pool.warm_target", With: "startup.pool.maximum", Err: fmt.Errorf("is %d: want at most startup.pool.maximum, which is %d", p.WarmTarget, p.Maximum)}
 	case p.WarmTarget > 0 && p.Minimum > p.WarmTarget:
-		return &ValueError{Key: "startup.pool.minimum", Err: fmt.Errorf("is %d: want at most startup.pool.warm_target, which is %d", p.Minimum, p.WarmTarget)}
+		return &ValueError{Key: "startup.pool.minimum", With: "startup.pool.warm_target", Err: fmt.Errorf("is %d: want at most startup.pool.warm_target, which is %d", p.Minimum, p.WarmTarget)}
 	case int64(p.WarmTarget)*NamespaceMemory > p.MemoryLimit:
-		return &ValueError{Key: "startup.pool.memory_limit", Err: fmt.Errorf("is %d bytes: startup.pool.warm_target namespaces alone take %d", p.MemoryLimit, int64(p.WarmTarget)*NamespaceMemory)}
+		return &ValueError{Key: "startup.pool.memory_limit", With: "startup.pool.warm_target", Err: fmt.Errorf("is %s: startup.pool.warm_target namespaces alone take %s", bytesText(p.MemoryLimit), bytesText(int64(p.WarmTarget)*NamespaceMemory))}
 	}
 	return nil
 }
@@ -140,20 +139,17 @@ func files(name string, field func(*Config) *[]string) key {
 	return key{
 		name: name,
 		read: func(c *Config, n ast.Node) error {
-			paths, ok := texts(n)
-			if !ok {
-				return fmt.Errorf("is %s: %s", describe(n), want)
-			}
+			paths, err := texts(n, want)
 			*field(c) = paths
-			return nil
+			return err
 		},
 		check: func(c *Config) error {
 			for i, p := range *field(c) {
 				if !filepath.IsAbs(p) {
-					return fmt.Errorf("has %q: %s", p, want)
+					return ofElement(i, "has %q: %s", p, want)
 				}
 				if slices.Contains((*field(c))[:i], p) {
-					return fmt.Errorf("names %q twice", p)
+					return ofElement(i, "names %q twice", p)
 				}
 			}
 			return nil
@@ -164,20 +160,17 @@ func files(name string, field func(*Config) *[]string) key {
 var envNetworks = key{
 	name: "startup.env_networks",
 	read: func(c *Config, n ast.Node) error {
-		names, ok := texts(n)
-		if !ok {
-			return fmt.Errorf("is %s: want a list of names of networks such as [pods], [] for none", describe(n))
-		}
+		names, err := texts(n, "want a list of names of networks such as [pods], [] for none")
 		c.Startup.EnvNetworks = names
-		return nil
+		return err
 	},
 	check: func(c *Config) error {
 		for i, name := range c.Startup.EnvNetworks {
 			if name == "" {
-				return errors.New("has an empty name: want names of networks such as [pods]")
+				return ofElement(i, "has an empty name: want names of networks such as [pods]")
 			}
 			if slices.Contains(c.Startup.EnvNetworks[:i], name) {
-				return fmt.Errorf("names %q twice", name)
+				return ofElement(i, "names %q twice", name)
 			}
 		}
 		return nil
