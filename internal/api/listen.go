@@ -68,20 +68,20 @@ func checkStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("stat socket %s: %w", path, err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("listen on %s: the file exists and is not a socket", path)
+		return fmt.Errorf("listen on %s: the file exists and is not a socket; remove it, or name another one with --socket", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		return nil
 	}
 	conn.Close()
-	return fmt.Errorf("listen on %s: %w there", path, ErrInUse)
+	return fmt.Errorf("listen on %s: %w there; 'scon down' stops it", path, ErrInUse)
 }
 
 func lookupGroup(name string) (gid int, err error) {
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, fmt.Errorf("socket_group %q: no such group", name)
+		return 0, fmt.Errorf("socket_group %q: no such group; make it, or change the setting", name)
 	}
 	return strconv.Atoi(g.Gid)
 }

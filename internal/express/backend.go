@@ -29,7 +29,7 @@ func inLoop[T any](b backend, fn func(*Daemon) (T, error)) (result T, err error)
 		<-done
 		return result, err
 	case <-b.ctx.Done():
-		return result, errors.New("the daemon is about to end")
+		return result, errors.New("the daemon is about to end; 'scon up' starts another")
 	}
 }
 

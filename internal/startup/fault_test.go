@@ -57,7 +57,7 @@ func (b *bed) dieFilling(conf, at string) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	b.spawn(faultEnv+"="+at, configEnv+"=  networks: ["+file+"]\n  pool: {warm_target: 2}")
+	b.spawn(faultEnv+"="+at, configEnv+"=  networks: ["+file+"]\n  pool: {warm_target: 2, minimum: 0}")
 	if err := b.agent.Wait(); err == nil {
 		b.t.Error("the agent ended in order")
 	}

@@ -37,7 +37,7 @@ func TestKinds(t *testing.T) {
 			gateway := nstest.New(t)
 			nstest.Run(t, b.host, "ip link add m0 type veth peer name g0 netns "+gateway)
 			nstest.Run(t, gateway, "ip link set g0 up\nip addr add 10.88.0.1/24 dev g0")
-			b.start(configEnv + "=  pool: {warm_target: 2}")
+			b.start(configEnv + "=  pool: {warm_target: 2, minimum: 0}")
 			pods := []string{nstest.New(t), nstest.New(t)}
 			conf := b.kindConf(kind)
 			a := b.cni("ADD", "c", netns.Path(pods[0]), conf)

@@ -80,7 +80,7 @@ func (v *vswitch) ctl(args ...string) string {
 func TestOVS(t *testing.T) {
 	b := newBed(t)
 	v := b.vswitch()
-	b.start(configEnv + "=  pool: {warm_target: 1}")
+	b.start(configEnv + "=  pool: {warm_target: 1, minimum: 0}")
 	one, two := nstest.New(t), nstest.New(t)
 	conf := b.tenantConf("", 0, `"kind": "ovs", "bridge": "o0", "isGateway": true`)
 	b.want(b.cni("ADD", "one", netns.Path(one), conf))

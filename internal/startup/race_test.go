@@ -68,7 +68,7 @@ func TestRefillTakesNoReturnedAddress(t *testing.T) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.start(configEnv + "=  networks: [" + file + "]\n  pool: {warm_target: 2}")
+	b.start(configEnv + "=  networks: [" + file + "]\n  pool: {warm_target: 2, minimum: 0}")
 	eventually(t, "the pool has all addresses", func() bool { return b.state().Networks[0].Pool.Ready == 2 })
 	reached, goOn := b.pause("lease-shed")
 	added := b.later("ADD", "c", netns.Path(nstest.New(t)), conf)

@@ -39,6 +39,8 @@ var (
 
 	// ErrLocked is the error of Lock when the service already runs in the directory.
 	ErrLocked = errors.New("another SCON is running")
+
+	errHeld = fmt.Errorf("%w; 'scon down' stops it", ErrLocked)
 )
 
 // Service is one of SCON's services, by the name of its socket.
@@ -190,7 +192,7 @@ func Flock(f *os.File, patience time.Duration) error {
 func lock(f *os.File) error {
 	err := Flock(f, Dying)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return ErrLocked
+		return errHeld
 	}
 	if err != nil {
 		return err
@@ -201,7 +203,7 @@ func lock(f *os.File) error {
 	}
 	named, err := os.Stat(f.Name())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(held, named) {
-		return ErrLocked
+		return errHeld
 	}
 	return err
 }

@@ -250,7 +250,7 @@ func TestNamedDeviceErrors(t *testing.T) {
 	}{
 		{Options{Uplinks: []string{"eth9"}}, `uplink "eth9": no such device; "ip link" lists them`},
 		{Options{Bridges: []string{"br9"}}, `bridge "br9": no such device; "ip link" lists them`},
-		{Options{Bridges: []string{"up0"}}, `bridge "up0": the device is a veth, no bridge`},
+		{Options{Bridges: []string{"up0"}}, `bridge "up0": the device is a veth, no bridge; "ip link show type bridge" lists them`},
 	} {
 		nstest.Do(t, d.ns, func() {
 			if _, err := Scan(tc.opts); err == nil || err.Error() != tc.want {

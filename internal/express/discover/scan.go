@@ -72,7 +72,7 @@ func (s *scan) findPorts(names []string) error {
 		for _, name := range names {
 			l, err := s.byName("bridge", name)
 			if err == nil && l.Type() != "bridge" {
-				err = fmt.Errorf("bridge %q: the device is a %s, no bridge", name, l.Type())
+				err = fmt.Errorf("bridge %q: the device is a %s, no bridge; \"ip link show type bridge\" lists them", name, l.Type())
 			}
 			if err != nil {
 				if err := s.refuse(name, err); err != nil {
