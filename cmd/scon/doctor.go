@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +110,7 @@ func missing(d api.Doctor) error {
 
 // printDoctor prints the state of each capability, and below one that is not ok its
 // purpose, the effect of its absence and the remedy. It ends with the verdict, unless
-// requirements are missing: then the command ends with an error that says so.
+// requirements are missing, which is an error of the command, or only root can tell.
 func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
@@ -131,7 +132,8 @@ func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 		fmt.Fprintln(out)
 		printFindings(out, d.Findings)
 	}
-	if missing(d) == nil {
+	byRoot := !slices.ContainsFunc(d.Capabilities, func(c api.Capability) bool { return c.Name == "root" && c.Level != "ok" })
+	if byRoot && missing(d) == nil {
 		fmt.Fprintln(out, "\n"+verdict)
 	}
 	return out.Flush()

@@ -49,7 +49,7 @@ func (t *tool) newLabCommand(name, short string) *cobra.Command {
 func (t *tool) execLab() error {
 	path, err := programs.Find(cli.LabProgram)
 	if err != nil {
-		return fmt.Errorf("%s is not installed: install the package %[1]s", cli.LabProgram)
+		return err
 	}
 	err = unix.Exec(path, append([]string{path}, t.args...), os.Environ())
 	return fmt.Errorf("execute %s: %w", path, err)

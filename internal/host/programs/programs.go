@@ -21,9 +21,21 @@ func Find(name string) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("%s is missing: make build", name)
+		return "", fmt.Errorf("%s is missing: install the package %s, or \"make build\"", name, packageOf(name))
 	}
 	return path, nil
+}
+
+// packageOf returns the package that a program is in: packaging/nfpm.
+func packageOf(name string) string {
+	switch name {
+	case "scon":
+		return "scon"
+	case "scon-cni", "scon-oci":
+		return "scon-startup"
+	default:
+		return "scon-lab"
+	}
 }
 
 // FindLibrary returns the path of a library that only SCON's programs use: beside this

@@ -17,8 +17,10 @@ import (
 	"bufio"
 	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"syscall"
 )
@@ -41,6 +43,9 @@ type Machine struct {
 
 // Boot starts a machine.
 func Boot() (m *Machine, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("boot a machine: namespaces need root; try sudo")
+	}
 	m = &Machine{init: exec.Command("sh", "-c", script)}
 	m.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,

@@ -89,6 +89,9 @@ func (b *bed) Close() error {
 // makeDir makes a directory on a tmpfs, since runtimes, plugins and the agent
 // normally write to /run.
 func makeDir(prefix string) (dir string, err error) {
+	if os.Geteuid() != 0 {
+		return "", errors.New("prepare the bench: mounts and network namespaces need root; try sudo")
+	}
 	if dir, err = os.MkdirTemp("", prefix+"-"); err != nil {
 		return "", err
 	}
