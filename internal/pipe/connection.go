@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/pipe/quota"
 	"github.com/scon-project/scon/internal/pipe/sealed"
@@ -417,6 +418,11 @@ func (c *connection) cut() {
 
 // notifyPeer wakes the peer of an end that has left.
 func (c *connection) notifyPeer(e *end) {
+	if c.attached {
+		if err := e.Memory.(*bpf.Memory).Ended(); err != nil {
+			c.b.log.Error("pipe: an end may not notice that its peer has left bytes unread", "error", err)
+		}
+	}
 	if c.carriage == nil {
 		c.hangUp()
 		return

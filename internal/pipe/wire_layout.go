@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 5
+const wireVersion = 6
 
 const tokenReach = 1048576
 

@@ -386,6 +386,83 @@ void case_killed(void)
 	close(p.a);
 }
 
+/* far_pair makes a connection of which a process of its own, killed later, has the
+ * server's end. It reads to_read bytes when told to, by a byte at go. */
+static struct pair far_pair(size_t to_read, int go[2], int ready[2], pid_t *child)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(name);
+	int listener = listener_at((struct sockaddr *)&name, len), i;
+	struct pair p = { .b = -1 };
+	char buf[100];
+
+	need(pipe(go) == 0 && pipe(ready) == 0, "pipe");
+	need(getsockname(listener, (struct sockaddr *)&name, &len) == 0, "getsockname");
+	*child = fork();
+	if (!*child) {
+		p.b = accept(listener, NULL, NULL);
+		for (i = 0; i < 80; i++)
+			need(read(p.b, buf, 1) == 1 && write(p.b, "x", 1) == 1, "echo");
+		read(go[0], buf, 1);
+		if (to_read)
+			recv(p.b, buf, to_read, MSG_WAITALL);
+		write(p.b, "last words", 10);
+		write(ready[1], "x", 1);
+		pause();
+	}
+	close(listener);
+	p.a = socket(AF_INET, SOCK_STREAM, 0);
+	need(connect(p.a, (struct sockaddr *)&name, len) == 0, "connect");
+	for (i = 0; i < 80; i++) {
+		need(write(p.a, "x", 1) == 1 && read(p.a, buf, 1) == 1, "warm up");
+		pause_ms(1);
+	}
+	return p;
+}
+
+/* The peer's process is killed with bytes unread, or none: its bytes arrive, then a
+ * reset, or the end. */
+void case_killedunread(void)
+{
+	char buf[100];
+	int i;
+
+	for (i = 0; i < 32; i++) {
+		size_t left = i & 1 ? 6 : 0;
+		bool shut = i & 2, late = i & 4, peeks = i & 8, waits = i & 16;
+		int go[2], ready[2];
+		pid_t child;
+		struct pair p = far_pair(20 - left, go, ready, &child);
+		struct pollfd one = { .fd = p.a, .events = POLLIN };
+
+		say("%zu left%s%s%s%s", left, shut ? ", shut" : "", late ? ", late" : "",
+		    peeks ? ", peeks" : "", waits ? ", waits" : "");
+		write(p.a, "01234567890123456789", 20);
+		if (shut)
+			shutdown(p.a, SHUT_WR);
+		write(go[1], "x", 1);
+		read(ready[0], buf, 1);
+		if (!late)
+			result("read", recv(p.a, buf, 10, MSG_WAITALL));
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+		if (late)
+			pause_ms(30);
+		if (late)
+			result("read", recv(p.a, buf, 10, MSG_WAITALL));
+		if (waits)
+			result("poll", poll(&one, 1, -1));
+		result("read", recv(p.a, buf, 10, peeks ? MSG_PEEK : 0));
+		result("read", recv(p.a, buf, 10, 0));
+		close(p.a);
+		close(go[0]);
+		close(go[1]);
+		close(ready[0]);
+		close(ready[1]);
+	}
+}
+
 void case_names(void)
 {
 	struct pair p = make_pair();

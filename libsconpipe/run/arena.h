@@ -77,6 +77,7 @@ struct shared {
 	bool token_reported; /* the peer's token was reported to the broker */
 	bool token_done; /* it was removed from the stream, or is not in it */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
+	atomic_bool end_known; /* the end of the stream, or its error, was met */
 
 	/* Of the owner, under the entry's lock: */
 	_Atomic uint32_t mapped; /* newest generation, which the peer may send to */

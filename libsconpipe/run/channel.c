@@ -80,6 +80,7 @@ static void unmap(struct channel *ch)
 static int map_page(struct channel *ch, int fd)
 {
 	struct conn *c = &ch->c;
+	bool reads_on = c->own && c->own->reads_on;
 	void *page =
 		mmap(c->own, PAGE, PROT_READ | PROT_WRITE,
 		     MAP_SHARED | (c->own ? MAP_FIXED : 0) | (fd < 0 ? MAP_ANONYMOUS : 0),
@@ -89,6 +90,8 @@ static int map_page(struct channel *ch, int fd)
 		return -ENOMEM;
 	c->own = page;
 	c->peer = &((struct page *)page)->peer;
+	if (reads_on)
+		channel_reads_on(ch);
 	return 0;
 }
 
@@ -351,8 +354,14 @@ struct channel *channel_adopt(struct arena *a, struct shared *s)
 	return ch;
 }
 
+void channel_reads_on(struct channel *ch)
+{
+	atomic_store(&ch->c.own->reads_on, 1);
+}
+
 void channel_share(struct channel *ch, int by)
 {
+	channel_reads_on(ch);
 	atomic_fetch_add(&ch->s->holders, by);
 	atomic_fetch_add(&ch->s->processes, by);
 }
@@ -368,6 +377,7 @@ bool channel_inherit(struct channel *ch, bool on)
 	bool all = arena_inherit(ch->arena, on);
 	int i;
 
+	channel_reads_on(ch);
 	for (i = 0; i < CHANNEL_FILES; i++)
 		if (ch->s->files[i] >= 0)
 			all &= fd_inherit(ch->s->files[i], on);

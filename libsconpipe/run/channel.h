@@ -65,6 +65,9 @@ void channel_put(struct channel *ch);
 void channel_leave(struct channel *ch);
 /* channel_share adds to the number of processes that have it. */
 void channel_share(struct channel *ch, int by);
+/* channel_reads_on tells the peer that this end of TCP's stream, when it ends, is no sign
+ * that nobody reads the ring any more. */
+void channel_reads_on(struct channel *ch);
 /* channel_inherit sets whether the next image gets its files. */
 bool channel_inherit(struct channel *ch, bool on);
 /* channel_times reads the socket's timeouts. */

@@ -411,6 +411,36 @@ static bool continues(struct channel *ch, enum path before)
 	return before == PATH_TCP ? avail(ch) > 0 : s->tcp_reported && !avail(ch);
 }
 
+/* left_unread says whether the peer has ended with bytes of the ring unread, as far as
+ * this end can know: not if the rings were lost before. */
+static bool left_unread(struct channel *ch)
+{
+	struct side *peer = channel_peer(ch);
+	uint64_t sent = atomic_load_explicit(&((struct page *)ch->c.own)->sent,
+					     memory_order_acquire);
+
+	if (sent <= PREFIX || (bpf_sync(&ch->c) && !peer->fin))
+		return false;
+	return !peer->reads_on && sent > peer->tail;
+}
+
+/* at_end takes what a receive has met: the end of the stream is a reset if the peer was
+ * killed with bytes unread, as with TCP. One call reports that. */
+static ssize_t at_end(struct channel *ch, ssize_t n)
+{
+	struct shared *s = ch->s;
+
+	if (n == -EAGAIN || n == -EINTR || n == -EFAULT || n > 0 ||
+	    atomic_exchange(&s->end_known, true))
+		return n;
+	return n == 0 && left_unread(ch) ? -ECONNRESET : n;
+}
+
+void recv_shut(struct channel *ch)
+{
+	ch->s->end_known = true;
+}
+
 static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 {
 	struct shared *s = ch->s;
@@ -423,9 +453,7 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 		ssize_t n = step(ch, fd, w, got);
 		int err = n <= 0 ? channel_error(ch) : 0;
 
-		if (err)
-			n = -err;
-
+		n = at_end(ch, err ? -err : n);
 		if (n > 0) {
 			got += n;
 			if (got < w->len && !(w->flags & MSG_PEEK) &&
@@ -463,12 +491,31 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 	}
 }
 
+/* wants says whether a message has room for bytes. */
+static bool wants(const struct msghdr *msg)
+{
+	size_t i;
+
+	for (i = 0; i < msg->msg_iovlen; i++)
+		if (msg->msg_iov[i].iov_len)
+			return true;
+	return false;
+}
+
 ssize_t recv_again(struct channel *ch, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t n = cancellable_recvmsg(ch, fd, msg,
 					flags | (ch->s->error ? MSG_DONTWAIT : 0));
 
-	return n <= 0 && stream_failed(ch) ? -1 : n;
+	if (n <= 0 && stream_failed(ch))
+		n = -1;
+	if (n > 0 || (n == 0 && !wants(msg)) || flags & (MSG_OOB | MSG_ERRQUEUE))
+		return n;
+	n = at_end(ch, n ? -errno : 0);
+	if (!n)
+		return 0;
+	errno = -n;
+	return -1;
 }
 
 ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,

@@ -297,6 +297,7 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 
 void send_shut(struct channel *ch)
 {
+	channel_reads_on(ch);
 	atomic_store(&ch->s->shut, true);
 }
 

@@ -67,6 +67,8 @@ int shutdown(int fd, int how)
 	}
 	if (ch && how != SHUT_RD)
 		send_shut(ch);
+	if (ch && how != SHUT_WR)
+		recv_shut(ch);
 	result = real()->shutdown(fd, how);
 	if (ch) {
 		int err = errno;

@@ -54,6 +54,7 @@ void stream_leave(struct channel *ch)
 	struct wire_reply a;
 
 	ch->s->tx_path = PATH_TCP_AGAIN;
+	channel_reads_on(ch);
 	bell_drain(ch, -1);
 	if (!ch->s->bell_closed)
 		session_call(&ch->s->serial, &q, &a, NULL, NULL);

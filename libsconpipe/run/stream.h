@@ -56,6 +56,8 @@ void send_wake(struct channel *ch, int fd);
 size_t recv_ready(struct channel *ch, int fd, bool arm);
 /* recv_pending returns the value of FIONREAD. */
 size_t recv_pending(struct channel *ch, int fd);
+/* recv_shut makes the end that this end's own shutdown causes no error. */
+void recv_shut(struct channel *ch);
 /* recv_settle removes a token that is next in the socket, which is no reason to read. It
  * returns whether it has done so. */
 bool recv_settle(struct channel *ch, int fd);

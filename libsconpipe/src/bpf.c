@@ -53,10 +53,10 @@ ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 	return err ? err : (ssize_t)(c->head - before);
 }
 
-/* bpf_sync updates the pages of both ends. */
-void bpf_sync(struct conn *c)
+/* bpf_sync updates the pages of both ends, or returns -errno. */
+int bpf_sync(struct conn *c)
 {
-	submit(c, KIND_SYNC, NULL, 0);
+	return submit(c, KIND_SYNC, NULL, 0);
 }
 
 void bpf_fin(struct conn *c)

@@ -31,6 +31,7 @@ struct side {
 	_Alignas(LINE) _Atomic uint32_t read_wait; /* each new value: signal new bytes */
 	_Atomic uint32_t write_wait; /* each new value: signal room */
 	_Atomic uint32_t recv_closed; /* 1: it receives no more */
+	_Atomic uint32_t reads_on; /* 1: it may read after its end of TCP's stream */
 };
 
 /* Stream positions whose bytes are in a buffer of the sender; engine copier. */

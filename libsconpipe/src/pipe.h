@@ -240,7 +240,7 @@ int64_t spin_ns(int spin_us, unsigned int misses);
 
 /* bpf.c: the engine bpf. */
 ssize_t bpf_send(struct conn *c, const void *buf, size_t len);
-void bpf_sync(struct conn *c);
+int bpf_sync(struct conn *c);
 void bpf_fin(struct conn *c);
 
 /* unix.c: the engine unix. */

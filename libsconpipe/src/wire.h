@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 5
+#define WIRE_VERSION 6
 #define TOKEN_REACH 1048576
 
 enum wire_op {

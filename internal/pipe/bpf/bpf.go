@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place pipecopy pipe_copy.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place -type ended pipecopy pipe_copy.bpf.c
 
 // Program is the kernel side of the engine bpf. The broker loads it when the first connection
 // needs it.
@@ -412,6 +412,16 @@ func (m *Memory) Stop() {
 			m.k.stops.Add(1)
 		}
 	}
+}
+
+// Ended tells the peer how much this end, which has closed the connection or has ended, has read
+// of its ring. It comes before Stop.
+func (m *Memory) Ended() error {
+	_, err := m.k.objs.SconPipeEnded.Run(&ebpf.RunOptions{Context: pipecopyEnded{Slot: m.slot, Peer: m.peer.slot}})
+	if err != nil {
+		return fmt.Errorf("tell an end what its peer has read: %w", err)
+	}
+	return nil
 }
 
 // Wake signals this end's doorbell by writing to the other end of the pair.

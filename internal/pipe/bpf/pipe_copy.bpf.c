@@ -170,6 +170,13 @@ always_inline __u32 copy(__u32 slot, __u32 class, __u32 at, __u32 n, __u64 src)
 	return n - c.left;
 }
 
+/* Copies to an end's page what its peer has read. */
+always_inline void look_at(struct page *own, struct page *peer)
+{
+	WRITE_ONCE(own->peer.reads_on, READ_ONCE(peer->own.reads_on));
+	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
+}
+
 /* Copies the state of each end to the other's page. Unchanged words that the peer polls
  * are not written, so that its cache line stays valid. */
 always_inline void mirror(struct page *own, struct page *peer)
@@ -183,7 +190,7 @@ always_inline void mirror(struct page *own, struct page *peer)
 		WRITE_ONCE(peer->peer.recv_closed, recv_closed);
 	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait));
 	WRITE_ONCE(own->peer.recv_closed, READ_ONCE(peer->own.recv_closed));
-	WRITE_ONCE(own->peer.tail, READ_ONCE(peer->own.tail));
+	look_at(own, peer);
 }
 
 /* Bytes of a ring of that generation and class. */
@@ -282,6 +289,26 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 		bpf_set_retval(err);
 	ctx->optlen = -1; /* done: skip the kernel's own setsockopt */
 	return 1;
+}
+
+/* The two ends of a connection, of which one has closed it or has ended. */
+struct ended {
+	__u32 slot; /* of that end */
+	__u32 peer;
+};
+
+/* Run by the broker, before it frees the slots: what that end has read is final. */
+SEC("syscall")
+int scon_pipe_ended(struct ended *ctx)
+{
+	struct page *own = value_of(&pages, ctx->peer),
+		    *gone = value_of(&pages, ctx->slot);
+
+	if (!own || !gone)
+		return 0;
+	look_at(own, gone);
+	PUBLISH(own->peer.fin, 1);
+	return 0;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -13,6 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type pipecopyEnded struct {
+	_    structs.HostLayout
+	Slot uint32
+	Peer uint32
+}
+
 type pipecopyPlace struct {
 	_        structs.HostLayout
 	Head     uint64
@@ -27,14 +33,15 @@ type pipecopyPlace struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	pipecopyMapNewest        = "newest"
-	pipecopyMapPages         = "pages"
-	pipecopyMapPlaces        = "places"
-	pipecopyMapRings1m       = "rings_1m"
-	pipecopyMapRings256k     = "rings_256k"
-	pipecopyMapRings4m       = "rings_4m"
-	pipecopyMapRings64k      = "rings_64k"
-	pipecopyProgSconPipeCopy = "scon_pipe_copy"
+	pipecopyMapNewest         = "newest"
+	pipecopyMapPages          = "pages"
+	pipecopyMapPlaces         = "places"
+	pipecopyMapRings1m        = "rings_1m"
+	pipecopyMapRings256k      = "rings_256k"
+	pipecopyMapRings4m        = "rings_4m"
+	pipecopyMapRings64k       = "rings_64k"
+	pipecopyProgSconPipeCopy  = "scon_pipe_copy"
+	pipecopyProgSconPipeEnded = "scon_pipe_ended"
 )
 
 // loadPipecopy returns the embedded CollectionSpec for pipecopy.
@@ -79,7 +86,8 @@ type pipecopySpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyProgramSpecs struct {
-	SconPipeCopy *ebpf.ProgramSpec `ebpf:"scon_pipe_copy"`
+	SconPipeCopy  *ebpf.ProgramSpec `ebpf:"scon_pipe_copy"`
+	SconPipeEnded *ebpf.ProgramSpec `ebpf:"scon_pipe_ended"`
 }
 
 // pipecopyMapSpecs contains maps before they are loaded into the kernel.
@@ -152,12 +160,14 @@ type pipecopyVariables struct {
 //
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyPrograms struct {
-	SconPipeCopy *ebpf.Program `ebpf:"scon_pipe_copy"`
+	SconPipeCopy  *ebpf.Program `ebpf:"scon_pipe_copy"`
+	SconPipeEnded *ebpf.Program `ebpf:"scon_pipe_ended"`
 }
 
 func (p *pipecopyPrograms) Close() error {
 	return _PipecopyClose(
 		p.SconPipeCopy,
+		p.SconPipeEnded,
 	)
 }
 

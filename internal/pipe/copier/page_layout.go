@@ -21,7 +21,8 @@ type side struct {
 	ReadWait   atomic.Uint32 // each new value: signal new bytes
 	WriteWait  atomic.Uint32 // each new value: signal room
 	RecvClosed atomic.Uint32 // 1: it receives no more
-	_          [116]byte
+	ReadsOn    atomic.Uint32 // 1: it may read after its end of TCP's stream
+	_          [112]byte
 }
 
 // Stream positions whose bytes are in a buffer of the sender; engine copier.
