@@ -101,5 +101,35 @@ func TestTamperedRuleset(t *testing.T) {
 		nstest.Run(t, b.host, "nft "+attack)
 		eventually(t, "the rules are whole after nft "+attack, func() bool { return rules() == want })
 	}
+	for _, r := range []struct{ chain, old, now string }{
+		{"scon_groups forward", "established,related", "established,related,new"},
+		{"scon_groups forward", "ip daddr", "ip saddr"},
+		{"scon_groups forward", "ip saddr vmap", "ct state established ip saddr vmap"},
+		{"scon_groups in-" + host, "80-80", "1-65535"},
+		{"scon_groups in-" + host, "tcp dport 80-80", "ip ttl 1-255"},
+		{"scon_groups out-" + host, "drop", "limit rate 1/second drop"},
+		{"scon_tenants forward", "ip saddr", "ip daddr"},
+		{"scon_tenants of-a", "return", "accept"},
+		{"scon_tenants of-a", "@subnets", "!= @subnets"},
+		{"scon_startup postrouting", "masquerade", "masquerade random"},
+		{"scon_startup postrouting", "ip saddr", "ip daddr"},
+	} {
+		attack := replacement(t, b.host, r.chain, r.old, r.now)
+		nstest.Run(t, b.host, "nft "+attack)
+		eventually(t, "the rules are whole after nft "+attack, func() bool { return rules() == want })
+	}
 	b.want(b.cni("DEL", "one", netns.Path(nstest.New(t)), conf))
+}
+
+// replacement returns nft's command that replaces a part of a rule, and keeps its comment.
+func replacement(t *testing.T, host, chain, old, now string) string {
+	t.Helper()
+	for line := range strings.Lines(nstest.Run(t, host, "nft -a list chain ip "+chain)) {
+		rule, handle, found := strings.Cut(strings.TrimSpace(line), " # handle ")
+		if found && strings.Contains(rule, old) && !strings.HasSuffix(rule, "{") {
+			return fmt.Sprintf("replace rule ip %s handle %s %s", chain, handle, strings.Replace(rule, old, now, 1))
+		}
+	}
+	t.Fatalf("%s has no rule with %q", chain, old)
+	return ""
 }

@@ -118,7 +118,7 @@ func masquerade(c *cni.Conf) error {
 			}
 			nft.AddRule(&nftables.Rule{
 				Table: table, Chain: chain,
-				Exprs:    append(append(matchSubnet(12, r.Subnet, expr.CmpOpEq), matchSubnet(16, r.Subnet, expr.CmpOpNeq)...), &expr.Masq{}),
+				Exprs:    masqueraded(r.Subnet),
 				UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
 			})
 		}
@@ -130,6 +130,11 @@ func masquerade(c *cni.Conf) error {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil
+}
+
+// masqueraded is the rule of a subnet.
+func masqueraded(p netip.Prefix) []expr.Any {
+	return slices.Concat(matchSubnet(source, p, expr.CmpOpEq), matchSubnet(destination, p, expr.CmpOpNeq), []expr.Any{&expr.Masq{}})
 }
 
 // unmasquerade removes the rules of a network, and the table after the last rule.

@@ -2,7 +2,6 @@ package devices
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,7 +24,7 @@ import (
 func (h *Host) KeepRules(networks []*cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
-	if err := errors.Join(removeBrokenTenants(networks), removeDormantNAT()); err != nil {
+	if err := errors.Join(removeBrokenTenants(networks), removeBrokenNAT()); err != nil {
 		return fmt.Errorf("check rules: %w", err)
 	}
 	var errs []error
@@ -52,15 +51,23 @@ func addNetworkRules(c *cni.Conf) error {
 	return isolate(c)
 }
 
-func removeDormantNAT() error {
+// removeBrokenNAT removes a table that does not masquerade as the comments of its rules say.
+func removeBrokenNAT() error {
 	nft, err := nftables.New()
 	if err != nil {
 		return err
 	}
 	_, chain := natChain()
 	there, rules, err := rulesInForce(nft, chain)
-	if err != nil || !there || len(rules) > 0 {
+	if err != nil || !there {
 		return err
+	}
+	whole := len(rules) > 0 && !slices.ContainsFunc(rules, func(r rule) bool {
+		p, ok := subnetIn(r.comment)
+		return !ok || !p.Addr().Is4() || !r.is(masqueraded(p))
+	})
+	if whole {
+		return nil
 	}
 	nft.DelTable(chain.Table)
 	return nft.Flush()
@@ -80,7 +87,7 @@ func removeBrokenTenants(networks []*cni.Conf) error {
 		if !there {
 			continue
 		}
-		whole := len(rules) == 1
+		whole := are(rules, [][]expr.Any{t.findTenant()})
 		if whole {
 			if whole, err = t.isWhole(networks); err != nil {
 				return err
@@ -107,25 +114,22 @@ func (t *tenants) isWhole(networks []*cni.Conf) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	chains := make(map[string][]*nftables.Rule)
+	chains, err := rulesOf(t.table)
+	if err != nil {
+		return false, err
+	}
 	for _, c := range networks {
 		if c.Tenant == "" || !c.Routed() {
 			continue
 		}
 		chain := tenantChain(c.Tenant)
-		rules, read := chains[chain]
-		if !read {
-			if rules, err = t.GetRules(t.table, &nftables.Chain{Name: chain}); err != nil {
-				return false, err
-			}
-			chains[chain] = rules
-		}
-		if !isTenantChain(rules) {
+		rules := chains[chain]
+		if !t.isTenantChain(rules) {
 			return false, nil
 		}
 		for _, p := range c.Subnets() {
 			comment := tenantComment(c, p)
-			added := slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return commentOf(r) == comment })
+			added := slices.ContainsFunc(rules, func(r rule) bool { return r.comment == comment })
 			jumps := hasElement(from, p.Addr(), chain)
 			if added && (!jumps || !hasElement(subnets, p.Addr(), "")) || jumps && len(rules) == 0 {
 				return false, nil
@@ -136,10 +140,18 @@ func (t *tenants) isWhole(networks []*cni.Conf) (bool, error) {
 }
 
 // isTenantChain reports whether a tenant's chain, if it has rules, has only its own.
-func isTenantChain(rules []*nftables.Rule) bool {
+func (t *tenants) isTenantChain(rules []rule) bool {
 	last := len(rules) - 1
-	return last < 0 || endsIn(rules[last], expr.VerdictDrop) &&
-		!slices.ContainsFunc(rules[:last], func(r *nftables.Rule) bool { return commentOf(r) == "" })
+	return last < 0 || rules[last].is(t.dropOthers()) && !slices.ContainsFunc(rules[:last], func(r rule) bool {
+		p, ok := subnetIn(r.comment)
+		return !ok || !r.is(t.keepOwn(p))
+	})
+}
+
+// subnetIn returns the subnet that a rule's comment ends in.
+func subnetIn(comment string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(comment[strings.LastIndexByte(comment, ' ')+1:])
+	return p, err == nil
 }
 
 // hasElement reports whether a set has an address, in a verdict map with a jump to a chain.
@@ -160,20 +172,11 @@ func jumpOf(e nftables.SetElement) string {
 	return ""
 }
 
-// endsIn reports whether a rule ends in a verdict.
-func endsIn(r *nftables.Rule, kind expr.VerdictKind) bool {
-	if len(r.Exprs) == 0 {
-		return false
-	}
-	v, ok := r.Exprs[len(r.Exprs)-1].(*expr.Verdict)
-	return ok && v.Kind == kind
-}
-
 // rulesInForce reports whether a base chain's table is there, and returns the chain's rules,
 // none if they have no effect: the table is dormant, or the chain is not where it was made.
 // It asks for this table and this chain alone: a list of all has no end on hosts with many
 // rules, and is incomplete if other programs change theirs meanwhile.
-func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules []*nftables.Rule, err error) {
+func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules []rule, err error) {
 	table, err := nft.ListTableOfFamily(base.Table.Name, base.Table.Family)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil, nil
@@ -181,7 +184,8 @@ func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules [
 	if err != nil {
 		return false, nil, err
 	}
-	rules, err = nft.GetRules(base.Table, base)
+	all, err := rulesOf(base.Table)
+	rules = all[base.Name]
 	if err != nil || table.Flags != 0 || len(rules) == 0 {
 		return true, nil, err
 	}
@@ -225,7 +229,7 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	if !there {
 		return containers, true, nil
 	}
-	whole := len(forward) == forwardRules
+	whole := are(forward, g.forwardRules())
 	guarded := make(map[string]bool) // chains that the maps jump to, also of pooled namespaces
 	jumps := make(map[jump]bool)
 	for direction, m := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
@@ -239,12 +243,13 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 			guarded[chain], jumps[jump{direction, a, chain}] = true, true
 		}
 	}
-	rules, err := countRules(g.table)
+	rules, err := rulesOf(g.table)
 	if err != nil {
 		return nil, false, err
 	}
 	for chain := range guarded {
-		whole = whole && rules[chain].drops
+		last := len(rules[chain]) - 1
+		whole = whole && last >= 0 && rules[chain][last].is(drop)
 	}
 	if !whole {
 		g.DelTable(g.table)
@@ -258,56 +263,6 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	return lost, false, nil
 }
 
-// chainRules are the rules of a chain.
-type chainRules struct {
-	count int
-	drops bool // the last one ends in a drop
-}
-
-// countRules returns the rules of a table by chain, in one request, since there may be
-// thousands of chains. The kernel's list is of this table alone.
-func countRules(table *nftables.Table) (map[string]chainRules, error) {
-	s, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	all := make(map[string]chainRules)
-	r := nlmsg.Request{
-		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: unix.NLM_F_DUMP,
-		Data: slices.Concat([]byte{byte(table.Family), unix.NFNETLINK_V0, 0, 0}, nlmsg.Attr(unix.NFTA_RULE_TABLE, append([]byte(table.Name), 0))),
-	}
-	return all, s.Request(r, func(m nlmsg.Message) {
-		var chain string
-		var drops bool
-		for typ, value := range nlmsg.Attributes(m.Data[min(4, len(m.Data)):]) {
-			switch typ {
-			case unix.NFTA_RULE_CHAIN:
-				chain = unix.ByteSliceToString(value)
-			case unix.NFTA_RULE_EXPRESSIONS:
-				for _, e := range nlmsg.Attributes(value) {
-					drops = isDrop(e)
-				}
-			}
-		}
-		all[chain] = chainRules{all[chain].count + 1, drops}
-	})
-}
-
-// isDrop reports whether an expression, in the kernel's form, is the verdict drop.
-func isDrop(e []byte) bool {
-	for _, level := range []uint16{unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE} {
-		var inner []byte
-		for typ, value := range nlmsg.Attributes(e) {
-			if typ == level {
-				inner = value
-			}
-		}
-		e = inner
-	}
-	return len(e) == 4 && expr.VerdictKind(binary.BigEndian.Uint32(e)) == expr.VerdictDrop
-}
-
 // jump is an element of the map of a direction.
 type jump struct {
 	direction string
@@ -317,19 +272,14 @@ type jump struct {
 
 // hasGroup reports whether a container's rules are there, given those of the table by
 // chain, and the elements of its maps.
-func (s Spec) hasGroup(there map[string]chainRules, jumps map[jump]bool) bool {
-	for _, r := range s.Conf.Rules {
-		chain, same := chainOf(r.Direction, s.Host), 0
-		for _, other := range s.Conf.Rules {
-			if other.Direction == r.Direction {
-				same++
-			}
-		}
-		if there[chain].count != same+1 { // + 1: the final drop
+func (s Spec) hasGroup(there map[string][]rule, jumps map[jump]bool) bool {
+	for _, direction := range []string{"ingress", "egress"} {
+		chain, rules := chainOf(direction, s.Host), rulesTo(direction, s.Conf.Rules)
+		if !are(there[chain], rules) {
 			return false
 		}
 		for _, l := range s.Leases {
-			if !jumps[jump{r.Direction, l.Address.Addr(), chain}] {
+			if rules != nil && !jumps[jump{direction, l.Address.Addr(), chain}] {
 				return false
 			}
 		}

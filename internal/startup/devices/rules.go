@@ -24,9 +24,6 @@ import (
 // The rules apply to packets that the host forwards, or bridges with br_netfilter.
 const groupTable = "scon_groups"
 
-// forwardRules is the number of rules in its chain forward.
-const forwardRules = 3
-
 // group is a netlink connection with the handles of the table.
 type group struct {
 	*nftables.Conn
@@ -70,22 +67,30 @@ func (g *group) ensureTable() error {
 			return err
 		}
 	}
+	for _, exprs := range g.forwardRules() {
+		g.AddRule(&nftables.Rule{Table: g.table, Chain: g.forward, Exprs: exprs})
+	}
+	return nil
+}
+
+// forwardRules are the rules of the chain forward.
+func (g *group) forwardRules() [][]expr.Any {
 	established := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
-	g.AddRule(&nftables.Rule{Table: g.table, Chain: g.forward, Exprs: []expr.Any{
-		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: established, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-		&expr.Verdict{Kind: expr.VerdictAccept},
-	}})
-	lookup := func(offset uint32, m *nftables.Set) {
-		g.AddRule(&nftables.Rule{Table: g.table, Chain: g.forward, Exprs: []expr.Any{
+	lookup := func(offset uint32, m *nftables.Set) []expr.Any {
+		return []expr.Any{
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
 			&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: m.Name, SetID: m.ID},
-		}})
+		}
 	}
-	lookup(destination, g.ingress)
-	lookup(source, g.egress)
-	return nil
+	return [][]expr.Any{
+		{
+			&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: established, Xor: make([]byte, 4)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+			&expr.Verdict{Kind: expr.VerdictAccept},
+		},
+		lookup(destination, g.ingress), lookup(source, g.egress),
+	}
 }
 
 // Offsets of the addresses in an IPv4 header.
@@ -126,30 +131,20 @@ func chainOf(direction, host string) string {
 }
 
 func (g *group) add(s Spec) error {
-	for _, dir := range []struct {
-		direction string
-		verdicts  *nftables.Set
-		other     uint32
-	}{{"ingress", g.ingress, source}, {"egress", g.egress, destination}} {
-		var rules []cni.Rule
-		for _, r := range s.Conf.Rules {
-			if r.Direction == dir.direction {
-				rules = append(rules, r)
-			}
-		}
+	for direction, verdicts := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
+		rules := rulesTo(direction, s.Conf.Rules)
 		if rules == nil {
-			continue // a direction without rules is not filtered
+			continue
 		}
-		chain := g.AddChain(&nftables.Chain{Name: chainOf(dir.direction, s.Host), Table: g.table})
-		for _, r := range rules {
-			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(match(r, dir.other), &expr.Verdict{Kind: expr.VerdictReturn})})
+		chain := g.AddChain(&nftables.Chain{Name: chainOf(direction, s.Host), Table: g.table})
+		for _, exprs := range rules {
+			g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: exprs})
 		}
-		g.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
 		for _, l := range s.Leases {
 			if !l.Address.Addr().Is4() {
 				return fmt.Errorf("address %v: rules support IPv4 only", l.Address.Addr())
 			}
-			err := g.SetAddElements(dir.verdicts, []nftables.SetElement{{
+			err := g.SetAddElements(verdicts, []nftables.SetElement{{
 				Key:         l.Address.Addr().AsSlice(),
 				VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain.Name},
 			}})
@@ -160,6 +155,27 @@ func (g *group) add(s Spec) error {
 	}
 	return nil
 }
+
+// rulesTo are the rules of a container's chain for a direction. Without any, the direction is
+// not filtered.
+func rulesTo(direction string, rules []cni.Rule) (all [][]expr.Any) {
+	other := uint32(source)
+	if direction == "egress" {
+		other = destination
+	}
+	for _, r := range rules {
+		if r.Direction == direction {
+			all = append(all, append(match(r, other), &expr.Verdict{Kind: expr.VerdictReturn}))
+		}
+	}
+	if all != nil {
+		all = append(all, drop)
+	}
+	return all
+}
+
+// drop is the rule that drops the rest.
+var drop = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 
 // match matches a packet with a rule; the peer's address is at offset other.
 func match(r cni.Rule, other uint32) (exprs []expr.Any) {

@@ -95,11 +95,7 @@ func isolateFamily(c *cni.Conf, v4 bool) error {
 	changed := false
 	if len(rules) == 0 {
 		t.AddChain(chain)
-		t.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: []expr.Any{
-			t.load(t.destination),
-			&expr.Lookup{SourceRegister: 1, SetName: t.subnets.Name, SetID: t.subnets.ID},
-			&expr.Verdict{Kind: expr.VerdictDrop},
-		}})
+		t.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: t.dropOthers()})
 	}
 	for _, p := range subnets {
 		comment := tenantComment(c, p)
@@ -108,7 +104,7 @@ func isolateFamily(c *cni.Conf, v4 bool) error {
 		}
 		t.InsertRule(&nftables.Rule{
 			Table: t.table, Chain: chain,
-			Exprs:    append(t.matchSubnet(p), &expr.Verdict{Kind: expr.VerdictReturn}),
+			Exprs:    t.keepOwn(p),
 			UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
 		})
 		if !inSets(rules, p, comment) {
@@ -215,11 +211,29 @@ func (t *tenants) ensureTable() (there bool, err error) {
 			return false, err
 		}
 	}
-	t.AddRule(&nftables.Rule{Table: t.table, Chain: t.forward, Exprs: []expr.Any{
+	t.AddRule(&nftables.Rule{Table: t.table, Chain: t.forward, Exprs: t.findTenant()})
+	return false, nil
+}
+
+// findTenant is the rule of the chain forward.
+func (t *tenants) findTenant() []expr.Any {
+	return []expr.Any{
 		t.load(t.source),
 		&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: t.from.Name, SetID: t.from.ID},
-	}})
-	return false, nil
+	}
+}
+
+// keepOwn is the rule of one of the tenant's subnets, dropOthers the last rule of its chain.
+func (t *tenants) keepOwn(p netip.Prefix) []expr.Any {
+	return append(t.matchSubnet(p), &expr.Verdict{Kind: expr.VerdictReturn})
+}
+
+func (t *tenants) dropOthers() []expr.Any {
+	return []expr.Any{
+		t.load(t.destination),
+		&expr.Lookup{SourceRegister: 1, SetName: t.subnets.Name, SetID: t.subnets.ID},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}
 }
 
 func (t *tenants) load(offset uint32) expr.Any {
