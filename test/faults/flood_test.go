@@ -26,7 +26,13 @@ func TestFlood(t *testing.T) {
 	} {
 		before, unknown := c.MustFlow(), unknownPackets(b, 2)
 		sent, cpu, start := n.Sent.Load(), b.Daemon.ProcessorTime(), time.Now()
-		flood(b, 1, f.tuples, f.packets)
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			flood(b, 1, f.tuples, f.packets)
+		}()
+		b.Outgoing("udp", 2).GoExpress() // and the daemon answers meanwhile
+		<-over
 		took := time.Since(start)
 		cpu, sent = b.Daemon.ProcessorTime()-cpu, n.Sent.Load()-sent
 		after := c.MustFlow()

@@ -2,6 +2,7 @@ package composer
 
 import (
 	"maps"
+	"math"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/rules"
@@ -11,6 +12,7 @@ import (
 type account struct {
 	paused     bool
 	candidates limiter
+	spare      usage   // by candidates beyond its own rate
 	droppable  limiter // checks whether the rules drop a connection
 	refused    map[Refusal]uint64
 	rule       rules.Rule // the latest that kept a connection regular
@@ -70,41 +72,59 @@ type limiter struct {
 // Rates and bursts of a container's candidates, and of its connections for which
 // the rules are asked whether they drop them, which takes ten times as long.
 const (
-	candidatesPerSecond = 2000
-	candidatesAtOnce    = 4000
+	candidatesPerSecond = 500
+	candidatesAtOnce    = 1000
 	droppablePerSecond  = 100
 	droppableAtOnce     = 200
 )
 
-// What all containers together may ask for beyond that, in seconds of the loop's time: a
-// proxy that has the machine for itself opens ten thousand connections a second. A
-// candidate that becomes no Conentry counts as if it took longer, so that a flood of these
-// gets little.
+// The loop's time that all candidates together may take, in seconds of a second, unless each
+// container keeps to its own rate: a proxy that has the machine for itself opens ten thousand
+// connections a second. Beyond its rate, a container may have spareShare times the time that
+// is left. So one alone gets eight ninths, those who want more get equal parts, and
+// some is left for the next one. A candidate that becomes no Conentry counts as if it took
+// longer, so that a flood of these gets little.
 const (
-	sparePerSecond = 0.6
-	spareAtOnce    = 0.6
-	spareInVain    = 10
+	mostTime    = 0.75
+	spareShare  = 8
+	spareInVain = 10
 )
 
 // allow reports whether a container may have another candidate looked at.
 func (c *Composer) allow(a *account, now time.Time) bool {
 	if a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
+		c.payers = append(c.payers, &c.time)
 		return true
 	}
-	c.spare.refill(now, sparePerSecond, spareAtOnce)
-	c.sparing = c.spare.tokens > 0
-	return c.sparing
+	if a.spare.lately(now) >= spareShare*(mostTime-c.time.lately(now)) {
+		return false
+	}
+	c.payers = append(c.payers, &c.time, &a.spare)
+	return true
 }
 
-// spend says how long it took to look at the latest candidate that was allowed.
+// spend says how long it took to look at the latest candidate, if it was allowed.
 func (c *Composer) spend(took time.Duration, inVain bool) {
-	if !c.sparing {
-		return
-	}
-	if inVain {
+	if inVain && len(c.payers) > 1 {
 		took *= spareInVain
 	}
-	c.spare.tokens -= took.Seconds()
+	for _, u := range c.payers {
+		u.seconds += took.Seconds()
+	}
+	c.payers = c.payers[:0]
+}
+
+// usage is how much of the loop's time was taken, of which a second ago a third counts.
+type usage struct {
+	seconds float64
+	last    time.Time
+}
+
+// lately returns the usage in the last second.
+func (u *usage) lately(now time.Time) float64 {
+	u.seconds *= math.Exp(-now.Sub(u.last).Seconds())
+	u.last = now
+	return u.seconds
 }
 
 func (l *limiter) refill(now time.Time, perSecond, burst float64) {

@@ -80,8 +80,8 @@ type Composer struct {
 	reading  uint32 // number of the state by which leases are decided
 
 	accounts map[int]*account // by port
-	spare    limiter          // of the time for candidates beyond what each container may have
-	sparing  bool             // the candidate that is looked at is one of these
+	time     usage            // by all candidates
+	payers   []*usage         // for the candidate that is looked at: none if it was not allowed
 	lets     limiter          // of the time for leases that are decided again
 	kept     map[conntrack.Tuple]subject
 	ends     map[conntrack.Tuple]oneEnd
@@ -147,7 +147,6 @@ func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) (co
 	if p == nil {
 		return false
 	}
-	c.sparing = false
 	before := c.composed
 	began := time.Now()
 	var why Refusal
