@@ -31,6 +31,7 @@ type connection struct {
 
 	// tcp are the two sockets of the connection's own TCP, client's and server's. Constant.
 	tcp      [2]*tcpSocket
+	proven   time.Time
 	checking bool // a proof is in progress
 	again    bool // rules have changed since it began
 
@@ -93,7 +94,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 		b.refuse("network")
 		return answer, err
 	}
-	c := &connection{b: b, begun: time.Now(), name: client.peer, to: n}
+	c := &connection{b: b, begun: time.Now(), proven: time.Now(), name: client.peer, to: n}
 	c.ends[0] = newEnd(c, s, client.local, client.peer)
 	c.ends[1] = newEnd(c, n.owner, tcp[1].local, tcp[1].peer)
 	if !b.allows(c.ends) {

@@ -307,7 +307,7 @@ func (s *session) arrived(r request) error {
 // establish makes the connection that two ends have proven.
 func (c *crossing) establish() {
 	b := c.b
-	conn := &connection{b: b, begun: time.Now(), name: c.ends[1].local, attached: true}
+	conn := &connection{b: b, begun: time.Now(), proven: time.Now(), name: c.ends[1].local, attached: true}
 	for i, a := range c.ends {
 		conn.ends[i] = newEnd(conn, a.owner, a.local, a.peer)
 		conn.ends[i].id, conn.ends[i].cookie = a.id, a.cookie

@@ -9,6 +9,21 @@ import (
 // RecheckNow has all connections prove themselves, and waits for that.
 func (b *Broker) RecheckNow() { b.recheck(time.Now()).Wait() }
 
+// AllAged has all connections prove themselves as if their last proofs were old.
+func (b *Broker) AllAged() { b.refresh(time.Now().Add(attachedAge)) }
+
+// Proving reports whether a connection proves itself.
+func (b *Broker) Proving() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.connections {
+		if c.checking {
+			return true
+		}
+	}
+	return false
+}
+
 // SendsSmall says what the broker thinks of the messages of its only name.
 func (b *Broker) SendsSmall() bool {
 	b.mu.Lock()

@@ -55,7 +55,7 @@ type message struct {
 }
 
 // wireVersion of the protocol.
-const wireVersion = 5
+const wireVersion = 6
 
 type answer struct {
 	errno  unix.Errno

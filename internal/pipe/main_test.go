@@ -23,6 +23,9 @@ func run(m *testing.M) int {
 	if socket := os.Getenv("SCON_TEST_BROKER"); socket != "" {
 		return serveBroker(socket)
 	}
+	if rights := os.Getenv("SCON_TEST_DENIED"); rights != "" {
+		return runDenied(rights)
+	}
 	if os.Getenv("SCON_TEST_ENTER") != "" {
 		return enter()
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,7 +238,13 @@ type ruled struct {
 // startRuled starts the test "ruled" and waits until it is ready.
 func startRuled(t *testing.T, ns, socket string, env ...string) ruled {
 	t.Helper()
+	return startRuledAs(t, ns, socket, nil, env...)
+}
+
+func startRuledAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr, env ...string) ruled {
+	t.Helper()
 	cmd := command(t, socket, "ruled", append(env, "ADDR=10.9.0.2", "PORT=7000")...)
+	cmd.SysProcAttr = as
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

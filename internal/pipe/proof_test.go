@@ -101,7 +101,7 @@ func testCgroup(t *testing.T) *os.File {
 	if root == "" {
 		t.Skip("missing: a mount of cgroup 2")
 	}
-	path := filepath.Join(root, fmt.Sprintf("scon-test-%d-%s", os.Getpid(), t.Name()))
+	path := filepath.Join(root, fmt.Sprintf("scon-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-")))
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -29,13 +29,14 @@ const (
 // recheckAll checks all connections after each change. A round does not wait for the
 // previous one.
 func (b *Broker) recheckAll() {
-	beat := time.NewTicker(service.PulseInterval)
+	beat := time.NewTicker(min(proofAge, service.PulseInterval))
 	defer beat.Stop()
 	for {
 		b.pulse.Beat()
 		var changed time.Time
 		select {
-		case <-beat.C:
+		case now := <-beat.C:
+			b.refresh(now)
 			continue
 		case changed = <-b.changed:
 		case <-b.ctx.Done():
@@ -48,6 +49,38 @@ func (b *Broker) recheckAll() {
 		case <-b.ctx.Done():
 			return
 		}
+	}
+}
+
+// Not every change is announced to the host's network namespace: rules within a container's
+// namespace, programs on its cgroup, ipsets and policies of the security module are not.
+// Therefore each connection proves itself again when its last proof is proofAge old, and an
+// attached one, whose ends return to TCP for that, when it is attachedAge old.
+const (
+	proofAge    = 10 * time.Second
+	attachedAge = time.Minute
+	// mostAged bounds the attached ones that return to TCP at a time.
+	mostAged = 512
+)
+
+// refresh starts the proofs that are due by age.
+func (b *Broker) refresh(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var old []*connection
+	for c := range b.connections {
+		age := now.Sub(c.proven)
+		switch {
+		case c.attached && age >= attachedAge && len(old) < mostAged:
+			c.cut()
+			old = append(old, c)
+		case !c.attached && !c.over && !c.checking && age >= proofAge:
+			c.checking = true
+			b.running.Go(func() { c.check(time.Now().Add(proofPatience)) })
+		}
+	}
+	if len(old) > 0 {
+		b.running.Go(func() { b.release(old) })
 	}
 }
 
@@ -115,6 +148,7 @@ func (c *connection) settleCheck(err error) (again bool) {
 		c.reset()
 		return false
 	}
+	c.proven = time.Now()
 	again, c.again = c.again, false
 	c.checking = again
 	return again

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,8 +27,14 @@ type loadEnd struct {
 // startEnd starts posixtest as an end of a load: looker or duplex.
 func startEnd(t *testing.T, ns, socket, load string, port ...string) loadEnd {
 	t.Helper()
+	return startEndAs(t, ns, socket, nil, load, port...)
+}
+
+func startEndAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr, load string, port ...string) loadEnd {
+	t.Helper()
 	l := loadEnd{Cmd: piped(t, socket, "65536", append([]string{"posixtest", load, "10.9.0.2"}, port...)...)}
 	l.Stderr = os.Stderr
+	l.SysProcAttr = as
 	in, err := l.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
