@@ -190,6 +190,42 @@ void case_peekmove(void)
 	close_pair(p);
 }
 
+/* Nothing is read while the connection moves: a token and the ring come behind bytes that
+ * are peeked at. */
+void case_peekover(void)
+{
+	static const char *ways[] = { "all", "some", "in pieces" };
+	char in[1600], out[1600];
+	size_t i, way, peeked;
+
+	for (i = 0; i < sizeof(out); i++)
+		out[i] = byte_at(i);
+	for (way = 0; way < 3; way++) {
+		struct pair p = cold_pair(-1);
+
+		write(p.a, "x", 1);
+		read(p.b, in, 1);
+		for (i = 8, peeked = 0; i <= sizeof(out); i += 8) {
+			struct iovec iov[] = { { in, i / 3 }, { in + i / 3, i - i / 3 } };
+			struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+			int flags = MSG_PEEK | (way == 1 ? 0 : MSG_WAITALL);
+			ssize_t n;
+
+			write(p.a, out + i - 8, 8);
+			write(p.b, "y", 1);
+			pause_ms(1);
+			memset(in, 0, sizeof(in));
+			n = way == 2 ? recvmsg(p.b, &msg, flags) :
+				       recv(p.b, in, i, flags);
+			peeked += n > 0 && !memcmp(in, out, n) && n == (ssize_t)i;
+		}
+		say("%s: %zu whole peeks", ways[way], peeked);
+		result("read", recv(p.b, in, sizeof(in), MSG_WAITALL));
+		say("same %d", !memcmp(in, out, sizeof(in)));
+		close_pair(p);
+	}
+}
+
 void case_truncate(void)
 {
 	struct pair p = make_pair();

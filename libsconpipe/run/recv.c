@@ -198,6 +198,63 @@ static size_t slice(const struct want *w, size_t at, size_t n, struct iovec *out
 /* TAKEN: a token was removed from the stream; check again. */
 #define TAKEN (-ERESTART)
 
+/* tcp_rest returns how many of the program's bytes come by TCP before the ring's. */
+static size_t tcp_rest(struct channel *ch)
+{
+	size_t rest = ch->s->tcp_left;
+
+	return proof_cut(ch, rest) < rest ? rest - sizeof(ch->s->token) : rest;
+}
+
+/* peek_over peeks at the bytes on both sides of a token that follows the next cut ones.
+ */
+static ssize_t peek_over(struct channel *ch, int fd, const struct want *w, size_t at,
+			 size_t cut, size_t want)
+{
+	struct iovec iov[2 * w->count + 1];
+	struct msghdr msg = { .msg_iov = iov };
+	struct wire_token token;
+	ssize_t n;
+
+	msg.msg_iovlen = slice(w, at, cut, iov);
+	iov[msg.msg_iovlen++] = (struct iovec){ &token, sizeof(token) };
+	msg.msg_iovlen += slice(w, at + cut, want - cut, iov + msg.msg_iovlen);
+	n = real()->recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
+	if (n < (ssize_t)(cut + sizeof(token)))
+		return cut;
+	if (memcmp(token.mark, ch->s->token.mark, sizeof(token.mark))) {
+		ch->s->token_done = true; /* it was not sent */
+		return cut;
+	}
+	return n - sizeof(token);
+}
+
+/* peek_on continues a peek at n bytes of TCP, beyond a token and into the ring. */
+static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t at,
+		       ssize_t n)
+{
+	struct shared *s = ch->s;
+	size_t want = w->len - at;
+	ssize_t more;
+
+	if (n <= 0 || w->flags & MSG_TRUNC)
+		return n;
+	if (s->tcp_known && want > tcp_rest(ch))
+		want = tcp_rest(ch);
+	if ((size_t)n < want && proof_cut(ch, want) == (size_t)n)
+		n = peek_over(ch, fd, w, at, n, want);
+	if (read_prefix(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch))
+		return n;
+	n = tcp_rest(ch);
+	more = avail(ch);
+	if (more <= 0)
+		return n;
+	if ((size_t)more > w->len - at - n)
+		more = w->len - at - n;
+	scatter(ch, w, at + n, more);
+	return n + more;
+}
+
 /* read_tcp reads what comes by TCP before the ring's bytes, or returns -EAGAIN. */
 static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
 {
@@ -245,7 +302,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 		}
 	}
 	if (w->flags & MSG_PEEK)
-		return n;
+		return peek_on(ch, fd, w, at, n);
 	if (!counted && n > 0) {
 		n = real()->recv(fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT);
 		if (n < 0)
@@ -377,17 +434,20 @@ static int wait_data(struct channel *ch, int fd, int64_t deadline)
 }
 
 /* peek_ends says whether no peek finds more than the got bytes, or waits 1 ms for more.
- * None sees the ring behind TCP's bytes, bytes behind a token, another ring behind this
- * one, or TCP's bytes behind the ring. */
-static bool peek_ends(struct channel *ch, int fd, size_t got)
+ * None sees another ring behind this one, or TCP's bytes behind the ring; one that copies
+ * nothing sees no bytes behind a token or the ring behind TCP's bytes. */
+static bool peek_ends(struct channel *ch, int fd, size_t got, bool copies)
 {
 	struct shared *s = ch->s;
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+	bool tcp = s->rx_path == PATH_TCP;
+	size_t before = tcp ? tcp_rest(ch) : 0;
 
-	if (s->rx_path == PATH_RING && (got >= channel_ring(ch)->size || switches(ch)))
+	if (tcp && !copies &&
+	    (proof_cut(ch, got + 1) <= got || (s->tcp_known && before <= got)))
 		return true;
-	if (s->rx_path == PATH_TCP &&
-	    (proof_cut(ch, got + 1) <= got || (s->tcp_known && s->tcp_left <= got)))
+	if ((!tcp || s->tcp_known) && got >= before &&
+	    (got - before >= channel_ring(ch)->size || switches(ch)))
 		return true;
 	if (s->rx_path == PATH_RING)
 		p.events |= POLLIN;
@@ -467,7 +527,7 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			/* Peek again from the start. */
 			if (last || (deadline && now_ns() >= deadline))
 				return got;
-			last = peek_ends(ch, fd, got);
+			last = peek_ends(ch, fd, got, !(w->flags & MSG_TRUNC));
 			got = 0;
 			continue;
 		}
