@@ -32,6 +32,12 @@ const (
 	PathRouted     = "routed"     // routed between bridges, or without a bridge
 )
 
+// Directions of a connection, as its container sees it.
+const (
+	DirectionOut = "out" // the container opened it
+	DirectionIn  = "in"  // the other end opened it
+)
+
 // Confilter values of a Conentry (Intelligent Packet Processing for Performant Containers
 // in IoT, section V-B2).
 const (
@@ -132,6 +138,7 @@ type Flow struct {
 	Proto          string    `json:"proto"`  // "tcp" or "udp"
 	Orig           Tuple     `json:"orig"`
 	Reply          Tuple     `json:"reply"`
+	Direction      string    `json:"direction"`           // one of Direction*
 	Path           string    `json:"way"`                 // one of Path*
 	Peer           string    `json:"peer,omitempty"`      // container at the other end
 	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
@@ -178,6 +185,15 @@ type Finding struct {
 	What   string `json:"what"`
 	Why    string `json:"why,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
+	Rule   *Rule  `json:"rule,omitempty"` // that it is about
+}
+
+// Rule is a rule of the packet filter.
+type Rule struct {
+	Table  string `json:"table"` // "inet filter"; "iptables-legacy filter"
+	Chain  string `json:"chain"`
+	Handle uint64 `json:"handle"` // of nftables; in iptables-legacy the number in its chain
+	Text   string `json:"text"`   // nearly as nft prints it
 }
 
 // Capability is one line of `scon doctor`.

@@ -68,7 +68,7 @@ func findRules(o Options) []api.Finding {
 		if r.ByCounter() {
 			remedy = "remove its name from exact_counters, if it may miss express packets"
 		}
-		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy})
+		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy, Rule: r.Document()})
 	}
 	return found
 }

@@ -151,6 +151,7 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 	if e := v.table.Lookup(tuple); err == nil && e != nil {
 		if rule, silent := v.composer.SilentRule(e); silent {
 			finding.Why += fmt.Sprintf(": %s: %s", rule, rule.Text)
+			finding.Rule = rule.Document()
 		}
 	}
 	return finding

@@ -73,6 +73,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 		Proto:          "udp",
 		Orig:           tupleOf(f.Conn.Orig),
 		Reply:          tupleOf(f.Conn.Reply),
+		Direction:      api.DirectionIn,
 		State:          api.FlowComposing,
 		Confilter:      api.ConfilterRegular,
 		ExpressPackets: f.Packets,
@@ -85,6 +86,9 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 	}
 	if f.Conn.Orig.Proto == unix.IPPROTO_TCP {
 		flow.Proto = "tcp"
+	}
+	if f.Opened {
+		flow.Direction = api.DirectionOut
 	}
 	if v.state() != api.StateActive {
 		flow.LeaseMS = 0
@@ -118,6 +122,7 @@ func (v view) discardFlow(e *contable.Discard, dropped contable.Discarded, p *ho
 		Proto:            protoName(conntrack.Conn{Orig: e.Tuple}),
 		Orig:             tupleOf(e.Tuple),
 		Reply:            tupleOf(e.Tuple.Reverse()),
+		Direction:        api.DirectionOut, // as far as is known: only what the container sends is dropped
 		State:            api.FlowComposing,
 		Confilter:        api.ConfilterRegular,
 		DiscardedPackets: dropped.Packets,

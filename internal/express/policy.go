@@ -235,6 +235,6 @@ func ruleFinding(what string, r rules.Rule) api.Finding {
 	}
 	return api.Finding{
 		Level: "note", What: what + " " + r.String(),
-		Why: why + r.Why + ": " + r.Text,
+		Why: why + r.Why + ": " + r.Text, Rule: r.Document(),
 	}
 }

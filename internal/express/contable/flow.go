@@ -14,6 +14,7 @@ import (
 type Flow struct {
 	Port, Peer     int
 	Conn           conntrack.Conn
+	Opened         bool // by the container; otherwise by the other end
 	Decided        bool // the decision of at least one direction is recorded
 	Packets, Bytes [2]uint64
 	Age, Idle      time.Duration
@@ -30,11 +31,12 @@ type Flow struct {
 func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 	e.activity.observe(t.mark(e), now)
 	f := Flow{
-		Port: e.Port,
-		Peer: e.Peer,
-		Conn: e.Conn,
-		Age:  now.Sub(e.Composed),
-		Idle: now.Sub(e.activity.last),
+		Port:   e.Port,
+		Peer:   e.Peer,
+		Conn:   e.Conn,
+		Opened: e.initiator,
+		Age:    now.Sub(e.Composed),
+		Idle:   now.Sub(e.activity.last),
 	}
 	for dir, slot := range e.slots() {
 		h := &t.halves[slot]

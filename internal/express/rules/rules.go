@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/nfhooks"
 )
 
@@ -51,6 +52,14 @@ func (r Rule) String() string {
 		return fmt.Sprintf("%s %s (%s)", r.Table, r.Chain, r.Why)
 	}
 	return fmt.Sprintf("%s %s handle %d (%s)", r.Table, r.Chain, r.Handle, r.Why)
+}
+
+// Document is the rule for clients, nil for what is no rule.
+func (r Rule) Document() *api.Rule {
+	if r.Foreign() {
+		return nil
+	}
+	return &api.Rule{Table: r.Table, Chain: r.Chain, Handle: r.Handle, Text: r.Text}
 }
 
 // ByCounter reports whether only a counter that the user wants to be exact
