@@ -40,7 +40,7 @@ keys. With --once the command prints one interval and ends; with --json it print
 line with a JSON document for each interval.
 
 A filter is words that all have to match, anywhere in a row or after a key:
-container:web, peer:10.0.0.1, reason:no_entry, way:bridged, proto:udp.`,
+container:web, peer:10.0.0.1, reason:no_entry, way:bridged, proto:udp, direction:in.`,
 		Example: "  scon top --filter container:web\n  scon top --json | jq .express.packets_per_s",
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -80,14 +81,17 @@ func rulesEffect(a, b api.Rules) string {
 }
 
 // missing returns the names of the containers of one list that another one does not have.
+// One that was identified in between is the same.
 func missing(of, in []api.Container) (names []string) {
-	has := make(map[string]bool, len(in))
+	ids := make(map[string][]string, len(in)) // by device
 	for i := range in {
-		has[portOf(&in[i])] = true
+		ids[in[i].Dev] = append(ids[in[i].Dev], in[i].ID)
 	}
 	for i := range of {
-		if !has[portOf(&of[i])] {
-			names = append(names, NameOf(&of[i]))
+		c := &of[i]
+		same := func(id string) bool { return id == c.ID || id == "" || c.ID == "" }
+		if !slices.ContainsFunc(ids[c.Dev], same) {
+			names = append(names, NameOf(c))
 		}
 	}
 	return names

@@ -13,13 +13,14 @@ import (
 //	reason:no_entry  in a reason for regular packets, or in what bounds a lease
 //	way:bridged      in the way that packets skip, or their state
 //	proto:udp        in the protocol
+//	direction:in     in the direction: out, in
 type Filter struct{ words []word }
 
 // word is one condition; key "" matches anywhere.
 type word struct{ key, text string }
 
 // FilterKeys are the keys of a filter's words.
-var FilterKeys = []string{"container", "peer", "reason", "way", "proto"}
+var FilterKeys = []string{"container", "peer", "reason", "way", "proto", "direction"}
 
 // ParseFilter parses words that are separated by spaces; "" selects everything.
 func ParseFilter(text string) (Filter, error) {
@@ -94,6 +95,7 @@ func (f Filter) Connection(c *Connection) bool {
 		"reason":    {c.LeaseBound},
 		"way":       {c.Path, c.State},
 		"proto":     {c.Proto},
+		"direction": {c.Direction},
 	})
 }
 

@@ -18,8 +18,11 @@ type Source interface {
 
 // Snapshot is the daemon's state at a time.
 type Snapshot struct {
-	At      time.Time // of Status
-	Status  api.Status
+	At     time.Time // of Status
+	Status api.Status
+	// Softirq is the processor time of this machine's softirqs since its start: the
+	// kernel's work on packets, express and regular.
+	Softirq time.Duration
 	FlowsAt time.Time // a list of many takes time
 	Flows   []api.Flow
 }
@@ -31,8 +34,12 @@ func Take(s Source) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	at := time.Now()
+	softirq, err := softirqTime()
+	if err != nil {
+		return Snapshot{}, err
+	}
 	flows, err := s.Flows("")
-	return Snapshot{at, status, time.Now(), flows}, err
+	return Snapshot{at, status, softirq, time.Now(), flows}, err
 }
 
 // View is what has happened between two snapshots. Rates are per second of the real
@@ -49,8 +56,13 @@ type View struct {
 	// DaemonCPU is the daemon's processor time, in percent of one CPU. In the first
 	// interval of a restarted daemon it is its whole time so far.
 	DaemonCPU float64 `json:"daemon_cpu_pct"`
-	Entries   int     `json:"entries"`
-	Express   Rate    `json:"express"`
+	// SoftirqCPU is the processor time of this machine's softirqs, and SavedCPU an
+	// estimate of what express has saved of it: its packets times SavedPerPacket. Both
+	// are in percent of one CPU.
+	SoftirqCPU float64 `json:"softirq_cpu_pct"`
+	SavedCPU   float64 `json:"saved_cpu_pct_estimate"`
+	Entries    int     `json:"entries"`
+	Express    Rate    `json:"express"`
 	// Regular and Discarded are packets per second.
 	Regular     float64            `json:"regular_packets_per_s"`
 	Discarded   float64            `json:"discarded_packets_per_s"`
@@ -108,6 +120,8 @@ func Between(was, is Snapshot) View {
 		v.DaemonCPU = 100 * per.rate(b.CPUSeconds)
 	}
 	v.Express = Rate{per.of(a.Totals.ExpressPackets, b.Totals.ExpressPackets), per.of(a.Totals.ExpressBytes, b.Totals.ExpressBytes)}
+	v.SoftirqCPU = 100 * per.rate((is.Softirq - was.Softirq).Seconds())
+	v.SavedCPU = 100 * v.Express.Packets * SavedPerPacket.Seconds()
 	v.Regular = per.of(a.Totals.RegularPackets, b.Totals.RegularPackets)
 	v.Discarded = per.of(a.Totals.DiscardedPackets, b.Totals.DiscardedPackets)
 	per.reasons(v.Uplinks, a.Reasons, b.Reasons)
@@ -218,6 +232,22 @@ func (s perSecond) regular(was, is *api.Flow) *[2]Rate {
 }
 
 func (r Rate) plus(o Rate) Rate { return Rate{r.Packets + o.Packets, r.Bytes + o.Bytes} }
+
+// Share returns which part of a container's packets goes express, 0 without packets.
+func (c *Container) Share() float64 {
+	if all := c.Express.Packets + c.Regular; all > 0 {
+		return c.Express.Packets / all
+	}
+	return 0
+}
+
+// regular returns conntrack's packets of both directions, -1 if it does not count.
+func (c *Connection) regular() float64 {
+	if c.Regular == nil {
+		return -1
+	}
+	return c.Regular[0].Packets + c.Regular[1].Packets
+}
 
 // Total returns the sum of both directions.
 func (c *Connection) Total() Rate { return c.Express[0].plus(c.Express[1]) }

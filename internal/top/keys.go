@@ -21,7 +21,7 @@ esc               back
 q, ctrl+c         quit
 
 A filter is words that all have to match, anywhere in a row or after a key:
-container:web  peer:10.0.0.1  reason:no_entry  way:bridged  proto:udp
+container:web  peer:10.0.0.1  reason:no_entry  way:bridged  proto:udp  direction:in
 
 EXPRESS/s and REGULAR/s are packets per second. The rate of regular packets of a
 connection is conntrack's, "-" without net.netfilter.nf_conntrack_acct.

@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/live"
 )
 
 // daemon counts up with each question.
@@ -111,7 +112,9 @@ func (b *bed) want(texts ...string) {
 func TestKeys(t *testing.T) {
 	b := newBed(t, "web", "db", "cache")
 	b.want("[containers 3]", "> cache", "connections 3", "no_entry", "by express")
-	b.press("s", "s", "s", "s")
+	for range len(live.ContainerOrders) - 1 {
+		b.press("s")
+	}
 	b.want("by name")
 	b.press("r")
 	b.want("by name, reversed")
