@@ -64,7 +64,14 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 	ctx, stop := context.WithTimeout(ctx, fakeLife)
 	defer stop()
 	b := &fakeBackend{stop: stop}
-	server := service.Server{Service: u.Service, Handler: api.Handler(b), Failed: stop}
+	if o.Page != nil {
+		page, err := o.Page(b)
+		if err != nil {
+			return err
+		}
+		b.page = page
+	}
+	server := service.Server{Page: b.page, Service: u.Service, Handler: api.Handler(b), Failed: stop}
 	process := api.Process{PID: os.Getpid(), Version: "test"}
 	switch u.Service {
 	case state.Express:
@@ -130,7 +137,10 @@ func fakeLiberal(mode string, progress func(done, total int)) (conns []liberal.C
 }
 
 // fakeBackend knows the containers web and db.
-type fakeBackend struct{ stop func() }
+type fakeBackend struct {
+	stop func()
+	page service.Page // nil without one
+}
 
 func known(container string) error {
 	if container == "" || container == "web" || container == "db" {
@@ -222,8 +232,15 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 
 func (b *fakeBackend) Metrics(io.Writer) error             { return nil }
 func (b *fakeBackend) Flush(container string) (int, error) { return 2, known(container) }
-func (b *fakeBackend) Pause(container string) error        { return known(container) }
-func (b *fakeBackend) Resume(container string) error       { return known(container) }
+func (b *fakeBackend) Web() (api.Web, error) {
+	if b.page == nil {
+		return api.Web{}, api.ErrNoWeb
+	}
+	return api.Web{Address: b.page.URL()}, nil
+}
+
+func (b *fakeBackend) Pause(container string) error  { return known(container) }
+func (b *fakeBackend) Resume(container string) error { return known(container) }
 
 func (b *fakeBackend) Stop() error {
 	if os.Getenv("SCON_TEST_DAEMON") != "deaf" {

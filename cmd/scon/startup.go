@@ -88,7 +88,11 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 
 // startup returns the state of the startup service's agent.
 func (t *tool) startup() (control.Startup, error) {
-	s, err := control.Dial(t.socketOf(state.Startup)).Startup()
+	return startupOf(control.Dial(t.socketOf(state.Startup)))
+}
+
+func startupOf(c *control.Client) (control.Startup, error) {
+	s, err := c.Startup()
 	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
 		return s, errors.New("the startup service has no agent: set startup.enabled in the configuration")
 	}

@@ -2,16 +2,22 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"html"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/state"
 	"github.com/scon-project/scon/internal/web"
 )
 
@@ -25,36 +31,87 @@ func (t *tool) newWebCommand() *cobra.Command {
 		Short: "Show containers and connections live in a browser",
 		Long: `Show containers and connections live in a browser, as 'scon top' does in a terminal.
 
-The command serves the page until it is ended, and asks the daemon only while a page is
-open. It prints the page's address, which ends in a token: without it the page shows
+If the daemon serves the page (the setting web), the command prints its address and ends.
+Otherwise, or with --listen, the command serves the page until it is ended, and asks the
+daemon only while a page is open. The address ends in a token: without it the page shows
 nothing, since every local user can connect to a loopback address. On a machine without a
 browser, 'ssh -L 9478:127.0.0.1:9478 HOST' brings the page to yours. The page only reads.`,
 		Args: cli.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if _, err := t.client().Status(); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, err := t.client().Web()
+			none := new(api.Error)
+			switch {
+			case err != nil && !(errors.As(err, &none) && none.Status == api.ErrNoWeb.Status):
 				return err
+			case err == nil && !cmd.Flags().Changed("listen"):
+				fmt.Fprintln(t.stdout, w.Address)
+				openBrowser(w.Address)
+				return nil
 			}
-			s, err := web.New(address, t.client(), time.Second)
-			if err != nil {
-				return err
-			}
-			ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-			defer stop()
-			fmt.Fprintf(t.stdout, "%s\n", s.URL())
-			openBrowser(s.URL())
-			return s.Serve(ctx)
+			return t.serveWeb(address)
 		},
 	}
-	cmd.Flags().StringVar(&address, "listen", address, "loopback `address` with a port; port 0 is a free one")
+	cmd.Flags().StringVar(&address, "listen", address, "`address` with a port, 0 for a free one, or the path of a unix socket")
 	return cmd
 }
 
-// openBrowser opens an address on the desktop of a user. Root has none of its own.
-func openBrowser(url string) {
-	if os.Geteuid() == 0 || os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+// webInterval is the time between two looks of the page at the daemon.
+const webInterval = time.Second
+
+// serveWeb serves the page over the daemon's socket until a signal.
+func (t *tool) serveWeb(address string) error {
+	dir := filepath.Dir(t.socketOf(state.Express))
+	documents := documents{dir: dir}
+	if daemon, err := state.Read(dir); err == nil { // only root may read it
+		documents.netns, documents.counters = daemon.Netns, daemon.Config.ExactCounters
+	}
+	if os.Geteuid() != 0 {
+		documents.noProfile = "only root may trace packets"
+	}
+	s, err := web.Listen(address, web.Options{Daemon: t.client(), Documents: documents.all(), Interval: webInterval})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	fmt.Fprintln(t.stdout, s.URL())
+	openBrowser(s.URL())
+	return s.Serve(ctx)
+}
+
+// daemonPage returns what listens for the page of a daemon, nil if the settings have none.
+func daemonPage(o service.Options) func(api.Backend) (service.Page, error) {
+	if o.Config.Web == "" {
+		return nil
+	}
+	return func(b api.Backend) (service.Page, error) {
+		documents := documents{dir: o.StateDir, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
+		s, err := web.Listen(o.Config.Web, web.Options{
+			Daemon: b, Documents: documents.all(), Interval: webInterval, Group: o.Config.SocketGroup,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !s.IsLoopback() {
+			o.Logger.Warn("other machines may reach the page, and its token crosses the network in clear text", "web", o.Config.Web)
+		}
+		return s, nil
+	}
+}
+
+// openBrowser opens an address on the desktop of a user. Root has none of its own. The
+// address is in a file, as all users see the arguments of programs.
+func openBrowser(address string) {
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	if os.Geteuid() == 0 || dir == "" || filepath.IsAbs(address) || os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
 		return
 	}
-	if cmd := exec.Command("xdg-open", url); cmd.Start() == nil {
-		go func() { _ = cmd.Wait() }() // the address is on the terminal
+	file := filepath.Join(dir, "scon-web.html")
+	text := fmt.Sprintf("<!doctype html><meta http-equiv=\"refresh\" content=\"0;url=%s\">\n", html.EscapeString(address))
+	if os.WriteFile(file, []byte(text), 0o600) != nil {
+		return // the address is on the terminal
+	}
+	if cmd := exec.Command("xdg-open", file); cmd.Start() == nil {
+		go func() { _ = cmd.Wait() }()
 	}
 }

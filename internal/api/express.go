@@ -22,6 +22,9 @@ type Backend interface {
 
 	Pause(container string) error
 	Resume(container string) error
+
+	// Web returns where the daemon serves the live page.
+	Web() (Web, error)
 }
 
 // Handler is the HTTP handler of express, for clients that may change state.
@@ -29,6 +32,7 @@ type Backend interface {
 //	GET  /v1/status                      Status
 //	GET  /v1/flows?container=C           [Flow]
 //	GET  /v1/explain?subject=S           Explanation
+//	GET  /v1/web                         Web; 404 if the daemon serves no page
 //	POST /v1/flush   {"container": "C"}  {"flushed": N}
 //	POST /v1/pause   {"container": "C"}  {}
 //	POST /v1/resume  {"container": "C"}  {}
@@ -52,6 +56,7 @@ func Handler(b Backend) http.Handler {
 		e, err := b.Explain(s)
 		return e.whole(), err
 	})
+	m.Get(webPath, "", func(*http.Request, string) (any, error) { return b.Web() })
 	changes("/v1/flush", func(c string) (any, error) {
 		n, err := b.Flush(c)
 		return flushed{n}, err
@@ -60,6 +65,18 @@ func Handler(b Backend) http.Handler {
 	changes("/v1/resume", func(c string) (any, error) { return struct{}{}, b.Resume(c) })
 	return m
 }
+
+const webPath = "/v1/web"
+
+// Web is where the daemon serves the live page.
+type Web struct {
+	// Address is the page's with its token, http://HOST:PORT/#token=..., or the path of
+	// a unix socket.
+	Address string `json:"address"`
+}
+
+// ErrNoWeb is the error of Web where the daemon serves no page.
+var ErrNoWeb = &Error{http.StatusNotFound, "the daemon serves no page: web is not set in scon.yaml"}
 
 // flushed is the answer to a flush request.
 type flushed struct {
@@ -95,6 +112,9 @@ func (c *Client) Flows(container string) (f []Flow, err error) {
 func (c *Client) Explain(subject string) (e Explanation, err error) {
 	return e, c.Get("/v1/explain", url.Values{"subject": {subject}}, &e)
 }
+
+// Web returns where the daemon serves the live page.
+func (c *Client) Web() (w Web, err error) { return w, c.Get(webPath, nil, &w) }
 
 // Flush removes the Conentries of one container, or of all.
 func (c *Client) Flush(container string) (n int, err error) {

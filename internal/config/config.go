@@ -78,6 +78,10 @@ type Config struct {
 	// whether it works and whether it is ready. "", the default, is none.
 	Health string
 
+	// Web is where the daemon serves the live page: an address, IP:PORT, with a token,
+	// or the path of a unix socket for SocketGroup. "", the default, is none.
+	Web string
+
 	// SocketGroup is the group that may read at the daemon's socket; only root may
 	// change state. "", the default, admits root only.
 	SocketGroup string

@@ -68,7 +68,8 @@ exact_counters: [billing, "of a chain"]
 regular: [eth1, name=db, label=a.b, "label=c=d=e"]
 log: {level: debug, format: json}
 metrics: 10.0.0.1:9477
-health: "[::1]:9478"
+health: "[::1]:9480"
+web: /run/scon/web.sock
 socket_group: "docker"
 startup:
   enabled: true
@@ -99,7 +100,8 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 		Regular:           []config.Selector{{Device: "eth1"}, {Name: "db"}, {Label: "a.b"}, {Label: "c", Value: &exactly}},
 		Log:               config.Log{Level: slog.LevelDebug, Format: config.FormatJSON},
 		Metrics:           "10.0.0.1:9477",
-		Health:            "[::1]:9478",
+		Health:            "[::1]:9480",
+		Web:               "/run/scon/web.sock",
 		SocketGroup:       "docker",
 		Startup: config.Startup{
 			Enabled: true, Networks: []string{"/a.conf", "/b.conflist"}, EnvNetworks: []string{"pods", "of tests"}, StageLog: "/var/log/stages",
@@ -200,8 +202,10 @@ func TestReadRefuses(t *testing.T) {
 		"metrics: 9477\n":                                   `f:1:10: metrics is 9477: want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
 		"metrics: localhost:9477\n":                         `f:1:10: metrics is "localhost:9477": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
 		"metrics: 127.0.0.1:0\n":                            `f:1:10: metrics is "127.0.0.1:0": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
-		"health: 0.0.0.0:9478\n":                            `f:1:9: health is "0.0.0.0:9478": want a loopback address and a port such as 127.0.0.1:9478, or "" for none`,
-		"health: 10.0.0.1:9478\n":                           `f:1:9: health is "10.0.0.1:9478": want a loopback address and a port such as 127.0.0.1:9478, or "" for none`,
+		"health: 0.0.0.0:9480\n":                            `f:1:9: health is "0.0.0.0:9480": want a loopback address and a port such as 127.0.0.1:9480, or "" for none`,
+		"health: 10.0.0.1:9480\n":                           `f:1:9: health is "10.0.0.1:9480": want a loopback address and a port such as 127.0.0.1:9480, or "" for none`,
+		"web: gateway.lan:9478\n":                           `f:1:6: web is "gateway.lan:9478": want an IP address and a port such as 127.0.0.1:9478, the path of a unix socket, or "" for none`,
+		"web: run/web.sock\n":                               `f:1:6: web is "run/web.sock": want an IP address and a port such as 127.0.0.1:9478, the path of a unix socket, or "" for none`,
 		"metrics: 127.0.0.1\n":                              `f:1:10: metrics is "127.0.0.1": want an IP address and a port such as 127.0.0.1:9477, or "" for none`,
 		"socket_group: 4\n":                                 `f:1:15: socket_group is 4: want a group's name, or "" for root only`,
 		"socket_group: a b\n":                               `f:1:15: socket_group is "a b": want a group's name, or "" for root only`,

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ var keys = slices.Concat([]key{
 	logFormat,
 	metrics("metrics", func(c *Config) *string { return &c.Metrics }),
 	health,
+	web,
 	socketGroup,
 }, startupKeys, pipeKeys, dockerKeys)
 
@@ -236,8 +238,23 @@ func metrics(name string, field func(*Config) *string) key {
 	return address(name, want, func(netip.Addr) bool { return true }, field)
 }
 
-var health = address("health", "want a loopback address and a port such as 127.0.0.1:9478, or \"\" for none",
+var health = address("health", "want a loopback address and a port such as 127.0.0.1:9480, or \"\" for none",
 	netip.Addr.IsLoopback, func(c *Config) *string { return &c.Health })
+
+var web = key{
+	name: "web",
+	read: webAddress.read,
+	check: func(c *Config) error {
+		if filepath.IsAbs(c.Web) {
+			return nil
+		}
+		return webAddress.check(c)
+	},
+}
+
+// webAddress is the key web as an address.
+var webAddress = address("web", "want an IP address and a port such as 127.0.0.1:9478, the path of a unix socket, or \"\" for none",
+	func(netip.Addr) bool { return true }, func(c *Config) *string { return &c.Web })
 
 var socketGroup = key{
 	name: "socket_group",

@@ -7,14 +7,16 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
+	"github.com/scon-project/scon/internal/service"
 )
 
 // backend answers API clients, in their goroutines. What needs the daemon's state
 // runs in the loop. Conntrack's connections are listed outside it: a million of
 // them take longer than the programs wait for a heartbeat.
 type backend struct {
-	d   *Daemon
-	ctx context.Context
+	d    *Daemon
+	ctx  context.Context
+	page service.Page // nil without one
 }
 
 // inLoop runs fn in the loop of d.
@@ -157,6 +159,14 @@ func (b backend) setPaused(container string, paused bool) error {
 		return struct{}{}, err
 	})
 	return err
+}
+
+// Web returns where the live page is.
+func (b backend) Web() (api.Web, error) {
+	if b.page == nil {
+		return api.Web{}, api.ErrNoWeb
+	}
+	return api.Web{Address: b.page.URL()}, nil
 }
 
 func (b backend) Stop() error {

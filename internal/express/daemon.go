@@ -309,10 +309,18 @@ func (d *Daemon) begin() error {
 
 // serve answers clients until ctx ends; the channel is closed afterwards.
 func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
-	b := backend{d, ctx}
+	b := backend{d: d, ctx: ctx}
+	if d.opts.Page != nil {
+		page, err := d.opts.Page(b)
+		if err != nil {
+			return nil, err
+		}
+		b.page = page
+	}
 	return service.Serve(ctx, d.opts, service.Server{
 		Service: state.Express, Group: d.opts.Config.SocketGroup,
 		Metrics: d.opts.Config.Metrics, WriteMetrics: b.Metrics,
+		Page:   b.page,
 		Health: d.opts.Config.Health, Probes: api.Probes{Healthy: b.Healthy, Ready: b.Ready},
 		Handler: api.Handler(b), Failed: d.stop,
 	})

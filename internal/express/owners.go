@@ -162,7 +162,7 @@ func (d *Daemon) nameOwned(o api.Owner) {
 
 // atPort does something in the loop with the port of a name, if there is one.
 func (d *Daemon) atPort(host string, do func(*hooks.Port)) {
-	_, _ = inLoop(backend{d, d.ctx}, func(d *Daemon) (struct{}, error) {
+	_, _ = inLoop(backend{d: d, ctx: d.ctx}, func(d *Daemon) (struct{}, error) {
 		if p := d.hooks.PortNamed(host); p != nil {
 			do(p)
 		}

@@ -32,7 +32,7 @@ func healthy(quiet time.Duration) error {
 func (b backend) Ready() error {
 	ctx, cancel := context.WithTimeout(b.ctx, answerLimit)
 	defer cancel()
-	why, err := inLoop(backend{b.d, ctx}, func(d *Daemon) (error, error) { return d.view().ready(time.Now()), nil })
+	why, err := inLoop(backend{d: b.d, ctx: ctx}, func(d *Daemon) (error, error) { return d.view().ready(time.Now()), nil })
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the loop has not answered for %v", answerLimit)
 	}

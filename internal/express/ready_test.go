@@ -36,7 +36,7 @@ func TestReady(t *testing.T) {
 // Nobody waits for a loop that hangs.
 func TestLoopHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := backend{&Daemon{calls: make(chan func())}, t.Context()}
+		b := backend{d: &Daemon{calls: make(chan func())}, ctx: t.Context()}
 		if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "the loop has not answered") {
 			t.Errorf("ready: %v", err)
 		}

@@ -27,6 +27,19 @@ type Options struct {
 	Version  string
 	// Ready is called once, when the socket answers. It may be nil.
 	Ready func()
+	// Page listens for the live page of express, whose state the backend has; nil
+	// without one.
+	Page func(api.Backend) (Page, error)
+}
+
+// Page is the live page at an address of its own.
+type Page interface {
+	// URL returns the page's address, which ends in its token, or a socket's path.
+	URL() string
+	// Serve serves the page until ctx ends, then closes it.
+	Serve(ctx context.Context) error
+	// Close stops listening.
+	Close() error
 }
 
 // Server describes a service's sockets and handlers.
@@ -40,6 +53,7 @@ type Server struct {
 	// Health is the address, IP:PORT, at which Probes are answered, "" for none.
 	Health  string
 	Probes  api.Probes
+	Page    Page // nil without one
 	Handler http.Handler
 	// Failed is called if serving the socket fails.
 	Failed func()
@@ -48,6 +62,11 @@ type Server struct {
 // Serve serves clients until ctx ends, then closes the channel. It returns when the
 // service is ready and systemd is notified.
 func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err error) {
+	defer func() {
+		if err != nil && s.Page != nil {
+			s.Page.Close()
+		}
+	}()
 	metrics, err := listenTCP("offer metrics", s.Metrics)
 	if err != nil {
 		return nil, err
@@ -88,6 +107,13 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 		servers.Go(func() {
 			if err := api.ServeProbes(ctx, probes, s.Probes, o.Logger); err != nil {
 				o.Logger.Error("serve probes", "error", err)
+			}
+		})
+	}
+	if s.Page != nil {
+		servers.Go(func() {
+			if err := s.Page.Serve(ctx); err != nil {
+				o.Logger.Error("serve the page", "error", err)
 			}
 		})
 	}

@@ -4,17 +4,18 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
-	"slices"
+	"strings"
 )
 
 // Every local user, and every container with the host's network, can connect to a
-// listener on the loopback address. So a page shows nothing without the token, which
-// only the one who has started the server reads on its terminal.
-
-// cookie has the token after the first request, so that the address bar does not show it.
-const cookie = "scon_token"
+// listener on the loopback address. So a page shows nothing without the token, which only
+// they get who may read the daemon's socket. A cookie would not do: browsers send it to
+// all ports of an address, also to a container's. The page keeps the token to itself, and
+// puts it into a header.
 
 // newToken returns 128 random bits as text.
 func newToken() string {
@@ -26,8 +27,7 @@ func newToken() string {
 // policy allows the page what it consists of, and nothing of others.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// guard refuses requests that do not come from the page or its address, and those
-// without the token.
+// guard refuses requests that come from other sites.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
@@ -43,28 +43,33 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		switch {
 		case r.Method != http.MethodGet:
 			http.Error(w, "the page only reads: GET", http.StatusMethodNotAllowed)
-		case !slices.Contains(s.hosts, r.Host):
-			// Another name that leads here, as with DNS rebinding.
-			http.Error(w, "this is not the address that 'scon web' has printed", http.StatusForbidden)
-		case !s.sameOrigin(r):
+		case s.token != "" && !isAddress(r.Host):
+			http.Error(w, "ask for the page by its address, not by a name", http.StatusForbidden)
+		case !sameOrigin(r):
 			http.Error(w, "the request comes from another site", http.StatusForbidden)
-		case s.isToken(r.URL.Query().Get("token")) && r.URL.Path == "/":
-			http.SetCookie(w, &http.Cookie{Name: cookie, Value: s.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-			http.Redirect(w, r, "/", http.StatusSeeOther)
-		case !s.hasCookie(r):
-			http.Error(w, "open the whole address that 'scon web' has printed: it ends in a token", http.StatusUnauthorized)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
+// isAddress reports whether a request's host is an address or localhost. By another name
+// that leads here (DNS rebinding) a site's own page would ask. A proxy in front of a unix
+// socket has a name, and knows it.
+func isAddress(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	_, err = netip.ParseAddr(name)
+	return err == nil || name == "localhost"
+}
+
 // sameOrigin reports whether a request is not one that another site's page makes. A
 // browser says so by one of these headers; a link or a typed address has no origin.
-func (s *Server) sameOrigin(r *http.Request) bool {
+func sameOrigin(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
-		u, err := url.Parse(origin)
-		if err != nil || u.Scheme != "http" || !slices.Contains(s.hosts, u.Host) {
+		if u, err := url.Parse(origin); err != nil || u.Host != r.Host {
 			return false
 		}
 	}
@@ -76,11 +81,15 @@ func (s *Server) sameOrigin(r *http.Request) bool {
 	}
 }
 
-func (s *Server) isToken(text string) bool {
-	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
-}
-
-func (s *Server) hasCookie(r *http.Request) bool {
-	c, err := r.Cookie(cookie)
-	return err == nil && s.isToken(c.Value)
+// locked answers those that have the token. A unix socket has none: who may connect to it
+// may read.
+func (s *Server) locked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if s.token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) != 1 {
+			http.Error(w, "open the whole address that 'scon web' prints: it ends in a token", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

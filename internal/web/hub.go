@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -14,10 +13,11 @@ type hub struct {
 	daemon   Daemon
 	interval time.Duration
 
-	mu     sync.Mutex
-	pages  map[chan look]bool
-	last   live.Snapshot // the zero Snapshot until the first one, and after a pause
-	ending context.CancelFunc
+	mu      sync.Mutex
+	pages   map[chan look]bool
+	running bool
+	last    live.Snapshot // while running; the zero Snapshot until the first one
+	latest  *look         // while running; nil until the first one
 }
 
 // look is what happened in an interval, or why the daemon did not answer.
@@ -40,10 +40,12 @@ func (h *hub) listen() (looks chan look, ok bool) {
 	}
 	looks = make(chan look, 1)
 	h.pages[looks] = true
-	if len(h.pages) == 1 {
-		ctx, cancel := context.WithCancel(context.Background())
-		h.ending, h.last = cancel, live.Snapshot{}
-		go h.run(ctx)
+	if h.latest != nil { // a page that wants other rows does not wait for them
+		looks <- *h.latest
+	}
+	if !h.running {
+		h.running = true
+		go h.run()
 	}
 	return looks, true
 }
@@ -51,37 +53,41 @@ func (h *hub) listen() (looks chan look, ok bool) {
 func (h *hub) leave(looks chan look) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if delete(h.pages, looks); len(h.pages) == 0 {
-		h.ending()
+	delete(h.pages, looks)
+}
+
+// run ends an interval after the last page has left, or goes on for one that has come
+// since.
+func (h *hub) run() {
+	tick := time.NewTicker(h.interval)
+	defer tick.Stop()
+	for h.isWatched() {
+		s, err := live.Take(h.daemon)
+		h.publish(s, err)
+		<-tick.C
 	}
 }
 
-func (h *hub) run(ctx context.Context) {
-	tick := time.NewTicker(h.interval)
-	defer tick.Stop()
-	for {
-		s, err := live.Take(h.daemon)
-		h.publish(ctx, s, err)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+// isWatched reports whether a page listens. Otherwise the hub forgets what it knows.
+func (h *hub) isWatched() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.pages) == 0 {
+		h.running, h.last, h.latest = false, live.Snapshot{}, nil
 	}
+	return h.running
 }
 
 // publish gives all pages the latest look in place of one that they have not taken.
-func (h *hub) publish(ctx context.Context, s live.Snapshot, err error) {
+func (h *hub) publish(s live.Snapshot, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if ctx.Err() != nil {
-		return // another run may have begun
-	}
 	l := look{err: err}
 	if err == nil {
 		l.view = live.Between(h.last, s)
 		h.last = s
 	}
+	h.latest = &l
 	for looks := range h.pages {
 		select {
 		case <-looks:

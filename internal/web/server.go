@@ -1,5 +1,6 @@
-// Package web serves the live page of "scon web": what the daemon does now, in a browser.
-// It reads only.
+// Package web serves the live page: what the services do now, in a browser. "scon web"
+// serves it over the daemon's socket, and a daemon with the setting web at an address of
+// its own. It reads only.
 package web
 
 import (
@@ -11,8 +12,12 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
+	"path/filepath"
 	"strconv"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/live"
@@ -21,92 +26,138 @@ import (
 //go:embed page
 var files embed.FS
 
-// Daemon is what the page shows; *api.Client implements it.
+// Daemon is what the page shows; api.Backend has it.
 type Daemon interface {
 	live.Source
 	Explain(subject string) (api.Explanation, error)
 }
 
+// A Document is what the page asks for beside the daemon's state, as JSON. The page shows
+// an error in its place.
+type Document func(ctx context.Context, q url.Values) (any, error)
+
+// Options say what the page shows, and to whom.
+type Options struct {
+	Daemon Daemon
+	// Documents by their paths, such as "pipe".
+	Documents map[string]Document
+	// Interval between two looks at the daemon.
+	Interval time.Duration
+	// Group may connect to a unix socket, beside root.
+	Group string
+}
+
 // Bounds of what pages may take.
 const (
-	mostPages  = 16               // that listen at a time
-	mostRows   = 200              // of a table in one answer
-	patience   = 10 * time.Second // for a page to read
-	mostHeader = 16 << 10         // bytes
+	mostPages   = 16               // that listen at a time
+	mostRows    = 200              // of a table in one answer
+	mostClients = 64               // connections
+	patience    = 10 * time.Second // for a page to read
+	mostHeader  = 16 << 10         // bytes
 )
 
 // Server is the page's server.
 type Server struct {
 	listener net.Listener
-	hosts    []string // names of this server in requests
-	token    string
-	daemon   Daemon
+	token    string // "" at a unix socket
+	opts     Options
 	hub      *hub
 	http     http.Server
 }
 
-// errNotLoopback is wrapped by New.
-var errNotLoopback = errors.New("not a loopback address; 127.0.0.1 or [::1], and a tunnel such as 'ssh -L', show the page elsewhere")
-
-// New listens at an address, HOST:PORT with a loopback address; port 0 is a free one.
-func New(address string, d Daemon, interval time.Duration) (*Server, error) {
-	host, _, err := net.SplitHostPort(address)
+// Listen listens at an address, HOST:PORT where port 0 is a free one, or at the path of a
+// unix socket, which replaces a stale one.
+func Listen(address string, o Options) (*Server, error) {
+	s := &Server{opts: o, hub: newHub(o.Daemon, o.Interval)}
+	var err error
+	if filepath.IsAbs(address) {
+		s.listener, err = api.Listen(address, o.Group)
+	} else {
+		s.token = newToken()
+		s.listener, err = net.Listen("tcp", address)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("listen at %q: want HOST:PORT: %w", address, err)
+		return nil, fmt.Errorf("serve the page: %w", err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("listen at %q: %w", address, errNotLoopback)
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen at %q: %w", address, err)
-	}
-	s := &Server{listener: l, token: newToken(), daemon: d, hub: newHub(d, interval)}
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-	s.hosts = []string{l.Addr().String(), net.JoinHostPort("localhost", port), net.JoinHostPort(host, port)}
 	s.http = http.Server{
-		Handler: s.guard(s.routes()), ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: mostHeader,
+		Handler: s.guard(s.routes()), ReadHeaderTimeout: patience, ReadTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: mostHeader,
 	}
 	return s, nil
 }
 
-// URL is the page's address with the token.
-func (s *Server) URL() string { return "http://" + s.hosts[0] + "/?token=" + s.token }
+// URL is the page's address with its token, or the socket's path. A browser keeps what
+// follows '#' to itself.
+func (s *Server) URL() string {
+	if s.token == "" {
+		return s.listener.Addr().String()
+	}
+	at := s.listener.Addr().(*net.TCPAddr)
+	host := at.IP.String()
+	if at.IP.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port)) + "/#token=" + s.token
+}
+
+// IsLoopback reports whether only this machine reaches the page.
+func (s *Server) IsLoopback() bool {
+	tcp, ok := s.listener.Addr().(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
+}
 
 // Serve answers until ctx ends.
 func (s *Server) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.http.Close() })
 	defer stop()
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+	defer s.Close()
+	if err := s.http.Serve(netutil.LimitListener(s.listener, mostClients)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
 }
 
+// Close stops listening.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// routes are the page's files, for everyone, and what it shows, for the token's owner.
 func (s *Server) routes() http.Handler {
 	page, _ := fs.Sub(files, "page") // the name is valid
 	m := http.NewServeMux()
 	m.Handle("/", http.FileServerFS(page))
-	m.HandleFunc("/events", s.events)
-	m.HandleFunc("/explain", s.explain)
-	m.HandleFunc("/filter", checkFilter)
-	m.HandleFunc("/reasons", func(w http.ResponseWriter, _ *http.Request) { answer(w, live.Reasons) })
+	secret := func(path string, h http.HandlerFunc) { m.Handle("/"+path, s.locked(h)) }
+	secret("events", s.events)
+	secret("filter", checkFilter)
+	secret("reasons", func(w http.ResponseWriter, _ *http.Request) { answer(w, live.Reasons) })
+	secret("explain", s.document(s.explain))
+	for path, d := range s.opts.Documents {
+		secret(path, s.document(d))
+	}
 	return m
 }
 
-// explain answers with an api.Explanation.
-func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
-	subject := r.URL.Query().Get("subject")
+// document is a route that answers with a document.
+func (s *Server) document(d Document) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		document, err := d(r.Context(), r.URL.Query())
+		if err != nil {
+			code := http.StatusBadGateway
+			if refused := (*api.SubjectError)(nil); errors.As(err, &refused) {
+				code = http.StatusBadRequest
+			}
+			http.Error(w, err.Error(), code)
+			return
+		}
+		answer(w, document)
+	}
+}
+
+// explain returns an api.Explanation.
+func (s *Server) explain(_ context.Context, q url.Values) (any, error) {
+	subject := q.Get("subject")
 	if _, err := api.ParseSubject(subject); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, err
 	}
-	e, err := s.daemon.Explain(subject)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
-		return
-	}
-	answer(w, e)
+	return s.opts.Daemon.Explain(subject)
 }
 
 // checkFilter refuses what is no filter.
@@ -119,86 +170,4 @@ func checkFilter(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(document) // to a page that may have gone
-}
-
-// Window is the part of a table that a page shows.
-type Window struct {
-	Filter  string
-	Order   string // of live.ConnectionOrders
-	Reverse bool
-	From    int // first row
-}
-
-// windowOf reads a window of a request.
-func windowOf(r *http.Request) (w Window, f live.Filter, order live.Order[live.Connection], err error) {
-	q := r.URL.Query()
-	w = Window{Filter: q.Get("filter"), Order: q.Get("order"), Reverse: q.Get("reverse") == "1"}
-	if text := q.Get("from"); text != "" {
-		if w.From, err = strconv.Atoi(text); err != nil || w.From < 0 {
-			return w, f, order, fmt.Errorf("from is %q: want a number of a row", text)
-		}
-	}
-	if f, err = live.ParseFilter(w.Filter); err != nil {
-		return w, f, order, err
-	}
-	for _, o := range live.ConnectionOrders {
-		if o.Name == w.Order || w.Order == "" {
-			return w, f, o, nil
-		}
-	}
-	return w, f, order, fmt.Errorf("order is %q: there is no such order", w.Order)
-}
-
-// event is what a page gets of a look.
-type event struct {
-	live.View
-	Error string `json:"error,omitempty"` // why the daemon did not answer; the rest is empty then
-	// Connections are rows of the window; Matching is how many the filter selects, of Total.
-	Matching int `json:"matching"`
-	Total    int `json:"total"`
-	From     int `json:"from"`
-}
-
-// events answers with Server-Sent Events, an event for each look.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	window, filter, order, err := windowOf(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	looks, ok := s.hub.listen()
-	if !ok {
-		http.Error(w, fmt.Sprintf("%d pages are open already; close one", mostPages), http.StatusServiceUnavailable)
-		return
-	}
-	defer s.hub.leave(looks)
-	w.Header().Set("Content-Type", "text/event-stream")
-	control := http.NewResponseController(w)
-	for {
-		select {
-		case <-r.Context().Done():
-			return
-		case l := <-looks:
-			text, err := json.Marshal(l.event(window, filter, order))
-			if err != nil || control.SetWriteDeadline(time.Now().Add(patience)) != nil {
-				return
-			}
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil {
-				return
-			}
-		}
-	}
-}
-
-func (l look) event(w Window, f live.Filter, order live.Order[live.Connection]) event {
-	if l.err != nil {
-		return event{Error: l.err.Error(), View: live.Between(live.Snapshot{}, live.Snapshot{})}
-	}
-	e := event{View: l.view, Total: len(l.view.Connections)}
-	f.Apply(&e.View)
-	e.Matching = len(e.Connections)
-	live.SortConnections(e.Connections, order, w.Reverse)
-	e.From = min(w.From, max(0, e.Matching-1))
-	e.Connections = e.Connections[e.From:min(e.From+mostRows, e.Matching)]
-	return e
 }

@@ -10,22 +10,26 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
-	"net/http/cookiejar"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/web"
 )
 
 // daemon has 1,000 connections, and counts what it is asked.
 type daemon struct {
-	asked atomic.Int64
-	down  atomic.Bool
+	asked               atomic.Int64
+	down, empty, paused atomic.Bool
 }
 
 func (d *daemon) Status() (api.Status, error) {
@@ -33,18 +37,31 @@ func (d *daemon) Status() (api.Status, error) {
 	if d.down.Load() {
 		return api.Status{}, errors.New("no daemon answers")
 	}
+	if d.empty.Load() {
+		return api.Status{State: api.StateActive, PID: 7}, nil
+	}
+	state := api.StateActive
+	if d.paused.Load() {
+		state = api.StatePaused
+	}
 	return api.Status{
-		State: api.StateActive, PID: 7,
-		Containers: []api.Container{{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", RegularPackets: n}},
-		Totals:     api.Totals{Entries: 1000, ExpressPackets: 1000 * n},
+		State: state, PID: 7, CPUSeconds: float64(n) / 1000, Rules: api.Rules{Generation: uint32(n / 8)},
+		Containers: []api.Container{
+			{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", Bridge: "docker0", RegularPackets: 5 * n, Reasons: map[string]uint64{"no_entry": 5 * n}},
+			{Name: "db", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true},
+		},
+		Totals: api.Totals{Entries: 1000, ExpressPackets: 1000 * n},
 	}, nil
 }
 
 func (d *daemon) Flows(string) ([]api.Flow, error) {
+	if d.empty.Load() {
+		return nil, nil
+	}
 	flows := make([]api.Flow, 1000)
 	for i := range flows {
 		flows[i] = api.Flow{
-			Container: "web", Proto: "udp", Path: "wire", State: "express", AgeMS: int64(i),
+			Container: "web", Proto: "udp", Path: "wire", State: "express", AgeMS: int64(i), Direction: []string{"out", "in"}[i%2],
 			Orig: api.Tuple{Src: "172.17.0.2", Sport: uint16(1000 + i), Dst: "10.0.0.1", Dport: 53},
 		}
 	}
@@ -55,35 +72,70 @@ func (d *daemon) Explain(subject string) (api.Explanation, error) {
 	if subject == "gone" {
 		return api.Explanation{}, errors.New("no container \"gone\"")
 	}
-	return api.Explanation{Subject: subject, Express: true, Findings: []api.Finding{{Level: "ok", What: "it goes express"}}}, nil
+	return api.Explanation{Subject: subject, Express: true, Findings: []api.Finding{
+		{Level: "ok", What: "it goes express"},
+		{Level: "note", What: "the latest was kept regular by ip filter FORWARD handle 7", Why: "it judges single packets, by limit: limit rate 1/s <b>", Rule: &api.Rule{Table: "ip filter", Chain: "FORWARD", Handle: 7, Text: "limit rate 1/s <b>"}},
+	}}, nil
 }
 
-// serve runs a server until the test ends. The client has opened the page with its token.
-func serve(t *testing.T, d *daemon) (base string, client *http.Client) {
+// documents are those of the server that serve runs.
+var documents = map[string]web.Document{
+	"pipe": func(context.Context, url.Values) (any, error) {
+		return map[string]any{"made": 3, "connections": []any{}, "engines": []string{"bpf"}, "processes": 2, "sent_bytes": 7, "memory_bytes": 1, "memory_limit": 2}, nil
+	},
+	"startup": func(context.Context, url.Values) (any, error) {
+		return nil, errors.New("no startup service answers")
+	},
+	"doctor": func(context.Context, url.Values) (any, error) {
+		return api.Doctor{Kernel: "6.1", Capabilities: []api.Capability{{Name: "tcx", Level: "note", Found: "needs Linux 6.6", Without: "clsact"}}, Findings: []api.Finding{
+			{Level: "note", What: "rule inet filter forward handle 9 judges single packets", Rule: &api.Rule{Table: "inet filter", Chain: "forward", Handle: 9, Text: "quota over 5 mbytes"}},
+		}}, nil
+	},
+	"profile": func(_ context.Context, q url.Values) (any, error) {
+		return map[string]string{"svg": `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><title>` + q.Get("container") + `</title></svg>`}, nil
+	},
+}
+
+// listen returns a server that runs until the test ends, or end is called.
+func listen(t *testing.T, address string, d *daemon, interval time.Duration) (s *web.Server, end func()) {
 	t.Helper()
-	s, err := web.New("127.0.0.1:0", d, 20*time.Millisecond)
+	s, err := web.Listen(address, web.Options{Daemon: d, Documents: documents, Interval: interval})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(end)
+	return s, end
+}
+
+// owner is a client that puts the token into its requests.
+type owner struct {
+	token string
+	http.RoundTripper
+}
+
+func (o owner) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if r.Header.Get("Authorization") == "" {
+		r.Header.Set("Authorization", "Bearer "+o.token)
 	}
-	client = &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-	base, _, _ = strings.Cut(s.URL(), "/?")
-	if code, body := get(t, client, s.URL(), nil); code != http.StatusOK || !strings.Contains(body, "<title>SCON</title>") {
-		t.Fatalf("the page: %d: %s", code, body)
-	}
-	return base, client
+	return o.RoundTripper.RoundTrip(r)
+}
+
+// serve runs a server until the test ends. The client has its token.
+func serve(t *testing.T, d *daemon) (base string, client *http.Client) {
+	t.Helper()
+	s, _ := listen(t, "127.0.0.1:0", d, 20*time.Millisecond)
+	base, token, _ := strings.Cut(s.URL(), "/#token=")
+	return base, &http.Client{Transport: owner{token, &http.Transport{DisableKeepAlives: true}}}
 }
 
 func get(t *testing.T, c *http.Client, url string, change func(*http.Request)) (code int, body string) {
@@ -118,59 +170,139 @@ func TestGuard(t *testing.T) {
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
-	for _, path := range []string{"/", "/app.js", "/events", "/explain?subject=web", "/reasons", "/filter"} {
+	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+	for _, path := range []string{"/", "/app.js", "/events", "/explain?subject=web", "/reasons", "/filter", "/pipe", "/startup"} {
+		shown := path == "/" || path == "/app.js" // has nothing to hide
 		for what, c := range map[string]struct {
 			client *http.Client
 			change func(*http.Request)
 			want   int
 		}{
 			"no token":               {stranger, nil, http.StatusUnauthorized},
-			"another token":          {stranger, header("Cookie", "scon_token=AAAAAAAAAAAAAAAAAAAAAA"), http.StatusUnauthorized},
-			"an empty token":         {stranger, header("Cookie", "scon_token="), http.StatusUnauthorized},
-			"another name":           {client, func(r *http.Request) { r.Host = "attacker.example:9478" }, http.StatusForbidden},
-			"the name without port":  {client, func(r *http.Request) { r.Host = "127.0.0.1" }, http.StatusForbidden},
+			"another token":          {client, header("Authorization", "Bearer AAAAAAAAAAAAAAAAAAAAAA"), http.StatusUnauthorized},
+			"an empty token":         {client, header("Authorization", "Bearer "), http.StatusUnauthorized},
+			"a token as a cookie":    {stranger, header("Cookie", "scon-token="+client.Transport.(owner).token), http.StatusUnauthorized},
+			"another name":           {client, host("attacker.example:9478"), http.StatusForbidden},
+			"a name like an address": {client, host("127.0.0.1.attacker.example"), http.StatusForbidden},
 			"another origin":         {client, header("Origin", "http://attacker.example"), http.StatusForbidden},
 			"no origin, as by file:": {client, header("Origin", "null"), http.StatusForbidden},
 			"another port's origin":  {client, header("Origin", "http://127.0.0.1:1"), http.StatusForbidden},
 			"a request to change":    {client, func(r *http.Request) { r.Method = http.MethodPost }, http.StatusMethodNotAllowed},
 		} {
-			if code, body := get(t, c.client, base+path, c.change); code != c.want || strings.Contains(body, "title") {
+			if shown && c.want == http.StatusUnauthorized {
+				c.want = http.StatusOK
+			}
+			if code, body := get(t, c.client, base+path, c.change); code != c.want || !shown && strings.Contains(body, "containers") {
 				t.Errorf("%s, %s: %d %q, want %d", path, what, code, body, c.want)
 			}
 		}
-		if path == "/" {
-			continue
-		}
-		if code, _ := get(t, client, base+path, header("Sec-Fetch-Site", "cross-site")); code != http.StatusForbidden {
-			t.Errorf("%s from another site's page: %d", path, code)
+		for _, site := range []string{"cross-site", "same-site"} { // another port of this address is the same site
+			if code, _ := get(t, client, base+path, header("Sec-Fetch-Site", site)); code != http.StatusForbidden {
+				t.Errorf("%s for a page of %s: %d", path, site, code)
+			}
 		}
 	}
-	if code, _ := get(t, stranger, base+"/app.js?token=AAAA", nil); code != http.StatusUnauthorized {
-		t.Errorf("a wrong token in the address: %d", code)
+	for what, change := range map[string]func(*http.Request){
+		"the page's own": header("Origin", base), "by another port, as with ssh -L": host("localhost:8080"), "by IPv6": host("[::1]:9478"),
+	} {
+		if code, _ := get(t, client, base+"/reasons", change); code != http.StatusOK {
+			t.Errorf("a request %s: %d", what, code)
+		}
 	}
-	if code, _ := get(t, client, base+"/app.js", header("Origin", base)); code != http.StatusOK {
-		t.Errorf("the page's own request: %d", code)
+	link := func(r *http.Request) {
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+		r.Header.Set("Sec-Fetch-Mode", "navigate")
+	}
+	if code, _ := get(t, stranger, base+"/", link); code != http.StatusOK {
+		t.Errorf("a link to the page: %d", code)
 	}
 }
 
-func TestListensOnLoopbackOnly(t *testing.T) {
+// The rights of a unix socket are those of its file; a proxy has another name.
+func TestUnixSocket(t *testing.T) {
 	t.Parallel()
-	for _, address := range []string{"0.0.0.0:0", ":0", "10.0.0.1:0", "[::]:0", "127.0.0.1", "example.org:80"} {
-		if s, err := web.New(address, &daemon{}, time.Second); err == nil {
+	path := filepath.Join(t.TempDir(), "web.sock")
+	s, end := listen(t, path, &daemon{}, time.Second)
+	if s.URL() != path || !s.IsLoopback() {
+		t.Errorf("it is at %s", s.URL())
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	const base = "http://scon.example"
+	if code, _ := get(t, client, base+"/reasons", nil); code != http.StatusOK {
+		t.Errorf("a request by a proxy: %d", code)
+	}
+	foreign := func(r *http.Request) { r.Header.Set("Origin", "https://attacker.example") }
+	if code, _ := get(t, client, base+"/reasons", foreign); code != http.StatusForbidden {
+		t.Errorf("another site's request by a proxy: %d", code)
+	}
+	end()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]struct {
+		url      string
+		loopback bool
+	}{
+		"127.0.0.1:0": {"http://127.0.0.1:", true},
+		"[::1]:0":     {"http://[::1]:", true},
+		"0.0.0.0:0":   {"http://localhost:", false},
+		"[::]:0":      {"http://localhost:", false},
+	} {
+		s, err := web.Listen(address, web.Options{Daemon: &daemon{}, Interval: time.Second})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !strings.HasPrefix(s.URL(), want.url) || !strings.Contains(s.URL(), "/#token=") || s.IsLoopback() != want.loopback {
+			t.Errorf("%s: %s, loopback %v", address, s.URL(), s.IsLoopback())
+		}
+		s.Close()
+	}
+	for _, address := range []string{"127.0.0.1", "127.0.0.1:x", "192.0.2.1:0"} {
+		if s, err := web.Listen(address, web.Options{}); err == nil {
 			t.Errorf("%q: listens at %s", address, s.URL())
+		}
+	}
+}
+
+// What the page asks for beside the daemon's state.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	base, client := serve(t, &daemon{})
+	for path, want := range map[string]struct {
+		code int
+		body string
+	}{
+		"pipe":    {http.StatusOK, `"made":3`},
+		"startup": {http.StatusBadGateway, "no startup service answers"},
+		"other":   {http.StatusNotFound, ""},
+	} {
+		if code, body := get(t, client, base+"/"+path, nil); code != want.code || !strings.Contains(body, want.body) {
+			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
 }
 
 // event is what the page reads.
 type event struct {
-	Error       string     `json:"error"`
-	Matching    int        `json:"matching"`
-	Total       int        `json:"total"`
-	From        int        `json:"from"`
-	Entries     int        `json:"entries"`
-	Seconds     float64    `json:"interval_s"`
-	Connections []api.Flow `json:"connections"`
+	Error       string           `json:"error"`
+	Entries     int              `json:"entries"`
+	Seconds     float64          `json:"interval_s"`
+	Containers  []live.Container `json:"containers"`
+	Connections []api.Flow       `json:"connections"`
+	Table       struct {
+		Matching, Total, From int
+	} `json:"connection_table"`
 }
 
 // events calls fn with each event until it returns false.
@@ -216,24 +348,24 @@ func TestWindow(t *testing.T) {
 		matching, from, rows int
 		first                uint16
 	}{
-		"":                                    {1000, 0, 200, 1000},
-		"?order=age":                          {1000, 0, 200, 1999},
-		"?order=age&reverse=1":                {1000, 0, 200, 1000},
-		"?order=name&from=900":                {1000, 900, 100, 1900},
-		"?order=name&from=5000":               {1000, 999, 1, 1999},
-		"?filter=peer:172.17.0.2:150":         {10, 0, 10, 1500},
-		"?filter=peer:172.17.0.2:150&from=50": {10, 9, 1, 1509},
-		"?filter=nothing":                     {0, 0, 0, 0},
+		"":                       {1000, 0, 200, 1000},
+		"?connections_order=age": {1000, 0, 200, 1999},
+		"?connections_order=age&connections_reverse=1":    {1000, 0, 200, 1000},
+		"?connections_order=name&connections_from=900":    {1000, 900, 100, 1900},
+		"?connections_order=name&connections_from=5000":   {1000, 999, 1, 1999},
+		"?filter=peer:172.17.0.2:150":                     {10, 0, 10, 1500},
+		"?filter=peer:172.17.0.2:150&connections_from=50": {10, 9, 1, 1509},
+		"?filter=nothing": {0, 0, 0, 0},
 	} {
 		events(t, client, base+"/events"+query, func(e event) bool {
-			if e.Total != 1000 || e.Matching != want.matching || e.From != want.from || len(e.Connections) != want.rows ||
+			if e.Table.Total != 1000 || e.Table.Matching != want.matching || e.Table.From != want.from || len(e.Connections) != want.rows ||
 				want.rows > 0 && e.Connections[0].Orig.Sport != want.first {
-				t.Errorf("%q: total %d, matching %d, from %d, %d rows, the first %+v", query, e.Total, e.Matching, e.From, len(e.Connections), e.Connections[:min(1, len(e.Connections))])
+				t.Errorf("%q: total %d, matching %d, from %d, %d rows, the first %+v", query, e.Table.Total, e.Table.Matching, e.Table.From, len(e.Connections), e.Connections[:min(1, len(e.Connections))])
 			}
 			return false
 		})
 	}
-	for _, query := range []string{"?from=-1", "?from=x", "?order=color", "?filter=pear:x"} {
+	for _, query := range []string{"?connections_from=-1", "?connections_from=x", "?connections_order=color", "?containers_order=way", "?filter=pear:x"} {
 		if code, body := get(t, client, base+"/events"+query, nil); code != http.StatusBadRequest || body == "" {
 			t.Errorf("%q: %d %q", query, code, body)
 		}

@@ -1,0 +1,98 @@
+/* What the page asks its server for. The address that "scon web" prints ends in a token. */
+import { useEffect, useState } from "./vendor/htm-preact.js";
+
+const name = "scon-token";
+let token = "";
+
+/* takeToken moves the token out of the address bar, into the memory of this tab. */
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  try {
+    if (given) sessionStorage.setItem(name, given);
+    token = given || sessionStorage.getItem(name) || "";
+  } catch {
+    token = given || token; // the browser keeps nothing: a reload needs the whole address
+  }
+  if (given) history.replaceState(null, "", location.pathname);
+}
+takeToken();
+addEventListener("hashchange", () => { takeToken(); location.reload(); });
+
+/* request answers with what fetch does, or throws what the server says is wrong. */
+export async function request(path, query, signal) {
+  const r = await fetch(path + "?" + new URLSearchParams(query), { headers: token ? { Authorization: "Bearer " + token } : {}, signal });
+  if (r.ok) return r;
+  throw Object.assign(new Error((await r.text()).trim()), { status: r.status });
+}
+export const document = async (path, query = {}, signal) => (await request(path, query, signal)).json();
+
+/* follow calls each with every event of a stream, until it ends. */
+async function follow(query, signal, each) {
+  const reader = (await request("events", query, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const e of events) each(JSON.parse(e.slice("data: ".length)));
+  }
+}
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/* useLooks is the stream of looks at the daemon: the latest one, and what is wrong with the
+   stream. A page that nobody sees does not ask. */
+export function useLooks(query, stopped) {
+  const [state, set] = useState({ look: null, lost: "", locked: false });
+  const [hidden, hide] = useState(globalThis.document.hidden);
+  useEffect(() => {
+    const changed = () => hide(globalThis.document.hidden);
+    globalThis.document.addEventListener("visibilitychange", changed);
+    return () => globalThis.document.removeEventListener("visibilitychange", changed);
+  }, []);
+  useEffect(() => {
+    if (stopped || hidden) return;
+    const abort = new AbortController();
+    const take = (look) => set((s) => ({ look: look.error && s.look ? { ...s.look, error: look.error } : look, lost: "", locked: false }));
+    (async () => {
+      while (!abort.signal.aborted) {
+        try {
+          await follow(query, abort.signal, take);
+          throw new Error("the stream has ended");
+        } catch (e) {
+          if (abort.signal.aborted) return;
+          set((s) => ({ ...s, lost: e.status ? e.message : "the server of this page does not answer", locked: e.status === 401 }));
+        }
+        await sleep(1000);
+      }
+    })();
+    return () => abort.abort();
+  }, [JSON.stringify(query), stopped, hidden]);
+  return state;
+}
+
+/* usePolled asks for a document every second while it is shown: [latest, the one before,
+   error]. Documents have the time at which they came, at. */
+export function usePolled(path, shown, read = document) {
+  const [state, set] = useState([null, null, ""]);
+  useEffect(() => {
+    if (!shown) return;
+    const abort = new AbortController();
+    (async () => {
+      while (!abort.signal.aborted) {
+        try {
+          const is = { ...(await read(path, {}, abort.signal)), at: performance.now() };
+          set(([was]) => [is, was, ""]);
+        } catch (e) {
+          if (abort.signal.aborted) return;
+          set([null, null, e.message]);
+        }
+        await sleep(1000);
+      }
+    })();
+    return () => abort.abort();
+  }, [shown]);
+  return state;
+}
+/* perSecond is the rate of a counter between two documents. */
+export const perSecond = (is, was, count) => (was && count(is) >= count(was) ? (1000 * (count(is) - count(was))) / (is.at - was.at) : 0);
