@@ -34,7 +34,7 @@ k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-l
 # Prometheus and promtool.
 prometheus="prometheus"
 # A browser, for the live page.
-web="chromium"
+web="chromium tcpdump"
 # The race detector, which is cgo.
 race="gcc libc6-dev"
 

@@ -17,6 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/liberal"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/live"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/service"
 	startupcontrol "github.com/scon-project/scon/internal/startup/control"
@@ -65,13 +66,13 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 	defer stop()
 	b := &fakeBackend{stop: stop}
 	if o.Page != nil {
-		page, err := o.Page(b)
+		page, err := o.Page(live.NewFeed(ctx, b, time.Second), b.Explain)
 		if err != nil {
 			return err
 		}
 		b.page = page
 	}
-	server := service.Server{Page: b.page, Service: u.Service, Handler: api.Handler(b), Failed: stop}
+	server := service.Server{Page: b.page, Service: u.Service, Handler: api.Handler(b, live.NewFeed(ctx, b, time.Second)), Failed: stop}
 	process := api.Process{PID: os.Getpid(), Version: "test"}
 	switch u.Service {
 	case state.Express:

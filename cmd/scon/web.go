@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -55,20 +55,17 @@ browser, 'ssh -L 9478:127.0.0.1:9478 HOST' brings the page to yours. The page on
 	return cmd
 }
 
-// webInterval is the time between two looks of the page at the daemon.
-const webInterval = time.Second
-
 // serveWeb serves the page over the daemon's socket until a signal.
 func (t *tool) serveWeb(address string) error {
 	dir := filepath.Dir(t.socketOf(state.Express))
-	documents := documents{dir: dir}
+	documents := documents{dir: dir, explain: t.client().Explain}
 	if daemon, err := state.Read(dir); err == nil { // only root may read it
 		documents.netns, documents.counters = daemon.Netns, daemon.Config.ExactCounters
 	}
 	if os.Geteuid() != 0 {
 		documents.noProfile = "only root may trace packets"
 	}
-	s, err := web.Listen(address, web.Options{Daemon: t.client(), Documents: documents.all(), Interval: webInterval})
+	s, err := web.Listen(address, web.Options{Feed: web.Relay(t.client().Live), Documents: documents.all()})
 	if err != nil {
 		return err
 	}
@@ -80,15 +77,13 @@ func (t *tool) serveWeb(address string) error {
 }
 
 // daemonPage returns what listens for the page of a daemon, nil if the settings have none.
-func daemonPage(o service.Options) func(api.Backend) (service.Page, error) {
+func daemonPage(o service.Options) func(http.Handler, func(string) (api.Explanation, error)) (service.Page, error) {
 	if o.Config.Web == "" {
 		return nil
 	}
-	return func(b api.Backend) (service.Page, error) {
-		documents := documents{dir: o.StateDir, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
-		s, err := web.Listen(o.Config.Web, web.Options{
-			Daemon: b, Documents: documents.all(), Interval: webInterval, Group: o.Config.SocketGroup,
-		})
+	return func(feed http.Handler, explain func(string) (api.Explanation, error)) (service.Page, error) {
+		documents := documents{dir: o.StateDir, explain: explain, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
+		s, err := web.Listen(o.Config.Web, web.Options{Feed: feed, Documents: documents.all(), Group: o.Config.SocketGroup})
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/url"
 )
@@ -33,10 +35,11 @@ type Backend interface {
 //	GET  /v1/flows?container=C           [Flow]
 //	GET  /v1/explain?subject=S           Explanation
 //	GET  /v1/web                         Web; 404 if the daemon serves no page
+//	GET  /v1/live?...                    live.Feed
 //	POST /v1/flush   {"container": "C"}  {"flushed": N}
 //	POST /v1/pause   {"container": "C"}  {}
 //	POST /v1/resume  {"container": "C"}  {}
-func Handler(b Backend) http.Handler {
+func Handler(b Backend, live http.Handler) http.Handler {
 	m := NewMux(b)
 	changes := func(path string, answer func(container string) (any, error)) {
 		Post(m, path, func(_ *http.Request, c change) (any, error) { return answer(c.Container) })
@@ -56,6 +59,7 @@ func Handler(b Backend) http.Handler {
 		e, err := b.Explain(s)
 		return e.whole(), err
 	})
+	m.Handle(livePath, live)
 	m.Get(webPath, "", func(*http.Request, string) (any, error) { return b.Web() })
 	changes("/v1/flush", func(c string) (any, error) {
 		n, err := b.Flush(c)
@@ -66,7 +70,10 @@ func Handler(b Backend) http.Handler {
 	return m
 }
 
-const webPath = "/v1/web"
+const (
+	webPath  = "/v1/web"
+	livePath = "/v1/live"
+)
 
 // Web is where the daemon serves the live page.
 type Web struct {
@@ -115,6 +122,12 @@ func (c *Client) Explain(subject string) (e Explanation, err error) {
 
 // Web returns where the daemon serves the live page.
 func (c *Client) Web() (w Web, err error) { return w, c.Get(webPath, nil, &w) }
+
+// Live returns a stream of events for the live page, which lasts until ctx or the daemon
+// ends. The caller closes it.
+func (c *Client) Live(ctx context.Context, q url.Values) (io.ReadCloser, error) {
+	return c.Stream(ctx, livePath+"?"+q.Encode())
+}
 
 // Flush removes the Conentries of one container, or of all.
 func (c *Client) Flush(container string) (n int, err error) {

@@ -97,7 +97,9 @@ func serve(t *testing.T, b api.Backend, group string) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error)
-	go func() { served <- api.Serve(ctx, l, api.Handler(b), slog.New(slog.DiscardHandler)) }()
+	go func() {
+		served <- api.Serve(ctx, l, api.Handler(b, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -289,7 +291,7 @@ func TestHandlerRefuses(t *testing.T) {
 	} {
 		b := &backend{}
 		w := httptest.NewRecorder()
-		api.Handler(b).ServeHTTP(w, httptest.NewRequest(c.method, c.target, strings.NewReader(c.body)))
+		api.Handler(b, http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(c.method, c.target, strings.NewReader(c.body)))
 		got := strings.TrimSpace(w.Body.String())
 		if want := quote(c.want); w.Code != c.status || got != want {
 			t.Errorf("%s %s %.30s\n got %d %s\nwant %d %s", c.method, c.target, c.body, w.Code, got, c.status, want)
@@ -309,7 +311,7 @@ func quote(message string) string {
 func TestHandlerTakesNoBody(t *testing.T) {
 	b := &backend{}
 	w := httptest.NewRecorder()
-	api.Handler(b).ServeHTTP(w, httptest.NewRequest("POST", "/v1/pause", nil))
+	api.Handler(b, http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("POST", "/v1/pause", nil))
 	if w.Code != 200 || len(b.called) != 1 || b.called[0] != "pause " {
 		t.Errorf("got %d %s, backend %v", w.Code, w.Body, b.called)
 	}
@@ -333,7 +335,7 @@ func FuzzHandler(f *testing.F) {
 		r.URL.Path, r.URL.RawQuery = path, query
 		b := &backend{}
 		w := httptest.NewRecorder()
-		api.Handler(b).ServeHTTP(w, r)
+		api.Handler(b, http.NotFoundHandler()).ServeHTTP(w, r)
 		switch w.Code {
 		case 200:
 			if len(b.called) != 1 {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestFindRules(t *testing.T) {
 	finding := func(rule, says string) api.Finding {
 		return api.Finding{
 			Level: note, What: "rule " + rule + " judges single packets and keeps 0 connections regular",
-			Why: "it says: " + says, Remedy: remedy,
+			Why: "it says: " + says, Remedy: remedy, Rule: ruleOf(rule, says),
 		}
 	}
 	want := []api.Finding{
@@ -84,6 +85,7 @@ func TestFindRulesOfExactCounters(t *testing.T) {
 			{
 				Level: note, What: "rule ip filter FORWARD handle 2 (exact counter billing) judges single packets and keeps 0 connections regular",
 				Why: "it says: meta l4proto udp counter accept", Remedy: "remove its name from exact_counters, if it may miss express packets",
+				Rule: &api.Rule{Table: "ip filter", Chain: "FORWARD", Handle: 2, Text: "meta l4proto udp counter accept"},
 			},
 		}
 		if diff := cmp.Diff(want, findRules(Options{ExactCounters: []string{"billing", "web"}})); diff != "" {
@@ -175,4 +177,13 @@ func TestFindTranslated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ruleOf is the rule "FAMILY TABLE CHAIN handle N (WHY)".
+func ruleOf(name, text string) *api.Rule {
+	var r api.Rule
+	var family, table string
+	_, _ = fmt.Sscanf(name, "%s %s %s handle %d", &family, &table, &r.Chain, &r.Handle)
+	r.Table, r.Text = family+" "+table, text
+	return &r
 }

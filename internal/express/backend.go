@@ -56,15 +56,27 @@ func (b backend) Status() (api.Status, error) {
 
 // Flows lists Conentries, with what conntrack counts of them.
 func (b backend) Flows(container string) ([]api.Flow, error) {
-	flows := []api.Flow{}
-	if err := b.eachFlow(container, func(_ view, f api.Flow) { flows = append(flows, f) }); err != nil {
-		return nil, err
-	}
+	flows, err := source{b}.Flows(container)
 	sortFlows(flows)
-	if len(flows) == 0 || !counting() {
-		return flows, nil
+	return flows, err
+}
+
+// source is what the live page sorts itself.
+type source struct{ backend }
+
+// Flows are those of the backend in any order.
+func (s source) Flows(container string) ([]api.Flow, error) {
+	flows := []api.Flow{}
+	err := s.eachFlow(container, func(v view, f api.Flow) {
+		if len(flows) == 0 && container == "" {
+			flows = make([]api.Flow, 0, v.table.Len())
+		}
+		flows = append(flows, f)
+	})
+	if err != nil || len(flows) == 0 || !counting() {
+		return flows, err
 	}
-	return flows, countRegular(b.d.ct, flows)
+	return flows, countRegular(s.d.ct, flows)
 }
 
 // Explain says why a connection or a container is, or is not, express.

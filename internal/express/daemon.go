@@ -25,6 +25,7 @@ import (
 	"github.com/scon-project/scon/internal/host/changes"
 	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/host/sysctl"
+	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -307,11 +308,15 @@ func (d *Daemon) begin() error {
 	return d.readRules(now)
 }
 
+// pageInterval is the time between two looks of live pages at the daemon.
+const pageInterval = time.Second
+
 // serve answers clients until ctx ends; the channel is closed afterwards.
 func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 	b := backend{d: d, ctx: ctx}
+	feed := live.NewFeed(ctx, source{b}, pageInterval)
 	if d.opts.Page != nil {
-		page, err := d.opts.Page(b)
+		page, err := d.opts.Page(feed, b.Explain)
 		if err != nil {
 			return nil, err
 		}
@@ -322,6 +327,6 @@ func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 		Metrics: d.opts.Config.Metrics, WriteMetrics: b.Metrics,
 		Page:   b.page,
 		Health: d.opts.Config.Health, Probes: api.Probes{Healthy: b.Healthy, Ready: b.Ready},
-		Handler: api.Handler(b), Failed: d.stop,
+		Handler: api.Handler(b, feed), Failed: d.stop,
 	})
 }

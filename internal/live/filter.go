@@ -99,18 +99,22 @@ func (f Filter) Connection(c *Connection) bool {
 	})
 }
 
-// Apply leaves the selected containers and connections in a view.
+// Apply leaves the selected containers and connections in a view, in lists of their own.
 func (f Filter) Apply(v *View) {
-	containers, connections := []Container{}, []Connection{}
-	for i := range v.Containers {
-		if f.Container(&v.Containers[i]) {
-			containers = append(containers, v.Containers[i])
+	v.Containers = selected(v.Containers, f.words, f.Container)
+	v.Connections = selected(v.Connections, f.words, f.Connection)
+}
+
+// selected returns the elements that is selects; without words all.
+func selected[T any](all []T, words []word, is func(*T) bool) []T {
+	chosen := make([]T, 0, len(all))
+	if len(words) == 0 {
+		return append(chosen, all...)
+	}
+	for i := range all {
+		if is(&all[i]) {
+			chosen = append(chosen, all[i])
 		}
 	}
-	for i := range v.Connections {
-		if f.Connection(&v.Connections[i]) {
-			connections = append(connections, v.Connections[i])
-		}
-	}
-	v.Containers, v.Connections = containers, connections
+	return chosen
 }

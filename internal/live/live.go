@@ -173,6 +173,7 @@ func (v *View) connections(was, is []api.Flow, per perSecond) {
 	for i := range was {
 		before[connection{was[i].Container, was[i].Proto, was[i].Orig}] = &was[i]
 	}
+	v.Connections = make([]Connection, 0, len(is))
 	for i := range is {
 		b := is[i]
 		a := before[connection{b.Container, b.Proto, b.Orig}]

@@ -57,12 +57,22 @@ func SortConnections(all []Connection, by Order[Connection], reverse bool) {
 	})
 }
 
+// sortBy sorts pointers: elements are hundreds of bytes long.
 func sortBy[T any](all []T, by Order[T], reverse bool, name func(a, b *T) int) {
-	slices.SortStableFunc(all, func(a, b T) int {
-		n := cmp.Or(by.compare(&a, &b), name(&a, &b))
+	sorted := make([]*T, len(all))
+	for i := range all {
+		sorted[i] = &all[i]
+	}
+	slices.SortStableFunc(sorted, func(a, b *T) int {
+		n := cmp.Or(by.compare(a, b), name(a, b))
 		if reverse {
 			return -n
 		}
 		return n
 	})
+	in := make([]T, len(all))
+	for i, one := range sorted {
+		in[i] = *one
+	}
+	copy(all, in)
 }

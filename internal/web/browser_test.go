@@ -212,7 +212,7 @@ func TestStates(t *testing.T) {
 	wantText(t, page, "No packet of a container went regular")
 	d.empty.Store(false)
 	d.down.Store(true)
-	wantText(t, page, "The daemon does not answer: no daemon answers")
+	wantText(t, page, "No answer: no daemon answers")
 	status("no answer")
 	d.down.Store(false)
 	status("live")

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -26,31 +27,22 @@ import (
 //go:embed page
 var files embed.FS
 
-// Daemon is what the page shows; api.Backend has it.
-type Daemon interface {
-	live.Source
-	Explain(subject string) (api.Explanation, error)
-}
-
-// A Document is what the page asks for beside the daemon's state, as JSON. The page shows
-// an error in its place.
+// A Document is what the page asks for beside the feed, as JSON. The page shows an error
+// in its place.
 type Document func(ctx context.Context, q url.Values) (any, error)
 
 // Options say what the page shows, and to whom.
 type Options struct {
-	Daemon Daemon
-	// Documents by their paths, such as "pipe".
+	// Feed is the daemon's, see live.Feed, or a Relay of it.
+	Feed http.Handler
+	// Documents by their paths: "explain", "startup", "stages", "pipe", "doctor", "profile".
 	Documents map[string]Document
-	// Interval between two looks at the daemon.
-	Interval time.Duration
 	// Group may connect to a unix socket, beside root.
 	Group string
 }
 
 // Bounds of what pages may take.
 const (
-	mostPages   = 16               // that listen at a time
-	mostRows    = 200              // of a table in one answer
 	mostClients = 64               // connections
 	patience    = 10 * time.Second // for a page to read
 	mostHeader  = 16 << 10         // bytes
@@ -61,14 +53,13 @@ type Server struct {
 	listener net.Listener
 	token    string // "" at a unix socket
 	opts     Options
-	hub      *hub
 	http     http.Server
 }
 
 // Listen listens at an address, HOST:PORT where port 0 is a free one, or at the path of a
 // unix socket, which replaces a stale one.
 func Listen(address string, o Options) (*Server, error) {
-	s := &Server{opts: o, hub: newHub(o.Daemon, o.Interval)}
+	s := &Server{opts: o}
 	var err error
 	if filepath.IsAbs(address) {
 		s.listener, err = api.Listen(address, o.Group)
@@ -124,40 +115,25 @@ func (s *Server) routes() http.Handler {
 	page, _ := fs.Sub(files, "page") // the name is valid
 	m := http.NewServeMux()
 	m.Handle("/", http.FileServerFS(page))
-	secret := func(path string, h http.HandlerFunc) { m.Handle("/"+path, s.locked(h)) }
-	secret("events", s.events)
-	secret("filter", checkFilter)
-	secret("reasons", func(w http.ResponseWriter, _ *http.Request) { answer(w, live.Reasons) })
-	secret("explain", s.document(s.explain))
+	secret := func(path string, h http.Handler) { m.Handle("/"+path, s.locked(h)) }
+	secret("events", s.opts.Feed)
+	secret("filter", http.HandlerFunc(checkFilter))
+	secret("reasons", Document(func(context.Context, url.Values) (any, error) { return live.Reasons, nil }))
 	for path, d := range s.opts.Documents {
-		secret(path, s.document(d))
+		secret(path, d)
 	}
 	return m
 }
 
-// document is a route that answers with a document.
-func (s *Server) document(d Document) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		document, err := d(r.Context(), r.URL.Query())
-		if err != nil {
-			code := http.StatusBadGateway
-			if refused := (*api.SubjectError)(nil); errors.As(err, &refused) {
-				code = http.StatusBadRequest
-			}
-			http.Error(w, err.Error(), code)
-			return
-		}
-		answer(w, document)
+// ServeHTTP answers with the document.
+func (d Document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	document, err := d(r.Context(), r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
 	}
-}
-
-// explain returns an api.Explanation.
-func (s *Server) explain(_ context.Context, q url.Values) (any, error) {
-	subject := q.Get("subject")
-	if _, err := api.ParseSubject(subject); err != nil {
-		return nil, err
-	}
-	return s.opts.Daemon.Explain(subject)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(document) // to a page that may have gone
 }
 
 // checkFilter refuses what is no filter.
@@ -167,7 +143,33 @@ func checkFilter(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func answer(w http.ResponseWriter, document any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(document) // to a page that may have gone
+// Relay is the feed of a daemon that open asks.
+type Relay func(ctx context.Context, q url.Values) (io.ReadCloser, error)
+
+// ServeHTTP copies the feed as it comes.
+func (open Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	feed, err := open(r.Context(), r.URL.Query())
+	if err != nil {
+		code := http.StatusBadGateway
+		if refused := (*api.Error)(nil); errors.As(err, &refused) {
+			code = refused.Status
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	defer feed.Close()
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Time{}) != nil { // the stream lasts
+		return
+	}
+	for buffer := make([]byte, 64<<10); ; {
+		n, err := feed.Read(buffer)
+		if control.SetWriteDeadline(time.Now().Add(patience)) != nil {
+			return
+		}
+		if _, failed := w.Write(buffer[:n]); failed != nil || control.Flush() != nil || err != nil {
+			return
+		}
+	}
 }

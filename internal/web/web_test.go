@@ -78,28 +78,31 @@ func (d *daemon) Explain(subject string) (api.Explanation, error) {
 	}}, nil
 }
 
-// documents are those of the server that serve runs.
-var documents = map[string]web.Document{
-	"pipe": func(context.Context, url.Values) (any, error) {
-		return map[string]any{"made": 3, "connections": []any{}, "engines": []string{"bpf"}, "processes": 2, "sent_bytes": 7, "memory_bytes": 1, "memory_limit": 2}, nil
-	},
-	"startup": func(context.Context, url.Values) (any, error) {
-		return nil, errors.New("no startup service answers")
-	},
-	"doctor": func(context.Context, url.Values) (any, error) {
-		return api.Doctor{Kernel: "6.1", Capabilities: []api.Capability{{Name: "tcx", Level: "note", Found: "needs Linux 6.6", Without: "clsact"}}, Findings: []api.Finding{
-			{Level: "note", What: "rule inet filter forward handle 9 judges single packets", Rule: &api.Rule{Table: "inet filter", Chain: "forward", Handle: 9, Text: "quota over 5 mbytes"}},
-		}}, nil
-	},
-	"profile": func(_ context.Context, q url.Values) (any, error) {
-		return map[string]string{"svg": `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><title>` + q.Get("container") + `</title></svg>`}, nil
-	},
+// documents are what a server has beside the feed.
+func documents(d *daemon) map[string]web.Document {
+	return map[string]web.Document{
+		"explain": func(_ context.Context, q url.Values) (any, error) { return d.Explain(q.Get("subject")) },
+		"pipe": func(context.Context, url.Values) (any, error) {
+			return map[string]any{"made": 3, "connections": []any{}, "engines": []string{"bpf"}, "processes": 2, "sent_bytes": 7, "memory_bytes": 1, "memory_limit": 2}, nil
+		},
+		"startup": func(context.Context, url.Values) (any, error) {
+			return nil, errors.New("no startup service answers")
+		},
+		"doctor": func(context.Context, url.Values) (any, error) {
+			return api.Doctor{Kernel: "6.1", Capabilities: []api.Capability{{Name: "tcx", Level: "note", Found: "needs Linux 6.6", Without: "clsact"}}, Findings: []api.Finding{
+				{Level: "note", What: "rule inet filter forward handle 9 judges single packets", Rule: &api.Rule{Table: "inet filter", Chain: "forward", Handle: 9, Text: "quota over 5 mbytes"}},
+			}}, nil
+		},
+		"profile": func(_ context.Context, q url.Values) (any, error) {
+			return map[string]string{"svg": `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><title>` + q.Get("container") + `</title></svg>`}, nil
+		},
+	}
 }
 
 // listen returns a server that runs until the test ends, or end is called.
 func listen(t *testing.T, address string, d *daemon, interval time.Duration) (s *web.Server, end func()) {
 	t.Helper()
-	s, err := web.Listen(address, web.Options{Daemon: d, Documents: documents, Interval: interval})
+	s, err := web.Listen(address, web.Options{Feed: live.NewFeed(t.Context(), d, interval), Documents: documents(d)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +261,7 @@ func TestAddress(t *testing.T) {
 		"0.0.0.0:0":   {"http://localhost:", false},
 		"[::]:0":      {"http://localhost:", false},
 	} {
-		s, err := web.Listen(address, web.Options{Daemon: &daemon{}, Interval: time.Second})
+		s, err := web.Listen(address, web.Options{})
 		if err != nil {
 			t.Error(err)
 			continue

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -52,7 +53,7 @@ func fakeDaemon(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := api.Serve(ctx, l, api.Handler(backend), slog.New(slog.DiscardHandler)); err != nil {
+	if err := api.Serve(ctx, l, api.Handler(backend, http.NotFoundHandler()), slog.New(slog.DiscardHandler)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -16,9 +16,13 @@ const processor = [["softirqs", "softirq", "--mark", undefined, cpu], ["saved (e
 /* useHistory keeps what the charts and the list of changes show. */
 function useHistory(look) {
   const [points, setPoints] = useState([]), [changes, setChanges] = useState([]);
+  const pid = useRef(0);
   useEffect(() => {
     if (!look || look.error) return;
     const at = Date.parse(look.at) / 1000;
+    if (pid.current && pid.current !== look.pid && !look.restarted)
+      look.changes.unshift({ at: look.at, kind: "daemon", what: "another daemon answers: pid " + look.pid, effect: look.entries + " connections are express or composing" });
+    pid.current = look.pid;
     const point = {
       at, express: look.express.packets_per_s, regular: look.regular_packets_per_s, changed: look.changes.length > 0,
       softirq: look.softirq_cpu_pct, saved: look.saved_cpu_pct_estimate, daemon: look.daemon_cpu_pct,
@@ -75,14 +79,15 @@ function App() {
   const [doctor, doctorWrong, askDoctor] = useDoctor(look);
   const [words, setWords] = useState({});
   const [selected, select] = useState(null);
+  const there = !!look && !!look.containers;
   const subject = useRef(null), panel = useRef(null);
 
-  useEffect(() => { if (look) ask("reasons").then(setWords, () => {}); }, [!look]);
+  useEffect(() => { if (there) ask("reasons").then(setWords, () => {}); }, [there]);
   useEffect(() => { containers.show(0); connections.show(0); }, [filter]);
   useEffect(() => { if (selected) panel.current.scrollIntoView({ block: "nearest" }); }, [selected && selected.key]);
 
   if (locked) return html`<${Locked}/>`;
-  if (!look) return html`<div class="state"><h1>SCON</h1><p role="status">${lost ? lost + "; the page tries again." : "Asking the daemon ..."}</p></div>`;
+  if (!there) return html`<div class="state"><h1>SCON</h1><p role="status">${lost || (look && look.error) ? (lost || look.error) + ". The page tries again." : "Asking the daemon ..."}</p></div>`;
 
   const explainContainer = (c) => select({ key: portOf(c), subject: c.name, container: c.dev });
   const explainConnection = (c) => select({ key: subjectOf(c), subject: subjectOf(c), container: c.container, connection: c });
@@ -94,7 +99,7 @@ function App() {
   return html`<${Header} look=${look} state=${state} paused=${paused} pause=${pause}/>
     <main class=${lost || look.error ? "old" : ""}>
       ${lost && html`<p class="notice" role="alert">No connection: ${lost}. The page tries again; what it shows is old.</p>`}
-      ${!lost && look.error && html`<p class="notice" role="alert">The daemon does not answer: ${look.error}. What the page shows is old.</p>`}
+      ${!lost && look.error && html`<p class="notice" role="alert">No answer: ${look.error}. The page tries again; what it shows is old.</p>`}
       ${look.state === "paused" && html`<p class="notice mild">SCON is paused: every packet goes regular. <code>scon resume</code> ends that.</p>`}
       <${Summary} look=${look}/>
       <div class="charts"><${Chart} title="Packets per second" label="Packets per second" series=${packets} points=${points}/>

@@ -100,9 +100,10 @@ const doctorAgain = 11000; // ms; the server examines the machine every 10 s at 
 export function useDoctor(look) {
   const [state, set] = useState([null, ""]), due = useRef(0);
   const ask = () => document("doctor").then((d) => set([d, ""]), (e) => set([null, e.message]));
-  useEffect(() => { if (look) ask(); }, [!look]);
+  const there = !!look && !!look.containers;
+  useEffect(() => { if (there) ask(); }, [there]);
   useEffect(() => {
-    if (!look || due.current || !look.changes.some((c) => c.kind === "rules")) return;
+    if (!there || due.current || !look.changes.some((c) => c.kind === "rules")) return;
     due.current = setTimeout(() => { due.current = 0; ask(); }, doctorAgain);
   }, [look]);
   return [...state, ask];

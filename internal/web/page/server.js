@@ -22,7 +22,8 @@ addEventListener("hashchange", () => { takeToken(); location.reload(); });
 export async function request(path, query, signal) {
   const r = await fetch(path + "?" + new URLSearchParams(query), { headers: token ? { Authorization: "Bearer " + token } : {}, signal });
   if (r.ok) return r;
-  throw Object.assign(new Error((await r.text()).trim()), { status: r.status });
+  const text = (await r.text()).trim(), refusal = text.startsWith("{") ? JSON.parse(text).error : text;
+  throw Object.assign(new Error(refusal), { status: r.status });
 }
 export const document = async (path, query = {}, signal) => (await request(path, query, signal)).json();
 
@@ -61,7 +62,9 @@ export function useLooks(query, stopped) {
           throw new Error("the stream has ended");
         } catch (e) {
           if (abort.signal.aborted) return;
-          set((s) => ({ ...s, lost: e.status ? e.message : "the server of this page does not answer", locked: e.status === 401 }));
+          if (!e.status) set((s) => ({ ...s, lost: "the server of this page does not answer" }));
+          else if (e.status === 401) set((s) => ({ ...s, locked: true }));
+          else take({ error: e.message });
         }
         await sleep(1000);
       }

@@ -1,33 +1,36 @@
-package web
+package live
 
 import (
+	"context"
 	"sync"
 	"time"
-
-	"github.com/scon-project/scon/internal/live"
 )
+
+// mostPages is how many pages may listen at a time.
+const mostPages = 16
 
 // hub takes snapshots while pages listen, one for all of them. A daemon that answers
 // slowly is asked less often.
 type hub struct {
-	daemon   Daemon
+	ctx      context.Context // ends it
+	source   Source
 	interval time.Duration
 
 	mu      sync.Mutex
 	pages   map[chan look]bool
 	running bool
-	last    live.Snapshot // while running; the zero Snapshot until the first one
-	latest  *look         // while running; nil until the first one
+	last    Snapshot // while running; the zero Snapshot until the first one
+	latest  *look    // while running; nil until the first one
 }
 
 // look is what happened in an interval, or why the daemon did not answer.
 type look struct {
-	view live.View
+	view View
 	err  error
 }
 
-func newHub(d Daemon, interval time.Duration) *hub {
-	return &hub{daemon: d, interval: interval, pages: make(map[chan look]bool)}
+func newHub(ctx context.Context, s Source, interval time.Duration) *hub {
+	return &hub{ctx: ctx, source: s, interval: interval, pages: make(map[chan look]bool)}
 }
 
 // listen returns a channel with the latest look, and whether there is room for the page.
@@ -62,9 +65,13 @@ func (h *hub) run() {
 	tick := time.NewTicker(h.interval)
 	defer tick.Stop()
 	for h.isWatched() {
-		s, err := live.Take(h.daemon)
+		s, err := Take(h.source)
 		h.publish(s, err)
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-h.ctx.Done():
+			return
+		}
 	}
 }
 
@@ -73,18 +80,18 @@ func (h *hub) isWatched() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.pages) == 0 {
-		h.running, h.last, h.latest = false, live.Snapshot{}, nil
+		h.running, h.last, h.latest = false, Snapshot{}, nil
 	}
 	return h.running
 }
 
 // publish gives all pages the latest look in place of one that they have not taken.
-func (h *hub) publish(s live.Snapshot, err error) {
+func (h *hub) publish(s Snapshot, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := look{err: err}
 	if err == nil {
-		l.view = live.Between(h.last, s)
+		l.view = Between(h.last, s)
 		h.last = s
 	}
 	h.latest = &l

@@ -1,6 +1,7 @@
-package web
+package live
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -8,18 +9,37 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/internal/api"
 )
+
+// Bounds of what a page may take.
+const (
+	mostRows = 200              // of a table in one event
+	patience = 10 * time.Second // for it to read
+)
+
+// Feed answers with looks at the daemon, as Server-Sent Events. All pages share the looks.
+//
+//	filter=F                           words of a Filter
+//	containers_order=O, ..._reverse=1  rows of the containers, ..._from=N on
+//	connections_order=O ...            and of the connections
+type Feed struct{ hub *hub }
+
+// NewFeed returns a feed that looks at the daemon in intervals while pages listen, until ctx
+// ends.
+func NewFeed(ctx context.Context, s Source, interval time.Duration) *Feed {
+	return &Feed{newHub(ctx, s, interval)}
+}
 
 // window is the part of a table that a page shows.
 type window[T any] struct {
-	order   live.Order[T]
+	order   Order[T]
 	reverse bool
 	from    int // first row
 }
 
 // windowOf reads a table's window of a request: PREFIXorder, PREFIXreverse, PREFIXfrom.
-func windowOf[T any](q url.Values, prefix string, orders []live.Order[T]) (w window[T], err error) {
+func windowOf[T any](q url.Values, prefix string, orders []Order[T]) (w window[T], err error) {
 	w.order, w.reverse = orders[0], q.Get(prefix+"reverse") == "1"
 	if name := q.Get(prefix + "order"); name != "" {
 		at := -1
@@ -56,25 +76,25 @@ type table struct {
 
 // request is what a page wants to see.
 type request struct {
-	filter      live.Filter
-	containers  window[live.Container]
-	connections window[live.Connection]
+	filter      Filter
+	containers  window[Container]
+	connections window[Connection]
 }
 
 func requestOf(q url.Values) (r request, err error) {
-	if r.filter, err = live.ParseFilter(q.Get("filter")); err != nil {
+	if r.filter, err = ParseFilter(q.Get("filter")); err != nil {
 		return r, err
 	}
-	if r.containers, err = windowOf(q, "containers_", live.ContainerOrders); err != nil {
+	if r.containers, err = windowOf(q, "containers_", ContainerOrders); err != nil {
 		return r, err
 	}
-	r.connections, err = windowOf(q, "connections_", live.ConnectionOrders)
+	r.connections, err = windowOf(q, "connections_", ConnectionOrders)
 	return r, err
 }
 
 // event is what a page gets of a look.
 type event struct {
-	live.View
+	View
 	Error string `json:"error,omitempty"` // why the daemon did not answer; the rest is empty then
 	// Reasons are the regular packets per second by reason, of all containers and uplinks.
 	Reasons map[string]float64 `json:"reasons_per_s"`
@@ -83,19 +103,22 @@ type event struct {
 	ConnectionTable table `json:"connection_table"`
 }
 
-// events answers with Server-Sent Events, an event for each look.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers with an event for each look.
+func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if api.RefuseMethod(w, r, http.MethodGet) {
+		return
+	}
 	want, err := requestOf(r.URL.Query())
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		api.Refuse(w, &api.Error{Status: http.StatusBadRequest, Message: err.Error()})
 		return
 	}
-	looks, ok := s.hub.listen()
+	looks, ok := f.hub.listen()
 	if !ok {
-		http.Error(w, fmt.Sprintf("%d pages are open already; close one", mostPages), http.StatusServiceUnavailable)
+		api.Refuse(w, &api.Error{Status: http.StatusServiceUnavailable, Message: fmt.Sprintf("%d pages are open already; close one", mostPages)})
 		return
 	}
-	defer s.hub.leave(looks)
+	defer f.hub.leave(looks)
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil { // the stream lasts
@@ -119,19 +142,19 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 
 func (l look) event(r request) event {
 	if l.err != nil {
-		return event{Error: l.err.Error(), View: live.Between(live.Snapshot{}, live.Snapshot{})}
+		return event{Error: l.err.Error(), View: Between(Snapshot{}, Snapshot{})}
 	}
 	e := event{View: l.view, Reasons: reasons(&l.view)}
 	containers, connections := len(e.Containers), len(e.Connections)
 	r.filter.Apply(&e.View)
-	live.SortContainers(e.Containers, r.containers.order, r.containers.reverse)
-	live.SortConnections(e.Connections, r.connections.order, r.connections.reverse)
+	SortContainers(e.Containers, r.containers.order, r.containers.reverse)
+	SortConnections(e.Connections, r.connections.order, r.connections.reverse)
 	e.Containers, e.ContainerTable = r.containers.cut(e.Containers, containers)
 	e.Connections, e.ConnectionTable = r.connections.cut(e.Connections, connections)
 	return e
 }
 
-func reasons(v *live.View) map[string]float64 {
+func reasons(v *View) map[string]float64 {
 	sum := make(map[string]float64)
 	add := func(reasons map[string]float64) {
 		for reason, n := range reasons {
