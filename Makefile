@@ -36,7 +36,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-hostile fuzz demo man install packages image clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-hostile fuzz demo man screenshots install packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -115,6 +115,11 @@ test: root build
 	$(Q)$(MAKE) check-generated lint
 	$(Q)go build -o bin/lanes ./test/lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
+
+# The pictures of docs/web.md, of real traffic in the lab.
+screenshots: root
+	$(Q)scripts/install-deps.sh web
+	$(Q)SCON_SCREENSHOTS=$(CURDIR)/docs scripts/with-own-mounts.sh go test -vet=off -count=1 ./test/page -run TestScreenshots
 
 # Three times in changing order, with the race detector.
 test-long: root build

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,7 +83,7 @@ func serve(t *testing.T, socket string, mute bool) {
 	go func() {
 		defer close(done)
 		if !mute {
-			_ = api.Serve(ctx, l, api.Handler(backend{}), slog.New(slog.DiscardHandler))
+			_ = api.Serve(ctx, l, api.Handler(backend{}, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 			return
 		}
 		<-ctx.Done()

@@ -129,11 +129,24 @@ func (s *Server) routes() http.Handler {
 func (d Document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	document, err := d(r.Context(), r.URL.Query())
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
+		refuse(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(document) // to a page that may have gone
+}
+
+// refuse answers with an error: the service's that was asked, or that it was not.
+func refuse(w http.ResponseWriter, err error) {
+	code := http.StatusBadGateway
+	refused, subject := (*api.Error)(nil), (*api.SubjectError)(nil)
+	switch {
+	case errors.As(err, &refused):
+		code = refused.Status
+	case errors.As(err, &subject):
+		code = http.StatusBadRequest
+	}
+	http.Error(w, err.Error(), code)
 }
 
 // checkFilter refuses what is no filter.
@@ -150,11 +163,7 @@ type Relay func(ctx context.Context, q url.Values) (io.ReadCloser, error)
 func (open Relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	feed, err := open(r.Context(), r.URL.Query())
 	if err != nil {
-		code := http.StatusBadGateway
-		if refused := (*api.Error)(nil); errors.As(err, &refused) {
-			code = refused.Status
-		}
-		http.Error(w, err.Error(), code)
+		refuse(w, err)
 		return
 	}
 	defer feed.Close()

@@ -81,7 +81,12 @@ func (d *daemon) Explain(subject string) (api.Explanation, error) {
 // documents are what a server has beside the feed.
 func documents(d *daemon) map[string]web.Document {
 	return map[string]web.Document{
-		"explain": func(_ context.Context, q url.Values) (any, error) { return d.Explain(q.Get("subject")) },
+		"explain": func(_ context.Context, q url.Values) (any, error) {
+			if _, err := api.ParseSubject(q.Get("subject")); err != nil {
+				return nil, err
+			}
+			return d.Explain(q.Get("subject"))
+		},
 		"pipe": func(context.Context, url.Values) (any, error) {
 			return map[string]any{"made": 3, "connections": []any{}, "engines": []string{"bpf"}, "processes": 2, "sent_bytes": 7, "memory_bytes": 1, "memory_limit": 2}, nil
 		},

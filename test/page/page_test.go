@@ -48,6 +48,28 @@ func serve(t *testing.T, d *scontest.Process) (base, token string) {
 	return base, token
 }
 
+func chromium(t *testing.T) (path string) {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("missing: chromium; scripts/install-deps.sh web installs it")
+	}
+	return path
+}
+
+// open starts a browser. It ends with the test, or after two minutes.
+func open(t *testing.T, browser string) (page context.Context) {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	limited, cancelLimit := context.WithTimeout(allocator, 2*time.Minute)
+	t.Cleanup(cancelLimit)
+	page, cancelPage := chromedp.NewContext(limited)
+	t.Cleanup(func() { _ = chromedp.Cancel(page); cancelPage() })
+	return page
+}
+
 // looks collects what the feed says, until stop.
 func looks(t *testing.T, base, token string) (stop func() []live.View) {
 	t.Helper()
@@ -134,10 +156,7 @@ func shown(n float64) string {
 
 func TestPageShowsTraffic(t *testing.T) {
 	t.Parallel()
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("missing: chromium; scripts/install-deps.sh web installs it")
-	}
+	browser := chromium(t)
 	if _, err := exec.LookPath("tcpdump"); err != nil {
 		t.Skip("missing: tcpdump; scripts/install-deps.sh web installs it")
 	}
@@ -145,13 +164,7 @@ func TestPageShowsTraffic(t *testing.T) {
 	base, token := serve(t, b.Daemon)
 	c := b.Incoming("udp", 1)
 
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
-	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
-	t.Cleanup(cancel)
-	limited, cancelLimit := context.WithTimeout(allocator, 2*time.Minute)
-	t.Cleanup(cancelLimit)
-	page, cancelPage := chromedp.NewContext(limited)
-	t.Cleanup(func() { _ = chromedp.Cancel(page); cancelPage() })
+	page := open(t, browser)
 	run := func(actions ...chromedp.Action) {
 		t.Helper()
 		if err := chromedp.Run(page, actions...); err != nil {

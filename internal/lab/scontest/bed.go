@@ -13,6 +13,7 @@
 package scontest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -42,6 +43,7 @@ type Layout struct {
 	Clsact     bool                 // attach by clsact, even if the kernel has tcx
 	Service    bool                 // run the services with the capabilities of their systemd units
 	SCON       string               // as Task.SCON
+	Prefix     string               // begins the nodes' names; "" for one that no other bed has
 	Config     func(*config.Config) // modifies the daemon's configuration; may be nil
 }
 
@@ -71,7 +73,7 @@ func New(t *testing.T, l Layout) *Bed {
 	b := &Bed{
 		T: t, Dir: t.TempDir(), Clsact: l.Clsact, SCON: l.SCON, Config: config.Default(),
 		Opts: lab.Options{
-			Prefix:     fmt.Sprintf("scon-d%d-%d-", os.Getpid(), beds.Add(1)),
+			Prefix:     cmp.Or(l.Prefix, fmt.Sprintf("scon-d%d-%d-", os.Getpid(), beds.Add(1))),
 			Containers: max(l.Containers, 1),
 			NoOffload:  !l.Offload,
 			IPv6:       l.IPv6,

@@ -1,5 +1,5 @@
 /* Lines over time, with marks where something has changed. uPlot is a global. */
-import { html, useEffect, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { clock } from "./text.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
@@ -29,6 +29,7 @@ const drawMarks = (marks) => (u) => {
 /* Chart draws series [label, field of a point, color, dash, text of a value]. */
 export function Chart({ title, label, series, points }) {
   const at = useRef(null), plot = useRef(null), marks = useRef([]);
+  const theme = matchMedia("(prefers-color-scheme: dark)"), [dark, turn] = useState(theme.matches);
   const text = series[0][4];
   useLayoutEffect(() => {
     const axis = { stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -46,17 +47,16 @@ export function Chart({ title, label, series, points }) {
     }, [[], ...series.map(() => [])], at.current);
     const resize = new ResizeObserver(() => plot.current.setSize(size()));
     resize.observe(at.current);
-    const theme = matchMedia("(prefers-color-scheme: dark)");
-    const redraw = () => plot.current.redraw();
-    theme.addEventListener("change", redraw);
-    return () => { resize.disconnect(); theme.removeEventListener("change", redraw); plot.current.destroy(); };
-  }, []);
+    const turned = () => turn(theme.matches);
+    theme.addEventListener("change", turned);
+    return () => { resize.disconnect(); theme.removeEventListener("change", turned); plot.current.destroy(); };
+  }, [dark]);
   useEffect(() => {
     marks.current = points.filter((p) => p.changed).map((p) => p.at);
     const u = plot.current;
     u.setData([points.map((p) => p.at), ...series.map(([, field]) => points.map((p) => p[field]))]);
     if (u.cursor.idx == null && points.length) u.setLegend({ idx: points.length - 1 }); // the latest, until one points at another
-  }, [points]);
+  }, [points, dark]);
   const last = points[points.length - 1];
   return html`<figure><figcaption>${title}</figcaption><div ref=${at} role="img"
     aria-label=${label + (last ? ": " + series.map(([name, field, , , text]) => name + " " + text(last[field])).join(", ") : "")}></div></figure>`;
