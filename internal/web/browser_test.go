@@ -225,7 +225,7 @@ func TestStates(t *testing.T) {
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	page, _ := browser(t, &daemon{})
-	run(t, page, chromedp.Evaluate(`sessionStorage.clear(); location.reload()`, nil))
+	run(t, page, chromedp.Evaluate(`sessionStorage.clear()`, nil), chromedp.Reload())
 	wantText(t, page, "This page shows nothing without its token.")
 	if s := text(t, page); strings.Contains(s, "web") && strings.Contains(s, "172.17.0.2") {
 		t.Errorf("it shows %s", s)
