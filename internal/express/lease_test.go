@@ -141,3 +141,28 @@ func TestSilentSetting(t *testing.T) {
 		t.Logf("%s: after %v", setting, time.Since(since))
 	}
 }
+
+// A bridge does not forget a container whose connection is express for longer than it
+// keeps a MAC address that no packet has.
+func TestLeaseKeepsAlive(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	const ageing = 6 * time.Second
+	b.Sh(lab.Device, "ip link set docker0 type bridge ageing_time 600")
+	b.Sh(lab.Container(1), fmt.Sprintf("ip neigh replace 172.17.0.1 dev eth0 nud permanent lladdr %v", b.BridgeMAC())) // it asks nobody
+	c := b.Outgoing("udp", 1)
+	wantLease(t, c, composer.BoundByTable, ageing/3)
+	c.GoExpress()
+	before := c.MustFlow().ExpressPackets[0]
+	var sent uint64
+	for end := time.Now().Add(3 * ageing); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		c.MustPing(1)
+		sent++
+		if found := b.Sh(lab.Device, "bridge fdb show br docker0 dev veth1"); !strings.Contains(found, containerMAC) {
+			t.Fatalf("the bridge has forgotten the container: %s", found)
+		}
+	}
+	if n := c.MustFlow().ExpressPackets[0] - before; n < sent/2 {
+		t.Errorf("%d of %d packets went express", n, sent)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/express/composer"
+	"github.com/scon-project/scon/internal/express/nfhooks"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
@@ -155,4 +157,22 @@ func TestUntrackedPolicy(t *testing.T) {
 	}
 	b.Sh(lab.Device, "iptables-nft -I DOCKER-USER -p udp -m limit --limit 1000/s -j ACCEPT")
 	outside.WaitGone()
+}
+
+// The lease of an untracked connection is long where the kernel says which packets
+// conntrack sees, and short where it does not.
+func TestUntrackedLease(t *testing.T) {
+	t.Parallel()
+	b := untracked(t, noTracking)
+	hooks, err := nfhooks.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hooks.Close()
+	bound, lease := composer.BoundByNeighbour, 15*time.Second
+	if hooks.Blind != nil {
+		bound, lease = composer.BoundByUntracked, time.Second
+	}
+	b.Sh(lab.Device, "sysctl -q -w net.ipv4.neigh.docker0.gc_stale_time=20")
+	wantLease(t, b.Outgoing("tcp", 1), bound, lease)
 }

@@ -49,6 +49,9 @@ type Rules interface {
 	HasLegacy() bool
 	// Untracked reports whether conntrack certainly sees no packet of a connection.
 	Untracked(rules.Conn) bool
+	// KnowsTracked reports whether it is known of which families conntrack sees
+	// packets, and noticed when that changes.
+	KnowsTracked() bool
 	// Discardable reports whether the rules certainly drop every packet of a
 	// connection that conntrack does not know. It may take long.
 	Discardable(rules.Flow) bool

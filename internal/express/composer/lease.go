@@ -36,7 +36,7 @@ const (
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
 	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
-	BoundByUntracked = "conntrack does not see the connection"
+	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
 	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
 	boundUntilRead   = "what it depends on is being read"
@@ -80,18 +80,16 @@ func (c *Composer) leaseOf(e *contable.Conentry, conn conntrack.Conn) (lease tim
 		return c.lease, why
 	}
 	lease, bound = c.leaseMax, BoundBySetting
-	for _, limit := range []struct {
-		most  time.Duration
-		bound string
-	}{
-		{min(conn.Timeout, c.limits.timeout(conn)) / 3, BoundByConntrack},
-		{c.limits.Neighbour * 3 / 4, BoundByNeighbour},
-		{c.limits.Table / 3, BoundByTable},
-	} {
-		if limit.most < lease {
-			lease, bound = limit.most, limit.bound
+	limit := func(most time.Duration, by string) {
+		if most < lease {
+			lease, bound = most, by
 		}
 	}
+	if !e.Untracked {
+		limit(min(conn.Timeout, c.limits.timeout(conn))/3, BoundByConntrack)
+	}
+	limit(c.limits.Neighbour*3/4, BoundByNeighbour)
+	limit(c.limits.Table/3, BoundByTable)
 	return max(lease, c.lease), bound
 }
 
@@ -110,7 +108,7 @@ func (l Limits) timeout(conn conntrack.Conn) time.Duration {
 // shortBy returns why a lease has to be short, "" if it has not.
 func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 	switch {
-	case e.Untracked:
+	case e.Untracked && !c.rules.KnowsTracked():
 		return BoundByUntracked
 	case c.rules.HasLegacy():
 		return BoundByLegacy
@@ -152,7 +150,7 @@ func (c *Composer) Let(from, n uint32, now time.Time) {
 		if c.byRule && e.Bound == BoundByRule {
 			e.Reading = c.reading - 1
 		}
-		if e.Untracked || left <= 0 || !c.mustLet(e, now) {
+		if left <= 0 || !c.mustLet(e, now) {
 			return
 		}
 		began := time.Now()
@@ -165,6 +163,10 @@ func (c *Composer) Let(from, n uint32, now time.Time) {
 
 // letAgain asks conntrack about a Conentry and decides about its lease.
 func (c *Composer) letAgain(e *contable.Conentry) {
+	if e.Untracked {
+		c.let(e, e.Conn)
+		return
+	}
 	conn, err := c.ct.Get(e.Conn.Orig)
 	if err != nil || conn.ID != e.Conn.ID {
 		return // the announcement of its end follows
@@ -194,9 +196,4 @@ func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
 const mostSilence = 3 * time.Second
 
 // LeaseOf names what bounds the lease of a Conentry, in words.
-func (c *Composer) LeaseOf(e *contable.Conentry) string {
-	if e.Untracked {
-		return BoundByUntracked
-	}
-	return cmp.Or(e.Bound, boundUntilRead)
-}
+func (c *Composer) LeaseOf(e *contable.Conentry) string { return cmp.Or(e.Bound, boundUntilRead) }

@@ -104,6 +104,7 @@ func (c *Composer) pair(p *discover.Port, tuple conntrack.Tuple, now time.Time) 
 		return tableRefusal(err), true
 	}
 	c.composed++
+	c.let(e, e.Conn)
 	c.placed(e)
 	return "", true
 }

@@ -44,6 +44,7 @@ func (c *Composer) composeUntracked(p *discover.Port, tuple conntrack.Tuple, now
 	if err == nil {
 		delete(c.ends, tuple) // it waits for no other end
 		c.composed++
+		c.let(e, e.Conn)
 		c.placed(e)
 	}
 	return tableRefusal(err)

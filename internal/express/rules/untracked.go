@@ -18,6 +18,9 @@ func (r Ruleset) Untracked(c Conn) bool {
 	return false
 }
 
+// KnowsTracked reports whether it is known of which families conntrack sees packets.
+func (r Ruleset) KnowsTracked() bool { return r.opts.Tracked != nil }
+
 // tracks reports whether conntrack may see packets of one of these families. Where
 // the kernel does not list its hooks, any table may have enabled it.
 func (r Ruleset) tracks(families []family) bool {
