@@ -31,7 +31,7 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	device = device_of(skb);
 	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
 	tied = tie(&pkt, ttl_of(&pkt));
-	o = flags ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
+	o = flags ? outer_at(back->twin) : 0;
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != half->in_bridge)
 		return go_regular(skb, UNTIED);
@@ -63,7 +63,7 @@ static __noinline int to_wire_vxlan(struct __sk_buff *skb)
 	reverse(&pkt);
 	back = find(&pkt.key);
 	half = back ? slot(back->twin) : 0;
-	o = half ? bpf_map_lookup_elem(&outers, &back->twin) : 0;
+	o = half ? outer_at(back->twin) : 0;
 	if (o)
 		learn_encap(skb, data, &pkt, half, o);
 	return TC_ACT_UNSPEC;

@@ -21,9 +21,22 @@ always_inline __u64 hash(const struct key *key)
 	return h ^ h >> 32;
 }
 
-always_inline struct half *slot(__u32 index)
+/* The half in a slot, or 0. */
+always_inline struct half *slot(__u32 number)
 {
-	return bpf_map_lookup_elem(&conentries, &index);
+	__u32 page = number >> PAGE_BITS, index = number & (PAGE_SLOTS - 1);
+	void *halves = bpf_map_lookup_elem(&conentries, &page);
+
+	return halves ? bpf_map_lookup_elem(halves, &index) : 0;
+}
+
+/* The outer headers of a slot, or 0 as long as there is no room for them. */
+always_inline struct outer *outer_at(__u32 number)
+{
+	__u32 page = number >> PAGE_BITS, index = number & (PAGE_SLOTS - 1);
+	void *page_outers = bpf_map_lookup_elem(&outers, &page);
+
+	return page_outers ? bpf_map_lookup_elem(page_outers, &index) : 0;
 }
 
 always_inline int has_key(const struct half *half, const struct key *key)
@@ -40,42 +53,50 @@ always_inline int has_addrs(const struct half *half, const struct packet *pkt)
 		half->addrs6[2] == pkt->addrs6[2] && half->addrs6[3] == pkt->addrs6[3]);
 }
 
-always_inline struct half *slot_with_key(__u32 index, const struct key *key)
+always_inline struct half *slot_with_key(__u32 number, const struct key *key)
 {
-	struct half *half = slot(index);
+	struct half *half = slot(number);
 
 	return half && has_key(half, key) && half->state != SLOT_EMPTY ? half : 0;
 }
 
-always_inline struct half *find_in_bucket(__u32 bucket, __u16 tag, const struct key *key)
+/* The tag of a hash, its high bits, as a place has it: odd, since 0 is a free place. */
+always_inline __u32 tag_of(__u64 h)
 {
-	__u16 *words = bpf_map_lookup_elem(&tags, &bucket);
-	struct half *half;
+	return ((__u32)(h >> 32) | 1U << SLOT_BITS) & ~0U << SLOT_BITS;
+}
 
-	if (!words)
+/* Whether a place without the tag that it should have is the number of a slot. */
+always_inline int is_slot(__u32 place)
+{
+	return place < 1U << SLOT_BITS;
+}
+
+always_inline struct half *find_in_bucket(__u32 index, __u32 tag, const struct key *key)
+{
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &index);
+	struct half *half;
+	__u32 number;
+
+	if (!bucket)
 		return 0;
 #pragma unroll
-	for (int i = 0; i < BUCKET_SLOTS; i++) {
-		if (words[i] != tag)
+	for (int i = 0; i < BUCKET_PLACES; i++) {
+		number = bucket->places[i] ^ tag;
+		if (!is_slot(number))
 			continue;
-		half = slot_with_key(bucket * BUCKET_SLOTS + i, key);
+		half = slot_with_key(number, key);
 		if (half)
 			return half;
 	}
 	return 0;
 }
 
-/*
- * h is the key's hash. Its low bits select the first bucket; its high bits are
- * the tag, made odd since 0 marks an empty slot.
- */
+/* h is the key's hash. Its low bits select the first bucket. */
 always_inline struct half *find_by_hash(const struct key *key, __u64 h)
 {
-	__u16 tag = h >> 48 | 1;
-	__u32 mask = shared.mask;
-
-	return find_in_bucket(h & mask, tag, key) ?:
-		       find_in_bucket(h >> 24 & mask, tag, key);
+	return find_in_bucket(h & bucket_mask, tag_of(h), key) ?:
+		       find_in_bucket(h >> 24 & bucket_mask, tag_of(h), key);
 }
 
 always_inline struct half *find(const struct key *key)
@@ -97,30 +118,28 @@ always_inline struct half *find_half(const struct packet *pkt, __u64 h)
  */
 always_inline struct half *first_bucket_slot(__u64 h)
 {
-	__u32 bucket = h & shared.mask, index = bucket * BUCKET_SLOTS;
-	__u16 tag = h >> 48 | 1, *words = bpf_map_lookup_elem(&tags, &bucket);
+	__u32 index = h & bucket_mask, tag = tag_of(h), number;
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &index);
 
-	if (!words)
+	if (!bucket)
 		return 0;
-	if (words[0] != tag) {
-		if (words[1] == tag)
-			index += 1;
-		else if (words[2] == tag)
-			index += 2;
-		else if (words[3] == tag)
-			index += 3;
-		else
-			return 0;
-	}
-	return slot(index);
+	number = bucket->places[0] ^ tag;
+	if (!is_slot(number))
+		number = bucket->places[1] ^ tag;
+	if (!is_slot(number))
+		number = bucket->places[2] ^ tag;
+	if (!is_slot(number))
+		number = bucket->places[3] ^ tag;
+	return is_slot(number) ? slot(number) : 0;
 }
 
-/* Whether a slot of the second bucket has the tag of h. */
+/* Whether a place of the second bucket has the tag of h. */
 always_inline int second_bucket_has_tag(__u64 h)
 {
-	__u32 bucket = h >> 24 & shared.mask;
-	__u16 tag = h >> 48 | 1, *words = bpf_map_lookup_elem(&tags, &bucket);
+	__u32 index = h >> 24 & bucket_mask, tag = tag_of(h);
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &index);
 
-	return words &&
-	       (words[0] == tag || words[1] == tag || words[2] == tag || words[3] == tag);
+	return bucket &&
+	       (is_slot(bucket->places[0] ^ tag) || is_slot(bucket->places[1] ^ tag) ||
+		is_slot(bucket->places[2] ^ tag) || is_slot(bucket->places[3] ^ tag));
 }

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 21
+#define LAYOUT_VERSION 22
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -24,6 +24,8 @@ const volatile __u32 admit_age = 14;
 const volatile __u32 age_shift = 4;
 /* Places for connections that are counted, a power of two, less one. */
 const volatile __u32 candidate_mask = 0xffff;
+/* Buckets of the table, a power of two, less one. */
+const volatile __u32 bucket_mask = 0x1fff;
 /* Lease in packets of one direction; for TCP at most TCP_LEASE_PACKETS. */
 const volatile __u32 lease_packets = 65536;
 /* Bits of an outer header's IP id that count; those above are the CPU. */
@@ -41,12 +43,11 @@ struct settings {
 	__u32 generation; /* current generation of decisions; never 0 */
 	__u32 heartbeat; /* jiffies, low 32 bits */
 	__u64 seed; /* of the table's hash */
-	__u32 mask; /* number of buckets of the table - 1 */
 	__u32 paused;
 	__u32 layout; /* LAYOUT_VERSION */
 	__u32 tunnel_port; /* UDP port of the VXLAN device that may be bypassed, in
 			      network order, or 0 */
-	__u32 pad[8];
+	__u32 pad[9];
 	/* A second cache line, written by the programs. Times are in jiffies. */
 	__u32 last_probe; /* latest regular packet of a known connection */
 	__u32 last_odd; /* latest packet from the wire without a key: fragments etc. */
@@ -176,54 +177,81 @@ struct half {
 	__u32 locked; /* a program is recording: learn.h */
 };
 
+/* Slots have numbers of SLOT_BITS bits, and lie in pages of 2^PAGE_BITS. */
+#define SLOT_BITS 22
+#define PAGE_BITS 12
+#define PAGE_SLOTS (1 << PAGE_BITS)
+
+/* A page of the table. */
+struct half_page {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PAGE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct half);
+};
+
 /*
- * The Contables of all containers in one array, in buckets of four slots; a
- * key's hash selects two buckets. The daemon places and removes entries, so that
- * no container can evict another's; the programs update and read them. Nothing
+ * The Contables of all containers, in pages: the table grows and shrinks without a
+ * packet that notices. The daemon adds a page before it uses a slot of it, and removes
+ * one when no slot of it has been used for long. The daemon fills and empties slots, so
+ * that no container can evict another's; the programs update and read them. Nothing
  * evicts.
  */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 32768);
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 8);
 	__type(key, __u32);
-	__type(value, struct half);
+	__array(values, struct half_page);
 } conentries SEC(".maps");
 
-/*
- * Outer headers, by the slot of the half. The programs write and read them; the
- * daemon clears the slot that it fills. Nothing evicts.
- */
-struct {
+struct outer_page {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 32768);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PAGE_SLOTS);
 	__type(key, __u32);
 	__type(value, struct outer);
-} outers SEC(".maps");
-
-#define BUCKET_SLOTS 4
+};
 
 /*
- * Sixteen bits of each key's hash, one bucket per word, 0 for an empty slot. A
- * packet without an entry (all packets of a short connection) touches two words
- * of this small array instead of eight slots. The daemon writes, the programs
- * read, nothing evicts.
+ * Outer headers, by the slot of the half, in pages that are there only while a VXLAN
+ * device may be bypassed. The programs write and read them; the daemon adds pages, and
+ * clears the slot that it fills. Nothing evicts.
  */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 8);
+	__type(key, __u32);
+	__array(values, struct outer_page);
+} outers SEC(".maps");
+
+/*
+ * Where the halves are: a key's hash selects two buckets of four places. A place has the
+ * number of a slot and above it a tag, bits of its key's hash, or is 0. A packet without
+ * an entry (all packets of a short connection) touches two buckets of this small array
+ * instead of eight slots. The daemon writes, the programs read, nothing evicts.
+ */
+#define BUCKET_PLACES 4
+
+struct bucket {
+	__u32 places[BUCKET_PLACES];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 32768 / BUCKET_SLOTS);
+	__uint(max_entries, 8192);
 	__type(key, __u32);
-	__type(value, __u64);
-} tags SEC(".maps");
+	__type(value, struct bucket);
+} buckets SEC(".maps");
 
 /*
  * Number of regular packets per connection without an entry: signature of the
  * key in the upper 32 bits, time of its first packet in the next 16, in units of
  * 2^age_shift jiffies, count in the lower 16. The programs write and read;
  * the daemon reads and clears the place of a connection that it composes. On a collision
- * one packet in four evicts the other connection. There are as many places as slots,
- * 65,536 at least.
+ * one packet in four evicts the other connection. There are as many places as
+ * connections may have Conentries, 65,536 at least.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -325,6 +353,8 @@ struct {
 } events SEC(".maps");
 
 /* References for bpf2go, which exports only types that are in use. */
+const struct half *const exported_half;
+const struct outer *const exported_outer;
 const struct event *const exported_event;
 const struct event6 *const exported_event6;
 const enum slot_state exported_state;

@@ -22,7 +22,7 @@ always_inline struct outer *outer_of(const struct half *half)
 {
 	struct half *twin = slot(half->twin);
 
-	return twin ? bpf_map_lookup_elem(&outers, &twin->twin) : 0;
+	return twin ? outer_at(twin->twin) : 0;
 }
 
 /* Ties the packet at the VXLAN device to the one at the underlay. Never 0. */

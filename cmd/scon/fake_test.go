@@ -168,6 +168,7 @@ func (b *fakeBackend) Status() (api.Status, error) {
 func busy() api.Status {
 	return api.Status{
 		State: api.StateActive, Kernel: "6.1.0-test", Mode: "tcx", Generation: 3, Rules: api.Rules{Generation: 7, Read: 1, Retired: 2, Unknown: 0.5},
+		Table: api.Table{Bytes: 2 << 20, Room: 2048, Limit: 8192, Why: "no memory"},
 		Hooks: []api.Hook{
 			{Dev: "veth1", Ifindex: 5, Hook: "from_container", Mode: "tcx"},
 			{Dev: "eth0", Ifindex: 2, Hook: "to_wire", Mode: "tcx"},

@@ -119,6 +119,9 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 		share(s.Totals.ExpressPackets, s.Totals.RegularPackets), s.Totals.ExpressPackets,
 		bytesText(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
 	line("entries", "%d", s.Totals.Entries)
+	if s.Table.Why != "" {
+		line("table", "no more than %d entries have room: %s", s.Table.Room, cli.Printable(s.Table.Why))
+	}
 	if why := mostFirst(s.Reasons); why != "" {
 		line("uplinks", "regular: %s", cli.Printable(why))
 	}

@@ -54,6 +54,7 @@ type Status struct {
 	Mode       string      `json:"mode"` // "tcx" or "clsact"
 	Generation uint32      `json:"generation"`
 	Rules      Rules       `json:"rules"`
+	Table      Table       `json:"table"`
 	Hooks      []Hook      `json:"hooks"`
 	Containers []Container `json:"containers"`
 	Totals     Totals      `json:"totals"`
@@ -76,6 +77,14 @@ type Rules struct {
 	Read       uint64  `json:"read"`       // how often all rules were read
 	Retired    uint64  `json:"retired"`    // Conentries that changes concerned
 	Unknown    float64 `json:"unknown_s"`  // how long, in seconds, everything was regular as rules had changed and were not known
+}
+
+// Table says how large the table of Conentries is. It grows on demand.
+type Table struct {
+	Bytes uint64 `json:"bytes"`         // of the kernel's memory
+	Room  int    `json:"room"`          // Conentries that have room without growth
+	Limit int    `json:"limit"`         // Conentries that it may grow to
+	Why   string `json:"why,omitempty"` // why it could not grow
 }
 
 // Hook is one program attached to one device.

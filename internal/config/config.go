@@ -27,8 +27,8 @@ type Config struct {
 	// machine.
 	Uplinks Devices
 
-	// Connections is the maximum number of Conentries, 64..1048576, default 8192. It
-	// determines the size of the table in memory.
+	// Connections is the maximum number of Conentries, 64..1048576, default 8192. The
+	// table takes memory for those that there are; of the limit itself 24 bytes each.
 	Connections int
 
 	// PerContainerShare is the share of Connections that one container may hold, 1..100

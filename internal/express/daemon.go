@@ -36,6 +36,10 @@ type Options = service.Options
 // forceClsact is set by tests: hook by clsact even where the kernel has tcx.
 var forceClsact bool
 
+// PageSlots is set by tests: how many slots of each page of the table are used, so that it
+// grows soon; 0 for all.
+var PageSlots int
+
 // Daemon is what Run runs: the loop, and the modules that it drives. Each module
 // owns its state and says which goroutines may call it.
 type Daemon struct {
@@ -47,6 +51,7 @@ type Daemon struct {
 	heartbeat *heartbeat
 	ct        *conntrack.Client
 	table     *contable.Table
+	grower    *grower
 	policy    policy
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
@@ -98,7 +103,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.load(pins.dir); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.dp.Close()) }()
+	defer func() { d.grower.wait(); err = errors.Join(err, d.dp.Close()) }()
 	if d.ct, err = conntrack.Open(); err != nil {
 		return err
 	}
@@ -129,6 +134,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	stop()
 	<-served
 	d.heartbeat.rest()
+	d.grower.wait()
 	return errors.Join(err, pins.remove(), state.Express.Remove(o.StateDir))
 }
 
@@ -137,7 +143,7 @@ func (d *Daemon) load(pinDir string) error {
 	c := d.opts.Config
 	dp, err := datapath.Load(datapath.Options{
 		PinDir:       pinDir,
-		Slots:        contable.Slots(c.Connections),
+		Connections:  uint32(c.Connections),
 		Admit:        uint32(c.Admit),
 		LeasePackets: uint32(c.LeasePackets),
 		ForceClsact:  forceClsact,
@@ -152,7 +158,9 @@ func (d *Daemon) load(pinDir string) error {
 		Idle:         c.FlushIdle,
 		Lease:        c.Lease,
 		Tick:         dp.Tick(),
+		PageSlots:    PageSlots,
 	})
+	d.grower = newGrower(dp, d.table, c.Connections, d.log)
 	return nil
 }
 

@@ -79,17 +79,8 @@ func TestPinsOfAnother(t *testing.T) {
 			return m.Put(uint32(0), s)
 		},
 		"size": func(b *scontest.Bed) error {
-			b.Config.Connections *= 2
+			b.Config.Connections *= 1024
 			return nil
-		},
-		"settings of the table": func(b *scontest.Bed) error {
-			var s datapath.Settings
-			m := b.Pinned("settings")
-			if err := m.Lookup(uint32(0), &s); err != nil {
-				return err
-			}
-			s.Mask = 2*s.Mask + 1
-			return m.Put(uint32(0), s)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ const restInterval = 10 * time.Second
 
 // pieceSlots is how many slots of the table the loop visits, for a reader or to
 // sweep them, before it goes on with other work: some milliseconds.
-const pieceSlots = 1 << 14
+const pieceSlots = 1 << 13
 
 // sweeper looks for idle Conentries piece by piece. It belongs to the loop.
 type sweeper struct {
@@ -99,6 +99,8 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 				return err
 			}
 			call()
+		case end := <-d.grower.done:
+			d.grower.finish(end)
 		case now := <-d.tcp.Due():
 			d.tcp.CorrectResets(now)
 		case <-d.hooks.Due():
@@ -166,6 +168,7 @@ func (d *Daemon) event(e datapath.Event, now time.Time) error {
 		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
 		if d.composer.Candidate(tuple, port, now) {
 			d.counts.composing.Add(e.Waited())
+			d.grower.check(now)
 		}
 		return nil
 	}
@@ -189,6 +192,7 @@ func (d *Daemon) beat(now time.Time) error {
 		d.endsLost()
 	}
 	d.composer.Recheck(now)
+	d.grower.check(now)
 	if !d.rests(now) {
 		if err := d.look(now); err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
-	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/host/changes"
@@ -21,13 +20,13 @@ func idle(t *testing.T) *Daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper()}
+	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
 }
 
 // A sweep of the largest table goes on in pieces, in order, and a new one begins only
 // after the last piece.
 func TestSweeper(t *testing.T) {
-	slots := contable.Slots(1 << 20)
+	const slots = 1 << 22
 	s, most, sweeps := newSweeper(), uint32(0), 0
 	var next uint32
 	for range 3 * slots / pieceSlots {

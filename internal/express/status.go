@@ -25,6 +25,7 @@ type view struct {
 	dp        *datapath.Datapath
 	heartbeat *heartbeat
 	table     *contable.Table
+	grower    *grower
 	policy    *policy
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
@@ -33,7 +34,7 @@ type view struct {
 
 func (d *Daemon) view() view {
 	return view{
-		&d.opts, d.started, d.dp, d.heartbeat, d.table, &d.policy, d.hooks, d.composer, &d.counts,
+		&d.opts, d.started, d.dp, d.heartbeat, d.table, d.grower, &d.policy, d.hooks, d.composer, &d.counts,
 	}
 }
 
@@ -69,6 +70,7 @@ func (v view) status() (api.Status, error) {
 			Generation: v.policy.Generation(), Read: v.policy.read, Retired: v.composer.Retired(),
 			Unknown: v.heartbeat.rulesUnknown().Sum.Seconds(),
 		},
+		Table:      v.grower.status(),
 		Hooks:      []api.Hook{},
 		Containers: []api.Container{},
 		Reasons:    make(map[string]uint64),

@@ -140,19 +140,16 @@ func settled(b *scontest.Bed) map[string]int {
 		if n := b.Status().Totals.Entries; n > 0 {
 			return fmt.Errorf("%d Conentries", n)
 		}
-		var slot uint32
-		var half datapath.Half
 		taken := 0
-		slots := b.Pinned("conentries").Iterate()
-		for slots.Next(&slot, &half) {
-			if half.State != datapath.SlotEmpty {
+		scontest.EachHalf(b.T, b.Pinned("conentries"), func(h datapath.Half) {
+			if h.State != datapath.SlotEmpty {
 				taken++
 			}
-		}
+		})
 		if taken > 0 {
 			return fmt.Errorf("%d slots", taken)
 		}
-		return slots.Err()
+		return nil
 	})
 	return files(b)
 }

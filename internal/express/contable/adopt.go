@@ -1,7 +1,6 @@
 package contable
 
 import (
-	"slices"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -12,29 +11,28 @@ import (
 // connection get still finds, and whose port keep approves, stay as they are;
 // packets do not notice. All others are removed. It returns how many stay.
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
-	for i := range t.halves {
-		h := &t.halves[i]
-		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot.get(uint32(i)) != nil {
-			continue // empty, or found through its twin
+	t.eachSlot(func(slot uint32, h *datapath.Half) {
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot.get(slot) != nil {
+			return // empty, or found through its twin
 		}
-		e := t.revive(uint32(i), get, now)
+		e := t.revive(slot, get, now)
 		if e == nil || !keep(e.Port) || e.Peer != 0 && !keep(e.Peer) {
-			continue
+			return
 		}
 		t.insert(e)
-	}
-	t.clear(func(slot uint32) bool { return t.bySlot.get(slot) == nil })
+	})
+	t.clear(func(slot uint32) bool { return t.bySlot.get(slot) != nil })
 	return t.live.conentries
 }
 
 // revive returns the Conentry whose outbound slot this is, or nil if its two
 // halves do not belong together or conntrack disagrees.
 func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) *Conentry {
-	out := &t.halves[outbound]
-	if out.State != datapath.SlotOpen || int(out.Twin) >= len(t.halves) {
+	out := t.half(outbound)
+	if out.State != datapath.SlotOpen || !t.has(out.Twin) {
 		return nil
 	}
-	in := &t.halves[out.Twin]
+	in := t.half(out.Twin)
 	if in.State != datapath.SlotOpen || in.Twin != outbound {
 		return nil
 	}
@@ -53,7 +51,7 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
 		return nil
 	}
-	if !t.tagged(outbound) || !t.tagged(out.Twin) {
+	if !t.isFound(outbound) || !t.isFound(out.Twin) {
 		return nil // the daemon died in publish or empty
 	}
 	e.activity.begin(now, 0)
@@ -65,16 +63,6 @@ func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Con
 	return e
 }
 
-// tagged reports whether the programs find a slot by its key.
-func (t *Table) tagged(slot uint32) bool {
-	k := t.halves[slot].Key
-	h := t.hash(datapath.Key{Addrs: k.Addrs, Ports: k.Ports, Side: k.Side})
-	bucket := slot / datapath.BucketSlots
-	found := uint16(t.tags[bucket] >> (16 * (slot % datapath.BucketSlots)))
-	buckets := t.buckets(h)
-	return found == tag(h) && slices.Contains(buckets[:], bucket)
-}
-
 // translates reports whether a half translates packets of one tuple into packets of
 // another.
 func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
@@ -83,7 +71,7 @@ func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 
 // Clear removes everything, including what this Table does not know.
 func (t *Table) Clear() {
-	t.clear(func(uint32) bool { return true })
+	t.clear(func(uint32) bool { return false })
 	t.live.clear()
 	clear(t.bySlot.pages)
 	clear(t.byTuple)
@@ -91,10 +79,12 @@ func (t *Table) Clear() {
 	t.retired, t.retiredDiscards = nil, nil
 }
 
-func (t *Table) clear(which func(slot uint32) bool) {
-	for i := range t.halves {
-		if t.halves[i].State != datapath.SlotEmpty && which(uint32(i)) {
-			t.empty(uint32(i))
+// clear empties the slots that keep does not approve.
+func (t *Table) clear(keep func(slot uint32) bool) {
+	t.eachSlot(func(slot uint32, h *datapath.Half) {
+		if h.State != datapath.SlotEmpty && !keep(slot) {
+			t.empty(slot)
 		}
-	}
+	})
+	t.clearPlaces(keep)
 }

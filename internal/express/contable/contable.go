@@ -8,6 +8,7 @@
 package contable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -44,6 +45,8 @@ type Options struct {
 	Lease time.Duration
 	// Tick is the length of a jiffy, the unit of leases.
 	Tick time.Duration
+	// PageSlots is how many slots of each page are used, 0 for all; tests have few.
+	PageSlots int
 }
 
 // Conentry is one connection of a container.
@@ -82,11 +85,12 @@ type Conentry struct {
 // Table is the set of all Conentries.
 type Table struct {
 	opts     Options
-	halves   []datapath.Half
-	tags     []uint64
+	halves   [][]datapath.Half  // by page
+	outers   [][]datapath.Outer // by page
+	buckets  []datapath.Bucket
 	settings *datapath.Settings
-	outers   datapath.Outers
 	counts   []uint64 // of candidates
+	free     free
 
 	live     live
 	bySlot   slotIndex
@@ -111,30 +115,28 @@ type Totals struct {
 // New returns the table in m. It leaves the contents alone until Adopt or
 // Clear.
 func New(m datapath.Memory, o Options) *Table {
-	return &Table{
+	o.PageSlots = cmp.Or(o.PageSlots, datapath.PageSlots)
+	t := &Table{
 		opts:     o,
 		halves:   m.Halves,
-		tags:     m.Tags,
-		settings: m.Settings,
 		outers:   m.Outers,
+		buckets:  m.Buckets,
+		settings: m.Settings,
 		counts:   m.Candidates,
+		free:     newFree(len(m.Halves), o.PageSlots),
 		live:     newLive(),
-		bySlot:   newSlotIndex(len(m.Halves)),
+		bySlot:   newSlotIndex(len(m.Halves) * datapath.PageSlots),
 		byTuple:  make(map[datapath.Key]*Conentry),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
 		sums:     make(map[int]Totals),
 	}
-}
-
-// Slots returns how many slots a table for that many connections needs. At
-// most half of them are ever in use, so placing practically never fails.
-func Slots(connections int) uint32 {
-	slots := uint32(64)
-	for slots < uint32(4*connections) {
-		slots *= 2
+	for page := range t.halves {
+		if t.halves[page] != nil {
+			t.free.add(page, func(slot uint32) bool { return t.half(slot).State == datapath.SlotEmpty })
+		}
 	}
-	return slots
+	return t
 }
 
 // Compose publishes a Conentry for a connection between the container at here
@@ -185,19 +187,14 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 		t.empty(e.outbound)
 		return err
 	}
-	if err := t.outers.Forget(e.outbound, e.inbound); err != nil {
-		t.empty(e.outbound)
-		t.empty(e.inbound)
-		return err
-	}
 	age := t.takeCount(out)
 	if there.Port != 0 {
 		age = max(age, t.takeCount(in))
 	}
-	t.halves[e.outbound].InBridge, t.halves[e.inbound].InBridge = uint32(here.Bridge), uint32(there.Bridge)
+	t.half(e.outbound).InBridge, t.half(e.inbound).InBridge = uint32(here.Bridge), uint32(there.Bridge)
 	t.insert(e)
-	t.publish(e.outbound, e.inbound, out, tuple, wire.Reverse())
-	t.publish(e.inbound, e.outbound, in, wire, tuple.Reverse())
+	t.publish(e.outbound, e.inbound, tuple, wire.Reverse())
+	t.publish(e.inbound, e.outbound, wire, tuple.Reverse())
 	t.SetLease(e, t.opts.Lease, "")
 	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
 	return nil
@@ -244,16 +241,15 @@ func (e *Conentry) allSlots() []uint32 {
 	return []uint32{e.outbound, e.inbound}
 }
 
-// publish fills a reserved slot and opens it. The tag is written last.
-func (t *Table) publish(index, twin uint32, key datapath.Key, from, to conntrack.Tuple) {
-	h := &t.halves[index]
+// publish fills a reserved slot and opens it. The programs find it when it is complete.
+func (t *Table) publish(slot, twin uint32, from, to conntrack.Tuple) {
+	h := t.half(slot)
 	h.Twin = twin
 	by := translate(from, to)
 	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = by.addrs, by.ports, by.addrDelta, by.portDelta
 	h.Addrs6 = native6(from)
 	h.State = datapath.SlotOpen
-	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
-	t.setTag(index, tag(t.hash(key)))
+	t.show(slot)
 }
 
 // Len returns how many Conentries there are, discards included.
@@ -387,7 +383,7 @@ func (s Totals) reversed() Totals {
 
 // express reads the packets of one Conentry, both directions.
 func (t *Table) express(e *Conentry) Totals {
-	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	out, in := t.half(e.outbound), t.half(e.inbound)
 	packets, bytes := atomic.LoadUint64(&out.Packets), atomic.LoadUint64(&out.Bytes)
 	return Totals{
 		packets + atomic.LoadUint64(&in.Packets), bytes + atomic.LoadUint64(&in.Bytes),
@@ -401,7 +397,7 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 		return
 	}
 	for _, slot := range e.allSlots() {
-		h := &t.halves[slot]
+		h := t.half(slot)
 		h.State = datapath.SlotClosed
 		atomic.StoreUint32(&h.Generation, 0)
 		t.bySlot.set(slot, nil)

@@ -25,31 +25,54 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type bed struct {
 	*contable.Table
 	t          *testing.T
-	halves     []datapath.Half
-	tags       []uint64
+	halves     []datapath.Half // the first page
+	memory     datapath.Memory
 	candidates []uint64
 	settings   *datapath.Settings
 	opts       contable.Options
 }
 
 func newBed(t *testing.T, o contable.Options) *bed {
-	n := contable.Slots(o.Connections)
 	b := &bed{
 		t: t, opts: o,
-		halves:     make([]datapath.Half, n),
-		tags:       make([]uint64, n/datapath.BucketSlots),
+		halves:     make([]datapath.Half, datapath.PageSlots),
 		candidates: make([]uint64, 16),
-		settings:   &datapath.Settings{Generation: 1, Seed: 0x5c0, Mask: n/datapath.BucketSlots - 1},
+		settings:   &datapath.Settings{Generation: 1, Seed: 0x5c0},
 	}
+	buckets := 16
+	for buckets < o.Connections {
+		buckets *= 2
+	}
+	pages := 4*o.Connections/datapath.PageSlots + 1
+	b.memory = datapath.Memory{
+		Halves: make([][]datapath.Half, pages), Outers: make([][]datapath.Outer, pages),
+		Buckets: make([]datapath.Bucket, buckets), Settings: b.settings, Candidates: b.candidates,
+	}
+	b.memory.Halves[0] = b.halves
 	b.restart()
 	return b
 }
 
 // restart is a new daemon on the same table.
-func (b *bed) restart() {
-	b.Table = contable.New(datapath.Memory{
-		Halves: b.halves, Tags: b.tags, Settings: b.settings, Candidates: b.candidates,
-	}, b.opts)
+func (b *bed) restart() { b.Table = contable.New(b.memory, b.opts) }
+
+// grow adds the pages that the table wants.
+func (b *bed) grow() {
+	for page, wants := b.Wants(); wants; page, wants = b.Wants() {
+		b.AddPage(page, make([]datapath.Half, datapath.PageSlots))
+	}
+}
+
+// places lists the places that are not free.
+func (b *bed) places() (all []*uint32) {
+	for i := range b.memory.Buckets {
+		for j := range b.memory.Buckets[i].Places {
+			if p := &b.memory.Buckets[i].Places[j]; *p != 0 {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
 }
 
 // Sweep sweeps the whole table in small pieces and returns how many Conentries it
@@ -129,10 +152,11 @@ func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *c
 // half returns the slot of one direction, nil if there is none.
 func (b *bed) half(tuple conntrack.Tuple, port int) *datapath.Half {
 	key := b.KeyOf(tuple, port)
-	for i := range b.halves {
-		h := &b.halves[i]
-		if h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
-			return h
+	for _, page := range b.memory.Halves {
+		for i := range page {
+			if h := &page[i]; h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
+				return h
+			}
 		}
 	}
 	return nil
@@ -140,9 +164,11 @@ func (b *bed) half(tuple conntrack.Tuple, port int) *datapath.Half {
 
 // inUse counts slots that are not empty.
 func (b *bed) inUse() (n int) {
-	for i := range b.halves {
-		if b.halves[i] != (datapath.Half{}) {
-			n++
+	for _, page := range b.memory.Halves {
+		for i := range page {
+			if page[i] != (datapath.Half{}) {
+				n++
+			}
 		}
 	}
 	return n

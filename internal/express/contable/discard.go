@@ -56,14 +56,13 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 		return err
 	}
 	t.takeCount(key)
-	h := &t.halves[slot]
+	h := t.half(slot)
 	h.Twin = slot
 	h.Lease = t.ticks(min(discardLease, t.opts.Lease))
 	h.Addrs6 = native6(tuple)
-	h.Key.Addrs, h.Key.Ports, h.Key.Side = key.Addrs, key.Ports, key.Side
 	t.live.addDiscard(key, &Discard{Port: port, Tuple: tuple, Composed: now, slot: slot})
 	h.State = datapath.SlotDiscard
-	t.setTag(slot, tag(t.hash(key)))
+	t.show(slot)
 	t.perPort[port]++
 	return nil
 }
@@ -89,13 +88,13 @@ func (t *Table) Discards(fn func(*Discard, Discarded)) {
 
 // Dropping reports whether Netfilter was seen to drop a packet of a discard.
 func (t *Table) Dropping(d *Discard) bool {
-	h := &t.halves[d.slot]
+	h := t.half(d.slot)
 	return h.OutDev != 0 && atomic.LoadUint32(&h.Generation) == t.settings.Generation
 }
 
 // dropped reads the packets of a discard.
 func (t *Table) dropped(d *Discard) Discarded {
-	h := &t.halves[d.slot]
+	h := t.half(d.slot)
 	return Discarded{atomic.LoadUint64(&h.Packets), atomic.LoadUint64(&h.Bytes)}
 }
 
@@ -117,7 +116,7 @@ func (t *Table) RetireDiscard(d *Discard, now time.Time) {
 	if t.live.discards[key] != d {
 		return
 	}
-	h := &t.halves[d.slot]
+	h := t.half(d.slot)
 	h.State = datapath.SlotClosed
 	atomic.StoreUint32(&h.Generation, 0)
 	t.live.removeDiscard(key)
@@ -146,7 +145,7 @@ func (t *Table) releaseDiscards(now time.Time) {
 // sweep, and those that a program has closed. Packets of the latter pass now.
 func (t *Table) sweepDiscards(now time.Time) {
 	for _, d := range t.live.discards {
-		h := &t.halves[d.slot]
+		h := t.half(d.slot)
 		from := atomic.LoadUint32(&h.LeaseFrom)
 		if h.State != datapath.SlotDiscard || from == d.seen && now.Sub(d.Composed) >= undecidedDiscard {
 			t.RetireDiscard(d, now)

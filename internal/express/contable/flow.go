@@ -39,7 +39,7 @@ func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 		Idle:   now.Sub(e.activity.last),
 	}
 	for dir, slot := range e.slots() {
-		h := &t.halves[slot]
+		h := t.half(slot)
 		f.Packets[dir] = atomic.LoadUint64(&h.Packets)
 		f.Bytes[dir] = atomic.LoadUint64(&h.Bytes)
 		if h.OutDev == 0 || h.Generation != t.settings.Generation {
@@ -51,11 +51,13 @@ func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 			f.Left = max(f.Left, time.Duration(h.Lease-used)*t.opts.Tick)
 		}
 	}
-	if out := &t.halves[e.outbound]; out.OutDev != 0 {
+	if out := t.half(e.outbound); out.OutDev != 0 {
 		f.Oif = int(out.OutDev)
 		f.NextHop = macOf(out.OutMacs)
-		if o, err := t.outers.Of(e.outbound); err == nil && o.Generation == t.settings.Generation {
-			f.Overlay = int(o.Dev)
+		if outers := t.outers[e.outbound/datapath.PageSlots]; outers != nil {
+			if o := &outers[e.outbound%datapath.PageSlots]; o.Generation == t.settings.Generation {
+				f.Overlay = int(o.Dev)
+			}
 		}
 	}
 	return f

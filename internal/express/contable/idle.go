@@ -48,18 +48,18 @@ func (a *activity) observe(mark uint64, now time.Time) {
 
 // decided reports whether the decision of either direction was ever recorded.
 func (t *Table) decided(e *Conentry) bool {
-	return t.halves[e.outbound].OutDev != 0 || t.halves[e.inbound].OutDev != 0
+	return t.half(e.outbound).OutDev != 0 || t.half(e.inbound).OutDev != 0
 }
 
 // entered reports whether a packet was seen to enter the regular path and not
 // to leave it.
 func (t *Table) entered(e *Conentry) bool {
-	return t.halves[e.outbound].Probe != 0 || t.halves[e.inbound].Probe != 0
+	return t.half(e.outbound).Probe != 0 || t.half(e.inbound).Probe != 0
 }
 
 // closed reports whether a program has seen the connection end.
 func (t *Table) closed(e *Conentry) bool {
-	return t.halves[e.outbound].State == datapath.SlotClosed || t.halves[e.inbound].State == datapath.SlotClosed
+	return t.half(e.outbound).State == datapath.SlotClosed || t.half(e.inbound).State == datapath.SlotClosed
 }
 
 // discourage keeps a connection from being a candidate again soon.
@@ -77,7 +77,7 @@ func (t *Table) discourage(e *Conentry) {
 func (t *Table) mark(e *Conentry) uint64 {
 	var mark uint64
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
-		h := &t.halves[slot]
+		h := t.half(slot)
 		mark += atomic.LoadUint64(&h.Packets)<<32 + uint64(atomic.LoadUint32(&h.LeaseFrom)) + uint64(h.Probe)
 	}
 	return mark

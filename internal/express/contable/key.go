@@ -52,8 +52,7 @@ func TupleOf(k datapath.Key, addrs [4]uint64) (t conntrack.Tuple, port int) {
 
 // tupleAt returns the tuple and the port of packets that match a slot.
 func (t *Table) tupleAt(slot uint32) (tuple conntrack.Tuple, port int) {
-	h := &t.halves[slot]
-	return TupleOf(datapath.Key{Addrs: h.Key.Addrs, Ports: h.Key.Ports, Side: h.Key.Side}, h.Addrs6)
+	return TupleOf(t.keyOf(slot), t.half(slot).Addrs6)
 }
 
 // Addresses and ports are in keys as in packets: network byte order, loaded as
@@ -146,55 +145,6 @@ func (t *Table) takeCount(k datapath.Key) time.Duration {
 		return 0
 	}
 	return time.Duration(age) * t.opts.Tick << shift
-}
-
-// buckets returns the two buckets of a key, in the order in which the programs
-// search them.
-func (t *Table) buckets(hash uint64) [2]uint32 {
-	return [2]uint32{uint32(hash) & t.settings.Mask, uint32(hash>>24) & t.settings.Mask}
-}
-
-// tag is what the programs compare in a bucket's word. It is odd, never 0.
-func tag(hash uint64) uint16 {
-	return uint16(hash>>48) | 1
-}
-
-// setTag makes a slot visible to the programs, or hides it with tag 0.
-func (t *Table) setTag(slot uint32, tag uint16) {
-	word, shift := &t.tags[slot/datapath.BucketSlots], 16*(slot%datapath.BucketSlots)
-	atomic.StoreUint64(word, *word&^(0xffff<<shift)|uint64(tag)<<shift)
-}
-
-// reserve takes a free slot for a key, in the roomier of its two buckets.
-func (t *Table) reserve(k datapath.Key) (uint32, error) {
-	var free [2][]uint32
-	for i, bucket := range t.buckets(t.hash(k)) {
-		for slot := bucket * datapath.BucketSlots; slot < (bucket+1)*datapath.BucketSlots; slot++ {
-			h := &t.halves[slot]
-			if h.State == datapath.SlotEmpty {
-				free[i] = append(free[i], slot)
-				continue
-			}
-			if h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
-				return 0, ErrExists // closed, in quarantine
-			}
-		}
-	}
-	roomier := free[0]
-	if len(free[1]) > len(roomier) {
-		roomier = free[1]
-	}
-	if len(roomier) == 0 {
-		return 0, ErrFull
-	}
-	t.halves[roomier[0]].State = datapath.SlotClosed
-	return roomier[0], nil
-}
-
-// empty frees a slot. The tag is removed first.
-func (t *Table) empty(slot uint32) {
-	t.setTag(slot, 0)
-	t.halves[slot] = datapath.Half{}
 }
 
 // translation makes a packet of one tuple into one of another, as a half

@@ -12,7 +12,7 @@ import (
 // longer one does not bring back a decision whose lease has ended, or is about to.
 func (t *Table) SetLease(e *Conentry, lease time.Duration, bound string) {
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
-		h := &t.halves[slot]
+		h := t.half(slot)
 		if lease > e.Lease && !t.isFresh(h, e.Lease) {
 			atomic.StoreUint32(&h.Generation, 0)
 		}
@@ -40,19 +40,19 @@ func (t *Table) ticks(d time.Duration) uint32 { return uint32(max(d/t.opts.Tick,
 
 // Answered reports whether a packet of the reply direction has been seen.
 func (t *Table) Answered(e *Conentry) bool {
-	h := &t.halves[e.slots()[1]]
+	h := t.half(e.slots()[1])
 	return h.Probe != 0 || h.OutDev != 0
 }
 
 // Tunneled reports whether packets of a Conentry may skip a VXLAN device.
 func (t *Table) Tunneled(e *Conentry) bool {
-	return (t.halves[e.outbound].Flags|t.halves[e.inbound].Flags)&datapath.DevTunnel != 0
+	return (t.half(e.outbound).Flags|t.half(e.inbound).Flags)&datapath.DevTunnel != 0
 }
 
 // Unseen returns for how long before its latest packet no packet of a Conentry has
 // gone regular. Conntrack counts a connection's timeout from the latter.
 func (t *Table) Unseen(e *Conentry, now time.Time) time.Duration {
-	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	out, in := t.half(e.outbound), t.half(e.inbound)
 	jiffies := atomic.LoadUint32(&t.settings.Heartbeat)
 	since := min(int32(jiffies-atomic.LoadUint32(&out.LeaseFrom)), int32(jiffies-atomic.LoadUint32(&in.LeaseFrom)))
 	return max(time.Duration(since)*t.opts.Tick-now.Sub(e.activity.last), 0)

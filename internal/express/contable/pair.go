@@ -44,12 +44,8 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := t.outers.Forget(inbound); err != nil {
-		t.empty(inbound)
-		return err
-	}
 	t.takeCount(key)
-	t.halves[inbound].InBridge = uint32(there.Bridge)
+	t.half(inbound).InBridge = uint32(there.Bridge)
 	t.leave(e.Port)
 	outbound, tuple := e.outbound, e.containerTuple()
 	t.live.join(e, func() {
@@ -59,8 +55,8 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 			e.swapEnds()
 		}
 	})
-	t.publish(inbound, outbound, key, wire, tuple.Reverse())
-	atomic.StoreUint32(&t.halves[outbound].Twin, inbound)
+	t.publish(inbound, outbound, wire, tuple.Reverse())
+	atomic.StoreUint32(&t.half(outbound).Twin, inbound)
 	t.SetLease(e, t.opts.Lease, "")
 	t.makeMarker(e)
 	t.index(e)
@@ -115,7 +111,7 @@ func (e *Conentry) swapEnds() {
 // makeMarker makes the slot of a Conentry's marker one, by which the programs find
 // the halves.
 func (t *Table) makeMarker(e *Conentry) {
-	h := &t.halves[e.marker]
+	h := t.half(e.marker)
 	h.State = datapath.SlotClosed
 	atomic.StoreUint32(&h.Generation, 0)
 	h.InBridge = e.outbound
@@ -142,18 +138,4 @@ func (t *Table) reviveMarker(e *Conentry, err error) bool {
 		}
 	}
 	return e.isMarked != e.Untracked
-}
-
-// slotOf returns the slot of a key.
-func (t *Table) slotOf(k datapath.Key) (slot uint32, ok bool) {
-	for _, bucket := range t.buckets(t.hash(k)) {
-		for slot := range uint32(datapath.BucketSlots) {
-			slot += bucket * datapath.BucketSlots
-			h := &t.halves[slot]
-			if h.State != datapath.SlotEmpty && h.Key.Addrs == k.Addrs && h.Key.Ports == k.Ports && h.Key.Side == k.Side {
-				return slot, t.tagged(slot)
-			}
-		}
-	}
-	return 0, false
 }

@@ -1,6 +1,7 @@
 package contable_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -27,57 +28,95 @@ var patterns = map[string]func(i int) conntrack.Conn{
 	},
 }
 
-// All but a few of as many connections as a table is made for find a place,
-// and practically all of half as many.
+// As many connections as a table is made for find a place, also if each takes three: its
+// buckets are three quarters full then.
 func TestFill(t *testing.T) {
 	const connections = 8192
 	for name, pattern := range patterns {
 		for _, seed := range []uint64{0, 1, 0xfeedfacecafebeef} {
 			b := newBed(t, contable.Options{Connections: connections, PerContainer: connections, Tick: time.Millisecond})
 			b.settings.Seed = seed
-			refused := 0
 			for i := range connections {
+				b.grow()
 				conn := pattern(i)
-				if _, err := b.Compose(endOf(7), conn.Orig, conn, start); err != nil {
-					refused++
+				e, err := b.Compose(endOf(7), conn.Orig, conn, start)
+				if err == nil {
+					err = b.Join(e, endOf(8))
 				}
-				if i == connections/2 && refused > connections/2/200 {
-					t.Errorf("%s, seed %#x: %d refused of the first %d", name, seed, refused, i)
+				if err != nil {
+					t.Fatalf("%s, seed %#x: connection %d: %v", name, seed, i, err)
 				}
 			}
-			if refused > connections*3/100 {
-				t.Errorf("%s, seed %#x: %d of %d refused", name, seed, refused, connections)
-			}
-			if used := b.inUse(); used != 2*(connections-refused) {
-				t.Errorf("%s, seed %#x: %d slots in use for %d connections", name, seed, used, connections-refused)
+			if used, places := b.inUse(), len(b.places()); used != 3*connections || places != used {
+				t.Errorf("%s, seed %#x: %d slots and %d places in use for %d connections", name, seed, used, places, connections)
 			}
 		}
 	}
 }
 
-// A connection that only one half of finds a place leaves nothing behind.
-func TestNoPlaceForOneHalf(t *testing.T) {
+// Where both buckets of a key are full, places are moved: a table whose buckets are nine
+// tenths full refuses none, and every half is found.
+func TestPlacesAreMoved(t *testing.T) {
+	b := newBed(t, contable.Options{Connections: 1024, PerContainer: 1024, Lease: time.Second, Tick: time.Millisecond})
+	b.memory.Buckets = b.memory.Buckets[:512]
+	b.restart()
+	var conns []conntrack.Conn
+	for i := range 920 {
+		conns = append(conns, masqueraded(i))
+		b.compose(7, conns[i], true, start)
+	}
+	b.restart()
+	if n := b.Adopt(anyPort, tracked(conns...), start); n != len(conns) || len(b.places()) != 2*n {
+		t.Errorf("%d are found, by %d places", n, len(b.places()))
+	}
+}
+
+// A daemon that has died while it moved a place leaves two of one slot.
+func TestSecondPlaceGoes(t *testing.T) {
 	b := newBed(t, options())
 	conn := masqueraded(1)
-	for i := range b.halves { // all taken but those of the container's direction
-		b.halves[i].State = datapath.SlotClosed
+	b.compose(7, conn, true, start)
+	was := b.places()
+	for i := range b.memory.Buckets { // also where it does not belong
+		if b.memory.Buckets[i].Places[3] == 0 {
+			b.memory.Buckets[i].Places[3] = *was[0]
+		}
 	}
-	for i := range b.halves {
-		b.halves[i].State = datapath.SlotEmpty
-		if _, err := b.Compose(endOf(7), conn.Orig, conn, start); err == nil {
-			t.Fatal("composed with one slot")
-		}
-		if b.halves[i] != (datapath.Half{}) {
-			t.Fatalf("slot %d: %+v was left behind", i, b.halves[i])
-		}
-		b.halves[i].State = datapath.SlotClosed
+	b.restart()
+	if n := b.Adopt(anyPort, tracked(conn), start); n != 1 || len(b.places()) != 2 {
+		t.Errorf("adopted %d, with %d places", n, len(b.places()))
+	}
+	b.Retire(b.Lookup(conn.Orig), start)
+	b.Release(start.Add(time.Minute))
+	if places := len(b.places()); places != 0 || b.inUse() != 0 {
+		t.Errorf("%d places are left, %d slots", places, b.inUse())
 	}
 }
 
-func TestSlots(t *testing.T) {
-	for connections, want := range map[int]uint32{1: 64, 16: 64, 17: 128, 8192: 32768, 8193: 65536, 1 << 20: 1 << 22} {
-		if got := contable.Slots(connections); got != want {
-			t.Errorf("Slots(%d) = %d, want %d", connections, got, want)
+// A connection that only one half of finds a slot, or a place, leaves nothing behind.
+func TestNoPlaceForOneHalf(t *testing.T) {
+	conn := masqueraded(1)
+	t.Run("slot", func(t *testing.T) {
+		o := options()
+		o.PageSlots = 1
+		b := newBed(t, o)
+		if _, err := b.Compose(endOf(7), conn.Orig, conn, start); !errors.Is(err, contable.ErrFull) || b.inUse() != 0 || len(b.places()) != 0 {
+			t.Errorf("%v: %d slots, %d places in use", err, b.inUse(), len(b.places()))
 		}
-	}
+	})
+	t.Run("place", func(t *testing.T) {
+		b := newBed(t, options())
+		const another = 2<<datapath.SlotBits | 99 // being filled
+		for i := range b.memory.Buckets {
+			b.memory.Buckets[i].Places = [4]uint32{another, another, another, another}
+		}
+		for i := range b.memory.Buckets {
+			p := &b.memory.Buckets[i].Places[i%4]
+			*p = 0
+			if _, err := b.Compose(endOf(7), conn.Orig, conn, start); !errors.Is(err, contable.ErrFull) || b.inUse() != 0 || *p != 0 {
+				t.Fatalf("%v: %d slots in use, the place is %#x", err, b.inUse(), *p)
+			}
+			*p = another
+		}
+	})
 }

@@ -144,7 +144,7 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 		return false
 	}
 	for _, d := range l.discards {
-		atomic.StoreUint64(&t.halves[d.slot].OutAddrs, 0) // as learn.h checks it
+		atomic.StoreUint64(&t.half(d.slot).OutAddrs, 0) // as learn.h checks it
 		if !t.withdraw(d.slot, nil) {
 			return false
 		}
@@ -200,7 +200,7 @@ const noStamp = 1 << 16
 // The packet that is being tracked entered before the change, and decides nothing
 // either way. It reports false if a program keeps recording into the half.
 func (t *Table) withdraw(slot uint32, concerned func(*datapath.Half) bool) bool {
-	h := &t.halves[slot]
+	h := t.half(slot)
 	atomic.StoreUint64(&h.Tracked, noStamp)
 	if concerned == nil {
 		atomic.StoreUint32(&h.Generation, 0)

@@ -94,6 +94,7 @@ func TestMakeStaleIsBounded(t *testing.T) {
 		c := masqueraded(i % 20000)
 		c.Orig.Src, c.ID = at("172.17.0.2", 1024+i), uint32(i)
 		c.Reply.Dst = at("192.0.2.1", 1024+i)
+		b.grow()
 		b.compose(7, c, true, start)
 	}
 	b.compose(8, published(1), false, start)

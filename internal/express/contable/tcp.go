@@ -64,7 +64,7 @@ func (t *Table) fellSilent(e *Conentry, now time.Time) bool {
 // acknowledged reports whether each side has acknowledged everything that the
 // other has sent, by what the programs have seen.
 func (t *Table) acknowledged(e *Conentry) bool {
-	out, in := &t.halves[e.outbound], &t.halves[e.inbound]
+	out, in := t.half(e.outbound), t.half(e.inbound)
 	if out.OutDev == 0 || in.OutDev == 0 {
 		return false
 	}

@@ -136,6 +136,7 @@ func BenchmarkPiece(b *testing.B) {
 		server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 60000)}), 443)
 		conn.Orig.Dst = server
 		conn.Reply = conn.Orig.Reverse()
+		bed.grow()
 		if _, err := bed.Compose(endOf(7), conn.Orig, conn, start); err == nil {
 			placed++
 		}

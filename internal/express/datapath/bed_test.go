@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	slots = 256
-	admit = 4
+	connections = 64
+	admit       = 4
 	// leasePackets is short, so that a lease can end by packets.
 	leasePackets = 200
 )
@@ -57,13 +57,13 @@ func newBedWith(t testing.TB, change func(*datapath.Options)) *bed {
 
 // newTable is the daemon's side of the table.
 func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Memory(), contable.Options{Connections: slots / 4, PerContainer: slots / 4, Lease: 10 * time.Minute, Tick: d.Tick()})
+	return contable.New(d.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: 10 * time.Minute, Tick: d.Tick()})
 }
 
 // options have a lease that does not end on a slow machine.
 func options(pinDir string) datapath.Options {
 	return datapath.Options{
-		PinDir: pinDir, Slots: slots, Admit: admit,
+		PinDir: pinDir, Connections: connections, Admit: admit,
 		LeasePackets: leasePackets,
 	}
 }
@@ -147,8 +147,8 @@ func (b *bed) jiffies() uint32 {
 func (b *bed) half(f frame, port int) *datapath.Half {
 	b.t.Helper()
 	key := b.table.KeyOf(f.tuple(), port)
-	for i := range b.Memory().Halves {
-		h := &b.Memory().Halves[i]
+	for i := range b.Memory().Halves[0] {
+		h := &b.Memory().Halves[0][i]
 		if h.State != datapath.SlotEmpty && h.Key.Addrs == key.Addrs && h.Key.Ports == key.Ports && h.Key.Side == key.Side {
 			return h
 		}

@@ -125,8 +125,8 @@ func TestCandidateAfterAges(t *testing.T) {
 // A large table has as many places for connections that are counted: with too few, new
 // connections keep each other from being counted.
 func TestCandidatePlaces(t *testing.T) {
-	for _, c := range []struct{ slots, places uint32 }{{slots, 1 << 16}, {1 << 18, 1 << 18}} {
-		b := newBedWith(t, func(o *datapath.Options) { o.Slots = c.slots })
+	for _, c := range []struct{ connections, places uint32 }{{connections, 1 << 16}, {1 << 18, 1 << 18}} {
+		b := newBedWith(t, func(o *datapath.Options) { o.Connections = c.connections })
 		const flows = 64
 		f := masqueraded(tcp)
 		for i := range flows {
@@ -143,7 +143,7 @@ func TestCandidatePlaces(t *testing.T) {
 			}
 		}
 		if len(places) != int(c.places) || used < flows-2 || (high > flows/2) != (c.places > 1<<16) {
-			t.Errorf("%d slots: %d places, want %d; %d connections take %d, %d of them behind the first 65,536", c.slots, len(places), c.places, flows, used, high)
+			t.Errorf("%d connections: %d places, want %d; %d connections take %d, %d of them behind the first 65,536", c.connections, len(places), c.places, flows, used, high)
 		}
 	}
 }

@@ -59,22 +59,28 @@ const DevTunnel = deviceTunnel
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 21
+const LayoutVersion = 22
 
-// BucketSlots is how many slots share one word of tags.
-const BucketSlots = 4
+// Bucket is four places of halves; bpf/lib/maps.h documents it.
+type Bucket = expressBucket
+
+// SlotBits is how many low bits of a bucket's place are the number of a slot, SLOT_BITS of
+// bpf/lib/maps.h. The others are a tag.
+const SlotBits = 22
 
 // Memory is what the daemon and the programs share: the kernel's own, not a
 // copy.
 type Memory struct {
-	Halves   []Half
-	Tags     []uint64 // one for each bucket of halves
+	// Halves and Outers have the slots of the table and their outer headers by page, nil
+	// for pages that there are not (yet).
+	Halves   [][]Half
+	Outers   [][]Outer
+	Buckets  []Bucket
 	Settings *Settings
 	// Candidates counts the packets of connections without an entry, by the
 	// low bits of the hash of the container's direction: signature, time of the
 	// first packet, count, as bpf/lib/maps.h has them.
 	Candidates []uint64
-	Outers     Outers
 }
 
 // heartbeatLimit is how long the programs forward without a heartbeat.
@@ -98,10 +104,8 @@ var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Li
 type Options struct {
 	// PinDir is a directory on a bpffs, of this network namespace alone.
 	PinDir string
-	// Slots is the size of the table: a power of two, at least BucketSlots.
-	// Each connection takes two slots; a table more than half full may refuse
-	// one.
-	Slots uint32
+	// Connections is how many Conentries the table can have when it has grown, 1..1048576.
+	Connections uint32
 	// Admit is how many packets a connection sends regular before it is
 	// composed, 2..65535. A slow one is composed with fewer, after a second.
 	Admit uint32
@@ -115,12 +119,14 @@ type Options struct {
 // Datapath is the loaded kernel side.
 type Datapath struct {
 	opts     Options
+	size     size
+	inner    map[string]*ebpf.MapSpec // of arrays of maps, by their names
 	objs     expressObjects
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
 	devices  map[int]expressDevice // the entries of the programs' table, by place
 	bare     map[int]bool          // uplinks that are hooked without MAC header, by ifindex
-	mapped   [][]byte              // the mappings of memory
+	mapped   map[string][]byte     // the mappings of memory, by their maps
 	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
@@ -136,13 +142,13 @@ type Datapath struct {
 // one has become inert. Hooks that are already attached run their old programs
 // until Attach.
 func Load(o Options) (_ *Datapath, err error) {
-	if o.Slots < BucketSlots || o.Slots&(o.Slots-1) != 0 {
-		return nil, fmt.Errorf("loading the datapath: %d slots: not a power of two", o.Slots)
+	if o.Connections < 1 || o.Connections > 1<<SlotBits/4 {
+		return nil, fmt.Errorf("loading the datapath: a table for %d connections", o.Connections)
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked-memory limit: %w", err)
 	}
-	d := &Datapath{opts: o, tick: jiffy()}
+	d := &Datapath{opts: o, size: sizeFor(o.Connections), mapped: make(map[string][]byte), tick: jiffy()}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -186,6 +192,10 @@ func (d *Datapath) loadObjects() error {
 	if err := d.configure(spec); err != nil {
 		return err
 	}
+	d.inner = map[string]*ebpf.MapSpec{
+		expressMapConentries: spec.Maps[expressMapConentries].InnerMap,
+		expressMapOuters:     spec.Maps[expressMapOuters].InnerMap,
+	}
 
 	pinned, err := openPinnedMaps(d.opts.PinDir, spec)
 	if err != nil {
@@ -194,7 +204,8 @@ func (d *Datapath) loadObjects() error {
 	defer closeMaps(pinned)
 	d.adopted = len(pinned) > 0
 	if !d.adopted {
-		if err := checkRoom(d.opts.Slots); err != nil {
+		fixed := uint64(d.size.buckets)*uint64(unsafe.Sizeof(Bucket{})) + uint64(d.size.candidates)*uint64(unsafe.Sizeof(uint64(0)))
+		if err := checkRoom(fixed + PageSlots*uint64(unsafe.Sizeof(Half{}))); err != nil {
 			return fmt.Errorf("loading the BPF programs: %w", err)
 		}
 	}
@@ -224,6 +235,7 @@ func (d *Datapath) loadObjects() error {
 		return err
 	}
 	return pinMaps(d.opts.PinDir, map[string]*ebpf.Map{
+		expressMapBuckets:    d.objs.Buckets,
 		expressMapCandidates: d.objs.Candidates,
 		expressMapConentries: d.objs.Conentries,
 		expressMapDevices:    d.objs.Devices,
@@ -231,20 +243,17 @@ func (d *Datapath) loadObjects() error {
 		expressMapOuters:     d.objs.Outers,
 		expressMapRegular:    d.objs.Regular,
 		expressMapSent:       d.objs.Sent,
-		expressMapTags:       d.objs.Tags,
 		mapSettings:          d.shared,
 	})
 }
 
 // configure sets the sizes of maps and the constants of the programs.
 func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
-	spec.Maps[expressMapConentries].MaxEntries = d.opts.Slots
-	spec.Maps[expressMapOuters].MaxEntries = d.opts.Slots
-	spec.Maps[expressMapTags].MaxEntries = d.opts.Slots / BucketSlots
-	// As many as slots: of ten thousand connections that begin in 65,536 places, a seventh
-	// would share theirs.
-	candidates := max(spec.Maps[expressMapCandidates].MaxEntries, d.opts.Slots)
-	spec.Maps[expressMapCandidates].MaxEntries = candidates
+	spec.Maps[expressMapConentries].MaxEntries = d.size.pages
+	spec.Maps[expressMapOuters].MaxEntries = d.size.pages
+	spec.Maps[expressMapBuckets].MaxEntries = d.size.buckets
+	// Of ten thousand connections that begin in 65,536 places, a seventh would share theirs.
+	spec.Maps[expressMapCandidates].MaxEntries = d.size.candidates
 	spec.Maps[mapSettings].Flags |= unix.BPF_F_MMAPABLE
 	hasIPsec := uint32(1)
 	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
@@ -260,7 +269,8 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 		expressVarAdmit:          d.opts.Admit,
 		expressVarAdmitAge:       uint32(admitAge / (d.tick << AgeShift(d.tick))),
 		expressVarAgeShift:       AgeShift(d.tick),
-		expressVarCandidateMask:  candidates - 1,
+		expressVarBucketMask:     d.size.buckets - 1,
+		expressVarCandidateMask:  d.size.candidates - 1,
 		expressVarLeasePackets:   d.opts.LeasePackets,
 		expressVarHeartbeatTicks: uint32(heartbeatLimit / d.tick),
 	} {
@@ -271,43 +281,35 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// mapMemory makes table, tags and settings visible to this process.
+// mapMemory makes table and settings visible to this process.
 func (d *Datapath) mapMemory() error {
-	halves, err := d.mmap(d.objs.Conentries)
+	buckets, err := d.mmap(d.objs.Buckets, expressMapBuckets)
 	if err != nil {
 		return err
 	}
-	tags, err := d.mmap(d.objs.Tags)
+	settings, err := d.mmap(d.shared, pinSettings)
 	if err != nil {
 		return err
 	}
-	settings, err := d.mmap(d.shared)
-	if err != nil {
-		return err
-	}
-	candidates, err := d.mmap(d.objs.Candidates)
+	candidates, err := d.mmap(d.objs.Candidates, expressMapCandidates)
 	if err != nil {
 		return err
 	}
 	d.memory = Memory{
-		Halves:   unsafe.Slice((*Half)(halves), d.opts.Slots),
-		Tags:     unsafe.Slice((*uint64)(tags), d.opts.Slots/BucketSlots),
-		Settings: (*Settings)(settings),
-
-		Candidates: unsafe.Slice((*uint64)(candidates), d.objs.Candidates.MaxEntries()),
-		Outers:     Outers{d.objs.Outers},
+		Buckets:    unsafe.Slice((*Bucket)(buckets), d.size.buckets),
+		Settings:   (*Settings)(settings),
+		Candidates: unsafe.Slice((*uint64)(candidates), d.size.candidates),
 	}
-	return nil
-}
-
-func (d *Datapath) mmap(m *ebpf.Map) (unsafe.Pointer, error) {
-	size := int(m.MaxEntries()) * int(m.ValueSize())
-	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("mapping %s: %w", m, err)
+	if d.memory.Halves, err = adoptPages(d, d.halves()); err != nil {
+		return err
 	}
-	d.mapped = append(d.mapped, b)
-	return unsafe.Pointer(&b[0]), nil
+	if d.memory.Outers, err = adoptPages(d, d.outers()); err != nil {
+		return err
+	}
+	if d.memory.Halves[0] == nil {
+		d.memory.Halves[0], err = d.AddPage(0)
+	}
+	return err
 }
 
 func (d *Datapath) initSettings() error {
@@ -317,7 +319,6 @@ func (d *Datapath) initSettings() error {
 	}
 	s := d.memory.Settings
 	s.Seed = binary.NativeEndian.Uint64(seed)
-	s.Mask = d.opts.Slots/BucketSlots - 1
 	s.Generation = 1
 	s.Layout = LayoutVersion
 	return nil
@@ -392,10 +393,10 @@ func (d *Datapath) Close() error {
 	if d.hooker != nil {
 		errs = append(errs, d.hooker.close())
 	}
-	for _, b := range d.mapped {
-		errs = append(errs, unix.Munmap(b))
+	for name := range d.mapped {
+		errs = append(errs, d.munmap(name))
 	}
-	d.mapped, d.memory = nil, Memory{}
+	d.memory = Memory{}
 	errs = append(errs, d.objs.Close(), d.shared.Close())
 	return errors.Join(errs...)
 }

@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type expressBucket struct {
+	_      structs.HostLayout
+	Places [4]uint32
+}
+
 type expressCounters struct {
 	_       structs.HostLayout
 	Reasons [20]uint64
@@ -171,11 +176,10 @@ type expressSettings struct {
 	Generation   uint32
 	Heartbeat    uint32
 	Seed         uint64
-	Mask         uint32
 	Paused       uint32
 	Layout       uint32
 	TunnelPort   uint32
-	Pad          [8]uint32
+	Pad          [9]uint32
 	LastProbe    uint32
 	LastOdd      uint32
 	LastTunneled uint32
@@ -197,6 +201,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	expressMapBuckets            = "buckets"
 	expressMapCandidates         = "candidates"
 	expressMapChunk              = "chunk"
 	expressMapConentries         = "conentries"
@@ -205,7 +210,6 @@ const (
 	expressMapOuters             = "outers"
 	expressMapRegular            = "regular"
 	expressMapSent               = "sent"
-	expressMapTags               = "tags"
 	expressProgSconBeat          = "scon_beat"
 	expressProgSconConntrackEnd  = "scon_conntrack_end"
 	expressProgSconFromContainer = "scon_from_container"
@@ -218,9 +222,12 @@ const (
 	expressVarAdmit              = "admit"
 	expressVarAdmitAge           = "admit_age"
 	expressVarAgeShift           = "age_shift"
+	expressVarBucketMask         = "bucket_mask"
 	expressVarCandidateMask      = "candidate_mask"
 	expressVarExportedEvent      = "exported_event"
 	expressVarExportedEvent6     = "exported_event6"
+	expressVarExportedHalf       = "exported_half"
+	expressVarExportedOuter      = "exported_outer"
 	expressVarExportedReason     = "exported_reason"
 	expressVarExportedState      = "exported_state"
 	expressVarHasIpsec           = "has_ipsec"
@@ -287,6 +294,7 @@ type expressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressMapSpecs struct {
+	Buckets    *ebpf.MapSpec `ebpf:"buckets"`
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
 	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
@@ -295,7 +303,6 @@ type expressMapSpecs struct {
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
-	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
 
 // expressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -305,9 +312,12 @@ type expressVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
+	BucketMask     *ebpf.VariableSpec `ebpf:"bucket_mask"`
 	CandidateMask  *ebpf.VariableSpec `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
+	ExportedHalf   *ebpf.VariableSpec `ebpf:"exported_half"`
+	ExportedOuter  *ebpf.VariableSpec `ebpf:"exported_outer"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
@@ -337,6 +347,7 @@ func (o *expressObjects) Close() error {
 //
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressMaps struct {
+	Buckets    *ebpf.Map `ebpf:"buckets"`
 	Candidates *ebpf.Map `ebpf:"candidates"`
 	Chunk      *ebpf.Map `ebpf:"chunk"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
@@ -345,11 +356,11 @@ type expressMaps struct {
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
-	Tags       *ebpf.Map `ebpf:"tags"`
 }
 
 func (m *expressMaps) Close() error {
 	return _ExpressClose(
+		m.Buckets,
 		m.Candidates,
 		m.Chunk,
 		m.Conentries,
@@ -358,7 +369,6 @@ func (m *expressMaps) Close() error {
 		m.Outers,
 		m.Regular,
 		m.Sent,
-		m.Tags,
 	)
 }
 
@@ -369,9 +379,12 @@ type expressVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
+	BucketMask     *ebpf.Variable `ebpf:"bucket_mask"`
 	CandidateMask  *ebpf.Variable `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
+	ExportedHalf   *ebpf.Variable `ebpf:"exported_half"`
+	ExportedOuter  *ebpf.Variable `ebpf:"exported_outer"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`

@@ -162,8 +162,8 @@ func (b *bed) regular(w direction) (enter, leave string) {
 // carry makes the packet that entered last the one that leaves next: the kernel
 // keeps a packet's tc_index, the run of a program has 0.
 func (b *bed) carry() {
-	for i := range b.Memory().Halves {
-		if h := &b.Memory().Halves[i]; h.State == datapath.SlotOpen {
+	for i := range b.Memory().Halves[0] {
+		if h := &b.Memory().Halves[0][i]; h.State == datapath.SlotOpen {
 			h.Tracked &^= 0xffff
 		}
 	}

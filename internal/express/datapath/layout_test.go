@@ -27,6 +27,7 @@ var fingerprints = map[int]string{
 	19: "0516545cefe79209",
 	20: "d2c5951e35170c3a",
 	21: "d2c5951e35170c3a",
+	22: "4419813913c4eabc",
 }
 
 // A change of what daemons and programs share is a change of the layout's
@@ -51,7 +52,7 @@ func TestLayoutVersion(t *testing.T) {
 func describeLayout(t *testing.T) string {
 	t.Helper()
 	var lines []string
-	for _, v := range []any{expressHalf{}, expressOuter{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}, expressEvent6{}} {
+	for _, v := range []any{expressHalf{}, expressOuter{}, expressBucket{}, expressSettings{}, expressDevice{}, expressCounters{}, expressEvent{}, expressEvent6{}} {
 		lines = append(lines, fields("", reflect.TypeOf(v))...)
 	}
 	spec, err := loadExpress()

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"github.com/scon-project/scon/internal/express/datapath"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ func TestLife(t *testing.T) {
 			b.goesExpress(f.out)
 			size := uint64(len(f.out.enter.bytes()) - ethLen)
 			want := contable.Totals{Packets: 3, Bytes: 3 * size, SentPackets: 2, SentBytes: 2 * size}
-			b.table.Count(0, slots)
+			b.table.Count(0, datapath.PageSlots)
 			if _, got := b.table.Totals(); got != want {
 				t.Errorf("express totals %+v, want %+v", got, want)
 			}

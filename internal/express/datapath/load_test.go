@@ -45,10 +45,9 @@ func TestAdoption(t *testing.T) {
 func TestFreshTable(t *testing.T) {
 	for name, change := range map[string]func(*bed, *datapath.Options){
 		"another layout":       func(b *bed, _ *datapath.Options) { b.Settings().Layout++ },
-		"another size":         func(_ *bed, o *datapath.Options) { o.Slots *= 2 },
+		"another size":         func(_ *bed, o *datapath.Options) { o.Connections *= 1024 },
 		"a pin is missing":     func(b *bed, _ *datapath.Options) { b.unpin("candidates") },
 		"a pin is another map": func(b *bed, _ *datapath.Options) { b.unpin("devices"); b.move("events", "devices") },
-		"settings of another":  func(b *bed, _ *datapath.Options) { b.Settings().Mask = 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := masqueraded(tcp)
@@ -60,10 +59,10 @@ func TestFreshTable(t *testing.T) {
 			if b.Adopted() {
 				t.Fatal("adopted")
 			}
-			if n := uint32(len(b.Memory().Halves)); n != o.Slots || b.Settings().Mask != n/datapath.BucketSlots-1 || b.Settings().Layout != datapath.LayoutVersion {
-				t.Errorf("%d slots, settings %+v", n, *b.Settings())
+			if n := uint32(len(b.Memory().Buckets)); n != o.Connections || b.Settings().Layout != datapath.LayoutVersion {
+				t.Errorf("%d buckets, settings %+v", n, *b.Settings())
 			}
-			for i, h := range b.Memory().Halves {
+			for i, h := range b.Memory().Halves[0] {
 				if h.State != datapath.SlotEmpty {
 					t.Errorf("slot %d is in use", i)
 				}
@@ -80,9 +79,9 @@ func TestFreshTable(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	dir := pinDir(t)
 	for name, change := range map[string]func(*datapath.Options){
-		"no slots":           func(o *datapath.Options) { o.Slots = 0 },
-		"not a power of two": func(o *datapath.Options) { o.Slots = 100 },
-		"not on a bpffs":     func(o *datapath.Options) { o.PinDir = filepath.Join(t.TempDir(), "scon") },
+		"no connections":       func(o *datapath.Options) { o.Connections = 0 },
+		"too many connections": func(o *datapath.Options) { o.Connections = 1<<20 + 1 },
+		"not on a bpffs":       func(o *datapath.Options) { o.PinDir = filepath.Join(t.TempDir(), "scon") },
 	} {
 		o := options(dir)
 		change(&o)

@@ -156,7 +156,7 @@ func TestNoToken(t *testing.T) {
 			t.Errorf("cb %x: verdict %d", cb, r.verdict)
 		}
 	}
-	beyond := skb{CB: [5]uint32{cbToken, cbCheck, slots, 1}}
+	beyond := skb{CB: [5]uint32{cbToken, cbCheck, 1 << datapath.SlotBits, 1}}
 	if r := b.run(datapath.FromContainer, f.out.enter.bytes(), beyond); r.verdict != shot {
 		t.Errorf("a token of no slot: verdict %d", r.verdict)
 	}

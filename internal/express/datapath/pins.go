@@ -20,8 +20,8 @@ const (
 )
 
 var pinnedMaps = []string{
-	expressMapCandidates, expressMapConentries, expressMapDevices,
-	expressMapEvents, expressMapOuters, expressMapRegular, expressMapSent, expressMapTags, mapSettings,
+	expressMapBuckets, expressMapCandidates, expressMapConentries, expressMapDevices,
+	expressMapEvents, expressMapOuters, expressMapRegular, expressMapSent, mapSettings,
 }
 
 // MountBPFFS makes sure that dir is on a bpffs, and reports whether it mounted
@@ -64,8 +64,7 @@ func openPinnedMaps(pinDir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.
 		}
 	}
 	var settings Settings
-	mask := spec.Maps[expressMapConentries].MaxEntries/BucketSlots - 1
-	if err := maps[mapSettings].Lookup(uint32(0), &settings); err != nil || settings.Layout != LayoutVersion || settings.Mask != mask {
+	if err := maps[mapSettings].Lookup(uint32(0), &settings); err != nil || settings.Layout != LayoutVersion {
 		closeMaps(maps)
 		return nil, nil
 	}

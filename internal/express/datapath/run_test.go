@@ -89,8 +89,8 @@ func (b *bed) runAfter(prepare func(), h datapath.Hook, data []byte, ctx skb) re
 
 // tracked counts the halves that track a packet.
 func (b *bed) tracked() (n int) {
-	for i := range b.Memory().Halves {
-		if b.Memory().Halves[i].Probe != 0 {
+	for i := range b.Memory().Halves[0] {
+		if b.Memory().Halves[0][i].Probe != 0 {
 			n++
 		}
 	}

@@ -99,7 +99,7 @@ func (d *Datapath) attachTraced(spec *ebpf.CollectionSpec, types *btf.Cache, o e
 		Programs: o,
 		MapReplacements: map[string]*ebpf.Map{
 			tracedMapConentries: d.objs.Conentries,
-			tracedMapTags:       d.objs.Tags,
+			tracedMapBuckets:    d.objs.Buckets,
 			tracedMapEvents:     d.objs.Events,
 			mapSettings:         d.shared,
 		},

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	tracedMapBuckets            = "buckets"
 	tracedMapCandidates         = "candidates"
 	tracedMapChunk              = "chunk"
 	tracedMapConentries         = "conentries"
@@ -24,16 +25,18 @@ const (
 	tracedMapOuters             = "outers"
 	tracedMapRegular            = "regular"
 	tracedMapSent               = "sent"
-	tracedMapTags               = "tags"
 	tracedProgSconCtDelete      = "scon_ct_delete"
 	tracedProgSconCtDeleteProbe = "scon_ct_delete_probe"
 	tracedProgSconDropped       = "scon_dropped"
 	tracedVarAdmit              = "admit"
 	tracedVarAdmitAge           = "admit_age"
 	tracedVarAgeShift           = "age_shift"
+	tracedVarBucketMask         = "bucket_mask"
 	tracedVarCandidateMask      = "candidate_mask"
 	tracedVarExportedEvent      = "exported_event"
 	tracedVarExportedEvent6     = "exported_event6"
+	tracedVarExportedHalf       = "exported_half"
+	tracedVarExportedOuter      = "exported_outer"
 	tracedVarExportedReason     = "exported_reason"
 	tracedVarExportedState      = "exported_state"
 	tracedVarHasIpsec           = "has_ipsec"
@@ -96,6 +99,7 @@ type tracedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracedMapSpecs struct {
+	Buckets    *ebpf.MapSpec `ebpf:"buckets"`
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
 	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
@@ -104,7 +108,6 @@ type tracedMapSpecs struct {
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
-	Tags       *ebpf.MapSpec `ebpf:"tags"`
 }
 
 // tracedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -114,9 +117,12 @@ type tracedVariableSpecs struct {
 	Admit          *ebpf.VariableSpec `ebpf:"admit"`
 	AdmitAge       *ebpf.VariableSpec `ebpf:"admit_age"`
 	AgeShift       *ebpf.VariableSpec `ebpf:"age_shift"`
+	BucketMask     *ebpf.VariableSpec `ebpf:"bucket_mask"`
 	CandidateMask  *ebpf.VariableSpec `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.VariableSpec `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.VariableSpec `ebpf:"exported_event6"`
+	ExportedHalf   *ebpf.VariableSpec `ebpf:"exported_half"`
+	ExportedOuter  *ebpf.VariableSpec `ebpf:"exported_outer"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
@@ -148,6 +154,7 @@ func (o *tracedObjects) Close() error {
 //
 // It can be passed to loadTracedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracedMaps struct {
+	Buckets    *ebpf.Map `ebpf:"buckets"`
 	Candidates *ebpf.Map `ebpf:"candidates"`
 	Chunk      *ebpf.Map `ebpf:"chunk"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
@@ -156,11 +163,11 @@ type tracedMaps struct {
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
-	Tags       *ebpf.Map `ebpf:"tags"`
 }
 
 func (m *tracedMaps) Close() error {
 	return _TracedClose(
+		m.Buckets,
 		m.Candidates,
 		m.Chunk,
 		m.Conentries,
@@ -169,7 +176,6 @@ func (m *tracedMaps) Close() error {
 		m.Outers,
 		m.Regular,
 		m.Sent,
-		m.Tags,
 	)
 }
 
@@ -180,9 +186,12 @@ type tracedVariables struct {
 	Admit          *ebpf.Variable `ebpf:"admit"`
 	AdmitAge       *ebpf.Variable `ebpf:"admit_age"`
 	AgeShift       *ebpf.Variable `ebpf:"age_shift"`
+	BucketMask     *ebpf.Variable `ebpf:"bucket_mask"`
 	CandidateMask  *ebpf.Variable `ebpf:"candidate_mask"`
 	ExportedEvent  *ebpf.Variable `ebpf:"exported_event"`
 	ExportedEvent6 *ebpf.Variable `ebpf:"exported_event6"`
+	ExportedHalf   *ebpf.Variable `ebpf:"exported_half"`
+	ExportedOuter  *ebpf.Variable `ebpf:"exported_outer"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`

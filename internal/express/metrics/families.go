@@ -14,6 +14,8 @@ var (
 
 	conentries      = metrics.Gauge("scon_conentries", "Conentries: connections that go express or are about to.")
 	conentriesLimit = metrics.Gauge("scon_conentries_limit", "The most Conentries that there may be.")
+	tableBytes      = metrics.Gauge("scon_table_bytes", "Memory of the kernel that the table of Conentries takes.")
+	tableRoom       = metrics.Gauge("scon_table_room", "Conentries that have room in the table before it has to grow.")
 	composed        = metrics.Counter("scon_conentries_composed_total", "Conentries composed since the daemon's start.")
 	composing       = metrics.Histogram("scon_conentry_composing_seconds", "Times from the packet that made a connection a candidate until it had its Conentry, since the daemon's start.")
 	refused         = metrics.Counter("scon_candidates_refused_total", "Connections that were checked and stay regular, each time they were, since the daemon's start.", "reason")
@@ -55,6 +57,8 @@ func (p page) daemon(s Snapshot) {
 	p.Put(skipped, float64(len(s.Status.Skipped)))
 	p.Put(conentries, float64(s.Status.Totals.Entries))
 	p.Put(conentriesLimit, float64(s.ConentriesLimit))
+	p.Put(tableBytes, float64(s.Status.Table.Bytes))
+	p.Put(tableRoom, float64(s.Status.Table.Room))
 	p.Put(composed, float64(s.Composed))
 	p.PutTimes(composing, s.Composing)
 	p.Each(refused, s.Refused)

@@ -18,7 +18,7 @@ import (
 // snapshot has something of everything.
 var snapshot = metrics.Snapshot{
 	Status: api.Status{
-		State: api.StatePaused, Kernel: "6.1.0-test", Mode: "tcx", Rules: api.Rules{Generation: 9, Read: 2, Retired: 5, Unknown: 1.5}, Generation: 7, Version: "v1",
+		State: api.StatePaused, Kernel: "6.1.0-test", Mode: "tcx", Rules: api.Rules{Generation: 9, Read: 2, Retired: 5, Unknown: 1.5}, Table: api.Table{Bytes: 1 << 20, Room: 99}, Generation: 7, Version: "v1",
 		Hooks: []api.Hook{{Hook: "to_wire"}, {Hook: "from_container"}, {Hook: "from_container"}},
 		Containers: []api.Container{{
 			Name: "web \"1\"\n", Dev: "veth1", Entries: 2, Paused: true, ExpressPackets: 8,
@@ -67,6 +67,8 @@ func TestWrite(t *testing.T) {
 
 		`scon_express_packets_total`: 20, `scon_express_bytes_total`: 2000,
 		`scon_regular_packets_total`: 9, `scon_discarded_packets_total`: 1,
+		`scon_table_bytes`: 1 << 20,
+		`scon_table_room`:  99,
 		`scon_uplink_regular_packets_total{reason="no_entry"}`: 12,
 
 		`scon_container_conentries{container="db",device="veth2"}`:                                 0,

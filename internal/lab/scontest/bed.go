@@ -41,6 +41,7 @@ type Layout struct {
 	Offload    bool                 // leave checksum and segmentation offloads on
 	Netkit     bool                 // containers have netkit pairs
 	Clsact     bool                 // attach by clsact, even if the kernel has tcx
+	PageSlots  int                  // slots of each page of the table that are used, 0 for all: with few it grows soon
 	Service    bool                 // run the services with the capabilities of their systemd units
 	SCON       string               // as Task.SCON
 	Prefix     string               // begins the nodes' names; "" for one that no other bed has
@@ -56,6 +57,7 @@ type Bed struct {
 	Holder *exec.Cmd // process that holds the daemon's mount namespace
 	Config config.Config
 	Clsact bool
+	Pages  int // Layout.PageSlots
 	SCON   string
 	// Without is a capability that the services do not get; with Layout.Service.
 	Without string
@@ -71,7 +73,7 @@ var beds atomic.Uint32
 func New(t *testing.T, l Layout) *Bed {
 	t.Helper()
 	b := &Bed{
-		T: t, Dir: t.TempDir(), Clsact: l.Clsact, SCON: l.SCON, Config: config.Default(),
+		T: t, Dir: t.TempDir(), Clsact: l.Clsact, Pages: l.PageSlots, SCON: l.SCON, Config: config.Default(),
 		Opts: lab.Options{
 			Prefix:     cmp.Or(l.Prefix, fmt.Sprintf("scon-d%d-%d-", os.Getpid(), beds.Add(1))),
 			Containers: max(l.Containers, 1),

@@ -50,6 +50,8 @@ type Task struct {
 	Socket   string
 	Clean    bool // clean up after a daemon that died
 	Clsact   bool // attach by clsact
+	// PageSlots is how many slots of each page of the table are used; 0 for all.
+	PageSlots int
 	// SCON is the path of the command scon, which carries out the task. "": the
 	// test binary does.
 	SCON string
@@ -82,6 +84,7 @@ func child(spec string, forceClsact func()) int {
 	if task.Clsact {
 		forceClsact()
 	}
+	express.PageSlots = task.PageSlots
 	if err := task.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

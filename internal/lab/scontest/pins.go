@@ -1,6 +1,7 @@
 package scontest
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -43,14 +44,27 @@ func (b *Bed) ExpressPackets() uint64 {
 // ExpressIn sums the express packets of a Contable.
 func ExpressIn(t *testing.T, conentries *ebpf.Map) (sum uint64) {
 	t.Helper()
-	var slot uint32
-	var half datapath.Half
-	entries := conentries.Iterate()
-	for entries.Next(&slot, &half) {
-		sum += half.Packets
-	}
-	if err := entries.Err(); err != nil {
-		t.Fatal(err)
-	}
+	EachHalf(t, conentries, func(h datapath.Half) { sum += h.Packets })
 	return sum
+}
+
+// EachHalf calls fn for what is in each slot of a Contable.
+func EachHalf(t *testing.T, conentries *ebpf.Map, fn func(datapath.Half)) {
+	t.Helper()
+	for number := range conentries.MaxEntries() {
+		var page *ebpf.Map
+		if errors.Is(conentries.Lookup(number, &page), ebpf.ErrKeyNotExist) {
+			continue
+		}
+		var slot uint32
+		var half datapath.Half
+		slots := page.Iterate()
+		for slots.Next(&slot, &half) {
+			fn(half)
+		}
+		page.Close()
+		if err := slots.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -189,7 +189,7 @@ func (b *Bed) StateDir() string { return filepath.Join(b.Dir, "state") }
 // Task returns the task of a daemon with the test's configuration.
 func (b *Bed) Task() Task {
 	return Task{
-		Config: b.Config, StateDir: b.StateDir(), Socket: state.Express.Socket(b.StateDir()), Clsact: b.Clsact, SCON: b.SCON,
+		Config: b.Config, StateDir: b.StateDir(), Socket: state.Express.Socket(b.StateDir()), Clsact: b.Clsact, PageSlots: b.Pages, SCON: b.SCON,
 	}
 }
 
