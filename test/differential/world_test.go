@@ -172,6 +172,7 @@ type settings struct {
 	lease        time.Duration
 	leaseMax     time.Duration // drawn for each pair of worlds
 	leasePackets int
+	pageSlots    int // slots of each page of the table, 0 for all: with few it grows in mid-stream
 	makeup
 }
 
@@ -189,8 +190,11 @@ type makeup struct {
 func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Helper()
 	w := &world{scon: scon, makeup: s.makeup}
-	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, IPv6: s.ipv6, Netkit: s.netkit, Config: func(c *config.Config) {
+	w.bed = scontest.New(t, scontest.Layout{Containers: 2, Offload: true, PageSlots: s.pageSlots, IPv6: s.ipv6, Netkit: s.netkit, Config: func(c *config.Config) {
 		c.Admit, c.Lease, c.LeaseMax, c.LeasePackets = 2, s.lease, s.leaseMax, s.leasePackets
+		if s.pageSlots > 0 {
+			c.Connections = 1 << 17 // pages enough
+		}
 		if s.bridged { // the wire is a bridge port, as a container's
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink}
 		}
