@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
@@ -89,7 +90,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "connections that could go express")
 			}
-			if err := d.event(e, time.Now()); err != nil {
+			if err := d.events(e, s.events, time.Now()); err != nil {
 				return err
 			}
 		case i := <-d.hooks.Identified():
@@ -159,19 +160,46 @@ func (d *Daemon) endsLost() {
 	d.composer.Doubt()
 }
 
-// event takes what the programs report of a connection.
-func (d *Daemon) event(e datapath.Event, now time.Time) error {
-	if !e.Closed && !e.Progress {
-		if err := d.look(now); err != nil {
-			return err
+// eventsAtOnce bounds how many events are taken together: some milliseconds.
+const eventsAtOnce = 32
+
+// events takes an event and those that are queued behind it, so that conntrack is asked
+// about all of their candidates together.
+func (d *Daemon) events(e datapath.Event, more <-chan datapath.Event, now time.Time) error {
+	var events []datapath.Event
+	var candidates []composer.Candidate
+	for queued, left := true, eventsAtOnce; queued; {
+		if e.Closed || e.Progress {
+			d.event(e, now)
+		} else {
+			tuple, port := contable.TupleOf(e.Key, e.Addrs6)
+			events = append(events, e)
+			candidates = append(candidates, composer.Candidate{Tuple: tuple, Port: port})
 		}
-		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
-		if d.composer.Candidate(tuple, port, now) {
-			d.counts.composing.Add(e.Waited())
-			d.grower.check(now)
+		if left--; left == 0 {
+			break
 		}
+		select {
+		case e, queued = <-more:
+		default:
+			queued = false
+		}
+	}
+	if len(candidates) == 0 {
 		return nil
 	}
+	if err := d.look(now); err != nil {
+		return err
+	}
+	for _, i := range d.composer.Candidates(candidates, now) {
+		d.counts.composing.Add(events[i].Waited())
+	}
+	d.grower.check(now)
+	return nil
+}
+
+// event takes what the programs report of a connection with a Conentry.
+func (d *Daemon) event(e datapath.Event, now time.Time) {
 	switch entry := d.table.At(e.Slot); {
 	case entry == nil: // gone in the meantime
 	case e.Progress:
@@ -182,7 +210,6 @@ func (d *Daemon) event(e datapath.Event, now time.Time) error {
 		}
 		d.table.Retire(entry, now)
 	}
-	return nil
 }
 
 // beat does what is due at each heartbeat, and writes it.

@@ -11,6 +11,7 @@ package composer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -90,8 +91,10 @@ type Composer struct {
 	ends     map[conntrack.Tuple]oneEnd
 	recheck  recheck
 	composed uint64
-	refused  map[Refusal]uint64
-	retired  uint64 // by changes of rules that concerned them
+	// unconfirmed have just been placed.
+	unconfirmed []*contable.Conentry
+	refused     map[Refusal]uint64
+	retired     uint64 // by changes of rules that concerned them
 
 	index     index
 	letByRule bool // leases that a rule bounds are decided again, from the next sweep on
@@ -143,30 +146,74 @@ func (c *Composer) stillFit(t conntrack.Tuple) (conntrack.Conn, error) {
 	return conn, nil
 }
 
-// Candidate takes a connection that the programs have admitted: packets of
-// tuple enter at a port. It reports whether the connection has got a Conentry.
-func (c *Composer) Candidate(tuple conntrack.Tuple, port int, now time.Time) (composed bool) {
-	p := c.ports.Port(port)
-	if p == nil {
-		return false
-	}
-	before := c.composed
-	began := time.Now()
-	var why Refusal
-	if entry := c.table.Lookup(tuple); entry != nil {
-		why = c.join(entry, p, tuple, now)
-	} else {
-		why = c.compose(p, tuple, now)
-	}
-	if why != "" {
-		c.refuse(port, why)
-	}
-	c.spend(time.Since(began), why != "")
-	return c.composed != before
+// Candidate is a connection that the programs have admitted: packets of Tuple enter at
+// a port.
+type Candidate struct {
+	Tuple conntrack.Tuple
+	Port  int
 }
 
-// compose places a Conentry for a connection of a container, or returns why not.
-func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
+// question is a candidate about which conntrack is asked, and what came of it.
+type question struct {
+	number int // among the candidates
+	at     *discover.Port
+	payers []*usage
+	why    Refusal
+}
+
+// Candidates takes candidates, about which conntrack is asked together. It returns the
+// numbers of those whose connections have got a Conentry.
+func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
+	began := time.Now()
+	var asked []question
+	var tuples []conntrack.Tuple
+	for i, k := range all {
+		p := c.ports.Port(k.Port)
+		if p == nil {
+			continue
+		}
+		if entry := c.table.Lookup(k.Tuple); entry != nil {
+			c.conclude(question{at: p, why: c.join(entry, p, k.Tuple, now)}, time.Since(began))
+			continue
+		}
+		if why := c.admit(p, now); why != "" {
+			c.refuse(k.Port, why)
+			continue
+		}
+		asked = append(asked, question{number: i, at: p, payers: slices.Clone(c.payers)})
+		c.payers = c.payers[:0]
+		tuples = append(tuples, k.Tuple)
+	}
+	for i, answer := range c.ct.GetAll(tuples) {
+		q, before := &asked[i], c.composed
+		if entry := c.table.Lookup(tuples[i]); entry != nil {
+			q.why = c.join(entry, q.at, tuples[i], now)
+		} else {
+			q.why = c.compose(q.at, tuples[i], answer, now)
+		}
+		if c.composed != before {
+			composed = append(composed, q.number)
+		}
+	}
+	c.confirm(c.unconfirmed, now)
+	c.unconfirmed = c.unconfirmed[:0]
+	for _, q := range asked {
+		c.payers = append(c.payers[:0], q.payers...)
+		c.conclude(q, time.Since(began)/time.Duration(len(asked)))
+	}
+	return composed
+}
+
+// conclude counts what became of a candidate, and the time that it took.
+func (c *Composer) conclude(q question, took time.Duration) {
+	if q.why != "" {
+		c.refuse(q.at.Index, q.why)
+	}
+	c.spend(took, q.why != "")
+}
+
+// admit returns why a container's candidate is not looked at, "" if it is.
+func (c *Composer) admit(p *discover.Port, now time.Time) Refusal {
 	a := c.account(p.Index)
 	if a.paused {
 		return Paused
@@ -174,7 +221,13 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if !c.allow(a, now) {
 		return TooMany
 	}
-	conn, err := c.ct.Get(tuple)
+	return ""
+}
+
+// compose places a Conentry for a connection of a container, of which conntrack has an
+// answer, or returns why not.
+func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, answer conntrack.Answer, now time.Time) Refusal {
+	conn, err := answer.Conn, answer.Err
 	if errors.Is(err, conntrack.ErrNotFound) {
 		if why, both := c.pair(p, tuple, now); both {
 			return why
@@ -200,7 +253,7 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if err == nil {
 		c.composed++
 		c.let(e, conn)
-		c.confirm(e, now)
+		c.unconfirmed = append(c.unconfirmed, e)
 		c.placed(e)
 	}
 	return tableRefusal(err)
@@ -231,16 +284,20 @@ func (c *Composer) makeLiberal(conn conntrack.Conn) Refusal {
 // confirm asks conntrack again. The end of a connection is announced only if it
 // has a Conentry, and may have come just before; a connection that conntrack did
 // not see may be tracked by now.
-func (c *Composer) confirm(e *contable.Conentry, now time.Time) {
-	conn, err := c.ct.Get(e.Conn.Orig)
-	if e.Untracked {
-		if !errors.Is(err, conntrack.ErrNotFound) {
+func (c *Composer) confirm(all []*contable.Conentry, now time.Time) {
+	tuples := make([]conntrack.Tuple, len(all))
+	for i, e := range all {
+		tuples[i] = e.Conn.Orig
+	}
+	for i, answer := range c.ct.GetAll(tuples) {
+		e, conn := all[i], answer.Conn
+		gone := answer.Err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != ""
+		if e.Untracked {
+			gone = !errors.Is(answer.Err, conntrack.ErrNotFound)
+		}
+		if gone {
 			c.table.Retire(e, now)
 		}
-		return
-	}
-	if err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != "" {
-		c.table.Retire(e, now)
 	}
 }
 

@@ -76,11 +76,8 @@ func (r *recheck) next(isLive func(*contable.Conentry) bool) (doubted, waiting [
 func (c *Composer) Recheck(now time.Time) {
 	isLive := func(e *contable.Conentry) bool { return c.table.Lookup(e.Conn.Orig) == e }
 	doubted, waiting := c.recheck.next(isLive)
-	for _, e := range doubted {
-		c.confirm(e, now)
-	}
+	c.confirm(append(doubted, waiting...), now)
 	for _, e := range waiting {
-		c.confirm(e, now)
 		if isLive(e) {
 			c.recheck.waiting = append(c.recheck.waiting, e)
 		}

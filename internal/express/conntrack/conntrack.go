@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -141,6 +142,63 @@ func (c *Client) Get(t Tuple) (conn Conn, err error) {
 	return conn, nil
 }
 
+// Answer is what Get returns.
+type Answer struct {
+	Conn Conn
+	Err  error
+}
+
+// askedAtOnce bounds how many answers wait in the socket's buffer.
+const askedAtOnce = 32
+
+// GetAll does what Get does for each of several tuples, with fewer system calls.
+func (c *Client) GetAll(all []Tuple) []Answer {
+	answers := make([]Answer, 0, len(all))
+	for part := range slices.Chunk(all, askedAtOnce) {
+		answers = append(answers, c.getPart(part)...)
+	}
+	return answers
+}
+
+func (c *Client) getPart(all []Tuple) []Answer {
+	answers := make([]Answer, len(all))
+	requests := make([]nlmsg.Request, len(all))
+	for i, t := range all {
+		answers[i].Err = ErrNotFound
+		var err error
+		if requests[i], err = encode(msgGet, 0, t, nil); err != nil {
+			return failed(answers, err)
+		}
+	}
+	err := c.single.Each(requests, func(i int, m nlmsg.Message, err error) {
+		if errors.Is(err, unix.ENOENT) {
+			return
+		}
+		if err != nil {
+			answers[i].Err = err
+		} else if conn, whole := parseConn(m.Data); whole {
+			answers[i] = Answer{Conn: conn}
+		}
+	})
+	if err != nil {
+		return failed(answers, err)
+	}
+	for i := range answers {
+		if answers[i].Err != nil {
+			answers[i].Err = fmt.Errorf("get connection %v: %w", all[i], answers[i].Err)
+		}
+	}
+	return answers
+}
+
+// failed makes all answers an error.
+func failed(answers []Answer, err error) []Answer {
+	for i := range answers {
+		answers[i] = Answer{Err: fmt.Errorf("get connections: %w", err)}
+	}
+	return answers
+}
+
 // TCPUpdate is what UpdateTCP corrects of a TCP connection of which conntrack
 // has not seen every packet.
 type TCPUpdate struct {
@@ -248,6 +306,18 @@ func (c *Client) Dump(fn func(Conn)) error {
 // answer. more adds attributes to the request.
 func (c *Client) request(msg uint16, flags uint16, t Tuple,
 	more func(*nlmsg.Encoder), reply func(nlmsg.Message)) error {
+	r, err := encode(msg, flags, t, more)
+	if err != nil {
+		return err
+	}
+	if err = c.single.Request(r, reply); errors.Is(err, unix.ENOENT) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// encode makes a request about one connection.
+func encode(msg uint16, flags uint16, t Tuple, more func(*nlmsg.Encoder)) (r nlmsg.Request, err error) {
 	ae := nlmsg.NewEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.Nested(attrTupleOrig, t.encode)
@@ -255,25 +325,23 @@ func (c *Client) request(msg uint16, flags uint16, t Tuple,
 		more(ae)
 	}
 	attrs, err := ae.Encode()
-	if err != nil {
-		return err
-	}
 	family := byte(unix.AF_INET)
 	if t.Src.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	err = do(c.single, msg, flags, family, attrs, reply)
-	if errors.Is(err, unix.ENOENT) {
-		return ErrNotFound
-	}
-	return err
+	return message(msg, flags, family, attrs), err
 }
 
 // do sends a ctnetlink request, and calls reply for each answer.
 func do(sock *nlmsg.Requests, msg uint16, flags uint16, family byte, attrs []byte, reply func(nlmsg.Message)) error {
-	return sock.Request(nlmsg.Request{
+	return sock.Request(message(msg, flags, family, attrs), reply)
+}
+
+// message makes a ctnetlink request.
+func message(msg uint16, flags uint16, family byte, attrs []byte) nlmsg.Request {
+	return nlmsg.Request{
 		Type:  msg,
 		Flags: flags,
 		Data:  append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), // struct nfgenmsg
-	}, reply)
+	}
 }

@@ -99,6 +99,37 @@ func TestGetByEitherTuple(t *testing.T) {
 	}
 }
 
+// Many questions together have the answers that each has alone.
+func TestGetAll(t *testing.T) {
+	ns, client := tracked(t)
+	_, orig, reply := connect(t, ns)
+	var tuples []Tuple
+	for i := range 3*askedAtOnce + 1 {
+		unknown := orig
+		unknown.Src = netip.AddrPortFrom(orig.Src.Addr(), uint16(1+i))
+		tuples = append(tuples, [...]Tuple{orig, reply, unknown}[i%3])
+	}
+	answers := client.GetAll(tuples)
+	if len(answers) != len(tuples) {
+		t.Fatalf("%d answers to %d questions", len(answers), len(tuples))
+	}
+	for i, a := range answers {
+		if i%3 == 2 {
+			if !errors.Is(a.Err, ErrNotFound) {
+				t.Errorf("%v: %v", tuples[i], a.Err)
+			}
+		} else if a.Err != nil || a.Conn.Orig != orig || a.Conn.Reply != reply {
+			t.Errorf("%v: %+v", tuples[i], a)
+		}
+	}
+	if _, err := client.Get(orig); err != nil {
+		t.Error(err)
+	}
+	if none := client.GetAll(nil); len(none) != 0 {
+		t.Errorf("%v to no question", none)
+	}
+}
+
 func TestGetUDPOverIPv6(t *testing.T) {
 	ns, client := tracked(t)
 	nstest.Run(t, ns, "ip6tables -A INPUT -m conntrack --ctstate INVALID")

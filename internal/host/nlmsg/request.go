@@ -81,13 +81,59 @@ func (s *Requests) Request(r Request, reply func(Message)) error {
 	}
 }
 
-func (s *Requests) send(r Request) error {
-	b := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(r.Data))
-	binary.NativeEndian.PutUint32(b, uint32(unix.NLMSG_HDRLEN+len(r.Data)))
-	binary.NativeEndian.PutUint16(b[4:], r.Type)
-	binary.NativeEndian.PutUint16(b[6:], r.Flags|unix.NLM_F_REQUEST)
-	binary.NativeEndian.PutUint32(b[8:], s.seq)
+// Each sends requests in one message, each for a single answer or an error, and calls answer
+// with that, in any order. Their answers have to fit into the socket's buffer.
+func (s *Requests) Each(all []Request, answer func(i int, m Message, err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.seq + 1
+	var b []byte
+	for _, r := range all {
+		s.seq++
+		b = s.encode(b, r)
+	}
+	if err := s.write(b); err != nil {
+		return err
+	}
+	answered := make([]bool, len(all))
+	for left := len(all); left > 0; {
+		n, err := unix.Read(s.fd, s.buf[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			return s.drain()
+		case err != nil:
+			return err
+		}
+		for m := range Messages(s.buf[:n]) {
+			i := int(m.Sequence - first)
+			if i >= len(all) || answered[i] {
+				continue // left over from a request cut short
+			}
+			answered[i] = true
+			left--
+			answer(i, m, m.err())
+		}
+	}
+	return nil
+}
+
+func (s *Requests) send(r Request) error { return s.write(s.encode(nil, r)) }
+
+// encode appends a request with the current sequence number.
+func (s *Requests) encode(b []byte, r Request) []byte {
+	size := unix.NLMSG_HDRLEN + len(r.Data)
+	b = binary.NativeEndian.AppendUint32(b, uint32(size))
+	b = binary.NativeEndian.AppendUint16(b, r.Type)
+	b = binary.NativeEndian.AppendUint16(b, r.Flags|unix.NLM_F_REQUEST)
+	b = binary.NativeEndian.AppendUint32(b, s.seq)
+	b = binary.NativeEndian.AppendUint32(b, 0)
 	b = append(b, r.Data...)
+	return append(b, make([]byte, -size&(unix.NLMSG_ALIGNTO-1))...)
+}
+
+func (s *Requests) write(b []byte) error {
 	for {
 		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if !errors.Is(err, unix.EINTR) {
