@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -95,8 +96,23 @@ func RunScale(ctx context.Context, e Experiment, d time.Duration, o Options) (*R
 			most = max(most, s.connectionsOf())
 		}
 		b.roomFor(2 * most)
+		b.settings += "flush_idle: 10m\n" // a million take turns of half a minute
+		if err := b.lab.Do(lab.Device, keepConnections); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
 		return scaleBed{b, d}, nil
 	})
+}
+
+// keepConnections has conntrack of the calling thread's namespace keep datagrams' connections
+// for longer than a turn of a million takes.
+func keepConnections() error {
+	for _, name := range []string{"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"} {
+		if err := os.WriteFile("/proc/sys/net/netfilter/"+name, []byte("600"), 0o644); err != nil {
+			return fmt.Errorf("set conntrack's timeouts: %w", err)
+		}
+	}
+	return nil
 }
 
 // scaleBed measures with a peer.Crowd.
