@@ -70,7 +70,7 @@ func startContainerd(t *testing.T, lists string) *Containerd {
 	}
 	oci := filepath.Join(filepath.Dir(bin), "scon-oci")
 	programs := []string{filepath.Join(filepath.Dir(bin), "scon-cni")}
-	for _, name := range []string{"loopback", "bridge", "ptp", "host-local"} {
+	for _, name := range []string{"loopback", "bridge", "ptp", "host-local", "portmap", "firewall", "tuning"} {
 		programs = append(programs, filepath.Join("/usr/lib/cni", name))
 	}
 	for _, program := range programs {

@@ -186,12 +186,18 @@ lxc.net.0.ipv4.gateway = 10.0.3.1
 }
 
 // stockNetworks are lists for CNI's reference plugins: a bridge with the name that k3s
-// and flannel use, and a route to each pod.
+// and flannel use, a route to each pod, and the list that nerdctl writes for its network.
 var stockNetworks = map[string]string{
 	"bridge": `{"cniVersion": "1.0.0", "name": "stock", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
 		"ipMasq": true, "hairpinMode": true, "ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24"}}]}`,
 	"ptp": `{"cniVersion": "1.0.0", "name": "stock", "plugins": [{"type": "ptp", "ipMasq": true,
 		"ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "subnet": "10.98.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
+	"nerdctl": `{"cniVersion": "1.0.0", "name": "bridge", "plugins": [
+		{"type": "bridge", "bridge": "nerdctl0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+		 "ipam": {"type": "host-local", "dataDir": "/run/cni-leases", "ranges": [[{"subnet": "10.98.0.0/24", "gateway": "10.98.0.1"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+		{"type": "portmap", "capabilities": {"portMappings": true}},
+		{"type": "firewall", "ingressPolicy": "same-bridge"},
+		{"type": "tuning"}]}`,
 }
 
 // In TestStockPlugins containerd starts pods in networks of CNI's reference plugins.
@@ -211,7 +217,7 @@ func TestStockPlugins(t *testing.T) {
 				listed := "test/" + pod // the namespace of Kubernetes is c.pod's
 				s.wantExpressFrom(t, listed, c.podNetns(t, pods[pod]))
 				got, _ := s.container(t, listed)
-				if want := map[string]string{"bridge": "cni0"}[name]; got.Bridge != want {
+				if want := map[string]string{"bridge": "cni0", "nerdctl": "nerdctl0"}[name]; got.Bridge != want {
 					t.Errorf("%s is on bridge %q, want %q", pod, got.Bridge, want)
 				}
 			}
