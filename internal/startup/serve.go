@@ -9,6 +9,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/changes"
+	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/metrics"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/control"
@@ -26,6 +27,9 @@ func Run(ctx context.Context, o service.Options) (err error) {
 		return err
 	}
 	defer unlock()
+	if err := sysctl.MakeWritable(); err != nil {
+		return err
+	}
 	s := &server{stop: stop, started: time.Now()}
 	if err := s.start(o); err != nil {
 		return errors.Join(err, s.close())

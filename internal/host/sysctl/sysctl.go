@@ -29,6 +29,23 @@ func Set(settings []Setting) error {
 	return nil
 }
 
+// MakeWritable makes /proc/sys writable for the calling process, where a container's
+// runtime has mounted it read-only. It takes CAP_SYS_ADMIN.
+func MakeWritable() error {
+	const dir = "/proc/sys"
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("stat %s: %w", dir, err)
+	}
+	if s.Flags&unix.ST_RDONLY == 0 {
+		return nil
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("make %s writable: %w", dir, err)
+	}
+	return nil
+}
+
 // Reader reads settings again and again. It keeps their files open: to look at a
 // hundred a second costs a tenth of what it does to open them. Close ends it.
 type Reader struct {
