@@ -47,8 +47,9 @@ imagePullSecrets:
 readOnlyRootFilesystem: true
 allowPrivilegeEscalation: false
 privileged: false
-seccompProfile: {type: Unconfined}
-{{- /* the default profile forbids to read other processes' namespaces */}}
+seccompProfile:
+  {{- toYaml .Values.seccompProfile | nindent 2 }}
+{{- /* the runtimes' default profiles forbid to read other processes' namespaces */}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
 appArmorProfile: {type: Unconfined}
 {{- end }}
