@@ -16,10 +16,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
-for arch in amd64 arm64; do
+for triplet in amd64:x86_64-linux-gnu arm64:aarch64-linux-gnu; do
+	arch=${triplet%:*} cc=${triplet#*:}-gcc
+	[ "$arch" != "$(dpkg --print-architecture)" ] || cc=cc
 	mkdir "$work/$arch"
+	make BIN="$work/$arch" CC="$cc" "$work/$arch/scon-cni"
 	GOARCH=$arch GOFLAGS=-buildvcs=true make scon SCON="$work/$arch/scon" VERSION="$version"
-	chmod 755 "$work/$arch/scon"
+	chmod 755 "$work/$arch/scon" "$work/$arch/scon-cni"
 done
 podman manifest rm "$image:$tag" >/dev/null 2>&1 || podman rmi --force "$image:$tag" >/dev/null 2>&1 || true
 podman build --quiet --isolation chroot --platform linux/amd64,linux/arm64 --manifest "$image:$tag" --timestamp "$epoch" \

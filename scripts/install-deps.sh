@@ -28,7 +28,7 @@ arm64="qemu-system-arm:qemu-system-aarch64"
 # Packages for both architectures.
 packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap"
 # The image.
-image="podman"
+image="podman gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 # A cluster of Kubernetes' own programs.
 k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
 # Prometheus and promtool.

@@ -31,31 +31,44 @@ func handOverOn(log *slog.Logger, signals ...os.Signal) {
 }
 
 const (
-	// departure is how long a daemon may take to end after down --on-term was asked to.
+	// departure is how long a service may take to end after its keeper was asked to.
 	departure = 45 * time.Second
 	// leavingPoll is how often it is looked for.
 	leavingPoll = 200 * time.Millisecond
 )
 
-// downOnTerm waits for SIGTERM, then until no daemon runs in the network namespace, and
-// removes what the last one left. A daemon that goes on keeps everything.
-func (t *tool) downOnTerm(o downOptions) error {
+// onceLeft waits for SIGTERM, and then until remove no longer says that a service runs. It
+// reports whether the service has left.
+func onceLeft(remove func() error) (left bool, err error) {
 	asked, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	<-asked.Done()
 	stop() // the next one ends the process
-	u := t.unit(state.Express)
-	options := service.Options{StateDir: o.dir, Netns: o.netns, Logger: slog.New(slog.DiscardHandler), Version: version()}
 	for end := time.Now().Add(departure); ; time.Sleep(leavingPoll) {
-		err := within(o.netns, func() error { return u.clean(options) })
-		switch {
-		case err == nil:
-			_, err = fmt.Fprintln(t.stdout, "Nothing of SCON is left.")
-			return err
-		case !errors.Is(err, state.ErrLocked):
-			return err
-		case time.Now().After(end):
-			_, err = fmt.Fprintln(t.stdout, "A daemon is running: it keeps everything.")
-			return err
+		err := remove()
+		if !errors.Is(err, state.ErrLocked) {
+			return err == nil, err
+		}
+		if time.Now().After(end) {
+			return false, nil
 		}
 	}
+}
+
+// downOnTerm waits for SIGTERM, then until no daemon runs in the network namespace, and
+// removes what the last one left. A daemon that goes on keeps everything.
+func (t *tool) downOnTerm(o downOptions) error {
+	u := t.unit(state.Express)
+	options := service.Options{StateDir: o.dir, Netns: o.netns, Logger: slog.New(slog.DiscardHandler), Version: version()}
+	left, err := onceLeft(func() error {
+		return within(o.netns, func() error { return u.clean(options) })
+	})
+	if err != nil {
+		return err
+	}
+	result := "A daemon is running: it keeps everything."
+	if left {
+		result = "Nothing of SCON is left."
+	}
+	_, err = fmt.Fprintln(t.stdout, result)
+	return err
 }

@@ -21,7 +21,7 @@ func (t *tool) newStartupCommand() *cobra.Command {
 		Use:   "startup",
 		Short: "Show, measure and tune the start of containers' networks",
 	}
-	cmd.AddCommand(t.newStartupServeCommand(), t.newStartupStatusCommand(), t.newStartupPoolCommand())
+	cmd.AddCommand(t.newStartupServeCommand(), t.newStartupStatusCommand(), t.newStartupPoolCommand(), t.newStartupPluginCommand())
 	return cmd
 }
 

@@ -89,6 +89,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// network are values that make scon-cni the cluster's network.
+var network = append([]string{`network={"enabled":true,"subnets":{"node1":"10.244.1.0/24","node2":"10.244.2.0/24"}}`}, all...)
+
 func TestLint(t *testing.T) {
 	needTools(t)
 	if out, err := exec.Command(helm, "lint", "--strict", chart).CombinedOutput(); err != nil {
@@ -107,6 +110,9 @@ func TestRefused(t *testing.T) {
 		`settings={"log":{"level":"loud"}}`:            "/settings/log/level",
 		`healthPort=0`:                                 "/healthPort",
 		`tasks="run/containerd"`:                       "/tasks",
+		`network={"enabled":true}`:                     "network needs network.subnets",
+		`network={"subnets":{"node1":"all"}}`:          "/network/subnets/node1",
+		`seccompProfile={"type":"None"}`:               "/seccompProfile/type",
 		`privileged=true`:                              "privileged",
 		`pipe={"settings":{"engines":["carrier"]}}`:    "/pipe/settings/engines",
 		`metrics={"podMonitor":{"enabled":true}}`:      "metrics.podMonitor needs metrics.port",
@@ -122,7 +128,7 @@ func TestRefused(t *testing.T) {
 func TestConforms(t *testing.T) {
 	needTools(t)
 	schemas := makeSchemas(t)
-	for name, values := range map[string][]string{"default": nil, "all": all} {
+	for name, values := range map[string][]string{"default": nil, "all": all, "network": network} {
 		text, err := render(values...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, text)
@@ -203,6 +209,9 @@ func TestRolls(t *testing.T) {
 		line, _, _ := strings.Cut(after, "\n")
 		return line
 	}
+	if sum(network...) == sum(all...) {
+		t.Error("the pods do not roll when they become the network")
+	}
 	if sum() == "" || sum() == sum(`settings={"admit":9}`) || sum() != sum(`podAnnotations={"a":"b"}`) {
 		t.Errorf("checksums %q %q %q", sum(), sum(`settings={"admit":9}`), sum(`podAnnotations={"a":"b"}`))
 	}
@@ -230,6 +239,24 @@ func TestRights(t *testing.T) {
 	for _, part := range []string{"automountServiceAccountToken: false", "priorityClassName: system-node-critical", "operator: Exists"} {
 		if n := strings.Count(text, part); n != 2 {
 			t.Errorf("%d of 2 pods have %q", n, part)
+		}
+	}
+}
+
+// Only the network's own container has SYS_ADMIN; those that install the plugin and remove
+// it have no rights.
+func TestNetworkRights(t *testing.T) {
+	needTools(t)
+	text, err := render(network...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for part, want := range map[string]int{
+		"SYS_ADMIN": 1, "capabilities: {drop: [ALL]}": 2, "privileged: true": 0, "args: [startup, serve]": 1,
+		"args: [startup, plugin, /etc/scon/network-$(NODE).conflist]": 1, "args: [startup, plugin, --on-term]": 1,
+	} {
+		if n := strings.Count(text, part); n != want {
+			t.Errorf("it has %q %d times, not %d", part, n, want)
 		}
 	}
 }
