@@ -3,7 +3,7 @@
 # make test    all tests, below 20 minutes on two cores                    (root)
 # make packages   .deb, .rpm and tarballs for amd64 and arm64 in dist/
 # make image   an image for both in dist/, FROM scratch, made by podman
-# make test-k8s   a Kubernetes of two nodes on this machine, with the chart   (root)
+# make test-k8s   a Kubernetes of two nodes on this machine, with the chart; test-k8s-full: four, with conformance   (root)
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              and the pipe's examples; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
@@ -36,7 +36,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-hostile fuzz demo man screenshots install packages image clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-k8s-full test-hostile fuzz demo man screenshots install packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -137,11 +137,18 @@ test-packages: root
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
 	$(Q)go test -vet=off -count=1 -timeout 2h -p 1 -v ./test/packages ./test/image ./test/helm -full
 
-# A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes.
-PROXY ?= nftables
-test-k8s: root
+# A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
+# nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).
+CLUSTER ?= nftables
+K8S_TEST := scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 4h -v ./test/k8s
+test-k8s: root build
 	$(Q)scripts/install-deps.sh test k8s
-	$(Q)scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 2h -v ./test/k8s -cluster -proxy $(PROXY)
+	$(Q)$(K8S_TEST) -cluster $(CLUSTER)
+
+# All clusters, hundreds of pods, a thousand Services, and Kubernetes' own conformance specs of the network.
+test-k8s-full: root build
+	$(Q)scripts/install-deps.sh test k8s packages
+	$(Q)$(K8S_TEST) -cluster nftables,iptables,scon-cni,flannel -full
 
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
 test-hostile: root build

@@ -29,20 +29,37 @@ import (
 
 // cluster is a Kubernetes of two nodes, each in namespaces of its own.
 type cluster struct {
-	t     *testing.T
-	dir   string
-	bin   string // directory of hyper
-	group string // prefix of the nodes' cgroups
-	pids  [3]int // of the nodes' first processes, by number
+	t       *testing.T
+	proxy   string // kube-proxy's mode
+	network string // as networks
+	dir     string
+	bin     string // directory of hyper
+	helm    string // the program
+	addr    string // of the pod server
+	group   string // prefix of the nodes' cgroups
+	pids    [3]int // of the nodes' first processes, by number
+}
+
+// networks are the plugins of a node's list for CNI; node.sh makes the way between nodes.
+// Without a list the chart makes the network.
+var networks = map[string]string{
+	"bridge": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}`,
+	// What the plugin flannel delegates to: it masquerades by rules of its own.
+	"flannel": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "mtu": 1450,
+  "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "10.244.0.0/16"}, {"dst": "0.0.0.0/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}`,
 }
 
 // patience is how long a step of the cluster may take.
 const patience = 3 * time.Minute
 
-// start starts a cluster with kube-proxy's mode, and images from archives.
-func start(t *testing.T, bin, mode string, images []string) *cluster {
+// start starts a cluster with images from archives.
+func (c *cluster) start(images []string) {
+	t := c.t
 	t.Helper()
-	c := &cluster{t: t, bin: bin, group: fmt.Sprintf("scon-k8s-%d-", os.Getpid())}
+	c.group = fmt.Sprintf("scon-k8s-%d-", os.Getpid())
 	dir, err := os.MkdirTemp("", "scon-k8s-") // containerd's sockets have short paths
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +77,7 @@ func start(t *testing.T, bin, mode string, images []string) *cluster {
 	}
 	c.makeKeys()
 	for n := 1; n <= 2; n++ {
-		c.configure(n, mode)
+		c.configure(n)
 	}
 	fabric := fmt.Sprintf("scon-k8s-%d", os.Getpid())
 	run(t, "ip", "netns", "add", fabric)
@@ -71,14 +88,18 @@ func start(t *testing.T, bin, mode string, images []string) *cluster {
 	for n := 1; n <= 2; n++ {
 		c.launch(n, fabric)
 	}
-	c.await("two ready nodes", func() error {
+}
+
+// awaitNodes waits until both nodes have a state: they are Ready with a network for pods.
+func (c *cluster) awaitNodes(state string) {
+	c.t.Helper()
+	c.await("two nodes", func() error {
 		out, err := c.try("get", "nodes", "--no-headers")
-		if n := strings.Count(out, " Ready "); err != nil || n != 2 {
-			return fmt.Errorf("%d nodes are ready: %v", n, err)
+		if n := strings.Count(out, state); err != nil || n != 2 {
+			return fmt.Errorf("%d nodes are %s: %v", n, state, err)
 		}
 		return nil
 	})
-	return c
 }
 
 // keepSysctls restores at the test's end what a kubelet changes of the machine.
@@ -103,7 +124,7 @@ func (c *cluster) launch(n int, fabric string) {
 	cmd := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "./node.sh")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Env = append(os.Environ(), "NODE="+strconv.Itoa(n), "DIR="+c.dir, "BIN="+c.bin, "GROUP="+c.group+strconv.Itoa(n))
+	cmd.Env = append(os.Environ(), "NODE="+strconv.Itoa(n), "DIR="+c.dir, "BIN="+c.bin, "NETWORK="+c.network, "GROUP="+c.group+strconv.Itoa(n))
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
@@ -152,10 +173,14 @@ func (c *cluster) await(what string, step func() error) {
 	c.t.Fatalf("%s: %v", what, err)
 }
 
+// command is kubectl with arguments.
+func (c *cluster) command(args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pids[1]), "--net", c.bin + "/hyper", "kubectl", "--kubeconfig", c.dir + "/admin.kubeconfig"}, args...)...)
+}
+
 // try runs kubectl.
 func (c *cluster) try(args ...string) (string, error) {
-	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pids[1]), "--net", c.bin + "/hyper", "kubectl", "--kubeconfig", c.dir + "/admin.kubeconfig"}, args...)...)
-	out, err := cmd.CombinedOutput()
+	out, err := c.command(args...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
@@ -182,6 +207,24 @@ func (c *cluster) apply(objects string) {
 func (c *cluster) inNode(n int, command string) string {
 	c.t.Helper()
 	return run(c.t, "nsenter", "--target", strconv.Itoa(c.pids[n]), "--net", "--mount", "sh", "-c", command)
+}
+
+// restart kills a program of a node that node.sh keeps, and waits for the next one.
+func (c *cluster) restart(n int, name string) {
+	c.t.Helper()
+	file := fmt.Sprintf("%s/node%d/%s.pid", c.dir, n, name)
+	read := func() string {
+		b, _ := os.ReadFile(file)
+		return strings.TrimSpace(string(b))
+	}
+	old := read()
+	run(c.t, "nsenter", "--target", strconv.Itoa(c.pids[n]), "--pid", "--mount", "kill", old)
+	c.await("another "+name, func() error {
+		if pid := read(); pid == old || pid == "" {
+			return fmt.Errorf("process %q", pid)
+		}
+		return nil
+	})
 }
 
 func (c *cluster) write(name, content string) {
@@ -248,9 +291,9 @@ current-context: c
 }
 
 // configure writes a node's files.
-func (c *cluster) configure(n int, mode string) {
+func (c *cluster) configure(n int) {
 	own := fmt.Sprintf("%s/node%d", c.dir, n)
-	for name, text := range map[string]string{
+	files := map[string]string{
 		"containerd.toml": `version = 2
 root = "OWN/containerd"
 state = "/run/containerd"
@@ -261,16 +304,11 @@ state = "/run/containerd"
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "OWN/cni"
+    bin_dir = "/run/containerd/plugins"
+    conf_dir = "/run/containerd/lists"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     pod_annotations = ["scon.dev/*"]
-`,
-		"cni/10-bridge.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
- {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-  "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
- {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `,
 		"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -286,6 +324,8 @@ failCgroupV1: false
 failSwapOn: false
 localStorageCapacityIsolation: false
 evictionHard: {memory.available: 100Mi}
+maxPods: 220
+serializeImagePulls: false
 podLogsDir: OWN/pods
 resolvConf: /etc/resolv.conf
 `,
@@ -299,8 +339,12 @@ conntrack: {maxPerCore: 0, min: null, tcpEstablishedTimeout: null, tcpCloseWaitT
 healthzBindAddress: 10.200.0.1N:10256
 metricsBindAddress: 10.200.0.1N:10249
 `,
-	} {
-		text = strings.NewReplacer("OWN", own, "DIR", c.dir, "MODE", mode, "GROUPN", c.group+strconv.Itoa(n),
+	}
+	if plugins := networks[c.network]; plugins != "" {
+		files["10-pods.conflist"] = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + plugins + "]}\n"
+	}
+	for name, text := range files {
+		text = strings.NewReplacer("OWN", own, "DIR", c.dir, "MODE", c.proxy, "GROUPN", c.group+strconv.Itoa(n),
 			"10.200.0.1N", "10.200.0.1"+strconv.Itoa(n), "10.244.N.", "10.244."+strconv.Itoa(n)+".", "nodeN", "node"+strconv.Itoa(n)).Replace(text)
 		c.write(fmt.Sprintf("node%d/%s", n, name), text)
 	}

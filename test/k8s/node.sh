@@ -1,21 +1,40 @@
 #!/bin/sh
 # First process of a node, in mount, network and PID namespaces of its own; all that it
 # starts ends with it. The environment has NODE (1 or 2), DIR (of the cluster), BIN (of
-# hyper) and GROUP (its cgroup). The test's Go part has written all files.
+# hyper), NETWORK (of pods) and GROUP (its cgroup). The test's Go part has written all files.
 set -eu
 own=$DIR/node$NODE other=$((3 - NODE))
 
 mount --make-rshared /
 mount -t tmpfs none /run/netns
 mount -t bpf bpf /sys/fs/bpf
-mkdir -p /run/containerd
+mkdir -p /run/containerd /run/scon
 mount -t tmpfs none /run/containerd
+mount -t tmpfs none /run/scon
 ip link set lo up
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done
 ip addr add "10.200.0.1$NODE/24" dev eth0
 ip link set eth0 up
 ip route add default via 10.200.0.1
-ip route add "10.244.$other.0/24" via "10.200.0.1$other"
+case $NETWORK in
+flannel) # what flannel makes for VXLAN
+	ip link add flannel.1 address "0a:00:00:00:00:0$NODE" type vxlan id 1 local "10.200.0.1$NODE" dev eth0 dstport 8472 nolearning
+	ip addr add "10.244.$NODE.0/32" dev flannel.1
+	ip link set flannel.1 up
+	ip neigh add "10.244.$other.0" lladdr "0a:00:00:00:00:0$other" dev flannel.1 nud permanent
+	bridge fdb add "0a:00:00:00:00:0$other" dev flannel.1 dst "10.200.0.1$other"
+	ip route add "10.244.$other.0/24" via "10.244.$other.0" dev flannel.1 onlink
+	nft -f - <<-'RULES'
+		table ip flannel {
+			chain postrouting {
+				type nat hook postrouting priority srcnat;
+				ip saddr 10.244.0.0/16 ip daddr != { 10.244.0.0/16, 224.0.0.0/4 } masquerade fully-random
+			}
+		}
+	RULES
+	;;
+*) ip route add "10.244.$other.0/24" via "10.200.0.1$other" ;;
+esac
 sysctl -qw net.ipv4.ip_forward=1
 for hierarchy in /sys/fs/cgroup/*/; do # version 1
 	mkdir -p "$hierarchy$GROUP"
@@ -26,14 +45,16 @@ if [ -e /sys/fs/cgroup/cpuset/cpuset.cpus ]; then
 	done
 fi
 
-# keep runs a command again whenever it ends, as systemd does.
+# keep runs a command again whenever it ends, as systemd does; $own/NAME.pid is its process.
 keep() { # NAME COMMAND...
-	log=$own/$1.log
+	at=$own/$1
 	shift
 	while :; do
-		"$@" || true
+		"$@" &
+		echo $! >"$at.pid"
+		wait $! || true
 		sleep 1
-	done >"$log" 2>&1 &
+	done >"$at.log" 2>&1 &
 }
 
 kubectl() { "$BIN/hyper" kubectl --kubeconfig "$DIR/admin.kubeconfig" "$@"; }
@@ -58,6 +79,9 @@ if [ "$NODE" = 1 ]; then
 	done
 	kubectl create clusterrolebinding kube-proxy --clusterrole system:node-proxier --user system:kube-proxy
 fi
+mkdir /run/containerd/plugins /run/containerd/lists
+ln -s /usr/lib/cni/* /run/containerd/plugins
+[ ! -e "$own/10-pods.conflist" ] || cp "$own/10-pods.conflist" /run/containerd/lists
 keep containerd containerd --config "$own/containerd.toml"
 until ctr -a "$own/containerd.sock" version >/dev/null 2>&1; do sleep 0.2; done
 for image in "$DIR"/images/*.tar; do

@@ -1,12 +1,16 @@
 // Load is what the pods of a test's cluster run.
 //
-//	load pause                      sleep until SIGTERM: the sandbox of a pod
-//	load serve PORT                 echo TCP and UDP
-//	load stream HOST:PORT SECONDS   send bytes over one TCP connection and numbered
-//	                                datagrams over one UDP socket; print what came back
+//	load pause               sleep until SIGTERM: the sandbox of a pod
+//	load serve PORT          echo TCP and UDP; tell its name at the next port
+//	load stream HOST:PORT    send bytes over one TCP connection and numbered datagrams
+//	                         over one UDP socket until its input ends, for ten minutes
+//	                         at most; print what came back
+//	load ask HOST:PORT N     ask N connections often for the server's name; print how
+//	                         many were told which
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"fmt"
@@ -29,14 +33,19 @@ func main() {
 		signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 		<-stop
 	case "serve":
-		err = serve(":" + verb[1])
+		var port int
+		if port, err = strconv.Atoi(verb[1]); err == nil {
+			err = serve(port)
+		}
 	case "stream":
-		var seconds float64
-		if seconds, err = strconv.ParseFloat(verb[2], 64); err == nil {
-			err = stream(verb[1], time.Duration(seconds*float64(time.Second)))
+		err = stream(verb[1])
+	case "ask":
+		var connections int
+		if connections, err = strconv.Atoi(verb[2]); err == nil {
+			err = ask(verb[1], connections)
 		}
 	default:
-		err = fmt.Errorf("usage: load pause | serve PORT | stream HOST:PORT SECONDS")
+		err = fmt.Errorf("usage: load pause | serve PORT | stream HOST:PORT | ask HOST:PORT N")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
@@ -44,8 +53,12 @@ func main() {
 	}
 }
 
-func serve(addr string) error {
-	udp, err := net.ListenPacket("udp", addr)
+func serve(port int) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	udp, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
 	}
@@ -58,30 +71,89 @@ func serve(addr string) error {
 			}
 		}
 	}()
-	tcp, err := net.Listen("tcp", addr)
+	ended := make(chan error)
+	go func() { ended <- accept(port, func(conn net.Conn) { _, _ = io.Copy(conn, conn) }) }()
+	go func() {
+		ended <- accept(port+1, func(conn net.Conn) {
+			for lines := bufio.NewScanner(conn); lines.Scan(); {
+				fmt.Fprintln(conn, name)
+			}
+		})
+	}()
+	return <-ended
+}
+
+// accept serves each connection to a port.
+func accept(port int, serve func(net.Conn)) error {
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
 	}
 	for {
-		conn, err := tcp.Accept()
+		conn, err := l.Accept()
 		if err != nil {
 			return err
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = io.Copy(conn, conn)
+			serve(conn)
 		}()
 	}
 }
 
+// ask prints lines "NAME CONNECTIONS". A connection that is told two names is an error.
+func ask(addr string, connections int) error {
+	told := make(map[string]int)
+	for range connections {
+		name, err := askOne(addr)
+		if err != nil {
+			return err
+		}
+		told[name]++
+	}
+	for name, n := range told {
+		fmt.Println(name, n)
+	}
+	return nil
+}
+
+func askOne(addr string) (name string, err error) {
+	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	lines := bufio.NewScanner(conn)
+	for range 20 {
+		if _, err := conn.Write([]byte("who\n")); err != nil {
+			return "", err
+		}
+		if !lines.Scan() {
+			return "", fmt.Errorf("no answer: %v", lines.Err())
+		}
+		if name != "" && lines.Text() != name {
+			return "", fmt.Errorf("one connection is with %s and %s", name, lines.Text())
+		}
+		name = lines.Text()
+	}
+	return name, nil
+}
+
 // stream prints "tcp BYTES back BYTES wrong BYTES udp DATAGRAMS lost DATAGRAMS".
-func stream(addr string, whole time.Duration) error {
-	end := time.Now().Add(whole)
+func stream(addr string) error {
+	stop := make(chan struct{})
+	end := sync.OnceFunc(func() { close(stop) })
+	time.AfterFunc(10*time.Minute, end)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
+	}()
 	var wg sync.WaitGroup
 	var sent, back, wrong, datagrams, answered uint64
 	var errTCP, errUDP error
-	wg.Go(func() { sent, back, wrong, errTCP = bulk(addr, end) })
-	wg.Go(func() { datagrams, answered, errUDP = numbered(addr, end) })
+	wg.Go(func() { sent, back, wrong, errTCP = bulk(addr, stop) })
+	wg.Go(func() { datagrams, answered, errUDP = numbered(addr, stop) })
 	wg.Wait()
 	fmt.Printf("tcp %d back %d wrong %d udp %d lost %d\n", sent, back, wrong, datagrams, datagrams-answered)
 	if errTCP != nil {
@@ -90,7 +162,24 @@ func stream(addr string, whole time.Duration) error {
 	return errUDP
 }
 
+// each calls f every interval until stop or an error.
+func each(interval time.Duration, stop chan struct{}, f func() error) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		case <-time.After(interval):
+			if err := f(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 const piece = 16 << 10
+
+// drain is how long what was sent last may take to come back.
+const drain = 20 * time.Second
 
 // pattern fills b with what belongs at an offset of the stream.
 func pattern(b []byte, offset uint64) {
@@ -99,14 +188,13 @@ func pattern(b []byte, offset uint64) {
 	}
 }
 
-// bulk sends bytes until end, at most a piece each millisecond, and compares what comes back.
-func bulk(addr string, end time.Time) (sent, back, wrong uint64, err error) {
+// bulk sends bytes until stop, at most a piece each millisecond, and compares what comes back.
+func bulk(addr string, stop chan struct{}) (sent, back, wrong uint64, err error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(end.Add(20 * time.Second))
 	read := make(chan error, 1)
 	go func() {
 		got, want := make([]byte, piece), make([]byte, piece)
@@ -128,14 +216,17 @@ func bulk(addr string, end time.Time) (sent, back, wrong uint64, err error) {
 		}
 	}()
 	b := make([]byte, piece)
-	for time.Now().Before(end) {
+	err = each(time.Millisecond, stop, func() error {
 		pattern(b, sent)
-		if _, err := conn.Write(b); err != nil {
-			return sent, back, wrong, err
-		}
+		_ = conn.SetWriteDeadline(time.Now().Add(drain))
+		_, err := conn.Write(b)
 		sent += piece
-		time.Sleep(time.Millisecond)
+		return err
+	})
+	if err != nil {
+		return sent, back, wrong, err
 	}
+	_ = conn.SetReadDeadline(time.Now().Add(drain))
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return sent, back, wrong, err
 	}
@@ -144,7 +235,7 @@ func bulk(addr string, end time.Time) (sent, back, wrong uint64, err error) {
 }
 
 // numbered sends a datagram each 5 ms, and counts the different ones that come back.
-func numbered(addr string, end time.Time) (sent, answered uint64, err error) {
+func numbered(addr string, stop chan struct{}) (sent, answered uint64, err error) {
 	conn, err := net.Dial("udp", addr)
 	if err != nil {
 		return 0, 0, err
@@ -156,7 +247,6 @@ func numbered(addr string, end time.Time) (sent, answered uint64, err error) {
 	go func() {
 		defer close(done)
 		b := make([]byte, 64)
-		_ = conn.SetReadDeadline(end.Add(2 * time.Second))
 		for {
 			n, err := conn.Read(b)
 			if err != nil {
@@ -167,15 +257,17 @@ func numbered(addr string, end time.Time) (sent, answered uint64, err error) {
 			}
 		}
 	}()
-	for time.Now().Before(end) {
-		if _, err := conn.Write(binary.LittleEndian.AppendUint64(nil, sent)); err != nil {
-			return sent, 0, err
-		}
+	err = each(5*time.Millisecond, stop, func() error {
+		_, err := conn.Write(binary.LittleEndian.AppendUint64(nil, sent))
 		sent++
 		times = append(times, time.Since(begin))
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err
+	})
+	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
 	<-done
+	if err != nil {
+		return sent, 0, err
+	}
 	for n := range sent {
 		if !seen[n] {
 			fmt.Fprintf(os.Stderr, "load: datagram %d, sent after %v, is lost\n", n, times[n].Round(time.Millisecond))
