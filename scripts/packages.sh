@@ -78,13 +78,13 @@ own() { # PACKAGE TRIPLET
 # scripts writes a package's own form of packaging/scripts.
 scripts() { # PACKAGE
 	rm -rf "$work/scripts" && mkdir "$work/scripts"
-	down=: purge=:
+	down=: purge=: gone=:
 	case $1 in
-	scon) down='scon down || true' purge='rm -rf /run/scon' ;;
+	scon) down='scon down || true' gone='rm -rf /run/scon' purge=$gone ;;
 	scon-startup) purge='rm -rf /var/lib/scon' ;;
 	esac
 	for script in packaging/scripts/*; do
-		sed "s,UNIT,$1,; s,^DOWN$,$down,; s,^PURGE$,$purge," "$script" | grep -vx : >"$work/scripts/${script##*/}"
+		sed "s,UNIT,$1,; s,^DOWN$,$down,; s,^PURGE$,$purge,; s,GONE$,$gone," "$script" | grep -vx : >"$work/scripts/${script##*/}"
 	done
 }
 

@@ -62,6 +62,22 @@ removed: settings kept
 purged: nothing left
 `
 
+//go:embed rpm.sh
+var rpmScript string
+
+// rpmWorks is the expected output of rpm.sh: only settings that were edited are left.
+const rpmWorks = `installed: whole
+upgraded: scon ` + after + `, settings kept
+scon-` + after + `-1.x86_64
+scon-startup-` + after + `-1.x86_64
+scon-pipe-` + after + `-1.x86_64
+libsconpipe0-` + after + `-1.x86_64
+programs run
+0a1,2
+> /etc/scon
+> /etc/scon/scon.yaml.rpmsave
+`
+
 //go:embed arm64.sh
 var arm64Script string
 
@@ -102,6 +118,26 @@ func TestPackages(t *testing.T) {
 		args := append([]string{"--allow-root", "--fail-on=error,warning"}, glob(t, young, "*.deb")...)
 		if out, err := exec.Command("lintian", args...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
+		}
+	})
+	t.Run("rpm", func(t *testing.T) {
+		system := t.TempDir()
+		run := func(name string, args ...string) string {
+			out, err := exec.Command(name, args...).Output()
+			if err != nil {
+				t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+			}
+			return string(out)
+		}
+		run("mmdebstrap", "--quiet", "--variant=minbase", "--include=rpm", "bookworm", system)
+		for to, from := range map[string]string{"old": old, "new": young} {
+			run("mkdir", filepath.Join(system, to))
+			for _, name := range []string{"scon-[0-9]*", "scon-startup-*", "libsconpipe0-*", "scon-pipe-*"} {
+				run("cp", glob(t, from, name+".x86_64.rpm")[0], filepath.Join(system, to))
+			}
+		}
+		if got := run("unshare", "--mount", "sh", "-c", `mount -t proc proc "$0/proc"; exec chroot "$0" sh -c "$1"`, system, rpmScript); got != rpmWorks {
+			t.Errorf("%s\nwant\n%s", got, rpmWorks)
 		}
 	})
 	for _, suite := range []string{"bookworm", "trixie"} {
