@@ -82,7 +82,8 @@ examples: libsconpipe
 	@test -e /usr/include/openssl/evp.h || scripts/install-deps.sh build
 	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN))
 
-# Debian 12's clang 14: others make other objects.
+# BPF objects and their types by Debian 12's clang 14, since others make other objects;
+# packaging/scon.yaml and docs/json.md from the comments of Go types.
 generate:
 	$(call say,GENERATE,./internal)
 	$(Q)go generate ./internal/...

@@ -52,12 +52,12 @@ func (t *tool) newStatusCommand() *cobra.Command {
 // statusDocument is the output of `scon status --json`.
 type statusDocument struct {
 	api.Status
-	Services []serviceStatus `json:"services"`
+	Services []serviceStatus `json:"services"` // express, startup and pipe
 }
 
 // serviceStatus is one of the three services.
 type serviceStatus struct {
-	Name    string `json:"name"` // express, startup or pipe
+	Name    string `json:"name"` // `express`, `startup` or `pipe`
 	Running bool   `json:"running"`
 	PID     int    `json:"pid"` // 0 if it does not run
 	Version string `json:"version"`

@@ -23,7 +23,7 @@ type versions struct {
 	Commit  string `json:"commit"`
 	Go      string `json:"go"`
 	Arch    string `json:"arch"`
-	Layout  int    `json:"layout"` // as api.Status has it
+	Layout  int    `json:"layout"` // as of `scon status`
 }
 
 func thisVersion() versions {

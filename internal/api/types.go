@@ -48,33 +48,38 @@ const (
 
 // Status is the output of `scon status --json`.
 type Status struct {
-	State      string      `json:"state"`
-	Why        string      `json:"why,omitempty"` // of StateInert
-	Kernel     string      `json:"kernel"`
-	Mode       string      `json:"mode"` // "tcx" or "clsact"
+	// State is `active`, `paused` or `inert`; `down`, with exit status 1, where the daemon
+	// does not answer while another service runs.
+	State  string `json:"state"`
+	Why    string `json:"why,omitempty"` // the reason for `inert`
+	Kernel string `json:"kernel"`        // its release
+	Mode   string `json:"mode"`          // `tcx` or `clsact`
+	// Generation is that of the decisions: it grows with every change of routes, links,
+	// neighbours, and of rules that concern many connections.
 	Generation uint32      `json:"generation"`
-	Rules      Rules       `json:"rules"`
-	Table      Table       `json:"table"`
+	Rules      Rules       `json:"rules"` // how the rules are followed
+	Table      Table       `json:"table"` // of the connections
 	Hooks      []Hook      `json:"hooks"`
 	Containers []Container `json:"containers"`
 	Totals     Totals      `json:"totals"`
-	// Reasons counts the regular packets at the uplinks by reason.
+	// Reasons counts the regular packets at the uplinks by reason; the host's own are among
+	// them.
 	Reasons map[string]uint64 `json:"reasons"`
 	// Skipped lists devices without hooks.
 	Skipped []Skipped `json:"skipped"`
-	PID     int       `json:"pid"`
-	Version string    `json:"version"`
+	PID     int       `json:"pid"`     // of the daemon
+	Version string    `json:"version"` // of the daemon
 	// Layout is the version of the maps in the kernel: a daemon with the same version
 	// takes over the Conentries.
 	Layout int `json:"layout"`
-	// CPUSeconds is the processor time of the daemon since its start.
+	// CPUSeconds is the processor time of the daemon since its start, in seconds.
 	CPUSeconds float64 `json:"cpu_s"`
 }
 
 // Rules says how the daemon follows the kernel's rules.
 type Rules struct {
 	Generation uint32  `json:"generation"` // of nftables, as far as the daemon has followed it
-	Read       uint64  `json:"read"`       // how often all rules were read
+	Read       uint64  `json:"read"`       // how often all of them were read
 	Retired    uint64  `json:"retired"`    // Conentries that changes concerned
 	Unknown    float64 `json:"unknown_s"`  // how long, in seconds, everything was regular as rules had changed and were not known
 }
@@ -91,8 +96,8 @@ type Table struct {
 type Hook struct {
 	Dev     string `json:"dev"`
 	Ifindex int    `json:"ifindex"`
-	Hook    string `json:"hook"` // from_container, to_wire, from_wire, to_container
-	Mode    string `json:"mode"` // "tcx" or "clsact"
+	Hook    string `json:"hook"` // `from_container`, `to_wire`, `from_wire`, `to_container` or `from_netkit`
+	Mode    string `json:"mode"` // `tcx` or `clsact`; of `from_netkit` it is `netkit`
 }
 
 // Container is a container's port with the sums of its Conentries.
@@ -100,13 +105,13 @@ type Container struct {
 	Name           string            `json:"name"`
 	ID             string            `json:"id"`
 	Dev            string            `json:"dev"`
-	Bridge         string            `json:"bridge"`
+	Bridge         string            `json:"bridge"` // "" for a container that is routed
 	Entries        int               `json:"entries"`
 	Paused         bool              `json:"paused"`
 	ExpressPackets uint64            `json:"express_packets"`
 	RegularPackets uint64            `json:"regular_packets"`
-	Reasons        map[string]uint64 `json:"reasons"` // regular packets by reason
-	// Packets that it sent and received express; their sum is ExpressPackets.
+	Reasons        map[string]uint64 `json:"reasons"` // regular packets by reason, see below
+	// Packets that it sent and received express; together express_packets.
 	ExpressSent     Count `json:"express_sent"`
 	ExpressReceived Count `json:"express_received"`
 }
@@ -142,19 +147,23 @@ type Tuple struct {
 
 // Flow is one Conentry; `scon flows --json` prints a list of flows.
 type Flow struct {
-	Container      string    `json:"container"`
-	Family         string    `json:"family"` // "ipv4" or "ipv6"
-	Proto          string    `json:"proto"`  // "tcp" or "udp"
-	Orig           Tuple     `json:"orig"`
-	Reply          Tuple     `json:"reply"`
-	Direction      string    `json:"direction"`           // one of Direction*
-	Path           string    `json:"way"`                 // one of Path*
+	Container string `json:"container"`
+	Family    string `json:"family"` // `ipv4` or `ipv6`
+	Proto     string `json:"proto"`  // `tcp` or `udp`
+	Orig      Tuple  `json:"orig"`
+	Reply     Tuple  `json:"reply"` // as conntrack has it; if that does not see the connection, the end with the higher port has opened it
+	// Direction is `out` if the container opened it, `in` if the other end did.
+	Direction string `json:"direction"`
+	// Path is what the packets skip: `wire` (to or from outside), `bridged`, `hairpin` (back
+	// into the bridge by IP or a translation), `routed` (to another bridge), or `containers`
+	// until one of these three was seen.
+	Path           string    `json:"way"`
 	Peer           string    `json:"peer,omitempty"`      // container at the other end
 	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
-	State          string    `json:"state"`
-	Confilter      int       `json:"confilter"`
-	ExpressPackets [2]uint64 `json:"express_packets"`
-	ExpressBytes   [2]uint64 `json:"express_bytes"`
+	State          string    `json:"state"`               // `composing`, `express` or `discard`
+	Confilter      int       `json:"confilter"`           // 1, 0; -1 for packets that Netfilter drops
+	ExpressPackets [2]uint64 `json:"express_packets"`     // a pair
+	ExpressBytes   [2]uint64 `json:"express_bytes"`       // a pair
 	// DiscardedPackets counts the packets that a discard dropped; absent for others.
 	DiscardedPackets uint64 `json:"discarded_packets,omitempty"`
 	// Packets and bytes that conntrack counted, all of them regular; absent if
@@ -163,23 +172,23 @@ type Flow struct {
 	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"`
 	AgeMS          int64      `json:"age_ms"`
 	IdleMS         int64      `json:"idle_ms"`
-	LeaseMS        int64      `json:"lease_ms"` // rest of the longer lease, 0 if expired
-	// LeaseLimitMS is how long a lease lasts, and LeaseBound what bounds that; absent
-	// for discards.
-	LeaseLimitMS int64  `json:"lease_limit_ms,omitempty"`
-	LeaseBound   string `json:"lease_bound,omitempty"`
-	Oif          string `json:"oif"`      // egress device, "" until recorded
-	NextHop      string `json:"next_hop"` // MAC address, "" until recorded
-	MTU          int    `json:"mtu"`      // 0 until recorded
+	LeaseMS        int64      `json:"lease_ms"` // rest of the longer lease; 0 if expired, paused or inert
+	// LeaseLimitMS is how long a lease lasts; absent for discards.
+	LeaseLimitMS int64 `json:"lease_limit_ms,omitempty"`
+	// LeaseBound is what bounds that, in words; absent for discards.
+	LeaseBound string `json:"lease_bound,omitempty"`
+	Oif        string `json:"oif"`      // egress device, "" until recorded
+	NextHop    string `json:"next_hop"` // MAC address, "" until recorded
+	MTU        int    `json:"mtu"`      // 0 until recorded
 	// Overlay is the device that sends the packets if they bypass the overlay device
-	// Oif and carry its headers already; absent otherwise.
+	// oif and carry its headers already; absent otherwise.
 	Overlay string `json:"overlay,omitempty"`
 }
 
 // Explanation is the answer to `scon explain FLOW|CONTAINER`.
 type Explanation struct {
 	Subject string `json:"subject"`
-	Express bool   `json:"express"`
+	Express bool   `json:"express"` // a packet of it goes express
 	// Known says that SCON or conntrack knows a connection of the subject. If it is false,
 	// the subject does not go regular: it has no connections, or none yet.
 	Known bool `json:"known"`
@@ -190,11 +199,11 @@ type Explanation struct {
 
 // Finding is one fact about a subject, with its remedy.
 type Finding struct {
-	Level  string `json:"level"` // "ok", "note", "warn", "fail"
+	Level  string `json:"level"` // `ok`, `note`, `warn` or `fail`
 	What   string `json:"what"`
 	Why    string `json:"why,omitempty"`
-	Remedy string `json:"remedy,omitempty"`
-	Rule   *Rule  `json:"rule,omitempty"` // that it is about
+	Remedy string `json:"remedy,omitempty"` // what to do
+	Rule   *Rule  `json:"rule,omitempty"`   // that the finding is about
 }
 
 // Rule is a rule of the packet filter.
@@ -208,21 +217,21 @@ type Rule struct {
 // Capability is one line of `scon doctor`.
 type Capability struct {
 	Name    string `json:"name"`
-	Level   string `json:"level"` // as Finding.Level
-	Found   string `json:"found"` // state of this machine
-	For     string `json:"for"`   // its use by SCON
-	Without string `json:"without,omitempty"`
-	Remedy  string `json:"remedy,omitempty"`
+	Level   string `json:"level"`             // as of a finding
+	Found   string `json:"found"`             // state of this machine
+	For     string `json:"for"`               // its use by SCON
+	Without string `json:"without,omitempty"` // what is lost without it
+	Remedy  string `json:"remedy,omitempty"`  // what to do
 }
 
 // Preparation is one line of `scon doctor --latency`: a setting that affects latency, or
 // that the paper on low latency changed.
 type Preparation struct {
 	Name   string `json:"name"`
-	Paper  string `json:"paper"` // the paper's setting
-	Level  string `json:"level"` // "ok": as in the paper; "note": different; "unknown"
-	Found  string `json:"found"` // state of this machine
-	Remedy string `json:"remedy,omitempty"`
+	Paper  string `json:"paper"`            // the paper's setting
+	Level  string `json:"level"`            // `ok`: as in the paper; `note`: different; `unknown`
+	Found  string `json:"found"`            // state of this machine
+	Remedy string `json:"remedy,omitempty"` // what to do
 	// Seen says how to measure the effect on this machine.
 	Seen string `json:"seen"`
 }
@@ -242,15 +251,15 @@ type Doctor struct {
 
 // Down is what `scon down --json` prints.
 type Down struct {
-	Stopped     []Stopped `json:"stopped"`
+	Stopped     []Stopped `json:"stopped"`        // services that ran
 	Left        string    `json:"left,omitempty"` // a directory that containers may have mounted
-	Conntrack   string    `json:"conntrack"`      // "keep", "restore" or "delete"
+	Conntrack   string    `json:"conntrack"`      // `keep`, `restore` or `delete`
 	Connections []Ended   `json:"connections"`    // those that were liberal in conntrack
 }
 
 // Stopped is a service that ran.
 type Stopped struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // `express`, `startup` or `pipe`
 	PID  int    `json:"pid"`
 }
 
@@ -258,6 +267,6 @@ type Stopped struct {
 type Ended struct {
 	Proto   string `json:"proto"`
 	Orig    Tuple  `json:"orig"`
-	Outcome string `json:"outcome"`          // "kept", "restored", "deleted" or "lost"
+	Outcome string `json:"outcome"`          // `kept`, `restored`, `deleted`, or `lost`: conntrack has forgotten one that was to be restored
 	Reason  string `json:"reason,omitempty"` // why it was not restored
 }

@@ -18,81 +18,98 @@ import (
 // DefaultPath is the installed path of the file.
 const DefaultPath = "/etc/scon/scon.yaml"
 
-// Config holds all settings. keys.go defines their YAML names.
+// Config holds all settings. keys.go defines their YAML names. The comments of fields are the
+// reference: packaging/scon.yaml is made of them (make generate), and of that scon.yaml(5).
 type Config struct {
-	// Bridges are the bridges whose container ports are hooked.
+	// Bridges whose container ports are hooked: auto, or names such as
+	// [docker0, br-lan]. auto: every bridge with container ports, updated as bridges
+	// appear and disappear.
 	Bridges Devices
 
-	// Uplinks are the devices by which the containers' packets leave and enter the
-	// machine.
+	// Devices by which the containers' packets leave and enter the machine: auto, or
+	// names such as [eth0, wlan0]. auto: every such device, not only the default
+	// route's, updated as devices appear and disappear.
 	Uplinks Devices
 
-	// Connections is the maximum number of Conentries, 64..1048576, default 8192. The
-	// table takes memory for those that there are; of the limit itself 24 bytes each.
+	// Maximum number of express connections, 64..1048576. The table takes memory for those
+	// that there are, about 400 bytes each in the kernel; of the limit itself 24 bytes each.
 	Connections int
 
-	// PerContainerShare is the share of Connections that one container may hold, 1..100
-	// percent, default 50.
+	// Share of `connections` that one container may hold, 1..100 percent. A container that
+	// uses up its share does not reduce another's.
 	PerContainerShare int
 
-	// Admit is the number of regular packets of a connection before it is composed,
-	// 2..65535, default 8: short connections must not cost more. Of TCP only packets
-	// that the container sends count. A slow connection needs three, and a second.
+	// Number of regular packets of a connection before it is composed, 2..65535; of TCP
+	// only packets that the container sends count. Short connections then cost nothing. A
+	// slow connection is composed with its third packet or a later one, after a second.
 	Admit int
 
-	// Lease is the time that one direction of a connection goes express before one
-	// packet goes regular again, 10 ms..1 s, default 1 s. A policy change without a
-	// notification takes effect within this time.
+	// Time that a connection goes express before one of its packets goes regular again and
+	// passes all rules, 10ms..1s, per direction, where something may matter that nobody
+	// announces: an ipset, iptables-legacy, marks of connections, elements that expire. A
+	// policy change without a notification takes effect within this time.
 	Lease time.Duration
 
-	// LeaseMax is the same where nothing may matter that is not announced, 10 ms..10 min,
-	// default 45 s: before the kernel forgets a neighbour that no packet uses. It is at
-	// most a third of the connection's timeout in conntrack, and never shorter than Lease.
+	// The same for all other connections, 10ms..10m; at most a third of the connection's
+	// timeout in conntrack, and less than the kernel keeps neighbours and bridges MAC addresses
+	// without packets. 1s makes all leases as short as `lease`, which is the least.
 	LeaseMax time.Duration
 
-	// LeasePackets is the lease in packets of one direction, 16..16777216, default
-	// 65536; for TCP at most 4096.
+	// The same limit in packets, 16..16777216, per direction; for TCP at most 4096.
 	LeasePackets int
 
-	// FlushIdle is the idle time after which a Conentry is removed, 1 s..1 h, default
-	// 10 s. While there is room, twice its connection's longest silence replaces it.
+	// Idle time after which a connection leaves the express path, 1s..1h. It stays in
+	// conntrack and returns with its next packets. While half of the table is free, a
+	// connection stays for twice its longest silence, 10 minutes at most.
 	FlushIdle time.Duration
 
-	// ExactCounters are counters of rules that must count every packet: named counters
-	// of nftables, and those of rules or chains with such a comment. Connections that
-	// they count stay regular. Default none.
+	// Counters of the firewall that must count every packet, for example for billing or
+	// alarms: names of nftables' counters, and comments of rules (nftables, iptables) or of
+	// chains (nftables), such as [billing]. Connections that they count stay regular; other
+	// counters do not count express packets.
 	ExactCounters []string
 
-	// Regular selects devices and containers whose policy is enforced outside
-	// Netfilter: their packets stay regular. Default none.
+	// Devices and containers that stay regular because their policy is enforced outside
+	// Netfilter: devices (a container's port, an uplink), and containers by name=NAME,
+	// label=KEY or label=KEY=VALUE, such as [eth1, name=db, label=com.example.policy=strict].
+	// Labels are those of Docker and Podman, with containerd the annotations. If containers
+	// are selected, a container that is not identified yet stays regular.
 	Regular []Selector
 
-	// Log sets the level and the format of the log.
+	// The services' logs.
 	Log Log
 
-	// Metrics is the address, IP:PORT, at which Prometheus may scrape the metrics of
-	// express beside the socket. "", the default, is none.
+	// Address at which Prometheus may scrape the metrics of express, such as
+	// 127.0.0.1:9477; :9477 is the same. Every client that reaches it may read them. "":
+	// only at the socket.
 	Metrics string
 
-	// Health is the address, IP:PORT of the loopback device, at which express says
-	// whether it works and whether it is ready. "", the default, is none.
+	// Address of the loopback device at which express answers probes, such as 127.0.0.1:9480;
+	// :9480 is the same. /healthz: its loop works. /readyz: devices are hooked, and packets
+	// may go express. 503 with the reason otherwise. "": none.
 	Health string
 
-	// Web is where the daemon serves the live page: an address, IP:PORT, with a token,
-	// or the path of a unix socket for SocketGroup. "", the default, is none.
+	// Where the daemon serves the live page of `scon web`, docs/web.md: an address such as
+	// 127.0.0.1:9478 (:9478 is the same), where the page shows nothing without the token that
+	// `scon web` prints to whoever may read the socket of express; or the path of a unix socket
+	// for root and socket_group, such as /run/scon/web.sock, for a proxy that asks who one is.
+	// Elsewhere than at a loopback address the token crosses the network in clear text. "":
+	// none; `scon web` serves the page itself.
 	Web string
 
-	// SocketGroup is the group that may read at the daemon's socket; only root may
-	// change state. "", the default, admits root only.
+	// Name of the group whose members may read at the socket of express (status, flows,
+	// explain); only root may change state. "": root only.
 	SocketGroup string
 
-	// Startup configures the startup service's agent.
+	// Containers' networks: the startup service's agent behind the CNI plugin scon-cni and
+	// the runtime scon-oci. docs/startup.md describes the configuration of the engines.
 	Startup Startup
 
-	// Pipe configures the pipe's broker.
+	// Bulk data between containers of this machine without TCP/IP: the broker behind
+	// libsconpipe. docs/pipe.md describes how containers connect to it.
 	Pipe Pipe
 
-	// Docker configures the network driver for Docker.
+	// The network driver `docker network create -d scon`: docs/docker-driver.md.
 	Docker Docker
 }
 
@@ -122,8 +139,10 @@ func (c Config) HasStartup() bool { return c.Startup.Enabled || c.Docker.Enabled
 
 // Log configures the services' logs.
 type Log struct {
-	Level  slog.Level // debug, info (default), warn, error
-	Format string     // FormatText (default) or FormatJSON
+	// debug, info, warn or error.
+	Level slog.Level
+	// text or json.
+	Format string
 }
 
 // Formats of the log.

@@ -9,15 +9,13 @@ import (
 
 // Docker configures the network driver for Docker.
 type Docker struct {
-	// Enabled starts the driver; default false.
+	// Whether the driver runs.
 	Enabled bool
 
-	// Socket is the path where Docker finds the driver, default
-	// /run/docker/plugins/scon.sock. The file's name is the driver's.
+	// Path where Docker finds the driver; the file's name is the driver's.
 	Socket string
 
-	// Directory holds the records of networks, also over a reboot, default
-	// /var/lib/scon/docker.
+	// Directory of its networks' records, kept over a reboot, as Docker keeps networks.
 	Directory string
 }
 

@@ -13,29 +13,29 @@ import (
 
 // Pipe configures the broker of bulk data between containers.
 type Pipe struct {
-	// Enabled starts the broker; default false.
+	// Whether the broker runs.
 	Enabled bool
 
-	// Allow are groups of IPv4 addresses: both ends of a connection must be in the same
-	// group. Default none: the network decides.
+	// Groups of addresses: both ends of a connection must be in the same one, such as
+	// [172.17.0.0/16]. []: the network decides which containers may connect.
 	Allow []netip.Prefix
 
-	// MemoryLimit limits the rings of all connections, 1MiB..64GiB, default 256 MiB. A
-	// container may hold its share of it.
+	// Limit on the rings of all connections, 1MiB..64GiB.
 	MemoryLimit int64
 
-	// PerContainerShare is how much a container may have of what the others have left, of
-	// each of the broker's resources, 1..100 percent, default 50.
+	// Share of what the other containers have left that one container may hold, 1..100
+	// percent: of memory, files, names, processes, and connections that are not accepted. A
+	// container is known by its network namespace and by its cgroup.
 	PerContainerShare int
 
-	// Engines are those that connections may use; default all.
+	// Engines that connections may use. One that is not listed is never used.
 	Engines []string
 
-	// CopyDevice lets a device copy for the engine copier, if the helper program is
-	// installed and finds one; default false.
+	// Whether a GPU copies for the engine copier, if scon-pipe-cuda is installed and finds
+	// one. Not measured.
 	CopyDevice bool
 
-	// Metrics is Config.Metrics, for the broker.
+	// As `metrics`, for the broker.
 	Metrics string
 }
 

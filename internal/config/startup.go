@@ -13,50 +13,47 @@ import (
 
 // Startup configures the agent of the startup service.
 type Startup struct {
-	// Enabled starts the agent; default false.
+	// Whether the agent runs.
 	Enabled bool
 
-	// Networks are files with CNI configurations, .conflist or .conf, whose networks are
-	// prepared at the service's start; others are prepared at their first ADD.
+	// CNI configurations whose networks are prepared when the service starts, such as
+	// [/etc/cni/net.d/10-scon.conflist]; others are prepared at their first ADD.
 	Networks []string
 
-	// EnvNetworks are the networks that a container of scon-oci may select with
-	// SCON_NETWORK in its environment, which its image can set; default none. The
-	// annotation scon.network needs no entry here.
+	// Names of networks that a container of scon-oci may select with SCON_NETWORK in its
+	// environment, such as [pods]. An image can set that variable, so it is honoured for
+	// these networks only; the annotation scon.network is always honoured.
 	EnvNetworks []string
 
-	// AddressCooldown is the time before a released address is leased again, 0s..1h,
-	// default 10 s. It is leased earlier only if no other is free.
+	// Time before a released address is leased again, 0s..1h; it is leased earlier only if
+	// no other is free.
 	AddressCooldown time.Duration
 
-	// StageLog is a file to which the stages of every container are appended, "" for none
-	// (the default). The latest stages are always kept in memory.
+	// File to which the stages of every container's start are appended. "": none.
 	StageLog string
 
-	// Metrics is Config.Metrics, for the startup service.
+	// As `metrics`, for the startup service.
 	Metrics string
 
-	Pool   Pool
+	// Prepared network namespaces, of each network.
+	Pool Pool
+	// Maximum number of containers in a stage at a time, 0..4096; 0: no limit.
 	Limits Limits
 }
 
 // Pool configures the pool of prepared namespaces (Understanding Network Startup for
 // Secure Containers, section 5.1).
 type Pool struct {
-	// WarmTarget is the number of ready namespaces of each network when idle, 0..4096,
-	// default 32; 0 disables the pool.
+	// Number of ready namespaces when idle, 0..4096; 0: no pool.
 	WarmTarget int
-	// Minimum is the number of ready namespaces below which the refill does not wait for
-	// a pause, unless a stream of containers keeps the CPUs busy, 0..4096, default 4.
+	// Number below which the refill does not wait for a pause, 0..4096, unless a stream
+	// of containers keeps all CPUs busy.
 	Minimum int
-	// Maximum limits the number that the expected demand can require, 0..4096, default
-	// 400.
+	// Limit on the number that the expected demand can require, 0..4096.
 	Maximum int
-	// MemoryLimit limits the kernel memory of all of them, counted as NamespaceMemory
-	// each, 1MiB..64GiB, default 128 MiB.
+	// Limit on the kernel memory of all of them, counted as 256KiB each, 1MiB..64GiB.
 	MemoryLimit int64
-	// Cooldown is the time after the last burst until the number returns to WarmTarget,
-	// 1s..1h, default one minute.
+	// Time after the last burst until the number returns to warm_target, 1s..1h.
 	Cooldown time.Duration
 }
 
@@ -68,8 +65,7 @@ const NamespaceMemory = 256 << 10
 // 5.2).
 type Limits struct {
 	NetNS, AddCNI, Cgroup, AttachIf, StartVM int
-	// Timeout is how long a container waits for admission, 10ms..20s, default 5 s. Then
-	// it proceeds.
+	// A container that has waited this long for admission proceeds, 10ms..20s.
 	Timeout time.Duration
 }
 

@@ -51,19 +51,19 @@ type View struct {
 	// counters of the connections; what it does not take over counts from zero.
 	Restarted bool   `json:"restarted"`
 	PID       int    `json:"pid"`
-	State     string `json:"state"` // as api.Status.State
+	State     string `json:"state"` // as of `scon status`
 	Why       string `json:"why,omitempty"`
 	// DaemonCPU is the daemon's processor time, in percent of one CPU. In the first
 	// interval of a restarted daemon it is its whole time so far.
 	DaemonCPU float64 `json:"daemon_cpu_pct"`
-	// SoftirqCPU is the processor time of this machine's softirqs, and SavedCPU an
-	// estimate of what express has saved of it: its packets times SavedPerPacket. Both
-	// are in percent of one CPU.
+	// SoftirqCPU is the processor time of this machine's softirqs, in percent of one CPU.
 	SoftirqCPU float64 `json:"softirq_cpu_pct"`
-	SavedCPU   float64 `json:"saved_cpu_pct_estimate"`
-	Entries    int     `json:"entries"`
-	Express    Rate    `json:"express"`
-	// Regular and Discarded are packets per second.
+	// SavedCPU is an estimate of what express has saved of it, in percent of one CPU: its
+	// packets times 2.216 us, docs/web.md.
+	SavedCPU float64 `json:"saved_cpu_pct_estimate"`
+	Entries  int     `json:"entries"`
+	Express  Rate    `json:"express"`
+	// Regular is without those at the uplinks.
 	Regular     float64            `json:"regular_packets_per_s"`
 	Discarded   float64            `json:"discarded_packets_per_s"`
 	Uplinks     map[string]float64 `json:"uplink_reasons_per_s"` // regular packets at the uplinks
@@ -96,7 +96,7 @@ type Container struct {
 type Connection struct {
 	api.Flow
 	Express [2]Rate `json:"express"`
-	// Regular is what conntrack has counted; nil if it does not count.
+	// Regular is what conntrack has counted; absent if it does not count.
 	Regular *[2]Rate `json:"regular,omitempty"`
 }
 

@@ -23,7 +23,7 @@ var packages = []string{
 }
 
 // remedy is how a message says what to do.
-var remedy = regexp.MustCompile(`(?i)\b(want|run|use|set|see|give|install|omit|stop|end|remove|change|make|name|need|needs|needed|change|lists them|stops it|starts another|start)\b|'scon |'systemctl |'kill|"ip `)
+var remedy = regexp.MustCompile(`(?i)\b(want|run|use|set|see|give|install|omit|stop|end|remove|change|make|name|need|needs|needed|change|lists them|stops it|starts another|start)\b|'(sudo )?scon |'systemctl |'kill|"ip `)
 
 // message is the text of an error in the sources.
 type message struct{ text, place string }
