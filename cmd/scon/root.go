@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -57,7 +58,35 @@ func (t *tool) newRootCommand() *cobra.Command {
 		t.newVersionCommand(),
 	)
 	t.addLabCommands(root)
+	groupCommands(root)
 	return root
+}
+
+// groups are the commands as the help lists them: what a stranger needs comes first.
+var groups = []struct {
+	title string
+	names []string
+}{
+	{"Start and stop", []string{"up", "down", "pause", "resume", "flush"}},
+	{"See what happens", []string{"status", "top", "web", "flows", "explain"}},
+	{"Find out what is wrong", []string{"doctor", "report"}},
+	{"Measure and tune", []string{"bench", "profile", "latency", "pin", "lab"}},
+	{"The other services", []string{"startup", "pipe", "run"}},
+	{"Further commands", []string{"daemon", "version"}},
+}
+
+func groupCommands(root *cobra.Command) {
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, c := range root.Commands() {
+			if slices.Contains(g.names, c.Name()) {
+				c.GroupID = g.title
+			}
+		}
+	}
+	last := groups[len(groups)-1].title
+	root.SetHelpCommandGroupID(last)
+	root.SetCompletionCommandGroupID(last)
 }
 
 // client returns a client of the daemon at --socket.
