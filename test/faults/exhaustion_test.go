@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,6 +115,70 @@ func TestOutOfMemory(t *testing.T) {
 	c.MustPing(5)
 }
 
+// A table that a control group has no room for does not grow: the daemon lives, and says
+// why. It grows when there is room.
+func TestNoMemoryToGrow(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, scontest.Layout{Config: func(c *config.Config) { c.Connections, c.PerContainerShare, c.Admit = 1<<16, 100, 2 }})
+	group := memoryGroup(t, 256<<20)
+	task := b.Task()
+	task.SCON = limited(b, fmt.Sprintf("echo $$ > %s/cgroup.procs && exec", group))
+	b.Daemon = b.Launch(task)
+	b.Daemon.WaitReady()
+	c := b.Outgoing("tcp", 1).GoExpress()
+	limit(t, group, 4<<20+used(t, group))
+	w, mac := b.OpenWire(lab.Container(1)), b.BridgeMAC()
+	for i := range 1500 { // more than half a page
+		f := scontest.Frame(mac, w.Iface.HardwareAddr, netip.AddrPortFrom(lab.ContainerAddr(1), uint16(10000+i)), netip.AddrPortFrom(lab.EdgeAddr, 9), "x")
+		for range 3 {
+			w.Send(f)
+		}
+	}
+	scontest.Eventually(t, "the table cannot grow", func() error {
+		if why := b.Status().Table.Why; !strings.Contains(why, "control group") {
+			return fmt.Errorf("%d entries, why: %q", b.Status().Totals.Entries, why)
+		}
+		return nil
+	})
+	c.MustPing(5)
+	limit(t, group, 256<<20)
+	scontest.Eventually(t, "the table grows", func() error {
+		if s := b.Status(); s.Table.Why != "" {
+			return errors.New(s.Table.Why)
+		}
+		return nil
+	})
+	c.MustPing(5)
+}
+
+// limit sets the memory limit of a cgroup.
+func limit(t *testing.T, group string, bytes int) {
+	t.Helper()
+	file := filepath.Join(group, "memory.max")
+	if _, err := os.Stat(file); err != nil {
+		file = filepath.Join(group, "memory.limit_in_bytes")
+	}
+	if err := os.WriteFile(file, []byte(fmt.Sprint(bytes)), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// used reads how much memory a cgroup uses.
+func used(t *testing.T, group string) (bytes int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(group, "memory.current"))
+	if err != nil {
+		text, err = os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
+	}
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &bytes)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
 // limited writes a script that runs scon under a limit: by is the prefix of its command
 // line.
 func limited(b *scontest.Bed, by string) string {
@@ -140,7 +205,7 @@ func memoryGroup(t *testing.T, limit int) string {
 		} else if w[1] != "" {
 			continue
 		}
-		group := filepath.Join(root, w[2], fmt.Sprintf("scon-f%d", os.Getpid()))
+		group := filepath.Join(root, w[2], fmt.Sprintf("scon-f%d-%s", os.Getpid(), t.Name()))
 		if err := os.Mkdir(group, 0o755); err != nil {
 			continue
 		}

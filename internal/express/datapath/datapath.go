@@ -182,6 +182,9 @@ func Load(o Options) (_ *Datapath, err error) {
 	return d, nil
 }
 
+// roomForPrograms is more than the programs take, and the verifier while it checks them.
+const roomForPrograms = 16 << 20
+
 // loadObjects loads the programs over the pinned maps if they fit, otherwise
 // over new maps that replace the pinned ones.
 func (d *Datapath) loadObjects() error {
@@ -205,7 +208,7 @@ func (d *Datapath) loadObjects() error {
 	d.adopted = len(pinned) > 0
 	if !d.adopted {
 		fixed := uint64(d.size.buckets)*uint64(unsafe.Sizeof(Bucket{})) + uint64(d.size.candidates)*uint64(unsafe.Sizeof(uint64(0)))
-		if err := checkRoom(fixed + PageSlots*uint64(unsafe.Sizeof(Half{}))); err != nil {
+		if err := checkRoom(fixed + PageSlots*uint64(unsafe.Sizeof(Half{})) + roomForPrograms); err != nil {
 			return fmt.Errorf("loading the BPF programs: %w", err)
 		}
 	}

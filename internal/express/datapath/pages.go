@@ -44,6 +44,10 @@ func sizeFor(connections uint32) size {
 	}
 }
 
+// roomForDaemon is more than the daemon itself takes for a page of Conentries, 1.6 KB each:
+// the kernel would rather end it than refuse.
+const roomForDaemon = 8 << 20
+
 // page is one inner map of an array of maps, as this process sees it.
 type page[T any] struct {
 	array *ebpf.Map
@@ -77,7 +81,7 @@ func pagePin(pinDir, pin string, number int) string {
 }
 
 func add[T any](d *Datapath, p page[T], number int) (_ []T, err error) {
-	if err := checkRoom(uint64(p.spec.ValueSize) * PageSlots); err != nil {
+	if err := checkRoom(uint64(p.spec.ValueSize)*PageSlots + roomForDaemon); err != nil {
 		return nil, fmt.Errorf("adding %s %d of the table: %w", p.pin, number, err)
 	}
 	m, err := ebpf.NewMap(p.spec)
