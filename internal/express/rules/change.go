@@ -27,7 +27,10 @@ type Change struct {
 	sets   map[*rule][]setChange
 	mapped bool    // a verdict map changed
 	bySet  []*rule // the keys of sets
-	budget int     // of rules that packets are followed through
+	// translates are the families that have got their first chain of type nat. Those chains
+	// see one more packet of connections that began before, while these are NEW.
+	translates [2]bool
+	budget     int // of rules that packets are followed through
 }
 
 // spot is a rule that was added, that is gone, or that looks into a set which has
@@ -70,7 +73,7 @@ func (c *Change) Fresh() bool { return c.fresh }
 
 // Nothing reports whether no connection is concerned.
 func (c *Change) Nothing() bool {
-	return c.why == "" && len(c.spots) == 0 && len(c.left) == 0 && len(c.ends) == 0 && len(c.legacy) == 0
+	return c.why == "" && len(c.spots) == 0 && len(c.left) == 0 && len(c.ends) == 0 && len(c.legacy) == 0 && c.translates == [2]bool{}
 }
 
 // addSet adds the rules that look into a set which has changed.
@@ -258,7 +261,7 @@ func (c *Change) rulesOf(in *chain) []*rule {
 
 // Concerns reports whether what packets of a connection meet may have changed.
 func (c *Change) Concerns(conn Conn) bool {
-	return c.why != "" || c.MayConcern(conn) && c.reaches(conn)
+	return c.why != "" || c.MayConcern(conn) && (isUnreplied(&conn) && c.translatesNow(&conn) || c.reaches(conn))
 }
 
 // MayConcern reports whether a rule that has changed may match packets of a
@@ -279,7 +282,12 @@ func (c *Change) MayConcern(conn Conn) (may bool) {
 			})
 		}
 	}
-	return may || c.why != "" || c.passesOther(&conn, unreplied)
+	return may || c.why != "" || unreplied && c.translatesNow(&conn) || c.passesOther(&conn, unreplied)
+}
+
+// translatesNow reports whether a family of a connection has got its first chain of type nat.
+func (c *Change) translatesNow(conn *Conn) bool {
+	return slices.ContainsFunc(conn.families(), func(f family) bool { return c.translates[f] })
 }
 
 // passesOther reports whether packets of a connection may reach the end of a base chain

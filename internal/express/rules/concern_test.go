@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/nstest"
@@ -130,5 +131,27 @@ func TestConcernsLegacy(t *testing.T) {
 				t.Errorf("followed %v, read afresh %v", live, read)
 			}
 		})
+	}
+}
+
+// The first chain of type nat sees a packet of a connection that has had no answer, as it is
+// NEW; the second one does not.
+func TestFirstTranslation(t *testing.T) {
+	t.Parallel()
+	f := follow(t, nstest.New(t), Options{})
+	f.follow()
+	unreplied := outbound(udp, "53")
+	unreplied.Status = statusConfirmed
+	for i, want := range []bool{true, false} {
+		if !f.sh(nftScript(fmt.Sprintf("table ip n%d { chain g { type nat hook postrouting priority 100; }; }", i))) {
+			t.Fatal("the rules are refused")
+		}
+		change := f.follow()
+		if got := change.Concerns(unreplied); got != want || change.Nothing() == want {
+			t.Errorf("chain %d: concerned %v, nothing %v", i+1, got, change.Nothing())
+		}
+		if change.Concerns(outbound(udp, "53")) {
+			t.Errorf("chain %d: concerns a connection with an answer", i+1)
+		}
 	}
 }

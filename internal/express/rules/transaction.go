@@ -17,6 +17,7 @@ type transaction struct {
 	sets   map[place]*set // a copy as it was before, nil for none
 
 	translated [2]bool // families of which a chain of type nat is gone
+	translate  [2]int  // how many of these chains there were
 
 	gone    map[uint64]*rule            // by their sums
 	pending map[*chain]map[uint64]*rule // rules whose predecessor, by its handle, is not known yet
@@ -50,6 +51,7 @@ func (n *nftables) begin() {
 	n.tx = &transaction{
 		chains: make(map[place]*chainBefore), sets: make(map[place]*set),
 		gone: make(map[uint64]*rule), pending: make(map[*chain]map[uint64]*rule),
+		translate: n.translate,
 	}
 }
 
@@ -225,6 +227,7 @@ func (n *nftables) end() *Change {
 		if had && n.translate[f] == 0 { // nor are packets of connections that were opened before
 			c.why = "there is no chain of type nat any more"
 		}
+		c.translates[f] = tx.translate[f] == 0 && n.translate[f] > 0
 	}
 	if tx.noted {
 		c.addBases(tx.bases)
