@@ -316,6 +316,15 @@ func lastWords(name, log string) string {
 	return "the " + name + " ended: " + strings.Join(lines, "; ")
 }
 
+// log says where a service's log is: in its file, or with systemd in the journal.
+func (u unit) log(stateDir string) string {
+	file := state.Log(u.Dir(stateDir))
+	if _, err := os.Stat(file); err != nil {
+		return "journalctl --unit " + u.unitName()
+	}
+	return filepath.Clean(file)
+}
+
 // printUp prints the services that run.
 func (t *tool) printUp(word string, o service.Options) error {
 	s, err := api.Dial(o.Socket).Status()
@@ -335,10 +344,10 @@ func (t *tool) printUp(word string, o service.Options) error {
 		word, s.State, s.Mode, s.PID,
 		cmp.Or(few(containers), "none yet: they are hooked when they appear"),
 		cmp.Or(few(uplinks), "none yet: they are hooked when they appear"),
-		filepath.Clean(state.Log(o.StateDir)))
+		t.units[0].log(o.StateDir))
 	for _, u := range t.units[1:] {
 		if p, err := u.process(u.Socket(o.StateDir)); err == nil && p.PID != 0 {
-			fmt.Fprintf(t.stdout, "  %-10s  pid %d, log %s\n", u.Service, p.PID, state.Log(u.Dir(o.StateDir)))
+			fmt.Fprintf(t.stdout, "  %-10s  pid %d, log %s\n", u.Service, p.PID, u.log(o.StateDir))
 		}
 	}
 	_, err = fmt.Fprintln(t.stdout, "See 'scon status' and 'scon top'; 'scon down' undoes it.")
