@@ -35,7 +35,7 @@ Ctrl-C ends a run and keeps the samples taken so far.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBenchQuickCommand(), newBenchShortCommand(), newBenchHostCommand(), newBenchChurnCommand(), newBenchScaleCommand(), newBenchCPUsCommand(), newBenchAppCommand(), newBenchCostCommand(), newBenchCountCommand(),
-		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(),
+		newBenchFiguresCommand(), newBenchShowCommand(), newBenchSummaryCommand(), newBenchGainsCommand(),
 		newBenchPeerCommand(), newBenchHelperCommand())
 	return cmd
 }
