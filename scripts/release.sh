@@ -22,7 +22,7 @@ version=$1
 grep -qE "^## \[${version//./\\.}\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
 	fail "CHANGELOG.md has no section \"## [$version] - $(date --utc +%Y-%m-%d)\": rename \"## [Unreleased]\" and commit it"
 
-suites=(test test-hostile test-packages test-kernels test-long)
+suites=(test test-hostile test-packages test-k8s-full test-kernels test-long)
 logs=dist/release-$(git rev-parse --short HEAD)
 mkdir -p "$logs"
 begun=$SECONDS
