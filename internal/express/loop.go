@@ -107,6 +107,9 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 		case <-d.hooks.Due():
 			d.hooks.Rescan()
 		case <-d.sweeper.due:
+			if err := d.eventsAhead(s.events); err != nil {
+				return err
+			}
 			d.sweeper.piece(d.sweepPiece)
 		case <-beat.C:
 			if err := writeBeat(); err != nil {
@@ -195,6 +198,28 @@ func (d *Daemon) events(e datapath.Event, more <-chan datapath.Event, now time.T
 		d.counts.composing.Add(events[i].Waited())
 	}
 	d.grower.check(now)
+	return nil
+}
+
+// ahead is how many times events that are queued are taken before a piece of a sweep: new
+// connections do not wait while a large table is swept. It takes as long as two pieces.
+const ahead = 8
+
+// eventsAhead takes events that are queued while a piece of a sweep is due.
+func (d *Daemon) eventsAhead(queued <-chan datapath.Event) error {
+	for range ahead {
+		select {
+		case e, ok := <-queued:
+			if !ok {
+				return nil // the loop hears of that
+			}
+			if err := d.events(e, queued, time.Now()); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/host/changes"
@@ -81,5 +82,21 @@ func TestSourceEnds(t *testing.T) {
 				t.Errorf("at the daemon's own end: %v", err)
 			}
 		})
+	}
+}
+
+// Before a piece of a sweep, events that are queued are taken, and no more than so many.
+func TestEventsAhead(t *testing.T) {
+	t.Parallel()
+	d := idle(t)
+	d.table = contable.New(datapath.Memory{Halves: make([][]datapath.Half, 1), Outers: make([][]datapath.Outer, 1)}, contable.Options{})
+	for _, queued := range []int{0, 1, eventsAtOnce, ahead*eventsAtOnce + 5} {
+		events := make(chan datapath.Event, queued)
+		for range queued {
+			events <- datapath.Event{Progress: true} // of a connection that is gone
+		}
+		if err := d.eventsAhead(events); err != nil || len(events) != max(queued-ahead*eventsAtOnce, 0) {
+			t.Errorf("%d of %d events are left: %v", len(events), queued, err)
+		}
 	}
 }

@@ -127,7 +127,7 @@ func TestPiecesAreBounded(t *testing.T) {
 
 // The longest time that one piece of the largest table takes.
 func BenchmarkPiece(b *testing.B) {
-	const connections, piece = 1 << 20, 1 << 14
+	const connections, piece = 1 << 20, 1 << 13
 	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour, Tick: time.Millisecond})
 	placed := 0
 	for i := range connections {
