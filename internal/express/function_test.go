@@ -118,12 +118,17 @@ func TestForeignFunctionAtRest(t *testing.T) {
 	}
 	defer l.Close()
 	time.Sleep(time.Second) // a look that is due is one before the first connection
-	b.Outgoing("udp", 1).MustPing(200)
+	c := b.Outgoing("udp", 1)
+	c.MustPing(200)
+	scontest.Eventually(t, "the connection is refused, and explain says why", func() error {
+		c.MustPing(1)
+		x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
+		if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "accepter") {
+			return fmt.Errorf("explain says %s, %v", text, err)
+		}
+		return nil
+	})
 	if n := b.Status().Totals.ExpressPackets; n > 0 {
 		t.Errorf("%d packets went express", n)
-	}
-	x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
-	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "accepter") {
-		t.Errorf("explain says %s, %v", text, err)
 	}
 }
