@@ -67,7 +67,7 @@ used() {
 }
 
 fetch() { # MODE
-	docker exec $name-client-$1 curl --silent --fail --retry 20 --retry-connrefused --retry-delay 1 --output /dev/null \
+	docker exec $name-client-$1 curl --silent --show-error --fail --retry 20 --retry-connrefused --retry-delay 1 --output /dev/null \
 		--write-out '%{speed_download}\n' http://"$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' $name-app-$1)":8080/big
 }
 
@@ -76,9 +76,10 @@ for round in $(seq "$rounds"); do
 	for mode in $modes; do
 		before=$(used $mode)
 		speed=$(fetch $mode)
-		echo $mode "$speed" "$before" "$(used $mode)" | awk '{ printf "%-5s %.2f GB/s %.3f s/GB\n", $1, $2 / 1e9, ($4 - $3) / 1.073741824 }'
+		echo $mode "$speed" "$before" "$(used $mode)" | awk '{ printf "%-5s %.2f GB/s %.3f s/GB\n", $1, $2 / 1e9, ($4 - $3) / 1.073741824 }' |
+			tee -a "$files/samples"
 	done
-done | tee "$files/samples"
+done
 
 echo
 echo "medians of $rounds rounds"
