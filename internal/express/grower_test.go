@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -63,24 +64,31 @@ func TestGrow(t *testing.T) {
 func TestRulesWhileGrowing(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, fewSlots(false))
-	f := b.StartTraffic()
-	f.WaitExpress()
+	stream := scontest.StartStream(b.Incoming("tcp", 1))
+	stream.C.WaitExpress(nil)
 	var all []*scontest.Connection
 	for i := range 12 {
 		all = append(all, b.Outgoing("udp", 1).GoExpress())
 		b.Sh(lab.Device, fmt.Sprintf("nft add table ip growing\nnft add chain ip growing c%d { type filter hook forward priority 10 ; }", i))
 	}
-	b.Sh(lab.Device, "nft add rule ip growing c0 ip saddr 172.17.0.2 udp dport != 0 meta l4proto udp drop")
-	for i, c := range all {
-		if c.Ping() == nil {
-			t.Errorf("connection %d of %d passes a rule that drops it", i, len(all))
+	b.Sh(lab.Device, "nft add counter ip growing dropped\nnft add rule ip growing c0 ip saddr 172.17.0.2 meta l4proto udp counter name dropped drop")
+	for _, c := range all {
+		if _, err := c.Client.Write([]byte("dropped")); err != nil {
+			t.Fatal(err)
 		}
 	}
+	scontest.Eventually(t, "every connection meets the rule", func() error {
+		out := b.Sh(lab.Device, "nft list counter ip growing dropped")
+		if !strings.Contains(out, fmt.Sprintf("packets %d ", len(all))) {
+			return errors.New(out)
+		}
+		return nil
+	})
 	b.Sh(lab.Device, "nft delete table ip growing")
 	for _, c := range all {
 		c.GoExpress()
 	}
-	f.Stream.Stop(t)
+	stream.Stop(t)
 	b.WantNoInvalid()
 }
 
