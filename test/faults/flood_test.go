@@ -14,7 +14,7 @@ import (
 // container and does not keep its traffic regular, neither during the flood nor
 // afterwards. The daemon's memory and processor time stay bounded.
 func TestFlood(t *testing.T) {
-	b := newExpress(t, scontest.Layout{Containers: 2, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
+	b := newExpress(t, scontest.Layout{Containers: 3, Offload: true, Config: func(c *config.Config) { *c = config.Default() }})
 	b.Sh(lab.Device, "sysctl -q net.netfilter.nf_conntrack_udp_timeout=3") // otherwise conntrack's table fills up
 	c := b.Outgoing("udp", 2).GoExpress()
 	stream := scontest.StartStream(b.Incoming("tcp", 2).GoExpress())
@@ -31,7 +31,7 @@ func TestFlood(t *testing.T) {
 			defer close(over)
 			flood(b, 1, f.tuples, f.packets)
 		}()
-		b.Outgoing("udp", 2).GoExpress() // and the daemon answers meanwhile
+		b.Outgoing("udp", 3).GoExpress() // a new connection of a third container: the daemon answers meanwhile
 		<-over
 		took := time.Since(start)
 		cpu, sent = b.Daemon.ProcessorTime()-cpu, n.Sent.Load()-sent
