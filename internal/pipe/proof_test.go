@@ -16,9 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
@@ -32,57 +29,6 @@ func reachAs(t *testing.T, ns, socket string, as *syscall.SysProcAttr) unix.Errn
 	cmd := role(t, socket, "client")
 	cmd.SysProcAttr = as
 	return reachBy(t, ns, cmd)
-}
-
-// Rules in the client's namespace that match the sending user or group apply: the TCP
-// connection is the client's own.
-func TestOwnerRule(t *testing.T) {
-	t.Parallel()
-	_, socket := serve(t, nil)
-	one, two := neighbours(t)
-	startServer(t, two, socket)
-	nstest.Run(t, one, `nft add table ip f
-		nft add chain ip f out { type filter hook output priority 0 ; }
-		nft add rule ip f out meta skgid 4242 tcp dport 7000 drop`)
-	as := &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 4242}}
-	if err := reachAs(t, one, socket, as); err != unix.ETIMEDOUT {
-		t.Errorf("a client that the rule drops: %v", err)
-	}
-	if err := reach(t, one, socket); err != 0 {
-		t.Errorf("another client: %v", err)
-	}
-}
-
-// A program on the client's cgroup that drops its packets prevents the connection.
-func TestCgroupProgram(t *testing.T) {
-	t.Parallel()
-	_, socket := serve(t, nil)
-	one, two := neighbours(t)
-	startServer(t, two, socket)
-	group := testCgroup(t)
-	drop, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.CGroupSKB, AttachType: ebpf.AttachCGroupInetEgress, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer drop.Close()
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: group.Name(), Attach: ebpf.AttachCGroupInetEgress, Program: drop})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	as := &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
-	if err := reachAs(t, one, socket, as); err != unix.ETIMEDOUT && err != unix.EPERM {
-		t.Errorf("with the program: %v", err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := reachAs(t, one, socket, as); err != 0 {
-		t.Errorf("without the program: %v", err)
-	}
 }
 
 // testCgroup creates a cgroup in which the test can start processes.

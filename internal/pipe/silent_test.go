@@ -82,8 +82,9 @@ func subject(group *os.File) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Credential: &syscall.Credential{Gid: rulesGroup}}
 }
 
-// A policy about the client that is in force before it connects prevents the connection. One
-// that comes later, without a word to the broker, ends it.
+// A policy about the client that is in force before it connects prevents the connection, as
+// the TCP connection is the client's own. One that comes later, without a word to the broker,
+// ends it.
 func TestSilentPolicy(t *testing.T) {
 	t.Parallel()
 	for _, p := range silent {
@@ -120,6 +121,9 @@ func TestSilentPolicy(t *testing.T) {
 				t.Errorf("another client: %v", err)
 			}
 			remove()
+			if err := reachAs(t, one, socket, subject(group)); err != 0 {
+				t.Errorf("the client without it: %v", err)
+			}
 		})
 	}
 }
