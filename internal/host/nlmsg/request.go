@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -57,16 +58,11 @@ func (s *Requests) Request(r Request, reply func(Message)) error {
 		return err
 	}
 	for {
-		n, err := unix.Read(s.fd, s.buf[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.ENOBUFS):
-			return s.drain()
-		case err != nil:
+		messages, err := s.receive()
+		if err != nil {
 			return err
 		}
-		for m := range Messages(s.buf[:n]) {
+		for m := range messages {
 			switch {
 			case m.Sequence != s.seq: // left over from a request cut short
 			case m.Type == unix.NLMSG_ERROR || m.Type == unix.NLMSG_DONE:
@@ -97,16 +93,11 @@ func (s *Requests) Each(all []Request, answer func(i int, m Message, err error))
 	}
 	answered := make([]bool, len(all))
 	for left := len(all); left > 0; {
-		n, err := unix.Read(s.fd, s.buf[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.ENOBUFS):
-			return s.drain()
-		case err != nil:
+		messages, err := s.receive()
+		if err != nil {
 			return err
 		}
-		for m := range Messages(s.buf[:n]) {
+		for m := range messages {
 			i := int(m.Sequence - first)
 			if i >= len(all) || answered[i] {
 				continue // left over from a request cut short
@@ -138,6 +129,21 @@ func (s *Requests) write(b []byte) error {
 		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if !errors.Is(err, unix.EINTR) {
 			return err
+		}
+	}
+}
+
+// receive returns the messages of the next datagram, valid until the next call.
+func (s *Requests) receive() (iter.Seq[Message], error) {
+	for {
+		n, err := unix.Read(s.fd, s.buf[:])
+		switch {
+		case err == nil:
+			return Messages(s.buf[:n]), nil
+		case errors.Is(err, unix.ENOBUFS):
+			return nil, s.drain()
+		case !errors.Is(err, unix.EINTR):
+			return nil, err
 		}
 	}
 }
