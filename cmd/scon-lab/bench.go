@@ -93,7 +93,7 @@ machine does not change.`,
 			})
 		},
 	}
-	o.addCommonFlags(cmd, bench.Host)
+	o.addCommonFlags(cmd, bench.Host.Rounds)
 	return cmd
 }
 
@@ -114,7 +114,7 @@ without SCON (native) and while its daemon runs (loaded), and of two containers.
 			})
 		},
 	}
-	o.addCommonFlags(cmd, bench.CPUs)
+	o.addCommonFlags(cmd, bench.CPUs.Rounds)
 	return cmd
 }
 
@@ -145,10 +145,13 @@ type benchOptions struct {
 	rounds  int
 	modes   []string
 	json    string
+	plots   string
 	family  int
 	overlay bool
 	uplink  string
 	between string
+
+	draw func(r *bench.Result, dir string) error // draws the plots
 }
 
 func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
@@ -156,7 +159,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	for _, m := range e.Modes {
 		modes = append(modes, m.Name)
 	}
-	o.addCommonFlags(cmd, e)
+	o.addCommonFlags(cmd, e.Rounds)
 	cmd.Flags().StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	cmd.Flags().BoolVar(&o.overlay, "overlay", false, "measure over VXLAN, as set up by flannel; metrics are named vxlan_...")
 	cmd.Flags().StringVar(&o.uplink, "uplink", "", "measure over an uplink of this `kind`: "+strings.Join(lab.UplinkKinds(), ", ")+"; metrics are named after it")
@@ -169,9 +172,13 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 }
 
 // addCommonFlags adds those of every experiment.
-func (o *benchOptions) addCommonFlags(cmd *cobra.Command, e bench.Experiment) {
-	cmd.Flags().IntVar(&o.rounds, "rounds", e.Rounds, "`number` of rounds; every round measures each mode once")
+func (o *benchOptions) addCommonFlags(cmd *cobra.Command, rounds int) {
+	if o.draw == nil {
+		o.draw = figures.DrawMetrics
+	}
+	cmd.Flags().IntVar(&o.rounds, "rounds", rounds, "`number` of rounds; every round measures each mode once")
 	cmd.Flags().StringVar(&o.json, "json", "", "write the result to this `file`")
+	cmd.Flags().StringVar(&o.plots, "plots", "", "draw a plot of each metric into this `folder`, as PNG and SVG")
 }
 
 // run carries out an experiment and prints its result, also an incomplete one.
@@ -235,10 +242,15 @@ func (o *benchOptions) choose(cmd *cobra.Command, e bench.Experiment) (bench.Exp
 	return e, nil
 }
 
-// show measures, writes the result and prints its table.
+// show measures, writes the result, draws its plots and prints its table.
 func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*bench.Result, error)) error {
 	if err := checkOutput(o.json); err != nil {
 		return err
+	}
+	if o.plots != "" {
+		if err := os.MkdirAll(o.plots, 0o755); err != nil {
+			return fmt.Errorf("--plots: %w", err)
+		}
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -253,15 +265,10 @@ func (o *benchOptions) show(cmd *cobra.Command, measure func(context.Context) (*
 	if o.json != "" {
 		err = errors.Join(err, result.WriteFile(o.json))
 	}
-	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
-}
-
-// drawn draws the plots of a run's result into a folder; "" is no folder.
-func drawn(r *bench.Result, err error, dir string) (*bench.Result, error) {
-	if r == nil || dir == "" {
-		return r, err
+	if o.plots != "" {
+		err = errors.Join(err, o.draw(result, o.plots))
 	}
-	return r, errors.Join(err, figures.DrawMetrics(r, dir))
+	return errors.Join(err, result.WriteTable(cmd.OutOrStdout()))
 }
 
 // checkOutput checks before a long run that its files can be written; "" is no

@@ -14,7 +14,6 @@ import (
 
 func newBenchAppCommand() *cobra.Command {
 	var o benchOptions
-	var plots string
 	seconds := appbench.DefaultSeconds
 	e := appbench.Experiment()
 	cmd := &cobra.Command{
@@ -35,9 +34,8 @@ request, and with files of 1 MB. Mode native is the same container with
 				return cli.Usagef(cmd, "--modes: %v", err)
 			}
 			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-				result, err := appbench.Run(ctx, appbench.Options{Modes: o.modes, Rounds: o.rounds, Seconds: seconds,
+				return appbench.Run(ctx, appbench.Options{Modes: o.modes, Rounds: o.rounds, Seconds: seconds,
 					Progress: cli.NewProgress(os.Stderr)})
-				return drawn(result, err, plots)
 			})
 		},
 	}
@@ -45,10 +43,9 @@ request, and with files of 1 MB. Mode native is the same container with
 	for _, m := range e.Modes {
 		modes = append(modes, m.Name)
 	}
-	o.addCommonFlags(cmd, e)
+	o.addCommonFlags(cmd, e.Rounds)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	flags.IntVar(&seconds, "seconds", seconds, "`seconds` of a sample")
-	flags.StringVar(&plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }

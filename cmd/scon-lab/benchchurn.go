@@ -16,7 +16,6 @@ import (
 
 func newBenchChurnCommand() *cobra.Command {
 	var o benchOptions
-	var plots string
 	var counting bool
 	var where bench.CountOptions
 	churn := bench.DefaultChurn
@@ -61,17 +60,14 @@ express with changes that concern one more connection.`,
 					return bench.ChurnInGuest(ctx, e, churn, where)
 				}
 			}
-			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-				result, err := measure(ctx)
-				return drawn(result, err, plots)
-			})
+			return o.show(cmd, measure)
 		},
 	}
 	var modes []string
 	for _, m := range e.Modes {
 		modes = append(modes, m.Name)
 	}
-	o.addCommonFlags(cmd, e)
+	o.addCommonFlags(cmd, e.Rounds)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	flags.IntVar(&churn.Rules, "rules", churn.Rules, "`number` of rules")
@@ -81,7 +77,6 @@ express with changes that concern one more connection.`,
 	flags.StringVar(&where.Kernel, "kernel", "", "measure in a guest that counts instructions, with this `version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
 	flags.BoolVar(&counting, "counting", false, "report to the host of the guest that this is")
 	flags.MarkHidden("counting")
-	flags.StringVar(&plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }
 

@@ -16,7 +16,6 @@ import (
 
 func newBenchScaleCommand() *cobra.Command {
 	var o benchOptions
-	var plot string
 	var connections []int
 	duration := bench.ScaleDuration
 	e := bench.Scale(bench.DefaultScale)
@@ -47,12 +46,11 @@ connections that conntrack's limit does not allow are left out.`,
 					return cli.Usagef(cmd, "--modes: %v", err)
 				}
 			}
+			o.draw = func(r *bench.Result, dir string) error {
+				return errors.Join(figures.DrawMetrics(r, dir), figures.DrawScale(r, fit, dir))
+			}
 			return o.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-				result, err := bench.RunScale(ctx, e, duration, bench.Options{Rounds: o.rounds, Progress: cli.NewProgress(os.Stderr)})
-				if result != nil && plot != "" {
-					err = errors.Join(err, figures.DrawScale(result, fit, plot))
-				}
-				return result, err
+				return bench.RunScale(ctx, e, duration, bench.Options{Rounds: o.rounds, Progress: cli.NewProgress(os.Stderr)})
 			})
 		},
 	}
@@ -60,11 +58,10 @@ connections that conntrack's limit does not allow are left out.`,
 	for _, m := range e.Modes {
 		modes = append(modes, m.Name)
 	}
-	o.addCommonFlags(cmd, e)
+	o.addCommonFlags(cmd, e.Rounds)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
 	flags.IntSliceVar(&connections, "connections", bench.DefaultScale, "`numbers` of connections")
 	flags.DurationVar(&duration, "duration", duration, "`time` of a sample")
-	flags.StringVar(&plot, "png", "", "draw the times into this `file`, and as SVG beside it")
 	return cmd
 }

@@ -14,7 +14,6 @@ import (
 
 func newPipeBenchCommand() *cobra.Command {
 	var show benchOptions
-	var plots string
 	var o pipebench.Options
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -37,17 +36,14 @@ ends it and keeps the samples taken so far.`,
 			o.Modes, o.Rounds = show.modes, show.rounds
 			o.Progress, o.Notes = cli.NewProgress(os.Stderr), cmd.ErrOrStderr()
 			return show.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-				result, err := pipebench.Run(ctx, o)
-				return drawn(result, err, plots)
+				return pipebench.Run(ctx, o)
 			})
 		},
 	}
+	show.addCommonFlags(cmd, pipebench.Rounds)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.Apps, "apps", false, "measure applications: all-reduce, a chain of services and iperf3")
-	flags.IntVar(&show.rounds, "rounds", pipebench.Rounds, "`number` of rounds; every round measures each mode once")
 	flags.StringSliceVar(&show.modes, "modes", nil, "measure only these `modes`")
-	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
-	flags.StringVar(&plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }
 

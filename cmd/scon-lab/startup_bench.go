@@ -18,7 +18,7 @@ import (
 const mostContainers = 1000
 
 func newStartupBenchCommand() *cobra.Command {
-	var show benchOptions
+	show := benchOptions{draw: startbench.Draw}
 	var f startupFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -38,28 +38,20 @@ which it removes when it ends. Ctrl-C ends it and keeps the samples taken so far
 				return err
 			}
 			return show.show(cmd, func(ctx context.Context) (*bench.Result, error) {
-				result, err := startbench.Run(ctx, o)
-				if result != nil && f.plots != "" {
-					if plotErr := startbench.Draw(result, f.plots); err == nil {
-						err = plotErr
-					}
-				}
-				return result, err
+				return startbench.Run(ctx, o)
 			})
 		},
 	}
 	f.addFlags(cmd)
+	show.addCommonFlags(cmd, 10)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.networks, "network", startbench.Networks, "`networks` to compare")
 	flags.StringSliceVar(&f.steps, "steps", []string{startbench.StepStart, startbench.StepAdd},
 		"`steps` to measure of "+strings.Join(startbench.StepNames(), ", "))
-	flags.IntVar(&show.rounds, "rounds", 10, "`number` of rounds; every round measures each network once")
-	flags.StringVar(&show.json, "json", "", "write the result to this `file`")
 	flags.StringToIntVar(&f.limits, "limits", nil,
 		"maximum number of containers in a `stage` at once, for NAME+admission: add_cni=N,cgroup=N,start_vm=N "+
 			"(default: the result of scon startup tune, else four per CPU)")
 	flags.StringVar(&f.tuned, "tuned", defaultTuned, "`file` with the results of scon startup tune")
-	flags.StringVar(&f.plots, "plots", "", "draw the plots into this `folder`")
 	return cmd
 }
 
@@ -68,7 +60,6 @@ type startupFlags struct {
 	runtime, launcher string
 	count             int
 	networks, steps   []string
-	plots             string
 	limits            map[string]int
 	tuned             string
 }

@@ -2,7 +2,6 @@ package figures
 
 import (
 	"bytes"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -62,7 +61,5 @@ func TestChurn(t *testing.T) {
 	if regular := value("express_concerned", "concerned_regular_pct"); regular == 0 || regular > 100 {
 		t.Errorf("%v %% of the packets that a change concerns went regular", regular)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "express_pct.png")); err != nil {
-		t.Error(err)
-	}
+	checkPlots(t, dir, "express_pct")
 }

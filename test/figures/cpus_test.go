@@ -9,8 +9,9 @@ import (
 // TestCPUs has two CPUs exchange at the same time in every mode. The command itself checks
 // which path the packets took.
 func TestCPUs(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "cpus.json")
-	cmd := exec.Command(scon, "bench", "cpus", "--rounds", "1", "--json", file)
+	dir := t.TempDir()
+	file, plots := filepath.Join(dir, "cpus.json"), filepath.Join(dir, "new", "plots")
+	cmd := exec.Command(scon, "bench", "cpus", "--rounds", "1", "--json", file, "--plots", plots)
 	r := measured(t, cmd, file)
 	for _, mode := range []string{"native", "loaded", "container", "express"} {
 		for _, metric := range []string{"one_cpu_per_s", "two_cpus_per_s", "speedup"} {
@@ -19,4 +20,5 @@ func TestCPUs(t *testing.T) {
 			}
 		}
 	}
+	checkPlots(t, plots, "one_cpu_per_s", "two_cpus_per_s", "speedup")
 }

@@ -2,7 +2,11 @@ package figures
 
 import (
 	"bytes"
+	"encoding/xml"
+	"image/png"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -26,4 +30,28 @@ func measured(t *testing.T, cmd *exec.Cmd, file string) *bench.Result {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// checkPlots checks that plots of these names are in a folder, as PNG and SVG.
+func checkPlots(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		f, err := os.Open(filepath.Join(dir, name+".png"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := png.Decode(f); err != nil {
+			t.Errorf("%s: %v", f.Name(), err)
+		}
+		f.Close()
+		var root struct{ XMLName xml.Name }
+		content, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err == nil {
+			err = xml.Unmarshal(content, &root)
+		}
+		if err != nil || root.XMLName.Local != "svg" {
+			t.Errorf("%s.svg: %v, root %q", name, err, root.XMLName.Local)
+		}
+	}
 }

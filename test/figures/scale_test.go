@@ -2,8 +2,6 @@ package figures
 
 import (
 	"bytes"
-	"image/png"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -15,9 +13,9 @@ import (
 // checks which path the packets took.
 func TestScale(t *testing.T) {
 	dir := t.TempDir()
-	file, plot := filepath.Join(dir, "scale.json"), filepath.Join(dir, "scale.png")
+	file := filepath.Join(dir, "scale.json")
 	cmd := exec.Command(scon, "bench", "scale", "--rounds", "1", "--connections", "10,2000", "--duration", "50ms",
-		"--json", file, "--png", plot)
+		"--json", file, "--plots", dir)
 	r := measured(t, cmd, file)
 	for _, mode := range []string{"native", "container", "express"} {
 		for _, n := range []int{10, 2000} {
@@ -35,12 +33,5 @@ func TestScale(t *testing.T) {
 	if out, err := exec.Command(scon, "bench", "show", file).CombinedOutput(); err != nil || !bytes.Contains(out, []byte("c2000_packet_ns")) {
 		t.Errorf("what is shown of it: %v: %s", err, out)
 	}
-	f, err := os.Open(plot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := png.Decode(f); err != nil {
-		t.Error(err)
-	}
+	checkPlots(t, dir, "scale", "c2000_packet_ns")
 }

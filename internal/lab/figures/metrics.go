@@ -2,7 +2,6 @@ package figures
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -12,9 +11,6 @@ import (
 // DrawMetrics draws a plot of each metric of a result into a folder: the median of each
 // mode, with the quartiles.
 func DrawMetrics(r *bench.Result, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	var charts []Chart
 	for _, metric := range slices.Sorted(maps.Keys(r.Units)) {
 		c := Chart{File: filepath.Join(dir, metric+".png"), Title: metric, Y: r.Units[metric]}

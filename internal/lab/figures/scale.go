@@ -1,13 +1,15 @@
 package figures
 
 import (
+	"path/filepath"
+
 	"github.com/scon-project/scon/internal/lab/bench"
 )
 
 // DrawScale draws the time of a packet over the number of connections, a line for each
-// mode of a result of bench.Scale.
-func DrawScale(r *bench.Result, connections []int, file string) error {
-	p := Plot{File: file, Title: "Connections in random order", X: "connections", Y: "ns per packet", LogX: true}
+// mode of a result of bench.Scale, into a folder.
+func DrawScale(r *bench.Result, connections []int, dir string) error {
+	p := Plot{File: filepath.Join(dir, "scale.png"), Title: "Connections in random order", X: "connections", Y: "ns per packet", LogX: true}
 	for _, mode := range r.MeasuredModes() {
 		line := Line{Name: mode}
 		for _, n := range connections {

@@ -1,7 +1,6 @@
 package startbench
 
 import (
-	"os"
 	"path/filepath"
 
 	"github.com/scon-project/scon/internal/lab/bench"
@@ -32,9 +31,6 @@ var plots = []plot{
 
 // Draw draws the plots of a result into a folder.
 func Draw(r *bench.Result, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	var charts []figures.Chart
 	for _, p := range plots {
 		if c, ok := p.chart(r); ok {
