@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 )
 
@@ -125,6 +126,73 @@ func TestBrowser(t *testing.T) {
 	run(t, page, chromedp.WaitNotVisible(`dialog img`), chromedp.Evaluate(`document.querySelector("aside header button").click()`, nil), chromedp.WaitNotPresent(`aside`))
 	run(t, page, chromedp.SendKeys(`input[name=subject]`, "gone\r"))
 	wantText(t, page, `No explanation: no container "gone"`)
+}
+
+// Of 10,000 connections the page has the rows of one window, wherever it is scrolled to.
+func TestManyRows(t *testing.T) {
+	t.Parallel()
+	const most = 200 // rows of a window
+	page, _ := browser(t, &daemon{connections: 10000})
+	wantText(t, page, "Connections 10000")
+	const table = `document.querySelector("table[aria-label=Connections]")`
+	// The most rows that the page has had, updates of it, and the longest time without a frame.
+	run(t, page, chromedp.Evaluate(`(() => {
+		window.seen = { rows: 0, updates: 0, gap: 0, at: performance.now() };
+		new MutationObserver(() => { seen.updates++; seen.rows = Math.max(seen.rows, `+rows+`.length); }).observe(document.body, { childList: true, subtree: true, characterData: true });
+		const frame = (now) => { seen.gap = Math.max(seen.gap, now - seen.at); seen.at = now; requestAnimationFrame(frame); };
+		requestAnimationFrame(frame);
+	})()`, nil))
+	before := taskSeconds(t, page)
+
+	inSight := func(port int) {
+		t.Helper()
+		run(t, page, chromedp.Poll(fmt.Sprintf(`(() => {
+			const box = %s.parentElement.getBoundingClientRect();
+			return [...%s].some((r) => { const is = r.getBoundingClientRect(); return r.textContent.includes(":%d->") && is.top < box.bottom && is.bottom > box.top; });
+		})()`, table, rows, port), nil))
+	}
+	sort := func(column string) {
+		t.Helper()
+		run(t, page, chromedp.Evaluate(`[...`+table+`.querySelectorAll("th button")].find((b) => b.textContent.startsWith("`+column+`")).click()`, nil))
+	}
+	sort("Age") // the oldest first: it has the highest port
+	inSight(10999)
+	for _, row := range []int{9990, 5000, 120, 7777, 0} {
+		run(t, page, chromedp.Evaluate(fmt.Sprintf(table+`.parentElement.scrollTop = 28 * %d`, row), nil))
+		inSight(10999 - row)
+	}
+	for range 40 { // as one who turns the wheel without waiting for rows
+		run(t, page, chromedp.Evaluate(table+`.parentElement.scrollBy(0, 28 * 200)`, nil))
+	}
+	inSight(10999 - 40*200)
+	sort("Age") // now the youngest first, from the top
+	inSight(1000)
+	run(t, page, chromedp.SendKeys(`input`, "peer:172.17.0.2:107"))
+	wantText(t, page, "110 of 10000")
+	inSight(1070)
+
+	var seen struct{ Rows, Updates, Gap float64 }
+	run(t, page, chromedp.Evaluate(`({ rows: seen.rows, updates: seen.updates, gap: seen.gap })`, &seen))
+	if seen.Rows > most || seen.Rows < most/2 {
+		t.Errorf("the page had up to %v rows, want %d", seen.Rows, most)
+	}
+	t.Logf("%v updates, each %.1f ms of the page's thread; the longest time without a frame %.0f ms",
+		seen.Updates, 1000*(taskSeconds(t, page)-before)/seen.Updates, seen.Gap)
+}
+
+// taskSeconds is the time that the page's thread has worked.
+func taskSeconds(t *testing.T, page context.Context) (seconds float64) {
+	t.Helper()
+	run(t, page, performance.Enable(), chromedp.ActionFunc(func(ctx context.Context) error {
+		metrics, err := performance.GetMetrics().Do(ctx)
+		for _, m := range metrics {
+			if m.Name == "TaskDuration" {
+				seconds = m.Value
+			}
+		}
+		return err
+	}))
+	return seconds
 }
 
 // Sections ask for what they show when they are opened.

@@ -3,6 +3,7 @@ package web_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -26,11 +27,14 @@ import (
 	"github.com/scon-project/scon/internal/web"
 )
 
-// daemon has 1,000 connections, and counts what it is asked.
+// daemon has 1,000 connections, or as many as said, and counts what it is asked.
 type daemon struct {
+	connections         int
 	asked               atomic.Int64
 	down, empty, paused atomic.Bool
 }
+
+func (d *daemon) entries() int { return cmp.Or(d.connections, 1000) }
 
 func (d *daemon) Status() (api.Status, error) {
 	n := uint64(d.asked.Add(1))
@@ -50,7 +54,7 @@ func (d *daemon) Status() (api.Status, error) {
 			{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", Bridge: "docker0", RegularPackets: 5 * n, Reasons: map[string]uint64{"no_entry": 5 * n}},
 			{Name: "db", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true},
 		},
-		Totals: api.Totals{Entries: 1000, ExpressPackets: 1000 * n},
+		Totals: api.Totals{Entries: d.entries(), ExpressPackets: 1000 * n},
 	}, nil
 }
 
@@ -58,7 +62,7 @@ func (d *daemon) Flows(string) ([]api.Flow, error) {
 	if d.empty.Load() {
 		return nil, nil
 	}
-	flows := make([]api.Flow, 1000)
+	flows := make([]api.Flow, d.entries())
 	for i := range flows {
 		flows[i] = api.Flow{
 			Container: "web", Proto: "udp", Path: "wire", State: "express", AgeMS: int64(i), Direction: []string{"out", "in"}[i%2],
