@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,14 +103,23 @@ func (c *cluster) inChart(args ...string) {
 	run(c.t, "nsenter", args...)
 }
 
-// install installs the chart.
+// install installs the chart by README's command.
 func (c *cluster) install() {
 	c.t.Helper()
-	values := "image.tag=test,image.pullPolicy=Never,settings.admit=4"
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	command := regexp.MustCompile(`(?m)^helm (install .*)$`).FindStringSubmatch(string(readme))
+	if command == nil {
+		c.t.Fatal("README.md has no line with helm install")
+	}
+	args := strings.Fields(strings.NewReplacer("REGISTRY", "localhost", "VERSION", "test", "packaging/", "../../packaging/").Replace(command[1]))
+	values := "image.pullPolicy=Never,settings.admit=4"
 	if networks[c.network] == "" {
 		values += ",network.enabled=true,network.subnets.node1=10.244.1.0/24,network.subnets.node2=10.244.2.0/24,network.plugins=/run/containerd/plugins,network.lists=/run/containerd/lists"
 	}
-	c.inChart("install", "scon", "../../packaging/helm/scon", "--create-namespace", "--set", values, "--wait", "--timeout", "3m")
+	c.inChart(append(args, "--set", values, "--wait", "--timeout", "3m")...)
 }
 
 func TestCluster(t *testing.T) {
