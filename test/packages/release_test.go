@@ -152,13 +152,15 @@ func TestKernelsTable(t *testing.T) {
         --- PASS: TestTests/6.1/units/part (1.00s)
     --- FAIL: TestTests/6.12_without_BTF/daemon (1800.00s)
     --- PASS: TestExpress/6.1 (61.12s)
+--- PASS: TestSRIOV (200.00s)
 `
 	const want = `before
 <!-- results -->
-| guest | units | daemon | express |
-| --- | --- | --- | --- |
-| 6.1 | passed, 2 min |  | passed, 1 min |
-| 6.12 without BTF |  | **failed** |  |
+| guest | units | daemon | express | sriov |
+| --- | --- | --- | --- | --- |
+| 6.1 | passed, 2 min | - | passed, 61 s | - |
+| 6.12 without BTF | - | **failed** | - | - |
+| 6.12 | - | - | - | passed, 3 min |
 <!-- end of results -->
 after
 `
