@@ -124,21 +124,40 @@ func (c *cluster) status(n int) (s api.Status) {
 	return s
 }
 
-// share prints which part of the packets goes express at each node while act runs, and
-// returns how many do at the node where fewest do.
+// share prints which part of the packets goes express at each node while act runs, and why
+// the others do not. It returns how many do at the node where fewest do.
 func (c *cluster) share(act func()) (fewest uint64) {
 	c.t.Helper()
 	before := [3]api.Status{1: c.status(1), 2: c.status(2)}
 	act()
 	for n := 1; n <= 2; n++ {
-		now := c.status(n).Totals
-		express, regular := now.ExpressPackets-before[n].Totals.ExpressPackets, now.RegularPackets-before[n].Totals.RegularPackets
-		c.t.Logf("node%d: %d packets express, %d regular: %.1f %% express", n, express, regular, 100*float64(express)/float64(express+regular))
+		was, now := before[n], c.status(n)
+		express, regular := now.Totals.ExpressPackets-was.Totals.ExpressPackets, now.Totals.RegularPackets-was.Totals.RegularPackets
+		c.t.Logf("node%d: %d packets express, %d regular: %.1f %% express; regular by reason: %v; rules were read %d times, and unknown for %.1f s", n,
+			express, regular, 100*float64(express)/float64(express+regular), reasons(was, now), now.Rules.Read-was.Rules.Read, now.Rules.Unknown-was.Rules.Unknown)
 		if n == 1 || express < fewest {
 			fewest = express
 		}
 	}
 	return fewest
+}
+
+// reasons counts the regular packets of containers between two statuses by reason; what is
+// only of containers that have gone is missing.
+func reasons(was, now api.Status) map[string]uint64 {
+	sum := make(map[string]uint64)
+	before := make(map[string]api.Container)
+	for _, container := range was.Containers {
+		before[container.Dev] = container
+	}
+	for _, container := range now.Containers {
+		for reason, n := range container.Reasons {
+			if n -= before[container.Dev].Reasons[reason]; n > 0 {
+				sum[reason] += n
+			}
+		}
+	}
+	return sum
 }
 
 // ready waits until pods are ready.
